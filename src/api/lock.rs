@@ -189,7 +189,7 @@ impl Lock {
     fn size(mut self, set: impl FnOnce(&mut WireItem)) -> Self {
         if let Some(item) = self.items.last_mut() {
             if item.mode.is_some() {
-                let message = format!("`{}` is read or written: it has no size", item.key);
+                let message = format!("`{}` is read or written, so it has no size", item.key);
                 self.fault.get_or_insert(message);
             }
             set(item);
@@ -337,7 +337,7 @@ impl Lock {
         }
         if let Some(bytes) = self.note.as_ref().map(String::len).filter(|n| *n > NOTE_BYTES_MAX) {
             let message =
-                format!("a note can have at most {NOTE_BYTES_MAX} bytes, this one has {bytes}");
+                format!("a note can have at most {NOTE_BYTES_MAX} bytes; this one has {bytes}");
             return Err(Error::new(ErrorKind::Invalid, message));
         }
         let enclosing = |name| match self.new_session {
@@ -413,9 +413,9 @@ mod tests {
     fn what_is_wrong_is_told_when_it_is_asked_for() {
         assert_eq!(fault(Lock::new("")), "a key cannot be empty");
         assert_eq!(fault(Lock::new("a").and("/b")), "a key cannot begin with `/`; use `b`");
-        assert_eq!(fault(Lock::read("a").slots(2)), "`a` is read or written: it has no size");
+        assert_eq!(fault(Lock::read("a").slots(2)), "`a` is read or written, so it has no size");
         assert_eq!(fault(Lock::new("a/").and("/b")), "a key cannot end with `/`; use `a`");
-        let words = "a note can have at most 512 bytes, this one has 513";
+        let words = "a note can have at most 512 bytes; this one has 513";
         assert_eq!(fault(Lock::new("a").note("x".repeat(513))), words);
     }
 

@@ -96,10 +96,10 @@ impl fmt::Display for Lost {
         let seconds = unreached_for.as_secs();
         write!(f, "lost the lock with token {token}: ")?;
         match self.reason {
-            LostReason::Unreachable => write!(f, "{engine} was last reached {seconds}s earlier"),
+            LostReason::Unreachable => write!(f, "canal last reached {engine} {seconds}s earlier"),
             LostReason::Gone => write!(f, "this host ({host}) was declared gone"),
             LostReason::Rewritten => write!(f, "the history of {engine} changed"),
-            LostReason::Taken => write!(f, "another daemon writes to {engine} as {host}"),
+            LostReason::Taken => write!(f, "another daemon is writing to {engine} as {host}"),
             LostReason::Other => write!(f, "the daemon of this host ({host}) reported it"),
         }
     }
@@ -127,12 +127,12 @@ mod tests {
         };
         assert_eq!(
             lost(Why::Away).to_string(),
-            "lost the lock with token 7: etcd was last reached 45s earlier"
+            "lost the lock with token 7: canal last reached etcd 45s earlier"
         );
         for (why, words) in [
             (Why::Gone, "this host (alpha) was declared gone"),
             (Why::Rewritten, "the history of etcd changed"),
-            (Why::Taken, "another daemon writes to etcd as alpha"),
+            (Why::Taken, "another daemon is writing to etcd as alpha"),
             (Why::Other, "the daemon of this host (alpha)"),
         ] {
             let text = lost(why).to_string();

@@ -75,7 +75,7 @@ impl Target {
         separation::note(connected, verbosity);
         if verbosity >= Verbosity::Detailed {
             if client.has_started_daemon() {
-                verbosity.fine_detail("no daemon ran; this command started it");
+                verbosity.fine_detail("no daemon was running; this command started one");
             }
             verbosity.fine_detail(&introduction(&mut client));
             client.trace_to(|line| {
@@ -92,8 +92,8 @@ impl Target {
 fn asking(place: &Place) -> String {
     let why = match place.rule {
         Rule::Given => "given by --socket or CANAL_SOCKET",
-        Rule::Shared => "that of this machine",
-        Rule::PerUser => "that of this user",
+        Rule::Shared => "this machine's",
+        Rule::PerUser => "this user's own",
     };
     format!("calling the daemon at {}, {why}", place.socket.display())
 }
@@ -111,7 +111,7 @@ fn introduction(client: &mut Client) -> String {
         false => "with the rights from `[[permission]]` of its configuration",
     };
     format!(
-        "the daemon is pid {}, version {}, of {}, since {}; calling it as {} {rights}",
+        "the daemon is pid {}, version {}, run by {}, running since {}; calling it as {} {rights}",
         daemon.pid,
         daemon.version,
         user_name::name(daemon.uid),
@@ -159,11 +159,9 @@ pub(crate) fn no_client(error: ClientError, place: &Place) -> Failed {
     match &error {
         ClientError::NoDaemon(_) => failed(error).hint(match place.rule {
             Rule::Shared => machine_daemon::not_on_demand(place),
-            Rule::Given | Rule::PerUser => {
-                "leave out --no-start to start one, or run one in the foreground with `canal \
-                 daemon`"
-                    .to_owned()
-            }
+            Rule::Given | Rule::PerUser => "leave out --no-start to start a daemon, or run one in \
+                                            the foreground with `canal daemon`"
+                .to_owned(),
         }),
         _ => failed(error),
     }
@@ -187,7 +185,7 @@ pub(crate) fn failed(error: ClientError) -> Failed {
         }
         ClientError::Start(message) => started_badly(&message),
         ClientError::Place(message) => {
-            Failed::new(message).hint("name another place with --socket or CANAL_SOCKET")
+            Failed::new(message).hint("choose another directory with --socket or CANAL_SOCKET")
         }
         ClientError::Silent { pid, state } => silent(pid, state),
         ClientError::HeldAtOwnDaemon { ref socket, .. } => {

@@ -22,7 +22,7 @@ pub enum ClientError {
         message: String,
     },
     /// No daemon runs, and starting one was not allowed. Contains the socket that was tried.
-    #[error("no daemon runs at {0}")]
+    #[error("no daemon is running at {0}")]
     NoDaemon(PathBuf),
     /// A daemon was started but could not come up. Contains its own message.
     #[error("{0}")]
@@ -39,10 +39,12 @@ pub enum ClientError {
     #[error("gave up: standard output and standard error have no reader left")]
     Abandoned,
     /// The daemon went away before it answered a call that must not be repeated.
-    #[error("the daemon ended before it answered; `canal status` shows what it did")]
+    #[error("the daemon ended before it answered; run `canal status` to see what it did")]
     Gone,
     /// The user's own daemon, from before the machine had one, still has holders or waiters.
-    #[error("your own daemon still has locks that the machine's daemon does not have: {what}")]
+    #[error(
+        "your own daemon still holds locks that the machine's daemon does not know about: {what}"
+    )]
     HeldAtOwnDaemon {
         /// Some of the keys, with their processes.
         what: String,
@@ -109,7 +111,7 @@ impl Broken {
         match attempt {
             Ok(answer) => done(answer),
             Err(Self::Disconnected(CallOutcome::Undone)) => {
-                "the daemon closed the connection before it took the call".to_owned()
+                "the daemon closed the connection before it accepted the call".to_owned()
             }
             Err(Self::Disconnected(CallOutcome::Unknown)) => {
                 "the daemon closed the connection before it answered".to_owned()

@@ -152,7 +152,7 @@ fn begin(
         if let Some(child_channel) = &child_channel
             && child_channel.granted(children.as_ref(), held).is_err()
         {
-            return NotBegun::Failed("the supervisor of the command has ended".to_owned());
+            return NotBegun::Failed("the command's supervisor has ended".to_owned());
         }
         // Before, this process ends with its parent, and then the command has not run.
         if let Some(Err(error)) = record.map(OpenRecord::started) {

@@ -39,7 +39,7 @@ fn a_guard_tells_of_its_loss_before_another_host_has_the_lock(log: &Log) {
     let lost = told.recv_timeout(BOUND).unwrap();
     assert_eq!((lost.reason, lost.token), (LostReason::Unreachable, guard.token()));
     assert_eq!(lost.host, "a");
-    assert!(lost.to_string().contains(" was last reached "), "{lost}");
+    assert!(lost.to_string().contains(": canal last reached "), "{lost}");
     assert!(after.token() > guard.token());
     assert!(!after.is_lost());
 

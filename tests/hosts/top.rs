@@ -31,12 +31,12 @@ fn what_other_hosts_hold_and_wait_for_is_shown_and_acted_upon(log: &Log) {
     top.keys("k");
     top.until("the holder again", |shown| shown.contains("> holds"));
     top.keys("x");
-    let refusal = " runs on host a; run `canal kill` there";
+    let refusal = " is running on host a; run `canal kill` there";
     top.until("only its host ends a process", |shown| shown.contains(refusal));
     top.keys("r");
     top.until("it asks", |shown| shown.contains("[y/N]"));
     top.keys("y");
-    top.until("the hold is broken", |shown| shown.contains("broke the hold of"));
+    top.until("the hold is broken", |shown| shown.contains("broke the hold on"));
     waiter.end().code(0);
     top.until("nothing is left of it", |shown| !shown.contains("> holds"));
     top.keys("q");

@@ -148,7 +148,7 @@ fn a_bridge_whose_client_waits_ends_with_the_daemon() {
     world.until_waiting("x", 1);
     world.kill_daemon();
     let (code, said) = waiter.end();
-    assert_eq!((code, said.as_str()), (125, "canal: the daemon went away\n"));
+    assert_eq!((code, said.as_str()), (125, "canal: the daemon ended during the call\n"));
 }
 
 #[test]

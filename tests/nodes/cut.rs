@@ -179,7 +179,8 @@ fn a_majority_outlives_a_cut(node: usize, how: Cut, ttl: Duration) -> Option<()>
     };
     until("the third holds it, too", &|| nodes.held() == [1, 1, 1])?;
     let host = HOSTS[node];
-    let [away, back] = ["away since", "answers"].map(|what| format!("ssh:{host} {what}"));
+    let [away, back] =
+        ["has not answered since", "is answering"].map(|what| format!("ssh:{host} {what}"));
     let said = (times(&run, &away), times(&run, &back));
     network.cut(node, how);
     let cut_until = Instant::now() + ttl + ttl / 2;
@@ -197,7 +198,7 @@ fn a_majority_outlives_a_cut(node: usize, how: Cut, ttl: Duration) -> Option<()>
     network.mend(node, how);
     until("it is said to answer", &|| times(&run, &back) > said.1)?;
     until("it holds the lock again", &|| nodes.held() == [1, 1, 1])?;
-    if run.stderr().contains("of 2 held") {
+    if run.stderr().contains("of 2 nodes") {
         return None;
     }
     run.finish().code(0);
@@ -295,8 +296,10 @@ fn mended_in_time(ttl: Duration) -> Option<()> {
         return Some(());
     };
     let (run, command) = network.start(ttl, "all");
-    let (away, back) =
-        (format!("ssh:{} away since", HOSTS[0]), format!("ssh:{} answers", HOSTS[0]));
+    let (away, back) = (
+        format!("ssh:{} has not answered since", HOSTS[0]),
+        format!("ssh:{} is answering", HOSTS[0]),
+    );
     let cut_at = Instant::now();
     network.cut(0, Cut::BothWays);
     for (what, words) in [("it is said to be away", away), ("it is said to answer", back)] {
@@ -332,9 +335,9 @@ fn what_a_request_left_behind_a_cut_is_not_in_its_way() {
     wait_until("it waits", || node.key("x").waiting == 1);
     network.cut(1, Cut::BothWays);
     let said = |words: &str| times(&request, &format!("ssh:{} {words}", HOSTS[1])) > 0;
-    wait_until("it has given the connection up", || said("away since"));
+    wait_until("it has given the connection up", || said("has not answered since"));
     network.mend(1, Cut::BothWays);
-    wait_until("it has another", || said("answers again"));
+    wait_until("it has another", || said("is answering again"));
     job.finish().code(0);
     request.end().code(0);
     nodes.until_free();
@@ -354,7 +357,8 @@ fn who_leads_is_known_as_long_as_a_majority_can_be_reached() {
     let watcher = network.canal(&["leader", "x", "--on", &on, "--watch"]).spawn();
     until(&watcher, "one");
     network.cut(2, Cut::BothWays);
-    let away = |node: usize| watcher.stderr().contains(&format!("ssh:{} is away", HOSTS[node]));
+    let away =
+        |node: usize| watcher.stderr().contains(&format!("ssh:{} is unreachable", HOSTS[node]));
     wait_until("the third is said to be away", || away(2));
     network.cut(1, Cut::Answers);
     until(&watcher, "?");

@@ -43,12 +43,12 @@ fn go(nodes: &Nodes) {
 /// Checks that the message of the refused request shows the ring, with the node of each wait.
 fn tells(ended: &Ended, requests: usize, at: &[&str]) {
     let said = &ended.stderr;
-    let message = format!("would never end: a deadlock of {requests} requests over nodes");
+    let message = format!("{requests} requests on nodes would wait for each other for ever");
     assert!(said.contains(&message), "{said}");
     for node in at {
-        assert!(said.contains(&format!(" at {node}, held by")), "{said}");
+        assert!(said.contains(&format!(" on {node}, held by")), "{said}");
     }
-    assert!(said.contains("hint: run it again"), "{said}");
+    assert!(said.contains("hint: rerun the command"), "{said}");
 }
 
 #[test]
@@ -118,7 +118,11 @@ fn strangers_in_a_ring_have_one_victim(nodes: &Nodes, last: (&World, &str)) {
     codes.sort_unstable();
     assert_eq!(codes, [Some(0), Some(0), Some(75)], "{ended:?}");
     let refused = ended.iter().find(|ended| ended.code == Some(75)).unwrap();
-    assert!(refused.stderr.contains("a deadlock of 3 requests over nodes"), "{}", refused.stderr);
+    assert!(
+        refused.stderr.contains("3 requests on nodes would wait for each other"),
+        "{}",
+        refused.stderr
+    );
 }
 
 #[test]
@@ -147,7 +151,7 @@ fn whoever_waits_is_told_which_node_could_not_be_read() {
     wait_until("it waits", || nodes.nodes[0].key("y").waiting == 1);
     let hung = nodes.nodes[1].daemon_pid();
     signal(hung, Signal::SIGSTOP);
-    let note = "cannot read b: canal would not find a deadlock over it";
+    let note = "cannot read b: canal would not find a deadlock that involves it";
     wait_until("it says so", || waits.stderr().contains(note));
     signal(hung, Signal::SIGCONT);
     go(&nodes);
@@ -167,7 +171,11 @@ fn a_ring_through_a_plain_lock_of_one_node_is_found() {
     wait_until("it holds the plain lock", || b.path("work").join("held2").exists());
     go(&nodes);
     let refused = plain.end().code(75);
-    assert!(refused.stderr.contains("a deadlock of 2 requests over nodes"), "{}", refused.stderr);
+    assert!(
+        refused.stderr.contains("2 requests on nodes would wait for each other"),
+        "{}",
+        refused.stderr
+    );
     one.end().code(0);
 }
 
@@ -203,7 +211,11 @@ fn of_a_ring_at_two_daemons_the_younger_is_refused(inner: &str) {
         fs::write(here.path("work").join("go"), "").unwrap();
     }
     let refused = two.end().code(75);
-    assert!(refused.stderr.contains("a deadlock of 2 requests over nodes"), "{}", refused.stderr);
+    assert!(
+        refused.stderr.contains("2 requests on nodes would wait for each other"),
+        "{}",
+        refused.stderr
+    );
     assert!(refused.stderr.contains(" at local, held by"), "{}", refused.stderr);
     one.end().code(0);
 }

@@ -160,9 +160,13 @@ fn a_lease_that_nobody_renews_ends_everywhere() {
     assert_eq!(refused.json()["refused"], "full");
     nodes.until_free();
     let lost = nodes.with(&lease, "renew", &[]).end().code(122);
-    assert!(lost.stderr.contains("3 of its 3 nodes do not hold it, and 3 must"), "{}", lost.stderr);
+    assert!(
+        lost.stderr.contains("it is no longer held on 3 of its 3 nodes, and it needs 3"),
+        "{}",
+        lost.stderr
+    );
     for name in NAMES {
-        let said = format!("{name}: the lease of `x`");
+        let said = format!("{name}: the lease on `x`");
         assert!(lost.stderr.contains(&said), "{}", lost.stderr);
     }
     assert!(lost.stderr.contains("expired"), "{}", lost.stderr);
@@ -209,7 +213,9 @@ fn a_lease_is_kept_as_long_as_a_process_lives() {
         assert!(nodes.nodes[..2].iter().all(|node| node.held("x") == 1));
         thread::sleep(Duration::from_millis(200));
     }
-    wait_until("it is said that one node is away", || keeper.stderr().contains("c away since "));
+    wait_until("it is said that one node is away", || {
+        keeper.stderr().contains("c has not answered since ")
+    });
     signal(away, Signal::SIGCONT);
     process.kill();
     keeper.end().code(0);
@@ -230,8 +236,8 @@ fn keeping_a_lease_that_too_few_nodes_hold_ends() {
     let away = nodes.nodes[1].daemon_pid();
     signal(away, Signal::SIGSTOP);
     let lost = keeper.end().code(122);
-    assert!(lost.stderr.contains("b away since "), "{}", lost.stderr);
-    assert!(lost.stderr.contains("the lease is lost at "), "{}", lost.stderr);
+    assert!(lost.stderr.contains("b has not answered since "), "{}", lost.stderr);
+    assert!(lost.stderr.contains("the lease will be lost at "), "{}", lost.stderr);
     assert!(lost.stderr.contains("the lease counts as lost: "), "{}", lost.stderr);
     // The rest of the lease is released.
     assert_eq!([nodes.nodes[0].held("x"), nodes.nodes[2].held("x")], [0, 0]);
@@ -247,10 +253,10 @@ fn a_node_that_is_away_is_named_and_costs_a_majority_nothing() {
     let away = nodes.nodes[1].daemon_pid();
     signal(away, Signal::SIGSTOP);
     let renewed = nodes.with(&lease, "renew", &["--json"]).end().code(0);
-    assert!(renewed.stderr.contains("canal: b is away: "), "{}", renewed.stderr);
+    assert!(renewed.stderr.contains("canal: b is unreachable: "), "{}", renewed.stderr);
     assert_eq!(states(&renewed.json()), ["renewed", "away", "renewed"]);
     let released = nodes.with(&lease, "release", &["--json"]).end().code(0);
-    assert!(released.stderr.contains("canal: b is away: "), "{}", released.stderr);
+    assert!(released.stderr.contains("canal: b is unreachable: "), "{}", released.stderr);
     assert!(released.stderr.contains("ends there when its TTL expires"), "{}", released.stderr);
     assert_eq!(states(&released.json()), ["released", "away", "released"]);
     assert_eq!([nodes.nodes[0].held("x"), nodes.nodes[2].held("x")], [0, 0]);
@@ -268,7 +274,7 @@ fn without_enough_nodes_a_renewal_fails_and_names_them() {
     signal(away, Signal::SIGSTOP);
     let failed = nodes.with(&lease, "renew", &["--json"]).end().code(125);
     assert_eq!(failed.stdout, "");
-    assert!(failed.stderr.contains("canal: b is away: "), "{}", failed.stderr);
+    assert!(failed.stderr.contains("canal: b is unreachable: "), "{}", failed.stderr);
     assert!(failed.stderr.contains("hint: "), "{}", failed.stderr);
     // No part was released.
     assert_eq!([nodes.nodes[0].held("x"), nodes.nodes[2].held("x")], [1, 1]);
@@ -288,7 +294,7 @@ fn a_lost_majority_is_said_and_the_rest_of_it_is_given_back() {
             node.canal(["release", "--force", "--token", &token]).end().code(0);
         }
         let lost = nodes.with(&lease, verb, &["--json"]).end().code(122);
-        let said = "2 of its 3 nodes do not hold it, and 2 must";
+        let said = "it is no longer held on 2 of its 3 nodes, and it needs 2";
         assert!(lost.stderr.contains(said), "{}", lost.stderr);
         assert!(lost.stderr.contains("broken by force"), "{}", lost.stderr);
         assert_eq!(lost.json()["lost"], "forced");
@@ -303,7 +309,7 @@ fn one_node_that_lost_its_part_is_named_and_not_missed() {
     let token = nodes.nodes[0].key("x").holders[0].token.to_string();
     nodes.nodes[0].canal(["release", "--force", "--token", &token]).end().code(0);
     let renewed = nodes.with(&lease, "renew", &["--json"]).end().code(0);
-    assert!(renewed.stderr.contains("canal: a: the lease of `x`"), "{}", renewed.stderr);
+    assert!(renewed.stderr.contains("canal: a: the lease on `x`"), "{}", renewed.stderr);
     assert_eq!(states(&renewed.json()), ["lost", "renewed", "renewed"]);
     nodes.with(&lease, "release", &[]).end().code(0);
     nodes.until_free();
@@ -430,16 +436,21 @@ fn handles_that_are_none_are_refused_without_being_repeated() {
     let changed = format!("{}{}", &handle[..40], handle[40..].replace('0', "1"));
     let garbage = format!("n{}", "secret".repeat(40));
     for (wrong, message) in [
-        (cut, "the handle is incomplete or changed"),
-        (changed.as_str(), "the handle is incomplete or changed"),
-        (garbage.as_str(), "the handle is incomplete or changed"),
+        (cut, "the handle is incomplete or has been altered"),
+        (changed.as_str(), "the handle is incomplete or has been altered"),
+        (garbage.as_str(), "the handle is incomplete or has been altered"),
         (&handle[1..], "a handle is 32 hexadecimal digits"),
     ] {
         for verb in ["renew", "release"] {
             let refused = nodes.here.canal([verb, "--handle", wrong]).end().code(125);
             let first = refused.stderr.lines().next().unwrap();
             assert_eq!(first, format!("canal: --handle: {message}"));
-            assert!(refused.stderr.contains("hint: `canal acquire --ttl` prints"), "{first}");
+            assert!(
+                refused
+                    .stderr
+                    .contains("hint: take a lease with `canal acquire --ttl`, which prints"),
+                "{first}"
+            );
             assert!(!refused.stderr.contains(&wrong[..20]), "{}", refused.stderr);
         }
     }
@@ -473,7 +484,7 @@ fn a_handle_is_of_use_elsewhere_only_to_those_who_reach_the_nodes() {
         .unwrap();
     let said = String::from_utf8_lossy(&refused.stderr);
     assert_eq!(refused.status.code(), Some(125), "{said}");
-    assert!(said.contains(" is away: "), "{said}");
+    assert!(said.contains(" is unreachable: "), "{said}");
     // The lease was not released: it ended with its TTL.
     nodes.until_free();
     assert_eq!(nodes.reasons(), ["expired"; 3]);
@@ -485,7 +496,11 @@ fn options_that_do_not_go_together_are_one_line_with_a_hint() {
     for (args, message, hint) in [
         (&["x"][..], "--on needs --ttl, because other machines cannot see", "`canal run --on`"),
         (&["x", "--pid", "1"], "--on needs --ttl, because other machines cannot see", ""),
-        (&["x", "--ttl", "9s"], "a TTL of 9s is too short over nodes", "no time to reconnect"),
+        (
+            &["x", "--ttl", "9s"],
+            "a TTL of 9s is too short for a node lease",
+            "no time to reconnect",
+        ),
         (
             &["--write", "x", "--ttl", "10s", "--require", "majority"],
             "--write x would not block commands on the other nodes",

@@ -100,7 +100,7 @@ fn a_run_over_nodes_within_a_plain_write_within_one_is_a_deadlock_and_told() {
     let nodes = Nodes::new();
     let inner = "canal run --on local --ttl 10s --write db/x -- echo inside";
     let ended = at_a(&nodes, &format!("canal run -n --write db -- {inner}")).end().code(75);
-    assert!(ended.stderr.contains("the enclosing command holds it"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("the enclosing command holds `"), "{}", ended.stderr);
     nodes.until_free();
 }
 

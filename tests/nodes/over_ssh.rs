@@ -100,7 +100,7 @@ fn a_lock_is_held_over_three_servers_and_survives_the_end_of_every_connection() 
     names.sort_unstable();
     assert_eq!(names, ["ssh:web1", "ssh:web2", "ssh:web3"]);
     // Each node is met for the first time, and the message names it with its user.
-    assert!(env.stderr.contains("ssh:web3 is the daemon of "), "{}", env.stderr);
+    assert!(env.stderr.contains("ssh:web3 is the "), "{}", env.stderr);
     until_nothing_is_left(&nodes);
 
     let (holder, command) = start(&nodes, &ssh, on);
@@ -205,12 +205,13 @@ fn a_restricted_key_is_good_for_leases_under_its_keys_and_for_nothing_else() {
     }
     for (lock, key) in [("-k", "db"), ("-k", "deployment"), ("--write", "db")] {
         let ended = run(&nodes, &ssh, "ssh:web1", &[lock, key, "--", "true"]).end();
-        let message = "ssh:web1: this connection is restricted to leases over nodes under `deploy`";
+        let message =
+            "ssh:web1: this connection is restricted to node leases on keys under `deploy`";
         failed(&nodes, ended, message, "");
     }
     // An allowed key in the same request does not help.
     let words = ["-k", "deploy/web", "-k", "db", "--", "true"];
-    failed(&nodes, run(&nodes, &ssh, "ssh:web1", &words).end(), "is restricted to leases", "");
+    failed(&nodes, run(&nodes, &ssh, "ssh:web1", &words).end(), "is restricted to node leases", "");
 
     // The bridge refuses every other call over the connection.
     let _holder = nodes.nodes[0].holder(&["-k", "db"]);
@@ -288,7 +289,7 @@ fn what_a_server_refuses_is_said_with_what_to_do_and_leaves_nothing() {
         ("denied", "permission denied", "work without a prompt"),
         ("changed", "its host key has changed", "ssh-keygen -R changed"),
         ("unknown", "its host key is not known yet", "compare the key that it shows"),
-        ("none", "that machine has no `canal`", "install canal there"),
+        ("none", "there is no `canal` on that machine", "install canal there"),
         (
             "first",
             "the canal there is older and does not support nodes",
@@ -299,7 +300,7 @@ fn what_a_server_refuses_is_said_with_what_to_do_and_leaves_nothing() {
             "the canal there is older and does not support nodes",
             "install the same version",
         ),
-        ("talks", "the other side sent something other than canal's answer", "login scripts"),
+        ("talks", "expected an answer from canal, but the other side sent", "login scripts"),
         ("closed", "the bridge there ended with code 3", ""),
     ] {
         let on = format!("a,ssh:{host}");
@@ -395,15 +396,15 @@ fn a_daemon_of_another_user_is_named_and_is_not_taken_for_ones_own() {
     let first = again().code(0);
     let met = format!("ssh:web1 is the daemon of user {STRANGER} at {}", theirs.display());
     assert!(first.stderr.contains(&met), "{}", first.stderr);
-    let alone = "it shares no locks with daemons of other users there";
+    let alone = "it does not share locks with other users' daemons there";
     assert!(first.stderr.contains(alone), "{}", first.stderr);
     let known = again().code(0).stderr;
     assert!(!known.contains(" is the daemon of "), "it is known now: {known}");
 
     // The same address leads to the daemon of the user that runs the tests.
     ssh.authorize("web1", "");
-    let before = format!("before the daemon of user {STRANGER}");
-    failed(&nodes, again(), "ssh:web1 is a different daemon now: the daemon of ", &before);
+    let before = format!("(previously the daemon of user {STRANGER}");
+    failed(&nodes, again(), "ssh:web1 is now a different daemon: the daemon of ", &before);
     // The address leads to a daemon whose folder belongs to another user.
     ssh.authorize("web1", &as_them("CANAL_SOCKET"));
     let ended = run(&nodes, &ssh, "ssh:web1", &["-n", "-k", "x", "--", "true"]).end();

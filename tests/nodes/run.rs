@@ -147,8 +147,8 @@ pub(crate) fn coordinator(parent: i32, command: i32) -> Option<i32> {
 fn a_node_whose_state_is_new_grants_nothing_until_the_longest_ttl_is_over() {
     let node = new_node("[nodes]\nlongest_ttl = \"1h\"\n");
     let early = run_at(&node, &["-n"]).end().code(125);
-    assert!(early.stderr.contains("is new or lost its state"), "{}", early.stderr);
-    assert!(early.stderr.contains("grants nothing over nodes yet"), "{}", early.stderr);
+    assert!(early.stderr.contains("is new or has lost its state"), "{}", early.stderr);
+    assert!(early.stderr.contains("does not grant node leases yet"), "{}", early.stderr);
     let before = Instant::now();
     let node = new_node(CONFIGURATION);
     run_at(&node, &[]).end().code(0);
@@ -190,7 +190,7 @@ fn the_statement_of_a_first_start_is_refused_after_an_earlier_life() {
     refuses_first_start(&node, "exists");
     // It stays a new node, and counts the time from its own start.
     let early = run_at(&node, &["-n"]).end().code(125);
-    assert!(early.stderr.contains("grants nothing over nodes yet"), "{}", early.stderr);
+    assert!(early.stderr.contains("does not grant node leases yet"), "{}", early.stderr);
 }
 
 #[track_caller]
@@ -409,7 +409,7 @@ fn a_node_that_hangs_is_passed_over_while_enough_others_answer() {
     let begun = Instant::now();
     let never_met = nodes.run(&["-n", "--", "true"]).end().code(125);
     assert!(
-        never_met.stderr.contains("cannot reach a, which was never reached before"),
+        never_met.stderr.contains("cannot reach a, which canal has never reached"),
         "{}",
         never_met.stderr
     );
@@ -491,7 +491,7 @@ fn a_command_is_killed_before_its_lock_can_be_taken() {
     assert!(stopped.elapsed() < TTL, "{:?}", stopped.elapsed());
     let ended = run.end().code(122);
     assert!(ended.stderr.contains("lost `x`"), "{}", ended.stderr);
-    assert!(ended.stderr.contains("b away since"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("b has not answered since"), "{}", ended.stderr);
     signal(daemon, Signal::SIGCONT);
     nodes.until_free();
 }
@@ -527,7 +527,7 @@ fn lists_and_options_that_cannot_be_used_are_one_line_with_a_hint() {
         (&["--require", "all"], "--on", ""),
         (
             &["--on", "a,unix:/proc/nope/s"],
-            "cannot reach unix:/proc/nope/s, which was never reached before",
+            "cannot reach unix:/proc/nope/s, which canal has never reached",
             "",
         ),
     ] {
@@ -554,7 +554,7 @@ fn a_node_that_is_another_daemon_than_before_is_refused() {
     first["node"] = format!("{:032x}", 7).into();
     fs::write(&pins, met.to_string()).unwrap();
     let ended = nodes.run(&["--", "true"]).end().code(125);
-    assert!(ended.stderr.contains("is a different daemon now"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("is now a different daemon"), "{}", ended.stderr);
     assert!(ended.stderr.contains("hint: if that is intended"), "{}", ended.stderr);
     nodes.until_free();
 }
@@ -632,7 +632,7 @@ fn what_ssh_says_is_said_with_what_to_do() {
         ),
         (
             "echo 'sh: canal: not found' >&2; exit 127",
-            "that machine has no `canal`",
+            "there is no `canal` on that machine",
             "install canal there",
         ),
         (
@@ -642,7 +642,7 @@ fn what_ssh_says_is_said_with_what_to_do() {
         ),
         (
             "echo 'welcome to web1'; cat",
-            "the other side sent something other than canal's answer",
+            "expected an answer from canal, but the other side sent",
             "login script",
         ),
     ] {
@@ -756,7 +756,7 @@ fn of_two_majorities_with_one_node_in_common_the_second_is_refused_if_that_can_b
         wait_until("the job runs", || common.held(key) == 1);
         let runs = start(&first, key);
         let refused = majority(&second).args(["-w", "5s", "--", "true"]).end().code(125);
-        assert!(refused.stderr.contains("is in use over another list of nodes"), "{refused:?}");
+        assert!(refused.stderr.contains("is in use on another list of nodes"), "{refused:?}");
         runs.finish().code(0);
         job.finish().code(0);
     }
@@ -769,7 +769,7 @@ fn of_two_majorities_with_one_node_in_common_the_second_is_refused_if_that_can_b
     signal(daemon, Signal::SIGCONT);
     wait_until("it says so", || also_runs.stderr().contains("does not take part in the lock"));
     let doctor = common.canal(["doctor"]).end().stdout;
-    assert!(doctor.contains("may not exclude each other: `x` is in use over"), "{doctor}");
+    assert!(doctor.contains("might run at the same time: `x` is in use on"), "{doctor}");
     let history = common.canal(["history"]).end().stdout;
     assert!(history.contains("mismatch"), "{history}");
     also_runs.finish().code(0);

@@ -33,6 +33,12 @@ const BANNED_IN_MESSAGES: &[(&str, &str)] = &[
     ("makes no sense", "is not valid"),
     ("it is not known", "cannot find"),
     ("mend", "fix"),
+    ("over nodes", "on nodes, or node lease"),
+    ("still runs", "is still running"),
+    ("is away", "is unreachable"),
+    ("exclude each other", "share no locks, or run at the same time"),
+    ("go with", "be used with"),
+    ("can never fit", "can never be granted"),
 ];
 
 /// Phrases that contain a banned one and are fine.

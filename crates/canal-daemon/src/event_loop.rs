@@ -20,7 +20,7 @@ use crate::server::Server;
 use canal_sys::clock;
 
 /// The last log line of a daemon that ends in order.
-pub const LAST_LINE: &str = "the daemon ends; all holds stay";
+pub const LAST_LINE: &str = "the daemon is exiting; all holds stay";
 
 /// Does turns until the daemon is asked to end, or cannot continue.
 pub(crate) fn work(server: &mut Server, signals: &Signals) -> anyhow::Result<()> {

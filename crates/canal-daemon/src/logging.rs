@@ -141,7 +141,7 @@ fn filter(verbose: u8, config: Option<&str>) -> anyhow::Result<Targets> {
     let whose = match chosen {
         Chosen::CommandLine => "-v",
         Chosen::Environment => "CANAL_LOG",
-        Chosen::Config => "`log` of the configuration",
+        Chosen::Config => "`log` in the configuration",
         Chosen::Default => "the default",
     };
     targets(&text).with_context(|| format!("cannot use {whose} (`{text}`)"))
@@ -348,7 +348,7 @@ mod tests {
     #[test]
     fn an_invalid_log_filter_names_its_source() {
         let error = filter(0, Some("info=loud=x")).unwrap_err();
-        assert!(format!("{error:#}").contains("`log` of the configuration"), "{error:#}");
+        assert!(format!("{error:#}").contains("`log` in the configuration"), "{error:#}");
         assert!(filter(2, Some("info=loud=x")).is_ok());
     }
 

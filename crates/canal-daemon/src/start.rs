@@ -159,7 +159,7 @@ fn come_up(options: &Options) -> anyhow::Result<Option<(Server, Signals)>> {
     }
     let config = Config::read_for_daemon(&place.stores().config)?;
     let (descriptors, given) = if options.embedded {
-        (fds::limit().context("cannot read the limit of open files")?, None)
+        (fds::limit().context("cannot read the limit on open files")?, None)
     } else {
         let log_file = options.on_demand.then(|| place.dir.join("daemon.log"));
         logging::begin(options.verbose, config.log.as_deref(), log_file.as_deref())?;
@@ -184,7 +184,9 @@ fn not_claimed(error: ClaimError) -> anyhow::Error {
             let theirs = shell_word::of_path(theirs);
             format!("reach it with `--socket {theirs}`; another socket needs its own directory")
         }
-        ClaimError::Lock { .. } => "name another place with --socket or CANAL_SOCKET".to_owned(),
+        ClaimError::Lock { .. } => {
+            "choose another directory with --socket or CANAL_SOCKET".to_owned()
+        }
         _ => return error.into(),
     };
     Unusable { what: error.to_string(), hint: hint.into() }.into()
@@ -223,7 +225,7 @@ pub(crate) fn open(
     };
     if is_first_start {
         let settled = recovered.ledger.settle_node();
-        settled.context("that this node has granted nothing cannot be stored")?;
+        settled.context("cannot record that this node has granted nothing")?;
         recovered.is_anew = false;
     }
     let paths = place.stores().config.clone();
@@ -286,10 +288,10 @@ const BLIND: &str = "it lacks CAP_SYS_PTRACE or CAP_DAC_READ_SEARCH: if a lock i
 /// The limit on the daemon's descriptors, after raising it.
 fn descriptors() -> anyhow::Result<u64> {
     let raised = fds::raise_limit(DESCRIPTORS_MIN);
-    let descriptors = raised.context("cannot read the limit of open files")?;
+    let descriptors = raised.context("cannot read the limit on open files")?;
     if descriptors < DESCRIPTORS_MIN {
         let what = format!(
-            "the limit of open files is {descriptors}, and a daemon needs {DESCRIPTORS_MIN}"
+            "the limit on open files is {descriptors}, and a daemon needs {DESCRIPTORS_MIN}"
         );
         let hint = "raise the limit (`ulimit -n`), then run `canal daemon`";
         return Err(Unusable { what, hint: hint.into() }.into());
@@ -441,7 +443,8 @@ fn notes_about(place: &Place, origin: &Origin) -> Vec<String> {
     }
     if !peer::has_peer_pidfd() {
         notes.push(
-            "the kernel is older than 6.5: the daemon identifies a peer by its pid and start time"
+            "the kernel is older than 6.5, so the daemon identifies a peer by its pid and start \
+             time"
                 .to_owned(),
         );
     }

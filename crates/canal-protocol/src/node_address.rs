@@ -90,7 +90,7 @@ fn socket(path: &str) -> Result<PathBuf, String> {
     let length = path.as_os_str().len();
     if length > SOCKET_PATH_MAX {
         return Err(format!(
-            "the path of the socket has {length} bytes, the limit is {SOCKET_PATH_MAX}"
+            "the path of the socket has {length} bytes; the limit is {SOCKET_PATH_MAX}"
         ));
     }
     if path.to_string_lossy().contains(char::is_control) {

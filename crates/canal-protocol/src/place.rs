@@ -166,7 +166,7 @@ impl Place {
         let length = socket.as_os_str().len();
         if length > SOCKET_PATH_MAX {
             return Err(format!(
-                "the path of the socket has {length} bytes, the limit is {SOCKET_PATH_MAX}: {}",
+                "the path of the socket has {length} bytes; the limit is {SOCKET_PATH_MAX}: {}",
                 socket.display()
             ));
         }

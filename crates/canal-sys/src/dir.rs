@@ -30,7 +30,7 @@ pub enum DirError {
     #[error("{0} belongs to uid {1}, not to uid {2}")]
     Foreign(PathBuf, u32, u32),
     /// Other users may write in it: path and mode.
-    #[error("{0} is writable for other users (mode {1:04o}, expected 0700)")]
+    #[error("{0} is writable by other users (mode {1:04o}, expected 0700)")]
     Open(PathBuf, u32),
     /// Others could write in it and left a file there: that file and its owner.
     #[error(
@@ -40,7 +40,8 @@ pub enum DirError {
     /// Others could write in it, and a file in it has a second name, so it may be one of ours from
     /// elsewhere.
     #[error(
-        "{0} has a second name and is in a directory that other users could write to: remove it"
+        "{0} has a second hard link and is in a directory that other users could write to: remove \
+         it"
     )]
     Linked(PathBuf),
     /// It does not exist.

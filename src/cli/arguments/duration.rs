@@ -49,13 +49,13 @@ pub(crate) fn parse_ttl(text: &str) -> Result<Duration, String> {
             Err(format!("a TTL can be at most {most}; renew the lease to keep it longer"))
         }
         Ok(Length::Finite(ttl)) if ttl >= Duration::from_millis(LEASE_MS_MIN) => Ok(ttl),
-        Ok(Length::Infinite) => {
-            Err("a lease needs an end, so that another client can take the lock over".to_owned())
-        }
+        Ok(Length::Infinite) => Err("a lease must end at some point, so that another client can \
+                                     take the lock"
+            .to_owned()),
         Err(error) if !is_negative(text) => Err(error),
         _ => {
             let least = stated(Duration::from_millis(LEASE_MS_MIN));
-            Err(format!("a TTL must be at least {least}, because a renewal takes time"))
+            Err(format!("a TTL must be at least {least}, to leave time for a renewal"))
         }
     }
 }

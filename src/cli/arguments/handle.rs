@@ -71,7 +71,7 @@ fn parsed(text: &str, source: &str) -> Result<GivenHandle, Failed> {
     };
     parsed.map_err(|what| {
         Failed::new(format!("{source}: {what}"))
-            .hint("`canal acquire --ttl` prints the handle of its lease")
+            .hint("take a lease with `canal acquire --ttl`, which prints its handle")
     })
 }
 
@@ -88,6 +88,6 @@ mod tests {
         assert_eq!(args.read().unwrap(), Some(GivenHandle::OfDaemon(Handle::new(7))));
         let args = HandleArgs { handle: Some("n0123secret".to_owned()) };
         let failed = args.read().unwrap_err();
-        assert_eq!(failed.message, "--handle: the handle is incomplete or changed");
+        assert_eq!(failed.message, "--handle: the handle is incomplete or has been altered");
     }
 }

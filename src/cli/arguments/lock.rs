@@ -133,8 +133,9 @@ pub(crate) fn view_of(text: &str) -> Result<View, String> {
 }
 
 fn count_of(text: &str) -> Result<u64, String> {
-    positive(text)
-        .map_err(|why| format!("`:{text}`: {why}; after `:` comes the number of slots to take"))
+    positive(text).map_err(|why| {
+        format!("`:{text}`: {why}; the number after `:` is the number of slots to take")
+    })
 }
 
 impl LockArgs {
@@ -148,9 +149,9 @@ impl LockArgs {
         items.extend(self.reads.iter().map(|key| shared_or_alone(key, Mode::Read)));
         items.extend(self.writes.iter().map(|key| shared_or_alone(key, Mode::Write)));
         if items.is_empty() {
-            return Err(Failed::new("which lock? give --key KEY").hint(
-                "--read KEY shares KEY and all keys below it with other readers, --write KEY \
-                       holds them alone",
+            return Err(Failed::new("no lock given; give --key KEY").hint(
+                "--read KEY shares KEY and all keys below it with other readers; --write KEY \
+                 holds them exclusively",
             ));
         }
         if items.len() == 1 {
@@ -200,8 +201,8 @@ impl LockArgs {
             }
             [one] => Ok(vec![self.item(&self.describe(one)?)?]),
             [_, _, ..] if described => Err(Failed::new(
-                "--per, --buckets, --slots and --count describe a single lock, but several are \
-                 given",
+                "--per, --buckets, --slots and --count apply to a single lock, but several locks \
+                 are given",
             )
             .hint("write the size with each key: --key db=3x2:1 --key deploy=1")),
             several => several.iter().map(|one| self.item(one)).collect(),
@@ -252,7 +253,8 @@ pub(crate) fn stated_view(
         (None, Some(_), None) => Err(Failed::new("--buckets needs --per")
             .hint("--per P --buckets B makes P x B slots; for N in total, give --slots N")),
         (_, _, Some(_)) => Err(Failed::new(
-            "--slots cannot be given together with --per or --buckets: they are two kinds of lock",
+            "--slots cannot be given together with --per or --buckets: slots and buckets are two \
+             kinds of lock",
         )
         .hint("--slots N makes N slots; --per P --buckets B makes P x B")),
     }
@@ -292,7 +294,7 @@ fn twice(items: &[WireItem]) -> Option<Failed> {
     let (key, one, other) = (&other.key, option(one), option(other));
     if one != other {
         let (needless, why) = match other {
-            "--write" => (one, "--write already holds the key alone"),
+            "--write" => (one, "--write already holds the key exclusively"),
             _ => (other, "--key already keeps writers away, as --read does"),
         };
         return Some(
@@ -373,7 +375,7 @@ mod tests {
             ("db=0x2", "per: must be at least 1"),
             ("db=3x-1", "`=3x-1`: buckets: must not be negative"),
             ("db:0", "must be at least 1"),
-            ("db:x", "after `:` comes the number of slots to take"),
+            ("db:x", "the number after `:` is the number of slots to take"),
             ("a:1=2", "`:1=2`: not a whole number; after"),
         ] {
             let error = text.parse::<KeyArg>().unwrap_err();
@@ -424,7 +426,7 @@ mod tests {
     #[test]
     fn contradictory_locks_are_refused() {
         let error = |args: LockArgs| args.items().unwrap_err();
-        assert_eq!(error(args(&[])).message, "which lock? give --key KEY");
+        assert_eq!(error(args(&[])).message, "no lock given; give --key KEY");
         assert!(error(LockArgs { per: Some(1), ..args(&["a", "b"]) }).hint.is_some());
         assert!(error(LockArgs { count: Some(1), ..args(&["a", "b"]) }).hint.is_some());
         assert!(

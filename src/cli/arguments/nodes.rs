@@ -137,7 +137,7 @@ pub(crate) fn ttl_ms(ttl: Option<Duration>) -> Result<u64, Failed> {
     if ttl_ms < LEASE_OVER_NODES_MS_MIN {
         let least = stated(Duration::from_millis(LEASE_OVER_NODES_MS_MIN));
         return Err(Failed::new(format!(
-            "a TTL of {} is too short over nodes: it must be at least {least}",
+            "a TTL of {} is too short for a node lease: it must be at least {least}",
             stated(ttl)
         ))
         .hint("give a longer one; a shorter one leaves no time to reconnect to a node"));
@@ -154,7 +154,10 @@ mod tests {
         assert_eq!(ttl_ms(None).unwrap(), 60_000);
         assert_eq!(ttl_ms(Some(Duration::from_secs(10))).unwrap(), 10_000);
         let failed = ttl_ms(Some(Duration::from_secs(9))).unwrap_err();
-        assert_eq!(failed.message, "a TTL of 9s is too short over nodes: it must be at least 10s");
+        assert_eq!(
+            failed.message,
+            "a TTL of 9s is too short for a node lease: it must be at least 10s"
+        );
     }
 
     #[test]

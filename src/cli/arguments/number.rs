@@ -15,7 +15,7 @@ pub(crate) fn number(text: &str) -> Result<u64, String> {
 /// The number of a background job, as `17` or `%17`.
 pub(crate) fn job(text: &str) -> Result<u64, String> {
     number(text.strip_prefix('%').unwrap_or(text))
-        .map_err(|_| "the number of a job is written 17 or %17".to_owned())
+        .map_err(|_| "write the number of a job as 17 or %17".to_owned())
 }
 
 /// A whole number; `None` if it is negative.
@@ -60,7 +60,7 @@ fn of_machine(text: &str) -> Option<Result<u64, String>> {
     }
     let slot = text.strip_prefix("memory:").map(bytes)?;
     Some(slot.and_then(|slot| {
-        let memory = machine::memory_bytes().ok_or("the size of the memory is unknown")?;
+        let memory = machine::memory_bytes().ok_or("the memory size is unknown")?;
         Ok((memory / slot).max(1))
     }))
 }
@@ -92,7 +92,7 @@ pub(crate) fn pid(text: &str) -> Result<u32, String> {
 /// An exit code, 0 to 255.
 pub(crate) fn exit_code(text: &str) -> Result<u8, String> {
     let code = whole(text)?.and_then(|code| u8::try_from(code).ok());
-    code.ok_or_else(|| "an exit code is 0 to 255".to_owned())
+    code.ok_or_else(|| "an exit code must be 0 to 255".to_owned())
 }
 
 /// A priority, which may be negative.
@@ -113,7 +113,7 @@ impl FromStr for WhyTarget {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || "neither the number of a process nor a session such as s17".to_owned();
+        let wrong = || "neither a process number nor a session such as s17".to_owned();
         match text.strip_prefix('s') {
             Some(digits) => number(digits).map(|_| Self::Session(text.to_owned())),
             None => number(text).and_then(|n| u32::try_from(n).map_err(|_| wrong())).map(Self::Pid),
@@ -182,11 +182,11 @@ mod tests {
             assert_eq!(positive(text).unwrap_err(), "must be at least 1", "{text}");
         }
         assert_eq!(pid("-1").unwrap_err(), "there is no process -1");
-        assert_eq!(exit_code("-1").unwrap_err(), "an exit code is 0 to 255");
+        assert_eq!(exit_code("-1").unwrap_err(), "an exit code must be 0 to 255");
         assert_eq!((pid("1"), pid("2")), (Ok(1), Ok(2)));
         assert!(pid("0").is_err() && pid("4294967296").is_err());
         assert_eq!(exit_code("255"), Ok(255));
-        assert_eq!(exit_code("256").unwrap_err(), "an exit code is 0 to 255");
+        assert_eq!(exit_code("256").unwrap_err(), "an exit code must be 0 to 255");
         assert_eq!(priority("-5"), Ok(-5));
         assert!(priority("2147483648").is_err());
     }

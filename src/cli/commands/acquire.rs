@@ -132,7 +132,8 @@ pub(crate) fn run(args: &AcquireArgs, global: &Global, verbosity: Verbosity) -> 
             say(verbosity, &format!("held for {}", owner.shown()));
         }
         (None, ttl) => verbosity.detail(&format!(
-            "a lease of {}: extend it with `canal renew`, end it with `canal release --handle`",
+            "took a lease of {}; renew it with `canal renew`, release it with `canal release \
+             --handle`",
             stated(ttl.unwrap_or_default())
         )),
     }
@@ -203,7 +204,7 @@ fn unconfirmed(error: ClientError, has_ended: impl FnOnce() -> bool) -> Failed {
 fn not_for_a_process() -> Failed {
     wrong(
         "acquire",
-        "--on needs --ttl, because other machines cannot see when a process of this one ends",
+        "--on needs --ttl, because other machines cannot see when a process on this machine ends",
     )
     .hint(
         "hold it while a command runs with `canal run --on`, or renew a lease with `canal renew \

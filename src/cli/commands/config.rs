@@ -43,7 +43,7 @@ fn page(found: &Configuration, now: &Now) -> String {
     };
     lines.extend(shown.iter().map(row));
     if found.withheld {
-        lines.push("only root and the user who runs the daemon see all settings".to_owned());
+        lines.push("only root and the daemon's user see all settings".to_owned());
     }
     if let Some(broken) = &found.broken {
         lines.push(format!("not in force, because the file has an error: {broken}"));
@@ -97,7 +97,7 @@ mod tests {
             "withheld": true,
         }));
         let page = page(&found.unwrap(), &at("2026-11-20T14:05:23Z"));
-        assert!(page.ends_with("\nonly root and the user who runs the daemon see all settings\n"));
+        assert!(page.ends_with("\nonly root and the daemon's user see all settings\n"));
     }
 
     #[test]

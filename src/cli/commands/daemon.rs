@@ -29,7 +29,7 @@ pub(crate) fn run(args: &DaemonArgs, global: &Global, verbosity: Verbosity) -> R
     if args.stop {
         match stop(&place)? {
             Some(pid) => verbosity.detail(&format!("stopped the daemon, pid {pid}")),
-            None => verbosity.note(&format!("no daemon runs at {}", place.socket.display())),
+            None => verbosity.note(&format!("no daemon is running at {}", place.socket.display())),
         }
         return Ok(SUCCESS);
     }
@@ -48,7 +48,7 @@ pub(crate) fn run(args: &DaemonArgs, global: &Global, verbosity: Verbosity) -> R
             .map_err(|error| connect::no_client(error, &place))?
             .daemon
             .pid;
-        verbosity.detail(&format!("the new daemon serves, pid {pid}"));
+        verbosity.detail(&format!("the new daemon is running, pid {pid}"));
         return Ok(SUCCESS);
     }
     let mut options = Options {
@@ -106,9 +106,9 @@ fn is_systemds(place: &Place) -> bool {
 fn restart_unit(args: &DaemonArgs) -> Result<u8, Failed> {
     let command = "systemctl restart canal.service";
     if !passed_on(args).is_empty() {
-        let what = "systemd runs the daemon of this machine, whose unit names its options";
+        let what = "systemd runs this machine's daemon, so set its options in its unit file";
         return Err(
-            Failed::new(what).hint(format!("`systemctl edit canal.service`, then `{command}`"))
+            Failed::new(what).hint(format!("run `systemctl edit canal.service`, then `{command}`"))
         );
     }
     let status = Command::new("systemctl").args(["restart", "canal.service"]).status();
@@ -202,7 +202,8 @@ fn reload(place: &Place, verbosity: Verbosity) -> Result<(), Failed> {
                 Some(file) => format!("the next one will read {}", file.display()),
                 None => "the next one will find no configuration".to_owned(),
             };
-            verbosity.message(&format!("no daemon runs at {}; {next}", place.socket.display()));
+            verbosity
+                .message(&format!("no daemon is running at {}; {next}", place.socket.display()));
         }
         Err(error) => return Err(connect::failed(error)),
     }

@@ -21,7 +21,7 @@ use crate::run::{OwnCode, SUCCESS};
 use crate::sys::clock::boottime_ms;
 
 /// The message if the daemon cannot reach its engine.
-const STALE: &str = "the daemon cannot reach its engine: this may be out of date";
+const STALE: &str = "the daemon cannot reach its engine, so this may be out of date";
 
 /// How long to wait for nodes that have not answered, if they could change the result.
 const PATIENCE_MS: u64 = 15_000;
@@ -112,7 +112,7 @@ impl Question<'_> {
             view.nodes.iter().filter_map(away).for_each(|line| self.verbosity.note(&line));
         }
         let (need, all) = (self.need, view.nodes.len());
-        let why = format!("no request holds it at {need} of the {all} nodes");
+        let why = format!("no request holds it on {need} of the {all} nodes");
         self.end(view.leader.is_some(), &why)
     }
 
@@ -211,7 +211,7 @@ impl Question<'_> {
         match why.next().filter(|_| nodes >= self.need) {
             None => Ok(()),
             Some(why) => Err(Failed::new(why)
-                .hint("only a lock of one slot has a leader; let candidates take it with -j 1")),
+                .hint("run candidates with -j 1: only a lock with one slot has a leader")),
         }
     }
 
@@ -281,11 +281,11 @@ fn node_line(node: &NodeView) -> NodeLine<'_> {
     NodeLine { name: &node.name, state, message }
 }
 
-/// `web3 is away: ssh: connection timed out`.
+/// `web3 is unreachable: ssh: connection timed out`.
 fn away(node: &NodeView) -> Option<String> {
     match &node.state {
-        NodeState::Away(failure) => Some(format!("{} is away: {}", node.name, failure.what)),
-        NodeState::Asked => Some(format!("{} is away: it does not answer", node.name)),
+        NodeState::Away(failure) => Some(format!("{} is unreachable: {}", node.name, failure.what)),
+        NodeState::Asked => Some(format!("{} is unreachable: it does not answer", node.name)),
         _ => None,
     }
 }
@@ -298,7 +298,7 @@ fn changes(before: &[NodeView], now: &[NodeView]) -> Vec<String> {
         let was_away = before.get(at).is_some_and(is_away);
         match (was_away, is_away(node)) {
             (false, true) => lines.extend(away(node)),
-            (true, false) => lines.push(format!("{} answers again", node.name)),
+            (true, false) => lines.push(format!("{} is answering again", node.name)),
             (true, true) | (false, false) => {}
         }
     }
@@ -317,14 +317,14 @@ fn undecided(view: &LeaderView) -> Option<String> {
         .map(|node| node.name.as_str())
         .collect();
     let be = if names.len() == 1 { "is" } else { "are" };
-    Some(format!("the leader is unknown while {} {be} away", names.join(", ")))
+    Some(format!("the leader is unknown while {} {be} unreachable", names.join(", ")))
 }
 
-/// `scheduler is led by pid 812 …`, with its start and its token.
+/// `leader of scheduler: pid 812 …`, with its start and its token.
 fn text(key: &str, leader: &HolderInfo, now: &Now) -> String {
     let (key, who) = (sanitize(key), holder(leader, COMMAND_COLUMNS, now));
     let since = now.clock(&leader.since);
-    format!("{key} is led by {who}\n  since {since}, token {}\n", leader.token)
+    format!("leader of {key}: {who}\n  since {since}, token {}\n", leader.token)
 }
 
 #[cfg(test)]
@@ -346,7 +346,7 @@ mod tests {
         leader.note = Some("http://web2:8080".to_owned());
         assert_eq!(
             text("scheduler", &leader, &at("2026-11-20T14:05:23Z")),
-            "scheduler is led by pid 812 `./scheduler` (root, for 3m12s), note: http://web2:8080\n  \
+            "leader of scheduler: pid 812 `./scheduler` (root, for 3m12s), note: http://web2:8080\n  \
              since 14:02:11, token 77\n"
         );
     }
@@ -386,12 +386,12 @@ mod tests {
         let well = vec![node("a", NodeState::Leader), node("b", NodeState::Asked)];
         assert_eq!(changes(&[], &well), [""; 0]);
         let lost = vec![node("a", NodeState::Leader), node("b", cut())];
-        assert_eq!(changes(&well, &lost), ["b is away: ssh: connection timed out"]);
+        assert_eq!(changes(&well, &lost), ["b is unreachable: ssh: connection timed out"]);
         let refused = NodeState::Away(NodeFailure::passing("ssh: connection refused"));
         let still = vec![node("a", NodeState::Leader), node("b", refused)];
         assert_eq!(changes(&lost, &still), [""; 0]);
         let back = vec![node("a", NodeState::Leader), node("b", NodeState::None)];
-        assert_eq!(changes(&still, &back), ["b answers again"]);
+        assert_eq!(changes(&still, &back), ["b is answering again"]);
     }
 
     #[test]
@@ -406,11 +406,11 @@ mod tests {
              {\"name\":\"b\",\"state\":\"away\",\"message\":\"ssh: connection timed out\"},\
              {\"name\":\"c\",\"state\":\"away\",\"message\":\"ssh: connection timed out\"}]}\n"
         );
-        assert_eq!(undecided(&view).unwrap(), "the leader is unknown while b, c are away");
+        assert_eq!(undecided(&view).unwrap(), "the leader is unknown while b, c are unreachable");
         assert_eq!(
             question.unknown(&view).message,
-            "the leader of `x` is unknown: b is away: ssh: connection timed out; c is away: ssh: \
-             connection timed out"
+            "the leader of `x` is unknown: b is unreachable: ssh: connection timed out; c is \
+             unreachable: ssh: connection timed out"
         );
     }
 

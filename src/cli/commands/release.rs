@@ -38,7 +38,7 @@ pub(crate) fn run(args: &ReleaseArgs, global: &Global, verbosity: Verbosity) -> 
     }
     if args.force {
         let held = client.would_release(&release, None).map_err(connect::failed)?;
-        for line in lines(&held, "about to break the hold of", "by") {
+        for line in lines(&held, "about to break the hold on", "by") {
             verbosity.note(&line);
         }
     }
@@ -60,7 +60,8 @@ pub(crate) fn run(args: &ReleaseArgs, global: &Global, verbosity: Verbosity) -> 
     }
     // canal always reports a hold that was broken by force.
     let say = if args.force { Verbosity::note } else { Verbosity::detail };
-    let (done, whose) = if args.force { ("broke the hold of", "by") } else { ("released", "of") };
+    let (done, whose) =
+        if args.force { ("broke the hold on", "by") } else { ("released", "held by") };
     for line in lines(&released, done, whose) {
         say(verbosity, &line);
     }
@@ -93,11 +94,12 @@ fn at_nodes(
         stdout::print(&stdout::json(&ReleasedOverNodes { released, nodes: parts.reports() })?)?;
     }
     for (name, one) in parts.released() {
-        verbosity.detail(&format!("released {} at {name}", one.keys.join(", ")));
+        verbosity.detail(&format!("released {} on {name}", one.keys.join(", ")));
     }
     parts.missing().iter().for_each(|line| verbosity.note(line));
     if count(|answer| answer.said.is_none()) > 0 {
-        verbosity.advice("wait for nodes that are away: the lease ends there when its TTL expires");
+        verbosity
+            .advice("wait for the unreachable nodes: the lease ends on them when its TTL expires");
     }
     Ok(SUCCESS)
 }
@@ -135,13 +137,13 @@ fn only_holder(client: &mut Client, key: &str) -> Result<u64, Failed> {
     match *holders {
         [holder] => Ok(holder.token),
         [] => Err(Failed::new(format!("no one holds `{key}`"))
-            .hint("`canal status` shows the holders and waiters")),
+            .hint("run `canal status` to see the holders and waiters")),
         _ => {
             let count = holders.len();
             Err(Failed::new(format!(
                 "`{key}` has {count} holders; choose one with --force --token"
             ))
-            .hint(format!("`canal status -v {key}` shows the tokens")))
+            .hint(format!("run `canal status -v {key}` to see the tokens")))
         }
     }
 }
@@ -208,24 +210,20 @@ fn what(args: &ReleaseArgs) -> Result<What, Failed> {
         return Ok(What::lease(handle));
     }
     if args.yes && !args.force {
-        return error("--yes needs --force KEY, the only release that asks");
+        return error("--yes needs --force KEY, the only form that asks for confirmation");
     }
     let here = |release| Ok(What::Here(release));
     match (&args.key, args.all, args.force, args.token) {
         (None, false, true, Some(token)) => match args.whose.pid {
             None => here(Release { token: Some(token), ..Release::default() }),
-            Some(_) => {
-                error("--force releases by --token, whichever process holds it: leave out --pid")
-            }
+            Some(_) => error("--force --token releases a hold of any process: leave out --pid"),
         },
         (Some(key), false, true, None) => match args.whose.pid {
             None => Ok(What::Forced(key.text().to_string())),
-            Some(_) => {
-                error("--force KEY breaks a hold, whichever process holds it: leave out --pid")
-            }
+            Some(_) => error("--force KEY breaks the hold of any process: leave out --pid"),
         },
         (_, _, true, None) => Err(wrong("release", "--force needs KEY or --token")
-            .hint("`canal status -v` shows the tokens")),
+            .hint("run `canal status -v` to see the tokens")),
         (_, _, true, Some(_)) => error("--force --token names a hold; leave out KEY and --all"),
         (_, _, false, Some(_)) => error("--token needs --force"),
         (Some(_), true, false, None) => error("KEY and --all cannot be given together"),
@@ -233,11 +231,11 @@ fn what(args: &ReleaseArgs) -> Result<What, Failed> {
             here(Release { key: Some(key.text().clone()), ..Release::default() })
         }
         (None, true, false, None) => here(Release { all: true, ..Release::default() }),
-        (None, false, false, None) => error("which lock? give its KEY, --all, or --handle"),
+        (None, false, false, None) => error("no lock given; give its KEY, --all, or --handle"),
     }
 }
 
-/// `gave back db of pid 812 `make test` (alice, for 3m12s)`.
+/// `released db held by pid 812 `make test` (alice, for 3m12s)`.
 pub(super) fn lines(released: &Released, done: &str, whose: &str) -> Vec<String> {
     let now = Now::here();
     let line = |one: &ReleasedHold| {

@@ -50,7 +50,7 @@ struct RenewedOverNodes<'a> {
 
 pub(crate) fn run(args: &RenewArgs, global: &Global, verbosity: Verbosity) -> Result<u8, Failed> {
     let Some(handle) = args.which.read()? else {
-        return Err(wrong("renew", "which lease? give --handle, or set CANAL_HANDLE"));
+        return Err(wrong("renew", "no lease given; give --handle, or set CANAL_HANDLE"));
     };
     let note = args.note.of_renewal()?;
     let ttl_ms = match (&handle, args.ttl) {
@@ -186,7 +186,7 @@ impl Renewal<'_> {
                     }
                     if !failing {
                         self.verbosity
-                            .message(&format!("cannot renew the lease, trying again: {error}"));
+                            .message(&format!("cannot renew the lease; trying again: {error}"));
                     }
                     failing = true;
                 }
@@ -236,7 +236,7 @@ impl RenewalHost<'_> {
         answers.iter().filter_map(|it| self.other_ttl(it)).for_each(|it| verbosity.note(&it));
         let token = self.handle.token().map(|token| format!(", token {token}"));
         verbosity.detail(&format!(
-            "renewed {} until {} at {} of {} nodes{}",
+            "renewed {} until {} on {} of {} nodes{}",
             keys.join(", "),
             clock_of(self.deadline.kill_at),
             renewed.len(),
@@ -326,10 +326,12 @@ fn ends_within(process: &Pidfd, time_ms: u64) -> bool {
 /// The failure if a lease could not be renewed for a whole TTL.
 fn not_renewed(ttl_ms: u64, error: &ClientError) -> Failed {
     let ttl = stated(Duration::from_millis(ttl_ms));
-    let message =
-        format!("canal could not renew the lease for {ttl}, so it counts as lost: {error}");
+    let message = format!(
+        "canal has been unable to renew the lease for the last {ttl}, so it counts as lost: \
+         {error}"
+    );
     Failed::with_code(OwnCode::LockLost.number(), message)
-        .hint("run `canal renew` once the daemon answers, to see whether it has ended")
+        .hint("run `canal renew` once the daemon answers, to see whether the lease has ended")
 }
 
 /// `renewed db until 14:06:23, token 77`.

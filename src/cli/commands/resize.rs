@@ -21,7 +21,7 @@ pub(crate) fn run(args: &ResizeArgs, global: &Global, _: Verbosity) -> Result<u8
 
 fn what(args: &ResizeArgs) -> Result<Resize, Failed> {
     let Some(key) = &args.key else {
-        return Err(wrong("resize", "which lock? give its KEY"));
+        return Err(wrong("resize", "no lock given; give its KEY"));
     };
     let view = stated_view(args.per, args.buckets, args.slots)?;
     let pause = (args.pause || args.resume).then_some(args.pause);
@@ -29,10 +29,10 @@ fn what(args: &ResizeArgs) -> Result<Resize, Failed> {
     let (without, with) = (numbers(&args.without), numbers(&args.with));
     let is_other = args.forget || pause.is_some() || without.is_some() || with.is_some();
     if view.is_none() && !is_other {
-        let shown = || format!("`canal status {key}` shows the current one");
+        let shown = || format!("run `canal status {key}` to see the current size");
         return Err(Failed::new(
-            "which size? give --per P --buckets B, --slots N, --forget, --pause, --resume, --without N \
-             or --with N",
+            "no size given; give --per P --buckets B, --slots N, --forget, --pause, --resume, \
+             --without N or --with N",
         )
         .hint(with_its_size(key.as_str()).unwrap_or_else(shown)));
     }
@@ -58,20 +58,18 @@ fn out_of_service(numbers: &[u64]) -> String {
     format!("{which} out of service")
 }
 
-/// `db: was 3x2, is 4x2; 5 held, 2 waiting`. `sized` means that a size was changed.
+/// `db: size 4x2 (previously 3x2); 5 held, 2 waiting`. `sized` means that a size was changed.
 fn sentence(resized: &Resized, sized: bool) -> String {
     let Resized { key, before, now, paused, held, waiting, .. } = resized;
     let shown = |view: &Option<String>| view.clone().unwrap_or_else(|| "not stored".to_owned());
+    let changed = format!("size {} (previously {})", shown(now), shown(before));
     let rest = format!("{held} held, {waiting} waiting");
-    let resume = format!("`canal resize {key} --resume` resumes it");
+    let resume = format!("resume it with `canal resize {key} --resume`");
     match (sized, paused) {
         (false, true) => format!("{key}: paused; {rest}; {resume}"),
         (false, false) => format!("{key}: not paused; {rest}"),
-        (true, false) => format!("{key}: was {}, is {}; {rest}", shown(before), shown(now)),
-        (true, true) => {
-            let changed = format!("was {}, is {}", shown(before), shown(now));
-            format!("{key}: {changed}; still paused; {rest}; {resume}")
-        }
+        (true, false) => format!("{key}: {changed}; {rest}"),
+        (true, true) => format!("{key}: {changed}; still paused; {rest}; {resume}"),
     }
 }
 
@@ -96,9 +94,9 @@ mod tests {
         let none = what(&ResizeArgs { slots: Some(0), ..args() }).unwrap();
         assert_eq!((none.slots, none.forget, none.pause), (Some(0), false, None));
         assert!(what(&ResizeArgs { forget: true, ..args() }).unwrap().forget);
-        assert!(what(&args()).unwrap_err().message.starts_with("which size?"));
+        assert!(what(&args()).unwrap_err().message.starts_with("no size given"));
         let keyless = ResizeArgs { key: None, slots: Some(1), ..args() };
-        assert!(what(&keyless).unwrap_err().message.starts_with("which lock?"));
+        assert!(what(&keyless).unwrap_err().message.starts_with("no lock given"));
     }
 
     #[test]
@@ -120,10 +118,13 @@ mod tests {
             held: 5,
             waiting: 2,
         };
-        assert_eq!(sentence(&resized, true), "db: was 3x2, is 4x2; 5 held, 2 waiting");
+        assert_eq!(sentence(&resized, true), "db: size 4x2 (previously 3x2); 5 held, 2 waiting");
         assert_eq!(sentence(&resized, false), "db: not paused; 5 held, 2 waiting");
         resized.now = None;
-        assert_eq!(sentence(&resized, true), "db: was 3x2, is not stored; 5 held, 2 waiting");
+        assert_eq!(
+            sentence(&resized, true),
+            "db: size not stored (previously 3x2); 5 held, 2 waiting"
+        );
         resized.paused = true;
         let service = Resize { with: Some(vec![4]), ..Resize::default() };
         resized.without = vec![2, 3];
@@ -131,11 +132,11 @@ mod tests {
         assert_eq!(told(&service, &resized), some);
         resized.without.clear();
         assert_eq!(told(&service, &resized), "db: nothing out of service; 5 held, 2 waiting");
-        let rest = "5 held, 2 waiting; `canal resize db --resume` resumes it";
+        let rest = "5 held, 2 waiting; resume it with `canal resize db --resume`";
         assert_eq!(sentence(&resized, false), format!("db: paused; {rest}"));
         assert_eq!(
             sentence(&resized, true),
-            format!("db: was 3x2, is not stored; still paused; {rest}")
+            format!("db: size not stored (previously 3x2); still paused; {rest}")
         );
     }
 }

@@ -123,7 +123,7 @@ impl NotStarted {
         match self {
             Self::Failed(failed) => failed,
             Self::SupervisorRequired => {
-                Failed::new("the daemon does not see the supervisor of the command")
+                Failed::new("the daemon cannot see the command's supervisor")
             }
         }
     }
@@ -227,7 +227,7 @@ impl<'a> Job<'a> {
 pub(super) fn conclude(ended: Ended, limits: &Limits, verbosity: Verbosity) -> u8 {
     if let Ended::TimeOver(signal) = ended {
         let after = limits.max_run.map(stated).unwrap_or_default();
-        verbosity.message(&format!("ended the command after {after} (--max-run), by {signal}"));
+        verbosity.message(&format!("ended the command with {signal} after {after} (--max-run)"));
     }
     ended.pass_on()
 }
@@ -301,7 +301,7 @@ fn argv(args: &RunArgs) -> Result<Vec<OsString>, Failed> {
             "run",
             format!("-c takes the whole command, but `{}` follows it", first.to_string_lossy()),
         )),
-        (None, []) => Err(Failed::new("which command? give it after the options")
+        (None, []) => Err(Failed::new("no command given; give it after the options")
             .hint("canal run --key x -- COMMAND…, or a string for sh with -c STRING")),
         (None, command) => Ok(command.to_vec()),
     }
@@ -397,8 +397,8 @@ fn warn_of_unused_jobserver(command: &Command, request: &Acquire, verbosity: Ver
              such a make runs one job at a time"
         ));
         verbosity.hint(
-            "GNU make 4.4, first in the PATH, finds it by its name; for ninja and cargo, use \
-             --jobserver=fifo; in Python, pass close_fds=False to subprocess",
+            "put GNU make 4.4 first in the PATH, because it finds the jobserver by name; for \
+             ninja and cargo, use --jobserver=fifo; in Python, pass close_fds=False to subprocess",
         );
     }
 }

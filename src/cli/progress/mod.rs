@@ -155,16 +155,16 @@ impl Waiting {
         let key = holder.key.as_ref().unwrap_or(&last.key);
         let pid = process(holder.pid);
         self.verbosity.note(&format!(
-            "{pid} holds `{key}` and started this command: if it waits for this command, neither \
-             ever ends"
+            "{pid}, which started this command, holds `{key}`: if it waits for this command, \
+             neither will ever end"
         ));
         let is_of_ours = inherited().is_some_and(|session| session == holder.session);
         self.verbosity.advice(if is_of_ours {
-            "release it first, or leave out `--new-session`, so that its locks do not block this \
-             command"
+            "release the lock first, or leave out `--new-session`, so that the locks of the outer \
+             command do not block this one"
         } else {
-            "release it first, or run the outer command under `canal run` too, so that its locks \
-             do not block this command"
+            "release the lock first, or run the outer command under `canal run` too, so that its \
+             locks do not block this command"
         });
     }
 

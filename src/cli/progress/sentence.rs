@@ -119,7 +119,7 @@ fn parts(wait: &Wait<'_>, now: &Now) -> Vec<Part> {
     let Progress { position, waiting, reason, holders, .. } = wait.progress;
     let mut parts = Vec::new();
     if wait.here > 1 {
-        parts.push(Part::Whole(format!(" ({} here)", wait.here)));
+        parts.push(Part::Whole(format!(" ({} on this terminal)", wait.here)));
     }
     match (position, waiting) {
         // It is in no queue yet, because its daemon cannot reach its engine.
@@ -304,15 +304,23 @@ pub(super) mod tests {
         let four = Wait { here: 4, ..wait(&progress) };
         for (columns, line) in [
             (
-                87,
-                "waiting for deploy (4 here), next in line; held 3m by root: ./deploy.sh (pid 812)",
+                99,
+                "waiting for deploy (4 on this terminal), next in line; held 3m by root: \
+                 ./deploy.sh (pid 812)",
             ),
-            (79, "waiting for deploy (4 here), next in line; held 3m by root: ./deploy.sh"),
-            (69, "waiting for deploy (4 here), next in line; held 3m by root: ./deploy…"),
-            (66, "waiting for deploy (4 here), next in line; held 3m by root"),
-            (57, "waiting for deploy (4 here), next in line"),
-            (39, "waiting for deploy (4 here)"),
-            (26, "waiting for deploy"),
+            (
+                91,
+                "waiting for deploy (4 on this terminal), next in line; held 3m by root: \
+                 ./deploy.sh",
+            ),
+            (
+                81,
+                "waiting for deploy (4 on this terminal), next in line; held 3m by root: ./deploy…",
+            ),
+            (78, "waiting for deploy (4 on this terminal), next in line; held 3m by root"),
+            (69, "waiting for deploy (4 on this terminal), next in line"),
+            (51, "waiting for deploy (4 on this terminal)"),
+            (38, "waiting for deploy"),
             (12, "waiting for…"),
         ] {
             assert_eq!(fitted(&four, Some(columns), &now()), line, "{columns}");

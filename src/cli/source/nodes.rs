@@ -115,7 +115,7 @@ impl Nodes {
         let page = end.begin().map_err(not_called)?;
         let start = wait(asking, &end, None)?;
         asking.verbosity.detail(&format!(
-            "acquired {} at {}",
+            "acquired {} on {}",
             asking.request.keys().join(", "),
             start.nodes.join(", ")
         ));
@@ -289,7 +289,7 @@ impl<'a> Display<'a> {
 
 /// `deploy at web1`.
 fn at(key: &str, name: &str) -> String {
-    format!("{key} at {name}")
+    format!("{key} on {name}")
 }
 
 /// Prints a line of a coordinator.

@@ -59,14 +59,14 @@ fn superseded(
     nodes: &NodesArgs,
 ) -> Result<Option<Superseded>, Failed> {
     if nodes.is_given() && (wait.supersede.is_some() || wait.group.is_some()) {
-        let why =
-            "--supersede and --group do not go with --on: independent nodes have no common queue";
+        let why = "--supersede and --group cannot be used with --on: independent nodes have no \
+                   common queue";
         return Err(wrong(verb, why));
     }
     match wait.supersede {
         Some(SupersedeArg::Running) if wait.wait_ms() == Some(0) => Err(wrong(
             verb,
-            "--supersede running waits until the command has ended: it does not go with -n",
+            "--supersede running waits until the command has ended, so it cannot be used with -n",
         )),
         Some(SupersedeArg::Running) => Ok(Some(Superseded::Running)),
         Some(SupersedeArg::Waiting) => Ok(Some(Superseded::Waiting)),

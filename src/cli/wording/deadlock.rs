@@ -8,26 +8,24 @@ use crate::protocol::{BlockerInfo, CycleStepInfo, PartyInfo};
 /// continues:
 ///
 /// ```text
-///   pid 812 `./one.sh` (alice, s3) waits to write `b`, held for writing by
-///   pid 900 `make` (bob, s4), within which
-///   pid 950 `ld` (bob, s4) waits to write `a`, held for writing by pid 812
+///   pid 812 `./one.sh` (alice, s3) is waiting to write `b`, held for writing by
+///   pid 900 `make` (bob, s4), which encloses
+///   pid 950 `ld` (bob, s4), which is waiting to write `a`, held for writing by pid 812
 /// ```
 pub(crate) fn lines(cycle: &[CycleStepInfo]) -> Vec<String> {
     let (Some(first), mut lines) = (cycle.first(), Vec::new()) else { return Vec::new() };
     let mut who = party(&first.waiter);
     for (step, next) in cycle.iter().zip(cycle.iter().skip(1).map(Some).chain([None])) {
-        let waits = format!("  {who} waits {}", obstacle(step));
+        let waits = format!("  {who} is waiting {}", obstacle(step));
         let CycleStepInfo { blocker: BlockerInfo { party: blocker, .. }, .. } = step;
         match next.map(|next| &next.waiter) {
-            Some(waiter) if is_same(waiter, blocker) => {
-                lines.push(waits);
-                who = format!("{}, which", party(waiter));
-            }
-            // A frame ends only after its children's requests are answered.
             Some(waiter) => {
                 lines.push(waits);
-                lines.push(format!("  {}, within which", party(blocker)));
-                who = party(waiter);
+                // A frame ends only after its children's requests are answered.
+                if !is_same(waiter, blocker) {
+                    lines.push(format!("  {}, which encloses", party(blocker)));
+                }
+                who = format!("{}, which", party(waiter));
             }
             None if is_same(&first.waiter, blocker) => {
                 lines.push(format!("{waits} {}", party_again(blocker)));
@@ -35,7 +33,7 @@ pub(crate) fn lines(cycle: &[CycleStepInfo]) -> Vec<String> {
             None => {
                 lines.push(waits);
                 let within = party_again(&first.waiter);
-                lines.push(format!("  {}, within which {within} waits", party(blocker)));
+                lines.push(format!("  {}, which encloses {within}", party(blocker)));
             }
         }
     }
@@ -47,16 +45,16 @@ fn is_same(one: &PartyInfo, other: &PartyInfo) -> bool {
     (one.pid, one.run, &one.session) == (other.pid, other.run, &other.session)
 }
 
-/// `to write `b`, held for writing by`; at nodes, `to write `b` at web1, held for writing by`.
+/// `to write `b`, held for writing by`; on nodes, `to write `b` on web1, held for writing by`.
 fn obstacle(step: &CycleStepInfo) -> String {
     let CycleStepInfo { key, mode, blocker, node, .. } = step;
-    let at = node.as_deref().map(|node| format!(" at {}", sanitize(node))).unwrap_or_default();
+    let at = node.as_deref().map(|node| format!(" on {}", sanitize(node))).unwrap_or_default();
     let what = format!("{} `{}`{at}", wanted(*mode), sanitize(key));
     let other = sanitize(&blocker.key);
     match (blocker.holds, blocker.key == *key) {
         (true, true) => format!("{what}, held{} by", held(blocker.mode)),
-        (true, false) => format!("{what}, while `{other}` is held{} by", held(blocker.mode)),
-        (false, _) => format!("{what}, behind the wait {} `{other}` of", wanted(blocker.mode)),
+        (true, false) => format!("{what}, but `{other}` is held{} by", held(blocker.mode)),
+        (false, _) => format!("{what}, behind a request {} `{other}` by", wanted(blocker.mode)),
     }
 }
 
@@ -90,10 +88,11 @@ mod tests {
                 at("web1", step(other, "a", one, "a"))
             ]),
             [
-                "  `x` (root, run aaaa0002) waits to write `b` at web2, held for writing by",
-                "  `./two.sh` (root, run bbbb0001), within which",
-                "  pid 21 `y` (root, s4) waits to write `a` at web1, held for writing by",
-                "  `./one.sh` (root, run aaaa0001), within which run aaaa0002 waits",
+                "  `x` (root, run aaaa0002) is waiting to write `b` on web2, held for writing by",
+                "  `./two.sh` (root, run bbbb0001), which encloses",
+                "  pid 21 `y` (root, s4), which is waiting to write `a` on web1, held for writing \
+                 by",
+                "  `./one.sh` (root, run aaaa0001), which encloses run aaaa0002",
             ]
         );
     }
@@ -105,8 +104,9 @@ mod tests {
         assert_eq!(
             lines(&cycle),
             [
-                "  pid 812 `./one.sh` (root, s3) waits to write `b`, held for writing by",
-                "  pid 900 `./two.sh` (root, s4), which waits to write `a`, held for writing by pid 812",
+                "  pid 812 `./one.sh` (root, s3) is waiting to write `b`, held for writing by",
+                "  pid 900 `./two.sh` (root, s4), which is waiting to write `a`, held for writing \
+                 by pid 812",
             ]
         );
     }
@@ -123,10 +123,12 @@ mod tests {
         assert_eq!(
             lines(&[first, second, third]),
             [
-                "  pid 11 `ld` (root, s3) waits for `link`, held by",
-                "  pid 20 `job` (root, s4), which waits to read `db/x`, behind the wait to write `db` of",
-                "  pid 30 `migrate` (root, s5), which waits to write `db`, while `db/y` is held for writing by",
-                "  pid 10 `make` (root, s3), within which pid 11 waits",
+                "  pid 11 `ld` (root, s3) is waiting for `link`, held by",
+                "  pid 20 `job` (root, s4), which is waiting to read `db/x`, behind a request to \
+                 write `db` by",
+                "  pid 30 `migrate` (root, s5), which is waiting to write `db`, but `db/y` is \
+                 held for writing by",
+                "  pid 10 `make` (root, s3), which encloses pid 11",
             ]
         );
     }
@@ -138,10 +140,11 @@ mod tests {
         assert_eq!(
             lines(&[step(inner, "b", two, "b"), step(other, "a", one, "a")]),
             [
-                "  pid 11 `inner one` (root, s3) waits to write `b`, held for writing by",
-                "  pid 20 `two` (root, s4), within which",
-                "  pid 21 `inner two` (root, s4) waits to write `a`, held for writing by",
-                "  pid 10 `one` (root, s3), within which pid 11 waits",
+                "  pid 11 `inner one` (root, s3) is waiting to write `b`, held for writing by",
+                "  pid 20 `two` (root, s4), which encloses",
+                "  pid 21 `inner two` (root, s4), which is waiting to write `a`, held for writing \
+                 by",
+                "  pid 10 `one` (root, s3), which encloses pid 11",
             ]
         );
     }

@@ -15,8 +15,8 @@ use crate::sys::deadline::Why;
 pub(crate) const HINT: &str = "see LOSING THE LOCK in canal-run(1)";
 
 /// Advice about a process that canal cannot signal.
-pub(crate) const REFUSED_HINT: &str =
-    "canal waits until it ends; run canal as the same user or as root to let canal end it";
+pub(crate) const REFUSED_HINT: &str = "run canal as the same user or as root so that it can end \
+                                       the command; for now, canal waits for the command to end";
 
 /// The failure of a command that did not start because its lock was already lost.
 pub(crate) fn not_begun(lost: &LostHold, keys: &[&str]) -> Failed {
@@ -34,19 +34,19 @@ pub(crate) fn message(lost: &LostHold, keys: &[&str]) -> String {
     sentence(lost, keys, &at)
 }
 
-/// `lost `db` (token 77) at 14:02:11: etcd was last reached 45s before; the command is ended`.
+/// `lost `db` (token 77) at 14:02:11: canal last reached etcd 45s earlier; canal ends the command`.
 fn sentence(lost: &LostHold, keys: &[&str], at: &str) -> String {
     let keys: Vec<String> = keys.iter().map(|key| format!("`{key}`")).collect();
     let LostHold { token, engine, host, .. } = lost;
     let silence = short(Duration::from_millis(lost.at.saturating_sub(lost.reached_at)));
-    let reached = format!("{engine} was last reached {silence} earlier");
+    let reached = format!("canal last reached {engine} {silence} earlier");
     let why = match lost.why {
         Why::Away => reached,
-        Why::Gone => format!("this host ({host}) was declared gone, {reached}"),
+        Why::Gone => format!("this host ({host}) was declared gone; {reached}"),
         Why::Rewritten => {
-            format!("the history of {engine} changed (a fail-over, a restored backup)")
+            format!("the history of {engine} changed (after a fail-over or a restore from backup)")
         }
-        Why::Taken => format!("another daemon writes to {engine} as this host ({host})"),
+        Why::Taken => format!("another daemon is writing to {engine} as this host ({host})"),
         Why::Fewer => format!("too few nodes still hold it; {reached}"),
         Why::Other => format!("the daemon of this host ({host}) reported it; {reached}"),
     };
@@ -84,12 +84,12 @@ mod tests {
         let sentence = |why, then| sentence(&lost(why, then), &["db", "a b"], "14:02:11");
         assert_eq!(
             sentence(Why::Away, Some(OnLost::Kill)),
-            "lost `db`, `a b` (token 77) at 14:02:11: etcd was last reached 45s earlier; canal \
+            "lost `db`, `a b` (token 77) at 14:02:11: canal last reached etcd 45s earlier; canal \
              ends the command"
         );
         let message = sentence(Why::Gone, Some(OnLost::Warn));
         assert!(
-            message.contains("this host (alpha) was declared gone, etcd was last"),
+            message.contains("this host (alpha) was declared gone; canal last reached etcd"),
             "{message}"
         );
         assert!(message.ends_with("; the command keeps running (--on-lost warn)"), "{message}");

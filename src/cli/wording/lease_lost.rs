@@ -55,7 +55,8 @@ pub(crate) fn explain(
         verbosity.message(&line);
     }
     if reason == "expired" {
-        verbosity.hint("renew a lease after a third of its TTL, so that one renewal may fail");
+        verbosity
+            .hint("renew a lease every third of its TTL, so that one failed renewal does no harm");
     }
     Ok(Failed::silent(OwnCode::LockLost.number()))
 }
@@ -77,7 +78,7 @@ fn sentence(lost: &LostLease, reason: &str, now: &Now) -> Option<String> {
         1 => format!("`{key}` and 1 other key"),
         more => format!("`{key}` and {more} other keys"),
     };
-    let lease = format!("the lease of {keys} (token {})", lost.token);
+    let lease = format!("the lease on {keys} (token {})", lost.token);
     let when = format!("{}, at {}", now.ago(&lost.at), now.clock(&lost.at));
     Some(match reason {
         "expired" => {
@@ -170,7 +171,8 @@ impl<'a> Parts<'a> {
                 format!("the lease counts as lost: fewer than {need} nodes renewed it in time")
             }
             (gone, all) => format!(
-                "the lease is lost: {gone} of its {all} nodes do not hold it, and {need} must"
+                "the lease is lost: it is no longer held on {gone} of its {all} nodes, and it \
+                 needs {need}"
             ),
         };
         if json {
@@ -193,7 +195,7 @@ impl<'a> Parts<'a> {
     /// The failure if too few nodes answer.
     pub(crate) fn unreached(self, hint: Option<&str>) -> Failed {
         Failed::new(self.missing().join("; ")).hint(
-            hint.unwrap_or("retry, or wait: the lease ends at each node when its TTL expires"),
+            hint.unwrap_or("retry, or wait: the lease ends on each node when its TTL expires"),
         )
     }
 }
@@ -228,7 +230,7 @@ fn away(answer: &PartAnswer) -> String {
         Some(PartTrouble::Away(why) | PartTrouble::Refused(why)) => why,
         None => "it does not answer",
     };
-    format!("{} is away: {why}", answer.name)
+    format!("{} is unreachable: {why}", answer.name)
 }
 
 fn reason(failure: &Failure) -> &str {
@@ -260,14 +262,14 @@ mod tests {
         assert_eq!(
             lines(&failure, "expired", &now),
             [
-                "the lease of `db` (token 7) expired 3m12s ago, at 14:02:11: it was not renewed \
+                "the lease on `db` (token 7) expired 3m12s ago, at 14:02:11: it was not renewed \
                  for 1m00s",
                 "now held by pid 812 `make` (root, for 3m11s)",
             ]
         );
         for (reason, words) in [("released", "was released"), ("forced", "was broken by force")] {
             let said = sentence(&lost(1), reason, &now).unwrap();
-            let lease = "the lease of `db` and 1 other key (token 7)";
+            let lease = "the lease on `db` and 1 other key (token 7)";
             assert_eq!(said, format!("{lease} {words} 3m12s ago, at 14:02:11"));
         }
         assert_eq!(lines(&failure, "of a later version", &now)[0], "whatever");

@@ -24,13 +24,16 @@ pub(crate) fn not_on_demand(place: &Place) -> String {
     if is_from_outside(place) {
         let dir = place.dir.display();
         return format!(
-            "{dir} is that of another system, such as a container's host: start it there"
+            "start the daemon on the system that owns {dir}, such as the container's host"
         );
     }
     match ServiceManager::of_machine() {
         ServiceManager::Systemd => {
-            format!("start the daemon of this machine, which does not start on demand: {}", start())
+            format!(
+                "run {} to start this machine's daemon, which does not start on demand",
+                start()
+            )
         }
-        _ => format!("root starts it: with any canal command, or with {}", start()),
+        _ => format!("start it as root, with any canal command or with {}", start()),
     }
 }

@@ -10,11 +10,11 @@ use crate::protocol::{Failure, HOLDERS_SHOWN_MAX};
 use crate::run::OwnCode;
 
 /// Advice on a deadlock, unless the daemon has better advice.
-pub(crate) const AGAIN: &str = "run it again from where it took its first lock; taking all locks \
-                                in one request avoids deadlocks";
+pub(crate) const AGAIN: &str = "rerun the command from the point where it took its first lock; to \
+                                avoid deadlocks, take all locks in one request";
 
 /// Advice if there may be more holders than a refusal names.
-const ALL_HOLDERS: &str = "these have held it longest; `canal status` shows all holders";
+const ALL_HOLDERS: &str = "run `canal status` to see all holders; these have held the lock longest";
 
 /// Prints why canal acquired nothing, and the holders; returns the exit code. `-E` applies only to
 /// a busy or paused lock, a wait that is over, too many waiters, and a newer request. `-E 0` prints
@@ -101,7 +101,7 @@ mod tests {
         };
         let lines = lines(&failure, &at("2026-11-20T14:05:23Z"));
         assert_eq!(lines.len(), 3, "{lines:?}");
-        assert!(lines[1].ends_with("waits to write `b`, held for writing by"), "{lines:?}");
+        assert!(lines[1].ends_with("is waiting to write `b`, held for writing by"), "{lines:?}");
         assert!(lines[2].ends_with("held for writing by pid 812"), "{lines:?}");
     }
 

@@ -22,7 +22,7 @@ pub(crate) fn line(word: &Word<'_>, purpose: Purpose) -> Option<Line> {
     let text = match word {
         Word::Met { nodes } => met(nodes),
         Word::LeftOut { name, failure } => {
-            format!("leaving out {name}, which was never reached before: {}", failure.what)
+            format!("skipping {name}, which canal has never reached: {}", failure.what)
         }
         // The line that shows the wait contains this.
         Word::Waits { .. } => return None,
@@ -36,7 +36,7 @@ pub(crate) fn line(word: &Word<'_>, purpose: Purpose) -> Option<Line> {
 /// may not share its locks.
 fn met(nodes: &[(&Node, Pin)]) -> String {
     let one = |(node, pin): &(&Node, Pin)| match pin.place == SHARED {
-        true => format!("{} is the daemon of all users of {}", node.name, pin.machine),
+        true => format!("{} is the shared daemon of all users on {}", node.name, pin.machine),
         false => format!("{} is {}", node.name, pin.shown()),
     };
     let each: Vec<String> = nodes.iter().map(one).collect();
@@ -45,8 +45,8 @@ fn met(nodes: &[(&Node, Pin)]) -> String {
     };
     let whose = match nodes.iter().filter(is_apart).count() {
         0 => "",
-        1 => "; it shares no locks with daemons of other users there",
-        _ => "; they share no locks with daemons of other users there",
+        1 => "; it does not share locks with other users' daemons there",
+        _ => "; they do not share locks with other users' daemons there",
     };
     each.join(", ") + whose
 }
@@ -54,7 +54,10 @@ fn met(nodes: &[(&Node, Pin)]) -> String {
 /// Which nodes a search for deadlocks could not read.
 pub(crate) fn unread(nodes: &[String]) -> String {
     let of_it = if nodes.len() == 1 { "it" } else { "them" };
-    format!("cannot read {}: canal would not find a deadlock over {of_it}", nodes.join(", "))
+    format!(
+        "cannot read {}: canal would not find a deadlock that involves {of_it}",
+        nodes.join(", ")
+    )
 }
 
 fn change_line(change: &Change, names: &[&str], purpose: Purpose) -> Option<String> {
@@ -65,16 +68,19 @@ fn change_line(change: &Change, names: &[&str], purpose: Purpose) -> Option<Stri
             let (since, held) = (clock_of(*since), held_of(*held, *need));
             let then = stops_at.map(|at| {
                 let what = match purpose {
-                    Purpose::Command(_) => "the command stops",
-                    Purpose::Lease => "the lease is lost",
+                    Purpose::Command(_) => "canal ends the command",
+                    Purpose::Lease => "the lease will be lost",
                 };
-                format!(", {what} at {} unless it answers", clock_of(at))
+                format!("; {what} at {} unless the node answers", clock_of(at))
             });
             let then = then.unwrap_or_default();
-            format!("{} away since {since} ({why}); {held}{then}", name(*node))
+            format!(
+                "{} has not answered since {since} ({why}); the lock is {held}{then}",
+                name(*node)
+            )
         }
         Change::Back { node, held, need } => {
-            format!("{} answers again; {}", name(*node), held_of(*held, *need))
+            format!("{} is answering again; the lock is {}", name(*node), held_of(*held, *need))
         }
         Change::Held { .. } => return None,
         Change::NotYet { nodes, until } => {
@@ -82,38 +88,44 @@ fn change_line(change: &Change, names: &[&str], purpose: Purpose) -> Option<Stri
             let (names, until) = (names.join(", "), clock_of(*until));
             match nodes.len() {
                 1 => format!(
-                    "{names} is new or lost its state, and grants nothing over nodes before {until}"
+                    "{names} is new or has lost its state, and grants no node leases until {until}"
                 ),
                 _ => format!(
-                    "{names} are new or lost their state, and grant nothing over nodes before \
+                    "{names} are new or have lost their state, and grant no node leases until \
                      {until}"
                 ),
             }
         }
         Change::TooFew { answering, need } => format!(
-            "{answering} of the nodes answer, {need} are needed; canal holds nothing until they do"
+            "too few nodes answer ({answering} of {}, {need} needed); canal holds nothing until \
+             enough of them answer",
+            names.len()
         ),
         Change::AskedAnew { node: Some(node) } => {
-            format!("asking all nodes again because of {}", name(*node))
+            format!(
+                "released everything and is asking all nodes again, because {} did not answer or \
+                 confirm",
+                name(*node)
+            )
         }
         Change::AskedAnew { node: None } => "gave way to another request".to_owned(),
         Change::OtherList { node, why } => format!(
-            "{} does not take part in the lock, so a command over other nodes can run at the same \
+            "{} does not take part in the lock, so a command on other nodes can run at the same \
              time: {why}",
             name(*node)
         ),
         Change::Lost { node, held, need } => {
-            format!("{} no longer holds the lock; {}", name(*node), held_of(*held, *need))
+            format!("{} no longer holds the lock; it is {}", name(*node), held_of(*held, *need))
         }
     })
 }
 
-/// `2 of 3 held`; `3 of 3 held, 2 are needed` if fewer than all are enough.
+/// `held on 2 of 3 nodes`; `held on 3 of 3 nodes, and 2 are needed` if fewer than all are enough.
 fn held_of(held: usize, need: usize, all: usize) -> String {
     let are = if need == 1 { "is" } else { "are" };
     match need < all {
-        true => format!("{held} of {all} held, {need} {are} needed"),
-        false => format!("{held} of {all} held"),
+        true => format!("held on {held} of {all} nodes, and {need} {are} needed"),
+        false => format!("held on {held} of {all} nodes"),
     }
 }
 
@@ -156,7 +168,7 @@ fn not_held(ending: &Ending) -> Option<NotHeld> {
         }
         Outcome::Lost { nodes } => {
             let nodes: Vec<&str> = nodes.iter().map(|node| name(*node)).collect();
-            let message = format!("the lock was lost at {}", nodes.join(", "));
+            let message = format!("the lock was lost on {}", nodes.join(", "));
             let error = ErrorName::LeaseLost;
             (error, Failure::new(error, message).hint(hold_lost::HINT))
         }
@@ -212,17 +224,23 @@ mod tests {
             stops_at: Some(now + 60_000),
         };
         let text = said(&away);
-        assert!(text.starts_with("web3 away since "), "{text}");
+        assert!(text.starts_with("web3 has not answered since "), "{text}");
         assert!(
-            text.contains(" (ssh: connection timed out); 2 of 3 held, the command stops at "),
+            text.contains(
+                " (ssh: connection timed out); the lock is held on 2 of 3 nodes; canal ends the \
+                 command at "
+            ),
             "{text}"
         );
-        assert!(text.ends_with(" unless it answers"), "{text}");
+        assert!(text.ends_with(" unless the node answers"), "{text}");
         let of_lease = change_line(&away, NAMES, Purpose::Lease).unwrap();
-        assert!(of_lease.contains("2 of 3 held, the lease is lost at "), "{of_lease}");
+        assert!(
+            of_lease.contains("held on 2 of 3 nodes; the lease will be lost at "),
+            "{of_lease}"
+        );
         assert_eq!(
             said(&Change::Back { node: 2, held: 3, need: 3 }),
-            "web3 answers again; 3 of 3 held"
+            "web3 is answering again; the lock is held on 3 of 3 nodes"
         );
     }
 
@@ -243,15 +261,15 @@ mod tests {
         let (web1, web2, here) =
             (node("web1", "ssh:web1"), node("web2", "ssh:web2"), node("a", "unix:/a/canal.sock"));
         let all = [(&web1, pin(SHARED)), (&web2, pin("/w")), (&here, pin("/a"))];
-        let shared = "web1 is the daemon of all users of m";
+        let shared = "web1 is the shared daemon of all users on m";
         let apart = "web2 is the daemon of user 7 at /w on m";
         let own = "a is the daemon of user 7 at /a on m";
-        let alone = "it shares no locks with daemons of other users there";
+        let alone = "it does not share locks with other users' daemons there";
         assert_eq!(met(&all), format!("{shared}, {apart}, {own}; {alone}"));
         assert_eq!(met(&all[2..]), own, "on this machine nobody else asks it");
         let until = clock::boottime_ms();
         let new = said(&Change::NotYet { nodes: vec![0, 2], until });
-        let words = "web1, web3 are new or lost their state, and grant nothing over nodes before ";
+        let words = "web1, web3 are new or have lost their state, and grant no node leases until ";
         assert!(new.starts_with(words), "{new}");
     }
 
@@ -259,15 +277,18 @@ mod tests {
     fn how_many_nodes_hold_the_lock_is_said_of_all_of_them() {
         // A majority holds more than it needs while its spares hold the lock too.
         for (held, need, said_of_it) in [
-            (3, 2, "web1 answers again; 3 of 3 held, 2 are needed"),
-            (1, 2, "web1 answers again; 1 of 3 held, 2 are needed"),
-            (1, 1, "web1 answers again; 1 of 3 held, 1 is needed"),
-            (2, 3, "web1 answers again; 2 of 3 held"),
+            (3, 2, "web1 is answering again; the lock is held on 3 of 3 nodes, and 2 are needed"),
+            (1, 2, "web1 is answering again; the lock is held on 1 of 3 nodes, and 2 are needed"),
+            (1, 1, "web1 is answering again; the lock is held on 1 of 3 nodes, and 1 is needed"),
+            (2, 3, "web1 is answering again; the lock is held on 2 of 3 nodes"),
         ] {
             assert_eq!(said(&Change::Back { node: 0, held, need }), said_of_it);
         }
         let lost = Change::Lost { node: 1, held: 2, need: 2 };
-        assert_eq!(said(&lost), "web2 no longer holds the lock; 2 of 3 held, 2 are needed");
+        assert_eq!(
+            said(&lost),
+            "web2 no longer holds the lock; it is held on 2 of 3 nodes, and 2 are needed"
+        );
     }
 
     #[test]

@@ -31,22 +31,22 @@ pub(crate) fn holder(holder: &HolderInfo, command_columns: usize, now: &Now) -> 
     format!("{shown} {who}{}", note.unwrap_or_default())
 }
 
-/// `over nodes: 2 of 3, waits for web3`; `over nodes: 2 of 3 are needed` if its client did not
+/// `on 2 of 3 nodes, waiting for web3`; `on 3 nodes, of which 2 are needed` if its client did not
 /// report.
 pub(crate) fn over_nodes(over: &OverNodesInfo) -> String {
     let (need, all) = (over.need, over.nodes.len());
     let Some(held) = over.held else {
         return format!(
-            "over nodes: {need} of {all} {} needed",
+            "on {all} nodes, of which {need} {} needed",
             if need == 1 { "is" } else { "are" }
         );
     };
     let names: Vec<String> = over.waits_for.iter().map(|name| sanitize(name)).collect();
     let waits = match names.is_empty() {
         true => String::new(),
-        false => format!(", waits for {}", names.join(", ")),
+        false => format!(", waiting for {}", names.join(", ")),
     };
-    format!("over nodes: {held} of {all}{waits}")
+    format!("on {held} of {all} nodes{waits}")
 }
 
 /// The time until a lease expires.
@@ -54,11 +54,11 @@ pub(crate) fn left(lease: &LeaseInfo) -> Option<String> {
     lease.left_ms.map(|left_ms| short(Duration::from_millis(left_ms)))
 }
 
-/// `pid 812 `make test``, `a lease that `./ci.sh` asked for`.
+/// `pid 812 `make test``, `a lease requested by `./ci.sh``.
 fn shown(pid: u32, lease: bool, command: Option<&str>, command_columns: usize) -> String {
     let name = named(pid, lease);
     match command.map(|command| cut(&command_line(command), command_columns)) {
-        Some(command) if lease => format!("{name} that `{command}` asked for"),
+        Some(command) if lease => format!("{name} requested by `{command}`"),
         Some(command) => format!("{name} `{command}`"),
         None => name,
     }
@@ -72,7 +72,7 @@ pub(crate) fn named(pid: u32, lease: bool) -> String {
 /// `pid 812`, or a phrase for a process that has no pid here.
 pub(crate) fn process(pid: u32) -> String {
     match pid {
-        0 => "a process of another pid namespace".to_owned(),
+        0 => "a process in another pid namespace".to_owned(),
         pid => format!("pid {pid}"),
     }
 }
@@ -254,10 +254,10 @@ pub(crate) mod tests {
     #[test]
     fn a_request_over_nodes_says_how_far_the_whole_of_it_is() {
         for (need, held, waits_for, said) in [
-            (2, None, &[][..], "over nodes: 2 of 3 are needed"),
-            (1, None, &[], "over nodes: 1 of 3 is needed"),
-            (2, Some(1), &["web3", "w\u{1b}b2"], "over nodes: 1 of 3, waits for web3, w?b2"),
-            (2, Some(3), &[], "over nodes: 3 of 3"),
+            (2, None, &[][..], "on 3 nodes, of which 2 are needed"),
+            (1, None, &[], "on 3 nodes, of which 1 is needed"),
+            (2, Some(1), &["web3", "w\u{1b}b2"], "on 1 of 3 nodes, waiting for web3, w?b2"),
+            (2, Some(3), &[], "on 3 of 3 nodes"),
         ] {
             let over = OverNodesInfo {
                 run: RunId(1),

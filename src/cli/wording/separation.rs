@@ -24,7 +24,7 @@ use crate::protocol::place::{Place, Rule};
 const SEPARATE: &str = "CANAL_SEPARATE";
 
 /// How to end all separations.
-pub(crate) const ONE_TABLE: &str = "run `canal setup` as root to make one table for all users";
+pub(crate) const ONE_TABLE: &str = "run `canal setup` as root to create one table for all users";
 
 /// The file that records which users' daemons were reported. Its time is that of the last check.
 const TOLD: &str = "told-users";
@@ -171,7 +171,7 @@ pub(crate) fn about(separation: &Separation) -> String {
                 names.push(format!("{more} more"));
             }
             let have = match names.len() {
-                1 => "has its own daemon",
+                1 => "has their own daemon",
                 _ => "have their own daemons",
             };
             let last = names.pop().unwrap_or_default();
@@ -180,28 +180,22 @@ pub(crate) fn about(separation: &Separation) -> String {
                 _ => format!("{} and {last}", names.join(", ")),
             };
             format!(
-                "{names} {have} on this machine: their locks and yours do not exclude each other"
+                "{names} {have} on this machine, so their locks do not block yours, nor yours \
+                 theirs"
             )
         }
-        Separation::PrivateTmp => {
-            "/tmp is private to this service (PrivateTmp=): its locks and those of your other \
-             commands do not exclude each other"
-                .to_owned()
-        }
-        Separation::AnotherTmp => {
-            "/tmp is not that of process 1: the locks here and those of your other commands may \
-             not exclude each other"
-                .to_owned()
-        }
-        Separation::DaemonInAnotherTmp => {
-            "you have another daemon in another /tmp: its locks and these do not exclude each other"
-                .to_owned()
-        }
-        Separation::PidNamespace => {
-            "this is a container or similar (its own pid namespace): the locks here and those \
-             outside do not exclude each other"
-                .to_owned()
-        }
+        Separation::PrivateTmp => "/tmp is private to this service (PrivateTmp=), so the service \
+                                   does not share locks with your other commands"
+            .to_owned(),
+        Separation::AnotherTmp => "this process has a different /tmp from process 1, so it might \
+                                   not share locks with your other commands"
+            .to_owned(),
+        Separation::DaemonInAnotherTmp => "you have another daemon in another /tmp; it does not \
+                                           share locks with this one"
+            .to_owned(),
+        Separation::PidNamespace => "this is a container or similar (it has its own pid \
+                                     namespace), so it does not share locks with the outside"
+            .to_owned(),
     }
 }
 
@@ -216,8 +210,8 @@ fn by_environment(place: &Place) -> Option<String> {
     (is_in_use && usual.socket != place.socket).then(|| {
         let usual = usual.socket.display();
         format!(
-            "CANAL_SOCKET names a daemon other than the usual one ({usual}): the locks of the two \
-             do not exclude each other"
+            "CANAL_SOCKET names a daemon other than the usual one ({usual}); the two do not share \
+             locks"
         )
     })
 }
@@ -268,7 +262,7 @@ mod tests {
             said.split(" on this machine").next().unwrap().to_owned()
         };
         let many = 3_999_999_990;
-        assert_eq!(users(&[0]), "root has its own daemon");
+        assert_eq!(users(&[0]), "root has their own daemon");
         assert_eq!(users(&[0, many]), "root and 3999999990 have their own daemons");
         assert_eq!(
             users(&[0, many, many + 1, many + 2, many + 3]),

@@ -60,10 +60,10 @@ pub enum BridgeError {
     #[error(transparent)]
     Client(#[from] ClientError),
     /// The daemon is older than the calls to which the client would be restricted.
-    #[error("the daemon is older than its `canal` and does not support nodes")]
+    #[error("the daemon is older than the installed `canal` and does not support nodes")]
     OlderDaemon,
     /// The daemon went away while it owed an answer, or while a grant depended on the connection.
-    #[error("the daemon went away")]
+    #[error("the daemon ended during the call")]
     DaemonGone,
     /// The client was silent for too long.
     #[error("the other side sent nothing for {}", stated(*.0))]

@@ -149,9 +149,8 @@ impl Link {
             .stdout(its)
             .stderr(Stdio::from(its_errors));
         let child = command.spawn().map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => {
-                NodeFailure::permanent("this machine has no `ssh`").hint("install openssh-client")
-            }
+            io::ErrorKind::NotFound => NodeFailure::permanent("there is no `ssh` on this machine")
+                .hint("install openssh-client"),
             _ => failed(error),
         })?;
         let process = Pid::from_raw(child.id().cast_signed());
@@ -302,7 +301,7 @@ impl Link {
     fn take_answers(&mut self, answers: &mut Vec<Answer>) -> Result<(), NodeFailure> {
         let wrong = |what: String| {
             NodeFailure::permanent(format!(
-                "the other side sent something other than canal's answer: {what}"
+                "expected an answer from canal, but the other side sent: {what}"
             ))
             .hint(
                 "make sure that login scripts there print nothing in a session without a terminal",

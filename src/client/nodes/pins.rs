@@ -65,7 +65,7 @@ pub enum PinError {
     #[error("{0}")]
     Dir(String),
     /// An address leads to another daemon than before.
-    #[error("{name} is a different daemon now: {now}, before {before}")]
+    #[error("{name} is now a different daemon: {now} (previously {before})")]
     Differs {
         /// The user's word for the node.
         name: String,
@@ -87,11 +87,12 @@ impl PinError {
         match self {
             Self::Io { .. } | Self::Dir(_) => None,
             Self::Broken { path, .. } => Some(format!(
-                "if no command runs over these nodes, remove {} to accept all of them again",
+                "if no command is using these nodes, remove {} to accept all of them again",
                 path.display()
             )),
             Self::Differs { address, path, .. } => Some(format!(
-                "if that is intended and no command runs over it, remove \"{address}\" from {}",
+                "if that is intended and no command is using the node, remove \"{address}\" from \
+                 {}",
                 path.display()
             )),
         }
@@ -298,8 +299,8 @@ mod tests {
         let error = pins.meet("web1", &web1, &Pin { uid: 9, user: None, ..pin(8) }).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "web1 is a different daemon now: the daemon of user 9 at /tmp/canal-1001 on web1, \
-             before the daemon of deploy (user 1001) at /tmp/canal-1001 on web1"
+            "web1 is now a different daemon: the daemon of user 9 at /tmp/canal-1001 on web1 \
+             (previously the daemon of deploy (user 1001) at /tmp/canal-1001 on web1)"
         );
         assert!(error.hint().unwrap().contains("remove \"ssh:web1\" from /"), "{error:?}");
         assert_eq!(pins.known(&web1).unwrap(), Some(pin(7)), "the first one stays");

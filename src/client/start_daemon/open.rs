@@ -140,11 +140,11 @@ fn never_up(place: &Place, after: Duration, left: Option<&Path>) -> ClientError 
     let socket = place.socket.display();
     ClientError::Start(match left {
         None => {
-            format!("the daemon started, but nothing listens at {socket} after {time}")
+            format!("the daemon started, but nothing is listening at {socket} after {time}")
         }
         Some(lock) => format!(
-            "nothing listens at {socket} after {time}: another client is starting a daemon and \
-             still holds {}",
+            "nothing is listening at {socket} after {time}: another client is starting a daemon \
+             and still holds {}",
             lock.display()
         ),
     })
@@ -225,11 +225,11 @@ mod tests {
         let said = |left: Option<&str>| {
             never_up(&place, Duration::from_millis(10_123), left.map(Path::new)).to_string()
         };
-        assert_eq!(said(None), "the daemon started, but nothing listens at /d/s after 10s");
+        assert_eq!(said(None), "the daemon started, but nothing is listening at /d/s after 10s");
         assert_eq!(
             said(Some("/d/start.lock.4")),
-            "nothing listens at /d/s after 10s: another client is starting a daemon and still \
-             holds /d/start.lock.4"
+            "nothing is listening at /d/s after 10s: another client is starting a daemon and \
+             still holds /d/start.lock.4"
         );
     }
 }

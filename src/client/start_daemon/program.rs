@@ -31,7 +31,7 @@ pub(crate) fn find(said: Option<&Path>) -> Result<PathBuf, ClientError> {
             Err(ClientError::Start(format!("cannot start {}: {error}", program.display())))
         }
         Lookup::NotFound => {
-            let text = "cannot start a daemon: PATH has no program `canal`";
+            let text = "cannot start a daemon: there is no `canal` in PATH";
             Err(ClientError::Start(text.to_owned()))
         }
     }

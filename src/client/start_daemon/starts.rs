@@ -71,8 +71,8 @@ impl Starts {
         let how = how.map(|how| format!(" ({how})")).unwrap_or_default();
         let (count, path) = (STARTS_MAX, log.display());
         let last = match last_line(log, self.log_bytes) {
-            Some(line) => format!("last wrote in {path}: {line}"),
-            None => format!("wrote nothing in {path}"),
+            Some(line) => format!("wrote this last line to {path}: {line}"),
+            None => format!("wrote nothing to {path}"),
         };
         format!(
             "{count} daemons started, and each died before it answered; the last one{how} {last}\n\

@@ -122,7 +122,7 @@ fn a_line_of_an_earlier_daemon_is_not_taken_for_the_reason() {
     let options = starting(&scratch, "exit 3");
     let error = Client::connect(&scratch.place, options).unwrap_err();
     let ClientError::Start(text) = error else { panic!("{error:?}") };
-    assert!(!text.contains("all is well") && text.contains("wrote nothing in"), "{text}");
+    assert!(!text.contains("all is well") && text.contains("wrote nothing to"), "{text}");
 }
 
 #[test]

@@ -527,7 +527,7 @@ impl<'a> Driver<'a> {
         }
         match identity.node == state.id {
             true => Ok(()),
-            false => Err(NodeFailure::permanent("it is a different daemon now")),
+            false => Err(NodeFailure::permanent("it is now a different daemon")),
         }
     }
 

@@ -354,11 +354,11 @@ impl<'a> Looking<'a> {
     /// another name.
     fn check(&self, at: usize, identity: &NodeIdentity) -> Result<(), NodeFailure> {
         if self.sources[at].expected.is_some_and(|expected| expected != identity.node) {
-            return Err(NodeFailure::permanent("it is a different daemon now"));
+            return Err(NodeFailure::permanent("it is now a different daemon"));
         }
         let mut others = self.sources.iter().enumerate().filter(|(other, _)| *other != at);
         match others.any(|(_, other)| other.id == Some(identity.node) && !other.is_useless) {
-            true => Err(NodeFailure::permanent("canal reads it under another name")),
+            true => Err(NodeFailure::permanent("canal already reads it under another name")),
             false => Ok(()),
         }
     }
@@ -522,9 +522,11 @@ fn reading(found: &WaitsFound) -> Reading {
 fn told(ring: &[Step]) -> String {
     let key = ring.first().map(|step| step.key.to_string()).unwrap_or_default();
     match ring.len() {
-        1 => format!("waiting for `{key}` would never end: the enclosing command holds it"),
+        1 => format!(
+            "deadlock: the enclosing command holds `{key}`, so waiting for it would never end"
+        ),
         requests => format!(
-            "waiting for `{key}` would never end: a deadlock of {requests} requests over nodes"
+            "deadlock on `{key}`: {requests} requests on nodes would wait for each other for ever"
         ),
     }
 }

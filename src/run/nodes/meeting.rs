@@ -56,7 +56,7 @@ pub(super) struct Met {
 #[derive(Debug, thiserror::Error)]
 pub enum MeetError {
     /// A node that was never met is out of reach.
-    #[error("cannot reach {name}, which was never reached before: {}", failure.what)]
+    #[error("cannot reach {name}, which canal has never reached: {}", failure.what)]
     NeverMet {
         /// Its name.
         name: String,
@@ -88,7 +88,7 @@ pub enum MeetError {
     #[error("{0}")]
     Io(#[from] std::io::Error),
     /// The caller gave up.
-    #[error("given up")]
+    #[error("gave up")]
     GivenUp,
 }
 
@@ -100,8 +100,9 @@ impl MeetError {
             Self::NeverMet { failure, .. } | Self::None { failure, .. } => {
                 failure.hint.clone().or_else(|| {
                     Some(
-                        "make it answer once; from then on, other nodes can stand in for it"
-                            .to_owned(),
+                        "make sure that it answers once; after that, other nodes can stand in for \
+                         it"
+                        .to_owned(),
                     )
                 })
             }

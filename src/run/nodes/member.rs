@@ -343,7 +343,7 @@ impl Member {
             // time.
             let asked_in_time = since(self.beaten_at) < 3 * beat_ms;
             if asked_in_time && since(link.heard_at()) > SILENCE_MS.max(2 * beat_ms) {
-                return Some("the connection is silent");
+                return Some("no data on the connection");
             }
             link.beat();
             self.beaten_at = now;
@@ -360,7 +360,7 @@ impl Member {
             }
             (Some(_), false) | (None, _) => match self.calls.pop_front() {
                 Some(call) => call,
-                None => return Err(NodeFailure::passing("it sends answers without a call")),
+                None => return Err(NodeFailure::passing("it sent an answer without a call")),
             },
         };
         match call.kind {

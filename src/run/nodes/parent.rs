@@ -329,7 +329,7 @@ impl ChildEnd {
             // The parent starts another coordinator if one dies; without it the lock would be in
             // danger.
             if self.parent.as_ref().is_some_and(Pidfd::has_ended) {
-                let message = "the supervisor of the command has ended".to_owned();
+                let message = "the command's supervisor has ended".to_owned();
                 return Some(BeforeStart::End(Some(fault(message, None))));
             }
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));

@@ -57,7 +57,7 @@ fn a_waiter_behind_another_waiter_is_told_the_reason() {
     parameters["owner_fd"] = 0.into();
     now.send_with("Acquire", parameters, &asker.pidfd());
     let (_, refused) = now.error();
-    assert_eq!(refused["message"], "others wait for `a`");
+    assert_eq!(refused["message"], "other requests are waiting for `a`");
     assert!(no_holders(&refused), "{refused}");
     drop(large);
     small.returned("Acquire");

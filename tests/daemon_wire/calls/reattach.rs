@@ -108,7 +108,7 @@ fn a_waiter_that_does_not_come_back_blocks_the_queue_only_briefly() {
     drop(holder);
     daemon.until_use("a", 0, 2);
     let reason = |status: &Status| status.keys[0].waiters[0].reason.clone();
-    assert!(reason(&daemon.status()).contains("has not come back"), "{:?}", daemon.status());
+    assert!(reason(&daemon.status()).contains("has not reconnected"), "{:?}", daemon.status());
     waits.returned("Acquire");
     daemon.until_use("a", 1, 0);
 }

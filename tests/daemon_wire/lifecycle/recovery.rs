@@ -175,7 +175,7 @@ fn live_processes_of_another_pid_namespace_keep_their_locks() {
     write_journal(&daemon, &origin, process(1));
     let said = output_of(&daemon, &[]);
     // The record contains no inode, so nothing identifies its process here.
-    assert!(said.contains("names processes of another pid or time namespace"), "{said}");
+    assert!(said.contains("names processes in another pid or time namespace"), "{said}");
     assert!(said.contains("cannot identify before Linux 6.9: a (made up)"), "{said}");
     let hint = said.lines().nth(1).unwrap();
     assert!(hint.starts_with("hint: ") && hint.contains("--discard-journal"), "{said}");

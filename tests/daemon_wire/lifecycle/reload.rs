@@ -102,7 +102,7 @@ fn a_broken_edit_changes_nothing_and_is_named_with_its_line() {
     peer.send("Reload", json!({}));
     let (_, parameters) = peer.error();
     let message = parameters["message"].as_str().unwrap();
-    assert!(message.contains("is writable for other users (mode 0666)"), "{message}");
+    assert!(message.contains("is writable by other users (mode 0666)"), "{message}");
 }
 
 #[test]

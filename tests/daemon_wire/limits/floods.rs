@@ -163,7 +163,7 @@ fn more_leases_than_a_user_may_hold_are_refused_by_name_and_recorded_nowhere() {
     peer.send("Acquire", lease(3));
     let (name, parameters) = peer.error();
     assert_eq!(name, "TooManyLeases");
-    assert_eq!(parameters["message"], format!("uid {} holds 2 leases, the limit is 2", geteuid()));
+    assert_eq!(parameters["message"], format!("uid {} holds 2 leases; the limit is 2", geteuid()));
     let hint = "release some first, or raise `leases_per_user` in the configuration";
     assert_eq!(parameters["hint"], hint);
     assert_eq!(daemon.status().keys.len(), 2);

@@ -39,7 +39,7 @@ fn more_than_half_takes_no_writes_and_no_locks_of_several_slots() {
     let mut peer = daemon.connect();
     for (item, words) in [
         (json!({ "key": "a", "slots": 2 }), "`a` has more than one slot"),
-        (json!({ "key": "a", "mode": "write" }), "while it is written"),
+        (json!({ "key": "a", "mode": "write" }), "while it is held for writing"),
     ] {
         let (name, said) = failed(&mut peer, COLLECT, asked(item));
         assert_eq!(name, "RequireTooLarge");

@@ -33,7 +33,7 @@ fn a_batch_that_etcd_would_refuse_for_its_size_is_refused_clearly() {
     one.ask(1, &vec![0; canal::log::engine::etcd::BODY_MAX], None);
     assert!(matches!(one.appended(1), crate::engine_contract::peer::Appending::At(_)));
     one.ask(2, &vec![0; canal::log::engine::etcd::BODY_MAX + 1], None);
-    assert!(unable(&mut one).0.contains("exceeds the limit of etcd"));
+    assert!(unable(&mut one).0.contains("exceeds etcd's limit"));
     back(&mut one);
     assert!(one.renew().is_some(), "the others need not suffer for it");
 }

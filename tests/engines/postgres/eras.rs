@@ -155,7 +155,7 @@ fn a_loaded_dump_gets_no_append_before_its_era_is_noted() {
     server.sql_in(database, &format!("DROP SCHEMA canal CASCADE; {dump}"));
     one.ask(2, b"again", None);
     let why = one.away();
-    assert_eq!(why, "other tables replaced those of the log");
+    assert_eq!(why, "other tables replaced the log's tables");
     assert_eq!(reported_era(&mut one), (2, true), "{:?}", one.eras);
     one.ask(2, b"again", None);
     assert!(matches!(one.appended(2), Appending::At(_)));

@@ -180,7 +180,7 @@ fn a_daemon_is_not_replaced_by_a_daemon_that_cannot_work() {
         (good.replacen("\"\n", "nowhere\"\n", 1), "does not exist"),
         (good.replacen("\"\n", "?canal_schema=A\"\n", 1), "the address of the engine"),
         ("engine = \"etcd://127.0.0.1:1\"\n".to_owned(), "cannot use "),
-        (String::new(), "hold locks of an engine"),
+        (String::new(), "hold an engine's locks"),
         ("[engine\n".to_owned(), "canal.toml"),
     ] {
         fs::write(&config, &bad).unwrap();
@@ -262,7 +262,7 @@ fn a_member_with_a_wrong_certificate_ends_nothing_while_the_others_are_away() {
     let refused = a.world.canal(["run", "-n", "-k", "z", "--", "true"]).end().code(125);
     assert!(refused.stderr.contains("the engine") || refused.stderr.contains("its engine"));
     // The command ends at its deadline, whatever the untrusted member answers.
-    lost(mortal, " was last reached ");
+    lost(mortal, ": canal last reached ");
     assert_eq!(Events::of(&a.world).ended(), 1, "the other one has its lock until its deadline");
     // Its peers trust the untrusted member. Together with it, one trusted member forms a majority.
     good[0].start();
@@ -285,7 +285,7 @@ fn a_process_of_another_host_is_not_ended_from_here(log: &Log) {
     let ended = a.world.canal(["kill", "--yes", "x"]).end().code(125);
     // A supervisor stays with the command.
     let pid = b.world.key("x").holders[0].pid;
-    let says = format!("canal: process {pid} runs on host {}\n", b.label());
+    let says = format!("canal: process {pid} is running on host {}\n", b.label());
     assert!(ended.stderr.contains(&says), "{ended:?}");
     assert!(ended.stderr.ends_with("hint: run `canal kill` there\n"), "{ended:?}");
     // A request here does not supersede it either, nor those that wait.

@@ -98,7 +98,7 @@ fn without_a_next_daemon_commands_are_killed_and_their_locks_are_freed(log: &Log
     a.world.kill_daemon_quietly();
     next(&b, "b").end().code(0);
     never_both(&a, &["a", "b"]);
-    lost(holder, " was last reached ");
+    lost(holder, ": canal last reached ");
 }
 
 /// Another mount namespace, such as a container's, can have another directory with the same name.
@@ -172,10 +172,10 @@ fn locks_of_an_engine_are_not_left_beside_those_of_a_journal(log: &Log) {
     let with_engine = std::fs::read_to_string(&config).unwrap();
     std::fs::remove_file(&config).unwrap();
     let said = a.world.canal(["daemon"]).end().code(125).stderr;
-    assert!(said.contains("hold locks of an engine") && said.contains("hint: "), "{said}");
+    assert!(said.contains("hold an engine's locks") && said.contains("hint: "), "{said}");
     assert!(said.contains(&format!("pid {pid}")), "{said}");
     let said = a.world.canal(["run", "-n", "-k", "x", "--", "echo", "ran"]).end().code(125);
-    assert!(said.stderr.contains("hold locks of an engine"), "{said:?}");
+    assert!(said.stderr.contains("hold an engine's locks"), "{said:?}");
     std::fs::write(&config, with_engine).unwrap();
     a.join();
     holder.finish().code(0);

@@ -44,7 +44,7 @@ fn a_daemon_with_holds_in_its_journal_does_not_start_over_an_engine() {
     let holder = world.holder(&["-k", "x"]);
     world.canal(["daemon", "--stop"]).end().code(0);
     let said = refused(&world, "engine = \"etcd://127.0.0.1:9/x\"\n");
-    assert!(said.contains("1 process holds locks of this machine alone"), "{said}");
+    assert!(said.contains("1 process holds locks on this machine only"), "{said}");
     assert!(said.contains("hint: "), "{said}");
     holder.finish();
 }

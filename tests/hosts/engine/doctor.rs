@@ -38,7 +38,7 @@ fn an_engine_is_looked_at_and_nothing_is_changed_there(log: &Log) {
         assert!(answers.contains(" answers, ") && answers.contains(log.engine()), "{answers}");
         let size = &about(&report, "engine size")[0].1;
         assert_eq!(size, "there is no table yet; the first daemon creates it", "nothing was made");
-        assert_eq!(about(&report, "engine hosts")[0].1, "no daemon uses it");
+        assert_eq!(about(&report, "engine hosts")[0].1, "no daemon is using it");
     }
     // While no daemon runs, it examines the engine of the configuration.
     let report = found_by(a.world.canal(["doctor", "--json"]).end(), false);

@@ -75,7 +75,7 @@ fn a_lease_that_is_not_renewed_goes_to_the_next_waiter_and_its_renewal_says_so()
         (&"x".into(), &lease.token.into())
     );
     let ended = world.canal(["renew"]).env("CANAL_HANDLE", &lease.handle).end().code(122);
-    let words = format!("canal: the lease of `x` (token {}) expired ", lease.token);
+    let words = format!("canal: the lease on `x` (token {}) expired ", lease.token);
     assert!(ended.stderr.starts_with(&words), "{ended:?}");
     assert!(ended.stderr.contains(": it was not renewed for 1s\n"), "{ended:?}");
     lost(lease.release(&world), "expired");
@@ -139,7 +139,7 @@ fn a_lease_waits_and_is_refused_as_any_lock() {
     let busy = Lease::ask(&world, "10m", &["-n", "-k", "a=2x1"]).end().code(75);
     assert_eq!(busy.json()["refused"], "full");
     assert!(busy.json().get("handle").is_none());
-    assert!(busy.stderr.contains("held by a lease that `"), "{busy:?}");
+    assert!(busy.stderr.contains("held by a lease requested by `"), "{busy:?}");
     let late = Lease::ask(&world, "10m", &["-w", "0.1", "-E", "9", "--read", "w/x"]).end().code(9);
     assert_eq!(late.json()["refused"], "timeout");
     assert!(late.stderr.contains("is held for writing by a lease"), "{late:?}");
@@ -261,7 +261,7 @@ fn a_lease_broken_by_its_token_is_reported_to_its_owner() {
     let lease = Lease::take(&world, "10m", &["-k", "x"]);
     let token = lease.token.to_string();
     let ended = world.canal(["release", "--force", "--token", &token]).end().code(0);
-    assert!(ended.stderr.contains("broke the hold of x by a lease that `"), "{ended:?}");
+    assert!(ended.stderr.contains("broke the hold on x by a lease requested by `"), "{ended:?}");
     lost(lease.renew(&world), "forced");
 }
 
@@ -352,7 +352,7 @@ fn status_shows_leases_and_their_waiters() {
     assert!(page.contains("a lease of 10m00s, 9m"), "{page}");
     assert!(page.contains("s left, never renewed\n"), "{page}");
     let why = world.canal(["status", "--why", &waiter.pid_text()]).end().code(0).stdout;
-    assert!(why.contains("\n  a lease that `sh -c canal acquire"), "{why}");
+    assert!(why.contains("\n  a lease requested by `sh -c canal acquire"), "{why}");
     let graph = world.canal(["status", "--graph"]).end().code(0).stdout;
     assert!(graph.contains("\\na lease "), "{graph}");
     let busy = world.canal(["run", "-n", "-k", "x", "--", "true"]).end().code(75);

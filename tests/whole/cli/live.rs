@@ -115,7 +115,7 @@ fn verbose_prints_the_acquired_slots_and_quiet_prints_nothing() {
 fn a_resize_reports_the_old_and_the_new_size() {
     let place = Place::new();
     let resized = place.prints(&["resize", "db", "--per", "3", "--buckets", "2"]);
-    assert_eq!(resized, "db: was not stored, is 3x2; 0 held, 0 waiting\n");
+    assert_eq!(resized, "db: size 3x2 (previously not stored); 0 held, 0 waiting\n");
     let json = place.prints(&["resize", "db", "--per", "4", "--json"]);
     let expected = r#"{"key":"db","before":"3x2","now":"4x1","paused":false,"held":0,"waiting":0}"#;
     assert_eq!(json, format!("{expected}\n"));
@@ -131,6 +131,6 @@ fn stopping_a_daemon_that_does_not_run_succeeds() {
     let place = Place::new();
     let stop = place.canal(&["daemon", "--stop"]).assert().success();
     let said = String::from_utf8_lossy(&stop.get_output().stderr).into_owned();
-    assert!(said.starts_with("canal: no daemon runs at "), "{said}");
+    assert!(said.starts_with("canal: no daemon is running at "), "{said}");
     place.canal(&["daemon", "--stop", "-q"]).assert().success().stderr("");
 }

@@ -132,13 +132,13 @@ fn status_why_follows_the_chain_and_the_graph_has_its_edges() {
     let lines: Vec<&str> = why.lines().collect();
     assert_eq!(lines.len(), 4, "{why}");
     assert!(lines[0].starts_with(&format!("pid {pid} `true` (")), "{why}");
-    assert!(lines[0].contains(") has waited to read `b/x` since "), "{why}");
+    assert!(lines[0].contains(") has been waiting to read `b/x` since "), "{why}");
     assert!(
         lines[1].starts_with("  pid ") && lines[1].contains(" has held `b` for writing"),
         "{why}"
     );
     assert!(
-        lines[2].starts_with("    pid ") && lines[2].contains(" has waited to write `a`"),
+        lines[2].starts_with("    pid ") && lines[2].contains(" has been waiting to write `a`"),
         "{why}"
     );
     assert!(
@@ -153,9 +153,12 @@ fn status_why_follows_the_chain_and_the_graph_has_its_edges() {
     let holder = place.json("canal status a --json")["keys"][0]["holders"][0]["pid"].to_string();
     let none = place.prints(&format!("canal status --why {holder}"));
     let lines: Vec<&str> = none.lines().collect();
-    assert_eq!(lines[..2], [&*format!("pid {holder} waits for nothing"), "2 wait for it:"]);
-    assert!(lines[2].contains(") has waited to write `a` since "), "{none}");
-    assert!(lines[3].contains(") has waited to read `b/x` since "), "{none}");
+    assert_eq!(
+        lines[..2],
+        [&*format!("pid {holder} is not waiting for anything"), "2 requests are waiting for it:"]
+    );
+    assert!(lines[2].contains(") has been waiting to write `a` since "), "{none}");
+    assert!(lines[3].contains(") has been waiting to read `b/x` since "), "{none}");
     let unknown = place.output("canal status --why 1");
     assert_eq!(unknown.status.code(), Some(125));
     assert!(text(&unknown.stderr).starts_with("canal: process 1 "), "{}", text(&unknown.stderr));
@@ -186,18 +189,19 @@ fn a_deadlock_message_shows_the_whole_cycle_and_the_code_is_never_the_conflict_c
     let said = text(&victim.stderr);
     let lines: Vec<&str> = said.lines().collect();
     assert_eq!(lines.len(), 6, "{said}");
-    assert!(lines[0].ends_with("would never end: a deadlock of 2 sessions"), "{said}");
+    assert!(lines[0].ends_with("2 sessions would wait for each other for ever"), "{said}");
     assert!(lines[1].starts_with("canal:   pid "), "{said}");
-    for (line, end) in [
-        (1, ", held for writing by"),
-        (2, ", within which"),
-        (3, ", held for writing by"),
-        (4, " waits"),
-    ] {
+    for (line, end) in
+        [(1, ", held for writing by"), (2, ", which encloses"), (3, ", held for writing by")]
+    {
         assert!(lines[line].ends_with(end), "{said}");
     }
-    assert!(lines[5].starts_with("hint: run it again"), "{said}");
-    assert!(said.contains(" waits to write `a`") && said.contains(" waits to write `b`"), "{said}");
+    assert!(lines[4].contains(", which encloses pid "), "{said}");
+    assert!(lines[5].starts_with("hint: rerun the command"), "{said}");
+    assert!(
+        said.contains(" is waiting to write `a`") && said.contains(" is waiting to write `b`"),
+        "{said}"
+    );
 }
 
 #[test]
@@ -294,5 +298,8 @@ fn a_script_that_blocks_its_own_command_is_named_at_once() {
         warning.is_some_and(|line| line.starts_with("canal: pid ") && line.contains(" holds `a` ")),
         "{said}"
     );
-    assert!(said.contains("\nhint: release it first, or run the outer command under"), "{said}");
+    assert!(
+        said.contains("\nhint: release the lock first, or run the outer command under"),
+        "{said}"
+    );
 }

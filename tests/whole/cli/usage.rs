@@ -22,10 +22,10 @@ fn stderr(assert: &Assert) -> String {
 fn a_wrong_command_line_is_125_one_line_and_a_hint() {
     let dir = TempDir::new().unwrap();
     for (args, message) in [
-        (&[][..], "which command? give one, such as run, acquire, release or status"),
-        (&["run", "-k", "x"], "which command? give it after the options"),
-        (&["run", "--", "true"], "which lock? give --key KEY"),
-        (&["acquire"], "which lock? give --key KEY"),
+        (&[][..], "no command given; use one such as run, acquire, release or status"),
+        (&["run", "-k", "x"], "no command given; give it after the options"),
+        (&["run", "--", "true"], "no lock given; give --key KEY"),
+        (&["acquire"], "no lock given; give --key KEY"),
         (&["run", "-k", "x", "--bogus", "true"], "unknown option `--bogus`"),
         (&["run", "-k", "x", "--per", "0", "true"], "--per 0: must be at least 1"),
         (
@@ -49,7 +49,7 @@ fn a_wrong_command_line_is_125_one_line_and_a_hint() {
         (&["run", "--read", "x/", "true"], "--read x/: a key cannot end with `/`; use `x`"),
         (
             &["status", "--why", "make"],
-            "--why make: neither the number of a process nor a session such as s17",
+            "--why make: neither a process number nor a session such as s17",
         ),
         (&["status", "--why", "5", "db"], "--why and KEY cannot be given together"),
         (&["status", "--graph", "--watch"], "--graph and --watch cannot be given together"),
@@ -64,11 +64,12 @@ fn a_wrong_command_line_is_125_one_line_and_a_hint() {
         (&["acquire", "-k", "x", "-E", "0"], "-E 0 would let the script continue without the lock"),
         (&["acquire", "-k", "x", "--pid", "0"], "--pid 0: there is no process 0"),
         (&["acquire", "-k", "x", "--pid", "4194305"], "there is no process 4194305"),
-        (&["release"], "which lock? give its KEY, --all, or --handle"),
+        (&["release"], "no lock given; give its KEY, --all, or --handle"),
         (&["release", "--force"], "--force needs KEY or --token"),
         (
             &["resize", "x"],
-            "which size? give --per P --buckets B, --slots N, --forget, --pause, --resume, --without N or --with N",
+            "no size given; give --per P --buckets B, --slots N, --forget, --pause, --resume, \
+             --without N or --with N",
         ),
         (&["resize", "x", "--pause", "--resume"], "--pause and --resume cannot be given together"),
         (
@@ -90,7 +91,7 @@ fn long_and_odd_keys_are_refused_with_their_fault() {
     let dir = TempDir::new().unwrap();
     let long = "x".repeat(2048);
     for (key, fault) in [
-        (long.as_str(), "a key has at most 1024 bytes, this one has 2048"),
+        (long.as_str(), "a key can have at most 1024 bytes; this one has 2048"),
         ("a\nb", "this one has U+000A at byte 1"),
         ("a//b", "a key cannot have an empty component"),
         ("", "a key cannot be empty"),
@@ -136,7 +137,7 @@ fn a_key_before_the_dashes_is_pointed_to_its_option() {
     let said = stderr(&canal(&dir, &["run", "nightly", "--", "./x.sh"]).code(125));
     assert_eq!(
         said,
-        "canal: which lock? give --key KEY\n\
+        "canal: no lock given; give --key KEY\n\
          hint: give the key with an option: canal run --key nightly -- COMMAND\n"
     );
 }
@@ -169,14 +170,14 @@ fn without_a_daemon_and_with_no_start_canal_fails_with_a_hint() {
     ] {
         let said = stderr(&canal(&dir, args).code(125).stdout(""));
         assert!(
-            said.starts_with(&format!("canal: no daemon runs at {}\n", socket.display())),
+            said.starts_with(&format!("canal: no daemon is running at {}\n", socket.display())),
             "{said}"
         );
         assert!(said.contains("hint: "), "{said}");
     }
     // `-q` suppresses waits and notes, but not failures.
     let said = stderr(&canal(&dir, &["-q", "status"]).code(125));
-    assert!(said.starts_with("canal: no daemon runs at "), "{said}");
+    assert!(said.starts_with("canal: no daemon is running at "), "{said}");
     canal(&dir, &["-qq", "status"]).code(125).stderr("");
     canal(&dir, &["status", "-q", "-q"]).code(125).stderr("");
     let said = stderr(&canal(&dir, &["-q", "run", "--bogus"]).code(125));

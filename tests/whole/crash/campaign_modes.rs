@@ -152,7 +152,7 @@ impl Done {
 
 /// Whether enough commands ran, and some were in a deadlock.
 fn ran(world: &World) -> bool {
-    world.read("runs").lines().count() > 50 && world.read("errors").contains("a deadlock of ")
+    world.read("runs").lines().count() > 50 && world.read("errors").contains("deadlock on ")
 }
 
 fn kill_at_random(world: &World, loops: &[Proc], random: &mut Random, campaign: Duration) -> Done {
@@ -219,7 +219,7 @@ fn random_kills_let_no_writer_run_beside_another_and_leave_no_hold() {
         assert!(!errors.contains(bad), "{errors}");
     }
     let runs = world.read("runs").lines().count();
-    let rings = errors.matches("a deadlock of ").count();
+    let rings = errors.matches("deadlock on ").count();
     let told = format!("{runs} runs, {rings} deadlocks, {done:?}");
     eprintln!("{told}");
     assert!(runs > 50 && rings > 0 && done.enough(), "{told}");

@@ -14,7 +14,11 @@ fn a_set_up_without_a_problem_is_0_and_no_daemon_is_started() {
     let world = World::new();
     let report = found_by(world.canal(["doctor", "--json"]).end(), false);
     let (level, message) = &about(&report, "daemon")[0];
-    assert_eq!((level.as_str(), message.contains("no daemon runs")), ("note", true), "{report}");
+    assert_eq!(
+        (level.as_str(), message.contains("no daemon is running")),
+        ("note", true),
+        "{report}"
+    );
     let (_, socket) = &about(&report, "socket")[0];
     assert!(socket.contains(&world.socket().display().to_string()), "{socket}");
     assert!(socket.ends_with("given by CANAL_SOCKET"), "{socket}");
@@ -52,7 +56,7 @@ fn edits_that_are_not_in_force_and_broken_ones_are_problems() {
     assert_eq!(shown.matches("PROBLEM").count(), 1, "one line is one problem: {shown}");
     let shown = world.canal(["doctor", "--engine", "etcd://127.0.0.1:1"]).end().code(1).stdout;
     assert_eq!(shown.matches("PROBLEM").count(), 1, "also beside an engine: {shown}");
-    assert!(shown.contains("hint: fix it; no daemon starts with it\n"), "{shown}");
+    assert!(shown.contains("hint: fix it; no daemon can start with it\n"), "{shown}");
 }
 
 #[test]
@@ -65,7 +69,7 @@ fn a_directory_that_others_can_write_is_a_problem() {
     let report = found_by(world.canal(["doctor", "--json"]).end(), true);
     let (level, message) = &about(&report, "directory")[0];
     assert_eq!(level, "problem", "{report}");
-    assert!(message.contains("is writable for other users"), "{message}");
+    assert!(message.contains("is writable by other users"), "{message}");
     fs::set_permissions(world.runtime(), fs::Permissions::from_mode(0o700)).unwrap();
 }
 

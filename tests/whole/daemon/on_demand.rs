@@ -260,7 +260,7 @@ fn a_daemon_is_replaced_without_losing_holders_and_waiters() {
     let ended = world.canal(["daemon", "--replace", "--idle-exit", "1h", "-v"]).end().code(0);
     let status = world.canal(["status", "--no-start", "--json"]).end().code(0).json();
     let third = status["daemon"]["pid"].as_i64().unwrap();
-    let said = format!("canal: the new daemon serves, pid {third}\n");
+    let said = format!("canal: the new daemon is running, pid {third}\n");
     assert!(ended.stderr.ends_with(&said), "{ended:?}");
     assert_ne!(third, i64::from(second.pid()));
     second.end().code(0);
@@ -322,7 +322,7 @@ fn with_too_few_descriptors_a_daemon_does_not_start_and_gives_the_reason() {
     let script = "ulimit -n 33; exec setpriv --bounding-set=-sys_resource --inh-caps=-sys_resource \
                   canal run -k x -- true";
     let said = world.sh(script).end().code(125).stderr;
-    assert!(said.contains("the limit of open files is 33") && said.contains("hint: "), "{said}");
+    assert!(said.contains("the limit on open files is 33") && said.contains("hint: "), "{said}");
     world.sh("ulimit -n 512; canal run -k x -- true").end().code(0);
     let notes = world.status().daemon.notes;
     assert!(notes.iter().any(|note| note == "open descriptors limited to 512"), "{notes:?}");

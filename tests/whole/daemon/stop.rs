@@ -18,7 +18,7 @@ fn a_daemon_that_ends_before_it_answers_was_stopped() {
     drop(stream);
     let ended = stop.end().code(0);
     let socket = world.socket();
-    let expected = format!("canal: no daemon runs at {}\n", socket.display());
+    let expected = format!("canal: no daemon is running at {}\n", socket.display());
     assert_eq!((ended.stdout.as_str(), ended.stderr), ("", expected));
 }
 

@@ -73,7 +73,7 @@ fn a_file_system_without_locks_is_named_and_nobody_is_waited_for() {
     let ended = ended.code(125);
     assert!(ended.stderr.contains("start.lock: flock(2): No locks available"), "{ended:?}");
     assert!(
-        ended.stderr.contains("\nhint: name another place with --socket or CANAL_SOCKET"),
+        ended.stderr.contains("\nhint: choose another directory with --socket or CANAL_SOCKET"),
         "{ended:?}"
     );
     let Some(ended) = under_filter(&world, &forbidden, &["daemon"]) else { return };

@@ -41,7 +41,7 @@ fn a_third_holder_that_closes_the_cycle_is_refused_and_its_slot_frees_the_others
     younger.go_and_wait(&world);
     third.go();
     let victim = third.refused();
-    assert!(victim.stderr.contains("waits for `pool`, held by"), "{victim:?}");
+    assert!(victim.stderr.contains("is waiting for `pool`, held by"), "{victim:?}");
     elder.succeeds();
     younger.succeeds();
     assert_eq!(Events::of(&world).started(), ["elder", "younger"]);

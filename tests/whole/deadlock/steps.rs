@@ -34,9 +34,9 @@ fn scripts_that_acquire_in_opposite_orders_deadlock_and_a_release_ends_it() {
     assert_eq!(eval(&mut younger, "canal acquire --pid $$ --write a"), 75);
     let told = younger.stderr();
     for words in [
-        "a deadlock of 2 sessions",
-        "waits to write `a`, held for writing by",
-        "waits to write `b`, held for writing by",
+        "2 sessions would wait for each other",
+        "is waiting to write `a`, held for writing by",
+        "is waiting to write `b`, held for writing by",
         &format!("pid {}", elder.pid()),
         &format!("pid {}", younger.pid()),
         "hint: ",
@@ -66,7 +66,7 @@ fn an_elder_request_that_closes_the_cycle_is_not_refused() {
     world.until_waiting("a", 1);
     assert_eq!(eval(&mut elder, "canal acquire --pid $$ -k b"), 0);
     let victim = younger.end().code(75);
-    assert!(victim.stderr.contains("a deadlock of 2 sessions"), "{victim:?}");
+    assert!(victim.stderr.contains("2 sessions would wait for each other"), "{victim:?}");
     assert_eq!(elder.stderr(), "");
     elder.finish().code(0);
     until_nothing(&world);
@@ -200,7 +200,11 @@ fn a_request_with_a_time_limit_is_refused_for_a_deadlock_at_once() {
     send_line(&mut elder, "canal acquire --pid $$ --write b -w 1h");
     world.until_waiting("b", 1);
     assert_eq!(eval(&mut younger, "canal acquire --pid $$ --write a -w 1h -E 4"), 75);
-    assert!(younger.stderr().contains("a deadlock of 2 sessions"), "{}", younger.stderr());
+    assert!(
+        younger.stderr().contains("2 sessions would wait for each other"),
+        "{}",
+        younger.stderr()
+    );
     younger.finish().code(0);
     until_holds(&world, elder.pid(), "b");
     elder.finish().code(0);

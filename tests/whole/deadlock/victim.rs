@@ -21,7 +21,7 @@ over_engines! {
 
 /// The lines of a message about a deadlock.
 fn deadlock_lines(stderr: &str) -> Vec<&str> {
-    let from = stderr.lines().skip_while(|line| !line.contains("a deadlock of "));
+    let from = stderr.lines().skip_while(|line| !line.contains("deadlock on "));
     from.take_while(|line| line.starts_with("canal: ")).collect()
 }
 
@@ -45,10 +45,10 @@ fn of_two_scripts_the_younger_is_refused_whichever_closes_the_cycle() {
 
         let lines = deadlock_lines(&victim.stderr);
         assert_eq!(lines.len(), 5, "{victim:?}");
-        assert!(lines[0].contains("a deadlock of 2 sessions"), "{victim:?}");
-        assert!(lines[1].contains("waits to write `a`, held for writing by"), "{victim:?}");
+        assert!(lines[0].contains("2 sessions would wait for each other"), "{victim:?}");
+        assert!(lines[1].contains("is waiting to write `a`, held for writing by"), "{victim:?}");
         assert!(lines[2].contains(&format!("pid {one} `sh -c")), "{victim:?}");
-        assert!(lines[3].contains("waits to write `b`, held for writing by"), "{victim:?}");
+        assert!(lines[3].contains("is waiting to write `b`, held for writing by"), "{victim:?}");
         assert!(lines[4].contains(&format!("pid {two} `sh -c")), "{victim:?}");
         assert!(victim.stderr.contains("\nhint: "), "{victim:?}");
         until_nothing(&world);
@@ -67,11 +67,11 @@ fn the_refused_terminal_shows_the_cycle_and_a_retry_succeeds() {
     crate::world::process::wait_until("the younger one holds", || !is_free(&world, "--read b"));
     elder.go_and_wait(&world);
     younger.keys("go\n");
-    younger.until("a deadlock of 2 sessions");
+    younger.until("2 sessions would wait for each other");
     let ring = younger.until("hint: ");
     for words in [
-        "waits to write `a`, held for writing by",
-        "waits to write `b`, held for writing by",
+        "is waiting to write `a`, held for writing by",
+        "is waiting to write `b`, held for writing by",
         &format!("pid {}", elder.proc.pid()),
         "which",
     ] {
@@ -110,9 +110,12 @@ fn of_three_scripts_only_the_youngest_is_refused_in_every_order() {
         two.succeeds();
         assert_eq!(Events::of(&world).started(), ["two", "one"], "{order:?}");
         let text = deadlock_lines(&victim.stderr).join("\n");
-        assert!(text.contains("a deadlock of 3 sessions"), "{order:?}: {victim:?}");
+        assert!(text.contains("3 sessions would wait for each other"), "{order:?}: {victim:?}");
         for (key, pid) in ["b", "c", "a"].iter().zip(&pids) {
-            assert!(text.contains(&format!("waits to write `{key}`")), "{order:?}: {victim:?}");
+            assert!(
+                text.contains(&format!("is waiting to write `{key}`")),
+                "{order:?}: {victim:?}"
+            );
             assert!(text.contains(&format!("pid {pid} ")), "{order:?}: {victim:?}");
         }
         until_nothing(&world);

@@ -74,7 +74,7 @@ fn a_slot_out_of_service_keeps_its_holder_and_no_one_else_gets_it() {
     let said = world.canal(["resize", "gpu", "--without", "1"]).end().code(0).stdout;
     assert_eq!(said, "gpu: 1 out of service; 3 held, 0 waiting\n");
     let shown = world.canal(["status", "gpu"]).end().code(0).stdout;
-    assert!(shown.contains("3 of 2 held") && shown.contains("without 1"), "{shown}");
+    assert!(shown.contains("3 of 2 held") && shown.contains("out of service: 1"), "{shown}");
     let json = world.canal(["status", "gpu", "--json"]).end().code(0).stdout;
     let compact: String = json.split_whitespace().collect();
     assert!(compact.contains("\"without\":[1]"), "{json}");
@@ -115,7 +115,7 @@ fn a_number_is_a_bucket_where_there_are_buckets_and_else_a_slot() {
     assert!(refused.stderr.contains("hint: `canal resize gpu --with N`"), "{refused:?}");
     let refused = world.canal(["run", "-k", "gpu=4:2", "--", "true"]).end().code(125);
     assert!(
-        refused.stderr.contains("2 slots of `gpu` can never fit: 1 slot is in service"),
+        refused.stderr.contains("2 slots of `gpu` can never be granted: only 1 slot is in service"),
         "{refused:?}"
     );
 }

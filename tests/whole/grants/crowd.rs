@@ -129,7 +129,7 @@ fn clients_beyond_the_descriptors_are_refused_and_the_others_go_on() {
             let ended = client.end().code(125);
             assert!(ended.stderr.starts_with("canal: "), "{ended:?}");
             // Over an engine a request takes one more descriptor until it is in the log.
-            let why = ["reached its limit of connections", "Too many open files"];
+            let why = ["reached its limit on connections", "Too many open files"];
             let why = &why[..if backend::is_engine() { 2 } else { 1 }];
             assert!(why.iter().any(|why| ended.stderr.contains(why)), "{ended:?}");
             refused += 1;

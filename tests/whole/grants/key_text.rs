@@ -105,7 +105,7 @@ fn a_refusal_says_how_the_key_was_read() {
 fn a_port_is_not_answered_with_a_lock_of_so_many_slots() {
     let world = World::with_daemon();
     let refused = world.canal(["run", "-n", "-k", "localhost:5432", "--", "true"]).end().code(125);
-    let words = "hint: use --key-literal to take `localhost:5432` as the key";
+    let words = "hint: use --key-literal if `localhost:5432` is the key";
     assert!(refused.stderr.contains(words), "{refused:?}");
     assert!(!refused.stderr.contains("--slots 5432"), "{refused:?}");
     let ended = world.canal(["run", "-n", "-k", "fix=main", "--", "true"]).end().code(125);

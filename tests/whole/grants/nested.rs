@@ -108,7 +108,9 @@ fn a_lock_of_an_enclosing_command_is_granted_at_once() {
     let chain = "canal run -k c=1x1 -- sh -c 'canal run -k c=1x1 -- echo in; exit $?'";
     let ended = world.sh(chain).end().code(75);
     assert!(
-        ended.stderr.contains("waiting for `c` would never end: this session already holds it"),
+        ended.stderr.contains(
+            "deadlock: this session already holds `c`, so waiting for it would never end"
+        ),
         "{ended:?}"
     );
 }

@@ -200,7 +200,7 @@ fn a_command_does_not_wait_behind_more_than_it_accepts() {
         world.canal([&[verb][..], args, more].concat()).end()
     };
     let skipped = with("run", &one, &["--", "true"]).code(75);
-    assert!(skipped.stderr.contains("1 already waits"), "{skipped:?}");
+    assert!(skipped.stderr.contains("1 request is already waiting"), "{skipped:?}");
     let quiet = with("run", &one, &["-E", "0", "--", "true"]).code(0);
     assert_eq!(quiet.stderr, "");
     let refused = with("acquire", &one, &["--json"]).code(75);

@@ -215,7 +215,7 @@ fn what_can_never_fit_is_refused_at_once_with_the_command_that_helps() {
     let parked: Proc = world.waiter("x", &["--count", "2"], &["echo", "on"]);
     let fits: Proc = world.waiter("x", &[], &["echo", "on"]);
     resize(&world, &["x", "--resume"]);
-    assert!(parked.end().code(125).stderr.contains("can never fit"));
+    assert!(parked.end().code(125).stderr.contains("can never be granted"));
     fits.end().code(0);
 }
 

@@ -106,7 +106,7 @@ fn a_stopped_waiter_keeps_its_place_over_the_end_of_a_daemon() {
     first.stop();
     killed.stop();
     // Its client does not return, although its owner lives. The owner's end shows that the daemon
-    // gave up the request.
+    // gave up on the request.
     let owner = world.program("sleep", ["60"]).spawn();
     let lost = world.canal(["acquire", "-k", "x", "--pid", &owner.pid_text()]).spawn();
     world.until_waiting("x", 4);

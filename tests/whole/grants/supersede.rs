@@ -148,10 +148,13 @@ fn options_that_contradict_supersede_are_usage_errors() {
     for (args, said) in [
         (&["--supersede", "running", "-n"][..], "--supersede running waits until the command"),
         (&["--supersede", "running", "-w", "0"], "--supersede running waits until the command"),
-        (&["--supersede", "waiting", "--on", "a,b"], "--supersede and --group do not go with --on"),
-        (&["--group", "g", "--on", "a,b"], "--supersede and --group do not go with --on"),
+        (
+            &["--supersede", "waiting", "--on", "a,b"],
+            "--supersede and --group cannot be used with --on",
+        ),
+        (&["--group", "g", "--on", "a,b"], "--supersede and --group cannot be used with --on"),
         (&["--supersede", "all"], "`all` is not one of waiting, running"),
-        (&["--group", ""], "a group has a name"),
+        (&["--group", ""], "a group must have a name"),
     ] {
         let args = [&["run", "-k", "d"], args, &["--", "true"]].concat();
         let refused = world.canal(args).end().code(125);

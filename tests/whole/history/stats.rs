@@ -95,7 +95,12 @@ fn a_job_array_is_a_few_lines_after_the_answer_and_fits_a_terminal() {
     let pattern = "sh -c : this is job number # of a long array of jobs with long arguments";
     assert_eq!(commands[0]["command"], pattern);
     let shown = world.canal(["stats", "a"]).end().code(0).stdout;
-    assert!(shown.starts_with("a  8 grants, 0 never granted\n\nhow many slots? "), "{shown}");
+    assert!(
+        shown.starts_with(
+            "a  8 grants, 0 never granted\n\nsimulated waits by number of slots, for "
+        ),
+        "{shown}"
+    );
     assert!(shown.lines().all(|line| line.chars().count() <= 80), "{shown}");
     let lines = shown.lines().filter(|line| line.contains("8 like sh -c : this is job")).count();
     assert_eq!(lines, 2, "{shown}");
@@ -125,7 +130,7 @@ fn plots_are_drawn_as_the_locale_allows() {
     until_recorded(&world, &[], 2);
     let blocks = world.canal(["stats", "p"]).env("LC_ALL", "C.UTF-8").end().code(0).stdout;
     assert!(blocks.contains('█') && blocks.contains('└'), "{blocks}");
-    let said = "how many slots? simulated waits for all 2 requests at the same times\n";
+    let said = "simulated waits by number of slots, for all 2 requests at the same times\n";
     assert!(blocks.contains(said), "{blocks}");
     let plain = world.canal(["stats", "p"]).env("LC_ALL", "C").end().code(0).stdout;
     assert!(plain.is_ascii() && plain.contains('#') && plain.contains(said), "{plain}");

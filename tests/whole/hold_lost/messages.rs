@@ -16,7 +16,7 @@ fn the_message_says_once_what_was_lost_when_and_why() {
     assert_eq!(code, Some(122));
     let first = said.lines().next().unwrap();
     assert!(first.starts_with("canal: lost `db` (token 9) at "), "{said}");
-    let (_, silence) = first.split_once(": etcd was last reached ").unwrap_or_default();
+    let (_, silence) = first.split_once(": canal last reached etcd ").unwrap_or_default();
     assert!(silence.ends_with("s earlier; canal ends the command"), "{said}");
     assert_eq!(said.lines().count(), 2, "{said}");
     assert!(said.lines().nth(1).unwrap().starts_with("hint: "), "{said}");
@@ -25,9 +25,9 @@ fn the_message_says_once_what_was_lost_when_and_why() {
 #[test]
 fn the_message_has_the_reason_that_the_daemon_knows() {
     for (why, words) in [
-        (Why::Gone, "this host (alpha) was declared gone, etcd was last reached"),
+        (Why::Gone, "this host (alpha) was declared gone; canal last reached etcd"),
         (Why::Rewritten, "the history of etcd changed"),
-        (Why::Taken, "another daemon writes to etcd as this host (alpha)"),
+        (Why::Taken, "another daemon is writing to etcd as this host (alpha)"),
     ] {
         let fake = Fake::sure(LONG, LONG);
         let running = fake.spawn(&[], LOOP);

@@ -48,7 +48,7 @@ fn a_daemon_of_root_needs_to_know_as_whom() {
     let text = hook(&world, "tell", &["lost-lease"], "", KEEP);
     world.configure(&text.replace("user = \"root\"\n", ""));
     let refused = world.canal(["daemon"]).end().code(125).stderr;
-    let said = "a hook of a root daemon must name a user: `user = \"NAME\"`";
+    let said = "a hook of root's daemon must name a user: `user = \"NAME\"`";
     assert!(refused.contains(said) && refused.contains(", line "), "{refused}");
 }
 
@@ -73,7 +73,7 @@ fn doctor_and_config_show_hooks_and_what_keeps_them_from_running() {
     let found = hooks();
     assert_eq!((found[0].0.as_str(), found[1].0.as_str()), ("fine", "problem"));
     assert!(found[1].1.starts_with("hooks[1]: "), "{found:?}");
-    assert!(found[1].1.contains("is writable for other users (mode 0777)"), "{found:?}");
+    assert!(found[1].1.contains("is writable by other users (mode 0777)"), "{found:?}");
     world.canal(["doctor"]).end().code(1);
     // The daemon does not run it either.
     fs::remove_file(world.path("fine")).unwrap();

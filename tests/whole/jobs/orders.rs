@@ -24,7 +24,7 @@ fn a_priority_moves_a_waiting_job_and_survives_the_daemon() {
     assert_eq!(queue(&world, "a"), [&*one, &two, &three]);
     // Without a number, it goes before all others.
     let first = world.canal(["priority", &three]).end().code(0);
-    assert_eq!(first.stdout, format!("job {three}: priority was 0, is 1; next in line\n"));
+    assert_eq!(first.stdout, format!("job {three}: priority 1 (previously 0); next in line\n"));
     assert_eq!(queue(&world, "a"), [&*three, &one, &two]);
     let again = world.canal(["priority", "--json", &three]).end().code(0).json();
     assert_eq!((&again["priority"], &again["position"]), (&1.into(), &1.into()));
@@ -39,7 +39,7 @@ fn a_priority_moves_a_waiting_job_and_survives_the_daemon() {
         world.canal(["wait", job]).end().code(0);
     }
     let done = world.canal(["priority", &one, "3"]).end().code(125);
-    assert!(done.stderr.contains("does not wait"), "{done:?}");
+    assert!(done.stderr.contains("is not waiting"), "{done:?}");
 }
 
 #[test]

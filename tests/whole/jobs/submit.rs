@@ -59,7 +59,7 @@ fn run_detach_is_the_same_and_its_options_need_it() {
         assert!(ended.stderr.contains(&format!("{} needs --detach", option[0])), "{ended:?}");
     }
     let ended = world.canal(["submit", "-k", "x", "--on", "a,b", "--", "true"]).end().code(125);
-    assert!(ended.stderr.contains("--detach does not go with --on"), "{ended:?}");
+    assert!(ended.stderr.contains("--detach cannot be used with --on"), "{ended:?}");
 }
 
 #[test]

@@ -24,7 +24,7 @@ fn exit_codes_tell_whether_there_is_a_leader() {
     let shown = world.canal(["leader", "x"]).end().code(0);
     assert_eq!(shown.stderr, "");
     let (first, second) = shown.stdout.split_once('\n').unwrap();
-    assert!(first.starts_with(&format!("x is led by pid {} `cat` (", leader.pid())), "{first}");
+    assert!(first.starts_with(&format!("leader of x: pid {} `cat` (", leader.pid())), "{first}");
     assert!(first.ends_with(", note: http://web2:8080"), "{first}");
     let token = world.key("x").holders[0].token;
     assert!(second.starts_with("  since ") && second.ends_with(&format!(", token {token}\n")));
@@ -79,7 +79,7 @@ fn bad_input_is_an_error_in_one_line() {
         (&["leader"][..], "canal: NAME is missing\n"),
         (&["leader", ""], "canal: NAME '': "),
         (&["leader", "/x"], "canal: NAME /x: "),
-        (&["leader", "x", "y"], "canal: `y` is one argument too many\n"),
+        (&["leader", "x", "y"], "canal: extra argument `y`\n"),
         (&["leader", "x//3"], "canal: NAME x//3: "),
     ] {
         let ended = world.canal(args).end().code(125);

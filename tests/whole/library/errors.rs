@@ -19,8 +19,11 @@ fn each_kind_of_mistake_has_its_kind_of_error() {
     for (lock, message) in [
         (lock(&daemon, "a//b"), "a key cannot have an empty component; `//` is at byte 1"),
         (lock(&daemon, "a").slots(2).per(1), "`a` has either `slots`, or `per` and `buckets`"),
-        (lock(&daemon, "a").buckets(2), "`per` and `buckets` of `a` need each other"),
-        (lock(&daemon, "a").slots(2).count(3), "3 slots of `a` can never fit: the given size is 2"),
+        (lock(&daemon, "a").buckets(2), "`per` and `buckets` of `a` must be given together"),
+        (
+            lock(&daemon, "a").slots(2).count(3),
+            "3 slots of `a` can never be granted: the given size is 2",
+        ),
     ] {
         let (kind, said) = kind(lock);
         assert_eq!(kind, ErrorKind::Invalid, "{said}");
@@ -39,7 +42,7 @@ fn where_no_daemon_runs_and_none_may_be_started_nothing_is_locked() {
     let endpoint = Endpoint::at(&socket).no_start();
     let error = Lock::new("a").endpoint(&endpoint).acquire().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unreachable);
-    assert_eq!(error.to_string(), format!("no daemon runs at {}", socket.display()));
+    assert_eq!(error.to_string(), format!("no daemon is running at {}", socket.display()));
     let missing = dir.path().join("no-canal");
     let endpoint = Endpoint::at(&socket).program(&missing);
     let error = Lock::new("a").endpoint(&endpoint).acquire().unwrap_err();

@@ -27,9 +27,9 @@ struct Refusal {
     hint: &'static str,
 }
 
-const RESUME: &str = "`canal resize paused --resume` resumes it";
-const TOO_MANY: &str = "use --key-literal to take `small:2` as the key, because `:` starts a \
-                        count; for that many slots, give a large enough size with --slots";
+const RESUME: &str = "resume it with `canal resize paused --resume`";
+const TOO_MANY: &str = "use --key-literal if `small:2` is the key, because `:` starts a count; to \
+                        take that many slots, give a large enough size with --slots";
 
 const REFUSALS: [Refusal; 6] = [
     Refusal {
@@ -52,7 +52,7 @@ const REFUSALS: [Refusal; 6] = [
         options: &["--max-waiting", "0", "-k", "x"],
         code: 75,
         refused: Some("max-waiting"),
-        message: "`x` is not free, and 0 already wait: at most 0 may",
+        message: "`x` is not free, and 0 requests are already waiting (at most 0 may wait)",
         names_holder: true,
         hint: "",
     },
@@ -76,7 +76,7 @@ const REFUSALS: [Refusal; 6] = [
         options: &["-k", "small:2"],
         code: 125,
         refused: None,
-        message: "2 slots of `small` can never fit: without a given size, it has 1",
+        message: "2 slots of `small` can never be granted: no size is given, so it has 1 slot",
         names_holder: false,
         hint: TOO_MANY,
     },
@@ -146,7 +146,7 @@ fn each_refusal_has_the_same_code_message_and_json_over_the_journal_and_over_eng
 #[test]
 fn a_deadlock_with_its_own_session_is_refused_alike_over_the_journal_and_over_engines() {
     let world = World::with_daemon();
-    let message = "waiting for `x` would never end: this session already holds it";
+    let message = "deadlock: this session already holds `x`, so waiting for it would never end";
     let inner = "canal run --slots 2 -k x --count 2 -- echo ran";
     let ended = world.canal(["run", "--slots", "2", "-k", "x", "--", "sh", "-c", inner]).end();
     let ended = ended.code(75);
@@ -188,7 +188,7 @@ END
     );
     let Some(ended) = privately_online(&world, &script) else { return };
     assert_eq!(ended.stdout, "code 125\ncode 125\nroot\n", "{ended:?}");
-    let said = "canal: uid 20003 may not hold `deploy`: only the group ops may\n\
+    let said = "canal: uid 20003 may not hold `deploy`; only the group ops may do so\n\
                 hint: see `[[permission]]` in /etc/canal/canal.toml and canal.toml(5)\n";
     assert_eq!(ended.stderr, said.repeat(2), "{ended:?}");
 }

@@ -42,7 +42,7 @@ const SCENES: [Scene; 2] = [
         title: "Four waiters below `make -j4`",
         words: "Each of four recipes is `canal run -k deploy -- echo done`. Only one canal draws the line.",
         command: "make -s -j4 one two three four",
-        waits: "waiting for deploy (4 here)",
+        waits: "waiting for deploy (4 on this terminal)",
     },
 ];
 
@@ -140,7 +140,7 @@ fn deadlock(lines: u16, columns: u16) -> String {
     world.until_waiting("left", 1);
     go("right");
     let shown = screen.until_prompt();
-    assert!(shown.contains("./swap.sh right") && shown.contains("within which"), "{shown}");
+    assert!(shown.contains("./swap.sh right") && shown.contains("which encloses"), "{shown}");
     other.end().code(0);
     numbered(&shown)
 }

@@ -29,7 +29,7 @@ fn when_the_one_that_draws_is_killed_another_takes_over() {
     let holder = deploy(&world, "x");
     let mut screen = Screen::start(&world, &["sh", "-c", &crowd(4)], 24, 80);
     for left in (2..=4).rev() {
-        let counted = format!("waiting for x ({left} here)");
+        let counted = format!("waiting for x ({left} on this terminal)");
         let shown = screen.until("all are counted", |shown| shown.contains(&counted));
         assert_eq!(lines_of_waits(&shown), 1, "{shown}");
         // The first waiter probably began to draw first.
@@ -48,14 +48,14 @@ fn when_the_one_that_draws_is_stopped_another_takes_over() {
     let world = World::with_daemon();
     let holder = deploy(&world, "x");
     let mut screen = Screen::start(&world, &["sh", "-c", &crowd(2)], 24, 80);
-    screen.until("both are counted", |shown| shown.contains("waiting for x (2 here)"));
+    screen.until("both are counted", |shown| shown.contains("waiting for x (2 on this terminal)"));
     // One of the two draws.
     for waiter in waiters(&world) {
         signal(waiter, Signal::SIGSTOP);
         let before = screen.until("there is one line", |shown| lines_of_waits(shown) == 1);
         let shown =
             screen.until("the line goes on", |shown| lines_of_waits(shown) == 1 && shown != before);
-        assert!(shown.contains("(2 here)"), "{shown}");
+        assert!(shown.contains("(2 on this terminal)"), "{shown}");
         signal(waiter, Signal::SIGCONT);
     }
     holder.finish();
@@ -68,7 +68,7 @@ fn whoever_is_granted_starts_on_a_clean_line() {
     let world = World::with_daemon();
     let holder = deploy(&world, "x");
     let mut screen = Screen::start(&world, &["sh", "-c", &crowd(4)], 24, 80);
-    screen.until("all are counted", |shown| shown.contains("waiting for x (4 here)"));
+    screen.until("all are counted", |shown| shown.contains("waiting for x (4 on this terminal)"));
     holder.finish();
     let shown = screen.until("all have ended", |shown| shown.ends_with("all"));
     assert_eq!(shown, "done\ndone\ndone\ndone\nall");

@@ -237,7 +237,7 @@ fn it_goes_on_with_the_next_daemon_and_says_if_there_is_none() {
     second.finish();
     world.canal(["daemon", "--stop"]).end().code(0);
     let shown = alone.until("it says so", |shown| shown.contains("canal: "));
-    assert!(shown.contains("canal: no daemon runs at"), "{shown}");
+    assert!(shown.contains("canal: no daemon is running at"), "{shown}");
     wait_until("it has ended", || tops(&world).is_empty());
     let written = String::from_utf8_lossy(alone.written()).into_owned();
     let end = written.rfind("\x1b[?1049l").unwrap();
@@ -317,7 +317,7 @@ fn what_is_done_is_asked_before() {
     for (keys, then, summary) in [
         ("p", ": paused; ", "slots, 1 of 1 held, paused\n"),
         ("p", ": not paused; ", "slots, 1 of 1 held\n"),
-        ("z3\r", "is 3; 1 held", "slots, 1 of 3 held, stored\n"),
+        ("z3\r", "size 3 (previously not stored); 1 held", "slots, 1 of 3 held, stored\n"),
     ] {
         screen.keys(keys);
         screen.until("it is asked", |shown| shown.ends_with("[y/N]"));
@@ -327,10 +327,10 @@ fn what_is_done_is_asked_before() {
     assert_eq!(world.key("x").view.as_deref(), Some("3"));
     screen.keys("r");
     screen.until("it is asked", |shown| {
-        sentence(shown).contains("break the hold of x by pid") && shown.ends_with("[y/N]")
+        sentence(shown).contains("break the hold on x by pid") && shown.ends_with("[y/N]")
     });
     screen.keys("y");
-    screen.until("it is done", |shown| shown.contains("broke the hold of x by pid"));
+    screen.until("it is done", |shown| shown.contains("broke the hold on x by pid"));
     world.until_held("x", 0);
 }
 

@@ -150,10 +150,10 @@ fn why_names_what_waits_for_a_holder_to_the_end() {
     let (text, pids) = ask(&holder.pid_text());
     assert_eq!(pids, [json!(script.inner_pid()), json!(last.pid())], "{text}");
     let lines: Vec<_> = text.lines().collect();
-    assert_eq!(lines[0], format!("pid {} waits for nothing", holder.pid()));
-    assert_eq!(lines[1], "2 wait for it:");
+    assert_eq!(lines[0], format!("pid {} is not waiting for anything", holder.pid()));
+    assert_eq!(lines[1], "2 requests are waiting for it:");
     assert!(lines[2].starts_with(&format!("  pid {} `", script.inner_pid())), "{text}");
-    assert!(lines[3].contains(" has waited for `b` since "), "{text}");
+    assert!(lines[3].contains(" has been waiting for `b` since "), "{text}");
     assert_eq!(ask(&last.pid_text()).1, [] as [Value; 0]);
     let session = world.key("a").holders[0].session.clone();
     assert_eq!(ask(&session).1, pids);

@@ -203,7 +203,7 @@ fn a_lease_and_what_an_ended_process_left_are_refused_each_with_its_reason() {
     let lease = Lease::take(&world, "10m", &["-k", "leased"]);
     let refused = world.canal(["kill", "--yes", "leased"]).end().code(125);
     assert!(refused.stderr.contains("canal: a lease has no process to end\n"), "{refused:?}");
-    let hint = format!("hint: `canal release --force --token {}` breaks it\n", lease.token);
+    let hint = format!("hint: break it with `canal release --force --token {}`\n", lease.token);
     assert!(refused.stderr.ends_with(&hint), "{refused:?}");
     lease.release(&world).code(0);
 
@@ -263,10 +263,11 @@ fn only_the_user_of_a_process_and_root_may_end_it() {
         until_true sh -c "! canal status --json x | grep -q '\"held\": *1'"
     "#;
     let Some(ended) = privately(&world, script) else { return };
-    let said = "ops 125\n0\n1\n1\n1\nno lock matches; `canal status` shows all\nother 0\nroot 0\n\
+    let said = "ops 125\n0\n1\n1\n1\nno lock matches; run `canal status` to see \
+                all locks\nother 0\nroot 0\n\
          other's root 125\nlives 0\n";
     assert_eq!(ended.stdout, said, "{ended:?}");
-    let denied = "belongs to uid 20002\nhint: only that user and root may end it\n";
+    let denied = "belongs to uid 20002\nhint: end it as that user or as root\n";
     assert!(ended.stderr.contains(denied), "{ended:?}");
     let pid = ended.stderr.split("canal: cannot signal pid ").nth(1).unwrap_or_default();
     assert!(pid.contains(" `sleep 700`: it runs as root\n"), "{ended:?}");
@@ -296,7 +297,7 @@ fn a_key_is_enough_to_break_the_hold_of_its_only_holder() {
     // A hold below the key is a separate hold.
     let below = world.holder(&["-k", "db/x"]);
     let asks = world.canal(["release", "--force", "db"]).end().code(125);
-    assert!(asks.stderr.contains("canal: about to break the hold of db by a lease"), "{asks:?}");
+    assert!(asks.stderr.contains("canal: about to break the hold on db by a lease"), "{asks:?}");
     let end = "canal: released nothing: there is no terminal to ask on\n\
                hint: run `canal release --force --yes db` to skip the question\n";
     assert!(asks.stderr.ends_with(end), "{asks:?}");

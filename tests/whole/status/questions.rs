@@ -43,7 +43,7 @@ fn a_refusal_that_does_not_name_all_holders_says_where_they_are() {
     assert!(!refused().contains("hint"), "{}", refused());
     let rest = [hold(), hold()];
     let said = refused();
-    let hint = "hint: these have held it longest; `canal status` shows all holders";
+    let hint = "hint: run `canal status` to see all holders; these have held the lock longest";
     assert_eq!(said.matches("held by").count(), 5, "{said}");
     assert!(said.ends_with(&format!("{hint}\n")), "{said}");
     few.into_iter().chain(rest).for_each(|holder| drop(holder.finish()));
@@ -144,5 +144,5 @@ fn questions_in_json_name_what_would_be_granted_or_the_holders() {
     assert!(busy["message"].is_string());
     holder.finish();
     let wrong = world.canal(["test"]).end().code(125);
-    assert!(wrong.stderr.starts_with("canal: which lock?"), "{wrong:?}");
+    assert!(wrong.stderr.starts_with("canal: no lock given"), "{wrong:?}");
 }

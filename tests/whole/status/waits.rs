@@ -102,12 +102,12 @@ fn why_a_process_waits_is_followed_to_the_end_of_the_chain() {
     let text = piped(&world, &format!("status --why {}", inner[2]));
     let begin = |n: usize| text.lines().nth(n).unwrap_or_default().trim_start().to_owned();
     assert!(begin(0).starts_with(&format!("pid {} `", inner[2])), "{text}");
-    assert!(begin(0).contains("has waited for `c`"), "{text}");
+    assert!(begin(0).contains("has been waiting for `c`"), "{text}");
     for (pid, words) in [
         (scripts[1].proc.pid_text(), "has held `c` since"),
-        (inner[1].clone(), "has waited to write `b/x`"),
+        (inner[1].clone(), "has been waiting to write `b/x`"),
         (scripts[0].proc.pid_text(), "has held `b` for reading since"),
-        (inner[0].clone(), "has waited for `a/x`"),
+        (inner[0].clone(), "has been waiting for `a/x`"),
         (end.pid_text(), "has held `a` for writing since"),
     ] {
         let of = |line: &str| line.trim_start().starts_with(&format!("pid {pid} "));
@@ -119,7 +119,7 @@ fn why_a_process_waits_is_followed_to_the_end_of_the_chain() {
     assert!(!middle.contains(&inner[2]) && middle.contains(&end.pid_text()), "{middle}");
     let nothing = piped(&world, &format!("status --why {}", end.pid()));
     let lines: Vec<&str> = nothing.lines().collect();
-    assert_eq!(lines[0], format!("pid {} waits for nothing", end.pid()));
+    assert_eq!(lines[0], format!("pid {} is not waiting for anything", end.pid()));
     assert_eq!(lines[1], "3 wait for it:");
     for (line, pid) in lines[2..].iter().zip(&inner) {
         assert!(line.starts_with(&format!("  pid {pid} `")), "{nothing}");

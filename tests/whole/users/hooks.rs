@@ -46,7 +46,7 @@ fn a_daemon_of_root_runs_a_program_as_its_user_who_sees_no_commands_of_others() 
     assert_eq!((&facts["uid"], &facts["command"]), (&20001.into(), &Value::Null));
     assert_eq!(facts["items"][0]["key"], "secret-of-one");
     assert_eq!(lines[1..4], ["20009", "20009 20010", "teller /mnt/home"], "{ended:?}");
-    assert!(lines[4].contains("is writable for other users (mode 0777)"), "{ended:?}");
+    assert!(lines[4].contains("is writable by other users (mode 0777)"), "{ended:?}");
 }
 
 #[test]

@@ -48,7 +48,7 @@ fn hints_name_what_starts_services_on_this_machine() {
     let said = |at: usize| tried[at].2;
     for without in 0..3 {
         let said = said(without);
-        let hint = "root starts it: with any canal command, or with `canal setup`";
+        let hint = "start it as root, with any canal command or with `canal setup`";
         assert!(said.contains(hint) && !said.contains("systemctl"), "{ended:?}");
     }
     for with in 3..5 {
@@ -73,7 +73,8 @@ fn what_is_left_of_a_users_own_daemon_is_no_reason_for_another_table() {
         let lines = tried[at].2.lines().skip_while(|line| !line.contains("  others  "));
         lines.take(2).collect::<String>()
     };
-    let left = " still has a daemon at /tmp/canal-12345/canal.sock besides that of this machine: 12345's next command ends it";
+    let left = " still has a separate daemon at /tmp/canal-12345/canal.sock: 12345's next command \
+                ends that daemon";
     assert!(others(0).starts_with("note ") && others(0).contains(left), "{ended:?}");
     assert!(others(1).contains("leave out --socket and CANAL_SOCKET to share it"), "{ended:?}");
     assert_eq!(others(2), "", "{ended:?}");
@@ -112,8 +113,8 @@ fn a_user_whose_own_daemon_holds_locks_is_refused_by_the_daemon_of_the_machine()
     for (at, more) in [(0, ", 1 more"), (1, ", 1 more"), (3, ", 1 more"), (4, "")] {
         let mut lines = tried[at].2.lines();
         let said = lines.next().unwrap();
-        let begin = "canal: your own daemon still has locks that the machine's daemon does not \
-                     have: nightly (pid ";
+        let begin = "canal: your own daemon still holds locks that the machine's daemon does not \
+                     know about: nightly (pid ";
         assert!(said.starts_with(begin) && said.ends_with(&format!("){more}")), "{ended:?}");
         assert_eq!(
             lines.next(),
@@ -222,7 +223,7 @@ fn the_packaged_configuration_reserves_root_for_root_and_lets_its_group_resize_a
     let codes: Vec<&str> = tried.iter().map(|(_, code, _)| *code).collect();
     let expected = ["0", "125", "125", "0", "125", "125", "125", "125", "0", "0", "0"];
     assert_eq!(codes, expected, "{ended:?}");
-    assert!(tried[1].2.contains("may not hold `root/backup`: only root may"), "{ended:?}");
+    assert!(tried[1].2.contains("may not hold `root/backup`; only root may do so"), "{ended:?}");
     assert!(tried[8].2.contains("holds  ") && !tried[8].2.contains("secret-word"), "{ended:?}");
 }
 
@@ -292,7 +293,7 @@ fn setup_makes_one_daemon_for_all_users() {
         "{ended:?}"
     );
     assert!(
-        tried[4].2.contains("\ndone: the daemon answers at /run/canal/canal.sock, pid "),
+        tried[4].2.contains("\ndone: the daemon is listening at /run/canal/canal.sock, pid "),
         "{ended:?}"
     );
     let modes =
@@ -304,7 +305,7 @@ fn setup_makes_one_daemon_for_all_users() {
     // socket.
     assert_eq!(codes[7..10], ["75", "125", "75"], "{ended:?}");
     // canal keeps existing files.
-    assert_eq!(tried[10].2.matches("(already the same)").count(), 5, "{ended:?}");
+    assert_eq!(tried[10].2.matches("(unchanged)").count(), 5, "{ended:?}");
     assert!(tried[11].2.contains("canal"), "{ended:?}");
 }
 

@@ -17,8 +17,8 @@ const USER: &str = r#"
 
 /// canal's messages about the process whose pid the command wrote to the file `pid`.
 const REFUSED: &str = "canal: cannot signal pid %s: it runs as root\n\
-                       hint: canal waits until it ends; run canal as the same user or as root to \
-                       let canal end it\n";
+                       hint: run canal as the same user or as root so that it can end the \
+                       command; for now, canal waits for the command to end\n";
 
 /// Calls `attempt` with longer and longer times for `--max-run`, until the command has become root
 /// within that time, as its file `pid` shows. The attempt returns the output of the script, if this
@@ -76,6 +76,6 @@ X
         );
         Some(privately(world, &script)?.stdout)
     };
-    let last = "canal: ended the command after ms (--max-run), by SIGTERM\n";
+    let last = "canal: ended the command with SIGTERM after ms (--max-run)\n";
     for_root(attempt, &format!("code 124\n{last}"));
 }

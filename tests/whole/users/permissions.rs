@@ -70,11 +70,14 @@ may = ["hold"]
     assert_eq!(codes, expected, "{ended:?}");
     assert_eq!(
         tried[2].2,
-        "canal: uid 20001 may not hold `deploy/web/1`: only the groups web and 7003 may\n\
+        "canal: uid 20001 may not hold `deploy/web/1`; only the groups web and 7003 may do so\n\
          hint: see `[[permission]]` in /etc/canal/canal.toml and canal.toml(5)\n"
     );
-    assert!(tried[6].2.contains("may not hold `deploy`: only the group ops may\n"), "{ended:?}");
-    let below = "may not hold `deploy/web`, which is below `deploy`: only the groups";
+    assert!(
+        tried[6].2.contains("may not hold `deploy`; only the group ops may do so\n"),
+        "{ended:?}"
+    );
+    let below = "may not hold `deploy/web`, which is below `deploy`; only the groups";
     assert!(tried[9].2.contains(below), "{ended:?}");
 }
 
@@ -117,10 +120,10 @@ may = ["force"]
     let expected = ["125", "125", "125", "0", "0", "0", "125", "0", "0", "0"];
     assert_eq!(codes, expected, "{ended:?}");
     for (at, what) in [
-        (0, "release others' holds of `x` by force: only the group ops may\n"),
-        (1, "resize `x`: only the group ops may\n"),
-        (2, "ask for `free` with a priority above 0: only the group ops may\n"),
-        (6, "release others' holds of `mine` by force: only the group web may\n"),
+        (0, "break other users' holds on `x`; only the group ops may do so\n"),
+        (1, "resize `x`; only the group ops may do so\n"),
+        (2, "ask for `free` with a priority above 0; only the group ops may do so\n"),
+        (6, "break other users' holds on `mine`; only the group web may do so\n"),
     ] {
         assert!(tried[at].2.contains(what), "{}: {ended:?}", tried[at].0);
         assert_eq!(tried[at].2.lines().count(), 2, "{ended:?}");
@@ -168,7 +171,7 @@ fn without_entries_other_users_may_only_hold() {
     assert_eq!(codes, ["0", "125", "125", "0", "0"], "{ended:?}");
     assert_eq!(
         tried[2].2,
-        "canal: uid 20001 may not resize `x`: only root may\n\
+        "canal: uid 20001 may not resize `x`; only root may do so\n\
          hint: see `[[permission]]` in /etc/canal/canal.toml and canal.toml(5)\n"
     );
 }
@@ -226,8 +229,7 @@ fn a_waiter_that_lost_its_permission_is_refused_when_its_turn_comes() {
     assert_eq!(
         ended.stdout,
         "== web canal daemon --reload\n\
-         canal: uid 20002 may not change the configuration in force\n\
-         hint: only root may\n\
+         canal: uid 20002 may not change the configuration in force; only root may do so\n\
          code 125\n\
          == canal daemon --reload\n\
          canal: read /etc/canal/canal.toml: 1 setting changed\n\
@@ -235,8 +237,8 @@ fn a_waiter_that_lost_its_permission_is_refused_when_its_turn_comes() {
          = [\"ops\", \"web\"], keys = \"deploy\", may = [\"hold\"])\n\
          code 0\n\
          web 125\n\
-         canal: uid 20002 may not hold `deploy`: only the group ops may since the configuration \
-         changed\n\
+         canal: uid 20002 may not hold `deploy`; only the group ops may do so since the \
+         configuration changed\n\
          hint: see `[[permission]]` in /etc/canal/canal.toml and canal.toml(5)\n\
          ops 0\n\
          ops ran\n",
@@ -256,7 +258,7 @@ fn a_configuration_that_another_user_could_have_written_is_refused() {
     let Some(ended) = at_a_shared_daemon(&world, "", script) else { return };
     let tried = tried(&ended);
     let refused =
-        "is writable for other users (mode 0664): run `chmod go-w /etc/canal/canal.toml`\n";
+        "is writable by other users (mode 0664): run `chmod go-w /etc/canal/canal.toml`\n";
     assert_eq!(
         tried[0].2,
         "canal: /etc/canal/canal.toml belongs to uid 20001 and must belong to root\n\
@@ -268,7 +270,7 @@ fn a_configuration_that_another_user_could_have_written_is_refused() {
         (tried[3].1, tried[3].2),
         (
             "0",
-            "canal: no daemon runs at /run/canal/canal.sock; the next one will read \
+            "canal: no daemon is running at /run/canal/canal.sock; the next one will read \
              /etc/canal/canal.toml\n"
         ),
         "{ended:?}"
@@ -304,7 +306,7 @@ fn top_shows_and_does_no_more_than_its_user_may() {
     "#;
     let Some(ended) = at_a_shared_daemon(&world, "", script) else { return };
     assert!(ended.stdout.starts_with("code 0\n1\n"), "{ended:?}");
-    assert!(ended.stdout.contains("(not yours to see)"), "{ended:?}");
+    assert!(ended.stdout.contains("(hidden)"), "{ended:?}");
     assert!(!ended.stdout.contains("of root"), "{ended:?}");
     assert!(!ended.stdout.contains("[y/N]"), "nothing is asked that it may not do: {ended:?}");
 }

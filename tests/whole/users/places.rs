@@ -119,7 +119,7 @@ fn a_daemon_with_a_private_tmp_reports_that() {
     "#;
     let Some(ended) = privately(&world, script) else { return };
     let (usual, other) = ended.stdout.split_once("==\n").unwrap_or_else(|| panic!("{ended:?}"));
-    let note = "note: its /tmp is not that of process 1";
+    let note = "note: its /tmp is not the one that process 1 uses";
     assert!(usual.contains("daemon ") && !usual.contains(note), "{ended:?}");
     assert!(other.contains(note), "{ended:?}");
 }
@@ -231,7 +231,7 @@ fn a_given_folder_of_another_user_is_refused() {
     refused("link", "symbolic link");
     fs::DirBuilder::new().mode(0o700).create(world.path("open")).unwrap();
     fs::set_permissions(world.path("open"), fs::Permissions::from_mode(0o777)).unwrap();
-    refused("open", "is writable for other users");
+    refused("open", "is writable by other users");
     fs::write(world.path("file"), "").unwrap();
     refused("file", "not a directory");
     if root_or_skip("a folder of another user") {

@@ -45,11 +45,11 @@ fn the_first_client_of_a_daemon_is_told_of_other_users_daemons() {
     let Some((said, ended)) = tried(&world, script) else { return };
     let note = |who: &str| {
         format!(
-            "canal: note: {who} on this machine: their locks and yours do not exclude each other; \
-             run `canal setup` as root to make one table for all users"
+            "canal: note: {who} on this machine, so their locks do not block yours, nor yours \
+             theirs; run `canal setup` as root to create one table for all users"
         )
     };
-    let theirs = note("12345 has its own daemon");
+    let theirs = note("12345 has their own daemon");
     assert_eq!(said[0], "", "{ended:?}");
     assert_eq!(said[1], theirs, "{ended:?}");
     assert_eq!(said[2], "", "once for a daemon: {ended:?}");
@@ -82,17 +82,17 @@ fn the_users_of_a_daemon_that_runs_are_told_once_of_one_that_starts_later() {
     let Some((said, ended)) = tried(&world, script) else { return };
     let note = |who: &str| {
         format!(
-            "canal: note: {who} on this machine: their locks and yours do not exclude each other; \
-             run `canal setup` as root to make one table for all users"
+            "canal: note: {who} on this machine, so their locks do not block yours, nor yours \
+             theirs; run `canal setup` as root to create one table for all users"
         )
     };
     assert_eq!(said[0], "", "{ended:?}");
     assert_eq!(said[1], "", "a client looked just before: {ended:?}");
     assert_eq!(said[2], "", "-q: {ended:?}");
-    assert_eq!(said[3], note("12345 has its own daemon"), "{ended:?}");
+    assert_eq!(said[3], note("12345 has their own daemon"), "{ended:?}");
     assert_eq!(said[4], "", "once: {ended:?}");
     assert_eq!(said[5], "", "CANAL_SEPARATE: {ended:?}");
-    assert_eq!(said[6], note("54321 has its own daemon"), "by one of four: {ended:?}");
+    assert_eq!(said[6], note("54321 has their own daemon"), "by one of four: {ended:?}");
     assert_eq!(said[7], "", "once: {ended:?}");
     let both = note("12345 and 54321 have their own daemons");
     assert_eq!(said[8], both, "of each daemon: {ended:?}");
@@ -113,9 +113,9 @@ fn root_under_sudo_is_told_once_of_the_daemon_of_the_calling_user() {
     ";
     let Some((said, ended)) = tried(&world, script) else { return };
     let words = "canal: note: under sudo, canal uses root's locks, not those of 12345 \
-                 (/tmp/canal-12345/canal.sock); run `canal setup` as root to make one table for \
+                 (/tmp/canal-12345/canal.sock); run `canal setup` as root to create one table for \
                  all users";
-    assert!(said[1].contains("root has its own daemon"), "{ended:?}");
+    assert!(said[1].contains("root has their own daemon"), "{ended:?}");
     assert_eq!(said[2], words, "{ended:?}");
     assert_eq!(said[3], "", "{ended:?}");
     assert!(said[4].contains(words), "{ended:?}");
@@ -145,8 +145,8 @@ fn a_socket_of_the_environment_beside_the_daemon_of_others_is_pointed_out() {
     let Some((said, ended)) = tried(&world, script) else { return };
     let note = |usual: &str| {
         format!(
-            "canal: note: CANAL_SOCKET names a daemon other than the usual one ({usual}): the \
-             locks of the two do not exclude each other"
+            "canal: note: CANAL_SOCKET names a daemon other than the usual one ({usual}); the two \
+             do not share locks"
         )
     };
     assert_eq!(said[2], note("/tmp/canal-0/canal.sock"), "{ended:?}");
@@ -169,12 +169,12 @@ fn another_tmp_is_pointed_out() {
     ";
     let Some((said, ended)) = tried(&world, script) else { return };
     assert_eq!(said[0], "", "{ended:?}");
-    let of_root = "canal: note: /tmp is not that of process 1: the locks here and those of your other \
-                   commands may not exclude each other; run `canal setup`";
+    let of_root = "canal: note: this process has a different /tmp from process 1, so it might not \
+                   share locks with your other commands; run `canal setup`";
     assert!(said[1].starts_with(of_root), "{ended:?}");
     // For a user who may not examine process 1, the running daemons reveal the difference.
-    let of_alice = "canal: note: you have another daemon in another /tmp: its locks and these do \
-                    not exclude each other; run `canal setup`";
+    let of_alice = "canal: note: you have another daemon in another /tmp; it does not share locks \
+                    with this one; run `canal setup`";
     assert!(said[2].starts_with(of_alice), "{ended:?}");
 }
 
@@ -183,8 +183,8 @@ fn a_pid_namespace_is_pointed_out() {
     let world = World::new();
     let script = "try canal run -k x -- true; try canal run -k x -- true";
     let Some(ended) = privately(&world, &format!("{PRELUDE}{script}")) else { return };
-    let note = "canal: note: this is a container or similar (its own pid namespace): the locks \
-                here and those outside do not exclude each other; run `canal setup`";
+    let note = "canal: note: this is a container or similar (it has its own pid namespace), so it \
+                does not share locks with the outside; run `canal setup`";
     assert_eq!(ended.stdout.matches(note).count(), 1, "{ended:?}");
     assert!(ended.stdout.find(note) < ended.stdout.rfind("== "), "{ended:?}");
 }
@@ -202,8 +202,8 @@ fn a_second_socket_in_a_folder_is_refused_at_once_with_the_true_reason() {
         let folder = world.runtime().display().to_string();
         let word = if first.contains(' ') { format!("'{first}'") } else { first.clone() };
         let said = format!(
-            "canal: the daemon of {folder} listens at {first} (pid {daemon}), and a directory can \
-             have only one daemon\n\
+            "canal: the daemon in {folder} is listening at {first} (pid {daemon}), and a \
+             directory can have only one daemon\n\
              hint: reach it with `--socket {word}`; another socket needs its own directory\n"
         );
         assert_eq!(ended.stderr, said);

@@ -35,16 +35,13 @@ pub enum KeyError {
     #[error("a key cannot be empty")]
     Empty,
     /// The text has more than [`KEY_BYTES_MAX`] bytes.
-    #[error("a key has at most {KEY_BYTES_MAX} bytes, this one has {0}")]
+    #[error("a key can have at most {KEY_BYTES_MAX} bytes; this one has {0}")]
     Long(usize),
     /// A control character, such as a newline or a tab.
-    #[error("a key cannot contain control characters, this one has U+{0:04X} at byte {1}")]
+    #[error("a key cannot contain control characters; this one has U+{0:04X} at byte {1}")]
     Control(u32, usize),
     /// A character that is invisible or looks like a space: two keys could look alike.
-    #[error(
-        "a key cannot contain invisible characters, this one has U+{0:04X} at byte {1}: leave it \
-         out"
-    )]
+    #[error("a key cannot contain invisible characters; remove U+{0:04X} at byte {1}")]
     Invisible(u32, usize),
     /// The text begins with `/`; carries the key to use instead, if there is one.
     #[error("a key cannot begin with `/`{}", .0.as_ref().map(|k| format!("; use `{k}`")).unwrap_or_default())]
@@ -268,10 +265,7 @@ mod tests {
         assert_eq!(error("a//b"), "a key cannot have an empty component; `//` is at byte 1");
         assert!(error("a\nb").contains("U+000A at byte 1"));
         for c in "\u{ad}\u{200b}\u{202e}\u{2028}\u{feff}\u{a0}\u{3000}\u{e0041}".chars() {
-            let fault = format!(
-                "invisible characters, this one has U+{:04X} at byte 4: leave",
-                u32::from(c)
-            );
+            let fault = format!("invisible characters; remove U+{:04X} at byte 4", u32::from(c));
             assert!(error(&format!("é/x{c}y")).contains(&fault), "{fault}");
         }
         assert!(Key::new("Größe/漢字 ✓").is_ok());

@@ -14,11 +14,11 @@ use canal_text::safe_text::{is_unsafe, one_line, sanitize};
 /// The items are invalid, regardless of what other clients hold or wait for.
 pub(crate) fn items(wire: &[WireItem]) -> Result<Vec<Item>, Failure> {
     if wire.is_empty() {
-        return Err(bad("a request names at least one key"));
+        return Err(bad("a request must name at least one key"));
     }
     if wire.len() > ITEMS_MAX {
         let asked = wire.len();
-        return Err(bad(format!("a request names at most {ITEMS_MAX} keys, this one {asked}")));
+        return Err(bad(format!("a request can name at most {ITEMS_MAX} keys, not {asked}")));
     }
     // Most requests have one item and may live for hours, so the vector gets no spare capacity.
     let mut items = Vec::with_capacity(wire.len());
@@ -102,8 +102,9 @@ fn check_numbers(key: &Key, count: u64, view: Option<View>) -> Result<(), Failur
             Err(bad(format!("`per` of `{key}` must be at least 1, not 0")))
         }
         Some(View::Slots { slots: 0 }) => {
-            let message = format!("a lock of 0 slots (`{key}`) admits no one; give it at least 1");
-            let hint = format!("`canal resize {key} --pause` stops all grants of it");
+            let message =
+                format!("a lock with 0 slots (`{key}`) can never be granted; give it at least 1");
+            let hint = format!("to stop all grants of it, run `canal resize {key} --pause`");
             Err(bad(message).hint(hint))
         }
         _ => Ok(()),
@@ -125,7 +126,7 @@ fn view(
             let message = format!("`{key}` has either `slots`, or `per` and `buckets`, not both");
             return Err(bad(message));
         }
-        _ => return Err(bad(format!("`per` and `buckets` of `{key}` need each other"))),
+        _ => return Err(bad(format!("`per` and `buckets` of `{key}` must be given together"))),
     };
     let largest = [per, buckets, Some(view.capacity())].into_iter().flatten().max();
     if largest > Some(NUMBER_MAX) {
@@ -238,7 +239,7 @@ pub(crate) fn new_note(text: Option<&str>) -> Result<Option<Box<str>>, Failure> 
     if text.len() > NOTE_BYTES_MAX {
         let bytes = text.len();
         return Err(bad(format!(
-            "a note can have at most {NOTE_BYTES_MAX} bytes, this one has {bytes}"
+            "a note can have at most {NOTE_BYTES_MAX} bytes; this one has {bytes}"
         ))
         .hint("put the details elsewhere, and a link to them in the note"));
     }
@@ -328,7 +329,7 @@ mod tests {
         assert_eq!(new_note(Some("\n")).unwrap().as_deref(), Some(""), "it removes the old one");
         let failure = note(Some(&"x".repeat(NOTE_BYTES_MAX + 1))).unwrap_err();
         assert_eq!(failure.name, ErrorName::BadRequest);
-        assert_eq!(failure.message, "a note can have at most 512 bytes, this one has 513");
+        assert_eq!(failure.message, "a note can have at most 512 bytes; this one has 513");
         // No replacement is longer than the character that it replaces.
         let odd = "\u{1b}".repeat(NOTE_BYTES_MAX);
         assert_eq!(noted(&odd).map(|note| note.len()), Some(NOTE_BYTES_MAX));
@@ -386,7 +387,7 @@ mod tests {
     fn the_largest_number_of_items_is_accepted_and_one_more_is_refused() {
         let many: Vec<WireItem> = (0..=ITEMS_MAX).map(|n| wire(&format!("k{n}"))).collect();
         assert!(items(&many[..ITEMS_MAX]).is_ok());
-        assert!(items(&many).unwrap_err().message.contains("at most 64 keys, this one 65"));
+        assert!(items(&many).unwrap_err().message.contains("at most 64 keys, not 65"));
     }
 
     #[test]

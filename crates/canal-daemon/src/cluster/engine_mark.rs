@@ -113,7 +113,7 @@ pub(crate) fn check(
                 fs::remove_file(&path).with_context(|| path.display().to_string())?;
                 tracing::warn!(
                     engine = noted.engine,
-                    "left the engine: locks now belong to this machine alone"
+                    "left the engine: locks now belong to this machine only"
                 );
             }
             None => return Err(vanished(&noted, place, config)),
@@ -147,8 +147,7 @@ fn another(noted: &Noted, chosen: &Chosen, place: &Place, config: &Config) -> an
         "this daemon shared its locks with other hosts over {}, but {file} names {}",
         noted.engine, chosen.name
     );
-    let hint =
-        format!("name the right one in {file}; `canal daemon` changes to the one named there");
+    let hint = format!("name the right one in {file}, then run `canal daemon` to change to it");
     Unusable { what, hint: hint.into() }.into()
 }
 

@@ -80,7 +80,7 @@ pub(crate) fn refuse_living(place: &Place, origin: &Origin) -> anyhow::Result<()
     let hold =
         if left == 1 { "1 process holds".to_owned() } else { format!("{left} processes hold") };
     let what = format!(
-        "{hold} locks of this machine alone, unknown to other hosts (the journal in {})",
+        "{hold} locks on this machine only, unknown to other hosts (the journal in {})",
         place.dir.display()
     );
     Err(Unusable { what, hint: TWO_TABLES_HINT.into() }.into())

@@ -54,16 +54,17 @@ impl Cluster {
                 "the daemon has been unable to reach its engine since {}: {why}",
                 time(*since)
             );
-            return Failure::new(ErrorName::EngineAway, message)
-                .hint("`canal status` shows when it is back; holds stay valid while that is safe");
+            return Failure::new(ErrorName::EngineAway, message).hint(
+                "run `canal status` to see when it is back; holds stay valid while that is safe",
+            );
         }
         if let Some(message) = self.terminator.awaited_words() {
             return Failure::new(ErrorName::EngineAway, message)
-                .hint("end them; this host requests no locks while they run");
+                .hint("end them; this host requests no locks while they are running");
         }
         if let Some(message) = self.recovery_words(&ledger.table) {
             return Failure::new(ErrorName::EngineAway, message)
-                .hint("`canal status` shows how long that takes; holds stay valid");
+                .hint("run `canal status` to see how long that takes; holds stay valid");
         }
         if !ledger.is_member() {
             return not_yet();
@@ -95,7 +96,7 @@ fn not_before_it_ends() -> Failure {
     let message = "the daemon lost its membership in the engine and has a new one: earlier \
                    requests wait until the old membership expires";
     Failure::new(ErrorName::EngineAway, message)
-        .hint("wait for `ttl` of [engine]; `canal status -v` shows the hosts")
+        .hint("wait for `ttl` of [engine]; run `canal status -v` to see the hosts")
 }
 
 /// The failure for a client that calls while the engine does not answer.
@@ -103,4 +104,4 @@ fn not_now() -> Failure {
     Failure::new(ErrorName::EngineAway, "the engine does not answer").hint(SHOWN)
 }
 
-const SHOWN: &str = "`canal status -v` shows the progress";
+const SHOWN: &str = "run `canal status -v` to see the progress";

@@ -19,7 +19,7 @@ impl Cluster {
         let until = hosts.into_iter().chain(left).collect::<Vec<_>>().join(", and ");
         let until =
             if until.is_empty() { "it has read the rest of the log".to_owned() } else { until };
-        Some(format!("the engine may have lost entries: no lock is granted until {until}"))
+        Some(format!("the engine may have lost entries, so no locks are granted until {until}"))
     }
 
     /// The recovery, for `canal status`.

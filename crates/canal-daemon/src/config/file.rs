@@ -41,7 +41,7 @@ pub(crate) fn read(path: &Path) -> Result<String, ConfigError> {
     if mode & OTHERS_WRITE != 0 {
         let path = shell_word::of_path(path);
         return Err(refused(format!(
-            "is writable for other users (mode {mode:04o}): run `chmod go-w {path}`"
+            "is writable by other users (mode {mode:04o}): run `chmod go-w {path}`"
         )));
     }
     let mut text = String::new();
@@ -78,7 +78,7 @@ mod tests {
             fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
             let said = refusal(&path);
             assert!(
-                said.contains(&format!("is writable for other users (mode {mode:04o})")),
+                said.contains(&format!("is writable by other users (mode {mode:04o})")),
                 "{said}"
             );
             assert!(said.contains("`chmod go-w "), "{said}");

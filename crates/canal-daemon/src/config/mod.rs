@@ -189,7 +189,7 @@ impl Config {
         Err(ConfigError::Wrong {
             path: self.path.clone().unwrap_or_default(),
             line: self.written.iter().find(|one| one.name == name).map_or(1, |one| one.line),
-            what: "a hook of a root daemon must name a user: `user = \"NAME\"`".to_owned(),
+            what: "a hook of root's daemon must name a user: `user = \"NAME\"`".to_owned(),
         })
     }
 
@@ -342,7 +342,8 @@ impl KeySection {
             (Some(per), Some(buckets), None) => View::Buckets { per, buckets },
             (None, None, Some(0)) => {
                 return Err(format!(
-                    "`slots` of `{key}` must be at least 1; `canal resize {key} --pause` pauses it"
+                    "`slots` of `{key}` must be at least 1; to pause it, run `canal resize {key} \
+                     --pause`"
                 ));
             }
             (None, None, Some(slots)) => View::Slots { slots },
@@ -470,7 +471,7 @@ mod tests {
         line("\n[keys.db]\nper = 1\n", 2, "`db` needs either");
         line("[keys.db]\nslots = 2\nspread = true\n", 1, "`spread` of `db` needs `per`");
         line("[keys.db]\nper = 0\nbuckets = 1\n", 1, "at least 1");
-        line("[keys.db]\nslots = 0\n", 1, "`canal resize db --pause` pauses it");
+        line("[keys.db]\nslots = 0\n", 1, "to pause it, run `canal resize db --pause`");
         line("[keys.db]\nslots = -1\n", 2, "integer `-1`, expected a whole number of at least 0");
         line("[keys.db]\nslots = 9007199254740992\n", 1, "is more than");
         line("[limits]\nconnections = 0\n", 2, "expected a whole number of at least 1");
@@ -559,7 +560,7 @@ mod tests {
         assert!(config.check_hooks(false).is_ok());
         let error = config.check_hooks(true).unwrap_err().to_string();
         assert!(
-            error.starts_with("canal.toml, line 6: a hook of a root daemon must name a user"),
+            error.starts_with("canal.toml, line 6: a hook of root's daemon must name a user"),
             "{error}"
         );
         assert!(parse(&format!("{hook}user = \"ann\"")).unwrap().check_hooks(true).is_ok());

@@ -207,8 +207,8 @@ impl Writer {
         match Store::open(&self.files.dir, self.files.limits) {
             Ok((store, aside)) => {
                 if let Some(aside) = aside {
-                    tracing::warn!("moved a file of the history aside: {aside}");
-                    let note = format!("it moved a file of its history aside: {aside}");
+                    tracing::warn!("moved a history file aside: {aside}");
+                    let note = format!("it moved one of its history files aside: {aside}");
                     self.queue.note(About::Aside, Some(note));
                 }
                 if self.failed.take().is_some() {
@@ -235,7 +235,7 @@ impl Writer {
     fn note_damage(&self, found: &Found) {
         if let Some(first) = found.damaged {
             let path = self.files.dir.join(format!("{first:016x}"));
-            let note = format!("a file of its history is damaged: {}", path.display());
+            let note = format!("one of its history files is damaged: {}", path.display());
             self.queue.note(About::Aside, Some(note));
         }
     }

@@ -44,7 +44,7 @@ impl Account {
                 .map_err(|error| format!("cannot look up the groups of `{wanted}`: {error}"))?;
             Some(UserIds { uid: found.uid, gid: found.gid, groups })
         } else {
-            return Err(format!("only a daemon of root can run it as another user (`{wanted}`)"));
+            return Err(format!("only root's daemon can run it as another user (`{wanted}`)"));
         };
         Ok(Self { uid: found.uid.as_raw(), name: found.name, home: found.dir, ids })
     }
@@ -83,7 +83,7 @@ mod tests {
             assert_eq!((root.uid, root.name.as_str(), root.ids.is_none()), (0, "root", true));
             assert_eq!((by_number.uid, by_number.home), (0, root.home));
         } else {
-            assert!(root.unwrap_err().starts_with("only a daemon of root can run it"));
+            assert!(root.unwrap_err().starts_with("only root's daemon can run it"));
         }
         let own = Account::find(None).unwrap();
         assert_eq!((own.uid, own.ids.is_none()), (geteuid().as_raw(), true));

@@ -26,7 +26,7 @@ pub(crate) fn look_at(place: &Place, daemon: u32) -> Result<Vec<SeenHook>, Confi
     let config = Config::read(&place.stores().config)?;
     let seen = config.hooks.iter().enumerate().map(|(number, hook)| {
         let problem = match &hook.user {
-            None if daemon == 0 => Some("a daemon of root needs `user` for it".to_owned()),
+            None if daemon == 0 => Some("root's daemon needs `user` for it".to_owned()),
             user => problem(hook.program(), user.as_deref(), daemon).err(),
         };
         SeenHook { name: format!("hooks[{number}]"), program: hook.program().to_owned(), problem }
@@ -39,7 +39,7 @@ fn problem(path: &str, user: Option<&str>, daemon: u32) -> Result<(), String> {
         Some(user) => {
             let uid = Account::uid_of(user)?;
             if uid != daemon && daemon != 0 {
-                return Err(format!("only a daemon of root can run it as another user (`{user}`)"));
+                return Err(format!("only root's daemon can run it as another user (`{user}`)"));
             }
             uid
         }

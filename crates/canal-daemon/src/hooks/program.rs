@@ -30,7 +30,7 @@ pub(crate) fn check(path: &Path, daemon: u32, user: u32) -> Result<(), String> {
     if mode & OTHERS_WRITE != 0 {
         let path = shell_word::of_path(path);
         return Err(format!(
-            "it is writable for other users (mode {mode:04o}): run `chmod go-w {path}`"
+            "it is writable by other users (mode {mode:04o}): run `chmod go-w {path}`"
         ));
     }
     if mode & 0o111 == 0 {

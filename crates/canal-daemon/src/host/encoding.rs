@@ -13,7 +13,7 @@ use canal_log::engine::{Batch, FORMAT, Hash, Link, Position};
 /// Why this host cannot use a body in the engine, and must stop reading.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(in crate::host) enum Unreadable {
-    #[error("another version wrote it: `{found}`, where this one writes `{expected}`")]
+    #[error("another version wrote it: `{found}`, not `{expected}`")]
     Version { found: String, expected: String },
     #[error("it is damaged: {0}")]
     Damaged(String),
@@ -131,10 +131,7 @@ mod tests {
         let mut body = write_batch(&batch());
         body[14] = b'2';
         let refused = read_batch(&body).unwrap_err().to_string();
-        assert_eq!(
-            refused,
-            "another version wrote it: `canal batch 1 2`, where this one writes `canal batch 1 1`"
-        );
+        assert_eq!(refused, "another version wrote it: `canal batch 1 2`, not `canal batch 1 1`");
         let body = b"canal batch 2 2\nwhat nobody knows yet";
         assert!(matches!(read_batch(body), Err(Unreadable::Version { .. })));
         assert!(matches!(read_kept(body), Err(Unreadable::Version { .. })));

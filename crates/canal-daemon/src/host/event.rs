@@ -129,7 +129,7 @@ impl fmt::Display for LostWhy {
             Self::Fenced { why } => write!(f, "the engine ended this host's membership: {why}"),
             Self::Gone { by } => write!(f, "host {by} declared this host gone"),
             Self::Rewritten => f.write_str("the engine's history was rewritten"),
-            Self::Differs => f.write_str("this host's table differs from that of the other hosts"),
+            Self::Differs => f.write_str("this host's table differs from the other hosts' tables"),
         }
     }
 }

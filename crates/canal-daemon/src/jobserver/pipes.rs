@@ -96,7 +96,7 @@ pub(crate) fn remove(dir: &Path, tag: Tag) {
         if let Err(error) = std::fs::remove_file(&path)
             && error.kind() != io::ErrorKind::NotFound
         {
-            tracing::warn!(path = %path.display(), %error, "cannot remove a file of a jobserver");
+            tracing::warn!(path = %path.display(), %error, "cannot remove a jobserver file");
         }
     }
 }

@@ -116,7 +116,7 @@ impl Exporter {
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
-            tracing::error!("the thread that serves metrics failed");
+            tracing::error!("the thread that serves metrics has failed");
         }
     }
 }

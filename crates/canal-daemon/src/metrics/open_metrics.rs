@@ -37,8 +37,8 @@ impl Text {
             Seconds::of_ms(snapshot.counters.since_ms),
         );
         self.one("canal_connections", "Connections that are open.", snapshot.connections);
-        self.one("canal_holds", "Holds of all keys.", snapshot.holds);
-        self.one("canal_waiting_requests", "Requests that wait.", snapshot.waiting);
+        self.one("canal_holds", "Holds on all keys.", snapshot.holds);
+        self.one("canal_waiting_requests", "Requests that are waiting.", snapshot.waiting);
         if let Some(bytes) = snapshot.journal_bytes {
             self.one("canal_journal_bytes", "Bytes in use in the journal.", bytes);
         }
@@ -60,15 +60,15 @@ impl Text {
             |of: fn(&KeyFigures) -> u64| move |figures: &KeyFigures| Some(of(figures).to_string());
         let help = "Slots of the key that are held.";
         self.of_keys(snapshot, "canal_key_held_slots", help, gauge(|key| key.slots));
-        let help = "Holds of the key, reads and writes too.";
+        let help = "Holds on the key, including reads and writes.";
         self.of_keys(snapshot, "canal_key_holds", help, gauge(|key| key.holds));
-        let help = "Slots of the key: its stored size, or that of the latest holder.";
+        let help = "Slots of the key: its stored size, or the latest holder's.";
         self.of_keys(snapshot, "canal_key_capacity_slots", help, |key| {
             key.capacity.map(|capacity| capacity.to_string())
         });
-        let help = "Requests that wait for the key.";
+        let help = "Requests that are waiting for the key.";
         self.of_keys(snapshot, "canal_key_waiting_requests", help, gauge(|key| key.waiting));
-        let help = "How long the oldest waiter of the key has waited.";
+        let help = "How long the oldest waiter of the key has been waiting.";
         self.of_keys(snapshot, "canal_key_oldest_wait_seconds", help, |key| {
             Some(Seconds::of_ms(key.oldest_ms).to_string())
         });

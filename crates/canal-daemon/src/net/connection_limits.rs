@@ -50,13 +50,14 @@ impl TurnedAway {
     pub(crate) fn failure(self) -> Failure {
         let (message, hint) = match self {
             Self::Full => (
-                "the daemon has reached its limit of connections".to_owned(),
-                "try again later, or raise `connections` in the configuration or the limit of open \
-                 files",
+                "the daemon has reached its limit on connections".to_owned(),
+                "try again later, or raise `connections` in the configuration or the limit on \
+                 open files",
             ),
             Self::Share { uid, has } => (
                 format!(
-                    "uid {uid} has {has} connections to the daemon, the most that one user may have"
+                    "uid {uid} has {has} connections to the daemon, the most that one user may \
+                     have"
                 ),
                 "try again later, or raise `connections_per_user` or `connections` in the \
                  configuration",

@@ -70,7 +70,7 @@ impl Output {
             else {
                 // A client must not receive less than was decided, so the connection is closed
                 // instead.
-                tracing::error!("a descriptor has no byte to go with");
+                tracing::error!("a descriptor has no byte to carry it");
                 return Err(io::ErrorKind::InvalidData.into());
             };
             match fds::send(socket, piece, &here, MSG_DONTWAIT) {

@@ -121,11 +121,11 @@ impl Who<'_> {
     }
 }
 
-/// `only root`, `only root and uid 999, which runs the daemon,`.
+/// `only root`, `only root and uid 999 (the daemon's user)`.
 pub(crate) fn only_operators(owner: u32) -> String {
     match owner {
         0 => "only root".to_owned(),
-        _ => format!("only root and uid {owner}, which runs the daemon,"),
+        _ => format!("only root and uid {owner} (the daemon's user)"),
     }
 }
 
@@ -332,6 +332,6 @@ mod tests {
         assert_eq!(only("b", 5), "only the groups 1, 2 and 3");
         let resize = permissions.who(Resize, &key("a"));
         assert_eq!(resize.only(0), "only root");
-        assert_eq!(resize.only(5), "only root and uid 5, which runs the daemon,");
+        assert_eq!(resize.only(5), "only root and uid 5 (the daemon's user)");
     }
 }

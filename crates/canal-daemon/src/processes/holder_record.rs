@@ -263,7 +263,7 @@ pub(crate) fn refuse_holders(dir: &Path, origin: &Origin, discard: bool) -> anyh
     }
     let pids: Vec<String> = living.iter().map(u32::to_string).collect();
     let what = format!(
-        "processes hold locks of an engine, which are not in the journal in {}: pid {}",
+        "processes hold an engine's locks, which are not in the journal in {}: pid {}",
         dir.display(),
         pids.join(", ")
     );
@@ -311,7 +311,7 @@ fn recorded(path: &Path, origin: &Origin, discard: bool) -> anyhow::Result<Recor
 fn unseen_in(path: &Path, count: usize) -> String {
     let names = if count == 1 { "process" } else { "processes" };
     format!(
-        "{} names {count} {names} of another pid or time namespace, invisible from here",
+        "{} names {count} {names} in another pid or time namespace, which cannot be seen from here",
         path.display()
     )
 }

@@ -16,7 +16,7 @@ pub enum ClaimError {
     },
     /// The daemon of this directory listens at another socket in it.
     #[error(
-        "the daemon of {dir} listens at {theirs}{}, and a directory can have only one daemon",
+        "the daemon in {dir} is listening at {theirs}{}, and a directory can have only one daemon",
         .pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default()
     )]
     OtherSocket {

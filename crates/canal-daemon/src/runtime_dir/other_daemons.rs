@@ -29,9 +29,9 @@ pub enum Separation {
 /// The beginning of a daemon's note about other users' daemons.
 const OTHER_USERS: &str = "other users have their own daemons: uid ";
 const PRIVATE_TMP: &str =
-    "its /tmp is private to a service: the user's other commands do not reach it";
+    "its /tmp is private to a service, so the user's other commands do not reach it";
 const ANOTHER_TMP: &str =
-    "its /tmp is not that of process 1: the user's other commands may not reach it";
+    "its /tmp is not the one that process 1 uses, so the user's other commands might not reach it";
 const DAEMON_IN_ANOTHER_TMP: &str = "this user has another daemon, in another /tmp";
 
 impl Separation {

@@ -64,7 +64,8 @@ pub(crate) fn refuse_outsider(place: &Place) -> anyhow::Result<()> {
     if !last.as_ref().is_some_and(is_outside) {
         return Ok(());
     }
-    let what = "the daemon of this machine ran outside of this container, and does not run now";
-    let hint = "start it there; `canal daemon --replace` starts it in here for good";
+    let what = "the daemon of this machine ran outside this container, and is not running now";
+    let hint =
+        "start it there, or run `canal daemon --replace` to move it into this container for good";
     Err(Unusable { what: what.to_owned(), hint: hint.into() }.into())
 }

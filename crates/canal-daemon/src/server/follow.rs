@@ -363,7 +363,7 @@ impl Server {
 /// The failure for a client whose change is in the log, but whose result this host did not see.
 fn done_unseen() -> Failure {
     let message = "the change reached the engine, but the daemon could not follow its result";
-    Failure::new(ErrorName::EngineAway, message).hint("`canal status` shows the current state")
+    Failure::new(ErrorName::EngineAway, message).hint("run `canal status` to see the current state")
 }
 
 /// Notes the decisions of the table.

@@ -314,7 +314,7 @@ impl Server {
                 LeaseNews::Confirmed(token) => Step::reply(&ConfirmedAt { token: token.0 }),
             }),
             Err(error) => {
-                let message = format!("cannot store the lease for a reboot: {error}");
+                let message = format!("cannot store the lease to survive a reboot: {error}");
                 let failure = Failure::new(ErrorName::DiskFull, message);
                 Ok(Step::GiveBack(request, failure))
             }

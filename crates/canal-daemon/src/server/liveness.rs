@@ -367,7 +367,7 @@ impl Server {
         if !lost.is_empty() {
             tracing::info!(
                 requests = lost.len(),
-                "gave requests up because their clients did not come back"
+                "dropped requests because their clients did not reconnect"
             );
         }
         for request in lost {

@@ -39,7 +39,7 @@ impl Server {
         let Some(cluster) = &mut self.cluster else { return };
         if let Err(error) = cluster.begin_membership(host) {
             // Without a page, `canal run` could not end its command in time.
-            tracing::error!(%error, "cannot create a deadline page; the daemon ends");
+            tracing::error!(%error, "cannot create a deadline page; the daemon is exiting");
             self.stopping = true;
             return;
         }
@@ -123,7 +123,8 @@ impl Server {
                 self.end(frame);
             }
             Found::Unknown(error) => {
-                tracing::warn!(pid = process.pid, %error, "cannot determine whether it still runs");
+                let pid = process.pid;
+                tracing::warn!(pid, %error, "cannot determine whether it is still running");
                 self.owners.unverified.insert(frame);
             }
         }

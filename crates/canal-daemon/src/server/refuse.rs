@@ -39,7 +39,7 @@ impl Server {
             && until > now
             && self.somebody_is_leaving(&newcomer.request, *item)
         {
-            tracing::debug!("a request waits for a holder that is about to end");
+            tracing::debug!("a request is waiting for a holder that is about to end");
             newcomer.deferred_until = Some(until);
             self.history.take_back(newcomer.request.tag);
             return Ok(Step::Wait(CallState::Deferred(Box::new(newcomer))));

@@ -46,8 +46,8 @@ impl Step {
 
 /// The failure for a client whose call this daemon lost track of.
 pub(crate) fn lost_track() -> Failure {
-    let message = "the daemon lost track of this call because of a defect";
-    Failure::new(ErrorName::Fault, message).hint("report it with the daemon's log")
+    let message = "the daemon lost track of this call because of a bug";
+    Failure::new(ErrorName::Fault, message).hint("report this, and include the daemon's log")
 }
 
 /// Proposes changes to the log. `follow.rs` continues once the log has returned them.

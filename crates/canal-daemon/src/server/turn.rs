@@ -369,7 +369,7 @@ impl Server {
         if busy {
             self.due.idle = None;
         } else if is_due(&mut self.due.idle, now) {
-            tracing::info!("idle for {}; the daemon ends", stated(limit));
+            tracing::info!("idle for {}; the daemon is exiting", stated(limit));
             self.stopping = true;
         } else if self.due.idle.is_none() {
             self.due.idle = Some(now + limit);

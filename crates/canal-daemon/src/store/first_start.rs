@@ -46,8 +46,7 @@ pub(crate) fn take_statement(place: &Place) -> io::Result<bool> {
 pub(crate) fn check(place: &Place, has_engine: bool) -> Result<(), Unusable> {
     if has_engine {
         return Err(Unusable {
-            what: "--first-start is for a node, and a daemon that works over an engine is none"
-                .into(),
+            what: "--first-start is for nodes, and a daemon with an engine is not a node".into(),
             hint: "leave out --first-start".into(),
         });
     }
@@ -58,7 +57,9 @@ pub(crate) fn check(place: &Place, has_engine: bool) -> Result<(), Unusable> {
              here: {} exists",
             file.display()
         ),
-        hint: "leave out --first-start: it then waits only if it may have forgotten a lease".into(),
+        hint: "leave out --first-start: the daemon then waits only if it may have forgotten a \
+               lease"
+            .into(),
     })
 }
 

@@ -15,8 +15,8 @@ use canal_log::journal::{Journal, OpenError, Opened, salvage};
 use canal_protocol::place::Place;
 use canal_sys::process::{Found, Origin};
 
-const DISCARD_HINT: &str =
-    "`canal daemon --discard-journal` leaves it out and logs the processes that lose their locks";
+const DISCARD_HINT: &str = "run `canal daemon --discard-journal` to leave it out and to log the \
+                            processes that lose their locks";
 
 /// The content of the journal that an earlier daemon left.
 pub(crate) struct PreviousJournal {
@@ -115,7 +115,7 @@ fn adopted(
         Err(NotAdopted::Diverged(error)) => Err(error.into()),
         Err(NotAdopted::Nameless(holders)) => {
             let what = format!(
-                "the journal in {} names processes of another pid or time namespace, which canal \
+                "the journal in {} names processes in another pid or time namespace, which canal \
                  cannot identify before Linux 6.9: {}",
                 dir.display(),
                 holders.join(", ")
@@ -125,8 +125,8 @@ fn adopted(
     }
 }
 
-const UNVERIFIED: &str = "the daemon cannot see from this pid namespace whether these holders \
-                          still run, so they keep their locks until `canal release --force`";
+const UNVERIFIED: &str = "the daemon cannot see from this pid namespace whether these holders are \
+                          still running, so they keep their locks until `canal release --force`";
 
 const NAMELESS_HINT: &str = "run the daemon where they are (a container?), or give this one \
                              another directory with --socket; if you are sure that they are gone, \
@@ -260,6 +260,12 @@ fn name_the_losers(place: &Place, origin: &Origin) {
         let keys: Vec<_> = hold.items.iter().map(|item| item.key.as_str()).collect();
         let command = hold.asked.command.0.as_str();
         let (pid, token, keys) = (process.pid, hold.token.0, keys.join(" "));
-        tracing::warn!(pid, command, keys, token, "this process still runs and loses its lock");
+        tracing::warn!(
+            pid,
+            command,
+            keys,
+            token,
+            "this process is still running and loses its lock"
+        );
     }
 }

@@ -177,8 +177,8 @@ fn open_leases(dir: &Path) -> anyhow::Result<(LeaseLog, Option<Leases>)> {
             let aside = shell_word::quoted(&format!("{}.damaged", path.display()));
             let path = shell_word::of_path(path);
             let hint = format!(
-                "`mv {path} {aside}` leaves it out: leases from before the last boot are lost, \
-                 newer ones are in the journal too"
+                "to leave it out, run `mv {path} {aside}`; leases from before the last boot are \
+                 then lost, but newer ones are also in the journal"
             );
             Unusable { what: error.to_string(), hint: hint.into() }.into()
         }
@@ -257,11 +257,13 @@ impl Recovered {
                 }
             }
             Found::Same(_) | Found::Gone => {
-                tracing::info!(pid = process.pid, session = %format_args!("s{frame}"), "a process ended while no daemon ran");
+                tracing::info!(pid = process.pid, session = %format_args!("s{frame}"),
+                               "a process ended while no daemon was running");
                 self.ledger.apply(Change::End { frame });
             }
             Found::Unknown(error) => {
-                tracing::warn!(pid = process.pid, %error, "cannot determine whether it still runs");
+                let pid = process.pid;
+                tracing::warn!(pid, %error, "cannot determine whether it is still running");
                 self.unverified.insert(frame);
             }
         }
@@ -300,8 +302,8 @@ impl Recovered {
                                           another kind, {in_use}");
                 }
                 Some(Outcome::ResizeRefusedOverNodes) => {
-                    tracing::warn!(%key, "its configured size does not apply: a majority of nodes \
-                                          grants it");
+                    tracing::warn!(%key, "its configured size does not apply: it is in use with a \
+                                          majority of nodes");
                 }
                 _ => {}
             }

@@ -43,7 +43,7 @@ fn a_hold_of_several_keys_is_ended_by_force_only_with_permission_for_each_key() 
         let token = world.lease_of(&mut owner, tag, &keys);
         world.call(&mut owner, "Confirm", &json!({ "tag": hex(tag) }));
         let reply = world.call(&mut other, "Release", &json!({ "token": token }));
-        denied(&reply, "may not release others' holds of `shut` by force");
+        denied(&reply, "may not break other users' holds on `shut`");
         let reply = world.call(&mut owner, "Release", &json!({ "token": token }));
         assert_eq!(reply["error"], Value::Null, "{reply}");
     }

@@ -199,7 +199,7 @@ fn requests_wait_for_the_end_of_a_recovery_and_are_granted_then() {
     let mut no_wait = world.ask(&try_mutex(3, "c"));
     assert!(waits.reply().is_none() && no_wait.reply().is_none(), "neither is refused as busy");
     let words = world.server.not_a_member().message;
-    assert!(words.contains("no lock is granted until"), "{words}");
+    assert!(words.contains("no locks are granted until"), "{words}");
     // Another host reports that the TTL has passed.
     let mut other = Direct::joined(9, &mut engine.server.lock().unwrap(), clock::boottime_ms());
     let from = other.table.recovery().unwrap().ttl_from.unwrap();

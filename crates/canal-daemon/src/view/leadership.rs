@@ -79,13 +79,11 @@ fn several_slots(key: &Key, slots: u64) -> Failure {
         "`{key}` has {slots} slots: several processes can hold it at the same time, and none of \
          them leads"
     );
-    Failure::new(ErrorName::NotExclusive, message).hint(
-        "only a lock of one slot has a leader; let candidates take it with -j 1, or with --write",
-    )
+    Failure::new(ErrorName::NotExclusive, message)
+        .hint("run candidates with -j 1 or with --write: only a lock with one slot has a leader")
 }
 
 fn only_readers(key: &Key) -> Failure {
     let message = format!("`{key}` has only readers: they share it, and none of them leads");
-    Failure::new(ErrorName::NotExclusive, message)
-        .hint("let candidates take it with --key or --write")
+    Failure::new(ErrorName::NotExclusive, message).hint("run candidates with --key or --write")
 }

@@ -47,7 +47,7 @@ impl Leases {
     /// The note for operators about requests over nodes.
     pub(crate) fn note(&self) -> Option<String> {
         let (_, why) = self.apart.as_ref().filter(|(until, _)| clock::boottime_ms() < *until)?;
-        Some(format!("commands over different nodes may not exclude each other: {why}"))
+        Some(format!("commands on different nodes might run at the same time: {why}"))
     }
 
     /// The leases of a table that hold something, with a full TTL from now, because no client could

@@ -14,7 +14,7 @@ pub(crate) fn conflict(
     let who = match owner {
         Owner::Process(process) => format!("pid {}", process.pid),
         Owner::Lease(_) => "a lease".to_owned(),
-        Owner::Jobserver(_) => "a job of a build".to_owned(),
+        Owner::Jobserver(_) => "a build job".to_owned(),
     };
     let who = host.map_or_else(|| who.clone(), |host| format!("{who} on {host}"));
     let by = match holds.saturating_sub(1) {
@@ -39,7 +39,7 @@ pub(crate) fn conflict(
 
 /// The clause for a paused key.
 pub(crate) fn paused_clause(key: &Key) -> String {
-    format!("paused; `canal resize {key} --resume` resumes it")
+    format!("paused; resume it with `canal resize {key} --resume`")
 }
 
 /// Why a request waits, in one clause.
@@ -53,11 +53,11 @@ pub(crate) fn reason(reason: &Reason) -> String {
         }
         Reason::Paused => "paused".to_owned(),
         Reason::LargerThanLock { count, capacity } => {
-            format!("it wants {}, but the size is {capacity}", slots(*count))
+            format!("it asks for {}, but the size is {capacity}", slots(*count))
         }
         Reason::Suspended => "its process is stopped".to_owned(),
         Reason::Detached => {
-            "the daemon was restarted, and its client has not come back yet".to_owned()
+            "the daemon was restarted, and its client has not reconnected yet".to_owned()
         }
         Reason::Recovering => {
             "the table is recovering because the engine may have lost entries".to_owned()

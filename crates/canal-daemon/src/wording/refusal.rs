@@ -22,7 +22,9 @@ pub(crate) fn refusal(why: &Refusal, request: &Request, use_of: Option<&Use>) ->
     let item = item_of(why).and_then(|index| request.items.get(index));
     let Some(item) = item else {
         let message = match why {
-            Refusal::Duplicate => "another request has this tag, or another lease this handle",
+            Refusal::Duplicate => {
+                "another request already has this tag, or another lease already has this handle"
+            }
             _ => "the request is not valid",
         };
         return Failure::new(ErrorName::BadRequest, message);
@@ -35,9 +37,11 @@ pub(crate) fn refusal(why: &Refusal, request: &Request, use_of: Option<&Use>) ->
         Refusal::Kind { in_use, .. } => wrong_kind(item, *in_use),
         Refusal::MaxWaiting { waiting, .. } => {
             let most = request.max_waiting.unwrap_or(*waiting);
-            let verb = if *waiting == 1 { "waits" } else { "wait" };
-            let message =
-                format!("`{key}` is not free, and {waiting} already {verb}: at most {most} may");
+            let requests = if *waiting == 1 { "request is" } else { "requests are" };
+            let message = format!(
+                "`{key}` is not free, and {waiting} {requests} already waiting (at most {most} \
+                 may wait)"
+            );
             refused("max-waiting", message)
         }
         Refusal::Paused { .. } => paused(key, format!("`{key}` is paused")),
@@ -80,11 +84,11 @@ fn require_too_large(item: &Item) -> Failure {
     let key = &item.key;
     let message = match item.ask.mode() {
         Mode::Write => format!(
-            "a majority of the nodes does not keep other nodes' jobs from `{key}` while it is \
-             written"
+            "a majority of the nodes cannot keep jobs on the other nodes out of `{key}` while it \
+             is held for writing"
         ),
         Mode::Read | Mode::Counted => format!(
-            "`{key}` has more than one slot: a majority of the nodes would not exclude others"
+            "`{key}` has more than one slot, so a majority of the nodes would not keep others out"
         ),
     };
     Failure::new(ErrorName::RequireTooLarge, message).hint("use all nodes: `--require all`")
@@ -96,8 +100,8 @@ fn other_nodes(item: &Item, theirs: &[NodeId], request: &Request) -> Failure {
     let yours = request.over_nodes.as_deref().map_or(&[][..], |over| &over.nodes);
     let key = &item.key;
     let message = format!(
-        "`{key}` is in use over another list of nodes, and the nodes needed from each list may not \
-         overlap: {} and {}",
+        "`{key}` is in use on another list of nodes, and the nodes needed from the two lists \
+         might not overlap: {} and {}",
         list_of(theirs),
         list_of(yours)
     );
@@ -117,7 +121,7 @@ fn list_of(nodes: &[NodeId]) -> String {
 fn own_deadlock(key: &Key) -> Failure {
     refused(
         "deadlock",
-        format!("waiting for `{key}` would never end: this session already holds it"),
+        format!("deadlock: this session already holds `{key}`, so waiting for it would never end"),
     )
 }
 
@@ -128,7 +132,7 @@ pub(crate) fn deadlock(key: &Key, sessions: usize, processes: usize) -> Failure 
         1 => format!("{processes} processes of one session"),
         _ => format!("{sessions} sessions"),
     };
-    refused("deadlock", format!("waiting for `{key}` would never end: a deadlock of {among}"))
+    refused("deadlock", format!("deadlock on `{key}`: {among} would wait for each other for ever"))
 }
 
 /// The failure for a request that a newer one supersedes: the newer one, if it is still known, with
@@ -136,7 +140,7 @@ pub(crate) fn deadlock(key: &Key, sessions: usize, processes: usize) -> Failure 
 pub(crate) fn superseded_by(by: Option<&Request>, command: Option<&str>) -> Failure {
     let by = match (by.map(|by| pid_of(&by.owner)), command) {
         (None, _) => "a newer request".to_owned(),
-        (Some(0), Some(command)) => format!("a lease of `{}`", shortened(command)),
+        (Some(0), Some(command)) => format!("a lease requested by `{}`", shortened(command)),
         (Some(0), None) => "a lease".to_owned(),
         (Some(pid), Some(command)) => format!("pid {pid} `{}`", shortened(command)),
         (Some(pid), None) => format!("pid {pid}"),
@@ -191,7 +195,7 @@ pub(crate) fn timeout_while_paused(key: &Key) -> Failure {
 }
 
 fn paused(key: &Key, message: String) -> Failure {
-    refused("paused", message).hint(format!("`canal resize {key} --resume` resumes it"))
+    refused("paused", message).hint(format!("resume it with `canal resize {key} --resume`"))
 }
 
 /// The failure for a request for more slots than the lock has.
@@ -199,24 +203,28 @@ fn too_large(item: &Item, capacity: u64, stored: Option<View>) -> Failure {
     let (key, wanted) = (&item.key, count(item));
     let view = stored.or(stated_view(item));
     if view.unwrap_or(View::ONE).capacity() > capacity {
-        let hint = format!("`canal resize {key} --with N` returns slot or bucket N");
+        let hint = format!("return slot or bucket N to service with `canal resize {key} --with N`");
         if capacity == 0 {
-            let message = format!("`{key}` admits no one: all its slots are out of service");
+            let message = format!("`{key}` cannot be granted: all its slots are out of service");
             return refused("full", message).hint(hint);
         }
         let (wanted, verb) = (slots(wanted), if capacity == 1 { "is" } else { "are" });
         let left = slots(capacity);
-        let message = format!("{wanted} of `{key}` can never fit: {left} {verb} in service");
+        let message =
+            format!("{wanted} of `{key}` can never be granted: only {left} {verb} in service");
         return Failure::new(ErrorName::BadRequest, message).hint(hint);
     }
     if capacity == 0 {
         let which = if stored.is_some() { "stored" } else { "given" };
-        return refused("full", format!("`{key}` admits no one: its {which} size has 0 buckets"));
+        return refused(
+            "full",
+            format!("`{key}` cannot be granted: its {which} size has 0 buckets"),
+        );
     }
     let bound = match (stored, view) {
         (Some(stored), _) => format!("its stored size is {stored}"),
         (None, Some(view)) => format!("the given size is {view}"),
-        (None, None) => format!("without a given size, it has {capacity}"),
+        (None, None) => format!("no size is given, so it has {}", slots(capacity)),
     };
     let size = match view {
         Some(View::Buckets { per, .. }) => {
@@ -228,14 +236,14 @@ fn too_large(item: &Item, capacity: u64, stored: Option<View>) -> Failure {
         Some(_) => format!("make room with `canal resize {key} {size}`"),
         None => format!("give {size} or more"),
     };
-    let message = format!("{} of `{key}` can never fit: {bound}", slots(wanted));
+    let message = format!("{} of `{key}` can never be granted: {bound}", slots(wanted));
     Failure::new(ErrorName::BadRequest, message).hint(hint)
 }
 
 /// The hint about a count in the text of `--key`: `host:5432` rarely means 5432 slots.
 pub(crate) fn count_in_text(text: &str) -> String {
     format!(
-        "use --key-literal to take `{text}` as the key, because `:` starts a count; for that many \
+        "use --key-literal if `{text}` is the key, because `:` starts a count; to take that many \
          slots, give a large enough size with --slots"
     )
 }
@@ -254,7 +262,7 @@ fn full(item: &Item, use_of: Option<&Use>) -> String {
             format!("`{key}` is full: {}", held(n, capacity))
         }
         (_, Some(conflict)) => format!("`{key}` is not free: {conflict}"),
-        (_, None) => format!("others wait for `{key}`"),
+        (_, None) => format!("other requests are waiting for `{key}`"),
     }
 }
 
@@ -288,7 +296,7 @@ pub(crate) fn owner_gone() -> Failure {
 
 /// The failure for a client that would have to wait while too many requests of its user wait.
 pub(crate) fn too_many_wait(most: usize, uid: u32) -> Failure {
-    let message = format!("{most} requests of uid {uid} already wait");
+    let message = format!("uid {uid} already has {most} waiting requests");
     tracing::warn!("{message}; refusing more");
     Failure::new(ErrorName::TooManyWaiters, message)
         .hint("raise `waiters_per_user` in the configuration")
@@ -296,7 +304,7 @@ pub(crate) fn too_many_wait(most: usize, uid: u32) -> Failure {
 
 /// The error for a client whose request was withdrawn for another reason.
 pub(crate) fn given_up() -> Failure {
-    Failure::new(ErrorName::Fault, "the daemon gave up the request").hint("run the command again")
+    Failure::new(ErrorName::Fault, "the daemon gave up on the request").hint("run the command again")
 }
 
 #[cfg(test)]
@@ -346,7 +354,7 @@ mod tests {
             by: By::Hold(Token(1), FrameId(2)),
         };
         let why = Refusal::Deadlock { cycle: vec![step; 3] };
-        let words = "waiting for `db` would never end: a deadlock of 3 sessions";
+        let words = "deadlock on `db`: 3 sessions would wait for each other for ever";
         let failure = refusal(&why, &request(None), None);
         assert_eq!(
             (failure.message.as_str(), failure.reason.as_deref()),
@@ -363,7 +371,7 @@ mod tests {
         assert_eq!(failure.message, "`db` is full: 2 of 2 slots are held");
         assert_eq!(failure.reason.as_deref(), Some("full"));
         let failure = refusal(&why, &asked, Some(&use_of(1, None)));
-        assert_eq!(failure.message, "others wait for `db`");
+        assert_eq!(failure.message, "other requests are waiting for `db`");
         let failure = refusal(&why, &asked, Some(&use_of(1, Some("held for writing by pid 5"))));
         assert_eq!(failure.message, "`db` is not free: held for writing by pid 5");
     }
@@ -383,9 +391,12 @@ mod tests {
         };
         let two = Some(View::Slots { slots: 2 });
         let buckets = Some(View::Buckets { per: 2, buckets: 1 });
-        let never = |bound: &str| format!("4 slots of `db` can never fit: {bound}");
+        let never = |bound: &str| format!("4 slots of `db` can never be granted: {bound}");
         let more = |size: &str| format!("give {size} or more");
-        assert_eq!(of(None, None), (never("without a given size, it has 2"), more("--slots 4")));
+        assert_eq!(
+            of(None, None),
+            (never("no size is given, so it has 2 slots"), more("--slots 4"))
+        );
         assert_eq!(of(two, None), (never("the given size is 2"), more("--slots 4")));
         assert_eq!(
             of(buckets, None),
@@ -404,9 +415,9 @@ mod tests {
             assert!(failure.hint.is_some_and(|hint| hint.contains("`canal resize db --with N`")));
             (failure.message, failure.name)
         };
-        let none = "`db` admits no one: all its slots are out of service".to_owned();
+        let none = "`db` cannot be granted: all its slots are out of service".to_owned();
         assert_eq!(of(0), (none, ErrorName::Refused));
-        let few = "3 slots of `db` can never fit: 2 slots are in service".to_owned();
+        let few = "3 slots of `db` can never be granted: only 2 slots are in service".to_owned();
         assert_eq!(of(2), (few, ErrorName::BadRequest));
     }
 
@@ -419,7 +430,7 @@ mod tests {
         assert_eq!(by(None), "superseded by pid 812");
         assert!(by(Some(&"ä".repeat(99))).ends_with("ä…`"));
         let message = superseded_by(Some(&request(None)), Some("deploy")).message;
-        assert_eq!(message, "superseded by a lease of `deploy`");
+        assert_eq!(message, "superseded by a lease requested by `deploy`");
         let failure = superseded_by(None, None);
         assert_eq!(failure.message, "superseded by a newer request");
         assert_eq!(failure.reason.as_deref(), Some("superseded"));
@@ -429,7 +440,7 @@ mod tests {
     fn a_view_without_buckets_is_full() {
         let asked = request(Some(View::Buckets { per: 3, buckets: 0 }));
         let failure = refusal(&Refusal::TooLarge { item: 0, capacity: 0 }, &asked, None);
-        assert_eq!(failure.message, "`db` admits no one: its given size has 0 buckets");
+        assert_eq!(failure.message, "`db` cannot be granted: its given size has 0 buckets");
         assert_eq!(failure.reason.as_deref(), Some("full"));
     }
 
@@ -437,10 +448,16 @@ mod tests {
     fn max_waiting_says_how_many_wait() {
         let asked = Request { max_waiting: Some(1), ..request(None) };
         let failure = refusal(&Refusal::MaxWaiting { item: 0, waiting: 1 }, &asked, None);
-        assert_eq!(failure.message, "`db` is not free, and 1 already waits: at most 1 may");
+        assert_eq!(
+            failure.message,
+            "`db` is not free, and 1 request is already waiting (at most 1 may wait)"
+        );
         assert_eq!(failure.reason.as_deref(), Some("max-waiting"));
         let failure = refusal(&Refusal::MaxWaiting { item: 0, waiting: 3 }, &asked, None);
-        assert_eq!(failure.message, "`db` is not free, and 3 already wait: at most 1 may");
+        assert_eq!(
+            failure.message,
+            "`db` is not free, and 3 requests are already waiting (at most 1 may wait)"
+        );
     }
 
     #[test]
@@ -448,7 +465,7 @@ mod tests {
         let failure = refusal(&Refusal::Paused { item: 0 }, &request(None), None);
         assert_eq!(failure.message, "`db` is paused");
         assert_eq!(failure.reason.as_deref(), Some("paused"));
-        assert_eq!(failure.hint.as_deref(), Some("`canal resize db --resume` resumes it"));
+        assert_eq!(failure.hint.as_deref(), Some("resume it with `canal resize db --resume`"));
     }
 
     #[test]

@@ -65,7 +65,7 @@ pub enum OpenError {
     #[error("cannot start a thread for the engine: {0}")]
     Thread(#[from] std::io::Error),
     /// The address is that of an engine that this build lacks; the name of its feature.
-    #[error("this canal was built without the engine {0}")]
+    #[error("this canal was built without support for {0}")]
     LeftOut(&'static str),
     /// No engine has such an address.
     #[error("`{0}` does not name a known engine")]

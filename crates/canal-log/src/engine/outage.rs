@@ -26,8 +26,8 @@ impl Outage {
 
     /// The address names another table than before. A daemon stays with its first table.
     pub(in crate::engine) fn moved() -> Self {
-        let hint = "`canal daemon --replace` changes to the other one".to_owned();
-        Self::refused("the configuration names another table now", Some(hint))
+        let hint = "run `canal daemon --replace` to change to the other one".to_owned();
+        Self::refused("the configuration now names another table", Some(hint))
     }
 
     /// Whether it differs from the one reported `before`. A server that was silent at first may be

@@ -97,7 +97,9 @@ impl Node {
         let trouble = self.link.trouble().map(|trouble| trouble.why.clone());
         let known = self.unfit.clone().or(trouble);
         known.unwrap_or_else(|| match self.link.is_open() {
-            true => "it is new or lost its state, and grants nothing over nodes yet".to_owned(),
+            true => {
+                "it is new or has lost its state, and does not grant node leases yet".to_owned()
+            }
             false => "it does not answer".to_owned(),
         })
     }

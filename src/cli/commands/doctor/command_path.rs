@@ -44,16 +44,21 @@ pub(super) fn look() -> Vec<Finding> {
 fn of_crontab(who: &str, path: &str, own: &Path) -> Finding {
     let shown = own.display();
     match find(path, own) {
-        Found::This(file) => Finding::fine("cron", format!("{who} finds {}", file.display())),
+        Found::This(file) => {
+            Finding::fine("cron", format!("commands in {who} find {}", file.display()))
+        }
         Found::Another(file) => Finding::advice(
             "cron",
-            format!("{who} finds {}, which is not this program ({shown})", file.display()),
+            format!(
+                "commands in {who} find {}, which is not this program ({shown})",
+                file.display()
+            ),
             "remove one of the two, or write the full path of the right one",
         ),
         Found::Nothing => Finding::advice(
             "cron",
-            format!("{who} finds no `canal`: its PATH has {}", folders(path)),
-            format!("write {shown} there, or set PATH above its lines"),
+            format!("commands in {who} find no `canal`: its PATH is {}", folders(path)),
+            format!("use the full path {shown} in the crontab, or set PATH at its top"),
         ),
     }
 }
@@ -76,11 +81,14 @@ fn of_ssh(stated: Option<&str>, own: &Path) -> Finding {
         Found::Nothing => Finding::advice(
             "ssh",
             format!(
-                "`ssh HOST canal` may find no `canal`: without a login shell, PATH has {}, unless \
+                "`ssh HOST canal` may not find `canal`: without a login shell, PATH is {} unless \
                  the user's shell adds to it",
                 folders(path)
             ),
-            format!("write {shown} there, and check with `ssh HOST 'command -v canal'`"),
+            format!(
+                "use the full path {shown} in such commands; to check, run `ssh HOST 'command -v \
+                 canal'`"
+            ),
         ),
     }
 }

@@ -29,7 +29,7 @@ pub(super) fn look(place: &Place) -> (Vec<Finding>, Option<DaemonInfo>) {
         Err(ClientError::NoDaemon(_)) => (vec![none(place), file(place)], None),
         Err(error) => {
             let failed = connect::failed(error);
-            let hint = failed.hint.unwrap_or_else(|| "`canal daemon --replace`".to_owned());
+            let hint = failed.hint.unwrap_or_else(|| "run `canal daemon --replace`".to_owned());
             (vec![Finding::problem("daemon", failed.message, hint), file(place)], None)
         }
     }
@@ -43,17 +43,17 @@ pub(super) fn unasked(place: &Place) -> Vec<Finding> {
 fn none(place: &Place) -> Finding {
     match place.rule {
         Rule::Shared => {
-            Finding::problem("daemon", "no daemon runs", machine_daemon::not_on_demand(place))
+            Finding::problem("daemon", "no daemon is running", machine_daemon::not_on_demand(place))
         }
         Rule::Given | Rule::PerUser => match last_line_of_log(place) {
             Some(line) if !line.ends_with(daemon::LAST_LINE) => {
                 let message =
-                    format!("no daemon runs, and the last one did not end cleanly: {line}");
-                let hint =
-                    "the next command starts one; run one in the foreground with `canal daemon -v`";
+                    format!("no daemon is running, and the last one did not end cleanly: {line}");
+                let hint = "run any canal command to start one, or `canal daemon -v` to run it in \
+                            the foreground";
                 Finding::advice("daemon", message, hint)
             }
-            _ => Finding::note("daemon", "no daemon runs; the next command starts one"),
+            _ => Finding::note("daemon", "no daemon is running; the next command starts one"),
         },
     }
 }
@@ -62,11 +62,14 @@ fn none(place: &Place) -> Finding {
 fn file(place: &Place) -> Finding {
     match daemon::check_configuration(place) {
         Ok(Some(file)) => Finding::fine("configuration", format!("{} is valid", file.display())),
-        Ok(None) => Finding::fine("configuration", "there is none; all values are defaults"),
+        Ok(None) => Finding::fine(
+            "configuration",
+            "no configuration file; all settings have their default values",
+        ),
         Err(error) => Finding::problem(
             "configuration",
             format!("{error:#}"),
-            "fix it; no daemon starts with it",
+            "fix it; no daemon can start with it",
         ),
     }
 }
@@ -79,7 +82,7 @@ fn about(status: &Status, place: &Place) -> Vec<Finding> {
     } else {
         Finding::problem(
             "daemon",
-            format!("pid {pid} has version {version}, and this program has {ours}"),
+            format!("pid {pid} is version {version}, and this program is {ours}"),
             "replace it with `canal daemon --replace`; all locks stay held",
         )
     };
@@ -93,15 +96,19 @@ fn about(status: &Status, place: &Place) -> Vec<Finding> {
 fn in_force(found: &Configuration) -> Vec<Finding> {
     let mut findings = vec![match &found.file {
         Some(file) => Finding::fine("configuration", format!("{file}, read at {}", found.read)),
-        None => Finding::fine("configuration", "there is none; all values are defaults"),
+        None => Finding::fine(
+            "configuration",
+            "no configuration file; all settings have their default values",
+        ),
     }];
     if let Some(broken) = &found.broken {
         let message = format!("not in force, because it has an error: {broken}");
-        let hint = "fix it, then run `canal daemon --reload`; no daemon starts with it";
+        let hint = "fix it, then run `canal daemon --reload`; no daemon can start with it";
         findings.push(Finding::problem("configuration", message, hint));
     }
     let (restart, now): (Vec<_>, Vec<_>) = found.pending.iter().partition(|it| it.restart);
-    for (changes, hint) in [(now, "`canal daemon --reload`"), (restart, "`canal daemon --replace`")]
+    for (changes, hint) in
+        [(now, "run `canal daemon --reload`"), (restart, "run `canal daemon --replace`")]
     {
         if !changes.is_empty() {
             let changes: Vec<_> = changes.into_iter().map(changed).collect();
@@ -115,12 +122,13 @@ fn in_force(found: &Configuration) -> Vec<Finding> {
 fn engine(engine: &EngineInfo) -> Finding {
     let EngineInfo { name, state, host, why, hint, .. } = engine;
     let why = why.as_deref().map(|why| format!(": {why}")).unwrap_or_default();
-    match state.as_str() {
-        "member" => Finding::fine("engine", format!("{host} is a member of {name}")),
-        _ => Finding::problem(
-            "engine",
-            format!("{name} is {state}{why}"),
-            hint.as_deref().unwrap_or("see `canal status`"),
-        ),
-    }
+    let message = match state.as_str() {
+        "member" => {
+            return Finding::fine("engine", format!("{host} is a member of {name}"));
+        }
+        "away" => format!("{name} is unreachable{why}"),
+        "unable" => format!("host {host} cannot join {name}{why}"),
+        _ => format!("host {host} is not a member of {name} yet{why}"),
+    };
+    Finding::problem("engine", message, hint.as_deref().unwrap_or("see `canal status`"))
 }

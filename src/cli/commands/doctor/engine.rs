@@ -29,7 +29,7 @@ pub(super) fn look(place: &Place, url: Option<&str>, found: &[Finding]) -> Vec<F
             if found.iter().any(|it| it.level == Level::Problem && it.message.contains(&message)) {
                 return Vec::new();
             }
-            let hint = hint.unwrap_or_else(|| "fix it; no daemon starts with it".to_owned());
+            let hint = hint.unwrap_or_else(|| "fix it; no daemon can start with it".to_owned());
             vec![Finding::problem("engine", message, hint)]
         }
     }
@@ -74,7 +74,7 @@ fn reached(engine: &str, (server, version): &(String, Result<String, Outage>)) -
 
 fn outage(about: &'static str, message: String, outage: &Outage) -> Finding {
     let hint = outage.hint.clone().unwrap_or_else(|| {
-        "check that the server runs, and that no firewall blocks this machine".to_owned()
+        "check that the server is running, and that no firewall blocks this machine".to_owned()
     });
     Finding::problem(about, message, hint)
 }
@@ -98,7 +98,7 @@ fn size(seen: &Inspection) -> String {
     match seen.table {
         None => "there is no table yet; the first daemon creates it".to_owned(),
         Some(TableSize { batches, bytes, of_server }) => {
-            let of = if of_server { "all data of this etcd takes" } else { "the table takes" };
+            let of = if of_server { "all data in this etcd takes up" } else { "the table takes" };
             let mib = bytes.div_ceil(MIB);
             format!("{of} {mib} MiB; {batches} batches of changes since the last snapshot")
         }
@@ -123,7 +123,7 @@ fn hosts(engine: &SeenEngine) -> Finding {
     Finding::fine(
         about,
         match names.len() {
-            0 => "no daemon uses it".to_owned(),
+            0 => "no daemon is using it".to_owned(),
             _ => format!("used by {}", names.join(", ")),
         },
     )
@@ -149,7 +149,8 @@ fn clock(ahead_ms: i64, error_ms: i64) -> Finding {
     Finding::advice(
         about,
         format!(
-            "its clock is {by} {way} this machine's: ages of other hosts' locks are off by that"
+            "its clock is {by} {way} this machine's, so the ages of other hosts' locks are off by \
+             that much"
         ),
         "set both with NTP (`timedatectl`); no lock depends on it",
     )

@@ -31,14 +31,14 @@ fn proc() -> Option<Finding> {
             Some(Finding::problem("proc", message, HINT))
         }
         Ok(_) if !Path::new("/proc/self").exists() => {
-            let message = "/proc is not mounted: canal works, but shows only the commands of \
-                           processes that asked themselves, finds no descendants, and shares no \
-                           locks over an engine";
+            let message = "/proc is not mounted: canal works, but shows commands only for \
+                           processes that made their own requests, finds no descendants, and \
+                           cannot use an engine";
             Some(Finding::advice("proc", message, HINT))
         }
         Ok(origin) if origin.boot_id.is_empty() => {
-            let message = "cannot read /proc/sys (the mount option subset=pid?): canal works, but \
-                           not with an engine";
+            let message = "cannot read /proc/sys (perhaps because of the mount option \
+                           subset=pid): canal works, but cannot use an engine";
             Some(Finding::advice("proc", message, HINT))
         }
         Ok(_) => None,
@@ -57,12 +57,12 @@ pub(super) fn kernel() -> Vec<Finding> {
             let mut findings = vec![Finding::fine("kernel", format!("Linux {release}"))];
             if !peer::has_peer_pidfd() {
                 let missing =
-                    "before 6.5: the daemon identifies a client by its pid and start time";
+                    "older than 6.5, so the daemon identifies a client by its pid and start time";
                 findings.push(Finding::note("kernel", missing));
             }
             if own.inode() == 0 {
-                let missing = "before 6.9: after a restart, the daemon identifies a process by its \
-                               pid and start time";
+                let missing = "older than 6.9, so after a restart the daemon identifies a process \
+                               by its pid and start time";
                 findings.push(Finding::note("kernel", missing));
             }
             findings
@@ -80,12 +80,12 @@ pub(super) fn kernel() -> Vec<Finding> {
     findings.push(match fds::limit() {
         Ok(limit) if limit < DESCRIPTORS_MIN => Finding::problem(
             "limits",
-            format!("the limit of open files is {limit}, and a daemon needs {DESCRIPTORS_MIN}"),
+            format!("the limit on open files is {limit}, and a daemon needs {DESCRIPTORS_MIN}"),
             "raise it with `ulimit -n 1024`",
         ),
-        Ok(limit) => Finding::fine("limits", format!("the limit of open files is {limit}")),
+        Ok(limit) => Finding::fine("limits", format!("the limit on open files is {limit}")),
         Err(error) => {
-            Finding::note("limits", format!("the limit of open files is unknown: {error}"))
+            Finding::note("limits", format!("the limit on open files is unknown: {error}"))
         }
     });
     findings
@@ -120,11 +120,9 @@ pub(super) fn clock(daemon: Option<&DaemonInfo>) -> Vec<Finding> {
 fn time_of_day(now_ms: u64) -> Finding {
     const SET: &str = "set it with `timedatectl set-ntp true`";
     match now_ms {
-        0..EARLIEST_MS => {
-            Finding::problem("clock", "the clock of this machine is years behind", SET)
-        }
-        EARLIEST_MS..LATEST_MS => Finding::fine("clock", "the clock of this machine is plausible"),
-        _ => Finding::problem("clock", "the clock of this machine is many years ahead", SET),
+        0..EARLIEST_MS => Finding::problem("clock", "this machine's clock is years behind", SET),
+        EARLIEST_MS..LATEST_MS => Finding::fine("clock", "this machine's clock is plausible"),
+        _ => Finding::problem("clock", "this machine's clock is many years ahead", SET),
     }
 }
 
@@ -143,7 +141,7 @@ fn jump(noted_ms: u64, started_ms: u64) -> Option<Finding> {
         let way = if started_ms > noted_ms { "forward" } else { "back" };
         let message = format!(
             "the clock was set {way} by {} since the daemon started: earlier times and ages are \
-             off by that; locks, waits and leases are not affected",
+             off by that much; locks, waits and leases are not affected",
             short(by)
         );
         Finding::note("clock", message)
@@ -191,7 +189,7 @@ fn room(about: &'static str, dir: &Path) -> Finding {
         Err(error) => return Finding::note(about, format!("{shown}: {error}")),
     };
     if found.flags().contains(FsFlags::ST_RDONLY) {
-        let hint = "mount it writable, or name another place with --socket";
+        let hint = "mount it writable, or choose another directory with --socket";
         return Finding::problem(about, format!("{shown} is on a read-only disk"), hint);
     }
     let bytes = found.blocks_available().saturating_mul(found.fragment_size());
@@ -200,7 +198,11 @@ fn room(about: &'static str, dir: &Path) -> Finding {
     if bytes < BYTES_MIN || few_files {
         let files = found.files_available();
         let message = format!("{shown} has room for {} MiB and {files} files", bytes / MIB);
-        return Finding::problem(about, message, "make room: a full disk refuses new requests");
+        return Finding::problem(
+            about,
+            message,
+            "free some space: the daemon refuses new requests when the disk is full",
+        );
     }
     Finding::fine(about, format!("{shown} has {} MiB left", bytes / MIB))
 }

@@ -126,26 +126,26 @@ mod tests {
             Finding::problem(
                 "configuration",
                 "2 edits are not in force",
-                "`canal daemon --reload`",
+                "run `canal daemon --reload`",
             ),
         ];
         assert_eq!(
             page(&findings, None),
             "ok       socket         /run/canal/canal.sock\n\
              PROBLEM  configuration  2 edits are not in force\n\
-             \u{20}                       hint: `canal daemon --reload`\n"
+             \u{20}                       hint: run `canal daemon --reload`\n"
         );
     }
 
     #[test]
     fn a_terminal_gets_lines_that_fit() {
-        let message =
-            "you have another daemon at /tmp/canal-0/canal.sock: its locks are separate from yours";
+        let message = "you have another daemon at /tmp/canal-0/canal.sock, which does not share \
+                       locks with yours";
         let findings = [Finding::problem("others", message, "use one of the two sockets")];
         assert_eq!(
             page(&findings, Some(80)),
-            "PROBLEM  others         you have another daemon at /tmp/canal-0/canal.sock: its\n\
-             \u{20}                       locks are separate from yours\n\
+            "PROBLEM  others         you have another daemon at /tmp/canal-0/canal.sock,\n\
+             \u{20}                       which does not share locks with yours\n\
              \u{20}                       hint: use one of the two sockets\n"
         );
         let narrow = page(&findings, Some(40));

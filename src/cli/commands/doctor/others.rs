@@ -12,7 +12,7 @@ use crate::protocol::place::{Place, Rule};
 use crate::protocol::user_namespace::uid_of_machine;
 
 /// Advice for cases in which only root can do something for all users.
-const SHARE: &str = "if commands of several users must exclude each other: ";
+const SHARE: &str = "to let several users share locks, ";
 
 pub(super) fn look(place: &Place) -> Vec<Finding> {
     let sudo = std::env::var("SUDO_UID").ok().and_then(|uid| uid.parse().ok());
@@ -55,8 +55,8 @@ fn separation(separation: &Separation, sudo: Option<u32>) -> Vec<Finding> {
 fn left_over(uid: u32) -> Finding {
     let (who, socket) = (user_name::name(uid), Place::of_user(uid).socket);
     let message = format!(
-        "{who} still has a daemon at {} besides that of this machine: {who}'s next command ends \
-         it, or fails while it holds a lock",
+        "{who} still has a separate daemon at {}: {who}'s next command ends that daemon, or fails \
+         while that daemon holds a lock",
         socket.display()
     );
     Finding::note("others", message)
@@ -65,7 +65,7 @@ fn left_over(uid: u32) -> Finding {
 fn own_elsewhere(uid: u32) -> Finding {
     let socket = Place::of_user(uid).socket;
     let message = format!(
-        "you have another daemon at {}: its locks are separate from those of your socket",
+        "you have another daemon at {}, which does not share locks with the daemon at your socket",
         socket.display()
     );
     Finding::problem("others", message, "use one of the two sockets everywhere")
@@ -73,8 +73,10 @@ fn own_elsewhere(uid: u32) -> Finding {
 
 fn other_user(uid: u32, sudo: Option<u32>) -> Finding {
     let (who, socket) = (user_name::name(uid), Place::of_user(uid).socket);
-    let message =
-        format!("{who} has a daemon at {}: its locks are separate from yours", socket.display());
+    let message = format!(
+        "{who} has a daemon at {}, which does not share locks with yours",
+        socket.display()
+    );
     if Some(uid) == sudo {
         let hint = format!("run canal without sudo; or {ONE_TABLE}");
         return Finding::problem("others", message, hint);

@@ -19,7 +19,7 @@ pub(super) fn look(place: &Place, is_option: bool) -> (Vec<Finding>, bool) {
         Rule::Given if is_option => "given by --socket",
         Rule::Given => "given by CANAL_SOCKET",
         Rule::Shared => "/run/canal exists, so users share one daemon",
-        Rule::PerUser => "no other one is given, and /run/canal does not exist",
+        Rule::PerUser => "no other socket is given, and /run/canal does not exist",
     };
     let socket = format!("{}: {why}", place.socket.display());
     let (directory, can_ask) = directory(place);
@@ -38,7 +38,8 @@ fn directory(place: &Place) -> (Finding, bool) {
                 (Finding::fine("directory", fine), true)
             }
             Err(error) => {
-                let hint = "name a place on another file system with --socket or CANAL_SOCKET";
+                let hint =
+                    "choose a directory on another file system with --socket or CANAL_SOCKET";
                 (Finding::problem("directory", format!("{dir}: flock(2): {error}"), hint), true)
             }
         },
@@ -51,7 +52,7 @@ fn directory(place: &Place) -> (Finding, bool) {
             (Finding::note("directory", note), false)
         }
         Err(error) => {
-            let hint = "remove it, or name another place with --socket or CANAL_SOCKET";
+            let hint = "remove it, or choose another directory with --socket or CANAL_SOCKET";
             (Finding::problem("directory", error.to_string(), hint), false)
         }
     }
@@ -67,16 +68,18 @@ fn shared(place: &Place) -> (Finding, bool) {
     match lstat(&place.dir) {
         Ok(found) if found.st_mode & 0o002 == 0 => {
             let (mode, uid) = (found.st_mode & 0o7777, found.st_uid);
-            let fine = format!("{dir} (mode {mode:04o}, of {})", user_name::name(uid));
+            let fine = format!("{dir} (mode {mode:04o}, owned by {})", user_name::name(uid));
             (Finding::fine("directory", fine), true)
         }
         Ok(_) => {
-            let problem = format!("{dir} is writable for other users");
+            let problem = format!("{dir} is writable by other users");
             (Finding::problem("directory", problem, format!("chmod o-w {dir}")), false)
         }
         Err(error) => {
-            let hint =
-                format!("the daemon of this machine creates it: {}", machine_daemon::start());
+            let hint = format!(
+                "start this machine's daemon, which creates it: {}",
+                machine_daemon::start()
+            );
             (Finding::problem("directory", format!("{dir}: {error}"), hint), false)
         }
     }

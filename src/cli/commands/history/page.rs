@@ -41,7 +41,7 @@ pub(in crate::cli::commands) fn page(records: &[HistoryRecord], dropped: u64, no
     if dropped > 0 {
         let records = plural(dropped, "record was", "records were");
         page.title(
-            format!("{records} left out because too many came at the same time"),
+            format!("{records} left out because too many arrived at the same time"),
             String::new(),
             FAINT,
         );
@@ -174,7 +174,7 @@ mod tests {
              14:02:11  reboot        0.3s    9.0s+  812    root  deploy  ./deploy.sh --all\n  \
              14:02:11  reboot        0.3s+          812    root  deploy  ./deploy.sh --all\n  \
              14:02:11  gave up       0.3s+          812    root  deploy  ./deploy.sh --all\n\
-             2 records were left out because too many came at the same time\n"
+             2 records were left out because too many arrived at the same time\n"
         );
         for columns in [40, 50, 60] {
             let narrow = shown(&all, 0, Some(columns));

@@ -29,11 +29,11 @@ pub(crate) fn run(args: &PriorityArgs, global: &Global) -> Result<u8, Failed> {
     } else {
         let Prioritized { before, priority, position, .. } = changed;
         let place = match position {
-            0 => "it runs".to_owned(),
+            0 => "running".to_owned(),
             1 => "next in line".to_owned(),
             _ => format!("position {position}"),
         };
-        format!("job {job}: priority was {before}, is {priority}; {place}\n")
+        format!("job {job}: priority {priority} (previously {before}); {place}\n")
     };
     stdout::print(&text)?;
     Ok(SUCCESS)

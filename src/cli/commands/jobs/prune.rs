@@ -33,6 +33,7 @@ fn told(pruned: Pruned) -> String {
     let Pruned { jobs, bytes, left } = pruned;
     let noun = if jobs == 1 { "job" } else { "jobs" };
     format!(
-        "removed the records and logs of {jobs} ended {noun}, {bytes} bytes; {left} bytes are left"
+        "removed the records and logs of {jobs} finished {noun} ({bytes} bytes); {left} bytes \
+         remain"
     )
 }

@@ -50,7 +50,7 @@ struct Queued {
 
 pub(crate) fn run(args: &RunArgs, global: &Global, verbosity: Verbosity) -> Result<u8, Failed> {
     if args.nodes.is_given() {
-        let why = "--detach does not go with --on: a job in the background belongs to one daemon";
+        let why = "--detach cannot be used with --on: a background job belongs to one daemon";
         return Err(wrong("run", why));
     }
     let Asked { mut request, command, limits } = run::asked(args, verbosity)?;
@@ -162,7 +162,8 @@ impl Reporter {
     /// Gives the job its number, and reports it once. From then on, follows its session.
     fn queued(&mut self, session: &str, position: u64) -> Result<(), Failed> {
         let number = session.strip_prefix('s').and_then(|digits| digits.parse().ok());
-        let number = number.ok_or_else(|| Failed::new("the daemon does not number the request"))?;
+        let number = number
+            .ok_or_else(|| Failed::new("the daemon did not give the request a job number"))?;
         let failed = |error| Failed::new(format!("cannot record the job: {error}"));
         if let Some((job, known)) = &mut self.published {
             if *known != number {

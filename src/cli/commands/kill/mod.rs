@@ -67,9 +67,9 @@ pub(crate) fn run(args: &KillArgs, global: &Global, verbosity: Verbosity) -> Res
     {
         let number = key.as_str().trim_start_matches('%');
         if args.yes && number == key.as_str() {
-            let message = format!("`{number}` is no key in use, but there is a job {number}");
+            let message = format!("no key `{number}` is in use, but there is a job {number}");
             return Err(
-                Failed::new(message).hint(format!("`canal kill --yes %{number}` ends the job"))
+                Failed::new(message).hint(format!("end the job with `canal kill --yes %{number}`"))
             );
         }
         asked = WouldKill { session: Some(session), ..WouldKill::default() };
@@ -161,9 +161,9 @@ fn wait_for(
             let shown = left.shown();
             // canal has already reported why it cannot end this process.
             if ending.is_refused(&left) {
-                verbosity.message(&format!("{shown} still runs"));
+                verbosity.message(&format!("{shown} is still running"));
             } else {
-                verbosity.message(&format!("{shown} still runs, {since}"));
+                verbosity.message(&format!("{shown} is still running, {since}"));
                 is_deaf = true;
             }
             all_left.push(left);
@@ -189,9 +189,11 @@ fn again(args: &KillArgs) -> String {
 fn what(args: &KillArgs) -> Result<WouldKill, Failed> {
     let key = args.key.as_ref().map(|key| key.as_str().to_owned());
     match (&key, args.pid) {
-        (None, None) => Err(wrong("kill", "which process? give the KEY that it holds, or --pid")),
+        (None, None) => {
+            Err(wrong("kill", "no process given; give the KEY that it holds, or --pid"))
+        }
         (None, Some(_)) if args.waiters => {
-            Err(wrong("kill", "--waiters needs KEY; --pid already names waiters and holders"))
+            Err(wrong("kill", "--waiters needs KEY; --pid already covers waiters and holders"))
         }
         (_, pid) => Ok(WouldKill { key, pid, waiters: args.waiters, ..WouldKill::default() }),
     }
@@ -213,11 +215,11 @@ fn show(found: &KillTargets, endings: &[Ending<'_>], signal: Signal, verbosity: 
                 ));
             }
             None => verbosity.note(&format!("about to send {} to {line}", name(signal))),
-            Some(_) => verbosity.note(&format!("canal cannot end: {line}")),
+            Some(_) => verbosity.note(&format!("cannot end {line}")),
         }
     }
     if found.left_out > 0 {
-        let more = plural(found.left_out, "more holds or waits", "more hold or wait");
+        let more = plural(found.left_out, "more holder or waiter", "more holders or waiters");
         verbosity.note(&format!("{more}; canal does not signal them"));
     }
     for target in &found.targets {
@@ -230,7 +232,7 @@ fn show(found: &KillTargets, endings: &[Ending<'_>], signal: Signal, verbosity: 
 
 /// `pid 812 `make test` (alice, s17), which has held db since 14:02:11 (3m12s), in /srv/app`.
 pub(super) fn line(target: &KillTarget, now: &Now) -> String {
-    let does = if target.token.is_some() { "has held" } else { "has waited for" };
+    let does = if target.token.is_some() { "has held" } else { "has been waiting for" };
     let (keys, since) = (sanitize(&target.keys.join(", ")), &target.since);
     let host = target.host.as_ref().map(|host| format!(" on {}", sanitize(host)));
     let folder = target.folder.as_ref().map(|folder| format!(", in {}", sanitize(folder)));
@@ -341,8 +343,8 @@ mod tests {
         };
         assert_eq!(
             line(&waiter, &now),
-            "pid 812 `make test` (root, s17) on beta, which has waited for db, gpu since 14:02:11 \
-             (3m12s), note: nightly ?"
+            "pid 812 `make test` (root, s17) on beta, which has been waiting for db, gpu since \
+             14:02:11 (3m12s), note: nightly ?"
         );
     }
 

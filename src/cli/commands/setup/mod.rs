@@ -57,7 +57,7 @@ fn is_confirmed() -> Result<bool, Failed> {
         return Err(unchanged("standard input is not a terminal, so canal cannot ask")
             .hint("answer with --yes, or only show the steps with --dry-run"));
     }
-    stdout::print("Go on? [y/N] ")?;
+    stdout::print("Continue? [y/N]  ")?;
     let mut answer = String::new();
     stdin.lock().read_line(&mut answer).map_err(|error| unchanged(&error.to_string()))?;
     Ok(matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
@@ -67,7 +67,8 @@ fn carry_out(step: &Step) -> Result<(), Failed> {
     match step {
         Step::Copy { to } => {
             let program = std::fs::read(crate::client::OWN);
-            let program = program.map_err(|error| Failed::new(format!("this program: {error}")))?;
+            let program = program
+                .map_err(|error| Failed::new(format!("cannot read this program: {error}")))?;
             files::create(to, &program, 0o755).map_err(Failed::new)
         }
         Step::Write { path, text, mode } => {
@@ -108,6 +109,9 @@ fn is_up() -> Result<u8, Failed> {
     let mut client = Client::connect(&place, Start::Never).map_err(connect::failed)?;
     let status = client.status(&StatusQuery::default()).map_err(connect::failed)?;
     let socket = place.socket.display();
-    stdout::print(&format!("done: the daemon answers at {socket}, pid {}\n", status.daemon.pid))?;
+    stdout::print(&format!(
+        "done: the daemon is listening at {socket}, pid {}\n",
+        status.daemon.pid
+    ))?;
     Ok(SUCCESS)
 }

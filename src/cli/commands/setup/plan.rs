@@ -79,7 +79,7 @@ impl Plan {
 
     fn with_systemd() -> Result<Self, Failed> {
         if PACKAGED_UNITS.iter().any(|unit| Path::new(unit).exists()) {
-            let what = "the package of canal has already set this up";
+            let what = "the canal package has already set this up";
             return Err(
                 Failed::new(what).hint("start it with `systemctl enable --now canal.socket`")
             );
@@ -145,7 +145,7 @@ impl Plan {
                 Step::Copy { to } => writeln!(text, "  copy   this program to {}", to.display()),
                 Step::Write { path, .. } => writeln!(text, "  write  {}", path.display()),
                 Step::Keep { path, is_same: true } => {
-                    writeln!(text, "  keep   {} (already the same)", path.display())
+                    writeln!(text, "  keep   {} (unchanged)", path.display())
                 }
                 Step::Keep { path, is_same: false } => {
                     writeln!(
@@ -158,20 +158,21 @@ impl Plan {
             };
         }
         if let Some(line) = self.at_boot {
-            text += "Nothing that canal knows starts services here. To start the daemon at each boot, add this line to \
-                     root's crontab (`crontab -e`):\n  ";
+            text += "canal found no service manager that it knows. To start the daemon at each \
+                     boot, add this line to root's crontab (`crontab -e`):\n  ";
             text += line;
             text += "\n";
         }
-        text += "Users whose own daemon still holds locks can take new ones only after those have \
-                 ended.\n";
+        text += "Users whose own daemon still holds locks cannot take new locks until those have \
+                 been released.\n";
         text
     }
 }
 
 /// The path of the program for the service, and the step that copies it there.
 fn program() -> Result<(String, Option<Step>), Failed> {
-    let own = fs::read_link(OWN).map_err(|error| Failed::new(format!("this program: {error}")))?;
+    let own = fs::read_link(OWN)
+        .map_err(|error| Failed::new(format!("cannot read this program: {error}")))?;
     if is_for_all(&own)
         && let Some(own) = own.to_str()
     {
@@ -253,9 +254,9 @@ fn make_user() -> Result<&'static [&'static [&'static str]], Failed> {
     match (User::from_name("canal").ok().flatten(), group) {
         (Some(_), Some(_)) => Ok(&[]),
         (Some(_), None) => Ok(commands.get(..1).unwrap_or_default()),
-        _ if commands.is_empty() => {
-            Err(Failed::new("there is no user `canal`, and neither useradd nor adduser to make it"))
-        }
+        _ if commands.is_empty() => Err(Failed::new(
+            "there is no user `canal`, and neither useradd nor adduser is available to create it",
+        )),
         (None, None) => Ok(commands),
         (None, Some(_)) => Ok(commands.get(1..).unwrap_or_default()),
     }

@@ -69,7 +69,7 @@ fn end(lease: &EndedLease, now: &Now) -> String {
 fn origin(lease: &EndedLease) -> String {
     let user = user_name::name(lease.uid);
     let command = lease.command.as_ref().map(|command| format!(": {}", command_line(command)));
-    format!("of {user}, token {}{}", lease.lost.token, command.unwrap_or_default())
+    format!("held by {user}, token {}{}", lease.lost.token, command.unwrap_or_default())
 }
 
 #[cfg(test)]

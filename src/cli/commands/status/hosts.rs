@@ -53,7 +53,11 @@ pub(super) fn list(
     }
     if verbose {
         let ttl = stated(Duration::from_millis(engine.ttl_ms));
-        page.title(format!("  a host that does not renew for {ttl} is gone"), String::new(), NOTE);
+        page.title(
+            format!("  a host that does not renew for {ttl} counts as gone"),
+            String::new(),
+            NOTE,
+        );
     }
 }
 
@@ -70,12 +74,12 @@ pub(super) fn last_known(engine: &EngineInfo, now: &Now) -> String {
     }
 }
 
-/// `host alpha, one of 3 hosts`, `away since 14:02:11 (for 12s): …`.
+/// `host alpha, one of 3 hosts`, `unreachable since 14:02:11 (for 12s): …`.
 fn standing(engine: &EngineInfo, hosts: &[HostInfo], now: &Now) -> (String, Style) {
     let host = sanitize(&engine.host);
     let why = engine.why.as_deref().map(|why| format!(": {}", sanitize(why))).unwrap_or_default();
     let stops = match &engine.stops {
-        Some(stops) => format!("; canal stops commands here at {}", now.clock(stops)),
+        Some(stops) => format!("; canal will end commands here at {}", now.clock(stops)),
         None => String::new(),
     };
     let words = match (engine.state.as_str(), &engine.away_since) {
@@ -90,7 +94,7 @@ fn standing(engine: &EngineInfo, hosts: &[HostInfo], now: &Now) -> (String, Styl
         }
         ("away", Some(since)) => {
             let (clock, age) = (now.clock(since), now.age(since));
-            format!("away since {clock} (for {age}){why}{stops}")
+            format!("unreachable since {clock} (for {age}){why}{stops}")
         }
         ("unable", since) => {
             let since = since.as_ref().map(|since| format!(" since {}", now.clock(since)));
@@ -101,24 +105,24 @@ fn standing(engine: &EngineInfo, hosts: &[HostInfo], now: &Now) -> (String, Styl
     (words, WARNING)
 }
 
-/// `the table has been recovering since 14:02:11: no lock is granted; waits for host beta to report
-/// or to be gone, and for 52s more`.
+/// `the table has been recovering since 14:02:11: no locks are granted yet; waiting for host beta
+/// to report or be declared gone, and for 52s more`.
 fn recovering(recovery: &RecoveryInfo, now: &Now) -> String {
     let RecoveryInfo { since, hosts, left_ms } = recovery;
     let names: Vec<_> = hosts.iter().map(|host| sanitize(host)).collect();
     let hosts = match names.len() {
         0 => None,
-        1 => Some(format!("for host {} to report or to be gone", names[0])),
-        _ => Some(format!("for hosts {} to report or to be gone", names.join(", "))),
+        1 => Some(format!("for host {} to report or be declared gone", names[0])),
+        _ => Some(format!("for hosts {} to report or be declared gone", names.join(", "))),
     };
     let left = left_ms.map(|ms| {
         let seconds = Duration::from_secs(ms.div_ceil(1000));
         format!("for {} more", stated(seconds))
     });
     let waits = hosts.into_iter().chain(left).collect::<Vec<_>>().join(", and ");
-    let waits = if waits.is_empty() { waits } else { format!("; waits {waits}") };
+    let waits = if waits.is_empty() { waits } else { format!("; waiting {waits}") };
     let since = now.clock(since);
-    format!("the table has been recovering since {since}: no lock is granted{waits}")
+    format!("the table has been recovering since {since}: no locks are granted yet{waits}")
 }
 
 /// How long the engine has been silent, if it should have answered two renewals in that time. It
@@ -185,11 +189,14 @@ mod tests {
         };
         assert_eq!(
             words(&["beta"], Some(51_200)),
-            "the table has been recovering since 14:05:11: no lock is granted; waits for host beta \
-             to report or to be gone, and for 52s more"
+            "the table has been recovering since 14:05:11: no locks are granted yet; waiting for \
+             host beta to report or be declared gone, and for 52s more"
         );
-        assert!(words(&["b", "c"], None).ends_with("waits for hosts b, c to report or to be gone"));
-        assert!(words(&[], Some(900)).ends_with("no lock is granted; waits for 1s more"));
+        assert!(
+            words(&["b", "c"], None)
+                .ends_with("waiting for hosts b, c to report or be declared gone")
+        );
+        assert!(words(&[], Some(900)).ends_with("no locks are granted yet; waiting for 1s more"));
     }
 
     #[test]
@@ -214,8 +221,8 @@ mod tests {
         assert_eq!(text("member", false), "engine etcd://one, host alpha, one of 2 hosts\n");
         assert_eq!(
             text("away", false),
-            "engine etcd://one, away since 14:05:11 (for 12s): connection refused; canal stops \
-             commands here at 14:06:00\n"
+            "engine etcd://one, unreachable since 14:05:11 (for 12s): connection refused; canal \
+             will end commands here at 14:06:00\n"
         );
         assert_eq!(text_of("member", Scope::Overview, false).lines().count(), 3);
         assert!(
@@ -243,7 +250,8 @@ mod tests {
         assert_eq!(standing(renewed, "2026-11-20T14:05:40Z"), "host alpha, one of 0 hosts");
         assert_eq!(
             standing(renewed, "2026-11-20T14:05:41Z"),
-            "host alpha, one of 0 hosts, no answer for 21s; canal stops commands here at 14:06:00"
+            "host alpha, one of 0 hosts, no answer for 21s; canal will end commands here at \
+             14:06:00"
         );
     }
 

@@ -170,7 +170,7 @@ pub(in crate::cli::commands) fn nothing(
     is_cut_off: bool,
 ) -> String {
     match (scope, is_cut_off) {
-        (_, false) if filtered => "no lock matches; `canal status` shows all".to_owned(),
+        (_, false) if filtered => "no lock matches; run `canal status` to see all locks".to_owned(),
         (Scope::Key(key), false) => format!("no one holds or waits for {key}"),
         (_, false) => "no locks are held, and no one waits".to_owned(),
         (Scope::Key(key), true) => {
@@ -225,7 +225,8 @@ impl Drawer<'_> {
             reason = Some(waiter.reason.as_str()).filter(|_| !self.is_full());
         }
         if waiters.len() > room {
-            let more = plural(waiters.len() as u64 - room as u64, "more waits", "more wait");
+            let more =
+                plural(waiters.len() as u64 - room as u64, "more is waiting", "more are waiting");
             page.note(
                 format!("{more}; `canal status {}` shows all", sanitize(&self.key.key)),
                 NOTE,
@@ -238,7 +239,7 @@ impl Drawer<'_> {
     fn others(&self, page: &mut Page) {
         let others = self.key.waiting.saturating_sub(self.key.waiters.len() as u64);
         if others > 0 && self.key.left_out == 0 {
-            page.note(plural(others, "other waits, too", "others wait, too"), NOTE);
+            page.note(plural(others, "more is waiting", "more are waiting"), NOTE);
         }
         if self.key.left_out > 0 {
             let more = plural(self.key.left_out, "holder or waiter is", "holders and waiters are");
@@ -335,7 +336,7 @@ impl Drawer<'_> {
         self.elsewhere(page, waiter.host.as_deref());
         let details = details(waiter);
         if before != Some(waiter.reason.as_str()) || !details.is_empty() {
-            page.note(format!("waits: {}{details}", sanitize(&waiter.reason)), WARNING);
+            page.note(format!("waiting: {}{details}", sanitize(&waiter.reason)), WARNING);
         }
         if self.verbose {
             page.note(origin(&waiter.session, waiter.host.as_ref(), None), NOTE);
@@ -383,10 +384,10 @@ pub(in crate::cli::commands) fn summary(key: &KeyInfo) -> String {
     parts.join(", ")
 }
 
-/// `without 2 5`: the slots or buckets that are out of service.
+/// `out of service: 2 5`: the slots or buckets that are out of service.
 pub(in crate::cli::commands) fn out_of_service(key: &KeyInfo) -> Option<String> {
     let numbers: Vec<String> = key.without.iter().map(u64::to_string).collect();
-    (!numbers.is_empty()).then(|| format!("without {}", numbers.join(" ")))
+    (!numbers.is_empty()).then(|| format!("out of service: {}", numbers.join(" ")))
 }
 
 /// The text in the column of the slots if the request takes no slots.
@@ -401,14 +402,14 @@ fn taken(mode: Mode) -> &'static str {
 fn details(waiter: &WaiterInfo) -> String {
     let mut text = String::new();
     if waiter.mode == Mode::Counted && waiter.count != 1 {
-        text += &format!("; wants {}", plural(waiter.count, "slot", "slots"));
+        text += &format!("; asks for {}", plural(waiter.count, "slot", "slots"));
     }
     if let Some(view) = &waiter.view {
         // The daemon only sends a view that the waiter itself passed.
         let view = sanitize(view);
         text += &match view.split_once('x') {
-            Some((per, buckets)) => format!("; asked with --per {per} --buckets {buckets}"),
-            None => format!("; asked with -j {view}"),
+            Some((per, buckets)) => format!("; requested with --per {per} --buckets {buckets}"),
+            None => format!("; requested with -j {view}"),
         };
     }
     if let Some(of) = &waiter.estimate {
@@ -423,7 +424,7 @@ fn details(waiter: &WaiterInfo) -> String {
 fn state(state: &str) -> Option<&'static str> {
     match state {
         "stopped" => Some("is stopped (SIGSTOP, Ctrl-Z or a debugger)"),
-        "frozen" => Some("is frozen (its cgroup)"),
+        "frozen" => Some("is frozen (by its cgroup)"),
         "children" => {
             Some("has ended, but processes that it started keep the lock (--with-children)")
         }
@@ -477,7 +478,7 @@ fn number(pid: u32, lease: bool) -> String {
 fn command(command: Option<&String>, job: Option<u64>) -> String {
     let job = job.map(|job| format!("%{job} ")).unwrap_or_default();
     let command = command.map(|command| job + &command_line(command));
-    command.unwrap_or_else(|| "(not yours to see)".to_owned())
+    command.unwrap_or_else(|| "(hidden)".to_owned())
 }
 
 #[cfg(test)]

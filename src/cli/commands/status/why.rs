@@ -34,7 +34,7 @@ pub(in crate::cli::commands) fn text(target: &WhyTarget, waits: &Waits, now: &No
 
 fn story(target: &WhyTarget, waits: &Waits, now: &Now) -> String {
     if waits.waits.is_empty() {
-        return format!("{target} waits for nothing\n");
+        return format!("{target} is not waiting for anything\n");
     }
     let mut story = Story { waits: &waits.waits, of: BTreeMap::new(), told: Vec::new(), now };
     for (at, wait) in story.waits.iter().enumerate() {
@@ -54,7 +54,9 @@ fn waiters(waits: &Waits, now: &Now) -> String {
     let Waits { waiters, waiters_left_out, .. } = waits;
     let mut text = match waiters.len() {
         0 => String::new(),
-        n => format!("{} for it:\n", plural(n as u64, "waits", "wait")),
+        n => {
+            format!("{} for it:\n", plural(n as u64, "request is waiting", "requests are waiting"))
+        }
     };
     for wait in waiters {
         text += &format!("  {}\n", wait_line(wait, &party(&wait.waiter), now));
@@ -66,11 +68,11 @@ fn waiters(waits: &Waits, now: &Now) -> String {
     text
 }
 
-/// `pid 900 `./deploy.sh` (bob, s21) has waited to write `db` since 14:05:03 (20s): 1 holds it`.
+/// `pid 900 `./deploy.sh` (bob, s21) has been waiting to write `db` since 14:05:03 (20s): why`.
 fn wait_line(wait: &WaitInfo, who: &str, now: &Now) -> String {
     let WaitInfo { key, mode, since, reason, .. } = wait;
     let (what, since) = (wanted(*mode), since_when(since, now));
-    format!("{who} has waited {what} `{}` {since}: {}", sanitize(key), sanitize(reason))
+    format!("{who} has been waiting {what} `{}` {since}: {}", sanitize(key), sanitize(reason))
 }
 
 /// `since 14:02:11 (3m12s)`.
@@ -165,7 +167,10 @@ impl<'a> Story<'a> {
             (true, _) => format!("{who} has held `{key}`{} {since}{told}", held(*mode)),
             (false, Its::Follow) => format!("{who} goes first"),
             (false, _) => {
-                format!("{who} goes first: it has waited {} `{key}` {since}{told}", wanted(*mode))
+                format!(
+                    "{who} goes first: it has been waiting {} `{key}` {since}{told}",
+                    wanted(*mode)
+                )
             }
         }
     }
@@ -203,7 +208,7 @@ pub(super) mod tests {
 
     #[test]
     fn a_process_that_waits_for_nothing_gets_a_sentence() {
-        assert_eq!(told(vec![]), "pid 9 waits for nothing\n");
+        assert_eq!(told(vec![]), "pid 9 is not waiting for anything\n");
     }
 
     #[test]
@@ -223,12 +228,12 @@ pub(super) mod tests {
         ]);
         assert_eq!(
             story,
-            "pid 9 `deploy` (root, s9) has waited to write `db` since 14:02:11 (3m12s): why
+            "pid 9 `deploy` (root, s9) has been waiting to write `db` since 14:02:11 (3m12s): why
   pid 10 `make` (root, s10) has held `db/y` since 14:02:11 (3m12s)
-    pid 11 `ld` (root, s10) has waited for `link` since 14:02:11 (3m12s): why
+    pid 11 `ld` (root, s10) has been waiting for `link` since 14:02:11 (3m12s): why
       pid 12 `old` (root, s12) has held `link` since 14:02:11 (3m12s)
   pid 13 `dump` (root, s13) goes first
-    it has waited to read `db/x` since 14:02:11 (3m12s): why
+    it has been waiting to read `db/x` since 14:02:11 (3m12s): why
       pid 9 `deploy` (root, s9) has held `a` for writing since 14:02:11 (3m12s), shown above
 "
         );
@@ -244,8 +249,8 @@ pub(super) mod tests {
         assert_eq!(waiters_of(vec![]), "");
         assert_eq!(
             waiters_of(vec![wait(deploy.clone(), ("db", Mode::Write), vec![])]),
-            "1 waits for it:\n  pid 9 `deploy` (root, s9) has waited to write `db` since 14:02:11 (3m12s): \
-             why\n"
+            "1 waits for it:\n  pid 9 `deploy` (root, s9) has been waiting to write `db` since \
+             14:02:11 (3m12s): why\n"
         );
         let two = vec![wait(deploy, ("db", Mode::Write), vec![]); 2];
         assert!(waiters_of(two).starts_with("2 wait for it:\n  pid 9 "));

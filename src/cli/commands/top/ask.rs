@@ -72,7 +72,7 @@ impl Ask {
             Self::WouldRelease { token } => {
                 let asked = Release { token: Some(*token), ..Release::default() };
                 let held = client.would_release(&asked, None).map_err(connect::failed)?;
-                let lines = release::lines(&held, "break the hold of", "by");
+                let lines = release::lines(&held, "break the hold on", "by");
                 Answer::Question(format!("{}?", lines.join("; ")), Self::Release { token: *token })
             }
             Self::WouldKill { key, who } => {
@@ -89,7 +89,7 @@ impl Ask {
             Self::Release { token } => {
                 let asked = Release { token: Some(*token), ..Release::default() };
                 let released = client.release_once(&asked, None).map_err(connect::failed)?;
-                Answer::Done(release::lines(&released, "broke the hold of", "by").join("; "))
+                Answer::Done(release::lines(&released, "broke the hold on", "by").join("; "))
             }
             Self::Kill(target) => {
                 let refused = kill::Ending::find(client, target)?.signal(client, SIGNAL)?;
@@ -108,9 +108,10 @@ impl Ask {
 
 fn absent(left_out: u64) -> Failed {
     match left_out {
-        0 => Failed::new("it no longer holds or waits"),
+        0 => Failed::new("it no longer holds the lock or waits for it"),
         _ => Failed::new(
-            "it is not among the first holders and waiters of this key, which the daemon names",
+            "the daemon lists only the first holders and waiters of this key, and this is not one \
+             of them",
         )
         .hint("end it with `canal kill --pid PID`"),
     }

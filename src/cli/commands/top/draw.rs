@@ -28,7 +28,7 @@ const COMMANDS_FROM: usize = 72;
 
 /// The keyboard help of the list.
 const KEYS_OF_LIST: [&str; 8] =
-    ["? help", "q quit", "Enter look", "/ filter", "s sort", "h history", "p pause", "z size"];
+    ["? help", "q quit", "Enter open", "/ filter", "s sort", "h history", "p pause", "z size"];
 
 /// The keyboard help of the page of a key.
 const KEYS_OF_KEY: [&str; 9] = [
@@ -48,7 +48,7 @@ const KEYS_ABOVE: [&str; 3] = ["Esc back", "q quit", "arrows scroll"];
 
 /// The complete keyboard help.
 const HELP: [(&str, &str); 15] = [
-    ("j, k", "move the mark, or scroll; also arrows, Page Up, Page Down, Home, End"),
+    ("j, k", "move the selection, or scroll; also arrows, Page Up, Page Down, Home, End"),
     ("Enter", "open the key; there, show the chain of waits of the selected one"),
     ("Esc", "go back; in the list, clear the filter"),
     ("/", "list only keys with this text in their name, users or commands"),
@@ -60,7 +60,7 @@ const HELP: [(&str, &str); 15] = [
     ("z", "store a size, like `canal resize`: 4, or 3x2 for buckets"),
     ("p", "pause or resume the key"),
     ("Ctrl-L", "redraw the screen"),
-    ("Ctrl-Z", "stop canal; `fg` continues it"),
+    ("Ctrl-Z", "suspend canal; `fg` resumes it"),
     ("q", "quit; also Ctrl-C"),
     ("y", "confirm what r, x, z and p ask"),
 ];
@@ -168,7 +168,10 @@ fn head(model: &Model, columns: usize, now: &Now) -> Vec<Line> {
         return vec![line(PLAIN, "waiting for the daemon")];
     };
     if model.is_lost {
-        lines.push(line(WARNING, "the daemon went away: waiting for the next one; as it was:"));
+        lines.push(line(
+            WARNING,
+            "the daemon has ended; waiting for the next one. Last known state:",
+        ));
     }
     if let Some(page) = view::cut_off(status, now) {
         lines.extend(page.unstyled_lines(Some(columns)));
@@ -206,12 +209,16 @@ fn head_of_list(model: &Model, status: &Status, columns: usize, now: &Now) -> Ve
     let mut order = model.choice.order.name().to_owned();
     let filter = &model.choice.filter;
     if !filter.is_empty() {
-        order = format!("{} with `{}`, {order}", model.rows().len(), sanitize(filter));
+        order = format!("{} matching `{}`, {order}", model.rows().len(), sanitize(filter));
     }
     page.title(order, String::new(), NOTE);
     if status.left_out > 0 {
         let more = plural(status.left_out, "more key is", "more keys are");
-        page.title(format!("{more} left out; --under asks for some"), String::new(), WARNING);
+        page.title(
+            format!("{more} left out; use --under PREFIX to show only some keys"),
+            String::new(),
+            WARNING,
+        );
     }
     page.unstyled_lines(Some(columns))
 }

@@ -57,7 +57,8 @@ impl Feed {
     ) -> Result<Self, Failed> {
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         let wake = EventFd::from_flags(flags);
-        let wake = wake.map_err(|error| Failed::new(format!("cannot make an eventfd: {error}")))?;
+        let wake =
+            wake.map_err(|error| Failed::new(format!("cannot create an eventfd: {error}")))?;
         let (wake, (sender, news)) = (Arc::new(wake), sync_channel(NEWS_MAX));
         let teller = Teller { wake: wake.clone(), sender: sender.clone() };
         let jobs = Folder::of(&target.place);

@@ -60,7 +60,9 @@ pub(crate) fn run(args: &TopArgs, global: &Global, verbosity: Verbosity) -> Resu
     match (Top { model, keyboard, escape_at, feed, signals, terminal }).run()? {
         End::Quit => Ok(SUCCESS),
         End::Over(Err(failed)) => Err(failed),
-        End::Over(Ok(())) => Err(Failed::new("the daemon ended, and sends no further report")),
+        End::Over(Ok(())) => {
+            Err(Failed::new("the daemon has ended, so there are no further reports"))
+        }
         End::Signal(signal) => Ok(die_by(signal as i32)),
     }
 }

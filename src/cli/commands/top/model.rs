@@ -285,7 +285,7 @@ impl Model {
     fn about_key(&mut self, what: char) -> Option<Effect> {
         let open = self.open.as_ref().map(|open| open.key.clone());
         let Some(key) = open.or_else(|| self.marked.clone()) else {
-            return self.say("there is no key to act on");
+            return self.say("no key is selected");
         };
         if what == 'h' {
             self.cover(Above::History(key.clone(), None));
@@ -323,7 +323,7 @@ impl Model {
             }
             ('r', Who::Holder { token }) => self.ask(Ask::WouldRelease { token }),
             ('r', Who::Waiter { .. }) => {
-                self.say("it waits and holds nothing of this key; x ends its process")
+                self.say("it is waiting and holds no part of this key; press x to end its process")
             }
             (_, who) => {
                 let key = open.key.clone();

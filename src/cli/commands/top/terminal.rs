@@ -104,7 +104,7 @@ pub(super) fn check() -> Result<(), Failed> {
     match std::env::var_os("TERM") {
         Some(term) if !term.is_empty() && term != "dumb" => Ok(()),
         _ => Err(Failed::new("canal top needs a terminal that can move its cursor (TERM)")
-            .hint("use `canal status --watch`, which prints one page below the other")),
+            .hint("use `canal status --watch`, which prints one page after another")),
     }
 }
 

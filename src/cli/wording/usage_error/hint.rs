@@ -24,18 +24,19 @@ const FOREIGN: &[(&[&str], &str)] = &[
     (&["-s", "--shared"], "use `--read KEY` to share a lock with other readers, as flock -s does"),
     (
         &["-x", "-e", "--exclusive"],
-        "use `--write KEY` to hold a lock alone, as flock -x does; without readers, `--key KEY` is \
-         enough",
+        "use `--write KEY` to hold a lock exclusively, as flock -x does; if there are no readers, \
+         `--key KEY` is enough",
     ),
     (&["-u", "--unlock"], "release a lock with `canal release KEY`"),
     (
         &["-o", "--close", "-F", "--no-fork"],
-        "leave it out: canal becomes the command, which inherits no descriptor of the lock",
+        "leave it out: canal becomes the command, which inherits no lock descriptor",
     ),
     (&["--nonblock", "--nb"], "use `-n` or `--no-wait` to fail instead of waiting"),
     (
         &["--timeout", "-t"],
-        "limit the wait for the lock with --wait DUR, the run of the command with --max-run DUR",
+        "limit the wait for the lock with --wait DUR, or the run time of the command with \
+         --max-run DUR",
     ),
 ];
 

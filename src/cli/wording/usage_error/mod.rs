@@ -47,7 +47,7 @@ fn silent<'a>(words: impl Iterator<Item = &'a OsStr>) -> bool {
 
 /// The error for `canal` without arguments.
 pub(crate) fn nothing_to_do() -> Failed {
-    Failed::new("which command? give one, such as run, acquire, release or status")
+    Failed::new("no command given; use one such as run, acquire, release or status")
         .hint("see `canal help`, or try: canal run --key x -- echo hello")
 }
 
@@ -105,7 +105,7 @@ fn message(error: &clap::Error) -> String {
     let value = text(error, ContextKind::InvalidValue);
     match error.kind() {
         ErrorKind::UnknownArgument if arg.starts_with('-') => format!("unknown option `{arg}`"),
-        ErrorKind::UnknownArgument => format!("`{arg}` is one argument too many"),
+        ErrorKind::UnknownArgument => format!("extra argument `{arg}`"),
         ErrorKind::InvalidSubcommand => {
             let word = text(error, ContextKind::InvalidSubcommand);
             format!("unknown command `{}`", cut(&word, VALUE_COLUMNS))

@@ -25,7 +25,7 @@ fn usage_errors_are_one_line_that_names_the_option() {
         (&["run", "--buckets", "-1"], "--buckets -1: must not be negative"),
         (&["run", "-j", "-1"], "--slots -1: must be at least 1"),
         (&["run", "-w", "-5"], "--wait -5: must not be negative"),
-        (&["run", "-E", "256"], "--conflict-exit-code 256: an exit code is 0 to 255"),
+        (&["run", "-E", "256"], "--conflict-exit-code 256: an exit code must be 0 to 255"),
         (&["run", "-k", "/a"], "--key /a: a key cannot begin with `/`; use `a`"),
         (&["run", "-n", "-w", "3"], "--no-wait and --wait cannot be given together"),
         (&["run", "-n", "-n"], "--no-wait is given twice"),
@@ -35,22 +35,22 @@ fn usage_errors_are_one_line_that_names_the_option() {
         ),
         (&["acquire", "--pid", "0"], "--pid 0: there is no process 0"),
         (&["acquire", "--handle", "x"], "unknown option `--handle`"),
-        (&["release", "a", "b"], "`b` is one argument too many"),
+        (&["release", "a", "b"], "extra argument `b`"),
         (&["status", "a//b"], "KEY a//b: a key cannot have an empty component; `//` is at byte 1"),
         (&["status", "--json=1"], "--json takes no value"),
         (&["run", "--socket="], "--socket needs a value"),
         (&["help", "rum"], "unknown command `rum`"),
-        (&["man", "a", "b"], "`b` is one argument too many"),
+        (&["man", "a", "b"], "extra argument `b`"),
         (&["completions"], "SHELL is missing"),
         (&["completions", "csh"], "SHELL: `csh` is not one of bash, zsh, fish"),
         (
             &["resize", "x", "--forget", "--slots", "3"],
             "--forget and --slots cannot be given together",
         ),
-        (&["renew", "x"], "`x` is one argument too many"),
+        (&["renew", "x"], "extra argument `x`"),
         (
             &["acquire", "--ttl", "0.5"],
-            "--ttl 0.5: a TTL must be at least 1s, because a renewal takes time",
+            "--ttl 0.5: a TTL must be at least 1s, to leave time for a renewal",
         ),
         (
             &["acquire", "--ttl", "31d"],
@@ -58,7 +58,8 @@ fn usage_errors_are_one_line_that_names_the_option() {
         ),
         (
             &["acquire", "--ttl", "infinity"],
-            "--ttl infinity: a lease needs an end, so that another client can take the lock over",
+            "--ttl infinity: a lease must end at some point, so that another client can take the \
+             lock",
         ),
         (&["acquire", "--ttl", "60s", "--pid", "7"], "--ttl and --pid cannot be given together"),
     ] {
@@ -87,16 +88,16 @@ fn silence_counts_even_before_the_wrong_argument() {
     }
 }
 
-const ALONE: &str = "use `--write KEY` to hold a lock alone, as flock -x does; without readers, \
-                     `--key KEY` is enough";
+const ALONE: &str = "use `--write KEY` to hold a lock exclusively, as flock -x does; if there are \
+                     no readers, `--key KEY` is enough";
 
 #[test]
 fn hints_say_what_to_do() {
     for (args, hint) in [
         (
             &["run", "--timeout", "3"][..],
-            "limit the wait for the lock with --wait DUR, the run of the command with --max-run \
-             DUR",
+            "limit the wait for the lock with --wait DUR, or the run time of the command with \
+             --max-run DUR",
         ),
         (&["run", "--kei", "x"], "did you mean `--key`?"),
         (&["rum"], "did you mean `run`?"),

@@ -77,7 +77,7 @@ struct LeasePart {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LeaseHandleError {
     /// It was cut or changed.
-    #[error("the handle is incomplete or changed")]
+    #[error("the handle is incomplete or has been altered")]
     Damaged,
     /// A later version of canal made it.
     #[error("a later version of canal made this handle")]
@@ -87,7 +87,7 @@ pub enum LeaseHandleError {
 /// The handle of a lease would be too long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the handle of a lease over these {nodes} nodes would have {chars} characters, more than {}",
+    "the handle of a lease on these {nodes} nodes would have {chars} characters, more than {}",
     LEASE_HANDLE_CHARS_MAX
 )]
 pub struct HandleTooLong {

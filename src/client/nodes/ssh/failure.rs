@@ -54,10 +54,12 @@ pub fn explain(host: &SshHost, canal: Option<&str>, code: Option<i32>, said: &st
         Some(SSH_ITSELF) => of_ssh(host, said),
         Some(NOT_FOUND) => {
             let (program, address) = (canal.unwrap_or("canal"), NodeAddress::Ssh(host.clone()));
-            NodeFailure::permanent(format!("that machine has no `{program}`")).hint(format!(
-                "install canal there, or name its path in [nodes]: {{ address = \"{address}\", \
-                 canal = \"/usr/local/bin/canal\" }}"
-            ))
+            NodeFailure::permanent(format!("there is no `{program}` on that machine")).hint(
+                format!(
+                    "install canal there, or name its path in [nodes]: {{ address = \
+                     \"{address}\", canal = \"/usr/local/bin/canal\" }}"
+                ),
+            )
         }
         Some(NOT_EXECUTABLE) => {
             let program = canal.unwrap_or("canal");
@@ -88,7 +90,7 @@ fn of_ssh(host: &SshHost, said: &str) -> NodeFailure {
     let has = |words: &str| said.contains(words);
     let by_hand = by_hand(host);
     if has("Temporary failure in name resolution") {
-        return NodeFailure::passing("cannot look up the name of the host now");
+        return NodeFailure::passing("cannot look up the host name at the moment");
     }
     if has("Could not resolve hostname") {
         return NodeFailure::permanent("no such host").hint(format!(
@@ -98,7 +100,7 @@ fn of_ssh(host: &SshHost, said: &str) -> NodeFailure {
     if has("REMOTE HOST IDENTIFICATION HAS CHANGED") {
         return NodeFailure::permanent("its host key has changed").hint(format!(
             "if the machine was reinstalled, run `ssh-keygen -R {}`, then `{by_hand}`; otherwise \
-             someone may intercept the connection",
+             someone may be intercepting the connection",
             known_as(host)
         ));
     }
@@ -207,7 +209,7 @@ mod tests {
             (
                 "ssh: Could not resolve hostname web1: Temporary failure in name resolution",
                 false,
-                "cannot look up the name of the host now",
+                "cannot look up the host name at the moment",
                 "",
             ),
             (
@@ -268,7 +270,7 @@ mod tests {
     #[test]
     fn a_missing_or_older_canal_is_told_from_an_error_of_the_daemon() {
         let (permanent, what, hint) = explained(Some(127), "bash: canal: command not found");
-        assert!(permanent && what == "that machine has no `canal`", "{what}");
+        assert!(permanent && what == "there is no `canal` on that machine", "{what}");
         assert!(hint.contains("canal = \"/usr/local/bin/canal\""), "{hint}");
         let (permanent, what, _) =
             explained(Some(125), "canal: unknown command `bridge`\nhint: see `canal help`");
@@ -276,12 +278,12 @@ mod tests {
             permanent && what == "the canal there is older and does not support nodes",
             "{what}"
         );
-        let said = "canal: no daemon runs at /run/canal/canal.sock\nhint: start it\n";
+        let said = "canal: no daemon is running at /run/canal/canal.sock\nhint: start it\n";
         let (permanent, what, hint) = explained(Some(125), said);
         assert!(!permanent);
         assert_eq!(
             (what.as_str(), hint.as_str()),
-            ("no daemon runs at /run/canal/canal.sock", "start it")
+            ("no daemon is running at /run/canal/canal.sock", "start it")
         );
         let (_, what, _) = explained(Some(1), "This account is not available.");
         assert_eq!(what, "the other side reports: This account is not available.");

@@ -389,7 +389,7 @@ impl History {
         {
             recorder.queue.close();
             if thread.join().is_err() {
-                tracing::error!("the thread of the history has failed");
+                tracing::error!("the history thread has failed");
             }
         }
     }

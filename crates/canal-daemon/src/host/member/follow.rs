@@ -171,7 +171,7 @@ impl Member {
             Step::Counts { host, sequence, .. }
                 if self.is_us(host) && self.writer.is_foreign(sequence, &placed.body) =>
             {
-                let why = "another process appends to the log in its name".to_owned();
+                let why = "another process is appending to the log in its name".to_owned();
                 self.lose(LostWhy::Fenced { why });
                 false
             }

@@ -197,9 +197,10 @@ impl Member {
     }
 
     pub(in crate::host) fn differs(&mut self, Differs(revision): Differs) {
-        let why =
-            format!("this host's table differs from that of other hosts at revision {revision}");
-        let hint = "report this defect, with the versions of all hosts".to_owned();
+        let why = format!(
+            "this host's table differs from the other hosts' tables at revision {revision}"
+        );
+        let hint = "report this bug, with the versions of canal on all hosts".to_owned();
         self.hinder(Outage::refused(why, Some(hint)));
     }
 }

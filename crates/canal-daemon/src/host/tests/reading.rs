@@ -158,7 +158,7 @@ fn rule_09_a_replica_that_differs_refuses_loudly() {
     }
     let Some(Event::Hindered(it)) = two.events.last() else { panic!("{:?}", two.events) };
     let why = &it.why;
-    assert!(why.contains("this host's table differs from that of other hosts"), "{why}");
+    assert!(why.contains("this host's table differs from the other hosts' tables"), "{why}");
     assert!(two.events.iter().any(|event| matches!(event, Event::Lost { .. })));
     assert!(one.member.host().is_some());
     one.live(&mut server, 24, TTL_MS);

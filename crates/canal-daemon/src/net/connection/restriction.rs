@@ -46,8 +46,8 @@ impl Restriction {
     pub(crate) fn words(&self) -> String {
         let keys = self.each.iter().flatten().map(|key| format!("`{key}`"));
         let keys = keys.collect::<Vec<_>>().join(", ");
-        let under = if keys.is_empty() { String::new() } else { format!(" under {keys}") };
-        format!("this connection is restricted to leases over nodes{under}")
+        let under = if keys.is_empty() { String::new() } else { format!(" on keys under {keys}") };
+        format!("this connection is restricted to node leases{under}")
     }
 }
 

@@ -88,7 +88,7 @@ impl Server {
         }
         let (what, only) = (what(), who.only(owner));
         let file = self.permissions.file.display();
-        Err(Failure::new(ErrorName::Denied, format!("uid {uid} may not {what}: {only} may"))
+        Err(Failure::new(ErrorName::Denied, format!("uid {uid} may not {what}; {only} may do so"))
             .hint(format!("see `[[permission]]` in {file} and canal.toml(5)")))
     }
 
@@ -103,13 +103,13 @@ impl Server {
         let used = self.ledger.table.usage(uid);
         let most = self.limits.leases_per_user;
         if is_lease && used.leases >= most {
-            let message = format!("uid {uid} holds {} leases, the limit is {most}", used.leases);
+            let message = format!("uid {uid} holds {} leases; the limit is {most}", used.leases);
             return Err(too_much(ErrorName::TooManyLeases, message, "leases_per_user"));
         }
         let most = self.limits.key_bytes_per_user;
         if used.key_bytes.saturating_add(room_of(items)) > most {
             let message = format!(
-                "the keys that uid {uid} holds and waits for take {} bytes, the limit is {most}",
+                "the keys that uid {uid} holds and waits for take up {} bytes; the limit is {most}",
                 used.key_bytes
             );
             return Err(too_much(ErrorName::TooManyKeys, message, "key_bytes_per_user"));
@@ -129,7 +129,7 @@ fn what(action: Action, key: &Key) -> String {
     match action {
         Action::Hold => format!("hold `{key}`"),
         Action::Resize => format!("resize `{key}`"),
-        Action::Force => format!("release others' holds of `{key}` by force"),
+        Action::Force => format!("break other users' holds on `{key}`"),
         Action::Priority => format!("ask for `{key}` with a priority above 0"),
     }
 }

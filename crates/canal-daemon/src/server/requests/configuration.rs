@@ -33,10 +33,12 @@ impl Server {
     pub(crate) fn reload(&mut self, id: ConnId, peer: Credentials) -> Result<Step, Failure> {
         let owner = self.about.uid;
         if !self.is_operator(peer.uid) {
-            let message = format!("uid {} may not change the configuration in force", peer.uid);
-            return Err(
-                Failure::new(ErrorName::Denied, message).hint(only_operators(owner) + " may")
+            let only = only_operators(owner);
+            let message = format!(
+                "uid {} may not change the configuration in force; {only} may do so",
+                peer.uid
             );
+            return Err(Failure::new(ErrorName::Denied, message));
         }
         tracing::info!(
             uid = peer.uid,
@@ -159,7 +161,7 @@ impl Server {
                 before = shown(before),
                 now = shown(now),
                 "{name} {}",
-                if *restart { "will change at a restart" } else { "changed" }
+                if *restart { "will change after a restart" } else { "changed" }
             );
         }
         for note in &notes {
@@ -188,7 +190,7 @@ impl Server {
                     Some(stored) if stored != *view && before.get(key) != Some(view) => {
                         notes.push(format!(
                             "`{key}` keeps the size {stored}, which is stored for all hosts; \
-                             `canal resize {key}` changes it"
+                             change it with `canal resize {key}`"
                         ));
                     }
                     _ => {}
@@ -198,8 +200,8 @@ impl Server {
             let gone = gone.filter_map(|key| Some((key, self.ledger.table.stored(key)?)));
             notes.extend(gone.map(|(key, stored)| {
                 format!(
-                    "`{key}` keeps the size {stored}, which is stored for all hosts; \
-                     `canal resize {key} --forget` forgets it"
+                    "`{key}` keeps the size {stored}, which is stored for all hosts; forget it \
+                     with `canal resize {key} --forget`"
                 )
             }));
             return changed;
@@ -212,8 +214,8 @@ impl Server {
                 ));
             } else if self.ledger.table.majority_bars_view(&key, view) {
                 notes.push(format!(
-                    "the configured size of `{key}` does not apply: a majority of nodes grants it, \
-                     which excludes others only while it has one slot"
+                    "the configured size of `{key}` does not apply: `{key}` is in use with a \
+                     majority of nodes, which excludes others only if the lock has one slot"
                 ));
             } else {
                 changed.push((key, view));
@@ -225,8 +227,8 @@ impl Server {
             if is_by_hand && stored != Some(*view) && before.get(key) != Some(view) {
                 let stored = stored.map_or_else(|| "none".to_owned(), |view| view.to_string());
                 notes.push(format!(
-                    "`{key}` keeps the size {stored}, which `canal resize` stored; `canal resize \
-                     {key} --forget` applies that of the configuration"
+                    "`{key}` keeps the size {stored}, which `canal resize` stored; to apply the \
+                     configured size, run `canal resize {key} --forget`"
                 ));
             }
         }
@@ -338,7 +340,7 @@ impl Server {
             ("limits.connections", limits.connections(0).to_string()),
             (
                 "limits.connections_per_user",
-                per_user.map_or_else(|| "3 times what is left".to_owned(), |it| it.to_string()),
+                per_user.map_or_else(|| "three times as many as are still free".to_owned(), |it| it.to_string()),
             ),
             ("limits.connection_idle", stated(limits.connection_idle)),
             ("limits.waiters_per_user", limits.waiters_per_user.to_string()),
@@ -418,10 +420,9 @@ impl Server {
     pub(crate) fn stop(&mut self, peer: Credentials) -> Result<Step, Failure> {
         let owner = self.about.uid;
         if !self.is_operator(peer.uid) {
-            let message = format!("uid {} may not stop this daemon", peer.uid);
-            return Err(
-                Failure::new(ErrorName::Denied, message).hint(only_operators(owner) + " may")
-            );
+            let only = only_operators(owner);
+            let message = format!("uid {} may not stop this daemon; {only} may do so", peer.uid);
+            return Err(Failure::new(ErrorName::Denied, message));
         }
         tracing::info!(uid = peer.uid, pid = peer.pid, "stopping for a client");
         self.stopping = true;

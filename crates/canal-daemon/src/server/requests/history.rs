@@ -60,10 +60,10 @@ impl Server {
         if !self.history.is_on() {
             let message = "this daemon keeps no history";
             return Err(Failure::new(ErrorName::Unsupported, message)
-                .hint("`max` of `[history]` in canal.toml turns it on, after a restart"));
+                .hint("set `max` in `[history]` of canal.toml, and restart the daemon"));
         }
         if !self.history.search(id, question) {
-            let message = "the daemon could not start the thread of its history";
+            let message = "the daemon could not start its history thread";
             return Err(Failure::new(ErrorName::Fault, message));
         }
         Ok(Step::Wait(CallState::History))

@@ -170,7 +170,7 @@ impl Server {
                 let waiter = table.waiter(RequestId(request)).map(Target::Wait);
                 waiter.ok_or_else(|| match table.hold_of(RequestId(request)) {
                     Some(_) => past("the request has been granted"),
-                    None => past("the request no longer waits"),
+                    None => past("the request is no longer waiting"),
                 })
             }
             _ => {
@@ -191,16 +191,17 @@ impl Server {
             };
             let failure = denied(format!("{whose} has no process to end"));
             return Err(match target {
-                Target::Hold(hold) => failure
-                    .hint(format!("`canal release --force --token {}` breaks it", hold.token.0)),
+                Target::Hold(hold) => failure.hint(format!(
+                    "break it with `canal release --force --token {}`",
+                    hold.token.0
+                )),
                 Target::Wait(_) => failure,
             });
         };
         if asked.host != self.ledger.host {
             let host = self.ledger.table.host(asked.host).map_or("?", |it| it.label.as_str());
-            return Err(
-                denied(format!("process {pid} runs on host {host}")).hint("run `canal kill` there")
-            );
+            return Err(denied(format!("process {pid} is running on host {host}"))
+                .hint("run `canal kill` there"));
         }
         if matches!(target, Target::Hold(hold) if hold.orphaned) {
             let message = format!(
@@ -218,7 +219,7 @@ impl Server {
         // `force` allows a user to break a lock, not to end the processes of others.
         if peer.uid != 0 && (peer.uid != asked.uid || peer.uid == NOBODY) {
             let message = format!("process {pid} belongs to uid {}", asked.uid);
-            return Err(denied(message).hint("only that user and root may end it"));
+            return Err(denied(message).hint("end it as that user or as root"));
         }
         let process = match self.owners.of(target.frame()) {
             Some(pidfd) => Process::Watched(pidfd),
@@ -238,7 +239,7 @@ impl Server {
         match uid_of(pidfd) {
             Some(uid) if peer.uid != 0 && uid != peer.uid => {
                 Err(denied(format!("process {pid} now runs as uid {uid}"))
-                    .hint("only that user and root may end it"))
+                    .hint("end it as that user or as root"))
             }
             None => Err(past(&format!("process {pid} has ended"))),
             Some(_) => Ok(process),
@@ -337,8 +338,8 @@ fn not_found(asked: &WouldKill) -> Failure {
     let failure = Failure::new(ErrorName::NotHeld, message);
     match &asked.key {
         Some(key) if !asked.waiters => {
-            failure.hint(format!("`canal kill --waiters {key}` includes its waiters"))
+            failure.hint(format!("to include its waiters, run `canal kill --waiters {key}`"))
         }
-        _ => failure.hint("`canal status` shows the holders and waiters"),
+        _ => failure.hint("run `canal status` to see the holders and waiters"),
     }
 }

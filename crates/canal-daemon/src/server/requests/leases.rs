@@ -214,7 +214,7 @@ impl Server {
                 // Only the leases under it still keep its frame.
                 return Err(self.lease_lost(peer, lease));
             }
-            let message = "the lease of this handle still waits for its lock";
+            let message = "the lease with this handle is still waiting for its lock";
             return Err(Failure::new(ErrorName::BadRequest, message));
         }
         Ok(frame)
@@ -286,7 +286,7 @@ impl Server {
             _ => {
                 tracing::info!(
                     request = request.0,
-                    "the client of a part is silent; ending the part"
+                    "the client of a part has gone silent; ending the part"
                 );
                 conn.close();
             }
@@ -325,7 +325,7 @@ impl Server {
             return Ok(());
         }
         let message = format!(
-            "the TTL of a lease over nodes can be at most {} here, not {ttl_ms} ms",
+            "the TTL of a node lease can be at most {} here, not {ttl_ms} ms",
             stated(longest)
         );
         let hint = "see `longest_ttl` under `[nodes]` in the configuration of that node";
@@ -335,8 +335,9 @@ impl Server {
 
 /// The failure when the TTL was changed, but may be the old one again after a reboot.
 fn not_kept(error: &std::io::Error) -> Failure {
-    let message =
-        format!("the lease is renewed, but the daemon cannot store its TTL for a reboot: {error}");
+    let message = format!(
+        "the lease is renewed, but the daemon cannot store its TTL to survive a reboot: {error}"
+    );
     Failure::new(ErrorName::DiskFull, message)
 }
 
@@ -384,7 +385,7 @@ fn lost_words(past: &PastLease) -> String {
         1 => format!("`{}` and 1 other key", past.key),
         more => format!("`{}` and {more} other keys", past.key),
     };
-    let lease = format!("the lease of {keys} (token {})", past.token);
+    let lease = format!("the lease on {keys} (token {})", past.token);
     match past.why {
         LeaseEnd::Expired => {
             format!("{lease} expired: it was not renewed for {}", stated_ms(past.ttl_ms))
@@ -423,7 +424,7 @@ mod tests {
             (past(LeaseEnd::Released, 1), "`db` and 1 other key (token 7) was released"),
             (past(LeaseEnd::Forced, 2), "`db` and 2 other keys (token 7) was broken by force"),
         ] {
-            assert_eq!(lost_words(&past), format!("the lease of {words}"));
+            assert_eq!(lost_words(&past), format!("the lease on {words}"));
         }
     }
 

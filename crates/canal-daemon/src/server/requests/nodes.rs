@@ -75,8 +75,7 @@ impl Server {
         }
         let Some(left) = self.node.left() else { return Ok(()) };
         let message = format!(
-            "this daemon had to recreate its state, and will grant nothing over nodes for another \
-             {}: an earlier lease may still be valid",
+            "this daemon had to recreate its state, and will grant no node leases for another {}: an earlier lease may still be valid",
             stated(Duration::from_secs(left.as_secs() + 1))
         );
         let mut failure = Failure::new(ErrorName::NotYet, message);
@@ -88,9 +87,9 @@ impl Server {
     /// its state again. From now on, the daemon knows all its leases.
     pub(crate) fn settle_node(&mut self) {
         match self.ledger.settle_node() {
-            Ok(()) => tracing::info!("this daemon now grants over nodes"),
+            Ok(()) => tracing::info!("this daemon now grants node leases"),
             Err(error) => {
-                tracing::warn!(%error, "cannot record that this daemon grants over nodes");
+                tracing::warn!(%error, "cannot record that this daemon grants node leases");
             }
         }
     }
@@ -159,7 +158,7 @@ impl Server {
         let nodes = &collect.nodes;
         if nodes.len() > NODES_MAX {
             let count = nodes.len();
-            return Err(bad(&format!("a request names at most {NODES_MAX} nodes, not {count}")));
+            return Err(bad(&format!("a request can name at most {NODES_MAX} nodes, not {count}")));
         }
         if nodes.windows(2).any(|pair| pair[0] >= pair[1]) {
             return Err(bad("`nodes` must name each node once, in ascending order"));
@@ -225,7 +224,7 @@ impl Server {
             }
             Some(Outcome::NotConfirmed { least: Some(least) }) => {
                 let message = format!(
-                    "another lock of this node has that token: {least} and all larger ones are free"
+                    "another lock on this node has that token; use {least} or a larger one"
                 );
                 let mut failure = Failure::new(ErrorName::TokenTaken, message);
                 failure.nodes = Some(Box::new(NodesRefusal::Least { least: least.0 }));
@@ -247,8 +246,7 @@ fn largest(next: Token, now: UnixMillis) -> Token {
 /// The failure for a token that is too far ahead of this machine's clock.
 fn too_large(token: Token) -> Failure {
     let message = format!(
-        "token {token} is more than a year ahead of this machine's clock: this clock is wrong, or \
-         another node's was when its tokens began"
+        "token {token} is more than a year ahead of this machine's clock: either this clock is wrong, or another node's clock was wrong when its state was created"
     );
     let mut failure = Failure::new(ErrorName::BadRequest, message);
     failure.hint = Some("compare `date` on all nodes".into());
@@ -269,7 +267,7 @@ impl Server {
     pub(crate) fn report(&mut self, report: &Report) -> Result<Step, Failure> {
         let frame = self.ledger.table.lease(name_of(report.handle));
         let Some(frame) = frame.filter(|frame| self.is_over_nodes(*frame)) else {
-            let message = "no request over nodes has this handle: it has ended, or never existed";
+            let message = "no request on nodes has this handle: it has ended, or never existed";
             return Err(Failure::new(ErrorName::Gone, message));
         };
         let names = &report.waits_for;
@@ -342,7 +340,7 @@ impl Server {
         let found = table.frames.len() + table.holds.len() + table.waiters.len();
         if found > FOUND_MAX {
             let message =
-                format!("{found} frames, holds and waits are near, more than {FOUND_MAX}");
+                format!("the query found {found} connected frames, holds and waits; the limit is {FOUND_MAX}");
             return Err(Failure::new(ErrorName::TooMuch, message));
         }
         let restriction = self.conns.peek(id).and_then(|conn| conn.restriction.as_ref());

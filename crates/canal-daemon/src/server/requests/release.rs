@@ -111,7 +111,7 @@ impl Server {
         }
         let hold = table.hold(token).filter(|hold| hold.frame == frame);
         let holds = hold.is_some_and(|hold| hold.items.iter().any(|item| item.key == *key));
-        let message = format!("token {token} is not the latest hold of `{key}`");
+        let message = format!("token {token} does not belong to the latest hold on `{key}`");
         let mut failure = Failure::new(ErrorName::NotHeld, message);
         failure.reason = holds.then(|| "changed".into());
         Err(failure)
@@ -213,7 +213,7 @@ impl Server {
         }
         let (request, frame, provisional) = (hold.request, hold.frame, hold.provisional);
         if provisional && hold.asked.over_nodes.is_some() {
-            let message = "confirm a part of a request over nodes with a token: ConfirmAt";
+            let message = "use ConfirmAt, with a token, to confirm a part of a request on nodes";
             return Err(Failure::new(ErrorName::BadRequest, message));
         }
         let is_lease = matches!(hold.asked.owner, Owner::Lease(_));
@@ -340,5 +340,5 @@ struct Nothing {}
 /// The failure for a client that names a token without a hold.
 fn no_holder(token: Token) -> Failure {
     let message = format!("no hold has token {token}");
-    Failure::new(ErrorName::NotHeld, message).hint("`canal status -v` shows the tokens")
+    Failure::new(ErrorName::NotHeld, message).hint("run `canal status -v` to see the tokens")
 }

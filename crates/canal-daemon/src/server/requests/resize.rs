@@ -109,16 +109,17 @@ impl Server {
 fn other_kind(key: &Key, in_use: Kind) -> Failure {
     let message = format!("`{key}` {}", used_as(in_use));
     Failure::new(ErrorName::Mismatch, message)
-        .hint(format!("`canal status {key}` shows its holders and waiters"))
+        .hint(format!("run `canal status {key}` to see its holders and waiters"))
 }
 
 /// The failure for a client that stores several slots for a key that a majority of nodes grants.
 fn over_nodes(key: &Key) -> Failure {
     let message = format!(
-        "a majority of nodes grants `{key}`, which excludes others only while it has one slot"
+        "`{key}` is in use with a majority of nodes, which excludes others only if the lock has \
+         one slot"
     );
     Failure::new(ErrorName::Mismatch, message)
-        .hint(format!("`canal status {key}` shows its holders and waiters"))
+        .hint(format!("run `canal status {key}` to see its holders and waiters"))
 }
 
 /// Changes the priority of waiting requests.
@@ -137,15 +138,15 @@ impl Server {
         let waiters = table.waiters().filter(|waiter| table.session(waiter.frame) == session);
         let waiters: Vec<&WaiterState> = waiters.collect();
         let Some(first) = waiters.first() else {
-            let message = format!("session {} does not wait", asked.session);
+            let message = format!("session {} is not waiting", asked.session);
             return Err(Failure::new(ErrorName::NotHeld, message)
-                .hint("`canal status` shows all waiting requests"));
+                .hint("run `canal status` to see all waiting requests"));
         };
         let uid = first.request.uid;
         if peer.uid != uid && !self.is_operator(peer.uid) {
             let message = format!("session {} belongs to uid {uid}", asked.session);
             return Err(Failure::new(ErrorName::Denied, message)
-                .hint("only that user, root and the user of the daemon may change its priority"));
+                .hint("change its priority as that user, as root or as the daemon's user"));
         }
         let highest = || waiters.iter().map(|waiter| first_place(table, waiter)).max();
         let priority = asked.priority.or_else(highest).unwrap_or_default();

@@ -42,7 +42,7 @@ fn asked_frames(table: &Table, query: &WhyQuery) -> Result<Vec<FrameId>, Failure
     let bad = |message: String| Failure::new(ErrorName::BadRequest, message);
     let nothing = |what: String| {
         bad(format!("{what} neither holds nor waits for a lock"))
-            .hint("`canal status` shows the holders and waiters")
+            .hint("run `canal status` to see the holders and waiters")
     };
     match (query.pid, query.session.as_deref()) {
         (Some(pid), None) => {

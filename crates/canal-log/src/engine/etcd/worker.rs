@@ -264,7 +264,7 @@ async fn greet(client: &Client, engine: &EngineState) -> Result<(Version, Observ
 pub(super) fn version_in_use(status: &Status) -> Result<Version, EtcdError> {
     let version = version(&status.version);
     if version < [3, 4, 0] {
-        let why = format!("this etcd has version {}", status.version);
+        let why = format!("this etcd is version {}", status.version);
         return Err(EtcdError::refused(why, "canal needs etcd 3.4 or later"));
     }
     if status.is_learner {

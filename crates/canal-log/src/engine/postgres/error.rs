@@ -51,7 +51,7 @@ impl PostgresError {
 
     /// The error for tables that differ from those at the start of the session: a dump was loaded.
     pub(super) fn replaced() -> Self {
-        Self::Away("other tables replaced those of the log".to_owned())
+        Self::Away("other tables replaced the log's tables".to_owned())
     }
 
     /// The error of a login. `passfile` explains why the usual password file was not used.
@@ -197,7 +197,7 @@ fn in_plain_words(code: &SqlState) -> Option<&'static str> {
         (SqlState::READ_ONLY_SQL_TRANSACTION, "the database is read-only"),
         (SqlState::DISK_FULL, "the server's disk is full"),
         (SqlState::OUT_OF_MEMORY, "the server is out of memory"),
-        (SqlState::UNDEFINED_TABLE, "the tables of the log are gone"),
+        (SqlState::UNDEFINED_TABLE, "the log's tables are gone"),
     ];
     plain.into_iter().find(|(known, _)| known == code).map(|(_, words)| words)
 }
@@ -212,8 +212,8 @@ fn of_tls(error: &Error, why: &str) -> PostgresError {
     }
     let hint = match certificate(error) {
         Some(rustls::CertificateError::UnknownIssuer) => {
-            "name the server's authority with sslrootcert=FILE, or use those of this machine with \
-             sslrootcert=system"
+            "name the server's certificate authority with sslrootcert=FILE, or use this machine's \
+             with sslrootcert=system"
         }
         Some(
             rustls::CertificateError::NotValidForName

@@ -215,7 +215,7 @@ impl Thread {
 
     /// Reports the outage to the host, unless it already has.
     fn tell(&mut self, outage: Outage) {
-        tracing::debug!("the engine is away: {}", outage.why);
+        tracing::debug!("the engine is unreachable: {}", outage.why);
         if outage.is_news(self.said.as_ref()) {
             self.answer(Answer::Away(outage.clone()));
             self.said = Some(outage);

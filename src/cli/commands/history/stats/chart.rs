@@ -233,7 +233,7 @@ pub(super) fn slots_said(of: &HistorySlots) -> String {
         (all, false) => format!("all {all} requests"),
         (some, true) => format!("the last {some} requests"),
     };
-    format!("how many slots? simulated waits for {which} at the same times")
+    format!("simulated waits by number of slots, for {which} at the same times")
 }
 
 #[cfg(test)]
@@ -343,7 +343,7 @@ mod tests {
                 "  3      0.0s    0.0s   0.0s",
             ]
         );
-        let said = "how many slots? simulated waits for all 120 requests at the same times";
+        let said = "simulated waits by number of slots, for all 120 requests at the same times";
         assert_eq!(slots_said(&of), said);
         let some = HistorySlots { more: true, ..of };
         assert!(slots_said(&some).contains("the last 120 requests"));

@@ -294,8 +294,8 @@ impl Picture {
             self.rect(f64::from(columns[4]), f64::from(self.y - 12), long.max(1.0), 15.0, "wait");
         }
         self.y += LINE + 4;
-        let assumed = "Bars: 90 % of waits. Assumes that requests come at the same times and hold \
-                       equally long.";
+        let assumed = "Bars: 90 % of waits. Assumes that requests arrive at the same times and \
+                       hold their slots for as long.";
         self.text(MARGIN, "faint", assumed);
     }
 
@@ -373,8 +373,8 @@ mod tests {
             ">holds<",
             "median 0.0s",
             ">2 (now)<",
-            "how many slots?",
-            "Assumes that requests come at the same times",
+            "waits by number of slots",
+            "Assumes that requests arrive at the same times",
         ] {
             assert!(svg.contains(text), "{text}: {svg}");
         }

@@ -95,11 +95,11 @@ fn the_two_questions_are_answered() {
          PID  USER  FOR    SINCE         SLOTS  COMMAND
 db  buckets 3x2, 2 of 6 held, 3 waiting
   holds  812  root  3m12s  14:02:11      0      make test
-  holds  815  root  1d00h  Nov 19 14:05  1-3,5  (not yours to see)
+  holds  815  root  1d00h  Nov 19 14:05  1-3,5  (hidden)
   #1     900  root  3m12s  14:02:11             ./deploy.sh
-         waits: 6 of 6 slots are held
+         waiting: 6 of 6 slots are held
   #2     900  root  3m12s  14:02:11             ./deploy.sh
-         waits: behind an earlier waiter; wants 2 slots; priority -5
+         waiting: behind an earlier waiter; asks for 2 slots; priority -5
   #3     900  root  3m12s  14:02:11             ./deploy.sh
 "
     );
@@ -162,9 +162,9 @@ db  buckets 3x2, 1 of 6 held, 2 waiting
          bucket 1, in /srv/a?b
          kept by pid 900, pid 901 (--with-children)
   #1     900  root  3m12s  14:02:11         ./deploy.sh
-         waits: 6 of 6 slots are held
+         waiting: 6 of 6 slots are held
   #2     900  root  3m12s  14:02:11         ./deploy.sh
-         waits: 6 of 6 slots are held
+         waiting: 6 of 6 slots are held
 "
     );
     assert!(!text(&status, Scope::Overview, false, Some(80)).contains("bucket 1"));
@@ -195,11 +195,11 @@ fn what_a_choice_leaves_out_is_counted() {
     let mut one = key("db", vec![], vec![waiter(7, "6 of 6 slots are held")]);
     one.waiting = 9;
     let shown = text(&status(vec![one]), Scope::Overview, false, Some(80));
-    assert!(shown.ends_with("      8 others wait, too\n"), "{shown}");
+    assert!(shown.ends_with("      8 more are waiting\n"), "{shown}");
     let none = page(&status(vec![]), Scope::Overview, true, false, &now()).render(None);
     assert_eq!(
         anstream::adapter::strip_str(&none).to_string(),
-        "no lock matches; `canal status` shows all\n"
+        "no lock matches; run `canal status` to see all locks\n"
     );
 }
 
@@ -209,7 +209,7 @@ fn an_overview_cuts_long_queues_short_and_a_key_does_not() {
     let status = status(vec![key("db", vec![], waiters)]);
     let overview = text(&status, Scope::Overview, false, Some(80));
     assert!(overview.contains("#10") && !overview.contains("#11"), "{overview}");
-    assert!(overview.contains("2 more wait; `canal status db` shows all"), "{overview}");
+    assert!(overview.contains("2 more are waiting; `canal status db` shows all"), "{overview}");
     assert!(text(&status, Scope::Key("db"), false, Some(80)).contains("#12"));
 }
 
@@ -244,7 +244,7 @@ fn a_summary_names_what_is_special() {
     one.paused = true;
     assert_eq!(summary(&one), "slots, 0 of 2 held, stored, paused");
     one.without = vec![1, 3];
-    assert_eq!(summary(&one), "slots, 0 of 2 held, stored, paused, without 1 3");
+    assert_eq!(summary(&one), "slots, 0 of 2 held, stored, paused, out of service: 1 3");
     one.without.clear();
     (one.kind, one.capacity, one.waiting, one.stored) = (None, None, 2, false);
     assert_eq!(summary(&one), "unused, 0 held, 2 waiting, paused");
@@ -263,9 +263,9 @@ fn readers_and_writers_are_shown_by_what_they_do() {
         shown,
         "         PID  USER  FOR    SINCE     SLOTS  COMMAND
 db  1 reading, 1 waiting
-  holds  812  root  3m12s  14:02:11  read   (not yours to see)
+  holds  812  root  3m12s  14:02:11  read   (hidden)
   #1     900  root  3m12s  14:02:11  write  ./deploy.sh
-         waits: 1 holds it
+         waiting: 1 holds it
 db/x  buckets 3x2, 1 of 6 held
   holds  815  root  3m12s  14:02:11  0      ./job
 "
@@ -292,8 +292,8 @@ fn a_host_that_is_cut_off_shows_that_first_and_then_its_last_table() {
     };
     let mut shown = status(vec![]);
     shown.engine = Some(engine);
-    let first = "engine etcd://one, away since 14:05:11 (for 12s): connection refused; canal stops \
-                 commands here at 14:05:47\n";
+    let first = "engine etcd://one, unreachable since 14:05:11 (for 12s): connection refused; \
+                 canal will end commands here at 14:05:47\n";
     assert_eq!(
         text(&shown, Scope::Everything, false, None),
         format!("{first}this host does not currently know which locks are held\n")

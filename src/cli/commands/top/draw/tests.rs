@@ -129,12 +129,12 @@ fn a_chain_and_a_question_fit_on_a_small_screen() {
     model.answer(&ask, Answer::Chain(Waits::default()));
     let shown = text(&mut model, (40, 12));
     assert!(
-        shown.starts_with("session s2  chain of waits\nsession s2 waits for nothing\n"),
+        shown.starts_with("session s2  chain of waits\nsession s2 is not waiting for anything\n"),
         "{shown}"
     );
     press(&mut model, "\x1br");
     let question =
-        "break the hold of b by pid 4002 `./build --target module-2 --release` (root, for 3m12s)?";
+        "break the hold on b by pid 4002 `./build --target module-2 --release` (root, for 3m12s)?";
     let then = Ask::Release { token: 2 };
     model.answer(&Ask::WouldRelease { token: 2 }, Answer::Question(question.to_owned(), then));
     let shown = text(&mut model, (40, 12));
@@ -181,7 +181,7 @@ fn a_daemon_that_went_away_is_said_above_what_was_known() {
     let mut model = model(three());
     model.is_lost = true;
     let shown = text(&mut model, (80, 24));
-    assert!(shown.starts_with("the daemon went away"), "{shown}");
+    assert!(shown.starts_with("the daemon has ended"), "{shown}");
     model.report(three());
     assert!(!text(&mut model, (80, 24)).contains("went away"));
 }

@@ -213,7 +213,7 @@ fn a_yes_that_was_typed_before_the_question_is_none() {
 fn what_waits_is_ended_and_not_released() {
     let mut model = model(three());
     assert_eq!(press(&mut model, "\n↓r"), None);
-    assert!(said(&model).contains("x ends its process"), "{:?}", model.bottom);
+    assert!(said(&model).contains("press x to end its process"), "{:?}", model.bottom);
     let Some(Effect::Ask(Ask::WouldKill { key, who: Who::Waiter { pid, .. } })) =
         press(&mut model, "x")
     else {

@@ -54,7 +54,7 @@ pub struct Tls {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
     /// It has neither of the two schemes.
-    #[error("an address of etcd begins with etcd:// or, for TLS, with etcds://")]
+    #[error("an etcd address begins with etcd:// or, for TLS, with etcds://")]
     Scheme,
     /// It names no host.
     #[error("names no host: etcd://host:2379/prefix")]
@@ -66,10 +66,13 @@ pub enum AddressError {
     #[error("names a user without a password: etcd://user:password@host")]
     NoPassword,
     /// A `%` without two hexadecimal digits, or digits that are not text.
-    #[error("has a % without two hexadecimal digits of a text after it (write % itself as %25)")]
+    #[error(
+        "has a % that is not followed by two hexadecimal digits, or whose digits are not text \
+         (write % itself as %25)"
+    )]
     Percent,
     /// A parameter that does not exist.
-    #[error("has the unknown parameter `{0}`; known are cacert, cert and key")]
+    #[error("has the unknown parameter `{0}`; the known ones are cacert, cert and key")]
     Parameter(String),
     /// A repeated parameter.
     #[error("has the parameter `{0}` twice")]

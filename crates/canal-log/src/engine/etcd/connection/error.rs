@@ -56,8 +56,9 @@ impl From<EtcdError> for Outage {
 pub(crate) const FULL: &str = "etcd is out of space and refuses writes";
 
 /// How to make room.
-pub(crate) const ROOM: &str = "make room with `etcdctl compact` and `etcdctl defrag`, then `etcdctl alarm disarm`; \
-     see --auto-compaction-retention and --quota-backend-bytes of etcd";
+pub(crate) const ROOM: &str = "make room with `etcdctl compact` and `etcdctl defrag`, then \
+                               `etcdctl alarm disarm`; see etcd's --auto-compaction-retention and \
+                               --quota-backend-bytes";
 
 /// etcd's message when its quota is used up.
 const NO_SPACE: &str = "database space exceeded";
@@ -88,7 +89,7 @@ impl From<Status> for EtcdError {
             ),
             Code::InvalidArgument if has("request is too large") => Self::refused(
                 "etcd refuses a request because of its size",
-                "set --max-request-bytes of etcd to 1572864, its default, or more",
+                "set etcd's --max-request-bytes to 1572864, its default, or more",
             ),
             _ => match status.source() {
                 Some(_) => lost(&status),
@@ -138,8 +139,8 @@ pub(crate) fn certificate(why: &str) -> Option<EtcdError> {
     concerns.then(|| {
         EtcdError::refused(
             format!("etcd and canal do not trust each other: {why}"),
-            "name the files in the address: etcds://host/prefix?cacert=FILE with etcd's authority, \
-             and &cert=FILE&key=FILE if etcd requires a certificate",
+            "name the files in the address: etcds://host/prefix?cacert=FILE with etcd's CA \
+             certificate, and &cert=FILE&key=FILE if etcd requires a certificate",
         )
     })
 }

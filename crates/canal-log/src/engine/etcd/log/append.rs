@@ -18,7 +18,7 @@ pub const BODY_MAX: usize = 1 << 20;
 
 pub(crate) async fn append(shared: Shared, append: Append) -> Result<(), EtcdError> {
     if append.body.len() > BODY_MAX {
-        let why = format!("a batch of {} bytes exceeds the limit of etcd", append.body.len());
+        let why = format!("a batch of {} bytes exceeds etcd's limit", append.body.len());
         return Err(EtcdError::Refused { why, hint: None });
     }
     let answer = loop {
@@ -119,7 +119,7 @@ fn verdict(
         return Ok(if batch.value == append.body {
             appended(batch)
         } else {
-            fenced(format!("another daemon appends as host {}", append.host))
+            fenced(format!("another daemon is appending as host {}", append.host))
         });
     }
     let Some(kv) = state else {
@@ -134,7 +134,7 @@ fn verdict(
     } else if last < sequence {
         fenced(format!("the log in etcd lost batches of host {}", append.host))
     } else {
-        fenced(format!("another daemon appends as host {}", append.host))
+        fenced(format!("another daemon is appending as host {}", append.host))
     })
 }
 

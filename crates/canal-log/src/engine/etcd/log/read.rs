@@ -91,7 +91,7 @@ async fn watch(shared: &Shared, cursor: &mut Cursor, revision: i64) -> Result<()
             biased;
             kvs = watch.next() => kvs?,
             () = behind => {
-                tracing::warn!("the etcd watch is behind the log; making another one");
+                tracing::warn!("the etcd watch is behind the log; creating another one");
                 return Ok(());
             }
         };

@@ -54,7 +54,7 @@ async fn store_once(shared: &Shared, stored: &Stored) -> Result<Position, EtcdEr
             return Ok(existing.position);
         }
     }
-    Err(EtcdError::Away("too many daemons store snapshots at the same time".into()))
+    Err(EtcdError::Away("too many daemons are storing snapshots at the same time".into()))
 }
 
 /// The present snapshot, if any, and the end of the log.

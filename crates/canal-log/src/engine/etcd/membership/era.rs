@@ -115,7 +115,7 @@ pub(crate) async fn look_after(
         }
         status = client.status().await?;
     }
-    Err(EtcdError::Away("this member of etcd is behind the others".into()))
+    Err(EtcdError::Away("this etcd member is behind the others".into()))
 }
 
 /// Notes the era if the log does not name it. Returns the calls made meanwhile, or `None` if the

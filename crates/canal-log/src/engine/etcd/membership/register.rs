@@ -52,7 +52,7 @@ pub(crate) async fn register(shared: Shared, registration: Registration) -> Resu
             return Ok(());
         }
     }
-    Err(EtcdError::Away("too many daemons register at the same time".into()))
+    Err(EtcdError::Away("too many daemons are registering at the same time".into()))
 }
 
 /// Withdraws an incarnation that has appended nothing.

@@ -179,7 +179,9 @@ impl Session {
             return Err(PostgresError::Away("the server is a standby".to_owned()));
         }
         if text(3) == "off" {
-            tracing::warn!("the server runs with fsync = off: if it crashes, locks can be lost");
+            tracing::warn!(
+                "the server is running with fsync = off: if it crashes, locks can be lost"
+            );
         }
         self.tells_system = text(4) == "t";
         Ok(())

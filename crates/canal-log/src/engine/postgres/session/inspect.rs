@@ -67,7 +67,7 @@ impl Session {
         };
         if text(3) == "off" {
             seen.remarks.push(Remark {
-                what: "the server runs with fsync = off: if it crashes, locks can be lost"
+                what: "the server is running with fsync = off: if it crashes, locks can be lost"
                     .to_owned(),
                 hint: "set `fsync = on` on the server".to_owned(),
             });

@@ -60,18 +60,18 @@ pub enum TlsError {
     },
     /// Verification needs a root certificate.
     #[error(
-        "sslmode=verify-ca and verify-full need the server's authority: sslrootcert=FILE, or \
-         sslrootcert=system with verify-full"
+        "sslmode=verify-ca and verify-full need the certificate authority of the server: \
+         sslrootcert=FILE, or sslrootcert=system with verify-full"
     )]
     NoRoots,
     /// Authorities that sign for everyone prove nothing unless the name is checked.
     #[error("sslrootcert=system needs sslmode=verify-full")]
     SystemIsWeak,
     /// This machine has no list of authorities.
-    #[error("sslrootcert=system: this machine has no certificates of authorities{0}")]
+    #[error("sslrootcert=system: this machine has no CA certificates{0}")]
     NoSystemRoots(String),
     /// Only one of `sslcert` and `sslkey` is given.
-    #[error("sslcert and sslkey need each other")]
+    #[error("sslcert and sslkey must be given together")]
     HalfAKey,
     /// The TLS library refuses.
     #[error("cannot set up TLS: {0}")]
@@ -136,7 +136,7 @@ fn roots(options: &Options, system: bool) -> Result<Option<RootCertStore>, TlsEr
     let Some(path) = options.roots.clone().or_else(usual) else { return Ok(None) };
     for certificate in certificates(&path)? {
         roots.add(certificate).map_err(|why| TlsError::File {
-            what: "the certificates of authorities",
+            what: "the CA certificates",
             path: path.clone(),
             why: why.to_string(),
         })?;

@@ -32,7 +32,7 @@ const UNACKNOWLEDGED: Duration = Duration::from_secs(10);
 #[derive(Debug, thiserror::Error)]
 pub enum UrlError {
     /// It does not have the form of an address, or has an unknown option.
-    #[error("not an address of PostgreSQL: {0}")]
+    #[error("not a PostgreSQL address: {0}")]
     Form(String),
     /// No server is named.
     #[error("the address names no server: postgres://USER@HOST/DATABASE")]
