@@ -304,7 +304,8 @@ pub(crate) fn too_many_wait(most: usize, uid: u32) -> Failure {
 
 /// The error for a client whose request was withdrawn for another reason.
 pub(crate) fn given_up() -> Failure {
-    Failure::new(ErrorName::Fault, "the daemon gave up on the request").hint("run the command again")
+    Failure::new(ErrorName::Fault, "the daemon gave up on the request")
+        .hint("run the command again")
 }
 
 #[cfg(test)]

@@ -340,7 +340,10 @@ impl Server {
             ("limits.connections", limits.connections(0).to_string()),
             (
                 "limits.connections_per_user",
-                per_user.map_or_else(|| "three times as many as are still free".to_owned(), |it| it.to_string()),
+                per_user.map_or_else(
+                    || "three times as many as are still free".to_owned(),
+                    |it| it.to_string(),
+                ),
             ),
             ("limits.connection_idle", stated(limits.connection_idle)),
             ("limits.waiters_per_user", limits.waiters_per_user.to_string()),

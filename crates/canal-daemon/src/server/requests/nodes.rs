@@ -75,7 +75,8 @@ impl Server {
         }
         let Some(left) = self.node.left() else { return Ok(()) };
         let message = format!(
-            "this daemon had to recreate its state, and will grant no node leases for another {}: an earlier lease may still be valid",
+            "this daemon had to recreate its state, and will grant no node leases for another {}: \
+             an earlier lease may still be valid",
             stated(Duration::from_secs(left.as_secs() + 1))
         );
         let mut failure = Failure::new(ErrorName::NotYet, message);
@@ -246,7 +247,8 @@ fn largest(next: Token, now: UnixMillis) -> Token {
 /// The failure for a token that is too far ahead of this machine's clock.
 fn too_large(token: Token) -> Failure {
     let message = format!(
-        "token {token} is more than a year ahead of this machine's clock: either this clock is wrong, or another node's clock was wrong when its state was created"
+        "token {token} is more than a year ahead of this machine's clock: either this clock is \
+         wrong, or another node's clock was wrong when its state was created"
     );
     let mut failure = Failure::new(ErrorName::BadRequest, message);
     failure.hint = Some("compare `date` on all nodes".into());
@@ -339,8 +341,10 @@ impl Server {
         let mut table = self.ledger.table.excerpt(near);
         let found = table.frames.len() + table.holds.len() + table.waiters.len();
         if found > FOUND_MAX {
-            let message =
-                format!("the query found {found} connected frames, holds and waits; the limit is {FOUND_MAX}");
+            let message = format!(
+                "the query found {found} connected frames, holds and waits; the limit is \
+                 {FOUND_MAX}"
+            );
             return Err(Failure::new(ErrorName::TooMuch, message));
         }
         let restriction = self.conns.peek(id).and_then(|conn| conn.restriction.as_ref());
