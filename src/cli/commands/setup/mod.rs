@@ -57,7 +57,7 @@ fn is_confirmed() -> Result<bool, Failed> {
         return Err(unchanged("standard input is not a terminal, so canal cannot ask")
             .hint("answer with --yes, or only show the steps with --dry-run"));
     }
-    stdout::print("Continue? [y/N]  ")?;
+    stdout::print("Continue? [y/N] ")?;
     let mut answer = String::new();
     stdin.lock().read_line(&mut answer).map_err(|error| unchanged(&error.to_string()))?;
     Ok(matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
