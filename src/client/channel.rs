@@ -54,7 +54,8 @@ pub fn channel() -> io::Result<(End, End)> {
 }
 
 impl End {
-    /// Sends a message with descriptors if there is room. Returns whether the other side may get it.
+    /// Sends a message with descriptors if there is room. Returns whether the other side may get
+    /// it.
     pub fn send<T: Serialize>(&self, message: &T, descriptors: &[BorrowedFd<'_>]) -> bool {
         let Ok(text) = serde_json::to_vec(message) else { return false };
         loop {

@@ -252,7 +252,7 @@ pub(crate) fn open(
     }
     // A daemon in a thread of another program writes and offers only what the program asked for.
     let files = config.history.limits().filter(|_| !options.embedded).map(|limits| {
-        let state_dir = server.ledger.state_dir().unwrap_or(&place.stores().state_dir);
+        let state_dir = server.ledger.state_dir().unwrap_or(place.state_dir());
         Files { dir: state_dir.join("history"), limits, boot_id }
     });
     server.owners.keeps_ended = files.is_some();
@@ -311,7 +311,7 @@ pub(crate) fn server(
         Some(dir) => Node::new(dir, recovered.is_anew, in_force.limits().nodes_longest_ttl),
         None => Node { is_lasting: false, grants_from: None },
     };
-    notes.extend(home.note());
+    notes.extend(home.notes());
     notes.extend(notes_about(place, &origin));
     notes.extend(detach::notes());
     for note in &notes {

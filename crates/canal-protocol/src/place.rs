@@ -23,6 +23,10 @@ const SHARED_DIR: &str = "/run/canal";
 const USER_DIR: &str = "/tmp/canal-";
 /// The name of the socket in both.
 pub const USUAL_SOCKET: &str = "canal.sock";
+/// The file with which a user's own daemon notes that its state is next to its socket. It contains
+/// the reason.
+pub const BESIDE_SOCKET: &str = "state-is-here";
+
 /// The durable state of a daemon shared by users.
 const SHARED_STATE_DIR: &str = "/var/lib/canal";
 /// The configuration of the machine.
@@ -47,7 +51,7 @@ pub struct Place {
 /// The files of one daemon that may be elsewhere than its socket. A client does not need them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stores {
-    /// The directory of the state that must survive a reboot (`state.json`).
+    /// The usual directory of the state that must survive a reboot; see [`Place::state_dir`].
     pub state_dir: PathBuf,
     /// The possible configuration files; the first that exists counts.
     pub config: Vec<PathBuf>,
@@ -123,13 +127,22 @@ impl Place {
         })
     }
 
+    /// The directory of the state that must survive a reboot. It is next to the socket if a daemon
+    /// of the user elsewhere has the usual one, as the daemon of this place notes
+    /// ([`BESIDE_SOCKET`]).
+    #[must_use]
+    pub fn state_dir(&self) -> &Path {
+        let is_beside = self.is_users_own() && self.dir.join(BESIDE_SOCKET).exists();
+        if is_beside { &self.dir } else { &self.stores().state_dir }
+    }
+
     /// The directory of this user's background jobs. The daemon of other users has a directory of
     /// its own in the home, because each table numbers its jobs.
     #[must_use]
     pub fn jobs_dir(&self) -> PathBuf {
         let is_own = |dir: &Path| stat(dir).is_ok_and(|found| found.st_uid == geteuid().as_raw());
         if self.is_users_own() || self.rule == Rule::Given && is_own(&self.dir) {
-            return self.stores().state_dir.join("jobs");
+            return self.state_dir().join("jobs");
         }
         let name = format!("jobs{}", self.dir.display()).replace('/', "-");
         self.stores_of_user(own_home().as_deref()).state_dir.join(name)

@@ -361,3 +361,45 @@ fn root_of_a_user_namespace_meets_the_daemon_of_its_user() {
     let said = "outside: 75\ninside: 75\nroot: 0\n/tmp/canal-0\n/tmp/canal-1\n";
     assert_eq!(ended.stdout, said, "{}", ended.stderr);
 }
+
+/// A home may be shared by daemons in several /tmp, and by machines. Each of them must keep its own
+/// history, jobs and leases.
+#[test]
+fn two_daemons_of_a_user_never_share_files_of_state() {
+    let world = World::new();
+    let script = r#"
+        canal run -k first -- true
+        cat >/mnt/recorded <<'END'
+#!/bin/sh
+            for n in $(seq 6000); do [ $(canal history | grep -c "$2") -ge $1 ] && exit; sleep .02; done
+            echo "never recorded: $2"
+END
+        chmod 755 /mnt/recorded
+        recorded 1 first
+        cat >/tmp/other <<'END'
+            mount -t tmpfs -o mode=1777 tmpfs /tmp
+            for at in 1 2 3; do canal run -k inner -- true; done
+            n=$(canal submit -k inner-job -- echo of the other | cut -d' ' -f1)
+            canal wait "$n" && canal log "$n"
+            recorded 4 inner
+            canal history | grep -c first
+            canal status -v | grep -c 'state is in /tmp/canal-0'
+            canal daemon --stop
+END
+        unshare -m sh /tmp/other
+        echo ==
+        for at in 1 2 3; do canal run -k second -- true; done
+        recorded 3 second
+        canal history | grep -c inner
+        canal doctor | grep -c damaged
+        canal log inner-job 2>&1 | head -1
+        canal daemon --replace
+        canal history | grep -c second
+    "#;
+    let Some(ended) = privately(&world, script) else { return };
+    assert_eq!(
+        ended.stdout,
+        "of the other\n0\n1\n==\n0\n0\ncanal: you have no job for `inner-job` here\n3\n",
+        "{ended:?}"
+    );
+}

@@ -55,7 +55,7 @@ impl SentTokens {
     /// # Errors
     /// The file cannot be read, or its content is invalid.
     pub(crate) fn open(place: &Place, engine: &str) -> io::Result<Self> {
-        let mut dirs = vec![place.stores().state_dir.clone()];
+        let mut dirs = vec![place.state_dir().to_owned()];
         if place.is_users_own() {
             dirs.push(place.dir.clone());
         }

@@ -2,7 +2,8 @@
 //!
 //! `counters` belongs to the recorder of the history, which knows each grant and each end.
 //! `snapshot` holds all figures at one time, taken by `server/requests/status.rs`;
-//! `open_metrics` formats them. `exporter` serves the text from its own thread, with `connections` and `request`.
+//! `open_metrics` formats them. `exporter` serves the text from its own thread, with `connections`
+//! and `request`.
 //!
 //! Invariants: the number of keys with separate figures is bounded. The text contains only names of
 //! keys and figures, because every user of the machine can read a loopback port. The daemon's loop

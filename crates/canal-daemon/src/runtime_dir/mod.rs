@@ -7,6 +7,7 @@ pub(super) mod claim_error;
 pub(super) mod instance_guard;
 pub(super) mod other_daemons;
 pub(super) mod owner;
+mod state_lock;
 
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
@@ -41,6 +42,8 @@ pub(crate) struct Claim {
     /// The instance lock.
     lock: File,
     guard: InstanceGuard,
+    /// The lock of a state directory that daemons elsewhere could use, too.
+    _state: Option<File>,
     access: SocketAccess,
 }
 
@@ -121,8 +124,10 @@ impl Claim {
             return Err(ClaimError::Running { socket: place.socket.clone(), pid: None });
         }
         let guard = InstanceGuard::raise(place)?;
+        let state = state_lock::take(place, &guard.name);
+        let state = state.map_err(|error| ClaimError::Io { path: place.dir.clone(), error })?;
         let access = SocketAccess::default();
-        let mut claim = Self { place: place.clone(), uid, dir, lock, guard, access };
+        let mut claim = Self { place: place.clone(), uid, dir, lock, guard, _state: state, access };
         claim.sign().map_err(|error| ClaimError::Io { path: lock_path(place), error })?;
         Ok(claim)
     }
@@ -248,13 +253,14 @@ impl RuntimeDir {
         &self.claim.place
     }
 
-    /// A note for operators.
-    pub(crate) fn note(&self) -> Option<String> {
+    /// Notes for operators.
+    pub(crate) fn notes(&self) -> impl Iterator<Item = String> {
         let InstanceGuard { name, socket } = &self.claim.guard;
-        let note = || {
+        let of_guard = || {
             format!("another user has the abstract socket `{name}`, which belongs to this daemon")
         };
-        socket.is_none().then(note)
+        let of_guard = socket.is_none().then(of_guard);
+        of_guard.into_iter().chain(state_lock::note(&self.claim.place))
     }
 
     /// Whether one of our files is missing, except for the journal.

@@ -50,7 +50,7 @@ pub(crate) fn check(place: &Place, has_engine: bool) -> Result<(), Unusable> {
             hint: "leave out --first-start".into(),
         });
     }
-    let Some(file) = earlier_life(&[&place.dir, &place.stores().state_dir]) else { return Ok(()) };
+    let Some(file) = earlier_life(&[&place.dir, place.state_dir()]) else { return Ok(()) };
     Err(Unusable {
         what: format!(
             "--first-start states that this node has granted nothing before, but a daemon has run \

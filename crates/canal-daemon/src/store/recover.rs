@@ -194,7 +194,7 @@ fn open_leases(dir: &Path) -> anyhow::Result<(LeaseLog, Option<Leases>)> {
 /// Opens the state file. If the usual directory cannot be used, a user's own daemon keeps it next
 /// to the socket.
 fn open_state(place: &Place, notes: &mut Vec<String>) -> anyhow::Result<state::Opened> {
-    let error = match StateFile::open(&place.stores().state_dir) {
+    let error = match StateFile::open(place.state_dir()) {
         Ok(opened) => return Ok(opened),
         Err(error) => error,
     };
@@ -210,7 +210,7 @@ fn open_state(place: &Place, notes: &mut Vec<String>) -> anyhow::Result<state::O
     }
     let note = format!(
         "stored sizes and leases do not survive a reboot: cannot use {} ({error})",
-        place.stores().state_dir.display()
+        place.state_dir().display()
     );
     notes.push(note);
     Ok(StateFile::open(&place.dir)?)

@@ -158,7 +158,7 @@ const MIB: u64 = 1024 * 1024;
 
 /// Checks the disks of the journal and the durable state.
 pub(super) fn disks(place: &Place) -> Vec<Finding> {
-    let state = &place.stores().state_dir;
+    let state = place.state_dir();
     let mut findings = vec![room("journal", &place.dir)];
     if *state != place.dir {
         findings.push(room("state", state));

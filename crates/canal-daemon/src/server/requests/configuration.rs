@@ -322,7 +322,7 @@ impl Server {
             }
             Rule::Given | Rule::Shared | Rule::PerUser => (SettingSource::Default, None),
         };
-        let paths = [("socket", &place.socket), ("state_directory", &place.stores().state_dir)];
+        let paths = [("socket", &*place.socket), ("state_directory", place.state_dir())];
         let each = paths.map(|(name, path)| SettingInfo {
             by: by.map(str::to_owned),
             ..SettingInfo::new(name, path.display().to_string(), source)
