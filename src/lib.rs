@@ -1,42 +1,9 @@
-//! canal limits how many commands run at once, and shows which run, which wait, and why. Programs
-//! use this library to take such locks themselves.
+//! The parts of the program `canal`, and a daemon for tests of other programs ([`testing`]).
 //!
-//! ```
-//! use std::time::Duration;
-//!
-//! use canal::Lock;
-//!
-//! # fn main() -> Result<(), canal::Error> {
-//! # let daemon = canal::testing::Daemon::start()?;
-//! # let endpoint = daemon.endpoint();
-//! let lock = Lock::new("gpu").slots(2).wait(Duration::from_secs(60));
-//! # let lock = lock.endpoint(&endpoint);
-//! let guard = lock.acquire()?;
-//! println!("on GPU {:?}", guard.slot());
-//! drop(guard);
-//! # Ok(())
-//! # }
-//! ```
-//!
-//! A daemon on this machine keeps the locks. All programs of a user share it with the commands that
-//! `canal run` runs: a program that holds `Lock::new("gpu").slots(2)` makes `canal run --key gpu
-//! --slots 2 -- ./train` wait once both slots are taken, and the other way round. The daemon starts
-//! by itself if the `canal` program is installed.
-//!
-//! | to | use |
-//! |---|---|
-//! | take a lock | [`Lock`] |
-//! | hold it, and learn of its loss | [`Guard`] |
-//! | see holders and waiters | [`Client`], [`status`] |
-//! | choose the daemon | [`Endpoint`] |
-//! | test a program that takes locks | [`testing::Daemon`] |
-//!
-//! A lock belongs to the process that takes it, not to a thread: see [`Lock`]. All calls block, so
-//! an async program must make them in a thread for blocking work.
+//! Programs that take locks use the package `canal-lock`, which this one re-exports.
 //!
 //! Modules that this documentation does not show belong to the program and may change at any time.
 
-mod api;
 #[cfg(test)]
 #[path = "../tests/fixtures/isolation.rs"]
 mod isolation;
@@ -45,6 +12,8 @@ mod isolation;
 pub use canal_core as core;
 #[doc(hidden)]
 pub use canal_daemon as daemon;
+#[doc(hidden)]
+pub use canal_lock::client;
 #[doc(hidden)]
 pub use canal_log as log;
 #[doc(hidden)]
@@ -55,21 +24,13 @@ pub use canal_protocol as protocol;
 pub use canal_sys as sys;
 use canal_text::{duration, safe_text, shell_word};
 
-pub use api::status;
-pub use api::{
+pub use canal_lock::{
     Client, Endpoint, Error, ErrorKind, GrantedKey, Guard, Lock, Lost, LostReason, Mode, OnLost,
-    SlotInfo, Updates,
+    SlotInfo, Updates, status,
 };
 
 #[doc(hidden)]
 pub mod cli;
 #[doc(hidden)]
-pub mod client;
-#[doc(hidden)]
 pub mod run;
 pub mod testing;
-
-/// Tests the examples of that page together with those of the documentation.
-#[cfg(doctest)]
-#[doc = include_str!("../docs/library.md")]
-struct LibraryPage;

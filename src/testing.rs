@@ -7,12 +7,12 @@ use std::process::{Child, Command, Stdio};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use crate::api::{Endpoint, Error};
 use crate::client::{Client, ClientError, Start};
 use crate::daemon;
 use crate::protocol::Stop;
 use crate::protocol::place::Place;
 use crate::protocol::user_namespace::MachineUid;
+use crate::{Endpoint, Error};
 
 /// How long the daemon may take to start.
 const START_MAX: Duration = Duration::from_secs(30);

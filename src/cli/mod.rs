@@ -14,6 +14,7 @@ mod find_job;
 mod help;
 mod man;
 mod node_list;
+mod node_names;
 mod output;
 mod owner;
 mod progress;

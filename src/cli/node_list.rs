@@ -3,9 +3,10 @@
 
 use crate::cli::connect::Target;
 use crate::cli::failed::Failed;
+use crate::cli::node_names::{KnownNode, KnownNodes, resolve};
 use crate::client::environment;
 use crate::client::lookout::{Lookout, WaitWithin};
-use crate::client::nodes::list::{KnownNode, KnownNodes, Node, resolve};
+use crate::client::nodes::Node;
 use crate::client::nodes::pins::Pins;
 use crate::daemon;
 use crate::protocol::node_address::NodeAddress;

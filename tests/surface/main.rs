@@ -12,7 +12,7 @@ mod isolation;
 mod prose;
 mod rooms;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -189,92 +189,6 @@ fn all_sources() -> Vec<PathBuf> {
     sources(&root().join("src"), &mut files);
     sources(&root().join("crates"), &mut files);
     files
-}
-
-/// The folders that each folder may use, by the table in CONTRIBUTING.md.
-fn layers() -> BTreeMap<String, BTreeSet<String>> {
-    let text = fs::read_to_string(root().join("CONTRIBUTING.md")).unwrap();
-    let rows = text.lines().filter_map(|line| line.strip_prefix("| `src/"));
-    let layers = rows.filter_map(|row| {
-        let [folder, _, uses] = row.trim_end_matches('|').split(" | ").collect::<Vec<_>>()[..]
-        else {
-            return None;
-        };
-        let uses = uses.split(", ").map(|used| used.split_whitespace().next().unwrap_or_default());
-        let uses = uses.filter(|used| *used != "nothing").map(str::to_owned).collect();
-        Some((folder.trim_end_matches('`').to_owned(), uses))
-    });
-    // A later table is about files.
-    layers.filter(|(folder, _): &(String, _)| !folder.contains(['/', '`'])).collect()
-}
-
-/// The modules of the project's root that a text names after `crate::`, including groups.
-fn used_of_the_root(text: &str) -> BTreeSet<String> {
-    let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
-    let code = code.collect::<Vec<_>>().join("\n");
-    code.split("crate::").skip(1).flat_map(names_at_the_start).collect()
-}
-
-/// For `a::b` the name `a`; for `{a::{b, c}, d}` the names `a` and `d`.
-fn names_at_the_start(rest: &str) -> Vec<String> {
-    let name = |text: &str| {
-        let text = text.trim_start();
-        let is_part = |c: char| c.is_alphanumeric() || c == '_';
-        text[..text.find(|c| !is_part(c)).unwrap_or(text.len())].to_owned()
-    };
-    let Some(group) = rest.strip_prefix('{') else { return vec![name(rest)] };
-    let (mut depth, mut begins, mut names) = (0, 0, Vec::new());
-    for (at, c) in group.char_indices() {
-        match c {
-            '{' => depth += 1,
-            '}' if depth > 0 => depth -= 1,
-            ',' | '}' if depth == 0 => {
-                names.push(name(&group[begins..at]));
-                begins = at + 1;
-                if c == '}' {
-                    break;
-                }
-            }
-            _ => {}
-        }
-    }
-    names
-}
-
-#[test]
-fn layers_use_exactly_the_layers_that_the_table_in_contributing_names() {
-    let layers = layers();
-    let folders = fs::read_dir(root().join("src")).unwrap().map(|entry| entry.unwrap().path());
-    let folders = folders.filter(|path| path.is_dir());
-    let folders = folders.map(|path| path.file_name().unwrap().to_string_lossy().into_owned());
-    assert_eq!(folders.collect::<BTreeSet<_>>(), layers.keys().cloned().collect());
-    for (layer, uses) in &layers {
-        let mut files = Vec::new();
-        sources(&root().join("src").join(layer), &mut files);
-        let mut used = BTreeMap::new();
-        for file in files {
-            for other in used_of_the_root(&fs::read_to_string(&file).unwrap()) {
-                // Tests may use test-only modules from everywhere.
-                let is_package = root().join(format!("crates/canal-{other}")).exists();
-                if (is_package || layers.contains_key(&other)) && other != *layer && other != "sim"
-                {
-                    used.insert(other, file.display().to_string());
-                }
-            }
-        }
-        let found = used.keys().cloned().collect::<BTreeSet<_>>();
-        assert_eq!(&found, uses, "src/{layer}, as in {used:?}");
-    }
-}
-
-#[test]
-fn uses_in_groups_and_in_code_are_found() {
-    let text = "use crate::{core::{Key, View}, protocol,\n    sys};\n// crate::cli\n\
-                fn f() { crate::daemon::run(); let x: crate::log::X<crate::host::Y>; }\n\
-                pub(crate) use crate::run::*;\n";
-    let found = used_of_the_root(text);
-    let expected = ["core", "daemon", "host", "protocol", "log", "run", "sys"].map(str::to_owned);
-    assert_eq!(found, BTreeSet::from(expected));
 }
 
 /// The reason: a preloaded library, such as that of fakeroot, can replace the C library's answers

@@ -382,11 +382,25 @@ fn figures() {
     for (of, circle) in circles_of_calls(&SOURCES) {
         println!("a circle of {} files by calls of methods of {of}", circle.len());
     }
-    let tree =
-        ["tree", "--locked", "--edges", "normal,build", "--prefix", "none", "--format", "{p}"];
-    let tree = Command::new(env!("CARGO")).args(tree).current_dir(root).output().unwrap();
-    let crates: BTreeSet<_> = tree.stdout.split(|byte| *byte == b'\n').collect();
-    println!("crates that are compiled for the library: {}", crates.len() - 1);
+    println!("crates that a program with canal-lock compiles: {}", crates_of_the_library());
+}
+
+/// How many crates cargo compiles for a program that depends on `canal-lock`.
+fn crates_of_the_library() -> usize {
+    let tree = ["tree", "--locked", "--package", "canal-lock", "--edges", "normal,build"];
+    let format = ["--prefix", "none", "--no-dedupe", "--format", "{p}"];
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(tree).args(format).current_dir(env!("CARGO_MANIFEST_DIR"));
+    let tree = cargo.output().unwrap();
+    assert!(tree.status.success(), "{tree:?}");
+    let crates = tree.stdout.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+    crates.collect::<BTreeSet<_>>().len()
+}
+
+#[test]
+fn a_program_that_takes_locks_compiles_at_most_30_crates() {
+    let crates = crates_of_the_library();
+    assert!((10..=30).contains(&crates), "{crates}");
 }
 
 #[test]
@@ -453,7 +467,7 @@ fn circles_of_methods_are_found_over_files() {
 #[test]
 fn no_folder_has_more_than_a_dozen_files_beside_each_other() {
     let mut files = Vec::new();
-    for tree in ["benches", "src", "tests"] {
+    for tree in ["benches", "crates", "src", "tests"] {
         files_below(&Path::new(env!("CARGO_MANIFEST_DIR")).join(tree), &mut files);
     }
     let mut folders: BTreeMap<&Path, usize> = BTreeMap::new();

@@ -108,10 +108,10 @@ impl ServiceError {
         }
     }
 
-    /// The error for parameters that cannot be read.
+    /// The error for parameters that cannot be read. `path` leads to the wrong value, and is `.` if
+    /// that is unknown.
     #[must_use]
-    pub fn invalid(error: &serde_path_to_error::Error<serde_json::Error>) -> Self {
-        let cause = error.inner();
+    pub fn invalid(mut path: String, cause: &serde_json::Error) -> Self {
         let mut message = cause.to_string();
         if cause.line() > 0
             && let Some(end) = message.rfind(" at line ")
@@ -119,7 +119,6 @@ impl ServiceError {
             // The position in the JSON text is of no use to a person.
             message.truncate(end);
         }
-        let mut path = error.path().to_string();
         // A missing field has no path; the message contains its name.
         let missing = message.strip_prefix("missing field `").and_then(|it| it.strip_suffix('`'));
         match (path.as_str(), missing) {
@@ -188,9 +187,9 @@ mod tests {
         ] {
             let mut reader = serde_json::Deserializer::from_str(text);
             let read = serde_path_to_error::deserialize::<_, crate::Acquire>(&mut reader);
-            let ServiceError::InvalidParameter { parameter: named, message: said } =
-                ServiceError::invalid(&read.unwrap_err())
-            else {
+            let error = read.unwrap_err();
+            let error = ServiceError::invalid(error.path().to_string(), error.inner());
+            let ServiceError::InvalidParameter { parameter: named, message: said } = error else {
                 panic!("another error");
             };
             assert_eq!(named, parameter, "{text}: {said}");

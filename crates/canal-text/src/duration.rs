@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+#[cfg(feature = "durations")]
 use jiff::{Span, SpanRelativeTo};
 
 /// The end of a sentence about a text that [`parse`] refuses.
@@ -11,6 +12,7 @@ pub const NOT_A_DURATION: &str =
 
 /// Reads `90`, `0.5`, `500ms`, `1h 30m`, `2d`, `1w` or `PT5M`. A bare number means seconds, and a
 /// day has 24 hours.
+#[cfg(feature = "durations")]
 pub fn parse(text: &str) -> Option<Duration> {
     let bare = text.bytes().all(|b| b.is_ascii_digit() || b == b'.');
     let zero = if text.starts_with('.') { "0" } else { "" };
@@ -21,6 +23,7 @@ pub fn parse(text: &str) -> Option<Duration> {
 }
 
 /// As [`parse`], with an error that names the text.
+#[cfg(feature = "durations")]
 pub fn read(text: &str) -> Result<Duration, String> {
     parse(text).ok_or_else(|| format!("`{text}` is {NOT_A_DURATION}"))
 }

@@ -1,6 +1,6 @@
 //! Describes a lock at nodes.
 
-use crate::client::nodes::list::Node;
+use crate::client::nodes::Node;
 use crate::client::nodes::pins::Pin;
 use crate::nodes::{Change, Millis, Outcome, Refusal, Require};
 use crate::protocol::node_address::NodeAddress;

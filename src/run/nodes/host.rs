@@ -2,8 +2,8 @@
 
 use nix::poll::PollFd;
 
+use crate::client::nodes::Node;
 use crate::client::nodes::lease::HeldPart;
-use crate::client::nodes::list::Node;
 use crate::client::nodes::pins::Pin;
 use crate::client::nodes::ssh::NodeFailure;
 use crate::nodes::{Change, Deadline, Millis, Outcome, Standing};

@@ -10,7 +10,7 @@ use std::collections::{BTreeSet, VecDeque};
 use nix::poll::PollFd;
 use nix::unistd::Pid;
 
-use crate::client::nodes::list::Node;
+use crate::client::nodes::Node;
 use crate::client::nodes::pins::Pins;
 use crate::client::nodes::ssh::NodeFailure;
 use crate::client::{Options, Start};

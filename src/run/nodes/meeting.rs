@@ -4,7 +4,7 @@
 use nix::poll::{PollFd, PollTimeout, poll};
 use nix::unistd::Pid;
 
-use crate::client::nodes::list::Node;
+use crate::client::nodes::Node;
 use crate::client::nodes::pins::{Pin, PinError};
 use crate::client::nodes::ssh::NodeFailure;
 use crate::nodes::{Millis, Require};

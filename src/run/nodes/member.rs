@@ -11,8 +11,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::client::Options;
+use crate::client::nodes::Node;
 use crate::client::nodes::link::{Answer, Answers, Link};
-use crate::client::nodes::list::Node;
 use crate::client::nodes::ssh::{self, NodeFailure};
 use crate::protocol::place::Place;
 use crate::protocol::{

@@ -13,8 +13,8 @@ use nix::unistd::{Pid, dup2_stdin, dup2_stdout, getsid};
 
 use crate::client::channel::{End, Received, channel};
 use crate::client::environment::{Variables, variables_over_nodes};
+use crate::client::nodes::Node;
 use crate::client::nodes::lease::LeaseHandle;
-use crate::client::nodes::list::Node;
 use crate::nodes::Require;
 use crate::sys::deadline::{Deadline, Reader, Writer};
 use crate::sys::fds;

@@ -1,8 +1,8 @@
 //! A request over nodes, as its caller makes it.
 
 use crate::client::Options;
+use crate::client::nodes::Node;
 use crate::client::nodes::lease::{EnclosingLeases, LeaseHandle, Secret};
-use crate::client::nodes::list::Node;
 use crate::client::nodes::pins::Pins;
 use crate::core::FrameId;
 use crate::nodes::Require;

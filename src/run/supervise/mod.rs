@@ -3,8 +3,8 @@
 //! The supervisor forks first; the child takes the lock and becomes the command. The supervisor
 //! limits the command's time from the grant on, passes on signals, and ends as the command ended.
 //! It ends all processes of the command when the hold is lost
-//! ([`hold_monitor`](crate::client::hold_monitor)): the second line of defence after the daemon, and
-//! the only one if that is stopped or gone.
+//! ([`hold_monitor`](crate::client::hold_monitor)): the second line of defence after the daemon,
+//! and the only one if that is stopped or gone.
 //!
 //! Invariant: the supervisor owns nothing, so its death frees nothing. While the child still waits,
 //! it ends with its supervisor and so leaves the queue.

@@ -247,7 +247,7 @@ fn typed<T: DeserializeOwned>(parameters: Option<&RawValue>) -> Result<T, Servic
 fn wrong<T: DeserializeOwned>(parameters: &str, error: &serde_json::Error) -> ServiceError {
     let mut reader = serde_json::Deserializer::from_slice(parameters.as_bytes());
     match serde_path_to_error::deserialize::<_, T>(&mut reader) {
-        Err(error) => ServiceError::invalid(&error),
+        Err(error) => ServiceError::invalid(error.path().to_string(), error.inner()),
         Ok(_) => ServiceError::InvalidParameter {
             parameter: "parameters".to_owned(),
             message: error.to_string(),

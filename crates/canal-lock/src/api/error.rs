@@ -1,0 +1,221 @@
+//! Reports why a call failed.
+
+use std::fmt;
+use std::io;
+
+use crate::client::ClientError;
+use canal_protocol::{CycleStepInfo, ErrorName, Failure, HolderInfo};
+
+/// The kind of an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The lock is not free, and the request was not allowed to wait, or not behind this many
+    /// waiters.
+    Busy,
+    /// The lock did not become free within the time that the request was allowed to wait.
+    Timeout,
+    /// The request would wait forever, because its session and others wait for each other, or
+    /// because its own session holds what it asks for. [`Error::cycle`] names the others.
+    Deadlock,
+    /// The request itself is wrong: its key, a size or a path.
+    Invalid,
+    /// The key is paused, and the request was not allowed to wait, or its time ran out.
+    Paused,
+    /// A newer request of the same user took its place in the queue.
+    Superseded,
+    /// The key is in use, or has a stored size, as the other kind of lock (slots or buckets).
+    Mismatch,
+    /// This user lacks the permission.
+    Denied,
+    /// The daemon reached a limit: connections, waiters or bytes of keys.
+    Limit,
+    /// No daemon answers, and none could be started, or starting one was not allowed.
+    Unreachable,
+    /// The daemon answers but cannot decide now: it cannot reach its engine, or its disk is full.
+    Unavailable,
+    /// The lock is no longer held: someone released it by force, or an engine lost it.
+    Lost,
+    /// Anything else: a system call failed, or the daemon made an error.
+    Other,
+}
+
+/// The reason why a call failed. Its text is the message that the `canal` command would print.
+pub struct Error(Box<Inner>);
+
+struct Inner {
+    kind: ErrorKind,
+    message: String,
+    failure: Option<Failure>,
+    source: Option<io::Error>,
+}
+
+impl Error {
+    pub(super) fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self(Box::new(Inner { kind, message: message.into(), failure: None, source: None }))
+    }
+
+    /// The kind of this error.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        self.0.kind
+    }
+
+    /// Advice on how to solve the problem, if there is any.
+    #[must_use]
+    pub fn hint(&self) -> Option<&str> {
+        self.0.failure.as_ref()?.hint.as_deref()
+    }
+
+    /// For [`ErrorKind::Busy`] and [`ErrorKind::Timeout`]: the holders that block the request, the
+    /// longest hold first, at most five.
+    #[must_use]
+    pub fn holders(&self) -> &[HolderInfo] {
+        self.0.failure.as_ref().map_or(&[], |failure| &failure.holders)
+    }
+
+    /// For [`ErrorKind::Deadlock`]: the whole ring, each waiter with what blocks it. Empty if the
+    /// request conflicts only with its own session.
+    #[must_use]
+    pub fn cycle(&self) -> &[CycleStepInfo] {
+        self.0.failure.as_ref().map_or(&[], |failure| &failure.cycle)
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.message)
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Inner { kind, message, failure, source } = &*self.0;
+        let mut shown = f.debug_struct("Error");
+        shown.field("kind", kind).field("message", message);
+        if let Some(hint) = failure.as_ref().and_then(|failure| failure.hint.as_ref()) {
+            shown.field("hint", hint);
+        }
+        if let Some(source) = source {
+            shown.field("source", source);
+        }
+        shown.finish_non_exhaustive()
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.0.source.as_ref().map(|source| source as _)
+    }
+}
+
+impl From<ClientError> for Error {
+    fn from(error: ClientError) -> Self {
+        let message = error.to_string();
+        let kind = match error {
+            ClientError::Failure(failure) => {
+                let kind = kind_of(&failure);
+                let failure = Some(failure);
+                return Self(Box::new(Inner { kind, message, failure, source: None }));
+            }
+            ClientError::Io(source) => {
+                let (kind, source) = (ErrorKind::Other, Some(source));
+                return Self(Box::new(Inner { kind, message, failure: None, source }));
+            }
+            ClientError::NoDaemon(_)
+            | ClientError::Start(_)
+            | ClientError::Silent { .. }
+            | ClientError::Gone
+            | ClientError::Abandoned
+            | ClientError::HeldAtOwnDaemon { .. }
+            | ClientError::Place(_) => ErrorKind::Unreachable,
+            ClientError::UnknownError { .. } | ClientError::Protocol(_) => ErrorKind::Other,
+        };
+        Self::new(kind, message)
+    }
+}
+
+fn kind_of(failure: &Failure) -> ErrorKind {
+    match failure.name {
+        ErrorName::Refused => match failure.reason.as_deref() {
+            Some("deadlock") => ErrorKind::Deadlock,
+            Some("timeout") => ErrorKind::Timeout,
+            Some("paused") => ErrorKind::Paused,
+            Some("superseded") => ErrorKind::Superseded,
+            _ => ErrorKind::Busy,
+        },
+        ErrorName::BadRequest | ErrorName::RequireTooLarge => ErrorKind::Invalid,
+        ErrorName::Mismatch => ErrorKind::Mismatch,
+        ErrorName::Denied => ErrorKind::Denied,
+        ErrorName::TooManyConnections
+        | ErrorName::TooManyWaiters
+        | ErrorName::TooManyLeases
+        | ErrorName::TooManyKeys
+        | ErrorName::TooMuch => ErrorKind::Limit,
+        ErrorName::DiskFull | ErrorName::Stopping | ErrorName::EngineAway | ErrorName::NotYet => {
+            ErrorKind::Unavailable
+        }
+        ErrorName::NotHeld | ErrorName::LeaseLost | ErrorName::UnknownTag | ErrorName::Gone => {
+            ErrorKind::Lost
+        }
+        ErrorName::OwnerGone
+        | ErrorName::Malformed
+        | ErrorName::Unsupported
+        | ErrorName::SupervisorRequired
+        | ErrorName::BadConfiguration
+        | ErrorName::NotExclusive
+        | ErrorName::NodeListDiffers
+        | ErrorName::NotLasting
+        | ErrorName::TokenTaken
+        | ErrorName::Fault => ErrorKind::Other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error as _;
+
+    use super::*;
+
+    fn refused(reason: &str) -> Error {
+        let failure = Failure::new(ErrorName::Refused, "db is full").hint("wait");
+        ClientError::from(Failure { reason: Some(reason.into()), ..failure }).into()
+    }
+
+    #[test]
+    fn a_refusal_is_told_by_its_reason() {
+        for (reason, kind) in [
+            ("full", ErrorKind::Busy),
+            ("timeout", ErrorKind::Timeout),
+            ("paused", ErrorKind::Paused),
+            ("superseded", ErrorKind::Superseded),
+            ("max-waiting", ErrorKind::Busy),
+            ("deadlock", ErrorKind::Deadlock),
+            ("of a later version", ErrorKind::Busy),
+        ] {
+            assert_eq!(refused(reason).kind(), kind);
+        }
+        let error = refused("full");
+        assert_eq!(error.to_string(), "db is full");
+        assert_eq!(error.hint(), Some("wait"));
+        let shown = format!("{error:?}");
+        assert!(shown.starts_with("Error { kind: Busy, message: \"db is full\""), "{shown}");
+    }
+
+    #[test]
+    fn a_failed_system_call_is_the_source() {
+        let error = Error::from(ClientError::Io(io::ErrorKind::StorageFull.into()));
+        assert_eq!(error.kind(), ErrorKind::Other);
+        assert!(error.source().is_some_and(|source| source.is::<io::Error>()));
+        let error = Error::from(ClientError::Silent { pid: 7, state: 'T' });
+        assert_eq!(error.kind(), ErrorKind::Unreachable);
+        assert!(error.source().is_none());
+        assert_eq!(error.to_string(), "daemon pid 7 (state T) does not answer");
+    }
+
+    #[test]
+    fn an_error_can_be_passed_between_threads() {
+        fn check<T: Send + Sync + 'static>() {}
+        check::<Error>();
+    }
+}

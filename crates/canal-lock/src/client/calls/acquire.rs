@@ -1,0 +1,309 @@
+//! Asks for a lock, and waits for it even while daemons are replaced.
+//!
+//! Invariant: one `acquire` is one request. Each attempt sends the same tag, so that a daemon that
+//! knows the request continues it and never grants it twice.
+
+use std::borrow::Cow;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use canal_protocol::{Abandon, Acquire, Failure, Grant, Progress, frame};
+use canal_sys::clock::{boottime_ms, boottime_ms_after};
+use canal_sys::deadline::Reader;
+use canal_sys::pidfd::Pidfd;
+use canal_sys::terminal::audience::Audience;
+
+use super::deadline_page::Received;
+use super::single_reply::Backoff;
+use crate::client::connection::silence::{Limits, Silence};
+use crate::client::connection::stream::{Connection, ReadStatus, Replies, parameters, reply};
+use crate::client::error::Broken;
+use crate::client::{Client, ClientError, own_daemon};
+
+const ACQUIRE: &str = "Acquire";
+
+/// The shortest time between two calls of `progress`.
+const CALL_AGAIN_MIN: Duration = Duration::from_millis(1);
+
+/// How long a client repeats a request that does not wait, or whose wait is over, after the daemon
+/// went away. The time suffices to start another daemon.
+const RETRY_MS_MIN: u64 = 10_000;
+
+/// The callback while a request waits. It returns when to call it again, or an error that gives up
+/// the request.
+pub(crate) type OnProgress<'a> =
+    &'a mut dyn FnMut(Option<&Progress>) -> Result<Option<Duration>, Box<Failure>>;
+
+/// The end of a wait, by CLOCK_BOOTTIME, which is also the daemon's clock.
+#[derive(Clone, Copy, Debug)]
+struct WaitDeadline(Option<u64>);
+
+impl WaitDeadline {
+    fn after(wait_ms: Option<u64>) -> Self {
+        Self(wait_ms.map(boottime_ms_after))
+    }
+
+    /// The rest of the wait, for the next daemon. For a wait that has begun, it is never 0, because
+    /// 0 means not to wait at all.
+    fn left_ms(self, wait_ms: Option<u64>) -> Option<u64> {
+        let until = self.0?;
+        let least = wait_ms.map_or(1, |wait_ms| wait_ms.min(1));
+        Some(until.saturating_sub(boottime_ms()).max(least))
+    }
+
+    fn left(self) -> Option<Duration> {
+        self.0.map(|until| Duration::from_millis(until.saturating_sub(boottime_ms())))
+    }
+
+    fn is_past(self, by_ms: u64) -> bool {
+        self.0.is_some_and(|until| boottime_ms() >= until.saturating_add(by_ms))
+    }
+}
+
+/// The FIFOs of a jobserver, from the side of its build.
+#[derive(Debug)]
+pub struct JobserverEnds {
+    /// The FIFO from which the build takes job tokens.
+    pub offers: OwnedFd,
+    /// The FIFO to which the build writes them back.
+    pub returns: OwnedFd,
+    /// The path of the FIFO, if it is one for both (only with `jobserver_fifo`).
+    pub path: Option<PathBuf>,
+}
+
+/// The result of a granted request.
+#[derive(Debug)]
+pub struct Acquired {
+    /// The grant.
+    pub grant: Grant,
+    /// The write end of the FIFO that the command inherits (only with `with_children`).
+    pub children: Option<OwnedFd>,
+    /// The jobserver that the command inherits (only with `jobserver`).
+    pub jobserver: Option<JobserverEnds>,
+    /// The deadline page, which shows until when the hold is safe. Only a daemon with an engine has
+    /// one.
+    pub page: Option<Reader>,
+}
+
+impl Client {
+    /// Sends the request and waits for the grant as long as the request allows.
+    ///
+    /// The client calls `progress` with every progress message of the daemon. `progress` returns
+    /// the time after which the client calls it again, with `None`, if no message comes; the client
+    /// may call it sooner. Without such a time, the client sleeps until a message comes, except
+    /// that it checks every 25 s whether the daemon is stopped. An error from `progress` ends the
+    /// wait. Closing the connection then withdraws the request, so the caller must drop this
+    /// client. If the daemon goes away during the wait, the client connects to the next one (and
+    /// starts it if necessary) and continues under the same tag.
+    ///
+    /// `owner` is the process that will own the lock; by default, this process. The client sets the
+    /// request's `owner_fd` accordingly.
+    ///
+    /// # Errors
+    /// A refusal is [`ClientError::Failure`]. [`ClientError::Silent`] if the daemon sends no
+    /// message for 5 s, or for 5 s after the end of the wait, or if it is found stopped after 30 s
+    /// of silence. A daemon whose process is busy gets a minute instead of 5 s.
+    /// [`ClientError::HeldAtOwnDaemon`] if this is the daemon of the machine, and the user's own
+    /// daemon still has holds that it granted earlier. [`ClientError::Abandoned`] after
+    /// [`Self::give_up_unread`].
+    pub fn acquire(
+        &mut self,
+        request: &Acquire,
+        owner: Option<&Pidfd>,
+        progress: OnProgress<'_>,
+    ) -> Result<Acquired, ClientError> {
+        own_daemon::refuse_holders(&self.place, &self.options)?;
+        let until = WaitDeadline::after(request.wait_ms);
+        let mut asked = Cow::Borrowed(request);
+        let owner_fd = owner.map(|_| 0);
+        if request.owner_fd != owner_fd {
+            asked.to_mut().owner_fd = owner_fd;
+        }
+        let (mut pauses, mut was_queued) = (Backoff::new(), false);
+        loop {
+            let mut answered = false;
+            let on_progress = &mut |word: Option<&Progress>| {
+                answered |= word.is_some();
+                was_queued |= word.is_some_and(|word| word.position > 0);
+                progress(word)
+            };
+            match self.acquire_once(&asked, owner, until, on_progress) {
+                Ok(acquired) => return Ok(acquired),
+                Err(Broken::Failed(error)) => return Err(error),
+                Err(Broken::Disconnected(_)) if until.is_past(RETRY_MS_MIN) => {
+                    return Err(ClientError::Gone);
+                }
+                Err(Broken::Disconnected(_)) => {}
+            }
+            if answered {
+                self.starts.daemon_answered();
+                pauses = Backoff::new();
+            }
+            pauses.pause();
+            let again = asked.to_mut();
+            again.wait_ms = until.left_ms(request.wait_ms);
+            // A request that was queued has superseded others.
+            again.supersede = again.supersede.filter(|_| !was_queued);
+        }
+    }
+
+    fn acquire_once(
+        &mut self,
+        request: &Acquire,
+        owner: Option<&Pidfd>,
+        until: WaitDeadline,
+        progress: OnProgress<'_>,
+    ) -> Result<Acquired, Broken> {
+        let mut connection = self.take_connection()?;
+        let limits = Limits::from(&self.options);
+        self.trace(|| format!("sending {ACQUIRE}, request {}", request.tag));
+        let silence = Silence::new(limits, Instant::now());
+        let mut audience = self.audience.take();
+        let wait = Wait { until, silence, call_at: None, audience: audience.as_mut() };
+        let trace = self.trace;
+        let progress = &mut |word: Option<&Progress>| {
+            if let (Some(say), Some(word)) = (trace, word) {
+                say(&format!("{ACQUIRE}: {}", waits(word)));
+            }
+            progress(word)
+        };
+        let acquired = connection
+            .send(ACQUIRE, request, Replies::More, owner, limits)
+            .and_then(|()| wait.grant(&mut connection, progress));
+        self.audience = audience;
+        if matches!(acquired, Err(Broken::Failed(ClientError::Abandoned))) {
+            // The daemon finds this message when the connection closes, which withdraws the
+            // request. Without the message, the history only shows that the request was withdrawn.
+            let abandon = Abandon { tag: request.tag };
+            let _ = connection.send("Abandon", &abandon, Replies::One, None, limits);
+        }
+        self.trace(|| {
+            let granted = |acquired: &Acquired| format!("granted, token {}", acquired.grant.token);
+            format!("{ACQUIRE}: {}", Broken::explained(&acquired, granted))
+        });
+        if matches!(acquired, Ok(_) | Err(Broken::Failed(ClientError::Failure(_)))) {
+            self.starts.daemon_answered();
+            self.connection = Some(connection);
+        }
+        acquired
+    }
+}
+
+/// A progress message as a line for the user.
+fn waits(word: &Progress) -> String {
+    let Progress { key, position, waiting, reason, .. } = word;
+    match waiting {
+        0 => format!("waiting for {key}: {reason}"),
+        _ => format!("waiting for {key}, {position} of {waiting} in line: {reason}"),
+    }
+}
+
+/// One wait for a grant on one connection.
+struct Wait<'a> {
+    until: WaitDeadline,
+    silence: Silence,
+    /// When to call `progress` next if the daemon sends nothing.
+    call_at: Option<Instant>,
+    /// The readers of the output, without whom the client gives up the wait.
+    audience: Option<&'a mut Audience>,
+}
+
+impl Wait<'_> {
+    fn grant(
+        mut self,
+        connection: &mut Connection,
+        progress: OnProgress<'_>,
+    ) -> Result<Acquired, Broken> {
+        loop {
+            // A request that need not wait is served even if no reader is left.
+            let audience = self.audience.as_deref().filter(|_| self.silence.answered());
+            match connection.message_before(self.patience(), audience)? {
+                Ok(message) => {
+                    // Most requests are granted immediately.
+                    if let Some(grant) = frame::parse_last_reply(&message) {
+                        return acquired(grant, connection);
+                    }
+                    match *understood(&message)? {
+                        Word::Last(grant) => return acquired(grant, connection),
+                        Word::Progress(word) => self.call(Some(&word), progress)?,
+                    }
+                    self.silence.end_with_word(Instant::now());
+                }
+                Err(ReadStatus::Part) => self.silence.end_with_part(Instant::now()),
+                Err(ReadStatus::Nothing(waited)) => {
+                    if self.silence.answered() {
+                        if self.audience.as_mut().is_some_and(|audience| audience.has_left()) {
+                            return Err(ClientError::Abandoned.into());
+                        }
+                        self.call(None, progress)?;
+                    }
+                    self.check_silence(connection, waited)?;
+                }
+            }
+        }
+    }
+
+    /// How long to sleep until something is due.
+    fn patience(&self) -> Duration {
+        let now = Instant::now();
+        let patience = self.silence.patience(self.until.left(), now);
+        self.call_at.map_or(patience, |at| patience.min(at.saturating_duration_since(now)))
+    }
+
+    fn call(
+        &mut self,
+        word: Option<&Progress>,
+        progress: OnProgress<'_>,
+    ) -> Result<(), ClientError> {
+        let again = progress(word).map_err(|failure| ClientError::Failure(*failure))?;
+        let again = again.map(|after| after.max(CALL_AGAIN_MIN));
+        self.call_at = again.and_then(|after| Instant::now().checked_add(after));
+        Ok(())
+    }
+
+    fn check_silence(
+        &mut self,
+        connection: &Connection,
+        waited: Duration,
+    ) -> Result<(), ClientError> {
+        let is_over = self.until.is_past(0);
+        if self.silence.grow(waited, is_over, Instant::now(), || connection.activity()) {
+            return Err(ClientError::silent(connection.pid()));
+        }
+        Ok(())
+    }
+}
+
+/// The messages that the daemon sends while a request waits and at its end.
+enum Word {
+    Progress(Progress),
+    Last(Grant),
+}
+
+fn understood(message: &[u8]) -> Result<Box<Word>, Broken> {
+    let reply = reply(message)?;
+    Ok(Box::new(if reply.continues {
+        Word::Progress(parameters(reply)?)
+    } else {
+        Word::Last(parameters(reply)?)
+    }))
+}
+
+fn acquired(grant: Grant, connection: &mut Connection) -> Result<Acquired, Broken> {
+    let mut received = Received::of(connection);
+    let children = grant.children_fd.map(|index| received.take(index)).transpose()?;
+    let jobserver = match (grant.offers_fd, grant.returns_fd) {
+        (Some(offers), Some(returns)) => Some(JobserverEnds {
+            offers: received.take(offers)?,
+            returns: received.take(returns)?,
+            path: grant.jobserver_path.as_ref().map(PathBuf::from),
+        }),
+        _ => None,
+    };
+    let page = match (grant.deadline_fd, grant.liveness_fd) {
+        (Some(page), Some(line)) => Some(received.page(page, line)?),
+        _ => None,
+    };
+    Ok(Acquired { grant, children, jobserver, page })
+}

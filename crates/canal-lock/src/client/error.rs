@@ -1,0 +1,137 @@
+//! Defines why a call failed.
+
+use std::io;
+use std::path::PathBuf;
+
+use canal_protocol::Failure;
+use canal_protocol::frame::FrameError;
+use canal_sys::process::state_letter;
+
+/// The reason why a call failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// The daemon answered with an error.
+    #[error(transparent)]
+    Failure(#[from] Failure),
+    /// The daemon answered with an error that this version does not know.
+    #[error("{message}")]
+    UnknownError {
+        /// The qualified name of the error.
+        name: String,
+        /// The daemon's message, or the name if there is none.
+        message: String,
+    },
+    /// No daemon runs, and starting one was not allowed. Contains the socket that was tried.
+    #[error("no daemon is running at {0}")]
+    NoDaemon(PathBuf),
+    /// A daemon was started but could not come up. Contains its own message.
+    #[error("{0}")]
+    Start(String),
+    /// The daemon does not answer. Contains its pid and state letter, where known.
+    #[error("{}", silence(*pid, *state))]
+    Silent {
+        /// The pid of the daemon; 0 if unknown.
+        pid: u32,
+        /// The state letter from /proc; `?` if unknown.
+        state: char,
+    },
+    /// No process can read this process's output any longer, so it gave up the request.
+    #[error("gave up: standard output and standard error have no reader left")]
+    Abandoned,
+    /// The daemon went away before it answered a call that must not be repeated.
+    #[error("the daemon ended before it answered; run `canal status` to see what it did")]
+    Gone,
+    /// The user's own daemon, from before the machine had one, still has holders or waiters.
+    #[error(
+        "your own daemon still holds locks that the machine's daemon does not know about: {what}"
+    )]
+    HeldAtOwnDaemon {
+        /// Some of the keys, with their processes.
+        what: String,
+        /// The socket of the user's own daemon.
+        socket: PathBuf,
+    },
+    /// The directory of the socket is unusable.
+    #[error("{0}")]
+    Place(String),
+    /// The answer violates the protocol.
+    #[error("cannot parse the daemon's answer: {0}")]
+    Protocol(String),
+    /// A system call failed.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+}
+
+impl ClientError {
+    /// Describes a daemon that does not answer.
+    pub(super) fn silent(pid: Option<u32>) -> Self {
+        let state = pid.and_then(state_letter).unwrap_or('?');
+        Self::Silent { pid: pid.unwrap_or(0), state }
+    }
+}
+
+impl From<FrameError> for ClientError {
+    fn from(error: FrameError) -> Self {
+        Self::Protocol(error.to_string())
+    }
+}
+
+fn silence(pid: u32, state: char) -> String {
+    match pid {
+        0 => "the daemon does not answer".to_owned(),
+        _ => format!("daemon pid {pid} (state {state}) does not answer"),
+    }
+}
+
+/// How one attempt at a call failed.
+#[derive(Debug)]
+pub enum Broken {
+    /// The connection ended before the last reply.
+    Disconnected(CallOutcome),
+    /// Another attempt would not help.
+    Failed(ClientError),
+}
+
+/// The conclusion from a lost connection about the call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CallOutcome {
+    /// The daemon did not carry it out: it did not read the whole call, or answered that it is
+    /// stopping.
+    Undone,
+    /// The daemon may have carried it out.
+    Unknown,
+}
+
+impl Broken {
+    /// The outcome of an attempt, as a line for the user.
+    pub(super) fn explained<T>(
+        attempt: &Result<T, Self>,
+        done: impl FnOnce(&T) -> String,
+    ) -> String {
+        match attempt {
+            Ok(answer) => done(answer),
+            Err(Self::Disconnected(CallOutcome::Undone)) => {
+                "the daemon closed the connection before it accepted the call".to_owned()
+            }
+            Err(Self::Disconnected(CallOutcome::Unknown)) => {
+                "the daemon closed the connection before it answered".to_owned()
+            }
+            Err(Self::Failed(error)) => error.to_string(),
+        }
+    }
+
+    /// Classifies an error at the socket. ECONNRESET means that the daemon's end was closed with
+    /// unread bytes (`unix_release_sock` in the kernel).
+    pub(super) fn from_socket(error: io::Error) -> Self {
+        match error.raw_os_error() {
+            Some(libc::ECONNRESET) => Self::Disconnected(CallOutcome::Undone),
+            _ => Self::Failed(error.into()),
+        }
+    }
+}
+
+impl<E: Into<ClientError>> From<E> for Broken {
+    fn from(error: E) -> Self {
+        Self::Failed(error.into())
+    }
+}

@@ -1,0 +1,406 @@
+//! The handle of a lease over nodes: everything that is needed to renew and release it, in one
+//! word.
+//!
+//! No file keeps any of it, so a later step on another machine can use the handle. It names no
+//! program: the configuration of the handle's user decides what runs at a node.
+//!
+//! Invariant: a text that was cut or changed is never accepted as a handle.
+
+use std::path::Path;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use canal_core::{LEASE_OVER_NODES_MS_MIN, NODES_MAX, Token};
+use canal_protocol::node_address::NodeAddress;
+use canal_protocol::{Handle, NodeId};
+
+use super::secret::Secret;
+use crate::client::nodes::Node;
+
+/// The beginning of the text. No handle of a single daemon begins with it.
+const PREFIX: &str = "n";
+
+/// The layout of its bytes.
+const VERSION: u8 = 1;
+
+/// The most bytes; the text has two characters for each, after [`PREFIX`].
+const BYTES_MAX: usize = 8 * 1024;
+
+/// The longest text.
+pub const LEASE_HANDLE_CHARS_MAX: usize = PREFIX.len() + 2 * BYTES_MAX;
+
+/// The bytes other than the nodes': version, secret, token, TTL, two numbers, checksum.
+const FIXED_BYTES: usize = 1 + 16 + 8 + 8 + 2 + CHECKSUM_BYTES;
+
+/// The bytes of a node without its address.
+const NODE_BYTES: usize = 16 + 4 + 1 + 2;
+
+const CHECKSUM_BYTES: usize = 4;
+
+/// The known state of a node's part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeldPart {
+    /// The place of the node in the list of the user.
+    pub at: usize,
+    /// Its id.
+    pub id: NodeId,
+    /// The number of the lease in the last request to it; 0 if it was not asked.
+    pub lease: u32,
+    /// Whether the node has confirmed it.
+    pub held: bool,
+}
+
+/// A lease over nodes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeaseHandle {
+    secret: Secret,
+    token: Option<Token>,
+    ttl_ms: u64,
+    need: usize,
+    parts: Vec<LeasePart>,
+}
+
+/// The part of a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct LeasePart {
+    address: NodeAddress,
+    id: NodeId,
+    /// The number of its lease, not 0.
+    lease: u32,
+    /// Whether it was confirmed when the handle was made.
+    held: bool,
+}
+
+/// A text that is not a handle. The error does not repeat it: it may be a handle with an extra
+/// letter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LeaseHandleError {
+    /// It was cut or changed.
+    #[error("the handle is incomplete or has been altered")]
+    Damaged,
+    /// A later version of canal made it.
+    #[error("a later version of canal made this handle")]
+    Later,
+}
+
+/// The handle of a lease would be too long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the handle of a lease on these {nodes} nodes would have {chars} characters, more than {}",
+    LEASE_HANDLE_CHARS_MAX
+)]
+pub struct HandleTooLong {
+    nodes: usize,
+    chars: usize,
+}
+
+impl LeaseHandle {
+    /// Whether the handle of a lease over these nodes is short enough. Callers check this before
+    /// they take anything.
+    ///
+    /// # Errors
+    /// It would be too long.
+    pub fn fits(nodes: &[Node]) -> Result<(), HandleTooLong> {
+        let address = |node: &Node| node.address.to_string().len();
+        let bytes =
+            nodes.iter().map(|node| NODE_BYTES + address(node)).sum::<usize>() + FIXED_BYTES;
+        match bytes <= BYTES_MAX {
+            true => Ok(()),
+            false => Err(HandleTooLong { nodes: nodes.len(), chars: PREFIX.len() + 2 * bytes }),
+        }
+    }
+
+    /// The handle of a held lease. `nodes` are those of the request.
+    #[must_use]
+    pub fn new(
+        secret: Secret,
+        token: Option<u64>,
+        ttl_ms: u64,
+        need: usize,
+        nodes: &[Node],
+        held: &[HeldPart],
+    ) -> Self {
+        let part = |part: &HeldPart| {
+            let address = nodes.get(part.at)?.address.clone();
+            Some(LeasePart { address, id: part.id, lease: part.lease, held: part.held })
+        };
+        let parts = held.iter().filter(|part| part.lease > 0).filter_map(part).collect();
+        Self { secret, token: token.map(Token), ttl_ms, need, parts }
+    }
+
+    /// The secret as text: letters and digits only.
+    #[must_use]
+    pub fn reveal(&self) -> String {
+        let mut text = PREFIX.to_owned();
+        for byte in self.bytes() {
+            for digit in [byte >> 4, byte & 0xf] {
+                text.extend(char::from_digit(digit.into(), 16));
+            }
+        }
+        text
+    }
+
+    /// Whether a text is meant as the handle of a lease over nodes.
+    #[must_use]
+    pub fn is_meant(text: &str) -> bool {
+        text.starts_with(PREFIX)
+    }
+
+    /// The fencing token; `None` if the requirement excludes no other command.
+    #[must_use]
+    pub fn token(&self) -> Option<u64> {
+        self.token.map(|token| token.0)
+    }
+
+    /// How long each node keeps its part without a renewal, in milliseconds.
+    #[must_use]
+    pub fn ttl_ms(&self) -> u64 {
+        self.ttl_ms
+    }
+
+    /// How many nodes must hold it.
+    #[must_use]
+    pub fn need(&self) -> usize {
+        self.need
+    }
+
+    /// The addresses of its nodes.
+    pub fn addresses(&self) -> impl Iterator<Item = &NodeAddress> {
+        self.parts.iter().map(|part| &part.address)
+    }
+
+    /// Whether each node held its part when the handle was made, in the order of
+    /// [`Self::addresses`].
+    pub fn held(&self) -> impl Iterator<Item = bool> {
+        self.parts.iter().map(|part| part.held)
+    }
+
+    /// The source of the names and secrets of its parts.
+    #[must_use]
+    pub fn secret(&self) -> Secret {
+        self.secret
+    }
+
+    /// The id of each node and the number of its lease, in the order of [`Self::addresses`].
+    pub fn leases(&self) -> impl Iterator<Item = (NodeId, u32)> {
+        self.parts.iter().map(|part| (part.id, part.lease))
+    }
+
+    /// The secret of a node's part. A node that the handle does not name may have joined later; if
+    /// so, it was asked only once.
+    #[must_use]
+    pub fn of_node(&self, id: NodeId) -> Handle {
+        let part = self.parts.iter().find(|part| part.id == id);
+        self.secret.handle(id, part.map_or(1, |part| part.lease))
+    }
+
+    /// Whether it names a node.
+    pub(super) fn has_node(&self, id: NodeId) -> bool {
+        self.parts.iter().any(|part| part.id == id)
+    }
+
+    /// The secret of the part of the daemon of this socket.
+    pub(super) fn of_socket(&self, socket: &Path) -> Option<Handle> {
+        let is_there =
+            |part: &&LeasePart| matches!(&part.address, NodeAddress::Unix(it) if it == socket);
+        let part = self.parts.iter().find(is_there)?;
+        Some(self.secret.handle(part.id, part.lease))
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        let number = |number: usize| u8::try_from(number).unwrap_or(u8::MAX);
+        let mut bytes = vec![VERSION];
+        bytes.extend(self.secret.as_handle().bits().to_be_bytes());
+        bytes.extend(self.token.map_or(0, |token| token.0).to_be_bytes());
+        bytes.extend(self.ttl_ms.to_be_bytes());
+        bytes.extend([number(self.need), number(self.parts.len())]);
+        for part in &self.parts {
+            let address = part.address.to_string();
+            bytes.extend(part.id.0.to_be_bytes());
+            bytes.extend(part.lease.to_be_bytes());
+            bytes.push(part.held.into());
+            bytes.extend(u16::try_from(address.len()).unwrap_or(u16::MAX).to_be_bytes());
+            bytes.extend(address.into_bytes());
+        }
+        bytes.extend(crc32fast::hash(&bytes).to_be_bytes());
+        bytes
+    }
+
+    fn of_bytes(bytes: &[u8]) -> Result<Self, LeaseHandleError> {
+        let Some((content, sum)) = bytes.split_last_chunk::<CHECKSUM_BYTES>() else {
+            return Err(LeaseHandleError::Damaged);
+        };
+        if crc32fast::hash(content).to_be_bytes() != *sum {
+            return Err(LeaseHandleError::Damaged);
+        }
+        match content.split_first() {
+            Some((&VERSION, rest)) => Self::of_content(rest).ok_or(LeaseHandleError::Damaged),
+            Some(_) => Err(LeaseHandleError::Later),
+            None => Err(LeaseHandleError::Damaged),
+        }
+    }
+
+    fn of_content(rest: &[u8]) -> Option<Self> {
+        let (secret, rest) = rest.split_first_chunk()?;
+        let (token, rest) = rest.split_first_chunk()?;
+        let (ttl_ms, rest) = rest.split_first_chunk()?;
+        let ([need, count], mut rest) = rest.split_first_chunk::<2>()?;
+        let mut parts = Vec::new();
+        for _ in 0..*count {
+            let part;
+            (part, rest) = LeasePart::of_content(rest)?;
+            parts.push(part);
+        }
+        let handle = Self {
+            secret: Secret::of(Handle::new(u128::from_be_bytes(*secret))),
+            token: Some(u64::from_be_bytes(*token)).filter(|token| *token > 0).map(Token),
+            ttl_ms: u64::from_be_bytes(*ttl_ms),
+            need: usize::from(*need),
+            parts,
+        };
+        (rest.is_empty() && handle.is_sound()).then_some(handle)
+    }
+
+    /// Whether it has the properties that a coordinator relies on.
+    fn is_sound(&self) -> bool {
+        let count = self.parts.len();
+        count <= NODES_MAX
+            && (1..=count).contains(&self.need)
+            && self.parts.is_sorted_by(|one, next| one.id < next.id)
+            && self.parts.iter().all(|part| part.lease > 0)
+            && (LEASE_OVER_NODES_MS_MIN..=u64::from(u32::MAX)).contains(&self.ttl_ms)
+    }
+}
+
+impl LeasePart {
+    fn of_content(rest: &[u8]) -> Option<(Self, &[u8])> {
+        let (id, rest) = rest.split_first_chunk()?;
+        let (lease, rest) = rest.split_first_chunk()?;
+        let ([held], rest) = rest.split_first_chunk::<1>()?;
+        let (length, rest) = rest.split_first_chunk()?;
+        let (address, rest) = rest.split_at_checked(u16::from_be_bytes(*length).into())?;
+        let part = Self {
+            address: str::from_utf8(address).ok()?.parse().ok()?,
+            id: NodeId(u128::from_be_bytes(*id)),
+            lease: u32::from_be_bytes(*lease),
+            held: *held != 0,
+        };
+        Some((part, rest))
+    }
+}
+
+impl FromStr for LeaseHandle {
+    type Err = LeaseHandleError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let digits = text.strip_prefix(PREFIX).ok_or(LeaseHandleError::Damaged)?;
+        if digits.len() > 2 * BYTES_MAX || digits.len() % 2 != 0 {
+            return Err(LeaseHandleError::Damaged);
+        }
+        let digit = |byte: &u8| char::from(*byte).to_digit(16).and_then(|it| u8::try_from(it).ok());
+        let byte = |pair: &[u8]| match pair {
+            [high, low] => Some((digit(high)? << 4) | digit(low)?),
+            _ => None,
+        };
+        let bytes: Option<Vec<u8>> = digits.as_bytes().chunks(2).map(byte).collect();
+        Self::of_bytes(&bytes.ok_or(LeaseHandleError::Damaged)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nodes() -> Vec<Node> {
+        let node = |name: &str, address: &str| Node {
+            name: name.to_owned(),
+            address: address.parse().unwrap(),
+            canal: Some("/opt/canal".to_owned()),
+        };
+        vec![node("web1", "ssh:deploy@web1:2222"), node("here", "local"), node("x", "unix:/x y/s")]
+    }
+
+    fn handle() -> LeaseHandle {
+        let part = |at, id, lease, held| HeldPart { at, id: NodeId(id), lease, held };
+        let held = [part(2, 5, 1, true), part(0, 7, 3, true), part(1, 9, 2, false)];
+        LeaseHandle::new(Secret::of(Handle::new(77)), Some(4711), 60_000, 2, &nodes(), &held)
+    }
+
+    #[test]
+    fn a_handle_is_one_word_from_which_the_lease_is_found_again() {
+        let handle = handle();
+        let text = handle.reveal();
+        assert!(text.bytes().all(|byte| byte.is_ascii_alphanumeric()), "{text}");
+        assert!(text.len() <= LEASE_HANDLE_CHARS_MAX);
+        assert_eq!(text.parse(), Ok(handle.clone()));
+        assert_eq!(text[1..].to_uppercase().parse::<Handle>().ok(), None);
+        assert_eq!(handle.token(), Some(4711));
+        assert_eq!(handle.need(), 2);
+        assert_eq!(handle.leases().nth(1), Some((NodeId(7), 3)));
+        let addresses: Vec<String> = handle.addresses().map(ToString::to_string).collect();
+        assert_eq!(addresses, ["unix:/x y/s", "ssh:deploy@web1:2222", "local"]);
+        assert!(!format!("{handle:?}").contains("77"), "{handle:?}");
+    }
+
+    #[test]
+    fn a_node_that_was_never_asked_is_not_in_it() {
+        let part = |at, id, lease| HeldPart { at, id: NodeId(id), lease, held: lease > 0 };
+        let held = [part(2, 5, 1), part(0, 7, 0), part(1, 9, 2)];
+        let secret = Secret::of(Handle::new(1));
+        let handle = LeaseHandle::new(secret, None, 60_000, 2, &nodes(), &held);
+        assert_eq!(handle.addresses().count(), 2);
+        assert_eq!(handle.reveal().parse::<LeaseHandle>().unwrap().token(), None);
+    }
+
+    #[test]
+    fn a_text_that_was_cut_or_changed_is_refused() {
+        let text = handle().reveal();
+        for end in 0..text.len() {
+            assert_eq!(text[..end].parse::<LeaseHandle>(), Err(LeaseHandleError::Damaged), "{end}");
+        }
+        for at in 1..text.len() {
+            let mut changed = text.clone().into_bytes();
+            changed[at] = if changed[at] == b'0' { b'1' } else { b'0' };
+            let changed = String::from_utf8(changed).unwrap();
+            assert!(changed.parse::<LeaseHandle>().is_err(), "{at}");
+        }
+        for wrong in ["n", "nzz", "n€€", "nnnn", "0123"] {
+            assert_eq!(wrong.parse::<LeaseHandle>(), Err(LeaseHandleError::Damaged), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn what_no_coordinator_could_use_is_refused_though_it_is_whole() {
+        let sound = handle();
+        let wrong = |change: fn(&mut LeaseHandle)| {
+            let mut handle = sound.clone();
+            change(&mut handle);
+            assert_eq!(handle.reveal().parse::<LeaseHandle>(), Err(LeaseHandleError::Damaged));
+        };
+        wrong(|handle| handle.need = 0);
+        wrong(|handle| handle.need = 4);
+        wrong(|handle| handle.parts.swap(0, 1));
+        wrong(|handle| handle.parts[0].lease = 0);
+        wrong(|handle| handle.ttl_ms = 9_999);
+        wrong(|handle| handle.ttl_ms = u64::MAX);
+        wrong(|handle| {
+            handle.parts[0].address = NodeAddress::Unix("/x\ny".into());
+        });
+        let mut later = sound.bytes();
+        later.truncate(later.len() - CHECKSUM_BYTES);
+        later[0] = VERSION + 1;
+        later.extend(crc32fast::hash(&later).to_be_bytes());
+        assert_eq!(LeaseHandle::of_bytes(&later), Err(LeaseHandleError::Later));
+    }
+
+    #[test]
+    fn a_list_whose_handle_would_be_too_long_is_refused_before() {
+        assert_eq!(LeaseHandle::fits(&nodes()), Ok(()));
+        let long: NodeAddress = format!("ssh:{}", "x".repeat(200)).parse().unwrap();
+        let node = |n| Node { name: format!("{n}"), address: long.clone(), canal: None };
+        let many: Vec<Node> = (0..NODES_MAX).map(node).collect();
+        let error = LeaseHandle::fits(&many).unwrap_err().to_string();
+        assert!(error.contains(" on these 64 nodes would have "), "{error}");
+    }
+}

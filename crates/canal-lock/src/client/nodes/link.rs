@@ -1,0 +1,427 @@
+//! A connection to a node: an ssh process with a bridge at its other end, or the socket of a daemon
+//! of this machine.
+//!
+//! Nothing here waits: the caller polls the descriptors of all its links together. A link answers
+//! calls in the order in which they were sent.
+//!
+//! Invariant: bytes read from a link belong to that link alone, and a link that has ended yields
+//! nothing.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::process::{Command, Stdio};
+
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::poll::{PollFd, PollFlags};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use canal_protocol::frame::{self, Decoder};
+use canal_protocol::message_size::REPLY_BYTES_MAX;
+use canal_protocol::node_address::{NodeAddress, SshHost};
+use canal_protocol::place::Place;
+use canal_protocol::{Identify, NODES_INTERFACE};
+use canal_sys::clock::boottime_ms;
+use canal_sys::fds;
+use canal_sys::process::child::{End, Reap, end_with_parent, ended, fork};
+
+use super::Node;
+use super::ssh::{self, NodeFailure};
+use crate::client::Options;
+use crate::client::start_daemon::open::{connect_at_once, connect_first};
+use crate::client::start_daemon::starts::Starts;
+
+/// The most bytes that one call reads.
+const READ_BYTES: usize = 64 * 1024;
+
+/// How many of the last bytes from a process's standard error are kept.
+const SAID_BYTES: usize = 16 * 1024;
+
+/// The user's own ssh program, found in PATH.
+const SSH: &str = "ssh";
+
+/// The exit code of a process that could not start a daemon.
+const START_FAILED: i32 = 125;
+
+/// A connection to a node.
+#[derive(Debug)]
+pub struct Link {
+    /// The ssh, or the process that starts a daemon of this machine.
+    process: Option<Pid>,
+    reach: Reach,
+    /// `None` until that daemon listens, and once the other side has closed its end.
+    socket: Option<OwnedFd>,
+    /// The standard error of the process.
+    errors: Option<OwnedFd>,
+    said: Vec<u8>,
+    decoder: Decoder,
+    pending: Vec<u8>,
+    written: usize,
+    heard_at: u64,
+    /// Whether the process ends by itself when its input does, after passing on what was sent
+    /// before.
+    ends_by_itself: bool,
+}
+
+/// The way to reach a node.
+#[derive(Clone, Debug)]
+enum Reach {
+    Ssh(SshHost, Option<String>),
+    Here(Place),
+}
+
+/// An answer of a node.
+#[derive(Debug)]
+pub struct Answer {
+    /// The parameters of the answer, or of the error if it is one.
+    pub parameters: String,
+    /// Whether more answers to the same call follow.
+    pub continues: bool,
+    /// The qualified name of the error, if the answer is one.
+    pub error: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Outgoing<'a, P> {
+    method: &'a str,
+    parameters: &'a P,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    more: bool,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    oneway: bool,
+}
+
+#[derive(serde::Deserialize)]
+struct Incoming {
+    parameters: Option<Box<RawValue>>,
+    #[serde(default)]
+    continues: bool,
+    error: Option<String>,
+}
+
+/// How many answers a call has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answers {
+    /// None.
+    None,
+    /// One.
+    One,
+    /// Several; all but the last have `continues`.
+    Several,
+}
+
+impl Link {
+    /// Starts to connect to a node. `here` is the place that all commands of this machine use. An
+    /// ssh checks a connection that is silent for `alive_s` seconds. This process must have one
+    /// thread.
+    ///
+    /// # Errors
+    /// No process can be started, for example because ssh is not installed.
+    pub fn open(
+        node: &Node,
+        here: &Place,
+        options: &Options,
+        alive_s: u64,
+    ) -> Result<Self, NodeFailure> {
+        match &node.address {
+            NodeAddress::Local => Self::on_this_machine(here.clone(), options),
+            NodeAddress::Unix(socket) => {
+                let place = Place::find(Some(socket), here.uid.clone());
+                let place = place.map_err(NodeFailure::permanent)?;
+                Self::on_this_machine(place, options)
+            }
+            NodeAddress::Ssh(host) => Self::over_ssh(host, node.canal.as_deref(), alive_s),
+        }
+    }
+
+    fn over_ssh(host: &SshHost, canal: Option<&str>, alive_s: u64) -> Result<Self, NodeFailure> {
+        let failed = |error: io::Error| NodeFailure::passing(format!("cannot start ssh: {error}"));
+        let (socket, its) = pair().map_err(failed)?;
+        let (errors, its_errors) = fds::pipe().map_err(failed)?;
+        let mut command = Command::new(SSH);
+        command
+            .args(ssh::arguments(host, canal, alive_s))
+            .env("LC_ALL", "C")
+            .stdin(its.try_clone().map_err(failed)?)
+            .stdout(its)
+            .stderr(Stdio::from(its_errors));
+        let child = command.spawn().map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => NodeFailure::permanent("there is no `ssh` on this machine")
+                .hint("install openssh-client"),
+            _ => failed(error),
+        })?;
+        let process = Pid::from_raw(child.id().cast_signed());
+        for fd in [&socket, &errors] {
+            fcntl(fd, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))
+                .map_err(|error| failed(error.into()))?;
+        }
+        let reach = Reach::Ssh(host.clone(), canal.map(str::to_owned));
+        Ok(Self::new(reach, Some(socket), Some((process, errors))))
+    }
+
+    /// Connects to a daemon that listens. A separate process starts one if necessary, so that a
+    /// daemon that is slow, stopped or not yet started never blocks the caller.
+    fn on_this_machine(place: Place, options: &Options) -> Result<Self, NodeFailure> {
+        // The separate process finds the reason for an error.
+        if let Ok(Some(socket)) = connect_at_once(&place) {
+            return Ok(Self::new(Reach::Here(place), Some(socket), None));
+        }
+        let failed =
+            |error: io::Error| NodeFailure::passing(format!("cannot start a daemon: {error}"));
+        let (errors, its_errors) = fds::pipe().map_err(failed)?;
+        fcntl(&errors, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))
+            .map_err(|error| failed(error.into()))?;
+        let Some(process) = fork().map_err(failed)? else {
+            drop(errors);
+            fds::close_from_except(3, &[its_errors.as_fd()]);
+            if end_with_parent(its_errors.as_fd()).is_err() {
+                std::process::exit(START_FAILED);
+            }
+            let code = match connect_first(&place, options, &mut Starts::default()) {
+                Ok(_) => 0,
+                Err(error) => {
+                    // It does not matter if the reader is gone.
+                    let _ = nix::unistd::write(&its_errors, error.to_string().as_bytes());
+                    START_FAILED
+                }
+            };
+            std::process::exit(code);
+        };
+        Ok(Self::new(Reach::Here(place), None, Some((process, errors))))
+    }
+
+    fn new(reach: Reach, socket: Option<OwnedFd>, process: Option<(Pid, OwnedFd)>) -> Self {
+        let (process, errors) = process.unzip();
+        Self {
+            process,
+            reach,
+            socket,
+            errors,
+            said: Vec::new(),
+            decoder: Decoder::new(REPLY_BYTES_MAX),
+            pending: Vec::new(),
+            written: 0,
+            heard_at: boottime_ms(),
+            ends_by_itself: false,
+        }
+    }
+
+    /// Sends a call. `method` includes its interface. [`Self::turn`] writes what cannot be written
+    /// now.
+    ///
+    /// # Errors
+    /// The parameters have no JSON form.
+    pub fn send<P: Serialize>(
+        &mut self,
+        method: &str,
+        parameters: &P,
+        answers: Answers,
+    ) -> Result<(), NodeFailure> {
+        let (more, oneway) = (answers == Answers::Several, answers == Answers::None);
+        let outgoing = Outgoing { method, parameters, more, oneway };
+        frame::append(&outgoing, &mut self.pending)
+            .map_err(|error| NodeFailure::permanent(error.to_string()))?;
+        self.write();
+        Ok(())
+    }
+
+    /// Sends a sign of life. A bridge answers it with another one.
+    pub fn beat(&mut self) {
+        // A beat that still waits to be written has the same effect.
+        if self.written < self.pending.len() {
+            return;
+        }
+        if self.is_local() {
+            // No network can cut this connection off without a sign.
+            self.heard_at = boottime_ms();
+            let method = format!("{NODES_INTERFACE}.Identify");
+            let _ = self.send(&method, &Identify {}, Answers::None);
+        } else {
+            self.pending.push(0);
+            self.write();
+        }
+    }
+
+    /// Whether the other side is a daemon of this machine, not a bridge.
+    #[must_use]
+    pub fn is_local(&self) -> bool {
+        matches!(self.reach, Reach::Here(_))
+    }
+
+    /// When the other side last sent something, by CLOCK_BOOTTIME in milliseconds.
+    #[must_use]
+    pub fn heard_at(&self) -> u64 {
+        self.heard_at
+    }
+
+    /// The descriptors to poll.
+    pub fn polled(&self) -> impl Iterator<Item = PollFd<'_>> {
+        let mut events = PollFlags::POLLIN;
+        events.set(PollFlags::POLLOUT, self.written < self.pending.len());
+        let socket = self.socket.as_ref().map(|fd| PollFd::new(fd.as_fd(), events));
+        let errors = self.errors.as_ref().map(|fd| PollFd::new(fd.as_fd(), PollFlags::POLLIN));
+        socket.into_iter().chain(errors)
+    }
+
+    /// Writes and reads as much as possible without waiting, and returns the answers that came.
+    ///
+    /// # Errors
+    /// The link has ended; the error contains the reason.
+    pub fn turn(&mut self) -> Result<Vec<Answer>, NodeFailure> {
+        self.write();
+        self.read_errors();
+        let mut answers = Vec::new();
+        while let Some(socket) = &self.socket {
+            let mut buffer = vec![0; READ_BYTES];
+            match nix::unistd::read(socket, &mut buffer) {
+                Ok(count) if count > 0 => {
+                    self.heard_at = boottime_ms();
+                    self.decoder.feed(&buffer[..count]);
+                    self.take_answers(&mut answers)?;
+                }
+                Err(nix::errno::Errno::EAGAIN) => return Ok(answers),
+                Err(nix::errno::Errno::EINTR) => {}
+                Ok(_) | Err(_) => {
+                    // A sign of life, too: its process ends soon.
+                    self.heard_at = boottime_ms();
+                    self.socket = None;
+                }
+            }
+        }
+        // What came before the end comes first.
+        if answers.is_empty() {
+            self.follow_process()?;
+        }
+        Ok(answers)
+    }
+
+    fn take_answers(&mut self, answers: &mut Vec<Answer>) -> Result<(), NodeFailure> {
+        let wrong = |what: String| {
+            NodeFailure::permanent(format!(
+                "expected an answer from canal, but the other side sent: {what}"
+            ))
+            .hint(
+                "make sure that login scripts there print nothing in a session without a terminal",
+            )
+        };
+        while let Some(message) =
+            self.decoder.next_message().map_err(|error| wrong(error.to_string()))?
+        {
+            if message.is_empty() {
+                // A beat.
+                continue;
+            }
+            let Incoming { parameters, continues, error } =
+                frame::parse(message).map_err(|error| wrong(error.to_string()))?;
+            let parameters = parameters.map_or_else(|| "{}".to_owned(), |it| it.get().to_owned());
+            answers.push(Answer { parameters, continues, error });
+        }
+        Ok(())
+    }
+
+    fn write(&mut self) {
+        while self.written < self.pending.len()
+            && let Some(socket) = &self.socket
+        {
+            match fds::send(socket.as_fd(), &self.pending[self.written..], &[], libc::MSG_DONTWAIT)
+            {
+                Ok(count) => self.written += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // A later read finds the end, after everything that came before it.
+                Err(_) => break,
+            }
+        }
+        if self.written == self.pending.len() {
+            self.pending.clear();
+            self.written = 0;
+        }
+    }
+
+    fn read_errors(&mut self) {
+        let Some(errors) = &self.errors else { return };
+        loop {
+            let mut buffer = [0; 4096];
+            match nix::unistd::read(errors, &mut buffer) {
+                Ok(0) => break,
+                Ok(count) => {
+                    self.said.extend_from_slice(&buffer[..count]);
+                    let surplus = self.said.len().saturating_sub(SAID_BYTES);
+                    self.said.drain(..surplus);
+                }
+                Err(nix::errno::Errno::EINTR) => {}
+                Err(nix::errno::Errno::EAGAIN) => return,
+                Err(_) => break,
+            }
+        }
+        self.errors = None;
+    }
+
+    /// Without a socket: connects to the daemon that the process has started, or finds out why the
+    /// link ended, once the process has ended or is stuck.
+    fn follow_process(&mut self) -> Result<(), NodeFailure> {
+        let end = self.process.map(|process| ended(process, Reap::Later));
+        let code = match end {
+            Some(Ok(Some(End::Exited(code)))) => Some(i32::from(code)),
+            None | Some(Ok(Some(End::Killed(_))) | Err(_)) => None,
+            Some(Ok(None)) => match &self.reach {
+                // Its last output is on the way, unless it is stuck.
+                Reach::Ssh(..) if boottime_ms().saturating_sub(self.heard_at) >= 1000 => None,
+                _ => return Ok(()),
+            },
+        };
+        self.read_errors();
+        let said = String::from_utf8_lossy(&self.said).replace('\r', "");
+        Err(match &self.reach {
+            Reach::Ssh(host, canal) => ssh::explain(host, canal.as_deref(), code, &said),
+            Reach::Here(place) if code == Some(0) => match connect_at_once(place) {
+                Ok(Some(socket)) => {
+                    self.socket = Some(socket);
+                    // This reaps it.
+                    let _ = self.process.take().map(|process| ended(process, Reap::Now));
+                    self.write();
+                    return Ok(());
+                }
+                Ok(None) => NodeFailure::passing("its daemon has ended or is busy"),
+                Err(error) => NodeFailure::passing(error.to_string()),
+            },
+            Reach::Here(_) if said.is_empty() => NodeFailure::passing("the connection was closed"),
+            Reach::Here(_) => NodeFailure::passing(said),
+        })
+    }
+
+    /// Whether the process at this side is about to end. If so, the caller must call [`Self::turn`]
+    /// again soon.
+    #[must_use]
+    pub fn is_closing(&self) -> bool {
+        self.socket.is_none() && (self.errors.is_none() || !self.is_local())
+    }
+
+    /// Makes sure that what was sent arrives even if the link is dropped.
+    pub fn end_by_itself(&mut self) {
+        self.ends_by_itself = true;
+    }
+
+    /// The process at this side. After dropping the link, the caller must reap the process.
+    #[must_use]
+    pub fn process(&self) -> Option<Pid> {
+        self.process
+    }
+}
+
+impl Drop for Link {
+    /// Ends the process without waiting for it.
+    fn drop(&mut self) {
+        if let Some(process) = self.process.filter(|_| !self.ends_by_itself) {
+            let _ = kill(process, Signal::SIGKILL);
+        }
+    }
+}
+
+/// The two ends of one stream, ours first.
+fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    let (ours, theirs) = UnixStream::pair()?;
+    Ok((ours.into(), theirs.into()))
+}

@@ -1,0 +1,337 @@
+//! The identities of the nodes that this user has met, in a file in the state directory.
+//!
+//! A daemon identifies a node by machine, place and user. If an address later leads to another
+//! identity, that is an error: otherwise a reinstalled machine would silently be another lock.
+//!
+//! Invariant: the file is replaced as a whole and under a lock, so two concurrent commands lose
+//! nothing.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+use serde::{Deserialize, Serialize};
+
+use canal_protocol::node_address::NodeAddress;
+use canal_protocol::place::{Place, Rule};
+use canal_protocol::{NodeId, NodeIdentity};
+use canal_sys::dir::{IfMissing, open_private};
+
+/// The name of the file.
+const NAME: &str = "nodes.json";
+
+/// The name of the file that is locked while the other one is replaced.
+const LOCK: &str = "nodes.lock";
+
+/// A node that was met.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pin {
+    /// The id of the node.
+    pub node: NodeId,
+    /// The name of its machine, for messages.
+    pub machine: String,
+    /// The directory of its socket.
+    pub place: String,
+    /// The uid of its daemon.
+    pub uid: u32,
+    /// The name of that user, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+}
+
+/// Why the identities cannot be read or saved.
+#[derive(Debug, thiserror::Error)]
+pub enum PinError {
+    /// The file or its directory is unusable.
+    #[error("{path}: {error}")]
+    Io {
+        /// The path.
+        path: PathBuf,
+        /// The reason.
+        error: io::Error,
+    },
+    /// Another program has written the file.
+    #[error("{path} is not a list of nodes: {what}")]
+    Broken {
+        /// The path.
+        path: PathBuf,
+        /// The reason.
+        what: String,
+    },
+    /// The directory cannot be trusted.
+    #[error("{0}")]
+    Dir(String),
+    /// An address leads to another daemon than before.
+    #[error("{name} is now a different daemon: {now} (previously {before})")]
+    Differs {
+        /// The user's word for the node.
+        name: String,
+        /// The address of the node.
+        address: String,
+        /// The identity that it has now.
+        now: String,
+        /// The identity that it had before.
+        before: String,
+        /// The file that contains the earlier identity.
+        path: PathBuf,
+    },
+}
+
+impl PinError {
+    /// Advice for the user.
+    #[must_use]
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::Io { .. } | Self::Dir(_) => None,
+            Self::Broken { path, .. } => Some(format!(
+                "if no command is using these nodes, remove {} to accept all of them again",
+                path.display()
+            )),
+            Self::Differs { address, path, .. } => Some(format!(
+                "if that is intended and no command is using the node, remove \"{address}\" from \
+                 {}",
+                path.display()
+            )),
+        }
+    }
+}
+
+/// The file with the identities that a user has met.
+#[derive(Clone, Debug)]
+pub struct Pins {
+    dir: PathBuf,
+    uid: u32,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Content {
+    version: u32,
+    nodes: BTreeMap<String, Pin>,
+}
+
+impl Pin {
+    /// The part of an identity that is saved.
+    #[must_use]
+    pub fn of(identity: &NodeIdentity) -> Self {
+        Self {
+            node: identity.node,
+            machine: identity.machine.clone(),
+            place: identity.place.clone(),
+            uid: identity.uid,
+            user: identity.user.clone(),
+        }
+    }
+
+    /// `the daemon of deploy (user 1001) at /tmp/canal-1001 on web1`.
+    #[must_use]
+    pub fn shown(&self) -> String {
+        let Self { machine, place, uid, user, .. } = self;
+        let user = match user {
+            Some(user) => format!("{user} (user {uid})"),
+            // The name that this machine knows for the number may be another user's.
+            None => format!("user {uid}"),
+        };
+        format!("the daemon of {user} at {place} on {machine}")
+    }
+}
+
+impl Pins {
+    /// The identities for the user of this place. The file is next to a socket that was given
+    /// explicitly, and otherwise in the user's own state directory: the state directory of the
+    /// machine's daemon belongs to another user.
+    #[must_use]
+    pub fn of(place: &Place) -> Self {
+        let dir = match place.rule {
+            Rule::Given => place.stores().state_dir.clone(),
+            Rule::Shared | Rule::PerUser => {
+                Place::of_user(place.uid.get()).stores().state_dir.clone()
+            }
+        };
+        Self { dir, uid: canal_sys::process::user::geteuid().as_raw() }
+    }
+
+    /// The identity that the address led to before; `None` if it was never met.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn known(&self, address: &NodeAddress) -> Result<Option<Pin>, PinError> {
+        Ok(self.read()?.nodes.remove(&address.to_string()))
+    }
+
+    /// An address that led to a node before.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn address_of(&self, node: NodeId) -> Result<Option<NodeAddress>, PinError> {
+        let met = self.read()?.nodes.into_iter().find(|(_, pin)| pin.node == node);
+        Ok(met.and_then(|(address, _)| address.parse().ok()))
+    }
+
+    /// Saves the identity at an address, if the address was not met before.
+    pub fn meet(&self, name: &str, address: &NodeAddress, pin: &Pin) -> Result<(), PinError> {
+        let address = address.to_string();
+        let differs = |before: &Pin| PinError::Differs {
+            name: name.to_owned(),
+            address: address.clone(),
+            now: pin.shown(),
+            before: before.shown(),
+            path: self.path(),
+        };
+        // Nearly always the identity is already known, and nothing need be written.
+        match self.read()?.nodes.get(&address) {
+            Some(before) if before.node == pin.node => return Ok(()),
+            Some(before) => return Err(differs(before)),
+            None => {}
+        }
+        self.make_dir()?;
+        let _locked = self.lock()?;
+        let mut content = self.read()?;
+        if let Some(before) = content.nodes.get(&address).filter(|before| before.node != pin.node) {
+            return Err(differs(before));
+        }
+        content.nodes.insert(address, pin.clone());
+        self.write(&content)
+    }
+
+    #[must_use]
+    pub fn path(&self) -> PathBuf {
+        self.dir.join(NAME)
+    }
+
+    fn read(&self) -> Result<Content, PinError> {
+        let path = self.path();
+        let mut text = String::new();
+        match File::open(&path).and_then(|mut file| file.read_to_string(&mut text)) {
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Content::default()),
+            Err(error) => return Err(PinError::Io { path, error }),
+        }
+        serde_json::from_slice(text.as_bytes())
+            .map_err(|error| PinError::Broken { path, what: error.to_string() })
+    }
+
+    fn make_dir(&self) -> Result<(), PinError> {
+        let failed = |error: io::Error| PinError::Io { path: self.dir.clone(), error };
+        if let Some(above) = self.dir.parent() {
+            fs::create_dir_all(above).map_err(failed)?;
+        }
+        open_private(&self.dir, self.uid, IfMissing::Create)
+            .map(drop)
+            .map_err(|error| PinError::Dir(error.to_string()))
+    }
+
+    fn lock(&self) -> Result<File, PinError> {
+        let path = self.dir.join(LOCK);
+        let opened = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .custom_flags(libc::O_NOFOLLOW)
+            .open(&path);
+        let locked =
+            opened.and_then(|file| Ok(flock(&file, FlockOperation::LockExclusive).map(|()| file)?));
+        locked.map_err(|error| PinError::Io { path, error })
+    }
+
+    fn write(&self, content: &Content) -> Result<(), PinError> {
+        let beside = self.dir.join(format!("{NAME}.new"));
+        let content = Content { version: 1, nodes: content.nodes.clone() };
+        let text = serde_json::to_string_pretty(&content).map_err(io::Error::from);
+        let written = text.and_then(|text| write_whole(&beside, &(text + "\n")));
+        written
+            .and_then(|()| fs::rename(&beside, self.path()))
+            .map_err(|error| PinError::Io { path: self.path(), error })
+    }
+}
+
+/// Writes a file and syncs it to disk before giving it its name.
+fn write_whole(path: &Path, text: &str) -> io::Result<()> {
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .custom_flags(libc::O_NOFOLLOW)
+        .open(path)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::OnceLock;
+
+    use super::*;
+
+    fn pins(dir: &Path) -> Pins {
+        let place = Place {
+            socket: dir.join("s"),
+            dir: dir.to_owned(),
+            rule: Rule::Given,
+            uid: canal_sys::process::user::geteuid().as_raw().into(),
+            stores: OnceLock::new(),
+        };
+        Pins::of(&place)
+    }
+
+    fn pin(node: u128) -> Pin {
+        let user = Some("deploy".to_owned());
+        let (machine, place) = ("web1".to_owned(), "/tmp/canal-1001".to_owned());
+        Pin { node: NodeId(node), machine, place, uid: 1001, user }
+    }
+
+    fn address(text: &str) -> NodeAddress {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn the_first_meeting_is_kept_and_another_daemon_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        let pins = pins(dir.path());
+        let web1 = address("ssh:web1");
+        assert_eq!(pins.known(&web1).unwrap(), None);
+        pins.meet("web1", &web1, &pin(7)).unwrap();
+        pins.meet("web1", &web1, &pin(7)).unwrap();
+        assert_eq!(pins.known(&web1).unwrap(), Some(pin(7)));
+        let error = pins.meet("web1", &web1, &Pin { uid: 9, user: None, ..pin(8) }).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "web1 is now a different daemon: the daemon of user 9 at /tmp/canal-1001 on web1 \
+             (previously the daemon of deploy (user 1001) at /tmp/canal-1001 on web1)"
+        );
+        assert!(error.hint().unwrap().contains("remove \"ssh:web1\" from /"), "{error:?}");
+        assert_eq!(pins.known(&web1).unwrap(), Some(pin(7)), "the first one stays");
+    }
+
+    #[test]
+    fn meetings_at_the_same_time_are_all_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let pins = pins(dir.path());
+        std::thread::scope(|scope| {
+            for n in 0..16_u128 {
+                let pins = &pins;
+                scope.spawn(move || {
+                    pins.meet("x", &address(&format!("ssh:web{n}")), &pin(n)).unwrap();
+                });
+            }
+        });
+        for n in 0..16 {
+            assert_eq!(pins.known(&address(&format!("ssh:web{n}"))).unwrap(), Some(pin(n)));
+        }
+        assert!(!dir.path().join("nodes.json.new").exists());
+    }
+
+    #[test]
+    fn a_file_that_something_else_wrote_is_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let pins = pins(dir.path());
+        fs::write(pins.path(), "{}").unwrap();
+        let error = pins.meet("web1", &address("ssh:web1"), &pin(7)).unwrap_err();
+        assert!(error.to_string().contains("nodes.json is not a list of nodes: "), "{error}");
+        assert_eq!(fs::read_to_string(pins.path()).unwrap(), "{}");
+    }
+}

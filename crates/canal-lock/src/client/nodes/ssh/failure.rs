@@ -1,0 +1,292 @@
+//! Explains a failure of ssh, and advises what to do.
+//!
+//! ssh has one exit code (255) for all its own errors, so this module distinguishes them by the
+//! error output. canal runs ssh in the C locale.
+
+use canal_protocol::node_address::{NodeAddress, SshHost};
+
+/// The exit code of ssh for its own errors.
+const SSH_ITSELF: i32 = 255;
+
+/// The exit codes of a shell that cannot run or find the command.
+const NOT_EXECUTABLE: i32 = 126;
+const NOT_FOUND: i32 = 127;
+
+/// The most bytes of foreign text that a message quotes.
+const QUOTED_BYTES: usize = 200;
+
+/// Why a node is unusable or unreachable.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeFailure {
+    /// Whether another attempt is useless until a user changes something.
+    pub permanent: bool,
+    /// The problem, as a clause in lower case.
+    pub what: String,
+    /// Advice for the user.
+    pub hint: Option<String>,
+}
+
+impl NodeFailure {
+    /// A failure that may go away by itself.
+    #[must_use]
+    pub fn passing(what: impl Into<String>) -> Self {
+        Self { permanent: false, what: what.into(), hint: None }
+    }
+
+    /// A failure that stays until a user changes something.
+    #[must_use]
+    pub fn permanent(what: impl Into<String>) -> Self {
+        Self { permanent: true, what: what.into(), hint: None }
+    }
+
+    /// Adds advice.
+    #[must_use]
+    pub fn hint(self, hint: impl Into<String>) -> Self {
+        Self { hint: Some(hint.into()), ..self }
+    }
+}
+
+/// Why an ssh process ended. `canal` is the program on the host, `code` the exit code (`None` if a
+/// signal killed ssh), and `said` its error output.
+#[must_use]
+pub fn explain(host: &SshHost, canal: Option<&str>, code: Option<i32>, said: &str) -> NodeFailure {
+    match code {
+        Some(SSH_ITSELF) => of_ssh(host, said),
+        Some(NOT_FOUND) => {
+            let (program, address) = (canal.unwrap_or("canal"), NodeAddress::Ssh(host.clone()));
+            NodeFailure::permanent(format!("there is no `{program}` on that machine")).hint(
+                format!(
+                    "install canal there, or name its path in [nodes]: {{ address = \
+                     \"{address}\", canal = \"/usr/local/bin/canal\" }}"
+                ),
+            )
+        }
+        Some(NOT_EXECUTABLE) => {
+            let program = canal.unwrap_or("canal");
+            NodeFailure::permanent(format!("cannot execute `{program}` there"))
+        }
+        Some(code) => of_bridge(code, said),
+        None => NodeFailure::passing("ssh was killed"),
+    }
+}
+
+/// The command that a user would type to try the connection.
+fn by_hand(host: &SshHost) -> String {
+    let port = host.port.map(|port| format!("-p {port} ")).unwrap_or_default();
+    let user = host.user.as_ref().map(|user| format!("{user}@")).unwrap_or_default();
+    format!("ssh {port}{user}{}", host.host)
+}
+
+/// The name of the host in `known_hosts`, quoted for a shell.
+fn known_as(host: &SshHost) -> String {
+    match host.port {
+        Some(port) => format!("'[{}]:{port}'", host.host),
+        None => host.host.clone(),
+    }
+}
+
+/// An error of ssh itself.
+fn of_ssh(host: &SshHost, said: &str) -> NodeFailure {
+    let has = |words: &str| said.contains(words);
+    let by_hand = by_hand(host);
+    if has("Temporary failure in name resolution") {
+        return NodeFailure::passing("cannot look up the host name at the moment");
+    }
+    if has("Could not resolve hostname") {
+        return NodeFailure::permanent("no such host").hint(format!(
+            "make `{by_hand}` work: names come from DNS, /etc/hosts and ~/.ssh/config"
+        ));
+    }
+    if has("REMOTE HOST IDENTIFICATION HAS CHANGED") {
+        return NodeFailure::permanent("its host key has changed").hint(format!(
+            "if the machine was reinstalled, run `ssh-keygen -R {}`, then `{by_hand}`; otherwise \
+             someone may be intercepting the connection",
+            known_as(host)
+        ));
+    }
+    if has("Host key verification failed") || has("host key is known") {
+        return NodeFailure::permanent("its host key is not known yet")
+            .hint(format!("run `{by_hand}` once, and compare the key that it shows"));
+    }
+    if has("Permission denied") {
+        let hint = format!(
+            "make `{by_hand}` work without a prompt: `ssh-copy-id` installs your key there, and \
+             ssh-agent keeps its passphrase"
+        );
+        let asks = has("password") || has("keyboard-interactive");
+        let what = match asks {
+            true => "permission denied; it asks for a password, which canal cannot enter",
+            false => "permission denied",
+        };
+        return NodeFailure::permanent(what).hint(hint);
+    }
+    if has("Too many authentication failures") {
+        return NodeFailure::permanent("permission denied: ssh offered too many keys")
+            .hint("name the right key with IdentitiesOnly=yes and IdentityFile in ~/.ssh/config");
+    }
+    if has("Bad configuration option") || has("Bad owner or permissions") || has("terminating, ") {
+        return NodeFailure::permanent(format!("ssh cannot use its configuration: {}", last(said)));
+    }
+    for (words, what) in [
+        ("Connection timed out", "ssh: connection timed out"),
+        ("Operation timed out", "ssh: connection timed out"),
+        ("timed out", "ssh: connection timed out"),
+        ("Connection refused", "ssh: connection refused"),
+        ("No route to host", "ssh: no route to host"),
+        ("Network is unreachable", "ssh: network is unreachable"),
+        ("not responding", "ssh: no answer"),
+    ] {
+        if has(words) {
+            return NodeFailure::passing(what);
+        }
+    }
+    match last(said) {
+        "" => NodeFailure::passing("ssh: the connection was closed"),
+        last => NodeFailure::passing(format!("ssh: {}", cut(last.trim_start_matches("ssh: ")))),
+    }
+}
+
+/// An error of the bridge on the host.
+fn of_bridge(code: i32, said: &str) -> NodeFailure {
+    // A canal without nodes does not know the subcommand.
+    if said.contains("unknown command `bridge`") || said.contains("unrecognized subcommand") {
+        return older();
+    }
+    let line = said.lines().rev().find_map(|line| line.trim().strip_prefix("canal: "));
+    let hint = said.lines().rev().find_map(|line| line.trim().strip_prefix("hint: "));
+    let failure = match line {
+        Some(line) => NodeFailure::passing(cut(line)),
+        None => match last(said) {
+            "" => NodeFailure::passing(format!("the bridge there ended with code {code}")),
+            last => NodeFailure::passing(format!("the other side reports: {}", cut(last))),
+        },
+    };
+    match hint {
+        Some(hint) => failure.hint(hint),
+        None => failure,
+    }
+}
+
+/// The failure of a canal that does not support nodes.
+#[must_use]
+pub fn older() -> NodeFailure {
+    NodeFailure::permanent("the canal there is older and does not support nodes")
+        .hint("install the same version on all nodes, and run `canal daemon --replace` there")
+}
+
+/// The last line that is not empty.
+fn last(said: &str) -> &str {
+    said.lines().rev().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default()
+}
+
+fn cut(text: &str) -> &str {
+    let mut end = text.len().min(QUOTED_BYTES);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn explained(code: Option<i32>, said: &str) -> (bool, String, String) {
+        let Ok(NodeAddress::Ssh(host)) = "ssh:deploy@web1:2222".parse() else { panic!() };
+        let failure = explain(&host, None, code, said);
+        (failure.permanent, failure.what, failure.hint.unwrap_or_default())
+    }
+
+    #[test]
+    fn each_error_of_ssh_says_what_to_do_and_whether_waiting_helps() {
+        for (said, permanent, what, hint) in [
+            (
+                "ssh: Could not resolve hostname web1: Name or service not known\r\n",
+                true,
+                "no such host",
+                "make `ssh -p 2222 deploy@web1` work",
+            ),
+            (
+                "ssh: Could not resolve hostname web1: Temporary failure in name resolution",
+                false,
+                "cannot look up the host name at the moment",
+                "",
+            ),
+            (
+                "deploy@web1: Permission denied (publickey).\r\n",
+                true,
+                "permission denied",
+                "`ssh-copy-id` installs your key there",
+            ),
+            (
+                "deploy@web1: Permission denied (publickey,password,keyboard-interactive).",
+                true,
+                "permission denied; it asks for a password, which canal cannot enter",
+                "without a prompt",
+            ),
+            (
+                "@@@@\n@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!     @\n…\nHost key \
+                 verification failed.\r\n",
+                true,
+                "its host key has changed",
+                "`ssh-keygen -R '[web1]:2222'`",
+            ),
+            ("Host key verification failed.", true, "its host key is not known yet", "once"),
+            (
+                "ssh: connect to host web1 port 22: Connection timed out",
+                false,
+                "ssh: connection timed out",
+                "",
+            ),
+            (
+                "ssh: connect to host web1 port 22: Connection refused",
+                false,
+                "ssh: connection refused",
+                "",
+            ),
+            ("Timeout, server web1 not responding.", false, "ssh: no answer", ""),
+            (
+                "kex_exchange_identification: read: Connection reset by peer",
+                false,
+                "ssh: kex_exchange_identification: read",
+                "",
+            ),
+            ("", false, "ssh: the connection was closed", ""),
+            (
+                "/home/u/.ssh/config: line 3: Bad configuration option: nonsense\n/home/u/.ssh/config: \
+                 terminating, 1 bad configuration options",
+                true,
+                "ssh cannot use its configuration: ",
+                "",
+            ),
+        ] {
+            let (found_permanent, found, found_hint) = explained(Some(255), said);
+            assert_eq!(found_permanent, permanent, "{said}");
+            assert!(found.starts_with(what), "{said}: {found}");
+            assert!(found_hint.contains(hint), "{said}: {found_hint}");
+        }
+    }
+
+    #[test]
+    fn a_missing_or_older_canal_is_told_from_an_error_of_the_daemon() {
+        let (permanent, what, hint) = explained(Some(127), "bash: canal: command not found");
+        assert!(permanent && what == "there is no `canal` on that machine", "{what}");
+        assert!(hint.contains("canal = \"/usr/local/bin/canal\""), "{hint}");
+        let (permanent, what, _) =
+            explained(Some(125), "canal: unknown command `bridge`\nhint: see `canal help`");
+        assert!(
+            permanent && what == "the canal there is older and does not support nodes",
+            "{what}"
+        );
+        let said = "canal: no daemon is running at /run/canal/canal.sock\nhint: start it\n";
+        let (permanent, what, hint) = explained(Some(125), said);
+        assert!(!permanent);
+        assert_eq!(
+            (what.as_str(), hint.as_str()),
+            ("no daemon is running at /run/canal/canal.sock", "start it")
+        );
+        let (_, what, _) = explained(Some(1), "This account is not available.");
+        assert_eq!(what, "the other side reports: This account is not available.");
+        assert_eq!(explained(None, "").1, "ssh was killed");
+    }
+}

@@ -1,0 +1,69 @@
+//! The daemon that a user had before the machine got one.
+//!
+//! When `/run/canal` appears, clients turn to the machine's daemon, which does not know the grants
+//! of the user's own daemon. Until that one has ended, the same key could be granted twice.
+//!
+//! Invariant: a request reaches the machine's daemon only if the user's own one has no holders and
+//! no waiters, or has been asked to end.
+
+use nix::errno::Errno;
+use nix::sys::stat::lstat;
+
+use crate::client::{Client, ClientError, Options};
+use canal_protocol::place::{Place, Rule};
+use canal_protocol::{KeyInfo, Status, StatusQuery, Stop};
+use canal_sys::dir::{is_private, with_c_str};
+
+/// Refuses the request if the user's own daemon still has holds that a daemon of the machine does
+/// not know.
+///
+/// Without a daemon of the user's own, this takes one system call, which looks for its socket. A
+/// daemon that ends normally removes its socket. One that was killed leaves it, and is started
+/// again, because commands to which it granted locks may still run. An idle daemon is asked to end,
+/// so that the next request finds no socket.
+pub(super) fn refuse_holders(place: &Place, options: &Options) -> Result<(), ClientError> {
+    if place.rule != Rule::Shared {
+        return Ok(());
+    }
+    let own = Place::of_user_by_socket(place.uid.get());
+    let found = with_c_str(&own.socket, lstat);
+    if found.is_err_and(|error| error == Errno::ENOENT) || !is_ours(&own) {
+        return Ok(());
+    }
+    let mut client = Client::connect(&own, options.clone())?;
+    let status = client.status(&StatusQuery::default())?;
+    if let Some(what) = in_use(&status) {
+        return Err(ClientError::HeldAtOwnDaemon { what, socket: own.socket });
+    }
+    // If it does not end, the next request checks again.
+    let _ = client.stop(&Stop {});
+    Ok(())
+}
+
+/// Whether the directory is one that a daemon of this user would use.
+fn is_ours(own: &Place) -> bool {
+    is_private(&own.dir, canal_sys::process::user::geteuid().as_raw())
+}
+
+/// The holders and waiters on this machine, for a message: `nightly (pid 812), 2 more`. `None` if
+/// there are none.
+fn in_use(status: &Status) -> Option<String> {
+    let here = status.engine.as_ref().map(|engine| engine.host.as_str());
+    let is_here = |host: Option<&String>| host.is_none() || host.map(String::as_str) == here;
+    let of_key = |key: &KeyInfo| {
+        let holders = key.holders.iter().filter(|it| is_here(it.host.as_ref())).map(|it| it.pid);
+        let waiters = key.waiters.iter().filter(|it| is_here(it.host.as_ref())).map(|it| it.pid);
+        let name = |pid: u32| match pid {
+            // A lease belongs to no process.
+            0 => key.key.clone(),
+            _ => format!("{} (pid {pid})", key.key),
+        };
+        holders.chain(waiters).map(name).collect::<Vec<_>>()
+    };
+    let mut all = status.keys.iter().flat_map(of_key);
+    let first = all.next()?;
+    let more = all.count();
+    // The count also covers keys that a very long status omits.
+    let more = if more > 0 { format!(", {more} more") } else { String::new() };
+    Some(first + &more)
+}

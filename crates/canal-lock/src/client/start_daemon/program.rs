@@ -1,0 +1,144 @@
+//! Decides which program is the daemon, and which processes are daemons that a client started.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::Metadata;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use crate::client::ClientError;
+use canal_sys::process;
+use canal_sys::process::exec::{Lookup, lookup};
+use canal_sys::startup;
+
+/// This program itself, for [`Options::program`](crate::client::Options::program). A program that
+/// is canal uses it, whatever the name of its file.
+pub const OWN: &str = "/proc/self/exe";
+
+/// The first arguments of a daemon that a client started.
+pub(crate) const ARGV: [&str; 3] = ["canal", "daemon", "--on-demand"];
+
+/// The program to start as the daemon: the given one, or the `canal` in PATH.
+pub fn find(said: Option<&Path>) -> Result<PathBuf, ClientError> {
+    match said {
+        Some(said) if said == Path::new(OWN) => return Ok(newest_of_own()),
+        Some(said) => return Ok(said.to_owned()),
+        None => {}
+    }
+    match lookup(OsStr::new("canal")) {
+        Lookup::Found(program) => Ok(program),
+        Lookup::NotExecutable(program, error) => {
+            Err(ClientError::Start(format!("cannot start {}: {error}", program.display())))
+        }
+        Lookup::NotFound => {
+            let text = "cannot start a daemon: there is no `canal` in PATH";
+            Err(ClientError::Start(text.to_owned()))
+        }
+    }
+}
+
+/// The file of this program, or a newer file that has replaced it.
+fn newest_of_own() -> PathBuf {
+    own_paths().find(|path| path.exists()).unwrap_or_else(own_program)
+}
+
+/// This program, by a path that can be executed: [`OWN`], or, without /proc, the path by which the
+/// program itself was executed.
+#[must_use]
+pub fn own_program() -> PathBuf {
+    let own = PathBuf::from(OWN);
+    if own.exists() { own } else { startup::executed_as().unwrap_or(own) }
+}
+
+/// The path of this program's file when the program started.
+fn own_paths() -> impl Iterator<Item = PathBuf> {
+    let link = std::fs::read_link(OWN).ok();
+    // The kernel appends this if a newer file has replaced the old one.
+    let replaced = link.as_ref().and_then(|link| {
+        let path = link.as_os_str().as_bytes().strip_suffix(b" (deleted)")?;
+        Some(PathBuf::from(OsString::from_vec(path.to_vec())))
+    });
+    link.into_iter().chain(replaced)
+}
+
+/// Whether a process is a daemon that a client started with `said` as
+/// [`Options::program`](crate::client::Options::program). Such a daemon serves other clients too,
+/// whatever process it descends from.
+///
+/// A command cannot imitate such a daemon by name: it would have to be the same program, started in
+/// the same way.
+#[must_use]
+pub fn is_on_demand_daemon(pid: u32, said: Option<&Path>) -> bool {
+    let words = process::first_words(pid, ARGV.len());
+    let is_daemon = words.len() == ARGV.len() && words[1..] == ARGV[1..];
+    is_daemon && file_of(pid).is_some_and(|file| programs(said).any(|path| is_file(&path, &file)))
+}
+
+fn file_of(pid: u32) -> Option<Metadata> {
+    std::fs::metadata(format!("/proc/{pid}/exe")).ok()
+}
+
+/// The files from which a daemon may have been started. This program's file may have been replaced
+/// since the program started, and the daemon may have started before or after that.
+fn programs(said: Option<&Path>) -> impl Iterator<Item = PathBuf> {
+    let own = said == Some(Path::new(OWN));
+    let newest = own.then(own_paths).into_iter().flatten();
+    find(said).ok().into_iter().chain(own.then(|| PathBuf::from(OWN))).chain(newest)
+}
+
+fn is_file(path: &Path, file: &Metadata) -> bool {
+    std::fs::metadata(path).is_ok_and(|it| (it.dev(), it.ino()) == (file.dev(), file.ino()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::CommandExt;
+    use std::process::{Child, Command, Stdio};
+
+    use super::*;
+    use canal_sys::rerun::wait_until;
+
+    /// Starts a shell with this argv, and waits for its end.
+    fn called(words: &[&str], dir: &Path) -> Child {
+        std::fs::write(dir.join("daemon"), "read x").unwrap();
+        let mut shell = Command::new("/bin/sh");
+        shell.arg0(words[0]).args(&words[1..]).current_dir(dir).stdin(Stdio::piped());
+        let child = shell.spawn().unwrap();
+        wait_until("it is what it is called", || {
+            process::first_words(child.id(), words.len()) == words
+        });
+        child
+    }
+
+    #[test]
+    fn a_daemon_is_recognized_by_its_program_and_not_by_its_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut child = called(&["canal", "daemon", "--on-demand"], dir.path());
+        let is = |program: &str| is_on_demand_daemon(child.id(), Some(Path::new(program)));
+        assert!(is("/bin/sh"), "that is its program");
+        assert!(!is(OWN) && !is("/bin/cat"));
+        assert!(!is_on_demand_daemon(child.id(), None), "there may be none along PATH");
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        assert!(!is_on_demand_daemon(child.id(), Some(Path::new("/bin/sh"))), "it is gone");
+    }
+
+    #[test]
+    fn a_daemon_started_by_hand_is_no_daemon_on_demand() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut child = called(&["canal", "daemon", "-v"], dir.path());
+        assert!(!is_on_demand_daemon(child.id(), Some(Path::new("/bin/sh"))));
+        drop(child.stdin.take());
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn this_program_is_found_under_any_name() {
+        let found = find(Some(Path::new(OWN))).unwrap();
+        assert_eq!(found, std::env::current_exe().unwrap());
+        let executed = startup::executed_as().unwrap();
+        assert!(is_file(&executed, &std::fs::metadata(found).unwrap()), "{executed:?}");
+        let said = Path::new("/some/canal-of-tests");
+        assert_eq!(find(Some(said)).unwrap(), said);
+    }
+}
