@@ -67,6 +67,9 @@ pub(crate) fn reason(reason: &Reason) -> String {
 
 /// How many slots of a size are held.
 pub(super) fn held(held: u64, capacity: u64) -> String {
+    if held > capacity {
+        return format!("{} are held, and its size allows {capacity}", slots(held));
+    }
     let verb = if held == 1 { "is" } else { "are" };
     format!("{held} of {} {verb} held", slots(capacity))
 }
