@@ -1,11 +1,13 @@
 //! The state that a coordinator needs to take over.
 
-use super::Millis;
 use canal_core::Token;
+use serde::{Deserialize, Serialize};
+
+use super::Millis;
 
 /// A coordinator's knowledge of the leases of its request. The driver hands it to the process that
 /// stays by the command. If this coordinator dies, that process passes it to the next one.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Standing {
     /// The token with which its leases are confirmed; `None` before enough nodes granted theirs.
     pub token: Option<Token>,
@@ -16,7 +18,7 @@ pub struct Standing {
 }
 
 /// The known state of one node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Part {
     /// The node.
     pub node: usize,
@@ -31,7 +33,7 @@ pub struct Part {
 
 /// How a node was asked under a number. The request continues under that number and keeps its place
 /// until the node has answered that nothing is left, or a confirmation was sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Asking {
     /// The request must not wait there.
     pub no_wait: bool,

@@ -28,7 +28,7 @@ use crate::client::nodes::lease::LeaseHandle;
 use crate::client::{Client, ClientError};
 use crate::nodes::{Change, Deadline, Millis, Outcome};
 use crate::protocol::{ErrorName, Handle, LeaseInfo, Renew, Renewed};
-use crate::run::nodes::{Host, OnLease, PartAnswer, PartSaid, Purpose, Started, Wish, Word};
+use crate::run::nodes::{Host, OnLease, PartAnswer, PartSaid, Purpose, Start, Wish, Word};
 use crate::run::{OwnCode, SUCCESS};
 use crate::sys::clock::{boottime_ms, boottime_ms_after};
 use crate::sys::pidfd::Pidfd;
@@ -272,8 +272,8 @@ impl Host for RenewalHost<'_> {
         self.deadline = deadline;
     }
 
-    fn start(&mut self, started: &Started) -> bool {
-        self.failed = self.report(&started.answers).err();
+    fn start(&mut self, _start: Start, answers: &[PartAnswer]) -> bool {
+        self.failed = self.report(answers).err();
         self.renewal.process.is_some() && self.failed.is_none()
     }
 

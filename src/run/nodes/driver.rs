@@ -28,12 +28,11 @@ use crate::protocol::{
 use crate::sys::clock::boottime_ms;
 use crate::sys::process::child::{Reap, ended};
 
-use super::host::{
-    Ending, Host, Named, PartAnswer, PartSaid, PartTrouble, Started, StartedPart, Wish, Word,
-};
+use super::host::{Ending, Host, Named, PartAnswer, PartSaid, PartTrouble, Wish, Word};
 use super::looking::{GiveWay, Looking};
 use super::meeting::{Known, Met};
 use super::member::{Heard, Member};
+use super::messages::Start;
 use super::request::NodesRequest;
 
 /// How often to check for processes that have ended, and for nodes that are about to hold their
@@ -320,11 +319,9 @@ impl<'a> Driver<'a> {
             }
             Effect::Start { token, nodes, deadline } => {
                 host.publish(deadline);
-                let parts = nodes.iter().map(|node| self.started(*node)).collect();
-                let token = token.map(|token| token.0);
-                let started = Started { token, parts, answers: self.answers() };
+                let start = self.start(token, &nodes);
                 self.unsettled_since = Some(boottime_ms());
-                return if host.start(&started) { Next::Go } else { Next::Leave };
+                return if host.start(start, &self.answers()) { Next::Go } else { Next::Leave };
             }
             Effect::Deadline(deadline) => {
                 host.publish(deadline);
@@ -356,10 +353,18 @@ impl<'a> Driver<'a> {
         self.nodes.iter().map(|node| node.member.node.name.as_str()).collect()
     }
 
-    fn started(&self, node: usize) -> StartedPart {
-        let NodeState { at, id, lease, grant, member, .. } = &self.nodes[node];
-        let name = member.node.name.clone();
-        StartedPart { at: *at, name, id: *id, lease: *lease, grant: grant.clone() }
+    /// The message that these nodes hold the lock.
+    fn start(&self, token: Option<Token>, nodes: &[usize]) -> Start {
+        let nodes = || nodes.iter().map(|node| &self.nodes[*node]);
+        let part =
+            |node: &NodeState| HeldPart { at: node.at, id: node.id, lease: node.lease, held: true };
+        Start {
+            token: token.map(|token| token.0),
+            nodes: nodes().map(|node| node.member.node.name.clone()).collect(),
+            grant: nodes().next().and_then(|node| node.grant.clone()),
+            need: self.coordinator.standing().need,
+            parts: nodes().map(part).collect(),
+        }
     }
 
     fn asked(&self, node: usize, no_wait: bool, spare: bool) -> Collect {

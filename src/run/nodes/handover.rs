@@ -11,9 +11,7 @@ use std::os::unix::fs::FileExt;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use serde::{Deserialize, Serialize};
 
-use crate::core::Token;
-use crate::nodes::{Asking, Part, Standing};
-use crate::protocol::NodeId;
+use crate::nodes::Standing;
 
 use super::host::Named;
 use super::messages::Start;
@@ -30,58 +28,33 @@ pub(super) struct Handover {
     file: File,
     /// The number of the copy written last.
     written: u64,
-    /// The child's message that the lock is held, sent or about to be sent.
-    start: Option<Start>,
 }
 
 /// The state that another coordinator left behind.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Left {
     pub(super) nodes: Vec<Named>,
     pub(super) standing: Standing,
-    /// If this is set, the command may have begun.
+    /// The child's message that the lock is held, sent or about to be sent. If this is set, the
+    /// command may have begun.
     pub(super) start: Option<Start>,
-}
-
-/// The fields of a [`Part`], in their order.
-type KeptPart = (usize, u32, Option<u64>, Option<(bool, bool)>);
-
-#[derive(Serialize, Deserialize)]
-struct Content {
-    nodes: Vec<(usize, NodeId)>,
-    token: Option<u64>,
-    need: usize,
-    parts: Vec<KeptPart>,
-    start: Option<Start>,
 }
 
 impl Handover {
     /// Creates empty memory (memfd_create, Linux 3.17).
     pub(super) fn create() -> io::Result<Self> {
         let file = memfd_create("canal-handover", MFdFlags::MFD_CLOEXEC)?;
-        Ok(Self { file: file.into(), written: 0, start: None })
+        Ok(Self { file: file.into(), written: 0 })
     }
 
     pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
 
-    /// Marks that the command may begin from the next [`Self::write`] on.
-    pub(super) fn begin(&mut self, start: Start) {
-        self.start = Some(start);
-    }
-
     /// Saves the state that another coordinator needs. The previous copy stays until this one is
     /// complete.
-    pub(super) fn write(&mut self, nodes: &[Named], standing: &Standing) -> io::Result<()> {
-        let content = Content {
-            nodes: nodes.iter().map(|named| (named.at, named.id)).collect(),
-            token: standing.token.map(|token| token.0),
-            need: standing.need,
-            parts: standing.parts.iter().map(as_kept).collect(),
-            start: self.start.clone(),
-        };
-        let text = serde_json::to_vec(&content)?;
+    pub(super) fn write(&mut self, left: &Left) -> io::Result<()> {
+        let text = serde_json::to_vec(left)?;
         let number = self.written + 1;
         let length = u64::try_from(text.len()).unwrap_or(u64::MAX);
         if length > COPY_BYTES - HEAD_BYTES as u64 {
@@ -100,20 +73,12 @@ impl Handover {
     /// The state that the last coordinator saved; `None` if it saved none.
     pub(super) fn read(&mut self) -> Option<Left> {
         let copies = [self.copy(0), self.copy(1)].into_iter().flatten();
-        let (number, content) = copies.max_by_key(|(number, _)| *number)?;
+        let (number, left) = copies.max_by_key(|(number, _)| *number)?;
         self.written = number;
-        let nodes = content.nodes.into_iter().map(|(at, id)| Named { at, id }).collect();
-        let parts = content.parts.into_iter().map(|(node, lease, sent, asked)| {
-            let asked = asked.map(|(no_wait, spare)| Asking { no_wait, spare });
-            Part { node, lease, sent, asked }
-        });
-        let token = content.token.map(Token);
-        let standing = Standing { token, need: content.need, parts: parts.collect() };
-        self.start.clone_from(&content.start);
-        Some(Left { nodes, standing, start: content.start })
+        Some(left)
     }
 
-    fn copy(&self, at: u64) -> Option<(u64, Content)> {
+    fn copy(&self, at: u64) -> Option<(u64, Left)> {
         let mut head = [0; HEAD_BYTES];
         self.file.read_exact_at(&mut head, at * COPY_BYTES).ok()?;
         let number =
@@ -126,13 +91,8 @@ impl Handover {
         let mut text = vec![0; usize::try_from(length).ok()?];
         self.file.read_exact_at(&mut text, at * COPY_BYTES + HEAD_BYTES as u64).ok()?;
         let whole = checksum(number, &text) == sum;
-        whole.then(|| serde_json::from_slice(&text).ok()).flatten().map(|content| (number, content))
+        whole.then(|| serde_json::from_slice(&text).ok()).flatten().map(|left| (number, left))
     }
-}
-
-fn as_kept(part: &Part) -> KeptPart {
-    let asked = part.asked.map(|Asking { no_wait, spare }| (no_wait, spare));
-    (part.node, part.lease, part.sent, asked)
 }
 
 fn checksum(number: u64, text: &[u8]) -> u32 {
@@ -145,48 +105,44 @@ fn checksum(number: u64, text: &[u8]) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::Token;
+    use crate::nodes::{Asking, Part};
+    use crate::protocol::NodeId;
 
-    fn standing(token: u64) -> Standing {
+    fn left(token: u64) -> Left {
         let asked = Some(Asking { no_wait: false, spare: true });
         let parts = vec![Part { node: 1, lease: 3, sent: Some(token), asked }];
-        Standing { token: Some(Token(token)), need: 2, parts }
-    }
-
-    fn named() -> Vec<Named> {
-        vec![Named { at: 1, id: NodeId(5) }, Named { at: 0, id: NodeId(9) }]
-    }
-
-    fn read(handover: &mut Handover) -> Option<(Vec<Named>, Standing)> {
-        handover.read().map(|left| (left.nodes, left.standing))
+        let standing = Standing { token: Some(Token(token)), need: 2, parts };
+        let nodes = vec![Named { at: 1, id: NodeId(5) }, Named { at: 0, id: NodeId(9) }];
+        Left { nodes, standing, start: None }
     }
 
     #[test]
     fn the_last_whole_copy_is_read() {
         let mut handover = Handover::create().unwrap();
-        assert!(handover.read().is_none());
+        assert_eq!(handover.read(), None);
         for token in 1..=5 {
-            handover.write(&named(), &standing(token)).unwrap();
-            assert_eq!(read(&mut handover), Some((named(), standing(token))));
+            handover.write(&left(token)).unwrap();
+            assert_eq!(handover.read(), Some(left(token)));
         }
         // The writer is killed in the middle of the sixth copy.
         handover.file.write_all_at(b"torn", 30).unwrap();
         handover.file.write_all_at(&6_u64.to_ne_bytes(), 0).unwrap();
-        assert_eq!(read(&mut handover), Some((named(), standing(5))));
-        handover.write(&named(), &standing(7)).unwrap();
-        assert_eq!(read(&mut handover), Some((named(), standing(7))), "in place of the torn one");
+        assert_eq!(handover.read(), Some(left(5)));
+        handover.write(&left(7)).unwrap();
+        assert_eq!(handover.read(), Some(left(7)), "in place of the torn one");
     }
 
     #[test]
-    fn what_the_child_was_told_is_there_for_each_coordinator_after_that() {
+    fn the_message_to_the_child_is_there_for_each_coordinator_after_that() {
         let mut handover = Handover::create().unwrap();
-        handover.write(&named(), &standing(1)).unwrap();
-        assert!(handover.read().unwrap().start.is_none());
+        handover.write(&left(1)).unwrap();
+        assert_eq!(handover.read().unwrap().start, None);
         let nodes = vec!["web1".to_owned()];
         let start = Start { token: Some(7), nodes, grant: None, need: 1, parts: Vec::new() };
-        handover.begin(start);
-        handover.write(&named(), &standing(1)).unwrap();
-        assert_eq!(handover.read().unwrap().start.unwrap().token, Some(7));
-        handover.write(&named(), &standing(2)).unwrap();
-        assert_eq!(handover.read().unwrap().start.unwrap().token, Some(7));
+        for token in 1..=2 {
+            handover.write(&Left { start: Some(start.clone()), ..left(token) }).unwrap();
+            assert_eq!(handover.read().unwrap().start.unwrap().token, Some(7));
+        }
     }
 }

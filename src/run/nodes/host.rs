@@ -1,13 +1,16 @@
 //! The interface between the driver of a coordinator and the process that it runs in.
 
 use nix::poll::PollFd;
+use serde::{Deserialize, Serialize};
 
 use crate::client::nodes::Node;
 use crate::client::nodes::lease::HeldPart;
 use crate::client::nodes::pins::Pin;
 use crate::client::nodes::ssh::NodeFailure;
 use crate::nodes::{Change, Deadline, Millis, Outcome, Standing};
-use crate::protocol::{CycleStepInfo, Failure, Grant, NodeId, Progress, Released, Renewed};
+use crate::protocol::{CycleStepInfo, Failure, NodeId, Progress, Released, Renewed};
+
+use super::messages::Start;
 
 /// The process in which the driver of a coordinator runs.
 pub trait Host {
@@ -17,8 +20,9 @@ pub trait Host {
     /// Publishes the deadline of the command.
     fn publish(&mut self, _deadline: Deadline) {}
 
-    /// Lets the command start. Returns whether the driver continues.
-    fn start(&mut self, _started: &Started) -> bool {
+    /// Lets the command start. `answers` are the nodes' last answers about an existing lease, in
+    /// the order of the plan. Returns whether the driver continues.
+    fn start(&mut self, _start: Start, _answers: &[PartAnswer]) -> bool {
         true
     }
 
@@ -70,24 +74,12 @@ impl Wish {
 }
 
 /// A node and its id, in the order of the plan.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Named {
     /// Its place in the list of the user.
     pub at: usize,
     /// Its id.
     pub id: NodeId,
-}
-
-/// The lock is held.
-#[derive(Clone, Debug)]
-pub struct Started {
-    /// The fencing token; `None` if the requirement excludes no other command.
-    pub token: Option<u64>,
-    /// The nodes that hold it, by their index in the plan, each with its grant and the number of
-    /// its lease.
-    pub parts: Vec<StartedPart>,
-    /// The nodes' last answers about an existing lease, in the order of the plan.
-    pub answers: Vec<PartAnswer>,
 }
 
 /// A node's last answer about its part of a lease.
@@ -119,21 +111,6 @@ pub enum PartSaid {
     Released(Box<Released>),
     /// The node no longer has it.
     Lost(Box<Failure>),
-}
-
-/// A node that holds its part.
-#[derive(Clone, Debug)]
-pub struct StartedPart {
-    /// The place of the node in the list of the user.
-    pub at: usize,
-    /// The user's word for the node.
-    pub name: String,
-    /// Its id.
-    pub id: NodeId,
-    /// The number of its lease.
-    pub lease: u32,
-    /// Its grant; `None` if an earlier coordinator received it.
-    pub grant: Option<Grant>,
 }
 
 /// A report to the user. Nodes have the names that the user knows.

@@ -47,7 +47,7 @@ pub struct Line {
 }
 
 /// The lock is held.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Start {
     /// The fencing token; `None` if the requirement excludes no other command.
     pub token: Option<u64>,

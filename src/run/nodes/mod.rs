@@ -31,9 +31,7 @@ mod process;
 mod request;
 
 pub use driver::OnLease;
-pub use host::{
-    Ending, Host, Named, PartAnswer, PartSaid, PartTrouble, Started, StartedPart, Wish, Word,
-};
+pub use host::{Ending, Host, Named, PartAnswer, PartSaid, PartTrouble, Wish, Word};
 pub use leading::{LeaderAtNodes, LeaderView, NodeState, NodeView};
 pub use looking::Around;
 pub use lookout::{serve_lookout, start_lookout};

@@ -149,9 +149,7 @@ impl OverNodes {
             wish: Wish::GoOn,
             kill_at: None,
             unsent: None,
-            started: None,
-            kept: Vec::new(),
-            standing: None,
+            left: None,
         };
         process.run(&self.request.clone(), left);
         // Exit drops nothing: most descriptors of this copy of the parent are already closed.

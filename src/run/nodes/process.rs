@@ -26,7 +26,7 @@ use crate::sys::signals;
 
 use super::driver::Driver;
 use super::handover::{Handover, Left};
-use super::host::{Ending, Host, Named, Started, Wish, Word};
+use super::host::{Ending, Host, Named, PartAnswer, Wish, Word};
 use super::meeting::{self, Known, MeetError, Met};
 use super::messages::{BeforeStart, Line, NotHeld, Start, ToCoordinator, ToParent};
 use super::request::NodesRequest;
@@ -72,11 +72,8 @@ pub(super) struct CoordinatorProcess {
     pub(super) kill_at: Option<Millis>,
     /// The child's message that the lock is held, while the channel is full.
     pub(super) unsent: Option<Start>,
-    /// The start that was handed over.
-    pub(super) started: Option<Start>,
-    /// The nodes that were handed over last.
-    pub(super) kept: Vec<Named>,
-    pub(super) standing: Option<Standing>,
+    /// The state that was handed over last.
+    pub(super) left: Option<Left>,
 }
 
 impl CoordinatorProcess {
@@ -85,12 +82,13 @@ impl CoordinatorProcess {
         stand_alone();
         let (met, standing) = match left {
             Some(left) => {
-                self.take_over(left.start);
+                self.take_over(left.start.clone());
                 let nodes = known(request, &left.nodes);
-                self.kept = left.nodes;
                 // A request that is made again names its enclosing run, but no frame.
                 let met = Met { nodes, here: None, ending: Vec::new() };
-                (met, Some((left.standing, self.begun)))
+                let standing = left.standing.clone();
+                self.left = Some(left);
+                (met, Some((standing, self.begun)))
             }
             None => match meeting::meet(request, self) {
                 Ok(met) => (met, None),
@@ -116,7 +114,6 @@ impl CoordinatorProcess {
             self.kill_at = None;
             self.writer.publish(deadline::Deadline::default());
         }
-        self.started.clone_from(&start);
         if self.purpose != Purpose::Lease {
             // If the message reached the child, it no longer listens.
             self.unsent = start;
@@ -202,6 +199,12 @@ impl CoordinatorProcess {
         self.command.as_ref().is_none_or(Pidfd::has_ended)
     }
 
+    fn hand_over(&mut self, left: Left) {
+        // If there are too many nodes for the space, another coordinator would start over.
+        let _ = self.handover.write(&left);
+        self.left = Some(left);
+    }
+
     fn send_start(&mut self) {
         let (Some(unsent), Some(child)) = (&self.unsent, &self.child) else { return };
         if child.send(&BeforeStart::Start(unsent.clone()), &[]) {
@@ -223,10 +226,9 @@ impl CoordinatorProcess {
 
 impl Host for CoordinatorProcess {
     fn keep(&mut self, nodes: &[Named], standing: &Standing) {
-        // If there are too many nodes for the space, another coordinator would start over.
-        let _ = self.handover.write(nodes, standing);
-        self.kept = nodes.to_vec();
-        self.standing = Some(standing.clone());
+        let (nodes, standing) = (nodes.to_vec(), standing.clone());
+        let start = self.left.take().and_then(|left| left.start);
+        self.hand_over(Left { nodes, standing, start });
     }
 
     fn publish(&mut self, deadline: Deadline) {
@@ -239,24 +241,12 @@ impl Host for CoordinatorProcess {
         }
     }
 
-    fn start(&mut self, started: &Started) -> bool {
+    fn start(&mut self, start: Start, _answers: &[PartAnswer]) -> bool {
         self.begun = true;
-        let parts = started.parts.iter();
-        let parts =
-            parts.map(|part| HeldPart { at: part.at, id: part.id, lease: part.lease, held: true });
-        let start = Start {
-            need: self.standing.as_ref().map_or(0, |standing| standing.need),
-            parts: parts.collect(),
-            token: started.token,
-            nodes: started.parts.iter().map(|part| part.name.clone()).collect(),
-            grant: started.parts.first().and_then(|part| part.grant.clone()),
-        };
         // Another coordinator must know it before the child does.
-        self.handover.begin(start.clone());
-        if let Some(standing) = &self.standing {
-            let _ = self.handover.write(&self.kept, standing);
+        if let Some(left) = self.left.take() {
+            self.hand_over(Left { start: Some(start.clone()), ..left });
         }
-        self.started = Some(start.clone());
         if self.purpose != Purpose::Lease {
             self.unsent = Some(start);
             self.send_start();
@@ -266,7 +256,7 @@ impl Host for CoordinatorProcess {
 
     fn settled(&mut self, parts: &[HeldPart]) {
         if self.purpose == Purpose::Lease
-            && let Some(start) = self.started.clone()
+            && let Some(start) = self.left.as_ref().and_then(|left| left.start.clone())
         {
             self.unsent = Some(Start { parts: parts.to_vec(), ..start });
             self.send_start();
