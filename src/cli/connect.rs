@@ -86,6 +86,34 @@ impl Target {
         }
         Ok(client)
     }
+
+    /// Client options that start this program as the daemon, whatever the name of its file.
+    pub(crate) fn options(&self) -> Options {
+        Options { program: Some(OWN.into()), ..Options::from(self.start) }
+    }
+
+    /// Waits until the history has the end of a background job, as far as the daemon answers and
+    /// keeps one.
+    pub(crate) fn until_recorded(&self, session: String) {
+        let query = HistoryQuery {
+            session: Some(session),
+            since_ms: Some(RECORDED_SINCE_MS),
+            limit: Some(1),
+            ..HistoryQuery::default()
+        };
+        let Ok(mut client) = Client::connect(&self.place, self.options()) else { return };
+        let until = Instant::now() + RECORDED_WITHIN;
+        while client.history(&query).is_ok_and(|page| page.records.is_empty())
+            && Instant::now() < until
+        {
+            thread::sleep(RECORDED_LOOK);
+        }
+    }
+
+    /// Asks what became of a request that was granted with this token.
+    pub(crate) fn fate(&self, tag: Tag, token: u64) -> Option<Fate> {
+        Fate::ask(&self.place, self.options(), tag, token)
+    }
 }
 
 /// The daemon that canal asks, and why this one.
@@ -120,36 +148,6 @@ fn introduction(client: &mut Client) -> String {
     )
 }
 
-impl Target {
-    /// Client options that start this program as the daemon, whatever the name of its file.
-    pub(crate) fn options(&self) -> Options {
-        Options { program: Some(OWN.into()), ..Options::from(self.start) }
-    }
-
-    /// Waits until the history has the end of a background job, as far as the daemon answers and
-    /// keeps one.
-    pub(crate) fn until_recorded(&self, session: String) {
-        let query = HistoryQuery {
-            session: Some(session),
-            since_ms: Some(RECORDED_SINCE_MS),
-            limit: Some(1),
-            ..HistoryQuery::default()
-        };
-        let Ok(mut client) = Client::connect(&self.place, self.options()) else { return };
-        let until = Instant::now() + RECORDED_WITHIN;
-        while client.history(&query).is_ok_and(|page| page.records.is_empty())
-            && Instant::now() < until
-        {
-            thread::sleep(RECORDED_LOOK);
-        }
-    }
-
-    /// Asks what became of a request that was granted with this token.
-    pub(crate) fn fate(&self, tag: Tag, token: u64) -> Option<Fate> {
-        Fate::ask(&self.place, self.options(), tag, token)
-    }
-}
-
 /// Connects to the daemon that the global options name.
 pub(crate) fn client(global: &Global) -> Result<Client, Failed> {
     Target::of(global)?.connect(global.verbosity())
@@ -157,45 +155,43 @@ pub(crate) fn client(global: &Global) -> Result<Client, Failed> {
 
 pub(crate) fn no_client(error: ClientError, place: &Place) -> Failed {
     match &error {
-        ClientError::NoDaemon(_) => failed(error).hint(match place.rule {
+        ClientError::NoDaemon(_) => Failed::from(error).hint(match place.rule {
             Rule::Shared => machine_daemon::not_on_demand(place),
             Rule::Given | Rule::PerUser => "leave out --no-start to start a daemon, or run one in \
                                             the foreground with `canal daemon`"
                 .to_owned(),
         }),
-        _ => failed(error),
+        _ => error.into(),
     }
 }
 
 /// Turns an error of the client into a failure of canal (125).
-pub(crate) fn failed(error: ClientError) -> Failed {
-    match error {
-        ClientError::Failure(failure) => {
-            let lost = failure.name == ErrorName::LeaseLost;
-            let code = if lost { OwnCode::LockLost } else { OwnCode::Failed };
-            let failed = Failed::with_code(code.number(), failure.message);
-            match failure.hint {
-                Some(hint) => failed.hint(hint),
-                None => failed,
+impl From<ClientError> for Failed {
+    fn from(error: ClientError) -> Self {
+        match error {
+            ClientError::Failure(failure) => {
+                let lost = failure.name == ErrorName::LeaseLost;
+                let code = if lost { OwnCode::LockLost } else { OwnCode::Failed };
+                Self::with_code(code.number(), failure.message).hint_if(failure.hint)
             }
+            ClientError::Abandoned => {
+                Self::with_code(OwnCode::NotAcquired.number(), error.to_string())
+                    .hint("keep waiting with `--unattended`")
+            }
+            ClientError::Start(message) => started_badly(&message),
+            ClientError::Place(message) => {
+                Self::new(message).hint("choose another directory with --socket or CANAL_SOCKET")
+            }
+            ClientError::Silent { pid, state } => silent(pid, state),
+            ClientError::HeldAtOwnDaemon { ref socket, .. } => {
+                let socket = shell_word::of_path(socket);
+                Self::new(error.to_string()).hint(format!(
+                    "wait until they end (`canal status --socket {socket}`), or give them up with \
+                     `canal daemon --stop --socket {socket}`"
+                ))
+            }
+            other => Self::new(other.to_string()),
         }
-        error @ ClientError::Abandoned => {
-            Failed::with_code(OwnCode::NotAcquired.number(), error.to_string())
-                .hint("keep waiting with `--unattended`")
-        }
-        ClientError::Start(message) => started_badly(&message),
-        ClientError::Place(message) => {
-            Failed::new(message).hint("choose another directory with --socket or CANAL_SOCKET")
-        }
-        ClientError::Silent { pid, state } => silent(pid, state),
-        ClientError::HeldAtOwnDaemon { ref socket, .. } => {
-            let socket = shell_word::of_path(socket);
-            Failed::new(error.to_string()).hint(format!(
-                "wait until they end (`canal status --socket {socket}`), or give them up with \
-                 `canal daemon --stop --socket {socket}`"
-            ))
-        }
-        other => Failed::new(other.to_string()),
     }
 }
 
@@ -217,11 +213,8 @@ fn silent(pid: u32, state: char) -> Failed {
 fn started_badly(message: &str) -> Failed {
     let mut lines = message.lines();
     let first = lines.next().unwrap_or_default();
-    let failed = Failed::new(first.strip_prefix("canal: ").unwrap_or(first));
-    match lines.find_map(|line| line.strip_prefix("hint: ")) {
-        Some(hint) => failed.hint(hint),
-        None => failed,
-    }
+    let hint = lines.find_map(|line| line.strip_prefix("hint: "));
+    Failed::new(first.strip_prefix("canal: ").unwrap_or(first)).hint_if(hint)
 }
 
 #[cfg(test)]

@@ -38,6 +38,15 @@ impl Failed {
         self.hint = Some(hint.into());
         self
     }
+
+    /// Adds advice, if there is any.
+    #[must_use]
+    pub(crate) fn hint_if(self, hint: Option<impl Into<String>>) -> Self {
+        match hint {
+            Some(hint) => self.hint(hint),
+            None => self,
+        }
+    }
 }
 
 impl From<NotRun> for Failed {
@@ -48,10 +57,7 @@ impl From<NotRun> for Failed {
 
 impl From<anyhow::Error> for Failed {
     fn from(error: anyhow::Error) -> Self {
-        let failed = Self::new(format!("{error:#}"));
-        match error.downcast_ref::<Unusable>() {
-            Some(unusable) => failed.hint(unusable.hint.as_ref()),
-            None => failed,
-        }
+        let hint = error.downcast_ref::<Unusable>().map(|unusable| unusable.hint.as_ref());
+        Self::new(format!("{error:#}")).hint_if(hint)
     }
 }

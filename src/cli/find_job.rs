@@ -3,7 +3,7 @@
 use std::io;
 
 use crate::cli::arguments::number::job;
-use crate::cli::connect::{self, Target};
+use crate::cli::connect::Target;
 use crate::cli::failed::Failed;
 use crate::client::Client;
 use crate::core::Key;
@@ -58,7 +58,7 @@ pub(in crate::cli) fn session_of(
             return Ok(None);
         }
         let query = StatusQuery { key: Some(text.to_owned()), ..StatusQuery::default() };
-        if !client.status(&query).map_err(connect::failed)?.keys.is_empty() {
+        if !client.status(&query)?.keys.is_empty() {
             return Ok(None);
         }
     }

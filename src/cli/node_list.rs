@@ -20,13 +20,7 @@ use crate::run::nodes::{Around, start_lookout};
 /// A name is unknown, a node appears twice, or the list is empty.
 pub(in crate::cli) fn listed(words: &[String], target: &Target) -> Result<Vec<Node>, Failed> {
     let resolved = resolve(words, || known(&target.place))?;
-    resolved.map_err(|error| {
-        let failed = Failed::new(error.to_string());
-        match error.hint() {
-            Some(hint) => failed.hint(hint),
-            None => failed,
-        }
-    })
+    resolved.map_err(|error| Failed::new(error.to_string()).hint_if(error.hint()))
 }
 
 /// The nodes at these addresses, with their names from the configuration.

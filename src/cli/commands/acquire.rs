@@ -11,7 +11,6 @@ use serde::Serialize;
 use crate::cli::arguments::definition::{AcquireArgs, Global};
 use crate::cli::arguments::duration::{millis, stated};
 use crate::cli::commands::kill::EndSuperseded;
-use crate::cli::connect;
 use crate::cli::failed::Failed;
 use crate::cli::output::stderr::Verbosity;
 use crate::cli::output::stdout;
@@ -197,7 +196,7 @@ fn unconfirmed(error: ClientError, has_ended: impl FnOnce() -> bool) -> Failed {
     if taken_back && has_ended() {
         return Failed::new(OWNER_GONE);
     }
-    connect::failed(error)
+    error.into()
 }
 
 /// The error for a lock at nodes without `--ttl`.
@@ -214,7 +213,7 @@ fn not_for_a_process() -> Failed {
 
 /// A request for a lease with this TTL, under a new handle.
 fn lease(ttl: Duration) -> Result<LeaseAsked, Failed> {
-    let handle = client::handle().map_err(connect::failed)?;
+    let handle = client::handle()?;
     Ok(LeaseAsked { handle, ttl_ms: millis(ttl) })
 }
 

@@ -17,7 +17,7 @@ const COLUMNS_MAX: usize = 40;
 
 pub(crate) fn run(args: &ConfigArgs, global: &Global, _: Verbosity) -> Result<u8, Failed> {
     let query = ConfigurationQuery {};
-    let found = connect::client(global)?.configuration(&query).map_err(connect::failed)?;
+    let found = connect::client(global)?.configuration(&query)?;
     let text = if args.json { stdout::json(&found)? } else { page(&found, &Now::here()) };
     stdout::print(&text)?;
     Ok(SUCCESS)

@@ -186,7 +186,7 @@ fn stop(place: &Place) -> Result<Option<u32>, Failed> {
             // The daemon ended before it answered, for example because it was killed. A client may
             // have started another one since.
             Err(ClientError::Gone) if Instant::now() < until => std::thread::sleep(REPLACE_PAUSE),
-            Err(error) => return Err(connect::failed(error)),
+            Err(error) => return Err(error.into()),
         }
     }
 }
@@ -205,7 +205,7 @@ fn reload(place: &Place, verbosity: Verbosity) -> Result<(), Failed> {
             verbosity
                 .message(&format!("no daemon is running at {}; {next}", place.socket.display()));
         }
-        Err(error) => return Err(connect::failed(error)),
+        Err(error) => return Err(error.into()),
     }
     Ok(())
 }
@@ -245,7 +245,7 @@ fn idle_seconds(length: Length) -> u64 {
 /// Prints the metrics for a monitoring system. If the reader goes away, that is a failure: a
 /// collector that reads files would take half of them for all.
 pub(crate) fn metrics(global: &Global) -> Result<u8, Failed> {
-    let found = connect::client(global)?.metrics(&MetricsQuery {}).map_err(connect::failed)?;
+    let found = connect::client(global)?.metrics(&MetricsQuery {})?;
     stdout::print_or_fail(&found.text)?;
     Ok(SUCCESS)
 }

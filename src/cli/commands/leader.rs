@@ -4,7 +4,7 @@
 use serde::Serialize;
 
 use crate::cli::arguments::definition::{Global, LeaderArgs};
-use crate::cli::connect::{self, Target};
+use crate::cli::connect::Target;
 use crate::cli::failed::Failed;
 use crate::cli::node_list::listed;
 use crate::cli::output::sanitize::sanitize;
@@ -93,7 +93,7 @@ struct Question<'a> {
 
 impl Question<'_> {
     fn ask(&self, client: &mut Client) -> Result<u8, Failed> {
-        let found = client.leader(&self.query()).map_err(connect::failed)?;
+        let found = client.leader(&self.query())?;
         self.print(&self.line(&found))?;
         if found.stale {
             self.verbosity.note(STALE);
@@ -137,7 +137,7 @@ impl Question<'_> {
     fn watch(&self, client: &mut Client) -> Result<u8, Failed> {
         let mut watch = Watch::of_leader(self.query());
         let mut last = None;
-        while let Some(found) = watch.next(client, None).map_err(connect::failed)? {
+        while let Some(found) = watch.next(client, None)? {
             // The first state from the next daemon may repeat the last one.
             let news = Some(news(&found));
             if news == last {
@@ -244,11 +244,7 @@ fn first(asked: &mut LeaderAtNodes<'_>) -> Result<LeaderView, Failed> {
 }
 
 fn failed(error: MeetError) -> Failed {
-    let failed = Failed::new(error.to_string());
-    match error.hint() {
-        Some(hint) => failed.hint(hint),
-        None => failed,
-    }
+    Failed::new(error.to_string()).hint_if(error.hint())
 }
 
 /// The facts about a leader whose change is news: its identity and note, and whether that may be

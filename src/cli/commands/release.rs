@@ -37,7 +37,7 @@ pub(crate) fn run(args: &ReleaseArgs, global: &Global, verbosity: Verbosity) -> 
         release.token = Some(only_holder(&mut client, key)?);
     }
     if args.force {
-        let held = client.would_release(&release, None).map_err(connect::failed)?;
+        let held = client.would_release(&release, None)?;
         for line in lines(&held, "about to break the hold on", "by") {
             verbosity.note(&line);
         }
@@ -130,7 +130,7 @@ impl Host for ReleaseHost {
 /// The token of the only hold of exactly this key.
 fn only_holder(client: &mut Client, key: &str) -> Result<u64, Failed> {
     let query = StatusQuery { key: Some(key.to_owned()), ..StatusQuery::default() };
-    let status = client.status(&query).map_err(connect::failed)?;
+    let status = client.status(&query)?;
     let holders = status.keys.iter().filter(|it| it.key == key).flat_map(|it| &it.holders);
     // For a hold above or below the key, the daemon includes its key.
     let holders: Vec<&HolderInfo> = holders.filter(|holder| holder.key.is_none()).collect();
@@ -152,7 +152,7 @@ fn only_holder(client: &mut Client, key: &str) -> Result<u64, Failed> {
 /// process, which is not obvious in a pipe or a subshell.
 fn explained(error: ClientError, args: &ReleaseArgs, owner: Option<&Owner>) -> Failed {
     let not_held = matches!(&error, ClientError::Failure(f) if f.name == ErrorName::NotHeld);
-    let failed = connect::failed(error);
+    let failed = Failed::from(error);
     let is_sized = |key: &Key| key.as_str().contains(['=', ':']) && !key.as_str().contains('/');
     match owner {
         // The daemon's own hint may be better.

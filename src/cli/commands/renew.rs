@@ -14,7 +14,7 @@ use crate::cli::arguments::definition::{Global, RenewArgs};
 use crate::cli::arguments::duration::{millis, stated};
 use crate::cli::arguments::handle::GivenHandle;
 use crate::cli::arguments::nodes::ttl_ms;
-use crate::cli::connect::{self, Target};
+use crate::cli::connect::Target;
 use crate::cli::failed::Failed;
 use crate::cli::output::stderr::Verbosity;
 use crate::cli::output::stdout;
@@ -87,7 +87,7 @@ impl Renewal<'_> {
     ) -> Result<u8, Failed> {
         let mut client = target.connect(self.verbosity)?;
         let asked_at = boottime_ms();
-        let renewed = self.renew(&mut client, handle, note)?.map_err(connect::failed)?;
+        let renewed = self.renew(&mut client, handle, note)??;
         if self.json {
             stdout::print(&stdout::json(&renewed)?)?;
         }

@@ -13,7 +13,7 @@ use crate::run::SUCCESS;
 
 pub(crate) fn run(args: &ResizeArgs, global: &Global, _: Verbosity) -> Result<u8, Failed> {
     let resize = what(args)?;
-    let resized = connect::client(global)?.resize(&resize).map_err(connect::failed)?;
+    let resized = connect::client(global)?.resize(&resize)?;
     let text = if args.json { stdout::json(&resized)? } else { told(&resize, &resized) + "\n" };
     stdout::print(&text)?;
     Ok(SUCCESS)

@@ -56,7 +56,7 @@ pub(crate) fn run(args: &TestArgs, global: &Global, verbosity: Verbosity) -> Res
             }
             Err(not_acquired::explain(&failure, &WaitArgs::default(), verbosity))
         }
-        Err(error) => Err(connect::failed(error)),
+        Err(error) => Err(error.into()),
     }
 }
 

@@ -8,7 +8,7 @@ use super::request::{Asking, NotAcquired};
 use crate::cli::arguments::definition::Global;
 use crate::cli::arguments::nodes::{NodesArgs, ttl_ms};
 use crate::cli::arguments::wait::Readers;
-use crate::cli::connect::{self, Target};
+use crate::cli::connect::Target;
 use crate::cli::failed::Failed;
 use crate::cli::node_list::{listed, named, near};
 use crate::cli::output::stderr::Verbosity;
@@ -101,7 +101,7 @@ impl Nodes {
             max_waiting: request.max_waiting,
             command: request.command.clone(),
             note: request.note.clone(),
-            secret: Secret::new().map_err(connect::failed)?,
+            secret: Secret::new()?,
             here: target.place.clone(),
             options: target.options(),
             pins: Pins::of(&target.place),
@@ -233,7 +233,7 @@ impl<'a> Display<'a> {
         if audience.is_some_and(Audience::has_left) {
             self.end();
             end.abandon();
-            return Err(connect::failed(ClientError::Abandoned));
+            return Err(ClientError::Abandoned.into());
         }
         Ok(word)
     }

@@ -5,7 +5,6 @@ use crate::cli::arguments::nodes::NodesArgs;
 use crate::cli::arguments::note::NoteArgs;
 use crate::cli::arguments::session::SessionArgs;
 use crate::cli::arguments::wait::{ProgressArg, Readers, SupersedeArg, WaitArgs};
-use crate::cli::connect;
 use crate::cli::failed::Failed;
 use crate::cli::output::sanitize::cut;
 use crate::cli::output::stderr::Verbosity;
@@ -28,7 +27,7 @@ pub(crate) fn request(
 ) -> Result<Acquire, Failed> {
     let enclosing = session.enclosing();
     Ok(Acquire {
-        tag: client::tag().map_err(connect::failed)?,
+        tag: client::tag()?,
         items: lock.items()?,
         wait_ms: wait.wait_ms(),
         priority: wait.priority.unwrap_or(0),
@@ -110,7 +109,7 @@ impl From<ClientError> for NotAcquired {
             ClientError::Failure(failure) if failure.name == ErrorName::SupervisorRequired => {
                 Self::SupervisorRequired(failure)
             }
-            error => Self::Failed(connect::failed(error)),
+            error => Self::Failed(error.into()),
         }
     }
 }

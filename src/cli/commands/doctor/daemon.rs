@@ -2,7 +2,7 @@
 
 use super::finding::Finding;
 use crate::cli::commands::config::changed;
-use crate::cli::connect;
+use crate::cli::failed::Failed;
 use crate::cli::wording::machine_daemon;
 use crate::client::{Client, ClientError, Start, last_line_of_log};
 use crate::daemon::{self, Separation};
@@ -28,7 +28,7 @@ pub(super) fn look(place: &Place) -> (Vec<Finding>, Option<DaemonInfo>) {
         }
         Err(ClientError::NoDaemon(_)) => (vec![none(place), file(place)], None),
         Err(error) => {
-            let failed = connect::failed(error);
+            let failed = Failed::from(error);
             let hint = failed.hint.unwrap_or_else(|| "run `canal daemon --replace`".to_owned());
             (vec![Finding::problem("daemon", failed.message, hint), file(place)], None)
         }

@@ -86,8 +86,7 @@ fn ask_all(client: &mut Client, query: HistoryQuery, count: u64) -> Result<Histo
     let mut found = History::default();
     loop {
         query.limit = Some(left);
-        let HistoryPage { mut records, before, dropped } =
-            client.history(&query).map_err(connect::failed)?;
+        let HistoryPage { mut records, before, dropped } = client.history(&query)?;
         records.truncate(usize::try_from(left).unwrap_or(usize::MAX));
         left -= records.len() as u64;
         found.records.append(&mut records);

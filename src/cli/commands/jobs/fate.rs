@@ -5,7 +5,7 @@
 
 use serde::Serialize;
 
-use crate::cli::connect::{self, Target};
+use crate::cli::connect::Target;
 use crate::cli::failed::Failed;
 use crate::cli::find_job::unreadable;
 use crate::cli::output::stderr::Verbosity;
@@ -69,7 +69,7 @@ pub(super) fn wait(target: &Target, record: Record, verbosity: Verbosity) -> Res
                 Some(status) if status.keys.is_empty() => Next::Never,
                 _ => Next::AtChange,
             };
-            client.watch(&in_table(&record), gone).map_err(connect::failed)?;
+            client.watch(&in_table(&record), gone)?;
             let query = HistoryQuery {
                 session: Some(record.session()),
                 since_ms: Some(unix_ms().saturating_sub(record.submitted.at_ms)),
@@ -97,7 +97,7 @@ pub(super) fn may_run(
         return Ok(false);
     }
     let status = target.connect(verbosity)?.status(&in_table(record));
-    Ok(!status.map_err(connect::failed)?.keys.is_empty())
+    Ok(!status?.keys.is_empty())
 }
 
 fn in_table(record: &Record) -> StatusQuery {

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use crate::cli::arguments::definition::{Global, PriorityArgs};
-use crate::cli::connect::{self, Target};
+use crate::cli::connect::Target;
 use crate::cli::failed::Failed;
 use crate::cli::find_job::session;
 use crate::cli::output::stdout;
@@ -23,7 +23,7 @@ pub(crate) fn run(args: &PriorityArgs, global: &Global) -> Result<u8, Failed> {
     let target = Target::of(global)?;
     let asked = Prioritize { session: session(&target, job)?, priority: args.priority };
     let mut client = target.connect(global.verbosity())?;
-    let changed = client.prioritize(&asked).map_err(connect::failed)?;
+    let changed = client.prioritize(&asked)?;
     let text = if args.json {
         stdout::json(&Report { job, changed: &changed })?
     } else {

@@ -13,7 +13,6 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 
-use crate::cli::connect;
 use crate::cli::failed::Failed;
 use crate::cli::output::sanitize::{command_line, cut};
 use crate::cli::user_name;
@@ -48,7 +47,7 @@ impl<'a> Ending<'a> {
             Ok(process) => process,
             // The signal that follows reports what has changed.
             Err(ClientError::Failure(failure)) if failure.name == ErrorName::NotHeld => None,
-            Err(error) => return Err(connect::failed(error)),
+            Err(error) => return Err(error.into()),
         };
         let tree = process.and_then(|process| Some((process.pid()?, process)));
         let tree = tree.into_iter().collect();
@@ -77,7 +76,7 @@ impl<'a> Ending<'a> {
                 let message = "the daemon ended before it answered; it may have sent the signal";
                 return Err(Failed::new(message));
             }
-            Err(error) => return Err(connect::failed(error)),
+            Err(error) => return Err(error.into()),
         }
         if !ends(signal) {
             return Ok(Vec::new());

@@ -74,7 +74,7 @@ pub(crate) fn run(args: &KillArgs, global: &Global, verbosity: Verbosity) -> Res
         }
         asked = WouldKill { session: Some(session), ..WouldKill::default() };
     }
-    let found = client.would_kill(&asked).map_err(connect::failed)?;
+    let found = client.would_kill(&asked)?;
     // The order is from the end of the queue to the holders. Otherwise, ending a process would
     // grant its lock to the next waiter.
     let mut endings = Vec::new();
@@ -254,12 +254,10 @@ fn check(found: &KillTargets) -> Result<(), Failed> {
 
 /// Fails if the caller cannot end this target.
 pub(super) fn refusal(target: &KillTarget) -> Result<(), Failed> {
-    let Some(refused) = &target.refused else { return Ok(()) };
-    let failed = Failed::new(refused.as_str());
-    Err(match &target.hint {
-        Some(hint) => failed.hint(hint.as_str()),
-        None => failed,
-    })
+    match &target.refused {
+        None => Ok(()),
+        Some(refused) => Err(Failed::new(refused.as_str()).hint_if(target.hint.as_deref())),
+    }
 }
 
 /// The first target of each process that can be ended, because each process is signalled once.

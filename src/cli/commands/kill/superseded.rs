@@ -7,7 +7,7 @@ use nix::sys::signal::Signal;
 use super::ending::Ending;
 use super::{processes, refusal, sent, wait_for};
 use crate::cli::arguments::duration::Length;
-use crate::cli::connect::{self, Target};
+use crate::cli::connect::Target;
 use crate::cli::failed::Failed;
 use crate::cli::output::stderr::Verbosity;
 use crate::cli::source::Witness;
@@ -66,7 +66,7 @@ fn end_superseded(target: &Target, request: &Acquire, verbosity: Verbosity) -> R
     // The client of the request waits on its connection.
     let mut client = target.connect(verbosity)?;
     let asked = WouldKill { superseded_by: Some(request.tag), ..WouldKill::default() };
-    let found = client.would_kill(&asked).map_err(connect::failed)?;
+    let found = client.would_kill(&asked)?;
     found.targets.iter().try_for_each(refusal)?;
     let mut endings = Vec::new();
     for target in processes(&found.targets) {

@@ -13,7 +13,6 @@ use std::process::Command;
 use crate::sys::process::user::geteuid;
 
 use crate::cli::arguments::definition::SetupArgs;
-use crate::cli::connect;
 use crate::cli::failed::Failed;
 use crate::cli::output::stdout;
 use crate::client::{Client, Start};
@@ -106,8 +105,8 @@ fn is_up() -> Result<u8, Failed> {
             "{SHARED_DIR} does not exist, although the daemon was started"
         )));
     }
-    let mut client = Client::connect(&place, Start::Never).map_err(connect::failed)?;
-    let status = client.status(&StatusQuery::default()).map_err(connect::failed)?;
+    let mut client = Client::connect(&place, Start::Never)?;
+    let status = client.status(&StatusQuery::default())?;
     let socket = place.socket.display();
     stdout::print(&format!(
         "done: the daemon is listening at {socket}, pid {}\n",

@@ -19,7 +19,7 @@ use crate::run::SUCCESS;
 
 pub(super) fn run(args: &StatusArgs, global: &Global) -> Result<u8, Failed> {
     let query = EndedLeasesQuery { key: prefix(args), mine: args.only.mine, uid: args.only.user };
-    let ended = connect::client(global)?.ended_leases(&query).map_err(connect::failed)?;
+    let ended = connect::client(global)?.ended_leases(&query)?;
     if args.json {
         stdout::print(&stdout::json(&ended)?)?;
     } else {

@@ -12,7 +12,7 @@ use crate::protocol::{BlockerInfo, GraphQuery, Mode, PartyInfo, WaitInfo, Waits}
 use crate::run::SUCCESS;
 
 pub(super) fn run(json: bool, global: &Global) -> Result<u8, Failed> {
-    let waits = connect::client(global)?.graph(&GraphQuery {}).map_err(connect::failed)?;
+    let waits = connect::client(global)?.graph(&GraphQuery {})?;
     stdout::print(&if json { stdout::json(&waits)? } else { dot(&waits) })?;
     Ok(SUCCESS)
 }

@@ -76,10 +76,10 @@ fn report(args: &StatusArgs, global: &Global, verbosity: Verbosity) -> Result<u8
                 None => Next::AtChange,
             }
         };
-        client.watch(&query, &mut each).map_err(connect::failed)?;
+        client.watch(&query, &mut each)?;
         shown?;
     } else {
-        let status = completed(client.status(&query).map_err(connect::failed)?, &jobs);
+        let status = completed(client.status(&query)?, &jobs);
         stdout::print_styled(&report.text(&status, Screen::of_stdout(), &Now::here())?)?;
     }
     Ok(SUCCESS)

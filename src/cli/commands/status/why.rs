@@ -20,7 +20,7 @@ use crate::run::SUCCESS;
 const DEPTH_MAX: usize = 20;
 
 pub(super) fn run(target: &WhyTarget, json: bool, global: &Global) -> Result<u8, Failed> {
-    let waits = connect::client(global)?.why(&target.query()).map_err(connect::failed)?;
+    let waits = connect::client(global)?.why(&target.query())?;
     let now = Now::here();
     let text = if json { stdout::json(&waits)? } else { text(target, &waits, &now) };
     stdout::print(&text)?;

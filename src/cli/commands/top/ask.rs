@@ -7,7 +7,6 @@ use nix::sys::signal::Signal;
 
 use crate::cli::arguments::number::WhyTarget;
 use crate::cli::commands::{history, kill, release, resize};
-use crate::cli::connect;
 use crate::cli::failed::Failed;
 use crate::cli::wording::time::Now;
 use crate::client::Client;
@@ -65,20 +64,18 @@ impl Ask {
     fn try_to(&self, client: &mut Client) -> Result<Answer, Failed> {
         let now = Now::here();
         Ok(match self {
-            Self::Chain(target) => {
-                Answer::Chain(client.why(&target.query()).map_err(connect::failed)?)
-            }
+            Self::Chain(target) => Answer::Chain(client.why(&target.query())?),
             Self::History { key } => Answer::History(history::of_key(client, key)?),
             Self::WouldRelease { token } => {
                 let asked = Release { token: Some(*token), ..Release::default() };
-                let held = client.would_release(&asked, None).map_err(connect::failed)?;
+                let held = client.would_release(&asked, None)?;
                 let lines = release::lines(&held, "break the hold on", "by");
                 Answer::Question(format!("{}?", lines.join("; ")), Self::Release { token: *token })
             }
             Self::WouldKill { key, who } => {
                 let asked =
                     WouldKill { key: Some(key.clone()), waiters: true, ..WouldKill::default() };
-                let found = client.would_kill(&asked).map_err(connect::failed)?;
+                let found = client.would_kill(&asked)?;
                 let target = found.targets.into_iter().find(|it| who.is(it));
                 let target = target.ok_or_else(|| absent(found.left_out))?;
                 kill::refusal(&target)?;
@@ -88,7 +85,7 @@ impl Ask {
             }
             Self::Release { token } => {
                 let asked = Release { token: Some(*token), ..Release::default() };
-                let released = client.release_once(&asked, None).map_err(connect::failed)?;
+                let released = client.release_once(&asked, None)?;
                 Answer::Done(release::lines(&released, "broke the hold on", "by").join("; "))
             }
             Self::Kill(target) => {
@@ -99,7 +96,7 @@ impl Ask {
                 }
             }
             Self::Resize(asked) => {
-                let resized = client.resize(asked).map_err(connect::failed)?;
+                let resized = client.resize(asked)?;
                 Answer::Done(resize::told(asked, &resized))
             }
         })

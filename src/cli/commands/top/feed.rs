@@ -12,7 +12,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use super::ask::{Answer, Ask};
 use crate::cli::commands::status::completed;
-use crate::cli::connect::{self, Target};
+use crate::cli::connect::Target;
 use crate::cli::failed::Failed;
 use crate::cli::output::stderr::Verbosity;
 use crate::client::{Client, Watch, Watched};
@@ -116,7 +116,7 @@ fn watch(mut client: Client, query: StatusQuery, jobs: &Folder, teller: &Teller)
             Ok(Watched::Lost) => News::Lost,
             Ok(Watched::Nothing) if watch.is_over() => News::Over(Ok(())),
             Ok(Watched::Nothing) => continue,
-            Err(error) => News::Over(Err(connect::failed(error))),
+            Err(error) => News::Over(Err(error.into())),
         };
         let is_over = matches!(news, News::Over(_));
         if !teller.tell(news) || is_over {

@@ -54,7 +54,7 @@ pub(crate) fn run(args: &StatsArgs, global: &Global, _: Verbosity) -> Result<u8,
         since_ms: since.map(millis),
         uid: args.user,
     };
-    let found = connect::client(global)?.history_stats(&query).map_err(connect::failed)?;
+    let found = connect::client(global)?.history_stats(&query)?;
     let about = args.key.as_ref().map_or("all keys", |key| key.as_str());
     if args.json {
         stdout::print(&stdout::json(&found)?)?;
