@@ -251,13 +251,13 @@ fn variables(
 fn refuse(failure: &Failure, args: &AcquireArgs, verbosity: Verbosity) -> Result<u8, Failed> {
     let failed = not_acquired::explain(failure, &args.wait, verbosity);
     if args.json {
-        stdout::print(&stdout::json(&Refused {
+        stdout::print_json(&Refused {
             refused: failure.reason.as_deref().unwrap_or("full"),
             message: &failure.message,
             holders: &failure.holders,
             cycle: &failure.cycle,
             notes: failure.notes(),
-        })?)?;
+        })?;
     }
     Err(failed)
 }

@@ -4,23 +4,18 @@ use crate::cli::arguments::definition::{ConfigArgs, Global};
 use crate::cli::connect;
 use crate::cli::failed::Failed;
 use crate::cli::output::sanitize::{cut, sanitize, width};
-use crate::cli::output::stderr::Verbosity;
 use crate::cli::output::stdout;
 use crate::cli::wording::time::Now;
 use crate::protocol::{
     Configuration, ConfigurationQuery, SettingChange, SettingInfo, SettingSource,
 };
-use crate::run::SUCCESS;
 
 /// The most columns to which names and values are aligned.
 const COLUMNS_MAX: usize = 40;
 
-pub(crate) fn run(args: &ConfigArgs, global: &Global, _: Verbosity) -> Result<u8, Failed> {
-    let query = ConfigurationQuery {};
-    let found = connect::client(global)?.configuration(&query)?;
-    let text = if args.json { stdout::json(&found)? } else { page(&found, &Now::here()) };
-    stdout::print(&text)?;
-    Ok(SUCCESS)
+pub(crate) fn run(args: &ConfigArgs, global: &Global) -> Result<u8, Failed> {
+    let found = connect::client(global)?.configuration(&ConfigurationQuery {})?;
+    stdout::report(&found, args.json, || page(&found, &Now::here()))
 }
 
 fn page(found: &Configuration, now: &Now) -> String {

@@ -118,7 +118,7 @@ impl Question<'_> {
 
     fn print(&self, line: &Line<'_>) -> Result<(), Failed> {
         if self.json {
-            stdout::print(&stdout::json(line)?)?;
+            stdout::print_json(line)?;
         } else if let Some(leader) = line.leader {
             stdout::print(&text(self.key, leader, &Now::here()))?;
         }
@@ -144,7 +144,7 @@ impl Question<'_> {
                 continue;
             }
             last = news;
-            if stdout::print(&stdout::json(&self.line(&found))?)? == ReaderState::Gone {
+            if stdout::print_json(&self.line(&found))? == ReaderState::Gone {
                 break;
             }
         }

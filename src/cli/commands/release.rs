@@ -56,7 +56,7 @@ pub(crate) fn run(args: &ReleaseArgs, global: &Global, verbosity: Verbosity) -> 
         Err(error) => return Err(explained(error, args, owner.as_ref())),
     };
     if args.json {
-        stdout::print(&stdout::json(&released)?)?;
+        stdout::print_json(&released)?;
     }
     // canal always reports a hold that was broken by force.
     let say = if args.force { Verbosity::note } else { Verbosity::detail };
@@ -91,7 +91,7 @@ fn at_nodes(
     }
     if json {
         let released = parts.released().map(|(_, released)| released).collect();
-        stdout::print(&stdout::json(&ReleasedOverNodes { released, nodes: parts.reports() })?)?;
+        stdout::print_json(&ReleasedOverNodes { released, nodes: parts.reports() })?;
     }
     for (name, one) in parts.released() {
         verbosity.detail(&format!("released {} on {name}", one.keys.join(", ")));

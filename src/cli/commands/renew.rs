@@ -89,7 +89,7 @@ impl Renewal<'_> {
         let asked_at = boottime_ms();
         let renewed = self.renew(&mut client, handle, note)??;
         if self.json {
-            stdout::print(&stdout::json(&renewed)?)?;
+            stdout::print_json(&renewed)?;
         }
         self.verbosity.detail(&message(&renewed, &Now::here()));
         let ttl_ms = renewed.lease.ttl_ms;
@@ -219,13 +219,13 @@ impl RenewalHost<'_> {
                 expires: time_of(self.deadline.kill_at),
                 renewals: renewed.iter().map(|renewed| renewed.lease.renewals).max().unwrap_or(0),
             };
-            stdout::print(&stdout::json(&RenewedOverNodes {
+            stdout::print_json(&RenewedOverNodes {
                 keys,
                 token: self.handle.token(),
                 lease,
                 need: self.handle.need(),
                 nodes: parts.reports(),
-            })?)?;
+            })?;
         }
         let lines = match process {
             None => parts.missing(),

@@ -5,18 +5,14 @@ use crate::cli::arguments::definition::{Global, ResizeArgs};
 use crate::cli::arguments::lock::{stated_view, wire_view};
 use crate::cli::connect;
 use crate::cli::failed::Failed;
-use crate::cli::output::stderr::Verbosity;
 use crate::cli::output::stdout;
 use crate::cli::wording::usage_error::{with_its_size, wrong};
 use crate::protocol::{Resize, Resized};
-use crate::run::SUCCESS;
 
-pub(crate) fn run(args: &ResizeArgs, global: &Global, _: Verbosity) -> Result<u8, Failed> {
+pub(crate) fn run(args: &ResizeArgs, global: &Global) -> Result<u8, Failed> {
     let resize = what(args)?;
     let resized = connect::client(global)?.resize(&resize)?;
-    let text = if args.json { stdout::json(&resized)? } else { told(&resize, &resized) + "\n" };
-    stdout::print(&text)?;
-    Ok(SUCCESS)
+    stdout::report(&resized, args.json, || told(&resize, &resized) + "\n")
 }
 
 fn what(args: &ResizeArgs) -> Result<Resize, Failed> {

@@ -45,14 +45,14 @@ pub(crate) fn run(args: &TestArgs, global: &Global, verbosity: Verbosity) -> Res
         Ok(grant) => {
             if args.json {
                 let notes = notes(&asked.items);
-                stdout::print(&stdout::json(&Free { free: true, keys: &grant.keys, notes })?)?;
+                stdout::print_json(&Free { free: true, keys: &grant.keys, notes })?;
             }
             verbosity.detail(&format!("free: {}", keys_granted(&grant.keys)));
             Ok(SUCCESS)
         }
         Err(ClientError::Failure(failure)) if failure.name == ErrorName::Refused => {
             if args.json {
-                stdout::print(&stdout::json(&busy(&failure, &asked.items))?)?;
+                stdout::print_json(&busy(&failure, &asked.items))?;
             }
             Err(not_acquired::explain(&failure, &WaitArgs::default(), verbosity))
         }

@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::sanitize::{is_unsafe, lines, styled_lines};
 use crate::cli::failed::Failed;
+use crate::run::SUCCESS;
 use crate::sys::startup;
 
 /// A value as one line of JSON, with every character escaped that could control a terminal.
@@ -64,6 +65,22 @@ pub(crate) fn styled(text: &str) -> String {
         anstream::ColorChoice::Never => anstream::adapter::strip_str(&text).to_string(),
         _ => text,
     }
+}
+
+/// Prints a value as one line of JSON.
+pub(crate) fn print_json<T: Serialize>(value: &T) -> Result<ReaderState, Failed> {
+    print(&json(value)?)
+}
+
+/// Ends a command with its report: JSON if the user asked for that, text otherwise. Returns the exit
+/// code.
+pub(crate) fn report<T: Serialize>(
+    value: &T,
+    as_json: bool,
+    text: impl FnOnce() -> String,
+) -> Result<u8, Failed> {
+    print(&if as_json { json(value)? } else { text() })?;
+    Ok(SUCCESS)
 }
 
 /// Prints data that the reader must receive: without a reader, this fails.

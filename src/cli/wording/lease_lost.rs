@@ -43,13 +43,13 @@ pub(crate) fn explain(
 ) -> Result<Failed, Failed> {
     let reason = reason(failure);
     if json {
-        stdout::print(&stdout::json(&LossReport {
+        stdout::print_json(&LossReport {
             lost: reason,
             message: &failure.message,
             lease: failure.lost.as_deref(),
             holders: failure.holders.iter().collect(),
             parts: None,
-        })?)?;
+        })?;
     }
     for line in lines(failure, reason, &Now::here()) {
         verbosity.message(&line);
@@ -176,13 +176,13 @@ impl<'a> Parts<'a> {
             ),
         };
         if json {
-            stdout::print(&stdout::json(&LossReport {
+            stdout::print_json(&LossReport {
                 lost: lost.first().map_or("expired", |failure| reason(failure)),
                 message: &message,
                 lease: None,
                 holders: lost.iter().flat_map(|failure| failure.holders.iter()).collect(),
                 parts: Some(PartReports { need, nodes: self.reports() }),
-            })?)?;
+            })?;
         }
         verbosity.message(&message);
         let late = late.iter().filter_map(|node| answers.get(*node));

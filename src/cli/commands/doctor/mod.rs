@@ -23,9 +23,7 @@ use crate::cli::arguments::definition::{DoctorArgs, Global};
 use crate::cli::connect::Target;
 use crate::cli::failed::Failed;
 use crate::cli::output::sanitize::{fold, sanitize};
-use crate::cli::output::stderr::Verbosity;
 use crate::cli::output::stdout;
-use crate::run::SUCCESS;
 
 /// The exit code if there are problems.
 const PROBLEMS: u8 = 1;
@@ -37,7 +35,7 @@ struct Report<'a> {
     problems: usize,
 }
 
-pub(crate) fn run(args: &DoctorArgs, global: &Global, _: Verbosity) -> Result<u8, Failed> {
+pub(crate) fn run(args: &DoctorArgs, global: &Global) -> Result<u8, Failed> {
     let place = Target::of(global)?.place;
     let (mut findings, can_ask) = place::look(&place, global.socket.is_some());
     let (found, daemon) =
@@ -56,13 +54,9 @@ pub(crate) fn run(args: &DoctorArgs, global: &Global, _: Verbosity) -> Result<u8
     findings.extend(machine::kernel());
     findings.extend(machine::disks(&place));
     let problems = findings.iter().filter(|it| it.level == Level::Problem).count();
-    let text = if args.json {
-        stdout::json(&Report { findings: &findings, problems })?
-    } else {
-        page(&findings, columns())
-    };
-    stdout::print(&text)?;
-    Ok(if problems == 0 { SUCCESS } else { PROBLEMS })
+    let report = Report { findings: &findings, problems };
+    let printed = stdout::report(&report, args.json, || page(&findings, columns()))?;
+    Ok(if problems == 0 { printed } else { PROBLEMS })
 }
 
 /// The columns of stdout, if it is a terminal that reports them.

@@ -18,7 +18,6 @@ use crate::cli::commands::status::Screen;
 use crate::cli::connect;
 use crate::cli::failed::Failed;
 use crate::cli::find_job::{add_numbers_of_ended, session_of};
-use crate::cli::output::stderr::Verbosity;
 use crate::cli::output::stdout;
 use crate::cli::wording::time::Now;
 use crate::client::Client;
@@ -38,14 +37,14 @@ pub(super) struct History {
     pub(super) dropped: u64,
 }
 
-pub(crate) fn run(args: &HistoryArgs, global: &Global, _: Verbosity) -> Result<u8, Failed> {
+pub(crate) fn run(args: &HistoryArgs, global: &Global) -> Result<u8, Failed> {
     let target = connect::Target::of(global)?;
     let mut client = target.connect(global.verbosity())?;
     let session = session_of(args.key.as_ref(), &target, &mut client)?;
     let mut found = ask(&mut client, args, session)?;
     add_numbers_of_ended(&mut found.records, &Folder::of(&target.place));
     if args.json {
-        stdout::print(&stdout::json(&found)?)?;
+        stdout::print_json(&found)?;
     } else if args.csv {
         stdout::print(&csv::text(&found.records))?;
     } else {

@@ -16,7 +16,6 @@ use crate::cli::arguments::duration::millis;
 use crate::cli::connect;
 use crate::cli::failed::Failed;
 use crate::cli::output::sanitize::{command_line, sanitize};
-use crate::cli::output::stderr::Verbosity;
 use crate::cli::output::stdout;
 use crate::cli::user_name;
 use crate::protocol::{HistoryItem, HistoryQuery, HistoryRecord, Mode};
@@ -26,7 +25,7 @@ use crate::run::SUCCESS;
 const SLOTS_SHOWN_MAX: usize = 256;
 
 /// Prints a trace. If the reader goes away, that is a failure, because half a trace is useless.
-pub(crate) fn run(args: &TraceArgs, global: &Global, _: Verbosity) -> Result<u8, Failed> {
+pub(crate) fn run(args: &TraceArgs, global: &Global) -> Result<u8, Failed> {
     let query = HistoryQuery {
         key: args.key.as_ref().map(|key| key.as_str().to_owned()),
         since_ms: args.since.and_then(finite).map(millis),

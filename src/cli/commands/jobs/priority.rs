@@ -8,7 +8,6 @@ use crate::cli::failed::Failed;
 use crate::cli::find_job::session;
 use crate::cli::output::stdout;
 use crate::protocol::{Prioritize, Prioritized};
-use crate::run::SUCCESS;
 
 /// The `--json` output.
 #[derive(Debug, Serialize)]
@@ -24,9 +23,7 @@ pub(crate) fn run(args: &PriorityArgs, global: &Global) -> Result<u8, Failed> {
     let asked = Prioritize { session: session(&target, job)?, priority: args.priority };
     let mut client = target.connect(global.verbosity())?;
     let changed = client.prioritize(&asked)?;
-    let text = if args.json {
-        stdout::json(&Report { job, changed: &changed })?
-    } else {
+    stdout::report(&Report { job, changed: &changed }, args.json, || {
         let Prioritized { before, priority, position, .. } = changed;
         let place = match position {
             0 => "running".to_owned(),
@@ -34,7 +31,5 @@ pub(crate) fn run(args: &PriorityArgs, global: &Global) -> Result<u8, Failed> {
             _ => format!("position {position}"),
         };
         format!("job {job}: priority {priority} (previously {before}); {place}\n")
-    };
-    stdout::print(&text)?;
-    Ok(SUCCESS)
+    })
 }

@@ -7,16 +7,13 @@ use crate::cli::find_job::unreadable;
 use crate::cli::output::stderr::Verbosity;
 use crate::cli::output::stdout;
 use crate::daemon::{job_bytes_max, written_bytes};
-use crate::run::SUCCESS;
 use crate::run::jobs::{Folder, Pruned};
 
 /// `canal log --prune`.
 pub(super) fn run(args: &LogArgs, target: &Target) -> Result<u8, Failed> {
     let most = if args.all { 0 } else { job_bytes_max(&target.place.stores().config)? };
     let pruned = Folder::of(&target.place).prune(most).map_err(unreadable)?;
-    let text = if args.json { stdout::json(&pruned)? } else { told(pruned) + "\n" };
-    stdout::print(&text)?;
-    Ok(SUCCESS)
+    stdout::report(&pruned, args.json, || told(pruned) + "\n")
 }
 
 /// Makes room for another job. A configuration that cannot be read removes nothing.

@@ -108,13 +108,7 @@ pub(crate) fn run(args: &KillArgs, global: &Global, verbosity: Verbosity) -> Res
         false => Vec::new(),
     };
     if args.json {
-        stdout::print(&stdout::json(&report(
-            &found.targets,
-            &signalled,
-            &refused,
-            &left,
-            signal,
-        ))?)?;
+        stdout::print_json(&report(&found.targets, &signalled, &refused, &left, signal))?;
     }
     let none_refused = found.targets.iter().all(|target| target.refused.is_none());
     let done = all && refused.is_empty() && left.is_empty() && none_refused;

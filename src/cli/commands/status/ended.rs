@@ -21,7 +21,7 @@ pub(super) fn run(args: &StatusArgs, global: &Global) -> Result<u8, Failed> {
     let query = EndedLeasesQuery { key: prefix(args), mine: args.only.mine, uid: args.only.user };
     let ended = connect::client(global)?.ended_leases(&query)?;
     if args.json {
-        stdout::print(&stdout::json(&ended)?)?;
+        stdout::print_json(&ended)?;
     } else {
         let columns = Screen::of_stdout().map(|screen| screen.columns);
         stdout::print_styled(&page(&ended, &Now::here()).render(columns))?;

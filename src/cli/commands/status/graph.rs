@@ -9,12 +9,10 @@ use crate::cli::output::sanitize::{command_line, cut, sanitize};
 use crate::cli::output::stdout;
 use crate::cli::wording::participant::{COMMAND_COLUMNS, named, plural};
 use crate::protocol::{BlockerInfo, GraphQuery, Mode, PartyInfo, WaitInfo, Waits};
-use crate::run::SUCCESS;
 
 pub(super) fn run(json: bool, global: &Global) -> Result<u8, Failed> {
     let waits = connect::client(global)?.graph(&GraphQuery {})?;
-    stdout::print(&if json { stdout::json(&waits)? } else { dot(&waits) })?;
-    Ok(SUCCESS)
+    stdout::report(&waits, json, || dot(&waits))
 }
 
 /// The graph in DOT: a node for each session, and an edge from each waiter to each of its blockers.

@@ -14,17 +14,13 @@ use crate::cli::output::stdout;
 use crate::cli::wording::participant::{held, party, plural, wanted};
 use crate::cli::wording::time::Now;
 use crate::protocol::{BlockerInfo, WaitInfo, Waits};
-use crate::run::SUCCESS;
 
 /// The depth beyond which a chain is not indented further.
 const DEPTH_MAX: usize = 20;
 
 pub(super) fn run(target: &WhyTarget, json: bool, global: &Global) -> Result<u8, Failed> {
     let waits = connect::client(global)?.why(&target.query())?;
-    let now = Now::here();
-    let text = if json { stdout::json(&waits)? } else { text(target, &waits, &now) };
-    stdout::print(&text)?;
-    Ok(SUCCESS)
+    stdout::report(&waits, json, || text(target, &waits, &Now::here()))
 }
 
 /// The chain of the target's waits, and the waiters for the target.

@@ -19,7 +19,6 @@ use crate::cli::commands::status::page::{COLUMNS, Page};
 use crate::cli::connect;
 use crate::cli::failed::Failed;
 use crate::cli::output::sanitize::{command_line, fold};
-use crate::cli::output::stderr::Verbosity;
 use crate::cli::output::stdout;
 use crate::cli::user_name;
 use crate::cli::wording::participant::plural;
@@ -47,7 +46,7 @@ const PLAIN: Style = Style::new();
 const FAINT: Style = Style::new().dimmed();
 const BOLD: Style = Style::new().bold();
 
-pub(crate) fn run(args: &StatsArgs, global: &Global, _: Verbosity) -> Result<u8, Failed> {
+pub(crate) fn run(args: &StatsArgs, global: &Global) -> Result<u8, Failed> {
     let since = args.since.and_then(finite);
     let query = HistoryStatsQuery {
         key: args.key.as_ref().map(|key| key.as_str().to_owned()),
@@ -57,7 +56,7 @@ pub(crate) fn run(args: &StatsArgs, global: &Global, _: Verbosity) -> Result<u8,
     let found = connect::client(global)?.history_stats(&query)?;
     let about = args.key.as_ref().map_or("all keys", |key| key.as_str());
     if args.json {
-        stdout::print(&stdout::json(&found)?)?;
+        stdout::print_json(&found)?;
     } else if let Some(file) = &args.svg {
         let picture = svg::report(&found, about, &counts(&found, since), &Now::here());
         report_file::write(file, &picture, args.force)?;
