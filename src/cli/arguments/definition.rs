@@ -20,6 +20,7 @@ use crate::cli::help::{ACQUIRE_EXAMPLES, EXIT_CODES, RUN_EXAMPLES, SUBMIT_EXAMPL
 use crate::cli::output::stderr::Verbosity;
 use crate::cli::user_name;
 use crate::core::Key;
+use crate::protocol::StatusQuery;
 
 /// Limit how many commands run at once, and show what is waiting and why
 #[derive(Debug, Parser)]
@@ -367,6 +368,19 @@ impl FilterArgs {
     /// Whether a filter restricts what is shown.
     pub(crate) fn is_set(&self) -> bool {
         self.mine || self.waiting || self.user.is_some() || self.under.is_some()
+    }
+
+    /// The query for the locks that the filters and KEY select, or for those of a job's session.
+    pub(crate) fn query(&self, key: Option<&Key>, session: Option<String>) -> StatusQuery {
+        StatusQuery {
+            full: key.is_some() || session.is_some(),
+            key: key.or(self.under.as_ref()).map(ToString::to_string),
+            mine: self.mine,
+            uid: self.user,
+            waiting: self.waiting,
+            session,
+            ..StatusQuery::default()
+        }
     }
 }
 

@@ -15,6 +15,16 @@ pub(crate) enum Length {
     Infinite,
 }
 
+impl Length {
+    /// The time, unless there is no limit.
+    pub(crate) fn finite(self) -> Option<Duration> {
+        match self {
+            Self::Finite(time) => Some(time),
+            Self::Infinite => None,
+        }
+    }
+}
+
 /// Reads a duration, or `infinity`.
 pub(crate) fn parse(text: &str) -> Result<Length, String> {
     if text == "infinity" {

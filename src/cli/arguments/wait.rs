@@ -89,10 +89,9 @@ impl WaitArgs {
 
     /// The wait in the form of the protocol: 0 means not to wait, `None` means without end.
     pub(crate) fn wait_ms(&self) -> Option<u64> {
-        match (self.no_wait, self.wait) {
-            (true, _) => Some(0),
-            (false, None | Some(Length::Infinite)) => None,
-            (false, Some(Length::Finite(length))) => Some(duration::millis(length)),
+        match self.no_wait {
+            true => Some(0),
+            false => self.wait.and_then(Length::finite).map(duration::millis),
         }
     }
 

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::cli::arguments::definition::{DaemonArgs, Global};
-use crate::cli::arguments::duration::Length;
+use crate::cli::arguments::duration::{Length, millis};
 use crate::cli::commands::config;
 use crate::cli::connect;
 use crate::cli::connect::Target;
@@ -59,7 +59,7 @@ pub(crate) fn run(args: &DaemonArgs, global: &Global, verbosity: Verbosity) -> R
         verbose: global.verbose,
         idle_exit_s: args.idle_exit.map(idle_seconds),
         engine: args.engine.clone(),
-        engine_ttl_ms: args.engine_ttl.map(milliseconds),
+        engine_ttl_ms: args.engine_ttl.map(|ttl| ttl.finite().map_or(u64::MAX, millis)),
         host: args.host.clone(),
         without_engine: args.no_engine,
         replaces: None,
@@ -121,9 +121,9 @@ fn restart_unit(args: &DaemonArgs) -> Result<u8, Failed> {
 
 /// The options of this command that the daemon in the background gets.
 fn passed_on(args: &DaemonArgs) -> Vec<OsString> {
-    let duration = |length: Length| match length {
-        Length::Finite(length) => format!("{}ms", length.as_millis()),
-        Length::Infinite => "infinity".to_owned(),
+    let duration = |length: Length| match length.finite() {
+        Some(length) => format!("{}ms", millis(length)),
+        None => "infinity".to_owned(),
     };
     let mut words = Vec::new();
     for (option, value) in [
@@ -225,21 +225,10 @@ fn reload_lines(reloaded: &Reloaded) -> Vec<String> {
     std::iter::once(first).chain(changed).chain(notes.iter().cloned()).collect()
 }
 
-fn milliseconds(length: Length) -> u64 {
-    match length {
-        Length::Finite(length) => u64::try_from(length.as_millis()).unwrap_or(u64::MAX),
-        Length::Infinite => u64::MAX,
-    }
-}
-
 /// Whole seconds, rounded up; 0 means never.
 fn idle_seconds(length: Length) -> u64 {
-    match length {
-        Length::Finite(length) => {
-            length.as_secs().saturating_add((length.subsec_nanos() > 0).into())
-        }
-        Length::Infinite => 0,
-    }
+    let up = |length: Duration| length.as_secs().saturating_add((length.subsec_nanos() > 0).into());
+    length.finite().map_or(0, up)
 }
 
 /// Prints the metrics for a monitoring system. If the reader goes away, that is a failure: a

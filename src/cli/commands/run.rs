@@ -413,14 +413,10 @@ fn limits(how: &HowArgs) -> Result<Option<Limits>, Failed> {
             None => Ok(None),
         };
     };
-    let Length::Finite(max_run) = max_run else { return Ok(None) };
+    let Some(max_run) = max_run.finite() else { return Ok(None) };
     Ok(Some(Limits {
         max_run: Some(max_run),
-        kill_after: match how.kill_after {
-            None => Some(KILL_AFTER_DEFAULT),
-            Some(Length::Finite(length)) => Some(length),
-            Some(Length::Infinite) => None,
-        },
+        kill_after: how.kill_after.map_or(Some(KILL_AFTER_DEFAULT), Length::finite),
         signal: how.signal.unwrap_or(Signal::SIGTERM),
         ..unlimited(how)
     }))

@@ -63,8 +63,8 @@ fn ask(
 ) -> Result<History, Failed> {
     let all = if args.json || args.csv { u64::MAX } else { SHOWN };
     let query = HistoryQuery {
-        key: args.key.as_ref().filter(|_| session.is_none()).map(|key| key.as_str().to_owned()),
-        since_ms: args.since.and_then(finite).map(millis),
+        key: args.key.as_ref().filter(|_| session.is_none()).map(ToString::to_string),
+        since_ms: args.since.and_then(Length::finite).map(millis),
         uid: args.user,
         session,
         failed: args.failed,
@@ -97,13 +97,6 @@ fn ask_all(client: &mut Client, query: HistoryQuery, count: u64) -> Result<Histo
     }
     found.records.reverse();
     Ok(found)
-}
-
-fn finite(length: Length) -> Option<Duration> {
-    match length {
-        Length::Finite(length) => Some(length),
-        Length::Infinite => None,
-    }
 }
 
 /// `0.3s`, `42s`, `3m12s`.

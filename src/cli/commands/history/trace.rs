@@ -10,9 +10,9 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::{ask_all, finite};
+use super::ask_all;
 use crate::cli::arguments::definition::{Global, TraceArgs};
-use crate::cli::arguments::duration::millis;
+use crate::cli::arguments::duration::{Length, millis};
 use crate::cli::connect;
 use crate::cli::failed::Failed;
 use crate::cli::output::sanitize::{command_line, sanitize};
@@ -27,8 +27,8 @@ const SLOTS_SHOWN_MAX: usize = 256;
 /// Prints a trace. If the reader goes away, that is a failure, because half a trace is useless.
 pub(crate) fn run(args: &TraceArgs, global: &Global) -> Result<u8, Failed> {
     let query = HistoryQuery {
-        key: args.key.as_ref().map(|key| key.as_str().to_owned()),
-        since_ms: args.since.and_then(finite).map(millis),
+        key: args.key.as_ref().map(ToString::to_string),
+        since_ms: args.since.and_then(Length::finite).map(millis),
         ..HistoryQuery::default()
     };
     let mut client = connect::client(global)?;

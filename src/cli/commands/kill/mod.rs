@@ -123,11 +123,7 @@ fn wait_for(
     kill_after: Option<Length>,
     verbosity: Verbosity,
 ) -> Vec<Left> {
-    let time = match kill_after {
-        None => Some(WAIT),
-        Some(Length::Finite(time)) => Some(time),
-        Some(Length::Infinite) => None,
-    };
+    let time = kill_after.map_or(Some(WAIT), Length::finite);
     if wait(endings, time) {
         return Vec::new();
     }
@@ -181,7 +177,7 @@ fn again(args: &KillArgs) -> String {
 }
 
 fn what(args: &KillArgs) -> Result<WouldKill, Failed> {
-    let key = args.key.as_ref().map(|key| key.as_str().to_owned());
+    let key = args.key.as_ref().map(ToString::to_string);
     match (&key, args.pid) {
         (None, None) => {
             Err(wrong("kill", "no process given; give the KEY that it holds, or --pid"))

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use super::Screen;
 use super::page::Page;
 use super::page::{KEY, NOTE, PLAIN};
-use super::{Screen, prefix};
 use crate::cli::arguments::definition::{Global, StatusArgs};
 use crate::cli::arguments::duration::stated;
 use crate::cli::connect;
@@ -18,7 +18,8 @@ use crate::protocol::{EndedLease, EndedLeases, EndedLeasesQuery};
 use crate::run::SUCCESS;
 
 pub(super) fn run(args: &StatusArgs, global: &Global) -> Result<u8, Failed> {
-    let query = EndedLeasesQuery { key: prefix(args), mine: args.only.mine, uid: args.only.user };
+    let key = args.key.as_ref().or(args.only.under.as_ref()).map(ToString::to_string);
+    let query = EndedLeasesQuery { key, mine: args.only.mine, uid: args.only.user };
     let ended = connect::client(global)?.ended_leases(&query)?;
     if args.json {
         stdout::print_json(&ended)?;

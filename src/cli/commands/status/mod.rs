@@ -21,7 +21,7 @@ use crate::cli::output::stdout;
 use crate::cli::output::stdout::ReaderState;
 use crate::cli::wording::time::Now;
 use crate::client::Next;
-use crate::protocol::{Status, StatusQuery};
+use crate::protocol::Status;
 use crate::run::SUCCESS;
 use crate::run::jobs::Folder;
 use crate::sys::process::writers_of;
@@ -52,15 +52,8 @@ fn report(args: &StatusArgs, global: &Global, verbosity: Verbosity) -> Result<u8
     let mut client = target.connect(verbosity)?;
     let session = session_of(args.key.as_ref(), &target, &mut client)?;
     let report = Report { args, session, verbose: verbosity >= Verbosity::Verbose };
-    let query = StatusQuery {
-        key: prefix(args).filter(|_| report.session.is_none()),
-        mine: args.only.mine,
-        uid: args.only.user,
-        session: report.session.clone(),
-        waiting: args.only.waiting,
-        full: args.key.is_some(),
-        ..StatusQuery::default()
-    };
+    let key = args.key.as_ref().filter(|_| report.session.is_none());
+    let query = args.only.query(key, report.session.clone());
     let jobs = Folder::of(&target.place);
     if args.watch {
         let mut shown = Ok(ReaderState::There);
@@ -83,11 +76,6 @@ fn report(args: &StatusArgs, global: &Global, verbosity: Verbosity) -> Result<u8
         stdout::print_styled(&report.text(&status, Screen::of_stdout(), &Now::here())?)?;
     }
     Ok(SUCCESS)
-}
-
-/// The key that covers everything to show.
-fn prefix(args: &StatusArgs) -> Option<String> {
-    args.key.as_ref().or(args.only.under.as_ref()).map(|key| key.as_str().to_owned())
 }
 
 /// Adds the processes that keep a hold, and the numbers of background jobs. canal looks for them

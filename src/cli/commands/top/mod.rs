@@ -23,8 +23,6 @@ use crate::cli::failed::Failed;
 use crate::cli::find_job::session_of;
 use crate::cli::output::stderr::Verbosity;
 use crate::cli::wording::time::Now;
-use crate::core::Key;
-use crate::protocol::StatusQuery;
 use crate::run::SUCCESS;
 use crate::sys::signals::die_by;
 use feed::{Feed, News};
@@ -51,10 +49,10 @@ pub(crate) fn run(args: &TopArgs, global: &Global, verbosity: Verbosity) -> Resu
     let mut client = target.connect(verbosity.min(Verbosity::Verbose))?;
     let session = session_of(args.key.as_ref(), &target, &mut client)?;
     let key = args.key.as_ref().filter(|_| session.is_none());
-    let open = key.map(|key| OpenKey::new(key.as_str().to_owned()));
+    let open = key.map(|key| OpenKey::new(key.to_string()));
     let is_part = session.is_some() || args.only.is_set();
     let signals = Signals::catch()?;
-    let feed = Feed::start(client, target, query(args, key, session))?;
+    let feed = Feed::start(client, target, args.only.query(key, session))?;
     let model = Model { open, is_part, ..Model::default() };
     let (keyboard, escape_at, terminal) = (Keyboard::default(), None, Terminal::enter(&signals)?);
     match (Top { model, keyboard, escape_at, feed, signals, terminal }).run()? {
@@ -64,19 +62,6 @@ pub(crate) fn run(args: &TopArgs, global: &Global, verbosity: Verbosity) -> Resu
             Err(Failed::new("the daemon has ended, so there are no further reports"))
         }
         End::Signal(signal) => Ok(die_by(signal as i32)),
-    }
-}
-
-fn query(args: &TopArgs, key: Option<&Key>, session: Option<String>) -> StatusQuery {
-    let prefix = key.or(args.only.under.as_ref());
-    StatusQuery {
-        session,
-        key: prefix.map(|key| key.as_str().to_owned()),
-        mine: args.only.mine,
-        uid: args.only.user,
-        waiting: args.only.waiting,
-        full: args.key.is_some(),
-        ..StatusQuery::default()
     }
 }
 

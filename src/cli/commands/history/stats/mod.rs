@@ -11,9 +11,9 @@ use std::time::Duration;
 use anstyle::Style;
 
 use self::chart::Glyphs;
-use super::{finite, length};
+use super::length;
 use crate::cli::arguments::definition::{Global, StatsArgs};
-use crate::cli::arguments::duration::{millis, stated};
+use crate::cli::arguments::duration::{Length, millis, stated};
 use crate::cli::commands::status::Screen;
 use crate::cli::commands::status::page::{COLUMNS, Page};
 use crate::cli::connect;
@@ -47,9 +47,9 @@ const FAINT: Style = Style::new().dimmed();
 const BOLD: Style = Style::new().bold();
 
 pub(crate) fn run(args: &StatsArgs, global: &Global) -> Result<u8, Failed> {
-    let since = args.since.and_then(finite);
+    let since = args.since.and_then(Length::finite);
     let query = HistoryStatsQuery {
-        key: args.key.as_ref().map(|key| key.as_str().to_owned()),
+        key: args.key.as_ref().map(ToString::to_string),
         since_ms: since.map(millis),
         uid: args.user,
     };
