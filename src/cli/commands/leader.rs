@@ -10,7 +10,7 @@ use crate::cli::node_list::listed;
 use crate::cli::output::sanitize::sanitize;
 use crate::cli::output::stderr::Verbosity;
 use crate::cli::output::stdout::{self, ReaderState};
-use crate::cli::wording::participant::{COMMAND_COLUMNS, holder};
+use crate::cli::wording::participant::holder;
 use crate::cli::wording::time::Now;
 use crate::client::nodes::pins::Pins;
 use crate::client::{Client, Watch};
@@ -318,7 +318,7 @@ fn undecided(view: &LeaderView) -> Option<String> {
 
 /// `leader of scheduler: pid 812 …`, with its start and its token.
 fn text(key: &str, leader: &HolderInfo, now: &Now) -> String {
-    let (key, who) = (sanitize(key), holder(leader, COMMAND_COLUMNS, now));
+    let (key, who) = (sanitize(key), holder(leader, now));
     let since = now.clock(&leader.since);
     format!("leader of {key}: {who}\n  since {since}, token {}\n", leader.token)
 }

@@ -13,7 +13,7 @@ use crate::cli::owner::Owner;
 use crate::cli::source::{on_lease, print};
 use crate::cli::wording::lease_lost::{self, PartReport, Parts};
 use crate::cli::wording::over_nodes::line;
-use crate::cli::wording::participant::{COMMAND_COLUMNS, holder};
+use crate::cli::wording::participant::holder;
 use crate::cli::wording::time::Now;
 use crate::cli::wording::usage_error::wrong;
 use crate::client::nodes::lease::LeaseHandle;
@@ -239,7 +239,7 @@ fn what(args: &ReleaseArgs) -> Result<What, Failed> {
 pub(super) fn lines(released: &Released, done: &str, whose: &str) -> Vec<String> {
     let now = Now::here();
     let line = |one: &ReleasedHold| {
-        let (keys, holder) = (one.keys.join(", "), holder(&one.holder, COMMAND_COLUMNS, &now));
+        let (keys, holder) = (one.keys.join(", "), holder(&one.holder, &now));
         format!("{done} {keys} {whose} {holder}")
     };
     released.released.iter().map(line).collect()

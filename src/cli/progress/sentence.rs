@@ -6,10 +6,10 @@
 use std::time::Duration;
 
 use crate::cli::arguments::duration::short;
-use crate::cli::output::sanitize::{command_line, cut, sanitize, width};
+use crate::cli::output::sanitize::{cut, sanitize, width};
 use crate::cli::user_name;
 use crate::cli::wording::estimate::estimate;
-use crate::cli::wording::participant::{COMMAND_COLUMNS, held, left, ordinal, wanted};
+use crate::cli::wording::participant::{clause, held, left, ordinal, short_command, wanted};
 use crate::cli::wording::time::Now;
 use crate::protocol::{HOLDERS_SHOWN_MAX, HolderInfo, Mode, Progress};
 
@@ -151,8 +151,7 @@ fn holder(parts: &mut Vec<Part>, longest: &HolderInfo, holders: usize, now: &Now
     let (age, user) = (now.about(&longest.since), user_name::name(longest.uid));
     parts.push(Part::Whole(format!("; {key}held{held}{many} {age} by {user}")));
     if let Some(command) = longest.command.as_deref().filter(|command| !command.is_empty()) {
-        let command = cut(&command_line(command), COMMAND_COLUMNS);
-        parts.push(Part::Cuttable(": ".to_owned(), command));
+        parts.push(Part::Cuttable(": ".to_owned(), short_command(command)));
     }
     let details = details(longest);
     if !details.is_empty() {
@@ -171,12 +170,11 @@ fn details(holder: &HolderInfo) -> String {
         (None, 0) => String::new(),
         (None, pid) => format!("pid {pid}"),
     };
-    let host = holder.host.as_ref().map(|host| format!(" on {}", sanitize(host)));
-    let left = holder.lease.as_ref().and_then(left).map(|left| format!(", {left} left"));
+    let host = clause(" on ", holder.host.as_deref());
+    let left = left(holder.lease.as_ref());
     let halted = holder.state.as_deref().filter(|state| matches!(*state, "stopped" | "frozen"));
-    let halted = halted.map(|state| format!(", {state}"));
-    let all = [Some(name), host, left, halted].into_iter().flatten().collect::<String>();
-    all.trim_start_matches([',', ' ']).to_owned()
+    let halted = clause(", ", halted);
+    format!("{name}{host}{left}{halted}").trim_start_matches([',', ' ']).to_owned()
 }
 
 #[cfg(test)]

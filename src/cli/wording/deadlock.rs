@@ -1,6 +1,6 @@
 //! Describes a deadlock: each waiter of the ring, and what it waits for.
 
-use super::participant::{held, party, party_again, wanted};
+use super::participant::{clause, held, party, party_again, wanted};
 use crate::cli::output::sanitize::sanitize;
 use crate::protocol::{BlockerInfo, CycleStepInfo, PartyInfo};
 
@@ -48,7 +48,7 @@ fn is_same(one: &PartyInfo, other: &PartyInfo) -> bool {
 /// `to write `b`, held for writing by`; on nodes, `to write `b` on web1, held for writing by`.
 fn obstacle(step: &CycleStepInfo) -> String {
     let CycleStepInfo { key, mode, blocker, node, .. } = step;
-    let at = node.as_deref().map(|node| format!(" on {}", sanitize(node))).unwrap_or_default();
+    let at = clause(" on ", node.as_deref());
     let what = format!("{} `{}`{at}", wanted(*mode), sanitize(key));
     let other = sanitize(&blocker.key);
     match (blocker.holds, blocker.key == *key) {

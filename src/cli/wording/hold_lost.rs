@@ -2,13 +2,12 @@
 
 use std::time::Duration;
 
-use super::time::Now;
+use super::time::clock_of;
 use crate::cli::arguments::duration::short;
 use crate::cli::failed::Failed;
 use crate::client::hold_monitor::LostHold;
 use crate::protocol::OnLost;
 use crate::run::OwnCode;
-use crate::sys::clock;
 use crate::sys::deadline::Why;
 
 /// Advice for a lost lock.
@@ -25,13 +24,7 @@ pub(crate) fn not_begun(lost: &LostHold, keys: &[&str]) -> Failed {
 
 /// Describes what was lost, when and why, and the consequence.
 pub(crate) fn message(lost: &LostHold, keys: &[&str]) -> String {
-    let now = clock::boottime_ms();
-    let ago = now.saturating_sub(lost.at);
-    let at = jiff::Timestamp::from_millisecond(
-        i64::try_from(clock::unix_ms().saturating_sub(ago)).unwrap_or(i64::MAX),
-    );
-    let at = at.map(|at| Now::here().clock(&at.to_string())).unwrap_or_default();
-    sentence(lost, keys, &at)
+    sentence(lost, keys, &clock_of(lost.at))
 }
 
 /// `lost `db` (token 77) at 14:02:11: canal last reached etcd 45s earlier; canal ends the command`.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::participant::{COMMAND_COLUMNS, holder};
+use super::participant::holder;
 use super::time::Now;
 use crate::cli::arguments::duration::stated;
 use crate::cli::failed::Failed;
@@ -67,7 +67,7 @@ fn lines(failure: &Failure, reason: &str, now: &Now) -> Vec<String> {
         None => failure.message.clone(),
     };
     let holders = failure.holders.iter();
-    let holders = holders.map(|one| format!("now held by {}", holder(one, COMMAND_COLUMNS, now)));
+    let holders = holders.map(|one| format!("now held by {}", holder(one, now)));
     std::iter::once(first).chain(holders).collect()
 }
 

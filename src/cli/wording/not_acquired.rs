@@ -1,7 +1,7 @@
 //! Prints a refusal, and chooses its exit code.
 
 use super::deadlock;
-use super::participant::{COMMAND_COLUMNS, holder};
+use super::participant::holder;
 use super::time::Now;
 use crate::cli::arguments::wait::WaitArgs;
 use crate::cli::failed::Failed;
@@ -49,8 +49,7 @@ fn is_deadlock(failure: &Failure) -> bool {
 }
 
 fn lines(failure: &Failure, now: &Now) -> Vec<String> {
-    let holders =
-        failure.holders.iter().map(|one| format!("held by {}", holder(one, COMMAND_COLUMNS, now)));
+    let holders = failure.holders.iter().map(|one| format!("held by {}", holder(one, now)));
     let message = std::iter::once(failure.message.clone()).chain(holders);
     message.chain(deadlock::lines(&failure.cycle)).collect()
 }

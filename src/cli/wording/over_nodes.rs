@@ -2,14 +2,13 @@
 
 use crate::client::nodes::Node;
 use crate::client::nodes::pins::Pin;
-use crate::nodes::{Change, Millis, Outcome, Refusal, Require};
+use crate::nodes::{Change, Outcome, Refusal, Require};
 use crate::protocol::node_address::NodeAddress;
 use crate::protocol::{ErrorName, Failure};
 use crate::run::nodes::{Ending, Line, NotHeld, Purpose, Word, Wording};
-use crate::sys::clock;
 
 use super::hold_lost;
-use super::time::Now;
+use super::time::clock_of;
 
 /// The directory of the daemon that all users of a machine share.
 const SHARED: &str = "/run/canal";
@@ -129,19 +128,6 @@ fn held_of(held: usize, need: usize, all: usize) -> String {
     }
 }
 
-/// Converts a time of CLOCK_BOOTTIME to a clock time.
-pub(crate) fn clock_of(at: Millis) -> String {
-    time_of(at).map(|at| Now::here().clock(&at)).unwrap_or_default()
-}
-
-/// Converts a time of CLOCK_BOOTTIME to RFC 3339 in UTC.
-pub(crate) fn time_of(at: Millis) -> Option<String> {
-    let (now, unix) = (clock::boottime_ms(), clock::unix_ms());
-    let at = unix.saturating_add(at).saturating_sub(now);
-    let at = jiff::Timestamp::from_millisecond(i64::try_from(at).unwrap_or(i64::MAX));
-    at.ok().map(|at| at.to_string())
-}
-
 /// The failure of a request that ended like this; `None` if its caller gave up.
 fn not_held(ending: &Ending) -> Option<NotHeld> {
     let name = |node: usize| ending.names.get(node).map_or("?", String::as_str);
@@ -204,6 +190,7 @@ mod tests {
     use super::*;
     use crate::core::NodeId;
     use crate::protocol::OnLost;
+    use crate::sys::clock;
 
     const NAMES: &[&str] = &["web1", "web2", "web3"];
 

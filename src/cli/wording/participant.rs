@@ -6,29 +6,26 @@ use super::time::Now;
 use crate::cli::arguments::duration::short;
 use crate::cli::output::sanitize::{command_line, cut, sanitize};
 use crate::cli::user_name;
-use crate::protocol::{HolderInfo, LeaseInfo, Mode, OverNodesInfo, PartyInfo};
+use crate::protocol::{HolderInfo, LeaseInfo, Mode, OverNodesInfo, PartyInfo, RunId};
 
 /// The most columns of a command within a sentence.
-pub(crate) const COMMAND_COLUMNS: usize = 40;
+const COMMAND_COLUMNS: usize = 40;
 
-/// `pid 812 `make test` (alice, for 3m12s)`, with the command cut at that many columns. For a hold
-/// of another key, above or below the key of the request: `(alice, db/x for 3m12s)`. The note
-/// follows, if there is one.
-pub(crate) fn holder(holder: &HolderInfo, command_columns: usize, now: &Now) -> String {
+/// `pid 812 `make test` (alice, for 3m12s)`. For a hold of another key, above or below the key of the
+/// request: `(alice, db/x for 3m12s)`. The note follows, if there is one.
+pub(crate) fn holder(holder: &HolderInfo, now: &Now) -> String {
+    let HolderInfo { pid, uid, since, lease, .. } = holder;
+    let command = holder.command.as_deref().filter(|command| !command.is_empty());
+    let shown = shown(*pid, lease.is_some(), command);
+    let user = user_name::name(*uid);
+    let host = clause(" on ", holder.host.as_deref());
     // The daemon sends the key only if it differs from the key of the request.
     let key = holder.key.as_ref().map(|key| format!("{} ", sanitize(key))).unwrap_or_default();
-    let left = holder.lease.as_ref().and_then(left);
-    let left = left.map(|left| format!(", {left} left")).unwrap_or_default();
-    let host =
-        holder.host.as_ref().map(|host| format!(" on {}", sanitize(host))).unwrap_or_default();
-    let user = user_name::name(holder.uid);
+    let (age, left) = (now.age(since), left(lease.as_ref()));
     let over = holder.over_nodes.as_deref().map(|over| format!(", {}", over_nodes(over)));
     let over = over.unwrap_or_default();
-    let who = format!("({user}{host}, {key}for {}{left}{over})", now.age(&holder.since));
-    let command = holder.command.as_deref().filter(|command| !command.is_empty());
-    let note = holder.note.as_deref().map(|note| format!(", note: {}", sanitize(note)));
-    let shown = shown(holder.pid, holder.lease.is_some(), command, command_columns);
-    format!("{shown} {who}{}", note.unwrap_or_default())
+    let note = clause(", note: ", holder.note.as_deref());
+    format!("{shown} ({user}{host}, {key}for {age}{left}{over}){note}")
 }
 
 /// `on 2 of 3 nodes, waiting for web3`; `on 3 nodes, of which 2 are needed` if its client did not
@@ -36,10 +33,8 @@ pub(crate) fn holder(holder: &HolderInfo, command_columns: usize, now: &Now) -> 
 pub(crate) fn over_nodes(over: &OverNodesInfo) -> String {
     let (need, all) = (over.need, over.nodes.len());
     let Some(held) = over.held else {
-        return format!(
-            "on {all} nodes, of which {need} {} needed",
-            if need == 1 { "is" } else { "are" }
-        );
+        let are = if need == 1 { "is" } else { "are" };
+        return format!("on {all} nodes, of which {need} {are} needed");
     };
     let names: Vec<String> = over.waits_for.iter().map(|name| sanitize(name)).collect();
     let waits = match names.is_empty() {
@@ -49,15 +44,26 @@ pub(crate) fn over_nodes(over: &OverNodesInfo) -> String {
     format!("on {held} of {all} nodes{waits}")
 }
 
-/// The time until a lease expires.
-pub(crate) fn left(lease: &LeaseInfo) -> Option<String> {
-    lease.left_ms.map(|left_ms| short(Duration::from_millis(left_ms)))
+/// `, 42s left` of a lease; nothing without one.
+pub(crate) fn left(lease: Option<&LeaseInfo>) -> String {
+    let left = lease.and_then(|lease| lease.left_ms).map(Duration::from_millis);
+    left.map(|left| format!(", {} left", short(left))).unwrap_or_default()
+}
+
+/// `, in /srv/app`: a text of another process, after these words; nothing without a text.
+pub(crate) fn clause(words: &str, text: Option<&str>) -> String {
+    text.map(|text| format!("{words}{}", sanitize(text))).unwrap_or_default()
+}
+
+/// A command line that is short enough for a sentence.
+pub(crate) fn short_command(command: &str) -> String {
+    cut(&command_line(command), COMMAND_COLUMNS)
 }
 
 /// `pid 812 `make test``, `a lease requested by `./ci.sh``.
-fn shown(pid: u32, lease: bool, command: Option<&str>, command_columns: usize) -> String {
+fn shown(pid: u32, lease: bool, command: Option<&str>) -> String {
     let name = named(pid, lease);
-    match command.map(|command| cut(&command_line(command), command_columns)) {
+    match command.map(short_command) {
         Some(command) if lease => format!("{name} requested by `{command}`"),
         Some(command) => format!("{name} `{command}`"),
         None => name,
@@ -84,32 +90,24 @@ const RUN_DIGITS: usize = 8;
 /// `` `./deploy.sh` (alice, run 3f00a1b2)``.
 pub(crate) fn party(party: &PartyInfo) -> String {
     let PartyInfo { pid, uid, command, session, lease, run } = party;
-    let user = user_name::name(*uid);
-    match run {
-        None => {
-            let who = format!("({user}, {})", sanitize(session));
-            shown(*pid, *lease, command.as_deref(), COMMAND_COLUMNS) + " " + &who
+    let (user, command) = (user_name::name(*uid), command.as_deref());
+    match (run, command) {
+        (None, _) => format!("{} ({user}, {})", shown(*pid, *lease, command), sanitize(session)),
+        (Some(run), Some(command)) => {
+            format!("`{}` ({user}, {})", short_command(command), run_name(*run))
         }
-        Some(run) => {
-            let run: String = run.to_string().chars().take(RUN_DIGITS).collect();
-            let command = command.as_deref().map(|it| cut(&command_line(it), COMMAND_COLUMNS));
-            match command {
-                Some(command) => format!("`{command}` ({user}, run {run})"),
-                None => format!("run {run} ({user})"),
-            }
-        }
+        (Some(run), None) => format!("{} ({user})", run_name(*run)),
     }
 }
 
 /// A process, or a request at nodes, that was shown before.
 pub(crate) fn party_again(party: &PartyInfo) -> String {
-    match party.run {
-        Some(run) => {
-            let run: String = run.to_string().chars().take(RUN_DIGITS).collect();
-            format!("run {run}")
-        }
-        None => named(party.pid, party.lease),
-    }
+    party.run.map_or_else(|| named(party.pid, party.lease), run_name)
+}
+
+/// `run 3f00a1b2`.
+fn run_name(run: RunId) -> String {
+    format!("run {:.RUN_DIGITS$}", run.to_string())
 }
 
 /// How a request wants a key, after `waits`: `for`, `to read`, `to write`.
@@ -166,7 +164,7 @@ pub(crate) fn slots(slots: &[u64]) -> String {
 pub(crate) mod tests {
     use super::*;
     use crate::cli::wording::time::tests::at;
-    use crate::protocol::{NodeId, Require, RunId};
+    use crate::protocol::{NodeId, Require};
 
     /// A holder for tests.
     pub(crate) fn somebody(pid: u32, command: Option<&str>, since: &str) -> HolderInfo {
@@ -212,22 +210,16 @@ pub(crate) mod tests {
         let now = at("2026-11-20T14:05:23Z");
         let since = "2026-11-20T14:02:11Z";
         assert_eq!(
-            holder(&somebody(812, Some("make test"), since), COMMAND_COLUMNS, &now),
+            holder(&somebody(812, Some("make test"), since), &now),
             "pid 812 `make test` (root, for 3m12s)"
         );
-        assert_eq!(
-            holder(&somebody(812, None, since), COMMAND_COLUMNS, &now),
-            "pid 812 (root, for 3m12s)"
-        );
+        assert_eq!(holder(&somebody(812, None, since), &now), "pid 812 (root, for 3m12s)");
         let note = Some("https://ci/7".to_owned());
         let noted = HolderInfo { note, ..somebody(812, None, since) };
-        assert_eq!(
-            holder(&noted, COMMAND_COLUMNS, &now),
-            "pid 812 (root, for 3m12s), note: https://ci/7"
-        );
+        assert_eq!(holder(&noted, &now), "pid 812 (root, for 3m12s), note: https://ci/7");
         let below = HolderInfo { key: Some("db/x".to_owned()), ..somebody(812, None, since) };
-        assert_eq!(holder(&below, COMMAND_COLUMNS, &now), "pid 812 (root, db/x for 3m12s)");
-        let long = holder(&somebody(812, Some(&"x\x1b".repeat(100)), since), COMMAND_COLUMNS, &now);
+        assert_eq!(holder(&below, &now), "pid 812 (root, db/x for 3m12s)");
+        let long = holder(&somebody(812, Some(&"x\x1b".repeat(100)), since), &now);
         assert!(long.contains("x?x?") && long.contains('…') && !long.contains('\x1b'), "{long}");
     }
 
@@ -272,7 +264,7 @@ pub(crate) mod tests {
             assert_eq!(over_nodes(&over), said);
             let since = "2026-11-20T14:03:11.123Z";
             let shown = HolderInfo { over_nodes: Some(over.into()), ..somebody(812, None, since) };
-            assert!(holder(&shown, 40, &at(since)).contains(said));
+            assert!(holder(&shown, &at(since)).contains(said));
         }
     }
 }

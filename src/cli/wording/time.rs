@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
 use crate::cli::arguments::duration::short;
+use crate::sys::clock;
 
 /// The time zone of the machine, if `TZ` does not name another.
 const LOCALTIME: &str = "/etc/localtime";
@@ -101,6 +102,11 @@ impl Now {
         })
     }
 
+    /// When that was, and how long ago: `since 14:02:11 (3m12s)`.
+    pub(crate) fn since(&self, since: &str) -> String {
+        format!("since {} ({})", self.clock(since), self.age(since))
+    }
+
     /// When that was: `14:02:11` today, `Nov 19 14:02` this year, otherwise `2025-11-19`.
     pub(crate) fn clock(&self, since: &str) -> String {
         let Ok(since) = since.parse::<Timestamp>() else { return "?".to_owned() };
@@ -114,6 +120,18 @@ impl Now {
         };
         since.strftime(format).to_string()
     }
+}
+
+/// A time of CLOCK_BOOTTIME in milliseconds, as [`Now::clock`] shows it.
+pub(crate) fn clock_of(at: u64) -> String {
+    time_of(at).map(|at| Now::here().clock(&at)).unwrap_or_default()
+}
+
+/// A time of CLOCK_BOOTTIME in milliseconds, in RFC 3339 and UTC.
+pub(crate) fn time_of(at: u64) -> Option<String> {
+    let at = clock::unix_ms().saturating_add(at).saturating_sub(clock::boottime_ms());
+    let at = Timestamp::from_millisecond(i64::try_from(at).unwrap_or(i64::MAX));
+    at.ok().map(|at| at.to_string())
 }
 
 /// The rest of a time.

@@ -14,9 +14,8 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 
 use crate::cli::failed::Failed;
-use crate::cli::output::sanitize::{command_line, cut};
 use crate::cli::user_name;
-use crate::cli::wording::participant::{self, COMMAND_COLUMNS};
+use crate::cli::wording::participant::{self, short_command};
 use crate::client::{Client, ClientError, OWN, is_on_demand_daemon};
 use crate::protocol::{ErrorName, Kill, KillTarget};
 use crate::sys::pidfd::{Pidfd, is_gone};
@@ -153,9 +152,7 @@ impl Left {
     /// `pid 812 `make test``.
     pub(super) fn shown(&self) -> String {
         match &self.command {
-            Some(command) => {
-                format!("pid {} `{}`", self.pid, cut(&command_line(command), COMMAND_COLUMNS))
-            }
+            Some(command) => format!("pid {} `{}`", self.pid, short_command(command)),
             None => participant::process(self.pid),
         }
     }

@@ -21,7 +21,7 @@ use crate::cli::find_job::session_of;
 use crate::cli::output::sanitize::sanitize;
 use crate::cli::output::stderr::Verbosity;
 use crate::cli::output::stdout;
-use crate::cli::wording::participant::{party, plural};
+use crate::cli::wording::participant::{clause, party, plural};
 use crate::cli::wording::time::Now;
 use crate::cli::wording::usage_error::wrong;
 use crate::protocol::{KillTarget, KillTargets, WouldKill};
@@ -223,13 +223,10 @@ fn show(found: &KillTargets, endings: &[Ending<'_>], signal: Signal, verbosity: 
 /// `pid 812 `make test` (alice, s17), which has held db since 14:02:11 (3m12s), in /srv/app`.
 pub(super) fn line(target: &KillTarget, now: &Now) -> String {
     let does = if target.token.is_some() { "has held" } else { "has been waiting for" };
-    let (keys, since) = (sanitize(&target.keys.join(", ")), &target.since);
-    let host = target.host.as_ref().map(|host| format!(" on {}", sanitize(host)));
-    let folder = target.folder.as_ref().map(|folder| format!(", in {}", sanitize(folder)));
-    let since = format!("since {} ({})", now.clock(since), now.age(since));
-    let note = target.note.as_ref().map(|note| format!(", note: {}", sanitize(note)));
-    let (host, folder) = (host.unwrap_or_default(), folder.unwrap_or_default());
-    let note = note.unwrap_or_default();
+    let (keys, since) = (sanitize(&target.keys.join(", ")), now.since(&target.since));
+    let host = clause(" on ", target.host.as_deref());
+    let folder = clause(", in ", target.folder.as_deref());
+    let note = clause(", note: ", target.note.as_deref());
     format!("{}{host}, which {does} {keys} {since}{folder}{note}", party(&target.party))
 }
 

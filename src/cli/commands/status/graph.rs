@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::cli::arguments::definition::Global;
 use crate::cli::connect;
 use crate::cli::failed::Failed;
-use crate::cli::output::sanitize::{command_line, cut, sanitize};
+use crate::cli::output::sanitize::sanitize;
 use crate::cli::output::stdout;
-use crate::cli::wording::participant::{COMMAND_COLUMNS, named, plural};
+use crate::cli::wording::participant::{named, plural, short_command};
 use crate::protocol::{BlockerInfo, GraphQuery, Mode, PartyInfo, WaitInfo, Waits};
 
 pub(super) fn run(json: bool, global: &Global) -> Result<u8, Failed> {
@@ -51,7 +51,7 @@ fn nodes(waits: &Waits) -> BTreeMap<&str, BTreeSet<String>> {
 fn line(party: &PartyInfo) -> String {
     let pid = named(party.pid, party.lease);
     match &party.command {
-        Some(command) => format!("{pid} {}", cut(&command_line(command), COMMAND_COLUMNS)),
+        Some(command) => format!("{pid} {}", short_command(command)),
         None => pid,
     }
 }

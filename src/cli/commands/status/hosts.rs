@@ -9,7 +9,7 @@ use super::page::{NOTE, WARNING};
 use super::scope::Scope;
 use crate::cli::arguments::duration::stated;
 use crate::cli::output::sanitize::sanitize;
-use crate::cli::wording::participant::plural;
+use crate::cli::wording::participant::{clause, plural};
 use crate::cli::wording::time::Now;
 use crate::protocol::{EngineInfo, HostInfo, RecoveryInfo};
 
@@ -77,7 +77,7 @@ pub(super) fn last_known(engine: &EngineInfo, now: &Now) -> String {
 /// `host alpha, one of 3 hosts`, `unreachable since 14:02:11 (for 12s): …`.
 fn standing(engine: &EngineInfo, hosts: &[HostInfo], now: &Now) -> (String, Style) {
     let host = sanitize(&engine.host);
-    let why = engine.why.as_deref().map(|why| format!(": {}", sanitize(why))).unwrap_or_default();
+    let why = clause(": ", engine.why.as_deref());
     let stops = match &engine.stops {
         Some(stops) => format!("; canal will end commands here at {}", now.clock(stops)),
         None => String::new(),

@@ -10,7 +10,7 @@ use crate::cli::arguments::duration::stated;
 use crate::cli::output::sanitize::{command_line, sanitize};
 use crate::cli::user_name;
 use crate::cli::wording::estimate::estimate;
-use crate::cli::wording::participant::{left, over_nodes, plural, slots};
+use crate::cli::wording::participant::{clause, left, over_nodes, plural, slots};
 use crate::cli::wording::time::{Left, Now};
 use crate::core::Kind;
 use crate::protocol::{
@@ -299,7 +299,7 @@ impl Drawer<'_> {
             page.note(over_nodes(over), NOTE);
         }
         if self.verbose {
-            page.note(origin(&holder.session, holder.host.as_ref(), Some(holder.token)), NOTE);
+            page.note(origin(&holder.session, holder.host.as_deref(), Some(holder.token)), NOTE);
         }
         self.words(page, holder.note.as_deref());
     }
@@ -339,7 +339,7 @@ impl Drawer<'_> {
             page.note(format!("waiting: {}{details}", sanitize(&waiter.reason)), WARNING);
         }
         if self.verbose {
-            page.note(origin(&waiter.session, waiter.host.as_ref(), None), NOTE);
+            page.note(origin(&waiter.session, waiter.host.as_deref(), None), NOTE);
         }
         if let Some(over) = &waiter.over_nodes {
             page.note(over_nodes(over), NOTE);
@@ -436,7 +436,7 @@ fn state(state: &str) -> Option<&'static str> {
 /// `a lease of 1m00s, 42s left`.
 fn lease_words(lease: &LeaseInfo, verbose: bool) -> String {
     let ttl = stated(Duration::from_millis(lease.ttl_ms));
-    let left = left(lease).map(|left| format!(", {left} left")).unwrap_or_default();
+    let left = left(Some(lease));
     let renewed = match lease.renewals {
         0 => ", never renewed".to_owned(),
         n => format!(", renewed {}", plural(n, "time", "times")),
@@ -459,10 +459,9 @@ fn kept_by(owner: u32, children: &ChildrenInfo) -> Option<String> {
     (!pids.is_empty()).then(|| format!("kept by {} (--with-children)", pids.join(", ")))
 }
 
-fn origin(session: &str, host: Option<&String>, token: Option<u64>) -> String {
+fn origin(session: &str, host: Option<&str>, token: Option<u64>) -> String {
     let token = token.map(|token| format!("token {token}, ")).unwrap_or_default();
-    let host = host.map(|host| format!(", host {}", sanitize(host))).unwrap_or_default();
-    format!("{token}session {}{host}", sanitize(session))
+    format!("{token}session {}{}", sanitize(session), clause(", host ", host))
 }
 
 fn number(pid: u32, lease: bool) -> String {

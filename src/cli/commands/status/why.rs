@@ -67,13 +67,8 @@ fn waiters(waits: &Waits, now: &Now) -> String {
 /// `pid 900 `./deploy.sh` (bob, s21) has been waiting to write `db` since 14:05:03 (20s): why`.
 fn wait_line(wait: &WaitInfo, who: &str, now: &Now) -> String {
     let WaitInfo { key, mode, since, reason, .. } = wait;
-    let (what, since) = (wanted(*mode), since_when(since, now));
+    let (what, since) = (wanted(*mode), now.since(since));
     format!("{who} has been waiting {what} `{}` {since}: {}", sanitize(key), sanitize(reason))
-}
-
-/// `since 14:02:11 (3m12s)`.
-pub(super) fn since_when(since: &str, now: &Now) -> String {
-    format!("since {} ({})", now.clock(since), now.age(since))
 }
 
 struct Story<'a> {
@@ -157,7 +152,7 @@ impl<'a> Story<'a> {
 
     fn blocker(&self, blocker: &BlockerInfo, its: Its) -> String {
         let BlockerInfo { party: who, key, mode, holds, since } = blocker;
-        let (who, key, since) = (party(who), sanitize(key), since_when(since, self.now));
+        let (who, key, since) = (party(who), sanitize(key), self.now.since(since));
         let told = if its == Its::Told { ", shown above" } else { "" };
         match (holds, its) {
             (true, _) => format!("{who} has held `{key}`{} {since}{told}", held(*mode)),
