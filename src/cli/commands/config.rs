@@ -3,7 +3,7 @@
 use crate::cli::arguments::definition::{ConfigArgs, Global};
 use crate::cli::connect;
 use crate::cli::failed::Failed;
-use crate::cli::output::sanitize::{cut, sanitize, width};
+use crate::cli::output::sanitize::{cut, padded, sanitize, width};
 use crate::cli::output::stdout;
 use crate::cli::wording::time::Now;
 use crate::protocol::{
@@ -48,11 +48,6 @@ fn page(found: &Configuration, now: &Now) -> String {
         lines.extend(found.pending.iter().map(|change| format!("  {}", changed(change))));
     }
     lines.iter().map(|line| sanitize(line) + "\n").collect()
-}
-
-fn padded(text: &str, columns: usize) -> String {
-    let missing = columns.saturating_sub(width(text));
-    format!("{text}{}", " ".repeat(missing))
 }
 
 /// The source of a value: `default`, `line 12`, `--idle-exit`.

@@ -60,6 +60,11 @@ pub(crate) fn cut(text: &str, columns: usize) -> String {
     if columns == 0 { String::new() } else { format!("{}…", &text[..end]) }
 }
 
+/// The text with blanks after it, to fill this many columns.
+pub(crate) fn padded(text: &str, columns: usize) -> String {
+    text.to_owned() + &" ".repeat(columns.saturating_sub(width(text)))
+}
+
 /// Folds the text into lines of at most `columns`, at blanks.
 pub(crate) fn fold(text: &str, columns: usize) -> Vec<String> {
     let mut lines = vec![String::new()];

@@ -1,10 +1,9 @@
 //! Formats records as a table: one line for each record, the newest last.
 
-use anstyle::Style;
 use nix::sys::signal::Signal;
 
 use super::length;
-use crate::cli::commands::status::page::{COLUMNS, Page};
+use crate::cli::commands::status::page::{COLUMNS, HEAD, NOTE, PLAIN, Page};
 use crate::cli::output::sanitize::{command_line, sanitize};
 use crate::cli::user_name;
 use crate::cli::wording::participant::plural;
@@ -14,37 +13,31 @@ use crate::protocol::HistoryRecord;
 const NAMES: [&str; COLUMNS] = ["ENDED", "HOW", "WAITED", "HELD", "PID", "USER", "KEY  COMMAND"];
 /// The column that shows how a record ended.
 const HOW: usize = 1;
-const PLAIN: Style = Style::new();
-const FAINT: Style = Style::new().dimmed();
 
 pub(in crate::cli::commands) fn page(records: &[HistoryRecord], dropped: u64, now: &Now) -> Page {
     let mut page = Page::default();
     if records.is_empty() {
-        page.title("no matching request has ended".to_owned(), String::new(), PLAIN);
+        page.line("no matching request has ended", PLAIN);
     } else {
-        page.cells(NAMES.map(str::to_owned), FAINT);
+        page.cells(NAMES.map(str::to_owned), HEAD);
         page.keep_whole(HOW);
     }
     for record in records {
         page.cells(cells(record, now), PLAIN);
         if let Some(note) = &record.note {
-            page.note(format!("note: {}", command_line(note)), FAINT);
+            page.note(format!("note: {}", command_line(note)), NOTE);
         }
         if let Some(by) = record.by {
             let text = format!("released by {} (pid {})", user_name::name(by.uid), by.pid);
-            page.note(text, FAINT);
+            page.note(text, NOTE);
         }
         if record.cycle.len() > 1 {
-            page.note(ring(record), FAINT);
+            page.note(ring(record), NOTE);
         }
     }
     if dropped > 0 {
         let records = plural(dropped, "record was", "records were");
-        page.title(
-            format!("{records} left out because too many arrived at the same time"),
-            String::new(),
-            FAINT,
-        );
+        page.line(format!("{records} left out because too many arrived at the same time"), NOTE);
     }
     page
 }

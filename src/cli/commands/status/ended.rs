@@ -33,7 +33,7 @@ pub(super) fn run(args: &StatusArgs, global: &Global) -> Result<u8, Failed> {
 fn page(ended: &EndedLeases, now: &Now) -> Page {
     let mut page = Page::default();
     if ended.ended.is_empty() {
-        page.title("no lease has ended recently".to_owned(), String::new(), PLAIN);
+        page.line("no lease has ended recently", PLAIN);
     }
     for lease in &ended.ended {
         page.title(keys(lease), end(lease, now), KEY);

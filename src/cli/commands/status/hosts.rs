@@ -19,12 +19,12 @@ const HOSTS_IN_OVERVIEW: usize = 10;
 /// Adds a line about the engine, with its error if it has one.
 pub(super) fn engine(page: &mut Page, engine: &EngineInfo, hosts: &[HostInfo], now: &Now) {
     let (words, style) = standing(engine, hosts, now);
-    page.title(format!("engine {}, {words}", sanitize(&engine.name)), String::new(), style);
+    page.line(format!("engine {}, {words}", sanitize(&engine.name)), style);
     if let Some(recovery) = &engine.recovery {
-        page.title(recovering(recovery, now), String::new(), WARNING);
+        page.line(recovering(recovery, now), WARNING);
     }
     if let Some(hint) = &engine.hint {
-        page.title(format!("hint: {}", sanitize(hint)), String::new(), WARNING);
+        page.line(format!("hint: {}", sanitize(hint)), WARNING);
     }
 }
 
@@ -45,18 +45,16 @@ pub(super) fn list(
         Scope::Key(_) => return,
     };
     for host in hosts.iter().take(room) {
-        page.title(format!("  {}", about(host, now)), String::new(), NOTE);
+        page.line(format!("  {}", about(host, now)), NOTE);
     }
     if hosts.len() > room {
         let more = plural((hosts.len() - room) as u64, "more host", "more hosts");
-        page.title(format!("  {more}; `canal status -v` shows all"), String::new(), NOTE);
+        page.line(format!("  {more}; `canal status -v` shows all"), NOTE);
     }
     if verbose {
         let ttl = stated(Duration::from_millis(engine.ttl_ms));
-        page.title(
-            format!("  a host that does not renew for {ttl} counts as gone"),
-            String::new(),
-            NOTE,
+        page.line(
+            format!("  a host that does not renew for {ttl} counts as gone"), NOTE,
         );
     }
 }

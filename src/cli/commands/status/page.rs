@@ -2,7 +2,7 @@
 
 use anstyle::{AnsiColor, Style};
 
-use crate::cli::output::sanitize::{cut, fold, sanitize, width};
+use crate::cli::output::sanitize::{cut, fold, padded, sanitize, width};
 
 /// The number of columns of a row. The last column takes the rest of the line.
 pub(in crate::cli::commands) const COLUMNS: usize = 7;
@@ -78,7 +78,12 @@ impl Page {
         self.rows.push((Row::Title(name, said), style));
     }
 
-    /// Adds a sentence.
+    /// Adds a line.
+    pub(in crate::cli::commands) fn line(&mut self, text: impl Into<String>, style: Style) {
+        self.title(text.into(), String::new(), style);
+    }
+
+    /// Adds a sentence under a row.
     pub(in crate::cli::commands) fn note(&mut self, text: String, style: Style) {
         self.rows.push((Row::Note(text), style));
     }
@@ -196,9 +201,8 @@ fn row(cells: &[String; COLUMNS], widths: &[Option<usize>], columns: Option<usiz
     let mut line = String::new();
     for (cell, wide) in cells.iter().zip(widths) {
         let Some(wide) = *wide else { continue };
-        let cell = cut(cell, wide);
-        let fill = wide - width(&cell);
-        line += &format!("{GAP}{cell}{}", " ".repeat(fill));
+        line += GAP;
+        line += &padded(&cut(cell, wide), wide);
     }
     line += GAP;
     let last = &cells[COLUMNS - 1];

@@ -47,11 +47,11 @@ pub(super) fn page(
         hosts::list(&mut page, engine, &status.hosts, scope, verbose, now);
     }
     if status.keys.is_empty() {
-        page.title(nothing(scope, filtered, cut_off.is_some()), String::new(), PLAIN);
+        page.line(nothing(scope, filtered, cut_off.is_some()), PLAIN);
         return page;
     }
     if let Some(engine) = cut_off {
-        page.title(hosts::last_known(engine, now), String::new(), WARNING);
+        page.line(hosts::last_known(engine, now), WARNING);
     }
     // A report about one key leaves out other keys.
     if !matches!(scope, Scope::Key(_)) {
@@ -70,7 +70,7 @@ pub(super) fn page(
     if status.left_out > 0 {
         page.group();
         let more = plural(status.left_out, "more key is", "more keys are");
-        page.title(format!("{more} left out; `canal status KEY` shows one"), String::new(), NOTE);
+        page.line(format!("{more} left out; `canal status KEY` shows one"), NOTE);
     }
     page
 }
@@ -131,7 +131,7 @@ pub(in crate::cli::commands) fn cut_off(status: &Status, now: &Now) -> Option<Pa
     let engine = status.engine.as_ref().filter(|engine| !hosts::is_member(engine))?;
     let mut page = Page::default();
     hosts::engine(&mut page, engine, &status.hosts, now);
-    page.title(hosts::last_known(engine, now), String::new(), WARNING);
+    page.line(hosts::last_known(engine, now), WARNING);
     Some(page)
 }
 
@@ -184,9 +184,9 @@ fn daemon(page: &mut Page, daemon: &DaemonInfo, now: &Now) {
     let DaemonInfo { pid, version, socket, since, uid, notes } = daemon;
     let who = format!("daemon {version}, pid {pid}, {}", user_name::name(*uid));
     let since = format!("since {} (for {})", now.clock(since), now.age(since));
-    page.title(format!("{who}, {since}, {}", sanitize(socket)), String::new(), PLAIN);
+    page.line(format!("{who}, {since}, {}", sanitize(socket)), PLAIN);
     for note in notes {
-        page.title(format!("note: {}", sanitize(note)), String::new(), WARNING);
+        page.line(format!("note: {}", sanitize(note)), WARNING);
     }
 }
 

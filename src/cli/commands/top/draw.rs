@@ -14,7 +14,7 @@ use crate::cli::commands::status::page::{Line, Page};
 use crate::cli::commands::status::scope::Scope;
 use crate::cli::commands::status::view;
 use crate::cli::commands::status::why;
-use crate::cli::output::sanitize::{command_line, cut, fold, sanitize, width};
+use crate::cli::output::sanitize::{command_line, cut, fold, padded, sanitize, width};
 use crate::cli::user_name;
 use crate::cli::wording::participant::plural;
 use crate::cli::wording::time::Now;
@@ -211,13 +211,11 @@ fn head_of_list(model: &Model, status: &Status, columns: usize, now: &Now) -> Ve
     if !filter.is_empty() {
         order = format!("{} matching `{}`, {order}", model.rows().len(), sanitize(filter));
     }
-    page.title(order, String::new(), NOTE);
+    page.line(order, NOTE);
     if status.left_out > 0 {
         let more = plural(status.left_out, "more key is", "more keys are");
-        page.title(
-            format!("{more} left out; use --under PREFIX to show only some keys"),
-            String::new(),
-            WARNING,
+        page.line(
+            format!("{more} left out; use --under PREFIX to show only some keys"), WARNING,
         );
     }
     page.unstyled_lines(Some(columns))
@@ -406,15 +404,13 @@ const MARK: usize = 2;
 /// The name and the holder are left-aligned; numbers and times are right-aligned.
 fn row_text(cells: &[String; 6], widths: &[usize; 6]) -> String {
     let mut text = " ".repeat(MARK);
-    for (at, (cell, wide)) in
-        cells.iter().zip(widths).enumerate().filter(|(_, (_, wide))| **wide > 0)
-    {
-        let cell = cut(cell, *wide);
-        let fill = " ".repeat(wide - width(&cell));
+    let shown = cells.iter().zip(*widths).enumerate().filter(|(_, (_, wide))| *wide > 0);
+    for (at, (cell, wide)) in shown {
+        let cell = cut(cell, wide);
         text += &match at {
-            0 => format!("{cell}{fill}"),
+            0 => padded(&cell, wide),
             5 => format!("{GAP}{cell}"),
-            _ => format!("{GAP}{fill}{cell}"),
+            _ => format!("{GAP}{cell:>wide$}"),
         };
     }
     text

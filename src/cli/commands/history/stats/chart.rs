@@ -2,7 +2,7 @@
 
 use crate::cli::commands::history::length;
 use crate::cli::commands::history::stats::series::Series;
-use crate::cli::output::sanitize::{cut, sanitize, width};
+use crate::cli::output::sanitize::{cut, padded, sanitize, width};
 use crate::cli::wording::time::Now;
 use crate::protocol::{HistoryBin, HistoryKeyUse, HistorySlots};
 
@@ -100,9 +100,8 @@ pub(super) fn histogram(bins: &[HistoryBin], columns: usize, glyphs: Glyphs) -> 
     let digits = counts.clone().map(|text| text.len()).max().unwrap_or(0);
     let room = columns.saturating_sub(wide + digits + 6).clamp(1, BAR_COLUMNS_MAX);
     let lines = bounds.into_iter().zip(bins).zip(counts).map(|((bounds, bin), count)| {
-        let fill = " ".repeat(wide - width(&bounds));
         let bar = glyphs.bar(eighths(bin.count as f64, most as f64, room));
-        format!("  {fill}{bounds}  {count:>digits$}  {bar}")
+        format!("  {bounds:>wide$}  {count:>digits$}  {bar}")
     });
     lines.collect()
 }
@@ -193,11 +192,10 @@ pub(super) fn keys(keys: &[HistoryKeyUse], columns: usize, glyphs: Glyphs) -> Ve
         // The plot gets the room that the share leaves, which is nearly the same for all keys.
         let room = columns.saturating_sub(wide + 26).max(1);
         let Some(series) = Series::of(key, room) else { continue };
-        let fill = " ".repeat(wide - width(&name));
         let plot = series.columns.iter().map(|used| glyphs.upward(eighths(*used, series.top, 1)));
         let plot: String = plot.collect();
         let share = share(&series);
-        lines.push(format!("  {name}{fill}  {share:<20}  {}", plot.trim_end()));
+        lines.push(format!("  {}  {share:<20}  {}", padded(&name, wide), plot.trim_end()));
     }
     lines
 }

@@ -8,14 +8,12 @@ mod svg;
 
 use std::time::Duration;
 
-use anstyle::Style;
-
 use self::chart::Glyphs;
 use super::length;
 use crate::cli::arguments::definition::{Global, StatsArgs};
 use crate::cli::arguments::duration::{Length, millis, stated};
 use crate::cli::commands::status::Screen;
-use crate::cli::commands::status::page::{COLUMNS, Page};
+use crate::cli::commands::status::page::{COLUMNS, HEAD, KEY, NOTE, PLAIN, Page};
 use crate::cli::connect;
 use crate::cli::failed::Failed;
 use crate::cli::output::sanitize::{command_line, fold};
@@ -42,9 +40,6 @@ const COLUMNS_ASSUMED: usize = 80;
 const INDENT: usize = 2;
 
 const NAMES: [&str; COLUMNS] = ["", "MEDIAN", "COUNT", "P90", "P99", "MAX", "OF"];
-const PLAIN: Style = Style::new();
-const FAINT: Style = Style::new().dimmed();
-const BOLD: Style = Style::new().bold();
 
 pub(crate) fn run(args: &StatsArgs, global: &Global) -> Result<u8, Failed> {
     let since = args.since.and_then(Length::finite);
@@ -88,14 +83,14 @@ fn counts(found: &HistoryStats, since: Option<Duration>) -> String {
 fn page(found: &HistoryStats, about: &str, since: Option<Duration>, columns: usize) -> Page {
     let mut page = Page::default();
     let HistoryCount { count, refused, .. } = found.all;
-    page.title(about.to_owned(), counts(found, since), BOLD);
+    page.title(about.to_owned(), counts(found, since), KEY);
     if let Some(slots) = &found.slots {
         let columns = columns.saturating_sub(INDENT);
         part(&mut page, &chart::slots_said(slots), chart::slots(slots), columns);
-        page.title(String::new(), String::new(), PLAIN);
+        page.line("", PLAIN);
     }
     if count > refused {
-        page.cells(NAMES.map(str::to_owned), FAINT);
+        page.cells(NAMES.map(str::to_owned), HEAD);
         rows(&mut page, &found.all, "everything");
     }
     if found.users.len() > 1 {
@@ -113,12 +108,12 @@ fn page(found: &HistoryStats, about: &str, since: Option<Duration>, columns: usi
     }
     if !seldom.is_empty() {
         let commands = plural(seldom.len() as u64, "command", "commands");
-        page.note(format!("{commands} with fewer than {RUNS_MIN} runs"), FAINT);
+        page.note(format!("{commands} with fewer than {RUNS_MIN} runs"), NOTE);
     }
     let is_cut = found.users.len().max(found.keys.len()) > SHOWN;
     if found.left_out || is_cut || often.len() > COMMANDS_SHOWN {
         let more = "more users, commands or keys are left out; --json shows more";
-        page.note(more.to_owned(), FAINT);
+        page.note(more.to_owned(), NOTE);
     }
     page
 }
@@ -150,12 +145,12 @@ fn part(page: &mut Page, title: &str, lines: Vec<String>, columns: usize) {
     if lines.is_empty() {
         return;
     }
-    page.title(String::new(), String::new(), PLAIN);
+    page.line("", PLAIN);
     for line in fold(title, columns) {
-        page.title(line, String::new(), BOLD);
+        page.line(line, KEY);
     }
     for line in lines {
-        page.title(line, String::new(), PLAIN);
+        page.line(line, PLAIN);
     }
 }
 
