@@ -61,6 +61,18 @@ struct Event<'a> {
     args: Args<'a>,
 }
 
+impl<'a> Event<'a> {
+    fn new(name: String, ph: &'static str, at_ms: u64, pid: usize, args: Args<'a>) -> Self {
+        let ts = at_ms.saturating_mul(1000);
+        Self { name, ph, cat: None, ts, dur: None, pid, tid: 0, id: None, args }
+    }
+
+    /// An event at this time, in milliseconds, that shows a record.
+    fn of(record: &'a HistoryRecord, ph: &'static str, at_ms: u64, pid: usize) -> Self {
+        Self::new(name(record), ph, at_ms, pid, about(record))
+    }
+}
+
 /// The details of a selected event, or the name of a row.
 #[derive(Clone, Debug, Serialize)]
 #[serde(untagged)]
@@ -95,26 +107,34 @@ struct About<'a> {
     number: u64,
 }
 
-/// A row of a key, in display order.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Row {
+/// A part of a key, in display order. It has one row, or several for holds at the same time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Lane {
     Slot(u64),
-    Write(usize),
-    Read(usize),
-    /// A row for holds that share the slots of another hold.
-    Shared(usize),
+    Write,
+    Read,
+    /// Holds that share the slots of another hold.
+    Shared,
 }
 
-impl Row {
-    fn name(&self) -> String {
-        match self {
+impl Lane {
+    /// The name of a row; the first one has number 0.
+    fn row(self, number: usize) -> String {
+        let name = match self {
             Self::Slot(slot) => format!("slot {slot}"),
-            Self::Write(0) => "writes".to_owned(),
-            Self::Read(0) => "reads".to_owned(),
-            Self::Shared(0) => "shares a slot".to_owned(),
-            Self::Write(n) => format!("writes {}", n + 1),
-            Self::Read(n) => format!("reads {}", n + 1),
-            Self::Shared(n) => format!("shares a slot {}", n + 1),
+            Self::Write => "writes".to_owned(),
+            Self::Read => "reads".to_owned(),
+            Self::Shared => "shares a slot".to_owned(),
+        };
+        if number == 0 { name } else { format!("{name} {}", number + 1) }
+    }
+
+    /// The holds of each row.
+    fn rows(self, mut spans: Vec<Span<'_>>) -> Vec<Vec<Span<'_>>> {
+        spans.sort_by_key(|span| (span.begin_ms, span.end_ms, span.record.number));
+        match self {
+            Self::Slot(_) => vec![in_turn(spans)],
+            Self::Write | Self::Read | Self::Shared => beside_each_other(spans),
         }
     }
 }
@@ -130,10 +150,7 @@ struct Span<'a> {
 /// The records of one key.
 #[derive(Debug, Default)]
 struct OfKey<'a> {
-    slots: BTreeMap<u64, Vec<Span<'a>>>,
-    writes: Vec<Span<'a>>,
-    reads: Vec<Span<'a>>,
-    shared: Vec<Span<'a>>,
+    lanes: BTreeMap<Lane, Vec<Span<'a>>>,
     /// The requests that waited, with this key as their first one.
     waited: Vec<&'a HistoryRecord>,
 }
@@ -156,8 +173,13 @@ fn events(records: &[HistoryRecord]) -> Vec<Event<'_>> {
     let mut events = Vec::new();
     for (pid, (key, of_key)) in (1..).zip(keys) {
         events.push(named("process_name", sanitize(key), pid, 0));
-        for (tid, (row, spans)) in (1..).zip(of_key.rows()) {
-            events.push(named("thread_name", row.name(), pid, tid));
+        let lanes = of_key.lanes.into_iter();
+        let rows = lanes.flat_map(|(lane, spans)| {
+            let rows = lane.rows(spans).into_iter().enumerate();
+            rows.map(move |(number, spans)| (lane.row(number), spans))
+        });
+        for (tid, (row, spans)) in (1..).zip(rows) {
+            events.push(named("thread_name", row, pid, tid));
             let order = Args::Order { sort_index: tid };
             events
                 .push(Event { args: order, ..named("thread_sort_index", String::new(), pid, tid) });
@@ -170,25 +192,15 @@ fn events(records: &[HistoryRecord]) -> Vec<Event<'_>> {
 
 impl<'a> OfKey<'a> {
     fn add(&mut self, item: &HistoryItem, span: Span<'a>) {
+        let mut add = |lane| self.lanes.entry(lane).or_default().push(span);
         match (item.mode, &item.slots) {
-            (Mode::Read, _) => self.reads.push(span),
-            (Mode::Write, _) => self.writes.push(span),
-            (_, None) => self.shared.push(span),
+            (Mode::Read, _) => add(Lane::Read),
+            (Mode::Write, _) => add(Lane::Write),
+            (_, None) => add(Lane::Shared),
             (_, Some(ranges)) => {
-                for slot in slots(ranges).take(SLOTS_SHOWN_MAX) {
-                    self.slots.entry(slot).or_default().push(span);
-                }
+                slots(ranges).take(SLOTS_SHOWN_MAX).for_each(|slot| add(Lane::Slot(slot)));
             }
         }
-    }
-
-    fn rows(&self) -> BTreeMap<Row, Vec<Span<'a>>> {
-        let slots = self.slots.iter().map(|(slot, spans)| (Row::Slot(*slot), in_turn(spans)));
-        let mut rows: BTreeMap<_, _> = slots.collect();
-        rows.extend(beside_each_other(&self.writes, Row::Write));
-        rows.extend(beside_each_other(&self.reads, Row::Read));
-        rows.extend(beside_each_other(&self.shared, Row::Shared));
-        rows
     }
 }
 
@@ -201,16 +213,9 @@ pub(in crate::cli::commands) fn slots(ranges: &str) -> impl Iterator<Item = u64>
     })
 }
 
-fn sorted<'a>(spans: &[Span<'a>]) -> Vec<Span<'a>> {
-    let mut spans = spans.to_vec();
-    spans.sort_by_key(|span| (span.begin_ms, span.end_ms, span.record.number));
-    spans
-}
-
 /// The holds of a slot, which never overlap. The end of a hold is recorded shortly after the next
 /// one begins, so this moves the end to that begin.
-fn in_turn<'a>(spans: &[Span<'a>]) -> Vec<Span<'a>> {
-    let mut spans = sorted(spans);
+fn in_turn(mut spans: Vec<Span<'_>>) -> Vec<Span<'_>> {
     let begins: Vec<u64> = spans.iter().skip(1).map(|span| span.begin_ms).collect();
     for (span, next) in spans.iter_mut().zip(begins) {
         span.end_ms = span.end_ms.min(next);
@@ -219,34 +224,26 @@ fn in_turn<'a>(spans: &[Span<'a>]) -> Vec<Span<'a>> {
 }
 
 /// Arranges holds that may overlap: each goes into the first row that has room for it.
-fn beside_each_other<'a>(
-    spans: &[Span<'a>],
-    row: fn(usize) -> Row,
-) -> BTreeMap<Row, Vec<Span<'a>>> {
-    let mut rows: Vec<Vec<Span<'a>>> = Vec::new();
-    for span in sorted(spans) {
+fn beside_each_other(spans: Vec<Span<'_>>) -> Vec<Vec<Span<'_>>> {
+    let mut rows: Vec<Vec<Span<'_>>> = Vec::new();
+    for span in spans {
         let has_room =
-            |row: &Vec<Span<'a>>| row.last().is_none_or(|last| last.end_ms <= span.begin_ms);
+            |row: &Vec<Span<'_>>| row.last().is_none_or(|last| last.end_ms <= span.begin_ms);
         match rows.iter_mut().find(|row| has_room(row)) {
             Some(row) => row.push(span),
             None => rows.push(vec![span]),
         }
     }
-    rows.into_iter().enumerate().map(|(number, spans)| (row(number), spans)).collect()
+    rows
 }
 
 impl<'a> Span<'a> {
     fn event(&self, pid: usize, tid: usize) -> Event<'a> {
         Event {
-            name: name(self.record),
-            ph: "X",
             cat: Some("hold"),
-            ts: self.begin_ms.saturating_mul(1000),
             dur: Some((self.end_ms - self.begin_ms).saturating_mul(1000)),
-            pid,
             tid,
-            id: None,
-            args: about(self.record),
+            ..Event::of(self.record, "X", self.begin_ms, pid)
         }
     }
 }
@@ -256,15 +253,9 @@ fn wait(record: &HistoryRecord, pid: usize) -> [Event<'_>; 2] {
     let end_ms = record.ended_ms.saturating_sub(record.held_ms.unwrap_or(0));
     let begin_ms = end_ms.saturating_sub(record.waited_ms);
     [("b", begin_ms), ("e", end_ms)].map(|(ph, at_ms)| Event {
-        name: name(record),
-        ph,
         cat: Some("wait"),
-        ts: at_ms.saturating_mul(1000),
-        dur: None,
-        pid,
-        tid: 0,
         id: Some(record.number),
-        args: about(record),
+        ..Event::of(record, ph, at_ms, pid)
     })
 }
 
@@ -295,18 +286,8 @@ fn about(record: &HistoryRecord) -> Args<'_> {
 }
 
 /// An event that names a row.
-fn named(what: &'static str, name: String, pid: usize, tid: usize) -> Event<'static> {
-    Event {
-        name: what.to_owned(),
-        ph: "M",
-        cat: None,
-        ts: 0,
-        dur: None,
-        pid,
-        tid,
-        id: None,
-        args: Args::Name { name },
-    }
+fn named(what: &str, name: String, pid: usize, tid: usize) -> Event<'static> {
+    Event { tid, ..Event::new(what.to_owned(), "M", 0, pid, Args::Name { name }) }
 }
 
 #[cfg(test)]

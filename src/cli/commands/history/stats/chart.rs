@@ -1,5 +1,7 @@
 //! Draws plots on a terminal, with blocks or plain ASCII characters.
 
+use std::iter;
+
 use crate::cli::commands::history::length;
 use crate::cli::commands::history::stats::series::Series;
 use crate::cli::output::sanitize::{cut, padded, sanitize, width};
@@ -83,18 +85,7 @@ fn eighths(part: f64, whole: f64, characters: usize) -> usize {
 /// One line for each bin: its bounds, its count, and a bar.
 pub(super) fn histogram(bins: &[HistoryBin], columns: usize, glyphs: Glyphs) -> Vec<String> {
     let most = bins.iter().map(|bin| bin.count).max().unwrap_or(0);
-    let bounds: Vec<String> = bins
-        .iter()
-        .scan(None, |before, bin| {
-            let bound = match (bin.up_to_ms, *before) {
-                (Some(up_to), _) => format!("{} {}", glyphs.up_to(), bound(up_to)),
-                (None, Some(more)) => format!("> {}", bound(more)),
-                (None, None) => "> 1d".to_owned(),
-            };
-            *before = bin.up_to_ms;
-            Some(bound)
-        })
-        .collect();
+    let bounds = bounds(bins, glyphs.up_to());
     let wide = bounds.iter().map(|text| width(text)).max().unwrap_or(0);
     let counts = bins.iter().map(|bin| bin.count.to_string());
     let digits = counts.clone().map(|text| text.len()).max().unwrap_or(0);
@@ -106,8 +97,19 @@ pub(super) fn histogram(bins: &[HistoryBin], columns: usize, glyphs: Glyphs) -> 
     lines.collect()
 }
 
+/// The bounds of each bin: `≤ 0.3s`, and `> 1d` for the last one.
+pub(super) fn bounds(bins: &[HistoryBin], up_to: &str) -> Vec<String> {
+    let before = iter::once(None).chain(bins.iter().map(|bin| bin.up_to_ms));
+    let bounds = bins.iter().zip(before).map(|(bin, before)| match (bin.up_to_ms, before) {
+        (Some(ms), _) => format!("{up_to} {}", bound(ms)),
+        (None, Some(ms)) => format!("> {}", bound(ms)),
+        (None, None) => "> 1d".to_owned(),
+    });
+    bounds.collect()
+}
+
 /// `10ms`, `0.3s`, `30s`, `3m`, `8h`.
-pub(super) fn bound(ms: u64) -> String {
+fn bound(ms: u64) -> String {
     match ms {
         0..100 => format!("{ms}ms"),
         100..1_000 => length(ms),
@@ -143,7 +145,7 @@ pub(super) fn use_over_time(
             _ => String::new(),
         };
         let cells = heights.iter().map(|height| glyphs.upward(height.saturating_sub(under).min(8)));
-        let cells: String = cells.flat_map(|cell| std::iter::repeat_n(cell, each)).collect();
+        let cells: String = cells.flat_map(|cell| iter::repeat_n(cell, each)).collect();
         lines.push(format!("  {label:>LABEL$}{left}{}", cells.trim_end()));
     }
     let wide = series.columns.len() * each;
@@ -215,7 +217,7 @@ pub(super) fn slots(of: &HistorySlots) -> Vec<String> {
     }
     let wide = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
     let [slots, median, p90] = [wide(0), wide(1), wide(2)];
-    let unfit = std::iter::once(0).chain(of.rows.iter().map(|row| row.unfit));
+    let unfit = iter::once(0).chain(of.rows.iter().map(|row| row.unfit));
     let lines = rows.iter().zip(unfit).map(|(row, unfit)| {
         let [n, half, nine, max] = row;
         let more = if unfit > 0 { format!("  ({unfit} need more slots)") } else { String::new() };

@@ -9,6 +9,7 @@ mod svg;
 use std::time::Duration;
 
 use self::chart::Glyphs;
+use self::series::single_key;
 use super::length;
 use crate::cli::arguments::definition::{Global, StatsArgs};
 use crate::cli::arguments::duration::{Length, millis, stated};
@@ -124,11 +125,7 @@ fn draw(page: &mut Page, found: &HistoryStats, columns: usize, glyphs: Glyphs, n
     for (name, bins) in [("waits", &found.wait_bins), ("holds", &found.hold_bins)] {
         part(page, name, chart::histogram(bins, columns, glyphs), columns);
     }
-    // The first key is the requested one, if that was in use itself.
-    let asked_for = found.slots.as_ref().map(|slots| &slots.key);
-    if let Some(key) = found.keys.first()
-        && (found.keys.len() == 1 || asked_for == Some(&key.key))
-    {
+    if let Some(key) = single_key(found) {
         let mut lines = chart::use_over_time(key, columns, glyphs, now).into_iter();
         if let Some(said) = lines.next() {
             part(page, &said, lines.collect(), columns);

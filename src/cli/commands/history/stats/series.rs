@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 
-use crate::protocol::HistoryKeyUse;
+use crate::protocol::{HistoryKeyUse, HistoryStats};
 
 /// The factor by which inexact times may make the use of a key exceed its size.
 const OVERLAP_MAX: f64 = 1.05;
@@ -80,6 +80,12 @@ impl Series {
     pub(super) fn one_size(&self) -> Option<u64> {
         self.sizes.filter(|(least, most)| least == most).map(|(size, _)| size)
     }
+}
+
+/// The key that a report shows in full: the only one, or the requested one if that was in use itself.
+pub(super) fn single_key(found: &HistoryStats) -> Option<&HistoryKeyUse> {
+    let asked_for = found.slots.as_ref().map(|slots| &slots.key);
+    found.keys.iter().find(|key| found.keys.len() == 1 || asked_for == Some(&key.key))
 }
 
 /// The size of the key in each bucket; empty if the size is unknown.

@@ -5,8 +5,8 @@
 use std::fmt::Write as _;
 
 use crate::cli::commands::history::length;
-use crate::cli::commands::history::stats::chart::{bound, level, said, share, slots_said};
-use crate::cli::commands::history::stats::series::Series;
+use crate::cli::commands::history::stats::chart::{bounds, level, said, share, slots_said};
+use crate::cli::commands::history::stats::series::{Series, single_key};
 use crate::cli::output::sanitize::{cut, sanitize};
 use crate::cli::wording::time::Now;
 use crate::protocol::{HistoryBin, HistoryKeyUse, HistorySlots, HistoryStats};
@@ -49,9 +49,7 @@ pub(super) fn report(found: &HistoryStats, about: &str, counts: &str, now: &Now)
     picture.text(MARGIN, "title", &format!("canal stats: {about}"));
     picture.y += 22;
     picture.text(MARGIN, "faint", &format!("{counts}; made {}", now.stamp()));
-    let single = found.slots.as_ref().map(|slots| slots.key.as_str());
-    let is_single = |key: &&HistoryKeyUse| found.keys.len() == 1 || single == Some(&*key.key);
-    for key in found.keys.iter().filter(is_single).take(1) {
+    if let Some(key) = single_key(found) {
         picture.use_over_time(key, now);
     }
     if found.keys.len() > 1 {
@@ -123,12 +121,8 @@ impl Picture {
         self.text(MARGIN, "part", title);
     }
 
-    /// Draws the columns of a series between two corners of a rectangle.
-    fn columns(&mut self, series: &Series, corner: (u32, u32), size: (u32, u32)) {
-        self.bars_over_time(&series.columns, series.top, corner, size, "use");
-    }
-
-    fn bars_over_time(
+    /// Draws columns that are at most this high, from a corner of a rectangle.
+    fn columns(
         &mut self,
         columns: &[f64],
         most: f64,
@@ -175,7 +169,7 @@ impl Picture {
         self.line((x, top), (x + PLOT_WIDTH, top), "grid");
         self.text_at(x - 8, top + 4, "faint end", &format!("{most:.1}"));
         self.text_at(x - 8, bottom + 4, "faint end", "0");
-        self.bars_over_time(&series.queue, most, (x, top), (PLOT_WIDTH, QUEUE_HEIGHT), "wait");
+        self.columns(&series.queue, most, (x, top), (PLOT_WIDTH, QUEUE_HEIGHT), "wait");
         self.line((x, bottom), (x + PLOT_WIDTH, bottom), "axis");
         self.y = bottom;
     }
@@ -191,7 +185,7 @@ impl Picture {
             self.line((x, y), (x + PLOT_WIDTH, y), "grid");
             self.text_at(x - 8, y + 4, "faint end", &level(slots, series.one_size()));
         }
-        self.columns(&series, (x, top), (PLOT_WIDTH, PLOT_HEIGHT));
+        self.columns(&series.columns, series.top, (x, top), (PLOT_WIDTH, PLOT_HEIGHT), "use");
         self.capacity(&series, (x, top), (PLOT_WIDTH, PLOT_HEIGHT));
         self.line((x, bottom), (x + PLOT_WIDTH, bottom), "axis");
         self.y = bottom + 18;
@@ -211,7 +205,7 @@ impl Picture {
             self.text(MARGIN + 210, "faint", &share(&series));
             let x = MARGIN + 360;
             let width = WIDTH - MARGIN - x;
-            self.columns(&series, (x, self.y - 18), (width, 22));
+            self.columns(&series.columns, series.top, (x, self.y - 18), (width, 22), "use");
             self.line((x, self.y + 4), (x + width, self.y + 4), "axis");
         }
     }
@@ -250,15 +244,8 @@ impl Picture {
         const COUNT: u32 = 60;
         let most = bins.iter().map(|bin| bin.count).max().unwrap_or(0).max(1);
         let room = f64::from(width - LABEL - COUNT);
-        let mut before = None;
-        for bin in bins {
+        for (bin, bounds) in bins.iter().zip(bounds(bins, "≤")) {
             self.y += LINE;
-            let bounds = match (bin.up_to_ms, before) {
-                (Some(up_to), _) => format!("≤ {}", bound(up_to)),
-                (None, Some(more)) => format!("> {}", bound(more)),
-                (None, None) => "> 1d".to_owned(),
-            };
-            before = bin.up_to_ms;
             self.text(x + LABEL - 8, "faint end", &bounds);
             let mut long = bin.count as f64 / most as f64 * room;
             if bin.count > 0 {
