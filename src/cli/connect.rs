@@ -30,11 +30,12 @@ const RECORDED_LOOK: Duration = Duration::from_millis(20);
 /// How far back to look for it.
 const RECORDED_SINCE_MS: u64 = 60_000;
 
-/// The daemon's location, and whether canal may start it.
+/// The daemon's location, whether canal may start it, and how much to print about that.
 #[derive(Clone, Debug)]
 pub(crate) struct Target {
     pub(crate) place: Place,
     start: Start,
+    pub(crate) verbosity: Verbosity,
     /// Whether the variable `CANAL_SOCKET` named the socket.
     by_environment: bool,
 }
@@ -47,21 +48,23 @@ impl Target {
         let place = Place::find(given, MachineUid::own()).map_err(Failed::new)?;
         let start = if global.no_start { Start::Never } else { Start::IfNeeded };
         let by_environment = global.socket.is_none() && place.rule == Rule::Given;
-        Ok(Self { place, start, by_environment })
+        Ok(Self { place, start, verbosity: global.verbosity(), by_environment })
+    }
+
+    /// The same with another number of messages.
+    pub(crate) fn with_verbosity(self, verbosity: Verbosity) -> Self {
+        Self { verbosity, ..self }
     }
 
     /// Connects, starts a daemon if necessary and allowed, and prints what keeps its locks apart
     /// from others.
-    pub(crate) fn connect(&self, verbosity: Verbosity) -> Result<Client, Failed> {
-        self.connect_for(None, verbosity)
+    pub(crate) fn connect(&self) -> Result<Client, Failed> {
+        self.connect_for(None)
     }
 
     /// Connects for a request that waits at most this long.
-    pub(crate) fn connect_for(
-        &self,
-        wait_ms: Option<u64>,
-        verbosity: Verbosity,
-    ) -> Result<Client, Failed> {
+    pub(crate) fn connect_for(&self, wait_ms: Option<u64>) -> Result<Client, Failed> {
+        let verbosity = self.verbosity;
         if verbosity >= Verbosity::Detailed {
             verbosity.fine_detail(&asking(&self.place));
         }
@@ -150,7 +153,7 @@ fn introduction(client: &mut Client) -> String {
 
 /// Connects to the daemon that the global options name.
 pub(crate) fn client(global: &Global) -> Result<Client, Failed> {
-    Target::of(global)?.connect(global.verbosity())
+    Target::of(global)?.connect()
 }
 
 pub(crate) fn no_client(error: ClientError, place: &Place) -> Failed {

@@ -34,7 +34,6 @@ use commands::{
     renew, resize, run, setup, status, test, top,
 };
 use failed::Failed;
-use output::stderr::Verbosity;
 use wording::usage_error;
 
 /// Runs the command line of this process, with the program name first, and returns its exit code.
@@ -45,8 +44,7 @@ pub fn main(words: &[OsString]) -> u8 {
     let Some((global, args)) = fast_path::read(words.iter().map(OsString::as_os_str)) else {
         return by_clap(words);
     };
-    let verbosity = global.verbosity();
-    run::run(&args, &global, verbosity).unwrap_or_else(|failed| verbosity.failure(&failed))
+    run::run(&args, &global).unwrap_or_else(|failed| global.verbosity().failure(&failed))
 }
 
 /// Parses with clap what the fast path does not handle.
@@ -55,8 +53,7 @@ fn by_clap(words: &[OsString]) -> u8 {
         Ok(cli) => cli.without_alias(),
         Err(error) => return usage_error::report(&error, words),
     };
-    let verbosity = cli.global.verbosity();
-    dispatch(&cli, verbosity).unwrap_or_else(|failed| verbosity.failure(&failed))
+    dispatch(&cli).unwrap_or_else(|failed| cli.global.verbosity().failure(&failed))
 }
 
 /// The definition of the command line, which is the source of the help, the man pages and the tests
@@ -74,31 +71,29 @@ pub fn man_pages() -> Vec<(String, String)> {
     man::pages()
 }
 
-fn dispatch(cli: &Cli, verbosity: Verbosity) -> Result<u8, Failed> {
+fn dispatch(cli: &Cli) -> Result<u8, Failed> {
     let global = &cli.global;
     match &cli.verb {
         None => Err(usage_error::nothing_to_do()),
-        Some(Verb::Run(args)) if args.background.detach => {
-            jobs::submit::run(args, global, verbosity)
-        }
-        Some(Verb::Run(args) | Verb::Submit(args)) => run::run(args, global, verbosity),
+        Some(Verb::Run(args)) if args.background.detach => jobs::submit::run(args, global),
+        Some(Verb::Run(args) | Verb::Submit(args)) => run::run(args, global),
         Some(Verb::Log(args)) => jobs::log::run(args, global),
         Some(Verb::Priority(args)) => jobs::priority::run(args, global),
-        Some(Verb::Wait(args)) => jobs::wait::run(args, global, verbosity),
-        Some(Verb::Acquire(args)) => acquire::run(args, global, verbosity),
-        Some(Verb::Release(args)) => release::run(args, global, verbosity),
-        Some(Verb::Renew(args)) => renew::run(args, global, verbosity),
-        Some(Verb::Status(args)) => status::run(args, global, verbosity),
-        Some(Verb::Top(args)) => top::run(args, global, verbosity),
+        Some(Verb::Wait(args)) => jobs::wait::run(args, global),
+        Some(Verb::Acquire(args)) => acquire::run(args, global),
+        Some(Verb::Release(args)) => release::run(args, global),
+        Some(Verb::Renew(args)) => renew::run(args, global),
+        Some(Verb::Status(args)) => status::run(args, global),
+        Some(Verb::Top(args)) => top::run(args, global),
         Some(Verb::History(args)) => history::run(args, global),
         Some(Verb::Stats(args)) => history::stats::run(args, global),
         Some(Verb::Trace(args)) => history::trace::run(args, global),
         Some(Verb::Metrics(_)) => daemon::metrics(global),
-        Some(Verb::Leader(args)) => leader::run(args, global, verbosity),
-        Some(Verb::Kill(args)) => kill::run(args, global, verbosity),
-        Some(Verb::Test(args)) => test::run(args, global, verbosity),
+        Some(Verb::Leader(args)) => leader::run(args, global),
+        Some(Verb::Kill(args)) => kill::run(args, global),
+        Some(Verb::Test(args)) => test::run(args, global),
         Some(Verb::Resize(args)) => resize::run(args, global),
-        Some(Verb::Daemon(args)) => daemon::run(args, global, verbosity),
+        Some(Verb::Daemon(args)) => daemon::run(args, global),
         Some(Verb::Bridge(args)) => nodes::bridge(args, global),
         Some(Verb::Config(args)) => config::run(args, global),
         Some(Verb::Doctor(args)) => doctor::run(args, global),

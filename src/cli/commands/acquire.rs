@@ -62,7 +62,7 @@ struct Refused<'a> {
     notes: &'a [SizeNote],
 }
 
-pub(crate) fn run(args: &AcquireArgs, global: &Global, verbosity: Verbosity) -> Result<u8, Failed> {
+pub(crate) fn run(args: &AcquireArgs, global: &Global) -> Result<u8, Failed> {
     if args.wait.conflict_exit_code == Some(0) {
         return Err(Failed::new("-E 0 would let the script continue without the lock").hint(
             "with `canal acquire`, choose another code and test for it; only `canal run -E \
@@ -77,7 +77,8 @@ pub(crate) fn run(args: &AcquireArgs, global: &Global, verbosity: Verbosity) -> 
     if args.nodes.is_given() && args.ttl.is_none() {
         return Err(not_for_a_process());
     }
-    let source = Source::of(global, &args.nodes, args.ttl, &request, Purpose::Lease, verbosity)?;
+    let verbosity = global.verbosity();
+    let source = Source::of(global, &args.nodes, args.ttl, &request, Purpose::Lease)?;
     let owner = match args.ttl {
         Some(ttl) => {
             request.command = asker();
@@ -103,7 +104,7 @@ pub(crate) fn run(args: &AcquireArgs, global: &Global, verbosity: Verbosity) -> 
         readers: args.wait.readers(),
         verbosity,
     };
-    let mut ending = EndSuperseded::new(source.target(), &request, verbosity, None);
+    let mut ending = EndSuperseded::new(source.target(), &request, None);
     match source.take(&asking, None, &mut ending) {
         Ok(Taken::FromDaemon { mut client, mut acquired }) => {
             acquired.grant.handle = request.lease.map(|lease| lease.handle);

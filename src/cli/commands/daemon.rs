@@ -19,12 +19,13 @@ use crate::protocol::place::{Place, Rule};
 use crate::protocol::{MetricsQuery, Reload, Reloaded, StatusQuery, Stop};
 use crate::run::SUCCESS;
 
-pub(crate) fn run(args: &DaemonArgs, global: &Global, verbosity: Verbosity) -> Result<u8, Failed> {
+pub(crate) fn run(args: &DaemonArgs, global: &Global) -> Result<u8, Failed> {
     if args.hook_guard {
         daemon::guard_hook()?;
         return Ok(SUCCESS);
     }
     let target = Target::of(global)?;
+    let verbosity = target.verbosity;
     let place = target.place.clone();
     if args.stop {
         match stop(&place)? {
@@ -68,7 +69,8 @@ pub(crate) fn run(args: &DaemonArgs, global: &Global, verbosity: Verbosity) -> R
     };
     if args.watcher {
         // The next client that needs the daemon reports the error.
-        let start = || drop(target.connect(Verbosity::Quiet));
+        let target = target.with_verbosity(Verbosity::Quiet);
+        let start = || drop(target.connect());
         daemon::watch(&options, &start)?;
         return Ok(SUCCESS);
     }

@@ -55,11 +55,12 @@ struct NodeLine<'a> {
     message: Option<&'a str>,
 }
 
-pub(crate) fn run(args: &LeaderArgs, global: &Global, verbosity: Verbosity) -> Result<u8, Failed> {
+pub(crate) fn run(args: &LeaderArgs, global: &Global) -> Result<u8, Failed> {
     let target = Target::of(global)?;
+    let verbosity = target.verbosity;
     let (key, json) = (args.name.as_str(), args.json);
     if !args.nodes.is_given() {
-        let mut client = target.connect(verbosity)?;
+        let mut client = target.connect()?;
         let question = Question { key, json, need: 1, verbosity };
         return match args.watch {
             true => question.watch(&mut client),

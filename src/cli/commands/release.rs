@@ -24,14 +24,15 @@ use crate::protocol::{ErrorName, HolderInfo, Release, Released, ReleasedHold, St
 use crate::run::SUCCESS;
 use crate::run::nodes::{Host, OnLease, PartAnswer, PartSaid, Purpose, Word};
 
-pub(crate) fn run(args: &ReleaseArgs, global: &Global, verbosity: Verbosity) -> Result<u8, Failed> {
+pub(crate) fn run(args: &ReleaseArgs, global: &Global) -> Result<u8, Failed> {
     let (mut release, force_key) = match what(args)? {
         What::Here(release) => (release, None),
         What::Forced(key) => (Release::default(), Some(key)),
-        What::OverNodes(handle) => return at_nodes(&handle, args.json, global, verbosity),
+        What::OverNodes(handle) => return at_nodes(&handle, args.json, &Target::of(global)?),
     };
     let by_name = args.force || release.handle.is_some();
     let owner = if by_name { None } else { Some(Owner::find(args.whose.pid)?) };
+    let verbosity = global.verbosity();
     let mut client = connect::client(global)?;
     if let Some(key) = &force_key {
         release.token = Some(only_holder(&mut client, key)?);
@@ -69,15 +70,10 @@ pub(crate) fn run(args: &ReleaseArgs, global: &Global, verbosity: Verbosity) -> 
 }
 
 /// Releases a lease at all its nodes.
-fn at_nodes(
-    handle: &LeaseHandle,
-    json: bool,
-    global: &Global,
-    verbosity: Verbosity,
-) -> Result<u8, Failed> {
-    let target = Target::of(global)?;
+fn at_nodes(handle: &LeaseHandle, json: bool, target: &Target) -> Result<u8, Failed> {
+    let verbosity = target.verbosity;
     let mut host = ReleaseHost { verbosity };
-    let ending = on_lease(OnLease::GiveBack, handle, (None, None), &target, &mut host)?;
+    let ending = on_lease(OnLease::GiveBack, handle, (None, None), target, &mut host)?;
     let Some(ending) = ending else { return Ok(SUCCESS) };
     let answers = &ending.answers;
     let parts = Parts { handle, answers };

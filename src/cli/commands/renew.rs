@@ -48,7 +48,7 @@ struct RenewedOverNodes<'a> {
     nodes: Vec<PartReport<'a>>,
 }
 
-pub(crate) fn run(args: &RenewArgs, global: &Global, verbosity: Verbosity) -> Result<u8, Failed> {
+pub(crate) fn run(args: &RenewArgs, global: &Global) -> Result<u8, Failed> {
     let Some(handle) = args.which.read()? else {
         return Err(wrong("renew", "no lease given; give --handle, or set CANAL_HANDLE"));
     };
@@ -59,8 +59,8 @@ pub(crate) fn run(args: &RenewArgs, global: &Global, verbosity: Verbosity) -> Re
     };
     let process = args.while_lives.map(|pid| Owner::find(Some(pid))).transpose()?;
     let process = process.as_ref().map(|process| &process.pidfd);
-    let renewal = Renewal { ttl_ms, process, json: args.json, verbosity };
     let target = Target::of(global)?;
+    let renewal = Renewal { ttl_ms, process, json: args.json, verbosity: target.verbosity };
     match handle {
         GivenHandle::OfDaemon(handle) => renewal.at_daemon(handle, note, &target),
         GivenHandle::OverNodes(handle) => renewal.at_nodes(&handle, note, &target),
@@ -85,7 +85,7 @@ impl Renewal<'_> {
         note: Option<String>,
         target: &Target,
     ) -> Result<u8, Failed> {
-        let mut client = target.connect(self.verbosity)?;
+        let mut client = target.connect()?;
         let asked_at = boottime_ms();
         let renewed = self.renew(&mut client, handle, note)??;
         if self.json {

@@ -32,9 +32,9 @@ use crate::run::{
 };
 use crate::sys::signals::SignalRefused;
 
-pub(crate) fn run(args: &RunArgs, global: &Global, verbosity: Verbosity) -> Result<u8, Failed> {
-    let Asked { request, command, limits } = asked(args, verbosity)?;
-    let mut job = Job::new(args, global, verbosity, request, command)?;
+pub(crate) fn run(args: &RunArgs, global: &Global) -> Result<u8, Failed> {
+    let Asked { request, command, limits } = asked(args, global.verbosity())?;
+    let mut job = Job::new(args, global, request, command)?;
     if limits.is_none() && matches!(job.source, Source::Daemon(_)) {
         match job.start(None, None, None) {
             NotStarted::Failed(failed) => return Err(failed),
@@ -138,7 +138,7 @@ impl From<Failed> for NotStarted {
 /// Everything that is needed to take the lock and become the command.
 pub(super) struct Job<'a> {
     args: &'a RunArgs,
-    verbosity: Verbosity,
+    pub(super) verbosity: Verbosity,
     source: Source,
     command: Command,
     request: Acquire,
@@ -152,12 +152,12 @@ impl<'a> Job<'a> {
     pub(super) fn new(
         args: &'a RunArgs,
         global: &Global,
-        verbosity: Verbosity,
         mut request: Acquire,
         command: Command,
     ) -> Result<Self, Failed> {
         let purpose = Purpose::Command(request.on_lost);
-        let source = Source::of(global, &args.nodes, args.ttl, &request, purpose, verbosity)?;
+        let source = Source::of(global, &args.nodes, args.ttl, &request, purpose)?;
+        let verbosity = global.verbosity();
         let socket = &source.target().place.socket;
         request.under = args.session().enclosing_leases().at_socket(socket);
         Ok(Self { args, verbosity, source, command, request, can_be_lost: false, record: None })
@@ -178,7 +178,7 @@ impl<'a> Job<'a> {
         };
         let Self { request, verbosity, .. } = self;
         let (verbosity, target) = (*verbosity, self.source.target());
-        let mut witness = EndSuperseded::new(target, request, verbosity, witness);
+        let mut witness = EndSuperseded::new(target, request, witness);
         let asking = Asking { request, owner: None, progress, readers, verbosity };
         let taken = match self.source.take(&asking, end, &mut witness) {
             Ok(taken) => taken,
@@ -219,17 +219,18 @@ impl<'a> Job<'a> {
         lines.iter().for_each(|line| print(line, self.verbosity));
         let ended =
             ended.map_err(|error| Failed::new(format!("cannot start the command: {error}")))?;
-        Ok(conclude(ended, limits, self.verbosity))
+        Ok(self.conclude(ended, limits))
     }
-}
 
-/// Prints why canal ended the command, if it did, and passes on how the command ended.
-pub(super) fn conclude(ended: Ended, limits: &Limits, verbosity: Verbosity) -> u8 {
-    if let Ended::TimeOver(signal) = ended {
-        let after = limits.max_run.map(stated).unwrap_or_default();
-        verbosity.message(&format!("ended the command with {signal} after {after} (--max-run)"));
+    /// Prints why canal ended the command, if it did, and passes on how the command ended.
+    pub(super) fn conclude(&self, ended: Ended, limits: &Limits) -> u8 {
+        if let Ended::TimeOver(signal) = ended {
+            let after = limits.max_run.map(stated).unwrap_or_default();
+            let message = format!("ended the command with {signal} after {after} (--max-run)");
+            self.verbosity.message(&message);
+        }
+        ended.pass_on()
     }
-    ended.pass_on()
 }
 
 /// The supervisor's messages and questions while the command runs.

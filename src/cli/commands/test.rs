@@ -4,9 +4,8 @@ use serde::Serialize;
 
 use crate::cli::arguments::definition::{Global, TestArgs};
 use crate::cli::arguments::wait::WaitArgs;
-use crate::cli::connect::{self, Target};
+use crate::cli::connect::Target;
 use crate::cli::failed::Failed;
-use crate::cli::output::stderr::Verbosity;
 use crate::cli::output::stdout;
 use crate::cli::source::keys_granted;
 use crate::cli::wording::not_acquired;
@@ -36,12 +35,14 @@ struct Busy<'a> {
     notes: Vec<SizeNote>,
 }
 
-pub(crate) fn run(args: &TestArgs, global: &Global, verbosity: Verbosity) -> Result<u8, Failed> {
+pub(crate) fn run(args: &TestArgs, global: &Global) -> Result<u8, Failed> {
     let items = args.lock().items()?;
     let frame = args.session.enclosing().frame;
-    let under = args.session.enclosing_leases().at_socket(&Target::of(global)?.place.socket);
+    let target = Target::of(global)?;
+    let verbosity = target.verbosity;
+    let under = args.session.enclosing_leases().at_socket(&target.place.socket);
     let asked = WouldAcquire { items, priority: 0, frame, under };
-    match connect::client(global)?.would_acquire(&asked) {
+    match target.connect()?.would_acquire(&asked) {
         Ok(grant) => {
             if args.json {
                 let notes = notes(&asked.items);

@@ -20,7 +20,7 @@ pub(super) fn take(
     witness: &mut dyn Witness,
 ) -> Result<Taken, NotAcquired> {
     let Asking { request, owner, progress: choice, readers, verbosity } = *asking;
-    let mut client = target.connect_for(request.wait_ms, verbosity)?;
+    let mut client = target.connect_for(request.wait_ms)?;
     if readers == Readers::Needed {
         client.give_up_unread();
     }

@@ -10,7 +10,6 @@ use super::arguments::definition::Global;
 use super::arguments::nodes::NodesArgs;
 use super::connect::Target;
 use super::failed::Failed;
-use super::output::stderr::Verbosity;
 use crate::protocol::Acquire;
 use crate::run::Taken;
 use crate::run::nodes::{ChildEnd, Purpose};
@@ -43,12 +42,11 @@ impl Source {
         ttl: Option<Duration>,
         request: &Acquire,
         purpose: Purpose,
-        verbosity: Verbosity,
     ) -> Result<Self, Failed> {
         if !args.is_given() {
             return Target::of(global).map(Self::Daemon);
         }
-        Nodes::of(global, args, ttl, request, purpose, verbosity).map(Self::Nodes)
+        Nodes::of(global, args, ttl, request, purpose).map(Self::Nodes)
     }
 
     /// Sends the request and shows its progress until it is granted or refused. `end` is that of

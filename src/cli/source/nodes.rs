@@ -45,8 +45,8 @@ impl Nodes {
         ttl: Option<Duration>,
         request: &Acquire,
         purpose: Purpose,
-        verbosity: Verbosity,
     ) -> Result<Self, Failed> {
+        let verbosity = global.verbosity();
         // No daemon remembers for all nodes how the keys were read, so each request gets the notes.
         for note in request.items.iter().filter_map(SizeNote::of_text) {
             verbosity.note(&note.message);

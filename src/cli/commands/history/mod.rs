@@ -39,7 +39,7 @@ pub(super) struct History {
 
 pub(crate) fn run(args: &HistoryArgs, global: &Global) -> Result<u8, Failed> {
     let target = connect::Target::of(global)?;
-    let mut client = target.connect(global.verbosity())?;
+    let mut client = target.connect()?;
     let session = session_of(args.key.as_ref(), &target, &mut client)?;
     let mut found = ask(&mut client, args, session)?;
     add_numbers_of_ended(&mut found.records, &Folder::of(&target.place));

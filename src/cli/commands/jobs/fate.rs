@@ -8,7 +8,6 @@ use serde::Serialize;
 use crate::cli::connect::Target;
 use crate::cli::failed::Failed;
 use crate::cli::find_job::unreadable;
-use crate::cli::output::stderr::Verbosity;
 use crate::client::Next;
 use crate::protocol::{HistoryQuery, HistoryRecord, Status, StatusQuery};
 use crate::run::OwnCode;
@@ -52,7 +51,7 @@ impl End {
 }
 
 /// Waits until a job has ended.
-pub(super) fn wait(target: &Target, record: Record, verbosity: Verbosity) -> Result<End, Failed> {
+pub(super) fn wait(target: &Target, record: Record) -> Result<End, Failed> {
     let record = record.wait().map_err(unreadable)?;
     let job = record.submitted.job;
     Ok(match (record.started_ms, record.end) {
@@ -64,7 +63,7 @@ pub(super) fn wait(target: &Target, record: Record, verbosity: Verbosity) -> Res
         // The child of a supervisor that is killed ends with it, unless its command has started.
         (None, None) => End::new(job, How::NeverRan, Some(OwnCode::NotAcquired.number()), None),
         (Some(_), None) => {
-            let mut client = target.connect(verbosity)?;
+            let mut client = target.connect()?;
             let gone = &mut |status: Option<Status>| match status {
                 Some(status) if status.keys.is_empty() => Next::Never,
                 _ => Next::AtChange,
@@ -85,18 +84,14 @@ pub(super) fn wait(target: &Target, record: Record, verbosity: Verbosity) -> Res
 }
 
 /// Whether a job may still write output.
-pub(super) fn may_run(
-    target: &Target,
-    record: &Record,
-    verbosity: Verbosity,
-) -> Result<bool, Failed> {
+pub(super) fn may_run(target: &Target, record: &Record) -> Result<bool, Failed> {
     if record.attended().map_err(unreadable)? == Attended::Yes {
         return Ok(true);
     }
     if record.started_ms.is_none() || record.end.is_some() {
         return Ok(false);
     }
-    let status = target.connect(verbosity)?.status(&in_table(record));
+    let status = target.connect()?.status(&in_table(record));
     Ok(!status?.keys.is_empty())
 }
 

@@ -32,7 +32,7 @@ pub(crate) fn run(args: &LogArgs, global: &Global) -> Result<u8, Failed> {
     })?;
     loop {
         // Output that is written before the end is seen is printed after it.
-        let goes_on = args.follow && may_run(&target, &record, global.verbosity())?;
+        let goes_on = args.follow && may_run(&target, &record)?;
         match print(&mut log) {
             Ok(()) if goes_on => {}
             Ok(()) => return Ok(SUCCESS),

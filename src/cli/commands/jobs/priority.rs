@@ -21,7 +21,7 @@ pub(crate) fn run(args: &PriorityArgs, global: &Global) -> Result<u8, Failed> {
     let job = args.job;
     let target = Target::of(global)?;
     let asked = Prioritize { session: session(&target, job)?, priority: args.priority };
-    let mut client = target.connect(global.verbosity())?;
+    let mut client = target.connect()?;
     let changed = client.prioritize(&asked)?;
     stdout::report(&Report { job, changed: &changed }, args.json, || {
         let Prioritized { before, priority, position, .. } = changed;

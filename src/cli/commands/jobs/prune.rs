@@ -4,7 +4,6 @@ use crate::cli::arguments::definition::LogArgs;
 use crate::cli::connect::Target;
 use crate::cli::failed::Failed;
 use crate::cli::find_job::unreadable;
-use crate::cli::output::stderr::Verbosity;
 use crate::cli::output::stdout;
 use crate::daemon::{job_bytes_max, written_bytes};
 use crate::run::jobs::{Folder, Pruned};
@@ -17,11 +16,11 @@ pub(super) fn run(args: &LogArgs, target: &Target) -> Result<u8, Failed> {
 }
 
 /// Makes room for another job. A configuration that cannot be read removes nothing.
-pub(super) fn make_room(target: &Target, verbosity: Verbosity) -> Result<(), Failed> {
+pub(super) fn make_room(target: &Target) -> Result<(), Failed> {
     let Ok(most) = job_bytes_max(&target.place.stores().config) else { return Ok(()) };
     let pruned = Folder::of(&target.place).prune(most).map_err(unreadable)?;
     if pruned.jobs > 0 {
-        verbosity.note(&format!("{}; `jobs.max` is {}", told(pruned), written_bytes(most)));
+        target.verbosity.note(&format!("{}; `jobs.max` is {}", told(pruned), written_bytes(most)));
     }
     Ok(())
 }

@@ -15,10 +15,9 @@ use serde::{Deserialize, Serialize};
 
 use super::prune::make_room;
 use crate::cli::arguments::definition::{Global, RunArgs};
-use crate::cli::commands::run::{self, Asked, Job, RunHooks, conclude, unlimited};
+use crate::cli::commands::run::{self, Asked, Job, RunHooks, unlimited};
 use crate::cli::connect::Target;
 use crate::cli::failed::Failed;
-use crate::cli::output::stderr::Verbosity;
 use crate::cli::output::stdout;
 use crate::cli::source::Witness;
 use crate::cli::wording::usage_error::wrong;
@@ -48,16 +47,16 @@ struct Queued {
     log: PathBuf,
 }
 
-pub(crate) fn run(args: &RunArgs, global: &Global, verbosity: Verbosity) -> Result<u8, Failed> {
+pub(crate) fn run(args: &RunArgs, global: &Global) -> Result<u8, Failed> {
     if args.nodes.is_given() {
         let why = "--detach cannot be used with --on: a background job belongs to one daemon";
         return Err(wrong("run", why));
     }
-    let Asked { mut request, command, limits } = run::asked(args, verbosity)?;
+    let Asked { mut request, command, limits } = run::asked(args, global.verbosity())?;
     request.wrapper = Some(Wrapper::Supervised);
     let limits = limits.unwrap_or_else(|| unlimited(&args.how));
     let target = Target::of(global)?;
-    make_room(&target, verbosity)?;
+    make_room(&target)?;
     let folder = Folder::of(&target.place);
     let log = args.background.log.as_deref();
     let prepared = folder.begin(request.tag, log).and_then(|new| Ok((new, fds::pipe()?)));
@@ -65,7 +64,7 @@ pub(crate) fn run(args: &RunArgs, global: &Global, verbosity: Verbosity) -> Resu
         prepared.map_err(|error| Failed::new(format!("cannot prepare the job: {error}")))?;
     let (keys, shown) =
         (request.items.iter().map(|it| it.key.to_string()).collect(), request.command.clone());
-    let job = Job::new(args, global, verbosity, request, command)?;
+    let job = Job::new(args, global, request, command)?;
     let cannot_start = |error: io::Error| Failed::new(format!("cannot start the job: {error}"));
     match fork_apart() {
         Ok(true) => {
@@ -78,10 +77,8 @@ pub(crate) fn run(args: &RunArgs, global: &Global, verbosity: Verbosity) -> Resu
                 published: None,
                 stderr: None,
             };
-            let code = background(job, reporter, &limits, verbosity);
-            std::process::exit(
-                code.unwrap_or_else(|error| verbosity.failure(&cannot_start(error))).into(),
-            )
+            let failed = |error| target.verbosity.failure(&cannot_start(error));
+            std::process::exit(background(job, reporter, &limits).unwrap_or_else(failed).into())
         }
         Ok(false) => drop((writer, new)),
         Err(error) => {
@@ -106,12 +103,8 @@ pub(crate) fn run(args: &RunArgs, global: &Global, verbosity: Verbosity) -> Resu
 }
 
 /// The process of the job: lets a child take the lock and become the command, and records its end.
-fn background(
-    mut job: Job<'_>,
-    mut reporter: Reporter,
-    limits: &Limits,
-    verbosity: Verbosity,
-) -> io::Result<u8> {
+fn background(mut job: Job<'_>, mut reporter: Reporter, limits: &Limits) -> io::Result<u8> {
+    let verbosity = job.verbosity;
     dup2_stdin(File::open("/dev/null")?)?;
     dup2_stdout(&reporter.new.log)?;
     reporter.stderr = Some(io::stderr().as_fd().try_clone_to_owned()?);
@@ -134,7 +127,7 @@ fn background(
     if let Some(Err(error)) = job.record.as_ref().map(|record| record.ended(exit, signal)) {
         verbosity.message(&format!("cannot record how the job ended: {error}"));
     }
-    Ok(conclude(ended, limits, verbosity))
+    Ok(job.conclude(ended, limits))
 }
 
 /// Reports to the command that submits the job, in the process that becomes the job's command.

@@ -5,19 +5,18 @@ use crate::cli::arguments::definition::{Global, JobWaitArgs};
 use crate::cli::connect::Target;
 use crate::cli::failed::Failed;
 use crate::cli::find_job::numbered;
-use crate::cli::output::stderr::Verbosity;
 use crate::cli::output::stdout;
 use crate::run::{OwnCode, SUCCESS};
 use crate::sys::signals;
 
-pub(crate) fn run(args: &JobWaitArgs, global: &Global, verbosity: Verbosity) -> Result<u8, Failed> {
+pub(crate) fn run(args: &JobWaitArgs, global: &Global) -> Result<u8, Failed> {
     let target = Target::of(global)?;
     // A wrong number is reported before the wait.
     let records = args.jobs.iter().map(|number| numbered(&target, *number));
     let records = records.collect::<Result<Vec<_>, _>>()?;
     let mut failure = None;
     for record in records {
-        let end = wait(&target, record, verbosity)?;
+        let end = wait(&target, record)?;
         if args.json {
             stdout::print_or_fail(&stdout::json(&end)?)?;
         }
@@ -27,7 +26,7 @@ pub(crate) fn run(args: &JobWaitArgs, global: &Global, verbosity: Verbosity) -> 
     }
     let Some(End { job, how, exit, signal }) = failure else { return Ok(SUCCESS) };
     if how == How::Unknown {
-        verbosity.message(&format!(
+        target.verbosity.message(&format!(
             "job {job} has ended, but its supervisor was killed, and the daemon does not know its exit status"
         ));
     }

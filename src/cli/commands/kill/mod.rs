@@ -50,7 +50,7 @@ struct Refused<'a> {
 /// How long canal waits for the processes to end.
 const WAIT: Duration = Duration::from_secs(10);
 
-pub(crate) fn run(args: &KillArgs, global: &Global, verbosity: Verbosity) -> Result<u8, Failed> {
+pub(crate) fn run(args: &KillArgs, global: &Global) -> Result<u8, Failed> {
     let mut asked = what(args)?;
     let signal = args.signal.unwrap_or(Signal::SIGTERM);
     if args.kill_after.is_some() && !ends(signal) {
@@ -61,7 +61,8 @@ pub(crate) fn run(args: &KillArgs, global: &Global, verbosity: Verbosity) -> Res
         return Err(wrong("kill", message));
     }
     let target = connect::Target::of(global)?;
-    let mut client = target.connect(global.verbosity())?;
+    let verbosity = target.verbosity;
+    let mut client = target.connect()?;
     if let (Some(session), Some(key)) =
         (session_of(args.key.as_ref(), &target, &mut client)?, &args.key)
     {

@@ -9,7 +9,6 @@ use super::{processes, refusal, sent, wait_for};
 use crate::cli::arguments::duration::Length;
 use crate::cli::connect::Target;
 use crate::cli::failed::Failed;
-use crate::cli::output::stderr::Verbosity;
 use crate::cli::source::Witness;
 use crate::protocol::{Acquire, Grant, Progress, Superseded, WouldKill};
 
@@ -21,7 +20,6 @@ const GRACE: Duration = Duration::from_secs(10);
 pub(in crate::cli) struct EndSuperseded<'a, 'w> {
     target: &'a Target,
     request: &'a Acquire,
-    verbosity: Verbosity,
     next: Option<&'w mut dyn Witness>,
     is_pending: bool,
 }
@@ -30,16 +28,15 @@ impl<'a, 'w> EndSuperseded<'a, 'w> {
     pub(in crate::cli) fn new(
         target: &'a Target,
         request: &'a Acquire,
-        verbosity: Verbosity,
         next: Option<&'w mut dyn Witness>,
     ) -> Self {
         let is_pending = request.supersede == Some(Superseded::Running);
-        Self { target, request, verbosity, next, is_pending }
+        Self { target, request, next, is_pending }
     }
 
     fn end(&mut self) -> Result<(), Failed> {
         match std::mem::take(&mut self.is_pending) {
-            true => end_superseded(self.target, self.request, self.verbosity),
+            true => end_superseded(self.target, self.request),
             false => Ok(()),
         }
     }
@@ -62,9 +59,10 @@ impl Witness for EndSuperseded<'_, '_> {
 
 /// Sends SIGTERM to the commands that a request supersedes, and SIGKILL to what is left of them
 /// after 10 s. Returns once all have ended.
-fn end_superseded(target: &Target, request: &Acquire, verbosity: Verbosity) -> Result<(), Failed> {
+fn end_superseded(target: &Target, request: &Acquire) -> Result<(), Failed> {
+    let verbosity = target.verbosity;
     // The client of the request waits on its connection.
-    let mut client = target.connect(verbosity)?;
+    let mut client = target.connect()?;
     let asked = WouldKill { superseded_by: Some(request.tag), ..WouldKill::default() };
     let found = client.would_kill(&asked)?;
     found.targets.iter().try_for_each(refusal)?;

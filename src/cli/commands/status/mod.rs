@@ -38,20 +38,20 @@ const CLEAR_LINE: &str = "\x1b[K\n";
 /// Clears the rest of the screen.
 const CLEAR_BELOW: &str = "\x1b[J";
 
-pub(crate) fn run(args: &StatusArgs, global: &Global, verbosity: Verbosity) -> Result<u8, Failed> {
+pub(crate) fn run(args: &StatusArgs, global: &Global) -> Result<u8, Failed> {
     match &args.why {
         Some(target) => why::run(target, args.json, global),
         None if args.graph => graph::run(args.json, global),
         None if args.ended => ended::run(args, global),
-        None => report(args, global, verbosity),
+        None => report(args, global),
     }
 }
 
-fn report(args: &StatusArgs, global: &Global, verbosity: Verbosity) -> Result<u8, Failed> {
+fn report(args: &StatusArgs, global: &Global) -> Result<u8, Failed> {
     let target = connect::Target::of(global)?;
-    let mut client = target.connect(verbosity)?;
+    let mut client = target.connect()?;
     let session = session_of(args.key.as_ref(), &target, &mut client)?;
-    let report = Report { args, session, verbose: verbosity >= Verbosity::Verbose };
+    let report = Report { args, session, verbose: target.verbosity >= Verbosity::Verbose };
     let key = args.key.as_ref().filter(|_| report.session.is_none());
     let query = args.only.query(key, report.session.clone());
     let jobs = Folder::of(&target.place);

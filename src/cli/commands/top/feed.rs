@@ -61,6 +61,8 @@ impl Feed {
             wake.map_err(|error| Failed::new(format!("cannot create an eventfd: {error}")))?;
         let (wake, (sender, news)) = (Arc::new(wake), sync_channel(NEWS_MAX));
         let teller = Teller { wake: wake.clone(), sender: sender.clone() };
+        // Only the screen may write to the terminal.
+        let target = target.with_verbosity(Verbosity::Silent);
         let jobs = Folder::of(&target.place);
         thread::spawn(move || watch(client, query, &jobs, &teller));
         Ok(Self { wake, news, sender, target, asks: None })
@@ -130,8 +132,7 @@ fn answer(target: &Target, asks: &Receiver<Ask>, teller: &Teller) {
     while let Ok(ask) = asks.recv() {
         let answer = match &mut client {
             Some(client) => ask.put(client),
-            // Silent, because only the screen may write to the terminal.
-            None => match target.connect(Verbosity::Silent) {
+            None => match target.connect() {
                 Ok(connected) => ask.put(client.insert(connected)),
                 Err(failed) => Answer::Failed(failed),
             },

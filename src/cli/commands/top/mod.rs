@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 
 use crate::cli::arguments::definition::{Global, TopArgs};
-use crate::cli::connect;
+use crate::cli::connect::Target;
 use crate::cli::failed::Failed;
 use crate::cli::find_job::session_of;
 use crate::cli::output::stderr::Verbosity;
@@ -42,11 +42,12 @@ enum End {
     Over(Result<(), Failed>),
 }
 
-pub(crate) fn run(args: &TopArgs, global: &Global, verbosity: Verbosity) -> Result<u8, Failed> {
+pub(crate) fn run(args: &TopArgs, global: &Global) -> Result<u8, Failed> {
     terminal::check()?;
-    let target = connect::Target::of(global)?;
     // Later messages of a connection would appear in the middle of the screen.
-    let mut client = target.connect(verbosity.min(Verbosity::Verbose))?;
+    let verbosity = global.verbosity().min(Verbosity::Verbose);
+    let target = Target::of(global)?.with_verbosity(verbosity);
+    let mut client = target.connect()?;
     let session = session_of(args.key.as_ref(), &target, &mut client)?;
     let key = args.key.as_ref().filter(|_| session.is_none());
     let open = key.map(|key| OpenKey::new(key.to_string()));
