@@ -8,7 +8,6 @@ use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use nix::sys::signal::Signal;
 
 use super::duration::{self, Length};
-use super::ending::{OnLostArg, signal};
 use super::handle::HandleArgs;
 use super::lock::{KeyArg, LockArgs, plain_key, prefix};
 use super::nodes::{LeaderNodesArgs, NodesArgs};
@@ -16,11 +15,12 @@ use super::note::NoteArgs;
 use super::number::{WhyTarget, job, number, pid, positive, priority, slots_or_none};
 use super::session::SessionArgs;
 use super::wait::WaitArgs;
+use super::word::{on_lost, signal};
 use crate::cli::help::{ACQUIRE_EXAMPLES, EXIT_CODES, RUN_EXAMPLES, SUBMIT_EXAMPLES, by_purpose};
 use crate::cli::output::stderr::Verbosity;
 use crate::cli::user_name;
 use crate::core::Key;
-use crate::protocol::StatusQuery;
+use crate::protocol::{OnLost, StatusQuery};
 
 /// Limit how many commands run at once, and show what is waiting and why
 #[derive(Debug, Parser)]
@@ -220,8 +220,8 @@ pub(crate) struct HowArgs {
     /// What to do if the lock is lost [default: kill]
     ///
     /// A lock can be lost only with an engine or with --on.
-    #[arg(long, hide_short_help = true, value_name = "WHAT", value_enum)]
-    pub(crate) on_lost: Option<OnLostArg>,
+    #[arg(long, hide_short_help = true, value_name = "WHAT", value_parser = on_lost())]
+    pub(crate) on_lost: Option<OnLost>,
 }
 
 /// How to run the command in the background.
@@ -280,8 +280,8 @@ pub(crate) struct AcquireArgs {
     /// What to do if the lock is lost [default: kill]
     ///
     /// A lock that belongs to a process can be lost only with an engine.
-    #[arg(long, hide_short_help = true, value_name = "WHAT", value_enum, conflicts_with = "ttl", help_heading = None)]
-    pub(crate) on_lost: Option<OnLostArg>,
+    #[arg(long, hide_short_help = true, value_name = "WHAT", value_parser = on_lost(), conflicts_with = "ttl", help_heading = None)]
+    pub(crate) on_lost: Option<OnLost>,
     /// Print the grant, or the reason why there is none, as JSON
     #[arg(long, help_heading = None)]
     pub(crate) json: bool,

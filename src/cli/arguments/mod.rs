@@ -7,7 +7,6 @@
 
 pub(super) mod definition;
 pub(super) mod duration;
-pub(super) mod ending;
 pub(super) mod fast_path;
 pub(super) mod handle;
 pub(super) mod lock;
@@ -16,3 +15,4 @@ pub(super) mod note;
 pub(super) mod number;
 pub(super) mod session;
 pub(super) mod wait;
+mod word;

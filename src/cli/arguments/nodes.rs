@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
+use clap::builder::TypedValueParser;
 
 use super::duration::stated;
+use super::word::one_of;
 use crate::cli::failed::Failed;
 use crate::core::LEASE_OVER_NODES_MS_MIN;
 use crate::nodes::Require;
@@ -32,8 +34,8 @@ pub(crate) struct NodesArgs {
     ///
     /// all-alive and majority-alive count only the nodes that answer within 5 s. While the network
     /// is partitioned, they do not guarantee exclusion: each side may run a command.
-    #[arg(long, hide_short_help = true, value_name = "HOW MANY", value_enum, requires = "on")]
-    pub(crate) require: Option<RequireArg>,
+    #[arg(long, hide_short_help = true, value_name = "HOW MANY", value_parser = require(), requires = "on")]
+    pub(crate) require: Option<Require>,
 }
 
 /// The options that choose the nodes to ask for a leader.
@@ -44,17 +46,16 @@ pub(crate) struct LeaderNodesArgs {
     #[arg(long, value_name = "NODES")]
     pub(crate) on: Vec<String>,
     /// How many nodes must name the same leader [default: majority]
-    #[arg(long, value_name = "HOW MANY", value_enum, requires = "on")]
-    pub(crate) require: Option<LeaderRequireArg>,
+    #[arg(long, value_name = "HOW MANY", value_parser = leader_require(), requires = "on")]
+    pub(crate) require: Option<Require>,
 }
 
 /// How many nodes must name a leader. Fewer than a majority could name two.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum LeaderRequireArg {
-    /// Every node
-    All,
-    /// More than half of the nodes
-    Majority,
+fn leader_require() -> impl TypedValueParser<Value = Require> {
+    one_of([
+        ("all", "Every node", Require::All),
+        ("majority", "More than half of the nodes", Require::Majority),
+    ])
 }
 
 impl LeaderNodesArgs {
@@ -65,39 +66,27 @@ impl LeaderNodesArgs {
 
     /// How many of `nodes` must name a leader.
     pub(crate) fn least(&self, nodes: usize) -> usize {
-        match self.require {
-            Some(LeaderRequireArg::All) => Require::All.least(nodes),
-            Some(LeaderRequireArg::Majority) | None => Require::Majority.least(nodes),
-        }
+        self.require.unwrap_or(Require::Majority).least(nodes)
     }
 }
 
 /// How many nodes must grant a lock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum RequireArg {
-    /// Every node
-    All,
-    /// One node, the first that is free
-    Any,
-    /// More than half of the nodes: survives the loss of the others
-    Majority,
-    /// Every node that answers within 5 s; not exclusive if the network is partitioned
-    AllAlive,
-    /// More than half of the nodes that answer within 5 s; not exclusive if the network is
-    /// partitioned
-    MajorityAlive,
-}
-
-impl From<RequireArg> for Require {
-    fn from(arg: RequireArg) -> Self {
-        match arg {
-            RequireArg::All => Self::All,
-            RequireArg::Any => Self::Any,
-            RequireArg::Majority => Self::Majority,
-            RequireArg::AllAlive => Self::AllAlive,
-            RequireArg::MajorityAlive => Self::MajorityAlive,
-        }
-    }
+fn require() -> impl TypedValueParser<Value = Require> {
+    let all_alive =
+        "Every node that answers within 5 s; not exclusive if the network is partitioned";
+    let majority_alive = "More than half of the nodes that answer within 5 s; not exclusive if the \
+                          network is partitioned";
+    one_of([
+        ("all", "Every node", Require::All),
+        ("any", "One node, the first that is free", Require::Any),
+        (
+            "majority",
+            "More than half of the nodes: survives the loss of the others",
+            Require::Majority,
+        ),
+        ("all-alive", all_alive, Require::AllAlive),
+        ("majority-alive", majority_alive, Require::MajorityAlive),
+    ])
 }
 
 impl NodesArgs {
@@ -107,7 +96,7 @@ impl NodesArgs {
     }
 
     pub(crate) fn require(&self) -> Require {
-        self.require.map(Into::into).unwrap_or_default()
+        self.require.unwrap_or_default()
     }
 
     /// Checks that nodes can grant these items.
@@ -164,8 +153,7 @@ mod tests {
     fn a_majority_stops_nobody_at_the_other_nodes() {
         let args = |require| NodesArgs { on: vec!["a,b,c".to_owned()], require };
         let item = WireItem { key: "db".into(), mode: Some(Mode::Write), ..WireItem::default() };
-        let failed =
-            args(Some(RequireArg::Majority)).check(std::slice::from_ref(&item)).unwrap_err();
+        let failed = args(Some(Require::Majority)).check(std::slice::from_ref(&item)).unwrap_err();
         assert_eq!(failed.message, "--write db would not block commands on the other nodes");
         assert!(args(None).check(&[item]).is_ok());
     }

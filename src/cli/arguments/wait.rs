@@ -1,10 +1,12 @@
 //! Options for how long to wait, and for the exit code when the wait is over.
 
+use clap::builder::TypedValueParser;
 use clap::{Args, ValueEnum};
 
 use super::duration::{self, Length};
 use super::number::{exit_code, number, priority};
-use crate::protocol::GROUP_BYTES_MAX;
+use super::word::one_of;
+use crate::protocol::{GROUP_BYTES_MAX, Superseded};
 use crate::run::OwnCode;
 use crate::safe_text::is_unsafe;
 
@@ -36,8 +38,8 @@ pub(crate) struct WaitArgs {
     ///
     /// The older requests exit with 75. With `running`, canal also ends the commands that hold the
     /// lock.
-    #[arg(long, hide_short_help = true, value_name = "WHICH", value_enum)]
-    pub(crate) supersede: Option<SupersedeArg>,
+    #[arg(long, hide_short_help = true, value_name = "WHICH", value_parser = superseded())]
+    pub(crate) supersede: Option<Superseded>,
     /// The group in which --supersede looks for older requests
     #[arg(long, hide_short_help = true, value_name = "NAME", value_parser = group)]
     pub(crate) group: Option<String>,
@@ -50,12 +52,12 @@ pub(crate) struct WaitArgs {
 }
 
 /// The older requests that --supersede names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum SupersedeArg {
-    /// Requests that are still waiting
-    Waiting,
-    /// Requests that are still waiting, and commands that are running
-    Running,
+fn superseded() -> impl TypedValueParser<Value = Superseded> {
+    let running = "Requests that are still waiting, and commands that are running";
+    one_of([
+        ("waiting", "Requests that are still waiting", Superseded::Waiting),
+        ("running", running, Superseded::Running),
+    ])
 }
 
 /// The ways to show a wait.

@@ -73,7 +73,7 @@ pub(crate) fn run(args: &AcquireArgs, global: &Global) -> Result<u8, Failed> {
     let lock = args.lock.with_operand(args.key.as_ref())?;
     let lock = (&lock, &args.nodes);
     let mut request = source::request("acquire", lock, &args.wait, args.session, &args.note, "")?;
-    request.on_lost = args.on_lost.map(Into::into).unwrap_or_default();
+    request.on_lost = args.on_lost.unwrap_or_default();
     if args.nodes.is_given() && args.ttl.is_none() {
         return Err(not_for_a_process());
     }

@@ -23,7 +23,7 @@ use crate::client::environment::clash;
 use crate::client::hold_monitor::LostHold;
 use crate::client::{Fate, OWN, is_on_demand_daemon};
 use crate::protocol::place::Rule;
-use crate::protocol::{Acquire, Mode, OnLost, Wrapper};
+use crate::protocol::{Acquire, Mode, Wrapper};
 use crate::run::jobs::OpenRecord;
 use crate::run::nodes::{ChildEnd, OverNodes, Purpose};
 use crate::run::{
@@ -78,7 +78,7 @@ pub(super) fn asked(args: &RunArgs, verbosity: Verbosity) -> Result<Asked, Faile
     check_variables(&request)?;
     request.with_children = args.how.with_children || args.how.jobserver.is_some();
     request.jobserver = args.how.jobserver.is_some();
-    request.on_lost = on_lost(&args.how);
+    request.on_lost = args.how.on_lost.unwrap_or_default();
     let max_run = limits.as_ref().and_then(|limits| limits.max_run);
     request.max_run_ms = max_run.and_then(|most| u64::try_from(most.as_millis()).ok());
     let wrapper = if limits.is_some() { Wrapper::Supervised } else { Wrapper::Exec };
@@ -430,12 +430,8 @@ pub(super) fn unlimited(how: &HowArgs) -> Limits {
         kill_after: None,
         signal: Signal::SIGTERM,
         with_children: how.with_children || how.jobserver.is_some(),
-        on_lost: on_lost(how),
+        on_lost: how.on_lost.unwrap_or_default(),
     }
-}
-
-fn on_lost(how: &HowArgs) -> OnLost {
-    how.on_lost.map(Into::into).unwrap_or_default()
 }
 
 #[cfg(test)]

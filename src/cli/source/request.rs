@@ -4,7 +4,7 @@ use crate::cli::arguments::lock::LockArgs;
 use crate::cli::arguments::nodes::NodesArgs;
 use crate::cli::arguments::note::NoteArgs;
 use crate::cli::arguments::session::SessionArgs;
-use crate::cli::arguments::wait::{ProgressArg, Readers, SupersedeArg, WaitArgs};
+use crate::cli::arguments::wait::{ProgressArg, Readers, WaitArgs};
 use crate::cli::failed::Failed;
 use crate::cli::output::sanitize::cut;
 use crate::cli::output::stderr::Verbosity;
@@ -62,15 +62,11 @@ fn superseded(
                    common queue";
         return Err(wrong(verb, why));
     }
-    match wait.supersede {
-        Some(SupersedeArg::Running) if wait.wait_ms() == Some(0) => Err(wrong(
-            verb,
-            "--supersede running waits until the command has ended, so it cannot be used with -n",
-        )),
-        Some(SupersedeArg::Running) => Ok(Some(Superseded::Running)),
-        Some(SupersedeArg::Waiting) => Ok(Some(Superseded::Waiting)),
-        None => Ok(None),
+    if wait.supersede == Some(Superseded::Running) && wait.wait_ms() == Some(0) {
+        let why = "--supersede running waits until the command has ended, so it cannot be used with -n";
+        return Err(wrong(verb, why));
     }
+    Ok(wait.supersede)
 }
 
 /// A request, and how to show its wait.
