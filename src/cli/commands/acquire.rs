@@ -16,13 +16,12 @@ use crate::cli::output::stderr::Verbosity;
 use crate::cli::output::stdout;
 use crate::cli::owner::Owner;
 use crate::cli::source::{self, Asking, NotAcquired, Source, print};
-use crate::cli::wording::not_acquired;
+use crate::cli::wording::not_acquired::{self, Refused};
 use crate::cli::wording::usage_error::wrong;
 use crate::client::{self, ClientError};
 use crate::nodes::Require;
 use crate::protocol::{
-    Confirm, CycleStepInfo, ErrorName, Failure, Grant, GrantedKey, HolderInfo, LeaseAsked,
-    OWNER_GONE, SizeNote,
+    Confirm, ErrorName, Failure, Grant, GrantedKey, LeaseAsked, OWNER_GONE, SizeNote,
 };
 use crate::run::nodes::Purpose;
 use crate::run::{OwnCode, SUCCESS, Taken, TakenFromNodes};
@@ -48,18 +47,6 @@ struct LeaseOverNodes<'a> {
 struct AskedNode<'a> {
     name: &'a str,
     held: bool,
-}
-
-/// The `--json` output for a refusal.
-#[derive(Debug, Serialize)]
-struct Refused<'a> {
-    refused: &'a str,
-    message: &'a str,
-    holders: &'a [HolderInfo],
-    #[serde(skip_serializing_if = "<[_]>::is_empty")]
-    cycle: &'a [CycleStepInfo],
-    #[serde(skip_serializing_if = "<[_]>::is_empty")]
-    notes: &'a [SizeNote],
 }
 
 pub(crate) fn run(args: &AcquireArgs, global: &Global) -> Result<u8, Failed> {
@@ -252,13 +239,7 @@ fn variables(
 fn refuse(failure: &Failure, args: &AcquireArgs, verbosity: Verbosity) -> Result<u8, Failed> {
     let failed = not_acquired::explain(failure, &args.wait, verbosity);
     if args.json {
-        stdout::print_json(&Refused {
-            refused: failure.reason.as_deref().unwrap_or("full"),
-            message: &failure.message,
-            holders: &failure.holders,
-            cycle: &failure.cycle,
-            notes: failure.notes(),
-        })?;
+        stdout::print_json(&Refused::new(failure, failure.notes()))?;
     }
     Err(failed)
 }

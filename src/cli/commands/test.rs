@@ -8,11 +8,9 @@ use crate::cli::connect::Target;
 use crate::cli::failed::Failed;
 use crate::cli::output::stdout;
 use crate::cli::source::keys_granted;
-use crate::cli::wording::not_acquired;
+use crate::cli::wording::not_acquired::{self, Refused};
 use crate::client::ClientError;
-use crate::protocol::{
-    ErrorName, Failure, GrantedKey, HolderInfo, SizeNote, WireItem, WouldAcquire,
-};
+use crate::protocol::{ErrorName, GrantedKey, SizeNote, WouldAcquire};
 use crate::run::SUCCESS;
 
 /// The `--json` output if all locks are free.
@@ -20,19 +18,16 @@ use crate::run::SUCCESS;
 struct Free<'a> {
     free: bool,
     keys: &'a [GrantedKey],
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    notes: Vec<SizeNote>,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    notes: &'a [SizeNote],
 }
 
 /// The `--json` output if at least one lock is not free.
 #[derive(Debug, Serialize)]
 struct Busy<'a> {
     free: bool,
-    refused: &'a str,
-    message: &'a str,
-    holders: &'a [HolderInfo],
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    notes: Vec<SizeNote>,
+    #[serde(flatten)]
+    refused: Refused<'a>,
 }
 
 pub(crate) fn run(args: &TestArgs, global: &Global) -> Result<u8, Failed> {
@@ -42,32 +37,23 @@ pub(crate) fn run(args: &TestArgs, global: &Global) -> Result<u8, Failed> {
     let verbosity = target.verbosity;
     let under = args.session.enclosing_leases().at_socket(&target.place.socket);
     let asked = WouldAcquire { items, priority: 0, frame, under };
+    // How canal read the keys.
+    let notes: Vec<SizeNote> = asked.items.iter().filter_map(SizeNote::of_text).collect();
     match target.connect()?.would_acquire(&asked) {
         Ok(grant) => {
             if args.json {
-                let notes = notes(&asked.items);
-                stdout::print_json(&Free { free: true, keys: &grant.keys, notes })?;
+                stdout::print_json(&Free { free: true, keys: &grant.keys, notes: &notes })?;
             }
             verbosity.detail(&format!("free: {}", keys_granted(&grant.keys)));
             Ok(SUCCESS)
         }
         Err(ClientError::Failure(failure)) if failure.name == ErrorName::Refused => {
             if args.json {
-                stdout::print_json(&busy(&failure, &asked.items))?;
+                let refused = Refused::new(&failure, &notes);
+                stdout::print_json(&Busy { free: false, refused })?;
             }
             Err(not_acquired::explain(&failure, &WaitArgs::default(), verbosity))
         }
         Err(error) => Err(error.into()),
     }
-}
-
-fn busy<'a>(failure: &'a Failure, asked: &[WireItem]) -> Busy<'a> {
-    let refused = failure.reason.as_deref().unwrap_or("full");
-    let (message, holders) = (&failure.message, &failure.holders);
-    Busy { free: false, refused, message, holders, notes: notes(asked) }
-}
-
-/// How canal read the keys.
-fn notes(asked: &[WireItem]) -> Vec<SizeNote> {
-    asked.iter().filter_map(SizeNote::of_text).collect()
 }

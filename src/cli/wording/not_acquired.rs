@@ -1,12 +1,14 @@
 //! Prints a refusal, and chooses its exit code.
 
+use serde::Serialize;
+
 use super::deadlock;
 use super::participant::holder;
 use super::time::Now;
 use crate::cli::arguments::wait::WaitArgs;
 use crate::cli::failed::Failed;
 use crate::cli::output::stderr::Verbosity;
-use crate::protocol::{Failure, HOLDERS_SHOWN_MAX};
+use crate::protocol::{CycleStepInfo, Failure, HOLDERS_SHOWN_MAX, HolderInfo, SizeNote};
 use crate::run::OwnCode;
 
 /// Advice on a deadlock, unless the daemon has better advice.
@@ -15,6 +17,27 @@ pub(crate) const AGAIN: &str = "rerun the command from the point where it took i
 
 /// Advice if there may be more holders than a refusal names.
 const ALL_HOLDERS: &str = "run `canal status` to see all holders; these have held the lock longest";
+
+/// The `--json` output for a refusal.
+#[derive(Debug, Serialize)]
+pub(crate) struct Refused<'a> {
+    refused: &'a str,
+    message: &'a str,
+    holders: &'a [HolderInfo],
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    cycle: &'a [CycleStepInfo],
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    notes: &'a [SizeNote],
+}
+
+impl<'a> Refused<'a> {
+    /// `notes` describe how canal read the keys.
+    pub(crate) fn new(failure: &'a Failure, notes: &'a [SizeNote]) -> Self {
+        let Failure { message, holders, cycle, .. } = failure;
+        let refused = failure.reason.as_deref().unwrap_or("full");
+        Self { refused, message, holders, cycle, notes }
+    }
+}
 
 /// Prints why canal acquired nothing, and the holders; returns the exit code. `-E` applies only to
 /// a busy or paused lock, a wait that is over, too many waiters, and a newer request. `-E 0` prints
