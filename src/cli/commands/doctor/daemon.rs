@@ -1,15 +1,16 @@
-//! Checks the daemon, its configuration and its engine.
+//! Checks the daemon, its configuration, its engine and its hooks.
 
 use super::finding::Finding;
 use crate::cli::commands::config::changed;
 use crate::cli::failed::Failed;
 use crate::cli::wording::machine_daemon;
 use crate::client::{Client, ClientError, Start, last_line_of_log};
-use crate::daemon::{self, Separation};
+use crate::daemon::{self, SeenHook, Separation};
 use crate::protocol::place::{Place, Rule};
 use crate::protocol::{
     Configuration, ConfigurationQuery, DaemonInfo, EngineInfo, Status, StatusQuery,
 };
+use crate::sys::process::user::geteuid;
 
 /// Returns the findings, and the daemon's description of itself if one answers.
 pub(super) fn look(place: &Place) -> (Vec<Finding>, Option<DaemonInfo>) {
@@ -131,4 +132,43 @@ fn engine(engine: &EngineInfo) -> Finding {
         _ => format!("host {host} is not a member of {name} yet{why}"),
     };
     Finding::problem("engine", message, hint.as_deref().unwrap_or("see `canal status`"))
+}
+
+/// Checks whether the programs of the configured hooks can run.
+pub(super) fn hooks(place: &Place, daemon: Option<&DaemonInfo>) -> Vec<Finding> {
+    let uid = daemon.map_or_else(|| geteuid().as_raw(), |daemon| daemon.uid);
+    // Another check reports errors in the configuration as a whole.
+    let seen = daemon::look_at_hooks(place, uid).unwrap_or_default();
+    seen.iter().map(hook).collect()
+}
+
+fn hook(hook: &SeenHook) -> Finding {
+    let SeenHook { name, program, problem } = hook;
+    match problem {
+        None => Finding::fine("hook", format!("{name}: {program} is executable")),
+        Some(why) => Finding::problem(
+            "hook",
+            format!("{name}: {program}: {why}"),
+            format!("fix {program}, or [[hooks]] in the configuration; see canal.toml(5)"),
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::commands::doctor::finding::Level;
+
+    #[test]
+    fn a_hook_that_cannot_run_is_a_problem() {
+        let seen = |problem: Option<&str>| SeenHook {
+            name: "hooks[0]".to_owned(),
+            program: "/x".to_owned(),
+            problem: problem.map(str::to_owned),
+        };
+        assert_eq!(hook(&seen(None)).level, Level::Fine);
+        let found = hook(&seen(Some("it is not a regular file")));
+        assert_eq!(found.level, Level::Problem);
+        assert_eq!(found.message, "hooks[0]: /x: it is not a regular file");
+    }
 }

@@ -7,7 +7,6 @@ mod command_path;
 mod daemon;
 mod engine;
 mod finding;
-mod hooks;
 mod machine;
 mod others;
 mod place;
@@ -41,7 +40,7 @@ pub(crate) fn run(args: &DoctorArgs, global: &Global) -> Result<u8, Failed> {
     let (found, daemon) =
         if can_ask { daemon::look(&place) } else { (daemon::unasked(&place), None) };
     findings.extend(found);
-    findings.extend(hooks::look(&place, daemon.as_ref()));
+    findings.extend(daemon::hooks(&place, daemon.as_ref()));
     // A running daemon reports the state of its engine itself.
     let is_asked_for = args.engine.is_some() || std::env::var_os("CANAL_ENGINE").is_some();
     if daemon.is_none() || is_asked_for {
