@@ -1,17 +1,19 @@
-//! `canal log`: prints the output of a background job.
+//! `canal log`: prints the output of a background job, and removes ended jobs.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
 use std::thread;
 use std::time::Duration;
 
-use super::fate::may_run;
-use super::prune;
+use super::wait::may_run;
 use crate::cli::arguments::definition::{Global, LogArgs};
 use crate::cli::connect::Target;
 use crate::cli::failed::Failed;
-use crate::cli::find_job::{named, numbered};
+use crate::cli::find_job::{named, numbered, unreadable};
+use crate::cli::output::stdout;
+use crate::daemon::{job_bytes_max, written_bytes};
 use crate::run::SUCCESS;
+use crate::run::jobs::{Folder, Pruned};
 
 /// How often to look for further output.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -19,7 +21,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 pub(crate) fn run(args: &LogArgs, global: &Global) -> Result<u8, Failed> {
     let target = Target::of(global)?;
     if args.prune {
-        return prune::run(args, &target);
+        return prune(args, &target);
     }
     let mut record = named(&target, args.job.as_deref())?;
     let path = record.submitted.log.clone();
@@ -56,4 +58,30 @@ fn print(log: &mut File) -> io::Result<()> {
             Err(error) => return Err(error),
         }
     }
+}
+
+/// `canal log --prune`.
+fn prune(args: &LogArgs, target: &Target) -> Result<u8, Failed> {
+    let most = if args.all { 0 } else { job_bytes_max(&target.place.stores().config)? };
+    let pruned = Folder::of(&target.place).prune(most).map_err(unreadable)?;
+    stdout::report(&pruned, args.json, || told(pruned) + "\n")
+}
+
+/// Makes room for another job. A configuration that cannot be read removes nothing.
+pub(super) fn make_room(target: &Target) -> Result<(), Failed> {
+    let Ok(most) = job_bytes_max(&target.place.stores().config) else { return Ok(()) };
+    let pruned = Folder::of(&target.place).prune(most).map_err(unreadable)?;
+    if pruned.jobs > 0 {
+        target.verbosity.note(&format!("{}; `jobs.max` is {}", told(pruned), written_bytes(most)));
+    }
+    Ok(())
+}
+
+fn told(pruned: Pruned) -> String {
+    let Pruned { jobs, bytes, left } = pruned;
+    let noun = if jobs == 1 { "job" } else { "jobs" };
+    format!(
+        "removed the records and logs of {jobs} finished {noun} ({bytes} bytes); {left} bytes \
+         remain"
+    )
 }

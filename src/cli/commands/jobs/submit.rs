@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use nix::unistd::{dup2_stderr, dup2_stdin, dup2_stdout};
 use serde::{Deserialize, Serialize};
 
-use super::prune::make_room;
+use super::log::make_room;
 use crate::cli::arguments::definition::{Global, RunArgs};
 use crate::cli::commands::run::{self, Asked, Job, RunHooks, unlimited};
 use crate::cli::connect::Target;
