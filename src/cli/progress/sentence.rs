@@ -30,32 +30,27 @@ pub(super) struct Wait<'a> {
     pub(super) heard_ago: Duration,
 }
 
-/// A part of the sentence.
+/// A part of the sentence: words that appear whole or not at all, and a text that may be cut.
 #[derive(Debug)]
-enum Part {
-    /// Appears whole, or not at all.
-    Whole(String),
-    /// The second text may be cut.
-    Cuttable(String, String),
+struct Part {
+    words: String,
+    text: String,
 }
 
 /// As much of the sentence as fits into `columns`.
 pub(super) fn fitted(wait: &Wait<'_>, columns: Option<usize>, now: &Now) -> String {
-    let start = start(wait);
-    let Some(columns) = columns else {
-        let parts = parts(wait, now).into_iter().map(Part::whole);
-        return sanitize(&std::iter::once(start).chain(parts).collect::<String>());
-    };
-    let mut line = cut(&start, columns);
-    for part in parts(wait, now) {
-        let room = columns.saturating_sub(width(&line));
-        match part.fitted(room) {
-            Fitted::Whole(text) => line += &text,
-            Fitted::Cut(text) => {
-                line += &text;
-                break;
-            }
-            Fitted::LeftOut => break,
+    let columns = columns.unwrap_or(usize::MAX);
+    let mut line = cut(&start(wait), columns);
+    for Part { words, text } in parts(wait, now) {
+        let room = columns.saturating_sub(width(&line) + width(&words));
+        let is_whole = width(&text) <= room;
+        if width(&line) + width(&words) > columns || !is_whole && room < CUT_COLUMNS_MIN {
+            break;
+        }
+        line += &words;
+        line += &cut(&text, room);
+        if !is_whole {
+            break;
         }
     }
     sanitize(&line)
@@ -77,33 +72,13 @@ pub(super) fn new_nodes(names: &[String], left_ms: u64, columns: Option<usize>) 
     sanitize(&format!("{start}{names}{end}"))
 }
 
-/// How a part fits into some room.
-enum Fitted {
-    Whole(String),
-    Cut(String),
-    LeftOut,
-}
-
 impl Part {
-    fn whole(self) -> String {
-        match self {
-            Self::Whole(text) => text,
-            Self::Cuttable(lead, text) => lead + &text,
-        }
+    fn whole(words: String) -> Self {
+        Self { words, text: String::new() }
     }
 
-    fn fitted(self, room: usize) -> Fitted {
-        match self {
-            Self::Cuttable(lead, text) if width(&lead) + width(&text) > room => {
-                let rest = room.saturating_sub(width(&lead));
-                if rest < CUT_COLUMNS_MIN {
-                    return Fitted::LeftOut;
-                }
-                Fitted::Cut(lead + &cut(&text, rest))
-            }
-            Self::Whole(text) if width(&text) > room => Fitted::LeftOut,
-            part => Fitted::Whole(part.whole()),
-        }
+    fn cuttable(words: &str, text: String) -> Self {
+        Self { words: words.to_owned(), text }
     }
 }
 
@@ -119,21 +94,21 @@ fn parts(wait: &Wait<'_>, now: &Now) -> Vec<Part> {
     let Progress { position, waiting, reason, holders, .. } = wait.progress;
     let mut parts = Vec::new();
     if wait.here > 1 {
-        parts.push(Part::Whole(format!(" ({} on this terminal)", wait.here)));
+        parts.push(Part::whole(format!(" ({} on this terminal)", wait.here)));
     }
     match (position, waiting) {
         // It is in no queue yet, because its daemon cannot reach its engine.
         (_, 0) => {}
-        (1, _) => parts.push(Part::Whole(", next in line".to_owned())),
-        (n, all) => parts.push(Part::Whole(format!(", {} of {all} in line", ordinal(*n)))),
+        (1, _) => parts.push(Part::whole(", next in line".to_owned())),
+        (n, all) => parts.push(Part::whole(format!(", {} of {all} in line", ordinal(*n)))),
     }
     if let Some(of) = &wait.progress.estimate {
-        parts.push(Part::Whole(format!(", {}", estimate(of, wait.heard_ago))));
+        parts.push(Part::whole(format!(", {}", estimate(of, wait.heard_ago))));
     }
     match holders.first() {
         // The daemon names holders only if they are the reason.
         Some(longest) => holder(&mut parts, longest, holders.len(), now),
-        None => parts.push(Part::Cuttable("; ".to_owned(), sanitize(reason))),
+        None => parts.push(Part::cuttable("; ", sanitize(reason))),
     }
     parts
 }
@@ -149,16 +124,16 @@ fn holder(parts: &mut Vec<Part>, longest: &HolderInfo, holders: usize, now: &Now
         several => format!(" by {several}, longest"),
     };
     let (age, user) = (now.about(&longest.since), user_name::name(longest.uid));
-    parts.push(Part::Whole(format!("; {key}held{held}{many} {age} by {user}")));
+    parts.push(Part::whole(format!("; {key}held{held}{many} {age} by {user}")));
     if let Some(command) = longest.command.as_deref().filter(|command| !command.is_empty()) {
-        parts.push(Part::Cuttable(": ".to_owned(), short_command(command)));
+        parts.push(Part::cuttable(": ", short_command(command)));
     }
     let details = details(longest);
     if !details.is_empty() {
-        parts.push(Part::Whole(format!(" ({details})")));
+        parts.push(Part::whole(format!(" ({details})")));
     }
     if let Some(note) = &longest.note {
-        parts.push(Part::Cuttable("; note: ".to_owned(), sanitize(note)));
+        parts.push(Part::cuttable("; note: ", sanitize(note)));
     }
 }
 
