@@ -73,20 +73,18 @@ fn carry_out(step: &Step) -> Result<(), Failed> {
         Step::Write { path, text, mode } => {
             files::create(path, text.as_bytes(), *mode).map_err(Failed::new)
         }
-        Step::Run(words) => execute(words),
+        Step::Run(command) => execute(command),
         Step::Keep { .. } => Ok(()),
     }
 }
 
-fn execute(words: &[&str]) -> Result<(), Failed> {
-    let shown = words.join(" ");
-    let (program, arguments) = words.split_first().unwrap_or((&"true", &[]));
-    let status = Command::new(program).args(arguments).status();
-    let status = status.map_err(|error| Failed::new(format!("`{shown}`: {error}")));
-    let failed = match status {
+fn execute(command: &str) -> Result<(), Failed> {
+    let mut words = command.split(' ');
+    let program = words.next().unwrap_or_default();
+    let failed = match Command::new(program).args(words).status() {
         Ok(status) if status.success() => return Ok(()),
-        Ok(status) => Failed::new(format!("`{shown}` failed: {status}")),
-        Err(failed) => failed,
+        Ok(status) => Failed::new(format!("`{command}` failed: {status}")),
+        Err(error) => Failed::new(format!("`{command}`: {error}")),
     };
     // While the directory exists, every canal command waits for a daemon in it. What is in it may
     // only be the statement of a first start.

@@ -45,8 +45,8 @@ pub(super) enum Step {
     Write { path: PathBuf, text: String, mode: u32 },
     /// Leave an existing file as it is.
     Keep { path: PathBuf, is_same: bool },
-    /// Run a program.
-    Run(&'static [&'static str]),
+    /// Run a program with these arguments, which contain no blanks.
+    Run(&'static str),
 }
 
 /// All steps.
@@ -97,11 +97,11 @@ impl Plan {
             steps.push(write(Path::new(path), text, 0o644)?);
         }
         steps.extend([
-            Step::Run(&["systemd-sysusers", "/etc/sysusers.d/canal.conf"]),
-            Step::Run(&["systemctl", "daemon-reload"]),
+            Step::Run("systemd-sysusers /etc/sysusers.d/canal.conf"),
+            Step::Run("systemctl daemon-reload"),
             // From here on, all clients use the daemon of the machine.
-            Step::Run(&["systemd-tmpfiles", "--create", "/etc/tmpfiles.d/canal.conf"]),
-            Step::Run(&["systemctl", "enable", "--now", "canal.socket"]),
+            Step::Run("systemd-tmpfiles --create /etc/tmpfiles.d/canal.conf"),
+            Step::Run("systemctl enable --now canal.socket"),
         ]);
         Ok(Self { steps, at_boot: None })
     }
@@ -113,23 +113,18 @@ impl Plan {
         let text = if manager == ServiceManager::OpenRc { OPENRC } else { LSB };
         steps.push(write(Path::new(MACHINE_CONFIG), PACKAGED_CONFIG, 0o644)?);
         steps.push(write(Path::new(SCRIPT), &text.replace(PACKAGED, &program), 0o755)?);
-        steps.extend(make_user()?.iter().map(|words| Step::Run(words)));
-        let mut at_boot = None;
-        let (add, start): (Option<&'static [&'static str]>, &'static [&'static str]) = match manager
-        {
+        steps.extend(make_user()?.iter().map(|command| Step::Run(command)));
+        let script = "/etc/init.d/canal start";
+        let (add, start) = match manager {
             ServiceManager::OpenRc => {
-                (Some(&["rc-update", "add", "canal", "default"]), &["rc-service", "canal", "start"])
+                (Some("rc-update add canal default"), "rc-service canal start")
             }
-            ServiceManager::SysV("update-rc.d") => {
-                (Some(&["update-rc.d", "canal", "defaults"]), &[SCRIPT, "start"])
-            }
-            ServiceManager::SysV("insserv") => (Some(&["insserv", "canal"]), &[SCRIPT, "start"]),
-            ServiceManager::SysV(_) => (Some(&["chkconfig", "--add", "canal"]), &[SCRIPT, "start"]),
-            ServiceManager::Systemd | ServiceManager::Unknown => {
-                at_boot = Some("@reboot /etc/init.d/canal start");
-                (None, &[SCRIPT, "start"])
-            }
+            ServiceManager::SysV("update-rc.d") => (Some("update-rc.d canal defaults"), script),
+            ServiceManager::SysV("insserv") => (Some("insserv canal"), script),
+            ServiceManager::SysV(_) => (Some("chkconfig --add canal"), script),
+            ServiceManager::Systemd | ServiceManager::Unknown => (None, script),
         };
+        let at_boot = add.is_none().then_some("@reboot /etc/init.d/canal start");
         steps.extend(add.map(Step::Run));
         steps.push(Step::Run(start));
         Ok(Self { steps, at_boot })
@@ -154,7 +149,7 @@ impl Plan {
                         path.display()
                     )
                 }
-                Step::Run(words) => writeln!(text, "  run    {}", words.join(" ")),
+                Step::Run(command) => writeln!(text, "  run    {command}"),
             };
         }
         if let Some(line) = self.at_boot {
@@ -210,37 +205,15 @@ fn is_for_all(program: &Path) -> bool {
 
 /// The commands that make the user and the group of the daemon, unless they exist. Programs differ
 /// between distributions.
-fn make_user() -> Result<&'static [&'static [&'static str]], Failed> {
-    const FULL: &[&[&str]] = &[
-        &["groupadd", "--system", "canal"],
-        &[
-            "useradd",
-            "--system",
-            "--gid",
-            "canal",
-            "--home-dir",
-            "/var/lib/canal",
-            "--no-create-home",
-            "--shell",
-            "/usr/sbin/nologin",
-            "canal",
-        ],
+fn make_user() -> Result<&'static [&'static str], Failed> {
+    const FULL: &[&str] = &[
+        "groupadd --system canal",
+        "useradd --system --gid canal --home-dir /var/lib/canal --no-create-home \
+         --shell /usr/sbin/nologin canal",
     ];
-    const BUSYBOX: &[&[&str]] = &[
-        &["addgroup", "-S", "canal"],
-        &[
-            "adduser",
-            "-S",
-            "-D",
-            "-H",
-            "-h",
-            "/var/lib/canal",
-            "-s",
-            "/sbin/nologin",
-            "-G",
-            "canal",
-            "canal",
-        ],
+    const BUSYBOX: &[&str] = &[
+        "addgroup -S canal",
+        "adduser -S -D -H -h /var/lib/canal -s /sbin/nologin -G canal canal",
     ];
     let has = |program: &str| matches!(lookup(OsStr::new(program)), Lookup::Found(_));
     let commands = if has("useradd") && has("groupadd") {
