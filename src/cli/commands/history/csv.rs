@@ -4,40 +4,20 @@ use crate::cli::output::sanitize::sanitize;
 use crate::cli::user_name;
 use crate::protocol::HistoryRecord;
 
-const NAMES: [&str; 17] = [
-    "number",
-    "asked",
-    "ended",
-    "how",
-    "exit",
-    "signal",
-    "waited_ms",
-    "held_ms",
-    "keys",
-    "user",
-    "pid",
-    "session",
-    "token",
-    "host",
-    "note",
-    "command",
-    "at_least",
-];
+/// The first line.
+const NAMES: &str = "number,asked,ended,how,exit,signal,waited_ms,held_ms,keys,user,pid,session,\
+                     token,host,note,command,at_least\r\n";
 
 /// A line of names, and one line for each record.
 pub(super) fn text(records: &[HistoryRecord]) -> String {
-    let mut text = line(NAMES.map(str::to_owned));
-    for record in records {
-        text += &line(values(record));
-    }
-    text
+    NAMES.to_owned() + &records.iter().map(line).collect::<String>()
 }
 
-fn values(record: &HistoryRecord) -> [String; NAMES.len()] {
+fn line(record: &HistoryRecord) -> String {
     let shown = |number: Option<u64>| number.map(|it| it.to_string()).unwrap_or_default();
     let own = |text: &Option<String>| text.clone().unwrap_or_default();
     let keys: Vec<&str> = record.items.iter().map(|item| item.key.as_str()).collect();
-    [
+    let values = [
         record.number.to_string(),
         record.asked.clone(),
         record.ended.clone(),
@@ -55,12 +35,8 @@ fn values(record: &HistoryRecord) -> [String; NAMES.len()] {
         own(&record.note),
         own(&record.command),
         if record.at_least { "true".to_owned() } else { String::new() },
-    ]
-}
-
-fn line(values: [String; NAMES.len()]) -> String {
-    let values: Vec<String> = values.iter().map(|value| quoted(&sanitize(value))).collect();
-    values.join(",") + "\r\n"
+    ];
+    values.map(|value| quoted(&sanitize(&value))).join(",") + "\r\n"
 }
 
 fn quoted(value: &str) -> String {
@@ -96,7 +72,7 @@ mod tests {
         let text = text(&[record]);
         let lines: Vec<_> = text.split_terminator("\r\n").collect();
         assert_eq!(lines.len(), 2);
-        assert_eq!(lines[0].split(',').count(), NAMES.len());
+        assert_eq!(lines[0].split(',').count(), 17);
         assert_eq!(lines[1], "7,,,ended,1,,0,,a b,4000000,0,,,,,\"sh -c 'a, \"\"b\"\"'?x\",");
     }
 }
