@@ -6,7 +6,7 @@ use ratatui_core::layout::Rect;
 use ratatui_core::style::{Modifier, Style};
 
 use super::choice::Row;
-use super::model::{Above, Bottom, Model, OpenKey};
+use super::model::{Above, Bottom, Model};
 use super::timeline::timeline;
 use crate::cli::commands::history;
 use crate::cli::commands::status::page::{HEAD, KEY, NOTE, PLAIN, WARNING};
@@ -176,34 +176,26 @@ fn head(model: &Model, columns: usize, now: &Now) -> Vec<Line> {
     if let Some(page) = view::cut_off(status, now) {
         lines.extend(page.unstyled_lines(Some(columns)));
     }
+    let mut page = Page::default();
     match (&model.above, &model.open) {
-        (Some(above), _) => lines.extend(head_above(above, columns)),
-        (None, Some(open)) => lines.extend(head_of_key(model, open, columns)),
-        (None, None) => lines.extend(head_of_list(model, status, columns, now)),
+        (Some(Above::Help), _) => page.line("Keys", KEY),
+        (Some(Above::Chain(target, _)), _) => {
+            page.title(target.to_string(), "chain of waits".to_owned(), KEY);
+        }
+        (Some(Above::History(key, _)), _) => {
+            page.title(sanitize(key), "over time".to_owned(), KEY);
+        }
+        (None, Some(open)) => {
+            let said = model.opened().map(view::summary).unwrap_or_default();
+            page.title(sanitize(&open.key), said, KEY);
+        }
+        (None, None) => head_of_list(&mut page, model, status, now),
     }
+    lines.extend(page.unstyled_lines(Some(columns)));
     lines
 }
 
-fn head_above(above: &Above, columns: usize) -> Vec<Line> {
-    let mut page = Page::default();
-    let (name, said) = match above {
-        Above::Help => ("Keys".to_owned(), String::new()),
-        Above::Chain(target, _) => (target.to_string(), "chain of waits".to_owned()),
-        Above::History(key, _) => (sanitize(key), "over time".to_owned()),
-    };
-    page.title(name, said, KEY);
-    page.unstyled_lines(Some(columns))
-}
-
-fn head_of_key(model: &Model, open: &OpenKey, columns: usize) -> Vec<Line> {
-    let mut page = Page::default();
-    let said = model.opened().map(view::summary).unwrap_or_default();
-    page.title(sanitize(&open.key), said, KEY);
-    page.unstyled_lines(Some(columns))
-}
-
-fn head_of_list(model: &Model, status: &Status, columns: usize, now: &Now) -> Vec<Line> {
-    let mut page = Page::default();
+fn head_of_list(page: &mut Page, model: &Model, status: &Status, now: &Now) {
     let (counts, longest) = view::crowd(status, now);
     page.title(counts, longest, KEY);
     let mut order = model.choice.order.name().to_owned();
@@ -218,7 +210,6 @@ fn head_of_list(model: &Model, status: &Status, columns: usize, now: &Now) -> Ve
             format!("{more} left out; use --under PREFIX to show only some keys"), WARNING,
         );
     }
-    page.unstyled_lines(Some(columns))
 }
 
 fn body(model: &Model, columns: usize, now: &Now) -> Body {
