@@ -33,9 +33,8 @@ use crate::run::{
 use crate::sys::signals::SignalRefused;
 
 pub(crate) fn run(args: &RunArgs, global: &Global) -> Result<u8, Failed> {
-    let Asked { request, command, limits } = asked(args, global.verbosity())?;
-    let mut job = Job::new(args, global, request, command)?;
-    if limits.is_none() && matches!(job.source, Source::Daemon(_)) {
+    let mut job = Job::new(args, global, asked(args, global.verbosity())?)?;
+    if job.limits.max_run.is_none() && matches!(job.source, Source::Daemon(_)) {
         match job.start(None, None, None) {
             NotStarted::Failed(failed) => return Err(failed),
             NotStarted::SupervisorRequired => {
@@ -44,16 +43,14 @@ pub(crate) fn run(args: &RunArgs, global: &Global) -> Result<u8, Failed> {
             }
         }
     }
-    let limits = limits.unwrap_or_else(|| unlimited(&args.how));
-    job.supervise(&limits)
+    job.supervise()
 }
 
 /// What a command line asks for.
 pub(super) struct Asked {
     pub(super) request: Acquire,
-    pub(super) command: Command,
-    /// `None` if nothing needs a parent.
-    pub(super) limits: Option<Limits>,
+    command: Command,
+    limits: Limits,
 }
 
 /// Reads the command line, and finds the command.
@@ -79,9 +76,9 @@ pub(super) fn asked(args: &RunArgs, verbosity: Verbosity) -> Result<Asked, Faile
     request.with_children = args.how.with_children || args.how.jobserver.is_some();
     request.jobserver = args.how.jobserver.is_some();
     request.on_lost = args.how.on_lost.unwrap_or_default();
-    let max_run = limits.as_ref().and_then(|limits| limits.max_run);
-    request.max_run_ms = max_run.and_then(|most| u64::try_from(most.as_millis()).ok());
-    let wrapper = if limits.is_some() { Wrapper::Supervised } else { Wrapper::Exec };
+    request.max_run_ms = limits.max_run.and_then(|most| u64::try_from(most.as_millis()).ok());
+    // Without a limit, nothing needs a parent.
+    let wrapper = if limits.max_run.is_some() { Wrapper::Supervised } else { Wrapper::Exec };
     request.wrapper = Some(wrapper);
     // The command is looked up before the request, so that a typing error does not wait in the
     // queue.
@@ -142,6 +139,7 @@ pub(super) struct Job<'a> {
     source: Source,
     command: Command,
     request: Acquire,
+    pub(super) limits: Limits,
     /// Whether the daemon reported that the hold can be lost.
     can_be_lost: bool,
     /// The record of a background job, which its supervisor keeps open.
@@ -149,18 +147,15 @@ pub(super) struct Job<'a> {
 }
 
 impl<'a> Job<'a> {
-    pub(super) fn new(
-        args: &'a RunArgs,
-        global: &Global,
-        mut request: Acquire,
-        command: Command,
-    ) -> Result<Self, Failed> {
+    pub(super) fn new(args: &'a RunArgs, global: &Global, asked: Asked) -> Result<Self, Failed> {
+        let Asked { mut request, command, limits } = asked;
         let purpose = Purpose::Command(request.on_lost);
         let source = Source::of(global, &args.nodes, args.ttl, &request, purpose)?;
         let verbosity = global.verbosity();
         let socket = &source.target().place.socket;
         request.under = args.session().enclosing_leases().at_socket(socket);
-        Ok(Self { args, verbosity, source, command, request, can_be_lost: false, record: None })
+        let (can_be_lost, record) = (false, None);
+        Ok(Self { args, verbosity, source, command, request, limits, can_be_lost, record })
     }
 
     /// Takes the lock and becomes the command; returns only if that fails, with the reason. `end`
@@ -202,7 +197,7 @@ impl<'a> Job<'a> {
     }
 
     /// Lets a child take the lock, and stays as its parent.
-    fn supervise(&self, limits: &Limits) -> Result<u8, Failed> {
+    fn supervise(&self) -> Result<u8, Failed> {
         let (coordinator, end) = match &self.source {
             Source::Daemon(_) => (None, None),
             Source::Nodes(nodes) => {
@@ -214,18 +209,18 @@ impl<'a> Job<'a> {
         let mut hooks = RunHooks { job: self, coordinator };
         let child =
             |channel| self.verbosity.failure(&self.start(Some(channel), end, None).failed());
-        let ended = supervise(limits, &mut hooks, child);
+        let ended = supervise(&self.limits, &mut hooks, child);
         let lines = hooks.coordinator.map(|mut it| it.finish()).unwrap_or_default();
         lines.iter().for_each(|line| print(line, self.verbosity));
         let ended =
             ended.map_err(|error| Failed::new(format!("cannot start the command: {error}")))?;
-        Ok(self.conclude(ended, limits))
+        Ok(self.conclude(ended))
     }
 
     /// Prints why canal ended the command, if it did, and passes on how the command ended.
-    pub(super) fn conclude(&self, ended: Ended, limits: &Limits) -> u8 {
+    pub(super) fn conclude(&self, ended: Ended) -> u8 {
         if let Ended::TimeOver(signal) = ended {
-            let after = limits.max_run.map(stated).unwrap_or_default();
+            let after = self.limits.max_run.map(stated).unwrap_or_default();
             let message = format!("ended the command with {signal} after {after} (--max-run)");
             self.verbosity.message(&message);
         }
@@ -404,34 +399,20 @@ fn warn_of_unused_jobserver(command: &Command, request: &Acquire, verbosity: Ver
     }
 }
 
-/// The limits of the command; `None` if nothing needs a parent.
-fn limits(how: &HowArgs) -> Result<Option<Limits>, Failed> {
-    let Some(max_run) = how.max_run else {
-        let given =
-            [("--kill-after", how.kill_after.is_some()), ("--signal", how.signal.is_some())];
-        return match given.iter().find(|(_, given)| *given) {
-            Some((option, _)) => Err(wrong("run", format!("{option} needs --max-run"))),
-            None => Ok(None),
-        };
-    };
-    let Some(max_run) = max_run.finite() else { return Ok(None) };
-    Ok(Some(Limits {
-        max_run: Some(max_run),
+/// The limits of the command.
+fn limits(how: &HowArgs) -> Result<Limits, Failed> {
+    let given = [("--kill-after", how.kill_after.is_some()), ("--signal", how.signal.is_some())];
+    let without = given.iter().find(|(_, given)| *given && how.max_run.is_none());
+    if let Some((option, _)) = without {
+        return Err(wrong("run", format!("{option} needs --max-run")));
+    }
+    Ok(Limits {
+        max_run: how.max_run.and_then(Length::finite),
         kill_after: how.kill_after.map_or(Some(KILL_AFTER_DEFAULT), Length::finite),
         signal: how.signal.unwrap_or(Signal::SIGTERM),
-        ..unlimited(how)
-    }))
-}
-
-/// The limits of a command that may run forever.
-pub(super) fn unlimited(how: &HowArgs) -> Limits {
-    Limits {
-        max_run: None,
-        kill_after: None,
-        signal: Signal::SIGTERM,
         with_children: how.with_children || how.jobserver.is_some(),
         on_lost: how.on_lost.unwrap_or_default(),
-    }
+    })
 }
 
 #[cfg(test)]
@@ -454,9 +435,10 @@ mod tests {
 
     #[test]
     fn only_a_bound_on_the_run_needs_a_parent() {
-        assert_eq!(limits(&HowArgs { with_children: true, ..HOW }).unwrap(), None);
-        assert_eq!(limits(&HowArgs { max_run: Some(Length::Infinite), ..HOW }).unwrap(), None);
-        let limits = limits(&HowArgs { max_run: seconds(3), ..HOW }).unwrap().unwrap();
+        let max_run = |how: HowArgs| limits(&how).unwrap().max_run;
+        assert_eq!(max_run(HowArgs { with_children: true, ..HOW }), None);
+        assert_eq!(max_run(HowArgs { max_run: Some(Length::Infinite), ..HOW }), None);
+        let limits = limits(&HowArgs { max_run: seconds(3), ..HOW }).unwrap();
         assert_eq!(limits.max_run, Some(Duration::from_secs(3)));
         assert_eq!(limits.kill_after, Some(KILL_AFTER_DEFAULT));
         assert_eq!(limits.signal, Signal::SIGTERM);

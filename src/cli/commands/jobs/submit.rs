@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::log::make_room;
 use crate::cli::arguments::definition::{Global, RunArgs};
-use crate::cli::commands::run::{self, Asked, Job, RunHooks, unlimited};
+use crate::cli::commands::run::{self, Job, RunHooks};
 use crate::cli::connect::Target;
 use crate::cli::failed::Failed;
 use crate::cli::output::stdout;
@@ -23,7 +23,7 @@ use crate::cli::source::Witness;
 use crate::cli::wording::usage_error::wrong;
 use crate::protocol::{Grant, Progress, Wrapper};
 use crate::run::jobs::{Folder, NewJob};
-use crate::run::{Ended, Limits, OwnCode, SUCCESS, supervise};
+use crate::run::{Ended, OwnCode, SUCCESS, supervise};
 use crate::sys::fds;
 use crate::sys::process::child::fork_apart;
 
@@ -52,9 +52,9 @@ pub(crate) fn run(args: &RunArgs, global: &Global) -> Result<u8, Failed> {
         let why = "--detach cannot be used with --on: a background job belongs to one daemon";
         return Err(wrong("run", why));
     }
-    let Asked { mut request, command, limits } = run::asked(args, global.verbosity())?;
+    let mut asked = run::asked(args, global.verbosity())?;
+    let request = &mut asked.request;
     request.wrapper = Some(Wrapper::Supervised);
-    let limits = limits.unwrap_or_else(|| unlimited(&args.how));
     let target = Target::of(global)?;
     make_room(&target)?;
     let folder = Folder::of(&target.place);
@@ -64,7 +64,7 @@ pub(crate) fn run(args: &RunArgs, global: &Global) -> Result<u8, Failed> {
         prepared.map_err(|error| Failed::new(format!("cannot prepare the job: {error}")))?;
     let (keys, shown) =
         (request.items.iter().map(|it| it.key.to_string()).collect(), request.command.clone());
-    let job = Job::new(args, global, request, command)?;
+    let job = Job::new(args, global, asked)?;
     let cannot_start = |error: io::Error| Failed::new(format!("cannot start the job: {error}"));
     match fork_apart() {
         Ok(true) => {
@@ -78,7 +78,7 @@ pub(crate) fn run(args: &RunArgs, global: &Global) -> Result<u8, Failed> {
                 stderr: None,
             };
             let failed = |error| target.verbosity.failure(&cannot_start(error));
-            std::process::exit(background(job, reporter, &limits).unwrap_or_else(failed).into())
+            std::process::exit(background(job, reporter).unwrap_or_else(failed).into())
         }
         Ok(false) => drop((writer, new)),
         Err(error) => {
@@ -103,7 +103,7 @@ pub(crate) fn run(args: &RunArgs, global: &Global) -> Result<u8, Failed> {
 }
 
 /// The process of the job: lets a child take the lock and become the command, and records its end.
-fn background(mut job: Job<'_>, mut reporter: Reporter, limits: &Limits) -> io::Result<u8> {
+fn background(mut job: Job<'_>, mut reporter: Reporter) -> io::Result<u8> {
     let verbosity = job.verbosity;
     dup2_stdin(File::open("/dev/null")?)?;
     dup2_stdout(&reporter.new.log)?;
@@ -117,7 +117,7 @@ fn background(mut job: Job<'_>, mut reporter: Reporter, limits: &Limits) -> io::
         reporter.ended(code);
         code
     };
-    let ended = supervise(limits, &mut RunHooks { job, coordinator: None }, child)?;
+    let ended = supervise(&job.limits, &mut RunHooks { job, coordinator: None }, child)?;
     let (exit, signal) = match &ended {
         Ended::Exited(code) => (Some(*code), None),
         Ended::Signaled(signal) => (None, Some(*signal)),
@@ -127,7 +127,7 @@ fn background(mut job: Job<'_>, mut reporter: Reporter, limits: &Limits) -> io::
     if let Some(Err(error)) = job.record.as_ref().map(|record| record.ended(exit, signal)) {
         verbosity.message(&format!("cannot record how the job ended: {error}"));
     }
-    Ok(job.conclude(ended, limits))
+    Ok(job.conclude(ended))
 }
 
 /// Reports to the command that submits the job, in the process that becomes the job's command.
