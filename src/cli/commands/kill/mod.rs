@@ -78,10 +78,9 @@ pub(crate) fn run(args: &KillArgs, global: &Global) -> Result<u8, Failed> {
     let found = client.would_kill(&asked)?;
     // The order is from the end of the queue to the holders. Otherwise, ending a process would
     // grant its lock to the next waiter.
-    let mut endings = Vec::new();
-    for target in processes(&found.targets).into_iter().rev() {
-        endings.push(Ending::find(&mut client, target)?);
-    }
+    let endings = processes(&found.targets).into_iter().rev();
+    let endings = endings.map(|target| Ending::find(&mut client, target));
+    let endings = endings.collect::<Result<Vec<_>, _>>()?;
     show(&found, &endings, signal, verbosity);
     check(&found)?;
     if !args.yes {

@@ -66,18 +66,13 @@ fn end_superseded(target: &Target, request: &Acquire) -> Result<(), Failed> {
     let asked = WouldKill { superseded_by: Some(request.tag), ..WouldKill::default() };
     let found = client.would_kill(&asked)?;
     found.targets.iter().try_for_each(refusal)?;
-    let mut endings = Vec::new();
-    for target in processes(&found.targets) {
-        endings.push(Ending::find(&mut client, target)?);
-    }
+    let endings = processes(&found.targets).into_iter();
+    let endings = endings.map(|target| Ending::find(&mut client, target));
+    let mut endings = endings.collect::<Result<Vec<_>, _>>()?;
     for ending in &mut endings {
-        match ending.signal(&mut client, Signal::SIGTERM) {
-            Ok(refused) => {
-                verbosity.note(&format!("{}: superseded", sent(ending.target, Signal::SIGTERM)));
-                refused.iter().for_each(|line| verbosity.message(line));
-            }
-            Err(failed) => return Err(failed),
-        }
+        let refused = ending.signal(&mut client, Signal::SIGTERM)?;
+        verbosity.note(&format!("{}: superseded", sent(ending.target, Signal::SIGTERM)));
+        refused.iter().for_each(|line| verbosity.message(line));
     }
     let grace = Some(Length::Finite(GRACE));
     match wait_for(&mut endings, Signal::SIGTERM, grace, verbosity).as_slice() {
