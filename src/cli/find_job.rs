@@ -16,8 +16,7 @@ const RECORDED_WITHIN_MS: u64 = 60_000;
 
 /// The job with this number.
 pub(in crate::cli) fn numbered(target: &Target, number: u64) -> Result<Record, Failed> {
-    let found = Folder::of(&target.place).job(number).map_err(unreadable)?;
-    found.ok_or_else(|| none(format!("you have no job {number} here")))
+    record(target, number)?.ok_or_else(|| none(format!("you have no job {number} here")))
 }
 
 /// The job with this number; else the latest job that asked for this key; without a text, the
@@ -25,10 +24,8 @@ pub(in crate::cli) fn numbered(target: &Target, number: u64) -> Result<Record, F
 pub(in crate::cli) fn named(target: &Target, text: Option<&str>) -> Result<Record, Failed> {
     let folder = Folder::of(&target.place);
     let number = text.and_then(|text| job(text).ok());
-    if let Some(number) = number
-        && let Some(record) = folder.job(number).map_err(unreadable)?
-    {
-        return Ok(record);
+    if let Some(found) = number.map(|number| record(target, number)).transpose()?.flatten() {
+        return Ok(found);
     }
     for number in folder.numbers().map_err(unreadable)?.into_iter().rev() {
         // A job may have been removed since.
@@ -54,7 +51,7 @@ pub(in crate::cli) fn session_of(
     let Some(text) = operand.map(Key::as_str) else { return Ok(None) };
     let Ok(number) = job(text) else { return Ok(None) };
     if !text.starts_with('%') {
-        if Folder::of(&target.place).job(number).map_err(unreadable)?.is_none() {
+        if record(target, number)?.is_none() {
             return Ok(None);
         }
         let query = StatusQuery { key: Some(text.to_owned()), ..StatusQuery::default() };
@@ -68,8 +65,7 @@ pub(in crate::cli) fn session_of(
 /// The name of a job's session. A job of another user has no record here, and usually keeps its
 /// first session.
 pub(in crate::cli) fn session(target: &Target, number: u64) -> Result<String, Failed> {
-    let record = Folder::of(&target.place).job(number).map_err(unreadable)?;
-    Ok(record.map_or_else(|| format!("s{number}"), |record| record.session()))
+    Ok(record(target, number)?.map_or_else(|| format!("s{number}"), |record| record.session()))
 }
 
 /// Adds the numbers of this user's jobs to their holders and waiters.
@@ -102,6 +98,10 @@ pub(in crate::cli) fn add_numbers_of_ended(records: &mut [HistoryRecord], folder
 
 fn of_session(session: &str, folder: &Folder) -> Option<Record> {
     folder.job(session.strip_prefix('s')?.parse().ok()?).ok()?
+}
+
+fn record(target: &Target, number: u64) -> Result<Option<Record>, Failed> {
+    Folder::of(&target.place).job(number).map_err(unreadable)
 }
 
 fn none(message: String) -> Failed {

@@ -36,14 +36,10 @@ pub(crate) fn run(args: &CompletionsArgs) -> Result<u8, Failed> {
 /// Lists names. It starts no daemon, prints nothing to stderr, and lists nothing if the daemon does
 /// not answer within [`DEADLINE`].
 pub(crate) fn complete(args: &CompleteArgs, global: &Global) -> u8 {
-    let list = match args.what {
-        CompletionKind::Keys => keys,
-        CompletionKind::Pids => pids,
-    };
-    if let (Ok(target), prefix) = (Target::of(global), args.prefix.clone()) {
+    if let (Ok(target), what, prefix) = (Target::of(global), args.what, args.prefix.clone()) {
         let (sender, receiver) = mpsc::channel();
         // Connecting may block, so this is a thread, which ends with the process.
-        thread::spawn(move || sender.send(list(&target.place, prefix)));
+        thread::spawn(move || sender.send(names(what, &target.place, prefix)));
         let words = receiver.recv_timeout(DEADLINE).ok().flatten().unwrap_or_default();
         let lines: String = words.iter().map(|word| format!("{word}\n")).collect();
         // A shell that does not read the names does not need an error either.
@@ -52,25 +48,29 @@ pub(crate) fn complete(args: &CompleteArgs, global: &Global) -> u8 {
     SUCCESS
 }
 
-fn keys(place: &Place, prefix: String) -> Option<Vec<String>> {
+fn names(what: CompletionKind, place: &Place, prefix: String) -> Option<Vec<String>> {
     let mut client = Client::connect(place, Start::Never).ok()?;
-    let key = (!prefix.is_empty()).then(|| prefix.clone());
-    let query = StatusQuery { key, names_max: Some(NAMES_MAX), ..StatusQuery::default() };
+    let query = match what {
+        CompletionKind::Keys => StatusQuery {
+            key: (!prefix.is_empty()).then(|| prefix.clone()),
+            names_max: Some(NAMES_MAX),
+            ..StatusQuery::default()
+        },
+        CompletionKind::Pids => StatusQuery::default(),
+    };
     let status = client.status(&query).ok()?;
-    Some(
-        status.keys.into_iter().map(|key| key.key).filter(|key| key.starts_with(&prefix)).collect(),
-    )
+    let mut names = match what {
+        CompletionKind::Keys => status.keys.into_iter().map(|key| key.key).collect(),
+        CompletionKind::Pids => pids(&status.keys),
+    };
+    names.retain(|name| name.starts_with(&prefix));
+    Some(names)
 }
 
-fn pids(place: &Place, prefix: String) -> Option<Vec<String>> {
-    let mut client = Client::connect(place, Start::Never).ok()?;
-    let status = client.status(&StatusQuery::default()).ok()?;
-    let of_key = |key: &KeyInfo| {
-        let holders = key.holders.iter().map(|holder| holder.pid);
-        holders.chain(key.waiters.iter().map(|waiter| waiter.pid)).collect::<Vec<_>>()
-    };
+fn pids(keys: &[KeyInfo]) -> Vec<String> {
+    let holders = keys.iter().flat_map(|key| &key.holders).map(|holder| holder.pid);
+    let waiters = keys.iter().flat_map(|key| &key.waiters).map(|waiter| waiter.pid);
     // A lease has no process.
-    let pids = status.keys.iter().flat_map(of_key).filter(|pid| *pid != 0);
-    let pids: BTreeSet<u32> = pids.collect();
-    Some(pids.iter().map(u32::to_string).filter(|pid| pid.starts_with(&prefix)).collect())
+    let pids: BTreeSet<u32> = holders.chain(waiters).filter(|pid| *pid != 0).collect();
+    pids.iter().map(u32::to_string).collect()
 }
