@@ -7,7 +7,7 @@ use std::str::FromStr;
 use clap::Args;
 
 use super::number::{number, positive, slots};
-use crate::cli::failed::Failed;
+use crate::cli::Failed;
 use crate::core::{Key, View};
 use crate::protocol::{Mode, WireItem};
 
@@ -157,10 +157,7 @@ impl LockArgs {
         if items.len() == 1 {
             return Ok(items);
         }
-        match twice(&items) {
-            Some(failed) => Err(failed),
-            None => Ok(items),
-        }
+        twice(&items).map_or(Ok(items), Err)
     }
 
     /// Adds the key operand, which may replace a key option but not accompany one: in `--read a b`,
@@ -221,7 +218,7 @@ impl LockArgs {
 
     /// The only key, with the size and count from the options.
     fn describe(&self, one: &KeyArg) -> Result<KeyArg, Failed> {
-        let view = self.view()?;
+        let view = stated_view(self.per, self.buckets, self.slots)?;
         if view.is_some() && one.view.is_some() {
             return Err(Failed::new(format!(
                 "`{}` already has a size: leave out either it or --per, --buckets and --slots",
@@ -232,10 +229,6 @@ impl LockArgs {
             return Err(Failed::new("--count and `:COUNT` both give the count; use one of them"));
         }
         Ok(KeyArg { view: view.or(one.view), count: self.count.or(one.count), ..one.clone() })
-    }
-
-    fn view(&self) -> Result<Option<View>, Failed> {
-        stated_view(self.per, self.buckets, self.slots)
     }
 }
 

@@ -2,9 +2,7 @@
 
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-pub(crate) use crate::safe_text::{is_unsafe, lines, sanitize};
-
-use crate::safe_text::one_line;
+pub(crate) use crate::safe_text::{is_unsafe, lines, one_line as command_line, sanitize};
 
 /// Removes everything that controls a terminal from a text of several lines, except the line ends
 /// and canal's own styles (`ESC [ 1 m`).
@@ -24,12 +22,6 @@ pub(crate) fn styled_lines(text: &str) -> String {
         }
     }
     clean
-}
-
-/// A command line as one line: each run of white space, such as the newlines of a script, becomes
-/// one blank.
-pub(crate) fn command_line(text: &str) -> String {
-    one_line(text)
 }
 
 /// How many columns the text takes.
