@@ -2,8 +2,7 @@
 
 use std::io::{self, IsTerminal};
 
-use super::failed::Failed;
-use super::output::stderr::Verbosity;
+use crate::cli::{Failed, Verbosity};
 
 /// Asks the question that follows the list of affected processes. Without a terminal, `--yes` is
 /// required: `again` is the command with it. `undone` is the message that nothing was done.

@@ -6,13 +6,9 @@ use std::time::{Duration, Instant};
 
 use crate::sys::process::user::geteuid;
 
-use super::arguments::definition::Global;
-use super::failed::Failed;
-use super::output::stderr::Verbosity;
-use super::user_name;
 use super::wording::separation::{self, Connected};
-use super::wording::time::Now;
 use crate::cli::wording::machine_daemon;
+use crate::cli::{Failed, Global, Now, Verbosity, user_name};
 use crate::client::{Client, ClientError, Fate, OWN, Options, Start, environment};
 use crate::protocol::place::{Place, Rule};
 use crate::protocol::user_namespace::{MachineUid, uid_of_machine};

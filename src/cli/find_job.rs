@@ -3,8 +3,7 @@
 use std::io;
 
 use crate::cli::arguments::number::job;
-use crate::cli::connect::Target;
-use crate::cli::failed::Failed;
+use crate::cli::{Failed, Target};
 use crate::client::Client;
 use crate::core::Key;
 use crate::protocol::{HistoryRecord, Status, StatusQuery};

@@ -22,6 +22,14 @@ mod source;
 mod user_name;
 mod wording;
 
+// The names that most commands use.
+pub(crate) use arguments::definition::Global;
+pub(crate) use connect::Target;
+pub(crate) use failed::Failed;
+pub(crate) use output::stderr::Verbosity;
+pub(crate) use output::stdout;
+pub(crate) use wording::time::Now;
+
 use std::ffi::OsString;
 
 use clap::{CommandFactory, Parser};
@@ -33,7 +41,6 @@ use commands::{
     acquire, completions, config, daemon, doctor, history, jobs, kill, leader, nodes, release,
     renew, resize, run, setup, status, test, top,
 };
-use failed::Failed;
 use wording::usage_error;
 
 /// Runs the command line of this process, with the program name first, and returns its exit code.

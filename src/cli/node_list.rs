@@ -1,9 +1,8 @@
 //! The nodes that a command line names, and those around a request: resolved with the configuration
 //! of the daemon.
 
-use crate::cli::connect::Target;
-use crate::cli::failed::Failed;
 use crate::cli::node_names::{KnownNode, KnownNodes, resolve};
+use crate::cli::{Failed, Target};
 use crate::client::environment;
 use crate::client::lookout::{Lookout, WaitWithin};
 use crate::client::nodes::Node;

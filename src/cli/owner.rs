@@ -5,7 +5,7 @@ use std::os::unix::process::parent_id;
 
 use nix::libc;
 
-use super::failed::Failed;
+use crate::cli::Failed;
 use crate::sys::pidfd::{FORBIDDEN_HINT, Pidfd};
 use crate::sys::process;
 

@@ -17,8 +17,7 @@ use super::session::SessionArgs;
 use super::wait::WaitArgs;
 use super::word::{on_lost, signal};
 use crate::cli::help::{ACQUIRE_EXAMPLES, EXIT_CODES, RUN_EXAMPLES, SUBMIT_EXAMPLES, by_purpose};
-use crate::cli::output::stderr::Verbosity;
-use crate::cli::user_name;
+use crate::cli::{Verbosity, user_name};
 use crate::core::Key;
 use crate::protocol::{OnLost, StatusQuery};
 

@@ -4,7 +4,7 @@ use std::io::{self, BufRead};
 
 use clap::Args;
 
-use crate::cli::failed::Failed;
+use crate::cli::Failed;
 use crate::client::nodes::lease::{LEASE_HANDLE_CHARS_MAX, LeaseHandle};
 use crate::protocol::Handle;
 

@@ -7,7 +7,7 @@ use clap::builder::TypedValueParser;
 
 use super::duration::stated;
 use super::word::one_of;
-use crate::cli::failed::Failed;
+use crate::cli::Failed;
 use crate::core::LEASE_OVER_NODES_MS_MIN;
 use crate::nodes::Require;
 use crate::protocol::{Mode, WireItem};

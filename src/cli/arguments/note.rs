@@ -5,7 +5,7 @@ use std::ffi::{OsStr, OsString};
 
 use clap::Args;
 
-use crate::cli::failed::Failed;
+use crate::cli::Failed;
 use crate::protocol::NOTE_BYTES_MAX;
 
 /// The variable with the note for commands that are started without the option.

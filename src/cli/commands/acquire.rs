@@ -8,16 +8,14 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::cli::arguments::definition::{AcquireArgs, Global};
+use crate::cli::arguments::definition::AcquireArgs;
 use crate::cli::arguments::duration::{millis, stated};
 use crate::cli::commands::kill::EndSuperseded;
-use crate::cli::failed::Failed;
-use crate::cli::output::stderr::Verbosity;
-use crate::cli::output::stdout;
 use crate::cli::owner::Owner;
 use crate::cli::source::{self, Asking, NotAcquired, Source, print};
 use crate::cli::wording::not_acquired::{self, Refused};
 use crate::cli::wording::usage_error::wrong;
+use crate::cli::{Failed, Global, Verbosity, stdout};
 use crate::client::{self, ClientError};
 use crate::nodes::Require;
 use crate::protocol::{

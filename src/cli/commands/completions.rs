@@ -6,12 +6,8 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use crate::cli::arguments::definition::{
-    CompleteArgs, CompletionKind, CompletionsArgs, Global, Shell,
-};
-use crate::cli::connect::Target;
-use crate::cli::failed::Failed;
-use crate::cli::output::stdout;
+use crate::cli::arguments::definition::{CompleteArgs, CompletionKind, CompletionsArgs, Shell};
+use crate::cli::{Failed, Global, Target, stdout};
 use crate::client::{Client, Start};
 use crate::protocol::place::Place;
 use crate::protocol::{KeyInfo, StatusQuery};

@@ -1,11 +1,8 @@
 //! `canal config`: shows the configuration in force, and the source of each value.
 
-use crate::cli::arguments::definition::{ConfigArgs, Global};
-use crate::cli::connect;
-use crate::cli::failed::Failed;
+use crate::cli::arguments::definition::ConfigArgs;
 use crate::cli::output::sanitize::{cut, padded, sanitize, width};
-use crate::cli::output::stdout;
-use crate::cli::wording::time::Now;
+use crate::cli::{Failed, Global, Now, connect, stdout};
 use crate::protocol::{
     Configuration, ConfigurationQuery, SettingChange, SettingInfo, SettingSource,
 };

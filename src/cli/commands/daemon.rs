@@ -5,14 +5,10 @@ use std::ffi::OsString;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::cli::arguments::definition::{DaemonArgs, Global};
+use crate::cli::arguments::definition::DaemonArgs;
 use crate::cli::arguments::duration::{Length, millis};
 use crate::cli::commands::config;
-use crate::cli::connect;
-use crate::cli::connect::Target;
-use crate::cli::failed::Failed;
-use crate::cli::output::stderr::Verbosity;
-use crate::cli::output::stdout;
+use crate::cli::{Failed, Global, Target, Verbosity, connect, stdout};
 use crate::client::{self, Client, ClientError, OWN, ServiceManager, Start, own_program};
 use crate::daemon::{self, Options};
 use crate::protocol::place::{Place, Rule};

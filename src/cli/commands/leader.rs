@@ -3,15 +3,12 @@
 
 use serde::Serialize;
 
-use crate::cli::arguments::definition::{Global, LeaderArgs};
-use crate::cli::connect::Target;
-use crate::cli::failed::Failed;
+use crate::cli::arguments::definition::LeaderArgs;
 use crate::cli::node_list::listed;
 use crate::cli::output::sanitize::sanitize;
-use crate::cli::output::stderr::Verbosity;
 use crate::cli::output::stdout::{self, ReaderState};
 use crate::cli::wording::participant::holder;
-use crate::cli::wording::time::Now;
+use crate::cli::{Failed, Global, Now, Target, Verbosity};
 use crate::client::nodes::pins::Pins;
 use crate::client::{Client, Watch};
 use crate::nodes::leadership::{Claim, Verdict};

@@ -3,10 +3,9 @@
 use std::io;
 use std::os::fd::AsFd;
 
-use crate::cli::arguments::definition::{BridgeArgs, Global};
-use crate::cli::connect::{self, Target};
-use crate::cli::failed::Failed;
+use crate::cli::arguments::definition::BridgeArgs;
 use crate::cli::node_list::around;
+use crate::cli::{Failed, Global, Target, connect};
 use crate::client::bridge::{self, BridgeError};
 use crate::client::environment;
 use crate::run::SUCCESS;

@@ -2,20 +2,16 @@
 
 use serde::Serialize;
 
-use crate::cli::arguments::definition::{Global, ReleaseArgs};
+use crate::cli::arguments::definition::ReleaseArgs;
 use crate::cli::arguments::handle::{GivenHandle, HandleArgs};
 use crate::cli::confirm::confirm;
-use crate::cli::connect::{self, Target};
-use crate::cli::failed::Failed;
-use crate::cli::output::stderr::Verbosity;
-use crate::cli::output::stdout;
 use crate::cli::owner::Owner;
 use crate::cli::source::{on_lease, print};
 use crate::cli::wording::lease_lost::{self, PartReport, Parts};
 use crate::cli::wording::over_nodes::line;
 use crate::cli::wording::participant::holder;
-use crate::cli::wording::time::Now;
 use crate::cli::wording::usage_error::wrong;
+use crate::cli::{Failed, Global, Now, Target, Verbosity, connect, stdout};
 use crate::client::nodes::lease::LeaseHandle;
 use crate::client::{Client, ClientError};
 use crate::core::Key;

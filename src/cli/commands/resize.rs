@@ -1,12 +1,10 @@
 //! `canal resize`: stores the size of a key, pauses or resumes it, and takes parts of it out of
 //! service.
 
-use crate::cli::arguments::definition::{Global, ResizeArgs};
+use crate::cli::arguments::definition::ResizeArgs;
 use crate::cli::arguments::lock::{stated_view, wire_view};
-use crate::cli::connect;
-use crate::cli::failed::Failed;
-use crate::cli::output::stdout;
 use crate::cli::wording::usage_error::{with_its_size, wrong};
+use crate::cli::{Failed, Global, connect, stdout};
 use crate::protocol::{Resize, Resized};
 
 pub(crate) fn run(args: &ResizeArgs, global: &Global) -> Result<u8, Failed> {

@@ -2,13 +2,11 @@
 
 use serde::Serialize;
 
-use crate::cli::arguments::definition::{Global, TestArgs};
+use crate::cli::arguments::definition::TestArgs;
 use crate::cli::arguments::wait::WaitArgs;
-use crate::cli::connect::Target;
-use crate::cli::failed::Failed;
-use crate::cli::output::stdout;
 use crate::cli::source::keys_granted;
 use crate::cli::wording::not_acquired::{self, Refused};
+use crate::cli::{Failed, Global, Target, stdout};
 use crate::client::ClientError;
 use crate::protocol::{ErrorName, GrantedKey, SizeNote, WouldAcquire};
 use crate::run::SUCCESS;

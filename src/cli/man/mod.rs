@@ -12,8 +12,8 @@ use clap_mangen::Man;
 
 use super::arguments::definition::ManArgs;
 use super::definition;
-use super::failed::Failed;
 use super::output::sanitize::fold;
+use crate::cli::Failed;
 use crate::run::SUCCESS;
 
 /// The line of a text that the options replace.

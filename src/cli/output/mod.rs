@@ -4,4 +4,4 @@
 
 pub(super) mod sanitize;
 pub(super) mod stderr;
-pub(super) mod stdout;
+pub(crate) mod stdout;

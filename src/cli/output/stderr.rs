@@ -6,8 +6,7 @@
 use std::io::{self, Write};
 
 use super::sanitize::sanitize;
-use crate::cli::failed::Failed;
-use crate::cli::user_name;
+use crate::cli::{Failed, user_name};
 
 /// How many messages to print.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

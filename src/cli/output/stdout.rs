@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind, Write};
 use serde::Serialize;
 
 use super::sanitize::{is_unsafe, lines, styled_lines};
-use crate::cli::failed::Failed;
+use crate::cli::Failed;
 use crate::run::SUCCESS;
 use crate::sys::startup;
 

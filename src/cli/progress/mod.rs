@@ -16,9 +16,8 @@ use nix::unistd::{Pid, getpgid, getpgrp, tcgetpgrp};
 
 use super::arguments::session::inherited;
 use super::arguments::wait::ProgressArg;
-use super::output::stderr::Verbosity;
 use super::wording::participant::process;
-use super::wording::time::Now;
+use crate::cli::{Now, Verbosity};
 use crate::protocol::{Mode, Progress, WireItem};
 use crate::sys::clock::boottime_ms;
 use crate::sys::process::parent;

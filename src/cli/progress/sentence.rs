@@ -7,10 +7,9 @@ use std::time::Duration;
 
 use crate::cli::arguments::duration::short;
 use crate::cli::output::sanitize::{cut, sanitize, width};
-use crate::cli::user_name;
 use crate::cli::wording::estimate::estimate;
 use crate::cli::wording::participant::{clause, held, left, ordinal, short_command, wanted};
-use crate::cli::wording::time::Now;
+use crate::cli::{Now, user_name};
 use crate::protocol::{HOLDERS_SHOWN_MAX, HolderInfo, Mode, Progress};
 
 /// The least columns of a text that is cut.

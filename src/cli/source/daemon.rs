@@ -3,13 +3,11 @@
 use super::request::{Asking, NotAcquired, Witness};
 use crate::cli::arguments::session;
 use crate::cli::arguments::wait::Readers;
-use crate::cli::connect::Target;
-use crate::cli::failed::Failed;
 use crate::cli::node_list::within;
-use crate::cli::output::stderr::Verbosity;
 use crate::cli::progress::Waiting;
 use crate::cli::wording::over_nodes::unread;
 use crate::cli::wording::participant;
+use crate::cli::{Failed, Target, Verbosity};
 use crate::protocol::{ErrorName, Failure, Grant, GrantedKey, Mode, SizeNote};
 use crate::run::Taken;
 

@@ -6,10 +6,8 @@ mod request;
 
 use std::time::Duration;
 
-use super::arguments::definition::Global;
 use super::arguments::nodes::NodesArgs;
-use super::connect::Target;
-use super::failed::Failed;
+use crate::cli::{Failed, Global, Target};
 use crate::protocol::Acquire;
 use crate::run::Taken;
 use crate::run::nodes::{ChildEnd, Purpose};

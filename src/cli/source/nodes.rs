@@ -5,15 +5,12 @@ use std::time::Duration;
 use nix::unistd::Pid;
 
 use super::request::{Asking, NotAcquired};
-use crate::cli::arguments::definition::Global;
 use crate::cli::arguments::nodes::{NodesArgs, ttl_ms};
 use crate::cli::arguments::wait::Readers;
-use crate::cli::connect::Target;
-use crate::cli::failed::Failed;
 use crate::cli::node_list::{listed, named, near};
-use crate::cli::output::stderr::Verbosity;
 use crate::cli::progress::Waiting;
 use crate::cli::wording::over_nodes;
+use crate::cli::{Failed, Global, Target, Verbosity};
 use crate::client::ClientError;
 use crate::client::nodes::Node;
 use crate::client::nodes::lease::{EnclosingLeases, LeaseHandle, Secret};

@@ -6,12 +6,9 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::participant::holder;
-use super::time::Now;
 use crate::cli::arguments::duration::stated;
-use crate::cli::failed::Failed;
 use crate::cli::output::sanitize::sanitize;
-use crate::cli::output::stderr::Verbosity;
-use crate::cli::output::stdout;
+use crate::cli::{Failed, Now, Verbosity, stdout};
 use crate::client::nodes::lease::LeaseHandle;
 use crate::protocol::{Failure, HolderInfo, LostLease, ReleasedHold};
 use crate::run::OwnCode;

@@ -4,10 +4,8 @@ use serde::Serialize;
 
 use super::deadlock;
 use super::participant::holder;
-use super::time::Now;
 use crate::cli::arguments::wait::WaitArgs;
-use crate::cli::failed::Failed;
-use crate::cli::output::stderr::Verbosity;
+use crate::cli::{Failed, Now, Verbosity};
 use crate::protocol::{CycleStepInfo, Failure, HOLDERS_SHOWN_MAX, HolderInfo, SizeNote};
 use crate::run::OwnCode;
 

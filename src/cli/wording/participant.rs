@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
-use super::time::Now;
 use crate::cli::arguments::duration::short;
 use crate::cli::output::sanitize::{command_line, cut, sanitize};
-use crate::cli::user_name;
+use crate::cli::{Now, user_name};
 use crate::protocol::{HolderInfo, LeaseInfo, Mode, OverNodesInfo, PartyInfo, RunId};
 
 /// The most columns of a command within a sentence.

@@ -15,8 +15,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::sys::process::user::geteuid;
 
-use crate::cli::output::stderr::Verbosity;
-use crate::cli::user_name;
+use crate::cli::{Verbosity, user_name};
 use crate::daemon::{self, Separation};
 use crate::protocol::place::{Place, Rule};
 

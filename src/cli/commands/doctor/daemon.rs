@@ -1,8 +1,8 @@
 //! Checks the daemon, its configuration, its engine and its hooks.
 
 use super::finding::Finding;
+use crate::cli::Failed;
 use crate::cli::commands::config::changed;
-use crate::cli::failed::Failed;
 use crate::cli::wording::machine_daemon;
 use crate::client::{Client, ClientError, Start, last_line_of_log};
 use crate::daemon::{self, SeenHook, Separation};

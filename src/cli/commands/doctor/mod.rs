@@ -18,11 +18,9 @@ use terminal_size::{Width, terminal_size_of};
 
 use finding::{Finding, Level};
 
-use crate::cli::arguments::definition::{DoctorArgs, Global};
-use crate::cli::connect::Target;
-use crate::cli::failed::Failed;
+use crate::cli::arguments::definition::DoctorArgs;
 use crate::cli::output::sanitize::{fold, sanitize};
-use crate::cli::output::stdout;
+use crate::cli::{Failed, Global, Target, stdout};
 
 /// The exit code if there are problems.
 const PROBLEMS: u8 = 1;

@@ -12,14 +12,11 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::cli::arguments::definition::{Global, HistoryArgs};
+use crate::cli::arguments::definition::HistoryArgs;
 use crate::cli::arguments::duration::{Length, millis, short};
 use crate::cli::commands::status::Screen;
-use crate::cli::connect;
-use crate::cli::failed::Failed;
 use crate::cli::find_job::{add_numbers_of_ended, session_of};
-use crate::cli::output::stdout;
-use crate::cli::wording::time::Now;
+use crate::cli::{Failed, Global, Now, Target, stdout};
 use crate::client::Client;
 use crate::protocol::{HistoryPage, HistoryQuery, HistoryRecord};
 use crate::run::SUCCESS;
@@ -38,7 +35,7 @@ pub(super) struct History {
 }
 
 pub(crate) fn run(args: &HistoryArgs, global: &Global) -> Result<u8, Failed> {
-    let target = connect::Target::of(global)?;
+    let target = Target::of(global)?;
     let mut client = target.connect()?;
     let session = session_of(args.key.as_ref(), &target, &mut client)?;
     let mut found = ask(&mut client, args, session)?;

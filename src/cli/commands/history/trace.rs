@@ -11,13 +11,10 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::ask_all;
-use crate::cli::arguments::definition::{Global, TraceArgs};
+use crate::cli::arguments::definition::TraceArgs;
 use crate::cli::arguments::duration::{Length, millis};
-use crate::cli::connect;
-use crate::cli::failed::Failed;
 use crate::cli::output::sanitize::{command_line, sanitize};
-use crate::cli::output::stdout;
-use crate::cli::user_name;
+use crate::cli::{Failed, Global, connect, stdout, user_name};
 use crate::protocol::{HistoryItem, HistoryQuery, HistoryRecord, Mode};
 use crate::run::SUCCESS;
 

@@ -6,11 +6,9 @@ use std::thread;
 use std::time::Duration;
 
 use super::wait::may_run;
-use crate::cli::arguments::definition::{Global, LogArgs};
-use crate::cli::connect::Target;
-use crate::cli::failed::Failed;
+use crate::cli::arguments::definition::LogArgs;
 use crate::cli::find_job::{named, numbered, unreadable};
-use crate::cli::output::stdout;
+use crate::cli::{Failed, Global, Target, stdout};
 use crate::daemon::{job_bytes_max, written_bytes};
 use crate::run::SUCCESS;
 use crate::run::jobs::{Folder, Pruned};

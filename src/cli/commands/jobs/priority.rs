@@ -2,11 +2,9 @@
 
 use serde::Serialize;
 
-use crate::cli::arguments::definition::{Global, PriorityArgs};
-use crate::cli::connect::Target;
-use crate::cli::failed::Failed;
+use crate::cli::arguments::definition::PriorityArgs;
 use crate::cli::find_job::session;
-use crate::cli::output::stdout;
+use crate::cli::{Failed, Global, Target, stdout};
 use crate::protocol::{Prioritize, Prioritized};
 
 /// The `--json` output.

@@ -14,13 +14,11 @@ use nix::unistd::{dup2_stderr, dup2_stdin, dup2_stdout};
 use serde::{Deserialize, Serialize};
 
 use super::log::make_room;
-use crate::cli::arguments::definition::{Global, RunArgs};
+use crate::cli::arguments::definition::RunArgs;
 use crate::cli::commands::run::{self, Job, RunHooks};
-use crate::cli::connect::Target;
-use crate::cli::failed::Failed;
-use crate::cli::output::stdout;
 use crate::cli::source::Witness;
 use crate::cli::wording::usage_error::wrong;
+use crate::cli::{Failed, Global, Target, stdout};
 use crate::protocol::{Grant, Progress, Wrapper};
 use crate::run::jobs::{Folder, NewJob};
 use crate::run::{Ended, OwnCode, SUCCESS, supervise};

@@ -5,11 +5,9 @@
 
 use serde::Serialize;
 
-use crate::cli::arguments::definition::{Global, JobWaitArgs};
-use crate::cli::connect::Target;
-use crate::cli::failed::Failed;
+use crate::cli::arguments::definition::JobWaitArgs;
 use crate::cli::find_job::{numbered, unreadable};
-use crate::cli::output::stdout;
+use crate::cli::{Failed, Global, Target, stdout};
 use crate::client::Next;
 use crate::protocol::{HistoryQuery, HistoryRecord, Status, StatusQuery};
 use crate::run::jobs::{Attended, Record};

@@ -13,9 +13,8 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 
-use crate::cli::failed::Failed;
-use crate::cli::user_name;
 use crate::cli::wording::participant::{self, short_command};
+use crate::cli::{Failed, user_name};
 use crate::client::{Client, ClientError, OWN, is_on_demand_daemon};
 use crate::protocol::{ErrorName, Kill, KillTarget};
 use crate::sys::pidfd::{Pidfd, is_gone};

@@ -12,18 +12,14 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use serde::Serialize;
 
-use crate::cli::arguments::definition::{Global, KillArgs};
+use crate::cli::arguments::definition::KillArgs;
 use crate::cli::arguments::duration::{Length, stated};
 use crate::cli::confirm::confirm;
-use crate::cli::connect;
-use crate::cli::failed::Failed;
 use crate::cli::find_job::session_of;
 use crate::cli::output::sanitize::sanitize;
-use crate::cli::output::stderr::Verbosity;
-use crate::cli::output::stdout;
 use crate::cli::wording::participant::{clause, party, plural};
-use crate::cli::wording::time::Now;
 use crate::cli::wording::usage_error::wrong;
+use crate::cli::{Failed, Global, Now, Target, Verbosity, stdout};
 use crate::protocol::{KillTarget, KillTargets, WouldKill};
 use crate::run::{OwnCode, SUCCESS};
 pub(super) use ending::Ending;
@@ -60,7 +56,7 @@ pub(crate) fn run(args: &KillArgs, global: &Global) -> Result<u8, Failed> {
         );
         return Err(wrong("kill", message));
     }
-    let target = connect::Target::of(global)?;
+    let target = Target::of(global)?;
     let verbosity = target.verbosity;
     let mut client = target.connect()?;
     if let (Some(session), Some(key)) =

@@ -7,9 +7,8 @@ use nix::sys::signal::Signal;
 use super::ending::Ending;
 use super::{processes, refusal, sent, wait_for};
 use crate::cli::arguments::duration::Length;
-use crate::cli::connect::Target;
-use crate::cli::failed::Failed;
 use crate::cli::source::Witness;
+use crate::cli::{Failed, Target};
 use crate::protocol::{Acquire, Grant, Progress, Superseded, WouldKill};
 
 /// How long the commands have after SIGTERM.

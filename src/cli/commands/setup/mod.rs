@@ -13,8 +13,7 @@ use std::process::Command;
 use crate::sys::process::user::geteuid;
 
 use crate::cli::arguments::definition::SetupArgs;
-use crate::cli::failed::Failed;
-use crate::cli::output::stdout;
+use crate::cli::{Failed, stdout};
 use crate::client::{Client, Start};
 use crate::daemon::first_start_statement;
 use crate::protocol::StatusQuery;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use nix::unistd::{Group, User};
 
-use crate::cli::failed::Failed;
+use crate::cli::Failed;
 use crate::cli::wording::machine_daemon::SCRIPT;
 use crate::client::{OWN, ServiceManager};
 use crate::daemon::{PACKAGED_CONFIG, first_start_statement};

@@ -5,15 +5,11 @@ use std::time::Duration;
 use super::Screen;
 use super::page::Page;
 use super::page::{KEY, NOTE, PLAIN};
-use crate::cli::arguments::definition::{Global, StatusArgs};
+use crate::cli::arguments::definition::StatusArgs;
 use crate::cli::arguments::duration::stated;
-use crate::cli::connect;
-use crate::cli::failed::Failed;
 use crate::cli::output::sanitize::{command_line, sanitize};
-use crate::cli::output::stdout;
-use crate::cli::user_name;
 use crate::cli::wording::participant::plural;
-use crate::cli::wording::time::Now;
+use crate::cli::{Failed, Global, Now, connect, stdout, user_name};
 use crate::protocol::{EndedLease, EndedLeases, EndedLeasesQuery};
 use crate::run::SUCCESS;
 

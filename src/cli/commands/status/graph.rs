@@ -2,12 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::cli::arguments::definition::Global;
-use crate::cli::connect;
-use crate::cli::failed::Failed;
 use crate::cli::output::sanitize::sanitize;
-use crate::cli::output::stdout;
 use crate::cli::wording::participant::{named, plural, short_command};
+use crate::cli::{Failed, Global, connect, stdout};
 use crate::protocol::{BlockerInfo, GraphQuery, Mode, PartyInfo, WaitInfo, Waits};
 
 pub(super) fn run(json: bool, global: &Global) -> Result<u8, Failed> {

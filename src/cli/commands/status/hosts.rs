@@ -7,10 +7,10 @@ use anstyle::Style;
 use super::page::Page;
 use super::page::{NOTE, WARNING};
 use super::scope::Scope;
+use crate::cli::Now;
 use crate::cli::arguments::duration::stated;
 use crate::cli::output::sanitize::sanitize;
 use crate::cli::wording::participant::{clause, plural};
-use crate::cli::wording::time::Now;
 use crate::protocol::{EngineInfo, HostInfo, RecoveryInfo};
 
 /// How many hosts an overview names.

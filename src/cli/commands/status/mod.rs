@@ -12,14 +12,10 @@ use std::io::{self, IsTerminal};
 
 use terminal_size::{Height, Width, terminal_size_of};
 
-use crate::cli::arguments::definition::{Global, StatusArgs};
-use crate::cli::connect;
-use crate::cli::failed::Failed;
+use crate::cli::arguments::definition::StatusArgs;
 use crate::cli::find_job::{add_numbers, session_of};
-use crate::cli::output::stderr::Verbosity;
-use crate::cli::output::stdout;
 use crate::cli::output::stdout::ReaderState;
-use crate::cli::wording::time::Now;
+use crate::cli::{Failed, Global, Now, Target, Verbosity, stdout};
 use crate::client::Next;
 use crate::protocol::Status;
 use crate::run::SUCCESS;
@@ -48,7 +44,7 @@ pub(crate) fn run(args: &StatusArgs, global: &Global) -> Result<u8, Failed> {
 }
 
 fn report(args: &StatusArgs, global: &Global) -> Result<u8, Failed> {
-    let target = connect::Target::of(global)?;
+    let target = Target::of(global)?;
     let mut client = target.connect()?;
     let session = session_of(args.key.as_ref(), &target, &mut client)?;
     let report = Report { args, session, verbose: target.verbosity >= Verbosity::Verbose };

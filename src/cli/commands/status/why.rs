@@ -5,14 +5,10 @@
 
 use std::collections::BTreeMap;
 
-use crate::cli::arguments::definition::Global;
 use crate::cli::arguments::number::WhyTarget;
-use crate::cli::connect;
-use crate::cli::failed::Failed;
 use crate::cli::output::sanitize::sanitize;
-use crate::cli::output::stdout;
 use crate::cli::wording::participant::{held, party, plural, wanted};
-use crate::cli::wording::time::Now;
+use crate::cli::{Failed, Global, Now, connect, stdout};
 use crate::protocol::{BlockerInfo, WaitInfo, Waits};
 
 /// The depth beyond which a chain is not indented further.

@@ -7,8 +7,7 @@ use nix::sys::signal::Signal;
 
 use crate::cli::arguments::number::WhyTarget;
 use crate::cli::commands::{history, kill, release, resize};
-use crate::cli::failed::Failed;
-use crate::cli::wording::time::Now;
+use crate::cli::{Failed, Now};
 use crate::client::Client;
 use crate::protocol::{KillTarget, Release, Resize, Waits, WouldKill};
 

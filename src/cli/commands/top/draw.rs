@@ -15,9 +15,8 @@ use crate::cli::commands::status::scope::Scope;
 use crate::cli::commands::status::view;
 use crate::cli::commands::status::why;
 use crate::cli::output::sanitize::{command_line, cut, fold, padded, sanitize, width};
-use crate::cli::user_name;
 use crate::cli::wording::participant::plural;
-use crate::cli::wording::time::Now;
+use crate::cli::{Now, user_name};
 use crate::protocol::{KeyInfo, Mode, Status};
 
 /// The most lines of a question.

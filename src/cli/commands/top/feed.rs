@@ -12,9 +12,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use super::ask::{Answer, Ask};
 use crate::cli::commands::status::completed;
-use crate::cli::connect::Target;
-use crate::cli::failed::Failed;
-use crate::cli::output::stderr::Verbosity;
+use crate::cli::{Failed, Target, Verbosity};
 use crate::client::{Client, Watch, Watched};
 use crate::protocol::{Status, StatusQuery};
 use crate::run::jobs::Folder;

@@ -17,12 +17,9 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
-use crate::cli::arguments::definition::{Global, TopArgs};
-use crate::cli::connect::Target;
-use crate::cli::failed::Failed;
+use crate::cli::arguments::definition::TopArgs;
 use crate::cli::find_job::session_of;
-use crate::cli::output::stderr::Verbosity;
-use crate::cli::wording::time::Now;
+use crate::cli::{Failed, Global, Now, Target, Verbosity};
 use crate::run::SUCCESS;
 use crate::sys::signals::die_by;
 use feed::{Feed, News};

@@ -20,7 +20,7 @@ use ratatui_core::layout::Rect;
 use terminal_size::{Height, Width, terminal_size_of};
 
 use super::screen::{self, Palette};
-use crate::cli::failed::Failed;
+use crate::cli::Failed;
 use crate::sys::terminal::output::TerminalOutput;
 
 /// The signals that end this process, after it has restored the terminal.

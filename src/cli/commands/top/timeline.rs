@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 
+use crate::cli::Now;
 use crate::cli::arguments::duration::stated;
 use crate::cli::commands::history::slots;
-use crate::cli::wording::time::Now;
 use crate::protocol::{HistoryRecord, KeyInfo, Mode};
 
 /// The lengths of time that a timeline can cover, in seconds.

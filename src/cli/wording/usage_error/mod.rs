@@ -11,9 +11,8 @@ use clap::CommandFactory;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use crate::cli::arguments::definition::Cli;
-use crate::cli::failed::Failed;
 use crate::cli::output::sanitize::cut;
-use crate::cli::output::stderr::Verbosity;
+use crate::cli::{Failed, Verbosity};
 use crate::run::SUCCESS;
 
 pub(crate) use self::hint::with_its_size;

@@ -4,8 +4,7 @@ use std::fs::{self, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::path::Path;
 
-use crate::cli::failed::Failed;
-use crate::cli::output::stdout;
+use crate::cli::{Failed, stdout};
 
 /// The path that means standard output.
 const STDOUT: &str = "-";
