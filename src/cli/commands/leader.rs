@@ -9,8 +9,8 @@ use crate::cli::output::sanitize::sanitize;
 use crate::cli::output::stdout::{self, ReaderState};
 use crate::cli::wording::participant::holder;
 use crate::cli::{Failed, Global, Now, Target, Verbosity};
+use crate::client::Watch;
 use crate::client::nodes::pins::Pins;
-use crate::client::{Client, Watch};
 use crate::nodes::leadership::{Claim, Verdict};
 use crate::protocol::{HolderInfo, Leader, LeaderQuery};
 use crate::run::nodes::{Around, LeaderAtNodes, LeaderView, MeetError, NodeState, NodeView};
@@ -54,15 +54,16 @@ struct NodeLine<'a> {
 
 pub(crate) fn run(args: &LeaderArgs, global: &Global) -> Result<u8, Failed> {
     let target = Target::of(global)?;
-    let verbosity = target.verbosity;
-    let (key, json) = (args.name.as_str(), args.json);
+    let (key, json, verbosity) = (args.name.as_str(), args.json, target.verbosity);
     if !args.nodes.is_given() {
         let mut client = target.connect()?;
         let question = Question { key, json, need: 1, verbosity };
-        return match args.watch {
-            true => question.watch(&mut client),
-            false => question.ask(&mut client),
-        };
+        let query = LeaderQuery { key: key.to_owned() };
+        if !args.watch {
+            return question.answer(&Seen::from(client.leader(&query)?), "no one holds it");
+        }
+        let mut watch = Watch::of_leader(query);
+        return question.watch(|| Ok(watch.next(&mut client, None)?.map(Seen::from)));
     }
     let nodes = listed(&args.nodes.on, &target)?;
     let need = args.nodes.least(nodes.len());
@@ -72,11 +73,62 @@ pub(crate) fn run(args: &LeaderArgs, global: &Global) -> Result<u8, Failed> {
         here: target.place.clone(),
         options: target.options(),
     };
-    let asked = LeaderAtNodes::new(key, need, &around);
+    let mut asked = LeaderAtNodes::new(key, need, &around);
     let question = Question { key, json, need, verbosity };
-    match args.watch {
-        true => question.watch_nodes(asked),
-        false => question.ask_nodes(asked),
+    let view = first(&mut asked)?;
+    if args.watch {
+        if question.is_hopeless(&view) {
+            return Err(question.unknown(&view));
+        }
+        let mut first = Some(view);
+        return question.watch(|| {
+            if first.is_none() {
+                asked.turn().map_err(failed)?;
+            }
+            Ok(Some(Seen::from(first.take().unwrap_or_else(|| asked.view()))))
+        });
+    }
+    if view.verdict == Verdict::Unknown {
+        return Err(question.unknown(&view));
+    }
+    question.exclusive(&view.nodes)?;
+    let vacant = format!("no request holds it on {need} of the {} nodes", view.nodes.len());
+    question.answer(&Seen::from(view), &vacant)
+}
+
+/// The leader that a daemon names, or several nodes. `C` identifies its claim.
+struct Seen<C> {
+    leader: Option<HolderInfo>,
+    claim: Option<C>,
+    /// Whether this may be out of date.
+    stale: bool,
+    /// The answers of the nodes; empty for a daemon.
+    nodes: Vec<NodeView>,
+}
+
+impl From<Leader> for Seen<u64> {
+    fn from(Leader { leader, stale }: Leader) -> Self {
+        let claim = leader.as_ref().map(|leader| leader.token);
+        Self { leader, claim, stale, nodes: Vec::new() }
+    }
+}
+
+impl From<LeaderView> for Seen<Claim> {
+    fn from(LeaderView { verdict, leader, nodes }: LeaderView) -> Self {
+        let (claim, stale) = match verdict {
+            Verdict::Led(claim) => (Some(claim), false),
+            Verdict::Vacant => (None, false),
+            Verdict::Unknown => (None, true),
+        };
+        Self { leader, claim, stale, nodes }
+    }
+}
+
+impl<C: PartialEq> Seen<C> {
+    /// The facts whose change is news: the leader, its note, and whether that may be out of date.
+    fn news(&self) -> (Option<(&C, Option<&str>)>, bool) {
+        let note = self.leader.as_ref().and_then(|leader| leader.note.as_deref());
+        (self.claim.as_ref().map(|claim| (claim, note)), self.stale)
     }
 }
 
@@ -90,89 +142,47 @@ struct Question<'a> {
 }
 
 impl Question<'_> {
-    fn ask(&self, client: &mut Client) -> Result<u8, Failed> {
-        let found = client.leader(&self.query())?;
-        self.print(&self.line(&found))?;
-        if found.stale {
+    /// Prints the leader, or that there is none and why.
+    fn answer<C>(&self, seen: &Seen<C>, vacant: &str) -> Result<u8, Failed> {
+        if self.json {
+            stdout::print_json(&self.line(seen))?;
+        } else {
+            if let Some(leader) = &seen.leader {
+                stdout::print(&text(self.key, leader, &Now::here()))?;
+            }
+            seen.nodes.iter().filter_map(away).for_each(|line| self.verbosity.note(&line));
+        }
+        if seen.stale {
             self.verbosity.note(STALE);
         }
-        self.end(found.leader.is_some(), "no one holds it")
-    }
-
-    fn ask_nodes(&self, mut asked: LeaderAtNodes<'_>) -> Result<u8, Failed> {
-        let view = first(&mut asked)?;
-        if view.verdict == Verdict::Unknown {
-            return Err(self.unknown(&view));
-        }
-        self.exclusive(&view)?;
-        self.print(&self.line_of_nodes(&view))?;
-        if !self.json {
-            view.nodes.iter().filter_map(away).for_each(|line| self.verbosity.note(&line));
-        }
-        let (need, all) = (self.need, view.nodes.len());
-        let why = format!("no request holds it on {need} of the {all} nodes");
-        self.end(view.leader.is_some(), &why)
-    }
-
-    fn print(&self, line: &Line<'_>) -> Result<(), Failed> {
-        if self.json {
-            stdout::print_json(line)?;
-        } else if let Some(leader) = line.leader {
-            stdout::print(&text(self.key, leader, &Now::here()))?;
-        }
-        Ok(())
-    }
-
-    fn end(&self, is_led: bool, why: &str) -> Result<u8, Failed> {
-        if is_led {
+        if seen.leader.is_some() {
             return Ok(SUCCESS);
         }
-        self.verbosity.note(&format!("`{}` has no leader: {why}", self.key));
+        self.verbosity.note(&format!("`{}` has no leader: {vacant}", self.key));
         Err(Failed::silent(OwnCode::NotAcquired.number()))
     }
 
     /// Prints a line for the leader now and after each change, until the output has no reader left.
-    fn watch(&self, client: &mut Client) -> Result<u8, Failed> {
-        let mut watch = Watch::of_leader(self.query());
-        let mut last = None;
-        while let Some(found) = watch.next(client, None)? {
+    fn watch<C: PartialEq>(
+        &self,
+        mut next: impl FnMut() -> Result<Option<Seen<C>>, Failed>,
+    ) -> Result<u8, Failed> {
+        let mut last: Option<Seen<C>> = None;
+        while let Some(seen) = next()? {
+            self.exclusive(&seen.nodes)?;
+            let before = last.as_ref().map(|last| &last.nodes[..]).unwrap_or_default();
+            changes(before, &seen.nodes).iter().for_each(|line| self.verbosity.note(line));
             // The first state from the next daemon may repeat the last one.
-            let news = Some(news(&found));
-            if news == last {
-                continue;
+            if last.as_ref().is_none_or(|last| last.news() != seen.news()) {
+                let undecided = undecided(&seen.nodes).filter(|_| seen.stale);
+                undecided.iter().for_each(|line| self.verbosity.note(line));
+                if stdout::print_json(&self.line(&seen))? == ReaderState::Gone {
+                    break;
+                }
             }
-            last = news;
-            if stdout::print_json(&self.line(&found))? == ReaderState::Gone {
-                break;
-            }
+            last = Some(seen);
         }
         Ok(SUCCESS)
-    }
-
-    fn watch_nodes(&self, mut asked: LeaderAtNodes<'_>) -> Result<u8, Failed> {
-        let mut view = first(&mut asked)?;
-        if self.is_hopeless(&view) {
-            return Err(self.unknown(&view));
-        }
-        let (mut last, mut before) = (None, Vec::new());
-        loop {
-            self.exclusive(&view)?;
-            changes(&before, &view.nodes).iter().for_each(|line| self.verbosity.note(line));
-            before.clone_from(&view.nodes);
-            let news = Some(news_of_nodes(&view));
-            if news != last {
-                last = news;
-                if let Some(words) = undecided(&view) {
-                    self.verbosity.note(&words);
-                }
-                let line = stdout::json(&self.line_of_nodes(&view))?;
-                if stdout::print(&line)? == ReaderState::Gone {
-                    return Ok(SUCCESS);
-                }
-            }
-            asked.turn().map_err(failed)?;
-            view = asked.view();
-        }
     }
 
     /// Whether too few nodes could still answer, unless a user intervenes.
@@ -200,8 +210,8 @@ impl Question<'_> {
 
     /// # Errors
     /// Several holders can have the key at once, at as many nodes as must name a leader.
-    fn exclusive(&self, view: &LeaderView) -> Result<(), Failed> {
-        let mut why = view.nodes.iter().filter_map(|node| match &node.state {
+    fn exclusive(&self, nodes: &[NodeView]) -> Result<(), Failed> {
+        let mut why = nodes.iter().filter_map(|node| match &node.state {
             NodeState::NotExclusive(why) => Some(format!("{}: {why}", node.name)),
             _ => None,
         });
@@ -213,19 +223,11 @@ impl Question<'_> {
         }
     }
 
-    fn query(&self) -> LeaderQuery {
-        LeaderQuery { key: self.key.to_owned() }
-    }
-
-    fn line<'a>(&'a self, found: &'a Leader) -> Line<'a> {
-        Line { key: self.key, leader: found.leader.as_ref(), stale: found.stale, nodes: None }
-    }
-
-    fn line_of_nodes<'a>(&'a self, view: &'a LeaderView) -> Line<'a> {
-        let stale = view.verdict == Verdict::Unknown;
-        let nodes = view.nodes.iter().map(node_line).collect();
-        let nodes = Some(NodeLines { need: self.need, nodes });
-        Line { key: self.key, leader: view.leader.as_ref(), stale, nodes }
+    fn line<'a, C>(&'a self, seen: &'a Seen<C>) -> Line<'a> {
+        let nodes =
+            NodeLines { need: self.need, nodes: seen.nodes.iter().map(node_line).collect() };
+        let nodes = (!seen.nodes.is_empty()).then_some(nodes);
+        Line { key: self.key, leader: seen.leader.as_ref(), stale: seen.stale, nodes }
     }
 }
 
@@ -243,24 +245,6 @@ fn first(asked: &mut LeaderAtNodes<'_>) -> Result<LeaderView, Failed> {
 
 fn failed(error: MeetError) -> Failed {
     Failed::new(error.to_string()).hint_if(error.hint())
-}
-
-/// The facts about a leader whose change is news: its identity and note, and whether that may be
-/// out of date.
-type News<T> = (Option<(T, Option<String>)>, bool);
-
-fn news(found: &Leader) -> News<u64> {
-    let leader = found.leader.as_ref().map(|leader| (leader.token, leader.note.clone()));
-    (leader, found.stale)
-}
-
-fn news_of_nodes(view: &LeaderView) -> News<Claim> {
-    let note = view.leader.as_ref().and_then(|leader| leader.note.clone());
-    match view.verdict {
-        Verdict::Led(claim) => (Some((claim, note)), false),
-        Verdict::Vacant => (None, false),
-        Verdict::Unknown => (None, true),
-    }
 }
 
 fn node_line(node: &NodeView) -> NodeLine<'_> {
@@ -299,18 +283,15 @@ fn changes(before: &[NodeView], now: &[NodeView]) -> Vec<String> {
     lines
 }
 
-/// Why the leader is unknown.
-fn undecided(view: &LeaderView) -> Option<String> {
-    if view.verdict != Verdict::Unknown {
-        return None;
-    }
-    let names: Vec<&str> = view
-        .nodes
-        .iter()
-        .filter(|node| matches!(node.state, NodeState::Away(_) | NodeState::Asked))
-        .map(|node| node.name.as_str())
-        .collect();
-    let be = if names.len() == 1 { "is" } else { "are" };
+/// Why the leader is unknown, if it is because of nodes that are away.
+fn undecided(nodes: &[NodeView]) -> Option<String> {
+    let is_away = |node: &&NodeView| matches!(node.state, NodeState::Away(_) | NodeState::Asked);
+    let names: Vec<&str> = nodes.iter().filter(is_away).map(|node| node.name.as_str()).collect();
+    let be = match names.len() {
+        0 => return None,
+        1 => "is",
+        _ => "are",
+    };
     Some(format!("the leader is unknown while {} {be} unreachable", names.join(", ")))
 }
 
@@ -348,7 +329,7 @@ mod tests {
     #[test]
     fn a_line_says_that_there_is_no_leader() {
         let question = question("scheduler");
-        let line = stdout::json(&question.line(&Leader::new(None, false))).unwrap();
+        let line = stdout::json(&question.line(&Seen::from(Leader::new(None, false)))).unwrap();
         assert_eq!(line, "{\"key\":\"scheduler\",\"leader\":null,\"stale\":false}\n");
     }
 
@@ -357,14 +338,15 @@ mod tests {
         let of = |token, note: Option<&str>, since: &str| {
             let mut leader = somebody(812, None, since);
             (leader.token, leader.note) = (token, note.map(str::to_owned));
-            news(&Leader::new(Some(leader), false))
+            Seen::from(Leader::new(Some(leader), false))
         };
+        let none = |stale| Seen::from(Leader::new(None, stale));
         let first = of(1, Some("a"), SINCE);
-        assert_eq!(first, of(1, Some("a"), "2026-11-20T15:00:00Z"));
-        assert_ne!(first, of(2, Some("a"), SINCE));
-        assert_ne!(first, of(1, Some("b"), SINCE));
-        assert_ne!(first, news(&Leader::new(None, false)));
-        assert_ne!(news(&Leader::new(None, true)), news(&Leader::new(None, false)));
+        assert_eq!(first.news(), of(1, Some("a"), "2026-11-20T15:00:00Z").news());
+        assert_ne!(first.news(), of(2, Some("a"), SINCE).news());
+        assert_ne!(first.news(), of(1, Some("b"), SINCE).news());
+        assert_ne!(first.news(), none(false).news());
+        assert_ne!(none(true).news(), none(false).news());
     }
 
     fn node(name: &str, state: NodeState) -> NodeView {
@@ -394,13 +376,13 @@ mod tests {
         let view = LeaderView { verdict: Verdict::Unknown, leader: None, nodes };
         let question = question("x");
         assert_eq!(
-            stdout::json(&question.line_of_nodes(&view)).unwrap(),
+            stdout::json(&question.line(&Seen::from(view.clone()))).unwrap(),
             "{\"key\":\"x\",\"leader\":null,\"stale\":true,\"need\":2,\"nodes\":[\
              {\"name\":\"a\",\"state\":\"none\",\"message\":null},\
              {\"name\":\"b\",\"state\":\"away\",\"message\":\"ssh: connection timed out\"},\
              {\"name\":\"c\",\"state\":\"away\",\"message\":\"ssh: connection timed out\"}]}\n"
         );
-        assert_eq!(undecided(&view).unwrap(), "the leader is unknown while b, c are unreachable");
+        assert_eq!(undecided(&view.nodes).unwrap(), "the leader is unknown while b, c are unreachable");
         assert_eq!(
             question.unknown(&view).message,
             "the leader of `x` is unknown: b is unreachable: ssh: connection timed out; c is \
