@@ -14,13 +14,13 @@ use crate::sys::process::user::geteuid;
 const RECORDED_WITHIN_MS: u64 = 60_000;
 
 /// The job with this number.
-pub(in crate::cli) fn numbered(target: &Target, number: u64) -> Result<Record, Failed> {
+pub(crate) fn numbered(target: &Target, number: u64) -> Result<Record, Failed> {
     record(target, number)?.ok_or_else(|| none(format!("you have no job {number} here")))
 }
 
 /// The job with this number; else the latest job that asked for this key; without a text, the
 /// latest job.
-pub(in crate::cli) fn named(target: &Target, text: Option<&str>) -> Result<Record, Failed> {
+pub(crate) fn named(target: &Target, text: Option<&str>) -> Result<Record, Failed> {
     let folder = Folder::of(&target.place);
     let number = text.and_then(|text| job(text).ok());
     if let Some(found) = number.map(|number| record(target, number)).transpose()?.flatten() {
@@ -42,7 +42,7 @@ pub(in crate::cli) fn named(target: &Target, text: Option<&str>) -> Result<Recor
 
 /// The session of the job that an operand names in place of a key: `%17` always, and `17` if the
 /// user has such a job and the table has no such key.
-pub(in crate::cli) fn session_of(
+pub(crate) fn session_of(
     operand: Option<&Key>,
     target: &Target,
     client: &mut Client,
@@ -63,12 +63,12 @@ pub(in crate::cli) fn session_of(
 
 /// The name of a job's session. A job of another user has no record here, and usually keeps its
 /// first session.
-pub(in crate::cli) fn session(target: &Target, number: u64) -> Result<String, Failed> {
+pub(crate) fn session(target: &Target, number: u64) -> Result<String, Failed> {
     Ok(record(target, number)?.map_or_else(|| format!("s{number}"), |record| record.session()))
 }
 
 /// Adds the numbers of this user's jobs to their holders and waiters.
-pub(in crate::cli) fn add_numbers(status: &mut Status, folder: &Folder) {
+pub(crate) fn add_numbers(status: &mut Status, folder: &Folder) {
     let user = geteuid().as_raw();
     let number = |uid: u32, session: &str| {
         let record = of_session(session, folder).filter(|_| uid == user)?;
@@ -82,7 +82,7 @@ pub(in crate::cli) fn add_numbers(status: &mut Status, folder: &Folder) {
 }
 
 /// Adds the numbers of this user's jobs to the records of their requests.
-pub(in crate::cli) fn add_numbers_of_ended(records: &mut [HistoryRecord], folder: &Folder) {
+pub(crate) fn add_numbers_of_ended(records: &mut [HistoryRecord], folder: &Folder) {
     let user = geteuid().as_raw();
     for record in records.iter_mut().filter(|record| record.uid == user) {
         let job = record.session.as_deref().and_then(|session| of_session(session, folder));
@@ -108,6 +108,6 @@ fn none(message: String) -> Failed {
         .hint("a job belongs to the user, the machine and the daemon that it was submitted with")
 }
 
-pub(in crate::cli) fn unreadable(error: io::Error) -> Failed {
+pub(crate) fn unreadable(error: io::Error) -> Failed {
     Failed::new(format!("cannot read the record of the job: {error}"))
 }

@@ -17,7 +17,7 @@ use crate::run::nodes::{Around, start_lookout};
 ///
 /// # Errors
 /// A name is unknown, a node appears twice, or the list is empty.
-pub(in crate::cli) fn listed(words: &[String], target: &Target) -> Result<Vec<Node>, Failed> {
+pub(crate) fn listed(words: &[String], target: &Target) -> Result<Vec<Node>, Failed> {
     let resolved = resolve(words, || known(&target.place))?;
     resolved.map_err(|error| Failed::new(error.to_string()).hint_if(error.hint()))
 }
@@ -26,7 +26,7 @@ pub(in crate::cli) fn listed(words: &[String], target: &Target) -> Result<Vec<No
 ///
 /// # Errors
 /// The configuration cannot be read.
-pub(in crate::cli) fn named<'a>(
+pub(crate) fn named<'a>(
     addresses: impl Iterator<Item = &'a NodeAddress>,
     target: &Target,
 ) -> Result<Vec<Node>, Failed> {
@@ -47,7 +47,7 @@ pub(in crate::cli) fn named<'a>(
 ///
 /// # Errors
 /// The configuration is unusable.
-pub(in crate::cli) fn near(target: &Target) -> Result<Vec<Node>, Failed> {
+pub(crate) fn near(target: &Target) -> Result<Vec<Node>, Failed> {
     let known = known(&target.place)?;
     let around = std::env::var(environment::RUN_NODES).unwrap_or_default();
     let words = around.split(',').chain(known.nodes.keys().map(String::as_str));
@@ -61,7 +61,7 @@ pub(in crate::cli) fn near(target: &Target) -> Result<Vec<Node>, Failed> {
 }
 
 /// The lookout for a request of this process.
-pub(in crate::cli) fn within(
+pub(crate) fn within(
     target: &Target,
     request: &Acquire,
 ) -> WaitWithin<impl FnMut(RunId, Tag) -> Option<Lookout>> {
@@ -72,7 +72,7 @@ pub(in crate::cli) fn within(
 ///
 /// # Errors
 /// The configuration is unusable.
-pub(in crate::cli) fn around(target: &Target) -> Result<Around, Failed> {
+pub(crate) fn around(target: &Target) -> Result<Around, Failed> {
     let place = &target.place;
     let (pins, here, options) = (Pins::of(place), place.clone(), target.options());
     Ok(Around { near: near(target)?, pins, here, options })

@@ -382,7 +382,10 @@ mod tests {
              {\"name\":\"b\",\"state\":\"away\",\"message\":\"ssh: connection timed out\"},\
              {\"name\":\"c\",\"state\":\"away\",\"message\":\"ssh: connection timed out\"}]}\n"
         );
-        assert_eq!(undecided(&view.nodes).unwrap(), "the leader is unknown while b, c are unreachable");
+        assert_eq!(
+            undecided(&view.nodes).unwrap(),
+            "the leader is unknown while b, c are unreachable"
+        );
         assert_eq!(
             question.unknown(&view).message,
             "the leader of `x` is unknown: b is unreachable: ssh: connection timed out; c is \

@@ -179,7 +179,7 @@ pub(super) mod tests {
     }
 
     /// The second of four waiters for a key with this many holders.
-    pub(in crate::cli::progress) fn progress(holders: usize) -> Progress {
+    pub(crate) fn progress(holders: usize) -> Progress {
         Progress {
             key: "deploy".to_owned(),
             position: 2,

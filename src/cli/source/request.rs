@@ -62,7 +62,8 @@ fn superseded(
         return Err(wrong(verb, why));
     }
     if wait.supersede == Some(Superseded::Running) && wait.wait_ms() == Some(0) {
-        let why = "--supersede running waits until the command has ended, so it cannot be used with -n";
+        let why =
+            "--supersede running waits until the command has ended, so it cannot be used with -n";
         return Err(wrong(verb, why));
     }
     Ok(wait.supersede)

@@ -3,8 +3,8 @@
 
 mod csv;
 pub(super) mod page;
-pub(in crate::cli) mod stats;
-pub(in crate::cli) mod trace;
+pub(crate) mod stats;
+pub(crate) mod trace;
 
 pub(super) use trace::slots;
 

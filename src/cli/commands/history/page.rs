@@ -13,7 +13,7 @@ const NAMES: [&str; COLUMNS] = ["ENDED", "HOW", "WAITED", "HELD", "PID", "USER",
 /// The column that shows how a record ended.
 const HOW: usize = 1;
 
-pub(in crate::cli::commands) fn page(records: &[HistoryRecord], dropped: u64, now: &Now) -> Page {
+pub(crate) fn page(records: &[HistoryRecord], dropped: u64, now: &Now) -> Page {
     let mut page = Page::default();
     if records.is_empty() {
         page.line("no matching request has ended", PLAIN);

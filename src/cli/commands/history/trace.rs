@@ -202,7 +202,7 @@ impl<'a> OfKey<'a> {
 }
 
 /// The numbers in `0-3,7`.
-pub(in crate::cli::commands) fn slots(ranges: &str) -> impl Iterator<Item = u64> {
+pub(crate) fn slots(ranges: &str) -> impl Iterator<Item = u64> {
     ranges.split(',').flat_map(|range| {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
         let ends = first.parse().ok().zip(last.parse().ok());

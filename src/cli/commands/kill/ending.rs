@@ -25,7 +25,7 @@ const LOOK: Duration = Duration::from_millis(500);
 
 /// A holder or waiter, and the processes that it has started.
 #[derive(Debug)]
-pub(in crate::cli) struct Ending<'a> {
+pub(crate) struct Ending<'a> {
     pub(super) target: &'a KillTarget,
     /// The processes, starting with the holder or waiter itself, whose pid is 0 if it has none
     /// here. Empty if it cannot be known.
@@ -36,10 +36,7 @@ pub(in crate::cli) struct Ending<'a> {
 
 impl<'a> Ending<'a> {
     /// Finds the processes as they are now.
-    pub(in crate::cli) fn find(
-        client: &mut Client,
-        target: &'a KillTarget,
-    ) -> Result<Self, Failed> {
+    pub(crate) fn find(client: &mut Client, target: &'a KillTarget) -> Result<Self, Failed> {
         let kill = kill(target, Signal::SIGTERM);
         let process = match client.process_to_kill(&kill) {
             Ok(process) => process,
@@ -61,7 +58,7 @@ impl<'a> Ending<'a> {
 
     /// Signals the process. If the signal ends commands, also signals all processes that it
     /// started. Returns the errors for those that could not be signalled.
-    pub(in crate::cli) fn signal(
+    pub(crate) fn signal(
         &mut self,
         client: &mut Client,
         signal: Signal,

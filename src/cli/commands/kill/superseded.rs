@@ -16,7 +16,7 @@ const GRACE: Duration = Duration::from_secs(10);
 
 /// Ends the commands once the request has its place in the queue, or its grant. Passes on what it
 /// learns.
-pub(in crate::cli) struct EndSuperseded<'a, 'w> {
+pub(crate) struct EndSuperseded<'a, 'w> {
     target: &'a Target,
     request: &'a Acquire,
     next: Option<&'w mut dyn Witness>,
@@ -24,7 +24,7 @@ pub(in crate::cli) struct EndSuperseded<'a, 'w> {
 }
 
 impl<'a, 'w> EndSuperseded<'a, 'w> {
-    pub(in crate::cli) fn new(
+    pub(crate) fn new(
         target: &'a Target,
         request: &'a Acquire,
         next: Option<&'w mut dyn Witness>,

@@ -53,9 +53,7 @@ pub(super) fn list(
     }
     if verbose {
         let ttl = stated(Duration::from_millis(engine.ttl_ms));
-        page.line(
-            format!("  a host that does not renew for {ttl} counts as gone"), NOTE,
-        );
+        page.line(format!("  a host that does not renew for {ttl} counts as gone"), NOTE);
     }
 }
 

@@ -5,7 +5,7 @@ use anstyle::{AnsiColor, Style};
 use crate::cli::output::sanitize::{cut, fold, padded, sanitize, width};
 
 /// The number of columns of a row. The last column takes the rest of the line.
-pub(in crate::cli::commands) const COLUMNS: usize = 7;
+pub(crate) const COLUMNS: usize = 7;
 
 /// The largest width of a column on a terminal, except for the last one.
 const WIDE: usize = 14;
@@ -18,15 +18,15 @@ const DISPENSABLE: [usize; 4] = [4, 2, 5, 3];
 
 const GAP: &str = "  ";
 
-pub(in crate::cli::commands) const PLAIN: Style = Style::new();
-pub(in crate::cli::commands) const HEAD: Style = Style::new().dimmed();
-pub(in crate::cli::commands) const KEY: Style = Style::new().bold();
-pub(in crate::cli::commands) const NOTE: Style = Style::new().dimmed();
-pub(in crate::cli::commands) const WARNING: Style = AnsiColor::Yellow.on_default();
+pub(crate) const PLAIN: Style = Style::new();
+pub(crate) const HEAD: Style = Style::new().dimmed();
+pub(crate) const KEY: Style = Style::new().bold();
+pub(crate) const NOTE: Style = Style::new().dimmed();
+pub(crate) const WARNING: Style = AnsiColor::Yellow.on_default();
 
 /// Rows, from top to bottom.
 #[derive(Clone, Debug, Default)]
-pub(in crate::cli::commands) struct Page {
+pub(crate) struct Page {
     rows: Vec<(Row, Style)>,
     /// The first row of each group. Rows before the first group belong to none.
     groups: Vec<usize>,
@@ -45,62 +45,62 @@ enum Row {
 
 /// A line of a page.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::cli::commands) struct Line {
+pub(crate) struct Line {
     /// The number of the line's group, if it belongs to one.
-    pub(in crate::cli::commands) group: Option<usize>,
-    pub(in crate::cli::commands) style: Style,
-    pub(in crate::cli::commands) text: String,
+    pub(crate) group: Option<usize>,
+    pub(crate) style: Style,
+    pub(crate) text: String,
 }
 
 /// The part of a page that did not fit on a screen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::cli::commands) struct LeftOut {
+pub(crate) struct LeftOut {
     /// Groups of which no line is shown.
-    pub(in crate::cli::commands) groups: usize,
+    pub(crate) groups: usize,
     /// Lines of other groups, and lines that belong to none.
-    pub(in crate::cli::commands) lines: usize,
+    pub(crate) lines: usize,
 }
 
 impl Page {
     /// Begins a group of rows.
-    pub(in crate::cli::commands) fn group(&mut self) {
+    pub(crate) fn group(&mut self) {
         self.groups.push(self.rows.len());
     }
 
     /// Makes a column as wide as its widest cell.
-    pub(in crate::cli::commands) fn keep_whole(&mut self, column: usize) {
+    pub(crate) fn keep_whole(&mut self, column: usize) {
         self.whole = Some(column);
     }
 
     /// Adds a name and a text about it. If the line is too long, the name is cut, or the text moves
     /// to the next line.
-    pub(in crate::cli::commands) fn title(&mut self, name: String, said: String, style: Style) {
+    pub(crate) fn title(&mut self, name: String, said: String, style: Style) {
         self.rows.push((Row::Title(name, said), style));
     }
 
     /// Adds a line.
-    pub(in crate::cli::commands) fn line(&mut self, text: impl Into<String>, style: Style) {
+    pub(crate) fn line(&mut self, text: impl Into<String>, style: Style) {
         self.title(text.into(), String::new(), style);
     }
 
     /// Adds a sentence under a row.
-    pub(in crate::cli::commands) fn note(&mut self, text: String, style: Style) {
+    pub(crate) fn note(&mut self, text: String, style: Style) {
         self.rows.push((Row::Note(text), style));
     }
 
     /// Adds a row.
-    pub(in crate::cli::commands) fn cells(&mut self, cells: [String; COLUMNS], style: Style) {
+    pub(crate) fn cells(&mut self, cells: [String; COLUMNS], style: Style) {
         self.rows.push((Row::Cells(Box::new(cells)), style));
     }
 
     /// The page as text, fitted to `columns`, or uncut if there are none.
-    pub(in crate::cli::commands) fn render(&self, columns: Option<usize>) -> String {
+    pub(crate) fn render(&self, columns: Option<usize>) -> String {
         self.lines(columns).into_iter().map(|(_, line)| line + "\n").collect()
     }
 
     /// The first lines of the page that fit into `room` lines. If some do not fit, the last line of
     /// the room contains what `left_out` returns about the rest.
-    pub(in crate::cli::commands) fn fit(
+    pub(crate) fn fit(
         &self,
         columns: usize,
         room: usize,
@@ -130,7 +130,7 @@ impl Page {
     }
 
     /// The lines of the page without their styles in the text.
-    pub(in crate::cli::commands) fn unstyled_lines(&self, columns: Option<usize>) -> Vec<Line> {
+    pub(crate) fn unstyled_lines(&self, columns: Option<usize>) -> Vec<Line> {
         let widths = self.widths(columns);
         let mut lines = Vec::new();
         for (at, (row, style)) in self.rows.iter().enumerate() {

@@ -2,7 +2,7 @@
 
 /// The extent of a status report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::cli::commands) enum Scope<'a> {
+pub(crate) enum Scope<'a> {
     /// Everything, with long queues cut short.
     Overview,
     /// Everything.

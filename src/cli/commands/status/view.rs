@@ -96,7 +96,7 @@ pub(super) fn one_line_each(status: &Status, now: &Now) -> Page {
 
 /// The holders and the waiters of a key, a group for each. Each waiter has one line; that of the
 /// selected group has its details, too.
-pub(in crate::cli::commands) fn participants(
+pub(crate) fn participants(
     status: &Status,
     key: &KeyInfo,
     selected: Option<usize>,
@@ -127,7 +127,7 @@ pub(in crate::cli::commands) fn participants(
 }
 
 /// The most important warning, shown above everything else: this host is cut off from the table.
-pub(in crate::cli::commands) fn cut_off(status: &Status, now: &Now) -> Option<Page> {
+pub(crate) fn cut_off(status: &Status, now: &Now) -> Option<Page> {
     let engine = status.engine.as_ref().filter(|engine| !hosts::is_member(engine))?;
     let mut page = Page::default();
     hosts::engine(&mut page, engine, &status.hosts, now);
@@ -136,7 +136,7 @@ pub(in crate::cli::commands) fn cut_off(status: &Status, now: &Now) -> Option<Pa
 }
 
 /// `12 keys, 9 holders, 3 waiters`, `longest wait 3m12s`.
-pub(in crate::cli::commands) fn crowd(status: &Status, now: &Now) -> (String, String) {
+pub(crate) fn crowd(status: &Status, now: &Now) -> (String, String) {
     let keys = status.keys.len() as u64 + status.left_out;
     // A holder or waiter of several keys counts once.
     let holders = status.keys.iter().flat_map(|key| &key.holders).map(|holder| holder.token);
@@ -164,11 +164,7 @@ fn in_order<'a>(keys: &'a [KeyInfo], scope: Scope<'_>) -> Vec<&'a KeyInfo> {
 }
 
 /// The message for a report without keys.
-pub(in crate::cli::commands) fn nothing(
-    scope: Scope<'_>,
-    filtered: bool,
-    is_cut_off: bool,
-) -> String {
+pub(crate) fn nothing(scope: Scope<'_>, filtered: bool, is_cut_off: bool) -> String {
     match (scope, is_cut_off) {
         (_, false) if filtered => "no lock matches; run `canal status` to see all locks".to_owned(),
         (Scope::Key(key), false) => format!("no one holds or waits for {key}"),
@@ -349,7 +345,7 @@ impl Drawer<'_> {
 }
 
 /// `buckets 3x2, 2 of 6 held, 1 waiting, stored`; `3 reading, 1 waiting`.
-pub(in crate::cli::commands) fn summary(key: &KeyInfo) -> String {
+pub(crate) fn summary(key: &KeyInfo) -> String {
     let KeyInfo { kind, held, capacity, view, stored, paused, waiting, .. } = key;
     let holders = |mode| key.holders.iter().filter(|one| one.mode == Some(mode)).count();
     let (reading, writing) = (holders(Mode::Read), holders(Mode::Write));
@@ -385,7 +381,7 @@ pub(in crate::cli::commands) fn summary(key: &KeyInfo) -> String {
 }
 
 /// `out of service: 2 5`: the slots or buckets that are out of service.
-pub(in crate::cli::commands) fn out_of_service(key: &KeyInfo) -> Option<String> {
+pub(crate) fn out_of_service(key: &KeyInfo) -> Option<String> {
     let numbers: Vec<String> = key.without.iter().map(u64::to_string).collect();
     (!numbers.is_empty()).then(|| format!("out of service: {}", numbers.join(" ")))
 }

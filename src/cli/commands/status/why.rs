@@ -20,7 +20,7 @@ pub(super) fn run(target: &WhyTarget, json: bool, global: &Global) -> Result<u8,
 }
 
 /// The chain of the target's waits, and the waiters for the target.
-pub(in crate::cli::commands) fn text(target: &WhyTarget, waits: &Waits, now: &Now) -> String {
+pub(crate) fn text(target: &WhyTarget, waits: &Waits, now: &Now) -> String {
     story(target, waits, now) + &waiters(waits, now)
 }
 
@@ -172,7 +172,7 @@ pub(super) mod tests {
 
     const SINCE: &str = "2026-11-20T14:02:11Z";
 
-    pub(in super::super) fn wait(
+    pub(crate) fn wait(
         waiter: PartyInfo,
         (key, mode): (&str, Mode),
         blockers: Vec<BlockerInfo>,
@@ -181,11 +181,7 @@ pub(super) mod tests {
         WaitInfo { waiter, key, mode, since, reason, blockers, blockers_left_out: 0 }
     }
 
-    pub(in super::super) fn blocker(
-        party: PartyInfo,
-        (key, mode): (&str, Mode),
-        holds: bool,
-    ) -> BlockerInfo {
+    pub(crate) fn blocker(party: PartyInfo, (key, mode): (&str, Mode), holds: bool) -> BlockerInfo {
         BlockerInfo { party, key: key.to_owned(), mode, holds, since: SINCE.to_owned() }
     }
 

@@ -205,9 +205,7 @@ fn head_of_list(page: &mut Page, model: &Model, status: &Status, now: &Now) {
     page.line(order, NOTE);
     if status.left_out > 0 {
         let more = plural(status.left_out, "more key is", "more keys are");
-        page.line(
-            format!("{more} left out; use --under PREFIX to show only some keys"), WARNING,
-        );
+        page.line(format!("{more} left out; use --under PREFIX to show only some keys"), WARNING);
     }
 }
 

@@ -107,7 +107,7 @@ pub(super) mod tests {
     use super::*;
 
     /// Ten minutes in buckets of a minute. The first and the last bucket are half as long.
-    pub(in crate::cli::commands::history::stats) fn key_use() -> HistoryKeyUse {
+    pub(crate) fn key_use() -> HistoryKeyUse {
         let minute = 60_000;
         HistoryKeyUse {
             key: "deploy".to_owned(),

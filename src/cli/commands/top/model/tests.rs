@@ -31,7 +31,7 @@ fn key(name: &str, first: u64, holders: u64, waiters: u64) -> serde_json::Value 
 }
 
 /// A report of these keys.
-pub(in super::super) fn status(keys: &[serde_json::Value]) -> Status {
+pub(crate) fn status(keys: &[serde_json::Value]) -> Status {
     let status = serde_json::json!({
         "daemon": { "pid": 77, "version": "0", "socket": "/s", "since": "", "uid": 0, "notes": [] },
         "keys": keys,
@@ -40,18 +40,18 @@ pub(in super::super) fn status(keys: &[serde_json::Value]) -> Status {
 }
 
 /// Three keys: `a` is held, `b` has two waiters, and `c` has one.
-pub(in super::super) fn three() -> Status {
+pub(crate) fn three() -> Status {
     status(&[key("a", 1, 1, 0), key("b", 2, 1, 2), key("c", 4, 1, 1)])
 }
 
-pub(in super::super) fn model(status: Status) -> Model {
+pub(crate) fn model(status: Status) -> Model {
     let mut model = Model::default();
     assert_eq!(model.report(status), None);
     model
 }
 
 /// Presses keys, and returns the effect of the last one.
-pub(in super::super) fn press(model: &mut Model, keys: &str) -> Option<Effect> {
+pub(crate) fn press(model: &mut Model, keys: &str) -> Option<Effect> {
     let mut effect = None;
     for c in keys.chars() {
         let key = match c {
