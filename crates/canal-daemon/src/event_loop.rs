@@ -34,7 +34,7 @@ pub(crate) fn work(server: &mut Server, signals: &Signals) -> anyhow::Result<()>
     }
     let mut context = Context::from_waker(&waker);
     while !server.stopping {
-        if server.hears_engine(&mut context) || server.has_work() {
+        if server.decide.hears_engine(&mut context) || server.has_work() {
             server.conns.wait(Some(Duration::ZERO));
         } else if !server.spins() {
             server.sleep();
@@ -51,13 +51,9 @@ pub(crate) fn work(server: &mut Server, signals: &Signals) -> anyhow::Result<()>
             }
         }
     }
-    if let Some(cluster) = &server.cluster {
-        cluster.say_farewell();
-    }
+    server.decide.say_farewell();
     say_farewell(server, &mut context)?;
-    if let Some(cluster) = &mut server.cluster {
-        cluster.close_tokens();
-    }
+    server.decide.close_tokens();
     server.hooks.close();
     server.history.close();
     server.exporter = None;
@@ -72,12 +68,12 @@ fn say_farewell(server: &mut Server, context: &mut Context<'_>) -> anyhow::Resul
     let last_moment = clock::now() + FAREWELL_TIME;
     loop {
         let left = last_moment.saturating_duration_since(clock::now());
-        let is_done = server.conns.is_flushed() && server.in_flight.len() == 0;
-        if left.is_zero() || is_done && !server.leave_unused() {
+        let is_done = server.conns.is_flushed() && !server.decide.has_in_flight();
+        if left.is_zero() || is_done && !server.decide.leave_unused() {
             return Ok(());
         }
         server.ask_engine();
-        let is_busy = server.hears_engine(context) || server.has_work();
+        let is_busy = server.decide.hears_engine(context) || server.has_work();
         server.conns.wait(Some(if is_busy { Duration::ZERO } else { left }));
         server.turn()?;
     }

@@ -10,8 +10,8 @@ use nix::sys::stat::{Mode, umask};
 use sd_notify::NotifyState;
 
 use crate::boottime_timer::BoottimeTimer;
-use crate::calls::in_flight::InFlight;
 use crate::cluster::Cluster;
+use crate::cluster::decide::Decide;
 use crate::cluster::engine::Chosen;
 use crate::cluster::engine_mark;
 use crate::cluster::join::{begin, refuse_living};
@@ -247,19 +247,19 @@ pub(crate) fn open(
             tracing::warn!("{BLIND}");
             server.about.notes.push(BLIND.to_owned());
         }
-        server.cluster = Some(Box::new(Cluster::open(options, config, chosen, driver)?));
+        server.decide.share(Cluster::open(options, config, chosen, driver)?);
         tracing::info!(engine = chosen.name, host = chosen.label, "joining");
     }
     // A daemon in a thread of another program writes and offers only what the program asked for.
     let files = config.history.limits().filter(|_| !options.embedded).map(|limits| {
-        let state_dir = server.ledger.state_dir().unwrap_or(place.state_dir());
+        let state_dir = server.decide.ledger().state_dir().unwrap_or(place.state_dir());
         Files { dir: state_dir.join("history"), limits, boot_id }
     });
     server.owners.keeps_ended = files.is_some();
     let host = chosen.as_ref().map(|chosen| chosen.label.as_str());
     server.history = History::new(files, host);
     server.history.take_in_unseen(&unseen, chosen.is_some());
-    server.history.follow(&server.ledger.table, server.ledger.host);
+    server.history.follow(server.decide.table(), server.decide.host());
     server.history.hand_over();
     if let Some(listen) = config.metrics.clone().filter(|_| !options.embedded) {
         match Exporter::start(listen) {
@@ -354,9 +354,7 @@ pub(crate) fn server(
         in_force,
         waiters,
         leases: Leases::of_table(&ledger.table, ledger.host),
-        ledger,
-        in_flight: InFlight::default(),
-        cluster: None,
+        decide: Decide::new(ledger),
         owners,
         children,
         jobservers,

@@ -61,7 +61,8 @@ impl Server {
         let front = self.conns.peek(id).and_then(|conn| conn.calls.front());
         let Some(asked) = front.map(|call| &call.asked) else { return };
         let (needs_log, is_report) = (asked.is(Trait::NeedsLog), asked.is(Trait::IsReport));
-        if asked.needs_news() && !self.is_present() || needs_log && !self.ledger.is_member() {
+        if asked.needs_news() && !self.decide.is_present() || needs_log && !self.decide.is_member()
+        {
             return self.put_off(id);
         }
         if is_report {

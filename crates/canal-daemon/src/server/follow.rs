@@ -8,9 +8,7 @@
 
 use std::sync::Arc;
 
-use anyhow::Context;
-
-use crate::calls::completion::{Applied, Completion, VOID};
+use crate::calls::completion::{Applied, Completion};
 use crate::calls::conn_id::ConnId;
 use crate::calls::in_flight::Proposed;
 use crate::calls::pending_acquire::PendingAcquire;
@@ -25,7 +23,7 @@ use crate::waiters::regrant::granted;
 use crate::wording::refusal::{self, given_up, owner_gone};
 use canal_core::{
     Change, Entry, FrameId, Granted, HoldState, Outcome, Refusal, RequestId, Revision, Snapshot,
-    Table, Token, Withdrawal,
+    Withdrawal,
 };
 use canal_protocol::{ErrorName, Failure};
 use canal_sys::clock;
@@ -34,16 +32,12 @@ impl Server {
     /// Applies the changes that this daemon proposed to the embedded journal, and those that follow
     /// from them. The entries of an engine come with its events: see [`Self::follow_engine`].
     pub(crate) fn follow(&mut self) {
-        while let Some((ticket, change)) = self.ledger.next_proposed() {
-            if change == VOID {
-                let revision = self.ledger.table.revision();
-                let applied = Applied { revision, outcomes: Vec::new() };
-                if let Some(proposed) = self.in_flight.take(ticket) {
-                    self.came_back(ticket, proposed, applied, &[]);
-                }
-            } else {
-                let (revision, entry) = self.ledger.next_entry(change);
+        while let Some((ticket, revision, entry)) = self.decide.next_entry() {
+            if let Some(entry) = entry {
                 self.follow_entry(revision, &entry, Some(ticket));
+            } else if let Some(proposed) = self.decide.take(ticket) {
+                let applied = Applied { revision, outcomes: Vec::new() };
+                self.came_back(ticket, proposed, applied, &[]);
             }
         }
     }
@@ -51,16 +45,10 @@ impl Server {
     /// Applies the next entry of either log. `ticket` is that of a proposal of this host.
     fn follow_entry(&mut self, revision: Revision, entry: &Entry, ticket: Option<Ticket>) {
         self.heed_our_end(&entry.change);
-        let proposed = ticket.and_then(|ticket| self.in_flight.take(ticket));
-        if let (Some(proposed), Some(cluster)) = (&proposed, &mut self.cluster) {
-            cluster.count_append(clock::now().saturating_duration_since(proposed.since));
-        }
-        let recovered = self.ledger.table.recovery().is_some();
+        let proposed = ticket.and_then(|ticket| self.decide.take_entry(ticket));
+        let recovered = self.decide.table().recovery().is_some();
         let then = proposed.as_ref().map_or(&Completion::Nothing, |it| &it.then);
         let (applied, before) = self.apply(revision, entry, then);
-        if let Change::Withdraw { request, .. } = &entry.change {
-            self.in_flight.withdrawn(*request);
-        }
         if let (Some(ticket), Some(proposed)) = (ticket, proposed) {
             self.came_back(ticket, proposed, applied, &before);
         }
@@ -70,7 +58,7 @@ impl Server {
             self.tell_after_all(request);
         }
         self.follow_recovery(recovered);
-        if matches!(entry.change, Change::HostGone { .. }) && self.ledger.is_member() {
+        if matches!(entry.change, Change::HostGone { .. }) && self.decide.is_member() {
             // Requests may have waited for the end of an earlier incarnation.
             self.ask_for_those_waiting();
         }
@@ -90,17 +78,17 @@ impl Server {
             _ => Vec::new(),
         };
         let cause = self.history.follows().then(|| Cause::of(&entry.change, then));
-        let applied = self.ledger.apply_entry(revision, entry);
+        let applied = self.decide.apply(revision, entry);
         self.hooks.stirred |= !applied.outcomes.is_empty();
         if let Some(cause) = cause {
-            self.history.take_in(&cause, &applied, &self.ledger.table, self.ledger.host);
+            self.history.take_in(&cause, &applied, self.decide.table(), self.decide.host());
         }
         // A confirmation has no outcome, but its grant counts from here.
         self.due.changed |=
             !applied.outcomes.is_empty() || matches!(entry.change, Change::Confirm { .. });
         // When one of our incarnations is gone, its holds have ended, but their processes released
         // nothing and may still run. The daemon finds them in its own record before it joins.
-        if self.ledger.is_member() || !matches!(entry.change, Change::HostGone { .. }) {
+        if self.decide.is_member() || !matches!(entry.change, Change::HostGone { .. }) {
             let owner_ended = matches!(entry.change, Change::End { .. });
             for outcome in &applied.outcomes {
                 if let Some((id, failure)) = self.note(outcome, owner_ended) {
@@ -161,7 +149,7 @@ impl Server {
         // No call waits for it.
         let _ = self.waiters.remove(request);
         self.waiters.drop_grant(request);
-        let table = &self.ledger.table;
+        let table = self.decide.table();
         if table.tagged(newcomer.request.tag) == Some(request) {
             self.propose(Change::Withdraw { request, why: Withdrawal::Cancelled });
         }
@@ -169,12 +157,12 @@ impl Server {
 
     /// Handles a change of this host that is part of a table that was replaced as a whole.
     fn absorbed(&mut self, ticket: Ticket, revision: Revision) {
-        let Some(proposed) = self.in_flight.take(ticket) else { return };
+        let Some(proposed) = self.decide.take(ticket) else { return };
         let is_awaited = self.is_awaited(ticket, &proposed.then);
         let mut applied = Applied { revision, outcomes: Vec::new() };
         let (id, step) = match proposed.then {
             Completion::Renew(renewing) if is_awaited => {
-                applied.outcomes = renewing.unseen(&self.ledger.table);
+                applied.outcomes = renewing.unseen(self.decide.table());
                 (renewing.id, self.renewed(&renewing, &applied))
             }
             Completion::Ask(newcomer) if is_awaited => {
@@ -199,7 +187,7 @@ impl Server {
         newcomer: &PendingAcquire,
         request: RequestId,
     ) -> Result<Step, Failure> {
-        let table = &self.ledger.table;
+        let table = self.decide.table();
         if let Some(waiter) = table.waiter(request) {
             self.waiters.add(waiter, table.session(waiter.frame));
         } else if let Some(hold) = table.hold_of(request) {
@@ -213,7 +201,7 @@ impl Server {
 
     /// Handles a change that never reached the log.
     fn dropped(&mut self, ticket: Ticket) {
-        if let Some(Proposed { then, .. }) = self.in_flight.take(ticket)
+        if let Some(Proposed { then, .. }) = self.decide.take(ticket)
             && self.is_awaited(ticket, &then)
             && let Some(id) = then.conn()
         {
@@ -227,19 +215,15 @@ impl Server {
     /// # Errors
     /// The table cannot follow the log. The daemon then has to end.
     pub(crate) fn follow_engine(&mut self) -> anyhow::Result<()> {
-        let Some(cluster) = &mut self.cluster else { return Ok(()) };
-        cluster.begin_turn();
-        while let Some(event) = self.cluster.as_mut().and_then(|it| it.next_event()) {
+        self.decide.hear_engine();
+        while let Some(event) = self.decide.next_event() {
             self.carry_out_event(event)?;
         }
-        if let Some(cluster) = &mut self.cluster {
-            cluster.keep_deadline();
-        }
+        self.decide.keep_deadline();
         Ok(())
     }
 
     fn carry_out_event(&mut self, event: Event) -> anyhow::Result<()> {
-        let Some(cluster) = &mut self.cluster else { return Ok(()) };
         match event {
             Event::Entry { revision, entry, ticket } => {
                 self.follow_entry(revision, &entry, ticket);
@@ -252,41 +236,16 @@ impl Server {
             Event::Clear => self.clear(),
             Event::Joined { host, adopted } => self.joined(host, adopted),
             Event::Lost { host, why } => self.lost(host, &why),
-            Event::SnapshotWanted => {
-                cluster.store(&self.ledger.table.snapshot());
-            }
-            Event::Away(outage) => {
-                if outage.refused {
-                    cluster.end_if_seen(&outage)?;
-                    tracing::error!(hint = outage.hint, "cannot use the engine: {}", outage.why);
-                } else {
-                    tracing::warn!("cannot reach the engine: {}", outage.why);
-                }
-                cluster.note_away(outage);
-                self.due.changed = true;
-            }
-            Event::Back => {
-                tracing::info!("the engine is reachable again");
-                cluster.note_back();
-                self.due.changed = true;
-            }
-            Event::Full(full) => {
-                cluster.note_full(full);
-                self.due.changed = true;
-            }
-            Event::Hindered(outage) => {
-                let outage = cluster.dated(outage, &self.ledger.table);
-                cluster.end_if_seen(&outage)?;
-                tracing::error!(hint = outage.hint, "cannot join: {}", outage.why);
-                cluster.note_hindered(outage);
-                self.due.changed = true;
-            }
-            Event::Unhindered => {
-                tracing::info!("can join again");
-                cluster.note_unhindered();
-                self.due.changed = true;
-            }
+            Event::SnapshotWanted => self.decide.store_snapshot(),
             Event::Present => self.resume_put_off(),
+            Event::Away(_)
+            | Event::Back
+            | Event::Full(_)
+            | Event::Hindered(_)
+            | Event::Unhindered => {
+                self.decide.note_engine(event)?;
+                self.due.changed = true;
+            }
         }
         Ok(())
     }
@@ -309,18 +268,14 @@ impl Server {
         snapshot: Option<Snapshot>,
         revision: Revision,
     ) -> anyhow::Result<()> {
-        let recovered = self.ledger.table.recovery().is_some();
-        self.ledger.table = match &snapshot {
-            Some(snapshot) => Table::restore(snapshot)
-                .with_context(|| format!("the engine's snapshot at revision {revision}"))?,
-            None => Table::default(),
-        };
+        let recovered = self.decide.table().recovery().is_some();
+        self.decide.replace_table(snapshot.as_ref(), revision)?;
         self.due.changed = true;
-        if self.ledger.host != NO_HOST {
+        if self.decide.host() != NO_HOST {
             self.catch_up();
         }
         self.follow_recovery(recovered);
-        if self.ledger.is_member() {
+        if self.decide.is_member() {
             self.ask_for_those_waiting();
         }
         Ok(())
@@ -331,7 +286,7 @@ impl Server {
     fn catch_up(&mut self) {
         let requests: Vec<RequestId> = self.waiters.iter().map(|(request, _)| request).collect();
         for request in requests {
-            let table = &self.ledger.table;
+            let table = self.decide.table();
             if table.waiter(request).is_some() {
                 continue;
             }
@@ -342,20 +297,17 @@ impl Server {
                 self.end_unseen(conn);
             }
         }
-        let table = &self.ledger.table;
+        let table = self.decide.table();
         self.waiters.retain_suspended(|request| table.waiter(request).is_some());
-        let recorded = self.cluster.as_ref().map(|cluster| cluster.recorded_tokens());
-        let mut ended: Vec<Token> = recorded.unwrap_or_default();
-        ended.retain(|token| self.ledger.table.hold(*token).is_none());
-        for token in ended {
+        for token in self.decide.ended_tokens() {
             self.hold_ended(token);
         }
         let frames: Vec<FrameId> = self.owners.frames();
-        for frame in frames.into_iter().filter(|id| self.ledger.table.frame(*id).is_none()) {
+        for frame in frames.into_iter().filter(|id| self.decide.table().frame(*id).is_none()) {
             self.owners.forget(frame);
         }
-        self.leases.follow(&self.ledger.table, self.ledger.host);
-        self.history.follow(&self.ledger.table, self.ledger.host);
+        self.leases.follow(self.decide.table(), self.decide.host());
+        self.history.follow(self.decide.table(), self.decide.host());
         self.hooks.look_soon();
     }
 }
@@ -380,18 +332,18 @@ impl Server {
     ) -> Option<(ConnId, Failure)> {
         match outcome {
             Outcome::Queued { request, .. } => {
-                if let Some(waiter) = self.ledger.table.waiter(*request)
-                    && waiter.request.host == self.ledger.host
+                if let Some(waiter) = self.decide.table().waiter(*request)
+                    && waiter.request.host == self.decide.host()
                 {
-                    self.waiters.add(waiter, self.ledger.table.session(waiter.frame));
+                    self.waiters.add(waiter, self.decide.table().session(waiter.frame));
                 }
             }
             Outcome::Granted(granted) if self.is_ours(granted) => {
-                self.leases.begin(&self.ledger.table, self.ledger.host, granted.frame);
+                self.leases.begin(self.decide.table(), self.decide.host(), granted.frame);
                 self.waiters.queue_grant(granted.clone());
             }
             Outcome::Requeued { request, token } => {
-                if let Some(waiter) = self.ledger.table.waiter(*request) {
+                if let Some(waiter) = self.decide.table().waiter(*request) {
                     self.leases.forget(waiter.frame);
                 }
                 self.waiters.requeued(*token);
@@ -418,18 +370,18 @@ impl Server {
                 self.owners.rest(*frame);
             }
             Outcome::ConfirmedAt { token, .. } => {
-                if let Some(frame) = self.ledger.table.hold(*token).map(|hold| hold.frame) {
-                    self.leases.begin(&self.ledger.table, self.ledger.host, frame);
+                if let Some(frame) = self.decide.table().hold(*token).map(|hold| hold.frame) {
+                    self.leases.begin(self.decide.table(), self.decide.host(), frame);
                 }
             }
             Outcome::Renewed { frame, .. } => {
-                self.leases.begin(&self.ledger.table, self.ledger.host, *frame);
+                self.leases.begin(self.decide.table(), self.decide.host(), *frame);
             }
             Outcome::LeaseMoved { frame, .. } => {
-                self.leases.begin(&self.ledger.table, self.ledger.host, *frame);
+                self.leases.begin(self.decide.table(), self.decide.host(), *frame);
             }
             Outcome::Prioritized { request, .. } => {
-                if let Some(waiter) = self.ledger.table.waiter(*request) {
+                if let Some(waiter) = self.decide.table().waiter(*request) {
                     self.waiters.replace_request(waiter);
                 }
             }
@@ -463,16 +415,16 @@ impl Server {
             _ => {}
         }
         let item = refusal::item_of(why).and_then(|at| waiter.asked.request.items.get(at));
-        let stored = item.and_then(|item| self.ledger.table.stored(&item.key));
+        let stored = item.and_then(|item| self.decide.table().stored(&item.key));
         Some((conn, refusal::late_refusal(why, item, stored)))
     }
 
     /// Whether a grant is to a request of this host.
     fn is_ours(&self, granted: &Granted) -> bool {
-        let host = self.ledger.host;
+        let host = self.decide.host();
         let of = |hold: &HoldState| hold.asked.host == host;
         self.waiters.get(granted.request).is_some()
-            || self.ledger.table.hold(granted.token).is_some_and(of)
+            || self.decide.table().hold(granted.token).is_some_and(of)
     }
 }
 
@@ -484,7 +436,7 @@ impl Server {
         loop {
             self.follow();
             // A grant made while this host cannot renew is sent once it can renew again, or never.
-            if self.waiters.has_grants() && self.is_sure() {
+            if self.waiters.has_grants() && self.decide.may_grant() {
                 while let Some(granted) = self.waiters.next_grant() {
                     #[cfg(test)]
                     if crate::sim::is_broken(crate::sim::Rule::GrantsAreTold)
@@ -506,7 +458,7 @@ impl Server {
                 return;
             }
             // All leases that wait for this become durable together.
-            let stored = self.ledger.keep_leases();
+            let stored = self.decide.ledger_mut().keep_leases();
             for (id, lease) in unsynced {
                 let step = self.step_of_lease(id, *lease, &stored);
                 self.carry_out(id, step);

@@ -40,14 +40,14 @@ impl Server {
     /// this ends, and its result.
     pub(crate) fn offer(&mut self, granted: &Granted) -> Option<(ConnId, Result<Step, Failure>)> {
         let request = granted.request;
-        if self.is_leaving(request) {
+        if self.decide.is_leaving(request) {
             let conn = self.waiters.remove(request)?.conn?;
             return Some((conn, Err(given_up())));
         }
-        if self.ledger.table.hold(granted.token).is_none() {
+        if self.decide.table().hold(granted.token).is_none() {
             return self.forget_taken_back(request);
         }
-        if self.is_being_suspended(request) {
+        if self.decide.is_being_suspended(request) {
             return None;
         }
         if !self.may_be_told(granted.token) {
@@ -78,7 +78,7 @@ impl Server {
         if crate::sim::is_broken(crate::sim::Rule::OldGrantsAreAskedAnew) {
             return true;
         }
-        self.ledger.table.may_be_told(token)
+        self.decide.table().may_be_told(token)
     }
 
     /// Takes back a grant that no client received before history was lost, and asks for it again at
@@ -90,7 +90,7 @@ impl Server {
 
     /// Forgets a grant that a later withdrawal or death has taken back.
     fn forget_taken_back(&mut self, request: RequestId) -> Option<(ConnId, Result<Step, Failure>)> {
-        let table = &self.ledger.table;
+        let table = self.decide.table();
         if table.waiter(request).is_some() || table.hold_of(request).is_some() {
             return None;
         }
@@ -99,7 +99,7 @@ impl Server {
     }
 
     fn look_at(&mut self, conn: Option<ConnId>, granted: &Granted) -> Found {
-        let Some(hold) = self.ledger.table.hold(granted.token) else { return Found::Gone };
+        let Some(hold) = self.decide.table().hold(granted.token) else { return Found::Gone };
         let asked = hold.asked.clone();
         if let Some(conn) = conn
             && let Err(failure) = self.watch_owner(conn, granted.frame, None)
@@ -129,7 +129,7 @@ impl Server {
         if self.owners.of(frame).is_some() {
             return Ok(());
         }
-        let process = match self.ledger.table.frame(frame) {
+        let process = match self.decide.table().frame(frame) {
             Some(state) if state.lease.is_some() => return Ok(()),
             Some(FrameState { owner: Owner::Process(process), .. }) => Some(*process),
             _ => None,
@@ -155,7 +155,7 @@ impl Server {
     /// Sends a grant, if its client may still have it: the configuration may have changed since the
     /// request.
     pub(crate) fn tell_grant(&mut self, id: ConnId, granted: &Granted) -> Result<Step, Failure> {
-        let Some(hold) = self.ledger.table.hold(granted.token) else { return Err(owner_gone()) };
+        let Some(hold) = self.decide.table().hold(granted.token) else { return Err(owner_gone()) };
         // The priority only counted for the wait, and an operator may have raised it.
         if let Err(failure) = self.may_hold(id, &hold.asked.items, 0) {
             tracing::info!(token = granted.token.0, "took a grant back: {}", failure.message);
@@ -163,7 +163,7 @@ impl Server {
         }
         tracing::debug!(
             token = granted.token.0,
-            session = %format_args!("s{}", self.ledger.table.session(hold.frame)),
+            session = %format_args!("s{}", self.decide.table().session(hold.frame)),
             pid = pid_of(&hold.asked.owner),
             keys = ?hold.asked.items.iter().map(|item| &item.key).collect::<Vec<_>>(),
             "granted"
@@ -205,7 +205,7 @@ impl Server {
         request: RequestId,
         granted: Option<&Granted>,
     ) -> Result<Step, Failure> {
-        let table = &self.ledger.table;
+        let table = self.decide.table();
         let hold = match granted {
             Some(granted) => table.hold(granted.token),
             None => table.hold_of(request),
@@ -214,7 +214,7 @@ impl Server {
         let (token, tag, provisional) = (hold.token, hold.asked.tag, hold.provisional);
         let (children, uid) = (hold.asked.children, hold.asked.uid);
         let key = hold.items.first().map(|item| item.key.clone());
-        if self.ledger.is_untold_lease(token) {
+        if self.decide.ledger().is_untold_lease(token) {
             return Ok(wait_for_disk(request, LeaseNews::Granted(granted.cloned())));
         }
         let mut fds = Vec::new();
@@ -243,28 +243,21 @@ impl Server {
         }
         // The owner of a provisional grant is another process, whose command no client runs, so no
         // page is needed.
-        let cluster = self.cluster.as_mut();
-        let page = match &cluster {
-            Some(cluster) if !provisional => cluster.add_page(&mut fds),
-            _ => Ok(None),
-        };
-        let page = match page {
-            Ok(page) => page,
-            Err(error) => return Err(no_page(&error)),
-        };
-        if let Err(error) = cluster.map_or(Ok(()), |cluster| cluster.record_grant(hold)) {
+        let page = if provisional { Ok(None) } else { self.decide.add_page(&mut fds) };
+        let page = page.map_err(|error| no_page(&error))?;
+        if let Err(error) = self.decide.record_grant(token) {
             let message = format!("cannot record the owner: {error}");
             return Err(Failure::new(ErrorName::DiskFull, message));
         }
         let Some(conn) = self.conns.get(id) else { return Err(owner_gone()) };
-        let shown = Shown::to(conn.peer.uid, &self.ledger, &self.leases, &self.owners);
+        let shown = Shown::to(conn.peer.uid, self.decide.ledger(), &self.leases, &self.owners);
         let mut grant = match granted {
             Some(granted) => shown.grant(granted),
-            None => self.ledger.table.hold(token).map(|hold| shown.held(hold)),
+            None => self.decide.table().hold(token).map(|hold| shown.held(hold)),
         };
         let Some(grant) = &mut grant else { return Err(owner_gone()) };
-        if let Some(hold) = self.ledger.table.hold(token) {
-            let table = &self.ledger.table;
+        if let Some(hold) = self.decide.table().hold(token) {
+            let table = self.decide.table();
             grant.notes = self.told_sizes.notes(table, &hold.asked, Some(token));
         }
         grant.notes.append(&mut conn.asked.key_notes);
@@ -287,7 +280,7 @@ impl Server {
 
     /// Confirms a client's part of a request over nodes, once the lease is durable.
     pub(crate) fn tell_confirmed(&self, request: RequestId, token: Token) -> Step {
-        if self.ledger.is_untold_lease(token) {
+        if self.decide.ledger().is_untold_lease(token) {
             return wait_for_disk(request, LeaseNews::Confirmed(token));
         }
         Step::reply(&ConfirmedAt { token: token.0 })
@@ -302,7 +295,7 @@ impl Server {
         stored: &io::Result<()>,
     ) -> Result<Step, Failure> {
         let UnsyncedLease { request, news } = lease;
-        if self.ledger.table.hold_of(request).is_none() {
+        if self.decide.table().hold_of(request).is_none() {
             let message = "the daemon took the lease back before its client got it";
             return Err(Failure::new(ErrorName::LeaseLost, message));
         }
@@ -350,7 +343,7 @@ impl Server {
     pub(crate) fn check_wrapper(&self, wrapper: Option<Wrapper>) -> Result<(), Failure> {
         // This applies even while there is no page: a request that arrives before this host is a
         // member is granted later.
-        if wrapper != Some(Wrapper::Exec) || self.cluster.is_none() {
+        if wrapper != Some(Wrapper::Exec) || !self.decide.is_shared() {
             return Ok(());
         }
         let message = "a lock with an engine needs a supervisor that ends the command in time if \
@@ -360,24 +353,24 @@ impl Server {
 
     /// Gives the page to the client that runs the command of a holder.
     pub(crate) fn page(&self, query: &DeadlinePageQuery) -> Result<Step, Failure> {
-        let Some(cluster) = &self.cluster else {
+        if !self.decide.is_shared() {
             let message = "this daemon has no engine, so locks have no deadline";
             return Err(Failure::new(ErrorName::Unsupported, message));
-        };
-        if let Some(why) = query.token.and_then(|token| cluster.why_lost(Token(token))) {
+        }
+        if let Some(why) = query.token.and_then(|token| self.decide.why_lost(Token(token))) {
             let message = "the lock is lost, and the daemon ended its process";
             let failure = Failure::new(ErrorName::LeaseLost, message);
             return Err(Failure { reason: Some(why.word().into()), ..failure });
         }
         let not_held = || Failure::new(ErrorName::NotHeld, "no hold of this host has this tag");
-        let table = &self.ledger.table;
+        let table = self.decide.table();
         let hold = table.tagged(query.tag).and_then(|request| table.hold_of(request));
         let frame = hold.and_then(|hold| table.frame(hold.frame));
-        if frame.is_none_or(|frame| frame.host != self.ledger.host) {
+        if frame.is_none_or(|frame| frame.host != self.decide.host()) {
             return Err(not_held());
         }
         let mut fds = Vec::new();
-        let found = cluster.add_page(&mut fds).map_err(|error| no_page(&error))?;
+        let found = self.decide.add_page(&mut fds).map_err(|error| no_page(&error))?;
         let found = found.ok_or_else(not_held)?;
         Ok(Step::Answer(Answer::with_fds(&found, fds)))
     }

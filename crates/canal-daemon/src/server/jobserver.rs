@@ -30,18 +30,18 @@ impl Server {
         self.end_job_tokens();
         let heard = self.jobservers.take_events();
         let is_due = self.jobservers.due.is_some_and(|due| due <= now);
-        let revision = self.ledger.table.revision();
+        let revision = self.decide.table().revision();
         if !heard && !is_due && self.jobservers.seen == Some(revision) {
-            return self.ledger.has_proposed() || self.waiters.has_grants();
+            return self.decide.has_proposed() || self.waiters.has_grants();
         }
         (self.jobservers.seen, self.jobservers.due) = (None, None);
         for key in self.jobservers.keys() {
-            if self.ledger.has_proposed() {
+            if self.decide.has_proposed() {
                 return true;
             }
             self.share_slots_of(&key, now);
         }
-        let is_over = !self.ledger.has_proposed();
+        let is_over = !self.decide.has_proposed();
         self.jobservers.seen = is_over.then_some(revision);
         !is_over || self.waiters.has_grants()
     }
@@ -50,7 +50,7 @@ impl Server {
     fn end_job_tokens(&mut self) {
         for build in self.jobservers.take_ended() {
             if let Some(frame) =
-                self.ledger.table.frame_of(self.ledger.host, &Owner::Jobserver(build))
+                self.decide.table().frame_of(self.decide.host(), &Owner::Jobserver(build))
             {
                 self.end(frame);
             }
@@ -62,7 +62,7 @@ impl Server {
         for build in &builds {
             self.count_job_tokens(*build);
         }
-        let table = &self.ledger.table;
+        let table = self.decide.table();
         // A waiting request has precedence.
         let nothing_is_offered = table.is_awaited(key) || table.is_paused(key);
         // An operator stored a smaller size, or took slots out of service.
@@ -70,7 +70,7 @@ impl Server {
         if nothing_is_offered || is_overfull {
             self.withdraw_offers(&builds);
         }
-        if nothing_is_offered || self.ledger.has_proposed() {
+        if nothing_is_offered || self.decide.has_proposed() {
             return;
         }
         loop {
@@ -80,7 +80,7 @@ impl Server {
             });
             let Some((to, from)) = next else { break };
             self.move_slot(&builds, to, from, now);
-            if self.ledger.has_proposed() {
+            if self.decide.has_proposed() {
                 return;
             }
         }
@@ -135,7 +135,7 @@ impl Server {
     /// Offers a job token that a build asked for, if it was granted.
     pub(crate) fn token_decided(&mut self, build: Tag, request: RequestId) {
         self.waiters.drop_grant(request);
-        match self.ledger.table.hold_of(request) {
+        match self.decide.table().hold_of(request) {
             Some(_) => self.jobservers.offer(build, clock::now()),
             None => self.bar(build),
         }
@@ -201,13 +201,13 @@ impl Server {
 
     /// The holds of a build's job tokens.
     fn job_tokens(&self, build: Tag) -> Vec<Token> {
-        let table = &self.ledger.table;
-        let frame = table.frame_of(self.ledger.host, &Owner::Jobserver(build));
+        let table = self.decide.table();
+        let frame = table.frame_of(self.decide.host(), &Owner::Jobserver(build));
         frame.map_or_else(Vec::new, |frame| table.holds_in(frame).map(|it| it.token).collect())
     }
 
     fn would_have_token(&self, build: Tag) -> bool {
-        let verdict = |asked| self.ledger.table.verdict_on(&asked);
+        let verdict = |asked| self.decide.table().verdict_on(&asked);
         self.request_for_token(build).is_some_and(|asked| {
             self.check_quota(asked.uid, &asked.items, false).is_ok()
                 && matches!(verdict(asked), Outcome::Granted(_))
@@ -217,7 +217,7 @@ impl Server {
     /// Asks for one more job token of a build. Returns whether there is room for the request.
     fn ask_for_token(&mut self, build: Tag) -> bool {
         let Some(request) = self.request_for_token(build) else { return false };
-        if let Err(error) = self.ledger.admit(&request) {
+        if let Err(error) = self.decide.ledger_mut().admit(&request) {
             tracing::debug!(%error, "cannot take a token");
             return false;
         }
@@ -228,12 +228,12 @@ impl Server {
 
     /// The request for one more job token of a build.
     fn request_for_token(&self, build: Tag) -> Option<Request> {
-        let table = &self.ledger.table;
+        let table = self.decide.table();
         let hold: &HoldState = table.hold_of(table.tagged(build)?)?;
         let [item] = &*hold.asked.items else { return None };
         Some(Request {
             tag: tag_of_token()?,
-            host: self.ledger.host,
+            host: self.decide.host(),
             parent: None,
             owner: Owner::Jobserver(build),
             uid: hold.asked.uid,
@@ -267,7 +267,7 @@ impl Server {
         items: &[Item],
         is_part: bool,
     ) -> Result<(), Failure> {
-        if self.cluster.is_some() {
+        if self.decide.is_shared() {
             let message = "a daemon with an engine has no jobserver";
             let hint = "leave out --jobserver, or use a daemon without an engine";
             return Err(Failure::new(ErrorName::Unsupported, message).hint(hint));
@@ -284,7 +284,7 @@ impl Server {
 
     /// Opens the FIFOs of the builds that still hold their slot. Ends the job tokens of the others.
     pub(crate) fn take_up_jobservers(&mut self) {
-        let frames = self.ledger.table.frames().filter_map(|frame| match frame.owner {
+        let frames = self.decide.table().frames().filter_map(|frame| match frame.owner {
             Owner::Jobserver(build) => Some((build, frame.id)),
             _ => None,
         });
@@ -308,7 +308,7 @@ impl Server {
     }
 
     fn hold_of_build(&self, build: Tag) -> Option<(Token, Key)> {
-        let table = &self.ledger.table;
+        let table = self.decide.table();
         let hold = table.hold_of(table.tagged(build)?)?;
         let [item] = &*hold.items else { return None };
         Some((hold.token, item.key.clone()))

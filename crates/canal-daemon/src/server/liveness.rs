@@ -31,7 +31,7 @@ use canal_sys::process::{Activity, Found, RunState, activity, run_state};
 impl Server {
     /// Handles the end of a frame's process.
     pub(crate) fn end(&mut self, frame: FrameId) {
-        let Some(state) = self.ledger.table.frame(frame) else { return };
+        let Some(state) = self.decide.table().frame(frame) else { return };
         tracing::debug!(
             session = %format_args!("s{frame}"),
             pid = pid_of(&state.owner),
@@ -45,7 +45,7 @@ impl Server {
     /// are kept for its descendants.
     pub(crate) fn ended(&mut self, frame: FrameId) {
         let orphaned: Vec<Token> =
-            self.ledger.table.holds_in(frame).map(|hold| hold.token).collect();
+            self.decide.table().holds_in(frame).map(|hold| hold.token).collect();
         for token in orphaned {
             self.end_without_writers(token);
         }
@@ -54,7 +54,7 @@ impl Server {
     /// Ends a hold that is kept for descendants if no descendant is left. Otherwise waits for the
     /// last descendant to end.
     pub(crate) fn end_without_writers(&mut self, token: Token) {
-        let Some(tag) = self.ledger.table.hold(token).map(|hold| hold.asked.tag) else { return };
+        let Some(tag) = self.decide.table().hold(token).map(|hold| hold.asked.tag) else { return };
         if !self.children.await_end(token, tag, &mut self.owners) {
             let release = Release::Hold { token, forced: false };
             self.propose(Change::Release(release));
@@ -64,7 +64,7 @@ impl Server {
     /// Handles the loss of the last writer of a hold's FIFO, unless another writer has opened it
     /// since.
     pub(crate) fn end_of_writers(&mut self, token: Token) {
-        if self.ledger.table.hold(token).is_some_and(|hold| hold.orphaned) {
+        if self.decide.table().hold(token).is_some_and(|hold| hold.orphaned) {
             self.end_without_writers(token);
         }
     }
@@ -80,19 +80,13 @@ impl Server {
     pub(crate) fn hold_ended(&mut self, token: Token) {
         self.children.remove(token, &mut self.owners);
         self.jobservers.hold_ended(token);
-        // Until this host is a member, it may be reading another history of the log, in which the
-        // token belongs to another process.
-        if self.ledger.is_member()
-            && let Some(cluster) = &mut self.cluster
-        {
-            cluster.hold_ended(&self.ledger.table, token);
-        }
+        self.decide.hold_ended(token);
     }
 
     /// Looks again for the processes whose life is uncertain.
     pub(crate) fn verify_again(&mut self) {
         for frame in self.owners.unverified.clone() {
-            let Some(state) = self.ledger.table.frame(frame) else {
+            let Some(state) = self.decide.table().frame(frame) else {
                 self.owners.forget(frame);
                 continue;
             };
@@ -111,8 +105,8 @@ impl Server {
 
     /// Watches the holds that last only while descendants live.
     pub(crate) fn await_orphans(&mut self) {
-        let here = self.ledger.host;
-        let own = self.ledger.table.holds().filter(|hold| hold.asked.host == here);
+        let here = self.decide.host();
+        let own = self.decide.table().holds().filter(|hold| hold.asked.host == here);
         let orphaned = own.filter(|hold| hold.orphaned);
         let orphaned: Vec<Token> = orphaned.map(|hold| hold.token).collect();
         for token in orphaned {
@@ -194,7 +188,7 @@ impl Server {
     /// suspension of it is in flight, so that deciding again after that is worthwhile.
     pub(crate) fn suspend_ahead(&mut self, ahead: RequestId, then: Completion) -> bool {
         if self.waiters.is_suspended(ahead) || self.waiters.is_absent(ahead) {
-            return self.is_being_suspended(ahead);
+            return self.decide.is_being_suspended(ahead);
         }
         let Some(pid) = self.stopped_process(ahead) else { return false };
         self.suspend_and(ahead, pid, then);
@@ -203,7 +197,7 @@ impl Server {
 
     /// Suspends the waiters ahead of another one that are stopped, one after the other.
     pub(crate) fn look_ahead_of(&mut self, behind: RequestId, left: usize) {
-        if let Some(ahead) = self.ledger.table.first_ahead(behind)
+        if let Some(ahead) = self.decide.table().first_ahead(behind)
             && let Some(left) = left.checked_sub(1)
         {
             self.suspend_ahead(ahead, Completion::LookAhead { behind, left });
@@ -216,7 +210,7 @@ impl Server {
     }
 
     fn suspend_and(&mut self, request: RequestId, pid: u32, then: Completion) {
-        let waiter = self.ledger.table.waiter(request);
+        let waiter = self.decide.table().waiter(request);
         let is_detached = waiter.is_some_and(|it| it.status == WaiterStatus::Detached);
         if is_detached && !self.is_back(request) {
             return self.suspend_detached(request, then);
@@ -243,11 +237,11 @@ impl Server {
     pub(crate) fn look_ahead_of_waiters(&mut self, now: Instant) {
         let after = self.due.look_ahead.last.map_or(0, |last| last.0 + 1);
         // Some are waiters of other hosts: only this host can check its own waiters ahead of them.
-        let waiting = self.ledger.table.waiters_from(RequestId(after));
+        let waiting = self.decide.table().waiters_from(RequestId(after));
         let some: Vec<RequestId> = waiting.take(WAITERS_LOOKED_AT_MAX).collect();
         let mut looked_at = BTreeSet::new();
         for request in &some {
-            let Some(ahead) = self.ledger.table.first_ahead(*request) else { continue };
+            let Some(ahead) = self.decide.table().first_ahead(*request) else { continue };
             self.due.look_ahead.behind = true;
             if looked_at.len() < AHEAD_LOOKED_AT_MAX && looked_at.insert(ahead) {
                 self.look_ahead_of(*request, AHEAD_LOOKED_AT_MAX);
@@ -283,7 +277,7 @@ impl Server {
     /// Sends a grant that could not be taken back while its process was stopped, because a part of
     /// it had already been released. Returns whether there is such a grant.
     pub(crate) fn tell_after_all(&mut self, request: RequestId) -> bool {
-        let table = &self.ledger.table;
+        let table = self.decide.table();
         let in_part = |hold: &&HoldState| hold.items.len() < hold.asked.items.len();
         let hold = table.hold_of(request).filter(in_part);
         let Some(hold) = hold.filter(|_| self.waiters.get(request).is_some()) else { return false };
@@ -294,7 +288,7 @@ impl Server {
 
     /// Schedules a check if a waiter may now be behind another.
     pub(crate) fn schedule_look_ahead(&mut self, now: Instant) {
-        if self.ledger.table.waiting() > 1
+        if self.decide.table().waiting() > 1
             && self.waiters.len() > 0
             && self.due.look_ahead.due.is_none()
         {
@@ -354,7 +348,7 @@ impl Server {
     /// come back. A client whose process is busy gets more time.
     pub(crate) fn give_up_the_lost(&mut self, now: Instant) {
         self.suspend_stopped(usize::MAX);
-        let waiting = self.ledger.table.waiters().filter(|waiter| self.is_detached(waiter));
+        let waiting = self.decide.table().waiters().filter(|waiter| self.is_detached(waiter));
         let waiting: Vec<RequestId> = waiting.map(|waiter| waiter.id).collect();
         let unclaimed = self.waiters.take_unclaimed();
         let mut lost: Vec<RequestId> = waiting.into_iter().chain(unclaimed.clone()).collect();
@@ -385,7 +379,7 @@ impl Server {
 
     /// Whether the process that made a request is busy.
     fn is_busy(&self, request: RequestId) -> bool {
-        let table = &self.ledger.table;
+        let table = self.decide.table();
         let waits = table.waiter(request).map(|waiter| &waiter.request);
         let asked = waits.or_else(|| table.hold_of(request).map(|hold| &hold.asked));
         let owner = |asked: &Request| match asked.owner {
@@ -405,7 +399,7 @@ impl Server {
 
     /// Suspends the detached waiters whose process is stopped. Checks `at_most` waiters.
     fn suspend_stopped(&mut self, at_most: usize) {
-        let waiters = self.ledger.table.waiters().filter(|waiter| self.is_detached(waiter));
+        let waiters = self.decide.table().waiters().filter(|waiter| self.is_detached(waiter));
         let stopped: Vec<RequestId> = waiters
             .take(at_most)
             .filter(|waiter| return_of(&waiter.request) == Return::Later)
@@ -428,7 +422,7 @@ impl Server {
 
     fn look_at_away(&mut self, now: Instant, request: RequestId, back_until: Option<Instant>) {
         let is_back = self.waiters.get(request).is_none_or(|waiter| waiter.conn.is_some());
-        let Some(waiter) = self.ledger.table.waiter(request).filter(|_| !is_back) else { return };
+        let Some(waiter) = self.decide.table().waiter(request).filter(|_| !is_back) else { return };
         // Over an engine, the request may have been granted briefly, and then suspended because its
         // process was stopped.
         self.waiters.resume(request);
@@ -446,7 +440,7 @@ impl Server {
     /// Whether a waiter of this host has not come back, and is not known to be stopped.
     fn is_detached(&self, waiter: &WaiterState) -> bool {
         waiter.status == WaiterStatus::Detached
-            && waiter.request.host == self.ledger.host
+            && waiter.request.host == self.decide.host()
             && !self.waiters.is_absent(waiter.id)
             && !self.is_back(waiter.id)
     }

@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use crate::calls::conn_id::ConnId;
 use crate::calls::pending_acquire::PendingAcquire;
-use crate::cluster::end_commands::Watched;
 use crate::host::LostWhy;
 use crate::net::call_state::{Awaiting, CallState, LogWait, Subject};
 use crate::net::connection::Connection;
@@ -34,24 +33,20 @@ impl Server {
     /// Handles the event that this host has become a member under this id.
     pub(crate) fn joined(&mut self, host: HostId, adopted: Option<HostId>) {
         tracing::info!(host = host.0, adopted = adopted.map(|host| host.0), "joined");
-        self.ledger.host = host;
         self.due.changed = true;
-        let Some(cluster) = &mut self.cluster else { return };
-        if let Err(error) = cluster.begin_membership(host) {
-            // Without a page, `canal run` could not end its command in time.
+        if let Err(error) = self.decide.begin_membership(host, &self.conns) {
             tracing::error!(%error, "cannot create a deadline page; the daemon is exiting");
             self.stopping = true;
             return;
         }
-        cluster.begin_watch(&self.conns);
-        if let Some(words) = cluster.recovery_words(&self.ledger.table) {
+        if let Some(words) = self.decide.recovery_words() {
             tracing::warn!("{words}");
         }
         self.take_over();
         // Requests that the table lacks ended before the earlier incarnation was adopted, or with
         // it.
         let ending = if adopted.is_some() { Ending::Ended } else { Ending::Lost };
-        self.history.take_in_left(&self.ledger.table, &ending);
+        self.history.take_in_left(self.decide.table(), &ending);
         self.follow_configuration();
         self.ask_for_those_waiting();
         self.resume_put_off();
@@ -60,7 +55,7 @@ impl Server {
     /// Takes over this host's part of the table: the requests and holds of an adopted incarnation,
     /// and leases of hosts that are gone.
     fn take_over(&mut self) {
-        let (table, host) = (&self.ledger.table, self.ledger.host);
+        let (table, host) = (self.decide.table(), self.decide.host());
         self.waiters.follow_table(table, host);
         self.leases = Leases::of_table(table, host);
         self.history.follow(table, host);
@@ -73,11 +68,9 @@ impl Server {
         let provisional = own.iter().filter(|hold| hold.provisional);
         self.waiters.expect_claims(provisional.map(|hold| hold.request));
         self.stop_those_unknown();
-        if let Some(cluster) = &mut self.cluster {
-            cluster.take_over(&own);
-        }
+        self.decide.take_over(&own);
         for id in frames {
-            let Some(frame) = self.ledger.table.frame(id).filter(|frame| !frame.ended) else {
+            let Some(frame) = self.decide.table().frame(id).filter(|frame| !frame.ended) else {
                 continue;
             };
             if let Owner::Process(process) = frame.owner {
@@ -99,10 +92,8 @@ impl Server {
     /// Kills the processes whose grant the log does not know, because its history was rewritten.
     /// Until they are dead, this host asks for nothing and sends no grant.
     fn stop_those_unknown(&mut self) {
-        let Some(cluster) = &mut self.cluster else { return };
-        let watched = Watched { table: &self.ledger.table, owners: &self.owners };
         let now = clock::boottime_ms();
-        cluster.schedule_unknown(watched, now);
+        self.decide.stop_unknown(&self.owners, now);
         self.end_lost(now);
     }
 
@@ -110,7 +101,7 @@ impl Server {
         match find(process) {
             Found::Same(pidfd) if !pidfd.has_ended() => {
                 // A process that only waits is recognized by its connection when it reconnects.
-                let holds = self.ledger.table.holds_in(frame).next().is_some();
+                let holds = self.decide.table().holds_in(frame).next().is_some();
                 if (encloses || holds)
                     && let Err(error) = self.owners.watch(frame, None, pidfd)
                 {
@@ -133,20 +124,20 @@ impl Server {
     /// Proposes the configuration's views and policy where the table has no other setting. Stored
     /// settings belong to all hosts, and the hosts' configurations may differ.
     fn follow_configuration(&mut self) {
-        let table = &self.ledger.table;
+        let table = self.decide.table();
         // The log is new. Its tokens must be greater than those of any earlier journal.
         if table.next_token() == Table::default().next_token() {
             let floor = Change::Floor { token: token_by_clock() };
             self.propose(floor);
         }
-        let table = &self.ledger.table;
+        let table = self.decide.table();
         let views = self.limits.views().iter();
         let unsaid: Vec<_> = views
             .filter(|(key, _)| table.stored(key).is_none())
             .map(|(key, view)| (key.clone(), Some(*view)))
             .collect();
-        let bypass_max = self.cluster.as_ref().and_then(|cluster| cluster.bypass_max());
-        let bypass_max = bypass_max.filter(|_| table.bypass_max() == BYPASS_MAX_DEFAULT);
+        let bypass_max =
+            self.decide.bypass_max().filter(|_| table.bypass_max() == BYPASS_MAX_DEFAULT);
         for (key, view) in unsaid {
             self.propose(Change::Resize { key, view });
         }
@@ -157,14 +148,12 @@ impl Server {
 
     /// Handles the loss of our incarnation, and with it of all holds of its processes.
     pub(crate) fn lost(&mut self, host: HostId, why: &LostWhy) {
-        if host == NO_HOST || host != self.ledger.host {
+        if host == NO_HOST || host != self.decide.host() {
             return;
         }
         tracing::error!(host = host.0, "lost all holds of this host: {why}");
-        let Some(cluster) = &mut self.cluster else { return };
-        let watched = Watched { table: &self.ledger.table, owners: &self.owners };
         let now = clock::boottime_ms();
-        cluster.lose_holds(why, watched, now);
+        self.decide.lose_holds(why, &self.owners, now);
         self.history.lose();
         self.lose_membership();
         self.end_lost(now);
@@ -175,7 +164,7 @@ impl Server {
     /// incarnation asks again for the waiting requests, behind requests that other hosts have made
     /// meanwhile.
     fn lose_membership(&mut self) {
-        self.ledger.host = NO_HOST;
+        self.decide.end_membership();
         // This drops everything known about the waiters, including grants that have not been sent
         // yet.
         let waiters = self.waiters.forget_all();
@@ -183,7 +172,6 @@ impl Server {
             Some((waiter.conn?, self.newcomer_again(*request, waiter)))
         });
         let again: Vec<_> = again.collect();
-        self.in_flight.forget_withdrawals();
         self.leases = Leases::default();
         self.due.come_back = None;
         self.due.detached = None;
@@ -193,16 +181,8 @@ impl Server {
         self.wait_for_next_incarnation(again);
     }
 
-    /// Ends the membership when the daemon ends, if no frame depends on it, so that the other hosts
-    /// need not wait until its TTL is over. Returns whether the withdrawal is under way.
-    pub(crate) fn leave_unused(&mut self) -> bool {
-        let (table, host) = (&self.ledger.table, self.ledger.host);
-        let is_used = table.frames_of_host(host).next().is_some() || self.in_flight.len() > 0;
-        self.cluster.as_mut().is_some_and(|cluster| !is_used && cluster.leave_unused())
-    }
-
     fn newcomer_again(&self, id: RequestId, waiter: &Waiter) -> Option<PendingAcquire> {
-        let table = &self.ledger.table;
+        let table = self.decide.table();
         let asked: &Arc<Request> = match table.waiter(id) {
             Some(waiter) => &waiter.request,
             None => &table.hold_of(id)?.asked,
@@ -230,30 +210,23 @@ impl Server {
     /// Signals the commands whose deadline has passed. Each turn begins with this, because the
     /// daemon itself may have been stopped for any length of time.
     pub(crate) fn stop_in_time(&mut self) {
-        let is_member = self.ledger.is_member();
-        let Some(cluster) = &mut self.cluster else { return };
-        let watched = Watched { table: &self.ledger.table, owners: &self.owners };
         let now = clock::boottime_ms();
-        cluster.stop_due(is_member, watched, now);
+        self.decide.stop_due(&self.owners, now);
         self.end_lost(now);
     }
 
     /// Starts to kill all commands for which this host had locks. They must be dead before it
     /// joins.
     pub(crate) fn clear(&mut self) {
-        let Some(cluster) = &mut self.cluster else { return };
-        let watched = Watched { table: &self.ledger.table, owners: &self.owners };
         let now = clock::boottime_ms();
-        // The processes of an earlier daemon have had their time to end.
-        cluster.clear(watched, now);
+        self.decide.clear(&self.owners, now);
         self.end_lost(now);
     }
 
     /// Ends the commands that are due. Once they are dead, asks for the requests that had to wait
     /// for that.
     pub(crate) fn end_lost(&mut self, now: u64) {
-        let Some(cluster) = &mut self.cluster else { return };
-        if cluster.end_lost(now) && self.ledger.is_member() {
+        if self.decide.end_lost(now) {
             self.ask_for_those_waiting();
         }
     }
@@ -268,16 +241,14 @@ impl Server {
     /// Reports a change of the recovery, after an entry was applied or the table was replaced.
     /// `before`: whether a recovery was under way before that.
     pub(crate) fn follow_recovery(&mut self, before: bool) {
-        let table = &self.ledger.table;
-        let now = table.recovery().is_some();
-        let Some(cluster) = &mut self.cluster else { return };
-        cluster.recovers(table);
+        let now = self.decide.table().recovery().is_some();
+        self.decide.follow_recovery();
         // Before it joins, a host reads old entries whose recoveries ended long ago.
-        if now == before || !self.ledger.is_member() {
+        if now == before || !self.decide.is_member() {
             return;
         }
         self.due.changed = true;
-        if let Some(words) = cluster.recovery_words(table) {
+        if let Some(words) = self.decide.recovery_words() {
             tracing::warn!("{words}");
         } else {
             tracing::info!("the table has recovered; granting locks again");
@@ -295,9 +266,7 @@ impl Server {
     /// Passes the calls of this turn to the engine.
     pub(crate) fn ask_engine(&mut self) {
         let is_needed = self.needs_announcements();
-        if let Some(cluster) = &mut self.cluster {
-            cluster.ask_engine(is_needed);
-        }
+        self.decide.ask_engine(is_needed);
     }
 
     /// Whether something here depends on the batches of other hosts. A process that holds a lock
@@ -305,21 +274,15 @@ impl Server {
     /// has to learn at once that another host released the lock by force. A lease does, because its
     /// renewal must not wait for a read.
     fn needs_announcements(&self) -> bool {
-        let table = &self.ledger.table;
-        let holds = || table.frames_of_host(self.ledger.host).next().is_some();
+        let table = self.decide.table();
+        let holds = || table.frames_of_host(self.decide.host()).next().is_some();
         let watches = |conn: &Connection| conn.watches() || conn.watches_leader();
-        self.cluster.is_some()
+        self.decide.is_shared()
             && (self.waiters.iter().next().is_some()
                 || self.leases.next_end().is_some()
                 || table.recovery().is_some()
                 || self.hooks.are_told_of_ends() && holds()
                 || self.conns.any(watches))
-    }
-
-    /// Whether the table is up to date, so that clients may be served. If not, this host reads the
-    /// log.
-    pub(crate) fn is_present(&mut self) -> bool {
-        self.cluster.as_mut().is_none_or(|cluster| cluster.is_present())
     }
 }
 
@@ -345,18 +308,18 @@ impl Server {
     /// Fails the calls that wait for the log while the engine refuses this host and only a person
     /// can fix that.
     fn fail_pending(&mut self) {
-        if self.cluster.as_ref().is_none_or(|cluster| !cluster.is_refused()) {
+        if !self.decide.is_refused() {
             return;
         }
         let ids: Vec<ConnId> = self.conns.log_waits().map(|(id, _)| id).collect();
         for id in ids {
-            let failure = self.not_a_member();
+            let failure = self.decide.not_a_member();
             self.give_up_waiting(id, failure);
         }
     }
 
     fn look_at_one(&mut self, id: ConnId, now: u64) {
-        let why = self.not_a_member();
+        let why = self.decide.not_a_member();
         let Some(conn) = self.conns.get(id) else { return };
         let Some(LogWait { patience, .. }) = conn.log_wait_mut() else { return };
         let Some(patience) = patience else { return self.give_up_waiting(id, why) };
@@ -383,7 +346,7 @@ impl Server {
     fn give_up_waiting(&mut self, id: ConnId, failure: Failure) {
         let CallState::Log(wait) = self.conns.end_wait(id) else { return };
         let failure = match wait.what {
-            Awaiting::Change(ticket) if !self.in_flight.is_question(ticket) => failure.hint(
+            Awaiting::Change(ticket) if !self.decide.is_question(ticket) => failure.hint(
                 "the change is still queued; it will be applied once the engine is reachable",
             ),
             Awaiting::Membership => {

@@ -12,12 +12,9 @@ mod requests;
 pub(super) mod step;
 pub(super) mod turn;
 
-use std::task::Context;
 use std::time::Duration;
 
-use crate::calls::in_flight::InFlight;
-use crate::cluster::Cluster;
-use crate::cluster::not_a_member::not_yet;
+use crate::cluster::decide::Decide;
 use crate::config::in_force::InForce;
 use crate::due::Due;
 use crate::history::recorder::History;
@@ -35,13 +32,12 @@ use crate::permissions::Permissions;
 use crate::processes::children::Children;
 use crate::processes::owners::Owners;
 use crate::runtime_dir::RuntimeDir;
-use crate::store::ledger::Ledger;
 use crate::store::node::Node;
 use crate::view::Shown;
 use crate::view::size_notes::ToldSizes;
 use crate::waiters::leases::Leases;
 use crate::waiters::waiting::Waiters;
-use canal_protocol::{DaemonInfo, Failure};
+use canal_protocol::DaemonInfo;
 
 /// The daemon at work.
 #[derive(Debug)]
@@ -53,11 +49,8 @@ pub(crate) struct Server {
     pub limits: Limits,
     /// The permissions of the configuration in force.
     pub permissions: Permissions,
-    pub ledger: Ledger,
-    /// The changes of this host that the log has not returned yet.
-    pub in_flight: InFlight,
-    /// This host's part in a table that many hosts share. `None` with the embedded journal.
-    pub cluster: Option<Box<Cluster>>,
+    /// The table and its log.
+    pub decide: Decide,
     pub owners: Owners,
     pub children: Children,
     /// Builds whose jobs take slots.
@@ -108,29 +101,12 @@ impl Server {
 
     /// Whether there is already something to do in the next turn.
     pub(crate) fn has_work(&self) -> bool {
-        self.conns.has_work() || self.ledger.has_proposed()
-    }
-
-    /// Whether the engine has answered. If not, the answer will wake `context`.
-    pub(crate) fn hears_engine(&mut self, context: &mut Context<'_>) -> bool {
-        self.cluster.as_mut().is_some_and(|cluster| cluster.has_answers(context))
+        self.conns.has_work() || self.decide.has_proposed()
     }
 
     /// The table as a user may see it.
     pub(crate) fn shown(&self, viewer: u32) -> Shown<'_> {
-        let shown = Shown::to(viewer, &self.ledger, &self.leases, &self.owners);
+        let shown = Shown::to(viewer, self.decide.ledger(), &self.leases, &self.owners);
         Shown { children: Some(&self.children), summary: self.history.summary(), ..shown }
-    }
-
-    /// Whether a grant may be sent now.
-    pub(crate) fn is_sure(&self) -> bool {
-        let Some(cluster) = &self.cluster else { return true };
-        self.ledger.is_member() && cluster.may_grant(&self.ledger.table)
-    }
-
-    /// The failure for a client whose call cannot be served because this host is not a member.
-    pub(crate) fn not_a_member(&self) -> Failure {
-        let cluster = self.cluster.as_ref();
-        cluster.map_or_else(not_yet, |cluster| cluster.not_a_member(&self.ledger))
     }
 }

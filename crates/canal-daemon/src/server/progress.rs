@@ -127,7 +127,7 @@ impl Server {
             }
         };
         let progress = shown.progress(&key, why.clause, position, scene.waiting, holders);
-        let session = self.ledger.table.waiter(request).map(|it| shown.session(it.frame));
+        let session = self.decide.table().waiter(request).map(|it| shown.session(it.frame));
         let progress = Progress { estimate, session, ..progress };
         if let Some(conn) = self.conns.get(id) {
             conn.progress(&progress);
@@ -140,7 +140,7 @@ impl Server {
     /// Informs a waiter why it still waits although its request was granted: the grant is sent only
     /// when this host is sure of it.
     fn tell_kept_grant(&mut self, request: RequestId, id: ConnId) {
-        let reason = self.not_a_member().message;
+        let reason = self.decide.not_a_member().message;
         let Some(waiter) = self.waiters.get_mut(request) else { return };
         let news = LastProgress::of(0, &reason, false);
         if waiter.told.replace(news) == Some(news) {
@@ -148,12 +148,12 @@ impl Server {
         }
         let item = waiter.asked.request.items.first();
         let key = item.map_or_else(String::new, |item| item.key.to_string());
-        let hold = self.ledger.table.hold_of(request);
+        let hold = self.decide.table().hold_of(request);
         let progress = Progress {
             key,
             position: 0,
             waiting: 0,
-            session: hold.map(|hold| format!("s{}", self.ledger.table.session(hold.frame))),
+            session: hold.map(|hold| format!("s{}", self.decide.table().session(hold.frame))),
             reason,
             holders: Vec::new(),
             estimate: None,
@@ -165,13 +165,13 @@ impl Server {
 
     /// The facts that all waiters of a key share. Without a budget, there are no estimates.
     fn scene(&self, key: &Key, looked_up_max: usize, budget: Option<&mut EstimateBudget>) -> Scene {
-        let waiting = self.ledger.table.waiting_for(key);
+        let waiting = self.decide.table().waiting_for(key);
         let served =
-            if waiting <= looked_up_max { self.ledger.table.served(key) } else { Vec::new() };
+            if waiting <= looked_up_max { self.decide.table().served(key) } else { Vec::new() };
         let positions = served.into_iter().zip(1..).collect();
         let estimates = self.history.summary().zip(budget).map(|(summary, budget)| {
             let now = clock::unix_ms();
-            estimates::of_key(&self.ledger.table, key, summary, now, budget)
+            estimates::of_key(self.decide.table(), key, summary, now, budget)
         });
         let estimates = estimates.unwrap_or_default();
         Scene { positions, waiting, holders: BTreeMap::new(), estimates }

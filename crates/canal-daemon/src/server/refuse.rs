@@ -27,7 +27,7 @@ impl Server {
         // A question has already done this.
         let is_barred = matches!(why, Refusal::Full { .. }) && !newcomer.is_question;
         if is_barred
-            && let Some(ahead) = self.ledger.table.first_ahead_of(&newcomer.request)
+            && let Some(ahead) = self.decide.table().first_ahead_of(&newcomer.request)
             && self.suspend_ahead(ahead, Completion::Nothing)
         {
             self.history.take_back(newcomer.request.tag);
@@ -59,7 +59,7 @@ impl Server {
         // A client gets each note once. A question gets none, because its client may ask for
         // nothing else.
         if failure.name == ErrorName::Refused && !newcomer.is_question {
-            let notes = self.told_sizes.notes(&self.ledger.table, &newcomer.request, None);
+            let notes = self.told_sizes.notes(self.decide.table(), &newcomer.request, None);
             failure.add_notes(notes);
         }
         Err(failure)
@@ -91,7 +91,7 @@ impl Server {
         };
         let shown = self.shown(viewer);
         let at = refusal::item_of(why).unwrap_or(0);
-        let table = &self.ledger.table;
+        let table = self.decide.table();
         let use_of = Use {
             slots: table.use_for(request, at),
             stored: table.stored(&item.key),
@@ -107,7 +107,7 @@ impl Server {
 
     /// The error for a client whose request a newer one supersedes.
     pub(crate) fn superseded_failure(&self, viewer: u32, by: RequestId) -> Failure {
-        let table = &self.ledger.table;
+        let table = self.decide.table();
         let waiter = table.waiter(by).map(|waiter| &*waiter.request);
         let by = waiter.or_else(|| table.hold_of(by).map(|hold| &*hold.asked));
         let command = by.and_then(|by| self.shown(viewer).command(by.uid, &by.command.0));
@@ -117,7 +117,7 @@ impl Server {
     /// The error for a waiter whose time is over.
     pub(crate) fn timeout_failure(&mut self, request: RequestId, viewer: u32) -> Failure {
         let mut failure = self.timeout_reason(request, viewer);
-        let table = &self.ledger.table;
+        let table = self.decide.table();
         if let Some(waiter) = table.waiter(request) {
             failure.add_notes(self.told_sizes.notes(table, &waiter.request, None));
         }
@@ -136,7 +136,7 @@ impl Server {
         }
         let mut failure = refusal::timeout(&why.key, &why.clause);
         if why.held.is_some()
-            && let Some(waiter) = self.ledger.table.waiter(request)
+            && let Some(waiter) = self.decide.table().waiter(request)
         {
             failure.holders = shown.holders(&waiter.request, why.item, OwnSlots::LeftOut).into();
         }
@@ -146,13 +146,13 @@ impl Server {
     /// Whether the process of a holder is exiting. It may already have closed its output or its
     /// connection, and the kernel is about to report its end.
     fn somebody_is_leaving(&self, request: &Request, item: usize) -> bool {
-        let table = &self.ledger.table;
+        let table = self.decide.table();
         let in_the_way =
             table.blocking_holds(request, item, OwnSlots::Count, PROCESSES_LOOKED_AT_MAX);
         in_the_way
             .into_iter()
             .filter_map(|token| table.hold(token))
-            .filter(|hold| hold.asked.host == self.ledger.host)
+            .filter(|hold| hold.asked.host == self.decide.host())
             .any(|hold| run_state(pid_of(&hold.asked.owner)) == RunState::Exiting)
     }
 }

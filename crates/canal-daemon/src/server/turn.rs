@@ -93,14 +93,14 @@ impl Server {
         if crate::sim::is_broken(crate::sim::Rule::RecordsComeFirst) {
             self.conns.flush();
         }
-        self.ledger.commit()?;
+        self.decide.ledger_mut().commit()?;
         self.jobservers.deliver();
         self.ask_engine();
         self.conns.flush();
         self.tell_hooks();
         self.history.hand_over();
         self.history.note_open(now);
-        self.ledger.tidy();
+        self.decide.ledger_mut().tidy();
         self.look_ahead(now);
         self.set_alarm()?;
         Ok(())
@@ -154,8 +154,8 @@ impl Server {
             if !may(self, *id) {
                 continue;
             }
-            if served >= at_once && !self.ledger.waits_for_disk() {
-                self.ledger.commit()?;
+            if served >= at_once && !self.decide.ledger().waits_for_disk() {
+                self.decide.ledger_mut().commit()?;
                 self.conns.flush();
                 served = 0;
             }
@@ -295,7 +295,7 @@ impl Server {
             self.jobservers.due,
             self.hooks.due,
             self.history.note_due(),
-            self.cluster.as_ref().and_then(|cluster| cluster.watcher_due()),
+            self.decide.watcher_due(),
             self.in_force.readings.due(now),
             self.conns.next_deferred(),
             self.runtime_dir.listener.pauses_until(),
@@ -310,9 +310,7 @@ impl Server {
             self.due.timer.went_off();
         }
         let ends = [self.waiters.next_end(), self.leases.next_end()];
-        let is_member = self.ledger.is_member();
-        let of_cluster = self.cluster.as_ref().and_then(|cluster| cluster.next_due(is_member));
-        let ends = ends.into_iter().chain([self.conns.next_log_due(), of_cluster]);
+        let ends = ends.into_iter().chain([self.conns.next_log_due(), self.decide.next_due()]);
         let next = ends.flatten().min();
         self.due.timer.set(next)
     }
@@ -340,9 +338,7 @@ impl Server {
             self.settle_node();
         }
         self.look_after_home(now);
-        if let Some(cluster) = &mut self.cluster {
-            cluster.look_after_watcher(&mut self.conns, now);
-        }
+        self.decide.look_after_watcher(&mut self.conns, now);
     }
 
     /// Schedules the next work at the end of a turn, because no event may start another turn.
@@ -360,12 +356,7 @@ impl Server {
 
     pub(crate) fn note_idleness(&mut self, now: Instant) {
         let Some(limit) = self.limits.idle_exit else { return };
-        let table = &self.ledger.table;
-        let used = match self.cluster {
-            None => table.held() > 0 || table.waiting() > 0,
-            Some(_) => table.frames_of_host(self.ledger.host).next().is_some(),
-        };
-        let busy = self.conns.len() > 0 || used || self.hooks.are_busy();
+        let busy = self.conns.len() > 0 || self.decide.is_used() || self.hooks.are_busy();
         if busy {
             self.due.idle = None;
         } else if is_due(&mut self.due.idle, now) {
@@ -419,7 +410,7 @@ impl Server {
     }
 
     fn restore_home(&mut self) -> anyhow::Result<()> {
-        let is_whole = !self.runtime_dir.is_damaged() && !self.ledger.vanished();
+        let is_whole = !self.runtime_dir.is_damaged() && !self.decide.ledger().vanished();
         if is_whole && !self.runtime_dir.restore_failed {
             return Ok(());
         }
@@ -427,11 +418,7 @@ impl Server {
             tracing::warn!("another process removed files of this daemon; restoring them");
         }
         self.runtime_dir.restore()?;
-        // This also records the whole table if an earlier attempt to record it failed.
-        self.ledger.recreate()?;
-        if let Some(cluster) = &mut self.cluster {
-            cluster.restore_record()?;
-        }
+        self.decide.restore_files()?;
         self.runtime_dir.reopen()?;
         // The listener is registered already unless it was created again.
         let _ = self.conns.await_source(Source::Listener, &self.runtime_dir.listener);

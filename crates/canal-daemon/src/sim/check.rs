@@ -54,7 +54,7 @@ impl World {
             return Ok(());
         }
         let daemons = self.hosts.iter().filter_map(|host| host.daemon.as_ref());
-        let tables: Vec<&Table> = daemons.map(|server| &server.ledger.table).collect();
+        let tables: Vec<&Table> = daemons.map(|server| server.decide.table()).collect();
         self.claims.check_held(self.now_ms, &tables, runs)
     }
 
@@ -69,7 +69,7 @@ impl World {
         if !host.daemon_since.is_some_and(had_a_turn) {
             return Ok(());
         }
-        for hold in server.ledger.table.holds().filter(|hold| !hold.orphaned) {
+        for hold in server.decide.table().holds().filter(|hold| !hold.orphaned) {
             let Owner::Process(process) = hold.asked.owner else { continue };
             let serial = process.inode - 1_000;
             if !host.machine.lived_lately(serial, self.now_ms) {
@@ -82,7 +82,7 @@ impl World {
             }
         }
         let active = |waiter: &&WaiterState| waiter.status == WaiterStatus::Active;
-        for waiter in server.ledger.table.waiters().filter(active) {
+        for waiter in server.decide.table().waiters().filter(active) {
             let Owner::Process(process) = waiter.request.owner else { continue };
             let serial = process.inode - 1_000;
             if !host.machine.lived_lately(serial, self.now_ms) {
@@ -97,7 +97,7 @@ impl World {
     /// before it serves that client.
     pub(super) fn check_reads(&mut self, at: usize) -> Result<(), String> {
         let (Some(network), host) = (&self.network, &mut self.hosts[at]) else { return Ok(()) };
-        let Some(cluster) = host.daemon.as_ref().and_then(|server| server.cluster.as_ref()) else {
+        let Some(cluster) = host.daemon.as_ref().and_then(|server| server.decide.cluster()) else {
             return Ok(());
         };
         let (ended, is_pending) = cluster.reads();
@@ -119,10 +119,10 @@ impl World {
     pub(super) fn check_agreement(&self) -> Result<(), String> {
         let mut tables: Vec<(Mark, Snapshot)> = Vec::new();
         for server in self.hosts.iter().filter_map(|host| host.daemon.as_ref()) {
-            let Some(mark) = server.cluster.as_ref().and_then(|cluster| cluster.read_to()) else {
+            let Some(mark) = server.decide.cluster().and_then(|cluster| cluster.read_to()) else {
                 continue;
             };
-            let table = server.ledger.table.snapshot();
+            let table = server.decide.table().snapshot();
             match tables.iter().find(|(other, _)| *other == mark) {
                 Some((_, other)) if *other != table => {
                     return Err(format!("hosts differ at {mark:?}: {other:?} and {table:?}"));
@@ -140,7 +140,7 @@ impl World {
         let until = self.now_ms + READ_MS;
         loop {
             let daemons = self.hosts.iter().filter_map(|host| host.daemon.as_ref());
-            let tables: Vec<Snapshot> = daemons.map(|it| it.ledger.table.snapshot()).collect();
+            let tables: Vec<Snapshot> = daemons.map(|it| it.decide.table().snapshot()).collect();
             let is_empty = |it: &Snapshot| it.frames.is_empty() && it.holds.is_empty();
             let are_same = tables.windows(2).all(|pair| pair[0] == pair[1]);
             if are_same && tables.len() == self.hosts.len() && tables.iter().all(is_empty) {
@@ -158,7 +158,8 @@ impl World {
     /// Checks that the next daemon restores the table of this one.
     pub(super) fn compare_with_the_next(&mut self) -> Result<(), String> {
         for at in 0..self.hosts.len() {
-            let snapshot = |host: &Host| host.daemon.as_ref().map(|it| it.ledger.table.snapshot());
+            let snapshot =
+                |host: &Host| host.daemon.as_ref().map(|it| it.decide.table().snapshot());
             let before = snapshot(&self.hosts[at]);
             self.hosts[at].kill_daemon();
             self.hosts[at].run_daemon(self.now_ms)?;

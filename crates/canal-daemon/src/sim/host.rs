@@ -234,8 +234,8 @@ impl Host {
     /// Whether the daemon takes part, and has no holds and no waiters.
     pub(super) fn is_idle(&self, over_engine: bool) -> bool {
         let Some(server) = &self.daemon else { return false };
-        let table = &server.ledger.table;
-        let is_member = server.ledger.is_member() && server.cluster.is_some();
+        let table = server.decide.table();
+        let is_member = server.decide.is_member() && server.decide.is_shared();
         is_member == over_engine && table.held() == 0 && table.waiting() == 0
     }
 }
@@ -267,7 +267,7 @@ fn start(place: &Place) -> anyhow::Result<Server> {
 /// Runs the daemon's turns as its event loop does, until it would sleep.
 fn turns(server: &mut Server) -> anyhow::Result<Turns> {
     for _ in 0..TURNS_MAX {
-        let answered = server.hears_engine(&mut Context::from_waker(Waker::noop()));
+        let answered = server.decide.hears_engine(&mut Context::from_waker(Waker::noop()));
         let has_work = answered || server.has_work();
         let is_woken = server.conns.wait(Some(Duration::ZERO));
         let is_rung = server.due.timer.is_due();

@@ -45,10 +45,10 @@ impl Watch {
 
     /// Learns of a new membership. From then on the holds are those of its daemon.
     fn follow(&mut self, server: &Server) {
-        let host = server.ledger.host;
+        let host = server.decide.host();
         let is_known = self.page.as_ref().is_some_and(|(known, _)| *known == host);
-        let Some(cluster) = server.cluster.as_ref().filter(|_| !is_known) else { return };
-        if !server.ledger.is_member() {
+        let Some(cluster) = server.decide.cluster().filter(|_| !is_known) else { return };
+        if !server.decide.is_member() {
             return;
         }
         let mut fds = Vec::new();

@@ -269,7 +269,7 @@ impl World {
 
     fn left(&self) -> String {
         let left = self.hosts.iter().map(|host| {
-            let table = host.daemon.as_ref().map(|it| it.ledger.table.snapshot());
+            let table = host.daemon.as_ref().map(|it| it.decide.table().snapshot());
             format!("{:?}\n  {table:?}\n  {:?}", host.programs, self.claims)
         });
         left.collect::<Vec<_>>().join("\n")

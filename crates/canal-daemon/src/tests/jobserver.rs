@@ -66,7 +66,7 @@ fn request(tag: u128) -> Value {
 }
 
 fn held(world: &World) -> u64 {
-    world.server.ledger.table.held_of(&Key::new("cpu").unwrap())
+    world.server.decide.table().held_of(&Key::new("cpu").unwrap())
 }
 
 /// Requests a slot that must be free, and releases it.
@@ -83,7 +83,7 @@ fn try_slot(world: &mut World, tag: u128) -> bool {
     drop(peer);
     wait_until("processes that other tests start have closed the connection, too", || {
         world.turn();
-        world.server.ledger.table.tagged(Tag(tag)).is_none()
+        world.server.decide.table().tagged(Tag(tag)).is_none()
     });
     reply["parameters"]["token"].is_u64()
 }
@@ -245,7 +245,7 @@ fn a_jobserver_for_what_is_not_one_slot_is_refused() {
         let reply = world.call(&mut peer, "Acquire", &parameters);
         assert_eq!(reply["error"], "io.canal.Lock.BadRequest", "{reply}");
     }
-    assert_eq!(world.server.ledger.table.held(), 0);
+    assert_eq!(world.server.decide.table().held(), 0);
 }
 
 #[test]

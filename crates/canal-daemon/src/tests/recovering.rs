@@ -145,10 +145,10 @@ impl World {
         let holder_record = HolderRecord::open(&dir, origin, false).unwrap();
         let tokens = SentTokens::open(&place, "fake").unwrap();
         let cluster = Cluster::new(driver, status, holder_record, tokens);
-        server.cluster = Some(Box::new(cluster));
+        server.decide.share(cluster);
         let mut world = Self { server, place, _folder: folder };
         world.turns();
-        assert!(world.server.ledger.is_member());
+        assert!(world.server.decide.is_member());
         world
     }
 
@@ -198,7 +198,7 @@ fn requests_wait_for_the_end_of_a_recovery_and_are_granted_then() {
     let mut waits = world.ask(&lease(2, "b"));
     let mut no_wait = world.ask(&try_mutex(3, "c"));
     assert!(waits.reply().is_none() && no_wait.reply().is_none(), "neither is refused as busy");
-    let words = world.server.not_a_member().message;
+    let words = world.server.decide.not_a_member().message;
     assert!(words.contains("no locks are granted until"), "{words}");
     // Another host reports that the TTL has passed.
     let mut other = Direct::joined(9, &mut engine.server.lock().unwrap(), clock::boottime_ms());
@@ -215,13 +215,13 @@ fn requests_wait_for_the_end_of_a_recovery_and_are_granted_then() {
 fn who_waits_for_the_end_of_an_earlier_incarnation_is_told_so() {
     let engine = Fake::new();
     let mut world = World::over(&engine, folder());
-    let own = world.server.ledger.host;
-    let label = world.server.ledger.table.host(own).unwrap().label.clone();
-    assert_eq!(world.server.not_a_member().message, "the engine does not answer");
+    let own = world.server.decide.host();
+    let label = world.server.decide.table().host(own).unwrap().label.clone();
+    assert_eq!(world.server.decide.not_a_member().message, "the engine does not answer");
     let (host, identity) = (HostId(own.0 + 1000), String::new());
     world.server.propose(Change::HostJoin { host, label, identity });
     world.turns();
-    let words = world.server.not_a_member().message;
+    let words = world.server.decide.not_a_member().message;
     assert!(words.ends_with("wait until the old membership expires"), "{words}");
 }
 
@@ -242,7 +242,7 @@ fn the_next_daemon_notices_that_the_log_was_made_anew() {
     let anew = Fake::new();
     anew.server.lock().unwrap().epoch = 8;
     let world = World::over(&anew, kept);
-    assert!(world.server.ledger.table.recovery().is_some());
+    assert!(world.server.decide.table().recovery().is_some());
 }
 
 /// A request of this process for a mutex, which may wait.
@@ -322,13 +322,13 @@ fn a_grant_that_a_suspension_on_its_way_takes_back_is_not_told() {
     peer.send(&call("Acquire", &parameters), &[owner.pidfd().as_fd()]);
     world.turns();
     assert_eq!(peer.reply(), None, "it waits");
-    let request = world.server.ledger.table.waiters().next().unwrap().id;
+    let request = world.server.decide.table().waiters().next().unwrap().id;
     world.server.suspend(request, 1);
     world.server.waiters.resume(request);
     release(&mut other, &engine);
     world.turns();
     assert_eq!(peer.reply(), None, "it is not told of what was taken back");
-    assert_eq!(world.server.ledger.table.waiters().count(), 1);
+    assert_eq!(world.server.decide.table().waiters().count(), 1);
     world.server.propose(Change::Resume { request });
     world.turns();
     granted(&peer.reply().expect("a grant"));
@@ -341,7 +341,7 @@ fn a_waiter_that_is_back_and_stopped_for_a_moment_is_granted_its_lock() {
     let owner = Holder::start();
     let before = ask_for(&world, 2, "a", &owner);
     world.turns();
-    assert_eq!(world.server.ledger.table.waiting(), 1);
+    assert_eq!(world.server.decide.table().waiting(), 1);
     let World { server, _folder: folder, .. } = world;
     drop((server, before));
     engine.disconnect();
@@ -367,7 +367,7 @@ fn a_grant_that_an_earlier_daemon_did_not_tell_is_asked_for_again_after_a_loss()
     let (engine, mut world, mut other) = beside_a_holder();
     let told = token(&mut world.ask(&mutex(3, "b")));
     assert_eq!(world.ask(&mutex(2, "a")).reply(), None, "it waits");
-    assert_eq!(world.server.ledger.table.waiting(), 1);
+    assert_eq!(world.server.decide.table().waiting(), 1);
     let World { server, _folder: folder, .. } = world;
     drop(server);
     engine.disconnect();
@@ -385,7 +385,7 @@ fn a_grant_that_an_earlier_daemon_did_not_tell_is_asked_for_again_after_a_loss()
     }
     third.settle(&mut engine.server.lock().unwrap(), now);
     world.turns();
-    assert!(world.server.ledger.table.recovery().is_none());
+    assert!(world.server.decide.table().recovery().is_none());
     assert!(token(&mut world.ask(&mutex(2, "a"))) > untold);
     assert_eq!(token(&mut world.ask(&mutex(3, "b"))), told, "its client has been told of it");
 }
@@ -425,7 +425,7 @@ fn a_grant_for_a_process_that_died_while_it_waited_is_not_told() {
     owner.end();
     world.turns();
     assert_owner_gone(&mut peer);
-    assert_eq!(world.server.ledger.table.held(), 0);
+    assert_eq!(world.server.decide.table().held(), 0);
 }
 
 #[test]
@@ -434,7 +434,7 @@ fn a_grant_for_a_process_that_died_while_its_request_was_on_the_way_is_not_told(
     let mut world = World::over(&engine, folder());
     let owner = Holder::start();
     let mut peer = ask_for(&world, 2, "a", &owner);
-    let is_on_the_way = |world: &World| world.server.in_flight.len() > 0;
+    let is_on_the_way = |world: &World| world.server.decide.has_in_flight();
     for _ in 0..100 {
         if !is_on_the_way(&world) {
             world.server.conns.wait(Some(Duration::ZERO));
@@ -445,7 +445,7 @@ fn a_grant_for_a_process_that_died_while_its_request_was_on_the_way_is_not_told(
     owner.end();
     world.turns();
     assert_owner_gone(&mut peer);
-    assert_eq!(world.server.ledger.table.held(), 0);
+    assert_eq!(world.server.decide.table().held(), 0);
 }
 
 #[test]

@@ -18,7 +18,7 @@ impl World {
     }
 
     fn stored(&self, key: &str) -> Option<View> {
-        self.server.ledger.table.stored(&Key::new(key).unwrap())
+        self.server.decide.table().stored(&Key::new(key).unwrap())
     }
 }
 
@@ -28,7 +28,7 @@ fn over_an_engine_the_file_never_overwrites_what_is_stored() {
     let mut world = World::over(&engine, folder());
     world.reload("[keys.a]\nslots = 2\n[policy]\nbypass_max = 5\n");
     assert_eq!(world.stored("a"), Some(View::Slots { slots: 2 }), "nothing was stored");
-    assert_eq!(world.server.ledger.table.bypass_max(), 5);
+    assert_eq!(world.server.decide.table().bypass_max(), 5);
     let (key, view) = (Key::new("a").unwrap(), Some(View::Slots { slots: 7 }));
     world.server.propose(Change::Resize { key, view });
     world.turns();
@@ -37,7 +37,7 @@ fn over_an_engine_the_file_never_overwrites_what_is_stored() {
     assert!(note.starts_with("`a` keeps the size 7, which is stored for all hosts"), "{note}");
     assert_eq!(world.stored("a"), Some(View::Slots { slots: 7 }));
     assert_eq!(world.stored("b"), Some(View::Slots { slots: 1 }));
-    assert_eq!(world.server.ledger.table.bypass_max(), 5, "it was stated for all hosts");
+    assert_eq!(world.server.decide.table().bypass_max(), 5, "it was stated for all hosts");
     let reloaded = world.reload("");
     assert_eq!(reloaded["notes"].as_array().unwrap().len(), 2, "{reloaded}");
     assert_eq!(world.stored("a"), Some(View::Slots { slots: 7 }));

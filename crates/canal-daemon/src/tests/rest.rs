@@ -9,7 +9,7 @@ use canal_sys::rerun::wait_until;
 impl World {
     /// How many reads for clients have ended, and whether one is pending.
     fn reads(&self) -> (u64, bool) {
-        self.server.cluster.as_ref().unwrap().reads()
+        self.server.decide.cluster().unwrap().reads()
     }
 }
 
@@ -20,7 +20,7 @@ fn a_host_at_rest_reads_once_for_a_command() {
     let mut world = World::over_as(&engine, folder(), 1, settings);
     wait_until("it rests", || {
         world.turns();
-        !world.server.is_present()
+        !world.server.decide.is_present()
     });
     world.turns();
     let (before, _) = world.reads();

@@ -96,10 +96,10 @@ fn a_hold_whose_descendants_cannot_be_watched_ends_when_they_do() {
     world.server.turn().unwrap();
     end_descendant(&world, asker, token);
     world.turn();
-    assert!(world.server.ledger.table.hold(token).is_some(), "its end was not reported");
+    assert!(world.server.decide.table().hold(token).is_some(), "its end was not reported");
     world.server.due.unsure = world.server.due.unsure.map(|_| Instant::now());
     world.server.turn().unwrap();
-    assert!(world.server.ledger.table.hold(token).is_none());
+    assert!(world.server.decide.table().hold(token).is_none());
     assert_eq!(world.server.due.unsure, None);
 }
 
@@ -113,10 +113,10 @@ fn bytes_that_a_descendant_writes_into_its_fifo_wake_nobody() {
         let _ = nix::unistd::write(&asker.fds[0], b"noise");
         assert!(!world.server.conns.wait(Some(Duration::ZERO)));
     }
-    assert!(world.server.ledger.table.hold(token).is_some());
+    assert!(world.server.decide.table().hold(token).is_some());
     end_descendant(&world, asker, token);
     world.turn();
-    assert!(world.server.ledger.table.hold(token).is_none());
+    assert!(world.server.decide.table().hold(token).is_none());
 }
 
 #[test]
@@ -273,7 +273,7 @@ fn a_size_that_cannot_be_stored_lets_no_waiter_in() {
     assert_eq!(refused["error"], "io.canal.Lock.DiskFull", "{refused}");
     world.turn();
     assert_eq!(waiter.reply(), None);
-    assert_eq!(world.server.ledger.table.held(), 1);
+    assert_eq!(world.server.decide.table().held(), 1);
     std::fs::remove_dir(&state).unwrap();
     std::fs::rename(&kept, &state).unwrap();
     let resized = world.call(&mut operator, "Resize", &more);
@@ -391,7 +391,7 @@ fn a_waiter_whose_grant_may_not_be_told_yet_is_told_why() {
     peer.reply().unwrap();
     let id = world.server.conns.watchers()[0];
     // As with an engine that does not answer renewals.
-    let table = &world.server.ledger.table;
+    let table = world.server.decide.table();
     let hold = table.holds().next().unwrap();
     let (newcomer, granted) =
         (PendingAcquire::again(id, hold.asked.clone(), true, None), granted_later(table, hold));
@@ -416,7 +416,7 @@ fn a_deferred_request_is_granted_as_soon_as_the_holder_has_ended() {
     let owner = Holder::start();
     let (id, mut peer) = world.connect_as(world.server.about.uid);
     world.turn();
-    let mut request = world.server.ledger.table.holds().next().unwrap().asked.clone();
+    let mut request = world.server.decide.table().holds().next().unwrap().asked.clone();
     let asked = Arc::make_mut(&mut request);
     (asked.tag, asked.wait) = (Tag(2), Wait::No);
     asked.owner = Owner::Process(process_of(&owner.pidfd()).unwrap());
@@ -440,13 +440,13 @@ fn a_lease_whose_client_leaves_while_it_is_stored_is_taken_back() {
     parameters["lease"] = json!({ "handle": hex(1), "ttl_ms": 600_000 });
     granted(&world.call(&mut asker, "Acquire", &parameters));
     let (id, _peer) = world.connect_as(world.server.about.uid);
-    let hold = world.server.ledger.table.holds().next().unwrap();
+    let hold = world.server.decide.table().holds().next().unwrap();
     let (request, news) = (hold.request, LeaseNews::Granted(None));
     let lease = UnsyncedLease { request, news };
     world.server.conns.set_state(id, CallState::Stores(Box::new(lease)));
     world.server.disconnect(Disconnected { id, unread: false });
     world.server.follow();
-    assert_eq!(world.server.ledger.table.hold_of(request), None);
+    assert_eq!(world.server.decide.table().hold_of(request), None);
     world.turn();
     assert_eq!(asker.reply(), None);
 }

@@ -20,11 +20,11 @@ impl Server {
             }
             CallState::Log(wait) => match &wait.what {
                 Awaiting::Request(ticket) | Awaiting::Change(ticket) => {
-                    let proposed = self.in_flight.get(*ticket);
+                    let proposed = self.decide.in_flight(*ticket);
                     proposed.is_some_and(|proposed| proposed.then.conn() == Some(id))
                 }
-                Awaiting::Membership => self.cluster.is_some() && !conn.calls.is_empty(),
-                Awaiting::MembershipOf(newcomer) => self.cluster.is_some() && newcomer.conn == id,
+                Awaiting::Membership => self.decide.is_shared() && !conn.calls.is_empty(),
+                Awaiting::MembershipOf(newcomer) => self.decide.is_shared() && newcomer.conn == id,
             },
             CallState::Deferred(newcomer) => {
                 newcomer.conn == id && newcomer.deferred_until.is_some()

@@ -55,7 +55,7 @@ impl Server {
         let mut items = items::items(&acquire.items)?;
         let note = items::note(acquire.note.as_deref())?;
         let supersede = items::supersede(acquire.supersede, acquire.group.as_deref())?;
-        self.ledger.table.share_keys(&mut items);
+        self.decide.table().share_keys(&mut items);
         self.in_force.config.spread(&mut items);
         self.check_wrapper(acquire.wrapper)?;
         if acquire.jobserver {
@@ -74,9 +74,9 @@ impl Server {
             Some(lease) => self.lease_owner(id, &acquire, lease)?,
             None => self.owner(id, acquire.owner_fd, fds)?,
         };
-        let known = self.ledger.table.tagged(acquire.tag);
+        let known = self.decide.table().tagged(acquire.tag);
         let goes_on = |request: &RequestId| {
-            !self.is_leaving(*request)
+            !self.decide.is_leaving(*request)
                 && !self.is_of_lost_incarnation(*request, owner.uid, &owner.owner)
         };
         if let Some(request) = known.filter(goes_on) {
@@ -110,7 +110,7 @@ impl Server {
         let above = under_frame.or(acquire.under_run.map(Above::Run));
         let request = Request {
             tag: acquire.tag,
-            host: self.ledger.host,
+            host: self.decide.host(),
             parent,
             owner: owner.owner,
             uid: owner.uid,
@@ -134,7 +134,7 @@ impl Server {
             over_nodes,
             above: above.map(Box::new),
         };
-        self.ledger.admit(&request).map_err(|error| disk_full(&error))?;
+        self.decide.ledger_mut().admit(&request).map_err(|error| disk_full(&error))?;
         let pidfd = owner.pidfd;
         let request = Arc::new(request);
         let (deferred_until, is_question) = (None, false);
@@ -150,7 +150,7 @@ impl Server {
     /// knows them only while the request waits or holds something here.
     fn announce(&mut self, id: ConnId, request: &Arc<Request>) -> Option<Refusal> {
         request.over_nodes.as_ref()?;
-        let table = &self.ledger.table;
+        let table = self.decide.table();
         // The table itself refuses a conflict with a request that it knows, so that the history
         // records it.
         let is_news = |theirs: &&Request| table.tagged(theirs.tag).is_none();
@@ -170,18 +170,18 @@ impl Server {
     /// Whether a request belongs to this owner and to a lost incarnation of this host, and is still
     /// in the log.
     fn is_of_lost_incarnation(&self, request: RequestId, uid: u32, owner: &Owner) -> bool {
-        let table = &self.ledger.table;
+        let table = self.decide.table();
         let waiter = table.waiter(request).map(|waiter| waiter.frame);
         let frame = waiter.or_else(|| table.hold_of(request).map(|hold| hold.frame));
         frame.and_then(|frame| table.frame(frame)).is_some_and(|frame| {
-            frame.host != self.ledger.host && frame.uid == uid && frame.owner == *owner
+            frame.host != self.decide.host() && frame.uid == uid && frame.owner == *owner
         })
     }
 
     /// The limit on a user's waiting requests, if a request that would wait exceeds it.
     fn crowd(&self, wait: Wait, uid: u32) -> Option<usize> {
         let most = self.limits.waiters_per_user;
-        let waiting = || self.waiters.of_user(uid) + self.in_flight.of_user(uid);
+        let waiting = || self.waiters.of_user(uid) + self.decide.in_flight_of(uid);
         (wait != Wait::No && waiting() >= most).then_some(most)
     }
 
@@ -198,7 +198,7 @@ impl Server {
         // completes a deadlock.
         let last_word = outcomes.into_iter().rfind(|outcome| outcome.is_word_on(request));
         match last_word {
-            Some(Outcome::Granted(granted)) if !self.is_sure() => {
+            Some(Outcome::Granted(granted)) if !self.decide.may_grant() => {
                 self.keep_untold(&newcomer, &granted)
             }
             Some(Outcome::Granted(granted)) => {
@@ -223,7 +223,7 @@ impl Server {
             }
             // The daemon proposes the request again once that incarnation is gone.
             Some(Outcome::Refused { why: Refusal::Duplicate, .. })
-                if self.ledger.table.tagged(newcomer.request.tag).is_some_and(|known| {
+                if self.decide.table().tagged(newcomer.request.tag).is_some_and(|known| {
                     let Request { uid, owner, .. } = &*newcomer.request;
                     self.is_of_lost_incarnation(known, *uid, owner)
                 }) =>
@@ -246,10 +246,10 @@ impl Server {
         granted: &Granted,
     ) -> Result<Step, Failure> {
         let (id, request, more) = (newcomer.conn, granted.request, newcomer.more);
-        let table = &self.ledger.table;
+        let table = self.decide.table();
         let hold = table.hold(granted.token);
         let Some(hold) = hold.filter(|hold| hold.asked.wait != Wait::No) else {
-            let failure = self.not_a_member();
+            let failure = self.decide.not_a_member();
             self.waiters.drop_grant(request);
             return Ok(Step::GiveBack(request, failure));
         };
@@ -283,7 +283,7 @@ impl Server {
         owner: &OwnerFound,
         more: bool,
     ) -> Result<Option<Step>, Failure> {
-        let in_flight = self.in_flight.tagged(tag);
+        let in_flight = self.decide.in_flight_tagged(tag);
         let ticket = in_flight.as_ref().map(|(ticket, _)| *ticket);
         let newcomer = match in_flight {
             Some((_, newcomer)) => newcomer,
@@ -312,9 +312,9 @@ impl Server {
 
     /// Sends a grant to a client that asks for it again, as soon as this host is sure of it.
     fn tell_later(&mut self, id: ConnId, request: RequestId, more: bool) -> Result<Step, Failure> {
-        let table = &self.ledger.table;
+        let table = self.decide.table();
         let hold = table.hold_of(request).filter(|hold| hold.asked.wait != Wait::No);
-        let Some(hold) = hold else { return Err(self.not_a_member()) };
+        let Some(hold) = hold else { return Err(self.decide.not_a_member()) };
         self.waiters.queue_grant(granted(table, hold));
         self.waiters.add_granted(hold, table.session(hold.frame));
         Ok(self.wait_for_grant(id, request, more))
@@ -328,13 +328,13 @@ impl Server {
         owner: OwnerFound,
         more: bool,
     ) -> Result<Step, Failure> {
-        let table = &self.ledger.table;
+        let table = self.decide.table();
         let waiter = table.waiter(request);
         let frame = waiter.map(|waiter| waiter.frame);
         let frame = frame.or_else(|| table.hold_of(request).map(|hold| hold.frame));
         let same = frame
             .and_then(|frame| table.frame(frame))
-            .filter(|frame| frame.host == self.ledger.host)
+            .filter(|frame| frame.host == self.decide.host())
             .is_some_and(|frame| frame.uid == owner.uid && frame.owner == owner.owner);
         let Some(frame) = frame.filter(|_| same) else {
             let message = "the tag names a request of another process or lease";
@@ -342,10 +342,9 @@ impl Server {
         };
         // A request also waits if its grant has not been sent yet.
         if waiter.is_none() && self.waiters.get(request).is_none() {
-            let was_told = |token| self.cluster.as_ref().is_some_and(|it| it.was_told(token));
-            let told = |token| self.may_be_told(token) || was_told(token);
+            let told = |token| self.may_be_told(token) || self.decide.was_told(token);
             let hold = table.hold_of(request);
-            if !self.is_sure() || hold.is_some_and(|hold| !told(hold.token)) {
+            if !self.decide.may_grant() || hold.is_some_and(|hold| !told(hold.token)) {
                 return self.tell_later(id, request, more);
             }
             return self.tell_again(id, request, frame, owner.pidfd);
@@ -361,7 +360,7 @@ impl Server {
             self.supersede(before, name);
         }
         let provisional =
-            self.ledger.table.waiter(request).is_some_and(|waiter| waiter.request.provisional);
+            self.decide.table().waiter(request).is_some_and(|waiter| waiter.request.provisional);
         if provisional && let Some(pidfd) = owner.pidfd {
             self.owners.watch(frame, None, pidfd).map_err(|error| cannot_watch(&error))?;
         }
@@ -388,7 +387,7 @@ impl Server {
         self.withdraw_offers_for(&items);
         let request = Request {
             tag: self.unused_tag(),
-            host: self.ledger.host,
+            host: self.decide.host(),
             parent: self.enclosing_or_under(asked.frame.as_deref(), asked.under, &owner),
             owner: owner.owner,
             uid: owner.uid,
@@ -428,10 +427,10 @@ impl Server {
     /// Answers a question, or defers it while the process of a holder is exiting.
     pub(crate) fn question(&mut self, newcomer: PendingAcquire) -> Result<Step, Failure> {
         let asked = Arc::clone(&newcomer.request);
-        let verdict = self.ledger.table.verdict_on(&asked);
+        let verdict = self.decide.table().verdict_on(&asked);
         let is_full = matches!(verdict, Outcome::Refused { why: Refusal::Full { .. }, .. });
         if is_full
-            && let Some(ahead) = self.ledger.table.first_ahead_of(&asked)
+            && let Some(ahead) = self.decide.table().first_ahead_of(&asked)
             && self.suspend_ahead(ahead, Completion::Nothing)
         {
             return Ok(self.pose(newcomer));
@@ -440,7 +439,7 @@ impl Server {
             Outcome::Granted(granted) => {
                 Ok(Step::reply(&WouldGrant { keys: granted_keys(&asked, &granted) }))
             }
-            Outcome::Refused { why: Refusal::Recovering, .. } => Err(self.not_a_member()),
+            Outcome::Refused { why: Refusal::Recovering, .. } => Err(self.decide.not_a_member()),
             Outcome::Refused { why, .. } => self.refuse(newcomer, &why),
             _ => Err(lost_track()),
         }
@@ -448,7 +447,7 @@ impl Server {
 
     /// A tag that no request has.
     fn unused_tag(&self) -> Tag {
-        let table = &self.ledger.table;
+        let table = self.decide.table();
         let mut tags = (0..=u128::MAX).rev().map(Tag);
         tags.find(|tag| table.tagged(*tag).is_none()).unwrap_or(Tag(0))
     }

@@ -100,7 +100,7 @@ impl Server {
         items: &[Item],
         is_lease: bool,
     ) -> Result<(), Failure> {
-        let used = self.ledger.table.usage(uid);
+        let used = self.decide.table().usage(uid);
         let most = self.limits.leases_per_user;
         if is_lease && used.leases >= most {
             let message = format!("uid {uid} holds {} leases; the limit is {most}", used.leases);
@@ -189,7 +189,7 @@ impl Server {
     ) -> Result<OwnerFound, Failure> {
         let Some(conn) = self.conns.get(id) else { return Err(owner_gone()) };
         let found = match owner_fd {
-            Some(index) => other_owner(conn.peer, nth_fd(fds, index)?, self.cluster.is_some())?,
+            Some(index) => other_owner(conn.peer, nth_fd(fds, index)?, self.decide.is_shared())?,
             None => {
                 let (process, pidfd) = peer_process(conn)?;
                 OwnerFound { owner: Owner::Process(process), uid: conn.peer.uid, pidfd }
@@ -237,7 +237,7 @@ impl Server {
         let name = named?;
         // A lease outlives the frame in which it was asked for.
         let Owner::Process(process) = owner.owner else { return None };
-        if self.ledger.table.frame_of(self.ledger.host, &owner.owner).is_some() {
+        if self.decide.table().frame_of(self.decide.host(), &owner.owner).is_some() {
             // The process already has a frame, and the frame that encloses it never changes.
             return None;
         }
@@ -264,8 +264,8 @@ impl Server {
         if let Some(enclosing) = self.enclosing(named, owner) {
             return Some(enclosing);
         }
-        let table = &self.ledger.table;
-        if table.frame_of(self.ledger.host, &owner.owner).is_some() {
+        let table = self.decide.table();
+        if table.frame_of(self.decide.host(), &owner.owner).is_some() {
             return None;
         }
         self.lease_above(under?, owner.uid)
@@ -273,7 +273,7 @@ impl Server {
 
     /// The frame of a lease of this user that is confirmed and has not ended.
     pub(crate) fn lease_above(&self, handle: Handle, uid: u32) -> Option<FrameId> {
-        let table = &self.ledger.table;
+        let table = self.decide.table();
         let mut holds = table.holds_in(table.lease(name_of(handle))?).peekable();
         let frame = holds.peek()?.frame;
         let is_own = table.frame(frame).is_some_and(|lease| lease.uid == uid);
@@ -295,11 +295,11 @@ impl Server {
     /// frame is alive now, it had its pid during the search as well, so no other process had that
     /// pid.
     fn innermost_above(&self, pid: u32, named: FrameId, uid: u32) -> Option<FrameId> {
-        let table = &self.ledger.table;
+        let table = self.decide.table();
         let session = table.session(named);
         let mut innermost = None;
         for Ancestor { pid, .. } in ancestors(pid).take(ANCESTORS_MAX) {
-            let mut frames = table.frames_of_number(self.ledger.host, pid);
+            let mut frames = table.frames_of_number(self.decide.host(), pid);
             let Some(frame) = frames.find(|frame| self.may_enclose(*frame, uid)) else { continue };
             if table.session(frame) == session {
                 innermost = innermost.or(Some(frame));
@@ -313,7 +313,7 @@ impl Server {
 
     /// Whether the frame belongs to this user and its process is certainly alive.
     fn may_enclose(&self, frame: FrameId, uid: u32) -> bool {
-        let state = self.ledger.table.frame(frame);
+        let state = self.decide.table().frame(frame);
         state.is_some_and(|state| !state.ended && state.uid == uid)
             && self.owners.of(frame).is_some_and(|pidfd: &Pidfd| !pidfd.has_ended())
     }

@@ -128,7 +128,7 @@ impl Server {
         let mut notes = Vec::new();
         let resizes = self.views_to_change(&config, &mut notes);
         let keys = resizes.iter().map(|(key, _)| key);
-        self.ledger.admit_views(keys).map_err(|error| disk_full(&error))?;
+        self.decide.ledger_mut().admit_views(keys).map_err(|error| disk_full(&error))?;
         logging::follow(self.in_force.overrides.verbose, config.log.as_deref());
         self.in_force.replace(config);
         self.limits = self.in_force.limits();
@@ -139,7 +139,9 @@ impl Server {
         for (key, view) in resizes {
             self.propose(Change::Resize { key, view });
         }
-        self.follow_policy();
+        if let Some(change) = self.decide.change_of_policy(self.in_force.config.bypass_max) {
+            self.propose(change);
+        }
         let file = self.in_force.config.path.as_ref().map(|path| path.display().to_string());
         let changed: Vec<SettingChange> = changed
             .into_iter()
@@ -183,10 +185,10 @@ impl Server {
     ) -> Vec<(Key, Option<View>)> {
         let before = self.limits.views();
         let mut changed = Vec::new();
-        if self.cluster.is_some() {
+        if self.decide.is_shared() {
             for (key, view) in &config.views {
-                match self.ledger.table.stored(key) {
-                    None if self.ledger.is_member() => changed.push((key.clone(), Some(*view))),
+                match self.decide.table().stored(key) {
+                    None if self.decide.is_member() => changed.push((key.clone(), Some(*view))),
                     Some(stored) if stored != *view && before.get(key) != Some(view) => {
                         notes.push(format!(
                             "`{key}` keeps the size {stored}, which is stored for all hosts; \
@@ -197,7 +199,7 @@ impl Server {
                 }
             }
             let gone = before.keys().filter(|key| !config.views.contains_key(*key));
-            let gone = gone.filter_map(|key| Some((key, self.ledger.table.stored(key)?)));
+            let gone = gone.filter_map(|key| Some((key, self.decide.table().stored(key)?)));
             notes.extend(gone.map(|(key, stored)| {
                 format!(
                     "`{key}` keeps the size {stored}, which is stored for all hosts; forget it \
@@ -206,13 +208,13 @@ impl Server {
             }));
             return changed;
         }
-        for (key, view) in self.ledger.views_to_follow(config) {
-            if let Some(in_use) = self.ledger.table.bars_view(&key, view) {
+        for (key, view) in self.decide.ledger().views_to_follow(config) {
+            if let Some(in_use) = self.decide.table().bars_view(&key, view) {
                 notes.push(format!(
                     "the configured size of `{key}` does not apply: `{key}` {}",
                     used_as(in_use)
                 ));
-            } else if self.ledger.table.majority_bars_view(&key, view) {
+            } else if self.decide.table().majority_bars_view(&key, view) {
                 notes.push(format!(
                     "the configured size of `{key}` does not apply: `{key}` is in use with a \
                      majority of nodes, which excludes others only if the lock has one slot"
@@ -222,8 +224,8 @@ impl Server {
             }
         }
         for (key, view) in &config.views {
-            let stored = self.ledger.table.stored(key);
-            let is_by_hand = self.ledger.is_stored_by_hand(key);
+            let stored = self.decide.table().stored(key);
+            let is_by_hand = self.decide.ledger().is_stored_by_hand(key);
             if is_by_hand && stored != Some(*view) && before.get(key) != Some(view) {
                 let stored = stored.map_or_else(|| "none".to_owned(), |view| view.to_string());
                 notes.push(format!(
@@ -233,23 +235,6 @@ impl Server {
             }
         }
         changed
-    }
-
-    /// Changes the policy of the table to that of the configuration. Over an engine, does so only
-    /// if no host has stated another one.
-    fn follow_policy(&mut self) {
-        let stated = self.in_force.config.bypass_max;
-        let bypass_max = stated.unwrap_or(BYPASS_MAX_DEFAULT);
-        let present = self.ledger.table.bypass_max();
-        if let Some(cluster) = &mut self.cluster {
-            cluster.set_bypass_max(stated);
-            if !self.ledger.is_member() || present != BYPASS_MAX_DEFAULT {
-                return;
-            }
-        }
-        if present != bypass_max {
-            self.propose(Change::Policy { bypass_max });
-        }
     }
 
     /// Ends the calls whose configuration was read, or was not read in time.
@@ -350,7 +335,7 @@ impl Server {
             ("limits.leases_per_user", limits.leases_per_user.to_string()),
             ("limits.key_bytes_per_user", limits.key_bytes_per_user.to_string()),
             ("nodes.longest_ttl", stated(limits.nodes_longest_ttl)),
-            ("policy.bypass_max", self.ledger.table.bypass_max().to_string()),
+            ("policy.bypass_max", self.decide.table().bypass_max().to_string()),
             ("daemon.idle_exit", limits.idle_exit.map_or_else(|| "never".to_owned(), stated)),
             ("daemon.log", log),
             ("history.keep", stated(config.history.keep)),
@@ -361,7 +346,7 @@ impl Server {
                 config.metrics.as_ref().map_or_else(|| "off".to_owned(), Listen::to_string),
             ),
         ];
-        values.extend(self.cluster.iter().flat_map(|cluster| cluster.settings()));
+        values.extend(self.decide.settings());
         values
     }
 
@@ -387,7 +372,7 @@ impl Server {
         let (source, by, line) = match (before, line) {
             (Some(Override::CommandLine(by)), _) => (SettingSource::CommandLine, Some(by), None),
             (Some(Override::Environment(by)), _) => (SettingSource::Environment, Some(by), None),
-            _ if name == "policy.bypass_max" && self.ledger.table.bypass_max() != stated => {
+            _ if name == "policy.bypass_max" && self.decide.table().bypass_max() != stated => {
                 (SettingSource::Stored, Some("the table of all hosts"), None)
             }
             (None, Some(line)) => (SettingSource::File, None, Some(line)),
@@ -403,7 +388,7 @@ impl Server {
         let each = config.views.iter().map(|(key, view)| {
             let name = format!("keys.{}", name_of_key(key.as_str()));
             let spread = if config.spread.contains(key) { SPREAD } else { "" };
-            let stored = self.ledger.table.stored(key);
+            let stored = self.decide.table().stored(key);
             if stored == Some(*view) {
                 let line = config.written.iter().find(|one| one.name == name).map(|one| one.line);
                 let value = format!("{view}{spread}");

@@ -224,12 +224,12 @@ impl Server {
     }
 
     fn stored_size(&self, key: &Key) -> Option<u64> {
-        self.ledger.table.report(key).stored.map(View::capacity)
+        self.decide.table().report(key).stored.map(View::capacity)
     }
 
     /// The current holds of a key and the keys below it, or of all keys.
     fn running(&self, key: Option<&Key>, uid: Option<u32>) -> Vec<Running> {
-        let table = &self.ledger.table;
+        let table = self.decide.table();
         let holds = table.keys(key).flat_map(|key| table.holders(key).map(move |it| (key, it)));
         let holds = holds.filter_map(|(key, token)| Some((key, table.hold(token)?)));
         let holds = holds.filter(|(_, hold)| uid.is_none_or(|uid| hold.asked.uid == uid));
@@ -357,7 +357,7 @@ impl Server {
     /// Takes over the hooks of the configuration in force. `is_start`: the daemon has just started.
     pub(crate) fn follow_hooks(&mut self, is_start: bool) {
         self.hooks.follow(&self.in_force.config.hooks, is_start);
-        let (table, here) = (&self.ledger.table, self.ledger.host);
+        let (table, here) = (self.decide.table(), self.decide.host());
         let are_told = self.hooks.are_told_of_ends();
         self.history.tell_hooks(are_told, self.hooks.host(), table, here);
     }
@@ -374,14 +374,14 @@ impl Server {
         if is_due(&mut self.hooks.due, now) {
             self.look_for_long_ones(now);
         }
-        let lasts = self.ledger.table.waiting() > 0 || self.ledger.table.held() > 0;
+        let lasts = self.decide.table().waiting() > 0 || self.decide.table().held() > 0;
         self.hooks.look_ahead(lasts, now);
     }
 
     fn look_for_long_ones(&mut self, now: Instant) {
         let mut hooks = std::mem::take(&mut self.hooks);
         let now_ms = clock::unix_ms();
-        let (table, here) = (&self.ledger.table, self.ledger.host);
+        let (table, here) = (self.decide.table(), self.decide.host());
         // The hook's own user may see less: the hook's guard removes the rest.
         let shown = self.shown(0);
         let next = hooks.tell_lasting(table, &lasting(table, here), now_ms, |one| match one.on {

@@ -108,7 +108,7 @@ impl Server {
 
     fn targets_of_key(&self, key: &str, waiters: bool) -> Result<Vec<Target<'_>>, Failure> {
         let key = items::key(key)?;
-        let table = &self.ledger.table;
+        let table = self.decide.table();
         let holds = table.holders(&key).filter_map(|token| table.hold(token));
         let mut targets: Vec<Target<'_>> = holds.map(Target::Hold).collect();
         if waiters {
@@ -119,9 +119,9 @@ impl Server {
     }
 
     fn targets_of_process(&self, pid: u32) -> Vec<Target<'_>> {
-        let table = &self.ledger.table;
+        let table = self.decide.table();
         // A process in another pid namespace has no pid here.
-        let frames = || table.frames_of_number(self.ledger.host, pid).filter(|_| pid != 0);
+        let frames = || table.frames_of_number(self.decide.host(), pid).filter(|_| pid != 0);
         let holds = frames().flat_map(|frame| table.holds_in(frame)).map(Target::Hold);
         let waits = frames().flat_map(|frame| table.waiters_in(frame)).map(Target::Wait);
         holds.chain(waits).collect()
@@ -129,7 +129,7 @@ impl Server {
 
     fn targets_of_session(&self, session: &str) -> Result<Vec<Target<'_>>, Failure> {
         let session = items::session(session)?;
-        let table = &self.ledger.table;
+        let table = self.decide.table();
         let is_in = |frame| table.session(frame) == session;
         let holds = table.holds().filter(|hold| is_in(hold.frame)).map(Target::Hold);
         let waits = table.waiters().filter(|waiter| is_in(waiter.frame)).map(Target::Wait);
@@ -138,7 +138,7 @@ impl Server {
 
     /// The holds that a request supersedes.
     fn targets_superseded_by(&self, tag: Tag) -> Vec<Target<'_>> {
-        let table = &self.ledger.table;
+        let table = self.decide.table();
         let request = table.tagged(tag).into_iter();
         let tokens = request.flat_map(|request| table.superseded_holds(request));
         tokens.filter_map(|token| table.hold(token)).map(Target::Hold).collect()
@@ -146,7 +146,7 @@ impl Server {
 
     /// The failure for a request that supersedes a hold whose process it cannot end.
     pub(crate) fn cannot_supersede(&self, peer: Credentials, token: Token) -> Failure {
-        let hold = self.ledger.table.hold(token).map(Target::Hold);
+        let hold = self.decide.table().hold(token).map(Target::Hold);
         match hold.map(|hold| self.killable(peer, &hold).map(drop)) {
             Some(Err(failure)) => failure,
             // It has changed since.
@@ -160,7 +160,7 @@ impl Server {
         token: Option<u64>,
         request: Option<u64>,
     ) -> Result<Target<'_>, Failure> {
-        let table = &self.ledger.table;
+        let table = self.decide.table();
         match (token, request) {
             (Some(token), None) => {
                 let hold = table.hold(Token(token)).map(Target::Hold);
@@ -198,8 +198,8 @@ impl Server {
                 Target::Wait(_) => failure,
             });
         };
-        if asked.host != self.ledger.host {
-            let host = self.ledger.table.host(asked.host).map_or("?", |it| it.label.as_str());
+        if asked.host != self.decide.host() {
+            let host = self.decide.table().host(asked.host).map_or("?", |it| it.label.as_str());
             return Err(denied(format!("process {pid} is running on host {host}"))
                 .hint("run `canal kill` there"));
         }

@@ -73,10 +73,13 @@ impl Server {
         };
         // Over an engine, another host may have changed it since.
         let is_new = |ttl_ms: &u64| {
-            (self.cluster.is_some() || in_force != Some(*ttl_ms)) && !counts_on_more(*ttl_ms)
+            (self.decide.is_shared() || in_force != Some(*ttl_ms)) && !counts_on_more(*ttl_ms)
         };
         let ttl_ms = renew.ttl_ms.filter(is_new);
-        self.ledger.admit_renewal(note.as_deref()).map_err(|error| disk_full(&error))?;
+        self.decide
+            .ledger_mut()
+            .admit_renewal(note.as_deref())
+            .map_err(|error| disk_full(&error))?;
         let keeps_ttl = renew.ttl_ms.is_some();
         let renewing = PendingRenewal { id, peer, lease, give_back: false, keeps_ttl };
         Ok(self.renewal(renewing, note, ttl_ms))
@@ -88,26 +91,26 @@ impl Server {
         note: Option<Box<str>>,
         ttl_ms: Option<u64>,
     ) -> Step {
-        let (lease, host) = (renewing.lease, self.ledger.host);
+        let (lease, host) = (renewing.lease, self.decide.host());
         let change = Change::Renew { lease, host, note, ttl_ms };
         Step::Propose(change, Completion::Renew(Box::new(renewing)))
     }
 
     /// The TTL of a lease, as far as this host knows.
     fn ttl_of_lease(&self, lease: LeaseId) -> Option<u64> {
-        let table = &self.ledger.table;
+        let table = self.decide.table();
         Some(table.frame(table.lease(lease)?)?.lease?.ttl_ms)
     }
 
     fn is_lease_over_nodes(&self, lease: LeaseId) -> bool {
-        let table = &self.ledger.table;
+        let table = self.decide.table();
         let frame = table.lease(lease);
         frame.is_some_and(|it| table.holds_in(it).any(|hold| hold.asked.over_nodes.is_some()))
     }
 
     /// The note of a lease, empty for none. `None` if the lease holds nothing.
     fn note_of_lease(&self, lease: LeaseId) -> Option<&str> {
-        let table = &self.ledger.table;
+        let table = self.decide.table();
         let hold = table.holds_in(table.lease(lease)?).next()?;
         Some(hold.asked.note.as_deref().unwrap_or_default())
     }
@@ -141,14 +144,14 @@ impl Server {
 
     /// The part of a request over nodes that waits for this lease.
     fn waiting_part(&self, lease: LeaseId) -> Option<RequestId> {
-        let table = &self.ledger.table;
+        let table = self.decide.table();
         let mut waiters = table.waiters_in(table.lease(lease)?);
         waiters.find(|it| it.request.over_nodes.is_some()).map(|waiter| waiter.id)
     }
 
     /// The part of a request over nodes under this lease that depends on a connection.
     fn unconfirmed_part(&self, lease: LeaseId) -> Option<RequestId> {
-        let table = &self.ledger.table;
+        let table = self.decide.table();
         let mut holds = table.holds_in(table.lease(lease)?);
         let unconfirmed = holds.find(|hold| hold.provisional && hold.asked.over_nodes.is_some());
         unconfirmed.map(|hold| hold.request).or_else(|| self.waiting_part(lease))
@@ -166,7 +169,7 @@ impl Server {
     /// a lock: another host may have granted it in an entry that this host has not read yet. The
     /// log then decides. A lease that has ended never comes back.
     fn may_be_behind(&self, lease: LeaseId) -> bool {
-        self.cluster.is_some() && self.ledger.table.past_lease(lease).is_none()
+        self.decide.is_shared() && self.decide.table().past_lease(lease).is_none()
     }
 
     /// Answers a renewal that was applied to the table, or had no effect.
@@ -182,7 +185,7 @@ impl Server {
             }
             Some(Outcome::Renewed { frame, .. }) => {
                 if keeps_ttl {
-                    self.ledger.keep_leases().map_err(|error| not_kept(&error))?;
+                    self.decide.ledger_mut().keep_leases().map_err(|error| not_kept(&error))?;
                 }
                 match self.told_renewed(*frame) {
                     Some(renewed) => Ok(Step::reply(&renewed)),
@@ -207,7 +210,7 @@ impl Server {
 
     /// The frame of a lease, if it holds something.
     fn live_lease(&self, peer: Credentials, lease: LeaseId) -> Result<FrameId, Failure> {
-        let table = &self.ledger.table;
+        let table = self.decide.table();
         let Some(frame) = table.lease(lease) else { return Err(self.lease_lost(peer, lease)) };
         if table.holds_in(frame).next().is_none() {
             if table.waiters_in(frame).next().is_none() {
@@ -221,7 +224,7 @@ impl Server {
     }
 
     fn told_renewed(&self, frame: FrameId) -> Option<Renewed> {
-        let hold = self.ledger.table.holds_in(frame).next()?;
+        let hold = self.decide.table().holds_in(frame).next()?;
         let shown = self.shown(hold.asked.uid);
         Some(Renewed {
             keys: hold.items.iter().map(|item| item.key.to_string()).collect(),
@@ -233,7 +236,7 @@ impl Server {
 
     /// The error for a lease that has ended.
     fn lease_lost(&self, peer: Credentials, lease: LeaseId) -> Failure {
-        let Some(past) = self.ledger.table.past_lease(lease) else {
+        let Some(past) = self.decide.table().past_lease(lease) else {
             let message = "no lease has this handle: it ended long ago, or never existed";
             let mut failure = Failure::new(ErrorName::LeaseLost, message);
             failure.reason = Some("unknown".into());
@@ -256,7 +259,7 @@ impl Server {
     /// Ends the leases that had expired at `now`, in milliseconds of CLOCK_BOOTTIME.
     pub(crate) fn end_leases(&mut self, now: u64) {
         while let Some(frame) = self.leases.over(now) {
-            let lease = self.ledger.table.frame(frame).and_then(|state| state.lease);
+            let lease = self.decide.table().frame(frame).and_then(|state| state.lease);
             self.leases.forget(frame);
             if self.is_kept_by_its_client(frame) {
                 continue;
@@ -272,7 +275,7 @@ impl Server {
     /// Whether an unconfirmed part outlives its TTL because its client has sent something since. If
     /// the client was silent, closes its connection, which ends the part and informs the client.
     fn is_kept_by_its_client(&mut self, frame: FrameId) -> bool {
-        let part = self.ledger.table.holds_in(frame).find(|hold| is_collecting(hold));
+        let part = self.decide.table().holds_in(frame).find(|hold| is_collecting(hold));
         let Some((request, Some(ttl_ms))) = part.map(|hold| (hold.request, hold.asked.ttl_ms))
         else {
             return false;
@@ -303,7 +306,7 @@ impl Server {
         let key = query.key.as_deref().map(items::key).transpose()?;
         let uid = if query.mine { Some(peer.uid) } else { query.uid };
         let shown = self.shown(peer.uid);
-        let ended = self.ledger.table.past_leases().rev();
+        let ended = self.decide.table().past_leases().rev();
         let ended = ended.filter(|past| {
             uid.is_none_or(|uid| past.uid == uid)
                 && key.as_ref().is_none_or(|key| key.covers(&past.key))

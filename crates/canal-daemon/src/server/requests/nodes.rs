@@ -37,7 +37,7 @@ impl Server {
         let uid = self.about.uid;
         let mut identity = NodeIdentity::new(self.node_id()?, node::host_name(), place, uid);
         identity.user = self.own_user.name(uid).map(str::to_owned);
-        identity.lasting = self.node.is_lasting && self.cluster.is_none();
+        identity.lasting = self.node.is_lasting && !self.decide.is_shared();
         identity.grants_from_ms = self.node.left().map(milliseconds);
         Ok(Step::reply(&identity))
     }
@@ -47,7 +47,7 @@ impl Server {
     pub(crate) fn node_id(&mut self) -> Result<NodeId, Failure> {
         let machine = match node::machine_name() {
             Some(machine) => machine,
-            None => self.ledger.machine_name().map_err(|error| {
+            None => self.decide.ledger_mut().machine_name().map_err(|error| {
                 let message = format!("cannot store the name of this machine: {error}");
                 Failure::new(ErrorName::DiskFull, message)
             })?,
@@ -61,7 +61,7 @@ impl Server {
             let message = format!("this daemon is not a node: {why}");
             Err(Failure::new(ErrorName::NotLasting, message).hint(hint))
         };
-        if self.cluster.is_some() {
+        if self.decide.is_shared() {
             return no_node(
                 "it has an engine",
                 "leave out --on: hosts of one engine already share one table",
@@ -87,7 +87,7 @@ impl Server {
     /// Notes that every lease has ended that this daemon may have granted before it had to create
     /// its state again. From now on, the daemon knows all its leases.
     pub(crate) fn settle_node(&mut self) {
-        match self.ledger.settle_node() {
+        match self.decide.ledger_mut().settle_node() {
             Ok(()) => tracing::info!("this daemon now grants node leases"),
             Err(error) => {
                 tracing::warn!(%error, "cannot record that this daemon grants node leases");
@@ -116,8 +116,8 @@ impl Server {
         self.check_node()?;
         self.check_list(&collect)?;
         self.check_ttl_over_nodes(collect.ttl_ms)?;
-        let known = self.ledger.table.tagged(collect.tag);
-        if known.and_then(|it| self.ledger.table.hold_of(it)).is_some_and(|it| !it.provisional) {
+        let known = self.decide.table().tagged(collect.tag);
+        if known.and_then(|it| self.decide.table().hold_of(it)).is_some_and(|it| !it.provisional) {
             return Err(bad("this part is already confirmed: renew it"));
         }
         if known.is_some_and(|it| self.belongs_to_newer(it, id)) {
@@ -185,7 +185,7 @@ const AHEAD_MS: u64 = 366 * 24 * 60 * 60 * 1000;
 /// Invariant: the client gets the answer to a confirmation only after the lease is durable.
 impl Server {
     pub(crate) fn confirm_at(&mut self, id: ConnId, confirm: &ConfirmAt) -> Result<Step, Failure> {
-        let table = &self.ledger.table;
+        let table = self.decide.table();
         let known = table.tagged(confirm.tag).and_then(|request| table.hold_of(request));
         let owner = Owner::Lease(name_of(confirm.handle));
         // A grant that was not sent yet may still be taken back.
@@ -207,7 +207,10 @@ impl Server {
         }
         let note = items::new_note(confirm.note.as_deref())?;
         let note = note.filter(|note| **note != *hold.asked.note.as_deref().unwrap_or_default());
-        self.ledger.admit_renewal(note.as_deref()).map_err(|error| disk_full(&error))?;
+        self.decide
+            .ledger_mut()
+            .admit_renewal(note.as_deref())
+            .map_err(|error| disk_full(&error))?;
         let change = Change::ConfirmAt { request, token, note };
         Ok(Step::Propose(change, Completion::ConfirmAt { id, request }))
     }
@@ -267,7 +270,7 @@ const NAME_BYTES_MAX: usize = 256;
 /// Notes the progress of a whole request over nodes, as the client of its part reports it.
 impl Server {
     pub(crate) fn report(&mut self, report: &Report) -> Result<Step, Failure> {
-        let frame = self.ledger.table.lease(name_of(report.handle));
+        let frame = self.decide.table().lease(name_of(report.handle));
         let Some(frame) = frame.filter(|frame| self.is_over_nodes(*frame)) else {
             let message = "no request on nodes has this handle: it has ended, or never existed";
             return Err(Failure::new(ErrorName::Gone, message));
@@ -289,7 +292,7 @@ impl Server {
     }
 
     fn is_over_nodes(&self, frame: FrameId) -> bool {
-        let table = &self.ledger.table;
+        let table = self.decide.table();
         let held = table.holds_in(frame).map(|hold| &hold.asked);
         let waits = table.waiters_in(frame).map(|waiter| &waiter.request);
         held.chain(waits).any(|asked| asked.over_nodes.is_some())
@@ -317,7 +320,7 @@ impl Server {
         peer: Credentials,
         asked: &WaitsNear,
     ) -> Result<Step, Failure> {
-        if self.cluster.is_some() {
+        if self.decide.is_shared() {
             self.check_node()?;
         }
         if asked.runs.len().max(asked.frames.len()) > WAITS_NEAR_NAMES_MAX {
@@ -337,8 +340,8 @@ impl Server {
         }
         let runs: BTreeSet<RunId> = asked.runs.iter().copied().collect();
         let named = asked.frames.iter().copied();
-        let near = self.ledger.table.frames_near(&runs).into_iter().chain(named);
-        let mut table = self.ledger.table.excerpt(near);
+        let near = self.decide.table().frames_near(&runs).into_iter().chain(named);
+        let mut table = self.decide.table().excerpt(near);
         let found = table.frames.len() + table.holds.len() + table.waiters.len();
         if found > FOUND_MAX {
             let message = format!(
@@ -364,8 +367,8 @@ impl Server {
         if let Some(conn) = self.conns.get(id) {
             conn.looks_near = Some(Box::new(asked.clone()));
         }
-        let own = asked.tag.and_then(|tag| self.ledger.table.tagged(tag));
-        let request = own.filter(|id| self.ledger.table.waiter(*id).is_some());
+        let own = asked.tag.and_then(|tag| self.decide.table().tagged(tag));
+        let request = own.filter(|id| self.decide.table().waiter(*id).is_some());
         Ok(Step::reply(&WaitsFound { node: self.node_id()?, table, frames, request, nodes }))
     }
 
@@ -398,7 +401,7 @@ impl Server {
     }
 
     fn frame_found(&self, viewer: u32, frame: FrameId) -> FrameFound {
-        let (table, shown) = (&self.ledger.table, self.shown(viewer));
+        let (table, shown) = (self.decide.table(), self.shown(viewer));
         let (uid, pid, is_lease) = table.frame(frame).map_or((0, 0, false), |state| {
             (state.uid, pid_of(&state.owner), state.lease.is_some())
         });

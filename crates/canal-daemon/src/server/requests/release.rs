@@ -49,7 +49,7 @@ impl Server {
         if holds.is_empty() {
             return Err(self.not_held(&giving));
         }
-        let shown = Shown::to(peer.uid, &self.ledger, &self.leases, &self.owners);
+        let shown = Shown::to(peer.uid, self.decide.ledger(), &self.leases, &self.owners);
         let released: Vec<_> = holds.iter().map(|hold| told_held(&shown, hold, &giving)).collect();
         Ok(Step::reply(&Released { released }))
     }
@@ -79,7 +79,7 @@ impl Server {
             }
             (None, false, Some(token), None) => {
                 let token = Token(token);
-                let Some(hold) = self.ledger.table.hold_to_keep(token) else {
+                let Some(hold) = self.decide.table().hold_to_keep(token) else {
                     return Err(no_holder(token));
                 };
                 let forced = !self.is_own(id, &hold);
@@ -99,13 +99,13 @@ impl Server {
 
     /// Whether the peer itself is the process that owns a hold.
     fn is_own(&mut self, id: ConnId, hold: &HoldState) -> bool {
-        let is_here = hold.asked.host == self.ledger.host;
+        let is_here = hold.asked.host == self.decide.host();
         is_here && self.owner(id, None, Vec::new()).is_ok_and(|it| it.owner == hold.asked.owner)
     }
 
     /// Checks that a hold is the one that a release of the key would end.
     fn check_latest(&self, frame: FrameId, key: &Key, token: Token) -> Result<(), Failure> {
-        let table = &self.ledger.table;
+        let table = self.decide.table();
         if table.latest_hold(frame, key) == Some(token) {
             return Ok(());
         }
@@ -125,7 +125,7 @@ impl Server {
         applied: &Applied,
     ) -> Result<Step, Failure> {
         let PendingRelease { peer, giving, .. } = back;
-        let shown = Shown::to(peer.uid, &self.ledger, &self.leases, &self.owners);
+        let shown = Shown::to(peer.uid, self.decide.ledger(), &self.leases, &self.owners);
         let released = told_released(&shown, before, &applied.outcomes);
         if released.is_empty() {
             return Err(self.not_held(giving));
@@ -147,14 +147,14 @@ impl Server {
         nothing: impl FnOnce(u32) -> String,
     ) -> Result<FrameId, Failure> {
         let owner = self.owner(id, owner_fd, fds)?.owner;
-        let frame = self.ledger.table.frame_of(self.ledger.host, &owner);
+        let frame = self.decide.table().frame_of(self.decide.host(), &owner);
         frame.ok_or_else(|| Failure::new(ErrorName::NotHeld, nothing(pid_of(&owner))))
     }
 
     /// The holds that a release may end. Read them before the release: afterwards, the table no
     /// longer has them.
     pub(crate) fn holds_at_stake(&self, giving: &Giving) -> Vec<Arc<HoldState>> {
-        let table = &self.ledger.table;
+        let table = self.decide.table();
         let tokens = match giving {
             Giving::Latest { frame, key } => {
                 let latest = table.latest_hold(*frame, key);
@@ -169,7 +169,7 @@ impl Server {
     fn not_held(&self, giving: &Giving) -> Failure {
         let message = match giving {
             Giving::Latest { frame, key } => {
-                let owner = self.ledger.table.frame(*frame).map(|frame| &frame.owner);
+                let owner = self.decide.table().frame(*frame).map(|frame| &frame.owner);
                 let message = match owner.map_or(0, pid_of) {
                     0 => format!("the process does not hold `{key}`"),
                     pid => format!("process {pid} does not hold `{key}`"),
@@ -184,7 +184,7 @@ impl Server {
 
     /// Adds a hint if a lease holds the key, because a process cannot release a lease by its key.
     fn hint_of_lease(&self, failure: Failure, key: &Key) -> Failure {
-        let table = &self.ledger.table;
+        let table = self.decide.table();
         let mut holds = table.holders(key).filter_map(|token| table.hold(token));
         if !holds.any(|hold| matches!(hold.asked.owner, Owner::Lease(_))) {
             return failure;
@@ -204,8 +204,8 @@ impl Server {
         peer: Credentials,
         confirm: &Confirm,
     ) -> Result<Step, Failure> {
-        let request = self.ledger.table.tagged(confirm.tag);
-        let hold = request.and_then(|request| self.ledger.table.hold_of(request));
+        let request = self.decide.table().tagged(confirm.tag);
+        let hold = request.and_then(|request| self.decide.table().hold_of(request));
         let Some(hold) = hold else { return Err(taken_back()) };
         if peer.uid != 0 && peer.uid != hold.asked.uid {
             let message = "the grant belongs to another user";
@@ -218,10 +218,11 @@ impl Server {
         }
         let is_lease = matches!(hold.asked.owner, Owner::Lease(_));
         if hold.asked.over_nodes.is_none() {
-            self.leases.begin_anew(&self.ledger.table, self.ledger.host, frame);
+            self.leases.begin_anew(self.decide.table(), self.decide.host(), frame);
         }
         // Over an engine, the end of a lease may be in flight.
-        if !provisional && (self.cluster.is_none() || !is_lease) {
+        let may_be_over = is_lease && self.decide.is_shared();
+        if !provisional && !may_be_over {
             return Ok(Step::reply(&Nothing {}));
         }
         self.waiters.claimed(request);
@@ -235,7 +236,7 @@ impl Server {
         peer: Credentials,
         abandon: &Abandon,
     ) -> Result<Step, Failure> {
-        let table = &self.ledger.table;
+        let table = self.decide.table();
         let waiter = table.tagged(abandon.tag).and_then(|request| table.waiter(request));
         let Some(waiter) = waiter.filter(|it| [0, it.request.uid].contains(&peer.uid)) else {
             return Err(Failure::new(ErrorName::UnknownTag, "no waiting request has this tag"));
@@ -247,7 +248,7 @@ impl Server {
     /// Answers a confirmation that was applied to the table.
     pub(crate) fn confirmed(&mut self, request: RequestId) -> Result<Step, Failure> {
         // Over an engine, the hold may have ended in an entry before the confirmation.
-        if self.ledger.table.hold_of(request).is_none() {
+        if self.decide.table().hold_of(request).is_none() {
             return Err(taken_back());
         }
         // A confirmation has no outcome, but its grant counts from here.

@@ -14,7 +14,7 @@ use crate::server::Server;
 use crate::server::step::Step;
 use crate::store::disk_full::disk_full;
 use crate::wording::refusal::used_as;
-use canal_core::{Change, Key, Kind, Outcome, RequestId, Table, View, WaiterState};
+use canal_core::{Change, Key, Outcome, RequestId, Table, View, WaiterState};
 use canal_protocol::{ErrorName, Failure, Prioritize, Prioritized, Resize, Resized};
 use canal_sys::peer::Credentials;
 
@@ -24,51 +24,42 @@ impl Server {
         self.may(id, Action::Resize, &key)?;
         let numbers = match &setting {
             Setting::Service(numbers, _) => {
-                numbers.len() + self.ledger.table.without_of(&key).len()
+                numbers.len() + self.decide.table().without_of(&key).len()
             }
             Setting::View(_) | Setting::Pause(_) => 0,
         };
-        self.ledger.admit_setting(&key, numbers).map_err(|error| disk_full(&error))?;
+        self.decide.ledger_mut().admit_setting(&key, numbers).map_err(|error| disk_full(&error))?;
         let not_kept = |error: io::Error| {
             let message = format!("cannot store the setting of `{key}`: {error}");
             Failure::new(ErrorName::DiskFull, message)
         };
-        // An engine keeps the settings itself, and its log decides.
-        let is_local = self.cluster.is_none();
         let change = match setting {
             Setting::View(wanted) => {
                 // A key whose stored view is forgotten gets the configured view.
                 let view = wanted.or_else(|| self.limits.configured(&key));
-                if is_local && let Some(in_use) = self.ledger.table.bars_view(&key, view) {
-                    return Err(other_kind(&key, in_use));
+                if let Some(refused) = self.decide.refusal_of_view(&key, view)
+                    && let Some(failure) = refusal_of(&key, &refused)
+                {
+                    return Err(failure);
                 }
-                if is_local && self.ledger.table.majority_bars_view(&key, view) {
-                    return Err(over_nodes(&key));
-                }
-                if is_local {
-                    self.ledger.store_view(&key, wanted).map_err(not_kept)?;
-                }
+                self.decide.ledger_mut().store_view(&key, wanted).map_err(not_kept)?;
                 Change::Resize { key: key.clone(), view }
             }
             Setting::Pause(paused) => {
-                if is_local {
-                    self.ledger.store_pause(&key, paused).map_err(not_kept)?;
-                }
+                self.decide.ledger_mut().store_pause(&key, paused).map_err(not_kept)?;
                 Change::Pause { key: key.clone(), paused }
             }
             Setting::Service(numbers, out) => {
                 let mut without: BTreeSet<u64> =
-                    self.ledger.table.without_of(&key).into_iter().collect();
+                    self.decide.table().without_of(&key).into_iter().collect();
                 without.retain(|number| out || !numbers.contains(number));
                 without.extend(numbers.iter().filter(|_| out));
                 if without.len() > WITHOUT_MAX {
                     let message = format!("at most {WITHOUT_MAX} of `{key}` can be out of service");
                     return Err(Failure::new(ErrorName::BadRequest, message));
                 }
-                if is_local {
-                    let numbers = without.into_iter().collect();
-                    self.ledger.store_without(&key, numbers).map_err(not_kept)?;
-                }
+                let all = without.into_iter().collect();
+                self.decide.ledger_mut().store_without(&key, all).map_err(not_kept)?;
                 Change::Service { key: key.clone(), numbers, out }
             }
         };
@@ -82,13 +73,15 @@ impl Server {
         applied: &Applied,
     ) -> Result<Step, Failure> {
         let PendingResize { key, .. } = resizing;
-        let table = &self.ledger.table;
+        let table = self.decide.table();
         let now = table.stored(key);
         let before = match applied.outcomes.first() {
             Some(Outcome::Resized { before }) => *before,
-            Some(Outcome::ResizeRefused { in_use }) => return Err(other_kind(key, *in_use)),
-            Some(Outcome::ResizeRefusedOverNodes) => return Err(over_nodes(key)),
-            _ => now,
+            Some(other) => match refusal_of(key, other) {
+                Some(failure) => return Err(failure),
+                None => now,
+            },
+            None => now,
         };
         let resized = Resized {
             key: key.to_string(),
@@ -105,21 +98,19 @@ impl Server {
     }
 }
 
-/// The failure for a client that stores a view of another kind than the one in use.
-fn other_kind(key: &Key, in_use: Kind) -> Failure {
-    let message = format!("`{key}` {}", used_as(in_use));
-    Failure::new(ErrorName::Mismatch, message)
-        .hint(format!("run `canal status {key}` to see its holders and waiters"))
-}
-
-/// The failure for a client that stores several slots for a key that a majority of nodes grants.
-fn over_nodes(key: &Key) -> Failure {
-    let message = format!(
-        "`{key}` is in use with a majority of nodes, which excludes others only if the lock has \
-         one slot"
-    );
-    Failure::new(ErrorName::Mismatch, message)
-        .hint(format!("run `canal status {key}` to see its holders and waiters"))
+/// The failure for a client whose view of a key the table refuses: the key is in use with another
+/// kind of view, or a majority of nodes grants it.
+fn refusal_of(key: &Key, outcome: &Outcome) -> Option<Failure> {
+    let message = match outcome {
+        Outcome::ResizeRefused { in_use } => format!("`{key}` {}", used_as(*in_use)),
+        Outcome::ResizeRefusedOverNodes => format!(
+            "`{key}` is in use with a majority of nodes, which excludes others only if the lock \
+             has one slot"
+        ),
+        _ => return None,
+    };
+    let failure = Failure::new(ErrorName::Mismatch, message);
+    Some(failure.hint(format!("run `canal status {key}` to see its holders and waiters")))
 }
 
 /// Changes the priority of waiting requests.
@@ -134,7 +125,7 @@ impl Server {
         asked: &Prioritize,
     ) -> Result<Step, Failure> {
         let session = items::session(&asked.session)?;
-        let table = &self.ledger.table;
+        let table = self.decide.table();
         let waiters = table.waiters().filter(|waiter| table.session(waiter.frame) == session);
         let waiters: Vec<&WaiterState> = waiters.collect();
         let Some(first) = waiters.first() else {
@@ -158,7 +149,7 @@ impl Server {
         let keys: Vec<Key> = first.request.items.iter().map(|item| item.key.clone()).collect();
         for key in &keys {
             // The entry needs room in the journal that no request has reserved.
-            self.ledger.admit_setting(key, 0).map_err(|error| disk_full(&error))?;
+            self.decide.ledger_mut().admit_setting(key, 0).map_err(|error| disk_full(&error))?;
         }
         let change = Change::Prioritize { session, priority };
         Ok(Step::Propose(change, Completion::Prioritize(Box::new(pending))))
@@ -167,7 +158,7 @@ impl Server {
     /// Answers a change of priority that was applied to the table.
     pub(crate) fn prioritized(&self, pending: &PendingPriority) -> Result<Step, Failure> {
         let PendingPriority { request, before, priority, .. } = *pending;
-        let table = &self.ledger.table;
+        let table = self.decide.table();
         let waiter = table.waiter(request);
         let frame = waiter.map(|waiter| waiter.frame);
         let frame = frame.or_else(|| table.hold_of(request).map(|hold| hold.frame));

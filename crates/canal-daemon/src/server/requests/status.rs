@@ -31,20 +31,13 @@ impl Server {
             daemon.notes.extend(self.hooks.notes());
             daemon.notes.extend(self.exporter.as_ref().and_then(|exporter| exporter.note()));
         }
-        let cluster = self.cluster.as_ref();
         Status {
             daemon,
             keys,
             left_out,
-            engine: cluster.map(|cluster| cluster.shown(&self.ledger)),
-            hosts: cluster.map_or_else(Vec::new, |cluster| cluster.hosts_shown(&self.ledger)),
+            engine: self.decide.engine_shown(),
+            hosts: self.decide.hosts_shown(),
         }
-    }
-
-    /// Whether the table may be out of date: this host does not learn from the engine what other
-    /// hosts do.
-    pub(crate) fn is_stale(&self) -> bool {
-        self.cluster.as_ref().is_some_and(|cluster| cluster.is_stale())
     }
 
     pub(crate) fn status(
@@ -59,7 +52,7 @@ impl Server {
             let keys = self.shown(peer.uid).names(query.key.as_deref().unwrap_or(""), max);
             return Ok(Step::reply(&self.status_of(peer.uid, keys, 0)));
         }
-        if self.ledger.table.waiting() > 0 {
+        if self.decide.table().waiting() > 0 {
             self.history.learn();
         }
         let selection = Selection {
@@ -84,7 +77,7 @@ impl Server {
 
     /// Sends the state of the locks that a client watches.
     pub(crate) fn show_status(&mut self, id: ConnId, viewer: u32, selection: &Selection) {
-        if self.ledger.table.waiting() > 0 {
+        if self.decide.table().waiting() > 0 {
             self.history.learn();
         }
         let report = self.status_report(id, viewer, selection, Follows::More);
@@ -137,10 +130,10 @@ impl Server {
     /// The key can have several holders at once.
     pub(crate) fn find_leader(&self, key: &Key) -> Result<LeaderFound<'_>, Failure> {
         // While this host reads the log again from its start, the table shows past leaders.
-        if !self.ledger.is_member() {
+        if !self.decide.is_member() {
             return Ok(LeaderFound::UNKNOWN);
         }
-        self.shown(self.about.uid).leader(key, self.is_stale())
+        self.shown(self.about.uid).leader(key, self.decide.is_stale())
     }
 }
 
@@ -153,7 +146,9 @@ impl Server {
 
     /// Passes the current figures to the thread that offers metrics, if it asked for them.
     pub(crate) fn give_metrics(&mut self) {
-        if self.exporter.as_ref().is_some_and(|exporter| exporter.is_asked()) && self.is_present() {
+        if self.exporter.as_ref().is_some_and(|exporter| exporter.is_asked())
+            && self.decide.is_present()
+        {
             let snapshot = self.snapshot();
             if let Some(exporter) = &self.exporter {
                 exporter.give(snapshot);
@@ -164,14 +159,13 @@ impl Server {
     fn snapshot(&mut self) -> Snapshot {
         let mut none = Counters::default();
         let counters = self.history.counters().unwrap_or(&mut none);
-        let figures = Snapshot::of(&self.ledger.table, counters, clock::unix_ms());
-        let is_member = self.ledger.is_member();
+        let figures = Snapshot::of(self.decide.table(), counters, clock::unix_ms());
         Snapshot {
             connections: self.conns.len() as u64,
-            journal_bytes: self.ledger.journal_bytes(),
+            journal_bytes: self.decide.ledger().journal_bytes(),
             history_bytes: self.history.bytes(),
             history_dropped: self.history.dropped(),
-            engine: self.cluster.as_ref().map(|cluster| cluster.figures(is_member)),
+            engine: self.decide.figures(),
             ..figures
         }
     }

@@ -24,7 +24,7 @@ use canal_sys::peer::Credentials;
 
 impl Server {
     pub(crate) fn why(&self, peer: Credentials, query: &WhyQuery) -> Result<Step, Failure> {
-        let table = &self.ledger.table;
+        let table = self.decide.table();
         let frames = asked_frames(table, query)?;
         let shown = self.shown(peer.uid);
         let mut waits = shown.chain(&frames);
@@ -256,7 +256,7 @@ impl Server {
         };
         // The frame of the first request may no longer exist. The last step waits for a frame of
         // the same session, and that frame exists.
-        let session = self.ledger.table.session(last.by.frame());
+        let session = self.decide.table().session(last.by.frame());
         let teller = Teller { server: self, viewer, refused, request: first.request, session };
         let steps: Box<[_]> = cycle.iter().map(|step| teller.step(step)).collect();
         let sessions: BTreeSet<_> = steps.iter().map(|step| &step.waiter.session).collect();
@@ -301,7 +301,7 @@ impl Teller<'_> {
         if let Some(waiter) = self.server.waiters.get(request) {
             return Some(waiter.asked.clone());
         }
-        let table = &self.server.ledger.table;
+        let table = self.server.decide.table();
         let of = |request: &Arc<Request>, frame, since| {
             let session = table.session(frame);
             Asked { request: request.clone(), session, since }
@@ -314,7 +314,7 @@ impl Teller<'_> {
 
     fn party(&self, asked: Option<&Asked>, frame: FrameId) -> PartyInfo {
         let shown = self.server.shown(self.viewer);
-        let table = &self.server.ledger.table;
+        let table = self.server.decide.table();
         if let Some(asked) = asked {
             return PartyInfo {
                 pid: pid_of(&asked.request.owner),
@@ -342,13 +342,13 @@ impl Teller<'_> {
         let nothing = (key.clone(), mode, UnixMillis(0));
         let (party, (key, mode, since), holds) = match by {
             By::Hold(token, frame) => {
-                let hold = self.server.ledger.table.hold(token);
+                let hold = self.server.decide.table().hold(token);
                 let held = hold.and_then(|hold| {
                     let item = held_item(&hold.items, key, mode)?;
                     Some((item.key.clone(), item.mode, hold.since))
                 });
                 let asked = hold.map(|hold| {
-                    let session = self.server.ledger.table.session(hold.frame);
+                    let session = self.server.decide.table().session(hold.frame);
                     Asked { request: hold.asked.clone(), session, since: hold.asked_at }
                 });
                 (self.party(asked.as_ref(), frame), held.unwrap_or(nothing), true)

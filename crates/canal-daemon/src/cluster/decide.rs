@@ -1,0 +1,573 @@
+//! Decides: the table and its log, and this host's part in a table that many hosts share.
+//!
+//! The embedded journal returns a change within the turn. An engine reports later at which place
+//! among the changes of all hosts it landed. Until then the change is [in
+//! flight](crate::calls::in_flight).
+//!
+//! Invariant: only an entry that the log returned changes the table. So a proposal changes nothing
+//! in the table, and a caller sees the same table before and after it.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::task::Context as TaskContext;
+use std::time::Instant;
+
+use anyhow::Context;
+
+use crate::calls::completion::{Applied, Completion, VOID};
+use crate::calls::in_flight::{InFlight, Proposed};
+use crate::calls::pending_acquire::PendingAcquire;
+use crate::cluster::Cluster;
+use crate::cluster::end_commands::Watched;
+use crate::cluster::engine_status::{EngineStatus, OngoingOutage};
+use crate::cluster::not_a_member::not_yet;
+use crate::host::{Event, LostWhy, Ticket};
+use crate::metrics::snapshot::EngineFigures;
+use crate::net::connections::Conns;
+use crate::processes::owners::Owners;
+use crate::store::ledger::{Ledger, NO_HOST};
+use canal_core::{
+    BYPASS_MAX_DEFAULT, Change, Entry, HoldState, HostId, Key, Outcome, RequestId, Revision,
+    Snapshot, Table, Tag, Token, View,
+};
+use canal_protocol::{DeadlinePageFound, EngineInfo, Failure, HostInfo};
+use canal_sys::clock;
+use canal_sys::deadline::Why;
+use canal_text::duration::stated_ms;
+
+/// The table, its log, and the changes on their way between them.
+#[derive(Debug)]
+pub(crate) struct Decide {
+    ledger: Ledger,
+    in_flight: InFlight,
+    /// `None` with the embedded journal.
+    cluster: Option<Box<Cluster>>,
+}
+
+impl Decide {
+    pub(crate) fn new(ledger: Ledger) -> Self {
+        Self { ledger, in_flight: InFlight::default(), cluster: None }
+    }
+
+    /// Makes this host take part in a table that many hosts share.
+    pub(crate) fn share(&mut self, cluster: Cluster) {
+        self.cluster = Some(Box::new(cluster));
+    }
+
+    pub(crate) fn table(&self) -> &Table {
+        &self.ledger.table
+    }
+
+    /// The id of this host in the log.
+    pub(crate) fn host(&self) -> HostId {
+        self.ledger.host
+    }
+
+    pub(crate) fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
+    /// The ledger, to reserve room for a change, or to store what the table does not contain.
+    pub(crate) fn ledger_mut(&mut self) -> &mut Ledger {
+        &mut self.ledger
+    }
+
+    /// Whether other hosts change the table, too. Then this host may not have read their latest
+    /// changes, and can lose its holds.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.cluster.is_some()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn cluster(&self) -> Option<&Cluster> {
+        self.cluster.as_deref()
+    }
+}
+
+/// Changes on their way to the table.
+impl Decide {
+    /// Whether this host can propose changes.
+    pub(crate) fn is_member(&self) -> bool {
+        self.ledger.is_member()
+    }
+
+    /// Whether this host may propose a request now.
+    pub(crate) fn may_ask(&self) -> bool {
+        // The table recovers, or a process that lost its hold may still run.
+        let must_not = |cluster: &Cluster| {
+            self.ledger.table.recovery().is_some() || cluster.terminator.are_awaited()
+        };
+        self.is_member() && !self.cluster.as_deref().is_some_and(must_not)
+    }
+
+    /// Proposes a change to the log. Once it is applied, `then` determines the next step.
+    pub(crate) fn propose(&mut self, change: Change, then: Completion) -> Ticket {
+        let suspended = match change {
+            Change::Suspend { request } => Some(request),
+            _ => None,
+        };
+        if let Change::Withdraw { request, .. } = change {
+            self.in_flight.withdraw(request);
+        }
+        let ticket = match &mut self.cluster {
+            Some(cluster) => cluster.driver.propose(change),
+            None => self.ledger.propose(change),
+        };
+        self.in_flight.add(ticket, then);
+        if let Some(request) = suspended {
+            self.in_flight.suspend(ticket, request);
+        }
+        ticket
+    }
+
+    /// Whether a change was proposed for the embedded journal and is not applied yet.
+    pub(crate) fn has_proposed(&self) -> bool {
+        self.ledger.has_proposed()
+    }
+
+    /// The next entry of the embedded journal. `None` for the entry stands for a change without
+    /// effect, which the journal does not record.
+    pub(crate) fn next_entry(&mut self) -> Option<(Ticket, Revision, Option<Entry>)> {
+        let (ticket, change) = self.ledger.next_proposed()?;
+        if change == VOID {
+            return Some((ticket, self.ledger.table.revision(), None));
+        }
+        let (revision, entry) = self.ledger.next_entry(change);
+        Some((ticket, revision, Some(entry)))
+    }
+
+    /// Takes a change that the log returned as an entry.
+    pub(crate) fn take_entry(&mut self, ticket: Ticket) -> Option<Proposed> {
+        let proposed = self.in_flight.take(ticket)?;
+        if let Some(cluster) = &mut self.cluster {
+            cluster.status.count_append(clock::now().saturating_duration_since(proposed.since));
+        }
+        Some(proposed)
+    }
+
+    /// Takes a change that the log returned in another way, or dropped.
+    pub(crate) fn take(&mut self, ticket: Ticket) -> Option<Proposed> {
+        self.in_flight.take(ticket)
+    }
+
+    /// Applies the next entry of the log.
+    pub(crate) fn apply(&mut self, revision: Revision, entry: &Entry) -> Applied {
+        if let Change::Withdraw { request, .. } = &entry.change {
+            self.in_flight.withdrawn(*request);
+        }
+        self.ledger.apply_entry(revision, entry)
+    }
+
+    /// Replaces the table as a whole.
+    ///
+    /// # Errors
+    /// The snapshot is damaged.
+    pub(crate) fn replace_table(
+        &mut self,
+        snapshot: Option<&Snapshot>,
+        revision: Revision,
+    ) -> anyhow::Result<()> {
+        self.ledger.table = match snapshot {
+            Some(snapshot) => Table::restore(snapshot)
+                .with_context(|| format!("the engine's snapshot at revision {revision}"))?,
+            None => Table::default(),
+        };
+        Ok(())
+    }
+
+    /// Whether a withdrawal of this request is in flight. Its client then gets no further message.
+    pub(crate) fn is_leaving(&self, request: RequestId) -> bool {
+        self.in_flight.is_leaving(request)
+    }
+
+    /// Whether a suspension of this request is in flight. Its grant must not be sent meanwhile: the
+    /// suspension may take it back, and other hosts may have read that already.
+    pub(crate) fn is_being_suspended(&self, request: RequestId) -> bool {
+        self.in_flight.is_being_suspended(request)
+    }
+
+    /// Whether this change only produces an answer.
+    pub(crate) fn is_question(&self, ticket: Ticket) -> bool {
+        self.in_flight.is_question(ticket)
+    }
+
+    /// How many requests of a user are in flight and may have to wait.
+    pub(crate) fn in_flight_of(&self, uid: u32) -> usize {
+        self.in_flight.of_user(uid)
+    }
+
+    /// Whether a change is in flight.
+    pub(crate) fn has_in_flight(&self) -> bool {
+        self.in_flight.len() > 0
+    }
+
+    /// The request with this tag, if it is in flight.
+    pub(crate) fn in_flight_tagged(&mut self, tag: Tag) -> Option<(Ticket, &mut PendingAcquire)> {
+        self.in_flight.tagged(tag)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn in_flight(&self, ticket: Ticket) -> Option<&Proposed> {
+        self.in_flight.get(ticket)
+    }
+
+    /// The outcome of a change of this view, if it is certain that the table would refuse it. Over
+    /// an engine, only the log knows.
+    pub(crate) fn refusal_of_view(&self, key: &Key, view: Option<View>) -> Option<Outcome> {
+        let table = self.cluster.is_none().then_some(&self.ledger.table)?;
+        if let Some(in_use) = table.bars_view(key, view) {
+            return Some(Outcome::ResizeRefused { in_use });
+        }
+        table.majority_bars_view(key, view).then_some(Outcome::ResizeRefusedOverNodes)
+    }
+
+    /// The change that gives the table the policy of the configuration. Over an engine, there is
+    /// one only if no host has stated another policy.
+    pub(crate) fn change_of_policy(&mut self, stated: Option<u32>) -> Option<Change> {
+        let present = self.ledger.table.bypass_max();
+        let bypass_max = stated.unwrap_or(BYPASS_MAX_DEFAULT);
+        let mut may_change = true;
+        if let Some(cluster) = &mut self.cluster {
+            cluster.status.bypass_max = stated;
+            may_change = self.ledger.is_member() && present == BYPASS_MAX_DEFAULT;
+        }
+        (may_change && present != bypass_max).then_some(Change::Policy { bypass_max })
+    }
+}
+
+/// The membership of this host. Without an engine, the host is always a member.
+impl Decide {
+    /// Whether the engine has answered. If not, the answer will wake `context`.
+    pub(crate) fn hears_engine(&mut self, context: &mut TaskContext<'_>) -> bool {
+        self.cluster.as_mut().is_some_and(|cluster| cluster.driver.poll(context).is_ready())
+    }
+
+    /// Takes the engine's answers. [`Self::next_event`] returns the events that follow from them.
+    pub(crate) fn hear_engine(&mut self) {
+        if let Some(cluster) = &mut self.cluster {
+            cluster.driver.begin_turn();
+        }
+    }
+
+    pub(crate) fn next_event(&mut self) -> Option<Event> {
+        self.cluster.as_mut()?.driver.next_event()
+    }
+
+    /// Passes the calls of this turn to the engine. `is_needed`: something on this host depends on
+    /// the batches of other hosts.
+    pub(crate) fn ask_engine(&mut self, is_needed: bool) {
+        if let Some(cluster) = &mut self.cluster {
+            cluster.driver.end_turn(is_needed);
+        }
+    }
+
+    /// Publishes the time until which the holds are safe.
+    pub(crate) fn keep_deadline(&mut self) {
+        if let Some(cluster) = &mut self.cluster {
+            cluster.keep_deadline();
+        }
+    }
+
+    /// Offers a snapshot of the table for new hosts.
+    pub(crate) fn store_snapshot(&mut self) {
+        if let Some(cluster) = &mut self.cluster {
+            cluster.driver.store(&self.ledger.table.snapshot());
+        }
+    }
+
+    /// Notes an event about the engine itself.
+    ///
+    /// # Errors
+    /// Only a person can make the engine usable, and sees the error when the daemon ends.
+    pub(crate) fn note_engine(&mut self, event: Event) -> anyhow::Result<()> {
+        let Some(cluster) = &mut self.cluster else { return Ok(()) };
+        match event {
+            Event::Away(outage) => {
+                if outage.refused {
+                    cluster.end_if_seen(&outage)?;
+                    tracing::error!(hint = outage.hint, "cannot use the engine: {}", outage.why);
+                } else {
+                    tracing::warn!("cannot reach the engine: {}", outage.why);
+                }
+                let before = cluster.status.away.take();
+                cluster.status.away = Some(OngoingOutage::new(outage, before.as_ref()));
+            }
+            Event::Back => {
+                tracing::info!("the engine is reachable again");
+                cluster.status.note_back();
+            }
+            Event::Full(full) => {
+                let before = cluster.status.full.take();
+                let ongoing = |outage| OngoingOutage::new(outage, before.as_ref());
+                cluster.status.full = full.map(ongoing);
+            }
+            Event::Hindered(outage) => {
+                let outage = cluster.dated(outage, &self.ledger.table);
+                cluster.end_if_seen(&outage)?;
+                tracing::error!(hint = outage.hint, "cannot join: {}", outage.why);
+                let before = cluster.status.unable.take();
+                cluster.status.unable = Some(OngoingOutage::new(outage, before.as_ref()));
+            }
+            Event::Unhindered => {
+                tracing::info!("can join again");
+                cluster.status.unable = None;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Whether the table is up to date, so that clients may be served. If not, this host reads the
+    /// log.
+    pub(crate) fn is_present(&mut self) -> bool {
+        let Some(cluster) = &mut self.cluster else { return true };
+        let is_present = cluster.driver.is_present();
+        if !is_present {
+            cluster.driver.read_up();
+        }
+        is_present
+    }
+
+    /// Whether the table may be out of date: this host does not learn from the engine what other
+    /// hosts do.
+    pub(crate) fn is_stale(&self) -> bool {
+        self.cluster.as_ref().is_some_and(|cluster| cluster.is_stale())
+    }
+
+    /// Whether a grant may be sent now: the client has time left to start a command, no process of
+    /// this host that lost its lock still runs, and no history can have been lost since the grant.
+    pub(crate) fn may_grant(&self) -> bool {
+        let Some(cluster) = &self.cluster else { return true };
+        let in_time = clock::boottime_ms() < cluster.driver.deadlines().term_at;
+        #[cfg(test)]
+        let in_time = in_time || crate::sim::is_broken(crate::sim::Rule::GrantsAreInTime);
+        in_time && cluster.driver.is_current() && self.may_ask()
+    }
+
+    /// The failure for a client whose call cannot be served because this host is not a member.
+    pub(crate) fn not_a_member(&self) -> Failure {
+        let cluster = self.cluster.as_ref();
+        cluster.map_or_else(not_yet, |cluster| cluster.not_a_member(&self.ledger))
+    }
+
+    /// Whether the engine refuses this host and only a person can fix that.
+    pub(crate) fn is_refused(&self) -> bool {
+        self.cluster.as_ref().is_some_and(|cluster| cluster.is_refused())
+    }
+
+    /// Begins the membership under this id.
+    ///
+    /// # Errors
+    /// There can be no deadline page. Without one, `canal run` could not end its command in time.
+    pub(crate) fn begin_membership(&mut self, host: HostId, conns: &Conns) -> io::Result<()> {
+        self.ledger.host = host;
+        if let Some(cluster) = &mut self.cluster {
+            cluster.begin_membership(host)?;
+            cluster.begin_watch(conns);
+        }
+        Ok(())
+    }
+
+    /// Ends the membership: this host holds and asks for nothing.
+    pub(crate) fn end_membership(&mut self) {
+        self.ledger.host = NO_HOST;
+        self.in_flight.forget_withdrawals();
+    }
+
+    /// Takes over the holds of an earlier incarnation.
+    pub(crate) fn take_over(&mut self, own: &[HoldState]) {
+        if let Some(cluster) = &mut self.cluster {
+            cluster.take_over(own);
+        }
+    }
+
+    /// How often a waiter may be overtaken, by the configuration of a host that shares the table.
+    pub(crate) fn bypass_max(&self) -> Option<u32> {
+        self.cluster.as_ref()?.status.bypass_max
+    }
+
+    /// Whether something here depends on the table.
+    pub(crate) fn is_used(&self) -> bool {
+        let table = &self.ledger.table;
+        match self.cluster {
+            None => table.held() > 0 || table.waiting() > 0,
+            Some(_) => table.frames_of_host(self.ledger.host).next().is_some(),
+        }
+    }
+
+    /// Ends the membership when the daemon ends, if no frame depends on it, so that the other hosts
+    /// need not wait until its TTL is over. Returns whether the withdrawal is under way.
+    pub(crate) fn leave_unused(&mut self) -> bool {
+        let is_used = self.is_used() || self.has_in_flight();
+        self.cluster.as_mut().is_some_and(|cluster| !is_used && cluster.leave_unused())
+    }
+
+    /// Explains that the table recovers, if it does.
+    pub(crate) fn recovery_words(&self) -> Option<String> {
+        self.cluster.as_ref()?.recovery_words(&self.ledger.table)
+    }
+
+    /// Follows the recovery of the table, which may have begun or ended.
+    pub(crate) fn follow_recovery(&mut self) {
+        if let Some(cluster) = &mut self.cluster {
+            cluster.driver.recovers(&self.ledger.table);
+        }
+    }
+
+    /// When the daemon needs a turn for the engine or its commands, in milliseconds of
+    /// CLOCK_BOOTTIME.
+    pub(crate) fn next_due(&self) -> Option<u64> {
+        let cluster = self.cluster.as_ref()?;
+        let times = [cluster.driver.next_due(), cluster.next_stop(self.is_member())];
+        times.into_iter().flatten().min()
+    }
+}
+
+/// The commands of this host that end if their lock is lost.
+impl Decide {
+    /// Signals the commands whose deadline has passed.
+    pub(crate) fn stop_due(&mut self, owners: &Owners, now: u64) {
+        let is_member = self.ledger.is_member();
+        self.watch(owners, |cluster, watched| cluster.stop_due(is_member, watched, now));
+    }
+
+    /// Starts to kill all commands for which this host had locks. They must be dead before it
+    /// joins.
+    pub(crate) fn clear(&mut self, owners: &Owners, now: u64) {
+        // The processes of an earlier daemon have had their time to end.
+        self.watch(owners, |cluster, watched| cluster.clear(watched, now));
+    }
+
+    /// Kills the processes whose grant the log does not know, because its history was rewritten.
+    pub(crate) fn stop_unknown(&mut self, owners: &Owners, now: u64) {
+        self.watch(owners, |cluster, watched| cluster.schedule_unknown(watched, now));
+    }
+
+    /// Schedules the end of the commands that held something in the membership that is lost.
+    pub(crate) fn lose_holds(&mut self, why: &LostWhy, owners: &Owners, now: u64) {
+        self.watch(owners, |cluster, watched| cluster.lose_holds(why, watched, now));
+    }
+
+    fn watch(&mut self, owners: &Owners, act: impl FnOnce(&mut Cluster, Watched<'_>)) {
+        if let Some(cluster) = &mut self.cluster {
+            act(cluster, Watched { table: &self.ledger.table, owners });
+        }
+    }
+
+    /// Ends the commands that are due. Returns whether requests had to wait for their end and can
+    /// be proposed now.
+    pub(crate) fn end_lost(&mut self, now: u64) -> bool {
+        let have_ended = self.cluster.as_mut().is_some_and(|cluster| cluster.end_lost(now));
+        have_ended && self.is_member()
+    }
+
+    /// Records a grant before its client receives it.
+    ///
+    /// # Errors
+    /// The grant is not recorded, so the client must not receive it.
+    pub(crate) fn record_grant(&mut self, token: Token) -> io::Result<()> {
+        match (&mut self.cluster, self.ledger.table.hold(token)) {
+            (Some(cluster), Some(hold)) => cluster.record_grant(hold),
+            _ => Ok(()),
+        }
+    }
+
+    /// Handles a hold that has ended in the table. Until this host is a member, it may be reading
+    /// another history of the log, in which the token belongs to another process.
+    pub(crate) fn hold_ended(&mut self, token: Token) {
+        if self.ledger.is_member()
+            && let Some(cluster) = &mut self.cluster
+        {
+            cluster.hold_ended(&self.ledger.table, token);
+        }
+    }
+
+    /// The recorded tokens that the table no longer has.
+    pub(crate) fn ended_tokens(&self) -> Vec<Token> {
+        let recorded = self.cluster.iter().flat_map(|cluster| cluster.holder_record.tokens());
+        recorded.filter(|token| self.ledger.table.hold(*token).is_none()).collect()
+    }
+
+    /// Whether the client of a hold certainly received its grant.
+    pub(crate) fn was_told(&self, token: Token) -> bool {
+        self.cluster.as_ref().is_some_and(|cluster| cluster.was_told(token))
+    }
+
+    /// Why this hold was lost, if its process was ended for that reason.
+    pub(crate) fn why_lost(&self, token: Token) -> Option<Why> {
+        self.cluster.as_ref()?.terminator.why_lost(token)
+    }
+
+    /// Adds the deadline page to the descriptors of a grant, if there is one.
+    ///
+    /// # Errors
+    /// The process has no descriptor left.
+    pub(crate) fn add_page(&self, fds: &mut Vec<OwnedFd>) -> io::Result<Option<DeadlinePageFound>> {
+        self.cluster.as_ref().map_or(Ok(None), |cluster| cluster.add_page(fds))
+    }
+
+    /// Creates removed files again.
+    ///
+    /// # Errors
+    /// A file cannot be written.
+    pub(crate) fn restore_files(&mut self) -> io::Result<()> {
+        // This also records the whole table if an earlier attempt to record it failed.
+        self.ledger.recreate()?;
+        self.cluster.as_mut().map_or(Ok(()), |cluster| cluster.holder_record.restore())
+    }
+
+    /// When to start another watcher.
+    pub(crate) fn watcher_due(&self) -> Option<Instant> {
+        self.cluster.as_ref()?.watcher.due()
+    }
+
+    /// Starts another watcher if that is due.
+    pub(crate) fn look_after_watcher(&mut self, conns: &mut Conns, now: Instant) {
+        if let Some(cluster) = &mut self.cluster {
+            cluster.look_after_watcher(conns, now);
+        }
+    }
+
+    /// Tells the watcher that the daemon ends on purpose.
+    pub(crate) fn say_farewell(&self) {
+        if let Some(cluster) = &self.cluster {
+            cluster.watcher.say_farewell();
+        }
+    }
+
+    /// Notes that this daemon sends no further tokens.
+    pub(crate) fn close_tokens(&mut self) {
+        if let Some(cluster) = &mut self.cluster
+            && let Err(error) = cluster.tokens.close()
+        {
+            tracing::warn!(%error, "the next daemon will not know exactly which tokens were \
+                                    granted");
+        }
+    }
+}
+
+/// The engine in reports.
+impl Decide {
+    /// The engine's settings in force, without a password.
+    pub(crate) fn settings(&self) -> Vec<(&'static str, String)> {
+        let Some(cluster) = &self.cluster else { return Vec::new() };
+        let EngineStatus { name, label, ttl_ms, .. } = &cluster.status;
+        vec![
+            ("engine.url", name.clone()),
+            ("engine.host", label.clone()),
+            ("engine.ttl", stated_ms(*ttl_ms)),
+        ]
+    }
+
+    pub(crate) fn engine_shown(&self) -> Option<EngineInfo> {
+        self.cluster.as_ref().map(|cluster| cluster.shown(&self.ledger))
+    }
+
+    pub(crate) fn hosts_shown(&self) -> Vec<HostInfo> {
+        self.cluster.as_ref().map_or_else(Vec::new, |cluster| cluster.hosts_shown(&self.ledger))
+    }
+
+    pub(crate) fn figures(&self) -> Option<EngineFigures> {
+        self.cluster.as_ref().map(|cluster| cluster.figures(self.is_member()))
+    }
+}
