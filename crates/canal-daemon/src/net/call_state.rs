@@ -22,8 +22,8 @@ const ANSWER_MS: u64 = 4_000;
 pub(crate) enum CallState {
     /// Nothing: the next call can be served.
     Idle,
-    /// A grant of this request, of which [`Waiters`](crate::waiters::waiting::Waiters)
-    /// knows the connection.
+    /// A grant of this request. [`Conns::waiter`](crate::net::connections::Conns::waiter)
+    /// finds the connection.
     Waits(RequestId),
     /// The shared log.
     Log(LogWait),
@@ -75,9 +75,10 @@ pub(crate) enum Awaiting {
     Change(Ticket),
 }
 
-/// The subject of a wait that ends with an event for all calls that wait for it.
+/// The subject of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Subject {
+    Grant,
     Log,
     Death,
     Disk,
@@ -86,6 +87,7 @@ pub(crate) enum Subject {
 impl CallState {
     pub(crate) fn subject(&self) -> Option<Subject> {
         match self {
+            Self::Waits(_) => Some(Subject::Grant),
             Self::Log(_) => Some(Subject::Log),
             Self::Deferred(_) => Some(Subject::Death),
             Self::Stores(_) => Some(Subject::Disk),
@@ -95,7 +97,7 @@ impl CallState {
 
     /// Whether something in the table, or on its way there, depends on the call.
     pub(crate) fn holds_something(&self) -> bool {
-        self.subject().is_some() || matches!(self, Self::Waits(_))
+        self.subject().is_some()
     }
 }
 

@@ -60,7 +60,8 @@ pub(crate) struct Conns {
     /// Connections that still write their last reply, with the latest time at which they are
     /// closed.
     closing: Vec<(Instant, ConnId)>,
-    /// The connections whose call waits for a subject, in the order in which they began to wait.
+    /// The connections whose call waits for a subject, in the order in which they began to wait;
+    /// those that wait for a grant, by their request.
     waits: BTreeMap<(Subject, u64), ConnId>,
     /// The last place among them.
     last_place: u64,
@@ -169,17 +170,21 @@ impl Conns {
     /// Sets the event that the current call of a connection waits for. Returns the previous one.
     pub(crate) fn set_state(&mut self, id: ConnId, state: CallState) -> CallState {
         let Some(conn) = self.open.get_mut(id) else { return CallState::Idle };
-        let subject = state.subject();
-        // A call that goes on waiting for the same subject keeps its place.
-        if conn.place.map(|(subject, _)| subject) != subject {
-            if let Some(place) = conn.place.take() {
-                self.waits.remove(&place);
-            }
-            if let Some(subject) = subject {
+        let place = match &state {
+            CallState::Waits(request) => Some((Subject::Grant, request.0)),
+            // A call that goes on waiting for the same subject keeps its place.
+            other if other.subject() == conn.place.map(|(subject, _)| subject) => conn.place,
+            other => other.subject().map(|subject| {
                 self.last_place += 1;
-                conn.place = Some((subject, self.last_place));
-                self.waits.insert((subject, self.last_place), id);
+                (subject, self.last_place)
+            }),
+        };
+        let before = std::mem::replace(&mut conn.place, place);
+        if before != place {
+            if let Some(before) = before {
+                self.waits.remove(&before);
             }
+            self.waits.extend(place.map(|place| (place, id)));
         }
         let before = std::mem::replace(&mut conn.state, state);
         self.get(id);
@@ -226,6 +231,11 @@ impl Conns {
             self.waits.insert(place, to);
         }
         self.end_wait(from)
+    }
+
+    /// The connection whose call waits for a grant of this request.
+    pub(crate) fn waiter(&self, request: RequestId) -> Option<ConnId> {
+        self.waits.get(&(Subject::Grant, request.0)).copied()
     }
 
     fn waiting_for(&self, subject: Subject) -> impl Iterator<Item = ConnId> {

@@ -293,7 +293,7 @@ impl Server {
             if let Some(hold) = table.hold_of(request) {
                 let granted = granted(table, hold);
                 self.waiters.queue_grant_once(granted);
-            } else if let Some(conn) = self.waiters.remove(request).and_then(|it| it.conn) {
+            } else if let Some(conn) = self.end_waiter(request) {
                 self.end_unseen(conn);
             }
         }
@@ -355,7 +355,8 @@ impl Server {
             }
             Outcome::Refused { request, why } => return self.refuse_waiter(*request, why),
             Outcome::Withdrawn { request } => {
-                let conn = self.waiters.ended(*request)?.conn?;
+                self.waiters.ended(*request)?;
+                let conn = self.conns.waiter(*request)?;
                 return Some((conn, if owner_ended { owner_gone() } else { given_up() }));
             }
             Outcome::Released { token, frame, whole, .. } => {
@@ -402,7 +403,7 @@ impl Server {
     /// Refuses a request that waited.
     fn refuse_waiter(&mut self, id: RequestId, why: &Refusal) -> Option<(ConnId, Failure)> {
         let waiter = self.waiters.ended(id)?;
-        let conn = waiter.conn?;
+        let conn = self.conns.waiter(id)?;
         let uid = self.conns.peek(conn).map(|conn| conn.peer.uid);
         let viewer = uid.unwrap_or(waiter.asked.request.uid);
         match why {
@@ -473,7 +474,7 @@ impl Server {
         }
         let now = clock::boottime_ms();
         while let Some(request) = self.waiters.over(now) {
-            let id = self.waiters.remove(request).and_then(|waiter| waiter.conn);
+            let id = self.end_waiter(request);
             self.history.times_out(request);
             if let Some(id) = id
                 && let Some(viewer) = self.conns.peek(id).map(|conn| conn.peer.uid)

@@ -41,7 +41,7 @@ impl Server {
     pub(crate) fn offer(&mut self, granted: &Granted) -> Option<(ConnId, Result<Step, Failure>)> {
         let request = granted.request;
         if self.decide.is_leaving(request) {
-            let conn = self.waiters.remove(request)?.conn?;
+            let conn = self.end_waiter(request)?;
             return Some((conn, Err(given_up())));
         }
         if self.decide.table().hold(granted.token).is_none() {
@@ -54,13 +54,13 @@ impl Server {
             self.ask_anew(request);
             return None;
         }
-        let conn = self.waiters.get(request).and_then(|waiter| waiter.conn);
+        let conn = self.conns.waiter(request);
         let found = self.look_at(conn, granted);
         if let Found::Stopped(pid) = found {
             self.suspend(request, pid);
             return None;
         }
-        let conn = self.waiters.remove(request).and_then(|waiter| waiter.conn);
+        let conn = self.end_waiter(request);
         let step = match found {
             Found::Running | Found::Stopped(_) => self.tell_grant(conn?, granted),
             Found::Gone => {
@@ -94,7 +94,7 @@ impl Server {
         if table.waiter(request).is_some() || table.hold_of(request).is_some() {
             return None;
         }
-        let conn = self.waiters.remove(request)?.conn?;
+        let conn = self.end_waiter(request)?;
         Some((conn, Err(owner_gone())))
     }
 

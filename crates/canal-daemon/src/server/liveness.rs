@@ -153,10 +153,6 @@ impl Server {
             _ => {}
         }
         for request in gone {
-            // The request no longer has a client.
-            if let Some(waiter) = self.waiters.get_mut(request) {
-                waiter.conn = None;
-            }
             let why = Withdrawal::Cancelled;
             self.propose(Change::Withdraw { request, why });
         }
@@ -222,7 +218,7 @@ impl Server {
     /// The process of a waiter of this host, if it is stopped.
     fn stopped_process(&self, request: RequestId) -> Option<u32> {
         let waiter = self.waiters.get(request)?;
-        self.stopped_party(&waiter.asked.request, waiter.conn)
+        self.stopped_party(&waiter.asked.request, self.conns.waiter(request))
     }
 
     /// The pid of the owner of a request, or of its asker, if that process is stopped. A
@@ -265,7 +261,7 @@ impl Server {
                 continue;
             }
             // The client of a waiter from the previous daemon has to come back first.
-            if self.waiters.get(request).is_some_and(|waiter| waiter.conn.is_none()) {
+            if self.waiters.get(request).is_some() && !self.is_back(request) {
                 self.waiters.set_absent(request, None);
                 self.due.detached = Some(clock::now());
                 continue;
@@ -421,7 +417,7 @@ impl Server {
     }
 
     fn look_at_away(&mut self, now: Instant, request: RequestId, back_until: Option<Instant>) {
-        let is_back = self.waiters.get(request).is_none_or(|waiter| waiter.conn.is_some());
+        let is_back = self.waiters.get(request).is_none() || self.is_back(request);
         let Some(waiter) = self.decide.table().waiter(request).filter(|_| !is_back) else { return };
         // Over an engine, the request may have been granted briefly, and then suspended because its
         // process was stopped.
@@ -448,7 +444,7 @@ impl Server {
     /// Whether the client of a waiter is connected. Over an engine, the log may still call such a
     /// waiter detached.
     pub(crate) fn is_back(&self, request: RequestId) -> bool {
-        self.waiters.get(request).is_some_and(|waiter| waiter.conn.is_some())
+        self.conns.waiter(request).is_some()
     }
 }
 

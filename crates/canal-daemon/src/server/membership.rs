@@ -169,7 +169,8 @@ impl Server {
         // yet.
         let waiters = self.waiters.forget_all();
         let again = waiters.iter().filter_map(|(request, waiter)| {
-            Some((waiter.conn?, self.newcomer_again(*request, waiter)))
+            let conn = self.conns.waiter(*request)?;
+            Some((conn, self.newcomer_again(*request, waiter, conn)))
         });
         let again: Vec<_> = again.collect();
         self.leases = Leases::default();
@@ -181,7 +182,12 @@ impl Server {
         self.wait_for_next_incarnation(again);
     }
 
-    fn newcomer_again(&self, id: RequestId, waiter: &Waiter) -> Option<PendingAcquire> {
+    fn newcomer_again(
+        &self,
+        id: RequestId,
+        waiter: &Waiter,
+        conn: ConnId,
+    ) -> Option<PendingAcquire> {
         let table = self.decide.table();
         let asked: &Arc<Request> = match table.waiter(id) {
             Some(waiter) => &waiter.request,
@@ -194,7 +200,7 @@ impl Server {
         } else {
             None
         };
-        Some(PendingAcquire::again(waiter.conn?, asked.clone(), waiter.more, pidfd))
+        Some(PendingAcquire::again(conn, asked.clone(), waiter.more, pidfd))
     }
 }
 

@@ -14,6 +14,7 @@ pub(super) mod turn;
 
 use std::time::Duration;
 
+use crate::calls::conn_id::ConnId;
 use crate::cluster::decide::Decide;
 use crate::config::in_force::InForce;
 use crate::due::Due;
@@ -37,6 +38,7 @@ use crate::view::Shown;
 use crate::view::size_notes::ToldSizes;
 use crate::waiters::leases::Leases;
 use crate::waiters::waiting::Waiters;
+use canal_core::RequestId;
 use canal_protocol::DaemonInfo;
 
 /// The daemon at work.
@@ -102,6 +104,13 @@ impl Server {
     /// Whether there is already something to do in the next turn.
     pub(crate) fn has_work(&self) -> bool {
         self.conns.has_work() || self.decide.has_proposed()
+    }
+
+    /// Ends the wait of a request. Returns the connection whose call waits for it.
+    #[must_use = "a call may wait for it"]
+    pub(crate) fn end_waiter(&mut self, request: RequestId) -> Option<ConnId> {
+        self.waiters.remove(request)?;
+        self.conns.waiter(request)
     }
 
     /// The table as a user may see it.

@@ -11,7 +11,6 @@ use crate::due::is_due;
 use crate::history::estimates::{self, EstimateBudget};
 use crate::limits::{PROGRESS_EVERY, WATCH_EVERY};
 use crate::net::call_state::CallState;
-use crate::net::connection::Connection;
 use crate::server::Server;
 use crate::view::Held;
 use crate::view::leadership::LeaderWatch;
@@ -80,7 +79,7 @@ impl Server {
     fn tell_all_progress(&mut self) {
         self.history.learn();
         let (mut scenes, mut budget) = (BTreeMap::new(), EstimateBudget::default());
-        let takers = self.waiters.iter().filter(|(_, waiter)| waiter.more && waiter.conn.is_some());
+        let takers = self.waiters.iter().filter(|(_, waiter)| waiter.more);
         let takers: Vec<RequestId> = takers.map(|(request, _)| request).collect();
         for request in takers {
             self.tell_progress(request, &mut scenes, usize::MAX, Some(&mut budget));
@@ -96,10 +95,8 @@ impl Server {
         budget: Option<&mut EstimateBudget>,
     ) {
         let Some(waiter) = self.waiters.get(request) else { return };
-        let Some(id) = waiter.conn else { return };
-        let waits =
-            |it: &&Connection| matches!(it.state(), CallState::Waits(other) if *other == request);
-        let Some(conn) = self.conns.peek(id).filter(waits) else { return };
+        let Some(id) = self.conns.waiter(request) else { return };
+        let Some(conn) = self.conns.peek(id) else { return };
         let viewer = conn.peer.uid;
         // A client that has not read the last message gets no further one.
         if !conn.is_flushed() {

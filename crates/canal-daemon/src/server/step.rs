@@ -122,7 +122,7 @@ impl Server {
     /// Makes a call wait until its request is granted or refused. With `more`, the client takes
     /// progress messages.
     pub(crate) fn wait_for_grant(&mut self, id: ConnId, request: RequestId, more: bool) -> Step {
-        self.waiters.attach(request, id, more);
+        self.waiters.attach(request, more);
         if let Some(conn) = self.conns.get(id) {
             conn.save_memory();
         }

@@ -16,7 +16,7 @@ impl Server {
     fn will_end(&self, id: ConnId, conn: &Connection) -> bool {
         match conn.state() {
             CallState::Waits(request) => {
-                self.waiters.get(*request).is_some_and(|waiter| waiter.conn == Some(id))
+                self.waiters.get(*request).is_some() && self.conns.waiter(*request) == Some(id)
             }
             CallState::Log(wait) => match &wait.what {
                 Awaiting::Request(ticket) | Awaiting::Change(ticket) => {

@@ -8,7 +8,6 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::calls::conn_id::ConnId;
 use canal_core::{
     FrameId, Granted, HoldState, HostId, Request, RequestId, Table, Token, UnixMillis, Wait,
     WaiterState,
@@ -40,8 +39,6 @@ pub(crate) struct Waiters {
 pub(crate) struct Waiter {
     /// The content of the request, which the table forgets together with the request.
     pub asked: Asked,
-    /// The connection for the reply; `None` while the client has not come back after a restart.
-    pub conn: Option<ConnId>,
     /// Whether the client accepts progress messages.
     pub more: bool,
     /// The progress that was sent last.
@@ -107,10 +104,10 @@ impl Waiters {
     }
 
     fn insert(&mut self, id: RequestId, asked: Asked) {
-        let conn = self.remove(id).and_then(|before| before.conn);
+        let _ = self.remove(id);
         self.ends.extend(asked.until().map(|until| (until, id)));
         *self.users.entry(asked.request.uid).or_default() += 1;
-        let waiter = Waiter { asked, conn, more: false, told: None };
+        let waiter = Waiter { asked, more: false, told: None };
         self.requests.insert(id, Box::new(waiter));
     }
 
@@ -146,12 +143,11 @@ impl Waiters {
         self.requests.len()
     }
 
-    /// Attaches a request to the connection on which it waits. With `more`, the client accepts
-    /// progress messages.
-    pub(crate) fn attach(&mut self, request: RequestId, conn: ConnId, more: bool) {
+    /// Notes that a client waits for the grant of a request. With `more`, it accepts progress
+    /// messages.
+    pub(crate) fn attach(&mut self, request: RequestId, more: bool) {
         self.absent.remove(&request);
         if let Some(waiter) = self.get_mut(request) {
-            waiter.conn = Some(conn);
             waiter.more = more;
             waiter.told = None;
         }

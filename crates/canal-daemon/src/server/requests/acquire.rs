@@ -350,7 +350,7 @@ impl Server {
             return self.tell_again(id, request, frame, owner.pidfd);
         }
         if let Some(waiter) = self.waiters.get(request)
-            && let Some(before) = waiter.conn
+            && let Some(before) = self.conns.waiter(request)
         {
             // The client of a part may come back: it only lost the connection.
             let name = match waiter.asked.request.over_nodes {

@@ -159,8 +159,7 @@ impl Server {
 
     /// Whether an unconfirmed part depends on a newer connection than this one.
     pub(crate) fn belongs_to_newer(&self, request: RequestId, id: ConnId) -> bool {
-        let waits_on = self.waiters.get(request).and_then(|waiter| waiter.conn);
-        let owner = waits_on.or_else(|| self.conns.with_provisional(request));
+        let owner = self.conns.waiter(request).or_else(|| self.conns.with_provisional(request));
         let accepted = |id| self.conns.peek(id).map(|conn| conn.accepted_ticks);
         owner.is_some_and(|owner| accepted(owner) > accepted(id))
     }
