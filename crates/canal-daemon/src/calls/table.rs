@@ -15,7 +15,7 @@ macro_rules! table_of_calls {
             (INTERFACE "Acquire") Acquire(Box<Acquire>) [NeedsLog, AsksForLock] =>
                 server.acquire(caller.id, it, caller.more, caller.fds);
             (INTERFACE "Configuration") Configuration(IgnoredAny) [] =>
-                Ok(server.configuration(caller.id, caller.peer));
+                Ok(server.configuration(caller.peer));
             (INTERFACE "Confirm") Confirm(Confirm) [NeedsLog, GoesFirst] =>
                 server.confirm(caller.id, caller.peer, &it);
             (INTERFACE "DeadlinePage") DeadlinePage(DeadlinePageQuery) [] => server.page(&it);
@@ -34,7 +34,7 @@ macro_rules! table_of_calls {
                 server.prioritize(caller.id, caller.peer, &it);
             (INTERFACE "Release") Release(Release) [NeedsLog, GoesFirst] =>
                 server.release(caller.id, caller.peer, &it, caller.fds);
-            (INTERFACE "Reload") Reload(IgnoredAny) [] => server.reload(caller.id, caller.peer);
+            (INTERFACE "Reload") Reload(IgnoredAny) [] => server.reload(caller.peer);
             (INTERFACE "Renew") Renew(Renew) [NeedsLog, GoesFirst, IsUnrestricted] =>
                 server.renew(caller.id, caller.peer, &it);
             (INTERFACE "Resize") Resize(Resize) [NeedsLog] => server.resize(caller.id, &it);

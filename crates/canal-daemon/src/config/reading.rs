@@ -2,8 +2,8 @@
 //! is done. The name of a group may be in a directory service that does not answer; meanwhile the
 //! daemon serves its clients.
 //!
-//! Invariant: at most one thread reads, however many askers there are. An asker never gets a
-//! configuration that was read before it asked.
+//! Invariant: at most one thread reads, however many calls wait. A call never gets a configuration
+//! that was read before it asked.
 
 use std::io;
 use std::path::PathBuf;
@@ -14,10 +14,9 @@ use std::time::{Duration, Instant};
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
-use crate::calls::conn_id::ConnId;
 use crate::config::Config;
 
-/// How long an asker waits for the configuration. Clients wait 5 s for the daemon.
+/// How long a call waits for the configuration. Clients wait 5 s for the daemon.
 const READING_MAX: Duration = Duration::from_secs(4);
 
 /// The result of reading: the configuration, or why there is none, as text for people.
@@ -25,21 +24,48 @@ pub(crate) type Read = Result<Config, String>;
 
 /// The reason to read the configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Asker {
-    /// Put it in force, for this client or without one.
-    Reload(Option<ConnId>),
-    /// Show this client the settings in force and those that the file contains now.
-    Show(ConnId),
+pub(crate) enum Purpose {
+    /// Put it in force.
+    Reload,
+    /// Show the settings in force and those that the file contains now.
+    Show,
 }
 
-/// The reading that is under way, and the calls that wait for it.
+/// A wish to read the configuration. The call that waits for it keeps it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asked {
+    pub purpose: Purpose,
+    /// The number of the first reading that begins after it.
+    reading: u64,
+    /// After this, the caller learns that there is no configuration yet.
+    pub until: Instant,
+}
+
+/// A configuration that was read.
+#[derive(Debug)]
+pub(crate) struct Done {
+    /// The number of the reading.
+    reading: u64,
+    pub read: Read,
+}
+
+impl Done {
+    /// Whether it was read after this wish.
+    pub(crate) fn answers(&self, asked: &Asked) -> bool {
+        asked.reading <= self.reading
+    }
+}
+
+/// The readings of the configuration.
 #[derive(Debug, Default)]
 pub(crate) struct Readings {
     under_way: Option<Reading>,
-    /// The askers since it began.
-    next: Vec<Asked>,
-    /// The results that are ready.
-    ready: Vec<(Asker, Read)>,
+    /// How many have begun.
+    begun: u64,
+    /// A configuration to put in force although no call waits for that.
+    pub reload: Option<Asked>,
+    /// A configuration that was read without a thread, for all wishes before.
+    ready: Option<Done>,
 }
 
 #[derive(Debug)]
@@ -47,14 +73,6 @@ struct Reading {
     result: Receiver<Read>,
     /// If this were closed while the daemon waits for it, it would wake no one.
     _bell: Arc<EventFd>,
-    askers: Vec<Asked>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Asked {
-    asker: Asker,
-    /// After this, the asker learns that there is no configuration yet.
-    until: Instant,
 }
 
 /// Reads the first of the files that exists.
@@ -63,17 +81,24 @@ pub(crate) fn read(paths: &[PathBuf]) -> Read {
 }
 
 impl Readings {
-    /// Adds an asker, for a reading that has not begun yet.
-    pub(crate) fn ask(&mut self, asker: Asker, now: Instant) {
-        self.next.push(Asked { asker, until: now + READING_MAX });
+    /// A wish for a reading that has not begun yet.
+    pub(crate) fn ask(&self, purpose: Purpose, now: Instant) -> Asked {
+        Asked { purpose, reading: self.begun + 1, until: now + READING_MAX }
     }
 
-    /// Whether an asker waits, and no reading is under way.
-    pub(crate) fn is_wanted(&self) -> bool {
-        self.under_way.is_none() && !self.next.is_empty()
+    /// Whether one of these wishes, or one without a call, is not answered yet.
+    pub(crate) fn are_awaited<'a>(&self, mut asked: impl Iterator<Item = &'a Asked>) -> bool {
+        self.reload.is_some() || asked.next().is_some()
     }
 
-    /// Starts a thread that reads for all askers so far. Returns a descriptor that becomes readable
+    /// Whether the next reading has to begin for one of these wishes.
+    pub(crate) fn is_wanted<'a>(&self, mut asked: impl Iterator<Item = &'a Asked>) -> bool {
+        let is_next = |asked: &Asked| asked.reading > self.begun;
+        self.under_way.is_none()
+            && (self.reload.as_ref().is_some_and(is_next) || asked.any(is_next))
+    }
+
+    /// Starts a thread that reads for all wishes so far. Returns a descriptor that becomes readable
     /// when it is done.
     ///
     /// # Errors
@@ -88,158 +113,91 @@ impl Readings {
             let _ = say.send(read(&paths));
             let _ = done.write(1);
         })?;
-        let askers = std::mem::take(&mut self.next);
-        self.under_way = Some(Reading { result, _bell: Arc::clone(&bell), askers });
+        self.begun += 1;
+        self.under_way = Some(Reading { result, _bell: Arc::clone(&bell) });
         Ok(bell)
     }
 
-    /// Answers all askers with a configuration that was read just now.
-    pub(crate) fn supersede(&mut self, read: &Read) {
-        let waiting = self.under_way.iter_mut().map(|it| &mut it.askers).chain([&mut self.next]);
-        for asked in waiting.flat_map(std::mem::take) {
-            self.ready.push((asked.asker, read.clone()));
-        }
+    /// Answers all wishes so far with a configuration that was read just now.
+    pub(crate) fn supersede(&mut self, read: Read) {
+        self.ready = Some(Done { reading: self.begun + 1, read });
     }
 
-    /// Takes the results that are ready. Drops the result of a reading that has no askers.
-    pub(crate) fn take(&mut self, now: Instant) -> Vec<(Asker, Read)> {
-        let mut ready = std::mem::take(&mut self.ready);
-        if let Some(reading) = &mut self.under_way {
-            let result = match reading.result.try_recv() {
-                Ok(read) => Some(read),
-                Err(TryRecvError::Empty) => None,
-                Err(TryRecvError::Disconnected) => {
-                    Some(Err("cannot read the configuration: its thread has ended".to_owned()))
-                }
-            };
-            if let Some(read) = result {
-                let askers = std::mem::take(&mut reading.askers);
-                ready.extend(askers.into_iter().map(|it| (it.asker, read.clone())));
-                self.under_way = None;
-            }
+    /// Takes a result that is ready.
+    pub(crate) fn take(&mut self) -> Option<Done> {
+        if let Some(done) = self.ready.take() {
+            return Some(done);
         }
-        let waiting = self.under_way.iter_mut().map(|it| &mut it.askers).chain([&mut self.next]);
-        for list in waiting {
-            let over = list.extract_if(.., |it| it.until <= now);
-            ready.extend(over.map(|it| (it.asker, Err(silence()))));
-        }
-        ready
-    }
-
-    /// The latest time at which the next asker gets its answer.
-    pub(crate) fn due(&self, now: Instant) -> Option<Instant> {
-        if !self.ready.is_empty() {
-            return Some(now);
-        }
-        let under_way = self.under_way.iter().flat_map(|it| &it.askers);
-        under_way.chain(&self.next).map(|it| it.until).min()
-    }
-
-    /// Whether a client waits for a reading.
-    #[cfg(test)]
-    pub(crate) fn has_client(&self, id: ConnId) -> bool {
-        let under_way = self.under_way.iter().flat_map(|it| &it.askers);
-        let waiting = under_way.chain(&self.next).map(|it| it.asker);
-        let mut all = waiting.chain(self.ready.iter().map(|(asker, _)| *asker));
-        all.any(|asker| asker == Asker::Show(id) || asker == Asker::Reload(Some(id)))
-    }
-
-    /// Notes that a client has left. A configuration that it wanted to put in force is still put in
-    /// force.
-    pub(crate) fn forget(&mut self, id: ConnId) {
-        let stays = |asker: &mut Asker| match asker {
-            Asker::Show(client) => *client != id,
-            Asker::Reload(client) => {
-                client.take_if(|client| *client == id);
-                true
+        let read = match self.under_way.as_ref()?.result.try_recv() {
+            Ok(read) => read,
+            Err(TryRecvError::Empty) => return None,
+            Err(TryRecvError::Disconnected) => {
+                Err("cannot read the configuration: its thread has ended".to_owned())
             }
         };
-        if let Some(reading) = &mut self.under_way {
-            reading.askers.retain_mut(|it| stays(&mut it.asker));
-        }
-        self.next.retain_mut(|it| stays(&mut it.asker));
-        self.ready.retain_mut(|(asker, _)| stays(asker));
+        self.under_way = None;
+        Some(Done { reading: self.begun, read })
+    }
+
+    /// When the next wish without a call gets its answer at the latest.
+    pub(crate) fn due(&self, now: Instant) -> Option<Instant> {
+        let ready = self.ready.as_ref().map(|_| now);
+        ready.or(self.reload.map(|asked| asked.until))
     }
 }
 
 /// Explains that there is no configuration in time.
-fn silence() -> String {
+pub(crate) fn silence() -> Read {
     let seconds = READING_MAX.as_secs();
-    format!(
+    Err(format!(
         "cannot look up its groups within {seconds} s: the directory service does not answer \
          (`getent group NAME`)"
-    )
+    ))
 }
 
 #[cfg(test)]
 mod tests {
-    use slotmap::SlotMap;
-
     use super::*;
-
-    fn ids() -> [ConnId; 2] {
-        let mut map = SlotMap::with_key();
-        [map.insert(()), map.insert(())]
-    }
 
     /// A reading whose result the test supplies.
     fn under_way(readings: &mut Readings) -> mpsc::Sender<Read> {
         let (say, result) = mpsc::channel();
-        let askers = std::mem::take(&mut readings.next);
         let _bell = Arc::new(EventFd::new().unwrap());
-        readings.under_way = Some(Reading { result, _bell, askers });
+        readings.begun += 1;
+        readings.under_way = Some(Reading { result, _bell });
         say
     }
 
     #[test]
     fn who_asks_while_a_thread_reads_gets_what_is_read_afterwards() {
-        let ([one, two], now) = (ids(), Instant::now());
+        let now = Instant::now();
         let mut readings = Readings::default();
-        readings.ask(Asker::Show(one), now);
-        assert!(readings.is_wanted());
+        let one = readings.ask(Purpose::Show, now);
+        assert!(readings.is_wanted([one].iter()));
         let say = under_way(&mut readings);
-        readings.ask(Asker::Reload(Some(two)), now);
-        assert!(!readings.is_wanted(), "one at a time");
-        assert!(readings.take(now).is_empty());
+        let two = readings.ask(Purpose::Reload, now);
+        assert!(!readings.is_wanted([one, two].iter()), "one at a time");
+        assert!(readings.take().is_none());
         say.send(Ok(Config::default())).unwrap();
-        let ready = readings.take(now);
-        assert_eq!(ready.len(), 1);
-        assert_eq!(ready[0].0, Asker::Show(one));
-        assert!(readings.is_wanted() && readings.has_client(two) && !readings.has_client(one));
+        let done = readings.take().unwrap();
+        assert!(done.answers(&one) && !done.answers(&two));
+        assert!(readings.is_wanted([two].iter()));
     }
 
     #[test]
-    fn nobody_waits_longer_than_a_client_does() {
-        let ([one, two], now) = (ids(), Instant::now());
+    fn a_newer_configuration_answers_all_that_asked_before_and_no_later_one() {
+        let now = Instant::now();
         let mut readings = Readings::default();
-        readings.ask(Asker::Show(one), now);
+        let one = readings.ask(Purpose::Show, now);
         let say = under_way(&mut readings);
-        readings.ask(Asker::Reload(Some(two)), now + Duration::from_secs(1));
-        assert_eq!(readings.due(now), Some(now + READING_MAX));
-        let ready = readings.take(now + READING_MAX);
-        assert_eq!(ready.len(), 1);
-        assert!(ready[0].1.as_ref().is_err_and(|why| why.contains("directory service")));
-        // Its thread still reads, and no other thread is started.
-        assert!(!readings.is_wanted());
-        assert_eq!(readings.take(now + READING_MAX + Duration::from_secs(1)).len(), 1);
-        say.send(Ok(Config::default())).unwrap();
-        assert!(readings.take(now).is_empty(), "nobody waits for it");
-        assert!(readings.under_way.is_none());
-    }
-
-    #[test]
-    fn a_newer_configuration_answers_all_and_a_client_that_left_is_not_told() {
-        let ([one, two], now) = (ids(), Instant::now());
-        let mut readings = Readings::default();
-        readings.ask(Asker::Show(one), now);
-        readings.ask(Asker::Reload(Some(two)), now);
-        let _say = under_way(&mut readings);
-        readings.forget(one);
-        readings.forget(two);
-        assert!(!readings.has_client(one) && !readings.has_client(two));
-        readings.supersede(&Ok(Config::default()));
+        let two = readings.ask(Purpose::Reload, now);
+        readings.supersede(Ok(Config::default()));
         assert_eq!(readings.due(now), Some(now));
-        let ready = readings.take(now);
-        assert_eq!(ready.iter().map(|it| it.0).collect::<Vec<_>>(), [Asker::Reload(None)]);
+        let done = readings.take().unwrap();
+        assert!(done.answers(&one) && done.answers(&two));
+        // Its thread still reads, and no other thread is started.
+        assert!(readings.take().is_none() && !readings.is_wanted([two].iter()));
+        say.send(Ok(Config::default())).unwrap();
+        assert!(readings.take().is_some() && readings.take().is_none());
     }
 }

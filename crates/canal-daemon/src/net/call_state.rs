@@ -4,6 +4,7 @@
 //! state answers the call or makes it wait again.
 
 use crate::calls::pending_acquire::{Patience, PendingAcquire};
+use crate::config::reading::Asked;
 use crate::host::Ticket;
 use crate::view::leadership::LeaderWatch;
 use crate::view::selection::Selection;
@@ -31,8 +32,8 @@ pub(crate) enum CallState {
     Deferred(Box<PendingAcquire>),
     /// The disk: a lease is granted but not durable yet.
     Stores(Box<UnsyncedLease>),
-    /// The configuration, which a thread reads: see [`crate::config::reading`].
-    Configuration,
+    /// The configuration, which a thread reads.
+    Configuration(Asked),
     /// Its turn to receive a report: see `server/calls.rs`.
     Report,
     /// The result of its query to the history: see `server/requests/history.rs`.
@@ -82,6 +83,7 @@ pub(crate) enum Subject {
     Log,
     Death,
     Disk,
+    Configuration,
 }
 
 impl CallState {
@@ -91,11 +93,12 @@ impl CallState {
             Self::Log(_) => Some(Subject::Log),
             Self::Deferred(_) => Some(Subject::Death),
             Self::Stores(_) => Some(Subject::Disk),
+            Self::Configuration(_) => Some(Subject::Configuration),
             _ => None,
         }
     }
 
-    /// Whether something in the table, or on its way there, depends on the call.
+    /// Whether something beyond the connection depends on the call.
     pub(crate) fn holds_something(&self) -> bool {
         self.subject().is_some()
     }

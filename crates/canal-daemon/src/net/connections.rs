@@ -10,6 +10,7 @@ use slotmap::SlotMap;
 
 use crate::calls::conn_id::ConnId;
 use crate::calls::pending_acquire::PendingAcquire;
+use crate::config::reading::Asked;
 use crate::limits::{CLOSING_TIME, IDLE_LOOKED_FOR_EVERY};
 use crate::net::accept_backlog::AcceptBacklog;
 use crate::net::call_state::{Awaiting, CallState, LogWait, Subject};
@@ -254,6 +255,14 @@ impl Conns {
     /// CLOCK_BOOTTIME.
     pub(crate) fn next_log_due(&self) -> Option<u64> {
         self.log_waits().map(|(_, wait)| wait.due()).min()
+    }
+
+    /// The calls that wait for the configuration.
+    pub(crate) fn configuration_waits(&self) -> impl Iterator<Item = &Asked> {
+        self.waiting_for(Subject::Configuration).filter_map(|id| match &self.open.get(id)?.state {
+            CallState::Configuration(asked) => Some(asked),
+            _ => None,
+        })
     }
 
     /// The latest time at which the next deferred request is decided again.

@@ -10,6 +10,7 @@ use std::time::Instant;
 use crate::calls::call::Asked;
 use crate::calls::completion::Completion;
 use crate::calls::conn_id::ConnId;
+use crate::config::reading::Purpose;
 use crate::limits::{
     AHEAD_EVERY, AHEAD_LOOKED_AT_MAX, COME_BACK_EVERY, COME_BACK_TIME, COME_BACK_TIME_IF_BUSY,
     PROCESSES_LOOKED_AT_MAX, STOPPED_EVERY, WAITERS_LOOKED_AT_MAX,
@@ -149,7 +150,10 @@ impl Server {
                     conn.calls.clear();
                 }
             }
-            CallState::Configuration => self.in_force.readings.forget(id),
+            // A configuration that the client wanted to put in force is still put in force.
+            CallState::Configuration(asked) if asked.purpose == Purpose::Reload => {
+                self.in_force.readings.reload = Some(asked);
+            }
             _ => {}
         }
         for request in gone {

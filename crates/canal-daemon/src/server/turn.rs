@@ -297,6 +297,7 @@ impl Server {
             self.history.note_due(),
             self.decide.watcher_due(),
             self.in_force.readings.due(now),
+            self.conns.configuration_waits().map(|asked| asked.until).min(),
             self.conns.next_deferred(),
             self.runtime_dir.listener.pauses_until(),
         ];
@@ -349,6 +350,7 @@ impl Server {
         if self.due.unsure.is_none() && !self.children.unsure().is_empty() {
             self.due.unsure = Some(now + UNSURE_EVERY);
         }
+        self.begin_reading();
         self.due.closing = self.conns.close_slow(now);
         self.look_ahead_at_reports(now);
         self.note_idleness(now);

@@ -32,6 +32,7 @@ use canal_protocol::place::Place;
 use canal_sys::clock;
 use canal_sys::pidfd::Pidfd;
 use canal_sys::process::Origin;
+use canal_sys::rerun::wait_until;
 
 /// An engine in memory that this host and a test share.
 #[derive(Clone, Debug)]
@@ -170,8 +171,14 @@ impl World {
     fn status(&mut self) -> Value {
         let mut peer = self.connect();
         peer.send(&call("Status", &json!({})), &[]);
-        self.turns();
-        peer.reply().expect("a reply")["parameters"].clone()
+        let mut reply = None;
+        // The daemon rests after a report that took long.
+        wait_until("there is a status", || {
+            self.turns();
+            reply = reply.take().or_else(|| peer.reply());
+            reply.is_some()
+        });
+        reply.unwrap()["parameters"].clone()
     }
 }
 

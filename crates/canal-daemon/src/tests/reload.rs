@@ -1,10 +1,17 @@
-//! Reading the configuration again with an engine.
+//! Reading the configuration again.
+
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::tests::World;
+use crate::calls::conn_id::ConnId;
+use crate::config::reading::Purpose;
+use crate::net::call_state::CallState;
 use crate::tests::recovering::{Fake, folder};
+use crate::tests::{Peer, World};
 use canal_core::{Change, Key, View};
+use canal_sys::clock;
+use canal_sys::rerun::wait_until;
 
 impl World {
     /// Writes the configuration and makes the daemon read it.
@@ -15,6 +22,16 @@ impl World {
         let reply = self.call(&mut peer, "Reload", &json!({}));
         self.turns();
         reply["parameters"].clone()
+    }
+
+    /// A client whose call has waited for the configuration for this time.
+    fn reader(&mut self, purpose: Purpose, since: Duration) -> (ConnId, Peer) {
+        let (id, peer) = self.connect_as(0);
+        let since = clock::now().checked_sub(since).unwrap();
+        let asked = self.server.in_force.readings.ask(purpose, since);
+        self.server.conns.set_state(id, CallState::Configuration(asked));
+        self.server.turn().unwrap();
+        (id, peer)
     }
 
     fn stored(&self, key: &str) -> Option<View> {
@@ -42,4 +59,30 @@ fn over_an_engine_the_file_never_overwrites_what_is_stored() {
     assert_eq!(reloaded["notes"].as_array().unwrap().len(), 2, "{reloaded}");
     assert_eq!(world.stored("a"), Some(View::Slots { slots: 7 }));
     assert_eq!(world.stored("b"), Some(View::Slots { slots: 1 }));
+}
+
+#[test]
+fn nobody_waits_longer_for_the_configuration_than_a_client_does() {
+    let mut world = World::new();
+    let (_, mut shows) = world.reader(Purpose::Show, Duration::from_secs(5));
+    let (_, mut reloads) = world.reader(Purpose::Reload, Duration::from_secs(5));
+    let (waits, _peer) = world.reader(Purpose::Show, Duration::ZERO);
+    let shown = shows.reply().unwrap()["parameters"]["broken"].to_string();
+    assert!(shown.contains("the directory service does not answer"), "{shown}");
+    let failure = reloads.reply().unwrap()["parameters"]["message"].to_string();
+    assert!(failure.contains("the directory service does not answer"), "{failure}");
+    let waits = world.server.conns.peek(waits).unwrap().state();
+    assert!(matches!(waits, CallState::Configuration(_)));
+}
+
+#[test]
+fn a_configuration_is_put_in_force_although_the_client_that_asked_has_left() {
+    let mut world = World::new();
+    std::fs::write(world.place.dir.join("canal.toml"), "[keys.a]\nslots = 2\n").unwrap();
+    let (_, peer) = world.reader(Purpose::Reload, Duration::ZERO);
+    drop(peer);
+    wait_until("the configuration is in force", || {
+        world.turn();
+        world.stored("a") == Some(View::Slots { slots: 2 })
+    });
 }

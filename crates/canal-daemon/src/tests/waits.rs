@@ -30,11 +30,12 @@ impl Server {
                 newcomer.conn == id && newcomer.deferred_until.is_some()
             }
             CallState::Stores(_) => false,
-            CallState::Configuration => self.in_force.readings.has_client(id),
             CallState::Report => {
                 self.reports.queues.get(&conn.peer.uid).is_some_and(|queue| queue.contains(&id))
             }
+            // A call waits for the configuration at most until a time.
             CallState::Idle
+            | CallState::Configuration(_)
             | CallState::History
             | CallState::Watches(_)
             | CallState::WatchesLeader(_) => true,

@@ -3,15 +3,14 @@
 //! Invariant: a configuration takes effect as a whole or not at all. If the new one cannot be read,
 //! the previous one stays in force.
 
-use crate::calls::conn_id::ConnId;
 use crate::config::Config;
 use crate::config::history_section::written;
 use crate::config::in_force::{Override, binds_everybody, needs_restart};
 use crate::config::metrics_section::Listen;
-use crate::config::reading::{self, Asker, Read};
+use crate::config::reading::{self, Asked, Purpose, Read};
 use crate::config::written::{SPREAD, changes, name_of_key};
 use crate::logging;
-use crate::net::call_state::CallState;
+use crate::net::call_state::{CallState, Subject};
 use crate::permissions::only_operators;
 use crate::server::Server;
 use crate::server::step::Step;
@@ -30,7 +29,7 @@ use canal_text::duration::stated;
 
 impl Server {
     /// Reads the configuration again, for a client.
-    pub(crate) fn reload(&mut self, id: ConnId, peer: Credentials) -> Result<Step, Failure> {
+    pub(crate) fn reload(&mut self, peer: Credentials) -> Result<Step, Failure> {
         let owner = self.about.uid;
         if !self.is_operator(peer.uid) {
             let only = only_operators(owner);
@@ -45,9 +44,9 @@ impl Server {
             pid = peer.pid,
             "reading the configuration again for a client"
         );
-        match self.read_configuration(Asker::Reload(Some(id))) {
-            Some(read) => self.put_in_force(read).map(|reloaded| Step::reply(&reloaded)),
-            None => Ok(Step::Wait(CallState::Configuration)),
+        match self.read_configuration(Purpose::Reload) {
+            Ok(read) => self.put_in_force(read).map(|reloaded| Step::reply(&reloaded)),
+            Err(asked) => Ok(Step::Wait(CallState::Configuration(asked))),
         }
     }
 
@@ -55,9 +54,10 @@ impl Server {
     pub(crate) fn reload_if_asked(&mut self) {
         if std::mem::take(&mut self.in_force.reload_asked) {
             tracing::info!("reading the configuration again on SIGHUP");
-            if let Some(read) = self.read_configuration(Asker::Reload(None)) {
+            match self.read_configuration(Purpose::Reload) {
                 // The log already reports the result.
-                let _ = self.put_in_force(read);
+                Ok(read) => drop(self.put_in_force(read)),
+                Err(asked) => self.in_force.readings.reload = Some(asked),
             }
         }
     }
@@ -65,57 +65,75 @@ impl Server {
     /// Reports the settings in force and how the file differs now. Users other than root and the
     /// daemon's user see only the settings that bind them, because they may not be able to read the
     /// file.
-    pub(crate) fn configuration(&mut self, id: ConnId, peer: Credentials) -> Step {
+    pub(crate) fn configuration(&mut self, peer: Credentials) -> Step {
         if !self.is_operator(peer.uid) {
             return self.show_configuration(None);
         }
-        match self.read_configuration(Asker::Show(id)) {
-            Some(read) => self.show_configuration(Some(&read)),
-            None => Step::Wait(CallState::Configuration),
+        match self.read_configuration(Purpose::Show) {
+            Ok(read) => self.show_configuration(Some(&read)),
+            Err(asked) => Step::Wait(CallState::Configuration(asked)),
         }
     }
 
-    /// Reads the configuration. Returns `None` if a thread reads it, because names of groups have
-    /// to be looked up; [`Self::configuration_read`] then continues.
-    pub(crate) fn read_configuration(&mut self, asker: Asker) -> Option<Read> {
-        if !Config::looks_up_groups(&self.in_force.paths) {
-            let read = reading::read(&self.in_force.paths);
-            self.in_force.readings.supersede(&read);
-            return Some(read);
+    /// Reads the configuration.
+    ///
+    /// # Errors
+    /// A thread has to read it, because names of groups have to be looked up.
+    /// [`Self::end_readings`] then continues.
+    fn read_configuration(&mut self, purpose: Purpose) -> Result<Read, Asked> {
+        if Config::looks_up_groups(&self.in_force.paths) {
+            return Err(self.in_force.readings.ask(purpose, clock::now()));
         }
-        self.in_force.readings.ask(asker, clock::now());
-        self.begin_reading();
-        None
+        let read = reading::read(&self.in_force.paths);
+        if self.in_force.readings.are_awaited(self.conns.configuration_waits()) {
+            self.in_force.readings.supersede(read.clone());
+        }
+        Ok(read)
     }
 
-    /// Starts a thread that reads the configuration, if a client waits for that and no thread reads
-    /// yet.
-    fn begin_reading(&mut self) {
-        let readings = &mut self.in_force.readings;
-        if !readings.is_wanted() {
+    /// Ends the calls whose configuration was read, or was not read in time.
+    pub(crate) fn end_readings(&mut self) {
+        if !self.in_force.readings.are_awaited(self.conns.configuration_waits()) {
             return;
         }
-        let begun = readings.begin(self.in_force.paths.clone());
-        if let Err(error) = begun.and_then(|bell| self.conns.wake_for(&*bell)) {
-            let why = format!("cannot read the configuration: {error}");
-            self.in_force.readings.supersede(&Err(why));
+        while let Some(done) = self.in_force.readings.take() {
+            self.answer_readers(|asked| done.answers(asked), &done.read);
+        }
+        let now = clock::now();
+        self.answer_readers(|asked| asked.until <= now, &reading::silence());
+    }
+
+    /// Starts a thread that reads the configuration, if a call waits for that and no thread reads
+    /// yet.
+    pub(crate) fn begin_reading(&mut self) {
+        let readings = &mut self.in_force.readings;
+        if readings.is_wanted(self.conns.configuration_waits()) {
+            let begun = readings.begin(self.in_force.paths.clone());
+            if let Err(error) = begun.and_then(|bell| self.conns.wake_for(&*bell)) {
+                let why = format!("cannot read the configuration: {error}");
+                self.in_force.readings.supersede(Err(why));
+            }
         }
     }
 
-    /// The next steps of the calls whose configuration was read, or was not read in time.
-    pub(crate) fn configuration_read(&mut self) -> Vec<(ConnId, Result<Step, Failure>)> {
-        let mut steps = Vec::new();
-        for (asker, read) in self.in_force.readings.take(clock::now()) {
-            match asker {
-                Asker::Reload(client) => {
-                    let step = self.put_in_force(read).map(|reloaded| Step::reply(&reloaded));
-                    steps.extend(client.map(|id| (id, step)));
+    fn answer_readers(&mut self, is_due: impl Fn(&Asked) -> bool, read: &Read) {
+        let due = self.conns.end_waits(Subject::Configuration, |state| match state {
+            CallState::Configuration(asked) if is_due(&asked) => Ok(asked.purpose),
+            _ => Err(state),
+        });
+        for (id, purpose) in due {
+            let step = match purpose {
+                Purpose::Show => Ok(self.show_configuration(Some(read))),
+                Purpose::Reload => {
+                    self.put_in_force(read.clone()).map(|reloaded| Step::reply(&reloaded))
                 }
-                Asker::Show(id) => steps.push((id, Ok(self.show_configuration(Some(&read))))),
-            }
+            };
+            self.carry_out(id, step);
         }
-        self.begin_reading();
-        steps
+        if self.in_force.readings.reload.take_if(|asked| is_due(asked)).is_some() {
+            // The log already reports the result.
+            let _ = self.put_in_force(read.clone());
+        }
     }
 
     fn put_in_force(&mut self, read: Read) -> Result<Reloaded, Failure> {
@@ -235,13 +253,6 @@ impl Server {
             }
         }
         changed
-    }
-
-    /// Ends the calls whose configuration was read, or was not read in time.
-    pub(crate) fn end_readings(&mut self) {
-        for (id, step) in self.configuration_read() {
-            self.carry_out(id, step);
-        }
     }
 }
 
