@@ -13,7 +13,7 @@ macro_rules! table_of_calls {
             |server, caller, it|
             (INTERFACE "Abandon") Abandon(Abandon) [] => server.abandon(caller.peer, &it);
             (INTERFACE "Acquire") Acquire(Box<Acquire>) [NeedsLog, AsksForLock] =>
-                server.acquire(caller.id, it, caller.more, caller.fds);
+                server.acquire(caller.id, it, None, caller.more, caller.fds);
             (INTERFACE "Configuration") Configuration(IgnoredAny) [] =>
                 Ok(server.configuration(caller.peer));
             (INTERFACE "Confirm") Confirm(Confirm) [NeedsLog, GoesFirst] =>

@@ -65,10 +65,14 @@ impl Server {
         {
             return self.put_off(id);
         }
-        if is_report {
-            return self.put_off_report(id);
+        if !is_report {
+            return self.serve_next(id);
         }
-        self.serve_next(id);
+        // The connection waits for its turn.
+        self.conns.set_state(id, CallState::Report);
+        if let Some(conn) = self.conns.peek(id) {
+            self.reports.add(id, conn.peer.uid, conn.unsent());
+        }
     }
 
     /// Serves the next call of a connection, even if it asks for a report or needs the log.
@@ -90,14 +94,6 @@ impl Server {
     }
 
     table_of_calls!(define_begin);
-
-    /// Makes a connection wait for its turn, because its next call asks for a report.
-    fn put_off_report(&mut self, id: ConnId) {
-        self.conns.set_state(id, CallState::Report);
-        if let Some(conn) = self.conns.peek(id) {
-            self.reports.add(id, conn.peer.uid, conn.unsent());
-        }
-    }
 
     /// Serves the next call of a connection that has waited for its turn to get a report.
     pub(crate) fn serve_report(&mut self, id: ConnId) {

@@ -7,6 +7,7 @@ use std::io;
 use std::os::fd::AsFd;
 
 use crate::calls::answer::Answer;
+use crate::calls::completion::Completion;
 use crate::calls::conn_id::ConnId;
 use crate::net::call_state::CallState;
 use crate::processes::owner_identity::{cannot_watch, peer_pidfd};
@@ -57,7 +58,7 @@ impl Server {
         let conn = self.conns.waiter(request);
         let found = self.look_at(conn, granted);
         if let Found::Stopped(pid) = found {
-            self.suspend(request, pid);
+            self.suspend(request, pid, Completion::Nothing);
             return None;
         }
         let conn = self.end_waiter(request);

@@ -191,7 +191,7 @@ impl Server {
             return self.decide.is_being_suspended(ahead);
         }
         let Some(pid) = self.stopped_process(ahead) else { return false };
-        self.suspend_and(ahead, pid, then);
+        self.suspend(ahead, pid, then);
         true
     }
 
@@ -205,11 +205,7 @@ impl Server {
     }
 
     /// Suspends a waiter until its process runs again. A grant that was not sent is taken back.
-    pub(crate) fn suspend(&mut self, request: RequestId, pid: u32) {
-        self.suspend_and(request, pid, Completion::Nothing);
-    }
-
-    fn suspend_and(&mut self, request: RequestId, pid: u32, then: Completion) {
+    pub(crate) fn suspend(&mut self, request: RequestId, pid: u32, then: Completion) {
         let waiter = self.decide.table().waiter(request);
         let is_detached = waiter.is_some_and(|it| it.status == WaiterStatus::Detached);
         if is_detached && !self.is_back(request) {

@@ -67,7 +67,10 @@ impl Server {
         let own: Vec<_> = own.cloned().collect();
         let provisional = own.iter().filter(|hold| hold.provisional);
         self.waiters.expect_claims(provisional.map(|hold| hold.request));
-        self.stop_those_unknown();
+        // Until these are dead, this host asks for nothing and sends no grant.
+        let now = clock::boottime_ms();
+        self.decide.stop_unknown(&self.owners, now);
+        self.end_lost(now);
         self.decide.take_over(&own);
         for id in frames {
             let Some(frame) = self.decide.table().frame(id).filter(|frame| !frame.ended) else {
@@ -87,14 +90,6 @@ impl Server {
         if self.waiters.expects_any() {
             self.await_detached();
         }
-    }
-
-    /// Kills the processes whose grant the log does not know, because its history was rewritten.
-    /// Until they are dead, this host asks for nothing and sends no grant.
-    fn stop_those_unknown(&mut self) {
-        let now = clock::boottime_ms();
-        self.decide.stop_unknown(&self.owners, now);
-        self.end_lost(now);
     }
 
     fn prove(&mut self, frame: FrameId, process: ProcessId, encloses: bool) {
@@ -179,7 +174,15 @@ impl Server {
         self.owners.forget_all();
         self.children.remove_all(&mut self.owners);
         self.conns.disown_all();
-        self.wait_for_next_incarnation(again);
+        for (id, request) in again {
+            match request {
+                Some(request) => {
+                    let step = self.wait_for_membership(request);
+                    self.carry_out(id, step);
+                }
+                None => self.end_unseen(id),
+            }
+        }
     }
 
     fn newcomer_again(
@@ -402,23 +405,6 @@ impl Server {
         let id = newcomer.conn;
         let step = if newcomer.is_question { self.pose(newcomer) } else { self.ask(newcomer) };
         self.carry_out(id, Ok(step));
-    }
-
-    /// Makes the requests of a lost incarnation wait until this host is a member again. Fails each
-    /// call whose request is no longer in the table.
-    pub(crate) fn wait_for_next_incarnation(
-        &mut self,
-        requests: Vec<(ConnId, Option<PendingAcquire>)>,
-    ) {
-        for (id, request) in requests {
-            match request {
-                Some(request) => {
-                    let step = self.wait_for_membership(request);
-                    self.carry_out(id, step);
-                }
-                None => self.end_unseen(id),
-            }
-        }
     }
 
     /// Asks for deferred requests again: all of them after a death, otherwise those whose time is

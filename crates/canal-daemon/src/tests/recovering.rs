@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use crate::calls::completion::Completion;
 use crate::cluster::Cluster;
 use crate::cluster::engine_driver::EngineDriver;
 use crate::cluster::engine_status::EngineStatus;
@@ -330,7 +331,7 @@ fn a_grant_that_a_suspension_on_its_way_takes_back_is_not_told() {
     world.turns();
     assert_eq!(peer.reply(), None, "it waits");
     let request = world.server.decide.table().waiters().next().unwrap().id;
-    world.server.suspend(request, 1);
+    world.server.suspend(request, 1, Completion::Nothing);
     world.server.waiters.resume(request);
     release(&mut other, &engine);
     world.turns();

@@ -33,18 +33,8 @@ pub(crate) struct Part {
 }
 
 impl Server {
-    pub(crate) fn acquire(
-        &mut self,
-        id: ConnId,
-        acquire: Box<Acquire>,
-        more: bool,
-        fds: Vec<OwnedFd>,
-    ) -> Result<Step, Failure> {
-        self.ask_for(id, acquire, None, more, fds)
-    }
-
     /// Handles a request to this daemon alone, or one part of a request over nodes.
-    pub(crate) fn ask_for(
+    pub(crate) fn acquire(
         &mut self,
         id: ConnId,
         acquire: Box<Acquire>,

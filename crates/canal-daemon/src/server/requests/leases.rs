@@ -16,8 +16,8 @@ use canal_core::{
     Release as Giving, RequestId, Withdrawal,
 };
 use canal_protocol::{
-    Acquire, EndedLease, EndedLeases, EndedLeasesQuery, ErrorName, Failure, Handle, HolderInfo,
-    LeaseAsked, LostLease, Released, Renew, Renewed,
+    Acquire, EndedLease, EndedLeases, EndedLeasesQuery, ErrorName, Failure, Handle, LeaseAsked,
+    LostLease, Released, Renew, Renewed,
 };
 use canal_sys::clock;
 use canal_sys::peer::Credentials;
@@ -198,17 +198,8 @@ impl Server {
         }
     }
 
-    /// The frame of the lease of a handle, if the lease holds something.
-    pub(crate) fn frame_of_lease(
-        &self,
-        peer: Credentials,
-        handle: Handle,
-    ) -> Result<FrameId, Failure> {
-        self.live_lease(peer, name_of(handle))
-    }
-
     /// The frame of a lease, if it holds something.
-    fn live_lease(&self, peer: Credentials, lease: LeaseId) -> Result<FrameId, Failure> {
+    pub(crate) fn live_lease(&self, peer: Credentials, lease: LeaseId) -> Result<FrameId, Failure> {
         let table = self.decide.table();
         let Some(frame) = table.lease(lease) else { return Err(self.lease_lost(peer, lease)) };
         if table.holds_in(frame).next().is_none() {
@@ -241,18 +232,13 @@ impl Server {
             failure.reason = Some("unknown".into());
             return failure;
         };
-        let holders = self.now_in_the_way(peer, past);
+        // They were granted the first key of the lease after its loss.
+        let holders = self.shown(peer.uid).holders_since(&past.key, past.token);
         let mut failure = Failure::new(ErrorName::LeaseLost, lost_words(past));
         failure.reason = Some(reason(past.why).into());
         failure.holders = holders.into();
         failure.lost = Some(Box::new(lost_lease(past)));
         failure
-    }
-
-    /// The holders that were granted the first key of a lost lease after its loss.
-    fn now_in_the_way(&self, peer: Credentials, past: &PastLease) -> Vec<HolderInfo> {
-        let shown = self.shown(peer.uid);
-        shown.holders_since(&past.key, past.token)
     }
 
     /// Ends the leases that had expired at `now`, in milliseconds of CLOCK_BOOTTIME.

@@ -151,7 +151,7 @@ impl Server {
         };
         let under_frame = collect.under_frame.map(|above| Above::Frame(above.node, above.frame));
         let part = Part { over_nodes: Box::new(over_nodes), under_frame };
-        self.ask_for(id, Box::new(acquire), Some(part), more, Vec::new())
+        self.acquire(id, Box::new(acquire), Some(part), more, Vec::new())
     }
 
     /// Checks whether a request to this node can have this list of nodes.

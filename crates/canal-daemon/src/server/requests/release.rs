@@ -9,6 +9,7 @@ use crate::calls::items;
 use crate::server::Server;
 use crate::server::step::Step;
 use crate::view::Shown;
+use crate::waiters::leases::name_of;
 use crate::wording::text::{Text, pid_of};
 use canal_core::{
     Change, FrameId, HoldState, Key, Outcome, Owner, Release as Giving, RequestId, Token,
@@ -42,7 +43,7 @@ impl Server {
         fds: Vec<OwnedFd>,
     ) -> Result<Step, Failure> {
         let giving = match of_handle(release) {
-            Some(handle) => Giving::All { frame: self.frame_of_lease(peer, handle)? },
+            Some(handle) => Giving::All { frame: self.live_lease(peer, name_of(handle))? },
             None => self.giving(id, release, fds)?,
         };
         let holds = self.holds_at_stake(&giving);
