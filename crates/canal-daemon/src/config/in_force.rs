@@ -24,7 +24,7 @@ pub(crate) struct InForce {
     descriptors: u64,
     /// Whether SIGHUP asked for the file to be read again. The next turn reads it.
     pub reload_asked: bool,
-    /// The clients that wait until the file has been read.
+    /// The readings of the file, for the calls that wait for them.
     pub readings: Readings,
 }
 
