@@ -72,8 +72,8 @@ pub(crate) fn print_json<T: Serialize>(value: &T) -> Result<ReaderState, Failed>
     print(&json(value)?)
 }
 
-/// Ends a command with its report: JSON if the user asked for that, text otherwise. Returns the exit
-/// code.
+/// Ends a command with its report: JSON if the user asked for that, text otherwise. Returns the
+/// exit code.
 pub(crate) fn report<T: Serialize>(
     value: &T,
     as_json: bool,

@@ -10,8 +10,8 @@ use crate::protocol::{HolderInfo, LeaseInfo, Mode, OverNodesInfo, PartyInfo, Run
 /// The most columns of a command within a sentence.
 const COMMAND_COLUMNS: usize = 40;
 
-/// `pid 812 `make test` (alice, for 3m12s)`. For a hold of another key, above or below the key of the
-/// request: `(alice, db/x for 3m12s)`. The note follows, if there is one.
+/// `pid 812 `make test` (alice, for 3m12s)`. For a hold of another key, above or below the key of
+/// the request: `(alice, db/x for 3m12s)`. The note follows, if there is one.
 pub(crate) fn holder(holder: &HolderInfo, now: &Now) -> String {
     let HolderInfo { pid, uid, since, lease, .. } = holder;
     let command = holder.command.as_deref().filter(|command| !command.is_empty());

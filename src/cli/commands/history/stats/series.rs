@@ -82,7 +82,8 @@ impl Series {
     }
 }
 
-/// The key that a report shows in full: the only one, or the requested one if that was in use itself.
+/// The key that a report shows in full: the only one, or the requested one if that was in use
+/// itself.
 pub(super) fn single_key(found: &HistoryStats) -> Option<&HistoryKeyUse> {
     let asked_for = found.slots.as_ref().map(|slots| &slots.key);
     found.keys.iter().find(|key| found.keys.len() == 1 || asked_for == Some(&key.key))
