@@ -21,6 +21,8 @@ pub use canal_nodes as nodes;
 #[doc(hidden)]
 pub use canal_protocol as protocol;
 #[doc(hidden)]
+pub use canal_run as run;
+#[doc(hidden)]
 pub use canal_sys as sys;
 use canal_text::{duration, safe_text, shell_word};
 
@@ -31,6 +33,4 @@ pub use canal_lock::{
 
 #[doc(hidden)]
 pub mod cli;
-#[doc(hidden)]
-pub mod run;
 pub mod testing;

@@ -4,7 +4,7 @@ use std::io;
 
 use nix::sys::signal::{SigSet, Signal, raise};
 
-use crate::sys::signals;
+use canal_sys::signals;
 
 /// Signals that are passed on.
 const PASSED_ON: [Signal; 12] = [

@@ -1,14 +1,14 @@
 //! A request over nodes, as its caller makes it.
 
-use crate::client::Options;
-use crate::client::nodes::Node;
-use crate::client::nodes::lease::{EnclosingLeases, LeaseHandle, Secret};
-use crate::client::nodes::pins::Pins;
-use crate::core::FrameId;
-use crate::nodes::Require;
-use crate::protocol::place::Place;
-use crate::protocol::{RunId, WireItem};
-use crate::sys::clock::boottime_ms;
+use canal_core::FrameId;
+use canal_lock::client::Options;
+use canal_lock::client::nodes::Node;
+use canal_lock::client::nodes::lease::{EnclosingLeases, LeaseHandle, Secret};
+use canal_lock::client::nodes::pins::Pins;
+use canal_nodes::Require;
+use canal_protocol::place::Place;
+use canal_protocol::{RunId, WireItem};
+use canal_sys::clock::boottime_ms;
 
 /// The request to the nodes.
 #[derive(Clone, Debug)]

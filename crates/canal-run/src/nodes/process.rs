@@ -14,15 +14,15 @@ use nix::poll::{PollFd, PollFlags};
 use nix::sys::signal::{SigSet, Signal};
 use nix::unistd::setsid;
 
-use crate::client::channel::{End, Received};
-use crate::client::nodes::lease::HeldPart;
-use crate::nodes::{Change, Deadline, Millis, Outcome, Standing};
-use crate::protocol::{ErrorName, Failure, OnLost};
-use crate::run::supervise::kill_with_descendants;
-use crate::sys::clock::boottime_ms;
-use crate::sys::deadline::{self, Why, Writer};
-use crate::sys::pidfd::Pidfd;
-use crate::sys::signals;
+use crate::supervise::kill_with_descendants;
+use canal_lock::client::channel::{End, Received};
+use canal_lock::client::nodes::lease::HeldPart;
+use canal_nodes::{Change, Deadline, Millis, Outcome, Standing};
+use canal_protocol::{ErrorName, Failure, OnLost};
+use canal_sys::clock::boottime_ms;
+use canal_sys::deadline::{self, Why, Writer};
+use canal_sys::pidfd::Pidfd;
+use canal_sys::signals;
 
 use super::driver::Driver;
 use super::handover::{Handover, Left};

@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use super::Command;
-use crate::sys::process::exec::{Lookup, lookup};
+use canal_sys::process::exec::{Lookup, lookup};
 
 /// A feature that GNU make 4.4 introduced, in the list of features that each make contains. To
 /// search for it takes a tenth of the time that `make --version` takes.

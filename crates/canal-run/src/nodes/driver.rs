@@ -13,20 +13,20 @@ use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 use nix::unistd::Pid;
 
-use crate::client::nodes::lease::{HeldPart, LeaseHandle};
-use crate::client::nodes::pins::Pin;
-use crate::client::nodes::ssh::NodeFailure;
-use crate::core::Token;
-use crate::nodes::{
+use canal_core::Token;
+use canal_lock::client::nodes::lease::{HeldPart, LeaseHandle};
+use canal_lock::client::nodes::pins::Pin;
+use canal_lock::client::nodes::ssh::NodeFailure;
+use canal_nodes::{
     Change, Coordinator, Effect, Input, Millis, Outcome, Part, Plan, Refusal, Standing,
 };
-use crate::protocol::node_address::NodeAddress;
-use crate::protocol::{
+use canal_protocol::node_address::NodeAddress;
+use canal_protocol::{
     Collect, ConfirmAt, CycleStepInfo, ErrorName, Failure, FrameOfNode, Grant, NodeId,
     NodeIdentity, NodesRefusal, Report,
 };
-use crate::sys::clock::boottime_ms;
-use crate::sys::process::child::{Reap, ended};
+use canal_sys::clock::boottime_ms;
+use canal_sys::process::child::{Reap, ended};
 
 use super::host::{Ending, Host, Named, PartAnswer, PartSaid, PartTrouble, Wish, Word};
 use super::looking::{GiveWay, Looking};

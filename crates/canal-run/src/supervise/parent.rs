@@ -16,12 +16,12 @@ use nix::sys::signal::{Signal, kill, killpg};
 use nix::sys::signalfd::SignalFd;
 use nix::unistd::{Pid, dup2_stdin, dup2_stdout, getpgid, setpgid};
 
-use crate::client::Fate;
-use crate::client::hold_monitor::{HoldMonitor, LostHold, Phase};
-use crate::sys::fds;
-use crate::sys::process::child::{End, Reap, ended, stopped};
-use crate::sys::process::{RunState, run_state};
-use crate::sys::signals::SignalRefused;
+use canal_lock::client::Fate;
+use canal_lock::client::hold_monitor::{HoldMonitor, LostHold, Phase};
+use canal_sys::fds;
+use canal_sys::process::child::{End, Reap, ended, stopped};
+use canal_sys::process::{RunState, run_state};
+use canal_sys::signals::SignalRefused;
 
 use super::caller::{Ended, Limits, SupervisorHooks};
 use super::child_channel::{Channel, ChildMessage};

@@ -6,11 +6,11 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
-use crate::client::Fate;
-use crate::client::hold_monitor::LostHold;
-use crate::protocol::OnLost;
-use crate::run::OwnCode;
-use crate::sys::signals::{self, SignalRefused};
+use crate::OwnCode;
+use canal_lock::client::Fate;
+use canal_lock::client::hold_monitor::LostHold;
+use canal_protocol::OnLost;
+use canal_sys::signals::{self, SignalRefused};
 
 /// How long after the signal of `--max-run` SIGKILL follows, without `--kill-after`.
 pub const KILL_AFTER_DEFAULT: Duration = Duration::from_secs(10);

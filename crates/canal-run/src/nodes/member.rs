@@ -10,17 +10,17 @@ use nix::unistd::Pid;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::client::Options;
-use crate::client::nodes::Node;
-use crate::client::nodes::link::{Answer, Answers, Link};
-use crate::client::nodes::ssh::{self, NodeFailure};
-use crate::protocol::place::Place;
-use crate::protocol::{
+use canal_lock::client::Options;
+use canal_lock::client::nodes::Node;
+use canal_lock::client::nodes::link::{Answer, Answers, Link};
+use canal_lock::client::nodes::ssh::{self, NodeFailure};
+use canal_protocol::place::Place;
+use canal_protocol::{
     Abandon, Collect, ConfirmAt, ConfirmedAt, ErrorName, Failure, Grant, Handle, INTERFACE,
     Identify, Leader, LeaderQuery, NODES_INTERFACE, NodeIdentity, NodesRefusal, Progress, Release,
     Released, Renew, Renewed, Report, Tag, WaitsFound, WaitsNear,
 };
-use crate::sys::clock::boottime_ms;
+use canal_sys::clock::boottime_ms;
 
 /// The shortest interval, in milliseconds, in which each side of a connection must send something.
 /// It is well below the shortest TTL, for which the bridge waits.

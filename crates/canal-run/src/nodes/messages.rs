@@ -3,8 +3,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::client::nodes::lease::HeldPart;
-use crate::protocol::{ErrorName, Failure, Grant, Progress};
+use canal_lock::client::nodes::lease::HeldPart;
+use canal_protocol::{ErrorName, Failure, Grant, Progress};
 
 /// A message from the coordinator to the child before the command starts.
 #[derive(Clone, Debug, Serialize, Deserialize)]

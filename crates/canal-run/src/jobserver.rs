@@ -9,9 +9,9 @@ use std::path::Path;
 use nix::sys::stat::{fstat, stat};
 use nix::unistd::{AccessFlags, access};
 
-use crate::client::JobserverEnds;
-use crate::client::environment::Variables;
-use crate::sys::fds;
+use canal_lock::client::JobserverEnds;
+use canal_lock::client::environment::Variables;
+use canal_sys::fds;
 
 const MAKEFLAGS: &str = "MAKEFLAGS";
 /// Cargo looks here first, so a value from an enclosing cargo would hide ours.

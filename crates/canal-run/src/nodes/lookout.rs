@@ -14,12 +14,12 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::wait::waitpid;
 use nix::unistd::{Pid, dup2_stderr, dup2_stdin, dup2_stdout};
 
-use crate::client::channel::{End, Received, channel};
-use crate::client::lookout::{Found, Lookout};
-use crate::protocol::{RunId, Tag};
-use crate::sys::clock::boottime_ms;
-use crate::sys::fds;
-use crate::sys::process::child::{Reap, ended, fork};
+use canal_lock::client::channel::{End, Received, channel};
+use canal_lock::client::lookout::{Found, Lookout};
+use canal_protocol::{RunId, Tag};
+use canal_sys::clock::boottime_ms;
+use canal_sys::fds;
+use canal_sys::process::child::{Reap, ended, fork};
 
 use super::looking::{Around, GiveWay, Looking};
 use super::process::stand_alone;

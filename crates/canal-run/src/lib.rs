@@ -20,3 +20,8 @@ pub use become_command::{Asked, NotBegun, Taken, TakenFromNodes, become_command}
 pub use command::{Command, NotRun};
 pub use exit_code::{OwnCode, SUCCESS};
 pub use supervise::{ChildChannel, Ended, KILL_AFTER_DEFAULT, Limits, SupervisorHooks, supervise};
+
+/// Keeps the tests apart from the user's environment and processes.
+#[cfg(test)]
+#[path = "../../../tests/fixtures/isolation.rs"]
+mod isolation;

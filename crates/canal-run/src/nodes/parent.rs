@@ -11,16 +11,16 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::{Pid, dup2_stdin, dup2_stdout, getsid};
 
-use crate::client::channel::{End, Received, channel};
-use crate::client::environment::{Variables, variables_over_nodes};
-use crate::client::nodes::Node;
-use crate::client::nodes::lease::LeaseHandle;
-use crate::nodes::Require;
-use crate::sys::deadline::{Deadline, Reader, Writer};
-use crate::sys::fds;
-use crate::sys::pidfd::Pidfd;
-use crate::sys::process::child::{Reap, children, ended, fork};
-use crate::sys::terminal::audience::Audience;
+use canal_lock::client::channel::{End, Received, channel};
+use canal_lock::client::environment::{Variables, variables_over_nodes};
+use canal_lock::client::nodes::Node;
+use canal_lock::client::nodes::lease::LeaseHandle;
+use canal_nodes::Require;
+use canal_sys::deadline::{Deadline, Reader, Writer};
+use canal_sys::fds;
+use canal_sys::pidfd::Pidfd;
+use canal_sys::process::child::{Reap, children, ended, fork};
+use canal_sys::terminal::audience::Audience;
 
 use super::handover::{Handover, Left};
 use super::host::Wish;

@@ -11,7 +11,7 @@ use std::os::unix::fs::FileExt;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use serde::{Deserialize, Serialize};
 
-use crate::nodes::Standing;
+use canal_nodes::Standing;
 
 use super::host::Named;
 use super::messages::Start;
@@ -105,9 +105,9 @@ fn checksum(number: u64, text: &[u8]) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::Token;
-    use crate::nodes::{Asking, Part};
-    use crate::protocol::NodeId;
+    use canal_core::Token;
+    use canal_nodes::{Asking, Part};
+    use canal_protocol::NodeId;
 
     fn left(token: u64) -> Left {
         let asked = Some(Asking { no_wait: false, spare: true });

@@ -3,12 +3,12 @@
 use nix::poll::PollFd;
 use serde::{Deserialize, Serialize};
 
-use crate::client::nodes::Node;
-use crate::client::nodes::lease::HeldPart;
-use crate::client::nodes::pins::Pin;
-use crate::client::nodes::ssh::NodeFailure;
-use crate::nodes::{Change, Deadline, Millis, Outcome, Standing};
-use crate::protocol::{CycleStepInfo, Failure, NodeId, Progress, Released, Renewed};
+use canal_lock::client::nodes::Node;
+use canal_lock::client::nodes::lease::HeldPart;
+use canal_lock::client::nodes::pins::Pin;
+use canal_lock::client::nodes::ssh::NodeFailure;
+use canal_nodes::{Change, Deadline, Millis, Outcome, Standing};
+use canal_protocol::{CycleStepInfo, Failure, NodeId, Progress, Released, Renewed};
 
 use super::messages::Start;
 

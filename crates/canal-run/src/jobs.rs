@@ -22,9 +22,9 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::{Errno, retry_on_intr};
 use serde::{Deserialize, Serialize};
 
-use crate::protocol::Tag;
-use crate::protocol::place::Place;
-use crate::sys::clock::unix_ms;
+use canal_protocol::Tag;
+use canal_protocol::place::Place;
+use canal_sys::clock::unix_ms;
 
 const RECORD: &str = "job";
 const LOG: &str = "log";

@@ -15,7 +15,7 @@
 //!
 //! `canal leader --on` takes no lock: `leading` asks the nodes which request holds the key.
 //!
-//! [`crate::nodes`] makes all decisions about the lock; `driver` carries them out.
+//! [`canal_nodes`] makes all decisions about the lock; `driver` carries them out.
 
 mod driver;
 mod handover;
@@ -43,7 +43,7 @@ pub use request::NodesRequest;
 
 use std::io;
 
-use crate::client::nodes::lease::LeaseHandle;
+use canal_lock::client::nodes::lease::LeaseHandle;
 use driver::Driver;
 
 /// Renews or releases a lease from this process, which must have one thread. `request` is

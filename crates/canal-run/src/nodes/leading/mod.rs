@@ -1,7 +1,7 @@
 //! Asks several nodes which request leads by holding a key, and reconnects to those that go away.
 //!
 //! The answer of a node counts while its connection lives, and for a moment after that: a daemon
-//! that restarts, or an ssh that ended, is reached again by then. [`crate::nodes::leadership`]
+//! that restarts, or an ssh that ended, is reached again by then. [`canal_nodes::leadership`]
 //! draws the conclusion.
 //!
 //! Invariant: an answer counts only for the node to which its connection was pinned, and each
@@ -10,15 +10,15 @@
 use nix::poll::{PollFd, PollTimeout, poll};
 use nix::unistd::Pid;
 
-use crate::client::nodes::Node;
-use crate::client::nodes::pins::Pin;
-use crate::client::nodes::ssh::NodeFailure;
-use crate::nodes::Millis;
-use crate::nodes::leadership::{Claim, Said, Verdict, judge};
-use crate::protocol::node_address::NodeAddress;
-use crate::protocol::{HolderInfo, Leader, LeaderQuery, NodeId, NodeIdentity};
-use crate::sys::clock::boottime_ms;
-use crate::sys::process::child::{Reap, ended};
+use canal_lock::client::nodes::Node;
+use canal_lock::client::nodes::pins::Pin;
+use canal_lock::client::nodes::ssh::NodeFailure;
+use canal_nodes::Millis;
+use canal_nodes::leadership::{Claim, Said, Verdict, judge};
+use canal_protocol::node_address::NodeAddress;
+use canal_protocol::{HolderInfo, Leader, LeaderQuery, NodeId, NodeIdentity};
+use canal_sys::clock::boottime_ms;
+use canal_sys::process::child::{Reap, ended};
 
 use super::Around;
 use super::meeting::MeetError;

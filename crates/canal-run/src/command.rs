@@ -5,7 +5,7 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
-use crate::sys::process::exec::{Lookup, lookup};
+use canal_sys::process::exec::{Lookup, lookup};
 
 use super::OwnCode;
 

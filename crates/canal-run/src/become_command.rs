@@ -3,14 +3,14 @@
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use crate::client::environment::{Variables, hold_variable, of_a_new_session, variables};
-use crate::client::hold_monitor::LostHold;
-use crate::client::{Acquired, Client, JobserverEnds};
-use crate::protocol::{Release, Tag};
-use crate::sys::clock::boottime_ms;
-use crate::sys::deadline::Reader;
-use crate::sys::process::exec;
-use crate::sys::{fds, startup};
+use canal_lock::client::environment::{Variables, hold_variable, of_a_new_session, variables};
+use canal_lock::client::hold_monitor::LostHold;
+use canal_lock::client::{Acquired, Client, JobserverEnds};
+use canal_protocol::{Release, Tag};
+use canal_sys::clock::boottime_ms;
+use canal_sys::deadline::Reader;
+use canal_sys::process::exec;
+use canal_sys::{fds, startup};
 
 use super::jobs::OpenRecord;
 use super::jobserver;

@@ -10,10 +10,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 
-use crate::client::hold_monitor::Held;
-use crate::sys::deadline::Reader;
-use crate::sys::fds;
-use crate::sys::process::child::{end_with_parent, outlive_parent};
+use canal_lock::client::hold_monitor::Held;
+use canal_sys::deadline::Reader;
+use canal_sys::fds;
+use canal_sys::process::child::{end_with_parent, outlive_parent};
 
 const GRANTED: u8 = b'g';
 const NOT_BEGUN: u8 = b'n';

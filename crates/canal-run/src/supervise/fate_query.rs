@@ -12,10 +12,10 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use nix::unistd::Pid;
 
-use crate::client::Fate;
-use crate::sys::deadline::{Reader, Why};
-use crate::sys::fds;
-use crate::sys::process::child::{Reap, end_with_parent, ended, fork};
+use canal_lock::client::Fate;
+use canal_sys::deadline::{Reader, Why};
+use canal_sys::fds;
+use canal_sys::process::child::{Reap, end_with_parent, ended, fork};
 
 /// The bounds of the pause before each attempt: a restarted daemon is soon there.
 const PAUSE_MIN: Duration = Duration::from_millis(50);

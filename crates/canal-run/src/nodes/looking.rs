@@ -10,18 +10,18 @@ use std::collections::{BTreeSet, VecDeque};
 use nix::poll::PollFd;
 use nix::unistd::Pid;
 
-use crate::client::nodes::Node;
-use crate::client::nodes::pins::Pins;
-use crate::client::nodes::ssh::NodeFailure;
-use crate::client::{Options, Start};
-use crate::core::{Above, Key, Mode, Request, UnixMillis};
-use crate::nodes::Millis;
-use crate::nodes::deadlock::{
+use canal_core::{Above, Key, Mode, Request, UnixMillis};
+use canal_lock::client::nodes::Node;
+use canal_lock::client::nodes::pins::Pins;
+use canal_lock::client::nodes::ssh::NodeFailure;
+use canal_lock::client::{Options, Start};
+use canal_nodes::Millis;
+use canal_nodes::deadlock::{
     Blocked, Deadlock, Detector, Membership, Named, Next, PartOf, Reading, RequestName, Step, Way,
 };
-use crate::protocol::node_address::NodeAddress;
-use crate::protocol::place::Place;
-use crate::protocol::{
+use canal_protocol::node_address::NodeAddress;
+use canal_protocol::place::Place;
+use canal_protocol::{
     BlockerInfo, CycleStepInfo, FrameFound, NodeAt, NodeId, NodeIdentity, PartyInfo,
     READ_NODES_MAX, RunId, Tag, WaitsFound, WaitsNear,
 };

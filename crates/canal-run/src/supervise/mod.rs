@@ -3,8 +3,8 @@
 //! The supervisor forks first; the child takes the lock and becomes the command. The supervisor
 //! limits the command's time from the grant on, passes on signals, and ends as the command ended.
 //! It ends all processes of the command when the hold is lost
-//! ([`hold_monitor`](crate::client::hold_monitor)): the second line of defence after the daemon,
-//! and the only one if that is stopped or gone.
+//! ([`hold_monitor`](canal_lock::client::hold_monitor)): the second line of defence after the
+//! daemon, and the only one if that is stopped or gone.
 //!
 //! Invariant: the supervisor owns nothing, so its death frees nothing. While the child still waits,
 //! it ends with its supervisor and so leaves the queue.
@@ -23,15 +23,15 @@ use nix::sys::signal::Signal;
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd::{Pid, setpgid};
 
-use crate::sys::process::child::fork;
-use crate::sys::signals;
+use canal_sys::process::child::fork;
+use canal_sys::signals;
 
 pub use caller::{Ended, KILL_AFTER_DEFAULT, Limits, SupervisorHooks};
 pub use child_channel::ChildChannel;
 
 use child_channel::channel;
 use descendants::Descendants;
-pub(in crate::run) use descendants::kill_with_descendants;
+pub(crate) use descendants::kill_with_descendants;
 use forwarded_signals::signals_watched;
 use parent::{Group, Parent};
 

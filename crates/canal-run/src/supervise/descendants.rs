@@ -9,10 +9,10 @@ use std::io;
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
-use crate::sys::pidfd::Pidfd;
-use crate::sys::process::child::{Reap, children, children_of, ended};
-use crate::sys::process::{add_descendants, become_subreaper, parent};
-use crate::sys::signals::SignalRefused;
+use canal_sys::pidfd::Pidfd;
+use canal_sys::process::child::{Reap, children, children_of, ended};
+use canal_sys::process::{add_descendants, become_subreaper, parent};
+use canal_sys::signals::SignalRefused;
 
 /// Which children are descendants of the command.
 #[derive(Debug)]
@@ -75,7 +75,7 @@ pub(super) fn kill(tops: &[Pid], mut spared: impl FnMut(Pid) -> bool) -> Vec<Sig
 }
 
 /// Kills a process that need not be a child of this one, and the descendants found below it.
-pub(in crate::run) fn kill_with_descendants(top: &Pidfd) {
+pub(crate) fn kill_with_descendants(top: &Pidfd) {
     let Some(pid) = top.pid().filter(|pid| *pid != 0) else { return };
     let Ok(top) = top.try_clone() else { return };
     let mut tree = vec![(pid, top)];

@@ -4,13 +4,13 @@
 use nix::poll::{PollFd, PollTimeout, poll};
 use nix::unistd::Pid;
 
-use crate::client::nodes::Node;
-use crate::client::nodes::pins::{Pin, PinError};
-use crate::client::nodes::ssh::NodeFailure;
-use crate::nodes::{Millis, Require};
-use crate::protocol::node_address::NodeAddress;
-use crate::protocol::{NodeId, NodeIdentity};
-use crate::sys::clock::boottime_ms;
+use canal_lock::client::nodes::Node;
+use canal_lock::client::nodes::pins::{Pin, PinError};
+use canal_lock::client::nodes::ssh::NodeFailure;
+use canal_nodes::{Millis, Require};
+use canal_protocol::node_address::NodeAddress;
+use canal_protocol::{NodeId, NodeIdentity};
+use canal_sys::clock::boottime_ms;
 
 use super::host::{Host, Wish, Word};
 use super::member::{Heard, Member};
