@@ -369,7 +369,7 @@ mod tests {
             ("db=3x-1", "`=3x-1`: buckets: must not be negative"),
             ("db:0", "must be at least 1"),
             ("db:x", "the number after `:` is the number of slots to take"),
-            ("a:1=2", "`:1=2`: not a whole number; after"),
+            ("a:1=2", "`:1=2`: not a whole number; the number after"),
         ] {
             let error = text.parse::<KeyArg>().unwrap_err();
             assert!(error.contains(why), "{text}: {error}");

@@ -164,7 +164,8 @@ mod tests {
         assert_eq!(in_path(&[&link, &two]), Found::This(link.join("canal")), "a link to it");
         let nothing = of_crontab("a crontab", &none.display().to_string(), &own);
         assert_eq!(nothing.level, Level::Note);
-        assert!(nothing.hint.unwrap().starts_with(&format!("write {} there", own.display())));
+        let hint = nothing.hint.unwrap();
+        assert!(hint.starts_with(&format!("use the full path {}", own.display())), "{hint}");
         assert_eq!(of_ssh(Some(&one.display().to_string()), &own).level, Level::Fine);
     }
 

@@ -62,7 +62,7 @@ fn end(lease: &EndedLease, now: &Now) -> String {
     }
 }
 
-/// `of ann, token 77: bash ./step-1`.
+/// `held by ann, token 77: bash ./step-1`.
 fn origin(lease: &EndedLease) -> String {
     let user = user_name::name(lease.uid);
     let command = lease.command.as_ref().map(|command| format!(": {}", command_line(command)));
@@ -98,9 +98,9 @@ mod tests {
         assert_eq!(
             anstream::adapter::strip_str(&text).to_string(),
             "db  expired 3m12s ago, at 14:02:11: not renewed for 1m00s
-    of root, token 77: bash ./step-1
+    held by root, token 77: bash ./step-1
 db and 2 more keys  broken by force 3m12s ago, at 14:02:11
-    of root, token 77: bash ./step-1
+    held by root, token 77: bash ./step-1
 "
         );
         let none = page(&EndedLeases::default(), &now).render(None);
@@ -113,6 +113,6 @@ db and 2 more keys  broken by force 3m12s ago, at 14:02:11
     #[test]
     fn what_is_not_the_callers_to_see_is_left_out() {
         let hidden = EndedLease { command: None, ..lease("released", 0) };
-        assert_eq!(origin(&hidden), "of root, token 77");
+        assert_eq!(origin(&hidden), "held by root, token 77");
     }
 }

@@ -231,7 +231,7 @@ mod tests {
             [
                 "  host 7 alpha (this one), since 14:00:00, renewed 2s ago",
                 "  host 9 alpha, since 14:00:00, not seen yet",
-                "  a host that does not renew for 1m00s is gone",
+                "  a host that does not renew for 1m00s counts as gone",
             ]
         );
     }

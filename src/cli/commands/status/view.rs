@@ -376,14 +376,14 @@ pub(crate) fn summary(key: &KeyInfo) -> String {
             parts.push(word.to_owned());
         }
     }
-    parts.extend(out_of_service(key));
+    parts.extend(out_of_service(key).map(|numbers| format!("out of service: {numbers}")));
     parts.join(", ")
 }
 
-/// `out of service: 2 5`: the slots or buckets that are out of service.
+/// `2 5`: the slots or buckets that are out of service.
 pub(crate) fn out_of_service(key: &KeyInfo) -> Option<String> {
     let numbers: Vec<String> = key.without.iter().map(u64::to_string).collect();
-    (!numbers.is_empty()).then(|| format!("out of service: {}", numbers.join(" ")))
+    (!numbers.is_empty()).then(|| numbers.join(" "))
 }
 
 /// The text in the column of the slots if the request takes no slots.

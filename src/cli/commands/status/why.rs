@@ -232,7 +232,7 @@ pub(super) mod tests {
         assert_eq!(waiters_of(vec![]), "");
         assert_eq!(
             waiters_of(vec![wait(deploy.clone(), ("db", Mode::Write), vec![])]),
-            "1 waits for it:\n  pid 9 `deploy` (root, s9) has been waiting to write `db` since \
+            "1 request is waiting for it:\n  pid 9 `deploy` (root, s9) has been waiting to write `db` since \
              14:02:11 (3m12s): why\n"
         );
         let two = vec![wait(deploy, ("db", Mode::Write), vec![]); 2];

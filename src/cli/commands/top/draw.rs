@@ -47,7 +47,7 @@ const KEYS_ABOVE: [&str; 3] = ["Esc back", "q quit", "arrows scroll"];
 
 /// The complete keyboard help.
 const HELP: [(&str, &str); 15] = [
-    ("j, k", "move the selection, or scroll; also arrows, Page Up, Page Down, Home, End"),
+    ("j, k", "select or scroll; also arrows, Page Up, Page Down, Home, End"),
     ("Enter", "open the key; there, show the chain of waits of the selected one"),
     ("Esc", "go back; in the list, clear the filter"),
     ("/", "list only keys with this text in their name, users or commands"),
@@ -200,7 +200,7 @@ fn head_of_list(page: &mut Page, model: &Model, status: &Status, now: &Now) {
     let mut order = model.choice.order.name().to_owned();
     let filter = &model.choice.filter;
     if !filter.is_empty() {
-        order = format!("{} matching `{}`, {order}", model.rows().len(), sanitize(filter));
+        order = format!("{} match `{}`, {order}", model.rows().len(), sanitize(filter));
     }
     page.line(order, NOTE);
     if status.left_out > 0 {
@@ -317,7 +317,8 @@ fn cells(row: &Row<'_>, now: &Now) -> [String; 6] {
     let age = |since: &Option<&str>| since.map(|since| now.age(since)).unwrap_or_default();
     let name = sanitize(&key.key);
     let paused = key.paused.then(|| "paused".to_owned());
-    let marks: Vec<String> = paused.into_iter().chain(view::out_of_service(key)).collect();
+    let out = view::out_of_service(key).map(|numbers| format!("out: {numbers}"));
+    let marks: Vec<String> = paused.into_iter().chain(out).collect();
     [
         if marks.is_empty() { name } else { format!("{name} ({})", marks.join(", ")) },
         held(key),

@@ -238,8 +238,8 @@ mod tests {
             draw(&mut page, found, 40, Glyphs::Ascii, &at("2026-11-20T14:10:30Z"));
             let first = super::page(found, "deploy", None, 40).render(Some(40));
             let first = anstream::adapter::strip_str(&first).to_string();
-            let answer = "deploy  0 grants, 0 never granted\n\nsimulated waits by number \
-                          of\nslots, for all 3";
+            let answer = "deploy  0 grants, 0 never granted\n\nsimulated waits by number of \
+                          slots,\nfor all 3";
             assert!(found.slots.is_none() || first.starts_with(answer), "{first}");
             anstream::adapter::strip_str(&page.render(Some(40))).to_string()
         };

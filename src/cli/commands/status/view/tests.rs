@@ -223,7 +223,7 @@ fn notes_stand_below_what_they_are_about() {
     let lines: Vec<&str> = shown.lines().map(str::trim).collect();
     let at = |start: &str| lines.iter().position(|line| line.starts_with(start)).unwrap();
     assert_eq!(lines[at("holds") + 1], "note: https://ci/7 ?[2J", "{shown}");
-    assert_eq!(lines[at("waits: full") + 1], "note: https://ci/7 ?[2J", "{shown}");
+    assert_eq!(lines[at("waiting: full") + 1], "note: https://ci/7 ?[2J", "{shown}");
 }
 
 #[test]
