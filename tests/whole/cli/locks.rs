@@ -293,11 +293,9 @@ fn a_script_that_blocks_its_own_command_is_named_at_once() {
     );
     let said = text(&output.stderr);
     assert_eq!(text(&output.stdout), "75\n", "{said}");
-    let warning = said.lines().find(|line| line.contains("and started this command"));
-    assert!(
-        warning.is_some_and(|line| line.starts_with("canal: pid ") && line.contains(" holds `a` ")),
-        "{said}"
-    );
+    let warning =
+        said.lines().find(|line| line.contains(", which started this command, holds `a`: "));
+    assert!(warning.is_some_and(|line| line.starts_with("canal: pid ")), "{said}");
     assert!(
         said.contains("\nhint: release the lock first, or run the outer command under"),
         "{said}"

@@ -112,7 +112,10 @@ fn a_number_is_a_bucket_where_there_are_buckets_and_else_a_slot() {
     // A lock without a slot in service refuses requests, as one without buckets does.
     let refused = world.canal(["run", "-k", "gpu", "--", "true"]).end().code(75);
     assert!(refused.stderr.contains("all its slots are out of service"), "{refused:?}");
-    assert!(refused.stderr.contains("hint: `canal resize gpu --with N`"), "{refused:?}");
+    assert!(
+        refused.stderr.contains("hint: return slot or bucket N to service with `canal resize gpu"),
+        "{refused:?}"
+    );
     let refused = world.canal(["run", "-k", "gpu=4:2", "--", "true"]).end().code(125);
     assert!(
         refused.stderr.contains("2 slots of `gpu` can never be granted: only 1 slot is in service"),

@@ -136,7 +136,7 @@ fn a_holder_that_cannot_be_ended_refuses_the_request_and_leaves_the_waiters() {
     let refused = world.canal(["run", "-k", "d", "--supersede", "running", "--", "true"]).end();
     let refused = refused.code(125);
     assert!(refused.stderr.starts_with("canal: a lease has no process to end"), "{refused:?}");
-    assert!(refused.stderr.contains("hint: `canal release --force"), "{refused:?}");
+    assert!(refused.stderr.contains("hint: break it with `canal release --force"), "{refused:?}");
     assert_eq!(world.key("d").waiting, 1);
     waiter.signal(nix::sys::signal::Signal::SIGTERM);
     waiter.end();

@@ -59,7 +59,7 @@ fn a_key_that_several_can_hold_has_no_leader_and_that_is_an_error() {
         assert_eq!(ended.stdout, "", "{args:?}");
         let expected = "canal: `x` has 3 slots: several processes can hold it at the same time, \
                         and none of them leads\n\
-                        hint: only a lock of one slot has a leader; ";
+                        hint: run candidates with -j 1 or with --write: ";
         assert!(ended.stderr.starts_with(expected), "{ended:?}");
     }
     slots.finish();

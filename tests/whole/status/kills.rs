@@ -96,7 +96,10 @@ fn a_holder_that_ignores_the_signal_is_named_and_ends_by_kill_after() {
     assert!(left.stderr.contains(", note: release 4.1"), "{left:?}");
     let line = format!("canal: pid {deaf} `sh -c trap '' TERM; ");
     let named: Vec<&str> = left.stderr.lines().filter(|it| it.starts_with(&line)).collect();
-    assert!(named.len() == 1 && named[0].ends_with(" still runs, 10s after TERM"), "{left:?}");
+    assert!(
+        named.len() == 1 && named[0].ends_with(" is still running, 10s after TERM"),
+        "{left:?}"
+    );
     assert!(left.stderr.contains("\nhint: kill the remaining processes with"), "{left:?}");
     let told: serde_json::Value = serde_json::from_str(&left.stdout).unwrap();
     assert_eq!(told["signalled"][0]["note"], "release 4.1");
@@ -271,7 +274,7 @@ fn only_the_user_of_a_process_and_root_may_end_it() {
     assert!(ended.stderr.contains(denied), "{ended:?}");
     let pid = ended.stderr.split("canal: cannot signal pid ").nth(1).unwrap_or_default();
     assert!(pid.contains(" `sleep 700`: it runs as root\n"), "{ended:?}");
-    assert!(ended.stderr.contains(" `sleep 700` still runs\n"), "{ended:?}");
+    assert!(ended.stderr.contains(" `sleep 700` is still running\n"), "{ended:?}");
     assert_eq!(ended.stderr.matches("cannot signal pid ").count(), 1, "{ended:?}");
     assert!(!ended.stderr.contains("canal: killed pid "), "{ended:?}");
 }
@@ -283,7 +286,7 @@ fn a_forced_release_says_before_what_it_is_about_to_break() {
     let token = world.key("db").holders[0].token.to_string();
     let broken = world.canal(["release", "--force", "--token", &token]).end().code(0);
     let lines: Vec<_> = broken.stderr.lines().collect();
-    let who = format!("the hold of db by pid {} `cat` (", holder.pid());
+    let who = format!("the hold on db by pid {} `cat` (", holder.pid());
     assert!(lines[0].starts_with(&format!("canal: about to break {who}")), "{broken:?}");
     assert!(lines[1].starts_with(&format!("canal: broke {who}")), "{broken:?}");
     assert!(alive(holder.pid()));

@@ -120,7 +120,7 @@ fn why_a_process_waits_is_followed_to_the_end_of_the_chain() {
     let nothing = piped(&world, &format!("status --why {}", end.pid()));
     let lines: Vec<&str> = nothing.lines().collect();
     assert_eq!(lines[0], format!("pid {} is not waiting for anything", end.pid()));
-    assert_eq!(lines[1], "3 wait for it:");
+    assert_eq!(lines[1], "3 requests are waiting for it:");
     for (line, pid) in lines[2..].iter().zip(&inner) {
         assert!(line.starts_with(&format!("  pid {pid} `")), "{nothing}");
     }
