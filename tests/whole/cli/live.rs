@@ -107,7 +107,8 @@ fn verbose_prints_the_acquired_slots_and_quiet_prints_nothing() {
     let pid = std::process::id().to_string();
     assert_eq!(said(&["acquire", "-q", "-k", "db", "--pid", &pid]), "");
     assert!(
-        said(&["release", "-v", "db", "--pid", &pid]).starts_with("canal: released db held by pid ")
+        said(&["release", "-v", "db", "--pid", &pid])
+            .starts_with("canal: released db held by pid ")
     );
 }
 

@@ -202,7 +202,10 @@ fn files_are_the_daemons_alone_and_off_is_off() {
     world.configure("[history]\nmax = 0\n");
     world.kill_daemon_quietly();
     let refused = world.canal(["history"]).end().code(125).stderr;
-    assert!(refused.starts_with("canal: this daemon keeps no history\nhint: set `max`"), "{refused}");
+    assert!(
+        refused.starts_with("canal: this daemon keeps no history\nhint: set `max`"),
+        "{refused}"
+    );
     let shown = world.canal(["config"]).end().code(0).stdout;
     assert!(shown.lines().any(|line| line.starts_with("history.max ") && line.ends_with("line 2")));
 }

@@ -274,7 +274,7 @@ mod tests {
             what.contains("over etcd://one/x") && what.contains("names etcd://two/x"),
             "{what}"
         );
-        assert!(hint.contains("`canal daemon` changes"), "{hint}");
+        assert!(hint.contains("run `canal daemon` to change"), "{hint}");
         let operator = Options { on_demand: false, ..plain };
         assert_eq!(refused(&operator, Some(&other)), None);
     }

@@ -423,7 +423,7 @@ mod tests {
         holder_record.tell(Token(1), told(11)).unwrap();
         let here = Origin { pid_namespace: 2, ..origin("a") };
         let error = HolderRecord::open(dir.path(), here.clone(), false).unwrap_err();
-        assert!(error.to_string().contains("names 1 process of another"), "{error}");
+        assert!(error.to_string().contains("names 1 process in another"), "{error}");
         refuse_holders(dir.path(), &here, false).unwrap_err();
         refuse_holders(dir.path(), &here, true).unwrap();
         assert_eq!(HolderRecord::open(dir.path(), here, true).unwrap().tokens(), []);
