@@ -216,7 +216,7 @@ fn of_a_ring_at_two_daemons_the_younger_is_refused(inner: &str) {
         "{}",
         refused.stderr
     );
-    assert!(refused.stderr.contains(" at local, held by"), "{}", refused.stderr);
+    assert!(refused.stderr.contains(" on local, held by"), "{}", refused.stderr);
     one.end().code(0);
 }
 

@@ -372,7 +372,9 @@ mod tests {
     fn items_that_make_no_sense_say_why() {
         assert!(refused(WireItem { count: Some(0), ..wire("a") }).contains("0 slots"));
         assert!(refused(WireItem { per: Some(1), ..wire("a") }).contains("must be given together"));
-        assert!(refused(WireItem { buckets: Some(1), ..wire("a") }).contains("must be given together"));
+        assert!(
+            refused(WireItem { buckets: Some(1), ..wire("a") }).contains("must be given together")
+        );
         let both = WireItem { per: Some(1), buckets: Some(1), slots: Some(1), ..wire("a") };
         assert!(refused(both).contains("not both"));
         let zero = WireItem { per: Some(0), buckets: Some(1), ..wire("a") };
