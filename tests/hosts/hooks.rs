@@ -130,7 +130,7 @@ fn what_is_lost_with_a_membership_is_told_once_by_its_host(log: &Log) {
     let holder = start(&a, "a");
     b.world.until_held("x", 1);
     a.proxy.cut();
-    lost(holder, ": canal last reached ");
+    lost(holder, "canal last reached ");
     b.world.until_held("x", 0);
     a.proxy.mend();
     a.until("member");

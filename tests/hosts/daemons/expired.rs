@@ -34,7 +34,7 @@ fn rule_07_a_command_ends_in_time_although_its_daemon_is_stopped(log: &Log) {
     b.world.until_held("x", 1);
     let frozen = a.freeze();
     let next = next(&b, "b");
-    lost(holder, ": canal last reached ");
+    lost(holder, "canal last reached ");
     next.end().code(0);
     never_both(&a, &["a", "b"]);
     Host::go_on(frozen);
@@ -79,13 +79,13 @@ fn a_host_that_is_cut_off_shows_its_last_table(log: &Log) {
     a.until("away");
     let shown = || a.world.canal(["status"]).end().code(0).stdout;
     let before = shown();
-    assert!(before.starts_with("engine ") && before.contains("away since"), "{before}");
+    assert!(before.starts_with("engine ") && before.contains("unreachable since"), "{before}");
     assert!(before.contains("canal will end commands here at"), "{before}");
     assert!(
         before.contains("it may have changed since:") && before.contains("holds  "),
         "{before}"
     );
-    lost(holder, ": canal last reached ");
+    lost(holder, "canal last reached ");
     let after = shown();
     assert!(after.contains("it may have changed since:") && after.contains("holds  "), "{after}");
     a.proxy.mend();
@@ -99,7 +99,7 @@ fn rule_07_a_host_that_is_cut_off_ends_its_commands_in_time(log: &Log) {
     b.world.until_held("x", 1);
     a.proxy.cut();
     let next = next(&b, "b");
-    lost(holder, ": canal last reached ");
+    lost(holder, "canal last reached ");
     next.end().code(0);
     never_both(&a, &["a", "b"]);
     a.proxy.mend();
@@ -114,7 +114,7 @@ fn rule_07_a_network_that_falls_silent_ends_commands_in_time(log: &Log) {
     b.world.until_held("x", 1);
     a.proxy.fall_silent();
     let next = next(&b, "b");
-    lost(holder, ": canal last reached ");
+    lost(holder, "canal last reached ");
     next.end().code(0);
     never_both(&a, &["a", "b"]);
     // Messages sent in the meantime arrive now.
@@ -133,7 +133,7 @@ fn rule_07_a_command_that_ignores_term_is_killed(log: &Log) {
     // The next holder checks that the killed command no longer writes.
     let check = "rm -f alive; sleep 0.3; test ! -e alive";
     b.world.canal(["run", "-k", "x", "--", "sh", "-c", check]).end().code(0);
-    lost(holder, ": canal last reached ");
+    lost(holder, "canal last reached ");
     a.proxy.mend();
     a.until("member");
 }

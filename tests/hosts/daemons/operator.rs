@@ -262,7 +262,7 @@ fn a_member_with_a_wrong_certificate_ends_nothing_while_the_others_are_away() {
     let refused = a.world.canal(["run", "-n", "-k", "z", "--", "true"]).end().code(125);
     assert!(refused.stderr.contains("the engine") || refused.stderr.contains("its engine"));
     // The command ends at its deadline, whatever the untrusted member answers.
-    lost(mortal, ": canal last reached ");
+    lost(mortal, "canal last reached ");
     assert_eq!(Events::of(&a.world).ended(), 1, "the other one has its lock until its deadline");
     // Its peers trust the untrusted member. Together with it, one trusted member forms a majority.
     good[0].start();

@@ -98,7 +98,7 @@ fn without_a_next_daemon_commands_are_killed_and_their_locks_are_freed(log: &Log
     a.world.kill_daemon_quietly();
     next(&b, "b").end().code(0);
     never_both(&a, &["a", "b"]);
-    lost(holder, ": canal last reached ");
+    lost(holder, "canal last reached ");
 }
 
 /// Another mount namespace, such as a container's, can have another directory with the same name.

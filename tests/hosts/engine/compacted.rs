@@ -127,7 +127,7 @@ fn etcd_is_compacted_while_a_host_is_away_for_longer_than_its_ttl() {
         let others = [queue(&b, &[&b, &c], "2", 2), queue(&c, &[&b, &c], "3", 3)];
         away(&a);
         compact(&server, &b);
-        lost(holder, ": canal last reached ");
+        lost(holder, "canal last reached ");
         // The waiter of this host ends with the host: it must not get a lock without being able to
         // learn of it.
         all_end(others);
@@ -225,7 +225,7 @@ fn away_for_longer_than_the_ttl(log: &Log, is_cut_off: impl Fn() -> bool + Sync)
     let others = [queue(&c, &all, "2", 2), queue(&a, &all, "3", 3)];
     b.proxy.cut();
     much_happens([&a, &c], is_cut_off);
-    lost(holder, ": canal last reached ");
+    lost(holder, "canal last reached ");
     all_end(others);
     let holder = start_for_now(&a, "4");
     b.proxy.mend();

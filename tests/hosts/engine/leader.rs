@@ -124,7 +124,7 @@ fn without_a_majority_commands_end_in_time_and_waiters_keep_waiting() {
     let other = queue(&b, &[&a, &b], "2", 1);
     members[0].kill();
     members[1].kill();
-    lost(holder, ": canal last reached ");
+    lost(holder, "canal last reached ");
     b.until("away");
     let refused = b.world.canal(["run", "-n", "-k", "y", "--", "true"]).end().code(125);
     assert!(refused.stderr.contains("unable to reach its engine since"), "{refused:?}");

@@ -49,7 +49,7 @@ fn longer_than_the_ttl(log: &Log, mut engine: impl FnMut(bool)) {
     let holder = start(&a, "1");
     let other = queue(&b, &[&a, &b], "2", 1);
     engine(false);
-    lost(holder, ": canal last reached ");
+    lost(holder, "canal last reached ");
     // It may have been killed before it could record its end.
     assert_eq!(Events::of(&a.world).started(), ["1"]);
     for host in [&a, &b] {
@@ -148,7 +148,7 @@ fn what_was_lost_is_recorded_while_the_engine_is_away(log: &Log) {
     let holder = start(&a, "1");
     wait_until("it has seen the other host", || seen_of_other(&a).is_some());
     a.proxy.cut();
-    lost(holder, ": canal last reached ");
+    lost(holder, "canal last reached ");
     wait_until("the record says so", || {
         a.world.canal(["history"]).end().code(0).stdout.contains("lost")
     });
@@ -178,7 +178,7 @@ fn a_host_that_postgres_has_no_record_of_holds_nothing_forever() {
     let holder = start(&a, "1");
     a.proxy.cut();
     server.sql_in(log.name(), "TRUNCATE canal.hosts");
-    lost(holder, ": canal last reached ");
+    lost(holder, "canal last reached ");
     b.world.canal(["run", "-w", "60", "-k", "x", "--", "true"]).end().code(0);
     a.proxy.mend();
     a.until("member");

@@ -89,7 +89,7 @@ fn status_reports_an_engine_that_was_never_reached() {
     let shown = world.canal(["status", "--json"]).end().code(0).stdout;
     assert!(!shown.contains("s3cret") && shown.contains(&nobody.endpoint()), "{shown}");
     let text = world.canal(["status"]).end().code(0).stdout;
-    assert!(text.contains("away since") && !text.contains("s3cret"), "{text}");
+    assert!(text.contains("unreachable since") && !text.contains("s3cret"), "{text}");
     let log = fs::read_to_string(world.runtime().join("daemon.log")).unwrap();
     assert!(!log.contains("s3cret"), "{log}");
 }
