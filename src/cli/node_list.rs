@@ -1,7 +1,7 @@
 //! The nodes that a command line names, and those around a request: resolved with the configuration
 //! of the daemon.
 
-use crate::cli::node_names::{KnownNode, KnownNodes, resolve};
+use crate::cli::node_names::{KnownNodes, resolve};
 use crate::cli::{Failed, Target};
 use crate::client::environment;
 use crate::client::lookout::{Lookout, WaitWithin};
@@ -18,8 +18,7 @@ use crate::run::nodes::{Around, start_lookout};
 /// # Errors
 /// A name is unknown, a node appears twice, or the list is empty.
 pub(crate) fn listed(words: &[String], target: &Target) -> Result<Vec<Node>, Failed> {
-    let resolved = resolve(words, || known(&target.place))?;
-    resolved.map_err(|error| Failed::new(error.to_string()).hint_if(error.hint()))
+    resolve(words, || known(&target.place))
 }
 
 /// The nodes at these addresses, with their names from the configuration.
@@ -53,9 +52,8 @@ pub(crate) fn near(target: &Target) -> Result<Vec<Node>, Failed> {
     let words = around.split(',').chain(known.nodes.keys().map(String::as_str));
     let mut near: Vec<Node> = Vec::new();
     for word in words.filter(|word| !word.is_empty()) {
-        let found = resolve(&[word.to_owned()], || Ok::<_, Failed>(known.clone()))?;
-        let new = found.into_iter().flatten();
-        near.extend(new.filter(|node| node.address != NodeAddress::Local));
+        let found = resolve(&[word.to_owned()], || Ok(known.clone())).unwrap_or_default();
+        near.extend(found.into_iter().filter(|node| node.address != NodeAddress::Local));
     }
     Ok(near)
 }
@@ -95,9 +93,7 @@ fn known(place: &Place) -> Result<KnownNodes, Failed> {
             Some(file) => read.push(file.display().to_string()),
             None => missing.extend(paths.iter().map(|path| path.display().to_string())),
         }
-        for (name, node) in configured.nodes {
-            known.nodes.insert(name, KnownNode { address: node.address, canal: node.canal });
-        }
+        known.nodes.extend(configured.nodes);
         known.groups.extend(configured.groups);
     }
     known.source = match read.is_empty() {

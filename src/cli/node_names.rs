@@ -4,7 +4,9 @@
 
 use std::collections::BTreeMap;
 
+use crate::cli::Failed;
 use crate::client::nodes::Node;
+use crate::daemon::ConfiguredNode;
 use crate::protocol::node_address::NodeAddress;
 
 /// How similar a known name must be to an unknown one to be suggested.
@@ -16,97 +18,20 @@ pub(super) struct KnownNodes {
     /// The file that defines them, or would define them, for messages.
     pub source: String,
     /// The nodes by name.
-    pub nodes: BTreeMap<String, KnownNode>,
+    pub nodes: BTreeMap<String, ConfiguredNode>,
     /// The members of each group, by its name without `@`.
     pub groups: BTreeMap<String, Vec<String>>,
-}
-
-/// A node that has a name.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct KnownNode {
-    /// The address of the node.
-    pub address: NodeAddress,
-    /// The program on the node, if it is not the `canal` in its PATH.
-    pub canal: Option<String>,
-}
-
-/// Why a list is unusable.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum ListError {
-    /// The list names no node.
-    #[error("the list of nodes is empty")]
-    Empty,
-    /// A name between two commas is missing.
-    #[error("`{0}` has an empty name before or after a comma")]
-    Gap(String),
-    /// The configuration does not define this node.
-    #[error("unknown node `{name}`")]
-    UnknownNode {
-        /// The name.
-        name: String,
-        /// Advice for the user.
-        hint: String,
-    },
-    /// The configuration does not define this group.
-    #[error("unknown group `@{name}`")]
-    UnknownGroup {
-        /// The name of the group, without `@`.
-        name: String,
-        /// Advice for the user.
-        hint: String,
-    },
-    /// The text is not an address.
-    #[error("`{text}`: {why}")]
-    Address {
-        /// The text.
-        text: String,
-        /// The reason.
-        why: String,
-    },
-    /// The list contains a node twice under one name.
-    #[error("{name} is named twice{by_group}")]
-    Twice {
-        /// The name of the node.
-        name: String,
-        /// ` (once by @web)`, or nothing.
-        by_group: String,
-    },
-    /// The list contains a node under two names.
-    #[error("{one} and {other} are the same node: {address}")]
-    SameAddress {
-        /// One name.
-        one: String,
-        /// The other name.
-        other: String,
-        /// The address of both.
-        address: NodeAddress,
-    },
-}
-
-impl ListError {
-    /// Advice for the user.
-    #[must_use]
-    pub(super) fn hint(&self) -> Option<String> {
-        Some(match self {
-            Self::Empty | Self::Gap(_) => {
-                "write a list like web1,web2 or ssh:deploy@web1,local".to_owned()
-            }
-            Self::UnknownNode { hint, .. } | Self::UnknownGroup { hint, .. } => hint.clone(),
-            Self::Address { .. } => return None,
-            Self::Twice { .. } | Self::SameAddress { .. } => "name each node once".to_owned(),
-        })
-    }
 }
 
 /// The nodes that the arguments of all `--on` name, in order. Calls `known` only if a word is not
 /// an address.
 ///
 /// # Errors
-/// The inner error is a [`ListError`]; the outer one tells why the names could not be read.
-pub(super) fn resolve<E>(
+/// A name is unknown, a node appears twice, the list is empty, or the names could not be read.
+pub(super) fn resolve(
     words: &[String],
-    known: impl FnOnce() -> Result<KnownNodes, E>,
-) -> Result<Result<Vec<Node>, ListError>, E> {
+    known: impl FnOnce() -> Result<KnownNodes, Failed>,
+) -> Result<Vec<Node>, Failed> {
     let parts = words.iter().flat_map(|word| word.split(',').map(move |part| (word, part.trim())));
     let parts: Vec<(&String, &str)> = parts.collect();
     let needs_names = |text: &str| !text.is_empty() && !NodeAddress::is_meant(text);
@@ -114,63 +39,58 @@ pub(super) fn resolve<E>(
         true => known()?,
         false => KnownNodes::default(),
     };
-    Ok(resolve_by(&parts, &known))
-}
-
-fn resolve_by(parts: &[(&String, &str)], known: &KnownNodes) -> Result<Vec<Node>, ListError> {
-    let mut nodes = Vec::new();
-    // The group that named each node, if any.
-    let mut groups: Vec<Option<&str>> = Vec::new();
+    // Each node, and the group that named it, if any.
+    let mut named: Vec<(Node, Option<&str>)> = Vec::new();
     for (word, part) in parts {
         if part.is_empty() {
-            return Err(match word.trim() {
-                "" => ListError::Empty,
-                word => ListError::Gap(word.to_owned()),
-            });
+            return Err(no_list(match word.trim() {
+                "" => EMPTY.to_owned(),
+                word => format!("`{word}` has an empty name before or after a comma"),
+            }));
         }
-        match part.strip_prefix('@') {
-            None => {
-                add(&mut nodes, &mut groups, known.node(part)?, None)?;
+        let group = part.strip_prefix('@');
+        let members = match group {
+            None => vec![part],
+            Some(group) => known.group(group)?.iter().map(String::as_str).collect(),
+        };
+        for member in members {
+            let node = known.node(member)?;
+            if let Some((other, by)) = named.iter().find(|(it, _)| it.address == node.address) {
+                return Err(twice(other, &node, group.or(*by)));
             }
-            Some(group) => {
-                for member in known.group(group)? {
-                    add(&mut nodes, &mut groups, known.node(member)?, Some(group))?;
-                }
-            }
+            named.push((node, group));
         }
     }
-    if nodes.is_empty() { Err(ListError::Empty) } else { Ok(nodes) }
+    let nodes: Vec<Node> = named.into_iter().map(|(node, _)| node).collect();
+    if nodes.is_empty() { Err(no_list(EMPTY.to_owned())) } else { Ok(nodes) }
 }
 
-fn add<'a>(
-    nodes: &mut Vec<Node>,
-    groups: &mut Vec<Option<&'a str>>,
-    node: Node,
-    group: Option<&'a str>,
-) -> Result<(), ListError> {
-    if let Some(at) = nodes.iter().position(|other: &Node| other.address == node.address) {
-        let other = &nodes[at];
-        if other.name != node.name {
-            let (one, other) = (other.name.clone(), node.name);
-            return Err(ListError::SameAddress { one, other, address: node.address });
-        }
-        let by_group = group.or(groups[at]).map(|group| format!(" (once by @{group})"));
-        return Err(ListError::Twice { name: node.name, by_group: by_group.unwrap_or_default() });
-    }
-    nodes.push(node);
-    groups.push(group);
-    Ok(())
+const EMPTY: &str = "the list of nodes is empty";
+
+fn no_list(message: String) -> Failed {
+    Failed::new(message).hint("write a list like web1,web2 or ssh:deploy@web1,local")
+}
+
+/// The failure for a list that contains a node twice.
+fn twice(one: &Node, other: &Node, group: Option<&str>) -> Failed {
+    let (one, other, address) = (&one.name, &other.name, &one.address);
+    let message = match group {
+        _ if one != other => format!("{one} and {other} are the same node: {address}"),
+        Some(group) => format!("{one} is named twice (once by @{group})"),
+        None => format!("{one} is named twice"),
+    };
+    Failed::new(message).hint("name each node once")
 }
 
 impl KnownNodes {
-    fn node(&self, text: &str) -> Result<Node, ListError> {
-        if let Some(KnownNode { address, canal }) = self.nodes.get(text) {
+    fn node(&self, text: &str) -> Result<Node, Failed> {
+        if let Some(ConfiguredNode { address, canal }) = self.nodes.get(text) {
             let (address, canal) = (address.clone(), canal.clone());
             return Ok(Node { name: text.to_owned(), address, canal });
         }
         if NodeAddress::is_meant(text) {
-            let address: NodeAddress =
-                text.parse().map_err(|why| ListError::Address { text: text.to_owned(), why })?;
+            let address = text.parse::<NodeAddress>();
+            let address = address.map_err(|why| Failed::new(format!("`{text}`: {why}")))?;
             return Ok(Node { name: address.to_string(), address, canal: None });
         }
         let hint = match nearest(text, self.nodes.keys()) {
@@ -183,10 +103,10 @@ impl KnownNodes {
                 self.source
             ),
         };
-        Err(ListError::UnknownNode { name: text.to_owned(), hint })
+        Err(Failed::new(format!("unknown node `{text}`")).hint(hint))
     }
 
-    fn group(&self, name: &str) -> Result<&[String], ListError> {
+    fn group(&self, name: &str) -> Result<&[String], Failed> {
         if let Some(members) = self.groups.get(name) {
             return Ok(members);
         }
@@ -196,7 +116,7 @@ impl KnownNodes {
             }
             None => format!("define groups in [node_groups] of {}", self.source),
         };
-        Err(ListError::UnknownGroup { name: name.to_owned(), hint })
+        Err(Failed::new(format!("unknown group `@{name}`")).hint(hint))
     }
 }
 
@@ -210,7 +130,7 @@ mod tests {
     use super::*;
 
     fn known() -> KnownNodes {
-        let node = |address: &str, canal: Option<&str>| KnownNode {
+        let node = |address: &str, canal: Option<&str>| ConfiguredNode {
             address: address.parse().unwrap(),
             canal: canal.map(str::to_owned),
         };
@@ -226,9 +146,9 @@ mod tests {
         }
     }
 
-    fn resolved(words: &[&str]) -> Result<Vec<Node>, ListError> {
+    fn resolved(words: &[&str]) -> Result<Vec<Node>, Failed> {
         let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
-        resolve(&words, || Ok::<_, ()>(known())).unwrap()
+        resolve(&words, || Ok(known()))
     }
 
     fn names(words: &[&str]) -> Vec<String> {
@@ -237,7 +157,7 @@ mod tests {
 
     fn error(words: &[&str]) -> (String, String) {
         let error = resolved(words).unwrap_err();
-        (error.to_string(), error.hint().unwrap_or_default())
+        (error.message, error.hint.unwrap_or_default())
     }
 
     #[test]
@@ -256,8 +176,9 @@ mod tests {
     #[test]
     fn addresses_alone_need_no_configuration() {
         let words = ["ssh:x,local".to_owned()];
-        assert_eq!(resolve(&words, || Err("is not read")).unwrap().unwrap().len(), 2);
-        assert_eq!(resolve(&["x".to_owned()], || Err("cannot be read")), Err("cannot be read"));
+        let unread = || Failed::new("cannot be read");
+        assert_eq!(resolve(&words, || Err(unread())).unwrap().len(), 2);
+        assert_eq!(resolve(&["x".to_owned()], || Err(unread())), Err(unread()));
     }
 
     #[test]
