@@ -8,14 +8,21 @@ use crate::protocol::place::Place;
 /// The script that starts the daemon where systemd does not run.
 pub(crate) const SCRIPT: &str = "/etc/init.d/canal";
 
+/// The command with which root starts the daemon of a machine with this manager.
+pub(crate) fn start_command(manager: ServiceManager) -> &'static str {
+    match manager {
+        ServiceManager::Systemd => "systemctl enable --now canal.socket",
+        ServiceManager::OpenRc => "rc-service canal start",
+        ServiceManager::SysV(_) | ServiceManager::Unknown => "/etc/init.d/canal start",
+    }
+}
+
 /// How root starts the daemon of this machine.
-pub(crate) fn start() -> &'static str {
-    let has_script = Path::new(SCRIPT).exists();
-    match ServiceManager::of_machine() {
-        ServiceManager::Systemd => "`systemctl enable --now canal.socket`",
-        ServiceManager::OpenRc if has_script => "`rc-service canal start`",
-        _ if has_script => "`/etc/init.d/canal start`",
-        _ => "`canal setup`",
+pub(crate) fn start() -> String {
+    let manager = ServiceManager::of_machine();
+    match manager == ServiceManager::Systemd || Path::new(SCRIPT).exists() {
+        true => format!("`{}`", start_command(manager)),
+        false => "`canal setup`".to_owned(),
     }
 }
 

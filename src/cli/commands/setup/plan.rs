@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use nix::unistd::{Group, User};
 
 use crate::cli::Failed;
-use crate::cli::wording::machine_daemon::SCRIPT;
+use crate::cli::wording::machine_daemon::{SCRIPT, start_command};
 use crate::client::{OWN, ServiceManager};
 use crate::daemon::{PACKAGED_CONFIG, first_start_statement};
 use crate::protocol::place::{MACHINE_CONFIG, Place};
@@ -80,9 +80,8 @@ impl Plan {
     fn with_systemd() -> Result<Self, Failed> {
         if PACKAGED_UNITS.iter().any(|unit| Path::new(unit).exists()) {
             let what = "the canal package has already set this up";
-            return Err(
-                Failed::new(what).hint("start it with `systemctl enable --now canal.socket`")
-            );
+            return Err(Failed::new(what)
+                .hint(format!("start it with `{}`", start_command(ServiceManager::Systemd))));
         }
         let (program, copied) = program()?;
         let mut steps: Vec<Step> = copied.into_iter().collect();
@@ -101,7 +100,7 @@ impl Plan {
             Step::Run("systemctl daemon-reload"),
             // From here on, all clients use the daemon of the machine.
             Step::Run("systemd-tmpfiles --create /etc/tmpfiles.d/canal.conf"),
-            Step::Run("systemctl enable --now canal.socket"),
+            Step::Run(start_command(ServiceManager::Systemd)),
         ]);
         Ok(Self { steps, at_boot: None })
     }
@@ -114,19 +113,16 @@ impl Plan {
         steps.push(write(Path::new(MACHINE_CONFIG), PACKAGED_CONFIG, 0o644)?);
         steps.push(write(Path::new(SCRIPT), &text.replace(PACKAGED, &program), 0o755)?);
         steps.extend(make_user()?.iter().map(|command| Step::Run(command)));
-        let script = "/etc/init.d/canal start";
-        let (add, start) = match manager {
-            ServiceManager::OpenRc => {
-                (Some("rc-update add canal default"), "rc-service canal start")
-            }
-            ServiceManager::SysV("update-rc.d") => (Some("update-rc.d canal defaults"), script),
-            ServiceManager::SysV("insserv") => (Some("insserv canal"), script),
-            ServiceManager::SysV(_) => (Some("chkconfig --add canal"), script),
-            ServiceManager::Systemd | ServiceManager::Unknown => (None, script),
+        let add = match manager {
+            ServiceManager::OpenRc => Some("rc-update add canal default"),
+            ServiceManager::SysV("update-rc.d") => Some("update-rc.d canal defaults"),
+            ServiceManager::SysV("insserv") => Some("insserv canal"),
+            ServiceManager::SysV(_) => Some("chkconfig --add canal"),
+            ServiceManager::Systemd | ServiceManager::Unknown => None,
         };
         let at_boot = add.is_none().then_some("@reboot /etc/init.d/canal start");
         steps.extend(add.map(Step::Run));
-        steps.push(Step::Run(start));
+        steps.push(Step::Run(start_command(manager)));
         Ok(Self { steps, at_boot })
     }
 
