@@ -86,6 +86,17 @@ pub(super) enum Effect {
     Ask(Ask),
 }
 
+impl Above {
+    /// The question that the page answers.
+    fn ask(&self) -> Option<Ask> {
+        match self {
+            Self::Help => None,
+            Self::Chain(target, _) => Some(Ask::Chain(target.clone())),
+            Self::History(key, _) => Some(Ask::History { key: key.clone() }),
+        }
+    }
+}
+
 impl OpenKey {
     pub(super) fn new(key: String) -> Self {
         Self { key, marked: None, at: 0 }
@@ -124,9 +135,8 @@ impl Model {
         self.keep_marks();
         match &self.above {
             // The chain and the history may have changed too.
-            Some(Above::Chain(target, Some(_))) => Some(Effect::Ask(Ask::Chain(target.clone()))),
-            Some(Above::History(key, Some(_))) => {
-                Some(Effect::Ask(Ask::History { key: key.clone() }))
+            Some(above @ (Above::Chain(_, Some(_)) | Above::History(_, Some(_)))) => {
+                above.ask().map(Effect::Ask)
             }
             _ => None,
         }
@@ -134,16 +144,13 @@ impl Model {
 
     /// Handles an answer.
     pub(super) fn answer(&mut self, ask: &Ask, answer: Answer) {
+        let is_above = self.above.as_ref().and_then(Above::ask).as_ref() == Some(ask);
         match (answer, &mut self.above) {
-            (Answer::Chain(waits), Some(Above::Chain(target, shown))) => {
-                if *ask == Ask::Chain(target.clone()) {
-                    *shown = Some(waits);
-                }
+            (Answer::Chain(waits), Some(Above::Chain(_, shown))) if is_above => {
+                *shown = Some(waits);
             }
-            (Answer::History(found), Some(Above::History(key, shown))) => {
-                if *ask == (Ask::History { key: key.clone() }) {
-                    *shown = Some(found);
-                }
+            (Answer::History(found), Some(Above::History(_, shown))) if is_above => {
+                *shown = Some(found);
             }
             // The user has left the page to which the answer belongs.
             (Answer::Chain(_) | Answer::History(_), _) => {}
@@ -154,12 +161,9 @@ impl Model {
             (Answer::Question(..), _) => {}
             (Answer::Done(text), _) => self.bottom = Bottom::Said(text),
             (Answer::Failed(failed), above) => {
-                let is_above = match (ask, &above) {
-                    (Ask::Chain(of), Some(Above::Chain(target, _))) => of == target,
-                    (Ask::History { key: of }, Some(Above::History(key, _))) => of == key,
-                    (Ask::Chain(_) | Ask::History { .. }, _) => return,
-                    _ => false,
-                };
+                if !is_above && matches!(ask, Ask::Chain(_) | Ask::History { .. }) {
+                    return;
+                }
                 if is_above {
                     *above = None;
                 }
@@ -246,7 +250,7 @@ impl Model {
             (Key::Up | Key::Down | Key::PageUp | Key::PageDown | Key::Home | Key::End, false) => {
                 self.move_mark(key);
             }
-            (Key::Char('?'), false) => self.cover(Above::Help),
+            (Key::Char('?'), false) => return self.cover(Above::Help),
             // All other keys act on the page below.
             (_, true) => self.back(),
             (Key::Enter, _) => return self.enter(),
@@ -259,8 +263,10 @@ impl Model {
         None
     }
 
-    fn cover(&mut self, above: Above) {
+    fn cover(&mut self, above: Above) -> Option<Effect> {
+        let ask = above.ask();
         (self.above, self.top) = (Some(above), 0);
+        ask.map(Effect::Ask)
     }
 
     fn back(&mut self) {
@@ -288,8 +294,7 @@ impl Model {
             return self.say("no key is selected");
         };
         if what == 'h' {
-            self.cover(Above::History(key.clone(), None));
-            return Some(Effect::Ask(Ask::History { key }));
+            return self.cover(Above::History(key, None));
         }
         if what == 'z' {
             self.bottom = Bottom::Size { key, typed: String::new() };
@@ -318,8 +323,7 @@ impl Model {
         match (what, who) {
             ('w', who) => {
                 let target = WhyTarget::Session(self.session(&who)?);
-                self.cover(Above::Chain(target.clone(), None));
-                Some(Effect::Ask(Ask::Chain(target)))
+                self.cover(Above::Chain(target, None))
             }
             ('r', Who::Holder { token }) => self.ask(Ask::WouldRelease { token }),
             ('r', Who::Waiter { .. }) => {
