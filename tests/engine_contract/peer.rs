@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use canal_core::HostId;
 use canal_log::engine::{
-    Alive, Answer, Append, Call, Claimant, Ends, Engine, Era, Evidence, Hash, Identity, Placed,
-    Position, Read, Stored,
+    Alive, Answer, Append, Call, Claimant, Ends, Engine, EraChange, Evidence, Hash, Identity,
+    Placed, Position, Read, Stored,
 };
 use sha2::{Digest, Sha256};
 
@@ -44,7 +44,7 @@ pub(crate) struct Peer {
     /// All batches with eras, likewise.
     pub(crate) noted: Vec<Placed>,
     /// The eras that the engine reported.
-    pub(crate) eras: Vec<NewEra>,
+    pub(crate) eras: Vec<EraChange>,
     /// Whether the host notes an era as soon as the engine reports it.
     pub(crate) notes: bool,
     /// Whether an answer to `Follow` is outstanding.
@@ -109,8 +109,8 @@ impl Peer {
     /// Records eras, and separates their batches from those of hosts.
     fn without_eras(&mut self, answer: Answer) -> Option<Answer> {
         match answer {
-            Answer::NewEra { before, era, may_lack } => {
-                self.eras.push(NewEra { before, era, may_lack });
+            Answer::NewEra(begun) => {
+                self.eras.push(begun);
                 if self.notes {
                     self.note_era();
                 }
@@ -138,7 +138,7 @@ impl Peer {
 
     /// Notes the era that the engine reported last.
     pub(crate) fn note_era(&mut self) {
-        let NewEra { before, era, .. } = self.eras.last().unwrap().clone();
+        let EraChange { before, era, .. } = self.eras.last().unwrap().clone();
         let body = format!("era {} by {}", era.number, self.label).into_bytes();
         self.call(Call::NoteEra { before, era, body });
     }
@@ -344,14 +344,6 @@ impl Peer {
     pub(crate) fn in_order(&self) {
         assert!(self.log.is_sorted_by(|a, b| a.position < b.position), "{:?}", self.log);
     }
-}
-
-/// An era that the engine reported.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct NewEra {
-    pub(crate) before: Option<Era>,
-    pub(crate) era: Era,
-    pub(crate) may_lack: bool,
 }
 
 /// Separates batches with eras from the other batches.

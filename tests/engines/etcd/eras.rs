@@ -5,9 +5,11 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use canal::log::engine::EraChange;
+
 use super::conditions::{append_at_last, away, back, joined, read_on};
 use super::prefix;
-use crate::engine_contract::peer::{Appending, NewEra, Peer};
+use crate::engine_contract::peer::{Appending, Peer};
 use crate::etcd_server::cluster::{endpoints, leader, until_another_leads};
 use crate::etcd_server::{Etcd, installed, proxy::Proxy, start_etcd, start_etcd_cluster};
 
@@ -16,7 +18,7 @@ fn at(server: &Etcd) -> String {
 }
 
 /// The era that the engine reported last.
-fn last(peer: &Peer) -> &NewEra {
+fn last(peer: &Peer) -> &EraChange {
     peer.eras.last().unwrap()
 }
 

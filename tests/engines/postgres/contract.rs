@@ -1,6 +1,6 @@
 //! The duties of every engine.
 
-use canal::log::engine::postgres::Postgres;
+use canal::log::engine::postgres;
 use canal::log::engine::{Engine, fixed};
 
 use crate::engine_contract::{Log, contract};
@@ -13,7 +13,7 @@ struct Database {
 
 impl Log for Database {
     fn engine(&self, label: &str) -> Box<dyn Engine + Send> {
-        Box::new(Postgres::open(fixed(&self.url), label).unwrap())
+        Box::new(postgres::open(fixed(&self.url), label).unwrap())
     }
 }
 

@@ -1,12 +1,14 @@
 //! Eras of real servers: restarted, promoted, restored.
 
+use canal::log::engine::EraChange;
+
 use super::events::EngineEvents as _;
 use super::{joined, opened};
-use crate::engine_contract::peer::{Appending, NewEra, Peer};
+use crate::engine_contract::peer::{Appending, Peer};
 use crate::postgres_server::{shared, start_postgres};
 
 /// The era that the engine reported last.
-fn last(peer: &Peer) -> &NewEra {
+fn last(peer: &Peer) -> &EraChange {
     peer.eras.last().unwrap()
 }
 

@@ -13,7 +13,7 @@ mod session;
 mod tls;
 
 use canal::log::engine::fixed;
-use canal::log::engine::postgres::Postgres;
+use canal::log::engine::postgres;
 use events::EngineEvents as _;
 
 use crate::engine_contract::peer::Peer;
@@ -21,7 +21,7 @@ use crate::isolation;
 
 /// A host that has made no calls yet.
 fn opened(url: &str, label: &str) -> Peer {
-    Peer::with(Box::new(Postgres::open(fixed(url), label).unwrap()), label)
+    Peer::with(Box::new(postgres::open(fixed(url), label).unwrap()), label)
 }
 
 /// A host that is registered and reads.

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use canal::log::engine::fixed;
-use canal::log::engine::postgres::Postgres;
+use canal::log::engine::postgres;
 
 use super::{is_installed, joined, unable};
 use crate::postgres_server::{Server, shared, start_postgres};
@@ -128,7 +128,7 @@ fn a_server_without_tls_is_refused_where_tls_is_demanded() {
 fn files_that_cannot_be_used_are_named() {
     let refused = |options: &str| {
         let url = format!("postgres://a@b/c?{options}");
-        Postgres::open(fixed(&url), "one").unwrap_err().to_string()
+        postgres::open(fixed(&url), "one").unwrap_err().to_string()
     };
     assert!(refused("sslmode=verify-full&sslrootcert=/nowhere").contains("/nowhere"));
     assert!(refused("sslmode=verify-ca&sslrootcert=system").contains("verify-full"));

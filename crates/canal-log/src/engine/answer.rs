@@ -2,7 +2,7 @@
 
 use super::batch::{Placed, Stored};
 use super::call::Ends;
-use super::identity::{Claimant, Era};
+use super::identity::{Claimant, EraChange};
 use super::outage::Outage;
 use super::position::Position;
 use canal_core::HostId;
@@ -80,15 +80,7 @@ pub enum Answer {
     },
     /// The engine is in an era that the log does not name yet. It carries out no other call before
     /// `Call::NoteEra`, so that no host appends as if nothing had been lost.
-    NewEra {
-        /// The last era that the log names.
-        before: Option<Era>,
-        /// The era that begins, with the next number.
-        era: Era,
-        /// Whether acknowledged batches may be missing. A database that recovers from a crash has
-        /// them all; a promoted standby or a restored backup may not.
-        may_lack: bool,
-    },
+    NewEra(EraChange),
     /// To `Store`.
     Stored {
         /// The position of the snapshot that is now stored.

@@ -14,6 +14,18 @@ pub struct Era {
     pub sign: String,
 }
 
+/// An era that the log does not name yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EraChange {
+    /// The last era that the log names.
+    pub before: Option<Era>,
+    /// The era that begins, with the next number.
+    pub era: Era,
+    /// Whether acknowledged batches may be missing. A database that recovers from a crash has them
+    /// all; a promoted standby or a restored backup may not.
+    pub may_lack: bool,
+}
+
 /// The identity of a daemon: the same for a daemon that is restarted in the same place.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {

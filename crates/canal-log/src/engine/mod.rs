@@ -24,9 +24,12 @@ mod outage;
 mod position;
 #[cfg(feature = "postgres")]
 pub mod postgres;
+#[cfg(any(feature = "etcd", feature = "postgres"))]
 mod retry;
 #[cfg(any(test, feature = "sim"))]
 pub mod simulated;
+#[cfg(any(feature = "etcd", feature = "postgres"))]
+mod thread;
 
 use std::fmt;
 use std::task::{Context, Poll};
@@ -34,11 +37,13 @@ use std::task::{Context, Poll};
 pub use answer::{Alive, Answer, Sign};
 pub use batch::{Batch, Placed, Read, Stored};
 pub use call::{Append, Call, Ends, Evidence};
-pub use identity::{Claimant, Era, Identity};
+pub use identity::{Claimant, Era, EraChange, Identity};
 pub use inspection::{Inspection, Remark, ServerClock, ServerVersion, TableSize, Transport};
 pub use open::{inspect, open};
 pub use outage::Outage;
 pub use position::{Hash, Link, Position};
+#[cfg(any(feature = "etcd", feature = "postgres"))]
+pub use thread::EngineThread;
 
 /// The version of the stored data: its layout, its encoding and the rules of the table. The engine
 /// refuses hosts of another version.

@@ -20,9 +20,9 @@ pub fn open(scheme: &str, source: Source, label: &str) -> Result<Box<dyn Engine>
         #[cfg(any(test, feature = "sim"))]
         simulated::SCHEME => simulated::open().ok_or_else(|| OpenError::Unknown(scheme.to_owned())),
         #[cfg(feature = "postgres")]
-        "postgres" | "postgresql" => Ok(Box::new(postgres::Postgres::open(source, label)?)),
+        "postgres" | "postgresql" => Ok(Box::new(postgres::open(source, label)?)),
         #[cfg(feature = "etcd")]
-        "etcd" | "etcds" => Ok(Box::new(etcd::Etcd::open(source)?)),
+        "etcd" | "etcds" => Ok(Box::new(etcd::open(source)?)),
         #[cfg(not(feature = "postgres"))]
         "postgres" | "postgresql" => Err(OpenError::LeftOut("postgres")),
         #[cfg(not(feature = "etcd"))]

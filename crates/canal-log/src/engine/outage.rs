@@ -29,10 +29,4 @@ impl Outage {
         let hint = "run `canal daemon --replace` to change to the other one".to_owned();
         Self::refused("the configuration now names another table", Some(hint))
     }
-
-    /// Whether it differs from the one reported `before`. A server that was silent at first may be
-    /// read-only next: people get the reason that now applies.
-    pub(in crate::engine) fn is_news(&self, before: Option<&Self>) -> bool {
-        before != Some(self)
-    }
 }

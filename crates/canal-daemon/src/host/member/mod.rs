@@ -201,7 +201,7 @@ impl Member {
             Answer::Renewed { asked_at, ttl_ms, head, hosts } => {
                 self.renewed((asked_at, ttl_ms), head, &hosts);
             }
-            Answer::NewEra { before, era, may_lack } => self.note_era(before, era, may_lack),
+            Answer::NewEra(begun) => self.note_era(begun),
             Answer::Stored { position } => self.stored(position),
             Answer::Attends { listens } => self.attends(listens),
             Answer::Away(outage) => self.gone_away(outage),

@@ -8,7 +8,7 @@ use crate::host::memory::{Memory, Recovering};
 use crate::host::writer::entry;
 use crate::host::{Member, Standing, encoding};
 use canal_core::{Change, HostId, Recovery, Token};
-use canal_log::engine::{Batch, Call, Era, Link};
+use canal_log::engine::{Batch, Call, EraChange, Link};
 
 impl Member {
     /// Takes over the memory of an earlier daemon of this place. Call it before [`Self::start`].
@@ -102,7 +102,8 @@ impl Member {
 
     /// Notes an era that the log does not name yet. This comes before all other calls: the engine
     /// carries out no other call until then.
-    pub(in crate::host) fn note_era(&mut self, before: Option<Era>, era: Era, may_lack: bool) {
+    pub(in crate::host) fn note_era(&mut self, begun: EraChange) {
+        let EraChange { before, era, may_lack } = begun;
         let unix = self.now.unix;
         let number = era.number;
         let change = Change::Era { number, may_lack, floor: Token::by_clock(unix) };

@@ -58,7 +58,7 @@ fn an_era_entry_comes_first_and_survives_a_loss() {
     one.ask(11, "b");
     one.member.answer(at(2), Answer::Back);
     let answers = server.calls(1, 2, 1, Call::Follow { after: None });
-    let Some(Answer::NewEra { .. }) = answers.first() else { panic!("{answers:?}") };
+    let Some(Answer::NewEra(_)) = answers.first() else { panic!("{answers:?}") };
     one.member.answer(at(2), answers[0].clone());
     let why = "for the test".to_owned();
     let host = one.id();

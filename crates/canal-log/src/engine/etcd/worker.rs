@@ -1,15 +1,14 @@
 //! The thread of the engine: connects, and carries out calls while connected.
 //!
-//! Invariant: between `Away` and `Back` it answers nothing. A call made before `Back` is answered
-//! after it only if it is repeated. It carries out no call over a connection before the log names
-//! the era of the etcd behind it.
+//! Invariant: it carries out no call over a connection before the log names the era of the etcd
+//! behind it.
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::time::Duration;
 
-use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinSet};
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
 use super::connection::address::{Address, AddressError};
 use super::connection::client::{CLOSES_AT_ONCE, CallTimeout, Client};
@@ -22,8 +21,8 @@ use super::membership::era::Observation;
 use super::membership::register::{Registration, register, withdraw};
 use super::membership::{era, renew};
 use super::shared::{EngineState, Shared};
-use crate::engine::retry::RenewBy;
-use crate::engine::{Answer, Append, Call, Outage, Position, Source};
+use crate::engine::thread::Caller;
+use crate::engine::{Append, Call, Outage, Position, Source};
 
 /// Pauses between attempts, once every member has failed: the first, the longest if no member
 /// answers, and the longest if one answers and refuses.
@@ -34,39 +33,19 @@ const PAUSE_REFUSED_MAX: Duration = Duration::from_secs(5);
 /// A connection that lasted this long counts as a success.
 const GOOD: Duration = Duration::from_secs(5);
 
-/// Runs until the engine is dropped.
-pub(super) async fn work(
-    mut endpoints: Endpoints,
-    mut calls: mpsc::UnboundedReceiver<Call>,
-    answers: mpsc::UnboundedSender<Answer>,
-) {
-    let engine = EngineState::new(Keys::new(&endpoints.prefix), answers);
+/// Serves the caller, over one connection after another.
+pub(super) async fn work(mut endpoints: Endpoints, mut caller: Caller) -> Infallible {
+    let engine = EngineState::new(Keys::new(&endpoints.prefix), caller.answers.clone());
     let mut roads = Roads::new();
-    let mut away = None;
     loop {
-        let found = roads.find(&mut endpoints, &engine, &mut calls, &mut away).await;
-        let Some(Reached { client, exact, seen }) = found else { return };
-        if away.take().is_some() {
-            if !drop_calls(&mut calls) {
-                return;
-            }
-            engine.say(Answer::Back);
-        }
+        let Reached { client, exact, seen } =
+            roads.find(&mut endpoints, &engine, &mut caller).await;
+        caller.back();
         let began = Instant::now();
-        match serve(Shared { client, engine: engine.clone(), exact }, seen, &mut calls).await {
-            None => return,
-            Some(error) => tell(&engine, &mut away, error.into()),
-        }
+        let shared = Shared { client, engine: engine.clone(), exact };
+        let Err(error) = serve(shared, seen, &mut caller).await;
+        caller.away(error.into());
         roads.failed(began.elapsed() > GOOD);
-    }
-}
-
-/// Reports that etcd is away, unless that was already reported.
-fn tell(engine: &EngineState, said: &mut Option<Outage>, outage: Outage) {
-    tracing::debug!("{}", outage.why);
-    if outage.is_news(said.as_ref()) {
-        engine.say(Answer::Away(outage.clone()));
-        *said = Some(outage);
     }
 }
 
@@ -76,13 +55,12 @@ pub(super) struct Endpoints {
     prefix: String,
     members: usize,
     source: Source,
-    renew_by: RenewBy,
 }
 
 impl Endpoints {
-    pub(super) fn new(address: &Address, source: Source, renew_by: RenewBy) -> Self {
+    pub(super) fn new(address: &Address, source: Source) -> Self {
         let (prefix, members) = (address.prefix.clone(), address.endpoints.len());
-        Self { prefix, members, source, renew_by }
+        Self { prefix, members, source }
     }
 
     fn address(&mut self) -> Result<Address, Outage> {
@@ -94,17 +72,6 @@ impl Endpoints {
         }
         self.members = address.endpoints.len();
         Ok(address)
-    }
-}
-
-/// Discards pending calls. Returns false if the engine was dropped.
-fn drop_calls(calls: &mut mpsc::UnboundedReceiver<Call>) -> bool {
-    loop {
-        match calls.try_recv() {
-            Ok(_) => {}
-            Err(mpsc::error::TryRecvError::Empty) => return true,
-            Err(mpsc::error::TryRecvError::Disconnected) => return false,
-        }
     }
 }
 
@@ -153,29 +120,24 @@ impl Roads {
         self.next += 1;
     }
 
-    /// Connects to the first usable member. Reports that etcd is away if there is none. `None`: the
-    /// engine was dropped.
+    /// Connects to the first usable member. Reports that etcd is away if there is none.
     async fn find(
         &mut self,
         endpoints: &mut Endpoints,
         engine: &EngineState,
-        calls: &mut mpsc::UnboundedReceiver<Call>,
-        away: &mut Option<Outage>,
-    ) -> Option<Reached> {
+        caller: &mut Caller,
+    ) -> Reached {
         let mut round = Round::default();
         loop {
             let rounds = self.failures / endpoints.members.max(1);
             if rounds > 0 {
-                let length = endpoints.renew_by.pause(length(rounds, away.as_ref()));
-                if !pause(length, calls).await {
-                    return None;
-                }
+                caller.pause(length(rounds, caller.outage())).await;
             }
             // Any part of it may have changed, above all the passwords.
             let address = match endpoints.address() {
                 Ok(address) => address,
                 Err(outage) => {
-                    tell(engine, away, outage);
+                    caller.away(outage);
                     self.failures += endpoints.members.max(1);
                     continue;
                 }
@@ -184,7 +146,7 @@ impl Roads {
             let endpoint = address.endpoints.get(at).map_or("", String::as_str);
             let (patience, witness) = (self.patience.clone(), self.witness.clone());
             match reach(&address, endpoint, (patience, witness), engine).await {
-                Ok(found) => return Some(found),
+                Ok(found) => return found,
                 Err(error) => {
                     self.failed(false);
                     round.0.insert(at, error);
@@ -193,7 +155,7 @@ impl Roads {
             // Another member may work where this one does not.
             if round.0.len() >= endpoints.members {
                 if let Some(outage) = round.outage() {
-                    tell(engine, away, outage);
+                    caller.away(outage);
                 }
                 round = Round::default();
             }
@@ -207,18 +169,6 @@ fn length(rounds: usize, away: Option<&Outage>) -> Duration {
     let max = if refused { PAUSE_REFUSED_MAX } else { PAUSE_MAX };
     let step = u32::try_from(rounds).unwrap_or(u32::MAX).min(8) - 1;
     (PAUSE_FIRST * 2u32.pow(step)).min(max)
-}
-
-/// Waits, and discards calls meanwhile. Returns false if the engine was dropped.
-async fn pause(length: Duration, calls: &mut mpsc::UnboundedReceiver<Call>) -> bool {
-    let over = sleep(length);
-    tokio::pin!(over);
-    loop {
-        tokio::select! {
-            () = &mut over => return true,
-            call = calls.recv() => if call.is_none() { return false },
-        }
-    }
 }
 
 /// A usable member.
@@ -294,32 +244,22 @@ fn exact(version: Version) -> bool {
     }
 }
 
-/// Carries out calls until the connection fails, or with `None` until the engine is dropped.
+/// Carries out calls until the connection fails.
 async fn serve(
     shared: Shared,
     seen: Observation,
-    calls: &mut mpsc::UnboundedReceiver<Call>,
-) -> Option<EtcdError> {
-    let held = match era::settle(&shared, seen, calls).await {
-        Ok(Some(held)) => held,
-        Ok(None) => return None,
-        Err(error) => return Some(error),
-    };
+    caller: &mut Caller,
+) -> Result<Infallible, EtcdError> {
+    era::settle(&shared, seen, caller).await?;
     let mut tasks = JoinSet::new();
     let mut running = Running::default();
-    for call in held {
-        running.begin(&shared, call, &mut tasks);
-    }
     let error = loop {
         tokio::select! {
             biased;
-            call = calls.recv() => match call {
-                None => break None,
-                Some(call) => running.begin(&shared, call, &mut tasks),
-            },
+            call = caller.call() => running.begin(&shared, call, &mut tasks),
             Some(done) = tasks.join_next() => match done {
                 Ok(Ok(())) => {}
-                Ok(Err(error)) => break Some(error),
+                Ok(Err(error)) => break error,
                 Err(error) if error.is_cancelled() => {}
                 Err(error) => std::panic::resume_unwind(error.into_panic()),
             },
@@ -327,7 +267,7 @@ async fn serve(
     };
     // After this, no task answers.
     tasks.shutdown().await;
-    error
+    Err(error)
 }
 
 /// The tasks that exist only once.
@@ -419,10 +359,6 @@ mod tests {
         assert_eq!(length(1, None), Duration::from_millis(100));
         assert_eq!(length(1000, None), PAUSE_MAX);
         assert_eq!(length(1000, Some(&refused)), PAUSE_REFUSED_MAX);
-        let gap = Outage::unreachable("x");
-        assert!(gap.is_news(None) && Outage::unreachable("y").is_news(Some(&gap)));
-        assert!(refused.is_news(Some(&gap)) && gap.is_news(Some(&refused)));
-        assert!(!refused.is_news(Some(&refused)));
     }
 
     #[test]

@@ -49,6 +49,11 @@ impl PostgresError {
         Self::Away("the server does not answer in time".to_owned())
     }
 
+    /// The error for a connection that ended for an unknown reason.
+    pub(super) fn closed() -> Self {
+        Self::Away("the server closed the connection".to_owned())
+    }
+
     /// The error for tables that differ from those at the start of the session: a dump was loaded.
     pub(super) fn replaced() -> Self {
         Self::Away("other tables replaced the log's tables".to_owned())

@@ -9,7 +9,6 @@
 //! host that is stopped or cut off at any instant blocks no other host.
 
 mod error;
-mod event;
 mod log;
 mod membership;
 mod notification;
@@ -17,83 +16,26 @@ mod session;
 mod settings;
 mod worker;
 
-use std::task::{Context, Poll};
-use std::thread;
+use tokio::runtime;
 
-use tokio::sync::mpsc;
-
-use super::retry::RenewBy;
-use super::{Answer, Call, Engine, Inspection, OpenError, Source};
-
-use event::WorkerEvent;
+use super::{EngineThread, Inspection, OpenError, Source};
 use session::connection::Session;
 use settings::url::Settings;
 pub use settings::url::UrlError;
 use worker::Endpoint;
 
-/// An engine in PostgreSQL, as one host sees it.
+/// Begins to connect. The address has libpq's form (`postgres://USER@HOST/DATABASE?OPTIONS`), and
+/// may contain `canal_schema=NAME`. `label` is the name by which users know this host.
 ///
-/// When the connection breaks, the thread reports that once ([`Answer::Away`]), discards the calls
-/// made in the meantime, retries with growing pauses, and reports [`Answer::Back`].
-#[derive(Debug)]
-pub struct Postgres {
-    events: mpsc::UnboundedSender<WorkerEvent>,
-    answers: mpsc::UnboundedReceiver<Answer>,
-    renew_by: RenewBy,
-}
-
-impl Postgres {
-    /// Begins to connect. The address has libpq's form (`postgres://USER@HOST/DATABASE?OPTIONS`),
-    /// and may contain `canal_schema=NAME`. `label` is the name by which users know this host.
-    ///
-    /// Answers report whether the server can be used.
-    ///
-    /// # Errors
-    /// [`OpenError`].
-    pub fn open(mut source: Source, label: &str) -> Result<Self, OpenError> {
-        let url = source().map_err(|outage| OpenError::Address(outage.why))?;
-        let settings =
-            Settings::parse(&url, label).map_err(|error| OpenError::Address(error.to_string()))?;
-        let endpoint = Endpoint::new(&settings, source, label);
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let (events, to_do) = mpsc::unbounded_channel();
-        let (tell, answers) = mpsc::unbounded_channel();
-        let wake = events.clone();
-        let renew_by = RenewBy::default();
-        let pauses = renew_by.clone();
-        thread::Builder::new().name("canal-postgres".to_owned()).spawn(move || {
-            runtime.block_on(worker::run(endpoint, pauses, wake, to_do, tell));
-        })?;
-        Ok(Self { events, answers, renew_by })
-    }
-}
-
-impl Engine for Postgres {
-    fn call(&mut self, call: Call) {
-        // The thread ends only after it receives `Quit`.
-        let _ = self.events.send(WorkerEvent::Call(call));
-    }
-
-    fn renew_by(&mut self, times: [u64; 2]) {
-        self.renew_by.set(times);
-    }
-
-    fn lets_rest(&self) -> bool {
-        true
-    }
-
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Answer> {
-        match self.answers.poll_recv(context) {
-            Poll::Ready(Some(answer)) => Poll::Ready(answer),
-            Poll::Ready(None) | Poll::Pending => Poll::Pending,
-        }
-    }
-}
-
-impl Drop for Postgres {
-    fn drop(&mut self) {
-        let _ = self.events.send(WorkerEvent::Quit);
-    }
+/// Answers report whether the server can be used.
+///
+/// # Errors
+/// [`OpenError`].
+pub fn open(mut source: Source, label: &str) -> Result<EngineThread, OpenError> {
+    let url = source().map_err(|outage| OpenError::Address(outage.why))?;
+    let endpoint = Endpoint::new(&parse(&url, label)?, source, label);
+    let thread = EngineThread::start("canal-postgres", |caller| worker::work(endpoint, caller))?;
+    Ok(thread.that_lets_rest())
 }
 
 /// Inspects a server without changing it.
@@ -101,8 +43,11 @@ impl Drop for Postgres {
 /// # Errors
 /// [`OpenError`]
 pub fn inspect(url: &str, label: &str) -> Result<Inspection, OpenError> {
-    let settings =
-        Settings::parse(url, label).map_err(|error| OpenError::Address(error.to_string()))?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let settings = parse(url, label)?;
+    let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
     Ok(runtime.block_on(Session::inspect(&settings)))
+}
+
+fn parse(url: &str, label: &str) -> Result<Settings, OpenError> {
+    Settings::parse(url, label).map_err(|error| OpenError::Address(error.to_string()))
 }

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use sha2::{Digest, Sha256};
 
 use crate::engine::{
-    Alive, Answer, Append, Call, Claimant, Era, Evidence, Hash, Identity, Placed, Position, Read,
-    Sign, Stored,
+    Alive, Answer, Append, Call, Claimant, Era, EraChange, Evidence, Hash, Identity, Placed,
+    Position, Read, Sign, Stored,
 };
 use canal_core::HostId;
 
@@ -159,7 +159,7 @@ impl Server {
     }
 
     fn report(&self, era: Era) -> Answer {
-        Answer::NewEra { before: self.noted.clone(), era, may_lack: self.may_lack }
+        Answer::NewEra(EraChange { before: self.noted.clone(), era, may_lack: self.may_lack })
     }
 
     pub fn is_in_new_era(&self) -> bool {

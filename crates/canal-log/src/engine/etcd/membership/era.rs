@@ -5,8 +5,6 @@
 //! ([`Witness`](super::super::connection::witness::Witness)). The last one reveals that etcd's
 //! folder was replaced by an old copy, whatever the lead.
 
-use tokio::sync::mpsc;
-
 use super::register::{meta_of, random};
 use crate::engine::etcd::connection::client::Client;
 use crate::engine::etcd::connection::error::EtcdError;
@@ -15,7 +13,8 @@ use crate::engine::etcd::connection::transaction::{one, put, reads, revision_is}
 use crate::engine::etcd::connection::witness::Known;
 use crate::engine::etcd::layout::{Keys, decode, encode, position};
 use crate::engine::etcd::shared::Shared;
-use crate::engine::{Answer, Call, Era};
+use crate::engine::thread::Caller;
+use crate::engine::{Era, EraChange};
 use canal_core::HostId;
 
 /// The end of an era's sign if data from before it may be missing.
@@ -39,14 +38,6 @@ pub(crate) struct Observation {
     revision: i64,
     /// The era that the log names, and the revision of its key.
     noted: Option<(Era, i64)>,
-}
-
-/// An era that the log does not name.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct EraChange {
-    before: Option<Era>,
-    era: Era,
-    may_lack: bool,
 }
 
 impl Observation {
@@ -118,56 +109,28 @@ pub(crate) async fn look_after(
     Err(EtcdError::Away("this etcd member is behind the others".into()))
 }
 
-/// Notes the era if the log does not name it. Returns the calls made meanwhile, or `None` if the
-/// caller has gone.
+/// Notes the era if the log does not name it.
 pub(crate) async fn settle(
     shared: &Shared,
     mut seen: Observation,
-    calls: &mut mpsc::UnboundedReceiver<Call>,
-) -> Result<Option<Vec<Call>>, EtcdError> {
+    caller: &mut Caller,
+) -> Result<(), EtcdError> {
     let (client, keys) = (&shared.client, shared.keys());
     let (known, unique) = (client.witness.known(), random()?);
-    let mut held = Vec::new();
     while seen.begun(&known, unique).is_some() {
         // Look once more: a member that had been behind no longer is, and reports its lead more
         // exactly.
         seen = look(client, keys).await?;
         let Some(begun) = seen.begun(&known, unique) else { break };
-        let Some(body) = ask(shared, &begun, calls, &mut held).await else { return Ok(None) };
+        let body = caller.noting(&begun).await;
         if let Some(at) = note(shared, &seen, &begun, body).await? {
             client.witness.settle(at, Some(begun.era));
-            return Ok(Some(held));
+            return Ok(());
         }
         seen = look(client, keys).await?;
     }
     client.witness.settle(seen.revision, seen.noted.map(|(era, _)| era));
-    Ok(Some(held))
-}
-
-/// Requests from the host the batch that notes an era, and holds the other calls. `None` if the
-/// caller has gone.
-async fn ask(
-    shared: &Shared,
-    begun: &EraChange,
-    calls: &mut mpsc::UnboundedReceiver<Call>,
-    held: &mut Vec<Call>,
-) -> Option<Vec<u8>> {
-    loop {
-        let EraChange { before, era, may_lack } = begun.clone();
-        shared.say(Answer::NewEra { before, era, may_lack });
-        loop {
-            match calls.recv().await? {
-                Call::NoteEra { before, era, body } => {
-                    if before == begun.before && era == begun.era {
-                        return Some(body);
-                    }
-                    // It answers an earlier request.
-                    break;
-                }
-                other => held.push(other),
-            }
-        }
-    }
+    Ok(())
 }
 
 /// Notes an era with a batch in the log, unless another host has. Returns the revision of the

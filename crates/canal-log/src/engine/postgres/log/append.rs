@@ -75,7 +75,7 @@ impl Session {
             }
         };
         let payload = self.seal.payload(append);
-        let nonce = match self.nonces.get(&host) {
+        let nonce = match self.known.nonces.get(&host) {
             Some(nonce) => format!("AND nonce = '\\x{nonce:032x}'"),
             None => String::new(),
         };

@@ -47,9 +47,9 @@ SELECT host, ttl_ms, (SELECT epoch FROM "{schema}".head)
         // at least one of them sees the other.
         let others = self.others(&identity.label, host).await?;
         let host = unsigned(host);
-        self.nonces.insert(host, nonce);
+        self.known.nonces.insert(host, nonce);
         let ttl_ms = unsigned(ttl_ms);
-        if let Some(witness) = &mut self.witness {
+        if let Some(witness) = &mut self.known.witness {
             witness.lives(ttl_ms);
         }
         Ok(Answer::Registered { host: HostId(host), ttl_ms, asked_at, epoch, others })
@@ -80,7 +80,7 @@ WHERE label = $1 AND host <> $2 AND ended IS NULL ORDER BY host"#,
 
     /// Withdraws an incarnation that has appended nothing.
     pub(crate) async fn withdraw(&mut self, host: HostId) -> Result<Answer, PostgresError> {
-        if let Some(nonce) = self.nonces.get(&host.0) {
+        if let Some(nonce) = self.known.nonces.get(&host.0) {
             let query = format!(
                 r#"DELETE FROM "{}".hosts
 WHERE host = $1 AND nonce = '\x{nonce:032x}' AND sequence = 0 AND ended IS NULL"#,
@@ -99,7 +99,7 @@ WHERE host = $1 AND nonce = '\x{nonce:032x}' AND sequence = 0 AND ended IS NULL"
         asked_at: u64,
     ) -> Result<Answer, PostgresError> {
         let schema = &self.schema;
-        let nonce = match self.nonces.get(&host.0) {
+        let nonce = match self.known.nonces.get(&host.0) {
             Some(nonce) => format!("AND nonce = '\\x{nonce:032x}'"),
             None => String::new(),
         };
@@ -130,7 +130,7 @@ ORDER BY h.host"#
             };
             return Ok(Answer::Fenced { host, why });
         };
-        if let Some(witness) = &mut self.witness {
+        if let Some(witness) = &mut self.known.witness {
             witness.lives(unsigned(ttl_ms));
             witness.flushed(unsigned(first.try_get(7)?));
             witness.reaches(head);

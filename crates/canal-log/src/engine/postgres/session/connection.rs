@@ -9,7 +9,7 @@ use std::future::poll_fn;
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::mpsc;
+use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_postgres::{AsyncMessage, Client, Connection, Error, SimpleQueryMessage};
@@ -17,7 +17,6 @@ use tokio_postgres::{AsyncMessage, Client, Connection, Error, SimpleQueryMessage
 use super::cursor::Cursor;
 use super::era::{Observation, Witness};
 use crate::engine::postgres::error::{DIRECT, PostgresError, Refusal};
-use crate::engine::postgres::event::WorkerEvent;
 use crate::engine::postgres::notification::{Notification, Seal};
 use crate::engine::postgres::settings::url::Settings;
 use crate::engine::retry::RenewBy;
@@ -55,17 +54,12 @@ const WANTED: &[(&str, &str)] = &[
 /// An open connection.
 #[derive(Debug)]
 pub(crate) struct Session {
-    /// Its number among this engine's sessions.
-    pub id: u64,
     pub client: Client,
     pub schema: String,
     /// Whether the server announces appends.
     pub listens: bool,
     /// How far the log was read, if it is being read.
     pub cursor: Option<Cursor>,
-    /// The nonces of the incarnations that were registered here. After a fail-over that lost them,
-    /// the server could assign the same numbers to others.
-    pub nonces: BTreeMap<u64, u128>,
     /// A secret that only this session knows.
     pub proof: String,
     /// Seals the batches in notifications.
@@ -74,43 +68,46 @@ pub(crate) struct Session {
     pub tells_system: bool,
     /// The signs of its era that the server showed.
     pub seen: Observation,
-    /// The history that this host knows the server had, from this session and earlier ones.
-    pub witness: Option<Witness>,
+    pub known: Known,
+    /// What the server announces, until the connection ends.
+    pub announced: UnboundedReceiver<Notification>,
     driver: JoinHandle<Option<Error>>,
+}
+
+/// The knowledge of this host from its session and all earlier ones.
+#[derive(Debug, Default)]
+pub(crate) struct Known {
+    /// The nonces of the incarnations that were registered here. After a fail-over that lost them,
+    /// the server could assign the same numbers to others.
+    pub(crate) nonces: BTreeMap<u64, u128>,
+    /// The history that the server had.
+    pub(crate) witness: Option<Witness>,
 }
 
 impl Session {
     /// Connects, checks the server and sets up the session.
     pub(crate) async fn open(
-        id: u64,
         settings: &Settings,
         renew_by: &RenewBy,
-        wake: &mpsc::UnboundedSender<WorkerEvent>,
     ) -> Result<Self, PostgresError> {
         // An unreachable server may precede a reachable one in the list.
         let addresses = settings.config.get_hosts().len().max(1);
         let patience = renew_by.attempt(PATIENCE) * u32::try_from(addresses).unwrap_or(u32::MAX);
-        timeout(patience, Self::connect(id, settings, wake))
+        timeout(patience, Self::connect(settings))
             .await
             .unwrap_or_else(|_| Err(PostgresError::silent()))
     }
 
     /// Connects and checks, in a session in which the server refuses all changes.
     pub(crate) async fn open_to_read(settings: &Settings) -> Result<Self, PostgresError> {
-        // No receiver needs the server's announcements.
-        let (wake, _) = mpsc::unbounded_channel();
-        let mut session = Self::log_in(0, settings, &wake).await?;
+        let mut session = Self::log_in(settings).await?;
         session.check().await?;
         session.set_up().await?;
         session.client.batch_execute("SET default_transaction_read_only = on").await?;
         Ok(session)
     }
 
-    async fn log_in(
-        id: u64,
-        settings: &Settings,
-        wake: &mpsc::UnboundedSender<WorkerEvent>,
-    ) -> Result<Self, PostgresError> {
+    async fn log_in(settings: &Settings) -> Result<Self, PostgresError> {
         let proof = random_hex()?;
         let mut config = settings.config.clone();
         // A setting in the message that opens a session applies to this session only. A pooler
@@ -120,30 +117,26 @@ impl Session {
         let connected = config.connect(settings.tls.connect.clone()).await;
         let (client, connection) = connected
             .map_err(|error| PostgresError::at_login(error, settings.passfile.as_ref()))?;
-        let driver = tokio::spawn(drive(connection, id, wake.clone()));
+        let (announce, announced) = mpsc::unbounded_channel();
+        let driver = tokio::spawn(drive(connection, announce));
         let schema = settings.schema.clone();
         Ok(Self {
-            id,
             client,
             schema,
             listens: false,
             cursor: None,
-            nonces: BTreeMap::new(),
             proof,
             seal: Seal::default(),
             tells_system: false,
             seen: Observation::default(),
-            witness: None,
+            known: Known::default(),
+            announced,
             driver,
         })
     }
 
-    async fn connect(
-        id: u64,
-        settings: &Settings,
-        wake: &mpsc::UnboundedSender<WorkerEvent>,
-    ) -> Result<Self, PostgresError> {
-        let mut session = Self::log_in(id, settings, wake).await?;
+    async fn connect(settings: &Settings) -> Result<Self, PostgresError> {
+        let mut session = Self::log_in(settings).await?;
         session.check().await?;
         session.set_up().await?;
         session.make_schema().await?;
@@ -222,12 +215,16 @@ impl Session {
         Ok(first_row(&self.client.simple_query(query).await?))
     }
 
-    /// Why the connection ended.
-    pub(crate) async fn ended(self) -> PostgresError {
+    /// Why the session ended. If this error only says that the connection is gone, the connection
+    /// knows the reason.
+    pub(crate) async fn ended_by(self, error: PostgresError) -> PostgresError {
+        if !matches!(error, PostgresError::Away(_)) || !self.client.is_closed() {
+            return error;
+        }
         drop(self.client);
         match timeout(Duration::from_secs(1), self.driver).await {
             Ok(Ok(Some(error))) => error.into(),
-            _ => PostgresError::Away("the server closed the connection".to_owned()),
+            _ => PostgresError::closed(),
         }
     }
 }
@@ -262,31 +259,27 @@ fn random_hex() -> Result<String, PostgresError> {
 /// Runs the connection until it ends.
 async fn drive<S, T>(
     mut connection: Connection<S, T>,
-    id: u64,
-    wake: mpsc::UnboundedSender<WorkerEvent>,
+    announce: UnboundedSender<Notification>,
 ) -> Option<Error>
 where
     S: AsyncRead + AsyncWrite + Unpin,
     T: AsyncRead + AsyncWrite + Unpin,
 {
-    let why = loop {
+    loop {
         match poll_fn(|context| connection.poll_message(context)).await {
             Some(Ok(AsyncMessage::Notification(said))) => {
                 // Other users of the channel do no harm: this host then reads, and finds nothing
                 // new.
-                let notification = Notification::read(said.payload());
-                let _ = wake.send(WorkerEvent::Notified(notification));
+                let _ = announce.send(Notification::read(said.payload()));
             }
             Some(Ok(AsyncMessage::Notice(notice))) => {
                 tracing::debug!("the server reports: {}", notice.message());
             }
             Some(Ok(_)) => {}
-            Some(Err(why)) => break Some(why),
-            None => break None,
+            Some(Err(why)) => return Some(why),
+            None => return None,
         }
-    };
-    let _ = wake.send(WorkerEvent::Ended(id));
-    why
+    }
 }
 
 #[cfg(test)]

@@ -6,9 +6,9 @@
 
 use tokio_postgres::Row;
 
-use crate::engine::Era;
 use crate::engine::postgres::error::PostgresError;
 use crate::engine::postgres::session::number::unsigned;
+use crate::engine::{Era, EraChange};
 use canal_sys::clock::boottime_ms;
 
 /// The identifier of the system, where canal may ask for it.
@@ -106,14 +106,6 @@ impl Witness {
             && seen.noted.as_ref().is_some_and(|era| era.sign.ends_with(LACKS));
         self.place == seen.place && seen.progress.is_behind(self.progress) && !is_told
     }
-}
-
-/// An era that the log does not name yet.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct EraChange {
-    pub before: Option<Era>,
-    pub era: Era,
-    pub may_lack: bool,
 }
 
 impl Observation {

@@ -5,23 +5,24 @@
 use std::fmt::Write as _;
 
 use super::connection::{Session, first_row};
-use super::era::{EraChange, Witness, noted};
+use super::era::{Witness, noted};
+use crate::engine::EraChange;
 use crate::engine::postgres::error::PostgresError;
 use canal_sys::clock::boottime_ms;
 
 impl Session {
     /// The new era, if the log does not name it. If it does, this host becomes a witness of it.
     pub(crate) fn begun(&mut self) -> Option<EraChange> {
-        let begun = self.seen.begun(self.witness.as_ref(), boottime_ms());
+        let begun = self.seen.begun(self.known.witness.as_ref(), boottime_ms());
         if begun.is_none() {
-            self.witness = Some(Witness::of(&self.seen, self.witness.as_ref()));
+            self.known.witness = Some(Witness::of(&self.seen, self.known.witness.as_ref()));
         }
         begun
     }
 
     /// Records that the log reaches up to this position.
     pub(crate) fn knows(&mut self, position: u64) {
-        if let Some(witness) = &mut self.witness {
+        if let Some(witness) = &mut self.known.witness {
             witness.reaches(position);
         }
     }
@@ -44,7 +45,7 @@ impl Session {
             Some(position) => {
                 self.seen.noted = Some(begun.era.clone());
                 self.seen.progress.position = position;
-                self.witness = Some(Witness::of(&self.seen, self.witness.as_ref()));
+                self.known.witness = Some(Witness::of(&self.seen, self.known.witness.as_ref()));
             }
             None => {
                 let sign = sign.as_deref().unwrap_or_default();

@@ -1,0 +1,207 @@
+//! An engine with a thread of its own, so that a call never blocks the daemon.
+//!
+//! Invariant: between `Away` and `Back` the thread answers nothing. A call made before `Back` is
+//! answered after it only if it is repeated.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::task::{Context, Poll};
+use std::thread;
+use std::time::Duration;
+
+use tokio::runtime;
+use tokio::sync::mpsc;
+
+use super::retry::RenewBy;
+use super::{Answer, Call, Engine, EraChange, OpenError, Outage};
+
+/// The daemon's side of the thread.
+///
+/// Dropping it ends the thread and its connection at once, and undoes nothing.
+#[derive(Debug)]
+pub struct EngineThread {
+    lets_rest: bool,
+    calls: mpsc::UnboundedSender<Call>,
+    answers: mpsc::UnboundedReceiver<Answer>,
+    renew_by: RenewBy,
+}
+
+impl EngineThread {
+    /// Starts a thread that does this work until the daemon drops its side.
+    pub(super) fn start<F>(
+        name: &str,
+        work: impl FnOnce(Caller) -> F + Send + 'static,
+    ) -> Result<Self, OpenError>
+    where
+        F: Future<Output = Infallible>,
+    {
+        let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
+        let (calls, called) = mpsc::unbounded_channel();
+        let (answer, answers) = mpsc::unbounded_channel();
+        let dropped = answer.clone();
+        let renew_by = RenewBy::default();
+        let caller = Caller {
+            renew_by: renew_by.clone(),
+            answers: answer,
+            calls: called,
+            held: VecDeque::new(),
+            away: None,
+        };
+        thread::Builder::new().name(name.to_owned()).spawn(move || {
+            runtime.block_on(async {
+                tokio::select! {
+                    never = work(caller) => match never {},
+                    () = dropped.closed() => {}
+                }
+            });
+        })?;
+        Ok(Self { lets_rest: false, calls, answers, renew_by })
+    }
+
+    /// The same engine, which announces batches only to hosts that need them.
+    #[cfg(feature = "postgres")]
+    pub(super) fn that_lets_rest(self) -> Self {
+        Self { lets_rest: true, ..self }
+    }
+}
+
+impl Engine for EngineThread {
+    fn call(&mut self, call: Call) {
+        // Fails only after a panic in the thread.
+        let _ = self.calls.send(call);
+    }
+
+    fn renew_by(&mut self, times: [u64; 2]) {
+        self.renew_by.set(times);
+    }
+
+    fn lets_rest(&self) -> bool {
+        self.lets_rest
+    }
+
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Answer> {
+        match self.answers.poll_recv(context) {
+            Poll::Ready(Some(answer)) => Poll::Ready(answer),
+            Poll::Ready(None) | Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+/// The thread's side: the daemon that calls.
+#[derive(Debug)]
+pub(super) struct Caller {
+    pub(super) renew_by: RenewBy,
+    /// Where answers go. The receiver is there for as long as the thread runs.
+    pub(super) answers: mpsc::UnboundedSender<Answer>,
+    calls: mpsc::UnboundedReceiver<Call>,
+    /// Calls that came while an era was noted.
+    held: VecDeque<Call>,
+    /// The outage that was reported, while it lasts.
+    away: Option<Outage>,
+}
+
+impl Caller {
+    /// The next call.
+    pub(super) async fn call(&mut self) -> Call {
+        match self.held.pop_front() {
+            Some(call) => call,
+            None => self.new_call().await,
+        }
+    }
+
+    async fn new_call(&mut self) -> Call {
+        match self.calls.recv().await {
+            Some(call) => call,
+            // The thread is about to end.
+            None => std::future::pending().await,
+        }
+    }
+
+    pub(super) fn answer(&self, answer: Answer) {
+        let _ = self.answers.send(answer);
+    }
+
+    /// Reports an outage, unless the same was reported. A server that was silent at first may be
+    /// read-only next: people get the reason that now applies.
+    pub(super) fn away(&mut self, outage: Outage) {
+        tracing::debug!("the engine is unreachable: {}", outage.why);
+        if self.away.as_ref() != Some(&outage) {
+            self.away = Some(outage.clone());
+            self.answer(Answer::Away(outage));
+        }
+    }
+
+    /// The outage that was reported, while it lasts.
+    #[cfg(feature = "etcd")]
+    pub(super) fn outage(&self) -> Option<&Outage> {
+        self.away.as_ref()
+    }
+
+    /// Reports that the engine can be reached again, if it was away. Discards earlier calls.
+    pub(super) fn back(&mut self) {
+        if self.away.take().is_some() {
+            self.held.clear();
+            while self.calls.try_recv().is_ok() {}
+            self.answer(Answer::Back);
+        }
+    }
+
+    /// Waits for slightly less than `usual`, so that hosts that lost the engine together do not all
+    /// return at once; for even less if commands depend on it.
+    pub(super) async fn pause(&self, usual: Duration) {
+        let mut byte = [0];
+        // Without random numbers, the pause is merely not spread.
+        let _ = getrandom::fill(&mut byte);
+        let share = 1.0 - f64::from(byte[0]) / 512.0;
+        tokio::time::sleep(self.renew_by.pause(usual).mul_f64(share)).await;
+    }
+
+    /// Requests from the host the batch that notes an era, and holds other calls meanwhile.
+    pub(super) async fn noting(&mut self, begun: &EraChange) -> Vec<u8> {
+        loop {
+            self.answer(Answer::NewEra(begun.clone()));
+            loop {
+                match self.new_call().await {
+                    Call::NoteEra { before, era, body } => {
+                        if before == begun.before && era == begun.era {
+                            return body;
+                        }
+                        // It answers an earlier request.
+                        break;
+                    }
+                    other => self.held.push_back(other),
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_outage_is_reported_once_and_again_if_its_reason_changes() {
+        let (_calls, called) = mpsc::unbounded_channel();
+        let (answers, mut answered) = mpsc::unbounded_channel();
+        let renew_by = RenewBy::default();
+        let held = VecDeque::new();
+        let mut caller = Caller { renew_by, answers, calls: called, held, away: None };
+        let (silent, refused) = (Outage::unreachable("x"), Outage::refused("x", None));
+        for outage in [&silent, &silent, &Outage::unreachable("y"), &silent, &refused, &refused] {
+            caller.away(outage.clone());
+        }
+        caller.back();
+        caller.back();
+        let mut reasons = Vec::new();
+        while let Ok(answer) = answered.try_recv() {
+            match answer {
+                Answer::Away(outage) => reasons.push((outage.why, outage.refused)),
+                Answer::Back => reasons.push(("back".into(), false)),
+                other => panic!("{other:?}"),
+            }
+        }
+        let expected = [("x", false), ("y", false), ("x", false), ("x", true), ("back", false)];
+        assert_eq!(reasons, expected.map(|(why, refused)| (why.to_owned(), refused)));
+    }
+}
