@@ -3,7 +3,7 @@
 pub mod engine;
 pub mod journal;
 pub mod leases;
-mod replace;
+pub mod replace;
 pub mod state;
 
 use serde::{Deserialize, Serialize};

@@ -17,7 +17,7 @@ use super::journal::disk;
 /// # Errors
 /// Names the file. It still has the old content, or perhaps the new content if only the directory
 /// could not be synced.
-pub(super) fn replace(dir: &Path, name: &str, content: &[u8]) -> io::Result<File> {
+pub fn replace(dir: &Path, name: &str, content: &[u8]) -> io::Result<File> {
     let replaced = match try_replace(dir, name, content) {
         // Another process removed it before it was locked, or removed the directory.
         Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -58,7 +58,7 @@ fn fill(file: &File, content: &[u8]) -> io::Result<()> {
 }
 
 /// Removes the temporary files that killed writers left.
-pub(super) fn sweep(dir: &Path, name: &str) {
+pub fn sweep(dir: &Path, name: &str) {
     let Ok(entries) = fs::read_dir(dir) else { return };
     let names = entries.flatten().map(|entry| entry.file_name());
     let left = names.filter(|found| {

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::replace::{create_dir, named, replace, sweep};
-use canal_core::{Key, RequestId, StoredView, StoredWithout, Token};
+use canal_core::{Key, RequestId, StoredView, StoredWithout, Token, View};
 
 /// The name of the file.
 pub const NAME: &str = "state.json";
@@ -39,6 +39,35 @@ pub struct Durable {
     /// The daemon's record of itself as a node.
     #[serde(default)]
     pub node: NodeRecord,
+}
+
+impl Durable {
+    /// Stores the view of a key. `None` removes it.
+    pub fn store_view(&mut self, key: &Key, view: Option<View>) {
+        self.views.retain(|stored| stored.key != *key);
+        if let Some(view) = view {
+            let at = self.views.partition_point(|stored| stored.key < *key);
+            self.views.insert(at, StoredView { key: key.clone(), view });
+        }
+    }
+
+    /// Stores what is out of service of a key.
+    pub fn store_without(&mut self, key: &Key, numbers: Vec<u64>) {
+        self.without.retain(|stored| stored.key != *key);
+        if !numbers.is_empty() {
+            let at = self.without.partition_point(|stored| stored.key < *key);
+            self.without.insert(at, StoredWithout { key: key.clone(), numbers });
+        }
+    }
+
+    /// Stores whether a key is paused.
+    pub fn store_pause(&mut self, key: &Key, paused: bool) {
+        match (self.paused.binary_search(key), paused) {
+            (Err(at), true) => self.paused.insert(at, key.clone()),
+            (Ok(at), false) => drop(self.paused.remove(at)),
+            (Ok(_), true) | (Err(_), false) => {}
+        }
+    }
 }
 
 /// A daemon's record of itself as one of several nodes.
@@ -161,7 +190,6 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
-    use canal_core::View;
 
     fn durable(token: u64) -> Durable {
         let view = |key: &str, view| StoredView { key: Key::new(key).unwrap(), view };

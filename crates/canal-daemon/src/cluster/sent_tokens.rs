@@ -7,9 +7,9 @@
 //! Invariant: a client receives a token only after a bound above it is on disk. Bounds are reserved
 //! in blocks, so that this costs one sync per block.
 
-use std::fs::{self, DirBuilder, OpenOptions};
+use std::fs::{self, DirBuilder};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -17,13 +17,11 @@ use serde::{Deserialize, Serialize};
 use crate::host::{Mark, Memory};
 use crate::processes::holder_record::HolderRecord;
 use canal_core::Token;
-use canal_log::journal::disk;
+use canal_log::replace::{replace, sweep};
 use canal_protocol::place::Place;
 
 /// The file's name.
 const NAME: &str = "tokens";
-/// The file's name while it is being written.
-const WRITTEN: &str = "tokens.new";
 /// How many tokens are reserved at a time.
 const RESERVED: u64 = 1_000;
 
@@ -61,6 +59,7 @@ impl SentTokens {
         }
         let mut found = Noted::default();
         for dir in &dirs {
+            sweep(dir, NAME);
             let noted = read(&dir.join(NAME))?.unwrap_or_default();
             if noted.told_below > found.told_below {
                 found = noted;
@@ -120,20 +119,9 @@ impl SentTokens {
     }
 
     fn write(&mut self, noted: Noted) -> io::Result<()> {
-        DirBuilder::new().recursive(true).mode(0o700).create(&self.dir)?;
-        let (path, written) = (self.dir.join(NAME), self.dir.join(WRITTEN));
-        match fs::remove_file(&written) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
         let mut bytes = serde_json::to_vec(&noted)?;
         bytes.push(b'\n');
-        let mut options = OpenOptions::new();
-        let file = options.write(true).create_new(true).mode(0o600).open(&written)?;
-        disk::write(&file, &bytes, 0)?;
-        disk::sync(&file)?;
-        disk::rename(&written, &path)?;
-        disk::sync_dir(&self.dir)?;
+        replace(&self.dir, NAME, &bytes)?;
         self.noted = noted;
         Ok(())
     }

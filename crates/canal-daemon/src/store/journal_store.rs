@@ -10,8 +10,7 @@ use crate::fault::Fault;
 use crate::store::lease_store::LeaseStore;
 use crate::waiters::leases::is_collecting;
 use canal_core::{
-    Change, Entry, Key, Outcome, RULES_VERSION, Request, RequestId, Revision, StoredView,
-    StoredWithout, Table, Token, View,
+    Change, Entry, Key, Outcome, RULES_VERSION, Request, RequestId, Revision, Table, Token,
 };
 use canal_log::journal::{self, Batch, Journal, NoRoom};
 use canal_log::state::{Durable, StateFile};
@@ -147,42 +146,8 @@ impl JournalStore {
         self.admit_bytes(table, journal::room_for(request))
     }
 
-    /// Ensures that a setting of a key can be recorded, with these numbers of buckets.
-    pub(crate) fn admit_setting(
-        &mut self,
-        table: &Table,
-        key: &Key,
-        numbers: usize,
-    ) -> Result<(), NoRoom> {
-        self.admit_views(table, std::iter::once(key))?;
-        // In the entry, in its outcome and in the snapshot.
-        self.admit_bytes(table, 3 * 21 * numbers as u64)
-    }
-
-    /// Ensures that the sizes of several keys can be recorded.
-    pub(crate) fn admit_views<'a>(
-        &mut self,
-        table: &Table,
-        keys: impl Iterator<Item = &'a Key>,
-    ) -> Result<(), NoRoom> {
-        // A key appears in the entry and in the snapshot, in the worst case with every character
-        // escaped.
-        let bytes: u64 = keys.map(|key| 1024 + 4 * key.as_str().len() as u64).sum();
-        if bytes == 0 { Ok(()) } else { self.admit_bytes(table, bytes) }
-    }
-
-    /// Ensures that a renewal of a lease, with this note, can be recorded.
-    pub(crate) fn admit_renewal(
-        &mut self,
-        table: &Table,
-        note: Option<&str>,
-    ) -> Result<(), NoRoom> {
-        // The note appears in the entry and in the snapshot, in the worst case with every character
-        // escaped.
-        self.admit_bytes(table, 512 + 4 * note.map_or(0, str::len) as u64)
-    }
-
-    fn admit_bytes(&mut self, table: &Table, bytes: u64) -> Result<(), NoRoom> {
+    /// Ensures that this many bytes, which belong to no request, can be recorded.
+    pub(crate) fn admit_bytes(&mut self, table: &Table, bytes: u64) -> Result<(), NoRoom> {
         let Err(first) = self.journal.admit(bytes, self.rooms.sum) else { return Ok(()) };
         // A compacted file may still have room. Changes that are not in the journal yet are
         // committed first, so that compaction does not lose them.
@@ -199,9 +164,10 @@ impl JournalStore {
             return Ok(());
         }
         let reserved = next.saturating_add(ahead).saturating_add(TOKENS_RESERVED_AT_ONCE);
-        let reserved_request = requests_ahead(table);
-        let reserved_token = Token(reserved);
-        self.store(Durable { reserved_token, reserved_request, ..self.durable.clone() })
+        self.change(|durable| {
+            durable.reserved_token = Token(reserved);
+            durable.reserved_request = requests_ahead(table);
+        })
     }
 
     /// Ensures that the next request has a number that no request had before or will have after a
@@ -212,13 +178,17 @@ impl JournalStore {
         if next <= self.durable.reserved_request.0 {
             return Ok(());
         }
-        let reserved_request = requests_ahead(table);
-        self.store(Durable { reserved_request, ..self.durable.clone() })
+        self.change(|durable| durable.reserved_request = requests_ahead(table))
     }
 
-    /// Stores the data that must survive a reboot, although it has not changed.
-    pub(super) fn store_as_it_is(&mut self) -> io::Result<()> {
-        self.store(self.durable.clone())
+    /// Changes the data that must survive a reboot.
+    ///
+    /// # Errors
+    /// The change was not stored, and has not happened.
+    pub(crate) fn change(&mut self, change: impl FnOnce(&mut Durable)) -> io::Result<()> {
+        let mut durable = self.durable.clone();
+        change(&mut durable);
+        self.store(durable)
     }
 
     fn store(&mut self, durable: Durable) -> io::Result<()> {
@@ -278,9 +248,7 @@ impl JournalStore {
             return Ok(machine.clone());
         }
         let machine = format!("{:016x}{:016x}", random()?, random()?);
-        let mut durable = self.durable.clone();
-        durable.node.machine = Some(machine.clone());
-        self.store(durable)?;
+        self.change(|durable| durable.node.machine = Some(machine.clone()))?;
         Ok(machine)
     }
 
@@ -288,9 +256,7 @@ impl JournalStore {
     /// exists: if it is missing at a later start, leases were lost.
     pub(crate) fn settle_node(&mut self, table: &Table) -> io::Result<()> {
         self.leases.write_anew(table)?;
-        let mut durable = self.durable.clone();
-        durable.node.is_anew = false;
-        self.store(durable)
+        self.change(|durable| durable.node.is_anew = false)
     }
 
     /// Whether the next [`Self::commit`] waits for the disk.
@@ -322,41 +288,22 @@ impl JournalStore {
         self.turn.clear();
         // These files may be in the same directory.
         self.leases.write_anew(table)?;
-        self.store(self.durable.clone())
+        self.change(|_| {})
     }
+}
 
-    /// Stores the size of a key, so that it survives reboots. `None` removes it.
-    pub(crate) fn store_view(&mut self, key: &Key, view: Option<View>) -> io::Result<()> {
-        let mut durable = self.durable.clone();
-        durable.views.retain(|stored| stored.key != *key);
-        if let Some(view) = view {
-            let at = durable.views.partition_point(|stored| stored.key < *key);
-            durable.views.insert(at, StoredView { key: key.clone(), view });
-        }
-        self.store(durable)
-    }
+/// The bytes to record a setting of a key, with these numbers of buckets.
+pub(crate) fn setting_bytes(key: &Key, numbers: usize) -> u64 {
+    // A key appears in the entry and in the snapshot, in the worst case with every character
+    // escaped; a number also in the outcome.
+    1024 + 4 * key.as_str().len() as u64 + 3 * 21 * numbers as u64
+}
 
-    /// Stores what is out of service of a key, so that it survives reboots.
-    pub(crate) fn store_without(&mut self, key: &Key, numbers: Vec<u64>) -> io::Result<()> {
-        let mut durable = self.durable.clone();
-        durable.without.retain(|stored| stored.key != *key);
-        if !numbers.is_empty() {
-            let at = durable.without.partition_point(|stored| stored.key < *key);
-            durable.without.insert(at, StoredWithout { key: key.clone(), numbers });
-        }
-        self.store(durable)
-    }
-
-    /// Stores whether a key is paused, so that it survives reboots.
-    pub(crate) fn store_pause(&mut self, key: &Key, paused: bool) -> io::Result<()> {
-        let mut durable = self.durable.clone();
-        match (durable.paused.binary_search(key), paused) {
-            (Err(at), true) => durable.paused.insert(at, key.clone()),
-            (Ok(at), false) => drop(durable.paused.remove(at)),
-            (Ok(_), true) | (Err(_), false) => return Ok(()),
-        }
-        self.store(durable)
-    }
+/// The bytes to record a renewal of a lease, with this note.
+pub(crate) fn renewal_bytes(note: Option<&str>) -> u64 {
+    // The note appears in the entry and in the snapshot, in the worst case with every character
+    // escaped.
+    512 + 4 * note.map_or(0, str::len) as u64
 }
 
 /// The largest number of a request to reserve.

@@ -16,6 +16,7 @@ use canal_core::{
     UnixMillis, View,
 };
 use canal_log::journal::NoRoom;
+use canal_log::state::Durable;
 use canal_sys::clock;
 
 /// The table, and the embedded journal, which keeps the table's log unless an engine does.
@@ -112,17 +113,9 @@ impl Ledger {
         self.kept().map_or(Ok(()), |(table, kept)| kept.admit(table, request))
     }
 
-    /// Ensures that a setting of a key can be recorded, with these numbers of buckets.
-    pub(crate) fn admit_setting(&mut self, key: &Key, numbers: usize) -> Result<(), NoRoom> {
-        self.kept().map_or(Ok(()), |(table, kept)| kept.admit_setting(table, key, numbers))
-    }
-
-    /// Ensures that the sizes of several keys can be recorded.
-    pub(crate) fn admit_views<'a>(
-        &mut self,
-        keys: impl Iterator<Item = &'a Key>,
-    ) -> Result<(), NoRoom> {
-        self.kept().map_or(Ok(()), |(table, kept)| kept.admit_views(table, keys))
+    /// Ensures that this many bytes, which belong to no request, can be recorded.
+    pub(crate) fn admit_bytes(&mut self, bytes: u64) -> Result<(), NoRoom> {
+        self.kept().map_or(Ok(()), |(table, kept)| kept.admit_bytes(table, bytes))
     }
 
     /// The stored sizes that differ from the configuration and the state file, each with its
@@ -145,11 +138,6 @@ impl Ledger {
     pub(crate) fn is_stored_by_hand(&self, key: &Key) -> bool {
         let durable = self.journal.as_ref().map(|kept| &kept.durable);
         durable.is_some_and(|durable| durable.views.iter().any(|stored| stored.key == *key))
-    }
-
-    /// Ensures that a renewal of a lease, with this note, can be recorded.
-    pub(crate) fn admit_renewal(&mut self, note: Option<&str>) -> Result<(), NoRoom> {
-        self.kept().map_or(Ok(()), |(table, kept)| kept.admit_renewal(table, note))
     }
 
     /// Records everything that was applied since the last commit, in one write.
@@ -213,11 +201,6 @@ impl Ledger {
         self.kept().map_or(Ok(()), |(table, kept)| kept.recreate(table))
     }
 
-    /// Stores the size of a key, so that it survives reboots. `None` removes it.
-    pub(crate) fn store_view(&mut self, key: &Key, view: Option<View>) -> io::Result<()> {
-        self.kept().map_or(Ok(()), |(_, kept)| kept.store_view(key, view))
-    }
-
     /// The generated name of a machine that has no name.
     ///
     /// # Errors
@@ -231,14 +214,13 @@ impl Ledger {
         self.kept().map_or(Ok(()), |(table, kept)| kept.settle_node(table))
     }
 
-    /// Stores what is out of service of a key, so that it survives reboots.
-    pub(crate) fn store_without(&mut self, key: &Key, numbers: Vec<u64>) -> io::Result<()> {
-        self.kept().map_or(Ok(()), |(_, kept)| kept.store_without(key, numbers))
-    }
-
-    /// Stores whether a key is paused, so that it survives reboots.
-    pub(crate) fn store_pause(&mut self, key: &Key, paused: bool) -> io::Result<()> {
-        self.kept().map_or(Ok(()), |(_, kept)| kept.store_pause(key, paused))
+    /// Changes the data that survives a reboot, if the embedded journal keeps the log: an engine
+    /// keeps all settings in its log.
+    ///
+    /// # Errors
+    /// The change was not stored, and has not happened.
+    pub(crate) fn change_durable(&mut self, change: impl FnOnce(&mut Durable)) -> io::Result<()> {
+        self.kept().map_or(Ok(()), |(_, kept)| kept.change(change))
     }
 }
 

@@ -119,7 +119,7 @@ pub(crate) fn recover(place: &Place, config: &Config, discard: bool) -> anyhow::
     {
         kept.reserve_tokens(table, 0).with_context(|| journal_of(place))?;
         if is_anew && !was_anew {
-            kept.store_as_it_is().with_context(|| journal_of(place))?;
+            kept.change(|_| {}).with_context(|| journal_of(place))?;
         }
     }
     let mut recovered = Recovered {
@@ -383,7 +383,7 @@ mod tests {
         assert_eq!(views(&first), ["a=1", "b=2"]);
         let (key, view) = (Key::new("b").unwrap(), Some(View::Slots { slots: 7 }));
         first.ledger.apply(Change::Resize { key: key.clone(), view });
-        first.ledger.store_view(&key, view).unwrap();
+        first.ledger.change_durable(|it| it.store_view(&key, view)).unwrap();
         first.ledger.commit().unwrap();
         drop(first);
 
@@ -403,7 +403,7 @@ mod tests {
         let mut first = recovered(&place, "");
         let key = |name| Key::new(name).unwrap();
         for (name, numbers) in [("a", vec![1, 2]), ("b", vec![3]), ("b", vec![])] {
-            first.ledger.store_without(&key(name), numbers).unwrap();
+            first.ledger.change_durable(|it| it.store_without(&key(name), numbers)).unwrap();
         }
         // A table that differs from the state file follows it.
         for (name, numbers) in [("a", vec![2, 7]), ("c", vec![4])] {
@@ -430,7 +430,7 @@ mod tests {
         let mut first = recovered(&place, "");
         for (name, paused) in [("a", true), ("b", true), ("b", false), ("c", true)] {
             let key = Key::new(name).unwrap();
-            first.ledger.store_pause(&key, paused).unwrap();
+            first.ledger.change_durable(|it| it.store_pause(&key, paused)).unwrap();
             first.ledger.apply(Change::Pause { key, paused });
         }
         first.ledger.commit().unwrap();

@@ -15,6 +15,7 @@ use crate::permissions::only_operators;
 use crate::server::Server;
 use crate::server::step::Step;
 use crate::store::disk_full::disk_full;
+use crate::store::journal_store::setting_bytes;
 use crate::wording::refusal::used_as;
 use crate::wording::text::time;
 use canal_core::{BYPASS_MAX_DEFAULT, Change, Key, View};
@@ -145,8 +146,10 @@ impl Server {
         let changed = changes(&self.in_force.config.written, &config.written);
         let mut notes = Vec::new();
         let resizes = self.views_to_change(&config, &mut notes);
-        let keys = resizes.iter().map(|(key, _)| key);
-        self.decide.ledger_mut().admit_views(keys).map_err(|error| disk_full(&error))?;
+        let bytes: u64 = resizes.iter().map(|(key, _)| setting_bytes(key, 0)).sum();
+        if bytes > 0 {
+            self.decide.ledger_mut().admit_bytes(bytes).map_err(|error| disk_full(&error))?;
+        }
         logging::follow(self.in_force.overrides.verbose, config.log.as_deref());
         self.in_force.replace(config);
         self.limits = self.in_force.limits();

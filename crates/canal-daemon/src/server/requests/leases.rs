@@ -8,6 +8,7 @@ use crate::server::Server;
 use crate::server::requests::release::give_back;
 use crate::server::step::Step;
 use crate::store::disk_full::disk_full;
+use crate::store::journal_store::renewal_bytes;
 use crate::waiters::leases::{is_collecting, name_of};
 use crate::wording::refusal::{owner_gone, superseded};
 use crate::wording::text::time;
@@ -76,10 +77,8 @@ impl Server {
             (self.decide.is_shared() || in_force != Some(*ttl_ms)) && !counts_on_more(*ttl_ms)
         };
         let ttl_ms = renew.ttl_ms.filter(is_new);
-        self.decide
-            .ledger_mut()
-            .admit_renewal(note.as_deref())
-            .map_err(|error| disk_full(&error))?;
+        let bytes = renewal_bytes(note.as_deref());
+        self.decide.ledger_mut().admit_bytes(bytes).map_err(|error| disk_full(&error))?;
         let keeps_ttl = renew.ttl_ms.is_some();
         let renewing = PendingRenewal { id, peer, lease, give_back: false, keeps_ttl };
         Ok(self.renewal(renewing, note, ttl_ms))

@@ -12,6 +12,7 @@ use crate::server::Server;
 use crate::server::requests::acquire::Part;
 use crate::server::step::Step;
 use crate::store::disk_full::disk_full;
+use crate::store::journal_store::renewal_bytes;
 use crate::store::node;
 use crate::waiters::leases::{Reported, name_of};
 use crate::wording::refusal::superseded;
@@ -207,10 +208,8 @@ impl Server {
         }
         let note = items::new_note(confirm.note.as_deref())?;
         let note = note.filter(|note| **note != *hold.asked.note.as_deref().unwrap_or_default());
-        self.decide
-            .ledger_mut()
-            .admit_renewal(note.as_deref())
-            .map_err(|error| disk_full(&error))?;
+        let bytes = renewal_bytes(note.as_deref());
+        self.decide.ledger_mut().admit_bytes(bytes).map_err(|error| disk_full(&error))?;
         let change = Change::ConfirmAt { request, token, note };
         Ok(Step::Propose(change, Completion::ConfirmAt { id, request }))
     }

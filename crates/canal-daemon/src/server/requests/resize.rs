@@ -13,6 +13,7 @@ use crate::permissions::Action;
 use crate::server::Server;
 use crate::server::step::Step;
 use crate::store::disk_full::disk_full;
+use crate::store::journal_store::setting_bytes;
 use crate::wording::refusal::used_as;
 use canal_core::{Change, Key, Outcome, RequestId, Table, View, WaiterState};
 use canal_protocol::{ErrorName, Failure, Prioritize, Prioritized, Resize, Resized};
@@ -28,7 +29,8 @@ impl Server {
             }
             Setting::View(_) | Setting::Pause(_) => 0,
         };
-        self.decide.ledger_mut().admit_setting(&key, numbers).map_err(|error| disk_full(&error))?;
+        let bytes = setting_bytes(&key, numbers);
+        self.decide.ledger_mut().admit_bytes(bytes).map_err(|error| disk_full(&error))?;
         let not_kept = |error: io::Error| {
             let message = format!("cannot store the setting of `{key}`: {error}");
             Failure::new(ErrorName::DiskFull, message)
@@ -42,11 +44,13 @@ impl Server {
                 {
                     return Err(failure);
                 }
-                self.decide.ledger_mut().store_view(&key, wanted).map_err(not_kept)?;
+                let ledger = self.decide.ledger_mut();
+                ledger.change_durable(|it| it.store_view(&key, wanted)).map_err(not_kept)?;
                 Change::Resize { key: key.clone(), view }
             }
             Setting::Pause(paused) => {
-                self.decide.ledger_mut().store_pause(&key, paused).map_err(not_kept)?;
+                let ledger = self.decide.ledger_mut();
+                ledger.change_durable(|it| it.store_pause(&key, paused)).map_err(not_kept)?;
                 Change::Pause { key: key.clone(), paused }
             }
             Setting::Service(numbers, out) => {
@@ -58,8 +62,9 @@ impl Server {
                     let message = format!("at most {WITHOUT_MAX} of `{key}` can be out of service");
                     return Err(Failure::new(ErrorName::BadRequest, message));
                 }
-                let all = without.into_iter().collect();
-                self.decide.ledger_mut().store_without(&key, all).map_err(not_kept)?;
+                let without = without.into_iter().collect();
+                let ledger = self.decide.ledger_mut();
+                ledger.change_durable(|it| it.store_without(&key, without)).map_err(not_kept)?;
                 Change::Service { key: key.clone(), numbers, out }
             }
         };
@@ -149,7 +154,10 @@ impl Server {
         let keys: Vec<Key> = first.request.items.iter().map(|item| item.key.clone()).collect();
         for key in &keys {
             // The entry needs room in the journal that no request has reserved.
-            self.decide.ledger_mut().admit_setting(key, 0).map_err(|error| disk_full(&error))?;
+            self.decide
+                .ledger_mut()
+                .admit_bytes(setting_bytes(key, 0))
+                .map_err(|error| disk_full(&error))?;
         }
         let change = Change::Prioritize { session, priority };
         Ok(Step::Propose(change, Completion::Prioritize(Box::new(pending))))
