@@ -30,3 +30,17 @@ impl Outage {
         Self::refused("the configuration now names another table", Some(hint))
     }
 }
+
+/// The text of the innermost cause: the errors around it ("transport error") say nothing useful.
+#[cfg(any(feature = "etcd", feature = "postgres"))]
+pub(super) fn innermost(error: &dyn std::error::Error) -> String {
+    let mut inner = error;
+    while let Some(source) = inner.source() {
+        inner = source;
+    }
+    let text = inner.to_string();
+    match text.find(" (os error") {
+        Some(at) => text[..at].to_lowercase(),
+        None => text,
+    }
+}

@@ -10,33 +10,15 @@ use tokio_postgres::error::{DbError, SqlState};
 
 use super::settings::passfile::PassfileError;
 use crate::engine::Outage;
+use crate::engine::outage::innermost;
 
 /// Why there is no session, or no answer.
 #[derive(Debug)]
 pub(super) enum PostgresError {
-    /// It may pass. The request may or may not have been carried out.
-    Away(String),
-    /// A person has to fix the cause.
-    Refused(Refusal),
+    /// The server is unusable for now. The request may or may not have been carried out.
+    Outage(Outage),
     /// The server rolled the transaction back in favour of another one; ask again immediately.
     Undone(String),
-}
-
-/// An error that a person has to fix, and how.
-#[derive(Debug)]
-pub(super) struct Refusal {
-    pub(super) why: String,
-    pub(super) hint: Option<String>,
-}
-
-impl Refusal {
-    pub(super) fn new(why: impl Into<String>, hint: impl Into<String>) -> Self {
-        Self { why: why.into(), hint: Some(hint.into()) }
-    }
-
-    fn bare(why: impl Into<String>) -> Self {
-        Self { why: why.into(), hint: None }
-    }
 }
 
 /// The advice for a connection that passes through a pooler.
@@ -44,19 +26,34 @@ pub(super) const DIRECT: &str = "name the PostgreSQL server itself in the URL, n
                                  another pooler: canal needs its own connection";
 
 impl PostgresError {
+    /// An error that may pass.
+    pub(super) fn away(why: impl Into<String>) -> Self {
+        Self::Outage(Outage::unreachable(why))
+    }
+
+    /// An error that a person has to fix, and how.
+    pub(super) fn refused(why: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self::Outage(Outage::refused(why, Some(hint.into())))
+    }
+
+    /// Whether a person has to fix the cause.
+    pub(super) fn is_refusal(&self) -> bool {
+        matches!(self, Self::Outage(outage) if outage.refused)
+    }
+
     /// The error for any call that takes too long.
     pub(super) fn silent() -> Self {
-        Self::Away("the server does not answer in time".to_owned())
+        Self::away("the server does not answer in time")
     }
 
     /// The error for a connection that ended for an unknown reason.
     pub(super) fn closed() -> Self {
-        Self::Away("the server closed the connection".to_owned())
+        Self::away("the server closed the connection")
     }
 
     /// The error for tables that differ from those at the start of the session: a dump was loaded.
     pub(super) fn replaced() -> Self {
-        Self::Away("other tables replaced the log's tables".to_owned())
+        Self::away("other tables replaced the log's tables")
     }
 
     /// The error of a login. `passfile` explains why the usual password file was not used.
@@ -64,7 +61,7 @@ impl PostgresError {
         match passfile {
             Some(passfile) if is_password_missing(&error) => {
                 let why = format!("the server asks for a password: {passfile}");
-                Self::Refused(Refusal::bare(why))
+                Self::Outage(Outage::refused(why, None))
             }
             _ => error.into(),
         }
@@ -79,8 +76,8 @@ impl PostgresError {
 impl From<PostgresError> for Outage {
     fn from(error: PostgresError) -> Self {
         match error {
-            PostgresError::Away(why) | PostgresError::Undone(why) => Self::unreachable(why),
-            PostgresError::Refused(Refusal { why, hint }) => Self::refused(why, hint),
+            PostgresError::Outage(outage) => outage,
+            PostgresError::Undone(why) => Self::unreachable(why),
         }
     }
 }
@@ -93,20 +90,20 @@ impl From<Error> for PostgresError {
         let (kind, why) = (error.to_string(), innermost(&error));
         match kind.as_str() {
             "error performing TLS handshake" => of_tls(&error, &why),
-            "invalid configuration" if is_password_missing(&error) => Self::Refused(Refusal::new(
+            "invalid configuration" if is_password_missing(&error) => Self::refused(
                 "the server asks for a password, and none is set",
                 "put it into a password file (~/.pgpass, or passfile=FILE in the URL)",
-            )),
+            ),
             "invalid configuration" | "authentication error" => {
-                Self::Refused(Refusal::bare(format!("cannot log in: {why}")))
+                Self::Outage(Outage::refused(format!("cannot log in: {why}"), None))
             }
             "error connecting to server" if why == "database does not allow writes" => {
-                Self::Away("the server is a standby, or read-only".to_owned())
+                Self::away("the server is a standby, or read-only")
             }
-            "error connecting to server" => Self::Away(format!("cannot connect: {why}")),
+            "error connecting to server" => Self::away(format!("cannot connect: {why}")),
             _ => {
                 tracing::debug!("the connection is lost: {why}");
-                Self::Away("the connection to the server is lost".to_owned())
+                Self::away("the connection to the server is lost")
             }
         }
     }
@@ -114,20 +111,6 @@ impl From<Error> for PostgresError {
 
 fn is_password_missing(error: &Error) -> bool {
     innermost(error) == "password missing"
-}
-
-/// The text of the innermost cause, the only useful one.
-fn innermost(error: &Error) -> String {
-    let mut words = error.to_string();
-    let mut cause = error.source();
-    while let Some(inner) = cause {
-        words = inner.to_string();
-        cause = inner.source();
-    }
-    match words.find(" (os error") {
-        Some(at) => words[..at].to_lowercase(),
-        None => words,
-    }
 }
 
 fn of_server(said: &DbError) -> PostgresError {
@@ -143,43 +126,43 @@ fn of_server(said: &DbError) -> PostgresError {
         return PostgresError::silent();
     }
     if *code == SqlState::INVALID_PASSWORD {
-        return PostgresError::Refused(Refusal::new(
+        return PostgresError::refused(
             why,
             "check the user and password in the URL, or in a password file (~/.pgpass)",
-        ));
+        );
     }
     // The text is in the server's language, but the function's name is not.
     if *code == SqlState::INVALID_AUTHORIZATION_SPECIFICATION
         && said.routine() == Some("InitializeSessionUserId")
     {
-        return PostgresError::Refused(Refusal::new(
+        return PostgresError::refused(
             why,
             "create the role on the server (CREATE ROLE … LOGIN PASSWORD '…'), or name another \
              user in the URL",
-        ));
+        );
     }
     if *code == SqlState::INVALID_AUTHORIZATION_SPECIFICATION {
-        return PostgresError::Refused(Refusal::new(
+        return PostgresError::refused(
             why,
             "check pg_hba.conf on the server: it lists the users, the addresses, and whether TLS \
              is required (sslmode=require)",
-        ));
+        );
     }
     if *code == SqlState::INVALID_CATALOG_NAME {
-        return PostgresError::Refused(Refusal::new(
+        return PostgresError::refused(
             why,
             "create it with `createdb`, or name another one in the URL",
-        ));
+        );
     }
     // PgBouncer refuses parameters that it cannot forward.
     if *code == SqlState::PROTOCOL_VIOLATION && why.contains("startup parameter") {
-        return PostgresError::Refused(Refusal::new(format!("this is a pooler ({why})"), DIRECT));
+        return PostgresError::refused(format!("this is a pooler ({why})"), DIRECT);
     }
     if *code == SqlState::INSUFFICIENT_PRIVILEGE {
-        return PostgresError::Refused(Refusal::bare(why));
+        return PostgresError::Outage(Outage::refused(why, None));
     }
     tracing::debug!("the server reports: {why}");
-    PostgresError::Away(match in_plain_words(code) {
+    PostgresError::away(match in_plain_words(code) {
         Some(plain) => plain.to_owned(),
         None => format!("the server reports: {why}"),
     })
@@ -209,11 +192,11 @@ fn in_plain_words(code: &SqlState) -> Option<&'static str> {
 
 fn of_tls(error: &Error, why: &str) -> PostgresError {
     if why == "server does not support TLS" {
-        return PostgresError::Refused(Refusal::new(
+        return PostgresError::refused(
             "the server does not offer TLS, which sslmode requires",
             "set `ssl = on` on the server, or use sslmode=prefer where unencrypted connections are \
              safe",
-        ));
+        );
     }
     let hint = match certificate(error) {
         Some(rustls::CertificateError::UnknownIssuer) => {
@@ -226,9 +209,9 @@ fn of_tls(error: &Error, why: &str) -> PostgresError {
         ) => "name the server in the URL as its certificate does (subjectAltName)",
         Some(_) => "check the certificate of the server (ssl_cert_file)",
         // A connection that breaks in the middle; the server did not report this itself.
-        None => return PostgresError::Away(format!("cannot set up TLS with the server: {why}")),
+        None => return PostgresError::away(format!("cannot set up TLS with the server: {why}")),
     };
-    PostgresError::Refused(Refusal::new(format!("cannot set up TLS with the server: {why}"), hint))
+    PostgresError::refused(format!("cannot set up TLS with the server: {why}"), hint)
 }
 
 /// The error of the server's certificate, if that is the cause.

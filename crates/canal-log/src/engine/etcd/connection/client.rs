@@ -23,9 +23,10 @@ use tonic_prost::ProstCodec;
 use tower_service::Service;
 
 use super::address::{Address, Tls, User};
-use super::error::{EtcdError, cause, certificate};
+use super::error::{EtcdError, certificate};
 use super::messages::{Authenticate, Authenticated, Nothing, Status as MemberStatus, Txn, TxnDone};
 use super::witness::Witness;
+use crate::engine::outage::innermost;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
@@ -234,7 +235,7 @@ impl Client {
         let mut grpc = Grpc::new(self.channel.clone()).max_decoding_message_size(usize::MAX);
         match timeout(self.patience.get(), grpc.ready()).await {
             Ok(Ok(())) => Ok(grpc),
-            Ok(Err(error)) => Err(EtcdError::Away(cause(&error))),
+            Ok(Err(error)) => Err(EtcdError::Away(innermost(&error))),
             Err(_) => Err(EtcdError::Away("etcd does not answer".into())),
         }
     }
@@ -261,22 +262,22 @@ fn dial(address: &Address, endpoint: &str, within: Duration) -> Result<Endpoint,
     let scheme = if address.tls.is_some() { "https" } else { "http" };
     let bad = |why: String| EtcdError::Refused { why, hint: None };
     let target = Endpoint::from_shared(format!("{scheme}://{endpoint}"))
-        .map_err(|error| bad(format!("`{endpoint}`: {}", cause(&error))))?
+        .map_err(|error| bad(format!("`{endpoint}`: {}", innermost(&error))))?
         .connect_timeout(within)
         .http2_keep_alive_interval(PING_EVERY)
         .keep_alive_timeout(PING_WITHIN);
     let Some(tls) = &address.tls else {
         return Ok(target);
     };
-    target
-        .tls_config(tls_config(tls)?)
-        .map_err(|error| bad(format!("cannot use the certificates for etcd: {}", cause(&error))))
+    target.tls_config(tls_config(tls)?).map_err(|error| {
+        bad(format!("cannot use the certificates for etcd: {}", innermost(&error)))
+    })
 }
 
 fn tls_config(tls: &Tls) -> Result<ClientTlsConfig, EtcdError> {
     let read = |path: &std::path::Path| {
         std::fs::read(path).map_err(|error| EtcdError::Refused {
-            why: format!("cannot read `{}`: {}", path.display(), cause(&error)),
+            why: format!("cannot read `{}`: {}", path.display(), innermost(&error)),
             hint: None,
         })
     };
@@ -292,7 +293,7 @@ fn tls_config(tls: &Tls) -> Result<ClientTlsConfig, EtcdError> {
 }
 
 fn refused(error: &tonic::transport::Error, endpoint: &str, tls: bool) -> EtcdError {
-    let why = cause(error);
+    let why = innermost(error);
     if let Some(error) = certificate(&why) {
         return error;
     }

@@ -1,10 +1,11 @@
 //! The errors of etcd, and their meaning for the caller.
 
-use std::error::Error;
+use std::error::Error as _;
 
 use tonic::{Code, Status};
 
 use crate::engine::Outage;
+use crate::engine::outage::innermost;
 
 /// Why a call was not carried out, or may not have been.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -124,7 +125,7 @@ pub(crate) const SILENT: &str = "etcd does not answer";
 pub(crate) const LOST: &str = "the connection to etcd is lost";
 
 fn lost(status: &Status) -> EtcdError {
-    let why = cause(status);
+    let why = innermost(status);
     // With TLS 1.3, a client learns only after the handshake that its certificate is refused.
     certificate(&why).unwrap_or_else(|| {
         tracing::debug!("{LOST}: {why}");
@@ -143,19 +144,6 @@ pub(crate) fn certificate(why: &str) -> Option<EtcdError> {
              certificate, and &cert=FILE&key=FILE if etcd requires a certificate",
         )
     })
-}
-
-/// The innermost cause: the errors around it ("transport error") say nothing useful.
-pub(crate) fn cause(error: &dyn Error) -> String {
-    let mut inner = error;
-    while let Some(source) = inner.source() {
-        inner = source;
-    }
-    let text = inner.to_string();
-    match text.find(" (os error") {
-        Some(at) => text[..at].to_lowercase(),
-        None => text,
-    }
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ impl Session {
         let asked = self.statements(append);
         let row = first_row(&self.client.simple_query(&asked).await?);
         let [verdict, position, last, ended, _] = row.as_slice() else {
-            return Err(PostgresError::Away("cannot parse the server's answer".to_owned()));
+            return Err(PostgresError::away("cannot parse the server's answer"));
         };
         let number = |text: &Option<String>| text.as_deref().and_then(|text| text.parse().ok());
         let (host, sequence) = (append.host, append.sequence);

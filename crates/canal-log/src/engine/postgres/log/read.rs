@@ -110,7 +110,7 @@ FROM "{schema}".head AS head LEFT JOIN LATERAL (
         let after = signed(cursor.after);
         let rows = self.client.query_typed(&query, &[(&after, Type::INT8)]).await?;
         let Some(first) = rows.first() else {
-            return Err(PostgresError::Away("the tables were emptied".to_owned()));
+            return Err(PostgresError::away("the tables were emptied"));
         };
         if after < first.try_get(0)? {
             self.cursor = None;

@@ -19,7 +19,7 @@ impl Session {
     ) -> Result<Answer, PostgresError> {
         let schema = &self.schema;
         let told = serde_json::to_string(identity)
-            .map_err(|why| PostgresError::Away(format!("cannot encode the identity: {why}")))?;
+            .map_err(|why| PostgresError::away(format!("cannot encode the identity: {why}")))?;
         let asked_ttl = signed(ttl_ms);
         let bytes = nonce.to_be_bytes();
         let nonce_bytes = bytes.as_slice();
@@ -71,7 +71,7 @@ WHERE label = $1 AND host <> $2 AND ended IS NULL ORDER BY host"#,
             // A nonce that cannot be read matches no host.
             let nonce = <[u8; 16]>::try_from(nonce).map_or(0, u128::from_be_bytes);
             let identity = serde_json::from_slice(told.as_bytes()).map_err(|why| {
-                PostgresError::Away(format!("cannot read incarnation {host}: {why}"))
+                PostgresError::away(format!("cannot read incarnation {host}: {why}"))
             })?;
             others.push(Claimant { host: HostId(unsigned(host)), nonce, identity });
         }
@@ -115,7 +115,7 @@ ORDER BY h.host"#
         let own = signed(host.0);
         let rows = self.client.query_typed(&query, &[(&own, Type::INT8)]).await?;
         let Some(first) = rows.first() else {
-            return Err(PostgresError::Away("the tables were emptied".to_owned()));
+            return Err(PostgresError::away("the tables were emptied"));
         };
         self.is_ours(first.try_get::<_, Option<&str>>(2)?.unwrap_or_default())?;
         let head = unsigned(first.try_get(1)?);

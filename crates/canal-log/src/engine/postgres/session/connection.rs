@@ -16,7 +16,7 @@ use tokio_postgres::{AsyncMessage, Client, Connection, Error, SimpleQueryMessage
 
 use super::cursor::Cursor;
 use super::era::{Observation, Witness};
-use crate::engine::postgres::error::{DIRECT, PostgresError, Refusal};
+use crate::engine::postgres::error::{DIRECT, PostgresError};
 use crate::engine::postgres::notification::{Notification, Seal};
 use crate::engine::postgres::settings::url::Settings;
 use crate::engine::retry::RenewBy;
@@ -169,7 +169,7 @@ impl Session {
         fits(text(1))?;
         self.is_ours(text(0))?;
         if text(2) == "t" {
-            return Err(PostgresError::Away("the server is a standby".to_owned()));
+            return Err(PostgresError::away("the server is a standby"));
         }
         if text(3) == "off" {
             tracing::warn!(
@@ -187,7 +187,7 @@ impl Session {
         }
         let why =
             "a pooler is in front of the server: the session is not the one that canal opened";
-        Err(PostgresError::Refused(Refusal::new(why, DIRECT)))
+        Err(PostgresError::refused(why, DIRECT))
     }
 
     async fn set_up(&self) -> Result<(), PostgresError> {
@@ -218,7 +218,7 @@ impl Session {
     /// Why the session ended. If this error only says that the connection is gone, the connection
     /// knows the reason.
     pub(crate) async fn ended_by(self, error: PostgresError) -> PostgresError {
-        if !matches!(error, PostgresError::Away(_)) || !self.client.is_closed() {
+        if error.is_refusal() || !self.client.is_closed() {
             return error;
         }
         drop(self.client);
@@ -246,13 +246,13 @@ fn fits(version: &str) -> Result<(), PostgresError> {
         return Ok(());
     }
     let why = format!("the server is PostgreSQL {}, and canal needs 13 or later", number / 10_000);
-    Err(PostgresError::Refused(Refusal::new(why, "upgrade the server, or use another one")))
+    Err(PostgresError::refused(why, "upgrade the server, or use another one"))
 }
 
 fn random_hex() -> Result<String, PostgresError> {
     let mut bytes = [0; 16];
     let filled = getrandom::fill(&mut bytes);
-    filled.map_err(|why| PostgresError::Away(format!("no random bytes: {why}")))?;
+    filled.map_err(|why| PostgresError::away(format!("no random bytes: {why}")))?;
     Ok(format!("{:032x}", u128::from_be_bytes(bytes)))
 }
 
@@ -291,7 +291,7 @@ mod tests {
         assert!(fits("130000").is_ok());
         assert!(fits("180001").is_ok());
         for old in ["120022", "90624", ""] {
-            assert!(matches!(fits(old), Err(PostgresError::Refused(_))), "{old}");
+            assert!(fits(old).unwrap_err().is_refusal(), "{old}");
         }
     }
 }

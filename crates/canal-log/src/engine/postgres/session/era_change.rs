@@ -37,7 +37,7 @@ impl Session {
         let asked = self.noting(begun, body);
         let row = first_row(&self.client.simple_query(&asked).await?);
         let [position, number, sign, _] = row.as_slice() else {
-            return Err(PostgresError::Away("cannot parse the server's answer".to_owned()));
+            return Err(PostgresError::away("cannot parse the server's answer"));
         };
         let parsed = |text: &Option<String>| text.as_deref().and_then(|text| text.parse().ok());
         let done = parsed(position);

@@ -7,7 +7,7 @@ use tokio_postgres::config::Host;
 
 use super::connection::{PATIENCE, Session};
 use super::schema::{ExistingTables, foreign};
-use crate::engine::postgres::error::{PostgresError, Refusal};
+use crate::engine::postgres::error::PostgresError;
 use crate::engine::postgres::settings::url::Settings;
 use crate::engine::{Identity, Inspection, Outage, Remark, ServerClock, TableSize, Transport};
 use canal_sys::clock;
@@ -82,7 +82,7 @@ impl Session {
                 seen.table = Some(self.size().await?);
                 seen.hosts = self.hosts().await?;
             }
-            Err(refused @ PostgresError::Refused(_)) => seen.obstacles.push(refused.into()),
+            Err(error) if error.is_refusal() => seen.obstacles.push(error.into()),
             Err(other) => return Err(other),
         }
         Ok(seen)
@@ -91,9 +91,7 @@ impl Session {
     /// The reason why a daemon that logs in as this user cannot use or create the tables.
     async fn obstacle(&self, found: &ExistingTables) -> Result<Option<Outage>, PostgresError> {
         let (schema, ExistingTables { database, user, .. }) = (&self.schema, found);
-        let refused = |why: String, hint: String| {
-            Some(PostgresError::Refused(Refusal::new(why, hint)).into())
-        };
+        let refused = |why: String, hint: String| Some(PostgresError::refused(why, hint).into());
         if found.head {
             let missing = self.missing_privileges().await?;
             return Ok(if missing.is_empty() {
@@ -171,7 +169,7 @@ impl Session {
         for row in rows {
             let told: &str = row.try_get(0)?;
             let identity = serde_json::from_slice(told.as_bytes()).map_err(|why| {
-                PostgresError::Away(format!("cannot read the identity of a host: {why}"))
+                PostgresError::away(format!("cannot read the identity of a host: {why}"))
             })?;
             hosts.push(identity);
         }

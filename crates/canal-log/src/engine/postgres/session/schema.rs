@@ -5,9 +5,9 @@
 
 use super::connection::Session;
 use super::era::{Observation, SHOWN, SYSTEM};
-use crate::engine::FORMAT;
-use crate::engine::postgres::error::{PostgresError, Refusal};
+use crate::engine::postgres::error::PostgresError;
 use crate::engine::postgres::notification::Seal;
+use crate::engine::{FORMAT, Outage};
 
 /// The tables. `head` has one row: the format and the epoch of the log, the last position, the last
 /// incarnation, the position of the snapshot (0: none), and the number and sign of the last era (0:
@@ -121,12 +121,7 @@ impl Session {
             return Err(foreign(schema));
         }
         let denied = |error, hint: String| match PostgresError::is_denied(&error) {
-            true => match PostgresError::from(error) {
-                PostgresError::Refused(plight) => {
-                    PostgresError::Refused(Refusal::new(plight.why, hint))
-                }
-                other => other,
-            },
+            true => PostgresError::refused(Outage::from(PostgresError::from(error)).why, hint),
             false => PostgresError::from(error),
         };
         if !found.schema {
@@ -154,10 +149,10 @@ impl Session {
         let rows = match self.client.query_typed(&query, &[]).await {
             Ok(rows) => rows,
             Err(error) if PostgresError::is_denied(&error) => {
-                return Err(PostgresError::Refused(Refusal::new(
+                return Err(PostgresError::refused(
                     format!("the tables in schema {schema} belong to another user of the database"),
                     "let all hosts log in as the user that created them",
-                )));
+                ));
             }
             Err(error) if error.as_db_error().is_some_and(|said| said.code().code() == "42703") => {
                 return Err(foreign(schema));
@@ -169,16 +164,16 @@ impl Session {
         if i64::from(format) == i64::from(FORMAT) {
             return Observation::of(row, 1);
         }
-        Err(PostgresError::Refused(Refusal::new(
+        Err(PostgresError::refused(
             format!("the log there has format {format}, and this canal needs format {FORMAT}"),
             "run the same version of canal on all hosts",
-        )))
+        ))
     }
 }
 
 pub(super) fn foreign(schema: &str) -> PostgresError {
-    PostgresError::Refused(Refusal::new(
+    PostgresError::refused(
         format!("schema {schema} has tables that do not belong to canal"),
         "name another schema in the URL: canal_schema=NAME",
-    ))
+    )
 }
