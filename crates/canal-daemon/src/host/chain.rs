@@ -289,15 +289,14 @@ impl Chain {
     }
 
     fn advance(&mut self, placed: &Placed) {
-        let Placed { position, host, sequence, .. } = *placed;
-        let body = encoding::body_hash(&placed.body);
-        self.link = encoding::next_link(self.link, position, body);
-        self.last = Some(Read { position, host, sequence, body });
+        let read = placed.read();
+        self.link = encoding::next_link(self.link, read.position, read.body);
+        self.last = Some(read);
         self.batches += 1;
         if self.recent.len() == RECENT_MAX {
             self.recent.pop_front();
         }
-        self.recent.push_back((position, short(self.link.hash)));
+        self.recent.push_back((placed.position, short(self.link.hash)));
     }
 
     fn unseat(&mut self, entries: &[Entry]) {

@@ -67,14 +67,10 @@ pub(in crate::host) fn size(entry: &Entry) -> usize {
     bytes.len() + 1
 }
 
-pub(in crate::host) fn body_hash(body: &[u8]) -> Hash {
-    Hash(Sha256::digest(body).into())
-}
-
 pub(in crate::host) fn table_hash(table: &Snapshot) -> Hash {
     let mut bytes = Vec::new();
     json(table, &mut bytes);
-    body_hash(&bytes)
+    Hash::of(&bytes)
 }
 
 /// The first link of a history.

@@ -33,6 +33,15 @@ pub struct Placed {
     pub body: Vec<u8>,
 }
 
+impl Placed {
+    /// Its identity, for a reader.
+    #[must_use]
+    pub fn read(&self) -> Read {
+        let Self { position, host, sequence, ref body } = *self;
+        Read { position, host, sequence, body: Hash::of(body) }
+    }
+}
+
 /// The identity of a batch that was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Read {

@@ -1,8 +1,9 @@
 //! Positions in the log, and its chain of hashes.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 
 /// The place of a batch in the engine's total order. Later batches have greater ones; there may be
 /// gaps between them. 0 is before the first.
@@ -17,6 +18,14 @@ pub struct Position(pub u64);
 #[serde(into = "String", try_from = "String")]
 pub struct Hash(pub [u8; 32]);
 
+impl Hash {
+    /// The hash of these bytes.
+    #[must_use]
+    pub fn of(bytes: &[u8]) -> Self {
+        Self(Sha256::digest(bytes).into())
+    }
+}
+
 impl From<Hash> for String {
     fn from(hash: Hash) -> Self {
         hash.to_string()
@@ -27,23 +36,14 @@ impl TryFrom<String> for Hash {
     type Error = &'static str;
 
     fn try_from(text: String) -> Result<Self, Self::Error> {
-        const EXPECTED: &str = "a hash is 64 hexadecimal digits";
-        let digits = text.as_bytes();
-        if digits.len() != 64 || !digits.iter().all(u8::is_ascii_hexdigit) {
-            return Err(EXPECTED);
-        }
-        let mut hash = [0; 32];
-        for (byte, pair) in hash.iter_mut().zip(text.as_bytes().chunks(2)) {
-            let pair = std::str::from_utf8(pair).map_err(|_| EXPECTED)?;
-            *byte = u8::from_str_radix(pair, 16).map_err(|_| EXPECTED)?;
-        }
-        Ok(Self(hash))
+        let bytes = from_hex(&text).and_then(|bytes| bytes.try_into().ok());
+        bytes.map(Self).ok_or("a hash is 64 hexadecimal digits")
     }
 }
 
 impl fmt::Display for Hash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        f.write_str(&to_hex(&self.0))
     }
 }
 
@@ -51,6 +51,21 @@ impl fmt::Debug for Hash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Hash({self})")
     }
+}
+
+/// Bytes as hexadecimal digits.
+pub(super) fn to_hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+/// The bytes of hexadecimal digits.
+pub(super) fn from_hex(digits: &str) -> Option<Vec<u8>> {
+    let nibble = |digit: u8| char::from(digit).to_digit(16);
+    let byte = |pair: &[u8]| u8::try_from(nibble(pair[0])? * 16 + nibble(*pair.get(1)?)?).ok();
+    digits.as_bytes().chunks(2).map(byte).collect()
 }
 
 /// A point of the hash chain: the hash covers the whole log up to this position.

@@ -18,98 +18,49 @@
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 
 use super::connection::error::EtcdError;
 use super::connection::messages::KeyValue;
-use crate::engine::{Hash, Identity, Position};
+use crate::engine::{Identity, Position};
 use canal_core::HostId;
 
 /// The keys below a prefix that ends with `/`.
 #[derive(Clone, Debug)]
 pub(super) struct Keys(String);
 
+macro_rules! keys {
+    ($($name:ident($($part:ident: $type:ty),*) = $key:literal)*) => {
+        $(pub(super) fn $name(&self $(, $part: $type)*) -> Vec<u8> {
+            format!("{}{}", self.0, format_args!($key)).into_bytes()
+        })*
+    };
+}
+
 impl Keys {
     pub(super) fn new(prefix: &str) -> Self {
         Self(prefix.to_owned())
     }
 
-    fn key(&self, rest: &str) -> Vec<u8> {
-        format!("{}{rest}", self.0).into_bytes()
-    }
-
-    /// The prefix itself.
-    pub(super) fn everything(&self) -> Vec<u8> {
-        self.key("")
-    }
-
-    /// A key that is never written, for testing the right to write.
-    pub(super) fn never_written(&self) -> Vec<u8> {
-        self.key("never-written")
-    }
-
-    pub(super) fn meta(&self) -> Vec<u8> {
-        self.key("meta")
-    }
-
-    pub(super) fn era(&self) -> Vec<u8> {
-        self.key("era")
-    }
-
-    pub(super) fn next(&self) -> Vec<u8> {
-        self.key("next")
-    }
-
-    pub(super) fn head(&self) -> Vec<u8> {
-        self.key("head")
-    }
-
-    pub(super) fn names(&self) -> Vec<u8> {
-        self.key("names/")
-    }
-
-    pub(super) fn name(&self, host: HostId) -> Vec<u8> {
-        self.key(&format!("names/{}", host.0))
-    }
-
-    pub(super) fn states(&self) -> Vec<u8> {
-        self.key("state/")
-    }
-
-    pub(super) fn state(&self, host: HostId) -> Vec<u8> {
-        self.key(&format!("state/{}", host.0))
-    }
-
-    pub(super) fn hosts(&self) -> Vec<u8> {
-        self.key("hosts/")
-    }
-
-    pub(super) fn host(&self, host: HostId) -> Vec<u8> {
-        self.key(&format!("hosts/{}", host.0))
-    }
-
-    pub(super) fn log(&self) -> Vec<u8> {
-        self.key("log/")
-    }
-
-    pub(super) fn batch(&self, host: HostId, sequence: u64) -> Vec<u8> {
-        self.key(&format!("log/{}/{sequence}", host.0))
-    }
-
-    pub(super) fn pointer(&self) -> Vec<u8> {
-        self.key("snapshot/pointer")
-    }
-
-    pub(super) fn snapshots(&self) -> Vec<u8> {
-        self.key("snapshot/")
-    }
-
-    pub(super) fn pieces(&self, name: &str) -> Vec<u8> {
-        self.key(&format!("snapshot/{name}/"))
-    }
-
-    pub(super) fn piece(&self, name: &str, number: u64) -> Vec<u8> {
-        self.key(&format!("snapshot/{name}/{number}"))
+    keys! {
+        everything() = ""
+        // Tests the right to write.
+        never_written() = "never-written"
+        meta() = "meta"
+        era() = "era"
+        next() = "next"
+        head() = "head"
+        names() = "names/"
+        name(host: HostId) = "names/{host}"
+        states() = "state/"
+        state(host: HostId) = "state/{host}"
+        hosts() = "hosts/"
+        host(host: HostId) = "hosts/{host}"
+        log() = "log/"
+        batch(host: HostId, sequence: u64) = "log/{host}/{sequence}"
+        pointer() = "snapshot/pointer"
+        snapshots() = "snapshot/"
+        pieces(name: &str) = "snapshot/{name}/"
+        piece(name: &str, number: u64) = "snapshot/{name}/{number}"
     }
 
     /// The host in this key: the number after `prefix`.
@@ -178,11 +129,6 @@ pub(super) fn decode<T: DeserializeOwned>(kv: &KeyValue) -> Result<T, EtcdError>
             "give canal its own prefix: etcd://host/prefix",
         )
     })
-}
-
-/// The SHA-256 of a body.
-pub(super) fn hash(body: &[u8]) -> Hash {
-    Hash(Sha256::digest(body).into())
 }
 
 /// A revision as a position.

@@ -3,11 +3,10 @@
 //! Invariant: a batch is taken from a notification only if it directly follows the last one that
 //! was read. Otherwise the notification only tells how far the log reaches.
 
-use std::fmt::Write as _;
-
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};
 
+use crate::engine::position::{from_hex, to_hex};
 use crate::engine::{Append, Placed, Position};
 use canal_core::HostId;
 
@@ -57,7 +56,7 @@ impl Seal {
     pub(super) fn payload(&self, append: &Append) -> String {
         let sealed = (append.body.len() <= BODY_MAX).then(|| self.seal(append)).flatten();
         let Some((check, body)) = sealed else { return "position::text".to_owned() };
-        let (check, body) = (hex(&check), hex(&body));
+        let (check, body) = (to_hex(&check), to_hex(&body));
         let (host, sequence) = (append.host.0, append.sequence);
         format!(
             "position || ' {host} {sequence} {check} {body} ' || \
@@ -79,17 +78,17 @@ impl Seal {
         let words: Vec<&str> = notification.sealed.split(' ').collect();
         let [host, sequence, check, body, signature] = words.as_slice() else { return None };
         let (host, sequence) = (HostId(host.parse().ok()?), sequence.parse().ok()?);
-        let check: [u8; CHECK] = bytes(check)?.try_into().ok()?;
+        let check: [u8; CHECK] = from_hex(check)?.try_into().ok()?;
         let signed = Sha256::new()
             .chain_update(&self.epoch)
             .chain_update(notification.head.to_be_bytes())
             .chain_update(check)
             .chain_update(&self.epoch)
             .finalize();
-        if bytes(signature)? != signed[..] {
+        if from_hex(signature)? != signed[..] {
             return None;
         }
-        let mut body = bytes(body)?;
+        let mut body = from_hex(body)?;
         self.hide(&check, &mut body)?;
         self.check(host, sequence, &body)?.verify_truncated_left(&check).ok()?;
         Some(Placed { position: Position(notification.head), host, sequence, body })
@@ -117,19 +116,6 @@ impl Seal {
     }
 }
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
-}
-
-fn bytes(hex: &str) -> Option<Vec<u8>> {
-    let digits = hex.as_bytes();
-    let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
-    (digits.len().is_multiple_of(2)).then(|| digits.chunks(2).map(byte).collect())?
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -143,14 +129,14 @@ mod tests {
         let append = Append { host: HostId(3), sequence: 4, body: body.to_vec(), ends: None };
         let sql = seal.payload(&append);
         let Some(sealed) = sql.split('\'').nth(1) else { return position.to_string() };
-        let check = bytes(sealed.split(' ').nth(3).unwrap()).unwrap();
+        let check = from_hex(sealed.split(' ').nth(3).unwrap()).unwrap();
         let signature = Sha256::new()
             .chain_update(&seal.epoch)
             .chain_update(position.to_be_bytes())
             .chain_update(check)
             .chain_update(&seal.epoch)
             .finalize();
-        format!("{position}{sealed}{}", hex(&signature))
+        format!("{position}{sealed}{}", to_hex(&signature))
     }
 
     #[test]
@@ -158,7 +144,7 @@ mod tests {
         for body in [&b""[..], b"a short one", &[b'x'; BODY_MAX]] {
             let payload = sent(&seal(), 9, body);
             assert!(payload.len() < 8000, "{}", payload.len());
-            assert!(body.is_empty() || !payload.contains(&hex(body)));
+            assert!(body.is_empty() || !payload.contains(&to_hex(body)));
             let placed = seal().open(&Notification::read(&payload)).unwrap();
             assert_eq!((placed.position, placed.host), (Position(9), HostId(3)));
             assert_eq!((placed.sequence, placed.body.as_slice()), (4, body));

@@ -2,8 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use sha2::{Digest, Sha256};
-
 use crate::engine::{
     Alive, Answer, Append, Call, Claimant, Era, EraChange, Evidence, Hash, Identity, Placed,
     Position, Read, Sign, Stored,
@@ -78,15 +76,6 @@ pub struct Server {
     /// The clients whose connections were notified that an era begins.
     told: BTreeSet<usize>,
     pub counts: Counts,
-}
-
-fn body_hash(body: &[u8]) -> Hash {
-    Hash(Sha256::digest(body).into())
-}
-
-fn read_of(placed: &Placed) -> Read {
-    let Placed { position, host, sequence, .. } = *placed;
-    Read { position, host, sequence, body: body_hash(&placed.body) }
 }
 
 impl Server {
@@ -268,7 +257,7 @@ impl Server {
             return;
         }
         let last = self.log.iter().find(|placed| placed.position == stored.position);
-        self.covered = last.map(read_of);
+        self.covered = last.map(Placed::read);
         self.log.retain(|placed| placed.position > stored.position);
         self.stored = Some(stored);
         self.counts.snapshots += 1;
@@ -323,7 +312,7 @@ impl Server {
         if self.stored.as_ref().is_some_and(covers) {
             return Answer::Compacted;
         }
-        let is = |placed: &Placed| placed.position == read.position && read_of(placed) == read;
+        let is = |placed: &Placed| placed.position == read.position && placed.read() == read;
         let is_known = self.covered == Some(read) || self.log.iter().any(is);
         if !self.careless && !is_known {
             return Answer::Rewritten;
@@ -339,7 +328,7 @@ impl Server {
     fn append(&mut self, now_ms: u64, gap: u64, append: Append) -> Answer {
         let Append { host, sequence, body, ends } = append;
         let fenced = |why: &str| Answer::Fenced { host, why: why.to_owned() };
-        let hash = body_hash(&body);
+        let hash = Hash::of(&body);
         let Some(mine) = self.hosts.get(&host) else { return fenced("unknown") };
         if let Some((last, known, position)) = mine.last
             && last == sequence

@@ -9,9 +9,9 @@ use crate::engine::etcd::connection::messages::{Compare, KeyValue, Operation, Tx
 use crate::engine::etcd::connection::transaction::{
     delete, get, is_there, one, put, value_is, version_is,
 };
-use crate::engine::etcd::layout::{State, decode, encode, hash, position};
+use crate::engine::etcd::layout::{State, decode, encode, position};
 use crate::engine::etcd::shared::{OwnIncarnation, Shared};
-use crate::engine::{Answer, Append, Ends, Evidence};
+use crate::engine::{Answer, Append, Ends, Evidence, Hash};
 
 /// The largest body of a batch, in bytes: etcd accepts requests of up to 1.5 MiB.
 pub const BODY_MAX: usize = 1 << 20;
@@ -89,7 +89,7 @@ fn changes(
     let ends = append.ends.map(|ends| ends.host);
     // A transaction may put a key only once.
     if ends != Some(append.host) {
-        let body = hash(&append.body).to_string();
+        let body = Hash::of(&append.body).to_string();
         let state = State { sequence: append.sequence, body, ttl_ms: own.ttl_ms };
         changes.push(put(keys.state(append.host), encode(&state)?));
     }
@@ -128,7 +128,7 @@ fn verdict(
     let State { sequence: last, body, .. } = decode(kv)?;
     Ok(if last.checked_add(1) == Some(sequence) {
         Answer::Overtaken { host, sequence, ends: append.ends }
-    } else if last == sequence && body == hash(&append.body).to_string() {
+    } else if last == sequence && body == Hash::of(&append.body).to_string() {
         // A snapshot has covered it meanwhile.
         appended(kv)
     } else if last < sequence {
@@ -152,7 +152,7 @@ mod tests {
     }
 
     fn state(sequence: u64, body: &[u8]) -> KeyValue {
-        let state = State { sequence, body: hash(body).to_string(), ttl_ms: 1000 };
+        let state = State { sequence, body: Hash::of(body).to_string(), ttl_ms: 1000 };
         KeyValue { value: encode(&state).unwrap(), mod_revision: 7, ..KeyValue::default() }
     }
 

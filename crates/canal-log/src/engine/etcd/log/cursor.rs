@@ -1,8 +1,8 @@
 //! The position of a reader in the log, and whether the log is still the one that it read.
 
 use crate::engine::etcd::connection::messages::KeyValue;
-use crate::engine::etcd::layout::{Pointer, hash, position};
-use crate::engine::{Placed, Position, Read};
+use crate::engine::etcd::layout::{Pointer, position};
+use crate::engine::{Hash, Placed, Position, Read};
 
 /// The position up to which a reader has read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -20,8 +20,7 @@ impl Cursor {
 
     /// The cursor after a batch.
     pub(crate) fn behind(batch: &Placed) -> Self {
-        let Placed { position, host, sequence, ref body } = *batch;
-        Self { position, read: Some(Read { position, host, sequence, body: hash(body) }) }
+        Self { position: batch.position, read: Some(batch.read()) }
     }
 }
 
@@ -46,7 +45,7 @@ pub(crate) fn standing(
     let (same, other) = match (&cursor.read, batch) {
         (Some(read), Some(kv)) => {
             let at = position(kv.mod_revision);
-            let same = at == read.position && hash(&kv.value) == read.body;
+            let same = at == read.position && Hash::of(&kv.value) == read.body;
             (same, !same)
         }
         (Some(_), None) => (false, false),
@@ -74,7 +73,7 @@ mod tests {
 
     fn read(at: u64, body: &[u8]) -> Cursor {
         let position = Position(at);
-        let read = Read { position, host: HostId(1), sequence: 1, body: hash(body) };
+        let read = Read { position, host: HostId(1), sequence: 1, body: Hash::of(body) };
         Cursor::after(Some(read))
     }
 

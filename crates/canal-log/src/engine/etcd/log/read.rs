@@ -13,9 +13,9 @@ use crate::engine::etcd::connection::error::EtcdError;
 use crate::engine::etcd::connection::messages::{KeyValue, Range};
 use crate::engine::etcd::connection::transaction::{RangeResult, all, one, reads};
 use crate::engine::etcd::connection::watch::Watch;
-use crate::engine::etcd::layout::{Pointer, decode, hash, position};
+use crate::engine::etcd::layout::{Pointer, decode, position};
 use crate::engine::etcd::shared::Shared;
-use crate::engine::{Answer, Placed, Position, Read, Stored};
+use crate::engine::{Answer, Hash, Placed, Position, Read, Stored};
 
 /// The number of batches per request.
 const PAGE: i64 = 256;
@@ -160,7 +160,7 @@ async fn read_snapshot(shared: &Shared, at: Pointer, revision: i64) -> Result<St
         let [found] = shared.client.txn(reads([range])).await?.found();
         body.extend(found.kvs.into_iter().flat_map(|kv| kv.value));
     }
-    if hash(&body).to_string() != at.body {
+    if Hash::of(&body).to_string() != at.body {
         return Err(EtcdError::refused(
             format!("the snapshot `{}` in etcd is damaged", at.name),
             "stop all daemons, then delete everything below the prefix: etcdctl del --prefix",

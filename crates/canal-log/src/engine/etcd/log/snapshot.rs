@@ -8,10 +8,10 @@ use crate::engine::etcd::connection::messages::{KeyValue, Operation, Range, Txn}
 use crate::engine::etcd::connection::transaction::{
     all, delete, delete_all, is_put_after, one, put, reads, revision_is,
 };
-use crate::engine::etcd::layout::{Pointer, decode, encode, hash, position, revision};
+use crate::engine::etcd::layout::{Pointer, decode, encode, position, revision};
 use crate::engine::etcd::membership::register::random;
 use crate::engine::etcd::shared::Shared;
-use crate::engine::{Answer, Position, Stored};
+use crate::engine::{Answer, Hash, Position, Stored};
 
 /// The size of a piece, in bytes.
 const PIECE: usize = 1 << 20;
@@ -96,7 +96,7 @@ async fn put_pieces(shared: &Shared, stored: &Stored) -> Result<Pointer, EtcdErr
         change(shared, vec![put(key, piece.to_vec())]).await?;
         pieces += 1;
     }
-    let body = hash(&stored.body).to_string();
+    let body = Hash::of(&stored.body).to_string();
     Ok(Pointer { position: stored.position, name, pieces, body })
 }
 

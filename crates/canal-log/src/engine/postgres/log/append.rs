@@ -7,8 +7,7 @@
 //! from the moment when a position is taken until the commit. The server shows a transaction to
 //! others before it releases its locks, so a reader that sees a position sees all earlier ones.
 
-use std::fmt::Write as _;
-
+use crate::engine::position::to_hex;
 use crate::engine::postgres::error::PostgresError;
 use crate::engine::postgres::session::connection::{Session, first_row};
 use crate::engine::{Answer, Append, Evidence, Placed, Position};
@@ -79,10 +78,7 @@ impl Session {
             Some(nonce) => format!("AND nonce = '\\x{nonce:032x}'"),
             None => String::new(),
         };
-        let mut body = String::with_capacity(append.body.len() * 2);
-        for byte in &append.body {
-            let _ = write!(body, "{byte:02x}");
-        }
+        let body = to_hex(&append.body);
         // Each statement sees everything that was committed before it began, so the statements take
         // the locks first. These are the lock of the head, which every append takes, and then that
         // of the hosts, whose renewal counters then stand still.

@@ -3,14 +3,13 @@
 //! Invariant: a reader gets the log from its starting point, in order and without gaps. If that is
 //! not possible, it gets [`Answer::Compacted`] or [`Answer::Rewritten`], and nothing else.
 
-use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{IsolationLevel, Row};
 
 use crate::engine::postgres::error::PostgresError;
 use crate::engine::postgres::notification::Notification;
 use crate::engine::postgres::session::connection::Session;
 use crate::engine::postgres::session::cursor::Cursor;
-use crate::engine::postgres::session::number::{signed, unsigned};
+use crate::engine::postgres::session::number::{number, number_if_any};
 use crate::engine::{Answer, Placed, Position, Read, Stored};
 use canal_core::HostId;
 
@@ -31,19 +30,18 @@ impl Session {
         let at_once = at_once.isolation_level(IsolationLevel::RepeatableRead).read_only(true);
         let at_once = at_once.start().await?;
         let head = format!(r#"SELECT snapshot FROM "{schema}".head"#);
-        let position: i64 = at_once.query_typed_one(&head, &[]).await?.try_get(0)?;
-        let parameters: [(&(dyn ToSql + Sync), Type); 1] = [(&position, Type::INT8)];
-        let parts =
-            format!(r#"SELECT body FROM "{schema}".snapshot WHERE position = $1 ORDER BY part"#);
-        let parts = at_once.query_typed(&parts, &parameters).await?;
+        let position = number(&at_once.query_typed_one(&head, &[]).await?, 0)?;
+        let parts = format!(
+            r#"SELECT body FROM "{schema}".snapshot WHERE position = {position} ORDER BY part"#
+        );
+        let parts = at_once.query_typed(&parts, &[]).await?;
         let log = format!(
             r#"SELECT position, host, sequence, body FROM "{schema}".log
-WHERE position > $1 ORDER BY position"#
+WHERE position > {position} ORDER BY position"#
         );
-        let log = at_once.query_typed(&log, &parameters).await?;
+        let log = at_once.query_typed(&log, &[]).await?;
         at_once.commit().await?;
         let batches = log.iter().map(|row| placed(row, 0)).collect::<Result<Vec<_>, _>>()?;
-        let position = unsigned(position);
         let snapshot = if position == 0 { None } else { Some(stored(position, &parts)?) };
         let after = batches.last().map_or(position, |last| last.position.0);
         self.cursor = Some(Cursor::at(after));
@@ -63,19 +61,19 @@ WHERE position > $1 ORDER BY position"#
 
     /// How the log differs from what was read; `None` if it continues from there.
     async fn differs(&self, after: Option<Read>) -> Result<Option<Answer>, PostgresError> {
-        let position = signed(after.map_or(0, |read| read.position.0));
+        let position = after.map_or(0, |read| read.position.0);
         let query = format!(
             r#"SELECT head.snapshot, l.host, l.sequence, sha256(l.body)
-FROM "{schema}".head AS head LEFT JOIN "{schema}".log AS l ON l.position = $1"#,
+FROM "{schema}".head AS head LEFT JOIN "{schema}".log AS l ON l.position = {position}"#,
             schema = self.schema
         );
-        let row = self.client.query_typed_one(&query, &[(&position, Type::INT8)]).await?;
-        if position < row.try_get(0)? {
+        let row = self.client.query_typed_one(&query, &[]).await?;
+        if position < number(&row, 0)? {
             return Ok(Some(Answer::Compacted));
         }
         let Some(read) = after else { return Ok(None) };
-        let lies_there = row.try_get::<_, Option<i64>>(1)? == Some(signed(read.host.0))
-            && row.try_get::<_, Option<i64>>(2)? == Some(signed(read.sequence))
+        let lies_there = number_if_any(&row, 1)? == Some(read.host.0)
+            && number_if_any(&row, 2)? == Some(read.sequence)
             && row.try_get::<_, Option<&[u8]>>(3)? == Some(read.body.0.as_slice());
         Ok(if lies_there { None } else { Some(Answer::Rewritten) })
     }
@@ -103,27 +101,27 @@ FROM "{schema}".head AS head LEFT JOIN "{schema}".log AS l ON l.position = $1"#,
         let query = format!(
             r#"SELECT head.snapshot, head.position, l.position, l.host, l.sequence, l.body
 FROM "{schema}".head AS head LEFT JOIN LATERAL (
-    SELECT * FROM "{schema}".log WHERE position > $1 ORDER BY position LIMIT {PAGE}
+    SELECT * FROM "{schema}".log WHERE position > {after} ORDER BY position LIMIT {PAGE}
 ) AS l ON true ORDER BY l.position"#,
-            schema = self.schema
+            schema = self.schema,
+            after = cursor.after
         );
-        let after = signed(cursor.after);
-        let rows = self.client.query_typed(&query, &[(&after, Type::INT8)]).await?;
+        let rows = self.client.query_typed(&query, &[]).await?;
         let Some(first) = rows.first() else {
             return Err(PostgresError::away("the tables were emptied"));
         };
-        if after < first.try_get(0)? {
+        if cursor.after < number(first, 0)? {
             self.cursor = None;
             return Ok(Some(Answer::Compacted));
         }
-        let head = unsigned(first.try_get(1)?);
+        let head = number(first, 1)?;
         if head < cursor.after {
             self.cursor = None;
             return Ok(Some(Answer::Rewritten));
         }
         let mut batches = Vec::with_capacity(rows.len());
         for row in &rows {
-            if row.try_get::<_, Option<i64>>(2)?.is_some() {
+            if number_if_any(row, 2)?.is_some() {
                 batches.push(placed(row, 2)?);
             }
         }
@@ -138,9 +136,9 @@ FROM "{schema}".head AS head LEFT JOIN LATERAL (
 /// The batch whose columns begin at `column`.
 fn placed(row: &Row, column: usize) -> Result<Placed, PostgresError> {
     Ok(Placed {
-        position: Position(unsigned(row.try_get(column)?)),
-        host: HostId(unsigned(row.try_get(column + 1)?)),
-        sequence: unsigned(row.try_get(column + 2)?),
+        position: Position(number(row, column)?),
+        host: HostId(number(row, column + 1)?),
+        sequence: number(row, column + 2)?,
         body: row.try_get(column + 3)?,
     })
 }

@@ -4,7 +4,7 @@ use tokio_postgres::types::{ToSql, Type};
 
 use crate::engine::postgres::error::PostgresError;
 use crate::engine::postgres::session::connection::{Session, first_row};
-use crate::engine::postgres::session::number::{signed, unsigned};
+use crate::engine::postgres::session::number::number;
 use crate::engine::{Answer, Position, Stored};
 
 /// The size of the part of a snapshot that one row stores.
@@ -18,7 +18,7 @@ impl Session {
     pub(crate) async fn store(&mut self, stored: &Stored) -> Result<Answer, PostgresError> {
         let schema = &self.schema;
         let query = format!(r#"SELECT snapshot FROM "{schema}".head"#);
-        let now = unsigned(self.client.query_typed_one(&query, &[]).await?.try_get(0)?);
+        let now = number(&self.client.query_typed_one(&query, &[]).await?, 0)?;
         // Only if this session has read that far from this server: a snapshot of history that the
         // server has lost would replace the present one.
         let read = self.cursor.map_or(0, |cursor| cursor.after);
@@ -39,14 +39,14 @@ impl Session {
 
     async fn replace(&self, stored: &Stored) -> Result<Answer, PostgresError> {
         let schema = &self.schema;
-        let position = signed(stored.position.0);
+        let position = stored.position.0;
         self.client.batch_execute("BEGIN").await?;
         let put = format!(
-            r#"INSERT INTO "{schema}".snapshot (position, part, body) VALUES ($1, $2, $3)"#
+            r#"INSERT INTO "{schema}".snapshot (position, part, body) VALUES ({position}, $1, $2)"#
         );
         for (body, part) in stored.body.chunks(PART_BYTES).zip(0_i32..) {
-            let parameters: [(&(dyn ToSql + Sync), Type); 3] =
-                [(&position, Type::INT8), (&part, Type::INT4), (&body, Type::BYTEA)];
+            let parameters: [(&(dyn ToSql + Sync), Type); 2] =
+                [(&part, Type::INT4), (&body, Type::BYTEA)];
             self.client.execute_typed(&put, &parameters).await?;
         }
         // The last batch stays for readers that have read exactly up to it. Hosts that ended later

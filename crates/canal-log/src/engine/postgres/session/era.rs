@@ -7,7 +7,7 @@
 use tokio_postgres::Row;
 
 use crate::engine::postgres::error::PostgresError;
-use crate::engine::postgres::session::number::unsigned;
+use crate::engine::postgres::session::number::number;
 use crate::engine::{Era, EraChange};
 use canal_sys::clock::boottime_ms;
 
@@ -111,11 +111,11 @@ impl Witness {
 impl Observation {
     /// Reads the columns of [`SHOWN`], which begin at `column`.
     pub(crate) fn of(row: &Row, column: usize) -> Result<Self, PostgresError> {
-        let noted = noted(unsigned(row.try_get(column)?), row.try_get(column + 1)?);
-        let position = unsigned(row.try_get(column + 2)?);
+        let noted = noted(number(row, column)?, row.try_get(column + 1)?);
+        let position = number(row, column + 2)?;
         let table: u32 = row.try_get(column + 3)?;
         let (system, timeline): (&str, &str) = (row.try_get(column + 4)?, row.try_get(column + 5)?);
-        let (started, lsn) = (row.try_get(column + 6)?, unsigned(row.try_get(column + 7)?));
+        let (started, lsn) = (row.try_get(column + 6)?, number(row, column + 7)?);
         let place = format!("{system}/{timeline}/{table}");
         Ok(Self { noted, place, started, table, progress: Progress { position, lsn } })
     }

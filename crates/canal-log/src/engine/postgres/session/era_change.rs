@@ -2,11 +2,10 @@
 //!
 //! Invariant: an era is noted only if the previous one is still the last that the log names.
 
-use std::fmt::Write as _;
-
 use super::connection::{Session, first_row};
 use super::era::{Witness, noted};
 use crate::engine::EraChange;
+use crate::engine::position::to_hex;
 use crate::engine::postgres::error::PostgresError;
 use canal_sys::clock::boottime_ms;
 
@@ -66,10 +65,7 @@ impl Session {
             Some(before) => (before.number, quoted(&before.sign)),
             None => (0, String::new()),
         };
-        let mut hex = String::with_capacity(body.len() * 2);
-        for byte in body {
-            let _ = write!(hex, "{byte:02x}");
-        }
+        let body = to_hex(body);
         format!(
             r#"SELECT FROM "{schema}".head FOR UPDATE;
 WITH head AS (UPDATE "{schema}".head
@@ -77,7 +73,7 @@ WITH head AS (UPDATE "{schema}".head
     WHERE era = {before} AND era_sign = '{before_sign}' AND tableoid = {table}
     RETURNING position),
 log AS (INSERT INTO "{schema}".log (position, host, sequence, body)
-    SELECT head.position, 0, {number}, '\x{hex}'::bytea FROM head),
+    SELECT head.position, 0, {number}, '\x{body}'::bytea FROM head),
 told AS MATERIALIZED (SELECT pg_notify('{schema}', position::text) FROM head)
 SELECT (SELECT position FROM head), era, era_sign, (SELECT count(*) FROM told) IS NULL
 FROM "{schema}".head"#

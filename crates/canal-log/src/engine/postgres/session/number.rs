@@ -1,11 +1,18 @@
-//! Conversion of numbers to and from the server's types.
+//! Numbers in the answers of the server, whose own numbers are signed.
 
-/// Converts a number for the server, whose numbers are signed. Positions never reach that limit.
-pub(crate) fn signed(number: u64) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
+use tokio_postgres::{Error, Row};
+
+/// The number in a column.
+pub(crate) fn number(row: &Row, column: usize) -> Result<u64, Error> {
+    row.try_get(column).map(unsigned)
 }
 
-/// The reverse of [`signed`].
-pub(crate) fn unsigned(number: i64) -> u64 {
+/// The number in a column that may be empty.
+pub(crate) fn number_if_any(row: &Row, column: usize) -> Result<Option<u64>, Error> {
+    Ok(row.try_get::<_, Option<i64>>(column)?.map(unsigned))
+}
+
+/// None of canal's numbers is negative.
+fn unsigned(number: i64) -> u64 {
     u64::try_from(number).unwrap_or(0)
 }
