@@ -1,26 +1,15 @@
 //! The host's current incarnation, and its timers.
+//!
+//! A timer is the time in milliseconds of CLOCK_BOOTTIME at which something is due.
 
 use super::label::Others;
 use super::{Deadlines, Timing};
 use canal_core::HostId;
 use canal_log::engine::{Call, Position};
 
-/// A timer: due at a time, or not set.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::host) struct Timer(pub(in crate::host) Option<u64>);
-
-impl Timer {
-    pub(in crate::host) fn set(&mut self, at_ms: u64) {
-        self.0 = Some(at_ms);
-    }
-
-    pub(in crate::host) fn clear(&mut self) {
-        self.0 = None;
-    }
-
-    pub(in crate::host) fn is_due(self, now_ms: u64) -> bool {
-        self.0.is_some_and(|at_ms| at_ms <= now_ms)
-    }
+/// Whether a timer, which is `None` while it is not set, has expired.
+pub(in crate::host) fn is_due(timer: Option<u64>, now_ms: u64) -> bool {
+    timer.is_some_and(|at_ms| at_ms <= now_ms)
 }
 
 /// An incarnation that the engine gave this host.
@@ -33,21 +22,21 @@ pub(in crate::host) struct Incarnation {
     /// time.
     pub(in crate::host) since_ms: u64,
     pub(in crate::host) renewed_ms: Option<u64>,
-    pub(in crate::host) renew: Timer,
+    pub(in crate::host) renew: Option<u64>,
     /// The last batch in the log, as of the last renewal.
     pub(in crate::host) head: Position,
     pub(in crate::host) others: Others,
     /// Set while the log is loading; the call is repeated when due.
-    pub(in crate::host) loading: Option<Timer>,
+    pub(in crate::host) loading: Option<u64>,
     /// Set while the host confirms that the log is still the one that it read; the call is repeated
     /// when due.
-    pub(in crate::host) confirming: Option<Timer>,
+    pub(in crate::host) confirming: Option<u64>,
     /// When the engine became reachable again, until a renewal sent since then is answered.
     pub(in crate::host) reconnected_ms: Option<u64>,
     /// The length of the log when it was first seen after the engine became reachable again.
     pub(in crate::host) head_then: Position,
     /// Set while there are batches that this host has not read; it reads them when due.
-    pub(in crate::host) behind: Timer,
+    pub(in crate::host) behind: Option<u64>,
 }
 
 impl Incarnation {
@@ -59,11 +48,9 @@ impl Incarnation {
 
     /// The call that loads the log, to be repeated when due.
     pub(in crate::host) fn load(&mut self, now_ms: u64) -> Call {
-        let mut again = Timer::default();
-        again.set(now_ms + self.timing.ttl_ms / 2);
-        self.loading = Some(again);
+        self.loading = Some(now_ms + self.timing.ttl_ms / 2);
         self.confirming = None;
-        self.behind.clear();
+        self.behind = None;
         Call::Load
     }
 

@@ -126,9 +126,9 @@ impl Member {
         };
         incarnation.confirming = None;
         self.read(batches, Trust::Live);
-        let read = self.chain.as_ref().map_or(Position(0), |chain| chain.link().position);
+        let read = self.read_to();
         if let Some(incarnation) = self.incarnation.as_mut().filter(|it| read >= it.head) {
-            incarnation.behind.clear();
+            incarnation.behind = None;
         }
         self.store_due();
     }

@@ -3,7 +3,7 @@
 
 use crate::host::chain::{Chain, Seat};
 use crate::host::failure_detector::SILENCE;
-use crate::host::incarnation::{Incarnation, Timer};
+use crate::host::incarnation::Incarnation;
 use crate::host::label::{Others, described};
 use crate::host::settings::too_short;
 use crate::host::writer::entry;
@@ -41,16 +41,14 @@ impl Member {
             }
         };
         let others = others.into_iter().filter(|other| other.host != host).collect();
-        let mut renew = Timer::default();
-        renew.set(self.now.boot_ms);
-        self.register.clear();
+        self.register = None;
         let incarnation = self.incarnation.insert(Incarnation {
             host,
             epoch,
             timing,
             since_ms: self.registering_ms,
             renewed_ms: None,
-            renew,
+            renew: Some(self.now.boot_ms),
             head: Position(0),
             others: Others::sort(
                 &self.identity,
@@ -62,7 +60,7 @@ impl Member {
             confirming: None,
             reconnected_ms: None,
             head_then: Position(0),
-            behind: Timer::default(),
+            behind: None,
         });
         self.standing = Standing::Reading;
         self.calls.push_back(incarnation.load(self.now.boot_ms));
@@ -115,7 +113,7 @@ impl Member {
         let Some(renewed_ms) = incarnation.renewed_ms else { return Claim::Unknown };
         let Some(seen) = self.failure_detector.get(host) else {
             // It ended. The log shows which incarnation has its place now.
-            let read = self.chain.as_ref().map_or(Position(0), |chain| chain.link().position);
+            let read = self.read_to();
             return if read >= incarnation.head { Claim::Gone(None) } else { Claim::Unknown };
         };
         if let Some(evidence) = self.failure_detector.evidence(host, renewed_ms) {

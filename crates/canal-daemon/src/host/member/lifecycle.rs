@@ -1,11 +1,10 @@
 //! Requests, loses, withdraws and leaves incarnations.
 
-use crate::host::incarnation::Timer;
 use crate::host::snapshot_keeper::Differs;
 use crate::host::writer::Writer;
 use crate::host::{Event, LostWhy, Member, Now, Standing, encoding};
 use canal_core::HostId;
-use canal_log::engine::{Call, Ends, Evidence, Outage};
+use canal_log::engine::{Call, Ends, Evidence, Outage, Position};
 
 impl Member {
     /// The host's incarnation, while it is a member.
@@ -21,6 +20,11 @@ impl Member {
         self.incarnation.as_ref().is_some_and(|incarnation| incarnation.host == host)
     }
 
+    /// The position of the last batch that was read.
+    pub(in crate::host) fn read_to(&self) -> Position {
+        self.chain.as_ref().map_or(Position(0), |chain| chain.link().position)
+    }
+
     /// Whether commands may run under this incarnation.
     pub(in crate::host) fn takes_part(&self) -> bool {
         matches!(self.standing, Standing::Member | Standing::Joining)
@@ -31,13 +35,13 @@ impl Member {
         self.standing = Standing::Registering;
         self.attempt += 1;
         self.registering_ms = u64::MAX;
-        self.register.set(at_ms);
+        self.register = Some(at_ms);
     }
 
     pub(in crate::host) fn send_register(&mut self) {
         let asked_at = self.now.boot_ms;
         self.registering_ms = self.registering_ms.min(asked_at);
-        self.register.set(asked_at + self.usual_renewal_ms());
+        self.register = Some(asked_at + self.usual_renewal_ms());
         self.calls.push_back(Call::Register {
             identity: self.identity.clone(),
             nonce: encoding::nonce(self.nonce, self.attempt),
@@ -99,10 +103,8 @@ impl Member {
         let Some(incarnation) = self.incarnation.as_mut().filter(|_| takes_part) else {
             return self.hinder(obstacle);
         };
-        incarnation.renew.clear();
-        let mut again = Timer::default();
-        again.set(self.now.boot_ms + incarnation.timing.renewal_ms);
-        incarnation.loading = Some(again);
+        incarnation.renew = None;
+        incarnation.loading = Some(self.now.boot_ms + incarnation.timing.renewal_ms);
         if self.obstacle.as_ref() != Some(&obstacle) {
             self.obstacle = Some(obstacle);
             self.tell_obstacle();
@@ -118,11 +120,8 @@ impl Member {
         if self.obstacle.take().is_some() {
             self.events.push_back(Event::Unhindered);
         }
-        let now_ms = self.now.boot_ms;
-        if let Some(incarnation) =
-            self.incarnation.as_mut().filter(|incarnation| incarnation.renew == Timer::default())
-        {
-            incarnation.renew.set(now_ms);
+        if let Some(incarnation) = &mut self.incarnation {
+            incarnation.renew.get_or_insert(self.now.boot_ms);
         }
     }
 

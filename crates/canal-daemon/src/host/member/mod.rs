@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::host::chain::Chain;
 use crate::host::failure_detector::FailureDetector;
-use crate::host::incarnation::{Incarnation, Timer};
+use crate::host::incarnation::Incarnation;
 use crate::host::memory::{Memory, Recovering};
 use crate::host::settings::too_short;
 use crate::host::snapshot_keeper::SnapshotKeeper;
@@ -50,7 +50,7 @@ pub(crate) struct Member {
     /// When the current one was first requested. This host counts its TTL from this time.
     pub(in crate::host) registering_ms: u64,
     /// When to request it, or to repeat the request.
-    pub(in crate::host) register: Timer,
+    pub(in crate::host) register: Option<u64>,
     pub(in crate::host) incarnation: Option<Incarnation>,
     /// The part of the log that was read; `None` during the first load.
     pub(in crate::host) chain: Option<Chain>,
@@ -98,7 +98,7 @@ impl Member {
             withdrawing: None,
             attempt: 0,
             registering_ms: 0,
-            register: Timer::default(),
+            register: None,
             incarnation: None,
             chain: None,
             writer: Writer::default(),
@@ -258,7 +258,7 @@ impl Member {
             standing: self.standing.clone(),
             host: incarnation.map(|incarnation| incarnation.host),
             renewed_ms: incarnation.and_then(|incarnation| incarnation.renewed_ms),
-            position: self.chain.as_ref().map_or(Position(0), |chain| chain.link().position),
+            position: self.read_to(),
             head: incarnation.map_or(Position(0), |incarnation| incarnation.head),
             hosts: self.failure_detector.seen().copied().collect(),
             heard: self.failure_detector.heard().clone(),

@@ -1,7 +1,7 @@
 //! Renewals, deadlines, and the repetition of calls.
 
 use crate::host::failure_detector::SILENCE;
-use crate::host::incarnation::Timer;
+use crate::host::incarnation::is_due;
 use crate::host::{Event, LostWhy, Member, Standing};
 use canal_core::HostId;
 use canal_log::engine::{Alive, Append, Call, Ends, Evidence, Outage, Position};
@@ -20,21 +20,21 @@ impl Member {
         if self.cut {
             return;
         }
-        if self.standing == Standing::Registering && self.register.is_due(now_ms) {
+        if self.standing == Standing::Registering && is_due(self.register, now_ms) {
             self.tell_withdrawn();
             self.send_register();
         }
         let Some(incarnation) = &mut self.incarnation else { return };
         let patience_ms = incarnation.timing.renewal_ms;
-        if incarnation.renew.is_due(now_ms) {
-            incarnation.renew.set(now_ms + patience_ms);
+        if is_due(incarnation.renew, now_ms) {
+            incarnation.renew = Some(now_ms + patience_ms);
             self.calls.push_back(Call::Renew { host: incarnation.host, asked_at: now_ms });
         }
-        if incarnation.loading.is_some_and(|again| again.is_due(now_ms)) {
+        if is_due(incarnation.loading, now_ms) {
             self.calls.push_back(incarnation.load(now_ms));
-        } else if incarnation.confirming.is_some_and(|again| again.is_due(now_ms)) {
+        } else if is_due(incarnation.confirming, now_ms) {
             self.send_follow(true);
-        } else if incarnation.is_settled() && incarnation.behind.is_due(now_ms) {
+        } else if incarnation.is_settled() && is_due(incarnation.behind, now_ms) {
             self.send_follow(false);
         }
         self.recover_on_time();
@@ -51,10 +51,10 @@ impl Member {
         }
         let clients = self.read_due();
         let registering = self.standing == Standing::Registering;
-        let register = registering.then_some(self.register.0).flatten();
-        let renew = incarnation.and_then(|incarnation| incarnation.renew.0);
+        let register = self.register.filter(|_| registering);
+        let renew = incarnation.and_then(|incarnation| incarnation.renew);
         let read = incarnation.and_then(|incarnation| {
-            incarnation.loading.or(incarnation.confirming).unwrap_or(incarnation.behind).0
+            incarnation.loading.or(incarnation.confirming).or(incarnation.behind)
         });
         let settled = incarnation.filter(|incarnation| incarnation.is_settled());
         let again = self.writer.in_flight().zip(settled);
@@ -71,11 +71,9 @@ impl Member {
         let Some((incarnation, chain)) = self.incarnation.as_mut().zip(self.chain.as_ref()) else {
             return;
         };
-        incarnation.behind.clear();
+        incarnation.behind = None;
         if confirm {
-            let mut again = Timer::default();
-            again.set(self.now.boot_ms + incarnation.timing.renewal_ms);
-            incarnation.confirming = Some(again);
+            incarnation.confirming = Some(self.now.boot_ms + incarnation.timing.renewal_ms);
         }
         self.calls.push_back(Call::Follow { after: chain.last() });
     }
@@ -131,7 +129,7 @@ impl Member {
         head: Position,
         alive: &[Alive],
     ) {
-        let now_ms = self.now.boot_ms;
+        let (now_ms, read) = (self.now.boot_ms, self.read_to());
         let Some(incarnation) = &mut self.incarnation else { return };
         let since_ms = asked_ms;
         #[cfg(test)]
@@ -158,9 +156,8 @@ impl Member {
             incarnation.reconnected_ms = None;
             incarnation.head_then = head;
         }
-        let read = self.chain.as_ref().map_or(Position(0), |chain| chain.link().position);
-        if incarnation.is_settled() && read < head && incarnation.behind == Timer::default() {
-            incarnation.behind.set(now_ms + incarnation.timing.renewal_ms / 4);
+        if incarnation.is_settled() && read < head && incarnation.behind.is_none() {
+            incarnation.behind = Some(now_ms + incarnation.timing.renewal_ms / 4);
         }
         if self.standing == Standing::Member {
             self.deadlines = incarnation.deadlines();
@@ -244,7 +241,7 @@ impl Member {
         self.snapshot_keeper.ask_again();
         let Some(incarnation) = &mut self.incarnation else { return };
         if self.obstacle.is_none() {
-            incarnation.renew.set(now_ms);
+            incarnation.renew = Some(now_ms);
         }
         incarnation.reconnected_ms = Some(now_ms);
         if incarnation.loading.is_some() {
