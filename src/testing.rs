@@ -81,19 +81,10 @@ impl Daemon {
         let dir = Dir::new()?;
         let socket = dir.0.join("canal.sock");
         let options = daemon::Options {
-            place: place(&socket)?,
-            on_demand: false,
-            discard_journal: false,
-            first_start: false,
-            verbose: 0,
             idle_exit_s: Some(0),
-            engine: None,
-            engine_ttl_ms: None,
-            host: None,
             without_engine: true,
-            replaces: None,
             embedded: true,
-            watcher: None,
+            ..daemon::Options::at(place(&socket)?)
         };
         let thread = thread::Builder::new().name("canal-daemon".to_owned());
         let thread = thread.spawn(move || daemon::run(&options)).map_err(ClientError::Io)?;

@@ -64,6 +64,26 @@ impl Options {
         }
     }
 
+    /// The options of a daemon at this place about which nothing is stated.
+    #[must_use]
+    pub fn at(place: Place) -> Self {
+        Self {
+            place,
+            on_demand: false,
+            discard_journal: false,
+            first_start: false,
+            verbose: 0,
+            idle_exit_s: None,
+            engine: None,
+            engine_ttl_ms: None,
+            host: None,
+            without_engine: false,
+            replaces: None,
+            embedded: false,
+            watcher: None,
+        }
+    }
+
     /// Whether a client started it because it found no daemon. No operator chose its options.
     pub fn is_on_demand(&self) -> bool {
         self.on_demand && self.replaces.is_none()

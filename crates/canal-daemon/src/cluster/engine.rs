@@ -59,21 +59,7 @@ pub struct SeenEngine {
 /// # Errors
 /// The address or the configuration cannot be used.
 pub(crate) fn look_at(place: &Place, url: Option<&str>) -> anyhow::Result<Option<SeenEngine>> {
-    let options = Options {
-        place: place.clone(),
-        on_demand: false,
-        discard_journal: false,
-        first_start: false,
-        verbose: 0,
-        idle_exit_s: None,
-        engine: url.map(str::to_owned),
-        engine_ttl_ms: None,
-        host: None,
-        without_engine: false,
-        replaces: None,
-        embedded: false,
-        watcher: None,
-    };
+    let options = Options { engine: url.map(str::to_owned), ..Options::at(place.clone()) };
     let config = Config::read(&place.stores().config)?;
     let Some(chosen) = Chosen::of(&options, &config)? else { return Ok(None) };
     chosen.inspect(place, &Origin::read()?).map(Some)

@@ -208,21 +208,7 @@ mod tests {
     use super::*;
 
     fn options(place: &Place, without_engine: bool) -> Options {
-        Options {
-            watcher: None,
-            place: place.clone(),
-            on_demand: true,
-            discard_journal: false,
-            first_start: false,
-            verbose: 0,
-            idle_exit_s: None,
-            engine: None,
-            engine_ttl_ms: None,
-            host: None,
-            without_engine,
-            replaces: None,
-            embedded: false,
-        }
+        Options { on_demand: true, without_engine, ..Options::at(place.clone()) }
     }
 
     fn chosen(options: &Options, url: &str, configured: bool) -> Chosen {

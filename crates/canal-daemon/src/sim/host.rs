@@ -245,19 +245,10 @@ const SURVIVES: [&str; 5] = ["state.json", "leases", "tokens", "engine", "canal.
 
 fn start(place: &Place) -> anyhow::Result<Server> {
     let options = Options {
-        place: place.clone(),
         on_demand: true,
-        discard_journal: false,
-        first_start: false,
-        verbose: 0,
         idle_exit_s: Some(0),
-        engine: None,
-        engine_ttl_ms: None,
-        host: None,
-        without_engine: false,
-        replaces: None,
-        watcher: None,
         embedded: true,
+        ..Options::at(place.clone())
     };
     let config = Config::read(&place.stores().config)?;
     let claim = Claim::new(place, canal_sys::process::user::geteuid().as_raw())?;
