@@ -9,7 +9,6 @@ mod compact;
 pub mod disk;
 mod file;
 mod header;
-mod longest;
 mod open;
 pub(crate) mod record;
 mod room;

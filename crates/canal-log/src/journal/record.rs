@@ -9,8 +9,6 @@ use serde::Serialize;
 
 /// Bytes before the payload: its length and the checksum.
 const PREFIX: usize = 8;
-/// Bytes around a payload.
-pub(super) const OVERHEAD: u64 = PREFIX as u64 + 1;
 /// The last byte of a record. Compact JSON never contains it (a newline in a string is escaped), so
 /// a length that damage made too large finds JSON in its place.
 const TRAILER: u8 = b'\n';

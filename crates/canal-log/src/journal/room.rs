@@ -1,20 +1,11 @@
 //! The room that a request needs in the journal, from its acceptance to its end.
 //!
-//! An upper bound, so that a record that ends something never has to request room. The fixed parts
-//! are measured on records with the largest possible numbers; keys, commands, notes and slots are
-//! counted.
-
-use std::sync::{Arc, LazyLock};
+//! An upper bound, so that a record that ends something never has to request room. Keys, commands,
+//! notes and slots are counted.
 
 use serde::Serialize;
 
-use super::longest::{
-    FRAME, ID, NOW, TOKEN, barrier, frame, gone, granted, granted_item, held_item, hold, item, key,
-    queued, refused, request, requeued, waiter,
-};
-use super::record::OVERHEAD;
-use crate::Record;
-use canal_core::{Change, Entry, Item, NODES_MAX, Outcome, Release, Request, Revision};
+use canal_core::{Item, Request};
 
 /// How many times the bound counts that a request stops (or detaches) and runs again, and that its
 /// grant is withdrawn. It may happen more often: when the room is used up, the journal is
@@ -27,11 +18,14 @@ const RANGES_MAX: u64 = 16_384;
 const KEYS: u64 = 8;
 /// How often the command and the note are written: in the request and in the snapshot.
 const COMMANDS: u64 = 2;
-/// The bytes of the id of a node, with its quotes and a comma.
-const NODE_ID: u64 = 32 + 3;
-/// The bytes of the field names that only a request over nodes has.
-const NAMES_OF_NODES: u64 =
-    r#","over_nodes":,"over_nodes":"other-nodes":{"theirs":[]}"#.len() as u64;
+/// The bytes of everything for a request without items and command. A test measures these three on
+/// records with the largest possible numbers.
+const REQUEST: u64 = 3506;
+/// What each item adds, without its key and slots.
+const ITEM: u64 = 1142;
+/// What a request over nodes adds: its confirmation (whose note is not counted), and the list of
+/// the request because of which it may be refused.
+const OVER_NODES: u64 = 2567;
 /// The bytes of a note's field name and the punctuation around it.
 const NOTE_NAME: u64 = r#","note":"#.len() as u64;
 
@@ -47,64 +41,20 @@ const SUPERSEDE_NAME: u64 = r#","supersede":"#.len() as u64;
 /// Slots in more than 16,384 ranges exceed it.
 #[must_use]
 pub fn room_for(request: &Request) -> u64 {
-    let fixed = &*FIXED;
     let note = request.note.as_deref().map_or(0, |note| NOTE_NAME + json_bytes(note));
     let command = COMMANDS.saturating_mul(json_bytes(&request.command.0) + note);
     let items = request.items.iter().map(|item| {
         let keys = KEYS * (json_bytes(item.key.as_str()) + 1);
         // In each grant, and in the snapshot.
         let ranges = ranges(item).saturating_mul(SUSPENSIONS + 2);
-        keys + fixed.item + ranges
+        keys + ITEM + ranges
     });
-    let nodes = request.over_nodes.as_deref().map_or(0, |over| fixed.over_nodes + 2 * size(over));
+    let nodes = request.over_nodes.as_deref().map_or(0, |over| OVER_NODES + 2 * size(over));
     let supersede = request.supersede.as_deref().map_or(0, |it| 2 * (SUPERSEDE_NAME + size(it)));
     let above = request.above.as_deref().map_or(0, |above| 2 * (ABOVE_NAME + size(above)));
     let rest = command + nodes + above + supersede;
-    items.fold(fixed.request.saturating_add(rest), u64::saturating_add)
+    items.fold(REQUEST.saturating_add(rest), u64::saturating_add)
 }
-
-/// The sizes that do not depend on the request.
-struct Fixed {
-    /// Everything for a request without items and command.
-    request: u64,
-    /// The addition of each item, without its key and slots.
-    item: u64,
-    /// The addition of a request over nodes: its confirmation (whose note is not counted), and the
-    /// list of the request because of which it may be refused.
-    over_nodes: u64,
-}
-
-static FIXED: LazyLock<Fixed> = LazyLock::new(|| {
-    let grants = SUSPENSIONS + 1;
-    let moves = bytes(Change::Suspend { request: ID }, vec![requeued(), barrier()])
-        + bytes(Change::Resume { request: ID }, vec![]);
-    let asked = request(Vec::new());
-    let once = [
-        bytes(Change::Request(Arc::new(asked)), vec![queued(), barrier(), refused()]),
-        bytes(Change::Confirm { request: ID }, vec![]),
-        bytes(Change::End { frame: FRAME }, gone()),
-        // A withdrawal is shorter.
-        bytes(Change::Release(Release::Hold { token: TOKEN, forced: false }), gone()),
-    ];
-    let confirmed = Outcome::ConfirmedAt { request: ID, was: TOKEN, token: TOKEN };
-    let confirm = Change::ConfirmAt { request: ID, token: TOKEN, note: None };
-    let over_nodes = bytes(confirm, vec![confirmed]) + NODES_MAX as u64 * NODE_ID + NAMES_OF_NODES;
-    let state = size(&hold()).max(size(&waiter()));
-    let by_key = Release::Latest { frame: FRAME, key: key() };
-    Fixed {
-        request: once.iter().sum::<u64>()
-            + SUSPENSIONS * moves
-            + grants * size(&granted(Vec::new()))
-            + size(&frame())
-            + state,
-        item: bytes(Change::Release(by_key), gone())
-            + grants * size(&granted_item())
-            // In the request, and in the snapshot.
-            + 2 * size(&item())
-            + size(&held_item()),
-        over_nodes,
-    }
-});
 
 /// The most bytes of an item's slots in one list.
 fn ranges(item: &Item) -> u64 {
@@ -127,12 +77,6 @@ fn json_bytes(text: &str) -> u64 {
     bytes.sum::<u64>() + 2
 }
 
-/// The bytes of a record with these outcomes.
-fn bytes(change: Change, outcomes: Vec<Outcome>) -> u64 {
-    let entry = Entry { version: u16::MAX, at: NOW, change };
-    size(&Record { revision: Revision(u64::MAX), entry, outcomes }) + OVERHEAD
-}
-
 /// The bytes of a value as JSON and of the comma after it. (Every value measured here can be
 /// encoded.)
 fn size(value: &impl Serialize) -> u64 {
@@ -141,13 +85,62 @@ fn size(value: &impl Serialize) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::Record;
     use crate::journal::record;
-    use canal_core::{
-        Above, Ask, Command, GrantedItem, HeldItem, HoldState, KEY_BYTES_MAX, Key, NodeId,
-        OverNodes, Refusal, Require, RunId, SlotRange, Slots, Supersede, Superseded, View,
-        WaiterState, Withdrawal,
+    use crate::journal::tests::longest::{
+        FRAME, ID, NOW, TOKEN, barrier, frame, gone, granted, granted_item, held_item, hold, item,
+        key, queued, refused, request, requeued, waiter,
     };
+    use canal_core::{
+        Above, Ask, Change, Command, Entry, GrantedItem, HeldItem, HoldState, KEY_BYTES_MAX, Key,
+        NODES_MAX, NodeId, Outcome, OverNodes, Refusal, Release, Require, Revision, RunId,
+        SlotRange, Slots, Supersede, Superseded, View, WaiterState, Withdrawal,
+    };
+
+    /// The bytes of the id of a node, with its quotes and a comma.
+    const NODE_ID: u64 = 32 + 3;
+    /// The bytes of the field names that only a request over nodes has.
+    const NAMES_OF_NODES: u64 =
+        r#","over_nodes":,"over_nodes":"other-nodes":{"theirs":[]}"#.len() as u64;
+
+    /// The bytes of a record with these outcomes, and one to spare.
+    fn bytes(change: Change, outcomes: Vec<Outcome>) -> u64 {
+        written(change, outcomes) + 1
+    }
+
+    #[test]
+    fn the_fixed_sizes_are_those_of_the_longest_records() {
+        let grants = SUSPENSIONS + 1;
+        let moves = bytes(Change::Suspend { request: ID }, vec![requeued(), barrier()])
+            + bytes(Change::Resume { request: ID }, vec![]);
+        let asked = request(Vec::new());
+        let once = [
+            bytes(Change::Request(Arc::new(asked)), vec![queued(), barrier(), refused()]),
+            bytes(Change::Confirm { request: ID }, vec![]),
+            bytes(Change::End { frame: FRAME }, gone()),
+            // A withdrawal is shorter.
+            bytes(Change::Release(Release::Hold { token: TOKEN, forced: false }), gone()),
+        ];
+        let request = once.iter().sum::<u64>()
+            + SUSPENSIONS * moves
+            + grants * size(&granted(Vec::new()))
+            + size(&frame())
+            + size(&hold()).max(size(&waiter()));
+        let by_key = Release::Latest { frame: FRAME, key: key() };
+        let item = bytes(Change::Release(by_key), gone())
+            + grants * size(&granted_item())
+            // In the request, and in the snapshot.
+            + 2 * size(&item())
+            + size(&held_item());
+        let confirmed = Outcome::ConfirmedAt { request: ID, was: TOKEN, token: TOKEN };
+        let confirm = Change::ConfirmAt { request: ID, token: TOKEN, note: None };
+        let over_nodes =
+            bytes(confirm, vec![confirmed]) + NODES_MAX as u64 * NODE_ID + NAMES_OF_NODES;
+        assert_eq!([REQUEST, ITEM, OVER_NODES], [request, item, over_nodes]);
+    }
 
     fn encoded(value: &impl Serialize) -> u64 {
         let mut bytes = Vec::new();

@@ -5,6 +5,7 @@ mod damage;
 mod full;
 mod killed;
 mod lives;
+pub(super) mod longest;
 mod model;
 
 use std::fs;

@@ -6,27 +6,27 @@ use canal_core::{
     Tag, Token, UnixMillis, View, Wait, WaiterState, WaiterStatus,
 };
 
-pub(super) const ID: RequestId = RequestId(u64::MAX);
-pub(super) const FRAME: FrameId = FrameId(u64::MAX);
-pub(super) const TOKEN: Token = Token(u64::MAX);
-pub(super) const NOW: UnixMillis = UnixMillis(u64::MAX);
-pub(super) const VIEW: View = View::Buckets { per: u64::MAX, buckets: u64::MAX };
-pub(super) const PROCESS: ProcessId =
+pub(in crate::journal) const ID: RequestId = RequestId(u64::MAX);
+pub(in crate::journal) const FRAME: FrameId = FrameId(u64::MAX);
+pub(in crate::journal) const TOKEN: Token = Token(u64::MAX);
+pub(in crate::journal) const NOW: UnixMillis = UnixMillis(u64::MAX);
+pub(in crate::journal) const VIEW: View = View::Buckets { per: u64::MAX, buckets: u64::MAX };
+pub(in crate::journal) const PROCESS: ProcessId =
     ProcessId { pid: u32::MAX, started: u64::MAX, inode: u64::MAX };
-pub(super) const OWNER: Owner = Owner::Process(PROCESS);
+pub(in crate::journal) const OWNER: Owner = Owner::Process(PROCESS);
 
-pub(super) fn key() -> Key {
+pub(in crate::journal) fn key() -> Key {
     Key::new("k").expect("`k` is a key")
 }
 
-pub(super) fn item() -> Item {
+pub(in crate::journal) fn item() -> Item {
     Item {
         key: key(),
         ask: Ask::Counted { count: u64::MAX, view: None, given: Some(VIEW), spread: true },
     }
 }
 
-pub(super) fn request(items: Vec<Item>) -> Request {
+pub(in crate::journal) fn request(items: Vec<Item>) -> Request {
     Request {
         tag: Tag(u128::MAX),
         host: HostId(u64::MAX),
@@ -51,26 +51,26 @@ pub(super) fn request(items: Vec<Item>) -> Request {
     }
 }
 
-pub(super) fn queued() -> Outcome {
+pub(in crate::journal) fn queued() -> Outcome {
     Outcome::Queued { request: ID, frame: FRAME }
 }
 
-pub(super) fn barrier() -> Outcome {
+pub(in crate::journal) fn barrier() -> Outcome {
     Outcome::Barrier { request: ID }
 }
 
-pub(super) fn refused() -> Outcome {
+pub(in crate::journal) fn refused() -> Outcome {
     Outcome::Refused {
         request: ID,
         why: Refusal::TooLarge { item: usize::MAX, capacity: u64::MAX },
     }
 }
 
-pub(super) fn requeued() -> Outcome {
+pub(in crate::journal) fn requeued() -> Outcome {
     Outcome::Requeued { request: ID, token: TOKEN }
 }
 
-pub(super) fn granted(items: Vec<GrantedItem>) -> Outcome {
+pub(in crate::journal) fn granted(items: Vec<GrantedItem>) -> Outcome {
     Outcome::Granted(Granted {
         request: ID,
         frame: FRAME,
@@ -80,12 +80,12 @@ pub(super) fn granted(items: Vec<GrantedItem>) -> Outcome {
     })
 }
 
-pub(super) fn granted_item() -> GrantedItem {
+pub(in crate::journal) fn granted_item() -> GrantedItem {
     GrantedItem { acquired: u64::MAX, slots: Slots::default(), shared: true, view: Some(VIEW) }
 }
 
 /// The outcomes of an end of any kind.
-pub(super) fn gone() -> Vec<Outcome> {
+pub(in crate::journal) fn gone() -> Vec<Outcome> {
     let (token, frame, request) = (TOKEN, FRAME, ID);
     vec![
         Outcome::Withdrawn { request },
@@ -94,13 +94,13 @@ pub(super) fn gone() -> Vec<Outcome> {
     ]
 }
 
-pub(super) fn frame() -> FrameState {
+pub(in crate::journal) fn frame() -> FrameState {
     let (id, host, parent) = (FRAME, HostId(u64::MAX), Some(FRAME));
     let lease = LeaseState { ttl_ms: u64::MAX, renewals: u64::MAX, renewed: Some(NOW) };
     FrameState { id, host, owner: OWNER, parent, uid: u32::MAX, ended: false, lease: Some(lease) }
 }
 
-pub(super) fn hold() -> HoldState {
+pub(in crate::journal) fn hold() -> HoldState {
     HoldState {
         token: TOKEN,
         request: ID,
@@ -115,7 +115,7 @@ pub(super) fn hold() -> HoldState {
     }
 }
 
-pub(super) fn held_item() -> HeldItem {
+pub(in crate::journal) fn held_item() -> HeldItem {
     HeldItem {
         key: key(),
         mode: Mode::Counted,
@@ -126,7 +126,7 @@ pub(super) fn held_item() -> HeldItem {
     }
 }
 
-pub(super) fn waiter() -> WaiterState {
+pub(in crate::journal) fn waiter() -> WaiterState {
     WaiterState {
         id: ID,
         request: request(Vec::new()).into(),
