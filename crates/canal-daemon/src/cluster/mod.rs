@@ -18,7 +18,6 @@ pub(super) mod health;
 pub(super) mod join;
 pub(super) mod not_a_member;
 pub(super) mod sent_tokens;
-pub(super) mod terminator;
 pub(super) mod watcher;
 
 use std::io;
@@ -26,12 +25,12 @@ use std::os::fd::OwnedFd;
 
 use anyhow::Context;
 
+use crate::cluster::end_commands::Terminator;
 use crate::cluster::engine::Chosen;
 use crate::cluster::engine_driver::EngineDriver;
 use crate::cluster::engine_mark::EngineMark;
 use crate::cluster::engine_status::EngineStatus;
 use crate::cluster::sent_tokens::SentTokens;
-use crate::cluster::terminator::Terminator;
 use crate::cluster::watcher::Watcher;
 use crate::config::Config;
 use crate::host::Deadlines;

@@ -105,7 +105,7 @@ pub(in crate::host) fn author(host: HostId, sequence: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::snapshot::read_kept;
+    use crate::host::snapshot_keeper::read_kept;
     use canal_core::{Change, ENTRY_VERSION, UnixMillis};
 
     fn batch() -> Batch {

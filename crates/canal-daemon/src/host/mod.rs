@@ -17,7 +17,6 @@ mod label;
 mod member;
 mod memory;
 mod settings;
-mod snapshot;
 mod snapshot_keeper;
 #[cfg(test)]
 pub(crate) mod tests;

@@ -6,11 +6,36 @@
 
 use std::collections::VecDeque;
 
+use serde::{Deserialize, Serialize};
+
 use super::chain::Chain;
-use super::encoding;
-use super::snapshot::{Kept, write_kept};
+use super::encoding::{Unreadable, read, table_hash, write};
 use canal_core::{Change, Revision, Snapshot};
 use canal_log::engine::{Hash, Position, Stored};
+
+/// A table, and the state that a reader needs to continue from it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(in crate::host) struct Kept {
+    pub(in crate::host) chain: Chain,
+    /// The hash of `table`.
+    pub(in crate::host) hash: Hash,
+    pub(in crate::host) table: Snapshot,
+}
+
+pub(in crate::host) fn write_kept(kept: &Kept) -> Vec<u8> {
+    write("snapshot", kept)
+}
+
+pub(in crate::host) fn read_kept(body: &[u8]) -> Result<Kept, Unreadable> {
+    let kept: Kept = read("snapshot", body)?;
+    if table_hash(&kept.table) != kept.hash {
+        return Err(Unreadable::Damaged("its table does not match its hash".to_owned()));
+    }
+    if kept.table.revision != kept.chain.revision() {
+        return Err(Unreadable::Damaged("its table has another revision".to_owned()));
+    }
+    Ok(kept)
+}
 
 /// The number of hashes to remember, and of claims of other replicas that are not yet compared.
 const REMEMBERED: usize = 8;
@@ -89,7 +114,7 @@ impl SnapshotKeeper {
         if table.revision != chain.revision() {
             return Ok(());
         }
-        let hash = encoding::table_hash(table);
+        let hash = table_hash(table);
         self.know(table.revision, hash)?;
         // An earlier snapshot that waits to be stored comes first.
         if self.made.is_none() {

@@ -17,6 +17,7 @@ use canal_core::{
 };
 use canal_log::journal::NoRoom;
 use canal_log::state::Durable;
+use canal_protocol::{ErrorName, Failure};
 use canal_sys::clock;
 
 /// The table, and the embedded journal, which keeps the table's log unless an engine does.
@@ -231,4 +232,11 @@ pub(crate) fn stored_views(table: &Table) -> Vec<StoredView> {
         Some(StoredView { key: key.clone(), view })
     });
     views.collect()
+}
+
+/// The failure for a client whose request cannot be recorded.
+pub(crate) fn disk_full(error: &NoRoom) -> Failure {
+    tracing::warn!(%error, "refusing a request");
+    Failure::new(ErrorName::DiskFull, error.to_string())
+        .hint("make room and try again; no hold is lost")
 }

@@ -2,7 +2,6 @@
 //!
 //! Invariant: the daemon records a change before it reports it to a client.
 
-pub(super) mod disk_full;
 pub(crate) mod first_start;
 pub(super) mod journal_store;
 pub(super) mod lease_store;

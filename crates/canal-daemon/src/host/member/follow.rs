@@ -1,7 +1,7 @@
 //! Reads the log: from its beginning or a snapshot, batch by batch, and again after a gap.
 
 use crate::host::chain::{Chain, Known, Step, Trouble, Trust};
-use crate::host::snapshot::{Kept, read_kept};
+use crate::host::snapshot_keeper::{Kept, read_kept};
 use crate::host::{Event, LostWhy, Member, Standing};
 use canal_core::{Change, Entry, HostId, Revision};
 use canal_log::engine::{Outage, Placed, Position, Stored};

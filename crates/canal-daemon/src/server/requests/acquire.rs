@@ -14,7 +14,7 @@ use crate::net::connection::AskedFor;
 use crate::processes::owner_identity::{OwnerFound, cannot_watch};
 use crate::server::Server;
 use crate::server::step::{Step, lost_track};
-use crate::store::disk_full::disk_full;
+use crate::store::ledger::disk_full;
 use crate::view::grant::granted_keys;
 use crate::waiters::regrant::granted;
 use canal_core::{

@@ -4,13 +4,12 @@
 //! holds: etcd checks the user's rights, and writes nothing.
 
 use super::connection::address::Address;
-use super::connection::client::{CallTimeout, Client};
+use super::connection::client::{CallTimeout, Client, Witness};
 use super::connection::error::EtcdError;
 use super::connection::messages::{Range, Ranged, Status, Txn};
 use super::connection::transaction::{all, one, put, reads, version_is};
-use super::connection::witness::Witness;
 use super::layout::{Keys, Name, decode};
-use super::membership::register::meta_of;
+use super::register::meta_of;
 use super::worker::{explained, version_in_use};
 use crate::engine::{Identity, Inspection, Outage, Remark, TableSize, Transport};
 

@@ -4,18 +4,23 @@
 //! compares its conditions, and every read is linearizable. `worker` keeps the promises of
 //! [`engine`](super) about calls and answers.
 //!
-//! Invariant: the position of a batch is the revision of the transaction that appended it.
+//! Invariants: the position of a batch is the revision of the transaction that appended it. An
+//! incarnation ends only by a batch that ends it, never by its lease alone.
 
+mod append;
 mod connection;
+mod era;
 mod inspect;
 mod layout;
-mod log;
-mod membership;
+mod read;
+mod register;
+mod renew;
 mod shared;
+mod snapshot;
 mod worker;
 
+pub use append::BODY_MAX;
 pub use connection::address::{Address, AddressError};
-pub use log::append::BODY_MAX;
 
 use tokio::runtime;
 

@@ -11,16 +11,14 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
 
 use super::connection::address::{Address, AddressError};
-use super::connection::client::{CLOSES_AT_ONCE, CallTimeout, Client};
+use super::connection::client::{CLOSES_AT_ONCE, CallTimeout, Client, Witness};
 use super::connection::error::{EtcdError, LOST};
 use super::connection::messages::Status;
-use super::connection::witness::Witness;
+use super::era::Observation;
 use super::layout::Keys;
-use super::log::{append, read, snapshot};
-use super::membership::era::Observation;
-use super::membership::register::{Registration, register, withdraw};
-use super::membership::{era, renew};
+use super::register::{Registration, register, withdraw};
 use super::shared::{EngineState, Shared};
+use super::{append, era, read, renew, snapshot};
 use crate::engine::thread::Caller;
 use crate::engine::{Append, Call, Outage, Position, Source};
 

@@ -9,8 +9,8 @@
 //! host that is stopped or cut off at any instant blocks no other host.
 
 mod error;
+mod incarnation;
 mod log;
-mod membership;
 mod notification;
 mod session;
 mod settings;

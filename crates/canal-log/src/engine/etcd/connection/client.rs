@@ -4,7 +4,7 @@
 //! one may lead to another history, which is checked first.
 
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -25,7 +25,7 @@ use tower_service::Service;
 use super::address::{Address, Tls, User};
 use super::error::{EtcdError, certificate};
 use super::messages::{Authenticate, Authenticated, Nothing, Status as MemberStatus, Txn, TxnDone};
-use super::witness::Witness;
+use crate::engine::Era;
 use crate::engine::outage::innermost;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -312,3 +312,36 @@ fn refused(error: &tonic::transport::Error, endpoint: &str, tls: bool) -> EtcdEr
 /// The message for a member that is contacted without TLS.
 pub(crate) const CLOSES_AT_ONCE: &str =
     "closes the connection immediately; if it uses TLS, write etcds://";
+
+/// This daemon's knowledge of the etcd from all its connections: the greatest revision that it has
+/// seen, and the era at that time.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Witness {
+    revision: Arc<AtomicI64>,
+    era: Arc<Mutex<Option<Era>>>,
+}
+
+impl Witness {
+    /// Records that the store has reached this revision.
+    pub(crate) fn reaches(&self, revision: i64) {
+        self.revision.fetch_max(revision, Ordering::Relaxed);
+    }
+
+    /// Records that the log names this era at a revision.
+    pub(crate) fn settle(&self, revision: i64, era: Option<Era>) {
+        self.revision.store(revision, Ordering::Relaxed);
+        *self.era.lock().unwrap_or_else(PoisonError::into_inner) = era;
+    }
+
+    pub(crate) fn known(&self) -> Known {
+        let era = self.era.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        Known { revision: self.revision.load(Ordering::Relaxed), era }
+    }
+}
+
+/// The knowledge in a [`Witness`].
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Known {
+    pub revision: i64,
+    pub era: Option<Era>,
+}

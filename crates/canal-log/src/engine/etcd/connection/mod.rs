@@ -8,4 +8,3 @@ pub(super) mod error;
 pub(super) mod messages;
 pub(super) mod transaction;
 pub(super) mod watch;
-pub(super) mod witness;

@@ -7,8 +7,8 @@ use tokio_postgres::{IsolationLevel, Row};
 
 use crate::engine::postgres::error::PostgresError;
 use crate::engine::postgres::notification::Notification;
+use crate::engine::postgres::session::connection::Cursor;
 use crate::engine::postgres::session::connection::Session;
-use crate::engine::postgres::session::cursor::Cursor;
 use crate::engine::postgres::session::number::{number, number_if_any};
 use crate::engine::{Answer, Placed, Position, Read, Stored};
 use canal_core::HostId;

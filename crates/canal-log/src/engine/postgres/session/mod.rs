@@ -3,7 +3,6 @@
 //! Invariant: an open session writes to a primary, through no pooler, in tables of canal's format.
 
 pub(super) mod connection;
-pub(super) mod cursor;
 pub(super) mod era;
 mod era_change;
 mod inspect;

@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use crate::engine::etcd::connection::error::EtcdError;
-use crate::engine::etcd::connection::messages::{Lease, LeaseKept};
-use crate::engine::etcd::connection::transaction::{RangeResult, all, one, reads};
-use crate::engine::etcd::layout::{Keys, State, decode, position};
-use crate::engine::etcd::shared::{OwnIncarnation, Shared};
+use super::connection::error::EtcdError;
+use super::connection::messages::{Lease, LeaseKept};
+use super::connection::transaction::{RangeResult, all, one, reads};
+use super::layout::{Keys, State, decode, position};
+use super::shared::{OwnIncarnation, Shared};
 use crate::engine::{Alive, Answer, Position, Sign};
 use canal_core::HostId;
 

@@ -3,16 +3,14 @@
 //! The number comes from a key that only registrations compare, so a registration conflicts only
 //! with other registrations.
 
-use super::renew::keep;
-use crate::engine::etcd::connection::error::EtcdError;
-use crate::engine::etcd::connection::messages::{
-    Lease, LeaseGrant, LeaseGranted, Nothing, Txn, TxnDone,
-};
-use crate::engine::etcd::connection::transaction::{
+use super::connection::error::EtcdError;
+use super::connection::messages::{Lease, LeaseGrant, LeaseGranted, Nothing, Txn, TxnDone};
+use super::connection::transaction::{
     RangeResult, all, delete, one, put, put_leased, reads, revision_is, value_is, version_is,
 };
-use crate::engine::etcd::layout::{Keys, Meta, Name, State, decode, encode};
-use crate::engine::etcd::shared::{OwnIncarnation, Shared};
+use super::layout::{Keys, Meta, Name, State, decode, encode};
+use super::renew::keep;
+use super::shared::{OwnIncarnation, Shared};
 use crate::engine::{Answer, Claimant, FORMAT, Identity};
 use canal_core::HostId;
 
@@ -101,7 +99,7 @@ async fn look(shared: &Shared) -> Result<Registry, EtcdError> {
         }
     }
     let prefix = keys.hosts();
-    let lease = |kv: &crate::engine::etcd::connection::messages::KeyValue| {
+    let lease = |kv: &super::connection::messages::KeyValue| {
         Some((Keys::host_in(&prefix, &kv.key)?, kv.lease))
     };
     let leases = hosts.kvs.iter().filter_map(lease).collect();

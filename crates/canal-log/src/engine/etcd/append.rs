@@ -4,13 +4,11 @@
 //! deadline prevents a late grant. The transaction compares no key that other appends write, so
 //! concurrent appends do not conflict.
 
-use crate::engine::etcd::connection::error::EtcdError;
-use crate::engine::etcd::connection::messages::{Compare, KeyValue, Operation, Txn};
-use crate::engine::etcd::connection::transaction::{
-    delete, get, is_there, one, put, value_is, version_is,
-};
-use crate::engine::etcd::layout::{State, decode, encode, position};
-use crate::engine::etcd::shared::{OwnIncarnation, Shared};
+use super::connection::error::EtcdError;
+use super::connection::messages::{Compare, KeyValue, Operation, Txn};
+use super::connection::transaction::{delete, get, is_there, one, put, value_is, version_is};
+use super::layout::{State, decode, encode, position};
+use super::shared::{OwnIncarnation, Shared};
 use crate::engine::{Answer, Append, Ends, Evidence, Hash};
 
 /// The largest body of a batch, in bytes: etcd accepts requests of up to 1.5 MiB.

@@ -2,17 +2,16 @@
 //!
 //! Proofs of a new era are another id of the cluster, a smaller lead (see [`Observation`]), and a
 //! revision below one that this daemon has seen before
-//! ([`Witness`](super::super::connection::witness::Witness)). The last one reveals that etcd's
+//! ([`Witness`](super::connection::client::Witness)). The last one reveals that etcd's
 //! folder was replaced by an old copy, whatever the lead.
 
+use super::connection::client::{Client, Known};
+use super::connection::error::EtcdError;
+use super::connection::messages::{Status, Txn};
+use super::connection::transaction::{one, put, reads, revision_is};
+use super::layout::{Keys, decode, encode, position};
 use super::register::{meta_of, random};
-use crate::engine::etcd::connection::client::Client;
-use crate::engine::etcd::connection::error::EtcdError;
-use crate::engine::etcd::connection::messages::{Status, Txn};
-use crate::engine::etcd::connection::transaction::{one, put, reads, revision_is};
-use crate::engine::etcd::connection::witness::Known;
-use crate::engine::etcd::layout::{Keys, decode, encode, position};
-use crate::engine::etcd::shared::Shared;
+use super::shared::Shared;
 use crate::engine::thread::Caller;
 use crate::engine::{Era, EraChange};
 use canal_core::HostId;

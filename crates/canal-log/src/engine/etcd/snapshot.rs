@@ -3,14 +3,14 @@
 //!
 //! Invariant: at every revision the pointer names a snapshot whose pieces all exist.
 
-use crate::engine::etcd::connection::error::EtcdError;
-use crate::engine::etcd::connection::messages::{KeyValue, Operation, Range, Txn};
-use crate::engine::etcd::connection::transaction::{
+use super::connection::error::EtcdError;
+use super::connection::messages::{KeyValue, Operation, Range, Txn};
+use super::connection::transaction::{
     all, delete, delete_all, is_put_after, one, put, reads, revision_is,
 };
-use crate::engine::etcd::layout::{Pointer, decode, encode, position, revision};
-use crate::engine::etcd::membership::register::random;
-use crate::engine::etcd::shared::Shared;
+use super::layout::{Pointer, decode, encode, position, revision};
+use super::register::random;
+use super::shared::Shared;
 use crate::engine::{Answer, Hash, Position, Stored};
 
 /// The size of a piece, in bytes.
