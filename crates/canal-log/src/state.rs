@@ -31,13 +31,13 @@ pub struct Durable {
     #[serde(default)]
     pub views: Vec<StoredView>,
     /// The paused keys, in order.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub paused: Vec<Key>,
     /// The buckets that are out of service, by key.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub without: Vec<StoredWithout>,
     /// The daemon's record of itself as a node.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "NodeRecord::is_default")]
     pub node: NodeRecord,
 }
 
@@ -106,15 +106,8 @@ pub struct Opened {
 #[derive(Serialize)]
 struct Written<'a> {
     version: u32,
-    reserved_token: Token,
-    reserved_request: RequestId,
-    views: &'a [StoredView],
-    #[serde(skip_serializing_if = "<[_]>::is_empty")]
-    paused: &'a [Key],
-    #[serde(skip_serializing_if = "<[_]>::is_empty")]
-    without: &'a [StoredWithout],
-    #[serde(skip_serializing_if = "NodeRecord::is_default")]
-    node: &'a NodeRecord,
+    #[serde(flatten)]
+    durable: &'a Durable,
 }
 
 /// The field that every version has.
@@ -161,12 +154,7 @@ impl StateFile {
     /// Names the file. It still has the old content, or perhaps the new content if only the
     /// directory could not be synced.
     pub fn store(&self, durable: &Durable) -> io::Result<()> {
-        let Durable { reserved_token, reserved_request, views, paused, without, node } = durable;
-        let (version, reserved_token, reserved_request) =
-            (VERSION, *reserved_token, *reserved_request);
-        let written =
-            Written { version, reserved_token, reserved_request, views, paused, without, node };
-        let mut bytes = serde_json::to_vec_pretty(&written)?;
+        let mut bytes = serde_json::to_vec_pretty(&Written { version: VERSION, durable })?;
         bytes.push(b'\n');
         replace(&self.dir, NAME, &bytes).map(drop)
     }

@@ -155,15 +155,19 @@ fn replay(snapshot: &Snapshot, records: &[Record], same_rules: bool) -> anyhow::
 /// The requests that ended because the machine went down, as far as the remaining journal contains
 /// them.
 fn rebooted(snapshot: &Snapshot, records: &[Record], known_ms: u64) -> Unseen {
-    let Ok(mut table) = Table::restore(snapshot) else {
-        return Unseen::default();
-    };
+    let table = as_far_as_readable(snapshot, records);
+    table.map_or_else(Unseen::default, |table| Unseen::void(&table, &Ending::Reboot, known_ms))
+}
+
+/// The table of a journal of which a part may be missing or damaged.
+fn as_far_as_readable(snapshot: &Snapshot, records: &[Record]) -> Option<Table> {
+    let mut table = Table::restore(snapshot).ok()?;
     for record in records {
         if table.replay(record.revision, &record.entry, &record.outcomes).is_err() {
             break;
         }
     }
-    Unseen::void(&table, &Ending::Reboot, known_ms)
+    Some(table)
 }
 
 /// The token after the last one that was assigned.
@@ -225,12 +229,7 @@ fn salvaged(place: &Place, origin: &Origin) -> Option<(Table, impl Fn(ProcessId)
         Some(visible) => visible.standing(process) == Standing::Ended,
         None => matches!(find(process), Found::Gone),
     };
-    let mut table = Table::restore(&salvaged.snapshot).ok()?;
-    for record in &salvaged.records {
-        if table.replay(record.revision, &record.entry, &record.outcomes).is_err() {
-            break;
-        }
-    }
+    let table = as_far_as_readable(&salvaged.snapshot, &salvaged.records)?;
     Some((table, has_ended))
 }
 
