@@ -1,15 +1,19 @@
-//! Sends and receives descriptors, and finds out which are open.
+//! Sends, receives, polls and closes descriptors, and finds out which are open.
 //!
 //! Every descriptor that this module creates is close-on-exec, except the result of [`inherit`].
 
+use std::fs::OpenOptions;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
+use nix::poll::{PollFd, PollTimeout, poll};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
+use nix::unistd::{dup2_stdin, dup2_stdout};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
 use super::kernel::{Feature, allows};
@@ -64,6 +68,34 @@ pub fn receive(
     });
     fds.extend(rights.flatten().take(FDS_MAX));
     Ok(message.bytes)
+}
+
+/// Waits for an event, at most this long, and without end if there is no limit. Returns whether the
+/// time has passed without one.
+///
+/// # Errors
+/// As in poll(2), except EINTR, after which the caller looks at everything again.
+pub fn poll_within(polled: &mut [PollFd<'_>], within: Option<Duration>) -> io::Result<bool> {
+    let timeout = within.map_or(PollTimeout::NONE, |within| {
+        // Rounded up, because a wait of 0 ms would spin.
+        PollTimeout::try_from(within.as_micros().div_ceil(1000)).unwrap_or(PollTimeout::MAX)
+    });
+    match poll(polled, timeout) {
+        Ok(count) => Ok(count == 0),
+        Err(Errno::EINTR) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Closes the descriptors that this process inherited, except these and standard error, for
+/// messages. Standard input and output lead nowhere. A process that waits for the end of a pipe, or
+/// for a file lock, then does not wait for this one.
+pub fn keep_only(keep: &[BorrowedFd<'_>]) {
+    close_from_except(3, keep);
+    if let Ok(null) = OpenOptions::new().read(true).write(true).open("/dev/null") {
+        let _ = dup2_stdin(&null);
+        let _ = dup2_stdout(&null);
+    }
 }
 
 /// Closes every descriptor from `first` on, for a process that is about to take on another task.

@@ -10,8 +10,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::poll::{PollFd, PollFlags};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use super::loss::Lost;
@@ -20,6 +19,7 @@ use crate::client::{Fate, Options, Start};
 use canal_protocol::Tag;
 use canal_protocol::place::Place;
 use canal_sys::deadline::Reader;
+use canal_sys::fds;
 
 /// The bounds of the pause between two questions to the daemon that may have taken over the lock.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
@@ -184,13 +184,9 @@ impl Shared {
 
     /// Sleeps until something is due.
     fn sleep(&self, polled: &[OwnedFd], patience: Option<Duration>) {
-        let fds = polled.iter().map(AsFd::as_fd).chain([self.stop.as_fd()]);
-        let mut fds: Vec<_> = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
-        let timeout = patience.map_or(PollTimeout::NONE, |patience| {
-            // Rounded up, because a wait of 0 ms would spin.
-            PollTimeout::try_from(patience.as_micros().div_ceil(1000)).unwrap_or(PollTimeout::MAX)
-        });
-        if poll(&mut fds, timeout).is_err_and(|error| error != Errno::EINTR) {
+        let polled = polled.iter().map(AsFd::as_fd).chain([self.stop.as_fd()]);
+        let mut polled: Vec<_> = polled.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
+        if fds::poll_within(&mut polled, patience).is_err() {
             thread::sleep(PAUSE_MIN);
         }
     }

@@ -7,8 +7,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::poll::{PollFd, PollFlags};
 use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 use nix::unistd::Pid;
@@ -26,6 +25,7 @@ use canal_protocol::{
     NodeIdentity, NodesRefusal, Report,
 };
 use canal_sys::clock::boottime_ms;
+use canal_sys::fds;
 use canal_sys::process::child::{Reap, ended};
 
 use super::host::{Ending, Host, Named, PartAnswer, PartSaid, PartTrouble, Wish, Word};
@@ -269,10 +269,7 @@ impl<'a> Driver<'a> {
         let polled = polled.chain(self.looking.polled());
         let timer = PollFd::new(timer.as_fd(), PollFlags::POLLIN);
         let mut polled: Vec<PollFd<'_>> = polled.chain(host.polled()).chain([timer]).collect();
-        match poll(&mut polled, PollTimeout::NONE) {
-            Ok(_) | Err(Errno::EINTR) => Ok(()),
-            Err(error) => Err(error.into()),
-        }
+        fds::poll_within(&mut polled, None).map(drop)
     }
 
     fn carry_out(

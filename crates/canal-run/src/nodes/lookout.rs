@@ -5,14 +5,14 @@
 //! command, which must not find a child that it did not start. It ends with their channel, as soon
 //! as the other process continues or ends.
 
-use std::fs::OpenOptions;
 use std::io;
 use std::os::fd::AsFd;
 use std::process;
+use std::time::Duration;
 
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::poll::{PollFd, PollFlags};
 use nix::sys::wait::waitpid;
-use nix::unistd::{Pid, dup2_stderr, dup2_stdin, dup2_stdout};
+use nix::unistd::{Pid, dup2_stderr};
 
 use canal_lock::client::channel::{End, Received, channel};
 use canal_lock::client::lookout::{Found, Lookout};
@@ -63,12 +63,9 @@ pub fn serve_lookout(around: &Around, run: RunId) -> io::Result<()> {
 
 fn look(around: &Around, run: RunId, tag: Tag, channel: &End) {
     stand_alone();
-    fds::close_from_except(3, &[channel.as_fd()]);
-    if let Ok(null) = OpenOptions::new().read(true).write(true).open("/dev/null") {
-        let _ = dup2_stdin(&null);
-        let _ = dup2_stdout(&null);
-        let _ = dup2_stderr(&null);
-    }
+    fds::keep_only(&[channel.as_fd()]);
+    // Without messages, no reader of them need wait for this process either.
+    let _ = dup2_stderr(io::stdout());
     let mut looking = Looking::of_plain(around, run, tag);
     let mut ending: Vec<Pid> = Vec::new();
     loop {
@@ -86,8 +83,7 @@ fn look(around: &Around, run: RunId, tag: Tag, channel: &End) {
         let patience = due.min(looking.patience_ms()).min(SLEEP_MS_MAX);
         let own = PollFd::new(channel.as_fd(), PollFlags::POLLIN);
         let mut polled: Vec<PollFd<'_>> = looking.polled().chain([own]).collect();
-        let timeout = PollTimeout::try_from(patience).unwrap_or(PollTimeout::MAX);
-        let _ = poll(&mut polled, timeout);
+        let _ = fds::poll_within(&mut polled, Some(Duration::from_millis(patience)));
         if let Received::End = channel.receive::<Found>() {
             return;
         }

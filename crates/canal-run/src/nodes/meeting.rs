@@ -1,7 +1,9 @@
 //! Finds out the daemons behind a list of nodes before it asks anything else of them: a request
 //! carries the ids of all its nodes.
 
-use nix::poll::{PollFd, PollTimeout, poll};
+use std::time::Duration;
+
+use nix::poll::PollFd;
 use nix::unistd::Pid;
 
 use canal_lock::client::nodes::Node;
@@ -11,6 +13,7 @@ use canal_nodes::{Millis, Require};
 use canal_protocol::node_address::NodeAddress;
 use canal_protocol::{NodeId, NodeIdentity};
 use canal_sys::clock::boottime_ms;
+use canal_sys::fds;
 
 use super::host::{Host, Wish, Word};
 use super::member::{Heard, Member};
@@ -239,11 +242,7 @@ fn ask_all(
         let patience = patience.min(until.saturating_sub(boottime_ms()));
         let mut polled: Vec<PollFd<'_>> =
             asked.iter().flat_map(|one| one.member.polled()).chain(host.polled()).collect();
-        let timeout = PollTimeout::try_from(patience.min(SLEEP_MS_MAX)).unwrap_or(PollTimeout::MAX);
-        match poll(&mut polled, timeout) {
-            Ok(_) | Err(nix::errno::Errno::EINTR) => {}
-            Err(error) => return Err(std::io::Error::from(error).into()),
-        }
+        fds::poll_within(&mut polled, Some(Duration::from_millis(patience.min(SLEEP_MS_MAX))))?;
         drop(polled);
         if host.turn(boottime_ms()) != Wish::GoOn {
             return Err(MeetError::GivenUp);

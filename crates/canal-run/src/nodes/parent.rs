@@ -1,15 +1,14 @@
 //! The parent's side: keeps a coordinator running while the command runs.
 
 use std::collections::BTreeSet;
-use std::fs::OpenOptions;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::unistd::{Pid, dup2_stdin, dup2_stdout, getsid};
+use nix::poll::{PollFd, PollFlags};
+use nix::unistd::{Pid, getsid};
 
 use canal_lock::client::channel::{End, Received, channel};
 use canal_lock::client::environment::{Variables, variables_over_nodes};
@@ -131,11 +130,7 @@ impl OverNodes {
         keep.extend(writer.descriptors());
         keep.extend(child.as_ref().map(AsFd::as_fd));
         keep.extend(command.as_ref().map(AsFd::as_fd));
-        fds::close_from_except(3, &keep);
-        if let Ok(null) = OpenOptions::new().read(true).write(true).open("/dev/null") {
-            let _ = dup2_stdin(&null);
-            let _ = dup2_stdout(&null);
-        }
+        fds::keep_only(&keep);
         let mut process = CoordinatorProcess {
             writer,
             handover,
@@ -256,8 +251,7 @@ impl OverNodes {
                 return std::mem::take(&mut self.lines);
             };
             let mut polled = [PollFd::new(channel.as_fd(), PollFlags::POLLIN)];
-            let timeout = PollTimeout::try_from(left.as_millis() + 1).unwrap_or(PollTimeout::MAX);
-            let _ = poll(&mut polled, timeout);
+            let _ = fds::poll_within(&mut polled, Some(left));
         }
     }
 }
@@ -341,10 +335,7 @@ impl ChildEnd {
             polled.extend(audience.into_iter().flat_map(Audience::polled));
             let coordinator = coordinator.and_then(OverNodes::polled);
             polled.extend(coordinator.map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
-            let timeout = left.map_or(PollTimeout::NONE, |left| {
-                PollTimeout::try_from(left.as_millis() + 1).unwrap_or(PollTimeout::MAX)
-            });
-            let _ = poll(&mut polled, timeout);
+            let _ = fds::poll_within(&mut polled, left);
             if polled[others..].iter().any(|fd| fd.any() == Some(true)) {
                 return None;
             }

@@ -4,17 +4,15 @@
 //! Invariant: a pid is signalled only while it belongs to a child that was not reaped, or to the
 //! group of such a child.
 
-use std::fs::OpenOptions;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use libc::signalfd_siginfo;
-use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::poll::{PollFd, PollFlags};
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::sys::signalfd::SignalFd;
-use nix::unistd::{Pid, dup2_stdin, dup2_stdout, getpgid, setpgid};
+use nix::unistd::{Pid, getpgid, setpgid};
 
 use canal_lock::client::Fate;
 use canal_lock::client::hold_monitor::{HoldMonitor, LostHold, Phase};
@@ -103,7 +101,7 @@ impl<'a> Parent<'a> {
         }
         let mut keep = hooks.kept();
         keep.extend([channel.as_fd(), signals.as_fd()]);
-        close_inherited(&keep);
+        fds::keep_only(&keep);
         Self {
             command,
             group,
@@ -439,10 +437,6 @@ impl<'a> Parent<'a> {
         };
         let others = self.fate_query.due().into_iter().chain(self.hooks.due());
         let timeout = due.into_iter().chain(look).chain(others).min();
-        // Rounded up, so as not to wake too early.
-        let timeout = timeout.map_or(PollTimeout::NONE, |timeout| {
-            PollTimeout::try_from(timeout.as_micros().div_ceil(1000)).unwrap_or(PollTimeout::MAX)
-        });
         let begun = self.monitor.iter().filter(|_| self.channel.is_none());
         let polled = std::iter::once(self.signals.as_fd())
             .chain(self.channel.as_ref().map(AsFd::as_fd))
@@ -450,21 +444,7 @@ impl<'a> Parent<'a> {
             .chain(self.fate_query.polled())
             .chain(self.hooks.polled());
         let mut polled: Vec<_> = polled.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
-        match poll(&mut polled, timeout) {
-            Ok(_) | Err(Errno::EINTR) => Ok(()),
-            Err(error) => Err(error.into()),
-        }
-    }
-}
-
-/// Closes the descriptors that the caller passed on to the command: a process that waits for the
-/// end of a pipe, or for a file lock, must wait only for the command. Standard error stays open for
-/// messages.
-fn close_inherited(keep: &[BorrowedFd<'_>]) {
-    fds::close_from_except(3, keep);
-    if let Ok(null) = OpenOptions::new().read(true).write(true).open("/dev/null") {
-        let _ = dup2_stdin(&null);
-        let _ = dup2_stdout(&null);
+        fds::poll_within(&mut polled, timeout).map(drop)
     }
 }
 

@@ -264,12 +264,7 @@ impl Bridge<'_> {
             false => PollFlags::POLLOUT,
         };
         polled.push(PollFd::new(self.output, writes));
-        let timeout = PollTimeout::try_from(timeout_ms).unwrap_or(PollTimeout::MAX);
-        match poll(&mut polled, timeout) {
-            Ok(_) => {}
-            Err(Errno::EINTR) => return Ok(Ready::default()),
-            Err(error) => return Err(io::Error::from(error).into()),
-        }
+        fds::poll_within(&mut polled, Some(Duration::from_millis(timeout_ms)))?;
         let mut ready = polled.iter().map(|fd| fd.any().unwrap_or(false));
         Ok(Ready {
             input: reads.is_some() && ready.next().unwrap_or(false),
@@ -383,7 +378,7 @@ impl Bridge<'_> {
 }
 
 /// The directions that are ready without waiting.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 struct Ready {
     input: bool,
     socket: bool,

@@ -5,8 +5,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::poll::{PollFd, PollFlags};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -258,22 +257,15 @@ impl Connection {
         patience: Duration,
         audience: Option<&Audience>,
     ) -> Result<Duration, Broken> {
-        // Rounded up, because a wait of 0 ms would spin.
-        let timeout = patience.as_micros().div_ceil(1000);
-        let timeout = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX);
         let socket = PollFd::new(self.socket.as_fd(), event);
-        let polled = match audience {
-            None => poll(&mut [socket], timeout),
-            Some(audience) => poll(
-                &mut std::iter::once(socket).chain(audience.polled()).collect::<Vec<_>>(),
-                timeout,
-            ),
+        let is_over = match audience {
+            None => fds::poll_within(&mut [socket], Some(patience)),
+            Some(audience) => {
+                let mut polled: Vec<_> = std::iter::once(socket).chain(audience.polled()).collect();
+                fds::poll_within(&mut polled, Some(patience))
+            }
         };
-        match polled {
-            Ok(0) => Ok(patience),
-            Ok(_) | Err(Errno::EINTR) => Ok(Duration::ZERO),
-            Err(error) => Err(std::io::Error::from(error).into()),
-        }
+        Ok(if is_over? { patience } else { Duration::ZERO })
     }
 
     fn silent(&self) -> ClientError {

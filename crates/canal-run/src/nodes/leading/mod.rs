@@ -7,7 +7,9 @@
 //! Invariant: an answer counts only for the node to which its connection was pinned, and each
 //! daemon counts once.
 
-use nix::poll::{PollFd, PollTimeout, poll};
+use std::time::Duration;
+
+use nix::poll::PollFd;
 use nix::unistd::Pid;
 
 use canal_lock::client::nodes::Node;
@@ -18,6 +20,7 @@ use canal_nodes::leadership::{Claim, Said, Verdict, judge};
 use canal_protocol::node_address::NodeAddress;
 use canal_protocol::{HolderInfo, Leader, LeaderQuery, NodeId, NodeIdentity};
 use canal_sys::clock::boottime_ms;
+use canal_sys::fds;
 use canal_sys::process::child::{Reap, ended};
 
 use super::Around;
@@ -162,12 +165,9 @@ impl<'a> LeaderAtNodes<'a> {
         let due = self.sources.iter().map(|source| source.due_ms(now)).min();
         let mut polled: Vec<PollFd<'_>> =
             self.sources.iter().flat_map(|source| source.member.polled()).collect();
-        let timeout = due.unwrap_or(SLEEP_MS_MAX).min(SLEEP_MS_MAX);
-        let timeout = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX);
-        match poll(&mut polled, timeout) {
-            Ok(_) | Err(nix::errno::Errno::EINTR) => Ok(()),
-            Err(error) => Err(std::io::Error::from(error).into()),
-        }
+        let within = Duration::from_millis(due.unwrap_or(SLEEP_MS_MAX).min(SLEEP_MS_MAX));
+        fds::poll_within(&mut polled, Some(within))?;
+        Ok(())
     }
 
     fn hear(&mut self, at: usize) -> Result<(), MeetError> {
