@@ -10,12 +10,12 @@ use std::time::Duration;
 use nix::poll::{PollFd, PollFlags};
 use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
-use nix::unistd::Pid;
 
-use canal_core::Token;
 use canal_lock::client::nodes::lease::{HeldPart, LeaseHandle};
+use canal_lock::client::nodes::link;
 use canal_lock::client::nodes::pins::Pin;
 use canal_lock::client::nodes::ssh::NodeFailure;
+use canal_core::Token;
 use canal_nodes::{
     Change, Coordinator, Effect, Input, Millis, Outcome, Part, Plan, Refusal, Standing,
 };
@@ -26,7 +26,6 @@ use canal_protocol::{
 };
 use canal_sys::clock::boottime_ms;
 use canal_sys::fds;
-use canal_sys::process::child::{Reap, ended};
 
 use super::host::{Ending, Host, Named, PartAnswer, PartSaid, PartTrouble, Wish, Word};
 use super::looking::{GiveWay, Looking};
@@ -53,8 +52,6 @@ pub(super) struct Driver<'a> {
     unsettled_since: Option<Millis>,
     /// Whether renewals carry a note: the request's.
     renews_note: bool,
-    /// The processes of closed connections, until they are reaped.
-    ending: Vec<Pid>,
     looking: Looking<'a>,
     /// The node of this machine's daemon, if it encloses the request.
     here: Option<NodeId>,
@@ -96,14 +93,14 @@ impl<'a> Driver<'a> {
     /// A coordinator of a new request, or of one that another coordinator has begun: then with the
     /// state that it left behind, and whether the command may run.
     pub(super) fn new(request: &'a NodesRequest, met: Met, left: Option<(Standing, bool)>) -> Self {
-        let Met { nodes: known, here, ending } = met;
+        let Met { nodes: known, here } = met;
         let plan = plan(request, &known);
         let unsettled_since = left.as_ref().filter(|(_, runs)| *runs).map(|_| boottime_ms());
         let coordinator = match left {
             Some((standing, runs)) => Coordinator::take_over(plan, &standing, runs),
             None => Coordinator::new(plan),
         };
-        Self { unsettled_since, ending, here, ..Self::with(request, known, coordinator) }
+        Self { unsettled_since, here, ..Self::with(request, known, coordinator) }
     }
 
     /// A coordinator of an existing lease. `request` is that of its handle.
@@ -148,7 +145,6 @@ impl<'a> Driver<'a> {
             wake_at: None,
             unsettled_since: None,
             renews_note: false,
-            ending: Vec::new(),
             looking: Looking::new(request),
             here: None,
             cycle: Vec::new(),
@@ -191,7 +187,6 @@ impl<'a> Driver<'a> {
                 continue;
             }
             self.wait(host, &timer)?;
-            self.ending.retain(|pid| matches!(ended(*pid, Reap::Now), Ok(None)));
             for node in 0..self.nodes.len() {
                 self.hear(node, host, &mut inputs);
             }
@@ -206,7 +201,6 @@ impl<'a> Driver<'a> {
             false => self.coordinator.holds_while_it_waits(),
         };
         let found = self.looking.turn(waits, boottime_ms());
-        self.ending.append(&mut self.looking.closed);
         if let Some(nodes) = self.looking.news.take() {
             host.say(&Word::Unread { nodes: &nodes });
         }
@@ -250,7 +244,7 @@ impl<'a> Driver<'a> {
         let now = boottime_ms();
         let due = [self.wake_at, host.due(), self.looking.wake_at].into_iter().flatten();
         // These changes wake no descriptor, so they need regular checks.
-        let is_looked_at = self.unsettled_since.is_some() || !self.ending.is_empty();
+        let is_looked_at = link::reap() || self.unsettled_since.is_some();
         let patience = due
             .map(|at| at.saturating_sub(now))
             .chain(self.nodes.iter().map(|node| node.member.patience_ms()))
@@ -415,7 +409,7 @@ impl<'a> Driver<'a> {
 
     fn close(&mut self, node: usize) {
         self.nodes[node].reached = false;
-        self.ending.extend(self.nodes[node].member.close());
+        self.nodes[node].member.close();
     }
 
     fn lose(&mut self, node: usize, failure: NodeFailure, inputs: &mut VecDeque<Input>) {
@@ -518,14 +512,7 @@ impl<'a> Driver<'a> {
         let state = &self.nodes[node];
         let of_list = &state.member.node;
         if of_list.address != NodeAddress::Local {
-            let met = self.request.pins.meet(&of_list.name, &of_list.address, &Pin::of(identity));
-            if let Err(error) = met {
-                let failure = NodeFailure::permanent(error.to_string());
-                return Err(match error.hint() {
-                    Some(hint) => failure.hint(hint),
-                    None => failure,
-                });
-            }
+            self.request.pins.meet(&of_list.name, &of_list.address, &Pin::of(identity))?;
         }
         match identity.node == state.id {
             true => Ok(()),

@@ -8,7 +8,6 @@
 use std::collections::{BTreeSet, VecDeque};
 
 use nix::poll::PollFd;
-use nix::unistd::Pid;
 
 use canal_core::{Above, Key, Mode, Request, UnixMillis};
 use canal_lock::client::nodes::Node;
@@ -42,8 +41,6 @@ pub(super) struct Looking<'a> {
     sources: Vec<Source>,
     /// The latest time for the next call of [`Self::turn`].
     pub(super) wake_at: Option<Millis>,
-    /// The processes of closed connections, to be reaped.
-    pub(super) closed: Vec<Pid>,
     /// How many looks were over at the last check for nodes that could not be read.
     looks: u64,
     /// The nodes already reported as unreadable.
@@ -120,7 +117,6 @@ impl<'a> Looking<'a> {
             detector: Detector::default(),
             sources: Vec::new(),
             wake_at: None,
-            closed: Vec::new(),
             looks: 0,
             unread: Vec::new(),
             news: None,
@@ -144,7 +140,6 @@ impl<'a> Looking<'a> {
             detector: Detector::default(),
             sources: Vec::new(),
             wake_at: None,
-            closed: Vec::new(),
             looks: 0,
             unread: Vec::new(),
             news: None,
@@ -378,7 +373,7 @@ impl<'a> Looking<'a> {
         source.reached = false;
         source.wanted = None;
         source.sent.clear();
-        self.closed.extend(source.member.close());
+        source.member.close();
     }
 
     fn close_all(&mut self) {

@@ -12,14 +12,15 @@ use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags};
 use nix::sys::wait::waitpid;
-use nix::unistd::{Pid, dup2_stderr};
+use nix::unistd::dup2_stderr;
 
 use canal_lock::client::channel::{End, Received, channel};
 use canal_lock::client::lookout::{Found, Lookout};
+use canal_lock::client::nodes::link;
 use canal_protocol::{RunId, Tag};
 use canal_sys::clock::boottime_ms;
 use canal_sys::fds;
-use canal_sys::process::child::{Reap, ended, fork};
+use canal_sys::process::child::fork;
 
 use super::looking::{Around, GiveWay, Looking};
 use super::process::stand_alone;
@@ -67,7 +68,6 @@ fn look(around: &Around, run: RunId, tag: Tag, channel: &End) {
     // Without messages, no reader of them need wait for this process either.
     let _ = dup2_stderr(io::stdout());
     let mut looking = Looking::of_plain(around, run, tag);
-    let mut ending: Vec<Pid> = Vec::new();
     loop {
         let found = looking.turn(true, boottime_ms());
         if let Some(GiveWay::Refusal { why, cycle }) = found {
@@ -77,8 +77,7 @@ fn look(around: &Around, run: RunId, tag: Tag, channel: &End) {
         if let Some(nodes) = looking.news.take() {
             channel.send(&Found::Unread(nodes), &[]);
         }
-        ending.append(&mut looking.closed);
-        ending.retain(|pid| matches!(ended(*pid, Reap::Now), Ok(None)));
+        link::reap();
         let due = looking.wake_at.map_or(u64::MAX, |at| at.saturating_sub(boottime_ms()));
         let patience = due.min(looking.patience_ms()).min(SLEEP_MS_MAX);
         let own = PollFd::new(channel.as_fd(), PollFlags::POLLIN);

@@ -4,7 +4,6 @@
 use std::time::Duration;
 
 use nix::poll::PollFd;
-use nix::unistd::Pid;
 
 use canal_lock::client::nodes::Node;
 use canal_lock::client::nodes::pins::{Pin, PinError};
@@ -51,8 +50,6 @@ pub(super) struct Met {
     pub(super) nodes: Vec<Known>,
     /// The daemon of this machine, if it encloses the request and answers.
     pub(super) here: Option<NodeId>,
-    /// The processes of closed connections, which the caller reaps.
-    pub(super) ending: Vec<Pid>,
 }
 
 /// Why a request cannot begin.
@@ -142,9 +139,8 @@ pub(super) fn meet(request: &NodesRequest, host: &mut dyn Host) -> Result<Met, M
         let (name, canal) = ("local".to_owned(), None);
         let node = Node { name, address: NodeAddress::Local, canal };
         let mut asked = [Asked::new(0, node, request)];
-        met.ending.extend(ask_all(&mut asked, request, host)?);
-        let [Asked { mut member, result, .. }] = asked;
-        met.ending.extend(member.close());
+        ask_all(&mut asked, request, host)?;
+        let [Asked { result, .. }] = asked;
         met.here = result.and_then(Result::ok).map(|identity| identity.node);
     }
     Ok(met)
@@ -164,7 +160,7 @@ fn meet_nodes(request: &NodesRequest, host: &mut dyn Host) -> Result<Met, MeetEr
             None => asked.push(Asked::new(at, node.clone(), request)),
         }
     }
-    let ending = ask_all(&mut asked, request, host)?;
+    ask_all(&mut asked, request, host)?;
     let mut met = Vec::new();
     for Asked { at, member, result } in asked {
         let node = &request.nodes[at];
@@ -203,7 +199,7 @@ fn meet_nodes(request: &NodesRequest, host: &mut dyn Host) -> Result<Met, MeetEr
             what: shown(request, one, other, pair[0].id),
         });
     }
-    Ok(Met { nodes: known, here: None, ending })
+    Ok(Met { nodes: known, here: None })
 }
 
 /// Whether a request counts only the nodes that answer.
@@ -220,19 +216,17 @@ fn shown(request: &NodesRequest, one: &Node, other: &Node, id: NodeId) -> String
     }
 }
 
-/// Asks all of them at once, each until it has answered or is out of reach. Returns the processes
-/// of the connections that it has closed.
+/// Asks all of them at once, each until it has answered or is out of reach.
 fn ask_all(
     asked: &mut [Asked],
     request: &NodesRequest,
     host: &mut dyn Host,
-) -> Result<Vec<Pid>, MeetError> {
-    let mut ending = Vec::new();
+) -> Result<(), MeetError> {
     let meet_ms = request.wait_ms.map_or(u64::MAX, |wait_ms| wait_ms.max(MEET_MS));
     let until = request.asked_at.saturating_add(meet_ms);
     for one in asked.iter_mut() {
         if let Err(failure) = one.member.open(&request.here, &request.options) {
-            ending.extend(one.member.close());
+            one.member.close();
             one.result = Some(Err(failure));
         }
     }
@@ -252,17 +246,17 @@ fn ask_all(
                 match heard {
                     Heard::Identity(identity) => one.result = Some(Ok(identity)),
                     Heard::Away(failure) => {
-                        ending.extend(one.member.close());
+                        one.member.close();
                         one.result.get_or_insert(Err(failure));
                     }
                     _ => {}
                 }
             }
             if one.result.is_none() && boottime_ms() >= until {
-                ending.extend(one.member.close());
+                one.member.close();
                 one.result = Some(Err(NodeFailure::passing("it does not answer")));
             }
         }
     }
-    Ok(ending)
+    Ok(())
 }

@@ -6,7 +6,6 @@
 use std::collections::VecDeque;
 
 use nix::poll::PollFd;
-use nix::unistd::Pid;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -181,11 +180,10 @@ impl Member {
         self.call(Kind::Identify, NODES_INTERFACE, "Identify", &Identify {})
     }
 
-    /// Closes the connection. Returns the process to reap.
-    pub(super) fn close(&mut self) -> Option<Pid> {
+    pub(super) fn close(&mut self) {
         self.calls.clear();
         self.is_asked = false;
-        self.link.take().and_then(|link| link.process())
+        self.link = None;
     }
 
     pub(super) fn is_open(&self) -> bool {

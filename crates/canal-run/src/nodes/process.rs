@@ -85,7 +85,7 @@ impl CoordinatorProcess {
                 self.take_over(left.start.clone());
                 let nodes = known(request, &left.nodes);
                 // A request that is made again names its enclosing run, but no frame.
-                let met = Met { nodes, here: None, ending: Vec::new() };
+                let met = Met { nodes, here: None };
                 let standing = left.standing.clone();
                 self.left = Some(left);
                 (met, Some((standing, self.begun)))

@@ -2,7 +2,8 @@
 //! of this machine.
 //!
 //! Nothing here waits: the caller polls the descriptors of all its links together. A link answers
-//! calls in the order in which they were sent.
+//! calls in the order in which they were sent. The caller reaps the processes of dropped links with
+//! [`reap`].
 //!
 //! Invariant: bytes read from a link belong to that link alone, and a link that has ended yields
 //! nothing.
@@ -11,6 +12,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags};
@@ -403,21 +405,27 @@ impl Link {
     pub fn end_by_itself(&mut self) {
         self.ends_by_itself = true;
     }
-
-    /// The process at this side. After dropping the link, the caller must reap the process.
-    #[must_use]
-    pub fn process(&self) -> Option<Pid> {
-        self.process
-    }
 }
 
 impl Drop for Link {
     /// Ends the process without waiting for it.
     fn drop(&mut self) {
-        if let Some(process) = self.process.filter(|_| !self.ends_by_itself) {
+        let Some(process) = self.process else { return };
+        if !self.ends_by_itself {
             let _ = kill(process, Signal::SIGKILL);
         }
+        ENDING.lock().unwrap_or_else(PoisonError::into_inner).push(process);
     }
+}
+
+/// The processes of dropped links that may not have been reaped.
+static ENDING: Mutex<Vec<Pid>> = Mutex::new(Vec::new());
+
+/// Reaps the processes of dropped links that have ended. Returns whether others are left.
+pub fn reap() -> bool {
+    let mut ending = ENDING.lock().unwrap_or_else(PoisonError::into_inner);
+    ending.retain(|process| matches!(ended(*process, Reap::Now), Ok(None)));
+    !ending.is_empty()
 }
 
 /// The two ends of one stream, ours first.

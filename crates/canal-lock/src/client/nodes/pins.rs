@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
+use super::ssh::NodeFailure;
 use canal_protocol::node_address::NodeAddress;
 use canal_protocol::place::{Place, Rule};
 use canal_protocol::{NodeId, NodeIdentity};
@@ -96,6 +97,12 @@ impl PinError {
                 path.display()
             )),
         }
+    }
+}
+
+impl From<PinError> for NodeFailure {
+    fn from(error: PinError) -> Self {
+        Self { hint: error.hint(), ..Self::permanent(error.to_string()) }
     }
 }
 

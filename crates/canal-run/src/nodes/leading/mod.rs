@@ -10,9 +10,9 @@
 use std::time::Duration;
 
 use nix::poll::PollFd;
-use nix::unistd::Pid;
 
 use canal_lock::client::nodes::Node;
+use canal_lock::client::nodes::link;
 use canal_lock::client::nodes::pins::Pin;
 use canal_lock::client::nodes::ssh::NodeFailure;
 use canal_nodes::Millis;
@@ -21,7 +21,6 @@ use canal_protocol::node_address::NodeAddress;
 use canal_protocol::{HolderInfo, Leader, LeaderQuery, NodeId, NodeIdentity};
 use canal_sys::clock::boottime_ms;
 use canal_sys::fds;
-use canal_sys::process::child::{Reap, ended};
 
 use super::Around;
 use super::meeting::MeetError;
@@ -43,8 +42,6 @@ pub struct LeaderAtNodes<'a> {
     least: usize,
     around: &'a Around,
     sources: Vec<Source>,
-    /// The processes of closed connections, to be reaped.
-    ending: Vec<Pid>,
 }
 
 /// The leader, and the answer of each node.
@@ -111,7 +108,7 @@ impl<'a> LeaderAtNodes<'a> {
     pub fn new(key: &str, least: usize, around: &'a Around) -> Self {
         let sources = around.near.iter().cloned().map(Source::new).collect();
         let query = LeaderQuery { key: key.to_owned() };
-        Self { query, least, around, sources, ending: Vec::new() }
+        Self { query, least, around, sources }
     }
 
     /// Waits until something may have changed, or for a second.
@@ -123,15 +120,15 @@ impl<'a> LeaderAtNodes<'a> {
         for source in &mut self.sources {
             source.expire(now);
             if source.ask_at.is_some_and(|at| at <= now) {
-                self.ending.extend(source.member.close());
-                self.ending.extend(source.open(self.around));
+                source.member.close();
+                source.open(self.around);
             }
         }
         self.sleep()?;
         for at in 0..self.sources.len() {
             self.hear(at)?;
         }
-        self.ending.retain(|pid| matches!(ended(*pid, Reap::Now), Ok(None)));
+        link::reap();
         Ok(())
     }
 
@@ -185,7 +182,7 @@ impl<'a> LeaderAtNodes<'a> {
                 _ => None,
             };
             if let Some(failure) = failure {
-                self.ending.extend(self.sources[at].lose(failure));
+                self.sources[at].lose(failure);
                 break;
             }
         }
@@ -204,11 +201,7 @@ impl<'a> LeaderAtNodes<'a> {
         if node.address != NodeAddress::Local
             && let Err(error) = self.around.pins.meet(&node.name, &node.address, &pin)
         {
-            let failure = NodeFailure::permanent(error.to_string());
-            return Ok(Some(match error.hint() {
-                Some(hint) => failure.hint(hint),
-                None => failure,
-            }));
+            return Ok(Some(error.into()));
         }
         let mut others = self.sources.iter().enumerate().filter(|(other, _)| *other != at);
         if let Some((_, other)) = others.find(|(_, other)| other.id == Some(pin.node)) {
@@ -245,11 +238,11 @@ impl Source {
         }
     }
 
-    /// Begins to connect. Returns the process of a connection that failed at once.
-    fn open(&mut self, around: &Around) -> Option<Pid> {
+    fn open(&mut self, around: &Around) {
         self.ask_at = None;
-        let opened = self.member.open(&around.here, &around.options);
-        opened.err().and_then(|failure| self.lose(failure))
+        if let Err(failure) = self.member.open(&around.here, &around.options) {
+            self.lose(failure);
+        }
     }
 
     /// Takes the answer of the node. Returns why it does not count.
@@ -266,9 +259,8 @@ impl Source {
         (self.heard_at, self.failure, self.pause) = (None, None, PAUSE_MS.0);
     }
 
-    /// Gives up the connection. The node is asked again after a pause. Returns the process of the
-    /// connection.
-    fn lose(&mut self, failure: NodeFailure) -> Option<Pid> {
+    /// Gives up the connection. The node is asked again after a pause.
+    fn lose(&mut self, failure: NodeFailure) {
         let now = boottime_ms();
         let heard = self.member.heard_at().unwrap_or(now);
         if self.word.is_some() {
@@ -282,7 +274,7 @@ impl Source {
         self.ask_at = Some(now + pause);
         self.pause = (self.pause * 2).min(PAUSE_MS.1);
         self.expire(now);
-        self.member.close()
+        self.member.close();
     }
 
     /// Forgets an old answer of the node.
