@@ -7,6 +7,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -62,6 +63,20 @@ impl End {
             match fds::send(self.0.as_fd(), &text, descriptors, libc::MSG_DONTWAIT) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 sent => return sent.is_ok(),
+            }
+        }
+    }
+
+    /// Waits for the next message, or for the end.
+    #[must_use]
+    pub fn next<T: DeserializeOwned>(&self) -> Received<T> {
+        loop {
+            match self.receive() {
+                Received::Nothing => {
+                    let mut polled = [PollFd::new(self.as_fd(), PollFlags::POLLIN)];
+                    let _ = fds::poll_within(&mut polled, None);
+                }
+                received => return received,
             }
         }
     }

@@ -1,48 +1,42 @@
 //! The messages between child and parent before the command starts.
 //!
-//! Each message is one packet. The child reports that it has its lock. If the lock came with a
-//! deadline page, the child then waits until the parent has the page and is ready to act on it. The
-//! channel ends at the exec, or with the end of the child.
+//! The child reports that it has its lock. If the lock came with a deadline page, the child then
+//! waits until the parent has the page and is ready to act on it. The channel ends at the exec, or
+//! with the end of the child.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 
-use nix::errno::Errno;
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+use serde::{Deserialize, Serialize};
 
+use canal_lock::client::channel::{End, Received};
 use canal_lock::client::hold_monitor::Held;
 use canal_sys::deadline::Reader;
-use canal_sys::fds;
 use canal_sys::process::child::{end_with_parent, outlive_parent};
-
-const GRANTED: u8 = b'g';
-const NOT_BEGUN: u8 = b'n';
-const READY: u8 = b'r';
 
 /// The child's end of the channel to its parent; close-on-exec.
 #[derive(Debug)]
-pub struct ChildChannel(OwnedFd);
+pub struct ChildChannel(End);
 
 /// A message of the child.
-#[derive(Debug)]
+#[derive(Serialize, Deserialize)]
 pub(super) enum ChildMessage {
-    /// It has its lock. The descriptors keep the hold while descendants live.
-    Granted { held: Option<Held>, children: Vec<OwnedFd> },
+    /// It has its lock. With a token, the lock can be lost, and the first two descriptors are its
+    /// deadline page. The others keep the hold while descendants live.
+    Granted { token: Option<u64> },
     /// It did not become the command, and is about to end.
     NotBegun,
 }
 
-/// The parent's end.
-#[derive(Debug)]
-pub(super) struct Channel(OwnedFd);
-
-pub(super) fn channel() -> io::Result<(Channel, ChildChannel)> {
-    let (ours, childs) =
-        socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;
-    Ok((Channel(ours), ChildChannel(childs)))
-}
+/// The answer of the parent: it is ready to end the command in time.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Ready;
 
 impl ChildChannel {
+    pub(super) fn new(end: End) -> Self {
+        Self(end)
+    }
+
     /// Makes the child end with its parent until [`Self::granted`]: a place in the queue must not
     /// outlast the job that waits.
     ///
@@ -67,83 +61,27 @@ impl ChildChannel {
         children: Option<&OwnedFd>,
         held: Option<(&Reader, u64)>,
     ) -> io::Result<()> {
-        let mut word = vec![GRANTED];
-        let mut descriptors = Vec::new();
-        if let Some((page, token)) = held {
-            word.extend(token.to_ne_bytes());
-            descriptors.extend(page.descriptors());
-        }
-        descriptors.extend(children.map(AsFd::as_fd));
-        fds::send(self.0.as_fd(), &word, &descriptors, 0)?;
-        if held.is_some() {
-            self.await_parent()?;
+        let page = held.iter().flat_map(|(page, _)| page.descriptors());
+        let descriptors: Vec<_> = page.chain(children.map(AsFd::as_fd)).collect();
+        let granted = ChildMessage::Granted { token: held.map(|(_, token)| token) };
+        let is_sent = self.0.send(&granted, &descriptors);
+        let is_ready = || matches!(self.0.next::<Ready>(), Received::Message(Ready, _));
+        if !is_sent || held.is_some() && !is_ready() {
+            return Err(io::ErrorKind::UnexpectedEof.into());
         }
         outlive_parent()
-    }
-
-    fn await_parent(&self) -> io::Result<()> {
-        let mut answer = [0];
-        loop {
-            match fds::receive(self.0.as_fd(), &mut answer, &mut Vec::new(), 0) {
-                Ok(1) if answer[0] == READY => return Ok(()),
-                Ok(_) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
     }
 
     /// Reports to the parent that the command does not begin.
     pub fn not_begun(self) {
         // A parent that has ended does not need the message.
-        let _ = fds::send(self.0.as_fd(), &[NOT_BEGUN], &[], 0);
+        self.0.send(&ChildMessage::NotBegun, &[]);
     }
 }
 
-impl Channel {
-    /// The next message, if there is one; an inner `None` is the end of the channel.
-    pub(super) fn receive(&self) -> io::Result<Option<Option<ChildMessage>>> {
-        let mut buffer = [0; 16];
-        let mut received = Vec::new();
-        let count =
-            match fds::receive(self.0.as_fd(), &mut buffer, &mut received, libc::MSG_DONTWAIT) {
-                Ok(count) => count,
-                Err(error) => {
-                    return match error.raw_os_error().map(Errno::from_raw) {
-                        Some(Errno::EAGAIN | Errno::EINTR) => Ok(None),
-                        // The child was killed while a message to it was unread.
-                        Some(Errno::ECONNRESET) => Ok(Some(None)),
-                        _ => Err(error),
-                    };
-                }
-            };
-        let word = match &buffer[..count] {
-            [] => return Ok(Some(None)),
-            [GRANTED, token @ ..] => {
-                let held = match <[u8; 8]>::try_from(token) {
-                    Ok(token) if received.len() >= 2 => {
-                        let (line, page) = (received.remove(1), received.remove(0));
-                        let token = u64::from_ne_bytes(token);
-                        Some(Held { token, page: Reader::open(page, line)? })
-                    }
-                    _ => None,
-                };
-                ChildMessage::Granted { held, children: received }
-            }
-            _ => ChildMessage::NotBegun,
-        };
-        Ok(Some(Some(word)))
-    }
-
-    /// Reports to the child that the parent is ready.
-    pub(super) fn ready(&self) {
-        // A child that has ended does not need the message.
-        let _ = fds::send(self.0.as_fd(), &[READY], &[], 0);
-    }
-}
-
-impl AsFd for Channel {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
-    }
+/// Takes the hold that can be lost out of the descriptors of [`ChildMessage::Granted`].
+pub(super) fn held(token: Option<u64>, descriptors: &mut Vec<OwnedFd>) -> io::Result<Option<Held>> {
+    let Some(token) = token.filter(|_| descriptors.len() >= 2) else { return Ok(None) };
+    let (line, page) = (descriptors.remove(1), descriptors.remove(0));
+    Ok(Some(Held { token, page: Reader::open(page, line)? }))
 }

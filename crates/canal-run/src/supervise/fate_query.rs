@@ -5,16 +5,16 @@
 //! from acting in time.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use nix::unistd::Pid;
+use serde::{Deserialize, Serialize};
 
 use canal_lock::client::Fate;
+use canal_lock::client::channel::{End, Received, channel};
 use canal_sys::deadline::{Reader, Why};
-use canal_sys::fds;
 use canal_sys::process::child::{Reap, end_with_parent, ended, fork};
 
 /// The bounds of the pause before each attempt: a restarted daemon is soon there.
@@ -25,9 +25,18 @@ const PAUSE_MAX: Duration = Duration::from_secs(3);
 #[derive(Debug, Default)]
 pub(super) struct FateQuery {
     /// The process that currently asks, and this side's end of the channel to it.
-    process: Option<(Pid, OwnedFd)>,
+    process: Option<(Pid, End)>,
     /// When the next query starts.
     next: Option<Instant>,
+}
+
+/// The answer of the daemon.
+#[derive(Serialize, Deserialize)]
+enum Answer {
+    /// The hold is held; the descriptors are its deadline page.
+    Held,
+    /// It is lost, for the reason of this number.
+    Lost(u64),
 }
 
 impl FateQuery {
@@ -51,18 +60,14 @@ impl FateQuery {
     /// The answer, if there is one.
     pub(super) fn receive(&mut self) -> Option<Fate> {
         let (pid, channel) = self.process.as_ref()?;
-        let mut received = Vec::new();
-        let flags = libc::MSG_DONTWAIT;
-        let mut word = [0; 1];
-        match fds::receive(channel.as_fd(), &mut word, &mut received, flags) {
-            Ok(1) if received.len() == 2 => {
-                let (line, page) = (received.remove(1), received.remove(0));
+        match channel.receive() {
+            Received::Message(Answer::Held, descriptors) => {
+                let [page, line] = descriptors.try_into().ok()?;
                 Reader::open(page, line).ok().map(Fate::Held)
             }
-            Ok(1) => Some(Fate::Lost(Why::from_number(word[0].into()))),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
-            // Its end.
-            Ok(_) | Err(_) => {
+            Received::Message(Answer::Lost(why), _) => Some(Fate::Lost(Why::from_number(why))),
+            Received::Nothing => None,
+            Received::End => {
                 if !matches!(ended(*pid, Reap::Now), Ok(None)) {
                     self.process = None;
                 }
@@ -87,9 +92,8 @@ impl FateQuery {
     }
 }
 
-fn start(ask: &dyn Fn() -> Option<Fate>) -> io::Result<(Pid, OwnedFd)> {
-    let (ours, theirs) =
-        socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;
+fn start(ask: &dyn Fn() -> Option<Fate>) -> io::Result<(Pid, End)> {
+    let (ours, theirs) = channel()?;
     if let Some(pid) = fork()? {
         return Ok((pid, ours));
     }
@@ -97,11 +101,11 @@ fn start(ask: &dyn Fn() -> Option<Fate>) -> io::Result<(Pid, OwnedFd)> {
     if end_with_parent(theirs.as_fd()).is_err() {
         std::process::exit(0);
     }
-    let _ = match ask() {
-        Some(Fate::Held(page)) => fds::send(theirs.as_fd(), b"p", &page.descriptors(), 0),
-        Some(Fate::Lost(why)) => fds::send(theirs.as_fd(), &[why as u8], &[], 0),
-        None => Ok(0),
-    };
+    match ask() {
+        Some(Fate::Held(page)) => _ = theirs.send(&Answer::Held, &page.descriptors()),
+        Some(Fate::Lost(why)) => _ = theirs.send(&Answer::Lost(why as u64), &[]),
+        None => {}
+    }
     std::process::exit(0);
 }
 

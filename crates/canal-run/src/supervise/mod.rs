@@ -23,13 +23,13 @@ use nix::sys::signal::Signal;
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd::{Pid, setpgid};
 
+use canal_lock::client::channel::channel;
 use canal_sys::process::child::fork;
 use canal_sys::signals;
 
 pub use caller::{Ended, KILL_AFTER_DEFAULT, Limits, SupervisorHooks};
 pub use child_channel::ChildChannel;
 
-use child_channel::channel;
 use descendants::Descendants;
 pub(crate) use descendants::kill_with_descendants;
 use forwarded_signals::signals_watched;
@@ -50,6 +50,7 @@ pub fn supervise(
     child: impl FnOnce(ChildChannel) -> u8,
 ) -> io::Result<Ended> {
     let (ours, childs) = channel()?;
+    let childs = ChildChannel::new(childs);
     let group = if has_terminal() { Group::Callers } else { Group::Own };
     let mut descendants = Descendants::unknown();
     if limits.with_children {

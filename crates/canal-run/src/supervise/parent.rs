@@ -15,14 +15,15 @@ use nix::sys::signalfd::SignalFd;
 use nix::unistd::{Pid, getpgid, setpgid};
 
 use canal_lock::client::Fate;
+use canal_lock::client::channel::{End, Received};
 use canal_lock::client::hold_monitor::{HoldMonitor, LostHold, Phase};
 use canal_sys::fds;
-use canal_sys::process::child::{End, Reap, ended, stopped};
+use canal_sys::process::child::{self, Reap, ended, stopped};
 use canal_sys::process::{RunState, run_state};
 use canal_sys::signals::SignalRefused;
 
 use super::caller::{Ended, Limits, SupervisorHooks};
-use super::child_channel::{Channel, ChildMessage};
+use super::child_channel::{ChildMessage, Ready, held};
 use super::descendants::{self, Descendants};
 use super::fate_query::FateQuery;
 use super::forwarded_signals::{OF_TERMINAL, stop_too};
@@ -65,7 +66,7 @@ pub(super) struct Parent<'a> {
     limits: Limits,
     hooks: &'a mut dyn SupervisorHooks,
     /// `None` once the command has begun, or the child has ended.
-    channel: Option<Channel>,
+    channel: Option<End>,
     signals: SignalFd,
     descendants: Descendants,
     /// The monitor of a hold that can be lost.
@@ -78,7 +79,7 @@ pub(super) struct Parent<'a> {
     time_limit: TimeLimit,
     /// The signals of the time limit that reached the command, or after its end, its descendants.
     reached: Vec<Signal>,
-    end: Option<End>,
+    end: Option<child::End>,
     /// Descendants that were already signalled.
     signalled: Vec<Pid>,
     /// Processes that cannot be signalled.
@@ -90,7 +91,7 @@ impl<'a> Parent<'a> {
         command: Pid,
         group: Group,
         limits: Limits,
-        channel: Channel,
+        channel: End,
         signals: SignalFd,
         descendants: Descendants,
         hooks: &'a mut dyn SupervisorHooks,
@@ -158,7 +159,7 @@ impl<'a> Parent<'a> {
         }
     }
 
-    fn finish(&mut self, end: End) -> io::Result<Ended> {
+    fn finish(&mut self, end: child::End) -> io::Result<Ended> {
         self.hooks.ended();
         // These signals arrived while the command ran, and would end this process once they are
         // unblocked.
@@ -177,7 +178,7 @@ impl<'a> Parent<'a> {
             || self.monitor.as_ref().is_some_and(HoldMonitor::ends_descendants)
     }
 
-    fn ended(&self, end: End) -> Ended {
+    fn ended(&self, end: child::End) -> Ended {
         if let Some(lost) = self
             .monitor
             .as_ref()
@@ -188,25 +189,26 @@ impl<'a> Parent<'a> {
         }
         match (self.reached.last(), end) {
             (Some(signal), _) => Ended::TimeOver(*signal),
-            (None, End::Exited(code)) => Ended::Exited(code),
-            (None, End::Killed(signal)) => Ended::Signaled(signal),
+            (None, child::End::Exited(code)) => Ended::Exited(code),
+            (None, child::End::Killed(signal)) => Ended::Signaled(signal),
         }
     }
 
     /// Reads one message of the child. Returns whether there may be more.
     fn receive(&mut self) -> io::Result<bool> {
         let Some(channel) = &self.channel else { return Ok(false) };
-        let Some(received) = channel.receive()? else { return Ok(false) };
-        match received {
-            None => self.channel = None,
-            Some(ChildMessage::NotBegun) => self.monitor = None,
-            Some(ChildMessage::Granted { held, children }) => {
-                self.children = children;
-                if let Some(held) = held {
+        match channel.receive() {
+            Received::Nothing => return Ok(false),
+            Received::End => self.channel = None,
+            Received::Message(ChildMessage::NotBegun, _) => self.monitor = None,
+            Received::Message(ChildMessage::Granted { token }, mut descriptors) => {
+                if let Some(held) = held(token, &mut descriptors)? {
                     self.monitor = Some(HoldMonitor::new(held, self.limits.on_lost)?);
                     self.descendants.adopt(Some(self.command))?;
-                    channel.ready();
+                    // A child that has ended does not need the message.
+                    channel.send(&Ready, &[]);
                 }
+                self.children = descriptors;
                 let deadline =
                     self.limits.max_run.and_then(|most| Instant::now().checked_add(most));
                 self.time_limit = deadline.map_or(TimeLimit::NotStarted, TimeLimit::Running);
@@ -224,7 +226,7 @@ impl<'a> Parent<'a> {
                 stop_too(signal)?;
             }
             self.end = ended(self.command, Reap::Later)?;
-            if self.end.is_some_and(|end| end != End::Killed(libc::SIGKILL)) {
+            if self.end.is_some_and(|end| end != child::End::Killed(libc::SIGKILL)) {
                 // It had ended before SIGKILL could end it.
                 self.reached.retain(|signal| *signal != Signal::SIGKILL);
             }
@@ -284,7 +286,7 @@ impl<'a> Parent<'a> {
         };
         let mut fate = self.fate_query.receive();
         // The present daemon or another process has killed the command.
-        let killed = self.end == Some(End::Killed(libc::SIGKILL));
+        let killed = self.end == Some(child::End::Killed(libc::SIGKILL));
         if fate.is_none() && killed && !self.asked_fate && monitor.command_may_be_ended() {
             self.asked_fate = true;
             fate = self.hooks.ask(monitor.token());
