@@ -63,17 +63,15 @@ pub(crate) fn within(
     target: &Target,
     request: &Acquire,
 ) -> WaitWithin<impl FnMut(RunId, Tag) -> Option<Lookout>> {
-    WaitWithin::new(request, |run, tag| start_lookout(&around(target).ok()?, run, tag).ok())
+    WaitWithin::new(request, |run, tag| {
+        start_lookout(&around(target, near(target).ok()?), run, tag).ok()
+    })
 }
 
-/// The surroundings of a request on this machine: its nodes, identities and daemon.
-///
-/// # Errors
-/// The configuration is unusable.
-pub(crate) fn around(target: &Target) -> Result<Around, Failed> {
+/// How a request of this machine reaches its nodes, and those `near` it.
+pub(crate) fn around(target: &Target, near: Vec<Node>) -> Around {
     let place = &target.place;
-    let (pins, here, options) = (Pins::of(place), place.clone(), target.options());
-    Ok(Around { near: near(target)?, pins, here, options })
+    Around { near, pins: Pins::of(place), here: place.clone(), options: target.options() }
 }
 
 /// The names in the configuration that the daemon of this place reads. For the daemon of the

@@ -257,7 +257,7 @@ fn a_node_that_is_away_is_named_and_costs_a_majority_nothing() {
     assert_eq!(states(&renewed.json()), ["renewed", "away", "renewed"]);
     let released = nodes.with(&lease, "release", &["--json"]).end().code(0);
     assert!(released.stderr.contains("canal: b is unreachable: "), "{}", released.stderr);
-    assert!(released.stderr.contains("ends there when its TTL expires"), "{}", released.stderr);
+    assert!(released.stderr.contains("ends on them when its TTL expires"), "{}", released.stderr);
     assert_eq!(states(&released.json()), ["released", "away", "released"]);
     assert_eq!([nodes.nodes[0].held("x"), nodes.nodes[2].held("x")], [0, 0]);
     signal(away, Signal::SIGCONT);

@@ -4,16 +4,15 @@
 use serde::Serialize;
 
 use crate::cli::arguments::definition::LeaderArgs;
-use crate::cli::node_list::listed;
+use crate::cli::node_list::{around, listed};
 use crate::cli::output::sanitize::sanitize;
 use crate::cli::output::stdout::{self, ReaderState};
 use crate::cli::wording::participant::holder;
 use crate::cli::{Failed, Global, Now, Target, Verbosity};
 use crate::client::Watch;
-use crate::client::nodes::pins::Pins;
 use crate::nodes::leadership::{Claim, Verdict};
 use crate::protocol::{HolderInfo, Leader, LeaderQuery};
-use crate::run::nodes::{Around, LeaderAtNodes, LeaderView, MeetError, NodeState, NodeView};
+use crate::run::nodes::{LeaderAtNodes, LeaderView, MeetError, NodeState, NodeView};
 use crate::run::{OwnCode, SUCCESS};
 use crate::sys::clock::boottime_ms;
 
@@ -67,12 +66,7 @@ pub(crate) fn run(args: &LeaderArgs, global: &Global) -> Result<u8, Failed> {
     }
     let nodes = listed(&args.nodes.on, &target)?;
     let need = args.nodes.least(nodes.len());
-    let around = Around {
-        near: nodes,
-        pins: Pins::of(&target.place),
-        here: target.place.clone(),
-        options: target.options(),
-    };
+    let around = around(&target, nodes);
     let mut asked = LeaderAtNodes::new(key, need, &around);
     let question = Question { key, json, need, verbosity };
     let view = first(&mut asked)?;

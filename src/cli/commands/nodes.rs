@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::AsFd;
 
 use crate::cli::arguments::definition::BridgeArgs;
-use crate::cli::node_list::around;
+use crate::cli::node_list::{around, near};
 use crate::cli::{Failed, Global, Target, connect};
 use crate::client::bridge::{self, BridgeError};
 use crate::client::environment;
@@ -31,7 +31,7 @@ pub(crate) fn lookout(global: &Global) -> Result<u8, Failed> {
     let target = Target::of(global)?;
     let failed = |error| Failed::new(format!("cannot search for deadlocks: {error}"));
     if let Some(run) = environment::run() {
-        serve_lookout(&around(&target)?, run).map_err(failed)?;
+        serve_lookout(&around(&target, near(&target)?), run).map_err(failed)?;
     }
     Ok(SUCCESS)
 }

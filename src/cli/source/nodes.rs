@@ -7,14 +7,13 @@ use nix::unistd::Pid;
 use super::request::{Asking, NotAcquired};
 use crate::cli::arguments::nodes::{NodesArgs, ttl_ms};
 use crate::cli::arguments::wait::Readers;
-use crate::cli::node_list::{listed, named, near};
+use crate::cli::node_list::{around, listed, named, near};
 use crate::cli::progress::Waiting;
 use crate::cli::wording::over_nodes;
 use crate::cli::{Failed, Global, Target, Verbosity};
 use crate::client::ClientError;
 use crate::client::nodes::Node;
 use crate::client::nodes::lease::{EnclosingLeases, LeaseHandle, Secret};
-use crate::client::nodes::pins::Pins;
 use crate::core::FrameId;
 use crate::nodes::Require;
 use crate::protocol::{Acquire, Failure, Progress, SizeNote, WireItem};
@@ -86,7 +85,7 @@ impl Nodes {
             under_run: request.under_run,
             under_frame: frame.map(FrameId),
             under,
-            near,
+            around: around(target, near),
             nodes: self.nodes.clone(),
             require: self.require,
             ttl_ms: self.ttl_ms,
@@ -99,9 +98,6 @@ impl Nodes {
             command: request.command.clone(),
             note: request.note.clone(),
             secret: Secret::new()?,
-            here: target.place.clone(),
-            options: target.options(),
-            pins: Pins::of(&target.place),
         };
         let engine = over_nodes::engine(self.require, self.nodes.len());
         OverNodes::begin(asked, self.purpose, &engine, over_nodes::WORDING).map_err(not_called)
@@ -147,8 +143,8 @@ pub(crate) fn on_lease(
     host: &mut dyn Host,
 ) -> Result<Option<Ending>, Failed> {
     let nodes = named(handle.addresses(), target)?;
-    let (place, options) = (target.place.clone(), target.options());
-    let request = NodesRequest::of_lease(handle, nodes, note, new_ttl_ms, place, options);
+    let around = around(target, Vec::new());
+    let request = NodesRequest::of_lease(handle, nodes, note, new_ttl_ms, around);
     crate::run::nodes::on_lease(what, handle, &request, host).map_err(not_called)
 }
 

@@ -11,11 +11,11 @@ use nix::poll::{PollFd, PollFlags};
 use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 
+use canal_core::Token;
 use canal_lock::client::nodes::lease::{HeldPart, LeaseHandle};
 use canal_lock::client::nodes::link;
 use canal_lock::client::nodes::pins::Pin;
 use canal_lock::client::nodes::ssh::NodeFailure;
-use canal_core::Token;
 use canal_nodes::{
     Change, Coordinator, Effect, Input, Millis, Outcome, Part, Plan, Refusal, Standing,
 };
@@ -395,7 +395,9 @@ impl<'a> Driver<'a> {
         }
         self.close(node);
         let state = &mut self.nodes[node];
-        if let Err(failure) = state.member.open(&self.request.here, &self.request.options) {
+        if let Err(failure) =
+            state.member.open(&self.request.around.here, &self.request.around.options)
+        {
             self.lose(node, failure, inputs);
         }
     }
@@ -512,7 +514,7 @@ impl<'a> Driver<'a> {
         let state = &self.nodes[node];
         let of_list = &state.member.node;
         if of_list.address != NodeAddress::Local {
-            self.request.pins.meet(&of_list.name, &of_list.address, &Pin::of(identity))?;
+            self.request.around.pins.meet(&of_list.name, &of_list.address, &Pin::of(identity))?;
         }
         match identity.node == state.id {
             true => Ok(()),

@@ -10,23 +10,21 @@ use std::collections::{BTreeSet, VecDeque};
 use nix::poll::PollFd;
 
 use canal_core::{Above, Key, Mode, Request, UnixMillis};
+use canal_lock::client::Start;
 use canal_lock::client::nodes::Node;
-use canal_lock::client::nodes::pins::Pins;
 use canal_lock::client::nodes::ssh::NodeFailure;
-use canal_lock::client::{Options, Start};
 use canal_nodes::Millis;
 use canal_nodes::deadlock::{
     Blocked, Deadlock, Detector, Membership, Named, Next, PartOf, Reading, RequestName, Step, Way,
 };
 use canal_protocol::node_address::NodeAddress;
-use canal_protocol::place::Place;
 use canal_protocol::{
     BlockerInfo, CycleStepInfo, FrameFound, NodeAt, NodeId, NodeIdentity, PartyInfo,
     READ_NODES_MAX, RunId, Tag, WaitsFound, WaitsNear,
 };
 
 use super::member::{Heard, Member};
-use super::request::NodesRequest;
+use super::request::{Around, NodesRequest};
 
 /// The name for the daemon of this machine.
 const HERE: &str = "local";
@@ -34,9 +32,7 @@ const HERE: &str = "local";
 /// Reads the waits of the nodes for one request.
 pub(super) struct Looking<'a> {
     own: Own<'a>,
-    pins: &'a Pins,
-    here: &'a Place,
-    options: &'a Options,
+    around: &'a Around,
     detector: Detector,
     sources: Vec<Source>,
     /// The latest time for the next call of [`Self::turn`].
@@ -47,19 +43,6 @@ pub(super) struct Looking<'a> {
     unread: Vec<String>,
     /// The same, if the user does not know yet.
     pub(super) news: Option<Vec<String>>,
-}
-
-/// The surroundings of a waiting request, and how to reach them.
-#[derive(Clone, Debug)]
-pub struct Around {
-    /// The nodes over which a deadlock may extend.
-    pub near: Vec<Node>,
-    /// The identities of the nodes when they were first met.
-    pub pins: Pins,
-    /// The place that all commands of this machine use.
-    pub here: Place,
-    /// How to start a daemon there.
-    pub options: Options,
 }
 
 /// The waiting request.
@@ -109,22 +92,11 @@ impl<'a> Looking<'a> {
     /// For a request over nodes.
     pub(super) fn new(request: &'a NodesRequest) -> Self {
         let run = request.secret.run();
-        let mut looking = Self {
-            own: Own::Run(run, &request.command),
-            pins: &request.pins,
-            here: &request.here,
-            options: &request.options,
-            detector: Detector::default(),
-            sources: Vec::new(),
-            wake_at: None,
-            looks: 0,
-            unread: Vec::new(),
-            news: None,
-        };
+        let mut looking = Self::around(&request.around, Own::Run(run, &request.command));
         looking.add_sources(request.nodes.iter().cloned());
         // Only this machine's daemon knows what encloses the request here.
         let here = request.under_frame.is_some().then(here);
-        looking.add_sources(request.near.iter().cloned().chain(here));
+        looking.add_sources(request.around.near.iter().cloned().chain(here));
         looking.begin([run].into_iter().chain(request.under_run));
         looking.detector.is(RequestName::Run(run));
         looking
@@ -132,28 +104,30 @@ impl<'a> Looking<'a> {
 
     /// For a request at the daemon of this machine, within a run over nodes.
     pub(super) fn of_plain(around: &'a Around, run: RunId, tag: Tag) -> Self {
-        let mut looking = Self {
-            own: Own::Plain(tag),
-            pins: &around.pins,
-            here: &around.here,
-            options: &around.options,
+        let mut looking = Self::around(around, Own::Plain(tag));
+        looking.add_sources([here()].into_iter().chain(around.near.iter().cloned()));
+        looking.begin([run]);
+        looking
+    }
+
+    fn around(around: &'a Around, own: Own<'a>) -> Self {
+        Self {
+            own,
+            around,
             detector: Detector::default(),
             sources: Vec::new(),
             wake_at: None,
             looks: 0,
             unread: Vec::new(),
             news: None,
-        };
-        looking.add_sources([here()].into_iter().chain(around.near.iter().cloned()));
-        looking.begin([run]);
-        looking
+        }
     }
 
     /// Adds nodes that were met before: looking never meets new ones.
     fn add_sources(&mut self, nodes: impl Iterator<Item = Node>) {
         for node in nodes {
             let is_local = node.address == NodeAddress::Local;
-            let pin = self.pins.known(&node.address).ok().flatten().filter(|_| !is_local);
+            let pin = self.around.pins.known(&node.address).ok().flatten().filter(|_| !is_local);
             let expected = pin.map(|pin| pin.node);
             let is_new = self.sources.iter().all(|other| other.member.node.address != node.address);
             if (is_local || expected.is_some()) && is_new && self.sources.len() < READ_NODES_MAX {
@@ -169,7 +143,7 @@ impl<'a> Looking<'a> {
             if self.sources.iter().any(is_it) || self.sources.len() >= READ_NODES_MAX {
                 continue;
             }
-            let met = self.pins.address_of(at.node).ok().flatten();
+            let met = self.around.pins.address_of(at.node).ok().flatten();
             let address = met.or_else(|| at.address.as_ref()?.parse().ok());
             if let Some(address) = address.filter(|it| *it != NodeAddress::Local) {
                 let node = Node { name: address.to_string(), address, canal: None };
@@ -193,7 +167,7 @@ impl<'a> Looking<'a> {
         let at = |source: &Source| {
             let node = source.id.or(source.expected)?;
             let address = match &source.member.node.address {
-                NodeAddress::Local => NodeAddress::Unix(self.here.socket.clone()),
+                NodeAddress::Local => NodeAddress::Unix(self.around.here.socket.clone()),
                 address => address.clone(),
             };
             Some(NodeAt { node, address: Some(address.to_string()) })
@@ -276,11 +250,11 @@ impl<'a> Looking<'a> {
         }
         source.wanted = Some((round, named.clone()));
         if !source.member.is_open() {
-            let mut options = self.options.clone();
+            let mut options = self.around.options.clone();
             if source.is_told {
                 options.start = Start::Never;
             }
-            if let Err(failure) = source.member.open(self.here, &options) {
+            if let Err(failure) = source.member.open(&self.around.here, &options) {
                 return self.lose(at, &failure);
             }
         }

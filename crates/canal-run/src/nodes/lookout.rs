@@ -22,8 +22,9 @@ use canal_sys::clock::boottime_ms;
 use canal_sys::fds;
 use canal_sys::process::child::fork;
 
-use super::looking::{Around, GiveWay, Looking};
+use super::looking::{GiveWay, Looking};
 use super::process::stand_alone;
+use super::request::Around;
 
 /// The longest sleep: the clock of poll(2) stops while the machine is suspended.
 const SLEEP_MS_MAX: u64 = 1000;

@@ -153,7 +153,7 @@ fn meet_nodes(request: &NodesRequest, host: &mut dyn Host) -> Result<Met, MeetEr
         // The daemon that this machine asks is not a matter of trust.
         let pin = match node.address {
             NodeAddress::Local => None,
-            _ => request.pins.known(&node.address)?,
+            _ => request.around.pins.known(&node.address)?,
         };
         match pin {
             Some(pin) => known.push(Known::unasked(at, pin.node, node, request.ttl_ms)),
@@ -168,7 +168,7 @@ fn meet_nodes(request: &NodesRequest, host: &mut dyn Host) -> Result<Met, MeetEr
             Some(Ok(identity)) => {
                 let pin = Pin::of(&identity);
                 if node.address != NodeAddress::Local {
-                    request.pins.meet(&node.name, &node.address, &pin)?;
+                    request.around.pins.meet(&node.name, &node.address, &pin)?;
                     met.push((node, pin.clone()));
                 }
                 let left_ms = identity.grants_from_ms;
@@ -209,7 +209,7 @@ fn may_be_left_out(require: Require) -> bool {
 
 /// The daemon to which two names lead.
 fn shown(request: &NodesRequest, one: &Node, other: &Node, id: NodeId) -> String {
-    let pin = |node: &Node| request.pins.known(&node.address).ok().flatten();
+    let pin = |node: &Node| request.around.pins.known(&node.address).ok().flatten();
     match pin(one).or_else(|| pin(other)) {
         Some(pin) => pin.shown(),
         None => format!("node {id}"),
@@ -225,7 +225,7 @@ fn ask_all(
     let meet_ms = request.wait_ms.map_or(u64::MAX, |wait_ms| wait_ms.max(MEET_MS));
     let until = request.asked_at.saturating_add(meet_ms);
     for one in asked.iter_mut() {
-        if let Err(failure) = one.member.open(&request.here, &request.options) {
+        if let Err(failure) = one.member.open(&request.around.here, &request.around.options) {
             one.member.close();
             one.result = Some(Err(failure));
         }

@@ -33,13 +33,12 @@ mod request;
 pub use driver::OnLease;
 pub use host::{Ending, Host, Named, PartAnswer, PartSaid, PartTrouble, Wish, Word};
 pub use leading::{LeaderAtNodes, LeaderView, NodeState, NodeView};
-pub use looking::Around;
 pub use lookout::{serve_lookout, start_lookout};
 pub use meeting::MeetError;
 pub use messages::{BeforeStart, Line, NotHeld, Start};
 pub use parent::{ChildEnd, OverNodes};
 pub use process::{Purpose, Wording};
-pub use request::NodesRequest;
+pub use request::{Around, NodesRequest};
 
 use std::io;
 

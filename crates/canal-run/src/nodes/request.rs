@@ -10,6 +10,19 @@ use canal_protocol::place::Place;
 use canal_protocol::{RunId, WireItem};
 use canal_sys::clock::boottime_ms;
 
+/// The surroundings of a request, and how to reach them.
+#[derive(Clone, Debug)]
+pub struct Around {
+    /// The other nodes over which a deadlock may extend, if the request is made within something.
+    pub near: Vec<Node>,
+    /// The identities of the nodes when they were first met.
+    pub pins: Pins,
+    /// The place that all commands of this machine use.
+    pub here: Place,
+    /// How to start a daemon there.
+    pub options: Options,
+}
+
 /// The request to the nodes.
 #[derive(Clone, Debug)]
 pub struct NodesRequest {
@@ -39,12 +52,8 @@ pub struct NodesRequest {
     pub note: Option<String>,
     /// The source of the names and secrets of its leases.
     pub secret: Secret,
-    /// The place that all commands of this machine use.
-    pub here: Place,
-    /// How to start a daemon there.
-    pub options: Options,
-    /// The identities of the nodes when they were first met.
-    pub pins: Pins,
+    /// How to reach the nodes, and others.
+    pub around: Around,
     /// The enclosing run over nodes, according to the environment.
     pub under_run: Option<RunId>,
     /// The enclosing frame of this machine's daemon, according to the environment. If there is also
@@ -52,8 +61,6 @@ pub struct NodesRequest {
     pub under_frame: Option<FrameId>,
     /// The enclosing leases over nodes.
     pub under: EnclosingLeases,
-    /// Other nodes over which a deadlock may extend, if it is made within something.
-    pub near: Vec<Node>,
 }
 
 impl NodesRequest {
@@ -66,14 +73,13 @@ impl NodesRequest {
         nodes: Vec<Node>,
         note: Option<String>,
         new_ttl_ms: Option<u64>,
-        here: Place,
-        options: Options,
+        around: Around,
     ) -> Self {
         Self {
+            around,
             under_run: None,
             under_frame: None,
             under: EnclosingLeases::default(),
-            near: Vec::new(),
             nodes,
             require: Require::All,
             ttl_ms: new_ttl_ms.unwrap_or(handle.ttl_ms()),
@@ -86,9 +92,6 @@ impl NodesRequest {
             command: String::new(),
             note,
             secret: handle.secret(),
-            pins: Pins::of(&here),
-            here,
-            options,
         }
     }
 

@@ -22,9 +22,9 @@ use canal_protocol::{HolderInfo, Leader, LeaderQuery, NodeId, NodeIdentity};
 use canal_sys::clock::boottime_ms;
 use canal_sys::fds;
 
-use super::Around;
 use super::meeting::MeetError;
 use super::member::{Heard, Member};
+use super::request::Around;
 
 /// How long the last answer of a node counts after its connection has ended.
 const LAST_WORD_MS: Millis = 5_000;
