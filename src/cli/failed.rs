@@ -1,6 +1,6 @@
 //! Describes why a command failed.
 
-use crate::daemon::Unusable;
+use crate::daemon::StartError;
 use crate::run::{NotRun, OwnCode};
 
 /// Why a command ends early: an exit code, a one-line message, and a hint.
@@ -57,7 +57,7 @@ impl From<NotRun> for Failed {
 
 impl From<anyhow::Error> for Failed {
     fn from(error: anyhow::Error) -> Self {
-        let hint = error.downcast_ref::<Unusable>().map(|unusable| unusable.hint.as_ref());
+        let hint = error.downcast_ref::<StartError>().map(|unusable| unusable.hint.as_ref());
         Self::new(format!("{error:#}")).hint_if(hint)
     }
 }

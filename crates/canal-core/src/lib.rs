@@ -14,8 +14,8 @@ mod state;
 mod transition;
 mod why;
 
-pub use admission::over_nodes::differs_in_nodes;
-pub use deadlock::Excerpt;
+pub use admission::node_limits::differs_in_nodes;
+pub use deadlock::PartialTable;
 pub use leader::Leadership;
 pub use model::{
     Above, Ask, BYPASS_MAX_DEFAULT, By, CONFIRMED_TOKEN_MAX, Change, Command, CycleStep, Diverged,

@@ -147,11 +147,11 @@ impl Table {
     pub fn report(&self, key: &Key) -> KeyReport {
         let (holders, waiters) = (self.holders(key).collect(), self.served(key));
         KeyReport {
-            kind: self.tree.lock(key).and_then(Lock::kind_in_force),
+            kind: self.tree.lock(key).and_then(Lock::effective_kind),
             held: self.held_of(key),
-            view: self.view_in_force(key),
+            view: self.effective_view(key),
             stored: self.stored(key),
-            capacity: self.capacity_in_force(key),
+            capacity: self.effective_capacity(key),
             paused: self.is_paused(key),
             without: self.without_of(key),
             holders,
@@ -162,15 +162,15 @@ impl Table {
     /// The stored view of a key, else the view that a request without one would get now; `None` for
     /// a key without a stored view or slots in use.
     #[must_use]
-    pub fn view_in_force(&self, key: &Key) -> Option<View> {
-        let kind = self.tree.lock(key).and_then(Lock::kind_in_force);
+    pub fn effective_view(&self, key: &Key) -> Option<View> {
+        let kind = self.tree.lock(key).and_then(Lock::effective_kind);
         self.stored(key).or_else(|| kind.map(|_| self.followed(key)))
     }
 
     /// The number of slots of that view that are in service.
     #[must_use]
-    pub fn capacity_in_force(&self, key: &Key) -> Option<u64> {
-        self.view_in_force(key).map(|view| Lock::capacity_of(self.tree.lock(key), view))
+    pub fn effective_capacity(&self, key: &Key) -> Option<u64> {
+        self.effective_view(key).map(|view| Lock::capacity_of(self.tree.lock(key), view))
     }
 
     /// The buckets of a key that are out of service; for the slots kind, the slots.

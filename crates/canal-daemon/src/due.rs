@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use crate::boottime_timer::BoottimeTimer;
-use crate::waiters::look_ahead::LookAhead;
+use crate::waiters::check_ahead::CheckAhead;
 
 /// Deadlines of work that covers all its subjects at once, and the timer that wakes the daemon for
 /// them.
@@ -41,7 +41,7 @@ pub(crate) struct Due {
     /// Ends the daemon because it is unused.
     pub idle: Option<Instant>,
     /// The check of waiters that are behind others.
-    pub look_ahead: LookAhead,
+    pub check_ahead: CheckAhead,
     /// Whether anything has changed since updates to waiters and watchers were last scheduled.
     pub changed: bool,
     /// Wakes the daemon for deadlines that also pass while the machine is suspended.
@@ -66,7 +66,7 @@ impl Due {
             unsure: None,
             node_settled: None,
             idle: None,
-            look_ahead: LookAhead::default(),
+            check_ahead: CheckAhead::default(),
             changed: false,
             timer,
         }

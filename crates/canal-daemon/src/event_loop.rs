@@ -46,7 +46,7 @@ pub(crate) fn work(server: &mut Server, signals: &Signals) -> anyhow::Result<()>
                 tracing::info!("stopping on {signal}");
                 server.stopping = true;
             } else if received.hangup {
-                server.in_force.reload_asked = true;
+                server.effective.reload_asked = true;
                 server.turn()?;
             }
         }

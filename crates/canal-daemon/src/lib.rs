@@ -29,10 +29,10 @@ mod server;
 #[cfg(test)]
 mod sim;
 mod start;
+mod start_error;
 mod store;
 #[cfg(test)]
 mod tests;
-mod unusable;
 mod view;
 mod waiters;
 mod wording;
@@ -51,7 +51,7 @@ pub use crate::hooks::look::SeenHook;
 pub use crate::options::Options;
 pub use crate::runtime_dir::Replacing;
 pub use crate::runtime_dir::other_daemons::{Separation, separations, users_with_daemons};
-pub use crate::unusable::Unusable;
+pub use crate::start_error::StartError;
 pub use canal_log::engine::{Identity, Inspection, Outage, TableSize, Transport};
 
 /// Whether a daemon of a user runs at a place, as far as this network namespace shows. Does not
@@ -72,8 +72,8 @@ pub fn become_owner(place: &Place) -> anyhow::Result<()> {
 /// Checks whether a daemon could work, before the daemon that it replaces is asked to end.
 ///
 /// # Errors
-/// It could not. The reason is text for people; an [`Unusable`] if the user can do something about
-/// it.
+/// It could not. The reason is text for people; an [`StartError`] if the user can do something
+/// about it.
 pub fn check(options: &Options) -> anyhow::Result<()> {
     start::check(options)
 }
@@ -92,7 +92,7 @@ pub fn check_configuration(place: &Place) -> anyhow::Result<Option<PathBuf>> {
 /// none is named.
 ///
 /// # Errors
-/// The address or the configuration cannot be used; an [`Unusable`] if the user can do something
+/// The address or the configuration cannot be used; an [`StartError`] if the user can do something
 /// about it. A refusal by the engine is part of the result.
 pub fn look_at_engine(place: &Place, url: Option<&str>) -> anyhow::Result<Option<SeenEngine>> {
     cluster::engine::look_at(place, url)
@@ -120,7 +120,7 @@ pub fn configured_nodes(paths: &[PathBuf]) -> anyhow::Result<ConfiguredNodes> {
 ///
 /// # Errors
 /// A daemon has run there before.
-pub fn first_start_statement(place: &Place) -> Result<PathBuf, Unusable> {
+pub fn first_start_statement(place: &Place) -> Result<PathBuf, StartError> {
     store::first_start::statement(place)
 }
 
@@ -154,7 +154,7 @@ pub fn report_failure(message: &str, hint: Option<&str>) {
 /// Runs the daemon until it is asked to end.
 ///
 /// # Errors
-/// It cannot start or continue. The reason is text for people; an [`Unusable`] if the user can do
+/// It cannot start or continue. The reason is text for people; an [`StartError`] if the user can do
 /// something about it.
 pub fn run(options: &Options) -> anyhow::Result<()> {
     start::run(options)

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::config::in_force::{Override, Overrides};
+use crate::config::effective::{Override, Overrides};
 use crate::runtime_dir::Replacing;
 use canal_protocol::place::Place;
 

@@ -16,7 +16,7 @@ use crate::cluster::engine::Chosen;
 use crate::cluster::engine_mark;
 use crate::cluster::join::{begin, refuse_living};
 use crate::config::Config;
-use crate::config::in_force::InForce;
+use crate::config::effective::EffectiveConfig;
 use crate::config::socket_section::SocketAccess;
 use crate::due::Due;
 use crate::event_loop::{Signals, work};
@@ -42,10 +42,10 @@ use crate::runtime_dir::is_full;
 use crate::runtime_dir::other_daemons::{Separation, separations};
 use crate::runtime_dir::owner;
 use crate::server::Server;
+use crate::start_error::StartError;
 use crate::store::first_start;
 use crate::store::node::Node;
 use crate::store::recover::{Recovered, recover};
-use crate::unusable::Unusable;
 use crate::view::size_notes::ToldSizes;
 use crate::waiters::leases::Leases;
 use crate::waiters::waiting::Waiters;
@@ -97,11 +97,11 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
 
 /// Adds a hint if the disk is full.
 fn with_hint(error: anyhow::Error) -> anyhow::Error {
-    if error.is::<Unusable>() || !io_error(&error).is_some_and(is_full) {
+    if error.is::<StartError>() || !io_error(&error).is_some_and(is_full) {
         return error;
     }
     let hint = "make room there, or name a socket on another disk (`--socket PATH`)";
-    Unusable { what: format!("{error:#}"), hint: hint.into() }.into()
+    StartError { what: format!("{error:#}"), hint: hint.into() }.into()
 }
 
 /// The error of the system call that failed.
@@ -189,13 +189,13 @@ fn not_claimed(error: ClaimError) -> anyhow::Error {
         }
         _ => return error.into(),
     };
-    Unusable { what: error.to_string(), hint: hint.into() }.into()
+    StartError { what: error.to_string(), hint: hint.into() }.into()
 }
 
 /// Takes over the state that the previous daemon left, and opens the place to clients.
 ///
 /// # Errors
-/// The daemon cannot work; an [`Unusable`] if the user can do something about it.
+/// The daemon cannot work; an [`StartError`] if the user can do something about it.
 pub(crate) fn open(
     options: &Options,
     config: &Config,
@@ -231,7 +231,7 @@ pub(crate) fn open(
     let paths = place.stores().config.clone();
     let taken = config.metrics.as_ref().map_or(0, |_| exporter::DESCRIPTORS);
     let descriptors = descriptors.saturating_sub(taken);
-    let in_force = InForce::new(config.clone(), paths, descriptors, options.overrides());
+    let effective = EffectiveConfig::new(config.clone(), paths, descriptors, options.overrides());
     if given.is_some() && config.socket != SocketAccess::default() {
         tracing::warn!(
             "the socket comes from the service manager: its unit sets group and mode, and \
@@ -241,7 +241,7 @@ pub(crate) fn open(
     let runtime_dir = claim.open(given, config.socket.clone())?;
     let unseen = std::mem::take(&mut recovered.unseen);
     let boot_id = recovered.origin.boot_id.clone();
-    let mut server = server(place, uid, runtime_dir, in_force, recovered)?;
+    let mut server = server(place, uid, runtime_dir, effective, recovered)?;
     if let Some((chosen, driver)) = chosen.as_ref().zip(driver) {
         if place.rule == Rule::Shared && !may_look_into_others() {
             tracing::warn!("{BLIND}");
@@ -294,7 +294,7 @@ fn descriptors() -> anyhow::Result<u64> {
             "the limit on open files is {descriptors}, and a daemon needs {DESCRIPTORS_MIN}"
         );
         let hint = "raise the limit (`ulimit -n`), then run `canal daemon`";
-        return Err(Unusable { what, hint: hint.into() }.into());
+        return Err(StartError { what, hint: hint.into() }.into());
     }
     Ok(descriptors)
 }
@@ -303,12 +303,12 @@ pub(crate) fn server(
     place: &Place,
     uid: u32,
     home: crate::runtime_dir::RuntimeDir,
-    in_force: InForce,
+    effective: EffectiveConfig,
     recovered: Recovered,
 ) -> anyhow::Result<Server> {
     let Recovered { ledger, origin, children, found, unverified, mut notes, .. } = recovered;
     let node = match &recovered.state_dir {
-        Some(dir) => Node::new(dir, recovered.is_anew, in_force.limits().nodes_longest_ttl),
+        Some(dir) => Node::new(dir, recovered.is_anew, effective.limits().nodes_longest_ttl),
         None => Node { is_lasting: false, grants_from: None },
     };
     notes.extend(home.notes());
@@ -349,9 +349,9 @@ pub(crate) fn server(
     let mut server = Server {
         about,
         runtime_dir: home,
-        limits: in_force.limits(),
-        permissions: in_force.permissions(),
-        in_force,
+        limits: effective.limits(),
+        permissions: effective.permissions(),
+        effective,
         waiters,
         leases: Leases::of_table(&ledger.table, ledger.host),
         decide: Decide::new(ledger),
@@ -404,7 +404,7 @@ impl Readiness {
 
     /// Reports why the daemon cannot start. The client prints this as its own message.
     fn failed(self, error: &anyhow::Error) {
-        let hint = error.downcast_ref::<Unusable>().map(|unusable| &unusable.hint);
+        let hint = error.downcast_ref::<StartError>().map(|unusable| &unusable.hint);
         let hint = hint.map(|hint| format!("\nhint: {hint}")).unwrap_or_default();
         self.report(&format!("{error:#}{hint}"));
     }

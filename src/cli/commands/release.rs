@@ -8,7 +8,7 @@ use crate::cli::confirm::confirm;
 use crate::cli::owner::Owner;
 use crate::cli::source::{on_lease, print};
 use crate::cli::wording::lease_lost::{self, PartReport, Parts};
-use crate::cli::wording::over_nodes::line;
+use crate::cli::wording::on_nodes::line;
 use crate::cli::wording::participant::holder;
 use crate::cli::wording::usage_error::wrong;
 use crate::cli::{Failed, Global, Now, Target, Verbosity, connect, stdout};

@@ -17,7 +17,7 @@ use crate::cli::arguments::nodes::ttl_ms;
 use crate::cli::owner::Owner;
 use crate::cli::source::{on_lease, print};
 use crate::cli::wording::lease_lost::{self, PartReport, Parts};
-use crate::cli::wording::over_nodes::line;
+use crate::cli::wording::on_nodes::line;
 use crate::cli::wording::time::{Now, clock_of, time_of};
 use crate::cli::wording::usage_error::wrong;
 use crate::cli::{Failed, Global, Target, Verbosity, stdout};

@@ -5,7 +5,7 @@ use crate::cli::arguments::session;
 use crate::cli::arguments::wait::Readers;
 use crate::cli::node_list::within;
 use crate::cli::progress::Waiting;
-use crate::cli::wording::over_nodes::unread;
+use crate::cli::wording::on_nodes::unread;
 use crate::cli::wording::participant;
 use crate::cli::{Failed, Target, Verbosity};
 use crate::protocol::{ErrorName, Failure, Grant, GrantedKey, Mode, SizeNote};

@@ -9,7 +9,7 @@ use crate::cli::arguments::nodes::{NodesArgs, ttl_ms};
 use crate::cli::arguments::wait::Readers;
 use crate::cli::node_list::{around, listed, named, near};
 use crate::cli::progress::Waiting;
-use crate::cli::wording::over_nodes;
+use crate::cli::wording::on_nodes;
 use crate::cli::{Failed, Global, Target, Verbosity};
 use crate::client::ClientError;
 use crate::client::nodes::Node;
@@ -99,8 +99,8 @@ impl Nodes {
             note: request.note.clone(),
             secret: Secret::new()?,
         };
-        let engine = over_nodes::engine(self.require, self.nodes.len());
-        OverNodes::begin(asked, self.purpose, &engine, over_nodes::WORDING).map_err(not_called)
+        let engine = on_nodes::engine(self.require, self.nodes.len());
+        OverNodes::begin(asked, self.purpose, &engine, on_nodes::WORDING).map_err(not_called)
     }
 
     /// Waits until the lock is held, in the process that becomes its command.

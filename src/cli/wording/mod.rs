@@ -9,7 +9,7 @@ pub(super) mod hold_lost;
 pub(super) mod lease_lost;
 pub(super) mod machine_daemon;
 pub(super) mod not_acquired;
-pub(super) mod over_nodes;
+pub(super) mod on_nodes;
 pub(super) mod participant;
 pub(super) mod separation;
 pub(super) mod time;

@@ -4,5 +4,5 @@
 //! Invariant: nothing here changes the table.
 
 pub(crate) mod admit;
-pub(crate) mod over_nodes;
+pub(crate) mod node_limits;
 mod overtaking;

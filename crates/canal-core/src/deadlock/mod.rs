@@ -4,9 +4,9 @@
 //! it in the entry that closed the cycle.
 
 mod detect;
-mod excerpt;
 mod own_blockers;
+mod partial_table;
 pub(crate) mod reachable;
 mod reduction;
 
-pub use excerpt::Excerpt;
+pub use partial_table::PartialTable;

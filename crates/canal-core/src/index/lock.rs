@@ -155,7 +155,7 @@ impl Lock {
     }
 
     /// The kind in use, else the kind of the stored view.
-    pub(crate) fn kind_in_force(&self) -> Option<Kind> {
+    pub(crate) fn effective_kind(&self) -> Option<Kind> {
         self.kind.or_else(|| self.stored.map(View::kind))
     }
 }

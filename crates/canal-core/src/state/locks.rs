@@ -70,7 +70,7 @@ impl Table {
         if let Some((_, latest)) = self.stated_by_holds(key).next() {
             return latest;
         }
-        match self.tree.lock(key).and_then(Lock::kind_in_force) {
+        match self.tree.lock(key).and_then(Lock::effective_kind) {
             Some(Kind::Buckets) => View::Buckets { per: 1, buckets: 1 },
             Some(Kind::Slots) | None => View::ONE,
         }

@@ -185,7 +185,7 @@ impl Table {
         if *count == 0 || matches!(stated, Some(View::Buckets { per: 0, .. })) {
             return Some(Refusal::Invalid { item });
         }
-        let in_use = self.tree.lock(key).and_then(Lock::kind_in_force)?;
+        let in_use = self.tree.lock(key).and_then(Lock::effective_kind)?;
         let stated = stated.map(View::kind)?;
         (stated != in_use).then_some(Refusal::Kind { item, in_use })
     }

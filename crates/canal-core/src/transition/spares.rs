@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 
 use super::worklist::Transition;
-use crate::admission::over_nodes::are_rivals;
+use crate::admission::node_limits::are_rivals;
 use crate::{
     Change, ENTRY_VERSION, Entry, FrameId, HoldState, Key, Outcome, Refusal, Release, Request,
     RequestId, Revision, Table, Token, UnixMillis,

@@ -43,7 +43,7 @@ pub(crate) enum Completion {
         request: RequestId,
     },
     /// A stopped waiter ahead of another one was suspended: the next one ahead may be stopped, too.
-    LookAhead {
+    CheckAhead {
         /// The waiter that is behind.
         behind: RequestId,
         /// How many more may be checked for it.
@@ -65,7 +65,7 @@ impl Completion {
     pub(crate) fn conn(&self) -> Option<ConnId> {
         match self {
             Self::Nothing
-            | Self::LookAhead { .. }
+            | Self::CheckAhead { .. }
             | Self::JobSlot { .. }
             | Self::JobToken { .. }
             | Self::End { .. } => None,

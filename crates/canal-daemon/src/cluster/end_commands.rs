@@ -9,7 +9,7 @@ use crate::processes::descendants::{self, Trace};
 use crate::processes::holder::Holder;
 use crate::processes::lost_processes::{LOOK_EVERY_MS, LostProcesses, Stage};
 use crate::processes::owners::{Owners, find};
-use crate::processes::proof::Proof;
+use crate::processes::removable::Removable;
 use canal_core::{OnLost, Owner, ProcessId, Table, Token};
 use canal_sys::clock;
 use canal_sys::deadline::{Why, Writer};
@@ -232,8 +232,8 @@ impl Cluster {
             page.lost(why);
         }
         let was_awaited = self.terminator.are_awaited();
-        for (token, proof) in self.terminator.lost_processes.look(now, find) {
-            self.holder_record.end(token, proof);
+        for (token, removable) in self.terminator.lost_processes.look(now, find) {
+            self.holder_record.end(token, removable);
         }
         if self.terminator.are_awaited() {
             return false;
@@ -248,9 +248,9 @@ impl Cluster {
     /// the token in an earlier membership did not release anything.
     pub(crate) fn hold_ended(&mut self, table: &Table, token: Token) {
         if !self.terminator.is_lost(token)
-            && let Some(proof) = Proof::of_release(table, token)
+            && let Some(removable) = Removable::of_release(table, token)
         {
-            self.holder_record.end(token, proof);
+            self.holder_record.end(token, removable);
         }
     }
 }

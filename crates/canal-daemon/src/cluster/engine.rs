@@ -15,7 +15,7 @@ use crate::config::engine_section::{Configured, shown_address};
 use crate::host::Settings;
 use crate::options::Options;
 use crate::processes::holder_record;
-use crate::unusable::Unusable;
+use crate::start_error::StartError;
 use canal_log::engine::{
     self, Answer, Call, Engine, Identity, Inspection, OpenError, Outage, Source,
 };
@@ -215,7 +215,7 @@ impl Chosen {
                     let what = format!("cannot use {}: {why}", self.name);
                     let left = "the running daemon is unchanged".to_owned();
                     let hint = hint.map_or_else(|| left.clone(), |hint| format!("{hint}; {left}"));
-                    return Err(Unusable { what, hint: hint.into() }.into());
+                    return Err(StartError { what, hint: hint.into() }.into());
                 }
                 Poll::Ready(answer) => return Ok(answer),
                 Poll::Pending if Instant::now() < until => std::thread::sleep(PROBE_PAUSE),
@@ -330,7 +330,7 @@ fn snapshot_batches() -> Option<u64> {
 }
 
 fn unusable(what: &str, hint: &'static str) -> anyhow::Error {
-    Unusable { what: what.to_owned(), hint: hint.into() }.into()
+    StartError { what: what.to_owned(), hint: hint.into() }.into()
 }
 
 /// Refuses `--no-engine` while the configuration names an engine. Daemons that clients start would

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::cluster::engine::Chosen;
 use crate::config::Config;
 use crate::options::Options;
-use crate::unusable::Unusable;
+use crate::start_error::StartError;
 use canal_protocol::place::Place;
 
 /// The file's name.
@@ -97,7 +97,7 @@ impl EngineMark {
 /// configuration. With `--no-engine` the operator allows the change, and the mark is removed.
 ///
 /// # Errors
-/// An [`Unusable`], or the file cannot be read or removed.
+/// An [`StartError`], or the file cannot be read or removed.
 pub(crate) fn check(
     options: &Options,
     config: &Config,
@@ -138,7 +138,7 @@ fn vanished(noted: &Noted, place: &Place, config: &Config) -> anyhow::Error {
          daemon --no-engine`",
         configuration(place, config).display()
     );
-    Unusable { what, hint: hint.into() }.into()
+    StartError { what, hint: hint.into() }.into()
 }
 
 fn another(noted: &Noted, chosen: &Chosen, place: &Place, config: &Config) -> anyhow::Error {
@@ -148,7 +148,7 @@ fn another(noted: &Noted, chosen: &Chosen, place: &Place, config: &Config) -> an
         noted.engine, chosen.name
     );
     let hint = format!("name the right one in {file}, then run `canal daemon` to change to it");
-    Unusable { what, hint: hint.into() }.into()
+    StartError { what, hint: hint.into() }.into()
 }
 
 /// The configuration file in use, or else the file in which the user should name the engine.
@@ -221,7 +221,7 @@ mod tests {
 
     fn refused(options: &Options, chosen: Option<&Chosen>) -> Option<(String, String)> {
         let error = check(options, &Config::default(), chosen).err()?;
-        let unusable = error.downcast::<Unusable>().unwrap();
+        let unusable = error.downcast::<StartError>().unwrap();
         Some((unusable.what, unusable.hint.into_owned()))
     }
 

@@ -13,11 +13,11 @@ use crate::host::Member;
 use crate::options::Options;
 use crate::processes::children::Children;
 use crate::processes::holder::Holder;
-use crate::processes::proof::Claim;
+use crate::processes::removable::Claim;
+use crate::start_error::StartError;
 use crate::store::ledger::Ledger;
 use crate::store::previous_journal;
 use crate::store::recover::Recovered;
-use crate::unusable::Unusable;
 use canal_core::{HoldState, HostId};
 use canal_protocol::place::Place;
 use canal_sys::deadline::{Why, Writer};
@@ -34,7 +34,7 @@ const NO_BOOT_HINT: &str = "mount all of /proc here: `mount -t proc proc /proc`"
 /// Begins to take part in the table of an engine.
 ///
 /// # Errors
-/// This is impossible. The error is an [`Unusable`] if the user can do something about it.
+/// This is impossible. The error is an [`StartError`] if the user can do something about it.
 pub(crate) fn begin(
     options: &Options,
     chosen: &Chosen,
@@ -45,7 +45,7 @@ pub(crate) fn begin(
         previous_journal::open(place, &origin, true)?;
     }
     if origin.boot_id.is_empty() {
-        return Err(Unusable { what: NO_BOOT.to_owned(), hint: NO_BOOT_HINT.into() }.into());
+        return Err(StartError { what: NO_BOOT.to_owned(), hint: NO_BOOT_HINT.into() }.into());
     }
     refuse_living(place, &origin)?;
     let mut nonce = [0; 16];
@@ -83,7 +83,7 @@ pub(crate) fn refuse_living(place: &Place, origin: &Origin) -> anyhow::Result<()
         "{hold} locks on this machine only, unknown to other hosts (the journal in {})",
         place.dir.display()
     );
-    Err(Unusable { what, hint: TWO_TABLES_HINT.into() }.into())
+    Err(StartError { what, hint: TWO_TABLES_HINT.into() }.into())
 }
 
 impl Cluster {
@@ -126,7 +126,7 @@ impl Cluster {
         for (token, told) in self.holder_record.iter().collect::<Vec<_>>() {
             match Claim::of(watched.table, self.driver.knows(told.mark), token, &told) {
                 Claim::Holds => {}
-                Claim::Over(proof) => self.holder_record.end(token, proof),
+                Claim::Over(removable) => self.holder_record.end(token, removable),
                 Claim::Unknown => {
                     self.terminator.note_lost(token, Why::Rewritten);
                     self.schedule_kill(watched, (token, told), now);

@@ -2,8 +2,8 @@
 
 use crate::cluster::Cluster;
 use crate::cluster::engine_status::OngoingOutage;
+use crate::start_error::StartError;
 use crate::store::ledger::Ledger;
-use crate::unusable::Unusable;
 use crate::wording::text::time;
 use canal_core::Table;
 use canal_log::engine::Outage;
@@ -29,7 +29,7 @@ impl Cluster {
         }
         let what = format!("cannot join {}: {why}", self.status.name);
         Err(match hint {
-            Some(hint) => Unusable { what, hint: hint.clone().into() }.into(),
+            Some(hint) => StartError { what, hint: hint.clone().into() }.into(),
             None => anyhow::Error::msg(what),
         })
     }

@@ -3,11 +3,11 @@
 //! When the daemon starts or reads the file again, the settings that affect the table's decisions
 //! (sizes, policy) become entries of the log. Nothing else reads them from the file.
 
+pub(super) mod effective;
 pub(super) mod engine_section;
 pub(super) mod file;
 pub(super) mod history_section;
 pub(super) mod hooks_section;
-pub(super) mod in_force;
 pub(super) mod jobs_section;
 pub(super) mod metrics_section;
 pub(super) mod nodes_section;

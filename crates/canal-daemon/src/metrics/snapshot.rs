@@ -76,7 +76,7 @@ impl Snapshot {
             let figures = KeyFigures {
                 slots: table.held_of(key),
                 holds: table.holders(key).count() as u64,
-                capacity: table.capacity_in_force(key),
+                capacity: table.effective_capacity(key),
                 waiting: table.waiting_for(key) as u64,
                 oldest_ms: 0,
                 paused: table.is_paused(key),

@@ -4,8 +4,8 @@
 //! unreachable, and the table drops the holds of a host that was declared gone. Yet the next daemon
 //! must find these processes, because they must be dead before it joins.
 //!
-//! Invariant: a process is in the file from before it receives its grant until there is a [`Proof`]
-//! that it no longer has to be ended.
+//! Invariant: a process is in the file from before it receives its grant until there is a
+//! [`Removable`] that it no longer has to be ended.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
@@ -20,8 +20,8 @@ use crate::processes::descendants::Trace;
 use crate::processes::holder::{Holder, WatchId};
 use crate::processes::other_namespace::{Standing, Visible};
 use crate::processes::owners::find;
-use crate::processes::proof::Proof;
-use crate::unusable::Unusable;
+use crate::processes::removable::Removable;
+use crate::start_error::StartError;
 use canal_core::{ProcessId, Token};
 use canal_log::journal::disk;
 use canal_sys::process::{Found, Origin};
@@ -141,7 +141,7 @@ impl HolderRecord {
     }
 
     /// Records that the process of this token no longer has to be ended.
-    pub(crate) fn end(&mut self, token: Token, _: Proof) {
+    pub(crate) fn end(&mut self, token: Token, _: Removable) {
         if self.each.remove(&token).is_none() {
             return;
         }
@@ -267,7 +267,7 @@ pub(crate) fn refuse_holders(dir: &Path, origin: &Origin, discard: bool) -> anyh
         dir.display(),
         pids.join(", ")
     );
-    Err(Unusable { what, hint: HOLDERS_HINT.into() }.into())
+    Err(StartError { what, hint: HOLDERS_HINT.into() }.into())
 }
 
 /// The content of a file, if its processes belong to this boot, with their pids in this namespace.
@@ -299,7 +299,7 @@ fn recorded(path: &Path, origin: &Origin, discard: bool) -> anyhow::Result<Recor
                 (_, true) => tracing::warn!("left out: {}", unseen_in(path, unseen)),
                 (_, false) => {
                     let what = unseen_in(path, unseen);
-                    return Err(Unusable { what, hint: UNSEEN_HINT.into() }.into());
+                    return Err(StartError { what, hint: UNSEEN_HINT.into() }.into());
                 }
             }
             Ok(Recorded { each, ..Recorded::default() })
@@ -372,8 +372,8 @@ mod tests {
         Holder { process, on_lost: OnLost::Kill, mark: None, tag: None, taken_over: false }
     }
 
-    fn proof() -> Proof {
-        Proof::of_absence(&Found::Gone).unwrap()
+    fn removable() -> Removable {
+        Removable::of_absence(&Found::Gone).unwrap()
     }
 
     fn origin(boot: &str) -> Origin {
@@ -386,7 +386,7 @@ mod tests {
         let mut holder_record = HolderRecord::open(dir.path(), origin("a"), false).unwrap();
         holder_record.tell(Token(1), told(11)).unwrap();
         holder_record.tell(Token(2), told(12)).unwrap();
-        holder_record.end(Token(1), proof());
+        holder_record.end(Token(1), removable());
         drop(holder_record);
         let mut torn = OpenOptions::new().append(true).open(dir.path().join(NAME)).unwrap();
         torn.write_all(b"{\"told\":[3,{\"proc").unwrap();
@@ -459,7 +459,7 @@ mod tests {
         assert_eq!(its(1, "b"), None, "another boot");
         // A restarted daemon that is not a member yet takes nothing over.
         let mut holder_record = HolderRecord::open(dir.path(), origin("a"), false).unwrap();
-        holder_record.end(Token(1), proof());
+        holder_record.end(Token(1), removable());
         assert_eq!(its(1, "a"), Some(vec![Token(2)]));
         holder_record.hand_over_to(WatchId(2)).unwrap();
         assert_eq!((its(1, "a"), its(2, "a")), (None, Some(vec![Token(2)])));
@@ -472,7 +472,7 @@ mod tests {
         holder_record.tell(Token(0), told(1)).unwrap();
         for token in 1..20_000 {
             holder_record.tell(Token(token), told(2)).unwrap();
-            holder_record.end(Token(token), proof());
+            holder_record.end(Token(token), removable());
         }
         let path = dir.path().join(NAME);
         assert!(path.metadata().unwrap().len() < 1 << 20);

@@ -1,6 +1,6 @@
 //! Processes that have lost their holds, until they no longer have to be ended.
 //!
-//! Invariant: a process leaves this list only with a [`Proof`]. A process that must be killed
+//! Invariant: a process leaves this list only with a [`Removable`]. A process that must be killed
 //! leaves only when no process that runs under its hold is found. A signal counts as sent only if
 //! the kernel accepted it.
 
@@ -11,7 +11,7 @@ use nix::sys::signal::Signal;
 
 use crate::processes::descendants::{self, Trace};
 use crate::processes::holder::Holder;
-use crate::processes::proof::Proof;
+use crate::processes::removable::Removable;
 use canal_core::{OnLost, ProcessId, Tag, Token};
 use canal_sys::pidfd::{Pidfd, is_gone};
 use canal_sys::process::Found;
@@ -71,7 +71,7 @@ struct Lost {
     /// Identifies the processes that are killed along with it.
     trace: Option<Trace>,
     /// Proves that the process itself no longer has to be ended.
-    over: Option<Proof>,
+    over: Option<Removable>,
     /// How many consecutive checks found no process that runs under its hold.
     clean: u8,
     /// When it is killed, in milliseconds of CLOCK_BOOTTIME. Before that it gets TERM.
@@ -144,7 +144,7 @@ impl LostProcesses {
         &mut self,
         now: u64,
         find: impl Fn(ProcessId) -> Found,
-    ) -> Vec<(Token, Proof)> {
+    ) -> Vec<(Token, Removable)> {
         let traces: Vec<&Trace> = self.0.iter().filter_map(|lost| lost.trace_due(now)).collect();
         let left = descendants::kill(&traces);
         let mut over = Vec::new();
@@ -154,9 +154,9 @@ impl LostProcesses {
                 lost.over = lost.look(now, &find);
             }
             let is_clean = lost.trace.is_none() || lost.clean >= CLEAN_LOOKS;
-            let proof = lost.over.take_if(|_| is_clean);
-            let stays = proof.is_none();
-            over.extend(proof.map(|proof| (lost.token, proof)));
+            let removable = lost.over.take_if(|_| is_clean);
+            let stays = removable.is_none();
+            over.extend(removable.map(|removable| (lost.token, removable)));
             stays
         });
         over
@@ -191,21 +191,21 @@ impl Lost {
         }
     }
 
-    fn look(&mut self, now: u64, find: impl Fn(ProcessId) -> Found) -> Option<Proof> {
+    fn look(&mut self, now: u64, find: impl Fn(ProcessId) -> Found) -> Option<Removable> {
         let Holder { process, on_lost, .. } = self.told;
-        if let Some(proof) = Proof::of_choice(on_lost, self.done.is_some()) {
-            return Some(proof);
+        if let Some(removable) = Removable::of_choice(on_lost, self.done.is_some()) {
+            return Some(removable);
         }
         if self.pidfd.is_none() {
             match find(process) {
                 Found::Same(pidfd) => self.pidfd = Some(pidfd),
                 Found::Unknown(error) => self.complain("it cannot be found", &error),
-                found @ Found::Gone => return Proof::of_absence(&found),
+                found @ Found::Gone => return Removable::of_absence(&found),
             }
         }
         let pidfd = self.pidfd.as_ref()?;
-        if let Some(proof) = Proof::of_end(pidfd) {
-            return Some(proof);
+        if let Some(removable) = Removable::of_end(pidfd) {
+            return Some(removable);
         }
         let due = if now < self.kill_at { Stage::Asked } else { Stage::Killed };
         let due = due.allowed(on_lost)?;

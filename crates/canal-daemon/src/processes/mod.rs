@@ -12,4 +12,4 @@ pub(super) mod lost_processes;
 pub(super) mod other_namespace;
 pub(super) mod owner_identity;
 pub(super) mod owners;
-pub(super) mod proof;
+pub(super) mod removable;

@@ -10,7 +10,7 @@ use std::os::unix::fs::{DirBuilderExt, chown};
 use anyhow::Context;
 use nix::unistd::{Gid, Uid, User, getgrouplist};
 
-use crate::unusable::Unusable;
+use crate::start_error::StartError;
 use canal_log::journal::last_origin;
 use canal_protocol::place::{Place, Rule};
 use canal_sys::fds;
@@ -57,7 +57,7 @@ pub(crate) fn become_owner(place: &Place) -> anyhow::Result<()> {
 /// Refuses to start the daemon of the machine for a client in a container that only uses it.
 ///
 /// # Errors
-/// The last daemon saw other processes than this one sees. An [`Unusable`] with the reason.
+/// The last daemon saw other processes than this one sees. An [`StartError`] with the reason.
 pub(crate) fn refuse_outsider(place: &Place) -> anyhow::Result<()> {
     let (last, here) = (last_origin(&place.dir), Origin::read()?);
     let is_outside = |last: &Origin| last.may_share_boot(&here) && !last.shares_numbers(&here);
@@ -67,5 +67,5 @@ pub(crate) fn refuse_outsider(place: &Place) -> anyhow::Result<()> {
     let what = "the daemon of this machine ran outside this container, and is not running now";
     let hint =
         "start it there, or run `canal daemon --replace` to move it into this container for good";
-    Err(Unusable { what: what.to_owned(), hint: hint.into() }.into())
+    Err(StartError { what: what.to_owned(), hint: hint.into() }.into())
 }

@@ -155,7 +155,7 @@ impl Server {
     /// Schedules the next check of reports, after all output that clients accept was written. A
     /// client may already have read all output that other reports wait for, and the kernel sends no
     /// event for that.
-    pub(crate) fn look_ahead_at_reports(&mut self, now: Instant) {
+    pub(crate) fn check_ahead_of_reports(&mut self, now: Instant) {
         if self.reports.queues.is_empty() || self.due.reports.is_some() {
             return;
         }

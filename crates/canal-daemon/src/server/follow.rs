@@ -19,7 +19,7 @@ use crate::server::Server;
 use crate::server::step::Step;
 use crate::server::step::ended_unseen;
 use crate::store::ledger::NO_HOST;
-use crate::waiters::regrant::granted;
+use crate::waiters::repeated_grant::granted;
 use crate::wording::refusal::{self, given_up, owner_gone};
 use canal_core::{
     Change, Entry, FrameId, Granted, HoldState, Outcome, Refusal, RequestId, Revision, Snapshot,
@@ -104,7 +104,7 @@ impl Server {
         let (id, step) = match then {
             Completion::Nothing => return,
             Completion::End { frame } => return self.ended(frame),
-            Completion::LookAhead { behind, left } => return self.look_ahead_of(behind, left),
+            Completion::CheckAhead { behind, left } => return self.check_ahead_of(behind, left),
             Completion::JobSlot { build } => return self.take_slot(build),
             Completion::JobToken { build } => {
                 return self.token_decided(build, RequestId(applied.revision.0));

@@ -19,8 +19,8 @@ use crate::net::call_state::{Awaiting, CallState};
 use crate::net::connections::Disconnected;
 use crate::processes::owners::find;
 use crate::server::Server;
-use crate::waiters::look_ahead::is_stopped;
-use crate::waiters::regrant::granted;
+use crate::waiters::check_ahead::is_stopped;
+use crate::waiters::repeated_grant::granted;
 use crate::wording::text::pid_of;
 use canal_core::{
     Change, FrameId, HoldState, Owner, ProcessId, Release, Request, RequestId, Token, WaiterState,
@@ -152,7 +152,7 @@ impl Server {
             }
             // A configuration that the client wanted to put in force is still put in force.
             CallState::Configuration(asked) if asked.purpose == Purpose::Reload => {
-                self.in_force.readings.reload = Some(asked);
+                self.effective.readings.reload = Some(asked);
             }
             _ => {}
         }
@@ -196,11 +196,11 @@ impl Server {
     }
 
     /// Suspends the waiters ahead of another one that are stopped, one after the other.
-    pub(crate) fn look_ahead_of(&mut self, behind: RequestId, left: usize) {
+    pub(crate) fn check_ahead_of(&mut self, behind: RequestId, left: usize) {
         if let Some(ahead) = self.decide.table().first_ahead(behind)
             && let Some(left) = left.checked_sub(1)
         {
-            self.suspend_ahead(ahead, Completion::LookAhead { behind, left });
+            self.suspend_ahead(ahead, Completion::CheckAhead { behind, left });
         }
     }
 
@@ -230,24 +230,24 @@ impl Server {
     }
 
     /// Checks the waiters ahead of some others, and suspends those that are stopped.
-    pub(crate) fn look_ahead_of_waiters(&mut self, now: Instant) {
-        let after = self.due.look_ahead.last.map_or(0, |last| last.0 + 1);
+    pub(crate) fn check_ahead_of_waiters(&mut self, now: Instant) {
+        let after = self.due.check_ahead.last.map_or(0, |last| last.0 + 1);
         // Some are waiters of other hosts: only this host can check its own waiters ahead of them.
         let waiting = self.decide.table().waiters_from(RequestId(after));
         let some: Vec<RequestId> = waiting.take(WAITERS_LOOKED_AT_MAX).collect();
         let mut looked_at = BTreeSet::new();
         for request in &some {
             let Some(ahead) = self.decide.table().first_ahead(*request) else { continue };
-            self.due.look_ahead.behind = true;
+            self.due.check_ahead.behind = true;
             if looked_at.len() < AHEAD_LOOKED_AT_MAX && looked_at.insert(ahead) {
-                self.look_ahead_of(*request, AHEAD_LOOKED_AT_MAX);
+                self.check_ahead_of(*request, AHEAD_LOOKED_AT_MAX);
             }
         }
         let last = some.last().copied().filter(|_| some.len() == WAITERS_LOOKED_AT_MAX);
         let is_whole = last.is_none();
-        self.due.look_ahead.last = last;
-        if !is_whole || std::mem::take(&mut self.due.look_ahead.behind) {
-            self.due.look_ahead.due = Some(now + AHEAD_EVERY);
+        self.due.check_ahead.last = last;
+        if !is_whole || std::mem::take(&mut self.due.check_ahead.behind) {
+            self.due.check_ahead.due = Some(now + AHEAD_EVERY);
         }
     }
 
@@ -283,12 +283,12 @@ impl Server {
     }
 
     /// Schedules a check if a waiter may now be behind another.
-    pub(crate) fn schedule_look_ahead(&mut self, now: Instant) {
+    pub(crate) fn schedule_check_ahead(&mut self, now: Instant) {
         if self.decide.table().waiting() > 1
             && self.waiters.len() > 0
-            && self.due.look_ahead.due.is_none()
+            && self.due.check_ahead.due.is_none()
         {
-            self.due.look_ahead.due = Some(now + AHEAD_EVERY);
+            self.due.check_ahead.due = Some(now + AHEAD_EVERY);
         }
     }
 }

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use crate::calls::conn_id::ConnId;
 use crate::cluster::decide::Decide;
-use crate::config::in_force::InForce;
+use crate::config::effective::EffectiveConfig;
 use crate::due::Due;
 use crate::history::recorder::History;
 use crate::hooks::configured::Hooks;
@@ -46,7 +46,7 @@ use canal_protocol::DaemonInfo;
 pub(crate) struct Server {
     pub about: DaemonInfo,
     pub runtime_dir: RuntimeDir,
-    pub in_force: InForce,
+    pub effective: EffectiveConfig,
     /// The limits of the configuration in force.
     pub limits: Limits,
     /// The permissions of the configuration in force.

@@ -64,7 +64,7 @@ impl Server {
     }
 
     fn schedule(&mut self, now: Instant) {
-        self.schedule_look_ahead(now);
+        self.schedule_check_ahead(now);
         if self.due.progress.is_none() && self.waiters.len() > 0 {
             let waiters = u32::try_from(self.waiters.len()).unwrap_or(u32::MAX);
             let every = PROGRESS_EVERY.max(PROGRESS_EVERY_PER_WAITER.saturating_mul(waiters));

@@ -281,7 +281,7 @@ impl Server {
             due.come_back,
             due.detached,
             due.stopped,
-            self.due.look_ahead.due,
+            self.due.check_ahead.due,
             due.closing,
             due.node_settled,
             due.progress,
@@ -296,7 +296,7 @@ impl Server {
             self.hooks.due,
             self.history.note_due(),
             self.decide.watcher_due(),
-            self.in_force.readings.due(now),
+            self.effective.readings.due(now),
             self.conns.configuration_waits().map(|asked| asked.until).min(),
             self.conns.next_deferred(),
             self.runtime_dir.listener.pauses_until(),
@@ -329,8 +329,8 @@ impl Server {
         if is_due(&mut self.due.stopped, now) {
             self.look_at_stopped();
         }
-        if is_due(&mut self.due.look_ahead.due, now) {
-            self.look_ahead_of_waiters(now);
+        if is_due(&mut self.due.check_ahead.due, now) {
+            self.check_ahead_of_waiters(now);
         }
         if is_due(&mut self.due.unsure, now) {
             self.look_at_unsure();
@@ -352,7 +352,7 @@ impl Server {
         }
         self.begin_reading();
         self.due.closing = self.conns.close_slow(now);
-        self.look_ahead_at_reports(now);
+        self.check_ahead_of_reports(now);
         self.note_idleness(now);
     }
 

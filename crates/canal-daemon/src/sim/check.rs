@@ -1,7 +1,7 @@
 //! Properties that the daemons and their tables must always have.
 
 use super::host::Host;
-use super::programs::claims::{Claim, Until};
+use super::programs::received_grants::{ReceivedGrant, Until};
 use super::world::{STEP_MS, World};
 use crate::host::Mark;
 use canal_core::{Owner, Snapshot, Table, WaiterState, WaiterStatus};
@@ -35,27 +35,27 @@ impl World {
     pub(super) fn check_claims(&mut self) -> Result<(), String> {
         // Over an engine, a process that is stopped for too long loses its lock. It is killed
         // before it continues.
-        let runs = |claim: &Claim| {
-            let Until::Processes(serials) = &claim.until else { return true };
-            let host = &self.hosts[claim.host];
+        let runs = |received: &ReceivedGrant| {
+            let Until::Processes(serials) = &received.until else { return true };
+            let host = &self.hosts[received.host];
             let runs = |serial: &u64| host.machine.runs(*serial);
             // No process ends a command while its `canal run` and its daemon are both stopped.
             let is_supervised =
-                claim.unwatched_until <= self.now_ms && serials.first().is_some_and(runs);
+                received.unwatched_until <= self.now_ms && serials.first().is_some_and(runs);
             let ends = is_supervised || host.stopped_until <= self.now_ms;
             self.network.is_none()
                 || ends && host.frozen_until <= self.now_ms && serials.iter().any(runs)
         };
-        self.claims.check(runs)?;
+        self.received_grants.check(runs)?;
         // With a wrong time of day, hosts assign the tokens of a lost log again. Then tokens no
         // longer distinguish two holds.
         let is_lost = self.network.as_ref().is_some_and(|network| network.counts().losses > 0);
-        if is_lost && self.emphasis.is_wrong_time {
+        if is_lost && self.profile.is_wrong_time {
             return Ok(());
         }
         let daemons = self.hosts.iter().filter_map(|host| host.daemon.as_ref());
         let tables: Vec<&Table> = daemons.map(|server| server.decide.table()).collect();
-        self.claims.check_held(self.now_ms, &tables, runs)
+        self.received_grants.check_held(self.now_ms, &tables, runs)
     }
 
     /// Checks that after a daemon's turn all its holds and active waiters belong to live processes.

@@ -1,6 +1,6 @@
 //! Faults, and how they end.
 
-use super::emphasis::Fault;
+use super::fault_profile::Fault;
 use super::world::World;
 
 /// How long a daemon whose files vanish stays undisturbed: canal makes no promise if it is killed
@@ -13,9 +13,9 @@ impl World {
         self.choose_victim();
         let Some(fault) = self.next_fault() else { return };
         let any = self.rng.usize(0..self.hosts.len());
-        let is_spared = !self.emphasis.has_victim || self.rng.u8(0..4) == 0;
+        let is_spared = !self.profile.has_victim || self.rng.u8(0..4) == 0;
         let at = if is_spared || fault == Fault::Heal { any } else { self.victim };
-        let until = self.now_ms + self.emphasis.draw_time(&mut self.rng);
+        let until = self.now_ms + self.profile.draw_time(&mut self.rng);
         let clock_ms = self.rng.u64(0..5_000);
         if self.now_ms < self.hosts[at].spared_until {
             return;
@@ -34,7 +34,7 @@ impl World {
 
     /// Moves the bad luck to another machine from time to time.
     fn choose_victim(&mut self) {
-        if self.emphasis.has_victim && self.rng.u8(0..150) == 0 {
+        if self.profile.has_victim && self.rng.u8(0..150) == 0 {
             self.victim = self.rng.usize(0..self.hosts.len());
         }
     }
@@ -71,8 +71,8 @@ impl World {
             return host.machine.end(process);
         }
         let program = host.programs.get_mut(&process).filter(|_| !is_whole);
-        if let Some(claim) = program.and_then(|program| program.stop_supervisor(until)) {
-            self.claims.get(claim).unwatched_until = until;
+        if let Some(received) = program.and_then(|program| program.stop_supervisor(until)) {
+            self.received_grants.get(received).unwatched_until = until;
             return;
         }
         if !host.programs.get(&process).is_some_and(|it| it.has_lease()) {
@@ -129,7 +129,7 @@ impl World {
 
     fn next_fault(&mut self) -> Option<Fault> {
         let mut roll = self.rng.u32(0..1_000);
-        for (fault, often) in &self.emphasis.often {
+        for (fault, often) in &self.profile.often {
             match roll.checked_sub(*often) {
                 Some(rest) => roll = rest,
                 None => return Some(*fault),

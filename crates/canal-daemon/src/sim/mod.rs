@@ -1,6 +1,6 @@
 //! Simulated machines around the real daemon, driven by a seed: the daemon's own code runs on a
 //! simulated kernel ([`canal_sys::kernel::simulated`]) with simulated clients, in one thread.
-//! Daemons, processes, disks, machines, the network and the engine fail as [`emphasis`] draws.
+//! Daemons, processes, disks, machines, the network and the engine fail as [`profile`] draws.
 //! `CANAL_SEED=n` runs that seed alone, with the log of its daemons, `CANAL_SEEDS=n` runs n seeds,
 //! and `CANAL_SEEDS=a..b` runs those from a up to before b.
 //!
@@ -9,7 +9,7 @@
 //! process. At the end, nothing is left or stuck.
 
 mod check;
-mod emphasis;
+mod fault_profile;
 mod faults;
 mod host;
 mod machine;
@@ -24,8 +24,8 @@ use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use emphasis::Emphasis;
 use fastrand::Rng;
+use fault_profile::FaultProfile;
 pub(crate) use rule::{Rule, is_broken};
 use world::{Seen, World};
 
@@ -304,7 +304,7 @@ fn how_often_seeds_find_broken_rules() {
                 if seed >= seeds {
                     return each;
                 }
-                let kind = Emphasis::draw(&mut Rng::with_seed(seed), over_engine).kind;
+                let kind = FaultProfile::draw(&mut Rng::with_seed(seed), over_engine).kind;
                 let (found, all) = each.entry(format!("{kind:?}")).or_default();
                 if std::env::var("CANAL_KIND").is_ok_and(|it| format!("{kind:?}") != it) {
                     continue;

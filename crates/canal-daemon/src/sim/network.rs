@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 
 use fastrand::Rng;
 
-use super::emphasis::Emphasis;
+use super::fault_profile::FaultProfile;
 use super::rule::{Rule, is_broken};
 use canal_log::engine::simulated::{self, Counts, Flavour, Link, Server};
 use canal_log::engine::{Answer, Call, Engine, Position};
@@ -94,16 +94,16 @@ impl Past {
 }
 
 impl Network {
-    pub(super) fn new(rng: &mut Rng, emphasis: &Emphasis) -> Self {
+    pub(super) fn new(rng: &mut Rng, profile: &FaultProfile) -> Self {
         let flavour = if rng.bool() { Flavour::Counting } else { Flavour::Watching };
         let mut server = Server::new(flavour);
         server.careless = is_broken(Rule::HistoriesAreCompared);
         server.live_anew(1, false);
         let is_flaky = rng.bool();
         let lets_rest = server.lets_rest();
-        let wires = (0..emphasis.hosts).map(|_| {
+        let wires = (0..profile.hosts).map(|_| {
             let mut link = Link::new(15);
-            link.slow_answers_ms = if rng.bool() { emphasis.slow_answers_ms } else { 0 };
+            link.slow_answers_ms = if rng.bool() { profile.slow_answers_ms } else { 0 };
             link.repeat = if is_flaky { 50 } else { 0 };
             let rng = Rng::with_seed(rng.u64(..));
             Rc::new(RefCell::new(Wire { link, rng, now_ms: 0, is_new: false, lets_rest }))
@@ -114,10 +114,10 @@ impl Network {
             down_until: 0,
             lives: 1,
             is_flaky,
-            snapshot_batches: emphasis.snapshot_batches,
-            past: emphasis
+            snapshot_batches: profile.snapshot_batches,
+            past: profile
                 .loses_log()
-                .then(|| Past { lost_ms: 2 * emphasis.ttl_ms, ..Past::default() }),
+                .then(|| Past { lost_ms: 2 * profile.ttl_ms, ..Past::default() }),
         }
     }
 

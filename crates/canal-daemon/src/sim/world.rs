@@ -6,13 +6,13 @@ use std::time::Instant;
 use fastrand::Rng;
 use tempfile::TempDir;
 
-use super::emphasis::Emphasis;
+use super::fault_profile::FaultProfile;
 use super::host::Host;
 use super::machine::{Machine, Process, Serial};
 use super::network::Network;
-use super::programs::claims::Claims;
 use super::programs::plan::Plan;
 use super::programs::program::{Around, Program, question};
+use super::programs::received_grants::ReceivedGrants;
 use canal_log::engine::simulated::Counts;
 
 /// The length of a step, in milliseconds of true time.
@@ -38,8 +38,8 @@ pub(super) struct World {
     pub(super) rng: Rng,
     pub(super) now_ms: u64,
     pub(super) hosts: Vec<Host>,
-    pub(super) claims: Claims,
-    pub(super) emphasis: Emphasis,
+    pub(super) received_grants: ReceivedGrants,
+    pub(super) profile: FaultProfile,
     /// The machine that currently has bad luck.
     pub(super) victim: usize,
     refused: BTreeMap<String, u64>,
@@ -60,16 +60,16 @@ impl World {
         let mut rng = Rng::with_seed(seed);
         let folder = folder();
         let base = Instant::now();
-        let emphasis = Emphasis::draw(&mut rng, over_engine);
-        let hosts = (0..emphasis.hosts).map(|at| {
-            let clock = (rng.u64(1_000..100_000), rng.u64(emphasis.rates.clone()));
-            let machine = Machine::new(at, base, clock, emphasis.is_wrong_time);
+        let profile = FaultProfile::draw(&mut rng, over_engine);
+        let hosts = (0..profile.hosts).map(|at| {
+            let clock = (rng.u64(1_000..100_000), rng.u64(profile.rates.clone()));
+            let machine = Machine::new(at, base, clock, profile.is_wrong_time);
             let mut host = Host::new(machine, folder.path(), &format!("host{at}"));
             if at > 0 {
-                host.back_at = emphasis.started_by_ms * at as u64 / (emphasis.hosts as u64 - 1);
+                host.back_at = profile.started_by_ms * at as u64 / (profile.hosts as u64 - 1);
             }
             if over_engine {
-                let Emphasis { ttl_ms, grace_ms, margin_ms, .. } = emphasis;
+                let FaultProfile { ttl_ms, grace_ms, margin_ms, .. } = profile;
                 host.configure(&format!(
                     "[engine]\nurl = \"simulated://engine\"\nhost = \"host{at}\"\n\
                      ttl = \"{ttl_ms}ms\"\ngrace = \"{grace_ms}ms\"\n\
@@ -79,14 +79,14 @@ impl World {
             host
         });
         let hosts: Vec<Host> = hosts.collect();
-        let network = over_engine.then(|| Network::new(&mut rng, &emphasis));
-        tracing::debug!(?emphasis, "a run");
+        let network = over_engine.then(|| Network::new(&mut rng, &profile));
+        tracing::debug!(?profile, "a run");
         Self {
             rng,
             now_ms: 0,
             hosts,
-            claims: Claims::default(),
-            emphasis,
+            received_grants: ReceivedGrants::default(),
+            profile,
             victim: 0,
             refused: BTreeMap::new(),
             network,
@@ -107,7 +107,7 @@ impl World {
             } else {
                 self.cause_faults();
             }
-            let (now_ms, kind) = (self.now_ms, self.emphasis.kind);
+            let (now_ms, kind) = (self.now_ms, self.profile.kind);
             tracing::debug!(now_ms, "a step");
             self.step(!calm).map_err(|what| format!("at {now_ms} ms ({kind:?}): {what}"))?;
             if calm && self.is_over() {
@@ -119,7 +119,7 @@ impl World {
 
     /// Whether all faults are over.
     fn is_calm(&self) -> bool {
-        self.now_ms >= self.emphasis.faults_until_ms
+        self.now_ms >= self.profile.faults_until_ms
     }
 
     pub(super) fn step(&mut self, asks: bool) -> Result<(), String> {
@@ -157,7 +157,7 @@ impl World {
             }
         }
         let machines: Vec<&Machine> = self.hosts.iter().map(|host| &*host.machine).collect();
-        self.claims.follow(self.now_ms, &machines);
+        self.received_grants.follow(self.now_ms, &machines);
         self.check_claims()?;
         if self.now_ms.is_multiple_of(ASKED_EVERY_MS) {
             self.check_obstacles()?;
@@ -168,11 +168,11 @@ impl World {
 
     /// Starts commands from time to time.
     fn begin(&mut self, at: usize) -> Result<(), String> {
-        let Emphasis { busy, programs, .. } = self.emphasis;
+        let FaultProfile { busy, programs, .. } = self.profile;
         if self.rng.u32(0..1_000) >= busy || self.hosts[at].programs.len() > programs {
             return Ok(());
         }
-        let plan = Plan::any(&mut self.rng, &self.emphasis.demand);
+        let plan = Plan::any(&mut self.rng, &self.profile.demand);
         let looks = (self.rng.u8(0..5) == 0).then(|| question(&mut self.rng));
         self.around(at, |around| {
             match looks {
@@ -213,10 +213,10 @@ impl World {
             machine: &host.machine,
             socket: &host.place.socket,
             over_engine: self.network.is_some(),
-            grace_ms: self.emphasis.grace_ms,
+            grace_ms: self.profile.grace_ms,
             is_late,
             daemon_since: host.daemon_since,
-            claims: &mut self.claims,
+            received_grants: &mut self.received_grants,
             started: Vec::new(),
             refused: &mut self.refused,
         };
@@ -253,7 +253,7 @@ impl World {
     fn is_over(&self) -> bool {
         let over_engine = self.network.is_some();
         let idle = |host: &Host| host.is_idle(over_engine) && host.programs.is_empty();
-        self.claims.is_empty() && self.hosts.iter().all(idle)
+        self.received_grants.is_empty() && self.hosts.iter().all(idle)
     }
 
     fn conclude(mut self) -> Result<Seen, String> {
@@ -262,7 +262,7 @@ impl World {
             None => self.compare_with_the_next()?,
         }
         let daemons = self.hosts.iter().map(|host| host.daemons).sum();
-        let grants = self.claims.told() as u64;
+        let grants = self.received_grants.told() as u64;
         let engine = self.network.as_ref().map(Network::counts).unwrap_or_default();
         Ok(Seen { grants, daemons, refused: self.refused, engine })
     }
@@ -270,7 +270,7 @@ impl World {
     fn left(&self) -> String {
         let left = self.hosts.iter().map(|host| {
             let table = host.daemon.as_ref().map(|it| it.decide.table().snapshot());
-            format!("{:?}\n  {table:?}\n  {:?}", host.programs, self.claims)
+            format!("{:?}\n  {table:?}\n  {:?}", host.programs, self.received_grants)
         });
         left.collect::<Vec<_>>().join("\n")
     }

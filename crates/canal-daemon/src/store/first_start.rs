@@ -6,7 +6,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::unusable::Unusable;
+use crate::start_error::StartError;
 use canal_log::{journal, leases, state};
 use canal_protocol::place::{Place, Rule};
 
@@ -18,7 +18,7 @@ const NAME: &str = "first-start";
 ///
 /// # Errors
 /// A daemon has run at this place before.
-pub(crate) fn statement(place: &Place) -> Result<PathBuf, Unusable> {
+pub(crate) fn statement(place: &Place) -> Result<PathBuf, StartError> {
     check(place, false)?;
     Ok(place.dir.join(NAME))
 }
@@ -43,15 +43,15 @@ pub(crate) fn take_statement(place: &Place) -> io::Result<bool> {
 ///
 /// # Errors
 /// A daemon has run here before, or this one works over an engine.
-pub(crate) fn check(place: &Place, has_engine: bool) -> Result<(), Unusable> {
+pub(crate) fn check(place: &Place, has_engine: bool) -> Result<(), StartError> {
     if has_engine {
-        return Err(Unusable {
+        return Err(StartError {
             what: "--first-start is for nodes, and a daemon with an engine is not a node".into(),
             hint: "leave out --first-start".into(),
         });
     }
     let Some(file) = earlier_life(&[&place.dir, place.state_dir()]) else { return Ok(()) };
-    Err(Unusable {
+    Err(StartError {
         what: format!(
             "--first-start states that this node has granted nothing before, but a daemon has run \
              here: {} exists",

@@ -406,7 +406,7 @@ mod tests {
         let said = error.to_string();
         let begin = format!("{} is damaged at byte ", path.display());
         assert!(said.starts_with(&begin), "{said}");
-        let hint = &error.downcast_ref::<crate::Unusable>().unwrap().hint;
+        let hint = &error.downcast_ref::<crate::StartError>().unwrap().hint;
         let quoted = canal_text::shell_word::of_path(&path);
         let aside = canal_text::shell_word::of_path(&path.with_extension("log.damaged"));
         assert!(hint.contains(&format!("mv {quoted} {aside}")), "{hint}");

@@ -7,7 +7,7 @@ use std::path::Path;
 use crate::history::open::Unseen;
 use crate::processes::other_namespace::{NotAdopted, Standing, Visible, adopt};
 use crate::processes::owners::find;
-use crate::unusable::Unusable;
+use crate::start_error::StartError;
 use canal_core::{Change, Outcome, Owner, ProcessId, RULES_VERSION, Snapshot, Table, Token};
 use canal_history::Ending;
 use canal_log::Record;
@@ -120,7 +120,7 @@ fn adopted(
                 dir.display(),
                 holders.join(", ")
             );
-            Err(Unusable { what, hint: NAMELESS_HINT.into() }.into())
+            Err(StartError { what, hint: NAMELESS_HINT.into() }.into())
         }
     }
 }
@@ -146,7 +146,7 @@ fn replay(snapshot: &Snapshot, records: &[Record], same_rules: bool) -> anyhow::
         if outcomes != record.outcomes {
             let revision = record.revision;
             let what = format!("the journal contradicts its own rules at revision {revision}");
-            return Err(Unusable { what, hint: DISCARD_HINT.into() }.into());
+            return Err(StartError { what, hint: DISCARD_HINT.into() }.into());
         }
     }
     Ok(table)
@@ -206,7 +206,7 @@ pub(crate) fn open(place: &Place, origin: &Origin, discard: bool) -> anyhow::Res
             discarded(place)
         }
         OpenError::Damaged { .. } | OpenError::Newer { .. } => {
-            Err(Unusable { what: error.to_string(), hint: DISCARD_HINT.into() }.into())
+            Err(StartError { what: error.to_string(), hint: DISCARD_HINT.into() }.into())
         }
         OpenError::Io { .. } => Err(error.into()),
     }

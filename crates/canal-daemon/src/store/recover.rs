@@ -13,11 +13,11 @@ use crate::fault::Fault;
 use crate::history::open::Unseen;
 use crate::processes::children::Children;
 use crate::processes::owners::find;
+use crate::start_error::StartError;
 use crate::store::journal_store::{JournalStore, Rooms};
 use crate::store::lease_store::{LeaseStore, Leases, parts_of, table_of};
 use crate::store::ledger::{Ledger, stored_views};
 use crate::store::previous_journal::{self, PreviousJournal};
-use crate::unusable::Unusable;
 use crate::waiters::leases::is_collecting;
 use canal_core::{
     Change, ENTRY_VERSION, Entry, FrameId, Key, Outcome, Owner, ProcessId, Release, RequestId,
@@ -180,7 +180,7 @@ fn open_leases(dir: &Path) -> anyhow::Result<(LeaseLog, Option<Leases>)> {
                 "to leave it out, run `mv {path} {aside}`; leases from before the last boot are \
                  then lost, but newer ones are also in the journal"
             );
-            Unusable { what: error.to_string(), hint: hint.into() }.into()
+            StartError { what: error.to_string(), hint: hint.into() }.into()
         }
         OpenError::Io { .. } => anyhow::Error::from(error),
     })?;

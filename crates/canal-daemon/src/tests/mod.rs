@@ -24,7 +24,7 @@ use serde_json::{Value, json};
 
 use crate::calls::conn_id::ConnId;
 use crate::config::Config;
-use crate::config::in_force::{InForce, Overrides};
+use crate::config::effective::{EffectiveConfig, Overrides};
 use crate::config::socket_section::SocketAccess;
 use crate::runtime_dir::Claim;
 use crate::runtime_dir::claim_error::ClaimError;
@@ -68,9 +68,10 @@ impl World {
         let config = Config::read(&[]).unwrap();
         let recovered = recover(&place, &config, false).unwrap();
         let overrides = Overrides { idle_exit_s: Some(0), ..Overrides::default() };
-        let in_force = InForce::new(config, place.stores().config.clone(), 1024, overrides);
+        let effective =
+            EffectiveConfig::new(config, place.stores().config.clone(), 1024, overrides);
         let home = claim.open(None, SocketAccess::default()).unwrap();
-        let server = crate::start::server(&place, uid, home, in_force, recovered).unwrap();
+        let server = crate::start::server(&place, uid, home, effective, recovered).unwrap();
         Self { server, place, _folder: folder }
     }
 

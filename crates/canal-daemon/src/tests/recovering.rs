@@ -16,7 +16,7 @@ use crate::cluster::engine_driver::EngineDriver;
 use crate::cluster::engine_status::EngineStatus;
 use crate::cluster::sent_tokens::SentTokens;
 use crate::config::Config;
-use crate::config::in_force::{InForce, Overrides};
+use crate::config::effective::{EffectiveConfig, Overrides};
 use crate::config::socket_section::SocketAccess;
 use crate::host::tests::direct::Direct;
 use crate::host::{Member, Settings};
@@ -134,9 +134,10 @@ impl World {
             is_anew: false,
         };
         let overrides = Overrides { idle_exit_s: Some(0), ..Overrides::default() };
-        let in_force = InForce::new(config, place.stores().config.clone(), 1024, overrides);
+        let effective =
+            EffectiveConfig::new(config, place.stores().config.clone(), 1024, overrides);
         let home = claim.open(None, SocketAccess::default()).unwrap();
-        let mut server = crate::start::server(&place, uid, home, in_force, recovered).unwrap();
+        let mut server = crate::start::server(&place, uid, home, effective, recovered).unwrap();
         let status = EngineStatus {
             name: "fake".to_owned(),
             lives_on: true,

@@ -28,7 +28,7 @@ impl World {
     fn reader(&mut self, purpose: Purpose, since: Duration) -> (ConnId, Peer) {
         let (id, peer) = self.connect_as(0);
         let since = clock::now().checked_sub(since).unwrap();
-        let asked = self.server.in_force.readings.ask(purpose, since);
+        let asked = self.server.effective.readings.ask(purpose, since);
         self.server.conns.set_state(id, CallState::Configuration(asked));
         self.server.turn().unwrap();
         (id, peer)

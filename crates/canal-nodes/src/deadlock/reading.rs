@@ -12,7 +12,7 @@ pub struct Reading {
     /// The node.
     pub node: NodeId,
     /// The frames of these runs and those under them, and everything that their requests can wait
-    /// for ([`Table::excerpt`](canal_core::Table::excerpt)).
+    /// for ([`Table::partial table`](canal_core::Table::partial table)).
     pub table: Snapshot,
     /// The membership of its frames. A frame that belongs to no run over nodes is missing.
     pub members: BTreeMap<FrameId, Membership>,

@@ -11,7 +11,7 @@ use super::name::{FrameName, RequestName};
 use super::reading::{PartOf, Reading};
 use super::ring::Way;
 use canal_core::{
-    Above, Diverged, Excerpt, FrameId, NodeId, RequestId, Require, RunId, Snapshot, UnixMillis,
+    Above, Diverged, FrameId, NodeId, PartialTable, RequestId, Require, RunId, Snapshot, UnixMillis,
 };
 
 /// The age of a request: the larger, the younger. The age of its session counts first.
@@ -20,7 +20,7 @@ pub(super) type Age = (UnixMillis, FrameName, UnixMillis, RequestName);
 /// The joined tables of several nodes, from which parts were taken out.
 #[derive(Clone, Debug)]
 pub(super) struct Union {
-    nodes: Vec<(NodeId, Excerpt)>,
+    nodes: Vec<(NodeId, PartialTable)>,
     frames: BTreeMap<FrameName, Frame>,
     requests: BTreeMap<RequestName, Request>,
     /// When each session began, by its outermost frame.
@@ -61,8 +61,8 @@ impl Union {
             born: BTreeMap::new(),
         };
         for reading in readings {
-            let excerpt = Excerpt::of(&without_loose_parts(reading))?;
-            union.nodes.push((reading.node, excerpt));
+            let partial_table = PartialTable::of(&without_loose_parts(reading))?;
+            union.nodes.push((reading.node, partial_table));
         }
         for (at, reading) in readings.iter().enumerate() {
             union.add_frames(at, reading);
@@ -76,17 +76,17 @@ impl Union {
     }
 
     fn add_frames(&mut self, at: usize, reading: &Reading) {
-        let (node, excerpt) = &self.nodes[at];
-        for id in excerpt.frames() {
+        let (node, partial_table) = &self.nodes[at];
+        for id in partial_table.frames() {
             let member = reading.members.get(&id);
-            let parent = excerpt.parent(id).map(|parent| name_of(*node, parent, reading));
+            let parent = partial_table.parent(id).map(|parent| name_of(*node, parent, reading));
             let above = || match member?.under? {
-                Above::Run(run) if is_of_another_user(reading, excerpt, id, run) => None,
+                Above::Run(run) if is_of_another_user(reading, partial_table, id, run) => None,
                 Above::Run(run) => Some(FrameName::Run(run)),
                 // The frame's own node knows whether it belongs to another user.
-                Above::Frame(at, above) if at == *node => {
-                    (excerpt.uid(above) == excerpt.uid(id)).then(|| name_of(at, above, reading))
-                }
+                Above::Frame(at, above) if at == *node => (partial_table.uid(above)
+                    == partial_table.uid(id))
+                .then(|| name_of(at, above, reading)),
                 Above::Frame(node, frame) => Some(FrameName::Plain(node, frame)),
             };
             let name = name_of(*node, id, reading);
@@ -104,8 +104,8 @@ impl Union {
     }
 
     fn add_requests(&mut self, at: usize, reading: &Reading) {
-        let (node, excerpt) = &self.nodes[at];
-        for waiter in excerpt.waiters() {
+        let (node, partial_table) = &self.nodes[at];
+        for waiter in partial_table.waiters() {
             let part_of = part_of(reading, waiter.frame);
             let name = match part_of {
                 Some(part_of) => RequestName::Run(part_of.run),
@@ -142,8 +142,8 @@ impl Union {
         let mut births: Vec<(FrameName, UnixMillis)> = Vec::new();
         for (name, frame) in &self.frames {
             for (at, id) in &frame.parts {
-                let excerpt = &self.nodes[*at].1;
-                let holds = excerpt.holds().filter(|hold| hold.frame == *id);
+                let partial_table = &self.nodes[*at].1;
+                let holds = partial_table.holds().filter(|hold| hold.frame == *id);
                 births.extend(holds.map(|hold| (*name, hold.asked_at)));
             }
         }
@@ -193,7 +193,7 @@ impl Union {
     pub(super) fn parts(
         &self,
         request: RequestName,
-    ) -> impl Iterator<Item = (NodeId, &Excerpt, RequestId)> {
+    ) -> impl Iterator<Item = (NodeId, &PartialTable, RequestId)> {
         let parts = self.requests.get(&request).into_iter().flat_map(|request| &request.parts);
         parts.map(|(at, id)| (self.nodes[*at].0, &self.nodes[*at].1, *id))
     }
@@ -227,7 +227,7 @@ impl Union {
     pub(super) fn reduce(&mut self) {
         loop {
             let ended = self.end_frames();
-            let granted = self.grant(Excerpt::can_be_granted);
+            let granted = self.grant(PartialTable::can_be_granted);
             let moved = ended || granted;
             if !moved && !self.grant(|it, id| it.can_be_granted(id) || it.can_bypass(id)) {
                 return;
@@ -248,7 +248,7 @@ impl Union {
     }
 
     /// Takes out the requests of which enough parts can be granted. Returns whether there were any.
-    fn grant(&mut self, can: impl Fn(&Excerpt, RequestId) -> bool) -> bool {
+    fn grant(&mut self, can: impl Fn(&PartialTable, RequestId) -> bool) -> bool {
         let enough = |request: &Request| {
             let granted = request.parts.iter().filter(|(at, id)| can(&self.nodes[*at].1, *id));
             granted.take(request.least).count() == request.least
@@ -315,11 +315,16 @@ fn part_of(reading: &Reading, frame: FrameId) -> Option<&PartOf> {
 }
 
 /// Whether a frame claims to be under a run that, as the same node knows, belongs to another user.
-fn is_of_another_user(reading: &Reading, excerpt: &Excerpt, frame: FrameId, run: RunId) -> bool {
+fn is_of_another_user(
+    reading: &Reading,
+    partial_table: &PartialTable,
+    frame: FrameId,
+    run: RunId,
+) -> bool {
     let of_run =
-        excerpt.frames().filter(|id| part_of(reading, *id).is_some_and(|it| it.run == run));
-    let mut users: BTreeSet<u32> = of_run.filter_map(|id| excerpt.uid(id)).collect();
-    users.retain(|uid| excerpt.uid(frame) != Some(*uid));
+        partial_table.frames().filter(|id| part_of(reading, *id).is_some_and(|it| it.run == run));
+    let mut users: BTreeSet<u32> = of_run.filter_map(|id| partial_table.uid(id)).collect();
+    users.retain(|uid| partial_table.uid(frame) != Some(*uid));
     !users.is_empty()
 }
 

@@ -16,7 +16,7 @@ use crate::server::Server;
 use crate::server::step::{Step, lost_track};
 use crate::store::ledger::disk_full;
 use crate::view::grant::granted_keys;
-use crate::waiters::regrant::granted;
+use crate::waiters::repeated_grant::granted;
 use canal_core::{
     Above, Change, Granted, Outcome, OverNodes, Owner, Refusal, Request, RequestId, Tag, Wait,
     differs_in_nodes,
@@ -46,7 +46,7 @@ impl Server {
         let note = items::note(acquire.note.as_deref())?;
         let supersede = items::supersede(acquire.supersede, acquire.group.as_deref())?;
         self.decide.table().share_keys(&mut items);
-        self.in_force.config.spread(&mut items);
+        self.effective.config.spread(&mut items);
         self.check_wrapper(acquire.wrapper)?;
         if acquire.jobserver {
             self.check_jobserver(&acquire, &items, part.is_some())?;
@@ -204,7 +204,7 @@ impl Server {
                     let _ = self.waiters.remove(request);
                     return Ok(Step::GiveBack(request, failure));
                 }
-                self.look_ahead_of(request, AHEAD_LOOKED_AT_MAX);
+                self.check_ahead_of(request, AHEAD_LOOKED_AT_MAX);
                 Ok(step)
             }
             // The daemon proposes the request again once the recovery is over.

@@ -4,8 +4,8 @@
 //! the previous one stays in force.
 
 use crate::config::Config;
+use crate::config::effective::{Override, binds_everybody, needs_restart};
 use crate::config::history_section::written;
-use crate::config::in_force::{Override, binds_everybody, needs_restart};
 use crate::config::metrics_section::Listen;
 use crate::config::reading::{self, Asked, Purpose, Read};
 use crate::config::written::{SPREAD, changes, name_of_key};
@@ -46,19 +46,19 @@ impl Server {
             "reading the configuration again for a client"
         );
         match self.read_configuration(Purpose::Reload) {
-            Ok(read) => self.put_in_force(read).map(|reloaded| Step::reply(&reloaded)),
+            Ok(read) => self.put_into_effect(read).map(|reloaded| Step::reply(&reloaded)),
             Err(asked) => Ok(Step::Wait(CallState::Configuration(asked))),
         }
     }
 
     /// Reads the configuration again if SIGHUP asked for that.
     pub(crate) fn reload_if_asked(&mut self) {
-        if std::mem::take(&mut self.in_force.reload_asked) {
+        if std::mem::take(&mut self.effective.reload_asked) {
             tracing::info!("reading the configuration again on SIGHUP");
             match self.read_configuration(Purpose::Reload) {
                 // The log already reports the result.
-                Ok(read) => drop(self.put_in_force(read)),
-                Err(asked) => self.in_force.readings.reload = Some(asked),
+                Ok(read) => drop(self.put_into_effect(read)),
+                Err(asked) => self.effective.readings.reload = Some(asked),
             }
         }
     }
@@ -82,22 +82,22 @@ impl Server {
     /// A thread has to read it, because names of groups have to be looked up.
     /// [`Self::end_readings`] then continues.
     fn read_configuration(&mut self, purpose: Purpose) -> Result<Read, Asked> {
-        if Config::looks_up_groups(&self.in_force.paths) {
-            return Err(self.in_force.readings.ask(purpose, clock::now()));
+        if Config::looks_up_groups(&self.effective.paths) {
+            return Err(self.effective.readings.ask(purpose, clock::now()));
         }
-        let read = reading::read(&self.in_force.paths);
-        if self.in_force.readings.are_awaited(self.conns.configuration_waits()) {
-            self.in_force.readings.supersede(read.clone());
+        let read = reading::read(&self.effective.paths);
+        if self.effective.readings.are_awaited(self.conns.configuration_waits()) {
+            self.effective.readings.supersede(read.clone());
         }
         Ok(read)
     }
 
     /// Ends the calls whose configuration was read, or was not read in time.
     pub(crate) fn end_readings(&mut self) {
-        if !self.in_force.readings.are_awaited(self.conns.configuration_waits()) {
+        if !self.effective.readings.are_awaited(self.conns.configuration_waits()) {
             return;
         }
-        while let Some(done) = self.in_force.readings.take() {
+        while let Some(done) = self.effective.readings.take() {
             self.answer_readers(|asked| done.answers(asked), &done.read);
         }
         let now = clock::now();
@@ -107,12 +107,12 @@ impl Server {
     /// Starts a thread that reads the configuration, if a call waits for that and no thread reads
     /// yet.
     pub(crate) fn begin_reading(&mut self) {
-        let readings = &mut self.in_force.readings;
+        let readings = &mut self.effective.readings;
         if readings.is_wanted(self.conns.configuration_waits()) {
-            let begun = readings.begin(self.in_force.paths.clone());
+            let begun = readings.begin(self.effective.paths.clone());
             if let Err(error) = begun.and_then(|bell| self.conns.wake_for(&*bell)) {
                 let why = format!("cannot read the configuration: {error}");
-                self.in_force.readings.supersede(Err(why));
+                self.effective.readings.supersede(Err(why));
             }
         }
     }
@@ -126,44 +126,44 @@ impl Server {
             let step = match purpose {
                 Purpose::Show => Ok(self.show_configuration(Some(read))),
                 Purpose::Reload => {
-                    self.put_in_force(read.clone()).map(|reloaded| Step::reply(&reloaded))
+                    self.put_into_effect(read.clone()).map(|reloaded| Step::reply(&reloaded))
                 }
             };
             self.carry_out(id, step);
         }
-        if self.in_force.readings.reload.take_if(|asked| is_due(asked)).is_some() {
+        if self.effective.readings.reload.take_if(|asked| is_due(asked)).is_some() {
             // The log already reports the result.
-            let _ = self.put_in_force(read.clone());
+            let _ = self.put_into_effect(read.clone());
         }
     }
 
-    fn put_in_force(&mut self, read: Read) -> Result<Reloaded, Failure> {
+    fn put_into_effect(&mut self, read: Read) -> Result<Reloaded, Failure> {
         let config = read.map_err(|why| {
             tracing::warn!("keeping the configuration in force: {why}");
             Failure::new(ErrorName::BadConfiguration, why)
                 .hint("the previous configuration stays in force")
         })?;
-        let changed = changes(&self.in_force.config.written, &config.written);
+        let changed = changes(&self.effective.config.written, &config.written);
         let mut notes = Vec::new();
         let resizes = self.views_to_change(&config, &mut notes);
         let bytes: u64 = resizes.iter().map(|(key, _)| setting_bytes(key, 0)).sum();
         if bytes > 0 {
             self.decide.ledger_mut().admit_bytes(bytes).map_err(|error| disk_full(&error))?;
         }
-        logging::follow(self.in_force.overrides.verbose, config.log.as_deref());
-        self.in_force.replace(config);
-        self.limits = self.in_force.limits();
-        self.permissions = self.in_force.permissions();
+        logging::follow(self.effective.overrides.verbose, config.log.as_deref());
+        self.effective.replace(config);
+        self.limits = self.effective.limits();
+        self.permissions = self.effective.permissions();
         self.follow_hooks(false);
         // The time after which an idle daemon ends starts again.
         self.due.idle = None;
         for (key, view) in resizes {
             self.propose(Change::Resize { key, view });
         }
-        if let Some(change) = self.decide.change_of_policy(self.in_force.config.bypass_max) {
+        if let Some(change) = self.decide.change_of_policy(self.effective.config.bypass_max) {
             self.propose(change);
         }
-        let file = self.in_force.config.path.as_ref().map(|path| path.display().to_string());
+        let file = self.effective.config.path.as_ref().map(|path| path.display().to_string());
         let changed: Vec<SettingChange> = changed
             .into_iter()
             .map(|it| SettingChange {
@@ -264,12 +264,12 @@ impl Server {
     /// The settings in force, and how they differ from the configuration just `read`. Without
     /// `read`, only the settings that bind every user.
     pub(crate) fn show_configuration(&self, read: Option<&Read>) -> Step {
-        let in_force = &self.in_force;
+        let effective = &self.effective;
         let (mut pending, mut broken) = (Vec::new(), None);
         if let Some(read) = read {
             match read {
                 Ok(now) => {
-                    let changed = changes(&in_force.config.written, &now.written);
+                    let changed = changes(&effective.config.written, &now.written);
                     pending.extend(changed.into_iter().map(|it| SettingChange {
                         restart: needs_restart(&it.name),
                         name: it.name,
@@ -285,9 +285,9 @@ impl Server {
         settings.retain(|setting| !withheld || binds_everybody(&setting.name));
         let shown = |path: &std::path::PathBuf| path.display().to_string();
         Step::reply(&Configuration {
-            file: in_force.config.path.as_ref().map(shown),
-            candidates: in_force.paths.iter().map(shown).collect(),
-            read: time(in_force.read_at),
+            file: effective.config.path.as_ref().map(shown),
+            candidates: effective.paths.iter().map(shown).collect(),
+            read: time(effective.read_at),
             settings,
             pending,
             broken,
@@ -299,10 +299,10 @@ impl Server {
         let mut settings = self.settings_of_place();
         settings.extend(self.values().into_iter().map(|(name, value)| self.sourced(name, value)));
         settings.extend(self.settings_of_keys());
-        for written in &self.in_force.config.written {
+        for written in &self.effective.config.written {
             if !settings.iter().any(|setting| setting.name == written.name) {
                 // The packaged settings, which are in force without a file, are the defaults.
-                let line = self.in_force.config.path.as_ref().map(|_| written.line);
+                let line = self.effective.config.path.as_ref().map(|_| written.line);
                 let source = line.map_or(SettingSource::Default, |_| SettingSource::File);
                 let setting = SettingInfo::new(&written.name, &written.value, source);
                 settings.push(SettingInfo { line, ..setting });
@@ -333,8 +333,8 @@ impl Server {
     fn values(&self) -> Vec<(&'static str, String)> {
         let limits = &self.limits;
         let per_user = limits.connections_per_user;
-        let config = &self.in_force.config;
-        let (log, _) = logging::chosen(self.in_force.overrides.verbose, config.log.as_deref());
+        let config = &self.effective.config;
+        let (log, _) = logging::chosen(self.effective.overrides.verbose, config.log.as_deref());
         let mut values = vec![
             ("limits.connections", limits.connections(0).to_string()),
             (
@@ -366,8 +366,8 @@ impl Server {
 
     /// A setting and the source of its value.
     fn sourced(&self, name: &str, value: String) -> SettingInfo {
-        let in_force = &self.in_force;
-        let (config, overrides) = (&in_force.config, &in_force.overrides);
+        let effective = &self.effective;
+        let (config, overrides) = (&effective.config, &effective.overrides);
         let option = |given: bool, option| given.then_some(Override::CommandLine(option));
         let before = match name {
             "daemon.idle_exit" => option(overrides.idle_exit_s.is_some(), "--idle-exit"),
@@ -398,7 +398,7 @@ impl Server {
     /// The sizes of the keys that the configuration names. A stored size overrides the configured
     /// one.
     fn settings_of_keys(&self) -> Vec<SettingInfo> {
-        let config = &self.in_force.config;
+        let config = &self.effective.config;
         let each = config.views.iter().map(|(key, view)| {
             let name = format!("keys.{}", name_of_key(key.as_str()));
             let spread = if config.spread.contains(key) { SPREAD } else { "" };

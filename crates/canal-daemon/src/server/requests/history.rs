@@ -356,7 +356,7 @@ const HOLDERS_MAX: usize = 8;
 impl Server {
     /// Takes over the hooks of the configuration in force. `is_start`: the daemon has just started.
     pub(crate) fn follow_hooks(&mut self, is_start: bool) {
-        self.hooks.follow(&self.in_force.config.hooks, is_start);
+        self.hooks.follow(&self.effective.config.hooks, is_start);
         let (table, here) = (self.decide.table(), self.decide.host());
         let are_told = self.hooks.are_told_of_ends();
         self.history.tell_hooks(are_told, self.hooks.host(), table, here);

@@ -66,15 +66,15 @@ impl Server {
                 self.check_ttl_over_nodes(ttl_ms)?;
             }
         }
-        let in_force = self.ttl_of_lease(lease);
+        let effective = self.ttl_of_lease(lease);
         // A client that was promised a longer TTL may rely on it, and may never learn of this
         // renewal.
         let counts_on_more = |ttl_ms: u64| {
-            self.is_lease_over_nodes(lease) && in_force.is_some_and(|longer| ttl_ms < longer)
+            self.is_lease_over_nodes(lease) && effective.is_some_and(|longer| ttl_ms < longer)
         };
         // Over an engine, another host may have changed it since.
         let is_new = |ttl_ms: &u64| {
-            (self.decide.is_shared() || in_force != Some(*ttl_ms)) && !counts_on_more(*ttl_ms)
+            (self.decide.is_shared() || effective != Some(*ttl_ms)) && !counts_on_more(*ttl_ms)
         };
         let ttl_ms = renew.ttl_ms.filter(is_new);
         let bytes = renewal_bytes(note.as_deref());

@@ -340,7 +340,7 @@ impl Server {
         let runs: BTreeSet<RunId> = asked.runs.iter().copied().collect();
         let named = asked.frames.iter().copied();
         let near = self.decide.table().frames_near(&runs).into_iter().chain(named);
-        let mut table = self.decide.table().excerpt(near);
+        let mut table = self.decide.table().partial_table(near);
         let found = table.frames.len() + table.holds.len() + table.waiters.len();
         if found > FOUND_MAX {
             let message = format!(

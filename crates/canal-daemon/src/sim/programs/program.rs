@@ -7,9 +7,9 @@ use std::path::Path;
 use fastrand::Rng;
 use serde_json::{Value, json};
 
-use super::claims::{Claim, ClaimId, Claims, Until};
 use super::conversation::{Conversation, Word};
 use super::plan::{How, Plan};
+use super::received_grants::{ReceivedGrant, ReceivedGrantId, ReceivedGrants, Until};
 use crate::sim::machine::{Machine, Serial};
 use canal_core::Tag;
 use canal_protocol::{
@@ -40,7 +40,7 @@ pub(in crate::sim) struct Around<'a> {
     pub(in crate::sim) is_late: bool,
     /// The time since which a daemon runs without a stop.
     pub(in crate::sim) daemon_since: Option<u64>,
-    pub(in crate::sim) claims: &'a mut Claims,
+    pub(in crate::sim) received_grants: &'a mut ReceivedGrants,
     /// The programs that this step started.
     pub(in crate::sim) started: Vec<Program>,
     /// How many requests the daemon refused, by reason.
@@ -69,7 +69,7 @@ struct Supervised {
     page: Reader,
     tag: Tag,
     token: u64,
-    claim: Option<ClaimId>,
+    received: Option<ReceivedGrantId>,
     /// The processes that the command started.
     below: Vec<Serial>,
     /// `canal run` is stopped until this time, but its command is not.
@@ -113,7 +113,7 @@ struct Asking {
 struct Lease {
     handle: Handle,
     ttl_ms: u64,
-    claim: ClaimId,
+    received: ReceivedGrantId,
     works_until: u64,
     renews_at: u64,
     /// The time of an unanswered renewal.
@@ -184,12 +184,12 @@ impl Program {
         }
     }
 
-    /// Stops `canal run`, but not its command, if it supervises one. Returns the claim of the
+    /// Stops `canal run`, but not its command, if it supervises one. Returns the received of the
     /// command.
-    pub(in crate::sim) fn stop_supervisor(&mut self, until: u64) -> Option<ClaimId> {
+    pub(in crate::sim) fn stop_supervisor(&mut self, until: u64) -> Option<ReceivedGrantId> {
         let supervised = self.supervised.as_mut()?;
         supervised.stopped_until = until;
-        supervised.claim
+        supervised.received
     }
 
     /// Runs one step.
@@ -352,8 +352,8 @@ impl Program {
     fn speak(&mut self, around: &mut Around<'_>) {
         let Doing::Keeps(lease) = &mut self.doing else { return };
         if around.is_over(lease.works_until) {
-            let (claim, handle) = (lease.claim, lease.handle);
-            around.claims.end(claim);
+            let (received, handle) = (lease.received, lease.handle);
+            around.received_grants.end(received);
             if around.rng.bool() {
                 around.machine.end(self.serial);
             } else {
@@ -402,7 +402,7 @@ impl Program {
             Doing::Keeps(lease) => {
                 let sent_at = lease.sent_at.take().ok_or("an answer to no renewal")?;
                 let until = sent_at + with_margin(lease.ttl_ms);
-                around.claims.get(lease.claim).until = Until::Time(until);
+                around.received_grants.get(lease.received).until = Until::Time(until);
                 lease.renews_at = around.now_ms + lease.ttl_ms / 3;
                 Ok(())
             }
@@ -455,7 +455,7 @@ impl Program {
             page,
             tag,
             token,
-            claim: None,
+            received: None,
             below: Vec::new(),
             stopped_until: 0,
             ignores_term,
@@ -470,9 +470,9 @@ impl Program {
             }
             around.started.push(Self::new(background, doing));
         }
-        let claim = self.claim(around, &asking, &grant, Until::Processes(serials))?;
+        let received = self.received(around, &asking, &grant, Until::Processes(serials))?;
         if let Some(supervised) = &mut self.supervised {
-            supervised.claim = Some(claim);
+            supervised.received = Some(received);
         }
         let works_until = around.now_ms + asking.plan.work_ms;
         self.doing = Doing::Works(works_until);
@@ -489,16 +489,16 @@ impl Program {
         Ok(())
     }
 
-    fn claim(
+    fn received(
         &self,
         around: &mut Around<'_>,
         asking: &Asking,
         grant: &Grant,
         until: Until,
-    ) -> Result<ClaimId, String> {
-        around.claims.add(
+    ) -> Result<ReceivedGrantId, String> {
+        around.received_grants.add(
             around.now_ms,
-            Claim {
+            ReceivedGrant {
                 host: around.host,
                 wants: asking.plan.wants.clone(),
                 slots: grant
@@ -526,11 +526,11 @@ impl Program {
             (How::Lease(ttl_ms), _) => {
                 // Its TTL restarts with the confirmation, which was sent later than this.
                 let until = at + with_margin(ttl_ms);
-                let claim = self.claim(around, &asking, &grant, Until::Time(until))?;
+                let received = self.received(around, &asking, &grant, Until::Time(until))?;
                 self.doing = Doing::Keeps(Lease {
                     handle: asking.handle(),
                     ttl_ms,
-                    claim,
+                    received,
                     works_until: around.now_ms + asking.plan.work_ms * 3,
                     renews_at: around.now_ms + ttl_ms / 3,
                     sent_at: None,
@@ -539,7 +539,7 @@ impl Program {
             (_, Some(owner)) => {
                 // It may have died after the daemon confirmed its lock.
                 if around.machine.lives(owner) {
-                    self.claim(around, &asking, &grant, Until::Processes(vec![owner]))?;
+                    self.received(around, &asking, &grant, Until::Processes(vec![owner]))?;
                 }
                 around.machine.end(self.serial);
             }
@@ -552,7 +552,7 @@ impl Program {
         let reason = failure["reason"].as_str().unwrap_or_default();
         *around.refused.entry(format!("{name} {reason}")).or_default() += 1;
         if let Doing::Keeps(lease) = &self.doing {
-            around.claims.end(lease.claim);
+            around.received_grants.end(lease.received);
         }
         around.machine.end(self.serial);
     }

@@ -328,7 +328,7 @@ impl World {
             Above::Frame(node, frame) if node == Self::node(at) => Some(frame),
             _ => None,
         });
-        let table = self.tables[at].excerpt(asked.chain(named));
+        let table = self.tables[at].partial_table(asked.chain(named));
         let known = |frame: &FrameState| Some((frame.id, self.members[at].get(&frame.id)?.clone()));
         let members = table.frames.iter().filter_map(known).collect();
         Reading { node: Self::node(at), table, members }

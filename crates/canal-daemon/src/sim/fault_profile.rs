@@ -1,8 +1,8 @@
-//! The emphasis of a run. The seed draws it: how often each fault happens and how long it lasts,
-//! how long hosts live without renewing, and what commands ask for.
+//! The fault profile of a run. The seed draws it: how often each fault happens and how long it
+//! lasts, how long hosts live without renewing, and what commands ask for.
 //!
-//! An emphasis is no scenario: it only makes some things frequent that must coincide before a rule
-//! matters.
+//! A fault profile is no scenario: it only makes some things frequent that must coincide before a
+//! rule matters.
 
 use std::ops::RangeInclusive;
 
@@ -54,7 +54,7 @@ pub(super) enum Fault {
 /// The key with a single slot, which excludes most.
 const MUTEX: usize = 3;
 
-/// The emphasis of a run.
+/// The fault profile of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Everything, with the embedded journal.
@@ -77,7 +77,7 @@ pub(super) enum Kind {
 
 /// The parameters of a run.
 #[derive(Debug)]
-pub(super) struct Emphasis {
+pub(super) struct FaultProfile {
     pub(super) kind: Kind,
     pub(super) hosts: usize,
     /// How long a host lives without renewing.
@@ -234,7 +234,7 @@ impl Kind {
     }
 }
 
-impl Emphasis {
+impl FaultProfile {
     pub(super) fn draw(rng: &mut Rng, over_engine: bool) -> Self {
         let kind = Kind::draw(rng, over_engine);
         let is_usual = matches!(kind, Kind::Journal | Kind::Engine);

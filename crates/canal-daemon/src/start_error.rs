@@ -5,7 +5,7 @@ use std::borrow::Cow;
 /// Why the daemon cannot start, if something can be done about it.
 #[derive(Debug, thiserror::Error)]
 #[error("{what}")]
-pub struct Unusable {
+pub struct StartError {
     /// The problem.
     pub what: String,
     /// The remedy.

@@ -1,6 +1,6 @@
 //! Proof that a process may be removed from the record of this host.
 //!
-//! Invariant: a [`Proof`] exists only for a process that was seen dead, that holds nothing
+//! Invariant: a [`Removable`] exists only for a process that was seen dead, that holds nothing
 //! according to the log, or that may outlive its lock because its client chose so.
 
 use crate::host::Known;
@@ -11,15 +11,15 @@ use canal_sys::process::Found;
 
 /// Proves that a process no longer has to be ended.
 #[derive(Debug)]
-pub(crate) struct Proof(());
+pub(crate) struct Removable(());
 
-impl Proof {
+impl Removable {
     /// The kernel reports that the process has ended.
     pub(crate) fn of_end(pidfd: &Pidfd) -> Option<Self> {
         pidfd.has_ended().then_some(Self(()))
     }
 
-    /// The lookup shows that the process no longer exists. An unknown state is not proof.
+    /// The lookup shows that the process no longer exists. An unknown state is not removable.
     pub(crate) fn of_absence(found: &Found) -> Option<Self> {
         matches!(found, Found::Gone).then_some(Self(()))
     }
@@ -48,7 +48,7 @@ pub(crate) enum Claim {
     /// It still has its hold.
     Holds,
     /// It released the hold, or an operator took the hold away.
-    Over(Proof),
+    Over(Removable),
     /// The log does not contain it because its history was rewritten, or its state cannot be
     /// determined.
     Unknown,
@@ -62,7 +62,7 @@ impl Claim {
             // Each history assigns tokens in order, but two histories can assign the same token to
             // different grants.
             None if known == Known::Same => {
-                Proof::of_release(table, token).map_or(Self::Unknown, Self::Over)
+                Removable::of_release(table, token).map_or(Self::Unknown, Self::Over)
             }
             _ => Self::Unknown,
         }
@@ -100,9 +100,9 @@ mod tests {
 
     #[test]
     fn only_on_lost_warn_or_a_sent_term_lets_a_process_outlive_its_lock() {
-        assert!(Proof::of_choice(OnLost::Kill, true).is_none());
-        assert!(Proof::of_choice(OnLost::Term, false).is_none());
-        assert!(Proof::of_choice(OnLost::Term, true).is_some());
-        assert!(Proof::of_choice(OnLost::Warn, false).is_some());
+        assert!(Removable::of_choice(OnLost::Kill, true).is_none());
+        assert!(Removable::of_choice(OnLost::Term, false).is_none());
+        assert!(Removable::of_choice(OnLost::Term, true).is_some());
+        assert!(Removable::of_choice(OnLost::Warn, false).is_some());
     }
 }

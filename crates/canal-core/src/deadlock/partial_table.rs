@@ -1,8 +1,8 @@
-//! An excerpt: a part of a table that only shrinks. Deadlocks that span several tables are found in
-//! excerpts of all of them.
+//! A partial table: a part of a table that only shrinks. Deadlocks that span several tables are
+//! found in partial tables of all of them.
 //!
-//! Invariant: a request that can be granted in an excerpt can be granted in every excerpt that it
-//! shrinks to, so the order in which it shrinks does not matter.
+//! Invariant: a request that can be granted in a partial table can be granted in every partial
+//! table that it shrinks to, so the order in which it shrinks does not matter.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::{
 
 /// A part of a table that only shrinks: requests and holds are removed from it.
 #[derive(Clone, Debug)]
-pub struct Excerpt(Table);
+pub struct PartialTable(Table);
 
 impl Table {
     /// The sessions of some frames, and the part of the table that their requests can wait for:
@@ -28,24 +28,24 @@ impl Table {
     /// It shows which keys are held and wanted, and by which users. It omits what only the user of
     /// a request may know: commands, notes, tags and owners.
     #[must_use]
-    pub fn excerpt(&self, near: impl IntoIterator<Item = FrameId>) -> Snapshot {
+    pub fn partial_table(&self, near: impl IntoIterator<Item = FrameId>) -> Snapshot {
         let near = near.into_iter().filter(|frame| self.frame(*frame).is_some());
         let sessions: BTreeSet<FrameId> = near.map(|frame| self.session(frame)).collect();
         let waiting = sessions.iter().flat_map(|session| self.waiters_of_session(*session));
         let mut reachable = self.reachable(waiting, Edges::HoldsAndOrder);
         // A session that holds anything may bypass waiters that wait for it.
         reachable.add_sessions(self, &sessions);
-        let mut excerpt = self.subtable(&reachable).snapshot();
-        for frame in &mut excerpt.frames {
+        let mut partial_table = self.subtable(&reachable).snapshot();
+        for frame in &mut partial_table.frames {
             frame.owner = nobody(frame.id);
         }
-        for hold in &mut excerpt.holds {
+        for hold in &mut partial_table.holds {
             hold.asked = without_secrets(&hold.asked, hold.request, hold.frame);
         }
-        for waiter in &mut excerpt.waiters {
+        for waiter in &mut partial_table.waiters {
             waiter.request = without_secrets(&waiter.request, waiter.id, waiter.frame);
         }
-        excerpt
+        partial_table
     }
 }
 
@@ -81,8 +81,8 @@ fn without_secrets(asked: &Request, id: RequestId, frame: FrameId) -> Arc<Reques
     Arc::new(Request { tag, owner, command, note, asker, ..asked.clone() })
 }
 
-impl Excerpt {
-    /// The excerpt that a snapshot describes.
+impl PartialTable {
+    /// The partial table that a snapshot describes.
     ///
     /// # Errors
     /// The snapshot contradicts itself.
@@ -166,6 +166,6 @@ impl Excerpt {
 /// Panics on failure: every id was just read from this copy.
 fn must(done: Result<(), InvalidOutcome>) {
     if let Err(error) = done {
-        panic!("the excerpt is inconsistent: {error}");
+        panic!("the partial table is inconsistent: {error}");
     }
 }

@@ -9,7 +9,7 @@ use canal_core::{Key, Mode, Table, Token};
 /// A command must end within this time after its hold has ended, in milliseconds.
 const ENDS_WITHIN_MS: u64 = 20;
 
-/// The end of a claim.
+/// The end of a received.
 #[derive(Clone, Debug)]
 pub(in crate::sim) enum Until {
     /// When all processes with these serials have ended.
@@ -20,7 +20,7 @@ pub(in crate::sim) enum Until {
 
 /// A grant that a command knows of.
 #[derive(Clone, Debug)]
-pub(in crate::sim) struct Claim {
+pub(in crate::sim) struct ReceivedGrant {
     pub(in crate::sim) host: usize,
     pub(in crate::sim) wants: Vec<Want>,
     /// The slots of each item in `wants`.
@@ -35,70 +35,74 @@ pub(in crate::sim) struct Claim {
     pub(in crate::sim) until: Until,
 }
 
-/// Identifies a claim.
-pub(in crate::sim) type ClaimId = usize;
+/// Identifies a received.
+pub(in crate::sim) type ReceivedGrantId = usize;
 
-/// All claims of a run.
+/// All received grants of a run.
 #[derive(Debug, Default)]
-pub(in crate::sim) struct Claims {
-    all: Vec<Claim>,
-    live: Vec<ClaimId>,
-    /// Whether the live claims may conflict. If they fit, so does each subset, so no check is
-    /// needed until the next claim.
+pub(in crate::sim) struct ReceivedGrants {
+    all: Vec<ReceivedGrant>,
+    live: Vec<ReceivedGrantId>,
+    /// Whether the live received grants may conflict. If they fit, so does each subset, so no check
+    /// is needed until the next received.
     may_not_fit: bool,
-    /// Claims whose hold has ended in a table, and since when.
-    unheld: BTreeMap<ClaimId, u64>,
+    /// ReceivedGrants whose hold has ended in a table, and since when.
+    unheld: BTreeMap<ReceivedGrantId, u64>,
 }
 
-impl Claims {
+impl ReceivedGrants {
     /// Notes that a command received a grant.
     ///
     /// # Errors
-    /// A command received a larger token earlier for a claim that excludes this one. This does not
-    /// apply to a client that reads so late that, by its own clock, its lease is already over.
-    pub(in crate::sim) fn add(&mut self, now_ms: u64, claim: Claim) -> Result<ClaimId, String> {
-        let is_over = matches!(claim.until, Until::Time(until) if until <= now_ms);
+    /// A command received a larger token earlier for a received that excludes this one. This does
+    /// not apply to a client that reads so late that, by its own clock, its lease is already over.
+    pub(in crate::sim) fn add(
+        &mut self,
+        now_ms: u64,
+        received: ReceivedGrant,
+    ) -> Result<ReceivedGrantId, String> {
+        let is_over = matches!(received.until, Until::Time(until) if until <= now_ms);
         for earlier in &self.all {
-            let same = earlier.token == claim.token;
-            let is_later = earlier.token > claim.token && !is_over;
-            if same || is_later && excludes(earlier, &claim) {
-                return Err(format!("{claim:?} was told after {earlier:?}"));
+            let same = earlier.token == received.token;
+            let is_later = earlier.token > received.token && !is_over;
+            if same || is_later && excludes(earlier, &received) {
+                return Err(format!("{received:?} was told after {earlier:?}"));
             }
         }
-        self.may_not_fit = self.may_not_fit || !self.fits_beside_all(&claim);
+        self.may_not_fit = self.may_not_fit || !self.fits_beside_all(&received);
         self.live.push(self.all.len());
-        self.all.push(claim);
+        self.all.push(received);
         Ok(self.all.len() - 1)
     }
 
-    /// Whether a claim fits with all live ones, provided that these fit together.
-    fn fits_beside_all(&self, claim: &Claim) -> bool {
+    /// Whether a received fits with all live ones, provided that these fit together.
+    fn fits_beside_all(&self, received: &ReceivedGrant) -> bool {
         let live = || self.live.iter().map(|id| &self.all[*id]);
         let has_room = |want: &Want| {
             let slots: BTreeSet<u64> =
-                live().chain([claim]).flat_map(|claim| claim.slots_of(want.key)).collect();
+                live().chain([received]).flat_map(|received| received.slots_of(want.key)).collect();
             slots.len() as u64 <= want.lock.capacity()
         };
-        live().all(|other| !overlaps(other, claim)) && claim.wants.iter().all(has_room)
+        live().all(|other| !overlaps(other, received)) && received.wants.iter().all(has_room)
     }
 
-    /// A mutable claim.
-    pub(in crate::sim) fn get(&mut self, id: ClaimId) -> &mut Claim {
+    /// A mutable received.
+    pub(in crate::sim) fn get(&mut self, id: ReceivedGrantId) -> &mut ReceivedGrant {
         &mut self.all[id]
     }
 
-    pub(in crate::sim) fn end(&mut self, id: ClaimId) {
+    pub(in crate::sim) fn end(&mut self, id: ReceivedGrantId) {
         self.live.retain(|live| *live != id);
     }
 
-    /// Forgets the claims that have ended on their own.
+    /// Forgets the received grants that have ended on their own.
     pub(in crate::sim) fn follow(&mut self, now_ms: u64, machines: &[&Machine]) {
         let Self { all, live, .. } = self;
         live.retain(|id| {
-            let claim = &all[*id];
-            match &claim.until {
+            let received = &all[*id];
+            match &received.until {
                 Until::Processes(serials) => {
-                    serials.iter().any(|serial| machines[claim.host].lives(*serial))
+                    serials.iter().any(|serial| machines[received.host].lives(*serial))
                 }
                 Until::Time(until) => *until > now_ms,
             }
@@ -114,11 +118,14 @@ impl Claims {
         self.live.is_empty()
     }
 
-    /// Checks that all live claims that `counts` accepts fit together.
+    /// Checks that all live received grants that `counts` accepts fit together.
     ///
     /// # Errors
-    /// The claims that do not fit.
-    pub(in crate::sim) fn check(&mut self, counts: impl Fn(&Claim) -> bool) -> Result<(), String> {
+    /// The received grants that do not fit.
+    pub(in crate::sim) fn check(
+        &mut self,
+        counts: impl Fn(&ReceivedGrant) -> bool,
+    ) -> Result<(), String> {
         if !self.may_not_fit {
             return Ok(());
         }
@@ -127,44 +134,45 @@ impl Claims {
         Ok(())
     }
 
-    /// Checks that all live claims that `counts` accepts are held in every table that has read
-    /// their grants. A table that no longer holds one may have granted its locks to others.
+    /// Checks that all live received grants that `counts` accepts are held in every table that has
+    /// read their grants. A table that no longer holds one may have granted its locks to others.
     ///
     /// # Errors
-    /// The claim that is not held.
+    /// The received that is not held.
     pub(in crate::sim) fn check_held(
         &mut self,
         now_ms: u64,
         tables: &[&Table],
-        counts: impl Fn(&Claim) -> bool,
+        counts: impl Fn(&ReceivedGrant) -> bool,
     ) -> Result<(), String> {
         let Self { all, live, unheld, .. } = self;
         for id in live.iter() {
-            let claim = &all[*id];
-            let token = Token(claim.token);
+            let received = &all[*id];
+            let token = Token(received.token);
             let has_ended = |table: &&Table| {
                 let has_read = token < table.next_token();
                 has_read && table.hold(token).is_none() && table.recovery().is_none()
             };
-            if !tables.iter().any(has_ended) || !counts(claim) {
+            if !tables.iter().any(has_ended) || !counts(received) {
                 unheld.remove(id);
             } else if now_ms > *unheld.entry(*id).or_insert(now_ms) + ENDS_WITHIN_MS {
-                return Err(format!("it runs on without its lock: {claim:?}"));
+                return Err(format!("it runs on without its lock: {received:?}"));
             }
         }
         Ok(())
     }
 
-    fn check_all(&self, counts: impl Fn(&Claim) -> bool) -> Result<(), String> {
+    fn check_all(&self, counts: impl Fn(&ReceivedGrant) -> bool) -> Result<(), String> {
         let live = self.live.iter().map(|id| &self.all[*id]);
-        let live: Vec<&Claim> = live.filter(|claim| counts(claim)).collect();
+        let live: Vec<&ReceivedGrant> = live.filter(|received| counts(received)).collect();
         for (at, one) in live.iter().enumerate() {
             if let Some(other) = live[at + 1..].iter().find(|other| overlaps(one, other)) {
                 return Err(format!("both are held: {one:?} and {other:?}"));
             }
         }
         for (key, lock) in KEYS.into_iter().filter(|(_, lock)| *lock != Lock::ReadWrite) {
-            let slots: BTreeSet<u64> = live.iter().flat_map(|claim| claim.slots_of(key)).collect();
+            let slots: BTreeSet<u64> =
+                live.iter().flat_map(|received| received.slots_of(key)).collect();
             if slots.len() as u64 > lock.capacity() {
                 return Err(format!("more slots of `{key}` are held than there are: {live:?}"));
             }
@@ -173,13 +181,13 @@ impl Claims {
     }
 }
 
-impl Claim {
+impl ReceivedGrant {
     fn slots_of(&self, key: &str) -> impl Iterator<Item = u64> {
         let items = self.wants.iter().zip(&self.slots).filter(move |(want, _)| want.key == key);
         items.flat_map(|(_, slots)| slots.iter().copied())
     }
 
-    /// Whether one of two claims is within the frame of the other.
+    /// Whether one of two received grants is within the frame of the other.
     fn is_related(&self, other: &Self) -> bool {
         let under = |one: &Self, other: &Self| one.enclosing.contains(&other.frame);
         let same_session = self.host == other.host && self.session == other.session;
@@ -187,10 +195,10 @@ impl Claim {
     }
 }
 
-/// Whether two claims have the same slot, or the same lock with one of them writing. Only a claim
-/// within another claim may share with it: read and write locks, and slots of a lock without
-/// buckets.
-fn overlaps(one: &Claim, other: &Claim) -> bool {
+/// Whether two received grants have the same slot, or the same lock with one of them writing. Only
+/// a received within another received may share with it: read and write locks, and slots of a lock
+/// without buckets.
+fn overlaps(one: &ReceivedGrant, other: &ReceivedGrant) -> bool {
     let related = one.is_related(other);
     let same_slot = |(key, lock): (&str, Lock)| {
         let shares = related && matches!(lock, Lock::Slots(_));
@@ -200,8 +208,8 @@ fn overlaps(one: &Claim, other: &Claim) -> bool {
     !related && exclude_each_other(one, other) || KEYS.into_iter().any(same_slot)
 }
 
-/// Whether one claim must have ended before the other one begins.
-fn excludes(one: &Claim, other: &Claim) -> bool {
+/// Whether one received must have ended before the other one begins.
+fn excludes(one: &ReceivedGrant, other: &ReceivedGrant) -> bool {
     let is_mutex = |want: &Want| {
         let is_same = |other: &Want| other.key == want.key;
         want.lock == Lock::Slots(1) && other.wants.iter().any(is_same)
@@ -209,7 +217,7 @@ fn excludes(one: &Claim, other: &Claim) -> bool {
     !one.is_related(other) && (one.wants.iter().any(is_mutex) || exclude_each_other(one, other))
 }
 
-fn exclude_each_other(one: &Claim, other: &Claim) -> bool {
+fn exclude_each_other(one: &ReceivedGrant, other: &ReceivedGrant) -> bool {
     one.wants.iter().any(|one| other.wants.iter().any(|other| write_and_other(one, other)))
 }
 

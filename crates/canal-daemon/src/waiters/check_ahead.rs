@@ -7,7 +7,7 @@ use canal_sys::process::{RunState, run_state};
 
 /// The check of waiters that are behind others. If many wait, it takes several turns.
 #[derive(Debug, Default)]
-pub(crate) struct LookAhead {
+pub(crate) struct CheckAhead {
     /// When it continues.
     pub due: Option<Instant>,
     /// The last waiter that was checked.

@@ -11,7 +11,7 @@ use canal_sys::clock;
 
 /// The configuration in force.
 #[derive(Debug)]
-pub(crate) struct InForce {
+pub(crate) struct EffectiveConfig {
     /// The configuration that was read last, but with the engine, the socket, the history and the
     /// metrics of the start.
     pub config: Config,
@@ -52,7 +52,7 @@ pub(crate) enum Override {
     Environment(&'static str),
 }
 
-impl InForce {
+impl EffectiveConfig {
     /// Takes a configuration that was just read.
     pub(crate) fn new(
         config: Config,
@@ -120,12 +120,12 @@ mod tests {
     fn a_changed_configuration_leaves_the_engine_in_force() {
         let first = config("engine = \"etcd://a\"\n[limits]\nwaiters_per_user = 1\n");
         let overrides = Overrides { idle_exit_s: Some(7), ..Overrides::default() };
-        let mut in_force = InForce::new(first, Vec::new(), 1024, overrides);
-        in_force.replace(config(
+        let mut effective = EffectiveConfig::new(first, Vec::new(), 1024, overrides);
+        effective.replace(config(
             "engine = \"etcd://b\"\n[limits]\nwaiters_per_user = 2\n[daemon]\nidle_exit = \"9s\"\n",
         ));
-        assert_eq!(in_force.config.engine.url.as_deref(), Some("etcd://a"));
-        let limits = in_force.limits();
+        assert_eq!(effective.config.engine.url.as_deref(), Some("etcd://a"));
+        let limits = effective.limits();
         assert_eq!(limits.waiters_per_user, 2);
         assert_eq!(
             limits.idle_exit.map(|it| it.as_secs()),
@@ -133,7 +133,7 @@ mod tests {
             "the command line comes first"
         );
         let written: Vec<_> =
-            in_force.config.written.iter().map(|it| format!("{}={}", it.name, it.value)).collect();
+            effective.config.written.iter().map(|it| format!("{}={}", it.name, it.value)).collect();
         assert_eq!(
             written,
             ["daemon.idle_exit=9s", "limits.waiters_per_user=2", "engine.url=etcd://a"]
