@@ -13,8 +13,8 @@ use crate::boottime_timer::BoottimeTimer;
 use crate::cluster::Cluster;
 use crate::cluster::decide::Decide;
 use crate::cluster::engine::Chosen;
-use crate::cluster::engine_mark;
 use crate::cluster::join::{begin, refuse_living};
+use crate::cluster::shared_marker;
 use crate::config::Config;
 use crate::config::effective::EffectiveConfig;
 use crate::config::socket_section::SocketAccess;
@@ -124,7 +124,7 @@ pub(crate) fn check(options: &Options) -> anyhow::Result<()> {
         holder_record::refuse_holders(&place.dir, &origin, options.discard_journal)?;
     }
     if !options.without_engine {
-        engine_mark::check(options, &config, chosen.as_ref())?;
+        shared_marker::check(options, &config, chosen.as_ref())?;
     }
     let Some(chosen) = chosen else { return Ok(()) };
     if !options.discard_journal {
@@ -209,7 +209,7 @@ pub(crate) fn open(
     if chosen.is_none() {
         holder_record::refuse_holders(&place.dir, &Origin::read()?, options.discard_journal)?;
     }
-    engine_mark::check(options, config, chosen.as_ref())?;
+    shared_marker::check(options, config, chosen.as_ref())?;
     let stated = first_start::take_statement(place);
     let is_first_start =
         stated.context("the file of `canal setup --first-start`")? || options.first_start;

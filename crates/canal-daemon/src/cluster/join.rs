@@ -7,7 +7,7 @@ use crate::cluster::Cluster;
 use crate::cluster::end_commands::Watched;
 use crate::cluster::engine::Chosen;
 use crate::cluster::engine_driver::EngineDriver;
-use crate::cluster::engine_mark::EngineMark;
+use crate::cluster::shared_marker::SharedMarker;
 use crate::history::open::Unseen;
 use crate::host::Member;
 use crate::options::Options;
@@ -97,7 +97,7 @@ impl Cluster {
         self.status.unable = None;
         let deadline = self.published_deadline();
         self.page = Some(Writer::create(host.0, &self.status.name, &self.status.label, deadline)?);
-        if let Some(Err(error)) = self.mark.as_mut().map(EngineMark::set) {
+        if let Some(Err(error)) = self.mark.as_mut().map(SharedMarker::set) {
             tracing::error!(%error, "cannot mark this membership for a later daemon without the \
                                      engine");
         }

@@ -12,12 +12,12 @@ pub(super) mod decide;
 pub(super) mod end_commands;
 pub(super) mod engine;
 pub(super) mod engine_driver;
-pub(super) mod engine_mark;
 pub(super) mod engine_status;
 pub(super) mod health;
 pub(super) mod join;
 pub(super) mod not_a_member;
 pub(super) mod sent_tokens;
+pub(super) mod shared_marker;
 pub(super) mod watcher;
 
 use std::io;
@@ -28,9 +28,9 @@ use anyhow::Context;
 use crate::cluster::end_commands::Terminator;
 use crate::cluster::engine::Chosen;
 use crate::cluster::engine_driver::EngineDriver;
-use crate::cluster::engine_mark::EngineMark;
 use crate::cluster::engine_status::EngineStatus;
 use crate::cluster::sent_tokens::SentTokens;
+use crate::cluster::shared_marker::SharedMarker;
 use crate::cluster::watcher::Watcher;
 use crate::config::Config;
 use crate::host::Deadlines;
@@ -59,7 +59,7 @@ pub(crate) struct Cluster {
     /// The deadlines on the page.
     published: Deadlines,
     /// The mark for later daemons that this place uses an engine. `None` in a test.
-    mark: Option<EngineMark>,
+    mark: Option<SharedMarker>,
     /// The watcher process, which outlives this daemon.
     watcher: Watcher,
 }
@@ -77,7 +77,7 @@ impl Cluster {
     ) -> anyhow::Result<Self> {
         let place = &options.place;
         let origin = Origin::read()?;
-        let (mark, boots) = EngineMark::prepare(place, chosen, &origin.boot_id)
+        let (mark, boots) = SharedMarker::prepare(place, chosen, &origin.boot_id)
             .context("cannot record the engine")?;
         let holder_record = HolderRecord::open(&place.dir, origin, options.discard_journal)
             .with_context(|| format!("the record of owners in {}", place.dir.display()))?;

@@ -184,8 +184,8 @@ impl Program {
         }
     }
 
-    /// Stops `canal run`, but not its command, if it supervises one. Returns the received of the
-    /// command.
+    /// Stops `canal run`, but not its command, if it supervises one. Returns the received grant of
+    /// the command.
     pub(in crate::sim) fn stop_supervisor(&mut self, until: u64) -> Option<ReceivedGrantId> {
         let supervised = self.supervised.as_mut()?;
         supervised.stopped_until = until;

@@ -9,7 +9,7 @@ use canal_core::{Key, Mode, Table, Token};
 /// A command must end within this time after its hold has ended, in milliseconds.
 const ENDS_WITHIN_MS: u64 = 20;
 
-/// The end of a received.
+/// The end of a received grant.
 #[derive(Clone, Debug)]
 pub(in crate::sim) enum Until {
     /// When all processes with these serials have ended.
@@ -35,7 +35,7 @@ pub(in crate::sim) struct ReceivedGrant {
     pub(in crate::sim) until: Until,
 }
 
-/// Identifies a received.
+/// Identifies a received grant.
 pub(in crate::sim) type ReceivedGrantId = usize;
 
 /// All received grants of a run.
@@ -54,8 +54,9 @@ impl ReceivedGrants {
     /// Notes that a command received a grant.
     ///
     /// # Errors
-    /// A command received a larger token earlier for a received that excludes this one. This does
-    /// not apply to a client that reads so late that, by its own clock, its lease is already over.
+    /// A command received a larger token earlier for a received grant that excludes this one. This
+    /// does not apply to a client that reads so late that, by its own clock, its lease is already
+    /// over.
     pub(in crate::sim) fn add(
         &mut self,
         now_ms: u64,
@@ -75,7 +76,7 @@ impl ReceivedGrants {
         Ok(self.all.len() - 1)
     }
 
-    /// Whether a received fits with all live ones, provided that these fit together.
+    /// Whether a received grant fits with all live ones, provided that these fit together.
     fn fits_beside_all(&self, received: &ReceivedGrant) -> bool {
         let live = || self.live.iter().map(|id| &self.all[*id]);
         let has_room = |want: &Want| {
@@ -138,7 +139,7 @@ impl ReceivedGrants {
     /// read their grants. A table that no longer holds one may have granted its locks to others.
     ///
     /// # Errors
-    /// The received that is not held.
+    /// The received grant that is not held.
     pub(in crate::sim) fn check_held(
         &mut self,
         now_ms: u64,
@@ -196,8 +197,8 @@ impl ReceivedGrant {
 }
 
 /// Whether two received grants have the same slot, or the same lock with one of them writing. Only
-/// a received within another received may share with it: read and write locks, and slots of a lock
-/// without buckets.
+/// a received grant within another received may share with it: read and write locks, and slots of a
+/// lock without buckets.
 fn overlaps(one: &ReceivedGrant, other: &ReceivedGrant) -> bool {
     let related = one.is_related(other);
     let same_slot = |(key, lock): (&str, Lock)| {
@@ -208,7 +209,7 @@ fn overlaps(one: &ReceivedGrant, other: &ReceivedGrant) -> bool {
     !related && exclude_each_other(one, other) || KEYS.into_iter().any(same_slot)
 }
 
-/// Whether one received must have ended before the other one begins.
+/// Whether one received grant must have ended before the other one begins.
 fn excludes(one: &ReceivedGrant, other: &ReceivedGrant) -> bool {
     let is_mutex = |want: &Want| {
         let is_same = |other: &Want| other.key == want.key;

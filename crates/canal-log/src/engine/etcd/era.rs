@@ -2,7 +2,7 @@
 //!
 //! Proofs of a new era are another id of the cluster, a smaller lead (see [`Observation`]), and a
 //! revision below one that this daemon has seen before
-//! ([`Witness`](super::connection::client::Witness)). The last one reveals that etcd's
+//! ([`LastSeen`](super::connection::client::LastSeen)). The last one reveals that etcd's
 //! folder was replaced by an old copy, whatever the lead.
 
 use super::connection::client::{Client, Known};
@@ -115,7 +115,7 @@ pub(crate) async fn settle(
     caller: &mut Caller,
 ) -> Result<(), EtcdError> {
     let (client, keys) = (&shared.client, shared.keys());
-    let (known, unique) = (client.witness.known(), random()?);
+    let (known, unique) = (client.last_seen.known(), random()?);
     while seen.begun(&known, unique).is_some() {
         // Look once more: a member that had been behind no longer is, and reports its lead more
         // exactly.
@@ -123,12 +123,12 @@ pub(crate) async fn settle(
         let Some(begun) = seen.begun(&known, unique) else { break };
         let body = caller.noting(&begun).await;
         if let Some(at) = note(shared, &seen, &begun, body).await? {
-            client.witness.settle(at, Some(begun.era));
+            client.last_seen.settle(at, Some(begun.era));
             return Ok(());
         }
         seen = look(client, keys).await?;
     }
-    client.witness.settle(seen.revision, seen.noted.map(|(era, _)| era));
+    client.last_seen.settle(seen.revision, seen.noted.map(|(era, _)| era));
     Ok(())
 }
 

@@ -4,7 +4,7 @@
 //! holds: etcd checks the user's rights, and writes nothing.
 
 use super::connection::address::Address;
-use super::connection::client::{CallTimeout, Client, Witness};
+use super::connection::client::{CallTimeout, Client, LastSeen};
 use super::connection::error::EtcdError;
 use super::connection::messages::{Range, Ranged, Status, Txn};
 use super::connection::transaction::{all, one, put, reads, version_is};
@@ -43,7 +43,8 @@ pub(super) async fn inspect(address: &Address) -> Inspection {
 
 /// Connects to a member, logs in, and checks that a daemon could use it.
 async fn reach(address: &Address, endpoint: &str) -> Result<(Client, Status), EtcdError> {
-    let client = Client::connect(address, endpoint, CallTimeout::new(), Witness::default()).await?;
+    let client =
+        Client::connect(address, endpoint, CallTimeout::new(), LastSeen::default()).await?;
     let asked = async {
         client.log_in().await?;
         let status = client.status().await?;

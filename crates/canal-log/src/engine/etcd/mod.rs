@@ -1,7 +1,7 @@
 //! An etcd, 3.4 or later, as the engine.
 //!
-//! A separate thread talks gRPC to it. `layout` lists the keys. Every change is one transaction that
-//! compares its conditions, and every read is linearizable. `worker` keeps the promises of
+//! A separate thread talks gRPC to it. `layout` lists the keys. Every change is one transaction
+//! that compares its conditions, and every read is linearizable. `worker` keeps the promises of
 //! [`engine`](super) about calls and answers.
 //!
 //! Invariants: the position of a batch is the revision of the transaction that appended it. An

@@ -11,7 +11,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
 
 use super::connection::address::{Address, AddressError};
-use super::connection::client::{CLOSES_AT_ONCE, CallTimeout, Client, Witness};
+use super::connection::client::{CLOSES_AT_ONCE, CallTimeout, Client, LastSeen};
 use super::connection::error::{EtcdError, LOST};
 use super::connection::messages::Status;
 use super::era::Observation;
@@ -76,7 +76,7 @@ impl Endpoints {
 /// The members, and the recent success with them.
 struct Roads {
     patience: CallTimeout,
-    witness: Witness,
+    last_seen: LastSeen,
     next: usize,
     /// The number of failures in a row.
     failures: usize,
@@ -110,7 +110,7 @@ impl Roads {
         // Without randomness, it is the first.
         let _ = getrandom::fill(&mut byte);
         let next = usize::from(byte[0]);
-        Self { patience: CallTimeout::new(), witness: Witness::default(), next, failures: 0 }
+        Self { patience: CallTimeout::new(), last_seen: LastSeen::default(), next, failures: 0 }
     }
 
     fn failed(&mut self, was_good: bool) {
@@ -142,8 +142,8 @@ impl Roads {
             };
             let at = self.next % endpoints.members.max(1);
             let endpoint = address.endpoints.get(at).map_or("", String::as_str);
-            let (patience, witness) = (self.patience.clone(), self.witness.clone());
-            match reach(&address, endpoint, (patience, witness), engine).await {
+            let (patience, last_seen) = (self.patience.clone(), self.last_seen.clone());
+            match reach(&address, endpoint, (patience, last_seen), engine).await {
                 Ok(found) => return found,
                 Err(error) => {
                     self.failed(false);
@@ -181,10 +181,10 @@ struct Reached {
 async fn reach(
     address: &Address,
     endpoint: &str,
-    (patience, witness): (CallTimeout, Witness),
+    (patience, last_seen): (CallTimeout, LastSeen),
     engine: &EngineState,
 ) -> Result<Reached, EtcdError> {
-    let client = Client::connect(address, endpoint, patience, witness).await?;
+    let client = Client::connect(address, endpoint, patience, last_seen).await?;
     match greet(&client, engine).await {
         Ok((version, seen)) => Ok(Reached { client, exact: exact(version), seen }),
         Err(error) => Err(explained(error, endpoint, address)),

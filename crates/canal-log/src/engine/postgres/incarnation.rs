@@ -41,8 +41,8 @@ SELECT host, ttl_ms, (SELECT epoch FROM "{schema}".head)
         // at least one of them sees the other.
         let others = self.others(&identity.label, host).await?;
         self.known.nonces.insert(host, nonce);
-        if let Some(witness) = &mut self.known.witness {
-            witness.lives(ttl_ms);
+        if let Some(last_seen) = &mut self.known.last_seen {
+            last_seen.lives(ttl_ms);
         }
         Ok(Answer::Registered { host: HostId(host), ttl_ms, asked_at, epoch, others })
     }
@@ -118,10 +118,10 @@ ORDER BY h.host"#
             };
             return Ok(Answer::Fenced { host, why });
         };
-        if let Some(witness) = &mut self.known.witness {
-            witness.lives(ttl_ms);
-            witness.flushed(number(first, 7)?);
-            witness.reaches(head);
+        if let Some(last_seen) = &mut self.known.last_seen {
+            last_seen.lives(ttl_ms);
+            last_seen.flushed(number(first, 7)?);
+            last_seen.reaches(head);
         }
         let mut hosts = Vec::with_capacity(rows.len());
         for row in &rows {

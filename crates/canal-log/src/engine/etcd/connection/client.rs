@@ -68,7 +68,7 @@ pub(crate) struct Client {
     user: Option<User>,
     token: Arc<Mutex<Option<MetadataValue<Ascii>>>>,
     patience: CallTimeout,
-    pub witness: Witness,
+    pub last_seen: LastSeen,
 }
 
 /// Connects once.
@@ -114,7 +114,7 @@ impl Client {
         address: &Address,
         endpoint: &str,
         patience: CallTimeout,
-        witness: Witness,
+        last_seen: LastSeen,
     ) -> Result<Self, EtcdError> {
         let target = dial(address, endpoint, patience.get())?;
         let connecting = target.connect_with_connector(SingleUseConnector::within(patience.get()));
@@ -126,7 +126,7 @@ impl Client {
             }
         };
         let user = address.user.clone();
-        Ok(Self { channel, user, token: Arc::default(), patience, witness })
+        Ok(Self { channel, user, token: Arc::default(), patience, last_seen })
     }
 
     /// Bounds calls by a time to live from now on, on later connections too.
@@ -152,7 +152,7 @@ impl Client {
 
     pub(crate) async fn txn(&self, txn: Txn) -> Result<TxnDone, EtcdError> {
         let done: TxnDone = self.ask("/etcdserverpb.KV/Txn", txn).await?;
-        self.witness.reaches(done.revision());
+        self.last_seen.reaches(done.revision());
         Ok(done)
     }
 
@@ -316,12 +316,12 @@ pub(crate) const CLOSES_AT_ONCE: &str =
 /// This daemon's knowledge of the etcd from all its connections: the greatest revision that it has
 /// seen, and the era at that time.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Witness {
+pub(crate) struct LastSeen {
     revision: Arc<AtomicI64>,
     era: Arc<Mutex<Option<Era>>>,
 }
 
-impl Witness {
+impl LastSeen {
     /// Records that the store has reached this revision.
     pub(crate) fn reaches(&self, revision: i64) {
         self.revision.fetch_max(revision, Ordering::Relaxed);
@@ -339,7 +339,7 @@ impl Witness {
     }
 }
 
-/// The knowledge in a [`Witness`].
+/// The knowledge in a [`LastSeen`].
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Known {
     pub revision: i64,

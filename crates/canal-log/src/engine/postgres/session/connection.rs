@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_postgres::{AsyncMessage, Client, Connection, Error, SimpleQueryMessage};
 
-use super::era::{Observation, Witness};
+use super::era::{LastSeen, Observation};
 use crate::engine::postgres::error::{DIRECT, PostgresError};
 use crate::engine::postgres::notification::{Notification, Seal};
 use crate::engine::postgres::settings::url::Settings;
@@ -114,7 +114,7 @@ pub(crate) struct Known {
     /// the server could assign the same numbers to others.
     pub(crate) nonces: BTreeMap<u64, u128>,
     /// The history that the server had.
-    pub(crate) witness: Option<Witness>,
+    pub(crate) last_seen: Option<LastSeen>,
 }
 
 impl Session {

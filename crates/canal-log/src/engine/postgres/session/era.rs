@@ -53,10 +53,10 @@ impl Progress {
 /// The history of the server that a host knows from its own sessions.
 ///
 /// A started base backup or copy of the disk shows only another start, like a server that merely
-/// restarted. So only a host that has just seen the server accepts it as a restart: its witness
-/// records how far the log and the server had advanced, and a copy has not advanced that far.
+/// restarted. So only a host that has just seen the server accepts it as a restart: it
+/// knows how far the log and the server had advanced, and a copy has not advanced that far.
 #[derive(Clone, Debug)]
-pub(crate) struct Witness {
+pub(crate) struct LastSeen {
     place: String,
     /// The era that the log named.
     era: Option<Era>,
@@ -67,8 +67,8 @@ pub(crate) struct Witness {
     ttl_ms: u64,
 }
 
-impl Witness {
-    /// The witness of a server whose era is known.
+impl LastSeen {
+    /// Of a server whose era is known.
     pub(crate) fn of(seen: &Observation, before: Option<&Self>) -> Self {
         Self {
             place: seen.place.clone(),
@@ -121,22 +121,23 @@ impl Observation {
     }
 
     /// The new era, if the log does not name it yet. `now` is in milliseconds of CLOCK_BOOTTIME.
-    pub(crate) fn begun(&self, witness: Option<&Witness>, now: u64) -> Option<EraChange> {
+    pub(crate) fn begun(&self, last_seen: Option<&LastSeen>, now: u64) -> Option<EraChange> {
         let sign = format!("{}/{}", self.place, self.started);
         let before = self.noted.clone();
         let may_lack = match &before {
-            None => witness.is_some_and(|witness| !witness.confirms(self)),
+            None => last_seen.is_some_and(|last_seen| !last_seen.confirms(self)),
             Some(noted) => {
                 let noted = noted.sign.strip_suffix(LACKS).unwrap_or(&noted.sign);
-                if noted == sign && witness.is_none_or(|witness| !witness.denies(self)) {
+                if noted == sign && last_seen.is_none_or(|last_seen| !last_seen.denies(self)) {
                     return None;
                 }
                 // Without an identifier, it may be any server.
                 let same_place = !self.place.starts_with('/')
                     && noted.rsplit_once('/').is_some_and(|(place, _)| place == self.place);
                 // A copy may have been made since then, which becomes more likely with time.
-                let fresh = |witness: &&Witness| now.saturating_sub(witness.at) <= witness.ttl_ms;
-                !(same_place && witness.filter(fresh).is_some_and(|it| it.confirms(self)))
+                let fresh =
+                    |last_seen: &&LastSeen| now.saturating_sub(last_seen.at) <= last_seen.ttl_ms;
+                !(same_place && last_seen.filter(fresh).is_some_and(|it| it.confirms(self)))
             }
         };
         let number = before.as_ref().map_or(0, |era| era.number).saturating_add(1);
@@ -160,31 +161,31 @@ mod tests {
         Observation { noted, place: "1/2/3".to_owned(), started, table: 3, progress }
     }
 
-    fn witness(seen: &Observation) -> Witness {
-        Witness { at: 1000, ttl_ms: 500, ..Witness::of(seen, None) }
+    fn last_seen(seen: &Observation) -> LastSeen {
+        LastSeen { at: 1000, ttl_ms: 500, ..LastSeen::of(seen, None) }
     }
 
     #[test]
     fn the_era_that_is_noted_goes_on_unless_something_was_lost() {
         let same = seen(Some((4, "1/2/3/7")), 7, (10, 100));
         assert_eq!(same.begun(None, 0), None);
-        assert_eq!(same.begun(Some(&witness(&same)), 9000), None);
+        assert_eq!(same.begun(Some(&last_seen(&same)), 9000), None);
         for lost in [(9, 100), (10, 99)] {
             let lost = Observation {
                 progress: Progress { position: lost.0, lsn: lost.1 },
                 ..same.clone()
             };
-            let begun = lost.begun(Some(&witness(&same)), 1000).unwrap();
+            let begun = lost.begun(Some(&last_seen(&same)), 1000).unwrap();
             assert_eq!((begun.era.number, begun.may_lack), (5, true));
             assert_eq!(begun.era.sign, "1/2/3/7/lacks");
             // Once one host has noted it, the others need not.
             let told = Observation { noted: Some(begun.era), ..lost.clone() };
-            assert_eq!(told.begun(Some(&witness(&same)), 1000), None);
+            assert_eq!(told.begun(Some(&last_seen(&same)), 1000), None);
             assert_eq!(told.begun(None, 1000), None);
             // Unless the host that noted the era did not know of the loss.
             let other = Era { number: 5, sign: "1/2/3/7".to_owned() };
             let untold = Observation { noted: Some(other), ..lost };
-            assert!(untold.begun(Some(&witness(&same)), 1000).unwrap().may_lack);
+            assert!(untold.begun(Some(&last_seen(&same)), 1000).unwrap().may_lack);
         }
     }
 
@@ -194,17 +195,17 @@ mod tests {
         let begun = first.begun(None, 0).unwrap();
         assert_eq!((begun.before, begun.may_lack), (None, false));
         assert_eq!(begun.era, Era { number: 1, sign: "1/2/3/7".to_owned() });
-        assert!(!first.begun(Some(&witness(&first)), 9000).unwrap().may_lack);
+        assert!(!first.begun(Some(&last_seen(&first)), 9000).unwrap().may_lack);
         let other = Observation { place: "1/2/4".to_owned(), ..first.clone() };
-        assert!(first.begun(Some(&witness(&other)), 1000).unwrap().may_lack);
+        assert!(first.begun(Some(&last_seen(&other)), 1000).unwrap().may_lack);
     }
 
     #[test]
     fn a_restart_is_one_for_a_host_that_just_saw_the_server() {
-        let before = witness(&seen(None, 7, (10, 100)));
+        let before = last_seen(&seen(None, 7, (10, 100)));
         let again = seen(Some((1, "1/2/3/7")), 8, (10, 120));
-        let lacks = |seen: &Observation, witness: Option<&Witness>, now| {
-            seen.begun(witness, now).unwrap().may_lack
+        let lacks = |seen: &Observation, last_seen: Option<&LastSeen>, now| {
+            seen.begun(last_seen, now).unwrap().may_lack
         };
         assert!(!lacks(&again, Some(&before), 1500));
         assert!(lacks(&again, Some(&before), 1501), "too long ago");
@@ -213,11 +214,11 @@ mod tests {
         assert!(lacks(&copy, Some(&before), 1000));
         // Another host may not know that something is missing.
         let promoted = Observation { place: "1/5/3".to_owned(), ..again.clone() };
-        let endpoint = Witness { place: "1/5/3".to_owned(), ..before.clone() };
+        let endpoint = LastSeen { place: "1/5/3".to_owned(), ..before.clone() };
         assert!(lacks(&promoted, Some(&before), 1000));
         assert!(lacks(&promoted, Some(&endpoint), 1000));
         let unnamed =
             Observation { place: "/2/3".to_owned(), ..seen(Some((1, "/2/3/7")), 8, (10, 120)) };
-        assert!(lacks(&unnamed, Some(&Witness::of(&unnamed, None)), 0));
+        assert!(lacks(&unnamed, Some(&LastSeen::of(&unnamed, None)), 0));
     }
 }

@@ -3,26 +3,26 @@
 //! Invariant: an era is noted only if the previous one is still the last that the log names.
 
 use super::connection::{Session, first_row};
-use super::era::{Witness, noted};
+use super::era::{LastSeen, noted};
 use crate::engine::EraChange;
 use crate::engine::position::to_hex;
 use crate::engine::postgres::error::PostgresError;
 use canal_sys::clock::boottime_ms;
 
 impl Session {
-    /// The new era, if the log does not name it. If it does, this host becomes a witness of it.
+    /// The new era, if the log does not name it. If it does, this host has seen it, too.
     pub(crate) fn begun(&mut self) -> Option<EraChange> {
-        let begun = self.seen.begun(self.known.witness.as_ref(), boottime_ms());
+        let begun = self.seen.begun(self.known.last_seen.as_ref(), boottime_ms());
         if begun.is_none() {
-            self.known.witness = Some(Witness::of(&self.seen, self.known.witness.as_ref()));
+            self.known.last_seen = Some(LastSeen::of(&self.seen, self.known.last_seen.as_ref()));
         }
         begun
     }
 
     /// Records that the log reaches up to this position.
     pub(crate) fn knows(&mut self, position: u64) {
-        if let Some(witness) = &mut self.known.witness {
-            witness.reaches(position);
+        if let Some(last_seen) = &mut self.known.last_seen {
+            last_seen.reaches(position);
         }
     }
 
@@ -44,7 +44,8 @@ impl Session {
             Some(position) => {
                 self.seen.noted = Some(begun.era.clone());
                 self.seen.progress.position = position;
-                self.known.witness = Some(Witness::of(&self.seen, self.known.witness.as_ref()));
+                self.known.last_seen =
+                    Some(LastSeen::of(&self.seen, self.known.last_seen.as_ref()));
             }
             None => {
                 let sign = sign.as_deref().unwrap_or_default();

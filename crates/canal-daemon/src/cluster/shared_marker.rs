@@ -42,13 +42,13 @@ const BOOTS_MAX: usize = 8;
 
 /// The file, written and ready to be renamed.
 #[derive(Debug)]
-pub(crate) struct EngineMark {
+pub(crate) struct SharedMarker {
     dir: PathBuf,
     /// Whether the file still has the name `PREPARED`.
     prepared: bool,
 }
 
-impl EngineMark {
+impl SharedMarker {
     /// Writes the file under another name, so that only a rename remains when this host becomes a
     /// member in this boot. Also returns the earlier boots in which daemons of this place were
     /// members.
@@ -187,7 +187,7 @@ fn read(path: &Path) -> io::Result<Option<Noted>> {
     }
 }
 
-fn prepare_in(dir: &Path, noted: &Noted) -> io::Result<EngineMark> {
+fn prepare_in(dir: &Path, noted: &Noted) -> io::Result<SharedMarker> {
     DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
     let path = dir.join(PREPARED);
     match fs::remove_file(&path) {
@@ -200,7 +200,7 @@ fn prepare_in(dir: &Path, noted: &Noted) -> io::Result<EngineMark> {
     let mut file = options.write(true).create_new(true).mode(0o600).open(&path)?;
     file.write_all(&bytes)?;
     file.sync_all()?;
-    Ok(EngineMark { dir: dir.to_owned(), prepared: true })
+    Ok(SharedMarker { dir: dir.to_owned(), prepared: true })
 }
 
 #[cfg(test)]
@@ -231,7 +231,7 @@ mod tests {
         let place = Place::find(Some(&dir.path().join("canal.sock")), 0).unwrap();
         let plain = options(&place, false);
         let with = chosen(&plain, "etcd://me:secret@one/x", true);
-        let (mut mark, _) = EngineMark::prepare(&place, &with, "boot").unwrap();
+        let (mut mark, _) = SharedMarker::prepare(&place, &with, "boot").unwrap();
         assert_eq!(refused(&plain, None), None, "it never joined");
         mark.set().unwrap();
         mark.set().unwrap();
@@ -241,7 +241,7 @@ mod tests {
         assert_eq!(refused(&plain, Some(&with)), None);
         assert_eq!(refused(&plain, Some(&chosen(&plain, "etcd://two/x", true))), None);
         // The next member writes its own mark.
-        EngineMark::prepare(&place, &with, "boot").unwrap().0.set().unwrap();
+        SharedMarker::prepare(&place, &with, "boot").unwrap().0.set().unwrap();
         assert_eq!(refused(&options(&place, true), None), None);
         assert_eq!(refused(&plain, None), None, "it was given up");
     }
@@ -252,7 +252,7 @@ mod tests {
         let place = Place::find(Some(&dir.path().join("canal.sock")), 0).unwrap();
         let plain = options(&place, false);
         let named = chosen(&plain, "etcd://one/x", false);
-        EngineMark::prepare(&place, &named, "boot").unwrap().0.set().unwrap();
+        SharedMarker::prepare(&place, &named, "boot").unwrap().0.set().unwrap();
         assert_eq!(refused(&plain, Some(&chosen(&plain, "etcd://one/x", true))), None);
         let other = chosen(&plain, "etcd://two/x", true);
         let (what, hint) = refused(&plain, Some(&other)).unwrap();
@@ -270,7 +270,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let place = Place::find(Some(&dir.path().join("canal.sock")), 0).unwrap();
         let with = chosen(&options(&place, false), "etcd://one/x", true);
-        let prepare = |boot: &str| EngineMark::prepare(&place, &with, boot).unwrap();
+        let prepare = |boot: &str| SharedMarker::prepare(&place, &with, boot).unwrap();
         assert!(prepare("never a member").1.is_empty());
         for number in 0..BOOTS_MAX + 2 {
             prepare(&format!("boot {number}")).0.set().unwrap();
