@@ -92,7 +92,7 @@ pub(crate) fn pid(text: &str) -> Result<u32, String> {
 /// An exit code, 0 to 255.
 pub(crate) fn exit_code(text: &str) -> Result<u8, String> {
     let code = whole(text)?.and_then(|code| u8::try_from(code).ok());
-    code.ok_or_else(|| "an exit code must be 0 to 255".to_owned())
+    code.ok_or_else(|| "an exit code must be between 0 and 255".to_owned())
 }
 
 /// A priority, which may be negative.
@@ -182,11 +182,11 @@ mod tests {
             assert_eq!(positive(text).unwrap_err(), "must be at least 1", "{text}");
         }
         assert_eq!(pid("-1").unwrap_err(), "there is no process -1");
-        assert_eq!(exit_code("-1").unwrap_err(), "an exit code must be 0 to 255");
+        assert_eq!(exit_code("-1").unwrap_err(), "an exit code must be between 0 and 255");
         assert_eq!((pid("1"), pid("2")), (Ok(1), Ok(2)));
         assert!(pid("0").is_err() && pid("4294967296").is_err());
         assert_eq!(exit_code("255"), Ok(255));
-        assert_eq!(exit_code("256").unwrap_err(), "an exit code must be 0 to 255");
+        assert_eq!(exit_code("256").unwrap_err(), "an exit code must be between 0 and 255");
         assert_eq!(priority("-5"), Ok(-5));
         assert!(priority("2147483648").is_err());
     }

@@ -106,12 +106,12 @@ impl WaitArgs {
 /// The name of a group.
 fn group(text: &str) -> Result<String, String> {
     match text.len() {
-        0 => Err("a group must have a name".to_owned()),
-        bytes if bytes > GROUP_BYTES_MAX => {
-            Err(format!("a name can have at most {GROUP_BYTES_MAX} bytes; this one has {bytes}"))
-        }
+        0 => Err("a group name cannot be empty".to_owned()),
+        bytes if bytes > GROUP_BYTES_MAX => Err(format!(
+            "a group name can have at most {GROUP_BYTES_MAX} bytes; this one has {bytes}"
+        )),
         _ if text.chars().any(is_unsafe) => {
-            Err("a name cannot contain control characters".to_owned())
+            Err("a group name cannot contain control characters".to_owned())
         }
         _ => Ok(text.to_owned()),
     }

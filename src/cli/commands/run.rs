@@ -374,14 +374,14 @@ fn warn_of_unused_jobserver(command: &Command, request: &Acquire, verbosity: Ver
     let key = request.items.first().map_or("", |item| &item.key);
     if let Some((tool, jobs)) = build_tool::number_of_jobs(&command.argv) {
         verbosity.message(&format!(
-            "`{jobs}` makes {tool} ignore the jobserver: its jobs take no slots of `{key}`"
+            "`{jobs}` makes {tool} ignore the jobserver: its jobs do not take slots of `{key}`"
         ));
         verbosity.hint(&format!("leave out `{jobs}`: the slots of the key limit the jobs"));
     }
     if build_tool::removes_variable(command) {
         verbosity.message(&format!(
-            "sudo removes MAKEFLAGS, by which a build finds the jobserver: its jobs take no slots \
-             of `{key}`"
+            "sudo removes MAKEFLAGS, by which a build finds the jobserver: its jobs do not take \
+             slots of `{key}`"
         ));
         verbosity.hint("keep it with `sudo --preserve-env=MAKEFLAGS`");
     } else if let Some(closes) = build_tool::closes_descriptors(command)

@@ -185,7 +185,7 @@ pub(super) mod tests {
             position: 2,
             waiting: 4,
             session: None,
-            reason: "2 of 2 slots are held".to_owned(),
+            reason: "2 of 2 slots held".to_owned(),
             holders: (0..holders).map(|_| somebody(812, Some("./deploy.sh"), SINCE)).collect(),
             estimate: None,
         }
@@ -213,10 +213,7 @@ pub(super) mod tests {
         assert!(whole(&progress(2)).starts_with(many));
         let most = "waiting for deploy, 2nd of 4 in line; held by 5 or more, longest 3m by root: ";
         assert!(whole(&progress(5)).starts_with(most));
-        assert_eq!(
-            whole(&progress(0)),
-            "waiting for deploy, 2nd of 4 in line; 2 of 2 slots are held"
-        );
+        assert_eq!(whole(&progress(0)), "waiting for deploy, 2nd of 4 in line; 2 of 2 slots held");
         let reason = "etcd cannot be reached".to_owned();
         let away = Progress { waiting: 0, position: 0, reason, ..progress(0) };
         assert_eq!(whole(&away), "waiting for deploy; etcd cannot be reached");

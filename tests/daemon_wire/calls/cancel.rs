@@ -177,7 +177,7 @@ fn a_wait_that_times_out_is_refused_with_the_holders() {
     waiter.send("Acquire", parameters);
     let (name, parameters) = waiter.error();
     assert_eq!((name.as_str(), &parameters["reason"]), ("Refused", &json!("timeout")));
-    assert_eq!(parameters["message"], "the wait for `a` timed out: 1 of 1 slot is held");
+    assert_eq!(parameters["message"], "the wait for `a` timed out: 1 of 1 slots held");
     assert_eq!(parameters["holders"][0]["command"], "peer 1");
     assert_eq!(daemon.use_of("a"), (1, 0));
     waiter.call("Status", json!({}));

@@ -23,7 +23,7 @@ fn a_waiter_gets_its_position_at_once_and_after_each_change() {
     let told = second.progress();
     assert_eq!(told["key"], "a");
     assert_eq!((&told["position"], &told["waiting"]), (&json!(2), &json!(2)));
-    assert_eq!(told["reason"], "1 of 1 slot is held");
+    assert_eq!(told["reason"], "1 of 1 slots held");
     assert_eq!(told["holders"][0]["pid"], holder.pid());
     drop(first);
     let told = second.progress();
@@ -101,7 +101,7 @@ fn a_process_with_several_holds_is_named_once_and_also_to_itself() {
     parameters["wait_ms"] = 0.into();
     other.send_with("Acquire", parameters, &idler.pidfd());
     let (_, refused) = other.error();
-    assert_eq!(refused["message"], "`a` is full: 1 of 1 slot is held");
+    assert_eq!(refused["message"], "`a` is full: 1 of 1 slots held");
     let named: Vec<_> =
         refused["holders"].as_array().unwrap().iter().map(|it| &it["pid"]).collect();
     assert_eq!(named, [&json!(std::process::id())]);

@@ -200,7 +200,7 @@ fn a_stopped_waiter_has_its_full_time_to_come_back_once_it_runs() {
     // It returns in time.
     let mut asker = daemon.connect();
     asker.send_with("Acquire", mutex_for(2, "a"), &idler.pidfd());
-    wait_until("it waits again", || reason(&daemon) == "1 of 1 slot is held");
+    wait_until("it waits again", || reason(&daemon) == "1 of 1 slots held");
     // The next time it does not return.
     stops(nix::sys::signal::Signal::SIGSTOP);
     daemon.kill();

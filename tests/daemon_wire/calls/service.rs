@@ -84,7 +84,7 @@ fn every_method_and_many_errors_are_as_described() {
 
     let status = peer.call("Status", json!({}));
     assert_eq!(status["keys"].as_array().unwrap().len(), 3);
-    assert_eq!(status["keys"][2]["waiters"][0]["reason"], "1 of 1 slot is held");
+    assert_eq!(status["keys"][2]["waiters"][0]["reason"], "1 of 1 slots held");
     assert_eq!(peer.call("Status", json!({ "key": "b" }))["keys"].as_array().unwrap().len(), 1);
     let names = peer.call("Status", json!({ "key": "c", "names_max": 5 }));
     assert_eq!(names["keys"][0]["key"], "c");

@@ -52,7 +52,7 @@ fn a_lease_that_waited_over_a_restart_goes_on_waiting() {
     let mut asker = daemon.connect();
     asker.send("Acquire", lease(2, "a", LONG_MS));
     wait_until("it waits again", || {
-        daemon.key("a").is_some_and(|key| key.waiters[0].reason == "1 of 1 slot is held")
+        daemon.key("a").is_some_and(|key| key.waiters[0].reason == "1 of 1 slots held")
     });
     drop(holder);
     assert_eq!(asker.returned("Acquire")["lease"]["ttl_ms"], LONG_MS);

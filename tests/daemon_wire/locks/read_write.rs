@@ -87,7 +87,10 @@ fn blockers_above_and_below_a_key_are_named_with_their_keys() {
     let failure = refusal(&daemon, 4, read("db"));
     assert_eq!(
         failure["message"],
-        format!("`db` is not free: `db/y/z` below it is held for writing by pid {}", writer.pid())
+        format!(
+            "`db` is not free: `db/y/z`, a key below it, is held for writing by pid {}",
+            writer.pid()
+        )
     );
     assert_eq!(failure["holders"].as_array().unwrap().len(), 1);
     assert_eq!(failure["holders"][0]["key"], "db/y/z");
@@ -102,7 +105,7 @@ fn blockers_above_and_below_a_key_are_named_with_their_keys() {
     let shown = daemon.key("db").unwrap();
     assert_eq!(
         shown.waiters[0].reason,
-        format!("slots of `db/x` below it are held by pid {} and 1 other", job.pid())
+        format!("slots of `db/x`, a key below it, are held by pid {} and 1 other", job.pid())
     );
     drop((job, writer));
     waiter.returned("Acquire");

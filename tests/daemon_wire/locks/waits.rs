@@ -32,7 +32,7 @@ fn each_wait_is_reported_with_key_and_reason() {
     let told = waits(&daemon, "Why", json!({ "pid": second.pid() }));
     assert_eq!(told.waits[0].waiter.pid, second.pid());
     assert_eq!((told.waits[0].key.as_str(), told.left_out), ("a", 0));
-    assert_eq!(told.waits[0].reason, "1 of 1 slot is held");
+    assert_eq!(told.waits[0].reason, "1 of 1 slots held");
     let session = told.waits[0].waiter.session.clone();
     assert_eq!(waits(&daemon, "Why", json!({ "session": session })), told);
 

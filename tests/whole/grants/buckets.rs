@@ -84,7 +84,7 @@ fn a_slot_out_of_service_keeps_its_holder_and_no_one_else_gets_it() {
     holders.next().unwrap().finish();
     // The waiter still waits: the slot that became free is out of service.
     let refused = world.canal([&["run", "-n"], &gpu[..], &["--", "true"]].concat()).end().code(75);
-    assert!(refused.stderr.contains("2 of 2 slots are held"), "{refused:?}");
+    assert!(refused.stderr.contains("2 of 2 slots held"), "{refused:?}");
     assert_eq!(world.key("gpu").waiting, 1);
     world.kill_daemon();
     world.status();

@@ -154,7 +154,7 @@ fn options_that_contradict_supersede_are_usage_errors() {
         ),
         (&["--group", "g", "--on", "a,b"], "--supersede and --group cannot be used with --on"),
         (&["--supersede", "all"], "`all` is not one of waiting, running"),
-        (&["--group", ""], "a group must have a name"),
+        (&["--group", ""], "a group name cannot be empty"),
     ] {
         let args = [&["run", "-k", "d"], args, &["--", "true"]].concat();
         let refused = world.canal(args).end().code(125);

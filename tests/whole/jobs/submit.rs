@@ -67,7 +67,7 @@ fn what_is_refused_leaves_no_job_and_ends_as_a_run_would() {
     let world = World::with_daemon().on_one_host();
     let busy = world.holder(&["-k", "x"]);
     let refused = world.canal(["submit", "-n", "-k", "x", "--", "true"]).end().code(75);
-    assert!(refused.stderr.contains("1 of 1 slot is held"), "{refused:?}");
+    assert!(refused.stderr.contains("1 of 1 slots held"), "{refused:?}");
     assert_eq!(refused.stdout, "");
     world.canal(["submit", "-n", "-E", "9", "-k", "x", "--", "true"]).end().code(9);
     world.canal(["submit", "-k", "x:2", "-j", "1", "--", "true"]).end().code(125);

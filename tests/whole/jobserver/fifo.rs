@@ -101,7 +101,8 @@ fn canal_warns_of_a_number_of_jobs_that_makes_make_ignore_the_jobserver() {
     go(&world);
     let options = ["run", "--jobserver", "-k", "cpu=3", "--", "make", "-s", "-j2", "BUILD=a"];
     let ended = without_jobserver(world.canal(options)).end().code(0);
-    let warning = "canal: `-j2` makes make ignore the jobserver: its jobs take no slots of `cpu`\n";
+    let warning =
+        "canal: `-j2` makes make ignore the jobserver: its jobs do not take slots of `cpu`\n";
     assert!(ended.stderr.contains(warning), "{}", ended.stderr);
     let plain = build_with(&world, "make", "b").end().code(0);
     assert_eq!(plain.stderr, "");

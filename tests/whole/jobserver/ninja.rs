@@ -77,7 +77,8 @@ fn canal_says_that_sudo_hides_the_jobserver_and_how_it_does_not() {
     fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
     let ended = run(&world, &["sudo", "ninja", "--quiet"]).end().code(0);
     let warning = "canal: sudo removes MAKEFLAGS, by which a build finds the jobserver: its jobs \
-                   take no slots of `cpu`\nhint: keep it with `sudo --preserve-env=MAKEFLAGS`\n";
+                   do not take slots of `cpu`\nhint: keep it with `sudo \
+                   --preserve-env=MAKEFLAGS`\n";
     assert!(ended.stderr.contains(warning), "{}", ended.stderr);
     for file in ["events", "go", ".ninja_log"] {
         let _ = fs::remove_file(world.path("work").join(file));

@@ -25,7 +25,7 @@ fn a_free_lock_is_0_a_busy_one_75_and_nothing_is_taken() {
     assert!(world.look().unwrap().keys.is_empty());
     let holder = world.holder(&["-k", "x"]);
     let busy = world.canal(["test", "x"]).end().code(75);
-    assert!(busy.stderr.starts_with("canal: `x` is full: 1 of 1 slot is held\n"), "{busy:?}");
+    assert!(busy.stderr.starts_with("canal: `x` is full: 1 of 1 slots held\n"), "{busy:?}");
     assert!(busy.stderr.contains(&format!("held by pid {} `cat`", holder.pid())), "{busy:?}");
     assert_eq!(busy.stdout, "");
     assert_eq!(world.canal(["test", "-q", "x"]).end().code(75).stderr, "");

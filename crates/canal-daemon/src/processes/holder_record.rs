@@ -318,9 +318,9 @@ fn unseen_in(path: &Path, count: usize) -> String {
 
 /// With an engine, the daemon cannot keep a process that it does not see, because it must be able
 /// to end the process in time.
-const UNSEEN_HINT: &str = "run the daemon where they are (a container?), or give this one another \
-                           directory with --socket; if you are sure that they are gone, leave them \
-                           out with `canal daemon --discard-journal`";
+const UNSEEN_HINT: &str = "run the daemon where these processes are (perhaps in a container), or \
+                           give this one another directory with --socket; if you are sure that \
+                           they are gone, omit them with `canal daemon --discard-journal`";
 
 fn read(bytes: &[u8]) -> Recorded {
     let Recorded { mut by, mut each, mut watcher } = Recorded::default();

@@ -53,8 +53,8 @@ pub(crate) fn check(place: &Place, has_engine: bool) -> Result<(), StartError> {
     let Some(file) = earlier_life(&[&place.dir, place.state_dir()]) else { return Ok(()) };
     Err(StartError {
         what: format!(
-            "--first-start states that this node has granted nothing before, but a daemon has run \
-             here: {} exists",
+            "--first-start declares that this node has not granted anything before, but a daemon \
+             has run here: {} exists",
             file.display()
         ),
         hint: "leave out --first-start: the daemon then waits only if it may have forgotten a \

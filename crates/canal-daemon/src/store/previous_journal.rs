@@ -128,9 +128,9 @@ fn adopted(
 const UNVERIFIED: &str = "the daemon cannot see from this pid namespace whether these holders are \
                           still running, so they keep their locks until `canal release --force`";
 
-const NAMELESS_HINT: &str = "run the daemon where they are (a container?), or give this one \
-                             another directory with --socket; if you are sure that they are gone, \
-                             leave them out with `canal daemon --discard-journal`";
+const NAMELESS_HINT: &str = "run the daemon where these processes are (perhaps in a container), \
+                             or give this one another directory with --socket; if you are sure \
+                             that they are gone, omit them with `canal daemon --discard-journal`";
 
 /// Rebuilds the table from a snapshot and the records that follow it.
 fn replay(snapshot: &Snapshot, records: &[Record], same_rules: bool) -> anyhow::Result<Table> {

@@ -24,8 +24,8 @@ pub(crate) fn conflict(
     };
     let key = match (key == asked, asked.covers(key)) {
         (true, _) => None,
-        (false, true) => Some(format!("`{key}` below it")),
-        (false, false) => Some(format!("`{key}` above it")),
+        (false, true) => Some(format!("`{key}`, a key below it,")),
+        (false, false) => Some(format!("`{key}`, a key above it,")),
     };
     match (key, mode) {
         (None, Mode::Counted) => format!("slots are held {by}"),
@@ -68,10 +68,9 @@ pub(crate) fn reason(reason: &Reason) -> String {
 /// How many slots of a size are held.
 pub(super) fn held(held: u64, capacity: u64) -> String {
     if held > capacity {
-        return format!("{} are held, and its size allows {capacity}", slots(held));
+        return format!("{held} slots held, but its size allows {capacity}");
     }
-    let verb = if held == 1 { "is" } else { "are" };
-    format!("{held} of {} {verb} held", slots(capacity))
+    format!("{held} of {capacity} slots held")
 }
 
 /// A number of slots.
@@ -112,20 +111,23 @@ mod tests {
         assert_eq!(said("db/x", Mode::Write, 1), "held for writing by pid 812");
         assert_eq!(said("db/x", Mode::Read, 2), "held for reading by pid 812 and 1 other");
         assert_eq!(said("db/x", Mode::Counted, 21), "slots are held by pid 812 and 20 others");
-        assert_eq!(said("db", Mode::Write, 1), "`db` above it is held for writing by pid 812");
+        assert_eq!(
+            said("db", Mode::Write, 1),
+            "`db`, a key above it, is held for writing by pid 812"
+        );
         assert_eq!(
             said("db/x/1", Mode::Read, 1),
-            "`db/x/1` below it is held for reading by pid 812"
+            "`db/x/1`, a key below it, is held for reading by pid 812"
         );
         assert_eq!(
             said("db/x/1", Mode::Counted, 1),
-            "slots of `db/x/1` below it are held by pid 812"
+            "slots of `db/x/1`, a key below it, are held by pid 812"
         );
     }
 
     #[test]
-    fn one_slot_is_named_in_the_singular() {
-        assert_eq!(reason(&Reason::Full { held: 1, capacity: 1 }), "1 of 1 slot is held");
-        assert_eq!(reason(&Reason::Full { held: 0, capacity: 2 }), "0 of 2 slots are held");
+    fn held_slots_are_counted_out_of_all() {
+        assert_eq!(reason(&Reason::Full { held: 1, capacity: 1 }), "1 of 1 slots held");
+        assert_eq!(reason(&Reason::Full { held: 0, capacity: 2 }), "0 of 2 slots held");
     }
 }

@@ -369,7 +369,7 @@ mod tests {
         let asked = request(Some(View::Slots { slots: 2 }));
         let why = Refusal::Full { item: 0 };
         let failure = refusal(&why, &asked, Some(&use_of(2, None)));
-        assert_eq!(failure.message, "`db` is full: 2 of 2 slots are held");
+        assert_eq!(failure.message, "`db` is full: 2 of 2 slots held");
         assert_eq!(failure.reason.as_deref(), Some("full"));
         let failure = refusal(&why, &asked, Some(&use_of(1, None)));
         assert_eq!(failure.message, "other requests are waiting for `db`");

@@ -315,7 +315,7 @@ pub struct Progress {
     /// The session's name; absent while the request is not in the table.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
-    /// The reason in one clause: "2 of 2 slots are held", "behind an earlier waiter".
+    /// The reason in one clause: "2 of 2 slots held", "behind an earlier waiter".
     pub reason: String,
     /// The holders of the key, the longest first; at most [`HOLDERS_SHOWN_MAX`].
     pub holders: Vec<HolderInfo>,

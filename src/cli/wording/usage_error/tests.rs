@@ -25,7 +25,7 @@ fn usage_errors_are_one_line_that_names_the_option() {
         (&["run", "--buckets", "-1"], "--buckets -1: must not be negative"),
         (&["run", "-j", "-1"], "--slots -1: must be at least 1"),
         (&["run", "-w", "-5"], "--wait -5: must not be negative"),
-        (&["run", "-E", "256"], "--conflict-exit-code 256: an exit code must be 0 to 255"),
+        (&["run", "-E", "256"], "--conflict-exit-code 256: an exit code must be between 0 and 255"),
         (&["run", "-k", "/a"], "--key /a: a key cannot begin with `/`; use `a`"),
         (&["run", "-n", "-w", "3"], "--no-wait and --wait cannot be given together"),
         (&["run", "-n", "-n"], "--no-wait is given twice"),

@@ -155,7 +155,7 @@ pub(super) fn progress(position: u64) -> Value {
         "key": "k",
         "position": position,
         "waiting": 2,
-        "reason": "1 of 1 slots are held",
+        "reason": "1 of 1 slots held",
         "holders": [],
     })
 }

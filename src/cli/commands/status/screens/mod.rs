@@ -19,7 +19,7 @@ fn row(n: u64, waits: bool) -> serde_json::Value {
     });
     let more = if waits {
         serde_json::json!({
-            "position": 1, "priority": 0, "count": 1, "view": null, "reason": "1 of 1 slot is held",
+            "position": 1, "priority": 0, "count": 1, "view": null, "reason": "1 of 1 slots held",
         })
     } else {
         serde_json::json!({ "token": n, "slots": [0], "state": "running" })

@@ -72,7 +72,7 @@ fn an_empty_report_is_a_sentence() {
     let empty = status(vec![]);
     assert_eq!(
         text(&empty, Scope::Everything, false, None),
-        "no locks are held, and no one waits\n"
+        "no locks are held, and no one is waiting\n"
     );
     assert_eq!(text(&empty, Scope::Key("db"), false, None), "no one holds or waits for db\n");
 }
@@ -84,7 +84,7 @@ fn the_two_questions_are_answered() {
         HolderInfo { slots: vec![1, 2, 3, 5], ..somebody(815, None, "2026-11-19T14:05:23Z") },
     ];
     let waiters = vec![
-        waiter(1, "6 of 6 slots are held"),
+        waiter(1, "6 of 6 slots held"),
         WaiterInfo { priority: -5, count: 2, ..waiter(2, "behind an earlier waiter") },
         waiter(3, "behind an earlier waiter"),
     ];
@@ -97,7 +97,7 @@ db  buckets 3x2, 2 of 6 held, 3 waiting
   holds  812  root  3m12s  14:02:11      0      make test
   holds  815  root  1d00h  Nov 19 14:05  1-3,5  (hidden)
   #1     900  root  3m12s  14:02:11             ./deploy.sh
-         waiting: 6 of 6 slots are held
+         waiting: 6 of 6 slots held
   #2     900  root  3m12s  14:02:11             ./deploy.sh
          waiting: behind an earlier waiter; asks for 2 slots; priority -5
   #3     900  root  3m12s  14:02:11             ./deploy.sh
@@ -151,7 +151,7 @@ fn one_key_is_shown_in_full() {
         children: Some(children),
         ..somebody(812, Some("make"), SINCE)
     };
-    let waiters = vec![waiter(1, "6 of 6 slots are held"), waiter(2, "6 of 6 slots are held")];
+    let waiters = vec![waiter(1, "6 of 6 slots held"), waiter(2, "6 of 6 slots held")];
     let status = status(vec![key("db", vec![holder], waiters)]);
     let shown = text(&status, Scope::Key("db"), false, Some(80));
     assert_eq!(
@@ -162,9 +162,9 @@ db  buckets 3x2, 1 of 6 held, 2 waiting
          bucket 1, in /srv/a?b
          kept by pid 900, pid 901 (--with-children)
   #1     900  root  3m12s  14:02:11         ./deploy.sh
-         waiting: 6 of 6 slots are held
+         waiting: 6 of 6 slots held
   #2     900  root  3m12s  14:02:11         ./deploy.sh
-         waiting: 6 of 6 slots are held
+         waiting: 6 of 6 slots held
 "
     );
     assert!(!text(&status, Scope::Overview, false, Some(80)).contains("bucket 1"));
@@ -192,7 +192,7 @@ fn what_is_left_of_max_run_is_shown_with_the_key() {
 
 #[test]
 fn what_a_choice_leaves_out_is_counted() {
-    let mut one = key("db", vec![], vec![waiter(7, "6 of 6 slots are held")]);
+    let mut one = key("db", vec![], vec![waiter(7, "6 of 6 slots held")]);
     one.waiting = 9;
     let shown = text(&status(vec![one]), Scope::Overview, false, Some(80));
     assert!(shown.ends_with("      8 more are waiting\n"), "{shown}");
@@ -205,7 +205,7 @@ fn what_a_choice_leaves_out_is_counted() {
 
 #[test]
 fn an_overview_cuts_long_queues_short_and_a_key_does_not() {
-    let waiters: Vec<_> = (1..=12).map(|n| waiter(n, "6 of 6 slots are held")).collect();
+    let waiters: Vec<_> = (1..=12).map(|n| waiter(n, "6 of 6 slots held")).collect();
     let status = status(vec![key("db", vec![], waiters)]);
     let overview = text(&status, Scope::Overview, false, Some(80));
     assert!(overview.contains("#10") && !overview.contains("#11"), "{overview}");

@@ -62,8 +62,8 @@ fn busy() -> Status {
         "waiting": 2,
         "holders": [holder(10, "13:05:11"), holder(11, "14:01:00"), with(holder(12, "14:05:01"),
             serde_json::json!({ "note": "https://ci.example/run/7\u{1b}[2J" }))],
-        "waiters": [waiter(21, "14:03:23", "3 of 3 slots are held"),
-            waiter(22, "14:05:13", "3 of 3 slots are held")],
+        "waiters": [waiter(21, "14:03:23", "3 of 3 slots held"),
+            waiter(22, "14:05:13", "3 of 3 slots held")],
     });
     let paused = serde_json::json!({
         "key": "nightly/漢字/backup", "kind": "slots", "held": 0, "capacity": 1, "view": "1",
@@ -189,7 +189,7 @@ fn a_daemon_that_went_away_is_said_above_what_was_known() {
 #[test]
 fn nothing_is_said_in_words() {
     let mut empty = model(status(&[]));
-    assert!(text(&mut empty, (80, 24)).contains("no locks are held, and no one waits"));
+    assert!(text(&mut empty, (80, 24)).contains("no locks are held, and no one is waiting"));
     empty.is_part = true;
     assert!(text(&mut empty, (80, 24)).contains("no lock matches"));
     let mut model = model(three());
