@@ -124,7 +124,7 @@ fn a_resize_reports_the_old_and_the_new_size() {
     let expected = "1 key, 0 holders, 0 waiters\ndb  buckets 4x1, 0 of 4 held, stored\n";
     assert_eq!(status, expected);
     place.prints(&["resize", "db", "--forget"]);
-    assert_eq!(place.prints(&["status"]), "no locks are held, and no one is waiting\n");
+    assert_eq!(place.prints(&["status"]), "no locks are held; no one is waiting\n");
 }
 
 #[test]

@@ -53,8 +53,8 @@ fn fits_80_columns(text: &str) {
 #[test]
 fn without_locks_status_prints_that() {
     let world = World::with_daemon();
-    assert_eq!(piped(&world, &[]), "no locks are held, and no one is waiting\n");
-    assert_eq!(shown(&world), "no locks are held, and no one is waiting\r\n");
+    assert_eq!(piped(&world, &[]), "no locks are held; no one is waiting\n");
+    assert_eq!(shown(&world), "no locks are held; no one is waiting\r\n");
     assert_eq!(world.status_json()["keys"], Value::Array(Vec::new()));
 }
 

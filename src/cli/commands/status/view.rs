@@ -168,7 +168,7 @@ pub(crate) fn nothing(scope: Scope<'_>, filtered: bool, is_cut_off: bool) -> Str
     match (scope, is_cut_off) {
         (_, false) if filtered => "no lock matches; run `canal status` to see all locks".to_owned(),
         (Scope::Key(key), false) => format!("no one holds or waits for {key}"),
-        (_, false) => "no locks are held, and no one is waiting".to_owned(),
+        (_, false) => "no locks are held; no one is waiting".to_owned(),
         (Scope::Key(key), true) => {
             format!("this host does not currently know who holds or waits for {key}")
         }

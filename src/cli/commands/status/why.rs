@@ -236,7 +236,7 @@ pub(super) mod tests {
              14:02:11 (3m12s): why\n"
         );
         let two = vec![wait(deploy, ("db", Mode::Write), vec![]); 2];
-        assert!(waiters_of(two).starts_with("2 wait for it:\n  pid 9 "));
+        assert!(waiters_of(two).starts_with("2 requests are waiting for it:\n  pid 9 "));
     }
 
     #[test]

@@ -72,7 +72,7 @@ fn an_empty_report_is_a_sentence() {
     let empty = status(vec![]);
     assert_eq!(
         text(&empty, Scope::Everything, false, None),
-        "no locks are held, and no one is waiting\n"
+        "no locks are held; no one is waiting\n"
     );
     assert_eq!(text(&empty, Scope::Key("db"), false, None), "no one holds or waits for db\n");
 }

@@ -189,7 +189,7 @@ fn a_daemon_that_went_away_is_said_above_what_was_known() {
 #[test]
 fn nothing_is_said_in_words() {
     let mut empty = model(status(&[]));
-    assert!(text(&mut empty, (80, 24)).contains("no locks are held, and no one is waiting"));
+    assert!(text(&mut empty, (80, 24)).contains("no locks are held; no one is waiting"));
     empty.is_part = true;
     assert!(text(&mut empty, (80, 24)).contains("no lock matches"));
     let mut model = model(three());
