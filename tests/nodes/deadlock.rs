@@ -252,7 +252,7 @@ fn a_program_that_uses_the_library() {
             let steps = error.cycle().iter();
             let at = |step: &CycleStepInfo| step.node.clone().unwrap_or_default();
             let steps: Vec<String> =
-                steps.map(|step| format!("{} at {}, held by", step.key, at(step))).collect();
+                steps.map(|step| format!("{} on {}, held by", step.key, at(step))).collect();
             eprintln!("{error}: {}", steps.join(" "));
             std::process::exit(75);
         }
