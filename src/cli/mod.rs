@@ -108,6 +108,6 @@ fn dispatch(cli: &Cli) -> Result<u8, Failed> {
         Some(Verb::Completions(args)) => completions::run(args),
         Some(Verb::Man(args)) => man::run(args),
         Some(Verb::Complete(args)) => Ok(completions::complete(args, global)),
-        Some(Verb::Lookout) => nodes::lookout(global),
+        Some(Verb::DeadlockWatcher) => nodes::deadlock_watcher(global),
     }
 }

@@ -3,15 +3,15 @@
 
 use crate::cli::node_names::{KnownNodes, resolve};
 use crate::cli::{Failed, Target};
+use crate::client::deadlock_watcher::{DeadlockWatcher, WaitWithin};
 use crate::client::environment;
-use crate::client::lookout::{Lookout, WaitWithin};
 use crate::client::nodes::Node;
 use crate::client::nodes::pins::Pins;
 use crate::daemon;
 use crate::protocol::node_address::NodeAddress;
 use crate::protocol::place::{Place, Rule};
 use crate::protocol::{Acquire, RunId, Tag};
-use crate::run::nodes::{Around, start_lookout};
+use crate::run::nodes::{Around, start_deadlock_watcher};
 
 /// The nodes that the words of a list name.
 ///
@@ -58,13 +58,13 @@ pub(crate) fn near(target: &Target) -> Result<Vec<Node>, Failed> {
     Ok(near)
 }
 
-/// The lookout for a request of this process.
+/// The deadlock watcher for a request of this process.
 pub(crate) fn within(
     target: &Target,
     request: &Acquire,
-) -> WaitWithin<impl FnMut(RunId, Tag) -> Option<Lookout>> {
+) -> WaitWithin<impl FnMut(RunId, Tag) -> Option<DeadlockWatcher>> {
     WaitWithin::new(request, |run, tag| {
-        start_lookout(&around(target, near(target).ok()?), run, tag).ok()
+        start_deadlock_watcher(&around(target, near(target).ok()?), run, tag).ok()
     })
 }
 

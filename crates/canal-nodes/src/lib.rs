@@ -16,8 +16,8 @@
 //!   the driver derives from a secret, the node and that number. A late message about an earlier
 //!   lease cannot touch a later one.
 //! - Before it carries out the effects of a call of [`Coordinator::handle`], the driver hands
-//!   [`Coordinator::standing`], if it changed, to the process that stays by the command. With that,
-//!   another coordinator can take over.
+//!   [`Coordinator::checkpoint`], if it changed, to the process that stays by the command. With
+//! that,   another coordinator can take over.
 //! - `sent` is the time of the clock *before* the first byte of the call was written.
 //! - The driver may pass on messages from several connections in any order.
 //!
@@ -33,6 +33,7 @@
 //! Times are milliseconds of CLOCK_BOOTTIME. A node is named by its index in [`Plan::nodes`].
 
 mod change;
+mod checkpoint;
 mod coordinator;
 pub mod deadlock;
 mod effect;
@@ -41,14 +42,13 @@ pub mod leadership;
 mod plan;
 #[cfg(test)]
 mod sim;
-mod standing;
 
 pub use change::Change;
+pub use checkpoint::{Asking, Checkpoint, Part};
 pub use coordinator::Coordinator;
 pub use effect::{Deadline, Effect, Outcome};
 pub use input::{Input, Refusal};
 pub use plan::{Plan, Require, Timing};
-pub use standing::{Asking, Part, Standing};
 
 /// A time or a duration, in milliseconds. Times are those of CLOCK_BOOTTIME.
 pub type Millis = u64;

@@ -151,7 +151,7 @@ pub(crate) enum Verb {
     Complete(CompleteArgs),
     /// For programs that use the library
     #[command(hide = true)]
-    Lookout,
+    DeadlockWatcher,
 }
 
 /// Run a command under a lock

@@ -12,7 +12,7 @@ use crate::cli::{Failed, Global, Now, Target, Verbosity};
 use crate::client::Watch;
 use crate::nodes::leadership::{Claim, Verdict};
 use crate::protocol::{HolderInfo, Leader, LeaderQuery};
-use crate::run::nodes::{LeaderAtNodes, LeaderView, MeetError, NodeState, NodeView};
+use crate::run::nodes::{IdentifyError, LeaderAtNodes, LeaderView, NodeState, NodeView};
 use crate::run::{OwnCode, SUCCESS};
 use crate::sys::clock::boottime_ms;
 
@@ -237,7 +237,7 @@ fn first(asked: &mut LeaderAtNodes<'_>) -> Result<LeaderView, Failed> {
     }
 }
 
-fn failed(error: MeetError) -> Failed {
+fn failed(error: IdentifyError) -> Failed {
     Failed::new(error.to_string()).hint_if(error.hint())
 }
 

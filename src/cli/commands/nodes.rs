@@ -26,8 +26,9 @@ pub(crate) fn bridge(args: &BridgeArgs, global: &Global) -> Result<u8, Failed> {
     }
 }
 
-/// `canal lookout`, which looks for deadlocks on behalf of a program that uses the library.
-pub(crate) fn lookout(global: &Global) -> Result<u8, Failed> {
+/// `canal deadlock-watcher`, which looks for deadlocks on behalf of a program that uses the
+/// library.
+pub(crate) fn deadlock_watcher(global: &Global) -> Result<u8, Failed> {
     let target = Target::of(global)?;
     let failed = |error| Failed::new(format!("cannot search for deadlocks: {error}"));
     if let Some(run) = environment::run() {

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::error::{Error, ErrorKind};
-use crate::client::lookout::Lookout;
+use crate::client::deadlock_watcher::DeadlockWatcher;
 use crate::client::{Client, Options, Start, environment, find_program};
 use canal_protocol::Tag;
 use canal_protocol::place::{Place, Rule};
@@ -77,13 +77,13 @@ impl Endpoint {
 
     /// Starts to look for deadlocks across nodes on behalf of a request at this daemon. Returns
     /// `None` if that is impossible.
-    pub(super) fn look_out(&self, place: &Place, tag: Tag) -> Option<Lookout> {
+    pub(super) fn watch_for_deadlocks(&self, place: &Place, tag: Tag) -> Option<DeadlockWatcher> {
         let program = find_program(self.program.as_deref()).ok()?;
         let mut args = Vec::new();
         if place.rule != Rule::Shared {
             args.extend(["--socket".into(), place.socket.clone().into()]);
         }
-        Lookout::start_program(&program, &args, tag).ok()
+        DeadlockWatcher::start_program(&program, &args, tag).ok()
     }
 
     pub(super) fn connect(&self) -> Result<Client, Error> {

@@ -7,7 +7,7 @@ use super::error::{Error, ErrorKind};
 use super::guard::Guard;
 use super::loss::OnLost;
 use super::status::Progress;
-use crate::client::lookout::WaitWithin;
+use crate::client::deadlock_watcher::WaitWithin;
 use crate::client::nodes::lease::EnclosingLeases;
 use crate::client::{self, environment};
 use canal_core::Key;
@@ -321,7 +321,8 @@ impl Lock {
             request.under = EnclosingLeases::of_environment().at_socket(&place.socket);
         }
         let mut client = self.endpoint.connect_for(request.wait_ms)?;
-        let mut within = WaitWithin::new(&request, |_, tag| self.endpoint.look_out(&place, tag));
+        let mut within =
+            WaitWithin::new(&request, |_, tag| self.endpoint.watch_for_deadlocks(&place, tag));
         let acquired = client.acquire(&request, None, &mut |progress| {
             if let Some(progress) = progress {
                 waiting(progress);

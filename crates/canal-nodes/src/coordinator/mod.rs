@@ -25,7 +25,7 @@ use node::{Hold, Node};
 use progress::Said;
 use turn::Turn;
 
-use super::{Effect, Input, Millis, Outcome, Part, Plan, Require, Standing, Timing};
+use super::{Checkpoint, Effect, Input, Millis, Outcome, Part, Plan, Require, Timing};
 use canal_core::Token;
 
 /// A coordinator that is called this many milliseconds later than it wanted was stopped. For the
@@ -125,9 +125,9 @@ impl Coordinator {
     /// started. If it was not, the request continues where it waits, and the coordinator releases
     /// each part that the other one may have confirmed.
     #[must_use]
-    pub fn take_over(plan: Plan, standing: &Standing, runs: bool) -> Self {
+    pub fn take_over(plan: Plan, checkpoint: &Checkpoint, runs: bool) -> Self {
         let mut new = Self::new(plan);
-        for part in &standing.parts {
+        for part in &checkpoint.parts {
             let is_local = new.is_local(part.node);
             let node = &mut new.nodes[part.node];
             node.lease = part.lease;
@@ -142,9 +142,9 @@ impl Coordinator {
             };
         }
         if runs {
-            new.members = standing.parts.iter().map(|part| part.node).collect();
-            new.need = standing.need;
-            new.token = standing.token;
+            new.members = checkpoint.parts.iter().map(|part| part.node).collect();
+            new.need = checkpoint.need;
+            new.token = checkpoint.token;
             new.phase = Phase::Running;
         }
         new
@@ -155,23 +155,23 @@ impl Coordinator {
     /// too few nodes have a part left; the coordinator releases the rest. [`Outcome::Failed`] means
     /// that too few nodes answer; the parts stay as they are. It never asks a node for a new part.
     #[must_use]
-    pub fn renew_lease(plan: Plan, standing: &Standing) -> Self {
-        let mut new = Self::of_lease(plan, standing);
+    pub fn renew_lease(plan: Plan, checkpoint: &Checkpoint) -> Self {
+        let mut new = Self::of_lease(plan, checkpoint);
         new.phase = Phase::Renewing;
         new
     }
 
     /// A coordinator that releases a lease and ends.
     #[must_use]
-    pub fn give_back_lease(plan: Plan, standing: &Standing) -> Self {
-        let mut new = Self::of_lease(plan, standing);
+    pub fn give_back_lease(plan: Plan, checkpoint: &Checkpoint) -> Self {
+        let mut new = Self::of_lease(plan, checkpoint);
         new.phase = Phase::Ending { outcome: Outcome::GivenBack { left: Vec::new() }, until: 0 };
         new
     }
 
-    fn of_lease(plan: Plan, standing: &Standing) -> Self {
+    fn of_lease(plan: Plan, checkpoint: &Checkpoint) -> Self {
         // All other requirements might ask for further parts.
-        let mut new = Self::take_over(Plan { require: Require::All, ..plan }, standing, true);
+        let mut new = Self::take_over(Plan { require: Require::All, ..plan }, checkpoint, true);
         new.nodes.iter_mut().for_each(|node| node.sent = None);
         new
     }
@@ -200,13 +200,13 @@ impl Coordinator {
 
     /// The state that another coordinator needs to take over.
     #[must_use]
-    pub fn standing(&self) -> Standing {
+    pub fn checkpoint(&self) -> Checkpoint {
         let part = |node: &usize| {
             let Node { lease, sent, asked, .. } = self.nodes[*node];
             Part { node: *node, lease, sent, asked }
         };
         let parts = self.members.iter().map(part).collect();
-        Standing { token: self.token, need: self.need, parts }
+        Checkpoint { token: self.token, need: self.need, parts }
     }
 
     fn begin(&mut self, now: Millis) {

@@ -155,7 +155,7 @@ impl Emphasis {
             runs_ms: if self.runs_ms == 0 { 60_000 } else { rng.u64(1..=self.runs_ms) },
             process: None,
             restarts_at: 0,
-            standing: None,
+            checkpoint: None,
             command: None,
             is_done: false,
         }

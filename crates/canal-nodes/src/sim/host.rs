@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use super::clock::Clock;
 use super::table::LeaseName;
-use crate::{Coordinator, Deadline, Effect, Input, Millis, Outcome, Plan, Standing};
+use crate::{Checkpoint, Coordinator, Deadline, Effect, Input, Millis, Outcome, Plan};
 use canal_core::OverNodes;
 
 /// A machine.
@@ -34,7 +34,7 @@ pub(super) struct Job {
     pub(super) process: Option<Process>,
     /// When the next coordinator begins, if there is none.
     pub(super) restarts_at: u64,
-    pub(super) standing: Option<Standing>,
+    pub(super) checkpoint: Option<Checkpoint>,
     pub(super) command: Option<Command>,
     /// Whether the command has ended.
     pub(super) is_done: bool,
@@ -101,7 +101,7 @@ impl Job {
     pub(super) fn hear(&mut self, input: Input, shown: Millis) -> Vec<Effect> {
         let Some(process) = &mut self.process else { return Vec::new() };
         let effects = process.coordinator.handle(input, shown);
-        self.standing = Some(process.coordinator.standing());
+        self.checkpoint = Some(process.coordinator.checkpoint());
         effects
     }
 
@@ -115,8 +115,8 @@ impl Job {
     pub(super) fn begin_coordinator(&mut self) {
         let plan = self.plan.clone();
         let runs = self.command.is_some() || self.is_done;
-        let coordinator = match &self.standing {
-            Some(standing) => Coordinator::take_over(plan, standing, runs),
+        let coordinator = match &self.checkpoint {
+            Some(checkpoint) => Coordinator::take_over(plan, checkpoint, runs),
             None => Coordinator::new(plan),
         };
         let first = if self.is_done { Input::Stop } else { Input::Tick };

@@ -17,7 +17,7 @@ use canal_lock::client::nodes::link;
 use canal_lock::client::nodes::pins::Pin;
 use canal_lock::client::nodes::ssh::NodeFailure;
 use canal_nodes::{
-    Change, Coordinator, Effect, Input, Millis, Outcome, Part, Plan, Refusal, Standing,
+    Change, Checkpoint, Coordinator, Effect, Input, Millis, Outcome, Part, Plan, Refusal,
 };
 use canal_protocol::node_address::NodeAddress;
 use canal_protocol::{
@@ -28,11 +28,11 @@ use canal_sys::clock::boottime_ms;
 use canal_sys::fds;
 
 use super::host::{Ending, Host, Named, PartAnswer, PartSaid, PartTrouble, Wish, Word};
-use super::looking::{GiveWay, Looking};
-use super::meeting::{Known, Met};
+use super::identify::{Known, Met};
 use super::member::{Heard, Member};
 use super::messages::Start;
 use super::request::NodesRequest;
+use super::waits_reader::{GiveWay, WaitsReader};
 
 /// How often to check for processes that have ended, and for nodes that are about to hold their
 /// part.
@@ -46,13 +46,13 @@ pub(super) struct Driver<'a> {
     request: &'a NodesRequest,
     coordinator: Coordinator,
     nodes: Vec<NodeState>,
-    kept: Option<Standing>,
+    kept: Option<Checkpoint>,
     wake_at: Option<Millis>,
     /// When the command could start, until the host knows that no further node is expected.
     unsettled_since: Option<Millis>,
     /// Whether renewals carry a note: the request's.
     renews_note: bool,
-    looking: Looking<'a>,
+    waits_reader: WaitsReader<'a>,
     /// The node of this machine's daemon, if it encloses the request.
     here: Option<NodeId>,
     /// The ring for which the request was refused.
@@ -92,12 +92,16 @@ pub enum OnLease {
 impl<'a> Driver<'a> {
     /// A coordinator of a new request, or of one that another coordinator has begun: then with the
     /// state that it left behind, and whether the command may run.
-    pub(super) fn new(request: &'a NodesRequest, met: Met, left: Option<(Standing, bool)>) -> Self {
+    pub(super) fn new(
+        request: &'a NodesRequest,
+        met: Met,
+        left: Option<(Checkpoint, bool)>,
+    ) -> Self {
         let Met { nodes: known, here } = met;
         let plan = plan(request, &known);
         let unsettled_since = left.as_ref().filter(|(_, runs)| *runs).map(|_| boottime_ms());
         let coordinator = match left {
-            Some((standing, runs)) => Coordinator::take_over(plan, &standing, runs),
+            Some((checkpoint, runs)) => Coordinator::take_over(plan, &checkpoint, runs),
             None => Coordinator::new(plan),
         };
         Self { unsettled_since, here, ..Self::with(request, known, coordinator) }
@@ -111,14 +115,14 @@ impl<'a> Driver<'a> {
         let plan = plan(request, &known);
         let leases = handle.leases().enumerate();
         let parts = leases.map(|(node, (_, lease))| Part { node, lease, sent: None, asked: None });
-        let standing = Standing {
+        let checkpoint = Checkpoint {
             token: handle.token().map(Token),
             need: handle.need(),
             parts: parts.collect(),
         };
         let coordinator = match what {
-            OnLease::Renew => Coordinator::renew_lease(plan, &standing),
-            OnLease::GiveBack => Coordinator::give_back_lease(plan, &standing),
+            OnLease::Renew => Coordinator::renew_lease(plan, &checkpoint),
+            OnLease::GiveBack => Coordinator::give_back_lease(plan, &checkpoint),
         };
         Self { renews_note: true, ..Self::with(request, known, coordinator) }
     }
@@ -145,7 +149,7 @@ impl<'a> Driver<'a> {
             wake_at: None,
             unsettled_since: None,
             renews_note: false,
-            looking: Looking::new(request),
+            waits_reader: WaitsReader::new(request),
             here: None,
             cycle: Vec::new(),
         }
@@ -200,8 +204,8 @@ impl<'a> Driver<'a> {
             true => self.coordinator.waits(),
             false => self.coordinator.holds_while_it_waits(),
         };
-        let found = self.looking.turn(waits, boottime_ms());
-        if let Some(nodes) = self.looking.news.take() {
+        let found = self.waits_reader.turn(waits, boottime_ms());
+        if let Some(nodes) = self.waits_reader.news.take() {
             host.say(&Word::Unread { nodes: &nodes });
         }
         match found {
@@ -216,11 +220,11 @@ impl<'a> Driver<'a> {
     }
 
     fn keep(&mut self, host: &mut dyn Host) {
-        let standing = self.coordinator.standing();
-        if self.kept.as_ref() != Some(&standing) {
+        let checkpoint = self.coordinator.checkpoint();
+        if self.kept.as_ref() != Some(&checkpoint) {
             let named = self.nodes.iter().map(|node| Named { at: node.at, id: node.id });
-            host.keep(&named.collect::<Vec<_>>(), &standing);
-            self.kept = Some(standing);
+            host.keep(&named.collect::<Vec<_>>(), &checkpoint);
+            self.kept = Some(checkpoint);
         }
     }
 
@@ -232,7 +236,7 @@ impl<'a> Driver<'a> {
             return;
         }
         self.unsettled_since = None;
-        let parts = self.coordinator.standing().parts;
+        let parts = self.coordinator.checkpoint().parts;
         let parts = parts.iter().map(|part| {
             let NodeState { at, id, .. } = self.nodes[part.node];
             HeldPart { at, id, lease: part.lease, held: part.sent.is_some() }
@@ -242,13 +246,13 @@ impl<'a> Driver<'a> {
 
     fn wait(&self, host: &dyn Host, timer: &TimerFd) -> io::Result<()> {
         let now = boottime_ms();
-        let due = [self.wake_at, host.due(), self.looking.wake_at].into_iter().flatten();
+        let due = [self.wake_at, host.due(), self.waits_reader.wake_at].into_iter().flatten();
         // These changes wake no descriptor, so they need regular checks.
         let is_looked_at = link::reap() || self.unsettled_since.is_some();
         let patience = due
             .map(|at| at.saturating_sub(now))
             .chain(self.nodes.iter().map(|node| node.member.patience_ms()))
-            .chain([self.looking.patience_ms()])
+            .chain([self.waits_reader.patience_ms()])
             .chain(is_looked_at.then_some(LOOK_MS))
             .min();
         match patience.and_then(|ms| now.checked_add(ms)) {
@@ -260,7 +264,7 @@ impl<'a> Driver<'a> {
             None => timer.unset()?,
         }
         let polled = self.nodes.iter().flat_map(|node| node.member.polled());
-        let polled = polled.chain(self.looking.polled());
+        let polled = polled.chain(self.waits_reader.polled());
         let timer = PollFd::new(timer.as_fd(), PollFlags::POLLIN);
         let mut polled: Vec<PollFd<'_>> = polled.chain(host.polled()).chain([timer]).collect();
         fds::poll_within(&mut polled, None).map(drop)
@@ -353,7 +357,7 @@ impl<'a> Driver<'a> {
             token: token.map(|token| token.0),
             nodes: nodes().map(|node| node.member.node.name.clone()).collect(),
             grant: nodes().next().and_then(|node| node.grant.clone()),
-            need: self.coordinator.standing().need,
+            need: self.coordinator.checkpoint().need,
             parts: nodes().map(part).collect(),
         }
     }

@@ -7,7 +7,7 @@ use canal_lock::client::nodes::Node;
 use canal_lock::client::nodes::lease::HeldPart;
 use canal_lock::client::nodes::pins::Pin;
 use canal_lock::client::nodes::ssh::NodeFailure;
-use canal_nodes::{Change, Deadline, Millis, Outcome, Standing};
+use canal_nodes::{Change, Checkpoint, Deadline, Millis, Outcome};
 use canal_protocol::{CycleStepInfo, Failure, NodeId, Progress, Released, Renewed};
 
 use super::messages::Start;
@@ -15,7 +15,7 @@ use super::messages::Start;
 /// The process in which the driver of a coordinator runs.
 pub trait Host {
     /// Saves the state that another coordinator needs to take over.
-    fn keep(&mut self, _nodes: &[Named], _standing: &Standing) {}
+    fn keep(&mut self, _nodes: &[Named], _checkpoint: &Checkpoint) {}
 
     /// Publishes the deadline of the command.
     fn publish(&mut self, _deadline: Deadline) {}

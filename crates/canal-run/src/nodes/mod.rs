@@ -7,7 +7,7 @@
 //!   network.
 //! - The *coordinator* (`process`) speaks to the nodes, each by its socket or by an ssh, and writes
 //!   the page. It belongs to no terminal and no job. If it dies, the parent starts another one,
-//!   which continues with the same leases (`handover`). If the parent dies, the coordinator alone
+//!   which continues with the same leases (`takeover`). If the parent dies, the coordinator alone
 //!   ends the command in time.
 //!
 //! For `canal acquire --on`, such a coordinator takes a lease, and the process that asked prints
@@ -17,24 +17,24 @@
 //!
 //! [`canal_nodes`] makes all decisions about the lock; `driver` carries them out.
 
+mod deadlock_watcher;
 mod driver;
-mod handover;
 mod host;
+mod identify;
 mod leading;
-mod looking;
-mod lookout;
-mod meeting;
 mod member;
 mod messages;
 mod parent;
 mod process;
 mod request;
+mod takeover;
+mod waits_reader;
 
+pub use deadlock_watcher::{serve_lookout, start_deadlock_watcher};
 pub use driver::OnLease;
 pub use host::{Ending, Host, Named, PartAnswer, PartSaid, PartTrouble, Wish, Word};
+pub use identify::IdentifyError;
 pub use leading::{LeaderAtNodes, LeaderView, NodeState, NodeView};
-pub use lookout::{serve_lookout, start_lookout};
-pub use meeting::MeetError;
 pub use messages::{BeforeStart, Line, NotHeld, Start};
 pub use parent::{ChildEnd, OverNodes};
 pub use process::{Purpose, Wording};

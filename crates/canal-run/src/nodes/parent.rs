@@ -21,11 +21,11 @@ use canal_sys::pidfd::Pidfd;
 use canal_sys::process::child::{Reap, children, ended, fork};
 use canal_sys::terminal::audience::Audience;
 
-use super::handover::{Handover, Left};
 use super::host::Wish;
 use super::messages::{BeforeStart, Line, Start, ToCoordinator, ToParent};
 use super::process::{CoordinatorProcess, Purpose, Wording, fault};
 use super::request::NodesRequest;
+use super::takeover::{Left, Takeover};
 
 /// The shortest time between the starts of two coordinators.
 const START_AFTER: Duration = Duration::from_millis(500);
@@ -40,7 +40,7 @@ pub struct OverNodes {
     wording: Wording,
     /// `None` in a forked process that has taken them.
     writer: Option<Writer>,
-    handover: Option<Handover>,
+    takeover: Option<Takeover>,
     /// The coordinator's end of its channel to the child, for the next coordinator.
     to_child: Option<End>,
     coordinator: Option<(Pid, End)>,
@@ -93,7 +93,7 @@ impl OverNodes {
             purpose,
             wording,
             writer: Some(writer),
-            handover: Some(Handover::create()?),
+            takeover: Some(Takeover::create()?),
             to_child: Some(to_child),
             coordinator: None,
             sessions: BTreeSet::new(),
@@ -109,7 +109,7 @@ impl OverNodes {
     fn start(&mut self, command: Option<Pid>) -> io::Result<()> {
         self.started = Instant::now();
         let (ours, theirs) = channel()?;
-        let left = self.handover.as_mut().and_then(Handover::read);
+        let left = self.takeover.as_mut().and_then(Takeover::read);
         let command = command.and_then(|pid| Pidfd::open(pid.as_raw().unsigned_abs()).ok());
         let Some(pid) = fork()? else {
             drop(ours);
@@ -123,17 +123,17 @@ impl OverNodes {
     fn become_coordinator(&mut self, parent: End, command: Option<Pidfd>, left: Option<Left>) -> ! {
         self.coordinator = None;
         let child = self.to_child.take();
-        let (Some(writer), Some(handover)) = (self.writer.take(), self.handover.take()) else {
+        let (Some(writer), Some(takeover)) = (self.writer.take(), self.takeover.take()) else {
             std::process::exit(1)
         };
-        let mut keep = vec![parent.as_fd(), handover.descriptor()];
+        let mut keep = vec![parent.as_fd(), takeover.descriptor()];
         keep.extend(writer.descriptors());
         keep.extend(child.as_ref().map(AsFd::as_fd));
         keep.extend(command.as_ref().map(AsFd::as_fd));
         fds::keep_only(&keep);
         let mut process = CoordinatorProcess {
             writer,
-            handover,
+            takeover,
             parent,
             child,
             command,
@@ -156,7 +156,7 @@ impl OverNodes {
         let coordinator = self.coordinator.iter().map(|(_, channel)| channel.as_fd());
         coordinator
             .chain(self.to_child.as_ref().map(AsFd::as_fd))
-            .chain(self.handover.as_ref().map(Handover::descriptor))
+            .chain(self.takeover.as_ref().map(Takeover::descriptor))
             .chain(self.writer.iter().flat_map(Writer::descriptors))
     }
 

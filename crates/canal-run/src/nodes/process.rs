@@ -17,7 +17,7 @@ use nix::unistd::setsid;
 use crate::supervise::kill_with_descendants;
 use canal_lock::client::channel::{End, Received};
 use canal_lock::client::nodes::lease::HeldPart;
-use canal_nodes::{Change, Deadline, Millis, Outcome, Standing};
+use canal_nodes::{Change, Checkpoint, Deadline, Millis, Outcome};
 use canal_protocol::{ErrorName, Failure, OnLost};
 use canal_sys::clock::boottime_ms;
 use canal_sys::deadline::{self, Why, Writer};
@@ -25,11 +25,11 @@ use canal_sys::pidfd::Pidfd;
 use canal_sys::signals;
 
 use super::driver::Driver;
-use super::handover::{Handover, Left};
 use super::host::{Ending, Host, Named, PartAnswer, Wish, Word};
-use super::meeting::{self, Known, MeetError, Met};
+use super::identify::{self, IdentifyError, Known, Met};
 use super::messages::{BeforeStart, Line, NotHeld, Start, ToCoordinator, ToParent};
 use super::request::NodesRequest;
+use super::takeover::{Left, Takeover};
 
 /// How often to check for due actions while the command is being killed.
 const LOOK_KILLING_MS: u64 = 50;
@@ -58,7 +58,7 @@ pub enum Purpose {
 /// The process of a coordinator.
 pub(super) struct CoordinatorProcess {
     pub(super) writer: Writer,
-    pub(super) handover: Handover,
+    pub(super) takeover: Takeover,
     pub(super) parent: End,
     /// `None` once the command has begun, or its process has ended.
     pub(super) child: Option<End>,
@@ -80,22 +80,22 @@ impl CoordinatorProcess {
     /// Runs until nothing is left to do. The process must then end.
     pub(super) fn run(&mut self, request: &NodesRequest, left: Option<Left>) {
         stand_alone();
-        let (met, standing) = match left {
+        let (met, checkpoint) = match left {
             Some(left) => {
                 self.take_over(left.start.clone());
                 let nodes = known(request, &left.nodes);
                 // A request that is made again names its enclosing run, but no frame.
                 let met = Met { nodes, here: None };
-                let standing = left.standing.clone();
+                let checkpoint = left.checkpoint.clone();
                 self.left = Some(left);
-                (met, Some((standing, self.begun)))
+                (met, Some((checkpoint, self.begun)))
             }
-            None => match meeting::meet(request, self) {
+            None => match identify::meet(request, self) {
                 Ok(met) => (met, None),
                 Err(error) => return self.not_met(&error),
             },
         };
-        let mut driver = Driver::new(request, met, standing);
+        let mut driver = Driver::new(request, met, checkpoint);
         match driver.run(self) {
             Ok(Some(ending)) => self.end(&ending),
             Ok(None) => {}
@@ -120,9 +120,9 @@ impl CoordinatorProcess {
         }
     }
 
-    fn not_met(&mut self, error: &MeetError) {
+    fn not_met(&mut self, error: &IdentifyError) {
         self.not_held(match error {
-            MeetError::GivenUp => None,
+            IdentifyError::GivenUp => None,
             error => Some(fault(error.to_string(), error.hint())),
         });
     }
@@ -201,7 +201,7 @@ impl CoordinatorProcess {
 
     fn hand_over(&mut self, left: Left) {
         // If there are too many nodes for the space, another coordinator would start over.
-        let _ = self.handover.write(&left);
+        let _ = self.takeover.write(&left);
         self.left = Some(left);
     }
 
@@ -225,10 +225,10 @@ impl CoordinatorProcess {
 }
 
 impl Host for CoordinatorProcess {
-    fn keep(&mut self, nodes: &[Named], standing: &Standing) {
-        let (nodes, standing) = (nodes.to_vec(), standing.clone());
+    fn keep(&mut self, nodes: &[Named], checkpoint: &Checkpoint) {
+        let (nodes, checkpoint) = (nodes.to_vec(), checkpoint.clone());
         let start = self.left.take().and_then(|left| left.start);
-        self.hand_over(Left { nodes, standing, start });
+        self.hand_over(Left { nodes, checkpoint, start });
     }
 
     fn publish(&mut self, deadline: Deadline) {

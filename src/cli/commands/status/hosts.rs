@@ -18,7 +18,7 @@ const HOSTS_IN_OVERVIEW: usize = 10;
 
 /// Adds a line about the engine, with its error if it has one.
 pub(super) fn engine(page: &mut Page, engine: &EngineInfo, hosts: &[HostInfo], now: &Now) {
-    let (words, style) = standing(engine, hosts, now);
+    let (words, style) = checkpoint(engine, hosts, now);
     page.line(format!("engine {}, {words}", sanitize(&engine.name)), style);
     if let Some(recovery) = &engine.recovery {
         page.line(recovering(recovery, now), WARNING);
@@ -71,7 +71,7 @@ pub(super) fn last_known(engine: &EngineInfo, now: &Now) -> String {
 }
 
 /// `host alpha, one of 3 hosts`, `unreachable since 14:02:11 (for 12s): …`.
-fn standing(engine: &EngineInfo, hosts: &[HostInfo], now: &Now) -> (String, Style) {
+fn checkpoint(engine: &EngineInfo, hosts: &[HostInfo], now: &Now) -> (String, Style) {
     let host = sanitize(&engine.host);
     let why = clause(": ", engine.why.as_deref());
     let stops = match &engine.stops {
@@ -170,7 +170,7 @@ mod tests {
     fn an_engine_that_takes_nothing_in_is_shown_with_the_reason() {
         let now = at("2026-11-20T14:05:23Z");
         let why = Some("etcd is out of space and refuses writes".to_owned());
-        let (words, style) = standing(&EngineInfo { why, ..engine_in("member") }, &[], &now);
+        let (words, style) = checkpoint(&EngineInfo { why, ..engine_in("member") }, &[], &now);
         assert_eq!(words, "host alpha, one of 0 hosts: etcd is out of space and refuses writes");
         assert_eq!(style, WARNING);
     }
@@ -238,14 +238,14 @@ mod tests {
 
     #[test]
     fn a_silent_engine_is_shown_before_it_is_known_to_be_away() {
-        let standing = |renewed: &str, now: &str| {
+        let checkpoint = |renewed: &str, now: &str| {
             let renewed = Some(renewed.to_owned());
-            standing(&EngineInfo { renewed, ..engine_in("member") }, &[], &at(now)).0
+            checkpoint(&EngineInfo { renewed, ..engine_in("member") }, &[], &at(now)).0
         };
         let renewed = "2026-11-20T14:05:20Z";
-        assert_eq!(standing(renewed, "2026-11-20T14:05:40Z"), "host alpha, one of 0 hosts");
+        assert_eq!(checkpoint(renewed, "2026-11-20T14:05:40Z"), "host alpha, one of 0 hosts");
         assert_eq!(
-            standing(renewed, "2026-11-20T14:05:41Z"),
+            checkpoint(renewed, "2026-11-20T14:05:41Z"),
             "host alpha, one of 0 hosts, no answer for 21s; canal will end commands here at \
              14:06:00"
         );

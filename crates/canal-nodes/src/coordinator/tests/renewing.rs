@@ -1,17 +1,17 @@
 //! Renews and releases a lease of which only the handle is known.
 
 use super::scene::{Scene, away, confirmed, granted, never, plan, refused};
-use crate::{Change, Coordinator, Input, Part, Refusal, Require, Standing};
+use crate::{Change, Checkpoint, Coordinator, Input, Part, Refusal, Require};
 use canal_core::Token;
 
-fn standing(nodes: usize, need: usize) -> Standing {
+fn checkpoint(nodes: usize, need: usize) -> Checkpoint {
     let part = |node| Part { node, lease: 1, sent: None, asked: None };
-    Standing { token: Some(Token(9)), need, parts: (0..nodes).map(part).collect() }
+    Checkpoint { token: Some(Token(9)), need, parts: (0..nodes).map(part).collect() }
 }
 
 /// A majority of three.
 fn renewing() -> Scene {
-    let coordinator = Coordinator::renew_lease(plan(3, Require::Majority), &standing(3, 2));
+    let coordinator = Coordinator::renew_lease(plan(3, Require::Majority), &checkpoint(3, 2));
     let mut scene = Scene::with(coordinator);
     assert_eq!(scene.hear(Input::Tick), ["connect 0", "connect 1", "connect 2"]);
     scene
@@ -107,7 +107,7 @@ fn without_answers_of_enough_nodes_nothing_is_given_back() {
 fn giving_back_tells_each_node_and_names_those_that_were_not_reached() {
     let giving_back = || {
         let plan = plan(3, Require::Majority);
-        let mut scene = Scene::with(Coordinator::give_back_lease(plan, &standing(3, 2)));
+        let mut scene = Scene::with(Coordinator::give_back_lease(plan, &checkpoint(3, 2)));
         assert_eq!(scene.hear(Input::Tick), ["connect 0", "connect 1", "connect 2"]);
         assert_eq!(scene.hear(Input::Reached { node: 1 }), ["release 1 #1"]);
         assert_eq!(scene.hear(Input::Reached { node: 0 }), ["release 0 #1"]);

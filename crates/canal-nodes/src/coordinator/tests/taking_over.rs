@@ -1,12 +1,12 @@
 //! A coordinator continues after another one ended.
 
 use super::scene::{Scene, confirmed, granted, plan};
-use crate::{Coordinator, Input, Part, Require, Standing};
+use crate::{Checkpoint, Coordinator, Input, Part, Require};
 use canal_core::Token;
 
 fn take_over(scene: &Scene, nodes: u128, require: Require, runs: bool) -> Scene {
-    let standing = scene.coordinator.standing();
-    let mut next = Scene::with(Coordinator::take_over(plan(nodes, require), &standing, runs));
+    let checkpoint = scene.coordinator.checkpoint();
+    let mut next = Scene::with(Coordinator::take_over(plan(nodes, require), &checkpoint, runs));
     next.now = scene.now;
     next
 }
@@ -40,10 +40,10 @@ fn before_the_start_the_request_goes_on_where_it_waits() {
 fn a_running_command_keeps_its_deadline_and_its_leases() {
     let mut scene = Scene::running(plan(3, Require::Majority));
     scene.hear(granted(2, 5));
-    let standing = scene.coordinator.standing();
+    let checkpoint = scene.coordinator.checkpoint();
     let part = |node, sent| Part { node, lease: 1, sent, asked: None };
     let parts = vec![part(0, Some(1_000)), part(1, Some(1_000)), part(2, None)];
-    assert_eq!(standing, Standing { token: Some(Token(6)), need: 2, parts });
+    assert_eq!(checkpoint, Checkpoint { token: Some(Token(6)), need: 2, parts });
     let mut next = take_over(&scene, 3, Require::Majority, true);
     next.now = 11_000;
     let done = next.hear(Input::Tick);

@@ -22,7 +22,7 @@ use canal_protocol::{HolderInfo, Leader, LeaderQuery, NodeId, NodeIdentity};
 use canal_sys::clock::boottime_ms;
 use canal_sys::fds;
 
-use super::meeting::MeetError;
+use super::identify::IdentifyError;
 use super::member::{Heard, Member};
 use super::request::Around;
 
@@ -115,7 +115,7 @@ impl<'a> LeaderAtNodes<'a> {
     ///
     /// # Errors
     /// Two names lead to one daemon, or a system call failed.
-    pub fn turn(&mut self) -> Result<(), MeetError> {
+    pub fn turn(&mut self) -> Result<(), IdentifyError> {
         let now = boottime_ms();
         for source in &mut self.sources {
             source.expire(now);
@@ -157,7 +157,7 @@ impl<'a> LeaderAtNodes<'a> {
         holders.get(claim.need.clamp(1, holders.len().max(1)) - 1).copied().cloned()
     }
 
-    fn sleep(&self) -> Result<(), MeetError> {
+    fn sleep(&self) -> Result<(), IdentifyError> {
         let now = boottime_ms();
         let due = self.sources.iter().map(|source| source.due_ms(now)).min();
         let mut polled: Vec<PollFd<'_>> =
@@ -167,7 +167,7 @@ impl<'a> LeaderAtNodes<'a> {
         Ok(())
     }
 
-    fn hear(&mut self, at: usize) -> Result<(), MeetError> {
+    fn hear(&mut self, at: usize) -> Result<(), IdentifyError> {
         for heard in self.sources[at].member.turn() {
             let failure = match heard {
                 Heard::Identity(identity) => self.identified(at, &identity)?,
@@ -194,7 +194,7 @@ impl<'a> LeaderAtNodes<'a> {
         &mut self,
         at: usize,
         identity: &NodeIdentity,
-    ) -> Result<Option<NodeFailure>, MeetError> {
+    ) -> Result<Option<NodeFailure>, IdentifyError> {
         let source = &self.sources[at];
         let (node, pin) = (&source.member.node, Pin::of(identity));
         // The daemon that this machine asks is not a matter of trust.
@@ -205,7 +205,7 @@ impl<'a> LeaderAtNodes<'a> {
         }
         let mut others = self.sources.iter().enumerate().filter(|(other, _)| *other != at);
         if let Some((_, other)) = others.find(|(_, other)| other.id == Some(pin.node)) {
-            return Err(MeetError::OneDaemon {
+            return Err(IdentifyError::OneDaemon {
                 one: other.member.node.name.clone(),
                 other: node.name.clone(),
                 what: pin.shown(),

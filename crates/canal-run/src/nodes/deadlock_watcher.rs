@@ -15,16 +15,16 @@ use nix::sys::wait::waitpid;
 use nix::unistd::dup2_stderr;
 
 use canal_lock::client::channel::{End, Received, channel};
-use canal_lock::client::lookout::{Found, Lookout};
+use canal_lock::client::deadlock_watcher::{DeadlockWatcher, Found};
 use canal_lock::client::nodes::link;
 use canal_protocol::{RunId, Tag};
 use canal_sys::clock::boottime_ms;
 use canal_sys::fds;
 use canal_sys::process::child::fork;
 
-use super::looking::{GiveWay, Looking};
 use super::process::stand_alone;
 use super::request::Around;
+use super::waits_reader::{GiveWay, WaitsReader};
 
 /// The longest sleep: the clock of poll(2) stops while the machine is suspended.
 const SLEEP_MS_MAX: u64 = 1000;
@@ -34,7 +34,11 @@ const SLEEP_MS_MAX: u64 = 1000;
 ///
 /// # Errors
 /// No process can be started.
-pub fn start_lookout(around: &Around, run: RunId, tag: Tag) -> io::Result<Lookout> {
+pub fn start_deadlock_watcher(
+    around: &Around,
+    run: RunId,
+    tag: Tag,
+) -> io::Result<DeadlockWatcher> {
     let (ours, theirs) = channel()?;
     let Some(between) = fork()? else {
         drop(ours);
@@ -45,11 +49,11 @@ pub fn start_lookout(around: &Around, run: RunId, tag: Tag) -> io::Result<Lookou
     };
     // If its parent ignores SIGCHLD, the kernel has reaped it.
     let _ = waitpid(between, None);
-    Ok(Lookout::over(ours))
+    Ok(DeadlockWatcher::over(ours))
 }
 
-/// The part of [`Lookout::start_program`] that its program executes: it starts a process that looks
-/// and is not a child of the waiting one. Standard input is the channel.
+/// The part of [`DeadlockWatcher::start_program`] that its program executes: it starts a process
+/// that looks and is not a child of the waiting one. Standard input is the channel.
 ///
 /// # Errors
 /// No process can be started.
@@ -68,21 +72,21 @@ fn look(around: &Around, run: RunId, tag: Tag, channel: &End) {
     fds::keep_only(&[channel.as_fd()]);
     // Without messages, no reader of them need wait for this process either.
     let _ = dup2_stderr(io::stdout());
-    let mut looking = Looking::of_plain(around, run, tag);
+    let mut waits_reader = WaitsReader::of_plain(around, run, tag);
     loop {
-        let found = looking.turn(true, boottime_ms());
+        let found = waits_reader.turn(true, boottime_ms());
         if let Some(GiveWay::Refusal { why, cycle }) = found {
             channel.send(&Found::Deadlock { message: why, cycle }, &[]);
             return;
         }
-        if let Some(nodes) = looking.news.take() {
+        if let Some(nodes) = waits_reader.news.take() {
             channel.send(&Found::Unread(nodes), &[]);
         }
         link::reap();
-        let due = looking.wake_at.map_or(u64::MAX, |at| at.saturating_sub(boottime_ms()));
-        let patience = due.min(looking.patience_ms()).min(SLEEP_MS_MAX);
+        let due = waits_reader.wake_at.map_or(u64::MAX, |at| at.saturating_sub(boottime_ms()));
+        let patience = due.min(waits_reader.patience_ms()).min(SLEEP_MS_MAX);
         let own = PollFd::new(channel.as_fd(), PollFlags::POLLIN);
-        let mut polled: Vec<PollFd<'_>> = looking.polled().chain([own]).collect();
+        let mut polled: Vec<PollFd<'_>> = waits_reader.polled().chain([own]).collect();
         let _ = fds::poll_within(&mut polled, Some(Duration::from_millis(patience)));
         if let Received::End = channel.receive::<Found>() {
             return;

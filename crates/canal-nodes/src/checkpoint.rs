@@ -8,7 +8,7 @@ use super::Millis;
 /// A coordinator's knowledge of the leases of its request. The driver hands it to the process that
 /// stays by the command. If this coordinator dies, that process passes it to the next one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Standing {
+pub struct Checkpoint {
     /// The token with which its leases are confirmed; `None` before enough nodes granted theirs.
     pub token: Option<Token>,
     /// The number of nodes that must hold the lock.

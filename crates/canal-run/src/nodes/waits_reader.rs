@@ -30,7 +30,7 @@ use super::request::{Around, NodesRequest};
 const HERE: &str = "local";
 
 /// Reads the waits of the nodes for one request.
-pub(super) struct Looking<'a> {
+pub(super) struct WaitsReader<'a> {
     own: Own<'a>,
     around: &'a Around,
     detector: Detector,
@@ -88,26 +88,26 @@ pub(super) enum GiveWay {
     },
 }
 
-impl<'a> Looking<'a> {
+impl<'a> WaitsReader<'a> {
     /// For a request over nodes.
     pub(super) fn new(request: &'a NodesRequest) -> Self {
         let run = request.secret.run();
-        let mut looking = Self::around(&request.around, Own::Run(run, &request.command));
-        looking.add_sources(request.nodes.iter().cloned());
+        let mut waits_reader = Self::around(&request.around, Own::Run(run, &request.command));
+        waits_reader.add_sources(request.nodes.iter().cloned());
         // Only this machine's daemon knows what encloses the request here.
         let here = request.under_frame.is_some().then(here);
-        looking.add_sources(request.around.near.iter().cloned().chain(here));
-        looking.begin([run].into_iter().chain(request.under_run));
-        looking.detector.is(RequestName::Run(run));
-        looking
+        waits_reader.add_sources(request.around.near.iter().cloned().chain(here));
+        waits_reader.begin([run].into_iter().chain(request.under_run));
+        waits_reader.detector.is(RequestName::Run(run));
+        waits_reader
     }
 
     /// For a request at the daemon of this machine, within a run over nodes.
     pub(super) fn of_plain(around: &'a Around, run: RunId, tag: Tag) -> Self {
-        let mut looking = Self::around(around, Own::Plain(tag));
-        looking.add_sources([here()].into_iter().chain(around.near.iter().cloned()));
-        looking.begin([run]);
-        looking
+        let mut waits_reader = Self::around(around, Own::Plain(tag));
+        waits_reader.add_sources([here()].into_iter().chain(around.near.iter().cloned()));
+        waits_reader.begin([run]);
+        waits_reader
     }
 
     fn around(around: &'a Around, own: Own<'a>) -> Self {
@@ -123,7 +123,7 @@ impl<'a> Looking<'a> {
         }
     }
 
-    /// Adds nodes that were met before: looking never meets new ones.
+    /// Adds nodes that were met before, and never meets new ones.
     fn add_sources(&mut self, nodes: impl Iterator<Item = Node>) {
         for node in nodes {
             let is_local = node.address == NodeAddress::Local;

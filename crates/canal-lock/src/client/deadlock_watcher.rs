@@ -1,5 +1,5 @@
-//! Waits for a plain lock within a run over nodes: a separate process, the *lookout*, looks for
-//! deadlocks over the nodes.
+//! Waits for a plain lock within a run over nodes: a separate process, the *deadlock watcher*,
+//! looks for deadlocks over the nodes.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -22,7 +22,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// The channel to a process that looks for deadlocks. The process ends with it.
 #[derive(Debug)]
-pub struct Lookout {
+pub struct DeadlockWatcher {
     channel: End,
     unread: Option<Vec<String>>,
 }
@@ -41,7 +41,7 @@ pub enum Found {
     Unread(Vec<String>),
 }
 
-impl Lookout {
+impl DeadlockWatcher {
     /// A process that looks, and sends what it has [`Found`].
     #[must_use]
     pub fn over(channel: End) -> Self {
@@ -58,7 +58,7 @@ impl Lookout {
         let (ours, theirs) = channel()?;
         ours.send(&tag, &[]);
         let mut command = Command::new(program);
-        command.arg("lookout").args(args).stdin(OwnedFd::from(theirs));
+        command.arg("deadlock-watcher").args(args).stdin(OwnedFd::from(theirs));
         let mut between = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
         // If this process ignores SIGCHLD, the kernel has reaped it.
         let _ = between.wait();
@@ -88,15 +88,15 @@ pub struct WaitWithin<F> {
     run: Option<RunId>,
     tag: Tag,
     since: Option<Instant>,
-    lookout: Option<Lookout>,
+    deadlock_watcher: Option<DeadlockWatcher>,
     start: F,
 }
 
-impl<F: FnMut(RunId, Tag) -> Option<Lookout>> WaitWithin<F> {
+impl<F: FnMut(RunId, Tag) -> Option<DeadlockWatcher>> WaitWithin<F> {
     /// `start` begins to look, if that is possible here.
     pub fn new(request: &Acquire, start: F) -> Self {
         let Acquire { under_run: run, tag, .. } = *request;
-        Self { run, tag, since: None, lookout: None, start }
+        Self { run, tag, since: None, deadlock_watcher: None, start }
     }
 
     /// Called while the request waits. `again`: when the next call would come without this. Returns
@@ -107,17 +107,17 @@ impl<F: FnMut(RunId, Tag) -> Option<Lookout>> WaitWithin<F> {
     pub fn turn(&mut self, again: Option<Duration>) -> Result<Option<Duration>, Box<Failure>> {
         let Some(run) = self.run else { return Ok(again) };
         let since = *self.since.get_or_insert_with(Instant::now);
-        let Some(lookout) = &mut self.lookout else {
+        let Some(deadlock_watcher) = &mut self.deadlock_watcher else {
             let left = START_AFTER.saturating_sub(since.elapsed());
             if left.is_zero() {
-                self.lookout = (self.start)(run, self.tag);
-                // Without a lookout, the request waits as if it were in no run.
-                self.run = self.run.filter(|_| self.lookout.is_some());
+                self.deadlock_watcher = (self.start)(run, self.tag);
+                // Without a deadlock watcher, the request waits as if it were in no run.
+                self.run = self.run.filter(|_| self.deadlock_watcher.is_some());
             }
             let after = left.max(LOOK_EVERY);
             return Ok(Some(again.map_or(after, |again| again.min(after))));
         };
-        match lookout.found() {
+        match deadlock_watcher.found() {
             Some(refusal) => Err(Box::new(refusal)),
             None => Ok(Some(again.map_or(LOOK_EVERY, |again| again.min(LOOK_EVERY)))),
         }
@@ -125,13 +125,16 @@ impl<F: FnMut(RunId, Tag) -> Option<Lookout>> WaitWithin<F> {
 
     /// The nodes that could not be read, if that is news: a deadlock over them would not be found.
     pub fn unread(&mut self) -> Option<Vec<String>> {
-        self.lookout.as_mut()?.unread.take()
+        self.deadlock_watcher.as_mut()?.unread.take()
     }
 }
 
 impl<F> fmt::Debug for WaitWithin<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { run, tag, lookout, .. } = self;
-        write!(f, "WaitWithin {{ run: {run:?}, tag: {tag:?}, lookout: {lookout:?} }}")
+        let Self { run, tag, deadlock_watcher, .. } = self;
+        write!(
+            f,
+            "WaitWithin {{ run: {run:?}, tag: {tag:?}, deadlock_watcher: {deadlock_watcher:?} }}"
+        )
     }
 }

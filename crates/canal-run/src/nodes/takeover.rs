@@ -11,7 +11,7 @@ use std::os::unix::fs::FileExt;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use serde::{Deserialize, Serialize};
 
-use canal_nodes::Standing;
+use canal_nodes::Checkpoint;
 
 use super::host::Named;
 use super::messages::Start;
@@ -24,7 +24,7 @@ const HEAD_BYTES: usize = 20;
 
 /// The shared memory.
 #[derive(Debug)]
-pub(super) struct Handover {
+pub(super) struct Takeover {
     file: File,
     /// The number of the copy written last.
     written: u64,
@@ -34,16 +34,16 @@ pub(super) struct Handover {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Left {
     pub(super) nodes: Vec<Named>,
-    pub(super) standing: Standing,
+    pub(super) checkpoint: Checkpoint,
     /// The child's message that the lock is held, sent or about to be sent. If this is set, the
     /// command may have begun.
     pub(super) start: Option<Start>,
 }
 
-impl Handover {
+impl Takeover {
     /// Creates empty memory (memfd_create, Linux 3.17).
     pub(super) fn create() -> io::Result<Self> {
-        let file = memfd_create("canal-handover", MFdFlags::MFD_CLOEXEC)?;
+        let file = memfd_create("canal-takeover", MFdFlags::MFD_CLOEXEC)?;
         Ok(Self { file: file.into(), written: 0 })
     }
 
@@ -112,37 +112,37 @@ mod tests {
     fn left(token: u64) -> Left {
         let asked = Some(Asking { no_wait: false, spare: true });
         let parts = vec![Part { node: 1, lease: 3, sent: Some(token), asked }];
-        let standing = Standing { token: Some(Token(token)), need: 2, parts };
+        let checkpoint = Checkpoint { token: Some(Token(token)), need: 2, parts };
         let nodes = vec![Named { at: 1, id: NodeId(5) }, Named { at: 0, id: NodeId(9) }];
-        Left { nodes, standing, start: None }
+        Left { nodes, checkpoint, start: None }
     }
 
     #[test]
     fn the_last_whole_copy_is_read() {
-        let mut handover = Handover::create().unwrap();
-        assert_eq!(handover.read(), None);
+        let mut takeover = Takeover::create().unwrap();
+        assert_eq!(takeover.read(), None);
         for token in 1..=5 {
-            handover.write(&left(token)).unwrap();
-            assert_eq!(handover.read(), Some(left(token)));
+            takeover.write(&left(token)).unwrap();
+            assert_eq!(takeover.read(), Some(left(token)));
         }
         // The writer is killed in the middle of the sixth copy.
-        handover.file.write_all_at(b"torn", 30).unwrap();
-        handover.file.write_all_at(&6_u64.to_ne_bytes(), 0).unwrap();
-        assert_eq!(handover.read(), Some(left(5)));
-        handover.write(&left(7)).unwrap();
-        assert_eq!(handover.read(), Some(left(7)), "in place of the torn one");
+        takeover.file.write_all_at(b"torn", 30).unwrap();
+        takeover.file.write_all_at(&6_u64.to_ne_bytes(), 0).unwrap();
+        assert_eq!(takeover.read(), Some(left(5)));
+        takeover.write(&left(7)).unwrap();
+        assert_eq!(takeover.read(), Some(left(7)), "in place of the torn one");
     }
 
     #[test]
     fn the_message_to_the_child_is_there_for_each_coordinator_after_that() {
-        let mut handover = Handover::create().unwrap();
-        handover.write(&left(1)).unwrap();
-        assert_eq!(handover.read().unwrap().start, None);
+        let mut takeover = Takeover::create().unwrap();
+        takeover.write(&left(1)).unwrap();
+        assert_eq!(takeover.read().unwrap().start, None);
         let nodes = vec!["web1".to_owned()];
         let start = Start { token: Some(7), nodes, grant: None, need: 1, parts: Vec::new() };
         for token in 1..=2 {
-            handover.write(&Left { start: Some(start.clone()), ..left(token) }).unwrap();
-            assert_eq!(handover.read().unwrap().start.unwrap().token, Some(7));
+            takeover.write(&Left { start: Some(start.clone()), ..left(token) }).unwrap();
+            assert_eq!(takeover.read().unwrap().start.unwrap().token, Some(7));
         }
     }
 }

@@ -54,7 +54,7 @@ pub(super) struct Met {
 
 /// Why a request cannot begin.
 #[derive(Debug, thiserror::Error)]
-pub enum MeetError {
+pub enum IdentifyError {
     /// A node that was never met is out of reach.
     #[error("cannot reach {name}, which canal has never reached: {}", failure.what)]
     NeverMet {
@@ -92,7 +92,7 @@ pub enum MeetError {
     GivenUp,
 }
 
-impl MeetError {
+impl IdentifyError {
     /// Advice for the user.
     #[must_use]
     pub fn hint(&self) -> Option<String> {
@@ -128,7 +128,7 @@ impl Asked {
 
 /// Finds out about the nodes of a request. Asks those that were not met before, and the daemon of
 /// this machine if it encloses the request.
-pub(super) fn meet(request: &NodesRequest, host: &mut dyn Host) -> Result<Met, MeetError> {
+pub(super) fn meet(request: &NodesRequest, host: &mut dyn Host) -> Result<Met, IdentifyError> {
     let mut met = meet_nodes(request, host)?;
     if request.under_frame.is_none() {
         return Ok(met);
@@ -146,7 +146,7 @@ pub(super) fn meet(request: &NodesRequest, host: &mut dyn Host) -> Result<Met, M
     Ok(met)
 }
 
-fn meet_nodes(request: &NodesRequest, host: &mut dyn Host) -> Result<Met, MeetError> {
+fn meet_nodes(request: &NodesRequest, host: &mut dyn Host) -> Result<Met, IdentifyError> {
     let mut known = Vec::new();
     let mut asked = Vec::new();
     for (at, node) in request.nodes.iter().enumerate() {
@@ -178,13 +178,13 @@ fn meet_nodes(request: &NodesRequest, host: &mut dyn Host) -> Result<Met, MeetEr
             Some(Err(failure)) if may_be_left_out(request.require) => {
                 host.say(&Word::LeftOut { name: &node.name, failure: &failure });
                 if known.is_empty() && at + 1 == request.nodes.len() {
-                    return Err(MeetError::None { name: node.name.clone(), failure });
+                    return Err(IdentifyError::None { name: node.name.clone(), failure });
                 }
             }
             Some(Err(failure)) => {
-                return Err(MeetError::NeverMet { name: node.name.clone(), failure });
+                return Err(IdentifyError::NeverMet { name: node.name.clone(), failure });
             }
-            None => return Err(MeetError::GivenUp),
+            None => return Err(IdentifyError::GivenUp),
         }
     }
     if !met.is_empty() {
@@ -193,7 +193,7 @@ fn meet_nodes(request: &NodesRequest, host: &mut dyn Host) -> Result<Met, MeetEr
     known.sort_by_key(|known| known.id);
     if let Some(pair) = known.windows(2).find(|pair| pair[0].id == pair[1].id) {
         let [one, other] = [&pair[0], &pair[1]].map(|known| &request.nodes[known.at]);
-        return Err(MeetError::OneDaemon {
+        return Err(IdentifyError::OneDaemon {
             one: one.name.clone(),
             other: other.name.clone(),
             what: shown(request, one, other, pair[0].id),
@@ -221,7 +221,7 @@ fn ask_all(
     asked: &mut [Asked],
     request: &NodesRequest,
     host: &mut dyn Host,
-) -> Result<(), MeetError> {
+) -> Result<(), IdentifyError> {
     let meet_ms = request.wait_ms.map_or(u64::MAX, |wait_ms| wait_ms.max(MEET_MS));
     let until = request.asked_at.saturating_add(meet_ms);
     for one in asked.iter_mut() {
@@ -239,7 +239,7 @@ fn ask_all(
         fds::poll_within(&mut polled, Some(Duration::from_millis(patience.min(SLEEP_MS_MAX))))?;
         drop(polled);
         if host.turn(boottime_ms()) != Wish::GoOn {
-            return Err(MeetError::GivenUp);
+            return Err(IdentifyError::GivenUp);
         }
         for one in asked.iter_mut() {
             for heard in one.member.turn() {
