@@ -17,7 +17,7 @@
 //!   lease cannot touch a later one.
 //! - Before it carries out the effects of a call of [`Coordinator::handle`], the driver hands
 //!   [`Coordinator::checkpoint`], if it changed, to the process that stays by the command. With
-//! that,   another coordinator can take over.
+//!   that, another coordinator can take over.
 //! - `sent` is the time of the clock *before* the first byte of the call was written.
 //! - The driver may pass on messages from several connections in any order.
 //!
