@@ -11,6 +11,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use nix::unistd::{AccessFlags, access};
 use serde::{Deserialize, Serialize};
 
 use crate::cluster::engine::Chosen;
@@ -54,8 +55,7 @@ impl SharedMarker {
     /// members.
     ///
     /// # Errors
-    /// The state directory cannot be written, and for a user's own daemon the socket's directory
-    /// cannot be written either.
+    /// The state directory cannot be written.
     pub(crate) fn prepare(
         place: &Place,
         chosen: &Chosen,
@@ -66,16 +66,9 @@ impl SharedMarker {
         boots.push(boot.to_owned());
         boots.drain(..boots.len().saturating_sub(BOOTS_MAX));
         let noted = Noted { engine: chosen.name.clone(), configured: chosen.configured, boots };
-        let [state_dir, beside] = directories(place);
-        let unusable = match prepare_in(&state_dir, &noted) {
-            Ok(mark) => return Ok((mark, earlier)),
-            Err(error) => error,
-        };
-        let failed = |error| Err(error).with_context(|| state_dir.display().to_string());
-        if !place.is_users_own() {
-            return failed(unusable);
-        }
-        prepare_in(&beside, &noted).map(|mark| (mark, earlier)).or_else(|_| failed(unusable))
+        let dir = place.state_dir();
+        let marker = prepare_in(dir, &noted).with_context(|| dir.display().to_string())?;
+        Ok((marker, earlier))
     }
 
     /// Puts the file in place, because this host is now a member.
@@ -104,7 +97,10 @@ pub(crate) fn check(
     chosen: Option<&Chosen>,
 ) -> anyhow::Result<()> {
     let place = &options.place;
-    for path in directories(place).map(|dir| dir.join(NAME)) {
+    // A home that became read-only may still name the engine.
+    let usual = &place.stores().state_dir;
+    let read_only = access(usual, AccessFlags::W_OK).is_err().then_some(&**usual);
+    for path in directories(place).into_iter().chain(read_only).map(|dir| dir.join(NAME)) {
         let Some(noted) = read(&path).with_context(|| path.display().to_string())? else {
             continue;
         };
@@ -157,10 +153,11 @@ fn configuration(place: &Place, config: &Config) -> PathBuf {
     config.path.clone().or_else(last).unwrap_or_default()
 }
 
-/// The directories that may contain the file: the state directory, and the socket's directory if
-/// the state directory cannot be used.
-fn directories(place: &Place) -> [PathBuf; 2] {
-    [place.stores().state_dir.clone(), place.dir.clone()]
+/// The directories that may contain the file. The previous daemon used the socket's directory if
+/// the state directory was unavailable. The usual state directory does not count while another
+/// daemon has it: that daemon's boots may be those of another machine that lives.
+fn directories(place: &Place) -> [&Path; 2] {
+    [place.state_dir(), &place.dir]
 }
 
 fn earlier_boots(place: &Place, boot: &str) -> Vec<String> {
@@ -205,6 +202,8 @@ fn prepare_in(dir: &Path, noted: &Noted) -> io::Result<SharedMarker> {
 
 #[cfg(test)]
 mod tests {
+    use canal_protocol::place::{BESIDE_SOCKET, Rule, Stores};
+
     use super::*;
 
     fn options(place: &Place, without_engine: bool) -> Options {
@@ -279,6 +278,32 @@ mod tests {
         let (_, earlier) = prepare("now");
         assert_eq!((earlier.len(), earlier.last()), (BOOTS_MAX, Some(&last)));
         assert!(!prepare(&last).1.contains(&last), "the present boot is no earlier one");
+    }
+
+    #[test]
+    fn the_boots_of_a_daemon_with_the_same_home_are_not_those_of_this_place() {
+        let dir = tempfile::tempdir().unwrap();
+        let home = dir.path().join("home");
+        let place = |name: &str, has_home: bool| {
+            let own = dir.path().join(name);
+            fs::create_dir(&own).unwrap();
+            if !has_home {
+                fs::write(own.join(BESIDE_SOCKET), "another daemon has it").unwrap();
+            }
+            let stores = Stores { state_dir: home.clone(), config: Vec::new() };
+            let socket = own.join("canal.sock");
+            Place { socket, dir: own, rule: Rule::PerUser, uid: 0.into(), stores: stores.into() }
+        };
+        let (first, second) = (place("first", true), place("second", false));
+        let with = chosen(&options(&first, false), "etcd://one/x", true);
+        SharedMarker::prepare(&first, &with, "boot of the first").unwrap().0.set().unwrap();
+        let (mut mark, earlier) = SharedMarker::prepare(&second, &with, "another boot").unwrap();
+        assert!(earlier.is_empty(), "{earlier:?}");
+        mark.set().unwrap();
+        let (_, earlier) = SharedMarker::prepare(&first, &with, "next boot").unwrap();
+        assert_eq!(earlier, ["boot of the first"]);
+        assert_eq!(refused(&options(&second, true), None), None);
+        assert!(refused(&options(&first, false), None).is_some(), "it still has its mark");
     }
 
     #[test]
