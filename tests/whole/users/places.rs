@@ -395,11 +395,20 @@ END
         canal log inner-job 2>&1 | head -1
         canal daemon --replace
         canal history | grep -c second
+        echo == the home is cleared
+        rm -r ~root/.local/state/canal
+        until_true test -e ~root/.local/state/canal/daemon.lock
+        canal run -k third -- unshare -m sh -c '
+            mount -t tmpfs -o mode=1777 tmpfs /tmp
+            canal run -k inner -- canal status -v | grep -c "state is in /tmp/canal-0"
+            canal daemon --stop
+        '
     "#;
     let Some(ended) = privately(&world, script) else { return };
     assert_eq!(
         ended.stdout,
-        "of the other\n0\n1\n==\n0\n0\ncanal: you have no job for `inner-job` here\n3\n",
+        "of the other\n0\n1\n==\n0\n0\ncanal: you have no job for `inner-job` here\n3\n\
+         == the home is cleared\n1\n",
         "{ended:?}"
     );
 }

@@ -7,9 +7,8 @@
 //! Invariant: a client receives a token only after a bound above it is on disk. Bounds are reserved
 //! in blocks, so that this costs one sync per block.
 
-use std::fs::{self, DirBuilder};
+use std::fs;
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -53,12 +52,10 @@ impl SentTokens {
     /// # Errors
     /// The file cannot be read, or its content is invalid.
     pub(crate) fn open(place: &Place, engine: &str) -> io::Result<Self> {
-        let mut dirs = vec![place.state_dir().to_owned()];
-        if place.is_users_own() {
-            dirs.push(place.dir.clone());
-        }
+        let dir = place.state_dir().to_owned();
         let mut found = Noted::default();
-        for dir in &dirs {
+        // The usual directory may have been unavailable to the previous daemon.
+        for dir in [&dir, &place.dir] {
             sweep(dir, NAME);
             let noted = read(&dir.join(NAME))?.unwrap_or_default();
             if noted.told_below > found.told_below {
@@ -69,8 +66,6 @@ impl SentTokens {
             let engine = engine.to_owned();
             found = Noted { engine, epoch: None, told: Token(0), ..found };
         }
-        let usable = dirs.iter().find(|dir| is_writable(dir)).or(dirs.first());
-        let dir = usable.cloned().unwrap_or_default();
         Ok(Self { dir, told: found.told, noted: found })
     }
 
@@ -148,12 +143,6 @@ fn read(path: &Path) -> io::Result<Option<Noted>> {
             _ => Err(error),
         },
     }
-}
-
-/// Whether files can be created in a directory. Creates the directory if it is missing.
-fn is_writable(dir: &Path) -> bool {
-    let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
-    made.is_ok() && nix::unistd::access(dir, nix::unistd::AccessFlags::W_OK).is_ok()
 }
 
 #[cfg(test)]

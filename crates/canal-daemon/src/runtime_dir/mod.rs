@@ -42,8 +42,8 @@ pub(crate) struct Claim {
     /// The instance lock.
     lock: File,
     guard: InstanceGuard,
-    /// The lock of a state directory that daemons elsewhere could use, too.
-    _state: Option<File>,
+    /// The lock of the state directory, if daemons elsewhere could use it, too.
+    state: Option<File>,
     access: SocketAccess,
 }
 
@@ -127,7 +127,7 @@ impl Claim {
         let state = state_lock::take(place, &guard.name);
         let state = state.map_err(|error| ClaimError::Io { path: place.dir.clone(), error })?;
         let access = SocketAccess::default();
-        let mut claim = Self { place: place.clone(), uid, dir, lock, guard, _state: state, access };
+        let mut claim = Self { place: place.clone(), uid, dir, lock, guard, state, access };
         claim.sign().map_err(|error| ClaimError::Io { path: lock_path(place), error })?;
         Ok(claim)
     }
@@ -162,7 +162,7 @@ impl Claim {
             }
         };
         let listener = Listener::new(listener).map_err(failed)?;
-        let watch = watch(&self.place.dir);
+        let watch = self.watch();
         if let Err(error) = &watch {
             tracing::warn!(%error, "cannot watch the daemon's directory; checking it every second");
         }
@@ -224,6 +224,20 @@ impl Claim {
         Ok(fd)
     }
 
+    fn watch(&self) -> io::Result<Inotify> {
+        let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
+        self.add_watches(&inotify)?;
+        Ok(inotify)
+    }
+
+    fn add_watches(&self, inotify: &Inotify) -> io::Result<()> {
+        add_watch(inotify, &self.place.dir)?;
+        if self.state.is_some() {
+            add_watch(inotify, &self.place.stores().state_dir)?;
+        }
+        Ok(())
+    }
+
     /// Gives a new socket its group and its mode.
     fn permit(&self, made: &Path) -> Result<(), ClaimError> {
         let socket = || self.place.socket.clone();
@@ -243,7 +257,7 @@ impl Claim {
 }
 
 impl RuntimeDir {
-    /// Becomes readable when something in our directory was removed.
+    /// Becomes readable when something in our directories was removed.
     pub(crate) fn watch(&self) -> Option<impl AsFd> {
         self.watch.as_ref()
     }
@@ -269,9 +283,10 @@ impl RuntimeDir {
             // The kind of event does not matter.
             while watch.read_events().is_ok_and(|events| !events.is_empty()) {}
         }
-        let Claim { place, lock, .. } = &self.claim;
+        let Claim { place, lock, state, .. } = &self.claim;
         let socket = self.socket.is_some_and(|ours| FileId::of(&place.socket).ok() != Some(ours));
-        socket || FileId::of_file(lock).ok() != FileId::of(&lock_path(place)).ok()
+        let state = state.as_ref().is_some_and(|lock| !state_lock::is_in_place(place, lock));
+        socket || state || FileId::of_file(lock).ok() != FileId::of(&lock_path(place)).ok()
     }
 
     /// Restores the missing files, except for the socket: clients must not connect before the
@@ -294,7 +309,10 @@ impl RuntimeDir {
             self.claim.lock = take_lock(&place)?;
             self.claim.sign().map_err(|error| ClaimError::Io { path: lock_path(&place), error })?;
         }
-        Ok(())
+        let Claim { guard, state: Some(lock), .. } = &mut self.claim else { return Ok(()) };
+        let path = place.stores().state_dir.clone();
+        state_lock::restore(&place, &guard.name, lock)
+            .map_err(|error| ClaimError::Io { path, error })
     }
 
     /// Opens the place to clients again, after [`Self::restore`].
@@ -307,7 +325,7 @@ impl RuntimeDir {
             self.socket = Some(id);
         }
         if let Some(inotify) = &self.watch {
-            add_watch(inotify, &self.claim.place.dir).map_err(failed)?;
+            self.claim.add_watches(inotify).map_err(failed)?;
         }
         Ok(())
     }
@@ -388,12 +406,6 @@ fn running(place: &Place, signed: &[u8]) -> ClaimError {
         return ClaimError::OtherSocket { dir: place.dir.clone(), theirs, pid };
     }
     ClaimError::Running { socket: place.socket.clone(), pid }
-}
-
-fn watch(dir: &Path) -> io::Result<Inotify> {
-    let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
-    add_watch(&inotify, dir)?;
-    Ok(inotify)
 }
 
 fn add_watch(inotify: &Inotify, dir: &Path) -> io::Result<()> {

@@ -4,12 +4,14 @@
 //! Invariant: a daemon that does not have the lock keeps its state next to its socket.
 
 use std::fs::{self, DirBuilder, File};
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, FileExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::open_lock;
+use nix::unistd::{AccessFlags, access};
+
+use super::{FileId, open_lock};
 use crate::store::node::machine_name;
 use canal_protocol::place::{BESIDE_SOCKET, Place};
 
@@ -22,44 +24,69 @@ const EXIT_MAX: Duration = Duration::from_secs(10);
 /// The time between two attempts.
 const ATTEMPT_EVERY: Duration = Duration::from_millis(10);
 
-/// Takes the lock, or notes at the place why its state is next to the socket. `here` is the name of
-/// the place among all places of the machine. Returns `None` without a lock: also if the directory
-/// cannot be used, which is reported where it is needed.
+/// Takes the lock, or marks the place as one whose state is next to the socket. `here` is the name
+/// of the place among all places of the machine. Returns `None` without a lock.
+///
+/// # Errors
+/// The directory may contain state that this daemon cannot use now, or the mark cannot be created.
 pub(super) fn take(place: &Place, here: &str) -> io::Result<Option<File>> {
     let dir = &place.stores().state_dir;
     if !place.is_users_own() || *dir == place.dir {
         return Ok(None);
     }
     let beside = place.dir.join(BESIDE_SOCKET);
-    let taken = DirBuilder::new().recursive(true).mode(0o700).create(dir);
-    let taken = taken.and_then(|()| attempt(dir, here, machine_name().as_deref()));
-    let (lock, reason) = match taken {
-        Ok(Ok(lock)) => (Some(lock), None),
-        Ok(Err(reason)) => (None, Some(reason)),
-        Err(error) => {
-            tracing::debug!(%error, "cannot lock {}", dir.display());
-            (None, None)
-        }
-    };
-    match reason {
-        Some(reason) => fs::write(&beside, reason)?,
-        None => match fs::remove_file(&beside) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
+    match attempt(dir, here, machine_name().as_deref(), fs2::FileExt::try_lock_exclusive)? {
+        Ok(lock) => match fs::remove_file(&beside) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(Some(lock)),
         },
+        Err(reason) => {
+            // The file counts without the reason, for which a full disk has no room.
+            let _ = File::create(&beside)?.write_all(reason.as_bytes());
+            Ok(None)
+        }
     }
-    Ok(lock)
 }
 
-/// The lock, or the reason why another daemon has the directory.
-fn attempt(dir: &Path, here: &str, machine: Option<&str>) -> io::Result<Result<File, String>> {
+/// Takes the lock again if the directory or the file of the lock was removed.
+///
+/// # Errors
+/// Another daemon was faster, or the directory cannot be created.
+pub(super) fn restore(place: &Place, here: &str, lock: &mut File) -> io::Result<()> {
+    if is_in_place(place, lock) {
+        return Ok(());
+    }
+    let dir = &place.stores().state_dir;
+    let taken = attempt(dir, here, machine_name().as_deref(), fs2::FileExt::try_lock_exclusive)?;
+    *lock = taken.map_err(io::Error::other)?;
+    Ok(())
+}
+
+/// Whether the file of the lock is where other daemons find it.
+pub(super) fn is_in_place(place: &Place, lock: &File) -> bool {
+    FileId::of(&place.stores().state_dir.join(NAME)).ok() == FileId::of_file(lock).ok()
+}
+
+/// The lock, or the reason why this daemon cannot have the directory.
+fn attempt(
+    dir: &Path,
+    here: &str,
+    machine: Option<&str>,
+    lock: fn(&File) -> io::Result<()>,
+) -> io::Result<Result<File, String>> {
     let path = dir.join(NAME);
     let machine = machine.unwrap_or_default();
     let gives_up = Instant::now() + EXIT_MAX;
     loop {
-        let mut file = open_lock(&path)?;
+        let mut file = match writable(dir).and_then(|()| open_lock(&path)) {
+            Ok(file) => file,
+            Err(error) if is_unusable(&error) => {
+                return Ok(Err(format!("cannot use {} ({error})", dir.display())));
+            }
+            Err(error) => return Err(error),
+        };
         let mut text = String::new();
-        let locked = fs2::FileExt::try_lock_exclusive(&file);
+        let locked = lock(&file);
         file.read_to_string(&mut text)?;
         let mut lines = text.lines();
         let mut next = || lines.next().unwrap_or_default();
@@ -73,6 +100,8 @@ fn attempt(dir: &Path, here: &str, machine: Option<&str>) -> io::Result<Result<F
                     dir.display()
                 )));
             }
+            // Another process may have removed the file between the open and the lock.
+            Ok(()) if FileId::of(&path).ok() != FileId::of_file(&file).ok() => {}
             Ok(()) => {
                 // Overwrites in place, so that it succeeds on a full disk. The lock counts even if
                 // it fails.
@@ -81,7 +110,10 @@ fn attempt(dir: &Path, here: &str, machine: Option<&str>) -> io::Result<Result<F
                 let _ = written.and_then(|()| file.set_len(signed.len() as u64));
                 return Ok(Ok(file));
             }
-            Err(error) if error.kind() != fs2::lock_contended_error().kind() => return Err(error),
+            // A home on a network may have no locks. Several daemons could then use the directory.
+            Err(error) if error.kind() != fs2::lock_contended_error().kind() => {
+                return Ok(Err(format!("cannot lock {} ({error})", path.display())));
+            }
             // The previous daemon of this place is about to exit.
             Err(_) if !is_other && there == here && Instant::now() < gives_up => {
                 std::thread::sleep(ATTEMPT_EVERY);
@@ -96,9 +128,23 @@ fn attempt(dir: &Path, here: &str, machine: Option<&str>) -> io::Result<Result<F
     }
 }
 
+/// Creates the directory if it is missing, and checks that files can be created there.
+fn writable(dir: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+    Ok(access(dir, AccessFlags::W_OK | AccessFlags::X_OK)?)
+}
+
+/// Whether no daemon of this user can use the directory. After any other error, it may contain
+/// sizes and leases that this daemon must not ignore.
+fn is_unusable(error: &io::Error) -> bool {
+    use io::ErrorKind::{NotADirectory, NotFound, PermissionDenied, ReadOnlyFilesystem};
+    matches!(error.kind(), ReadOnlyFilesystem | PermissionDenied | NotFound | NotADirectory)
+}
+
 /// The note for operators, if the state is next to the socket.
 pub(super) fn note(place: &Place) -> Option<String> {
     let reason = fs::read_to_string(place.dir.join(BESIDE_SOCKET)).ok()?;
+    let reason = if reason.is_empty() { "its usual directory is not available" } else { &reason };
     let dir = place.dir.display();
     Some(format!(
         "its state is in {dir}, so stored sizes and leases do not survive a reboot: {reason}"
@@ -107,12 +153,36 @@ pub(super) fn note(place: &Place) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+    use std::sync::OnceLock;
+
+    use canal_protocol::place::{Rule, Stores, USUAL_SOCKET};
+
     use super::*;
+
+    /// An attempt on a file system with locks.
+    fn attempt(dir: &Path, here: &str, machine: Option<&str>) -> Result<File, String> {
+        super::attempt(dir, here, machine, fs2::FileExt::try_lock_exclusive).unwrap()
+    }
+
+    /// The place of a user's own daemon whose state is usually in another directory.
+    fn place(dir: &Path, state_dir: PathBuf) -> Place {
+        let stores = Stores { state_dir, config: Vec::new() };
+        let dir = dir.join("tmp");
+        fs::create_dir_all(&dir).unwrap();
+        Place {
+            socket: dir.join(USUAL_SOCKET),
+            dir,
+            rule: Rule::PerUser,
+            uid: 0.into(),
+            stores: OnceLock::from(stores),
+        }
+    }
 
     #[test]
     fn one_place_of_one_machine_has_the_directory() {
         let dir = tempfile::tempdir().unwrap();
-        let attempt = |here, machine| attempt(dir.path(), here, machine).unwrap();
+        let attempt = |here, machine| attempt(dir.path(), here, machine);
         let first = attempt("canal-1-a", Some("m")).unwrap();
         let reason = attempt("canal-1-b", Some("m")).unwrap_err();
         assert!(reason.starts_with("another daemon of yours (pid "), "{reason}");
@@ -129,12 +199,68 @@ mod tests {
     #[test]
     fn a_daemon_waits_for_the_exit_of_the_one_that_it_replaces() {
         let dir = tempfile::tempdir().unwrap();
-        let first = attempt(dir.path(), "here", None).unwrap().unwrap();
+        let first = attempt(dir.path(), "here", None).unwrap();
         std::thread::scope(|scope| {
-            let next = scope.spawn(|| attempt(dir.path(), "here", None).unwrap().is_ok());
+            let next = scope.spawn(|| attempt(dir.path(), "here", None).is_ok());
             std::thread::sleep(Duration::from_millis(30));
             drop(first);
             assert!(next.join().unwrap());
         });
+    }
+
+    #[test]
+    fn a_directory_without_locks_is_not_used() {
+        let dir = tempfile::tempdir().unwrap();
+        let without = |_: &File| Err(io::Error::from_raw_os_error(libc::ENOLCK));
+        let reason = super::attempt(dir.path(), "here", None, without).unwrap().unwrap_err();
+        assert!(reason.starts_with("cannot lock /"), "{reason}");
+        assert!(reason.contains("daemon.lock (No locks available"), "{reason}");
+    }
+
+    #[test]
+    fn a_directory_that_cannot_be_created_is_not_used() {
+        let dir = tempfile::tempdir().unwrap();
+        let home = dir.path().join("home");
+        let away = place(dir.path(), "/proc/nothing/can/be/made/here".into());
+        assert!(take(&away, "here").unwrap().is_none());
+        assert_eq!(away.state_dir(), away.dir);
+        let note = note(&away).unwrap();
+        assert!(note.contains(": cannot use /proc/nothing/"), "{note}");
+        let back = place(dir.path(), home.clone());
+        assert!(take(&back, "here").unwrap().is_some());
+        assert_eq!(back.state_dir(), home);
+        assert_eq!(super::note(&back), None);
+        fs::remove_dir_all(&home).unwrap();
+        fs::write(&home, "").unwrap();
+        assert!(take(&back, "here").is_err(), "a file is in its place");
+    }
+
+    #[test]
+    fn a_mark_that_a_full_disk_has_no_room_for_counts() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = place(dir.path(), dir.path().join("home"));
+        fs::write(place.dir.join(BESIDE_SOCKET), "").unwrap();
+        assert_eq!(place.state_dir(), place.dir);
+        assert!(note(&place).unwrap().ends_with(": its usual directory is not available"));
+    }
+
+    #[test]
+    fn a_lock_whose_directory_was_removed_is_taken_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = place(dir.path(), dir.path().join("home"));
+        let mut lock = take(&place, "here").unwrap().unwrap();
+        fs::remove_dir_all(&place.stores().state_dir).unwrap();
+        assert!(!is_in_place(&place, &lock));
+        restore(&place, "here", &mut lock).unwrap();
+        assert!(is_in_place(&place, &lock));
+        let reason = attempt(&place.stores().state_dir, "elsewhere", None).unwrap_err();
+        assert!(reason.starts_with("another daemon of yours"), "{reason}");
+        fs::remove_dir_all(&place.stores().state_dir).unwrap();
+        let _other = {
+            fs::create_dir(&place.stores().state_dir).unwrap();
+            attempt(&place.stores().state_dir, "elsewhere", None).unwrap()
+        };
+        let error = restore(&place, "here", &mut lock).unwrap_err();
+        assert!(error.to_string().starts_with("another daemon of yours"), "{error}");
     }
 }

@@ -25,7 +25,7 @@ use canal_core::{
 };
 use canal_log::journal::{Batch, OpenError};
 use canal_log::leases::LeaseLog;
-use canal_log::state::{self, Durable, NodeRecord, StateFile};
+use canal_log::state::{Durable, NodeRecord, StateFile};
 use canal_protocol::place::Place;
 use canal_sys::clock;
 use canal_sys::pidfd::Pidfd;
@@ -59,8 +59,7 @@ pub(crate) struct Recovered {
 /// This is impossible without a loss. The error suggests a remedy.
 pub(crate) fn recover(place: &Place, config: &Config, discard: bool) -> anyhow::Result<Recovered> {
     let origin = Origin::read()?;
-    let mut notes = Vec::new();
-    let opened = open_state(place, &mut notes)?;
+    let opened = StateFile::open(place.state_dir())?;
     let (state, durable) = (opened.state, opened.durable);
     let state_dir = state.dir().to_owned();
     let (lease_log, leases) = open_leases(&state_dir)?;
@@ -71,7 +70,6 @@ pub(crate) fn recover(place: &Place, config: &Config, discard: bool) -> anyhow::
         tracing::warn!(bytes = opened.torn_bytes, "the journal ended in the middle of a record");
     }
     let mut old = PreviousJournal::read(opened, &place.dir, &origin)?;
-    notes.append(&mut old.notes);
     let goes_on = old.goes_on;
     let was_anew = durable.as_ref().is_some_and(|durable| durable.node.is_anew);
     // The journal of this boot contains all leases; after a reboot, the file of the leases does.
@@ -128,7 +126,7 @@ pub(crate) fn recover(place: &Place, config: &Config, discard: bool) -> anyhow::
         children: Children::new(&place.dir),
         found: Vec::new(),
         unverified: BTreeSet::new(),
-        notes,
+        notes: old.notes,
         unseen: old.unseen,
         state_dir: Some(state_dir),
         is_anew,
@@ -189,31 +187,6 @@ fn open_leases(dir: &Path) -> anyhow::Result<(LeaseLog, Option<Leases>)> {
         tracing::warn!(bytes, "the record of leases ended in the middle of one that no client got");
     }
     Ok((opened.log, opened.leases.map(parts_of)))
-}
-
-/// Opens the state file. If the usual directory cannot be used, a user's own daemon keeps it next
-/// to the socket.
-fn open_state(place: &Place, notes: &mut Vec<String>) -> anyhow::Result<state::Opened> {
-    let error = match StateFile::open(place.state_dir()) {
-        Ok(opened) => return Ok(opened),
-        Err(error) => error,
-    };
-    let unusable = matches!(
-        error.kind(),
-        std::io::ErrorKind::ReadOnlyFilesystem
-            | std::io::ErrorKind::PermissionDenied
-            | std::io::ErrorKind::NotFound
-            | std::io::ErrorKind::NotADirectory
-    );
-    if !unusable || !place.is_users_own() {
-        return Err(error.into());
-    }
-    let note = format!(
-        "stored sizes and leases do not survive a reboot: cannot use {} ({error})",
-        place.state_dir().display()
-    );
-    notes.push(note);
-    Ok(StateFile::open(&place.dir)?)
 }
 
 impl Recovered {
@@ -452,16 +425,6 @@ mod tests {
         assert_eq!(first.ledger.table.bypass_max(), 3);
         drop(first);
         assert_eq!(recovered(&place, "").ledger.table.bypass_max(), canal_core::BYPASS_MAX_DEFAULT);
-    }
-
-    #[test]
-    fn a_home_that_cannot_be_used_leaves_the_state_beside_the_socket_and_says_so() {
-        let dir = tempfile::tempdir().unwrap();
-        let mut place = place(dir.path());
-        place.stores = stores("/proc/nothing/can/be/made/here".into(), dir.path()).into();
-        let found = recovered(&place, "");
-        assert!(found.notes.iter().any(|note| note.contains("/proc/nothing")), "{:?}", found.notes);
-        assert!(dir.path().join("state.json").exists());
     }
 
     #[test]
