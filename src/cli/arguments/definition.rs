@@ -232,7 +232,7 @@ pub(crate) struct BackgroundArgs {
     /// Print the job's number, its position in the queue, and the file its output goes to.
     #[arg(long)]
     pub(crate) detach: bool,
-    /// Append the job's output to FILE [default: one in the state directory]
+    /// Append the job's output to FILE [default: a file in the state directory]
     #[arg(long, value_name = "FILE", hide_short_help = true)]
     pub(crate) log: Option<PathBuf>,
     /// Print the job as JSON
@@ -341,7 +341,7 @@ pub(crate) struct RenewArgs {
     pub(crate) ttl: Option<Duration>,
     #[command(flatten)]
     pub(crate) note: NoteArgs,
-    /// Print the lease, or the way it was lost, as JSON
+    /// Print the lease, or how it was lost, as JSON
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -476,7 +476,7 @@ pub(crate) struct HistoryArgs {
     /// Include only requests by USER, a name or number
     #[arg(long, value_name = "USER", value_parser = user_name::uid)]
     pub(crate) user: Option<u32>,
-    /// Show only entries that did not end with a release or exit code 0
+    /// Show only entries that ended with neither a release nor exit code 0
     #[arg(long)]
     pub(crate) failed: bool,
     /// Show the last N entries [default: 50; all with --json or --csv]
