@@ -495,7 +495,7 @@ fn told(ring: &[Step]) -> String {
             "deadlock: the enclosing command holds `{key}`, so waiting for it would never end"
         ),
         requests => format!(
-            "deadlock on `{key}`: {requests} requests on nodes would wait for each other for ever"
+            "deadlock on `{key}`: {requests} requests on nodes would wait for each other forever"
         ),
     }
 }
