@@ -115,7 +115,7 @@ pub(crate) fn meta_of(found: &RangeResult) -> Result<Option<Meta>, EtcdError> {
         return Ok(Some(meta));
     }
     let why = format!(
-        "the log in etcd has format {}, and this canal needs {FORMAT}: all hosts need the same \
+        "the log in etcd has format {}, but this canal needs {FORMAT}: all hosts need the same \
          format",
         meta.format
     );
