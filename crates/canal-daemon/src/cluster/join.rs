@@ -23,11 +23,11 @@ use canal_protocol::place::Place;
 use canal_sys::deadline::{Why, Writer};
 use canal_sys::process::Origin;
 
-const TWO_TABLES_HINT: &str = "let them end under a daemon without the engine first, or leave \
-                               that journal out with `canal daemon --discard-journal`";
+const TWO_TABLES_HINT: &str = "first let them end under a daemon without the engine, or set that \
+                               journal aside with `canal daemon --discard-journal`";
 
-const NO_BOOT: &str = "cannot read /proc/sys/kernel/random/boot_id, which tells other hosts this \
-                       boot of the machine from an earlier one";
+const NO_BOOT: &str = "cannot read /proc/sys/kernel/random/boot_id, which other hosts need to \
+                       tell this boot of the machine from an earlier one";
 
 const NO_BOOT_HINT: &str = "mount all of /proc here: `mount -t proc proc /proc`";
 
