@@ -69,7 +69,7 @@ fn attempt(dir: &Path, here: &str, machine: Option<&str>) -> io::Result<Result<F
             Ok(()) if is_other => {
                 return Ok(Err(format!(
                     "{} belongs to your daemon on another machine (if that machine is gone, \
-                     remove {NAME} there)",
+                     remove {NAME} in that directory)",
                     dir.display()
                 )));
             }

@@ -47,13 +47,13 @@ impl Coordinator {
                 }
             }
             Input::ConfirmFailed { node } => {
-                let why = "its grant had ended before the confirmation".to_owned();
+                let why = "the grant ended before it could be confirmed".to_owned();
                 self.hear_unconfirmed(node, why, turn);
             }
             Input::TokenTaken { node, least } => {
                 if matches!(self.nodes[node].hold, Hold::Confirming { .. }) {
                     self.skip_tokens(least);
-                    let why = "another lock there had the token each time".to_owned();
+                    let why = "another lock there already had the token".to_owned();
                     self.hear_unconfirmed(node, why, turn);
                     self.release_spare(node, turn);
                 }

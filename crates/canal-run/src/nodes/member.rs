@@ -358,7 +358,7 @@ impl Member {
             }
             (Some(_), false) | (None, _) => match self.calls.pop_front() {
                 Some(call) => call,
-                None => return Err(NodeFailure::passing("it sent an answer without a call")),
+                None => return Err(NodeFailure::passing("it sent an unexpected answer")),
             },
         };
         match call.kind {
