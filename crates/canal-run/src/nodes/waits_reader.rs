@@ -41,7 +41,7 @@ pub(super) struct WaitsReader<'a> {
     looks: u64,
     /// The nodes already reported as unreadable.
     unread: Vec<String>,
-    /// The same, if the user does not know yet.
+    /// These nodes, until the user has been notified of them.
     pub(super) news: Option<Vec<String>>,
 }
 
