@@ -195,7 +195,7 @@ fn not_claimed(error: ClaimError) -> anyhow::Error {
 /// Takes over the state that the previous daemon left, and opens the place to clients.
 ///
 /// # Errors
-/// The daemon cannot work; an [`StartError`] if the user can do something about it.
+/// The daemon cannot work; a [`StartError`] if the user can do something about it.
 pub(crate) fn open(
     options: &Options,
     config: &Config,

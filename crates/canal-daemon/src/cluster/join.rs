@@ -34,7 +34,7 @@ const NO_BOOT_HINT: &str = "mount all of /proc here: `mount -t proc proc /proc`"
 /// Begins to take part in the table of an engine.
 ///
 /// # Errors
-/// This is impossible. The error is an [`StartError`] if the user can do something about it.
+/// This host cannot take part. The error is a [`StartError`] if the user can do something about it.
 pub(crate) fn begin(
     options: &Options,
     chosen: &Chosen,
