@@ -58,7 +58,7 @@ pub(crate) struct Config {
     waiters_per_user: Option<usize>,
     leases_per_user: Option<usize>,
     key_bytes_per_user: Option<usize>,
-    /// How often a waiter may be overtaken.
+    /// How many times a waiter may be overtaken.
     pub bypass_max: Option<u32>,
     idle_exit: Option<Duration>,
     nodes_longest_ttl: Option<Duration>,

@@ -14,7 +14,7 @@ use super::shared::{OwnIncarnation, Shared};
 use crate::engine::{Answer, Claimant, FORMAT, Identity};
 use canal_core::HostId;
 
-/// How often other registrations may come first.
+/// How many times other registrations may come first.
 const TRIES: usize = 100;
 
 /// A request to register.
