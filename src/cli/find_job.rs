@@ -105,7 +105,7 @@ fn record(target: &Target, number: u64) -> Result<Option<Record>, Failed> {
 
 fn none(message: String) -> Failed {
     Failed::new(message)
-        .hint("a job belongs to the user, the machine and the daemon that it was submitted with")
+        .hint("canal finds only jobs that you submitted on this machine to this daemon")
 }
 
 pub(crate) fn unreadable(error: io::Error) -> Failed {

@@ -43,7 +43,7 @@ fn go(nodes: &Nodes) {
 /// Checks that the message of the refused request shows the ring, with the node of each wait.
 fn tells(ended: &Ended, requests: usize, at: &[&str]) {
     let said = &ended.stderr;
-    let message = format!("{requests} requests on nodes would wait for each other for ever");
+    let message = format!("{requests} requests on nodes would wait for each other forever");
     assert!(said.contains(&message), "{said}");
     for node in at {
         assert!(said.contains(&format!(" on {node}, held by")), "{said}");

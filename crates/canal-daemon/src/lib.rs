@@ -72,7 +72,7 @@ pub fn become_owner(place: &Place) -> anyhow::Result<()> {
 /// Checks whether a daemon could work, before the daemon that it replaces is asked to end.
 ///
 /// # Errors
-/// It could not. The reason is text for people; an [`StartError`] if the user can do something
+/// It could not. The reason is text for people; a [`StartError`] if the user can do something
 /// about it.
 pub fn check(options: &Options) -> anyhow::Result<()> {
     start::check(options)
@@ -92,7 +92,7 @@ pub fn check_configuration(place: &Place) -> anyhow::Result<Option<PathBuf>> {
 /// none is named.
 ///
 /// # Errors
-/// The address or the configuration cannot be used; an [`StartError`] if the user can do something
+/// The address or the configuration cannot be used; a [`StartError`] if the user can do something
 /// about it. A refusal by the engine is part of the result.
 pub fn look_at_engine(place: &Place, url: Option<&str>) -> anyhow::Result<Option<SeenEngine>> {
     cluster::engine::look_at(place, url)
@@ -154,7 +154,7 @@ pub fn report_failure(message: &str, hint: Option<&str>) {
 /// Runs the daemon until it is asked to end.
 ///
 /// # Errors
-/// It cannot start or continue. The reason is text for people; an [`StartError`] if the user can do
+/// It cannot start or continue. The reason is text for people; a [`StartError`] if the user can do
 /// something about it.
 pub fn run(options: &Options) -> anyhow::Result<()> {
     start::run(options)

@@ -195,7 +195,7 @@ fn not_claimed(error: ClaimError) -> anyhow::Error {
 /// Takes over the state that the previous daemon left, and opens the place to clients.
 ///
 /// # Errors
-/// The daemon cannot work; an [`StartError`] if the user can do something about it.
+/// The daemon cannot work; a [`StartError`] if the user can do something about it.
 pub(crate) fn open(
     options: &Options,
     config: &Config,
@@ -291,7 +291,7 @@ fn descriptors() -> anyhow::Result<u64> {
     let descriptors = raised.context("cannot read the limit on open files")?;
     if descriptors < DESCRIPTORS_MIN {
         let what = format!(
-            "the limit on open files is {descriptors}, and a daemon needs {DESCRIPTORS_MIN}"
+            "the limit on open files is {descriptors}, but a daemon needs {DESCRIPTORS_MIN}"
         );
         let hint = "raise the limit (`ulimit -n`), then run `canal daemon`";
         return Err(StartError { what, hint: hint.into() }.into());

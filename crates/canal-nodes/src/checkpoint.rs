@@ -35,9 +35,9 @@ pub struct Part {
 /// until the node has answered that nothing is left, or a confirmation was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Asking {
-    /// The request must not wait there.
+    /// Whether the request must not wait there.
     pub no_wait: bool,
-    /// Enough others have granted the request: the node takes this part back for any request that
-    /// would then fit.
+    /// Whether enough others have granted the request: then the node takes this part back for any
+    /// request that would then fit.
     pub spare: bool,
 }

@@ -17,10 +17,10 @@ pub enum Effect {
         node: usize,
         /// The number of the lease: the earlier one if that request may still be there.
         lease: u32,
-        /// The request must not wait there.
+        /// Whether the request must not wait there.
         no_wait: bool,
-        /// Enough others have granted the request: the node takes this part back for any request
-        /// that would then fit.
+        /// Whether enough others have granted the request: then the node takes this part back for
+        /// any request that would then fit.
         spare: bool,
     },
     /// Withdraw the request or a collecting grant by closing the connection.

@@ -19,8 +19,8 @@ pub struct Plan {
     /// How long a node keeps its lease without a renewal, in milliseconds, at least
     /// [`LEASE_OVER_NODES_MS_MIN`](canal_core::LEASE_OVER_NODES_MS_MIN).
     pub ttl_ms: u64,
-    /// How long the request waits, in milliseconds, over all nodes together: `None` for ever, 0 not
-    /// at all (`-n`).
+    /// How long the request waits, in milliseconds, over all nodes together: 0 means not at all
+    /// (`-n`), and `None` forever.
     pub wait_ms: Option<u64>,
     /// When that time begins. Coordinators that follow one another share it.
     pub asked_at: Millis,

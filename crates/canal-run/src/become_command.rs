@@ -30,18 +30,18 @@ pub struct Asked<'a> {
     pub socket: Option<&'a Path>,
     /// Whether the request began a new session (`--new-session`).
     pub new_session: bool,
-    /// The record of a background job, which gets the start of the command.
+    /// The record of a background job, in which the start of the command is noted.
     pub record: Option<&'a OpenRecord>,
 }
 
 /// Why this process did not become the command.
 #[derive(Debug)]
 pub enum NotBegun {
-    /// It cannot be run.
+    /// The command cannot be run.
     NotRun(NotRun),
-    /// The lock was lost before.
+    /// The lock was lost before the command started.
     Lost(Box<LostHold>),
-    /// It cannot be supervised, or not be recorded. The reason is text for people.
+    /// The command cannot be supervised or recorded. The reason is text for people.
     Failed(String),
 }
 
@@ -154,7 +154,7 @@ fn begin(
         {
             return NotBegun::Failed("the command's supervisor has ended".to_owned());
         }
-        // Before, this process ends with its parent, and then the command has not run.
+        // Not earlier: until now, this process ended with its parent, without running the command.
         if let Some(Err(error)) = record.map(OpenRecord::started) {
             return NotBegun::Failed(format!("cannot record that the job starts: {error}"));
         }

@@ -9,11 +9,11 @@ use std::path::Path;
 use super::Command;
 use canal_sys::process::exec::{Lookup, lookup};
 
-/// A feature that GNU make 4.4 introduced, in the list of features that each make contains. To
-/// search for it takes a tenth of the time that `make --version` takes.
+/// A feature that GNU make 4.4 introduced, in the list of features that each make contains.
+/// Searching for it takes a tenth of the time that `make --version` takes.
 const FEATURE: &[u8] = b"jobserver-fifo";
 
-/// The most bytes of a make that are searched.
+/// How many bytes of a make to search at most.
 const MAKE_BYTES_MAX: u64 = 16 << 20;
 
 /// The one-letter options of make and ninja that take no value, so that `-j` can follow in the same
@@ -58,8 +58,8 @@ pub fn removes_variable(command: &Command) -> bool {
     command.argv.first().is_some_and(is_sudo) && !command.argv.iter().any(keeps)
 }
 
-/// The make or ninja of a command line that gets a number of jobs, and that option. It then ignores
-/// the jobserver.
+/// The make or ninja of a command line, and its option for a number of jobs. With that option, the
+/// program ignores the jobserver.
 #[must_use]
 pub fn number_of_jobs(argv: &[OsString]) -> Option<(String, String)> {
     let mut words = words(argv).skip_while(|word| !is_tool(word));

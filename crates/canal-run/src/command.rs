@@ -9,13 +9,13 @@ use canal_sys::process::exec::{Lookup, lookup};
 
 use super::OwnCode;
 
-/// A command whose file was found before the request is sent, so that a typing error does not wait
-/// in a queue.
+/// A command whose file was found before the request is sent, so that a mistyped command fails at
+/// once instead of after the wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Command {
     /// The file.
     pub file: PathBuf,
-    /// Its arguments, with the name by which it was called first; any bytes, never empty.
+    /// Its arguments. The first one is the name by which it was called. They may contain any bytes.
     pub argv: Vec<OsString>,
 }
 

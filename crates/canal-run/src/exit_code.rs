@@ -12,7 +12,8 @@ pub const SUCCESS: u8 = 0;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum OwnCode {
-    /// Busy and not to wait, timed out, or refused to end a deadlock.
+    /// The lock was not free and canal was not to wait, the wait timed out, or the request was
+    /// refused to end a deadlock.
     NotAcquired = 75,
     /// The lock was lost while the command ran.
     LockLost = 122,

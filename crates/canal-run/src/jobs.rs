@@ -29,7 +29,7 @@ use canal_sys::clock::unix_ms;
 const RECORD: &str = "job";
 const LOG: &str = "log";
 
-/// How long it takes at most to lock the record of a new job.
+/// The longest time that it takes to lock the record of a new job.
 const PREPARED_WITHIN: Duration = Duration::from_secs(60);
 
 /// The length of the lines for the start, the end and the session, without the line feed.
@@ -116,8 +116,8 @@ impl Folder {
         Ok(pruned)
     }
 
-    /// Removes what jobs left that were killed before they had a number, and the names of removed
-    /// records. A job that is being prepared may not have locked its record yet.
+    /// Removes the files of jobs that were killed before they had a number, and the names of
+    /// removed records. A job that is being prepared may not have locked its record yet.
     fn sweep(&self) -> io::Result<()> {
         for path in self.records()? {
             if path.is_symlink() && !path.exists() {
@@ -166,7 +166,7 @@ fn removed(path: &Path) -> io::Result<()> {
     }
 }
 
-/// What was submitted.
+/// The job as it was submitted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Submitted {
     /// The number of the job.
@@ -219,7 +219,7 @@ pub enum Attended {
 #[derive(Debug)]
 pub struct Record {
     file: File,
-    /// What was submitted.
+    /// The job as it was submitted.
     pub submitted: Submitted,
     /// When the command started, in milliseconds since 1970 UTC; `None` if it has not.
     pub started_ms: Option<u64>,
@@ -343,7 +343,7 @@ impl NewJob {
         symlink(format!("{job}.{RECORD}"), name)
     }
 
-    /// Removes what a job leaves that was never published.
+    /// Removes the files of a job that was never published.
     pub fn discard(&self) {
         // A file that stays is removed with the old jobs.
         let _ = fs::remove_file(self.folder.record(&self.name));
@@ -353,7 +353,7 @@ impl NewJob {
     }
 }
 
-/// The record in the hands of the supervisor.
+/// The record of a job, open in its supervisor.
 #[derive(Debug)]
 pub struct OpenRecord(File);
 

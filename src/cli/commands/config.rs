@@ -35,7 +35,7 @@ fn page(found: &Configuration, now: &Now) -> String {
     };
     lines.extend(shown.iter().map(row));
     if found.withheld {
-        lines.push("only root and the daemon's user see all settings".to_owned());
+        lines.push("only root and the daemon's user can see all settings".to_owned());
     }
     if let Some(broken) = &found.broken {
         lines.push(format!("not in force, because the file has an error: {broken}"));
@@ -84,7 +84,7 @@ mod tests {
             "withheld": true,
         }));
         let page = page(&found.unwrap(), &at("2026-11-20T14:05:23Z"));
-        assert!(page.ends_with("\nonly root and the daemon's user see all settings\n"));
+        assert!(page.ends_with("\nonly root and the daemon's user can see all settings\n"));
     }
 
     #[test]

@@ -193,7 +193,8 @@ pub(crate) fn about(separation: &Separation) -> String {
                                            share locks with this one"
             .to_owned(),
         Separation::PidNamespace => "this is a container or similar (it has its own pid \
-                                     namespace), so it does not share locks with the outside"
+                                     namespace), so it does not share locks with processes \
+                                     outside it"
             .to_owned(),
     }
 }

@@ -35,7 +35,7 @@ fn the_request_that_closes_a_cycle_is_refused_with_the_whole_cycle() {
     let mut waits = ask(&daemon, &old, request(3, write("b")));
     daemon.until_use("b", 0, 1);
     let mut closes = ask(&daemon, &young, request(4, write("a")));
-    let words = "deadlock on `a`: 2 sessions would wait for each other for ever";
+    let words = "deadlock on `a`: 2 sessions would wait for each other forever";
     let cycle = deadlock(&mut closes, words);
     assert_eq!(cycle.as_array().unwrap().len(), 2);
     check_step(&cycle[0], &young, "a", &old);
@@ -62,7 +62,7 @@ fn the_youngest_is_refused_even_if_it_already_waits() {
     let mut second = ask(&daemon, &sessions[1], request(5, write("c")));
     daemon.until_use("c", 0, 1);
     let mut oldest = ask(&daemon, &sessions[0], request(6, write("b")));
-    let words = "deadlock on `a`: 3 sessions would wait for each other for ever";
+    let words = "deadlock on `a`: 3 sessions would wait for each other forever";
     let cycle = deadlock(&mut youngest, words);
     check_step(&cycle[0], &sessions[2], "a", &sessions[0]);
     check_step(&cycle[1], &sessions[0], "b", &sessions[1]);
@@ -92,7 +92,7 @@ fn a_refused_nested_request_belongs_to_its_session() {
     parameters["frame"] = grant["frame"].clone();
     let cycle = deadlock(
         &mut ask(&daemon, &inner, parameters),
-        "deadlock on `b`: 2 sessions would wait for each other for ever",
+        "deadlock on `b`: 2 sessions would wait for each other forever",
     );
     check_step(&cycle[0], &inner, "b", &other);
     assert_eq!(cycle[0]["waiter"]["session"], grant["session"]);

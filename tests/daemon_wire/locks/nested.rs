@@ -183,7 +183,7 @@ fn two_processes_of_one_session_that_block_each_other_are_told_so() {
     let waits = ask(one, 4, "y");
     daemon.until_use("y", 1, 1);
     let (_, refused) = ask(other, 5, "x").error();
-    let words = "deadlock on `x`: 2 processes of one session would wait for each other for ever";
+    let words = "deadlock on `x`: 2 processes of one session would wait for each other forever";
     assert_eq!(refused["message"], words);
     let cycle = refused["cycle"].as_array().unwrap();
     let pids: Vec<_> = cycle.iter().map(|step| step["waiter"]["pid"].clone()).collect();

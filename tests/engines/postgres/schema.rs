@@ -87,7 +87,7 @@ fn a_log_of_another_format_is_refused() {
     joined(&url, "one").append(b"a");
     server.sql_in(url.rsplit('/').next().unwrap(), "UPDATE canal.head SET format = 99");
     let (why, hint) = unable(&url);
-    assert_eq!(why, "the log there has format 99, and this canal needs format 1");
+    assert_eq!(why, "the log there has format 99, but this canal needs format 1");
     assert!(hint.contains("same version"), "{hint}");
 }
 

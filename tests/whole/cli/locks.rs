@@ -189,7 +189,7 @@ fn a_deadlock_message_shows_the_whole_cycle_and_the_code_is_never_the_conflict_c
     let said = text(&victim.stderr);
     let lines: Vec<&str> = said.lines().collect();
     assert_eq!(lines.len(), 6, "{said}");
-    assert!(lines[0].ends_with("2 sessions would wait for each other for ever"), "{said}");
+    assert!(lines[0].ends_with("2 sessions would wait for each other forever"), "{said}");
     assert!(lines[1].starts_with("canal:   pid "), "{said}");
     for (line, end) in
         [(1, ", held for writing by"), (2, ", which encloses"), (3, ", held for writing by")]

@@ -184,7 +184,7 @@ fn a_pid_namespace_is_pointed_out() {
     let script = "try canal run -k x -- true; try canal run -k x -- true";
     let Some(ended) = privately(&world, &format!("{PRELUDE}{script}")) else { return };
     let note = "canal: note: this is a container or similar (it has its own pid namespace), so it \
-                does not share locks with the outside; run `canal setup`";
+                does not share locks with processes outside it; run `canal setup`";
     assert_eq!(ended.stdout.matches(note).count(), 1, "{ended:?}");
     assert!(ended.stdout.find(note) < ended.stdout.rfind("== "), "{ended:?}");
 }

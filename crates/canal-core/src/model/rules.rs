@@ -1,6 +1,6 @@
 //! The version of the rules by which a table decides, and their default limit.
 
-/// How often a waiter may be overtaken unless a policy sets another limit.
+/// How many times a waiter may be overtaken unless a policy sets another limit.
 pub const BYPASS_MAX_DEFAULT: u32 = 64;
 
 /// The version of the rules by which a table decides. A journal names the rules under which it was

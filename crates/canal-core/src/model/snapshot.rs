@@ -19,7 +19,7 @@ pub struct Snapshot {
     pub revision: Revision,
     /// The token that the next grant gets.
     pub next_token: Token,
-    /// How often a waiter may be overtaken before it becomes a barrier.
+    /// How many times a waiter may be overtaken before it becomes a barrier.
     pub bypass_max: u32,
     /// Stored views, by key.
     pub views: Vec<StoredView>,

@@ -125,7 +125,7 @@ impl Table {
         self.next_token
     }
 
-    /// How often a waiter may be overtaken before it becomes a barrier.
+    /// How many times a waiter may be overtaken before it becomes a barrier.
     #[must_use]
     pub fn bypass_max(&self) -> u32 {
         self.bypass_max

@@ -28,7 +28,7 @@ pub(crate) fn items(wire: &[WireItem]) -> Result<Vec<Item>, Failure> {
     let twice =
         items.iter().enumerate().find(|(at, item)| items[..*at].iter().any(|o| o.key == item.key));
     if let Some((_, item)) = twice {
-        return Err(bad(format!("one request names key `{}` twice", item.key)));
+        return Err(bad(format!("the request names key `{}` twice", item.key)));
     }
     let slots = items.iter().map(count).fold(0, u64::saturating_add);
     if slots > SLOTS_MAX {
@@ -161,19 +161,19 @@ pub(crate) fn setting(resize: &Resize) -> Result<(Key, Setting), Failure> {
         (Some(numbers), None) => Some((numbers, true)),
         (None, Some(numbers)) => Some((numbers, false)),
         (Some(_), Some(_)) => {
-            return Err(bad("slots leave service and return by a call each"));
+            return Err(bad("`without` and `with` cannot be combined; make two calls"));
         }
     };
     if let Some((numbers, out)) = service {
         if view.is_some() || resize.forget || resize.pause.is_some() {
             return Err(bad(
-                "a size or a pause, and slots out of service, are stored by a call each",
+                "`without` and `with` cannot be combined with a size or a pause; make two calls",
             ));
         }
         let is_many = !(1..=WITHOUT_MAX).contains(&numbers.len());
         if is_many || numbers.iter().any(|number| *number > NUMBER_MAX) {
             let message = format!(
-                "`without` and `with` have 1 to {WITHOUT_MAX} numbers, each at most {NUMBER_MAX}"
+                "`without` and `with` take 1 to {WITHOUT_MAX} numbers, each at most {NUMBER_MAX}"
             );
             return Err(bad(message));
         }
@@ -258,7 +258,7 @@ pub(crate) fn supersede(
         |name: &str| name.is_empty() || name.len() > GROUP_BYTES_MAX || name.chars().any(is_unsafe);
     if group.is_some_and(is_bad) {
         return Err(bad(format!(
-            "the name of a group has 1 to {GROUP_BYTES_MAX} bytes and no control characters"
+            "a group name must have 1 to {GROUP_BYTES_MAX} bytes and no control characters"
         )));
     }
     let group = group.map(Into::into);

@@ -1,7 +1,7 @@
 //! Decides: the table and its log, and this host's part in a table that many hosts share.
 //!
-//! The embedded journal returns a change within the turn. An engine reports later at which place
-//! among the changes of all hosts it landed. Until then the change is [in
+//! The embedded journal returns a change within the turn. An engine reports later where the change
+//! landed among those of all hosts. Until then the change is [in
 //! flight](crate::calls::in_flight).
 //!
 //! Invariant: only an entry that the log returned changes the table. So a proposal changes nothing
@@ -381,7 +381,8 @@ impl Decide {
         }
     }
 
-    /// How often a waiter may be overtaken, by the configuration of a host that shares the table.
+    /// How many times a waiter may be overtaken, according to the configuration of a host that
+    /// shares the table.
     pub(crate) fn bypass_max(&self) -> Option<u32> {
         self.cluster.as_ref()?.status.bypass_max
     }

@@ -86,15 +86,15 @@ impl Chosen {
         if options.engine.as_deref().is_some_and(has_password) {
             return Err(unusable(
                 "everyone on this machine could read a password in `--engine`",
-                "put the address into CANAL_ENGINE, or into a file and name it as `url_file` in \
-                 [engine] of the configuration",
+                "put the address in CANAL_ENGINE, or in a file, and name that file as `url_file` \
+                 in [engine] of the configuration",
             ));
         }
         let Some(url) = stated(options, config)? else {
             let only_with_engine = options.engine_ttl_ms.is_some() || options.host.is_some();
             if only_with_engine || *configured != Configured::default() {
                 return Err(unusable(
-                    "a host's name or a TTL needs an engine, and none is given",
+                    "a host name or a TTL needs an engine, but none is given",
                     "name the engine with --engine, CANAL_ENGINE or `url` in [engine]",
                 ));
             }

@@ -42,7 +42,7 @@ pub(crate) struct EngineStatus {
     pub label: String,
     /// The configured time to live, in milliseconds.
     pub ttl_ms: u64,
-    /// How often a waiter may be overtaken, from the configuration.
+    /// How many times a waiter may be overtaken, from the configuration.
     pub bypass_max: Option<u32>,
     /// Whether the daemon keeps running if the engine refuses this host. If not, the daemon ends
     /// with an error: it runs in the foreground, a person sees the error, and nothing was held yet.
@@ -51,7 +51,7 @@ pub(crate) struct EngineStatus {
     pub let_in: bool,
     /// Why the engine cannot be used now.
     pub away: Option<OngoingOutage>,
-    /// How long earlier outages of the engine lasted together, in milliseconds.
+    /// The total length of earlier outages of the engine, in milliseconds.
     pub away_ms: u64,
     /// How long changes of this host took to come back from the log.
     pub appends: Histogram,

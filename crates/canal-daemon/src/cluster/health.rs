@@ -72,7 +72,7 @@ impl Cluster {
             ),
             Standing::Clearing => return self.terminator.awaited_words(),
             Standing::Joining | Standing::Member => {
-                "waiting for its own join in the log".to_owned()
+                "waiting for its own join to appear in the log".to_owned()
             }
             Standing::Idle => return None,
         };

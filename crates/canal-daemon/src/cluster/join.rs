@@ -23,18 +23,18 @@ use canal_protocol::place::Place;
 use canal_sys::deadline::{Why, Writer};
 use canal_sys::process::Origin;
 
-const TWO_TABLES_HINT: &str = "let them end under a daemon without the engine first, or leave \
-                               that journal out with `canal daemon --discard-journal`";
+const TWO_TABLES_HINT: &str = "first let them end under a daemon without the engine, or set that \
+                               journal aside with `canal daemon --discard-journal`";
 
-const NO_BOOT: &str = "cannot read /proc/sys/kernel/random/boot_id, which tells other hosts this \
-                       boot of the machine from an earlier one";
+const NO_BOOT: &str = "cannot read /proc/sys/kernel/random/boot_id, which other hosts need to \
+                       tell this boot of the machine from an earlier one";
 
 const NO_BOOT_HINT: &str = "mount all of /proc here: `mount -t proc proc /proc`";
 
 /// Begins to take part in the table of an engine.
 ///
 /// # Errors
-/// This is impossible. The error is an [`StartError`] if the user can do something about it.
+/// This host cannot take part. The error is a [`StartError`] if the user can do something about it.
 pub(crate) fn begin(
     options: &Options,
     chosen: &Chosen,

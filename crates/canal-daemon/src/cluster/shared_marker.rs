@@ -90,7 +90,7 @@ impl SharedMarker {
 /// configuration. With `--no-engine` the operator allows the change, and the mark is removed.
 ///
 /// # Errors
-/// An [`StartError`], or the file cannot be read or removed.
+/// A [`StartError`], or the file cannot be read or removed.
 pub(crate) fn check(
     options: &Options,
     config: &Config,

@@ -33,7 +33,7 @@ pub(crate) struct EffectiveConfig {
 pub(crate) struct Overrides {
     /// `--idle-exit`, in seconds.
     pub idle_exit_s: Option<u64>,
-    /// How often `-v` was given.
+    /// How many times `-v` was given.
     pub verbose: u8,
     /// The option or variable that names the engine, if the configuration does not.
     pub engine: Option<Override>,

@@ -107,7 +107,7 @@ impl Section {
         };
         let has_time = on.iter().any(|on| on.has_time());
         let after = self.after.as_ref();
-        let long = "`after` is the time from which a wait or a hold counts as long";
+        let long = "`after` is the time after which a wait or a hold counts as long";
         match after {
             None if has_time => {
                 return Err((self.on.span().start, format!("{long}, such as \"10m\"; add it")));
@@ -121,7 +121,7 @@ impl Section {
         let after = match after {
             Some(text) => match time(text)? {
                 after if after >= AFTER_MIN => Some(after),
-                _ => return Err((text.span().start, "`after` is at least 1s".to_owned())),
+                _ => return Err((text.span().start, "`after` must be at least 1s".to_owned())),
             },
             None => None,
         };
@@ -129,7 +129,7 @@ impl Section {
             Some(text) => {
                 let timeout = time(text)?;
                 if !(TIMEOUT_MIN..=TIMEOUT_MAX).contains(&timeout) {
-                    let what = "`timeout` is at least 1s and at most 1h".to_owned();
+                    let what = "`timeout` must be between 1s and 1h".to_owned();
                     return Err((text.span().start, what));
                 }
                 timeout
@@ -142,7 +142,7 @@ impl Section {
         });
         let user = self.user.as_ref().map(|user| match user.get_ref().as_str() {
             name if name.is_empty() || name.contains(char::is_control) => {
-                Err((user.span().start, "`user` is the name or number of a user".to_owned()))
+                Err((user.span().start, "`user` must be a user's name or number".to_owned()))
             }
             name => Ok(name.to_owned()),
         });
@@ -163,7 +163,7 @@ fn check_run(run: &[String]) -> Result<(), String> {
     let program = run.first().ok_or("`run` names no program")?;
     if !program.starts_with('/') {
         return Err(format!(
-            "`run` begins with the path of a program, as in [\"/usr/bin/logger\", \"-t\", \
+            "`run` must begin with the path of a program, as in [\"/usr/bin/logger\", \"-t\", \
              \"canal\"]; `{program}` is not an absolute path, and no shell reads it"
         ));
     }
@@ -227,7 +227,7 @@ pub(crate) mod tests {
             ),
             ("on = [\"long-wait\"]\nrun = [\"/x\"]", 2, "such as \"10m\"; add it"),
             ("on = [\"deadlock\"]\nafter = \"1m\"\nrun = [\"/x\"]", 3, "neither `long-wait` nor"),
-            ("on = [\"long-hold\"]\nafter = \"10ms\"\nrun = [\"/x\"]", 3, "`after` is at least 1s"),
+            ("on = [\"long-hold\"]\nafter = \"10ms\"\nrun = [\"/x\"]", 3, "must be at least 1s"),
             (
                 "on = [\"long-hold\"]\nafter = \"soon\"\nrun = [\"/x\"]",
                 3,
@@ -236,8 +236,8 @@ pub(crate) mod tests {
             ("on = [\"deadlock\"]\nrun = []", 3, "`run` names no program"),
             ("on = [\"deadlock\"]\nrun = [\"tell\"]", 3, "`tell` is not an absolute path"),
             ("on = [\"deadlock\"]\nrun = [\"/x\", \"\\u0000\"]", 3, "contains a NUL"),
-            ("on = [\"deadlock\"]\nrun = [\"/x\"]\ntimeout = \"2h\"", 4, "at most 1h"),
-            ("on = [\"deadlock\"]\nrun = [\"/x\"]\nuser = \"\"", 4, "name or number of a user"),
+            ("on = [\"deadlock\"]\nrun = [\"/x\"]\ntimeout = \"2h\"", 4, "between 1s and 1h"),
+            ("on = [\"deadlock\"]\nrun = [\"/x\"]\nuser = \"\"", 4, "a user's name or number"),
             ("on = [\"deadlock\"]\nrun = [\"/x\"]\nkeys = \"/a\"", 4, "cannot begin with `/`"),
             ("on = [\"deadlock\"]\nrun = [\"/x\"]\ntimout = \"1m\"", 4, "did you mean `timeout`?"),
         ] {

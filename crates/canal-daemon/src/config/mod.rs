@@ -58,7 +58,7 @@ pub(crate) struct Config {
     waiters_per_user: Option<usize>,
     leases_per_user: Option<usize>,
     key_bytes_per_user: Option<usize>,
-    /// How often a waiter may be overtaken.
+    /// How many times a waiter may be overtaken.
     pub bypass_max: Option<u32>,
     idle_exit: Option<Duration>,
     nodes_longest_ttl: Option<Duration>,
@@ -432,7 +432,7 @@ mod tests {
             ("[nodes]\n\"a,b\" = \"ssh:x\"\n", 2, "the node `a,b` needs a name of letters"),
             ("[nodes]\na = { address = \"local\", canal = \"x\" }\n", 2, "needs an ssh address"),
             ("[nodes]\na = { adress = \"local\" }\n", 2, "did you mean `address`?"),
-            ("[nodes]\na = 7\n", 2, "a node is its address, or a table with"),
+            ("[nodes]\na = 7\n", 2, "a node must be an address, or a table with"),
             ("[node_groups]\nweb = []\n", 2, "group `web` has no nodes"),
             ("[node_groups]\nweb = [\"web1\"]\n", 2, "`web1` is not a node in [nodes]"),
             ("[node_groups]\nweb = [\"@x\"]\n", 2, "a group can contain only nodes"),
@@ -629,9 +629,9 @@ mod tests {
             Duration::from_secs(60)
         );
         for (text, what) in [
-            ("longest_ttl = \"9s\"", "line 2: `longest_ttl` is at least 10s"),
+            ("longest_ttl = \"9s\"", "line 2: `longest_ttl` must be at least 10s"),
             ("longest_ttl = \"lots\"", "line 2: `lots` is not a duration"),
-            ("longest_ttl = 600", "line 2: `longest_ttl` is a duration"),
+            ("longest_ttl = 600", "line 2: `longest_ttl` must be a duration"),
             ("\nlongest_tll = \"1m\"", "line 3: unknown field `longest_tll`; did you mean"),
         ] {
             let error = longest(text).unwrap_err();
@@ -655,7 +655,7 @@ mod tests {
             entry("groups", "[0, \"no such group\"]"),
             "canal.toml, line 3: there is no group `no such group`"
         );
-        assert_eq!(entry("groups", "[-1]"), "canal.toml, line 3: a group is a name or a number");
+        assert_eq!(entry("groups", "[-1]"), "canal.toml, line 3: a group must be a name or number");
         assert!(entry("groups", "[65534]").contains("line 3: group 65534 stands for many groups"));
         assert!(entry("may", "[]").contains("line 4: `may` permits nothing"));
         assert!(entry("may", "[\"zzz\"]").contains("line 4: unknown word `zzz`, expected one of"));

@@ -86,14 +86,14 @@ impl Section {
 
 fn longest_ttl(value: &Spanned<toml::Value>) -> Result<Duration, String> {
     let Some(text) = value.get_ref().as_str() else {
-        return Err(format!("`{LONGEST_TTL}` is a duration, such as \"10m\""));
+        return Err(format!("`{LONGEST_TTL}` must be a duration, such as \"10m\""));
     };
     let found = duration(text)?;
     if (LONGEST_TTL_MIN..=LONGEST_TTL_MAX).contains(&found) {
         return Ok(found);
     }
     let (least, most) = (stated(LONGEST_TTL_MIN), stated(LONGEST_TTL_MAX));
-    Err(format!("`{LONGEST_TTL}` is at least {least} and at most {most}"))
+    Err(format!("`{LONGEST_TTL}` must be at least {least} and at most {most}"))
 }
 
 fn details(value: &toml::Value) -> Result<Details, String> {
@@ -103,7 +103,7 @@ fn details(value: &toml::Value) -> Result<Details, String> {
             let details = Details::deserialize(table.clone());
             details.map_err(|error| with_suggestion(error.message()))
         }
-        _ => Err("a node is its address, or a table with `address` and `canal`".to_owned()),
+        _ => Err("a node must be an address, or a table with `address` and `canal`".to_owned()),
     }
 }
 
@@ -132,7 +132,7 @@ pub(crate) fn configured(
             .as_deref()
             .is_some_and(|canal| canal.is_empty() || canal.contains(char::is_control))
         {
-            return Err(wrong("`canal` is the path of a program".to_owned()));
+            return Err(wrong("`canal` must be the path of a program".to_owned()));
         }
         let node = ConfiguredNode { address, canal };
         found.nodes.insert(name.get_ref().clone(), node);

@@ -48,7 +48,7 @@ impl Text {
         self.family(
             "canal_history_dropped_records",
             "counter",
-            "Records that the history left out.",
+            "Records that the history dropped.",
         );
         let dropped = snapshot.history_dropped;
         self.sample("canal_history_dropped_records_total", &[], dropped);
@@ -120,11 +120,11 @@ impl Text {
             let labels = [("key", key)];
             self.histogram("canal_hold_seconds", &labels, &LENGTHS, &series.holds);
         }
-        let help = "Deadlocks that canal found; a refusal ended each of them.";
+        let help = "Deadlocks that canal found; it ended each one by refusing a request.";
         self.family("canal_deadlocks", "counter", help);
         self.sample("canal_deadlocks_total", &[], counters.deadlocks);
-        let help = "Holds that ended without their owner: the lease expired, the host lost the \
-                    hold with an engine, or another client released it by force.";
+        let help = "Holds that their owner lost: the lease expired, the host lost the hold with \
+                    an engine, or another client released it by force.";
         self.family("canal_lost_holds", "counter", help);
         for (why, count) in LOSSES.into_iter().zip(counters.losses) {
             self.sample("canal_lost_holds_total", &[("why", why)], count);
@@ -136,7 +136,7 @@ impl Text {
         self.one("canal_engine_up", "Whether the daemon can use its engine.", up);
         let member = u64::from(engine.is_member);
         self.one("canal_engine_member", "Whether this host is a member of the table.", member);
-        let help = "How long the daemon could not use its engine since it started.";
+        let help = "How long, in total, the daemon has been unable to use its engine.";
         self.family("canal_engine_away_seconds", "counter", help);
         let away = Seconds::of_ms(engine.away_ms);
         self.sample("canal_engine_away_seconds_total", &[], away);

@@ -68,7 +68,7 @@ impl Listener {
                     }
                 }
                 // The client left before it was accepted, or a signal arrived.
-                Err(error) => tracing::debug!(%error, "lost a connection before it began"),
+                Err(error) => tracing::debug!(%error, "lost a connection before accepting it"),
             }
         }
         Accepted { count: ACCEPTS_PER_TURN, more: true }

@@ -140,7 +140,7 @@ pub(crate) struct Section {
 
 /// A group as the file contains it.
 #[derive(Debug, Deserialize)]
-#[serde(untagged, expecting = "a group is a name or a number")]
+#[serde(untagged, expecting = "a group must be a name or number")]
 pub(crate) enum GroupNamed {
     Number(u32),
     Name(String),
@@ -181,7 +181,7 @@ impl Section {
             find(named.get_ref()).map_err(|e| (named.span().start, e))
         };
         if self.may.get_ref().is_empty() {
-            let what = "`may` permits nothing; leave the entry out".to_owned();
+            let what = "`may` permits nothing; remove the entry".to_owned();
             return Err((self.may.span().start, what));
         }
         Ok(Permission {

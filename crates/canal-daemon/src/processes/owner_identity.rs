@@ -74,7 +74,7 @@ pub(crate) fn other_owner(
     if uid != peer.uid && peer.uid != 0 {
         let pid = process.pid;
         return Err(denied(format!(
-            "process {pid} belongs to uid {uid}, and the caller is uid {}",
+            "process {pid} belongs to uid {uid}, but the caller is uid {}",
             peer.uid
         )));
     }

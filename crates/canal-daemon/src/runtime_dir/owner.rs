@@ -57,7 +57,7 @@ pub(crate) fn become_owner(place: &Place) -> anyhow::Result<()> {
 /// Refuses to start the daemon of the machine for a client in a container that only uses it.
 ///
 /// # Errors
-/// The last daemon saw other processes than this one sees. An [`StartError`] with the reason.
+/// The last daemon saw other processes than this one sees. A [`StartError`] with the reason.
 pub(crate) fn refuse_outsider(place: &Place) -> anyhow::Result<()> {
     let (last, here) = (last_origin(&place.dir), Origin::read()?);
     let is_outside = |last: &Origin| last.may_share_boot(&here) && !last.shares_numbers(&here);

@@ -96,7 +96,7 @@ fn attempt(
             Ok(()) if is_other => {
                 return Ok(Err(format!(
                     "{} belongs to your daemon on another machine (if that machine is gone, \
-                     remove {NAME} there)",
+                     remove {NAME} in that directory)",
                     dir.display()
                 )));
             }

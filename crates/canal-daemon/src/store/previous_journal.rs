@@ -15,7 +15,7 @@ use canal_log::journal::{Journal, OpenError, Opened, salvage};
 use canal_protocol::place::Place;
 use canal_sys::process::{Found, Origin};
 
-const DISCARD_HINT: &str = "run `canal daemon --discard-journal` to leave it out and to log the \
+const DISCARD_HINT: &str = "run `canal daemon --discard-journal` to set it aside and to log the \
                             processes that lose their locks";
 
 /// The content of the journal that an earlier daemon left.
@@ -202,7 +202,7 @@ pub(crate) fn open(place: &Place, origin: &Origin, discard: bool) -> anyhow::Res
         // Records from before the last boot are void anyway. They were not synced, so a power cut
         // may have left any part of them.
         OpenError::Damaged { origin: Some(by), .. } if !by.may_share_boot(origin) => {
-            tracing::warn!(%error, "left out the journal, which is from before the last boot");
+            tracing::warn!(%error, "set the journal aside: it is from before the last boot");
             discarded(place)
         }
         OpenError::Damaged { .. } | OpenError::Newer { .. } => {

@@ -175,7 +175,7 @@ fn open_leases(dir: &Path) -> anyhow::Result<(LeaseLog, Option<Leases>)> {
             let aside = shell_word::quoted(&format!("{}.damaged", path.display()));
             let path = shell_word::of_path(path);
             let hint = format!(
-                "to leave it out, run `mv {path} {aside}`; leases from before the last boot are \
+                "to set it aside, run `mv {path} {aside}`; leases from before the last boot are \
                  then lost, but newer ones are also in the journal"
             );
             StartError { what: error.to_string(), hint: hint.into() }.into()
@@ -184,7 +184,10 @@ fn open_leases(dir: &Path) -> anyhow::Result<(LeaseLog, Option<Leases>)> {
     })?;
     if opened.torn_bytes > 0 {
         let bytes = opened.torn_bytes;
-        tracing::warn!(bytes, "the record of leases ended in the middle of one that no client got");
+        tracing::warn!(
+            bytes,
+            "the record of leases ended in the middle of an entry; no client got that lease"
+        );
     }
     Ok((opened.log, opened.leases.map(parts_of)))
 }

@@ -50,7 +50,7 @@ thread_local! {
     static NODE: Cell<u128> = const { Cell::new(0) };
 }
 
-/// How often each kind of reply was seen, by the names of its fields or of its error.
+/// How many times each kind of reply was seen, by the names of its fields or of its error.
 type Seen = BTreeMap<String, usize>;
 
 /// Prints the seed of a failed case.

@@ -132,7 +132,7 @@ pub(crate) fn deadlock(key: &Key, sessions: usize, processes: usize) -> Failure 
         1 => format!("{processes} processes of one session"),
         _ => format!("{sessions} sessions"),
     };
-    refused("deadlock", format!("deadlock on `{key}`: {among} would wait for each other for ever"))
+    refused("deadlock", format!("deadlock on `{key}`: {among} would wait for each other forever"))
 }
 
 /// The failure for a request that a newer one supersedes: the newer one, if it is still known, with
@@ -355,7 +355,7 @@ mod tests {
             by: By::Hold(Token(1), FrameId(2)),
         };
         let why = Refusal::Deadlock { cycle: vec![step; 3] };
-        let words = "deadlock on `db`: 3 sessions would wait for each other for ever";
+        let words = "deadlock on `db`: 3 sessions would wait for each other forever";
         let failure = refusal(&why, &request(None), None);
         assert_eq!(
             (failure.message.as_str(), failure.reason.as_deref()),

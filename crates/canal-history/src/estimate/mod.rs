@@ -15,7 +15,7 @@ use std::collections::BinaryHeap;
 pub use sample::Sample;
 pub use summary::Summary;
 
-/// How often a queue is simulated.
+/// How many times a queue is simulated.
 const TIMES: usize = 100;
 
 /// A hold.

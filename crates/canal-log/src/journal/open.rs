@@ -223,7 +223,7 @@ fn read(name: &Path, file: Content<'_>, header: &Header) -> Result<Body, OpenErr
                 let record = parse(name, body.end, payload, header)?;
                 if record.revision != Revision(next_revision) {
                     let found = record.revision;
-                    let what = format!("revision {found} is where {next_revision} belongs");
+                    let what = format!("found revision {found} instead of {next_revision}");
                     return Err(broken(body.end, &what));
                 }
                 body.records.push(record);

@@ -13,10 +13,10 @@ use canal_core::{Item, Request};
 const SUSPENSIONS: u64 = 1;
 /// The most ranges in which the bound counts an item's slots.
 const RANGES_MAX: u64 = 16_384;
-/// How often a key is written: in the request, in its release by key (twice), at the end of its
-/// owner, in its release by token, and three times in the snapshot.
+/// How many times a key is written: in the request, in its release by key (twice), at the end of
+/// its owner, in its release by token, and three times in the snapshot.
 const KEYS: u64 = 8;
-/// How often the command and the note are written: in the request and in the snapshot.
+/// How many times the command and the note are written: in the request and in the snapshot.
 const COMMANDS: u64 = 2;
 /// The bytes of everything for a request without items and command. A test measures these three on
 /// records with the largest possible numbers.

@@ -7,14 +7,14 @@ use super::{Coordinator, Phase};
 use crate::{Change, Effect, Input, Millis, Outcome, Refusal, Require};
 use canal_core::Token;
 
-/// How often a node may fail to confirm its own grant before it counts as one that never will.
+/// How many times a node may fail to confirm its own grant before it counts as one that never will.
 const UNCONFIRMED_MAX: u32 = 8;
 
 /// How many tokens to skip when a node has already used the one that it should confirm.
 const TOKENS_SKIPPED: u64 = 1 << 10;
 
-/// How often that number doubles at most: by then it equals the tokens that the clock yields in a
-/// second.
+/// How many times that number doubles at most: by then it equals the tokens that the clock yields
+/// in a second.
 const TOKENS_SKIPPED_DOUBLED_MAX: u32 = 10;
 
 impl Coordinator {
@@ -47,13 +47,13 @@ impl Coordinator {
                 }
             }
             Input::ConfirmFailed { node } => {
-                let why = "its grant had ended before the confirmation".to_owned();
+                let why = "the grant ended before it could be confirmed".to_owned();
                 self.hear_unconfirmed(node, why, turn);
             }
             Input::TokenTaken { node, least } => {
                 if matches!(self.nodes[node].hold, Hold::Confirming { .. }) {
                     self.skip_tokens(least);
-                    let why = "another lock there had the token each time".to_owned();
+                    let why = "another lock there already had the token".to_owned();
                     self.hear_unconfirmed(node, why, turn);
                     self.release_spare(node, turn);
                 }

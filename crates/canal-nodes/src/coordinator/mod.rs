@@ -49,7 +49,7 @@ pub struct Coordinator {
     token: Option<Token>,
     /// A lower bound of the next token: smaller ones were already used.
     least_token: Token,
-    /// How often a node had already used the token that it should confirm.
+    /// How many times a node had already used the token that it should confirm.
     tokens_taken: u32,
     /// The time of the first input.
     begun: Option<Millis>,

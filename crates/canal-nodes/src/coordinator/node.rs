@@ -33,7 +33,7 @@ pub(super) struct Node {
     pub(super) refused: Option<(Refusal, String)>,
     /// Why it will never grant the request.
     pub(super) unfit: Option<String>,
-    /// How often it failed to confirm its own grant while no command ran.
+    /// How many times it failed to confirm its own grant while no command ran.
     pub(super) unconfirmed: u32,
 }
 

@@ -7,11 +7,11 @@ use super::turn::Turn;
 use super::{Coordinator, Phase};
 use crate::{Effect, Millis, Outcome};
 
-/// By what factor a node may be silent longer than usual if nothing can be done without it.
+/// The factor by which a node may be silent longer than usual if nothing can be done without it.
 const PATIENCE: Millis = 3;
 
 impl Coordinator {
-    /// How long to try to reach nodes that nothing can be done without.
+    /// How long to try to reach nodes without which nothing can be done.
     pub(super) fn patience_ms(&self) -> Millis {
         PATIENCE * self.timing.silence_ms
     }

@@ -29,7 +29,7 @@ const TURN_MS: Millis = 2 * LOOK_EVERY_MS;
 /// How long a node may take to answer.
 const ANSWER_MS: Millis = 5_000;
 
-/// How often one reading asks the nodes at most.
+/// How many times one reading asks the nodes at most.
 const ROUNDS_MAX: usize = 32;
 
 /// The runs and frames that a question to the nodes names.
@@ -78,7 +78,7 @@ pub struct Detector {
     /// The time at which the next look begins.
     look_at: Millis,
     look: Option<Look>,
-    /// How often the nodes were asked, over all looks.
+    /// How many times the nodes were asked, over all looks.
     rounds: u64,
     looks: u64,
     /// How many looks were over when the request began to wait.
@@ -92,7 +92,7 @@ struct Look {
     first: Option<Vec<Reading>>,
     named: Named,
     asked_at: Millis,
-    /// How often the nodes were asked for the present reading.
+    /// How many times the nodes were asked for the present reading.
     rounds: usize,
     answers: Vec<Answer>,
 }

@@ -44,8 +44,8 @@ impl Graph {
         steps.flat_map(|(_, next)| next).copied()
     }
 
-    /// The requests for which one waits, directly or through others. It is among them only if it is
-    /// in a ring.
+    /// The requests that a request waits for, directly or through others. The request itself is
+    /// among them only if it is in a ring.
     fn reached(&self, from: RequestName) -> BTreeSet<RequestName> {
         let (mut reached, mut left) = (BTreeSet::new(), vec![from]);
         while let Some(request) = left.pop() {

@@ -5,14 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use canal_core::{Above, FrameId, NodeId, Require, RunId, Snapshot};
 
 /// The waits near some runs, as one node reports them. It names other runs, whose frames must be
-/// read as well, from every node, until no new ones are named ([`named`]): only with all frames
-/// between two is it known that one is inside the other.
+/// read as well, from every node, until no new ones are named ([`named`]). Whether one frame is
+/// inside another is known only once all frames between the two have been read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reading {
     /// The node.
     pub node: NodeId,
     /// The frames of these runs and those under them, and everything that their requests can wait
-    /// for ([`Table::partial table`](canal_core::Table::partial table)).
+    /// for ([`Table::partial_table`](canal_core::Table::partial_table)).
     pub table: Snapshot,
     /// The membership of its frames. A frame that belongs to no run over nodes is missing.
     pub members: BTreeMap<FrameId, Membership>,

@@ -375,7 +375,8 @@ impl World {
                 let reply = renewed.map_or(Reply::Gone, |ttl_ms| Reply::Renewed { sent, ttl_ms });
                 (Some(reply), Vec::new())
             }
-            // So with a release, which would take a place that it is not about.
+            // The same applies to a late release, which would give up the place of the newer
+            // connection.
             Call::Release { name }
                 if !node.locks.holds_firmly(name) && self.network.is_of_newer(id, name) =>
             {

@@ -1,9 +1,9 @@
 //! Looks for deadlocks over nodes on behalf of a process that waits for a plain lock within a run
 //! over nodes.
 //!
-//! It is a process of its own, but not a child of the waiting process: that one becomes its
-//! command, which must not find a child that it did not start. It ends with their channel, as soon
-//! as the other process continues or ends.
+//! It is a separate process, but not a child of the waiting process: the waiting process becomes
+//! its command, and a command must not find a child that it did not start. It ends when the channel
+//! between them closes, as soon as the waiting process continues or ends.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -70,7 +70,7 @@ pub fn serve_lookout(around: &Around, run: RunId) -> io::Result<()> {
 fn look(around: &Around, run: RunId, tag: Tag, channel: &End) {
     stand_alone();
     fds::keep_only(&[channel.as_fd()]);
-    // Without messages, no reader of them need wait for this process either.
+    // This process prints nothing, so no reader of standard error should have to wait for it.
     let _ = dup2_stderr(io::stdout());
     let mut waits_reader = WaitsReader::of_plain(around, run, tag);
     loop {

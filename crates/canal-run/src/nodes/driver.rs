@@ -72,7 +72,7 @@ struct NodeState {
     /// Whether the node has proved on this connection that it is the right one.
     reached: bool,
     hint: Option<String>,
-    /// How often it was asked to release its part.
+    /// How many times it was asked to release its part.
     releases: u32,
     /// Its last answer about its part.
     said: Option<PartSaid>,
@@ -90,8 +90,8 @@ pub enum OnLease {
 }
 
 impl<'a> Driver<'a> {
-    /// A coordinator of a new request, or of one that another coordinator has begun: then with the
-    /// state that it left behind, and whether the command may run.
+    /// A coordinator of a new request, or of one that another coordinator began. In that case,
+    /// `left` is the state that the other one left behind, and whether the command may run.
     pub(super) fn new(
         request: &'a NodesRequest,
         met: Met,
@@ -373,7 +373,7 @@ impl<'a> Driver<'a> {
             items: request.items.clone(),
             nodes: self.nodes.iter().map(|node| node.id).collect(),
             require: request.require.as_asked(),
-            // The coordinator keeps the one clock over all nodes.
+            // The time to wait applies to all nodes together, so the coordinator measures it.
             wait_ms: no_wait.then_some(0),
             priority: request.priority,
             max_waiting: request.max_waiting,

@@ -1,4 +1,4 @@
-//! Finds out the daemons behind a list of nodes before it asks anything else of them: a request
+//! Finds out which daemons a list of nodes names, before anything else is asked of them: a request
 //! carries the ids of all its nodes.
 
 use std::time::Duration;
@@ -150,7 +150,7 @@ fn meet_nodes(request: &NodesRequest, host: &mut dyn Host) -> Result<Met, Identi
     let mut known = Vec::new();
     let mut asked = Vec::new();
     for (at, node) in request.nodes.iter().enumerate() {
-        // The daemon that this machine asks is not a matter of trust.
+        // The daemon of this machine is trusted without a pin.
         let pin = match node.address {
             NodeAddress::Local => None,
             _ => request.around.pins.known(&node.address)?,

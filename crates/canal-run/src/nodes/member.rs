@@ -37,13 +37,13 @@ const BEAT_MS_MAX_RESTING: u64 = 25_000;
 const ALIVE_S: u64 = 5;
 const ALIVE_S_MAX: u64 = 25;
 
-/// After how long without a message, at least, a connection is given up.
+/// The shortest time without a message after which a connection is given up.
 const SILENCE_MS: u64 = 15_000;
 
 /// How long a node may take to send its identity: ssh must connect, and a daemon start.
 const CONNECT_MS: u64 = 25_000;
 
-/// How long a call may take that need not wait for others.
+/// How long a call may take if it does not wait for other requests.
 const CALL_MS: u64 = 15_000;
 
 /// One node of a request.
@@ -59,7 +59,7 @@ pub(super) struct Member {
     beat_ms: u64,
     /// The same while none does.
     rest_ms: u64,
-    /// After how many seconds of silence ssh checks the connection.
+    /// The seconds of silence after which ssh checks the connection.
     alive_s: u64,
     /// Whether a part depends on the connection: it was asked for, and is not confirmed.
     is_asked: bool,
@@ -75,7 +75,7 @@ struct Call {
 }
 
 impl Call {
-    /// Whether its answer needs nobody else.
+    /// Whether its answer does not depend on other requests.
     fn is_due(&self) -> bool {
         self.kind != Kind::Collect && !self.is_begun
     }
@@ -358,7 +358,7 @@ impl Member {
             }
             (Some(_), false) | (None, _) => match self.calls.pop_front() {
                 Some(call) => call,
-                None => return Err(NodeFailure::passing("it sent an answer without a call")),
+                None => return Err(NodeFailure::passing("it sent an unexpected answer")),
             },
         };
         match call.kind {
@@ -386,7 +386,7 @@ impl Member {
                     (Kind::Leader, _) => {
                         return Err(NodeFailure::permanent(failure.message.clone()));
                     }
-                    // The node keeps no lease for so long, however often it is asked.
+                    // The node does not keep a lease for that long, so another attempt is useless.
                     (Kind::ChangeTtl, ErrorName::BadRequest) => {
                         Heard::PartRefused { failure, permanent: true }
                     }

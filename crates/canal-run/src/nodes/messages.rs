@@ -31,8 +31,8 @@ pub enum BeforeStart {
     End(Option<NotHeld>),
 }
 
-/// Why the lock is not held, as a daemon would answer. A [`Failure`] alone loses its name on the
-/// way.
+/// Why the lock is not held, as a daemon would answer. A [`Failure`] does not carry its name across
+/// the channel, so the name is separate.
 pub type NotHeld = (ErrorName, Failure);
 
 /// A line for the user.

@@ -3,7 +3,7 @@
 //! `canal run --on` has three processes:
 //!
 //! - The *child* becomes the command when the lock is held.
-//! - The *parent* stays by it as over an engine: it reads the deadline page and never touches the
+//! - The *parent* supervises it as with an engine: it reads the deadline page and never touches the
 //!   network.
 //! - The *coordinator* (`process`) speaks to the nodes, each by its socket or by an ssh, and writes
 //!   the page. It belongs to no terminal and no job. If it dies, the parent starts another one,

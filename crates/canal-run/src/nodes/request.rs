@@ -36,8 +36,8 @@ pub struct NodesRequest {
     pub new_ttl_ms: Option<u64>,
     /// The items, the same at each node.
     pub items: Vec<WireItem>,
-    /// How long to wait, in milliseconds, over all nodes together; 0 = not at all, absent = for
-    /// ever.
+    /// How long to wait, in milliseconds, over all nodes together: 0 means not at all, and `None`
+    /// forever.
     pub wait_ms: Option<u64>,
     /// When it was made, in milliseconds of CLOCK_BOOTTIME. The time to wait begins then, even if
     /// another coordinator asks later.

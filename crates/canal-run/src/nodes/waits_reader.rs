@@ -41,7 +41,7 @@ pub(super) struct WaitsReader<'a> {
     looks: u64,
     /// The nodes already reported as unreadable.
     unread: Vec<String>,
-    /// The same, if the user does not know yet.
+    /// These nodes, until the user has been notified of them.
     pub(super) news: Option<Vec<String>>,
 }
 
@@ -495,7 +495,7 @@ fn told(ring: &[Step]) -> String {
             "deadlock: the enclosing command holds `{key}`, so waiting for it would never end"
         ),
         requests => format!(
-            "deadlock on `{key}`: {requests} requests on nodes would wait for each other for ever"
+            "deadlock on `{key}`: {requests} requests on nodes would wait for each other forever"
         ),
     }
 }

@@ -12,7 +12,7 @@ use canal_lock::client::hold_monitor::LostHold;
 use canal_protocol::OnLost;
 use canal_sys::signals::{self, SignalRefused};
 
-/// How long after the signal of `--max-run` SIGKILL follows, without `--kill-after`.
+/// The time from the signal of `--max-run` to SIGKILL, without `--kill-after`.
 pub const KILL_AFTER_DEFAULT: Duration = Duration::from_secs(10);
 
 /// The limits of a command.
@@ -21,7 +21,7 @@ pub struct Limits {
     /// How long it may run, from the moment it has the lock; `None` without a limit. The time of a
     /// suspend does not count.
     pub max_run: Option<Duration>,
-    /// How long after `signal` SIGKILL follows; with `None`, it never does.
+    /// The time from `signal` to SIGKILL; `None` if SIGKILL is never sent.
     pub kill_after: Option<Duration>,
     /// The signal that ends a command that ran too long. SIGCONT follows, in case it is stopped.
     pub signal: Signal,
@@ -92,8 +92,8 @@ pub enum Ended {
 }
 
 impl Ended {
-    /// Passes the end on: returns the exit code to end with, or ends this process by the same
-    /// signal (without a second core dump).
+    /// Makes this process end in the same way: returns the exit code to end with, or ends this
+    /// process by the same signal (without a second core dump).
     #[must_use]
     pub fn pass_on(self) -> u8 {
         match self {

@@ -17,7 +17,7 @@ use canal_lock::client::channel::{End, Received, channel};
 use canal_sys::deadline::{Reader, Why};
 use canal_sys::process::child::{Reap, end_with_parent, ended, fork};
 
-/// The bounds of the pause before each attempt: a restarted daemon is soon there.
+/// The bounds of the pause before each attempt: a daemon restarts quickly.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(3);
 
@@ -35,7 +35,7 @@ pub(super) struct FateQuery {
 enum Answer {
     /// The hold is held; the descriptors are its deadline page.
     Held,
-    /// It is lost, for the reason of this number.
+    /// It is lost, for the reason with this number.
     Lost(u64),
 }
 

@@ -54,7 +54,7 @@ fn limits() -> Vec<String> {
     for (kind, what, unit) in [
         (Resource::RLIMIT_AS, "address space", "bytes"),
         (Resource::RLIMIT_DATA, "data", "bytes"),
-        (Resource::RLIMIT_FSIZE, "size of files", "bytes"),
+        (Resource::RLIMIT_FSIZE, "file size", "bytes"),
         (Resource::RLIMIT_CPU, "processor time", "seconds"),
     ] {
         if let Some(limit) = finite(kind) {

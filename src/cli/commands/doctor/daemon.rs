@@ -83,7 +83,7 @@ fn about(status: &Status, place: &Place) -> Vec<Finding> {
     } else {
         Finding::problem(
             "daemon",
-            format!("pid {pid} is version {version}, and this program is {ours}"),
+            format!("pid {pid} is version {version}, but this program is {ours}"),
             "replace it with `canal daemon --replace`; all locks stay held",
         )
     };

@@ -50,7 +50,7 @@ fn about(engine: &SeenEngine) -> Vec<Finding> {
         },
     ));
     if seen.obstacles.is_empty() {
-        let fine = "a daemon has all the rights that it needs";
+        let fine = "the user has all the rights that a daemon needs";
         findings.push(Finding::fine("engine rights", fine));
         findings.push(Finding::fine("engine size", size(seen)));
     }

@@ -80,7 +80,7 @@ pub(super) fn kernel() -> Vec<Finding> {
     findings.push(match fds::limit() {
         Ok(limit) if limit < DESCRIPTORS_MIN => Finding::problem(
             "limits",
-            format!("the limit on open files is {limit}, and a daemon needs {DESCRIPTORS_MIN}"),
+            format!("the limit on open files is {limit}, but a daemon needs {DESCRIPTORS_MIN}"),
             "raise it with `ulimit -n 1024`",
         ),
         Ok(limit) => Finding::fine("limits", format!("the limit on open files is {limit}")),

@@ -48,11 +48,11 @@ const KEYS_ABOVE: [&str; 3] = ["Esc back", "q quit", "arrows scroll"];
 /// The complete keyboard help.
 const HELP: [(&str, &str); 15] = [
     ("j, k", "select or scroll; also arrows, Page Up, Page Down, Home, End"),
-    ("Enter", "open the key; there, show the chain of waits of the selected one"),
+    ("Enter", "open the key; there, show the selected entry's chain of waits"),
     ("Esc", "go back; in the list, clear the filter"),
     ("/", "list only keys with this text in their name, users or commands"),
     ("s", "sort by waiters, longest wait, longest hold, name"),
-    ("w", "show what the selected one waits for, and what waits for it"),
+    ("w", "show what the selected entry waits for, and what waits for it"),
     ("h", "show the key over time, and its ended commands"),
     ("r", "break the selected hold, like `canal release --force`"),
     ("x", "end the selected process, like `canal kill` (TERM)"),
@@ -61,7 +61,7 @@ const HELP: [(&str, &str); 15] = [
     ("Ctrl-L", "redraw the screen"),
     ("Ctrl-Z", "suspend canal; `fg` resumes it"),
     ("q", "quit; also Ctrl-C"),
-    ("y", "confirm what r, x, z and p ask"),
+    ("y", "confirm r, x, z or p"),
 ];
 
 /// The screen, and the position of the cursor if the user is typing.

@@ -112,7 +112,7 @@ pub(in crate::tests) fn check_decisions(
     replay
 }
 
-/// How often each request was overtaken, whether it waits or was granted.
+/// How many times each request was overtaken, whether it waits or was granted.
 fn bypasses(table: &Table) -> BTreeMap<RequestId, u32> {
     let waiting = table.waiters().map(|waiter| (waiter.id, waiter.passed));
     waiting.chain(table.holds().map(|hold| (hold.request, hold.passed))).collect()

@@ -253,8 +253,8 @@ struct Normal {
 type Held = (Key, Mode, bool, u64, Vec<u64>, Option<View>, Option<View>);
 /// The key, the mode, the number of slots, the own and the stated view, and whether it is spread.
 type Wanted = (Key, Mode, u64, Option<View>, Option<View>, bool);
-/// How often a waiter was overtaken, whether it is a barrier, whether it is stopped, and whether
-/// its size is unchecked.
+/// How many times a waiter was overtaken, whether it is a barrier, whether it is stopped, and
+/// whether its size is unchecked.
 type Standing = (u32, bool, bool, bool);
 
 fn pid(frame: &FrameState) -> u32 {

@@ -40,7 +40,7 @@ const LIVED_MIN: Duration = Duration::from_secs(10);
 /// The maximum wait before the watcher starts the next daemon after such a short life.
 const YOUNG_PAUSE: Duration = Duration::from_secs(5);
 
-/// The wait after a start until the watcher starts a daemon again. It doubles each time.
+/// How long the watcher waits after a start before it starts a daemon again. Doubles each time.
 const START_PAUSE: Duration = Duration::from_secs(1);
 
 const STARTED_BY: &str = "only a daemon can start a watcher";

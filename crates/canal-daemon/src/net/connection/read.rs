@@ -93,7 +93,7 @@ impl Connection {
                 }
                 Ok(Some(_)) if full => {
                     let message =
-                        format!("the client sent more than {CALLS_AHEAD_MAX} calls ahead");
+                        format!("the client has more than {CALLS_AHEAD_MAX} unanswered calls");
                     self.give_up(&Failure::new(ErrorName::TooMuch, message));
                     return true;
                 }

@@ -5,7 +5,7 @@
 use canal_core::Key;
 use canal_protocol::WireItem;
 
-/// How often a connection may be restricted.
+/// How many times a connection may be restricted.
 const RESTRICTIONS_MAX: usize = 16;
 
 /// The keys under which a connection may ask for leases over nodes. If there are several `Restrict`

@@ -340,7 +340,7 @@ impl Server {
             (
                 "limits.connections_per_user",
                 per_user.map_or_else(
-                    || "three times as many as are still free".to_owned(),
+                    || "three times the number still free".to_owned(),
                     |it| it.to_string(),
                 ),
             ),

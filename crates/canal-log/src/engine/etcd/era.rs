@@ -19,7 +19,7 @@ use canal_core::HostId;
 /// The end of an era's sign if data from before it may be missing.
 const LACKS: &str = "/lacks";
 
-/// How often a member may be behind what it has just reported.
+/// How many times a member may be behind what it has just reported.
 const TRIES: usize = 10;
 
 /// The report of an etcd: its cluster's id, and its *lead*, by which the index of raft's log

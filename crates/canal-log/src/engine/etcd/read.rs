@@ -22,7 +22,7 @@ const PAGE: i64 = 256;
 /// How long the watch may be behind the head that a renewal saw before it is replaced.
 const LAG: Duration = Duration::from_secs(1);
 
-/// How often a compaction by etcd may interrupt a read.
+/// How many times a compaction by etcd may interrupt a read.
 const TRIES: usize = 8;
 
 pub(crate) async fn load(shared: Shared) -> Result<(), EtcdError> {

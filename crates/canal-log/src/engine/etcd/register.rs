@@ -14,7 +14,7 @@ use super::shared::{OwnIncarnation, Shared};
 use crate::engine::{Answer, Claimant, FORMAT, Identity};
 use canal_core::HostId;
 
-/// How often other registrations may come first.
+/// How many times other registrations may come first.
 const TRIES: usize = 100;
 
 /// A request to register.
@@ -115,7 +115,7 @@ pub(crate) fn meta_of(found: &RangeResult) -> Result<Option<Meta>, EtcdError> {
         return Ok(Some(meta));
     }
     let why = format!(
-        "the log in etcd has format {}, and this canal needs {FORMAT}: all hosts need the same \
+        "the log in etcd has format {}, but this canal needs {FORMAT}: all hosts need the same \
          format",
         meta.format
     );

@@ -11,7 +11,7 @@ use super::shared::{OwnIncarnation, Shared};
 use crate::engine::{Alive, Answer, Position, Sign};
 use canal_core::HostId;
 
-/// How often a renewal is repeated because the leader changed meanwhile.
+/// How many times a renewal is repeated because the leader changed meanwhile.
 const TRIES: usize = 3;
 
 pub(crate) async fn renew(shared: Shared, host: HostId, asked_at: u64) -> Result<(), EtcdError> {

@@ -22,7 +22,7 @@ const DELETES: usize = 100;
 /// The number of keys listed at once.
 const PAGE: i64 = 1000;
 
-/// How often another host's snapshot may come first.
+/// How many times another host's snapshot may come first.
 const TRIES: usize = 10;
 
 pub(crate) async fn store(shared: Shared, stored: Stored) -> Result<(), EtcdError> {

@@ -20,7 +20,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(5);
 /// A session that lasted this long resets the pause.
 const STEADY: Duration = Duration::from_secs(10);
 
-/// How often to try a call that the server rolls back.
+/// How many times to try a call that the server rolls back.
 const ATTEMPTS: u32 = 5;
 
 /// The address of the server, as far as it is known.

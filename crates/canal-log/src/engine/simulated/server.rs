@@ -41,7 +41,7 @@ pub struct Counts {
     pub succeeded: u64,
     /// Snapshots that were stored.
     pub snapshots: u64,
-    /// How often the log lost its end.
+    /// How many times the log lost its end.
     pub losses: u64,
 }
 

@@ -173,7 +173,7 @@ fn a_revision_that_is_missing_is_damage() {
     drop(journal);
     assert_eq!(damage(dir.path()).1, gap);
     let error = try_open(dir.path()).unwrap_err().to_string();
-    assert!(error.ends_with("revision 4 is where 3 belongs"), "{error}");
+    assert!(error.ends_with("found revision 4 instead of 3"), "{error}");
 }
 
 /// A journal with one record that has this JSON.

@@ -118,7 +118,7 @@ fn a_token_that_was_taken_is_followed_by_one_far_beyond_it() {
 }
 
 /// Lets nodes grant and the last of them fail to confirm, until the coordinator does something
-/// else. Returns how often, and what it did.
+/// else. Returns the number of failures, and the coordinator's new effects.
 fn fail_to_confirm(scene: &mut Scene, nodes: usize, failure: &Input) -> (u32, Vec<String>) {
     for times in 1..100 {
         (0..nodes).for_each(|node| drop(scene.hear(granted(node, 5))));

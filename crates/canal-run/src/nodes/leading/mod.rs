@@ -145,8 +145,8 @@ impl<'a> LeaderAtNodes<'a> {
         LeaderView { verdict, leader: led_by.and_then(|claim| self.leader(claim)), nodes }
     }
 
-    /// The leader with the time since which it leads: since the last of the nodes that it needs has
-    /// granted it. Nodes that it did not need may have granted it later.
+    /// The leader, with the time since which it leads: when the last of the nodes that it needs
+    /// granted its part. Nodes that it does not need may have granted theirs later.
     fn leader(&self, claim: Claim) -> Option<HolderInfo> {
         let holders = self.sources.iter().filter_map(|source| match &source.word {
             Some(Word::Leader(Some((of, holder)))) if *of == claim => Some(&**holder),
@@ -197,7 +197,7 @@ impl<'a> LeaderAtNodes<'a> {
     ) -> Result<Option<NodeFailure>, IdentifyError> {
         let source = &self.sources[at];
         let (node, pin) = (&source.member.node, Pin::of(identity));
-        // The daemon that this machine asks is not a matter of trust.
+        // The daemon of this machine is trusted without a pin.
         if node.address != NodeAddress::Local
             && let Err(error) = self.around.pins.meet(&node.name, &node.address, &pin)
         {
@@ -314,8 +314,8 @@ impl Source {
     }
 }
 
-/// The part of a request over nodes that a holder is. An unconfirmed part may still be released,
-/// and a lock of this node alone does not lead anywhere else.
+/// The confirmed part of a request over nodes that a holder represents, if any. An unconfirmed part
+/// may still be released, and a lock of this node alone does not lead anywhere else.
 fn claimed(holder: HolderInfo) -> Option<(Claim, Box<HolderInfo>)> {
     let over = holder.over_nodes.as_deref().filter(|over| !over.collecting)?;
     let need = usize::try_from(over.need).unwrap_or(usize::MAX);

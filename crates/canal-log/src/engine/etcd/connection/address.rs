@@ -67,7 +67,7 @@ pub enum AddressError {
     NoPassword,
     /// A `%` without two hexadecimal digits, or digits that are not text.
     #[error(
-        "has a % that is not followed by two hexadecimal digits, or whose digits are not text \
+        "has a % that is not followed by two hexadecimal digits, or that does not decode to UTF-8 \
          (write % itself as %25)"
     )]
     Percent,

@@ -278,7 +278,7 @@ fn fits(version: &str) -> Result<(), PostgresError> {
     if number >= OLDEST {
         return Ok(());
     }
-    let why = format!("the server is PostgreSQL {}, and canal needs 13 or later", number / 10_000);
+    let why = format!("the server is PostgreSQL {}, but canal needs 13 or later", number / 10_000);
     Err(PostgresError::refused(why, "upgrade the server, or use another one"))
 }
 

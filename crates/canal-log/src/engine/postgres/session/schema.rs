@@ -165,7 +165,7 @@ impl Session {
             return Observation::of(row, 1);
         }
         Err(PostgresError::refused(
-            format!("the log there has format {format}, and this canal needs format {FORMAT}"),
+            format!("the log there has format {format}, but this canal needs format {FORMAT}"),
             "run the same version of canal on all hosts",
         ))
     }
