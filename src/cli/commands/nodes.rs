@@ -9,7 +9,7 @@ use crate::cli::{Failed, Global, Target, connect};
 use crate::client::bridge::{self, BridgeError};
 use crate::client::environment;
 use crate::run::SUCCESS;
-use crate::run::nodes::serve_lookout;
+use crate::run::nodes::watch_for_deadlocks;
 
 /// `canal bridge`, which ssh runs at a node.
 pub(crate) fn bridge(args: &BridgeArgs, global: &Global) -> Result<u8, Failed> {
@@ -32,7 +32,7 @@ pub(crate) fn deadlock_watcher(global: &Global) -> Result<u8, Failed> {
     let target = Target::of(global)?;
     let failed = |error| Failed::new(format!("cannot search for deadlocks: {error}"));
     if let Some(run) = environment::run() {
-        serve_lookout(&around(&target, near(&target)?), run).map_err(failed)?;
+        watch_for_deadlocks(&around(&target, near(&target)?), run).map_err(failed)?;
     }
     Ok(SUCCESS)
 }

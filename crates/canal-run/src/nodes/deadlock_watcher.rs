@@ -57,7 +57,7 @@ pub fn start_deadlock_watcher(
 ///
 /// # Errors
 /// No process can be started.
-pub fn serve_lookout(around: &Around, run: RunId) -> io::Result<()> {
+pub fn watch_for_deadlocks(around: &Around, run: RunId) -> io::Result<()> {
     let channel = End::from(io::stdin().as_fd().try_clone_to_owned()?);
     let Received::Message(tag, _) = channel.receive() else { return Ok(()) };
     if fork()?.is_none() {
