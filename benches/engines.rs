@@ -3,7 +3,8 @@
 //!
 //! `cargo bench --bench engines`. Needs etcd, etcdctl, initdb, postgres and psql, and prints which
 //! are missing. `ROUNDS=N` runs N rounds instead of 200, `SECONDS_OF_LOAD=N` keeps up the load for
-//! N seconds instead of 5, and `CANAL=PATH` measures another build of canal.
+//! N seconds instead of 5, `HOSTS=N` lets N hosts share the table instead of 20, and `CANAL=PATH`
+//! measures another build of canal.
 #![expect(clippy::print_stdout, reason = "a bench prints its figures")]
 
 mod common;
@@ -69,8 +70,8 @@ fn compare(engine: &Engine, daemon: &Daemon, peer: &mut Command) -> io::Result<(
     Ok(())
 }
 
-/// Measures from the release on one host to the start of the command on the other.
-fn hand_over(engine: &Engine, a: &Daemon, b: &Daemon) -> io::Result<()> {
+/// Measures from the release on one of `hosts` hosts to the start of the command on another.
+fn hand_over(engine: &Engine, a: &Daemon, b: &Daemon, hosts: usize) -> io::Result<()> {
     let mut took = Vec::new();
     for round in 0..number("ROUNDS", 200) / 4 {
         let (a, b) = if round % 2 == 0 { (a, b) } else { (b, a) };
@@ -92,8 +93,9 @@ fn hand_over(engine: &Engine, a: &Daemon, b: &Daemon) -> io::Result<()> {
         holder.wait()?;
         waiter.wait()?;
     }
-    let (median, _) = median_and_p90(&mut took);
-    let what = format!("hand-over from host to host over {}", engine.name);
+    let (median, p90) = median_and_p90(&mut took);
+    println!("{hosts} hosts over {}: nine of ten within {p90:.0} µs", engine.name);
+    let what = format!("hand-over from host to host over {}, {hosts} hosts", engine.name);
     row(&what, &format!("{median:.0} µs"), "", "", "");
     Ok(())
 }
@@ -145,8 +147,11 @@ fn all(engine: &Engine, peer: &mut Command) -> io::Result<()> {
     let hosts = [member(&engine.url, "a")?, member(&engine.url, "b")?, member(&engine.url, "c")?];
     let [a, b, _] = &hosts;
     compare(engine, a, peer)?;
-    hand_over(engine, a, b)?;
-    load(engine, &hosts)
+    hand_over(engine, a, b, hosts.len())?;
+    load(engine, &hosts)?;
+    let idle = (hosts.len()..number("HOSTS", 20)).map(|at| member(&engine.url, &format!("h{at}")));
+    let idle = idle.collect::<io::Result<Vec<_>>>()?;
+    hand_over(engine, a, b, hosts.len() + idle.len())
 }
 
 fn missing(engine: &str, what: &str, goal: &str) {

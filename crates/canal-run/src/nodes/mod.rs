@@ -30,7 +30,7 @@ mod request;
 mod takeover;
 mod waits_reader;
 
-pub use deadlock_watcher::{watch_for_deadlocks, start_deadlock_watcher};
+pub use deadlock_watcher::{start_deadlock_watcher, watch_for_deadlocks};
 pub use driver::OnLease;
 pub use host::{Ending, Host, Named, PartAnswer, PartSaid, PartTrouble, Wish, Word};
 pub use identify::IdentifyError;
