@@ -281,8 +281,10 @@ impl Picture {
             self.rect(f64::from(columns[4]), f64::from(self.y - 12), long.max(1.0), 15.0, "wait");
         }
         self.y += LINE + 4;
-        let assumed = "Bars: 90 % of waits. Assumes that requests arrive at the same times and \
-                       hold their slots for as long.";
+        self.text(MARGIN, "faint", "Bars: 90 % of waits.");
+        self.y += LINE;
+        let assumed = "Assumes that requests arrive at the same times and hold their slots for as \
+                       long.";
         self.text(MARGIN, "faint", assumed);
     }
 
