@@ -196,7 +196,7 @@ fn the_statement_of_a_first_start_is_refused_after_an_earlier_life() {
 #[track_caller]
 fn refuses_first_start(node: &World, file: &str) {
     let refused = node.canal(["daemon", "--first-start"]).end().code(125);
-    let why = "--first-start declares that this node has not granted anything before";
+    let why = "--first-start declares that no daemon has run here before, but one has";
     assert!(refused.stderr.contains(why), "{}", refused.stderr);
     assert!(refused.stderr.contains(file), "{}", refused.stderr);
 }

@@ -1,8 +1,9 @@
 //! The daemon's loop: it sleeps until the kernel, the engine or a timer reports an event, and then
 //! does a turn.
 //!
-//! It has no async runtime: one epoll instance watches everything. The client of an engine has a
-//! runtime in its own thread, and wakes this loop through an eventfd.
+//! It has no async runtime, because a runtime does not provide the batches that a turn handles: one
+//! epoll instance watches everything. The client of an engine has a runtime in its own thread, and
+//! wakes this loop through an eventfd.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};

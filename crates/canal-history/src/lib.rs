@@ -5,6 +5,10 @@
 //! recorded requests with another size, `estimate` predicts waits, and `checkpoint` has the
 //! requests that are still open.
 //!
+//! Plain files, because the embedded databases that were tried fail on damaged files (redb panicked
+//! on 112 of 300 with flipped bits, and would end the daemon at each start) or add 18 s to the
+//! build (SQLite and redb). A search of 10 million records takes 0.25 s without an index.
+//!
 //! Invariants: a file is only appended to, so a process that is killed leaves at most its last
 //! record torn. An unreadable file is set aside and never ends a daemon.
 #![expect(missing_docs, reason = "fields whose name says all, for packages of canal alone")]

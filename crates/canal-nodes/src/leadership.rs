@@ -3,6 +3,8 @@
 //! Invariant: a request leads only if at least as many nodes report it as the watcher wants, and as
 //! the request itself needs. A holder at each node is not enough: all of them must name one request
 //! and one token.
+//!
+//! So no two requests can both lead by more than half of the nodes.
 
 use std::collections::BTreeMap;
 

@@ -8,6 +8,10 @@
 //! the first are blank until they are known, so that a full disk cannot prevent them from being
 //! written. A link with the number of the later session leads to the record.
 //!
+//! The number of a session exists once the request is queued, and is unique across hosts and
+//! reboots. The record, not the history of the daemon, says how a job ended: the history drops
+//! records under load, and may be off.
+//!
 //! Invariant: a record with a number belongs to a request that was queued or granted, and only
 //! records and logs of jobs whose supervisor has ended are removed.
 
@@ -298,6 +302,8 @@ impl NewJob {
         };
         let named = named.map(std::path::absolute).transpose()?;
         let mut options = OpenOptions::new();
+        // The command itself writes the log, because a process in between could block it or lose
+        // output. So canal never truncates a log.
         options.append(true).create(true).custom_flags(libc::O_NOCTTY);
         let beside = folder.log(&name);
         let path = named.as_ref().unwrap_or(&beside);

@@ -689,10 +689,10 @@ pub(crate) struct DaemonArgs {
     /// Set an unusable journal aside; first check the processes in it yourself
     #[arg(long)]
     pub(crate) discard_journal: bool,
-    /// Declare that this node has never granted a lock
+    /// Declare that no daemon has run here before, so that this node grants its first lease at once
     ///
-    /// The node can then grant node leases at once. The option is refused if files show that a
-    /// daemon has run here before, and applies to this start only.
+    /// The option is refused if an earlier daemon has left files here, and applies to this start
+    /// only.
     #[arg(long, conflicts_with_all = ["stop", "reload", "replace", "discard_journal", "engine", "engine_ttl", "host"])]
     pub(crate) first_start: bool,
     /// Report readiness and errors to descriptor 3, to the client that started this daemon

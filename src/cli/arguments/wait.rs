@@ -97,7 +97,8 @@ impl WaitArgs {
         }
     }
 
-    /// The exit code if the lock is busy or the wait is over.
+    /// The exit code if the lock is busy or the wait is over. It is not used for a deadlock, which
+    /// a script must not take for work that is done elsewhere.
     pub(crate) fn conflict_code(&self) -> u8 {
         self.conflict_exit_code.unwrap_or(OwnCode::NotAcquired.number())
     }

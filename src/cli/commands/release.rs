@@ -1,4 +1,7 @@
 //! `canal release`: releases a hold or a lease.
+//!
+//! canal asks for the token first and names it, so that the call can be sent again if the daemon
+//! ends.
 
 use serde::Serialize;
 

@@ -36,6 +36,8 @@ pub(crate) fn run(args: &RunArgs, global: &Global) -> Result<u8, Failed> {
     if job.limits.max_run.is_none() && matches!(job.source, Source::Daemon(_)) {
         match job.start(None, None, None) {
             NotStarted::Failed(failed) => return Err(failed),
+            // Only an engine needs the fork and the second request. Without one, canal becomes the
+            // command after a single round trip.
             NotStarted::SupervisorRequired => {
                 job.request.wrapper = Some(Wrapper::Supervised);
                 job.can_be_lost = true;

@@ -36,6 +36,16 @@ impl Table {
     /// blocks only the waiters behind it. So each remaining session that holds something waits for
     /// a hold of another remaining session: every deadlock contains a cycle of holds. Holds only
     /// become fewer during the reduction, so the result does not depend on its order.
+    ///
+    /// The victim is the youngest session whose refusal lets another request on a cycle continue;
+    /// if there is none, the youngest on a cycle. Refusing a session that is on only one of several
+    /// cycles may help no one.
+    ///
+    /// Sometimes a second victim is refused although one would be enough: a cycle can be deadlocked
+    /// only because it waits for another cycle. The search starts at the waiting request and
+    /// follows all holders of a wanted key, even while enough slots are free, so it can find the
+    /// first cycle late. Following only the holders that block the request would need another
+    /// version of the rules.
     pub(crate) fn victim(
         &self,
         deadlock_candidates: &BTreeSet<RequestId>,

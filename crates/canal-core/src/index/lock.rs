@@ -64,7 +64,9 @@ impl Lock {
     }
 
     /// The slots for a request that fits: one in the bucket with the fewest held slots if it is to
-    /// be spread, else the lowest.
+    /// be spread, else the lowest. The lowest is the default because a lock that shrinks loses its
+    /// highest slots, which are then free most often. For several slots at once, there is no
+    /// emptiest bucket.
     pub(crate) fn choose(&self, count: u64, view: View, spread: bool) -> Slots {
         if let View::Buckets { per, buckets } = view
             && spread

@@ -6,7 +6,8 @@ use super::slot_pool::SlotPool;
 use crate::{SlotRange, Slots, View};
 
 /// The buckets of a key that are out of service; for the slots kind, the slots. The view of a
-/// request says which slots belong to a bucket.
+/// request says which slots belong to a bucket. The numbers mean buckets, not fixed slots, so that
+/// a number means the same GPU, say, whatever `per` a caller states.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct OutOfService(BTreeSet<u64>);
 

@@ -42,7 +42,8 @@ impl Table {
     }
 
     /// A request as the table stores it: each counted item without a view gets the one that such
-    /// items of its key follow now. It keeps that view.
+    /// items of its key follow now. It keeps that view. If it followed later changes, the end of a
+    /// hold could leave a waiter stuck.
     pub(crate) fn sized<'r>(&self, asked: &'r Request) -> Cow<'r, Request> {
         let mut sized = Cow::Borrowed(asked);
         for (at, item) in asked.items.iter().enumerate() {
@@ -66,6 +67,9 @@ impl Table {
 
     /// The view of a request that states none, where none is stored: the view of the latest hold
     /// that stated one, else one slot. Linear in the number of later holds that stated none.
+    ///
+    /// Holds that stated none do not count; otherwise a size would outlive every caller that stated
+    /// it.
     pub(crate) fn followed(&self, key: &Key) -> View {
         if let Some((_, latest)) = self.stated_by_holds(key).next() {
             return latest;
@@ -87,7 +91,7 @@ impl Table {
     }
 
     /// The hold of a slots lock in the lineage whose slots a request for `count` slots can share
-    /// (re-entrancy).
+    /// (re-entrancy). A request for more slots than each of these holds has is an ordinary request.
     pub(crate) fn shareable_hold<'a>(
         &'a self,
         lock: &Lock,

@@ -103,7 +103,8 @@ impl Table {
         Ok(())
     }
 
-    /// Counts a grant that overtook some waiters.
+    /// Counts a grant that overtook some waiters. Each waiter has one count for all its items. A
+    /// count for each queue would change with every resize, pause, stop and restart.
     pub(crate) fn count_pass(&mut self, passed: BTreeSet<RequestId>) {
         for id in passed {
             let Some(waiter) = self.waiters.get_mut(&id) else { continue };

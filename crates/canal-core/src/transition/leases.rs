@@ -13,8 +13,9 @@ impl Table {
             (Owner::Process(_), None) => None,
             (Owner::Jobserver(_), None) if asked.wait == Wait::No => None,
             (Owner::Lease(lease), Some(_)) if self.may_be_under(asked) => {
-                // A lease has one request in its life. So a lease that holds something never waits,
-                // and can be part of a deadlock only through the leases that it encloses.
+                // A lease has one request in its life, and its own session, because it outlives the
+                // session that asked for it. So a lease that holds something never waits, and can
+                // be part of a deadlock only through the leases that it encloses.
                 self.lease(*lease).map(|_| Refusal::Duplicate)
             }
             _ => Some(Refusal::Invalid { item: 0 }),

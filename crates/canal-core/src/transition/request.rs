@@ -138,6 +138,8 @@ impl Table {
         let may_wait = asked.wait != Wait::No;
         let why = match self.misfit(asked, lineage) {
             Some(Misfit::Paused { item }) => (!may_wait).then_some(Refusal::Paused { item }),
+            // Waiting would not help. `Misfit::Paused` comes first: the size of a paused key may be
+            // about to change.
             Some(Misfit::TooLarge { item, capacity }) => Some(Refusal::TooLarge { item, capacity }),
             None if !may_wait => Some(Refusal::Full { item }),
             None => {

@@ -74,6 +74,7 @@ impl Table {
         let mut holds = tokens.into_iter().filter_map(|token| self.hold(token));
         let hold = holds.find(|hold| {
             let is_process = matches!(hold.asked.owner, Owner::Process(_));
+            // The client can signal neither a lease nor a process on another host.
             !is_process || hold.orphaned || hold.asked.host != asked.host
         })?;
         Some(Refusal::CannotEnd { token: hold.token })

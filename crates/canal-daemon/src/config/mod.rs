@@ -42,6 +42,8 @@ use canal_protocol::place::MACHINE_CONFIG;
 use canal_text::duration::read as duration;
 
 /// The packaged configuration of the machine's daemon. It is in force where there is no file.
+/// Otherwise, deleting the file would let every user keep root's backup waiting. An empty file
+/// permits that on purpose.
 pub const PACKAGED: &str = include_str!("../../../../packaging/canal.toml");
 
 /// The content of a configuration.

@@ -4,6 +4,9 @@
 //! program exits, at its timeout, or when the daemon has ended in any way. If the program runs as
 //! another user than the daemon, the guard stays root, so that the program can neither end nor stop
 //! it.
+//!
+//! PR_SET_PDEATHSIG alone would end neither the children of the program nor a program that changed
+//! its user.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};

@@ -51,7 +51,8 @@ pub(in crate::host) enum Step {
     Known,
     /// It does not count: its incarnation had ended.
     Void,
-    /// It does not count: its author had read another history.
+    /// It does not count: its author had read another history. Otherwise, one such batch would cost
+    /// all other hosts their locks.
     Divergent { host: HostId },
     /// Its entries count.
     Counts { host: HostId, sequence: u64, first: Revision, entries: Vec<Entry> },

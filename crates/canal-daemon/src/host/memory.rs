@@ -1,5 +1,8 @@
 //! What a host remembers across incarnations: the tokens that its clients received, and the history
 //! that it read.
+//!
+//! Of the tokens it remembers two numbers, certainly received and possibly received. With one
+//! number, each crash of a daemon would look like lost entries.
 
 use super::Mark;
 use super::chain::Chain;

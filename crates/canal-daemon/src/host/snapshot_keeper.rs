@@ -3,6 +3,9 @@
 //! Every replica copies its table after the same batches and hashes the copy. The member that
 //! joined first stores its copy when it is due and appends the hash to the log. A replica whose own
 //! hash differs stops.
+//!
+//! If only the oldest member copied its table, a series of short-lived daemons would never finish a
+//! snapshot.
 
 use std::collections::VecDeque;
 

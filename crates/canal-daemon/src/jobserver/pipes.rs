@@ -38,6 +38,9 @@ const SINGLE_BYTES: i32 = 2 * OFFERS_BYTES;
 const ENDINGS: [&str; 3] = ["offers", "returns", "out"];
 
 /// How the programs of a build find their jobserver.
+///
+/// Only a name survives programs that close descriptors, and only a single FIFO can be named. Its
+/// price: a make may take its own token back before the daemon can give the slot to a waiter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
     /// By two descriptors, one for each FIFO.

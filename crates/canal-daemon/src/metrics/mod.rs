@@ -5,6 +5,8 @@
 //! `open_metrics` formats them. `exporter` serves the text from its own thread, with `connections`
 //! and `request`.
 //!
+//! The recorder counts even if no history is kept, so the two always agree.
+//!
 //! Invariants: the number of keys with separate figures is bounded. The text contains only names of
 //! keys and figures, because every user of the machine can read a loopback port. The daemon's loop
 //! never reads from or writes to a collector.

@@ -115,7 +115,8 @@ impl Conns {
     }
 
     /// Closes the connections that were idle for `time`, unless it searched for them recently.
-    /// Returns whether it closed any.
+    /// Returns whether it closed any. Sends no error: the client would take it for the reply to its
+    /// next call.
     pub(crate) fn close_idle(&mut self, now: Instant, time: Duration) -> bool {
         let next = self.idle_looked_for.map(|at| at + IDLE_LOOKED_FOR_EVERY);
         if next.is_some_and(|next| now < next) {

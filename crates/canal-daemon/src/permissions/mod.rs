@@ -1,5 +1,9 @@
 //! Permissions at a daemon that several users share: `[[permission]]` of the configuration.
 //!
+//! The daemon checks permissions at the request and again at the grant, not when the configuration
+//! is read again: by the time of its turn, a waiter may be permitted again. Entries name groups,
+//! because every user can be given one.
+//!
 //! Invariant: root and the user that runs the daemon may do everything. For all other users, only
 //! the kernel's peer credentials and the configuration decide; messages never do.
 
@@ -78,7 +82,8 @@ impl Permissions {
         Who::Members(deciding.flat_map(|entry| &entry.groups).collect())
     }
 
-    /// The keys below this key with separate entries for `Action::Hold`.
+    /// The keys below this key with separate entries for `Action::Hold`. A read or write needs
+    /// these permissions too, because it locks others out of these keys.
     pub(crate) fn held_apart<'a>(&'a self, key: &'a Key) -> impl Iterator<Item = &'a Key> {
         let entries = self.entries.iter().filter(|entry| entry.may.contains(&Action::Hold));
         let keys = entries.filter_map(|entry| entry.keys.as_ref());

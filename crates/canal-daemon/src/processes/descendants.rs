@@ -5,6 +5,9 @@
 //! daemon finds the processes by what they inherited: `CANAL_HOLD` in the environment, and the
 //! write end of the hold's FIFO. A process that has dropped both is found only through its parent.
 //!
+//! These marks stay when a process leaves its group, as daemons do. A cgroup would need rights that
+//! most users lack.
+//!
 //! Invariant: the daemon signals a process only if it had one of these marks after its pidfd was
 //! opened, or was then a child of a process that is signalled.
 

@@ -4,6 +4,9 @@
 //! identifies a process of the boot in all namespaces, so the daemon uses it to find the visible
 //! processes again.
 //!
+//! Without an engine, a daemon with pidfs does not refuse to start because of a process that it
+//! cannot see; otherwise, one container could lock every user out of every key.
+//!
 //! Invariant: a process counts as ended only if the daemon would have seen it. The record of a
 //! process that may live never refers to another process.
 

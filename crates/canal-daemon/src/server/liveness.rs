@@ -182,7 +182,8 @@ impl Server {
 ///
 /// The kernel does not report that a process has stopped if it is not a child of the daemon. So the
 /// daemon checks the waiters ahead of a request that is about to wait or to be refused because of
-/// them, and repeats that check from time to time.
+/// them, and repeats that check from time to time. Each daemon checks only its own host: `-n` on
+/// another host can still fail because of a stopped waiter.
 impl Server {
     /// Suspends a waiter that is ahead of another one, if it is stopped. Returns whether a
     /// suspension of it is in flight, so that deciding again after that is worthwhile.

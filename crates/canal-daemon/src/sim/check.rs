@@ -1,4 +1,7 @@
 //! Properties that the daemons and their tables must always have.
+//!
+//! Two commands that overlap are rare: a thousand seeds missed a renewal that counted from its
+//! answer. So each step compares every running command with all tables.
 
 use super::host::Host;
 use super::programs::received_grants::{ReceivedGrant, Until};

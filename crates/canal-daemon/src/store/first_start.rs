@@ -1,4 +1,4 @@
-//! The statement that a node has granted nothing before (`--first-start`).
+//! The statement that no daemon has run here before (`--first-start`).
 //!
 //! Invariant: the statement is refused if any file shows that a daemon has run here before. Such a
 //! daemon may have granted a lease that still lives.
@@ -39,7 +39,7 @@ pub(crate) fn take_statement(place: &Place) -> io::Result<bool> {
     }
 }
 
-/// Checks that a daemon at this place may start as one that has granted nothing.
+/// Checks that a daemon at this place may start as the first one.
 ///
 /// # Errors
 /// A daemon has run here before, or this one works over an engine.
@@ -53,8 +53,7 @@ pub(crate) fn check(place: &Place, has_engine: bool) -> Result<(), StartError> {
     let Some(file) = earlier_life(&[&place.dir, place.state_dir()]) else { return Ok(()) };
     Err(StartError {
         what: format!(
-            "--first-start declares that this node has not granted anything before, but a daemon \
-             has run here: {} exists",
+            "--first-start declares that no daemon has run here before, but one has: {} exists",
             file.display()
         ),
         hint: "leave out --first-start: the daemon then waits only if it may have forgotten a \

@@ -1,4 +1,7 @@
 //! The leader of a key, and the last report about it to each watching client.
+//!
+//! A watching client gets the present state, not a queue of changes, which would grow while it
+//! sleeps.
 
 use crate::view::Shown;
 use canal_core::{HoldState, Key, Leadership, Token};

@@ -27,7 +27,8 @@ pub const RUN: &str = "CANAL_RUN";
 /// The variable that lists the nodes of all enclosing runs over nodes.
 pub const RUN_NODES: &str = "CANAL_RUN_NODES";
 /// The variable that hands down the leases over nodes under which a process runs: their handles,
-/// separated by blanks, that of the outermost run first.
+/// separated by blanks, that of the outermost run first. A file with them would outlive a killed
+/// run.
 pub const UNDER: &str = "CANAL_UNDER";
 /// The variable that names the socket of the daemon.
 pub const SOCKET: &str = "CANAL_SOCKET";

@@ -3,6 +3,8 @@
 //! When `/run/canal` appears, clients turn to the machine's daemon, which does not know the grants
 //! of the user's own daemon. Until that one has ended, the same key could be granted twice.
 //!
+//! The client checks, not the machine's daemon, which may not have access to the directory.
+//!
 //! Invariant: a request reaches the machine's daemon only if the user's own one has no holders and
 //! no waiters, or has been asked to end.
 

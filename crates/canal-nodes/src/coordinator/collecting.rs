@@ -234,7 +234,8 @@ impl Coordinator {
     }
 
     /// Releases everything, because too few nodes are left in this round. Returns the next round if
-    /// enough nodes answer for one.
+    /// enough nodes answer for one. A late node is not asked out of order, because the order is
+    /// what prevents deadlocks.
     fn begin_round(&mut self, turn: &mut Turn) -> Option<Round> {
         #[cfg(test)]
         if crate::sim::is_broken(crate::sim::Rule::GivesBackBelowNeed) {
@@ -282,7 +283,9 @@ impl Coordinator {
                     false => Step::Stay,
                 }
             }
-            // The holder of the first node has the lock, unless its owner passed over that node.
+            // The holder of the first node has the lock, unless its owner passed over that node. So
+            // even with `-n`, a later node gets a little time: if it refused at once, two cron jobs
+            // could refuse each other.
             Hold::Queued if must_not_wait && turn.is_past(round.since + pass_over_ms) => {
                 let why = "another request holds it".to_owned();
                 let outcome = self.refused(turn.now, Some(at), Refusal::Full, why);

@@ -8,9 +8,12 @@ use crate::{Change, Effect, Input, Millis, Outcome, Refusal, Require};
 use canal_core::Token;
 
 /// How many times a node may fail to confirm its own grant before it counts as one that never will.
+/// Without a limit, the coordinator would ask it again as fast as the network allows. Once the
+/// command runs, there is none.
 const UNCONFIRMED_MAX: u32 = 8;
 
-/// How many tokens to skip when a node has already used the one that it should confirm.
+/// How many tokens to skip when a node has already used the one that it should confirm. A busy node
+/// issues thousands of tokens a second.
 const TOKENS_SKIPPED: u64 = 1 << 10;
 
 /// How many times that number doubles at most: by then it equals the tokens that the clock yields

@@ -11,6 +11,9 @@ use canal_core::Tag;
 /// that knows it can renew and release the lease.
 ///
 /// It is never printed by accident: only [`Handle::reveal`] and a message show it in full.
+///
+/// The client makes it so that a client whose answer was lost can ask again and get the same lease.
+/// Any user with the handle may use it, because the steps of a CI run can be different users.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Handle(Tag);

@@ -305,11 +305,14 @@ impl<'a> Parent<'a> {
                 self.hooks.lost(&LostHold { is_refused, ..lost.clone() });
             }
             match phase {
+                // Only the command and its group, so that the command can end its children in its
+                // own way. From here on the lock counts as lost, even if the engine returns.
                 Phase::Ending => {
                     self.signalled.clear();
                     self.send(Signal::SIGTERM);
                     self.send(Signal::SIGCONT);
                 }
+                // Without SIGCONT: a process that is about to be killed must not continue first.
                 Phase::Killing => {
                     self.send(Signal::SIGKILL);
                 }

@@ -80,6 +80,9 @@ pub fn end_with_parent(channel: BorrowedFd<'_>) -> io::Result<()> {
 }
 
 /// Undoes [`end_with_parent`]. A later end of the parent has no effect on this process.
+///
+/// A command runs without that signal, because it does not lose its lock when its supervisor is
+/// killed. The kernel also sends the signal when a thread ends, and a setuid exec clears it.
 pub fn outlive_parent() -> io::Result<()> {
     Ok(prctl::set_pdeathsig(None)?)
 }

@@ -10,7 +10,8 @@ use crate::cli::arguments::duration::short;
 use crate::daemon::{self, Identity, Inspection, Outage, SeenEngine, TableSize, Transport};
 use crate::protocol::place::Place;
 
-/// Clocks that differ by less count as equal.
+/// Clocks that differ by less count as equal. A wrong clock of the engine is only a note, because
+/// no lock depends on it.
 const CLOCK_MS: i64 = 2_000;
 
 const MIB: u64 = 1024 * 1024;

@@ -63,6 +63,7 @@ pub(crate) fn run(args: &KillArgs, global: &Global) -> Result<u8, Failed> {
         (session_of(args.key.as_ref(), &target, &mut client)?, &args.key)
     {
         let number = key.as_str().trim_start_matches('%');
+        // A script that ends the holder of key 17 must not end job 17.
         if args.yes && number == key.as_str() {
             let message = format!("no key `{number}` is in use, but there is a job {number}");
             return Err(

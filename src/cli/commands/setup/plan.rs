@@ -1,4 +1,6 @@
-//! Plans the steps of `canal setup`.
+//! Plans the steps of `canal setup`. Existing files that differ stay, because they may be an
+//! operator's. Only another program at `/usr/local/bin/canal` ends the set-up, because the service
+//! would run that.
 
 use std::ffi::OsStr;
 use std::fmt::Write as _;

@@ -19,7 +19,9 @@ const NONE_HINT: &str = "to stop all grants until `--resume`, run `canal resize 
 /// For a key that is followed by neither a size nor a count.
 const LITERAL_HINT: &str = "give a key that contains `=` or `:` with `--key-literal KEY`";
 
-/// Options of flock(1), timeout(1) and similar programs, and their counterparts in canal.
+/// Options of flock(1), timeout(1) and similar programs, and their counterparts in canal. canal
+/// does not accept them as synonyms: for flock's `-s` and `-x`, only the caller knows whether
+/// `--key` or `--write` is meant.
 const FOREIGN: &[(&[&str], &str)] = &[
     (&["-s", "--shared"], "use `--read KEY` to share a lock with other readers, as flock -s does"),
     (

@@ -31,7 +31,9 @@ pub enum Require {
     Any,
 }
 
-/// A run or frame that encloses a request beyond its table.
+/// A run or frame that encloses a request beyond its table. A client's claim, which is trusted
+/// unless the node knows better: a false claim gains nothing, and can only harm a request in that
+/// run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Above {

@@ -37,6 +37,7 @@ pub enum Superseded {
     /// Those that wait: they are refused.
     Waiting,
     /// Also those that hold. Their clients are not refused; the client of the new request ends
-    /// their processes.
+    /// their processes. A client can do so however the daemon is set up, because it may signal the
+    /// processes of its own user.
     Running,
 }

@@ -134,7 +134,7 @@ fn refused_of_two_rings(wish_of_1: Wish) -> Vec<usize> {
     refused.iter().map(session).collect()
 }
 
-/// docs/decisions.md, "A second victim".
+/// A second victim is refused: see `Table::victim`.
 #[test]
 fn a_cycle_that_waits_for_another_is_broken_first_where_its_members_are_reached() {
     assert_eq!(refused_of_two_rings(by(1).write("y")), [2]);

@@ -5,6 +5,9 @@
 //! has ended. If no daemon takes the holds over before the deadline, the watcher ends the recorded
 //! processes itself.
 //!
+//! A watcher does not replace a daemon that is stopped: to notice one, it would have to wake at
+//! each renewal.
+//!
 //! Invariant: while the record contains the id of a watcher
 //! ([`WatchId`](crate::processes::holder::WatchId)) and a process, this watcher runs,
 //! unless the watcher itself was killed.

@@ -224,6 +224,10 @@ impl Server {
     }
 
     /// The error for a lease that has ended.
+    ///
+    /// A lost lease stays lost even if its lock is free: another client may have had the lock in
+    /// the meantime, and the owner has to know. A renewal of an unknown lease adds no entry to the
+    /// log, so that false handles cannot fill it.
     fn lease_lost(&self, peer: Credentials, lease: LeaseId) -> Failure {
         let Some(past) = self.decide.table().past_lease(lease) else {
             let message = "no lease has this handle: it ended long ago, or never existed";

@@ -4,6 +4,9 @@
 //! that compares its conditions, and every read is linearizable. `worker` keeps the promises of
 //! [`engine`](super) about calls and answers.
 //!
+//! The messages are written by hand, because `etcd-client` needs protoc to build. etcd's JSON
+//! gateway can be switched off, and silence on its watch proves nothing.
+//!
 //! Invariants: the position of a batch is the revision of the transaction that appended it. An
 //! incarnation ends only by a batch that ends it, never by its lease alone.
 
