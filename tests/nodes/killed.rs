@@ -1,21 +1,15 @@
-//! `kill -9` of each process of a run over nodes, at each of its steps and at random: afterwards no
-//! node holds anything, and no two commands ran at once.
+//! `kill -9` of each process of a run over nodes, at each of its steps: afterwards no node holds
+//! anything, and no two commands ran at once.
 
 use std::fs;
-use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::rebooted::{IN_MEMORY, reboot};
 use crate::run::Nodes;
 use crate::world::World;
 use crate::world::executable::executable;
 use crate::world::process::{Cmd, Proc, alive, children, installed_or_skip, wait_until};
-
-/// For how many seconds processes are killed at random. `CAMPAIGN=600` sets another number, and
-/// then each step is tried in both ways.
-const CAMPAIGN_S: u64 = 15;
 
 /// A command that keeps a lock of the kernel while it runs, and notes if another one has it. It is
 /// one process, so the lock ends with it.
@@ -79,7 +73,7 @@ pub(crate) fn coordinator(parent: i32) -> Option<i32> {
 }
 
 /// The processes of a world with these words in their command line.
-fn with_words(world: &World, words: &[&str]) -> Vec<i32> {
+pub(crate) fn with_words(world: &World, words: &[&str]) -> Vec<i32> {
     let has = |pid: &i32| {
         let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         let line: Vec<&[u8]> = line.split(|byte| *byte == 0).collect();
@@ -88,9 +82,13 @@ fn with_words(world: &World, words: &[&str]) -> Vec<i32> {
     world.processes().into_iter().filter(has).collect()
 }
 
-fn kill_now(pid: i32) {
-    // It may have ended by itself.
-    let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+pub(crate) fn kill_now(pid: i32) {
+    signal_quietly(pid, Signal::SIGKILL);
+}
+
+/// Sends a signal to a process that may have ended by itself.
+pub(crate) fn signal_quietly(pid: i32, which: Signal) {
+    let _ = kill(Pid::from_raw(pid), which);
 }
 
 impl Victim {
@@ -188,6 +186,7 @@ fn each_step(victim: Victim) {
     if !installed_or_skip("perl", "kill -9 at each step") {
         return;
     }
+    // A campaign has time for both sides of each step.
     let both = std::env::var_os("CAMPAIGN").is_some();
     std::thread::scope(|scope| {
         for (number, method) in METHODS.into_iter().enumerate() {
@@ -226,71 +225,4 @@ fn a_bridge_that_is_killed_at_any_step_leaves_nothing() {
 #[test]
 fn a_daemon_that_is_killed_at_any_step_leaves_nothing() {
     each_step(Victim::Daemon);
-}
-
-#[test]
-fn a_campaign_of_kills_never_lets_two_commands_run_and_leaves_nothing() {
-    let nodes = Nodes::new();
-    let seconds = std::env::var("CAMPAIGN").map_or(CAMPAIGN_S, |length| length.parse().unwrap());
-    let seed =
-        std::env::var("CANAL_SEED").map_or_else(|_| fastrand::u64(..), |it| it.parse().unwrap());
-    let mut rng = fastrand::Rng::with_seed(seed);
-    nodes.run(&["--", "true"]).end().code(0);
-    let start = |rng: &mut fastrand::Rng| {
-        let require = ["all", "majority"][rng.usize(0..2)];
-        let script = command(["0", "0.3"][rng.usize(0..2)]);
-        nodes.run(&["--require", require, "-w", "100s", "--", "sh", "-c", &script]).spawn()
-    };
-    let until = Instant::now() + Duration::from_secs(seconds);
-    let mut runs: Vec<(Proc, bool)> = Vec::new();
-    let (mut ended, mut kills) = (0, 0);
-    while Instant::now() < until {
-        while runs.len() < 3 {
-            runs.push((start(&mut rng), false));
-        }
-        std::thread::sleep(Duration::from_millis(rng.u64(0..400)));
-        let at = rng.usize(0..runs.len());
-        let (run, spared) = (&runs[at].0, runs[at].1);
-        let victim = match rng.u8(0..9) {
-            // Only one of the two processes that watch over a command: without both, no process
-            // ends it in time.
-            0 | 1 if !spared => Some(Victim::Coordinator),
-            2 | 3 if !spared => Some(Victim::Parent),
-            4 => Some(Victim::Daemon),
-            5 | 6 => Some(Victim::Ssh),
-            7 => {
-                // Its machine reboots, and its state is kept.
-                reboot(&nodes.nodes[rng.usize(0..3)], IN_MEMORY);
-                kills += 1;
-                None
-            }
-            _ => None,
-        };
-        if let Some(victim) = victim {
-            match victim {
-                Victim::Daemon => {
-                    let node = &nodes.nodes[rng.usize(0..3)];
-                    // It may be dead already.
-                    node.daemon_pids().into_iter().for_each(kill_now);
-                }
-                _ => victim.kill(&nodes, run),
-            }
-            kills += 1;
-            runs[at].1 |= matches!(victim, Victim::Coordinator | Victim::Parent);
-        }
-        let before = runs.len();
-        runs.retain_mut(|(run, _)| !run.has_ended());
-        ended += before - runs.len();
-        assert_eq!(nodes.here.read("overlaps"), "", "two ran at once; CANAL_SEED={seed}");
-    }
-    for (run, _) in runs {
-        let run = run.end();
-        assert!(!run.stderr.contains("panicked"), "CANAL_SEED={seed}: {}", run.stderr);
-    }
-    assert!(kills > 0 && ended > 0, "{kills} kills, {ended} runs have ended");
-    // The next request starts a daemon that was killed.
-    nodes.run(&["-w", "100s", "--", "true"]).end().code(0);
-    nodes.until_free();
-    wait_until("no process is left", || nodes.here.processes().is_empty());
-    assert_eq!(nodes.here.read("overlaps"), "", "two ran at once; CANAL_SEED={seed}");
 }

@@ -13,6 +13,7 @@ mod isolation;
 mod world;
 
 mod bridge;
+mod campaign;
 mod cut;
 mod deadlock;
 mod killed;

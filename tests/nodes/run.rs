@@ -108,13 +108,19 @@ impl Nodes {
 
     /// `canal run --on ON --ttl 10s`, with a shell in place of ssh.
     fn run_over_ssh(&self, on: &str) -> Cmd<'_> {
+        let path = self.path_with_ssh();
+        self.here.canal(["run", "--on", on, "--ttl", "10s", "-k", "x"]).env("PATH", &path)
+    }
+
+    /// A PATH with a shell in place of ssh.
+    pub(crate) fn path_with_ssh(&self) -> String {
         let script = r#"CANAL_SOCKET=$(cat "${0%/*}/socket-of-$host") exec sh -c "$command""#;
         let path = stand_in(self, script);
         for (name, node) in NAMES.iter().zip(&self.nodes) {
             let file = self.here.path("bin").join(format!("socket-of-{name}"));
             fs::write(file, node.socket().as_os_str().as_bytes()).unwrap();
         }
-        self.here.canal(["run", "--on", on, "--ttl", "10s", "-k", "x"]).env("PATH", &path)
+        path
     }
 
     fn start_with(&self, run: Cmd<'_>) -> (Proc, i32) {
