@@ -24,9 +24,6 @@ pub struct Plan {
     pub wait_ms: Option<u64>,
     /// When that time begins. Coordinators that follow one another share it.
     pub asked_at: Millis,
-    /// The node whose part is not a lease: the process that becomes the command holds it (`local`).
-    /// No renewal keeps it, and no lost connection ends it.
-    pub local: Option<usize>,
 }
 
 /// How many nodes must grant a request.

@@ -16,6 +16,9 @@ const LOCAL: &str = "local";
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum NodeAddress {
     /// The daemon that all commands of this machine call.
+    ///
+    /// Its part is a lease like the others, although nothing can cut it off. Tokens that increase
+    /// from one majority to the next need a confirmation at each node, and only leases have one.
     Local,
     /// The daemon of this socket.
     Unix(PathBuf),

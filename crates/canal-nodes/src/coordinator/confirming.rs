@@ -60,7 +60,7 @@ impl Coordinator {
     /// command.
     fn renew_before_the_start(&mut self, turn: &mut Turn, chosen: &[usize]) -> bool {
         for &at in chosen {
-            if self.is_local(at) || self.sure_until(at) > turn.now + self.timing.grace_ms {
+            if self.sure_until(at) > turn.now + self.timing.grace_ms {
                 continue;
             }
             let is_lost = match self.nodes[at].renewing {

@@ -39,7 +39,7 @@ impl Coordinator {
             Hold::Asked { .. } | Hold::Queued | Hold::Collecting { .. } => self.cancel(turn, at),
             Hold::Firm | Hold::Unknown | Hold::Confirming { .. } => {
                 let has_ended = |sent: Millis| turn.now >= sent.saturating_add(longest_ms);
-                if !self.is_local(at) && node.sent.is_some_and(has_ended) {
+                if node.sent.is_some_and(has_ended) {
                     self.nodes[at].gone();
                 } else if node.link.is_open() {
                     self.release(turn, at);

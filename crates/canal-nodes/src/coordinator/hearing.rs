@@ -93,8 +93,7 @@ impl Coordinator {
     fn hear_away(&mut self, node: usize, trouble: Trouble, now: Millis) {
         let runs = matches!(self.phase, Phase::Running);
         let longest_ms = runs.then_some(self.timing.renewal_silence_ms);
-        let is_local = self.is_local(node);
-        self.nodes[node].away(now, trouble, longest_ms, is_local);
+        self.nodes[node].away(now, trouble, longest_ms);
     }
 
     /// Records that the lease of a node is firm, and lives for at least a TTL from `sent`.

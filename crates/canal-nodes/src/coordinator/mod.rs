@@ -128,16 +128,13 @@ impl Coordinator {
     pub fn take_over(plan: Plan, checkpoint: &Checkpoint, runs: bool) -> Self {
         let mut new = Self::new(plan);
         for part in &checkpoint.parts {
-            let is_local = new.is_local(part.node);
             let node = &mut new.nodes[part.node];
             node.lease = part.lease;
             node.sent = part.sent.filter(|_| runs);
-            node.asked = part.asked.filter(|_| !is_local);
+            node.asked = part.asked;
             node.hold = match part.lease {
                 0 => Hold::Nothing,
                 _ if node.asked.is_some() => Hold::Nothing,
-                // No call can find out more about the hold of a process.
-                _ if runs && is_local && part.sent.is_some() => Hold::Firm,
                 _ => Hold::Unknown,
             };
         }

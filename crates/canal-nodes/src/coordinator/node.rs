@@ -109,34 +109,24 @@ impl Node {
         self.renew_at = 0;
     }
 
-    pub(super) fn away(
-        &mut self,
-        now: Millis,
-        trouble: Trouble,
-        longest_ms: Option<Millis>,
-        is_local: bool,
-    ) {
-        self.disconnected(is_local);
+    pub(super) fn away(&mut self, now: Millis, trouble: Trouble, longest_ms: Option<Millis>) {
+        self.disconnected();
         self.link.fail(now, trouble, longest_ms);
     }
 
     /// Records that a call has been unanswered since `since`.
-    pub(super) fn suspect(&mut self, now: Millis, since: Millis, is_local: bool) {
-        self.disconnected(is_local);
+    pub(super) fn suspect(&mut self, now: Millis, since: Millis) {
+        self.disconnected();
         self.link.suspect(now, since);
     }
 
-    /// Records that the connection has ended. The hold of a process does not end with it.
-    fn disconnected(&mut self, is_local: bool) {
+    /// Records that the connection has ended.
+    fn disconnected(&mut self) {
         self.renewing = None;
-        if is_local && matches!(self.hold, Hold::Collecting { .. }) {
-            self.asked = None;
-        }
         // The node knows the list only while the connection is open.
         self.is_announced = false;
         self.ask_at = 0;
         self.hold = match self.hold {
-            Hold::Collecting { .. } if is_local => Hold::Unknown,
             Hold::Asked { .. } | Hold::Queued | Hold::Collecting { .. } => Hold::Nothing,
             Hold::Releasing { .. } if self.asked.is_some() => Hold::Nothing,
             Hold::Confirming { .. } | Hold::Releasing { .. } => Hold::Unknown,

@@ -20,11 +20,6 @@ impl Coordinator {
         self.waits() && self.nodes.iter().any(Node::is_held)
     }
 
-    /// Whether the node's part is the hold of a process on this machine.
-    pub(super) fn is_local(&self, at: usize) -> bool {
-        self.plan.local == Some(at)
-    }
-
     /// Whether a node will not grant the request until a person changes something.
     pub(super) fn never_grants(&self, at: usize) -> bool {
         self.nodes[at].unfit.is_some() || self.nodes[at].link.is_permanently_away()
@@ -52,10 +47,6 @@ impl Coordinator {
 
     /// Withdraws a request or a collecting grant.
     pub(super) fn cancel(&mut self, turn: &mut Turn, at: usize) {
-        if self.is_local(at) && matches!(self.nodes[at].hold, Hold::Collecting { .. }) {
-            self.nodes[at].asked = None;
-            return self.release(turn, at);
-        }
         let node = &mut self.nodes[at];
         node.hold = Hold::Nothing;
         node.link.close(turn.now);
@@ -73,8 +64,7 @@ impl Coordinator {
     ) -> bool {
         let is_silent = turn.is_silent(since, silence_ms);
         if is_silent {
-            let is_local = self.is_local(at);
-            self.nodes[at].suspect(turn.now, since, is_local);
+            self.nodes[at].suspect(turn.now, since);
         }
         is_silent
     }

@@ -129,7 +129,7 @@ impl Coordinator {
 
     /// When the running command stops if the silent nodes stay silent.
     fn stops_at(&self) -> Option<Millis> {
-        let answers = |at: &usize| self.is_local(*at) || self.nodes[*at].link.is_open();
+        let answers = |at: &usize| self.nodes[*at].link.is_open();
         let answering = self.sure_nodes().filter(answers).count();
         self.published.filter(|_| matches!(self.phase, Phase::Running) && answering < self.need)
     }

@@ -23,7 +23,7 @@ impl Coordinator {
                 if let Hold::Releasing { since } = self.nodes[at].hold {
                     self.suspect(turn, at, since, self.timing.silence_ms);
                 }
-            } else if !self.is_local(at) {
+            } else {
                 self.keep_lease(turn, at);
                 self.keep_spare(turn, at);
             }
@@ -62,16 +62,11 @@ impl Coordinator {
         self.members.iter().copied().filter(|at| self.nodes[*at].sent.is_some())
     }
 
-    /// Until when a node certainly holds it. The process that holds the local node's part ends with
-    /// the command.
+    /// Until when a node certainly holds it.
     pub(super) fn sure_until(&self, at: usize) -> Millis {
         let timing = self.timing_of(at);
         let lived_ms = timing.ttl_ms - timing.margin_ms;
-        match self.nodes[at].sent {
-            Some(_) if self.is_local(at) => Millis::MAX,
-            Some(sent) => sent.saturating_add(lived_ms),
-            None => 0,
-        }
+        self.nodes[at].sent.map_or(0, |sent| sent.saturating_add(lived_ms))
     }
 
     /// The durations that follow from the TTL of a node's lease.

@@ -150,7 +150,7 @@ impl Emphasis {
             key: rng.u8(0..self.keys),
             wires: vec![None; at.len()],
             at,
-            plan: Plan { nodes, require, ttl_ms: self.ttl_ms, wait_ms, asked_at, local: None },
+            plan: Plan { nodes, require, ttl_ms: self.ttl_ms, wait_ms, asked_at },
             over,
             runs_ms: if self.runs_ms == 0 { 60_000 } else { rng.u64(1..=self.runs_ms) },
             process: None,

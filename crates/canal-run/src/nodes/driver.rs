@@ -563,9 +563,6 @@ fn plan(request: &NodesRequest, known: &[Known]) -> Plan {
         ttl_ms: request.ttl_ms,
         wait_ms: request.wait_ms,
         asked_at: request.asked_at,
-        // `local` is a lease like the others. Tokens that increase from one majority to the next
-        // need a confirmation at each node, and only leases have one.
-        local: None,
     }
 }
 

@@ -1,7 +1,7 @@
 //! Tests deadlines, renewals, spares, and the end.
 
 use super::scene::{Scene, away, confirmed, granted, plan, refused};
-use crate::{Change, Input, Plan, Refusal, Require};
+use crate::{Change, Input, Refusal, Require};
 use canal_core::Token;
 
 #[test]
@@ -220,21 +220,4 @@ fn a_request_that_is_cancelled_gives_back_what_it_collected() {
     scene.hear(granted(0, 5));
     scene.hear(Input::Queued { node: 1 });
     assert_eq!(scene.hear(Input::Stop), ["cancel 1", "cancel 0", "given back []"]);
-}
-
-#[test]
-fn the_part_of_the_local_process_is_not_renewed_and_does_not_end() {
-    let local = |require| Plan { local: Some(0), ..plan(3, require) };
-    let mut scene = Scene::running(local(Require::All));
-    let done = scene.pass(20_000);
-    assert_eq!(done, ["renew 1 #1", "renew 2 #1"]);
-    // A majority with one local node: the other node decides.
-    let mut scene = Scene::running(local(Require::Majority));
-    scene.hear(refused(2, Refusal::Full));
-    let done = scene.pass(55_000);
-    assert_eq!(done.last().map(String::as_str), Some("kill"));
-    // A local node alone needs no renewal.
-    let mut scene = Scene::running(Plan { local: Some(0), ..plan(1, Require::All) });
-    assert_eq!(scene.pass(10_000_000), [""; 0]);
-    assert_eq!(scene.hear(Input::Gone { node: 0 }), ["kill"]);
 }

@@ -17,7 +17,7 @@ const TTL_MS: u64 = 60_000;
 
 pub(super) fn plan(nodes: u128, require: Require) -> Plan {
     let nodes = (0..nodes).map(NodeId).collect();
-    Plan { nodes, require, ttl_ms: TTL_MS, wait_ms: None, asked_at: 1_000, local: None }
+    Plan { nodes, require, ttl_ms: TTL_MS, wait_ms: None, asked_at: 1_000 }
 }
 
 impl Scene {
