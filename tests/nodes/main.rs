@@ -13,15 +13,12 @@ mod isolation;
 mod world;
 
 mod bridge;
-mod campaign;
-mod cut;
 mod deadlock;
-mod killed;
+mod faults;
 mod leader;
 mod lease;
 mod nested;
 mod over_ssh;
-mod rebooted;
 mod run;
 #[path = "../fixtures/ssh.rs"]
 mod ssh;

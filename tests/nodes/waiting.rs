@@ -151,7 +151,7 @@ fn the_time_to_wait_is_one_for_all_coordinators() {
     let mut seen: Option<(i32, Instant)> = None;
     // Each coordinator lives for less than the time to wait.
     wait_until("the wait timed out", || {
-        let now = crate::killed::coordinator(request.pid());
+        let now = crate::faults::killed::coordinator(request.pid());
         match (seen, now) {
             (Some((pid, since)), Some(now)) if pid == now => {
                 if since.elapsed() > Duration::from_secs(3) {
