@@ -171,7 +171,7 @@ fn a_page_is_not_scrolled_beyond_its_end() {
     let mut model = model(busy());
     press(&mut model, "?⤓");
     let shown = text(&mut model, (40, 12));
-    assert!(shown.contains("confirm what"), "{shown}");
+    assert!(shown.contains("confirm r, x, z or p"), "{shown}");
     press(&mut model, "↑");
     assert_ne!(text(&mut model, (40, 12)), shown, "one line up is another page");
 }
