@@ -29,10 +29,7 @@ pub(crate) fn work(server: &mut Server, signals: &Signals) -> anyhow::Result<()>
     let bell = Arc::new(Bell::new()?);
     server.conns.wake_for(&*bell)?;
     let waker = Waker::from(bell);
-    server.history.wake_by(waker.clone());
-    if let Some(exporter) = &server.exporter {
-        exporter.wake_by(waker.clone());
-    }
+    server.observe.wake_by(&waker);
     let mut context = Context::from_waker(&waker);
     while !server.stopping {
         if server.decide.hears_engine(&mut context) || server.has_work() {
@@ -55,9 +52,7 @@ pub(crate) fn work(server: &mut Server, signals: &Signals) -> anyhow::Result<()>
     server.decide.say_farewell();
     say_farewell(server, &mut context)?;
     server.decide.close_tokens();
-    server.hooks.close();
-    server.history.close();
-    server.exporter = None;
+    server.observe.close();
     tracing::info!("{LAST_LINE}");
     Ok(())
 }

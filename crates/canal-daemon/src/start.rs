@@ -42,6 +42,7 @@ use crate::runtime_dir::is_full;
 use crate::runtime_dir::other_daemons::{Separation, separations};
 use crate::runtime_dir::owner;
 use crate::server::Server;
+use crate::server::observe::Observe;
 use crate::start_error::StartError;
 use crate::store::first_start;
 use crate::store::node::Node;
@@ -257,25 +258,27 @@ pub(crate) fn open(
     });
     server.owners.keeps_ended = files.is_some();
     let host = chosen.as_ref().map(|chosen| chosen.label.as_str());
-    server.history = History::new(files, host);
-    server.history.take_in_unseen(&unseen, chosen.is_some());
-    server.history.follow(server.decide.table(), server.decide.host());
-    server.history.hand_over();
+    let mut history = History::new(files, host);
+    history.take_in_unseen(&unseen, chosen.is_some());
+    history.follow(server.decide.table(), server.decide.host());
+    history.hand_over();
+    let mut exporter = None;
     if let Some(listen) = config.metrics.clone().filter(|_| !options.embedded) {
         match Exporter::start(listen) {
-            Ok(exporter) => server.exporter = Some(exporter),
+            Ok(started) => exporter = Some(started),
             Err(error) => {
                 tracing::warn!("cannot serve metrics: {error}");
                 server.about.notes.push(format!("cannot serve metrics: {error}"));
             }
         }
     }
-    if let Some(program) = options.watcher.clone().filter(|_| !options.embedded) {
-        let host = chosen.as_ref().map(|chosen| chosen.label.clone());
+    let program = options.watcher.clone().filter(|_| !options.embedded);
+    let hooks = program.map_or_else(Hooks::default, |program| {
+        let host = host.map(str::to_owned);
         let about = About { socket: place.socket.display().to_string(), host };
-        server.hooks = Hooks::new(program, &place.dir, about);
-        server.follow_hooks(true);
-    }
+        Hooks::new(program, &place.dir, about, &config.hooks)
+    });
+    server.observe = Observe::new(history, hooks, exporter);
     Ok(server)
 }
 
@@ -360,9 +363,7 @@ pub(crate) fn server(
         jobservers,
         conns,
         reports: Reports::default(),
-        history: History::default(),
-        hooks: Hooks::default(),
-        exporter: None,
+        observe: Observe::default(),
         told_sizes: ToldSizes::default(),
         due: Due::new(timer),
         spin: AdaptiveSpin::new(),

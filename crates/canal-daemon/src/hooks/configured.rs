@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::config::hooks_section::{HookSettings, On};
+use crate::due::is_due;
 use crate::history::raw::Raw;
 use crate::history::recorder::is_of;
 use crate::hooks::event::{About, Event};
@@ -36,9 +37,9 @@ pub(crate) struct Hooks {
     /// The hooks that a reload removed, until their threads have ended.
     retired: Vec<Runner>,
     /// When to search the table.
-    pub due: Option<Instant>,
+    due: Option<Instant>,
     /// Whether anything has changed since the next search was scheduled.
-    pub stirred: bool,
+    stirred: bool,
 }
 
 /// The means to run the programs.
@@ -72,17 +73,22 @@ pub(crate) struct Lasting<'a> {
 
 impl Hooks {
     /// The hooks of a daemon with its files in `dir`. `program` is canal, which guards their
-    /// programs. There are none before [`Self::follow`].
-    pub(crate) fn new(program: PathBuf, dir: &Path, about: About) -> Self {
+    /// programs. A previous daemon has already reported earlier long waits and holds.
+    pub(crate) fn new(program: PathBuf, dir: &Path, about: About, wanted: &[HookSettings]) -> Self {
         let by = By { program, about: Arc::new(about), told_until: dir.join(TOLD_UNTIL) };
-        Self { by: Some(by), ..Self::default() }
+        let told_before_ms = by.told_until_ms();
+        let mut hooks = Self { by: Some(by), ..Self::default() };
+        hooks.follow_after(told_before_ms, wanted);
+        hooks
     }
 
-    /// Takes over the hooks of a configuration. Unchanged hooks continue. With `is_start`, a
-    /// previous daemon has already reported earlier long waits and holds.
-    pub(crate) fn follow(&mut self, wanted: &[HookSettings], is_start: bool) {
+    /// Takes over the hooks of a configuration. Unchanged hooks continue.
+    pub(crate) fn follow(&mut self, wanted: &[HookSettings]) {
+        self.follow_after(0, wanted);
+    }
+
+    fn follow_after(&mut self, told_before_ms: u64, wanted: &[HookSettings]) {
         let Some(by) = &self.by else { return };
-        let told_before_ms = if is_start { by.told_until_ms() } else { 0 };
         let mut before = std::mem::take(&mut self.each);
         for settings in wanted {
             let at = before.iter().position(|hook| *hook.settings == *settings);
@@ -111,6 +117,20 @@ impl Hooks {
         }
     }
 
+    /// Notes that something has changed.
+    pub(crate) fn stir(&mut self) {
+        self.stirred = true;
+    }
+
+    pub(crate) fn due(&self) -> Option<Instant> {
+        self.due
+    }
+
+    /// Whether it is time to search the table. If so, the search is no longer scheduled.
+    pub(crate) fn takes_due(&mut self, now: Instant) -> bool {
+        is_due(&mut self.due, now)
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.each.is_empty()
     }
@@ -118,11 +138,6 @@ impl Hooks {
     /// Whether the end of a request can start one of the hooks.
     pub(crate) fn are_told_of_ends(&self) -> bool {
         self.each.iter().any(|hook| hook.settings.is_told_of_ends())
-    }
-
-    /// The name of this host, if other hosts share the table.
-    pub(crate) fn host(&self) -> Option<&str> {
-        self.by.as_ref()?.about.host.as_deref()
     }
 
     /// Reports the end of a request.
@@ -307,9 +322,7 @@ mod tests {
     /// The hooks of a daemon that has just started.
     fn started(dir: &Path) -> Hooks {
         // This program is not a guard, but the test runs no hook.
-        let mut hooks = Hooks::new("/bin/false".into(), dir, About::default());
-        hooks.follow(&wanted("10s"), true);
-        hooks
+        Hooks::new("/bin/false".into(), dir, About::default(), &wanted("10s"))
     }
 
     fn wanted(after: &str) -> Vec<HookSettings> {
@@ -349,7 +362,7 @@ mod tests {
         let mut hooks = started(dir.path());
         assert_eq!(told(&mut hooks, &table, 99_000), (vec![(On::LongWait, 5_000)], None));
         // When a daemon already runs, no earlier daemon has reported anything to a new hook.
-        hooks.follow(&wanted("11s"), false);
+        hooks.follow(&wanted("11s"));
         assert_eq!(told(&mut hooks, &table, 99_000).0.len(), 2);
         hooks.close();
     }
@@ -359,9 +372,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (mut hooks, table) = (started(dir.path()), table(&[0]));
         assert_eq!(told(&mut hooks, &table, 12_000).0.len(), 1);
-        hooks.follow(&[wanted("20s"), wanted("10s")].concat(), false);
+        hooks.follow(&[wanted("20s"), wanted("10s")].concat());
         assert_eq!(told(&mut hooks, &table, 15_000), (vec![], Some(20_000)));
-        hooks.follow(&[], false);
+        hooks.follow(&[]);
         assert!(hooks.is_empty() && hooks.due.is_none());
         assert_eq!(told(&mut hooks, &table, 99_000), (vec![], None));
         hooks.close();

@@ -1,6 +1,6 @@
 //! Hooks: programs from the configuration (`[[hooks]]`) that receive events.
 //!
-//! `server/requests/history.rs` finds the events after the replies of a turn are written. A
+//! `server/observe.rs` finds the events after the replies of a turn are written. A
 //! `runner` is the thread of one hook: it takes events from a `backlog`, which is bounded and fair
 //! to users, and runs the program for one event at a time, under a `guard` process that ends it.
 //!

@@ -1,7 +1,7 @@
 //! Figures for monitoring: the daemon's counters, and the endpoint for collectors.
 //!
 //! `counters` belongs to the recorder of the history, which knows each grant and each end.
-//! `snapshot` holds all figures at one time, taken by `server/requests/status.rs`;
+//! `snapshot` holds all figures at one time, taken by `server/observe.rs`;
 //! `open_metrics` formats them. `exporter` serves the text from its own thread, with `connections`
 //! and `request`.
 //!

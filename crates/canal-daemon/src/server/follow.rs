@@ -12,7 +12,6 @@ use crate::calls::completion::{Applied, Completion};
 use crate::calls::conn_id::ConnId;
 use crate::calls::in_flight::Proposed;
 use crate::calls::pending_acquire::PendingAcquire;
-use crate::history::cause::Cause;
 use crate::host::{Event, LostWhy, Ticket};
 use crate::net::call_state::{CallState, Subject};
 use crate::server::Server;
@@ -77,12 +76,8 @@ impl Server {
             Completion::Release(back) => self.holds_at_stake(&back.giving),
             _ => Vec::new(),
         };
-        let cause = self.history.follows().then(|| Cause::of(&entry.change, then));
         let applied = self.decide.apply(revision, entry);
-        self.hooks.stirred |= !applied.outcomes.is_empty();
-        if let Some(cause) = cause {
-            self.history.take_in(&cause, &applied, self.decide.table(), self.decide.host());
-        }
+        self.observe.note(&entry.change, then, &applied, self.decide.ledger());
         // A confirmation has no outcome, but its grant counts from here.
         self.due.changed |=
             !applied.outcomes.is_empty() || matches!(entry.change, Change::Confirm { .. });
@@ -307,8 +302,7 @@ impl Server {
             self.owners.forget(frame);
         }
         self.leases.follow(self.decide.table(), self.decide.host());
-        self.history.follow(self.decide.table(), self.decide.host());
-        self.hooks.look_soon();
+        self.observe.follow(self.decide.ledger());
     }
 }
 
@@ -475,7 +469,7 @@ impl Server {
         let now = clock::boottime_ms();
         while let Some(request) = self.waiters.over(now) {
             let id = self.end_waiter(request);
-            self.history.times_out(request);
+            self.observe.history_mut().times_out(request);
             if let Some(id) = id
                 && let Some(viewer) = self.conns.peek(id).map(|conn| conn.peer.uid)
             {

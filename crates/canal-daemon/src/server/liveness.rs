@@ -140,7 +140,7 @@ impl Server {
                 if crate::sim::is_broken(crate::sim::Rule::DeadWaitersAreWithdrawn) => {}
             CallState::Waits(request) => {
                 if is_abandoned {
-                    self.history.abandons(request);
+                    self.observe.history_mut().abandons(request);
                 }
                 gone.push(request);
             }

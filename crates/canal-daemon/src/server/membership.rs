@@ -46,7 +46,7 @@ impl Server {
         // Requests that the table lacks ended before the earlier incarnation was adopted, or with
         // it.
         let ending = if adopted.is_some() { Ending::Ended } else { Ending::Lost };
-        self.history.take_in_left(self.decide.table(), &ending);
+        self.observe.history_mut().take_in_left(self.decide.table(), &ending);
         self.follow_configuration();
         self.ask_for_those_waiting();
         self.resume_put_off();
@@ -58,8 +58,7 @@ impl Server {
         let (table, host) = (self.decide.table(), self.decide.host());
         self.waiters.follow_table(table, host);
         self.leases = Leases::of_table(table, host);
-        self.history.follow(table, host);
-        self.hooks.look_soon();
+        self.observe.follow(self.decide.ledger());
         let frames: Vec<_> = table.frames_of_host(host).collect();
         let enclosing: BTreeSet<FrameId> =
             table.frames().filter_map(|frame| frame.parent).collect();
@@ -105,7 +104,7 @@ impl Server {
                 }
             }
             Found::Same(_) | Found::Gone => {
-                self.history.ends_unseen(frame);
+                self.observe.history_mut().ends_unseen(frame);
                 self.end(frame);
             }
             Found::Unknown(error) => {
@@ -149,7 +148,7 @@ impl Server {
         tracing::error!(host = host.0, "lost all holds of this host: {why}");
         let now = clock::boottime_ms();
         self.decide.lose_holds(why, &self.owners, now);
-        self.history.lose();
+        self.observe.history_mut().lose();
         self.lose_membership();
         self.end_lost(now);
         self.due.changed = true;
@@ -290,7 +289,7 @@ impl Server {
             && (self.waiters.iter().next().is_some()
                 || self.leases.next_end().is_some()
                 || table.recovery().is_some()
-                || self.hooks.are_told_of_ends() && holds()
+                || self.observe.are_hooks_told_of_ends() && holds()
                 || self.conns.any(watches))
     }
 }

@@ -6,6 +6,7 @@ mod grant;
 mod jobserver;
 mod liveness;
 mod membership;
+pub(super) mod observe;
 mod progress;
 mod refuse;
 mod requests;
@@ -18,11 +19,8 @@ use crate::calls::conn_id::ConnId;
 use crate::cluster::decide::Decide;
 use crate::config::effective::EffectiveConfig;
 use crate::due::Due;
-use crate::history::recorder::History;
-use crate::hooks::configured::Hooks;
 use crate::jobserver::builds::Jobservers;
 use crate::limits::Limits;
-use crate::metrics::exporter::Exporter;
 use crate::net::accept_backlog::Accepted;
 use crate::net::adaptive_spin::AdaptiveSpin;
 use crate::net::connection_limits::ConnectionLimits;
@@ -33,6 +31,7 @@ use crate::permissions::Permissions;
 use crate::processes::children::Children;
 use crate::processes::owners::Owners;
 use crate::runtime_dir::RuntimeDir;
+use crate::server::observe::Observe;
 use crate::store::node::Node;
 use crate::view::Shown;
 use crate::view::size_notes::ToldSizes;
@@ -61,12 +60,8 @@ pub(crate) struct Server {
     pub waiters: Waiters,
     pub leases: Leases,
     pub reports: Reports,
-    /// The records of requests that have ended.
-    pub history: History,
-    /// The programs that are run at such an end, a long wait or a long hold.
-    pub hooks: Hooks,
-    /// Offers metrics on a socket, if the configuration names one.
-    pub exporter: Option<Exporter>,
+    /// Records, hooks and metrics.
+    pub observe: Observe,
     pub told_sizes: ToldSizes,
     pub due: Due,
     pub spin: AdaptiveSpin,
@@ -116,6 +111,6 @@ impl Server {
     /// The table as a user may see it.
     pub(crate) fn shown(&self, viewer: u32) -> Shown<'_> {
         let shown = Shown::to(viewer, self.decide.ledger(), &self.leases, &self.owners);
-        Shown { children: Some(&self.children), summary: self.history.summary(), ..shown }
+        Shown { children: Some(&self.children), summary: self.observe.history().summary(), ..shown }
     }
 }

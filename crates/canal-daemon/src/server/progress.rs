@@ -77,7 +77,7 @@ impl Server {
     }
 
     fn tell_all_progress(&mut self) {
-        self.history.learn();
+        self.observe.history_mut().learn();
         let (mut scenes, mut budget) = (BTreeMap::new(), EstimateBudget::default());
         let takers = self.waiters.iter().filter(|(_, waiter)| waiter.more);
         let takers: Vec<RequestId> = takers.map(|(request, _)| request).collect();
@@ -166,7 +166,7 @@ impl Server {
         let served =
             if waiting <= looked_up_max { self.decide.table().served(key) } else { Vec::new() };
         let positions = served.into_iter().zip(1..).collect();
-        let estimates = self.history.summary().zip(budget).map(|(summary, budget)| {
+        let estimates = self.observe.history().summary().zip(budget).map(|(summary, budget)| {
             let now = clock::unix_ms();
             estimates::of_key(self.decide.table(), key, summary, now, budget)
         });

@@ -23,6 +23,7 @@ use crate::net::connections::Disconnected;
 use crate::net::events::Source;
 use crate::processes::owners::Ended;
 use crate::server::Server;
+use crate::view::Shown;
 use canal_sys::clock;
 use canal_text::duration::stated;
 
@@ -57,7 +58,7 @@ impl Server {
         let deaths = !batch.ended.frames.is_empty();
         for (frame, pidfd) in std::mem::take(&mut batch.ended.pidfds) {
             let descriptors = self.limits.connections(0);
-            self.history.keep_exit(frame, pidfd, descriptors);
+            self.observe.history_mut().keep_exit(frame, pidfd, descriptors);
         }
         for disconnected in std::mem::take(&mut batch.disconnected) {
             self.disconnect(disconnected);
@@ -87,7 +88,7 @@ impl Server {
         self.inform(now);
         self.serve_reports();
         self.end_searches();
-        self.give_metrics();
+        self.observe.give_metrics(&mut self.decide, self.conns.len());
         self.settle();
         #[cfg(test)]
         if crate::sim::is_broken(crate::sim::Rule::RecordsComeFirst) {
@@ -97,9 +98,9 @@ impl Server {
         self.jobservers.deliver();
         self.ask_engine();
         self.conns.flush();
-        self.tell_hooks();
-        self.history.hand_over();
-        self.history.note_open(now);
+        // The hook's own user may see less: the hook's guard removes the rest.
+        let shown = Shown::to(0, self.decide.ledger(), &self.leases, &self.owners);
+        self.observe.end_turn(shown);
         self.decide.ledger_mut().tidy();
         self.look_ahead(now);
         self.set_alarm()?;
@@ -293,8 +294,7 @@ impl Server {
             due.unsure,
             due.idle,
             self.jobservers.due,
-            self.hooks.due,
-            self.history.note_due(),
+            self.observe.due(),
             self.decide.watcher_due(),
             self.effective.readings.due(now),
             self.conns.configuration_waits().map(|asked| asked.until).min(),
@@ -358,7 +358,7 @@ impl Server {
 
     pub(crate) fn note_idleness(&mut self, now: Instant) {
         let Some(limit) = self.limits.idle_exit else { return };
-        let busy = self.conns.len() > 0 || self.decide.is_used() || self.hooks.are_busy();
+        let busy = self.conns.len() > 0 || self.decide.is_used() || self.observe.are_hooks_busy();
         if busy {
             self.due.idle = None;
         } else if is_due(&mut self.due.idle, now) {

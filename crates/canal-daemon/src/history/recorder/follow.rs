@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::Recorder;
+use super::History;
 use crate::config::hooks_section::On;
 use crate::history::cause::Cause;
 use crate::history::open::Open;
@@ -17,8 +17,8 @@ use canal_core::{
 use canal_history::{Ending, Reason, RingStep};
 use canal_sys::clock;
 
-impl Recorder {
-    pub(super) fn take_in(
+impl History {
+    pub(super) fn take_in_outcome(
         &mut self,
         cause: &Cause,
         asked: RequestId,
@@ -197,7 +197,7 @@ impl Recorder {
 
     /// Records that all holds of processes of this host are lost. Waiting requests are made again,
     /// and leases move to another host.
-    pub(super) fn lose(&mut self) {
+    pub(crate) fn lose(&mut self) {
         let is_lost =
             |open: &Open| open.granted.is_some() && matches!(open.asked.owner, Owner::Process(_));
         let lost: Vec<RequestId> =
@@ -210,7 +210,9 @@ impl Recorder {
         self.is_changed = true;
     }
 
-    pub(super) fn follow(&mut self, table: &Table, here: HostId) {
+    /// Takes over a table that replaces the previous one, or another part of the same table.
+    /// Requests that are no longer in it ended unseen.
+    pub(crate) fn follow(&mut self, table: &Table, here: HostId) {
         let lives = |id: &RequestId| table.waiter(*id).is_some() || table.hold_of(*id).is_some();
         let gone: Vec<RequestId> = self.open.keys().filter(|id| !lives(id)).copied().collect();
         for request in gone {

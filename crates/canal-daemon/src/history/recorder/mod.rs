@@ -36,12 +36,9 @@ const NOTED_AT_LEAST_EVERY: Duration = Duration::from_secs(3_600);
 /// The most open requests that are noted, holds before waiters.
 const NOTED_MAX: usize = 10_000;
 
-/// The history of this daemon, its counters, and the events for hooks; `None` before it is set up.
-#[derive(Debug, Default)]
-pub(crate) struct History(Option<Box<Recorder>>);
-
+/// The history of this daemon, its counters, and the events for hooks.
 #[derive(Debug)]
-struct Recorder {
+pub(crate) struct History {
     /// The requests of this host that wait or hold something.
     open: BTreeMap<RequestId, Open>,
     /// The requests that ended in this turn.
@@ -95,7 +92,7 @@ impl History {
     /// A history in these files, which are opened when they are first needed. Without files, ended
     /// requests are only counted. `host` is the name of this host, if other hosts share the table.
     pub(crate) fn new(files: Option<Files>, host: Option<&str>) -> Self {
-        Self(Some(Box::new(Recorder {
+        Self {
             open: BTreeMap::new(),
             ended: Vec::new(),
             batch: Batch::default(),
@@ -116,48 +113,29 @@ impl History {
             is_changed: false,
             is_noted: false,
             left: None,
-        })))
+        }
     }
 
     /// Whether records are kept.
     pub(crate) fn is_on(&self) -> bool {
-        self.0.as_ref().is_some_and(|recorder| recorder.files.is_some())
+        self.files.is_some()
     }
 
-    /// Whether the history follows the table.
-    pub(crate) fn follows(&self) -> bool {
-        self.0.is_some()
-    }
-
-    /// Sets whether hooks `are_told` of ended requests. If the history does not follow a table yet,
-    /// it then follows `table` for the host `here`.
-    pub(crate) fn tell_hooks(
-        &mut self,
-        are_told: bool,
-        host: Option<&str>,
-        table: &Table,
-        here: HostId,
-    ) {
-        if are_told && self.0.is_none() {
-            *self = Self::new(None, host);
-            self.follow(table, here);
-        }
-        if let Some(recorder) = &mut self.0 {
-            let before = recorder.notable.take();
-            recorder.notable = are_told.then(|| before.unwrap_or_default());
-        }
+    /// Sets whether hooks `are_told` of ended requests.
+    pub(crate) fn tell_hooks(&mut self, are_told: bool) {
+        let before = self.notable.take();
+        self.notable = are_told.then(|| before.unwrap_or_default());
     }
 
     /// Takes the ended requests for hooks since the last call.
     pub(crate) fn take_notable(&mut self) -> Vec<Raw> {
-        let notable = self.0.as_mut().and_then(|recorder| recorder.notable.as_mut());
-        notable.map_or_else(Vec::new, std::mem::take)
+        self.notable.as_mut().map_or_else(Vec::new, std::mem::take)
     }
 
-    /// The counters, including this turn; `None` before the history is set up.
-    pub(crate) fn counters(&mut self) -> Option<&mut Counters> {
+    /// The counters, including this turn.
+    pub(crate) fn counters(&mut self) -> &mut Counters {
         self.hand_over();
-        self.0.as_mut().map(|recorder| &mut recorder.counters)
+        &mut self.counters
     }
 
     /// Takes in the decisions of an entry of the log. `cause` is the meaning of the entry.
@@ -168,30 +146,13 @@ impl History {
         table: &Table,
         here: HostId,
     ) {
-        if let Some(recorder) = &mut self.0 {
-            let asked = RequestId(applied.revision.0);
-            for outcome in &applied.outcomes {
-                recorder.take_in(cause, asked, outcome, table, here);
-            }
-            recorder.is_changed |= !applied.outcomes.is_empty();
-            if let Cause::End(frame) = cause {
-                recorder.note_end(*frame, table);
-            }
+        let asked = RequestId(applied.revision.0);
+        for outcome in &applied.outcomes {
+            self.take_in_outcome(cause, asked, outcome, table, here);
         }
-    }
-
-    /// Notes that all holds of processes of this host are now lost.
-    pub(crate) fn lose(&mut self) {
-        if let Some(recorder) = &mut self.0 {
-            recorder.lose();
-        }
-    }
-
-    /// Takes over a table that replaces the previous one, or another part of the same table.
-    /// Requests that are no longer in it ended unseen.
-    pub(crate) fn follow(&mut self, table: &Table, here: HostId) {
-        if let Some(recorder) = &mut self.0 {
-            recorder.follow(table, here);
+        self.is_changed |= !applied.outcomes.is_empty();
+        if let Cause::End(frame) = cause {
+            self.note_end(*frame, table);
         }
     }
 
@@ -199,101 +160,89 @@ impl History {
     /// as open before the machine went down. `shares`: an engine will later show which of them are
     /// still held.
     pub(crate) fn take_in_unseen(&mut self, unseen: &Unseen, shares: bool) {
-        let Some(recorder) = &mut self.0 else { return };
-        let Some(files) = &recorder.files else { return };
+        let Some(files) = &self.files else { return };
         let left = Checkpoint::read(&files.dir).unwrap_or_default();
         // A record without a boot id may be from any boot.
         let is_of_this_boot =
             left.boot_id == files.boot_id || left.boot_id.is_empty() || files.boot_id.is_empty();
-        recorder.is_noted = !left.records.is_empty();
+        self.is_noted = !left.records.is_empty();
         let known_ms = unseen.known_ms.max(left.known_ms).min(clock::unix_ms());
-        let mut records = unseen.records(known_ms, recorder.host.as_ref());
+        let mut records = unseen.records(known_ms, self.host.as_ref());
         if !is_of_this_boot {
             // Leases outlive the machine.
             let void = left.records.into_iter().filter(|it| it.pid != 0 || it.held_ms.is_none());
             records.extend(void.map(|it| Record { ending: Ending::Reboot, ..it }));
         } else if shares {
-            recorder.left = Some(Left { records: left.records, known_ms });
+            self.left = Some(Left { records: left.records, known_ms });
         }
-        recorder.recall(records);
+        self.recall(records);
         // The file must no longer name the requests that are recorded now.
-        recorder.is_changed = recorder.is_noted;
+        self.is_changed = self.is_noted;
     }
 
     /// Records the holds of the previous daemon with an engine that are no longer in the table.
     /// Called when this host has become a member. `ending` is how those holds ended.
     pub(crate) fn take_in_left(&mut self, table: &Table, ending: &Ending) {
-        if let Some(recorder) = &mut self.0
-            && let Some(mut left) = recorder.left.take()
-        {
+        if let Some(mut left) = self.left.take() {
             left.records.retain(|record| {
                 let was_held = record.held_ms.is_some() && record.pid != 0;
                 was_held && table.hold(Token(record.token)).is_none()
             });
             left.records.iter_mut().for_each(|record| record.ending.clone_from(ending));
-            recorder.recall(left.records);
+            self.recall(left.records);
         }
     }
 
     /// Notes that the process of a frame has ended, perhaps while no daemon ran.
     pub(crate) fn ends_unseen(&mut self, frame: FrameId) {
-        if let Some(recorder) = &mut self.0
-            && let Some(left) = &recorder.left
-        {
-            recorder.unseen.insert(frame, left.known_ms);
+        if let Some(left) = &self.left {
+            self.unseen.insert(frame, left.known_ms);
         }
     }
 
     /// When to note the open requests.
     pub(crate) fn note_due(&self) -> Option<Instant> {
-        self.0.as_ref()?.note_due
+        self.note_due
     }
 
     /// Notes the open requests if that is due. Called after the replies are written.
     pub(crate) fn note_open(&mut self, now: Instant) {
-        let Some(recorder) = &mut self.0 else { return };
-        if recorder.files.is_none() || recorder.left.is_some() {
+        if self.files.is_none() || self.left.is_some() {
             return;
         }
-        if recorder.note_due.take_if(|due| *due <= now).is_some() {
-            recorder.note_open();
-            if !recorder.open.is_empty() {
+        if self.note_due.take_if(|due| *due <= now).is_some() {
+            self.hand_over_open();
+            if !self.open.is_empty() {
                 // An idle daemon should sleep, so the pause doubles. After a crash of the machine,
                 // a long hold may therefore be known for only half of its time.
-                recorder.note_pause = (recorder.note_pause * 2).min(NOTED_AT_LEAST_EVERY);
-                recorder.note_due = Some(now + recorder.note_pause);
+                self.note_pause = (self.note_pause * 2).min(NOTED_AT_LEAST_EVERY);
+                self.note_due = Some(now + self.note_pause);
             }
         }
-        if recorder.open.is_empty() && !recorder.is_noted {
-            recorder.note_due = None;
-        } else if recorder.is_changed {
+        if self.open.is_empty() && !self.is_noted {
+            self.note_due = None;
+        } else if self.is_changed {
             let soon = now + NOTED_WITHIN;
-            recorder.note_pause = NOTED_WITHIN;
-            recorder.note_due = Some(recorder.note_due.map_or(soon, |due| due.min(soon)));
+            self.note_pause = NOTED_WITHIN;
+            self.note_due = Some(self.note_due.map_or(soon, |due| due.min(soon)));
         }
     }
 
     /// Notes that the time of a waiter has expired.
     pub(crate) fn times_out(&mut self, request: RequestId) {
-        if let Some(recorder) = &mut self.0 {
-            recorder.timed_out.insert(request);
-        }
+        self.timed_out.insert(request);
     }
 
     /// Notes that the client of a waiter abandons it, because the client's output has no reader.
     pub(crate) fn abandons(&mut self, request: RequestId) {
-        if let Some(recorder) = &mut self.0 {
-            recorder.abandoned.insert(request);
-        }
+        self.abandoned.insert(request);
     }
 
     /// Forgets the refusal of a request that is made again.
     pub(crate) fn take_back(&mut self, tag: Tag) {
-        if let Some(recorder) = &mut self.0
-            && let Some(at) = recorder.ended.iter().rposition(|raw| raw.asked.tag == tag)
-        {
-            recorder.ended.remove(at);
-            if let Some(notable) = &mut recorder.notable {
+        if let Some(at) = self.ended.iter().rposition(|raw| raw.asked.tag == tag) {
+            self.ended.remove(at);
+            if let Some(notable) = &mut self.notable {
                 notable.retain(|raw| raw.asked.tag != tag);
             }
         }
@@ -302,130 +251,17 @@ impl History {
     /// Keeps the ended process of a frame, if there is room among `descriptors`. The kernel may
     /// have its exit status.
     pub(crate) fn keep_exit(&mut self, frame: FrameId, pidfd: Pidfd, descriptors: usize) {
-        if let Some(recorder) = &mut self.0
-            && recorder.files.is_some()
-        {
-            recorder.exits.keep(frame, pidfd, descriptors);
+        if self.files.is_some() {
+            self.exits.keep(frame, pidfd, descriptors);
         }
     }
 
     /// Counts the ended requests, and hands them to the thread that writes them. Called after the
     /// replies are written.
     pub(crate) fn hand_over(&mut self) {
-        if let Some(recorder) = &mut self.0
-            && !recorder.ended.is_empty()
-        {
-            recorder.hand_over();
-        }
-    }
-
-    /// Starts a search for a connection. Returns whether it was started: it is not if the history
-    /// is off or has no thread.
-    pub(crate) fn search(&mut self, id: ConnId, question: Question) -> bool {
-        let Some(recorder) = self.0.as_mut() else { return false };
-        // The search also finds the requests that ended in this turn.
-        if !recorder.starts() {
-            return false;
-        }
-        recorder.hand_over();
-        recorder.queue.search(id, question);
-        true
-    }
-
-    /// Takes the results since the last call.
-    pub(crate) fn take_found(&self) -> Vec<(ConnId, Answer)> {
-        let Some(recorder) = &self.0 else { return Vec::new() };
-        if recorder.queue.has_found() { recorder.queue.take_found() } else { Vec::new() }
-    }
-
-    /// Sets the waker that wakes the daemon when there is a result.
-    pub(crate) fn wake_by(&self, waker: Waker) {
-        if let Some(recorder) = &self.0 {
-            recorder.queue.wake_by(waker);
-        }
-    }
-
-    /// Updates how long keys were held recently. At first this is unknown, because the thread reads
-    /// the files.
-    pub(crate) fn learn(&mut self) {
-        if let Some(recorder) = &mut self.0
-            && recorder.starts()
-        {
-            recorder.summary = recorder.queue.summary();
-        }
-    }
-
-    /// How long keys were held recently, as of the last [`Self::learn`].
-    pub(crate) fn summary(&self) -> Option<&Summary> {
-        self.0.as_ref()?.summary.as_deref()
-    }
-
-    /// The number of records dropped since the daemon started.
-    pub(crate) fn dropped(&self) -> u64 {
-        self.0.as_ref().map_or(0, |recorder| recorder.queue.dropped())
-    }
-
-    /// The total size of the files in bytes, if it is known.
-    pub(crate) fn bytes(&self) -> Option<u64> {
-        self.0.as_ref().and_then(|recorder| recorder.queue.bytes())
-    }
-
-    /// Notes for operators.
-    pub(crate) fn notes(&self) -> Vec<String> {
-        self.0.as_ref().map_or_else(Vec::new, |recorder| recorder.queue.notes())
-    }
-
-    /// Writes the remaining records. Called when the daemon ends.
-    pub(crate) fn close(&mut self) {
-        self.hand_over();
-        if let Some(recorder) = &mut self.0
-            && recorder.files.is_some()
-            && recorder.left.is_none()
-        {
-            recorder.note_open();
-        }
-        if let Some(recorder) = &mut self.0
-            && let Some(thread) = recorder.thread.take()
-        {
-            recorder.queue.close();
-            if thread.join().is_err() {
-                tracing::error!("the history thread has failed");
-            }
-        }
-    }
-}
-
-impl Recorder {
-    /// Hands these records to the thread, which writes those that are not in the files yet.
-    fn recall(&mut self, records: Vec<Record>) {
-        if !records.is_empty() && self.starts() {
-            self.queue.recall(records);
-        }
-    }
-
-    /// Notes the open requests, if there are any now or there were at the last note.
-    fn note_open(&mut self) {
-        if !self.is_noted && self.open.is_empty() || !self.starts() {
-            self.is_changed = false;
+        if self.ended.is_empty() {
             return;
         }
-        let at_ms = clock::unix_ms();
-        let is_changed = std::mem::take(&mut self.is_changed);
-        let open = is_changed.then(|| {
-            let (held, waiting): (Vec<_>, Vec<_>) =
-                self.open.values().partition(|open| open.granted.is_some());
-            let noted = held.into_iter().chain(waiting).take(NOTED_MAX);
-            let raw = |open: &Open| {
-                let raw = open.ended_at(at_ms, Ending::Reboot);
-                Raw { host: self.host.clone(), ..raw }
-            };
-            noted.map(raw).collect()
-        });
-        self.is_noted = !self.open.is_empty();
-        self.queue.note_open(Noted { at_ms, open });
-    }
-
-    fn hand_over(&mut self) {
         // Requests that no daemon saw end began before this daemon started to count.
         for raw in self.ended.iter().filter(|raw| !raw.at_least) {
             let Raw { asked, ending, ended_ms: at_ms, held_ms, .. } = raw;
@@ -449,6 +285,99 @@ impl Recorder {
         }
     }
 
+    /// Starts a search for a connection. Returns whether it was started: it is not if the history
+    /// is off or has no thread.
+    pub(crate) fn search(&mut self, id: ConnId, question: Question) -> bool {
+        // The search also finds the requests that ended in this turn.
+        if !self.starts() {
+            return false;
+        }
+        self.hand_over();
+        self.queue.search(id, question);
+        true
+    }
+
+    /// Takes the results since the last call.
+    pub(crate) fn take_found(&self) -> Vec<(ConnId, Answer)> {
+        if self.queue.has_found() { self.queue.take_found() } else { Vec::new() }
+    }
+
+    /// Sets the waker that wakes the daemon when there is a result.
+    pub(crate) fn wake_by(&self, waker: Waker) {
+        self.queue.wake_by(waker);
+    }
+
+    /// Updates how long keys were held recently. At first this is unknown, because the thread reads
+    /// the files.
+    pub(crate) fn learn(&mut self) {
+        if self.starts() {
+            self.summary = self.queue.summary();
+        }
+    }
+
+    /// How long keys were held recently, as of the last [`Self::learn`].
+    pub(crate) fn summary(&self) -> Option<&Summary> {
+        self.summary.as_deref()
+    }
+
+    /// The number of records dropped since the daemon started.
+    pub(crate) fn dropped(&self) -> u64 {
+        self.queue.dropped()
+    }
+
+    /// The total size of the files in bytes, if it is known.
+    pub(crate) fn bytes(&self) -> Option<u64> {
+        self.queue.bytes()
+    }
+
+    /// Notes for operators.
+    pub(crate) fn notes(&self) -> Vec<String> {
+        self.queue.notes()
+    }
+
+    /// Writes the remaining records. Called when the daemon ends.
+    pub(crate) fn close(&mut self) {
+        self.hand_over();
+        if self.files.is_some() && self.left.is_none() {
+            self.hand_over_open();
+        }
+        if let Some(thread) = self.thread.take() {
+            self.queue.close();
+            if thread.join().is_err() {
+                tracing::error!("the history thread has failed");
+            }
+        }
+    }
+
+    /// Hands these records to the thread, which writes those that are not in the files yet.
+    fn recall(&mut self, records: Vec<Record>) {
+        if !records.is_empty() && self.starts() {
+            self.queue.recall(records);
+        }
+    }
+
+    /// Hands over the open requests, if there are any now or there were at the last note.
+    fn hand_over_open(&mut self) {
+        if !self.is_noted && self.open.is_empty() || !self.starts() {
+            self.is_changed = false;
+            return;
+        }
+        let at_ms = clock::unix_ms();
+        let is_changed = std::mem::take(&mut self.is_changed);
+        let open = is_changed.then(|| {
+            let (held, waiting): (Vec<_>, Vec<_>) =
+                self.open.values().partition(|open| open.granted.is_some());
+            let noted = held.into_iter().chain(waiting).take(NOTED_MAX);
+            let raw = |open: &Open| {
+                let raw = open.ended_at(at_ms, Ending::Reboot);
+                Raw { host: self.host.clone(), ..raw }
+            };
+            noted.map(raw).collect()
+        });
+        self.is_noted = !self.open.is_empty();
+        self.queue.note_open(Noted { at_ms, open });
+    }
+
     /// Starts the thread if it does not run. Returns whether it runs.
     fn starts(&mut self) -> bool {
         if self.thread.is_none()
@@ -460,6 +389,12 @@ impl Recorder {
             }
         }
         self.thread.is_some()
+    }
+}
+
+impl Default for History {
+    fn default() -> Self {
+        Self::new(None, None)
     }
 }
 

@@ -61,13 +61,13 @@ impl Scene {
 
     /// The process and ending of each record, and whether it held something.
     fn ended(&self) -> Vec<(u32, Ending, bool)> {
-        let ended = self.history.0.iter().flat_map(|recorder| &recorder.ended);
+        let ended = self.history.ended.iter();
         let told = |raw: &Raw| (pid_of(&raw.asked.owner), raw.ending.clone(), raw.held_ms);
         ended.map(told).map(|(pid, ending, held)| (pid, ending, held.is_some())).collect()
     }
 
     fn open(&self) -> usize {
-        self.history.0.as_ref().unwrap().open.len()
+        self.history.open.len()
     }
 }
 
@@ -105,7 +105,7 @@ fn grants_and_ends_are_counted_whether_they_are_written_or_not() {
     scene.history.take_back(Tag(3));
     scene.ask(4, "a", false);
     scene.apply(Change::End { frame: scene.frame(1) });
-    let counters = scene.history.counters().unwrap();
+    let counters = scene.history.counters();
     let a = &counters.keys[&canal_core::Key::new("a").unwrap()];
     assert_eq!((a.grants, a.waits.sum_us), (2, 3_000_000));
     assert_eq!(a.refusals[0], 1, "one of the two was asked again");
@@ -131,9 +131,9 @@ fn hooks_are_told_of_some_ends_also_where_nothing_is_kept() {
     let mut scene = Scene::new();
     scene.ask(1, "a", true);
     scene.history = History::default();
-    let (table, here) = (scene.table.clone(), HERE);
-    scene.history.tell_hooks(true, None, &table, here);
-    assert!(scene.history.follows() && !scene.history.is_on());
+    scene.history.follow(&scene.table, HERE);
+    scene.history.tell_hooks(true);
+    assert!(!scene.history.is_on());
     scene.ask(2, "a", false);
     let token = scene.table.holds().next().unwrap().token;
     scene.apply(Change::Release(Release::Hold { token, forced: true }));
@@ -147,10 +147,10 @@ fn hooks_are_told_of_some_ends_also_where_nothing_is_kept() {
     assert_eq!(scene.ended().len(), 4);
     scene.history.hand_over();
     assert_eq!(scene.ended().len(), 0);
-    scene.history.tell_hooks(false, None, &table, here);
+    scene.history.tell_hooks(false);
     scene.ask(5, "a", true);
     scene.apply(Change::End { frame: scene.frame(5) });
-    assert!(scene.history.follows(), "what ends is still counted");
+    assert_eq!(scene.ended().len(), 1, "what ends is still counted");
     assert!(scene.history.take_notable().is_empty());
 }
 
@@ -226,7 +226,7 @@ fn what_was_left_over_an_engine_is_lost_if_the_table_has_it_no_longer() {
     next.apply(Change::End { frame: ended });
     next.apply(Change::End { frame: next.frame(3) });
     let unseen = |raw: &Raw| (pid_of(&raw.asked.owner), raw.at_least);
-    let ended: Vec<_> = next.history.0.iter().flat_map(|it| it.ended.iter().map(unseen)).collect();
+    let ended: Vec<_> = next.history.ended.iter().map(unseen).collect();
     assert_eq!(ended, [(2, true), (3, false)]);
     next.history.close();
     let limits = Limits { keep_ms: u64::MAX, max_bytes: 1 << 20 };

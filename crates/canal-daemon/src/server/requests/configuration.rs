@@ -154,7 +154,7 @@ impl Server {
         self.effective.replace(config);
         self.limits = self.effective.limits();
         self.permissions = self.effective.permissions();
-        self.follow_hooks(false);
+        self.observe.reconfigure(&self.effective.config.hooks);
         // The time after which an idle daemon ends starts again.
         self.due.idle = None;
         for (key, view) in resizes {

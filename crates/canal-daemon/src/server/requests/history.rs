@@ -1,28 +1,17 @@
-//! Queries of the history and its statistics, and the events for hooks.
+//! Queries of the history and its statistics.
 //!
 //! Invariant: only the user of a command and root see it, as in a status.
 
-use std::sync::Arc;
-use std::time::Instant;
-
 use crate::calls::conn_id::ConnId;
 use crate::calls::items;
-use crate::config::hooks_section::On;
-use crate::due::is_due;
 use crate::history::queue::{Answer, Question};
-use crate::hooks::configured::{Lasting, lasting};
-use crate::hooks::event::Event;
-use crate::hooks::facts::HolderFacts;
 use crate::net::call_state::CallState;
 use crate::net::connection::Connection;
 use crate::net::unread_reports::Unread;
 use crate::server::Server;
 use crate::server::step::Step;
-use crate::view::Shown;
-use crate::wording::text::{pid_of, time};
-use canal_core::{
-    FrameId, HeldItem, HoldState, Key, Mode, OwnSlots, SlotRange, Slots, Token, UnixMillis, View,
-};
+use crate::wording::text::time;
+use canal_core::{FrameId, HeldItem, HoldState, Key, Mode, SlotRange, Slots, UnixMillis, View};
 use canal_history::{
     Bins, CommandGroup, Counted, Counts, Ending, Found, KeyUse, Present, Quantiles, Query, Reason,
     Record, Running, SlotsTable,
@@ -57,12 +46,12 @@ impl Server {
     }
 
     pub(crate) fn look_up(&mut self, id: ConnId, question: Question) -> Result<Step, Failure> {
-        if !self.history.is_on() {
+        if !self.observe.history().is_on() {
             let message = "this daemon keeps no history";
             return Err(Failure::new(ErrorName::Unsupported, message)
                 .hint("set `max` in `[history]` of canal.toml, and restart the daemon"));
         }
-        if !self.history.search(id, question) {
+        if !self.observe.history_mut().search(id, question) {
             let message = "the daemon could not start its history thread";
             return Err(Failure::new(ErrorName::Fault, message));
         }
@@ -79,13 +68,13 @@ impl Server {
         Step::reply(&HistoryPage {
             records: records.collect(),
             before: found.before,
-            dropped: self.history.dropped(),
+            dropped: self.observe.history().dropped(),
         })
     }
 
     /// Answers the clients whose searches of the history have finished.
     pub(crate) fn end_searches(&mut self) {
-        for (id, found) in self.history.take_found() {
+        for (id, found) in self.observe.history().take_found() {
             let waits = |conn: &&Connection| matches!(conn.state(), CallState::History);
             let Some(conn) = self.conns.peek(id).filter(waits) else { continue };
             let uid = conn.peer.uid;
@@ -253,7 +242,7 @@ impl Server {
             keys,
             slots: counts.key.as_deref().zip(counts.slots.as_ref()).map(slots),
             left_out: counts.left_out || more_users || more_commands || more_keys,
-            dropped: self.history.dropped(),
+            dropped: self.observe.history().dropped(),
         }
     }
 
@@ -344,116 +333,5 @@ fn slots((key, of): (&str, &SlotsTable)) -> HistorySlots {
         requests: of.requests,
         more: of.more,
         rows: rows.collect(),
-    }
-}
-
-/// The most holders in the event of a long wait.
-const HOLDERS_MAX: usize = 8;
-
-/// Finds the events that hooks have to learn of.
-///
-/// Invariant: this happens only after the answers of a turn are written.
-impl Server {
-    /// Takes over the hooks of the configuration in force. `is_start`: the daemon has just started.
-    pub(crate) fn follow_hooks(&mut self, is_start: bool) {
-        self.hooks.follow(&self.effective.config.hooks, is_start);
-        let (table, here) = (self.decide.table(), self.decide.host());
-        let are_told = self.hooks.are_told_of_ends();
-        self.history.tell_hooks(are_told, self.hooks.host(), table, here);
-    }
-
-    /// Passes the events of a turn to the hooks. Call it after the answers of the turn are written.
-    pub(crate) fn tell_hooks(&mut self) {
-        if self.hooks.is_empty() {
-            return;
-        }
-        for raw in self.history.take_notable() {
-            self.hooks.tell_end(&raw);
-        }
-        let now = clock::now();
-        if is_due(&mut self.hooks.due, now) {
-            self.look_for_long_ones(now);
-        }
-        let lasts = self.decide.table().waiting() > 0 || self.decide.table().held() > 0;
-        self.hooks.look_ahead(lasts, now);
-    }
-
-    fn look_for_long_ones(&mut self, now: Instant) {
-        let mut hooks = std::mem::take(&mut self.hooks);
-        let now_ms = clock::unix_ms();
-        let (table, here) = (self.decide.table(), self.decide.host());
-        // The hook's own user may see less: the hook's guard removes the rest.
-        let shown = self.shown(0);
-        let next = hooks.tell_lasting(table, &lasting(table, here), now_ms, |one| match one.on {
-            On::LongWait => shown.long_wait(one, now_ms),
-            _ => shown.long_hold(one, now_ms),
-        });
-        if let Some(next) = next {
-            hooks.look_at(next, now_ms, now);
-        }
-        self.hooks = hooks;
-    }
-}
-
-impl Shown<'_> {
-    /// The event for a request that waits for long.
-    fn long_wait(&self, one: Lasting<'_>, now_ms: u64) -> Option<Event> {
-        let waiter = self.table.waiter(self.table.tagged(one.asked.tag)?)?;
-        let asked = Arc::clone(&waiter.request);
-        let items = 0..asked.items.len();
-        let tokens = items.flat_map(|item| {
-            self.table.blocking_holds(&asked, item, OwnSlots::LeftOut, HOLDERS_MAX)
-        });
-        Some(Event {
-            on: one.on,
-            at_ms: now_ms,
-            session: self.table.session(waiter.frame).0,
-            asked_ms: waiter.since.0,
-            waited_ms: now_ms.saturating_sub(waiter.since.0),
-            held_ms: None,
-            token: 0,
-            ending: None,
-            reason: self.why(waiter.id).map(|why| why.clause),
-            holders: self.holders_of(tokens),
-            asked,
-        })
-    }
-
-    /// The first of the holders that have these holds.
-    fn holders_of(&self, tokens: impl Iterator<Item = Token>) -> Vec<HolderFacts> {
-        let mut holders: Vec<HolderFacts> = Vec::new();
-        for hold in tokens.filter_map(|token| self.table.hold(token)) {
-            if holders.iter().all(|known| known.token != hold.token.0) {
-                holders.push(HolderFacts {
-                    uid: hold.asked.uid,
-                    pid: pid_of(&hold.asked.owner),
-                    command: Some(hold.asked.command.0.clone()),
-                    since: time(hold.since),
-                    token: hold.token.0,
-                });
-            }
-            if holders.len() >= HOLDERS_MAX {
-                break;
-            }
-        }
-        holders
-    }
-
-    /// The event for a hold that lasts for long.
-    fn long_hold(&self, one: Lasting<'_>, now_ms: u64) -> Option<Event> {
-        let hold = self.table.hold_of(self.table.tagged(one.asked.tag)?)?;
-        Some(Event {
-            on: one.on,
-            at_ms: now_ms,
-            asked: Arc::clone(&hold.asked),
-            session: self.table.session(hold.frame).0,
-            asked_ms: hold.asked_at.0,
-            waited_ms: hold.since.0.saturating_sub(hold.asked_at.0),
-            held_ms: Some(now_ms.saturating_sub(hold.since.0)),
-            token: hold.token.0,
-            ending: None,
-            reason: None,
-            holders: Vec::new(),
-        })
     }
 }

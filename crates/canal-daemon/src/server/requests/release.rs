@@ -242,7 +242,7 @@ impl Server {
         let Some(waiter) = waiter.filter(|it| [0, it.request.uid].contains(&peer.uid)) else {
             return Err(Failure::new(ErrorName::UnknownTag, "no waiting request has this tag"));
         };
-        self.history.abandons(waiter.id);
+        self.observe.history_mut().abandons(waiter.id);
         Ok(Step::reply(&Nothing {}))
     }
 

@@ -5,9 +5,7 @@ use crate::calls::conn_id::ConnId;
 use crate::calls::items;
 use crate::limits::NAMES_MAX;
 use crate::logging;
-use crate::metrics::counters::Counters;
 use crate::metrics::open_metrics::text;
-use crate::metrics::snapshot::Snapshot;
 use crate::net::call_state::{CallState, StatusWatch};
 use crate::server::Server;
 use crate::server::step::Step;
@@ -15,7 +13,6 @@ use crate::view::leadership::{LeaderFound, LeaderWatch};
 use crate::view::selection::Selection;
 use canal_core::Key;
 use canal_protocol::{Failure, LeaderQuery, Metrics, Status, StatusQuery};
-use canal_sys::clock;
 use canal_sys::peer::Credentials;
 
 impl Server {
@@ -23,13 +20,12 @@ impl Server {
     pub(crate) fn status_of<K>(&self, viewer: u32, keys: K, left_out: u64) -> Status<K> {
         let mut daemon = self.about.clone();
         daemon.notes.extend(logging::note());
-        daemon.notes.extend(self.history.notes());
+        daemon.notes.extend(self.observe.history().notes());
         daemon.notes.extend(self.leases.note());
         // The notes name programs and addresses, and otherwise only the configuration contains
         // those.
         if self.is_operator(viewer) {
-            daemon.notes.extend(self.hooks.notes());
-            daemon.notes.extend(self.exporter.as_ref().and_then(|exporter| exporter.note()));
+            daemon.notes.extend(self.observe.notes_for_operators());
         }
         Status {
             daemon,
@@ -51,9 +47,6 @@ impl Server {
             let max = usize::try_from(max).unwrap_or(usize::MAX).min(NAMES_MAX);
             let keys = self.shown(peer.uid).names(query.key.as_deref().unwrap_or(""), max);
             return Ok(Step::reply(&self.status_of(peer.uid, keys, 0)));
-        }
-        if self.decide.table().waiting() > 0 {
-            self.history.learn();
         }
         let selection = Selection {
             key: query.key.as_deref().map(items::key).transpose()?,
@@ -77,9 +70,6 @@ impl Server {
 
     /// Sends the state of the locks that a client watches.
     pub(crate) fn show_status(&mut self, id: ConnId, viewer: u32, selection: &Selection) {
-        if self.decide.table().waiting() > 0 {
-            self.history.learn();
-        }
         let report = self.status_report(id, viewer, selection, Follows::More);
         if let Some(conn) = self.conns.get(id) {
             conn.progress_written(report);
@@ -88,12 +78,15 @@ impl Server {
 
     /// The state of the selected locks. Empty for a client that wants no reply, to save the work.
     fn status_report(
-        &self,
+        &mut self,
         id: ConnId,
         viewer: u32,
         selection: &Selection,
         follows: Follows,
     ) -> Option<Vec<u8>> {
+        if self.decide.table().waiting() > 0 {
+            self.observe.history_mut().learn();
+        }
         if self.conns.peek(id).is_none_or(|conn| conn.is_oneway()) {
             return Some(Vec::new());
         }
@@ -137,36 +130,10 @@ impl Server {
     }
 }
 
-/// Takes the current figures, for a client or for the thread that offers them.
 impl Server {
     /// All figures, as text.
     pub(crate) fn metrics(&mut self) -> Step {
-        Step::reply(&Metrics { text: text(&self.snapshot()) })
-    }
-
-    /// Passes the current figures to the thread that offers metrics, if it asked for them.
-    pub(crate) fn give_metrics(&mut self) {
-        if self.exporter.as_ref().is_some_and(|exporter| exporter.is_asked())
-            && self.decide.is_present()
-        {
-            let snapshot = self.snapshot();
-            if let Some(exporter) = &self.exporter {
-                exporter.give(snapshot);
-            }
-        }
-    }
-
-    fn snapshot(&mut self) -> Snapshot {
-        let mut none = Counters::default();
-        let counters = self.history.counters().unwrap_or(&mut none);
-        let figures = Snapshot::of(self.decide.table(), counters, clock::unix_ms());
-        Snapshot {
-            connections: self.conns.len() as u64,
-            journal_bytes: self.decide.ledger().journal_bytes(),
-            history_bytes: self.history.bytes(),
-            history_dropped: self.history.dropped(),
-            engine: self.decide.figures(),
-            ..figures
-        }
+        let snapshot = self.observe.snapshot(&self.decide, self.conns.len());
+        Step::reply(&Metrics { text: text(&snapshot) })
     }
 }

@@ -1,0 +1,234 @@
+//! Observes the decisions: records and counts them, and tells the hooks of the configuration.
+//!
+//! Invariants: no decision depends on this. Hooks get their events only after the answers of a turn
+//! are written.
+
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::Instant;
+
+use crate::calls::completion::{Applied, Completion};
+use crate::cluster::decide::Decide;
+use crate::config::hooks_section::{HookSettings, On};
+use crate::history::cause::Cause;
+use crate::history::recorder::History;
+use crate::hooks::configured::{Hooks, Lasting, lasting};
+use crate::hooks::event::Event;
+use crate::hooks::facts::HolderFacts;
+use crate::metrics::exporter::Exporter;
+use crate::metrics::snapshot::Snapshot;
+use crate::store::ledger::Ledger;
+use crate::view::Shown;
+use crate::wording::text::{pid_of, time};
+use canal_core::{Change, OwnSlots, Token};
+use canal_sys::clock;
+
+/// The most holders in the event of a long wait.
+const HOLDERS_MAX: usize = 8;
+
+/// What follows from decisions for records, hooks and metrics.
+#[derive(Debug, Default)]
+pub(crate) struct Observe {
+    /// The records of requests that have ended.
+    history: History,
+    /// The programs that are run at such an end, a long wait or a long hold.
+    hooks: Hooks,
+    /// Offers metrics on a socket, if the configuration names one.
+    exporter: Option<Exporter>,
+}
+
+impl Observe {
+    pub(crate) fn new(history: History, hooks: Hooks, exporter: Option<Exporter>) -> Self {
+        let mut observe = Self { history, hooks, exporter };
+        observe.history.tell_hooks(observe.hooks.are_told_of_ends());
+        observe
+    }
+
+    pub(crate) fn history(&self) -> &History {
+        &self.history
+    }
+
+    /// The history, to search it, or to record what the table does not contain.
+    pub(crate) fn history_mut(&mut self) -> &mut History {
+        &mut self.history
+    }
+
+    /// Takes over the hooks of the configuration in force.
+    pub(crate) fn reconfigure(&mut self, hooks: &[HookSettings]) {
+        self.hooks.follow(hooks);
+        self.history.tell_hooks(self.hooks.are_told_of_ends());
+    }
+
+    /// Notes a change that was applied to the table.
+    pub(crate) fn note(
+        &mut self,
+        change: &Change,
+        then: &Completion,
+        applied: &Applied,
+        ledger: &Ledger,
+    ) {
+        if !applied.outcomes.is_empty() {
+            self.hooks.stir();
+        }
+        self.history.take_in(&Cause::of(change, then), applied, &ledger.table, ledger.host);
+    }
+
+    /// Follows a table that replaces the previous one, or another part of the same table.
+    pub(crate) fn follow(&mut self, ledger: &Ledger) {
+        self.history.follow(&ledger.table, ledger.host);
+        self.hooks.look_soon();
+    }
+
+    /// Passes on what happened in a turn. Called after the answers of the turn are written.
+    pub(crate) fn end_turn(&mut self, shown: Shown<'_>) {
+        let now = clock::now();
+        self.tell_hooks(shown, now);
+        self.history.hand_over();
+        self.history.note_open(now);
+    }
+
+    /// Gives the current figures to the thread that offers metrics, if it asked for them.
+    pub(crate) fn give_metrics(&mut self, decide: &mut Decide, connections: usize) {
+        if self.exporter.as_ref().is_some_and(Exporter::is_asked) && decide.is_present() {
+            let snapshot = self.snapshot(decide, connections);
+            if let Some(exporter) = &self.exporter {
+                exporter.give(snapshot);
+            }
+        }
+    }
+
+    /// The current figures.
+    pub(crate) fn snapshot(&mut self, decide: &Decide, connections: usize) -> Snapshot {
+        let counters = self.history.counters();
+        let figures = Snapshot::of(decide.table(), counters, clock::unix_ms());
+        Snapshot {
+            connections: connections as u64,
+            journal_bytes: decide.ledger().journal_bytes(),
+            history_bytes: self.history.bytes(),
+            history_dropped: self.history.dropped(),
+            engine: decide.figures(),
+            ..figures
+        }
+    }
+
+    /// The notes that name programs and addresses, which only operators may see.
+    pub(crate) fn notes_for_operators(&self) -> impl Iterator<Item = String> + use<> {
+        let of_exporter = self.exporter.as_ref().and_then(Exporter::note);
+        self.hooks.notes().into_iter().chain(of_exporter)
+    }
+
+    /// Whether the end of a request can start a hook.
+    pub(crate) fn are_hooks_told_of_ends(&self) -> bool {
+        self.hooks.are_told_of_ends()
+    }
+
+    /// Whether a hook runs, or an event waits for one.
+    pub(crate) fn are_hooks_busy(&self) -> bool {
+        self.hooks.are_busy()
+    }
+
+    /// When something has to be passed on even if nothing happens.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        self.hooks.due().into_iter().chain(self.history.note_due()).min()
+    }
+
+    /// Sets the waker that wakes the daemon when a thread has or wants something.
+    pub(crate) fn wake_by(&self, waker: &Waker) {
+        self.history.wake_by(waker.clone());
+        if let Some(exporter) = &self.exporter {
+            exporter.wake_by(waker.clone());
+        }
+    }
+
+    /// Ends the programs and the threads. Called when the daemon ends.
+    pub(crate) fn close(&mut self) {
+        self.hooks.close();
+        self.history.close();
+        self.exporter = None;
+    }
+
+    fn tell_hooks(&mut self, shown: Shown<'_>, now: Instant) {
+        if self.hooks.is_empty() {
+            return;
+        }
+        for raw in self.history.take_notable() {
+            self.hooks.tell_end(&raw);
+        }
+        let table = shown.table;
+        if self.hooks.takes_due(now) {
+            let now_ms = clock::unix_ms();
+            let lasting = lasting(table, shown.here);
+            let next = self.hooks.tell_lasting(table, &lasting, now_ms, |one| match one.on {
+                On::LongWait => shown.long_wait(one, now_ms),
+                _ => shown.long_hold(one, now_ms),
+            });
+            if let Some(next) = next {
+                self.hooks.look_at(next, now_ms, now);
+            }
+        }
+        self.hooks.look_ahead(table.waiting() > 0 || table.held() > 0, now);
+    }
+}
+
+impl Shown<'_> {
+    /// The event for a request that waits for long.
+    fn long_wait(&self, one: Lasting<'_>, now_ms: u64) -> Option<Event> {
+        let waiter = self.table.waiter(self.table.tagged(one.asked.tag)?)?;
+        let asked = Arc::clone(&waiter.request);
+        let items = 0..asked.items.len();
+        let tokens = items.flat_map(|item| {
+            self.table.blocking_holds(&asked, item, OwnSlots::LeftOut, HOLDERS_MAX)
+        });
+        Some(Event {
+            on: one.on,
+            at_ms: now_ms,
+            session: self.table.session(waiter.frame).0,
+            asked_ms: waiter.since.0,
+            waited_ms: now_ms.saturating_sub(waiter.since.0),
+            held_ms: None,
+            token: 0,
+            ending: None,
+            reason: self.why(waiter.id).map(|why| why.clause),
+            holders: self.holders_of(tokens),
+            asked,
+        })
+    }
+
+    /// The first of the holders that have these holds.
+    fn holders_of(&self, tokens: impl Iterator<Item = Token>) -> Vec<HolderFacts> {
+        let mut holders: Vec<HolderFacts> = Vec::new();
+        for hold in tokens.filter_map(|token| self.table.hold(token)) {
+            if holders.iter().all(|known| known.token != hold.token.0) {
+                holders.push(HolderFacts {
+                    uid: hold.asked.uid,
+                    pid: pid_of(&hold.asked.owner),
+                    command: Some(hold.asked.command.0.clone()),
+                    since: time(hold.since),
+                    token: hold.token.0,
+                });
+            }
+            if holders.len() >= HOLDERS_MAX {
+                break;
+            }
+        }
+        holders
+    }
+
+    /// The event for a hold that lasts for long.
+    fn long_hold(&self, one: Lasting<'_>, now_ms: u64) -> Option<Event> {
+        let hold = self.table.hold_of(self.table.tagged(one.asked.tag)?)?;
+        Some(Event {
+            on: one.on,
+            at_ms: now_ms,
+            asked: Arc::clone(&hold.asked),
+            session: self.table.session(hold.frame).0,
+            asked_ms: hold.asked_at.0,
+            waited_ms: hold.since.0.saturating_sub(hold.asked_at.0),
+            held_ms: Some(now_ms.saturating_sub(hold.since.0)),
+            token: hold.token.0,
+            ending: None,
+            reason: None,
+            holders: Vec::new(),
+        })
+    }
+}
