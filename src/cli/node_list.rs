@@ -1,12 +1,12 @@
 //! The nodes that a command line names, and those around a request: resolved with the configuration
 //! of the daemon.
 
-use crate::cli::node_names::{KnownNodes, resolve};
+use crate::cli::node_names::{NamedNodes, resolve};
 use crate::cli::{Failed, Target};
 use crate::client::deadlock_watcher::{DeadlockWatcher, WaitWithin};
 use crate::client::environment;
 use crate::client::nodes::Node;
-use crate::client::nodes::pins::Pins;
+use crate::client::nodes::known_nodes::KnownNodes;
 use crate::daemon;
 use crate::protocol::node_address::NodeAddress;
 use crate::protocol::place::{Place, Rule};
@@ -18,7 +18,7 @@ use crate::run::nodes::{Around, start_deadlock_watcher};
 /// # Errors
 /// A name is unknown, a node appears twice, or the list is empty.
 pub(crate) fn listed(words: &[String], target: &Target) -> Result<Vec<Node>, Failed> {
-    resolve(words, || known(&target.place))
+    resolve(words, || configured(&target.place))
 }
 
 /// The nodes at these addresses, with their names from the configuration.
@@ -29,7 +29,7 @@ pub(crate) fn named<'a>(
     addresses: impl Iterator<Item = &'a NodeAddress>,
     target: &Target,
 ) -> Result<Vec<Node>, Failed> {
-    let known = known(&target.place)?;
+    let known = configured(&target.place)?;
     let node = |address: &NodeAddress| {
         let named = known.nodes.iter().find(|(_, node)| node.address == *address);
         Node {
@@ -47,7 +47,7 @@ pub(crate) fn named<'a>(
 /// # Errors
 /// The configuration is unusable.
 pub(crate) fn near(target: &Target) -> Result<Vec<Node>, Failed> {
-    let known = known(&target.place)?;
+    let known = configured(&target.place)?;
     let around = std::env::var(environment::RUN_NODES).unwrap_or_default();
     let words = around.split(',').chain(known.nodes.keys().map(String::as_str));
     let mut near: Vec<Node> = Vec::new();
@@ -71,19 +71,24 @@ pub(crate) fn within(
 /// How a request of this machine reaches its nodes, and those `near` it.
 pub(crate) fn around(target: &Target, near: Vec<Node>) -> Around {
     let place = &target.place;
-    Around { near, pins: Pins::of(place), here: place.clone(), options: target.options() }
+    Around {
+        near,
+        known_nodes: KnownNodes::of(place),
+        here: place.clone(),
+        options: target.options(),
+    }
 }
 
 /// The names in the configuration that the daemon of this place reads. For the daemon of the
 /// machine, the names in the user's own configuration count too.
-fn known(place: &Place) -> Result<KnownNodes, Failed> {
+fn configured(place: &Place) -> Result<NamedNodes, Failed> {
     let mut paths = vec![place.stores().config.clone()];
     if place.rule == Rule::Shared {
         paths.extend(
             Place::of_user(place.uid.get()).stores().config.last().map(|own| vec![own.clone()]),
         );
     }
-    let mut known = KnownNodes::default();
+    let mut known = NamedNodes::default();
     let (mut read, mut missing) = (Vec::new(), Vec::new());
     for paths in paths {
         let configured = daemon::configured_nodes(&paths)?;

@@ -14,7 +14,7 @@ const SIMILAR: f64 = 0.7;
 
 /// The names that a list may contain.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct KnownNodes {
+pub(super) struct NamedNodes {
     /// The file that defines them, or would define them, for messages.
     pub source: String,
     /// The nodes by name.
@@ -30,14 +30,14 @@ pub(super) struct KnownNodes {
 /// A name is unknown, a node appears twice, the list is empty, or the names could not be read.
 pub(super) fn resolve(
     words: &[String],
-    known: impl FnOnce() -> Result<KnownNodes, Failed>,
+    known: impl FnOnce() -> Result<NamedNodes, Failed>,
 ) -> Result<Vec<Node>, Failed> {
     let parts = words.iter().flat_map(|word| word.split(',').map(move |part| (word, part.trim())));
     let parts: Vec<(&String, &str)> = parts.collect();
     let needs_names = |text: &str| !text.is_empty() && !NodeAddress::is_meant(text);
     let known = match parts.iter().any(|(_, part)| needs_names(part)) {
         true => known()?,
-        false => KnownNodes::default(),
+        false => NamedNodes::default(),
     };
     // Each node, and the group that named it, if any.
     let mut named: Vec<(Node, Option<&str>)> = Vec::new();
@@ -82,7 +82,7 @@ fn twice(one: &Node, other: &Node, group: Option<&str>) -> Failed {
     Failed::new(message).hint("name each node once")
 }
 
-impl KnownNodes {
+impl NamedNodes {
     fn node(&self, text: &str) -> Result<Node, Failed> {
         if let Some(ConfiguredNode { address, canal }) = self.nodes.get(text) {
             let (address, canal) = (address.clone(), canal.clone());
@@ -129,12 +129,12 @@ fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a String>) -> Option<&'
 mod tests {
     use super::*;
 
-    fn known() -> KnownNodes {
+    fn known() -> NamedNodes {
         let node = |address: &str, canal: Option<&str>| ConfiguredNode {
             address: address.parse().unwrap(),
             canal: canal.map(str::to_owned),
         };
-        KnownNodes {
+        NamedNodes {
             source: "/etc/canal/canal.toml".to_owned(),
             nodes: [
                 ("web1".to_owned(), node("ssh:deploy@web1", Some("/opt/canal"))),

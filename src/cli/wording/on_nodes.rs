@@ -1,7 +1,7 @@
 //! Describes a lock at nodes.
 
 use crate::client::nodes::Node;
-use crate::client::nodes::pins::Pin;
+use crate::client::nodes::known_nodes::KnownNode;
 use crate::nodes::{Change, Outcome, Refusal, Require};
 use crate::protocol::node_address::NodeAddress;
 use crate::protocol::{ErrorName, Failure};
@@ -33,14 +33,14 @@ pub(crate) fn line(word: &Word<'_>, purpose: Purpose) -> Option<Line> {
 
 /// Names the users of the daemons of new nodes, because people who reach a machine as another user
 /// may not share its locks.
-fn met(nodes: &[(&Node, Pin)]) -> String {
-    let one = |(node, pin): &(&Node, Pin)| match pin.place == SHARED {
-        true => format!("{} is the shared daemon of all users on {}", node.name, pin.machine),
-        false => format!("{} is {}", node.name, pin.shown()),
+fn met(nodes: &[(&Node, KnownNode)]) -> String {
+    let one = |(node, recorded): &(&Node, KnownNode)| match recorded.place == SHARED {
+        true => format!("{} is the shared daemon of all users on {}", node.name, recorded.machine),
+        false => format!("{} is {}", node.name, recorded.shown()),
     };
     let each: Vec<String> = nodes.iter().map(one).collect();
-    let is_apart = |(node, pin): &&(&Node, Pin)| {
-        matches!(node.address, NodeAddress::Ssh(_)) && pin.place != SHARED
+    let is_apart = |(node, recorded): &&(&Node, KnownNode)| {
+        matches!(node.address, NodeAddress::Ssh(_)) && recorded.place != SHARED
     };
     let whose = match nodes.iter().filter(is_apart).count() {
         0 => "",
@@ -238,7 +238,7 @@ mod tests {
             address: address.parse().unwrap(),
             canal: None,
         };
-        let pin = |place: &str| Pin {
+        let recorded = |place: &str| KnownNode {
             node: NodeId(1),
             machine: "m".to_owned(),
             place: place.to_owned(),
@@ -247,7 +247,7 @@ mod tests {
         };
         let (web1, web2, here) =
             (node("web1", "ssh:web1"), node("web2", "ssh:web2"), node("a", "unix:/a/canal.sock"));
-        let all = [(&web1, pin(SHARED)), (&web2, pin("/w")), (&here, pin("/a"))];
+        let all = [(&web1, recorded(SHARED)), (&web2, recorded("/w")), (&here, recorded("/a"))];
         let shared = "web1 is the shared daemon of all users on m";
         let apart = "web2 is the daemon of user 7 at /w on m";
         let own = "a is the daemon of user 7 at /a on m";

@@ -12,9 +12,9 @@ use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 
 use canal_core::Token;
+use canal_lock::client::nodes::known_nodes::KnownNode;
 use canal_lock::client::nodes::lease::{HeldPart, LeaseHandle};
 use canal_lock::client::nodes::link;
-use canal_lock::client::nodes::pins::Pin;
 use canal_lock::client::nodes::ssh::NodeFailure;
 use canal_nodes::{
     Change, Checkpoint, Coordinator, Effect, Input, Millis, Outcome, Part, Plan, Refusal,
@@ -518,7 +518,11 @@ impl<'a> Driver<'a> {
         let state = &self.nodes[node];
         let of_list = &state.member.node;
         if of_list.address != NodeAddress::Local {
-            self.request.around.pins.meet(&of_list.name, &of_list.address, &Pin::of(identity))?;
+            self.request.around.known_nodes.meet(
+                &of_list.name,
+                &of_list.address,
+                &KnownNode::of(identity),
+            )?;
         }
         match identity.node == state.id {
             true => Ok(()),

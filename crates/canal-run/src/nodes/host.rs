@@ -4,8 +4,8 @@ use nix::poll::PollFd;
 use serde::{Deserialize, Serialize};
 
 use canal_lock::client::nodes::Node;
+use canal_lock::client::nodes::known_nodes::KnownNode;
 use canal_lock::client::nodes::lease::HeldPart;
-use canal_lock::client::nodes::pins::Pin;
 use canal_lock::client::nodes::ssh::NodeFailure;
 use canal_nodes::{Change, Checkpoint, Deadline, Millis, Outcome};
 use canal_protocol::{CycleStepInfo, Failure, NodeId, Progress, Released, Renewed};
@@ -119,7 +119,7 @@ pub enum Word<'a> {
     /// Nodes were met for the first time.
     Met {
         /// Each node and its identity.
-        nodes: &'a [(&'a Node, Pin)],
+        nodes: &'a [(&'a Node, KnownNode)],
     },
     /// A node that was never met is out of reach, and the request proceeds without it.
     LeftOut {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use nix::poll::PollFd;
 
 use canal_lock::client::nodes::Node;
-use canal_lock::client::nodes::pins::{Pin, PinError};
+use canal_lock::client::nodes::known_nodes::{KnownNode, KnownNodesError};
 use canal_lock::client::nodes::ssh::NodeFailure;
 use canal_nodes::{Millis, Require};
 use canal_protocol::node_address::NodeAddress;
@@ -83,7 +83,7 @@ pub enum IdentifyError {
     },
     /// The file of nodes already met is unreadable, or names another daemon.
     #[error(transparent)]
-    Pins(#[from] PinError),
+    KnownNodes(#[from] KnownNodesError),
     /// A system call failed.
     #[error("{0}")]
     Io(#[from] std::io::Error),
@@ -107,7 +107,7 @@ impl IdentifyError {
                 })
             }
             Self::OneDaemon { .. } => Some("name each daemon once".to_owned()),
-            Self::Pins(error) => error.hint(),
+            Self::KnownNodes(error) => error.hint(),
             Self::Io(_) | Self::GivenUp => None,
         }
     }
@@ -150,13 +150,13 @@ fn meet_nodes(request: &NodesRequest, host: &mut dyn Host) -> Result<Met, Identi
     let mut known = Vec::new();
     let mut asked = Vec::new();
     for (at, node) in request.nodes.iter().enumerate() {
-        // The daemon of this machine is trusted without a pin.
-        let pin = match node.address {
+        // The daemon of this machine is trusted without a record.
+        let recorded = match node.address {
             NodeAddress::Local => None,
-            _ => request.around.pins.known(&node.address)?,
+            _ => request.around.known_nodes.known(&node.address)?,
         };
-        match pin {
-            Some(pin) => known.push(Known::unasked(at, pin.node, node, request.ttl_ms)),
+        match recorded {
+            Some(recorded) => known.push(Known::unasked(at, recorded.node, node, request.ttl_ms)),
             None => asked.push(Asked::new(at, node.clone(), request)),
         }
     }
@@ -166,14 +166,14 @@ fn meet_nodes(request: &NodesRequest, host: &mut dyn Host) -> Result<Met, Identi
         let node = &request.nodes[at];
         match result {
             Some(Ok(identity)) => {
-                let pin = Pin::of(&identity);
+                let recorded = KnownNode::of(&identity);
                 if node.address != NodeAddress::Local {
-                    request.around.pins.meet(&node.name, &node.address, &pin)?;
-                    met.push((node, pin.clone()));
+                    request.around.known_nodes.meet(&node.name, &node.address, &recorded)?;
+                    met.push((node, recorded.clone()));
                 }
                 let left_ms = identity.grants_from_ms;
                 let grants_from = left_ms.map(|left_ms| boottime_ms().saturating_add(left_ms));
-                known.push(Known { at, id: pin.node, grants_from, member });
+                known.push(Known { at, id: recorded.node, grants_from, member });
             }
             Some(Err(failure)) if may_be_left_out(request.require) => {
                 host.say(&Word::LeftOut { name: &node.name, failure: &failure });
@@ -209,9 +209,9 @@ fn may_be_left_out(require: Require) -> bool {
 
 /// The daemon to which two names lead.
 fn shown(request: &NodesRequest, one: &Node, other: &Node, id: NodeId) -> String {
-    let pin = |node: &Node| request.around.pins.known(&node.address).ok().flatten();
-    match pin(one).or_else(|| pin(other)) {
-        Some(pin) => pin.shown(),
+    let recorded = |node: &Node| request.around.known_nodes.known(&node.address).ok().flatten();
+    match recorded(one).or_else(|| recorded(other)) {
+        Some(recorded) => recorded.shown(),
         None => format!("node {id}"),
     }
 }

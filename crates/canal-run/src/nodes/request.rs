@@ -3,8 +3,8 @@
 use canal_core::FrameId;
 use canal_lock::client::Options;
 use canal_lock::client::nodes::Node;
+use canal_lock::client::nodes::known_nodes::KnownNodes;
 use canal_lock::client::nodes::lease::{EnclosingLeases, LeaseHandle, Secret};
-use canal_lock::client::nodes::pins::Pins;
 use canal_nodes::Require;
 use canal_protocol::place::Place;
 use canal_protocol::{RunId, WireItem};
@@ -16,7 +16,7 @@ pub struct Around {
     /// The other nodes over which a deadlock may extend, if the request is made within something.
     pub near: Vec<Node>,
     /// The identities of the nodes when they were first met.
-    pub pins: Pins,
+    pub known_nodes: KnownNodes,
     /// The place that all commands of this machine use.
     pub here: Place,
     /// How to start a daemon there.

@@ -127,8 +127,9 @@ impl<'a> WaitsReader<'a> {
     fn add_sources(&mut self, nodes: impl Iterator<Item = Node>) {
         for node in nodes {
             let is_local = node.address == NodeAddress::Local;
-            let pin = self.around.pins.known(&node.address).ok().flatten().filter(|_| !is_local);
-            let expected = pin.map(|pin| pin.node);
+            let recorded =
+                self.around.known_nodes.known(&node.address).ok().flatten().filter(|_| !is_local);
+            let expected = recorded.map(|recorded| recorded.node);
             let is_new = self.sources.iter().all(|other| other.member.node.address != node.address);
             if (is_local || expected.is_some()) && is_new && self.sources.len() < READ_NODES_MAX {
                 self.sources.push(Source::new(node, expected));
@@ -143,7 +144,7 @@ impl<'a> WaitsReader<'a> {
             if self.sources.iter().any(is_it) || self.sources.len() >= READ_NODES_MAX {
                 continue;
             }
-            let met = self.around.pins.address_of(at.node).ok().flatten();
+            let met = self.around.known_nodes.address_of(at.node).ok().flatten();
             let address = met.or_else(|| at.address.as_ref()?.parse().ok());
             if let Some(address) = address.filter(|it| *it != NodeAddress::Local) {
                 let node = Node { name: address.to_string(), address, canal: None };

@@ -9,9 +9,9 @@
 //! host that is stopped or cut off at any instant blocks no other host.
 
 mod error;
-mod incarnation;
 mod log;
 mod notification;
+mod register;
 mod session;
 mod settings;
 mod worker;

@@ -12,8 +12,8 @@ use std::time::Duration;
 use nix::poll::PollFd;
 
 use canal_lock::client::nodes::Node;
+use canal_lock::client::nodes::known_nodes::KnownNode;
 use canal_lock::client::nodes::link;
-use canal_lock::client::nodes::pins::Pin;
 use canal_lock::client::nodes::ssh::NodeFailure;
 use canal_nodes::Millis;
 use canal_nodes::leadership::{Claim, Said, Verdict, judge};
@@ -196,23 +196,23 @@ impl<'a> LeaderAtNodes<'a> {
         identity: &NodeIdentity,
     ) -> Result<Option<NodeFailure>, IdentifyError> {
         let source = &self.sources[at];
-        let (node, pin) = (&source.member.node, Pin::of(identity));
-        // The daemon of this machine is trusted without a pin.
+        let (node, recorded) = (&source.member.node, KnownNode::of(identity));
+        // The daemon of this machine is trusted without a record.
         if node.address != NodeAddress::Local
-            && let Err(error) = self.around.pins.meet(&node.name, &node.address, &pin)
+            && let Err(error) = self.around.known_nodes.meet(&node.name, &node.address, &recorded)
         {
             return Ok(Some(error.into()));
         }
         let mut others = self.sources.iter().enumerate().filter(|(other, _)| *other != at);
-        if let Some((_, other)) = others.find(|(_, other)| other.id == Some(pin.node)) {
+        if let Some((_, other)) = others.find(|(_, other)| other.id == Some(recorded.node)) {
             return Err(IdentifyError::OneDaemon {
                 one: other.member.node.name.clone(),
                 other: node.name.clone(),
-                what: pin.shown(),
+                what: recorded.shown(),
             });
         }
         let source = &mut self.sources[at];
-        source.id = Some(pin.node);
+        source.id = Some(recorded.node);
         Ok(source.member.leader(&self.query).err())
     }
 }

@@ -29,7 +29,7 @@ const LOCK: &str = "nodes.lock";
 
 /// A node that was met.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Pin {
+pub struct KnownNode {
     /// The id of the node.
     pub node: NodeId,
     /// The name of its machine, for messages.
@@ -45,7 +45,7 @@ pub struct Pin {
 
 /// Why the identities cannot be read or saved.
 #[derive(Debug, thiserror::Error)]
-pub enum PinError {
+pub enum KnownNodesError {
     /// The file or its directory is unusable.
     #[error("{path}: {error}")]
     Io {
@@ -81,7 +81,7 @@ pub enum PinError {
     },
 }
 
-impl PinError {
+impl KnownNodesError {
     /// Advice for the user.
     #[must_use]
     pub fn hint(&self) -> Option<String> {
@@ -100,15 +100,15 @@ impl PinError {
     }
 }
 
-impl From<PinError> for NodeFailure {
-    fn from(error: PinError) -> Self {
+impl From<KnownNodesError> for NodeFailure {
+    fn from(error: KnownNodesError) -> Self {
         Self { hint: error.hint(), ..Self::permanent(error.to_string()) }
     }
 }
 
 /// The file with the identities that a user has met.
 #[derive(Clone, Debug)]
-pub struct Pins {
+pub struct KnownNodes {
     dir: PathBuf,
     uid: u32,
 }
@@ -116,10 +116,10 @@ pub struct Pins {
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Content {
     version: u32,
-    nodes: BTreeMap<String, Pin>,
+    nodes: BTreeMap<String, KnownNode>,
 }
 
-impl Pin {
+impl KnownNode {
     /// The part of an identity that is saved.
     #[must_use]
     pub fn of(identity: &NodeIdentity) -> Self {
@@ -145,7 +145,7 @@ impl Pin {
     }
 }
 
-impl Pins {
+impl KnownNodes {
     /// The identities for the user of this place. The file is next to a socket that was given
     /// explicitly, and otherwise in the user's own state directory: the state directory of the
     /// machine's daemon belongs to another user.
@@ -164,7 +164,7 @@ impl Pins {
     ///
     /// # Errors
     /// The file cannot be read.
-    pub fn known(&self, address: &NodeAddress) -> Result<Option<Pin>, PinError> {
+    pub fn known(&self, address: &NodeAddress) -> Result<Option<KnownNode>, KnownNodesError> {
         Ok(self.read()?.nodes.remove(&address.to_string()))
     }
 
@@ -172,34 +172,40 @@ impl Pins {
     ///
     /// # Errors
     /// The file cannot be read.
-    pub fn address_of(&self, node: NodeId) -> Result<Option<NodeAddress>, PinError> {
-        let met = self.read()?.nodes.into_iter().find(|(_, pin)| pin.node == node);
+    pub fn address_of(&self, node: NodeId) -> Result<Option<NodeAddress>, KnownNodesError> {
+        let met = self.read()?.nodes.into_iter().find(|(_, seen)| seen.node == node);
         Ok(met.and_then(|(address, _)| address.parse().ok()))
     }
 
     /// Saves the identity at an address, if the address was not met before.
-    pub fn meet(&self, name: &str, address: &NodeAddress, pin: &Pin) -> Result<(), PinError> {
+    pub fn meet(
+        &self,
+        name: &str,
+        address: &NodeAddress,
+        seen: &KnownNode,
+    ) -> Result<(), KnownNodesError> {
         let address = address.to_string();
-        let differs = |before: &Pin| PinError::Differs {
+        let differs = |before: &KnownNode| KnownNodesError::Differs {
             name: name.to_owned(),
             address: address.clone(),
-            now: pin.shown(),
+            now: seen.shown(),
             before: before.shown(),
             path: self.path(),
         };
         // Nearly always the identity is already known, and nothing need be written.
         match self.read()?.nodes.get(&address) {
-            Some(before) if before.node == pin.node => return Ok(()),
+            Some(before) if before.node == seen.node => return Ok(()),
             Some(before) => return Err(differs(before)),
             None => {}
         }
         self.make_dir()?;
         let _locked = self.lock()?;
         let mut content = self.read()?;
-        if let Some(before) = content.nodes.get(&address).filter(|before| before.node != pin.node) {
+        if let Some(before) = content.nodes.get(&address).filter(|before| before.node != seen.node)
+        {
             return Err(differs(before));
         }
-        content.nodes.insert(address, pin.clone());
+        content.nodes.insert(address, seen.clone());
         self.write(&content)
     }
 
@@ -208,29 +214,29 @@ impl Pins {
         self.dir.join(NAME)
     }
 
-    fn read(&self) -> Result<Content, PinError> {
+    fn read(&self) -> Result<Content, KnownNodesError> {
         let path = self.path();
         let mut text = String::new();
         match File::open(&path).and_then(|mut file| file.read_to_string(&mut text)) {
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Content::default()),
-            Err(error) => return Err(PinError::Io { path, error }),
+            Err(error) => return Err(KnownNodesError::Io { path, error }),
         }
         serde_json::from_slice(text.as_bytes())
-            .map_err(|error| PinError::Broken { path, what: error.to_string() })
+            .map_err(|error| KnownNodesError::Broken { path, what: error.to_string() })
     }
 
-    fn make_dir(&self) -> Result<(), PinError> {
-        let failed = |error: io::Error| PinError::Io { path: self.dir.clone(), error };
+    fn make_dir(&self) -> Result<(), KnownNodesError> {
+        let failed = |error: io::Error| KnownNodesError::Io { path: self.dir.clone(), error };
         if let Some(above) = self.dir.parent() {
             fs::create_dir_all(above).map_err(failed)?;
         }
         open_private(&self.dir, self.uid, IfMissing::Create)
             .map(drop)
-            .map_err(|error| PinError::Dir(error.to_string()))
+            .map_err(|error| KnownNodesError::Dir(error.to_string()))
     }
 
-    fn lock(&self) -> Result<File, PinError> {
+    fn lock(&self) -> Result<File, KnownNodesError> {
         let path = self.dir.join(LOCK);
         let opened = OpenOptions::new()
             .write(true)
@@ -241,17 +247,17 @@ impl Pins {
             .open(&path);
         let locked =
             opened.and_then(|file| Ok(flock(&file, FlockOperation::LockExclusive).map(|()| file)?));
-        locked.map_err(|error| PinError::Io { path, error })
+        locked.map_err(|error| KnownNodesError::Io { path, error })
     }
 
-    fn write(&self, content: &Content) -> Result<(), PinError> {
+    fn write(&self, content: &Content) -> Result<(), KnownNodesError> {
         let beside = self.dir.join(format!("{NAME}.new"));
         let content = Content { version: 1, nodes: content.nodes.clone() };
         let text = serde_json::to_string_pretty(&content).map_err(io::Error::from);
         let written = text.and_then(|text| write_whole(&beside, &(text + "\n")));
         written
             .and_then(|()| fs::rename(&beside, self.path()))
-            .map_err(|error| PinError::Io { path: self.path(), error })
+            .map_err(|error| KnownNodesError::Io { path: self.path(), error })
     }
 }
 
@@ -274,7 +280,7 @@ mod tests {
 
     use super::*;
 
-    fn pins(dir: &Path) -> Pins {
+    fn known_nodes(dir: &Path) -> KnownNodes {
         let place = Place {
             socket: dir.join("s"),
             dir: dir.to_owned(),
@@ -282,13 +288,13 @@ mod tests {
             uid: canal_sys::process::user::geteuid().as_raw().into(),
             stores: OnceLock::new(),
         };
-        Pins::of(&place)
+        KnownNodes::of(&place)
     }
 
-    fn pin(node: u128) -> Pin {
+    fn seen(node: u128) -> KnownNode {
         let user = Some("deploy".to_owned());
         let (machine, place) = ("web1".to_owned(), "/tmp/canal-1001".to_owned());
-        Pin { node: NodeId(node), machine, place, uid: 1001, user }
+        KnownNode { node: NodeId(node), machine, place, uid: 1001, user }
     }
 
     fn address(text: &str) -> NodeAddress {
@@ -298,36 +304,38 @@ mod tests {
     #[test]
     fn the_first_meeting_is_kept_and_another_daemon_is_an_error() {
         let dir = tempfile::tempdir().unwrap();
-        let pins = pins(dir.path());
+        let known_nodes = known_nodes(dir.path());
         let web1 = address("ssh:web1");
-        assert_eq!(pins.known(&web1).unwrap(), None);
-        pins.meet("web1", &web1, &pin(7)).unwrap();
-        pins.meet("web1", &web1, &pin(7)).unwrap();
-        assert_eq!(pins.known(&web1).unwrap(), Some(pin(7)));
-        let error = pins.meet("web1", &web1, &Pin { uid: 9, user: None, ..pin(8) }).unwrap_err();
+        assert_eq!(known_nodes.known(&web1).unwrap(), None);
+        known_nodes.meet("web1", &web1, &seen(7)).unwrap();
+        known_nodes.meet("web1", &web1, &seen(7)).unwrap();
+        assert_eq!(known_nodes.known(&web1).unwrap(), Some(seen(7)));
+        let error = known_nodes
+            .meet("web1", &web1, &KnownNode { uid: 9, user: None, ..seen(8) })
+            .unwrap_err();
         assert_eq!(
             error.to_string(),
             "web1 is now a different daemon: the daemon of user 9 at /tmp/canal-1001 on web1 \
              (previously the daemon of deploy (user 1001) at /tmp/canal-1001 on web1)"
         );
         assert!(error.hint().unwrap().contains("remove \"ssh:web1\" from /"), "{error:?}");
-        assert_eq!(pins.known(&web1).unwrap(), Some(pin(7)), "the first one stays");
+        assert_eq!(known_nodes.known(&web1).unwrap(), Some(seen(7)), "the first one stays");
     }
 
     #[test]
     fn meetings_at_the_same_time_are_all_kept() {
         let dir = tempfile::tempdir().unwrap();
-        let pins = pins(dir.path());
+        let known_nodes = known_nodes(dir.path());
         std::thread::scope(|scope| {
             for n in 0..16_u128 {
-                let pins = &pins;
+                let known_nodes = &known_nodes;
                 scope.spawn(move || {
-                    pins.meet("x", &address(&format!("ssh:web{n}")), &pin(n)).unwrap();
+                    known_nodes.meet("x", &address(&format!("ssh:web{n}")), &seen(n)).unwrap();
                 });
             }
         });
         for n in 0..16 {
-            assert_eq!(pins.known(&address(&format!("ssh:web{n}"))).unwrap(), Some(pin(n)));
+            assert_eq!(known_nodes.known(&address(&format!("ssh:web{n}"))).unwrap(), Some(seen(n)));
         }
         assert!(!dir.path().join("nodes.json.new").exists());
     }
@@ -335,10 +343,10 @@ mod tests {
     #[test]
     fn a_file_that_something_else_wrote_is_left_alone() {
         let dir = tempfile::tempdir().unwrap();
-        let pins = pins(dir.path());
-        fs::write(pins.path(), "{}").unwrap();
-        let error = pins.meet("web1", &address("ssh:web1"), &pin(7)).unwrap_err();
+        let known_nodes = known_nodes(dir.path());
+        fs::write(known_nodes.path(), "{}").unwrap();
+        let error = known_nodes.meet("web1", &address("ssh:web1"), &seen(7)).unwrap_err();
         assert!(error.to_string().contains("nodes.json is not a list of nodes: "), "{error}");
-        assert_eq!(fs::read_to_string(pins.path()).unwrap(), "{}");
+        assert_eq!(fs::read_to_string(known_nodes.path()).unwrap(), "{}");
     }
 }
