@@ -47,7 +47,7 @@ impl World {
     /// If all nodes are in reach, no two commands run over lists that have a node in common but
     /// need not meet.
     pub(super) fn check_apart(&self) -> Result<(), String> {
-        if self.emphasis.faults_ms > 0 {
+        if self.profile.faults_ms > 0 {
             return Ok(());
         }
         let jobs = self.hosts.iter().filter_map(|host| host.job.as_ref());

@@ -8,7 +8,7 @@ use canal_core::{NodeId, OverNodes, RunId};
 
 /// The properties of a run.
 #[derive(Clone, Debug)]
-pub(super) struct Emphasis {
+pub(super) struct FaultProfile {
     pub(super) nodes: usize,
     pub(super) hosts: usize,
     /// The number of requests of each host.
@@ -43,7 +43,7 @@ pub(super) struct Emphasis {
     pub(super) own_jobs: u8,
 }
 
-impl Emphasis {
+impl FaultProfile {
     pub(super) fn draw(rng: &mut Rng) -> Self {
         let nodes = rng.usize(1..=5);
         let ttl_ms = [10_000, 10_000, 20_000, 60_000][rng.usize(0..4)];

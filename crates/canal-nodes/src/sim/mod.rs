@@ -33,7 +33,7 @@ use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use draw::Emphasis;
+use draw::FaultProfile;
 pub(crate) use rule::{Rule, break_rule, is_broken};
 use world::{Seen, World};
 
@@ -140,8 +140,8 @@ fn a_seed_decides_everything_over_nodes() {
 fn of_two_requests_that_do_not_wait_exactly_one_is_granted() {
     for seed in 0..200 {
         let mut rng = fastrand::Rng::with_seed(seed);
-        let emphasis = Emphasis::draw_two_crons(&mut rng);
-        let seen = World::with(rng, emphasis).run().unwrap();
+        let profile = FaultProfile::draw_two_crons(&mut rng);
+        let seen = World::with(rng, profile).run().unwrap();
         assert_eq!((seen.starts, seen.ends.refused), (1, 1), "seed {seed}: {seen:?}");
     }
 }
@@ -150,8 +150,8 @@ fn of_two_requests_that_do_not_wait_exactly_one_is_granted() {
 /// not meet its own.
 fn lists(seed: u64) -> Result<Seen, String> {
     let mut rng = fastrand::Rng::with_seed(seed);
-    let emphasis = Emphasis::draw_lists(&mut rng);
-    World::with(rng, emphasis).run()
+    let profile = FaultProfile::draw_lists(&mut rng);
+    World::with(rng, profile).run()
 }
 
 #[test]

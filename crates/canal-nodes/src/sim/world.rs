@@ -3,7 +3,7 @@
 use fastrand::Rng;
 
 use super::clock::Clock;
-use super::draw::Emphasis;
+use super::draw::FaultProfile;
 use super::host::{Command, Ends, Host};
 use super::network::{Call, Network, Reply};
 use super::node::{LONGEST_TTL_MS, Node, Restart};
@@ -37,7 +37,7 @@ pub(super) struct Seen {
 pub(super) struct World {
     rng: Rng,
     pub(super) now: u64,
-    pub(super) emphasis: Emphasis,
+    pub(super) profile: FaultProfile,
     pub(super) nodes: Vec<Node>,
     pub(super) hosts: Vec<Host>,
     pub(super) network: Network,
@@ -54,26 +54,26 @@ pub(super) struct World {
 impl World {
     pub(super) fn new(seed: u64) -> Self {
         let mut rng = Rng::with_seed(seed);
-        let emphasis = Emphasis::draw(&mut rng);
-        Self::with(rng, emphasis)
+        let profile = FaultProfile::draw(&mut rng);
+        Self::with(rng, profile)
     }
 
-    pub(super) fn with(mut rng: Rng, emphasis: Emphasis) -> Self {
-        let nodes = (0..emphasis.nodes).map(|_| Node::draw(&mut rng)).collect();
-        let hosts = (0..emphasis.hosts).map(|_| Host {
+    pub(super) fn with(mut rng: Rng, profile: FaultProfile) -> Self {
+        let nodes = (0..profile.nodes).map(|_| Node::draw(&mut rng)).collect();
+        let hosts = (0..profile.hosts).map(|_| Host {
             clock: Clock::draw(&mut rng),
-            jobs_left: emphasis.jobs,
+            jobs_left: profile.jobs,
             job: None,
             rests_until: rng.u64(0..1_000),
         });
         let hosts = hosts.collect();
-        let size = (emphasis.hosts, emphasis.nodes);
-        let network = Network::new(&mut rng, size, emphasis.has_slow_paths);
-        let (is_troubled, next_fault) = (emphasis.faults_ms > 0, emphasis.faults_ms);
+        let size = (profile.hosts, profile.nodes);
+        let network = Network::new(&mut rng, size, profile.has_slow_paths);
+        let (is_troubled, next_fault) = (profile.faults_ms > 0, profile.faults_ms);
         let mut world = Self {
             rng,
             now: 0,
-            emphasis,
+            profile,
             nodes,
             hosts,
             network,
@@ -85,7 +85,7 @@ impl World {
             seen: Seen::default(),
             trace: Vec::new(),
         };
-        if let Some(off) = world.emphasis.is_off {
+        if let Some(off) = world.profile.is_off {
             world.nodes[off].down_until = u64::MAX;
         }
         world
@@ -98,19 +98,19 @@ impl World {
             Err(what) => {
                 let last = self.trace.len().saturating_sub(60);
                 let trace = self.trace[last..].join("\n  ");
-                Err(format!("at {} ms: {what}\n{:?}\n  {trace}", self.now, self.emphasis))
+                Err(format!("at {} ms: {what}\n{:?}\n  {trace}", self.now, self.profile))
             }
         }
     }
 
     fn run_on(&mut self) -> Result<(), String> {
-        while self.now < self.emphasis.troubled_ms && !self.is_over() {
+        while self.now < self.profile.troubled_ms && !self.is_over() {
             self.step()?;
         }
         self.mend();
-        if self.emphasis.is_off.is_some() {
+        if self.profile.is_off.is_some() {
             self.run_until(|world| world.is_over_for_the_able(), "with a node that is off")?;
-            let off = self.emphasis.is_off.take();
+            let off = self.profile.is_off.take();
             off.into_iter().for_each(|off| self.nodes[off].down_until = self.now);
         }
         self.run_until(Self::is_over, "although all is well")?;
@@ -141,7 +141,7 @@ impl World {
 
     /// Whether all requests that do not need the absent node have finished.
     fn is_over_for_the_able(&self) -> bool {
-        let Some(off) = self.emphasis.is_off else { return self.is_over() };
+        let Some(off) = self.profile.is_off else { return self.is_over() };
         self.hosts.iter().all(|host| match &host.job {
             Some(job) => {
                 let alive = job.at.iter().filter(|at| **at != off).count();
@@ -186,7 +186,7 @@ impl World {
         let next = nodes.chain(hosts).chain([self.network.next_at(), fault, self.next_beat]).min();
         self.now = self.now.max(next.unwrap_or(self.now));
         if self.is_troubled && self.now >= self.next_fault {
-            self.next_fault = self.now + self.rng.u64(1..2 * self.emphasis.faults_ms);
+            self.next_fault = self.now + self.rng.u64(1..2 * self.profile.faults_ms);
             self.fault();
         }
         if self.now >= self.next_beat {
@@ -427,7 +427,7 @@ impl World {
         if host.job.is_none() && host.jobs_left > 0 && self.now >= host.rests_until {
             host.jobs_left -= 1;
             let shown = host.clock.at(self.now);
-            let mut job = self.emphasis.draw_job(&mut self.rng, self.next_run, shown);
+            let mut job = self.profile.draw_job(&mut self.rng, self.next_run, shown);
             self.next_run += 1;
             job.begin_coordinator();
             let what =
@@ -464,7 +464,7 @@ impl World {
         let Some(job) = &mut host.job else { return };
         let Some(command) = &mut job.command else { return };
         if command.dies_at.is_none() && shown >= command.page.kill_at {
-            let longest_ms = self.emphasis.ttl_ms / KILL_PART;
+            let longest_ms = self.profile.ttl_ms / KILL_PART;
             command.dies_at = Some(self.now + self.rng.u64(0..longest_ms));
         }
         let is_over =
@@ -628,18 +628,18 @@ impl World {
     fn fault(&mut self) {
         let host = self.rng.usize(0..self.hosts.len());
         let node = self.rng.usize(0..self.nodes.len());
-        let lasts_ms = self.rng.u64(1..=self.emphasis.lasts_ms);
+        let lasts_ms = self.rng.u64(1..=self.profile.lasts_ms);
         let until = self.now + lasts_ms;
-        if self.rng.u8(0..10) < self.emphasis.own_jobs {
+        if self.rng.u8(0..10) < self.profile.own_jobs {
             let name = LeaseName { run: 0, lease: self.rng.u32(..) };
-            let key = self.rng.u8(0..self.emphasis.keys);
+            let key = self.rng.u8(0..self.profile.keys);
             let is_up = self.nodes[node].is_up(self.now);
             if is_up {
                 let told = self.nodes[node].begin_job(name, key, until);
                 self.tell(node, told);
             }
         }
-        let weights = self.emphasis.weights;
+        let weights = self.profile.weights;
         let mut drawn = self.rng.u32(0..weights.iter().sum());
         let kind = weights.iter().position(|weight| {
             let is_it = drawn < *weight;
@@ -721,7 +721,7 @@ impl World {
     }
 
     fn restart(&mut self, node: usize, until: u64, how: Restart) {
-        if self.emphasis.is_off == Some(node) {
+        if self.profile.is_off == Some(node) {
             return;
         }
         self.note(format!("node {node} restarts until {until}: {how:?}"));
