@@ -390,8 +390,8 @@ fn warn_of_unused_jobserver(command: &Command, request: &Acquire, verbosity: Ver
         && !request.jobserver_fifo
     {
         verbosity.message(&format!(
-            "{closes} closes the descriptors by which a make older than 4.4 finds the jobserver: \
-             such a make runs one job at a time"
+            "{closes} closes the descriptors of the jobserver: a make older than 4.4 then runs \
+             one job at a time, and jobs of ninja and cargo do not take slots of `{key}`"
         ));
         verbosity.hint(
             "put GNU make 4.4 first in the PATH, because it finds the jobserver by name; for \

@@ -115,6 +115,6 @@ fn canal_says_why_an_older_make_under_python_runs_one_job_at_a_time() {
         return;
     }
     let ended = with_make(&world, "false", &["--", "python3", "-c", ""]).end().code(0);
-    let warning = "canal: python3 closes the descriptors by which a make older than 4.4 finds";
+    let warning = "canal: python3 closes the descriptors of the jobserver: a make older than 4.4";
     assert!(ended.stderr.contains(warning), "{}", ended.stderr);
 }
