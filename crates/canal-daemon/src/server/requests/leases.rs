@@ -316,8 +316,9 @@ impl Server {
             return Ok(());
         }
         let message = format!(
-            "the TTL of a node lease can be at most {} here, not {ttl_ms} ms",
-            stated(longest)
+            "the TTL of a node lease can be at most {} here, not {}",
+            stated(longest),
+            stated_ms(ttl_ms)
         );
         let hint = "see `longest_ttl` under `[nodes]` in the configuration of that node";
         Err(Failure::new(ErrorName::BadRequest, message).hint(hint))
