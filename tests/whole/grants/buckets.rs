@@ -1,8 +1,14 @@
 //! Slots that are spread over buckets (`--spread`), and buckets out of service (`canal resize
 //! --without`).
 
+use crate::backend::over_engines;
 use crate::world::process::wait_until;
 use crate::world::{World, journal_only};
+
+over_engines! {
+    "what is out of service is read when a host joins again":
+        a_slot_out_of_service_keeps_its_holder_and_no_one_else_gets_it;
+}
 
 const SPREAD: [&str; 7] = ["-k", "gpu", "--per", "3", "--buckets", "4", "--spread"];
 
