@@ -42,55 +42,37 @@ pub(super) fn look() -> Vec<Finding> {
 
 /// The program that a crontab with this PATH finds.
 fn of_crontab(who: &str, path: &str, own: &Path) -> Finding {
+    let message = format!("commands in {who} find no `canal`: its PATH is {}", folders(path));
     let shown = own.display();
-    match find(path, own) {
-        Found::This(file) => {
-            Finding::fine("cron", format!("commands in {who} find {}", file.display()))
-        }
-        Found::Another(file) => Finding::advice(
-            "cron",
-            format!(
-                "commands in {who} find {}, which is not this program ({shown})",
-                file.display()
-            ),
-            "remove one of the two, or write the full path of the right one",
-        ),
-        Found::Nothing => Finding::advice(
-            "cron",
-            format!("commands in {who} find no `canal`: its PATH is {}", folders(path)),
-            format!("use the full path {shown} in the crontab, or set PATH at its top"),
-        ),
-    }
+    let hint = format!("use the full path {shown} in the crontab, or set PATH at its top");
+    let nothing = Finding::advice("cron", message, hint);
+    finding(nothing, &format!("commands in {who} find"), path, own)
 }
 
 /// The program that `ssh HOST canal …` finds. `stated` is the PATH in `/etc/environment`.
 fn of_ssh(stated: Option<&str>, own: &Path) -> Finding {
     let (path, shown) = (stated.unwrap_or(PATH_OF_SSH), own.display());
-    match find(path, own) {
-        Found::This(file) => {
-            Finding::fine("ssh", format!("`ssh HOST canal` finds {}", file.display()))
-        }
-        Found::Another(file) => Finding::advice(
-            "ssh",
-            format!(
-                "`ssh HOST canal` finds {}, which is not this program ({shown})",
-                file.display()
-            ),
-            "remove one of the two, or write the full path of the right one",
-        ),
-        Found::Nothing => Finding::advice(
-            "ssh",
-            format!(
-                "`ssh HOST canal` may not find `canal`: without a login shell, PATH is {} unless \
-                 the user's shell adds to it",
-                folders(path)
-            ),
-            format!(
-                "use the full path {shown} in such commands; to check, run `ssh HOST 'command -v \
-                 canal'`"
-            ),
-        ),
+    let message = format!(
+        "`ssh HOST canal` may not find `canal`: without a login shell, PATH is {} unless the \
+         user's shell adds to it",
+        folders(path)
+    );
+    let hint = format!(
+        "use the full path {shown} in such commands; to check, run `ssh HOST 'command -v canal'`"
+    );
+    finding(Finding::advice("ssh", message, hint), "`ssh HOST canal` finds", path, own)
+}
+
+/// The program that a PATH finds; `nothing` if it finds none.
+fn finding(nothing: Finding, finds: &str, path: &str, own: &Path) -> Finding {
+    let Some((file, is_own)) = find(path, own) else { return nothing };
+    let message = format!("{finds} {}", file.display());
+    if is_own {
+        return Finding::fine(nothing.about, message);
     }
+    let message = format!("{message}, which is not this program ({})", own.display());
+    let hint = "remove one of the two, or write the full path of the right one";
+    Finding::advice(nothing.about, message, hint)
 }
 
 /// The directories of a PATH, as text that can be folded to any width.
@@ -98,27 +80,17 @@ fn folders(path: &str) -> String {
     path.replace(':', ", ")
 }
 
-/// The result of a search in a PATH.
-#[derive(Debug, PartialEq, Eq)]
-enum Found {
-    This(PathBuf),
-    Another(PathBuf),
-    Nothing,
-}
-
-/// The first executable `canal` in a PATH.
-fn find(path: &str, own: &Path) -> Found {
-    let files =
-        path.split(':').filter(|dir| !dir.is_empty()).map(|dir| Path::new(dir).join("canal"));
+/// The first executable `canal` in a PATH, and whether it is this program.
+fn find(path: &str, own: &Path) -> Option<(PathBuf, bool)> {
+    let folders = path.split(':').filter(|dir| !dir.is_empty());
+    let mut files = folders.map(|dir| Path::new(dir).join("canal"));
     let identity = |file: &Path| fs::metadata(file).ok().map(|it| (it.dev(), it.ino()));
     let can_run = |file: &PathBuf| {
         fs::metadata(file).is_ok_and(|found| found.is_file() && found.mode() & 0o111 != 0)
     };
-    match files.into_iter().find(can_run) {
-        Some(file) if identity(&file) == identity(own) => Found::This(file),
-        Some(file) => Found::Another(file),
-        None => Found::Nothing,
-    }
+    let file = files.find(can_run)?;
+    let is_own = identity(&file) == identity(own);
+    Some((file, is_own))
 }
 
 /// The PATH in a file of assignments. The last one counts.
@@ -158,10 +130,10 @@ mod tests {
             let path: Vec<_> = folders.iter().map(|it| it.display().to_string()).collect();
             find(&path.join(":"), &own)
         };
-        assert_eq!(in_path(&[&none, &three]), Found::Nothing, "it cannot be executed");
-        assert_eq!(in_path(&[&none, &one, &two]), Found::This(own.clone()));
-        assert_eq!(in_path(&[&two, &one]), Found::Another(two.join("canal")));
-        assert_eq!(in_path(&[&link, &two]), Found::This(link.join("canal")), "a link to it");
+        assert_eq!(in_path(&[&none, &three]), None, "it cannot be executed");
+        assert_eq!(in_path(&[&none, &one, &two]), Some((own.clone(), true)));
+        assert_eq!(in_path(&[&two, &one]), Some((two.join("canal"), false)));
+        assert_eq!(in_path(&[&link, &two]), Some((link.join("canal"), true)), "a link to it");
         let nothing = of_crontab("a crontab", &none.display().to_string(), &own);
         assert_eq!(nothing.level, Level::Note);
         let hint = nothing.hint.unwrap();
