@@ -2,16 +2,11 @@
 
 use std::io::{self, IsTerminal};
 
-use crate::cli::{Failed, Verbosity};
+use crate::cli::{Failed, Result, Verbosity};
 
 /// Asks the question that follows the list of affected processes. Without a terminal, `--yes` is
 /// required: `again` is the command with it. `undone` is the message that nothing was done.
-pub(super) fn confirm(
-    question: &str,
-    undone: &str,
-    again: &str,
-    verbosity: Verbosity,
-) -> Result<(), Failed> {
+pub(super) fn confirm(question: &str, undone: &str, again: &str, verbosity: Verbosity) -> Result {
     let hint = format!("run `{again}` to skip the question");
     if verbosity < Verbosity::Normal {
         return Err(Failed::new("-q hides the question: give --yes").hint(hint));

@@ -8,7 +8,7 @@ use crate::sys::process::user::geteuid;
 
 use super::wording::separation::{self, Connected};
 use crate::cli::wording::machine_daemon;
-use crate::cli::{Failed, Global, Now, Verbosity, user_name};
+use crate::cli::{Failed, Global, Now, Result, Verbosity, user_name};
 use crate::client::{Client, ClientError, Fate, OWN, Options, Start, environment};
 use crate::protocol::place::{Place, Rule};
 use crate::protocol::user_namespace::{MachineUid, uid_of_machine};
@@ -38,7 +38,7 @@ pub(crate) struct Target {
 
 impl Target {
     /// The target that the global options name.
-    pub(crate) fn of(global: &Global) -> Result<Self, Failed> {
+    pub(crate) fn of(global: &Global) -> Result<Self> {
         let variable = std::env::var_os(environment::SOCKET).map(PathBuf::from);
         let given = global.socket.as_deref().or(variable.as_deref());
         let place = Place::find(given, MachineUid::own()).map_err(Failed::new)?;
@@ -54,12 +54,12 @@ impl Target {
 
     /// Connects, starts a daemon if necessary and allowed, and prints what keeps its locks apart
     /// from others.
-    pub(crate) fn connect(&self) -> Result<Client, Failed> {
+    pub(crate) fn connect(&self) -> Result<Client> {
         self.connect_for(None)
     }
 
     /// Connects for a request that waits at most this long.
-    pub(crate) fn connect_for(&self, wait_ms: Option<u64>) -> Result<Client, Failed> {
+    pub(crate) fn connect_for(&self, wait_ms: Option<u64>) -> Result<Client> {
         let verbosity = self.verbosity;
         if verbosity >= Verbosity::Detailed {
             verbosity.fine_detail(&asking(&self.place));
@@ -148,7 +148,7 @@ fn introduction(client: &mut Client) -> String {
 }
 
 /// Connects to the daemon that the global options name.
-pub(crate) fn client(global: &Global) -> Result<Client, Failed> {
+pub(crate) fn client(global: &Global) -> Result<Client> {
     Target::of(global)?.connect()
 }
 

@@ -16,6 +16,9 @@ pub(crate) struct Failed {
     pub(crate) silent: bool,
 }
 
+/// The result of a step that can end the command.
+pub(crate) type Result<T = (), E = Failed> = std::result::Result<T, E>;
+
 impl Failed {
     /// A failure of canal itself.
     pub(crate) fn new(message: impl Into<String>) -> Self {

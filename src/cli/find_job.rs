@@ -3,7 +3,7 @@
 use std::io;
 
 use crate::cli::arguments::number::job;
-use crate::cli::{Failed, Target};
+use crate::cli::{Failed, Result, Target};
 use crate::client::Client;
 use crate::core::Key;
 use crate::protocol::{HistoryRecord, Status, StatusQuery};
@@ -14,13 +14,13 @@ use crate::sys::process::user::geteuid;
 const RECORDED_WITHIN_MS: u64 = 60_000;
 
 /// The job with this number.
-pub(crate) fn numbered(target: &Target, number: u64) -> Result<Record, Failed> {
+pub(crate) fn numbered(target: &Target, number: u64) -> Result<Record> {
     record(target, number)?.ok_or_else(|| none(format!("you have no job {number} here")))
 }
 
 /// The job with this number; else the latest job that asked for this key; without a text, the
 /// latest job.
-pub(crate) fn named(target: &Target, text: Option<&str>) -> Result<Record, Failed> {
+pub(crate) fn named(target: &Target, text: Option<&str>) -> Result<Record> {
     let folder = Folder::of(&target.place);
     let number = text.and_then(|text| job(text).ok());
     if let Some(found) = number.map(|number| record(target, number)).transpose()?.flatten() {
@@ -40,30 +40,28 @@ pub(crate) fn named(target: &Target, text: Option<&str>) -> Result<Record, Faile
     }))
 }
 
-/// The session of the job that an operand names in place of a key: `%17` always, and `17` if the
-/// user has such a job and the table has no such key.
-pub(crate) fn session_of(
-    operand: Option<&Key>,
+/// The daemon, with the key that an operand names there, or with the session of the job that it
+/// names in place of a key: `%17` always, and `17` if the user has such a job and the table has no
+/// such key.
+pub(crate) fn look_up<'a>(
+    operand: Option<&'a Key>,
     target: &Target,
-    client: &mut Client,
-) -> Result<Option<String>, Failed> {
-    let Some(text) = operand.map(Key::as_str) else { return Ok(None) };
-    let Ok(number) = job(text) else { return Ok(None) };
+) -> Result<(Client, Option<&'a Key>, Option<String>)> {
+    let mut client = target.connect()?;
+    let numbered = operand.and_then(|key| Some((key.as_str(), job(key.as_str()).ok()?)));
+    let Some((text, number)) = numbered else { return Ok((client, operand, None)) };
     if !text.starts_with('%') {
-        if record(target, number)?.is_none() {
-            return Ok(None);
-        }
         let query = StatusQuery { key: Some(text.to_owned()), ..StatusQuery::default() };
-        if !client.status(&query)?.keys.is_empty() {
-            return Ok(None);
+        if record(target, number)?.is_none() || !client.status(&query)?.keys.is_empty() {
+            return Ok((client, operand, None));
         }
     }
-    session(target, number).map(Some)
+    Ok((client, None, Some(session(target, number)?)))
 }
 
 /// The name of a job's session. A job of another user has no record here, and usually keeps its
 /// first session.
-pub(crate) fn session(target: &Target, number: u64) -> Result<String, Failed> {
+pub(crate) fn session(target: &Target, number: u64) -> Result<String> {
     Ok(record(target, number)?.map_or_else(|| format!("s{number}"), |record| record.session()))
 }
 
@@ -99,7 +97,7 @@ fn of_session(session: &str, folder: &Folder) -> Option<Record> {
     folder.job(session.strip_prefix('s')?.parse().ok()?).ok()?
 }
 
-fn record(target: &Target, number: u64) -> Result<Option<Record>, Failed> {
+fn record(target: &Target, number: u64) -> Result<Option<Record>> {
     Folder::of(&target.place).job(number).map_err(unreadable)
 }
 

@@ -24,16 +24,21 @@ mod wording;
 
 // The names that most commands use.
 pub(crate) use arguments::definition::Global;
+pub(crate) use arguments::duration::{Length, millis, short, stated};
 pub(crate) use connect::Target;
-pub(crate) use failed::Failed;
+pub(crate) use failed::{Failed, Result};
+pub(crate) use output::sanitize::{command_line, cut, sanitize};
 pub(crate) use output::stderr::Verbosity;
 pub(crate) use output::stdout;
+pub(crate) use wording::participant::plural;
 pub(crate) use wording::time::Now;
+pub(crate) use wording::usage_error::wrong;
 
 use std::ffi::OsString;
 
 use clap::{CommandFactory, Parser};
 
+use crate::run::SUCCESS;
 use crate::sys::signals;
 use arguments::definition::{Cli, Verb};
 use arguments::fast_path;
@@ -78,36 +83,37 @@ pub fn man_pages() -> Vec<(String, String)> {
     man::pages()
 }
 
-fn dispatch(cli: &Cli) -> Result<u8, Failed> {
+fn dispatch(cli: &Cli) -> Result<u8> {
     let global = &cli.global;
-    match &cli.verb {
+    let done = match &cli.verb {
         None => Err(usage_error::nothing_to_do()),
-        Some(Verb::Run(args)) if args.background.detach => jobs::submit::run(args, global),
-        Some(Verb::Run(args) | Verb::Submit(args)) => run::run(args, global),
+        Some(Verb::Run(args)) if args.background.detach => return jobs::submit::run(args, global),
+        Some(Verb::Run(args) | Verb::Submit(args)) => return run::run(args, global),
+        Some(Verb::Wait(args)) => return jobs::wait::run(args, global),
+        Some(Verb::Top(args)) => return top::run(args, global),
+        Some(Verb::Kill(args)) => return kill::run(args, global),
+        Some(Verb::Doctor(args)) => return doctor::run(args, global),
         Some(Verb::Log(args)) => jobs::log::run(args, global),
         Some(Verb::Priority(args)) => jobs::priority::run(args, global),
-        Some(Verb::Wait(args)) => jobs::wait::run(args, global),
         Some(Verb::Acquire(args)) => acquire::run(args, global),
         Some(Verb::Release(args)) => release::run(args, global),
         Some(Verb::Renew(args)) => renew::run(args, global),
         Some(Verb::Status(args)) => status::run(args, global),
-        Some(Verb::Top(args)) => top::run(args, global),
         Some(Verb::History(args)) => history::run(args, global),
         Some(Verb::Stats(args)) => history::stats::run(args, global),
         Some(Verb::Trace(args)) => history::trace::run(args, global),
         Some(Verb::Metrics(_)) => daemon::metrics(global),
         Some(Verb::Leader(args)) => leader::run(args, global),
-        Some(Verb::Kill(args)) => kill::run(args, global),
         Some(Verb::Test(args)) => test::run(args, global),
         Some(Verb::Resize(args)) => resize::run(args, global),
         Some(Verb::Daemon(args)) => daemon::run(args, global),
         Some(Verb::Bridge(args)) => nodes::bridge(args, global),
         Some(Verb::Config(args)) => config::run(args, global),
-        Some(Verb::Doctor(args)) => doctor::run(args, global),
         Some(Verb::Setup(args)) => setup::run(args),
         Some(Verb::Completions(args)) => completions::run(args),
         Some(Verb::Man(args)) => man::run(args),
         Some(Verb::Complete(args)) => Ok(completions::complete(args, global)),
         Some(Verb::DeadlockWatcher) => nodes::deadlock_watcher(global),
-    }
+    };
+    done.map(|()| SUCCESS)
 }

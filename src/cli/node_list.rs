@@ -2,7 +2,7 @@
 //! of the daemon.
 
 use crate::cli::node_names::{NamedNodes, resolve};
-use crate::cli::{Failed, Target};
+use crate::cli::{Result, Target};
 use crate::client::deadlock_watcher::{DeadlockWatcher, WaitWithin};
 use crate::client::environment;
 use crate::client::nodes::Node;
@@ -17,7 +17,7 @@ use crate::run::nodes::{Around, start_deadlock_watcher};
 ///
 /// # Errors
 /// A name is unknown, a node appears twice, or the list is empty.
-pub(crate) fn listed(words: &[String], target: &Target) -> Result<Vec<Node>, Failed> {
+pub(crate) fn listed(words: &[String], target: &Target) -> Result<Vec<Node>> {
     resolve(words, || configured(&target.place))
 }
 
@@ -28,7 +28,7 @@ pub(crate) fn listed(words: &[String], target: &Target) -> Result<Vec<Node>, Fai
 pub(crate) fn named<'a>(
     addresses: impl Iterator<Item = &'a NodeAddress>,
     target: &Target,
-) -> Result<Vec<Node>, Failed> {
+) -> Result<Vec<Node>> {
     let known = configured(&target.place)?;
     let node = |address: &NodeAddress| {
         let named = known.nodes.iter().find(|(_, node)| node.address == *address);
@@ -46,7 +46,7 @@ pub(crate) fn named<'a>(
 ///
 /// # Errors
 /// The configuration is unusable.
-pub(crate) fn near(target: &Target) -> Result<Vec<Node>, Failed> {
+pub(crate) fn near(target: &Target) -> Result<Vec<Node>> {
     let known = configured(&target.place)?;
     let around = std::env::var(environment::RUN_NODES).unwrap_or_default();
     let words = around.split(',').chain(known.nodes.keys().map(String::as_str));
@@ -81,7 +81,7 @@ pub(crate) fn around(target: &Target, near: Vec<Node>) -> Around {
 
 /// The names in the configuration that the daemon of this place reads. For the daemon of the
 /// machine, the names in the user's own configuration count too.
-fn configured(place: &Place) -> Result<NamedNodes, Failed> {
+fn configured(place: &Place) -> Result<NamedNodes> {
     let mut paths = vec![place.stores().config.clone()];
     if place.rule == Rule::Shared {
         paths.extend(

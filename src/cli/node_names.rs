@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::cli::Failed;
+use crate::cli::{Failed, Result};
 use crate::client::nodes::Node;
 use crate::daemon::ConfiguredNode;
 use crate::protocol::node_address::NodeAddress;
@@ -30,8 +30,8 @@ pub(super) struct NamedNodes {
 /// A name is unknown, a node appears twice, the list is empty, or the names could not be read.
 pub(super) fn resolve(
     words: &[String],
-    known: impl FnOnce() -> Result<NamedNodes, Failed>,
-) -> Result<Vec<Node>, Failed> {
+    known: impl FnOnce() -> Result<NamedNodes>,
+) -> Result<Vec<Node>> {
     let parts = words.iter().flat_map(|word| word.split(',').map(move |part| (word, part.trim())));
     let parts: Vec<(&String, &str)> = parts.collect();
     let needs_names = |text: &str| !text.is_empty() && !NodeAddress::is_meant(text);
@@ -83,7 +83,7 @@ fn twice(one: &Node, other: &Node, group: Option<&str>) -> Failed {
 }
 
 impl NamedNodes {
-    fn node(&self, text: &str) -> Result<Node, Failed> {
+    fn node(&self, text: &str) -> Result<Node> {
         if let Some(ConfiguredNode { address, canal }) = self.nodes.get(text) {
             let (address, canal) = (address.clone(), canal.clone());
             return Ok(Node { name: text.to_owned(), address, canal });
@@ -106,7 +106,7 @@ impl NamedNodes {
         Err(Failed::new(format!("unknown node `{text}`")).hint(hint))
     }
 
-    fn group(&self, name: &str) -> Result<&[String], Failed> {
+    fn group(&self, name: &str) -> Result<&[String]> {
         if let Some(members) = self.groups.get(name) {
             return Ok(members);
         }
@@ -146,7 +146,7 @@ mod tests {
         }
     }
 
-    fn resolved(words: &[&str]) -> Result<Vec<Node>, Failed> {
+    fn resolved(words: &[&str]) -> Result<Vec<Node>> {
         let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
         resolve(&words, || Ok(known()))
     }

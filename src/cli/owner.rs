@@ -5,7 +5,7 @@ use std::os::unix::process::parent_id;
 
 use nix::libc;
 
-use crate::cli::Failed;
+use crate::cli::{Failed, Result};
 use crate::sys::pidfd::{FORBIDDEN_HINT, Pidfd};
 use crate::sys::process;
 
@@ -24,7 +24,7 @@ pub(crate) struct Owner {
 
 impl Owner {
     /// The process with that pid, or the parent process.
-    pub(crate) fn find(pid: Option<u32>) -> Result<Self, Failed> {
+    pub(crate) fn find(pid: Option<u32>) -> Result<Self> {
         match pid {
             Some(pid) if pid == std::process::id() => {
                 Err(Failed::new(format!("--pid {pid} is canal itself, which ends immediately"))
@@ -39,7 +39,7 @@ impl Owner {
         }
     }
 
-    fn parent() -> Result<Self, Failed> {
+    fn parent() -> Result<Self> {
         let pid = parent_id();
         // The first process of a container may be the script itself.
         if pid == 0 || is_init_of_machine(pid) {
@@ -75,7 +75,7 @@ fn is_init_of_machine(pid: u32) -> bool {
     pid == 1 && process::Origin::read().is_ok_and(|origin| origin.is_init_of_machine(pid))
 }
 
-fn open(pid: u32) -> Result<Pidfd, Failed> {
+fn open(pid: u32) -> Result<Pidfd> {
     Pidfd::open(pid).map_err(|error| match error.raw_os_error() {
         Some(libc::ESRCH) => Failed::new(format!("there is no process {pid}")).hint(HINT),
         // The number belongs to a thread, or to a process that is being reaped.

@@ -4,7 +4,7 @@ use std::io::{self, BufRead};
 
 use clap::Args;
 
-use crate::cli::Failed;
+use crate::cli::{Failed, Result};
 use crate::client::nodes::lease::{LEASE_HANDLE_CHARS_MAX, LeaseHandle};
 use crate::protocol::Handle;
 
@@ -36,7 +36,7 @@ pub(crate) struct HandleArgs {
 
 impl HandleArgs {
     /// The handle in the option, or else in the environment.
-    pub(crate) fn read(&self) -> Result<Option<GivenHandle>, Failed> {
+    pub(crate) fn read(&self) -> Result<Option<GivenHandle>> {
         match self.handle.as_deref() {
             Some("-") => parsed(&first_line()?, "the handle on standard input").map(Some),
             Some(given) => parsed(given, "--handle").map(Some),
@@ -45,7 +45,7 @@ impl HandleArgs {
     }
 
     /// The handle in the environment.
-    pub(crate) fn of_environment() -> Result<Option<GivenHandle>, Failed> {
+    pub(crate) fn of_environment() -> Result<Option<GivenHandle>> {
         match std::env::var(VARIABLE) {
             Ok(given) if !given.is_empty() => parsed(&given, VARIABLE).map(Some),
             _ => Ok(None),
@@ -53,14 +53,14 @@ impl HandleArgs {
     }
 }
 
-fn first_line() -> Result<String, Failed> {
+fn first_line() -> Result<String> {
     let mut line = String::new();
     let read = io::Read::take(io::stdin().lock(), LINE_BYTES_MAX).read_line(&mut line);
     read.map_err(|error| Failed::new(format!("cannot read standard input: {error}")))?;
     Ok(line)
 }
 
-fn parsed(text: &str, source: &str) -> Result<GivenHandle, Failed> {
+fn parsed(text: &str, source: &str) -> Result<GivenHandle> {
     let text = text.trim();
     let parsed = match LeaseHandle::is_meant(text) {
         true => text

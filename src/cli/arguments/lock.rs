@@ -7,7 +7,7 @@ use std::str::FromStr;
 use clap::Args;
 
 use super::number::{number, positive, slots};
-use crate::cli::Failed;
+use crate::cli::{Failed, Result};
 use crate::core::{Key, View};
 use crate::protocol::{Mode, WireItem};
 
@@ -145,7 +145,7 @@ impl LockArgs {
     /// # Errors
     /// Options contradict each other, no key is given, a key is given twice, or the count exceeds
     /// the given size.
-    pub(crate) fn items(&self) -> Result<Vec<WireItem>, Failed> {
+    pub(crate) fn items(&self) -> Result<Vec<WireItem>> {
         let mut items = self.counted()?;
         items.extend(self.reads.iter().map(|key| shared_or_alone(key, Mode::Read)));
         items.extend(self.writes.iter().map(|key| shared_or_alone(key, Mode::Write)));
@@ -166,7 +166,7 @@ impl LockArgs {
     ///
     /// # Errors
     /// An option also names a key.
-    pub(crate) fn with_operand(&self, operand: Option<&KeyArg>) -> Result<Self, Failed> {
+    pub(crate) fn with_operand(&self, operand: Option<&KeyArg>) -> Result<Self> {
         let mut lock = self.clone();
         let Some(operand) = operand else { return Ok(lock) };
         if !self.names_none() {
@@ -184,7 +184,7 @@ impl LockArgs {
             && [&self.reads, &self.writes].iter().all(|keys| keys.is_empty())
     }
 
-    fn counted(&self) -> Result<Vec<WireItem>, Failed> {
+    fn counted(&self) -> Result<Vec<WireItem>> {
         let described = self.per.is_some()
             || self.buckets.is_some()
             || self.slots.is_some()
@@ -207,7 +207,7 @@ impl LockArgs {
         }
     }
 
-    fn item(&self, asked: &KeyArg) -> Result<WireItem, Failed> {
+    fn item(&self, asked: &KeyArg) -> Result<WireItem> {
         match asked.count {
             Some(count) if self.spread && count > 1 => {
                 let key = &asked.key;
@@ -218,7 +218,7 @@ impl LockArgs {
     }
 
     /// The only key, with the size and count from the options.
-    fn describe(&self, one: &KeyArg) -> Result<KeyArg, Failed> {
+    fn describe(&self, one: &KeyArg) -> Result<KeyArg> {
         let view = stated_view(self.per, self.buckets, self.slots)?;
         if view.is_some() && one.view.is_some() {
             return Err(Failed::new(format!(
@@ -238,7 +238,7 @@ pub(crate) fn stated_view(
     per: Option<u64>,
     buckets: Option<u64>,
     slots: Option<u64>,
-) -> Result<Option<View>, Failed> {
+) -> Result<Option<View>> {
     match (per, buckets, slots) {
         (None, None, slots) => Ok(slots.map(|slots| View::Slots { slots })),
         (Some(per), buckets, None) => {

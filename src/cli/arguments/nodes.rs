@@ -7,7 +7,7 @@ use clap::builder::TypedValueParser;
 
 use super::duration::stated;
 use super::word::one_of;
-use crate::cli::Failed;
+use crate::cli::{Failed, Result};
 use crate::core::LEASE_OVER_NODES_MS_MIN;
 use crate::nodes::Require;
 use crate::protocol::{Mode, WireItem};
@@ -103,7 +103,7 @@ impl NodesArgs {
     ///
     /// # Errors
     /// The request that nodes cannot grant, and what to do instead.
-    pub(crate) fn check(&self, items: &[WireItem]) -> Result<(), Failed> {
+    pub(crate) fn check(&self, items: &[WireItem]) -> Result {
         let is_part = matches!(self.require(), Require::Majority | Require::MajorityAlive);
         match items.iter().find(|item| item.mode == Some(Mode::Write)).filter(|_| is_part) {
             None => Ok(()),
@@ -120,7 +120,7 @@ impl NodesArgs {
 ///
 /// # Errors
 /// The TTL is too short to reach a node again in time.
-pub(crate) fn ttl_ms(ttl: Option<Duration>) -> Result<u64, Failed> {
+pub(crate) fn ttl_ms(ttl: Option<Duration>) -> Result<u64> {
     let ttl = ttl.unwrap_or(TTL_DEFAULT);
     let ttl_ms = super::duration::millis(ttl);
     if ttl_ms < LEASE_OVER_NODES_MS_MIN {

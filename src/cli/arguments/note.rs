@@ -5,7 +5,7 @@ use std::ffi::{OsStr, OsString};
 
 use clap::Args;
 
-use crate::cli::Failed;
+use crate::cli::{Failed, Result};
 use crate::protocol::NOTE_BYTES_MAX;
 
 /// The variable with the note for commands that are started without the option.
@@ -29,7 +29,7 @@ impl NoteArgs {
     ///
     /// # Errors
     /// The note is too long.
-    pub(crate) fn of_request(&self) -> Result<Option<String>, Failed> {
+    pub(crate) fn of_request(&self) -> Result<Option<String>> {
         let note = self.of_renewal()?.or_else(|| of_ci(|name| std::env::var(name).ok()));
         Ok(note.filter(|note| !note.is_empty()))
     }
@@ -39,7 +39,7 @@ impl NoteArgs {
     ///
     /// # Errors
     /// The note is too long.
-    pub(crate) fn of_renewal(&self) -> Result<Option<String>, Failed> {
+    pub(crate) fn of_renewal(&self) -> Result<Option<String>> {
         if let Some(note) = &self.note {
             return checked(note, "--note").map(Some);
         }
@@ -84,7 +84,7 @@ fn of_ci(variable: impl Fn(&str) -> Option<String>) -> Option<String> {
     url.filter(|url| url.len() <= NOTE_BYTES_MAX)
 }
 
-fn checked(note: &OsStr, source: &str) -> Result<String, Failed> {
+fn checked(note: &OsStr, source: &str) -> Result<String> {
     let note = note.to_string_lossy();
     match note.len() {
         0..=NOTE_BYTES_MAX => Ok(note.into_owned()),

@@ -4,25 +4,22 @@
 //! daemon withdraws the grant, or the coordinator releases it at all nodes.
 
 use std::os::unix::process::parent_id;
-use std::time::Duration;
 
 use serde::Serialize;
 
 use crate::cli::arguments::definition::AcquireArgs;
-use crate::cli::arguments::duration::{millis, stated};
 use crate::cli::commands::kill::EndSuperseded;
 use crate::cli::owner::Owner;
 use crate::cli::source::{self, Asking, NotAcquired, Source, print};
 use crate::cli::wording::not_acquired::{self, Refused};
-use crate::cli::wording::usage_error::wrong;
-use crate::cli::{Failed, Global, Verbosity, stdout};
+use crate::cli::{Failed, Global, Result, Verbosity, millis, stated, stdout, wrong};
 use crate::client::{self, ClientError};
 use crate::nodes::Require;
 use crate::protocol::{
     Confirm, ErrorName, Failure, Grant, GrantedKey, LeaseAsked, OWNER_GONE, SizeNote,
 };
 use crate::run::nodes::Purpose;
-use crate::run::{OwnCode, SUCCESS, Taken, TakenFromNodes};
+use crate::run::{OwnCode, Taken, TakenFromNodes};
 use crate::sys::clock::boottime_ms;
 use crate::sys::process;
 
@@ -47,7 +44,7 @@ struct AskedNode<'a> {
     held: bool,
 }
 
-pub(crate) fn run(args: &AcquireArgs, global: &Global) -> Result<u8, Failed> {
+pub(crate) fn run(args: &AcquireArgs, global: &Global) -> Result {
     if args.wait.conflict_exit_code == Some(0) {
         return Err(Failed::new("-E 0 would let the script continue without the lock").hint(
             "with `canal acquire`, choose another code and test for it; only `canal run -E \
@@ -66,9 +63,11 @@ pub(crate) fn run(args: &AcquireArgs, global: &Global) -> Result<u8, Failed> {
     let source = Source::of(global, &args.nodes, args.ttl, &request, Purpose::Lease)?;
     let owner = match args.ttl {
         Some(ttl) => {
-            request.command = asker();
+            // The command line of the script, because this process ends immediately.
+            request.command = process::command_line(parent_id()).unwrap_or_default();
             if let Source::Daemon(_) = source {
-                request.lease = Some(lease(ttl)?);
+                let handle = client::handle()?;
+                request.lease = Some(LeaseAsked { handle, ttl_ms: millis(ttl) });
                 // A lease outlives the session and frame in which it is requested.
                 (request.session, request.frame) = (None, None);
             }
@@ -122,11 +121,11 @@ pub(crate) fn run(args: &AcquireArgs, global: &Global) -> Result<u8, Failed> {
             stated(ttl.unwrap_or_default())
         )),
     }
-    Ok(SUCCESS)
+    Ok(())
 }
 
 /// Prints the grant of a daemon for its owner.
-fn tell_grant(grant: &Grant, json: bool) -> Result<(), Failed> {
+fn tell_grant(grant: &Grant, json: bool) -> Result {
     let text = match grant.handle {
         _ if json => stdout::json(grant)?,
         Some(handle) => variables(&handle.reveal(), Some(grant.token), &[], &grant.keys),
@@ -136,7 +135,7 @@ fn tell_grant(grant: &Grant, json: bool) -> Result<(), Failed> {
 }
 
 /// Prints a lease over nodes for its owner, unless it is already lost.
-fn tell_lease(taken: &TakenFromNodes, json: bool) -> Result<(), Failed> {
+fn tell_lease(taken: &TakenFromNodes, json: bool) -> Result {
     let TakenFromNodes { start, page, end, .. } = taken;
     let asked = end.request();
     let handle = end.handle(start).reveal();
@@ -197,18 +196,6 @@ fn not_for_a_process() -> Failed {
     )
 }
 
-/// A request for a lease with this TTL, under a new handle.
-fn lease(ttl: Duration) -> Result<LeaseAsked, Failed> {
-    let handle = client::handle()?;
-    Ok(LeaseAsked { handle, ttl_ms: millis(ttl) })
-}
-
-/// The command line to show for a lease. It is that of the script, because this process ends
-/// immediately.
-fn asker() -> String {
-    process::command_line(parent_id()).unwrap_or_default()
-}
-
 /// The variables that later steps need, as lines for a shell and for the environment files of CI
 /// services.
 fn variables(
@@ -234,11 +221,9 @@ fn variables(
     lines
 }
 
-fn refuse(failure: &Failure, args: &AcquireArgs, verbosity: Verbosity) -> Result<u8, Failed> {
+fn refuse(failure: &Failure, args: &AcquireArgs, verbosity: Verbosity) -> Result {
     let failed = not_acquired::explain(failure, &args.wait, verbosity);
-    if args.json {
-        stdout::print_json(&Refused::new(failure, failure.notes()))?;
-    }
+    stdout::json_if(args.json, &Refused::new(failure, failure.notes()))?;
     Err(failed)
 }
 

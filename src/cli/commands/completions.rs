@@ -7,11 +7,10 @@ use std::thread;
 use std::time::Duration;
 
 use crate::cli::arguments::definition::{CompleteArgs, CompletionKind, CompletionsArgs, Shell};
-use crate::cli::{Failed, Global, Target, stdout};
+use crate::cli::{Global, Result, Target, stdout};
 use crate::client::{Client, Start};
 use crate::protocol::place::Place;
 use crate::protocol::{KeyInfo, StatusQuery};
-use crate::run::SUCCESS;
 
 /// The longest delay that a user who types should notice.
 const DEADLINE: Duration = Duration::from_millis(100);
@@ -20,18 +19,18 @@ const DEADLINE: Duration = Duration::from_millis(100);
 const NAMES_MAX: u64 = 500;
 
 /// Prints a script.
-pub(crate) fn run(args: &CompletionsArgs) -> Result<u8, Failed> {
+pub(crate) fn run(args: &CompletionsArgs) -> Result {
     stdout::print(match args.shell {
         Shell::Bash => include_str!("../../../completions/canal.bash"),
         Shell::Zsh => include_str!("../../../completions/_canal"),
         Shell::Fish => include_str!("../../../completions/canal.fish"),
     })?;
-    Ok(SUCCESS)
+    Ok(())
 }
 
 /// Lists names. It starts no daemon, prints nothing to stderr, and lists nothing if the daemon does
 /// not answer within [`DEADLINE`].
-pub(crate) fn complete(args: &CompleteArgs, global: &Global) -> u8 {
+pub(crate) fn complete(args: &CompleteArgs, global: &Global) {
     if let (Ok(target), what, prefix) = (Target::of(global), args.what, args.prefix.clone()) {
         let (sender, receiver) = mpsc::channel();
         // Connecting may block, so this is a thread, which ends with the process.
@@ -41,7 +40,6 @@ pub(crate) fn complete(args: &CompleteArgs, global: &Global) -> u8 {
         // A shell that does not read the names does not need an error either.
         let _ = stdout::print(&lines);
     }
-    SUCCESS
 }
 
 fn names(what: CompletionKind, place: &Place, prefix: String) -> Option<Vec<String>> {

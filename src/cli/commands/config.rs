@@ -1,8 +1,8 @@
 //! `canal config`: shows the configuration in force, and the source of each value.
 
 use crate::cli::arguments::definition::ConfigArgs;
-use crate::cli::output::sanitize::{cut, padded, sanitize, width};
-use crate::cli::{Failed, Global, Now, connect, stdout};
+use crate::cli::output::sanitize::{padded, width};
+use crate::cli::{Global, Now, Result, connect, cut, sanitize, stdout};
 use crate::protocol::{
     Configuration, ConfigurationQuery, SettingChange, SettingInfo, SettingSource,
 };
@@ -10,7 +10,7 @@ use crate::protocol::{
 /// The most columns to which names and values are aligned.
 const COLUMNS_MAX: usize = 40;
 
-pub(crate) fn run(args: &ConfigArgs, global: &Global) -> Result<u8, Failed> {
+pub(crate) fn run(args: &ConfigArgs, global: &Global) -> Result {
     let found = connect::client(global)?.configuration(&ConfigurationQuery {})?;
     stdout::report(&found, args.json, || page(&found, &Now::here()))
 }

@@ -6,19 +6,20 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::cli::arguments::definition::DaemonArgs;
-use crate::cli::arguments::duration::{Length, millis};
 use crate::cli::commands::config;
-use crate::cli::{Failed, Global, Target, Verbosity, connect, stdout};
+use crate::cli::wording::machine_daemon::execute;
+use crate::cli::{
+    Failed, Global, Length, Result, Target, Verbosity, connect, millis, plural, stdout,
+};
 use crate::client::{self, Client, ClientError, OWN, ServiceManager, Start, own_program};
 use crate::daemon::{self, Options};
 use crate::protocol::place::{Place, Rule};
 use crate::protocol::{MetricsQuery, Reload, Reloaded, StatusQuery, Stop};
-use crate::run::SUCCESS;
 
-pub(crate) fn run(args: &DaemonArgs, global: &Global) -> Result<u8, Failed> {
+pub(crate) fn run(args: &DaemonArgs, global: &Global) -> Result {
     if args.hook_guard {
         daemon::guard_hook()?;
-        return Ok(SUCCESS);
+        return Ok(());
     }
     let target = Target::of(global)?;
     let verbosity = target.verbosity;
@@ -28,11 +29,11 @@ pub(crate) fn run(args: &DaemonArgs, global: &Global) -> Result<u8, Failed> {
             Some(pid) => verbosity.detail(&format!("stopped the daemon, pid {pid}")),
             None => verbosity.note(&format!("no daemon is running at {}", place.socket.display())),
         }
-        return Ok(SUCCESS);
+        return Ok(());
     }
     if args.reload {
         reload(&place, verbosity)?;
-        return Ok(SUCCESS);
+        return Ok(());
     }
     if args.replace && !args.foreground && is_systemds(&place) {
         return restart_unit(args);
@@ -46,7 +47,7 @@ pub(crate) fn run(args: &DaemonArgs, global: &Global) -> Result<u8, Failed> {
             .daemon
             .pid;
         verbosity.detail(&format!("the new daemon is running, pid {pid}"));
-        return Ok(SUCCESS);
+        return Ok(());
     }
     let mut options = Options {
         place,
@@ -68,7 +69,7 @@ pub(crate) fn run(args: &DaemonArgs, global: &Global) -> Result<u8, Failed> {
         let target = target.with_verbosity(Verbosity::Quiet);
         let start = || drop(target.connect());
         daemon::watch(&options, &start)?;
-        return Ok(SUCCESS);
+        return Ok(());
     }
     prepare(args, &mut options, verbosity).inspect_err(|failed| {
         if args.on_demand {
@@ -76,11 +77,11 @@ pub(crate) fn run(args: &DaemonArgs, global: &Global) -> Result<u8, Failed> {
         }
     })?;
     daemon::run(&options)?;
-    Ok(SUCCESS)
+    Ok(())
 }
 
 /// Prepares this process to be the daemon with these options.
-fn prepare(args: &DaemonArgs, options: &mut Options, verbosity: Verbosity) -> Result<(), Failed> {
+fn prepare(args: &DaemonArgs, options: &mut Options, verbosity: Verbosity) -> Result {
     // systemd has the socket of the machine's daemon, and starts that as another user.
     if ServiceManager::of_machine() != ServiceManager::Systemd {
         daemon::become_owner(&options.place)?;
@@ -101,7 +102,7 @@ fn is_systemds(place: &Place) -> bool {
 }
 
 /// Has systemd replace the daemon of the machine, which it does without losing a lock.
-fn restart_unit(args: &DaemonArgs) -> Result<u8, Failed> {
+fn restart_unit(args: &DaemonArgs) -> Result {
     let command = "systemctl restart canal.service";
     if !passed_on(args).is_empty() {
         let what = "systemd runs this machine's daemon, so set its options in its unit file";
@@ -109,12 +110,7 @@ fn restart_unit(args: &DaemonArgs) -> Result<u8, Failed> {
             Failed::new(what).hint(format!("run `systemctl edit canal.service`, then `{command}`"))
         );
     }
-    let status = Command::new("systemctl").args(["restart", "canal.service"]).status();
-    match status {
-        Ok(status) if status.success() => Ok(SUCCESS),
-        Ok(status) => Err(Failed::new(format!("`{command}` failed: {status}"))),
-        Err(error) => Err(Failed::new(format!("`{command}`: {error}"))),
-    }
+    execute(command)
 }
 
 /// The options of this command that the daemon in the background gets.
@@ -141,7 +137,7 @@ fn passed_on(args: &DaemonArgs) -> Vec<OsString> {
 }
 
 /// Ends the running daemon, if one with these options could take its place.
-fn replace(options: &mut Options, verbosity: Verbosity) -> Result<(), Failed> {
+fn replace(options: &mut Options, verbosity: Verbosity) -> Result {
     let (place, uid) = (&options.place, crate::sys::process::user::geteuid().as_raw());
     let replacing = daemon::replace(place, uid)?;
     if daemon::runs(place, uid) {
@@ -175,7 +171,7 @@ const STOP_AGAIN: Duration = Duration::from_millis(500);
 const REPLACE_PAUSE: Duration = Duration::from_millis(5);
 
 /// Ends the running daemon, and returns its pid if there was one.
-fn stop(place: &Place) -> Result<Option<u32>, Failed> {
+fn stop(place: &Place) -> Result<Option<u32>> {
     let until = Instant::now() + REPLACE_MAX;
     loop {
         match Client::connect(place, Start::Never).and_then(|mut client| client.stop(&Stop {})) {
@@ -190,7 +186,7 @@ fn stop(place: &Place) -> Result<Option<u32>, Failed> {
 }
 
 /// Makes the running daemon read its configuration again, and prints the result.
-fn reload(place: &Place, verbosity: Verbosity) -> Result<(), Failed> {
+fn reload(place: &Place, verbosity: Verbosity) -> Result {
     let reloaded =
         Client::connect(place, Start::Never).and_then(|mut client| client.reload(&Reload {}));
     match reloaded {
@@ -212,8 +208,7 @@ fn reload_lines(reloaded: &Reloaded) -> Vec<String> {
     let Reloaded { file, changed, notes, .. } = reloaded;
     let what = match changed.len() {
         0 => "nothing changed".to_owned(),
-        1 => "1 setting changed".to_owned(),
-        count => format!("{count} settings changed"),
+        count => plural(count as u64, "setting changed", "settings changed"),
     };
     let first = match file {
         Some(file) => format!("read {file}: {what}"),
@@ -231,10 +226,9 @@ fn idle_seconds(length: Length) -> u64 {
 
 /// Prints the metrics for a monitoring system. If the reader goes away, that is a failure: a
 /// collector that reads files would take half of them for all.
-pub(crate) fn metrics(global: &Global) -> Result<u8, Failed> {
+pub(crate) fn metrics(global: &Global) -> Result {
     let found = connect::client(global)?.metrics(&MetricsQuery {})?;
-    stdout::print_or_fail(&found.text)?;
-    Ok(SUCCESS)
+    stdout::print_or_fail(&found.text)
 }
 
 #[cfg(test)]

@@ -5,15 +5,14 @@ use serde::Serialize;
 
 use crate::cli::arguments::definition::LeaderArgs;
 use crate::cli::node_list::{around, listed};
-use crate::cli::output::sanitize::sanitize;
 use crate::cli::output::stdout::{self, ReaderState};
 use crate::cli::wording::participant::holder;
-use crate::cli::{Failed, Global, Now, Target, Verbosity};
+use crate::cli::{Failed, Global, Now, Result, Target, Verbosity, sanitize};
 use crate::client::Watch;
 use crate::nodes::leadership::{Claim, Verdict};
 use crate::protocol::{HolderInfo, Leader, LeaderQuery};
+use crate::run::OwnCode;
 use crate::run::nodes::{IdentifyError, LeaderAtNodes, LeaderView, NodeState, NodeView};
-use crate::run::{OwnCode, SUCCESS};
 use crate::sys::clock::boottime_ms;
 
 /// The message if the daemon cannot reach its engine.
@@ -51,7 +50,7 @@ struct NodeLine<'a> {
     message: Option<&'a str>,
 }
 
-pub(crate) fn run(args: &LeaderArgs, global: &Global) -> Result<u8, Failed> {
+pub(crate) fn run(args: &LeaderArgs, global: &Global) -> Result {
     let target = Target::of(global)?;
     let (key, json, verbosity) = (args.name.as_str(), args.json, target.verbosity);
     if !args.nodes.is_given() {
@@ -137,7 +136,7 @@ struct Question<'a> {
 
 impl Question<'_> {
     /// Prints the leader, or that there is none and why.
-    fn answer<C>(&self, seen: &Seen<C>, vacant: &str) -> Result<u8, Failed> {
+    fn answer<C>(&self, seen: &Seen<C>, vacant: &str) -> Result {
         if self.json {
             stdout::print_json(&self.line(seen))?;
         } else {
@@ -150,17 +149,14 @@ impl Question<'_> {
             self.verbosity.note(STALE);
         }
         if seen.leader.is_some() {
-            return Ok(SUCCESS);
+            return Ok(());
         }
         self.verbosity.note(&format!("`{}` has no leader: {vacant}", self.key));
         Err(Failed::silent(OwnCode::NotAcquired.number()))
     }
 
     /// Prints a line for the leader now and after each change, until the output has no reader left.
-    fn watch<C: PartialEq>(
-        &self,
-        mut next: impl FnMut() -> Result<Option<Seen<C>>, Failed>,
-    ) -> Result<u8, Failed> {
+    fn watch<C: PartialEq>(&self, mut next: impl FnMut() -> Result<Option<Seen<C>>>) -> Result {
         let mut last: Option<Seen<C>> = None;
         while let Some(seen) = next()? {
             self.exclusive(&seen.nodes)?;
@@ -176,7 +172,7 @@ impl Question<'_> {
             }
             last = Some(seen);
         }
-        Ok(SUCCESS)
+        Ok(())
     }
 
     /// Whether too few nodes could still answer, unless a user intervenes.
@@ -204,7 +200,7 @@ impl Question<'_> {
 
     /// # Errors
     /// Several holders can have the key at once, at as many nodes as must name a leader.
-    fn exclusive(&self, nodes: &[NodeView]) -> Result<(), Failed> {
+    fn exclusive(&self, nodes: &[NodeView]) -> Result {
         let mut why = nodes.iter().filter_map(|node| match &node.state {
             NodeState::NotExclusive(why) => Some(format!("{}: {why}", node.name)),
             _ => None,
@@ -226,7 +222,7 @@ impl Question<'_> {
 }
 
 /// The view once it is decided, or once each node has answered or is away.
-fn first(asked: &mut LeaderAtNodes<'_>) -> Result<LeaderView, Failed> {
+fn first(asked: &mut LeaderAtNodes<'_>) -> Result<LeaderView> {
     let until = boottime_ms() + PATIENCE_MS;
     loop {
         asked.turn().map_err(failed)?;

@@ -5,20 +5,19 @@ use std::os::fd::AsFd;
 
 use crate::cli::arguments::definition::BridgeArgs;
 use crate::cli::node_list::{around, near};
-use crate::cli::{Failed, Global, Target, connect};
+use crate::cli::{Failed, Global, Result, Target, connect};
 use crate::client::bridge::{self, BridgeError};
 use crate::client::environment;
-use crate::run::SUCCESS;
 use crate::run::nodes::watch_for_deadlocks;
 
 /// `canal bridge`, which ssh runs at a node.
-pub(crate) fn bridge(args: &BridgeArgs, global: &Global) -> Result<u8, Failed> {
+pub(crate) fn bridge(args: &BridgeArgs, global: &Global) -> Result {
     let target = Target::of(global)?;
     let keys: Vec<String> = args.keys.iter().map(|key| key.as_str().to_owned()).collect();
     let keys = args.leases.then_some(keys.as_slice());
     let (input, output) = (io::stdin(), io::stdout());
     match bridge::bridge(&target.place, &target.options(), keys, input.as_fd(), output.as_fd()) {
-        Ok(()) => Ok(SUCCESS),
+        Ok(()) => Ok(()),
         Err(BridgeError::Client(error)) => Err(connect::no_client(error, &target.place)),
         Err(error @ BridgeError::OlderDaemon) => Err(Failed::new(error.to_string())
             .hint("start the newer one with `canal daemon --replace`")),
@@ -28,11 +27,11 @@ pub(crate) fn bridge(args: &BridgeArgs, global: &Global) -> Result<u8, Failed> {
 
 /// `canal deadlock-watcher`, which looks for deadlocks on behalf of a program that uses the
 /// library.
-pub(crate) fn deadlock_watcher(global: &Global) -> Result<u8, Failed> {
+pub(crate) fn deadlock_watcher(global: &Global) -> Result {
     let target = Target::of(global)?;
     let failed = |error| Failed::new(format!("cannot search for deadlocks: {error}"));
     if let Some(run) = environment::run() {
         watch_for_deadlocks(&around(&target, near(&target)?), run).map_err(failed)?;
     }
-    Ok(SUCCESS)
+    Ok(())
 }

@@ -13,17 +13,15 @@ use crate::cli::source::{on_lease, print};
 use crate::cli::wording::lease_lost::{self, PartReport, Parts};
 use crate::cli::wording::on_nodes::line;
 use crate::cli::wording::participant::holder;
-use crate::cli::wording::usage_error::wrong;
-use crate::cli::{Failed, Global, Now, Target, Verbosity, connect, stdout};
+use crate::cli::{Failed, Global, Now, Result, Target, Verbosity, connect, stdout, wrong};
 use crate::client::nodes::lease::LeaseHandle;
 use crate::client::{Client, ClientError};
 use crate::core::Key;
 use crate::nodes::Change;
 use crate::protocol::{ErrorName, HolderInfo, Release, Released, ReleasedHold, StatusQuery};
-use crate::run::SUCCESS;
 use crate::run::nodes::{Host, OnLease, PartAnswer, PartSaid, Purpose, Word};
 
-pub(crate) fn run(args: &ReleaseArgs, global: &Global) -> Result<u8, Failed> {
+pub(crate) fn run(args: &ReleaseArgs, global: &Global) -> Result {
     let (mut release, force_key) = match what(args)? {
         What::Here(release) => (release, None),
         What::Forced(key) => (Release::default(), Some(key)),
@@ -55,9 +53,7 @@ pub(crate) fn run(args: &ReleaseArgs, global: &Global) -> Result<u8, Failed> {
         }
         Err(error) => return Err(explained(error, args, owner.as_ref())),
     };
-    if args.json {
-        stdout::print_json(&released)?;
-    }
+    stdout::json_if(args.json, &released)?;
     // canal always reports a hold that was broken by force.
     let say = if args.force { Verbosity::note } else { Verbosity::detail };
     let (done, whose) =
@@ -65,15 +61,15 @@ pub(crate) fn run(args: &ReleaseArgs, global: &Global) -> Result<u8, Failed> {
     for line in lines(&released, done, whose) {
         say(verbosity, &line);
     }
-    Ok(SUCCESS)
+    Ok(())
 }
 
 /// Releases a lease at all its nodes.
-fn at_nodes(handle: &LeaseHandle, json: bool, target: &Target) -> Result<u8, Failed> {
+fn at_nodes(handle: &LeaseHandle, json: bool, target: &Target) -> Result {
     let verbosity = target.verbosity;
     let mut host = ReleaseHost { verbosity };
     let ending = on_lease(OnLease::GiveBack, handle, (None, None), target, &mut host)?;
-    let Some(ending) = ending else { return Ok(SUCCESS) };
+    let Some(ending) = ending else { return Ok(()) };
     let answers = &ending.answers;
     let parts = Parts { handle, answers };
     let count = |which: fn(&PartAnswer) -> bool| answers.iter().filter(|it| which(it)).count();
@@ -84,10 +80,8 @@ fn at_nodes(handle: &LeaseHandle, json: bool, target: &Target) -> Result<u8, Fai
     if count(|answer| answer.said.is_some()) == 0 {
         return Err(parts.unreached(ending.hint.as_deref()));
     }
-    if json {
-        let released = parts.released().map(|(_, released)| released).collect();
-        stdout::print_json(&ReleasedOverNodes { released, nodes: parts.reports() })?;
-    }
+    let released = parts.released().map(|(_, released)| released).collect();
+    stdout::json_if(json, &ReleasedOverNodes { released, nodes: parts.reports() })?;
     for (name, one) in parts.released() {
         verbosity.detail(&format!("released {} on {name}", one.keys.join(", ")));
     }
@@ -96,7 +90,7 @@ fn at_nodes(handle: &LeaseHandle, json: bool, target: &Target) -> Result<u8, Fai
         verbosity
             .advice("wait for the unreachable nodes: the lease ends on them when its TTL expires");
     }
-    Ok(SUCCESS)
+    Ok(())
 }
 
 /// The output of `--json` for a lease over nodes.
@@ -123,7 +117,7 @@ impl Host for ReleaseHost {
 }
 
 /// The token of the only hold of exactly this key.
-fn only_holder(client: &mut Client, key: &str) -> Result<u64, Failed> {
+fn only_holder(client: &mut Client, key: &str) -> Result<u64> {
     let query = StatusQuery { key: Some(key.to_owned()), ..StatusQuery::default() };
     let status = client.status(&query)?;
     let holders = status.keys.iter().filter(|it| it.key == key).flat_map(|it| &it.holders);
@@ -187,7 +181,7 @@ impl What {
 
 /// The holds that the command line names with exactly one of KEY, --all, --handle, --force KEY and
 /// --force --token; without these, the lease whose handle is in the environment.
-fn what(args: &ReleaseArgs) -> Result<What, Failed> {
+fn what(args: &ReleaseArgs) -> Result<What> {
     let error = |message: &str| Err(wrong("release", message));
     let others = args.key.is_some() || args.all || args.force || args.token.is_some();
     if args.which.handle.is_some() {

@@ -11,7 +11,6 @@ use nix::poll::{PollFd, PollFlags};
 use serde::Serialize;
 
 use crate::cli::arguments::definition::RenewArgs;
-use crate::cli::arguments::duration::{millis, stated};
 use crate::cli::arguments::handle::GivenHandle;
 use crate::cli::arguments::nodes::ttl_ms;
 use crate::cli::owner::Owner;
@@ -19,8 +18,7 @@ use crate::cli::source::{on_lease, print};
 use crate::cli::wording::lease_lost::{self, PartReport, Parts};
 use crate::cli::wording::on_nodes::line;
 use crate::cli::wording::time::{Now, clock_of, time_of};
-use crate::cli::wording::usage_error::wrong;
-use crate::cli::{Failed, Global, Target, Verbosity, stdout};
+use crate::cli::{Failed, Global, Result, Target, Verbosity, millis, stated, stdout, wrong};
 use crate::client::nodes::lease::LeaseHandle;
 use crate::client::{Client, ClientError};
 use crate::nodes::{Change, Deadline, Millis, Outcome};
@@ -45,7 +43,7 @@ struct RenewedOverNodes<'a> {
     nodes: Vec<PartReport<'a>>,
 }
 
-pub(crate) fn run(args: &RenewArgs, global: &Global) -> Result<u8, Failed> {
+pub(crate) fn run(args: &RenewArgs, global: &Global) -> Result {
     let Some(handle) = args.which.read()? else {
         return Err(wrong("renew", "no lease given; give --handle, or set CANAL_HANDLE"));
     };
@@ -76,18 +74,11 @@ struct Renewal<'a> {
 }
 
 impl Renewal<'_> {
-    fn at_daemon(
-        &self,
-        handle: Handle,
-        note: Option<String>,
-        target: &Target,
-    ) -> Result<u8, Failed> {
+    fn at_daemon(&self, handle: Handle, note: Option<String>, target: &Target) -> Result {
         let mut client = target.connect()?;
         let asked_at = boottime_ms();
         let renewed = self.renew(&mut client, handle, note)??;
-        if self.json {
-            stdout::print_json(&renewed)?;
-        }
+        stdout::json_if(self.json, &renewed)?;
         self.verbosity.detail(&message(&renewed, &Now::here()));
         let ttl_ms = renewed.lease.ttl_ms;
         if self.ttl_ms.is_some_and(|asked| asked != ttl_ms) {
@@ -96,16 +87,11 @@ impl Renewal<'_> {
         }
         match self.process {
             Some(process) => self.keep(&mut client, handle, process, ttl_ms, asked_at),
-            None => Ok(SUCCESS),
+            None => Ok(()),
         }
     }
 
-    fn at_nodes(
-        &self,
-        handle: &LeaseHandle,
-        note: Option<String>,
-        target: &Target,
-    ) -> Result<u8, Failed> {
+    fn at_nodes(&self, handle: &LeaseHandle, note: Option<String>, target: &Target) -> Result {
         let mut host = RenewalHost {
             renewal: *self,
             handle,
@@ -117,7 +103,7 @@ impl Renewal<'_> {
         if let Some(failed) = host.failed {
             return Err(failed);
         }
-        let Some(ending) = ending else { return Ok(SUCCESS) };
+        let Some(ending) = ending else { return Ok(()) };
         let parts = Parts { handle, answers: &ending.answers };
         Err(match &ending.outcome {
             Outcome::Lost { nodes } => parts.lost(nodes, self.json, self.verbosity)?,
@@ -132,7 +118,7 @@ impl Renewal<'_> {
         client: &mut Client,
         handle: Handle,
         note: Option<String>,
-    ) -> Result<Result<Renewed, ClientError>, Failed> {
+    ) -> Result<Result<Renewed, ClientError>> {
         match client.renew(&Renew { handle, note, ttl_ms: self.ttl_ms }) {
             Err(ClientError::Failure(failure)) if failure.name == ErrorName::LeaseLost => {
                 // A script releases its lease while its renewals run in parallel. Nothing is lost.
@@ -155,12 +141,12 @@ impl Renewal<'_> {
         process: &Pidfd,
         mut ttl_ms: u64,
         mut renewed_at: u64,
-    ) -> Result<u8, Failed> {
+    ) -> Result {
         let mut failing = false;
         loop {
             let pause = if failing { ttl_ms / 20 } else { ttl_ms / 3 };
             if ends_within(process, pause) {
-                return Ok(SUCCESS);
+                return Ok(());
             }
             let asked_at = boottime_ms();
             match self.renew(client, handle, None)? {
@@ -175,7 +161,7 @@ impl Renewal<'_> {
                 }
                 Err(error) if process.has_ended() => {
                     self.verbosity.detail(&error.to_string());
-                    return Ok(SUCCESS);
+                    return Ok(());
                 }
                 Err(error) => {
                     if boottime_ms().saturating_sub(renewed_at) > ttl_ms {
@@ -203,7 +189,7 @@ struct RenewalHost<'a> {
 }
 
 impl RenewalHost<'_> {
-    fn report(&self, answers: &[PartAnswer]) -> Result<(), Failed> {
+    fn report(&self, answers: &[PartAnswer]) -> Result {
         let Renewal { process, json, verbosity, .. } = self.renewal;
         let parts = Parts { handle: self.handle, answers };
         let renewed: Vec<&Renewed> = answers.iter().filter_map(renewed).collect();

@@ -3,17 +3,17 @@
 
 use crate::cli::arguments::definition::ResizeArgs;
 use crate::cli::arguments::lock::{stated_view, wire_view};
-use crate::cli::wording::usage_error::{with_its_size, wrong};
-use crate::cli::{Failed, Global, connect, stdout};
+use crate::cli::wording::usage_error::with_its_size;
+use crate::cli::{Failed, Global, Result, connect, stdout, wrong};
 use crate::protocol::{Resize, Resized};
 
-pub(crate) fn run(args: &ResizeArgs, global: &Global) -> Result<u8, Failed> {
+pub(crate) fn run(args: &ResizeArgs, global: &Global) -> Result {
     let resize = what(args)?;
     let resized = connect::client(global)?.resize(&resize)?;
     stdout::report(&resized, args.json, || told(&resize, &resized) + "\n")
 }
 
-fn what(args: &ResizeArgs) -> Result<Resize, Failed> {
+fn what(args: &ResizeArgs) -> Result<Resize> {
     let Some(key) = &args.key else {
         return Err(wrong("resize", "no lock given; give its KEY"));
     };

@@ -9,15 +9,12 @@ use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
 use crate::cli::arguments::definition::{HowArgs, JobserverArg, RunArgs};
-use crate::cli::arguments::duration::{Length, stated};
 use crate::cli::arguments::wait::{ProgressArg, Readers};
 use crate::cli::commands::kill::EndSuperseded;
-use crate::cli::output::sanitize::cut;
 use crate::cli::source::{self, Asking, NotAcquired, Source, Witness, print};
 use crate::cli::wording::hold_lost;
 use crate::cli::wording::not_acquired;
-use crate::cli::wording::usage_error::wrong;
-use crate::cli::{Failed, Global, Verbosity};
+use crate::cli::{Failed, Global, Length, Result, Verbosity, cut, stated, wrong};
 use crate::client::environment::clash;
 use crate::client::hold_monitor::LostHold;
 use crate::client::{Fate, OWN, is_on_demand_daemon};
@@ -31,7 +28,7 @@ use crate::run::{
 };
 use crate::sys::signals::SignalRefused;
 
-pub(crate) fn run(args: &RunArgs, global: &Global) -> Result<u8, Failed> {
+pub(crate) fn run(args: &RunArgs, global: &Global) -> Result<u8> {
     let mut job = Job::new(args, global, asked(args, global.verbosity())?)?;
     if job.limits.max_run.is_none() && matches!(job.source, Source::Daemon(_)) {
         match job.start(None, None, None) {
@@ -55,7 +52,7 @@ pub(super) struct Asked {
 }
 
 /// Reads the command line, and finds the command.
-pub(super) fn asked(args: &RunArgs, verbosity: Verbosity) -> Result<Asked, Failed> {
+pub(super) fn asked(args: &RunArgs, verbosity: Verbosity) -> Result<Asked> {
     let argv = argv(args)?;
     let limits = limits(&args.how)?;
     let outside = [("--log", args.background.log.is_some()), ("--json", args.background.json)];
@@ -96,7 +93,7 @@ pub(super) fn asked(args: &RunArgs, verbosity: Verbosity) -> Result<Asked, Faile
 }
 
 /// Fails if variables of two keys, such as `CANAL_SLOT_GPU`, would have the same name.
-fn check_variables(request: &Acquire) -> Result<(), Failed> {
+fn check_variables(request: &Acquire) -> Result {
     let counted = request.items.iter().filter(|item| item.mode.is_none());
     match clash(counted.map(|item| &*item.key)) {
         None => Ok(()),
@@ -148,7 +145,7 @@ pub(super) struct Job<'a> {
 }
 
 impl<'a> Job<'a> {
-    pub(super) fn new(args: &'a RunArgs, global: &Global, asked: Asked) -> Result<Self, Failed> {
+    pub(super) fn new(args: &'a RunArgs, global: &Global, asked: Asked) -> Result<Self> {
         let Asked { mut request, command, limits } = asked;
         let purpose = Purpose::Command(request.on_lost);
         let source = Source::of(global, &args.nodes, args.ttl, &request, purpose)?;
@@ -198,7 +195,7 @@ impl<'a> Job<'a> {
     }
 
     /// Lets a child take the lock, and stays as its parent.
-    fn supervise(&self) -> Result<u8, Failed> {
+    fn supervise(&self) -> Result<u8> {
         let (coordinator, end) = match &self.source {
             Source::Daemon(_) => (None, None),
             Source::Nodes(nodes) => {
@@ -291,7 +288,7 @@ impl SupervisorHooks for RunHooks<'_, '_> {
     }
 }
 
-fn argv(args: &RunArgs) -> Result<Vec<OsString>, Failed> {
+fn argv(args: &RunArgs) -> Result<Vec<OsString>> {
     match (&args.how.shell, args.command.as_slice()) {
         (Some(text), []) => Ok(vec!["sh".into(), "-c".into(), text.clone()]),
         (Some(_), [first, ..]) => Err(wrong(
@@ -348,7 +345,7 @@ fn key_before_command(failed: Failed, args: &RunArgs) -> Failed {
 }
 
 /// Checks that the request is possible with `--jobserver`.
-fn check_jobserver(args: &RunArgs, request: &Acquire) -> Result<(), Failed> {
+fn check_jobserver(args: &RunArgs, request: &Acquire) -> Result {
     if args.how.jobserver.is_none() {
         return Ok(());
     }
@@ -401,7 +398,7 @@ fn warn_of_unused_jobserver(command: &Command, request: &Acquire, verbosity: Ver
 }
 
 /// The limits of the command.
-fn limits(how: &HowArgs) -> Result<Limits, Failed> {
+fn limits(how: &HowArgs) -> Result<Limits> {
     let given = [("--kill-after", how.kill_after.is_some()), ("--signal", how.signal.is_some())];
     let without = given.iter().find(|(_, given)| *given && how.max_run.is_none());
     if let Some((option, _)) = without {

@@ -6,10 +6,9 @@ use crate::cli::arguments::definition::TestArgs;
 use crate::cli::arguments::wait::WaitArgs;
 use crate::cli::source::keys_granted;
 use crate::cli::wording::not_acquired::{self, Refused};
-use crate::cli::{Failed, Global, Target, stdout};
+use crate::cli::{Global, Result, Target, stdout};
 use crate::client::ClientError;
 use crate::protocol::{ErrorName, GrantedKey, SizeNote, WouldAcquire};
-use crate::run::SUCCESS;
 
 /// The `--json` output if all locks are free.
 #[derive(Debug, Serialize)]
@@ -28,7 +27,7 @@ struct Busy<'a> {
     refused: Refused<'a>,
 }
 
-pub(crate) fn run(args: &TestArgs, global: &Global) -> Result<u8, Failed> {
+pub(crate) fn run(args: &TestArgs, global: &Global) -> Result {
     let items = args.lock().items()?;
     let frame = args.session.enclosing().frame;
     let target = Target::of(global)?;
@@ -39,17 +38,14 @@ pub(crate) fn run(args: &TestArgs, global: &Global) -> Result<u8, Failed> {
     let notes: Vec<SizeNote> = asked.items.iter().filter_map(SizeNote::of_text).collect();
     match target.connect()?.would_acquire(&asked) {
         Ok(grant) => {
-            if args.json {
-                stdout::print_json(&Free { free: true, keys: &grant.keys, notes: &notes })?;
-            }
+            let free = Free { free: true, keys: &grant.keys, notes: &notes };
+            stdout::json_if(args.json, &free)?;
             verbosity.detail(&format!("free: {}", keys_granted(&grant.keys)));
-            Ok(SUCCESS)
+            Ok(())
         }
         Err(ClientError::Failure(failure)) if failure.name == ErrorName::Refused => {
-            if args.json {
-                let refused = Refused::new(&failure, &notes);
-                stdout::print_json(&Busy { free: false, refused })?;
-            }
+            let refused = Refused::new(&failure, &notes);
+            stdout::json_if(args.json, &Busy { free: false, refused })?;
             Err(not_acquired::explain(&failure, &WaitArgs::default(), verbosity))
         }
         Err(error) => Err(error.into()),

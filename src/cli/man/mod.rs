@@ -13,8 +13,14 @@ use clap_mangen::Man;
 use super::arguments::definition::ManArgs;
 use super::definition;
 use super::output::sanitize::fold;
-use crate::cli::Failed;
-use crate::run::SUCCESS;
+use crate::cli::{Failed, Result};
+
+/// Pairs each name with the text in its file.
+macro_rules! texts {
+    ($($name:literal),* $(,)?) => {
+        &[$(($name, include_str!(concat!($name, ".roff")))),*]
+    };
+}
 
 /// The line of a text that the options replace.
 const OPTIONS_HERE: &str = ".\\\" OPTIONS\n";
@@ -26,33 +32,33 @@ const DATE: &str = "2026-11-20";
 const LINE_MAX: usize = 79;
 
 /// For each page about a command, the text that the definition does not contain.
-const TEXTS: &[(&str, &str)] = &[
-    ("canal", include_str!("canal.roff")),
-    ("canal-run", include_str!("run.roff")),
-    ("canal-submit", include_str!("jobs/submit.roff")),
-    ("canal-log", include_str!("jobs/log.roff")),
-    ("canal-wait", include_str!("jobs/wait.roff")),
-    ("canal-priority", include_str!("jobs/priority.roff")),
-    ("canal-acquire", include_str!("acquire.roff")),
-    ("canal-release", include_str!("release.roff")),
-    ("canal-renew", include_str!("renew.roff")),
-    ("canal-status", include_str!("status.roff")),
-    ("canal-top", include_str!("top.roff")),
-    ("canal-test", include_str!("test.roff")),
-    ("canal-history", include_str!("history.roff")),
-    ("canal-stats", include_str!("stats.roff")),
-    ("canal-metrics", include_str!("metrics.roff")),
-    ("canal-trace", include_str!("trace.roff")),
-    ("canal-leader", include_str!("leader.roff")),
-    ("canal-kill", include_str!("kill.roff")),
-    ("canal-resize", include_str!("resize.roff")),
-    ("canal-daemon", include_str!("daemon.roff")),
-    ("canal-bridge", include_str!("bridge.roff")),
-    ("canal-config", include_str!("config.roff")),
-    ("canal-doctor", include_str!("doctor.roff")),
-    ("canal-setup", include_str!("setup.roff")),
-    ("canal-completions", include_str!("completions.roff")),
-    ("canal-man", include_str!("man.roff")),
+const TEXTS: &[(&str, &str)] = texts![
+    "canal",
+    "run",
+    "submit",
+    "log",
+    "wait",
+    "priority",
+    "acquire",
+    "release",
+    "renew",
+    "status",
+    "top",
+    "test",
+    "history",
+    "stats",
+    "metrics",
+    "trace",
+    "leader",
+    "kill",
+    "resize",
+    "daemon",
+    "bridge",
+    "config",
+    "doctor",
+    "setup",
+    "completions",
+    "man",
 ];
 
 /// The pages that are not about a command.
@@ -61,13 +67,13 @@ const BY_HAND: &[(&str, &str)] = &[
     ("canal-json.7", include_str!("../../../man/canal-json.7")),
 ];
 
-pub(crate) fn run(args: &ManArgs) -> Result<u8, Failed> {
+pub(crate) fn run(args: &ManArgs) -> Result {
     for (name, text) in pages() {
         let path = args.dir.join(name);
         fs::write(&path, text)
             .map_err(|error| Failed::new(format!("cannot write {}: {error}", path.display())))?;
     }
-    Ok(SUCCESS)
+    Ok(())
 }
 
 /// All pages: file name and text.
@@ -82,7 +88,8 @@ pub(crate) fn pages() -> Vec<(String, String)> {
 
 fn page(command: Command) -> (String, String) {
     let name = command.get_display_name().unwrap_or("canal").to_owned();
-    let text = TEXTS.iter().find(|(of, _)| *of == name).map_or("", |(_, text)| text);
+    let file = name.trim_start_matches("canal-");
+    let text = TEXTS.iter().find(|(of, _)| *of == file).map_or("", |(_, text)| text);
     let man = Man::new(command.mut_args(with_one_text))
         .title(name.to_uppercase())
         .date(DATE)
@@ -143,7 +150,8 @@ mod tests {
     fn every_command_has_a_text_of_its_own() {
         let names: Vec<_> = pages().into_iter().map(|(name, _)| name).collect();
         for (of, text) in TEXTS {
-            assert!(names.contains(&format!("{of}.1")), "{of}");
+            let page = if *of == "canal" { "canal.1".to_owned() } else { format!("canal-{of}.1") };
+            assert!(names.contains(&page), "{of}");
             assert!(text.contains(OPTIONS_HERE), "{of}");
         }
         assert_eq!(names.len(), TEXTS.len() + BY_HAND.len());

@@ -5,12 +5,11 @@ use std::io::{self, ErrorKind, Write};
 use serde::Serialize;
 
 use super::sanitize::{is_unsafe, lines, styled_lines};
-use crate::cli::Failed;
-use crate::run::SUCCESS;
+use crate::cli::{Failed, Result};
 use crate::sys::startup;
 
 /// A value as one line of JSON, with every character escaped that could control a terminal.
-pub(crate) fn json<T: Serialize>(value: &T) -> Result<String, Failed> {
+pub(crate) fn json<T: Serialize>(value: &T) -> Result<String> {
     serde_json::to_string(value)
         .map(|text| escaped(text) + "\n")
         .map_err(|error| Failed::new(format!("cannot write JSON: {error}")))
@@ -38,13 +37,13 @@ pub(crate) enum ReaderState {
 
 /// Prints a report, without characters that could control a terminal, because much of it is other
 /// users' text. A reader that closed the pipe is not a failure.
-pub(crate) fn print(text: &str) -> Result<ReaderState, Failed> {
+pub(crate) fn print(text: &str) -> Result<ReaderState> {
     draw(&lines(text))
 }
 
 /// Prints a text unchanged. The caller has removed everything that controls the terminal by
 /// accident.
-pub(crate) fn draw(text: &str) -> Result<ReaderState, Failed> {
+pub(crate) fn draw(text: &str) -> Result<ReaderState> {
     match write(text) {
         Ok(()) => Ok(ReaderState::There),
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(ReaderState::Gone),
@@ -53,7 +52,7 @@ pub(crate) fn draw(text: &str) -> Result<ReaderState, Failed> {
 }
 
 /// Like [`print()`], but drops styles if stdout or the user (`NO_COLOR`) does not support them.
-pub(crate) fn print_styled(text: &str) -> Result<ReaderState, Failed> {
+pub(crate) fn print_styled(text: &str) -> Result<ReaderState> {
     draw(&styled(text))
 }
 
@@ -68,23 +67,27 @@ pub(crate) fn styled(text: &str) -> String {
 }
 
 /// Prints a value as one line of JSON.
-pub(crate) fn print_json<T: Serialize>(value: &T) -> Result<ReaderState, Failed> {
+pub(crate) fn print_json<T: Serialize>(value: &T) -> Result<ReaderState> {
     print(&json(value)?)
 }
 
-/// Ends a command with its report: JSON if the user asked for that, text otherwise. Returns the
-/// exit code.
+/// Prints a value as JSON, if the user asked for that.
+pub(crate) fn json_if<T: Serialize>(wanted: bool, value: &T) -> Result {
+    if wanted { print_json(value).map(drop) } else { Ok(()) }
+}
+
+/// Ends a command with its report: JSON if the user asked for that, text otherwise.
 pub(crate) fn report<T: Serialize>(
     value: &T,
     as_json: bool,
     text: impl FnOnce() -> String,
-) -> Result<u8, Failed> {
+) -> Result {
     print(&if as_json { json(value)? } else { text() })?;
-    Ok(SUCCESS)
+    Ok(())
 }
 
 /// Prints data that the reader must receive: without a reader, this fails.
-pub(crate) fn print_or_fail(text: &str) -> Result<(), Failed> {
+pub(crate) fn print_or_fail(text: &str) -> Result {
     // Rust's runtime replaces a closed stdout with /dev/null, where the data would be lost.
     if !startup::recorded().open[1] {
         return Err(cannot_write(ErrorKind::NotConnected.into()));

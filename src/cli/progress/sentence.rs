@@ -5,11 +5,10 @@
 
 use std::time::Duration;
 
-use crate::cli::arguments::duration::short;
-use crate::cli::output::sanitize::{cut, sanitize, width};
+use crate::cli::output::sanitize::width;
 use crate::cli::wording::estimate::estimate;
 use crate::cli::wording::participant::{clause, held, left, ordinal, short_command, wanted};
-use crate::cli::{Now, user_name};
+use crate::cli::{Now, cut, sanitize, short, user_name};
 use crate::protocol::{HOLDERS_SHOWN_MAX, HolderInfo, Mode, Progress};
 
 /// The least columns of a text that is cut.

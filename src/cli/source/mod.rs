@@ -7,7 +7,7 @@ mod request;
 use std::time::Duration;
 
 use super::arguments::nodes::NodesArgs;
-use crate::cli::{Failed, Global, Target};
+use crate::cli::{Global, Result, Target};
 use crate::protocol::Acquire;
 use crate::run::Taken;
 use crate::run::nodes::{ChildEnd, Purpose};
@@ -40,7 +40,7 @@ impl Source {
         ttl: Option<Duration>,
         request: &Acquire,
         purpose: Purpose,
-    ) -> Result<Self, Failed> {
+    ) -> Result<Self> {
         if !args.is_given() {
             return Target::of(global).map(Self::Daemon);
         }

@@ -10,7 +10,7 @@ use crate::cli::arguments::wait::Readers;
 use crate::cli::node_list::{around, listed, named, near};
 use crate::cli::progress::Waiting;
 use crate::cli::wording::on_nodes;
-use crate::cli::{Failed, Global, Target, Verbosity};
+use crate::cli::{Failed, Global, Result, Target, Verbosity};
 use crate::client::ClientError;
 use crate::client::nodes::Node;
 use crate::client::nodes::lease::{EnclosingLeases, LeaseHandle, Secret};
@@ -41,7 +41,7 @@ impl Nodes {
         ttl: Option<Duration>,
         request: &Acquire,
         purpose: Purpose,
-    ) -> Result<Self, Failed> {
+    ) -> Result<Self> {
         let verbosity = global.verbosity();
         // No daemon remembers for all nodes how the keys were read, so each request gets the notes.
         for note in request.items.iter().filter_map(SizeNote::of_text) {
@@ -73,7 +73,7 @@ impl Nodes {
         &self,
         request: &Acquire,
         under: EnclosingLeases,
-    ) -> Result<(OverNodes, ChildEnd), Failed> {
+    ) -> Result<(OverNodes, ChildEnd)> {
         let target = &self.target;
         // The form in grants: `f42`.
         let frame = request.frame.as_deref().and_then(|name| name.strip_prefix('f')?.parse().ok());
@@ -141,7 +141,7 @@ pub(crate) fn on_lease(
     (note, new_ttl_ms): (Option<String>, Option<u64>),
     target: &Target,
     host: &mut dyn Host,
-) -> Result<Option<Ending>, Failed> {
+) -> Result<Option<Ending>> {
     let nodes = named(handle.addresses(), target)?;
     let around = around(target, Vec::new());
     let request = NodesRequest::of_lease(handle, nodes, note, new_ttl_ms, around);
@@ -217,7 +217,7 @@ impl<'a> Display<'a> {
         &mut self,
         end: &ChildEnd,
         coordinator: Option<&OverNodes>,
-    ) -> Result<Option<BeforeStart>, Failed> {
+    ) -> Result<Option<BeforeStart>> {
         let waits = self.shown.is_some();
         let within = self.sleep.into_iter().chain(coordinator.and_then(OverNodes::due)).min();
         let audience = self.audience.as_ref().filter(|_| waits);

@@ -5,9 +5,7 @@ use crate::cli::arguments::nodes::NodesArgs;
 use crate::cli::arguments::note::NoteArgs;
 use crate::cli::arguments::session::SessionArgs;
 use crate::cli::arguments::wait::{ProgressArg, Readers, WaitArgs};
-use crate::cli::output::sanitize::cut;
-use crate::cli::wording::usage_error::wrong;
-use crate::cli::{Failed, Verbosity};
+use crate::cli::{Failed, Result, Verbosity, cut, wrong};
 use crate::client::{self, ClientError};
 use crate::protocol::{Acquire, ErrorName, Failure, Grant, OnLost, Progress, Superseded};
 use crate::sys::pidfd::Pidfd;
@@ -23,7 +21,7 @@ pub(crate) fn request(
     session: SessionArgs,
     note: &NoteArgs,
     command: &str,
-) -> Result<Acquire, Failed> {
+) -> Result<Acquire> {
     let enclosing = session.enclosing();
     Ok(Acquire {
         tag: client::tag()?,
@@ -51,11 +49,7 @@ pub(crate) fn request(
 }
 
 /// The older requests that a request of `canal VERB` supersedes.
-fn superseded(
-    wait: &WaitArgs,
-    verb: &str,
-    nodes: &NodesArgs,
-) -> Result<Option<Superseded>, Failed> {
+fn superseded(wait: &WaitArgs, verb: &str, nodes: &NodesArgs) -> Result<Option<Superseded>> {
     if nodes.is_given() && (wait.supersede.is_some() || wait.group.is_some()) {
         let why = "--supersede and --group cannot be used with --on: independent nodes have no \
                    common queue";
@@ -113,8 +107,8 @@ impl From<ClientError> for NotAcquired {
 /// Learns that a request waits at a daemon, and that it was granted.
 pub(crate) trait Witness {
     /// Called with each progress message. An error withdraws the request.
-    fn waits(&mut self, progress: &Progress) -> Result<(), Failed>;
+    fn waits(&mut self, progress: &Progress) -> Result;
 
     /// Called with the grant. After an error, the caller must end, which gives the grant back.
-    fn granted(&mut self, grant: &Grant) -> Result<(), Failed>;
+    fn granted(&mut self, grant: &Grant) -> Result;
 }

@@ -1,7 +1,7 @@
 //! Describes a deadlock: each waiter of the ring, and what it waits for.
 
 use super::participant::{clause, held, party, party_again, wanted};
-use crate::cli::output::sanitize::sanitize;
+use crate::cli::sanitize;
 use crate::protocol::{BlockerInfo, CycleStepInfo, PartyInfo};
 
 /// One line for each process, in the order of the waits. Each line ends where the next one

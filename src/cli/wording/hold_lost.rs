@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use super::time::clock_of;
-use crate::cli::Failed;
-use crate::cli::arguments::duration::short;
+use crate::cli::{Failed, short};
 use crate::client::hold_monitor::LostHold;
 use crate::protocol::OnLost;
 use crate::run::OwnCode;

@@ -6,9 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::participant::holder;
-use crate::cli::arguments::duration::stated;
-use crate::cli::output::sanitize::sanitize;
-use crate::cli::{Failed, Now, Verbosity, stdout};
+use crate::cli::{Failed, Now, Result, Verbosity, sanitize, stated, stdout};
 use crate::client::nodes::lease::LeaseHandle;
 use crate::protocol::{Failure, HolderInfo, LostLease, ReleasedHold};
 use crate::run::OwnCode;
@@ -33,11 +31,7 @@ struct PartReports<'a> {
 }
 
 /// Prints the message, and returns the exit code.
-pub(crate) fn explain(
-    failure: &Failure,
-    json: bool,
-    verbosity: Verbosity,
-) -> Result<Failed, Failed> {
+pub(crate) fn explain(failure: &Failure, json: bool, verbosity: Verbosity) -> Result<Failed> {
     let reason = reason(failure);
     if json {
         stdout::print_json(&LossReport {
@@ -150,12 +144,7 @@ impl<'a> Parts<'a> {
 
     /// Reports that too few nodes held the lease, and returns the failure with its exit code.
     /// `late` are the nodes that did not renew it in time.
-    pub(crate) fn lost(
-        self,
-        late: &[usize],
-        json: bool,
-        verbosity: Verbosity,
-    ) -> Result<Failed, Failed> {
+    pub(crate) fn lost(self, late: &[usize], json: bool, verbosity: Verbosity) -> Result<Failed> {
         let Self { handle, answers } = self;
         let lost = answers.iter().filter_map(|answer| match &answer.said {
             Some(PartSaid::Lost(failure)) => Some(failure),

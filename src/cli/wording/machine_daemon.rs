@@ -1,7 +1,9 @@
 //! Describes how the daemon of this machine is started, which only root's commands do.
 
 use std::path::Path;
+use std::process::Command;
 
+use crate::cli::{Failed, Result};
 use crate::client::{ServiceManager, is_from_outside};
 use crate::protocol::place::Place;
 
@@ -14,6 +16,16 @@ pub(crate) fn start_command(manager: ServiceManager) -> &'static str {
         ServiceManager::Systemd => "systemctl enable --now canal.socket",
         ServiceManager::OpenRc => "rc-service canal start",
         ServiceManager::SysV(_) | ServiceManager::Unknown => "/etc/init.d/canal start",
+    }
+}
+
+/// Runs a command whose words contain no blanks.
+pub(crate) fn execute(command: &str) -> Result {
+    let mut words = command.split(' ');
+    match Command::new(words.next().unwrap_or_default()).args(words).status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(Failed::new(format!("`{command}` failed: {status}"))),
+        Err(error) => Err(Failed::new(format!("`{command}`: {error}"))),
     }
 }
 

@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use crate::cli::arguments::duration::short;
-use crate::cli::output::sanitize::{command_line, cut, sanitize};
-use crate::cli::{Now, user_name};
+use crate::cli::{Now, command_line, cut, sanitize, short, user_name};
 use crate::protocol::{HolderInfo, LeaseInfo, Mode, OverNodesInfo, PartyInfo, RunId};
 
 /// The most columns of a command within a sentence.
@@ -109,22 +107,23 @@ fn run_name(run: RunId) -> String {
     format!("run {:.RUN_DIGITS$}", run.to_string())
 }
 
+/// The words for slots, for reading or for writing.
+pub(crate) fn by_mode(mode: Mode, [counted, read, write]: [&'static str; 3]) -> &'static str {
+    match mode {
+        Mode::Counted => counted,
+        Mode::Read => read,
+        Mode::Write => write,
+    }
+}
+
 /// How a request wants a key, after `waits`: `for`, `to read`, `to write`.
 pub(crate) fn wanted(mode: Mode) -> &'static str {
-    match mode {
-        Mode::Counted => "for",
-        Mode::Read => "to read",
-        Mode::Write => "to write",
-    }
+    by_mode(mode, ["for", "to read", "to write"])
 }
 
 /// How a key is held, after `held`: nothing, ` for reading`, ` for writing`.
 pub(crate) fn held(mode: Mode) -> &'static str {
-    match mode {
-        Mode::Counted => "",
-        Mode::Read => " for reading",
-        Mode::Write => " for writing",
-    }
+    by_mode(mode, ["", " for reading", " for writing"])
 }
 
 /// `1st`, `2nd`, `11th`.

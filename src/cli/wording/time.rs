@@ -6,7 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
-use crate::cli::arguments::duration::short;
+use crate::cli::short;
 use crate::sys::clock;
 
 /// The time zone of the machine, if `TZ` does not name another.

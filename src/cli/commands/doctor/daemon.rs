@@ -36,11 +36,6 @@ pub(super) fn look(place: &Place) -> (Vec<Finding>, Option<DaemonInfo>) {
     }
 }
 
-/// The findings if no daemon can be asked.
-pub(super) fn unasked(place: &Place) -> Vec<Finding> {
-    vec![file(place)]
-}
-
 fn none(place: &Place) -> Finding {
     match place.rule {
         Rule::Shared => {
@@ -60,19 +55,19 @@ fn none(place: &Place) -> Finding {
 }
 
 /// Checks the configuration that the next daemon would read.
-fn file(place: &Place) -> Finding {
+pub(super) fn file(place: &Place) -> Finding {
     match daemon::check_configuration(place) {
         Ok(Some(file)) => Finding::fine("configuration", format!("{} is valid", file.display())),
-        Ok(None) => Finding::fine(
-            "configuration",
-            "no configuration file; all settings have their default values",
-        ),
-        Err(error) => Finding::problem(
-            "configuration",
-            format!("{error:#}"),
-            "fix it; no daemon can start with it",
-        ),
+        Ok(None) => unconfigured(),
+        Err(error) => {
+            let hint = "fix it; no daemon can start with it";
+            Finding::problem("configuration", format!("{error:#}"), hint)
+        }
     }
+}
+
+fn unconfigured() -> Finding {
+    Finding::fine("configuration", "no configuration file; all settings have their default values")
 }
 
 fn about(status: &Status, place: &Place) -> Vec<Finding> {
@@ -97,10 +92,7 @@ fn about(status: &Status, place: &Place) -> Vec<Finding> {
 fn in_force(found: &Configuration) -> Vec<Finding> {
     let mut findings = vec![match &found.file {
         Some(file) => Finding::fine("configuration", format!("{file}, read at {}", found.read)),
-        None => Finding::fine(
-            "configuration",
-            "no configuration file; all settings have their default values",
-        ),
+        None => unconfigured(),
     }];
     if let Some(broken) = &found.broken {
         let message = format!("not in force, because it has an error: {broken}");

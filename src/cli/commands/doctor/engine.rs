@@ -5,8 +5,7 @@
 use std::time::Duration;
 
 use super::finding::{Finding, Level};
-use crate::cli::Failed;
-use crate::cli::arguments::duration::short;
+use crate::cli::{Failed, short};
 use crate::daemon::{self, Identity, Inspection, Outage, SeenEngine, TableSize, Transport};
 use crate::protocol::place::Place;
 

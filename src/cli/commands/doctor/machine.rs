@@ -9,7 +9,7 @@ use nix::sys::statfs::{TMPFS_MAGIC, statfs};
 use nix::sys::statvfs::{FsFlags, statvfs};
 
 use super::finding::Finding;
-use crate::cli::arguments::duration::short;
+use crate::cli::short;
 use crate::protocol::DaemonInfo;
 use crate::protocol::place::Place;
 use crate::sys::clock::unix_ms;

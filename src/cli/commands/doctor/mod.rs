@@ -19,8 +19,9 @@ use terminal_size::{Width, terminal_size_of};
 use finding::{Finding, Level};
 
 use crate::cli::arguments::definition::DoctorArgs;
-use crate::cli::output::sanitize::{fold, sanitize};
-use crate::cli::{Failed, Global, Target, stdout};
+use crate::cli::output::sanitize::fold;
+use crate::cli::{Global, Result, Target, sanitize, stdout};
+use crate::run::SUCCESS;
 
 /// The exit code if there are problems.
 const PROBLEMS: u8 = 1;
@@ -32,11 +33,11 @@ struct Report<'a> {
     problems: usize,
 }
 
-pub(crate) fn run(args: &DoctorArgs, global: &Global) -> Result<u8, Failed> {
+pub(crate) fn run(args: &DoctorArgs, global: &Global) -> Result<u8> {
     let place = Target::of(global)?.place;
     let (mut findings, can_ask) = place::look(&place, global.socket.is_some());
     let (found, daemon) =
-        if can_ask { daemon::look(&place) } else { (daemon::unasked(&place), None) };
+        if can_ask { daemon::look(&place) } else { (vec![daemon::file(&place)], None) };
     findings.extend(found);
     findings.extend(daemon::hooks(&place, daemon.as_ref()));
     // A running daemon reports the state of its engine itself.
@@ -52,8 +53,8 @@ pub(crate) fn run(args: &DoctorArgs, global: &Global) -> Result<u8, Failed> {
     findings.extend(machine::disks(&place));
     let problems = findings.iter().filter(|it| it.level == Level::Problem).count();
     let report = Report { findings: &findings, problems };
-    let printed = stdout::report(&report, args.json, || page(&findings, columns()))?;
-    Ok(if problems == 0 { printed } else { PROBLEMS })
+    stdout::report(&report, args.json, || page(&findings, columns()))?;
+    Ok(if problems == 0 { SUCCESS } else { PROBLEMS })
 }
 
 /// The columns of stdout, if it is a terminal that reports them.

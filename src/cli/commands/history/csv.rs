@@ -1,7 +1,6 @@
 //! Formats records as comma-separated values (RFC 4180).
 
-use crate::cli::output::sanitize::sanitize;
-use crate::cli::user_name;
+use crate::cli::{sanitize, user_name};
 use crate::protocol::HistoryRecord;
 
 /// The first line.

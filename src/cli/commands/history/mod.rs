@@ -13,13 +13,11 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::cli::arguments::definition::HistoryArgs;
-use crate::cli::arguments::duration::{Length, millis, short};
-use crate::cli::commands::status::Screen;
-use crate::cli::find_job::{add_numbers_of_ended, session_of};
-use crate::cli::{Failed, Global, Now, Target, stdout};
+use crate::cli::commands::status::print;
+use crate::cli::find_job::{add_numbers_of_ended, look_up};
+use crate::cli::{Global, Length, Now, Result, Target, millis, short, stdout};
 use crate::client::Client;
 use crate::protocol::{HistoryPage, HistoryQuery, HistoryRecord};
-use crate::run::SUCCESS;
 use crate::run::jobs::Folder;
 
 /// How many records to show if the user passes no count.
@@ -34,50 +32,34 @@ pub(super) struct History {
     pub(super) dropped: u64,
 }
 
-pub(crate) fn run(args: &HistoryArgs, global: &Global) -> Result<u8, Failed> {
+pub(crate) fn run(args: &HistoryArgs, global: &Global) -> Result {
     let target = Target::of(global)?;
-    let mut client = target.connect()?;
-    let session = session_of(args.key.as_ref(), &target, &mut client)?;
-    let mut found = ask(&mut client, args, session)?;
-    add_numbers_of_ended(&mut found.records, &Folder::of(&target.place));
-    if args.json {
-        stdout::print_json(&found)?;
-    } else if args.csv {
-        stdout::print(&csv::text(&found.records))?;
-    } else {
-        let columns = Screen::of_stdout().map(|screen| screen.columns);
-        let page = page::page(&found.records, found.dropped, &Now::here());
-        stdout::print_styled(&page.render(columns))?;
-    }
-    Ok(SUCCESS)
-}
-
-/// Asks for the records that the command line selects.
-fn ask(
-    client: &mut Client,
-    args: &HistoryArgs,
-    session: Option<String>,
-) -> Result<History, Failed> {
-    let all = if args.json || args.csv { u64::MAX } else { SHOWN };
+    let (mut client, key, session) = look_up(args.key.as_ref(), &target)?;
     let query = HistoryQuery {
-        key: args.key.as_ref().filter(|_| session.is_none()).map(ToString::to_string),
+        key: key.map(ToString::to_string),
         since_ms: args.since.and_then(Length::finite).map(millis),
         uid: args.user,
         session,
         failed: args.failed,
         ..HistoryQuery::default()
     };
-    ask_all(client, query, args.count.unwrap_or(all))
+    let all = if args.json || args.csv { u64::MAX } else { SHOWN };
+    let mut found = ask_all(&mut client, query, args.count.unwrap_or(all))?;
+    add_numbers_of_ended(&mut found.records, &Folder::of(&target.place));
+    if args.json || args.csv {
+        return stdout::report(&found, args.json, || csv::text(&found.records));
+    }
+    print(&page::page(&found.records, found.dropped, &Now::here()))
 }
 
 /// Asks for the latest records of a key and of the keys below it.
-pub(super) fn of_key(client: &mut Client, key: &str) -> Result<History, Failed> {
+pub(super) fn of_key(client: &mut Client, key: &str) -> Result<History> {
     let query = HistoryQuery { key: Some(key.to_owned()), ..HistoryQuery::default() };
     ask_all(client, query, SHOWN)
 }
 
 /// Asks for one page after the other until there are as many records as requested.
-fn ask_all(client: &mut Client, query: HistoryQuery, count: u64) -> Result<History, Failed> {
+fn ask_all(client: &mut Client, query: HistoryQuery, count: u64) -> Result<History> {
     let (mut query, mut left) = (query, count);
     let mut found = History::default();
     loop {

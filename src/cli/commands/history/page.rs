@@ -4,9 +4,7 @@ use nix::sys::signal::Signal;
 
 use super::length;
 use crate::cli::commands::status::page::{COLUMNS, HEAD, NOTE, PLAIN, Page};
-use crate::cli::output::sanitize::{command_line, sanitize};
-use crate::cli::wording::participant::plural;
-use crate::cli::{Now, user_name};
+use crate::cli::{Now, command_line, plural, sanitize, user_name};
 use crate::protocol::HistoryRecord;
 
 const NAMES: [&str; COLUMNS] = ["ENDED", "HOW", "WAITED", "HELD", "PID", "USER", "KEY  COMMAND"];

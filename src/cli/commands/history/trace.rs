@@ -12,17 +12,16 @@ use serde::Serialize;
 
 use super::ask_all;
 use crate::cli::arguments::definition::TraceArgs;
-use crate::cli::arguments::duration::{Length, millis};
-use crate::cli::output::sanitize::{command_line, sanitize};
-use crate::cli::{Failed, Global, connect, stdout, user_name};
+use crate::cli::{
+    Global, Length, Result, command_line, connect, millis, sanitize, stdout, user_name,
+};
 use crate::protocol::{HistoryItem, HistoryQuery, HistoryRecord, Mode};
-use crate::run::SUCCESS;
 
 /// The most slots of one hold that get a row.
 const SLOTS_SHOWN_MAX: usize = 256;
 
 /// Prints a trace. If the reader goes away, that is a failure, because half a trace is useless.
-pub(crate) fn run(args: &TraceArgs, global: &Global) -> Result<u8, Failed> {
+pub(crate) fn run(args: &TraceArgs, global: &Global) -> Result {
     let query = HistoryQuery {
         key: args.key.as_ref().map(ToString::to_string),
         since_ms: args.since.and_then(Length::finite).map(millis),
@@ -36,8 +35,7 @@ pub(crate) fn run(args: &TraceArgs, global: &Global) -> Result<u8, Failed> {
         text.push_str(stdout::json(event)?.trim_end());
     }
     text.push_str("\n]}\n");
-    stdout::print_or_fail(&text)?;
-    Ok(SUCCESS)
+    stdout::print_or_fail(&text)
 }
 
 /// An event of the Chrome trace-event format. Times are in microseconds.

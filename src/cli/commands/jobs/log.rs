@@ -8,15 +8,14 @@ use std::time::Duration;
 use super::wait::may_run;
 use crate::cli::arguments::definition::LogArgs;
 use crate::cli::find_job::{named, numbered, unreadable};
-use crate::cli::{Failed, Global, Target, stdout};
+use crate::cli::{Failed, Global, Result, Target, plural, stdout};
 use crate::daemon::{job_bytes_max, written_bytes};
-use crate::run::SUCCESS;
 use crate::run::jobs::{Folder, Pruned};
 
 /// How often to look for further output.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
-pub(crate) fn run(args: &LogArgs, global: &Global) -> Result<u8, Failed> {
+pub(crate) fn run(args: &LogArgs, global: &Global) -> Result {
     let target = Target::of(global)?;
     if args.prune {
         return prune(args, &target);
@@ -35,8 +34,8 @@ pub(crate) fn run(args: &LogArgs, global: &Global) -> Result<u8, Failed> {
         let goes_on = args.follow && may_run(&target, &record)?;
         match print(&mut log) {
             Ok(()) if goes_on => {}
-            Ok(()) => return Ok(SUCCESS),
-            Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(SUCCESS),
+            Ok(()) => return Ok(()),
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(()),
             Err(error) => return Err(Failed::new(format!("cannot print {shown}: {error}"))),
         }
         thread::sleep(LOOK_EVERY);
@@ -59,14 +58,14 @@ fn print(log: &mut File) -> io::Result<()> {
 }
 
 /// `canal log --prune`.
-fn prune(args: &LogArgs, target: &Target) -> Result<u8, Failed> {
+fn prune(args: &LogArgs, target: &Target) -> Result {
     let most = if args.all { 0 } else { job_bytes_max(&target.place.stores().config)? };
     let pruned = Folder::of(&target.place).prune(most).map_err(unreadable)?;
     stdout::report(&pruned, args.json, || told(pruned) + "\n")
 }
 
 /// Makes room for another job. A configuration that cannot be read removes nothing.
-pub(super) fn make_room(target: &Target) -> Result<(), Failed> {
+pub(super) fn make_room(target: &Target) -> Result {
     let Ok(most) = job_bytes_max(&target.place.stores().config) else { return Ok(()) };
     let pruned = Folder::of(&target.place).prune(most).map_err(unreadable)?;
     if pruned.jobs > 0 {
@@ -77,9 +76,6 @@ pub(super) fn make_room(target: &Target) -> Result<(), Failed> {
 
 fn told(pruned: Pruned) -> String {
     let Pruned { jobs, bytes, left } = pruned;
-    let noun = if jobs == 1 { "job" } else { "jobs" };
-    format!(
-        "removed the records and logs of {jobs} finished {noun} ({bytes} bytes); {left} bytes \
-         remain"
-    )
+    let jobs = plural(jobs as u64, "finished job", "finished jobs");
+    format!("removed the records and logs of {jobs} ({bytes} bytes); {left} bytes remain")
 }

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::cli::arguments::definition::PriorityArgs;
 use crate::cli::find_job::session;
-use crate::cli::{Failed, Global, Target, stdout};
+use crate::cli::{Global, Result, Target, stdout};
 use crate::protocol::{Prioritize, Prioritized};
 
 /// The `--json` output.
@@ -15,7 +15,7 @@ struct Report<'a> {
     changed: &'a Prioritized,
 }
 
-pub(crate) fn run(args: &PriorityArgs, global: &Global) -> Result<u8, Failed> {
+pub(crate) fn run(args: &PriorityArgs, global: &Global) -> Result {
     let job = args.job;
     let target = Target::of(global)?;
     let asked = Prioritize { session: session(&target, job)?, priority: args.priority };

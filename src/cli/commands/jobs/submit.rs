@@ -17,8 +17,7 @@ use super::log::make_room;
 use crate::cli::arguments::definition::RunArgs;
 use crate::cli::commands::run::{self, Job, RunHooks};
 use crate::cli::source::Witness;
-use crate::cli::wording::usage_error::wrong;
-use crate::cli::{Failed, Global, Target, stdout};
+use crate::cli::{Failed, Global, Result, Target, stdout, wrong};
 use crate::protocol::{Grant, Progress, Wrapper};
 use crate::run::jobs::{Folder, NewJob};
 use crate::run::{Ended, OwnCode, SUCCESS, supervise};
@@ -45,7 +44,7 @@ struct Queued {
     log: PathBuf,
 }
 
-pub(crate) fn run(args: &RunArgs, global: &Global) -> Result<u8, Failed> {
+pub(crate) fn run(args: &RunArgs, global: &Global) -> Result<u8> {
     if args.nodes.is_given() {
         let why = "--detach cannot be used with --on: a background job belongs to one daemon";
         return Err(wrong("run", why));
@@ -151,7 +150,7 @@ impl Reporter {
     }
 
     /// Gives the job its number, and reports it once. From then on, follows its session.
-    fn queued(&mut self, session: &str, position: u64) -> Result<(), Failed> {
+    fn queued(&mut self, session: &str, position: u64) -> Result {
         let number = session.strip_prefix('s').and_then(|digits| digits.parse().ok());
         let number = number
             .ok_or_else(|| Failed::new("the daemon did not give the request a job number"))?;
@@ -185,7 +184,7 @@ impl Reporter {
 }
 
 impl Witness for Reporter {
-    fn waits(&mut self, progress: &Progress) -> Result<(), Failed> {
+    fn waits(&mut self, progress: &Progress) -> Result {
         match &progress.session {
             Some(session) => self.queued(session, progress.position),
             // The request is not in the table yet.
@@ -193,7 +192,7 @@ impl Witness for Reporter {
         }
     }
 
-    fn granted(&mut self, grant: &Grant) -> Result<(), Failed> {
+    fn granted(&mut self, grant: &Grant) -> Result {
         self.queued(&grant.session, 0)
     }
 }

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::cli::arguments::definition::JobWaitArgs;
 use crate::cli::find_job::{numbered, unreadable};
-use crate::cli::{Failed, Global, Target, stdout};
+use crate::cli::{Global, Result, Target, stdout};
 use crate::client::Next;
 use crate::protocol::{HistoryQuery, HistoryRecord, Status, StatusQuery};
 use crate::run::jobs::{Attended, Record};
@@ -47,7 +47,7 @@ impl End {
     }
 }
 
-pub(crate) fn run(args: &JobWaitArgs, global: &Global) -> Result<u8, Failed> {
+pub(crate) fn run(args: &JobWaitArgs, global: &Global) -> Result<u8> {
     let target = Target::of(global)?;
     // A wrong number is reported before the wait.
     let records = args.jobs.iter().map(|number| numbered(&target, *number));
@@ -76,7 +76,7 @@ pub(crate) fn run(args: &JobWaitArgs, global: &Global) -> Result<u8, Failed> {
 }
 
 /// Waits until a job has ended.
-fn wait(target: &Target, record: Record) -> Result<End, Failed> {
+fn wait(target: &Target, record: Record) -> Result<End> {
     let record = record.wait().map_err(unreadable)?;
     let job = record.submitted.job;
     Ok(match (record.started_ms, record.end) {
@@ -108,7 +108,7 @@ fn wait(target: &Target, record: Record) -> Result<End, Failed> {
 }
 
 /// Whether a job may still write output.
-pub(super) fn may_run(target: &Target, record: &Record) -> Result<bool, Failed> {
+pub(super) fn may_run(target: &Target, record: &Record) -> Result<bool> {
     if record.attended().map_err(unreadable)? == Attended::Yes {
         return Ok(true);
     }

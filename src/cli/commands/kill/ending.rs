@@ -14,7 +14,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 
 use crate::cli::wording::participant::{self, short_command};
-use crate::cli::{Failed, user_name};
+use crate::cli::{Failed, Result, user_name};
 use crate::client::{Client, ClientError, OWN, is_on_demand_daemon};
 use crate::protocol::{ErrorName, Kill, KillTarget};
 use crate::sys::pidfd::{Pidfd, is_gone};
@@ -36,7 +36,7 @@ pub(crate) struct Ending<'a> {
 
 impl<'a> Ending<'a> {
     /// Finds the processes as they are now.
-    pub(crate) fn find(client: &mut Client, target: &'a KillTarget) -> Result<Self, Failed> {
+    pub(crate) fn find(client: &mut Client, target: &'a KillTarget) -> Result<Self> {
         let kill = kill(target, Signal::SIGTERM);
         let process = match client.process_to_kill(&kill) {
             Ok(process) => process,
@@ -58,11 +58,7 @@ impl<'a> Ending<'a> {
 
     /// Signals the process. If the signal ends commands, also signals all processes that it
     /// started. Returns the errors for those that could not be signalled.
-    pub(crate) fn signal(
-        &mut self,
-        client: &mut Client,
-        signal: Signal,
-    ) -> Result<Vec<String>, Failed> {
+    pub(crate) fn signal(&mut self, client: &mut Client, signal: Signal) -> Result<Vec<String>> {
         // Once a process has ended, its orphans can no longer be found.
         self.look();
         match client.kill(&kill(self.target, signal)) {

@@ -13,13 +13,12 @@ use nix::sys::signal::Signal;
 use serde::Serialize;
 
 use crate::cli::arguments::definition::KillArgs;
-use crate::cli::arguments::duration::{Length, stated};
 use crate::cli::confirm::confirm;
-use crate::cli::find_job::session_of;
-use crate::cli::output::sanitize::sanitize;
-use crate::cli::wording::participant::{clause, party, plural};
-use crate::cli::wording::usage_error::wrong;
-use crate::cli::{Failed, Global, Now, Target, Verbosity, stdout};
+use crate::cli::find_job::look_up;
+use crate::cli::wording::participant::{clause, party};
+use crate::cli::{
+    Failed, Global, Length, Now, Result, Target, Verbosity, plural, sanitize, stated, stdout, wrong,
+};
 use crate::protocol::{KillTarget, KillTargets, WouldKill};
 use crate::run::{OwnCode, SUCCESS};
 pub(super) use ending::Ending;
@@ -46,7 +45,7 @@ struct Refused<'a> {
 /// How long canal waits for the processes to end.
 const WAIT: Duration = Duration::from_secs(10);
 
-pub(crate) fn run(args: &KillArgs, global: &Global) -> Result<u8, Failed> {
+pub(crate) fn run(args: &KillArgs, global: &Global) -> Result<u8> {
     let mut asked = what(args)?;
     let signal = args.signal.unwrap_or(Signal::SIGTERM);
     if args.kill_after.is_some() && !ends(signal) {
@@ -58,10 +57,8 @@ pub(crate) fn run(args: &KillArgs, global: &Global) -> Result<u8, Failed> {
     }
     let target = Target::of(global)?;
     let verbosity = target.verbosity;
-    let mut client = target.connect()?;
-    if let (Some(session), Some(key)) =
-        (session_of(args.key.as_ref(), &target, &mut client)?, &args.key)
-    {
+    let (mut client, _, session) = look_up(args.key.as_ref(), &target)?;
+    if let (Some(session), Some(key)) = (session, &args.key) {
         let number = key.as_str().trim_start_matches('%');
         // A script that ends the holder of key 17 must not end job 17.
         if args.yes && number == key.as_str() {
@@ -77,7 +74,7 @@ pub(crate) fn run(args: &KillArgs, global: &Global) -> Result<u8, Failed> {
     // grant its lock to the next waiter.
     let endings = processes(&found.targets).into_iter().rev();
     let endings = endings.map(|target| Ending::find(&mut client, target));
-    let endings = endings.collect::<Result<Vec<_>, _>>()?;
+    let endings = endings.collect::<Result<Vec<_>>>()?;
     show(&found, &endings, signal, verbosity);
     check(&found)?;
     if !args.yes {
@@ -104,9 +101,7 @@ pub(crate) fn run(args: &KillArgs, global: &Global) -> Result<u8, Failed> {
         true => wait_for(&mut signalled, signal, args.kill_after, verbosity),
         false => Vec::new(),
     };
-    if args.json {
-        stdout::print_json(&report(&found.targets, &signalled, &refused, &left, signal))?;
-    }
+    stdout::json_if(args.json, &report(&found.targets, &signalled, &refused, &left, signal))?;
     let none_refused = found.targets.iter().all(|target| target.refused.is_none());
     let done = all && refused.is_empty() && left.is_empty() && none_refused;
     Ok(if done { SUCCESS } else { OwnCode::Failed.number() })
@@ -173,7 +168,7 @@ fn again(args: &KillArgs) -> String {
     }
 }
 
-fn what(args: &KillArgs) -> Result<WouldKill, Failed> {
+fn what(args: &KillArgs) -> Result<WouldKill> {
     let key = args.key.as_ref().map(ToString::to_string);
     match (&key, args.pid) {
         (None, None) => {
@@ -228,7 +223,7 @@ pub(super) fn line(target: &KillTarget, now: &Now) -> String {
 }
 
 /// Fails if none of the targets can be ended.
-fn check(found: &KillTargets) -> Result<(), Failed> {
+fn check(found: &KillTargets) -> Result {
     if found.targets.iter().any(|target| target.refused.is_none()) {
         return Ok(());
     }
@@ -237,7 +232,7 @@ fn check(found: &KillTargets) -> Result<(), Failed> {
 }
 
 /// Fails if the caller cannot end this target.
-pub(super) fn refusal(target: &KillTarget) -> Result<(), Failed> {
+pub(super) fn refusal(target: &KillTarget) -> Result {
     match &target.refused {
         None => Ok(()),
         Some(refused) => Err(Failed::new(refused.as_str()).hint_if(target.hint.as_deref())),

@@ -6,9 +6,8 @@ use nix::sys::signal::Signal;
 
 use super::ending::Ending;
 use super::{processes, refusal, sent, wait_for};
-use crate::cli::arguments::duration::Length;
 use crate::cli::source::Witness;
-use crate::cli::{Failed, Target};
+use crate::cli::{Failed, Length, Result, Target};
 use crate::protocol::{Acquire, Grant, Progress, Superseded, WouldKill};
 
 /// How long the commands have after SIGTERM.
@@ -33,7 +32,7 @@ impl<'a, 'w> EndSuperseded<'a, 'w> {
         Self { target, request, next, is_pending }
     }
 
-    fn end(&mut self) -> Result<(), Failed> {
+    fn end(&mut self) -> Result {
         match std::mem::take(&mut self.is_pending) {
             true => end_superseded(self.target, self.request),
             false => Ok(()),
@@ -42,7 +41,7 @@ impl<'a, 'w> EndSuperseded<'a, 'w> {
 }
 
 impl Witness for EndSuperseded<'_, '_> {
-    fn waits(&mut self, progress: &Progress) -> Result<(), Failed> {
+    fn waits(&mut self, progress: &Progress) -> Result {
         if let Some(next) = &mut self.next {
             next.waits(progress)?;
         }
@@ -50,7 +49,7 @@ impl Witness for EndSuperseded<'_, '_> {
         if progress.position > 0 { self.end() } else { Ok(()) }
     }
 
-    fn granted(&mut self, grant: &Grant) -> Result<(), Failed> {
+    fn granted(&mut self, grant: &Grant) -> Result {
         self.end()?;
         self.next.as_mut().map_or(Ok(()), |next| next.granted(grant))
     }
@@ -58,7 +57,7 @@ impl Witness for EndSuperseded<'_, '_> {
 
 /// Sends SIGTERM to the commands that a request supersedes, and SIGKILL to what is left of them
 /// after 10 s. Returns once all have ended.
-fn end_superseded(target: &Target, request: &Acquire) -> Result<(), Failed> {
+fn end_superseded(target: &Target, request: &Acquire) -> Result {
     let verbosity = target.verbosity;
     // The client of the request waits on its connection.
     let mut client = target.connect()?;

@@ -8,28 +8,27 @@ mod files;
 mod plan;
 
 use std::io::{self, BufRead, IsTerminal};
-use std::process::Command;
 
 use crate::sys::process::user::geteuid;
 
 use crate::cli::arguments::definition::SetupArgs;
-use crate::cli::{Failed, stdout};
+use crate::cli::wording::machine_daemon::execute;
+use crate::cli::{Failed, Result, stdout};
 use crate::client::{Client, Start};
 use crate::daemon::first_start_statement;
 use crate::protocol::StatusQuery;
 use crate::protocol::place::{Place, Rule};
 use crate::protocol::user_namespace::MachineUid;
-use crate::run::SUCCESS;
 use plan::{Plan, Step};
 
 /// The directory whose existence directs all clients to the daemon of the machine.
 const SHARED_DIR: &str = "/run/canal";
 
-pub(crate) fn run(args: &SetupArgs) -> Result<u8, Failed> {
+pub(crate) fn run(args: &SetupArgs) -> Result {
     let plan = Plan::make(args.first_start)?;
     stdout::print(&plan.describe())?;
     if args.dry_run {
-        return Ok(SUCCESS);
+        return Ok(());
     }
     if !geteuid().is_root() {
         return Err(unchanged("`canal setup` needs root").hint("run `sudo canal setup`"));
@@ -49,7 +48,7 @@ fn unchanged(why: &str) -> Failed {
 }
 
 /// Asks on the terminal.
-fn is_confirmed() -> Result<bool, Failed> {
+fn is_confirmed() -> Result<bool> {
     let stdin = io::stdin();
     if !stdin.is_terminal() {
         return Err(unchanged("standard input is not a terminal, so canal cannot ask")
@@ -61,7 +60,7 @@ fn is_confirmed() -> Result<bool, Failed> {
     Ok(matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
 }
 
-fn carry_out(step: &Step) -> Result<(), Failed> {
+fn carry_out(step: &Step) -> Result {
     match step {
         Step::Copy { to } => {
             let program = std::fs::read(crate::client::OWN);
@@ -72,30 +71,24 @@ fn carry_out(step: &Step) -> Result<(), Failed> {
         Step::Write { path, text, mode } => {
             files::create(path, text.as_bytes(), *mode).map_err(Failed::new)
         }
-        Step::Run(command) => execute(command),
+        Step::Run(command) => execute(command).map_err(undo),
         Step::Keep { .. } => Ok(()),
     }
 }
 
-fn execute(command: &str) -> Result<(), Failed> {
-    let mut words = command.split(' ');
-    let program = words.next().unwrap_or_default();
-    let failed = match Command::new(program).args(words).status() {
-        Ok(status) if status.success() => return Ok(()),
-        Ok(status) => Failed::new(format!("`{command}` failed: {status}")),
-        Err(error) => Failed::new(format!("`{command}`: {error}")),
-    };
+/// Removes what a failed step leaves behind.
+fn undo(failed: Failed) -> Failed {
     // While the directory exists, every canal command waits for a daemon in it. What is in it may
     // only be the statement of a first start.
     if let Ok(path) = first_start_statement(&Place::shared(MachineUid::own())) {
         let _ = std::fs::remove_file(path);
     }
     let _ = std::fs::remove_dir(SHARED_DIR);
-    Err(failed.hint("fix that, then run `canal setup` again; it keeps existing files"))
+    failed.hint("fix that, then run `canal setup` again; it keeps existing files")
 }
 
 /// Whether the daemon of the machine answers.
-fn is_up() -> Result<u8, Failed> {
+fn is_up() -> Result {
     let place = Place::find(None, MachineUid::own()).map_err(Failed::new)?;
     if place.rule != Rule::Shared {
         return Err(Failed::new(format!(
@@ -109,5 +102,5 @@ fn is_up() -> Result<u8, Failed> {
         "done: the daemon is listening at {socket}, pid {}\n",
         status.daemon.pid
     ))?;
-    Ok(SUCCESS)
+    Ok(())
 }

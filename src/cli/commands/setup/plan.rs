@@ -3,15 +3,14 @@
 //! would run that.
 
 use std::ffi::OsStr;
-use std::fmt::Write as _;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use nix::unistd::{Group, User};
 
-use crate::cli::Failed;
 use crate::cli::wording::machine_daemon::{SCRIPT, start_command};
+use crate::cli::{Failed, Result};
 use crate::client::{OWN, ServiceManager};
 use crate::daemon::{PACKAGED_CONFIG, first_start_statement};
 use crate::protocol::place::{MACHINE_CONFIG, Place};
@@ -64,7 +63,7 @@ impl Plan {
     ///
     /// # Errors
     /// A package has already done this, or an existing file conflicts.
-    pub(super) fn make(is_first_start: bool) -> Result<Self, Failed> {
+    pub(super) fn make(is_first_start: bool) -> Result<Self> {
         let mut plan = match ServiceManager::of_machine() {
             ServiceManager::Systemd => Self::with_systemd()?,
             manager => Self::with_script(manager)?,
@@ -79,7 +78,7 @@ impl Plan {
         Ok(plan)
     }
 
-    fn with_systemd() -> Result<Self, Failed> {
+    fn with_systemd() -> Result<Self> {
         if PACKAGED_UNITS.iter().any(|unit| Path::new(unit).exists()) {
             let what = "the canal package has already set this up";
             return Err(Failed::new(what)
@@ -108,7 +107,7 @@ impl Plan {
     }
 
     /// Installs a script. Packages bring the one for all but OpenRC.
-    fn with_script(manager: ServiceManager) -> Result<Self, Failed> {
+    fn with_script(manager: ServiceManager) -> Result<Self> {
         let (program, copied) = program()?;
         let mut steps: Vec<Step> = copied.into_iter().collect();
         let text = if manager == ServiceManager::OpenRc { OPENRC } else { LSB };
@@ -133,21 +132,15 @@ impl Plan {
         let mut text =
             "canal setup creates one table of locks for all users of this machine:\n".to_owned();
         for step in &self.steps {
-            // Writing to memory does not fail.
-            let _ = match step {
-                Step::Copy { to } => writeln!(text, "  copy   this program to {}", to.display()),
-                Step::Write { path, .. } => writeln!(text, "  write  {}", path.display()),
-                Step::Keep { path, is_same: true } => {
-                    writeln!(text, "  keep   {} (unchanged)", path.display())
+            text += &match step {
+                Step::Copy { to } => format!("  copy   this program to {}\n", to.display()),
+                Step::Write { path, .. } => format!("  write  {}\n", path.display()),
+                Step::Keep { path, is_same } => {
+                    let how =
+                        if *is_same { "unchanged" } else { "differs from what setup would write" };
+                    format!("  keep   {} ({how})\n", path.display())
                 }
-                Step::Keep { path, is_same: false } => {
-                    writeln!(
-                        text,
-                        "  keep   {} (differs from what setup would write)",
-                        path.display()
-                    )
-                }
-                Step::Run(command) => writeln!(text, "  run    {command}"),
+                Step::Run(command) => format!("  run    {command}\n"),
             };
         }
         if let Some(line) = self.at_boot {
@@ -163,7 +156,7 @@ impl Plan {
 }
 
 /// The path of the program for the service, and the step that copies it there.
-fn program() -> Result<(String, Option<Step>), Failed> {
+fn program() -> Result<(String, Option<Step>)> {
     let own = fs::read_link(OWN)
         .map_err(|error| Failed::new(format!("cannot read this program: {error}")))?;
     if is_for_all(&own)
@@ -203,7 +196,7 @@ fn is_for_all(program: &Path) -> bool {
 
 /// The commands that make the user and the group of the daemon, unless they exist. Programs differ
 /// between distributions.
-fn make_user() -> Result<&'static [&'static str], Failed> {
+fn make_user() -> Result<&'static [&'static str]> {
     const FULL: &[&str] = &[
         "groupadd --system canal",
         "useradd --system --gid canal --home-dir /var/lib/canal --no-create-home \
@@ -233,7 +226,7 @@ fn make_user() -> Result<&'static [&'static str], Failed> {
     }
 }
 
-fn write(path: &Path, text: &str, mode: u32) -> Result<Step, Failed> {
+fn write(path: &Path, text: &str, mode: u32) -> Result<Step> {
     Ok(match existing(path)? {
         None => Step::Write { path: path.to_owned(), text: text.to_owned(), mode },
         Some(there) => Step::Keep { path: path.to_owned(), is_same: there == text.as_bytes() },
@@ -241,7 +234,7 @@ fn write(path: &Path, text: &str, mode: u32) -> Result<Step, Failed> {
 }
 
 /// The content of a file; `None` if it does not exist.
-fn existing(path: &Path) -> Result<Option<Vec<u8>>, Failed> {
+fn existing(path: &Path) -> Result<Option<Vec<u8>>> {
     let failed = |what: String| Failed::new(format!("{}: {what}", path.display()));
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),

@@ -2,28 +2,22 @@
 
 use std::time::Duration;
 
-use super::Screen;
-use super::page::Page;
-use super::page::{KEY, NOTE, PLAIN};
+use super::page::{KEY, NOTE, PLAIN, Page};
+use super::print;
 use crate::cli::arguments::definition::StatusArgs;
-use crate::cli::arguments::duration::stated;
-use crate::cli::output::sanitize::{command_line, sanitize};
-use crate::cli::wording::participant::plural;
-use crate::cli::{Failed, Global, Now, connect, stdout, user_name};
+use crate::cli::{
+    Global, Now, Result, command_line, connect, plural, sanitize, stated, stdout, user_name,
+};
 use crate::protocol::{EndedLease, EndedLeases, EndedLeasesQuery};
-use crate::run::SUCCESS;
 
-pub(super) fn run(args: &StatusArgs, global: &Global) -> Result<u8, Failed> {
+pub(super) fn run(args: &StatusArgs, global: &Global) -> Result {
     let key = args.key.as_ref().or(args.only.under.as_ref()).map(ToString::to_string);
     let query = EndedLeasesQuery { key, mine: args.only.mine, uid: args.only.user };
     let ended = connect::client(global)?.ended_leases(&query)?;
     if args.json {
-        stdout::print_json(&ended)?;
-    } else {
-        let columns = Screen::of_stdout().map(|screen| screen.columns);
-        stdout::print_styled(&page(&ended, &Now::here()).render(columns))?;
+        return stdout::print_json(&ended).map(drop);
     }
-    Ok(SUCCESS)
+    print(&page(&ended, &Now::here()))
 }
 
 fn page(ended: &EndedLeases, now: &Now) -> Page {

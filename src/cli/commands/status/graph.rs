@@ -2,12 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::cli::output::sanitize::sanitize;
-use crate::cli::wording::participant::{named, plural, short_command};
-use crate::cli::{Failed, Global, connect, stdout};
+use crate::cli::wording::participant::{by_mode, named, short_command};
+use crate::cli::{Global, Result, connect, plural, sanitize, stdout};
 use crate::protocol::{BlockerInfo, GraphQuery, Mode, PartyInfo, WaitInfo, Waits};
 
-pub(super) fn run(json: bool, global: &Global) -> Result<u8, Failed> {
+pub(super) fn run(json: bool, global: &Global) -> Result {
     let waits = connect::client(global)?.graph(&GraphQuery {})?;
     stdout::report(&waits, json, || dot(&waits))
 }
@@ -77,11 +76,7 @@ fn edge(wait: &WaitInfo, blocker: &BlockerInfo) -> String {
 }
 
 fn mode(mode: Mode) -> &'static str {
-    match mode {
-        Mode::Counted => "slots of",
-        Mode::Read => "read",
-        Mode::Write => "write",
-    }
+    by_mode(mode, ["slots of", "read", "write"])
 }
 
 /// Quotes a text for DOT, where `\` begins an escape and `&` an HTML entity.

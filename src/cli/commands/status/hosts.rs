@@ -7,10 +7,8 @@ use anstyle::Style;
 use super::page::Page;
 use super::page::{NOTE, WARNING};
 use super::scope::Scope;
-use crate::cli::Now;
-use crate::cli::arguments::duration::stated;
-use crate::cli::output::sanitize::sanitize;
-use crate::cli::wording::participant::{clause, plural};
+use crate::cli::wording::participant::clause;
+use crate::cli::{Now, plural, sanitize, stated};
 use crate::protocol::{EngineInfo, HostInfo, RecoveryInfo};
 
 /// How many hosts an overview names.

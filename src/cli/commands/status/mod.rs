@@ -13,12 +13,11 @@ use std::io::{self, IsTerminal};
 use terminal_size::{Height, Width, terminal_size_of};
 
 use crate::cli::arguments::definition::StatusArgs;
-use crate::cli::find_job::{add_numbers, session_of};
+use crate::cli::find_job::{add_numbers, look_up};
 use crate::cli::output::stdout::ReaderState;
-use crate::cli::{Failed, Global, Now, Target, Verbosity, stdout};
+use crate::cli::{Global, Now, Result, Target, Verbosity, stdout};
 use crate::client::Next;
 use crate::protocol::Status;
-use crate::run::SUCCESS;
 use crate::run::jobs::Folder;
 use crate::sys::process::writers_of;
 use page::Page;
@@ -34,7 +33,7 @@ const CLEAR_LINE: &str = "\x1b[K\n";
 /// Clears the rest of the screen.
 const CLEAR_BELOW: &str = "\x1b[J";
 
-pub(crate) fn run(args: &StatusArgs, global: &Global) -> Result<u8, Failed> {
+pub(crate) fn run(args: &StatusArgs, global: &Global) -> Result {
     match &args.why {
         Some(target) => why::run(target, args.json, global),
         None if args.graph => graph::run(args.json, global),
@@ -43,12 +42,10 @@ pub(crate) fn run(args: &StatusArgs, global: &Global) -> Result<u8, Failed> {
     }
 }
 
-fn report(args: &StatusArgs, global: &Global) -> Result<u8, Failed> {
+fn report(args: &StatusArgs, global: &Global) -> Result {
     let target = Target::of(global)?;
-    let mut client = target.connect()?;
-    let session = session_of(args.key.as_ref(), &target, &mut client)?;
+    let (mut client, key, session) = look_up(args.key.as_ref(), &target)?;
     let report = Report { args, session, verbose: target.verbosity >= Verbosity::Verbose };
-    let key = args.key.as_ref().filter(|_| report.session.is_none());
     let query = args.only.query(key, report.session.clone());
     let jobs = Folder::of(&target.place);
     if args.watch {
@@ -71,7 +68,7 @@ fn report(args: &StatusArgs, global: &Global) -> Result<u8, Failed> {
         let status = completed(client.status(&query)?, &jobs);
         stdout::print_styled(&report.text(&status, Screen::of_stdout(), &Now::here())?)?;
     }
-    Ok(SUCCESS)
+    Ok(())
 }
 
 /// Adds the processes that keep a hold, and the numbers of background jobs. canal looks for them
@@ -116,8 +113,14 @@ impl Screen {
     }
 }
 
+/// Prints a page as wide as the terminal, if stdout is one.
+pub(super) fn print(page: &Page) -> Result {
+    let columns = Screen::of_stdout().map(|screen| screen.columns);
+    stdout::print_styled(&page.render(columns)).map(drop)
+}
+
 impl Report<'_> {
-    fn text(&self, status: &Status, screen: Option<Screen>, now: &Now) -> Result<String, Failed> {
+    fn text(&self, status: &Status, screen: Option<Screen>, now: &Now) -> Result<String> {
         if self.args.json {
             return stdout::json(status);
         }
@@ -143,7 +146,7 @@ impl Report<'_> {
     }
 
     /// Shows the page again: on a terminal in place of the last one, elsewhere after it.
-    fn show_again(&self, status: &Status, now: &Now) -> Result<ReaderState, Failed> {
+    fn show_again(&self, status: &Status, now: &Now) -> Result<ReaderState> {
         // The size of the terminal may have changed.
         let screen = Screen::of_stdout();
         match screen {

@@ -2,7 +2,8 @@
 
 use anstyle::{AnsiColor, Style};
 
-use crate::cli::output::sanitize::{cut, fold, padded, sanitize, width};
+use crate::cli::output::sanitize::{fold, padded, width};
+use crate::cli::{cut, sanitize};
 
 /// The number of columns of a row. The last column takes the rest of the line.
 pub(crate) const COLUMNS: usize = 7;

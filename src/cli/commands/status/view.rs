@@ -6,12 +6,10 @@ use std::time::Duration;
 use super::hosts;
 use super::page::{COLUMNS, HEAD, KEY, LeftOut, NOTE, PLAIN, Page, WARNING};
 use super::scope::Scope;
-use crate::cli::arguments::duration::stated;
-use crate::cli::output::sanitize::{command_line, sanitize};
-use crate::cli::user_name;
 use crate::cli::wording::estimate::estimate;
-use crate::cli::wording::participant::{clause, left, over_nodes, plural, slots};
+use crate::cli::wording::participant::{by_mode, clause, left, over_nodes, slots};
 use crate::cli::wording::time::{Left, Now};
+use crate::cli::{command_line, plural, sanitize, stated, user_name};
 use crate::core::Kind;
 use crate::protocol::{
     ChildrenInfo, DaemonInfo, HolderInfo, KeyInfo, LeaseInfo, Mode, Status, WaiterInfo,
@@ -388,11 +386,7 @@ pub(crate) fn out_of_service(key: &KeyInfo) -> Option<String> {
 
 /// The text in the column of the slots if the request takes no slots.
 fn taken(mode: Mode) -> &'static str {
-    match mode {
-        Mode::Counted => "",
-        Mode::Read => "read",
-        Mode::Write => "write",
-    }
+    by_mode(mode, ["", "read", "write"])
 }
 
 fn details(waiter: &WaiterInfo) -> String {

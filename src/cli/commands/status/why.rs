@@ -6,15 +6,14 @@
 use std::collections::BTreeMap;
 
 use crate::cli::arguments::number::WhyTarget;
-use crate::cli::output::sanitize::sanitize;
-use crate::cli::wording::participant::{held, party, plural, wanted};
-use crate::cli::{Failed, Global, Now, connect, stdout};
+use crate::cli::wording::participant::{held, party, wanted};
+use crate::cli::{Global, Now, Result, connect, plural, sanitize, stdout};
 use crate::protocol::{BlockerInfo, WaitInfo, Waits};
 
 /// The depth beyond which a chain is not indented further.
 const DEPTH_MAX: usize = 20;
 
-pub(super) fn run(target: &WhyTarget, json: bool, global: &Global) -> Result<u8, Failed> {
+pub(super) fn run(target: &WhyTarget, json: bool, global: &Global) -> Result {
     let waits = connect::client(global)?.why(&target.query())?;
     stdout::report(&waits, json, || text(target, &waits, &Now::here()))
 }

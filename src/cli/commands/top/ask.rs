@@ -7,7 +7,7 @@ use nix::sys::signal::Signal;
 
 use crate::cli::arguments::number::WhyTarget;
 use crate::cli::commands::{history, kill, release, resize};
-use crate::cli::{Failed, Now};
+use crate::cli::{Failed, Now, Result};
 use crate::client::Client;
 use crate::protocol::{KillTarget, Release, Resize, Waits, WouldKill};
 
@@ -60,7 +60,7 @@ impl Ask {
         self.try_to(client).unwrap_or_else(Answer::Failed)
     }
 
-    fn try_to(&self, client: &mut Client) -> Result<Answer, Failed> {
+    fn try_to(&self, client: &mut Client) -> Result<Answer> {
         let now = Now::here();
         Ok(match self {
             Self::Chain(target) => Answer::Chain(client.why(&target.query())?),

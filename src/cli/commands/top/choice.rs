@@ -36,29 +36,23 @@ pub(super) struct Row<'a> {
 }
 
 impl Order {
+    /// All orders with their names for display.
+    const ALL: [(Self, &str); 4] = [
+        (Self::Waiters, "most waiters first"),
+        (Self::LongestWait, "longest wait first"),
+        (Self::LongestHold, "longest hold first"),
+        (Self::Name, "by name"),
+    ];
+
     /// The name of the order for display.
     pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Waiters => "most waiters first",
-            Self::LongestWait => "longest wait first",
-            Self::LongestHold => "longest hold first",
-            Self::Name => "by name",
-        }
-    }
-
-    fn next(self) -> Self {
-        match self {
-            Self::Waiters => Self::LongestWait,
-            Self::LongestWait => Self::LongestHold,
-            Self::LongestHold => Self::Name,
-            Self::Name => Self::Waiters,
-        }
+        Self::ALL[self as usize].1
     }
 }
 
 impl Choice {
     pub(super) fn next_order(&mut self) {
-        self.order = self.order.next();
+        self.order = Order::ALL[(self.order as usize + 1) % Order::ALL.len()].0;
     }
 
     /// The keys of the list.

@@ -14,9 +14,8 @@ use crate::cli::commands::status::page::{Line, Page};
 use crate::cli::commands::status::scope::Scope;
 use crate::cli::commands::status::view;
 use crate::cli::commands::status::why;
-use crate::cli::output::sanitize::{command_line, cut, fold, padded, sanitize, width};
-use crate::cli::wording::participant::plural;
-use crate::cli::{Now, user_name};
+use crate::cli::output::sanitize::{fold, padded, width};
+use crate::cli::{Now, command_line, cut, plural, sanitize, user_name};
 use crate::protocol::{KeyInfo, Mode, Status};
 
 /// The most lines of a question.
@@ -88,7 +87,8 @@ pub(super) fn draw(model: &mut Model, area: Rect, now: &Now) -> Drawn {
     canvas.lines(0, &head);
     let begin = head.len() + canvas.lines(head.len(), &body.fixed[..body.fixed.len().min(room)]);
     for (y, line) in (begin..).zip(body.shown(model.top, room)) {
-        canvas.line(y, line, marked.is_some() && line.group == marked);
+        let is_marked = marked.is_some() && line.group == marked;
+        canvas.line(y, line, if is_marked { Modifier::REVERSED } else { Modifier::empty() });
     }
     let first = usize::from(area.height).saturating_sub(bottom.lines.len());
     canvas.lines(first, &bottom.lines);
@@ -112,19 +112,18 @@ struct Canvas {
 impl Canvas {
     fn lines(&mut self, first: usize, lines: &[Line]) -> usize {
         for (y, line) in (first..).zip(lines) {
-            self.line(y, line, false);
+            self.line(y, line, Modifier::empty());
         }
         lines.len()
     }
 
-    fn line(&mut self, y: usize, line: &Line, is_marked: bool) {
+    fn line(&mut self, y: usize, line: &Line, mark: Modifier) {
         let Rect { width: columns, height, .. } = self.buffer.area;
         if y >= usize::from(height) {
             return;
         }
-        let (y, mut style) = (place(y), Style::from(line.style));
-        if is_marked {
-            style = style.add_modifier(Modifier::REVERSED);
+        let (y, style) = (place(y), Style::from(line.style).add_modifier(mark));
+        if !mark.is_empty() {
             self.buffer.set_style(Rect::new(0, y, columns, 1), style);
         }
         self.buffer.set_stringn(0, y, sanitize(&line.text), columns.into(), style);
@@ -242,24 +241,20 @@ fn body_above(model: &Model, above: &Above, columns: usize, now: &Now) -> Vec<Li
 }
 
 fn help(key: &str, text: &str, columns: usize) -> Vec<Line> {
-    let room = columns.saturating_sub(8).max(10);
-    let lines = fold(text, room).into_iter().enumerate();
-    lines
-        .map(|(n, text)| line(PLAIN, format!("{:<8}{text}", if n == 0 { key } else { "" })))
-        .collect()
+    hanging(&format!("{key:<8}"), 8, text, columns.saturating_sub(8).max(10))
 }
 
 /// A line of a chain. Its continuation lines have the same indentation.
 fn folded(text: &str, columns: usize) -> Vec<Line> {
-    let depth = text.len() - text.trim_start().len();
-    let depth = depth.min(columns / 2);
-    let lines = fold(text.trim_start(), columns.saturating_sub(depth + 2)).into_iter().enumerate();
-    lines
-        .map(|(n, text)| {
-            let indent = if n == 0 { depth } else { depth + 2 };
-            line(PLAIN, format!("{}{text}", " ".repeat(indent)))
-        })
-        .collect()
+    let depth = (text.len() - text.trim_start().len()).min(columns / 2);
+    let room = columns.saturating_sub(depth + 2);
+    hanging(&" ".repeat(depth), depth + 2, text.trim_start(), room)
+}
+
+/// A text behind `first`. Its continuation lines are indented.
+fn hanging(first: &str, indent: usize, text: &str, room: usize) -> Vec<Line> {
+    let lead = std::iter::once(first.to_owned()).chain(std::iter::repeat(" ".repeat(indent)));
+    fold(text, room).iter().zip(lead).map(|(text, lead)| line(PLAIN, lead + text)).collect()
 }
 
 fn body_of_key(model: &Model, status: &Status, columns: usize, now: &Now) -> Body {

@@ -12,7 +12,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use super::ask::{Answer, Ask};
 use crate::cli::commands::status::completed;
-use crate::cli::{Failed, Target, Verbosity};
+use crate::cli::{Failed, Result, Target, Verbosity};
 use crate::client::{Client, Watch, Watched};
 use crate::protocol::{Status, StatusQuery};
 use crate::run::jobs::Folder;
@@ -29,7 +29,7 @@ pub(super) enum News {
     /// The daemon went away; canal waits for the next one.
     Lost,
     /// No report follows.
-    Over(Result<(), Failed>),
+    Over(Result),
     /// The answer to a question or action.
     Answer(Ask, Box<Answer>),
 }
@@ -48,11 +48,7 @@ pub(super) struct Feed {
 
 impl Feed {
     /// Starts to watch the state of the locks.
-    pub(super) fn start(
-        client: Client,
-        target: Target,
-        query: StatusQuery,
-    ) -> Result<Self, Failed> {
+    pub(super) fn start(client: Client, target: Target, query: StatusQuery) -> Result<Self> {
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         let wake = EventFd::from_flags(flags);
         let wake =

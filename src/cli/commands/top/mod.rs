@@ -18,8 +18,8 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 
 use crate::cli::arguments::definition::TopArgs;
-use crate::cli::find_job::session_of;
-use crate::cli::{Failed, Global, Now, Target, Verbosity};
+use crate::cli::find_job::look_up;
+use crate::cli::{Failed, Global, Now, Result, Target, Verbosity};
 use crate::run::SUCCESS;
 use crate::sys::signals::die_by;
 use feed::{Feed, News};
@@ -36,17 +36,15 @@ enum End {
     Quit,
     Signal(Signal),
     /// No report follows.
-    Over(Result<(), Failed>),
+    Over(Result),
 }
 
-pub(crate) fn run(args: &TopArgs, global: &Global) -> Result<u8, Failed> {
+pub(crate) fn run(args: &TopArgs, global: &Global) -> Result<u8> {
     terminal::check()?;
     // Later messages of a connection would appear in the middle of the screen.
     let verbosity = global.verbosity().min(Verbosity::Verbose);
     let target = Target::of(global)?.with_verbosity(verbosity);
-    let mut client = target.connect()?;
-    let session = session_of(args.key.as_ref(), &target, &mut client)?;
-    let key = args.key.as_ref().filter(|_| session.is_none());
+    let (client, key, session) = look_up(args.key.as_ref(), &target)?;
     let open = key.map(|key| OpenKey::new(key.to_string()));
     let is_part = session.is_some() || args.only.is_set();
     let signals = Signals::catch()?;
@@ -76,7 +74,7 @@ struct Top {
 
 impl Top {
     /// Runs until the end, and restores the terminal.
-    fn run(mut self) -> Result<End, Failed> {
+    fn run(mut self) -> Result<End> {
         loop {
             let now = Now::here();
             let drawn = draw::draw(&mut self.model, Terminal::area(), &now);
@@ -90,7 +88,7 @@ impl Top {
         }
     }
 
-    fn turn(&mut self, events: &Events) -> Result<Option<End>, Failed> {
+    fn turn(&mut self, events: &Events) -> Result<Option<End>> {
         match events.signal {
             Some(signal) if terminal::ends(signal) => return Ok(Some(End::Signal(signal))),
             Some(Signal::SIGTSTP) => self.terminal.suspend(&self.signals)?,

@@ -244,11 +244,15 @@ impl Model {
         match (key, self.above.is_some()) {
             (Key::Char('q'), _) => return Some(Effect::Quit),
             (Key::Escape | Key::Backspace, _) => self.back(),
-            (Key::Up | Key::Down | Key::PageUp | Key::PageDown | Key::Home | Key::End, true) => {
-                self.scroll(key);
-            }
-            (Key::Up | Key::Down | Key::PageUp | Key::PageDown | Key::Home | Key::End, false) => {
-                self.move_mark(key);
+            (
+                Key::Up | Key::Down | Key::PageUp | Key::PageDown | Key::Home | Key::End,
+                is_above,
+            ) => {
+                // Drawing reduces the end to the length of the page.
+                match is_above {
+                    true => self.top = moved(key, self.top, usize::MAX / 2),
+                    false => self.move_mark(key),
+                }
             }
             (Key::Char('?'), false) => return self.cover(Above::Help),
             // All other keys act on the page below.
@@ -347,33 +351,13 @@ impl Model {
         }
     }
 
-    fn scroll(&mut self, key: Key) {
-        self.top = match key {
-            Key::Up => self.top.saturating_sub(1),
-            Key::Down => self.top + 1,
-            Key::PageUp => self.top.saturating_sub(PAGE_ROWS),
-            Key::PageDown => self.top + PAGE_ROWS,
-            Key::Home => 0,
-            // Drawing reduces this to the length of the page.
-            _ => usize::MAX / 2,
-        };
-    }
-
     fn move_mark(&mut self, key: Key) {
         let count = match &self.open {
             Some(_) => self.opened().map_or(0, |key| key.holders.len() + key.waiters.len()),
             None => self.rows().len(),
         };
-        let at = self.mark().unwrap_or(0);
         let last = count.saturating_sub(1);
-        let next = match key {
-            Key::Up => at.saturating_sub(1),
-            Key::Down => at + 1,
-            Key::PageUp => at.saturating_sub(PAGE_ROWS),
-            Key::PageDown => at + PAGE_ROWS,
-            Key::Home => 0,
-            _ => last,
-        };
+        let next = moved(key, self.mark().unwrap_or(0), last);
         self.mark_at(next.min(last));
     }
 
@@ -415,6 +399,18 @@ fn everyone(key: &KeyInfo) -> Vec<Who> {
         since: waiter.since.clone(),
     });
     holders.chain(waiters).collect()
+}
+
+/// Where a key moves to from a row.
+fn moved(key: Key, at: usize, last: usize) -> usize {
+    match key {
+        Key::Up => at.saturating_sub(1),
+        Key::Down => at + 1,
+        Key::PageUp => at.saturating_sub(PAGE_ROWS),
+        Key::PageDown => at + PAGE_ROWS,
+        Key::Home => 0,
+        _ => last,
+    }
 }
 
 fn edit(text: &mut String, key: Key) {

@@ -20,7 +20,7 @@ use ratatui_core::layout::Rect;
 use terminal_size::{Height, Width, terminal_size_of};
 
 use super::screen::{self, Palette};
-use crate::cli::Failed;
+use crate::cli::{Failed, Result};
 use crate::sys::terminal::output::TerminalOutput;
 
 /// The signals that end this process, after it has restored the terminal.
@@ -61,7 +61,7 @@ pub(super) struct Events {
 pub(super) struct Signals(SignalFd);
 
 impl Signals {
-    pub(super) fn catch() -> Result<Self, Failed> {
+    pub(super) fn catch() -> Result<Self> {
         let mut signals: SigSet = ENDING.into_iter().collect();
         signals.add(Signal::SIGTSTP);
         signals.add(Signal::SIGCONT);
@@ -94,7 +94,7 @@ pub(super) struct Terminal {
 }
 
 /// Fails if it is impossible to draw a whole screen.
-pub(super) fn check() -> Result<(), Failed> {
+pub(super) fn check() -> Result {
     let stream = "use `canal status --watch --json` in programs";
     if !io::stdin().is_terminal() || !io::stdout().is_terminal() {
         return Err(
@@ -110,7 +110,7 @@ pub(super) fn check() -> Result<(), Failed> {
 
 impl Terminal {
     /// Takes over the terminal.
-    pub(super) fn enter(signals: &Signals) -> Result<Self, Failed> {
+    pub(super) fn enter(signals: &Signals) -> Result<Self> {
         let before = panic::take_hook();
         panic::set_hook(Box::new(move |about| {
             leave();
@@ -143,7 +143,7 @@ impl Terminal {
         next: Buffer,
         cursor: Option<(u16, u16)>,
         signals: &Signals,
-    ) -> Result<(), Failed> {
+    ) -> Result {
         let mut text = String::new();
         if !self.is_entered {
             text.push_str(ENTER);
@@ -171,7 +171,7 @@ impl Terminal {
         signals: &Signals,
         news: impl AsFd,
         time: Option<Duration>,
-    ) -> Result<Events, Failed> {
+    ) -> Result<Events> {
         let stdin = io::stdin();
         let mut fds = [
             PollFd::new(stdin.as_fd(), PollFlags::POLLIN),
@@ -204,7 +204,7 @@ impl Terminal {
 
     /// Restores the terminal, stops like Ctrl-Z, and takes the terminal over again when the process
     /// continues.
-    pub(super) fn suspend(&mut self, signals: &Signals) -> Result<(), Failed> {
+    pub(super) fn suspend(&mut self, signals: &Signals) -> Result {
         leave();
         let stop = SigSet::from(Signal::SIGTSTP);
         // The signal goes to this thread, because the others block it. It takes effect when it is
@@ -221,7 +221,7 @@ impl Terminal {
 impl Terminal {
     /// Continues after another signal stopped this process, while other processes may have used its
     /// terminal.
-    pub(super) fn resume(&mut self) -> Result<(), Failed> {
+    pub(super) fn resume(&mut self) -> Result {
         let before = BEFORE.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let Some(before) = before else { return Ok(()) };
         self.forget();
@@ -236,14 +236,14 @@ impl Drop for Terminal {
 }
 
 /// Takes over the terminal. Returns whether it shows the alternate screen.
-fn take(signals: &Signals) -> Result<bool, Failed> {
+fn take(signals: &Signals) -> Result<bool> {
     let before = tcgetattr(io::stdin()).map_err(cannot_use)?;
     *BEFORE.lock().unwrap_or_else(PoisonError::into_inner) = Some(before.clone());
     make_raw(&before)?;
     write(ENTER, signals)
 }
 
-fn make_raw(before: &Termios) -> Result<(), Failed> {
+fn make_raw(before: &Termios) -> Result {
     let mut raw = before.clone();
     cfmakeraw(&mut raw);
     // Ctrl-C, Ctrl-\ and Ctrl-Z act on the whole job, as usual.
@@ -260,7 +260,7 @@ fn leave() {
 }
 
 /// Writes until a signal arrives. Returns whether the whole text was written.
-fn write(text: &str, signals: &Signals) -> Result<bool, Failed> {
+fn write(text: &str, signals: &Signals) -> Result<bool> {
     let Some(output) = OUTPUT.get() else { return Ok(true) };
     output.write_until(text.as_bytes(), signals.0.as_fd()).map_err(cannot_use)
 }

@@ -3,9 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::cli::Now;
-use crate::cli::arguments::duration::stated;
 use crate::cli::commands::history::slots;
+use crate::cli::{Now, stated};
 use crate::protocol::{HistoryRecord, KeyInfo, Mode};
 
 /// The lengths of time that a timeline can cover, in seconds.

@@ -8,7 +8,7 @@ use super::{Line, name_of, text};
 use crate::cli::arguments::definition::Cli;
 use crate::cli::arguments::lock::KeyArg;
 use crate::cli::arguments::number::number;
-use crate::cli::output::sanitize::cut;
+use crate::cli::cut;
 
 /// The most columns of a word that a hint repeats.
 const WORD_COLUMNS: usize = 40;

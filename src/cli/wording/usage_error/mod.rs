@@ -11,8 +11,7 @@ use clap::CommandFactory;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use crate::cli::arguments::definition::Cli;
-use crate::cli::output::sanitize::cut;
-use crate::cli::{Failed, Verbosity};
+use crate::cli::{Failed, Verbosity, cut};
 use crate::run::SUCCESS;
 
 pub(crate) use self::hint::with_its_size;

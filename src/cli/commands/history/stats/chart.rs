@@ -2,10 +2,10 @@
 
 use std::iter;
 
-use crate::cli::Now;
 use crate::cli::commands::history::length;
 use crate::cli::commands::history::stats::series::Series;
-use crate::cli::output::sanitize::{cut, padded, sanitize, width};
+use crate::cli::output::sanitize::{padded, width};
+use crate::cli::{Now, cut, sanitize};
 use crate::protocol::{HistoryBin, HistoryKeyUse, HistorySlots};
 
 /// The height of a plot over time, in lines.

@@ -12,14 +12,13 @@ use self::chart::Glyphs;
 use self::series::single_key;
 use super::length;
 use crate::cli::arguments::definition::StatsArgs;
-use crate::cli::arguments::duration::{Length, millis, stated};
 use crate::cli::commands::status::Screen;
 use crate::cli::commands::status::page::{COLUMNS, HEAD, KEY, NOTE, PLAIN, Page};
-use crate::cli::output::sanitize::{command_line, fold};
-use crate::cli::wording::participant::plural;
-use crate::cli::{Failed, Global, Now, connect, stdout, user_name};
+use crate::cli::output::sanitize::fold;
+use crate::cli::{
+    Global, Length, Now, Result, command_line, connect, millis, plural, stated, stdout, user_name,
+};
 use crate::protocol::{HistoryCount, HistoryStats, HistoryStatsQuery};
-use crate::run::SUCCESS;
 
 /// How many users and keys a page shows.
 const SHOWN: usize = 10;
@@ -38,7 +37,7 @@ const INDENT: usize = 2;
 
 const NAMES: [&str; COLUMNS] = ["", "MEDIAN", "COUNT", "P90", "P99", "MAX", "OF"];
 
-pub(crate) fn run(args: &StatsArgs, global: &Global) -> Result<u8, Failed> {
+pub(crate) fn run(args: &StatsArgs, global: &Global) -> Result {
     let since = args.since.and_then(Length::finite);
     let query = HistoryStatsQuery {
         key: args.key.as_ref().map(ToString::to_string),
@@ -59,7 +58,7 @@ pub(crate) fn run(args: &StatsArgs, global: &Global) -> Result<u8, Failed> {
         draw(&mut page, &found, columns, glyphs, &Now::here());
         stdout::print_styled(&page.render(Some(columns)))?;
     }
-    Ok(SUCCESS)
+    Ok(())
 }
 
 /// The characters that the locale of this process supports.

@@ -4,13 +4,13 @@ use std::fs::{self, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::path::Path;
 
-use crate::cli::{Failed, stdout};
+use crate::cli::{Failed, Result, stdout};
 
 /// The path that means standard output.
 const STDOUT: &str = "-";
 
 /// Writes a report. Replaces an existing file only with `force`, and only if it is a regular file.
-pub(super) fn write(path: &Path, text: &str, force: bool) -> Result<(), Failed> {
+pub(super) fn write(path: &Path, text: &str, force: bool) -> Result {
     if path == Path::new(STDOUT) {
         return stdout::print_or_fail(text);
     }

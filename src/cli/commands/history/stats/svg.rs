@@ -4,11 +4,10 @@
 
 use std::fmt::Write as _;
 
-use crate::cli::Now;
 use crate::cli::commands::history::length;
 use crate::cli::commands::history::stats::chart::{bounds, level, said, share, slots_said};
 use crate::cli::commands::history::stats::series::{Series, single_key};
-use crate::cli::output::sanitize::{cut, sanitize};
+use crate::cli::{Now, cut, sanitize};
 use crate::protocol::{HistoryBin, HistoryKeyUse, HistorySlots, HistoryStats};
 
 const WIDTH: u32 = 860;
