@@ -7,6 +7,9 @@ use canal_protocol::Failure;
 use canal_protocol::frame::FrameError;
 use canal_sys::process::state_letter;
 
+/// The result of a call, or of a step of one.
+pub(crate) type Result<T, E = ClientError> = std::result::Result<T, E>;
+
 /// The reason why a call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {

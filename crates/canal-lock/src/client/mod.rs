@@ -29,6 +29,7 @@ pub use calls::acquire::{Acquired, JobserverEnds};
 pub use calls::deadline_page::Fate;
 pub use calls::watch::{Next, Watch, Watched};
 pub use error::ClientError;
+pub(crate) use error::Result;
 pub use options::{Options, Start};
 pub use start_daemon::attempt::replace_daemon;
 pub use start_daemon::program::find as find_program;
@@ -60,7 +61,7 @@ pub struct Client {
 ///
 /// # Errors
 /// The system cannot provide random bytes.
-pub fn tag() -> Result<Tag, ClientError> {
+pub fn tag() -> Result<Tag> {
     let mut tag = [0; 16];
     getrandom::fill(&mut tag).map_err(std::io::Error::from)?;
     Ok(Tag(u128::from_ne_bytes(tag)))
@@ -70,7 +71,7 @@ pub fn tag() -> Result<Tag, ClientError> {
 ///
 /// # Errors
 /// The system cannot provide random bytes.
-pub fn handle() -> Result<Handle, ClientError> {
+pub fn handle() -> Result<Handle> {
     tag().map(|Tag(bits)| Handle::new(bits))
 }
 
@@ -79,7 +80,7 @@ impl Client {
     ///
     /// # Errors
     /// No daemon runs and none may or can be started, or its directory cannot be trusted.
-    pub fn connect(place: &Place, options: impl Into<Options>) -> Result<Self, ClientError> {
+    pub fn connect(place: &Place, options: impl Into<Options>) -> Result<Self> {
         let options = options.into();
         let mut starts = Starts::default();
         let opened = open::connect_first(place, &options, &mut starts)?;
@@ -112,7 +113,7 @@ impl Client {
     }
 
     /// The connection, or a new one if there is none. The caller puts it back if it remains usable.
-    fn take_connection(&mut self) -> Result<Connection, ClientError> {
+    fn take_connection(&mut self) -> Result<Connection> {
         match self.connection.take() {
             Some(connection) => Ok(connection),
             None => {

@@ -11,7 +11,7 @@
 use nix::errno::Errno;
 use nix::sys::stat::lstat;
 
-use crate::client::{Client, ClientError, Options};
+use crate::client::{Client, ClientError, Options, Result};
 use canal_protocol::place::{Place, Rule};
 use canal_protocol::{KeyInfo, Status, StatusQuery, Stop};
 use canal_sys::dir::{is_private, with_c_str};
@@ -23,7 +23,7 @@ use canal_sys::dir::{is_private, with_c_str};
 /// daemon that ends normally removes its socket. One that was killed leaves it, and is started
 /// again, because commands to which it granted locks may still run. An idle daemon is asked to end,
 /// so that the next request finds no socket.
-pub(super) fn refuse_holders(place: &Place, options: &Options) -> Result<(), ClientError> {
+pub(super) fn refuse_holders(place: &Place, options: &Options) -> Result<()> {
     if place.rule != Rule::Shared {
         return Ok(());
     }

@@ -19,7 +19,7 @@ use super::single_reply::Backoff;
 use crate::client::connection::silence::{Limits, Silence};
 use crate::client::connection::stream::{Connection, ReadStatus, Replies, parameters, reply};
 use crate::client::error::Broken;
-use crate::client::{Client, ClientError, own_daemon};
+use crate::client::{Client, ClientError, Result, own_daemon};
 
 const ACQUIRE: &str = "Acquire";
 
@@ -112,7 +112,7 @@ impl Client {
         request: &Acquire,
         owner: Option<&Pidfd>,
         progress: OnProgress<'_>,
-    ) -> Result<Acquired, ClientError> {
+    ) -> Result<Acquired> {
         own_daemon::refuse_holders(&self.place, &self.options)?;
         let until = WaitDeadline::after(request.wait_ms);
         let mut asked = Cow::Borrowed(request);
@@ -251,22 +251,14 @@ impl Wait<'_> {
         self.call_at.map_or(patience, |at| patience.min(at.saturating_duration_since(now)))
     }
 
-    fn call(
-        &mut self,
-        word: Option<&Progress>,
-        progress: OnProgress<'_>,
-    ) -> Result<(), ClientError> {
+    fn call(&mut self, word: Option<&Progress>, progress: OnProgress<'_>) -> Result<()> {
         let again = progress(word).map_err(|failure| ClientError::Failure(*failure))?;
         let again = again.map(|after| after.max(CALL_AGAIN_MIN));
         self.call_at = again.and_then(|after| Instant::now().checked_add(after));
         Ok(())
     }
 
-    fn check_silence(
-        &mut self,
-        connection: &Connection,
-        waited: Duration,
-    ) -> Result<(), ClientError> {
+    fn check_silence(&mut self, connection: &Connection, waited: Duration) -> Result<()> {
         let is_over = self.until.is_past(0);
         if self.silence.grow(waited, is_over, Instant::now(), || connection.activity()) {
             return Err(ClientError::silent(connection.pid()));

@@ -9,7 +9,7 @@ use canal_sys::deadline::{Reader, Why};
 use crate::client::connection::silence::Limits;
 use crate::client::connection::stream::{Connection, Replies, parameters};
 use crate::client::error::Broken;
-use crate::client::{Client, ClientError, Options};
+use crate::client::{Client, ClientError, Options, Result};
 
 /// The descriptors that came with a reply. Each can be taken once.
 pub(crate) struct Received(Vec<Option<OwnedFd>>);
@@ -19,7 +19,7 @@ impl Received {
         Self(connection.take_received().into_iter().map(Some).collect())
     }
 
-    pub(crate) fn take(&mut self, index: u32) -> Result<OwnedFd, ClientError> {
+    pub(crate) fn take(&mut self, index: u32) -> Result<OwnedFd> {
         let place = usize::try_from(index).ok().and_then(|index| self.0.get_mut(index));
         place.and_then(Option::take).ok_or_else(|| {
             let text = "the reply names a descriptor that did not come with it";
@@ -28,7 +28,7 @@ impl Received {
     }
 
     /// The deadline page made of the descriptors with these indices.
-    pub(crate) fn page(&mut self, page: u32, line: u32) -> Result<Reader, ClientError> {
+    pub(crate) fn page(&mut self, page: u32, line: u32) -> Result<Reader> {
         let (page, line) = (self.take(page)?, self.take(line)?);
         Reader::open(page, line).map_err(|error| ClientError::Protocol(error.to_string()))
     }
@@ -42,7 +42,7 @@ impl Client {
     /// [`ErrorName::NotHeld`](canal_protocol::ErrorName::NotHeld) if this daemon does not know the
     /// hold (yet), [`ErrorName::Unsupported`](canal_protocol::ErrorName::Unsupported) if it has no
     /// engine.
-    pub fn page(&mut self, query: &DeadlinePageQuery) -> Result<Reader, ClientError> {
+    pub fn page(&mut self, query: &DeadlinePageQuery) -> Result<Reader> {
         match self.page_once(query) {
             Ok(page) => Ok(page),
             Err(Broken::Failed(error)) => Err(error),

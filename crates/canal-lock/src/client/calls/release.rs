@@ -6,7 +6,7 @@
 use super::single_reply::{ATTEMPTS_MAX, Backoff, Repeat};
 use crate::client::connection::silence::Limits;
 use crate::client::error::{Broken, CallOutcome};
-use crate::client::{Client, ClientError};
+use crate::client::{Client, ClientError, Result};
 use canal_protocol::{ErrorName, Failure, Release, Released};
 use canal_sys::pidfd::Pidfd;
 
@@ -17,11 +17,7 @@ impl Client {
     /// # Errors
     /// The hold does not exist, or it does not belong to the caller. [`ClientError::Gone`] if the
     /// daemon may have released the hold and ended before it answered.
-    pub fn release(
-        &mut self,
-        release: &Release,
-        owner: Option<&Pidfd>,
-    ) -> Result<Released, ClientError> {
+    pub fn release(&mut self, release: &Release, owner: Option<&Pidfd>) -> Result<Released> {
         let release = Release { owner_fd: owner.map(|_| 0), ..release.clone() };
         self.call("Release", &release, owner, Repeat::IfUndone)
     }
@@ -30,11 +26,7 @@ impl Client {
     ///
     /// # Errors
     /// The same as for [`Client::release`].
-    pub fn would_release(
-        &mut self,
-        release: &Release,
-        owner: Option<&Pidfd>,
-    ) -> Result<Released, ClientError> {
+    pub fn would_release(&mut self, release: &Release, owner: Option<&Pidfd>) -> Result<Released> {
         let release = Release { owner_fd: owner.map(|_| 0), ..release.clone() };
         self.call("WouldRelease", &release, owner, Repeat::Always)
     }
@@ -44,11 +36,7 @@ impl Client {
     ///
     /// # Errors
     /// The same as for [`Client::release`]. [`ClientError::Gone`] only if daemons keep going away.
-    pub fn release_once(
-        &mut self,
-        release: &Release,
-        owner: Option<&Pidfd>,
-    ) -> Result<Released, ClientError> {
+    pub fn release_once(&mut self, release: &Release, owner: Option<&Pidfd>) -> Result<Released> {
         let release = Release { owner_fd: owner.map(|_| 0), ..release.clone() };
         once(self, &release, owner)
     }
@@ -59,7 +47,7 @@ pub(crate) fn once(
     client: &mut Client,
     release: &Release,
     owner: Option<&Pidfd>,
-) -> Result<Released, ClientError> {
+) -> Result<Released> {
     for _ in 0..ATTEMPTS_MAX {
         let held = match client.call("WouldRelease", release, owner, Repeat::Always) {
             Ok(held) => held,
@@ -83,7 +71,7 @@ fn give_back(
     release: &Release,
     owner: Option<&Pidfd>,
     held: Released,
-) -> Result<Option<Released>, ClientError> {
+) -> Result<Option<Released>> {
     let mut named = release.clone();
     if named.key.is_some() {
         named.token = held.released.first().map(|hold| hold.token);

@@ -17,7 +17,7 @@ use crate::client::calls::deadline_page::Received;
 use crate::client::connection::silence::Limits;
 use crate::client::connection::stream::{Replies, parameters};
 use crate::client::error::{Broken, CallOutcome};
-use crate::client::{Client, ClientError};
+use crate::client::{Client, ClientError, Result};
 
 /// Whether the client may repeat a call if it lost the connection before the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,17 +54,13 @@ impl Client {
         input: &P,
         owner: Option<&Pidfd>,
         repeat: Repeat,
-    ) -> Result<T, ClientError> {
+    ) -> Result<T> {
         let limits = Limits::from(&self.options);
         self.call_within(limits, method, input, owner, repeat)
     }
 
     /// Calls a method that searches the history.
-    fn search<P: Serialize, T: DeserializeOwned>(
-        &mut self,
-        method: &str,
-        input: &P,
-    ) -> Result<T, ClientError> {
+    fn search<P: Serialize, T: DeserializeOwned>(&mut self, method: &str, input: &P) -> Result<T> {
         let limits = Limits::of_search(&self.options);
         self.call_within(limits, method, input, None, Repeat::Always)
     }
@@ -76,7 +72,7 @@ impl Client {
         input: &P,
         owner: Option<&Pidfd>,
         repeat: Repeat,
-    ) -> Result<T, ClientError> {
+    ) -> Result<T> {
         let mut pauses = Backoff::new();
         for _ in 0..ATTEMPTS_MAX {
             let lost = match self.call_once(limits, method, input, owner) {
@@ -129,59 +125,51 @@ fn done<T>(_: &T) -> String {
     "answered".to_owned()
 }
 
-impl Client {
-    /// Confirms a provisional grant, after its owner has learned of it. If the daemon goes away in
-    /// the meantime, confirms at the next one: confirming twice has no further effect.
-    ///
-    /// # Errors
-    /// [`ErrorName::UnknownTag`](canal_protocol::ErrorName::UnknownTag) if the grant was
-    /// withdrawn.
-    pub fn confirm(&mut self, confirm: &Confirm) -> Result<(), ClientError> {
-        let _: serde_json::Value = self.call("Confirm", confirm, None, Repeat::Always)?;
-        Ok(())
-    }
+/// Defines calls that may be repeated: the name, the query and the reply of each, and its name in
+/// the protocol.
+macro_rules! calls {
+    ($($(#[$doc:meta])* $name:ident($query:ty) -> $reply:ty = $method:literal;)*) => {
+        impl Client {
+            $($(#[$doc])*
+            pub fn $name(&mut self, query: &$query) -> Result<$reply> {
+                self.call($method, query, None, Repeat::Always)
+            })*
+        }
+    };
+}
 
+calls! {
     /// Asks what the daemon would grant now without waiting, and takes nothing.
     ///
     /// # Errors
     /// [`ErrorName::Refused`](canal_protocol::ErrorName::Refused) if it would grant nothing, and
     /// the errors of [`Client::acquire`].
-    pub fn would_acquire(&mut self, asked: &WouldAcquire) -> Result<WouldGrant, ClientError> {
-        self.call("WouldAcquire", asked, None, Repeat::Always)
-    }
+    would_acquire(WouldAcquire) -> WouldGrant = "WouldAcquire";
 
     /// Renews a lease, which then lives for its whole TTL from now.
     ///
     /// # Errors
     /// [`ErrorName::LeaseLost`](canal_protocol::ErrorName::LeaseLost) if the lease has ended.
-    pub fn renew(&mut self, renew: &Renew) -> Result<Renewed, ClientError> {
-        self.call("Renew", renew, None, Repeat::Always)
-    }
+    renew(Renew) -> Renewed = "Renew";
 
     /// Asks for the state of the locks.
     ///
     /// # Errors
     /// Only the errors that any call can have.
-    pub fn status(&mut self, query: &StatusQuery) -> Result<Status, ClientError> {
-        self.call("Status", query, None, Repeat::Always)
-    }
+    status(StatusQuery) -> Status = "Status";
 
     /// Asks which holders and waiters a process or session waits for, to the end of the chain.
     ///
     /// # Errors
     /// [`ErrorName::BadRequest`](canal_protocol::ErrorName::BadRequest) if it neither holds nor
     /// waits.
-    pub fn why(&mut self, query: &WhyQuery) -> Result<Waits, ClientError> {
-        self.call("Why", query, None, Repeat::Always)
-    }
+    why(WhyQuery) -> Waits = "Why";
 
     /// Asks for all waiters and what blocks them.
     ///
     /// # Errors
     /// Only the errors that any call can have.
-    pub fn graph(&mut self, query: &GraphQuery) -> Result<Waits, ClientError> {
-        self.call("Graph", query, None, Repeat::Always)
-    }
+    graph(GraphQuery) -> Waits = "Graph";
 
     /// Asks for the leader of a key, which is its only holder.
     ///
@@ -189,16 +177,64 @@ impl Client {
     /// [`ErrorName::NotExclusive`](canal_protocol::ErrorName::NotExclusive) if several can hold
     /// the key at once, [`ErrorName::EngineAway`](canal_protocol::ErrorName::EngineAway) if the
     /// daemon cannot know.
-    pub fn leader(&mut self, query: &LeaderQuery) -> Result<Leader, ClientError> {
-        self.call("Leader", query, None, Repeat::Always)
-    }
+    leader(LeaderQuery) -> Leader = "Leader";
 
     /// Asks for the leases that ended recently.
     ///
     /// # Errors
     /// Only the errors that any call can have.
-    pub fn ended_leases(&mut self, query: &EndedLeasesQuery) -> Result<EndedLeases, ClientError> {
-        self.call("EndedLeases", query, None, Repeat::Always)
+    ended_leases(EndedLeasesQuery) -> EndedLeases = "EndedLeases";
+
+    /// Asks for the metrics that a monitoring system reads.
+    ///
+    /// # Errors
+    /// Only the errors that any call can have.
+    metrics(MetricsQuery) -> Metrics = "Metrics";
+
+    /// Asks which holds and waiting requests a [`Kill`] could target, and sends no signal.
+    ///
+    /// # Errors
+    /// [`ErrorName::NotHeld`](canal_protocol::ErrorName::NotHeld) if there are none.
+    would_kill(WouldKill) -> KillTargets = "WouldKill";
+
+    /// Makes the daemon read its configuration again.
+    ///
+    /// # Errors
+    /// [`ErrorName::BadConfiguration`](canal_protocol::ErrorName::BadConfiguration) if the file is
+    /// unusable; an error if the caller lacks the permission.
+    reload(Reload) -> Reloaded = "Reload";
+
+    /// Asks for the configuration that is in force.
+    ///
+    /// # Errors
+    /// Only the errors that any call can have.
+    configuration(ConfigurationQuery) -> Configuration = "Configuration";
+
+    /// Changes the priority of the waiting requests of a session.
+    ///
+    /// # Errors
+    /// [`ErrorName::NotHeld`](canal_protocol::ErrorName::NotHeld) if nothing of the session waits;
+    /// [`ErrorName::Denied`](canal_protocol::ErrorName::Denied) if the caller lacks the
+    /// permission.
+    prioritize(Prioritize) -> Prioritized = "Prioritize";
+
+    /// Stores a size.
+    ///
+    /// # Errors
+    /// The size makes no sense, or the caller lacks the permission.
+    resize(Resize) -> Resized = "Resize";
+}
+
+impl Client {
+    /// Confirms a provisional grant, after its owner has learned of it. If the daemon goes away in
+    /// the meantime, confirms at the next one: confirming twice has no further effect.
+    ///
+    /// # Errors
+    /// [`ErrorName::UnknownTag`](canal_protocol::ErrorName::UnknownTag) if the grant was
+    /// withdrawn.
+    pub fn confirm(&mut self, confirm: &Confirm) -> Result<()> {
+        let _: serde_json::Value = self.call("Confirm", confirm, None, Repeat::Always)?;
+        Ok(())
     }
 
     /// Asks for one page of requests and holds that have ended, the newest first.
@@ -206,7 +242,7 @@ impl Client {
     /// # Errors
     /// [`ErrorName::Unsupported`](canal_protocol::ErrorName::Unsupported) if the daemon keeps no
     /// history.
-    pub fn history(&mut self, query: &HistoryQuery) -> Result<HistoryPage, ClientError> {
+    pub fn history(&mut self, query: &HistoryQuery) -> Result<HistoryPage> {
         self.search("History", query)
     }
 
@@ -214,27 +250,8 @@ impl Client {
     ///
     /// # Errors
     /// The same as for [`Client::history`].
-    pub fn history_stats(
-        &mut self,
-        query: &HistoryStatsQuery,
-    ) -> Result<HistoryStats, ClientError> {
+    pub fn history_stats(&mut self, query: &HistoryStatsQuery) -> Result<HistoryStats> {
         self.search("HistoryStats", query)
-    }
-
-    /// Asks for the metrics that a monitoring system reads.
-    ///
-    /// # Errors
-    /// Only the errors that any call can have.
-    pub fn metrics(&mut self, query: &MetricsQuery) -> Result<Metrics, ClientError> {
-        self.call("Metrics", query, None, Repeat::Always)
-    }
-
-    /// Asks which holds and waiting requests a [`Kill`] could target, and sends no signal.
-    ///
-    /// # Errors
-    /// [`ErrorName::NotHeld`](canal_protocol::ErrorName::NotHeld) if there are none.
-    pub fn would_kill(&mut self, asked: &WouldKill) -> Result<KillTargets, ClientError> {
-        self.call("WouldKill", asked, None, Repeat::Always)
     }
 
     /// Returns the process of a hold or of a waiting request, if the caller may end it. With its
@@ -243,7 +260,7 @@ impl Client {
     /// # Errors
     /// [`ErrorName::NotHeld`](canal_protocol::ErrorName::NotHeld) if the process no longer holds
     /// or waits.
-    pub fn process_to_kill(&mut self, kill: &Kill) -> Result<Option<Pidfd>, ClientError> {
+    pub fn process_to_kill(&mut self, kill: &Kill) -> Result<Option<Pidfd>> {
         let asked = WouldKill { token: kill.token, request: kill.request, ..WouldKill::default() };
         let found = self.would_kill(&asked)?;
         let (Some(index), Some(connection)) = (found.process_fd, self.connection.as_mut()) else {
@@ -261,45 +278,7 @@ impl Client {
     /// or waits, [`ErrorName::Denied`](canal_protocol::ErrorName::Denied) if the caller may not
     /// signal it. [`ClientError::Gone`] if the daemon may have sent the signal and ended before it
     /// answered.
-    pub fn kill(&mut self, kill: &Kill) -> Result<Killed, ClientError> {
+    pub fn kill(&mut self, kill: &Kill) -> Result<Killed> {
         self.call("Kill", kill, None, Repeat::IfUndone)
-    }
-
-    /// Makes the daemon read its configuration again.
-    ///
-    /// # Errors
-    /// [`ErrorName::BadConfiguration`](canal_protocol::ErrorName::BadConfiguration) if the file is
-    /// unusable; an error if the caller lacks the permission.
-    pub fn reload(&mut self, reload: &Reload) -> Result<Reloaded, ClientError> {
-        self.call("Reload", reload, None, Repeat::Always)
-    }
-
-    /// Asks for the configuration that is in force.
-    ///
-    /// # Errors
-    /// Only the errors that any call can have.
-    pub fn configuration(
-        &mut self,
-        query: &ConfigurationQuery,
-    ) -> Result<Configuration, ClientError> {
-        self.call("Configuration", query, None, Repeat::Always)
-    }
-
-    /// Changes the priority of the waiting requests of a session.
-    ///
-    /// # Errors
-    /// [`ErrorName::NotHeld`](canal_protocol::ErrorName::NotHeld) if nothing of the session waits;
-    /// [`ErrorName::Denied`](canal_protocol::ErrorName::Denied) if the caller lacks the
-    /// permission.
-    pub fn prioritize(&mut self, asked: &Prioritize) -> Result<Prioritized, ClientError> {
-        self.call("Prioritize", asked, None, Repeat::Always)
-    }
-
-    /// Stores a size.
-    ///
-    /// # Errors
-    /// The size makes no sense, or the caller lacks the permission.
-    pub fn resize(&mut self, resize: &Resize) -> Result<Resized, ClientError> {
-        self.call("Resize", resize, None, Repeat::Always)
     }
 }

@@ -8,7 +8,7 @@ use canal_sys::pidfd::Pidfd;
 use crate::client::connection::silence::{Limits, Owed};
 use crate::client::connection::stream::{Replies, activity, parameters};
 use crate::client::error::Broken;
-use crate::client::{Client, ClientError};
+use crate::client::{Client, ClientError, Result};
 
 /// How long a daemon may take to end. A busy one may take longer, as it may for its answers.
 const END_MAX: Duration = Duration::from_secs(10);
@@ -20,7 +20,7 @@ impl Client {
     ///
     /// # Errors
     /// [`ClientError::Silent`] if the daemon is not gone after 10 s, or after a minute of work.
-    pub fn stop(&mut self, stop: &Stop) -> Result<Stopping, ClientError> {
+    pub fn stop(&mut self, stop: &Stop) -> Result<Stopping> {
         match self.stop_once(stop) {
             Ok(stopping) => Ok(stopping),
             Err(Broken::Failed(error)) => Err(error),

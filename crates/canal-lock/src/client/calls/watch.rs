@@ -12,7 +12,7 @@ use super::single_reply::Backoff;
 use crate::client::connection::silence::Limits;
 use crate::client::connection::stream::{Connection, Replies, Reply, parameters, reply};
 use crate::client::error::Broken;
-use crate::client::{Client, ClientError};
+use crate::client::{Client, ClientError, Result};
 
 /// When to call the watcher's callback next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +46,7 @@ impl Client {
         &mut self,
         query: &StatusQuery,
         each: &mut dyn FnMut(Option<Status>) -> Next,
-    ) -> Result<(), ClientError> {
+    ) -> Result<()> {
         let mut watch = Watch::new(query.clone());
         let mut next = Next::AtChange;
         loop {
@@ -129,11 +129,7 @@ impl<Q: Serialize, S: DeserializeOwned> Watch<Q, S> {
     /// # Errors
     /// The first state did not come, no other daemon followed, or the daemon ended the watch with
     /// an error.
-    pub fn next(
-        &mut self,
-        client: &mut Client,
-        until: Option<Instant>,
-    ) -> Result<Option<S>, ClientError> {
+    pub fn next(&mut self, client: &mut Client, until: Option<Instant>) -> Result<Option<S>> {
         loop {
             match self.look(client, until)? {
                 Watched::State(state) => return Ok(Some(state)),
@@ -147,11 +143,7 @@ impl<Q: Serialize, S: DeserializeOwned> Watch<Q, S> {
     ///
     /// # Errors
     /// The same as for [`Self::next`].
-    pub fn look(
-        &mut self,
-        client: &mut Client,
-        until: Option<Instant>,
-    ) -> Result<Watched<S>, ClientError> {
+    pub fn look(&mut self, client: &mut Client, until: Option<Instant>) -> Result<Watched<S>> {
         if std::mem::take(&mut self.is_lost) {
             self.pauses.pause();
         }

@@ -17,12 +17,12 @@ use canal_sys::dir::with_c_str;
 
 use super::silence::{Limits, Owed};
 use super::stream::{Connection, activity};
-use crate::client::{ClientError, Options};
+use crate::client::{ClientError, Options, Result};
 
 /// A socket, its address, and whether it is connected.
 type Tried = (OwnedFd, UnixAddr, Result<(), Errno>);
 
-fn try_once(place: &Place) -> Result<Tried, ClientError> {
+fn try_once(place: &Place) -> Result<Tried> {
     let address =
         with_c_str(&place.socket, UnixAddr::new).map_err(|error| refused(place, error))?;
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
@@ -33,7 +33,7 @@ fn try_once(place: &Place) -> Result<Tried, ClientError> {
 }
 
 /// Connects without waiting; `None` if no process listens, or if its queue of connections is full.
-pub(crate) fn connect_if_free(place: &Place) -> Result<Option<OwnedFd>, ClientError> {
+pub(crate) fn connect_if_free(place: &Place) -> Result<Option<OwnedFd>> {
     let (socket, _, connected) = try_once(place)?;
     match connected {
         Ok(()) => Ok(Some(socket)),
@@ -43,10 +43,7 @@ pub(crate) fn connect_if_free(place: &Place) -> Result<Option<OwnedFd>, ClientEr
 }
 
 /// Connects to the process that listens; `None` if none does.
-pub(crate) fn connect_if_running(
-    place: &Place,
-    options: &Options,
-) -> Result<Option<Connection>, ClientError> {
+pub(crate) fn connect_if_running(place: &Place, options: &Options) -> Result<Option<Connection>> {
     let (socket, address, mut connected) = try_once(place)?;
     let mut owed = Owed::new(Limits::from(options));
     // The first wait gets the whole time, because each further one starts at the end of the queue.

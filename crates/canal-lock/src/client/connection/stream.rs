@@ -20,8 +20,8 @@ use canal_sys::terminal::audience::Audience;
 use canal_sys::{fds, peer, process};
 
 use super::silence::{Limits, Owed, SLICE};
-use crate::client::ClientError;
 use crate::client::error::{Broken, CallOutcome};
+use crate::client::{ClientError, Result};
 
 /// How many bytes the first read takes: more than a grant needs, without a new page of memory.
 const READ_BYTES: usize = 512;
@@ -245,7 +245,7 @@ impl Connection {
         }
     }
 
-    fn decoded(&mut self) -> Result<Option<Vec<u8>>, ClientError> {
+    fn decoded(&mut self) -> Result<Option<Vec<u8>>> {
         Ok(self.decoder.next_message()?.map(<[u8]>::to_vec))
     }
 
@@ -289,7 +289,7 @@ pub(crate) enum ReadStatus {
 }
 
 /// Parses a reply.
-pub(crate) fn reply(message: &[u8]) -> Result<Reply, ClientError> {
+pub(crate) fn reply(message: &[u8]) -> Result<Reply> {
     Ok(frame::parse(message)?)
 }
 
@@ -303,7 +303,7 @@ pub(crate) fn parameters<T: DeserializeOwned>(reply: Reply) -> Result<T, Broken>
     }
 }
 
-fn read<T: DeserializeOwned>(parameters: &str) -> Result<T, ClientError> {
+fn read<T: DeserializeOwned>(parameters: &str) -> Result<T> {
     serde_json::from_slice(parameters.as_bytes())
         .map_err(|error| ClientError::Protocol(error.to_string()))
 }

@@ -28,7 +28,7 @@ use super::starts::{Starts, log_of};
 use crate::client::connection::connect::{connect_if_running, pid_in, recorded_pid};
 use crate::client::connection::silence::{Limits, Owed};
 use crate::client::connection::stream::{Connection, activity};
-use crate::client::{ClientError, Options};
+use crate::client::{ClientError, Options, Result};
 
 /// The PATH of the daemon, whatever the PATH of its starter.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -64,7 +64,7 @@ pub(crate) fn attempt(
     options: &Options,
     waited: Duration,
     starts: &mut Starts,
-) -> Result<Attempt, ClientError> {
+) -> Result<Attempt> {
     let _files = FilesOf::owner_of(&place.dir);
     let path = lock_path(place, options.answer, waited);
     let lock = open_lock(&path)
@@ -110,11 +110,7 @@ pub(crate) fn attempt(
 ///
 /// # Errors
 /// It could not replace the running daemon, which then still runs unless the error tells otherwise.
-pub fn replace_daemon(
-    place: &Place,
-    program: &Path,
-    arguments: Vec<OsString>,
-) -> Result<(), ClientError> {
+pub fn replace_daemon(place: &Place, program: &Path, arguments: Vec<OsString>) -> Result<()> {
     let program = program::find(Some(program))?;
     let argv = [argv(place), vec!["--replace".into()], arguments].concat();
     // The caller is an operator, whose engine it is.

@@ -25,7 +25,7 @@ use super::starts::Starts;
 use crate::client::connection::connect::{connect_if_free, connect_if_running};
 use crate::client::connection::silence::{Limits, Owed};
 use crate::client::connection::stream::Connection;
-use crate::client::{ClientError, Options, Start};
+use crate::client::{ClientError, Options, Result, Start};
 
 /// The first pause between two attempts while a daemon starts, which takes about 20 ms.
 const PAUSE_MIN: Duration = Duration::from_millis(5);
@@ -43,7 +43,7 @@ pub(crate) struct Opened {
 }
 
 /// Connects without waiting; `None` if no daemon listens, or if its queue of connections is full.
-pub(crate) fn connect_at_once(place: &Place) -> Result<Option<OwnedFd>, ClientError> {
+pub(crate) fn connect_at_once(place: &Place) -> Result<Option<OwnedFd>> {
     match check_dir(place, IfMissing::Fail)? {
         Dir::Missing => Ok(None),
         Dir::Ready => connect_if_free(place),
@@ -55,7 +55,7 @@ pub(crate) fn connect_first(
     place: &Place,
     options: &Options,
     starts: &mut Starts,
-) -> Result<Opened, ClientError> {
+) -> Result<Opened> {
     // A daemon that others manage may be restarting.
     let wait = if place.rule == Rule::Shared { options.answer } else { Duration::ZERO };
     connect_within(place, options, wait, starts)
@@ -66,7 +66,7 @@ pub(crate) fn connect_again(
     place: &Place,
     options: &Options,
     starts: &mut Starts,
-) -> Result<Connection, ClientError> {
+) -> Result<Connection> {
     connect_within(place, options, options.answer, starts).map(|opened| opened.connection)
 }
 
@@ -75,7 +75,7 @@ fn connect_within(
     options: &Options,
     wait: Duration,
     starts: &mut Starts,
-) -> Result<Opened, ClientError> {
+) -> Result<Opened> {
     match look_in(place, options)? {
         Some(connection) => Ok(Opened { connection, has_started: false }),
         None => wait_for_one(place, options, wait, starts),
@@ -88,7 +88,7 @@ fn wait_for_one(
     options: &Options,
     wait: Duration,
     starts: &mut Starts,
-) -> Result<Opened, ClientError> {
+) -> Result<Opened> {
     let may_start = options.start == Start::IfNeeded && may_start(place);
     if !may_start && wait.is_zero() {
         return Err(ClientError::NoDaemon(place.socket.clone()));
@@ -126,7 +126,7 @@ fn wait_for_one(
 }
 
 /// Connects if a process listens.
-fn look_in(place: &Place, options: &Options) -> Result<Option<Connection>, ClientError> {
+fn look_in(place: &Place, options: &Options) -> Result<Option<Connection>> {
     if check_dir(place, IfMissing::Fail)? == Dir::Missing {
         return Ok(None);
     }
@@ -157,7 +157,7 @@ enum Dir {
     Missing,
 }
 
-fn check_dir(place: &Place, missing: IfMissing) -> Result<Dir, ClientError> {
+fn check_dir(place: &Place, missing: IfMissing) -> Result<Dir> {
     let checked = match place.rule {
         Rule::Shared if is_closed_to_others(&place.dir) => return Ok(Dir::Ready),
         Rule::Shared => check_shared(&place.dir),

@@ -6,7 +6,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::client::ClientError;
+use crate::client::{ClientError, Result};
 use canal_sys::process;
 use canal_sys::process::exec::{Lookup, lookup};
 use canal_sys::startup;
@@ -19,7 +19,7 @@ pub const OWN: &str = "/proc/self/exe";
 pub(crate) const ARGV: [&str; 3] = ["canal", "daemon", "--on-demand"];
 
 /// The program to start as the daemon: the given one, or the `canal` in PATH.
-pub fn find(said: Option<&Path>) -> Result<PathBuf, ClientError> {
+pub fn find(said: Option<&Path>) -> Result<PathBuf> {
     match said {
         Some(said) if said == Path::new(OWN) => return Ok(newest_of_own()),
         Some(said) => return Ok(said.to_owned()),

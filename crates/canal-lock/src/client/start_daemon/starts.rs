@@ -10,7 +10,7 @@ use nix::sys::signal::Signal;
 use nix::sys::wait::WaitStatus;
 use nix::unistd::Pid;
 
-use crate::client::ClientError;
+use crate::client::{ClientError, Result};
 use canal_protocol::place::Place;
 use canal_sys::pidfd::Pidfd;
 use canal_text::safe_text::one_line;
@@ -40,7 +40,7 @@ impl Starts {
     /// # Errors
     /// [`STARTS_MAX`] daemons have died without an answer. The error contains the reason of the
     /// last one.
-    pub(super) fn begin(&mut self, place: &Place) -> Result<(), ClientError> {
+    pub(super) fn begin(&mut self, place: &Place) -> Result<()> {
         let log = log_of(place);
         if self.count == STARTS_MAX {
             return Err(ClientError::Start(self.why_they_died(&log)));
