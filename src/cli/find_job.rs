@@ -1,4 +1,4 @@
-//! Finds the record of a job.
+//! Finds the record of a job, and the key or job that an operand names.
 
 use std::io;
 

@@ -43,7 +43,7 @@ use crate::sys::signals;
 use arguments::definition::{Cli, Verb};
 use arguments::fast_path;
 use commands::{
-    acquire, completions, config, daemon, doctor, history, jobs, kill, leader, nodes, release,
+    acquire, bridge, completions, config, daemon, doctor, history, jobs, kill, leader, release,
     renew, resize, run, setup, status, test, top,
 };
 use wording::usage_error;
@@ -107,13 +107,13 @@ fn dispatch(cli: &Cli) -> Result<u8> {
         Some(Verb::Test(args)) => test::run(args, global),
         Some(Verb::Resize(args)) => resize::run(args, global),
         Some(Verb::Daemon(args)) => daemon::run(args, global),
-        Some(Verb::Bridge(args)) => nodes::bridge(args, global),
+        Some(Verb::Bridge(args)) => bridge::run(args, global),
         Some(Verb::Config(args)) => config::run(args, global),
         Some(Verb::Setup(args)) => setup::run(args),
         Some(Verb::Completions(args)) => completions::run(args),
         Some(Verb::Man(args)) => man::run(args),
         Some(Verb::Complete(args)) => Ok(completions::complete(args, global)),
-        Some(Verb::DeadlockWatcher) => nodes::deadlock_watcher(global),
+        Some(Verb::DeadlockWatcher) => bridge::deadlock_watcher(global),
     };
     done.map(|()| SUCCESS)
 }

@@ -4,6 +4,7 @@
 //! prints it.
 
 pub(super) mod acquire;
+pub(super) mod bridge;
 pub(super) mod completions;
 pub(super) mod config;
 pub(super) mod daemon;
@@ -12,7 +13,6 @@ pub(super) mod history;
 pub(super) mod jobs;
 pub(super) mod kill;
 pub(super) mod leader;
-pub(super) mod nodes;
 pub(super) mod release;
 pub(super) mod renew;
 pub(super) mod resize;

@@ -8,8 +8,8 @@ mod daemon;
 mod engine;
 mod finding;
 mod machine;
-mod others;
-mod place;
+mod other_daemons;
+mod socket;
 
 use std::io::{self, IsTerminal};
 
@@ -35,7 +35,7 @@ struct Report<'a> {
 
 pub(crate) fn run(args: &DoctorArgs, global: &Global) -> Result<u8> {
     let place = Target::of(global)?.place;
-    let (mut findings, can_ask) = place::look(&place, global.socket.is_some());
+    let (mut findings, can_ask) = socket::look(&place, global.socket.is_some());
     let (found, daemon) =
         if can_ask { daemon::look(&place) } else { (vec![daemon::file(&place)], None) };
     findings.extend(found);
@@ -46,7 +46,7 @@ pub(crate) fn run(args: &DoctorArgs, global: &Global) -> Result<u8> {
         let seen = engine::look(&place, args.engine.as_deref(), &findings);
         findings.extend(seen);
     }
-    findings.extend(others::look(&place));
+    findings.extend(other_daemons::look(&place));
     findings.extend(machine::clock(daemon.as_ref()));
     findings.extend(command_path::look());
     findings.extend(machine::kernel());

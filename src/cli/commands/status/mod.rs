@@ -1,6 +1,6 @@
 //! `canal status`: shows holders, waiters, why a waiter waits, and the leases that ended.
 
-mod ended;
+mod ended_leases;
 mod graph;
 mod hosts;
 pub(super) mod page;
@@ -37,7 +37,7 @@ pub(crate) fn run(args: &StatusArgs, global: &Global) -> Result {
     match &args.why {
         Some(target) => why::run(target, args.json, global),
         None if args.graph => graph::run(args.json, global),
-        None if args.ended => ended::run(args, global),
+        None if args.ended => ended_leases::run(args, global),
         None => report(args, global),
     }
 }

@@ -5,7 +5,7 @@ use ratatui_core::buffer::Buffer;
 use ratatui_core::layout::Rect;
 use ratatui_core::style::{Modifier, Style};
 
-use super::choice::Row;
+use super::key_list::Row;
 use super::model::{Above, Bottom, Model};
 use super::timeline::timeline;
 use crate::cli::commands::history;

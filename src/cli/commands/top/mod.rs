@@ -4,12 +4,12 @@
 //! brings the daemon's reports, and `terminal` has the keyboard, the screen and the signals.
 
 mod ask;
-mod choice;
 mod draw;
+mod escape_codes;
 mod feed;
+mod key_list;
 mod keys;
 mod model;
-mod screen;
 mod terminal;
 mod timeline;
 

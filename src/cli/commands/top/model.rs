@@ -4,7 +4,7 @@
 //! target. The display may change in the meantime, but the action may not.
 
 use super::ask::{Answer, Ask, Who};
-use super::choice::{Choice, Row};
+use super::key_list::{Choice, Row};
 use super::keys::Key;
 use crate::cli::arguments::lock::{view_of, wire_view};
 use crate::cli::arguments::number::WhyTarget;

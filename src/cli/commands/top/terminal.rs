@@ -19,7 +19,7 @@ use ratatui_core::buffer::Buffer;
 use ratatui_core::layout::Rect;
 use terminal_size::{Height, Width, terminal_size_of};
 
-use super::screen::{self, Palette};
+use super::escape_codes::{self, Palette};
 use crate::cli::{Failed, Result};
 use crate::sys::terminal::output::TerminalOutput;
 
@@ -150,9 +150,9 @@ impl Terminal {
         }
         if self.shown.area != next.area {
             self.shown = Buffer::empty(next.area);
-            text.push_str(screen::CLEAR);
+            text.push_str(escape_codes::CLEAR);
         }
-        text += &screen::changes(&self.shown, &next, cursor, self.palette);
+        text += &escape_codes::changes(&self.shown, &next, cursor, self.palette);
         self.shown = next;
         match write(&text, signals)? {
             true => self.is_entered = true,

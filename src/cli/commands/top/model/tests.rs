@@ -1,4 +1,4 @@
-use super::super::choice::Order;
+use super::super::key_list::Order;
 use super::*;
 use crate::cli::failed::Failed;
 

@@ -1,4 +1,4 @@
-//! The programs that canal itself starts, at nodes and for locks over nodes.
+//! `canal bridge`, and the process that looks for deadlocks: canal itself starts both.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -11,7 +11,7 @@ use crate::client::environment;
 use crate::run::nodes::watch_for_deadlocks;
 
 /// `canal bridge`, which ssh runs at a node.
-pub(crate) fn bridge(args: &BridgeArgs, global: &Global) -> Result {
+pub(crate) fn run(args: &BridgeArgs, global: &Global) -> Result {
     let target = Target::of(global)?;
     let keys: Vec<String> = args.keys.iter().map(|key| key.as_str().to_owned()).collect();
     let keys = args.leases.then_some(keys.as_slice());
