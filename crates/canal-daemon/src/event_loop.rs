@@ -16,6 +16,7 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
 use crate::limits::FAREWELL_TIME;
+use crate::net::adaptive_spin::AdaptiveSpin;
 use crate::net::events::Source;
 use crate::server::Server;
 use canal_sys::clock;
@@ -31,11 +32,15 @@ pub(crate) fn work(server: &mut Server, signals: &Signals) -> anyhow::Result<()>
     let waker = Waker::from(bell);
     server.observe.wake_by(&waker);
     let mut context = Context::from_waker(&waker);
+    let mut spin = AdaptiveSpin::new();
     while !server.stopping {
         if server.decide.hears_engine(&mut context) || server.has_work() {
             server.conns.wait(Some(Duration::ZERO));
-        } else if !server.spins() {
-            server.sleep();
+        } else if !spin.look(|| server.conns.wait(Some(Duration::ZERO))) {
+            let begun = clock::now();
+            if server.sleep() {
+                spin.slept(clock::now().saturating_duration_since(begun));
+            }
         }
         server.turn()?;
         if server.conns.reported.take(Source::Signals) {

@@ -28,12 +28,10 @@ use crate::jobserver::builds::Jobservers;
 use crate::limits::DESCRIPTORS_MIN;
 use crate::logging;
 use crate::metrics::exporter::{self, Exporter};
-use crate::net::adaptive_spin::AdaptiveSpin;
 use crate::net::connections::Conns;
 use crate::net::events::Source;
 use crate::net::unread_reports::Reports;
 use crate::options::Options;
-use crate::own_user::OwnUser;
 use crate::processes::holder_record;
 use crate::processes::owners::Owners;
 use crate::runtime_dir::Claim;
@@ -172,7 +170,7 @@ fn come_up(options: &Options) -> anyhow::Result<Option<(Server, Signals)>> {
     tracing::info!(
         socket = %place.socket.display(),
         config = config.path.as_deref().map_or("none".into(), |path| path.to_string_lossy()).as_ref(),
-        connections = server.limits.connections(0),
+        connections = server.effective.limits.connections(0),
         "listening"
     );
     Ok(Some((server, signals)))
@@ -311,8 +309,8 @@ pub(crate) fn server(
 ) -> anyhow::Result<Server> {
     let Recovered { ledger, origin, children, found, unverified, mut notes, .. } = recovered;
     let node = match &recovered.state_dir {
-        Some(dir) => Node::new(dir, recovered.is_anew, effective.limits().nodes_longest_ttl),
-        None => Node { is_lasting: false, grants_from: None },
+        Some(dir) => Node::new(dir, recovered.is_anew, effective.limits.nodes_longest_ttl),
+        None => Node::default(),
     };
     notes.extend(home.notes());
     notes.extend(notes_about(place, &origin));
@@ -352,8 +350,6 @@ pub(crate) fn server(
     let mut server = Server {
         about,
         runtime_dir: home,
-        limits: effective.limits(),
-        permissions: effective.permissions(),
         effective,
         waiters,
         leases: Leases::of_table(&ledger.table, ledger.host),
@@ -366,9 +362,7 @@ pub(crate) fn server(
         observe: Observe::default(),
         told_sizes: ToldSizes::default(),
         due: Due::new(timer),
-        spin: AdaptiveSpin::new(),
         node,
-        own_user: OwnUser::default(),
         stopping: false,
     };
     server.due.node_settled = server.node.grants_from;

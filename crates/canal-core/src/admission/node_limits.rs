@@ -1,7 +1,7 @@
 //! Limits on requests over nodes, so that the nodes that grant one exclude other requests.
 
 use crate::index::key_tree::conflict;
-use crate::{Item, Key, Mode, OverNodes, Refusal, Request, RequestId, Require, Table, View, Wait};
+use crate::{Item, Key, Mode, OverNodes, Refusal, Request, Require, Table, View, Wait};
 
 impl Table {
     /// Why a request over nodes is invalid regardless of what is free; `None` if it is valid.
@@ -53,12 +53,8 @@ impl Table {
     }
 
     fn requests_over_nodes(&self) -> impl Iterator<Item = (&Request, &OverNodes)> {
-        let asked = |request: &RequestId| {
-            let waiting = self.waiters.get(request).map(|waiter| &*waiter.request);
-            waiting.or_else(|| self.hold_of(*request).map(|hold| &*hold.asked))
-        };
-        let requests = self.over_nodes.iter().filter_map(asked);
-        requests.filter_map(|asked| Some((asked, asked.over_nodes.as_deref()?)))
+        let requests = self.over_nodes.iter().filter_map(|id| self.request(*id));
+        requests.filter_map(|asked| Some((&**asked, asked.over_nodes.as_deref()?)))
     }
 }
 

@@ -7,7 +7,7 @@ use super::owners::Owners;
 use crate::index::key_tree::KeyTree;
 use crate::{
     BYPASS_MAX_DEFAULT, FrameId, FrameState, HoldState, HostId, HostState, Key, Mode, Owner,
-    PastLease, PastRequest, Recovery, RequestId, Revision, Tag, Token, Usage, WaiterState,
+    PastLease, PastRequest, Recovery, Request, RequestId, Revision, Tag, Token, Usage, WaiterState,
 };
 
 /// The lock table: a function of the entries applied to it.
@@ -147,6 +147,20 @@ impl Table {
     #[must_use]
     pub fn hold_of(&self, request: RequestId) -> Option<&HoldState> {
         self.hold(*self.granted.get(&request)?)
+    }
+
+    /// The content of a request that waits or holds.
+    #[must_use]
+    pub fn request(&self, id: RequestId) -> Option<&Arc<Request>> {
+        let waiting = self.waiter(id).map(|waiter| &waiter.request);
+        waiting.or_else(|| self.hold_of(id).map(|hold| &hold.asked))
+    }
+
+    /// The frame of a request that waits or holds.
+    #[must_use]
+    pub fn frame_of_request(&self, id: RequestId) -> Option<FrameId> {
+        let waiting = self.waiter(id).map(|waiter| waiter.frame);
+        waiting.or_else(|| self.hold_of(id).map(|hold| hold.frame))
     }
 
     /// A hold.

@@ -39,8 +39,7 @@ impl Table {
     /// waits or holds.
     #[must_use]
     pub fn superseded_holds(&self, request: RequestId) -> Vec<Token> {
-        let waiter = self.waiter(request).map(|waiter| &waiter.request);
-        match waiter.or_else(|| self.hold_of(request).map(|hold| &hold.asked)) {
+        match self.request(request) {
             Some(asked) => self.holds_before(asked, request),
             None => Vec::new(),
         }

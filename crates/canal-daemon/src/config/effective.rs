@@ -22,6 +22,8 @@ pub(crate) struct EffectiveConfig {
     pub read_at: UnixMillis,
     /// How many descriptors the daemon may have.
     descriptors: u64,
+    pub limits: Limits,
+    pub permissions: Permissions,
     /// Whether SIGHUP asked for the file to be read again. The next turn reads it.
     pub reload_asked: bool,
     /// The readings of the file, for the calls that wait for them.
@@ -61,12 +63,16 @@ impl EffectiveConfig {
         overrides: Overrides,
     ) -> Self {
         let read_at = UnixMillis(clock::unix_ms());
+        let limits = config.limits(descriptors, overrides.idle_exit_s);
+        let permissions = config.permissions(&paths);
         Self {
             config,
             paths,
             overrides,
             read_at,
             descriptors,
+            limits,
+            permissions,
             reload_asked: false,
             readings: Readings::default(),
         }
@@ -82,14 +88,8 @@ impl EffectiveConfig {
         let kept = before.written.into_iter().filter(|one| needs_restart(&one.name));
         self.config.written.extend(kept);
         self.read_at = UnixMillis(clock::unix_ms());
-    }
-
-    pub(crate) fn limits(&self) -> Limits {
-        self.config.limits(self.descriptors, self.overrides.idle_exit_s)
-    }
-
-    pub(crate) fn permissions(&self) -> Permissions {
-        self.config.permissions(&self.paths)
+        self.limits = self.config.limits(self.descriptors, self.overrides.idle_exit_s);
+        self.permissions = self.config.permissions(&self.paths);
     }
 }
 
@@ -125,7 +125,7 @@ mod tests {
             "engine = \"etcd://b\"\n[limits]\nwaiters_per_user = 2\n[daemon]\nidle_exit = \"9s\"\n",
         ));
         assert_eq!(effective.config.engine.url.as_deref(), Some("etcd://a"));
-        let limits = effective.limits();
+        let limits = &effective.limits;
         assert_eq!(limits.waiters_per_user, 2);
         assert_eq!(
             limits.idle_exit.map(|it| it.as_secs()),

@@ -39,6 +39,14 @@ impl Reports {
         }
     }
 
+    /// Notes that a connection got a report, unless it has already read everything.
+    pub(crate) fn sent(&mut self, conns: &Conns, id: ConnId) {
+        if let Some(conn) = conns.peek(id).filter(|conn| conn.unsent() > 0) {
+            let (uid, left) = (conn.peer.uid, conn.unsent());
+            self.unread.push(Unread { id, uid, left, since: clock::now() });
+        }
+    }
+
     /// Forgets connections that are closed or have read everything, and notes which clients have
     /// read on.
     pub(crate) fn look(&mut self, conns: &Conns, now: Instant) {

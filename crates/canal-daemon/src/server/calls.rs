@@ -16,7 +16,6 @@ use crate::calls::conn_id::ConnId;
 use crate::calls::table::table_of_calls;
 use crate::limits::{CALLS_AHEAD_MAX, REPORT_TIME_PER_TURN};
 use crate::net::call_state::CallState;
-use crate::net::unread_reports::Unread;
 use crate::server::Server;
 use crate::server::step::Step;
 use canal_protocol::Failure;
@@ -184,9 +183,6 @@ impl Server {
                 self.conns.hear_again(id);
             }
         }
-        let left = self.conns.peek(id).map_or(0, |conn| conn.unsent());
-        if left > 0 {
-            self.reports.unread.push(Unread { id, uid, left, since: clock::now() });
-        }
+        self.reports.sent(&self.conns, id);
     }
 }

@@ -18,7 +18,6 @@ use crate::server::Server;
 use crate::server::step::Step;
 use crate::server::step::ended_unseen;
 use crate::store::ledger::NO_HOST;
-use crate::waiters::repeated_grant::granted;
 use crate::wording::refusal::{self, given_up, owner_gone};
 use canal_core::{
     Change, Entry, FrameId, Granted, HoldState, Outcome, Refusal, RequestId, Revision, Snapshot,
@@ -184,10 +183,10 @@ impl Server {
     ) -> Result<Step, Failure> {
         let table = self.decide.table();
         if let Some(waiter) = table.waiter(request) {
-            self.waiters.add(waiter, table.session(waiter.frame));
+            self.waiters.add(table, waiter);
         } else if let Some(hold) = table.hold_of(request) {
-            self.waiters.add_granted(hold, table.session(hold.frame));
-            self.waiters.queue_grant(granted(table, hold));
+            self.waiters.add_granted(table, hold);
+            self.waiters.queue_grant_again(table, hold);
         } else {
             return Err(ended_unseen());
         }
@@ -286,8 +285,7 @@ impl Server {
                 continue;
             }
             if let Some(hold) = table.hold_of(request) {
-                let granted = granted(table, hold);
-                self.waiters.queue_grant_once(granted);
+                self.waiters.queue_grant_again(table, hold);
             } else if let Some(conn) = self.end_waiter(request) {
                 self.end_unseen(conn);
             }
@@ -329,7 +327,7 @@ impl Server {
                 if let Some(waiter) = self.decide.table().waiter(*request)
                     && waiter.request.host == self.decide.host()
                 {
-                    self.waiters.add(waiter, self.decide.table().session(waiter.frame));
+                    self.waiters.add(self.decide.table(), waiter);
                 }
             }
             Outcome::Granted(granted) if self.is_ours(granted) => {
@@ -369,10 +367,7 @@ impl Server {
                     self.leases.begin(self.decide.table(), self.decide.host(), frame);
                 }
             }
-            Outcome::Renewed { frame, .. } => {
-                self.leases.begin(self.decide.table(), self.decide.host(), *frame);
-            }
-            Outcome::LeaseMoved { frame, .. } => {
+            Outcome::Renewed { frame, .. } | Outcome::LeaseMoved { frame, .. } => {
                 self.leases.begin(self.decide.table(), self.decide.host(), *frame);
             }
             Outcome::Prioritized { request, .. } => {

@@ -20,7 +20,6 @@ use crate::net::connections::Disconnected;
 use crate::processes::owners::find;
 use crate::server::Server;
 use crate::waiters::check_ahead::is_stopped;
-use crate::waiters::repeated_grant::granted;
 use crate::wording::text::pid_of;
 use canal_core::{
     Change, FrameId, HoldState, Owner, ProcessId, Release, Request, RequestId, Token, WaiterState,
@@ -278,8 +277,7 @@ impl Server {
         let in_part = |hold: &&HoldState| hold.items.len() < hold.asked.items.len();
         let hold = table.hold_of(request).filter(in_part);
         let Some(hold) = hold.filter(|_| self.waiters.get(request).is_some()) else { return false };
-        let granted = granted(table, hold);
-        self.waiters.queue_grant_once(granted);
+        self.waiters.queue_grant_again(table, hold);
         true
     }
 
@@ -376,9 +374,7 @@ impl Server {
 
     /// Whether the process that made a request is busy.
     fn is_busy(&self, request: RequestId) -> bool {
-        let table = self.decide.table();
-        let waits = table.waiter(request).map(|waiter| &waiter.request);
-        let asked = waits.or_else(|| table.hold_of(request).map(|hold| &hold.asked));
+        let asked = self.decide.table().request(request);
         let owner = |asked: &Request| match asked.owner {
             Owner::Process(process) => Some(process),
             Owner::Lease(_) | Owner::Jobserver(_) => None,

@@ -3,7 +3,6 @@
 //! [`Cluster`](crate::cluster::Cluster) owns the state.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use crate::calls::conn_id::ConnId;
 use crate::calls::pending_acquire::PendingAcquire;
@@ -18,7 +17,7 @@ use crate::waiters::leases::Leases;
 use crate::waiters::waiting::Waiter;
 use crate::wording::refusal;
 use canal_core::{
-    BYPASS_MAX_DEFAULT, Change, FrameId, HostId, Owner, ProcessId, Request, RequestId, Table,
+    BYPASS_MAX_DEFAULT, Change, FrameId, HostId, Owner, ProcessId, RequestId, Table,
 };
 use canal_history::Ending;
 use canal_protocol::{Failure, Progress};
@@ -125,7 +124,7 @@ impl Server {
             self.propose(floor);
         }
         let table = self.decide.table();
-        let views = self.limits.views().iter();
+        let views = self.effective.limits.views().iter();
         let unsaid: Vec<_> = views
             .filter(|(key, _)| table.stored(key).is_none())
             .map(|(key, view)| (key.clone(), Some(*view)))
@@ -191,14 +190,10 @@ impl Server {
         conn: ConnId,
     ) -> Option<PendingAcquire> {
         let table = self.decide.table();
-        let asked: &Arc<Request> = match table.waiter(id) {
-            Some(waiter) => &waiter.request,
-            None => &table.hold_of(id)?.asked,
-        };
+        let asked = table.request(id)?;
         let pidfd = if asked.provisional {
-            let frame = table.waiter(id).map(|waiter| waiter.frame);
-            let frame = frame.or_else(|| table.hold_of(id).map(|hold| hold.frame))?;
-            self.owners.of(frame).and_then(|pidfd| pidfd.try_clone().ok())
+            let pidfd = self.owners.of(table.frame_of_request(id)?);
+            pidfd.and_then(|pidfd| pidfd.try_clone().ok())
         } else {
             None
         };

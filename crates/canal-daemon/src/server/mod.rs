@@ -13,21 +13,15 @@ mod requests;
 pub(super) mod step;
 pub(super) mod turn;
 
-use std::time::Duration;
-
 use crate::calls::conn_id::ConnId;
 use crate::cluster::decide::Decide;
 use crate::config::effective::EffectiveConfig;
 use crate::due::Due;
 use crate::jobserver::builds::Jobservers;
-use crate::limits::Limits;
 use crate::net::accept_backlog::Accepted;
-use crate::net::adaptive_spin::AdaptiveSpin;
 use crate::net::connection_limits::ConnectionLimits;
 use crate::net::connections::Conns;
 use crate::net::unread_reports::Reports;
-use crate::own_user::OwnUser;
-use crate::permissions::Permissions;
 use crate::processes::children::Children;
 use crate::processes::owners::Owners;
 use crate::runtime_dir::RuntimeDir;
@@ -46,10 +40,6 @@ pub(crate) struct Server {
     pub about: DaemonInfo,
     pub runtime_dir: RuntimeDir,
     pub effective: EffectiveConfig,
-    /// The limits of the configuration in force.
-    pub limits: Limits,
-    /// The permissions of the configuration in force.
-    pub permissions: Permissions,
     /// The table and its log.
     pub decide: Decide,
     pub owners: Owners,
@@ -64,10 +54,8 @@ pub(crate) struct Server {
     pub observe: Observe,
     pub told_sizes: ToldSizes,
     pub due: Due,
-    pub spin: AdaptiveSpin,
     /// This daemon as one of several nodes.
     pub node: Node,
-    pub own_user: OwnUser,
     /// Whether the daemon is ending. It then accepts no new requests.
     pub stopping: bool,
 }
@@ -80,20 +68,15 @@ impl Server {
             self.owners.forget_resting();
             connections_max = self.connections_max();
         }
-        let each = self.limits.connections_per_user;
+        let limits = &self.effective.limits;
+        let each = limits.connections_per_user;
         let room = ConnectionLimits { all: connections_max, each, own: self.about.uid };
-        self.runtime_dir.listener.accept(&mut self.conns, room, self.limits.connection_idle)
+        self.runtime_dir.listener.accept(&mut self.conns, room, limits.connection_idle)
     }
 
     fn connections_max(&self) -> usize {
         let builds = self.jobservers.descriptors();
-        self.limits.connections(self.owners.len() + self.children.len() + builds)
-    }
-
-    /// Spins briefly before the daemon sleeps. Returns whether there is something to do now.
-    pub(crate) fn spins(&mut self) -> bool {
-        let Self { spin, conns, .. } = self;
-        spin.look(|| conns.wait(Some(Duration::ZERO)))
+        self.effective.limits.connections(self.owners.len() + self.children.len() + builds)
     }
 
     /// Whether there is already something to do in the next turn.

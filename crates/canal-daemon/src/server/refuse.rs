@@ -2,6 +2,8 @@
 //!
 //! Invariant: a deferred request is asked for again, and answered, when its time is over.
 
+use std::sync::Arc;
+
 use crate::calls::completion::Completion;
 use crate::calls::pending_acquire::PendingAcquire;
 use crate::limits::{EXITING_TIME, PROCESSES_LOOKED_AT_MAX};
@@ -107,9 +109,7 @@ impl Server {
 
     /// The error for a client whose request a newer one supersedes.
     pub(crate) fn superseded_failure(&self, viewer: u32, by: RequestId) -> Failure {
-        let table = self.decide.table();
-        let waiter = table.waiter(by).map(|waiter| &*waiter.request);
-        let by = waiter.or_else(|| table.hold_of(by).map(|hold| &*hold.asked));
+        let by = self.decide.table().request(by).map(Arc::as_ref);
         let command = by.and_then(|by| self.shown(viewer).command(by.uid, &by.command.0));
         refusal::superseded_by(by, command.as_deref())
     }

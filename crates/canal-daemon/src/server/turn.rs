@@ -57,7 +57,7 @@ impl Server {
     pub(crate) fn carry_out_batch(&mut self, mut batch: Batch) -> anyhow::Result<()> {
         let deaths = !batch.ended.frames.is_empty();
         for (frame, pidfd) in std::mem::take(&mut batch.ended.pidfds) {
-            let descriptors = self.limits.connections(0);
+            let descriptors = self.effective.limits.connections(0);
             self.observe.history_mut().keep_exit(frame, pidfd, descriptors);
         }
         for disconnected in std::mem::take(&mut batch.disconnected) {
@@ -265,13 +265,10 @@ fn in_turns(active: impl Iterator<Item = (u32, ConnId)>) -> Vec<ConnId> {
 
 /// Schedules work, and does the work that is due.
 impl Server {
-    /// Sleeps until there is something to do.
-    pub(crate) fn sleep(&mut self) {
+    /// Sleeps until there is something to do. Returns whether an event ended the sleep.
+    pub(crate) fn sleep(&mut self) -> bool {
         let time = self.time_to_sleep();
-        let begun = clock::now();
-        if self.conns.wait(time) {
-            self.spin.slept(clock::now().saturating_duration_since(begun));
-        }
+        self.conns.wait(time)
     }
 
     /// How long the daemon may sleep if no event arrives and its boottime timer does not go off.
@@ -357,7 +354,7 @@ impl Server {
     }
 
     pub(crate) fn note_idleness(&mut self, now: Instant) {
-        let Some(limit) = self.limits.idle_exit else { return };
+        let Some(limit) = self.effective.limits.idle_exit else { return };
         let busy = self.conns.len() > 0 || self.decide.is_used() || self.observe.are_hooks_busy();
         if busy {
             self.due.idle = None;

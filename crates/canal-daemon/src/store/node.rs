@@ -11,6 +11,7 @@ use nix::sys::statfs::{FsType, TMPFS_MAGIC, statfs};
 use nix::unistd::gethostname;
 use sha2::{Digest, Sha256};
 
+use crate::own_user::OwnUser;
 use canal_core::NodeId;
 use canal_sys::clock;
 
@@ -21,12 +22,13 @@ const RAMFS_MAGIC: FsType = FsType(0x8584_58f6);
 const MACHINE_IDS: [&str; 2] = ["/etc/machine-id", "/var/lib/dbus/machine-id"];
 
 /// The facts that a daemon knows about itself as a node.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Node {
     /// Whether its state outlives a reboot.
     pub is_lasting: bool,
     /// The time from which it grants over nodes; `None` if it already does.
     pub grants_from: Option<Instant>,
+    pub user: OwnUser,
 }
 
 impl Node {
@@ -34,7 +36,7 @@ impl Node {
     /// `longest_ttl` is the longest TTL of a lease over nodes.
     pub(crate) fn new(state_dir: &Path, is_anew: bool, longest_ttl: Duration) -> Self {
         let grants_from = is_anew.then(|| clock::now() + longest_ttl);
-        Self { is_lasting: is_lasting(state_dir), grants_from }
+        Self { is_lasting: is_lasting(state_dir), grants_from, ..Self::default() }
     }
 
     /// How much longer it grants nothing over nodes.

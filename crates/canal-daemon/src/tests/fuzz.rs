@@ -66,7 +66,7 @@ impl Drop for Said {
 
 fn case(mut rng: Rng, holders: &[Holder], seen: &mut Seen) {
     let mut world = World::new();
-    world.server.node = Node { is_lasting: true, grants_from: None };
+    world.server.node = Node { is_lasting: true, ..Node::default() };
     NODE.set(world.server.node_id().unwrap().0);
     let mut peers: Vec<Peer> = Vec::new();
     // Owners that may end during the case.

@@ -36,7 +36,7 @@ fn denied(reply: &Value, message: &str) {
 fn a_hold_of_several_keys_is_ended_by_force_only_with_permission_for_each_key() {
     let mut world = World::new();
     let entry = format!("keys = \"open\"\ngroups = [{OTHER}]\nmay = [\"force\"]");
-    world.server.permissions.entries = vec![permission(&entry)];
+    world.server.effective.permissions.entries = vec![permission(&entry)];
     let (_, mut other) = world.connect_as(OTHER);
     for (tag, keys) in (1..).zip([["open/1", "shut"], ["shut", "open/1"]]) {
         let mut owner = world.connect();

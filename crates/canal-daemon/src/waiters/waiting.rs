@@ -8,6 +8,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Instant;
 
+use crate::waiters::repeated_grant::granted;
 use canal_core::{
     FrameId, Granted, HoldState, HostId, Request, RequestId, Table, Token, UnixMillis, Wait,
     WaiterState,
@@ -89,17 +90,17 @@ impl Waiters {
     pub(crate) fn follow_table(&mut self, table: &Table, host: HostId) {
         (self.requests, self.ends, self.users) = Default::default();
         let own = table.waiters().filter(|waiter| waiter.request.host == host);
-        own.for_each(|waiter| self.add(waiter, table.session(waiter.frame)));
+        own.for_each(|waiter| self.add(table, waiter));
     }
 
-    pub(crate) fn add(&mut self, state: &WaiterState, session: FrameId) {
-        let request = state.request.clone();
+    pub(crate) fn add(&mut self, table: &Table, state: &WaiterState) {
+        let (request, session) = (state.request.clone(), table.session(state.frame));
         self.insert(state.id, Asked { request, session, since: state.since });
     }
 
     /// Adds a request that was granted and whose grant cannot be sent yet.
-    pub(crate) fn add_granted(&mut self, hold: &HoldState, session: FrameId) {
-        let request = hold.asked.clone();
+    pub(crate) fn add_granted(&mut self, table: &Table, hold: &HoldState) {
+        let (request, session) = (hold.asked.clone(), table.session(hold.frame));
         self.insert(hold.request, Asked { request, session, since: hold.asked_at });
     }
 
@@ -174,10 +175,10 @@ impl Waiters {
         self.to_tell.push_back(granted);
     }
 
-    /// As [`Self::queue_grant`], unless the grant is already queued.
-    pub(crate) fn queue_grant_once(&mut self, granted: Granted) {
-        if !self.to_tell.iter().any(|other| other.token == granted.token) {
-            self.to_tell.push_back(granted);
+    /// Queues a grant that was decided earlier, unless it is already queued.
+    pub(crate) fn queue_grant_again(&mut self, table: &Table, hold: &HoldState) {
+        if !self.to_tell.iter().any(|other| other.token == hold.token) {
+            self.to_tell.push_back(granted(table, hold));
         }
     }
 

@@ -16,7 +16,6 @@ use crate::server::Server;
 use crate::server::step::{Step, lost_track};
 use crate::store::ledger::disk_full;
 use crate::view::grant::granted_keys;
-use crate::waiters::repeated_grant::granted;
 use canal_core::{
     Above, Change, Granted, Outcome, OverNodes, Owner, Refusal, Request, RequestId, Tag, Wait,
     differs_in_nodes,
@@ -161,16 +160,14 @@ impl Server {
     /// in the log.
     fn is_of_lost_incarnation(&self, request: RequestId, uid: u32, owner: &Owner) -> bool {
         let table = self.decide.table();
-        let waiter = table.waiter(request).map(|waiter| waiter.frame);
-        let frame = waiter.or_else(|| table.hold_of(request).map(|hold| hold.frame));
-        frame.and_then(|frame| table.frame(frame)).is_some_and(|frame| {
+        table.frame_of_request(request).and_then(|id| table.frame(id)).is_some_and(|frame| {
             frame.host != self.decide.host() && frame.uid == uid && frame.owner == *owner
         })
     }
 
     /// The limit on a user's waiting requests, if a request that would wait exceeds it.
     fn crowd(&self, wait: Wait, uid: u32) -> Option<usize> {
-        let most = self.limits.waiters_per_user;
+        let most = self.effective.limits.waiters_per_user;
         let waiting = || self.waiters.of_user(uid) + self.decide.in_flight_of(uid);
         (wait != Wait::No && waiting() >= most).then_some(most)
     }
@@ -243,7 +240,7 @@ impl Server {
             self.waiters.drop_grant(request);
             return Ok(Step::GiveBack(request, failure));
         };
-        self.waiters.add_granted(hold, table.session(hold.frame));
+        self.waiters.add_granted(table, hold);
         Ok(self.wait_for_grant(id, request, more))
     }
 
@@ -305,8 +302,8 @@ impl Server {
         let table = self.decide.table();
         let hold = table.hold_of(request).filter(|hold| hold.asked.wait != Wait::No);
         let Some(hold) = hold else { return Err(self.decide.not_a_member()) };
-        self.waiters.queue_grant(granted(table, hold));
-        self.waiters.add_granted(hold, table.session(hold.frame));
+        self.waiters.add_granted(table, hold);
+        self.waiters.queue_grant_again(table, hold);
         Ok(self.wait_for_grant(id, request, more))
     }
 
@@ -320,8 +317,7 @@ impl Server {
     ) -> Result<Step, Failure> {
         let table = self.decide.table();
         let waiter = table.waiter(request);
-        let frame = waiter.map(|waiter| waiter.frame);
-        let frame = frame.or_else(|| table.hold_of(request).map(|hold| hold.frame));
+        let frame = table.frame_of_request(request);
         let same = frame
             .and_then(|frame| table.frame(frame))
             .filter(|frame| frame.host == self.decide.host())

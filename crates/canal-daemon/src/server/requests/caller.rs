@@ -45,7 +45,7 @@ impl Server {
             match item.ask {
                 // A read or a write of a key also takes the keys below it.
                 Ask::Read | Ask::Write => {
-                    for below in self.permissions.held_apart(&item.key) {
+                    for below in self.effective.permissions.held_apart(&item.key) {
                         let what =
                             || format!("hold `{below}`, which is below `{key}`", key = item.key);
                         self.permitted(id, Action::Hold, below, what)?;
@@ -82,12 +82,12 @@ impl Server {
         if uid == 0 || uid == owner {
             return Ok(());
         }
-        let who = self.permissions.who(action, key);
+        let who = self.effective.permissions.who(action, key);
         if who.includes(|| groups_of(conn)) {
             return Ok(());
         }
         let (what, only) = (what(), who.only(owner));
-        let file = self.permissions.file.display();
+        let file = self.effective.permissions.file.display();
         Err(Failure::new(ErrorName::Denied, format!("uid {uid} may not {what}; {only} may do so"))
             .hint(format!("see `[[permission]]` in {file} and canal.toml(5)")))
     }
@@ -101,12 +101,12 @@ impl Server {
         is_lease: bool,
     ) -> Result<(), Failure> {
         let used = self.decide.table().usage(uid);
-        let most = self.limits.leases_per_user;
+        let most = self.effective.limits.leases_per_user;
         if is_lease && used.leases >= most {
             let message = format!("uid {uid} holds {} leases; the limit is {most}", used.leases);
             return Err(too_much(ErrorName::TooManyLeases, message, "leases_per_user"));
         }
-        let most = self.limits.key_bytes_per_user;
+        let most = self.effective.limits.key_bytes_per_user;
         if used.key_bytes.saturating_add(room_of(items)) > most {
             let message = format!(
                 "the keys that uid {uid} holds and waits for take up {} bytes; the limit is {most}",

@@ -152,8 +152,6 @@ impl Server {
         }
         logging::follow(self.effective.overrides.verbose, config.log.as_deref());
         self.effective.replace(config);
-        self.limits = self.effective.limits();
-        self.permissions = self.effective.permissions();
         self.observe.reconfigure(&self.effective.config.hooks);
         // The time after which an idle daemon ends starts again.
         self.due.idle = None;
@@ -204,7 +202,7 @@ impl Server {
         config: &Config,
         notes: &mut Vec<String>,
     ) -> Vec<(Key, Option<View>)> {
-        let before = self.limits.views();
+        let before = self.effective.limits.views();
         let mut changed = Vec::new();
         if self.decide.is_shared() {
             for (key, view) in &config.views {
@@ -331,7 +329,7 @@ impl Server {
 
     /// The settings that have a value even if the configuration does not state one.
     fn values(&self) -> Vec<(&'static str, String)> {
-        let limits = &self.limits;
+        let limits = &self.effective.limits;
         let per_user = limits.connections_per_user;
         let config = &self.effective.config;
         let (log, _) = logging::chosen(self.effective.overrides.verbose, config.log.as_deref());

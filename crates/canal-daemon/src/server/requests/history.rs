@@ -7,7 +7,6 @@ use crate::calls::items;
 use crate::history::queue::{Answer, Question};
 use crate::net::call_state::CallState;
 use crate::net::connection::Connection;
-use crate::net::unread_reports::Unread;
 use crate::server::Server;
 use crate::server::step::Step;
 use crate::wording::text::time;
@@ -80,10 +79,7 @@ impl Server {
             let uid = conn.peer.uid;
             let step = self.history_answer(uid, &found);
             self.carry_out(id, Ok(step));
-            let left = self.conns.peek(id).map_or(0, |conn| conn.unsent());
-            if left > 0 {
-                self.reports.unread.push(Unread { id, uid, left, since: clock::now() });
-            }
+            self.reports.sent(&self.conns, id);
         }
     }
 

@@ -37,7 +37,7 @@ impl Server {
         let place = self.runtime_dir.place().dir.display().to_string();
         let uid = self.about.uid;
         let mut identity = NodeIdentity::new(self.node_id()?, node::host_name(), place, uid);
-        identity.user = self.own_user.name(uid).map(str::to_owned);
+        identity.user = self.node.user.name(uid).map(str::to_owned);
         identity.lasting = self.node.is_lasting && !self.decide.is_shared();
         identity.grants_from_ms = self.node.left().map(milliseconds);
         Ok(Step::reply(&identity))

@@ -38,7 +38,7 @@ impl Server {
         let change = match setting {
             Setting::View(wanted) => {
                 // A key whose stored view is forgotten gets the configured view.
-                let view = wanted.or_else(|| self.limits.configured(&key));
+                let view = wanted.or_else(|| self.effective.limits.configured(&key));
                 if let Some(refused) = self.decide.refusal_of_view(&key, view)
                     && let Some(failure) = refusal_of(&key, &refused)
                 {
@@ -167,10 +167,7 @@ impl Server {
     pub(crate) fn prioritized(&self, pending: &PendingPriority) -> Result<Step, Failure> {
         let PendingPriority { request, before, priority, .. } = *pending;
         let table = self.decide.table();
-        let waiter = table.waiter(request);
-        let frame = waiter.map(|waiter| waiter.frame);
-        let frame = frame.or_else(|| table.hold_of(request).map(|hold| hold.frame));
-        let Some(frame) = frame else {
+        let Some(frame) = table.frame_of_request(request) else {
             return Err(Failure::new(ErrorName::NotHeld, "the request has ended"));
         };
         tracing::info!(session = %format_args!("s{}", table.session(frame)), priority, "prioritized");
@@ -178,7 +175,7 @@ impl Server {
             session: format!("s{}", table.session(frame)),
             before,
             priority,
-            position: waiter.map_or(0, |waiter| position(table, waiter.id)),
+            position: table.waiter(request).map_or(0, |waiter| position(table, waiter.id)),
         }))
     }
 }
