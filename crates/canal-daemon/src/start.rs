@@ -63,12 +63,12 @@ const READINESS: i32 = 3;
 /// Reports to the process that started this daemon why it cannot start.
 pub(crate) fn report_failure(message: &str, hint: Option<&str>) {
     let hint = hint.map(|hint| format!("\nhint: {hint}")).unwrap_or_default();
-    Readiness::take(true).report(&format!("{message}{hint}"));
+    Readiness::take().report(&format!("{message}{hint}"));
 }
 
 /// Runs the daemon until it is asked to end.
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
-    let readiness = Readiness::take(options.on_demand);
+    let readiness = if options.on_demand { Readiness::take() } else { Readiness(None) };
     let up = come_up(options);
     match up {
         Ok(Some((mut server, signals))) => {
@@ -384,8 +384,8 @@ pub(crate) fn server(
 struct Readiness(Option<OwnedFd>);
 
 impl Readiness {
-    fn take(on_demand: bool) -> Self {
-        Self(on_demand.then(|| fds::adopt(READINESS).ok()).flatten())
+    fn take() -> Self {
+        Self(fds::adopt(READINESS).ok())
     }
 
     fn done(self) {

@@ -81,6 +81,12 @@ fn open_fifo(path: &Path, flags: OFlag) -> io::Result<OwnedFd> {
     Ok(open(path, flags, Mode::empty())?)
 }
 
+fn count_file() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
+    options
+}
+
 /// The builds that have files.
 pub(crate) fn found(dir: &Path) -> Vec<Tag> {
     let Ok(entries) = std::fs::read_dir(dir) else { return Vec::new() };
@@ -126,23 +132,21 @@ impl Pipes {
             // Only root can give it away. The client of another user falls back to descriptors.
             let _ = std::os::unix::fs::lchown(path(dir, tag, ENDINGS[0]), Some(uid), None);
         }
-        Self::open(dir, tag, true)
+        Self::open(dir, tag, count_file().create(true))
     }
 
     /// Opens the files that an earlier daemon created.
     pub(crate) fn take_over(dir: &Path, tag: Tag) -> io::Result<Self> {
-        Self::open(dir, tag, false)
+        Self::open(dir, tag, &count_file())
     }
 
-    fn open(dir: &Path, tag: Tag, create: bool) -> io::Result<Self> {
+    fn open(dir: &Path, tag: Tag, count_file: &OpenOptions) -> io::Result<Self> {
         let offers = open_fifo(&path(dir, tag, ENDINGS[0]), OFlag::O_NONBLOCK)?;
         let returns = match open_fifo(&path(dir, tag, ENDINGS[1]), OFlag::O_NONBLOCK) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             opened => Some(opened?),
         };
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create(create).mode(0o600).custom_flags(libc::O_NOFOLLOW);
-        let count = options.open(path(dir, tag, ENDINGS[2]))?;
+        let count = count_file.open(path(dir, tag, ENDINGS[2]))?;
         let capacity = if returns.is_some() { OFFERS_BYTES } else { SINGLE_BYTES };
         fcntl(&offers, FcntlArg::F_SETPIPE_SZ(capacity))?;
         Ok(Self { dir: dir.to_owned(), tag, offers, returns, count })

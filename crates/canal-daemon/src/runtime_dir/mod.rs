@@ -104,25 +104,21 @@ impl Replacing {
 impl Claim {
     /// Claims the place for a daemon that a client started, unless a daemon is being replaced.
     pub(crate) fn on_demand(place: &Place, uid: u32) -> Result<Self, ClaimError> {
-        Self::take(place, uid, true)
+        let locks = take_locks(place, uid)?;
+        // A replacement begins before the old daemon releases its lock, so this check cannot miss
+        // it.
+        if Replacing::is_under_way(place) {
+            return Err(ClaimError::Running { socket: place.socket.clone(), pid: None });
+        }
+        Self::with(locks, place, uid)
     }
 
     /// Claims the place.
     pub(crate) fn new(place: &Place, uid: u32) -> Result<Self, ClaimError> {
-        Self::take(place, uid, false)
+        Self::with(take_locks(place, uid)?, place, uid)
     }
 
-    fn take(place: &Place, uid: u32, gives_way: bool) -> Result<Self, ClaimError> {
-        let dir = open_dir(place, uid)?;
-        // Several daemons may share the lock on the directory: it means "in use".
-        let not_locked = |error| ClaimError::Lock { path: place.dir.clone(), error };
-        fs2::FileExt::try_lock_shared(&dir).map_err(not_locked)?;
-        let lock = take_lock(place)?;
-        // A replacement begins before the old daemon releases this lock, so this check cannot miss
-        // it.
-        if gives_way && Replacing::is_under_way(place) {
-            return Err(ClaimError::Running { socket: place.socket.clone(), pid: None });
-        }
+    fn with((dir, lock): (File, File), place: &Place, uid: u32) -> Result<Self, ClaimError> {
         let guard = InstanceGuard::raise(place)?;
         let state = state_lock::take(place, &guard.name);
         let state = state.map_err(|error| ClaimError::Io { path: place.dir.clone(), error })?;
@@ -370,6 +366,15 @@ fn open_lock(path: &Path) -> io::Result<File> {
 
 fn lock_path(place: &Place) -> PathBuf {
     place.dir.join("lock")
+}
+
+/// Takes the locks of a place: a shared one on its directory, and the instance lock.
+fn take_locks(place: &Place, uid: u32) -> Result<(File, File), ClaimError> {
+    let dir = open_dir(place, uid)?;
+    // Several daemons may share the lock on the directory: it means "in use".
+    let not_locked = |error| ClaimError::Lock { path: place.dir.clone(), error };
+    fs2::FileExt::try_lock_shared(&dir).map_err(not_locked)?;
+    Ok((dir, take_lock(place)?))
 }
 
 /// Takes the instance lock.

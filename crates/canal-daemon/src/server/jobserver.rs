@@ -209,7 +209,7 @@ impl Server {
     fn would_have_token(&self, build: Tag) -> bool {
         let verdict = |asked| self.decide.table().verdict_on(&asked);
         self.request_for_token(build).is_some_and(|asked| {
-            self.check_quota(asked.uid, &asked.items, false).is_ok()
+            self.check_quota(asked.uid, &asked.items).is_ok()
                 && matches!(verdict(asked), Outcome::Granted(_))
         })
     }

@@ -110,7 +110,7 @@ impl Server {
             .or_insert_with(|| self.scene(&key, looked_up_max, budget));
         let estimate = scene.estimates.get(&request).copied();
         let position = scene.positions.get(&request).copied().unwrap_or(scene.waiting);
-        let news = LastProgress::of(position, &why.clause, estimate.is_some());
+        let news = LastProgress::of(position, &why.clause, estimate.as_ref());
         if self.waiters.get(request).is_some_and(|waiter| waiter.told == Some(news)) {
             return;
         }
@@ -139,7 +139,7 @@ impl Server {
     fn tell_kept_grant(&mut self, request: RequestId, id: ConnId) {
         let reason = self.decide.not_a_member().message;
         let Some(waiter) = self.waiters.get_mut(request) else { return };
-        let news = LastProgress::of(0, &reason, false);
+        let news = LastProgress::of(0, &reason, None);
         if waiter.told.replace(news) == Some(news) {
             return;
         }

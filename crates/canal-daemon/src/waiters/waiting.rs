@@ -13,6 +13,7 @@ use canal_core::{
     FrameId, Granted, HoldState, HostId, Request, RequestId, Table, Token, UnixMillis, Wait,
     WaiterState,
 };
+use canal_protocol::EstimateInfo;
 
 /// The requests that wait, and the daemon's knowledge of them beyond the table.
 #[derive(Debug, Default)]
@@ -61,9 +62,9 @@ pub(crate) struct Asked {
 pub(crate) struct LastProgress(u64);
 
 impl LastProgress {
-    pub(crate) fn of(position: usize, clause: &str, has_estimate: bool) -> Self {
+    pub(crate) fn of(position: usize, clause: &str, estimate: Option<&EstimateInfo>) -> Self {
         let mut hasher = DefaultHasher::new();
-        (position, clause, has_estimate).hash(&mut hasher);
+        (position, clause, estimate.is_some()).hash(&mut hasher);
         Self(hasher.finish())
     }
 }

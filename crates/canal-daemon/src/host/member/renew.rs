@@ -33,9 +33,9 @@ impl Member {
         if is_due(incarnation.loading, now_ms) {
             self.calls.push_back(incarnation.load(now_ms));
         } else if is_due(incarnation.confirming, now_ms) {
-            self.send_follow(true);
+            self.confirm_log();
         } else if incarnation.is_settled() && is_due(incarnation.behind, now_ms) {
-            self.send_follow(false);
+            self.send_follow();
         }
         self.recover_on_time();
         self.append_again();
@@ -65,17 +65,24 @@ impl Member {
         [end, clients, register, renew, read, again, recovered].into_iter().flatten().min()
     }
 
-    /// Requests the batches after the last one read. With `confirm`, appends nothing until the
-    /// engine confirms that the log still contains everything read so far.
-    fn send_follow(&mut self, confirm: bool) {
+    /// Requests the batches after the last one read.
+    fn send_follow(&mut self) {
         let Some((incarnation, chain)) = self.incarnation.as_mut().zip(self.chain.as_ref()) else {
             return;
         };
         incarnation.behind = None;
-        if confirm {
+        self.calls.push_back(Call::Follow { after: chain.last() });
+    }
+
+    /// As [`Self::send_follow`], and appends nothing until the engine confirms that the log still
+    /// contains everything read so far.
+    fn confirm_log(&mut self) {
+        if self.chain.is_some()
+            && let Some(incarnation) = &mut self.incarnation
+        {
             incarnation.confirming = Some(self.now.boot_ms + incarnation.timing.renewal_ms);
         }
-        self.calls.push_back(Call::Follow { after: chain.last() });
+        self.send_follow();
     }
 
     /// Whether this host has read everything that was in the log when the engine became reachable
@@ -247,7 +254,7 @@ impl Member {
         if incarnation.loading.is_some() {
             self.calls.push_back(incarnation.load(now_ms));
         } else {
-            self.send_follow(true);
+            self.confirm_log();
         }
         if let Some(in_flight) = self.writer.in_flight_mut() {
             // Sent again as soon as the log is known to be the one that was read.

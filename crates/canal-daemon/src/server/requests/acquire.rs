@@ -75,7 +75,10 @@ impl Server {
             return Ok(step);
         }
         self.may_hold(id, &items, acquire.priority)?;
-        self.check_quota(owner.uid, &items, acquire.lease.is_some())?;
+        if acquire.lease.is_some() {
+            self.check_leases(owner.uid)?;
+        }
+        self.check_quota(owner.uid, &items)?;
         self.withdraw_offers_for(&items);
         let wait = match acquire.wait_ms {
             Some(0) => Wait::No,

@@ -92,20 +92,20 @@ impl Server {
             .hint(format!("see `[[permission]]` in {file} and canal.toml(5)")))
     }
 
-    /// Checks whether a user may ask for these items. The check comes before the request is
-    /// recorded, so over an engine it does not count requests that are still in flight.
-    pub(crate) fn check_quota(
-        &self,
-        uid: u32,
-        items: &[Item],
-        is_lease: bool,
-    ) -> Result<(), Failure> {
-        let used = self.decide.table().usage(uid);
-        let most = self.effective.limits.leases_per_user;
-        if is_lease && used.leases >= most {
+    /// Checks whether a user may ask for another lease.
+    pub(crate) fn check_leases(&self, uid: u32) -> Result<(), Failure> {
+        let (used, most) = (self.decide.table().usage(uid), self.effective.limits.leases_per_user);
+        if used.leases >= most {
             let message = format!("uid {uid} holds {} leases; the limit is {most}", used.leases);
             return Err(too_much(ErrorName::TooManyLeases, message, "leases_per_user"));
         }
+        Ok(())
+    }
+
+    /// Checks whether a user may ask for these items. The check comes before the request is
+    /// recorded, so over an engine it does not count requests that are still in flight.
+    pub(crate) fn check_quota(&self, uid: u32, items: &[Item]) -> Result<(), Failure> {
+        let used = self.decide.table().usage(uid);
         let most = self.effective.limits.key_bytes_per_user;
         if used.key_bytes.saturating_add(room_of(items)) > most {
             let message = format!(
