@@ -23,8 +23,6 @@ pub(crate) struct Due {
     pub progress: Option<Instant>,
     /// Sends the changes to clients that watch the status.
     pub watch: Option<Instant>,
-    /// Builds reports, or checks connections that have not read their report.
-    pub reports: Option<Instant>,
     /// Whether a client may be watching the status.
     pub watched: bool,
     /// Reports the next leader to the clients that watch one.
@@ -58,7 +56,6 @@ impl Due {
             closing: None,
             progress: None,
             watch: None,
-            reports: None,
             watched: false,
             leaders: DueLeaders::default(),
             home: None,

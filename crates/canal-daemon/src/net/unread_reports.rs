@@ -1,10 +1,10 @@
 //! Connections that wait for a report, and connections that have not read theirs.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::calls::conn_id::ConnId;
-use crate::limits::{UNREAD_BYTES_MAX, UNREAD_BYTES_PER_USER, UNREAD_TIME};
+use crate::limits::{REPORT_TIME_PER_TURN, UNREAD_BYTES_MAX, UNREAD_BYTES_PER_USER, UNREAD_TIME};
 use crate::net::connections::Conns;
 use canal_sys::clock;
 
@@ -12,23 +12,25 @@ use canal_sys::clock;
 #[derive(Debug, Default)]
 pub(crate) struct Reports {
     /// The connections that wait for a report: for each user, in the order of their calls.
-    pub queues: BTreeMap<u32, VecDeque<ConnId>>,
+    queues: BTreeMap<u32, VecDeque<ConnId>>,
     /// The user that received the last report.
-    pub last: u32,
-    pub unread: Vec<Unread>,
+    last: u32,
+    unread: Vec<Unread>,
     /// The daemon builds no report before this time, because the last ones took long.
-    pub rests_until: Option<Instant>,
+    rests_until: Option<Instant>,
+    /// When to build the next reports, or to check the connections that have not read theirs.
+    due: Option<Instant>,
 }
 
 /// A connection that has not read its whole report.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Unread {
-    pub id: ConnId,
-    pub uid: u32,
+struct Unread {
+    id: ConnId,
+    uid: u32,
     /// How many bytes were unread at the last check.
-    pub left: usize,
+    left: usize,
     /// When the client was last seen to have read something.
-    pub since: Instant,
+    since: Instant,
 }
 
 impl Reports {
@@ -39,6 +41,12 @@ impl Reports {
         }
     }
 
+    /// Whether a connection waits for a report.
+    #[cfg(test)]
+    pub(crate) fn has(&self, id: ConnId) -> bool {
+        self.queues.values().flatten().any(|other| *other == id)
+    }
+
     /// Notes that a connection got a report, unless it has already read everything.
     pub(crate) fn sent(&mut self, conns: &Conns, id: ConnId) {
         if let Some(conn) = conns.peek(id).filter(|conn| conn.unsent() > 0) {
@@ -47,9 +55,50 @@ impl Reports {
         }
     }
 
+    /// Begins to build reports in this turn. Returns the connections that take the room of others
+    /// and read nothing for too long, or `None` if no report is due.
+    pub(crate) fn begin(&mut self, conns: &Conns, now: Instant) -> Option<Vec<ConnId>> {
+        let waits = !self.queues.is_empty();
+        self.due = self.rests_until.filter(|until| waits && now < *until);
+        if !waits || self.due.is_some() {
+            return None;
+        }
+        self.look(conns, now);
+        Some(self.stuck(now))
+    }
+
+    /// Ends the building of reports in this turn. After a long time, other calls get as much time as
+    /// the reports took.
+    pub(crate) fn end(&mut self, begun: Instant, took: Duration) {
+        let tired = took >= REPORT_TIME_PER_TURN;
+        self.rests_until = tired.then(|| begun + took + took);
+        self.due = self.rests_until;
+    }
+
+    /// Schedules the next reports, after all output that clients accept was written. A client may
+    /// already have read all output that other reports wait for, and the kernel sends no event for
+    /// that.
+    pub(crate) fn look_ahead(
+        &mut self,
+        conns: &Conns,
+        now: Instant,
+        may_all: impl Fn(u32) -> bool,
+    ) {
+        if self.queues.is_empty() || self.due.is_some() {
+            return;
+        }
+        self.look(conns, now);
+        let goes_on = self.find_next(conns, may_all).is_some();
+        self.due = if goes_on { Some(now) } else { self.next_stuck() };
+    }
+
+    pub(crate) fn due(&self) -> Option<Instant> {
+        self.due
+    }
+
     /// Forgets connections that are closed or have read everything, and notes which clients have
     /// read on.
-    pub(crate) fn look(&mut self, conns: &Conns, now: Instant) {
+    fn look(&mut self, conns: &Conns, now: Instant) {
         for queue in self.queues.values_mut() {
             queue.retain(|id| conns.peek(*id).is_some_and(|conn| conn.awaits_report()));
         }
@@ -63,7 +112,7 @@ impl Reports {
         });
     }
 
-    pub(crate) fn unread_bytes(&self, of: impl Fn(u32) -> bool) -> usize {
+    fn unread_bytes(&self, of: impl Fn(u32) -> bool) -> usize {
         self.unread.iter().filter(|unread| of(unread.uid)).map(|unread| unread.left).sum()
     }
 
@@ -77,11 +126,7 @@ impl Reports {
     /// The user of the next connection that gets a report, and its position in the user's queue.
     /// Users take turns. `may_all` checks whether a user is exempt from the limit on the unread
     /// bytes of all users.
-    pub(crate) fn find_next(
-        &self,
-        conns: &Conns,
-        may_all: impl Fn(u32) -> bool,
-    ) -> Option<(u32, usize)> {
+    fn find_next(&self, conns: &Conns, may_all: impl Fn(u32) -> bool) -> Option<(u32, usize)> {
         let is_full = self.unread_bytes(|_| true) >= UNREAD_BYTES_MAX;
         let after = self.last.saturating_add(1);
         let users = self.queues.range(after..).chain(self.queues.range(..after));
@@ -95,7 +140,7 @@ impl Reports {
     }
 
     /// Connections whose unread reports take room that other connections wait for.
-    pub(crate) fn in_the_way(&self) -> impl Iterator<Item = &Unread> {
+    fn in_the_way(&self) -> impl Iterator<Item = &Unread> {
         let is_full = self.unread_bytes(|_| true) >= UNREAD_BYTES_MAX;
         self.unread.iter().filter(move |unread| {
             let uid = unread.uid;
@@ -107,13 +152,13 @@ impl Reports {
     }
 
     /// Those of [`Self::in_the_way`] that read nothing for too long.
-    pub(crate) fn stuck(&self, now: Instant) -> Vec<ConnId> {
+    fn stuck(&self, now: Instant) -> Vec<ConnId> {
         let stuck = self.in_the_way().filter(|unread| unread.since + UNREAD_TIME <= now);
         stuck.map(|unread| unread.id).collect()
     }
 
     /// When the next of them will have read nothing for too long.
-    pub(crate) fn next_stuck(&self) -> Option<Instant> {
+    fn next_stuck(&self) -> Option<Instant> {
         self.in_the_way().map(|unread| unread.since + UNREAD_TIME).min()
     }
 }

@@ -8,7 +8,7 @@
 //! state of its wait.
 
 use std::os::fd::OwnedFd;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::calls::answer::Answer;
 use crate::calls::call::{Asked, Call, Replies, Trait};
@@ -121,17 +121,9 @@ fn describe(query: DescriptionQuery) -> Step {
 impl Server {
     /// Builds reports while this turn has room and time for them.
     pub(crate) fn serve_reports(&mut self) {
-        if self.reports.queues.is_empty() {
-            self.due.reports = None;
-            return;
-        }
         let begun = clock::now();
-        if let Some(until) = self.reports.rests_until.filter(|until| begun < *until) {
-            self.due.reports = Some(until);
-            return;
-        }
-        self.reports.look(&self.conns, begun);
-        for id in self.reports.stuck(begun) {
+        let Some(stuck) = self.reports.begin(&self.conns, begun) else { return };
+        for id in stuck {
             tracing::debug!("closing a connection that does not read its report");
             if let Some(conn) = self.conns.get(id) {
                 conn.discard_output();
@@ -145,26 +137,11 @@ impl Server {
             self.report_to(id);
             time = clock::now().saturating_duration_since(begun);
         }
-        let tired = time >= REPORT_TIME_PER_TURN;
-        // Other calls get as much time as the reports took.
-        self.reports.rests_until = tired.then(|| begun + time + time);
-        self.due.reports = self.reports.rests_until;
-    }
-
-    /// Schedules the next check of reports, after all output that clients accept was written. A
-    /// client may already have read all output that other reports wait for, and the kernel sends no
-    /// event for that.
-    pub(crate) fn check_ahead_of_reports(&mut self, now: Instant) {
-        if self.reports.queues.is_empty() || self.due.reports.is_some() {
-            return;
-        }
-        self.reports.look(&self.conns, now);
-        let goes_on = self.reports.find_next(&self.conns, self.not_bound()).is_some();
-        self.due.reports = if goes_on { Some(now) } else { self.reports.next_stuck() };
+        self.reports.end(begun, time);
     }
 
     /// Whether a user is exempt from the limit on the unread replies of all users together.
-    fn not_bound(&self) -> impl Fn(u32) -> bool + use<> {
+    pub(crate) fn not_bound(&self) -> impl Fn(u32) -> bool + use<> {
         let own = self.about.uid;
         move |uid| uid == own || uid == 0
     }

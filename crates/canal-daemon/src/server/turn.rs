@@ -285,7 +285,7 @@ impl Server {
             due.progress,
             due.watch,
             due.leaders.look,
-            due.reports,
+            self.reports.due(),
             due.home,
             due.verify,
             due.unsure,
@@ -349,7 +349,8 @@ impl Server {
         }
         self.begin_reading();
         self.due.closing = self.conns.close_slow(now);
-        self.check_ahead_of_reports(now);
+        let may_all = self.not_bound();
+        self.reports.look_ahead(&self.conns, now, may_all);
         self.note_idleness(now);
     }
 

@@ -30,9 +30,7 @@ impl Server {
                 newcomer.conn == id && newcomer.deferred_until.is_some()
             }
             CallState::Stores(_) => false,
-            CallState::Report => {
-                self.reports.queues.get(&conn.peer.uid).is_some_and(|queue| queue.contains(&id))
-            }
+            CallState::Report => self.reports.has(id),
             // A call waits for the configuration at most until a time.
             CallState::Idle
             | CallState::Configuration(_)
