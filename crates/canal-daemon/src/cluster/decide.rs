@@ -22,15 +22,14 @@ use crate::cluster::end_commands::Watched;
 use crate::cluster::engine_status::{EngineStatus, OngoingOutage};
 use crate::cluster::not_a_member::not_yet;
 use crate::host::{Event, LostWhy, Ticket};
-use crate::metrics::snapshot::EngineFigures;
 use crate::net::connections::Conns;
 use crate::processes::owners::Owners;
 use crate::store::ledger::{Ledger, NO_HOST};
 use canal_core::{
-    BYPASS_MAX_DEFAULT, Change, Entry, HoldState, HostId, Key, Outcome, RequestId, Revision,
-    Snapshot, Table, Tag, Token, View,
+    BYPASS_MAX_DEFAULT, Change, Entry, HoldState, HostId, Key, Outcome, Revision, Snapshot, Table,
+    Tag, Token, View,
 };
-use canal_protocol::{DeadlinePageFound, EngineInfo, Failure, HostInfo};
+use canal_protocol::{DeadlinePageFound, Failure};
 use canal_sys::clock;
 use canal_sys::deadline::Why;
 use canal_text::duration::stated_ms;
@@ -78,7 +77,7 @@ impl Decide {
         self.cluster.is_some()
     }
 
-    #[cfg(test)]
+    /// This host's part in a table that many hosts share, to show it.
     pub(crate) fn cluster(&self) -> Option<&Cluster> {
         self.cluster.as_deref()
     }
@@ -175,40 +174,14 @@ impl Decide {
         Ok(())
     }
 
-    /// Whether a withdrawal of this request is in flight. Its client then gets no further message.
-    pub(crate) fn is_leaving(&self, request: RequestId) -> bool {
-        self.in_flight.is_leaving(request)
-    }
-
-    /// Whether a suspension of this request is in flight. Its grant must not be sent meanwhile: the
-    /// suspension may take it back, and other hosts may have read that already.
-    pub(crate) fn is_being_suspended(&self, request: RequestId) -> bool {
-        self.in_flight.is_being_suspended(request)
-    }
-
-    /// Whether this change only produces an answer.
-    pub(crate) fn is_question(&self, ticket: Ticket) -> bool {
-        self.in_flight.is_question(ticket)
-    }
-
-    /// How many requests of a user are in flight and may have to wait.
-    pub(crate) fn in_flight_of(&self, uid: u32) -> usize {
-        self.in_flight.of_user(uid)
-    }
-
-    /// Whether a change is in flight.
-    pub(crate) fn has_in_flight(&self) -> bool {
-        self.in_flight.len() > 0
-    }
-
     /// The request with this tag, if it is in flight.
     pub(crate) fn in_flight_tagged(&mut self, tag: Tag) -> Option<(Ticket, &mut PendingAcquire)> {
         self.in_flight.tagged(tag)
     }
 
-    #[cfg(test)]
-    pub(crate) fn in_flight(&self, ticket: Ticket) -> Option<&Proposed> {
-        self.in_flight.get(ticket)
+    /// The changes that the log has not returned yet.
+    pub(crate) fn in_flight(&self) -> &InFlight {
+        &self.in_flight
     }
 
     /// The outcome of a change of this view, if it is certain that the table would refuse it. Over
@@ -328,12 +301,6 @@ impl Decide {
         is_present
     }
 
-    /// Whether the table may be out of date: this host does not learn from the engine what other
-    /// hosts do.
-    pub(crate) fn is_stale(&self) -> bool {
-        self.cluster.as_ref().is_some_and(|cluster| cluster.is_stale())
-    }
-
     /// Whether a grant may be sent now: the client has time left to start a command, no process of
     /// this host that lost its lock still runs, and no history can have been lost since the grant.
     pub(crate) fn may_grant(&self) -> bool {
@@ -348,11 +315,6 @@ impl Decide {
     pub(crate) fn not_a_member(&self) -> Failure {
         let cluster = self.cluster.as_ref();
         cluster.map_or_else(not_yet, |cluster| cluster.not_a_member(&self.ledger))
-    }
-
-    /// Whether the engine refuses this host and only a person can fix that.
-    pub(crate) fn is_refused(&self) -> bool {
-        self.cluster.as_ref().is_some_and(|cluster| cluster.is_refused())
     }
 
     /// Begins the membership under this id.
@@ -399,7 +361,7 @@ impl Decide {
     /// Ends the membership when the daemon ends, if no frame depends on it, so that the other hosts
     /// need not wait until its TTL is over. Returns whether the withdrawal is under way.
     pub(crate) fn leave_unused(&mut self) -> bool {
-        let is_used = self.is_used() || self.has_in_flight();
+        let is_used = self.is_used() || self.in_flight.len() > 0;
         self.cluster.as_mut().is_some_and(|cluster| !is_used && cluster.leave_unused())
     }
 
@@ -489,11 +451,6 @@ impl Decide {
         recorded.filter(|token| self.ledger.table.hold(*token).is_none()).collect()
     }
 
-    /// Whether the client of a hold certainly received its grant.
-    pub(crate) fn was_told(&self, token: Token) -> bool {
-        self.cluster.as_ref().is_some_and(|cluster| cluster.was_told(token))
-    }
-
     /// Why this hold was lost, if its process was ended for that reason.
     pub(crate) fn why_lost(&self, token: Token) -> Option<Why> {
         self.cluster.as_ref()?.terminator.why_lost(token)
@@ -558,17 +515,5 @@ impl Decide {
             ("engine.host", label.clone()),
             ("engine.ttl", stated_ms(*ttl_ms)),
         ]
-    }
-
-    pub(crate) fn engine_shown(&self) -> Option<EngineInfo> {
-        self.cluster.as_ref().map(|cluster| cluster.shown(&self.ledger))
-    }
-
-    pub(crate) fn hosts_shown(&self) -> Vec<HostInfo> {
-        self.cluster.as_ref().map_or_else(Vec::new, |cluster| cluster.hosts_shown(&self.ledger))
-    }
-
-    pub(crate) fn figures(&self) -> Option<EngineFigures> {
-        self.cluster.as_ref().map(|cluster| cluster.figures(self.is_member()))
     }
 }

@@ -1,11 +1,12 @@
 //! This host as a member of the table that many hosts share: joins it, leaves it, ends commands
 //! in time, and keeps the calls that wait for it.
-//! [`Cluster`](crate::cluster::Cluster) owns the state.
+//! [`Cluster`] owns the state.
 
 use std::collections::BTreeSet;
 
 use crate::calls::conn_id::ConnId;
 use crate::calls::pending_acquire::PendingAcquire;
+use crate::cluster::Cluster;
 use crate::host::LostWhy;
 use crate::net::call_state::{Awaiting, CallState, LogWait, Subject};
 use crate::net::connection::Connection;
@@ -16,9 +17,7 @@ use crate::store::recover::token_by_clock;
 use crate::waiters::leases::Leases;
 use crate::waiters::waiting::Waiter;
 use crate::wording::refusal;
-use canal_core::{
-    BYPASS_MAX_DEFAULT, Change, FrameId, HostId, Owner, ProcessId, RequestId, Table,
-};
+use canal_core::{BYPASS_MAX_DEFAULT, Change, FrameId, HostId, Owner, ProcessId, RequestId, Table};
 use canal_history::Ending;
 use canal_protocol::{Failure, Progress};
 use canal_sys::clock;
@@ -311,7 +310,7 @@ impl Server {
     /// Fails the calls that wait for the log while the engine refuses this host and only a person
     /// can fix that.
     fn fail_pending(&mut self) {
-        if !self.decide.is_refused() {
+        if !self.decide.cluster().is_some_and(Cluster::is_refused) {
             return;
         }
         let ids: Vec<ConnId> = self.conns.log_waits().map(|(id, _)| id).collect();
@@ -349,9 +348,10 @@ impl Server {
     fn give_up_waiting(&mut self, id: ConnId, failure: Failure) {
         let CallState::Log(wait) = self.conns.end_wait(id) else { return };
         let failure = match wait.what {
-            Awaiting::Change(ticket) if !self.decide.is_question(ticket) => failure.hint(
-                "the change is still queued; it will be applied once the engine is reachable",
-            ),
+            Awaiting::Change(ticket) if !self.decide.in_flight().is_question(ticket) => failure
+                .hint(
+                    "the change is still queued; it will be applied once the engine is reachable",
+                ),
             Awaiting::Membership => {
                 if let Some(conn) = self.conns.get(id)
                     && let Some(call) = conn.calls.pop_front()

@@ -106,7 +106,7 @@ impl Observe {
             journal_bytes: decide.ledger().journal_bytes(),
             history_bytes: self.history.bytes(),
             history_dropped: self.history.dropped(),
-            engine: decide.figures(),
+            engine: decide.cluster().map(|cluster| cluster.figures(decide.is_member())),
             ..figures
         }
     }

@@ -65,7 +65,7 @@ impl Server {
         };
         let known = self.decide.table().tagged(acquire.tag);
         let goes_on = |request: &RequestId| {
-            !self.decide.is_leaving(*request)
+            !self.decide.in_flight().is_leaving(*request)
                 && !self.is_of_lost_incarnation(*request, owner.uid, &owner.owner)
         };
         if let Some(request) = known.filter(goes_on) {
@@ -171,7 +171,7 @@ impl Server {
     /// The limit on a user's waiting requests, if a request that would wait exceeds it.
     fn crowd(&self, wait: Wait, uid: u32) -> Option<usize> {
         let most = self.effective.limits.waiters_per_user;
-        let waiting = || self.waiters.of_user(uid) + self.decide.in_flight_of(uid);
+        let waiting = || self.waiters.of_user(uid) + self.decide.in_flight().of_user(uid);
         (wait != Wait::No && waiting() >= most).then_some(most)
     }
 
@@ -331,7 +331,10 @@ impl Server {
         };
         // A request also waits if its grant has not been sent yet.
         if waiter.is_none() && self.waiters.get(request).is_none() {
-            let told = |token| self.may_be_told(token) || self.decide.was_told(token);
+            let told = |token| {
+                self.may_be_told(token)
+                    || self.decide.cluster().is_some_and(|it| it.was_told(token))
+            };
             let hold = table.hold_of(request);
             if !self.decide.may_grant() || hold.is_some_and(|hold| !told(hold.token)) {
                 return self.tell_later(id, request, more);

@@ -3,6 +3,7 @@
 use crate::calls::answer::{Answer, Follows, written};
 use crate::calls::conn_id::ConnId;
 use crate::calls::items;
+use crate::cluster::Cluster;
 use crate::limits::NAMES_MAX;
 use crate::logging;
 use crate::metrics::open_metrics::text;
@@ -27,12 +28,13 @@ impl Server {
         if self.is_operator(viewer) {
             daemon.notes.extend(self.observe.notes_for_operators());
         }
+        let (cluster, ledger) = (self.decide.cluster(), self.decide.ledger());
         Status {
             daemon,
             keys,
             left_out,
-            engine: self.decide.engine_shown(),
-            hosts: self.decide.hosts_shown(),
+            engine: cluster.map(|cluster| cluster.shown(ledger)),
+            hosts: cluster.map_or_else(Vec::new, |cluster| cluster.hosts_shown(ledger)),
         }
     }
 
@@ -126,7 +128,7 @@ impl Server {
         if !self.decide.is_member() {
             return Ok(LeaderFound::UNKNOWN);
         }
-        self.shown(self.about.uid).leader(key, self.decide.is_stale())
+        self.shown(self.about.uid).leader(key, self.decide.cluster().is_some_and(Cluster::is_stale))
     }
 }
 
