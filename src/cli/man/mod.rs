@@ -32,34 +32,11 @@ const DATE: &str = "2026-11-20";
 const LINE_MAX: usize = 79;
 
 /// For each page about a command, the text that the definition does not contain.
-const TEXTS: &[(&str, &str)] = texts![
-    "canal",
-    "run",
-    "submit",
-    "log",
-    "wait",
-    "priority",
-    "acquire",
-    "release",
-    "renew",
-    "status",
-    "top",
-    "test",
-    "history",
-    "stats",
-    "metrics",
-    "trace",
-    "leader",
-    "kill",
-    "resize",
-    "daemon",
-    "bridge",
-    "config",
-    "doctor",
-    "setup",
-    "completions",
-    "man",
-];
+const TEXTS: &[(&str, &str)] = texts! {
+    "canal", "run", "submit", "log", "wait", "priority", "acquire", "release", "renew", "status",
+    "top", "test", "history", "stats", "metrics", "trace", "leader", "kill", "resize", "daemon",
+    "bridge", "config", "doctor", "setup", "completions", "man",
+};
 
 /// The pages that are not about a command.
 const BY_HAND: &[(&str, &str)] = &[
