@@ -3,7 +3,7 @@
 use std::ffi::CString;
 use std::path::PathBuf;
 
-use canal_sys::process::user::geteuid;
+use canal_sys::process::user::{found, geteuid};
 use nix::unistd::{Uid, User, getgrouplist};
 
 use canal_sys::process::child::UserIds;
@@ -61,13 +61,13 @@ impl Account {
 /// Looks up a user by name or number.
 fn known(user: &str) -> Result<User, String> {
     let failed = |error| format!("cannot look up the user `{user}`: {error}");
-    let mut found = User::from_name(user).map_err(failed)?;
-    if found.is_none()
+    let mut account = found(User::from_name(user)).map_err(failed)?;
+    if account.is_none()
         && let Ok(number) = user.parse::<u32>()
     {
-        found = User::from_uid(Uid::from_raw(number)).map_err(failed)?;
+        account = found(User::from_uid(Uid::from_raw(number))).map_err(failed)?;
     }
-    found.ok_or_else(|| format!("there is no user `{user}`"))
+    account.ok_or_else(|| format!("there is no user `{user}`"))
 }
 
 #[cfg(test)]

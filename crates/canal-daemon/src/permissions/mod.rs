@@ -16,6 +16,7 @@ use toml::Spanned;
 use crate::fault::group_names_hang;
 use crate::processes::owner_identity::NOBODY;
 use canal_core::Key;
+use canal_sys::process::user::found;
 
 /// An action that can be permitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -168,7 +169,7 @@ impl Section {
     pub(crate) fn names_missing_group(&self) -> bool {
         let is_missing = |group: &GroupNamed| match group {
             GroupNamed::Number(_) => false,
-            GroupNamed::Name(name) => matches!(SystemGroup::from_name(name), Ok(None)),
+            GroupNamed::Name(name) => matches!(found(SystemGroup::from_name(name)), Ok(None)),
         };
         self.groups.iter().any(|group| is_missing(group.get_ref()))
     }
@@ -207,7 +208,7 @@ pub(crate) fn find(named: &GroupNamed) -> Result<Group, String> {
     }
     let found = match named {
         GroupNamed::Number(gid) => Group { gid: *gid, called: gid.to_string() },
-        GroupNamed::Name(name) => match SystemGroup::from_name(name) {
+        GroupNamed::Name(name) => match found(SystemGroup::from_name(name)) {
             Ok(Some(group)) => Group { gid: group.gid.as_raw(), called: name.clone() },
             Ok(None) => return Err(format!("there is no group `{name}`")),
             Err(error) => return Err(format!("cannot look up the group `{name}`: {error}")),

@@ -8,6 +8,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
 
+use nix::errno::Errno;
 use nix::unistd::{Gid, Uid, setfsgid, setfsuid};
 use rustix::fs::Stat;
 
@@ -33,6 +34,19 @@ pub fn getegid() -> Gid {
 #[must_use]
 pub fn getgid() -> Gid {
     Gid::from_raw(rustix::process::getgid().as_raw())
+}
+
+/// The result of a lookup of a user or a group by name. In a chroot without /etc/passwd or
+/// /etc/group, musl reports ENOENT, which getpwnam(3) and getgrnam(3) list as one of the errors for a
+/// name that does not exist.
+///
+/// # Errors
+/// The lookup failed, so it is unknown whether the name exists.
+pub fn found<T>(looked_up: nix::Result<Option<T>>) -> nix::Result<Option<T>> {
+    match looked_up {
+        Err(Errno::ENOENT | Errno::ESRCH) => Ok(None),
+        other => other,
+    }
 }
 
 /// While this lives, this thread of root uses and creates files as the owner of a directory would.
@@ -87,4 +101,16 @@ pub fn fstat(file: impl AsFd) -> io::Result<Stat> {
 #[must_use]
 pub fn is_dir(stat: &Stat) -> bool {
     stat.st_mode & libc::S_IFMT == libc::S_IFDIR
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_without_a_list_of_names_has_no_names() {
+        assert_eq!(found::<u32>(Err(Errno::ENOENT)), Ok(None));
+        assert_eq!(found::<u32>(Err(Errno::EIO)), Err(Errno::EIO));
+        assert_eq!(found(Ok(Some(1))), Ok(Some(1)));
+    }
 }
