@@ -112,7 +112,10 @@ fn dispatch(cli: &Cli) -> Result<u8> {
         Some(Verb::Setup(args)) => setup::run(args),
         Some(Verb::Completions(args)) => completions::run(args),
         Some(Verb::Man(args)) => man::run(args),
-        Some(Verb::Complete(args)) => Ok(completions::complete(args, global)),
+        Some(Verb::Complete(args)) => {
+            completions::complete(args, global);
+            Ok(())
+        }
         Some(Verb::DeadlockWatcher) => bridge::deadlock_watcher(global),
     };
     done.map(|()| SUCCESS)

@@ -67,8 +67,8 @@ impl Reports {
         Some(self.stuck(now))
     }
 
-    /// Ends the building of reports in this turn. After a long time, other calls get as much time as
-    /// the reports took.
+    /// Ends the building of reports in this turn. After a long time, other calls get as much time
+    /// as the reports took.
     pub(crate) fn end(&mut self, begun: Instant, took: Duration) {
         let tired = took >= REPORT_TIME_PER_TURN;
         self.rests_until = tired.then(|| begun + took + took);

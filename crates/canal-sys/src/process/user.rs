@@ -37,8 +37,8 @@ pub fn getgid() -> Gid {
 }
 
 /// The result of a lookup of a user or a group by name. In a chroot without /etc/passwd or
-/// /etc/group, musl reports ENOENT, which getpwnam(3) and getgrnam(3) list as one of the errors for a
-/// name that does not exist.
+/// /etc/group, musl reports ENOENT, which getpwnam(3) and getgrnam(3) list as one of the errors
+/// for a name that does not exist.
 ///
 /// # Errors
 /// The lookup failed, so it is unknown whether the name exists.

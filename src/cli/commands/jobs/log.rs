@@ -76,6 +76,6 @@ pub(super) fn make_room(target: &Target) -> Result {
 
 fn told(pruned: Pruned) -> String {
     let Pruned { jobs, bytes, left } = pruned;
-    let jobs = plural(jobs as u64, "finished job", "finished jobs");
+    let jobs = plural(jobs, "finished job", "finished jobs");
     format!("removed the records and logs of {jobs} ({bytes} bytes); {left} bytes remain")
 }

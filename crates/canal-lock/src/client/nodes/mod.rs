@@ -1,5 +1,5 @@
-//! Nodes: several daemons that a client asks for one lock. [`link`] reaches them, and [`known_nodes`]
-//! checks that each is still the daemon that was first met.
+//! Nodes: several daemons that a client asks for one lock. [`link`] reaches them, and
+//! [`known_nodes`] checks that each is still the daemon that was first met.
 
 pub mod known_nodes;
 pub mod lease;
