@@ -6,7 +6,7 @@ pub fn sanitize(text: &str) -> String {
     text.chars().map(|c| if is_unsafe(c) { '?' } else { c }).collect()
 }
 
-/// The same of a text of several lines, whose ends stay.
+/// Like [`sanitize`], but keeps the line endings of a text of several lines.
 pub fn lines(text: &str) -> String {
     let line = |line: &str| match line.strip_suffix('\r') {
         Some(line) => sanitize(line) + "\r",
@@ -15,8 +15,8 @@ pub fn lines(text: &str) -> String {
     text.split('\n').map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// The same as one line: each run of white space, such as the newlines of a script, becomes one
-/// blank, and none is left at the ends. It has no more bytes than before.
+/// Like [`sanitize`], but returns one line: each run of white space, such as the newlines of a
+/// script, becomes one space, and the ends are trimmed. The result is never longer in bytes.
 pub fn one_line(text: &str) -> String {
     sanitize(&text.split_whitespace().collect::<Vec<_>>().join(" "))
 }

@@ -11,7 +11,7 @@ pub fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', "'\\''"))
 }
 
-/// A path as such a word.
+/// Quotes a path, like [`quoted`].
 pub fn of_path(path: &Path) -> String {
     quoted(&path.display().to_string())
 }
