@@ -18,7 +18,8 @@ pub enum Leadership {
 impl Table {
     /// The leader of exactly this key: the holder that writes it, or else the holder of its only
     /// slot. Other readers next to that holder do not lead. A hold that its client has not
-    /// confirmed may still be taken back, and does not count. Of nested holds, the outermost leads.
+    /// confirmed does not count, because it may still be taken back. Of nested holds, the outermost
+    /// leads.
     #[must_use]
     pub fn leader(&self, key: &Key) -> Leadership {
         let (mut alone, mut is_read) = (None, false);

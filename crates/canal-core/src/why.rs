@@ -59,12 +59,12 @@ pub struct Why {
     pub reason: Reason,
 }
 
-/// The size of a lock that a request finds, apart from its own.
+/// The size of a lock, other than the size that a request itself states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SizeFound {
-    /// The stored one, which applies to every request.
+    /// The stored size, which applies to every request.
     Stored(View),
-    /// The one that the latest hold stated. Requests that state none follow it.
+    /// The size that the latest hold stated. Requests that state no size follow it.
     Followed(View),
 }
 
@@ -73,9 +73,9 @@ pub enum SizeFound {
 pub enum Reason {
     /// Too few slots are free.
     Full {
-        /// Slots in service that are held.
+        /// The number of held slots that are in service.
         held: u64,
-        /// The number of slots in service of its view.
+        /// The number of slots of its view that are in service.
         capacity: u64,
     },
     /// A conflicting item is held: of this key, or of a key above or below it.
@@ -109,12 +109,12 @@ pub enum Reason {
     Recovering,
 }
 
-/// Whether slots that a request's own lineage holds are among those that block it.
+/// Whether the slots that a request's own lineage holds count as blockers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OwnSlots {
-    /// They are: they are in use.
+    /// They count, because they are in use.
     Count,
-    /// They are not: a waiter does not wait for them.
+    /// They do not count, because a waiter does not wait for them.
     LeftOut,
 }
 
@@ -197,8 +197,8 @@ impl Table {
         self.tree.lock(key).map_or(0, |lock| lock.held)
     }
 
-    /// The number of held slots and of all slots, as an item of a request sees them that waits or
-    /// arrives next: those in service of its view. `None` for reads and writes.
+    /// The numbers of held slots and of all slots that are in service under the view of an item,
+    /// for a request that waits or arrives next. `None` for reads and writes.
     #[must_use]
     pub fn use_for(&self, asked: &Request, item: usize) -> Option<(u64, u64)> {
         let asked = self.asked_for(asked);
@@ -222,7 +222,7 @@ impl Table {
             .map(|(_, view)| SizeFound::Followed(view))
     }
 
-    /// A request with its views: as it is stored if it is in the table, else as it would be stored.
+    /// The request with its views, as the table stores it or would store it.
     fn asked_for<'r>(&self, asked: &'r Request) -> Cow<'r, Request> {
         match self.tagged(asked.tag) {
             Some(_) => Cow::Borrowed(asked),
@@ -317,8 +317,8 @@ impl Table {
         holds
     }
 
-    /// The holds that block an item of a request that waits or arrives next; none if only other
-    /// waiters precede it. At most `max`, those of the item's own key first, oldest first.
+    /// The holds that block an item of a request that waits or arrives next; empty if only other
+    /// waiters precede it. At most `max`: those of the item's own key first, oldest first.
     #[must_use]
     pub fn blocking_holds(
         &self,
@@ -375,7 +375,7 @@ impl Table {
         };
         let mut items = hold.items.iter().filter(|item| item.key == *key);
         let Some(item) = items.find(|item| item.mode == Mode::Counted) else { return false };
-        // Sets of shared slots begin with the same slot.
+        // Two holds that share slots begin with the same slot.
         let first = |item: &HeldItem| item.slots.0.first().map(|range| range.0);
         let has_all =
             |own: &HeldItem| first(own) == first(item) && own.slots.count() >= item.slots.count();
@@ -400,8 +400,8 @@ impl Table {
         let lineage = self.lineage(waiter.frame, None);
         let items = 0..waiter.request.items.len();
         let reasons = items.filter_map(|item| Some((item, self.reason(waiter, item, &lineage)?)));
-        // A parked item blocks the request whatever else is free, and a hold is reported before
-        // order.
+        // A parked item blocks the request regardless of what else is free. A hold is reported
+        // rather than an earlier waiter.
         let (index, reason) = reasons.min_by_key(|(index, reason)| (severity(*reason), *index))?;
         why(index, reason)
     }

@@ -1,4 +1,4 @@
-//! Limits on requests over nodes, so that the nodes that grant one exclude other requests.
+//! Limits requests over nodes, so that the nodes that grant one request exclude all others.
 
 use crate::index::key_tree::conflict;
 use crate::{Item, Key, Mode, OverNodes, Refusal, Request, Require, Table, View, Wait};
@@ -20,9 +20,9 @@ impl Table {
         }
     }
 
-    /// Whether a majority of the nodes does not exclude others from an item. With two slots over
-    /// three nodes, three requests can get two nodes each. A write does not stop jobs on the other
-    /// nodes.
+    /// Whether a majority of the nodes is not enough to exclude other requests from an item. With
+    /// two slots over three nodes, three requests can get two nodes each. A write does not stop
+    /// jobs on the other nodes.
     fn exceeds_majority(&self, item: &Item) -> bool {
         match item.ask.mode() {
             Mode::Read => false,
@@ -35,14 +35,14 @@ impl Table {
         }
     }
 
-    /// The refusal of a request whose items compete with a request over another list of nodes.
-    /// Enough nodes of the two lists need not have a node in common.
+    /// The refusal of a request whose items compete with a request over another list of nodes, if a
+    /// sufficient set of one list may share no node with a sufficient set of the other.
     fn other_list(&self, asked: &Request) -> Option<Refusal> {
         self.requests_over_nodes().find_map(|(theirs, _)| differs_in_nodes(asked, theirs))
     }
 
-    /// Whether a view cannot be stored because a request over nodes with a majority holds or waits
-    /// for the key. Such a request relies on a lock of one slot.
+    /// Whether a view cannot be stored because a request for a majority of nodes holds or waits for
+    /// the key. Such a request relies on a lock of one slot.
     #[must_use]
     pub fn majority_bars_view(&self, key: &Key, view: Option<View>) -> bool {
         view.is_some_and(has_several_slots)
@@ -58,8 +58,8 @@ impl Table {
     }
 }
 
-/// The refusal if two requests over nodes compete, but enough nodes of their two lists need not
-/// have a node in common.
+/// The refusal if two requests over nodes compete, but a sufficient set of one list may share no
+/// node with a sufficient set of the other.
 #[must_use]
 pub fn differs_in_nodes(asked: &Request, theirs: &Request) -> Option<Refusal> {
     let (over, list) = (asked.over_nodes.as_deref()?, theirs.over_nodes.as_deref()?);

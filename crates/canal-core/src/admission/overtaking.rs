@@ -24,8 +24,8 @@ impl Table {
     }
 
     /// The waiters that a grant overtakes: those that arrived before its request, compete with it
-    /// for an item and do not precede it. Predecessors are left out because they wait for the
-    /// session of the request, and so are competitors for an item that its lineage covers.
+    /// for an item and do not precede it. Omits predecessors, because they wait for the session of
+    /// the request. For the same reason, omits competitors for an item that its lineage covers.
     pub(crate) fn passed_by(
         &self,
         entry: &Entry,
@@ -170,8 +170,8 @@ impl Lock {
     /// Whether a waiter for slots of this lock precedes a request of this rank.
     ///
     /// A waiter whose own view has too few free slots lets a request with a larger view overtake it
-    /// if that request fits. It blocks the request if it fits itself, or if its view is as large.
-    /// Nothing overtakes a barrier.
+    /// if that request fits. It blocks the request if it fits itself, or if its view is at least as
+    /// large. Nothing overtakes a barrier.
     pub(crate) fn is_preceded(&self, capacity: u64, rank: Rank) -> bool {
         let first = self.queue.barriers().next();
         match (first, rank.tier) {

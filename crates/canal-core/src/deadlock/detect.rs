@@ -31,11 +31,12 @@ impl Table {
 
     /// The request whose refusal breaks the deadlock, and its cycle.
     ///
-    /// Order plays no part. Once nothing can move, a predecessor of a session that holds something
-    /// waits forever, so the request bypasses it (see `own_blockers`). A session that holds nothing
-    /// blocks only the waiters behind it. So each remaining session that holds something waits for
-    /// a hold of another remaining session: every deadlock contains a cycle of holds. Holds only
-    /// become fewer during the reduction, so the result does not depend on its order.
+    /// The order of the waiters does not matter. Once nothing can move, a predecessor of a session
+    /// that holds something waits forever, so the request bypasses it (see `own_blockers`). A
+    /// session that holds nothing blocks only the waiters behind it. So each remaining session that
+    /// holds something waits for a hold of another remaining session: every deadlock contains a
+    /// cycle of holds. Holds only become fewer during the reduction, so the result does not depend
+    /// on its order.
     ///
     /// The victim is the youngest session whose refusal lets another request on a cycle continue;
     /// if there is none, the youngest on a cycle. Refusing a session that is on only one of several

@@ -117,7 +117,7 @@ impl PartialTable {
         self.0.frame(frame).map(|frame| frame.uid)
     }
 
-    /// Whether a request could be granted now, with waiters that precede it taken into account.
+    /// Whether a request could be granted now, given the waiters that precede it.
     #[must_use]
     pub fn can_be_granted(&self, request: RequestId) -> bool {
         let Some(waiter) = self.0.waiter(request) else { return false };

@@ -177,7 +177,7 @@ impl Table {
         } else if let Some((count, own)) = item.ask.counted() {
             let lock = self.tree.lock(key);
             let capacity = Lock::capacity_of(lock, Lock::view_of(lock, own));
-            // Of the slots that are out of service, fewer may be held later.
+            // Later, fewer of the slots that are out of service may be held.
             let out = lock.map_or(0, |lock| lock.held_out(lock.class_of(count, own).unit));
             if let Some(held) = capacity.saturating_add(out).checked_sub(count) {
                 let slots = blocked.by_slots.entry(key.clone()).or_default();

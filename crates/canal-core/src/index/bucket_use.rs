@@ -13,7 +13,7 @@ pub(crate) struct BucketUse {
     per: u64,
     held: BTreeMap<u64, u64>,
     by_held: BTreeSet<(u64, u64)>,
-    /// The buckets of which no slot is held.
+    /// The buckets without a held slot.
     empty: SlotPool,
 }
 
@@ -31,7 +31,7 @@ impl BucketUse {
         self.per == per
     }
 
-    /// Counts slots that are taken, or given back. Linear in the number of their buckets.
+    /// Counts slots that are taken or released. Linear in the number of their buckets.
     pub(crate) fn change(&mut self, slots: &Slots, taken: bool) {
         slots.0.iter().for_each(|range| self.change_range(*range, taken));
     }
@@ -60,7 +60,7 @@ impl BucketUse {
         }
     }
 
-    /// The bucket in service below `buckets` with the fewest held slots; the lowest of several.
+    /// The bucket in service below `buckets` with the fewest held slots; the lowest such bucket.
     /// Logarithmic in the number of buckets in use, for each different number of held slots.
     pub(crate) fn emptiest(&self, buckets: u64, out: &OutOfService) -> Option<u64> {
         let [SlotRange(empty, _)] = out.lowest(1, &self.empty, 1).0[..] else { return None };

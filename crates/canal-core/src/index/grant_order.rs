@@ -5,10 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::RequestId;
 
-/// The demand of a waiter at a key. Either all waiters of a class fit or none does.
+/// The number of slots that a waiter needs at a key, and the size that applies to it. Either all
+/// waiters of a class fit or none does.
 ///
 /// There is one class for each combination of capacity and count in use: usually two or three,
-/// however many waiters there are.
+/// regardless of the number of waiters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Class {
     /// The number of slots in service of the view that applies to the waiter.

@@ -175,7 +175,7 @@ impl KeyTree {
         });
     }
 
-    /// Records that a hold with an item of a key has another token.
+    /// Changes the token of a hold that has an item of a key.
     pub(crate) fn change_token(&mut self, key: &Key, was: Token, token: Token) {
         let Some(node) = self.nodes.get_mut(key) else { return };
         for tokens in [&mut node.holds, &mut node.lock.sharers] {
@@ -220,7 +220,7 @@ impl KeyTree {
         self.conflicts_of(key, self.node(key), mode)
     }
 
-    /// The same as `conflicts`, for a key whose node is already known.
+    /// How many held items conflict with an item of `key`, whose node is already known.
     pub(crate) fn conflicts_of(&self, key: &Key, node: Option<&Node>, mode: Mode) -> usize {
         let count =
             |sums: &Sums| against(mode).iter().map(|mode| *sums.held.of(*mode)).sum::<usize>();
@@ -297,7 +297,8 @@ impl KeyTree {
     }
 
     /// The competitors for an item of `key` that arrived before a request of this rank and are
-    /// granted after it. It looks at each priority once, however many waiters arrived later.
+    /// granted after it. It looks at each priority once, regardless of how many waiters arrived
+    /// later.
     pub(crate) fn arrived_before_and_behind<'a>(
         &'a self,
         key: &'a Key,

@@ -15,7 +15,7 @@ pub(crate) struct Lock {
     pub(crate) stored: Option<View>,
     /// Whether the lock grants only slots that a request can share.
     pub(crate) paused: bool,
-    /// What it does not grant at present.
+    /// Its buckets or slots that are out of service.
     pub(crate) without: OutOfService,
     /// The kind, while the lock is in use.
     pub(crate) kind: Option<Kind>,
@@ -24,7 +24,7 @@ pub(crate) struct Lock {
     /// The number of slots that are held.
     pub(crate) held: u64,
     free: SlotPool,
-    /// The use of its buckets, since a request asked to be spread over them.
+    /// The use of its buckets; counted once a request has asked to be spread over them.
     buckets: Option<BucketUse>,
     /// The holds that share the slots of another hold.
     pub(crate) sharers: BTreeSet<Token>,
@@ -63,10 +63,10 @@ impl Lock {
         if self.without.is_empty() { 0 } else { self.without.held(unit, &self.free) }
     }
 
-    /// The slots for a request that fits: one in the bucket with the fewest held slots if it is to
-    /// be spread, else the lowest. The lowest is the default because a lock that shrinks loses its
-    /// highest slots, which are then free most often. For several slots at once, there is no
-    /// emptiest bucket.
+    /// The slots for a request that fits: one in the bucket with the fewest held slots if the
+    /// request asks for that, else the lowest. The lowest is the default because a lock that
+    /// shrinks loses its highest slots, which are then free most often. Several slots at once are
+    /// always the lowest.
     pub(crate) fn choose(&self, count: u64, view: View, spread: bool) -> Slots {
         if let View::Buckets { per, buckets } = view
             && spread
@@ -99,7 +99,7 @@ impl Lock {
         true
     }
 
-    /// Gives back slots that were taken.
+    /// Releases slots that were taken.
     pub(crate) fn give_back(&mut self, slots: &Slots) {
         self.held -= slots.count();
         self.free.give_back(slots);
@@ -131,7 +131,7 @@ impl Lock {
         self.uses += 1;
     }
 
-    /// Counts one use less. After the last use, the lock can take another kind.
+    /// Removes one use. After the last use, the lock can take another kind.
     pub(crate) fn remove_use(&mut self) {
         self.uses = self.uses.saturating_sub(1);
         if self.uses == 0 {

@@ -6,8 +6,9 @@ use super::slot_pool::SlotPool;
 use crate::{SlotRange, Slots, View};
 
 /// The buckets of a key that are out of service; for the slots kind, the slots. The view of a
-/// request says which slots belong to a bucket. The numbers mean buckets, not fixed slots, so that
-/// a number means the same GPU, say, whatever `per` a caller states.
+/// request determines which slots belong to a bucket. The numbers are those of buckets, not of
+/// fixed slots. So a number means the same bucket (for example, the same GPU) for every `per` that
+/// a caller states.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct OutOfService(BTreeSet<u64>);
 
@@ -37,7 +38,7 @@ impl OutOfService {
         self.0.contains(&bucket)
     }
 
-    /// The number of slots in each bucket; 0 if nothing is out of service, so that it does not
+    /// The number of slots in each bucket; 0 if nothing is out of service, because it then does not
     /// matter.
     pub(crate) fn unit(&self, view: View) -> u64 {
         if self.0.is_empty() { 0 } else { view.unit() }
@@ -89,7 +90,7 @@ impl OutOfService {
     }
 
     /// The lowest `count` slots that are free and in service. The caller has checked that there are
-    /// as many.
+    /// enough.
     pub(crate) fn lowest(&self, unit: u64, free: &SlotPool, count: u64) -> Slots {
         if self.0.is_empty() {
             return free.lowest(count);

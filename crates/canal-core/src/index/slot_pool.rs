@@ -7,8 +7,8 @@ use crate::{SlotRange, Slots};
 /// The free slots of a key: all slots from `high` on, and the ranges below `high` that were
 /// released.
 ///
-/// The lowest free slots are found in time logarithmic in the number of ranges, whatever the number
-/// of slots.
+/// The lowest free slots are found in time logarithmic in the number of ranges, regardless of the
+/// number of slots.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SlotPool {
     /// Maps the first slot of each free range below `high` to its last.
@@ -36,7 +36,7 @@ impl SlotPool {
         Slots(lowest)
     }
 
-    /// The first free slots that are not below `from`, to the end of their range.
+    /// The first free slots at or above `from`, up to the end of their range.
     pub(crate) fn free_from(&self, from: u64) -> SlotRange {
         let around = self.ranges.range(..=from).next_back().filter(|(_, last)| **last >= from);
         let next = || self.ranges.range(from..).next();

@@ -22,8 +22,8 @@ pub const KEY_BYTES_MAX: usize = 1024;
 /// the space. Cloning and comparing are cheap. Keys are ordered as their texts are.
 #[derive(Clone)]
 pub struct Key {
-    /// The first eight bytes, the first one highest. A shorter text is padded with zeros, which no
-    /// key contains.
+    /// The first eight bytes of the text, as a big-endian number. A shorter text is padded with
+    /// zeros, which no key contains.
     head: u64,
     text: Arc<str>,
 }
@@ -63,10 +63,10 @@ impl Key {
         check(text).map(|()| Self::of(text.into()))
     }
 
-    /// The same as [`Self::new`], for a text that need not be copied.
+    /// Checks a shared text and makes it a key without copying it.
     ///
     /// # Errors
-    /// As [`Self::new`].
+    /// Those of [`Self::new`].
     pub fn shared(text: Arc<str>) -> Result<Self, KeyError> {
         check(&text).map(|()| Self::of(text))
     }
@@ -95,12 +95,12 @@ impl Key {
         &self.text
     }
 
-    /// The texts of the key's ancestors and of itself, the longest last.
+    /// The texts of the key's ancestors and of the key, the shortest first.
     pub(crate) fn path(&self) -> impl Iterator<Item = &str> {
         self.above().chain(std::iter::once(self.as_str()))
     }
 
-    /// The texts of the key's ancestors, the longest last.
+    /// The texts of the key's ancestors, the shortest first.
     pub(crate) fn above(&self) -> impl Iterator<Item = &str> {
         let bytes = self.text.bytes().enumerate();
         bytes.filter(|(_, byte)| *byte == b'/').map(|(at, _)| &self.text[..at])
@@ -111,13 +111,13 @@ impl Key {
         Self::of(self.text[..length].into())
     }
 
-    /// The bounds of the texts of this key and of those below it. Other texts, such as `a-b`, sort
-    /// between `a` and `a/b`.
+    /// A range of texts that contains this key and all keys below it. It also contains other texts:
+    /// `a-b` sorts between `a` and `a/b`.
     pub(crate) fn range(&self) -> (Bound<String>, Bound<String>) {
         (Bound::Included(self.text.to_string()), self.below().1)
     }
 
-    /// The bounds of the texts of the keys below this one, and of no others.
+    /// The range of texts that contains exactly the keys below this one.
     pub(crate) fn below(&self) -> (Bound<String>, Bound<String>) {
         // `0` is the character after `/`.
         (Bound::Included(format!("{self}/")), Bound::Excluded(format!("{self}0")))
@@ -278,7 +278,7 @@ mod tests {
         let same = |text: &str| match (Key::new(text), Key::new(&format!("{text}ä"))) {
             (Ok(one), Ok(other)) => assert_eq!(other.as_str(), format!("{}ä", one.as_str())),
             (Err(KeyError::Empty), Ok(_)) => {}
-            // The other end is at fault.
+            // With the suffix, the text no longer ends with `/`.
             (Err(KeyError::Trailing(_)), _) => {}
             (Err(KeyError::Leading(_)), Err(KeyError::Leading(_))) => {}
             (one, other) => assert_eq!(one, other, "{text:?}"),

@@ -62,7 +62,7 @@ pub enum Outcome {
         /// The kind that is in use.
         in_use: Kind,
     },
-    /// A `Resize` was refused: a request over nodes with a majority holds or waits for the key, and
+    /// A `Resize` was refused: a request for a majority of nodes holds or waits for the key, and
     /// excludes others only while the key has one slot.
     ResizeRefusedOverNodes,
     /// A `Resize` was stored.
@@ -105,7 +105,7 @@ pub enum Outcome {
     },
     /// A `ConfirmAt` changed nothing.
     NotConfirmed {
-        /// A token that the hold could take, as it could any larger one; `None` if it has ended.
+        /// The hold could take this token or any larger one. `None` if the hold has ended.
         least: Option<Token>,
     },
     /// The daemon of another host now watches over a lease, because the lease's host is gone.
@@ -287,8 +287,8 @@ pub enum Refusal {
         /// The item at fault.
         item: usize,
     },
-    /// A key is held or waited for over another list of nodes, and enough nodes of the two lists
-    /// need not have a node in common.
+    /// A key is held or waited for over another list of nodes, and a sufficient set of one list may
+    /// share no node with a sufficient set of the other.
     OtherNodes {
         /// The item at fault.
         item: usize,

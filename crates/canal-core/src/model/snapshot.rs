@@ -50,8 +50,8 @@ pub struct Snapshot {
     /// The longest TTL of any host so far, in milliseconds.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub longest_ttl_ms: u64,
-    /// The log lost entries after the grants with smaller tokens: clients that have not yet learned
-    /// of such a grant must not.
+    /// The log lost entries after the grants with smaller tokens. A client that has not yet learned
+    /// of such a grant must not learn of it.
     #[serde(default, skip_serializing_if = "is_no_token")]
     pub untold_below: Token,
     /// The recovery in progress.
@@ -223,7 +223,7 @@ pub struct Recovery {
     pub since: UnixMillis,
     /// The hosts that have neither reported the tokens that they received nor ended.
     pub unheard: BTreeSet<HostId>,
-    /// The entry since which the longest TTL has to pass. `None` if no entry is missing, or if that
+    /// The entry after which the longest TTL has to pass. `None` if no entry is missing, or if that
     /// time has passed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl_from: Option<Revision>,

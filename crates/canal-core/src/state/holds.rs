@@ -206,8 +206,8 @@ impl Table {
 }
 
 /// Frees the slots that a hold had of a key. If other holds share these slots, the one that shares
-/// most of them (the oldest of those) inherits them with their view, and only the remaining slots
-/// are freed.
+/// most of them (the oldest if there are several) inherits them with their view, and only the
+/// remaining slots are freed.
 fn free_slots(
     lock: &mut Lock,
     token: Token,

@@ -57,7 +57,7 @@ impl Table {
         sized
     }
 
-    /// The same for a request that is stored. Most requests stay shared.
+    /// A shared request as the table stores it. Most requests need no change and stay shared.
     pub(crate) fn stored_form(&self, asked: &Arc<Request>) -> Arc<Request> {
         match self.sized(asked) {
             Cow::Borrowed(_) => Arc::clone(asked),
@@ -91,7 +91,7 @@ impl Table {
     }
 
     /// The hold of a slots lock in the lineage whose slots a request for `count` slots can share
-    /// (re-entrancy). A request for more slots than each of these holds has is an ordinary request.
+    /// (re-entrancy). A request for more slots than any of these holds has is an ordinary request.
     pub(crate) fn shareable_hold<'a>(
         &'a self,
         lock: &Lock,

@@ -1,4 +1,4 @@
-//! The frame of each owner. The owner of a lease does not depend on the host that looks after it.
+//! The frame of each owner. The owner of a lease does not depend on the host that watches over it.
 
 use std::collections::BTreeMap;
 

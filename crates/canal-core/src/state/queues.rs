@@ -146,8 +146,8 @@ impl Table {
         }
     }
 
-    /// Queues the waiters of a frame's session again that become parked or active, because the
-    /// session can now share different slots of some keys.
+    /// Requeues the waiters of a frame's session that become parked or active because the session
+    /// can now share different slots of some keys.
     pub(crate) fn requeue_session<'k>(
         &mut self,
         frame: FrameId,

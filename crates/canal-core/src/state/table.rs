@@ -25,7 +25,7 @@ pub struct Table {
     /// The requests over nodes that hold or wait.
     pub(crate) over_nodes: BTreeSet<RequestId>,
     pub(crate) tree: KeyTree,
-    /// Waiters that were passed `bypass_max` times, until they become barriers.
+    /// Waiters that were overtaken `bypass_max` times, until they become barriers.
     pub(crate) bypass_exhausted: BTreeSet<RequestId>,
     pub(crate) sessions: BTreeMap<FrameId, Session>,
     /// Sessions that both hold and wait (Coffman's hold-and-wait condition). Only these can be part

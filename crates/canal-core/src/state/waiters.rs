@@ -59,7 +59,7 @@ impl Table {
         Ok(())
     }
 
-    /// Removes a waiter; its locks lose a use.
+    /// Removes a waiter, and its use of its locks.
     pub(crate) fn remove_waiter(&mut self, id: RequestId) -> Result<WaiterState, InvalidOutcome> {
         self.dequeue(id);
         let waiter =

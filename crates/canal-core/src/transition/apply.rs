@@ -198,13 +198,13 @@ impl Table {
     /// Commits a change of a stored setting of a lock, and examines all its waiters again.
     fn change_setting_by(&mut self, transition: &mut Transition<'_>, key: &Key, outcome: Outcome) {
         for request in self.served(key) {
-            // A waiter that this parks lets others overtake it.
+            // A waiter that this change parks lets others overtake it.
             self.mark_waiter_dirty(transition, request);
         }
         transition.mark_dirty(key, Mode::Counted);
         self.commit(transition, outcome);
         for request in self.served(key) {
-            // The same after the change, at the waiter's other keys too.
+            // The waiter may also have become active, and it affects all its keys.
             self.mark_waiter_dirty(transition, request);
             transition.worklist().retry.insert(request);
             transition.add_candidates([request]);

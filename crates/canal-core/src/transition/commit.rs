@@ -16,7 +16,7 @@ impl Table {
             Outcome::Granted(granted) => self.after_grant(transition, granted),
             Outcome::Queued { request, .. } => transition.add_candidates([*request]),
             Outcome::Prioritized { request, .. } => {
-                // It may go before others now, or others before it.
+                // It may now precede others, or others may precede it.
                 self.mark_waiter_dirty(transition, *request);
                 transition.worklist().retry.insert(*request);
                 transition.add_candidates([*request]);

@@ -233,7 +233,7 @@ impl Table {
         }
     }
 
-    /// The same for all waiters, after a change of the policy.
+    /// Turns all waiters that were overtaken too often into barriers, after a change of the policy.
     pub(crate) fn raise_barriers_everywhere(&mut self, transition: &mut Transition<'_>) {
         let waiters = self.waiters.values();
         let exhausted =

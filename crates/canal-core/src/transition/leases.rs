@@ -55,8 +55,8 @@ impl Table {
         self.commit(transition, outcome);
     }
 
-    /// Whether a hold may take this token. The node may meanwhile have granted the number to
-    /// another hold, which may still have it.
+    /// Whether a hold may take this token. The node may meanwhile have granted it to another hold,
+    /// which may still have it.
     fn may_have_token(&self, hold: &HoldState, token: Token) -> bool {
         token == hold.token
             || token > hold.token

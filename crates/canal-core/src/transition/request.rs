@@ -86,7 +86,7 @@ impl Table {
         self.verdict_alone(asked, request)
     }
 
-    /// The same without superseding others.
+    /// The decision about a request if it were the next entry and superseded no other request.
     fn verdict_alone(&self, asked: &Request, request: RequestId) -> Outcome {
         let outcome = self.verdict(asked, request);
         let spares = self.spares_before_newcomer(&self.sized(asked), &outcome);
@@ -150,8 +150,8 @@ impl Table {
         why.or_else(|| self.too_many_wait(asked))
     }
 
-    /// The refusal if one of its keys already has as many waiters as the request accepts, stopped
-    /// and parked ones included.
+    /// The refusal if one of its keys already has as many waiters as the request accepts, including
+    /// stopped and parked ones.
     fn too_many_wait(&self, asked: &Request) -> Option<Refusal> {
         let most = asked.max_waiting?;
         let mut waiting = asked.items.iter().map(|item| self.waiting_for(&item.key) as u64);

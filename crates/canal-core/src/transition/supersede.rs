@@ -51,7 +51,7 @@ impl Table {
             return Vec::new();
         };
         let tokens: BTreeSet<Token> = match &by.group {
-            // A hold that has released a key is still of the group.
+            // A hold that has released a key still belongs to the group.
             None => asked.items.iter().flat_map(|item| self.holders(&item.key)).collect(),
             Some(_) => self.holds.keys().copied().collect(),
         };
@@ -64,7 +64,8 @@ impl Table {
         superseded.map(|hold| hold.token).collect()
     }
 
-    /// Why a request cannot supersede what it names, or was superseded before it came back.
+    /// Why a request is refused because it cannot supersede a hold of its group, or because it was
+    /// itself superseded before its client asked again.
     pub(crate) fn fault_of_supersede(&self, asked: &Request) -> Option<Refusal> {
         if let Some(past) = self.superseded.iter().find(|past| past.tag == asked.tag) {
             return Some(Refusal::Superseded { by: past.by });
@@ -96,7 +97,7 @@ impl Table {
 }
 
 /// Whether two requests belong to one user and one group. The job tokens of a build end with it,
-/// and a part of a request over nodes is one of several, so both are in no group.
+/// and a part of a request over nodes is one of several, so neither belongs to a group.
 fn are_one_group(one: &Request, other: &Request) -> bool {
     let is_alone =
         |asked: &Request| matches!(asked.owner, Owner::Jobserver(_)) || asked.over_nodes.is_some();

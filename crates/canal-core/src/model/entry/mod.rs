@@ -410,8 +410,8 @@ impl Ask {
         matches!(self, Self::Counted { spread: true, .. })
     }
 
-    /// The same ask for a slot of the bucket with the fewest held slots. Reads and writes stay as
-    /// they are.
+    /// Makes a counted ask take a slot of the bucket with the fewest held slots. Leaves reads and
+    /// writes unchanged.
     #[must_use]
     pub fn spread(mut self) -> Self {
         if let Self::Counted { spread, .. } = &mut self {

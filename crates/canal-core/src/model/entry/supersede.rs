@@ -12,8 +12,7 @@ pub const SUPERSEDED_MAX: usize = 256;
 /// The group of a request, and which older requests of it the request supersedes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Supersede {
-    /// The name of its group. A request without one forms a group with those that have none either
-    /// and have the same keys.
+    /// The name of its group. Requests without a name form a group if they have the same keys.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<Box<str>>,
     /// Which requests of its group it supersedes, if any.
@@ -22,7 +21,7 @@ pub struct Supersede {
 }
 
 impl Supersede {
-    /// The same group, for a request that supersedes none.
+    /// A copy with this group that supersedes no request.
     #[must_use]
     pub fn but_none(mut self: Box<Self>) -> Box<Self> {
         self.which = None;
@@ -37,7 +36,7 @@ pub enum Superseded {
     /// Those that wait: they are refused.
     Waiting,
     /// Also those that hold. Their clients are not refused; the client of the new request ends
-    /// their processes. A client can do so however the daemon is set up, because it may signal the
-    /// processes of its own user.
+    /// their processes. A client can do so under every configuration of the daemon, because it may
+    /// signal the processes of its own user.
     Running,
 }
