@@ -24,7 +24,7 @@ pub struct Record {
     pub outcomes: Vec<Outcome>,
 }
 
-/// A borrowed [`Record`], to be written.
+/// A borrowed [`Record`] for writing.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct RecordRef<'a> {
     /// The place.

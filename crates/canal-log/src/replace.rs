@@ -1,5 +1,5 @@
-//! Replaces a file as a whole: at every moment, even over a power cut, its name leads to the old
-//! content or to the new.
+//! Replaces a file as a whole: at every moment, even during a power cut, its name leads to the old
+//! content or to the new content.
 //!
 //! Invariant: a temporary file is locked by its writer while it is written. One without a lock was
 //! left by a writer that was killed.

@@ -2,7 +2,7 @@
 //! stored sizes, the pauses, and what is out of service.
 //! (The leases are in a [separate file](super::leases).)
 //!
-//! The file is replaced as a whole: at every moment, even over a power cut, it is either the old
+//! The file is replaced as a whole: at every moment, even during a power cut, it is either the old
 //! one or the new one.
 
 use std::fs;
@@ -73,7 +73,7 @@ impl Durable {
 /// A daemon's record of itself as one of several nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeRecord {
-    /// Whether the state had to be recreated, so that leases over nodes from before may still live.
+    /// Whether the state had to be recreated, so that earlier leases over nodes may still live.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_anew: bool,
     /// The name that canal gave the machine, if the machine itself has none.
@@ -96,7 +96,7 @@ pub struct StateFile {
 /// The result of opening the file.
 #[derive(Debug)]
 pub struct Opened {
-    /// To store in.
+    /// The file, for later changes.
     pub state: StateFile,
     /// Its content; `None` if there is no file.
     pub durable: Option<Durable>,

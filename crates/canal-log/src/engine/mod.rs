@@ -66,10 +66,10 @@ pub enum OpenError {
     /// The address is invalid.
     #[error("{0}")]
     Address(String),
-    /// No thread, or no runtime on it.
+    /// The engine's thread, or the runtime on it, cannot start.
     #[error("cannot start a thread for the engine: {0}")]
     Thread(#[from] std::io::Error),
-    /// The address is that of an engine that this build lacks; the name of its feature.
+    /// This build lacks the engine of the address; carries the name of its feature.
     #[error("this canal was built without support for {0}")]
     LeftOut(&'static str),
     /// No engine has such an address.
@@ -83,7 +83,7 @@ pub trait Engine: fmt::Debug {
     fn call(&mut self, call: Call);
 
     /// Sets the times at which commands of this host are signalled to end and are killed unless it
-    /// renews before, in milliseconds of CLOCK_BOOTTIME; 0 if no command depends on it. An engine
+    /// renews first, in milliseconds of CLOCK_BOOTTIME; 0 if no command depends on it. An engine
     /// that is away is tried often enough to be back by then.
     fn renew_by(&mut self, _times: [u64; 2]) {}
 

@@ -16,7 +16,7 @@ const PAUSE_MIN: Duration = Duration::from_millis(50);
 #[cfg(feature = "postgres")]
 const ATTEMPT_MIN: Duration = Duration::from_secs(1);
 
-/// When commands of this host end unless it renews before. The daemon sets it, and the engine's
+/// When commands of this host end unless it renews first. The daemon sets it, and the engine's
 /// thread reads it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RenewBy(Arc<[AtomicU64; 2]>);

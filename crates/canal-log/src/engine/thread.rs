@@ -1,4 +1,4 @@
-//! An engine with a thread of its own, so that a call never blocks the daemon.
+//! Runs an engine on a separate thread, so that a call never blocks the daemon.
 //!
 //! Invariant: between `Away` and `Back` the thread answers nothing. A call made before `Back` is
 //! answered after it only if it is repeated.
@@ -58,7 +58,7 @@ impl EngineThread {
         Ok(Self { lets_rest: false, calls, answers, renew_by })
     }
 
-    /// The same engine, which announces batches only to hosts that need them.
+    /// Makes the engine announce batches only to hosts that need them.
     #[cfg(feature = "postgres")]
     pub(super) fn that_lets_rest(self) -> Self {
         Self { lets_rest: true, ..self }
@@ -91,7 +91,7 @@ impl Engine for EngineThread {
 #[derive(Debug)]
 pub(super) struct Caller {
     pub(super) renew_by: RenewBy,
-    /// Where answers go. The receiver is there for as long as the thread runs.
+    /// The channel for answers. Its receiver exists while the thread runs.
     pub(super) answers: mpsc::UnboundedSender<Answer>,
     calls: mpsc::UnboundedReceiver<Call>,
     /// Calls that came while an era was noted.
@@ -121,8 +121,8 @@ impl Caller {
         let _ = self.answers.send(answer);
     }
 
-    /// Reports an outage, unless the same was reported. A server that was silent at first may be
-    /// read-only next: people get the reason that now applies.
+    /// Reports an outage, unless it was already reported. A server that was silent at first may be
+    /// read-only next, so people get the reason that now applies.
     pub(super) fn away(&mut self, outage: Outage) {
         tracing::debug!("the engine is unreachable: {}", outage.why);
         if self.away.as_ref() != Some(&outage) {

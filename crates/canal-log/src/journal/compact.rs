@@ -117,8 +117,8 @@ impl Journal {
         let origin = image.header.origin.clone();
         if let Some(mut old) = self.live.replace(live(index, file, image, snapshot)) {
             let retired = old.file.retire();
-            // No header of another boot stays, or it could describe a damaged file of this boot
-            // (OpenError::Damaged::origin).
+            // Remove the header of another boot: it could otherwise describe a damaged file of this
+            // boot (OpenError::Damaged::origin).
             if retired.is_ok() && old.origin != origin {
                 let _ = old.file.cut(RETIRED.len() as u64);
             }

@@ -31,7 +31,7 @@ pub fn path(dir: &Path, index: usize) -> PathBuf {
     dir.join(format!("journal.{index}"))
 }
 
-/// Its path until it gets its name.
+/// The path of the file with this number until the file is complete.
 pub(super) fn path_new(dir: &Path, index: usize) -> PathBuf {
     dir.join(format!("journal.{index}.new"))
 }
@@ -138,7 +138,7 @@ impl JournalFile {
         }
     }
 
-    /// Allocates at least `need` bytes, in steps, so that it happens seldom.
+    /// Allocates at least `need` bytes, in large steps, so that this is rarely needed.
     pub(super) fn grow(&mut self, need: u64) -> io::Result<()> {
         if need <= self.len {
             return Ok(());

@@ -7,9 +7,9 @@ use serde::Serialize;
 
 use canal_core::{Item, Request};
 
-/// How many times the bound counts that a request stops (or detaches) and runs again, and that its
-/// grant is withdrawn. It may happen more often: when the room is used up, the journal is
-/// compacted, which takes only the counted room for the snapshot and frees the rest.
+/// The number of times that the bound allows a request to stop (or detach) and run again, and its
+/// grant to be withdrawn. More are possible: when the room is used up, the journal is compacted,
+/// which takes only the counted room for the snapshot and frees the rest.
 const SUSPENSIONS: u64 = 1;
 /// The most ranges in which the bound counts an item's slots.
 const RANGES_MAX: u64 = 16_384;
@@ -18,13 +18,13 @@ const RANGES_MAX: u64 = 16_384;
 const KEYS: u64 = 8;
 /// How many times the command and the note are written: in the request and in the snapshot.
 const COMMANDS: u64 = 2;
-/// The bytes of everything for a request without items and command. A test measures these three on
-/// records with the largest possible numbers.
+/// The bytes of all records about a request without items and command. A test measures this number
+/// and the next two on records with the largest possible numbers.
 const REQUEST: u64 = 3506;
-/// What each item adds, without its key and slots.
+/// The bytes that each item adds, without its key and slots.
 const ITEM: u64 = 1142;
-/// What a request over nodes adds: its confirmation (whose note is not counted), and the list of
-/// the request because of which it may be refused.
+/// The bytes that a request over nodes adds: its confirmation (whose note is not counted), and the
+/// list of the request because of which it may be refused.
 const OVER_NODES: u64 = 2567;
 /// The bytes of a note's field name and the punctuation around it.
 const NOTE_NAME: u64 = r#","note":"#.len() as u64;
@@ -288,7 +288,7 @@ mod tests {
         let request = Request { over_nodes, above, ..with("make", vec![("k".into(), 1, None)]) };
         let (room, life) = (room_for(&request), life(&request, |_| scattered(1, u64::MAX)));
         assert!(life <= room, "{life} bytes are written, and there is room for {room}");
-        // Instead of all that, it may be refused because of a list of the same length.
+        // Instead of being granted, it may be refused because of a list of the same length.
         let theirs = request.over_nodes.as_ref().unwrap().nodes.clone();
         let why = Refusal::OtherNodes { item: usize::MAX, theirs };
         let asked = Change::Request(Arc::new(request.clone()));

@@ -31,7 +31,7 @@ const APPENDED_MIN: u64 = 256 * 1024;
 pub struct HeldLease {
     /// Its frame.
     pub frame: FrameState,
-    /// What it holds.
+    /// Its hold.
     pub hold: HoldState,
 }
 
@@ -44,7 +44,7 @@ pub struct Changes {
     pub held: Vec<HeldLease>,
 }
 
-/// The file. This process owns only what it has written itself.
+/// The file of the leases. This process owns only a file that it has written itself.
 #[derive(Debug)]
 pub struct LeaseLog {
     dir: PathBuf,
@@ -53,7 +53,7 @@ pub struct LeaseLog {
     file: Option<File>,
     /// Where the last frame ends.
     end: u64,
-    /// Up to this length it is not rewritten: there was no room for that.
+    /// The file is not rewritten up to this length, because there was no room for that.
     not_before: u64,
     /// The leases in the file, and about how many bytes each takes.
     live: BTreeMap<Token, u64>,
@@ -64,7 +64,7 @@ pub struct LeaseLog {
 /// The result of opening the file.
 #[derive(Debug)]
 pub struct Opened {
-    /// To store in.
+    /// The file, for later changes.
     pub log: LeaseLog,
     /// The leases by token; `None` if there is no file.
     pub leases: Option<BTreeMap<Token, HeldLease>>,

@@ -95,7 +95,7 @@ pub(crate) async fn look_after(
             Some(kv) => Some((decode::<Era>(kv)?, kv.mod_revision)),
             None => None,
         };
-        // Until it has the era, the member is in an earlier one.
+        // A member that has not yet applied the era is still in an earlier one.
         if noted.as_ref().is_none_or(|(_, at)| *at <= first) {
             let index = |index: u64| i64::try_from(index).unwrap_or(i64::MAX);
             let applied = index(status.raft_applied_index);

@@ -102,7 +102,7 @@ async fn watch(shared: &Shared, cursor: &mut Cursor, revision: i64) -> Result<()
     }
 }
 
-/// The result of reading on from a cursor.
+/// The result of reading further from a cursor.
 enum CatchUp {
     Up { batches: Vec<Placed>, cursor: Cursor, revision: i64 },
     Stopped(Answer),
@@ -137,7 +137,7 @@ async fn read_after(shared: &Shared, cursor: Cursor) -> Result<CatchUp, EtcdErro
     Ok(CatchUp::Up { batches, cursor, revision })
 }
 
-/// The snapshot, the batches after it, and the revision at which these are all.
+/// The snapshot, the batches after it, and the revision at which they are complete.
 async fn read_all(shared: &Shared) -> Result<(Option<Stored>, Vec<Placed>, i64), EtcdError> {
     let ranges = [one(shared.keys().pointer()), page(shared, Position(0))];
     let done = shared.client.txn(reads(ranges)).await?;
@@ -174,7 +174,7 @@ fn page(shared: &Shared, after: Position) -> Range {
     Range { limit: PAGE, min_mod_revision, ..all(shared.keys().log()) }
 }
 
-/// All batches after a position at a revision, of which the first page is known.
+/// All batches after a position at a revision; the first page is already known.
 async fn rest(
     shared: &Shared,
     mut found: RangeResult,

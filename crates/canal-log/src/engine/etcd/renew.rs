@@ -79,7 +79,8 @@ async fn keep_alive(shared: &Shared, lease: i64) -> Result<LeaseKept, EtcdError>
     }
 }
 
-/// On a separate stream, so that an answer cannot be mistaken for another request's.
+/// Renews the lease once, on a separate stream, so that an answer cannot be mistaken for that to
+/// another request.
 async fn keep_alive_once(shared: &Shared, id: i64) -> Result<LeaseKept, EtcdError> {
     let client = &shared.client;
     let path = "/etcdserverpb.Lease/LeaseKeepAlive";
@@ -90,10 +91,10 @@ async fn keep_alive_once(shared: &Shared, id: i64) -> Result<LeaseKept, EtcdErro
 
 /// All incarnations that have not ended, and which of them live.
 ///
-/// An etcd before 3.4.31 or 3.5.13 may revoke leases that were renewed: a leader that hung makes
-/// its successor do so (etcd#15247). With these versions, a missing lease counts only after another
-/// time to live, and a tenth for the difference of clocks: by then its owner knows it too, or has
-/// given up.
+/// An etcd before 3.4.31 or 3.5.13 may revoke leases that were renewed: a leader that hung causes
+/// its successor to revoke them (etcd#15247). With these versions, a missing lease counts only
+/// after another time to live, plus a tenth for the difference between clocks. By then, its owner
+/// also knows or has given up.
 fn alive(
     shared: &Shared,
     hosts: &RangeResult,

@@ -24,7 +24,7 @@ pub(super) struct EngineState {
     pub(super) keys: Keys,
     answers: mpsc::UnboundedSender<Answer>,
     own: Arc<Mutex<BTreeMap<HostId, OwnIncarnation>>>,
-    /// Since when the leases of incarnations that have not ended are known to be gone.
+    /// When the leases of incarnations that have not ended were first found to be gone.
     lapsed: Arc<Mutex<BTreeMap<HostId, Instant>>>,
     /// The position of the last batch, if known.
     head: Arc<watch::Sender<u64>>,
@@ -44,7 +44,7 @@ impl EngineState {
         }
     }
 
-    /// A receiver that has gone is noticed elsewhere.
+    /// Sends an answer. Ignores a missing receiver, which other code detects.
     pub(super) fn say(&self, answer: Answer) {
         let _ = self.answers.send(answer);
     }
@@ -119,7 +119,8 @@ impl Shared {
         Ok(Some(own))
     }
 
-    /// How long the leases of some hosts are known to be gone. The other hosts have one.
+    /// For how long the leases of these hosts have been known to be gone. All other hosts have a
+    /// lease.
     ///
     /// The clock stops during suspend, which only makes the time longer.
     pub(super) fn lapsed(&self, hosts: &[HostId]) -> Vec<Duration> {

@@ -303,7 +303,7 @@ impl Running {
                 let task = tasks.spawn(append::append(shared, append.clone()));
                 self.append = Some((append, task));
             }
-            // Its watch wakes no host that waits for nothing.
+            // Nothing to switch: a watch of etcd wakes no host that waits for nothing.
             Call::Attend { .. } => {}
             Call::Renew { host, asked_at } => {
                 tasks.spawn(renew::renew(shared, host, asked_at));

@@ -1,7 +1,7 @@
 //! Small batches travel in the notification of their append, so a host need not fetch each one.
 //!
 //! Invariant: a batch is taken from a notification only if it directly follows the last one that
-//! was read. Otherwise the notification only tells how far the log reaches.
+//! was read. Otherwise the notification only shows how far the log reaches.
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};
@@ -14,7 +14,7 @@ use canal_core::HostId;
 /// each byte takes two digits.
 const BODY_MAX: usize = 3_700;
 
-/// The length of a check, which also begins the stream that hides the body.
+/// The length of a check, which also seeds the stream that hides the body.
 const CHECK: usize = 16;
 
 /// The key that seals batches: the epoch of the log, a random number in a table.
@@ -39,7 +39,7 @@ pub(super) struct Notification {
 }
 
 impl Notification {
-    /// Parses a payload. An unreadable one only means that there is something to read.
+    /// Parses a payload. An unreadable payload only means that the log has new batches.
     pub(super) fn read(payload: &str) -> Self {
         let (head, sealed) = payload.split_once(' ').unwrap_or((payload, ""));
         Self { head: head.parse().unwrap_or(u64::MAX), sealed: sealed.to_owned() }

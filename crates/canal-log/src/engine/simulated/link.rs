@@ -11,7 +11,7 @@ use crate::engine::{Answer, Call, Outage};
 pub struct Link {
     /// Whether messages get through.
     pub cut: bool,
-    /// Whether the client was notified of that.
+    /// Whether the client was notified of the cut.
     told_away: bool,
     notice_ms: Option<u64>,
     /// Messages of an earlier connection get no answer.
@@ -24,9 +24,9 @@ pub struct Link {
     pub slow_ms: u64,
     /// The most by which answers take longer than calls.
     pub slow_answers_ms: u64,
-    /// Calls before this time leave only then.
+    /// Calls made before this time are sent only then.
     pub calls_stall_until: u64,
-    /// Answers before this time leave only then.
+    /// Answers made before this time are sent only then.
     pub answers_stall_until: u64,
     /// The number of answers in a thousand that arrive twice.
     pub repeat: u32,
@@ -105,14 +105,15 @@ impl Link {
         None
     }
 
-    /// No message gets through from now on. Earlier calls may still arrive, even long after.
+    /// Cuts the network: no message gets through from now on. Earlier calls may still arrive, even
+    /// much later.
     pub fn cut(&mut self, rng: &mut Rng, now_ms: u64) {
         if self.cut {
             return;
         }
         self.cut = true;
         self.notice_ms = Some(now_ms + rng.u64(0..150));
-        // Arrived messages are still read, even long after.
+        // Arrived messages are still read, even much later.
         self.connection += 1;
         self.answers.retain(|(at_ms, _), _| *at_ms <= now_ms);
         self.stream_ms = 0;
@@ -125,7 +126,7 @@ impl Link {
         }
     }
 
-    /// Both directions carry messages again.
+    /// Restores the network: both directions carry messages again.
     pub fn flow(&mut self, now_ms: u64) {
         self.calls_stall_until = self.calls_stall_until.min(now_ms);
         self.answers_stall_until = self.answers_stall_until.min(now_ms);

@@ -60,7 +60,7 @@ impl Watch {
     }
 }
 
-/// With a token that was just issued, the error is not the token's.
+/// The error of a new watch. Its token was just issued, so the token is not the cause.
 fn forbidden(error: EtcdError) -> EtcdError {
     match error {
         EtcdError::Token => EtcdError::forbidden(),
@@ -72,7 +72,8 @@ fn unless_canceled(answer: Option<Watched>) -> Result<Watched, EtcdError> {
     match answer {
         None => Err(EtcdError::Away("etcd ended the watch".into())),
         Some(answer) if answer.compact_revision > 0 => Err(EtcdError::OtherRevision),
-        // The member gives the same reason when it does not know the token, or no longer does.
+        // The member gives this reason for a missing right, but also for a token that it does not
+        // know.
         Some(answer) if answer.cancel_reason.contains("ermission") => Err(EtcdError::Token),
         Some(answer) if answer.canceled => {
             Err(EtcdError::Away(format!("etcd ended the watch: {}", answer.cancel_reason)))

@@ -27,7 +27,7 @@ impl Session {
                 self.knows(position);
                 let mut answers =
                     vec![Answer::Appended { host, sequence, position: Position(position) }];
-                // Without an announcement, this host has to fetch what lies before its batch.
+                // Without announcements, this host has to fetch the batches before its own.
                 if let Some(cursor) = self.cursor.as_mut().filter(|_| !self.listens) {
                     cursor.learn_head(position);
                 }
@@ -80,8 +80,8 @@ impl Session {
         };
         let body = to_hex(&append.body);
         // Each statement sees everything that was committed before it began, so the statements take
-        // the locks first. These are the lock of the head, which every append takes, and then that
-        // of the hosts, whose renewal counters then stand still.
+        // the locks first: the lock of the head, which every append takes, then that of the hosts,
+        // which stops their renewal counters.
         format!(
             r#"SELECT FROM "{schema}".head FOR UPDATE;
 SELECT FROM "{schema}".hosts WHERE host IN ({host}, {other}) ORDER BY host FOR UPDATE;

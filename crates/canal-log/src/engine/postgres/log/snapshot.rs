@@ -10,7 +10,7 @@ use crate::engine::{Answer, Position, Stored};
 /// The size of the part of a snapshot that one row stores.
 const PART_BYTES: usize = 1 << 20;
 
-/// The largest snapshot; that of a table with a million holds is a tenth of it.
+/// The largest snapshot. A table with a million holds needs a tenth of it.
 const BYTES_MAX: usize = 1 << 30;
 
 impl Session {
@@ -19,8 +19,8 @@ impl Session {
         let schema = &self.schema;
         let query = format!(r#"SELECT snapshot FROM "{schema}".head"#);
         let now = number(&self.client.query_typed_one(&query, &[]).await?, 0)?;
-        // Only if this session has read that far from this server: a snapshot of history that the
-        // server has lost would replace the present one.
+        // Stores only what this session has read from this server: a snapshot of history that the
+        // server has lost could otherwise replace the present one.
         let read = self.cursor.map_or(0, |cursor| cursor.after);
         let fits = stored.body.len() <= BYTES_MAX;
         if !fits {

@@ -248,7 +248,7 @@ impl Session {
         Ok(first_row(&self.client.simple_query(query).await?))
     }
 
-    /// Why the session ended. If this error only says that the connection is gone, the connection
+    /// Why the session ended. If this error only states that the connection is gone, the connection
     /// knows the reason.
     pub(crate) async fn ended_by(self, error: PostgresError) -> PostgresError {
         if error.is_refusal() || !self.client.is_closed() {

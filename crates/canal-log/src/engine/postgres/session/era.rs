@@ -52,9 +52,10 @@ impl Progress {
 
 /// The history of the server that a host knows from its own sessions.
 ///
-/// A started base backup or copy of the disk shows only another start, like a server that merely
-/// restarted. So only a host that has just seen the server accepts it as a restart: it
-/// knows how far the log and the server had advanced, and a copy has not advanced that far.
+/// A server started from a base backup or a copy of the disk shows only another start, like a
+/// server that merely restarted. So only a host that has just seen the server accepts it as a
+/// restart: it knows how far the log and the server had advanced, and a copy has not advanced that
+/// far.
 #[derive(Clone, Debug)]
 pub(crate) struct LastSeen {
     place: String,
@@ -68,7 +69,7 @@ pub(crate) struct LastSeen {
 }
 
 impl LastSeen {
-    /// Of a server whose era is known.
+    /// The history of a server whose era is known.
     pub(crate) fn of(seen: &Observation, before: Option<&Self>) -> Self {
         Self {
             place: seen.place.clone(),

@@ -58,7 +58,8 @@ impl Session {
         Ok(done.is_some())
     }
 
-    /// One message and so one transaction, like an append; see there for the lock.
+    /// The statements that note an era, in one message and so in one transaction. They take the
+    /// lock of the head as an append does.
     fn noting(&self, begun: &EraChange, body: &[u8]) -> String {
         let (schema, table) = (&self.schema, self.seen.table);
         let (number, sign) = (begun.era.number, quoted(&begun.era.sign));

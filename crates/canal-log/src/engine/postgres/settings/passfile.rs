@@ -89,7 +89,7 @@ fn read(path: PathBuf) -> Result<String, PassfileError> {
 fn find(text: &str, config: &Config) -> Option<String> {
     let host = match config.get_hosts().first() {
         Some(Host::Tcp(name)) => name.clone(),
-        // libpq's name for every socket of this machine.
+        // libpq uses this name for every socket of this machine.
         Some(Host::Unix(_)) => "localhost".to_owned(),
         None => config.get_hostaddrs().first()?.to_string(),
     };

@@ -31,7 +31,7 @@ pub(crate) enum Mode {
     Require,
     /// TLS with a server whose certificate an authority has signed.
     VerifyCa,
-    /// The same, and the certificate must have the requested name.
+    /// TLS with a server whose certificate an authority has signed, with the requested name in it.
     VerifyFull,
 }
 
