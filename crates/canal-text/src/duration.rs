@@ -6,7 +6,7 @@ use std::time::Duration;
 #[cfg(feature = "durations")]
 use jiff::{Span, SpanRelativeTo};
 
-/// The end of a sentence about a text that [`parse`] refuses.
+/// The end of an error message about a text that [`parse`] refuses.
 pub const NOT_A_DURATION: &str =
     "not a duration; one looks like 90, 0.5, 500ms, 1h30m, 30d or PT5M";
 
@@ -22,13 +22,13 @@ pub fn parse(text: &str) -> Option<Duration> {
     Duration::try_from(length).ok()
 }
 
-/// As [`parse`], with an error that names the text.
+/// Reads a duration like [`parse`]; the error names the text.
 #[cfg(feature = "durations")]
 pub fn read(text: &str) -> Result<Duration, String> {
     parse(text).ok_or_else(|| format!("`{text}` is {NOT_A_DURATION}"))
 }
 
-/// A length of time for people, at most two units: `0s`, `59s`, `3m12s`, `2h05m`, `4d03h`.
+/// A duration as text for people, with at most two units: `0s`, `59s`, `3m12s`, `2h05m`, `4d03h`.
 pub fn short(length: Duration) -> String {
     let seconds = length.as_secs();
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
@@ -40,7 +40,7 @@ pub fn short(length: Duration) -> String {
     }
 }
 
-/// A length of time that somebody chose, for people; up to an hour it is exact: `200ms`, `1.5s`,
+/// A duration that a person chose, as text. Up to an hour, the text is exact: `200ms`, `1.5s`,
 /// `1m05.6s`, `10m00s`. Whole days have no hours: `30d`.
 pub fn stated(length: Duration) -> String {
     let seconds = length.as_secs();
@@ -56,7 +56,7 @@ pub fn stated(length: Duration) -> String {
     }
 }
 
-/// As [`stated`], of milliseconds.
+/// Like [`stated`], for a number of milliseconds.
 pub fn stated_ms(ms: u64) -> String {
     stated(Duration::from_millis(ms))
 }

@@ -44,7 +44,7 @@ mod tests {
         assert_eq!(sanitize("Größe 漢字 ✓"), "Größe 漢字 ✓");
     }
 
-    /// The tables of regex-syntax are another reading of Unicode's.
+    /// Tests a character with the tables of regex-syntax, which are independent of those above.
     fn in_classes(classes: &str) -> impl Fn(char) -> bool {
         let parsed = regex_syntax::parse(classes).unwrap();
         let regex_syntax::hir::HirKind::Class(regex_syntax::hir::Class::Unicode(class)) =

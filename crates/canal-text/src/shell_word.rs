@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-/// The word, in single quotes where a shell would read more than one plain word.
+/// The word, in single quotes unless a shell would read it as one plain word.
 pub fn quoted(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '/' | '.' | '_' | '-');
     if word.chars().all(is_plain) && !word.is_empty() && !word.starts_with('-') {
