@@ -34,7 +34,7 @@ pub struct Checkpoint {
     pub boot_id: String,
     /// The last time at which they are known to have been open.
     pub known_ms: u64,
-    /// Each as if it had ended at that time.
+    /// Their records, as if each request had ended at that time.
     pub records: Vec<Record>,
 }
 
@@ -99,7 +99,7 @@ impl Checkpoint {
 }
 
 impl Record {
-    /// The record of a request that was open until this time, for an unknown time after it.
+    /// The record of a request that was open at this time and ended at an unknown time after it.
     pub fn known_until(mut self, known_ms: u64) -> Self {
         let more_ms = known_ms.saturating_sub(self.ended_ms);
         self.ended_ms += more_ms;
@@ -144,7 +144,7 @@ mod tests {
     use crate::record::{Ending, tests::record};
     use crate::store::Limits;
 
-    /// A request that has held since this time, as it was known a second later.
+    /// The record of a request that has held its lock since this time, made a second later.
     fn open(since_ms: u64, key: &str) -> Record {
         let ending = Ending::Reboot;
         Record { held_ms: Some(1_000), ending, ..record(since_ms + 1_000, key, 0) }
@@ -202,7 +202,8 @@ mod tests {
         let (mut store, _) = Store::open(dir.path(), limits).unwrap();
         let ended = |since_ms, key| Record { ending: Ending::Exited(0), ..open(since_ms, key) };
         store.append(&[ended(1_000, "a"), ended(30_000, "b")].iter().collect(), 0).unwrap();
-        // The first one held for longer than the file states, and one is in the list twice.
+        // The first request held its lock for longer than the file states, and one request is
+        // listed twice.
         let left = vec![open(1_000, "a").known_until(90_000), open(1_000, "c"), open(1_000, "c")];
         assert_eq!(unrecorded(&store, left), [open(1_000, "c")]);
         assert_eq!(unrecorded(&store, Vec::new()), []);

@@ -81,7 +81,7 @@ fn largest(part: u32) -> u64 {
     u64::try_from(first + (1 << shift) - 1).unwrap_or(u64::MAX)
 }
 
-/// The bounds of bins in milliseconds: lengths that differ for a person.
+/// The bounds of the bins in milliseconds, far enough apart that a person notices the difference.
 const BOUNDS_MS: [u64; 16] = [
     10, 30, 100, 300, 1_000, 3_000, 10_000, 30_000, 60_000, 180_000, 600_000, 1_800_000, 3_600_000,
     10_800_000, 28_800_000, 86_400_000,
@@ -96,8 +96,8 @@ impl Bins {
         self.0[BOUNDS_MS.partition_point(|bound| *bound < length_ms)] += 1;
     }
 
-    /// The bins from the first to the last that has lengths: the longest length of the bin, `None`
-    /// for all beyond the last bound; and how many it has.
+    /// The bins from the first to the last one in use. Each has the longest length that belongs to
+    /// it, or `None` beyond the last bound, and the number of its lengths.
     pub fn filled(&self) -> impl Iterator<Item = (Option<u64>, u64)> {
         let first = self.0.iter().position(|count| *count > 0).unwrap_or(self.0.len());
         let last = self.0.iter().rposition(|count| *count > 0).unwrap_or(0);

@@ -87,9 +87,9 @@ pub enum Ending {
 /// Why the table refused a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// It was not to wait, and too few slots were free.
+    /// It was not allowed to wait, and too few slots were free.
     Full,
-    /// A key was paused, and it was not to wait.
+    /// A key was paused, and it was not allowed to wait.
     Paused,
     /// Too many requests were already waiting.
     MaxWaiting,

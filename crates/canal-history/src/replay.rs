@@ -56,7 +56,7 @@ pub(crate) fn quantile(sorted: &[u64], percent: usize) -> u64 {
     sorted.get(rank.saturating_sub(1)).copied().unwrap_or(0)
 }
 
-/// Makes these requests, the earliest first, ask for a lock of this size.
+/// Sends these requests, the earliest first, to a lock of this size.
 pub(crate) fn replay(arrivals: &[Arrival], slots: u64) -> Replayed {
     let Ok(key) = Key::new("replay") else { return Replayed::default() };
     let mut replay = Replay {
@@ -92,8 +92,8 @@ struct Replay<'a> {
 
 impl Replay<'_> {
     fn ask(&mut self, number: u32, item: Item, now_ms: u64) {
-        // Each comes from its own process: a request of a process that already held the lock did
-        // not wait.
+        // Each request comes from a separate process: a process that already holds the lock does
+        // not wait for it.
         let owner = Owner::Process(ProcessId { pid: number, started: 1, inode: 0 });
         let request = Request {
             tag: Tag(number.into()),

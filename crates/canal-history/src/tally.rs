@@ -1,5 +1,5 @@
-//! Counts waits and holds: of all records that fit, by user, by command, and by key. For a single
-//! key, also computes how long its requests would have waited with another number of slots.
+//! Counts waits and holds of the records that fit: in total, by user, by command and by key. For a
+//! single key, also computes how long its requests would have waited with another number of slots.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -69,7 +69,7 @@ pub struct CommandGroup {
     pub counted: Counted,
 }
 
-/// How much of a key was in use.
+/// How much a key was used.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeyUse {
     /// The number of granted requests.

@@ -31,10 +31,9 @@ pub struct Timeline {
     /// The use of each bucket, in slots times milliseconds. The number of a bucket is its beginning
     /// divided by the width.
     used: BTreeMap<u64, u64>,
-    /// By the same numbers: the last time in the bucket at which the number of slots was known, and
-    /// that number.
+    /// For each bucket, the last time at which the number of slots was known, and that number.
     sizes: BTreeMap<u64, (u64, u64)>,
-    /// By the same numbers: for how long requests waited, in requests times milliseconds.
+    /// For each bucket, how long requests waited, in requests times milliseconds.
     waited: BTreeMap<u64, u64>,
 }
 
@@ -138,8 +137,8 @@ impl Timeline {
         (*first..=*last).map(|number| self.waited.get(&number).copied().unwrap_or(0)).collect()
     }
 
-    /// The number of slots in each bucket: the last one recorded, and before the first record, that
-    /// record's. Empty without a record.
+    /// The number of slots in each bucket: the last one recorded by then, or the first one recorded
+    /// if there is none earlier. Empty without a record.
     pub fn sizes(&self) -> Vec<u64> {
         let ends = self.used.first_key_value().zip(self.used.last_key_value());
         let (Some(((first, _), (last, _))), Some((_, noted))) =
@@ -161,7 +160,7 @@ impl Timeline {
     }
 }
 
-/// Adds a length of time, `times` over, to the buckets in which it lies.
+/// Adds a period, multiplied by `times`, to the buckets that it overlaps.
 fn spread(to: &mut BTreeMap<u64, u64>, width: u64, (from_ms, until_ms): (u64, u64), times: u64) {
     for number in from_ms / width..=(until_ms - 1) / width {
         let begin = number * width;
@@ -185,7 +184,7 @@ mod tests {
         assert_eq!(timeline.begin_ms(), 10_000);
         assert_eq!(timeline.waits(), [500, 2_000, 250]);
         assert_eq!(timeline.buckets(), [0, 0, 2_000]);
-        // Wider buckets have the sums.
+        // Each wider bucket has the sum of the merged ones.
         timeline.reach(10_000 + 1_000 * BUCKETS_MAX);
         assert_eq!(timeline.width_ms(), 5_000);
         assert_eq!((timeline.waits()[0], timeline.buckets()[0]), (2_750, 2_000));

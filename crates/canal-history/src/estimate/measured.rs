@@ -2,7 +2,7 @@
 //! length.
 //!
 //! `cargo test -p canal-history measured -- --nocapture` prints the table of `docs/stats.md` for
-//! generated workloads. `CANAL_RECORDED=FILE` adds those recorded in FILE, the output of
+//! generated workloads. `CANAL_RECORDED=FILE` adds the workloads recorded in FILE, the output of
 //! `canal history KEY --json`.
 //!
 //! Invariant: an estimate knows only requests that had ended when it was made.
@@ -60,7 +60,7 @@ fn exponential(mean: f64, state: &mut u64) -> f64 {
     -mean * (1.0 - random(state)).ln()
 }
 
-/// A length with a log-normal distribution, as of builds and tests.
+/// A length with a log-normal distribution, like those of builds and tests.
 fn log_normal(median: f64, spread: f64, state: &mut u64) -> f64 {
     let (angle, radius) = (random(state), 1.0 - random(state));
     let normal = (-2.0 * radius.ln()).sqrt() * (std::f64::consts::TAU * angle).cos();

@@ -1,7 +1,7 @@
 //! Estimates how long a request will wait: simulates the queue ahead of it many times, and draws
 //! the length of each hold from recent ones.
 //!
-//! `summary` has the lengths of recent holds by key and command; `sample` is the distribution of
+//! `summary` keeps the lengths of recent holds by key and command; `sample` is the distribution of
 //! some lengths.
 
 #[cfg(test)]

@@ -8,12 +8,12 @@ const KEPT: usize = 64;
 /// Fewer lengths give no estimate.
 pub(super) const LEAST: usize = 5;
 
-/// How much longer than all recorded holds a hold may last: one in four of those that last longer
-/// takes twice as long.
+/// How far a hold may exceed the longest recorded one: of the holds that do, one in four takes at
+/// least twice as long.
 const TAIL: f64 = 0.5;
 
-/// The lengths of recent holds, the latest last, in milliseconds. Longer ones than 49 days count as
-/// 49 days.
+/// The lengths of recent holds, the latest last, in milliseconds. A longer hold than 49 days counts
+/// as 49 days.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Recent(VecDeque<u32>);
 

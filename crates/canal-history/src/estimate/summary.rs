@@ -89,8 +89,8 @@ impl Summary {
         }
     }
 
-    /// How long a command usually holds a key. If too little is known about it, how long all
-    /// commands do; `None` if too little is known about those too.
+    /// How long a command usually holds a key. If too little is known about the command, how long
+    /// all commands usually hold it; `None` if too little is known about those too.
     pub fn usual(&self, key: &str, command: &str) -> Option<Sample> {
         let of = self.keys.get(key)?;
         let own = of.commands.get(&name(command)).and_then(|(_, recent)| recent.sample());

@@ -1,6 +1,6 @@
 //! The form of one file: a line that names it, then one record after another.
 //!
-//! Each record follows its length and a checksum, both with the lowest byte first.
+//! Before each record are its length and a checksum, both with the lowest byte first.
 
 use super::encoding::{Head, Lengths, decode, encode};
 use crate::record::{Fields, ItemFields, Record};
@@ -179,7 +179,7 @@ mod tests {
             assert!(found.end <= end);
             let mut zeros = whole[..end].to_vec();
             zeros.resize(end + 5000, 0);
-            // In the middle of a record, the zeros belong to it, and more of them follow.
+            // Only for a cut between two records: after a cut within one, some zeros belong to it.
             if found.end == end && end > 0 {
                 assert_eq!(readable(&zeros), found, "{end}");
             }
