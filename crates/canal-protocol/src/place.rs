@@ -21,7 +21,7 @@ pub const SOCKET_PATH_MAX: usize = 107;
 const SHARED_DIR: &str = "/run/canal";
 /// The directory of a user's own daemon, without the uid at its end.
 const USER_DIR: &str = "/tmp/canal-";
-/// The name of the socket in both.
+/// The name of the socket in both directories.
 pub const USUAL_SOCKET: &str = "canal.sock";
 /// The file with which a user's own daemon notes that its state is next to its socket. It contains
 /// the reason.
@@ -127,17 +127,17 @@ impl Place {
         })
     }
 
-    /// The directory of the state that must survive a reboot. It is next to the socket if a daemon
-    /// of the user elsewhere has the usual one, as the daemon of this place notes
-    /// ([`BESIDE_SOCKET`]).
+    /// The directory of the state that must survive a reboot. It is the directory of the socket if
+    /// another daemon of the user uses the usual one. The daemon of this place notes that in
+    /// [`BESIDE_SOCKET`].
     #[must_use]
     pub fn state_dir(&self) -> &Path {
         let is_beside = self.is_users_own() && self.dir.join(BESIDE_SOCKET).exists();
         if is_beside { &self.dir } else { &self.stores().state_dir }
     }
 
-    /// The directory of this user's background jobs. The daemon of other users has a directory of
-    /// its own in the home, because each table numbers its jobs.
+    /// The directory of this user's background jobs. For a daemon of other users, it is a separate
+    /// directory in this user's home, because each table numbers its jobs.
     #[must_use]
     pub fn jobs_dir(&self) -> PathBuf {
         let is_own = |dir: &Path| stat(dir).is_ok_and(|found| found.st_uid == geteuid().as_raw());
@@ -228,8 +228,8 @@ fn any_parent(file: &Path) -> Result<(PathBuf, Option<PathBuf>), String> {
     Ok((absolute, dir))
 }
 
-/// The home of this process's user. In a user namespace, it is the home whose owner this process
-/// is: a user who is root only inside may not use the home of the machine's root.
+/// The home of this process's user. In a user namespace, it is a home that belongs to this
+/// process's user: a user who is root only inside may not use the home of the machine's root.
 fn own_home() -> Option<PathBuf> {
     let uid = geteuid();
     let outside = Uid::from_raw(uid_of_machine(uid.as_raw()));

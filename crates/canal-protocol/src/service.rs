@@ -81,7 +81,7 @@ pub enum ServiceError {
     InvalidParameter {
         /// Its name, or its path if it is within another parameter.
         parameter: String,
-        /// The error, for people; an addition of canal's.
+        /// The error, for people. canal adds this field to the interface.
         message: String,
     },
 }
@@ -116,7 +116,7 @@ impl ServiceError {
         if cause.line() > 0
             && let Some(end) = message.rfind(" at line ")
         {
-            // The position in the JSON text is of no use to a person.
+            // A person cannot use the position in the JSON text.
             message.truncate(end);
         }
         // A missing field has no path; the message contains its name.

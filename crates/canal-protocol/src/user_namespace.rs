@@ -29,8 +29,8 @@ impl From<u32> for MachineUid {
 }
 
 /// The machine's number for `uid` if a user namespace made its user root (`unshare -r`, a
-/// container's): the files of the machine's own root do not belong to that user. `uid` itself for
-/// all other users.
+/// container): the files of the machine's root do not belong to that user. For all other users,
+/// `uid` itself.
 #[must_use]
 pub fn uid_of_machine(uid: u32) -> u32 {
     // Most users are not root, and need no lookup.

@@ -91,8 +91,8 @@ pub struct Acquire {
     /// The process that accompanies the command while it runs, if the caller runs one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wrapper: Option<Wrapper>,
-    /// What happens to the command if the lock is lost while it runs, which is only possible over
-    /// an engine.
+    /// The fate of the command if the lock is lost while it runs, which is only possible over an
+    /// engine.
     #[serde(default, skip_serializing_if = "is_kill")]
     pub on_lost: OnLost,
 }
@@ -220,8 +220,8 @@ pub struct Grant<T = String> {
     pub notes: Vec<SizeNote>,
 }
 
-/// A request passes another size than the stored one, or than the one that requests without a size
-/// follow; or a user's text was read as a size. That is not an error.
+/// A note that a request passes another size than the stored one, or than the one that requests
+/// without a size follow; or that a user's text was read as a size. Neither is an error.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SizeNote {
     /// The key.
@@ -275,8 +275,8 @@ impl SizeNote {
 pub struct GrantedKey<T = String> {
     /// The key.
     pub key: T,
-    /// Slots held of it by all holders, after this grant; for a read or a write, the number of
-    /// holders of the same key in this mode.
+    /// The number of its slots that all holders hold after this grant; for a read or a write, the
+    /// number of holders of the same key in this mode.
     pub acquired: u64,
     /// The slots, ascending.
     pub slots: Vec<SlotInfo>,

@@ -59,20 +59,20 @@ pub enum ErrorName {
     NotExclusive,
     /// The daemon has a bug, and released everything that the call granted.
     Fault,
-    /// Of the interface of nodes: a key is held or waited for over another list of nodes, and a
-    /// sufficient set of one list may share no node with a sufficient set of the other.
+    /// Only over nodes: a key is held or waited for over another list of nodes, and a sufficient
+    /// set of one list may share no node with a sufficient set of the other.
     NodeListDiffers,
-    /// Of the interface of nodes: the daemon is not a node, because its state would not outlive a
-    /// reboot, or because it works over an engine.
+    /// Only over nodes: the daemon is not a node, because its state would not outlive a reboot, or
+    /// because it works over an engine.
     NotLasting,
-    /// Of the interface of nodes: the daemon had to recreate its state, and grants nothing over
-    /// nodes for a while.
+    /// Only over nodes: the daemon had to recreate its state, and grants nothing over nodes for a
+    /// while.
     NotYet,
-    /// Of the interface of nodes: more than half of the nodes are not enough for the request.
+    /// Only over nodes: more than half of the nodes are not enough for the request.
     RequireTooLarge,
-    /// Of the interface of nodes: the part to confirm was not granted, or has ended.
+    /// Only over nodes: the part to confirm was not granted, or has ended.
     Gone,
-    /// Of the interface of nodes: another lock of the node has the token of a confirmation. Confirm
+    /// Only over nodes: another hold of the node already has the token of a confirmation. Confirm
     /// all parts again with a larger one, or release them.
     TokenTaken,
 }
@@ -91,24 +91,24 @@ pub struct Failure {
     /// The action to take.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hint: Option<Box<str>>,
-    /// Of [`ErrorName::Refused`]: `full`, `timeout`, `paused`, `max-waiting`, `superseded`,
-    /// `deadlock`. Of [`ErrorName::LeaseLost`]: how it ended.
+    /// For [`ErrorName::Refused`]: `full`, `timeout`, `paused`, `max-waiting`, `superseded`,
+    /// `deadlock`. For [`ErrorName::LeaseLost`]: how the lease ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<Box<str>>,
-    /// Of [`ErrorName::Refused`]: the holders of the requested keys. Of [`ErrorName::LeaseLost`]:
-    /// the present holders of its first key, if they block it.
+    /// For [`ErrorName::Refused`]: the holders of the requested keys. For [`ErrorName::LeaseLost`]:
+    /// the present holders of the lease's first key, if they block it.
     #[serde(default, skip_serializing_if = "<[_]>::is_empty")]
     pub holders: Box<[HolderInfo]>,
-    /// Of [`ErrorName::Refused`] for a deadlock of several sessions: the whole deadlock.
+    /// For [`ErrorName::Refused`] because of a deadlock of several sessions: the whole deadlock.
     #[serde(default, skip_serializing_if = "<[_]>::is_empty")]
     pub cycle: Box<[CycleStepInfo]>,
-    /// Of [`ErrorName::LeaseLost`]: the lost lease, if known.
+    /// For [`ErrorName::LeaseLost`]: the lost lease, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lost: Option<Box<LostLease>>,
-    /// Of [`ErrorName::Refused`]: notes about sizes that differ from those in use.
+    /// For [`ErrorName::Refused`]: notes about sizes that differ from those in use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub notes: Option<Box<Vec<SizeNote>>>,
-    /// Of the errors of the interface of nodes: further details.
+    /// For an error of the interface of nodes: further details.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub nodes: Option<Box<NodesRefusal>>,
 }

@@ -28,7 +28,7 @@ pub struct Leader<T = String> {
 }
 
 impl<T> Leader<T> {
-    /// A leader, or the lack of one.
+    /// A reply that names a leader, or none.
     #[must_use]
     pub fn new(leader: Option<HolderInfo<T>>, stale: bool) -> Self {
         Self { leader, stale }

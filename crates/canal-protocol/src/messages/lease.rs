@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Handle;
 
-/// Makes an [`Acquire`](crate::Acquire) one for a lease: no process owns it, and a client
+/// Makes an [`Acquire`](crate::Acquire) request a lease: no process owns the lease, and any client
 /// that knows the handle controls it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaseAsked {
@@ -35,8 +35,8 @@ pub struct Renew {
     /// The new note of the lease; empty removes it, absent keeps it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
-    /// How many milliseconds the lease lives without a renewal, from this renewal on; absent keeps
-    /// it. The limits are those of a new lease.
+    /// The new TTL of the lease in milliseconds, from this renewal on; absent keeps the TTL. The
+    /// limits are those of a new lease.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl_ms: Option<u64>,
 }

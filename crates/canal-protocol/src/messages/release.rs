@@ -20,7 +20,7 @@ pub struct Release {
     /// configuration permits it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<u64>,
-    /// The lease with this secret; any caller may.
+    /// The lease with this secret; any caller may release it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub handle: Option<Handle>,
     /// The owner, as in [`Acquire`](super::acquire::Acquire). Not used with `token` and `handle`.

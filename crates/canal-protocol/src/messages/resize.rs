@@ -8,13 +8,13 @@ use serde::{Deserialize, Serialize};
 pub struct Resize {
     /// The key.
     pub key: String,
-    /// With `buckets`.
+    /// The number of slots in each bucket; requires `buckets`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub per: Option<u64>,
-    /// With `per`.
+    /// The number of buckets; requires `per`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub buckets: Option<u64>,
-    /// Instead of `per` and `buckets`. 0 pauses the key.
+    /// The number of slots, instead of `per` and `buckets`. 0 pauses the key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slots: Option<u64>,
     /// Whether to forget the stored view.

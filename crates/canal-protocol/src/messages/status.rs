@@ -16,7 +16,7 @@ pub struct StatusQuery {
     /// Only the caller's holds and waiting requests, and their keys.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub mine: bool,
-    /// The same for this user. With `mine`, the caller counts.
+    /// Only the holds and waiting requests of this user, and their keys. `mine` takes precedence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<u32>,
     /// Only the holds and waiting requests of this session, and their keys.
@@ -26,7 +26,7 @@ pub struct StatusQuery {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub waiting: bool,
     /// Whether to include details that need a lookup for each holder: its working folder, and the
-    /// processes that keep a hold of `with_children`.
+    /// processes that keep a hold with `with_children`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub full: bool,
     /// Only keys in use or with a stored view that begin with this text, names only, at most this
@@ -69,7 +69,7 @@ pub struct EngineInfo {
     pub ttl_ms: u64,
     /// The time of this host's last renewal.
     pub renewed: Option<String>,
-    /// When the commands of this host are signalled to end unless it renews before.
+    /// When the commands of this host are signalled to end unless it renews first.
     pub stops: Option<String>,
     /// Since when it is unreachable.
     pub away_since: Option<String>,
@@ -104,7 +104,7 @@ pub struct HostInfo {
     pub id: u64,
     /// When it became a member.
     pub since: String,
-    /// When it was last seen to renew or to live; null if it was not yet.
+    /// When it was last seen to renew or to live; null before the first time.
     pub renewed: Option<String>,
     /// Whether it is the host of the daemon that answers.
     pub here: bool,
@@ -135,7 +135,7 @@ pub struct KeyInfo<W = Vec<WaiterInfo>> {
     pub key: String,
     /// Null if it is not in use and has no stored view.
     pub kind: Option<Kind>,
-    /// Slots held.
+    /// The number of held slots.
     pub held: u64,
     /// Its size: the stored one, or that of a request without a size. Holders that passed larger
     /// sizes may hold more slots.
@@ -221,7 +221,7 @@ pub struct HolderInfo<T = String> {
 }
 
 impl<T> HolderInfo<T> {
-    /// The same with texts in another form.
+    /// Converts the texts to another form.
     pub fn map_texts<U>(self, form: impl Fn(T) -> U) -> HolderInfo<U> {
         let Self { pid, uid, command, since, token, slots, bucket, folder, children, job, .. } =
             self;
@@ -322,7 +322,7 @@ pub struct OverNodesInfo {
     pub nodes: Vec<NodeId>,
     /// How many of them must grant it, as requested.
     pub require: Require,
-    /// The same as a number.
+    /// `require` as a number of nodes.
     pub need: u64,
     /// How many have granted it by now, as its client last reported; null without a report.
     pub held: Option<u64>,

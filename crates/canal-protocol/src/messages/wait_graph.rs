@@ -74,7 +74,7 @@ pub struct BlockerInfo {
     pub key: String,
     /// Its mode.
     pub mode: Mode,
-    /// Whether it holds the key; otherwise it waits too and goes first.
+    /// Whether it holds the key; otherwise it also waits, and goes first.
     pub holds: bool,
     /// When its hold or wait began, RFC 3339 UTC.
     pub since: String,

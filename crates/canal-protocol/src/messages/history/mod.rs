@@ -53,7 +53,7 @@ pub struct HistoryRecord {
     pub asked: String,
     /// When it ended, RFC 3339 UTC.
     pub ended: String,
-    /// The same time in milliseconds since 1970 UTC.
+    /// When it ended, in milliseconds since 1970 UTC.
     #[serde(default)]
     pub ended_ms: u64,
     /// How it ended: `released`, `ended`, `expired`, `forced`, `lost`, `reboot`, `withdrawn`,
@@ -123,14 +123,15 @@ pub struct HistoryStatsQuery {
 pub struct HistoryStats {
     /// The counts of all records.
     pub all: HistoryCount,
-    /// By user, those with the most records first.
+    /// The counts by user, those with the most records first.
     pub users: Vec<HistoryCount>,
-    /// By command, for the commands that the caller may see; those with the most records first.
+    /// The counts by command, for the commands that the caller may see; those with the most records
+    /// first.
     pub commands: Vec<HistoryCount>,
     /// How often waits of some lengths occurred, the shortest first.
     #[serde(default)]
     pub wait_bins: Vec<HistoryBin>,
-    /// The same for holds.
+    /// How often holds of some lengths occurred, the shortest first.
     #[serde(default)]
     pub hold_bins: Vec<HistoryBin>,
     /// The use of each key over time: first the key of the query, then those with the most use.
@@ -143,7 +144,7 @@ pub struct HistoryStats {
     /// Whether there are more users, commands or keys.
     #[serde(default)]
     pub left_out: bool,
-    /// As in [`HistoryPage`].
+    /// The number of dropped records, as in [`HistoryPage`].
     #[serde(default)]
     pub dropped: u64,
 }
@@ -205,8 +206,8 @@ pub struct HistoryKeyUse {
     pub size: Option<u64>,
     /// The total use, in slots times milliseconds; a reader or writer counts as a slot.
     pub used_ms: u64,
-    /// When the first bucket begins, RFC 3339 UTC. Like all others, it ends at a multiple of
-    /// `bucket_ms` since 1970.
+    /// When the first bucket begins, RFC 3339 UTC. Each bucket ends at a multiple of `bucket_ms`
+    /// since 1970.
     pub from: String,
     /// When the last bucket ends, RFC 3339 UTC: now.
     pub until: String,
@@ -218,14 +219,13 @@ pub struct HistoryKeyUse {
     /// the first grant under it. Empty if none asked for slots.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sizes: Vec<u64>,
-    /// For how long requests that were granted waited in each bucket, in requests times
-    /// milliseconds.
+    /// How long granted requests waited in each bucket, in requests times milliseconds.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub waited: Vec<u64>,
 }
 
-/// How long requests would have waited with another number of slots, if they had come at the same
-/// times.
+/// How long requests would have waited with another number of slots, if they had arrived at the
+/// same times.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HistorySlots {
     /// The key.

@@ -8,7 +8,7 @@ use canal_core::NodeId;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum NodesRefusal {
-    /// Of `NodeListDiffers`.
+    /// The details of `NodeListDiffers`.
     Lists {
         /// The key that is held or waited for over another list.
         key: String,
@@ -17,12 +17,12 @@ pub enum NodesRefusal {
         /// The list of the refused request.
         yours: Vec<NodeId>,
     },
-    /// Of `NotYet`.
+    /// The details of `NotYet`.
     Later {
         /// How many more milliseconds this node grants nothing over nodes.
         left_ms: u64,
     },
-    /// Of `TokenTaken`.
+    /// The details of `TokenTaken`.
     Least {
         /// This token and all larger ones are free at the node.
         least: u64,

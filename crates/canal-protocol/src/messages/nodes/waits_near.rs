@@ -23,8 +23,8 @@ pub struct WaitsNear {
     /// The tag of a request at this node, to get its number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tag: Option<Tag>,
-    /// All nodes that the caller reads. While the connection is open, the node names them to others
-    /// who search near the same runs or frames.
+    /// All nodes that the caller reads. While the connection is open, the node names them to other
+    /// callers that search near the same runs or frames.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub nodes: Vec<NodeAt>,
 }
@@ -40,7 +40,7 @@ pub struct NodeAt {
 }
 
 /// The reply to a [`WaitsNear`]. It contains the keys that are held and wanted near these runs, and
-/// their users; commands only for those who may see them.
+/// their users. It contains only commands that the caller may see.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WaitsFound {
     /// The node.
@@ -52,7 +52,7 @@ pub struct WaitsFound {
     /// The number of the request that has the tag, while it waits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request: Option<RequestId>,
-    /// The nodes that others read who look near the same runs or frames.
+    /// The nodes that other callers read while they search near the same runs or frames.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub nodes: Vec<NodeAt>,
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 pub struct Prioritize {
     /// The session.
     pub session: String,
-    /// The new priority; absent: one that puts it before all others that wait for its keys.
+    /// The new priority. Absent: a priority that puts it before all others that wait for its keys.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<i32>,
 }
