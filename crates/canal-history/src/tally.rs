@@ -48,13 +48,13 @@ pub struct Counts {
     /// All holds, in bins.
     pub hold_bins: Bins,
     pub users: BTreeMap<u32, Counted>,
-    /// By user and command, for the commands that the caller may see.
+    /// The counts by user and command, for the commands that the caller may see.
     pub commands: BTreeMap<(u32, String), Counted>,
-    /// By key, for the keys of the query.
+    /// The use of each key of the query.
     pub keys: BTreeMap<String, KeyUse>,
     /// Whether there were too many users, commands or keys to count them all separately.
     pub left_out: bool,
-    /// For the key of the query, if slots of it were granted.
+    /// The waits with other numbers of slots, if slots of the query's key were granted.
     pub slots: Option<SlotsTable>,
 }
 
@@ -62,7 +62,7 @@ pub struct Counts {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CommandGroup {
     pub uid: u32,
-    /// With `#` in place of each number if there are several.
+    /// The command; if there are several, with `#` in place of each number.
     pub command: String,
     /// The number of commands.
     pub commands: u64,
@@ -322,7 +322,7 @@ impl Counts {
     }
 }
 
-/// With `#` in place of each run of digits.
+/// Replaces each run of digits with `#`.
 fn without_numbers(command: &str) -> String {
     let mut text = String::with_capacity(command.len());
     for character in command.chars() {

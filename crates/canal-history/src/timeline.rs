@@ -210,7 +210,7 @@ mod tests {
         assert_eq!(timeline.sizes(), [0; 0]);
         timeline.add(10_000, 15_000, 1);
         assert_eq!(timeline.sizes(), [0; 0]);
-        // The latest record of a bucket counts, in whatever order they arrive.
+        // The latest record of a bucket counts, regardless of the order of arrival.
         for (at_ms, size) in [(13_500, 8), (11_900, 4), (11_100, 2), (13_400, 6)] {
             timeline.note_size(at_ms, size);
         }

@@ -31,7 +31,7 @@ pub struct Summary {
 #[derive(Clone, Debug, Default)]
 struct OfKey {
     all: Recent,
-    /// By a hash of the command.
+    /// For each command, by its hash: the number of its last hold, and its recent holds.
     commands: BTreeMap<u64, (u64, Recent)>,
     /// The number of the last hold.
     last: u64,
