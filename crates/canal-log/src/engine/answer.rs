@@ -10,32 +10,32 @@ use canal_core::HostId;
 /// An answer of the engine.
 #[derive(Clone, Debug)]
 pub enum Answer {
-    /// To `Register`.
+    /// Answers `Register`.
     Registered {
         /// The new incarnation; greater than all before it.
         host: HostId,
         /// The time to live that the engine grants, in milliseconds.
         ttl_ms: u64,
-        /// As in the call.
+        /// The `asked_at` of the call.
         asked_at: u64,
         /// The history of the log; another one after the log was recreated.
         epoch: u128,
         /// Incarnations of the same label that have not ended.
         others: Vec<Claimant>,
     },
-    /// To `Withdraw`: it is gone, or has appended a batch.
+    /// Answers `Withdraw`: the incarnation is gone, or has appended a batch.
     Withdrawn {
         /// The incarnation.
         host: HostId,
     },
-    /// To `Load`.
+    /// Answers `Load`.
     Loaded {
         /// The snapshot, if there is one.
         snapshot: Option<Stored>,
         /// All batches after it that exist now.
         batches: Vec<Placed>,
     },
-    /// To `Load` and `Follow`: the next batches, in order, without a gap to those before.
+    /// Answers `Load` and `Follow`: the next batches, in order, without a gap to those before.
     Batches(Vec<Placed>),
     /// The batches read differ from those in the log, or are no longer in it: history was
     /// rewritten.
@@ -67,9 +67,9 @@ pub enum Answer {
         /// The reason, for people.
         why: String,
     },
-    /// To `Renew`.
+    /// Answers `Renew`.
     Renewed {
-        /// As in the call.
+        /// The `asked_at` of the call.
         asked_at: u64,
         /// The time to live from `asked_at`, in milliseconds.
         ttl_ms: u64,
@@ -81,12 +81,13 @@ pub enum Answer {
     /// The engine is in an era that the log does not name yet. It carries out no other call before
     /// `Call::NoteEra`, so that no host appends as if nothing had been lost.
     NewEra(EraChange),
-    /// To `Store`.
+    /// Answers `Store`.
     Stored {
         /// The position of the snapshot that is now stored.
         position: Position,
     },
-    /// To `Attend`: the host has all batches that were in the log when the engine did this.
+    /// Answers `Attend`: the host has all batches that were in the log when the engine carried out
+    /// the call.
     Attends {
         /// Whether batches are announced.
         listens: bool,

@@ -31,7 +31,7 @@ impl Outage {
     }
 }
 
-/// The text of the innermost cause: the errors around it ("transport error") say nothing useful.
+/// The text of the innermost cause: the errors around it ("transport error") add nothing useful.
 #[cfg(any(feature = "etcd", feature = "postgres"))]
 pub(super) fn innermost(error: &dyn std::error::Error) -> String {
     let mut inner = error;

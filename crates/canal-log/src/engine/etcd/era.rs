@@ -2,8 +2,8 @@
 //!
 //! Proofs of a new era are another id of the cluster, a smaller lead (see [`Observation`]), and a
 //! revision below one that this daemon has seen before
-//! ([`LastSeen`](super::connection::client::LastSeen)). The last one reveals that etcd's
-//! folder was replaced by an old copy, whatever the lead.
+//! ([`LastSeen`](super::connection::client::LastSeen)). The last one reveals that etcd's folder was
+//! replaced by an old copy, regardless of the lead.
 
 use super::connection::client::{Client, Known};
 use super::connection::error::EtcdError;

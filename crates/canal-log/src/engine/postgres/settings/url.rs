@@ -82,7 +82,7 @@ impl Settings {
         let local = config.get_hosts().iter().all(|host| matches!(host, Host::Unix(_)))
             && config.get_hostaddrs().is_empty();
         let tls = Tls::new(&options.ssl)?;
-        // As in libpq, a socket of this machine has no TLS, whatever `sslmode` demands.
+        // As in libpq, a socket of this machine has no TLS, regardless of `sslmode`.
         config.ssl_mode(if local { SslMode::Disable } else { tls.mode });
         if config.get_application_name().is_none() {
             config.application_name(format!("canal {label}"));
