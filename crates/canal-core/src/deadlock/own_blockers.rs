@@ -44,8 +44,8 @@ impl Table {
 
     /// Whether each of these requests waits for a session, directly or through other sessions. A
     /// request does if it is still blocked after every frame that can end without that session has
-    /// ended, and the session is among its blockers. Requests of the session itself stay in place.
-    /// Suspended requests take no part.
+    /// ended, and the session is among its blockers. Keeps the requests of the session itself, and
+    /// ignores suspended requests.
     fn all_wait_for(&self, requests: &BTreeSet<RequestId>, session: FrameId) -> bool {
         let reachable = self.reachable(requests.iter().copied(), Edges::HoldsAndOrder);
         if !reachable.sessions.contains(&session) {

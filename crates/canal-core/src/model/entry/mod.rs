@@ -232,8 +232,9 @@ pub struct Request {
     /// The host whose daemon watches the owner.
     #[serde(default)]
     pub host: HostId,
-    /// The owner of the hold. All requests and holds of one owner form one frame, however they were
-    /// made: `canal acquire --pid P` and the `canal run` that became P do not block each other.
+    /// The owner of the hold. All requests and holds of one owner form one frame, regardless of how
+    /// they were made: `canal acquire --pid P` and the `canal run` that became P do not block each
+    /// other.
     pub owner: Owner,
     /// The enclosing frame, for nested commands. Ignored if the owner already has a frame, or if
     /// this frame has ended; the table stores the actual one. For a lease, only allowed over nodes:
