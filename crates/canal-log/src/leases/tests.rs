@@ -12,7 +12,7 @@ use canal_core::{
 };
 use canal_sys::rerun;
 
-/// The lease of a token: always the same for one token.
+/// The lease with this token; the same lease at each call.
 fn lease(token: u64) -> HeldLease {
     let key = Key::new(&format!("jobs/{token}/ä\n").replace('\n', "\"")).unwrap();
     let owner = Owner::Lease(LeaseId(token.into()));
@@ -116,7 +116,7 @@ fn file(dir: &Path) -> PathBuf {
     dir.join(NAME)
 }
 
-/// The length after each of some appends, and the leases by then.
+/// The length of the file after each append, and the leases at that point.
 fn grown() -> (TempDir, Vec<(usize, Vec<u64>)>) {
     let (dir, mut log) = begun(&[1, 2]);
     let mut states = vec![(log.end as usize, vec![1, 2])];
@@ -124,7 +124,7 @@ fn grown() -> (TempDir, Vec<(usize, Vec<u64>)>) {
         (&[][..], &[3][..], &[1, 2, 3][..]),
         (&[1], &[], &[2, 3]),
         (&[2, 3], &[4, 5, 6], &[4, 5, 6]),
-        // A token that was never reported, and is used again.
+        // A token that no client received is used again.
         (&[6], &[6], &[4, 5, 6]),
     ] {
         log.append_all(ended, held).unwrap();
@@ -150,7 +150,7 @@ fn a_file_cut_at_any_byte_has_the_leases_stored_until_then() {
     let begin = states[0].0;
     for cut in begin..=bytes.len() {
         let (end, tokens) = states.iter().rfind(|(end, _)| *end <= cut).unwrap();
-        // Missing, or zeros.
+        // The bytes after the cut are missing, or are zeros.
         for len in [cut, bytes.len(), bytes.len() + 5000] {
             let mut left = bytes[..cut].to_vec();
             left.resize(len, 0);
@@ -242,7 +242,7 @@ fn the_file_is_rewritten_when_most_of_its_leases_have_ended() {
     assert_eq!(whole(dir.path()), [2999]);
 }
 
-/// Stores changes and is stopped after `budget` bytes and steps, if that comes before the end.
+/// Stores changes, and is stopped after `budget` bytes and steps unless it ends before.
 fn stop_after(budget: u64, anew: bool) -> bool {
     let (dir, mut log) = begun(&[1, 2]);
     log.append_all(&[1], &[3]).unwrap();
@@ -253,7 +253,7 @@ fn stop_after(budget: u64, anew: bool) -> bool {
         fault::after(budget, || log.store(changes(&[2], &[4]), || leases(&[3, 4])));
     let (left, _) = found(dir.path()).unwrap();
     assert!(left == [3, 4] || left == [2, 3] && stored.is_err(), "{budget}: {left:?}");
-    // The same process continues, or the next one does.
+    // Either this process continues, or the next one.
     for mut log in [log, LeaseLog::open(dir.path()).unwrap().log] {
         log.store(changes(&[2], &[4, 5]), || leases(&[3, 4, 5])).unwrap();
         assert_eq!(whole(dir.path()), [3, 4, 5]);
@@ -264,7 +264,7 @@ fn stop_after(budget: u64, anew: bool) -> bool {
 
 #[test]
 fn a_store_that_is_stopped_anywhere_loses_nothing_that_was_stored_before() {
-    // Appended, and rewritten.
+    // First with an append, then with a rewritten file.
     for anew in [false, true] {
         let ended = if anew { Vec::new() } else { vec![Token(2)] };
         let held = leases(if anew { &[3, 4] } else { &[4] });
@@ -274,7 +274,7 @@ fn a_store_that_is_stopped_anywhere_loses_nothing_that_was_stored_before() {
         for part in 0..8 {
             assert!(stop_after(1 + part * written / 8, anew));
         }
-        // Byte by byte, and step by step, to the end.
+        // From here, stops after each byte and each step, to the end.
         let mut budget = written - 3;
         while stop_after(budget, anew) {
             budget += if anew && budget < written { 16 } else { 1 };
@@ -309,7 +309,7 @@ fn a_link_or_a_directory_in_its_place_is_named() {
     assert!(matches!(found(dir.path()).unwrap_err(), OpenError::Io { .. }));
 }
 
-/// A directory where [`full_disk`] plays.
+/// The environment variable that names the directory of [`full_disk`].
 const DISK: &str = "CANAL_TEST_DISK";
 
 #[test]
@@ -369,7 +369,7 @@ fn full_disk() {
     assert_eq!(whole(&dir), [before, vec![next]].concat());
 }
 
-/// The directory in which [`writer`] plays.
+/// The environment variable that names the directory of [`writer`].
 const DIR: &str = "CANAL_TEST_LEASES";
 
 #[test]
@@ -411,7 +411,7 @@ fn writer() {
     let last = found.and_then(|found| found.keys().next_back().map(|token| token.0));
     let mut out = io::stdout();
     for token in last.unwrap_or(0) + 1..1_000_000 {
-        // Ten at a time.
+        // Ten leases live at a time.
         let ended: &[u64] = if token > 10 { &[token - 10] } else { &[] };
         let all: Vec<u64> = (token.saturating_sub(9).max(1)..=token).collect();
         log.store(changes(ended, &[token]), || leases(&all)).unwrap();
