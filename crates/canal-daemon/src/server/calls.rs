@@ -27,7 +27,7 @@ use canal_sys::peer::Credentials;
 struct Caller {
     id: ConnId,
     peer: Credentials,
-    /// Whether it takes several replies.
+    /// Whether the client accepts several replies.
     more: bool,
     /// The descriptors that came with the call.
     fds: Vec<OwnedFd>,

@@ -40,7 +40,7 @@ impl Server {
         }
     }
 
-    /// Applies the next entry of either log. `ticket` is that of a proposal of this host.
+    /// Applies the next entry of the log. `ticket` is set if this host proposed the entry.
     fn follow_entry(&mut self, revision: Revision, entry: &Entry, ticket: Option<Ticket>) {
         self.heed_our_end(&entry.change);
         let proposed = ticket.and_then(|ticket| self.decide.take_entry(ticket));
@@ -131,7 +131,7 @@ impl Server {
         }
     }
 
-    /// Whether a change is to be completed: its call still waits for it, or no call ever did.
+    /// Whether to complete a change: its call still waits for it, or no call ever did.
     fn is_awaited(&self, ticket: Ticket, then: &Completion) -> bool {
         let waits = |id| self.conns.peek(id).is_some_and(|conn| conn.awaits(ticket));
         then.conn().is_none_or(waits)

@@ -1,6 +1,6 @@
-//! The server's part of jobservers: takes up builds, gives them slots of the table, and takes back
-//! the slots that their jobs released. [`Jobservers`](crate::jobserver::builds::Jobservers)
-//! owns the state.
+//! The server's part of jobservers: serves builds, gives them slots of the table, and takes back
+//! the slots that their jobs release. [`Jobservers`](crate::jobserver::builds::Jobservers) owns the
+//! state.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -20,9 +20,9 @@ use canal_sys::clock;
 const NOTE: &str = "a job token of the build";
 
 impl Server {
-    /// Divides slots where something changed. Returns whether it has to continue once the log has
-    /// what it proposed, and the grants that follow are sent. An offered token is written to its
-    /// FIFO only after it is recorded.
+    /// Divides the slots of keys where something changed. Returns whether it must run again once
+    /// the log has returned its proposals and the resulting grants are sent. It writes an offered
+    /// token to its FIFO only after the offer is recorded.
     pub(crate) fn share_slots(&mut self, now: Instant) -> bool {
         if self.jobservers.is_empty() {
             return false;

@@ -1,8 +1,8 @@
 //! Handles processes of holders and waiters that end, stop or come back, and the ends of
 //! connections.
 //!
-//! Invariant: a grant that a client has received stays held until the owner has ended, and the
-//! descendants that keep the hold.
+//! Invariant: a grant that a client has received stays held until the owner and all descendants
+//! that keep the hold have ended.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -162,8 +162,9 @@ impl Server {
         self.conns.activate(id);
     }
 
-    /// Takes what the current call of a connection waits for, because it has no client left. A
-    /// client that only sends nothing further still gets the answers that nothing depends on.
+    /// Takes the state of the current call of a connection, because its client is gone. Returns
+    /// `Idle` and changes nothing if the call continues: a client that has only stopped sending
+    /// still gets the answers on which nothing depends.
     fn abandon_call(&mut self, id: ConnId) -> CallState {
         let Some(conn) = self.conns.peek(id) else { return CallState::Idle };
         let goes_on = match conn.state() {
@@ -195,7 +196,7 @@ impl Server {
         true
     }
 
-    /// Suspends the waiters ahead of another one that are stopped, one after the other.
+    /// Suspends the stopped waiters ahead of another one, one after the other.
     pub(crate) fn check_ahead_of(&mut self, behind: RequestId, left: usize) {
         if let Some(ahead) = self.decide.table().first_ahead(behind)
             && let Some(left) = left.checked_sub(1)

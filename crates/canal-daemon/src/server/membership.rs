@@ -259,11 +259,11 @@ impl Server {
     }
 }
 
-/// Whether this host may rest: then an engine that wakes every listening host for each batch does
-/// not wake it.
+/// Decides whether this host may rest. An engine that wakes every listening host for each batch
+/// does not wake a resting one.
 ///
-/// Invariant: whatever a batch of another host can change at once for a client or lease of this
-/// host keeps this host listening.
+/// Invariant: this host keeps listening while a batch of another host can immediately affect a
+/// client or a lease of this host.
 impl Server {
     /// Passes the calls of this turn to the engine.
     pub(crate) fn ask_engine(&mut self) {
@@ -272,9 +272,9 @@ impl Server {
     }
 
     /// Whether something here depends on the batches of other hosts. A process that holds a lock
-    /// does not: its own host ends the hold, and a renewal reports a lost membership. Only a hook
-    /// has to learn at once that another host released the lock by force. A lease does, because its
-    /// renewal must not wait for a read.
+    /// does not depend on them: its own host ends the hold, and a renewal reports a lost
+    /// membership. Only a hook must learn at once that another host released the lock by force. A
+    /// lease does depend on them, because its renewal must not wait for a read.
     fn needs_announcements(&self) -> bool {
         let table = self.decide.table();
         let holds = || table.frames_of_host(self.decide.host()).next().is_some();

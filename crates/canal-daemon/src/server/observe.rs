@@ -1,4 +1,4 @@
-//! Observes the decisions: records and counts them, and tells the hooks of the configuration.
+//! Observes decisions: records them, counts them, and reports them to the configured hooks.
 //!
 //! Invariants: no decision depends on this. Hooks get their events only after the answers of a turn
 //! are written.
@@ -31,9 +31,9 @@ const HOLDERS_MAX: usize = 8;
 pub(crate) struct Observe {
     /// The records of requests that have ended.
     history: History,
-    /// The programs that are run at such an end, a long wait or a long hold.
+    /// The programs that run on events, such as a long wait or the loss of a lease.
     hooks: Hooks,
-    /// Offers metrics on a socket, if the configuration names one.
+    /// Serves metrics on a socket, if the configuration names one.
     exporter: Option<Exporter>,
 }
 
@@ -171,7 +171,7 @@ impl Observe {
 }
 
 impl Shown<'_> {
-    /// The event for a request that waits for long.
+    /// The event for a long wait.
     fn long_wait(&self, one: Lasting<'_>, now_ms: u64) -> Option<Event> {
         let waiter = self.table.waiter(self.table.tagged(one.asked.tag)?)?;
         let asked = Arc::clone(&waiter.request);
@@ -214,7 +214,7 @@ impl Shown<'_> {
         holders
     }
 
-    /// The event for a hold that lasts for long.
+    /// The event for a long hold.
     fn long_hold(&self, one: Lasting<'_>, now_ms: u64) -> Option<Event> {
         let hold = self.table.hold_of(self.table.tagged(one.asked.tag)?)?;
         Some(Event {

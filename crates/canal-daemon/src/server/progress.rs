@@ -23,8 +23,8 @@ use canal_sys::clock;
 /// Otherwise it sends the number of waiters instead.
 const LOOKED_UP_MAX: usize = 256;
 
-/// The least interval of progress, for each waiter, so that ten thousand waiters cost as much per
-/// second as a thousand.
+/// The minimum interval between progress messages is this long for each waiter, so that ten
+/// thousand waiters cost no more per second than a thousand.
 const PROGRESS_EVERY_PER_WAITER: Duration = Duration::from_millis(1);
 
 /// The facts that all waiters for a key in the same mode share.
@@ -40,7 +40,7 @@ struct Scene {
 }
 
 impl Server {
-    /// Queues the messages that clients are due to get.
+    /// Queues the messages that are due.
     pub(crate) fn inform(&mut self, now: Instant) {
         let newcomers = self.waiters.take_newcomers();
         let mut scenes = BTreeMap::new();
@@ -86,7 +86,8 @@ impl Server {
         }
     }
 
-    /// Sends a waiter its position and why it waits, unless it was sent the same before.
+    /// Sends a waiter its position and the reason for its wait, unless the last message was the
+    /// same.
     fn tell_progress(
         &mut self,
         request: RequestId,

@@ -1,6 +1,6 @@
 //! Refuses requests, or defers them while the process of a holder is exiting.
 //!
-//! Invariant: a deferred request is asked for again, and answered, when its time is over.
+//! Invariant: a deferred request is proposed again, and answered, when its deferral ends.
 
 use std::sync::Arc;
 

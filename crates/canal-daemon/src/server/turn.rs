@@ -6,8 +6,8 @@
 //! replies. If many clients call at once, some calls are recorded and answered before the next
 //! calls are served. A turn reads no connection after it began to serve.
 //!
-//! Invariant: a turn applies every death that was reported before it, before it answers a call or
-//! sends a grant.
+//! Invariant: before a turn answers a call or sends a grant, it applies every death that was
+//! reported before the turn.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
@@ -33,8 +33,8 @@ use canal_text::duration::stated;
 /// (docs/performance.md).
 const ANSWERED_AT_ONCE: usize = 12;
 
-/// The most parts, about, into which a turn is split: with hundreds of clients, some are awake
-/// anyway.
+/// About the largest number of parts into which a turn is split: with hundreds of clients, some are
+/// awake anyway.
 const PARTS_MAX: usize = 4;
 
 impl Server {
@@ -53,7 +53,7 @@ impl Server {
     /// Decides on a batch, records the decisions, and answers.
     ///
     /// # Errors
-    /// As [`Self::turn`].
+    /// The same as for [`Self::turn`].
     pub(crate) fn carry_out_batch(&mut self, mut batch: Batch) -> anyhow::Result<()> {
         let deaths = !batch.ended.frames.is_empty();
         for (frame, pidfd) in std::mem::take(&mut batch.ended.pidfds) {
@@ -187,8 +187,8 @@ pub(crate) struct Batch {
     pub ended: Ended,
     /// Connections whose peer is gone, or that the daemon closes.
     pub disconnected: Vec<Disconnected>,
-    /// Leases that had expired at this time, in milliseconds of CLOCK_BOOTTIME, end: the daemon has
-    /// read every renewal that was sent until then. `None` if no lease may end.
+    /// The time, in milliseconds of CLOCK_BOOTTIME, up to which the daemon has read every renewal
+    /// that was sent. Leases that had expired by then end. `None` if no lease may end.
     pub leases_over_at: Option<u64>,
 }
 

@@ -410,8 +410,8 @@ impl Server {
         }))
     }
 
-    /// Answers a question once the table has all changes that this host proposed before. So a
-    /// change without effect goes through the log first, as a request would.
+    /// Answers a question once the table has all changes that this host proposed before it. For
+    /// that, a change without effect goes through the log first, as a request would.
     pub(crate) fn pose(&self, newcomer: PendingAcquire) -> Step {
         Step::Propose(VOID, Completion::Question(Box::new(newcomer)))
     }

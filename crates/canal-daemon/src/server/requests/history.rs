@@ -174,7 +174,7 @@ fn how(ending: &Ending) -> &'static str {
 /// The most users, and the most commands, of a reply.
 const GROUPS_SHOWN_MAX: usize = 100;
 
-/// The most keys of a reply. Each has its use over time.
+/// The most keys of a reply, each with its use over time.
 const KEYS_SHOWN_MAX: usize = 20;
 
 /// The most current holds that are counted together with the ended ones.

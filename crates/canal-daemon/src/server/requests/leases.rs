@@ -325,7 +325,8 @@ impl Server {
     }
 }
 
-/// The failure when the TTL was changed, but may be the old one again after a reboot.
+/// The failure if the new TTL is in force but not durable, so that a reboot may restore the old
+/// one.
 fn not_kept(error: &std::io::Error) -> Failure {
     let message = format!(
         "the lease is renewed, but the daemon cannot store its TTL to survive a reboot: {error}"

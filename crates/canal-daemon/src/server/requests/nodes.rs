@@ -85,8 +85,8 @@ impl Server {
         Err(failure)
     }
 
-    /// Notes that every lease has ended that this daemon may have granted before it had to create
-    /// its state again. From now on, the daemon knows all its leases.
+    /// Notes that every lease that this daemon may have granted before it had to create its state
+    /// again has ended. From now on, the daemon knows all its leases.
     pub(crate) fn settle_node(&mut self) {
         match self.decide.ledger_mut().settle_node() {
             Ok(()) => tracing::info!("this daemon now grants node leases"),
