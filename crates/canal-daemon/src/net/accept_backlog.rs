@@ -3,7 +3,7 @@
 /// Tracks how far the listener's queue was accepted since a lease expired.
 #[derive(Debug, Default)]
 pub(crate) struct AcceptBacklog {
-    /// When that began, in milliseconds of CLOCK_BOOTTIME.
+    /// When the tracking began, in milliseconds of CLOCK_BOOTTIME.
     pub since: Option<u64>,
     pub accepted: usize,
 }

@@ -27,8 +27,8 @@ pub(crate) enum TurnedAway {
 }
 
 impl ConnectionLimits {
-    /// Why another connection of a user is turned away, if it is. `there` counts the connections of
-    /// all users, `has` those of this user.
+    /// Why to turn away another connection of a user; `None` to accept it. `there` counts the
+    /// connections of all users, `has` those of this user.
     pub(crate) fn turns_away(&self, uid: u32, there: usize, has: usize) -> Option<TurnedAway> {
         if uid == 0 || uid == self.own {
             return (there >= self.all).then_some(TurnedAway::Full);

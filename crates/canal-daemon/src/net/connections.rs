@@ -41,7 +41,7 @@ pub(crate) struct Conns {
     /// The number of connections of each user. A user without connections may still have an entry
     /// of 0.
     of_users: BTreeMap<u32, usize>,
-    /// How many of them only receive the error that there are too many.
+    /// How many connections only receive the error that there are too many.
     turned_away: usize,
     /// When idle connections were last searched for.
     idle_looked_for: Option<Instant>,
@@ -64,7 +64,7 @@ pub(crate) struct Conns {
     /// The connections whose call waits for a subject, in the order in which they began to wait;
     /// those that wait for a grant, by their request.
     waits: BTreeMap<(Subject, u64), ConnId>,
-    /// The last place among them.
+    /// The last place that was assigned in `waits`.
     last_place: u64,
     pub accept_backlog: AcceptBacklog,
     /// The other sources that the kernel reported.
@@ -174,7 +174,7 @@ impl Conns {
         let Some(conn) = self.open.get_mut(id) else { return CallState::Idle };
         let place = match &state {
             CallState::Waits(request) => Some((Subject::Grant, request.0)),
-            // A call that goes on waiting for the same subject keeps its place.
+            // A call that continues to wait for the same subject keeps its place.
             other if other.subject() == conn.place.map(|(subject, _)| subject) => conn.place,
             other => other.subject().map(|subject| {
                 self.last_place += 1;
@@ -223,8 +223,8 @@ impl Conns {
         taken
     }
 
-    /// As [`Self::end_wait`]. The place of the wait passes to another connection, on which the
-    /// client asks for the same request.
+    /// Like [`Self::end_wait`], but the place of the wait passes to another connection, on which
+    /// the client asks for the same request.
     pub(crate) fn hand_over(&mut self, from: ConnId, to: ConnId) -> CallState {
         if self.open.contains_key(to)
             && let Some(place) = self.open.get_mut(from).and_then(|conn| conn.place.take())
@@ -409,7 +409,7 @@ impl Conns {
 
     /// Writes the queued output, as far as the clients read it, and closes finished connections.
     pub(crate) fn flush(&mut self) {
-        // By index, so that the next turn reuses the allocation of the list.
+        // Iterates by index, so that the next turn reuses the allocation of the list.
         for at in 0..self.touched.len() {
             let id = self.touched[at];
             let Some(conn) = self.open.get_mut(id) else { continue };

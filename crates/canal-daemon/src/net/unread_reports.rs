@@ -151,13 +151,13 @@ impl Reports {
         })
     }
 
-    /// Those of [`Self::in_the_way`] that read nothing for too long.
+    /// The connections of [`Self::in_the_way`] that have read nothing for too long.
     fn stuck(&self, now: Instant) -> Vec<ConnId> {
         let stuck = self.in_the_way().filter(|unread| unread.since + UNREAD_TIME <= now);
         stuck.map(|unread| unread.id).collect()
     }
 
-    /// When the next of them will have read nothing for too long.
+    /// When the next connection of [`Self::in_the_way`] will have read nothing for too long.
     fn next_stuck(&self) -> Option<Instant> {
         self.in_the_way().map(|unread| unread.since + UNREAD_TIME).min()
     }

@@ -46,9 +46,9 @@ pub(in crate::net) enum Input {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::net) enum Closing {
     No,
-    /// As soon as the output is written.
+    /// It closes the connection once the output is written.
     OnceWritten,
-    /// The same, or soon even if the client does not read.
+    /// It closes the connection once the output is written, or soon if the client does not read.
     Soon,
 }
 
@@ -82,7 +82,7 @@ pub(crate) struct Connection {
     pub(in crate::net) state: CallState,
     /// The place of the call among those that wait for the same subject.
     pub(in crate::net) place: Option<(Subject, u64)>,
-    /// A grant that was sent with no call after it: the client may not have read it.
+    /// A grant after which the client has sent no call: it may not have read the grant.
     pub untold: Option<RequestId>,
     /// Provisional grants that wait for a confirmation.
     pub provisional: Vec<RequestId>,
