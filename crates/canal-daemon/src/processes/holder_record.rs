@@ -4,8 +4,8 @@
 //! unreachable, and the table drops the holds of a host that was declared gone. Yet the next daemon
 //! must find these processes, because they must be dead before it joins.
 //!
-//! Invariant: a process is in the file from before it receives its grant until there is a
-//! [`Removable`] that it no longer has to be ended.
+//! Invariant: the file contains a process from before it receives its grant until a [`Removable`]
+//! proves that it no longer has to be ended.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
@@ -433,7 +433,7 @@ mod tests {
     fn lines_after_a_failed_write_are_read() {
         let dir = tempfile::tempdir().unwrap();
         let mut holder_record = HolderRecord::open(dir.path(), origin("a"), false).unwrap();
-        // As on a disk that becomes full in the middle of a line.
+        // The disk has become full in the middle of a line.
         holder_record.file.as_mut().unwrap().write_all(b"{\"told\":[1,{").unwrap();
         holder_record.torn = true;
         holder_record.tell(Token(2), told(12)).unwrap();
