@@ -10,8 +10,8 @@ use crate::start_error::StartError;
 use canal_log::{journal, leases, state};
 use canal_protocol::place::{Place, Rule};
 
-/// The file with which `canal setup` makes the statement for the machine's daemon, since no option
-/// reaches that from the service manager.
+/// The file with which `canal setup` makes the statement for the machine's daemon, because the
+/// service manager passes that daemon no option.
 const NAME: &str = "first-start";
 
 /// The path of the file that makes the statement.
@@ -23,7 +23,7 @@ pub(crate) fn statement(place: &Place) -> Result<PathBuf, StartError> {
     Ok(place.dir.join(NAME))
 }
 
-/// Whether `canal setup` has made the statement for this start. The file goes, because the
+/// Whether `canal setup` has made the statement for this start. Removes the file, because the
 /// statement counts for one start only.
 ///
 /// # Errors
@@ -69,7 +69,7 @@ fn earlier_life(dirs: &[&Path]) -> Option<PathBuf> {
         [state::NAME, leases::NAME].map(|name| dir.join(name)).into_iter().chain(journal)
     };
     let mut files = dirs.iter().flat_map(files);
-    // What cannot be examined may exist.
+    // A file that cannot be examined may exist.
     files.find(|file| file.symlink_metadata().map_or_else(|error| is_hidden(&error), |_| true))
 }
 

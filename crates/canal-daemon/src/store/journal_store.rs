@@ -173,7 +173,7 @@ impl JournalStore {
     /// Ensures that the next request has a number that no request had before or will have after a
     /// reboot.
     pub(super) fn reserve_request(&mut self, table: &Table) -> io::Result<()> {
-        // Others may be on their way into the log.
+        // Other requests may be on their way into the log.
         let next = table.revision().0.saturating_add(REQUESTS_LEFT_MIN);
         if next <= self.durable.reserved_request.0 {
             return Ok(());

@@ -328,7 +328,7 @@ mod tests {
         let ttl_ms = Some(7_200_000);
         let (name, host) = (LeaseId(1), HostId(0));
         first.ledger.apply(Change::Renew { lease: name, host, note: None, ttl_ms });
-        // As for a reply to the renewal. Nothing else is written before the power is cut.
+        // The daemon commits this before its reply. It writes nothing else before the power is cut.
         first.ledger.keep_leases().unwrap();
         drop(first);
         for file in ["journal.0", "journal.1"] {

@@ -31,7 +31,7 @@ pub(crate) struct Ledger {
     journal: Option<Box<JournalStore>>,
     /// The changes that the embedded journal returns next.
     proposed: VecDeque<(Ticket, Change)>,
-    /// The ticket of the next one.
+    /// The ticket of the next change.
     next_ticket: Ticket,
     /// The time of all changes applied before the next [`Self::commit`], once the clock has been
     /// read.

@@ -30,8 +30,8 @@ pub(crate) struct PreviousJournal {
     pub begins_anew: bool,
     /// Notes for operators.
     pub notes: Vec<String>,
-    /// The requests that ended with it. If the daemon continues the journal, all requests that may
-    /// have ended.
+    /// The requests that ended with the journal. If the daemon continues the journal, all requests
+    /// that may have ended.
     pub unseen: Unseen,
 }
 
@@ -73,7 +73,7 @@ impl PreviousJournal {
         }
         let same_rules = rules == RULES_VERSION;
         let table = replay(&snapshot, &records, same_rules)?;
-        // With the original pids of the processes.
+        // This happens before the translation, so the processes have their original pids.
         let unseen = Unseen::of_table(&table, known_ms);
         let mut notes = Vec::new();
         let table = match written_by.shares_numbers(origin) {

@@ -56,7 +56,7 @@ pub(crate) struct Recovered {
 /// Recovers the state from the journal, the state file and the lease file.
 ///
 /// # Errors
-/// This is impossible without a loss. The error suggests a remedy.
+/// The state cannot be recovered without a loss. The error suggests a remedy.
 pub(crate) fn recover(place: &Place, config: &Config, discard: bool) -> anyhow::Result<Recovered> {
     let origin = Origin::read()?;
     let opened = StateFile::open(place.state_dir())?;
@@ -366,7 +366,7 @@ mod tests {
         let second = recovered(&place, "[keys.b]\nslots = 3\n[keys.c]\nper = 2\nbuckets = 2\n");
         assert_eq!(views(&second), ["b=7", "c=2x2"], "a is gone, b was set by hand");
         drop(second);
-        // As after a boot that emptied /tmp.
+        // A boot empties /tmp.
         std::fs::remove_file(dir.path().join("journal.0")).unwrap();
         std::fs::remove_file(dir.path().join("journal.1")).unwrap();
         assert_eq!(views(&recovered(&place, "")), ["b=7"]);
@@ -393,7 +393,7 @@ mod tests {
         };
         let expected = [vec![1, 2], vec![], vec![]];
         assert_eq!(without(), expected);
-        // As after a boot that emptied /tmp.
+        // A boot empties /tmp.
         std::fs::remove_file(dir.path().join("journal.0")).unwrap();
         std::fs::remove_file(dir.path().join("journal.1")).unwrap();
         assert_eq!(without(), expected);
@@ -414,7 +414,7 @@ mod tests {
         let paused = || paused_keys(&recovered(&place, "").ledger.table);
         let names = ["a", "c"].map(|name| Key::new(name).unwrap());
         assert_eq!(paused(), names);
-        // As after a boot that emptied /tmp.
+        // A boot empties /tmp.
         std::fs::remove_file(dir.path().join("journal.0")).unwrap();
         std::fs::remove_file(dir.path().join("journal.1")).unwrap();
         assert_eq!(paused(), names);
@@ -451,7 +451,7 @@ mod tests {
             let mut ledger = recovered(&place, "").ledger;
             let revision = ledger.table.revision();
             assert!(revision > last, "{revision:?} after {last:?}");
-            // As before each request, when others may be on their way into the log.
+            // The daemon does this before each request. Others may be on their way into the log.
             let (table, kept) = ledger.kept().unwrap();
             kept.reserve_request(table).unwrap();
             last = Revision(revision.0 + 1000);

@@ -75,7 +75,7 @@ impl<'a> Shown<'a> {
         self.table.host(host).map(|host| host.label.as_str())
     }
 
-    /// As [`Self::label_of`], but only for hosts other than this one.
+    /// Like [`Self::label_of`], but only for hosts other than this one.
     fn elsewhere(&self, hold: &HoldState) -> Option<String> {
         self.label_of(hold.frame).filter(|_| hold.asked.host != self.here)
     }
