@@ -80,7 +80,7 @@ fn queue(
         holders.extend(holder(hold, key, now_ms, usual)?);
     }
     let served = table.served(key).into_iter().filter_map(|request| table.waiter(request));
-    // A suspended request blocks no one.
+    // A suspended request blocks no other request.
     let served = served.filter(|waiter| waiter.status != WaiterStatus::Suspended);
     let waiters = served.take(WAITERS_MAX).map(|it| waiter(table, it, key, usual));
     Some((holders, waiters.collect::<Option<_>>()?))

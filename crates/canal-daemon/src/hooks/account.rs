@@ -52,7 +52,7 @@ impl Account {
     /// The number of a user.
     ///
     /// # Errors
-    /// As [`Self::find`].
+    /// The same as for [`Self::find`].
     pub(crate) fn uid_of(user: &str) -> Result<u32, String> {
         known(user).map(|user| user.uid.as_raw())
     }

@@ -70,8 +70,8 @@ impl Event {
         }
     }
 
-    /// The user to whom the event counts. For a forced release this is the user who forced it, if
-    /// known, and otherwise the owner of the request.
+    /// The user against whose limits the event counts. For a forced release, this is the user who
+    /// forced it, if known; otherwise, it is the owner of the request.
     pub(crate) fn by_uid(&self) -> u32 {
         match &self.ending {
             Some(Ending::Forced { by: Some((uid, _)) }) => *uid,

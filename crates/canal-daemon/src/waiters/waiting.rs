@@ -203,7 +203,7 @@ impl Waiters {
         self.to_tell.retain(|granted| granted.token != token);
     }
 
-    /// As [`Self::remove`], for a request that has ended in the table.
+    /// Like [`Self::remove`], for a request that has ended in the table.
     #[must_use = "a call may wait for it"]
     pub(crate) fn ended(&mut self, request: RequestId) -> Option<Waiter> {
         self.suspended.remove(&request);
