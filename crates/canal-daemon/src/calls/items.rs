@@ -86,7 +86,7 @@ pub(crate) fn session(text: &str) -> Result<FrameId, Failure> {
         .ok_or_else(|| bad(format!("`{text}` is not a session; one looks like `s42`")))
 }
 
-/// As [`key`], for a text that came with a call.
+/// Like [`key`], for a text that came with a call.
 pub(crate) fn shared_key(text: &Arc<str>) -> Result<Key, Failure> {
     Key::shared(Arc::clone(text)).map_err(|error| bad(error.to_string()))
 }
@@ -246,7 +246,7 @@ pub(crate) fn new_note(text: Option<&str>) -> Result<Option<Box<str>>, Failure> 
     Ok(Some(one_line(text).into()))
 }
 
-/// The group of a request, and which older requests of it the request supersedes.
+/// The group of a request, and which older requests of the group it supersedes.
 ///
 /// # Errors
 /// The name of the group is empty, too long, or could control a terminal.

@@ -12,8 +12,8 @@ use canal_sys::clock;
 /// The configuration in force.
 #[derive(Debug)]
 pub(crate) struct EffectiveConfig {
-    /// The configuration that was read last, but with the engine, the socket, the history and the
-    /// metrics of the start.
+    /// The configuration that was read last, except that the engine, the socket, the history and
+    /// the metrics are those of the start.
     pub config: Config,
     /// The places where a configuration may be; the first that exists counts.
     pub paths: Vec<PathBuf>,

@@ -173,10 +173,11 @@ impl Config {
         Ok(Self { path: None, nodes, ..Self::of_file(file, path, PACKAGED)? })
     }
 
-    /// As [`Self::read`], for a daemon of this process's user.
+    /// Like [`Self::read`], for a daemon of this process's user.
     ///
     /// # Errors
-    /// As [`Self::read`]; or the file contains something that a daemon of this user must not do.
+    /// The same as for [`Self::read`]; or the file contains something that a daemon of this user
+    /// must not do.
     pub(crate) fn read_for_daemon(paths: &[PathBuf]) -> Result<Self, ConfigError> {
         let config = Self::read(paths)?;
         config.check_hooks(canal_sys::process::user::geteuid().is_root())?;

@@ -31,13 +31,13 @@ pub(crate) enum Purpose {
     Show,
 }
 
-/// A wish to read the configuration. The call that waits for it keeps it.
+/// An order to read the configuration. The call that waits for the result keeps the order.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Asked {
     pub purpose: Purpose,
-    /// The number of the first reading that begins after it.
+    /// The number of the first reading that begins after the order.
     reading: u64,
-    /// After this, the caller learns that there is no configuration yet.
+    /// After this time, the client learns that there is no configuration yet.
     pub until: Instant,
 }
 
@@ -50,7 +50,7 @@ pub(crate) struct Done {
 }
 
 impl Done {
-    /// Whether it was read after this wish.
+    /// Whether the configuration was read after this order.
     pub(crate) fn answers(&self, asked: &Asked) -> bool {
         asked.reading <= self.reading
     }
@@ -60,18 +60,18 @@ impl Done {
 #[derive(Debug, Default)]
 pub(crate) struct Readings {
     under_way: Option<Reading>,
-    /// How many have begun.
+    /// How many readings have begun.
     begun: u64,
     /// A configuration to put in force although no call waits for that.
     pub reload: Option<Asked>,
-    /// A configuration that was read without a thread, for all wishes before.
+    /// A configuration that was read without a thread, for all orders before it.
     ready: Option<Done>,
 }
 
 #[derive(Debug)]
 struct Reading {
     result: Receiver<Read>,
-    /// If this were closed while the daemon waits for it, it would wake no one.
+    /// Kept open, because a closed descriptor never wakes the daemon that polls it.
     _bell: Arc<EventFd>,
 }
 
@@ -81,25 +81,25 @@ pub(crate) fn read(paths: &[PathBuf]) -> Read {
 }
 
 impl Readings {
-    /// A wish for a reading that has not begun yet.
+    /// An order for a reading that has not begun yet.
     pub(crate) fn ask(&self, purpose: Purpose, now: Instant) -> Asked {
         Asked { purpose, reading: self.begun + 1, until: now + READING_MAX }
     }
 
-    /// Whether one of these wishes, or one without a call, is not answered yet.
+    /// Whether one of these orders, or one without a call, is not answered yet.
     pub(crate) fn are_awaited<'a>(&self, mut asked: impl Iterator<Item = &'a Asked>) -> bool {
         self.reload.is_some() || asked.next().is_some()
     }
 
-    /// Whether the next reading has to begin for one of these wishes.
+    /// Whether the next reading has to begin for one of these orders.
     pub(crate) fn is_wanted<'a>(&self, mut asked: impl Iterator<Item = &'a Asked>) -> bool {
         let is_next = |asked: &Asked| asked.reading > self.begun;
         self.under_way.is_none()
             && (self.reload.as_ref().is_some_and(is_next) || asked.any(is_next))
     }
 
-    /// Starts a thread that reads for all wishes so far. Returns a descriptor that becomes readable
-    /// when it is done.
+    /// Starts a thread that reads for all orders so far. Returns a descriptor that becomes readable
+    /// when the reading is done.
     ///
     /// # Errors
     /// The system has no thread or no descriptor left.
@@ -118,7 +118,7 @@ impl Readings {
         Ok(bell)
     }
 
-    /// Answers all wishes so far with a configuration that was read just now.
+    /// Answers all orders so far with a configuration that was read just now.
     pub(crate) fn supersede(&mut self, read: Read) {
         self.ready = Some(Done { reading: self.begun + 1, read });
     }
@@ -139,14 +139,14 @@ impl Readings {
         Some(Done { reading: self.begun, read })
     }
 
-    /// When the next wish without a call gets its answer at the latest.
+    /// The latest time at which the next order without a call gets its answer.
     pub(crate) fn due(&self, now: Instant) -> Option<Instant> {
         let ready = self.ready.as_ref().map(|_| now);
         ready.or(self.reload.map(|asked| asked.until))
     }
 }
 
-/// Explains that there is no configuration in time.
+/// The error if the configuration could not be read in time.
 pub(crate) fn silence() -> Read {
     let seconds = READING_MAX.as_secs();
     Err(format!(

@@ -120,7 +120,7 @@ fn size(text: &str, table: &DeTable<'_>) -> String {
     }
 }
 
-/// Follows the size of a key whose requests are spread over its buckets.
+/// The suffix of the size of a key whose requests are spread over its buckets.
 pub(crate) const SPREAD: &str = ", spread";
 
 /// A key in the form that it has in the name of a setting.
@@ -137,7 +137,7 @@ pub(crate) fn line_of(text: &str, at: usize) -> u64 {
 /// Replaces the list in "unknown field `x`, expected `a` or `b`" with the most similar name.
 pub(super) fn with_suggestion(message: &str) -> String {
     let first = message.lines().next().unwrap_or(message);
-    // Serde's "variant" is a word in a list to the author of the file.
+    // For the author of the file, what serde calls a variant is a word in a list.
     let first = first.replacen("unknown variant", "unknown word", 1);
     if let Some((value, type_of)) = first.split_once(", expected ")
         && let Some(range) = number_range(type_of)
