@@ -30,7 +30,7 @@ pub(crate) struct Jobservers {
     builds: BTreeMap<Tag, Build>,
     /// Builds whose hold has ended, so that their tokens must end.
     ended: Vec<Tag>,
-    /// The revision of the table after which slots were last shared out.
+    /// The revision of the table after which slots were last divided.
     pub seen: Option<Revision>,
     /// When an untaken offer can move to another build.
     pub due: Option<Instant>,

@@ -83,7 +83,7 @@ impl Connections {
     /// Sleeps until something happens, but not beyond `latest`.
     ///
     /// # Errors
-    /// As for poll(2).
+    /// The same as for poll(2).
     pub(super) fn wait(&mut self, bell: &impl AsFd, latest: Option<Instant>) -> io::Result<()> {
         let accepts =
             if self.rests_until.is_none() { PollFlags::POLLIN } else { PollFlags::empty() };

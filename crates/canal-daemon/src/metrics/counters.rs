@@ -72,7 +72,7 @@ pub(crate) const REFUSALS: [&str; 9] = [
 /// The index of deadlocks in [`REFUSALS`].
 const DEADLOCK: usize = 3;
 
-/// How a hold ended that its owner had not released.
+/// The ways in which a hold ends without a release by its owner.
 pub(crate) const LOSSES: [&str; 3] = ["expired", "lost", "forced"];
 
 /// The counters of one key, or of all keys without separate figures.
@@ -216,7 +216,7 @@ fn refusal(ending: &Ending) -> usize {
     }
 }
 
-/// How a hold ended that its owner had not released, as an index in [`LOSSES`].
+/// The index in [`LOSSES`] for the end of a hold that its owner did not release.
 fn loss(ending: &Ending) -> Option<usize> {
     match ending {
         Ending::Expired => Some(0),

@@ -41,7 +41,7 @@ pub(super) fn take(place: &Place, here: &str) -> io::Result<Option<File>> {
             _ => Ok(Some(lock)),
         },
         Err(reason) => {
-            // The file counts without the reason, for which a full disk has no room.
+            // The file counts even without the reason, which may not fit on a full disk.
             let _ = File::create(&beside)?.write_all(reason.as_bytes());
             Ok(None)
         }
