@@ -1,5 +1,5 @@
-//! The chain: the state of every reader of the log after a batch. It contains how far the reader
-//! is, and decides which batches count.
+//! The chain: the state of every reader of the log after a batch. It records how far the reader is,
+//! and determines which batches count.
 //!
 //! Invariant: the chain is a function of the batches read, the same for all readers, whether they
 //! read all batches or began at a snapshot.

@@ -100,7 +100,7 @@ impl SnapshotKeeper {
         wanted
     }
 
-    /// A new history begins: forgets everything about tables.
+    /// Forgets everything about tables, because a new history begins.
     pub(in crate::host) fn forget(&mut self) {
         let wanted = self.wanted.iter().map(|_| None).collect();
         *self = Self { wanted, ..Self::default() };
@@ -173,13 +173,13 @@ impl SnapshotKeeper {
         Some(Stored { position: made.position(), body: write_kept(&made.kept) })
     }
 
-    /// The engine was unreachable: the snapshot may not have been stored.
+    /// Handles an outage of the engine, in which a snapshot may not have been stored.
     pub(in crate::host) fn ask_again(&mut self) {
         self.storing = false;
     }
 
-    /// The engine has stored a snapshot at this position. Returns the change to append to the log
-    /// if it is this host's.
+    /// Records that the engine has stored a snapshot at this position. Returns the change to append
+    /// to the log if the snapshot is this host's.
     pub(in crate::host) fn stored(&mut self, position: Position) -> Option<Change> {
         let made = self.made.take_if(|made| made.position() <= position)?;
         self.storing = false;

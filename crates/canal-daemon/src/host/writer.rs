@@ -125,7 +125,8 @@ impl Writer {
         append
     }
 
-    /// The batch in flight was read in the log, or is known to be there. Returns its tickets.
+    /// Records that the batch in flight was read in the log, or is known to be there. Returns its
+    /// tickets.
     pub(in crate::host) fn confirmed(&mut self, sequence: u64) -> Vec<Option<Ticket>> {
         self.sequence = self.sequence.max(sequence);
         let Some(in_flight) = &mut self.in_flight else { return Vec::new() };
@@ -144,7 +145,7 @@ impl Writer {
         sent.is_some_and(|sent| sent.sequence == sequence && sent.body != body)
     }
 
-    /// The engine acknowledged a batch, or will no longer acknowledge it.
+    /// Records that the engine acknowledged a batch, or will no longer acknowledge it.
     pub(in crate::host) fn answered(&mut self, sequence: u64) {
         if let Some(in_flight) = &mut self.in_flight
             && in_flight.append.sequence == sequence
@@ -154,7 +155,7 @@ impl Writer {
         self.arrive();
     }
 
-    /// Calls sent before will no longer be answered.
+    /// Records that the calls sent so far will no longer be answered.
     pub(in crate::host) fn unanswered(&mut self) {
         if let Some(in_flight) = &mut self.in_flight {
             in_flight.answered |= in_flight.echoed;
@@ -166,9 +167,9 @@ impl Writer {
         self.in_flight.take_if(|in_flight| in_flight.answered && in_flight.echoed);
     }
 
-    /// A batch was refused because the evidence for an end does not hold, and never will. Returns
-    /// that end, if it is in the batch in flight. The second answer to a repeated call may arrive
-    /// when another batch has the number.
+    /// Handles the refusal of a batch because the evidence for an end does not hold, and never
+    /// will. Returns that end, if it is in the batch in flight. The second answer to a repeated
+    /// call may arrive when another batch has the number.
     pub(in crate::host) fn overtaken(&mut self, sequence: u64, ends: Option<Ends>) -> Option<Ends> {
         let refused = |in_flight: &mut InFlightBatch| {
             let same = (in_flight.append.sequence, in_flight.append.ends) == (sequence, ends);

@@ -113,7 +113,7 @@ impl Member {
         }
     }
 
-    /// The engine announces batches or does not, and all batches until then have been read.
+    /// Notes whether the engine announces batches now. All batches until then have been read.
     pub(in crate::host) fn attends(&mut self, listens: bool) {
         let is_settled = self.incarnation.as_ref().is_some_and(|it| it.is_settled());
         let attention = &mut self.attention;
@@ -157,7 +157,7 @@ impl Member {
         }
     }
 
-    /// The connection is gone. The next one gets announcements.
+    /// Handles the loss of the connection. The next one gets announcements.
     pub(in crate::host) fn listen_again(&mut self) {
         self.end_read();
         self.attention = Attention {

@@ -141,7 +141,7 @@ impl Member {
         }
     }
 
-    /// Another host has joined while this one waits.
+    /// Notes a join of another host while this one waits.
     pub(in crate::host) fn note_join(&mut self, change: &Change) {
         let Change::HostJoin { host, label, identity } = change else { return };
         let waits = matches!(self.standing, Standing::LabelInUse { .. } | Standing::Clearing);
@@ -192,7 +192,7 @@ impl Member {
         }
     }
 
-    /// The first batch of the incarnation is in the log.
+    /// Handles the first batch of the incarnation, which is now in the log.
     pub(in crate::host) fn joined(&mut self) {
         let Some(incarnation) = &mut self.incarnation else { return };
         let adopted = incarnation.others.adopting.take();
@@ -210,7 +210,7 @@ impl Member {
         }
     }
 
-    /// The evidence for an end does not hold.
+    /// Handles the refusal of an end whose evidence does not hold.
     pub(in crate::host) fn overtaken(&mut self, sequence: u64, ends: Option<Ends>) {
         let Some(ends) = self.writer.overtaken(sequence, ends) else { return };
         self.failure_detector.look_anew(ends.host, self.now.boot_ms);

@@ -54,7 +54,8 @@ impl Member {
         self.settings.check(self.settings.ttl_ms).map_or(1, |timing| timing.renewal_ms)
     }
 
-    /// The incarnation ended, or may have: its holds are lost. Requests another one.
+    /// Handles the certain or possible end of the incarnation, whose holds are lost. Requests
+    /// another one.
     pub(in crate::host) fn lose(&mut self, why: LostWhy) {
         let Some(incarnation) = self.incarnation.take() else { return };
         self.leaving = false;
@@ -63,13 +64,13 @@ impl Member {
         }
         self.lost.insert(encoding::nonce(self.nonce, self.attempt));
         self.begin_anew();
-        // At most as often as renewals, if one incarnation after another is lost.
+        // Requests incarnations at most as often as renewals, if one after another is lost.
         let earliest = self.registering_ms.saturating_add(self.usual_renewal_ms());
         self.register_at(self.now.boot_ms.max(earliest));
     }
 
-    /// The incarnation cannot become or stay a member at present. Requests another one, waiting
-    /// longer each time.
+    /// Handles an obstacle that keeps the incarnation from becoming or staying a member. Requests
+    /// another one, waiting longer each time.
     pub(in crate::host) fn hinder(&mut self, obstacle: Outage) {
         self.label_taken_by = None;
         self.tell_withdrawn();
@@ -96,7 +97,7 @@ impl Member {
         }
     }
 
-    /// The member cannot read the log in its present state. It neither renews nor appends until it
+    /// Stops a member that cannot read the log at present. It neither renews nor appends until it
     /// can, so its holds last until their deadline.
     pub(in crate::host) fn stall(&mut self, obstacle: Outage) {
         let takes_part = self.takes_part();
@@ -112,7 +113,7 @@ impl Member {
         self.end_read();
     }
 
-    /// Reading works again.
+    /// Resumes when reading works again.
     pub(in crate::host) fn unstall(&mut self) {
         if !self.takes_part() {
             return;
@@ -169,7 +170,7 @@ impl Member {
         true
     }
 
-    /// The host's end is in the log, as intended: nothing is lost.
+    /// Handles the intended end of this host, which is now in the log: nothing is lost.
     pub(in crate::host) fn left(&mut self) {
         self.begin_anew();
         self.leaving = false;

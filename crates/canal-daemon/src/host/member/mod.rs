@@ -117,12 +117,13 @@ impl Member {
         }
     }
 
-    /// Takes over from the records of this place the number of its directory.
+    /// Takes over the number of the directory from the records of this place.
     pub(crate) fn remember_dir(&mut self, number: u64) {
         self.identity.dir_number = number;
     }
 
-    /// Takes over from the records of this place in which boots its daemons have been members.
+    /// Takes over, from the records of this place, the boots in which its daemons have been
+    /// members.
     pub(crate) fn remember_boots(&mut self, boots: Vec<String>) {
         self.boots = boots;
     }

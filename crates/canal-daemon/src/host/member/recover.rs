@@ -114,7 +114,7 @@ impl Member {
         self.calls.push_front(Call::NoteEra { before, era, body });
     }
 
-    /// The log names another era: reports the received tokens again.
+    /// Reports the received tokens again, because the log names another era.
     pub(in crate::host) fn present_again(&mut self) {
         if self.standing != Standing::Member || self.leaving {
             return;
@@ -126,8 +126,9 @@ impl Member {
         }
     }
 
-    /// The host has joined and has read the log up to that point. Now it is certain whether the log
-    /// lost entries that an earlier incarnation or daemon had read.
+    /// Reports the received tokens again if the log lost entries that an earlier incarnation or
+    /// daemon had read, unless the host has already reported that. Called when the host has joined
+    /// and has read the log up to that point, because only then is the loss certain.
     pub(in crate::host) fn present_what_was_lost(&mut self) {
         let Some(mark) = self.memory.mark.take() else {
             self.memory.lost = false;

@@ -74,7 +74,7 @@ impl Member {
         self.calls.push_back(Call::Follow { after: chain.last() });
     }
 
-    /// As [`Self::send_follow`], and appends nothing until the engine confirms that the log still
+    /// Like [`Self::send_follow`], but appends nothing until the engine confirms that the log still
     /// contains everything read so far.
     fn confirm_log(&mut self) {
         if self.chain.is_some()
