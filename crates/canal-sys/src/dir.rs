@@ -58,7 +58,7 @@ pub enum DirError {
 /// The mode bits that let other users write.
 const OTHERS_WRITE: u32 = 0o022;
 
-/// What becomes of a directory that does not exist.
+/// How to handle a directory that does not exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IfMissing {
     /// It is created with the mode 0700.
@@ -73,7 +73,7 @@ pub enum IfMissing {
 /// Links in the directories above it are followed: a user that may write there can exchange
 /// everything below it anyway. Other users may read it if its owner wants that (`/run/canal`).
 pub fn open_private(path: &Path, uid: u32, missing: IfMissing) -> Result<OwnedFd, DirError> {
-    // With a slash or a dot at its end a link would be followed.
+    // With a trailing slash or dot, the call would follow a link.
     let path = &path.components().collect::<PathBuf>();
     if missing == IfMissing::Create {
         match nix::unistd::mkdir(path, Mode::S_IRWXU) {
@@ -110,7 +110,7 @@ pub fn open_private(path: &Path, uid: u32, missing: IfMissing) -> Result<OwnedFd
 /// # Errors
 /// An entry belongs to a user other than root and us, or may be a file of ours from elsewhere.
 pub fn make_private(path: &Path, uid: u32) -> Result<(), DirError> {
-    // A trailing slash or dot would follow a link.
+    // With a trailing slash or dot, the call would follow a link.
     let path = &path.components().collect::<PathBuf>();
     let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     let Ok(dir) = open(path, flags, Mode::empty()) else { return Ok(()) };
@@ -154,7 +154,7 @@ fn check_entries(path: &Path, opened: &Path, uid: u32) -> Result<(), DirError> {
 /// callers that use the path afterwards anyway.
 #[must_use]
 pub fn is_private(path: &Path, uid: u32) -> bool {
-    // A trailing slash or dot would follow a link.
+    // With a trailing slash or dot, the call would follow a link.
     let bytes = path.as_os_str().as_bytes();
     let plain = !bytes.ends_with(b"/") && !bytes.ends_with(b"/.");
     plain

@@ -70,8 +70,8 @@ pub fn receive(
     Ok(message.bytes)
 }
 
-/// Waits for an event, at most this long, and without end if there is no limit. Returns whether the
-/// time has passed without one.
+/// Waits for an event, at most this long, or forever without a limit. Returns whether the time has
+/// passed without an event.
 ///
 /// # Errors
 /// As in poll(2), except EINTR, after which the caller looks at everything again.

@@ -44,8 +44,8 @@ impl Pidfd {
     /// Opens the process that has this pid now.
     ///
     /// # Errors
-    /// [`is_gone`] tells whether there is no such process. `PermissionDenied` means that no process
-    /// can be opened: the kernel is too old, or a filter of system calls forbids it.
+    /// If [`is_gone`] holds, there is no such process. `PermissionDenied` means that no process can
+    /// be opened: the kernel is too old, or a filter of system calls forbids it.
     pub fn open(pid: u32) -> io::Result<Self> {
         #[cfg(any(test, feature = "sim"))]
         if let Some(kernel) = super::kernel::simulated::current() {

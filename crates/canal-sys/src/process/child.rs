@@ -30,12 +30,12 @@ pub fn fork() -> io::Result<Option<Pid>> {
     }
 }
 
-/// Forks a process into a session of its own. The process does not lead the session, so it cannot
-/// get a controlling terminal, and it is no child of the caller. Returns whether this is the new
+/// Forks a process into its own session. The process does not lead the session, so it cannot get a
+/// controlling terminal, and it is not a child of the caller. Returns whether this is the new
 /// process.
 ///
 /// # Errors
-/// As [`fork`].
+/// The same as for [`fork`].
 pub fn fork_apart() -> io::Result<bool> {
     let Some(between) = fork()? else {
         // This cannot fail: a new process leads no process group.
@@ -123,9 +123,9 @@ pub fn spawn_apart(command: &mut Command, user: Option<UserIds>) -> io::Result<C
 /// How a child ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// With this exit code.
+    /// It exited with this code.
     Exited(u8),
-    /// By this signal (also a real-time signal, for which nix has no name).
+    /// This signal killed it (also a real-time signal, for which nix has no name).
     Killed(i32),
 }
 

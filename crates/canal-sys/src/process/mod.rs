@@ -204,7 +204,7 @@ fn uid_by_status(pidfd: &Pidfd) -> Option<u32> {
     uids.split_whitespace().next()?.parse().ok()
 }
 
-/// How a process ended that its parent has not reaped yet: the status of wait(2) (field 52 of
+/// The end of a process that its parent has not reaped yet: the status of wait(2) (field 52 of
 /// `/proc/PID/stat`, Linux 3.5). `None` if it was reaped, or if this process may not see the
 /// status.
 #[must_use]

@@ -56,11 +56,12 @@ pub struct FilesOf {
 }
 
 impl FilesOf {
-    /// Begins it. `None` if this process is not root, the directory is root's, or there is none.
+    /// Switches to the owner of the directory. `None` if this process is not root, the directory is
+    /// root's, or there is none.
     #[must_use]
     pub fn owner_of(dir: &Path) -> Option<Self> {
         let found = stat(dir).ok().filter(|found| geteuid().is_root() && found.st_uid != 0)?;
-        // Root gives up its power over files with the user, so the group comes first.
+        // A change of the user also gives up root's power over files, so the group comes first.
         let gid = setfsgid(Gid::from_raw(found.st_gid));
         Some(Self { before: (setfsuid(Uid::from_raw(found.st_uid)), gid) })
     }

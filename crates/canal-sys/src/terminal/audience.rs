@@ -19,8 +19,8 @@ impl Audience {
     }
 
     /// The descriptors to poll, for no events: poll(2) reports unasked that a pipe has lost its
-    /// reader, and that a terminal or a connection was hung up. Omits one that was found so, since
-    /// poll would never sleep on it.
+    /// reader, and that a terminal or a connection was hung up. Omits descriptors that have already
+    /// lost their reader, because poll would never sleep on them.
     pub fn polled<'a>(&self) -> impl Iterator<Item = PollFd<'a>> + use<'a> {
         let left = [1, 2].into_iter().zip(self.is_gone).filter(|(_, is_gone)| !is_gone);
         left.map(|(fd, _)| PollFd::new(standard(fd), PollFlags::empty()))

@@ -91,7 +91,7 @@ mod tests {
         draw(|| {
             written += 1;
             if written == 1 {
-                // As the handlers do. The rest of the line is written after that.
+                // The signal handlers do the same. The rest of the line is written after that.
                 forget();
             }
         });

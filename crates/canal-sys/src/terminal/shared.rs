@@ -29,8 +29,8 @@ const PID_MAX: off_t = 1 << 22;
 /// process draws in its place.
 const DRAWERS: off_t = 4;
 
-/// The bytes, counted from [`SharedTerminal::first`]: from 0 on, those of the drawer and of its
-/// substitutes; then that of the line on the screen; then that of process 0.
+/// The bytes, counted from [`SharedTerminal::first`]: one for the drawer and for each of its
+/// substitutes, then one for the line on the screen, then one for each process, from pid 0 on.
 const LINE: off_t = DRAWERS;
 const PROCESSES: off_t = DRAWERS + 1;
 
