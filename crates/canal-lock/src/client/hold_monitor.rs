@@ -125,7 +125,7 @@ impl Phase {
 }
 
 impl HoldMonitor {
-    /// Monitors a hold, at whose loss this happens to the command.
+    /// Monitors a hold. `on_lost` decides what happens to the command if the hold is lost.
     ///
     /// # Errors
     /// No descriptors are left.

@@ -24,7 +24,8 @@ pub struct Options {
     /// How long the daemon may take to send a message that it owes, if its process sleeps, is
     /// stopped, or is unknown.
     pub answer: Duration,
-    /// The same for a busy daemon: one that executes, is ready to execute, or waits for the disk.
+    /// How long a busy daemon may take: one that executes, is ready to execute, or waits for the
+    /// disk.
     pub answer_if_busy: Duration,
     /// How long a starting daemon may take while its process sleeps or is stopped.
     pub up: Duration,

@@ -3,7 +3,7 @@
 //! When `/run/canal` appears, clients turn to the machine's daemon, which does not know the grants
 //! of the user's own daemon. Until that one has ended, the same key could be granted twice.
 //!
-//! The client checks, not the machine's daemon, which may not have access to the directory.
+//! The client makes this check, because the machine's daemon may not have access to the directory.
 //!
 //! Invariant: a request reaches the machine's daemon only if the user's own one has no holders and
 //! no waiters, or has been asked to end.
@@ -19,10 +19,10 @@ use canal_sys::dir::{is_private, with_c_str};
 /// Refuses the request if the user's own daemon still has holds that a daemon of the machine does
 /// not know.
 ///
-/// Without a daemon of the user's own, this takes one system call, which looks for its socket. A
-/// daemon that ends normally removes its socket. One that was killed leaves it, and is started
-/// again, because commands to which it granted locks may still run. An idle daemon is asked to end,
-/// so that the next request finds no socket.
+/// If the user has no daemon, this takes one system call, which looks for its socket. A daemon that
+/// ends normally removes its socket. A killed daemon leaves it, and is started again, because
+/// commands to which it granted locks may still run. An idle daemon is asked to end, so that the
+/// next request finds no socket.
 pub(super) fn refuse_holders(place: &Place, options: &Options) -> Result<()> {
     if place.rule != Rule::Shared {
         return Ok(());

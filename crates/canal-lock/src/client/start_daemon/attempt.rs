@@ -30,7 +30,7 @@ use crate::client::connection::silence::{Limits, Owed};
 use crate::client::connection::stream::{Connection, activity};
 use crate::client::{ClientError, Options, Result};
 
-/// The PATH of the daemon, whatever the PATH of its starter.
+/// The PATH of the daemon, independent of the PATH of its starter.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Variables for tests and operators that the daemon inherits.
@@ -106,10 +106,11 @@ pub(crate) fn attempt(
 }
 
 /// Starts a daemon in the background, with these arguments, that replaces the running one. Waits
-/// until it serves, as long as it lives.
+/// until the new daemon serves or has ended.
 ///
 /// # Errors
-/// It could not replace the running daemon, which then still runs unless the error tells otherwise.
+/// The new daemon could not replace the running one, which still runs unless the error states
+/// otherwise.
 pub fn replace_daemon(place: &Place, program: &Path, arguments: Vec<OsString>) -> Result<()> {
     let program = program::find(Some(program))?;
     let argv = [argv(place), vec!["--replace".into()], arguments].concat();

@@ -177,8 +177,8 @@ fn check_dir(place: &Place, missing: IfMissing) -> Result<Dir> {
     }
 }
 
-/// The error for a directory that is not private. The user's own
-/// one, which canal made, is made private again.
+/// The error for a directory that is not private. The user's own directory, which canal created, is
+/// made private again.
 fn check_other(place: &Place, uid: u32, missing: IfMissing) -> Result<(), DirError> {
     if place.is_users_own() {
         make_private(&place.dir, uid)?;

@@ -42,8 +42,8 @@ impl ServiceManager {
     }
 }
 
-/// Whether this client may start the daemon of a place. The daemon that users share is root's to
-/// start, unless systemd does or the directory is that of another system.
+/// Whether this client may start the daemon of a place. Only root may start the daemon that users
+/// share, and not if systemd does or if the directory belongs to another system.
 pub(in crate::client) fn may_start(place: &Place) -> bool {
     place.rule != Rule::Shared
         || geteuid().is_root()
@@ -52,8 +52,8 @@ pub(in crate::client) fn may_start(place: &Place) -> bool {
             && !is_from_outside(place)
 }
 
-/// Whether the directory of a place was mounted there, as a container's is that uses the daemon of
-/// the machine. A daemon in the container would not see the processes of that machine.
+/// Whether the directory of a place is a mount, as in a container that uses the daemon of the
+/// machine. A daemon in the container would not see the processes of that machine.
 #[must_use]
 pub fn is_from_outside(place: &Place) -> bool {
     let device = |path: &Path| fs::metadata(path).map(|found| found.dev()).ok();

@@ -31,7 +31,7 @@ impl EnclosingLeases {
         Self(words.filter_map(|word| word.parse().ok()).collect())
     }
 
-    /// Adds another lease inside them. `nodes` are those of its request, and `socket` is that of
+    /// Adds a lease inside these leases. `nodes` are those of its request, and `socket` is that of
     /// the daemon of this machine, which a list of nodes calls `local`.
     #[must_use]
     pub fn with(
@@ -59,7 +59,7 @@ impl EnclosingLeases {
         leases.join(" ")
     }
 
-    /// The handle of the innermost of them at a node. A lease with this handle need not exist.
+    /// The handle of the innermost lease at a node. A lease with this handle need not exist.
     #[must_use]
     pub fn handle(&self, node: NodeId) -> Option<Handle> {
         let innermost = self.0.iter().rev();
@@ -67,7 +67,7 @@ impl EnclosingLeases {
         named.or(self.0.last()).map(|lease| lease.of_node(node))
     }
 
-    /// The handle of the innermost of them at the daemon of a socket of this machine.
+    /// The handle of the innermost lease at the daemon of a socket of this machine.
     #[must_use]
     pub fn at_socket(&self, socket: &Path) -> Option<Handle> {
         self.0.iter().rev().find_map(|lease| lease.of_socket(socket))
