@@ -17,7 +17,7 @@ use crate::run::OwnCode;
 use crate::shell_word;
 use crate::sys::terminal::drawn_line;
 
-/// How long to wait at most until the history has the end of a job.
+/// The longest wait until the history has the end of a job.
 const RECORDED_WITHIN: Duration = Duration::from_secs(5);
 
 /// How often to look for it.
@@ -47,7 +47,7 @@ impl Target {
         Ok(Self { place, start, verbosity: global.verbosity(), by_environment })
     }
 
-    /// The same with another number of messages.
+    /// The same target with another verbosity.
     pub(crate) fn with_verbosity(self, verbosity: Verbosity) -> Self {
         Self { verbosity, ..self }
     }
@@ -91,8 +91,8 @@ impl Target {
         Options { program: Some(OWN.into()), ..Options::from(self.start) }
     }
 
-    /// Waits until the history has the end of a background job, as far as the daemon answers and
-    /// keeps one.
+    /// Waits until the history has the end of a background job. Returns at once if no daemon
+    /// answers or if it keeps no history.
     pub(crate) fn until_recorded(&self, session: String) {
         let query = HistoryQuery {
             session: Some(session),

@@ -80,8 +80,8 @@ fn bytes(text: &str) -> Result<u64, String> {
     count.checked_mul(1 << shift).ok_or_else(|| "too large".to_owned())
 }
 
-/// The pid of a process that may own a lock. Process 1 is not refused here: that of a container may
-/// own a lock, that of the machine may not.
+/// The pid of a process that may own a lock. Accepts process 1: in a container, it may own a lock;
+/// on the machine itself, it may not.
 pub(crate) fn pid(text: &str) -> Result<u32, String> {
     match whole(text)? {
         None | Some(0) => Err(format!("there is no process {text}")),

@@ -59,7 +59,7 @@ pub(crate) fn not_believed(request: &Acquire, grant: &Grant) -> Option<String> {
 }
 
 /// The message if `--new-session` has no effect because the process already belongs to the session
-/// of its earlier locks. It happens if canal becomes its command, and the command is canal again.
+/// of its earlier locks. This happens if canal becomes its command, and the command is canal again.
 pub(crate) fn not_new(request: &Acquire, grant: &Grant) -> Option<String> {
     let session = request.session.is_none().then(inherited)??;
     same_process(&session, grant)

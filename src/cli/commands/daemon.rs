@@ -101,7 +101,7 @@ fn is_systemds(place: &Place) -> bool {
         && is_active()
 }
 
-/// Has systemd replace the daemon of the machine, which it does without losing a lock.
+/// Makes systemd replace the daemon of the machine, which loses no lock.
 fn restart_unit(args: &DaemonArgs) -> Result {
     let command = "systemctl restart canal.service";
     if !passed_on(args).is_empty() {
@@ -144,7 +144,7 @@ fn replace(options: &mut Options, verbosity: Verbosity) -> Result {
         daemon::check(options)?;
     }
     let until = Instant::now() + REPLACE_MAX;
-    // Where no daemon runs, a client that is to stop it would wait for one.
+    // If no daemon runs, a client that wants to stop one would wait until one starts.
     let mut free = replacing.is_free(place);
     // A daemon that a client was just starting may come up after the first one ends, and must end
     // too.
@@ -224,8 +224,8 @@ fn idle_seconds(length: Length) -> u64 {
     length.finite().map_or(0, up)
 }
 
-/// Prints the metrics for a monitoring system. If the reader goes away, that is a failure: a
-/// collector that reads files would take half of them for all.
+/// Prints the metrics for a monitoring system. Fails if the reader goes away, because a collector
+/// that reads files would take half of the metrics for all of them.
 pub(crate) fn metrics(global: &Global) -> Result {
     let found = connect::client(global)?.metrics(&MetricsQuery {})?;
     stdout::print_or_fail(&found.text)

@@ -89,7 +89,7 @@ pub(crate) fn run(args: &LeaderArgs, global: &Global) -> Result {
     question.answer(&Seen::from(view), &vacant)
 }
 
-/// The leader that a daemon names, or several nodes. `C` identifies its claim.
+/// The leader that a daemon or several nodes name. `C` identifies its claim.
 struct Seen<C> {
     leader: Option<HolderInfo>,
     claim: Option<C>,

@@ -212,7 +212,7 @@ impl RenewalHost<'_> {
         }
         let lines = match process {
             None => parts.missing(),
-            // The next report tells since when a node is away, and what follows from that.
+            // The next report states since when the node has been away, and the consequence.
             Some(_) => parts.gone(),
         };
         lines.iter().for_each(|line| verbosity.note(line));

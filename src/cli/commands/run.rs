@@ -157,7 +157,7 @@ impl<'a> Job<'a> {
     }
 
     /// Takes the lock and becomes the command; returns only if that fails, with the reason. `end`
-    /// is that of a coordinator. A background job has a witness.
+    /// belongs to a coordinator. A background job has a witness.
     pub(super) fn start(
         &self,
         child_channel: Option<ChildChannel>,

@@ -29,7 +29,7 @@ fn escaped(text: String) -> String {
 /// Whether stdout still has a reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReaderState {
-    /// It does, as far as canal knows.
+    /// The reader has not closed the pipe, as far as canal knows.
     There,
     /// The reader has closed the pipe.
     Gone,

@@ -18,9 +18,9 @@ pub(crate) use request::{Asking, NotAcquired, Witness, request};
 
 /// Where a lock is taken.
 pub(crate) enum Source {
-    /// At the daemon of this place.
+    /// It is taken from the daemon of this place.
     Daemon(Target),
-    /// At several nodes.
+    /// It is taken from several nodes.
     Nodes(Nodes),
 }
 
@@ -47,8 +47,8 @@ impl Source {
         Nodes::of(global, args, ttl, request, purpose).map(Self::Nodes)
     }
 
-    /// Sends the request and shows its progress until it is granted or refused. `end` is that of
-    /// a coordinator that asks nodes already; without one, a lease at nodes gets its own.
+    /// Sends the request and shows its progress until it is granted or refused. `end` belongs to a
+    /// coordinator that already asks nodes; without one, a lease at nodes gets its own.
     pub(crate) fn take(
         &self,
         asking: &Asking<'_>,

@@ -109,6 +109,6 @@ pub(crate) trait Witness {
     /// Called with each progress message. An error withdraws the request.
     fn waits(&mut self, progress: &Progress) -> Result;
 
-    /// Called with the grant. After an error, the caller must end, which gives the grant back.
+    /// Called with the grant. After an error, the caller must end, which releases the grant.
     fn granted(&mut self, grant: &Grant) -> Result;
 }

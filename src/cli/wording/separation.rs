@@ -25,7 +25,8 @@ const SEPARATE: &str = "CANAL_SEPARATE";
 /// How to end all separations.
 pub(crate) const ONE_TABLE: &str = "run `canal setup` as root to create one table for all users";
 
-/// The file that records which users' daemons were reported. Its time is that of the last check.
+/// The file that records which users' daemons were reported. Its modification time is the time of
+/// the last check.
 const TOLD: &str = "told-users";
 
 /// How often clients look for other users' daemons.

@@ -133,8 +133,8 @@ fn age_ms(pid: u32) -> Option<u64> {
     Some(peer::ticks_now().checked_sub(process::started(pid)?)? * TICK_MS)
 }
 
-/// Compares the start of a daemon as it recorded it with that moment by the present clock. A
-/// difference means that the clock was set in between.
+/// Compares the recorded start of a daemon with the same moment by the present clock. A difference
+/// means that the clock was set in between.
 fn jump(noted_ms: u64, started_ms: u64) -> Option<Finding> {
     let by = Duration::from_millis(noted_ms.abs_diff(started_ms));
     (by >= JUMP_MIN).then(|| {

@@ -1,7 +1,7 @@
 //! `canal run --detach`: submits a job, and returns once its request is queued.
 //!
-//! The job is an ordinary `canal run` with a supervisor, in a session of its own. Until its request
-//! is queued, its messages go to the caller's stderr; from then on they go to its log.
+//! The job is an ordinary `canal run` with a supervisor, in its own session. Until its request is
+//! queued, its messages go to the caller's stderr; from then on they go to its log.
 //!
 //! Invariant: either the caller learns the number of the job, or there is no job.
 
@@ -177,7 +177,7 @@ impl Reporter {
     fn ended(&mut self, code: u8) {
         if let Some(mut pipe) = self.pipe.take() {
             self.new.discard();
-            // Nobody needs the report if the caller has ended.
+            // If the caller has ended, the report has no reader.
             let _ = send(&mut pipe, &Report::Ended(code));
         }
     }

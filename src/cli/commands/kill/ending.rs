@@ -150,7 +150,8 @@ impl Left {
     }
 }
 
-/// Waits until all of them have ended, or until the time is over. Returns whether they have ended.
+/// Waits until all these processes have ended, or until the time is over. Returns whether they have
+/// ended.
 pub(super) fn wait(endings: &mut [Ending<'_>], time: Option<Duration>) -> bool {
     let until = time.and_then(|time| Instant::now().checked_add(time));
     loop {

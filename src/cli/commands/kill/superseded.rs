@@ -13,8 +13,8 @@ use crate::protocol::{Acquire, Grant, Progress, Superseded, WouldKill};
 /// How long the commands have after SIGTERM.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// Ends the commands once the request has its place in the queue, or its grant. Passes on what it
-/// learns.
+/// Ends the commands once the request has its place in the queue, or its grant. Passes each event
+/// on to the next witness.
 pub(crate) struct EndSuperseded<'a, 'w> {
     target: &'a Target,
     request: &'a Acquire,
@@ -55,7 +55,7 @@ impl Witness for EndSuperseded<'_, '_> {
     }
 }
 
-/// Sends SIGTERM to the commands that a request supersedes, and SIGKILL to what is left of them
+/// Sends SIGTERM to the commands that a request supersedes, and SIGKILL to those that still run
 /// after 10 s. Returns once all have ended.
 fn end_superseded(target: &Target, request: &Acquire) -> Result {
     let verbosity = target.verbosity;

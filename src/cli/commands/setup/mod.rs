@@ -78,8 +78,8 @@ fn carry_out(step: &Step) -> Result {
 
 /// Removes what a failed step leaves behind.
 fn undo(failed: Failed) -> Failed {
-    // While the directory exists, every canal command waits for a daemon in it. What is in it may
-    // only be the statement of a first start.
+    // While the directory exists, every canal command waits for a daemon in it. At most, it
+    // contains the statement of a first start.
     if let Ok(path) = first_start_statement(&Place::shared(MachineUid::own())) {
         let _ = std::fs::remove_file(path);
     }

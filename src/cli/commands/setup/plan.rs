@@ -18,7 +18,7 @@ use crate::protocol::user_namespace::MachineUid;
 use crate::sys::process::exec::{Lookup, lookup};
 use crate::sys::process::user::lstat;
 
-/// The files that a package installs, too.
+/// The files that a package also installs.
 const SOCKET: &str = include_str!("../../../../packaging/systemd/canal.socket");
 const SERVICE: &str = include_str!("../../../../packaging/systemd/canal.service");
 const SYSUSERS: &str = include_str!("../../../../packaging/systemd/sysusers.conf");
@@ -106,7 +106,7 @@ impl Plan {
         Ok(Self { steps, at_boot: None })
     }
 
-    /// Installs a script. Packages bring the one for all but OpenRC.
+    /// Installs a script. Packages contain the scripts for all service managers except OpenRC.
     fn with_script(manager: ServiceManager) -> Result<Self> {
         let (program, copied) = program()?;
         let mut steps: Vec<Step> = copied.into_iter().collect();
@@ -194,8 +194,8 @@ fn is_for_all(program: &Path) -> bool {
         && program.ancestors().skip(1).all(|dir| of_root(dir, 0o555))
 }
 
-/// The commands that make the user and the group of the daemon, unless they exist. Programs differ
-/// between distributions.
+/// The commands that create the user and the group of the daemon, unless they exist. The programs
+/// differ between distributions.
 fn make_user() -> Result<&'static [&'static str]> {
     const FULL: &[&str] = &[
         "groupadd --system canal",

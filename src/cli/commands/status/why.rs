@@ -99,7 +99,7 @@ impl<'a> Story<'a> {
     fn tell(&mut self) -> String {
         let mut text = String::new();
         for root in 0..self.waits.len() {
-            // An explicit stack, because a chain may be as long as there are sessions.
+            // An explicit stack, because a chain can be as long as the number of sessions.
             let mut stack = vec![Pending::Wait(root, 0, None)];
             while let Some(next) = stack.pop() {
                 let (depth, line) = match next {

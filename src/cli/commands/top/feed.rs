@@ -78,7 +78,7 @@ impl Feed {
             thread::spawn(move || answer(&target, &to_ask, &teller));
             asks
         });
-        // The thread lives as long as this sender.
+        // The thread lives while this sender does.
         let _ = asks.send(ask);
     }
 }

@@ -13,10 +13,10 @@ use crate::cli::cut;
 /// The most columns of a word that a hint repeats.
 const WORD_COLUMNS: usize = 40;
 
-/// For a request with 0 slots. The caller probably means to pause the key.
+/// The hint for a request with 0 slots. The caller probably means to pause the key.
 const NONE_HINT: &str = "to stop all grants until `--resume`, run `canal resize KEY --pause`";
 
-/// For a key that is followed by neither a size nor a count.
+/// The hint for a key that is followed by neither a size nor a count.
 const LITERAL_HINT: &str = "give a key that contains `=` or `:` with `--key-literal KEY`";
 
 /// Options of flock(1), timeout(1) and similar programs, and their counterparts in canal. canal
@@ -51,7 +51,7 @@ pub(super) fn of(error: &clap::Error, line: &Line) -> String {
     })
 }
 
-/// For words that are right in other programs, or in other subcommands of canal.
+/// The hint for words that are right in other programs, or in other subcommands of canal.
 fn from_elsewhere(error: &clap::Error, line: &Line) -> Option<String> {
     let arg = text(error, ContextKind::InvalidArg);
     let value = text(error, ContextKind::InvalidValue);
@@ -103,7 +103,7 @@ fn wrong_value(arg: &str, value: &str, line: &Line) -> Option<String> {
     (sized && value.contains(['=', ':'])).then(|| LITERAL_HINT.to_owned())
 }
 
-/// For `canal resize KEY=VIEW`, which does not set a size: the command that was probably meant.
+/// The command that was probably meant by `canal resize KEY=VIEW`, which does not set a size.
 pub(crate) fn with_its_size(key: &str) -> Option<String> {
     let (key, view) = key.rsplit_once('=')?;
     Some(format!("run `canal resize {} {}`", cut(key, WORD_COLUMNS), size(view)?))
@@ -119,7 +119,7 @@ fn size(word: &str) -> Option<String> {
     }
 }
 
-/// For typing errors.
+/// The hint for a typing error.
 fn did_you_mean(error: &clap::Error) -> Option<String> {
     use ContextKind as Kind;
     [

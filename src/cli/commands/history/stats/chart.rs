@@ -11,7 +11,7 @@ use crate::protocol::{HistoryBin, HistoryKeyUse, HistorySlots};
 /// The height of a plot over time, in lines.
 const LINES: usize = 8;
 
-/// The largest width of a time bucket, which it has if there are few of them.
+/// The largest width of a time bucket, used if there are few buckets.
 const BUCKET_COLUMNS_MAX: usize = 4;
 
 /// The longest bar of a histogram.
@@ -59,7 +59,7 @@ impl Glyphs {
         }
     }
 
-    /// The characters left of a plot, below it, and where the two axes meet.
+    /// The characters to the left of a plot, below it, and where the two axes meet.
     fn axes(self) -> [char; 3] {
         match self {
             Self::Blocks => ['│', '─', '└'],
