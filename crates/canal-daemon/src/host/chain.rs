@@ -116,7 +116,7 @@ fn short(hash: Hash) -> u64 {
 }
 
 impl Mark {
-    /// Whether it is later than another mark of the same history.
+    /// Whether this mark is later than another mark of the same history.
     #[must_use]
     pub(crate) fn is_after(self, other: Self) -> bool {
         self.position > other.position

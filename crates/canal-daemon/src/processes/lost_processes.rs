@@ -74,7 +74,7 @@ struct Lost {
     over: Option<Removable>,
     /// How many consecutive checks found no process that runs under its hold.
     clean: u8,
-    /// When it is killed, in milliseconds of CLOCK_BOOTTIME. Before that it gets TERM.
+    /// When the process is killed, in milliseconds of CLOCK_BOOTTIME. Before that, it gets TERM.
     kill_at: u64,
     done: Option<Stage>,
     /// When the kernel accepted the KILL.

@@ -24,9 +24,9 @@ const MACHINE_IDS: [&str; 2] = ["/etc/machine-id", "/var/lib/dbus/machine-id"];
 /// The facts that a daemon knows about itself as a node.
 #[derive(Debug, Default)]
 pub(crate) struct Node {
-    /// Whether its state outlives a reboot.
+    /// Whether the daemon's state outlives a reboot.
     pub is_lasting: bool,
-    /// The time from which it grants over nodes; `None` if it already does.
+    /// The time from which the daemon grants over nodes; `None` if it already does.
     pub grants_from: Option<Instant>,
     pub user: OwnUser,
 }
@@ -39,7 +39,7 @@ impl Node {
         Self { is_lasting: is_lasting(state_dir), grants_from, ..Self::default() }
     }
 
-    /// How much longer it grants nothing over nodes.
+    /// How much longer the daemon grants nothing over nodes.
     pub(crate) fn left(&self) -> Option<Duration> {
         let left = self.grants_from?.saturating_duration_since(clock::now());
         Some(left).filter(|left| !left.is_zero())

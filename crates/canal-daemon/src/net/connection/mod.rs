@@ -190,7 +190,7 @@ impl Connection {
         matches!(self.state, CallState::Idle) && !self.calls.is_empty() && !self.is_closing()
     }
 
-    /// Whether it neither calls nor waits for anything, and has sent nothing for `time`.
+    /// Whether the client neither calls nor waits for anything, and has sent nothing for `time`.
     pub(crate) fn is_idle(&self, now: Instant, time: Duration) -> bool {
         let idle = matches!(self.state, CallState::Idle) && self.holds_nothing();
         let silent = now.saturating_duration_since(self.heard_at) >= time;
@@ -205,17 +205,17 @@ impl Connection {
         self.output.save_memory();
     }
 
-    /// Whether it watches the status.
+    /// Whether the client watches the status.
     pub(crate) fn watches(&self) -> bool {
         matches!(self.state, CallState::Watches(_))
     }
 
-    /// Whether it watches the leader of a key.
+    /// Whether the client watches the leader of a key.
     pub(crate) fn watches_leader(&self) -> bool {
         matches!(self.state, CallState::WatchesLeader(_))
     }
 
-    /// Whether it is queued for a report.
+    /// Whether the connection is queued for a report.
     pub(crate) fn awaits_report(&self) -> bool {
         match &self.state {
             CallState::Report => true,
@@ -224,7 +224,7 @@ impl Connection {
         }
     }
 
-    /// Whether nothing in the table depends on it.
+    /// Whether nothing in the table depends on the connection.
     pub(crate) fn holds_nothing(&self) -> bool {
         !self.state.holds_something() && self.untold.is_none() && self.provisional.is_empty()
     }

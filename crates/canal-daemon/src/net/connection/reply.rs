@@ -59,12 +59,12 @@ impl Connection {
         self.replies == Replies::None
     }
 
-    /// Whether the daemon serves nothing further on it.
+    /// Whether the daemon serves nothing further on the connection.
     pub(crate) fn is_closing(&self) -> bool {
         self.closing != Closing::No
     }
 
-    /// Closes it as soon as the output is written.
+    /// Closes the connection as soon as the output is written.
     pub(crate) fn close(&mut self) {
         if self.closing == Closing::No {
             self.closing = Closing::OnceWritten;
