@@ -127,7 +127,7 @@ impl Waiting {
         self.new_nodes = Some((names.to_owned(), until_ms));
     }
 
-    /// Whether this counts down.
+    /// Whether the display counts down.
     pub(crate) fn counts_down(&self) -> bool {
         self.new_nodes.is_some()
     }

@@ -195,7 +195,7 @@ impl LeaseHandle {
         self.secret.handle(id, part.map_or(1, |part| part.lease))
     }
 
-    /// Whether it names a node.
+    /// Whether the handle names a node.
     pub(super) fn has_node(&self, id: NodeId) -> bool {
         self.parts.iter().any(|part| part.id == id)
     }
@@ -262,7 +262,7 @@ impl LeaseHandle {
         (rest.is_empty() && handle.is_sound()).then_some(handle)
     }
 
-    /// Whether it has the properties that a coordinator relies on.
+    /// Whether the handle has the properties that a coordinator relies on.
     fn is_sound(&self) -> bool {
         let count = self.parts.len();
         count <= NODES_MAX
