@@ -24,7 +24,7 @@ use canal_sys::clock;
 const LOOKED_UP_MAX: usize = 256;
 
 /// The minimum interval between progress messages is this long for each waiter, so that ten
-/// thousand waiters cost no more per second than a thousand.
+/// thousand waiters cost as much per second as a thousand.
 const PROGRESS_EVERY_PER_WAITER: Duration = Duration::from_millis(1);
 
 /// The facts that all waiters for a key in the same mode share.
