@@ -77,7 +77,7 @@ fn a_watcher_says_each_change_once_through_kills_and_a_restart_of_the_daemon() {
     // Before that, the key would have no leader between the two.
     wait_until("the third waits again", || {
         let waiters = world.key("x").waiters;
-        waiters.len() == 1 && !waiters[0].reason.contains("not come back")
+        waiters.len() == 1 && waiters[0].reason == "1 of 1 slots held"
     });
     second.kill();
     watcher.until("c");
