@@ -246,6 +246,10 @@ impl Chain {
         let expected = match self.seats.get(&host) {
             Some(seat) => seat.sequence + 1,
             None if sequence == 1 => 1,
+            None if trust == Trust::Live && self.is_divergent(placed) => {
+                // A reader that has missed the join of a host would ignore all its batches.
+                return Ok(Step::Divergent { host });
+            }
             None => return Ok(Step::Void),
         };
         let name = encoding::author(host, sequence);
@@ -269,6 +273,11 @@ impl Chain {
         }
         let first = Revision(self.revision.0 + 1);
         Ok(Step::Counts { host, sequence, first, entries: batch.entries })
+    }
+
+    /// Whether the author of a batch had certainly read another history.
+    fn is_divergent(&self, placed: &Placed) -> bool {
+        batch_of(placed).is_ok_and(|batch| self.knows(batch.seen) == Known::Other)
     }
 
     /// The effect of a batch that notes an era. The engine accepts one batch for each number, and

@@ -181,13 +181,19 @@ impl Network {
         let Wire { link, .. } = &mut *self.wires[at].borrow_mut();
         while let Some((connection, call)) = link.arrived(now_ms) {
             let gap = rng.u64(1..4);
-            let is_late = connection != link.connection;
-            let follows = matches!(call, Call::Load | Call::Follow { .. } | Call::Attend { .. });
-            if is_late && (follows || self.server.is_in_new_era()) {
+            if connection != link.connection {
+                // It can still take effect, but neither its answer nor a batch reaches anyone.
+                let is_lost = matches!(
+                    call,
+                    Call::Load | Call::Follow { .. } | Call::Attend { .. } | Call::NoteEra { .. }
+                );
+                if !is_lost && !self.server.is_in_new_era() {
+                    self.server.call(at, now_ms, gap, call);
+                }
                 continue;
             }
             let answers = self.server.calls(at, now_ms, gap, call);
-            let reaches = !is_late && !link.cut;
+            let reaches = !link.cut;
             for answer in answers.into_iter().filter(|_| reaches) {
                 link.answer(rng, now_ms, answer);
             }

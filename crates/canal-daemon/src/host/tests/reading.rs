@@ -48,6 +48,19 @@ fn rule_09_batches_of_a_host_with_another_history_are_ignored() {
 }
 
 #[test]
+fn rule_09_a_reader_that_missed_the_join_of_a_host_does_not_ignore_its_batches() {
+    let (mut whole, start) = (Chain::new(1), Chain::new(1).link());
+    let mut partial = whole.clone();
+    let (own, join) = (batch(1, 1, start, vec![joining(1)]), vec![joining(2)]);
+    read(&own, &mut whole, Trust::Live).unwrap();
+    read(&own, &mut partial, Trust::Live).unwrap();
+    read(&batch(2, 1, whole.link(), join), &mut whole, Trust::Live).unwrap();
+    let next = batch(2, 2, whole.link(), vec![Change::Policy { bypass_max: 1 }]);
+    assert_eq!(read(&next, &mut partial, Trust::Live), Err(Trouble::Divergent));
+    assert!(matches!(read(&next, &mut whole, Trust::Live), Ok(Step::Counts { .. })));
+}
+
+#[test]
 fn rule_09_earlier_links_are_recognised_as_far_back_as_they_are_kept() {
     let mut chain = Chain::new(1);
     let start = chain.link();
