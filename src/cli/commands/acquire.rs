@@ -21,6 +21,7 @@ use crate::protocol::{
 use crate::run::nodes::Purpose;
 use crate::run::{OwnCode, Taken, TakenFromNodes};
 use crate::sys::clock::boottime_ms;
+use crate::sys::deadline::Reader;
 use crate::sys::process;
 
 /// The `--json` output of a lease over nodes.
@@ -96,6 +97,7 @@ pub(crate) fn run(args: &AcquireArgs, global: &Global) -> Result {
             let confirmed = client.confirm(&Confirm { tag: request.tag });
             let has_ended = || owner.as_ref().is_some_and(|owner| owner.pidfd.has_ended());
             confirmed.map_err(|error| unconfirmed(error, has_ended))?;
+            check_kept(acquired.page.as_ref(), "the lock was lost before canal could report it")?;
         }
         Ok(Taken::FromNodes(mut taken)) => {
             let told = tell_lease(&taken, args.json);
@@ -165,12 +167,20 @@ fn tell_lease(taken: &TakenFromNodes, json: bool) -> Result {
         }
         false => variables(&handle, start.token, &names, &keys),
     };
-    // If this process was stopped meanwhile, it notices the loss here.
-    if page.state().is_over(boottime_ms()) {
-        let message = "the lease was lost before its handle could be printed";
+    check_kept(Some(page), "the lease was lost before its handle could be printed")?;
+    stdout::print_or_fail(&text)
+}
+
+/// Checks that a lock that can be lost is not lost yet. A process that was stopped after the grant
+/// notices the loss here.
+///
+/// # Errors
+/// It is lost.
+fn check_kept(page: Option<&Reader>, message: &str) -> Result {
+    if page.is_some_and(|page| page.state().is_over(boottime_ms())) {
         return Err(Failed::with_code(OwnCode::LockLost.number(), message));
     }
-    stdout::print_or_fail(&text)
+    Ok(())
 }
 
 /// The error for a grant that was not confirmed. If its owner has ended in the meantime, this is

@@ -83,3 +83,16 @@ fn a_command_that_cannot_be_executed_is_reported_as_that_and_not_as_a_loss() {
         fake.shared().calls.iter().map(|(method, _)| method.clone()).collect();
     assert_eq!(methods, ["Acquire", "Acquire", "Release"]);
 }
+
+#[test]
+fn acquire_fails_if_the_lock_was_lost_before_it_could_report_it() {
+    let own = std::process::id().to_string();
+    for (sure, code, said) in
+        [(LONG, 0, ""), (0, 122, "canal: the lock was lost before canal could report it\n")]
+    {
+        let fake = Fake::sure(sure, sure);
+        let ended = fake.takes("acquire", &["--pid", &own]).output().unwrap();
+        let stderr = String::from_utf8(ended.stderr).unwrap();
+        assert_eq!((ended.status.code(), &*stderr), (Some(code), said));
+    }
+}

@@ -214,6 +214,7 @@ impl Server {
         let Some(hold) = hold else { return Err(owner_gone()) };
         let (token, tag, provisional) = (hold.token, hold.asked.tag, hold.provisional);
         let (children, uid) = (hold.asked.children, hold.asked.uid);
+        let is_lease = matches!(hold.asked.owner, Owner::Lease(_));
         let key = hold.items.first().map(|item| item.key.clone());
         if self.decide.ledger().is_untold_lease(token) {
             return Ok(wait_for_disk(request, LeaseNews::Granted(granted.cloned())));
@@ -242,9 +243,9 @@ impl Server {
                 }
             }
         }
-        // The owner of a provisional grant is another process, whose command no client runs, so no
-        // page is needed.
-        let page = if provisional { Ok(None) } else { self.decide.add_page(&mut fds) };
+        // A lease outlives the membership of this host. All other holds can be lost before the
+        // client reads the grant.
+        let page = if is_lease { Ok(None) } else { self.decide.add_page(&mut fds) };
         let page = page.map_err(|error| no_page(&error))?;
         if let Err(error) = self.decide.record_grant(token) {
             let message = format!("cannot record the owner: {error}");

@@ -200,8 +200,8 @@ pub struct Grant<T = String> {
     /// sees it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub jobserver_path: Option<T>,
-    /// The index, among the same descriptors, of the deadline page (only over an engine, and only
-    /// for the owner itself).
+    /// The index, among the same descriptors, of the deadline page (only over an engine, and not
+    /// for a lease).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline_fd: Option<u32>,
     /// The index, among the same descriptors, of the liveness pipe, which ends when the writer of

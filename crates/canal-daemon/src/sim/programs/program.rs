@@ -84,7 +84,7 @@ enum Doing {
     /// Asks for a lock, and waits for it.
     Asks(Box<Asking>),
     /// Confirms a grant that arrived at this time.
-    Confirms(Box<Asking>, Box<Grant>, u64),
+    Confirms(Box<Asking>, Box<Grant>, Option<Reader>, u64),
     /// Keeps a lease.
     Keeps(Lease),
     /// Has released something, and waits for the answer.
@@ -418,22 +418,22 @@ impl Program {
         let Doing::Asks(asking) = std::mem::replace(&mut self.doing, Doing::Works(0)) else {
             return Err("a grant for a request that was not made".to_owned());
         };
+        let fds = self.conversation.as_mut().map(|it| std::mem::take(&mut it.fds));
+        let mut fds: Vec<_> = fds.unwrap_or_default().into_iter().map(Some).collect();
+        let page = grant.deadline_fd.zip(grant.liveness_fd).map(|(page, line)| {
+            let mut take = |at: u32| fds.get_mut(at as usize).and_then(Option::take).unwrap();
+            Reader::open(take(page), take(line)).unwrap()
+        });
         if matches!(asking.plan.how, How::ForProcess | How::Lease(_)) {
-            self.doing = Doing::Confirms(asking, Box::new(grant), around.now_ms);
+            self.doing = Doing::Confirms(asking, Box::new(grant), page, around.now_ms);
             self.greet(around);
             return Ok(());
         }
-        let fds = self.conversation.as_mut().map(|it| std::mem::take(&mut it.fds));
-        let mut fds: Vec<_> = fds.unwrap_or_default().into_iter().map(Some).collect();
         let fifo = grant.children_fd.and_then(|at| fds.get_mut(at as usize)?.take());
         around.machine.with(self.serial, |process| {
             process.is_canal = false;
             process.hold = format!("{} {}", process.hold, asking.tag).trim().to_owned();
             process.fifos.extend(fifo);
-        });
-        let page = grant.deadline_fd.zip(grant.liveness_fd).map(|(page, line)| {
-            let mut take = |at: u32| fds.get_mut(at as usize).and_then(Option::take).unwrap();
-            Reader::open(take(page), take(line)).unwrap()
         });
         // The command does not inherit the connection.
         self.conversation = None;
@@ -517,7 +517,7 @@ impl Program {
     }
 
     fn confirmed(&mut self, around: &mut Around<'_>) -> Result<(), String> {
-        let Doing::Confirms(asking, grant, at) =
+        let Doing::Confirms(asking, grant, page, at) =
             std::mem::replace(&mut self.doing, Doing::Works(0))
         else {
             return Ok(());
@@ -537,8 +537,10 @@ impl Program {
                 });
             }
             (_, Some(owner)) => {
-                // It may have died after the daemon confirmed its lock.
-                if around.machine.lives(owner) {
+                // Since the daemon confirmed it, the owner may have died, or lost the lock.
+                let clock = around.machine.clock();
+                let is_over = page.is_some_and(|page| page.state().is_over(clock));
+                if around.machine.lives(owner) && !is_over {
                     self.received(around, &asking, &grant, Until::Processes(vec![owner]))?;
                 }
                 around.machine.end(self.serial);
