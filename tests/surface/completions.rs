@@ -30,7 +30,8 @@ impl Shell {
     fn new(name: &'static str, needs: Option<&str>) -> Option<Self> {
         let there = Command::new(name).arg("-c").arg("exit 0").output().is_ok();
         if !there || needs.is_some_and(|file| !Path::new(file).exists()) {
-            isolation::skipped(&format!("{name} or {needs:?} is not installed"));
+            let missing = if there { needs.unwrap_or_default() } else { name };
+            isolation::skipped(&format!("{missing} is not installed: its completions"));
             return None;
         }
         let dir = TempDir::new().unwrap();
