@@ -83,8 +83,7 @@ pub(crate) enum Trait {
 macro_rules! define_asked {
     (
         |$server:ident, $caller:ident, $it:ident|
-        $(($interface:ident $name:literal) $call:ident($parameters:ty) [$($trait:ident),*] =>
-            $answer:expr;)*
+        $($interface:ident: $call:ident($parameters:ty) [$($trait:ident),*] => $answer:expr;)*
     ) => {
         /// A method and its parameters.
         #[derive(Debug)]
@@ -103,7 +102,7 @@ macro_rules! define_asked {
                 parameters: Option<&RawValue>,
             ) -> Option<Result<Self, ServiceError>> {
                 match (interface, name) {
-                    $(($interface, $name) => Some(typed(parameters).map(Self::$call)),)*
+                    $(($interface, stringify!($call)) => Some(typed(parameters).map(Self::$call)),)*
                     _ => None,
                 }
             }
@@ -119,7 +118,7 @@ macro_rules! define_asked {
         }
 
         #[cfg(test)]
-        const METHODS: &[(&str, &str)] = &[$(($interface, $name)),*];
+        const METHODS: &[(&str, &str)] = &[$(($interface, stringify!($call))),*];
     };
 }
 
@@ -292,7 +291,7 @@ mod tests {
         assert!(
             matches!(asked(r#"{"method":"io.canal.Lock.Status"}"#), Asked::Status(q) if q.key.is_none())
         );
-        assert!(matches!(asked(r#"{"method":"org.varlink.service.GetInfo"}"#), Asked::Info(_)));
+        assert!(matches!(asked(r#"{"method":"org.varlink.service.GetInfo"}"#), Asked::GetInfo(_)));
     }
 
     #[test]

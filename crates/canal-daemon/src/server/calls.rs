@@ -7,7 +7,6 @@
 //! Invariant: a call that was taken from its connection is answered, or its connection keeps the
 //! state of its wait.
 
-use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use crate::calls::answer::Answer;
@@ -17,31 +16,18 @@ use crate::calls::table::table_of_calls;
 use crate::limits::{CALLS_AHEAD_MAX, REPORT_TIME_PER_TURN};
 use crate::net::call_state::CallState;
 use crate::server::Server;
-use crate::server::step::Step;
-use canal_protocol::Failure;
+use crate::server::step::{Caller, Result, Step};
 use canal_protocol::service::{Description, DescriptionQuery, Info, ServiceError, description};
 use canal_sys::clock;
-use canal_sys::peer::Credentials;
-
-/// The client of a call.
-struct Caller {
-    id: ConnId,
-    peer: Credentials,
-    /// Whether the client accepts several replies.
-    more: bool,
-    /// The descriptors that came with the call.
-    fds: Vec<OwnedFd>,
-}
 
 macro_rules! define_begin {
     (
         |$server:ident, $caller:ident, $it:ident|
-        $(($interface:ident $name:literal) $call:ident($parameters:ty) [$($trait:ident),*] =>
-            $answer:expr;)*
+        $($interface:ident: $call:ident($parameters:ty) [$($trait:ident),*] => $answer:expr;)*
     ) => {
         /// Begins a call.
         #[expect(unused_variables, reason = "some methods have no parameters")]
-        fn begin(&mut self, asked: Asked, $caller: Caller) -> Result<Step, Failure> {
+        fn begin(&mut self, asked: Asked, $caller: &mut Caller) -> Result {
             let $server = self;
             match asked {
                 $(Asked::$call($it) => $answer,)*
@@ -87,7 +73,9 @@ impl Server {
             Ok(()) if (self.stopping || heard_end) && asked.is(Trait::AsksForLock) => {
                 Ok(Step::Leave)
             }
-            Ok(()) => self.begin(asked, Caller { id, peer, more: replies == Replies::Many, fds }),
+            Ok(()) => {
+                self.begin(asked, &mut Caller { id, peer, more: replies == Replies::Many, fds })
+            }
         };
         self.carry_out(id, step);
     }

@@ -15,8 +15,7 @@ use crate::calls::pending_acquire::PendingAcquire;
 use crate::host::{Event, LostWhy, Ticket};
 use crate::net::call_state::{CallState, Subject};
 use crate::server::Server;
-use crate::server::step::Step;
-use crate::server::step::ended_unseen;
+use crate::server::step::{Result, ended_unseen};
 use crate::store::ledger::NO_HOST;
 use crate::wording::refusal::{self, given_up, owner_gone};
 use canal_core::{
@@ -176,11 +175,7 @@ impl Server {
         self.carry_out(id, step);
     }
 
-    fn find_absorbed(
-        &mut self,
-        newcomer: &PendingAcquire,
-        request: RequestId,
-    ) -> Result<Step, Failure> {
+    fn find_absorbed(&mut self, newcomer: &PendingAcquire, request: RequestId) -> Result {
         let table = self.decide.table();
         if let Some(waiter) = table.waiter(request) {
             self.waiters.add(table, waiter);

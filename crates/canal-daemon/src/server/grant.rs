@@ -13,7 +13,7 @@ use crate::net::call_state::CallState;
 use crate::processes::owner_identity::{cannot_watch, peer_pidfd};
 use crate::processes::owners;
 use crate::server::Server;
-use crate::server::step::Step;
+use crate::server::step::{Result, Step};
 use crate::view::Shown;
 use crate::waiters::leases::{LeaseNews, UnsyncedLease};
 use crate::wording::refusal::given_up;
@@ -39,7 +39,7 @@ enum Found {
 impl Server {
     /// Offers a grant to its waiter, after a check of the waiter's process. Returns the call that
     /// this ends, and its result.
-    pub(crate) fn offer(&mut self, granted: &Granted) -> Option<(ConnId, Result<Step, Failure>)> {
+    pub(crate) fn offer(&mut self, granted: &Granted) -> Option<(ConnId, Result)> {
         let request = granted.request;
         if self.decide.in_flight().is_leaving(request) {
             let conn = self.end_waiter(request)?;
@@ -90,7 +90,7 @@ impl Server {
     }
 
     /// Forgets a grant that a later withdrawal or death has taken back.
-    fn forget_taken_back(&mut self, request: RequestId) -> Option<(ConnId, Result<Step, Failure>)> {
+    fn forget_taken_back(&mut self, request: RequestId) -> Option<(ConnId, Result)> {
         let table = self.decide.table();
         if table.waiter(request).is_some() || table.hold_of(request).is_some() {
             return None;
@@ -126,7 +126,7 @@ impl Server {
         id: ConnId,
         frame: FrameId,
         pidfd: Option<Pidfd>,
-    ) -> Result<(), Failure> {
+    ) -> Result<()> {
         if self.owners.of(frame).is_some() {
             return Ok(());
         }
@@ -155,7 +155,7 @@ impl Server {
 
     /// Sends a grant, if its client may still have it: the configuration may have changed since the
     /// request.
-    pub(crate) fn tell_grant(&mut self, id: ConnId, granted: &Granted) -> Result<Step, Failure> {
+    pub(crate) fn tell_grant(&mut self, id: ConnId, granted: &Granted) -> Result {
         let Some(hold) = self.decide.table().hold(granted.token) else { return Err(owner_gone()) };
         // The priority only counted for the wait, and an operator may have raised it.
         if let Err(failure) = self.may_hold(id, &hold.asked.items, 0) {
@@ -179,7 +179,7 @@ impl Server {
         request: RequestId,
         frame: FrameId,
         pidfd: Option<Pidfd>,
-    ) -> Result<Step, Failure> {
+    ) -> Result {
         self.watch_owner(id, frame, pidfd)?;
         // From here, the grant depends on this connection alone.
         self.conns.disown(request);
@@ -200,12 +200,7 @@ impl Server {
     ///
     /// # Errors
     /// The grant cannot be sent. Its hold must then end as well.
-    fn send_grant(
-        &mut self,
-        id: ConnId,
-        request: RequestId,
-        granted: Option<&Granted>,
-    ) -> Result<Step, Failure> {
+    fn send_grant(&mut self, id: ConnId, request: RequestId, granted: Option<&Granted>) -> Result {
         let table = self.decide.table();
         let hold = match granted {
             Some(granted) => table.hold(granted.token),
@@ -295,7 +290,7 @@ impl Server {
         id: ConnId,
         lease: UnsyncedLease,
         stored: &io::Result<()>,
-    ) -> Result<Step, Failure> {
+    ) -> Result {
         let UnsyncedLease { request, news } = lease;
         if self.decide.table().hold_of(request).is_none() {
             let message = "the daemon took the lease back before its client got it";
@@ -323,7 +318,7 @@ fn wait_for_disk(request: RequestId, news: LeaseNews) -> Step {
 }
 
 /// The pidfd of a process for which another process asked for a lock.
-fn pidfd_of(process: ProcessId) -> Result<Pidfd, Failure> {
+fn pidfd_of(process: ProcessId) -> Result<Pidfd> {
     match owners::find(process) {
         process::Found::Same(pidfd) => Ok(pidfd),
         process::Found::Gone => Err(owner_gone()),
@@ -342,7 +337,7 @@ fn no_longer(failure: Failure) -> Failure {
 /// The page exists only while the daemon works over an engine and is a member there.
 impl Server {
     /// Refuses a client that would leave its command without a supervisor over an engine.
-    pub(crate) fn check_wrapper(&self, wrapper: Option<Wrapper>) -> Result<(), Failure> {
+    pub(crate) fn check_wrapper(&self, wrapper: Option<Wrapper>) -> Result<()> {
         // This applies even while there is no page: a request that arrives before this host is a
         // member is granted later.
         if wrapper != Some(Wrapper::Exec) || !self.decide.is_shared() {
@@ -354,7 +349,7 @@ impl Server {
     }
 
     /// Gives the page to the client that runs the command of a holder.
-    pub(crate) fn page(&self, query: &DeadlinePageQuery) -> Result<Step, Failure> {
+    pub(crate) fn page(&self, query: &DeadlinePageQuery) -> Result {
         if !self.decide.is_shared() {
             let message = "this daemon has no engine, so locks have no deadline";
             return Err(Failure::new(ErrorName::Unsupported, message));

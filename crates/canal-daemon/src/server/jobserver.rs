@@ -9,6 +9,7 @@ use std::time::Instant;
 use crate::calls::completion::Completion;
 use crate::jobserver::share::{self, SlotFrom, Standing};
 use crate::server::Server;
+use crate::server::step::Result;
 use canal_core::{
     Ask, Change, FrameId, HoldState, Item, Key, Outcome, Owner, Release, Request, RequestId, Tag,
     Token, Wait,
@@ -266,7 +267,7 @@ impl Server {
         acquire: &Acquire,
         items: &[Item],
         is_part: bool,
-    ) -> Result<(), Failure> {
+    ) -> Result<()> {
         if self.decide.is_shared() {
             let message = "a daemon with an engine has no jobserver";
             let hint = "leave out --jobserver, or use a daemon without an engine";

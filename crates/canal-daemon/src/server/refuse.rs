@@ -10,7 +10,7 @@ use crate::limits::{EXITING_TIME, PROCESSES_LOOKED_AT_MAX};
 use crate::net::call_state::CallState;
 use crate::processes::owner_identity::NOBODY;
 use crate::server::Server;
-use crate::server::step::Step;
+use crate::server::step::{Result, Step};
 use crate::waiters::waiting::Asked;
 use crate::wording::refusal::{self, Use, too_many_wait};
 use crate::wording::text::pid_of;
@@ -21,11 +21,7 @@ use canal_sys::process::{RunState, run_state};
 
 impl Server {
     /// Handles a request that the table refused: repeats it, defers it, or fails it.
-    pub(crate) fn refuse(
-        &mut self,
-        mut newcomer: PendingAcquire,
-        why: &Refusal,
-    ) -> Result<Step, Failure> {
+    pub(crate) fn refuse(&mut self, mut newcomer: PendingAcquire, why: &Refusal) -> Result {
         // A question has already done this.
         let is_barred = matches!(why, Refusal::Full { .. }) && !newcomer.is_question;
         if is_barred

@@ -1,6 +1,7 @@
 //! The next step of a call: an answer, a change for the log, or a wait. No other code can end a
 //! call.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use crate::calls::answer::Answer;
@@ -13,6 +14,7 @@ use crate::wording::refusal::superseded;
 use canal_core::{Change, FrameId, RequestId, Withdrawal};
 use canal_protocol::{ErrorName, Failure};
 use canal_sys::clock;
+use canal_sys::peer::Credentials;
 
 /// The next step of a call. Each handler returns one, or a [`Failure`], and the dispatcher carries
 /// it out. So every call is either answered or waits.
@@ -41,6 +43,20 @@ impl Step {
     pub(crate) fn ask(newcomer: PendingAcquire) -> Self {
         Self::Propose(Change::Request(newcomer.request.clone()), Completion::Ask(newcomer))
     }
+}
+
+/// The result of work for a call. Unless the type names another one, it is the call's next step.
+pub(crate) type Result<T = Step, E = Failure> = std::result::Result<T, E>;
+
+/// The client of a call.
+#[derive(Debug)]
+pub(crate) struct Caller {
+    pub id: ConnId,
+    pub peer: Credentials,
+    /// Whether the client accepts several replies.
+    pub more: bool,
+    /// The descriptors that came with the call.
+    pub fds: Vec<OwnedFd>,
 }
 
 /// The failure for a client whose call this daemon lost track of.
@@ -73,12 +89,7 @@ impl Server {
     ///
     /// # Errors
     /// The change cannot be proposed.
-    pub(super) fn propose_for(
-        &mut self,
-        id: ConnId,
-        change: Change,
-        then: Completion,
-    ) -> Result<Step, Failure> {
+    pub(super) fn propose_for(&mut self, id: ConnId, change: Change, then: Completion) -> Result {
         let patience = match &then {
             Completion::Ask(newcomer) => Some(newcomer.patience()),
             _ => None,
@@ -109,7 +120,7 @@ impl Server {
 
     /// The next step of a call whose change cannot be proposed. A request is proposed again once
     /// this host is a member; any other call fails.
-    pub(super) fn without_membership(&mut self, then: Completion) -> Result<Step, Failure> {
+    pub(super) fn without_membership(&mut self, then: Completion) -> Result {
         match then {
             Completion::Ask(newcomer) => self.wait_for_membership(newcomer),
             _ => Err(self.decide.not_a_member()),
@@ -148,10 +159,7 @@ impl Server {
     ///
     /// # Errors
     /// Without an engine, there is nothing to wait for.
-    pub(crate) fn wait_for_membership(
-        &mut self,
-        newcomer: PendingAcquire,
-    ) -> Result<Step, Failure> {
+    pub(crate) fn wait_for_membership(&mut self, newcomer: PendingAcquire) -> Result {
         let id = newcomer.conn;
         if self.conns.peek(id).is_none_or(|conn| conn.heard_end() || conn.is_closing()) {
             return Ok(Step::Leave);
@@ -167,7 +175,7 @@ impl Server {
 /// Carries out the [`Step`]s that handlers return, and ends calls.
 impl Server {
     /// Carries out what happens next to a call.
-    pub(crate) fn carry_out(&mut self, id: ConnId, step: Result<Step, Failure>) {
+    pub(crate) fn carry_out(&mut self, id: ConnId, step: Result) {
         match step {
             Ok(Step::Answer(answer)) => self.end_call(id, answer),
             Ok(Step::Propose(change, then)) => {

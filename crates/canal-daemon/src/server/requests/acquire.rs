@@ -1,6 +1,5 @@
 //! Requests for a lock, for the first time or again, and questions whether one would be granted.
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use crate::calls::completion::{Applied, Completion, VOID};
@@ -13,7 +12,8 @@ use crate::net::call_state::{Awaiting, CallState};
 use crate::net::connection::AskedFor;
 use crate::processes::owner_identity::{OwnerFound, cannot_watch};
 use crate::server::Server;
-use crate::server::step::{Step, lost_track};
+use crate::server::requests::leases::lease_owner;
+use crate::server::step::{Caller, Result, Step, lost_track};
 use crate::store::ledger::disk_full;
 use crate::view::grant::granted_keys;
 use canal_core::{
@@ -35,12 +35,11 @@ impl Server {
     /// Handles a request to this daemon alone, or one part of a request over nodes.
     pub(crate) fn acquire(
         &mut self,
-        id: ConnId,
+        caller: &mut Caller,
         acquire: Box<Acquire>,
         part: Option<Part>,
-        more: bool,
-        fds: Vec<OwnedFd>,
-    ) -> Result<Step, Failure> {
+    ) -> Result {
+        let (id, more) = (caller.id, caller.more);
         let mut items = items::items(&acquire.items)?;
         let note = items::note(acquire.note.as_deref())?;
         let supersede = items::supersede(acquire.supersede, acquire.group.as_deref())?;
@@ -60,8 +59,8 @@ impl Server {
             };
         }
         let owner = match acquire.lease {
-            Some(lease) => self.lease_owner(id, &acquire, lease)?,
-            None => self.owner(id, acquire.owner_fd, fds)?,
+            Some(lease) => lease_owner(caller, &acquire, lease)?,
+            None => self.owner(caller, acquire.owner_fd)?,
         };
         let known = self.decide.table().tagged(acquire.tag);
         let goes_on = |request: &RequestId| {
@@ -176,11 +175,7 @@ impl Server {
     }
 
     /// Continues a request after the table has decided about it.
-    pub(crate) fn asked(
-        &mut self,
-        newcomer: PendingAcquire,
-        applied: Applied,
-    ) -> Result<Step, Failure> {
+    pub(crate) fn asked(&mut self, newcomer: PendingAcquire, applied: Applied) -> Result {
         let Applied { revision, outcomes } = applied;
         let request = RequestId(revision.0);
         // The entry that queues a request may also grant it, because the waiters ahead wait for it
@@ -230,11 +225,7 @@ impl Server {
 
     /// Defers a grant until this host is sure of it, usually after the next renewal: the rest of
     /// the TTL may be too short to start a command safely. Refuses a request that may not wait.
-    pub(crate) fn keep_untold(
-        &mut self,
-        newcomer: &PendingAcquire,
-        granted: &Granted,
-    ) -> Result<Step, Failure> {
+    pub(crate) fn keep_untold(&mut self, newcomer: &PendingAcquire, granted: &Granted) -> Result {
         let (id, request, more) = (newcomer.conn, granted.request, newcomer.more);
         let table = self.decide.table();
         let hold = table.hold(granted.token);
@@ -247,11 +238,7 @@ impl Server {
         Ok(self.wait_for_grant(id, request, more))
     }
 
-    fn grant_at_once(
-        &mut self,
-        newcomer: PendingAcquire,
-        granted: &Granted,
-    ) -> Result<Step, Failure> {
+    fn grant_at_once(&mut self, newcomer: PendingAcquire, granted: &Granted) -> Result {
         match self.watch_owner(newcomer.conn, granted.frame, newcomer.pidfd) {
             Ok(()) => self.tell_grant(newcomer.conn, granted),
             Err(failure) => Ok(Step::GiveBack(granted.request, failure)),
@@ -272,7 +259,7 @@ impl Server {
         tag: Tag,
         owner: &OwnerFound,
         more: bool,
-    ) -> Result<Option<Step>, Failure> {
+    ) -> Result<Option<Step>> {
         let in_flight = self.decide.in_flight_tagged(tag);
         let ticket = in_flight.as_ref().map(|(ticket, _)| *ticket);
         let newcomer = match in_flight {
@@ -301,7 +288,7 @@ impl Server {
     }
 
     /// Sends a grant to a client that asks for it again, as soon as this host is sure of it.
-    fn tell_later(&mut self, id: ConnId, request: RequestId, more: bool) -> Result<Step, Failure> {
+    fn tell_later(&mut self, id: ConnId, request: RequestId, more: bool) -> Result {
         let table = self.decide.table();
         let hold = table.hold_of(request).filter(|hold| hold.asked.wait != Wait::No);
         let Some(hold) = hold else { return Err(self.decide.not_a_member()) };
@@ -317,7 +304,7 @@ impl Server {
         request: RequestId,
         owner: OwnerFound,
         more: bool,
-    ) -> Result<Step, Failure> {
+    ) -> Result {
         let table = self.decide.table();
         let waiter = table.waiter(request);
         let frame = table.frame_of_request(request);
@@ -368,14 +355,10 @@ impl Server {
 /// Invariant: the table decides about a question as about a request. Stopped waiters, and holders
 /// whose process is exiting, are also handled as for a request.
 impl Server {
-    pub(crate) fn would_acquire(
-        &mut self,
-        id: ConnId,
-        asked: &WouldAcquire,
-    ) -> Result<Step, Failure> {
+    pub(crate) fn would_acquire(&mut self, caller: &mut Caller, asked: &WouldAcquire) -> Result {
         let items = items::items(&asked.items)?;
-        let owner = self.owner(id, None, Vec::new())?;
-        self.may_hold(id, &items, asked.priority)?;
+        let owner = self.owner(caller, None)?;
+        self.may_hold(caller.id, &items, asked.priority)?;
         self.withdraw_offers_for(&items);
         let request = Request {
             tag: self.unused_tag(),
@@ -400,7 +383,7 @@ impl Server {
             note: None,
         };
         Ok(self.pose(PendingAcquire {
-            conn: id,
+            conn: caller.id,
             request: Arc::new(request),
             pidfd: owner.pidfd,
             more: false,
@@ -417,7 +400,7 @@ impl Server {
     }
 
     /// Answers a question, or defers it while the process of a holder is exiting.
-    pub(crate) fn question(&mut self, newcomer: PendingAcquire) -> Result<Step, Failure> {
+    pub(crate) fn question(&mut self, newcomer: PendingAcquire) -> Result {
         let asked = Arc::clone(&newcomer.request);
         let verdict = self.decide.table().verdict_on(&asked);
         let is_full = matches!(verdict, Outcome::Refused { why: Refusal::Full { .. }, .. });

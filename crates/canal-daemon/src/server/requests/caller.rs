@@ -1,7 +1,7 @@
 //! The client of a call: what it may do, the process that will own its lock, and the frame that
 //! encloses that process.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 
 use crate::calls::call::{Asked, Trait, nth_fd};
 use crate::calls::conn_id::ConnId;
@@ -12,7 +12,7 @@ use crate::permissions::Action;
 use crate::processes::owner_identity::{NOBODY, OwnerFound, identified, other_owner, peer_pidfd};
 use crate::processes::owners::find;
 use crate::server::Server;
-use crate::server::step::Step;
+use crate::server::step::{Caller, Result, Step};
 use crate::waiters::leases::name_of;
 use crate::wording::refusal::owner_gone;
 use canal_core::{Ask, FrameId, HoldState, Item, Key, Owner, ProcessId, room_of};
@@ -31,12 +31,7 @@ impl Server {
     }
 
     /// Whether a peer may ask for these items, with this priority.
-    pub(crate) fn may_hold(
-        &self,
-        id: ConnId,
-        items: &[Item],
-        priority: i32,
-    ) -> Result<(), Failure> {
+    pub(crate) fn may_hold(&self, id: ConnId, items: &[Item], priority: i32) -> Result<()> {
         for item in items {
             self.may(id, Action::Hold, &item.key)?;
             if priority > 0 {
@@ -58,7 +53,7 @@ impl Server {
     }
 
     /// Whether a peer may end a hold that is not its own.
-    pub(crate) fn may_force(&self, id: ConnId, hold: &HoldState) -> Result<(), Failure> {
+    pub(crate) fn may_force(&self, id: ConnId, hold: &HoldState) -> Result<()> {
         if self.conns.peek(id).is_some_and(|conn| conn.peer.uid == hold.asked.uid) {
             return Ok(());
         }
@@ -66,7 +61,7 @@ impl Server {
     }
 
     /// Whether a peer may take this action on a key.
-    pub(crate) fn may(&self, id: ConnId, action: Action, key: &Key) -> Result<(), Failure> {
+    pub(crate) fn may(&self, id: ConnId, action: Action, key: &Key) -> Result<()> {
         self.permitted(id, action, key, || what(action, key))
     }
 
@@ -76,7 +71,7 @@ impl Server {
         action: Action,
         key: &Key,
         what: impl FnOnce() -> String,
-    ) -> Result<(), Failure> {
+    ) -> Result<()> {
         let Some(conn) = self.conns.peek(id) else { return Err(owner_gone()) };
         let (uid, owner) = (conn.peer.uid, self.about.uid);
         if uid == 0 || uid == owner {
@@ -93,7 +88,7 @@ impl Server {
     }
 
     /// Checks whether a user may ask for another lease.
-    pub(crate) fn check_leases(&self, uid: u32) -> Result<(), Failure> {
+    pub(crate) fn check_leases(&self, uid: u32) -> Result<()> {
         let (used, most) = (self.decide.table().usage(uid), self.effective.limits.leases_per_user);
         if used.leases >= most {
             let message = format!("uid {uid} holds {} leases; the limit is {most}", used.leases);
@@ -104,7 +99,7 @@ impl Server {
 
     /// Checks whether a user may ask for these items. The check comes before the request is
     /// recorded, so over an engine it does not count requests that are still in flight.
-    pub(crate) fn check_quota(&self, uid: u32, items: &[Item]) -> Result<(), Failure> {
+    pub(crate) fn check_quota(&self, uid: u32, items: &[Item]) -> Result<()> {
         let used = self.decide.table().usage(uid);
         let most = self.effective.limits.key_bytes_per_user;
         if used.key_bytes.saturating_add(room_of(items)) > most {
@@ -146,10 +141,10 @@ fn groups_of(conn: &Connection) -> Vec<u32> {
 
 /// Restricts a connection, and enforces its restrictions.
 impl Server {
-    pub(crate) fn restrict(&mut self, id: ConnId, restrict: &Restrict) -> Result<Step, Failure> {
+    pub(crate) fn restrict(&mut self, caller: &Caller, restrict: &Restrict) -> Result {
         let keys = restrict.keys.iter().map(|key| items::key(key.strip_suffix('/').unwrap_or(key)));
-        let keys = keys.collect::<Result<Vec<Key>, Failure>>()?;
-        let Some(conn) = self.conns.get(id) else { return Err(owner_gone()) };
+        let keys = keys.collect::<Result<Vec<Key>>>()?;
+        let Some(conn) = self.conns.get(caller.id) else { return Err(owner_gone()) };
         if !conn.restriction.get_or_insert_default().add(keys) {
             let message = "this connection was restricted too many times";
             return Err(Failure::new(ErrorName::Denied, message));
@@ -158,7 +153,7 @@ impl Server {
     }
 
     /// Whether the restrictions of a connection allow a call.
-    pub(crate) fn may_call(&self, id: ConnId, asked: &Asked) -> Result<(), Failure> {
+    pub(crate) fn may_call(&self, id: ConnId, asked: &Asked) -> Result<()> {
         let restriction = self.conns.peek(id).and_then(|conn| conn.restriction.as_ref());
         let Some(restriction) = restriction else { return Ok(()) };
         let allows = match asked {
@@ -183,23 +178,21 @@ impl Server {
     /// The owner: the peer, or the process of a descriptor.
     pub(crate) fn owner(
         &mut self,
-        id: ConnId,
+        caller: &mut Caller,
         owner_fd: Option<u32>,
-        fds: Vec<OwnedFd>,
-    ) -> Result<OwnerFound, Failure> {
-        let Some(conn) = self.conns.get(id) else { return Err(owner_gone()) };
+    ) -> Result<OwnerFound> {
+        let Some(conn) = self.conns.get(caller.id) else { return Err(owner_gone()) };
         let found = match owner_fd {
-            Some(index) => other_owner(conn.peer, nth_fd(fds, index)?, self.decide.is_shared())?,
+            Some(index) => {
+                let fd = nth_fd(std::mem::take(&mut caller.fds), index)?;
+                other_owner(conn.peer, fd, self.decide.is_shared())?
+            }
             None => {
                 let (process, pidfd) = peer_process(conn)?;
                 OwnerFound { owner: Owner::Process(process), uid: conn.peer.uid, pidfd }
             }
         };
-        if found.uid == NOBODY {
-            let message = "uid 65534 stands for many users and cannot own a lock";
-            return Err(Failure::new(ErrorName::Denied, message));
-        }
-        Ok(found)
+        checked(found)
     }
 
     /// The process at the other end of a connection, if it can be identified.
@@ -209,8 +202,17 @@ impl Server {
     }
 }
 
+/// An owner, unless its user is one that nobody can tell from others.
+pub(super) fn checked(owner: OwnerFound) -> Result<OwnerFound> {
+    if owner.uid == NOBODY {
+        let message = "uid 65534 stands for many users and cannot own a lock";
+        return Err(Failure::new(ErrorName::Denied, message));
+    }
+    Ok(owner)
+}
+
 /// The process at the other end of a connection, and its pidfd if it had to be opened.
-fn peer_process(conn: &mut Connection) -> Result<(ProcessId, Option<Pidfd>), Failure> {
+fn peer_process(conn: &mut Connection) -> Result<(ProcessId, Option<Pidfd>)> {
     if let Some(process) = conn.process {
         return Ok((process, None));
     }

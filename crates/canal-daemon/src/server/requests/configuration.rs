@@ -13,7 +13,7 @@ use crate::logging;
 use crate::net::call_state::{CallState, Subject};
 use crate::permissions::only_operators;
 use crate::server::Server;
-use crate::server::step::Step;
+use crate::server::step::{Caller, Result, Step};
 use crate::store::journal_store::setting_bytes;
 use crate::store::ledger::disk_full;
 use crate::wording::refusal::used_as;
@@ -25,12 +25,12 @@ use canal_protocol::{
     Stopping,
 };
 use canal_sys::clock;
-use canal_sys::peer::Credentials;
 use canal_text::duration::stated;
 
 impl Server {
     /// Reads the configuration again, for a client.
-    pub(crate) fn reload(&mut self, peer: Credentials) -> Result<Step, Failure> {
+    pub(crate) fn reload(&mut self, caller: &Caller) -> Result {
+        let peer = caller.peer;
         let owner = self.about.uid;
         if !self.is_operator(peer.uid) {
             let only = only_operators(owner);
@@ -66,8 +66,8 @@ impl Server {
     /// Reports the settings in force and how the file differs now. Users other than root and the
     /// daemon's user see only the settings that bind them, because they may not be able to read the
     /// file.
-    pub(crate) fn configuration(&mut self, peer: Credentials) -> Step {
-        if !self.is_operator(peer.uid) {
+    pub(crate) fn configuration(&mut self, caller: &Caller) -> Step {
+        if !self.is_operator(caller.peer.uid) {
             return self.show_configuration(None);
         }
         match self.read_configuration(Purpose::Show) {
@@ -137,7 +137,7 @@ impl Server {
         }
     }
 
-    fn put_into_effect(&mut self, read: Read) -> Result<Reloaded, Failure> {
+    fn put_into_effect(&mut self, read: Read) -> Result<Reloaded> {
         let config = read.map_err(|why| {
             tracing::warn!("keeping the configuration in force: {why}");
             Failure::new(ErrorName::BadConfiguration, why)
@@ -417,7 +417,8 @@ impl Server {
 
 /// Stops the daemon.
 impl Server {
-    pub(crate) fn stop(&mut self, peer: Credentials) -> Result<Step, Failure> {
+    pub(crate) fn stop(&mut self, caller: &Caller) -> Result {
+        let peer = caller.peer;
         let owner = self.about.uid;
         if !self.is_operator(peer.uid) {
             let only = only_operators(owner);

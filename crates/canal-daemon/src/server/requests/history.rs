@@ -8,7 +8,7 @@ use crate::history::queue::{Answer, Question};
 use crate::net::call_state::CallState;
 use crate::net::connection::Connection;
 use crate::server::Server;
-use crate::server::step::Step;
+use crate::server::step::{Caller, Result, Step};
 use crate::wording::text::time;
 use canal_core::{FrameId, HeldItem, HoldState, Key, Mode, SlotRange, Slots, UnixMillis, View};
 use canal_history::{
@@ -21,14 +21,13 @@ use canal_protocol::{
     HistoryStats, HistoryStatsQuery, HistoryStep,
 };
 use canal_sys::clock;
-use canal_sys::peer::Credentials;
 
 /// The most records of a page.
 const PAGE_MAX: u64 = 500;
 
 impl Server {
     /// Starts a search. The client gets the answer once the search has finished.
-    pub(crate) fn history(&mut self, id: ConnId, query: &HistoryQuery) -> Result<Step, Failure> {
+    pub(crate) fn history(&mut self, caller: &Caller, query: &HistoryQuery) -> Result {
         let key = query.key.as_deref().map(items::key).transpose()?;
         let since_ms = query.since_ms.map_or(0, |ms| clock::unix_ms().saturating_sub(ms));
         let limit = query.limit.unwrap_or(PAGE_MAX).clamp(1, PAGE_MAX);
@@ -41,10 +40,10 @@ impl Server {
             before: query.before,
             limit: usize::try_from(limit).unwrap_or(usize::MAX),
         };
-        self.look_up(id, Question::Records(query))
+        self.look_up(caller.id, Question::Records(query))
     }
 
-    pub(crate) fn look_up(&mut self, id: ConnId, question: Question) -> Result<Step, Failure> {
+    pub(crate) fn look_up(&mut self, id: ConnId, question: Question) -> Result {
         if !self.observe.history().is_on() {
             let message = "this daemon keeps no history";
             return Err(Failure::new(ErrorName::Unsupported, message)
@@ -184,12 +183,7 @@ const RUNNING_MAX: usize = 1_000;
 /// and how many slots a key should have.
 impl Server {
     /// Counts waits and holds. The client gets the answer once all are counted.
-    pub(crate) fn history_stats(
-        &mut self,
-        id: ConnId,
-        peer: Credentials,
-        query: &HistoryStatsQuery,
-    ) -> Result<Step, Failure> {
+    pub(crate) fn history_stats(&mut self, caller: &Caller, query: &HistoryStatsQuery) -> Result {
         let key = query.key.as_deref().map(items::key).transpose()?;
         let now_ms = clock::unix_ms();
         let present = Present {
@@ -204,8 +198,9 @@ impl Server {
             ..Query::default()
         };
         // As in other replies, only root sees the commands of all users.
-        let viewer = (peer.uid != 0).then_some(peer.uid);
-        self.look_up(id, Question::Counts { query, viewer, present })
+        let uid = caller.peer.uid;
+        let viewer = (uid != 0).then_some(uid);
+        self.look_up(caller.id, Question::Counts { query, viewer, present })
     }
 
     fn stored_size(&self, key: &Key) -> Option<u64> {

@@ -14,7 +14,7 @@ use crate::limits::KILL_TARGETS_MAX;
 use crate::processes::owner_identity::NOBODY;
 use crate::processes::owners::find;
 use crate::server::Server;
-use crate::server::step::Step;
+use crate::server::step::{Caller, Result, Step};
 use crate::view::Shown;
 use crate::wording::text::{pid_of, time};
 use canal_core::{FrameId, HoldState, Owner, Request, RequestId, Tag, Token, WaiterState};
@@ -43,7 +43,8 @@ impl Process<'_> {
 
 impl Server {
     /// Lists the processes that a client may end.
-    pub(crate) fn would_kill(&self, peer: Credentials, asked: &WouldKill) -> Result<Step, Failure> {
+    pub(crate) fn would_kill(&self, caller: &Caller, asked: &WouldKill) -> Result {
+        let peer = caller.peer;
         let named = (asked.token, asked.request);
         let (key, pid) = (&asked.key, asked.pid);
         let targets = match (key, pid, &asked.session, named, asked.superseded_by) {
@@ -84,7 +85,8 @@ impl Server {
     }
 
     /// Sends the signal.
-    pub(crate) fn kill(&self, peer: Credentials, kill: &Kill) -> Result<Step, Failure> {
+    pub(crate) fn kill(&self, caller: &Caller, kill: &Kill) -> Result {
+        let peer = caller.peer;
         let Ok(signal) = Signal::try_from(kill.signal) else {
             let message = format!("{} is not a signal number", kill.signal);
             return Err(Failure::new(ErrorName::BadRequest, message));
@@ -106,7 +108,7 @@ impl Server {
         Ok(Step::reply(&Killed { pid }))
     }
 
-    fn targets_of_key(&self, key: &str, waiters: bool) -> Result<Vec<Target<'_>>, Failure> {
+    fn targets_of_key(&self, key: &str, waiters: bool) -> Result<Vec<Target<'_>>> {
         let key = items::key(key)?;
         let table = self.decide.table();
         let holds = table.holders(&key).filter_map(|token| table.hold(token));
@@ -127,7 +129,7 @@ impl Server {
         holds.chain(waits).collect()
     }
 
-    fn targets_of_session(&self, session: &str) -> Result<Vec<Target<'_>>, Failure> {
+    fn targets_of_session(&self, session: &str) -> Result<Vec<Target<'_>>> {
         let session = items::session(session)?;
         let table = self.decide.table();
         let is_in = |frame| table.session(frame) == session;
@@ -155,11 +157,7 @@ impl Server {
     }
 
     /// The hold or request that a client names, if it still exists.
-    fn target_named(
-        &self,
-        token: Option<u64>,
-        request: Option<u64>,
-    ) -> Result<Target<'_>, Failure> {
+    fn target_named(&self, token: Option<u64>, request: Option<u64>) -> Result<Target<'_>> {
         let table = self.decide.table();
         match (token, request) {
             (Some(token), None) => {
@@ -181,7 +179,7 @@ impl Server {
     }
 
     /// The process of a hold or request, if this client may end it.
-    fn killable(&self, peer: Credentials, target: &Target<'_>) -> Result<Process<'_>, Failure> {
+    fn killable(&self, peer: Credentials, target: &Target<'_>) -> Result<Process<'_>> {
         let asked = target.asked();
         let pid = target.pid();
         let Owner::Process(id) = asked.owner else {

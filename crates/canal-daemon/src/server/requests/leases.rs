@@ -3,14 +3,15 @@
 use crate::calls::completion::{Applied, Completion, PendingRenewal};
 use crate::calls::conn_id::ConnId;
 use crate::calls::items;
-use crate::processes::owner_identity::{NOBODY, OwnerFound};
+use crate::processes::owner_identity::OwnerFound;
 use crate::server::Server;
+use crate::server::requests::caller::checked;
 use crate::server::requests::release::give_back;
-use crate::server::step::Step;
+use crate::server::step::{Caller, Result, Step};
 use crate::store::journal_store::renewal_bytes;
 use crate::store::ledger::disk_full;
 use crate::waiters::leases::{is_collecting, name_of};
-use crate::wording::refusal::{owner_gone, superseded};
+use crate::wording::refusal::superseded;
 use crate::wording::text::time;
 use canal_core::{
     Change, FrameId, LEASE_MS_MAX, LEASE_MS_MIN, LeaseEnd, LeaseId, Outcome, Owner, PastLease,
@@ -24,34 +25,24 @@ use canal_sys::clock;
 use canal_sys::peer::Credentials;
 use canal_text::duration::{stated, stated_ms};
 
-impl Server {
-    /// The owner of a requested lease.
-    pub(crate) fn lease_owner(
-        &self,
-        id: ConnId,
-        acquire: &Acquire,
-        lease: LeaseAsked,
-    ) -> Result<OwnerFound, Failure> {
-        let Some(conn) = self.conns.peek(id) else { return Err(owner_gone()) };
-        let bad = |message: &str| Err(Failure::new(ErrorName::BadRequest, message));
-        if acquire.owner_fd.is_some() || acquire.with_children {
-            return bad("a lease belongs to no process: leave out `owner_fd` and `with_children`");
-        }
-        check_ttl(lease.ttl_ms)?;
-        if conn.peer.uid == NOBODY {
-            let message = "uid 65534 stands for many users and cannot own a lock";
-            return Err(Failure::new(ErrorName::Denied, message));
-        }
-        let owner = Owner::Lease(name_of(lease.handle));
-        Ok(OwnerFound { owner, uid: conn.peer.uid, pidfd: None })
+/// The owner of a requested lease.
+pub(super) fn lease_owner(
+    caller: &Caller,
+    acquire: &Acquire,
+    lease: LeaseAsked,
+) -> Result<OwnerFound> {
+    if acquire.owner_fd.is_some() || acquire.with_children {
+        let message = "a lease belongs to no process: leave out `owner_fd` and `with_children`";
+        return Err(Failure::new(ErrorName::BadRequest, message));
     }
+    check_ttl(lease.ttl_ms)?;
+    let owner = Owner::Lease(name_of(lease.handle));
+    checked(OwnerFound { owner, uid: caller.peer.uid, pidfd: None })
+}
 
-    pub(crate) fn renew(
-        &mut self,
-        id: ConnId,
-        peer: Credentials,
-        renew: &Renew,
-    ) -> Result<Step, Failure> {
+impl Server {
+    pub(crate) fn renew(&mut self, caller: &Caller, renew: &Renew) -> Result {
+        let (id, peer) = (caller.id, caller.peer);
         let lease = name_of(renew.handle);
         if let Err(failure) = self.live_lease(peer, lease)
             && !self.may_be_behind(lease)
@@ -115,12 +106,8 @@ impl Server {
     }
 
     /// Releases all holds of a lease.
-    pub(crate) fn release_lease(
-        &mut self,
-        id: ConnId,
-        peer: Credentials,
-        handle: Handle,
-    ) -> Result<Step, Failure> {
+    pub(crate) fn release_lease(&mut self, caller: &Caller, handle: Handle) -> Result {
+        let (id, peer) = (caller.id, caller.peer);
         let lease = name_of(handle);
         // The client may have sent it long ago, before it opened the newer connection.
         if self.unconfirmed_part(lease).is_some_and(|part| self.belongs_to_newer(part, id)) {
@@ -171,11 +158,7 @@ impl Server {
     }
 
     /// Answers a renewal that was applied to the table, or had no effect.
-    pub(crate) fn renewed(
-        &mut self,
-        renewing: &PendingRenewal,
-        applied: &Applied,
-    ) -> Result<Step, Failure> {
+    pub(crate) fn renewed(&mut self, renewing: &PendingRenewal, applied: &Applied) -> Result {
         let PendingRenewal { id, peer, lease, give_back: gives_back, keeps_ttl } = *renewing;
         match applied.outcomes.first() {
             Some(Outcome::Renewed { frame, .. }) if gives_back => {
@@ -198,7 +181,7 @@ impl Server {
     }
 
     /// The frame of a lease, if it holds something.
-    pub(crate) fn live_lease(&self, peer: Credentials, lease: LeaseId) -> Result<FrameId, Failure> {
+    pub(crate) fn live_lease(&self, peer: Credentials, lease: LeaseId) -> Result<FrameId> {
         let table = self.decide.table();
         let Some(frame) = table.lease(lease) else { return Err(self.lease_lost(peer, lease)) };
         if table.holds_in(frame).next().is_none() {
@@ -286,11 +269,8 @@ impl Server {
     }
 
     /// Lists the leases that ended recently.
-    pub(crate) fn ended_leases(
-        &self,
-        peer: Credentials,
-        query: &EndedLeasesQuery,
-    ) -> Result<Step, Failure> {
+    pub(crate) fn ended_leases(&self, caller: &Caller, query: &EndedLeasesQuery) -> Result {
+        let peer = caller.peer;
         let key = query.key.as_deref().map(items::key).transpose()?;
         let uid = if query.mine { Some(peer.uid) } else { query.uid };
         let shown = self.shown(peer.uid);
@@ -310,7 +290,7 @@ impl Server {
 
     /// Checks whether this node accepts a lease over nodes with this TTL. After a loss of its
     /// state, the node waits only for the longest TTL that it accepts.
-    pub(crate) fn check_ttl_over_nodes(&self, ttl_ms: u64) -> Result<(), Failure> {
+    pub(crate) fn check_ttl_over_nodes(&self, ttl_ms: u64) -> Result<()> {
         let longest = self.effective.limits.nodes_longest_ttl;
         if u128::from(ttl_ms) <= longest.as_millis() {
             return Ok(());
@@ -335,7 +315,7 @@ fn not_kept(error: &std::io::Error) -> Failure {
 }
 
 /// Checks whether a lease can have this TTL, in milliseconds.
-fn check_ttl(ttl_ms: u64) -> Result<(), Failure> {
+fn check_ttl(ttl_ms: u64) -> Result<()> {
     let bad = |message: &str| Err(Failure::new(ErrorName::BadRequest, message));
     if ttl_ms < LEASE_MS_MIN {
         let (least, ttl) = (stated_ms(LEASE_MS_MIN), stated_ms(ttl_ms));

@@ -6,11 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::calls::completion::{Applied, Completion};
-use crate::calls::conn_id::ConnId;
 use crate::calls::items;
 use crate::server::Server;
 use crate::server::requests::acquire::Part;
-use crate::server::step::Step;
+use crate::server::step::{Caller, Result, Step};
 use crate::store::journal_store::renewal_bytes;
 use crate::store::ledger::disk_full;
 use crate::store::node;
@@ -33,7 +32,7 @@ use canal_text::safe_text::one_line;
 
 /// Identifies this daemon as a node, and checks whether it can be one.
 impl Server {
-    pub(crate) fn identify(&mut self) -> Result<Step, Failure> {
+    pub(crate) fn identify(&mut self) -> Result {
         let place = self.runtime_dir.place().dir.display().to_string();
         let uid = self.about.uid;
         let mut identity = NodeIdentity::new(self.node_id()?, node::host_name(), place, uid);
@@ -45,7 +44,7 @@ impl Server {
 
     /// The id of this node. A machine that has no name gets one, which is stored with the rest of
     /// the state.
-    pub(crate) fn node_id(&mut self) -> Result<NodeId, Failure> {
+    pub(crate) fn node_id(&mut self) -> Result<NodeId> {
         let machine = match node::machine_name() {
             Some(machine) => machine,
             None => self.decide.ledger_mut().machine_name().map_err(|error| {
@@ -57,7 +56,7 @@ impl Server {
     }
 
     /// Whether this daemon may grant over nodes now.
-    pub(crate) fn check_node(&self) -> Result<(), Failure> {
+    pub(crate) fn check_node(&self) -> Result<()> {
         let no_node = |why: &str, hint: &str| {
             let message = format!("this daemon is not a node: {why}");
             Err(Failure::new(ErrorName::NotLasting, message).hint(hint))
@@ -108,12 +107,7 @@ fn milliseconds(time: Duration) -> u64 {
 /// depends on the newest: the client sent all messages on an older one before it lost that
 /// connection.
 impl Server {
-    pub(crate) fn collect(
-        &mut self,
-        id: ConnId,
-        collect: Collect,
-        more: bool,
-    ) -> Result<Step, Failure> {
+    pub(crate) fn collect(&mut self, caller: &mut Caller, collect: Collect) -> Result {
         self.check_node()?;
         self.check_list(&collect)?;
         self.check_ttl_over_nodes(collect.ttl_ms)?;
@@ -121,7 +115,7 @@ impl Server {
         if known.and_then(|it| self.decide.table().hold_of(it)).is_some_and(|it| !it.provisional) {
             return Err(bad("this part is already confirmed: renew it"));
         }
-        if known.is_some_and(|it| self.belongs_to_newer(it, id)) {
+        if known.is_some_and(|it| self.belongs_to_newer(it, caller.id)) {
             return Err(superseded(ErrorName::Gone));
         }
         let spare = collect.spare;
@@ -152,11 +146,11 @@ impl Server {
         };
         let under_frame = collect.under_frame.map(|above| Above::Frame(above.node, above.frame));
         let part = Part { over_nodes: Box::new(over_nodes), under_frame };
-        self.acquire(id, Box::new(acquire), Some(part), more, Vec::new())
+        self.acquire(caller, Box::new(acquire), Some(part))
     }
 
     /// Checks whether a request to this node can have this list of nodes.
-    fn check_list(&mut self, collect: &Collect) -> Result<(), Failure> {
+    fn check_list(&mut self, collect: &Collect) -> Result<()> {
         let nodes = &collect.nodes;
         if nodes.len() > NODES_MAX {
             let count = nodes.len();
@@ -185,7 +179,7 @@ const AHEAD_MS: u64 = 366 * 24 * 60 * 60 * 1000;
 ///
 /// Invariant: the client gets the answer to a confirmation only after the lease is durable.
 impl Server {
-    pub(crate) fn confirm_at(&mut self, id: ConnId, confirm: &ConfirmAt) -> Result<Step, Failure> {
+    pub(crate) fn confirm_at(&mut self, caller: &Caller, confirm: &ConfirmAt) -> Result {
         let table = self.decide.table();
         let known = table.tagged(confirm.tag).and_then(|request| table.hold_of(request));
         let owner = Owner::Lease(name_of(confirm.handle));
@@ -211,15 +205,11 @@ impl Server {
         let bytes = renewal_bytes(note.as_deref());
         self.decide.ledger_mut().admit_bytes(bytes).map_err(|error| disk_full(&error))?;
         let change = Change::ConfirmAt { request, token, note };
-        Ok(Step::Propose(change, Completion::ConfirmAt { id, request }))
+        Ok(Step::Propose(change, Completion::ConfirmAt { id: caller.id, request }))
     }
 
     /// Answers a confirmation that was applied to the table.
-    pub(crate) fn confirmed_at(
-        &mut self,
-        request: RequestId,
-        applied: &Applied,
-    ) -> Result<Step, Failure> {
+    pub(crate) fn confirmed_at(&mut self, request: RequestId, applied: &Applied) -> Result {
         match applied.outcomes.first() {
             Some(Outcome::ConfirmedAt { token, .. }) => {
                 self.conns.disown(request);
@@ -268,7 +258,7 @@ const NAME_BYTES_MAX: usize = 256;
 
 /// Notes the progress of a whole request over nodes, as the client of its part reports it.
 impl Server {
-    pub(crate) fn report(&mut self, report: &Report) -> Result<Step, Failure> {
+    pub(crate) fn report(&mut self, report: &Report) -> Result {
         let frame = self.decide.table().lease(name_of(report.handle));
         let Some(frame) = frame.filter(|frame| self.is_over_nodes(*frame)) else {
             let message = "no request on nodes has this handle: it has ended, or never existed";
@@ -313,12 +303,8 @@ const COMMAND_CHARS_MAX: usize = 120;
 /// Invariant: a client learns nothing about keys that its connection may not ask for, and sees no
 /// command that is hidden from its user.
 impl Server {
-    pub(crate) fn waits_near(
-        &mut self,
-        id: ConnId,
-        peer: Credentials,
-        asked: &WaitsNear,
-    ) -> Result<Step, Failure> {
+    pub(crate) fn waits_near(&mut self, caller: &Caller, asked: &WaitsNear) -> Result {
+        let (id, peer) = (caller.id, caller.peer);
         if self.decide.is_shared() {
             self.check_node()?;
         }

@@ -1,13 +1,12 @@
 //! Releases holds, and confirms that an owner received its grant.
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use crate::calls::completion::{Applied, Completion, PendingRelease};
 use crate::calls::conn_id::ConnId;
 use crate::calls::items;
 use crate::server::Server;
-use crate::server::step::Step;
+use crate::server::step::{Caller, Result, Step};
 use crate::view::Shown;
 use crate::waiters::leases::name_of;
 use crate::wording::text::{Text, pid_of};
@@ -20,31 +19,20 @@ use canal_protocol::{
 use canal_sys::peer::Credentials;
 
 impl Server {
-    pub(crate) fn release(
-        &mut self,
-        id: ConnId,
-        peer: Credentials,
-        release: &Release,
-        fds: Vec<OwnedFd>,
-    ) -> Result<Step, Failure> {
+    pub(crate) fn release(&mut self, caller: &mut Caller, release: &Release) -> Result {
         if let Some(handle) = of_handle(release) {
-            return self.release_lease(id, peer, handle);
+            return self.release_lease(caller, handle);
         }
-        let giving = self.giving(id, release, fds)?;
-        Ok(give_back(id, peer, giving))
+        let giving = self.giving(caller, release)?;
+        Ok(give_back(caller.id, caller.peer, giving))
     }
 
     /// Reports which holds a release would end, without ending them.
-    pub(crate) fn would_release(
-        &mut self,
-        id: ConnId,
-        peer: Credentials,
-        release: &Release,
-        fds: Vec<OwnedFd>,
-    ) -> Result<Step, Failure> {
+    pub(crate) fn would_release(&mut self, caller: &mut Caller, release: &Release) -> Result {
+        let peer = caller.peer;
         let giving = match of_handle(release) {
             Some(handle) => Giving::All { frame: self.live_lease(peer, name_of(handle))? },
-            None => self.giving(id, release, fds)?,
+            None => self.giving(caller, release)?,
         };
         let holds = self.holds_at_stake(&giving);
         if holds.is_empty() {
@@ -56,18 +44,13 @@ impl Server {
     }
 
     /// The subject of a release that does not name a handle.
-    fn giving(
-        &mut self,
-        id: ConnId,
-        release: &Release,
-        fds: Vec<OwnedFd>,
-    ) -> Result<Giving, Failure> {
+    fn giving(&mut self, caller: &mut Caller, release: &Release) -> Result<Giving> {
         let Release { key, all, token, handle, .. } = release;
         let giving = match (key, *all, *token, *handle) {
             (Some(key), false, token, None) => {
                 let key = items::shared_key(key)?;
                 let nothing = |pid| format!("process {pid} does not hold `{key}`");
-                let frame = self.frame_of_owner(id, release.owner_fd, fds, nothing);
+                let frame = self.frame_of_owner(caller, release.owner_fd, nothing);
                 let frame = frame.map_err(|failure| self.hint_of_lease(failure, &key))?;
                 if let Some(token) = token {
                     self.check_latest(frame, &key, Token(token))?;
@@ -76,16 +59,16 @@ impl Server {
             }
             (None, true, None, None) => {
                 let nothing = |pid| format!("process {pid} holds no lock");
-                Giving::All { frame: self.frame_of_owner(id, release.owner_fd, fds, nothing)? }
+                Giving::All { frame: self.frame_of_owner(caller, release.owner_fd, nothing)? }
             }
             (None, false, Some(token), None) => {
                 let token = Token(token);
                 let Some(hold) = self.decide.table().hold_to_keep(token) else {
                     return Err(no_holder(token));
                 };
-                let forced = !self.is_own(id, &hold);
+                let forced = !self.is_own(caller, &hold);
                 if forced {
-                    self.may_force(id, &hold)?;
+                    self.may_force(caller.id, &hold)?;
                 }
                 Giving::Hold { token, forced }
             }
@@ -99,13 +82,13 @@ impl Server {
     }
 
     /// Whether the peer itself is the process that owns a hold.
-    fn is_own(&mut self, id: ConnId, hold: &HoldState) -> bool {
+    fn is_own(&mut self, caller: &mut Caller, hold: &HoldState) -> bool {
         let is_here = hold.asked.host == self.decide.host();
-        is_here && self.owner(id, None, Vec::new()).is_ok_and(|it| it.owner == hold.asked.owner)
+        is_here && self.owner(caller, None).is_ok_and(|it| it.owner == hold.asked.owner)
     }
 
     /// Checks that a hold is the one that a release of the key would end.
-    fn check_latest(&self, frame: FrameId, key: &Key, token: Token) -> Result<(), Failure> {
+    fn check_latest(&self, frame: FrameId, key: &Key, token: Token) -> Result<()> {
         let table = self.decide.table();
         if table.latest_hold(frame, key) == Some(token) {
             return Ok(());
@@ -124,7 +107,7 @@ impl Server {
         back: &PendingRelease,
         before: &[Arc<HoldState>],
         applied: &Applied,
-    ) -> Result<Step, Failure> {
+    ) -> Result {
         let PendingRelease { peer, giving, .. } = back;
         let shown = Shown::to(peer.uid, self.decide.ledger(), &self.leases, &self.owners);
         let released = told_released(&shown, before, &applied.outcomes);
@@ -142,12 +125,11 @@ impl Server {
     /// The frame of the process that releases something.
     fn frame_of_owner(
         &mut self,
-        id: ConnId,
+        caller: &mut Caller,
         owner_fd: Option<u32>,
-        fds: Vec<OwnedFd>,
         nothing: impl FnOnce(u32) -> String,
-    ) -> Result<FrameId, Failure> {
-        let owner = self.owner(id, owner_fd, fds)?.owner;
+    ) -> Result<FrameId> {
+        let owner = self.owner(caller, owner_fd)?.owner;
         let frame = self.decide.table().frame_of(self.decide.host(), &owner);
         frame.ok_or_else(|| Failure::new(ErrorName::NotHeld, nothing(pid_of(&owner))))
     }
@@ -199,12 +181,8 @@ impl Server {
     /// Notes that the client has read a provisional grant. The TTL of a lease restarts, because the
     /// client may have been stopped before it read the grant, and then cannot know how much was
     /// left.
-    pub(crate) fn confirm(
-        &mut self,
-        id: ConnId,
-        peer: Credentials,
-        confirm: &Confirm,
-    ) -> Result<Step, Failure> {
+    pub(crate) fn confirm(&mut self, caller: &Caller, confirm: &Confirm) -> Result {
+        let (id, peer) = (caller.id, caller.peer);
         let request = self.decide.table().tagged(confirm.tag);
         let hold = request.and_then(|request| self.decide.table().hold_of(request));
         let Some(hold) = hold else { return Err(taken_back()) };
@@ -232,14 +210,11 @@ impl Server {
     }
 
     /// Notes why the client of a waiting request is about to close its connection.
-    pub(crate) fn abandon(
-        &mut self,
-        peer: Credentials,
-        abandon: &Abandon,
-    ) -> Result<Step, Failure> {
+    pub(crate) fn abandon(&mut self, caller: &Caller, abandon: &Abandon) -> Result {
         let table = self.decide.table();
         let waiter = table.tagged(abandon.tag).and_then(|request| table.waiter(request));
-        let Some(waiter) = waiter.filter(|it| [0, it.request.uid].contains(&peer.uid)) else {
+        let Some(waiter) = waiter.filter(|it| [0, it.request.uid].contains(&caller.peer.uid))
+        else {
             return Err(Failure::new(ErrorName::UnknownTag, "no waiting request has this tag"));
         };
         self.observe.history_mut().abandons(waiter.id);
@@ -247,7 +222,7 @@ impl Server {
     }
 
     /// Answers a confirmation that was applied to the table.
-    pub(crate) fn confirmed(&mut self, request: RequestId) -> Result<Step, Failure> {
+    pub(crate) fn confirmed(&mut self, request: RequestId) -> Result {
         // Over an engine, the hold may have ended in an entry before the confirmation.
         if self.decide.table().hold_of(request).is_none() {
             return Err(taken_back());

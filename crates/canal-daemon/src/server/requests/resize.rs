@@ -7,22 +7,20 @@ use std::collections::BTreeSet;
 use std::io;
 
 use crate::calls::completion::{Applied, Completion, PendingPriority, PendingResize};
-use crate::calls::conn_id::ConnId;
 use crate::calls::items::{self, Setting, WITHOUT_MAX};
 use crate::permissions::Action;
 use crate::server::Server;
-use crate::server::step::Step;
+use crate::server::step::{Caller, Result, Step};
 use crate::store::journal_store::setting_bytes;
 use crate::store::ledger::disk_full;
 use crate::wording::refusal::used_as;
 use canal_core::{Change, Key, Outcome, RequestId, Table, View, WaiterState};
 use canal_protocol::{ErrorName, Failure, Prioritize, Prioritized, Resize, Resized};
-use canal_sys::peer::Credentials;
 
 impl Server {
-    pub(crate) fn resize(&mut self, id: ConnId, resize: &Resize) -> Result<Step, Failure> {
+    pub(crate) fn resize(&mut self, caller: &Caller, resize: &Resize) -> Result {
         let (key, setting) = items::setting(resize)?;
-        self.may(id, Action::Resize, &key)?;
+        self.may(caller.id, Action::Resize, &key)?;
         let numbers = match &setting {
             Setting::Service(numbers, _) => {
                 numbers.len() + self.decide.table().without_of(&key).len()
@@ -68,15 +66,14 @@ impl Server {
                 Change::Service { key: key.clone(), numbers, out }
             }
         };
-        Ok(Step::Propose(change, Completion::Resize(Box::new(PendingResize { id, key }))))
+        Ok(Step::Propose(
+            change,
+            Completion::Resize(Box::new(PendingResize { id: caller.id, key })),
+        ))
     }
 
     /// Answers a setting that was applied to the table, or refused by it.
-    pub(crate) fn resized(
-        &self,
-        resizing: &PendingResize,
-        applied: &Applied,
-    ) -> Result<Step, Failure> {
+    pub(crate) fn resized(&self, resizing: &PendingResize, applied: &Applied) -> Result {
         let PendingResize { key, .. } = resizing;
         let table = self.decide.table();
         let now = table.stored(key);
@@ -123,12 +120,8 @@ fn refusal_of(key: &Key, outcome: &Outcome) -> Option<Failure> {
 /// Invariant: a client may change only its own requests, unless it is root or runs the daemon, and
 /// it needs the same permission for a priority above 0 as for a request with one.
 impl Server {
-    pub(crate) fn prioritize(
-        &mut self,
-        id: ConnId,
-        peer: Credentials,
-        asked: &Prioritize,
-    ) -> Result<Step, Failure> {
+    pub(crate) fn prioritize(&mut self, caller: &Caller, asked: &Prioritize) -> Result {
+        let (id, peer) = (caller.id, caller.peer);
         let session = items::session(&asked.session)?;
         let table = self.decide.table();
         let waiters = table.waiters().filter(|waiter| table.session(waiter.frame) == session);
@@ -164,7 +157,7 @@ impl Server {
     }
 
     /// Answers a change of priority that was applied to the table.
-    pub(crate) fn prioritized(&self, pending: &PendingPriority) -> Result<Step, Failure> {
+    pub(crate) fn prioritized(&self, pending: &PendingPriority) -> Result {
         let PendingPriority { request, before, priority, .. } = *pending;
         let table = self.decide.table();
         let Some(frame) = table.frame_of_request(request) else {

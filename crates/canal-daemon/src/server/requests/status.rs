@@ -9,12 +9,11 @@ use crate::logging;
 use crate::metrics::open_metrics::text;
 use crate::net::call_state::{CallState, StatusWatch};
 use crate::server::Server;
-use crate::server::step::Step;
+use crate::server::step::{Caller, Result, Step};
 use crate::view::leadership::{LeaderFound, LeaderWatch};
 use crate::view::selection::Selection;
 use canal_core::Key;
-use canal_protocol::{Failure, LeaderQuery, Metrics, Status, StatusQuery};
-use canal_sys::peer::Credentials;
+use canal_protocol::{LeaderQuery, Metrics, Status, StatusQuery};
 
 impl Server {
     /// Builds a status. `left_out` is the number of keys that `keys` does not contain.
@@ -38,13 +37,8 @@ impl Server {
         }
     }
 
-    pub(crate) fn status(
-        &mut self,
-        id: ConnId,
-        peer: Credentials,
-        query: &StatusQuery,
-        more: bool,
-    ) -> Result<Step, Failure> {
+    pub(crate) fn status(&mut self, caller: &Caller, query: &StatusQuery) -> Result {
+        let Caller { id, peer, more, .. } = *caller;
         if let Some(max) = query.names_max {
             let max = usize::try_from(max).unwrap_or(usize::MAX).min(NAMES_MAX);
             let keys = self.shown(peer.uid).names(query.key.as_deref().unwrap_or(""), max);
@@ -99,13 +93,8 @@ impl Server {
 
 /// Finds the leader of a key.
 impl Server {
-    pub(crate) fn leader(
-        &mut self,
-        id: ConnId,
-        peer: Credentials,
-        query: &LeaderQuery,
-        more: bool,
-    ) -> Result<Step, Failure> {
+    pub(crate) fn leader(&mut self, caller: &Caller, query: &LeaderQuery) -> Result {
+        let Caller { id, peer, more, .. } = *caller;
         let key = items::key(&query.key)?;
         let found = self.find_leader(&key)?;
         let (told, reply) = (found.told(), self.shown(peer.uid).leader_reply(found, &key));
@@ -123,7 +112,7 @@ impl Server {
     ///
     /// # Errors
     /// The key can have several holders at once.
-    pub(crate) fn find_leader(&self, key: &Key) -> Result<LeaderFound<'_>, Failure> {
+    pub(crate) fn find_leader(&self, key: &Key) -> Result<LeaderFound<'_>> {
         // While this host reads the log again from its start, the table shows past leaders.
         if !self.decide.is_member() {
             return Ok(LeaderFound::UNKNOWN);

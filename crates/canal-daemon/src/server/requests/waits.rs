@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::calls::items;
 use crate::limits::{BLOCKERS_LOOKED_AT_MAX, WAITS_SHOWN_MAX};
 use crate::server::Server;
-use crate::server::step::Step;
+use crate::server::step::{Caller, Result, Step};
 use crate::view::conflict::conflict;
 use crate::view::{Shown, held_item};
 use crate::waiters::waiting::Asked;
@@ -20,25 +20,24 @@ use canal_protocol::{
     BLOCKERS_SHOWN_MAX, BlockerInfo, CycleStepInfo, ErrorName, Failure, PartyInfo, WaitInfo, Waits,
     WhyQuery,
 };
-use canal_sys::peer::Credentials;
 
 impl Server {
-    pub(crate) fn why(&self, peer: Credentials, query: &WhyQuery) -> Result<Step, Failure> {
+    pub(crate) fn why(&self, caller: &Caller, query: &WhyQuery) -> Result {
         let table = self.decide.table();
         let frames = asked_frames(table, query)?;
-        let shown = self.shown(peer.uid);
+        let shown = self.shown(caller.peer.uid);
         let mut waits = shown.chain(&frames);
         (waits.waiters, waits.waiters_left_out) = shown.waiting_for(frames, query);
         Ok(Step::reply(&waits))
     }
 
-    pub(crate) fn graph(&self, peer: Credentials) -> Step {
-        Step::reply(&self.shown(peer.uid).graph())
+    pub(crate) fn graph(&self, caller: &Caller) -> Step {
+        Step::reply(&self.shown(caller.peer.uid).graph())
     }
 }
 
 /// The frames that a query asks about.
-fn asked_frames(table: &Table, query: &WhyQuery) -> Result<Vec<FrameId>, Failure> {
+fn asked_frames(table: &Table, query: &WhyQuery) -> Result<Vec<FrameId>> {
     let bad = |message: String| Failure::new(ErrorName::BadRequest, message);
     let nothing = |what: String| {
         bad(format!("{what} neither holds nor waits for a lock"))
