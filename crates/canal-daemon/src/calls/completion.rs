@@ -16,32 +16,8 @@ pub(crate) const VOID: Change = Change::Confirm { request: RequestId(0) };
 pub(crate) enum Completion {
     /// Only the work that changes of other hosts need, too.
     Nothing,
-    /// A client asked for a lock.
-    Ask(PendingAcquire),
-    /// A client asked what it would be granted. The change itself does nothing.
-    Question(Box<PendingAcquire>),
-    /// A client released something.
-    Release(PendingRelease),
-    /// A client renewed a lease.
-    Renew(Box<PendingRenewal>),
-    /// A client stored a size, or paused or resumed a key.
-    Resize(Box<PendingResize>),
-    /// A client changed the priority of a session that waits.
-    Prioritize(Box<PendingPriority>),
-    /// A client confirmed that it reported the grant to the owner.
-    Confirm {
-        /// The connection that gets the reply.
-        id: ConnId,
-        /// The request that was granted.
-        request: RequestId,
-    },
-    /// A client confirmed its part of a request over nodes.
-    ConfirmAt {
-        /// The connection that gets the reply.
-        id: ConnId,
-        /// The confirmed part.
-        request: RequestId,
-    },
+    /// A call of this connection continues.
+    Call(ConnId, PendingCall),
     /// A stopped waiter ahead of another one was suspended: the next one ahead may be stopped, too.
     CheckAhead {
         /// The waiter that is behind.
@@ -61,23 +37,31 @@ pub(crate) enum Completion {
 }
 
 impl Completion {
-    /// The connection that waits for the completion.
+    /// The connection whose call waits for the completion.
     pub(crate) fn conn(&self) -> Option<ConnId> {
-        match self {
-            Self::Nothing
-            | Self::CheckAhead { .. }
-            | Self::JobSlot { .. }
-            | Self::JobToken { .. }
-            | Self::End { .. } => None,
-            Self::Ask(newcomer) => Some(newcomer.conn),
-            Self::Question(newcomer) => Some(newcomer.conn),
-            Self::Release(back) => Some(back.id),
-            Self::Renew(renewing) => Some(renewing.id),
-            Self::Resize(resizing) => Some(resizing.id),
-            Self::Prioritize(pending) => Some(pending.id),
-            Self::Confirm { id, .. } | Self::ConfirmAt { id, .. } => Some(*id),
-        }
+        if let Self::Call(id, _) = self { Some(*id) } else { None }
     }
+}
+
+/// A call whose change is on its way to the table.
+#[derive(Debug)]
+pub(crate) enum PendingCall {
+    /// The client asked for a lock.
+    Ask(PendingAcquire),
+    /// The client asked what it would be granted. The change itself does nothing.
+    Question(Box<PendingAcquire>),
+    /// The client released something.
+    Release(PendingRelease),
+    /// The client renewed a lease.
+    Renew(PendingRenewal),
+    /// The client stored a size of this key, or paused or resumed it.
+    Resize(Key),
+    /// The client changed the priority of a session that waits.
+    Prioritize(PendingPriority),
+    /// The client confirmed that it reported the grant of this request to the owner.
+    Confirm(RequestId),
+    /// The client confirmed this part of a request over nodes.
+    ConfirmAt(RequestId),
 }
 
 /// A change that was applied.
@@ -92,7 +76,6 @@ pub(crate) struct Applied {
 /// A release on its way to the table.
 #[derive(Debug)]
 pub(crate) struct PendingRelease {
-    pub id: ConnId,
     pub peer: Credentials,
     pub giving: Giving,
 }
@@ -100,7 +83,6 @@ pub(crate) struct PendingRelease {
 /// A renewal on its way to the table.
 #[derive(Debug)]
 pub(crate) struct PendingRenewal {
-    pub id: ConnId,
     pub peer: Credentials,
     pub lease: LeaseId,
     /// Whether the daemon releases the lease afterwards. It renews the lease only to find it in the
@@ -125,17 +107,9 @@ impl PendingRenewal {
 }
 
 /// A change of priority on its way to the table.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct PendingPriority {
-    pub id: ConnId,
     pub request: RequestId,
     pub before: i32,
     pub priority: i32,
-}
-
-/// A resize on its way to the table.
-#[derive(Debug)]
-pub(crate) struct PendingResize {
-    pub id: ConnId,
-    pub key: Key,
 }

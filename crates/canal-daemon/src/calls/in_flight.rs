@@ -8,10 +8,11 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Instant;
 
-use crate::calls::completion::Completion;
+use crate::calls::completion::{Completion, PendingCall};
+use crate::calls::conn_id::ConnId;
 use crate::calls::pending_acquire::PendingAcquire;
 use crate::host::Ticket;
-use canal_core::{RequestId, Tag, Wait};
+use canal_core::{Request, RequestId, Tag, Wait};
 use canal_sys::clock;
 
 /// Changes of this host that are not in the log yet.
@@ -39,7 +40,7 @@ pub(crate) struct Proposed {
 
 impl InFlight {
     pub(crate) fn add(&mut self, ticket: Ticket, then: Completion) {
-        if let Completion::Ask(newcomer) = &then {
+        if let Completion::Call(_, PendingCall::Ask(newcomer)) = &then {
             self.tags.insert(newcomer.request.tag, ticket);
             if newcomer.request.wait != Wait::No {
                 *self.users.entry(newcomer.request.uid).or_default() += 1;
@@ -52,19 +53,19 @@ impl InFlight {
     pub(crate) fn take(&mut self, ticket: Ticket) -> Option<Proposed> {
         let (_, proposed) = self.each.remove(self.at(ticket)?)?;
         self.suspending.remove(&ticket);
-        if let Completion::Ask(newcomer) = &proposed.then
-            && newcomer.request.wait != Wait::No
-            && let Entry::Occupied(mut count) = self.users.entry(newcomer.request.uid)
-        {
-            *count.get_mut() -= 1;
-            if *count.get() == 0 {
-                count.remove();
+        if let Completion::Call(_, PendingCall::Ask(newcomer)) = &proposed.then {
+            let Request { tag, uid, wait, .. } = *newcomer.request;
+            if wait != Wait::No
+                && let Entry::Occupied(mut count) = self.users.entry(uid)
+            {
+                *count.get_mut() -= 1;
+                if *count.get() == 0 {
+                    count.remove();
+                }
             }
-        }
-        if let Completion::Ask(newcomer) = &proposed.then
-            && self.tags.get(&newcomer.request.tag) == Some(&ticket)
-        {
-            self.tags.remove(&newcomer.request.tag);
+            if self.tags.get(&tag) == Some(&ticket) {
+                self.tags.remove(&tag);
+            }
         }
         Some(proposed)
     }
@@ -88,7 +89,8 @@ impl InFlight {
 
     /// Whether this change only produces an answer and leaves the table as it is.
     pub(crate) fn is_question(&self, ticket: Ticket) -> bool {
-        self.get(ticket).is_some_and(|it| matches!(it.then, Completion::Question(_)))
+        self.get(ticket)
+            .is_some_and(|it| matches!(it.then, Completion::Call(_, PendingCall::Question(_))))
     }
 
     /// Notes that a request is being withdrawn.
@@ -121,12 +123,15 @@ impl InFlight {
         self.leaving.clear();
     }
 
-    /// The request with this tag, if it is not in the log yet.
-    pub(crate) fn tagged(&mut self, tag: Tag) -> Option<(Ticket, &mut PendingAcquire)> {
+    /// The request with this tag and the connection of its call, if it is not in the log yet.
+    pub(crate) fn tagged(
+        &mut self,
+        tag: Tag,
+    ) -> Option<(Ticket, &mut ConnId, &mut PendingAcquire)> {
         let ticket = *self.tags.get(&tag)?;
         let at = self.at(ticket)?;
         match &mut self.each.get_mut(at)?.1.then {
-            Completion::Ask(newcomer) => Some((ticket, newcomer)),
+            Completion::Call(id, PendingCall::Ask(newcomer)) => Some((ticket, id, newcomer)),
             _ => None,
         }
     }
@@ -135,8 +140,7 @@ impl InFlight {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::calls::conn_id::ConnId;
-    use canal_core::{Command, HostId, LeaseId, Owner, Request};
+    use canal_core::{Command, HostId, LeaseId, Owner};
     use std::sync::Arc;
 
     fn newcomer(tag: u128, uid: u32, wait: Wait) -> Completion {
@@ -162,7 +166,8 @@ mod tests {
             over_nodes: None,
             above: None,
         };
-        Completion::Ask(PendingAcquire::again(ConnId::default(), Arc::new(request), false, None))
+        let newcomer = PendingAcquire::again(Arc::new(request), false, None);
+        Completion::Call(ConnId::default(), PendingCall::Ask(newcomer))
     }
 
     #[test]

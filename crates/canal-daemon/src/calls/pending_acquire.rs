@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::calls::conn_id::ConnId;
 use crate::processes::owner_identity::OwnerFound;
 use canal_core::{Request, Wait};
 use canal_sys::pidfd::Pidfd;
@@ -11,7 +10,6 @@ use canal_sys::pidfd::Pidfd;
 /// A request on its way to the table.
 #[derive(Debug)]
 pub(crate) struct PendingAcquire {
-    pub conn: ConnId,
     pub request: Arc<Request>,
     /// The pidfd of the owner, if it is already open.
     pub pidfd: Option<Pidfd>,
@@ -28,19 +26,14 @@ pub(crate) struct PendingAcquire {
 impl PendingAcquire {
     /// A request that already waited, for the next membership of this host. The limit on waiting
     /// requests does not apply to it, and it supersedes no others again.
-    pub(crate) fn again(
-        conn: ConnId,
-        mut request: Arc<Request>,
-        more: bool,
-        pidfd: Option<Pidfd>,
-    ) -> Self {
+    pub(crate) fn again(mut request: Arc<Request>, more: bool, pidfd: Option<Pidfd>) -> Self {
         if request.max_waiting.is_some() || request.supersede.is_some() {
             let request = Arc::make_mut(&mut request);
             request.max_waiting = None;
             request.supersede = request.supersede.take().map(|it| it.but_none());
         }
         let (deferred_until, crowd) = (None, None);
-        Self { conn, request, pidfd, more, deferred_until, crowd, is_question: false }
+        Self { request, pidfd, more, deferred_until, crowd, is_question: false }
     }
 
     /// The state for reports to the client while the shared log delays the request, if the request

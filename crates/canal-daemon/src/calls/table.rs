@@ -41,7 +41,7 @@ macro_rules! table_of_calls {
             // need its log.
             NODES_INTERFACE: Collect(Box<Collect>) [AsksForLock] => server.collect(caller, *it);
             NODES_INTERFACE: ConfirmAt(Box<ConfirmAt>) [IsUnrestricted] =>
-                server.confirm_at(caller, &it);
+                server.confirm_at(&it);
             NODES_INTERFACE: Identify(IgnoredAny) [IsUnrestricted] => server.identify();
             NODES_INTERFACE: Report(Report) [IsUnrestricted] => server.report(&it);
             NODES_INTERFACE: Restrict(Restrict) [IsUnrestricted] => server.restrict(caller, &it);

@@ -15,6 +15,7 @@ use std::time::Instant;
 use anyhow::Context;
 
 use crate::calls::completion::{Applied, Completion, VOID};
+use crate::calls::conn_id::ConnId;
 use crate::calls::in_flight::{InFlight, Proposed};
 use crate::calls::pending_acquire::PendingAcquire;
 use crate::cluster::Cluster;
@@ -174,8 +175,11 @@ impl Decide {
         Ok(())
     }
 
-    /// The request with this tag, if it is in flight.
-    pub(crate) fn in_flight_tagged(&mut self, tag: Tag) -> Option<(Ticket, &mut PendingAcquire)> {
+    /// The request with this tag and the connection of its call, if it is in flight.
+    pub(crate) fn in_flight_tagged(
+        &mut self,
+        tag: Tag,
+    ) -> Option<(Ticket, &mut ConnId, &mut PendingAcquire)> {
         self.in_flight.tagged(tag)
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::calls::completion::Completion;
+use crate::calls::completion::{Completion, PendingCall};
 use canal_core::{Change, FrameId, Release, Request, Withdrawal};
 
 /// The effect of a change on the requests that it ends.
@@ -29,7 +29,9 @@ impl Cause {
         match change {
             Change::Request(request) => Self::Request(Arc::clone(request)),
             Change::Release(Release::Hold { forced: true, .. }) => Self::Forced(match then {
-                Completion::Release(release) => Some((release.peer.uid, release.peer.pid)),
+                Completion::Call(_, PendingCall::Release(release)) => {
+                    Some((release.peer.uid, release.peer.pid))
+                }
                 _ => None,
             }),
             Change::Release(_) => Self::Release,

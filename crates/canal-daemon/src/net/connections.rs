@@ -275,15 +275,19 @@ impl Conns {
         self.waiting_for(Subject::Death).filter_map(until).min()
     }
 
-    /// The request with this tag, if it waits for the membership of this host.
-    pub(crate) fn awaiting_membership(&mut self, tag: Tag) -> Option<&mut PendingAcquire> {
+    /// The request with this tag and the connection of its call, if it waits for the membership of
+    /// this host.
+    pub(crate) fn awaiting_membership(
+        &mut self,
+        tag: Tag,
+    ) -> Option<(ConnId, &mut PendingAcquire)> {
         let has_tag = |wait: &LogWait| match &wait.what {
             Awaiting::MembershipOf(newcomer) => newcomer.request.tag == tag,
             _ => false,
         };
         let (id, _) = self.log_waits().find(|(_, wait)| has_tag(wait))?;
         match &mut self.open.get_mut(id)?.log_wait_mut()?.what {
-            Awaiting::MembershipOf(newcomer) => Some(newcomer),
+            Awaiting::MembershipOf(newcomer) => Some((id, newcomer)),
             _ => None,
         }
     }

@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use crate::calls::completion::{Applied, Completion};
+use crate::calls::completion::{Applied, Completion, PendingCall};
 use crate::calls::conn_id::ConnId;
 use crate::calls::in_flight::Proposed;
 use crate::calls::pending_acquire::PendingAcquire;
@@ -34,7 +34,7 @@ impl Server {
                 self.follow_entry(revision, &entry, Some(ticket));
             } else if let Some(proposed) = self.decide.take(ticket) {
                 let applied = Applied { revision, outcomes: Vec::new() };
-                self.came_back(ticket, proposed, applied, &[]);
+                self.came_back(ticket, proposed.then, applied, &[]);
             }
         }
     }
@@ -47,7 +47,7 @@ impl Server {
         let then = proposed.as_ref().map_or(&Completion::Nothing, |it| &it.then);
         let (applied, before) = self.apply(revision, entry, then);
         if let (Some(ticket), Some(proposed)) = (ticket, proposed) {
-            self.came_back(ticket, proposed, applied, &before);
+            self.came_back(ticket, proposed.then, applied, &before);
         }
         if let Change::Suspend { request } = entry.change
             && !self.waiters.is_suspended(request)
@@ -71,7 +71,7 @@ impl Server {
         then: &Completion,
     ) -> (Applied, Vec<Arc<HoldState>>) {
         let before = match then {
-            Completion::Release(back) => self.holds_at_stake(&back.giving),
+            Completion::Call(_, PendingCall::Release(back)) => self.holds_at_stake(&back.giving),
             _ => Vec::new(),
         };
         let applied = self.decide.apply(revision, entry);
@@ -94,7 +94,7 @@ impl Server {
 
     /// Completes a change of this host that has been applied.
     fn complete(&mut self, applied: Applied, then: Completion, before: &[Arc<HoldState>]) {
-        let (id, step) = match then {
+        let (id, call) = match then {
             Completion::Nothing => return,
             Completion::End { frame } => return self.ended(frame),
             Completion::CheckAhead { behind, left } => return self.check_ahead_of(behind, left),
@@ -102,14 +102,17 @@ impl Server {
             Completion::JobToken { build } => {
                 return self.token_decided(build, RequestId(applied.revision.0));
             }
-            Completion::Ask(newcomer) => (newcomer.conn, self.asked(newcomer, applied)),
-            Completion::Question(newcomer) => (newcomer.conn, self.question(*newcomer)),
-            Completion::Release(back) => (back.id, self.given_back(&back, before, &applied)),
-            Completion::Renew(renewing) => (renewing.id, self.renewed(&renewing, &applied)),
-            Completion::Resize(resizing) => (resizing.id, self.resized(&resizing, &applied)),
-            Completion::Prioritize(pending) => (pending.id, self.prioritized(&pending)),
-            Completion::Confirm { id, request } => (id, self.confirmed(request)),
-            Completion::ConfirmAt { id, request } => (id, self.confirmed_at(request, &applied)),
+            Completion::Call(id, call) => (id, call),
+        };
+        let step = match call {
+            PendingCall::Ask(newcomer) => self.asked(id, newcomer, applied),
+            PendingCall::Question(newcomer) => self.question(id, *newcomer),
+            PendingCall::Release(back) => self.given_back(&back, before, &applied),
+            PendingCall::Renew(renewing) => self.renewed(renewing, &applied),
+            PendingCall::Resize(key) => self.resized(&key, &applied),
+            PendingCall::Prioritize(pending) => self.prioritized(pending),
+            PendingCall::Confirm(request) => self.confirmed(request),
+            PendingCall::ConfirmAt(request) => self.confirmed_at(request, &applied),
         };
         self.carry_out(id, step);
     }
@@ -118,14 +121,14 @@ impl Server {
     fn came_back(
         &mut self,
         ticket: Ticket,
-        Proposed { then, .. }: Proposed,
+        then: Completion,
         applied: Applied,
         before: &[Arc<HoldState>],
     ) {
         if self.is_awaited(ticket, &then) {
             return self.complete(applied, then, before);
         }
-        if let Completion::Ask(newcomer) = then {
+        if let Completion::Call(_, PendingCall::Ask(newcomer)) = then {
             self.give_back_unwanted(&newcomer, applied.revision);
         }
     }
@@ -153,29 +156,32 @@ impl Server {
         let Some(proposed) = self.decide.take(ticket) else { return };
         let is_awaited = self.is_awaited(ticket, &proposed.then);
         let mut applied = Applied { revision, outcomes: Vec::new() };
-        let (id, step) = match proposed.then {
-            Completion::Renew(renewing) if is_awaited => {
+        let (id, call) = match proposed.then {
+            Completion::Call(id, call) if is_awaited => (id, call),
+            then => return self.came_back(ticket, then, applied, &[]),
+        };
+        let step = match call {
+            PendingCall::Renew(renewing) => {
                 applied.outcomes = renewing.unseen(self.decide.table());
-                (renewing.id, self.renewed(&renewing, &applied))
+                self.renewed(renewing, &applied)
             }
-            Completion::Ask(newcomer) if is_awaited => {
-                (newcomer.conn, self.find_absorbed(&newcomer, RequestId(revision.0)))
+            PendingCall::Ask(newcomer) => {
+                self.find_absorbed(id, newcomer.more, RequestId(revision.0))
             }
-            Completion::Confirm { id, request } if is_awaited => (id, self.confirmed(request)),
+            PendingCall::Confirm(request) => self.confirmed(request),
             // The table is the same whether the change had an effect or found nothing to do, so the
             // result is unknown.
-            Completion::Release(_) | Completion::Resize(_) | Completion::Prioritize(_)
-                if is_awaited =>
-            {
-                let Some(id) = proposed.then.conn() else { return };
-                (id, Err(done_unseen()))
+            PendingCall::Release(_) | PendingCall::Resize(_) | PendingCall::Prioritize(_) => {
+                Err(done_unseen())
             }
-            then => return self.came_back(ticket, Proposed { then, ..proposed }, applied, &[]),
+            PendingCall::Question(_) | PendingCall::ConfirmAt(_) => {
+                return self.complete(applied, Completion::Call(id, call), &[]);
+            }
         };
         self.carry_out(id, step);
     }
 
-    fn find_absorbed(&mut self, newcomer: &PendingAcquire, request: RequestId) -> Result {
+    fn find_absorbed(&mut self, id: ConnId, more: bool, request: RequestId) -> Result {
         let table = self.decide.table();
         if let Some(waiter) = table.waiter(request) {
             self.waiters.add(table, waiter);
@@ -185,16 +191,16 @@ impl Server {
         } else {
             return Err(ended_unseen());
         }
-        Ok(self.wait_for_grant(newcomer.conn, request, newcomer.more))
+        Ok(self.wait_for_grant(id, request, more))
     }
 
     /// Handles a change that never reached the log.
     fn dropped(&mut self, ticket: Ticket) {
         if let Some(Proposed { then, .. }) = self.decide.take(ticket)
             && self.is_awaited(ticket, &then)
-            && let Some(id) = then.conn()
+            && let Completion::Call(id, call) = then
         {
-            let step = self.without_membership(then);
+            let step = self.without_membership(id, call);
             self.carry_out(id, step);
         }
     }

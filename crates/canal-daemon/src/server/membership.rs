@@ -162,7 +162,7 @@ impl Server {
         let waiters = self.waiters.forget_all();
         let again = waiters.iter().filter_map(|(request, waiter)| {
             let conn = self.conns.waiter(*request)?;
-            Some((conn, self.newcomer_again(*request, waiter, conn)))
+            Some((conn, self.newcomer_again(*request, waiter)))
         });
         let again: Vec<_> = again.collect();
         self.leases = Leases::default();
@@ -174,7 +174,7 @@ impl Server {
         for (id, request) in again {
             match request {
                 Some(request) => {
-                    let step = self.wait_for_membership(request);
+                    let step = self.wait_for_membership(id, request);
                     self.carry_out(id, step);
                 }
                 None => self.end_unseen(id),
@@ -182,12 +182,7 @@ impl Server {
         }
     }
 
-    fn newcomer_again(
-        &self,
-        id: RequestId,
-        waiter: &Waiter,
-        conn: ConnId,
-    ) -> Option<PendingAcquire> {
+    fn newcomer_again(&self, id: RequestId, waiter: &Waiter) -> Option<PendingAcquire> {
         let table = self.decide.table();
         let asked = table.request(id)?;
         let pidfd = if asked.provisional {
@@ -196,7 +191,7 @@ impl Server {
         } else {
             None
         };
-        Some(PendingAcquire::again(conn, asked.clone(), waiter.more, pidfd))
+        Some(PendingAcquire::again(asked.clone(), waiter.more, pidfd))
     }
 }
 
@@ -388,15 +383,14 @@ impl Server {
             CallState::Log(LogWait { what: Awaiting::MembershipOf(newcomer), .. }) => Ok(newcomer),
             _ => Err(state),
         });
-        for (_, newcomer) in newcomers {
-            self.ask_again(*newcomer);
+        for (id, newcomer) in newcomers {
+            self.ask_again(id, *newcomer);
         }
     }
 
     /// Repeats a request for a lock, or the question whether it would be granted, for a call that
     /// had to wait until then.
-    pub(super) fn ask_again(&mut self, newcomer: PendingAcquire) {
-        let id = newcomer.conn;
+    pub(super) fn ask_again(&mut self, id: ConnId, newcomer: PendingAcquire) {
         let step = if newcomer.is_question { self.pose(newcomer) } else { self.ask(newcomer) };
         self.carry_out(id, Ok(step));
     }
@@ -410,8 +404,8 @@ impl Server {
             CallState::Deferred(newcomer) if is_due(&newcomer) => Ok(newcomer),
             _ => Err(state),
         });
-        for (_, newcomer) in deferred {
-            self.ask_again(*newcomer);
+        for (id, newcomer) in deferred {
+            self.ask_again(id, *newcomer);
         }
     }
 }

@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use crate::calls::completion::Completion;
+use crate::calls::conn_id::ConnId;
 use crate::calls::pending_acquire::PendingAcquire;
 use crate::limits::{EXITING_TIME, PROCESSES_LOOKED_AT_MAX};
 use crate::net::call_state::CallState;
@@ -21,7 +22,12 @@ use canal_sys::process::{RunState, run_state};
 
 impl Server {
     /// Handles a request that the table refused: repeats it, defers it, or fails it.
-    pub(crate) fn refuse(&mut self, mut newcomer: PendingAcquire, why: &Refusal) -> Result {
+    pub(crate) fn refuse(
+        &mut self,
+        id: ConnId,
+        mut newcomer: PendingAcquire,
+        why: &Refusal,
+    ) -> Result {
         // A question has already done this.
         let is_barred = matches!(why, Refusal::Full { .. }) && !newcomer.is_question;
         if is_barred
@@ -42,9 +48,9 @@ impl Server {
             self.observe.history_mut().take_back(newcomer.request.tag);
             return Ok(Step::Wait(CallState::Deferred(Box::new(newcomer))));
         }
-        let mut failure = self.refusal(&newcomer, why);
+        let mut failure = self.refusal(id, &newcomer, why);
         if let Refusal::TooLarge { item, .. } = why
-            && let Some(conn) = self.conns.peek(newcomer.conn)
+            && let Some(conn) = self.conns.peek(id)
             && let Some(item) = newcomer.request.items.get(*item)
             && let Some(text) = count_in_text_of(&conn.asked.key_notes, &item.key)
         {
@@ -63,13 +69,13 @@ impl Server {
         Err(failure)
     }
 
-    fn refusal(&self, newcomer: &PendingAcquire, why: &Refusal) -> Failure {
+    fn refusal(&self, id: ConnId, newcomer: &PendingAcquire, why: &Refusal) -> Failure {
         let request = &newcomer.request;
         let would_wait = matches!(why, Refusal::Full { .. } | Refusal::Paused { .. });
         if let (true, Some(most)) = (would_wait, newcomer.crowd) {
             return too_many_wait(most, request.uid);
         }
-        let peer = self.conns.peek(newcomer.conn).map(|conn| conn.peer);
+        let peer = self.conns.peek(id).map(|conn| conn.peer);
         let viewer = peer.map_or(NOBODY, |peer| peer.uid);
         match (why, peer) {
             (Refusal::Superseded { by }, _) => return self.superseded_failure(viewer, *by),

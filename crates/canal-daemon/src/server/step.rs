@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use crate::calls::answer::Answer;
-use crate::calls::completion::Completion;
+use crate::calls::completion::{Completion, PendingCall};
 use crate::calls::conn_id::ConnId;
 use crate::calls::pending_acquire::{Patience, PendingAcquire};
 use crate::net::call_state::{Awaiting, CallState, LogWait};
@@ -23,8 +23,8 @@ use canal_sys::peer::Credentials;
 pub(crate) enum Step {
     /// Answer the call.
     Answer(Answer),
-    /// Propose a change to the log. The completion determines the step after that.
-    Propose(Change, Completion),
+    /// Propose a change to the log. The pending call determines the step after that.
+    Propose(Change, PendingCall),
     /// Let the call wait for this.
     Wait(CallState),
     /// End the call without an answer: its client is gone, or the next daemon will answer.
@@ -41,7 +41,7 @@ impl Step {
 
     /// Asks for a lock.
     pub(crate) fn ask(newcomer: PendingAcquire) -> Self {
-        Self::Propose(Change::Request(newcomer.request.clone()), Completion::Ask(newcomer))
+        Self::Propose(Change::Request(newcomer.request.clone()), PendingCall::Ask(newcomer))
     }
 }
 
@@ -89,16 +89,16 @@ impl Server {
     ///
     /// # Errors
     /// The change cannot be proposed.
-    pub(super) fn propose_for(&mut self, id: ConnId, change: Change, then: Completion) -> Result {
-        let patience = match &then {
-            Completion::Ask(newcomer) => Some(newcomer.patience()),
+    pub(super) fn propose_for(&mut self, id: ConnId, change: Change, call: PendingCall) -> Result {
+        let patience = match &call {
+            PendingCall::Ask(newcomer) => Some(newcomer.patience()),
             _ => None,
         };
         let may = if patience.is_some() { self.decide.may_ask() } else { self.decide.is_member() };
         if !may {
-            return self.without_membership(then);
+            return self.without_membership(id, call);
         }
-        let ticket = self.decide.propose(change, then);
+        let ticket = self.decide.propose(change, Completion::Call(id, call));
         Ok(match patience {
             Some(patience) => self.wait_for_log(id, Awaiting::Request(ticket), patience),
             None => self.wait_for_log(id, Awaiting::Change(ticket), None),
@@ -120,9 +120,9 @@ impl Server {
 
     /// The next step of a call whose change cannot be proposed. A request is proposed again once
     /// this host is a member; any other call fails.
-    pub(super) fn without_membership(&mut self, then: Completion) -> Result {
-        match then {
-            Completion::Ask(newcomer) => self.wait_for_membership(newcomer),
+    pub(super) fn without_membership(&mut self, id: ConnId, call: PendingCall) -> Result {
+        match call {
+            PendingCall::Ask(newcomer) => self.wait_for_membership(id, newcomer),
             _ => Err(self.decide.not_a_member()),
         }
     }
@@ -159,8 +159,7 @@ impl Server {
     ///
     /// # Errors
     /// Without an engine, there is nothing to wait for.
-    pub(crate) fn wait_for_membership(&mut self, newcomer: PendingAcquire) -> Result {
-        let id = newcomer.conn;
+    pub(crate) fn wait_for_membership(&mut self, id: ConnId, newcomer: PendingAcquire) -> Result {
         if self.conns.peek(id).is_none_or(|conn| conn.heard_end() || conn.is_closing()) {
             return Ok(Step::Leave);
         }
@@ -178,8 +177,8 @@ impl Server {
     pub(crate) fn carry_out(&mut self, id: ConnId, step: Result) {
         match step {
             Ok(Step::Answer(answer)) => self.end_call(id, answer),
-            Ok(Step::Propose(change, then)) => {
-                let step = self.propose_for(id, change, then);
+            Ok(Step::Propose(change, call)) => {
+                let step = self.propose_for(id, change, call);
                 self.carry_out(id, step);
             }
             Ok(Step::Wait(state)) => {

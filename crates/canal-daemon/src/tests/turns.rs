@@ -395,9 +395,8 @@ fn a_waiter_whose_grant_may_not_be_told_yet_is_told_why() {
     // As with an engine that does not answer renewals.
     let table = world.server.decide.table();
     let hold = table.holds().next().unwrap();
-    let (newcomer, granted) =
-        (PendingAcquire::again(id, hold.asked.clone(), true, None), granted_later(table, hold));
-    let step = world.server.keep_untold(&newcomer, &granted);
+    let granted = granted_later(table, hold);
+    let step = world.server.keep_untold(id, true, &granted);
     assert!(matches!(step, Ok(Step::Wait(_))));
     world.server.carry_out(id, step);
     world.server.turn().unwrap();
@@ -423,7 +422,7 @@ fn a_deferred_request_is_granted_as_soon_as_the_holder_has_ended() {
     (asked.tag, asked.wait) = (Tag(2), Wait::No);
     asked.owner = Owner::Process(process_of(&owner.pidfd()).unwrap());
     let until = Instant::now() + Duration::from_secs(3600);
-    let mut newcomer = PendingAcquire::again(id, request, false, Some(owner.pidfd()));
+    let mut newcomer = PendingAcquire::again(request, false, Some(owner.pidfd()));
     newcomer.deferred_until = Some(until);
     world.server.conns.set_state(id, CallState::Deferred(Box::new(newcomer)));
     world.turn();

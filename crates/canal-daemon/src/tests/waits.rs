@@ -24,11 +24,9 @@ impl Server {
                     proposed.is_some_and(|proposed| proposed.then.conn() == Some(id))
                 }
                 Awaiting::Membership => self.decide.is_shared() && !conn.calls.is_empty(),
-                Awaiting::MembershipOf(newcomer) => self.decide.is_shared() && newcomer.conn == id,
+                Awaiting::MembershipOf(_) => self.decide.is_shared(),
             },
-            CallState::Deferred(newcomer) => {
-                newcomer.conn == id && newcomer.deferred_until.is_some()
-            }
+            CallState::Deferred(newcomer) => newcomer.deferred_until.is_some(),
             CallState::Stores(_) => false,
             CallState::Report => self.reports.has(id),
             // A call waits for the configuration at most until a time.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::calls::completion::{Applied, Completion, VOID};
+use crate::calls::completion::{Applied, Completion, PendingCall, VOID};
 use crate::calls::conn_id::ConnId;
 use crate::calls::items;
 use crate::calls::pending_acquire::PendingAcquire;
@@ -129,10 +129,9 @@ impl Server {
         let pidfd = owner.pidfd;
         let request = Arc::new(request);
         let (deferred_until, is_question) = (None, false);
-        let newcomer =
-            PendingAcquire { conn: id, request, pidfd, more, deferred_until, crowd, is_question };
+        let newcomer = PendingAcquire { request, pidfd, more, deferred_until, crowd, is_question };
         if let Some(why) = self.announce(id, &newcomer.request) {
-            return self.refuse(newcomer, &why);
+            return self.refuse(id, newcomer, &why);
         }
         Ok(self.ask(newcomer))
     }
@@ -175,7 +174,12 @@ impl Server {
     }
 
     /// Continues a request after the table has decided about it.
-    pub(crate) fn asked(&mut self, newcomer: PendingAcquire, applied: Applied) -> Result {
+    pub(crate) fn asked(
+        &mut self,
+        id: ConnId,
+        newcomer: PendingAcquire,
+        applied: Applied,
+    ) -> Result {
         let Applied { revision, outcomes } = applied;
         let request = RequestId(revision.0);
         // The entry that queues a request may also grant it, because the waiters ahead wait for it
@@ -184,16 +188,19 @@ impl Server {
         let last_word = outcomes.into_iter().rfind(|outcome| outcome.is_word_on(request));
         match last_word {
             Some(Outcome::Granted(granted)) if !self.decide.may_grant() => {
-                self.keep_untold(&newcomer, &granted)
+                self.keep_untold(id, newcomer.more, &granted)
             }
             Some(Outcome::Granted(granted)) => {
                 self.waiters.drop_grant(request);
-                self.grant_at_once(newcomer, &granted)
+                match self.watch_owner(id, granted.frame, newcomer.pidfd) {
+                    Ok(()) => self.tell_grant(id, &granted),
+                    Err(failure) => Ok(Step::GiveBack(request, failure)),
+                }
             }
             Some(Outcome::Queued { frame, .. }) => {
-                let step = self.wait_for_grant(newcomer.conn, request, newcomer.more);
+                let step = self.wait_for_grant(id, request, newcomer.more);
                 if newcomer.request.provisional
-                    && let Err(failure) = self.watch_owner(newcomer.conn, frame, newcomer.pidfd)
+                    && let Err(failure) = self.watch_owner(id, frame, newcomer.pidfd)
                 {
                     // This call waited for it.
                     let _ = self.waiters.remove(request);
@@ -204,7 +211,7 @@ impl Server {
             }
             // The daemon proposes the request again once the recovery is over.
             Some(Outcome::Refused { why: Refusal::Recovering, .. }) => {
-                self.wait_for_membership(newcomer)
+                self.wait_for_membership(id, newcomer)
             }
             // The daemon proposes the request again once that incarnation is gone.
             Some(Outcome::Refused { why: Refusal::Duplicate, .. })
@@ -213,9 +220,9 @@ impl Server {
                     self.is_of_lost_incarnation(known, *uid, owner)
                 }) =>
             {
-                self.wait_for_membership(newcomer)
+                self.wait_for_membership(id, newcomer)
             }
-            Some(Outcome::Refused { why, .. }) => self.refuse(newcomer, &why),
+            Some(Outcome::Refused { why, .. }) => self.refuse(id, newcomer, &why),
             _ => {
                 tracing::error!(request = request.0, "the table did not decide a request");
                 Err(lost_track())
@@ -225,9 +232,8 @@ impl Server {
 
     /// Defers a grant until this host is sure of it, usually after the next renewal: the rest of
     /// the TTL may be too short to start a command safely. Refuses a request that may not wait.
-    pub(crate) fn keep_untold(&mut self, newcomer: &PendingAcquire, granted: &Granted) -> Result {
-        let (id, request, more) = (newcomer.conn, granted.request, newcomer.more);
-        let table = self.decide.table();
+    pub(crate) fn keep_untold(&mut self, id: ConnId, more: bool, granted: &Granted) -> Result {
+        let (table, request) = (self.decide.table(), granted.request);
         let hold = table.hold(granted.token);
         let Some(hold) = hold.filter(|hold| hold.asked.wait != Wait::No) else {
             let failure = self.decide.not_a_member();
@@ -236,13 +242,6 @@ impl Server {
         };
         self.waiters.add_granted(table, hold);
         Ok(self.wait_for_grant(id, request, more))
-    }
-
-    fn grant_at_once(&mut self, newcomer: PendingAcquire, granted: &Granted) -> Result {
-        match self.watch_owner(newcomer.conn, granted.frame, newcomer.pidfd) {
-            Ok(()) => self.tell_grant(newcomer.conn, granted),
-            Err(failure) => Ok(Step::GiveBack(granted.request, failure)),
-        }
     }
 }
 
@@ -260,20 +259,22 @@ impl Server {
         owner: &OwnerFound,
         more: bool,
     ) -> Result<Option<Step>> {
-        let in_flight = self.decide.in_flight_tagged(tag);
-        let ticket = in_flight.as_ref().map(|(ticket, _)| *ticket);
-        let newcomer = match in_flight {
-            Some((_, newcomer)) => newcomer,
-            None => match self.conns.awaiting_membership(tag) {
-                Some(newcomer) => newcomer,
-                None => return Ok(None),
-            },
+        let mut waiting;
+        let (ticket, conn, newcomer) = match self.decide.in_flight_tagged(tag) {
+            Some((ticket, conn, newcomer)) => (Some(ticket), conn, newcomer),
+            None => {
+                let Some((conn, newcomer)) = self.conns.awaiting_membership(tag) else {
+                    return Ok(None);
+                };
+                waiting = conn;
+                (None, &mut waiting, newcomer)
+            }
         };
         if !newcomer.is_of(owner) {
             let message = "the tag names a request of another process or lease";
             return Err(Failure::new(ErrorName::BadRequest, message));
         }
-        let before = std::mem::replace(&mut newcomer.conn, id);
+        let before = std::mem::replace(conn, id);
         newcomer.more = more;
         let patience = newcomer.patience();
         let mut what = ticket.map(Awaiting::Request);
@@ -383,7 +384,6 @@ impl Server {
             note: None,
         };
         Ok(self.pose(PendingAcquire {
-            conn: caller.id,
             request: Arc::new(request),
             pidfd: owner.pidfd,
             more: false,
@@ -396,11 +396,11 @@ impl Server {
     /// Answers a question once the table has all changes that this host proposed before it. For
     /// that, a change without effect goes through the log first, as a request would.
     pub(crate) fn pose(&self, newcomer: PendingAcquire) -> Step {
-        Step::Propose(VOID, Completion::Question(Box::new(newcomer)))
+        Step::Propose(VOID, PendingCall::Question(Box::new(newcomer)))
     }
 
     /// Answers a question, or defers it while the process of a holder is exiting.
-    pub(crate) fn question(&mut self, newcomer: PendingAcquire) -> Result {
+    pub(crate) fn question(&mut self, id: ConnId, newcomer: PendingAcquire) -> Result {
         let asked = Arc::clone(&newcomer.request);
         let verdict = self.decide.table().verdict_on(&asked);
         let is_full = matches!(verdict, Outcome::Refused { why: Refusal::Full { .. }, .. });
@@ -415,7 +415,7 @@ impl Server {
                 Ok(Step::reply(&WouldGrant { keys: granted_keys(&asked, &granted) }))
             }
             Outcome::Refused { why: Refusal::Recovering, .. } => Err(self.decide.not_a_member()),
-            Outcome::Refused { why, .. } => self.refuse(newcomer, &why),
+            Outcome::Refused { why, .. } => self.refuse(id, newcomer, &why),
             _ => Err(lost_track()),
         }
     }

@@ -1,6 +1,6 @@
 //! Leases: their owners, renewals, releases and ends, and the failures of lost leases.
 
-use crate::calls::completion::{Applied, Completion, PendingRenewal};
+use crate::calls::completion::{Applied, PendingCall, PendingRenewal};
 use crate::calls::conn_id::ConnId;
 use crate::calls::items;
 use crate::processes::owner_identity::OwnerFound;
@@ -42,7 +42,7 @@ pub(super) fn lease_owner(
 
 impl Server {
     pub(crate) fn renew(&mut self, caller: &Caller, renew: &Renew) -> Result {
-        let (id, peer) = (caller.id, caller.peer);
+        let peer = caller.peer;
         let lease = name_of(renew.handle);
         if let Err(failure) = self.live_lease(peer, lease)
             && !self.may_be_behind(lease)
@@ -71,7 +71,7 @@ impl Server {
         let bytes = renewal_bytes(note.as_deref());
         self.decide.ledger_mut().admit_bytes(bytes).map_err(|error| disk_full(&error))?;
         let keeps_ttl = renew.ttl_ms.is_some();
-        let renewing = PendingRenewal { id, peer, lease, give_back: false, keeps_ttl };
+        let renewing = PendingRenewal { peer, lease, give_back: false, keeps_ttl };
         Ok(self.renewal(renewing, note, ttl_ms))
     }
 
@@ -83,7 +83,7 @@ impl Server {
     ) -> Step {
         let (lease, host) = (renewing.lease, self.decide.host());
         let change = Change::Renew { lease, host, note, ttl_ms };
-        Step::Propose(change, Completion::Renew(Box::new(renewing)))
+        Step::Propose(change, PendingCall::Renew(renewing))
     }
 
     /// The TTL of a lease, as far as this host knows.
@@ -118,10 +118,9 @@ impl Server {
             return Ok(Step::reply(&Released::<String>::default()));
         }
         match self.live_lease(peer, lease) {
-            Ok(frame) => Ok(give_back(id, peer, Giving::All { frame })),
+            Ok(frame) => Ok(give_back(peer, Giving::All { frame })),
             Err(_) if self.may_be_behind(lease) => {
-                let renewing =
-                    PendingRenewal { id, peer, lease, give_back: true, keeps_ttl: false };
+                let renewing = PendingRenewal { peer, lease, give_back: true, keeps_ttl: false };
                 Ok(self.renewal(renewing, None, None))
             }
             Err(failure) => Err(failure),
@@ -158,11 +157,11 @@ impl Server {
     }
 
     /// Answers a renewal that was applied to the table, or had no effect.
-    pub(crate) fn renewed(&mut self, renewing: &PendingRenewal, applied: &Applied) -> Result {
-        let PendingRenewal { id, peer, lease, give_back: gives_back, keeps_ttl } = *renewing;
+    pub(crate) fn renewed(&mut self, renewing: PendingRenewal, applied: &Applied) -> Result {
+        let PendingRenewal { peer, lease, give_back: gives_back, keeps_ttl } = renewing;
         match applied.outcomes.first() {
             Some(Outcome::Renewed { frame, .. }) if gives_back => {
-                Ok(give_back(id, peer, Giving::All { frame: *frame }))
+                Ok(give_back(peer, Giving::All { frame: *frame }))
             }
             Some(Outcome::Renewed { frame, .. }) => {
                 if keeps_ttl {
@@ -409,13 +408,8 @@ mod tests {
             let entry = Entry { version: ENTRY_VERSION, at: UnixMillis(0), change };
             table.apply(revision, &entry, &mut Vec::new());
             let peer = Credentials { pid: 1, uid: 0, gid: 0 };
-            let renewing = PendingRenewal {
-                id: ConnId::default(),
-                peer,
-                lease: LeaseId(1),
-                give_back: false,
-                keeps_ttl: false,
-            };
+            let renewing =
+                PendingRenewal { peer, lease: LeaseId(1), give_back: false, keeps_ttl: false };
             renewing.unseen(&table)
         };
         let wish = |lease| {

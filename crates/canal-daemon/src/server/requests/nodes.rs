@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::calls::completion::{Applied, Completion};
+use crate::calls::completion::{Applied, PendingCall};
 use crate::calls::items;
 use crate::server::Server;
 use crate::server::requests::acquire::Part;
@@ -179,7 +179,7 @@ const AHEAD_MS: u64 = 366 * 24 * 60 * 60 * 1000;
 ///
 /// Invariant: the client gets the answer to a confirmation only after the lease is durable.
 impl Server {
-    pub(crate) fn confirm_at(&mut self, caller: &Caller, confirm: &ConfirmAt) -> Result {
+    pub(crate) fn confirm_at(&mut self, confirm: &ConfirmAt) -> Result {
         let table = self.decide.table();
         let known = table.tagged(confirm.tag).and_then(|request| table.hold_of(request));
         let owner = Owner::Lease(name_of(confirm.handle));
@@ -205,7 +205,7 @@ impl Server {
         let bytes = renewal_bytes(note.as_deref());
         self.decide.ledger_mut().admit_bytes(bytes).map_err(|error| disk_full(&error))?;
         let change = Change::ConfirmAt { request, token, note };
-        Ok(Step::Propose(change, Completion::ConfirmAt { id: caller.id, request }))
+        Ok(Step::Propose(change, PendingCall::ConfirmAt(request)))
     }
 
     /// Answers a confirmation that was applied to the table.

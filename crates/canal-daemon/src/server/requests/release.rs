@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::calls::completion::{Applied, Completion, PendingRelease};
-use crate::calls::conn_id::ConnId;
+use crate::calls::completion::{Applied, PendingCall, PendingRelease};
 use crate::calls::items;
 use crate::server::Server;
 use crate::server::step::{Caller, Result, Step};
@@ -24,7 +23,7 @@ impl Server {
             return self.release_lease(caller, handle);
         }
         let giving = self.giving(caller, release)?;
-        Ok(give_back(caller.id, caller.peer, giving))
+        Ok(give_back(caller.peer, giving))
     }
 
     /// Reports which holds a release would end, without ending them.
@@ -108,7 +107,7 @@ impl Server {
         before: &[Arc<HoldState>],
         applied: &Applied,
     ) -> Result {
-        let PendingRelease { peer, giving, .. } = back;
+        let PendingRelease { peer, giving } = back;
         let shown = Shown::to(peer.uid, self.decide.ledger(), &self.leases, &self.owners);
         let released = told_released(&shown, before, &applied.outcomes);
         if released.is_empty() {
@@ -182,7 +181,7 @@ impl Server {
     /// client may have been stopped before it read the grant, and then cannot know how much was
     /// left.
     pub(crate) fn confirm(&mut self, caller: &Caller, confirm: &Confirm) -> Result {
-        let (id, peer) = (caller.id, caller.peer);
+        let peer = caller.peer;
         let request = self.decide.table().tagged(confirm.tag);
         let hold = request.and_then(|request| self.decide.table().hold_of(request));
         let Some(hold) = hold else { return Err(taken_back()) };
@@ -206,7 +205,7 @@ impl Server {
         }
         self.waiters.claimed(request);
         self.conns.disown(request);
-        Ok(Step::Propose(Change::Confirm { request }, Completion::Confirm { id, request }))
+        Ok(Step::Propose(Change::Confirm { request }, PendingCall::Confirm(request)))
     }
 
     /// Notes why the client of a waiting request is about to close its connection.
@@ -260,9 +259,9 @@ fn log_force(by: &Credentials, hold: &HoldState) {
 }
 
 /// Proposes a release for a call.
-pub(super) fn give_back(id: ConnId, peer: Credentials, giving: Giving) -> Step {
+pub(super) fn give_back(peer: Credentials, giving: Giving) -> Step {
     let change = Change::Release(giving.clone());
-    Step::Propose(change, Completion::Release(PendingRelease { id, peer, giving }))
+    Step::Propose(change, PendingCall::Release(PendingRelease { peer, giving }))
 }
 
 /// The released holds. The session of a hold is still known, even if the frame ended with it.

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::io;
 
-use crate::calls::completion::{Applied, Completion, PendingPriority, PendingResize};
+use crate::calls::completion::{Applied, PendingCall, PendingPriority};
 use crate::calls::items::{self, Setting, WITHOUT_MAX};
 use crate::permissions::Action;
 use crate::server::Server;
@@ -66,15 +66,11 @@ impl Server {
                 Change::Service { key: key.clone(), numbers, out }
             }
         };
-        Ok(Step::Propose(
-            change,
-            Completion::Resize(Box::new(PendingResize { id: caller.id, key })),
-        ))
+        Ok(Step::Propose(change, PendingCall::Resize(key)))
     }
 
     /// Answers a setting that was applied to the table, or refused by it.
-    pub(crate) fn resized(&self, resizing: &PendingResize, applied: &Applied) -> Result {
-        let PendingResize { key, .. } = resizing;
+    pub(crate) fn resized(&self, key: &Key, applied: &Applied) -> Result {
         let table = self.decide.table();
         let now = table.stored(key);
         let before = match applied.outcomes.first() {
@@ -143,7 +139,7 @@ impl Server {
             self.may_hold(id, &waiter.request.items, priority)?;
         }
         let pending =
-            PendingPriority { id, request: first.id, before: first.request.priority, priority };
+            PendingPriority { request: first.id, before: first.request.priority, priority };
         let keys: Vec<Key> = first.request.items.iter().map(|item| item.key.clone()).collect();
         for key in &keys {
             // The entry needs room in the journal that no request has reserved.
@@ -153,12 +149,12 @@ impl Server {
                 .map_err(|error| disk_full(&error))?;
         }
         let change = Change::Prioritize { session, priority };
-        Ok(Step::Propose(change, Completion::Prioritize(Box::new(pending))))
+        Ok(Step::Propose(change, PendingCall::Prioritize(pending)))
     }
 
     /// Answers a change of priority that was applied to the table.
-    pub(crate) fn prioritized(&self, pending: &PendingPriority) -> Result {
-        let PendingPriority { request, before, priority, .. } = *pending;
+    pub(crate) fn prioritized(&self, pending: PendingPriority) -> Result {
+        let PendingPriority { request, before, priority } = pending;
         let table = self.decide.table();
         let Some(frame) = table.frame_of_request(request) else {
             return Err(Failure::new(ErrorName::NotHeld, "the request has ended"));
