@@ -248,7 +248,7 @@ impl Decide {
     /// Offers a snapshot of the table for new hosts.
     pub(crate) fn store_snapshot(&mut self) {
         if let Some(cluster) = &mut self.cluster {
-            cluster.driver.store(&self.ledger.table.snapshot());
+            cluster.driver.member.store(&self.ledger.table.snapshot());
         }
     }
 
@@ -298,7 +298,7 @@ impl Decide {
     /// log.
     pub(crate) fn is_present(&mut self) -> bool {
         let Some(cluster) = &mut self.cluster else { return true };
-        let is_present = cluster.driver.is_present();
+        let is_present = cluster.driver.member.is_present();
         if !is_present {
             cluster.driver.read_up();
         }
@@ -309,10 +309,10 @@ impl Decide {
     /// this host that lost its lock still runs, and no history can have been lost since the grant.
     pub(crate) fn may_grant(&self) -> bool {
         let Some(cluster) = &self.cluster else { return true };
-        let in_time = clock::boottime_ms() < cluster.driver.deadlines().term_at;
+        let in_time = clock::boottime_ms() < cluster.driver.member.deadlines().term_at;
         #[cfg(test)]
         let in_time = in_time || crate::sim::is_broken(crate::sim::Rule::GrantsAreInTime);
-        in_time && cluster.driver.is_current() && self.may_ask()
+        in_time && cluster.driver.member.is_current() && self.may_ask()
     }
 
     /// The failure for a client whose call cannot be served because this host is not a member.
@@ -385,7 +385,7 @@ impl Decide {
     /// CLOCK_BOOTTIME.
     pub(crate) fn next_due(&self) -> Option<u64> {
         let cluster = self.cluster.as_ref()?;
-        let times = [cluster.driver.next_due(), cluster.next_stop(self.is_member())];
+        let times = [cluster.driver.member.next_due(), cluster.next_stop(self.is_member())];
         times.into_iter().flatten().min()
     }
 }

@@ -106,7 +106,7 @@ impl<'a> Watched<'a> {
 impl Cluster {
     /// Signals the commands whose deadline has passed.
     pub(crate) fn stop_due(&mut self, is_member: bool, watched: Watched<'_>, now: u64) {
-        let deadlines = self.driver.deadlines();
+        let deadlines = self.driver.member.deadlines();
         if is_member {
             if now < deadlines.term_at {
                 self.terminator.signalled.clear();
@@ -122,7 +122,7 @@ impl Cluster {
 
     /// When the next command is due for a signal, in milliseconds of CLOCK_BOOTTIME.
     pub(crate) fn next_stop(&self, is_member: bool) -> Option<u64> {
-        let (deadlines, now) = (self.driver.deadlines(), clock::boottime_ms());
+        let (deadlines, now) = (self.driver.member.deadlines(), clock::boottime_ms());
         let times = match is_member {
             true => [Some(deadlines.term_at), Some(deadlines.kill_at)],
             false => [self.unclaimed_until(), None],
@@ -183,7 +183,7 @@ impl Cluster {
     pub(crate) fn lose_holds(&mut self, why: &LostWhy, watched: Watched<'_>, now: u64) {
         // While no other host can have declared this one gone, no other host has our holds.
         let kill_at = match why {
-            LostWhy::NotRenewed { .. } => self.driver.deadlines().kill_at,
+            LostWhy::NotRenewed { .. } => self.driver.member.deadlines().kill_at,
             _ => now,
         };
         self.terminator.page = self.page.take().map(|page| (page, reason(why), kill_at));

@@ -6,15 +6,16 @@
 use std::collections::VecDeque;
 use std::task::{Context, Poll, Waker};
 
-use crate::host::{Deadlines, Event, Health, Known, Mark, Member, Memory, Now, Ticket};
-use canal_core::{Change, HostId, Snapshot, Table, Token, UnixMillis};
+use crate::host::{Deadlines, Event, Member, Now, Ticket};
+use canal_core::{Change, Table, UnixMillis};
 use canal_log::engine::{Answer, Engine};
 use canal_sys::clock;
 
 /// This host's member state machine, and the engine that keeps the log.
 #[derive(Debug)]
 pub(crate) struct EngineDriver {
-    member: Member,
+    /// What needs neither the time nor the engine is asked of the member itself.
+    pub member: Member,
     engine: Box<dyn Engine>,
     /// The engine's answers that the member has not processed yet.
     answers: VecDeque<Answer>,
@@ -73,20 +74,9 @@ impl EngineDriver {
         self.engine.renew_by([term_at, kill_at]);
     }
 
-    /// Whether clients may be served now. If not, [`Self::read_up`] makes that so.
-    pub(crate) fn is_present(&self) -> bool {
-        self.member.is_present()
-    }
-
     /// Reads the log for clients that call while this host rests.
     pub(crate) fn read_up(&mut self) {
         self.member.read_up(now());
-    }
-
-    /// How many reads for clients have ended, and whether one is pending.
-    #[cfg(test)]
-    pub(crate) fn reads(&self) -> (u64, bool) {
-        self.member.reads()
     }
 
     pub(crate) fn propose(&mut self, change: Change) -> Ticket {
@@ -103,71 +93,8 @@ impl EngineDriver {
         self.member.cleared(now());
     }
 
-    pub(crate) fn store(&mut self, snapshot: &Snapshot) {
-        self.member.store(snapshot);
-    }
-
-    /// The position up to which this host has read the log.
-    pub(crate) fn mark(&self) -> Option<Mark> {
-        self.member.mark()
-    }
-
-    /// Whether the history up to a mark is part of the history that this host reads now.
-    pub(crate) fn knows(&self, mark: Option<Mark>) -> Known {
-        mark.map_or(Known::TooOld, |mark| self.member.knows(mark))
-    }
-
-    /// Gives the member what earlier daemons of this place recorded.
-    pub(crate) fn remember(&mut self, memory: Memory) {
-        self.member.remember(memory);
-    }
-
-    /// Gives the member the boots in which daemons of this place have been members.
-    pub(crate) fn remember_boots(&mut self, boots: Vec<String>) {
-        self.member.remember_boots(boots);
-    }
-
-    /// The host that has our name, if that prevents this host from joining.
-    pub(crate) fn label_taken_by(&self) -> Option<HostId> {
-        self.member.label_taken_by()
-    }
-
-    /// The identity of the log's history, once it is known.
-    pub(crate) fn epoch(&self) -> Option<u128> {
-        self.member.memory().epoch
-    }
-
-    /// Notes that a client of this host receives this token.
-    pub(crate) fn tell(&mut self, token: Token) {
-        self.member.tell(token);
-    }
-
     /// Reports that the table may have started or ended a recovery.
     pub(crate) fn recovers(&mut self, table: &Table) {
         self.member.recovers(table.recovery(), table.longest_ttl_ms());
-    }
-
-    /// When a recovery has waited for the longest TTL, in milliseconds of CLOCK_BOOTTIME.
-    pub(crate) fn recovered_at(&self) -> Option<u64> {
-        self.member.recovered_at()
-    }
-
-    /// Whether this host has read all entries that the log had when the engine became reachable
-    /// again.
-    pub(crate) fn is_current(&self) -> bool {
-        self.member.is_current()
-    }
-
-    pub(crate) fn deadlines(&self) -> Deadlines {
-        self.member.deadlines()
-    }
-
-    pub(crate) fn health(&self) -> Health {
-        self.member.health()
-    }
-
-    /// The latest time at which the member needs a turn, in milliseconds of CLOCK_BOOTTIME.
-    pub(crate) fn next_due(&self) -> Option<u64> {
-        self.member.next_due()
     }
 }

@@ -31,7 +31,8 @@ impl Cluster {
 
     /// The engine and this host's membership, for clients.
     pub(crate) fn shown(&self, ledger: &Ledger) -> EngineInfo {
-        let (link, health, member) = (&self.status, self.driver.health(), ledger.is_member());
+        let (link, health, member) =
+            (&self.status, self.driver.member.health(), ledger.is_member());
         let trouble = link.away.as_ref().or(link.unable.as_ref());
         let (state, why, hint) = match trouble {
             Some(OngoingOutage { why, hint, refused: true, .. }) => {
@@ -45,7 +46,7 @@ impl Cluster {
             }
             None => ("joining", self.what_for(&health.standing), None),
         };
-        let stops = member.then(|| at(self.driver.deadlines().term_at));
+        let stops = member.then(|| at(self.driver.member.deadlines().term_at));
         EngineInfo {
             name: link.name.clone(),
             state: state.to_owned(),
@@ -81,7 +82,7 @@ impl Cluster {
 
     /// All hosts of the table.
     pub(crate) fn hosts_shown(&self, ledger: &Ledger) -> Vec<HostInfo> {
-        let health = self.driver.health();
+        let health = self.driver.member.health();
         let renewed = |id| {
             let own = health.renewed_ms.filter(|_| id == ledger.host);
             own.or_else(|| health.heard.get(&id).copied())
@@ -124,7 +125,7 @@ impl Cluster {
     pub(crate) fn recovery_shown(&self, table: &Table) -> Option<RecoveryInfo> {
         let recovery = table.recovery()?;
         let name = |host| table.host(host).map_or_else(|| host.to_string(), |it| it.label.clone());
-        let left = self.driver.recovered_at().filter(|_| recovery.ttl_from.is_some());
+        let left = self.driver.member.recovered_at().filter(|_| recovery.ttl_from.is_some());
         Some(RecoveryInfo {
             since: time(recovery.since),
             hosts: recovery.unheard.iter().copied().map(name).collect(),

@@ -9,7 +9,7 @@ use crate::cluster::engine::Chosen;
 use crate::cluster::engine_driver::EngineDriver;
 use crate::cluster::shared_marker::SharedMarker;
 use crate::history::open::Unseen;
-use crate::host::Member;
+use crate::host::{Known, Member};
 use crate::options::Options;
 use crate::processes::children::Children;
 use crate::processes::holder::Holder;
@@ -101,7 +101,7 @@ impl Cluster {
             tracing::error!(%error, "cannot mark this membership for a later daemon without the \
                                      engine");
         }
-        self.published = self.driver.deadlines();
+        self.published = self.driver.member.deadlines();
         Ok(())
     }
 
@@ -109,7 +109,7 @@ impl Cluster {
     /// earlier daemons was lost. A process that is not in that record probably did not receive its
     /// grant.
     pub(crate) fn take_over(&mut self, own: &[HoldState]) {
-        let mark = self.driver.mark();
+        let mark = self.driver.member.mark();
         for hold in own {
             let Some(holder) = Holder::of(hold, mark) else { continue };
             let was_told = self.was_told(hold.token);
@@ -124,7 +124,8 @@ impl Cluster {
     /// the processes whose grant has ended.
     pub(crate) fn schedule_unknown(&mut self, watched: Watched<'_>, now: u64) {
         for (token, told) in self.holder_record.iter().collect::<Vec<_>>() {
-            match Claim::of(watched.table, self.driver.knows(told.mark), token, &told) {
+            let known = told.mark.map_or(Known::TooOld, |mark| self.driver.member.knows(mark));
+            match Claim::of(watched.table, known, token, &told) {
                 Claim::Holds => {}
                 Claim::Over(removable) => self.holder_record.end(token, removable),
                 Claim::Unknown => {

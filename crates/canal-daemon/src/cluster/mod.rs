@@ -86,7 +86,7 @@ impl Cluster {
             .context("cannot read which tokens were granted here")?;
         let status = EngineStatus::new(chosen, config, options.on_demand);
         let mut cluster = Self::new(driver, status, holder_record, tokens);
-        cluster.driver.remember_boots(boots);
+        cluster.driver.member.remember_boots(boots);
         cluster.mark = Some(mark);
         cluster.watcher = Watcher::of(options);
         Ok(cluster)
@@ -99,7 +99,7 @@ impl Cluster {
         holder_record: HolderRecord,
         tokens: SentTokens,
     ) -> Self {
-        driver.remember(sent_tokens::memory_of(&tokens, &holder_record));
+        driver.member.remember(sent_tokens::memory_of(&tokens, &holder_record));
         driver.start(holder_record.dir_number());
         Self {
             driver,
@@ -117,7 +117,7 @@ impl Cluster {
     /// How many reads for clients have ended, and whether one is pending.
     #[cfg(test)]
     pub(crate) fn reads(&self) -> (u64, bool) {
-        self.driver.reads()
+        self.driver.member.reads()
     }
 
     /// Adds the deadline page to the descriptors of a grant, if there is one.
@@ -137,7 +137,7 @@ impl Cluster {
     /// Publishes the time until which the holds are safe.
     pub(crate) fn keep_deadline(&mut self) {
         let Some(writer) = &self.page else { return };
-        let deadlines = self.driver.deadlines();
+        let deadlines = self.driver.member.deadlines();
         if self.published != deadlines {
             writer.publish(self.published_deadline());
             self.published = deadlines;
@@ -145,9 +145,9 @@ impl Cluster {
     }
 
     fn published_deadline(&self) -> Deadline {
-        let deadlines = self.driver.deadlines();
+        let deadlines = self.driver.member.deadlines();
         Deadline {
-            reached_at: self.driver.health().renewed_ms.unwrap_or(0),
+            reached_at: self.driver.member.health().renewed_ms.unwrap_or(0),
             term_at: deadlines.term_at,
             kill_at: deadlines.kill_at,
         }
@@ -160,9 +160,9 @@ impl Cluster {
     /// The grant is not recorded, so the client must not receive it.
     pub(crate) fn record_grant(&mut self, hold: &HoldState) -> io::Result<()> {
         let token = hold.token;
-        self.tokens.tell(token, self.driver.epoch())?;
-        self.driver.tell(token);
-        let Some(told) = Holder::of(hold, self.driver.mark()) else { return Ok(()) };
+        self.tokens.tell(token, self.driver.member.memory().epoch)?;
+        self.driver.member.tell(token);
+        let Some(told) = Holder::of(hold, self.driver.member.mark()) else { return Ok(()) };
         self.terminator.forget_lost(token);
         self.holder_record.tell(token, told)
     }
@@ -170,7 +170,7 @@ impl Cluster {
     /// How far this host has read the log.
     #[cfg(test)]
     pub(crate) fn read_to(&self) -> Option<Mark> {
-        self.driver.mark()
+        self.driver.member.mark()
     }
 
     /// Whether the client of a hold certainly received its grant: a daemon of this host records

@@ -14,7 +14,7 @@ use canal_text::duration::stated_ms;
 impl Cluster {
     /// Adds how long the host with our name has been a member, if that is the reason.
     pub(crate) fn dated(&self, outage: Outage, table: &Table) -> Outage {
-        let by = self.driver.label_taken_by().and_then(|id| table.host(id));
+        let by = self.driver.member.label_taken_by().and_then(|id| table.host(id));
         let Some(by) = by else { return outage };
         let age = stated_ms(clock::unix_ms().saturating_sub(by.since.0));
         let why = format!("{}, a member since {} ({age})", outage.why, time(by.since));
