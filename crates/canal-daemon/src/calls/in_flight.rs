@@ -140,32 +140,14 @@ impl InFlight {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use canal_core::{Command, HostId, LeaseId, Owner};
+    use crate::calls::pending_acquire::plain_request;
+    use canal_core::{HostId, LeaseId, Owner};
     use std::sync::Arc;
 
     fn newcomer(tag: u128, uid: u32, wait: Wait) -> Completion {
-        let request = Request {
-            tag: Tag(tag),
-            host: HostId(1),
-            owner: Owner::Lease(LeaseId(tag)),
-            parent: None,
-            uid,
-            command: Command::default(),
-            note: None,
-            items: Vec::new(),
-            wait,
-            priority: 0,
-            max_waiting: None,
-            supersede: None,
-            max_run_ms: None,
-            provisional: false,
-            children: false,
-            ttl_ms: None,
-            on_lost: Default::default(),
-            asker: None,
-            over_nodes: None,
-            above: None,
-        };
+        let owner = Owner::Lease(LeaseId(tag));
+        let plain = plain_request(Tag(tag), HostId(1), (owner, uid), Vec::new());
+        let request = Request { wait, ..plain };
         let newcomer = PendingAcquire::again(Arc::new(request), false, None);
         Completion::Call(ConnId::default(), PendingCall::Ask(newcomer))
     }

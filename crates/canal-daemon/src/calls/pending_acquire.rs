@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::processes::owner_identity::OwnerFound;
-use canal_core::{Request, Wait};
+use canal_core::{Command, HostId, Item, OnLost, Owner, Request, Tag, Wait};
 use canal_sys::pidfd::Pidfd;
 
 /// A request on its way to the table.
@@ -48,6 +48,37 @@ impl PendingAcquire {
     /// Whether the request belongs to this owner.
     pub(crate) fn is_of(&self, owner: &OwnerFound) -> bool {
         self.request.owner == owner.owner && self.request.uid == owner.uid
+    }
+}
+
+/// A request for these items that asks for nothing else, and does not wait.
+pub(crate) fn plain_request(
+    tag: Tag,
+    host: HostId,
+    (owner, uid): (Owner, u32),
+    items: Vec<Item>,
+) -> Request {
+    Request {
+        tag,
+        host,
+        owner,
+        parent: None,
+        uid,
+        command: Command::default(),
+        note: None,
+        items,
+        wait: Wait::No,
+        priority: 0,
+        max_waiting: None,
+        supersede: None,
+        max_run_ms: None,
+        provisional: false,
+        children: false,
+        ttl_ms: None,
+        on_lost: OnLost::default(),
+        asker: None,
+        over_nodes: None,
+        above: None,
     }
 }
 

@@ -7,12 +7,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::calls::completion::Completion;
+use crate::calls::pending_acquire::plain_request;
 use crate::jobserver::share::{self, SlotFrom, Standing};
 use crate::server::Server;
 use crate::server::step::Result;
 use canal_core::{
     Ask, Change, FrameId, HoldState, Item, Key, Outcome, Owner, Release, Request, RequestId, Tag,
-    Token, Wait,
+    Token,
 };
 use canal_protocol::{Acquire, ErrorName, Failure};
 use canal_sys::clock;
@@ -232,28 +233,15 @@ impl Server {
         let table = self.decide.table();
         let hold: &HoldState = table.hold_of(table.tagged(build)?)?;
         let [item] = &*hold.asked.items else { return None };
+        let item = Item { key: item.key.clone(), ask: Ask::slots(1, item.ask.stated()) };
+        let owner = (Owner::Jobserver(build), hold.asked.uid);
         Some(Request {
-            tag: tag_of_token()?,
-            host: self.decide.host(),
-            parent: None,
-            owner: Owner::Jobserver(build),
-            uid: hold.asked.uid,
             command: hold.asked.command.clone(),
             note: Some(NOTE.into()),
-            items: vec![Item { key: item.key.clone(), ask: Ask::slots(1, item.ask.stated()) }],
-            wait: Wait::No,
             // A job token has precedence over no other request.
             priority: i32::MIN,
-            max_waiting: None,
-            supersede: None,
-            max_run_ms: None,
-            provisional: false,
-            children: false,
-            ttl_ms: None,
             on_lost: hold.asked.on_lost,
-            asker: None,
-            over_nodes: None,
-            above: None,
+            ..plain_request(tag_of_token()?, self.decide.host(), owner, vec![item])
         })
     }
 

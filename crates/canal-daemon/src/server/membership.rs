@@ -12,6 +12,7 @@ use crate::net::call_state::{Awaiting, CallState, LogWait, Subject};
 use crate::net::connection::Connection;
 use crate::processes::owners::find;
 use crate::server::Server;
+use crate::server::progress::outside_queue;
 use crate::store::ledger::NO_HOST;
 use crate::store::recover::token_by_clock;
 use crate::waiters::leases::Leases;
@@ -19,7 +20,7 @@ use crate::waiters::waiting::Waiter;
 use crate::wording::refusal;
 use canal_core::{BYPASS_MAX_DEFAULT, Change, FrameId, HostId, Owner, ProcessId, RequestId, Table};
 use canal_history::Ending;
-use canal_protocol::{Failure, Progress};
+use canal_protocol::Failure;
 use canal_sys::clock;
 use canal_sys::process::Found;
 
@@ -325,15 +326,7 @@ impl Server {
             return self.give_up_waiting(id, failure);
         }
         if std::mem::take(&mut patience.untold) {
-            let progress = Progress {
-                key: patience.key.to_string(),
-                position: 0,
-                waiting: 0,
-                session: None,
-                reason: why.message,
-                holders: Vec::new(),
-                estimate: None,
-            };
+            let progress = outside_queue(patience.key.to_string(), why.message);
             conn.progress(&progress);
         }
     }

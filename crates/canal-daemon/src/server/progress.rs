@@ -124,9 +124,15 @@ impl Server {
                 seen.or_insert_with(|| shown.holders(asked, why.item, OwnSlots::LeftOut)).clone()
             }
         };
-        let progress = shown.progress(&key, why.clause, position, scene.waiting, holders);
-        let session = self.decide.table().waiter(request).map(|it| shown.session(it.frame));
-        let progress = Progress { estimate, session, ..progress };
+        let progress = Progress {
+            key: key.to_string(),
+            position: position as u64,
+            waiting: scene.waiting as u64,
+            session: self.decide.table().waiter(request).map(|it| shown.session(it.frame)),
+            reason: why.clause,
+            holders,
+            estimate,
+        };
         if let Some(conn) = self.conns.get(id) {
             conn.progress(&progress);
         }
@@ -147,15 +153,8 @@ impl Server {
         let item = waiter.asked.request.items.first();
         let key = item.map_or_else(String::new, |item| item.key.to_string());
         let hold = self.decide.table().hold_of(request);
-        let progress = Progress {
-            key,
-            position: 0,
-            waiting: 0,
-            session: hold.map(|hold| format!("s{}", self.decide.table().session(hold.frame))),
-            reason,
-            holders: Vec::new(),
-            estimate: None,
-        };
+        let session = hold.map(|hold| format!("s{}", self.decide.table().session(hold.frame)));
+        let progress = Progress { session, ..outside_queue(key, reason) };
         if let Some(conn) = self.conns.get(id) {
             conn.progress(&progress);
         }
@@ -191,6 +190,12 @@ impl Server {
             }
         }
     }
+}
+
+/// The progress of a request that the log or the membership of this host delays.
+pub(super) fn outside_queue(key: String, reason: String) -> Progress {
+    let (session, holders, estimate) = (None, Vec::new(), None);
+    Progress { key, position: 0, waiting: 0, session, reason, holders, estimate }
 }
 
 /// The least time between two checks of the leaders that clients watch, so that a thousand watchers

@@ -4,7 +4,6 @@ use crate::view::Shown;
 use crate::view::conflict::{conflict, lineage};
 use crate::wording::reason::{self, reason};
 use canal_core::{HeldItem, Item, Key, Mode, OwnSlots, Reason, Request, RequestId, Why};
-use canal_protocol::{HolderInfo, Progress};
 
 /// The reason why a waiter waits, for users.
 #[derive(Debug)]
@@ -97,27 +96,6 @@ impl Shown<'_> {
         let (held, owner) = ((&item.key, item.mode), &hold.asked.owner);
         let host = self.elsewhere(hold);
         Some(reason::conflict(key, held, owner, host.as_deref(), found.len() as u64))
-    }
-
-    /// A progress report to a waiter. `position` is its position among the `waiting` requests for
-    /// the key that it waits for.
-    pub(crate) fn progress(
-        &self,
-        key: &Key,
-        reason: String,
-        position: usize,
-        waiting: usize,
-        holders: Vec<HolderInfo>,
-    ) -> Progress {
-        Progress {
-            key: key.to_string(),
-            position: position as u64,
-            waiting: waiting as u64,
-            session: None,
-            reason,
-            holders,
-            estimate: None,
-        }
     }
 }
 

@@ -311,34 +311,14 @@ pub(crate) fn given_up() -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::calls::pending_acquire::plain_request;
     use canal_core::{
-        Ask, By, Command, CycleStep, FrameId, HostId, LeaseId, Owner, ProcessId, RequestId, Tag,
-        Token, Wait,
+        Ask, By, CycleStep, FrameId, HostId, LeaseId, Owner, ProcessId, RequestId, Tag, Token,
     };
 
     fn request(view: Option<View>) -> Request {
-        Request {
-            tag: Tag(1),
-            host: HostId(0),
-            owner: Owner::Lease(LeaseId(1)),
-            parent: None,
-            uid: 1,
-            command: Command::default(),
-            note: None,
-            items: vec![Item { key: Key::new("db").unwrap(), ask: Ask::slots(1, view) }],
-            wait: Wait::No,
-            priority: 0,
-            max_waiting: None,
-            supersede: None,
-            max_run_ms: None,
-            provisional: false,
-            children: false,
-            ttl_ms: None,
-            on_lost: Default::default(),
-            asker: None,
-            over_nodes: None,
-            above: None,
-        }
+        let items = vec![Item { key: Key::new("db").unwrap(), ask: Ask::slots(1, view) }];
+        plain_request(Tag(1), HostId(0), (Owner::Lease(LeaseId(1)), 1), items)
     }
 
     fn use_of(held: u64, conflict: Option<&str>) -> Use {

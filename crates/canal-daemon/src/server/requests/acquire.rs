@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::calls::completion::{Applied, Completion, PendingCall, VOID};
 use crate::calls::conn_id::ConnId;
 use crate::calls::items;
-use crate::calls::pending_acquire::PendingAcquire;
+use crate::calls::pending_acquire::{PendingAcquire, plain_request};
 use crate::jobserver::pipes::Form;
 use crate::limits::AHEAD_LOOKED_AT_MAX;
 use crate::net::call_state::{Awaiting, CallState};
@@ -361,28 +361,10 @@ impl Server {
         let owner = self.owner(caller, None)?;
         self.may_hold(caller.id, &items, asked.priority)?;
         self.withdraw_offers_for(&items);
-        let request = Request {
-            tag: self.unused_tag(),
-            host: self.decide.host(),
-            parent: self.enclosing_or_under(asked.frame.as_deref(), asked.under, &owner),
-            owner: owner.owner,
-            uid: owner.uid,
-            command: items::command(String::new()),
-            items,
-            wait: Wait::No,
-            priority: asked.priority,
-            max_waiting: None,
-            supersede: None,
-            max_run_ms: None,
-            provisional: false,
-            children: false,
-            ttl_ms: None,
-            on_lost: Default::default(),
-            asker: None,
-            over_nodes: None,
-            above: None,
-            note: None,
-        };
+        let (tag, host) = (self.unused_tag(), self.decide.host());
+        let parent = self.enclosing_or_under(asked.frame.as_deref(), asked.under, &owner);
+        let plain = plain_request(tag, host, (owner.owner, owner.uid), items);
+        let request = Request { parent, priority: asked.priority, ..plain };
         Ok(self.pose(PendingAcquire {
             request: Arc::new(request),
             pidfd: owner.pidfd,

@@ -373,9 +373,10 @@ fn lost_words(past: &PastLease) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::calls::pending_acquire::plain_request;
     use canal_core::{
-        Ask, Command, ENTRY_VERSION, Entry, HostId, Item, Key, OnLost, Release, Request, Revision,
-        Table, Tag, Token, UnixMillis, Wait,
+        Ask, Command, ENTRY_VERSION, Entry, HostId, Item, Key, Release, Request, Revision, Table,
+        Tag, Token, UnixMillis, Wait,
     };
 
     #[test]
@@ -413,27 +414,12 @@ mod tests {
             renewing.unseen(&table)
         };
         let wish = |lease| {
+            let items = vec![Item { key: Key::new("db").unwrap(), ask: Ask::Write }];
+            let owner = (Owner::Lease(LeaseId(lease)), 0);
             Change::Request(std::sync::Arc::new(Request {
-                tag: Tag(lease),
-                host: HostId(1),
-                owner: Owner::Lease(LeaseId(lease)),
-                parent: None,
-                uid: 0,
-                command: Command("lease".to_owned()),
-                note: None,
-                items: vec![Item { key: Key::new("db").unwrap(), ask: Ask::Write }],
                 wait: Wait::Yes { until: None },
-                priority: 0,
-                max_waiting: None,
-                supersede: None,
-                max_run_ms: None,
-                provisional: false,
-                children: false,
                 ttl_ms: Some(60_000),
-                on_lost: OnLost::Kill,
-                asker: None,
-                over_nodes: None,
-                above: None,
+                ..plain_request(Tag(lease), HostId(1), owner, items)
             }))
         };
         apply(wish(2));
