@@ -266,24 +266,19 @@ impl Decide {
                 } else {
                     tracing::warn!("cannot reach the engine: {}", outage.why);
                 }
-                let before = cluster.status.away.take();
-                cluster.status.away = Some(OngoingOutage::new(outage, before.as_ref()));
+                OngoingOutage::record(&mut cluster.status.away, outage);
             }
             Event::Back => {
                 tracing::info!("the engine is reachable again");
                 cluster.status.note_back();
             }
-            Event::Full(full) => {
-                let before = cluster.status.full.take();
-                let ongoing = |outage| OngoingOutage::new(outage, before.as_ref());
-                cluster.status.full = full.map(ongoing);
-            }
+            Event::Full(Some(outage)) => OngoingOutage::record(&mut cluster.status.full, outage),
+            Event::Full(None) => cluster.status.full = None,
             Event::Hindered(outage) => {
                 let outage = cluster.dated(outage, &self.ledger.table);
                 cluster.end_if_seen(&outage)?;
                 tracing::error!(hint = outage.hint, "cannot join: {}", outage.why);
-                let before = cluster.status.unable.take();
-                cluster.status.unable = Some(OngoingOutage::new(outage, before.as_ref()));
+                OngoingOutage::record(&mut cluster.status.unable, outage);
             }
             Event::Unhindered => {
                 tracing::info!("can join again");

@@ -23,13 +23,14 @@ pub(crate) struct OngoingOutage {
 }
 
 impl OngoingOutage {
-    /// Creates the record of an outage. During an outage it keeps the start time, because the first
+    /// Records an outage. During an outage the record keeps the start time, because the first
     /// problem may hide the next one.
-    pub(crate) fn new(outage: Outage, before: Option<&Self>) -> Self {
-        let since = before.map_or_else(|| UnixMillis(clock::unix_ms()), |before| before.since);
-        let since_boot_ms = before.map_or_else(clock::boottime_ms, |before| before.since_boot_ms);
+    pub(crate) fn record(ongoing: &mut Option<Self>, outage: Outage) {
+        let now = || (UnixMillis(clock::unix_ms()), clock::boottime_ms());
+        let (since, since_boot_ms) =
+            ongoing.as_ref().map_or_else(now, |before| (before.since, before.since_boot_ms));
         let Outage { why, hint, refused } = outage;
-        Self { why, hint, refused, since, since_boot_ms }
+        *ongoing = Some(Self { why, hint, refused, since, since_boot_ms });
     }
 }
 

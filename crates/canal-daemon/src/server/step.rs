@@ -39,6 +39,13 @@ impl Step {
         Self::Answer(Answer::reply(parameters))
     }
 
+    /// Answers the call of a method that returns nothing.
+    pub(crate) fn done() -> Self {
+        #[derive(serde::Serialize)]
+        struct Nothing {}
+        Self::reply(&Nothing {})
+    }
+
     /// Asks for a lock.
     pub(crate) fn ask(newcomer: PendingAcquire) -> Self {
         Self::Propose(Change::Request(newcomer.request.clone()), PendingCall::Ask(newcomer))

@@ -8,11 +8,12 @@ use crate::calls::conn_id::ConnId;
 use crate::calls::items;
 use crate::limits::ANCESTORS_MAX;
 use crate::net::connection::Connection;
-use crate::permissions::Action;
+use crate::permissions::{Action, only_operators};
 use crate::processes::owner_identity::{NOBODY, OwnerFound, identified, other_owner, peer_pidfd};
 use crate::processes::owners::find;
 use crate::server::Server;
 use crate::server::step::{Caller, Result, Step};
+use crate::store::ledger::disk_full;
 use crate::waiters::leases::name_of;
 use crate::wording::refusal::owner_gone;
 use canal_core::{Ask, FrameId, HoldState, Item, Key, Owner, ProcessId, room_of};
@@ -28,6 +29,16 @@ impl Server {
     /// configuration.
     pub(crate) fn is_operator(&self, uid: u32) -> bool {
         uid == 0 || uid == self.about.uid
+    }
+
+    /// Checks whether a user may do `what` only operators may do.
+    pub(crate) fn check_operator(&self, uid: u32, what: &str) -> Result<()> {
+        if self.is_operator(uid) {
+            return Ok(());
+        }
+        let only = only_operators(self.about.uid);
+        let message = format!("uid {uid} may not {what}; {only} may do so");
+        Err(Failure::new(ErrorName::Denied, message))
     }
 
     /// Whether a peer may ask for these items, with this priority.
@@ -111,6 +122,11 @@ impl Server {
         }
         Ok(())
     }
+
+    /// Reserves room in the journal for an entry for which no request has reserved any.
+    pub(crate) fn reserve(&mut self, bytes: u64) -> Result<()> {
+        self.decide.ledger_mut().admit_bytes(bytes).map_err(|error| disk_full(&error))
+    }
 }
 
 /// The failure for a user who would take more than the limit.
@@ -149,7 +165,7 @@ impl Server {
             let message = "this connection was restricted too many times";
             return Err(Failure::new(ErrorName::Denied, message));
         }
-        Ok(Step::reply(&Nothing {}))
+        Ok(Step::done())
     }
 
     /// Whether the restrictions of a connection allow a call.
@@ -169,9 +185,6 @@ fn is_by_handle(release: &Release) -> bool {
     let Release { key, all, token, handle, owner_fd } = release;
     handle.is_some() && key.is_none() && !all && token.is_none() && owner_fd.is_none()
 }
-
-#[derive(serde::Serialize)]
-struct Nothing {}
 
 /// Finds the process that will own the lock of a call.
 impl Server {

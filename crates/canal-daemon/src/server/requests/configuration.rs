@@ -8,15 +8,13 @@ use crate::config::effective::{Override, binds_everybody, needs_restart};
 use crate::config::history_section::written;
 use crate::config::metrics_section::Listen;
 use crate::config::reading::{self, Asked, Purpose, Read};
-use crate::config::written::{SPREAD, changes, name_of_key};
+use crate::config::written::{SPREAD, Written, changes, name_of_key};
 use crate::logging;
 use crate::net::call_state::{CallState, Subject};
-use crate::permissions::only_operators;
 use crate::server::Server;
+use crate::server::requests::resize::barred;
 use crate::server::step::{Caller, Result, Step};
 use crate::store::journal_store::setting_bytes;
-use crate::store::ledger::disk_full;
-use crate::wording::refusal::used_as;
 use crate::wording::text::time;
 use canal_core::{BYPASS_MAX_DEFAULT, Change, Key, View};
 use canal_protocol::place::Rule;
@@ -31,15 +29,7 @@ impl Server {
     /// Reads the configuration again, for a client.
     pub(crate) fn reload(&mut self, caller: &Caller) -> Result {
         let peer = caller.peer;
-        let owner = self.about.uid;
-        if !self.is_operator(peer.uid) {
-            let only = only_operators(owner);
-            let message = format!(
-                "uid {} may not change the configuration in force; {only} may do so",
-                peer.uid
-            );
-            return Err(Failure::new(ErrorName::Denied, message));
-        }
+        self.check_operator(peer.uid, "change the configuration in force")?;
         tracing::info!(
             uid = peer.uid,
             pid = peer.pid,
@@ -143,12 +133,12 @@ impl Server {
             Failure::new(ErrorName::BadConfiguration, why)
                 .hint("the previous configuration stays in force")
         })?;
-        let changed = changes(&self.effective.config.written, &config.written);
+        let changed = setting_changes(&self.effective.config.written, &config.written);
         let mut notes = Vec::new();
         let resizes = self.views_to_change(&config, &mut notes);
         let bytes: u64 = resizes.iter().map(|(key, _)| setting_bytes(key, 0)).sum();
         if bytes > 0 {
-            self.decide.ledger_mut().admit_bytes(bytes).map_err(|error| disk_full(&error))?;
+            self.reserve(bytes)?;
         }
         logging::follow(self.effective.overrides.verbose, config.log.as_deref());
         self.effective.replace(config);
@@ -162,15 +152,6 @@ impl Server {
             self.propose(change);
         }
         let file = self.effective.config.path.as_ref().map(|path| path.display().to_string());
-        let changed: Vec<SettingChange> = changed
-            .into_iter()
-            .map(|it| SettingChange {
-                restart: needs_restart(&it.name),
-                name: it.name,
-                before: it.before,
-                now: it.now,
-            })
-            .collect();
         for SettingChange { name, before, now, restart } in &changed {
             // More people can read the log than the file.
             let shown = |value: &'_ Option<String>| match value {
@@ -228,16 +209,9 @@ impl Server {
             return changed;
         }
         for (key, view) in self.decide.ledger().views_to_follow(config) {
-            if let Some(in_use) = self.decide.table().bars_view(&key, view) {
-                notes.push(format!(
-                    "the configured size of `{key}` does not apply: `{key}` {}",
-                    used_as(in_use)
-                ));
-            } else if self.decide.table().majority_bars_view(&key, view) {
-                notes.push(format!(
-                    "the configured size of `{key}` does not apply: `{key}` is in use with a \
-                     majority of nodes, which excludes others only if the lock has one slot"
-                ));
+            let refused = self.decide.refusal_of_view(&key, view);
+            if let Some(why) = refused.as_ref().and_then(barred) {
+                notes.push(format!("the configured size of `{key}` does not apply: `{key}` {why}"));
             } else {
                 changed.push((key, view));
             }
@@ -257,6 +231,17 @@ impl Server {
     }
 }
 
+/// How the settings of two configurations differ, for clients.
+fn setting_changes(before: &[Written], now: &[Written]) -> Vec<SettingChange> {
+    let each = changes(before, now).into_iter().map(|it| SettingChange {
+        restart: needs_restart(&it.name),
+        name: it.name,
+        before: it.before,
+        now: it.now,
+    });
+    each.collect()
+}
+
 /// Reports the settings in force, and the source of each value.
 impl Server {
     /// The settings in force, and how they differ from the configuration just `read`. Without
@@ -266,15 +251,7 @@ impl Server {
         let (mut pending, mut broken) = (Vec::new(), None);
         if let Some(read) = read {
             match read {
-                Ok(now) => {
-                    let changed = changes(&effective.config.written, &now.written);
-                    pending.extend(changed.into_iter().map(|it| SettingChange {
-                        restart: needs_restart(&it.name),
-                        name: it.name,
-                        before: it.before,
-                        now: it.now,
-                    }));
-                }
+                Ok(now) => pending = setting_changes(&effective.config.written, &now.written),
                 Err(why) => broken = Some(why.clone()),
             }
         }
@@ -419,12 +396,7 @@ impl Server {
 impl Server {
     pub(crate) fn stop(&mut self, caller: &Caller) -> Result {
         let peer = caller.peer;
-        let owner = self.about.uid;
-        if !self.is_operator(peer.uid) {
-            let only = only_operators(owner);
-            let message = format!("uid {} may not stop this daemon; {only} may do so", peer.uid);
-            return Err(Failure::new(ErrorName::Denied, message));
-        }
+        self.check_operator(peer.uid, "stop this daemon")?;
         tracing::info!(uid = peer.uid, pid = peer.pid, "stopping for a client");
         self.stopping = true;
         Ok(Step::reply(&Stopping { pid: self.about.pid }))

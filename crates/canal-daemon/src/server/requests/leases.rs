@@ -9,7 +9,6 @@ use crate::server::requests::caller::checked;
 use crate::server::requests::release::give_back;
 use crate::server::step::{Caller, Result, Step};
 use crate::store::journal_store::renewal_bytes;
-use crate::store::ledger::disk_full;
 use crate::waiters::leases::{is_collecting, name_of};
 use crate::wording::refusal::superseded;
 use crate::wording::text::time;
@@ -68,8 +67,7 @@ impl Server {
             (self.decide.is_shared() || effective != Some(*ttl_ms)) && !counts_on_more(*ttl_ms)
         };
         let ttl_ms = renew.ttl_ms.filter(is_new);
-        let bytes = renewal_bytes(note.as_deref());
-        self.decide.ledger_mut().admit_bytes(bytes).map_err(|error| disk_full(&error))?;
+        self.reserve(renewal_bytes(note.as_deref()))?;
         let keeps_ttl = renew.ttl_ms.is_some();
         let renewing = PendingRenewal { peer, lease, give_back: false, keeps_ttl };
         Ok(self.renewal(renewing, note, ttl_ms))

@@ -11,7 +11,6 @@ use crate::server::Server;
 use crate::server::requests::acquire::Part;
 use crate::server::step::{Caller, Result, Step};
 use crate::store::journal_store::renewal_bytes;
-use crate::store::ledger::disk_full;
 use crate::store::node;
 use crate::waiters::leases::{Reported, name_of};
 use crate::wording::refusal::superseded;
@@ -23,7 +22,7 @@ use canal_core::{
 use canal_protocol::{
     Acquire, Collect, ConfirmAt, ErrorName, Failure, FrameFound, FrameOfNode, LeaseAsked, NodeAt,
     NodeIdentity, NodesRefusal, OnLost, PartFound, READ_NODES_MAX, REPORTED_NODES_MAX, Report,
-    Reported as Noted, WAITS_NEAR_NAMES_MAX, WaitsFound, WaitsNear,
+    WAITS_NEAR_NAMES_MAX, WaitsFound, WaitsNear,
 };
 use canal_sys::clock;
 use canal_sys::peer::Credentials;
@@ -202,8 +201,7 @@ impl Server {
         }
         let note = items::new_note(confirm.note.as_deref())?;
         let note = note.filter(|note| **note != *hold.asked.note.as_deref().unwrap_or_default());
-        let bytes = renewal_bytes(note.as_deref());
-        self.decide.ledger_mut().admit_bytes(bytes).map_err(|error| disk_full(&error))?;
+        self.reserve(renewal_bytes(note.as_deref()))?;
         let change = Change::ConfirmAt { request, token, note };
         Ok(Step::Propose(change, PendingCall::ConfirmAt(request)))
     }
@@ -277,7 +275,7 @@ impl Server {
         if self.leases.report(frame, reported) {
             self.due.changed = true;
         }
-        Ok(Step::reply(&Noted {}))
+        Ok(Step::done())
     }
 
     fn is_over_nodes(&self, frame: FrameId) -> bool {

@@ -201,7 +201,7 @@ impl Server {
         // Over an engine, the end of a lease may be in flight.
         let may_be_over = is_lease && self.decide.is_shared();
         if !provisional && !may_be_over {
-            return Ok(Step::reply(&Nothing {}));
+            return Ok(Step::done());
         }
         self.waiters.claimed(request);
         self.conns.disown(request);
@@ -217,7 +217,7 @@ impl Server {
             return Err(Failure::new(ErrorName::UnknownTag, "no waiting request has this tag"));
         };
         self.observe.history_mut().abandons(waiter.id);
-        Ok(Step::reply(&Nothing {}))
+        Ok(Step::done())
     }
 
     /// Answers a confirmation that was applied to the table.
@@ -228,7 +228,7 @@ impl Server {
         }
         // A confirmation has no outcome, but its grant counts from here.
         self.due.changed = true;
-        Ok(Step::reply(&Nothing {}))
+        Ok(Step::done())
     }
 }
 
@@ -295,23 +295,17 @@ fn told_held<'h>(
     hold: &'h HoldState,
     giving: &'h Giving,
 ) -> ReleasedHold<Text<'h>> {
-    let one = match giving {
-        Giving::Latest { key, .. } => Some(key),
-        Giving::All { .. } | Giving::Hold { .. } => None,
+    let keys: Vec<&Key> = match giving {
+        Giving::Latest { key, .. } => vec![key],
+        Giving::All { .. } | Giving::Hold { .. } => {
+            hold.items.iter().map(|item| &item.key).collect()
+        }
     };
-    let keys: Vec<&Key> = match one {
-        Some(key) => vec![key],
-        None => hold.items.iter().map(|item| &item.key).collect(),
-    };
-    let shown_by = if let [key] = keys.as_slice() { Some(*key) } else { None };
-    let holder = shown.holder_briefly(hold, shown_by);
+    let one = if let [key] = keys.as_slice() { Some(*key) } else { None };
+    let holder = shown.holder_briefly(hold, one);
     let keys = keys.into_iter().map(|key| Text::Itself(key.as_str())).collect();
     ReleasedHold { token: hold.token.0, keys, holder }
 }
-
-/// The reply of a method that returns nothing.
-#[derive(serde::Serialize)]
-struct Nothing {}
 
 /// The failure for a client that names a token without a hold.
 fn no_holder(token: Token) -> Failure {

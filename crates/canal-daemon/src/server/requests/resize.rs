@@ -12,7 +12,6 @@ use crate::permissions::Action;
 use crate::server::Server;
 use crate::server::step::{Caller, Result, Step};
 use crate::store::journal_store::setting_bytes;
-use crate::store::ledger::disk_full;
 use crate::wording::refusal::used_as;
 use canal_core::{Change, Key, Outcome, RequestId, Table, View, WaiterState};
 use canal_protocol::{ErrorName, Failure, Prioritize, Prioritized, Resize, Resized};
@@ -27,8 +26,7 @@ impl Server {
             }
             Setting::View(_) | Setting::Pause(_) => 0,
         };
-        let bytes = setting_bytes(&key, numbers);
-        self.decide.ledger_mut().admit_bytes(bytes).map_err(|error| disk_full(&error))?;
+        self.reserve(setting_bytes(&key, numbers))?;
         let not_kept = |error: io::Error| {
             let message = format!("cannot store the setting of `{key}`: {error}");
             Failure::new(ErrorName::DiskFull, message)
@@ -96,19 +94,23 @@ impl Server {
     }
 }
 
-/// The failure for a client whose view of a key the table refuses: the key is in use with another
-/// kind of view, or a majority of nodes grants it.
+/// The failure for a client whose view of a key the table refuses.
 fn refusal_of(key: &Key, outcome: &Outcome) -> Option<Failure> {
-    let message = match outcome {
-        Outcome::ResizeRefused { in_use } => format!("`{key}` {}", used_as(*in_use)),
-        Outcome::ResizeRefusedOverNodes => format!(
-            "`{key}` is in use with a majority of nodes, which excludes others only if the lock \
-             has one slot"
-        ),
-        _ => return None,
-    };
-    let failure = Failure::new(ErrorName::Mismatch, message);
+    let failure = Failure::new(ErrorName::Mismatch, format!("`{key}` {}", barred(outcome)?));
     Some(failure.hint(format!("run `canal status {key}` to see its holders and waiters")))
+}
+
+/// The end of a sentence about a key whose view the table refuses: the key is in use with another
+/// kind of view, or a majority of nodes grants it.
+pub(super) fn barred(outcome: &Outcome) -> Option<&'static str> {
+    match outcome {
+        Outcome::ResizeRefused { in_use } => Some(used_as(*in_use)),
+        Outcome::ResizeRefusedOverNodes => Some(
+            "is in use with a majority of nodes, which excludes others only if the lock has one \
+             slot",
+        ),
+        _ => None,
+    }
 }
 
 /// Changes the priority of waiting requests.
@@ -143,10 +145,7 @@ impl Server {
         let keys: Vec<Key> = first.request.items.iter().map(|item| item.key.clone()).collect();
         for key in &keys {
             // The entry needs room in the journal that no request has reserved.
-            self.decide
-                .ledger_mut()
-                .admit_bytes(setting_bytes(key, 0))
-                .map_err(|error| disk_full(&error))?;
+            self.reserve(setting_bytes(key, 0))?;
         }
         let change = Change::Prioritize { session, priority };
         Ok(Step::Propose(change, PendingCall::Prioritize(pending)))
