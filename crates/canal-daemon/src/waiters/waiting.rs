@@ -70,6 +70,16 @@ impl LastProgress {
 }
 
 impl Asked {
+    pub(crate) fn of_waiter(table: &Table, state: &WaiterState) -> Self {
+        let (request, session) = (state.request.clone(), table.session(state.frame));
+        Self { request, session, since: state.since }
+    }
+
+    pub(crate) fn of_hold(table: &Table, hold: &HoldState) -> Self {
+        let (request, session) = (hold.asked.clone(), table.session(hold.frame));
+        Self { request, session, since: hold.asked_at }
+    }
+
     /// When its wait expires, in milliseconds of CLOCK_BOOTTIME.
     fn until(&self) -> Option<u64> {
         match self.request.wait {
@@ -95,14 +105,12 @@ impl Waiters {
     }
 
     pub(crate) fn add(&mut self, table: &Table, state: &WaiterState) {
-        let (request, session) = (state.request.clone(), table.session(state.frame));
-        self.insert(state.id, Asked { request, session, since: state.since });
+        self.insert(state.id, Asked::of_waiter(table, state));
     }
 
     /// Adds a request that was granted and whose grant cannot be sent yet.
     pub(crate) fn add_granted(&mut self, table: &Table, hold: &HoldState) {
-        let (request, session) = (hold.asked.clone(), table.session(hold.frame));
-        self.insert(hold.request, Asked { request, session, since: hold.asked_at });
+        self.insert(hold.request, Asked::of_hold(table, hold));
     }
 
     fn insert(&mut self, id: RequestId, asked: Asked) {

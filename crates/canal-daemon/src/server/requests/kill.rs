@@ -296,7 +296,7 @@ impl<'a> Target<'a> {
             token,
             request,
             keys: self.key_list(),
-            party: shown.party(self.asked(), self.frame()),
+            party: shown.party(self.asked(), shown.table.session(self.frame())),
             since: time(since),
             host: shown.label_of(self.frame()),
             folder: shown.folder(self.asked(), self.frame()),

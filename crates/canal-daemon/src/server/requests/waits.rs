@@ -1,7 +1,6 @@
 //! Reports which holders and waiters each request waits for, and describes deadlocks.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::Arc;
 
 use crate::calls::items;
 use crate::limits::{BLOCKERS_LOOKED_AT_MAX, WAITS_SHOWN_MAX};
@@ -13,8 +12,8 @@ use crate::waiters::waiting::Asked;
 use crate::wording::refusal;
 use crate::wording::text::{pid_of, time};
 use canal_core::{
-    Blocker, By, CycleStep, FrameId, Item, Key, Mode, Refusal, Request, RequestId, Table,
-    UnixMillis, WaiterState,
+    Blocker, By, CycleStep, FrameId, HoldState, Item, Key, Mode, Refusal, Request, RequestId,
+    Table, UnixMillis, WaiterState,
 };
 use canal_protocol::{
     BLOCKERS_SHOWN_MAX, BlockerInfo, CycleStepInfo, ErrorName, Failure, PartyInfo, WaitInfo, Waits,
@@ -187,7 +186,7 @@ impl Shown<'_> {
         };
         let shown = blockers.iter().filter_map(|blocker| self.blocker(asked, blocker));
         Some(WaitInfo {
-            waiter: self.party(asked, waiter.frame),
+            waiter: self.party(asked, self.table.session(waiter.frame)),
             key: key.to_string(),
             mode,
             since: time(waiter.since),
@@ -198,34 +197,38 @@ impl Shown<'_> {
     }
 
     fn blocker(&self, asked: &Request, blocker: &Blocker) -> Option<BlockerInfo> {
-        let mode = asked.items.get(blocker.item)?.ask.mode();
-        let (party, key, mode, holds, since) = match blocker.by {
-            By::Hold(token, _) => {
-                let hold = self.table.hold(token)?;
-                let (key, mode) = match held_item(&hold.items, &blocker.key, mode) {
-                    Some(item) => (item.key.clone(), item.mode),
-                    None => (blocker.key.clone(), mode),
-                };
-                (self.party(&hold.asked, hold.frame), key, mode, true, hold.since)
-            }
+        let (key, mode) = (&blocker.key, asked.items.get(blocker.item)?.ask.mode());
+        match blocker.by {
+            By::Hold(token, _) => Some(self.holding(self.table.hold(token)?, key, mode)),
             By::Waiter(request, _) => {
-                let waiter = self.table.waiter(request)?;
-                let wanted = wanted_item(&waiter.request.items, &blocker.key, mode);
-                let (key, mode) =
-                    wanted.map_or((&blocker.key, mode), |item| (&item.key, item.ask.mode()));
-                let key = key.clone();
-                (self.party(&waiter.request, waiter.frame), key, mode, false, waiter.since)
+                let asked = Asked::of_waiter(self.table, self.table.waiter(request)?);
+                Some(self.wanting(&asked, key, mode))
             }
-        };
-        Some(BlockerInfo { party, key: key.to_string(), mode, holds, since: time(since) })
+        }
     }
 
-    pub(crate) fn party(&self, asked: &Request, frame: FrameId) -> PartyInfo {
+    /// A hold that blocks a request for a key.
+    fn holding(&self, hold: &HoldState, key: &Key, mode: Mode) -> BlockerInfo {
+        let item = held_item(&hold.items, key, mode);
+        let (key, mode) = item.map_or((key, mode), |item| (&item.key, item.mode));
+        let party = self.party(&hold.asked, self.table.session(hold.frame));
+        BlockerInfo { party, key: key.to_string(), mode, holds: true, since: time(hold.since) }
+    }
+
+    /// A request that goes before another request for a key.
+    fn wanting(&self, asked: &Asked, key: &Key, mode: Mode) -> BlockerInfo {
+        let item = wanted_item(&asked.request.items, key, mode);
+        let (key, mode) = item.map_or((key, mode), |item| (&item.key, item.ask.mode()));
+        let party = self.party(&asked.request, asked.session);
+        BlockerInfo { party, key: key.to_string(), mode, holds: false, since: time(asked.since) }
+    }
+
+    pub(crate) fn party(&self, asked: &Request, session: FrameId) -> PartyInfo {
         PartyInfo {
             pid: pid_of(&asked.owner),
             uid: asked.uid,
             command: self.command(asked.uid, &asked.command.0),
-            session: self.session(frame),
+            session: format!("s{session}"),
             lease: asked.ttl_ms.is_some(),
             run: asked.over_nodes.as_deref().map(|over| over.run),
         }
@@ -301,29 +304,18 @@ impl Teller<'_> {
             return Some(waiter.asked.clone());
         }
         let table = self.server.decide.table();
-        let of = |request: &Arc<Request>, frame, since| {
-            let session = table.session(frame);
-            Asked { request: request.clone(), session, since }
-        };
-        if let Some(waiter) = table.waiter(request) {
-            return Some(of(&waiter.request, waiter.frame, waiter.since));
+        match table.waiter(request) {
+            Some(waiter) => Some(Asked::of_waiter(table, waiter)),
+            None => table.hold_of(request).map(|hold| Asked::of_hold(table, hold)),
         }
-        table.hold_of(request).map(|hold| of(&hold.asked, hold.frame, hold.asked_at))
     }
 
     fn party(&self, asked: Option<&Asked>, frame: FrameId) -> PartyInfo {
         let shown = self.server.shown(self.viewer);
-        let table = self.server.decide.table();
         if let Some(asked) = asked {
-            return PartyInfo {
-                pid: pid_of(&asked.request.owner),
-                uid: asked.request.uid,
-                command: shown.command(asked.request.uid, &asked.request.command.0),
-                session: format!("s{}", asked.session),
-                lease: asked.request.ttl_ms.is_some(),
-                run: asked.request.over_nodes.as_deref().map(|over| over.run),
-            };
+            return shown.party(&asked.request, asked.session);
         }
+        let table = shown.table;
         let state = table.frame(frame);
         let uid = state.map_or(0, |state| state.uid);
         let hold = table.holds_in(frame).next();
@@ -338,30 +330,23 @@ impl Teller<'_> {
     }
 
     fn blocker(&self, by: By, key: &Key, mode: Mode) -> BlockerInfo {
-        let nothing = (key.clone(), mode, UnixMillis(0));
-        let (party, (key, mode, since), holds) = match by {
-            By::Hold(token, frame) => {
-                let hold = self.server.decide.table().hold(token);
-                let held = hold.and_then(|hold| {
-                    let item = held_item(&hold.items, key, mode)?;
-                    Some((item.key.clone(), item.mode, hold.since))
-                });
-                let asked = hold.map(|hold| {
-                    let session = self.server.decide.table().session(hold.frame);
-                    Asked { request: hold.asked.clone(), session, since: hold.asked_at }
-                });
-                (self.party(asked.as_ref(), frame), held.unwrap_or(nothing), true)
+        let shown = self.server.shown(self.viewer);
+        let found = match by {
+            By::Hold(token, _) => {
+                shown.table.hold(token).map(|hold| shown.holding(hold, key, mode))
             }
-            By::Waiter(request, frame) => {
-                let asked = self.asked(request);
-                let wanted = asked.as_ref().and_then(|asked| {
-                    let wanted = wanted_item(&asked.request.items, key, mode)?;
-                    Some((wanted.key.clone(), wanted.ask.mode(), asked.since))
-                });
-                (self.party(asked.as_ref(), frame), wanted.unwrap_or(nothing), false)
+            By::Waiter(request, _) => {
+                self.asked(request).map(|asked| shown.wanting(&asked, key, mode))
             }
         };
-        BlockerInfo { party, key: key.to_string(), mode, holds, since: time(since) }
+        // It may have ended in this turn.
+        found.unwrap_or_else(|| BlockerInfo {
+            party: self.party(None, by.frame()),
+            key: key.to_string(),
+            mode,
+            holds: matches!(by, By::Hold(..)),
+            since: time(UnixMillis(0)),
+        })
     }
 }
 
