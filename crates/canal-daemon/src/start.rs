@@ -346,7 +346,7 @@ pub(crate) fn server(
     }
     let holds = ledger.table.holds().filter(|hold| hold.provisional);
     let mut waiters = Waiters::of_table(&ledger.table, ledger.host);
-    waiters.expect_claims(holds.map(|hold| hold.request));
+    waiters.unclaimed = holds.map(|hold| hold.request).collect();
     let mut server = Server {
         about,
         runtime_dir: home,

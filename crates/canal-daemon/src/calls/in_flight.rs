@@ -25,9 +25,9 @@ pub(crate) struct InFlight {
     /// How many of these requests may wait, by user.
     users: BTreeMap<u32, usize>,
     /// Requests that are being withdrawn. Their clients receive no further message.
-    leaving: BTreeSet<RequestId>,
+    pub leaving: BTreeSet<RequestId>,
     /// Requests that are being suspended. A suspension revokes a grant that precedes it in the log.
-    suspending: BTreeMap<Ticket, RequestId>,
+    pub suspending: BTreeMap<Ticket, RequestId>,
 }
 
 /// A change that is not in the log yet.
@@ -93,34 +93,9 @@ impl InFlight {
             .is_some_and(|it| matches!(it.then, Completion::Call(_, PendingCall::Question(_))))
     }
 
-    /// Notes that a request is being withdrawn.
-    pub(crate) fn withdraw(&mut self, request: RequestId) {
-        self.leaving.insert(request);
-    }
-
-    /// Notes that the withdrawal of a request came out of the log.
-    pub(crate) fn withdrawn(&mut self, request: RequestId) {
-        self.leaving.remove(&request);
-    }
-
-    /// Whether a request is being withdrawn.
-    pub(crate) fn is_leaving(&self, request: RequestId) -> bool {
-        self.leaving.contains(&request)
-    }
-
-    /// Notes that a request is being suspended by this change.
-    pub(crate) fn suspend(&mut self, ticket: Ticket, request: RequestId) {
-        self.suspending.insert(ticket, request);
-    }
-
     /// Whether a request is being suspended.
     pub(crate) fn is_being_suspended(&self, request: RequestId) -> bool {
         self.suspending.values().any(|other| *other == request)
-    }
-
-    /// Forgets the withdrawals, because the membership that they belong to is lost.
-    pub(crate) fn forget_withdrawals(&mut self) {
-        self.leaving.clear();
     }
 
     /// The request with this tag and the connection of its call, if it is not in the log yet.

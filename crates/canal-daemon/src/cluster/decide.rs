@@ -107,7 +107,7 @@ impl Decide {
             _ => None,
         };
         if let Change::Withdraw { request, .. } = change {
-            self.in_flight.withdraw(request);
+            self.in_flight.leaving.insert(request);
         }
         let ticket = match &mut self.cluster {
             Some(cluster) => cluster.driver.propose(change),
@@ -115,7 +115,7 @@ impl Decide {
         };
         self.in_flight.add(ticket, then);
         if let Some(request) = suspended {
-            self.in_flight.suspend(ticket, request);
+            self.in_flight.suspending.insert(ticket, request);
         }
         ticket
     }
@@ -153,7 +153,7 @@ impl Decide {
     /// Applies the next entry of the log.
     pub(crate) fn apply(&mut self, revision: Revision, entry: &Entry) -> Applied {
         if let Change::Withdraw { request, .. } = &entry.change {
-            self.in_flight.withdrawn(*request);
+            self.in_flight.leaving.remove(request);
         }
         self.ledger.apply_entry(revision, entry)
     }
@@ -332,7 +332,7 @@ impl Decide {
     /// Ends the membership: this host holds and asks for nothing.
     pub(crate) fn end_membership(&mut self) {
         self.ledger.host = NO_HOST;
-        self.in_flight.forget_withdrawals();
+        self.in_flight.leaving.clear();
     }
 
     /// Takes over the holds of an earlier incarnation.

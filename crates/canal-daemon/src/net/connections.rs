@@ -19,7 +19,6 @@ use crate::net::connection_limits::TurnedAway;
 use crate::net::events::{Of, Reported, Source};
 use crate::poller::{EVENTS_AT_ONCE, Poller};
 use canal_core::{Request, RequestId, Tag};
-use canal_protocol::WaitsNear;
 use canal_sys::clock;
 use canal_sys::peer::Credentials;
 
@@ -154,9 +153,13 @@ impl Conns {
         self.open.get(id).map(Box::as_ref)
     }
 
-    #[cfg(test)]
     pub(crate) fn iter(&self) -> impl Iterator<Item = (ConnId, &Connection)> {
         self.open.iter().map(|(id, conn)| (id, conn.as_ref()))
+    }
+
+    /// The connections of this kind.
+    pub(crate) fn those(&self, is: impl Fn(&Connection) -> bool) -> Vec<ConnId> {
+        self.iter().filter(|(_, conn)| is(conn)).map(|(id, _)| id).collect()
     }
 
     /// A connection to change. Its queued output is written at the end of the turn.
@@ -521,32 +524,10 @@ impl Conns {
         }
     }
 
-    /// Whether there is a connection of this kind.
-    pub(crate) fn any(&self, is: impl Fn(&Connection) -> bool) -> bool {
-        self.open.iter().any(|(_, conn)| is(conn))
-    }
-
-    /// The connections that watch the status.
-    pub(crate) fn watchers(&self) -> Vec<ConnId> {
-        let watching = self.open.iter().filter(|(_, conn)| conn.watches());
-        watching.map(|(id, _)| id).collect()
-    }
-
     /// The last requests of the other connections over several nodes.
     pub(crate) fn over_nodes(&self, but: ConnId) -> impl Iterator<Item = &Request> {
         let others = self.open.iter().filter(move |(id, _)| *id != but);
         others.filter_map(|(_, conn)| conn.over_nodes.as_deref())
-    }
-
-    /// The connections whose clients look for deadlocks.
-    pub(crate) fn looking(&self) -> impl Iterator<Item = (&Connection, &WaitsNear)> {
-        self.open.iter().filter_map(|(_, conn)| Some((conn.as_ref(), conn.looks_near.as_deref()?)))
-    }
-
-    /// The connections that watch the leader of a key.
-    pub(crate) fn leader_watchers(&self) -> Vec<ConnId> {
-        let watching = self.open.iter().filter(|(_, conn)| conn.watches_leader());
-        watching.map(|(id, _)| id).collect()
     }
 }
 

@@ -50,7 +50,7 @@ impl Server {
             self.came_back(ticket, proposed.then, applied, &before);
         }
         if let Change::Suspend { request } = entry.change
-            && !self.waiters.is_suspended(request)
+            && !self.waiters.suspended.contains_key(&request)
         {
             self.tell_after_all(request);
         }
@@ -292,7 +292,7 @@ impl Server {
             }
         }
         let table = self.decide.table();
-        self.waiters.retain_suspended(|request| table.waiter(request).is_some());
+        self.waiters.suspended.retain(|request, _| table.waiter(*request).is_some());
         for token in self.decide.ended_tokens() {
             self.hold_ended(token);
         }
@@ -465,7 +465,7 @@ impl Server {
         let now = clock::boottime_ms();
         while let Some(request) = self.waiters.over(now) {
             let id = self.end_waiter(request);
-            self.observe.history_mut().times_out(request);
+            self.observe.history.times_out(request);
             if let Some(id) = id
                 && let Some(viewer) = self.conns.peek(id).map(|conn| conn.peer.uid)
             {

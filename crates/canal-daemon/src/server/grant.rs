@@ -41,7 +41,7 @@ impl Server {
     /// this ends, and its result.
     pub(crate) fn offer(&mut self, granted: &Granted) -> Option<(ConnId, Result)> {
         let request = granted.request;
-        if self.decide.in_flight().is_leaving(request) {
+        if self.decide.in_flight().leaving.contains(&request) {
             let conn = self.end_waiter(request)?;
             return Some((conn, Err(given_up())));
         }
@@ -266,7 +266,7 @@ impl Server {
         grant.liveness_fd = page.map(|page| page.liveness_fd);
         let closes_on_grant = conn.asked.closes_on_grant && conn.calls.is_empty();
         if provisional {
-            self.waiters.claimed(request);
+            self.waiters.unclaimed.remove(&request);
             conn.provisional.push(request);
         } else if !closes_on_grant {
             conn.untold = Some(request);

@@ -139,7 +139,7 @@ impl Server {
                 if crate::sim::is_broken(crate::sim::Rule::DeadWaitersAreWithdrawn) => {}
             CallState::Waits(request) => {
                 if is_abandoned {
-                    self.observe.history_mut().abandons(request);
+                    self.observe.history.abandons(request);
                 }
                 gone.push(request);
             }
@@ -188,7 +188,7 @@ impl Server {
     /// Suspends a waiter that is ahead of another one, if it is stopped. Returns whether a
     /// suspension of it is in flight, so that deciding again after that is worthwhile.
     pub(crate) fn suspend_ahead(&mut self, ahead: RequestId, then: Completion) -> bool {
-        if self.waiters.is_suspended(ahead) || self.waiters.is_absent(ahead) {
+        if self.waiters.suspended.contains_key(&ahead) || self.waiters.absent.contains_key(&ahead) {
             return self.decide.in_flight().is_being_suspended(ahead);
         }
         let Some(pid) = self.stopped_process(ahead) else { return false };
@@ -212,7 +212,7 @@ impl Server {
         if is_detached && !self.is_back(request) {
             return self.suspend_detached(request, then);
         }
-        self.waiters.suspend(request, pid);
+        self.waiters.suspended.insert(request, pid);
         self.propose_and(Change::Suspend { request }, then);
     }
 
@@ -254,16 +254,16 @@ impl Server {
 
     /// Resumes the suspended waiters whose process runs again.
     pub(crate) fn look_at_stopped(&mut self) {
-        let running = self.waiters.suspended().filter(|(_, pid)| !is_stopped(*pid));
-        let running: Vec<RequestId> = running.map(|(request, _)| request).collect();
+        let running = self.waiters.suspended.iter().filter(|(_, pid)| !is_stopped(**pid));
+        let running: Vec<RequestId> = running.map(|(request, _)| *request).collect();
         for request in running {
-            self.waiters.resume(request);
+            self.waiters.suspended.remove(&request);
             if self.tell_after_all(request) {
                 continue;
             }
             // The client of a waiter from the previous daemon has to come back first.
             if self.waiters.get(request).is_some() && !self.is_back(request) {
-                self.waiters.set_absent(request, None);
+                self.waiters.absent.insert(request, None);
                 self.due.detached = Some(clock::now());
                 continue;
             }
@@ -333,10 +333,10 @@ impl Server {
     /// Checks the waiters that have not come back.
     pub(crate) fn look_at_detached(&mut self, now: Instant) {
         self.suspend_stopped(usize::MAX);
-        for (request, back_until) in self.waiters.take_absent() {
+        for (request, back_until) in std::mem::take(&mut self.waiters.absent) {
             self.look_at_away(now, request, back_until);
         }
-        let goes_on = self.due.come_back.is_some() || self.waiters.has_absent();
+        let goes_on = self.due.come_back.is_some() || !self.waiters.absent.is_empty();
         self.due.detached = goes_on.then_some(now + STOPPED_EVERY);
     }
 
@@ -346,12 +346,12 @@ impl Server {
         self.suspend_stopped(usize::MAX);
         let waiting = self.decide.table().waiters().filter(|waiter| self.is_detached(waiter));
         let waiting: Vec<RequestId> = waiting.map(|waiter| waiter.id).collect();
-        let unclaimed = self.waiters.take_unclaimed();
+        let unclaimed = std::mem::take(&mut self.waiters.unclaimed);
         let mut lost: Vec<RequestId> = waiting.into_iter().chain(unclaimed.clone()).collect();
         lost.retain(|request| !self.is_back(*request));
         if self.due.come_back_if_busy.is_some_and(|at| now < at) {
             let late = self.take_late(&mut lost);
-            self.waiters.expect_claims(unclaimed.intersection(&late).copied());
+            self.waiters.unclaimed = unclaimed.intersection(&late).copied().collect();
             self.due.come_back = (!late.is_empty()).then_some(now + COME_BACK_EVERY);
         }
         if !lost.is_empty() {
@@ -407,7 +407,7 @@ impl Server {
     /// Suspends a detached waiter until its process runs again and it comes back.
     pub(crate) fn suspend_detached(&mut self, request: RequestId, then: Completion) {
         tracing::info!(request = request.0, "a waiter is stopped and cannot come back yet");
-        self.waiters.set_absent(request, None);
+        self.waiters.absent.insert(request, None);
         // Only an active waiter can be suspended, so resume it first. If it is granted in between,
         // the suspension takes the grant back before a client receives it.
         self.propose(Change::Resume { request });
@@ -419,14 +419,19 @@ impl Server {
         let Some(waiter) = self.decide.table().waiter(request).filter(|_| !is_back) else { return };
         // Over an engine, the request may have been granted briefly, and then suspended because its
         // process was stopped.
-        self.waiters.resume(request);
+        self.waiters.suspended.remove(&request);
         match return_of(&waiter.request) {
-            Return::Later => self.waiters.set_absent(request, None),
+            Return::Later => {
+                self.waiters.absent.insert(request, None);
+            }
             Return::Never => self.give_up(request),
             Return::OwnerEnded => self.end(waiter.frame),
             Return::Possible => match back_until {
                 Some(until) if until <= now => self.give_up(request),
-                until => self.waiters.set_absent(request, until.or(Some(now + COME_BACK_TIME))),
+                until => {
+                    let until = until.unwrap_or(now + COME_BACK_TIME);
+                    self.waiters.absent.insert(request, Some(until));
+                }
             },
         }
     }
@@ -435,7 +440,7 @@ impl Server {
     fn is_detached(&self, waiter: &WaiterState) -> bool {
         waiter.status == WaiterStatus::Detached
             && waiter.request.host == self.decide.host()
-            && !self.waiters.is_absent(waiter.id)
+            && !self.waiters.absent.contains_key(&waiter.id)
             && !self.is_back(waiter.id)
     }
 

@@ -9,7 +9,6 @@ use crate::calls::pending_acquire::PendingAcquire;
 use crate::cluster::Cluster;
 use crate::host::LostWhy;
 use crate::net::call_state::{Awaiting, CallState, LogWait, Subject};
-use crate::net::connection::Connection;
 use crate::processes::owners::find;
 use crate::server::Server;
 use crate::server::progress::outside_queue;
@@ -45,7 +44,7 @@ impl Server {
         // Requests that the table lacks ended before the earlier incarnation was adopted, or with
         // it.
         let ending = if adopted.is_some() { Ending::Ended } else { Ending::Lost };
-        self.observe.history_mut().take_in_left(self.decide.table(), &ending);
+        self.observe.history.take_in_left(self.decide.table(), &ending);
         self.follow_configuration();
         self.ask_for_those_waiting();
         self.resume_put_off();
@@ -64,7 +63,7 @@ impl Server {
         let own = table.holds().filter(|hold| frames.binary_search(&hold.frame).is_ok());
         let own: Vec<_> = own.cloned().collect();
         let provisional = own.iter().filter(|hold| hold.provisional);
-        self.waiters.expect_claims(provisional.map(|hold| hold.request));
+        self.waiters.unclaimed = provisional.map(|hold| hold.request).collect();
         // Until these are dead, this host asks for nothing and sends no grant.
         let now = clock::boottime_ms();
         self.decide.stop_unknown(&self.owners, now);
@@ -103,7 +102,7 @@ impl Server {
                 }
             }
             Found::Same(_) | Found::Gone => {
-                self.observe.history_mut().ends_unseen(frame);
+                self.observe.history.ends_unseen(frame);
                 self.end(frame);
             }
             Found::Unknown(error) => {
@@ -147,7 +146,7 @@ impl Server {
         tracing::error!(host = host.0, "lost all holds of this host: {why}");
         let now = clock::boottime_ms();
         self.decide.lose_holds(why, &self.owners, now);
-        self.observe.history_mut().lose();
+        self.observe.history.lose();
         self.lose_membership();
         self.end_lost(now);
         self.due.changed = true;
@@ -274,13 +273,12 @@ impl Server {
     fn needs_announcements(&self) -> bool {
         let table = self.decide.table();
         let holds = || table.frames_of_host(self.decide.host()).next().is_some();
-        let watches = |conn: &Connection| conn.watches() || conn.watches_leader();
         self.decide.is_shared()
             && (self.waiters.iter().next().is_some()
                 || self.leases.next_end().is_some()
                 || table.recovery().is_some()
-                || self.observe.are_hooks_told_of_ends() && holds()
-                || self.conns.any(watches))
+                || self.observe.hooks.are_told_of_ends() && holds()
+                || self.conns.iter().any(|(_, conn)| conn.watches() || conn.watches_leader()))
     }
 }
 

@@ -30,9 +30,9 @@ const HOLDERS_MAX: usize = 8;
 #[derive(Debug, Default)]
 pub(crate) struct Observe {
     /// The records of requests that have ended.
-    history: History,
+    pub history: History,
     /// The programs that run on events, such as a long wait or the loss of a lease.
-    hooks: Hooks,
+    pub hooks: Hooks,
     /// Serves metrics on a socket, if the configuration names one.
     exporter: Option<Exporter>,
 }
@@ -42,15 +42,6 @@ impl Observe {
         let mut observe = Self { history, hooks, exporter };
         observe.history.tell_hooks(observe.hooks.are_told_of_ends());
         observe
-    }
-
-    pub(crate) fn history(&self) -> &History {
-        &self.history
-    }
-
-    /// The history, to search it, or to record what the table does not contain.
-    pub(crate) fn history_mut(&mut self) -> &mut History {
-        &mut self.history
     }
 
     /// Takes over the hooks of the configuration in force.
@@ -115,16 +106,6 @@ impl Observe {
     pub(crate) fn notes_for_operators(&self) -> impl Iterator<Item = String> + use<> {
         let of_exporter = self.exporter.as_ref().and_then(Exporter::note);
         self.hooks.notes().into_iter().chain(of_exporter)
-    }
-
-    /// Whether the end of a request can start a hook.
-    pub(crate) fn are_hooks_told_of_ends(&self) -> bool {
-        self.hooks.are_told_of_ends()
-    }
-
-    /// Whether a hook runs, or an event waits for one.
-    pub(crate) fn are_hooks_busy(&self) -> bool {
-        self.hooks.are_busy()
     }
 
     /// When something has to be passed on even if nothing happens.

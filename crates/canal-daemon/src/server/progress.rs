@@ -11,6 +11,7 @@ use crate::due::is_due;
 use crate::history::estimates::{self, EstimateBudget};
 use crate::limits::{PROGRESS_EVERY, WATCH_EVERY};
 use crate::net::call_state::CallState;
+use crate::net::connection::Connection;
 use crate::server::Server;
 use crate::view::Held;
 use crate::view::leadership::LeaderWatch;
@@ -77,7 +78,7 @@ impl Server {
     }
 
     fn tell_all_progress(&mut self) {
-        self.observe.history_mut().learn();
+        self.observe.history.learn();
         let (mut scenes, mut budget) = (BTreeMap::new(), EstimateBudget::default());
         let takers = self.waiters.iter().filter(|(_, waiter)| waiter.more);
         let takers: Vec<RequestId> = takers.map(|(request, _)| request).collect();
@@ -166,7 +167,7 @@ impl Server {
         let served =
             if waiting <= looked_up_max { self.decide.table().served(key) } else { Vec::new() };
         let positions = served.into_iter().zip(1..).collect();
-        let estimates = self.observe.history().summary().zip(budget).map(|(summary, budget)| {
+        let estimates = self.observe.history.summary().zip(budget).map(|(summary, budget)| {
             let now = clock::unix_ms();
             estimates::of_key(self.decide.table(), key, summary, now, budget)
         });
@@ -175,7 +176,7 @@ impl Server {
     }
 
     fn tell_watchers(&mut self) {
-        let watchers = self.conns.watchers();
+        let watchers = self.conns.those(Connection::watches);
         self.due.watched = !watchers.is_empty();
         for id in watchers {
             let Some(conn) = self.conns.get(id) else { continue };
@@ -212,7 +213,7 @@ const UNREAD_EVERY: Duration = Duration::from_millis(250);
 impl Server {
     /// Informs each watcher whose last message names another leader.
     pub(crate) fn tell_leaders(&mut self) {
-        let watchers = self.conns.leader_watchers();
+        let watchers = self.conns.those(Connection::watches_leader);
         self.due.leaders.are_watched = !watchers.is_empty();
         self.due.leaders.rest_until = Some(clock::now() + LOOK_EVERY);
         for id in watchers {

@@ -34,7 +34,7 @@ impl Server {
             && let Some(ahead) = self.decide.table().first_ahead_of(&newcomer.request)
             && self.suspend_ahead(ahead, Completion::Nothing)
         {
-            self.observe.history_mut().take_back(newcomer.request.tag);
+            self.observe.history.take_back(newcomer.request.tag);
             return Ok(self.ask(newcomer));
         }
         let now = clock::now();
@@ -45,7 +45,7 @@ impl Server {
         {
             tracing::debug!("a request is waiting for a holder that is about to end");
             newcomer.deferred_until = Some(until);
-            self.observe.history_mut().take_back(newcomer.request.tag);
+            self.observe.history.take_back(newcomer.request.tag);
             return Ok(Step::Wait(CallState::Deferred(Box::new(newcomer))));
         }
         let mut failure = self.refusal(id, &newcomer, why);

@@ -58,7 +58,7 @@ impl Server {
         let deaths = !batch.ended.frames.is_empty();
         for (frame, pidfd) in std::mem::take(&mut batch.ended.pidfds) {
             let descriptors = self.effective.limits.connections(0);
-            self.observe.history_mut().keep_exit(frame, pidfd, descriptors);
+            self.observe.history.keep_exit(frame, pidfd, descriptors);
         }
         for disconnected in std::mem::take(&mut batch.disconnected) {
             self.disconnect(disconnected);
@@ -341,7 +341,7 @@ impl Server {
 
     /// Schedules the next work at the end of a turn, because no event may start another turn.
     pub(crate) fn look_ahead(&mut self, now: Instant) {
-        if self.due.stopped.is_none() && self.waiters.suspended().next().is_some() {
+        if self.due.stopped.is_none() && !self.waiters.suspended.is_empty() {
             self.due.stopped = Some(now + STOPPED_EVERY);
         }
         if self.due.unsure.is_none() && !self.children.unsure().is_empty() {
@@ -356,7 +356,7 @@ impl Server {
 
     pub(crate) fn note_idleness(&mut self, now: Instant) {
         let Some(limit) = self.effective.limits.idle_exit else { return };
-        let busy = self.conns.len() > 0 || self.decide.is_used() || self.observe.are_hooks_busy();
+        let busy = self.conns.len() > 0 || self.decide.is_used() || self.observe.hooks.are_busy();
         if busy {
             self.due.idle = None;
         } else if is_due(&mut self.due.idle, now) {

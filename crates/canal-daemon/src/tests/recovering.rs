@@ -333,7 +333,7 @@ fn a_grant_that_a_suspension_on_its_way_takes_back_is_not_told() {
     assert_eq!(peer.reply(), None, "it waits");
     let request = world.server.decide.table().waiters().next().unwrap().id;
     world.server.suspend(request, 1, Completion::Nothing);
-    world.server.waiters.resume(request);
+    world.server.waiters.suspended.remove(&request);
     release(&mut other, &engine);
     world.turns();
     assert_eq!(peer.reply(), None, "it is not told of what was taken back");

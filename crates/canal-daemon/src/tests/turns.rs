@@ -17,6 +17,7 @@ use crate::history::writer::Files;
 use crate::hooks::configured::Hooks;
 use crate::limits::CALLS_PER_TURN;
 use crate::net::call_state::CallState;
+use crate::net::connection::Connection;
 use crate::net::connections::Disconnected;
 use crate::processes::owners::process_of;
 use crate::server::observe::Observe;
@@ -391,7 +392,7 @@ fn a_waiter_whose_grant_may_not_be_told_yet_is_told_why() {
     peer.send(&with_more(call("Status", &json!({}))), &[]);
     world.turn();
     peer.reply().unwrap();
-    let id = world.server.conns.watchers()[0];
+    let id = world.server.conns.those(Connection::watches)[0];
     // As with an engine that does not answer renewals.
     let table = world.server.decide.table();
     let hold = table.holds().next().unwrap();

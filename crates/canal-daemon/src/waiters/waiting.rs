@@ -26,12 +26,12 @@ pub(crate) struct Waiters {
     /// Grants to requests that waited, in sending order.
     to_tell: VecDeque<Granted>,
     /// The suspended waiters, each with its stopped process.
-    suspended: BTreeMap<RequestId, u32>,
+    pub suspended: BTreeMap<RequestId, u32>,
     /// Waiters of the previous daemon that were found stopped before they came back. Those that run
     /// again have a time by which they must be back.
-    absent: BTreeMap<RequestId, Option<Instant>>,
+    pub absent: BTreeMap<RequestId, Option<Instant>>,
     /// Provisional grants of the previous daemon that no client has confirmed yet.
-    unclaimed: BTreeSet<RequestId>,
+    pub unclaimed: BTreeSet<RequestId>,
     /// Requests that began to wait in this turn and whose client accepts progress messages.
     newcomers: Vec<RequestId>,
 }
@@ -218,65 +218,9 @@ impl Waiters {
         self.remove(request)
     }
 
-    /// Notes that a waiter was found stopped, with this process.
-    pub(crate) fn suspend(&mut self, request: RequestId, pid: u32) {
-        self.suspended.insert(request, pid);
-    }
-
-    pub(crate) fn resume(&mut self, request: RequestId) {
-        self.suspended.remove(&request);
-    }
-
-    pub(crate) fn is_suspended(&self, request: RequestId) -> bool {
-        self.suspended.contains_key(&request)
-    }
-
-    /// The suspended waiters, each with its stopped process.
-    pub(crate) fn suspended(&self) -> impl Iterator<Item = (RequestId, u32)> {
-        self.suspended.iter().map(|(request, pid)| (*request, *pid))
-    }
-
-    /// Forgets the suspension of requests that no longer wait.
-    pub(crate) fn retain_suspended(&mut self, waits: impl Fn(RequestId) -> bool) {
-        self.suspended.retain(|request, _| waits(*request));
-    }
-
-    /// Notes the provisional grants of the previous daemon.
-    pub(crate) fn expect_claims(&mut self, requests: impl Iterator<Item = RequestId>) {
-        self.unclaimed = requests.collect();
-    }
-
-    /// Notes that a provisional grant was confirmed, or sent again.
-    pub(crate) fn claimed(&mut self, request: RequestId) {
-        self.unclaimed.remove(&request);
-    }
-
-    /// Takes the provisional grants that no client confirmed in time.
-    pub(crate) fn take_unclaimed(&mut self) -> BTreeSet<RequestId> {
-        std::mem::take(&mut self.unclaimed)
-    }
-
     /// Whether the previous daemon left a request whose client may come back.
     pub(crate) fn expects_any(&self) -> bool {
         !self.requests.is_empty() || !self.unclaimed.is_empty()
-    }
-
-    /// Notes that a waiter of the previous daemon is stopped, or by when it must be back.
-    pub(crate) fn set_absent(&mut self, request: RequestId, back_until: Option<Instant>) {
-        self.absent.insert(request, back_until);
-    }
-
-    pub(crate) fn is_absent(&self, request: RequestId) -> bool {
-        self.absent.contains_key(&request)
-    }
-
-    pub(crate) fn has_absent(&self) -> bool {
-        !self.absent.is_empty()
-    }
-
-    /// Takes the absent waiters for a check. [`Self::set_absent`] puts back those that stay absent.
-    pub(crate) fn take_absent(&mut self) -> BTreeMap<RequestId, Option<Instant>> {
-        std::mem::take(&mut self.absent)
     }
 
     /// Forgets all requests that wait and all grants that remain to be sent. Returns the requests.

@@ -64,7 +64,7 @@ impl Server {
         };
         let known = self.decide.table().tagged(acquire.tag);
         let goes_on = |request: &RequestId| {
-            !self.decide.in_flight().is_leaving(*request)
+            !self.decide.in_flight().leaving.contains(request)
                 && !self.is_of_lost_incarnation(*request, owner.uid, &owner.owner)
         };
         if let Some(request) = known.filter(goes_on) {
@@ -95,7 +95,7 @@ impl Server {
             }
             None => {
                 let frame = acquire.frame.as_deref();
-                (self.enclosing_or_under(frame, acquire.under, &owner), None, None)
+                (self.enclosing(frame, acquire.under, &owner), None, None)
             }
         };
         let above = under_frame.or(acquire.under_run.map(Above::Run));
@@ -345,7 +345,7 @@ impl Server {
             self.owners.watch(frame, None, pidfd).map_err(|error| cannot_watch(&error))?;
         }
         let step = self.wait_for_grant(id, request, more);
-        self.waiters.resume(request);
+        self.waiters.suspended.remove(&request);
         self.propose(Change::Resume { request });
         Ok(step)
     }
@@ -362,7 +362,7 @@ impl Server {
         self.may_hold(caller.id, &items, asked.priority)?;
         self.withdraw_offers_for(&items);
         let (tag, host) = (self.unused_tag(), self.decide.host());
-        let parent = self.enclosing_or_under(asked.frame.as_deref(), asked.under, &owner);
+        let parent = self.enclosing(asked.frame.as_deref(), asked.under, &owner);
         let plain = plain_request(tag, host, (owner.owner, owner.uid), items);
         let request = Request { parent, priority: asked.priority, ..plain };
         Ok(self.pose(PendingAcquire {

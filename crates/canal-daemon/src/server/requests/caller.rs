@@ -246,44 +246,32 @@ fn peer_process(conn: &mut Connection) -> Result<(ProcessId, Option<Pidfd>)> {
 /// place by the handle of the lease.
 impl Server {
     /// The frame that encloses the frame of a new request: the innermost frame between its process
-    /// and the process of the named frame. `None` for a lease, for a process that already has a
-    /// frame, and if no frame is named or the named frame is not accepted.
-    pub(crate) fn enclosing(&self, named: Option<&str>, owner: &OwnerFound) -> Option<FrameId> {
-        let name = named?;
-        // A lease outlives the frame in which it was asked for.
-        let Owner::Process(process) = owner.owner else { return None };
-        if self.decide.table().frame_of(self.decide.host(), &owner.owner).is_some() {
-            // The process already has a frame, and the frame that encloses it never changes.
-            return None;
-        }
-        let found = parse(name).and_then(|named| self.innermost(named, process, owner.uid));
-        if found.is_none() {
-            tracing::debug!(
-                pid = process.pid,
-                frame = name,
-                "the named frame does not enclose this process"
-            );
-        }
-        found
-    }
-
-    /// The frame that encloses the frame of a new request of a process: the result of
-    /// [`Self::enclosing`], or else the frame of the lease whose handle the client shows.
-    pub(crate) fn enclosing_or_under(
+    /// and the process of the named frame, or else the frame of the lease whose handle the client
+    /// shows. `None` for a lease, and for a process that already has a frame.
+    pub(crate) fn enclosing(
         &self,
         named: Option<&str>,
         under: Option<Handle>,
         owner: &OwnerFound,
     ) -> Option<FrameId> {
-        let Owner::Process(_) = owner.owner else { return None };
-        if let Some(enclosing) = self.enclosing(named, owner) {
-            return Some(enclosing);
-        }
-        let table = self.decide.table();
-        if table.frame_of(self.decide.host(), &owner.owner).is_some() {
+        // A lease outlives the frame in which it was asked for.
+        let Owner::Process(process) = owner.owner else { return None };
+        if self.decide.table().frame_of(self.decide.host(), &owner.owner).is_some() {
+            // The frame that encloses an existing frame never changes.
             return None;
         }
-        self.lease_above(under?, owner.uid)
+        let innermost = |name: &str| {
+            let found = parse(name).and_then(|named| self.innermost(named, process, owner.uid));
+            if found.is_none() {
+                tracing::debug!(
+                    pid = process.pid,
+                    frame = name,
+                    "the named frame does not enclose this process"
+                );
+            }
+            found
+        };
+        named.and_then(innermost).or_else(|| self.lease_above(under?, owner.uid))
     }
 
     /// The frame of a lease of this user that is confirmed and has not ended.

@@ -44,12 +44,12 @@ impl Server {
     }
 
     pub(crate) fn look_up(&mut self, id: ConnId, question: Question) -> Result {
-        if !self.observe.history().is_on() {
+        if !self.observe.history.is_on() {
             let message = "this daemon keeps no history";
             return Err(Failure::new(ErrorName::Unsupported, message)
                 .hint("set `max` in `[history]` of canal.toml, and restart the daemon"));
         }
-        if !self.observe.history_mut().search(id, question) {
+        if !self.observe.history.search(id, question) {
             let message = "the daemon could not start its history thread";
             return Err(Failure::new(ErrorName::Fault, message));
         }
@@ -66,13 +66,13 @@ impl Server {
         Step::reply(&HistoryPage {
             records: records.collect(),
             before: found.before,
-            dropped: self.observe.history().dropped(),
+            dropped: self.observe.history.dropped(),
         })
     }
 
     /// Answers the clients whose searches of the history have finished.
     pub(crate) fn end_searches(&mut self) {
-        for (id, found) in self.observe.history().take_found() {
+        for (id, found) in self.observe.history.take_found() {
             let waits = |conn: &&Connection| matches!(conn.state(), CallState::History);
             let Some(conn) = self.conns.peek(id).filter(waits) else { continue };
             let uid = conn.peer.uid;
@@ -233,7 +233,7 @@ impl Server {
             keys,
             slots: counts.key.as_deref().zip(counts.slots.as_ref()).map(slots),
             left_out: counts.left_out || more_users || more_commands || more_keys,
-            dropped: self.observe.history().dropped(),
+            dropped: self.observe.history.dropped(),
         }
     }
 

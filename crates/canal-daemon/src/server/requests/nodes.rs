@@ -368,7 +368,8 @@ impl Server {
             runs.extend(found.part_of.iter().map(|part| part.run).chain(found.under_run));
         }
         let mut nodes: BTreeMap<NodeId, Option<String>> = BTreeMap::new();
-        for (conn, looks) in self.conns.looking() {
+        let looking = self.conns.iter().filter_map(|(_, it)| Some((it, it.looks_near.as_deref()?)));
+        for (conn, looks) in looking {
             let is_near = looks.runs.iter().any(|run| runs.contains(run))
                 || looks.frames.iter().any(|frame| frames.contains(frame));
             for at in looks.nodes.iter().filter(|_| is_near) {

@@ -203,7 +203,7 @@ impl Server {
         if !provisional && !may_be_over {
             return Ok(Step::done());
         }
-        self.waiters.claimed(request);
+        self.waiters.unclaimed.remove(&request);
         self.conns.disown(request);
         Ok(Step::Propose(Change::Confirm { request }, PendingCall::Confirm(request)))
     }
@@ -216,7 +216,7 @@ impl Server {
         else {
             return Err(Failure::new(ErrorName::UnknownTag, "no waiting request has this tag"));
         };
-        self.observe.history_mut().abandons(waiter.id);
+        self.observe.history.abandons(waiter.id);
         Ok(Step::done())
     }
 

@@ -20,7 +20,7 @@ impl Server {
     pub(crate) fn status_of<K>(&self, viewer: u32, keys: K, left_out: u64) -> Status<K> {
         let mut daemon = self.about.clone();
         daemon.notes.extend(logging::note());
-        daemon.notes.extend(self.observe.history().notes());
+        daemon.notes.extend(self.observe.history.notes());
         daemon.notes.extend(self.leases.note());
         // The notes name programs and addresses, and otherwise only the configuration contains
         // those.
@@ -81,7 +81,7 @@ impl Server {
         follows: Follows,
     ) -> Option<Vec<u8>> {
         if self.decide.table().waiting() > 0 {
-            self.observe.history_mut().learn();
+            self.observe.history.learn();
         }
         if self.conns.peek(id).is_none_or(|conn| conn.is_oneway()) {
             return Some(Vec::new());
