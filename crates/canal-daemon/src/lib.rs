@@ -41,7 +41,7 @@ use std::path::PathBuf;
 
 use canal_protocol::place::Place;
 
-pub use crate::cluster::engine::SeenEngine;
+pub use crate::cluster::engine::{SeenEngine, look_at as look_at_engine};
 pub use crate::cluster::watcher::watch;
 pub use crate::config::PACKAGED as PACKAGED_CONFIG;
 pub use crate::config::nodes_section::{ConfiguredNode, ConfiguredNodes};
@@ -51,6 +51,7 @@ pub use crate::hooks::look::SeenHook;
 pub use crate::options::Options;
 pub use crate::runtime_dir::Replacing;
 pub use crate::runtime_dir::other_daemons::{Separation, separations, users_with_daemons};
+pub use crate::start::{check, report_failure, run};
 pub use crate::start_error::StartError;
 pub use canal_log::engine::{Identity, Inspection, Outage, TableSize, Transport};
 
@@ -69,15 +70,6 @@ pub fn become_owner(place: &Place) -> anyhow::Result<()> {
     runtime_dir::owner::become_owner(place)
 }
 
-/// Checks whether a daemon could work, before the daemon that it replaces is asked to end.
-///
-/// # Errors
-/// It could not. The reason is text for people; a [`StartError`] if the user can do something
-/// about it.
-pub fn check(options: &Options) -> anyhow::Result<()> {
-    start::check(options)
-}
-
 /// Reads the configuration of a place as a daemon would. Returns the file that was read, if there
 /// is one.
 ///
@@ -85,17 +77,6 @@ pub fn check(options: &Options) -> anyhow::Result<()> {
 /// A daemon could not use it. The error names the file and the line.
 pub fn check_configuration(place: &Place) -> anyhow::Result<Option<PathBuf>> {
     Ok(config::Config::read(&place.stores().config)?.path)
-}
-
-/// Inspects the engine with this address, or the one that `CANAL_ENGINE` or the configuration
-/// names, without changing anything there. Waits for its answers, for a bounded time. `None` if
-/// none is named.
-///
-/// # Errors
-/// The address or the configuration cannot be used; a [`StartError`] if the user can do something
-/// about it. A refusal by the engine is part of the result.
-pub fn look_at_engine(place: &Place, url: Option<&str>) -> anyhow::Result<Option<SeenEngine>> {
-    cluster::engine::look_at(place, url)
 }
 
 /// Checks whether the programs of the hooks that a daemon of the user `daemon` would have at a
@@ -144,20 +125,6 @@ pub fn written_bytes(bytes: u64) -> String {
 /// The place cannot be used.
 pub fn replace(place: &Place, uid: u32) -> anyhow::Result<Replacing> {
     Ok(Replacing::begin(place, uid)?)
-}
-
-/// Reports to the process that started this daemon why it cannot start.
-pub fn report_failure(message: &str, hint: Option<&str>) {
-    start::report_failure(message, hint);
-}
-
-/// Runs the daemon until it is asked to end.
-///
-/// # Errors
-/// It cannot start or continue. The reason is text for people; a [`StartError`] if the user can do
-/// something about it.
-pub fn run(options: &Options) -> anyhow::Result<()> {
-    start::run(options)
 }
 
 /// Keeps the tests apart from the user's environment and processes.

@@ -61,13 +61,17 @@ use canal_text::shell_word;
 const READINESS: i32 = 3;
 
 /// Reports to the process that started this daemon why it cannot start.
-pub(crate) fn report_failure(message: &str, hint: Option<&str>) {
+pub fn report_failure(message: &str, hint: Option<&str>) {
     let hint = hint.map(|hint| format!("\nhint: {hint}")).unwrap_or_default();
     Readiness::take().report(&format!("{message}{hint}"));
 }
 
 /// Runs the daemon until it is asked to end.
-pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
+///
+/// # Errors
+/// It cannot start or continue. The reason is text for people; a [`StartError`] if the user can do
+/// something about it.
+pub fn run(options: &Options) -> anyhow::Result<()> {
     let readiness = if options.on_demand { Readiness::take() } else { Readiness(None) };
     let up = come_up(options);
     match up {
@@ -114,8 +118,12 @@ fn io_error(error: &anyhow::Error) -> Option<&io::Error> {
     }
 }
 
-/// Whether a daemon could work here, as far as that can be checked while another daemon runs.
-pub(crate) fn check(options: &Options) -> anyhow::Result<()> {
+/// Checks whether a daemon could work, before the daemon that it replaces is asked to end.
+///
+/// # Errors
+/// It could not. The reason is text for people; a [`StartError`] if the user can do something
+/// about it.
+pub fn check(options: &Options) -> anyhow::Result<()> {
     let (place, origin) = (&options.place, Origin::read()?);
     let config = Config::read_for_daemon(&place.stores().config)?;
     let chosen = Chosen::of(options, &config)?;

@@ -54,11 +54,13 @@ pub struct SeenEngine {
 }
 
 /// Inspects the engine with this address, or the one that `CANAL_ENGINE` or the configuration
-/// names, without changing anything there. `None` if none is named.
+/// names, without changing anything there. Waits for its answers, for a bounded time. `None` if
+/// none is named.
 ///
 /// # Errors
-/// The address or the configuration cannot be used.
-pub(crate) fn look_at(place: &Place, url: Option<&str>) -> anyhow::Result<Option<SeenEngine>> {
+/// The address or the configuration cannot be used; a [`StartError`] if the user can do something
+/// about it. A refusal by the engine is part of the result.
+pub fn look_at(place: &Place, url: Option<&str>) -> anyhow::Result<Option<SeenEngine>> {
     let options = Options { engine: url.map(str::to_owned), ..Options::at(place.clone()) };
     let config = Config::read(&place.stores().config)?;
     let Some(chosen) = Chosen::of(&options, &config)? else { return Ok(None) };

@@ -16,8 +16,7 @@ use crate::server::Server;
 use crate::server::step::{Result, Step};
 use crate::view::Shown;
 use crate::waiters::leases::{LeaseNews, UnsyncedLease};
-use crate::wording::refusal::given_up;
-use crate::wording::refusal::owner_gone;
+use crate::wording::refusal::{cannot, given_up, owner_gone};
 use crate::wording::text::{Text, pid_of};
 use canal_core::{Change, FrameId, FrameState, Granted, Owner, ProcessId, RequestId, Token};
 use canal_protocol::{ConfirmedAt, DeadlinePageQuery, ErrorName, Failure, Wrapper};
@@ -207,45 +206,30 @@ impl Server {
             None => table.hold_of(request),
         };
         let Some(hold) = hold else { return Err(owner_gone()) };
-        let (token, tag, provisional) = (hold.token, hold.asked.tag, hold.provisional);
-        let (children, uid) = (hold.asked.children, hold.asked.uid);
-        let is_lease = matches!(hold.asked.owner, Owner::Lease(_));
+        let (token, provisional, asked) = (hold.token, hold.provisional, hold.asked.clone());
         let key = hold.items.first().map(|item| item.key.clone());
         if self.decide.ledger().is_untold_lease(token) {
             return Ok(wait_for_disk(request, LeaseNews::Granted(granted.cloned())));
         }
         let mut fds = Vec::new();
-        if children {
-            match self.children.make(token, tag) {
-                Ok(fd) => fds.push(fd),
-                Err(error) => {
-                    let message = format!("cannot create the FIFO for `--with-children`: {error}");
-                    return Err(Failure::new(ErrorName::DiskFull, message));
-                }
-            }
+        if asked.children {
+            let fifo = self.children.make(token, asked.tag);
+            fds.push(fifo.map_err(cannot("create the FIFO for `--with-children`"))?);
         }
         let form = self.conns.peek(id).and_then(|conn| conn.asked.jobserver);
         let mut jobserver_path = None;
         if let Some((key, form)) = key.zip(form) {
-            match self.jobservers.serve((token, tag, &key), form, uid) {
-                Ok(ends) => {
-                    jobserver_path = ends.path.and_then(|path| path.to_str().map(str::to_owned));
-                    fds.extend([ends.offers, ends.returns]);
-                }
-                Err(error) => {
-                    let message = format!("cannot create the FIFOs for `--jobserver`: {error}");
-                    return Err(Failure::new(ErrorName::DiskFull, message));
-                }
-            }
+            let ends = self.jobservers.serve((token, asked.tag, &key), form, asked.uid);
+            let ends = ends.map_err(cannot("create the FIFOs for `--jobserver`"))?;
+            jobserver_path = ends.path.and_then(|path| path.to_str().map(str::to_owned));
+            fds.extend([ends.offers, ends.returns]);
         }
         // A lease outlives the membership of this host. All other holds can be lost before the
         // client reads the grant.
+        let is_lease = matches!(asked.owner, Owner::Lease(_));
         let page = if is_lease { Ok(None) } else { self.decide.add_page(&mut fds) };
         let page = page.map_err(|error| no_page(&error))?;
-        if let Err(error) = self.decide.record_grant(token) {
-            let message = format!("cannot record the owner: {error}");
-            return Err(Failure::new(ErrorName::DiskFull, message));
-        }
+        self.decide.record_grant(token).map_err(cannot("record the owner"))?;
         let Some(conn) = self.conns.get(id) else { return Err(owner_gone()) };
         let shown = Shown::to(conn.peer.uid, self.decide.ledger(), &self.leases, &self.owners);
         let mut grant = match granted {
@@ -253,12 +237,9 @@ impl Server {
             None => self.decide.table().hold(token).map(|hold| shown.held(hold)),
         };
         let Some(grant) = &mut grant else { return Err(owner_gone()) };
-        if let Some(hold) = self.decide.table().hold(token) {
-            let table = self.decide.table();
-            grant.notes = self.told_sizes.notes(table, &hold.asked, Some(token));
-        }
+        grant.notes = self.told_sizes.notes(self.decide.table(), &asked, Some(token));
         grant.notes.append(&mut conn.asked.key_notes);
-        grant.children_fd = children.then_some(0);
+        grant.children_fd = asked.children.then_some(0);
         grant.offers_fd = form.map(|_| 1);
         grant.returns_fd = form.map(|_| 2);
         grant.jobserver_path = jobserver_path.as_deref().map(Text::Itself);
@@ -304,8 +285,7 @@ impl Server {
                 LeaseNews::Confirmed(token) => Step::reply(&ConfirmedAt { token: token.0 }),
             }),
             Err(error) => {
-                let message = format!("cannot store the lease to survive a reboot: {error}");
-                let failure = Failure::new(ErrorName::DiskFull, message);
+                let failure = cannot("store the lease to survive a reboot")(error);
                 Ok(Step::GiveBack(request, failure))
             }
         }

@@ -1,5 +1,7 @@
 //! The failures for clients whose request was refused, or ended without a grant.
 
+use std::fmt::Display;
+
 use crate::wording::reason::{count, held, slots, stated_view};
 use crate::wording::text::pid_of;
 use canal_core::{Item, Key, Kind, Mode, NodeId, Refusal, Request, View};
@@ -300,6 +302,12 @@ pub(crate) fn too_many_wait(most: usize, uid: u32) -> Failure {
     tracing::warn!("{message}; refusing more");
     Failure::new(ErrorName::TooManyWaiters, message)
         .hint("raise `waiters_per_user` in the configuration")
+}
+
+/// The failure for a client whose call needs what this machine cannot do, most often because its
+/// disk is full.
+pub(crate) fn cannot<E: Display>(what: &str) -> impl Fn(E) -> Failure {
+    move |error| Failure::new(ErrorName::DiskFull, format!("cannot {what}: {error}"))
 }
 
 /// The error for a client whose request was withdrawn for another reason.

@@ -49,19 +49,24 @@ impl Server {
             return Err(failure);
         }
         let note = items::new_note(renew.note.as_deref())?;
-        let note = note.filter(|note| self.note_of_lease(lease) != Some(&**note));
+        // A lease has one hold.
+        let table = self.decide.table();
+        let frame = table.lease(lease).and_then(|frame| table.frame(frame));
+        let asked = frame.and_then(|it| table.holds_in(it.id).next()).map(|hold| &hold.asked);
+        let kept = asked.map(|asked| asked.note.as_deref().unwrap_or_default());
+        let note = note.filter(|note| kept != Some(&**note));
+        let is_over_nodes = asked.is_some_and(|asked| asked.over_nodes.is_some());
         if let Some(ttl_ms) = renew.ttl_ms {
             check_ttl(ttl_ms)?;
-            if self.is_lease_over_nodes(lease) {
+            if is_over_nodes {
                 self.check_ttl_over_nodes(ttl_ms)?;
             }
         }
-        let effective = self.ttl_of_lease(lease);
+        let effective = frame.and_then(|frame| Some(frame.lease?.ttl_ms));
         // A client that was promised a longer TTL may rely on it, and may never learn of this
         // renewal.
-        let counts_on_more = |ttl_ms: u64| {
-            self.is_lease_over_nodes(lease) && effective.is_some_and(|longer| ttl_ms < longer)
-        };
+        let counts_on_more =
+            |ttl_ms: u64| is_over_nodes && effective.is_some_and(|longer| ttl_ms < longer);
         // Over an engine, another host may have changed it since.
         let is_new = |ttl_ms: &u64| {
             (self.decide.is_shared() || effective != Some(*ttl_ms)) && !counts_on_more(*ttl_ms)
@@ -82,25 +87,6 @@ impl Server {
         let (lease, host) = (renewing.lease, self.decide.host());
         let change = Change::Renew { lease, host, note, ttl_ms };
         Step::Propose(change, PendingCall::Renew(renewing))
-    }
-
-    /// The TTL of a lease, as far as this host knows.
-    fn ttl_of_lease(&self, lease: LeaseId) -> Option<u64> {
-        let table = self.decide.table();
-        Some(table.frame(table.lease(lease)?)?.lease?.ttl_ms)
-    }
-
-    fn is_lease_over_nodes(&self, lease: LeaseId) -> bool {
-        let table = self.decide.table();
-        let frame = table.lease(lease);
-        frame.is_some_and(|it| table.holds_in(it).any(|hold| hold.asked.over_nodes.is_some()))
-    }
-
-    /// The note of a lease, empty for none. `None` if the lease holds nothing.
-    fn note_of_lease(&self, lease: LeaseId) -> Option<&str> {
-        let table = self.decide.table();
-        let hold = table.holds_in(table.lease(lease)?).next()?;
-        Some(hold.asked.note.as_deref().unwrap_or_default())
     }
 
     /// Releases all holds of a lease.

@@ -13,7 +13,7 @@ use crate::server::step::{Caller, Result, Step};
 use crate::store::journal_store::renewal_bytes;
 use crate::store::node;
 use crate::waiters::leases::{Reported, name_of};
-use crate::wording::refusal::superseded;
+use crate::wording::refusal::{cannot, superseded};
 use crate::wording::text::pid_of;
 use canal_core::{
     Above, CONFIRMED_TOKEN_MAX, Change, FrameId, Key, NODES_MAX, NodeId, Outcome, OverNodes, Owner,
@@ -46,10 +46,10 @@ impl Server {
     pub(crate) fn node_id(&mut self) -> Result<NodeId> {
         let machine = match node::machine_name() {
             Some(machine) => machine,
-            None => self.decide.ledger_mut().machine_name().map_err(|error| {
-                let message = format!("cannot store the name of this machine: {error}");
-                Failure::new(ErrorName::DiskFull, message)
-            })?,
+            None => {
+                let named = self.decide.ledger_mut().machine_name();
+                named.map_err(cannot("store the name of this machine"))?
+            }
         };
         Ok(node::id(&machine, &self.runtime_dir.place().dir, self.about.uid))
     }

@@ -4,7 +4,6 @@
 //! depends on a setting that a restart would lose.
 
 use std::collections::BTreeSet;
-use std::io;
 
 use crate::calls::completion::{Applied, PendingCall, PendingPriority};
 use crate::calls::items::{self, Setting, WITHOUT_MAX};
@@ -12,7 +11,7 @@ use crate::permissions::Action;
 use crate::server::Server;
 use crate::server::step::{Caller, Result, Step};
 use crate::store::journal_store::setting_bytes;
-use crate::wording::refusal::used_as;
+use crate::wording::refusal::{cannot, used_as};
 use canal_core::{Change, Key, Outcome, RequestId, Table, View, WaiterState};
 use canal_protocol::{ErrorName, Failure, Prioritize, Prioritized, Resize, Resized};
 
@@ -27,10 +26,8 @@ impl Server {
             Setting::View(_) | Setting::Pause(_) => 0,
         };
         self.reserve(setting_bytes(&key, numbers))?;
-        let not_kept = |error: io::Error| {
-            let message = format!("cannot store the setting of `{key}`: {error}");
-            Failure::new(ErrorName::DiskFull, message)
-        };
+        let what = format!("store the setting of `{key}`");
+        let not_kept = cannot(&what);
         let change = match setting {
             Setting::View(wanted) => {
                 // A key whose stored view is forgotten gets the configured view.
