@@ -10,13 +10,14 @@ use serde_json::value::RawValue;
 
 use crate::calls::pending_acquire::Patience;
 use crate::calls::table::table_of_calls;
+use crate::wording::refusal::bad;
 use canal_protocol::frame::{self, FrameError};
 use canal_protocol::service::{DescriptionQuery, SERVICE, ServiceError};
 use canal_protocol::{
-    Abandon, Acquire, Collect, Confirm, ConfirmAt, DeadlinePageQuery, EndedLeasesQuery, ErrorName,
-    Failure, GraphQuery, HistoryQuery, HistoryStatsQuery, INTERFACE, Kill, LeaderQuery,
-    NODES_INTERFACE, Prioritize, Release, Renew, Report, Resize, Restrict, StatusQuery, Stop,
-    WaitsNear, WhyQuery, WouldAcquire, WouldKill, Wrapper,
+    Abandon, Acquire, Collect, Confirm, ConfirmAt, DeadlinePageQuery, EndedLeasesQuery, Failure,
+    GraphQuery, HistoryQuery, HistoryStatsQuery, INTERFACE, Kill, LeaderQuery, NODES_INTERFACE,
+    Prioritize, Release, Renew, Report, Resize, Restrict, StatusQuery, Stop, WaitsNear, WhyQuery,
+    WouldAcquire, WouldKill, Wrapper,
 };
 use canal_sys::clock;
 
@@ -259,7 +260,7 @@ pub(crate) fn nth_fd(fds: Vec<OwnedFd>, index: u32) -> Result<OwnedFd, Failure> 
     let index = usize::try_from(index).unwrap_or(usize::MAX);
     fds.into_iter().nth(index).ok_or_else(|| {
         let message = format!("the call names descriptor {index}, which did not come with it");
-        Failure::new(ErrorName::BadRequest, message)
+        bad(message)
     })
 }
 

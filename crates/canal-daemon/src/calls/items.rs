@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::limits::{COMMAND_BYTES_MAX, ITEMS_MAX, NUMBER_MAX, SLOTS_MAX};
 use crate::wording::reason::count;
+use crate::wording::refusal::bad;
 use canal_core::{Ask, Command, FrameId, GROUP_BYTES_MAX, Item, Key, Supersede, Superseded, View};
 use canal_protocol::{ErrorName, Failure, Mode, NOTE_BYTES_MAX, Resize, WireItem};
 use canal_text::safe_text::{is_unsafe, one_line, sanitize};
@@ -264,10 +265,6 @@ pub(crate) fn supersede(
     let group = group.map(Into::into);
     let is_any = which.is_some() || group.is_some();
     Ok(is_any.then(|| Box::new(Supersede { group, which })))
-}
-
-fn bad(message: impl Into<String>) -> Failure {
-    Failure::new(ErrorName::BadRequest, message)
 }
 
 #[cfg(test)]

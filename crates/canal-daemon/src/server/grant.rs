@@ -16,7 +16,7 @@ use crate::server::Server;
 use crate::server::step::{Result, Step};
 use crate::view::Shown;
 use crate::waiters::leases::{LeaseNews, UnsyncedLease};
-use crate::wording::refusal::{cannot, given_up, owner_gone};
+use crate::wording::refusal::{cannot, given_up, not_held, owner_gone};
 use crate::wording::text::{Text, pid_of};
 use canal_core::{Change, FrameId, FrameState, Granted, Owner, ProcessId, RequestId, Token};
 use canal_protocol::{ConfirmedAt, DeadlinePageQuery, ErrorName, Failure, Wrapper};
@@ -339,7 +339,7 @@ impl Server {
             let failure = Failure::new(ErrorName::LeaseLost, message);
             return Err(Failure { reason: Some(why.word().into()), ..failure });
         }
-        let not_held = || Failure::new(ErrorName::NotHeld, "no hold of this host has this tag");
+        let not_held = || not_held("no hold of this host has this tag");
         let table = self.decide.table();
         let hold = table.tagged(query.tag).and_then(|request| table.hold_of(request));
         let frame = hold.and_then(|hold| table.frame(hold.frame));

@@ -11,6 +11,7 @@ use crate::calls::pending_acquire::plain_request;
 use crate::jobserver::share::{self, SlotFrom, Standing};
 use crate::server::Server;
 use crate::server::step::Result;
+use crate::wording::refusal::bad;
 use canal_core::{
     Ask, Change, FrameId, HoldState, Item, Key, Outcome, Owner, Release, Request, RequestId, Tag,
     Token,
@@ -268,7 +269,7 @@ impl Server {
         }
         let message = "`jobserver` needs one slot of one key, `with_children`, and the calling \
                        process as the owner";
-        Err(Failure::new(ErrorName::BadRequest, message))
+        Err(bad(message))
     }
 
     /// Opens the FIFOs of the builds that still hold their slot. Ends the job tokens of the others.

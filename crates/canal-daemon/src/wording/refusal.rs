@@ -304,6 +304,21 @@ pub(crate) fn too_many_wait(most: usize, uid: u32) -> Failure {
         .hint("raise `waiters_per_user` in the configuration")
 }
 
+/// The failure for a client whose call is not valid.
+pub(crate) fn bad(message: impl Into<String>) -> Failure {
+    Failure::new(ErrorName::BadRequest, message)
+}
+
+/// The failure for a client that may not do what it asks for.
+pub(crate) fn denied(message: impl Into<String>) -> Failure {
+    Failure::new(ErrorName::Denied, message)
+}
+
+/// The failure for a client that names a hold or a request that does not exist.
+pub(crate) fn not_held(message: impl Into<String>) -> Failure {
+    Failure::new(ErrorName::NotHeld, message)
+}
+
 /// The failure for a client whose call needs what this machine cannot do, most often because its
 /// disk is full.
 pub(crate) fn cannot<E: Display>(what: &str) -> impl Fn(E) -> Failure {

@@ -16,11 +16,12 @@ use crate::server::requests::leases::lease_owner;
 use crate::server::step::{Caller, Result, Step, lost_track};
 use crate::store::ledger::disk_full;
 use crate::view::grant::granted_keys;
+use crate::wording::refusal::bad;
 use canal_core::{
     Above, Change, Granted, Outcome, OverNodes, Owner, Refusal, Request, RequestId, Tag, Wait,
     differs_in_nodes,
 };
-use canal_protocol::{Acquire, ErrorName, Failure, WouldAcquire, WouldGrant, Wrapper};
+use canal_protocol::{Acquire, ErrorName, WouldAcquire, WouldGrant, Wrapper};
 use canal_sys::clock;
 
 /// The fields that only a part of a request over nodes has.
@@ -271,8 +272,7 @@ impl Server {
             }
         };
         if !newcomer.is_of(owner) {
-            let message = "the tag names a request of another process or lease";
-            return Err(Failure::new(ErrorName::BadRequest, message));
+            return Err(bad("the tag names a request of another process or lease"));
         }
         let before = std::mem::replace(conn, id);
         newcomer.more = more;
@@ -314,8 +314,7 @@ impl Server {
             .filter(|frame| frame.host == self.decide.host())
             .is_some_and(|frame| frame.uid == owner.uid && frame.owner == owner.owner);
         let Some(frame) = frame.filter(|_| same) else {
-            let message = "the tag names a request of another process or lease";
-            return Err(Failure::new(ErrorName::BadRequest, message));
+            return Err(bad("the tag names a request of another process or lease"));
         };
         // A request also waits if its grant has not been sent yet.
         if waiter.is_none() && self.waiters.get(request).is_none() {

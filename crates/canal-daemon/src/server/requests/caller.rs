@@ -15,7 +15,7 @@ use crate::server::Server;
 use crate::server::step::{Caller, Result, Step};
 use crate::store::ledger::disk_full;
 use crate::waiters::leases::name_of;
-use crate::wording::refusal::owner_gone;
+use crate::wording::refusal::{denied, owner_gone};
 use canal_core::{Ask, FrameId, HoldState, Item, Key, Owner, ProcessId, room_of};
 use canal_protocol::{ErrorName, Failure, Handle, Release, Restrict};
 use canal_sys::peer;
@@ -37,8 +37,7 @@ impl Server {
             return Ok(());
         }
         let only = only_operators(self.about.uid);
-        let message = format!("uid {uid} may not {what}; {only} may do so");
-        Err(Failure::new(ErrorName::Denied, message))
+        Err(denied(format!("uid {uid} may not {what}; {only} may do so")))
     }
 
     /// Whether a peer may ask for these items, with this priority.
@@ -94,7 +93,7 @@ impl Server {
         }
         let (what, only) = (what(), who.only(owner));
         let file = self.effective.permissions.file.display();
-        Err(Failure::new(ErrorName::Denied, format!("uid {uid} may not {what}; {only} may do so"))
+        Err(denied(format!("uid {uid} may not {what}; {only} may do so"))
             .hint(format!("see `[[permission]]` in {file} and canal.toml(5)")))
     }
 
@@ -162,8 +161,7 @@ impl Server {
         let keys = keys.collect::<Result<Vec<Key>>>()?;
         let Some(conn) = self.conns.get(caller.id) else { return Err(owner_gone()) };
         if !conn.restriction.get_or_insert_default().add(keys) {
-            let message = "this connection was restricted too many times";
-            return Err(Failure::new(ErrorName::Denied, message));
+            return Err(denied("this connection was restricted too many times"));
         }
         Ok(Step::done())
     }
@@ -177,7 +175,7 @@ impl Server {
             Asked::Release(release) => is_by_handle(release),
             _ => asked.is(Trait::IsUnrestricted),
         };
-        if allows { Ok(()) } else { Err(Failure::new(ErrorName::Denied, restriction.words())) }
+        if allows { Ok(()) } else { Err(denied(restriction.words())) }
     }
 }
 
@@ -218,8 +216,7 @@ impl Server {
 /// An owner, unless its user is one that nobody can tell from others.
 pub(super) fn checked(owner: OwnerFound) -> Result<OwnerFound> {
     if owner.uid == NOBODY {
-        let message = "uid 65534 stands for many users and cannot own a lock";
-        return Err(Failure::new(ErrorName::Denied, message));
+        return Err(denied("uid 65534 stands for many users and cannot own a lock"));
     }
     Ok(owner)
 }

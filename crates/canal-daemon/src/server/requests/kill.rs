@@ -16,9 +16,10 @@ use crate::processes::owners::find;
 use crate::server::Server;
 use crate::server::step::{Caller, Result, Step};
 use crate::view::Shown;
+use crate::wording::refusal::{bad, denied, not_held};
 use crate::wording::text::{pid_of, time};
 use canal_core::{FrameId, HoldState, Owner, Request, RequestId, Tag, Token, WaiterState};
-use canal_protocol::{ErrorName, Failure, Kill, KillTarget, KillTargets, Killed, WouldKill};
+use canal_protocol::{Failure, Kill, KillTarget, KillTargets, Killed, WouldKill};
 use canal_sys::peer::Credentials;
 use canal_sys::pidfd::{Pidfd, is_gone};
 use canal_sys::process::{Found, uid_of};
@@ -60,7 +61,7 @@ impl Server {
             _ => {
                 let message = "give exactly one of `key`, `pid`, `session`, `token`, `request` \
                                and `superseded_by`";
-                return Err(Failure::new(ErrorName::BadRequest, message));
+                return Err(bad(message));
             }
         };
         if targets.is_empty() && asked.superseded_by.is_none() {
@@ -88,8 +89,7 @@ impl Server {
     pub(crate) fn kill(&self, caller: &Caller, kill: &Kill) -> Result {
         let peer = caller.peer;
         let Ok(signal) = Signal::try_from(kill.signal) else {
-            let message = format!("{} is not a signal number", kill.signal);
-            return Err(Failure::new(ErrorName::BadRequest, message));
+            return Err(bad(format!("{} is not a signal number", kill.signal)));
         };
         let target = self.target_named(kill.token, kill.request)?;
         let process = self.killable(peer, &target)?;
@@ -171,10 +171,7 @@ impl Server {
                     None => past("the request is no longer waiting"),
                 })
             }
-            _ => {
-                let message = "give exactly one of `token` and `request`";
-                Err(Failure::new(ErrorName::BadRequest, message))
-            }
+            _ => Err(bad("give exactly one of `token` and `request`")),
         }
     }
 
@@ -307,15 +304,9 @@ impl<'a> Target<'a> {
     }
 }
 
-/// The failure for a client that may not end a process.
-fn denied(message: String) -> Failure {
-    Failure::new(ErrorName::Denied, message)
-}
-
 /// The failure for a client that named something that has since changed.
 fn past(what: &str) -> Failure {
-    let mut failure =
-        Failure::new(ErrorName::NotHeld, format!("{what}, so canal signalled no process"));
+    let mut failure = not_held(format!("{what}, so canal signalled no process"));
     failure.reason = Some("changed".into());
     failure
 }
@@ -333,7 +324,7 @@ fn not_found(asked: &WouldKill) -> Failure {
             format!("process {} neither holds nor waits for a lock here", pid.unwrap_or(0))
         }
     };
-    let failure = Failure::new(ErrorName::NotHeld, message);
+    let failure = not_held(message);
     match &asked.key {
         Some(key) if !asked.waiters => {
             failure.hint(format!("to include its waiters, run `canal kill --waiters {key}`"))

@@ -10,7 +10,7 @@ use crate::server::requests::release::give_back;
 use crate::server::step::{Caller, Result, Step};
 use crate::store::journal_store::renewal_bytes;
 use crate::waiters::leases::{is_collecting, name_of};
-use crate::wording::refusal::superseded;
+use crate::wording::refusal::{bad, superseded};
 use crate::wording::text::time;
 use canal_core::{
     Change, FrameId, LEASE_MS_MAX, LEASE_MS_MIN, LeaseEnd, LeaseId, Outcome, Owner, PastLease,
@@ -31,8 +31,7 @@ pub(super) fn lease_owner(
     lease: LeaseAsked,
 ) -> Result<OwnerFound> {
     if acquire.owner_fd.is_some() || acquire.with_children {
-        let message = "a lease belongs to no process: leave out `owner_fd` and `with_children`";
-        return Err(Failure::new(ErrorName::BadRequest, message));
+        return Err(bad("a lease belongs to no process: leave out `owner_fd` and `with_children`"));
     }
     check_ttl(lease.ttl_ms)?;
     let owner = Owner::Lease(name_of(lease.handle));
@@ -172,8 +171,7 @@ impl Server {
                 // Only the leases under it still keep its frame.
                 return Err(self.lease_lost(peer, lease));
             }
-            let message = "the lease with this handle is still waiting for its lock";
-            return Err(Failure::new(ErrorName::BadRequest, message));
+            return Err(bad("the lease with this handle is still waiting for its lock"));
         }
         Ok(frame)
     }
@@ -284,7 +282,7 @@ impl Server {
             stated_ms(ttl_ms)
         );
         let hint = "see `longest_ttl` under `[nodes]` in the configuration of that node";
-        Err(Failure::new(ErrorName::BadRequest, message).hint(hint))
+        Err(bad(message).hint(hint))
     }
 }
 
@@ -299,16 +297,15 @@ fn not_kept(error: &std::io::Error) -> Failure {
 
 /// Checks whether a lease can have this TTL, in milliseconds.
 fn check_ttl(ttl_ms: u64) -> Result<()> {
-    let bad = |message: &str| Err(Failure::new(ErrorName::BadRequest, message));
     if ttl_ms < LEASE_MS_MIN {
         let (least, ttl) = (stated_ms(LEASE_MS_MIN), stated_ms(ttl_ms));
-        return bad(&format!("the TTL of a lease must be at least {least}, not {ttl}"));
+        return Err(bad(format!("the TTL of a lease must be at least {least}, not {ttl}")));
     }
     if ttl_ms > LEASE_MS_MAX {
         let days = LEASE_MS_MAX / 86_400_000;
-        return bad(&format!(
+        return Err(bad(format!(
             "the TTL of a lease can be at most {LEASE_MS_MAX} ms ({days} days), not {ttl_ms}"
-        ));
+        )));
     }
     Ok(())
 }

@@ -13,7 +13,7 @@ use crate::server::step::{Caller, Result, Step};
 use crate::store::journal_store::renewal_bytes;
 use crate::store::node;
 use crate::waiters::leases::{Reported, name_of};
-use crate::wording::refusal::{cannot, superseded};
+use crate::wording::refusal::{bad, cannot, superseded};
 use crate::wording::text::pid_of;
 use canal_core::{
     Above, CONFIRMED_TOKEN_MAX, Change, FrameId, Key, NODES_MAX, NodeId, Outcome, OverNodes, Owner,
@@ -166,10 +166,6 @@ impl Server {
     }
 }
 
-fn bad(message: &str) -> Failure {
-    Failure::new(ErrorName::BadRequest, message)
-}
-
 /// How far the token of a confirmation may be ahead of this machine's clock, in milliseconds: one
 /// year. The clocks of machines that work together rarely differ that much.
 const AHEAD_MS: u64 = 366 * 24 * 60 * 60 * 1000;
@@ -194,7 +190,7 @@ impl Server {
             let most = CONFIRMED_TOKEN_MAX;
             let message =
                 format!("`token` must be at least {least} and at most {most}, not {token}");
-            return Err(Failure::new(ErrorName::BadRequest, message));
+            return Err(bad(message));
         }
         if token > largest(table.next_token(), UnixMillis(clock::unix_ms())) {
             return Err(too_large(token));
@@ -240,7 +236,7 @@ fn too_large(token: Token) -> Failure {
         "token {token} is more than a year ahead of this machine's clock: either this clock is \
          wrong, or another node's clock was wrong when its state was created"
     );
-    let mut failure = Failure::new(ErrorName::BadRequest, message);
+    let mut failure = bad(message);
     failure.hint = Some("compare `date` on all nodes".into());
     failure
 }
@@ -264,11 +260,10 @@ impl Server {
         };
         let names = &report.waits_for;
         if names.len() > REPORTED_NODES_MAX || names.iter().any(|it| it.len() > NAME_BYTES_MAX) {
-            let message = format!(
+            return Err(bad(format!(
                 "`waits_for` can have at most {REPORTED_NODES_MAX} names of at most \
                  {NAME_BYTES_MAX} bytes"
-            );
-            return Err(Failure::new(ErrorName::BadRequest, message));
+            )));
         }
         let waits_for = names.iter().map(|name| one_line(name)).collect();
         let reported = Reported { held: report.held, waits_for };
@@ -307,19 +302,17 @@ impl Server {
             self.check_node()?;
         }
         if asked.runs.len().max(asked.frames.len()) > WAITS_NEAR_NAMES_MAX {
-            let message = format!(
+            return Err(bad(format!(
                 "name at most {WAITS_NEAR_NAMES_MAX} runs and {WAITS_NEAR_NAMES_MAX} frames"
-            );
-            return Err(Failure::new(ErrorName::BadRequest, message));
+            )));
         }
         let is_long =
             |at: &NodeAt| at.address.as_ref().is_some_and(|it| it.len() > ADDRESS_BYTES_MAX);
         if asked.nodes.len() > READ_NODES_MAX || asked.nodes.iter().any(is_long) {
-            let message = format!(
+            return Err(bad(format!(
                 "name at most {READ_NODES_MAX} nodes, with addresses of at most \
                  {ADDRESS_BYTES_MAX} bytes"
-            );
-            return Err(Failure::new(ErrorName::BadRequest, message));
+            )));
         }
         let runs: BTreeSet<RunId> = asked.runs.iter().copied().collect();
         let named = asked.frames.iter().copied();

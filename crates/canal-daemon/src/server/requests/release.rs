@@ -8,6 +8,7 @@ use crate::server::Server;
 use crate::server::step::{Caller, Result, Step};
 use crate::view::Shown;
 use crate::waiters::leases::name_of;
+use crate::wording::refusal::{bad, denied, not_held};
 use crate::wording::text::{Text, pid_of};
 use canal_core::{
     Change, FrameId, HoldState, Key, Outcome, Owner, Release as Giving, RequestId, Token,
@@ -74,7 +75,7 @@ impl Server {
             _ => {
                 let message = "give exactly one of `key`, `all`, `token` and `handle`; only a \
                                `key` can have a `token` with it";
-                return Err(Failure::new(ErrorName::BadRequest, message));
+                return Err(bad(message));
             }
         };
         Ok(giving)
@@ -95,7 +96,7 @@ impl Server {
         let hold = table.hold(token).filter(|hold| hold.frame == frame);
         let holds = hold.is_some_and(|hold| hold.items.iter().any(|item| item.key == *key));
         let message = format!("token {token} does not belong to the latest hold on `{key}`");
-        let mut failure = Failure::new(ErrorName::NotHeld, message);
+        let mut failure = not_held(message);
         failure.reason = holds.then(|| "changed".into());
         Err(failure)
     }
@@ -130,7 +131,7 @@ impl Server {
     ) -> Result<FrameId> {
         let owner = self.owner(caller, owner_fd)?.owner;
         let frame = self.decide.table().frame_of(self.decide.host(), &owner);
-        frame.ok_or_else(|| Failure::new(ErrorName::NotHeld, nothing(pid_of(&owner))))
+        frame.ok_or_else(|| not_held(nothing(pid_of(&owner))))
     }
 
     /// The holds that a release may end. Read them before the release: afterwards, the table no
@@ -156,12 +157,12 @@ impl Server {
                     0 => format!("the process does not hold `{key}`"),
                     pid => format!("process {pid} does not hold `{key}`"),
                 };
-                return self.hint_of_lease(Failure::new(ErrorName::NotHeld, message), key);
+                return self.hint_of_lease(not_held(message), key);
             }
             Giving::All { .. } => "the process holds no lock".to_owned(),
             Giving::Hold { token, .. } => return no_holder(*token),
         };
-        Failure::new(ErrorName::NotHeld, message)
+        not_held(message)
     }
 
     /// Adds a hint if a lease holds the key, because a process cannot release a lease by its key.
@@ -186,13 +187,13 @@ impl Server {
         let hold = request.and_then(|request| self.decide.table().hold_of(request));
         let Some(hold) = hold else { return Err(taken_back()) };
         if peer.uid != 0 && peer.uid != hold.asked.uid {
-            let message = "the grant belongs to another user";
-            return Err(Failure::new(ErrorName::Denied, message));
+            return Err(denied("the grant belongs to another user"));
         }
         let (request, frame, provisional) = (hold.request, hold.frame, hold.provisional);
         if provisional && hold.asked.over_nodes.is_some() {
-            let message = "use ConfirmAt, with a token, to confirm a part of a request on nodes";
-            return Err(Failure::new(ErrorName::BadRequest, message));
+            return Err(bad(
+                "use ConfirmAt, with a token, to confirm a part of a request on nodes",
+            ));
         }
         let is_lease = matches!(hold.asked.owner, Owner::Lease(_));
         if hold.asked.over_nodes.is_none() {
@@ -310,5 +311,5 @@ fn told_held<'h>(
 /// The failure for a client that names a token without a hold.
 fn no_holder(token: Token) -> Failure {
     let message = format!("no hold has token {token}");
-    Failure::new(ErrorName::NotHeld, message).hint("run `canal status -v` to see the tokens")
+    not_held(message).hint("run `canal status -v` to see the tokens")
 }

@@ -11,7 +11,7 @@ use crate::permissions::Action;
 use crate::server::Server;
 use crate::server::step::{Caller, Result, Step};
 use crate::store::journal_store::setting_bytes;
-use crate::wording::refusal::{cannot, used_as};
+use crate::wording::refusal::{bad, cannot, denied, not_held, used_as};
 use canal_core::{Change, Key, Outcome, RequestId, Table, View, WaiterState};
 use canal_protocol::{ErrorName, Failure, Prioritize, Prioritized, Resize, Resized};
 
@@ -53,7 +53,7 @@ impl Server {
                 without.extend(numbers.iter().filter(|_| out));
                 if without.len() > WITHOUT_MAX {
                     let message = format!("at most {WITHOUT_MAX} of `{key}` can be out of service");
-                    return Err(Failure::new(ErrorName::BadRequest, message));
+                    return Err(bad(message));
                 }
                 let without = without.into_iter().collect();
                 let ledger = self.decide.ledger_mut();
@@ -123,13 +123,12 @@ impl Server {
         let waiters: Vec<&WaiterState> = waiters.collect();
         let Some(first) = waiters.first() else {
             let message = format!("session {} is not waiting", asked.session);
-            return Err(Failure::new(ErrorName::NotHeld, message)
-                .hint("run `canal status` to see all waiting requests"));
+            return Err(not_held(message).hint("run `canal status` to see all waiting requests"));
         };
         let uid = first.request.uid;
         if peer.uid != uid && !self.is_operator(peer.uid) {
             let message = format!("session {} belongs to uid {uid}", asked.session);
-            return Err(Failure::new(ErrorName::Denied, message)
+            return Err(denied(message)
                 .hint("change its priority as that user, as root or as the daemon's user"));
         }
         let highest = || waiters.iter().map(|waiter| first_place(table, waiter)).max();
@@ -153,7 +152,7 @@ impl Server {
         let PendingPriority { request, before, priority } = pending;
         let table = self.decide.table();
         let Some(frame) = table.frame_of_request(request) else {
-            return Err(Failure::new(ErrorName::NotHeld, "the request has ended"));
+            return Err(not_held("the request has ended"));
         };
         tracing::info!(session = %format_args!("s{}", table.session(frame)), priority, "prioritized");
         Ok(Step::reply(&Prioritized {

@@ -9,15 +9,14 @@ use crate::server::step::{Caller, Result, Step};
 use crate::view::conflict::conflict;
 use crate::view::{Shown, held_item};
 use crate::waiters::waiting::Asked;
-use crate::wording::refusal;
+use crate::wording::refusal::{self, bad};
 use crate::wording::text::{pid_of, time};
 use canal_core::{
     Blocker, By, CycleStep, FrameId, HoldState, Item, Key, Mode, Refusal, Request, RequestId,
     Table, UnixMillis, WaiterState,
 };
 use canal_protocol::{
-    BLOCKERS_SHOWN_MAX, BlockerInfo, CycleStepInfo, ErrorName, Failure, PartyInfo, WaitInfo, Waits,
-    WhyQuery,
+    BLOCKERS_SHOWN_MAX, BlockerInfo, CycleStepInfo, Failure, PartyInfo, WaitInfo, Waits, WhyQuery,
 };
 
 impl Server {
@@ -37,7 +36,6 @@ impl Server {
 
 /// The frames that a query asks about.
 fn asked_frames(table: &Table, query: &WhyQuery) -> Result<Vec<FrameId>> {
-    let bad = |message: String| Failure::new(ErrorName::BadRequest, message);
     let nothing = |what: String| {
         bad(format!("{what} neither holds nor waits for a lock"))
             .hint("run `canal status` to see the holders and waiters")
@@ -56,7 +54,7 @@ fn asked_frames(table: &Table, query: &WhyQuery) -> Result<Vec<FrameId>> {
             let known = table.frame(frame).is_some_and(|state| state.parent.is_none());
             if known { Ok(vec![frame]) } else { Err(nothing(format!("session {session}"))) }
         }
-        _ => Err(bad("give exactly one of `pid` and `session`".to_owned())),
+        _ => Err(bad("give exactly one of `pid` and `session`")),
     }
 }
 
