@@ -163,7 +163,7 @@ impl Chosen {
     /// # Errors
     /// The address is invalid, its engine is unknown or not built in, or its thread cannot be
     /// started.
-    pub(crate) fn inspect(&self, place: &Place, origin: &Origin) -> anyhow::Result<SeenEngine> {
+    fn inspect(&self, place: &Place, origin: &Origin) -> anyhow::Result<SeenEngine> {
         let seen = engine::inspect(self.scheme(), &self.url, &self.label);
         let seen = seen.map_err(|error| self.not_opened(error))?;
         let same_label = seen.hosts.iter().filter(|who| who.label == self.label);

@@ -122,7 +122,7 @@ impl Cluster {
     }
 
     /// The recovery, for `canal status`.
-    pub(crate) fn recovery_shown(&self, table: &Table) -> Option<RecoveryInfo> {
+    fn recovery_shown(&self, table: &Table) -> Option<RecoveryInfo> {
         let recovery = table.recovery()?;
         let name = |host| table.host(host).map_or_else(|| host.to_string(), |it| it.label.clone());
         let left = self.driver.member.recovered_at().filter(|_| recovery.ttl_from.is_some());

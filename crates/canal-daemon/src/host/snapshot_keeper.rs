@@ -25,7 +25,7 @@ pub(in crate::host) struct Kept {
     pub(in crate::host) table: Snapshot,
 }
 
-pub(in crate::host) fn write_kept(kept: &Kept) -> Vec<u8> {
+fn write_kept(kept: &Kept) -> Vec<u8> {
     write("snapshot", kept)
 }
 

@@ -83,7 +83,7 @@ impl Server {
     table_of_calls!(define_begin);
 
     /// Serves the next call of a connection that has waited for its turn to get a report.
-    pub(crate) fn serve_report(&mut self, id: ConnId) {
+    fn serve_report(&mut self, id: ConnId) {
         self.conns.set_state(id, CallState::Idle);
         self.serve_next(id);
         self.conns.activate(id);

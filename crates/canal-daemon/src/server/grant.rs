@@ -354,7 +354,7 @@ impl Server {
 }
 
 /// The failure for a client that cannot get the page.
-pub(crate) fn no_page(error: &io::Error) -> Failure {
+fn no_page(error: &io::Error) -> Failure {
     let message = format!("cannot pass on the deadline page: {error}");
     Failure::new(ErrorName::TooManyConnections, message)
 }

@@ -53,7 +53,7 @@ impl Server {
 
     /// Ends a hold that is kept for descendants if no descendant is left. Otherwise waits for the
     /// last descendant to end.
-    pub(crate) fn end_without_writers(&mut self, token: Token) {
+    fn end_without_writers(&mut self, token: Token) {
         let Some(tag) = self.decide.table().hold(token).map(|hold| hold.asked.tag) else { return };
         if !self.children.await_end(token, tag, &mut self.owners) {
             let release = Release::Hold { token, forced: false };
@@ -405,7 +405,7 @@ impl Server {
     }
 
     /// Suspends a detached waiter until its process runs again and it comes back.
-    pub(crate) fn suspend_detached(&mut self, request: RequestId, then: Completion) {
+    fn suspend_detached(&mut self, request: RequestId, then: Completion) {
         tracing::info!(request = request.0, "a waiter is stopped and cannot come back yet");
         self.waiters.absent.insert(request, None);
         // Only an active waiter can be suspended, so resume it first. If it is granted in between,
@@ -446,7 +446,7 @@ impl Server {
 
     /// Whether the client of a waiter is connected. Over an engine, the log may still call such a
     /// waiter detached.
-    pub(crate) fn is_back(&self, request: RequestId) -> bool {
+    fn is_back(&self, request: RequestId) -> bool {
         self.conns.waiter(request).is_some()
     }
 }

@@ -212,7 +212,7 @@ const UNREAD_EVERY: Duration = Duration::from_millis(250);
 /// leader, it never receives one that the log replaced before.
 impl Server {
     /// Informs each watcher whose last message names another leader.
-    pub(crate) fn tell_leaders(&mut self) {
+    fn tell_leaders(&mut self) {
         let watchers = self.conns.those(Connection::watches_leader);
         self.due.leaders.are_watched = !watchers.is_empty();
         self.due.leaders.rest_until = Some(clock::now() + LOOK_EVERY);

@@ -96,7 +96,7 @@ impl Server {
     ///
     /// # Errors
     /// The change cannot be proposed.
-    pub(super) fn propose_for(&mut self, id: ConnId, change: Change, call: PendingCall) -> Result {
+    fn propose_for(&mut self, id: ConnId, change: Change, call: PendingCall) -> Result {
         let patience = match &call {
             PendingCall::Ask(newcomer) => Some(newcomer.patience()),
             _ => None,

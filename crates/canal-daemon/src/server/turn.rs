@@ -227,7 +227,7 @@ impl Batch {
 impl Server {
     /// Sorts the connections into the order in which they are served: users take turns, and the
     /// connections of each user keep the order in which their calls arrived.
-    pub(crate) fn in_turns(&self, active: Vec<ConnId>) -> Vec<ConnId> {
+    fn in_turns(&self, active: Vec<ConnId>) -> Vec<ConnId> {
         let user = |id: &ConnId| self.conns.peek(*id).map(|conn| conn.peer.uid);
         let mut users = active.iter().filter_map(user);
         let first = users.next();
@@ -238,7 +238,7 @@ impl Server {
     }
 
     /// Keeps the connections that still have calls for the next turn.
-    pub(crate) fn leave_for_next_turn(&mut self, active: &[ConnId]) {
+    fn leave_for_next_turn(&mut self, active: &[ConnId]) {
         let mut listed = BTreeSet::new();
         for id in active.iter().copied().chain(self.conns.take_active()) {
             if listed.insert(id) {
@@ -354,7 +354,7 @@ impl Server {
         self.note_idleness(now);
     }
 
-    pub(crate) fn note_idleness(&mut self, now: Instant) {
+    fn note_idleness(&mut self, now: Instant) {
         let Some(limit) = self.effective.limits.idle_exit else { return };
         let busy = self.conns.len() > 0 || self.decide.is_used() || self.observe.hooks.are_busy();
         if busy {
@@ -383,7 +383,7 @@ const VERIFIED_EVERY: Duration = Duration::from_secs(10);
 
 /// Watches the daemon's files, and restores removed files from memory.
 impl Server {
-    pub(crate) fn look_after_home(&mut self, now: Instant) {
+    fn look_after_home(&mut self, now: Instant) {
         if self.conns.reported.take(Source::RuntimeDir) {
             self.due.home = Some(now + CALM);
         }

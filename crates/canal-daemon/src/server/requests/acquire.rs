@@ -253,7 +253,7 @@ impl Server {
 impl Server {
     /// Resumes a request that is on its way into the log, or that waits for the membership of this
     /// host, after its client lost its connection. `None` if there is no such request.
-    pub(crate) fn attach_in_flight(
+    fn attach_in_flight(
         &mut self,
         id: ConnId,
         tag: Tag,
@@ -299,7 +299,7 @@ impl Server {
     }
 
     /// Resumes a known request: its client lost its connection, or asked an earlier daemon first.
-    pub(crate) fn attach_again(
+    fn attach_again(
         &mut self,
         id: ConnId,
         request: RequestId,

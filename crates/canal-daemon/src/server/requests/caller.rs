@@ -75,7 +75,7 @@ impl Server {
         self.permitted(id, action, key, || what(action, key))
     }
 
-    pub(crate) fn permitted(
+    fn permitted(
         &self,
         id: ConnId,
         action: Action,

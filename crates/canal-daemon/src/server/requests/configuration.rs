@@ -246,7 +246,7 @@ fn setting_changes(before: &[Written], now: &[Written]) -> Vec<SettingChange> {
 impl Server {
     /// The settings in force, and how they differ from the configuration just `read`. Without
     /// `read`, only the settings that bind every user.
-    pub(crate) fn show_configuration(&self, read: Option<&Read>) -> Step {
+    fn show_configuration(&self, read: Option<&Read>) -> Step {
         let effective = &self.effective;
         let (mut pending, mut broken) = (Vec::new(), None);
         if let Some(read) = read {

@@ -43,7 +43,7 @@ impl Server {
         self.look_up(caller.id, Question::Records(query))
     }
 
-    pub(crate) fn look_up(&mut self, id: ConnId, question: Question) -> Result {
+    fn look_up(&mut self, id: ConnId, question: Question) -> Result {
         if !self.observe.history.is_on() {
             let message = "this daemon keeps no history";
             return Err(Failure::new(ErrorName::Unsupported, message)
@@ -56,7 +56,7 @@ impl Server {
         Ok(Step::Wait(CallState::History))
     }
 
-    pub(crate) fn history_page(&self, viewer: u32, found: &Found) -> Step {
+    fn history_page(&self, viewer: u32, found: &Found) -> Step {
         let shown = self.shown(viewer);
         let records = found.records.iter().map(|(number, record)| HistoryRecord {
             number: *number,
@@ -217,7 +217,7 @@ impl Server {
     }
 
     /// The counted statistics. Users and commands with the most records come first.
-    pub(crate) fn stats(&self, counts: &Counts) -> HistoryStats {
+    fn stats(&self, counts: &Counts) -> HistoryStats {
         let users = counts.users.iter().map(|(uid, of)| (Some(*uid), None, of));
         let groups = counts.command_groups();
         let commands = groups.iter().map(|it| (Some(it.uid), Some(it), &it.counted));

@@ -55,7 +55,7 @@ impl Server {
     }
 
     /// Whether this daemon may grant over nodes now.
-    pub(crate) fn check_node(&self) -> Result<()> {
+    fn check_node(&self) -> Result<()> {
         let no_node = |why: &str, hint: &str| {
             let message = format!("this daemon is not a node: {why}");
             Err(Failure::new(ErrorName::NotLasting, message).hint(hint))
