@@ -39,31 +39,28 @@ impl Cluster {
         let advised = |outage: &&OngoingOutage| outage.hint.is_some();
         let advised = self.status.away.as_ref().or(self.status.full.as_ref()).filter(advised);
         if let Some(OngoingOutage { why, hint, since, .. }) = self.status.refusal().or(advised) {
-            let message = format!(
-                "the daemon has been unable to use its engine since {}: {why}",
-                time(*since)
-            );
-            let failure = Failure::new(ErrorName::EngineAway, message);
+            let since = time(*since);
+            let failure =
+                away(format!("the daemon has been unable to use its engine since {since}: {why}"));
             return match hint {
                 Some(hint) => failure.hint(hint.as_str()),
                 None => failure,
             };
         }
         if let Some(OngoingOutage { why, since, .. }) = &self.status.away {
-            let message = format!(
-                "the daemon has been unable to reach its engine since {}: {why}",
-                time(*since)
-            );
-            return Failure::new(ErrorName::EngineAway, message).hint(
+            let since = time(*since);
+            let message =
+                format!("the daemon has been unable to reach its engine since {since}: {why}");
+            return away(message).hint(
                 "run `canal status` to see when it is back; holds stay valid while that is safe",
             );
         }
         if let Some(message) = self.terminator.awaited_words() {
-            return Failure::new(ErrorName::EngineAway, message)
+            return away(message)
                 .hint("end them; this host requests no locks while they are running");
         }
         if let Some(message) = self.recovery_words(&ledger.table) {
-            return Failure::new(ErrorName::EngineAway, message)
+            return away(message)
                 .hint("run `canal status` to see how long that takes; holds stay valid");
         }
         if !ledger.is_member() {
@@ -79,10 +76,13 @@ impl Cluster {
     }
 }
 
+fn away(message: impl Into<String>) -> Failure {
+    Failure::new(ErrorName::EngineAway, message)
+}
+
 /// The failure for a client that calls before this host has joined.
 pub(crate) fn not_yet() -> Failure {
-    let message = "this host has not yet joined the engine's table";
-    Failure::new(ErrorName::EngineAway, message).hint(SHOWN)
+    away("this host has not yet joined the engine's table").hint(SHOWN)
 }
 
 /// Whether the table still contains an earlier incarnation of this host.
@@ -95,13 +95,12 @@ fn has_earlier_incarnation(ledger: &Ledger) -> bool {
 fn not_before_it_ends() -> Failure {
     let message = "the daemon lost its membership in the engine and has a new one: earlier \
                    requests wait until the old membership expires";
-    Failure::new(ErrorName::EngineAway, message)
-        .hint("wait for `ttl` of [engine]; run `canal status -v` to see the hosts")
+    away(message).hint("wait for `ttl` of [engine]; run `canal status -v` to see the hosts")
 }
 
 /// The failure for a client that calls while the engine does not answer.
 fn not_now() -> Failure {
-    Failure::new(ErrorName::EngineAway, "the engine does not answer").hint(SHOWN)
+    away("the engine does not answer").hint(SHOWN)
 }
 
 const SHOWN: &str = "run `canal status -v` to see the progress";

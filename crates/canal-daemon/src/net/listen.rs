@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 
+use crate::calls::answer::Answer;
 use crate::limits::{
     ACCEPT_AGAIN_AFTER, ACCEPTS_PER_TURN, REFUSED_BYTES_PER_TURN, turned_away_max,
 };
@@ -19,7 +20,7 @@ use crate::net::accept_backlog::Accepted;
 use crate::net::connection_limits::{ConnectionLimits, TurnedAway};
 use crate::net::connections::Conns;
 use crate::net::events::Source;
-use canal_protocol::{Failure, Reply, frame};
+use canal_protocol::Failure;
 use canal_sys::clock;
 use canal_sys::peer;
 
@@ -148,11 +149,8 @@ fn is_out_of_descriptors(error: &io::Error) -> bool {
 
 /// Sends the failure to a client, as far as possible without waiting, and closes the connection.
 fn refuse(mut stream: UnixStream, failure: &Failure, budget: &mut usize) {
-    let mut bytes = Vec::new();
-    let error = Some(failure.name.qualified());
-    let parameters = serde_json::to_value(failure).unwrap_or_default();
-    let told = frame::append(&Reply { parameters, error, ..Reply::default() }, &mut bytes);
-    if told.is_err() || stream.set_nonblocking(true).is_err() {
+    let Some(bytes) = Answer::failure(failure).message else { return };
+    if stream.set_nonblocking(true).is_err() {
         return;
     }
     // Reads first what the client sent, because closing a socket with unread data sends a reset. A

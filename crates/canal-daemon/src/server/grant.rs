@@ -51,7 +51,10 @@ impl Server {
             return None;
         }
         if !self.may_be_told(granted.token) {
-            self.ask_anew(request);
+            // No client received it before history was lost: it is asked for again at the same
+            // place in the queue.
+            self.propose(Change::Suspend { request });
+            self.propose(Change::Resume { request });
             return None;
         }
         let conn = self.conns.waiter(request);
@@ -79,13 +82,6 @@ impl Server {
             return true;
         }
         self.decide.table().may_be_told(token)
-    }
-
-    /// Takes back a grant that no client received before history was lost, and asks for it again at
-    /// the same place in the queue.
-    fn ask_anew(&mut self, request: RequestId) {
-        self.propose(Change::Suspend { request });
-        self.propose(Change::Resume { request });
     }
 
     /// Forgets a grant that a later withdrawal or death has taken back.
@@ -159,7 +155,8 @@ impl Server {
         // The priority only counted for the wait, and an operator may have raised it.
         if let Err(failure) = self.may_hold(id, &hold.asked.items, 0) {
             tracing::info!(token = granted.token.0, "took a grant back: {}", failure.message);
-            return Ok(Step::GiveBack(granted.request, no_longer(failure)));
+            let message = format!("{} since the configuration changed", failure.message);
+            return Ok(Step::GiveBack(granted.request, Failure { message, ..failure }));
         }
         tracing::debug!(
             token = granted.token.0,
@@ -304,12 +301,6 @@ fn pidfd_of(process: ProcessId) -> Result<Pidfd> {
         process::Found::Gone => Err(owner_gone()),
         process::Found::Unknown(error) => Err(cannot_watch(&error)),
     }
-}
-
-/// The failure for a client that lost its permission while it waited.
-fn no_longer(failure: Failure) -> Failure {
-    let message = format!("{} since the configuration changed", failure.message);
-    Failure { message, ..failure }
 }
 
 /// Hands the deadline page to the clients that run the commands of holders.

@@ -320,7 +320,7 @@ impl Server {
         let Some(LogWait { patience, .. }) = conn.log_wait_mut() else { return };
         let Some(patience) = patience else { return self.give_up_waiting(id, why) };
         if patience.until.is_some_and(|until| until <= now) {
-            let failure = refusal::timeout_of(&patience.key, &why.message);
+            let failure = refusal::timeout(&patience.key, &why.message);
             return self.give_up_waiting(id, failure);
         }
         if std::mem::take(&mut patience.untold) {
@@ -382,7 +382,7 @@ impl Server {
     /// Repeats a request for a lock, or the question whether it would be granted, for a call that
     /// had to wait until then.
     pub(super) fn ask_again(&mut self, id: ConnId, newcomer: PendingAcquire) {
-        let step = if newcomer.is_question { self.pose(newcomer) } else { self.ask(newcomer) };
+        let step = self.repeat(newcomer);
         self.carry_out(id, Ok(step));
     }
 

@@ -43,7 +43,7 @@ struct Scene {
 impl Server {
     /// Queues the messages that are due.
     pub(crate) fn inform(&mut self, now: Instant) {
-        let newcomers = self.waiters.take_newcomers();
+        let newcomers = std::mem::take(&mut self.waiters.newcomers);
         let mut scenes = BTreeMap::new();
         for request in newcomers {
             // Estimates take time, and there may be many newcomers: they get estimates with the

@@ -28,14 +28,12 @@ impl Server {
         mut newcomer: PendingAcquire,
         why: &Refusal,
     ) -> Result {
-        // A question has already done this.
-        let is_barred = matches!(why, Refusal::Full { .. }) && !newcomer.is_question;
-        if is_barred
+        if matches!(why, Refusal::Full { .. })
             && let Some(ahead) = self.decide.table().first_ahead_of(&newcomer.request)
             && self.suspend_ahead(ahead, Completion::Nothing)
         {
             self.observe.history.take_back(newcomer.request.tag);
-            return Ok(self.ask(newcomer));
+            return Ok(self.repeat(newcomer));
         }
         let now = clock::now();
         let until = newcomer.deferred_until.unwrap_or(now + EXITING_TIME);
@@ -136,7 +134,7 @@ impl Server {
         if why.is_paused {
             return refusal::timeout_while_paused(&why.key);
         }
-        let mut failure = refusal::timeout(&why.key, &why.clause);
+        let mut failure = refusal::timeout(why.key.as_str(), &why.clause);
         if why.held.is_some()
             && let Some(waiter) = self.decide.table().waiter(request)
         {

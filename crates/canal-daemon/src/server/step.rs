@@ -45,11 +45,6 @@ impl Step {
         struct Nothing {}
         Self::reply(&Nothing {})
     }
-
-    /// Asks for a lock.
-    pub(crate) fn ask(newcomer: PendingAcquire) -> Self {
-        Self::Propose(Change::Request(newcomer.request.clone()), PendingCall::Ask(newcomer))
-    }
 }
 
 /// The result of work for a call. Unless the type names another one, it is the call's next step.
@@ -112,6 +107,11 @@ impl Server {
         })
     }
 
+    /// Repeats a request, or the question whether it would be granted.
+    pub(super) fn repeat(&self, newcomer: PendingAcquire) -> Step {
+        if newcomer.is_question { self.pose(newcomer) } else { self.ask(newcomer) }
+    }
+
     /// Proposes a request, for the first time or again.
     pub(crate) fn ask(&self, mut newcomer: PendingAcquire) -> Step {
         // The host and the parent may have changed since the request was deferred.
@@ -122,7 +122,7 @@ impl Server {
             let request = Arc::make_mut(&mut newcomer.request);
             (request.host, request.parent) = (host, parent);
         }
-        Step::ask(newcomer)
+        Step::Propose(Change::Request(newcomer.request.clone()), PendingCall::Ask(newcomer))
     }
 
     /// The next step of a call whose change cannot be proposed. A request is proposed again once

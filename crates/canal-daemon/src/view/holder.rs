@@ -28,20 +28,15 @@ pub(crate) enum Looks {
 impl<'a> Shown<'a> {
     /// A holder, with its slots of `key`.
     pub(crate) fn holder(&self, hold: &HoldState, key: Option<&Key>, looks: Looks) -> HolderInfo {
-        let state = match looks {
-            Looks::Closely | Looks::Fully if hold.asked.ttl_ms.is_some() => None,
-            Looks::Closely | Looks::Fully => {
-                self.state(hold, self.pid_of_hold(hold)).map(str::to_owned)
-            }
-            Looks::Briefly => None,
-        };
+        let has_state = looks != Looks::Briefly && hold.asked.ttl_ms.is_none();
+        let state = if has_state { self.state(hold) } else { None };
         let (folder, children) = match looks {
             Looks::Fully => (self.folder(&hold.asked, hold.frame), self.keepers(hold)),
             Looks::Closely | Looks::Briefly => (None, None),
         };
         let bucket = key.and_then(|key| bucket(hold, key));
         let holder = self.holder_briefly(hold, key).map_texts(|text| text.to_string());
-        HolderInfo { state, bucket, folder, children, ..holder }
+        HolderInfo { state: state.map(str::to_owned), bucket, folder, children, ..holder }
     }
 
     /// The working directory of a process that holds or waits, if it is known and the viewer may
@@ -143,7 +138,7 @@ impl<'a> Shown<'a> {
         pid_of(&self.build_of(hold).unwrap_or(hold).asked.owner)
     }
 
-    fn state(&self, hold: &HoldState, pid: u32) -> Option<&'static str> {
+    fn state(&self, hold: &HoldState) -> Option<&'static str> {
         let hold = self.build_of(hold).unwrap_or(hold);
         if hold.orphaned {
             return Some("children");
@@ -154,7 +149,7 @@ impl<'a> Shown<'a> {
         if hold.asked.host != self.here {
             return None;
         }
-        match run_state(pid) {
+        match run_state(pid_of(&hold.asked.owner)) {
             RunState::Running => Some("running"),
             RunState::Stopped => Some("stopped"),
             RunState::Frozen => Some("frozen"),

@@ -100,7 +100,7 @@ impl<'a> Shown<'a> {
             priority: request.priority,
             count: reason::count(item),
             mode: item.ask.mode(),
-            view: reason::stated_view(item).map(|view| view.to_string()),
+            view: item.ask.stated().map(|view| view.to_string()),
             session: self.session(waiter.frame),
             job: None,
             host: self.label_of(waiter.frame),

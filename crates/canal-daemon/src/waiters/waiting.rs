@@ -33,7 +33,7 @@ pub(crate) struct Waiters {
     /// Provisional grants of the previous daemon that no client has confirmed yet.
     pub unclaimed: BTreeSet<RequestId>,
     /// Requests that began to wait in this turn and whose client accepts progress messages.
-    newcomers: Vec<RequestId>,
+    pub newcomers: Vec<RequestId>,
 }
 
 /// A request that waits.
@@ -171,12 +171,6 @@ impl Waiters {
         if let Some(waiter) = self.get_mut(state.id) {
             waiter.asked.request = Arc::clone(&state.request);
         }
-    }
-
-    /// Takes the requests that began to wait since the last call and whose client accepts progress
-    /// messages.
-    pub(crate) fn take_newcomers(&mut self) -> Vec<RequestId> {
-        std::mem::take(&mut self.newcomers)
     }
 
     /// Queues a grant for sending.

@@ -1,6 +1,6 @@
 //! Clauses for the end of a sentence that explain why a request waits.
 
-use canal_core::{Item, Key, Mode, Owner, Reason, View};
+use canal_core::{Item, Key, Mode, Owner, Reason};
 
 /// A hold that blocks a request, and the number of further ones, in one clause.
 pub(crate) fn conflict(
@@ -81,11 +81,6 @@ pub(super) fn slots(count: u64) -> String {
 /// The number of slots that an item asks for.
 pub(crate) fn count(item: &Item) -> u64 {
     item.ask.counted().map_or(0, |(count, _)| count)
-}
-
-/// The size that an item passes, if any.
-pub(crate) fn stated_view(item: &Item) -> Option<View> {
-    item.ask.stated()
 }
 
 #[cfg(test)]

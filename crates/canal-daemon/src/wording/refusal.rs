@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-use crate::wording::reason::{count, held, slots, stated_view};
+use crate::wording::reason::{count, held, slots};
 use crate::wording::text::pid_of;
 use canal_core::{Item, Key, Kind, Mode, NodeId, Refusal, Request, View};
 use canal_protocol::{ErrorName, Failure, NodesRefusal, OWNER_GONE};
@@ -180,14 +180,8 @@ pub(crate) fn item_of(why: &Refusal) -> Option<usize> {
     }
 }
 
-/// The failure for a request whose wait has timed out.
-pub(crate) fn timeout(key: &Key, reason: &str) -> Failure {
-    timeout_of(key.as_str(), reason)
-}
-
-/// The failure for a request of one or several keys whose wait has timed out. `reason` is the cause
-/// of the wait.
-pub(crate) fn timeout_of(key: &str, reason: &str) -> Failure {
+/// The failure for a request whose wait has timed out. `reason` is the cause of the wait.
+pub(crate) fn timeout(key: &str, reason: &str) -> Failure {
     refused("timeout", format!("the wait for `{key}` timed out: {reason}"))
 }
 
@@ -203,7 +197,7 @@ fn paused(key: &Key, message: String) -> Failure {
 /// The failure for a request for more slots than the lock has.
 fn too_large(item: &Item, capacity: u64, stored: Option<View>) -> Failure {
     let (key, wanted) = (&item.key, count(item));
-    let view = stored.or(stated_view(item));
+    let view = stored.or(item.ask.stated());
     if view.unwrap_or(View::ONE).capacity() > capacity {
         let hint = format!("return slot or bucket N to service with `canal resize {key} --with N`");
         if capacity == 0 {

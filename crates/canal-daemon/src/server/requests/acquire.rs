@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::calls::completion::{Applied, Completion, PendingCall, VOID};
+use crate::calls::completion::{Applied, PendingCall, VOID};
 use crate::calls::conn_id::ConnId;
 use crate::calls::items;
 use crate::calls::pending_acquire::{PendingAcquire, plain_request};
@@ -383,15 +383,7 @@ impl Server {
     /// Answers a question, or defers it while the process of a holder is exiting.
     pub(crate) fn question(&mut self, id: ConnId, newcomer: PendingAcquire) -> Result {
         let asked = Arc::clone(&newcomer.request);
-        let verdict = self.decide.table().verdict_on(&asked);
-        let is_full = matches!(verdict, Outcome::Refused { why: Refusal::Full { .. }, .. });
-        if is_full
-            && let Some(ahead) = self.decide.table().first_ahead_of(&asked)
-            && self.suspend_ahead(ahead, Completion::Nothing)
-        {
-            return Ok(self.pose(newcomer));
-        }
-        match verdict {
+        match self.decide.table().verdict_on(&asked) {
             Outcome::Granted(granted) => {
                 Ok(Step::reply(&WouldGrant { keys: granted_keys(&asked, &granted) }))
             }

@@ -12,12 +12,13 @@ use crate::permissions::{Action, only_operators};
 use crate::processes::owner_identity::{NOBODY, OwnerFound, identified, other_owner, peer_pidfd};
 use crate::processes::owners::find;
 use crate::server::Server;
+use crate::server::requests::release::of_handle;
 use crate::server::step::{Caller, Result, Step};
 use crate::store::ledger::disk_full;
 use crate::waiters::leases::name_of;
 use crate::wording::refusal::{denied, owner_gone};
 use canal_core::{Ask, FrameId, HoldState, Item, Key, Owner, ProcessId, room_of};
-use canal_protocol::{ErrorName, Failure, Handle, Release, Restrict};
+use canal_protocol::{ErrorName, Failure, Handle, Restrict};
 use canal_sys::peer;
 use canal_sys::pidfd::Pidfd;
 use canal_sys::process::{Ancestor, Found, ancestors};
@@ -172,16 +173,11 @@ impl Server {
         let Some(restriction) = restriction else { return Ok(()) };
         let allows = match asked {
             Asked::Collect(collect) => restriction.allows(&collect.items),
-            Asked::Release(release) => is_by_handle(release),
+            Asked::Release(release) => of_handle(release).is_some() && release.owner_fd.is_none(),
             _ => asked.is(Trait::IsUnrestricted),
         };
         if allows { Ok(()) } else { Err(denied(restriction.words())) }
     }
-}
-
-fn is_by_handle(release: &Release) -> bool {
-    let Release { key, all, token, handle, owner_fd } = release;
-    handle.is_some() && key.is_none() && !all && token.is_none() && owner_fd.is_none()
 }
 
 /// Finds the process that will own the lock of a call.

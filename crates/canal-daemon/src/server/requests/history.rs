@@ -76,17 +76,12 @@ impl Server {
             let waits = |conn: &&Connection| matches!(conn.state(), CallState::History);
             let Some(conn) = self.conns.peek(id).filter(waits) else { continue };
             let uid = conn.peer.uid;
-            let step = self.history_answer(uid, &found);
+            let step = match &found {
+                Answer::Records(found) => self.history_page(uid, found),
+                Answer::Counts(counts) => Step::reply(&self.stats(counts)),
+            };
             self.carry_out(id, Ok(step));
             self.reports.sent(&self.conns, id);
-        }
-    }
-
-    /// The result of a search, as a user may see it.
-    fn history_answer(&self, viewer: u32, answer: &Answer) -> Step {
-        match answer {
-            Answer::Records(found) => self.history_page(viewer, found),
-            Answer::Counts(counts) => Step::reply(&self.stats(counts)),
         }
     }
 }

@@ -285,7 +285,7 @@ fn told_released<'h>(
 }
 
 /// The handle of a release that names nothing else.
-fn of_handle(release: &Release) -> Option<Handle> {
+pub(super) fn of_handle(release: &Release) -> Option<Handle> {
     let others = release.key.is_some() || release.all || release.token.is_some();
     release.handle.filter(|_| !others)
 }
