@@ -6,7 +6,7 @@ use crate::limits::{COMMAND_BYTES_MAX, ITEMS_MAX, NUMBER_MAX, SLOTS_MAX};
 use crate::wording::reason::count;
 use crate::wording::refusal::bad;
 use canal_core::{Ask, Command, FrameId, GROUP_BYTES_MAX, Item, Key, Supersede, Superseded, View};
-use canal_protocol::{ErrorName, Failure, Mode, NOTE_BYTES_MAX, Resize, WireItem};
+use canal_protocol::{Failure, Mode, NOTE_BYTES_MAX, Resize, WireItem};
 use canal_text::safe_text::{is_unsafe, one_line, sanitize};
 
 /// The items of a request.
@@ -274,6 +274,7 @@ mod tests {
         Change, ENTRY_VERSION, Entry, FrameId, HostId, KEY_BYTES_MAX, LeaseId, OnLost, Owner,
         ProcessId, Request, Tag, UnixMillis, Wait,
     };
+    use canal_protocol::ErrorName;
 
     fn wire(key: &str) -> WireItem {
         WireItem { key: key.into(), ..WireItem::default() }

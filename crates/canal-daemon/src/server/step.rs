@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use crate::calls::answer::Answer;
-use crate::calls::completion::{Completion, PendingCall};
+use crate::calls::completion::{Completion, PendingCall, VOID};
 use crate::calls::conn_id::ConnId;
 use crate::calls::pending_acquire::{Patience, PendingAcquire};
 use crate::net::call_state::{Awaiting, CallState, LogWait};
@@ -110,6 +110,12 @@ impl Server {
     /// Repeats a request, or the question whether it would be granted.
     pub(super) fn repeat(&self, newcomer: PendingAcquire) -> Step {
         if newcomer.is_question { self.pose(newcomer) } else { self.ask(newcomer) }
+    }
+
+    /// Answers a question once the table has all changes that this host proposed before it. For
+    /// that, a change without effect goes through the log first, as a request would.
+    pub(crate) fn pose(&self, newcomer: PendingAcquire) -> Step {
+        Step::Propose(VOID, PendingCall::Question(Box::new(newcomer)))
     }
 
     /// Proposes a request, for the first time or again.

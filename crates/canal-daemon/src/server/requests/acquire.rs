@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::calls::completion::{Applied, PendingCall, VOID};
+use crate::calls::completion::Applied;
 use crate::calls::conn_id::ConnId;
 use crate::calls::items;
 use crate::calls::pending_acquire::{PendingAcquire, plain_request};
@@ -372,12 +372,6 @@ impl Server {
             crowd: None,
             is_question: true,
         }))
-    }
-
-    /// Answers a question once the table has all changes that this host proposed before it. For
-    /// that, a change without effect goes through the log first, as a request would.
-    pub(crate) fn pose(&self, newcomer: PendingAcquire) -> Step {
-        Step::Propose(VOID, PendingCall::Question(Box::new(newcomer)))
     }
 
     /// Answers a question, or defers it while the process of a holder is exiting.

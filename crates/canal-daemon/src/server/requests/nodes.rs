@@ -153,14 +153,14 @@ impl Server {
         let nodes = &collect.nodes;
         if nodes.len() > NODES_MAX {
             let count = nodes.len();
-            return Err(bad(&format!("a request can name at most {NODES_MAX} nodes, not {count}")));
+            return Err(bad(format!("a request can name at most {NODES_MAX} nodes, not {count}")));
         }
         if nodes.windows(2).any(|pair| pair[0] >= pair[1]) {
             return Err(bad("`nodes` must name each node once, in ascending order"));
         }
         let own = self.node_id()?;
         if !nodes.contains(&own) {
-            return Err(bad(&format!("`nodes` does not name this node, {own}")));
+            return Err(bad(format!("`nodes` does not name this node, {own}")));
         }
         Ok(())
     }
