@@ -82,49 +82,20 @@ fn same_process(session: &str, grant: &Grant) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::client::tag;
-    use crate::protocol::{OnLost, OwnerInfo};
+    use crate::protocol::OwnerInfo;
 
     #[test]
     fn another_session_than_the_named_one_is_reported() {
         let mut request = Acquire {
-            tag: tag().unwrap(),
-            items: Vec::new(),
-            wait_ms: None,
-            priority: 0,
-            max_waiting: None,
-            supersede: None,
-            group: None,
-            max_run_ms: None,
-            command: String::new(),
-            note: None,
-            owner_fd: None,
-            with_children: false,
-            jobserver: false,
-            jobserver_fifo: false,
             session: Some("s3".to_owned()),
-            lease: None,
             frame: Some("f4".to_owned()),
-            under_run: None,
-            under: None,
-            wrapper: None,
-            on_lost: OnLost::Kill,
+            ..Acquire::default()
         };
         let mut grant = Grant {
-            keys: Vec::new(),
-            token: 7,
             owner: OwnerInfo { pid: 1, command: String::new() },
             session: "s3".to_owned(),
             frame: "f5".to_owned(),
-            children_fd: None,
-            offers_fd: None,
-            returns_fd: None,
-            jobserver_path: None,
-            lease: None,
-            handle: None,
-            notes: Vec::new(),
-            deadline_fd: None,
-            liveness_fd: None,
+            ..Grant::default()
         };
         assert_eq!(not_believed(&request, &grant), None);
         grant.session = "s5".to_owned();

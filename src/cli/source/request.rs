@@ -7,7 +7,7 @@ use crate::cli::arguments::session::SessionArgs;
 use crate::cli::arguments::wait::{ProgressArg, Readers, WaitArgs};
 use crate::cli::{Failed, Result, Verbosity, cut, wrong};
 use crate::client::{self, ClientError};
-use crate::protocol::{Acquire, ErrorName, Failure, Grant, OnLost, Progress, Superseded};
+use crate::protocol::{Acquire, ErrorName, Failure, Grant, Progress, Superseded};
 use crate::sys::pidfd::Pidfd;
 
 /// The most columns of a command line that canal sends to the daemon.
@@ -30,21 +30,13 @@ pub(crate) fn request(
         priority: wait.priority.unwrap_or(0),
         max_waiting: wait.max_waiting,
         group: wait.group.clone(),
-        max_run_ms: None,
         command: cut(command, COMMAND_COLUMNS_MAX),
         note: note.of_request()?,
         supersede: superseded(wait, verb, nodes)?,
-        owner_fd: None,
-        with_children: false,
-        jobserver: false,
-        jobserver_fifo: false,
         session: enclosing.session,
         frame: enclosing.frame,
-        lease: None,
         under_run: enclosing.run,
-        under: None,
-        wrapper: None,
-        on_lost: OnLost::Kill,
+        ..Acquire::default()
     })
 }
 

@@ -168,24 +168,12 @@ pub(crate) mod tests {
     pub(crate) fn somebody(pid: u32, command: Option<&str>, since: &str) -> HolderInfo {
         HolderInfo {
             pid,
-            uid: 0,
             command: command.map(str::to_owned),
             since: since.to_owned(),
             token: 77,
             slots: vec![0],
-            bucket: None,
-            folder: None,
-            children: None,
-            mode: None,
-            key: None,
             session: "s1".to_owned(),
-            job: None,
-            host: None,
-            state: None,
-            lease: None,
-            max_run_ms: None,
-            note: None,
-            over_nodes: None,
+            ..HolderInfo::default()
         }
     }
 

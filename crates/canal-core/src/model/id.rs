@@ -111,6 +111,7 @@ hex_name! {
     ///
     /// It makes requests idempotent: a client that lost the answer sends the same tag again and
     /// gets the same grant, not a second one (the flaw in ZOOKEEPER-1262).
+    #[derive(Default)]
     Tag, "a tag"
 }
 hex_name! {

@@ -245,20 +245,7 @@ fn not_yet(ttl_ms: u64) -> LeaseInfo {
 }
 
 fn name_only(key: &Key) -> KeyInfo {
-    KeyInfo {
-        key: key.to_string(),
-        kind: None,
-        held: 0,
-        capacity: None,
-        view: None,
-        stored: false,
-        paused: false,
-        without: Vec::new(),
-        waiting: 0,
-        holders: Vec::new(),
-        waiters: Vec::new(),
-        left_out: 0,
-    }
+    KeyInfo { key: key.to_string(), ..KeyInfo::default() }
 }
 
 #[cfg(test)]

@@ -354,20 +354,13 @@ impl Lock {
             max_waiting: self.max_waiting,
             supersede: self.supersede,
             group: self.group.clone(),
-            max_run_ms: None,
             command: self.command.clone().unwrap_or_else(own),
             note: self.note.clone(),
-            owner_fd: None,
-            with_children: false,
-            jobserver: false,
-            jobserver_fifo: false,
             session: enclosing(environment::SESSION),
             frame: enclosing(environment::FRAME),
-            lease: None,
             under_run: environment::run().filter(|_| !self.new_session),
-            under: None,
-            wrapper: None,
             on_lost: self.on_lost.into(),
+            ..Acquire::default()
         })
     }
 }

@@ -201,15 +201,7 @@ mod tests {
             owner: OwnerInfo { pid: 1, command: "x".to_owned() },
             session: "s3".to_owned(),
             frame: "f4".to_owned(),
-            children_fd: None,
-            offers_fd: None,
-            returns_fd: None,
-            jobserver_path: None,
-            lease: None,
-            handle: None,
-            notes: Vec::new(),
-            deadline_fd: None,
-            liveness_fd: None,
+            ..Grant::default()
         }
     }
 

@@ -15,7 +15,7 @@ use crate::{
 ///
 /// A repeated call with the tag of a request that waits or holds, from the same owner, re-attaches
 /// to it: a client continues this way after a restart of the daemon.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Acquire {
     /// 32 random hexadecimal digits, made by the client.
     pub tag: Tag,
@@ -171,7 +171,7 @@ pub struct WireItem {
 
 /// The final reply of an [`Acquire`]; `canal acquire --json` prints it. `T`: texts, in any form
 /// that is encoded as one.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grant<T = String> {
     /// One for each item, in the order of the request.
     pub keys: Vec<GrantedKey<T>>,
@@ -294,7 +294,7 @@ pub struct SlotInfo {
 }
 
 /// The owner of a grant, as canal shows it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OwnerInfo<T = String> {
     /// The process; 0 if it has no pid where the daemon runs.
     pub pid: u32,

@@ -129,7 +129,7 @@ pub struct DaemonInfo {
 }
 
 /// A key, as reports show it. `W`: [`WaiterInfo`]s, in any form that is encoded as an array.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeyInfo<W = Vec<WaiterInfo>> {
     /// The key.
     pub key: String,
@@ -163,7 +163,7 @@ pub struct KeyInfo<W = Vec<WaiterInfo>> {
 }
 
 /// A holder, as reports show it. `T`: as in [`Grant`](crate::Grant).
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(bound(deserialize = "T: Deserialize<'de>"))]
 pub struct HolderInfo<T = String> {
     /// Its process.

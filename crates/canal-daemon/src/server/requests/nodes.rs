@@ -21,7 +21,7 @@ use canal_core::{
 };
 use canal_protocol::{
     Acquire, Collect, ConfirmAt, ErrorName, Failure, FrameFound, FrameOfNode, LeaseAsked, NodeAt,
-    NodeIdentity, NodesRefusal, OnLost, PartFound, READ_NODES_MAX, REPORTED_NODES_MAX, Report,
+    NodeIdentity, NodesRefusal, PartFound, READ_NODES_MAX, REPORTED_NODES_MAX, Report,
     WAITS_NEAR_NAMES_MAX, WaitsFound, WaitsNear,
 };
 use canal_sys::clock;
@@ -126,22 +126,12 @@ impl Server {
             wait_ms: if spare { Some(0) } else { collect.wait_ms },
             priority: collect.priority,
             max_waiting: collect.max_waiting,
-            supersede: None,
-            group: None,
             command: collect.command,
             note: collect.note,
-            owner_fd: None,
-            with_children: false,
-            jobserver: false,
-            jobserver_fifo: false,
-            max_run_ms: None,
-            session: None,
-            frame: None,
             lease: Some(LeaseAsked { handle: collect.handle, ttl_ms: collect.ttl_ms }),
             under_run: collect.under_run,
             under: collect.under,
-            wrapper: None,
-            on_lost: OnLost::default(),
+            ..Acquire::default()
         };
         let under_frame = collect.under_frame.map(|above| Above::Frame(above.node, above.frame));
         let part = Part { over_nodes: Box::new(over_nodes), under_frame };

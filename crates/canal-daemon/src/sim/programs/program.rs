@@ -13,8 +13,8 @@ use super::received_grants::{ReceivedGrant, ReceivedGrantId, ReceivedGrants, Unt
 use crate::sim::machine::{Machine, Serial};
 use canal_core::Tag;
 use canal_protocol::{
-    Acquire, Confirm, DeadlinePageFound, DeadlinePageQuery, Grant, Handle, LeaseAsked, OnLost,
-    Release, Renew, Wrapper,
+    Acquire, Confirm, DeadlinePageFound, DeadlinePageQuery, Grant, Handle, LeaseAsked, Release,
+    Renew, Wrapper,
 };
 use canal_sys::deadline::Reader;
 
@@ -599,27 +599,17 @@ impl Asking {
             items: self.plan.wants.iter().map(super::plan::Want::on_wire).collect(),
             wait_ms: self.until.map(left),
             priority: self.plan.priority,
-            max_waiting: None,
-            supersede: None,
-            group: None,
-            max_run_ms: None,
             command: "job".to_owned(),
-            note: None,
             owner_fd: self.owner.map(|_| 0),
             with_children: matches!(self.plan.how, How::WithChildren(_)),
-            jobserver: false,
-            jobserver_fifo: false,
-            session: None,
             frame: self.frames.last().cloned().filter(|_| lease.is_none()),
             lease,
-            under_run: None,
-            under: None,
             wrapper: is_run.then_some(if over_engine {
                 Wrapper::Supervised
             } else {
                 Wrapper::Exec
             }),
-            on_lost: OnLost::Kill,
+            ..Acquire::default()
         }
     }
 }

@@ -6,9 +6,7 @@ use serde_json::json;
 
 use super::{Client, ClientError, Next, Start, tag};
 use canal_protocol::place::Rule;
-use canal_protocol::{
-    Acquire, Confirm, ErrorName, OnLost, Release, Resize, StatusQuery, Stop, WireItem,
-};
+use canal_protocol::{Acquire, Confirm, ErrorName, Release, Resize, StatusQuery, Stop, WireItem};
 
 mod acquire;
 mod busy;
@@ -402,23 +400,7 @@ fn request(wait_ms: Option<u64>) -> Acquire {
         tag: tag().unwrap(),
         items: vec![WireItem { key: "k".into(), ..WireItem::default() }],
         wait_ms,
-        priority: 0,
-        max_waiting: None,
-        supersede: None,
-        group: None,
-        max_run_ms: None,
         command: "x".to_owned(),
-        note: None,
-        owner_fd: None,
-        with_children: false,
-        jobserver: false,
-        jobserver_fifo: false,
-        session: None,
-        frame: None,
-        lease: None,
-        under_run: None,
-        under: None,
-        wrapper: None,
-        on_lost: OnLost::Kill,
+        ..Acquire::default()
     }
 }

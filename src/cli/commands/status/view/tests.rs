@@ -39,13 +39,10 @@ fn key(name: &str, holders: Vec<HolderInfo>, waiters: Vec<WaiterInfo>) -> KeyInf
         held: holders.len() as u64,
         capacity: Some(6),
         view: Some("3x2".to_owned()),
-        stored: false,
-        paused: false,
-        without: Vec::new(),
         waiting: waiters.len() as u64,
         holders,
         waiters,
-        left_out: 0,
+        ..KeyInfo::default()
     }
 }
 
