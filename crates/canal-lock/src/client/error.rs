@@ -71,6 +71,13 @@ impl ClientError {
         let state = pid.and_then(state_letter).unwrap_or('?');
         Self::Silent { pid: pid.unwrap_or(0), state }
     }
+
+    /// Whether the daemon does not know the method, because it is older than this client.
+    pub(super) fn is_unknown_method(&self) -> bool {
+        let unknown =
+            ["org.varlink.service.InterfaceNotFound", "org.varlink.service.MethodNotFound"];
+        matches!(self, Self::UnknownError { name, .. } if unknown.contains(&name.as_str()))
+    }
 }
 
 impl From<FrameError> for ClientError {

@@ -7,12 +7,11 @@ use std::collections::VecDeque;
 
 use nix::poll::PollFd;
 use serde::Serialize;
-use serde::de::DeserializeOwned;
 
 use canal_lock::client::Options;
 use canal_lock::client::nodes::Node;
-use canal_lock::client::nodes::link::{Answer, Answers, Link};
-use canal_lock::client::nodes::ssh::{self, NodeFailure};
+use canal_lock::client::nodes::link::{Link, Replies, Reply, failure, parameters};
+use canal_lock::client::nodes::ssh::NodeFailure;
 use canal_protocol::place::Place;
 use canal_protocol::{
     Abandon, Collect, ConfirmAt, ConfirmedAt, ErrorName, Failure, Grant, Handle, INTERFACE,
@@ -138,14 +137,6 @@ pub(super) enum Heard {
     NotExclusive(Box<Failure>),
 }
 
-/// An answer that is an error.
-enum Wrong {
-    /// The daemon's own.
-    Failure(Box<Failure>),
-    /// The connection is useless.
-    Broken(NodeFailure),
-}
-
 impl Member {
     pub(super) fn new(node: Node) -> Self {
         let (link, calls) = (None, VecDeque::new());
@@ -233,7 +224,7 @@ impl Member {
     /// may be lost.
     pub(super) fn report(&mut self, report: &Report) {
         if let Some(link) = &mut self.link {
-            let _ = link.send(&format!("{NODES_INTERFACE}.Report"), report, Answers::None);
+            let _ = link.send(&format!("{NODES_INTERFACE}.Report"), report, Replies::None);
         }
     }
 
@@ -241,7 +232,7 @@ impl Member {
     pub(super) fn abandon(&mut self, tag: Tag) {
         let waits = self.calls.iter().any(|call| call.kind == Kind::Collect);
         if let Some(link) = self.link.as_mut().filter(|_| waits) {
-            let _ = link.send(&format!("{INTERFACE}.Abandon"), &Abandon { tag }, Answers::None);
+            let _ = link.send(&format!("{INTERFACE}.Abandon"), &Abandon { tag }, Replies::None);
             link.end_by_itself();
         }
     }
@@ -258,11 +249,11 @@ impl Member {
         };
         // Taken before the first byte is written.
         let sent = boottime_ms();
-        let answers = match kind {
-            Kind::Collect | Kind::Leader => Answers::Several,
-            _ => Answers::One,
+        let replies = match kind {
+            Kind::Collect | Kind::Leader => Replies::More,
+            _ => Replies::One,
         };
-        link.send(&format!("{interface}.{method}"), parameters, answers)?;
+        link.send(&format!("{interface}.{method}"), parameters, replies)?;
         self.calls.push_back(Call { kind, sent, is_begun: false });
         self.beaten_at = sent;
         Ok(())
@@ -350,7 +341,7 @@ impl Member {
     }
 
     /// The meaning of an answer.
-    fn understand(&mut self, answer: &Answer) -> Result<Heard, NodeFailure> {
+    fn understand(&mut self, answer: &Reply) -> Result<Heard, NodeFailure> {
         let call = match (self.calls.front_mut(), answer.continues) {
             (Some(call), true) => {
                 call.is_begun = true;
@@ -363,88 +354,53 @@ impl Member {
         };
         match call.kind {
             Kind::ConfirmAt => self.is_asked = false,
-            Kind::Collect => self.is_asked = answer.error.is_none(),
+            Kind::Collect => self.is_asked = !answer.is_error(),
             _ => {}
         }
-        if let Some(name) = &answer.error {
-            return match wrong(name, &answer.parameters) {
-                Wrong::Broken(failure) => Err(failure),
-                Wrong::Failure(failure) => Ok(match (call.kind, failure.name) {
-                    (Kind::Identify, _) => {
-                        return Err(NodeFailure::permanent(failure.message.clone()));
-                    }
-                    (Kind::Collect, _) => Heard::Refused(failure),
-                    (Kind::ConfirmAt, ErrorName::TokenTaken) => match failure.nodes.as_deref() {
-                        Some(NodesRefusal::Least { least }) => Heard::TokenTaken { least: *least },
-                        _ => Heard::ConfirmFailed,
-                    },
-                    // The node would refuse it each time.
-                    (Kind::ConfirmAt, ErrorName::BadRequest) => Heard::TokenRefused(failure),
-                    (Kind::ConfirmAt, _) => Heard::ConfirmFailed,
-                    (Kind::WaitsNear, _) => Heard::NoWaits,
-                    (Kind::Leader, ErrorName::NotExclusive) => Heard::NotExclusive(failure),
-                    (Kind::Leader, _) => {
-                        return Err(NodeFailure::permanent(failure.message.clone()));
-                    }
-                    // The node does not keep a lease for that long, so another attempt is useless.
-                    (Kind::ChangeTtl, ErrorName::BadRequest) => {
-                        Heard::PartRefused { failure, permanent: true }
-                    }
-                    (Kind::Renew | Kind::ChangeTtl | Kind::Release, ErrorName::LeaseLost) => {
-                        Heard::Lost(failure)
-                    }
-                    (Kind::Renew | Kind::ChangeTtl | Kind::Release, _) => {
-                        Heard::PartRefused { failure, permanent: false }
-                    }
-                }),
-            };
+        if let Some(failure) = failure(answer) {
+            let failure = failure?;
+            return Ok(match (call.kind, failure.name) {
+                (Kind::Identify, _) => {
+                    return Err(NodeFailure::permanent(failure.message.clone()));
+                }
+                (Kind::Collect, _) => Heard::Refused(failure),
+                (Kind::ConfirmAt, ErrorName::TokenTaken) => match failure.nodes.as_deref() {
+                    Some(NodesRefusal::Least { least }) => Heard::TokenTaken { least: *least },
+                    _ => Heard::ConfirmFailed,
+                },
+                // The node would refuse it each time.
+                (Kind::ConfirmAt, ErrorName::BadRequest) => Heard::TokenRefused(failure),
+                (Kind::ConfirmAt, _) => Heard::ConfirmFailed,
+                (Kind::WaitsNear, _) => Heard::NoWaits,
+                (Kind::Leader, ErrorName::NotExclusive) => Heard::NotExclusive(failure),
+                (Kind::Leader, _) => {
+                    return Err(NodeFailure::permanent(failure.message.clone()));
+                }
+                // The node does not keep a lease for that long, so another attempt is useless.
+                (Kind::ChangeTtl, ErrorName::BadRequest) => {
+                    Heard::PartRefused { failure, permanent: true }
+                }
+                (Kind::Renew | Kind::ChangeTtl | Kind::Release, ErrorName::LeaseLost) => {
+                    Heard::Lost(failure)
+                }
+                (Kind::Renew | Kind::ChangeTtl | Kind::Release, _) => {
+                    Heard::PartRefused { failure, permanent: false }
+                }
+            });
         }
         let sent = call.sent;
         Ok(match call.kind {
-            Kind::Identify => Heard::Identity(read(answer)?),
-            Kind::Collect if answer.continues => Heard::Progress(read(answer)?),
-            Kind::Collect => Heard::Granted(read(answer)?),
+            Kind::Identify => Heard::Identity(parameters(answer)?),
+            Kind::Collect if answer.continues => Heard::Progress(parameters(answer)?),
+            Kind::Collect => Heard::Granted(parameters(answer)?),
             Kind::ConfirmAt => {
-                let _: ConfirmedAt = read(answer)?;
+                let _: ConfirmedAt = parameters(answer)?;
                 Heard::Confirmed { sent }
             }
-            Kind::Renew | Kind::ChangeTtl => Heard::Renewed { sent, renewed: read(answer)? },
-            Kind::Release => Heard::Released(read(answer)?),
-            Kind::WaitsNear => Heard::Waits(read(answer)?),
-            Kind::Leader => Heard::Leader(read(answer)?),
+            Kind::Renew | Kind::ChangeTtl => Heard::Renewed { sent, renewed: parameters(answer)? },
+            Kind::Release => Heard::Released(parameters(answer)?),
+            Kind::WaitsNear => Heard::Waits(parameters(answer)?),
+            Kind::Leader => Heard::Leader(parameters(answer)?),
         })
-    }
-}
-
-fn read<T: DeserializeOwned>(answer: &Answer) -> Result<T, NodeFailure> {
-    serde_json::from_slice(answer.parameters.as_bytes())
-        .map_err(|error| NodeFailure::permanent(format!("cannot parse its answer: {error}")))
-}
-
-fn wrong(name: &str, parameters: &str) -> Wrong {
-    let known = ErrorName::from_qualified(name);
-    match known {
-        Some(ErrorName::Stopping) => Wrong::Broken(NodeFailure::passing("its daemon is stopping")),
-        Some(ErrorName::EngineAway | ErrorName::DiskFull | ErrorName::Fault) | None => {
-            let older =
-                ["org.varlink.service.InterfaceNotFound", "org.varlink.service.MethodNotFound"];
-            if older.contains(&name) {
-                return Wrong::Broken(ssh::older());
-            }
-            let said: serde_json::Value =
-                serde_json::from_slice(parameters.as_bytes()).unwrap_or_default();
-            let said = said.get("message").and_then(serde_json::Value::as_str);
-            Wrong::Broken(NodeFailure::passing(said.unwrap_or(name)))
-        }
-        Some(known) => match serde_json::from_slice::<Failure>(parameters.as_bytes()) {
-            Ok(failure) => {
-                // The number is a user of that machine, whose name may differ here.
-                let message = failure.message.replace("uid ", "user ");
-                Wrong::Failure(Box::new(Failure { name: known, message, ..failure }))
-            }
-            Err(error) => {
-                Wrong::Broken(NodeFailure::permanent(format!("cannot parse its answer: {error}")))
-            }
-        },
     }
 }

@@ -137,11 +137,7 @@ fn restrict(
         .and_then(parameters::<serde_json::Value>);
     match answered {
         Ok(_) => Ok(()),
-        Err(Broken::Failed(ClientError::UnknownError { name, .. }))
-            if name.ends_with(".InterfaceNotFound") || name.ends_with(".MethodNotFound") =>
-        {
-            Err(BridgeError::OlderDaemon)
-        }
+        Err(Broken::Failed(error)) if error.is_unknown_method() => Err(BridgeError::OlderDaemon),
         Err(Broken::Failed(error)) => Err(error.into()),
         Err(Broken::Disconnected(_)) => Err(BridgeError::DaemonGone),
     }

@@ -42,17 +42,27 @@ pub(crate) struct Connection {
 
 /// A call in the form in which it is sent. It borrows what [`Call`](canal_protocol::Call) owns.
 #[derive(Serialize)]
-struct Outgoing<'a, P> {
+pub(crate) struct Outgoing<'a, P> {
     method: &'a str,
     parameters: &'a P,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     more: bool,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    oneway: bool,
+}
+
+impl<'a, P> Outgoing<'a, P> {
+    /// A call of a method, whose name includes its interface.
+    pub(crate) fn new(method: &'a str, parameters: &'a P, replies: Replies) -> Self {
+        let (more, oneway) = (replies == Replies::More, replies == Replies::None);
+        Self { method, parameters, more, oneway }
+    }
 }
 
 /// A reply in the framing of varlink. The caller of [`parameters`] knows the type of the
 /// parameters.
 #[derive(Debug, Deserialize)]
-pub(crate) struct Reply {
+pub struct Reply {
     parameters: Option<Box<RawValue>>,
     /// Whether more replies follow.
     #[serde(default)]
@@ -60,9 +70,30 @@ pub(crate) struct Reply {
     error: Option<String>,
 }
 
+impl Reply {
+    /// Whether the reply is an error.
+    #[must_use]
+    pub fn is_error(&self) -> bool {
+        self.error.is_some()
+    }
+
+    /// The parameters of the reply, or of its error. A method without output may omit them.
+    pub(crate) fn parameters(&self) -> &str {
+        self.parameters.as_deref().map_or("{}", RawValue::get)
+    }
+
+    /// The error that the reply carries, if it is one.
+    pub(crate) fn failure(&self) -> Option<Broken> {
+        self.error.as_ref().map(|name| failure(name, self.parameters()))
+    }
+}
+
 /// How many replies a call may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Replies {
+pub enum Replies {
+    /// None.
+    None,
+    /// One.
     One,
     /// Several; all but the last have `continues`.
     More,
@@ -105,8 +136,7 @@ impl Connection {
         limits: Limits,
     ) -> Result<(), Broken> {
         let mut bytes = Vec::with_capacity(512);
-        let more = replies == Replies::More;
-        frame::append(&Outgoing { method, parameters, more }, &mut bytes)?;
+        frame::append(&Outgoing::new(method, parameters, replies), &mut bytes)?;
         let owner = owner.map(AsFd::as_fd);
         let mut left = owner.as_slice();
         let mut sent = 0;
@@ -295,11 +325,9 @@ pub(crate) fn reply(message: &[u8]) -> Result<Reply> {
 
 /// The parameters of a reply, or the error that it carries.
 pub(crate) fn parameters<T: DeserializeOwned>(reply: Reply) -> Result<T, Broken> {
-    // A method without output may omit the parameters.
-    let parameters = reply.parameters.as_deref().map_or("{}", RawValue::get);
-    match reply.error {
-        Some(name) => Err(failure(name, parameters)),
-        None => read(parameters).map_err(Broken::from),
+    match reply.failure() {
+        Some(broken) => Err(broken),
+        None => read(reply.parameters()).map_err(Broken::from),
     }
 }
 
@@ -308,11 +336,11 @@ fn read<T: DeserializeOwned>(parameters: &str) -> Result<T> {
         .map_err(|error| ClientError::Protocol(error.to_string()))
 }
 
-fn failure(name: String, parameters: &str) -> Broken {
-    let Some(known) = ErrorName::from_qualified(&name) else {
+fn failure(name: &str, parameters: &str) -> Broken {
+    let Some(known) = ErrorName::from_qualified(name) else {
         let parameters: Value = read(parameters).unwrap_or_default();
         let text = parameters.get("message").and_then(Value::as_str);
-        let message = text.unwrap_or(&name).to_owned();
+        let (name, message) = (name.to_owned(), text.unwrap_or(name).to_owned());
         return ClientError::UnknownError { name, message }.into();
     };
     if known == ErrorName::Stopping {

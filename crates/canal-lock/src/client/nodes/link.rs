@@ -19,22 +19,25 @@ use nix::poll::{PollFd, PollFlags};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde::Serialize;
-use serde_json::value::RawValue;
+use serde::de::DeserializeOwned;
 
 use canal_protocol::frame::{self, Decoder};
 use canal_protocol::message_size::REPLY_BYTES_MAX;
 use canal_protocol::node_address::{NodeAddress, SshHost};
 use canal_protocol::place::Place;
-use canal_protocol::{Identify, NODES_INTERFACE};
+use canal_protocol::{ErrorName, Failure, Identify, NODES_INTERFACE};
 use canal_sys::clock::boottime_ms;
 use canal_sys::fds;
 use canal_sys::process::child::{End, Reap, end_with_parent, ended, fork};
 
 use super::Node;
 use super::ssh::{self, NodeFailure};
-use crate::client::Options;
+use crate::client::connection::stream::Outgoing;
+pub use crate::client::connection::stream::{Replies, Reply};
+use crate::client::error::Broken;
 use crate::client::start_daemon::open::{connect_at_once, connect_first};
 use crate::client::start_daemon::starts::Starts;
+use crate::client::{ClientError, Options};
 
 /// The most bytes that one call reads.
 const READ_BYTES: usize = 64 * 1024;
@@ -73,46 +76,6 @@ pub struct Link {
 enum Reach {
     Ssh(SshHost, Option<String>),
     Here(Place),
-}
-
-/// An answer of a node.
-#[derive(Debug)]
-pub struct Answer {
-    /// The parameters of the answer, or of the error if it is one.
-    pub parameters: String,
-    /// Whether more answers to the same call follow.
-    pub continues: bool,
-    /// The qualified name of the error, if the answer is one.
-    pub error: Option<String>,
-}
-
-#[derive(Serialize)]
-struct Outgoing<'a, P> {
-    method: &'a str,
-    parameters: &'a P,
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    more: bool,
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    oneway: bool,
-}
-
-#[derive(serde::Deserialize)]
-struct Incoming {
-    parameters: Option<Box<RawValue>>,
-    #[serde(default)]
-    continues: bool,
-    error: Option<String>,
-}
-
-/// How many answers a call has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answers {
-    /// None.
-    None,
-    /// One.
-    One,
-    /// Several; all but the last have `continues`.
-    Several,
 }
 
 impl Link {
@@ -220,11 +183,9 @@ impl Link {
         &mut self,
         method: &str,
         parameters: &P,
-        answers: Answers,
+        replies: Replies,
     ) -> Result<(), NodeFailure> {
-        let (more, oneway) = (answers == Answers::Several, answers == Answers::None);
-        let outgoing = Outgoing { method, parameters, more, oneway };
-        frame::append(&outgoing, &mut self.pending)
+        frame::append(&Outgoing::new(method, parameters, replies), &mut self.pending)
             .map_err(|error| NodeFailure::permanent(error.to_string()))?;
         self.write();
         Ok(())
@@ -240,7 +201,7 @@ impl Link {
             // No network can cut this connection off without a sign.
             self.heard_at = boottime_ms();
             let method = format!("{NODES_INTERFACE}.Identify");
-            let _ = self.send(&method, &Identify {}, Answers::None);
+            let _ = self.send(&method, &Identify {}, Replies::None);
         } else {
             self.pending.push(0);
             self.write();
@@ -272,7 +233,7 @@ impl Link {
     ///
     /// # Errors
     /// The link has ended; the error contains the reason.
-    pub fn turn(&mut self) -> Result<Vec<Answer>, NodeFailure> {
+    pub fn turn(&mut self) -> Result<Vec<Reply>, NodeFailure> {
         self.write();
         self.read_errors();
         let mut answers = Vec::new();
@@ -300,7 +261,7 @@ impl Link {
         Ok(answers)
     }
 
-    fn take_answers(&mut self, answers: &mut Vec<Answer>) -> Result<(), NodeFailure> {
+    fn take_answers(&mut self, answers: &mut Vec<Reply>) -> Result<(), NodeFailure> {
         let wrong = |what: String| {
             NodeFailure::permanent(format!(
                 "expected an answer from canal, but the other side sent: {what}"
@@ -316,10 +277,7 @@ impl Link {
                 // A beat.
                 continue;
             }
-            let Incoming { parameters, continues, error } =
-                frame::parse(message).map_err(|error| wrong(error.to_string()))?;
-            let parameters = parameters.map_or_else(|| "{}".to_owned(), |it| it.get().to_owned());
-            answers.push(Answer { parameters, continues, error });
+            answers.push(frame::parse(message).map_err(|error| wrong(error.to_string()))?);
         }
         Ok(())
     }
@@ -416,6 +374,39 @@ impl Drop for Link {
         }
         ENDING.lock().unwrap_or_else(PoisonError::into_inner).push(process);
     }
+}
+
+/// The parameters of an answer that is no error.
+///
+/// # Errors
+/// They are not those of the call.
+pub fn parameters<T: DeserializeOwned>(answer: &Reply) -> Result<T, NodeFailure> {
+    serde_json::from_slice(answer.parameters().as_bytes())
+        .map_err(|error| NodeFailure::permanent(format!("cannot parse its answer: {error}")))
+}
+
+/// The error that an answer carries, if it is one. The inner error is that of a connection that is
+/// no longer useful.
+pub fn failure(answer: &Reply) -> Option<Result<Box<Failure>, NodeFailure>> {
+    Some(Err(match answer.failure()? {
+        Broken::Disconnected(_) => NodeFailure::passing("its daemon is stopping"),
+        Broken::Failed(error) if error.is_unknown_method() => ssh::older(),
+        Broken::Failed(ClientError::UnknownError { message, .. }) => NodeFailure::passing(message),
+        Broken::Failed(ClientError::Failure(failure)) => match failure.name {
+            ErrorName::EngineAway | ErrorName::DiskFull | ErrorName::Fault => {
+                NodeFailure::passing(failure.message)
+            }
+            _ => {
+                // The number is a user of that machine, whose name may differ here.
+                let message = failure.message.replace("uid ", "user ");
+                return Some(Ok(Box::new(Failure { message, ..failure })));
+            }
+        },
+        Broken::Failed(ClientError::Protocol(error)) => {
+            NodeFailure::permanent(format!("cannot parse its answer: {error}"))
+        }
+        Broken::Failed(error) => NodeFailure::permanent(error.to_string()),
+    }))
 }
 
 /// The processes of dropped links that may not have been reaped.
