@@ -3,11 +3,11 @@
 //! Checks the directory that it opened, since another process could exchange a path in between.
 
 use std::ffi::{CStr, CString};
-use std::fs;
+use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
@@ -53,6 +53,16 @@ pub enum DirError {
     /// Any other error.
     #[error("{0}: {1}")]
     Io(PathBuf, io::Error),
+}
+
+/// Opens a file to lock it, and creates it for its owner only if it is missing.
+///
+/// # Errors
+/// It is a symbolic link, or cannot be opened or created.
+pub fn open_lock(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false).mode(0o600);
+    options.custom_flags(libc::O_NOFOLLOW).open(path)
 }
 
 /// The mode bits that let other users write.

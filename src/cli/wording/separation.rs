@@ -13,6 +13,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use crate::sys::dir::open_lock;
 use crate::sys::process::user::geteuid;
 
 use crate::cli::{Verbosity, user_name};
@@ -134,9 +135,7 @@ fn note_told(place: &Place, mut users: BTreeSet<u32>, anew: bool) {
 /// Opens the file for this client alone. `None` if another client has it, or the file cannot be
 /// created.
 fn open_told(place: &Place) -> Option<File> {
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).create(true).truncate(false).mode(0o600);
-    let file = options.custom_flags(libc::O_NOFOLLOW).open(told_path(place)).ok()?;
+    let file = open_lock(&told_path(place)).ok()?;
     fs2::FileExt::try_lock_exclusive(&file).ok()?;
     Some(file)
 }

@@ -10,11 +10,11 @@ pub(super) mod owner;
 mod state_lock;
 
 use std::ffi::OsStr;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -30,7 +30,7 @@ use crate::net::listen::Listener;
 use crate::runtime_dir::claim_error::ClaimError;
 use crate::runtime_dir::instance_guard::InstanceGuard;
 use canal_protocol::place::{Place, Rule, USUAL_SOCKET};
-use canal_sys::dir::{IfMissing, make_private, open_private};
+use canal_sys::dir::{IfMissing, make_private, open_lock, open_private};
 
 /// A place that this daemon has claimed, but not opened to clients yet.
 #[derive(Debug)]
@@ -351,17 +351,6 @@ pub(crate) fn is_full(error: &io::Error) -> bool {
 
 fn replace_path(place: &Place) -> PathBuf {
     place.dir.join("replace")
-}
-
-fn open_lock(path: &Path) -> io::Result<File> {
-    OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .custom_flags(libc::O_NOFOLLOW)
-        .open(path)
 }
 
 fn lock_path(place: &Place) -> PathBuf {

@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 
 use nix::unistd::{AccessFlags, access};
 
-use super::{FileId, open_lock};
+use canal_sys::dir::open_lock;
+
+use super::FileId;
 use crate::store::node::machine_name;
 use canal_protocol::place::{BESIDE_SOCKET, Place};
 

@@ -6,9 +6,9 @@
 //! while take the next lock (`start.lock.1` …).
 
 use std::ffi::OsString;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
@@ -19,6 +19,7 @@ use rustix::io::Errno;
 use canal_protocol::place::{Place, Rule};
 use canal_sys::detach;
 use canal_sys::detach::{GAVE_WAY, Started};
+use canal_sys::dir::open_lock;
 use canal_sys::process::Activity;
 use canal_sys::process::user::FilesOf;
 use canal_text::duration::stated;
@@ -181,16 +182,6 @@ fn lock_path(place: &Place, answer: Duration, waited: Duration) -> PathBuf {
         0 => place.dir.join("start.lock"),
         number => place.dir.join(format!("start.lock.{number}")),
     }
-}
-
-fn open_lock(path: &Path) -> io::Result<File> {
-    OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .custom_flags(libc::O_NOFOLLOW)
-        .open(path)
 }
 
 fn argv(place: &Place) -> Vec<OsString> {
