@@ -19,7 +19,6 @@ use canal_lock::client::nodes::ssh::NodeFailure;
 use canal_nodes::{
     Change, Checkpoint, Coordinator, Effect, Input, Millis, Outcome, Part, Plan, Refusal,
 };
-use canal_protocol::node_address::NodeAddress;
 use canal_protocol::{
     Collect, ConfirmAt, CycleStepInfo, ErrorName, Failure, FrameOfNode, Grant, NodeId,
     NodeIdentity, NodesRefusal, Report,
@@ -399,9 +398,7 @@ impl<'a> Driver<'a> {
         }
         self.close(node);
         let state = &mut self.nodes[node];
-        if let Err(failure) =
-            state.member.open(&self.request.around.here, &self.request.around.options)
-        {
+        if let Err(failure) = state.member.open(&self.request.around) {
             self.lose(node, failure, inputs);
         }
     }
@@ -516,14 +513,7 @@ impl<'a> Driver<'a> {
     /// Whether the daemon is the one in the plan.
     fn check(&self, node: usize, identity: &NodeIdentity) -> Result<(), NodeFailure> {
         let state = &self.nodes[node];
-        let of_list = &state.member.node;
-        if of_list.address != NodeAddress::Local {
-            self.request.around.known_nodes.meet(
-                &of_list.name,
-                &of_list.address,
-                &KnownNode::of(identity),
-            )?;
-        }
+        self.request.around.known_nodes.meet(&state.member.node, &KnownNode::of(identity))?;
         match identity.node == state.id {
             true => Ok(()),
             false => Err(NodeFailure::permanent("it is now a different daemon")),

@@ -150,12 +150,7 @@ fn meet_nodes(request: &NodesRequest, host: &mut dyn Host) -> Result<Met, Identi
     let mut known = Vec::new();
     let mut asked = Vec::new();
     for (at, node) in request.nodes.iter().enumerate() {
-        // The daemon of this machine is trusted without a record.
-        let recorded = match node.address {
-            NodeAddress::Local => None,
-            _ => request.around.known_nodes.known(&node.address)?,
-        };
-        match recorded {
+        match request.around.known_nodes.known(&node.address)? {
             Some(recorded) => known.push(Known::unasked(at, recorded.node, node, request.ttl_ms)),
             None => asked.push(Asked::new(at, node.clone(), request)),
         }
@@ -167,8 +162,8 @@ fn meet_nodes(request: &NodesRequest, host: &mut dyn Host) -> Result<Met, Identi
         match result {
             Some(Ok(identity)) => {
                 let recorded = KnownNode::of(&identity);
+                request.around.known_nodes.meet(node, &recorded)?;
                 if node.address != NodeAddress::Local {
-                    request.around.known_nodes.meet(&node.name, &node.address, &recorded)?;
                     met.push((node, recorded.clone()));
                 }
                 let left_ms = identity.grants_from_ms;
@@ -225,7 +220,7 @@ fn ask_all(
     let meet_ms = request.wait_ms.map_or(u64::MAX, |wait_ms| wait_ms.max(MEET_MS));
     let until = request.asked_at.saturating_add(meet_ms);
     for one in asked.iter_mut() {
-        if let Err(failure) = one.member.open(&request.around.here, &request.around.options) {
+        if let Err(failure) = one.member.open(&request.around) {
             one.member.close();
             one.result = Some(Err(failure));
         }

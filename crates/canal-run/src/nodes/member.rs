@@ -8,17 +8,17 @@ use std::collections::VecDeque;
 use nix::poll::PollFd;
 use serde::Serialize;
 
-use canal_lock::client::Options;
 use canal_lock::client::nodes::Node;
 use canal_lock::client::nodes::link::{Link, Replies, Reply, failure, parameters};
 use canal_lock::client::nodes::ssh::NodeFailure;
-use canal_protocol::place::Place;
 use canal_protocol::{
     Abandon, Collect, ConfirmAt, ConfirmedAt, ErrorName, Failure, Grant, Handle, INTERFACE,
     Identify, Leader, LeaderQuery, NODES_INTERFACE, NodeIdentity, NodesRefusal, Progress, Release,
     Released, Renew, Renewed, Report, Tag, WaitsFound, WaitsNear,
 };
 use canal_sys::clock::boottime_ms;
+
+use super::request::Around;
 
 /// The shortest interval, in milliseconds, in which each side of a connection must send something.
 /// It is well below the shortest TTL, for which the bridge waits.
@@ -162,9 +162,9 @@ impl Member {
         Self { beat_ms, rest_ms: (ttl_ms / 2).min(BEAT_MS_MAX_RESTING), alive_s, ..self }
     }
 
-    /// Opens a connection, and asks for the node's identity. `here` is the place that all commands
-    /// of this machine use.
-    pub(super) fn open(&mut self, here: &Place, options: &Options) -> Result<(), NodeFailure> {
+    /// Opens a connection, and asks for the node's identity.
+    pub(super) fn open(&mut self, around: &Around) -> Result<(), NodeFailure> {
+        let Around { here, options, .. } = around;
         self.link = Some(Link::open(&self.node, here, options, self.alive_s)?);
         self.connected_at = boottime_ms();
         self.beaten_at = self.connected_at;

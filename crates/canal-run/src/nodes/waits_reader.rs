@@ -5,6 +5,7 @@
 //!
 //! Invariant: a reading counts only for the node to which its connection was pinned.
 
+use std::borrow::Cow;
 use std::collections::{BTreeSet, VecDeque};
 
 use nix::poll::PollFd;
@@ -127,8 +128,7 @@ impl<'a> WaitsReader<'a> {
     fn add_sources(&mut self, nodes: impl Iterator<Item = Node>) {
         for node in nodes {
             let is_local = node.address == NodeAddress::Local;
-            let recorded =
-                self.around.known_nodes.known(&node.address).ok().flatten().filter(|_| !is_local);
+            let recorded = self.around.known_nodes.known(&node.address).ok().flatten();
             let expected = recorded.map(|recorded| recorded.node);
             let is_new = self.sources.iter().all(|other| other.member.node.address != node.address);
             if (is_local || expected.is_some()) && is_new && self.sources.len() < READ_NODES_MAX {
@@ -251,11 +251,11 @@ impl<'a> WaitsReader<'a> {
         }
         source.wanted = Some((round, named.clone()));
         if !source.member.is_open() {
-            let mut options = self.around.options.clone();
+            let mut around = Cow::Borrowed(self.around);
             if source.is_told {
-                options.start = Start::Never;
+                around.to_mut().options.start = Start::Never;
             }
-            if let Err(failure) = source.member.open(&self.around.here, &options) {
+            if let Err(failure) = source.member.open(&around) {
                 return self.lose(at, &failure);
             }
         }

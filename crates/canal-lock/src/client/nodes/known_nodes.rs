@@ -15,11 +15,12 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
+use super::Node;
 use super::ssh::NodeFailure;
 use canal_protocol::node_address::NodeAddress;
 use canal_protocol::place::{Place, Rule};
 use canal_protocol::{NodeId, NodeIdentity};
-use canal_sys::dir::{IfMissing, open_private};
+use canal_sys::dir::{IfMissing, open_lock, open_private};
 
 /// The name of the file.
 const NAME: &str = "nodes.json";
@@ -160,12 +161,16 @@ impl KnownNodes {
         Self { dir, uid: canal_sys::process::user::geteuid().as_raw() }
     }
 
-    /// The identity that the address led to before; `None` if it was never met.
+    /// The identity that the address led to before; `None` if it was never met. The daemon of this
+    /// machine is trusted without a record.
     ///
     /// # Errors
     /// The file cannot be read.
     pub fn known(&self, address: &NodeAddress) -> Result<Option<KnownNode>, KnownNodesError> {
-        Ok(self.read()?.nodes.remove(&address.to_string()))
+        match address {
+            NodeAddress::Local => Ok(None),
+            _ => Ok(self.read()?.nodes.remove(&address.to_string())),
+        }
     }
 
     /// An address that led to a node before.
@@ -177,16 +182,15 @@ impl KnownNodes {
         Ok(met.and_then(|(address, _)| address.parse().ok()))
     }
 
-    /// Saves the identity at an address, if the address was not met before.
-    pub fn meet(
-        &self,
-        name: &str,
-        address: &NodeAddress,
-        seen: &KnownNode,
-    ) -> Result<(), KnownNodesError> {
-        let address = address.to_string();
+    /// Saves the identity of a node, if its address was not met before. The daemon of this machine
+    /// gets no record.
+    pub fn meet(&self, node: &Node, seen: &KnownNode) -> Result<(), KnownNodesError> {
+        if node.address == NodeAddress::Local {
+            return Ok(());
+        }
+        let address = node.address.to_string();
         let differs = |before: &KnownNode| KnownNodesError::Differs {
-            name: name.to_owned(),
+            name: node.name.clone(),
             address: address.clone(),
             now: seen.shown(),
             before: before.shown(),
@@ -238,15 +242,8 @@ impl KnownNodes {
 
     fn lock(&self) -> Result<File, KnownNodesError> {
         let path = self.dir.join(LOCK);
-        let opened = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .custom_flags(libc::O_NOFOLLOW)
-            .open(&path);
-        let locked =
-            opened.and_then(|file| Ok(flock(&file, FlockOperation::LockExclusive).map(|()| file)?));
+        let locked = open_lock(&path)
+            .and_then(|file| Ok(flock(&file, FlockOperation::LockExclusive).map(|()| file)?));
         locked.map_err(|error| KnownNodesError::Io { path, error })
     }
 
@@ -297,29 +294,29 @@ mod tests {
         KnownNode { node: NodeId(node), machine, place, uid: 1001, user }
     }
 
-    fn address(text: &str) -> NodeAddress {
-        text.parse().unwrap()
+    fn node(host: &str) -> Node {
+        let address = format!("ssh:{host}").parse().unwrap();
+        Node { name: host.to_owned(), address, canal: None }
     }
 
     #[test]
     fn the_first_meeting_is_kept_and_another_daemon_is_an_error() {
         let dir = tempfile::tempdir().unwrap();
         let known_nodes = known_nodes(dir.path());
-        let web1 = address("ssh:web1");
-        assert_eq!(known_nodes.known(&web1).unwrap(), None);
-        known_nodes.meet("web1", &web1, &seen(7)).unwrap();
-        known_nodes.meet("web1", &web1, &seen(7)).unwrap();
-        assert_eq!(known_nodes.known(&web1).unwrap(), Some(seen(7)));
-        let error = known_nodes
-            .meet("web1", &web1, &KnownNode { uid: 9, user: None, ..seen(8) })
-            .unwrap_err();
+        let web1 = node("web1");
+        assert_eq!(known_nodes.known(&web1.address).unwrap(), None);
+        known_nodes.meet(&web1, &seen(7)).unwrap();
+        known_nodes.meet(&web1, &seen(7)).unwrap();
+        assert_eq!(known_nodes.known(&web1.address).unwrap(), Some(seen(7)));
+        let error =
+            known_nodes.meet(&web1, &KnownNode { uid: 9, user: None, ..seen(8) }).unwrap_err();
         assert_eq!(
             error.to_string(),
             "web1 is now a different daemon: the daemon of user 9 at /tmp/canal-1001 on web1 \
              (previously the daemon of deploy (user 1001) at /tmp/canal-1001 on web1)"
         );
         assert!(error.hint().unwrap().contains("remove \"ssh:web1\" from /"), "{error:?}");
-        assert_eq!(known_nodes.known(&web1).unwrap(), Some(seen(7)), "the first one stays");
+        assert_eq!(known_nodes.known(&web1.address).unwrap(), Some(seen(7)), "the first one stays");
     }
 
     #[test]
@@ -330,12 +327,15 @@ mod tests {
             for n in 0..16_u128 {
                 let known_nodes = &known_nodes;
                 scope.spawn(move || {
-                    known_nodes.meet("x", &address(&format!("ssh:web{n}")), &seen(n)).unwrap();
+                    known_nodes.meet(&node(&format!("web{n}")), &seen(n)).unwrap();
                 });
             }
         });
         for n in 0..16 {
-            assert_eq!(known_nodes.known(&address(&format!("ssh:web{n}"))).unwrap(), Some(seen(n)));
+            assert_eq!(
+                known_nodes.known(&node(&format!("web{n}")).address).unwrap(),
+                Some(seen(n))
+            );
         }
         assert!(!dir.path().join("nodes.json.new").exists());
     }
@@ -345,7 +345,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let known_nodes = known_nodes(dir.path());
         fs::write(known_nodes.path(), "{}").unwrap();
-        let error = known_nodes.meet("web1", &address("ssh:web1"), &seen(7)).unwrap_err();
+        let error = known_nodes.meet(&node("web1"), &seen(7)).unwrap_err();
         assert!(error.to_string().contains("nodes.json is not a list of nodes: "), "{error}");
         assert_eq!(fs::read_to_string(known_nodes.path()).unwrap(), "{}");
     }

@@ -17,7 +17,6 @@ use canal_lock::client::nodes::link;
 use canal_lock::client::nodes::ssh::NodeFailure;
 use canal_nodes::Millis;
 use canal_nodes::leadership::{Claim, Said, Verdict, judge};
-use canal_protocol::node_address::NodeAddress;
 use canal_protocol::{HolderInfo, Leader, LeaderQuery, NodeId, NodeIdentity};
 use canal_sys::clock::boottime_ms;
 use canal_sys::fds;
@@ -197,10 +196,7 @@ impl<'a> LeaderAtNodes<'a> {
     ) -> Result<Option<NodeFailure>, IdentifyError> {
         let source = &self.sources[at];
         let (node, recorded) = (&source.member.node, KnownNode::of(identity));
-        // The daemon of this machine is trusted without a record.
-        if node.address != NodeAddress::Local
-            && let Err(error) = self.around.known_nodes.meet(&node.name, &node.address, &recorded)
-        {
+        if let Err(error) = self.around.known_nodes.meet(node, &recorded) {
             return Ok(Some(error.into()));
         }
         let mut others = self.sources.iter().enumerate().filter(|(other, _)| *other != at);
@@ -240,7 +236,7 @@ impl Source {
 
     fn open(&mut self, around: &Around) {
         self.ask_at = None;
-        if let Err(failure) = self.member.open(&around.here, &around.options) {
+        if let Err(failure) = self.member.open(around) {
             self.lose(failure);
         }
     }
