@@ -61,10 +61,13 @@ pub fn main(words: &[OsString]) -> u8 {
 
 /// Parses with clap what the fast path does not handle.
 fn by_clap(words: &[OsString]) -> u8 {
-    let cli = match Cli::try_parse_from(words) {
-        Ok(cli) => cli.without_alias(),
+    let mut cli = match Cli::try_parse_from(words) {
+        Ok(cli) => cli,
         Err(error) => return usage_error::report(&error, words),
     };
+    if let Some(Verb::Submit(args)) = &mut cli.verb {
+        args.background.detach = true;
+    }
     dispatch(&cli).unwrap_or_else(|failed| cli.global.verbosity().failure(&failed))
 }
 
@@ -87,7 +90,9 @@ fn dispatch(cli: &Cli) -> Result<u8> {
     let global = &cli.global;
     let done = match &cli.verb {
         None => Err(usage_error::nothing_to_do()),
-        Some(Verb::Run(args)) if args.background.detach => return jobs::submit::run(args, global),
+        Some(Verb::Run(args) | Verb::Submit(args)) if args.background.detach => {
+            return jobs::submit::run(args, global);
+        }
         Some(Verb::Run(args) | Verb::Submit(args)) => return run::run(args, global),
         Some(Verb::Wait(args)) => return jobs::wait::run(args, global),
         Some(Verb::Top(args)) => return top::run(args, global),
@@ -102,7 +107,7 @@ fn dispatch(cli: &Cli) -> Result<u8> {
         Some(Verb::History(args)) => history::run(args, global),
         Some(Verb::Stats(args)) => history::stats::run(args, global),
         Some(Verb::Trace(args)) => history::trace::run(args, global),
-        Some(Verb::Metrics(_)) => daemon::metrics(global),
+        Some(Verb::Metrics) => daemon::metrics(global),
         Some(Verb::Leader(args)) => leader::run(args, global),
         Some(Verb::Test(args)) => test::run(args, global),
         Some(Verb::Resize(args)) => resize::run(args, global),

@@ -38,20 +38,6 @@ pub(crate) struct Cli {
     pub(crate) verb: Option<Verb>,
 }
 
-impl Cli {
-    /// The same with `submit` replaced by what it stands for.
-    pub(crate) fn without_alias(mut self) -> Self {
-        self.verb = match self.verb {
-            Some(Verb::Submit(mut args)) => {
-                args.background.detach = true;
-                Some(Verb::Run(args))
-            }
-            verb => verb,
-        };
-        self
-    }
-}
-
 /// The options of every command.
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Global options")]
@@ -121,7 +107,7 @@ pub(crate) enum Verb {
     /// Show wait times, utilisation, and how many slots a lock needs
     Stats(StatsArgs),
     /// Print metrics as OpenMetrics text
-    Metrics(MetricsArgs),
+    Metrics,
     /// Print the history as a trace for ui.perfetto.dev
     Trace(TraceArgs),
     /// Check whether locks are free: exit code 0 or 75
@@ -448,10 +434,6 @@ pub(crate) struct StatsArgs {
     #[arg(long)]
     pub(crate) json: bool,
 }
-
-/// Print metrics as OpenMetrics text
-#[derive(Args, Debug)]
-pub(crate) struct MetricsArgs {}
 
 /// Print the history as a trace for ui.perfetto.dev
 #[derive(Args, Debug)]

@@ -32,10 +32,10 @@ pub(crate) fn run(args: &RunArgs, global: &Global) -> Result<u8> {
     let mut job = Job::new(args, global, asked(args, global.verbosity())?)?;
     if job.limits.max_run.is_none() && matches!(job.source, Source::Daemon(_)) {
         match job.start(None, None, None) {
-            NotStarted::Failed(failed) => return Err(failed),
+            Some(failed) => return Err(failed),
             // Only an engine needs the fork and the second request. Without one, canal becomes the
             // command after a single round trip.
-            NotStarted::SupervisorRequired => {
+            None => {
                 job.request.wrapper = Some(Wrapper::Supervised);
                 job.can_be_lost = true;
             }
@@ -104,32 +104,6 @@ fn check_variables(request: &Acquire) -> Result {
     }
 }
 
-/// Why the command did not start.
-pub(super) enum NotStarted {
-    /// canal failed, or the daemon refused the request.
-    Failed(Failed),
-    /// The daemon requires a supervisor, and has not considered the request yet.
-    SupervisorRequired,
-}
-
-impl NotStarted {
-    /// The failure, for a command that has a supervisor.
-    pub(super) fn failed(self) -> Failed {
-        match self {
-            Self::Failed(failed) => failed,
-            Self::SupervisorRequired => {
-                Failed::new("the daemon cannot see the command's supervisor")
-            }
-        }
-    }
-}
-
-impl From<Failed> for NotStarted {
-    fn from(failed: Failed) -> Self {
-        Self::Failed(failed)
-    }
-}
-
 /// Everything that is needed to take the lock and become the command.
 pub(super) struct Job<'a> {
     args: &'a RunArgs,
@@ -156,14 +130,27 @@ impl<'a> Job<'a> {
         Ok(Self { args, verbosity, source, command, request, limits, can_be_lost, record })
     }
 
-    /// Takes the lock and becomes the command; returns only if that fails, with the reason. `end`
-    /// belongs to a coordinator. A background job has a witness.
-    pub(super) fn start(
+    /// Like [`Self::start`], in the child of a supervisor. Returns the exit code.
+    pub(super) fn start_in_child(
+        &self,
+        child_channel: ChildChannel,
+        end: Option<ChildEnd>,
+        witness: Option<&mut dyn Witness>,
+    ) -> u8 {
+        let failed = self.start(Some(child_channel), end, witness);
+        let unseen = || Failed::new("the daemon cannot see the command's supervisor");
+        self.verbosity.failure(&failed.unwrap_or_else(unseen))
+    }
+
+    /// Takes the lock and becomes the command; returns only if that fails, with the reason. `None`
+    /// if the daemon requires a supervisor, and has not considered the request yet. `end` belongs
+    /// to a coordinator. A background job has a witness.
+    fn start(
         &self,
         child_channel: Option<ChildChannel>,
         end: Option<ChildEnd>,
         witness: Option<&mut dyn Witness>,
-    ) -> NotStarted {
+    ) -> Option<Failed> {
         let wait = &self.args.wait;
         let (progress, readers) = match witness {
             Some(_) => (ProgressArg::None, Readers::NotNeeded),
@@ -175,23 +162,22 @@ impl<'a> Job<'a> {
         let asking = Asking { request, owner: None, progress, readers, verbosity };
         let taken = match self.source.take(&asking, end, &mut witness) {
             Ok(taken) => taken,
-            Err(NotAcquired::Failed(failed)) => return failed.into(),
+            Err(NotAcquired::Failed(failed)) => return Some(failed),
             Err(NotAcquired::Refused(failure)) => {
-                return not_acquired::explain(&failure, wait, verbosity).into();
+                return Some(not_acquired::explain(&failure, wait, verbosity));
             }
-            Err(NotAcquired::SupervisorRequired(_)) => return NotStarted::SupervisorRequired,
+            Err(NotAcquired::SupervisorRequired(_)) => return None,
         };
         let place = &target.place;
         let socket = (place.rule == Rule::Given).then_some(place.socket.as_path());
         let (tag, new_session) = (request.tag, self.args.session().new_session);
         let record = self.record.as_ref();
         let asked = ByCaller { tag, socket, new_session, record };
-        let failed = match become_command(&self.command, taken, asked, child_channel) {
+        Some(match become_command(&self.command, taken, asked, child_channel) {
             NotBegun::NotRun(not_run) => not_run.into(),
             NotBegun::Lost(lost) => hold_lost::not_begun(&lost, &request.keys()),
             NotBegun::Failed(why) => Failed::new(why),
-        };
-        failed.into()
+        })
     }
 
     /// Lets a child take the lock, and stays as its parent.
@@ -205,8 +191,7 @@ impl<'a> Job<'a> {
             }
         };
         let mut hooks = RunHooks { job: self, coordinator };
-        let child =
-            |channel| self.verbosity.failure(&self.start(Some(channel), end, None).failed());
+        let child = |channel| self.start_in_child(channel, end, None);
         let ended = supervise(&self.limits, &mut hooks, child);
         let lines = hooks.coordinator.map(|mut it| it.finish()).unwrap_or_default();
         lines.iter().for_each(|line| print(line, self.verbosity));

@@ -11,7 +11,7 @@ const RETRY_MS: Millis = 500;
 const RETRY_MAX_MS: Millis = 15_000;
 
 /// The connection to one node.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Link {
     state: State,
     /// The time since which the node is silent; `None` while the connection is open.
@@ -23,8 +23,9 @@ pub(super) struct Link {
     failures: u32,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum State {
+    #[default]
     Closed,
     Connecting,
     Open,
@@ -40,8 +41,7 @@ pub(super) struct Trouble {
 impl Link {
     /// A connection that is yet to be opened.
     pub(super) fn new(now: Millis) -> Self {
-        let (silent_since, retry_at) = (Some(now), now);
-        Self { state: State::Closed, silent_since, trouble: None, retry_at, failures: 0 }
+        Self { silent_since: Some(now), retry_at: now, ..Self::default() }
     }
 
     pub(super) fn is_open(&self) -> bool {

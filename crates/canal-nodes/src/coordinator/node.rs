@@ -5,7 +5,7 @@ use crate::{Asking, Millis, Refusal};
 use canal_core::Token;
 
 /// The coordinator's knowledge of one node.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Node {
     pub(super) link: Link,
     pub(super) hold: Hold,
@@ -38,9 +38,10 @@ pub(super) struct Node {
 }
 
 /// The state of this request at a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Hold {
     /// It holds nothing, or something that ends with a closed connection: see `asked`.
+    #[default]
     Nothing,
     /// It may hold a firm lease.
     Unknown,
@@ -60,22 +61,7 @@ pub(super) enum Hold {
 
 impl Node {
     pub(super) fn new(now: Millis) -> Self {
-        Self {
-            link: Link::new(now),
-            hold: Hold::Nothing,
-            lease: 0,
-            asked: None,
-            is_announced: false,
-            sent: None,
-            ttl_ms: None,
-            renewing: None,
-            renew_at: 0,
-            ask_at: 0,
-            grants_from: 0,
-            refused: None,
-            unfit: None,
-            unconfirmed: 0,
-        }
+        Self { link: Link::new(now), ..Self::default() }
     }
 
     /// Whether it was asked for a spare, and is not yet asked to confirm.

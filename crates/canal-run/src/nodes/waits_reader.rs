@@ -92,49 +92,43 @@ pub(super) enum GiveWay {
 impl<'a> WaitsReader<'a> {
     /// For a request over nodes.
     pub(super) fn new(request: &'a NodesRequest) -> Self {
-        let run = request.secret.run();
-        let mut waits_reader = Self::around(&request.around, Own::Run(run, &request.command));
-        waits_reader.add_sources(request.nodes.iter().cloned());
+        let (run, around) = (request.secret.run(), &request.around);
         // Only this machine's daemon knows what encloses the request here.
         let here = request.under_frame.is_some().then(here);
-        waits_reader.add_sources(request.around.near.iter().cloned().chain(here));
-        waits_reader.begin([run].into_iter().chain(request.under_run));
+        let nodes = request.nodes.iter().chain(&around.near).cloned().chain(here);
+        let runs = [run].into_iter().chain(request.under_run);
+        let mut waits_reader = Self::around(around, Own::Run(run, &request.command), nodes, runs);
         waits_reader.detector.is(RequestName::Run(run));
         waits_reader
     }
 
     /// For a request at the daemon of this machine, within a run over nodes.
     pub(super) fn of_plain(around: &'a Around, run: RunId, tag: Tag) -> Self {
-        let mut waits_reader = Self::around(around, Own::Plain(tag));
-        waits_reader.add_sources([here()].into_iter().chain(around.near.iter().cloned()));
-        waits_reader.begin([run]);
-        waits_reader
+        let nodes = [here()].into_iter().chain(around.near.iter().cloned());
+        Self::around(around, Own::Plain(tag), nodes, [run])
     }
 
-    fn around(around: &'a Around, own: Own<'a>) -> Self {
-        Self {
-            own,
-            around,
-            detector: Detector::default(),
-            sources: Vec::new(),
-            wake_at: None,
-            looks: 0,
-            unread: Vec::new(),
-            news: None,
-        }
-    }
-
-    /// Adds nodes that were met before, and never meets new ones.
-    fn add_sources(&mut self, nodes: impl Iterator<Item = Node>) {
+    /// Reads those of these nodes that were met before, and never meets new ones.
+    fn around(
+        around: &'a Around,
+        own: Own<'a>,
+        nodes: impl Iterator<Item = Node>,
+        runs: impl IntoIterator<Item = RunId>,
+    ) -> Self {
+        let mut sources: Vec<Source> = Vec::new();
         for node in nodes {
             let is_local = node.address == NodeAddress::Local;
-            let recorded = self.around.known_nodes.known(&node.address).ok().flatten();
+            let recorded = around.known_nodes.known(&node.address).ok().flatten();
             let expected = recorded.map(|recorded| recorded.node);
-            let is_new = self.sources.iter().all(|other| other.member.node.address != node.address);
-            if (is_local || expected.is_some()) && is_new && self.sources.len() < READ_NODES_MAX {
-                self.sources.push(Source::new(node, expected));
+            let is_new = sources.iter().all(|other| other.member.node.address != node.address);
+            if (is_local || expected.is_some()) && is_new && sources.len() < READ_NODES_MAX {
+                sources.push(Source::new(node, expected));
             }
         }
+        let named = Named { runs: runs.into_iter().collect(), ..Named::default() };
+        let detector = Detector::new(named, sources.len());
+        let (wake_at, looks, unread, news) = (None, 0, Vec::new(), None);
+        Self { own, around, detector, sources, wake_at, looks, unread, news }
     }
 
     /// Adds the nodes that others read, if they can be found.
@@ -195,12 +189,6 @@ impl<'a> WaitsReader<'a> {
             self.unread.clone_from(&unread);
             self.news = Some(unread).filter(|unread| !unread.is_empty());
         }
-    }
-
-    fn begin(&mut self, runs: impl IntoIterator<Item = RunId>) {
-        let mut named = Named::default();
-        named.runs.extend(runs);
-        self.detector = Detector::new(named, self.sources.len());
     }
 
     /// Continues to look while the request waits. Returns whether it must give way.

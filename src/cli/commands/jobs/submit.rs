@@ -110,7 +110,7 @@ fn background(mut job: Job<'_>, mut reporter: Reporter) -> io::Result<u8> {
     let job = &job;
     let child = move |channel| {
         reporter.talk_to_caller();
-        let code = verbosity.failure(&job.start(Some(channel), None, Some(&mut reporter)).failed());
+        let code = job.start_in_child(channel, None, Some(&mut reporter));
         reporter.ended(code);
         code
     };
