@@ -139,11 +139,11 @@ fn tell_grant(grant: &Grant, json: bool) -> Result {
 /// Prints a lease over nodes for its owner, unless it is already lost.
 fn tell_lease(taken: &TakenFromNodes, json: bool) -> Result {
     let TakenFromNodes { start, page, end, .. } = taken;
-    let asked = end.request();
+    let request = end.request();
     let handle = end.handle(start).reveal();
     let mut keys: Vec<GrantedKey> = start.grant.iter().flat_map(|it| it.keys.clone()).collect();
     let mut names = vec![("CANAL_NODES", start.nodes.join(","))];
-    if asked.require == Require::Any {
+    if request.require == Require::Any {
         names.push(("CANAL_NODE", start.nodes.join(",")));
     } else {
         // Slots of several nodes do not form one list.
@@ -153,16 +153,16 @@ fn tell_lease(taken: &TakenFromNodes, json: bool) -> Result {
         true => {
             let nodes = start.parts.iter();
             let nodes = nodes.filter_map(|part| {
-                Some(AskedNode { name: &asked.nodes.get(part.at)?.name, held: part.held })
+                Some(AskedNode { name: &request.nodes.get(part.at)?.name, held: part.held })
             });
             stdout::json(&LeaseOverNodes {
                 keys,
                 token: start.token,
                 handle: &handle,
-                ttl_ms: asked.ttl_ms,
+                ttl_ms: request.ttl_ms,
                 need: start.need,
                 nodes: nodes.collect(),
-                notes: asked.items.iter().filter_map(SizeNote::of_text).collect(),
+                notes: request.asked.items.iter().filter_map(SizeNote::of_text).collect(),
             })?
         }
         false => variables(&handle, start.token, &names, &keys),

@@ -82,7 +82,7 @@ impl Nodes {
             false => Vec::new(),
         };
         let asked = NodesRequest {
-            under_run: request.under_run,
+            asked: request.clone(),
             under_frame: frame.map(FrameId),
             under,
             around: around(target, near),
@@ -90,13 +90,7 @@ impl Nodes {
             require: self.require,
             ttl_ms: self.ttl_ms,
             new_ttl_ms: None,
-            items: request.items.clone(),
-            wait_ms: request.wait_ms,
             asked_at: boottime_ms(),
-            priority: request.priority,
-            max_waiting: request.max_waiting,
-            command: request.command.clone(),
-            note: request.note.clone(),
             secret: Secret::new()?,
         };
         let engine = on_nodes::engine(self.require, self.nodes.len());

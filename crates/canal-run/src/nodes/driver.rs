@@ -20,7 +20,7 @@ use canal_nodes::{
     Change, Checkpoint, Coordinator, Effect, Input, Millis, Outcome, Part, Plan, Refusal,
 };
 use canal_protocol::{
-    Collect, ConfirmAt, CycleStepInfo, ErrorName, Failure, FrameOfNode, Grant, NodeId,
+    Acquire, Collect, ConfirmAt, CycleStepInfo, ErrorName, Failure, FrameOfNode, Grant, NodeId,
     NodeIdentity, NodesRefusal, Report,
 };
 use canal_sys::clock::boottime_ms;
@@ -39,6 +39,9 @@ const LOOK_MS: Millis = 1_000;
 
 /// How long to wait for other nodes after the start before the host gets the list of held parts.
 const SETTLE_MS: Millis = 5_000;
+
+/// The inputs for the coordinator, each with the node whose connection it came from.
+type Inputs = VecDeque<(Option<usize>, Input)>;
 
 /// A coordinator with its connections.
 pub(super) struct Driver<'a> {
@@ -156,25 +159,25 @@ impl<'a> Driver<'a> {
 
     /// Runs until the request is over, or until the host stops; then it returns `None`.
     pub(super) fn run(&mut self, host: &mut dyn Host) -> io::Result<Option<Ending>> {
-        let mut inputs = VecDeque::from([Input::Tick]);
+        let mut inputs = VecDeque::from([(None, Input::Tick)]);
         // The clock of poll(2) stops while the machine is suspended.
         let timer = TimerFd::new(ClockId::CLOCK_BOOTTIME, TimerFlags::TFD_CLOEXEC)?;
         loop {
             let now = boottime_ms();
             match host.turn(now) {
                 Wish::GoOn => {}
-                Wish::Stop => inputs.push_back(Input::Stop),
+                Wish::Stop => inputs.push_back((None, Input::Stop)),
                 Wish::Abandon => {
                     self.abandon();
-                    inputs.push_back(Input::Stop);
+                    inputs.push_back((None, Input::Stop));
                 }
                 Wish::Leave => return Ok(None),
             }
             if self.wake_at.is_some_and(|at| at <= now) {
                 self.wake_at = None;
-                inputs.push_back(Input::Tick);
+                inputs.push_back((None, Input::Tick));
             }
-            while let Some(input) = inputs.pop_front() {
+            while let Some((_, input)) = inputs.pop_front() {
                 let effects = self.coordinator.handle(input, boottime_ms());
                 self.keep(host);
                 for effect in effects {
@@ -197,7 +200,7 @@ impl<'a> Driver<'a> {
     }
 
     /// Looks for deadlocks. Returns whether the coordinator must get an input about one.
-    fn look(&mut self, host: &mut dyn Host, inputs: &mut VecDeque<Input>) -> bool {
+    fn look(&mut self, host: &mut dyn Host, inputs: &mut Inputs) -> bool {
         let is_nested = self.request.is_nested();
         let waits = match is_nested {
             true => self.coordinator.waits(),
@@ -209,10 +212,10 @@ impl<'a> Driver<'a> {
         }
         match found {
             None => return false,
-            Some(GiveWay::Surrender) => inputs.push_back(Input::Surrender),
+            Some(GiveWay::Surrender) => inputs.push_back((None, Input::Surrender)),
             Some(GiveWay::Refusal { why, cycle }) => {
                 self.cycle = cycle;
-                inputs.push_back(Input::Deadlock { why });
+                inputs.push_back((None, Input::Deadlock { why }));
             }
         }
         true
@@ -269,21 +272,16 @@ impl<'a> Driver<'a> {
         fds::poll_within(&mut polled, None).map(drop)
     }
 
-    fn carry_out(
-        &mut self,
-        effect: Effect,
-        host: &mut dyn Host,
-        inputs: &mut VecDeque<Input>,
-    ) -> Next {
+    fn carry_out(&mut self, effect: Effect, host: &mut dyn Host, inputs: &mut Inputs) -> Next {
         let sent = match effect {
             Effect::Connect { node } => {
-                inputs.retain(|input| node_of(input) != Some(node));
+                inputs.retain(|(of, _)| *of != Some(node));
                 self.connect(node, inputs);
                 return Next::Go;
             }
             Effect::Cancel { node } => {
                 // Earlier messages of the node no longer count.
-                inputs.retain(|input| node_of(input) != Some(node));
+                inputs.retain(|(of, _)| *of != Some(node));
                 self.close(node);
                 return Next::Go;
             }
@@ -302,7 +300,7 @@ impl<'a> Driver<'a> {
             }
             Effect::Renew { node, lease } => {
                 let handle = self.request.secret.handle(self.nodes[node].id, lease);
-                let note = self.request.note.clone().filter(|_| self.renews_note);
+                let note = self.request.asked.note.clone().filter(|_| self.renews_note);
                 let ttl_ms = self.request.new_ttl_ms;
                 (node, self.nodes[node].member.renew(handle, note, ttl_ms))
             }
@@ -364,23 +362,24 @@ impl<'a> Driver<'a> {
     fn asked(&self, node: usize, no_wait: bool, spare: bool) -> Collect {
         let NodeState { id, lease, .. } = self.nodes[node];
         let request = self.request;
+        let Acquire { priority, max_waiting, under_run, .. } = request.asked;
         Collect {
             run: request.secret.run(),
             tag: request.secret.tag(id, lease),
             handle: request.secret.handle(id, lease),
             ttl_ms: request.ttl_ms,
-            items: request.items.clone(),
+            items: request.asked.items.clone(),
             nodes: self.nodes.iter().map(|node| node.id).collect(),
             require: request.require.as_asked(),
             // The time to wait applies to all nodes together, so the coordinator measures it.
             wait_ms: no_wait.then_some(0),
-            priority: request.priority,
-            max_waiting: request.max_waiting,
-            command: request.command.clone(),
-            note: request.note.clone(),
+            priority,
+            max_waiting,
+            command: request.asked.command.clone(),
+            note: request.asked.note.clone(),
             spare,
             under: request.under.handle(id),
-            under_run: request.under_run,
+            under_run,
             under_frame: self
                 .here
                 .zip(request.under_frame)
@@ -388,13 +387,13 @@ impl<'a> Driver<'a> {
         }
     }
 
-    fn connect(&mut self, node: usize, inputs: &mut VecDeque<Input>) {
+    fn connect(&mut self, node: usize, inputs: &mut Inputs) {
         let state = &mut self.nodes[node];
         if state.member.is_open() && !state.reached && state.lease == 0 {
             // It was opened to find out its identity.
             state.reached = true;
             let left_ms = state.grants_from.map(|at| at.saturating_sub(boottime_ms()));
-            return inputs.push_back(reached(node, left_ms));
+            return inputs.push_back((Some(node), reached(node, left_ms)));
         }
         self.close(node);
         let state = &mut self.nodes[node];
@@ -415,15 +414,15 @@ impl<'a> Driver<'a> {
         self.nodes[node].member.close();
     }
 
-    fn lose(&mut self, node: usize, failure: NodeFailure, inputs: &mut VecDeque<Input>) {
+    fn lose(&mut self, node: usize, failure: NodeFailure, inputs: &mut Inputs) {
         self.close(node);
         let NodeFailure { permanent, what, hint } = failure;
         self.nodes[node].hint = hint;
         self.nodes[node].trouble = Some(PartTrouble::Away(what.clone()));
-        inputs.push_back(Input::Away { node, permanent, why: what });
+        inputs.push_back((Some(node), Input::Away { node, permanent, why: what }));
     }
 
-    fn hear(&mut self, node: usize, host: &mut dyn Host, inputs: &mut VecDeque<Input>) {
+    fn hear(&mut self, node: usize, host: &mut dyn Host, inputs: &mut Inputs) {
         for heard in self.nodes[node].member.turn() {
             let input = match heard {
                 Heard::Away(failure) => return self.lose(node, failure, inputs),
@@ -486,7 +485,7 @@ impl<'a> Driver<'a> {
                     continue;
                 }
             };
-            inputs.push_back(input);
+            inputs.push_back((Some(node), input));
         }
     }
 
@@ -555,7 +554,7 @@ fn plan(request: &NodesRequest, known: &[Known]) -> Plan {
         nodes: known.iter().map(|known| known.id).collect(),
         require: request.require,
         ttl_ms: request.ttl_ms,
-        wait_ms: request.wait_ms,
+        wait_ms: request.asked.wait_ms,
         asked_at: request.asked_at,
     }
 }
@@ -570,26 +569,6 @@ enum Next {
 /// The input for a node that sent its identity, and how long it does not grant anything.
 fn reached(node: usize, left_ms: Option<Millis>) -> Input {
     left_ms.map_or(Input::Reached { node }, |left_ms| Input::NotYet { node, left_ms })
-}
-
-/// The node of an input.
-fn node_of(input: &Input) -> Option<usize> {
-    match input {
-        Input::Reached { node }
-        | Input::NotYet { node, .. }
-        | Input::Away { node, .. }
-        | Input::Queued { node }
-        | Input::Granted { node, .. }
-        | Input::Refused { node, .. }
-        | Input::Confirmed { node, .. }
-        | Input::ConfirmFailed { node }
-        | Input::TokenTaken { node, .. }
-        | Input::TokenRefused { node, .. }
-        | Input::Renewed { node, .. }
-        | Input::Gone { node }
-        | Input::SpareTaken { node } => Some(*node),
-        Input::Surrender | Input::Deadlock { .. } | Input::Stop | Input::Tick => None,
-    }
 }
 
 /// The kind of refusal that an error means; `None` if the node may grant the request when it is

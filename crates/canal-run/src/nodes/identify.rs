@@ -217,7 +217,7 @@ fn ask_all(
     request: &NodesRequest,
     host: &mut dyn Host,
 ) -> Result<(), IdentifyError> {
-    let meet_ms = request.wait_ms.map_or(u64::MAX, |wait_ms| wait_ms.max(MEET_MS));
+    let meet_ms = request.asked.wait_ms.map_or(u64::MAX, |wait_ms| wait_ms.max(MEET_MS));
     let until = request.asked_at.saturating_add(meet_ms);
     for one in asked.iter_mut() {
         if let Err(failure) = one.member.open(&request.around) {

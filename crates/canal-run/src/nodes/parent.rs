@@ -278,14 +278,13 @@ impl ChildEnd {
     /// The variables for the command. `socket` is the daemon's socket if the caller named one.
     #[must_use]
     pub fn variables(&self, start: &Start, socket: Option<&Path>) -> Variables {
-        let NodesRequest { secret, require, under, nodes, items, around, .. } = &*self.request;
+        let NodesRequest { asked, secret, require, under, nodes, around, .. } = &*self.request;
         let lease = |nodes: &[Node]| self.handle_at(nodes, start);
         let under = under.clone().with(lease, nodes, &around.here.socket).reveal();
-        let keys: Vec<&str> = items.iter().map(|item| &*item.key).collect();
         // Slots of several nodes do not form one list.
         let single = start.grant.as_ref().filter(|_| *require == Require::Any);
         let run = secret.run();
-        variables_over_nodes(run, &keys, &start.nodes, start.token, single, socket, &under)
+        variables_over_nodes(run, &asked.keys(), &start.nodes, start.token, single, socket, &under)
     }
 
     /// In the child: tells the coordinator which process becomes the command. Returns the page,

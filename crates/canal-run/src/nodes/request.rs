@@ -6,8 +6,8 @@ use canal_lock::client::nodes::Node;
 use canal_lock::client::nodes::known_nodes::KnownNodes;
 use canal_lock::client::nodes::lease::{EnclosingLeases, LeaseHandle, Secret};
 use canal_nodes::Require;
+use canal_protocol::Acquire;
 use canal_protocol::place::Place;
-use canal_protocol::{RunId, WireItem};
 use canal_sys::clock::boottime_ms;
 
 /// The surroundings of a request, and how to reach them.
@@ -26,6 +26,8 @@ pub struct Around {
 /// The request to the nodes.
 #[derive(Clone, Debug)]
 pub struct NodesRequest {
+    /// The request as one daemon would get it. Its time to wait is for all nodes together.
+    pub asked: Acquire,
     /// The nodes, in the order in which the user named them.
     pub nodes: Vec<Node>,
     /// How many of them must grant it.
@@ -34,30 +36,15 @@ pub struct NodesRequest {
     pub ttl_ms: u64,
     /// For a renewal that changes the TTL: the new TTL.
     pub new_ttl_ms: Option<u64>,
-    /// The items, the same at each node.
-    pub items: Vec<WireItem>,
-    /// How long to wait, in milliseconds, over all nodes together: 0 means not at all, and `None`
-    /// forever.
-    pub wait_ms: Option<u64>,
     /// When it was made, in milliseconds of CLOCK_BOOTTIME. The time to wait begins then, even if
     /// another coordinator asks later.
     pub asked_at: u64,
-    /// Requests with a higher number go first.
-    pub priority: i32,
-    /// The request is refused if this many already wait for one of its keys.
-    pub max_waiting: Option<u64>,
-    /// The text to show as its command.
-    pub command: String,
-    /// The user's note.
-    pub note: Option<String>,
     /// The source of the names and secrets of its leases.
     pub secret: Secret,
     /// How to reach the nodes, and others.
     pub around: Around,
-    /// The enclosing run over nodes, according to the environment.
-    pub under_run: Option<RunId>,
     /// The enclosing frame of this machine's daemon, according to the environment. If there is also
-    /// `under_run`, the frame is within it.
+    /// an enclosing run over nodes, the frame is within it.
     pub under_frame: Option<FrameId>,
     /// The enclosing leases over nodes.
     pub under: EnclosingLeases,
@@ -76,21 +63,15 @@ impl NodesRequest {
         around: Around,
     ) -> Self {
         Self {
+            asked: Acquire { note, ..Acquire::default() },
             around,
-            under_run: None,
             under_frame: None,
             under: EnclosingLeases::default(),
             nodes,
             require: Require::All,
             ttl_ms: new_ttl_ms.unwrap_or(handle.ttl_ms()),
             new_ttl_ms,
-            items: Vec::new(),
-            wait_ms: None,
             asked_at: boottime_ms(),
-            priority: 0,
-            max_waiting: None,
-            command: String::new(),
-            note,
             secret: handle.secret(),
         }
     }
@@ -98,6 +79,6 @@ impl NodesRequest {
     /// Whether it is made within a run over nodes, or within a command that canal runs here.
     #[must_use]
     pub fn is_nested(&self) -> bool {
-        self.under_run.is_some() || self.under_frame.is_some()
+        self.asked.under_run.is_some() || self.under_frame.is_some()
     }
 }

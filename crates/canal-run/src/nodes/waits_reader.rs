@@ -96,8 +96,9 @@ impl<'a> WaitsReader<'a> {
         // Only this machine's daemon knows what encloses the request here.
         let here = request.under_frame.is_some().then(here);
         let nodes = request.nodes.iter().chain(&around.near).cloned().chain(here);
-        let runs = [run].into_iter().chain(request.under_run);
-        let mut waits_reader = Self::around(around, Own::Run(run, &request.command), nodes, runs);
+        let runs = [run].into_iter().chain(request.asked.under_run);
+        let mut waits_reader =
+            Self::around(around, Own::Run(run, &request.asked.command), nodes, runs);
         waits_reader.detector.is(RequestName::Run(run));
         waits_reader
     }

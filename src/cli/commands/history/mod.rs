@@ -10,27 +10,16 @@ pub(super) use trace::slots;
 
 use std::time::Duration;
 
-use serde::Serialize;
-
 use crate::cli::arguments::definition::HistoryArgs;
 use crate::cli::commands::status::print;
 use crate::cli::find_job::{add_numbers_of_ended, look_up};
 use crate::cli::{Global, Length, Now, Result, Target, millis, short, stdout};
 use crate::client::Client;
-use crate::protocol::{HistoryPage, HistoryQuery, HistoryRecord};
+use crate::protocol::{HistoryPage, HistoryQuery};
 use crate::run::jobs::Folder;
 
 /// How many records to show if the user passes no count.
 const SHOWN: u64 = 50;
-
-/// The `--json` output.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub(super) struct History {
-    /// The records, the oldest first.
-    pub(super) records: Vec<HistoryRecord>,
-    /// How many records the daemon has dropped since it started.
-    pub(super) dropped: u64,
-}
 
 pub(crate) fn run(args: &HistoryArgs, global: &Global) -> Result {
     let target = Target::of(global)?;
@@ -53,15 +42,16 @@ pub(crate) fn run(args: &HistoryArgs, global: &Global) -> Result {
 }
 
 /// Asks for the latest records of a key and of the keys below it.
-pub(super) fn of_key(client: &mut Client, key: &str) -> Result<History> {
+pub(super) fn of_key(client: &mut Client, key: &str) -> Result<HistoryPage> {
     let query = HistoryQuery { key: Some(key.to_owned()), ..HistoryQuery::default() };
     ask_all(client, query, SHOWN)
 }
 
-/// Asks for one page after the other until there are as many records as requested.
-fn ask_all(client: &mut Client, query: HistoryQuery, count: u64) -> Result<History> {
+/// Asks for one page after the other until there are as many records as requested. Returns them all
+/// in one page, the oldest first.
+fn ask_all(client: &mut Client, query: HistoryQuery, count: u64) -> Result<HistoryPage> {
     let (mut query, mut left) = (query, count);
-    let mut found = History::default();
+    let mut found = HistoryPage::default();
     loop {
         query.limit = Some(left);
         let HistoryPage { mut records, before, dropped } = client.history(&query)?;

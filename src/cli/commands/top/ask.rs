@@ -9,7 +9,7 @@ use crate::cli::arguments::number::WhyTarget;
 use crate::cli::commands::{history, kill, release, resize};
 use crate::cli::{Failed, Now, Result};
 use crate::client::Client;
-use crate::protocol::{KillTarget, Release, Resize, Waits, WouldKill};
+use crate::protocol::{HistoryPage, KillTarget, Release, Resize, Waits, WouldKill};
 
 /// The signal of `k`, the same as that of `canal kill`.
 pub(super) const SIGNAL: Signal = Signal::SIGTERM;
@@ -46,7 +46,7 @@ pub(super) enum Ask {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Answer {
     Chain(Waits),
-    History(history::History),
+    History(HistoryPage),
     /// The question to the user before this action.
     Question(String, Ask),
     /// The message about what was done.

@@ -8,9 +8,8 @@ use super::key_list::{Choice, Row};
 use super::keys::Key;
 use crate::cli::arguments::lock::{view_of, wire_view};
 use crate::cli::arguments::number::WhyTarget;
-use crate::cli::commands::history::History;
 use crate::cli::user_name;
-use crate::protocol::{KeyInfo, Resize, Status, Waits};
+use crate::protocol::{HistoryPage, KeyInfo, Resize, Status, Waits};
 
 /// The most characters of the text typed at the bottom.
 const TYPED_MAX: usize = 200;
@@ -56,7 +55,7 @@ pub(super) struct OpenKey {
 pub(super) enum Above {
     Help,
     Chain(WhyTarget, Option<Waits>),
-    History(String, Option<History>),
+    History(String, Option<HistoryPage>),
 }
 
 /// The content of the bottom.
