@@ -68,16 +68,10 @@ use canal_sys::process;
 #[must_use = "nothing is locked until `acquire` is called"]
 pub struct Lock {
     endpoint: Endpoint,
-    items: Vec<WireItem>,
-    wait: Option<Duration>,
-    priority: i32,
-    max_waiting: Option<u64>,
-    supersede: Option<Superseded>,
-    group: Option<String>,
+    /// The request, still without its tag and without what this process inherits.
+    asked: Acquire,
     command: Option<String>,
-    note: Option<String>,
     new_session: bool,
-    on_lost: OnLost,
     /// The first error in the request that the builder has found so far.
     fault: Option<String>,
 }
@@ -103,16 +97,9 @@ impl Lock {
     fn of(key: String, mode: Option<Mode>) -> Self {
         let lock = Self {
             endpoint: Endpoint::new(),
-            items: Vec::with_capacity(1),
-            wait: None,
-            priority: 0,
-            max_waiting: None,
-            supersede: None,
-            group: None,
+            asked: Acquire { on_lost: OnLost::default().into(), ..Acquire::default() },
             command: None,
-            note: None,
             new_session: false,
-            on_lost: OnLost::default(),
             fault: None,
         };
         lock.with(key, mode)
@@ -137,7 +124,7 @@ impl Lock {
         if let Err(error) = Key::new(&key) {
             self.fault.get_or_insert(error.to_string());
         }
-        self.items.push(WireItem { key: key.into(), mode, ..WireItem::default() });
+        self.asked.items.push(WireItem { key: key.into(), mode, ..WireItem::default() });
         self
     }
 
@@ -187,7 +174,7 @@ impl Lock {
     }
 
     fn size(mut self, set: impl FnOnce(&mut WireItem)) -> Self {
-        if let Some(item) = self.items.last_mut() {
+        if let Some(item) = self.asked.items.last_mut() {
             if item.mode.is_some() {
                 let message = format!("`{}` is read or written, so it has no size", item.key);
                 self.fault.get_or_insert(message);
@@ -199,14 +186,14 @@ impl Lock {
 
     /// Waits at most this long; forever by default. With zero, the request does not wait.
     pub fn wait(mut self, time: Duration) -> Self {
-        self.wait = Some(time);
+        self.asked.wait_ms = Some(milliseconds(time));
         self
     }
 
     /// Overtakes waiters of a lower priority; 0 by default. A shared daemon may allow priorities
     /// above 0 only to some users.
     pub fn priority(mut self, priority: i32) -> Self {
-        self.priority = priority;
+        self.asked.priority = priority;
         self
     }
 
@@ -220,14 +207,14 @@ impl Lock {
     /// show it. Everyone who can see the key can read the note, so do not put secrets in it. At
     /// most 512 bytes; canal replaces characters that could control a terminal.
     pub fn note(mut self, note: impl Into<String>) -> Self {
-        self.note = Some(note.into());
+        self.asked.note = Some(note.into());
         self
     }
 
     /// Does not wait if this many requests already wait for one of the keys: the call fails with
     /// [`ErrorKind::Busy`]. With 1, one process holds the lock, one waits, and the rest give up.
     pub fn max_waiting(mut self, most: u64) -> Self {
-        self.max_waiting = Some(most);
+        self.asked.max_waiting = Some(most);
         self
     }
 
@@ -247,14 +234,14 @@ impl Lock {
     /// # }
     /// ```
     pub fn supersede(mut self) -> Self {
-        self.supersede = Some(Superseded::Waiting);
+        self.asked.supersede = Some(Superseded::Waiting);
         self
     }
 
     /// Names the group of the request. [`supersede`](Self::supersede) then withdraws the requests
     /// of the group, whatever their keys are.
     pub fn group(mut self, name: impl Into<String>) -> Self {
-        self.group = Some(name.into());
+        self.asked.group = Some(name.into());
         self
     }
 
@@ -269,7 +256,7 @@ impl Lock {
     /// Sets what happens to this process if it loses the lock, which can only happen with an
     /// engine. By default, only the [`Guard`] reports the loss.
     pub fn on_lost(mut self, on_lost: OnLost) -> Self {
-        self.on_lost = on_lost;
+        self.asked.on_lost = on_lost.into();
         self
     }
 
@@ -295,7 +282,7 @@ impl Lock {
     /// # Errors
     /// The same as for [`acquire`](Self::acquire).
     pub fn acquire_with(&self, waiting: impl FnMut(&Progress)) -> Result<Guard, Error> {
-        self.obtain(self.wait, waiting)
+        self.obtain(self.asked.wait_ms, waiting)
     }
 
     /// Takes the lock if it is free and no waiter is ahead in the queue; otherwise returns `None`.
@@ -303,7 +290,7 @@ impl Lock {
     /// # Errors
     /// The same as for [`acquire`](Self::acquire), except [`ErrorKind::Busy`].
     pub fn try_acquire(&self) -> Result<Option<Guard>, Error> {
-        match self.obtain(Some(Duration::ZERO), |_| {}) {
+        match self.obtain(Some(0), |_| {}) {
             Ok(guard) => Ok(Some(guard)),
             Err(error) if matches!(error.kind(), ErrorKind::Busy | ErrorKind::Paused) => Ok(None),
             Err(error) => Err(error),
@@ -312,10 +299,10 @@ impl Lock {
 
     fn obtain(
         &self,
-        wait: Option<Duration>,
+        wait_ms: Option<u64>,
         mut waiting: impl FnMut(&Progress),
     ) -> Result<Guard, Error> {
-        let mut request = self.request(wait)?;
+        let mut request = Acquire { wait_ms, ..self.request()? };
         let place = self.endpoint.place()?;
         if !self.new_session {
             request.under = EnclosingLeases::of_environment().at_socket(&place.socket);
@@ -332,36 +319,29 @@ impl Lock {
         Guard::new(client, place, request.tag, acquired)
     }
 
-    fn request(&self, wait: Option<Duration>) -> Result<Acquire, Error> {
+    fn request(&self) -> Result<Acquire, Error> {
         if let Some(fault) = &self.fault {
             return Err(Error::new(ErrorKind::Invalid, fault.clone()));
         }
-        if let Some(bytes) = self.note.as_ref().map(String::len).filter(|n| *n > NOTE_BYTES_MAX) {
+        let bytes = self.asked.note.as_ref().map_or(0, String::len);
+        if bytes > NOTE_BYTES_MAX {
             let message =
                 format!("a note can have at most {NOTE_BYTES_MAX} bytes; this one has {bytes}");
             return Err(Error::new(ErrorKind::Invalid, message));
         }
-        let enclosing = |name| match self.new_session {
-            true => None,
-            false => std::env::var_os(name)?.into_string().ok(),
-        };
         let own = || process::command_line(std::process::id()).unwrap_or_default();
-        Ok(Acquire {
+        let mut request = Acquire {
             tag: client::tag()?,
-            items: self.items.clone(),
-            wait_ms: wait.map(milliseconds),
-            priority: self.priority,
-            max_waiting: self.max_waiting,
-            supersede: self.supersede,
-            group: self.group.clone(),
             command: self.command.clone().unwrap_or_else(own),
-            note: self.note.clone(),
-            session: enclosing(environment::SESSION),
-            frame: enclosing(environment::FRAME),
-            under_run: environment::run().filter(|_| !self.new_session),
-            on_lost: self.on_lost.into(),
-            ..Acquire::default()
-        })
+            ..self.asked.clone()
+        };
+        if !self.new_session {
+            let enclosing = |name| std::env::var_os(name)?.into_string().ok();
+            request.session = enclosing(environment::SESSION);
+            request.frame = enclosing(environment::FRAME);
+            request.under_run = environment::run();
+        }
+        Ok(request)
     }
 }
 
@@ -375,11 +355,11 @@ mod tests {
     use super::*;
 
     fn request(lock: Lock) -> Acquire {
-        lock.new_session().request(None).unwrap()
+        lock.new_session().request().unwrap()
     }
 
     fn fault(lock: Lock) -> String {
-        let error = lock.request(None).unwrap_err();
+        let error = lock.request().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid);
         error.to_string()
     }
@@ -417,7 +397,7 @@ mod tests {
     fn a_request_says_what_was_set() {
         let lock = Lock::new("a").priority(3).command("training").on_lost(OnLost::Kill);
         let lock = lock.note("run 7").per(3).spread().supersede().group("main");
-        let acquire = lock.new_session().request(Some(Duration::from_micros(1))).unwrap();
+        let acquire = request(lock.wait(Duration::from_micros(1)));
         assert_eq!(acquire.note.as_deref(), Some("run 7"));
         assert!(acquire.items[0].spread);
         assert_eq!(acquire.supersede, Some(Superseded::Waiting));
