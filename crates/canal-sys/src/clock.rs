@@ -9,10 +9,7 @@ use nix::time::{ClockId, clock_gettime};
 /// Milliseconds of CLOCK_BOOTTIME. The clock is monotonic and includes suspend.
 #[must_use]
 pub fn boottime_ms() -> u64 {
-    #[cfg(any(test, feature = "sim"))]
-    if let Some(kernel) = super::kernel::simulated::current() {
-        return kernel.boottime_ms();
-    }
+    simulated!(|kernel| kernel.boottime_ms());
     boottime_ns() / 1_000_000
 }
 
@@ -26,10 +23,7 @@ pub fn boottime_ms_after(time_ms: u64) -> u64 {
 /// Milliseconds since 1970-01-01 UTC by the system's clock. For display, never for decisions.
 #[must_use]
 pub fn unix_ms() -> u64 {
-    #[cfg(any(test, feature = "sim"))]
-    if let Some(kernel) = super::kernel::simulated::current() {
-        return kernel.unix_ms();
-    }
+    simulated!(|kernel| kernel.unix_ms());
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }
@@ -37,19 +31,13 @@ pub fn unix_ms() -> u64 {
 /// The current time of CLOCK_MONOTONIC, which does not include suspend.
 #[must_use]
 pub fn now() -> Instant {
-    #[cfg(any(test, feature = "sim"))]
-    if let Some(kernel) = super::kernel::simulated::current() {
-        return kernel.instant();
-    }
+    simulated!(|kernel| kernel.instant());
     Instant::now()
 }
 
 /// Nanoseconds of CLOCK_BOOTTIME (Linux 2.6.39, which every supported kernel has).
 pub(super) fn boottime_ns() -> u64 {
-    #[cfg(any(test, feature = "sim"))]
-    if let Some(kernel) = super::kernel::simulated::current() {
-        return kernel.boottime_ms() * 1_000_000;
-    }
+    simulated!(|kernel| kernel.boottime_ms() * 1_000_000);
     clock_gettime(ClockId::CLOCK_BOOTTIME).map_or(0, |time| {
         let seconds = u64::try_from(time.tv_sec()).unwrap_or(0);
         let nanos = u64::try_from(time.tv_nsec()).unwrap_or(0);

@@ -5,6 +5,16 @@
 //! pretend that the kernel is older.
 #![expect(unsafe_code, reason = "system calls without a safe wrapper live here and nowhere else")]
 
+/// Lets the simulated kernel of this thread answer for the rest of a function, if there is one.
+macro_rules! simulated {
+    (|$kernel:pat_param| $answer:expr) => {
+        #[cfg(any(test, feature = "sim"))]
+        if let Some($kernel) = $crate::kernel::simulated::current() {
+            return $answer;
+        }
+    };
+}
+
 pub mod abstract_name;
 pub mod clock;
 pub mod deadline;

@@ -28,10 +28,7 @@ pub struct Credentials {
 
 /// `SO_PEERCRED`.
 pub fn credentials(socket: BorrowedFd<'_>) -> io::Result<Credentials> {
-    #[cfg(any(test, feature = "sim"))]
-    if let Some(kernel) = super::kernel::simulated::current() {
-        return kernel.peer(socket);
-    }
+    simulated!(|kernel| kernel.peer(socket));
     let found = getsockopt(&socket, sockopt::PeerCredentials)?;
     let pid = u32::try_from(found.pid()).unwrap_or(0);
     Ok(Credentials { pid, uid: found.uid(), gid: found.gid() })
@@ -43,10 +40,7 @@ pub fn credentials(socket: BorrowedFd<'_>) -> io::Result<Credentials> {
 /// # Errors
 /// The kernel's error, such as ENODATA for a socket without a peer process.
 pub fn groups(socket: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
-    #[cfg(any(test, feature = "sim"))]
-    if super::kernel::simulated::current().is_some() {
-        return Ok(Vec::new());
-    }
+    simulated!(|_| Ok(Vec::new()));
     let mut groups: Vec<libc::gid_t> = vec![0; GROUPS_USUAL];
     loop {
         let room = size_of_val(groups.as_slice());
@@ -89,10 +83,7 @@ const GROUPS_USUAL: usize = 32;
 /// `Unsupported` if the kernel is older than 6.5 and the peer has no pid in our pid namespace.
 /// Otherwise the kernel's error, such as EMFILE.
 pub fn pidfd(socket: BorrowedFd<'_>, accepted_ticks: u64) -> io::Result<Option<Pidfd>> {
-    #[cfg(any(test, feature = "sim"))]
-    if let Some(kernel) = super::kernel::simulated::current() {
-        return Ok(kernel.peer_pidfd(socket)?.map(Pidfd::from_kernel));
-    }
+    simulated!(|kernel| Ok(kernel.peer_pidfd(socket)?.map(Pidfd::from_kernel)));
     if allows(Feature::PeerPidfd) {
         match by_peer_pidfd(socket) {
             // Old kernels lack it, and a filter of system calls may forbid it.

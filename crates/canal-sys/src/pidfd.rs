@@ -47,10 +47,7 @@ impl Pidfd {
     /// If [`is_gone`] holds, there is no such process. `PermissionDenied` means that no process can
     /// be opened: the kernel is too old, or a filter of system calls forbids it.
     pub fn open(pid: u32) -> io::Result<Self> {
-        #[cfg(any(test, feature = "sim"))]
-        if let Some(kernel) = super::kernel::simulated::current() {
-            return kernel.open(pid).map(Self);
-        }
+        simulated!(|kernel| kernel.open(pid).map(Self));
         let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(Errno::ESRCH)?;
         Ok(Self(pidfd_open(pid, PidfdFlags::empty()).map_err(|error| named(error.into()))?))
     }
@@ -61,10 +58,7 @@ impl Pidfd {
     /// `InvalidInput` if it is not a pidfd, or if it is the pidfd of a single thread (Linux 6.9),
     /// which can end before the process.
     pub fn from_fd(fd: OwnedFd) -> io::Result<Self> {
-        #[cfg(any(test, feature = "sim"))]
-        if super::kernel::simulated::current().is_some() {
-            return Ok(Self(fd));
-        }
+        simulated!(|_| Ok(Self(fd)));
         if !is_pidfd(fd.as_fd()) {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a pidfd"));
         }
@@ -117,10 +111,7 @@ impl Pidfd {
     /// # Errors
     /// [`is_gone`] if its parent reaped the process. EPERM if this process may not signal it.
     pub fn signal(&self, signal: Signal) -> io::Result<()> {
-        #[cfg(any(test, feature = "sim"))]
-        if let Some(kernel) = super::kernel::simulated::current() {
-            return kernel.signal(Descriptor::of(&self.0), signal);
-        }
+        simulated!(|kernel| kernel.signal(Descriptor::of(&self.0), signal));
         let signal = rustix::process::Signal::from_named_raw(signal as i32).ok_or(Errno::EINVAL)?;
         Ok(pidfd_send_signal(&self.0, signal)?)
     }
@@ -129,10 +120,7 @@ impl Pidfd {
     /// it.
     #[must_use]
     pub fn pid(&self) -> Option<u32> {
-        #[cfg(any(test, feature = "sim"))]
-        if let Some(kernel) = super::kernel::simulated::current() {
-            return kernel.pid(Descriptor::of(&self.0));
-        }
+        simulated!(|kernel| kernel.pid(Descriptor::of(&self.0)));
         if allows(Feature::PidfdInfo) {
             match self.info() {
                 Ok(info) => return Some(info.pid),
@@ -148,10 +136,7 @@ impl Pidfd {
     /// The inode that identifies the process within this boot. 0 if the kernel has no pidfs.
     #[must_use]
     pub fn inode(&self) -> u64 {
-        #[cfg(any(test, feature = "sim"))]
-        if let Some(kernel) = super::kernel::simulated::current() {
-            return kernel.inode(Descriptor::of(&self.0));
-        }
+        simulated!(|kernel| kernel.inode(Descriptor::of(&self.0)));
         if !allows(Feature::Pidfs) {
             return 0;
         }
@@ -169,10 +154,7 @@ impl Pidfd {
 
     /// The real user (`PIDFD_GET_INFO`), if the kernel reports it.
     pub(super) fn real_uid(&self) -> Option<u32> {
-        #[cfg(any(test, feature = "sim"))]
-        if let Some(kernel) = super::kernel::simulated::current() {
-            return kernel.uid(Descriptor::of(&self.0));
-        }
+        simulated!(|kernel| kernel.uid(Descriptor::of(&self.0)));
         if !allows(Feature::PidfdInfo) {
             return None;
         }
@@ -185,10 +167,7 @@ impl Pidfd {
     /// status of wait(2). `None` before that, and on kernels that do not report it.
     #[must_use]
     pub fn wait_status(&self) -> Option<i32> {
-        #[cfg(any(test, feature = "sim"))]
-        if super::kernel::simulated::current().is_some() {
-            return None;
-        }
+        simulated!(|_| None);
         if !allows(Feature::PidfdInfo) {
             return None;
         }

@@ -17,10 +17,7 @@ use super::user;
 /// variable is not set, or if the environment is not visible.
 #[must_use]
 pub fn variable(pid: u32, name: &str) -> Option<OsString> {
-    #[cfg(any(test, feature = "sim"))]
-    if let Some(kernel) = crate::kernel::simulated::current() {
-        return kernel.variable(pid, name);
-    }
+    simulated!(|kernel| kernel.variable(pid, name));
     let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
     let mut entries = environment.split(|byte| *byte == 0);
     let value = entries.find_map(|entry| entry.strip_prefix(name.as_bytes())?.strip_prefix(b"="));
@@ -30,10 +27,7 @@ pub fn variable(pid: u32, name: &str) -> Option<OsString> {
 /// The positions in `files` of those that a process visibly has open.
 #[must_use]
 pub fn has_open(pid: u32, files: &[&File]) -> Vec<usize> {
-    #[cfg(any(test, feature = "sim"))]
-    if let Some(kernel) = crate::kernel::simulated::current() {
-        return kernel.has_open(pid, files);
-    }
+    simulated!(|kernel| kernel.has_open(pid, files));
     let ids = files.iter().map(|file| fstat(file.as_fd()).ok().map(|it| (it.st_dev, it.st_ino)));
     let ids: Vec<_> = ids.collect();
     if ids.is_empty() {
@@ -53,10 +47,7 @@ pub fn has_open(pid: u32, files: &[&File]) -> Vec<usize> {
 /// that had it.
 #[must_use]
 pub fn has_named(pid: u32, name: &str) -> bool {
-    #[cfg(any(test, feature = "sim"))]
-    if let Some(kernel) = crate::kernel::simulated::current() {
-        return kernel.has_named(pid, name);
-    }
+    simulated!(|kernel| kernel.has_named(pid, name));
     let Ok(entries) = fs::read_dir(format!("/proc/{pid}/fd")) else { return false };
     entries.flatten().any(|entry| is_link_to(&entry.path(), name))
 }
@@ -72,10 +63,7 @@ pub fn is_link_to(link: &Path, name: &str) -> bool {
 /// user and has no further privileges, so that the kernel would show the folder to the user too.
 #[must_use]
 pub fn folder(pid: u32, uid: Option<u32>) -> Option<PathBuf> {
-    #[cfg(any(test, feature = "sim"))]
-    if crate::kernel::simulated::current().is_some() {
-        return None;
-    }
+    simulated!(|_| None);
     // The files below /proc/PID belong to root if the process is privileged in any way.
     let shown_to = || user::stat(Path::new(&format!("/proc/{pid}"))).ok().map(|it| it.st_uid);
     if uid.is_some() && shown_to() != uid {
@@ -130,10 +118,7 @@ impl OwnProgram {
     /// its replacement.
     #[must_use]
     pub fn is_of(&self, pid: u32) -> bool {
-        #[cfg(any(test, feature = "sim"))]
-        if let Some(kernel) = crate::kernel::simulated::current() {
-            return kernel.is_canal(pid);
-        }
+        simulated!(|kernel| kernel.is_canal(pid));
         let link = format!("/proc/{pid}/exe");
         let is = |ours: Option<(u64, u64)>| ours.is_some() && file_of(&link) == ours;
         is(self.file) || self.path.is_some() && path_of(&link) == self.path

@@ -182,11 +182,10 @@ pub fn children() -> io::Result<Vec<Pid>> {
 /// adopted at the same time.
 #[must_use]
 pub fn children_of(pid: Pid) -> Vec<Pid> {
-    #[cfg(any(test, feature = "sim"))]
-    if let Some(kernel) = crate::kernel::simulated::current() {
+    simulated!(|kernel| {
         let children = kernel.children(pid.as_raw().unsigned_abs()).into_iter();
-        return children.map(|pid| Pid::from_raw(pid.cast_signed())).collect();
-    }
+        children.map(|pid| Pid::from_raw(pid.cast_signed())).collect()
+    });
     let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
     let mut children = Vec::new();
     for thread in threads.flatten() {

@@ -96,10 +96,7 @@ pub fn started(pid: u32) -> Option<u64> {
 /// # Errors
 /// /proc belongs to another namespace, or hides processes of other users.
 pub fn all() -> std::io::Result<Vec<u32>> {
-    #[cfg(any(test, feature = "sim"))]
-    if let Some(kernel) = crate::kernel::simulated::current() {
-        return Ok(kernel.pids());
-    }
+    simulated!(|kernel| Ok(kernel.pids()));
     if std::fs::metadata("/proc/1").is_err() {
         let text = "/proc does not show all processes";
         return Err(std::io::Error::new(std::io::ErrorKind::Unsupported, text));
@@ -112,10 +109,7 @@ pub fn all() -> std::io::Result<Vec<u32>> {
 /// # Errors
 /// /proc belongs to another namespace.
 pub fn visible() -> std::io::Result<Vec<u32>> {
-    #[cfg(any(test, feature = "sim"))]
-    if let Some(kernel) = crate::kernel::simulated::current() {
-        return Ok(kernel.pids());
-    }
+    simulated!(|kernel| Ok(kernel.pids()));
     let own = std::fs::read_link("/proc/self")?;
     let number = |name: &OsStr| name.to_str().and_then(|name| name.parse::<u32>().ok());
     if number(own.as_os_str()) != Some(std::process::id()) {

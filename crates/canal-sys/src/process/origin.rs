@@ -28,10 +28,7 @@ impl Origin {
     /// # Errors
     /// /proc is not mounted, and the kernel is older than 6.13. The message names the file.
     pub fn read() -> io::Result<Self> {
-        #[cfg(any(test, feature = "sim"))]
-        if let Some(kernel) = crate::kernel::simulated::current() {
-            return Ok(kernel.origin());
-        }
+        simulated!(|kernel| Ok(kernel.origin()));
         let boot_id = fs::read_to_string(BOOT_ID).unwrap_or_default();
         let inode = |path: &str| fs::metadata(path).map(|file| file.ino());
         let by_kernel = |namespace| Pidfd::open(std::process::id())?.namespace(namespace);

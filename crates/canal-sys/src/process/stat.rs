@@ -32,12 +32,11 @@ pub(super) struct Stat {
 
 impl Stat {
     pub(super) fn read(pid: u32) -> Option<Self> {
-        #[cfg(any(test, feature = "sim"))]
-        if let Some(kernel) = crate::kernel::simulated::current() {
+        simulated!(|kernel| {
             let crate::kernel::simulated::Stat { state, parent, started } = kernel.stat(pid)?;
             let (flags, threads, wait_channel, exit_code) = (0, 1, 0, 0);
-            return Some(Self { state, parent, flags, threads, started, wait_channel, exit_code });
-        }
+            Some(Self { state, parent, flags, threads, started, wait_channel, exit_code })
+        });
         let mut file = File::open(format!("/proc/{pid}/stat")).ok()?;
         // With enough room, the kernel returns everything in one read. Each read is expensive.
         let mut room = [0; ROOM];
