@@ -5,10 +5,9 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, Visitor};
-use toml::Spanned;
 
+use crate::config::values::duration;
 use canal_history::Limits;
-use canal_text::duration::read as duration;
 
 /// The default for how long a record is kept.
 const KEEP: Duration = Duration::from_secs(30 * 24 * 3600);
@@ -19,19 +18,14 @@ const MAX_BYTES: u64 = 64 << 20;
 /// A smaller limit would keep hardly anything.
 const MAX_BYTES_MIN: u64 = 64 << 10;
 
-/// `[history]` as the file contains it.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub(crate) struct Section {
-    keep: Option<Spanned<String>>,
-    max: Option<Spanned<Bytes>>,
-}
-
 /// The history settings of a configuration.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub(crate) struct HistorySettings {
+    #[serde(deserialize_with = "duration")]
     pub keep: Duration,
     /// 0 turns the history off.
+    #[serde(rename = "max", deserialize_with = "max_bytes")]
     pub max_bytes: u64,
 }
 
@@ -61,51 +55,32 @@ pub(crate) fn written(bytes: u64) -> String {
     exact.map_or_else(|| bytes.to_string(), |(unit, shift)| format!("{}{unit}", bytes >> shift))
 }
 
-impl Section {
-    /// Converts the section.
-    ///
-    /// # Errors
-    /// The offset of the mistake, and its description.
-    pub(crate) fn settings(&self) -> Result<HistorySettings, (usize, String)> {
-        let mut settings = HistorySettings::default();
-        if let Some(keep) = &self.keep {
-            settings.keep = duration(keep.get_ref()).map_err(|what| (keep.span().start, what))?;
-        }
-        if let Some(max) = &self.max {
-            settings.max_bytes = max.get_ref().0;
-            if (1..MAX_BYTES_MIN).contains(&settings.max_bytes) {
-                let what = "a history needs at least 64KiB; 0 turns it off";
-                return Err((max.span().start, what.to_owned()));
-            }
-        }
-        Ok(settings)
+fn max_bytes<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
+    match size(from)? {
+        1..MAX_BYTES_MIN => Err(D::Error::custom("a history needs at least 64KiB; 0 turns it off")),
+        max => Ok(max),
     }
 }
 
 /// A number of bytes: `0`, `"64MiB"`, `"1GB"`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Bytes(pub(super) u64);
+pub(super) fn size<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
+    struct Either;
+    impl Visitor<'_> for Either {
+        type Value = u64;
 
-impl<'de> Deserialize<'de> for Bytes {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        struct Either;
-        impl Visitor<'_> for Either {
-            type Value = Bytes;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a size like \"64MiB\", or 0")
-            }
-
-            fn visit_i64<E: Error>(self, bytes: i64) -> Result<Bytes, E> {
-                u64::try_from(bytes).map(Bytes).map_err(|_| E::custom(wrong(&bytes.to_string())))
-            }
-
-            fn visit_str<E: Error>(self, text: &str) -> Result<Bytes, E> {
-                bytes(text).map(Bytes).ok_or_else(|| E::custom(wrong(text)))
-            }
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a size like \"64MiB\", or 0")
         }
-        from.deserialize_any(Either)
+
+        fn visit_i64<E: Error>(self, bytes: i64) -> Result<u64, E> {
+            u64::try_from(bytes).map_err(|_| E::custom(wrong(&bytes.to_string())))
+        }
+
+        fn visit_str<E: Error>(self, text: &str) -> Result<u64, E> {
+            bytes(text).ok_or_else(|| E::custom(wrong(text)))
+        }
     }
+    from.deserialize_any(Either)
 }
 
 fn wrong(text: &str) -> String {

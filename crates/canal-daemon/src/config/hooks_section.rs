@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use serde::de::{Deserializer, Error};
 use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
+use crate::config::values::{duration, optional_key};
 use canal_core::Key;
-use canal_text::duration::read as duration;
 
 /// The most hooks in one configuration. Each has a thread.
 pub(crate) const HOOKS_MAX: usize = 32;
@@ -43,42 +44,53 @@ impl On {
     }
 }
 
-/// A hook as the file contains it.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Section {
-    on: Spanned<Vec<On>>,
-    run: Spanned<Vec<String>>,
-    after: Option<Spanned<String>>,
-    keys: Option<Spanned<String>>,
-    timeout: Option<Spanned<String>>,
-    user: Option<Spanned<String>>,
-}
-
 /// A hook of the configuration.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct HookSettings {
-    on: Vec<On>,
+    on: Spanned<Vec<On>>,
     /// Program and arguments. The program is an absolute path.
+    #[serde(deserialize_with = "run")]
     pub run: Vec<String>,
-    /// When a wait or a hold counts as long. Set if `on` names one of them.
-    pub after: Option<Duration>,
+    /// Set if `on` names a long wait or hold.
+    after: Option<Spanned<After>>,
     /// This key and the keys below it; `None` means all keys.
+    #[serde(default, deserialize_with = "optional_key")]
     keys: Option<Key>,
+    #[serde(default = "usual_timeout", deserialize_with = "timeout")]
     pub timeout: Duration,
     /// The name or number of the user that runs the program. `None` is the user of the daemon.
+    #[serde(default, deserialize_with = "user")]
     pub user: Option<String>,
 }
 
+/// When a wait or a hold counts as long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct After(Duration);
+
+impl<'de> Deserialize<'de> for After {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        match duration(from)? {
+            after if after >= AFTER_MIN => Ok(Self(after)),
+            _ => Err(D::Error::custom("`after` must be at least 1s")),
+        }
+    }
+}
+
 impl HookSettings {
+    /// When a wait or a hold counts as long, if the hook is for one of them.
+    pub(crate) fn after(&self) -> Option<Duration> {
+        self.after.as_ref().map(|after| after.get_ref().0)
+    }
+
     /// Whether this event starts the hook.
     pub(crate) fn is_told_of(&self, on: On) -> bool {
-        self.on.contains(&on)
+        self.on.get_ref().contains(&on)
     }
 
     /// Whether the end of a request can start the hook.
     pub(crate) fn is_told_of_ends(&self) -> bool {
-        self.on.iter().any(|on| !on.has_time())
+        self.on.get_ref().iter().any(|on| !on.has_time())
     }
 
     /// Whether the hook applies to one of these keys.
@@ -90,73 +102,54 @@ impl HookSettings {
     pub(crate) fn program(&self) -> &str {
         self.run.first().map_or("", String::as_str)
     }
-}
 
-impl Section {
-    /// Converts the section.
+    /// Checks that the events and the time fit together.
     ///
     /// # Errors
     /// The offset of the mistake, and its description.
-    pub(crate) fn settings(&self) -> Result<HookSettings, (usize, String)> {
+    pub(super) fn check(&self) -> Result<(), (usize, String)> {
         let on = self.on.get_ref();
         if on.is_empty() {
             return Err((self.on.span().start, "`on` names no event".to_owned()));
         }
-        let time = |text: &Spanned<String>| {
-            duration(text.get_ref()).map_err(|what| (text.span().start, what))
-        };
         let has_time = on.iter().any(|on| on.has_time());
-        let after = self.after.as_ref();
         let long = "`after` is the time after which a wait or a hold counts as long";
-        match after {
+        match &self.after {
             None if has_time => {
-                return Err((self.on.span().start, format!("{long}, such as \"10m\"; add it")));
+                Err((self.on.span().start, format!("{long}, such as \"10m\"; add it")))
             }
             Some(after) if !has_time => {
                 let what = format!("{long}, and `on` names neither `long-wait` nor `long-hold`");
-                return Err((after.span().start, what));
+                Err((after.span().start, what))
             }
-            _ => {}
+            _ => Ok(()),
         }
-        let after = match after {
-            Some(text) => match time(text)? {
-                after if after >= AFTER_MIN => Some(after),
-                _ => return Err((text.span().start, "`after` must be at least 1s".to_owned())),
-            },
-            None => None,
-        };
-        let timeout = match &self.timeout {
-            Some(text) => {
-                let timeout = time(text)?;
-                if !(TIMEOUT_MIN..=TIMEOUT_MAX).contains(&timeout) {
-                    let what = "`timeout` must be between 1s and 1h".to_owned();
-                    return Err((text.span().start, what));
-                }
-                timeout
-            }
-            None => TIMEOUT,
-        };
-        let keys = self.keys.as_ref().map(|name| {
-            Key::new(name.get_ref())
-                .map_err(|error| (name.span().start, format!("`{}`: {error}", name.get_ref())))
-        });
-        let user = self.user.as_ref().map(|user| match user.get_ref().as_str() {
-            name if name.is_empty() || name.contains(char::is_control) => {
-                Err((user.span().start, "`user` must be a user's name or number".to_owned()))
-            }
-            name => Ok(name.to_owned()),
-        });
-        let run = self.run.get_ref();
-        check_run(run).map_err(|what| (self.run.span().start, what))?;
-        Ok(HookSettings {
-            on: on.clone(),
-            run: run.clone(),
-            after,
-            keys: keys.transpose()?,
-            timeout,
-            user: user.transpose()?,
-        })
     }
+}
+
+fn usual_timeout() -> Duration {
+    TIMEOUT
+}
+
+fn timeout<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+    match duration(from)? {
+        timeout if (TIMEOUT_MIN..=TIMEOUT_MAX).contains(&timeout) => Ok(timeout),
+        _ => Err(D::Error::custom("`timeout` must be between 1s and 1h")),
+    }
+}
+
+fn user<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
+    let name = String::deserialize(from)?;
+    if name.is_empty() || name.contains(char::is_control) {
+        return Err(D::Error::custom("`user` must be a user's name or number"));
+    }
+    Ok(Some(name))
+}
+
+fn run<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<String>, D::Error> {
+    let run = Vec::deserialize(from)?;
+    check_run(&run).map_err(D::Error::custom)?;
+    Ok(run)
 }
 
 fn check_run(run: &[String]) -> Result<(), String> {
@@ -201,7 +194,7 @@ pub(crate) mod tests {
         .unwrap();
         assert!(hook.is_told_of(On::LongWait) && hook.is_told_of(On::Deadlock));
         assert!(!hook.is_told_of(On::LongHold) && hook.is_told_of_ends());
-        assert_eq!(hook.after, Some(Duration::from_secs(600)));
+        assert_eq!(hook.after(), Some(Duration::from_secs(600)));
         assert_eq!((hook.program(), hook.run.len()), ("/usr/bin/tell", 2));
         assert_eq!((hook.timeout.as_secs(), hook.user.as_deref()), (120, Some("ann")));
         let is_about = |keys: &[&str]| {
@@ -210,7 +203,7 @@ pub(crate) mod tests {
         };
         assert!(is_about(&["x", "ci/db"]) && is_about(&["ci"]) && !is_about(&["x", "cix"]));
         let least = one("on = [\"deadlock\"]\nrun = [\"/x\"]").unwrap();
-        assert_eq!((least.after, least.timeout, least.user), (None, TIMEOUT, None));
+        assert_eq!((least.after(), least.timeout, least.user), (None, TIMEOUT, None));
         assert_eq!(hooks("").unwrap(), []);
     }
 

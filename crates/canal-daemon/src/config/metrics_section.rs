@@ -5,20 +5,21 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use serde::Deserialize;
-use toml::Spanned;
 
 /// The maximum length of the path of a Unix socket.
 const SOCKET_BYTES_MAX: usize = 107;
 
-/// `[metrics]` as the file contains it.
+/// The table `[metrics]`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Section {
-    listen: Option<Spanned<String>>,
+    /// The address at which the daemon serves metrics, if it does.
+    pub listen: Option<Listen>,
 }
 
 /// The address at which the daemon serves metrics.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
 pub(crate) enum Listen {
     /// A loopback address.
     Tcp(SocketAddr),
@@ -35,14 +36,11 @@ impl fmt::Display for Listen {
     }
 }
 
-impl Section {
-    /// The address at which the daemon serves metrics, if the section has one.
-    ///
-    /// # Errors
-    /// The offset of the mistake, and its description.
-    pub(crate) fn listen(&self) -> Result<Option<Listen>, (usize, String)> {
-        let Some(text) = &self.listen else { return Ok(None) };
-        parse(text.get_ref()).map(Some).map_err(|what| (text.span().start, what))
+impl TryFrom<String> for Listen {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        parse(&text)
     }
 }
 

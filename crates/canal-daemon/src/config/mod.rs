@@ -13,6 +13,7 @@ pub(super) mod metrics_section;
 pub(super) mod nodes_section;
 pub(super) mod reading;
 pub(super) mod socket_section;
+pub(super) mod values;
 pub(super) mod written;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,6 +23,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::Deserialize;
+use serde::de::{Deserializer, Error};
 use toml::Spanned;
 
 use crate::config::engine_section::Configured;
@@ -31,6 +33,7 @@ use crate::config::jobs_section::JobSettings;
 use crate::config::metrics_section::Listen;
 use crate::config::nodes_section::ConfiguredNodes;
 use crate::config::socket_section::SocketAccess;
+use crate::config::values::optional_duration;
 use crate::config::written::{Written, line_of, with_suggestion};
 use crate::limits::{
     CONNECTION_IDLE, KEY_BYTES_PER_USER, LEASES_PER_USER, Limits, NUMBER_MAX, WAITERS_PER_USER,
@@ -39,7 +42,6 @@ use crate::logging;
 use crate::permissions::{self, Permission, Permissions};
 use canal_core::{Ask, Item, Key, View};
 use canal_protocol::place::MACHINE_CONFIG;
-use canal_text::duration::read as duration;
 
 /// The packaged configuration of the machine's daemon. It is in force where there is no file.
 /// Otherwise, deleting the file would let every user keep root's backup waiting. An empty file
@@ -54,12 +56,7 @@ pub(crate) struct Config {
     pub views: BTreeMap<Key, View>,
     /// The keys whose slots are chosen as with `--spread`.
     pub spread: BTreeSet<Key>,
-    connections: Option<usize>,
-    connections_per_user: Option<usize>,
-    connection_idle: Option<Duration>,
-    waiters_per_user: Option<usize>,
-    leases_per_user: Option<usize>,
-    key_bytes_per_user: Option<usize>,
+    limits: LimitsSection,
     /// How many times a waiter may be overtaken.
     pub bypass_max: Option<u32>,
     idle_exit: Option<Duration>,
@@ -104,10 +101,11 @@ struct File {
     daemon: DaemonSection,
     permission: Vec<permissions::Section>,
     socket: socket_section::Section,
-    engine: Option<engine_section::Section>,
-    history: history_section::Section,
-    jobs: jobs_section::Section,
-    hooks: Vec<Spanned<hooks_section::Section>>,
+    #[serde(deserialize_with = "engine_section::either")]
+    engine: Configured,
+    history: HistorySettings,
+    jobs: JobSettings,
+    hooks: Vec<Spanned<HookSettings>>,
     metrics: metrics_section::Section,
     nodes: nodes_section::Section,
     node_groups: nodes_section::Groups,
@@ -122,12 +120,13 @@ struct KeySection {
     spread: Option<bool>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct LimitsSection {
     connections: Option<NonZeroUsize>,
     connections_per_user: Option<NonZeroUsize>,
-    connection_idle: Option<Spanned<String>>,
+    #[serde(deserialize_with = "optional_duration")]
+    connection_idle: Option<Duration>,
     waiters_per_user: Option<usize>,
     leases_per_user: Option<usize>,
     key_bytes_per_user: Option<usize>,
@@ -142,8 +141,16 @@ struct PolicySection {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct DaemonSection {
-    idle_exit: Option<Spanned<String>>,
-    log: Option<Spanned<String>>,
+    #[serde(deserialize_with = "optional_duration")]
+    idle_exit: Option<Duration>,
+    #[serde(deserialize_with = "log_filter")]
+    log: Option<String>,
+}
+
+fn log_filter<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
+    let filter = String::deserialize(from)?;
+    logging::check(&filter).map_err(D::Error::custom)?;
+    Ok(Some(filter))
 }
 
 impl Config {
@@ -188,12 +195,16 @@ impl Config {
     fn check_hooks(&self, is_root: bool) -> Result<(), ConfigError> {
         let without = self.hooks.iter().position(|hook| hook.user.is_none());
         let Some(number) = without.filter(|_| is_root) else { return Ok(()) };
-        let name = format!("hooks[{number}]");
-        Err(ConfigError::Wrong {
+        let what = "a hook of root's daemon must name a user: `user = \"NAME\"`";
+        Err(self.wrong_setting(&format!("hooks[{number}]"), what))
+    }
+
+    fn wrong_setting(&self, name: &str, what: &str) -> ConfigError {
+        ConfigError::Wrong {
             path: self.path.clone().unwrap_or_default(),
             line: self.written.iter().find(|one| one.name == name).map_or(1, |one| one.line),
-            what: "a hook of root's daemon must name a user: `user = \"NAME\"`".to_owned(),
-        })
+            what: what.to_owned(),
+        }
     }
 
     /// Whether [`Self::read`] would look up groups by their names, which can take long.
@@ -250,51 +261,40 @@ impl Config {
         let nodes = nodes_section::configured(&file.nodes, &file.node_groups);
         let nodes = nodes.map_err(|(at, what)| wrong(at, what))?;
         let nodes = ConfiguredNodes { file: Some(path.to_owned()), ..nodes };
-        let engine = file.engine.unwrap_or_default().configured();
         let socket = file.socket.access();
-        let history = file.history.settings();
         if let Some(one) = file.hooks.get(HOOKS_MAX) {
             return Err(wrong(one.span().start, format!("more than {HOOKS_MAX} hooks")));
         }
-        let hooks = file.hooks.iter().map(|hook| hook.get_ref().settings());
-        let hooks = hooks.collect::<Result<_, _>>();
-        let metrics = file.metrics.listen();
+        for hook in &file.hooks {
+            hook.get_ref().check().map_err(|(at, what)| wrong(at, what))?;
+        }
         let nodes_longest_ttl = file.nodes.longest_ttl();
         let permissions = file.permission.iter().map(permissions::Section::permission);
         let permissions = permissions.collect::<Result<_, _>>();
-        let time = |text: Option<&Spanned<String>>| {
-            let read = |text: &Spanned<String>| {
-                duration(text.get_ref()).map_err(|what| wrong(text.span().start, what))
-            };
-            text.map(read).transpose()
-        };
-        if let Some(log) = &file.daemon.log {
-            logging::check(log.get_ref()).map_err(|what| wrong(log.span().start, what))?;
-        }
-        Ok(Self {
+        let config = Self {
             path: Some(path.to_owned()),
             views,
             spread,
-            connections: file.limits.connections.map(NonZeroUsize::get),
-            connections_per_user: file.limits.connections_per_user.map(NonZeroUsize::get),
-            connection_idle: time(file.limits.connection_idle.as_ref())?,
-            waiters_per_user: file.limits.waiters_per_user,
-            leases_per_user: file.limits.leases_per_user,
-            key_bytes_per_user: file.limits.key_bytes_per_user,
+            limits: file.limits,
             bypass_max: file.policy.bypass_max,
-            idle_exit: time(file.daemon.idle_exit.as_ref())?,
+            idle_exit: file.daemon.idle_exit,
             nodes_longest_ttl: nodes_longest_ttl.map_err(|(at, what)| wrong(at, what))?,
             permissions: permissions.map_err(|(at, what)| wrong(at, what))?,
             socket: socket.map_err(|(at, what)| wrong(at, what))?,
-            engine: engine.map_err(|(at, what)| wrong(at, what))?,
-            history: history.map_err(|(at, what)| wrong(at, what))?,
-            jobs: file.jobs.settings(),
-            hooks: hooks.map_err(|(at, what)| wrong(at, what))?,
-            metrics: metrics.map_err(|(at, what)| wrong(at, what))?,
+            engine: file.engine,
+            history: file.history,
+            jobs: file.jobs,
+            hooks: file.hooks.into_iter().map(Spanned::into_inner).collect(),
+            metrics: file.metrics.listen,
             nodes,
-            log: file.daemon.log.map(Spanned::into_inner),
+            log: file.daemon.log,
             written: written::written(text),
-        })
+        };
+        if config.engine.url.is_some() && config.engine.url_file.is_some() {
+            let what = "`url` and `url_file` both name the engine; use one of them";
+            return Err(config.wrong_setting("engine.url_file", what));
+        }
+        Ok(config)
     }
 
     /// Makes the requests for slots of some keys choose the bucket with the fewest holders, as with
@@ -312,21 +312,19 @@ impl Config {
     pub(crate) fn limits(&self, descriptors: u64, idle_exit_s: Option<u64>) -> Limits {
         let idle_exit = idle_exit_s.map(Duration::from_secs).or(self.idle_exit);
         Limits {
-            connections: self.connections,
-            connections_per_user: self.connections_per_user,
-            connection_idle: self.connection_idle.unwrap_or(CONNECTION_IDLE),
+            connections: self.limits.connections.map(NonZeroUsize::get),
+            connections_per_user: self.limits.connections_per_user.map(NonZeroUsize::get),
+            connection_idle: self.limits.connection_idle.unwrap_or(CONNECTION_IDLE),
             descriptors,
-            waiters_per_user: self.waiters_per_user.unwrap_or(WAITERS_PER_USER),
-            leases_per_user: self.leases_per_user.unwrap_or(LEASES_PER_USER),
-            key_bytes_per_user: self.key_bytes_per_user.unwrap_or(KEY_BYTES_PER_USER),
+            waiters_per_user: self.limits.waiters_per_user.unwrap_or(WAITERS_PER_USER),
+            leases_per_user: self.limits.leases_per_user.unwrap_or(LEASES_PER_USER),
+            key_bytes_per_user: self.limits.key_bytes_per_user.unwrap_or(KEY_BYTES_PER_USER),
             nodes_longest_ttl: self.nodes_longest_ttl.unwrap_or(nodes_section::LONGEST_TTL_DEFAULT),
             idle_exit: idle_exit.filter(|time| !time.is_zero()),
             views: self.views.clone(),
         }
     }
-}
 
-impl Config {
     /// The permissions of the configuration. `paths` are the paths at which canal looked for it.
     pub(crate) fn permissions(&self, paths: &[PathBuf]) -> Permissions {
         let file = self.path.as_ref().or(paths.first());

@@ -4,25 +4,18 @@
 use std::fmt;
 
 use serde::Deserialize;
-use serde::de::{Deserializer, Visitor};
+use serde::de::{Deserializer, Error, Visitor};
 use toml::Spanned;
 
-use crate::permissions::{GroupNamed, find};
+use crate::permissions::{Group, GroupNamed, find};
 
 /// The group and the mode of a socket.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SocketAccess {
     /// `None` keeps the group of the daemon.
-    pub group: Option<SocketGroup>,
+    pub group: Option<Group>,
     /// `None` means 0666 at a shared place, and 0600 elsewhere.
     pub mode: Option<u32>,
-}
-
-/// The group of a socket, and its name in the configuration.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct SocketGroup {
-    pub gid: u32,
-    pub called: String,
 }
 
 /// `[socket]` as the file contains it.
@@ -30,51 +23,41 @@ pub(crate) struct SocketGroup {
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Section {
     group: Option<Spanned<GroupNamed>>,
-    mode: Option<Spanned<Mode>>,
+    #[serde(deserialize_with = "mode")]
+    mode: Option<u32>,
 }
 
 /// A mode, as text in octal (`"0660"`) or as an octal number of TOML (`0o660`).
-#[derive(Debug)]
-enum Mode {
-    Text(String),
-    Number(i64),
-}
+fn mode<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u32>, D::Error> {
+    struct Either;
+    impl Visitor<'_> for Either {
+        type Value = Option<u32>;
 
-impl<'de> Deserialize<'de> for Mode {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        struct Either;
-        impl Visitor<'_> for Either {
-            type Value = Mode;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a mode in octal, such as \"0660\"")
-            }
-
-            fn visit_str<E>(self, text: &str) -> Result<Mode, E> {
-                Ok(Mode::Text(text.to_owned()))
-            }
-
-            fn visit_i64<E>(self, number: i64) -> Result<Mode, E> {
-                Ok(Mode::Number(number))
-            }
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a mode in octal, such as \"0660\"")
         }
-        from.deserialize_any(Either)
+
+        fn visit_str<E: Error>(self, text: &str) -> Result<Self::Value, E> {
+            let is_octal = !text.is_empty() && text.bytes().all(|b| (b'0'..=b'7').contains(&b));
+            permitted(u32::from_str_radix(text, 8).ok().filter(|_| is_octal))
+        }
+
+        fn visit_i64<E: Error>(self, number: i64) -> Result<Self::Value, E> {
+            permitted(u32::try_from(number).ok())
+        }
     }
+    from.deserialize_any(Either)
 }
 
-impl Mode {
-    /// The mode bits, if they are permission bits and include those that the daemon's own user
-    /// needs.
-    fn bits(&self) -> Option<u32> {
-        let bits = match self {
-            Self::Text(text) => {
-                let is_octal = !text.is_empty() && text.bytes().all(|b| (b'0'..=b'7').contains(&b));
-                u32::from_str_radix(text, 8).ok().filter(|_| is_octal)?
-            }
-            Self::Number(number) => u32::try_from(*number).ok()?,
-        };
-        (bits <= 0o777 && bits & 0o600 == 0o600).then_some(bits)
+/// Checks that these are permission bits and include those that the daemon's own user needs.
+fn permitted<E: Error>(bits: Option<u32>) -> Result<Option<u32>, E> {
+    if bits.is_some_and(|bits| bits <= 0o777 && bits & 0o600 == 0o600) {
+        return Ok(bits);
     }
+    Err(E::custom(
+        "`mode` is octal, at most \"0777\", and must let the daemon itself read and write, such as \
+         \"0660\"",
+    ))
 }
 
 impl Section {
@@ -88,19 +71,9 @@ impl Section {
     /// # Errors
     /// The offset of the mistake, and its description.
     pub(crate) fn access(&self) -> Result<SocketAccess, (usize, String)> {
-        let group = self.group.as_ref().map(group).transpose()?;
-        let mode = self.mode.as_ref().map(mode).transpose()?;
-        Ok(SocketAccess { group, mode })
+        let group = |named: &Spanned<GroupNamed>| {
+            find(named.get_ref()).map_err(|what| (named.span().start, what))
+        };
+        Ok(SocketAccess { group: self.group.as_ref().map(group).transpose()?, mode: self.mode })
     }
-}
-
-fn group(named: &Spanned<GroupNamed>) -> Result<SocketGroup, (usize, String)> {
-    let found = find(named.get_ref()).map_err(|what| (named.span().start, what))?;
-    Ok(SocketGroup { gid: found.gid, called: found.called })
-}
-
-fn mode(mode: &Spanned<Mode>) -> Result<u32, (usize, String)> {
-    let what = "`mode` is octal, at most \"0777\", and must let the daemon itself read and write, \
-                such as \"0660\"";
-    mode.get_ref().bits().ok_or_else(|| (mode.span().start, what.to_owned()))
 }

@@ -164,7 +164,7 @@ impl Hooks {
         let (mut next, mut has_told) = (None, false);
         for hook in &mut self.each {
             let Some(after_ms) =
-                hook.settings.after.and_then(|it| u64::try_from(it.as_millis()).ok())
+                hook.settings.after().and_then(|it| u64::try_from(it.as_millis()).ok())
             else {
                 continue;
             };
@@ -216,7 +216,7 @@ impl Hooks {
     }
 
     fn least_after(&self) -> Option<Duration> {
-        self.each.iter().filter_map(|hook| hook.settings.after).min()
+        self.each.iter().filter_map(|hook| hook.settings.after()).min()
     }
 
     /// Whether a program runs, or an event waits.

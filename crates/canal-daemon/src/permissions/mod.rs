@@ -13,6 +13,7 @@ use nix::unistd::Group as SystemGroup;
 use serde::Deserialize;
 use toml::Spanned;
 
+use crate::config::values::optional_key;
 use crate::fault::group_names_hang;
 use crate::processes::owner_identity::NOBODY;
 use canal_core::Key;
@@ -139,7 +140,8 @@ pub(crate) fn only_operators(owner: u32) -> String {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Section {
-    keys: Option<Spanned<String>>,
+    #[serde(default, deserialize_with = "optional_key")]
+    keys: Option<Key>,
     groups: Vec<Spanned<GroupNamed>>,
     may: Spanned<Vec<Action>>,
 }
@@ -179,10 +181,6 @@ impl Section {
     /// # Errors
     /// The offset of the mistake, and its description.
     pub(crate) fn permission(&self) -> Result<Permission, (usize, String)> {
-        let key = |name: &Spanned<String>| {
-            Key::new(name.get_ref())
-                .map_err(|error| (name.span().start, format!("`{}`: {error}", name.get_ref())))
-        };
         let group = |named: &Spanned<GroupNamed>| {
             find(named.get_ref()).map_err(|e| (named.span().start, e))
         };
@@ -191,7 +189,7 @@ impl Section {
             return Err((self.may.span().start, what));
         }
         Ok(Permission {
-            keys: self.keys.as_ref().map(key).transpose()?,
+            keys: self.keys.clone(),
             groups: self.groups.iter().map(group).collect::<Result<_, _>>()?,
             may: self.may.get_ref().clone(),
         })

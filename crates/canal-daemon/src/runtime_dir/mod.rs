@@ -426,7 +426,7 @@ impl FileId {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::socket_section::SocketGroup;
+    use crate::permissions::Group;
     use canal_sys::rerun::wait_until;
 
     /// Claims a place whose claim was dropped. A process that another test starts has a copy of the
@@ -481,7 +481,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let place = place(dir.path());
         let gid = canal_sys::process::user::getegid().as_raw();
-        let group = SocketGroup { gid, called: "ours".to_owned() };
+        let group = Group { gid, called: "ours".to_owned() };
         let access = SocketAccess { group: Some(group), mode: Some(0o660) };
         let home = Claim::new(&place, uid()).unwrap().open(None, access).unwrap();
         let found = std::fs::symlink_metadata(&place.socket).unwrap();
