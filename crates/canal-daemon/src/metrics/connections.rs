@@ -4,15 +4,17 @@
 //! [`CONNECTION_TIME`], and no peer blocks the thread, which never waits for a single connection.
 
 use std::io::{self, ErrorKind, Read, Write};
+use std::net::Shutdown;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use socket2::Socket;
 
 use crate::limits::ACCEPT_AGAIN_AFTER;
-use crate::metrics::listener::{Listener, Stream};
+use crate::metrics::listener::Listener;
 use crate::metrics::request::{self, HEAD_BYTES_MAX, Status, Via};
 
 /// The most collectors connected at once. A further one replaces the one that has been sending its
@@ -38,7 +40,7 @@ const ACCEPTS_AT_ONCE: usize = 16;
 /// A connection of a collector.
 #[derive(Debug)]
 struct Connection {
-    stream: Stream,
+    stream: Socket,
     via: Via,
     state: State,
     until: Instant,
@@ -89,7 +91,7 @@ impl Connections {
             if self.rests_until.is_none() { PollFlags::POLLIN } else { PollFlags::empty() };
         let mut fds = vec![
             PollFd::new(bell.as_fd(), PollFlags::POLLIN),
-            PollFd::new(self.listener.as_fd(), accepts),
+            PollFd::new(self.listener.socket.as_fd(), accepts),
         ];
         fds.extend(self.each.iter().map(|it| PollFd::new(it.stream.as_fd(), it.awaits())));
         let ends = self.each.iter().map(Connection::next_end);
@@ -133,7 +135,7 @@ impl Connections {
         }
     }
 
-    fn add(&mut self, stream: Stream, now: Instant) {
+    fn add(&mut self, stream: Socket, now: Instant) {
         let state = State::Reading(Vec::new());
         let until = now + CONNECTION_TIME;
         let mut connection = Connection { stream, via: self.listener.via(), state, until };
@@ -257,7 +259,7 @@ impl Connection {
                 Err(_) => return self.state = State::Closed,
             }
         }
-        self.stream.end();
+        let _ = self.stream.shutdown(Shutdown::Write);
         self.state = State::Ending(0);
     }
 
@@ -289,8 +291,7 @@ mod tests {
     fn connections() -> (Connections, std::net::SocketAddr) {
         let any = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
         let listener = Listener::bind(&Listen::Tcp(any)).unwrap();
-        let Listener::Tcp(bound) = &listener else { unreachable!() };
-        let address = bound.local_addr().unwrap();
+        let address = listener.socket.local_addr().unwrap().as_socket().unwrap();
         (Connections::new(listener), address)
     }
 
@@ -340,7 +341,7 @@ mod tests {
         let (mut connections, address) = connections();
         let mut peer = TcpStream::connect(address).unwrap();
         peer.write_all(REQUEST).unwrap();
-        peer.shutdown(std::net::Shutdown::Write).unwrap();
+        peer.shutdown(Shutdown::Write).unwrap();
         until(&mut connections, Connections::want_figures);
         connections.answer(&"figures\n".into(), Instant::now());
         assert!(read_all(&mut peer).ends_with("figures\n"));
@@ -409,7 +410,7 @@ mod tests {
         let sends = std::thread::spawn(move || {
             // The peer may close the connection before everything is sent.
             let _ = writer.write_all(&vec![b'x'; 100 * 1024]);
-            let _ = writer.shutdown(std::net::Shutdown::Write);
+            let _ = writer.shutdown(Shutdown::Write);
         });
         until(&mut connections, |_| peer.peek(&mut [0]).is_ok());
         until(&mut connections, |it| it.each.is_empty());

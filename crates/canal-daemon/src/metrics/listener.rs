@@ -4,15 +4,13 @@
 //! removes anything else at its path.
 
 use std::fs::{self, Permissions};
-use std::io::{self, ErrorKind, Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::io::{self, ErrorKind};
+use std::net::TcpListener;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
-use nix::errno::Errno;
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
+use socket2::{Domain, SockAddr, Socket, Type};
 
 use crate::config::metrics_section::Listen;
 use crate::metrics::request::Via;
@@ -23,9 +21,10 @@ const MODE: u32 = 0o666;
 
 /// The socket that serves metrics.
 #[derive(Debug)]
-pub(crate) enum Listener {
-    Tcp(TcpListener),
-    Unix(UnixListener, PathBuf),
+pub(crate) struct Listener {
+    pub socket: Socket,
+    /// The path of a socket in the file system.
+    path: Option<PathBuf>,
 }
 
 impl Listener {
@@ -34,12 +33,8 @@ impl Listener {
     /// # Errors
     /// The address is in use, or this daemon may not use it.
     pub(crate) fn bind(listen: &Listen) -> io::Result<Self> {
-        match listen {
-            Listen::Tcp(address) => {
-                let listener = TcpListener::bind(address)?;
-                listener.set_nonblocking(true)?;
-                Ok(Self::Tcp(listener))
-            }
+        let (socket, path) = match listen {
+            Listen::Tcp(address) => (Socket::from(TcpListener::bind(address)?), None),
             Listen::Unix(path) => {
                 let listener = match UnixListener::bind(path) {
                     Err(error) if error.kind() == ErrorKind::AddrInUse && is_left(path)? => {
@@ -48,60 +43,41 @@ impl Listener {
                     }
                     bound => bound?,
                 };
-                listener.set_nonblocking(true)?;
                 fs::set_permissions(path, Permissions::from_mode(MODE))?;
-                Ok(Self::Unix(listener, path.clone()))
+                (Socket::from(listener), Some(path.clone()))
             }
-        }
+        };
+        socket.set_nonblocking(true)?;
+        Ok(Self { socket, path })
     }
 
     /// The next connection; `None` if there is none now.
     ///
     /// # Errors
     /// The process has no descriptor left.
-    pub(crate) fn accept(&self) -> io::Result<Option<Stream>> {
-        let accepted = match self {
-            Self::Tcp(listener) => listener.accept().map(|(stream, _)| Stream::Tcp(stream)),
-            Self::Unix(listener, _) => listener.accept().map(|(stream, _)| Stream::Unix(stream)),
-        };
-        let stream = match accepted {
-            Ok(stream) => stream,
-            Err(error) => {
-                let is_over = matches!(
-                    error.kind(),
-                    ErrorKind::WouldBlock | ErrorKind::Interrupted | ErrorKind::ConnectionAborted
-                );
-                return if is_over { Ok(None) } else { Err(error) };
+    pub(crate) fn accept(&self) -> io::Result<Option<Socket>> {
+        use ErrorKind::{ConnectionAborted, Interrupted, WouldBlock};
+        match self.socket.accept() {
+            Ok((stream, _)) => {
+                stream.set_nonblocking(true)?;
+                Ok(Some(stream))
             }
-        };
-        match &stream {
-            Stream::Tcp(stream) => stream.set_nonblocking(true)?,
-            Stream::Unix(stream) => stream.set_nonblocking(true)?,
+            Err(error) if matches!(error.kind(), WouldBlock | Interrupted | ConnectionAborted) => {
+                Ok(None)
+            }
+            Err(error) => Err(error),
         }
-        Ok(Some(stream))
     }
 
     pub(crate) fn via(&self) -> Via {
-        match self {
-            Self::Tcp(_) => Via::Tcp,
-            Self::Unix(..) => Via::Unix,
-        }
+        if self.path.is_some() { Via::Unix } else { Via::Tcp }
     }
 }
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        if let Self::Unix(_, path) = self {
+        if let Some(path) = &self.path {
             let _ = fs::remove_file(path);
-        }
-    }
-}
-
-impl AsFd for Listener {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        match self {
-            Self::Tcp(listener) => listener.as_fd(),
-            Self::Unix(listener, _) => listener.as_fd(),
         }
     }
 }
@@ -112,61 +88,16 @@ fn is_left(path: &Path) -> io::Result<bool> {
         return Ok(false);
     }
     // A full backlog must not block the thread.
-    let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
-    let probe = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
-    Ok(connect(probe.as_raw_fd(), &UnixAddr::new(path)?) == Err(Errno::ECONNREFUSED))
-}
-
-/// A connection of a collector.
-#[derive(Debug)]
-pub(crate) enum Stream {
-    Tcp(TcpStream),
-    Unix(UnixStream),
-}
-
-impl Stream {
-    /// Signals to the peer that nothing follows.
-    pub(crate) fn end(&self) {
-        let _ = match self {
-            Self::Tcp(stream) => stream.shutdown(Shutdown::Write),
-            Self::Unix(stream) => stream.shutdown(Shutdown::Write),
-        };
-    }
-}
-
-impl Read for Stream {
-    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Self::Tcp(stream) => stream.read(into),
-            Self::Unix(stream) => stream.read(into),
-        }
-    }
-}
-
-impl Write for Stream {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match self {
-            Self::Tcp(stream) => stream.write(bytes),
-            Self::Unix(stream) => stream.write(bytes),
-        }
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl AsFd for Stream {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        match self {
-            Self::Tcp(stream) => stream.as_fd(),
-            Self::Unix(stream) => stream.as_fd(),
-        }
-    }
+    let probe = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    probe.set_nonblocking(true)?;
+    let connected = probe.connect(&SockAddr::unix(path)?);
+    Ok(connected.is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::net::UnixStream;
+
     use super::*;
 
     #[test]

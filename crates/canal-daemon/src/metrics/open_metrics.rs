@@ -108,17 +108,15 @@ impl Text {
                 self.sample("canal_refusals_total", &[("key", key), ("reason", reason)], count);
             }
         }
-        let help = "How long granted requests waited.";
-        self.family("canal_wait_seconds", "histogram", help);
-        for &(key, series) in &all {
-            let labels = [("key", key)];
-            self.histogram("canal_wait_seconds", &labels, &LENGTHS, &series.waits);
-        }
-        let help = "How long ended holds lasted.";
-        self.family("canal_hold_seconds", "histogram", help);
-        for &(key, series) in &all {
-            let labels = [("key", key)];
-            self.histogram("canal_hold_seconds", &labels, &LENGTHS, &series.holds);
+        let lengths: [(&str, &str, fn(&Series) -> &Histogram); 2] = [
+            ("canal_wait_seconds", "How long granted requests waited.", |series| &series.waits),
+            ("canal_hold_seconds", "How long ended holds lasted.", |series| &series.holds),
+        ];
+        for (name, help, of) in lengths {
+            self.family(name, "histogram", help);
+            for &(key, series) in &all {
+                self.histogram(name, &[("key", key)], &LENGTHS, of(series));
+            }
         }
         let help = "Deadlocks that canal found; it ended each one by refusing a request.";
         self.family("canal_deadlocks", "counter", help);
