@@ -176,6 +176,13 @@ impl Caller {
     }
 }
 
+/// A random number; the error is text for people.
+pub(super) fn random() -> Result<u128, String> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).map_err(|error| format!("no random bytes: {error}"))?;
+    Ok(u128::from_ne_bytes(bytes))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -35,12 +35,14 @@ pub struct HeldLease {
     pub hold: HoldState,
 }
 
-/// The changes since the last append.
-#[derive(Debug, Default)]
+/// The changes since the last append: each frame after the first.
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Changes {
-    /// The tokens of leases in the file that no longer hold anything.
+    /// The tokens of leases in the file that no longer hold anything. These come first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ended: Vec<Token>,
     /// Leases that are not in the file, or are there with another note.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub held: Vec<HeldLease>,
 }
 
@@ -78,16 +80,6 @@ struct Header {
     version: u32,
     /// The number of frames that were written together with this one. None of them is ever torn.
     frames: usize,
-}
-
-/// Each later frame.
-#[derive(Serialize, Deserialize)]
-struct Append {
-    /// These come first.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    ended: Vec<Token>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    held: Vec<HeldLease>,
 }
 
 impl LeaseLog {
@@ -133,7 +125,7 @@ impl LeaseLog {
                 Err(_) => self.not_before = self.end + APPENDED_MIN + self.live_bytes,
             }
         }
-        self.append(changes).map_err(|error| named(&self.path(), &error))
+        self.append(&changes).map_err(|error| named(&self.path(), &error))
     }
 
     /// Writes a file with exactly these leases, replacing the present one.
@@ -146,7 +138,7 @@ impl LeaseLog {
         let mut live = BTreeMap::new();
         for lease in leases {
             let (token, start) = (lease.hold.token, bytes.len());
-            record::encode(&mut bytes, &Append { ended: Vec::new(), held: vec![lease] })?;
+            record::encode(&mut bytes, &Changes { held: vec![lease], ..Changes::default() })?;
             live.insert(token, (bytes.len() - start) as u64);
         }
         self.file = Some(replace(&self.dir, NAME, &bytes)?);
@@ -157,12 +149,10 @@ impl LeaseLog {
         Ok(())
     }
 
-    fn append(&mut self, changes: Changes) -> io::Result<()> {
+    fn append(&mut self, changes: &Changes) -> io::Result<()> {
         let Some(file) = &self.file else { return Err(io::ErrorKind::NotFound.into()) };
-        let Changes { ended, held } = changes;
-        let append = Append { ended, held };
         let mut bytes = Vec::new();
-        record::encode(&mut bytes, &append)?;
+        record::encode(&mut bytes, changes)?;
         if let Err(error) = disk::write(file, &bytes, self.end) {
             if disk::set_len(file, self.end).is_err() {
                 self.file = None;
@@ -176,16 +166,16 @@ impl LeaseLog {
             return Err(error);
         }
         self.end += bytes.len() as u64;
-        self.note(&append, bytes.len() as u64);
+        self.note(changes, bytes.len() as u64);
         Ok(())
     }
 
-    fn note(&mut self, append: &Append, bytes: u64) {
-        for token in &append.ended {
+    fn note(&mut self, changes: &Changes, bytes: u64) {
+        for token in &changes.ended {
             self.live_bytes -= self.live.remove(token).unwrap_or(0);
         }
-        let each = bytes / append.held.len().max(1) as u64;
-        for lease in &append.held {
+        let each = bytes / changes.held.len().max(1) as u64;
+        for lease in &changes.held {
             self.live_bytes += each;
             self.live_bytes -= self.live.insert(lease.hold.token, each).unwrap_or(0);
         }

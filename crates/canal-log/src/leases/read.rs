@@ -12,7 +12,7 @@ use std::path::Path;
 use serde::de::DeserializeOwned;
 
 use super::record::{self, Content, Framed};
-use super::{Append, Header, HeldLease, OpenError, VERSION};
+use super::{Changes, Header, HeldLease, OpenError, VERSION};
 use canal_core::Token;
 
 /// The unit that a disk writes as a whole or not at all.
@@ -48,7 +48,7 @@ pub(super) fn held(path: &Path, bytes: &[u8]) -> Result<(Held, usize), OpenError
         // Missing bytes at the end count as zeros.
         match record::read(Content { bytes, len: usize::MAX }, at) {
             Framed::Whole { payload, next } => {
-                let Append { ended, held } = parse(path, at, payload)?;
+                let Changes { ended, held } = parse(path, at, payload)?;
                 ended.iter().for_each(|token| drop(leases.remove(token)));
                 leases.extend(held.into_iter().map(|lease| (lease.hold.token, lease)));
                 at = next;

@@ -269,7 +269,7 @@ fn a_store_that_is_stopped_anywhere_loses_nothing_that_was_stored_before() {
         let ended = if anew { Vec::new() } else { vec![Token(2)] };
         let held = leases(if anew { &[3, 4] } else { &[4] });
         let mut bytes = Vec::new();
-        record::encode(&mut bytes, &Append { ended, held }).unwrap();
+        record::encode(&mut bytes, &Changes { ended, held }).unwrap();
         let written = bytes.len() as u64;
         for part in 0..8 {
             assert!(stop_after(1 + part * written / 8, anew));

@@ -20,7 +20,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::connection::error::EtcdError;
-use super::connection::messages::KeyValue;
+use super::connection::messages::{KeyValue, Ranged};
 use crate::engine::{Identity, Position};
 use canal_core::HostId;
 
@@ -63,17 +63,21 @@ impl Keys {
         piece(name: &str, number: u64) = "snapshot/{name}/{number}"
     }
 
-    /// The host in this key: the number after `prefix`.
-    pub(super) fn host_in(prefix: &[u8], key: &[u8]) -> Option<HostId> {
-        let rest = std::str::from_utf8(key.strip_prefix(prefix)?).ok()?;
-        rest.parse().ok().map(HostId)
-    }
-
     /// The batch to which this key belongs.
     pub(super) fn batch_in(&self, key: &[u8]) -> Option<(HostId, u64)> {
         let rest = std::str::from_utf8(key.strip_prefix(self.log().as_slice())?).ok()?;
         let (host, sequence) = rest.split_once('/')?;
         Some((HostId(host.parse().ok()?), sequence.parse().ok()?))
+    }
+}
+
+impl Ranged {
+    /// The keys that consist of `prefix` and the number of a host.
+    pub(super) fn of_hosts(&self, prefix: &[u8]) -> impl Iterator<Item = (HostId, &KeyValue)> {
+        self.kvs.iter().filter_map(move |kv| {
+            let number = std::str::from_utf8(kv.key.strip_prefix(prefix)?).ok()?;
+            Some((HostId(number.parse().ok()?), kv))
+        })
     }
 }
 

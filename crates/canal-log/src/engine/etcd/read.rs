@@ -9,8 +9,8 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 use super::connection::error::EtcdError;
-use super::connection::messages::{KeyValue, Range};
-use super::connection::transaction::{RangeResult, all, one, reads};
+use super::connection::messages::{KeyValue, Range, Ranged};
+use super::connection::transaction::{all, one, reads};
 use super::connection::watch::Watch;
 use super::layout::{Pointer, decode, position, revision};
 use super::shared::Shared;
@@ -26,21 +26,15 @@ const LAG: Duration = Duration::from_secs(1);
 const TRIES: usize = 8;
 
 pub(crate) async fn load(shared: Shared) -> Result<(), EtcdError> {
-    for _ in 0..TRIES {
-        let (snapshot, batches, revision) = match read_all(&shared).await {
-            Err(EtcdError::OtherRevision) => continue,
-            done => done?,
-        };
-        let covered = snapshot.as_ref().map_or(Position(0), |snapshot| snapshot.position);
-        let cursor = match batches.last() {
-            Some(last) => Cursor::behind(last),
-            None => Cursor { position: covered, read: None },
-        };
-        shared.reaches(cursor.position.0);
-        shared.say(Answer::Loaded { snapshot, batches });
-        return go_on(&shared, cursor, revision).await;
-    }
-    Err(EtcdError::Away("etcd compacts faster than canal can read".into()))
+    let (snapshot, batches, revision) = despite_compaction(|| read_all(&shared)).await?;
+    let covered = snapshot.as_ref().map_or(Position(0), |snapshot| snapshot.position);
+    let cursor = match batches.last() {
+        Some(last) => Cursor::behind(last),
+        None => Cursor { position: covered, read: None },
+    };
+    shared.reaches(cursor.position.0);
+    shared.say(Answer::Loaded { snapshot, batches });
+    go_on(&shared, cursor, revision).await
 }
 
 pub(crate) async fn follow(shared: Shared, after: Option<Read>) -> Result<(), EtcdError> {
@@ -109,8 +103,16 @@ enum CatchUp {
 }
 
 async fn catch_up(shared: &Shared, cursor: Cursor) -> Result<CatchUp, EtcdError> {
+    despite_compaction(|| read_after(shared, cursor)).await
+}
+
+/// Reads again if etcd compacts the revision meanwhile.
+async fn despite_compaction<T, F>(read: impl Fn() -> F) -> Result<T, EtcdError>
+where
+    F: Future<Output = Result<T, EtcdError>>,
+{
     for _ in 0..TRIES {
-        match read_after(shared, cursor).await {
+        match read().await {
             Err(EtcdError::OtherRevision) => {}
             done => return done,
         }
@@ -177,7 +179,7 @@ fn page(shared: &Shared, after: Position) -> Range {
 /// All batches after a position at a revision; the first page is already known.
 async fn rest(
     shared: &Shared,
-    mut found: RangeResult,
+    mut found: Ranged,
     after: Position,
     revision: i64,
 ) -> Result<Vec<KeyValue>, EtcdError> {

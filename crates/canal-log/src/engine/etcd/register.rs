@@ -4,14 +4,14 @@
 //! with other registrations.
 
 use super::connection::error::EtcdError;
-use super::connection::messages::{Lease, LeaseGrant, LeaseGranted, Nothing, Txn, TxnDone};
+use super::connection::messages::{Lease, LeaseGrant, LeaseGranted, Nothing, Ranged, Txn, TxnDone};
 use super::connection::transaction::{
-    RangeResult, all, delete, one, put, put_leased, reads, revision_is, value_is, version_is,
+    all, delete, one, put, put_leased, reads, revision_is, value_is, version_is,
 };
-use super::layout::{Keys, Meta, Name, State, decode, encode};
+use super::layout::{Meta, Name, State, decode, encode};
 use super::renew::keep;
 use super::shared::{OwnIncarnation, Shared};
-use crate::engine::{Answer, Claimant, FORMAT, Identity};
+use crate::engine::{Answer, Claimant, FORMAT, Identity, thread};
 use canal_core::HostId;
 
 /// How many times other registrations may come first.
@@ -91,24 +91,16 @@ async fn look(shared: &Shared) -> Result<Registry, EtcdError> {
         Some(kv) => (decode(kv)?, kv.mod_revision),
         None => (0, 0),
     };
-    let prefix = keys.names();
-    let mut named = Vec::new();
-    for kv in &names.kvs {
-        if let Some(host) = Keys::host_in(&prefix, &kv.key) {
-            named.push((host, decode(kv)?));
-        }
-    }
-    let prefix = keys.hosts();
-    let lease = |kv: &super::connection::messages::KeyValue| {
-        Some((Keys::host_in(&prefix, &kv.key)?, kv.lease))
-    };
-    let leases = hosts.kvs.iter().filter_map(lease).collect();
-    named.sort_by_key(|(host, _)| *host);
-    Ok(Registry { meta, next, names: named, leases })
+    let name = |(host, kv)| Ok((host, decode(kv)?));
+    let mut names =
+        names.of_hosts(&keys.names()).map(name).collect::<Result<Vec<_>, EtcdError>>()?;
+    names.sort_by_key(|(host, _)| *host);
+    let leases = hosts.of_hosts(&keys.hosts()).map(|(host, kv)| (host, kv.lease)).collect();
+    Ok(Registry { meta, next, names, leases })
 }
 
 /// The format and epoch of the log, if it exists and this program can read it.
-pub(crate) fn meta_of(found: &RangeResult) -> Result<Option<Meta>, EtcdError> {
+pub(crate) fn meta_of(found: &Ranged) -> Result<Option<Meta>, EtcdError> {
     let Some(kv) = found.first() else { return Ok(None) };
     let meta: Meta = decode(kv)?;
     if meta.format == FORMAT {
@@ -231,10 +223,5 @@ fn hex(number: u128) -> String {
 }
 
 pub(crate) fn random() -> Result<u128, EtcdError> {
-    let mut bytes = [0; 16];
-    getrandom::fill(&mut bytes).map_err(|error| EtcdError::Refused {
-        why: format!("no random bytes: {error}"),
-        hint: None,
-    })?;
-    Ok(u128::from_ne_bytes(bytes))
+    thread::random().map_err(|why| EtcdError::Refused { why, hint: None })
 }

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::connection::error::EtcdError;
-use super::connection::messages::{Lease, LeaseKept};
-use super::connection::transaction::{RangeResult, all, one, reads};
-use super::layout::{Keys, State, decode, position};
+use super::connection::messages::{Lease, LeaseKept, Ranged};
+use super::connection::transaction::{all, one, reads};
+use super::layout::{State, decode, position};
 use super::shared::{OwnIncarnation, Shared};
 use crate::engine::{Alive, Answer, Position, Sign};
 use canal_core::HostId;
@@ -53,7 +53,7 @@ pub(crate) async fn keep(
     shared: &Shared,
     host: HostId,
     lease: i64,
-) -> Result<(u64, [RangeResult; 4]), EtcdError> {
+) -> Result<(u64, [Ranged; 4]), EtcdError> {
     let keys = shared.keys();
     for _ in 0..TRIES {
         let kept = keep_alive(shared, lease).await?;
@@ -95,19 +95,11 @@ async fn keep_alive_once(shared: &Shared, id: i64) -> Result<LeaseKept, EtcdErro
 /// its successor to revoke them (etcd#15247). With these versions, a missing lease counts only
 /// after another time to live, plus a tenth for the difference between clocks. By then, its owner
 /// also knows or has given up.
-fn alive(
-    shared: &Shared,
-    hosts: &RangeResult,
-    states: &RangeResult,
-) -> Result<Vec<Alive>, EtcdError> {
+fn alive(shared: &Shared, hosts: &Ranged, states: &Ranged) -> Result<Vec<Alive>, EtcdError> {
     let keys = shared.keys();
-    let prefix = keys.hosts();
-    let watched: BTreeSet<HostId> =
-        hosts.kvs.iter().filter_map(|kv| Keys::host_in(&prefix, &kv.key)).collect();
-    let prefix = keys.states();
+    let watched: BTreeSet<HostId> = hosts.of_hosts(&keys.hosts()).map(|(host, _)| host).collect();
     let mut alive = Vec::new();
-    for kv in &states.kvs {
-        let Some(host) = Keys::host_in(&prefix, &kv.key) else { continue };
+    for (host, kv) in states.of_hosts(&keys.states()) {
         let State { ttl_ms, .. } = decode(kv)?;
         alive.push(Alive { host, ttl_ms, sign: Sign::Watched });
     }

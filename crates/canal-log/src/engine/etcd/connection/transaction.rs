@@ -1,8 +1,8 @@
 //! The parts of transactions.
 
 use super::messages::{
-    Compare, DeleteRange, KeyValue, Operand, Operation, Put, Range, Relation, Request, Response,
-    Target, Txn, TxnDone,
+    Compare, DeleteRange, KeyValue, Operand, Operation, Put, Range, Ranged, Relation, Request,
+    Response, Target, Txn, TxnDone,
 };
 
 /// The least key that is greater than all keys with this prefix.
@@ -91,25 +91,16 @@ impl TxnDone {
     }
 
     /// The results of its ranges, in order. `more` is set if a limit cut one off.
-    pub(crate) fn found<const N: usize>(self) -> [RangeResult; N] {
+    pub(crate) fn found<const N: usize>(self) -> [Ranged; N] {
         let mut ranged = self.responses.into_iter().filter_map(|outcome| match outcome.response {
-            Some(Response::Range(ranged)) => {
-                Some(RangeResult { kvs: ranged.kvs, more: ranged.more })
-            }
+            Some(Response::Range(ranged)) => Some(ranged),
             Some(Response::Put(_) | Response::DeleteRange(_)) | None => None,
         });
         std::array::from_fn(|_| ranged.next().unwrap_or_default())
     }
 }
 
-/// The result of a range.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct RangeResult {
-    pub kvs: Vec<KeyValue>,
-    pub more: bool,
-}
-
-impl RangeResult {
+impl Ranged {
     pub(crate) fn first(&self) -> Option<&KeyValue> {
         self.kvs.first()
     }

@@ -19,6 +19,7 @@ use crate::engine::postgres::error::{DIRECT, PostgresError};
 use crate::engine::postgres::notification::{Notification, Seal};
 use crate::engine::postgres::settings::url::Settings;
 use crate::engine::retry::RenewBy;
+use crate::engine::thread;
 
 /// The time limit for any request to the server. The server itself gives up slightly earlier,
 /// except in a case that its own time-out does not cover: a commit that waits for a synchronous
@@ -141,7 +142,7 @@ impl Session {
     }
 
     async fn log_in(settings: &Settings) -> Result<Self, PostgresError> {
-        let proof = random_hex()?;
+        let proof = format!("{:032x}", thread::random().map_err(PostgresError::away)?);
         let mut config = settings.config.clone();
         // A setting in the message that opens a session applies to this session only. A pooler
         // refuses it, or answers from another session.
@@ -280,13 +281,6 @@ fn fits(version: &str) -> Result<(), PostgresError> {
     }
     let why = format!("the server is PostgreSQL {}, but canal needs 13 or later", number / 10_000);
     Err(PostgresError::refused(why, "upgrade the server, or use another one"))
-}
-
-fn random_hex() -> Result<String, PostgresError> {
-    let mut bytes = [0; 16];
-    let filled = getrandom::fill(&mut bytes);
-    filled.map_err(|why| PostgresError::away(format!("no random bytes: {why}")))?;
-    Ok(format!("{:032x}", u128::from_be_bytes(bytes)))
 }
 
 /// Runs the connection until it ends.
