@@ -123,31 +123,28 @@ impl Timeline {
         self.used.first_key_value().map_or(0, |(number, _)| number * self.width_ms)
     }
 
+    /// The numbers of the buckets, from the first to the last.
+    fn numbers(&self) -> impl Iterator<Item = u64> {
+        let ends = self.used.first_key_value().zip(self.used.last_key_value());
+        ends.into_iter().flat_map(|((first, _), (last, _))| *first..=*last)
+    }
+
     /// The use of each bucket, from the first to the last, in slots times milliseconds.
     pub fn buckets(&self) -> Vec<u64> {
-        let ends = self.used.first_key_value().zip(self.used.last_key_value());
-        let Some(((first, _), (last, _))) = ends else { return Vec::new() };
-        (*first..=*last).map(|number| self.used.get(&number).copied().unwrap_or(0)).collect()
+        self.numbers().map(|number| self.used.get(&number).copied().unwrap_or(0)).collect()
     }
 
     /// For how long requests waited in each bucket, in requests times milliseconds.
     pub fn waits(&self) -> Vec<u64> {
-        let ends = self.used.first_key_value().zip(self.used.last_key_value());
-        let Some(((first, _), (last, _))) = ends else { return Vec::new() };
-        (*first..=*last).map(|number| self.waited.get(&number).copied().unwrap_or(0)).collect()
+        self.numbers().map(|number| self.waited.get(&number).copied().unwrap_or(0)).collect()
     }
 
     /// The number of slots in each bucket: the last one recorded by then, or the first one recorded
     /// if there is none earlier. Empty without a record.
     pub fn sizes(&self) -> Vec<u64> {
-        let ends = self.used.first_key_value().zip(self.used.last_key_value());
-        let (Some(((first, _), (last, _))), Some((_, noted))) =
-            (ends, self.sizes.first_key_value())
-        else {
-            return Vec::new();
-        };
+        let Some((_, noted)) = self.sizes.first_key_value() else { return Vec::new() };
         let mut size = noted.1;
-        let each = (*first..=*last).map(|number| {
+        let each = self.numbers().map(|number| {
             size = self.sizes.get(&number).map_or(size, |(_, size)| *size);
             size
         });

@@ -57,6 +57,10 @@ pub(crate) struct Recorded {
     each: BTreeMap<Token, Holder>,
     /// The watcher that is responsible for the processes, if any.
     watcher: Option<WatchId>,
+    /// The largest token, whether or not its hold has ended.
+    largest: Token,
+    /// The number of the directory.
+    dir_number: Option<u64>,
 }
 
 impl Recorded {
@@ -104,15 +108,12 @@ impl HolderRecord {
     /// The file cannot be read or written, or it names such processes and `discard` is not set.
     pub(crate) fn open(dir: &Path, origin: Origin, discard: bool) -> anyhow::Result<Self> {
         let path = dir.join(NAME);
-        let largest = match std::fs::read(&path) {
-            Ok(bytes) => largest(&bytes),
-            Err(_) => Token(0),
-        };
-        let dir_number = match dir_number(dir) {
+        let Recorded { each, watcher, largest, dir_number, .. } =
+            recorded(&path, &origin, discard)?;
+        let dir_number = match dir_number {
             Some(number) => number,
             None => getrandom::u64()?,
         };
-        let Recorded { each, watcher, .. } = recorded(&path, &origin, discard)?;
         let (file, stale, torn) = (None, 0, false);
         let mut holder_record =
             Self { path, origin, file, each, watcher, largest, dir_number, stale, torn };
@@ -271,20 +272,20 @@ pub(crate) fn refuse_holders(dir: &Path, origin: &Origin, discard: bool) -> anyh
 }
 
 /// The content of a file, if its processes belong to this boot, with their pids in this namespace.
-/// Empty if they no longer exist.
+/// Without processes if they no longer exist.
 fn recorded(path: &Path, origin: &Origin, discard: bool) -> anyhow::Result<Recorded> {
     let bytes = match std::fs::read(path) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Recorded::default()),
         Err(error) => return Err(error).with_context(|| path.display().to_string()),
     };
-    let recorded = read(&bytes);
-    match &recorded.by {
+    let mut recorded = read(&bytes);
+    match recorded.by.take() {
         Some(by) if by.shares_numbers(origin) => Ok(recorded),
         Some(by) if by.may_share_boot(origin) => {
-            let visible = Visible::look(by, origin);
+            let visible = Visible::look(&by, origin);
             let (mut each, mut unseen) = (BTreeMap::new(), 0);
-            for (token, told) in recorded.each {
+            for (token, told) in std::mem::take(&mut recorded.each) {
                 match visible.standing(told.process) {
                     Standing::Lives(pid) => {
                         let process = ProcessId { pid, ..told.process };
@@ -302,9 +303,9 @@ fn recorded(path: &Path, origin: &Origin, discard: bool) -> anyhow::Result<Recor
                     return Err(StartError { what, hint: UNSEEN_HINT.into() }.into());
                 }
             }
-            Ok(Recorded { each, ..Recorded::default() })
+            Ok(Recorded { by: None, each, watcher: None, ..recorded })
         }
-        _ => Ok(Recorded::default()),
+        _ => Ok(Recorded { by: None, each: BTreeMap::new(), watcher: None, ..recorded }),
     }
 }
 
@@ -323,41 +324,28 @@ const UNSEEN_HINT: &str = "run the daemon where these processes are (perhaps in 
                            they are gone, omit them with `canal daemon --discard-journal`";
 
 fn read(bytes: &[u8]) -> Recorded {
-    let Recorded { mut by, mut each, mut watcher } = Recorded::default();
+    let mut recorded = Recorded::default();
     for line in bytes.split(|byte| *byte == b'\n') {
         // The last line may be incomplete. Its process did not receive its grant.
-        match serde_json::from_slice(line) {
-            Ok(Line::Origin(origin)) => by = Some(origin),
-            Ok(Line::Told(token, told)) => {
-                each.insert(token, told);
-            }
-            Ok(Line::Ended(token)) => {
-                each.remove(&token);
-            }
-            Ok(Line::Watcher(id)) => watcher = Some(id),
-            Ok(Line::Largest(_) | Line::Dir(_)) | Err(_) => {}
+        let Ok(line) = serde_json::from_slice(line) else { continue };
+        if let Line::Told(token, _) | Line::Ended(token) | Line::Largest(token) = line {
+            recorded.largest = recorded.largest.max(token);
+        }
+        match line {
+            Line::Origin(origin) => recorded.by = Some(origin),
+            Line::Told(token, told) => drop(recorded.each.insert(token, told)),
+            Line::Ended(token) => drop(recorded.each.remove(&token)),
+            Line::Largest(_) => {}
+            Line::Watcher(id) => recorded.watcher = Some(id),
+            Line::Dir(number) => recorded.dir_number = Some(number),
         }
     }
-    Recorded { by, each, watcher }
+    recorded
 }
 
 /// The number of a directory, if a daemon of this directory has been a member.
 pub(crate) fn dir_number(dir: &Path) -> Option<u64> {
-    let bytes = std::fs::read(dir.join(NAME)).ok()?;
-    bytes.split(|byte| *byte == b'\n').find_map(|line| match serde_json::from_slice(line) {
-        Ok(Line::Dir(number)) => Some(number),
-        _ => None,
-    })
-}
-
-/// The largest token in a file, whether or not its hold has ended.
-fn largest(bytes: &[u8]) -> Token {
-    let tokens =
-        bytes.split(|byte| *byte == b'\n').filter_map(|line| match serde_json::from_slice(line) {
-            Ok(Line::Told(token, _) | Line::Ended(token) | Line::Largest(token)) => Some(token),
-            _ => None,
-        });
-    tokens.max().unwrap_or(Token(0))
+    read(&std::fs::read(dir.join(NAME)).ok()?).dir_number
 }
 
 #[cfg(test)]

@@ -43,33 +43,23 @@ impl PreviousJournal {
     /// or its outcomes differ from the decisions of its rules.
     pub(crate) fn read(opened: Opened, dir: &Path, origin: &Origin) -> anyhow::Result<Self> {
         let Opened { journal, origin: written_by, rules, snapshot, records, .. } = opened;
-        let fresh = Table::default();
-        let next_token = fresh.next_token();
+        let ended = |journal, next_token, unseen| Self {
+            journal,
+            table: Table::default(),
+            next_token,
+            goes_on: false,
+            begins_anew: true,
+            notes: Vec::new(),
+            unseen,
+        };
         let (Some(written_by), Some(snapshot)) = (written_by, snapshot) else {
-            return Ok(Self {
-                journal,
-                table: fresh,
-                next_token,
-                goes_on: false,
-                begins_anew: true,
-                notes: Vec::new(),
-                unseen: Unseen::default(),
-            });
+            return Ok(ended(journal, Table::default().next_token(), Unseen::default()));
         };
         let known_ms = records.iter().map(|record| record.entry.at.0).max().unwrap_or(0);
         if !written_by.may_share_boot(origin) {
-            let next_token = last_token(&snapshot, &records);
             tracing::info!("the machine has rebooted: earlier holds have ended");
             let unseen = rebooted(&snapshot, &records, known_ms);
-            return Ok(Self {
-                journal,
-                table: fresh,
-                next_token,
-                goes_on: false,
-                begins_anew: true,
-                notes: Vec::new(),
-                unseen,
-            });
+            return Ok(ended(journal, last_token(&snapshot, &records), unseen));
         }
         let same_rules = rules == RULES_VERSION;
         let table = replay(&snapshot, &records, same_rules)?;
