@@ -10,8 +10,8 @@ use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
-use super::form::{self, Frames};
-use super::record::Record;
+use super::form::{self, Batch, Frames};
+use super::record::{Fields, Record};
 use super::store::{Store, open_plain};
 
 /// The name of the file. Files of records have numbers as names, so it differs from them all.
@@ -29,16 +29,16 @@ const TIME_AT: usize = MAGIC.len();
 
 /// The requests that were open at one time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Checkpoint {
+pub struct Checkpoint<'a> {
     /// The boot during which they were open.
     pub boot_id: String,
     /// The last time at which they are known to have been open.
     pub known_ms: u64,
     /// Their records, as if each request had ended at that time.
-    pub records: Vec<Record>,
+    pub records: Vec<Fields<'a>>,
 }
 
-impl Checkpoint {
+impl Checkpoint<'_> {
     /// Replaces the file. Without requests, removes it.
     ///
     /// # Errors
@@ -58,7 +58,7 @@ impl Checkpoint {
         out.extend(boot);
         out.extend(form::MAGIC);
         for record in &self.records {
-            form::append(record.fields(), &mut out);
+            form::append(record, &mut out);
         }
         let (new, path) = (dir.join(NEW), dir.join(NAME));
         match fs::remove_file(&new) {
@@ -72,6 +72,18 @@ impl Checkpoint {
         fs::rename(new, path)
     }
 
+    /// Records that the requests in the file are still open at this time.
+    ///
+    /// # Errors
+    /// Those of write(2), or there is no such file.
+    pub fn confirm(dir: &Path, known_ms: u64) -> io::Result<()> {
+        let mut options = OpenOptions::new();
+        let file = options.write(true).custom_flags(libc::O_NOFOLLOW).open(dir.join(NAME))?;
+        file.write_all_at(&known_ms.to_le_bytes(), TIME_AT as u64)
+    }
+}
+
+impl Checkpoint<'static> {
     /// Reads the file; `None` if there is none, or if it cannot be read.
     pub fn read(dir: &Path) -> Option<Self> {
         let mut bytes = Vec::new();
@@ -86,21 +98,11 @@ impl Checkpoint {
         let records = records.map(|record| record.known_until(known_ms)).collect();
         Some(Self { boot_id, known_ms, records })
     }
-
-    /// Records that the requests in the file are still open at this time.
-    ///
-    /// # Errors
-    /// Those of write(2), or there is no such file.
-    pub fn confirm(dir: &Path, known_ms: u64) -> io::Result<()> {
-        let mut options = OpenOptions::new();
-        let file = options.write(true).custom_flags(libc::O_NOFOLLOW).open(dir.join(NAME))?;
-        file.write_all_at(&known_ms.to_le_bytes(), TIME_AT as u64)
-    }
 }
 
 impl Record {
     /// The record of a request that was open at this time and ended at an unknown time after it.
-    pub fn known_until(mut self, known_ms: u64) -> Self {
+    fn known_until(mut self, known_ms: u64) -> Self {
         let more_ms = known_ms.saturating_sub(self.ended_ms);
         self.ended_ms += more_ms;
         match &mut self.held_ms {
@@ -113,14 +115,15 @@ impl Record {
 
     /// The values that distinguish this request from all others.
     fn identity(&self) -> (u64, u64, u32, String) {
-        let key = self.items.first().map(|item| item.key.clone()).unwrap_or_default();
+        let key = self.items.first().map(|item| item.key.to_string()).unwrap_or_default();
         (self.asked_ms(), self.session, self.pid, key)
     }
 }
 
 /// The records that are not in the files, each once.
-pub fn unrecorded(store: &Store, records: Vec<Record>) -> Vec<Record> {
-    let Some(since_ms) = records.iter().map(Record::asked_ms).min() else { return records };
+pub fn unrecorded(store: &Store, batch: &Batch) -> Batch {
+    let mut records: Vec<Record> = batch.read().collect();
+    let since_ms = records.iter().map(Record::asked_ms).min().unwrap_or(u64::MAX);
     let mut known = BTreeSet::new();
     let mut below = u64::MAX;
     while let Some(segment) = store.last_before(below) {
@@ -133,9 +136,8 @@ pub fn unrecorded(store: &Store, records: Vec<Record>) -> Vec<Record> {
             break;
         }
     }
-    let mut records = records;
     records.retain(|record| known.insert(record.identity()));
-    records
+    records.iter().collect()
 }
 
 #[cfg(test)]
@@ -150,7 +152,7 @@ mod tests {
         Record { held_ms: Some(1_000), ending, ..record(since_ms + 1_000, key, 0) }
     }
 
-    fn checkpoint(records: Vec<Record>) -> Checkpoint {
+    fn checkpoint(records: Vec<Record>) -> Checkpoint<'static> {
         Checkpoint { boot_id: "one boot".to_owned(), known_ms: 60_000, records }
     }
 
@@ -163,7 +165,7 @@ mod tests {
         checkpoint(vec![open(10_000, "a"), waiter]).write(dir).unwrap();
         let read = Checkpoint::read(dir).unwrap();
         assert_eq!((read.boot_id.as_str(), read.known_ms), ("one boot", 60_000));
-        let times = |of: &Checkpoint| {
+        let times = |of: &Checkpoint<'_>| {
             let of = of.records.iter();
             of.map(|it| (it.asked_ms(), it.waited_ms, it.held_ms, it.at_least)).collect::<Vec<_>>()
         };
@@ -204,8 +206,8 @@ mod tests {
         store.append(&[ended(1_000, "a"), ended(30_000, "b")].iter().collect(), 0).unwrap();
         // The first request held its lock for longer than the file states, and one request is
         // listed twice.
-        let left = vec![open(1_000, "a").known_until(90_000), open(1_000, "c"), open(1_000, "c")];
-        assert_eq!(unrecorded(&store, left), [open(1_000, "c")]);
-        assert_eq!(unrecorded(&store, Vec::new()), []);
+        let left = [open(1_000, "a").known_until(90_000), open(1_000, "c"), open(1_000, "c")];
+        assert!(unrecorded(&store, &left.iter().collect()).read().eq([open(1_000, "c")]));
+        assert!(unrecorded(&store, &Batch::default()).is_empty());
     }
 }

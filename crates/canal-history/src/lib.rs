@@ -30,7 +30,7 @@ pub use checkpoint::{Checkpoint, unrecorded};
 pub use estimate::{Holder, Sample, Summary, Waiter, estimates};
 pub use form::Batch;
 pub use histogram::{Bins, Quantiles};
-pub use record::{Ending, Fields, ItemFields, Reason, Record, RingStep};
+pub use record::{Ending, Fields, Item, Reason, Record, RingStep};
 pub use search::{Found, Query, Search};
 pub use store::{Limits, Store};
 pub use tally::{CommandGroup, Counted, Counts, KeyUse, Present, Running, SlotsTable, Tally};

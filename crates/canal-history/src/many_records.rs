@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use super::record::{Ending, Item, Record};
 use super::{Limits, Present, Query, Search, Store, Tally};
-use canal_core::{Mode, SlotRange, Slots};
+use canal_core::{Mode, SlotRange};
 
 /// The number of keys of the records.
 const KEYS: u64 = 100;
@@ -17,8 +17,8 @@ const KEYS: u64 = 100;
 const EVERY_MS: u64 = 200;
 
 fn record(n: u64, now_ms: u64, count: u64) -> Record {
-    let slots = Slots(vec![SlotRange(n % 3, n % 3)]);
-    let key = format!("build/{}", n % KEYS);
+    let slots = vec![SlotRange(n % 3, n % 3)].into();
+    let key = format!("build/{}", n % KEYS).into();
     Record {
         ended_ms: now_ms.saturating_sub((count - n) * EVERY_MS),
         waited_ms: n % 977,
@@ -28,7 +28,7 @@ fn record(n: u64, now_ms: u64, count: u64) -> Record {
         session: n,
         uid: 1000,
         pid: 4_000 + u32::try_from(n % 60_000).unwrap(),
-        command: format!("make -j{} all", n % 8),
+        command: format!("make -j{} all", n % 8).into(),
         note: None,
         host: None,
         at_least: false,

@@ -1,10 +1,12 @@
 //! A request that has ended.
 
-use canal_core::{Mode, SlotRange, Slots};
+use std::borrow::Cow;
 
-/// A request that has ended, granted or not.
+use canal_core::{Mode, SlotRange};
+
+/// A request that has ended, granted or not. The daemon writes it without copying its texts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Record {
+pub struct Fields<'a> {
     /// When it ended, in milliseconds since 1970 UTC.
     pub ended_ms: u64,
     /// How many milliseconds it waited.
@@ -14,7 +16,7 @@ pub struct Record {
     /// The fencing token of its hold; 0 if it was never granted.
     pub token: u64,
     /// The items of the request.
-    pub items: Vec<Item>,
+    pub items: Vec<Item<'a>>,
     /// The outermost frame of its session; 0 if it had no frame.
     pub session: u64,
     /// The user.
@@ -22,21 +24,24 @@ pub struct Record {
     /// The process that owned it; 0 for a lease.
     pub pid: u32,
     /// The command as the client named it.
-    pub command: String,
+    pub command: Cow<'a, str>,
     /// The note of the client.
-    pub note: Option<String>,
+    pub note: Option<Cow<'a, str>>,
     /// The name of this host, if several hosts share the table.
-    pub host: Option<String>,
+    pub host: Option<Cow<'a, str>>,
     /// Whether no daemon saw the end. `ended_ms` is then the last time at which the request is
     /// known to have waited or held its locks, and the length until then is a lower bound.
     pub at_least: bool,
     pub ending: Ending,
 }
 
+/// A record that was read.
+pub type Record = Fields<'static>;
+
 /// The part of a request for one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Item {
-    pub key: String,
+pub struct Item<'a> {
+    pub key: Cow<'a, str>,
     pub mode: Mode,
     /// The number of slots; 0 for a read or a write.
     pub count: u64,
@@ -45,7 +50,7 @@ pub struct Item {
     pub size: u64,
     /// The slots that it had; none if it was never granted, or if it shared the slots of another
     /// hold.
-    pub slots: Slots,
+    pub slots: Cow<'a, [SlotRange]>,
 }
 
 /// How a request ended.
@@ -114,63 +119,6 @@ pub struct RingStep {
     pub key: String,
 }
 
-/// The fields of a record, borrowed: the daemon writes it without making a [`Record`]. `items` has
-/// the fields of each of its items.
-#[derive(Clone, Debug)]
-pub struct Fields<'a, I> {
-    pub ended_ms: u64,
-    pub waited_ms: u64,
-    pub held_ms: Option<u64>,
-    pub token: u64,
-    pub items: I,
-    pub session: u64,
-    pub uid: u32,
-    pub pid: u32,
-    pub command: &'a str,
-    pub note: Option<&'a str>,
-    pub host: Option<&'a str>,
-    pub at_least: bool,
-    pub ending: &'a Ending,
-}
-
-/// The fields of one item.
-#[derive(Clone, Copy, Debug)]
-pub struct ItemFields<'a> {
-    pub key: &'a str,
-    pub mode: Mode,
-    pub count: u64,
-    pub size: u64,
-    pub slots: &'a [SlotRange],
-}
-
-impl<'a, I: ExactSizeIterator<Item = ItemFields<'a>>> Fields<'a, I> {
-    /// An owned record.
-    pub fn into_record(self) -> Record {
-        let items = self.items.map(|item| Item {
-            key: item.key.to_owned(),
-            mode: item.mode,
-            count: item.count,
-            size: item.size,
-            slots: Slots(item.slots.to_vec()),
-        });
-        Record {
-            ended_ms: self.ended_ms,
-            waited_ms: self.waited_ms,
-            held_ms: self.held_ms,
-            token: self.token,
-            items: items.collect(),
-            session: self.session,
-            uid: self.uid,
-            pid: self.pid,
-            command: self.command.to_owned(),
-            note: self.note.map(str::to_owned),
-            host: self.host.map(str::to_owned),
-            at_least: self.at_least,
-            ending: self.ending.clone(),
-        }
-    }
-}
-
 impl Ending {
     /// Whether the request may have failed: it was not released and did not exit with status 0. An
     /// unknown exit status may be a failure, so a search for failures must not hide it.
@@ -179,33 +127,7 @@ impl Ending {
     }
 }
 
-impl Record {
-    /// Its fields, borrowed.
-    pub fn fields(&self) -> Fields<'_, impl ExactSizeIterator<Item = ItemFields<'_>>> {
-        let items = self.items.iter().map(|item| ItemFields {
-            key: &item.key,
-            mode: item.mode,
-            count: item.count,
-            size: item.size,
-            slots: &item.slots.0,
-        });
-        Fields {
-            ended_ms: self.ended_ms,
-            waited_ms: self.waited_ms,
-            held_ms: self.held_ms,
-            token: self.token,
-            items,
-            session: self.session,
-            uid: self.uid,
-            pid: self.pid,
-            command: &self.command,
-            note: self.note.as_deref(),
-            host: self.host.as_deref(),
-            at_least: self.at_least,
-            ending: &self.ending,
-        }
-    }
-
+impl Fields<'_> {
     /// When it was requested, in milliseconds since 1970 UTC.
     pub fn asked_ms(&self) -> u64 {
         let before = self.waited_ms.saturating_add(self.held_ms.unwrap_or(0));
@@ -225,16 +147,16 @@ pub(super) mod tests {
             held_ms: Some(300),
             token: 77,
             items: vec![Item {
-                key: key.to_owned(),
+                key: key.to_owned().into(),
                 mode: Mode::Counted,
                 count: 1,
                 size: 2,
-                slots: Slots::default(),
+                slots: Cow::default(),
             }],
             session: 12,
             uid,
             pid: 812,
-            command: "make -j4 ".repeat(8),
+            command: "make -j4 ".repeat(8).into(),
             note: None,
             host: None,
             at_least: false,

@@ -185,7 +185,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let limits = Limits { keep_ms: u64::MAX, max_bytes: 1 << 30 };
         let (mut store, _) = Store::open(dir.path(), limits).unwrap();
-        let long = Record { command: "x".repeat(10_000), ..record(1, "x", 0) };
+        let long = Record { command: "x".repeat(10_000).into(), ..record(1, "x", 0) };
         store.append(&vec![long; 100].iter().collect(), 0).unwrap();
         let found = find(&store, Query { limit: usize::MAX, ..Query::default() });
         assert!(found.records.len() < 30 && found.before.is_some());

@@ -376,7 +376,7 @@ mod tests {
         let all: Vec<Record> = (1..=6_000_u32)
             .map(|n| {
                 let of = record(n.into(), if n % 2 == 0 { "a" } else { "b" }, n % 3);
-                let command = format!("job {}", n % 2);
+                let command = format!("job {}", n % 2).into();
                 let granted = Record { waited_ms: n.into(), command, ..of };
                 if n % 10 == 0 {
                     Record { held_ms: None, ending: full.clone(), ..granted }
@@ -420,7 +420,7 @@ mod tests {
     fn many_commands_take_no_more_room_than_some() {
         let mut tally = Tally::new(Query::default(), None, Present::default());
         for n in 0..2 * GROUPS_MAX {
-            let command = n.to_string();
+            let command = n.to_string().into();
             let form = written(&Record { command, ..record(5_000, &format!("k/{n}"), 1) });
             let lengths = Lengths::read(&form).unwrap();
             tally.count(&lengths);
@@ -441,7 +441,7 @@ mod tests {
             let ended_ms = n * 1000 + waited_ms + 3000;
             let item = |key: &str, mode, size| {
                 let count = size / 2;
-                Item { key: key.to_owned(), mode, count, size, slots: canal_core::Slots::default() }
+                Item { key: key.to_owned().into(), mode, count, size, slots: Vec::new().into() }
             };
             let mut items = vec![item("a", Mode::Counted, 2)];
             if n.is_multiple_of(3) {

@@ -8,7 +8,7 @@ use crate::waiters::leases::is_collecting;
 use canal_core::{
     FrameId, HoldState, Owner, Request, RequestId, Table, Token, UnixMillis, WaiterState,
 };
-use canal_history::{Ending, Record};
+use canal_history::{Batch, Ending};
 
 /// A request that waits or holds something.
 #[derive(Clone, Debug)]
@@ -73,13 +73,13 @@ impl Open {
         }
     }
 
-    /// The record of the request, if no daemon saw it end and it is known to have been open until
-    /// this time.
-    fn unseen(&self, known_ms: u64, ending: Ending, host: Option<&Arc<str>>) -> Record {
+    /// The ended request, if no daemon saw it end and it is known to have been open until this
+    /// time.
+    fn unseen(&self, known_ms: u64, ending: Ending, host: Option<&Arc<str>>) -> Raw {
         // It was open when the client made the request, and when it was granted.
         let begun_ms = self.granted.map_or(self.asked_at, |(_, since)| since).0;
-        let raw = Raw { host: host.cloned(), ..self.ended_at(begun_ms, ending) };
-        raw.fields().into_record().known_until(known_ms)
+        let raw = self.ended_at(begun_ms.max(known_ms), ending);
+        Raw { host: host.cloned(), at_least: true, ..raw }
     }
 }
 
@@ -124,8 +124,11 @@ impl Unseen {
     }
 
     /// The records of the requests that ended.
-    pub(crate) fn records(&self, known_ms: u64, host: Option<&Arc<str>>) -> Vec<Record> {
-        let ended = self.ended.iter();
-        ended.map(|(_, open, how)| open.unseen(known_ms, how.clone(), host)).collect()
+    pub(crate) fn records(&self, known_ms: u64, host: Option<&Arc<str>>) -> Batch {
+        let mut records = Batch::default();
+        for (_, open, how) in &self.ended {
+            records.push(&open.unseen(known_ms, how.clone(), host).fields());
+        }
+        records
     }
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use crate::calls::conn_id::ConnId;
 use crate::history::raw::Raw;
-use canal_history::{Batch, Counts, Found, Present, Query, Record, Summary};
+use canal_history::{Batch, Counts, Found, Present, Query, Summary};
 
 /// Records wait at most about this long before they are written. A killed daemon loses the records
 /// of this time.
@@ -69,7 +69,7 @@ struct State {
     /// Their number is bounded by the processes that `Exits` keeps.
     with_exit: Vec<Raw>,
     /// The requests that ended before this daemon started.
-    recalled: Vec<Record>,
+    recalled: Batch,
     noted: Option<Noted>,
     searches: VecDeque<(ConnId, Question)>,
     found: Vec<(ConnId, Answer)>,
@@ -99,7 +99,7 @@ pub(crate) enum About {
 #[derive(Debug, Default)]
 pub(crate) struct Taken {
     pub with_exit: Vec<Raw>,
-    pub recalled: Vec<Record>,
+    pub recalled: Batch,
     pub noted: Option<Noted>,
     pub searches: VecDeque<(ConnId, Question)>,
     /// The thread ends after this work.
@@ -132,9 +132,9 @@ impl Queue {
 
     /// Hands over the records of requests that ended before this daemon started. They may already
     /// be in the files.
-    pub(crate) fn recall(&self, records: Vec<Record>) {
+    pub(crate) fn recall(&self, mut records: Batch) {
         let mut state = self.lock();
-        state.recalled.extend(records);
+        state.recalled.take_from(&mut records);
         state.rests = false;
         self.wake.notify_one();
     }
@@ -269,25 +269,24 @@ impl Queue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use canal_history::{Ending, Fields, ItemFields};
+    use canal_history::{Ending, Fields};
 
     fn pushed(batch: &mut Batch, command: &str) {
-        let items: [ItemFields<'_>; 0] = [];
         let (ended_ms, waited_ms, token, session, uid, pid) = Default::default();
-        batch.push(Fields {
+        batch.push(&Fields {
             ended_ms,
             waited_ms,
             held_ms: None,
             token,
-            items: items.into_iter(),
+            items: Vec::new(),
             session,
             uid,
             pid,
-            command,
+            command: command.into(),
             note: None,
             host: None,
             at_least: false,
-            ending: &Ending::Released,
+            ending: Ending::Released,
         });
     }
 

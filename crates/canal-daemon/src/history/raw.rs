@@ -6,7 +6,7 @@ use crate::history::exits::Exit;
 use crate::history::slots::OwnSlots;
 use crate::wording::text::pid_of;
 use canal_core::{Request, View};
-use canal_history::{Ending, Fields, ItemFields};
+use canal_history::{Ending, Fields, Item};
 
 /// A request that has ended. It shares the request with the log, so creating it is cheap.
 #[derive(Clone, Debug)]
@@ -30,15 +30,15 @@ pub(crate) struct Raw {
 
 impl Raw {
     /// The fields of its record.
-    pub(crate) fn fields(&self) -> Fields<'_, impl ExactSizeIterator<Item = ItemFields<'_>>> {
+    pub(crate) fn fields(&self) -> Fields<'_> {
         let asked = &self.asked;
         let items = asked.items.iter().enumerate().map(|(number, item)| {
             let counted = item.ask.counted();
-            ItemFields {
-                key: item.key.as_str(),
+            Item {
+                key: item.key.as_str().into(),
                 mode: item.ask.mode(),
                 count: counted.map_or(0, |(count, _)| count),
-                slots: self.slots.get(number),
+                slots: self.slots.get(number).into(),
                 size: counted.map_or(0, |(_, view)| {
                     let stated = view.unwrap_or(View::ONE).capacity();
                     self.slots.size(number).unwrap_or(stated)
@@ -50,15 +50,15 @@ impl Raw {
             waited_ms: self.waited_ms,
             held_ms: self.held_ms,
             token: self.token,
-            items,
+            items: items.collect(),
             session: self.session,
             uid: asked.uid,
             pid: pid_of(&asked.owner),
-            command: &asked.command.0,
-            note: asked.note.as_deref(),
-            host: self.host.as_deref(),
+            command: asked.command.0.as_str().into(),
+            note: asked.note.as_deref().map(Into::into),
+            host: self.host.as_deref().map(Into::into),
             at_least: self.at_least,
-            ending: &self.ending,
+            ending: self.ending.clone(),
         }
     }
 }

@@ -13,7 +13,7 @@ use crate::calls::conn_id::ConnId;
 use crate::history::queue::{About, Answer, Noted, Question, Queue};
 use crate::history::raw::Raw;
 use canal_history::{
-    Batch, Checkpoint, Found, Limits, Query, Record, Search, Store, Summary, Tally, unrecorded,
+    Batch, Checkpoint, Found, Limits, Query, Search, Store, Summary, Tally, unrecorded,
 };
 use canal_sys::clock;
 
@@ -88,7 +88,7 @@ impl Writer {
             let is_busy = search.is_some() || !asked.is_empty();
             let taken = self.queue.take(is_busy, !self.late.is_empty(), &mut batch);
             asked.extend(taken.searches);
-            self.recall(taken.recalled);
+            self.recall(&taken.recalled);
             self.add_exits(taken.with_exit, taken.closing || is_busy, &mut batch);
             self.append(&batch);
             batch.clear();
@@ -140,8 +140,8 @@ impl Writer {
         let late = std::mem::take(&mut self.late).into_iter().map(|raw| (raw, true));
         for (raw, now) in late.chain(with_exit.into_iter().map(|raw| (raw, now))) {
             match raw.exit.as_ref().and_then(|exit| exit.ending()) {
-                Some(ending) => batch.push(Raw { ending, ..raw }.fields()),
-                None if now => batch.push(raw.fields()),
+                Some(ending) => batch.push(&Raw { ending, ..raw }.fields()),
+                None if now => batch.push(&raw.fields()),
                 None => self.late.push(raw),
             }
         }
@@ -149,14 +149,14 @@ impl Writer {
 
     /// Writes those records of requests that ended before this daemon started that are not in the
     /// files yet.
-    fn recall(&mut self, records: Vec<Record>) {
+    fn recall(&mut self, records: &Batch) {
         if records.is_empty() {
             return;
         }
         self.open();
         match &self.store {
-            Some(store) => self.append(&unrecorded(store, records).iter().collect()),
-            None => self.queue.count_dropped(records.len() as u64),
+            Some(store) => self.append(&unrecorded(store, records)),
+            None => self.queue.count_dropped(records.records()),
         }
     }
 
@@ -171,7 +171,7 @@ impl Writer {
             None => Checkpoint::confirm(dir, known_ms),
             Some(open) => {
                 let boot_id = self.files.boot_id.clone();
-                let records = open.iter().map(|raw| raw.fields().into_record()).collect();
+                let records = open.iter().map(Raw::fields).collect();
                 Checkpoint { boot_id, known_ms, records }.write(dir)
             }
         };

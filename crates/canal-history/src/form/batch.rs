@@ -3,7 +3,7 @@
 
 use super::encoding::Lengths;
 use super::segment::{self, Frames};
-use crate::record::{Fields, ItemFields, Record};
+use crate::record::{Fields, Record};
 
 /// A batch keeps this much memory for later records when it is cleared.
 const KEPT_BYTES: usize = 256 * 1024;
@@ -27,7 +27,7 @@ pub(crate) struct Part<'a> {
 
 impl Batch {
     /// Appends a record. Omits one that is longer than a file may have.
-    pub fn push<'a>(&mut self, record: Fields<'a, impl ExactSizeIterator<Item = ItemFields<'a>>>) {
+    pub fn push(&mut self, record: &Fields<'_>) {
         self.records += u64::from(segment::append(record, &mut self.bytes));
     }
 
@@ -64,6 +64,11 @@ impl Batch {
         Frames::of_appended(&self.bytes).filter_map(|frame| frame.lengths())
     }
 
+    /// The records, read again.
+    pub(crate) fn read(&self) -> impl Iterator<Item = Record> {
+        Frames::of_appended(&self.bytes).filter_map(|frame| frame.record())
+    }
+
     /// All records, in parts that exceed `most` bytes by less than one record.
     pub(crate) fn parts(&self, most: u64) -> impl Iterator<Item = Part<'_>> {
         let mut frames = Frames::of_appended(&self.bytes);
@@ -80,10 +85,10 @@ impl Batch {
     }
 }
 
-impl<'a> FromIterator<&'a Record> for Batch {
-    fn from_iter<I: IntoIterator<Item = &'a Record>>(records: I) -> Self {
+impl<'a, 'b: 'a> FromIterator<&'a Fields<'b>> for Batch {
+    fn from_iter<I: IntoIterator<Item = &'a Fields<'b>>>(records: I) -> Self {
         let mut batch = Self::default();
-        records.into_iter().for_each(|record| batch.push(record.fields()));
+        records.into_iter().for_each(|record| batch.push(record));
         batch
     }
 }
@@ -121,7 +126,7 @@ mod tests {
 
     #[test]
     fn a_record_that_is_too_long_is_left_out() {
-        let long = Record { command: "x".repeat(segment::RECORD_MAX), ..record(1, "x", 0) };
+        let long = Record { command: "x".repeat(segment::RECORD_MAX).into(), ..record(1, "x", 0) };
         let batch: Batch = [&long, &record(2, "x", 0)].into_iter().collect();
         assert_eq!(batch.records(), 1);
         assert_eq!(batch.lengths().map(|it| it.ended_ms).collect::<Vec<_>>(), [2]);

@@ -4,8 +4,8 @@
 //! more: time, user, failure, keys. Numbers of variable length have seven bits in each byte, the
 //! lowest first.
 
-use crate::record::{Ending, Fields, Item, ItemFields, Reason, Record, RingStep};
-use canal_core::{Mode, SlotRange, Slots};
+use crate::record::{Ending, Fields, Item, Reason, Record, RingStep};
+use canal_core::{Mode, SlotRange};
 
 /// The version of this form, the first byte of each record.
 const VERSION: u8 = 2;
@@ -17,10 +17,7 @@ const HAS_HOST: u8 = 8;
 const AT_LEAST: u8 = 16;
 
 /// Appends the form of a record.
-pub(crate) fn encode<'a>(
-    record: Fields<'a, impl ExactSizeIterator<Item = ItemFields<'a>>>,
-    out: &mut Vec<u8>,
-) {
+pub(crate) fn encode(record: &Fields<'_>, out: &mut Vec<u8>) {
     let flag = |is: bool, flag: u8| if is { flag } else { 0 };
     out.push(VERSION);
     out.extend(record.ended_ms.to_le_bytes());
@@ -33,8 +30,8 @@ pub(crate) fn encode<'a>(
             | flag(record.at_least, AT_LEAST),
     );
     number(record.items.len() as u64, out);
-    for item in record.items {
-        text(item.key, out);
+    for item in &record.items {
+        text(&item.key, out);
         out.push(match item.mode {
             Mode::Counted => 0,
             Mode::Read => 1,
@@ -42,7 +39,7 @@ pub(crate) fn encode<'a>(
         });
         number(item.count, out);
         number(item.size, out);
-        slots(item.slots, out);
+        slots(&item.slots, out);
     }
     number(record.waited_ms, out);
     if let Some(held_ms) = record.held_ms {
@@ -51,11 +48,11 @@ pub(crate) fn encode<'a>(
     for each in [record.token, record.session, record.pid.into()] {
         number(each, out);
     }
-    text(record.command, out);
-    for each in [record.note, record.host].into_iter().flatten() {
+    text(&record.command, out);
+    for each in [&record.note, &record.host].into_iter().flatten() {
         text(each, out);
     }
-    ending(record.ending, out);
+    ending(&record.ending, out);
 }
 
 /// Ranges: their number, and for each the distance of its first slot from the end of the range
@@ -228,16 +225,16 @@ pub(crate) fn decode(payload: &[u8]) -> Option<Record> {
     let mut items = Vec::new();
     for _ in 0..count {
         let ItemForm { key, mode, count, size, slots } = item(&mut reader)?;
-        let (key, slots) = (key.to_owned(), read_slots(slots)?);
+        let (key, slots) = (key.to_owned().into(), read_slots(slots)?.into());
         items.push(Item { key, mode, count, size, slots });
     }
     let waited_ms = reader.number()?;
     let held_ms = if flags & GRANTED == 0 { None } else { Some(reader.number()?) };
     let (token, session) = (reader.number()?, reader.number()?);
     let pid = reader.small()?;
-    let command = reader.text()?.to_owned();
-    let note = if flags & NOTED == 0 { None } else { Some(reader.text()?.to_owned()) };
-    let host = if flags & HAS_HOST == 0 { None } else { Some(reader.text()?.to_owned()) };
+    let command = reader.text()?.to_owned().into();
+    let note = if flags & NOTED == 0 { None } else { Some(reader.text()?.to_owned().into()) };
+    let host = if flags & HAS_HOST == 0 { None } else { Some(reader.text()?.to_owned().into()) };
     let ending = read_ending(&mut reader)?;
     Some(Record {
         ended_ms,
@@ -278,7 +275,7 @@ fn demand<'a>(reader: &mut Reader<'a>) -> Option<(Mode, u64, u64, (u64, Reader<'
     Some((mode, count, size, slots))
 }
 
-fn read_slots((count, mut reader): (u64, Reader<'_>)) -> Option<Slots> {
+fn read_slots((count, mut reader): (u64, Reader<'_>)) -> Option<Vec<SlotRange>> {
     let mut ranges = Vec::new();
     let mut before = 0_u64;
     for _ in 0..count {
@@ -287,7 +284,7 @@ fn read_slots((count, mut reader): (u64, Reader<'_>)) -> Option<Slots> {
         ranges.push(SlotRange(first, last));
         before = last;
     }
-    Some(Slots(ranges))
+    Some(ranges)
 }
 
 fn read_ending(reader: &mut Reader<'_>) -> Option<Ending> {
@@ -382,7 +379,7 @@ pub(crate) mod tests {
 
     pub(crate) fn written(record: &Record) -> Vec<u8> {
         let mut out = Vec::new();
-        encode(record.fields(), &mut out);
+        encode(record, &mut out);
         out
     }
 
@@ -413,8 +410,8 @@ pub(crate) mod tests {
             let item = |key: &str, mode, count| {
                 let ranges = [(0, 0), (3, 900), (u64::MAX - 1, u64::MAX)];
                 let ranges = ranges.into_iter().take(if count == 0 { 0 } else { 3 });
-                let slots = Slots(ranges.map(|(first, last)| SlotRange(first, last)).collect());
-                Item { key: key.to_owned(), mode, count, size: count, slots }
+                let slots = ranges.map(|(first, last)| SlotRange(first, last)).collect();
+                Item { key: key.to_owned().into(), mode, count, size: count, slots }
             };
             Record {
                 items: vec![
@@ -422,8 +419,8 @@ pub(crate) mod tests {
                     item("b", Mode::Write, 0),
                     item("c", Mode::Counted, u64::MAX),
                 ],
-                note: Some("run 7".to_owned()),
-                host: Some("alpha".to_owned()),
+                note: Some("run 7".into()),
+                host: Some("alpha".into()),
                 at_least: ending == Ending::Reboot,
                 ending,
                 ..record(u64::MAX, "x", u32::MAX)
@@ -446,7 +443,7 @@ pub(crate) mod tests {
             let form = written(&record);
             let lengths = Lengths::read(&form).unwrap();
             let items: Vec<_> = lengths.items().map(|it| (it.key, it.mode, it.size)).collect();
-            let known = record.items.iter().map(|it| (it.key.as_str(), it.mode, it.size));
+            let known = record.items.iter().map(|it| (&*it.key, it.mode, it.size));
             assert_eq!(items, known.collect::<Vec<_>>());
             assert_eq!((lengths.ended_ms, lengths.command), (record.ended_ms, &*record.command));
         }

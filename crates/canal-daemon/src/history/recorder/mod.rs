@@ -170,8 +170,9 @@ impl History {
         let mut records = unseen.records(known_ms, self.host.as_ref());
         if !is_of_this_boot {
             // Leases outlive the machine.
-            let void = left.records.into_iter().filter(|it| it.pid != 0 || it.held_ms.is_none());
-            records.extend(void.map(|it| Record { ending: Ending::Reboot, ..it }));
+            for it in left.records.into_iter().filter(|it| it.pid != 0 || it.held_ms.is_none()) {
+                records.push(&Record { ending: Ending::Reboot, ..it });
+            }
         } else if shares {
             self.left = Some(Left { records: left.records, known_ms });
         }
@@ -189,7 +190,7 @@ impl History {
                 was_held && table.hold(Token(record.token)).is_none()
             });
             left.records.iter_mut().for_each(|record| record.ending.clone_from(ending));
-            self.recall(left.records);
+            self.recall(left.records.iter().collect());
         }
     }
 
@@ -274,7 +275,7 @@ impl History {
             // them frees them.
             for raw in self.ended.drain(..) {
                 match raw.exit {
-                    None => self.batch.push(raw.fields()),
+                    None => self.batch.push(&raw.fields()),
                     Some(_) => self.with_exit.push(raw),
                 }
             }
@@ -350,7 +351,7 @@ impl History {
     }
 
     /// Hands these records to the thread, which writes those that are not in the files yet.
-    fn recall(&mut self, records: Vec<Record>) {
+    fn recall(&mut self, records: Batch) {
         if !records.is_empty() && self.starts() {
             self.queue.recall(records);
         }

@@ -10,7 +10,7 @@ use crate::net::connection::Connection;
 use crate::server::Server;
 use crate::server::step::{Caller, Result, Step};
 use crate::wording::text::time;
-use canal_core::{FrameId, HeldItem, HoldState, Key, Mode, SlotRange, Slots, UnixMillis, View};
+use canal_core::{FrameId, HeldItem, HoldState, Key, Mode, SlotRange, UnixMillis, View};
 use canal_history::{
     Bins, CommandGroup, Counted, Counts, Ending, Found, KeyUse, Present, Quantiles, Query, Reason,
     Record, Running, SlotsTable,
@@ -100,13 +100,13 @@ fn told(record: &Record) -> HistoryRecord {
         session: (record.session != 0).then(|| session(record.session)),
         uid: record.uid,
         pid: record.pid,
-        note: record.note.clone(),
-        host: record.host.clone(),
+        note: record.note.as_deref().map(str::to_owned),
+        host: record.host.as_deref().map(str::to_owned),
         at_least: record.at_least,
         ..HistoryRecord::default()
     };
     let items = record.items.iter().map(|item| HistoryItem {
-        key: item.key.clone(),
+        key: item.key.to_string(),
         mode: item.mode,
         count: item.count,
         slots: ranges(&item.slots),
@@ -133,12 +133,12 @@ fn told(record: &Record) -> HistoryRecord {
 }
 
 /// The slots as ranges, such as `0-3,7`. `None` if there are none.
-fn ranges(slots: &Slots) -> Option<String> {
+fn ranges(slots: &[SlotRange]) -> Option<String> {
     let range = |SlotRange(first, last): &SlotRange| match first == last {
         true => first.to_string(),
         false => format!("{first}-{last}"),
     };
-    let ranges: Vec<String> = slots.0.iter().map(range).collect();
+    let ranges: Vec<String> = slots.iter().map(range).collect();
     (!ranges.is_empty()).then(|| ranges.join(","))
 }
 
