@@ -27,8 +27,7 @@ pub use messages::acquire::{
 pub use messages::daemon::configuration::{
     Configuration, ConfigurationQuery, Reload, Reloaded, SettingChange, SettingInfo, SettingSource,
 };
-pub use messages::daemon::metrics::{Metrics, MetricsQuery};
-pub use messages::daemon::stop::{Stop, Stopping};
+pub use messages::daemon::{Metrics, MetricsQuery, Stop, Stopping};
 pub use messages::deadline_page::{DeadlinePageFound, DeadlinePageQuery, Wrapper};
 pub use messages::envelope::{Call, Reply};
 pub use messages::error::{ErrorName, Failure, OWNER_GONE};
@@ -43,12 +42,10 @@ pub use messages::leader::{Leader, LeaderQuery};
 pub use messages::lease::{
     EndedLease, EndedLeases, EndedLeasesQuery, LeaseAsked, LeaseInfo, LostLease, Renew, Renewed,
 };
-pub use messages::nodes::collect::Collect;
-pub use messages::nodes::confirm_at::{ConfirmAt, ConfirmedAt};
-pub use messages::nodes::identify::{Identify, NodeIdentity};
-pub use messages::nodes::refusal::NodesRefusal;
-pub use messages::nodes::report::{REPORTED_NODES_MAX, Report, Reported};
-pub use messages::nodes::restrict::Restrict;
+pub use messages::nodes::node::{Identify, NodeIdentity, NodesRefusal, Restrict};
+pub use messages::nodes::part::{
+    Collect, ConfirmAt, ConfirmedAt, REPORTED_NODES_MAX, Report, Reported,
+};
 pub use messages::nodes::waits_near::{
     FrameFound, FrameOfNode, NodeAt, PartFound, READ_NODES_MAX, WAITS_NEAR_NAMES_MAX, WaitsFound,
     WaitsNear,

@@ -111,7 +111,7 @@ fn is_kill(on_lost: &OnLost) -> bool {
 }
 
 /// The default, which is omitted.
-fn is_zero(n: &i32) -> bool {
+pub(super) fn is_zero(n: &i32) -> bool {
     *n == 0
 }
 

@@ -3,10 +3,6 @@
 //! They have a separate interface, so that a daemon without it answers with an error instead of
 //! ignoring unknown fields.
 
-pub(crate) mod collect;
-pub(crate) mod confirm_at;
-pub(crate) mod identify;
-pub(crate) mod refusal;
-pub(crate) mod report;
-pub(crate) mod restrict;
+pub(crate) mod node;
+pub(crate) mod part;
 pub(crate) mod waits_near;

@@ -1,4 +1,5 @@
-//! The identity of a daemon as a node.
+//! The calls to a node as a whole: its identity, the permitted calls of a connection, and the details
+//! of its errors.
 
 use serde::{Deserialize, Serialize};
 
@@ -37,4 +38,39 @@ impl NodeIdentity {
         let version = env!("CARGO_PKG_VERSION").to_owned();
         Self { node, machine, place, uid, user: None, version, lasting: true, grants_from_ms: None }
     }
+}
+
+/// `Restrict`: from now on, this connection may only request leases over nodes under these keys,
+/// ask which node the daemon is, and confirm, renew, release and report on leases by their handle.
+/// It cannot be undone; another `Restrict` can only remove more. Every other call is `Denied`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Restrict {
+    /// Each one is a key, for itself and the keys below it. A `/` at its end is ignored. An empty
+    /// list permits every key.
+    pub keys: Vec<String>,
+}
+
+/// The details of an error of the interface of nodes, beyond its message.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum NodesRefusal {
+    /// The details of `NodeListDiffers`.
+    Lists {
+        /// The key that is held or waited for over another list.
+        key: String,
+        /// That list.
+        theirs: Vec<NodeId>,
+        /// The list of the refused request.
+        yours: Vec<NodeId>,
+    },
+    /// The details of `NotYet`.
+    Later {
+        /// How many more milliseconds this node grants nothing over nodes.
+        left_ms: u64,
+    },
+    /// The details of `TokenTaken`.
+    Least {
+        /// This token and all larger ones are free at the node.
+        least: u64,
+    },
 }

@@ -1,4 +1,4 @@
-//! Requests to one node for its part of a request over nodes.
+//! The calls for one part of a request over nodes, to the node of that part.
 
 use serde::{Deserialize, Serialize};
 
@@ -30,7 +30,7 @@ pub struct Collect {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wait_ms: Option<u64>,
     /// As in [`Acquire`](crate::Acquire).
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "crate::messages::acquire::is_zero")]
     pub priority: i32,
     /// As in [`Acquire`](crate::Acquire).
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -58,7 +58,51 @@ pub struct Collect {
     pub under_frame: Option<FrameOfNode>,
 }
 
-/// The default, which is omitted.
-fn is_zero(n: &i32) -> bool {
-    *n == 0
+/// `ConfirmAt`: enough nodes have granted the request. Ends the collecting of this part: the lease
+/// is firm, lives for its whole TTL from now on, and has the token `token`; the next grant of this
+/// node gets a larger one. The lease is durable before the answer.
+///
+/// The error is `Gone` if the part was not granted or has ended. A repeated call with the same
+/// token has the same answer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConfirmAt {
+    /// The name of the part.
+    pub tag: Tag,
+    /// The secret of its lease.
+    pub handle: Handle,
+    /// The token: 1 more than the largest of the nodes' tokens, at most 2^52.
+    pub token: u64,
+    /// The new note of the lease; empty removes it, absent keeps it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
 }
+
+/// The reply to a [`ConfirmAt`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConfirmedAt {
+    /// The token of the lease.
+    pub token: u64,
+}
+
+/// The most names of nodes in a [`Report`], and the most bytes in each name.
+pub const REPORTED_NODES_MAX: usize = 64;
+
+/// `Report`: the progress of the whole request, for people who look at this node. It is only for
+/// display. The daemon keeps it in memory until the lease has ended, and forgets it when it
+/// restarts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Report {
+    /// The secret of the lease at this node; its request may still wait.
+    pub handle: Handle,
+    /// The number of nodes that must grant it.
+    pub need: u64,
+    /// The number that have granted it.
+    pub held: u64,
+    /// The nodes that it waits for, by their names for its user.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub waits_for: Vec<String>,
+}
+
+/// The reply to a [`Report`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reported {}
