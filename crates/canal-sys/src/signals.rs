@@ -48,9 +48,9 @@ impl Blocked {
     }
 }
 
-/// Changes which signals this thread blocks. Returns the signals that were blocked before.
-/// Async-signal-safe.
-fn change_mask(how: c_int, set: u64) -> u64 {
+/// Changes which signals this thread blocks. Returns the signals that were blocked before. Calls
+/// the kernel directly: the functions of the C library omit its own signals. Async-signal-safe.
+pub(crate) fn change_mask(how: c_int, set: u64) -> u64 {
     let mut before: u64 = 0;
     // SAFETY: the kernel reads and writes 8 bytes each, as the last argument states. No handler of
     // ours depends on the blocked signals. The call cannot fail with these arguments.

@@ -10,6 +10,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
+use super::signals::change_mask;
+
 /// The state at the very start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Startup {
@@ -69,19 +71,7 @@ extern "C" fn record() {
         found |= SIGPIPE_IGNORED;
     }
     FOUND.store(found, Ordering::Relaxed);
-    let mut blocked = 0;
-    change_mask(None, Some(&mut blocked));
-    BLOCKED.store(blocked & OF_C_LIBRARY, Ordering::Relaxed);
-}
-
-/// Blocks more signals, and returns the previous mask. Calls the kernel directly: the functions of
-/// the C library omit its own signals.
-fn change_mask(more: Option<&u64>, before: Option<&mut u64>) {
-    let more = more.map_or(std::ptr::null(), |mask| &raw const *mask);
-    let before = before.map_or(std::ptr::null_mut(), |mask| &raw mut *mask);
-    let bytes = size_of::<u64>();
-    // SAFETY: both are null, or addresses of that many bytes that outlive the call.
-    unsafe { libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_BLOCK, more, before, bytes) };
+    BLOCKED.store(change_mask(libc::SIG_BLOCK, 0) & OF_C_LIBRARY, Ordering::Relaxed);
 }
 
 /// The state with which this process was started.
@@ -103,7 +93,7 @@ pub fn restore() {
         // SAFETY: the disposition is not a function.
         unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
     }
-    change_mask(Some(&BLOCKED.load(Ordering::Relaxed)), None);
+    change_mask(libc::SIG_BLOCK, BLOCKED.load(Ordering::Relaxed));
     for (fd, open) in (0..).zip(startup.open) {
         if !open && is_null_device(fd) {
             // SAFETY: code that uses the standard descriptors can handle closed descriptors: they

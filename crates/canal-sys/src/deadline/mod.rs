@@ -54,6 +54,9 @@ pub enum Why {
 }
 
 impl Why {
+    /// The reasons except [`Self::Other`].
+    const KNOWN: [Self; 5] = [Self::Away, Self::Gone, Self::Rewritten, Self::Taken, Self::Fewer];
+
     /// The word for the reason in messages.
     #[must_use]
     pub fn word(self) -> &'static str {
@@ -70,20 +73,12 @@ impl Why {
     /// The reason for a word.
     #[must_use]
     pub fn of_word(word: &str) -> Self {
-        let all = [Self::Away, Self::Gone, Self::Rewritten, Self::Taken, Self::Fewer];
-        all.into_iter().find(|why| why.word() == word).unwrap_or(Self::Other)
+        Self::KNOWN.into_iter().find(|why| why.word() == word).unwrap_or(Self::Other)
     }
 
     /// The deadline whose number is in the shared page.
     pub fn from_number(number: u64) -> Self {
-        match number {
-            1 => Self::Away,
-            2 => Self::Gone,
-            3 => Self::Rewritten,
-            4 => Self::Taken,
-            6 => Self::Fewer,
-            _ => Self::Other,
-        }
+        Self::KNOWN.into_iter().find(|why| *why as u64 == number).unwrap_or(Self::Other)
     }
 }
 
