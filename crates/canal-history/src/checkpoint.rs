@@ -13,6 +13,7 @@ use std::path::Path;
 use super::form::{self, Batch, Frames};
 use super::record::{Fields, Record};
 use super::store::{Store, open_plain};
+use canal_sys::dir::remove_if_there;
 
 /// The name of the file. Files of records have numbers as names, so it differs from them all.
 const NAME: &str = "open";
@@ -45,10 +46,7 @@ impl Checkpoint<'_> {
     /// It cannot be written. The previous file stays.
     pub fn write(&self, dir: &Path) -> io::Result<()> {
         if self.records.is_empty() {
-            return match fs::remove_file(dir.join(NAME)) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-                _ => Ok(()),
-            };
+            return remove_if_there(&dir.join(NAME)).map(drop);
         }
         let boot = self.boot_id.as_bytes();
         let length = u8::try_from(boot.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
@@ -61,10 +59,7 @@ impl Checkpoint<'_> {
             form::append(record, &mut out);
         }
         let (new, path) = (dir.join(NEW), dir.join(NAME));
-        match fs::remove_file(&new) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
+        remove_if_there(&new)?;
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
         file.write_all(&out)?;
         // A machine that loses power must find the old content or the new.

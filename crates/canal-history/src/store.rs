@@ -10,6 +10,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use canal_sys::dir::remove_if_there;
 use canal_sys::process::user;
 
 use super::form::{self, Batch, Frames, MAGIC};
@@ -222,10 +223,7 @@ impl Store {
 
     fn remove_first(&mut self) -> io::Result<()> {
         let Some(segment) = self.segments.front().copied() else { return Ok(()) };
-        match fs::remove_file(self.path(segment.first)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
+        remove_if_there(&self.path(segment.first))?;
         self.segments.pop_front();
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Private directories.
+//! Private directories, and the removal of files in them.
 //!
 //! Checks the directory that it opened, since another process could exchange a path in between.
 
@@ -67,6 +67,15 @@ pub fn open_lock(path: &Path) -> io::Result<File> {
 
 /// The mode bits that let other users write.
 const OTHERS_WRITE: u32 = 0o022;
+
+/// Removes a file if it exists. Returns whether it existed.
+pub fn remove_if_there(path: &Path) -> io::Result<bool> {
+    match fs::remove_file(path) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
 
 /// How to handle a directory that does not exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -19,6 +19,7 @@ use nix::unistd::{mkfifo, read, write};
 
 use crate::poller::Poller;
 use canal_core::Tag;
+use canal_sys::dir::remove_if_there;
 
 /// The byte that represents a token, as in GNU make.
 const TOKEN: &[u8] = b"+";
@@ -102,9 +103,7 @@ pub(crate) fn found(dir: &Path) -> Vec<Tag> {
 pub(crate) fn remove(dir: &Path, tag: Tag) {
     for ending in ENDINGS {
         let path = path(dir, tag, ending);
-        if let Err(error) = std::fs::remove_file(&path)
-            && error.kind() != io::ErrorKind::NotFound
-        {
+        if let Err(error) = remove_if_there(&path) {
             tracing::warn!(path = %path.display(), %error, "cannot remove a jobserver file");
         }
     }

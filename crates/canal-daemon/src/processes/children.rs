@@ -21,6 +21,7 @@ use crate::processes::descendants::run_under;
 use crate::processes::fifo::{NAME, path_in};
 use crate::processes::owners::{Owners, WatchId};
 use canal_core::{Tag, Token};
+use canal_sys::dir::remove_if_there;
 
 /// The FIFOs of the holds that last while descendants live.
 #[derive(Debug)]
@@ -220,9 +221,7 @@ impl Children {
         if let Some(id) = fifo.awaited {
             owners.forget_writers(id, &fifo.read_end);
         }
-        if let Err(error) = std::fs::remove_file(&fifo.path)
-            && error.kind() != io::ErrorKind::NotFound
-        {
+        if let Err(error) = remove_if_there(&fifo.path) {
             tracing::warn!(path = %fifo.path.display(), %error, "cannot remove a FIFO");
         }
     }

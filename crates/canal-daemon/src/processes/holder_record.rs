@@ -24,6 +24,7 @@ use crate::processes::removable::Removable;
 use crate::start_error::StartError;
 use canal_core::{ProcessId, Token};
 use canal_log::journal::disk;
+use canal_sys::dir::remove_if_there;
 use canal_sys::process::{Found, Origin};
 
 /// The file's name.
@@ -233,10 +234,7 @@ impl HolderRecord {
         let beside = self.path.with_extension("new");
         let mut options = OpenOptions::new();
         options.append(true).create(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
-        match std::fs::remove_file(&beside) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
+        remove_if_there(&beside)?;
         let mut file = options.open(&beside)?;
         disk::append(&mut file, &bytes)?;
         disk::rename(&beside, &self.path)?;

@@ -131,13 +131,13 @@ impl Owners {
         self.unverified.remove(&frame);
         let Some(id) = self.frames.remove(&frame) else { return };
         let known = self.process_mut(id).filter(|watched| watched.process.is_some());
-        let Some(watched) = known else { return self.drop_watched(id) };
+        let Some(watched) = known else { return drop(self.take_out(id)) };
         watched.frame = None;
         self.resting.push_back(id);
         if self.resting.len() > RESTING_MAX
             && let Some(id) = self.resting.pop_front()
         {
-            self.drop_watched(id);
+            self.take_out(id);
         }
     }
 
@@ -145,19 +145,15 @@ impl Owners {
     pub(crate) fn forget(&mut self, frame: FrameId) {
         self.unverified.remove(&frame);
         if let Some(id) = self.frames.remove(&frame) {
-            self.drop_watched(id);
+            self.take_out(id);
         }
     }
 
     /// Stops watching the resting processes, because descriptors are scarce.
     pub(crate) fn forget_resting(&mut self) {
         for id in std::mem::take(&mut self.resting) {
-            self.drop_watched(id);
+            self.take_out(id);
         }
-    }
-
-    fn drop_watched(&mut self, id: WatchId) {
-        self.take_out(id);
     }
 
     /// Stops watching a process. Returns its pidfd.
@@ -272,7 +268,7 @@ impl Owners {
                 }
                 None => {
                     self.resting.retain(|other| *other != id);
-                    self.drop_watched(id);
+                    self.take_out(id);
                 }
             },
             _ => {}

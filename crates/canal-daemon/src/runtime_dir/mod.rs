@@ -30,7 +30,7 @@ use crate::net::listen::Listener;
 use crate::runtime_dir::claim_error::ClaimError;
 use crate::runtime_dir::instance_guard::InstanceGuard;
 use canal_protocol::place::{Place, Rule, USUAL_SOCKET};
-use canal_sys::dir::{IfMissing, make_private, open_lock, open_private};
+use canal_sys::dir::{IfMissing, make_private, open_lock, open_private, remove_if_there};
 
 /// A place that this daemon has claimed, but not opened to clients yet.
 #[derive(Debug)]
@@ -204,10 +204,7 @@ impl Claim {
     }
 
     fn bind_at(&self, made: &Path) -> io::Result<OwnedFd> {
-        match std::fs::remove_file(made) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
+        remove_if_there(made)?;
         let fd = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
         // Uses the path of the open directory, because this name may be longer than the socket's
         // name, whose length was checked.

@@ -16,6 +16,7 @@ use canal_sys::dir::open_lock;
 use super::FileId;
 use crate::store::node::machine_name;
 use canal_protocol::place::{BESIDE_SOCKET, Place};
+use canal_sys::dir::remove_if_there;
 
 /// The name of the lock. The file contains the machine, the place and the pid of its last owner.
 const NAME: &str = "daemon.lock";
@@ -38,10 +39,7 @@ pub(super) fn take(place: &Place, here: &str) -> io::Result<Option<File>> {
     }
     let beside = place.dir.join(BESIDE_SOCKET);
     match attempt(dir, here, machine_name().as_deref(), fs2::FileExt::try_lock_exclusive)? {
-        Ok(lock) => match fs::remove_file(&beside) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            _ => Ok(Some(lock)),
-        },
+        Ok(lock) => remove_if_there(&beside).map(|_| Some(lock)),
         Err(reason) => {
             // The file counts even without the reason, which may not fit on a full disk.
             let _ = File::create(&beside)?.write_all(reason.as_bytes());

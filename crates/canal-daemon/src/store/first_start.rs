@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use crate::start_error::StartError;
 use canal_log::{journal, leases, state};
 use canal_protocol::place::{Place, Rule};
+use canal_sys::dir::remove_if_there;
 
 /// The file with which `canal setup` makes the statement for the machine's daemon, because the
 /// service manager passes that daemon no option.
@@ -32,11 +33,7 @@ pub(crate) fn take_statement(place: &Place) -> io::Result<bool> {
     if place.rule != Rule::Shared {
         return Ok(false);
     }
-    match std::fs::remove_file(place.dir.join(NAME)) {
-        Ok(()) => Ok(true),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(error),
-    }
+    remove_if_there(&place.dir.join(NAME))
 }
 
 /// Checks that a daemon at this place may start as the first one.

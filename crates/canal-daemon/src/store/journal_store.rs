@@ -188,10 +188,6 @@ impl JournalStore {
     pub(crate) fn change(&mut self, change: impl FnOnce(&mut Durable)) -> io::Result<()> {
         let mut durable = self.durable.clone();
         change(&mut durable);
-        self.store(durable)
-    }
-
-    fn store(&mut self, durable: Durable) -> io::Result<()> {
         self.state.store(&durable)?;
         self.durable = durable;
         Ok(())
