@@ -119,7 +119,41 @@ pub struct RingStep {
     pub key: String,
 }
 
+impl Reason {
+    /// Each reason and its name, in the order of their numbers.
+    pub(crate) const ALL: [(Self, &'static str); 7] = [
+        (Self::Full, "full"),
+        (Self::Paused, "paused"),
+        (Self::MaxWaiting, "max-waiting"),
+        (Self::Deadlock, "deadlock"),
+        (Self::TooLarge, "too-large"),
+        (Self::Mismatch, "mismatch"),
+        (Self::Superseded, "superseded"),
+    ];
+
+    /// Its name in messages and metrics.
+    pub fn word(self) -> &'static str {
+        Self::ALL[self as usize].1
+    }
+}
+
 impl Ending {
+    /// Its name in messages.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::Released => "released",
+            Self::Ended | Self::Exited(_) | Self::Killed(_) => "ended",
+            Self::Expired => "expired",
+            Self::Forced { .. } => "forced",
+            Self::Lost => "lost",
+            Self::Reboot => "reboot",
+            Self::Withdrawn => "withdrawn",
+            Self::Abandoned => "abandoned",
+            Self::Timeout => "timeout",
+            Self::Refused { reason, .. } => reason.word(),
+        }
+    }
+
     /// Whether the request may have failed: it was not released and did not exit with status 0. An
     /// unknown exit status may be a failure, so a search for failures must not hide it.
     pub fn is_failure(&self) -> bool {
@@ -170,6 +204,13 @@ pub(super) mod tests {
         let never = Record { held_ms: None, ..record(10_000, "x", 0) };
         assert_eq!(never.asked_ms(), 8_500);
         assert_eq!(record(7, "x", 0).asked_ms(), 0, "the clock was set back");
+    }
+
+    #[test]
+    fn each_reason_is_listed_at_its_number() {
+        for (number, (reason, _)) in Reason::ALL.into_iter().enumerate() {
+            assert_eq!(reason as usize, number);
+        }
     }
 
     #[test]

@@ -10,6 +10,7 @@
 //! counted.
 
 pub(super) mod cause;
+pub(super) mod ending;
 pub(super) mod estimates;
 pub(super) mod exits;
 pub(super) mod open;

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use crate::config::hooks_section::On;
+use crate::history::ending::{cycle, forced_by, session};
 use crate::history::raw::Raw;
 use crate::hooks::facts::{Facts, HolderFacts};
 use crate::wording::text::{pid_of, time};
-use canal_core::{FrameId, Request, UnixMillis};
+use canal_core::{Request, UnixMillis};
 use canal_history::{Ending, Reason};
-use canal_protocol::{HistoryClient, HistoryItem, HistoryStep};
+use canal_protocol::HistoryItem;
 
 /// An event. It shares the request with the log, so creating it is cheap.
 #[derive(Clone, Debug)]
@@ -88,24 +89,8 @@ impl Event {
             count: item.ask.counted().map_or(0, |(count, _)| count),
             slots: None,
         });
-        let session = |frame: u64| format!("s{}", FrameId(frame));
-        let (mut by, mut cycle, mut how) = (None, Vec::new(), None);
-        match &self.ending {
-            Some(Ending::Forced { by: Some((uid, pid)) }) => {
-                by = Some(HistoryClient { uid: *uid, pid: *pid });
-            }
-            Some(Ending::Refused { ring, .. }) => {
-                cycle.extend(ring.iter().map(|step| HistoryStep {
-                    session: session(step.session),
-                    uid: step.uid,
-                    pid: step.pid,
-                    key: step.key.clone(),
-                }));
-            }
-            Some(Ending::Expired) => how = Some("expired".to_owned()),
-            Some(Ending::Lost) => how = Some("lost".to_owned()),
-            _ => {}
-        }
+        let ending = self.ending.as_ref();
+        let lost = ending.filter(|ending| matches!(ending, Ending::Expired | Ending::Lost));
         Facts {
             event: self.on,
             at: time(UnixMillis(self.at_ms)),
@@ -114,16 +99,16 @@ impl Event {
             held_ms: self.held_ms,
             items: items.collect(),
             token: (self.token != 0).then_some(self.token),
-            session: (self.session != 0).then(|| session(self.session)),
+            session: session(self.session),
             uid: asked.uid,
             pid: pid_of(&asked.owner),
             command: Some(asked.command.0.clone()),
             note: asked.note.as_deref().map(str::to_owned),
             reason: self.reason.clone(),
             holders: self.holders.clone(),
-            by,
-            cycle,
-            how,
+            by: ending.and_then(forced_by),
+            cycle: ending.map(cycle).unwrap_or_default(),
+            how: lost.map(|ending| ending.word().to_owned()),
             host: about.host.clone(),
             socket: about.socket.clone(),
             dropped,
@@ -143,6 +128,7 @@ pub(crate) struct About {
 mod tests {
     use super::*;
     use canal_history::RingStep;
+    use canal_protocol::HistoryClient;
 
     fn ended(ending: Ending) -> Raw {
         let text = r#"{"tag":"00000000000000000000000000000001","owner":{"process":{"pid":12,"started":2}},"uid":7,"command":"x",

@@ -56,7 +56,7 @@ impl Histogram {
     }
 }
 
-/// The reasons why requests end without a grant.
+/// The reasons why requests end without a grant: first each [`Reason`], in its order.
 pub(crate) const REFUSALS: [&str; 9] = [
     "full",
     "paused",
@@ -64,13 +64,10 @@ pub(crate) const REFUSALS: [&str; 9] = [
     "deadlock",
     "too-large",
     "mismatch",
+    "superseded",
     "timeout",
     "withdrawn",
-    "superseded",
 ];
-
-/// The index of deadlocks in [`REFUSALS`].
-const DEADLOCK: usize = 3;
 
 /// The ways in which a hold ends without a release by its owner.
 pub(crate) const LOSSES: [&str; 3] = ["expired", "lost", "forced"];
@@ -143,7 +140,7 @@ impl Counters {
             }
         }
         if held_ms.is_none() {
-            self.deadlocks += u64::from(refusal == DEADLOCK);
+            self.deadlocks += u64::from(refusal == Reason::Deadlock as usize);
         } else if let Some(loss) = loss(ending) {
             self.losses[loss] += 1;
         }
@@ -192,16 +189,8 @@ impl Counters {
 /// Why a request ended without a grant, as an index in [`REFUSALS`].
 fn refusal(ending: &Ending) -> usize {
     match ending {
-        Ending::Refused { reason, .. } => match reason {
-            Reason::Full => 0,
-            Reason::Paused => 1,
-            Reason::MaxWaiting => 2,
-            Reason::Deadlock => DEADLOCK,
-            Reason::TooLarge => 4,
-            Reason::Mismatch => 5,
-            Reason::Superseded => 8,
-        },
-        Ending::Timeout => 6,
+        Ending::Refused { reason, .. } => *reason as usize,
+        Ending::Timeout => 7,
         // Its client, its process or its host has ended.
         Ending::Withdrawn
         | Ending::Abandoned
@@ -212,7 +201,7 @@ fn refusal(ending: &Ending) -> usize {
         | Ending::Expired
         | Ending::Forced { .. }
         | Ending::Lost
-        | Ending::Reboot => 7,
+        | Ending::Reboot => 8,
     }
 }
 
@@ -282,7 +271,7 @@ pub(super) mod tests {
         end(&mut counters, &["b"], &Ending::Expired, Some(5));
         let a = &counters.keys[&key("a")];
         assert_eq!((a.grants, a.waits.sum_us, a.holds.sum_us), (1, 700_000, 20_000_000));
-        assert_eq!(a.refusals, [0, 0, 0, 0, 0, 0, 1, 0, 0]);
+        assert_eq!(a.refusals, [0, 0, 0, 0, 0, 0, 0, 1, 0]);
         assert_eq!(counters.keys[&key("b")].holds.counts.iter().sum::<u64>(), 2);
         assert_eq!((counters.losses, counters.deadlocks), ([1, 0, 0], 0));
     }

@@ -25,6 +25,9 @@ pub(crate) fn text(snapshot: &Snapshot) -> String {
 /// A label and its value.
 type Label<'a> = (&'a str, &'a str);
 
+/// The histogram of a key.
+type Lengths = fn(&Series) -> &Histogram;
+
 struct Text(String);
 
 impl Text {
@@ -108,7 +111,7 @@ impl Text {
                 self.sample("canal_refusals_total", &[("key", key), ("reason", reason)], count);
             }
         }
-        let lengths: [(&str, &str, fn(&Series) -> &Histogram); 2] = [
+        let lengths: [(&str, &str, Lengths); 2] = [
             ("canal_wait_seconds", "How long granted requests waited.", |series| &series.waits),
             ("canal_hold_seconds", "How long ended holds lasted.", |series| &series.holds),
         ];

@@ -300,7 +300,7 @@ fn read_ending(reader: &mut Reader<'_>) -> Option<Ending> {
         8 => Ending::Withdrawn,
         9 => Ending::Timeout,
         10 => {
-            let reason = reason(reader.byte()?)?;
+            let (reason, _) = *Reason::ALL.get(usize::from(reader.byte()?))?;
             let mut ring = Vec::new();
             for _ in 0..reader.number()? {
                 let (session, uid, pid) = (reader.number()?, reader.small()?, reader.small()?);
@@ -312,19 +312,6 @@ fn read_ending(reader: &mut Reader<'_>) -> Option<Ending> {
         12 => Ending::Abandoned,
         _ => return None,
     })
-}
-
-fn reason(number: u8) -> Option<Reason> {
-    let all = [
-        Reason::Full,
-        Reason::Paused,
-        Reason::MaxWaiting,
-        Reason::Deadlock,
-        Reason::TooLarge,
-        Reason::Mismatch,
-        Reason::Superseded,
-    ];
-    all.into_iter().find(|reason| *reason as u8 == number)
 }
 
 /// The unread rest of a record. Files are untrusted: each step may fail.

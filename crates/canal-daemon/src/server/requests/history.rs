@@ -4,21 +4,22 @@
 
 use crate::calls::conn_id::ConnId;
 use crate::calls::items;
+use crate::history::ending::{cycle, forced_by, session};
 use crate::history::queue::{Answer, Question};
 use crate::net::call_state::CallState;
 use crate::net::connection::Connection;
 use crate::server::Server;
 use crate::server::step::{Caller, Result, Step};
 use crate::wording::text::time;
-use canal_core::{FrameId, HeldItem, HoldState, Key, Mode, SlotRange, UnixMillis, View};
+use canal_core::{HeldItem, HoldState, Key, Mode, SlotRange, UnixMillis, View};
 use canal_history::{
-    Bins, CommandGroup, Counted, Counts, Ending, Found, KeyUse, Present, Quantiles, Query, Reason,
-    Record, Running, SlotsTable,
+    Bins, CommandGroup, Counted, Counts, Ending, Found, KeyUse, Present, Quantiles, Query, Record,
+    Running, SlotsTable,
 };
 use canal_protocol::{
-    ErrorName, Failure, HistoryBin, HistoryClient, HistoryCount, HistoryItem, HistoryKeyUse,
-    HistoryLengths, HistoryPage, HistoryQuery, HistoryRecord, HistorySlots, HistorySlotsRow,
-    HistoryStats, HistoryStatsQuery, HistoryStep,
+    ErrorName, Failure, HistoryBin, HistoryCount, HistoryItem, HistoryKeyUse, HistoryLengths,
+    HistoryPage, HistoryQuery, HistoryRecord, HistorySlots, HistorySlotsRow, HistoryStats,
+    HistoryStatsQuery,
 };
 use canal_sys::clock;
 
@@ -88,48 +89,38 @@ impl Server {
 
 /// The fields of a record that every user may see.
 fn told(record: &Record) -> HistoryRecord {
-    let session = |frame: u64| format!("s{}", FrameId(frame));
-    let mut told = HistoryRecord {
-        asked: time(UnixMillis(record.asked_ms())),
-        ended: time(UnixMillis(record.ended_ms)),
-        ended_ms: record.ended_ms,
-        how: how(&record.ending).to_owned(),
-        waited_ms: record.waited_ms,
-        held_ms: record.held_ms,
-        token: record.held_ms.map(|_| record.token),
-        session: (record.session != 0).then(|| session(record.session)),
-        uid: record.uid,
-        pid: record.pid,
-        note: record.note.as_deref().map(str::to_owned),
-        host: record.host.as_deref().map(str::to_owned),
-        at_least: record.at_least,
-        ..HistoryRecord::default()
-    };
     let items = record.items.iter().map(|item| HistoryItem {
         key: item.key.to_string(),
         mode: item.mode,
         count: item.count,
         slots: ranges(&item.slots),
     });
-    told.items.extend(items);
-    match &record.ending {
-        Ending::Exited(status) => told.exit = Some(*status),
-        Ending::Killed(signal) => told.signal = Some(*signal),
-        Ending::Forced { by: Some((uid, pid)) } => {
-            told.by = Some(HistoryClient { uid: *uid, pid: *pid });
-        }
-        Ending::Refused { ring, .. } => {
-            let steps = ring.iter().map(|step| HistoryStep {
-                session: session(step.session),
-                uid: step.uid,
-                pid: step.pid,
-                key: step.key.clone(),
-            });
-            told.cycle.extend(steps);
-        }
-        _ => {}
+    let (exit, signal) = match record.ending {
+        Ending::Exited(status) => (Some(status), None),
+        Ending::Killed(signal) => (None, Some(signal)),
+        _ => (None, None),
+    };
+    HistoryRecord {
+        asked: time(UnixMillis(record.asked_ms())),
+        ended: time(UnixMillis(record.ended_ms)),
+        ended_ms: record.ended_ms,
+        how: record.ending.word().to_owned(),
+        waited_ms: record.waited_ms,
+        held_ms: record.held_ms,
+        token: record.held_ms.map(|_| record.token),
+        session: session(record.session),
+        uid: record.uid,
+        pid: record.pid,
+        note: record.note.as_deref().map(str::to_owned),
+        host: record.host.as_deref().map(str::to_owned),
+        at_least: record.at_least,
+        items: items.collect(),
+        exit,
+        signal,
+        by: forced_by(&record.ending),
+        cycle: cycle(&record.ending),
+        ..HistoryRecord::default()
     }
-    told
 }
 
 /// The slots as ranges, such as `0-3,7`. `None` if there are none.
@@ -140,29 +131,6 @@ fn ranges(slots: &[SlotRange]) -> Option<String> {
     };
     let ranges: Vec<String> = slots.iter().map(range).collect();
     (!ranges.is_empty()).then(|| ranges.join(","))
-}
-
-fn how(ending: &Ending) -> &'static str {
-    match ending {
-        Ending::Released => "released",
-        Ending::Ended | Ending::Exited(_) | Ending::Killed(_) => "ended",
-        Ending::Expired => "expired",
-        Ending::Forced { .. } => "forced",
-        Ending::Lost => "lost",
-        Ending::Reboot => "reboot",
-        Ending::Withdrawn => "withdrawn",
-        Ending::Abandoned => "abandoned",
-        Ending::Timeout => "timeout",
-        Ending::Refused { reason, .. } => match reason {
-            Reason::Full => "full",
-            Reason::Paused => "paused",
-            Reason::MaxWaiting => "max-waiting",
-            Reason::Deadlock => "deadlock",
-            Reason::TooLarge => "too-large",
-            Reason::Mismatch => "mismatch",
-            Reason::Superseded => "superseded",
-        },
-    }
 }
 
 /// The most users, and the most commands, of a reply.
