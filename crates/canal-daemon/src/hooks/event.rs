@@ -1,13 +1,11 @@
 //! The event for a hook: the daemon notes it, and the thread of the hook serializes it.
 
-use std::sync::Arc;
-
 use crate::config::hooks_section::On;
 use crate::history::ending::{cycle, forced_by, session};
 use crate::history::raw::Raw;
 use crate::hooks::facts::{Facts, HolderFacts};
 use crate::wording::text::{pid_of, time};
-use canal_core::{Request, UnixMillis};
+use canal_core::UnixMillis;
 use canal_history::{Ending, Reason};
 use canal_protocol::HistoryItem;
 
@@ -15,17 +13,8 @@ use canal_protocol::HistoryItem;
 #[derive(Clone, Debug)]
 pub(crate) struct Event {
     pub on: On,
-    pub at_ms: u64,
-    pub asked: Arc<Request>,
-    /// The outermost frame; 0 if it had no frame.
-    pub session: u64,
-    pub asked_ms: u64,
-    pub waited_ms: u64,
-    pub held_ms: Option<u64>,
-    /// 0 if the request was not granted.
-    pub token: u64,
-    /// How the request ended, if it has.
-    pub ending: Option<Ending>,
+    /// The request. One that has not ended is here as if it ended at the time of the event.
+    pub raw: Raw,
     /// Why the request waits, if it does.
     pub reason: Option<String>,
     /// The holders of the locks that it waits for.
@@ -55,60 +44,50 @@ impl On {
 impl Event {
     /// The end of a request.
     pub(crate) fn of_end(on: On, raw: &Raw) -> Self {
-        let before = raw.waited_ms.saturating_add(raw.held_ms.unwrap_or(0));
-        Self {
-            on,
-            at_ms: raw.ended_ms,
-            asked: Arc::clone(&raw.asked),
-            session: raw.session,
-            asked_ms: raw.ended_ms.saturating_sub(before),
-            waited_ms: raw.waited_ms,
-            held_ms: raw.held_ms,
-            token: raw.token,
-            ending: Some(raw.ending.clone()),
-            reason: None,
-            holders: Vec::new(),
-        }
+        // The kernel's report stays with the history, which closes its descriptor.
+        let raw = Raw { exit: None, ..raw.clone() };
+        Self { on, raw, reason: None, holders: Vec::new() }
     }
 
     /// The user against whose limits the event counts. For a forced release, this is the user who
     /// forced it, if known; otherwise, it is the owner of the request.
     pub(crate) fn by_uid(&self) -> u32 {
-        match &self.ending {
-            Some(Ending::Forced { by: Some((uid, _)) }) => *uid,
-            _ => self.asked.uid,
+        match self.raw.ending {
+            Ending::Forced { by: Some((uid, _)) } => uid,
+            _ => self.raw.asked.uid,
         }
     }
 
     /// The input for the program of the hook.
     pub(crate) fn facts(&self, about: &About, dropped: u64) -> Facts {
-        let asked = &self.asked;
+        let raw = &self.raw;
+        let (asked, ending) = (&raw.asked, &raw.ending);
         let items = asked.items.iter().map(|item| HistoryItem {
             key: item.key.as_str().to_owned(),
             mode: item.ask.mode(),
             count: item.ask.counted().map_or(0, |(count, _)| count),
             slots: None,
         });
-        let ending = self.ending.as_ref();
-        let lost = ending.filter(|ending| matches!(ending, Ending::Expired | Ending::Lost));
+        let before_ms = raw.waited_ms.saturating_add(raw.held_ms.unwrap_or(0));
+        let is_lost = matches!(ending, Ending::Expired | Ending::Lost);
         Facts {
             event: self.on,
-            at: time(UnixMillis(self.at_ms)),
-            asked: time(UnixMillis(self.asked_ms)),
-            waited_ms: self.waited_ms,
-            held_ms: self.held_ms,
+            at: time(UnixMillis(raw.ended_ms)),
+            asked: time(UnixMillis(raw.ended_ms.saturating_sub(before_ms))),
+            waited_ms: raw.waited_ms,
+            held_ms: raw.held_ms,
             items: items.collect(),
-            token: (self.token != 0).then_some(self.token),
-            session: session(self.session),
+            token: (raw.token != 0).then_some(raw.token),
+            session: session(raw.session),
             uid: asked.uid,
             pid: pid_of(&asked.owner),
             command: Some(asked.command.0.clone()),
             note: asked.note.as_deref().map(str::to_owned),
             reason: self.reason.clone(),
             holders: self.holders.clone(),
-            by: ending.and_then(forced_by),
-            cycle: ending.map(cycle).unwrap_or_default(),
-            how: lost.map(|ending| ending.word().to_owned()),
+            by: forced_by(ending),
+            cycle: cycle(ending),
+            how: is_lost.then(|| ending.word().to_owned()),
             host: about.host.clone(),
             socket: about.socket.clone(),
             dropped,
@@ -126,6 +105,8 @@ pub(crate) struct About {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use canal_history::RingStep;
     use canal_protocol::HistoryClient;

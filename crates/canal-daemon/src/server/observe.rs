@@ -3,7 +3,6 @@
 //! Invariants: no decision depends on this. Hooks get their events only after the answers of a turn
 //! are written.
 
-use std::sync::Arc;
 use std::task::Waker;
 use std::time::Instant;
 
@@ -11,6 +10,7 @@ use crate::calls::completion::{Applied, Completion};
 use crate::cluster::decide::Decide;
 use crate::config::hooks_section::{HookSettings, On};
 use crate::history::cause::Cause;
+use crate::history::open::Open;
 use crate::history::recorder::History;
 use crate::hooks::configured::{Hooks, Lasting, lasting};
 use crate::hooks::event::Event;
@@ -21,6 +21,7 @@ use crate::store::ledger::Ledger;
 use crate::view::Shown;
 use crate::wording::text::{pid_of, time};
 use canal_core::{Change, OwnSlots, Token};
+use canal_history::Ending;
 use canal_sys::clock;
 
 /// The most holders in the event of a long wait.
@@ -155,23 +156,16 @@ impl Shown<'_> {
     /// The event for a long wait.
     fn long_wait(&self, one: Lasting<'_>, now_ms: u64) -> Option<Event> {
         let waiter = self.table.waiter(self.table.tagged(one.asked.tag)?)?;
-        let asked = Arc::clone(&waiter.request);
+        let asked = &waiter.request;
         let items = 0..asked.items.len();
         let tokens = items.flat_map(|item| {
-            self.table.blocking_holds(&asked, item, OwnSlots::LeftOut, HOLDERS_MAX)
+            self.table.blocking_holds(asked, item, OwnSlots::LeftOut, HOLDERS_MAX)
         });
         Some(Event {
             on: one.on,
-            at_ms: now_ms,
-            session: self.table.session(waiter.frame).0,
-            asked_ms: waiter.since.0,
-            waited_ms: now_ms.saturating_sub(waiter.since.0),
-            held_ms: None,
-            token: 0,
-            ending: None,
+            raw: Open::of_waiter(self.table, waiter).ended_at(now_ms, Ending::Ended),
             reason: self.why(waiter.id).map(|why| why.clause),
             holders: self.holders_of(tokens),
-            asked,
         })
     }
 
@@ -198,18 +192,7 @@ impl Shown<'_> {
     /// The event for a long hold.
     fn long_hold(&self, one: Lasting<'_>, now_ms: u64) -> Option<Event> {
         let hold = self.table.hold_of(self.table.tagged(one.asked.tag)?)?;
-        Some(Event {
-            on: one.on,
-            at_ms: now_ms,
-            asked: Arc::clone(&hold.asked),
-            session: self.table.session(hold.frame).0,
-            asked_ms: hold.asked_at.0,
-            waited_ms: hold.since.0.saturating_sub(hold.asked_at.0),
-            held_ms: Some(now_ms.saturating_sub(hold.since.0)),
-            token: hold.token.0,
-            ending: None,
-            reason: None,
-            holders: Vec::new(),
-        })
+        let raw = Open::of_hold(self.table, hold).ended_at(now_ms, Ending::Ended);
+        Some(Event { on: one.on, raw, reason: None, holders: Vec::new() })
     }
 }
