@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserializer, MapAccess, Visitor};
 
-use crate::config::values::optional_ms;
+use crate::config::history_section::duration;
 
 /// The engine settings of a configuration, as the table `[engine]` has them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -56,4 +56,9 @@ pub(crate) fn shown_address(url: &str) -> String {
     let rest = rest.rsplit_once('@').map_or(rest, |(_, host)| host);
     let end = rest.find(['?', '#']).unwrap_or(rest.len());
     format!("{scheme}://{}", &rest[..end])
+}
+
+/// A duration that need not be set, in milliseconds.
+fn optional_ms<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
+    Ok(Some(u64::try_from(duration(from)?.as_millis()).unwrap_or(u64::MAX)))
 }

@@ -6,7 +6,6 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, Visitor};
 
-use crate::config::values::duration;
 use canal_history::Limits;
 
 /// The default for how long a record is kept.
@@ -101,6 +100,11 @@ fn bytes(text: &str) -> Option<u64> {
         _ => return None,
     };
     number.parse::<u64>().ok()?.checked_mul(factor)
+}
+
+/// A duration, such as `90s`.
+pub(super) fn duration<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+    canal_text::duration::read(&String::deserialize(from)?).map_err(D::Error::custom)
 }
 
 #[cfg(test)]

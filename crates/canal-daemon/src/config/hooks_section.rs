@@ -6,7 +6,8 @@ use serde::de::{Deserializer, Error};
 use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
-use crate::config::values::{duration, optional_key};
+use crate::config::history_section::duration;
+use crate::permissions::optional_key;
 use canal_core::Key;
 
 /// The most hooks in one configuration. Each has a thread.

@@ -13,7 +13,6 @@ pub(super) mod metrics_section;
 pub(super) mod nodes_section;
 pub(super) mod reading;
 pub(super) mod socket_section;
-pub(super) mod values;
 pub(super) mod written;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,13 +26,12 @@ use serde::de::{Deserializer, Error};
 use toml::Spanned;
 
 use crate::config::engine_section::Configured;
-use crate::config::history_section::HistorySettings;
+use crate::config::history_section::{HistorySettings, duration};
 use crate::config::hooks_section::{HOOKS_MAX, HookSettings};
 use crate::config::jobs_section::JobSettings;
 use crate::config::metrics_section::Listen;
 use crate::config::nodes_section::ConfiguredNodes;
 use crate::config::socket_section::SocketAccess;
-use crate::config::values::optional_duration;
 use crate::config::written::{Written, line_of, with_suggestion};
 use crate::limits::{
     CONNECTION_IDLE, KEY_BYTES_PER_USER, LEASES_PER_USER, Limits, NUMBER_MAX, WAITERS_PER_USER,
@@ -366,6 +364,11 @@ fn is_machines(paths: &[PathBuf]) -> bool {
 /// path that the daemon must not read is an error.
 fn is_missing(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+}
+
+/// A duration that need not be set.
+fn optional_duration<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
+    duration(from).map(Some)
 }
 
 #[cfg(test)]

@@ -11,9 +11,9 @@ use std::path::PathBuf;
 
 use nix::unistd::Group as SystemGroup;
 use serde::Deserialize;
+use serde::de::{Deserializer, Error};
 use toml::Spanned;
 
-use crate::config::values::optional_key;
 use crate::fault::group_names_hang;
 use crate::processes::owner_identity::NOBODY;
 use canal_core::Key;
@@ -144,6 +144,13 @@ pub(crate) struct Section {
     keys: Option<Key>,
     groups: Vec<Spanned<GroupNamed>>,
     may: Spanned<Vec<Action>>,
+}
+
+/// A key that need not be set.
+pub(crate) fn optional_key<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Key>, D::Error> {
+    let name = String::deserialize(from)?;
+    let key = Key::new(&name).map_err(|error| D::Error::custom(format!("`{name}`: {error}")))?;
+    Ok(Some(key))
 }
 
 /// A group as the file contains it.

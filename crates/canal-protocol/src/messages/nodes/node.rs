@@ -1,5 +1,5 @@
-//! The calls to a node as a whole: its identity, the permitted calls of a connection, and the details
-//! of its errors.
+//! The calls to a node as a whole: its identity, the permitted calls of a connection, and the
+//! details of its errors.
 
 use serde::{Deserialize, Serialize};
 
