@@ -44,31 +44,20 @@ use canal_protocol::place::Place;
 pub use crate::cluster::engine::{SeenEngine, look_at as look_at_engine};
 pub use crate::cluster::watcher::watch;
 pub use crate::config::PACKAGED as PACKAGED_CONFIG;
+pub use crate::config::history_section::written as written_bytes;
 pub use crate::config::nodes_section::{ConfiguredNode, ConfiguredNodes};
 pub use crate::event_loop::LAST_LINE;
 pub use crate::hooks::guard::guard as guard_hook;
 pub use crate::hooks::look::SeenHook;
 pub use crate::options::Options;
 pub use crate::runtime_dir::Replacing;
+pub use crate::runtime_dir::instance_guard::runs;
 pub use crate::runtime_dir::other_daemons::{Separation, separations, users_with_daemons};
+pub use crate::runtime_dir::owner::become_owner;
 pub use crate::start::{check, report_failure, run};
 pub use crate::start_error::StartError;
+pub use crate::store::first_start::statement as first_start_statement;
 pub use canal_log::engine::{Identity, Inspection, Outage, TableSize, Transport};
-
-/// Whether a daemon of a user runs at a place, as far as this network namespace shows. Does not
-/// contact the daemon.
-#[must_use]
-pub fn runs(place: &Place, uid: u32) -> bool {
-    runtime_dir::instance_guard::runs(place, uid)
-}
-
-/// Makes root, when it starts the daemon of the machine, the user whose directory that daemon uses.
-///
-/// # Errors
-/// This process may not become that user. The reason is text for people.
-pub fn become_owner(place: &Place) -> anyhow::Result<()> {
-    runtime_dir::owner::become_owner(place)
-}
 
 /// Reads the configuration of a place as a daemon would. Returns the file that was read, if there
 /// is one.
@@ -96,27 +85,12 @@ pub fn configured_nodes(paths: &[PathBuf]) -> anyhow::Result<ConfiguredNodes> {
     Ok(config::Config::read(paths)?.nodes)
 }
 
-/// The file that states to the daemon of a place, at its next start, that this node has granted
-/// nothing before.
-///
-/// # Errors
-/// A daemon has run there before.
-pub fn first_start_statement(place: &Place) -> Result<PathBuf, StartError> {
-    store::first_start::statement(place)
-}
-
 /// How many bytes the records and logs of a user's background jobs may have in total.
 ///
 /// # Errors
 /// The configuration cannot be read or used. The error names the file and the line.
 pub fn job_bytes_max(paths: &[PathBuf]) -> anyhow::Result<u64> {
     Ok(config::Config::read(paths)?.jobs.max_bytes)
-}
-
-/// A number of bytes in the form that people write: `64MiB`.
-#[must_use]
-pub fn written_bytes(bytes: u64) -> String {
-    config::history_section::written(bytes)
 }
 
 /// Begins to replace the daemon of a user at a place. Waits while another process replaces it.

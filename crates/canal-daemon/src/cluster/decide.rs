@@ -15,9 +15,7 @@ use std::time::Instant;
 use anyhow::Context;
 
 use crate::calls::completion::{Applied, Completion, VOID};
-use crate::calls::conn_id::ConnId;
 use crate::calls::in_flight::{InFlight, Proposed};
-use crate::calls::pending_acquire::PendingAcquire;
 use crate::cluster::Cluster;
 use crate::cluster::end_commands::Watched;
 use crate::cluster::engine_status::{EngineStatus, OngoingOutage};
@@ -28,7 +26,7 @@ use crate::processes::owners::Owners;
 use crate::store::ledger::{Ledger, NO_HOST};
 use canal_core::{
     BYPASS_MAX_DEFAULT, Change, Entry, HoldState, HostId, Key, Outcome, Revision, Snapshot, Table,
-    Tag, Token, View,
+    Token, View,
 };
 use canal_protocol::{DeadlinePageFound, Failure};
 use canal_sys::clock;
@@ -39,7 +37,8 @@ use canal_text::duration::stated_ms;
 #[derive(Debug)]
 pub(crate) struct Decide {
     ledger: Ledger,
-    in_flight: InFlight,
+    /// The changes that the log has not returned yet.
+    pub in_flight: InFlight,
     /// `None` with the embedded journal.
     cluster: Option<Box<Cluster>>,
 }
@@ -95,7 +94,8 @@ impl Decide {
     pub(crate) fn may_ask(&self) -> bool {
         // The table recovers, or a process that lost its hold may still run.
         let must_not = |cluster: &Cluster| {
-            self.ledger.table.recovery().is_some() || cluster.terminator.are_awaited()
+            self.ledger.table.recovery().is_some()
+                || cluster.terminator.lost_processes.are_awaited()
         };
         self.is_member() && !self.cluster.as_deref().is_some_and(must_not)
     }
@@ -145,11 +145,6 @@ impl Decide {
         Some(proposed)
     }
 
-    /// Takes a change that the log returned in another way, or dropped.
-    pub(crate) fn take(&mut self, ticket: Ticket) -> Option<Proposed> {
-        self.in_flight.take(ticket)
-    }
-
     /// Applies the next entry of the log.
     pub(crate) fn apply(&mut self, revision: Revision, entry: &Entry) -> Applied {
         if let Change::Withdraw { request, .. } = &entry.change {
@@ -173,19 +168,6 @@ impl Decide {
             None => Table::default(),
         };
         Ok(())
-    }
-
-    /// The request with this tag and the connection of its call, if it is in flight.
-    pub(crate) fn in_flight_tagged(
-        &mut self,
-        tag: Tag,
-    ) -> Option<(Ticket, &mut ConnId, &mut PendingAcquire)> {
-        self.in_flight.tagged(tag)
-    }
-
-    /// The changes that the log has not returned yet.
-    pub(crate) fn in_flight(&self) -> &InFlight {
-        &self.in_flight
     }
 
     /// The outcome of a change of this view, if it is certain that the table would refuse it. Over
@@ -452,7 +434,7 @@ impl Decide {
 
     /// Why this hold was lost, if its process was ended for that reason.
     pub(crate) fn why_lost(&self, token: Token) -> Option<Why> {
-        self.cluster.as_ref()?.terminator.why_lost(token)
+        self.cluster.as_ref()?.terminator.lost.get(&token).copied()
     }
 
     /// Adds the deadline page to the descriptors of a grant, if there is one.
@@ -475,7 +457,7 @@ impl Decide {
 
     /// When to start another watcher.
     pub(crate) fn watcher_due(&self) -> Option<Instant> {
-        self.cluster.as_ref()?.watcher.due()
+        self.cluster.as_ref()?.watcher.due
     }
 
     /// Starts another watcher if that is due.

@@ -39,22 +39,12 @@ pub(crate) struct Terminator {
 pub(crate) const LOST_MAX: usize = 4096;
 
 impl Terminator {
-    /// Why this hold was lost, if its process was ended for that reason.
-    pub(crate) fn why_lost(&self, token: Token) -> Option<Why> {
-        self.lost.get(&token).copied()
-    }
-
     /// Records why a hold was lost. The first reason is kept.
     pub(crate) fn note_lost(&mut self, token: Token, why: Why) {
         self.lost.entry(token).or_insert(why);
         if self.lost.len() > LOST_MAX {
             self.lost.pop_first();
         }
-    }
-
-    /// Forgets the loss of a token, because a client receives the token again.
-    pub(crate) fn forget_lost(&mut self, token: Token) {
-        self.lost.remove(&token);
     }
 
     /// When the terminator needs a turn, in milliseconds of CLOCK_BOOTTIME.
@@ -67,23 +57,12 @@ impl Terminator {
             .min()
     }
 
-    /// Whether a process that lost its hold may still run, so that this host must not make
-    /// requests.
-    pub(crate) fn are_awaited(&self) -> bool {
-        self.lost_processes.are_awaited()
-    }
-
     /// A message about the processes that must end before this host makes requests.
     pub(crate) fn awaited_words(&self) -> Option<String> {
         let pids: Vec<String> = self.lost_processes.awaited().iter().map(u32::to_string).collect();
         let words =
             || format!("commands that lost their locks must end first: pid {}", pids.join(", "));
         (!pids.is_empty()).then(words)
-    }
-
-    /// Whether the hold of this token is lost and its process still has to be ended.
-    pub(crate) fn is_lost(&self, token: Token) -> bool {
-        self.lost_processes.has(token)
     }
 }
 
@@ -146,7 +125,7 @@ impl Cluster {
         for (token, told) in self.holder_record.iter().collect::<Vec<_>>() {
             let Holder { process, on_lost, .. } = told;
             let Some(stage) = stage.allowed(on_lost) else { continue };
-            if self.terminator.is_lost(token)
+            if self.terminator.lost_processes.has(token)
                 || self.terminator.signalled.get(&process) >= Some(&stage)
             {
                 continue;
@@ -171,7 +150,7 @@ impl Cluster {
     fn kill_descendants(&self) {
         let is_due = |token, told: &Holder| {
             let done = self.terminator.signalled.get(&told.process) >= Some(&Stage::Killed);
-            told.on_lost == OnLost::Kill && !done && !self.terminator.is_lost(token)
+            told.on_lost == OnLost::Kill && !done && !self.terminator.lost_processes.has(token)
         };
         let due = self.holder_record.iter().filter(|(token, told)| is_due(*token, told));
         let traces: Vec<Trace> =
@@ -231,11 +210,11 @@ impl Cluster {
         {
             page.lost(why);
         }
-        let was_awaited = self.terminator.are_awaited();
+        let was_awaited = self.terminator.lost_processes.are_awaited();
         for (token, removable) in self.terminator.lost_processes.look(now, find) {
             self.holder_record.end(token, removable);
         }
-        if self.terminator.are_awaited() {
+        if self.terminator.lost_processes.are_awaited() {
             return false;
         }
         if std::mem::take(&mut self.terminator.awaited) {
@@ -247,7 +226,7 @@ impl Cluster {
     /// Handles a hold that has ended in the table, while this host is a member. A process that lost
     /// the token in an earlier membership did not release anything.
     pub(crate) fn hold_ended(&mut self, table: &Table, token: Token) {
-        if !self.terminator.is_lost(token)
+        if !self.terminator.lost_processes.has(token)
             && let Some(removable) = Removable::of_release(table, token)
         {
             self.holder_record.end(token, removable);

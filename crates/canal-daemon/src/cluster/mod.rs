@@ -163,7 +163,8 @@ impl Cluster {
         self.tokens.tell(token, self.driver.member.memory().epoch)?;
         self.driver.member.tell(token);
         let Some(told) = Holder::of(hold, self.driver.member.mark()) else { return Ok(()) };
-        self.terminator.forget_lost(token);
+        // A client receives the token again.
+        self.terminator.lost.remove(&token);
         self.holder_record.tell(token, told)
     }
 

@@ -48,7 +48,8 @@ impl HistorySettings {
 }
 
 /// A size in the form that people write: `64MiB`.
-pub(crate) fn written(bytes: u64) -> String {
+#[must_use]
+pub fn written(bytes: u64) -> String {
     let units = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
     let exact = units.iter().find(|(_, shift)| bytes > 0 && bytes.is_multiple_of(1 << shift));
     exact.map_or_else(|| bytes.to_string(), |(unit, shift)| format!("{}{unit}", bytes >> shift))

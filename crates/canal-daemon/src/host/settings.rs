@@ -48,6 +48,15 @@ pub(crate) struct Timing {
     pub margin_ms: u64,
 }
 
+impl Timing {
+    /// The shortest TTL that leaves time for three renewals, grace, margin and the clocks' drift.
+    fn needs(&self, drift_ms: u64) -> u64 {
+        let Self { renewal_ms, grace_ms, margin_ms, .. } = *self;
+        let parts = [renewal_ms, renewal_ms, renewal_ms, grace_ms, margin_ms, drift_ms];
+        parts.into_iter().fold(0, u64::saturating_add)
+    }
+}
+
 /// A TTL that leaves no room to stop commands in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TooShort {
@@ -61,8 +70,7 @@ impl fmt::Display for TooShort {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { timing, drift_ms } = self;
         let Timing { ttl_ms, renewal_ms, grace_ms, margin_ms } = *timing;
-        let parts = [renewal_ms, renewal_ms, renewal_ms, grace_ms, margin_ms, *drift_ms];
-        let needed = parts.into_iter().fold(0, u64::saturating_add);
+        let needed = timing.needs(*drift_ms);
         let [ttl, renewal, grace, margin, drift, needed] =
             [ttl_ms, renewal_ms, grace_ms, margin_ms, *drift_ms, needed].map(stated_ms);
         if margin_ms < *drift_ms {
@@ -94,10 +102,7 @@ impl Settings {
             margin_ms: self.margin_ms.unwrap_or(ttl_ms / 12),
         };
         let drift_ms = ttl_ms.saturating_mul(self.drift).div_ceil(1000);
-        let Timing { renewal_ms, grace_ms, margin_ms, .. } = timing;
-        let parts = [renewal_ms, renewal_ms, renewal_ms, grace_ms, margin_ms, drift_ms];
-        let needed = parts.into_iter().fold(0u64, u64::saturating_add);
-        if ttl_ms < needed || margin_ms < drift_ms {
+        if ttl_ms < timing.needs(drift_ms) || timing.margin_ms < drift_ms {
             return Err(TooShort { timing, drift_ms });
         }
         Ok(timing)

@@ -34,7 +34,7 @@ pub(crate) struct Listener {
     said: bool,
     /// The time until which the daemon accepts no client, because it had no descriptor to refuse
     /// one with.
-    pauses_until: Option<Instant>,
+    pub pauses_until: Option<Instant>,
 }
 
 impl Listener {
@@ -73,12 +73,6 @@ impl Listener {
             }
         }
         Accepted { count: ACCEPTS_PER_TURN, more: true }
-    }
-
-    /// The time until which the daemon accepts no client for lack of descriptors, if this is the
-    /// case.
-    pub(crate) fn pauses_until(&self) -> Option<Instant> {
-        self.pauses_until
     }
 
     fn take_in(

@@ -19,7 +19,7 @@ pub(crate) struct Reports {
     /// The daemon builds no report before this time, because the last ones took long.
     rests_until: Option<Instant>,
     /// When to build the next reports, or to check the connections that have not read theirs.
-    due: Option<Instant>,
+    pub due: Option<Instant>,
 }
 
 /// A connection that has not read its whole report.
@@ -90,10 +90,6 @@ impl Reports {
         self.look(conns, now);
         let goes_on = self.find_next(conns, may_all).is_some();
         self.due = if goes_on { Some(now) } else { self.next_stuck() };
-    }
-
-    pub(crate) fn due(&self) -> Option<Instant> {
-        self.due
     }
 
     /// Forgets connections that are closed or have read everything, and notes which clients have

@@ -68,9 +68,11 @@ impl InstanceGuard {
     }
 }
 
-/// Whether a daemon of this user runs at a place. The name is in no directory, so no user can
-/// redirect the check to another place.
-pub(crate) fn runs(place: &Place, uid: u32) -> bool {
+/// Whether a daemon of this user runs at a place, as far as this network namespace shows. Does not
+/// contact the daemon. The name is in no directory, so no user can redirect the check to another
+/// place.
+#[must_use]
+pub fn runs(place: &Place, uid: u32) -> bool {
     let name = InstanceGuard::name_for(place, uid).ok();
     let user = name.and_then(|name| abstract_name::user_of(&name).ok().flatten());
     user == Some(uid)

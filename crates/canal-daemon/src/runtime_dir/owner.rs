@@ -26,7 +26,7 @@ const DESCRIPTORS: u64 = 524_288;
 ///
 /// # Errors
 /// This process may not become that user.
-pub(crate) fn become_owner(place: &Place) -> anyhow::Result<()> {
+pub fn become_owner(place: &Place) -> anyhow::Result<()> {
     if place.rule != Rule::Shared || !geteuid().is_root() {
         return Ok(());
     }

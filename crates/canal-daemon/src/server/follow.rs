@@ -32,7 +32,7 @@ impl Server {
         while let Some((ticket, revision, entry)) = self.decide.next_entry() {
             if let Some(entry) = entry {
                 self.follow_entry(revision, &entry, Some(ticket));
-            } else if let Some(proposed) = self.decide.take(ticket) {
+            } else if let Some(proposed) = self.decide.in_flight.take(ticket) {
                 let applied = Applied { revision, outcomes: Vec::new() };
                 self.came_back(ticket, proposed.then, applied, &[]);
             }
@@ -153,7 +153,7 @@ impl Server {
 
     /// Handles a change of this host that is part of a table that was replaced as a whole.
     fn absorbed(&mut self, ticket: Ticket, revision: Revision) {
-        let Some(proposed) = self.decide.take(ticket) else { return };
+        let Some(proposed) = self.decide.in_flight.take(ticket) else { return };
         let is_awaited = self.is_awaited(ticket, &proposed.then);
         let mut applied = Applied { revision, outcomes: Vec::new() };
         let (id, call) = match proposed.then {
@@ -196,7 +196,7 @@ impl Server {
 
     /// Handles a change that never reached the log.
     fn dropped(&mut self, ticket: Ticket) {
-        if let Some(Proposed { then, .. }) = self.decide.take(ticket)
+        if let Some(Proposed { then, .. }) = self.decide.in_flight.take(ticket)
             && self.is_awaited(ticket, &then)
             && let Completion::Call(id, call) = then
         {

@@ -40,14 +40,14 @@ impl Server {
     /// this ends, and its result.
     pub(crate) fn offer(&mut self, granted: &Granted) -> Option<(ConnId, Result)> {
         let request = granted.request;
-        if self.decide.in_flight().leaving.contains(&request) {
+        if self.decide.in_flight.leaving.contains(&request) {
             let conn = self.end_waiter(request)?;
             return Some((conn, Err(given_up())));
         }
         if self.decide.table().hold(granted.token).is_none() {
             return self.forget_taken_back(request);
         }
-        if self.decide.in_flight().is_being_suspended(request) {
+        if self.decide.in_flight.is_being_suspended(request) {
             return None;
         }
         if !self.may_be_told(granted.token) {

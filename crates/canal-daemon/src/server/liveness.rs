@@ -189,7 +189,7 @@ impl Server {
     /// suspension of it is in flight, so that deciding again after that is worthwhile.
     pub(crate) fn suspend_ahead(&mut self, ahead: RequestId, then: Completion) -> bool {
         if self.waiters.suspended.contains_key(&ahead) || self.waiters.absent.contains_key(&ahead) {
-            return self.decide.in_flight().is_being_suspended(ahead);
+            return self.decide.in_flight.is_being_suspended(ahead);
         }
         let Some(pid) = self.stopped_process(ahead) else { return false };
         self.suspend(ahead, pid, then);

@@ -334,10 +334,9 @@ impl Server {
     fn give_up_waiting(&mut self, id: ConnId, failure: Failure) {
         let CallState::Log(wait) = self.conns.end_wait(id) else { return };
         let failure = match wait.what {
-            Awaiting::Change(ticket) if !self.decide.in_flight().is_question(ticket) => failure
-                .hint(
-                    "the change is still queued; it will be applied once the engine is reachable",
-                ),
+            Awaiting::Change(ticket) if !self.decide.in_flight.is_question(ticket) => failure.hint(
+                "the change is still queued; it will be applied once the engine is reachable",
+            ),
             Awaiting::Membership => {
                 if let Some(conn) = self.conns.get(id)
                     && let Some(call) = conn.calls.pop_front()

@@ -205,7 +205,7 @@ impl Batch {
             server.conns.read();
         }
         let mut accepted = Accepted::default();
-        if server.runtime_dir.listener.pauses_until().is_some_and(|until| until <= clock::now()) {
+        if server.runtime_dir.listener.pauses_until.is_some_and(|until| until <= clock::now()) {
             server.conns.reported.note(Source::Listener);
         }
         if lease_is_over || server.conns.reported.has(Source::Listener) {
@@ -285,7 +285,7 @@ impl Server {
             due.progress,
             due.watch,
             due.leaders.look,
-            self.reports.due(),
+            self.reports.due,
             due.home,
             due.verify,
             due.unsure,
@@ -296,7 +296,7 @@ impl Server {
             self.effective.readings.due(now),
             self.conns.configuration_waits().map(|asked| asked.until).min(),
             self.conns.next_deferred(),
-            self.runtime_dir.listener.pauses_until(),
+            self.runtime_dir.listener.pauses_until,
         ];
         times.into_iter().flatten().min().map(|at| at.saturating_duration_since(now))
     }

@@ -15,11 +15,12 @@ use canal_sys::dir::remove_if_there;
 /// service manager passes that daemon no option.
 const NAME: &str = "first-start";
 
-/// The path of the file that makes the statement.
+/// The file that states to the daemon of a place, at its next start, that this node has granted
+/// nothing before.
 ///
 /// # Errors
 /// A daemon has run at this place before.
-pub(crate) fn statement(place: &Place) -> Result<PathBuf, StartError> {
+pub fn statement(place: &Place) -> Result<PathBuf, StartError> {
     check(place, false)?;
     Ok(place.dir.join(NAME))
 }

@@ -443,7 +443,7 @@ fn a_grant_for_a_process_that_died_while_its_request_was_on_the_way_is_not_told(
     let mut world = World::over(&engine, folder());
     let owner = Holder::start();
     let mut peer = ask_for(&world, 2, "a", &owner);
-    let is_on_the_way = |world: &World| world.server.decide.in_flight().len() > 0;
+    let is_on_the_way = |world: &World| world.server.decide.in_flight.len() > 0;
     for _ in 0..100 {
         if !is_on_the_way(&world) {
             world.server.conns.wait(Some(Duration::ZERO));

@@ -20,7 +20,7 @@ impl Server {
             }
             CallState::Log(wait) => match &wait.what {
                 Awaiting::Request(ticket) | Awaiting::Change(ticket) => {
-                    let proposed = self.decide.in_flight().get(*ticket);
+                    let proposed = self.decide.in_flight.get(*ticket);
                     proposed.is_some_and(|proposed| proposed.then.conn() == Some(id))
                 }
                 Awaiting::Membership => self.decide.is_shared() && !conn.calls.is_empty(),

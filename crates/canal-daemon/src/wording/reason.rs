@@ -1,5 +1,6 @@
 //! Clauses for the end of a sentence that explain why a request waits.
 
+use crate::wording::text::owner_words;
 use canal_core::{Item, Key, Mode, Owner, Reason};
 
 /// A hold that blocks a request, and the number of further ones, in one clause.
@@ -11,11 +12,7 @@ pub(crate) fn conflict(
     holds: u64,
 ) -> String {
     let (key, mode) = held;
-    let who = match owner {
-        Owner::Process(process) => format!("pid {}", process.pid),
-        Owner::Lease(_) => "a lease".to_owned(),
-        Owner::Jobserver(_) => "a build job".to_owned(),
-    };
+    let who = owner_words(owner);
     let who = host.map_or_else(|| who.clone(), |host| format!("{who} on {host}"));
     let by = match holds.saturating_sub(1) {
         0 => format!("by {who}"),

@@ -46,6 +46,15 @@ pub(crate) fn pid_of(owner: &Owner) -> u32 {
     }
 }
 
+/// An owner in messages that name no command.
+pub(crate) fn owner_words(owner: &Owner) -> String {
+    match owner {
+        Owner::Process(process) => format!("pid {}", process.pid),
+        Owner::Lease(_) => "a lease".to_owned(),
+        Owner::Jobserver(_) => "a build job".to_owned(),
+    }
+}
+
 /// A time as RFC 3339, UTC.
 pub(crate) fn time(at: UnixMillis) -> String {
     let at = i64::try_from(at.0).unwrap_or(i64::MAX);

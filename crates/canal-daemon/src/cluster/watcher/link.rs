@@ -33,7 +33,7 @@ pub(crate) struct Watcher {
     ended: Vec<Child>,
     pub(super) started: Option<Instant>,
     /// When to start another watcher.
-    pub(super) due: Option<Instant>,
+    pub due: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -106,11 +106,6 @@ impl Watcher {
 
     pub(super) fn reap(&mut self) {
         self.ended.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
-    }
-
-    /// When to start another watcher.
-    pub(crate) fn due(&self) -> Option<Instant> {
-        self.due
     }
 }
 

@@ -65,7 +65,7 @@ impl Server {
         };
         let known = self.decide.table().tagged(acquire.tag);
         let goes_on = |request: &RequestId| {
-            !self.decide.in_flight().leaving.contains(request)
+            !self.decide.in_flight.leaving.contains(request)
                 && !self.is_of_lost_incarnation(*request, owner.uid, &owner.owner)
         };
         if let Some(request) = known.filter(goes_on) {
@@ -170,7 +170,7 @@ impl Server {
     /// The limit on a user's waiting requests, if a request that would wait exceeds it.
     fn crowd(&self, wait: Wait, uid: u32) -> Option<usize> {
         let most = self.effective.limits.waiters_per_user;
-        let waiting = || self.waiters.of_user(uid) + self.decide.in_flight().of_user(uid);
+        let waiting = || self.waiters.of_user(uid) + self.decide.in_flight.of_user(uid);
         (wait != Wait::No && waiting() >= most).then_some(most)
     }
 
@@ -261,7 +261,7 @@ impl Server {
         more: bool,
     ) -> Result<Option<Step>> {
         let mut waiting;
-        let (ticket, conn, newcomer) = match self.decide.in_flight_tagged(tag) {
+        let (ticket, conn, newcomer) = match self.decide.in_flight.tagged(tag) {
             Some((ticket, conn, newcomer)) => (Some(ticket), conn, newcomer),
             None => {
                 let Some((conn, newcomer)) = self.conns.awaiting_membership(tag) else {

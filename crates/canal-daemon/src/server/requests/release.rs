@@ -9,7 +9,7 @@ use crate::server::step::{Caller, Result, Step};
 use crate::view::Shown;
 use crate::waiters::leases::name_of;
 use crate::wording::refusal::{bad, denied, not_held};
-use crate::wording::text::{Text, pid_of};
+use crate::wording::text::{Text, owner_words, pid_of};
 use canal_core::{
     Change, FrameId, HoldState, Key, Outcome, Owner, Release as Giving, RequestId, Token,
 };
@@ -242,15 +242,10 @@ fn taken_back() -> Failure {
 /// Logs a release by force: what was released, from which process, by which user.
 fn log_force(by: &Credentials, hold: &HoldState) {
     let keys: Vec<&str> = hold.items.iter().map(|item| item.key.as_str()).collect();
-    let holder = match hold.asked.owner {
-        Owner::Process(process) => format!("pid {}", process.pid),
-        Owner::Lease(_) => "a lease".to_owned(),
-        Owner::Jobserver(_) => "a jobserver".to_owned(),
-    };
     tracing::info!(
         keys = %keys.join(", "),
         token = hold.token.0,
-        %holder,
+        holder = owner_words(&hold.asked.owner),
         holder_uid = hold.asked.uid,
         command = ?hold.asked.command,
         by_uid = by.uid,
