@@ -254,7 +254,7 @@ pub(crate) fn open(
             tracing::warn!("{BLIND}");
             server.about.notes.push(BLIND.to_owned());
         }
-        server.decide.share(Cluster::open(options, config, chosen, driver)?);
+        server.decide.share(Cluster::open(options, chosen, driver)?);
         tracing::info!(engine = chosen.name, host = chosen.label, "joining");
     }
     // A daemon in a thread of another program writes and offers only what the program asked for.

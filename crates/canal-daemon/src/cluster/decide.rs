@@ -182,14 +182,10 @@ impl Decide {
 
     /// The change that gives the table the policy of the configuration. Over an engine, there is
     /// one only if no host has stated another policy.
-    pub(crate) fn change_of_policy(&mut self, stated: Option<u32>) -> Option<Change> {
+    pub(crate) fn change_of_policy(&self, stated: Option<u32>) -> Option<Change> {
         let present = self.ledger.table.bypass_max();
         let bypass_max = stated.unwrap_or(BYPASS_MAX_DEFAULT);
-        let mut may_change = true;
-        if let Some(cluster) = &mut self.cluster {
-            cluster.status.bypass_max = stated;
-            may_change = self.ledger.is_member() && present == BYPASS_MAX_DEFAULT;
-        }
+        let may_change = !self.is_shared() || self.is_member() && present == BYPASS_MAX_DEFAULT;
         (may_change && present != bypass_max).then_some(Change::Policy { bypass_max })
     }
 }
@@ -322,12 +318,6 @@ impl Decide {
         if let Some(cluster) = &mut self.cluster {
             cluster.take_over(own);
         }
-    }
-
-    /// How many times a waiter may be overtaken, according to the configuration of a host that
-    /// shares the table.
-    pub(crate) fn bypass_max(&self) -> Option<u32> {
-        self.cluster.as_ref()?.status.bypass_max
     }
 
     /// Whether something here depends on the table.

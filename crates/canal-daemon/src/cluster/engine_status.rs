@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use crate::cluster::engine::Chosen;
-use crate::config::Config;
 use crate::metrics::counters::Histogram;
 use crate::metrics::snapshot::APPENDS;
 use canal_core::UnixMillis;
@@ -43,8 +42,6 @@ pub(crate) struct EngineStatus {
     pub label: String,
     /// The configured time to live, in milliseconds.
     pub ttl_ms: u64,
-    /// How many times a waiter may be overtaken, from the configuration.
-    pub bypass_max: Option<u32>,
     /// Whether the daemon keeps running if the engine refuses this host. If not, the daemon ends
     /// with an error: it runs in the foreground, a person sees the error, and nothing was held yet.
     pub lives_on: bool,
@@ -65,13 +62,12 @@ pub(crate) struct EngineStatus {
 }
 
 impl EngineStatus {
-    pub(crate) fn new(chosen: &Chosen, config: &Config, on_demand: bool) -> Self {
+    pub(crate) fn new(chosen: &Chosen, on_demand: bool) -> Self {
         Self {
             lives_on: on_demand,
             name: chosen.name.clone(),
             label: chosen.label.clone(),
             ttl_ms: chosen.settings.ttl_ms,
-            bypass_max: config.bypass_max,
             began_ms: clock::boottime_ms(),
             ..Self::default()
         }

@@ -32,7 +32,6 @@ use crate::cluster::engine_status::EngineStatus;
 use crate::cluster::sent_tokens::SentTokens;
 use crate::cluster::shared_marker::SharedMarker;
 use crate::cluster::watcher::Watcher;
-use crate::config::Config;
 use crate::host::Deadlines;
 #[cfg(test)]
 use crate::host::Mark;
@@ -71,7 +70,6 @@ impl Cluster {
     /// A file cannot be read or written, or the record names processes of another namespace.
     pub(crate) fn open(
         options: &Options,
-        config: &Config,
         chosen: &Chosen,
         driver: EngineDriver,
     ) -> anyhow::Result<Self> {
@@ -84,7 +82,7 @@ impl Cluster {
         let tokens = SentTokens::open(place, &chosen.name)
             .context(place.dir.display().to_string())
             .context("cannot read which tokens were granted here")?;
-        let status = EngineStatus::new(chosen, config, options.on_demand);
+        let status = EngineStatus::new(chosen, options.on_demand);
         let mut cluster = Self::new(driver, status, holder_record, tokens);
         cluster.driver.member.remember_boots(boots);
         cluster.mark = Some(mark);

@@ -17,7 +17,7 @@ use crate::store::recover::token_by_clock;
 use crate::waiters::leases::Leases;
 use crate::waiters::waiting::Waiter;
 use crate::wording::refusal;
-use canal_core::{BYPASS_MAX_DEFAULT, Change, FrameId, HostId, Owner, ProcessId, RequestId, Table};
+use canal_core::{Change, FrameId, HostId, Owner, ProcessId, RequestId, Table};
 use canal_history::Ending;
 use canal_protocol::Failure;
 use canal_sys::clock;
@@ -128,13 +128,11 @@ impl Server {
             .filter(|(key, _)| table.stored(key).is_none())
             .map(|(key, view)| (key.clone(), Some(*view)))
             .collect();
-        let bypass_max =
-            self.decide.bypass_max().filter(|_| table.bypass_max() == BYPASS_MAX_DEFAULT);
         for (key, view) in unsaid {
             self.propose(Change::Resize { key, view });
         }
-        if let Some(bypass_max) = bypass_max.filter(|max| *max != BYPASS_MAX_DEFAULT) {
-            self.propose(Change::Policy { bypass_max });
+        if let Some(change) = self.decide.change_of_policy(self.effective.config.bypass_max) {
+            self.propose(change);
         }
     }
 

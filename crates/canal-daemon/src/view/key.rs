@@ -30,10 +30,14 @@ impl<'a> Shown<'a> {
         rows_left -= REPORT_BYTES_MAX / 2 - keys_left;
         let each = Each(move || {
             let looks = if selection.full { Looks::Fully } else { Looks::Closely };
-            let estimates = EstimateBudget::default();
-            let budget = Budget { looks_left: PROCESSES_LOOKED_AT_MAX, rows_left, estimates };
-            let mut report =
-                KeysReport { shown: self, selection: selection.clone(), looks, budget };
+            let mut report = KeysReport {
+                shown: self,
+                selection: selection.clone(),
+                looks,
+                looks_left: PROCESSES_LOOKED_AT_MAX,
+                rows_left,
+                estimates: EstimateBudget::default(),
+            };
             let whys = Rc::new(Whys::default());
             let keys = self.selected(&selection).take(shown);
             keys.map(move |key| report.key(key, &whys))
@@ -74,13 +78,12 @@ impl<'a> Shown<'a> {
 
     fn waiter(
         &self,
-        id: RequestId,
+        waiter: &WaiterState,
         key: &Key,
         position: u64,
         whys: &Whys,
         estimate: Option<EstimateInfo>,
     ) -> Option<WaiterInfo> {
-        let waiter = self.table.waiter(id)?;
         let request = &waiter.request;
         let item = request.items.iter().find(|item| item.key == *key)?;
         let reason = match whys.of(self.table, waiter) {
@@ -118,11 +121,6 @@ struct KeysReport<'a> {
     shown: Shown<'a>,
     selection: Selection,
     looks: Looks,
-    budget: Budget,
-}
-
-/// The remaining room and effort for a report.
-struct Budget {
     /// How many more processes may be looked up.
     looks_left: usize,
     /// How many more bytes holders and waiters may take.
@@ -142,21 +140,20 @@ impl<'a> KeysReport<'a> {
             ROW_BYTES + key.as_str().len() + request.command.0.len() + note
         };
         let of_holds = holds.iter().map(|hold| bytes(&hold.asked) + slot_bytes(hold, key));
-        let (held, unshown_holders) = fitting(of_holds, &mut self.budget.rows_left);
+        let (held, unshown_holders) = fitting(of_holds, &mut self.rows_left);
         holds.truncate(held);
         let waiters = (1..).zip(report.waiters.iter().filter_map(|id| table.waiter(*id)));
         let waiters = waiters.filter(|(_, it)| is_shown(&it.request, it.frame));
-        let waiters: Vec<(u64, RequestId)> = waiters.map(|(place, it)| (place, it.id)).collect();
-        let of_waiters = waiters.iter().filter_map(|(_, id)| table.waiter(*id));
-        let of_waiters = of_waiters.map(|waiter| bytes(&waiter.request));
-        let (waiting, unshown_waiters) = fitting(of_waiters, &mut self.budget.rows_left);
+        let waiters: Vec<(u64, &WaiterState)> = waiters.collect();
+        let of_waiters = waiters.iter().map(|(_, waiter)| bytes(&waiter.request));
+        let (waiting, unshown_waiters) = fitting(of_waiters, &mut self.rows_left);
         let estimates = shown.summary.filter(|_| waiting > 0).map(|summary| {
             let now = clock::unix_ms();
-            estimates::of_key(table, key, summary, now, &mut self.budget.estimates)
+            estimates::of_key(table, key, summary, now, &mut self.estimates)
         });
         let holders = holds.iter().map(|hold| {
-            let looks = if self.budget.looks_left > 0 { self.looks } else { Looks::Briefly };
-            self.budget.looks_left = self.budget.looks_left.saturating_sub(1);
+            let looks = if self.looks_left > 0 { self.looks } else { Looks::Briefly };
+            self.looks_left = self.looks_left.saturating_sub(1);
             shown.holder(hold, Some(key), looks)
         });
         KeyInfo {
@@ -176,9 +173,9 @@ impl<'a> KeysReport<'a> {
                 move || {
                     let waiters = waiters.clone().into_iter().take(waiting);
                     let (whys, estimates) = (Rc::clone(&whys), Rc::clone(&estimates));
-                    waiters.filter_map(move |(position, id)| {
-                        let estimate = estimates.get(&id).copied();
-                        shown.waiter(id, key, position, &whys, estimate)
+                    waiters.filter_map(move |(position, waiter)| {
+                        let estimate = estimates.get(&waiter.id).copied();
+                        shown.waiter(waiter, key, position, &whys, estimate)
                     })
                 }
             }),
