@@ -291,7 +291,8 @@ fn the_log_says_what_was_released_by_force_and_of_which_process() {
     let log = fs::read_to_string(world.runtime().join("daemon.log")).unwrap();
     let line = log.lines().find(|line| line.contains("released by force")).expect("a line");
     let pid = format!("holder=pid {} ", holder.pid());
-    for part in ["keys=x, y/1 ", &format!("token={token} "), &pid, "holder_uid=", "by_uid="] {
+    let token = format!("token={token} ");
+    for part in ["keys=x, y/1 ", &token, &pid, "holder_uid=", "command=\"cat\" ", "by_uid="] {
         assert!(line.contains(part), "{part}: {line}");
     }
 }

@@ -6,6 +6,7 @@
 use std::fs::{self, Permissions};
 use std::io::{self, ErrorKind};
 use std::net::TcpListener;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
@@ -44,7 +45,7 @@ impl Listener {
                     bound => bound?,
                 };
                 fs::set_permissions(path, Permissions::from_mode(MODE))?;
-                (Socket::from(listener), Some(path.clone()))
+                (Socket::from(OwnedFd::from(listener)), Some(path.clone()))
             }
         };
         socket.set_nonblocking(true)?;

@@ -245,9 +245,9 @@ fn log_force(by: &Credentials, hold: &HoldState) {
     tracing::info!(
         keys = %keys.join(", "),
         token = hold.token.0,
-        holder = owner_words(&hold.asked.owner),
+        holder = %owner_words(&hold.asked.owner),
         holder_uid = hold.asked.uid,
-        command = ?hold.asked.command,
+        command = ?hold.asked.command.0,
         by_uid = by.uid,
         by_pid = by.pid,
         "released by force"
