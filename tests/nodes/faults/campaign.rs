@@ -18,6 +18,9 @@ const SECONDS: u64 = 15;
 
 const KEYS: [&str; 4] = ["w", "x", "y", "z"];
 
+/// The nodes by the names of their hosts.
+const SSH: &str = "ssh:a,ssh:b,ssh:c";
+
 /// How many runs compete at any time.
 const RUNS: usize = 8;
 
@@ -60,19 +63,32 @@ struct Campaign<'n> {
 }
 
 impl Campaign<'_> {
+    /// The nodes by their sockets.
+    fn sockets(&self) -> String {
+        let name = |node: &World| format!("unix:{}", node.socket().display());
+        self.nodes.nodes.iter().map(name).collect::<Vec<_>>().join(",")
+    }
+
+    /// Meets all nodes under all their names, because a request fails if a node that canal has
+    /// never reached is out of reach.
+    fn meet(&self) {
+        let (here, sockets) = (&self.nodes.here, self.sockets());
+        for (world, on) in [(here, "@all"), (here, SSH), (self.stranger, &sockets)] {
+            let run = world.canal(["run", "--on", on, "--ttl", "10s", "-k", "met", "--", "true"]);
+            run.env("PATH", &self.path).end().code(0);
+        }
+    }
+
     fn start(&mut self) {
+        let sockets = self.sockets();
         let rng = &mut self.rng;
         let key = KEYS[rng.usize(..KEYS.len())];
-        let sockets = || {
-            let name = |node: &World| format!("unix:{}", node.socket().display());
-            self.nodes.nodes.iter().map(name).collect::<Vec<_>>().join(",")
-        };
         let is_foreign = rng.u8(..20) == 0;
         let (world, on) = match rng.u8(..3) {
             _ if is_foreign => (&self.nodes.here, "b,c".to_owned()),
             0 => (&self.nodes.here, "@all".to_owned()),
-            1 => (&self.nodes.here, "ssh:a,ssh:b,ssh:c".to_owned()),
-            _ => (self.stranger, sockets()),
+            1 => (&self.nodes.here, SSH.to_owned()),
+            _ => (self.stranger, sockets),
         };
         let require = ["all", "majority"][rng.usize(..2)];
         let shortens = rng.u8(..10) == 0;
@@ -189,6 +205,7 @@ fn a_campaign_of_faults_never_lets_two_commands_run_and_serves_each_waiter() {
         stopped: Vec::new(),
         faults: [0; 7],
     };
+    campaign.meet();
     let until = Instant::now() + Duration::from_secs(seconds);
     let mut next_fault = Instant::now();
     while Instant::now() < until {
