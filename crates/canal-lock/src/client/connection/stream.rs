@@ -59,7 +59,7 @@ impl<'a, P> Outgoing<'a, P> {
     }
 }
 
-/// A reply in the framing of varlink. The caller of [`parameters`] knows the type of the
+/// A reply in the framing of varlink. The caller of `parameters` knows the type of the
 /// parameters.
 #[derive(Debug, Deserialize)]
 pub struct Reply {
