@@ -8,8 +8,7 @@ use canal_core::{NodeId, Require, RunId, Tag};
 /// `Collect`: requests a lease that is one part of a request over nodes. Its replies are those of
 /// [`Acquire`](crate::Acquire) for a lease.
 ///
-/// The grant is *collecting* until [`ConfirmAt`](crate::ConfirmAt): it ends with its
-/// connection, and with the daemon.
+/// The grant is *collecting* until [`ConfirmAt`]: it ends with its connection, and with the daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Collect {
     /// The request over all its nodes.
