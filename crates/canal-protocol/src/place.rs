@@ -229,7 +229,7 @@ fn any_parent(file: &Path) -> Result<(PathBuf, Option<PathBuf>), String> {
 }
 
 /// The home of this process's user. In a user namespace, the home must belong to that user.
-/// Otherwise a user who is root only in the namespace would use the home of the machine's root.
+/// Otherwise, root of a user namespace would use the home of the machine's root.
 fn own_home() -> Option<PathBuf> {
     let uid = geteuid();
     let outside = Uid::from_raw(uid_of_machine(uid.as_raw()));
