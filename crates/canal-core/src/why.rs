@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use std::ops::Bound;
 
 use crate::index::grant_order::Class;
+use crate::index::key_tree::Node;
 use crate::index::key_tree::conflict;
 use crate::index::lock::Lock;
-use crate::index::node::Node;
 use crate::{
     By, FrameId, HeldItem, Item, Key, Kind, Mode, Request, RequestId, Table, Token, View,
     WaiterState, WaiterStatus,

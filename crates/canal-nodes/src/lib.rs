@@ -32,8 +32,6 @@
 //!
 //! Times are milliseconds of CLOCK_BOOTTIME. A node is named by its index in [`Plan::nodes`].
 
-mod change;
-mod checkpoint;
 mod coordinator;
 pub mod deadlock;
 mod effect;
@@ -43,12 +41,10 @@ mod plan;
 #[cfg(test)]
 mod sim;
 
-pub use change::Change;
-pub use checkpoint::{Asking, Checkpoint, Part};
 pub use coordinator::Coordinator;
-pub use effect::{Deadline, Effect, Outcome};
+pub use effect::{Change, Deadline, Effect, Outcome};
 pub use input::{Input, Refusal};
-pub use plan::{Plan, Require, Timing};
+pub use plan::{Asking, Checkpoint, Part, Plan, Require, Timing};
 
 /// A time or a duration, in milliseconds. Times are those of CLOCK_BOOTTIME.
 pub type Millis = u64;

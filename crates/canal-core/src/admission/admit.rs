@@ -1,8 +1,8 @@
 //! Decides whether a request can be granted, and names the item that prevents it.
 
 use crate::index::grant_order::Rank;
+use crate::index::key_tree::Node;
 use crate::index::lock::Lock;
-use crate::index::node::Node;
 use crate::index::slot_pool::SlotPool;
 use crate::state::table::Share;
 use crate::{Ask, FrameId, GrantedItem, Key, Mode, Request, Slots, Table};

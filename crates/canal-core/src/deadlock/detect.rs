@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::reachable::Edges;
+use super::reduction::Edges;
 use crate::{By, CycleStep, FrameId, Mode, RequestId, Table};
 
 impl Table {

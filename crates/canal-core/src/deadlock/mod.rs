@@ -6,7 +6,6 @@
 mod detect;
 mod own_blockers;
 mod partial_table;
-pub(crate) mod reachable;
-mod reduction;
+pub(crate) mod reduction;
 
 pub use partial_table::PartialTable;

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use super::reachable::Edges;
+use super::reduction::Edges;
 use crate::admission::admit::Admission;
 use crate::index::grant_order::Rank;
 use crate::{FrameId, Key, Request, RequestId, Table};

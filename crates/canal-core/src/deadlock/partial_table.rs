@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::reachable::Edges;
+use super::reduction::Edges;
 use crate::admission::admit::Admission;
 use crate::model::InvalidOutcome;
 use crate::{

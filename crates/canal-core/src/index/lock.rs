@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use super::bucket_use::BucketUse;
 use super::grant_order::{Class, Queue};
-use super::out_of_service::OutOfService;
+use super::slot_pool::BucketUse;
+use super::slot_pool::OutOfService;
 use super::slot_pool::SlotPool;
 use crate::{Ask, Kind, SlotRange, Slots, Token, View};
 

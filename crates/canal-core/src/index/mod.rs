@@ -3,10 +3,7 @@
 //! Invariant: every index can be computed from the holds, the waiters and the stored views. It
 //! exists so that a decision need not look at all of them.
 
-pub(crate) mod bucket_use;
 pub(crate) mod grant_order;
 pub(crate) mod key_tree;
 pub(crate) mod lock;
-pub(crate) mod node;
-pub(crate) mod out_of_service;
 pub(crate) mod slot_pool;

@@ -1,8 +1,9 @@
-//! Tracks which slots of a key are free.
+//! Tracks which slots of a key are free, which are out of service, and how many of each bucket are
+//! held.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use crate::{SlotRange, Slots};
+use crate::{SlotRange, Slots, View};
 
 /// The free slots of a key: all slots from `high` on, and the ranges below `high` that were
 /// released.
@@ -127,6 +128,184 @@ impl SlotPool {
     }
 }
 
+/// The buckets of a key that are out of service; for the slots kind, the slots. The view of a
+/// request determines which slots belong to a bucket. The numbers are those of buckets, not of
+/// fixed slots. So a number means the same bucket (for example, the same GPU) for every `per` that
+/// a caller states.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct OutOfService(BTreeSet<u64>);
+
+impl OutOfService {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The numbers, ascending.
+    pub(crate) fn numbers(&self) -> Vec<u64> {
+        self.0.iter().copied().collect()
+    }
+
+    /// Takes numbers out of service, or returns them.
+    pub(crate) fn change(&mut self, numbers: &[u64], out: bool) {
+        for number in numbers {
+            if out {
+                self.0.insert(*number);
+            } else {
+                self.0.remove(number);
+            }
+        }
+    }
+
+    /// Whether a bucket is out of service.
+    pub(crate) fn contains(&self, bucket: u64) -> bool {
+        self.0.contains(&bucket)
+    }
+
+    /// The number of slots in each bucket; 0 if nothing is out of service, because it then does not
+    /// matter.
+    pub(crate) fn unit(&self, view: View) -> u64 {
+        if self.0.is_empty() { 0 } else { view.unit() }
+    }
+
+    /// The number of slots of a view that are in service.
+    pub(crate) fn capacity(&self, view: View) -> u64 {
+        if self.0.is_empty() {
+            return view.capacity();
+        }
+        let units = view.capacity().checked_div(view.unit()).unwrap_or(0);
+        let out = self.0.range(..units).count() as u64;
+        view.capacity() - out.saturating_mul(view.unit())
+    }
+
+    /// The slots that are out of service, as ranges.
+    fn ranges(&self, unit: u64) -> impl Iterator<Item = SlotRange> {
+        self.0.iter().filter_map(move |number| {
+            let first = number.checked_mul(unit)?;
+            let last = first.checked_add(unit - 1).filter(|last| *last < u64::MAX - 1)?;
+            Some(SlotRange(first, last))
+        })
+    }
+
+    /// How many held slots are out of service. Logarithmic for each of them.
+    pub(crate) fn held(&self, unit: u64, free: &SlotPool) -> u64 {
+        self.ranges(unit).map(|range| free.held_in(range)).sum()
+    }
+
+    /// How many of these slots are in service.
+    pub(crate) fn in_service(&self, unit: u64, slots: &Slots) -> u64 {
+        let common = |one: SlotRange, other: SlotRange| {
+            let (first, last) = (one.0.max(other.0), one.1.min(other.1));
+            if first <= last { last - first + 1 } else { 0 }
+        };
+        let out = self.ranges(unit).flat_map(|range| slots.0.iter().map(move |it| (range, *it)));
+        slots.count() - out.map(|(one, other)| common(one, other)).sum::<u64>()
+    }
+
+    /// The first slots of a range that are in service.
+    fn first_in_service(&self, unit: u64, SlotRange(first, last): SlotRange) -> Option<SlotRange> {
+        let mut first = first;
+        while self.0.contains(&(first / unit)) {
+            first = (first / unit + 1).checked_mul(unit).filter(|next| *next <= last)?;
+        }
+        let next = self.0.range(first / unit..).next();
+        let end = next.map_or(u64::MAX, |next| next.saturating_mul(unit) - 1);
+        Some(SlotRange(first, last.min(end)))
+    }
+
+    /// The lowest `count` slots that are free and in service. The caller has checked that there are
+    /// enough.
+    pub(crate) fn lowest(&self, unit: u64, free: &SlotPool, count: u64) -> Slots {
+        if self.0.is_empty() {
+            return free.lowest(count);
+        }
+        let (mut lowest, mut missing, mut from) = (Vec::new(), count, 0);
+        while missing > 0 {
+            let range = free.free_from(from);
+            let Some(SlotRange(first, last)) = self.first_in_service(unit, range) else {
+                from = range.1 + 1;
+                continue;
+            };
+            let last = last.min(first + (missing - 1));
+            lowest.push(SlotRange(first, last));
+            missing -= last - first + 1;
+            from = last + 1;
+        }
+        Slots(lowest)
+    }
+}
+
+/// The held slots of each bucket, for one number of slots per bucket. Only buckets in use take
+/// memory.
+#[derive(Clone, Debug)]
+pub(crate) struct BucketUse {
+    per: u64,
+    held: BTreeMap<u64, u64>,
+    by_held: BTreeSet<(u64, u64)>,
+    /// The buckets without a held slot.
+    empty: SlotPool,
+}
+
+impl BucketUse {
+    /// Linear in the number of held slots.
+    pub(crate) fn of(free: &SlotPool, per: u64) -> Self {
+        let (held, by_held, empty) = Default::default();
+        let mut buckets = Self { per, held, by_held, empty };
+        free.held_ranges().for_each(|range| buckets.change_range(range, true));
+        buckets
+    }
+
+    /// Whether it counts buckets of this size.
+    pub(crate) fn is_of(&self, per: u64) -> bool {
+        self.per == per
+    }
+
+    /// Counts slots that are taken or released. Linear in the number of their buckets.
+    pub(crate) fn change(&mut self, slots: &Slots, taken: bool) {
+        slots.0.iter().for_each(|range| self.change_range(*range, taken));
+    }
+
+    fn change_range(&mut self, SlotRange(first, last): SlotRange, taken: bool) {
+        for bucket in first / self.per..=last / self.per {
+            let begin = first.max(bucket * self.per);
+            let end = last.min(bucket.saturating_mul(self.per).saturating_add(self.per - 1));
+            let slots = end - begin + 1;
+            let was = self.held.get(&bucket).copied().unwrap_or(0);
+            let is = if taken { was + slots } else { was - slots };
+            let only = Slots(vec![SlotRange(bucket, bucket)]);
+            self.by_held.remove(&(was, bucket));
+            match (was, is) {
+                (0, 0) => {}
+                (0, _) => drop(self.empty.take(&only)),
+                (_, 0) => self.empty.give_back(&only),
+                _ => {}
+            }
+            if is == 0 {
+                self.held.remove(&bucket);
+            } else {
+                self.held.insert(bucket, is);
+                self.by_held.insert((is, bucket));
+            }
+        }
+    }
+
+    /// The bucket in service below `buckets` with the fewest held slots; the lowest such bucket.
+    /// Logarithmic in the number of buckets in use, for each different number of held slots.
+    pub(crate) fn emptiest(&self, buckets: u64, out: &OutOfService) -> Option<u64> {
+        let [SlotRange(empty, _)] = out.lowest(1, &self.empty, 1).0[..] else { return None };
+        if empty < buckets {
+            return Some(empty);
+        }
+        let mut level = self.by_held.first()?.0;
+        loop {
+            let mut here = self.by_held.range((level, 0)..(level, buckets));
+            if let Some((_, bucket)) = here.find(|(_, bucket)| !out.contains(*bucket)) {
+                return Some(*bucket);
+            }
+            level = self.by_held.range((level + 1, 0)..).next()?.0;
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
@@ -209,5 +388,53 @@ mod tests {
                 }
             }
         }
+    }
+
+    proptest! {
+        #[test]
+        fn it_equals_a_count_of_each_bucket(
+            ops in prop::collection::vec((any::<bool>(), 0u64..20, 0usize..8), 1..60),
+            per in 1u64..4,
+            out in prop::collection::vec(0u64..6, 0..3),
+        ) {
+            let (mut free, mut taken) = (SlotPool::default(), Vec::<Slots>::new());
+            let mut buckets = BucketUse::of(&free, per);
+            let mut without = OutOfService::default();
+            without.change(&out, true);
+            for (take, slot, which) in ops {
+                let one = Slots(vec![SlotRange(slot, slot)]);
+                if take && free.take(&one) {
+                    buckets.change(&one, true);
+                    taken.push(one);
+                } else if !take && which < taken.len() {
+                    let back = taken.remove(which);
+                    free.give_back(&back);
+                    buckets.change(&back, false);
+                }
+                let rebuilt = BucketUse::of(&free, per);
+                prop_assert_eq!((&rebuilt.held, &rebuilt.by_held), (&buckets.held, &buckets.by_held));
+                prop_assert_eq!(&rebuilt.empty, &buckets.empty);
+                let held = |bucket: u64| taken.iter().flat_map(Slots::iter).filter(|s| s / per == bucket).count();
+                for limit in 0..9 {
+                    let in_service = (0..limit).filter(|bucket| !out.contains(bucket));
+                    let expected = in_service.min_by_key(|bucket| (held(*bucket), *bucket));
+                    prop_assert_eq!(buckets.emptiest(limit, &without), expected);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_million_buckets_cost_no_more_than_those_in_use() {
+        let (mut free, out) = (SlotPool::default(), OutOfService::default());
+        let mut buckets = BucketUse::of(&free, 3);
+        for bucket in 0..1000 {
+            assert_eq!(buckets.emptiest(1_000_000, &out), Some(bucket));
+            let slot = Slots(vec![SlotRange(3 * bucket, 3 * bucket)]);
+            assert!(free.take(&slot));
+            buckets.change(&slot, true);
+        }
+        assert_eq!((buckets.held.len(), buckets.by_held.len()), (1000, 1000));
+        assert_eq!(buckets.emptiest(1000, &out), Some(0));
     }
 }

@@ -5,37 +5,28 @@
 mod entry;
 mod id;
 mod key;
-mod lease;
 mod outcome;
-mod process;
-mod rules;
+mod request;
 mod slots;
 mod snapshot;
-mod usage;
-mod view;
 
-pub use entry::over_nodes::{Above, CONFIRMED_TOKEN_MAX, NODES_MAX, OverNodes, Require};
-pub use entry::supersede::{GROUP_BYTES_MAX, SUPERSEDED_MAX, Supersede, Superseded};
 pub use entry::{
-    Ask, Change, Command, ENTRY_VERSION, Entry, Item, Mode, OnLost, Owner, Release, Request, Wait,
-    Withdrawal,
+    BYPASS_MAX_DEFAULT, Change, ENTRY_VERSION, Entry, RULES_VERSION, Release, Withdrawal,
 };
 pub use id::{
-    FrameId, HostId, LeaseId, NodeId, RequestId, Revision, RunId, Tag, Token, UnixMillis,
+    FrameId, HostId, LeaseId, NodeId, ProcessId, RequestId, Revision, RunId, Tag, Token, UnixMillis,
 };
 pub use key::{KEY_BYTES_MAX, Key, KeyError};
-pub use lease::{
-    LEASE_MS_MAX, LEASE_MS_MIN, LEASE_OVER_NODES_MS_MIN, LeaseEnd, LeaseState, PAST_LEASES_MAX,
-    PastLease,
-};
 pub(crate) use outcome::InvalidOutcome;
 pub use outcome::{By, CycleStep, Diverged, Granted, GrantedItem, Outcome, Refusal};
-pub use process::ProcessId;
-pub use rules::{BYPASS_MAX_DEFAULT, RULES_VERSION};
-pub use slots::{SlotRange, Slots};
-pub use snapshot::{
-    FrameState, HeldItem, HoldState, HostState, PastRequest, Recovery, Snapshot, StoredView,
-    StoredWithout, WaiterState, WaiterStatus,
+pub use request::{
+    Above, Ask, CONFIRMED_TOKEN_MAX, Command, GROUP_BYTES_MAX, Item, Mode, NODES_MAX, OnLost,
+    OverNodes, Owner, Request, Require, SUPERSEDED_MAX, Supersede, Superseded, Usage, Wait,
+    key_room, room_of,
 };
-pub use usage::{Usage, key_room, room_of};
-pub use view::{Kind, View};
+pub use slots::{Kind, SlotRange, Slots, View};
+pub use snapshot::{
+    FrameState, HeldItem, HoldState, HostState, LEASE_MS_MAX, LEASE_MS_MIN,
+    LEASE_OVER_NODES_MS_MIN, LeaseEnd, LeaseState, PAST_LEASES_MAX, PastLease, PastRequest,
+    Recovery, Snapshot, StoredView, StoredWithout, WaiterState, WaiterStatus,
+};

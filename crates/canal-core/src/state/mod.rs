@@ -6,11 +6,7 @@
 mod frames;
 mod holds;
 mod hosts;
-mod leases;
 pub(crate) mod locks;
-mod owners;
-mod queues;
-mod recovery;
 mod snapshot;
 pub(crate) mod table;
 mod waiters;

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use super::worklist::Transition;
+use super::commit::Transition;
 use crate::state::locks::Misfit;
 use crate::{
-    Change, Diverged, Entry, FrameId, Key, Mode, Outcome, Refusal, Release, RequestId, Revision,
-    Table, Token, View, Withdrawal,
+    CONFIRMED_TOKEN_MAX, Change, Diverged, Entry, FrameId, HoldState, HostId, Key, LeaseId, Mode,
+    Outcome, Owner, Refusal, Release, RequestId, Revision, Table, Token, View, Withdrawal,
 };
 
 impl Table {
@@ -225,6 +225,92 @@ impl Table {
                 }
                 self.commit(transition, Outcome::FrameGone { frame: id });
             }
+        }
+    }
+
+    /// Ends everything that only the daemon of `host` kept alive, oldest frame first:
+    /// - all of its processes, including holds kept for their descendants;
+    /// - requests of leases, and unconfirmed grants of leases, because their clients are connected
+    ///   to that daemon.
+    ///
+    /// Other leases move to the host `by`.
+    pub(crate) fn host_gone(&mut self, transition: &mut Transition<'_>, host: HostId, by: HostId) {
+        let frames: Vec<FrameId> = self.frames_of_host(host).collect();
+        for id in frames {
+            let Some(frame) = self.frames.get(&id) else { continue };
+            transition.touched.insert(id);
+            let process = matches!(frame.state.owner, Owner::Process(_));
+            let (waiters, holds) = (frame.waiters.clone(), frame.holds.clone());
+            for request in waiters {
+                self.commit(transition, Outcome::Withdrawn { request });
+            }
+            for token in holds {
+                if process || self.is_provisional(token) {
+                    self.release_whole(transition, token);
+                }
+            }
+            let kept = self.frames.get(&id).is_some_and(|frame| !frame.holds.is_empty());
+            if !process && kept {
+                self.commit(transition, Outcome::LeaseMoved { frame: id, host: by });
+            }
+        }
+        self.add_all_candidates(transition);
+    }
+
+    fn is_provisional(&self, token: Token) -> bool {
+        self.holds.get(&token).is_some_and(|hold| hold.provisional)
+    }
+
+    pub(crate) fn confirm_at(
+        &mut self,
+        transition: &mut Transition<'_>,
+        request: RequestId,
+        token: Token,
+    ) {
+        let hold = self.hold_of(request).filter(|hold| hold.asked.over_nodes.is_some());
+        let outcome = match hold {
+            None => Outcome::NotConfirmed { least: None },
+            Some(hold) if self.may_have_token(hold, token) => {
+                Outcome::ConfirmedAt { request, was: hold.token, token }
+            }
+            Some(_) => Outcome::NotConfirmed { least: Some(self.next_token) },
+        };
+        self.commit(transition, outcome);
+    }
+
+    /// Whether a hold may take this token. The node may meanwhile have granted it to another hold,
+    /// which may still have it.
+    fn may_have_token(&self, hold: &HoldState, token: Token) -> bool {
+        token == hold.token
+            || token > hold.token
+                && token.0 <= CONFIRMED_TOKEN_MAX
+                && !self.holds.contains_key(&token)
+    }
+
+    pub(crate) fn renew(&mut self, transition: &mut Transition<'_>, lease: LeaseId) {
+        let frame = self.lease(lease).and_then(|id| self.frames.get(&id));
+        // An unconfirmed part ends with its connection, so a client that renews it by its handle
+        // must not rely on it.
+        let is_collecting = |hold: &HoldState| hold.provisional && hold.asked.over_nodes.is_some();
+        let holding = frame.filter(|frame| {
+            let mut holds = self.holds_in(frame.state.id).peekable();
+            holds.peek().is_some() && !holds.any(is_collecting)
+        });
+        let renewed = holding.and_then(|frame| Some((frame.state.id, frame.state.lease?.renewals)));
+        let outcome = match renewed {
+            Some((frame, before)) => Outcome::Renewed { frame, renewal: before + 1 },
+            None => Outcome::LeaseGone,
+        };
+        self.commit(transition, outcome);
+    }
+
+    pub(crate) fn expire(&mut self, transition: &mut Transition<'_>, id: FrameId, renewal: u64) {
+        let Some(frame) = self.frames.get(&id) else { return };
+        if frame.state.lease.is_none_or(|lease| lease.renewals != renewal) {
+            return;
+        }
+        for token in frame.holds.clone() {
+            self.release_whole(transition, token);
         }
     }
 }

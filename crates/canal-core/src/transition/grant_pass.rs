@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 
+use super::commit::Transition;
 use crate::admission::admit::Admission;
-use crate::deadlock::reachable::Edges;
+use crate::deadlock::reduction::Edges;
 use crate::index::grant_order::Rank;
 use crate::index::lock::Lock;
 use crate::state::locks::Misfit;
-use crate::transition::worklist::Transition;
 use crate::{
     FrameId, Granted, GrantedItem, Key, Mode, Outcome, Refusal, RequestId, Table, WaiterState,
     WaiterStatus,

@@ -5,11 +5,6 @@
 
 mod apply;
 mod commit;
-mod effects;
 mod grant_pass;
-mod hosts;
-mod leases;
 mod request;
 mod spares;
-mod supersede;
-mod worklist;

@@ -1,13 +1,19 @@
-//! Decides a new request: granted, refused or queued.
+//! Decides a new request: granted, refused or queued, and which older requests it supersedes.
+//!
+//! Invariant: a request supersedes none of its own frame or of a frame that encloses it, and an
+//! older request ends only if the newer one is granted or waits.
 
 use std::collections::BTreeSet;
 
-use super::worklist::Transition;
+use super::commit::Transition;
 use crate::admission::admit::Admission;
 use crate::index::grant_order::Rank;
 use crate::index::lock::Lock;
 use crate::state::locks::Misfit;
-use crate::{Ask, FrameId, Granted, Key, Outcome, Refusal, Request, RequestId, Table, View, Wait};
+use crate::{
+    Ask, FrameId, Granted, Key, Outcome, Owner, Refusal, Request, RequestId, Superseded, Table,
+    Token, View, Wait, WaiterState,
+};
 
 impl Table {
     pub(crate) fn decide(&mut self, transition: &mut Transition<'_>, asked: &Request) {
@@ -182,6 +188,37 @@ impl Table {
         })
     }
 
+    /// Why the request of a lease is invalid, if it is.
+    pub(crate) fn fault_of_lease(&self, asked: &Request) -> Option<Refusal> {
+        match (&asked.owner, asked.ttl_ms) {
+            (Owner::Process(_), None) => None,
+            (Owner::Jobserver(_), None) if asked.wait == Wait::No => None,
+            (Owner::Lease(lease), Some(_)) if self.may_be_under(asked) => {
+                // A lease has one request in its life, and its own session, because it outlives the
+                // session that asked for it. So a lease that holds something never waits, and can
+                // be part of a deadlock only through the leases that it encloses.
+                self.lease(*lease).map(|_| Refusal::Duplicate)
+            }
+            _ => Some(Refusal::Invalid { item: 0 }),
+        }
+    }
+
+    /// Whether the request of a lease may belong to the frame that it names: only over nodes, and
+    /// only to a lease of the same user that has a firm hold.
+    fn may_be_under(&self, asked: &Request) -> bool {
+        let Some(parent) = asked.parent else { return true };
+        let held_for_certain = |frame| {
+            let mut holds = self.holds_in(frame).peekable();
+            holds.peek().is_some() && holds.all(|hold| !hold.provisional)
+        };
+        // A frame that is gone encloses nothing: the request gets its own session.
+        let is_lease = self.frames.get(&parent).is_none_or(|frame| {
+            let state = &frame.state;
+            state.lease.is_some() && state.uid == asked.uid && held_for_certain(parent)
+        });
+        asked.over_nodes.is_some() && is_lease
+    }
+
     fn fault_of_item(&self, item: usize, key: &Key, ask: &Ask) -> Option<Refusal> {
         let Ask::Counted { count, view: stated, .. } = ask else { return None };
         if *count == 0 || matches!(stated, Some(View::Buckets { per: 0, .. })) {
@@ -191,4 +228,97 @@ impl Table {
         let stated = stated.map(View::kind)?;
         (stated != in_use).then_some(Refusal::Kind { item, in_use })
     }
+
+    /// Removes waiters, and returns them.
+    pub(crate) fn set_aside(&mut self, requests: &[RequestId]) -> Vec<WaiterState> {
+        // Cannot fail: they wait.
+        requests.iter().filter_map(|request| self.remove_waiter(*request).ok()).collect()
+    }
+
+    /// The waiting requests that a new one supersedes. Linear in the number of waiters of its first
+    /// key, or of all waiters if the request names a group.
+    pub(crate) fn superseded_waiters(&self, asked: &Request) -> Vec<RequestId> {
+        let Some(by) = asked.supersede.as_deref().filter(|by| by.which.is_some()) else {
+            return Vec::new();
+        };
+        let waiting = match (&by.group, asked.items.first()) {
+            (None, Some(item)) => self.served(&item.key),
+            _ => self.waiters.keys().copied().collect(),
+        };
+        let lineage = self.lineage_of_asker(asked);
+        let is_superseded = |waiter: &&WaiterState| {
+            !lineage.contains(&waiter.frame) && are_one_group(&waiter.request, asked)
+        };
+        let waiting = waiting.into_iter().filter_map(|id| self.waiter(id));
+        waiting.filter(is_superseded).map(|waiter| waiter.id).collect()
+    }
+
+    /// The holds that a request supersedes, oldest first: their requests are older. The request
+    /// waits or holds.
+    #[must_use]
+    pub fn superseded_holds(&self, request: RequestId) -> Vec<Token> {
+        match self.request(request) {
+            Some(asked) => self.holds_before(asked, request),
+            None => Vec::new(),
+        }
+    }
+
+    fn holds_before(&self, asked: &Request, request: RequestId) -> Vec<Token> {
+        let by = asked.supersede.as_deref();
+        let Some(by) = by.filter(|by| by.which == Some(Superseded::Running)) else {
+            return Vec::new();
+        };
+        let tokens: BTreeSet<Token> = match &by.group {
+            // A hold that has released a key still belongs to the group.
+            None => asked.items.iter().flat_map(|item| self.holders(&item.key)).collect(),
+            Some(_) => self.holds.keys().copied().collect(),
+        };
+        let lineage = self.lineage_of_asker(asked);
+        let holds = tokens.into_iter().filter_map(|token| self.hold(token));
+        let superseded = holds.filter(|hold| {
+            let is_older = hold.request < request && !lineage.contains(&hold.frame);
+            is_older && are_one_group(&hold.asked, asked)
+        });
+        superseded.map(|hold| hold.token).collect()
+    }
+
+    /// Why a request is refused because it cannot supersede a hold of its group, or because it was
+    /// itself superseded before its client asked again.
+    pub(crate) fn fault_of_supersede(&self, asked: &Request) -> Option<Refusal> {
+        if let Some(past) = self.superseded.iter().find(|past| past.tag == asked.tag) {
+            return Some(Refusal::Superseded { by: past.by });
+        }
+        let tokens = self.holds_before(asked, RequestId(u64::MAX));
+        let mut holds = tokens.into_iter().filter_map(|token| self.hold(token));
+        let hold = holds.find(|hold| {
+            let is_process = matches!(hold.asked.owner, Owner::Process(_));
+            // The client can signal neither a lease nor a process on another host.
+            !is_process || hold.orphaned || hold.asked.host != asked.host
+        })?;
+        Some(Refusal::CannotEnd { token: hold.token })
+    }
+
+    /// The lineage of a request that may be new.
+    fn lineage_of_asker(&self, asked: &Request) -> Vec<FrameId> {
+        let frame = self.frame_of(asked.host, &asked.owner).unwrap_or(FrameId(u64::MAX));
+        self.lineage(frame, self.live_parent(asked))
+    }
+}
+
+/// Whether two requests belong to one user and one group. The job tokens of a build end with it,
+/// and a part of a request over nodes is one of several, so neither belongs to a group.
+fn are_one_group(one: &Request, other: &Request) -> bool {
+    let is_alone =
+        |asked: &Request| matches!(asked.owner, Owner::Jobserver(_)) || asked.over_nodes.is_some();
+    let group = |asked: &Request| asked.supersede.as_ref().and_then(|it| it.group.clone());
+    let has = |asked: &Request, key: &Key| asked.items.iter().any(|item| item.key == *key);
+    let same_keys = || {
+        one.items.len() == other.items.len() && one.items.iter().all(|item| has(other, &item.key))
+    };
+    let named = group(one);
+    one.uid == other.uid
+        && !is_alone(one)
+        && !is_alone(other)
+        && named == group(other)
+        && (named.is_some() || same_keys())
 }

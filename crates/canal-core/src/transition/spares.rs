@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 
-use super::worklist::Transition;
+use super::commit::Transition;
 use crate::admission::node_limits::are_rivals;
 use crate::{
     Change, ENTRY_VERSION, Entry, FrameId, HoldState, Key, Outcome, Refusal, Release, Request,

@@ -1,8 +1,8 @@
 //! Updates the state of a node from each input.
 
-use super::link::Trouble;
 use super::node::Hold;
-use super::turn::Turn;
+use super::node::Trouble;
+use super::node::Turn;
 use super::{Coordinator, Phase};
 use crate::{Change, Effect, Input, Millis, Outcome, Refusal, Require};
 use canal_core::Token;

@@ -1,29 +1,22 @@
 //! The coordinator of one request over nodes.
 //!
 //! Each input first updates the state of a node (`hearing`). The phase of the request then decides
-//! what to do about the state of all nodes (`collecting`, `confirming`, `running`, `ending`). So
-//! the result does not depend on the order in which two nodes answer.
+//! what to do about the state of all nodes (`collecting`, `running`). So the result does not depend
+//! on the order in which two nodes answer.
 //!
 //! Invariant: a lease counts towards the deadline only from the time before the coordinator sent
 //! the call that the node has answered.
 
 mod collecting;
-mod confirming;
-mod ending;
 mod hearing;
-mod link;
 mod node;
-mod parts;
 mod progress;
-mod renewing;
 mod running;
 #[cfg(test)]
 mod tests;
-mod turn;
 
-use node::{Hold, Node};
+use node::{Hold, Link, Node, Turn};
 use progress::Said;
-use turn::Turn;
 
 use super::{Checkpoint, Effect, Input, Millis, Outcome, Part, Plan, Require, Timing};
 use canal_core::Token;
@@ -211,7 +204,7 @@ impl Coordinator {
             return;
         }
         self.begun = Some(now);
-        self.nodes.iter_mut().for_each(|node| node.link = link::Link::new(now));
+        self.nodes.iter_mut().for_each(|node| node.link = Link::new(now));
         let patience_ms = self.patience_ms();
         if matches!(self.phase, Phase::Counting { .. } | Phase::Collecting(_)) {
             self.phase = Self::first_phase(&self.plan, now);

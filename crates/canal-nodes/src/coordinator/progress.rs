@@ -1,7 +1,7 @@
 //! Reports each change once.
 
 use super::node::Hold;
-use super::turn::Turn;
+use super::node::Turn;
 use super::{Coordinator, Phase};
 use crate::{Change, Effect, Millis};
 

@@ -1,11 +1,110 @@
-//! Keeps the lock while the command runs: its deadline, renewals and spares.
+//! Confirms enough grants, keeps the lock while the command runs, and releases everything at the end.
+//!
+//! Confirming makes grants firm. The command starts when all the chosen nodes have answered. Then the
+//! coordinator keeps its deadline, renewals and spares.
+//!
+//! A coordinator can also continue with a lease of which only the handle is known. The time of its
+//! last renewal is unknown, so no part counts before its node has answered.
 
 use super::node::Hold;
-use super::turn::Turn;
-use super::{Coordinator, Phase};
-use crate::{Asking, Deadline, Effect, Millis, Timing};
+use super::node::Turn;
+use super::{Coordinator, Phase, Round};
+use crate::{Asking, Deadline, Effect, Millis, Outcome, Require, Timing};
 
 impl Coordinator {
+    pub(super) fn confirm(&mut self, turn: &mut Turn, chosen: &[usize]) -> bool {
+        #[cfg(test)]
+        if crate::sim::is_broken(crate::sim::Rule::StartsWhenConfirmed) {
+            for at in chosen {
+                self.nodes[*at].hold = Hold::Firm;
+                self.nodes[*at].sent = Some(turn.now);
+            }
+        }
+        let silence_ms = self.timing.silence_ms;
+        let mut is_pending = false;
+        for &at in chosen {
+            let is_lost = match self.nodes[at].hold {
+                Hold::Firm => false,
+                Hold::Confirming { since } => {
+                    is_pending = true;
+                    self.suspect(turn, at, since, silence_ms)
+                }
+                _ => true,
+            };
+            if is_lost {
+                self.fail_to_confirm(turn, at);
+                return true;
+            }
+        }
+        if is_pending {
+            return false;
+        }
+        match self.deadline(turn.now).filter(|deadline| turn.now < deadline.term_at) {
+            Some(deadline) => {
+                self.start(turn, chosen, deadline);
+                true
+            }
+            None => self.renew_before_the_start(turn, chosen),
+        }
+    }
+
+    /// Releases everything, because one of the chosen nodes did not confirm. With `any`, requests
+    /// that wait at other nodes keep their place.
+    fn fail_to_confirm(&mut self, turn: &mut Turn, at: usize) {
+        if self.plan.require != Require::Any {
+            return self.ask_anew(turn, Some(at));
+        }
+        if !matches!(self.nodes[at].hold, Hold::Nothing | Hold::Releasing { .. }) {
+            self.release(turn, at);
+        }
+        self.token = None;
+        self.phase = Phase::Collecting(Round { at: 0, since: turn.now });
+    }
+
+    /// Renews first if the answers came so late that too little of the TTL is left to start a
+    /// command.
+    fn renew_before_the_start(&mut self, turn: &mut Turn, chosen: &[usize]) -> bool {
+        for &at in chosen {
+            if self.sure_until(at) > turn.now + self.timing.grace_ms {
+                continue;
+            }
+            let is_lost = match self.nodes[at].renewing {
+                None => {
+                    self.renew(turn, at);
+                    !self.may_answer(turn, at)
+                }
+                Some(since) => self.suspect(turn, at, since, self.timing.renewal_silence_ms),
+            };
+            if is_lost {
+                self.fail_to_confirm(turn, at);
+                return true;
+            }
+        }
+        false
+    }
+
+    fn start(&mut self, turn: &mut Turn, chosen: &[usize], deadline: Deadline) {
+        if self.plan.require == Require::Any {
+            self.members = chosen.to_vec();
+        }
+        // Releases surplus requests and grants, except spares.
+        for at in 0..self.nodes.len() {
+            if self.nodes[at].is_spare() {
+                continue;
+            }
+            match self.nodes[at].hold {
+                Hold::Asked { .. } | Hold::Queued | Hold::Collecting { .. } => {
+                    self.cancel(turn, at);
+                }
+                _ => {}
+            }
+        }
+        self.published = Some(deadline.kill_at);
+        self.phase = Phase::Running;
+        let token = self.token.filter(|_| self.plan.require.is_exclusive());
+        turn.carry_out(Effect::Start { token, nodes: chosen.to_vec(), deadline });
+    }
+
     pub(super) fn keep_running(&mut self, turn: &mut Turn) -> bool {
         let deadline = self.deadline(turn.now);
         let Some(deadline) = deadline.filter(|deadline| !turn.is_past(deadline.kill_at)) else {
@@ -127,6 +226,122 @@ impl Coordinator {
                 self.confirm_at(turn, at, token);
             }
             _ => {}
+        }
+    }
+}
+
+/// The factor by which a node may be silent longer than usual if nothing can be done without it.
+const PATIENCE: Millis = 3;
+
+impl Coordinator {
+    /// How long to try to reach nodes without which nothing can be done.
+    pub(super) fn patience_ms(&self) -> Millis {
+        PATIENCE * self.timing.silence_ms
+    }
+
+    /// Renews each part once, and keeps renewing when enough nodes have answered.
+    pub(super) fn renew_parts(&mut self, turn: &mut Turn) -> bool {
+        let members = self.members.iter().copied();
+        let gone: Vec<usize> = members.filter(|at| self.nodes[*at].hold == Hold::Nothing).collect();
+        if self.members.len() - gone.len() < self.need {
+            self.end(turn, Outcome::Lost { nodes: gone });
+            return true;
+        }
+        for at in self.members.clone() {
+            self.keep_lease(turn, at);
+        }
+        let is_enough = self.sure_nodes().count() >= self.need;
+        let patience_ms = if is_enough { self.timing.silence_ms } else { self.patience_ms() };
+        let is_over = turn.is_past(self.begun.unwrap_or(turn.now).saturating_add(patience_ms));
+        let owed: Vec<usize> =
+            self.members.iter().copied().filter(|at| self.owes_renewal(*at)).collect();
+        let may_answer = |at: &usize| !self.nodes[*at].link.is_permanently_away();
+        if !is_over && owed.iter().any(may_answer) {
+            return false;
+        }
+        if !is_enough {
+            let nodes = owed.into_iter().map(|at| (at, self.nodes[at].obstacle())).collect();
+            self.phase = Phase::Over;
+            turn.carry_out(Effect::End(Outcome::Failed { nodes }));
+            return true;
+        }
+        // If this process was stopped meanwhile, the answers are too old, and the parts are renewed
+        // again.
+        let Some(deadline) = self.deadline(turn.now).filter(|it| turn.now < it.term_at) else {
+            return false;
+        };
+        self.published = Some(deadline.kill_at);
+        self.phase = Phase::Running;
+        let nodes = self.sure_nodes().collect();
+        turn.carry_out(Effect::Start { token: self.token, nodes, deadline });
+        true
+    }
+
+    /// Whether a node has yet to answer.
+    fn owes_renewal(&self, at: usize) -> bool {
+        self.nodes[at].hold != Hold::Nothing && self.nodes[at].sent.is_none()
+    }
+
+    /// Whether a node that the start did not need may soon hold its part as well.
+    #[must_use]
+    pub fn awaits_spares(&self, now: Millis) -> bool {
+        let may_join = |at: &usize| {
+            let node = &self.nodes[*at];
+            match node.hold {
+                Hold::Asked { .. } | Hold::Collecting { .. } | Hold::Confirming { .. } => true,
+                Hold::Nothing => {
+                    let silence_ms = self.timing.silence_ms;
+                    let until = node.link.silent_since().map(|since| since + silence_ms);
+                    let is_ready = node.ask_at.max(node.grants_from) <= now;
+                    is_ready && !self.never_grants(*at) && until.is_none_or(|until| now < until)
+                }
+                _ => false,
+            }
+        };
+        let runs = matches!(self.phase, Phase::Running);
+        runs && self.plan.require.has_spares() && self.members.iter().any(may_join)
+    }
+
+    /// Releases everything, the last node first: requests that begin now ask the first node first,
+    /// and by then find the others free.
+    pub(super) fn finish(&mut self, turn: &mut Turn, outcome: Outcome, until: Millis) -> bool {
+        let mut left = Vec::new();
+        for at in (0..self.nodes.len()).rev() {
+            self.give_back_at(turn, at);
+            let node = &self.nodes[at];
+            if node.hold != Hold::Nothing {
+                left.push(at);
+            }
+        }
+        left.reverse();
+        let is_hopeless = |at: &usize| self.nodes[*at].link.is_permanently_away();
+        let is_over = left.iter().all(is_hopeless) || turn.is_past(until);
+        if is_over {
+            let outcome = match outcome {
+                Outcome::GivenBack { .. } => Outcome::GivenBack { left },
+                other => other,
+            };
+            self.phase = Phase::Over;
+            turn.carry_out(Effect::End(outcome));
+        }
+        is_over
+    }
+
+    fn give_back_at(&mut self, turn: &mut Turn, at: usize) {
+        let timing = self.timing_of(at);
+        let longest_ms = timing.ttl_ms + timing.margin_ms;
+        let node = &self.nodes[at];
+        match node.hold {
+            Hold::Asked { .. } | Hold::Queued | Hold::Collecting { .. } => self.cancel(turn, at),
+            Hold::Firm | Hold::Unknown | Hold::Confirming { .. } => {
+                let has_ended = |sent: Millis| turn.now >= sent.saturating_add(longest_ms);
+                if node.sent.is_some_and(has_ended) {
+                    self.nodes[at].gone();
+                } else if node.link.is_open() {
+                    self.release(turn, at);
+                }
+            }
+            Hold::Nothing | Hold::Releasing { .. } => {}
         }
     }
 }

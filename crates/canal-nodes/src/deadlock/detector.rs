@@ -9,9 +9,9 @@
 
 use std::collections::BTreeSet;
 
-use super::find;
-use super::name::RequestName;
+use super::find::find;
 use super::reading::{Reading, named};
+use super::ring::RequestName;
 use super::ring::{Deadlock, Way};
 use crate::Millis;
 use canal_core::{FrameId, NodeId, RunId};

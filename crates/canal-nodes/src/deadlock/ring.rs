@@ -1,7 +1,24 @@
-//! A deadlock over nodes, as canal reports it.
+//! A deadlock over nodes, as canal reports it, and the names in it.
 
-use super::name::{FrameName, RequestName};
-use canal_core::{Key, NodeId, Token};
+use canal_core::{FrameId, Key, NodeId, RequestId, RunId, Token};
+
+/// A frame, over all nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum FrameName {
+    /// The frame of a run over nodes.
+    Run(RunId),
+    /// Any other frame, at one node.
+    Plain(NodeId, FrameId),
+}
+
+/// A request that waits, over all nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum RequestName {
+    /// A request over nodes.
+    Run(RunId),
+    /// Any other request, at one node.
+    Plain(NodeId, RequestId),
+}
 
 /// Requests that wait for each other: none can continue until one of them gives way.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -7,9 +7,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::name::{FrameName, RequestName};
 use super::reading::{PartOf, Reading};
 use super::ring::Way;
+use super::ring::{FrameName, RequestName};
 use canal_core::{
     Above, Diverged, FrameId, NodeId, PartialTable, RequestId, Require, RunId, Snapshot, UnixMillis,
 };

@@ -1,21 +1,65 @@
-//! The waits between the requests that remain.
+//! Finds the deadlocks among the requests that remain.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::name::{FrameName, RequestName};
-use super::ring::{Blocked, Step};
+use super::reading::{Reading, join};
+use super::ring::{Blocked, Deadlock, FrameName, RequestName, Step, Victim, Way};
 use super::union::Union;
-use canal_core::{Blocker, By, NodeId};
+use canal_core::{Blocker, By, Diverged, NodeId};
+
+/// The deadlocks in the common part of two readings, one for each set of requests that wait for
+/// each other. The second reading must begin after the last answer of the first.
+///
+/// # Errors
+/// A reading contradicts itself.
+pub fn find(first: &[Reading], second: &[Reading]) -> Result<Vec<Deadlock>, Diverged> {
+    find_in(&join(first, second))
+}
+
+/// The deadlocks in readings that were all taken at one moment.
+///
+/// # Errors
+/// A reading contradicts itself.
+pub fn find_in(readings: &[Reading]) -> Result<Vec<Deadlock>, Diverged> {
+    let mut rest = Union::of(readings)?;
+    rest.reduce();
+    let graph = Graph::of(&rest);
+    let deadlocks = graph.knots().into_iter().filter_map(|knot| deadlock(&rest, &graph, &knot));
+    Ok(deadlocks.collect())
+}
+
+/// The deadlock of requests that wait for each other.
+fn deadlock(rest: &Union, graph: &Graph, knot: &BTreeSet<RequestName>) -> Option<Deadlock> {
+    let mut able: Vec<RequestName> =
+        knot.iter().copied().filter(|request| rest.can_act(*request)).collect();
+    able.sort_unstable_by_key(|request| std::cmp::Reverse(rest.age(*request)));
+    let way = |request: &RequestName| {
+        let helps =
+            |way: Way| rest.helped_by(*request, way).iter().any(|other| knot.contains(other));
+        let request = *request;
+        [Way::Surrender, Way::Refusal]
+            .into_iter()
+            .find(|way| helps(*way))
+            .map(|way| Victim { request, way })
+    };
+    let mut victims: Vec<Victim> = able.iter().filter_map(way).collect();
+    if victims.is_empty() {
+        // One alone does not help: they must give way one after the other.
+        victims.extend(able.iter().map(|request| Victim { request: *request, way: Way::Refusal }));
+    }
+    let through = victims.first().map(|victim| victim.request).or(knot.first().copied())?;
+    Some(Deadlock { ring: graph.ring(through)?, victims })
+}
 
 /// The waits between the requests that remain.
-pub(super) struct Graph {
+struct Graph {
     /// The steps of each request, each with the requests that must continue before it can be taken.
     steps: BTreeMap<RequestName, Vec<(Step, Vec<RequestName>)>>,
 }
 
 impl Graph {
     /// The waits of what remains.
-    pub(super) fn of(rest: &Union) -> Self {
+    fn of(rest: &Union) -> Self {
         let mut inside: BTreeMap<FrameName, Vec<RequestName>> = BTreeMap::new();
         for request in rest.requests() {
             for frame in rest.frames_around(request) {
@@ -55,7 +99,7 @@ impl Graph {
     }
 
     /// The sets of requests that wait for each other.
-    pub(super) fn knots(&self) -> BTreeSet<BTreeSet<RequestName>> {
+    fn knots(&self) -> BTreeSet<BTreeSet<RequestName>> {
         let reached: BTreeMap<RequestName, BTreeSet<RequestName>> =
             self.steps.keys().map(|request| (*request, self.reached(*request))).collect();
         let knot = |request: &RequestName| -> BTreeSet<RequestName> {
@@ -68,7 +112,7 @@ impl Graph {
     }
 
     /// A shortest ring through a request, if it is in one.
-    pub(super) fn ring(&self, request: RequestName) -> Option<Vec<Step>> {
+    fn ring(&self, request: RequestName) -> Option<Vec<Step>> {
         // Each step of the search, with the index of the step before it.
         let mut taken: Vec<(&Step, &[RequestName], Option<usize>)> = Vec::new();
         let mut seen = BTreeSet::from([request]);

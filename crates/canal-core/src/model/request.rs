@@ -1,227 +1,8 @@
-//! The entries of the log: everything that can change the table.
-
-pub(crate) mod over_nodes;
-pub(crate) mod supersede;
-
-use std::sync::Arc;
+//! Requests: what a client asks for, and everything that the table needs to know about it.
 
 use serde::{Deserialize, Serialize};
 
-use super::{
-    Above, FrameId, HostId, Key, LeaseId, OverNodes, ProcessId, RequestId, Revision, Supersede,
-    Tag, Token, UnixMillis, View,
-};
-
-/// The version that this program writes into its entries.
-pub const ENTRY_VERSION: u16 = 1;
-
-/// One entry of the log: the unit in which the table changes.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Entry {
-    /// The version of the entry's format, [`ENTRY_VERSION`].
-    #[serde(rename = "v")]
-    pub version: u16,
-    /// When it was proposed. Status shows it as "since"; no decision depends on it.
-    pub at: UnixMillis,
-    /// The change.
-    #[serde(rename = "do")]
-    pub change: Change,
-}
-
-/// The kinds of change to the table.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Change {
-    /// A client requests a lock.
-    Request(Arc<Request>),
-    /// The client has confirmed a provisional grant to the owner: the hold is now firm.
-    Confirm {
-        /// The request.
-        request: RequestId,
-    },
-    /// Enough nodes have granted a request over nodes: its hold here is now firm and has this
-    /// token, and the next token is larger. Changes nothing if the hold has ended or cannot have
-    /// that token.
-    ConfirmAt {
-        /// The request.
-        request: RequestId,
-        /// The new token of the hold, not smaller than its present one.
-        token: Token,
-        /// The new note, empty for none. `None` keeps the present one.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        note: Option<Box<str>>,
-    },
-    /// A request is withdrawn. It is removed if it waits, and taken back if its grant is
-    /// provisional or has not yet reached the client. A no-op for a request that is unknown or has
-    /// ended.
-    Withdraw {
-        /// The request.
-        request: RequestId,
-        /// The reason.
-        why: Withdrawal,
-    },
-    /// The owner, or another client by force, releases a hold or an item of it.
-    Release(Release),
-    /// The owner's process has ended: its requests are withdrawn and its holds end. Holds that are
-    /// kept for its descendants (`children`) end by a separate `Release`.
-    End {
-        /// The frame.
-        frame: FrameId,
-    },
-    /// A client that knows the handle of a lease renews it: the lease lives for its whole TTL from
-    /// the moment when the daemon of `host` applies this. That host watches over it from now on.
-    Renew {
-        /// The lease.
-        lease: LeaseId,
-        /// The host whose daemon received the renewal.
-        host: HostId,
-        /// The new note, empty for none. `None` keeps the present one.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        note: Option<Box<str>>,
-        /// The new TTL, in milliseconds. `None` keeps the present one.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        ttl_ms: Option<u64>,
-    },
-    /// A lease was not renewed within its TTL, and ends. A no-op if it has been renewed since or
-    /// has ended.
-    Expire {
-        /// The lease's frame.
-        frame: FrameId,
-        /// The number of renewals when the TTL began.
-        renewal: u64,
-    },
-    /// A waiter's process is stopped or frozen: the request keeps its position but precedes no
-    /// other. If it was granted and the client has not yet received the grant, the grant is taken
-    /// back first.
-    Suspend {
-        /// The request.
-        request: RequestId,
-    },
-    /// A suspended waiter runs again, or the client of a detached waiter has connected again.
-    Resume {
-        /// The request.
-        request: RequestId,
-    },
-    /// The daemon of `host` restarted: its waiters are detached. They keep their positions and
-    /// precede others, but are granted only after a `Resume`.
-    Detach {
-        /// The host whose waiters are detached.
-        host: HostId,
-    },
-    /// A host joins.
-    HostJoin {
-        /// Its incarnation.
-        host: HostId,
-        /// The name that its users know it by.
-        label: String,
-        /// A description of it, for display.
-        identity: String,
-    },
-    /// A host is gone: the holds and requests of its processes end. The daemon of `by` watches over
-    /// its leases from now on, each for its whole TTL.
-    HostGone {
-        /// The incarnation.
-        host: HostId,
-        /// The host that reports it.
-        by: HostId,
-    },
-    /// The daemon of a host restarted within the same boot: the frames of `old` become those of
-    /// `new`, which has none yet. Their waiters are detached, as by `Detach`.
-    HostAdopt {
-        /// The incarnation that ends.
-        old: HostId,
-        /// The incarnation that takes its place.
-        new: HostId,
-    },
-    /// A hash of the table after an entry; changes nothing. A host whose own table differed at that
-    /// entry must not continue.
-    Checkpoint {
-        /// The revision of that entry.
-        revision: Revision,
-        /// A SHA-256 hash of the table, in hexadecimal.
-        table: String,
-    },
-    /// Stores a view, or removes the stored one (`None`).
-    Resize {
-        /// The key.
-        key: Key,
-        /// The view to store; `None` removes the stored one.
-        view: Option<View>,
-    },
-    /// Pauses a key, or resumes it. A paused key keeps its view, its kind and its holders, but
-    /// grants no further slots.
-    Pause {
-        /// The key.
-        key: Key,
-        /// Whether it is paused from now on.
-        paused: bool,
-    },
-    /// Gives the waiting requests of a session another priority.
-    Prioritize {
-        /// The outermost frame of the session.
-        session: FrameId,
-        /// The new priority.
-        priority: i32,
-    },
-    /// Takes buckets of a key (for the slots kind: slots) out of service, or returns them. Their
-    /// holders keep them, but no one else gets them.
-    Service {
-        /// The key.
-        key: Key,
-        /// The numbers of the buckets.
-        numbers: Vec<u64>,
-        /// Whether they are out of service from now on.
-        out: bool,
-    },
-    /// Sets how often a waiter may be overtaken before it becomes a barrier.
-    Policy {
-        /// The number of grants that may overtake a waiter; 64 by default.
-        bypass_max: u32,
-    },
-    /// The next token is at least this one.
-    Floor {
-        /// The smallest token that the table may issue next.
-        token: Token,
-    },
-    /// The engine begins another era: it was set up again, restored or replaced. Unless this is the
-    /// first entry of the log, a [recovery](super::Recovery) begins, which waits for all hosts. A
-    /// no-op if the log already names an era with this number or a later one.
-    Era {
-        /// The number of the era; the first is 1.
-        number: u64,
-        /// Whether entries that were in the log may be missing. The recovery then also waits for
-        /// the longest TTL.
-        may_lack: bool,
-        /// The smallest token that the table may issue next, by the clock of the host that reports
-        /// the era.
-        floor: Token,
-    },
-    /// A host reports the tokens that it has received, when it joins and when the log names another
-    /// era. If the report shows that the log lost entries, a recovery begins, which waits for the
-    /// longest TTL.
-    Present {
-        /// The incarnation.
-        host: HostId,
-        /// The largest token that it has certainly received; 0 if none.
-        told: Token,
-        /// The largest token that it may have received.
-        bound: Token,
-        /// Whether it had read entries that the log no longer has.
-        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-        lost: bool,
-        /// Its TTL, in milliseconds.
-        ttl_ms: u64,
-        /// If entries were lost, the smallest token that the table may issue next, by this host's
-        /// clock. Other hosts may have received larger tokens than this one.
-        floor: Token,
-    },
-    /// The longest TTL has passed since the entry from which a recovery counts. A no-op if the
-    /// recovery counts from another entry.
-    TtlPassed {
-        /// The entry from which the recovery counts.
-        from: Revision,
-    },
-}
+use super::{FrameId, HostId, Key, LeaseId, NodeId, ProcessId, RunId, Tag, View};
 
 /// One or more items, granted all together or not at all. The log, the table and the daemon share
 /// one copy of each request, because there may be thousands.
@@ -446,42 +227,145 @@ pub enum Wait {
     },
 }
 
-/// Why a waiter was withdrawn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Withdrawal {
-    /// Its connection closed, or its client cancelled it.
-    Cancelled,
-    /// Its time-out passed.
-    Timeout,
-    /// A restart detached it, and its client did not return.
-    Lost,
+/// The most bytes of the name of a group.
+pub const GROUP_BYTES_MAX: usize = 256;
+
+/// How many superseded requests to remember. A client whose daemon ended before it could report the
+/// refusal usually asks again within seconds.
+pub const SUPERSEDED_MAX: usize = 256;
+
+/// The group of a request, and which older requests of it the request supersedes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Supersede {
+    /// The name of its group. Requests without a name form a group if they have the same keys.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<Box<str>>,
+    /// Which requests of its group it supersedes, if any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub which: Option<Superseded>,
 }
 
-/// The part of the table that is released.
+impl Supersede {
+    /// A copy with this group that supersedes no request.
+    #[must_use]
+    pub fn but_none(mut self: Box<Self>) -> Box<Self> {
+        self.which = None;
+        self
+    }
+}
+
+/// The older requests that a request supersedes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Superseded {
+    /// Those that wait: they are refused.
+    Waiting,
+    /// Also those that hold. Their clients are not refused; the client of the new request ends
+    /// their processes. A client can do so under every configuration of the daemon, because it may
+    /// signal the processes of its own user.
+    Running,
+}
+
+/// The fields that only a request over nodes has.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Release {
-    /// The frame's latest hold of the key. If that hold has several items, only this item.
-    Latest {
-        /// The frame.
-        frame: FrameId,
-        /// The key.
-        key: Key,
-    },
-    /// Everything that the frame holds.
-    All {
-        /// The frame.
-        frame: FrameId,
-    },
-    /// One hold of any frame, with all its items.
-    Hold {
-        /// Its token.
-        token: Token,
-        /// Whether a client other than the owner forced it; kept for the history.
-        #[serde(default)]
-        forced: bool,
-    },
+pub struct OverNodes {
+    /// The run: the request over all its nodes. Public; it authorises nothing.
+    pub run: RunId,
+    /// All nodes that it names, ascending, each once.
+    pub nodes: Vec<NodeId>,
+    /// How many of them must grant it.
+    pub require: Require,
+    /// Whether enough other nodes have already granted it. A spare part never waits and blocks no
+    /// other request; while it is provisional, it is taken back if another request would then fit.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub spare: bool,
+}
+
+/// How many nodes must grant a request over nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Require {
+    /// Each of them.
+    All,
+    /// More than half of them.
+    Majority,
+    /// One of them. It excludes no other request over nodes.
+    Any,
+}
+
+/// A run or frame that encloses a request beyond its table. A client's claim, which is trusted
+/// unless the node knows better: a false claim gains nothing, and can only harm a request in that
+/// run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Above {
+    /// A run over nodes.
+    Run(RunId),
+    /// A frame of a daemon that is also a node.
+    Frame(NodeId, FrameId),
+}
+
+/// The most nodes that a request over nodes may name.
+pub const NODES_MAX: usize = 64;
+
+/// The largest token that a confirmation may ask for: 2^52, which every JSON reader represents
+/// exactly.
+pub const CONFIRMED_TOKEN_MAX: u64 = 1 << 52;
+
+impl Require {
+    /// How many of `nodes` must grant the request.
+    #[must_use]
+    pub fn least(self, nodes: usize) -> usize {
+        match self {
+            Self::All => nodes,
+            Self::Majority => nodes / 2 + 1,
+            Self::Any => 1,
+        }
+    }
+}
+
+impl OverNodes {
+    /// How many of its nodes must grant it.
+    #[must_use]
+    pub fn least(&self) -> usize {
+        self.require.least(self.nodes.len())
+    }
+
+    /// Whether there is at least one node, and the nodes are ascending, each once.
+    #[must_use]
+    pub fn is_sorted(&self) -> bool {
+        !self.nodes.is_empty() && self.nodes.windows(2).all(|pair| pair[0] < pair[1])
+    }
+
+    /// Whether every set of nodes that is enough for one of two requests shares a node with every
+    /// set that is enough for the other. Only then do the requests exclude each other.
+    #[must_use]
+    pub fn always_meets(&self, other: &Self) -> bool {
+        let also = self.nodes.iter().filter(|node| !other.nodes.contains(node)).count();
+        self.least() + other.least() > other.nodes.len() + also
+    }
+}
+
+/// The held and waiting requests of one user, in total.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// The number of held leases.
+    pub leases: usize,
+    /// The room that the keys take; see [`key_room`].
+    pub key_bytes: usize,
+}
+
+/// The room that a key takes in a request: its length, plus a flat amount for the data stored with
+/// it.
+#[must_use]
+pub fn key_room(key: &Key) -> usize {
+    key.as_str().len() + 64
+}
+
+/// The room that the keys of these items take.
+#[must_use]
+pub fn room_of(items: &[Item]) -> usize {
+    items.iter().map(|item| key_room(&item.key)).sum()
 }
 
 #[cfg(test)]
@@ -500,5 +384,56 @@ mod tests {
         let text = serde_json::to_string(&request).unwrap();
         assert!(text.ends_with(r#""on_lost":"warn"}"#), "{text}");
         assert_eq!(serde_json::from_str::<Request>(&text).unwrap(), request);
+    }
+
+    fn over(nodes: &[u128], require: Require) -> OverNodes {
+        let nodes = nodes.iter().map(|node| NodeId(*node)).collect();
+        OverNodes { run: RunId(1), nodes, require, spare: false }
+    }
+
+    /// All choices of the least number of nodes.
+    fn quorums(of: &OverNodes) -> Vec<Vec<NodeId>> {
+        let all = 0..1_usize << of.nodes.len();
+        let chosen = |set: usize| {
+            let nodes = of.nodes.iter().enumerate();
+            nodes.filter(|(at, _)| set >> at & 1 == 1).map(|(_, node)| *node).collect::<Vec<_>>()
+        };
+        all.map(chosen).filter(|nodes| nodes.len() == of.least()).collect()
+    }
+
+    #[test]
+    fn two_lists_always_meet_just_if_no_two_quorums_are_disjoint() {
+        let mut apart = 0;
+        for one in 1_u32..32 {
+            for other in 1_u32..32 {
+                let list = |set: u32| (0..5).filter(|at| set >> at & 1 == 1).collect::<Vec<u128>>();
+                for (left, right) in [
+                    (Require::Majority, Require::Majority),
+                    (Require::All, Require::Majority),
+                    (Require::All, Require::All),
+                ] {
+                    let one = over(&list(one), left);
+                    let other = over(&list(other), right);
+                    let disjoint = quorums(&one).iter().any(|these| {
+                        quorums(&other)
+                            .iter()
+                            .any(|those| !these.iter().any(|it| those.contains(it)))
+                    });
+                    assert_eq!(one.always_meets(&other), !disjoint, "{one:?} {other:?}");
+                    apart += usize::from(disjoint);
+                }
+            }
+        }
+        assert!(apart > 0);
+        let (abc, abd) = ([1, 2, 3], [1, 2, 4]);
+        assert!(!over(&abc, Require::Majority).always_meets(&over(&abd, Require::Majority)));
+    }
+
+    #[test]
+    fn a_list_is_in_order_and_names_each_node_once() {
+        for (nodes, sorted) in [(&[][..], false), (&[1], true), (&[1, 1], false), (&[2, 1], false)]
+        {
+            assert_eq!(over(nodes, Require::All).is_sorted(), sorted, "{nodes:?}");
+        }
     }
 }
