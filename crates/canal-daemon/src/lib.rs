@@ -4,7 +4,6 @@
 //! starts the daemon, and `store::recover` reads the state that the previous daemon left. Each
 //! other module owns one thing and does not depend on the server; docs/architecture.md lists them.
 
-mod boottime_timer;
 mod calls;
 mod cluster;
 mod config;

@@ -1,4 +1,4 @@
-//! Changes of this host that the log has not returned yet.
+//! Changes of this host that the log has not returned yet, and the work that follows once it has.
 //!
 //! Invariant: each change comes back once. The call that waits for it names its ticket. If no call
 //! does, because the client has left or has received a failure, canal grants it nothing: a request
@@ -8,12 +8,15 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Instant;
 
-use crate::calls::completion::{Completion, PendingCall};
-use crate::calls::conn_id::ConnId;
+use crate::calls::call::ConnId;
 use crate::calls::pending_acquire::PendingAcquire;
 use crate::host::Ticket;
-use canal_core::{Request, RequestId, Tag, Wait};
+use canal_core::{
+    Change, FrameId, Key, LeaseId, Outcome, Release as Giving, Request, RequestId, Revision, Table,
+    Tag, Wait,
+};
 use canal_sys::clock;
+use canal_sys::peer::Credentials;
 
 /// Changes of this host that are not in the log yet.
 #[derive(Debug, Default)]
@@ -112,12 +115,120 @@ impl InFlight {
     }
 }
 
+/// The change of a question: it has no effect, and only takes a place in the log. The embedded
+/// journal does not record it.
+pub(crate) const VOID: Change = Change::Confirm { request: RequestId(0) };
+
+/// The work to do when a change of this host has been applied.
+#[derive(Debug)]
+pub(crate) enum Completion {
+    /// Only the work that changes of other hosts need, too.
+    Nothing,
+    /// A call of this connection continues.
+    Call(ConnId, PendingCall),
+    /// A stopped waiter ahead of another one was suspended: the next one ahead may be stopped, too.
+    CheckAhead {
+        /// The waiter that is behind.
+        behind: RequestId,
+        /// How many more may be checked for it.
+        left: usize,
+    },
+    /// A build gave up a slot, which is meant for this build.
+    JobSlot { build: Tag },
+    /// This build asked for one more job token.
+    JobToken { build: Tag },
+    /// The process of a frame has ended.
+    End {
+        /// The frame of that process.
+        frame: FrameId,
+    },
+}
+
+impl Completion {
+    /// The connection whose call waits for the completion.
+    pub(crate) fn conn(&self) -> Option<ConnId> {
+        if let Self::Call(id, _) = self { Some(*id) } else { None }
+    }
+}
+
+/// A call whose change is on its way to the table.
+#[derive(Debug)]
+pub(crate) enum PendingCall {
+    /// The client asked for a lock.
+    Ask(PendingAcquire),
+    /// The client asked what it would be granted. The change itself does nothing.
+    Question(Box<PendingAcquire>),
+    /// The client released something.
+    Release(PendingRelease),
+    /// The client renewed a lease.
+    Renew(PendingRenewal),
+    /// The client stored a size of this key, or paused or resumed it.
+    Resize(Key),
+    /// The client changed the priority of a session that waits.
+    Prioritize(PendingPriority),
+    /// The client confirmed that it reported the grant of this request to the owner.
+    Confirm(RequestId),
+    /// The client confirmed this part of a request over nodes.
+    ConfirmAt(RequestId),
+}
+
+/// A change that was applied.
+#[derive(Debug)]
+pub(crate) struct Applied {
+    /// Its position in the log.
+    pub revision: Revision,
+    /// Its results.
+    pub outcomes: Vec<Outcome>,
+}
+
+/// A release on its way to the table.
+#[derive(Debug)]
+pub(crate) struct PendingRelease {
+    pub peer: Credentials,
+    pub giving: Giving,
+}
+
+/// A renewal on its way to the table.
+#[derive(Debug)]
+pub(crate) struct PendingRenewal {
+    pub peer: Credentials,
+    pub lease: LeaseId,
+    /// Whether the daemon releases the lease afterwards. It renews the lease only to find it in the
+    /// log.
+    pub give_back: bool,
+    /// Whether the new TTL must be durable before the reply.
+    pub keeps_ttl: bool,
+}
+
+impl PendingRenewal {
+    /// The outcome of a renewal that this host did not see, derived from a later table. A lease
+    /// that lives now has lived ever since the client asked for the renewal, so the renewal
+    /// succeeded. A lease that does not live now is lost in any case.
+    pub(crate) fn unseen(&self, table: &Table) -> Vec<Outcome> {
+        let frame = table.lease(self.lease).and_then(|frame| table.frame(frame));
+        let holding = frame.filter(|frame| table.holds_in(frame.id).next().is_some());
+        let renewed = holding.and_then(|frame| {
+            Some(Outcome::Renewed { frame: frame.id, renewal: frame.lease?.renewals })
+        });
+        vec![renewed.unwrap_or(Outcome::LeaseGone)]
+    }
+}
+
+/// A change of priority on its way to the table.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PendingPriority {
+    pub request: RequestId,
+    pub before: i32,
+    pub priority: i32,
+}
+
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use crate::calls::pending_acquire::plain_request;
     use canal_core::{HostId, LeaseId, Owner};
-    use std::sync::Arc;
 
     fn newcomer(tag: u128, uid: u32, wait: Wait) -> Completion {
         let owner = Owner::Lease(LeaseId(tag));

@@ -3,10 +3,7 @@
 //! Invariant: a call that left the queue of its connection gets exactly one answer, from
 //! `server/step.rs`.
 
-pub(super) mod answer;
 pub(super) mod call;
-pub(super) mod completion;
-pub(super) mod conn_id;
 pub(super) mod in_flight;
 pub(super) mod items;
 pub(super) mod pending_acquire;

@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use anyhow::Context;
 
-use crate::calls::completion::{Applied, Completion, VOID};
+use crate::calls::in_flight::{Applied, Completion, VOID};
 use crate::calls::in_flight::{InFlight, Proposed};
 use crate::cluster::Cluster;
 use crate::cluster::end_commands::Watched;

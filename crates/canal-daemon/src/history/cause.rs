@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::calls::completion::{Completion, PendingCall};
+use crate::calls::in_flight::{Completion, PendingCall};
 use canal_core::{Change, FrameId, Release, Request, Withdrawal};
 
 /// The effect of a change on the requests that it ends.

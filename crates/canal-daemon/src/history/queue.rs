@@ -9,7 +9,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use crate::calls::conn_id::ConnId;
+use crate::calls::call::ConnId;
 use crate::history::raw::Raw;
 use canal_history::{Batch, Counts, Found, Present, Query, Summary};
 

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::calls::conn_id::ConnId;
+use crate::calls::call::ConnId;
 use crate::history::queue::{About, Answer, Noted, Question, Queue};
 use crate::history::raw::Raw;
 use canal_history::{

@@ -1,4 +1,4 @@
-//! Accepts connections.
+//! Accepts connections, and limits how many there are.
 //!
 //! Invariant: when descriptors run out, the daemon refuses new clients and closes no open
 //! connection. If it cannot even refuse, new clients wait in the queue, and the daemon tries again
@@ -12,17 +12,14 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 
-use crate::calls::answer::Answer;
+use crate::calls::call::Answer;
 use crate::limits::{
-    ACCEPT_AGAIN_AFTER, ACCEPTS_PER_TURN, REFUSED_BYTES_PER_TURN, turned_away_max,
+    ACCEPT_AGAIN_AFTER, ACCEPTS_PER_TURN, KEPT_FOR_GRANTS, REFUSED_BYTES_PER_TURN,
+    SHARE_OF_WHAT_IS_LEFT, turned_away_max,
 };
-use crate::net::accept_backlog::Accepted;
-use crate::net::connection_limits::{ConnectionLimits, TurnedAway};
-use crate::net::connections::Conns;
-use crate::net::events::Source;
-use canal_protocol::Failure;
-use canal_sys::clock;
-use canal_sys::peer;
+use crate::net::connections::{Conns, Source};
+use canal_protocol::{ErrorName, Failure};
+use canal_sys::{clock, peer};
 
 /// The socket that clients connect to.
 #[derive(Debug)]
@@ -160,6 +157,105 @@ fn refuse(mut stream: UnixStream, failure: &Failure, budget: &mut usize) {
     let _ = stream.write_all(&bytes);
 }
 
+/// Tracks how far the listener's queue was accepted since a lease expired.
+#[derive(Debug, Default)]
+pub(crate) struct AcceptBacklog {
+    /// When the tracking began, in milliseconds of CLOCK_BOOTTIME.
+    pub since: Option<u64>,
+    pub accepted: usize,
+}
+
+impl AcceptBacklog {
+    /// The time up to which the daemon has read every renewal that was sent, if it is known. While
+    /// clients connect faster than the daemon accepts them, it waits only for the connections that
+    /// were queued at the beginning.
+    pub(crate) fn caught_up(&mut self, begun: u64, accepted: Accepted) -> Option<u64> {
+        let since = *self.since.get_or_insert(begun);
+        self.accepted += accepted.count;
+        if accepted.more && self.accepted < QUEUED_CONNECTIONS_MAX {
+            return None;
+        }
+        *self = Self::default();
+        Some(since)
+    }
+}
+
+/// The longest queue of a listener. This is sixteen times the default of `net.core.somaxconn`.
+pub(crate) const QUEUED_CONNECTIONS_MAX: usize = 65_536;
+
+/// The result of [`Server::accept`](crate::server::Server::accept).
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Accepted {
+    /// The number of connections taken from the queue.
+    pub count: usize,
+    /// Whether there may be more in the queue.
+    pub more: bool,
+}
+
+/// The limits on connections.
+///
+/// Invariant: root and the user that runs the daemon are accepted while there is any room. Whatever
+/// other users do, every user gets a part of the rest.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ConnectionLimits {
+    /// The limit for all users together.
+    pub all: usize,
+    /// The limit for each user, if the configuration sets one.
+    pub each: Option<usize>,
+    /// The user that runs the daemon.
+    pub own: u32,
+}
+
+/// Why a connection is turned away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TurnedAway {
+    /// The limit on all connections is reached.
+    Full,
+    /// The user already has its share.
+    Share { uid: u32, has: usize },
+}
+
+impl ConnectionLimits {
+    /// Why to turn away another connection of a user; `None` to accept it. `there` counts the
+    /// connections of all users, `has` those of this user.
+    pub(crate) fn turns_away(&self, uid: u32, there: usize, has: usize) -> Option<TurnedAway> {
+        if uid == 0 || uid == self.own {
+            return (there >= self.all).then_some(TurnedAway::Full);
+        }
+        let kept = self.all / KEPT_FOR_GRANTS;
+        let left = self.all.saturating_sub(kept).saturating_sub(there);
+        if left == 0 {
+            return Some(TurnedAway::Full);
+        }
+        // A share of the remaining room, not of the whole, so that a few users together cannot take
+        // everything.
+        let most = self.each.unwrap_or(left.saturating_mul(SHARE_OF_WHAT_IS_LEFT));
+        (has >= most).then_some(TurnedAway::Share { uid, has })
+    }
+}
+
+impl TurnedAway {
+    /// The error for the client.
+    pub(crate) fn failure(self) -> Failure {
+        let (message, hint) = match self {
+            Self::Full => (
+                "the daemon has reached its limit on connections".to_owned(),
+                "try again later, or raise `connections` in the configuration or the limit on \
+                 open files",
+            ),
+            Self::Share { uid, has } => (
+                format!(
+                    "uid {uid} has {has} connections to the daemon, the most that one user may \
+                     have"
+                ),
+                "try again later, or raise `connections_per_user` or `connections` in the \
+                 configuration",
+            ),
+        };
+        Failure::new(ErrorName::TooManyConnections, message).hint(hint)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -184,5 +280,67 @@ mod tests {
             refuse(ours, &TurnedAway::Full.failure(), &mut budget);
             assert!(writing.join().unwrap() >= REFUSED_BYTES_PER_TURN);
         });
+    }
+
+    #[test]
+    fn a_flood_of_connections_delays_the_end_of_a_lease_by_one_queue_at_most() {
+        let mut accept_backlog = AcceptBacklog::default();
+        let all = Accepted { count: 3, more: false };
+        assert_eq!(accept_backlog.caught_up(10, all), Some(10));
+        let part = Accepted { count: QUEUED_CONNECTIONS_MAX / 4, more: true };
+        let ends = [20, 30, 40, 50, 60].map(|begun| accept_backlog.caught_up(begun, part));
+        assert_eq!(ends, [None, None, None, Some(20), None]);
+        assert_eq!(accept_backlog.caught_up(70, all), Some(60), "what came after 60 may be unread");
+    }
+
+    const ROOM: ConnectionLimits = ConnectionLimits { all: 1600, each: None, own: 7 };
+
+    /// Lets users connect in turn until all are turned away. Returns how many connections each user
+    /// has.
+    fn filled(room: ConnectionLimits, users: &[u32]) -> Vec<usize> {
+        let mut has = vec![0; users.len()];
+        loop {
+            let before = has.clone();
+            for (at, uid) in users.iter().enumerate() {
+                let there = has.iter().sum();
+                has[at] += usize::from(room.turns_away(*uid, there, has[at]).is_none());
+            }
+            if has == before {
+                return has;
+            }
+        }
+    }
+
+    #[test]
+    fn one_user_gets_three_quarters_of_the_connections_and_many_leave_room_for_another() {
+        let alone = filled(ROOM, &[1000])[0];
+        assert!((1100..=1130).contains(&alone), "{alone}");
+        for count in [2, 5, 50] {
+            let users: Vec<u32> = (1000..1000 + count).collect();
+            let has = filled(ROOM, &users);
+            let there = has.iter().sum::<usize>();
+            assert!(has.iter().all(|each| *each > 0), "{has:?}");
+            assert_eq!(ROOM.turns_away(999, there, 0), None, "{there} are there");
+            assert_eq!(ROOM.turns_away(0, there, 0), None);
+        }
+    }
+
+    #[test]
+    fn root_and_the_daemons_own_user_get_in_while_there_is_room_at_all() {
+        for uid in [0, 7] {
+            assert_eq!(filled(ROOM, &[uid]), [1600]);
+            assert_eq!(ROOM.turns_away(uid, 1600, 0), Some(TurnedAway::Full));
+        }
+        assert_eq!(ROOM.turns_away(8, 1500, 0), Some(TurnedAway::Full));
+        assert_eq!(ROOM.turns_away(7, 1500, 0), None);
+    }
+
+    #[test]
+    fn the_configured_limit_per_user_does_not_bind_root_and_the_daemons_user() {
+        let room = ConnectionLimits { each: Some(3), ..ROOM };
+        assert_eq!(filled(room, &[1000, 1001]), [3, 3]);
+        let why = room.turns_away(1000, 6, 3);
+        assert_eq!(why, Some(TurnedAway::Share { uid: 1000, has: 3 }));
+        assert_eq!(room.turns_away(7, 6, 3), None);
     }
 }

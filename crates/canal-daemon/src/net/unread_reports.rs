@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use crate::calls::conn_id::ConnId;
+use crate::calls::call::ConnId;
 use crate::limits::{REPORT_TIME_PER_TURN, UNREAD_BYTES_MAX, UNREAD_BYTES_PER_USER, UNREAD_TIME};
 use crate::net::connections::Conns;
 use canal_sys::clock;

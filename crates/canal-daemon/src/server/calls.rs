@@ -9,9 +9,9 @@
 
 use std::time::Duration;
 
-use crate::calls::answer::Answer;
+use crate::calls::call::Answer;
+use crate::calls::call::ConnId;
 use crate::calls::call::{Asked, Call, Replies, Trait};
-use crate::calls::conn_id::ConnId;
 use crate::calls::table::table_of_calls;
 use crate::limits::{CALLS_AHEAD_MAX, REPORT_TIME_PER_TURN};
 use crate::net::call_state::CallState;

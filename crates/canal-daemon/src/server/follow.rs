@@ -8,9 +8,9 @@
 
 use std::sync::Arc;
 
-use crate::calls::completion::{Applied, Completion, PendingCall};
-use crate::calls::conn_id::ConnId;
+use crate::calls::call::ConnId;
 use crate::calls::in_flight::Proposed;
+use crate::calls::in_flight::{Applied, Completion, PendingCall};
 use crate::calls::pending_acquire::PendingAcquire;
 use crate::host::{Event, LostWhy, Ticket};
 use crate::net::call_state::{CallState, Subject};

@@ -6,9 +6,9 @@
 use std::io;
 use std::os::fd::AsFd;
 
-use crate::calls::answer::Answer;
-use crate::calls::completion::Completion;
-use crate::calls::conn_id::ConnId;
+use crate::calls::call::Answer;
+use crate::calls::call::ConnId;
+use crate::calls::in_flight::Completion;
 use crate::net::call_state::CallState;
 use crate::processes::owner_identity::{cannot_watch, peer_pidfd};
 use crate::processes::owners;

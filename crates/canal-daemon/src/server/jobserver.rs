@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::calls::completion::Completion;
+use crate::calls::in_flight::Completion;
 use crate::calls::pending_acquire::plain_request;
 use crate::jobserver::share::{self, SlotFrom, Standing};
 use crate::server::Server;

@@ -8,9 +8,10 @@ use std::collections::BTreeSet;
 use std::time::Instant;
 
 use crate::calls::call::Asked;
-use crate::calls::completion::Completion;
-use crate::calls::conn_id::ConnId;
+use crate::calls::call::ConnId;
+use crate::calls::in_flight::Completion;
 use crate::config::reading::Purpose;
+use crate::due::is_stopped;
 use crate::limits::{
     AHEAD_EVERY, AHEAD_LOOKED_AT_MAX, COME_BACK_EVERY, COME_BACK_TIME, COME_BACK_TIME_IF_BUSY,
     PROCESSES_LOOKED_AT_MAX, STOPPED_EVERY, WAITERS_LOOKED_AT_MAX,
@@ -19,7 +20,6 @@ use crate::net::call_state::{Awaiting, CallState};
 use crate::net::connections::Disconnected;
 use crate::processes::owners::find;
 use crate::server::Server;
-use crate::waiters::check_ahead::is_stopped;
 use crate::wording::text::pid_of;
 use canal_core::{
     Change, FrameId, HoldState, Owner, ProcessId, Release, Request, RequestId, Token, WaiterState,

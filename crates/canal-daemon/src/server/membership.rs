@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::calls::conn_id::ConnId;
+use crate::calls::call::ConnId;
 use crate::calls::pending_acquire::PendingAcquire;
 use crate::cluster::Cluster;
 use crate::host::LostWhy;

@@ -13,14 +13,14 @@ mod requests;
 pub(super) mod step;
 pub(super) mod turn;
 
-use crate::calls::conn_id::ConnId;
+use crate::calls::call::ConnId;
 use crate::cluster::decide::Decide;
 use crate::config::effective::EffectiveConfig;
 use crate::due::Due;
 use crate::jobserver::builds::Jobservers;
-use crate::net::accept_backlog::Accepted;
-use crate::net::connection_limits::ConnectionLimits;
 use crate::net::connections::Conns;
+use crate::net::listen::Accepted;
+use crate::net::listen::ConnectionLimits;
 use crate::net::unread_reports::Reports;
 use crate::processes::children::Children;
 use crate::processes::owners::Owners;

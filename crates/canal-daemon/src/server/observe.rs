@@ -6,7 +6,7 @@
 use std::task::Waker;
 use std::time::Instant;
 
-use crate::calls::completion::{Applied, Completion};
+use crate::calls::in_flight::{Applied, Completion};
 use crate::cluster::decide::Decide;
 use crate::config::hooks_section::{HookSettings, On};
 use crate::history::cause::Cause;

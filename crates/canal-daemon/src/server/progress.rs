@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use crate::calls::conn_id::ConnId;
+use crate::calls::call::ConnId;
 use crate::due::is_due;
 use crate::history::estimates::{self, EstimateBudget};
 use crate::limits::{PROGRESS_EVERY, WATCH_EVERY};

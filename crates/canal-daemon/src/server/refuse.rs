@@ -4,8 +4,8 @@
 
 use std::sync::Arc;
 
-use crate::calls::completion::Completion;
-use crate::calls::conn_id::ConnId;
+use crate::calls::call::ConnId;
+use crate::calls::in_flight::Completion;
 use crate::calls::pending_acquire::PendingAcquire;
 use crate::limits::{EXITING_TIME, PROCESSES_LOOKED_AT_MAX};
 use crate::net::call_state::CallState;

@@ -4,9 +4,9 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use crate::calls::answer::Answer;
-use crate::calls::completion::{Completion, PendingCall, VOID};
-use crate::calls::conn_id::ConnId;
+use crate::calls::call::Answer;
+use crate::calls::call::ConnId;
+use crate::calls::in_flight::{Completion, PendingCall, VOID};
 use crate::calls::pending_acquire::{Patience, PendingAcquire};
 use crate::net::call_state::{Awaiting, CallState, LogWait};
 use crate::server::Server;

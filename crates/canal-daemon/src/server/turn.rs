@@ -13,14 +13,14 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::time::{Duration, Instant};
 
+use crate::calls::call::ConnId;
 use crate::calls::call::Trait;
-use crate::calls::conn_id::ConnId;
 use crate::due::is_due;
 use crate::limits::{CALLS_PER_TURN, STOPPED_EVERY, UNSURE_EVERY};
-use crate::net::accept_backlog::Accepted;
 use crate::net::connection::Connection;
 use crate::net::connections::Disconnected;
-use crate::net::events::Source;
+use crate::net::connections::Source;
+use crate::net::listen::Accepted;
 use crate::processes::owners::Ended;
 use crate::server::Server;
 use crate::view::Shown;

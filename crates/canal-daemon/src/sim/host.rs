@@ -13,7 +13,7 @@ use super::machine::{Killed, Machine, Serial};
 use super::programs::program::Program;
 use super::watch::Watch;
 use crate::config::Config;
-use crate::net::events::Source;
+use crate::net::connections::Source;
 use crate::options::Options;
 use crate::runtime_dir::Claim;
 use crate::server::Server;

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::path::Path;
 
-use crate::calls::completion::Applied;
+use crate::calls::in_flight::Applied;
 use crate::config::Config;
 use crate::host::Ticket;
 use crate::store::journal_store::JournalStore;

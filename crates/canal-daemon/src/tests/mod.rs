@@ -22,7 +22,7 @@ use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-use crate::calls::conn_id::ConnId;
+use crate::calls::call::ConnId;
 use crate::config::Config;
 use crate::config::effective::{EffectiveConfig, Overrides};
 use crate::config::socket_section::SocketAccess;

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::calls::completion::Completion;
+use crate::calls::in_flight::Completion;
 use crate::cluster::Cluster;
 use crate::cluster::engine_driver::EngineDriver;
 use crate::cluster::engine_status::EngineStatus;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::calls::conn_id::ConnId;
+use crate::calls::call::ConnId;
 use crate::config::reading::Purpose;
 use crate::net::call_state::CallState;
 use crate::tests::recovering::{Fake, folder};

@@ -25,7 +25,7 @@ use crate::server::step::Step;
 use crate::server::turn::Batch;
 use crate::tests::{Holder, Peer, World, call, granted, hex, mutex, try_mutex};
 use crate::waiters::leases::{LeaseNews, UnsyncedLease};
-use crate::waiters::repeated_grant::granted as granted_later;
+use crate::waiters::waiting::granted as granted_later;
 use canal_core::{Owner, Tag, Token, Wait};
 use canal_sys::rerun::wait_until;
 

@@ -1,6 +1,6 @@
 //! Checks that each call waits for something that will end its wait.
 
-use crate::calls::conn_id::ConnId;
+use crate::calls::call::ConnId;
 use crate::net::call_state::{Awaiting, CallState};
 use crate::net::connection::Connection;
 use crate::server::Server;

@@ -2,7 +2,5 @@
 //!
 //! Invariant: a waiter keeps its position until it is granted, is withdrawn or ends.
 
-pub(super) mod check_ahead;
 pub(super) mod leases;
-pub(super) mod repeated_grant;
 pub(super) mod waiting;

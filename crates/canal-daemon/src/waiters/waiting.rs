@@ -8,10 +8,9 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::waiters::repeated_grant::granted;
 use canal_core::{
-    FrameId, Granted, HoldState, HostId, Request, RequestId, Table, Token, UnixMillis, Wait,
-    WaiterState,
+    FrameId, Granted, GrantedItem, HoldState, HostId, Request, RequestId, Table, Token, UnixMillis,
+    Wait, WaiterState,
 };
 use canal_protocol::EstimateInfo;
 
@@ -235,5 +234,22 @@ impl Waiters {
     /// A request whose wait has expired at `now`.
     pub(crate) fn over(&self, now: u64) -> Option<RequestId> {
         self.ends.first().filter(|(until, _)| *until <= now).map(|(_, id)| *id)
+    }
+}
+
+/// Recreates a grant that was decided earlier from its hold. `acquired` is the number held now.
+pub(crate) fn granted(table: &Table, hold: &HoldState) -> Granted {
+    let items = hold.items.iter().map(|item| GrantedItem {
+        acquired: table.held_of(&item.key),
+        slots: item.slots.clone(),
+        shared: item.shared,
+        view: item.view,
+    });
+    Granted {
+        request: hold.request,
+        frame: hold.frame,
+        token: hold.token,
+        items: items.collect(),
+        bypassed_blockers: false,
     }
 }

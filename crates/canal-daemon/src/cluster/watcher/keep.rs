@@ -6,7 +6,7 @@ use super::link::AGAIN_AFTER;
 use crate::cluster::Cluster;
 use crate::due::is_due;
 use crate::net::connections::Conns;
-use crate::net::events::Source;
+use crate::net::connections::Source;
 use crate::processes::holder::WatchId;
 use canal_sys::clock;
 

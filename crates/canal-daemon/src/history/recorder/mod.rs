@@ -11,8 +11,8 @@ use std::task::Waker;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::calls::completion::Applied;
-use crate::calls::conn_id::ConnId;
+use crate::calls::call::ConnId;
+use crate::calls::in_flight::Applied;
 use crate::history::cause::Cause;
 use crate::history::exits::Exits;
 use crate::history::open::{Open, Unseen};

@@ -1,5 +1,5 @@
 use super::*;
-use crate::calls::completion::Completion;
+use crate::calls::in_flight::Completion;
 use crate::config::hooks_section::On;
 use crate::wording::text::pid_of;
 use canal_core::{

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::calls::completion::Applied;
-use crate::calls::conn_id::ConnId;
+use crate::calls::call::ConnId;
+use crate::calls::in_flight::Applied;
 use crate::calls::items;
 use crate::calls::pending_acquire::{PendingAcquire, plain_request};
 use crate::jobserver::pipes::Form;

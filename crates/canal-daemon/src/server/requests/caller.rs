@@ -3,8 +3,8 @@
 
 use std::os::fd::AsFd;
 
+use crate::calls::call::ConnId;
 use crate::calls::call::{Asked, Trait, nth_fd};
-use crate::calls::conn_id::ConnId;
 use crate::calls::items;
 use crate::limits::ANCESTORS_MAX;
 use crate::net::connection::Connection;

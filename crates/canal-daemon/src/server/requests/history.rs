@@ -2,7 +2,7 @@
 //!
 //! Invariant: only the user of a command and root see it, as in a status.
 
-use crate::calls::conn_id::ConnId;
+use crate::calls::call::ConnId;
 use crate::calls::items;
 use crate::history::ending::{cycle, forced_by, session};
 use crate::history::queue::{Answer, Question};

@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 
 use nix::sys::signal::Signal;
 
-use crate::calls::answer::Answer;
+use crate::calls::call::Answer;
 use crate::calls::items;
 use crate::limits::KILL_TARGETS_MAX;
 use crate::processes::owner_identity::NOBODY;

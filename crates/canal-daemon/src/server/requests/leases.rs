@@ -1,7 +1,7 @@
 //! Leases: their owners, renewals, releases and ends, and the failures of lost leases.
 
-use crate::calls::completion::{Applied, PendingCall, PendingRenewal};
-use crate::calls::conn_id::ConnId;
+use crate::calls::call::ConnId;
+use crate::calls::in_flight::{Applied, PendingCall, PendingRenewal};
 use crate::calls::items;
 use crate::processes::owner_identity::OwnerFound;
 use crate::server::Server;

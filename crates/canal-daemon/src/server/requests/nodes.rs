@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::calls::completion::{Applied, PendingCall};
+use crate::calls::in_flight::{Applied, PendingCall};
 use crate::calls::items;
 use crate::server::Server;
 use crate::server::requests::acquire::Part;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::calls::completion::{Applied, PendingCall, PendingRelease};
+use crate::calls::in_flight::{Applied, PendingCall, PendingRelease};
 use crate::calls::items;
 use crate::server::Server;
 use crate::server::step::{Caller, Result, Step};

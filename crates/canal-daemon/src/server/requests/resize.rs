@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::calls::completion::{Applied, PendingCall, PendingPriority};
+use crate::calls::in_flight::{Applied, PendingCall, PendingPriority};
 use crate::calls::items::{self, Setting, WITHOUT_MAX};
 use crate::permissions::Action;
 use crate::server::Server;

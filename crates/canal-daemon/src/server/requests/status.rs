@@ -1,7 +1,7 @@
 //! The status of locks, the leader of a key, and the metrics.
 
-use crate::calls::answer::{Answer, Follows, written};
-use crate::calls::conn_id::ConnId;
+use crate::calls::call::ConnId;
+use crate::calls::call::{Answer, Follows, written};
 use crate::calls::items;
 use crate::cluster::Cluster;
 use crate::limits::NAMES_MAX;
