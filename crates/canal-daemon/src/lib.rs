@@ -4,6 +4,10 @@
 //! starts the daemon, and `store::recover` reads the state that the previous daemon left. Each
 //! other module owns one thing and does not depend on the server; docs/architecture.md lists them.
 
+use std::path::PathBuf;
+
+use canal_protocol::place::Place;
+
 mod calls;
 mod cluster;
 mod config;
@@ -28,17 +32,12 @@ mod server;
 #[cfg(test)]
 mod sim;
 mod start;
-mod start_error;
 mod store;
 #[cfg(test)]
 mod tests;
 mod view;
 mod waiters;
 mod wording;
-
-use std::path::PathBuf;
-
-use canal_protocol::place::Place;
 
 pub use crate::cluster::engine::{SeenEngine, look_at as look_at_engine};
 pub use crate::cluster::watcher::watch;
@@ -54,8 +53,8 @@ pub use crate::runtime_dir::instance_guard::runs;
 pub use crate::runtime_dir::other_daemons::{Separation, separations, users_with_daemons};
 pub use crate::runtime_dir::owner::become_owner;
 pub use crate::start::{check, report_failure, run};
-pub use crate::start_error::StartError;
 pub use crate::store::first_start::statement as first_start_statement;
+pub use crate::wording::StartError;
 pub use canal_log::engine::{Identity, Inspection, Outage, TableSize, Transport};
 
 /// Reads the configuration of a place as a daemon would. Returns the file that was read, if there

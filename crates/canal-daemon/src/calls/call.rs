@@ -11,7 +11,7 @@ use slotmap::new_key_type;
 
 use crate::calls::pending_acquire::Patience;
 use crate::calls::table::table_of_calls;
-use crate::wording::refusal::bad;
+use crate::wording::bad;
 use canal_protocol::frame::{self, FrameError};
 use canal_protocol::service::{DescriptionQuery, SERVICE, ServiceError};
 use canal_protocol::{

@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use crate::limits::{COMMAND_BYTES_MAX, ITEMS_MAX, NUMBER_MAX, SLOTS_MAX};
-use crate::wording::reason::count;
-use crate::wording::refusal::bad;
+use crate::wording::{bad, count};
 use canal_core::{Ask, Command, FrameId, GROUP_BYTES_MAX, Item, Key, Supersede, Superseded, View};
 use canal_protocol::{Failure, Mode, NOTE_BYTES_MAX, Resize, WireItem};
 use canal_text::safe_text::{is_unsafe, one_line, sanitize};

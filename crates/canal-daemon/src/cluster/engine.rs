@@ -15,7 +15,7 @@ use crate::config::engine_section::{Configured, shown_address};
 use crate::host::Settings;
 use crate::options::Options;
 use crate::processes::holder_record;
-use crate::start_error::StartError;
+use crate::wording::StartError;
 use canal_log::engine::{
     self, Answer, Call, Engine, Identity, Inspection, OpenError, Outage, Source,
 };

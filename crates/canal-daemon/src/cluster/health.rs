@@ -5,7 +5,7 @@ use crate::cluster::engine_status::OngoingOutage;
 use crate::host::Standing;
 use crate::metrics::snapshot::EngineFigures;
 use crate::store::ledger::Ledger;
-use crate::wording::text::time;
+use crate::wording::time;
 use canal_core::{Table, UnixMillis};
 use canal_protocol::{EngineInfo, HostInfo, RecoveryInfo};
 use canal_sys::clock;

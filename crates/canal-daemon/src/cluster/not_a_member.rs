@@ -2,9 +2,8 @@
 
 use crate::cluster::Cluster;
 use crate::cluster::engine_status::OngoingOutage;
-use crate::start_error::StartError;
 use crate::store::ledger::Ledger;
-use crate::wording::text::time;
+use crate::wording::{StartError, time};
 use canal_core::Table;
 use canal_log::engine::Outage;
 use canal_protocol::{ErrorName, Failure};

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use crate::cluster::engine::Chosen;
 use crate::config::Config;
 use crate::options::Options;
-use crate::start_error::StartError;
+use crate::wording::StartError;
 use canal_protocol::place::Place;
 
 /// The file's name.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::history::exits::Exit;
 use crate::history::slots::OwnSlots;
-use crate::wording::text::pid_of;
+use crate::wording::pid_of;
 use canal_core::{Request, View};
 use canal_history::{Ending, Fields, Item};
 

@@ -4,7 +4,7 @@ use crate::config::hooks_section::On;
 use crate::history::ending::{cycle, forced_by, session};
 use crate::history::raw::Raw;
 use crate::hooks::facts::{Facts, HolderFacts};
-use crate::wording::text::{pid_of, time};
+use crate::wording::{pid_of, time};
 use canal_core::UnixMillis;
 use canal_history::{Ending, Reason};
 use canal_protocol::HistoryItem;

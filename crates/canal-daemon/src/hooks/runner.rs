@@ -15,7 +15,7 @@ use crate::config::hooks_section::HookSettings;
 use crate::hooks::backlog::{Backlog, Next};
 use crate::hooks::event::{About, Event};
 use crate::hooks::guard::{Job, Outcome};
-use crate::wording::text::time;
+use crate::wording::time;
 use canal_core::UnixMillis;
 use canal_sys::{clock, fds};
 use canal_text::duration::stated;

@@ -21,7 +21,7 @@ use crate::processes::holder::{Holder, WatchId};
 use crate::processes::other_namespace::{Standing, Visible};
 use crate::processes::owners::find;
 use crate::processes::removable::Removable;
-use crate::start_error::StartError;
+use crate::wording::StartError;
 use canal_core::{ProcessId, Token};
 use canal_log::journal::disk;
 use canal_sys::dir::remove_if_there;

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use crate::processes::owners::process_of;
-use crate::wording::refusal::owner_gone;
+use crate::wording::owner_gone;
 use canal_core::{Owner, ProcessId};
 use canal_protocol::{ErrorName, Failure};
 use canal_sys::peer;

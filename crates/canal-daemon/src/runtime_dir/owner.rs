@@ -10,7 +10,7 @@ use std::os::unix::fs::{DirBuilderExt, chown};
 use anyhow::Context;
 use nix::unistd::{Gid, Uid, User, getgrouplist};
 
-use crate::start_error::StartError;
+use crate::wording::StartError;
 use canal_log::journal::last_origin;
 use canal_protocol::place::{Place, Rule};
 use canal_sys::fds;

@@ -17,7 +17,7 @@ use crate::net::call_state::{CallState, Subject};
 use crate::server::Server;
 use crate::server::step::{Result, ended_unseen};
 use crate::store::ledger::NO_HOST;
-use crate::wording::refusal::{self, given_up, owner_gone};
+use crate::wording::{self, given_up, owner_gone};
 use canal_core::{
     Change, Entry, FrameId, Granted, HoldState, Outcome, Refusal, RequestId, Revision, Snapshot,
     Withdrawal,
@@ -405,9 +405,9 @@ impl Server {
             }
             _ => {}
         }
-        let item = refusal::item_of(why).and_then(|at| waiter.asked.request.items.get(at));
+        let item = wording::item_of(why).and_then(|at| waiter.asked.request.items.get(at));
         let stored = item.and_then(|item| self.decide.table().stored(&item.key));
-        Some((conn, refusal::late_refusal(why, item, stored)))
+        Some((conn, wording::late_refusal(why, item, stored)))
     }
 
     /// Whether a grant is to a request of this host.

@@ -11,7 +11,7 @@ use crate::calls::pending_acquire::plain_request;
 use crate::jobserver::share::{self, SlotFrom, Standing};
 use crate::server::Server;
 use crate::server::step::Result;
-use crate::wording::refusal::bad;
+use crate::wording::bad;
 use canal_core::{
     Ask, Change, FrameId, HoldState, Item, Key, Outcome, Owner, Release, Request, RequestId, Tag,
     Token,

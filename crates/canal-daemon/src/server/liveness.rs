@@ -7,8 +7,7 @@
 use std::collections::BTreeSet;
 use std::time::Instant;
 
-use crate::calls::call::Asked;
-use crate::calls::call::ConnId;
+use crate::calls::call::{Asked, ConnId};
 use crate::calls::in_flight::Completion;
 use crate::config::reading::Purpose;
 use crate::due::is_stopped;
@@ -20,7 +19,7 @@ use crate::net::call_state::{Awaiting, CallState};
 use crate::net::connections::Disconnected;
 use crate::processes::owners::find;
 use crate::server::Server;
-use crate::wording::text::pid_of;
+use crate::wording::pid_of;
 use canal_core::{
     Change, FrameId, HoldState, Owner, ProcessId, Release, Request, RequestId, Token, WaiterState,
     WaiterStatus, Withdrawal,

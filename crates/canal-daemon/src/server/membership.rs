@@ -16,7 +16,7 @@ use crate::store::ledger::NO_HOST;
 use crate::store::recover::token_by_clock;
 use crate::waiters::leases::Leases;
 use crate::waiters::waiting::Waiter;
-use crate::wording::refusal;
+use crate::wording;
 use canal_core::{Change, FrameId, HostId, Owner, ProcessId, RequestId, Table};
 use canal_history::Ending;
 use canal_protocol::Failure;
@@ -318,7 +318,7 @@ impl Server {
         let Some(LogWait { patience, .. }) = conn.log_wait_mut() else { return };
         let Some(patience) = patience else { return self.give_up_waiting(id, why) };
         if patience.until.is_some_and(|until| until <= now) {
-            let failure = refusal::timeout(&patience.key, &why.message);
+            let failure = wording::timeout(&patience.key, &why.message);
             return self.give_up_waiting(id, failure);
         }
         if std::mem::take(&mut patience.untold) {

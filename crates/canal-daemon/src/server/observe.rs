@@ -19,7 +19,7 @@ use crate::metrics::exporter::Exporter;
 use crate::metrics::snapshot::Snapshot;
 use crate::store::ledger::Ledger;
 use crate::view::Shown;
-use crate::wording::text::{pid_of, time};
+use crate::wording::{pid_of, time};
 use canal_core::{Change, OwnSlots, Token};
 use canal_history::Ending;
 use canal_sys::clock;

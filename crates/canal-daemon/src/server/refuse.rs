@@ -13,8 +13,7 @@ use crate::processes::owner_identity::NOBODY;
 use crate::server::Server;
 use crate::server::step::{Result, Step};
 use crate::waiters::waiting::Asked;
-use crate::wording::refusal::{self, Use, too_many_wait};
-use crate::wording::text::pid_of;
+use crate::wording::{self, Use, pid_of, too_many_wait};
 use canal_core::{FrameId, Key, OwnSlots, Refusal, Request, RequestId, UnixMillis};
 use canal_protocol::{ErrorName, Failure, SizeNote};
 use canal_sys::clock;
@@ -52,7 +51,7 @@ impl Server {
             && let Some(item) = newcomer.request.items.get(*item)
             && let Some(text) = count_in_text_of(&conn.asked.key_notes, &item.key)
         {
-            failure = failure.hint(refusal::count_in_text(text));
+            failure = failure.hint(wording::count_in_text(text));
         }
         let over = newcomer.request.over_nodes.as_deref();
         if failure.name == ErrorName::NodeListDiffers && over.is_some_and(|over| over.spare) {
@@ -88,18 +87,18 @@ impl Server {
             let asked = Asked { request: request.clone(), session, since };
             return self.deadlock(viewer, cycle, &asked);
         }
-        let Some(item) = refusal::item_of(why).and_then(|at| request.items.get(at)) else {
-            return refusal::refusal(why, request, None);
+        let Some(item) = wording::item_of(why).and_then(|at| request.items.get(at)) else {
+            return wording::refusal(why, request, None);
         };
         let shown = self.shown(viewer);
-        let at = refusal::item_of(why).unwrap_or(0);
+        let at = wording::item_of(why).unwrap_or(0);
         let table = self.decide.table();
         let use_of = Use {
             slots: table.use_for(request, at),
             stored: table.stored(&item.key),
             conflict: shown.conflict(request, at),
         };
-        let mut failure = refusal::refusal(why, request, Some(&use_of));
+        let mut failure = wording::refusal(why, request, Some(&use_of));
         if failure.name == ErrorName::Refused {
             // Count the slots of the request's own session: its holds are listed, too.
             failure.holders = shown.holders(request, at, OwnSlots::Count).into();
@@ -111,7 +110,7 @@ impl Server {
     pub(crate) fn superseded_failure(&self, viewer: u32, by: RequestId) -> Failure {
         let by = self.decide.table().request(by).map(Arc::as_ref);
         let command = by.and_then(|by| self.shown(viewer).command(by.uid, &by.command.0));
-        refusal::superseded_by(by, command.as_deref())
+        wording::superseded_by(by, command.as_deref())
     }
 
     /// The error for a waiter whose time is over.
@@ -132,9 +131,9 @@ impl Server {
             return failure;
         };
         if why.is_paused {
-            return refusal::timeout_while_paused(&why.key);
+            return wording::timeout_while_paused(&why.key);
         }
-        let mut failure = refusal::timeout(why.key.as_str(), &why.clause);
+        let mut failure = wording::timeout(why.key.as_str(), &why.clause);
         if why.held.is_some()
             && let Some(waiter) = self.decide.table().waiter(request)
         {

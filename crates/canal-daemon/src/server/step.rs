@@ -10,7 +10,7 @@ use crate::calls::in_flight::{Completion, PendingCall, VOID};
 use crate::calls::pending_acquire::{Patience, PendingAcquire};
 use crate::net::call_state::{Awaiting, CallState, LogWait};
 use crate::server::Server;
-use crate::wording::refusal::superseded;
+use crate::wording::superseded;
 use canal_core::{Change, FrameId, RequestId, Withdrawal};
 use canal_protocol::{ErrorName, Failure};
 use canal_sys::clock;

@@ -6,7 +6,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::start_error::StartError;
+use crate::wording::StartError;
 use canal_log::{journal, leases, state};
 use canal_protocol::place::{Place, Rule};
 use canal_sys::dir::remove_if_there;

@@ -13,12 +13,12 @@ use crate::fault::Fault;
 use crate::history::open::Unseen;
 use crate::processes::children::Children;
 use crate::processes::owners::find;
-use crate::start_error::StartError;
 use crate::store::journal_store::{JournalStore, Rooms};
 use crate::store::lease_store::{LeaseStore, Leases, parts_of, table_of};
 use crate::store::ledger::{Ledger, stored_views};
 use crate::store::previous_journal::{self, PreviousJournal};
 use crate::waiters::leases::is_collecting;
+use crate::wording::StartError;
 use canal_core::{
     Change, ENTRY_VERSION, Entry, FrameId, Key, Outcome, Owner, ProcessId, Release, RequestId,
     Revision, StoredView, StoredWithout, Table, Token, UnixMillis, Withdrawal,

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::view::Shown;
-use crate::wording::text::{Text, pid_of};
+use crate::wording::{Text, pid_of};
 use canal_core::{Granted, GrantedItem, HeldItem, HoldState, Item, Mode, Request, Slots, View};
 use canal_protocol::{Grant, GrantedKey, OwnerInfo, SlotInfo};
 

@@ -6,7 +6,7 @@ use crate::limits::HOLDERS_LOOKED_AT_MAX;
 use crate::view::conflict::blocking_holds;
 use crate::view::{Shown, held_item};
 use crate::waiters::leases::is_collecting;
-use crate::wording::text::{Text, pid_of, time};
+use crate::wording::{Text, pid_of, time};
 use canal_core::{
     FrameId, HoldState, Item, Key, Mode, OwnSlots, Owner, Request, Token, UnixMillis,
 };

@@ -11,8 +11,7 @@ use crate::limits::{PROCESSES_LOOKED_AT_MAX, REPORT_BYTES_MAX};
 use crate::view::Shown;
 use crate::view::holder::Looks;
 use crate::view::selection::Selection;
-use crate::wording::reason;
-use crate::wording::text::{pid_of, time};
+use crate::wording::{self, pid_of, time};
 use canal_core::{FrameId, HoldState, Key, Mode, Request, RequestId, Table, WaiterState, Why};
 use canal_protocol::{EstimateInfo, KeyInfo, LeaseInfo, WaiterInfo};
 use canal_sys::clock;
@@ -101,7 +100,7 @@ impl<'a> Shown<'a> {
             since: time(waiter.since),
             position,
             priority: request.priority,
-            count: reason::count(item),
+            count: wording::count(item),
             mode: item.ask.mode(),
             view: item.ask.stated().map(|view| view.to_string()),
             session: self.session(waiter.frame),

@@ -2,7 +2,7 @@
 
 use crate::view::Shown;
 use crate::view::conflict::{conflict, lineage};
-use crate::wording::reason::{self, reason};
+use crate::wording::{self, reason};
 use canal_core::{HeldItem, Item, Key, Mode, OwnSlots, Reason, Request, RequestId, Why};
 
 /// The reason why a waiter waits, for users.
@@ -66,7 +66,7 @@ impl Shown<'_> {
     pub(crate) fn clause(&self, why: &Why, mode: Mode) -> String {
         let (hold, holds) = match why.reason {
             Reason::Conflict { hold, holds } => (hold, holds),
-            Reason::Paused => return reason::paused_clause(&why.key),
+            Reason::Paused => return wording::paused_clause(&why.key),
             _ => return reason(&why.reason),
         };
         let hold = self.table.hold(hold);
@@ -74,7 +74,7 @@ impl Shown<'_> {
         match (hold, held) {
             (Some(hold), Some(held)) => {
                 let (held, owner) = ((&held.key, held.mode), &hold.asked.owner);
-                reason::conflict(&why.key, held, owner, self.elsewhere(hold).as_deref(), holds)
+                wording::conflict(&why.key, held, owner, self.elsewhere(hold).as_deref(), holds)
             }
             _ => reason(&why.reason),
         }
@@ -95,7 +95,7 @@ impl Shown<'_> {
         let (hold, item) = found.first()?;
         let (held, owner) = ((&item.key, item.mode), &hold.asked.owner);
         let host = self.elsewhere(hold);
-        Some(reason::conflict(key, held, owner, host.as_deref(), found.len() as u64))
+        Some(wording::conflict(key, held, owner, host.as_deref(), found.len() as u64))
     }
 }
 

@@ -9,7 +9,7 @@ use crate::history::cause::Cause;
 use crate::history::open::Open;
 use crate::history::raw::Raw;
 use crate::history::slots::OwnSlots;
-use crate::wording::text::pid_of;
+use crate::wording::pid_of;
 use canal_core::{
     CycleStep, FrameId, HostId, Outcome, Owner, Refusal, Request, RequestId, Table, UnixMillis,
     Withdrawal,

@@ -1,7 +1,7 @@
 use super::*;
 use crate::calls::in_flight::Completion;
 use crate::config::hooks_section::On;
-use crate::wording::text::pid_of;
+use crate::wording::pid_of;
 use canal_core::{
     Change, ENTRY_VERSION, Entry, Owner, Release, Request, Revision, UnixMillis, Withdrawal,
 };

@@ -16,7 +16,7 @@ use crate::server::requests::leases::lease_owner;
 use crate::server::step::{Caller, Result, Step, lost_track};
 use crate::store::ledger::disk_full;
 use crate::view::grant::granted_keys;
-use crate::wording::refusal::bad;
+use crate::wording::bad;
 use canal_core::{
     Above, Change, Granted, Outcome, OverNodes, Owner, Refusal, Request, RequestId, Tag, Wait,
     differs_in_nodes,

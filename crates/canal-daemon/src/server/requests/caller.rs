@@ -16,7 +16,7 @@ use crate::server::requests::release::of_handle;
 use crate::server::step::{Caller, Result, Step};
 use crate::store::ledger::disk_full;
 use crate::waiters::leases::name_of;
-use crate::wording::refusal::{denied, owner_gone};
+use crate::wording::{denied, owner_gone};
 use canal_core::{Ask, FrameId, HoldState, Item, Key, Owner, ProcessId, room_of};
 use canal_protocol::{ErrorName, Failure, Handle, Restrict};
 use canal_sys::peer;

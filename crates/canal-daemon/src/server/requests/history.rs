@@ -10,7 +10,7 @@ use crate::net::call_state::CallState;
 use crate::net::connection::Connection;
 use crate::server::Server;
 use crate::server::step::{Caller, Result, Step};
-use crate::wording::text::time;
+use crate::wording::time;
 use canal_core::{HeldItem, HoldState, Key, Mode, SlotRange, UnixMillis, View};
 use canal_history::{
     Bins, CommandGroup, Counted, Counts, Ending, Found, KeyUse, Present, Quantiles, Query, Record,

@@ -10,8 +10,7 @@ use crate::server::requests::release::give_back;
 use crate::server::step::{Caller, Result, Step};
 use crate::store::journal_store::renewal_bytes;
 use crate::waiters::leases::{is_collecting, name_of};
-use crate::wording::refusal::{bad, superseded};
-use crate::wording::text::time;
+use crate::wording::{bad, superseded, time};
 use canal_core::{
     Change, FrameId, LEASE_MS_MAX, LEASE_MS_MIN, LeaseEnd, LeaseId, Outcome, Owner, PastLease,
     Release as Giving, RequestId, Withdrawal,

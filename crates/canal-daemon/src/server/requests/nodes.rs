@@ -13,8 +13,7 @@ use crate::server::step::{Caller, Result, Step};
 use crate::store::journal_store::renewal_bytes;
 use crate::store::node;
 use crate::waiters::leases::{Reported, name_of};
-use crate::wording::refusal::{bad, cannot, superseded};
-use crate::wording::text::pid_of;
+use crate::wording::{bad, cannot, pid_of, superseded};
 use canal_core::{
     Above, CONFIRMED_TOKEN_MAX, Change, FrameId, Key, NODES_MAX, NodeId, Outcome, OverNodes, Owner,
     Request, RequestId, RunId, Snapshot, Token, UnixMillis,

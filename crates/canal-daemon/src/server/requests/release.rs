@@ -8,8 +8,7 @@ use crate::server::Server;
 use crate::server::step::{Caller, Result, Step};
 use crate::view::Shown;
 use crate::waiters::leases::name_of;
-use crate::wording::refusal::{bad, denied, not_held};
-use crate::wording::text::{Text, owner_words, pid_of};
+use crate::wording::{Text, bad, denied, not_held, owner_words, pid_of};
 use canal_core::{
     Change, FrameId, HoldState, Key, Outcome, Owner, Release as Giving, RequestId, Token,
 };

@@ -1,11 +1,146 @@
-//! The failures for clients whose request was refused, or ended without a grant.
+//! Messages for users: why a request waits, why it was refused, and why a daemon cannot start.
 
-use std::fmt::Display;
+use std::borrow::Cow;
+use std::fmt::{self, Display};
 
-use crate::wording::reason::{count, held, slots};
-use crate::wording::text::pid_of;
-use canal_core::{Item, Key, Kind, Mode, NodeId, Refusal, Request, View};
+use serde::{Serialize, Serializer};
+
+use canal_core::{
+    FrameId, Item, Key, Kind, Mode, NodeId, Owner, Reason, Refusal, Request, UnixMillis, View,
+};
 use canal_protocol::{ErrorName, Failure, NodesRefusal, OWNER_GONE};
+
+/// A text of a reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Text<'a> {
+    /// An existing text.
+    Itself(&'a str),
+    /// The name of the session with this outermost frame.
+    Session(FrameId),
+    /// The name of a frame.
+    Frame(FrameId),
+    Time(UnixMillis),
+}
+
+impl Display for Text<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Itself(text) => f.write_str(text),
+            Self::Session(frame) => write!(f, "s{frame}"),
+            Self::Frame(frame) => write!(f, "f{frame}"),
+            Self::Time(at) => f.write_str(&time(*at)),
+        }
+    }
+}
+
+impl Serialize for Text<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Itself(text) => serializer.serialize_str(text),
+            _ => serializer.collect_str(self),
+        }
+    }
+}
+
+/// The pid of an owner's process. 0 for a lease or a jobserver.
+pub(crate) fn pid_of(owner: &Owner) -> u32 {
+    match owner {
+        Owner::Process(process) => process.pid,
+        Owner::Lease(_) | Owner::Jobserver(_) => 0,
+    }
+}
+
+/// An owner in messages that name no command.
+pub(crate) fn owner_words(owner: &Owner) -> String {
+    match owner {
+        Owner::Process(process) => format!("pid {}", process.pid),
+        Owner::Lease(_) => "a lease".to_owned(),
+        Owner::Jobserver(_) => "a build job".to_owned(),
+    }
+}
+
+/// A time as RFC 3339, UTC.
+pub(crate) fn time(at: UnixMillis) -> String {
+    let at = i64::try_from(at.0).unwrap_or(i64::MAX);
+    jiff::Timestamp::from_millisecond(at).unwrap_or(jiff::Timestamp::MAX).to_string()
+}
+
+/// A hold that blocks a request, and the number of further ones, in one clause.
+pub(crate) fn conflict(
+    asked: &Key,
+    held: (&Key, Mode),
+    owner: &Owner,
+    host: Option<&str>,
+    holds: u64,
+) -> String {
+    let (key, mode) = held;
+    let who = owner_words(owner);
+    let who = host.map_or_else(|| who.clone(), |host| format!("{who} on {host}"));
+    let by = match holds.saturating_sub(1) {
+        0 => format!("by {who}"),
+        1 => format!("by {who} and 1 other"),
+        others => format!("by {who} and {others} others"),
+    };
+    let key = match (key == asked, asked.covers(key)) {
+        (true, _) => None,
+        (false, true) => Some(format!("`{key}`, a key below it,")),
+        (false, false) => Some(format!("`{key}`, a key above it,")),
+    };
+    match (key, mode) {
+        (None, Mode::Counted) => format!("slots are held {by}"),
+        (None, Mode::Read) => format!("held for reading {by}"),
+        (None, Mode::Write) => format!("held for writing {by}"),
+        (Some(key), Mode::Counted) => format!("slots of {key} are held {by}"),
+        (Some(key), Mode::Read) => format!("{key} is held for reading {by}"),
+        (Some(key), Mode::Write) => format!("{key} is held for writing {by}"),
+    }
+}
+
+/// The clause for a paused key.
+pub(crate) fn paused_clause(key: &Key) -> String {
+    format!("paused; resume it with `canal resize {key} --resume`")
+}
+
+/// Why a request waits, in one clause.
+pub(crate) fn reason(reason: &Reason) -> String {
+    match reason {
+        Reason::Full { held: n, capacity } => held(*n, *capacity),
+        Reason::Conflict { .. } => "a holder conflicts with it".to_owned(),
+        Reason::Behind { barrier: false, .. } => "behind an earlier waiter".to_owned(),
+        Reason::Behind { barrier: true, .. } => {
+            "behind a waiter that was overtaken too often".to_owned()
+        }
+        Reason::Paused => "paused".to_owned(),
+        Reason::LargerThanLock { count, capacity } => {
+            format!("it asks for {}, but the size is {capacity}", slots(*count))
+        }
+        Reason::Suspended => "its process is stopped".to_owned(),
+        Reason::Detached => {
+            "the daemon was restarted, and its client has not reconnected yet".to_owned()
+        }
+        Reason::Recovering => {
+            "the table is recovering because the engine may have lost entries".to_owned()
+        }
+    }
+}
+
+/// How many slots of a size are held.
+pub(super) fn held(held: u64, capacity: u64) -> String {
+    if held > capacity {
+        return format!("{held} slots held, but its size allows {capacity}");
+    }
+    format!("{held} of {capacity} slots held")
+}
+
+/// A number of slots.
+pub(super) fn slots(count: u64) -> String {
+    if count == 1 { "1 slot".to_owned() } else { format!("{count} slots") }
+}
+
+/// The number of slots that an item asks for.
+pub(crate) fn count(item: &Item) -> u64 {
+    item.ask.counted().map_or(0, |(count, _)| count)
+}
 
 /// The use of the lock that a request did not get.
 #[derive(Debug)]
@@ -325,6 +460,16 @@ pub(crate) fn given_up() -> Failure {
         .hint("run the command again")
 }
 
+/// Why the daemon cannot start, if something can be done about it.
+#[derive(Debug, thiserror::Error)]
+#[error("{what}")]
+pub struct StartError {
+    /// The problem.
+    pub what: String,
+    /// The remedy.
+    pub hint: Cow<'static, str>,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -332,6 +477,75 @@ mod tests {
     use canal_core::{
         Ask, By, CycleStep, FrameId, HostId, LeaseId, Owner, ProcessId, RequestId, Tag, Token,
     };
+
+    #[test]
+    fn times_are_rfc_3339_in_utc() {
+        assert_eq!(time(UnixMillis(0)), "1970-01-01T00:00:00Z");
+        assert_eq!(time(UnixMillis(1_700_000_000_123)), "2023-11-14T22:13:20.123Z");
+        assert!(time(UnixMillis(u64::MAX)).starts_with("9999-12-30"));
+    }
+
+    #[test]
+    fn the_writer_and_display_give_the_same_text() {
+        let frames = [0, 1, 9, 10, u64::MAX].map(FrameId);
+        let names = frames.into_iter().flat_map(|id| [Text::Session(id), Text::Frame(id)]);
+        for text in names.chain([Text::Itself("a \"b\""), Text::Time(UnixMillis(1))]) {
+            let written = serde_json::to_value(text).unwrap();
+            assert_eq!(written, serde_json::Value::String(text.to_string()));
+        }
+        assert_eq!(Text::Session(FrameId(u64::MAX)).to_string(), format!("s{}", u64::MAX));
+        assert_eq!(Text::Frame(FrameId(7)).to_string(), "f7");
+    }
+
+    #[test]
+    fn a_time_shows_its_fraction_only_if_it_has_one() {
+        for (at, expected) in [
+            (0, "1970-01-01T00:00:00Z"),
+            (1, "1970-01-01T00:00:00.001Z"),
+            (951_782_400_120, "2000-02-29T00:00:00.12Z"),
+            (253_370_764_799_999, "9998-12-31T23:59:59.999Z"),
+        ] {
+            assert_eq!(Text::Time(UnixMillis(at)).to_string(), expected);
+        }
+    }
+
+    #[test]
+    fn a_conflict_with_a_lease_names_no_process() {
+        let (key, owner) = (Key::new("a").unwrap(), Owner::Lease(LeaseId(1)));
+        let said = conflict(&key, (&key, Mode::Write), &owner, None, 1);
+        assert_eq!(said, "held for writing by a lease");
+    }
+
+    #[test]
+    fn a_conflict_says_where_it_is_and_with_whom() {
+        let key = |text| Key::new(text).unwrap();
+        let owner = Owner::Process(ProcessId { pid: 812, started: 1, inode: 0 });
+        let said =
+            |held, mode, holds| conflict(&key("db/x"), (&key(held), mode), &owner, None, holds);
+        let elsewhere = conflict(&key("a"), (&key("a"), Mode::Write), &owner, Some("beta"), 2);
+        assert_eq!(elsewhere, "held for writing by pid 812 on beta and 1 other");
+        assert_eq!(said("db/x", Mode::Write, 1), "held for writing by pid 812");
+        assert_eq!(said("db/x", Mode::Read, 2), "held for reading by pid 812 and 1 other");
+        assert_eq!(said("db/x", Mode::Counted, 21), "slots are held by pid 812 and 20 others");
+        assert_eq!(
+            said("db", Mode::Write, 1),
+            "`db`, a key above it, is held for writing by pid 812"
+        );
+        assert_eq!(
+            said("db/x/1", Mode::Read, 1),
+            "`db/x/1`, a key below it, is held for reading by pid 812"
+        );
+        assert_eq!(
+            said("db/x/1", Mode::Counted, 1),
+            "slots of `db/x/1`, a key below it, are held by pid 812"
+        );
+    }
+
+    #[test]
+    fn held_slots_are_counted_out_of_all() {
+        assert_eq!(reason(&Reason::Full { held: 1, capacity: 1 }), "1 of 1 slots held");
+        assert_eq!(reason(&Reason::Full { held: 0, capacity: 2 }), "0 of 2 slots held");
+    }
 
     fn request(view: Option<View>) -> Request {
         let items = vec![Item { key: Key::new("db").unwrap(), ask: Ask::slots(1, view) }];
