@@ -41,17 +41,17 @@ mod wording;
 
 pub use crate::cluster::engine::{SeenEngine, look_at as look_at_engine};
 pub use crate::cluster::watcher::watch;
-pub use crate::config::PACKAGED as PACKAGED_CONFIG;
-pub use crate::config::history_section::written as written_bytes;
-pub use crate::config::nodes_section::{ConfiguredNode, ConfiguredNodes};
+pub use crate::config::file::PACKAGED as PACKAGED_CONFIG;
+pub use crate::config::nodes::{ConfiguredNode, ConfiguredNodes};
+pub use crate::config::sections::written_bytes;
 pub use crate::event_loop::LAST_LINE;
+pub use crate::hooks::guard::SeenHook;
 pub use crate::hooks::guard::guard as guard_hook;
-pub use crate::hooks::look::SeenHook;
 pub use crate::options::Options;
-pub use crate::runtime_dir::Replacing;
-pub use crate::runtime_dir::instance_guard::runs;
+pub use crate::own_user::become_owner;
+pub use crate::runtime_dir::claim::Replacing;
+pub use crate::runtime_dir::locks::runs;
 pub use crate::runtime_dir::other_daemons::{Separation, separations, users_with_daemons};
-pub use crate::runtime_dir::owner::become_owner;
 pub use crate::start::{check, report_failure, run};
 pub use crate::store::first_start::statement as first_start_statement;
 pub use crate::wording::StartError;
@@ -63,7 +63,7 @@ pub use canal_log::engine::{Identity, Inspection, Outage, TableSize, Transport};
 /// # Errors
 /// A daemon could not use it. The error names the file and the line.
 pub fn check_configuration(place: &Place) -> anyhow::Result<Option<PathBuf>> {
-    Ok(config::Config::read(&place.stores().config)?.path)
+    Ok(config::file::Config::read(&place.stores().config)?.path)
 }
 
 /// Checks whether the programs of the hooks that a daemon of the user `daemon` would have at a
@@ -72,7 +72,7 @@ pub fn check_configuration(place: &Place) -> anyhow::Result<Option<PathBuf>> {
 /// # Errors
 /// The configuration cannot be read or used. The error names the file and the line.
 pub fn look_at_hooks(place: &Place, daemon: u32) -> anyhow::Result<Vec<SeenHook>> {
-    Ok(hooks::look::look_at(place, daemon)?)
+    Ok(hooks::guard::look_at(place, daemon)?)
 }
 
 /// The names of nodes in the configuration of a place. Without a file there are none.
@@ -80,7 +80,7 @@ pub fn look_at_hooks(place: &Place, daemon: u32) -> anyhow::Result<Vec<SeenHook>
 /// # Errors
 /// The configuration cannot be read or used. The error names the file and the line.
 pub fn configured_nodes(paths: &[PathBuf]) -> anyhow::Result<ConfiguredNodes> {
-    Ok(config::Config::read(paths)?.nodes)
+    Ok(config::file::Config::read(paths)?.nodes)
 }
 
 /// How many bytes the records and logs of a user's background jobs may have in total.
@@ -88,7 +88,7 @@ pub fn configured_nodes(paths: &[PathBuf]) -> anyhow::Result<ConfiguredNodes> {
 /// # Errors
 /// The configuration cannot be read or used. The error names the file and the line.
 pub fn job_bytes_max(paths: &[PathBuf]) -> anyhow::Result<u64> {
-    Ok(config::Config::read(paths)?.jobs.max_bytes)
+    Ok(config::file::Config::read(paths)?.jobs.max_bytes)
 }
 
 /// Begins to replace the daemon of a user at a place. Waits while another process replaces it.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use crate::config::effective::{Override, Overrides};
-use crate::runtime_dir::Replacing;
+use crate::runtime_dir::claim::Replacing;
 use canal_protocol::place::Place;
 
 /// The options of a daemon.

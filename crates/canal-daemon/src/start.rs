@@ -13,9 +13,9 @@ use crate::cluster::decide::Decide;
 use crate::cluster::engine::Chosen;
 use crate::cluster::join::{begin, refuse_living};
 use crate::cluster::{Cluster, shared_marker};
-use crate::config::Config;
 use crate::config::effective::EffectiveConfig;
-use crate::config::socket_section::SocketAccess;
+use crate::config::file::Config;
+use crate::config::sections::SocketAccess;
 use crate::due::{BoottimeTimer, Due};
 use crate::event_loop::{Signals, work};
 use crate::history::recorder::History;
@@ -24,16 +24,15 @@ use crate::hooks::configured::Hooks;
 use crate::hooks::event::About;
 use crate::jobserver::builds::Jobservers;
 use crate::limits::DESCRIPTORS_MIN;
-use crate::logging;
 use crate::metrics::exporter::{self, Exporter};
 use crate::net::connections::{Conns, Source};
 use crate::net::unread_reports::Reports;
 use crate::options::Options;
 use crate::processes::holder_record;
 use crate::processes::owners::Owners;
-use crate::runtime_dir::claim_error::ClaimError;
+use crate::runtime_dir::claim::{Claim, is_full};
+use crate::runtime_dir::locks::ClaimError;
 use crate::runtime_dir::other_daemons::{Separation, separations};
-use crate::runtime_dir::{Claim, is_full, owner};
 use crate::server::Server;
 use crate::server::observe::Observe;
 use crate::store::first_start;
@@ -43,6 +42,7 @@ use crate::view::size_notes::ToldSizes;
 use crate::waiters::leases::Leases;
 use crate::waiters::waiting::Waiters;
 use crate::wording::{StartError, time};
+use crate::{logging, own_user};
 use canal_core::UnixMillis;
 use canal_log::journal::{NoRoom, OpenError};
 use canal_protocol::DaemonInfo;
@@ -156,7 +156,7 @@ fn come_up(options: &Options) -> anyhow::Result<Option<(Server, Signals)>> {
         Err(error) => return Err(not_claimed(error)),
     };
     if options.is_on_demand() && place.rule == Rule::Shared {
-        owner::refuse_outsider(place)?;
+        own_user::refuse_outsider(place)?;
     }
     let config = Config::read_for_daemon(&place.stores().config)?;
     let (descriptors, given) = if options.embedded {
@@ -305,7 +305,7 @@ fn descriptors() -> anyhow::Result<u64> {
 pub(crate) fn server(
     place: &Place,
     uid: u32,
-    home: crate::runtime_dir::RuntimeDir,
+    home: crate::runtime_dir::claim::RuntimeDir,
     effective: EffectiveConfig,
     recovered: Recovered,
 ) -> anyhow::Result<Server> {

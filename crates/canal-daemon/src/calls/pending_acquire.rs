@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::processes::owner_identity::OwnerFound;
+use crate::processes::identity::OwnerFound;
 use canal_core::{Command, HostId, Item, OnLost, Owner, Request, Tag, Wait};
 use canal_sys::pidfd::Pidfd;
 

@@ -10,8 +10,8 @@ use std::path::Path;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use crate::config::Config;
-use crate::config::engine_section::{Configured, shown_address};
+use crate::config::file::Config;
+use crate::config::sections::{EngineSettings, shown_address};
 use crate::host::Settings;
 use crate::options::Options;
 use crate::processes::holder_record;
@@ -94,7 +94,7 @@ impl Chosen {
         }
         let Some(url) = stated(options, config)? else {
             let only_with_engine = options.engine_ttl_ms.is_some() || options.host.is_some();
-            if only_with_engine || *configured != Configured::default() {
+            if only_with_engine || *configured != EngineSettings::default() {
                 return Err(unusable(
                     "a host name or a TTL needs an engine, but none is given",
                     "name the engine with --engine, CANAL_ENGINE or `url` in [engine]",
@@ -338,7 +338,7 @@ fn unusable(what: &str, hint: &'static str) -> anyhow::Error {
 /// Refuses `--no-engine` while the configuration names an engine. Daemons that clients start would
 /// use that engine, so that two tables would be used in turn.
 fn refuse_configured(config: &Config) -> anyhow::Result<()> {
-    if config.engine == Configured::default() {
+    if config.engine == EngineSettings::default() {
         return Ok(());
     }
     let file = config.path.as_deref().unwrap_or(Path::new("the configuration"));

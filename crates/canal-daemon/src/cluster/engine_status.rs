@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use crate::cluster::engine::Chosen;
-use crate::metrics::counters::Histogram;
-use crate::metrics::snapshot::APPENDS;
+use crate::metrics::counters::{APPENDS, Histogram};
 use canal_core::UnixMillis;
 use canal_log::engine::Outage;
 use canal_sys::clock;

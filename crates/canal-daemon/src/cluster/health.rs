@@ -3,7 +3,7 @@
 use crate::cluster::Cluster;
 use crate::cluster::engine_status::OngoingOutage;
 use crate::host::Standing;
-use crate::metrics::snapshot::EngineFigures;
+use crate::metrics::counters::EngineFigures;
 use crate::store::ledger::Ledger;
 use crate::wording::time;
 use canal_core::{Table, UnixMillis};

@@ -8,18 +8,6 @@
 //! Invariant: no command outlives the time at which another host may be granted what the command
 //! holds.
 
-pub(super) mod decide;
-pub(super) mod end_commands;
-pub(super) mod engine;
-pub(super) mod engine_driver;
-pub(super) mod engine_status;
-pub(super) mod health;
-pub(super) mod join;
-pub(super) mod not_a_member;
-pub(super) mod sent_tokens;
-pub(super) mod shared_marker;
-pub(super) mod watcher;
-
 use std::io;
 use std::os::fd::OwnedFd;
 
@@ -33,15 +21,27 @@ use crate::cluster::sent_tokens::SentTokens;
 use crate::cluster::shared_marker::SharedMarker;
 use crate::cluster::watcher::Watcher;
 use crate::host::Deadlines;
-#[cfg(test)]
-use crate::host::Mark;
 use crate::options::Options;
-use crate::processes::holder::Holder;
-use crate::processes::holder_record::HolderRecord;
+use crate::processes::holder_record::{Holder, HolderRecord};
 use canal_core::{HoldState, Token};
 use canal_protocol::DeadlinePageFound;
 use canal_sys::deadline::{Deadline, Writer};
 use canal_sys::process::Origin;
+
+pub(super) mod decide;
+pub(super) mod end_commands;
+pub(super) mod engine;
+pub(super) mod engine_driver;
+pub(super) mod engine_status;
+pub(super) mod health;
+pub(super) mod join;
+pub(super) mod not_a_member;
+pub(super) mod sent_tokens;
+pub(super) mod shared_marker;
+pub(super) mod watcher;
+
+#[cfg(test)]
+use crate::host::Mark;
 
 /// This host's part in a table that hosts share.
 #[derive(Debug)]

@@ -15,7 +15,7 @@ use nix::unistd::{AccessFlags, access};
 use serde::{Deserialize, Serialize};
 
 use crate::cluster::engine::Chosen;
-use crate::config::Config;
+use crate::config::file::Config;
 use crate::options::Options;
 use crate::wording::StartError;
 use canal_protocol::place::Place;

@@ -1,17 +1,368 @@
-//! Reads a configuration file, unless other users may have written it.
+//! The configuration file: stored sizes, limits, policy.
 //!
 //! The configuration grants permissions, so a user who can write it could grant himself everything.
+//! The daemon does not use a file that other users may have written.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::OpenOptions;
 use std::io::{self, Read};
+use std::num::NonZeroUsize;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use crate::config::ConfigError;
-use crate::processes::owner_identity::NOBODY;
+use serde::Deserialize;
+use serde::de::{Deserializer, Error};
+use toml::Spanned;
+
+use crate::config::nodes::ConfiguredNodes;
+use crate::config::sections::{
+    EngineSettings, HOOKS_MAX, HistorySettings, HookSettings, JobSettings, Listen, SocketAccess,
+    duration,
+};
+use crate::config::written::{Written, line_of, with_suggestion};
+use crate::config::{nodes, sections, written};
+use crate::limits::{
+    CONNECTION_IDLE, KEY_BYTES_PER_USER, LEASES_PER_USER, Limits, NUMBER_MAX, WAITERS_PER_USER,
+};
+use crate::logging;
+use crate::permissions::{self, Permission, Permissions};
+use crate::processes::identity::NOBODY;
+use canal_core::{Ask, Item, Key, View};
+use canal_protocol::place::MACHINE_CONFIG;
 use canal_protocol::user_namespace::uid_of_machine;
 use canal_sys::process::user;
 use canal_text::shell_word;
+
+/// The packaged configuration of the machine's daemon. It is in force where there is no file.
+/// Otherwise, deleting the file would let every user keep root's backup waiting. An empty file
+/// permits that on purpose.
+pub const PACKAGED: &str = include_str!("../../../../packaging/canal.toml");
+
+/// The content of a configuration.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Config {
+    /// The file that was read.
+    pub path: Option<PathBuf>,
+    pub views: BTreeMap<Key, View>,
+    /// The keys whose slots are chosen as with `--spread`.
+    pub spread: BTreeSet<Key>,
+    limits: LimitsSection,
+    /// How many times a waiter may be overtaken.
+    pub bypass_max: Option<u32>,
+    idle_exit: Option<Duration>,
+    nodes_longest_ttl: Option<Duration>,
+    permissions: Vec<Permission>,
+    /// Access to the socket, if the daemon creates it.
+    pub socket: SocketAccess,
+    pub engine: EngineSettings,
+    pub history: HistorySettings,
+    pub jobs: JobSettings,
+    pub hooks: Vec<HookSettings>,
+    /// The address at which the daemon serves metrics.
+    pub metrics: Option<Listen>,
+    /// Names for daemons, which only clients use.
+    pub nodes: ConfiguredNodes,
+    /// The log filter, in the syntax of `CANAL_LOG`.
+    pub log: Option<String>,
+    /// All settings as the file contains them.
+    pub written: Vec<Written>,
+}
+
+/// Why a configuration cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ConfigError {
+    /// The file cannot be read.
+    #[error("{path}: {error}")]
+    Io { path: PathBuf, error: io::Error },
+    /// The file must not be used.
+    #[error("{path} {what}")]
+    Refused { path: PathBuf, what: String },
+    /// The file contains an error.
+    #[error("{path}, line {line}: {what}")]
+    Wrong { path: PathBuf, line: u64, what: String },
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct File {
+    keys: BTreeMap<Spanned<String>, Spanned<KeySection>>,
+    limits: LimitsSection,
+    policy: PolicySection,
+    daemon: DaemonSection,
+    permission: Vec<permissions::Section>,
+    socket: sections::SocketSection,
+    #[serde(deserialize_with = "sections::either")]
+    engine: EngineSettings,
+    history: HistorySettings,
+    jobs: JobSettings,
+    hooks: Vec<Spanned<HookSettings>>,
+    metrics: sections::MetricsSection,
+    nodes: nodes::Section,
+    node_groups: nodes::Groups,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct KeySection {
+    per: Option<u64>,
+    buckets: Option<u64>,
+    slots: Option<u64>,
+    spread: Option<bool>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct LimitsSection {
+    connections: Option<NonZeroUsize>,
+    connections_per_user: Option<NonZeroUsize>,
+    #[serde(deserialize_with = "optional_duration")]
+    connection_idle: Option<Duration>,
+    waiters_per_user: Option<usize>,
+    leases_per_user: Option<usize>,
+    key_bytes_per_user: Option<usize>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct PolicySection {
+    bypass_max: Option<u32>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct DaemonSection {
+    #[serde(deserialize_with = "optional_duration")]
+    idle_exit: Option<Duration>,
+    #[serde(deserialize_with = "log_filter")]
+    log: Option<String>,
+}
+
+fn log_filter<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
+    let filter = String::deserialize(from)?;
+    logging::check(&filter).map_err(D::Error::custom)?;
+    Ok(Some(filter))
+}
+
+impl Config {
+    /// Reads the first of the files that exists. Without a file, the configuration is empty, or for
+    /// the daemon of the machine the packaged one.
+    ///
+    /// # Errors
+    /// The error names the file and the line. For an unknown word it suggests the nearest known
+    /// word.
+    pub(crate) fn read(paths: &[PathBuf]) -> Result<Self, ConfigError> {
+        for path in paths {
+            match read_text(path) {
+                Ok(text) => return Self::parse(path, &text),
+                Err(ConfigError::Io { error, .. }) if is_missing(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        if is_machines(paths) { Self::packaged() } else { Ok(Self::default()) }
+    }
+
+    /// The packaged configuration, without permissions for groups that do not exist here.
+    fn packaged() -> Result<Self, ConfigError> {
+        let path = Path::new(MACHINE_CONFIG);
+        let mut file = Self::file(path, PACKAGED)?;
+        file.permission.retain(|section| !section.names_missing_group());
+        let nodes = ConfiguredNodes::default();
+        Ok(Self { path: None, nodes, ..Self::of_file(file, path, PACKAGED)? })
+    }
+
+    /// Like [`Self::read`], for a daemon of this process's user.
+    ///
+    /// # Errors
+    /// The same as for [`Self::read`]; or the file contains something that a daemon of this user
+    /// must not do.
+    pub(crate) fn read_for_daemon(paths: &[PathBuf]) -> Result<Self, ConfigError> {
+        let config = Self::read(paths)?;
+        config.check_hooks(user::geteuid().is_root())?;
+        Ok(config)
+    }
+
+    /// Checks that each hook names a user if the daemon runs as root.
+    fn check_hooks(&self, is_root: bool) -> Result<(), ConfigError> {
+        let without = self.hooks.iter().position(|hook| hook.user.is_none());
+        let Some(number) = without.filter(|_| is_root) else { return Ok(()) };
+        let what = "a hook of root's daemon must name a user: `user = \"NAME\"`";
+        Err(self.wrong_setting(&format!("hooks[{number}]"), what))
+    }
+
+    fn wrong_setting(&self, name: &str, what: &str) -> ConfigError {
+        ConfigError::Wrong {
+            path: self.path.clone().unwrap_or_default(),
+            line: self.written.iter().find(|one| one.name == name).map_or(1, |one| one.line),
+            what: what.to_owned(),
+        }
+    }
+
+    /// Whether [`Self::read`] would look up groups by their names, which can take long.
+    pub(crate) fn looks_up_groups(paths: &[PathBuf]) -> bool {
+        // An unreadable file counts as one without groups. The daemon soon finds out why it is
+        // unreadable.
+        let text = paths.iter().map(|path| read_text(path)).find(|read| match read {
+            Err(ConfigError::Io { error, .. }) => !is_missing(error),
+            _ => true,
+        });
+        let text = match &text {
+            Some(Ok(text)) => text,
+            Some(Err(_)) => return false,
+            None if is_machines(paths) => PACKAGED,
+            None => return false,
+        };
+        toml::from_str(text).is_ok_and(|file: File| {
+            file.socket.looks_up_groups()
+                || file.permission.iter().any(permissions::Section::looks_up_groups)
+        })
+    }
+
+    fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
+        Self::of_file(Self::file(path, text)?, path, text)
+    }
+
+    fn file(path: &Path, text: &str) -> Result<File, ConfigError> {
+        toml::from_str(text).map_err(|error: toml::de::Error| ConfigError::Wrong {
+            path: path.to_owned(),
+            line: line_of(text, error.span().map_or(0, |span| span.start)),
+            what: with_suggestion(error.message()),
+        })
+    }
+
+    fn of_file(file: File, path: &Path, text: &str) -> Result<Self, ConfigError> {
+        let wrong = |at: usize, what: String| ConfigError::Wrong {
+            path: path.to_owned(),
+            line: line_of(text, at),
+            what,
+        };
+        let (mut views, mut spread) = (BTreeMap::new(), BTreeSet::new());
+        for (name, section) in &file.keys {
+            let key = Key::new(name.get_ref()).map_err(|error| {
+                wrong(name.span().start, format!("`{}`: {error}", name.get_ref()))
+            })?;
+            let section_at = |what| wrong(section.span().start, what);
+            if section.get_ref().spread == Some(true) {
+                spread.insert(key.clone());
+            }
+            if let Some(view) = section.get_ref().view(&key).map_err(section_at)? {
+                views.insert(key, view);
+            }
+        }
+        let nodes = nodes::configured(&file.nodes, &file.node_groups);
+        let nodes = nodes.map_err(|(at, what)| wrong(at, what))?;
+        let nodes = ConfiguredNodes { file: Some(path.to_owned()), ..nodes };
+        let socket = file.socket.access();
+        if let Some(one) = file.hooks.get(HOOKS_MAX) {
+            return Err(wrong(one.span().start, format!("more than {HOOKS_MAX} hooks")));
+        }
+        for hook in &file.hooks {
+            hook.get_ref().check().map_err(|(at, what)| wrong(at, what))?;
+        }
+        let nodes_longest_ttl = file.nodes.longest_ttl();
+        let permissions = file.permission.iter().map(permissions::Section::permission);
+        let permissions = permissions.collect::<Result<_, _>>();
+        let config = Self {
+            path: Some(path.to_owned()),
+            views,
+            spread,
+            limits: file.limits,
+            bypass_max: file.policy.bypass_max,
+            idle_exit: file.daemon.idle_exit,
+            nodes_longest_ttl: nodes_longest_ttl.map_err(|(at, what)| wrong(at, what))?,
+            permissions: permissions.map_err(|(at, what)| wrong(at, what))?,
+            socket: socket.map_err(|(at, what)| wrong(at, what))?,
+            engine: file.engine,
+            history: file.history,
+            jobs: file.jobs,
+            hooks: file.hooks.into_iter().map(Spanned::into_inner).collect(),
+            metrics: file.metrics.listen,
+            nodes,
+            log: file.daemon.log,
+            written: written::written(text),
+        };
+        if config.engine.url.is_some() && config.engine.url_file.is_some() {
+            let what = "`url` and `url_file` both name the engine; use one of them";
+            return Err(config.wrong_setting("engine.url_file", what));
+        }
+        Ok(config)
+    }
+
+    /// Makes the requests for slots of some keys choose the bucket with the fewest holders, as with
+    /// `--spread`. A request for several slots at once takes the lowest.
+    pub(crate) fn spread(&self, items: &mut [Item]) {
+        for item in items.iter_mut().filter(|item| self.spread.contains(&item.key)) {
+            if matches!(item.ask, Ask::Counted { count: 1, .. }) {
+                item.ask = item.ask.clone().spread();
+            }
+        }
+    }
+
+    /// The limits in force if the process may open `descriptors` descriptors. `idle_exit_s` comes
+    /// from the command line. 0 means never.
+    pub(crate) fn limits(&self, descriptors: u64, idle_exit_s: Option<u64>) -> Limits {
+        let idle_exit = idle_exit_s.map(Duration::from_secs).or(self.idle_exit);
+        Limits {
+            connections: self.limits.connections.map(NonZeroUsize::get),
+            connections_per_user: self.limits.connections_per_user.map(NonZeroUsize::get),
+            connection_idle: self.limits.connection_idle.unwrap_or(CONNECTION_IDLE),
+            descriptors,
+            waiters_per_user: self.limits.waiters_per_user.unwrap_or(WAITERS_PER_USER),
+            leases_per_user: self.limits.leases_per_user.unwrap_or(LEASES_PER_USER),
+            key_bytes_per_user: self.limits.key_bytes_per_user.unwrap_or(KEY_BYTES_PER_USER),
+            nodes_longest_ttl: self.nodes_longest_ttl.unwrap_or(nodes::LONGEST_TTL_DEFAULT),
+            idle_exit: idle_exit.filter(|time| !time.is_zero()),
+            views: self.views.clone(),
+        }
+    }
+
+    /// The permissions of the configuration. `paths` are the paths at which canal looked for it.
+    pub(crate) fn permissions(&self, paths: &[PathBuf]) -> Permissions {
+        let file = self.path.as_ref().or(paths.first());
+        Permissions { entries: self.permissions.clone(), file: file.cloned().unwrap_or_default() }
+    }
+}
+
+impl KeySection {
+    fn view(&self, key: &Key) -> Result<Option<View>, String> {
+        let view = match (self.per, self.buckets, self.slots) {
+            (None, None, None) if self.spread.is_some() => return Ok(None),
+            (_, _, Some(_)) if self.spread == Some(true) => {
+                return Err(format!("`spread` of `{key}` needs `per` and `buckets`"));
+            }
+            (Some(0), Some(_), None) => return Err(format!("`per` of `{key}` must be at least 1")),
+            (Some(per), Some(buckets), None) => View::Buckets { per, buckets },
+            (None, None, Some(0)) => {
+                return Err(format!(
+                    "`slots` of `{key}` must be at least 1; to pause it, run `canal resize {key} \
+                     --pause`"
+                ));
+            }
+            (None, None, Some(slots)) => View::Slots { slots },
+            _ => return Err(format!("`{key}` needs either `per` and `buckets`, or `slots`")),
+        };
+        if view.capacity() > NUMBER_MAX {
+            return Err(format!("the size of `{key}` ({view}) is more than {NUMBER_MAX}"));
+        }
+        Ok(Some(view))
+    }
+}
+
+/// Whether a daemon that looks for its configuration at these paths is that of the machine.
+fn is_machines(paths: &[PathBuf]) -> bool {
+    matches!(paths, [only] if only.as_os_str() == MACHINE_CONFIG)
+}
+
+/// Whether the file does not exist, or its path leads through a file that is not a directory. A
+/// path that the daemon must not read is an error.
+fn is_missing(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+}
+
+/// A duration that need not be set.
+fn optional_duration<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
+    duration(from).map(Some)
+}
 
 /// The mode bits that let other users write.
 pub(crate) const OTHERS_WRITE: u32 = 0o022;
@@ -21,7 +372,7 @@ pub(crate) const OTHERS_WRITE: u32 = 0o022;
 /// # Errors
 /// The file cannot be read, is not a regular file, belongs to a user other than root and the
 /// daemon's, or is writable by others.
-pub(crate) fn read(path: &Path) -> Result<String, ConfigError> {
+pub(crate) fn read_text(path: &Path) -> Result<String, ConfigError> {
     let failed = |error: io::Error| ConfigError::Io { path: path.to_owned(), error };
     let refused = |what: String| ConfigError::Refused { path: path.to_owned(), what };
     // Opening a FIFO without a writer must not block the daemon.
@@ -62,8 +413,317 @@ mod tests {
 
     use super::*;
 
+    fn parse(text: &str) -> Result<Config, String> {
+        Config::parse(Path::new("canal.toml"), text).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn every_setting_is_read() {
+        let config = parse(
+            "[keys.\"ci/db\"]\nper = 3\nbuckets = 2\n[keys.gpu]\nslots = 4\n\
+             [limits]\nconnections = 100\nwaiters_per_user = 7\n\
+             connections_per_user = 9\nconnection_idle = \"2m\"\n\
+             leases_per_user = 5\nkey_bytes_per_user = 1000\n\
+             [policy]\nbypass_max = 9\n[daemon]\nidle_exit = \"10m\"\nlog = \"debug\"\n",
+        )
+        .unwrap();
+        let view = |key: &str| config.views.get(&Key::new(key).unwrap()).copied();
+        assert_eq!(view("ci/db"), Some(View::Buckets { per: 3, buckets: 2 }));
+        assert_eq!(view("gpu"), Some(View::Slots { slots: 4 }));
+        assert_eq!(config.bypass_max, Some(9));
+        assert_eq!(config.log.as_deref(), Some("debug"));
+        let limits = config.limits(1 << 20, None);
+        assert_eq!((limits.connections(0), limits.waiters_per_user), (100, 7));
+        assert_eq!((limits.leases_per_user, limits.key_bytes_per_user), (5, 1000));
+        assert_eq!(limits.connections_per_user, Some(9));
+        assert_eq!(limits.connection_idle, Duration::from_secs(120));
+        assert_eq!(limits.idle_exit, Some(Duration::from_secs(600)));
+        assert_eq!(config.limits(1 << 20, Some(0)).idle_exit, None);
+        assert!(config.limits(64, None).connections(0) < 100);
+    }
+
+    #[test]
+    fn nodes_and_groups_are_read() {
+        let config = parse(
+            "[nodes]\nweb1 = \"ssh:web1\"\n\
+             web2 = { address = \"ssh:deploy@web2:2222\", canal = \"/opt/canal\" }\n\
+             here = \"unix:/d/canal.sock\"\n\
+             [node_groups]\nweb = [\"web1\", \"web2\"]\nmixed = [\"local\", \"ssh:x\"]\n",
+        )
+        .unwrap();
+        let shown: Vec<String> = config
+            .nodes
+            .nodes
+            .iter()
+            .map(|(name, node)| format!("{name} {} {:?}", node.address, node.canal))
+            .collect();
+        assert_eq!(
+            shown,
+            [
+                "here unix:/d/canal.sock None",
+                "web1 ssh:web1 None",
+                "web2 ssh:deploy@web2:2222 Some(\"/opt/canal\")",
+            ]
+        );
+        assert_eq!(config.nodes.groups["web"], ["web1", "web2"]);
+        assert_eq!(config.nodes.file.as_deref(), Some(Path::new("canal.toml")));
+        for (text, line, what) in [
+            ("[nodes]\nweb1 = \"web1\"\n", 2, "node `web1`: an address is local, unix:/path"),
+            ("[nodes]\n\nweb1 = \"ssh:-x\"\n", 3, "cannot begin with `-`"),
+            ("[nodes]\nlocal = \"ssh:x\"\n", 2, "needs another name"),
+            ("[nodes]\n\"a,b\" = \"ssh:x\"\n", 2, "the node `a,b` needs a name of letters"),
+            ("[nodes]\na = { address = \"local\", canal = \"x\" }\n", 2, "needs an ssh address"),
+            ("[nodes]\na = { adress = \"local\" }\n", 2, "did you mean `address`?"),
+            ("[nodes]\na = 7\n", 2, "a node must be an address, or a table with"),
+            ("[node_groups]\nweb = []\n", 2, "group `web` has no nodes"),
+            ("[node_groups]\nweb = [\"web1\"]\n", 2, "`web1` is not a node in [nodes]"),
+            ("[node_groups]\nweb = [\"@x\"]\n", 2, "a group can contain only nodes"),
+        ] {
+            let error = parse(text).unwrap_err();
+            assert!(error.starts_with(&format!("canal.toml, line {line}: ")), "{error}");
+            assert!(error.contains(what), "{error}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_word_names_line_and_the_nearest_known_one() {
+        assert_eq!(
+            parse("[keys.db]\nper = 1\nbucket = 2\n").unwrap_err(),
+            "canal.toml, line 3: unknown field `bucket`; did you mean `buckets`?"
+        );
+        assert_eq!(
+            parse("\n[limit]\n").unwrap_err(),
+            "canal.toml, line 2: unknown field `limit`; did you mean `limits`?"
+        );
+        let far = parse("zzz = 1\n").unwrap_err();
+        assert!(
+            far.starts_with("canal.toml, line 1: unknown field `zzz`, expected one of"),
+            "{far}"
+        );
+    }
+
+    #[test]
+    fn wrong_values_name_their_line() {
+        let line = |text: &str, line: usize, what: &str| {
+            let error = parse(text).unwrap_err();
+            assert!(error.starts_with(&format!("canal.toml, line {line}: ")), "{error}");
+            assert!(error.contains(what), "{error}");
+        };
+        line("[keys.\"/db\"]\nslots = 1\n", 1, "`/db`: a key cannot begin with `/`; use `db`");
+        line("\n[keys.db]\nper = 1\n", 2, "`db` needs either");
+        line("[keys.db]\nslots = 2\nspread = true\n", 1, "`spread` of `db` needs `per`");
+        line("[keys.db]\nper = 0\nbuckets = 1\n", 1, "at least 1");
+        line("[keys.db]\nslots = 0\n", 1, "to pause it, run `canal resize db --pause`");
+        line("[keys.db]\nslots = -1\n", 2, "integer `-1`, expected a whole number of at least 0");
+        line("[keys.db]\nslots = 9007199254740992\n", 1, "is more than");
+        line("[limits]\nconnections = 0\n", 2, "expected a whole number of at least 1");
+        let per_user = "[limits]\nconnections_per_user = 0\n";
+        line(per_user, 2, "expected a whole number of at least 1");
+        line("[limits]\nconnection_idle = \"soon\"\n", 2, "`soon` is not a duration");
+        line("[daemon]\nidle_exit = \"soon\"\n", 2, "`soon` is not a duration");
+        line("[daemon]\n\nlog = \"debug,x=loud\"\n", 3, "`debug,x=loud` is not a log filter");
+        line("[daemon\n", 1, "");
+    }
+
+    #[test]
+    fn an_engine_is_an_address_or_a_table_of_details() {
+        let engine = |text: &str| parse(text).unwrap().engine;
+        assert_eq!(engine("engine = \"etcd://a\"\n").url.as_deref(), Some("etcd://a"));
+        let found = engine(
+            "[engine]\nurl_file = \"secret\"\nttl = \"30s\"\ngrace = \"500ms\"\nhost = \"alpha\"\n",
+        );
+        assert_eq!(
+            (found.ttl_ms, found.grace_ms, found.renewal_ms),
+            (Some(30_000), Some(500), None)
+        );
+        assert_eq!((found.url_file, found.host.as_deref()), (Some("secret".into()), Some("alpha")));
+        for (text, line, what) in [
+            ("\n[engine]\nurll = \"x\"\n", 3, "unknown field `urll`; did you mean `url`?"),
+            ("[engine]\nuri = \"x\"\n", 2, "unknown field `uri`; did you mean `url`?"),
+            ("[engine]\nttl = \"soon\"\n", 2, "`soon` is not a duration"),
+            ("[engine]\nurl = \"x\"\nurl_file = \"y\"\n", 3, "use one of them"),
+            ("engine = 3\n", 1, "the address of an engine, or a table"),
+        ] {
+            let error = parse(text).unwrap_err();
+            assert!(error.starts_with(&format!("canal.toml, line {line}: ")), "{error}");
+            assert!(error.contains(what), "{error}");
+        }
+    }
+
+    #[test]
+    fn metrics_are_offered_where_the_file_says_and_nowhere_else() {
+        assert_eq!(parse("").unwrap().metrics, None);
+        let found = parse("[metrics]\nlisten = \"[::1]:9632\"\n").unwrap().metrics;
+        assert_eq!(found.map(|it| it.to_string()).as_deref(), Some("[::1]:9632"));
+        assert!(
+            parse("\n[metrics]\nlisten = \"0.0.0.0:9632\"\n")
+                .unwrap_err()
+                .starts_with("canal.toml, line 3: metrics need a loopback address")
+        );
+        assert_eq!(
+            parse("[metrics]\nlisen = \"/x\"\n").unwrap_err(),
+            "canal.toml, line 2: unknown field `lisen`; did you mean `listen`?"
+        );
+    }
+
+    #[test]
+    fn a_history_has_a_time_and_a_size_and_is_off_with_0() {
+        let history = |text: &str| parse(&format!("[history]\n{text}\n")).map(|it| it.history);
+        let usual = parse("").unwrap().history;
+        assert_eq!((usual.keep.as_secs(), usual.max().as_str()), (30 * 86_400, "64MiB"));
+        let stated = history("keep = \"90d\"\nmax = \"1GiB\"").unwrap();
+        assert_eq!((stated.keep.as_secs(), stated.max_bytes), (90 * 86_400, 1 << 30));
+        assert_eq!(history("max = 0").unwrap().limits(), None);
+        for (text, what) in [
+            ("max = \"lots\"", "`lots` is not a size"),
+            ("max = -1", "`-1` is not a size"),
+            ("max = \"1KiB\"", "at least 64KiB"),
+            ("max = true", "expected a size like"),
+            ("keep = \"soon\"", "`soon` is not a duration"),
+            ("kept = \"1d\"", "did you mean `keep`?"),
+        ] {
+            let error = history(text).unwrap_err();
+            assert!(error.starts_with("canal.toml, line 2: ") && error.contains(what), "{error}");
+        }
+    }
+
+    #[test]
+    fn jobs_have_a_size() {
+        let jobs = |text: &str| parse(&format!("[jobs]\n{text}\n")).map(|it| it.jobs.max_bytes);
+        assert_eq!(jobs(""), Ok(256 << 20));
+        assert_eq!(jobs("max = \"1GiB\""), Ok(1 << 30));
+        assert!(jobs("max = \"much\"").unwrap_err().contains("`much` is not a size"));
+    }
+
+    #[test]
+    fn a_daemon_of_root_needs_a_user_for_each_hook() {
+        let hook = "[[hooks]]\non = [\"deadlock\"]\nrun = [\"/x\"]\n";
+        let config = parse(&format!("{hook}user = \"ann\"\n\n{hook}")).unwrap();
+        assert!(config.check_hooks(false).is_ok());
+        let error = config.check_hooks(true).unwrap_err().to_string();
+        assert!(
+            error.starts_with("canal.toml, line 6: a hook of root's daemon must name a user"),
+            "{error}"
+        );
+        assert!(parse(&format!("{hook}user = \"ann\"")).unwrap().check_hooks(true).is_ok());
+    }
+
+    #[test]
+    fn permissions_are_read_with_groups_by_name_and_number() {
+        let config = parse(
+            "[[permission]]\nkeys = \"a/b\"\ngroups = [\"root\", 1001]\n\
+             may = [\"hold\", \"resize\", \"force\", \"priority\"]\n\
+             [[permission]]\ngroups = []\nmay = [\"hold\"]\n",
+        )
+        .unwrap();
+        let permissions = config.permissions(&[]);
+        assert_eq!(permissions.file, Path::new("canal.toml"));
+        let read = format!("{:?}", permissions.entries);
+        assert_eq!(
+            read,
+            "[Permission { keys: Some(\"a/b\"), groups: [Group { gid: 0, called: \"root\" }, \
+             Group { gid: 1001, called: \"1001\" }], may: [Hold, Resize, Force, Priority] }, \
+             Permission { keys: None, groups: [], may: [Hold] }]"
+        );
+        let nowhere = Config::default().permissions(&["/etc/canal/canal.toml".into()]);
+        assert_eq!(nowhere.file, Path::new("/etc/canal/canal.toml"));
+    }
+
+    #[test]
+    fn a_socket_has_a_group_and_a_mode() {
+        let socket = |text: &str| parse(&format!("[socket]\n{text}\n")).map(|it| it.socket);
+        let found = socket("group = \"root\"\nmode = \"0660\"").unwrap();
+        assert_eq!((found.group.unwrap().gid, found.mode), (0, Some(0o660)));
+        assert_eq!(socket("mode = \"660\"").unwrap().mode, Some(0o660));
+        assert_eq!(socket("mode = 0o666").unwrap().mode, Some(0o666));
+        assert_eq!(socket("group = 1001").unwrap().mode, None);
+        assert_eq!(parse("").unwrap().socket, SocketAccess::default());
+        // Decimal numbers that were meant to be octal are refused, too.
+        for mode in
+            ["660", "666", "600", "\"0o660\"", "\"+660\"", "\"\"", "\"rw\"", "\"0060\"", "-1"]
+        {
+            let error = socket(&format!("\nmode = {mode}")).unwrap_err();
+            assert!(error.starts_with("canal.toml, line 3: `mode` is octal"), "{mode}: {error}");
+        }
+        let error = socket("mode = 6.5").unwrap_err();
+        assert!(error.contains("a mode in octal"), "{error}");
+        assert_eq!(
+            socket("group = \"no such group\"").unwrap_err(),
+            "canal.toml, line 2: there is no group `no such group`"
+        );
+        assert_eq!(
+            socket("grup = 0").unwrap_err(),
+            "canal.toml, line 2: unknown field `grup`; did you mean `group`?"
+        );
+    }
+
+    #[test]
+    fn nodes_have_names_for_clients_and_a_longest_ttl_here() {
+        let longest = |text: &str| {
+            let config = parse(&format!("[nodes]\n{text}\n"))?;
+            Ok::<_, String>(config.limits(1 << 20, None).nodes_longest_ttl)
+        };
+        let names =
+            "web1 = \"ssh:web1\"\nweb2 = { address = \"ssh:web2\", canal = \"/opt/canal\" }";
+        assert_eq!(longest(names).unwrap(), nodes::LONGEST_TTL_DEFAULT);
+        assert_eq!(
+            longest(&format!("{names}\nlongest_ttl = \"1m\"")).unwrap(),
+            Duration::from_secs(60)
+        );
+        for (text, what) in [
+            ("longest_ttl = \"9s\"", "line 2: `longest_ttl` must be at least 10s"),
+            ("longest_ttl = \"lots\"", "line 2: `lots` is not a duration"),
+            ("longest_ttl = 600", "line 2: `longest_ttl` must be a duration"),
+            ("\nlongest_tll = \"1m\"", "line 3: unknown field `longest_tll`; did you mean"),
+        ] {
+            let error = longest(text).unwrap_err();
+            assert!(error.contains(what), "{error}");
+        }
+    }
+
+    #[test]
+    fn wrong_permissions_name_their_line() {
+        let entry = |key: &str, value: &str| {
+            let mut lines = [("keys", "\"a\""), ("groups", "[0]"), ("may", "[\"hold\"]")];
+            lines.iter_mut().filter(|line| line.0 == key).for_each(|line| line.1 = value);
+            let lines = lines.map(|(key, value)| format!("{key} = {value}\n")).concat();
+            parse(&format!("[[permission]]\n{lines}")).unwrap_err()
+        };
+        assert_eq!(
+            entry("may", "[\"hold\", \"forse\"]"),
+            "canal.toml, line 4: unknown word `forse`; did you mean `force`?"
+        );
+        assert_eq!(
+            entry("groups", "[0, \"no such group\"]"),
+            "canal.toml, line 3: there is no group `no such group`"
+        );
+        assert_eq!(entry("groups", "[-1]"), "canal.toml, line 3: a group must be a name or number");
+        assert!(entry("groups", "[65534]").contains("line 3: group 65534 stands for many groups"));
+        assert!(entry("may", "[]").contains("line 4: `may` permits nothing"));
+        assert!(entry("may", "[\"zzz\"]").contains("line 4: unknown word `zzz`, expected one of"));
+        assert_eq!(
+            entry("keys", "\"a/\""),
+            "canal.toml, line 2: `a/`: a key cannot end with `/`; use `a`"
+        );
+        assert_eq!(
+            parse("[[permission]]\ngroup = [0]\nmay = [\"hold\"]\n").unwrap_err(),
+            "canal.toml, line 2: unknown field `group`; did you mean `groups`?"
+        );
+        assert_eq!(
+            parse("\n[[permission]]\ngroups = [0]\n").unwrap_err(),
+            "canal.toml, line 2: missing field `may`"
+        );
+    }
+
+    #[test]
+    fn without_a_file_everything_is_at_its_default() {
+        let config = Config::read(&["/nowhere/canal.toml".into()]).unwrap();
+        assert_eq!(config, Config::default());
+        assert_eq!(config.limits(1 << 20, None).waiters_per_user, WAITERS_PER_USER);
+    }
+
     fn refusal(path: &Path) -> String {
-        match read(path).unwrap_err() {
+        match read_text(path).unwrap_err() {
             error @ ConfigError::Refused { .. } => error.to_string(),
             other => panic!("{other}"),
         }
@@ -85,11 +745,11 @@ mod tests {
         }
         for mode in [0o644, 0o600, 0o400, 0o755] {
             fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
-            assert_eq!(read(&path).unwrap(), "x", "{mode:o}");
+            assert_eq!(read_text(&path).unwrap(), "x", "{mode:o}");
         }
         let link = dir.path().join("link");
         symlink(&path, &link).unwrap();
-        assert_eq!(read(&link).unwrap(), "x");
+        assert_eq!(read_text(&link).unwrap(), "x");
     }
 
     #[test]

@@ -6,7 +6,7 @@
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use crate::config::engine_section::shown_address;
+use crate::config::sections::shown_address;
 
 /// A setting in the form that the file contains.
 #[derive(Clone, Debug, PartialEq, Eq)]

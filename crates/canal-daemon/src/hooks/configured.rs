@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use crate::config::hooks_section::{HookSettings, On};
+use crate::config::sections::{HookSettings, On};
 use crate::due::is_due;
 use crate::history::raw::Raw;
 use crate::history::recorder::is_of;
@@ -295,7 +295,7 @@ mod tests {
     use std::cell::RefCell;
 
     use super::*;
-    use crate::config::hooks_section::tests::hooks;
+    use crate::config::sections::tests::hooks;
     use canal_core::{Change, ENTRY_VERSION, Entry, Revision};
 
     const HERE: HostId = HostId(0);

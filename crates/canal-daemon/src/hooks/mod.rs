@@ -8,12 +8,7 @@
 //! of a turn are written. Text from users (keys, commands, notes) reaches the program only on its
 //! standard input. No program of a hook outlives the daemon or its timeout.
 
-pub(super) mod account;
-pub(super) mod backlog;
 pub(super) mod configured;
 pub(super) mod event;
-pub(super) mod facts;
 pub(super) mod guard;
-pub(super) mod look;
-pub(super) mod program;
-pub(super) mod runner;
+mod runner;

@@ -14,11 +14,10 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
-use crate::config::metrics_section::Listen;
-use crate::metrics::connections::{CONNECTIONS_MAX, Connections};
-use crate::metrics::listener::Listener;
+use crate::config::sections::Listen;
+use crate::metrics::counters::Snapshot;
+use crate::metrics::http::{CONNECTIONS_MAX, Connections, Listener};
 use crate::metrics::open_metrics::text;
-use crate::metrics::snapshot::Snapshot;
 
 /// The descriptors that serving metrics needs: for the collectors, the socket, the bell, and one
 /// further collector until the thread knows whether there is room for it.

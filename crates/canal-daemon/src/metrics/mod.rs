@@ -1,9 +1,8 @@
 //! Figures for monitoring: the daemon's counters, and the endpoint for collectors.
 //!
-//! `counters` belongs to the recorder of the history, which knows each grant and each end.
-//! `snapshot` holds all figures at one time, taken by `server/observe.rs`;
-//! `open_metrics` formats them. `exporter` serves the text from its own thread, with `connections`
-//! and `request`.
+//! `counters` belongs to the recorder of the history, which knows each grant and each end. It also
+//! has the snapshot, all figures at one time, which `server/observe.rs` takes; `open_metrics`
+//! formats it. `exporter` serves the text from its own thread, with `http`.
 //!
 //! The recorder counts even if no history is kept, so the two always agree.
 //!
@@ -11,10 +10,7 @@
 //! keys and figures, because every user of the machine can read a loopback port. The daemon's loop
 //! never reads from or writes to a collector.
 
-pub(super) mod connections;
 pub(super) mod counters;
 pub(super) mod exporter;
-pub(super) mod listener;
+mod http;
 pub(super) mod open_metrics;
-pub(super) mod request;
-pub(super) mod snapshot;

@@ -2,8 +2,10 @@
 
 use std::fmt::{Display, Write};
 
-use crate::metrics::counters::{BUCKETS, Histogram, LENGTHS, LOSSES, OTHER, REFUSALS, Series};
-use crate::metrics::snapshot::{APPENDS, EngineFigures, KeyFigures, Snapshot};
+use crate::metrics::counters::{
+    APPENDS, BUCKETS, EngineFigures, Histogram, KeyFigures, LENGTHS, LOSSES, OTHER, REFUSALS,
+    Series, Snapshot,
+};
 use canal_core::Key;
 
 /// The content type of the text, for an HTTP header.

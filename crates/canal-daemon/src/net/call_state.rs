@@ -4,10 +4,10 @@
 //! state answers the call or makes it wait again.
 
 use crate::calls::pending_acquire::{Patience, PendingAcquire};
-use crate::config::reading::Asked;
+use crate::config::effective::Asked;
 use crate::host::Ticket;
-use crate::view::leadership::LeaderWatch;
-use crate::view::selection::Selection;
+use crate::view::holder::LeaderWatch;
+use crate::view::status::Selection;
 use crate::waiters::leases::UnsyncedLease;
 use canal_core::RequestId;
 

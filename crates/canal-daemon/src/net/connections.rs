@@ -10,7 +10,7 @@ use slotmap::{Key, KeyData, SlotMap};
 
 use crate::calls::call::ConnId;
 use crate::calls::pending_acquire::PendingAcquire;
-use crate::config::reading::Asked;
+use crate::config::effective::Asked;
 use crate::limits::{CLOSING_TIME, IDLE_LOOKED_FOR_EVERY};
 use crate::net::call_state::{Awaiting, CallState, LogWait, Subject};
 use crate::net::connection::{Closing, Connection, Input, ReadStatus};

@@ -1,29 +1,277 @@
-//! The processes that run under a hold, apart from its owner. The daemon kills them when the hold
-//! is lost.
+//! The processes that run under a hold, apart from its owner: holds that last while they live, and
+//! the end of those whose hold is lost.
 //!
-//! `canal run` ends everything that its command started. If `canal run` itself was killed, the
-//! daemon finds the processes by what they inherited: `CANAL_HOLD` in the environment, and the
-//! write end of the hold's FIFO. A process that has dropped both is found only through its parent.
+//! A hold that lasts while descendants live has a named FIFO whose write end the descendants
+//! inherit.
 //!
-//! These marks stay when a process leaves its group, as daemons do. A cgroup would need rights that
-//! most users lack.
+//! If a hold is lost, `canal run` ends everything that its command started. If `canal run` itself
+//! was killed, the daemon finds the processes by what they inherited: `CANAL_HOLD` in the
+//! environment, and the write end of the hold's FIFO. A process that has dropped both is found only
+//! through its parent. These marks stay when a process leaves its group, as daemons do. A cgroup
+//! would need rights that most users lack.
 //!
-//! Invariant: the daemon signals a process only if it had one of these marks after its pidfd was
-//! opened, or was then a child of a process that is signalled.
+//! Invariants: a FIFO's file exists while its hold does, so that a restarted daemon finds it, unless
+//! a user removes it. A removed FIFO cannot be opened again, and a new one would have no writers. So
+//! the next daemon finds the processes of such a hold by what they inherited. The daemon signals a
+//! process only if it had one of these marks after its pidfd was opened, or was then a child of a
+//! process that is signalled.
 
-use std::collections::BTreeSet;
-use std::fs::File;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{File, OpenOptions};
 use std::io;
-use std::path::Path;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
 
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, open};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
+use nix::sys::stat::{Mode, fstat};
+use nix::unistd::mkfifo;
 
-use crate::processes::fifo::fifo_of;
-use crate::processes::holder::Holder;
-use canal_core::Tag;
+use crate::limits::FIFO_BYTES_AT_ONCE;
+use crate::processes::owners::{Owners, WatchId};
+use canal_core::{Tag, Token};
 use canal_protocol::HOLD_VARIABLE;
+use canal_sys::dir::remove_if_there;
 use canal_sys::pidfd::Pidfd;
 use canal_sys::process::{self, OwnProgram};
+
+/// The name of the directory in the daemon's directory.
+pub(crate) const NAME: &str = "children";
+
+/// The FIFO of a hold in that directory.
+pub(crate) fn path_in(dir: &Path, tag: Tag) -> PathBuf {
+    dir.join(tag.to_string())
+}
+
+/// Opens the FIFO of a hold without opening either end of it. `None` if there is no FIFO.
+pub(crate) fn fifo_of(dir: &Path, tag: Tag) -> Option<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).custom_flags(libc::O_PATH | libc::O_NOFOLLOW);
+    options.open(path_in(&dir.join(NAME), tag)).ok()
+}
+
+/// The FIFOs of the holds that last while descendants live.
+#[derive(Debug)]
+pub(crate) struct Children {
+    dir: PathBuf,
+    fifos: BTreeMap<Token, Fifo>,
+    /// The holds whose FIFO may have writers, or whose last writer cannot be watched yet. The
+    /// daemon tries these again.
+    unsure: BTreeSet<Token>,
+    /// The holds whose FIFO this daemon did not find.
+    removed: BTreeMap<Token, Tag>,
+}
+
+#[derive(Debug)]
+struct Fifo {
+    path: PathBuf,
+    read_end: OwnedFd,
+    /// The id under which the end of the last writer is watched, if it is watched.
+    awaited: Option<WatchId>,
+}
+
+/// Whether a process has a write end of a FIFO open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Writers {
+    None,
+    Some,
+    /// This cannot be determined now.
+    Unsure,
+}
+
+impl Children {
+    /// Uses the FIFOs in `children/` of the daemon's directory.
+    pub(crate) fn new(dir: &Path) -> Self {
+        Self {
+            dir: dir.join(NAME),
+            fifos: BTreeMap::new(),
+            unsure: BTreeSet::new(),
+            removed: BTreeMap::new(),
+        }
+    }
+
+    /// Creates the FIFO of a hold, or uses the existing FIFO. Returns a write end that the owner
+    /// passes on.
+    pub(crate) fn make(&mut self, token: Token, tag: Tag) -> io::Result<OwnedFd> {
+        let path = self.open(token, tag)?;
+        let flags = OFlag::O_WRONLY | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW;
+        Ok(open(&path, flags, Mode::empty())?)
+    }
+
+    /// Creates the FIFO of a hold, or uses the existing FIFO, and keeps its read end open.
+    fn open(&mut self, token: Token, tag: Tag) -> io::Result<PathBuf> {
+        if let Some(fifo) = self.fifos.get(&token) {
+            return Ok(fifo.path.clone());
+        }
+        let path = path_in(&self.dir, tag);
+        match std::fs::create_dir(&self.dir) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
+        match mkfifo(&path, Mode::S_IRUSR | Mode::S_IWUSR) {
+            Ok(()) | Err(Errno::EEXIST) => {}
+            Err(error) => return Err(error.into()),
+        }
+        self.open_existing(token, path.clone())?;
+        // Its client asks again, so no process runs under the hold yet.
+        self.removed.remove(&token);
+        Ok(path)
+    }
+
+    fn open_existing(&mut self, token: Token, path: PathBuf) -> io::Result<()> {
+        let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW;
+        let read_end = open(&path, flags, Mode::empty())?;
+        self.fifos.insert(token, Fifo { path, read_end, awaited: None });
+        Ok(())
+    }
+
+    /// Opens the FIFO that an earlier daemon created for a hold, and keeps its read end open. If
+    /// the FIFO was removed, [`Self::has_writers`] searches for the processes of the hold.
+    ///
+    /// # Errors
+    /// The FIFO exists and cannot be opened.
+    pub(crate) fn take_over(&mut self, token: Token, tag: Tag) -> io::Result<()> {
+        if self.fifos.contains_key(&token) {
+            return Ok(());
+        }
+        match self.open_existing(token, path_in(&self.dir, tag)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                tracing::warn!(token = token.0, "its FIFO is gone: searching for its processes");
+                self.removed.insert(token, tag);
+                Ok(())
+            }
+            opened => opened,
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.fifos.len()
+    }
+
+    /// The device and the inode of a hold's FIFO.
+    pub(crate) fn fifo_id(&self, token: Token) -> Option<(u64, u64)> {
+        let stat = fstat(&self.fifos.get(&token)?.read_end).ok()?;
+        Some((stat.st_dev, stat.st_ino))
+    }
+
+    /// Whether a process has, or may have, a write end of the hold's FIFO open.
+    pub(crate) fn has_writers(&self, token: Token) -> bool {
+        self.look(token) != Writers::None
+    }
+
+    fn look(&self, token: Token) -> Writers {
+        let Some(fifo) = self.fifos.get(&token) else { return self.look_without_fifo(token) };
+        let mut hangs_up = [PollFd::new(fifo.read_end.as_fd(), PollFlags::empty())];
+        let polled = poll(&mut hangs_up, PollTimeout::ZERO);
+        if polled.is_ok_and(|count| count > 0)
+            && hangs_up[0].revents().is_some_and(|events| events.contains(PollFlags::POLLHUP))
+        {
+            return Writers::None;
+        }
+        // After a FIFO was opened again, poll(2) does not report that all writers have closed it.
+        // Only read(2) does: it returns 0 if there are no writers, and EAGAIN if there are writers.
+        // It first returns data that was written, and a process may keep writing, so the amount is
+        // limited.
+        let mut buffer = [0; 4096];
+        for _ in 0..FIFO_BYTES_AT_ONCE / buffer.len() {
+            match nix::unistd::read(&fifo.read_end, &mut buffer) {
+                Ok(0) => return Writers::None,
+                Ok(_) | Err(Errno::EINTR) => {}
+                Err(Errno::EAGAIN) => return Writers::Some,
+                Err(_) => return Writers::Unsure,
+            }
+        }
+        Writers::Unsure
+    }
+
+    /// Searches for the processes of a hold whose FIFO was removed. No event reports their end.
+    fn look_without_fifo(&self, token: Token) -> Writers {
+        match self.removed.get(&token).map(|tag| run_under(*tag)) {
+            None | Some(Ok(false)) => Writers::None,
+            Some(Ok(true) | Err(_)) => Writers::Unsure,
+        }
+    }
+
+    /// Starts to watch the last writer of a hold's FIFO. Returns whether there is, or may be, a
+    /// writer.
+    pub(crate) fn await_end(&mut self, token: Token, tag: Tag, owners: &mut Owners) -> bool {
+        let is_new = self.unsure.insert(token);
+        match self.try_await_end(token, tag, owners) {
+            Ok(Writers::Unsure) => true,
+            Ok(writers) => {
+                self.unsure.remove(&token);
+                writers == Writers::Some
+            }
+            Err(error) => {
+                if is_new {
+                    tracing::warn!(%error, token = token.0, "cannot watch its FIFO yet");
+                }
+                true
+            }
+        }
+    }
+
+    fn try_await_end(
+        &mut self,
+        token: Token,
+        tag: Tag,
+        owners: &mut Owners,
+    ) -> io::Result<Writers> {
+        if !self.removed.contains_key(&token) {
+            self.open(token, tag)?;
+        }
+        if let Some(fifo) = self.fifos.get_mut(&token)
+            && fifo.awaited.is_none()
+        {
+            fifo.awaited = Some(owners.await_writers(token, &fifo.read_end)?);
+        }
+        // The kernel reports an end that comes after this check.
+        Ok(self.look(token))
+    }
+
+    /// The holds whose end may have been missed. The daemon tries these again.
+    pub(crate) fn unsure(&self) -> &BTreeSet<Token> {
+        &self.unsure
+    }
+
+    /// Forgets a FIFO that is not watched yet. [`Self::sweep`] removes its file.
+    pub(crate) fn forget(&mut self, token: Token) {
+        self.fifos.remove(&token);
+        self.removed.remove(&token);
+    }
+
+    /// Removes the FIFO of a hold that has ended.
+    pub(crate) fn remove(&mut self, token: Token, owners: &mut Owners) {
+        self.unsure.remove(&token);
+        self.removed.remove(&token);
+        let Some(fifo) = self.fifos.remove(&token) else { return };
+        if let Some(id) = fifo.awaited {
+            owners.forget_writers(id, &fifo.read_end);
+        }
+        if let Err(error) = remove_if_there(&fifo.path) {
+            tracing::warn!(path = %fifo.path.display(), %error, "cannot remove a FIFO");
+        }
+    }
+
+    /// Removes the FIFOs of all holds, which have all ended.
+    pub(crate) fn remove_all(&mut self, owners: &mut Owners) {
+        let tokens: Vec<Token> = self.fifos.keys().chain(self.removed.keys()).copied().collect();
+        tokens.into_iter().for_each(|token| self.remove(token, owners));
+    }
+
+    /// Removes FIFOs that earlier daemons left for holds that have ended.
+    pub(crate) fn sweep(&self) {
+        let Ok(entries) = std::fs::read_dir(&self.dir) else { return };
+        for path in entries.flatten().map(|entry| entry.path()) {
+            if !self.fifos.values().any(|fifo| fifo.path == path) {
+                let _ = std::fs::remove_file(path);
+            }
+        }
+    }
+}
 
 /// The marks that identify the processes of a hold.
 #[derive(Debug)]
@@ -35,9 +283,8 @@ pub(crate) struct Trace {
 
 impl Trace {
     /// The trace of a hold. `dir` is the directory of the daemon's files.
-    pub(crate) fn of(told: &Holder, dir: &Path) -> Option<Self> {
-        let tag = told.tag?;
-        Some(Self { tag, fifo: fifo_of(dir, tag) })
+    pub(crate) fn of(tag: Tag, dir: &Path) -> Self {
+        Self { tag, fifo: fifo_of(dir, tag) }
     }
 
     pub(crate) fn tag(&self) -> Tag {
@@ -140,8 +387,122 @@ mod tests {
     use nix::unistd::Pid;
 
     use super::*;
+    use canal_protocol::HOLD_VARIABLE;
     use canal_sys::process::child::children_of;
     use canal_sys::rerun::wait_until;
+
+    fn children() -> (tempfile::TempDir, Children) {
+        let dir = tempfile::tempdir().unwrap();
+        let children = Children::new(dir.path());
+        (dir, children)
+    }
+
+    /// A process that another test starts has a copy of each descriptor until it executes its
+    /// program.
+    #[track_caller]
+    fn until_no_writers(children: &mut Children, token: u64) {
+        wait_until("nobody writes", || !children.has_writers(Token(token)));
+    }
+
+    #[test]
+    fn there_are_writers_until_the_last_write_end_is_closed() {
+        let (_dir, mut children) = children();
+        let first = children.make(Token(1), Tag(1)).unwrap();
+        let second = children.make(Token(1), Tag(1)).unwrap();
+        assert!(children.has_writers(Token(1)));
+        nix::unistd::write(&first, b"noise").unwrap();
+        drop(first);
+        assert!(children.has_writers(Token(1)));
+        drop(second);
+        until_no_writers(&mut children, 1);
+    }
+
+    #[test]
+    fn a_descendant_that_keeps_writing_is_found_in_bounded_time() {
+        let (dir, mut before) = children();
+        let write_end = before.make(Token(1), Tag(1)).unwrap();
+        let done = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                    let _ = nix::unistd::write(&write_end, &[0; 4096]);
+                }
+            });
+            let mut after = Children::new(dir.path());
+            after.take_over(Token(1), Tag(1)).unwrap();
+            assert!((0..100).all(|_| after.has_writers(Token(1))));
+            done.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
+    }
+
+    #[test]
+    fn a_daemon_that_opens_the_fifo_anew_sees_the_writers_of_before() {
+        let (dir, mut before) = children();
+        let write_end = before.make(Token(1), Tag(1)).unwrap();
+        drop(before);
+        let mut after = Children::new(dir.path());
+        after.take_over(Token(1), Tag(1)).unwrap();
+        assert!(after.has_writers(Token(1)));
+        drop(write_end);
+        until_no_writers(&mut after, 1);
+
+        let mut later = Children::new(dir.path());
+        later.take_over(Token(1), Tag(1)).unwrap();
+        until_no_writers(&mut later, 1);
+    }
+
+    #[test]
+    fn a_daemon_that_finds_no_fifo_looks_for_the_processes_of_the_hold() {
+        let (dir, mut before) = children();
+        let (with_fifo, with_variable) = (Tag(0xf1f0), Tag(0x0e17));
+        let fd = before.make(Token(1), with_fifo).unwrap();
+        // One has dropped its environment, and one the FIFO.
+        let mut one = Command::new("/bin/sleep").arg("60").env_clear().stdin(fd).spawn().unwrap();
+        let mut named = Command::new("/bin/sleep");
+        named.arg("60").env(HOLD_VARIABLE, format!("{} {with_variable}", Tag(7)));
+        let mut other = named.spawn().unwrap();
+        before.make(Token(2), with_variable).unwrap();
+        drop(before);
+        std::fs::remove_dir_all(dir.path().join(NAME)).unwrap();
+
+        let mut after = Children::new(dir.path());
+        let mut owners = Owners::new().unwrap();
+        for (token, tag) in [(Token(1), with_fifo), (Token(2), with_variable), (Token(3), Tag(3))] {
+            after.take_over(token, tag).unwrap();
+        }
+        wait_until("both have been executed", || {
+            after.has_writers(Token(1)) && after.has_writers(Token(2))
+        });
+        assert!(!after.has_writers(Token(3)), "nothing runs under it");
+        assert!(after.await_end(Token(1), with_fifo, &mut owners));
+        assert_eq!(after.unsure(), &BTreeSet::from([Token(1)]), "it is looked for again");
+        for (token, tag, child) in
+            [(Token(1), with_fifo, &mut one), (Token(2), with_variable, &mut other)]
+        {
+            child.kill().unwrap();
+            child.wait().unwrap();
+            wait_until("nothing runs under it", || !after.await_end(token, tag, &mut owners));
+        }
+        assert!(after.unsure().is_empty());
+        let again = after.make(Token(3), Tag(3)).unwrap();
+        assert!(after.has_writers(Token(3)), "a client that was not told makes it anew");
+        drop(again);
+        until_no_writers(&mut after, 3);
+    }
+
+    #[test]
+    fn fifos_of_no_hold_are_removed() {
+        let (dir, mut children) = children();
+        children.open(Token(1), Tag(1)).unwrap();
+        children.open(Token(2), Tag(2)).unwrap();
+        children.fifos.remove(&Token(2));
+        children.sweep();
+        let left: Vec<_> = std::fs::read_dir(dir.path().join("children"))
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        assert_eq!(left, [Tag(1).to_string()]);
+    }
 
     fn under(value: &str, script: &str) -> Child {
         let mut shell = Command::new("/bin/sh");

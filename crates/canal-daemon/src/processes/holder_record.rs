@@ -1,11 +1,13 @@
-//! A file on this host that records the processes that received a grant.
+//! The processes that received a grant, and a file on this host that records them.
 //!
 //! The table in the engine contains them too, but this host cannot read it while the engine is
 //! unreachable, and the table drops the holds of a host that was declared gone. Yet the next daemon
 //! must find these processes, because they must be dead before it joins.
 //!
-//! Invariant: the file contains a process from before it receives its grant until a [`Removable`]
-//! proves that it no longer has to be ended.
+//! Invariants: the file contains a process from before it receives its grant until a [`Removable`]
+//! proves that it no longer has to be ended. A [`Removable`] exists only for a process that was seen
+//! dead, that holds nothing according to the log, or that may outlive its lock because its client
+//! chose so.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
@@ -16,16 +18,108 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 
+use crate::host::{Known, Mark};
 use crate::processes::descendants::Trace;
-use crate::processes::holder::{Holder, WatchId};
-use crate::processes::other_namespace::{Standing, Visible};
-use crate::processes::owners::find;
-use crate::processes::removable::Removable;
+use crate::processes::identity::{Standing, Visible, find};
 use crate::wording::StartError;
-use canal_core::{ProcessId, Token};
+use canal_core::{HoldState, OnLost, Owner, ProcessId, Request, Table, Tag, Token};
 use canal_log::journal::disk;
 use canal_sys::dir::remove_if_there;
+use canal_sys::pidfd::Pidfd;
 use canal_sys::process::{Found, Origin};
+
+/// A process that received a grant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Holder {
+    pub process: ProcessId,
+    #[serde(default)]
+    pub on_lost: OnLost,
+    /// How far the log was read when the process received the grant, which is in that part of the
+    /// history.
+    #[serde(default)]
+    pub mark: Option<Mark>,
+    /// The tag of the request, which identifies the processes that were started under the hold.
+    #[serde(default)]
+    pub tag: Option<Tag>,
+    /// Whether only the table names it, because an earlier daemon of this host took it over, or
+    /// ended before it sent the grant. If the hold is lost, the process is ended like any other,
+    /// although it may not have received the grant.
+    #[serde(default)]
+    pub taken_over: bool,
+}
+
+impl Holder {
+    /// The process that owns a hold. `None` if a lease owns it.
+    pub(crate) fn of(hold: &HoldState, mark: Option<Mark>) -> Option<Self> {
+        let Owner::Process(process) = hold.asked.owner else { return None };
+        let Request { on_lost, tag, .. } = *hold.asked;
+        Some(Self { process, on_lost, mark, tag: Some(tag), taken_over: false })
+    }
+}
+
+/// Identifies the duty to watch the processes of a record. Each membership has a new id.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct WatchId(pub u64);
+
+/// Proves that a process no longer has to be ended.
+#[derive(Debug)]
+pub(crate) struct Removable(());
+
+impl Removable {
+    /// The kernel reports that the process has ended.
+    pub(crate) fn of_end(pidfd: &Pidfd) -> Option<Self> {
+        pidfd.has_ended().then_some(Self(()))
+    }
+
+    /// The lookup shows that the process no longer exists. An unknown state is not removable.
+    pub(crate) fn of_absence(found: &Found) -> Option<Self> {
+        matches!(found, Found::Gone).then_some(Self(()))
+    }
+
+    /// The log contained the grant, and no longer does. `table` is the table that this host follows
+    /// as a member, in the history in which it sent the grant.
+    pub(crate) fn of_release(table: &Table, token: Token) -> Option<Self> {
+        table.hold(token).is_none().then_some(Self(()))
+    }
+
+    /// The client chose that its command is not killed (`--on-lost`), and the chosen step was
+    /// taken.
+    pub(crate) fn of_choice(on_lost: OnLost, was_asked_to_end: bool) -> Option<Self> {
+        let is_over = match on_lost {
+            OnLost::Warn => true,
+            OnLost::Term => was_asked_to_end,
+            OnLost::Kill => false,
+        };
+        is_over.then_some(Self(()))
+    }
+}
+
+/// The state of a recorded process according to the log that this host now follows.
+#[derive(Debug)]
+pub(crate) enum Claim {
+    /// It still has its hold.
+    Holds,
+    /// It released the hold, or an operator took the hold away.
+    Over(Removable),
+    /// The log does not contain it because its history was rewritten, or its state cannot be
+    /// determined.
+    Unknown,
+}
+
+impl Claim {
+    /// `known` states whether the history of the grant is part of the history of `table`.
+    pub(crate) fn of(table: &Table, known: Known, token: Token, told: &Holder) -> Self {
+        match table.hold(token) {
+            Some(hold) if hold.asked.owner == Owner::Process(told.process) => Self::Holds,
+            // Each history assigns tokens in order, but two histories can assign the same token to
+            // different grants.
+            None if known == Known::Same => {
+                Removable::of_release(table, token).map_or(Self::Unknown, Self::Over)
+            }
+            _ => Self::Unknown,
+        }
+    }
+}
 
 /// The file's name.
 const NAME: &str = "owners";
@@ -170,7 +264,7 @@ impl HolderRecord {
 
     /// The marks that identify the processes of a hold, apart from its owner.
     pub(crate) fn trace_of(&self, told: &Holder) -> Option<Trace> {
-        Trace::of(told, self.path.parent()?)
+        Some(Trace::of(told.tag?, self.path.parent()?))
     }
 
     /// The largest token that was ever sent here, as far as is known.
@@ -351,7 +445,34 @@ mod tests {
     use std::io::Write;
 
     use super::*;
-    use canal_core::OnLost;
+    use canal_core::{Change, ENTRY_VERSION, Entry, OnLost, ProcessId, Revision, UnixMillis};
+
+    /// A table in which nothing is held and the next token is `next`.
+    fn table(next: Token) -> Table {
+        let mut table = Table::default();
+        let change = Change::Floor { token: next };
+        let entry = Entry { version: ENTRY_VERSION, at: UnixMillis(1), change };
+        table.apply(Revision(1), &entry, &mut Vec::new());
+        assert_eq!(table.next_token(), next);
+        table
+    }
+
+    #[test]
+    fn a_token_below_the_next_one_is_no_proof_of_a_release() {
+        let table = table(Token(100));
+        let claim = |known| Claim::of(&table, known, Token(99), &told(11));
+        assert!(matches!(claim(Known::Same), Claim::Over(_)));
+        assert!(matches!(claim(Known::Other), Claim::Unknown), "others were granted it since");
+        assert!(matches!(claim(Known::TooOld), Claim::Unknown), "nobody can tell");
+    }
+
+    #[test]
+    fn only_on_lost_warn_or_a_sent_term_lets_a_process_outlive_its_lock() {
+        assert!(Removable::of_choice(OnLost::Kill, true).is_none());
+        assert!(Removable::of_choice(OnLost::Term, false).is_none());
+        assert!(Removable::of_choice(OnLost::Term, true).is_some());
+        assert!(Removable::of_choice(OnLost::Warn, false).is_some());
+    }
 
     fn told(pid: u32) -> Holder {
         let process = ProcessId { pid, started: 7, inode: u64::MAX };

@@ -10,8 +10,7 @@ use std::io;
 use nix::sys::signal::Signal;
 
 use crate::processes::descendants::{self, Trace};
-use crate::processes::holder::Holder;
-use crate::processes::removable::Removable;
+use crate::processes::holder_record::{Holder, Removable};
 use canal_core::{OnLost, ProcessId, Tag, Token};
 use canal_sys::pidfd::{Pidfd, is_gone};
 use canal_sys::process::Found;
@@ -255,7 +254,7 @@ mod tests {
     use std::process::{Child, Command};
 
     use super::*;
-    use crate::processes::owners::{find, process_of};
+    use crate::processes::identity::{find, process_of};
     use canal_protocol::HOLD_VARIABLE;
     use canal_sys::rerun;
 
@@ -362,7 +361,12 @@ mod tests {
         let told = Holder { tag: Some(tag), ..told };
         let mut lost_processes = LostProcesses::default();
         let dir = tempfile::tempdir().unwrap();
-        lost_processes.add((TOKEN, told), (None, Trace::of(&told, dir.path())), None, 1_000);
+        lost_processes.add(
+            (TOKEN, told),
+            (None, told.tag.map(|tag| Trace::of(tag, dir.path()))),
+            None,
+            1_000,
+        );
         assert!(lost_processes.look(999, find).is_empty(), "its time has not come");
         assert!(!Pidfd::open(left.id()).unwrap().has_ended());
         until_over(&mut lost_processes, 1_000);

@@ -15,7 +15,6 @@ use slotmap::{Key, KeyData, SlotMap, new_key_type};
 use crate::poller::Poller;
 use canal_core::{FrameId, ProcessId, Token};
 use canal_sys::pidfd::Pidfd;
-use canal_sys::process::{Found, Identity, identity};
 
 /// The number of processes that no longer own anything but whose pidfds are kept for a while. A
 /// client that releases a lock often acquires one again soon.
@@ -283,28 +282,12 @@ impl AsFd for Owners {
     }
 }
 
-/// The identity of the process of a pidfd. `None` if the process was reaped, or if nothing
-/// distinguishes it from others.
-pub(crate) fn process_of(pidfd: &Pidfd) -> Option<ProcessId> {
-    let Identity { pid, started, inode } = identity(pidfd)?;
-    (started != 0 || inode != 0).then_some(ProcessId { pid, started, inode })
-}
-
-/// Looks for a recorded process of this boot and pid namespace.
-pub(crate) fn find(process: ProcessId) -> Found {
-    let ProcessId { pid, started, inode } = process;
-    #[cfg(test)]
-    if crate::sim::is_broken(crate::sim::Rule::InodesIdentifyProcesses) {
-        return Pidfd::open(pid).map_or(Found::Gone, Found::Same);
-    }
-    Identity { pid, started, inode }.find()
-}
-
 #[cfg(test)]
 mod tests {
     use std::process::{Child, Command, Stdio};
 
     use super::*;
+    use crate::processes::identity::process_of;
 
     /// A process that ends when its input is closed, and its identity.
     fn process() -> (Child, ProcessId) {

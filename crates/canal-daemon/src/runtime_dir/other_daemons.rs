@@ -2,10 +2,9 @@
 //! do not: daemons of other users, and a /tmp or a pid namespace that others do not share.
 
 use std::collections::BTreeSet;
-use std::fs;
-use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::{fs, io};
 
 use canal_protocol::place::Place;
 use canal_sys::abstract_name;
@@ -106,7 +105,7 @@ struct UsersDaemon {
 }
 
 /// The running daemons of users, in all mount namespaces that share our network namespace. They are
-/// identified by their abstract sockets ([`InstanceGuard`](super::instance_guard::InstanceGuard)).
+/// identified by their abstract sockets ([`InstanceGuard`](super::locks::InstanceGuard)).
 fn daemons_of_users(above: &Path) -> io::Result<Vec<UsersDaemon>> {
     let above = fs::metadata(above)?;
     let names = abstract_name::all_with_prefix("canal-")?;
@@ -152,7 +151,7 @@ fn is_another_tmp() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::runtime_dir::instance_guard::InstanceGuard;
+    use crate::runtime_dir::locks::InstanceGuard;
 
     #[test]
     fn the_guard_name_of_a_per_user_daemon_tells_its_uid_and_its_tmp() {

@@ -10,11 +10,10 @@ use crate::calls::call::Answer;
 use crate::calls::call::ConnId;
 use crate::calls::in_flight::Completion;
 use crate::net::call_state::CallState;
-use crate::processes::owner_identity::{cannot_watch, peer_pidfd};
-use crate::processes::owners;
+use crate::processes::identity::{self, cannot_watch, peer_pidfd};
 use crate::server::Server;
 use crate::server::step::{Result, Step};
-use crate::view::Shown;
+use crate::view::shown::Shown;
 use crate::waiters::leases::{LeaseNews, UnsyncedLease};
 use crate::wording::{Text, cannot, given_up, not_held, owner_gone, pid_of};
 use canal_core::{Change, FrameId, FrameState, Granted, Owner, ProcessId, RequestId, Token};
@@ -295,7 +294,7 @@ fn wait_for_disk(request: RequestId, news: LeaseNews) -> Step {
 
 /// The pidfd of a process for which another process asked for a lock.
 fn pidfd_of(process: ProcessId) -> Result<Pidfd> {
-    match owners::find(process) {
+    match identity::find(process) {
         process::Found::Same(pidfd) => Ok(pidfd),
         process::Found::Gone => Err(owner_gone()),
         process::Found::Unknown(error) => Err(cannot_watch(&error)),

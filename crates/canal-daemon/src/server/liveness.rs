@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use crate::calls::call::{Asked, ConnId};
 use crate::calls::in_flight::Completion;
-use crate::config::reading::Purpose;
+use crate::config::effective::Purpose;
 use crate::due::is_stopped;
 use crate::limits::{
     AHEAD_EVERY, AHEAD_LOOKED_AT_MAX, COME_BACK_EVERY, COME_BACK_TIME, COME_BACK_TIME_IF_BUSY,
@@ -17,7 +17,7 @@ use crate::limits::{
 };
 use crate::net::call_state::{Awaiting, CallState};
 use crate::net::connections::Disconnected;
-use crate::processes::owners::find;
+use crate::processes::identity::find;
 use crate::server::Server;
 use crate::wording::pid_of;
 use canal_core::{

@@ -9,7 +9,7 @@ use crate::calls::pending_acquire::PendingAcquire;
 use crate::cluster::Cluster;
 use crate::host::LostWhy;
 use crate::net::call_state::{Awaiting, CallState, LogWait, Subject};
-use crate::processes::owners::find;
+use crate::processes::identity::find;
 use crate::server::Server;
 use crate::server::progress::outside_queue;
 use crate::store::ledger::NO_HOST;

@@ -1,5 +1,25 @@
 //! The daemon at work: one thread owns all state, and works in turns ([`turn`]).
 
+use crate::calls::call::ConnId;
+use crate::cluster::decide::Decide;
+use crate::config::effective::EffectiveConfig;
+use crate::due::Due;
+use crate::jobserver::builds::Jobservers;
+use crate::net::connections::Conns;
+use crate::net::listen::{Accepted, ConnectionLimits};
+use crate::net::unread_reports::Reports;
+use crate::processes::descendants::Children;
+use crate::processes::owners::Owners;
+use crate::runtime_dir::claim::RuntimeDir;
+use crate::server::observe::Observe;
+use crate::store::node::Node;
+use crate::view::shown::Shown;
+use crate::view::size_notes::ToldSizes;
+use crate::waiters::leases::Leases;
+use crate::waiters::waiting::Waiters;
+use canal_core::RequestId;
+use canal_protocol::DaemonInfo;
+
 mod calls;
 mod follow;
 mod grant;
@@ -12,27 +32,6 @@ mod refuse;
 mod requests;
 pub(super) mod step;
 pub(super) mod turn;
-
-use crate::calls::call::ConnId;
-use crate::cluster::decide::Decide;
-use crate::config::effective::EffectiveConfig;
-use crate::due::Due;
-use crate::jobserver::builds::Jobservers;
-use crate::net::connections::Conns;
-use crate::net::listen::Accepted;
-use crate::net::listen::ConnectionLimits;
-use crate::net::unread_reports::Reports;
-use crate::processes::children::Children;
-use crate::processes::owners::Owners;
-use crate::runtime_dir::RuntimeDir;
-use crate::server::observe::Observe;
-use crate::store::node::Node;
-use crate::view::Shown;
-use crate::view::size_notes::ToldSizes;
-use crate::waiters::leases::Leases;
-use crate::waiters::waiting::Waiters;
-use canal_core::RequestId;
-use canal_protocol::DaemonInfo;
 
 /// The daemon at work.
 #[derive(Debug)]

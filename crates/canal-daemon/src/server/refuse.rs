@@ -9,7 +9,7 @@ use crate::calls::in_flight::Completion;
 use crate::calls::pending_acquire::PendingAcquire;
 use crate::limits::{EXITING_TIME, PROCESSES_LOOKED_AT_MAX};
 use crate::net::call_state::CallState;
-use crate::processes::owner_identity::NOBODY;
+use crate::processes::identity::NOBODY;
 use crate::server::Server;
 use crate::server::step::{Result, Step};
 use crate::waiters::waiting::Asked;

@@ -23,7 +23,7 @@ use crate::net::connections::Source;
 use crate::net::listen::Accepted;
 use crate::processes::owners::Ended;
 use crate::server::Server;
-use crate::view::Shown;
+use crate::view::shown::Shown;
 use canal_sys::clock;
 use canal_text::duration::stated;
 

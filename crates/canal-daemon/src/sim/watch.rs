@@ -3,9 +3,8 @@
 use std::fmt;
 use std::path::Path;
 
-use crate::cluster::watcher::Alone;
-use crate::cluster::watcher::Duty;
-use crate::processes::holder::WatchId;
+use crate::cluster::watcher::{Alone, Duty};
+use crate::processes::holder_record::WatchId;
 use crate::server::Server;
 use canal_core::HostId;
 use canal_sys::deadline::Reader;

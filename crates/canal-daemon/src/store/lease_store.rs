@@ -192,7 +192,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::config::Config;
+    use crate::config::file::Config;
     use crate::store::recover::{Recovered, recover};
     use canal_core::{
         Ask, Change, Command, HostId, Item, Key, LeaseId, Outcome, Owner, ProcessId, Request, Tag,

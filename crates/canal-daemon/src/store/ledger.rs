@@ -8,7 +8,7 @@ use std::io;
 use std::path::Path;
 
 use crate::calls::in_flight::Applied;
-use crate::config::Config;
+use crate::config::file::Config;
 use crate::host::Ticket;
 use crate::store::journal_store::JournalStore;
 use canal_core::{

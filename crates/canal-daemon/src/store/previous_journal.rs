@@ -5,8 +5,7 @@
 use std::path::Path;
 
 use crate::history::open::Unseen;
-use crate::processes::other_namespace::{NotAdopted, Standing, Visible, adopt};
-use crate::processes::owners::find;
+use crate::processes::identity::{NotAdopted, Standing, Visible, adopt, find};
 use crate::wording::StartError;
 use canal_core::{Change, Outcome, Owner, ProcessId, RULES_VERSION, Snapshot, Table, Token};
 use canal_history::Ending;

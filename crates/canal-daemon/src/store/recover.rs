@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
-use crate::config::Config;
+use crate::config::file::Config;
 use crate::fault::Fault;
 use crate::history::open::Unseen;
-use crate::processes::children::Children;
-use crate::processes::owners::find;
+use crate::processes::descendants::Children;
+use crate::processes::identity::find;
 use crate::store::journal_store::{JournalStore, Rooms};
 use crate::store::lease_store::{LeaseStore, Leases, parts_of, table_of};
 use crate::store::ledger::{Ledger, stored_views};

@@ -1,15 +1,5 @@
 //! The daemon without its own process: a test decides when it does its turns.
 
-pub(super) mod fuzz;
-pub(super) mod jobserver;
-pub(super) mod late;
-pub(super) mod other_users;
-pub(super) mod recovering;
-pub(super) mod reload;
-pub(super) mod rest;
-pub(super) mod turns;
-mod waits;
-
 use std::io::Write;
 use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -23,11 +13,11 @@ use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use crate::calls::call::ConnId;
-use crate::config::Config;
 use crate::config::effective::{EffectiveConfig, Overrides};
-use crate::config::socket_section::SocketAccess;
-use crate::runtime_dir::Claim;
-use crate::runtime_dir::claim_error::ClaimError;
+use crate::config::file::Config;
+use crate::config::sections::SocketAccess;
+use crate::runtime_dir::claim::Claim;
+use crate::runtime_dir::locks::ClaimError;
 use crate::server::Server;
 use crate::store::recover::recover;
 use canal_protocol::place::Place;
@@ -36,6 +26,16 @@ use canal_sys::peer::Credentials;
 use canal_sys::pidfd::Pidfd;
 use canal_sys::process::{RunState, run_state};
 use canal_sys::rerun::wait_until;
+
+pub(super) mod fuzz;
+pub(super) mod jobserver;
+pub(super) mod late;
+pub(super) mod other_users;
+pub(super) mod recovering;
+pub(super) mod reload;
+pub(super) mod rest;
+pub(super) mod turns;
+mod waits;
 
 /// More turns than any test needs.
 const TURNS_MAX: usize = 10_000;

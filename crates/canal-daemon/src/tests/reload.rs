@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::calls::call::ConnId;
-use crate::config::reading::Purpose;
+use crate::config::effective::Purpose;
 use crate::net::call_state::CallState;
 use crate::tests::recovering::{Fake, folder};
 use crate::tests::{Peer, World};

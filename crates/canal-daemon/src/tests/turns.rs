@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::calls::pending_acquire::PendingAcquire;
-use crate::config::history_section::HistorySettings;
+use crate::config::sections::HistorySettings;
 use crate::history::recorder::History;
 use crate::history::writer::Files;
 use crate::hooks::configured::Hooks;
@@ -19,7 +19,7 @@ use crate::limits::CALLS_PER_TURN;
 use crate::net::call_state::CallState;
 use crate::net::connection::Connection;
 use crate::net::connections::Disconnected;
-use crate::processes::owners::process_of;
+use crate::processes::identity::process_of;
 use crate::server::observe::Observe;
 use crate::server::step::Step;
 use crate::server::turn::Batch;

@@ -1,16 +1,23 @@
-//! The holders of a key.
+//! The holders of a key: for reports, for the client that was granted it, and for clients that watch
+//! its leader.
+//!
+//! A client that watches the leader gets the present state, not a queue of changes, which would grow
+//! while it sleeps.
 
 use std::collections::BTreeSet;
 
 use crate::limits::HOLDERS_LOOKED_AT_MAX;
-use crate::view::conflict::blocking_holds;
-use crate::view::{Shown, held_item};
+use crate::view::shown::{Shown, blocking_holds, held_item};
 use crate::waiters::leases::is_collecting;
 use crate::wording::{Text, pid_of, time};
 use canal_core::{
-    FrameId, HoldState, Item, Key, Mode, OwnSlots, Owner, Request, Token, UnixMillis,
+    FrameId, Granted, GrantedItem, HeldItem, HoldState, Item, Key, Leadership, Mode, OwnSlots,
+    Owner, Request, Slots, Token, UnixMillis, View,
 };
-use canal_protocol::{ChildrenInfo, HOLDERS_SHOWN_MAX, HolderInfo, LeaseInfo, OverNodesInfo};
+use canal_protocol::{
+    ChildrenInfo, ErrorName, Failure, Grant, GrantedKey, HOLDERS_SHOWN_MAX, HolderInfo, Leader,
+    LeaseInfo, OverNodesInfo, OwnerInfo, SlotInfo,
+};
 use canal_sys::clock;
 use canal_sys::process::{self, RunState, run_state};
 
@@ -199,4 +206,173 @@ fn bucket(hold: &HoldState, key: &Key) -> Option<u64> {
     let mut buckets = item.slots.iter().map(|slot| view.bucket(slot));
     let first = buckets.next()??;
     buckets.all(|bucket| bucket == Some(first)).then_some(first)
+}
+
+impl<'a> Shown<'a> {
+    /// A grant that was just decided.
+    pub(crate) fn grant(&self, granted: &Granted) -> Option<Grant<Text<'a>>> {
+        let hold = self.table.hold(granted.token)?;
+        if hold.items.len() < hold.asked.items.len() {
+            // Part of the hold was released before the client received the grant.
+            return Some(self.held(hold));
+        }
+        Some(self.grant_of(hold, granted_keys(&hold.asked, granted)))
+    }
+
+    /// The keys that a request holds, for a client that asks again. `acquired` is the number held
+    /// now, because the number right after the grant is no longer known.
+    pub(crate) fn held(&self, hold: &'a HoldState) -> Grant<Text<'a>> {
+        let keys = hold.items.iter().map(|item| self.held_key(item)).collect();
+        self.grant_of(hold, keys)
+    }
+
+    fn grant_of(&self, hold: &'a HoldState, keys: Vec<GrantedKey<Text<'a>>>) -> Grant<Text<'a>> {
+        Grant {
+            keys,
+            token: hold.token.0,
+            owner: OwnerInfo {
+                pid: pid_of(&hold.asked.owner),
+                command: Text::Itself(&hold.asked.command.0),
+            },
+            session: Text::Session(self.table.session(hold.frame)),
+            frame: Text::Frame(hold.frame),
+            children_fd: None,
+            offers_fd: None,
+            returns_fd: None,
+            jobserver_path: None,
+            lease: self.lease(hold),
+            handle: None,
+            notes: Vec::new(),
+            deadline_fd: None,
+            liveness_fd: None,
+        }
+    }
+
+    fn held_key(&self, item: &'a HeldItem) -> GrantedKey<Text<'a>> {
+        GrantedKey {
+            key: Text::Itself(item.key.as_str()),
+            acquired: self.acquired(item),
+            slots: slots_shown(&item.slots, item.view),
+            mode: item.mode,
+        }
+    }
+
+    fn acquired(&self, item: &HeldItem) -> u64 {
+        if item.mode == Mode::Counted {
+            return self.table.held_of(&item.key);
+        }
+        let holds = self.table.holders(&item.key).filter_map(|token| self.table.hold(token));
+        let same = holds.filter(|hold| {
+            hold.items.iter().any(|held| held.key == item.key && held.mode == item.mode)
+        });
+        same.map(|hold| hold.frame).collect::<BTreeSet<_>>().len() as u64
+    }
+}
+
+/// The keys that a request was granted, or would be.
+pub(crate) fn granted_keys<'a>(asked: &'a Request, granted: &Granted) -> Vec<GrantedKey<Text<'a>>> {
+    asked
+        .items
+        .iter()
+        .zip(&granted.items)
+        .map(|(item, granted)| granted_key(item, granted))
+        .collect()
+}
+
+fn granted_key<'a>(item: &'a Item, granted: &GrantedItem) -> GrantedKey<Text<'a>> {
+    GrantedKey {
+        key: Text::Itself(item.key.as_str()),
+        acquired: granted.acquired,
+        slots: slots_shown(&granted.slots, granted.view),
+        mode: item.ask.mode(),
+    }
+}
+
+fn slots_shown(slots: &Slots, view: Option<View>) -> Vec<SlotInfo> {
+    let bucket = |slot| view.and_then(|view| view.bucket(slot));
+    slots.iter().map(|slot| SlotInfo { slot, bucket: bucket(slot) }).collect()
+}
+
+/// A client that watches the leader of a key, which is its only holder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct LeaderWatch {
+    pub key: Key,
+    pub told: LeaderTold,
+}
+
+/// The last report about a leader to a client, reduced to the facts whose change is news.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct LeaderTold {
+    /// The token of the leader; `None` if there was none.
+    pub token: Option<Token>,
+    pub note: Option<Box<str>>,
+    pub stale: bool,
+}
+
+/// The current leader of a key.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LeaderFound<'a> {
+    hold: Option<&'a HoldState>,
+    stale: bool,
+}
+
+impl<'a> Shown<'a> {
+    /// The leader of a key. `stale`: whether the table may be out of date.
+    ///
+    /// # Errors
+    /// Several requests can hold the key at once.
+    pub(crate) fn leader(&self, key: &Key, stale: bool) -> Result<LeaderFound<'a>, Failure> {
+        let hold = match self.table.leader(key) {
+            Leadership::Vacant => None,
+            Leadership::Led(token) => self.table.hold(token),
+            Leadership::Slots(slots) => return Err(several_slots(key, slots)),
+            Leadership::Readers => return Err(only_readers(key)),
+        };
+        Ok(LeaderFound { hold, stale })
+    }
+
+    /// The leader in the form that a client receives.
+    pub(crate) fn leader_reply(&self, found: LeaderFound<'_>, key: &Key) -> Leader {
+        let leader = found
+            .hold
+            .map(|hold| self.holder_briefly(hold, Some(key)).map_texts(|text| text.to_string()));
+        Leader::new(leader, found.stale)
+    }
+}
+
+impl LeaderFound<'_> {
+    /// No leader is known, because this host cannot read the log.
+    pub(crate) const UNKNOWN: Self = Self { hold: None, stale: true };
+
+    fn note(&self) -> Option<&str> {
+        self.hold?.asked.note.as_deref()
+    }
+
+    /// The facts that a client learns from it.
+    pub(crate) fn told(&self) -> LeaderTold {
+        let token = self.hold.map(|hold| hold.token);
+        LeaderTold { token, note: self.note().map(Box::from), stale: self.stale }
+    }
+
+    /// Whether the client already knows this.
+    pub(crate) fn is_known(&self, told: &LeaderTold) -> bool {
+        let LeaderTold { token, note, stale } = told;
+        self.hold.map(|hold| hold.token) == *token
+            && self.note() == note.as_deref()
+            && self.stale == *stale
+    }
+}
+
+fn several_slots(key: &Key, slots: u64) -> Failure {
+    let message = format!(
+        "`{key}` has {slots} slots: several processes can hold it at the same time, and none of \
+         them leads"
+    );
+    Failure::new(ErrorName::NotExclusive, message)
+        .hint("run candidates with -j 1 or with --write: only a lock with one slot has a leader")
+}
+
+fn only_readers(key: &Key) -> Failure {
+    let message = format!("`{key}` has only readers: they share it, and none of them leads");
+    Failure::new(ErrorName::NotExclusive, message).hint("run candidates with --key or --write")
 }

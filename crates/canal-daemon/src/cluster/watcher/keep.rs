@@ -5,9 +5,8 @@ use std::time::Instant;
 use super::link::AGAIN_AFTER;
 use crate::cluster::Cluster;
 use crate::due::is_due;
-use crate::net::connections::Conns;
-use crate::net::connections::Source;
-use crate::processes::holder::WatchId;
+use crate::net::connections::{Conns, Source};
+use crate::processes::holder_record::WatchId;
 use canal_sys::clock;
 
 impl Cluster {

@@ -12,11 +12,10 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 
 use crate::cluster::watcher::{PAGE, TOLD_TO_END};
 use crate::options::Options;
-use crate::processes::holder::WatchId;
+use crate::processes::holder_record::WatchId;
 use canal_protocol::place::Rule;
-use canal_sys::clock;
 use canal_sys::deadline::Writer;
-use canal_sys::fds;
+use canal_sys::{clock, fds};
 
 /// The minimum time between two starts of a watcher.
 pub(super) const AGAIN_AFTER: Duration = Duration::from_secs(1);

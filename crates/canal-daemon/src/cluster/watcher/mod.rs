@@ -9,14 +9,14 @@
 //! each renewal.
 //!
 //! Invariant: while the record contains the id of a watcher
-//! ([`WatchId`](crate::processes::holder::WatchId)) and a process, this watcher runs,
+//! ([`WatchId`](crate::processes::holder_record::WatchId)) and a process, this watcher runs,
 //! unless the watcher itself was killed.
+
+use std::os::fd::RawFd;
 
 mod keep;
 pub(super) mod link;
 pub(super) mod process;
-
-use std::os::fd::RawFd;
 
 pub(crate) use crate::cluster::watcher::link::Watcher;
 pub use crate::cluster::watcher::process::watch;
@@ -27,7 +27,7 @@ pub(crate) use crate::cluster::watcher::process::{Alone, Duty};
 const CHANNEL: RawFd = 0;
 
 /// Message: the deadline page of the daemon's membership. Its two descriptors come with the
-/// message, and the eight bytes of the [`WatchId`](crate::processes::holder::WatchId)
+/// message, and the eight bytes of the [`WatchId`](crate::processes::holder_record::WatchId)
 /// follow.
 const PAGE: u8 = b'p';
 

@@ -18,10 +18,9 @@ use crate::cluster::watcher::{CHANNEL, PAGE, TOLD_TO_END};
 use crate::logging;
 use crate::options::Options;
 use crate::processes::descendants::Trace;
-use crate::processes::holder::{Holder, WatchId};
-use crate::processes::holder_record::Recorded;
+use crate::processes::holder_record::{Holder, Recorded, WatchId};
+use crate::processes::identity::find;
 use crate::processes::lost_processes::LostProcesses;
-use crate::processes::owners::find;
 use canal_core::Token;
 use canal_sys::deadline::Reader;
 use canal_sys::process::Origin;
@@ -190,7 +189,7 @@ impl Alone {
             let kill_at = state.lost.map_or(state.deadline.kill_at, |lost| lost.at);
             let left = self.recorded.iter().filter(|(token, _)| !self.over.contains(token));
             for (token, told) in left {
-                let trace = Trace::of(told, &self.dir);
+                let trace = told.tag.map(|tag| Trace::of(tag, &self.dir));
                 self.lost_processes.add((*token, *told), (None, trace), None, kill_at);
             }
         }

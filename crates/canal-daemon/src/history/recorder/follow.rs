@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::History;
-use crate::config::hooks_section::On;
+use crate::config::sections::On;
 use crate::history::cause::Cause;
 use crate::history::open::Open;
 use crate::history::raw::Raw;

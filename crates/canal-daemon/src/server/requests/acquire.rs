@@ -10,12 +10,12 @@ use crate::jobserver::pipes::Form;
 use crate::limits::AHEAD_LOOKED_AT_MAX;
 use crate::net::call_state::{Awaiting, CallState};
 use crate::net::connection::AskedFor;
-use crate::processes::owner_identity::{OwnerFound, cannot_watch};
+use crate::processes::identity::{OwnerFound, cannot_watch};
 use crate::server::Server;
 use crate::server::requests::leases::lease_owner;
 use crate::server::step::{Caller, Result, Step, lost_track};
 use crate::store::ledger::disk_full;
-use crate::view::grant::granted_keys;
+use crate::view::holder::granted_keys;
 use crate::wording::bad;
 use canal_core::{
     Above, Change, Granted, Outcome, OverNodes, Owner, Refusal, Request, RequestId, Tag, Wait,

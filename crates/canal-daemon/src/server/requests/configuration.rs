@@ -3,11 +3,11 @@
 //! Invariant: a configuration takes effect as a whole or not at all. If the new one cannot be read,
 //! the previous one stays in force.
 
-use crate::config::Config;
-use crate::config::effective::{Override, binds_everybody, needs_restart};
-use crate::config::history_section::written;
-use crate::config::metrics_section::Listen;
-use crate::config::reading::{self, Asked, Purpose, Read};
+use crate::config::effective::{
+    self, Asked, Override, Purpose, Read, binds_everybody, needs_restart,
+};
+use crate::config::file::Config;
+use crate::config::sections::{Listen, written_bytes};
 use crate::config::written::{SPREAD, Written, changes, name_of_key};
 use crate::logging;
 use crate::net::call_state::{CallState, Subject};
@@ -75,7 +75,7 @@ impl Server {
         if Config::looks_up_groups(&self.effective.paths) {
             return Err(self.effective.readings.ask(purpose, clock::now()));
         }
-        let read = reading::read(&self.effective.paths);
+        let read = effective::read(&self.effective.paths);
         if self.effective.readings.are_awaited(self.conns.configuration_waits()) {
             self.effective.readings.supersede(read.clone());
         }
@@ -91,7 +91,7 @@ impl Server {
             self.answer_readers(|asked| done.answers(asked), &done.read);
         }
         let now = clock::now();
-        self.answer_readers(|asked| asked.until <= now, &reading::silence());
+        self.answer_readers(|asked| asked.until <= now, &effective::silence());
     }
 
     /// Starts a thread that reads the configuration, if a call waits for that and no thread reads
@@ -329,7 +329,7 @@ impl Server {
             ("daemon.log", log),
             ("history.keep", stated(config.history.keep)),
             ("history.max", config.history.max()),
-            ("jobs.max", written(config.jobs.max_bytes)),
+            ("jobs.max", written_bytes(config.jobs.max_bytes)),
             (
                 "metrics.listen",
                 config.metrics.as_ref().map_or_else(|| "off".to_owned(), Listen::to_string),

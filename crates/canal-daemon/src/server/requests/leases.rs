@@ -3,7 +3,7 @@
 use crate::calls::call::ConnId;
 use crate::calls::in_flight::{Applied, PendingCall, PendingRenewal};
 use crate::calls::items;
-use crate::processes::owner_identity::OwnerFound;
+use crate::processes::identity::OwnerFound;
 use crate::server::Server;
 use crate::server::requests::caller::checked;
 use crate::server::requests::release::give_back;

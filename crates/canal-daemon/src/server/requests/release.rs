@@ -6,7 +6,7 @@ use crate::calls::in_flight::{Applied, PendingCall, PendingRelease};
 use crate::calls::items;
 use crate::server::Server;
 use crate::server::step::{Caller, Result, Step};
-use crate::view::Shown;
+use crate::view::shown::Shown;
 use crate::waiters::leases::name_of;
 use crate::wording::{Text, bad, denied, not_held, owner_words, pid_of};
 use canal_core::{

@@ -10,8 +10,8 @@ use crate::metrics::open_metrics::text;
 use crate::net::call_state::{CallState, StatusWatch};
 use crate::server::Server;
 use crate::server::step::{Caller, Result, Step};
-use crate::view::leadership::{LeaderFound, LeaderWatch};
-use crate::view::selection::Selection;
+use crate::view::holder::{LeaderFound, LeaderWatch};
+use crate::view::status::Selection;
 use canal_core::Key;
 use canal_protocol::{LeaderQuery, Metrics, Status, StatusQuery};
 

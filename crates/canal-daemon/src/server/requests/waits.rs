@@ -6,8 +6,7 @@ use crate::calls::items;
 use crate::limits::{BLOCKERS_LOOKED_AT_MAX, WAITS_SHOWN_MAX};
 use crate::server::Server;
 use crate::server::step::{Caller, Result, Step};
-use crate::view::conflict::conflict;
-use crate::view::{Shown, held_item};
+use crate::view::shown::{Shown, conflict, held_item};
 use crate::waiters::waiting::Asked;
 use crate::wording::{self, bad, pid_of, time};
 use canal_core::{

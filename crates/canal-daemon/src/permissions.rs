@@ -15,7 +15,7 @@ use serde::de::{Deserializer, Error};
 use toml::Spanned;
 
 use crate::fault::group_names_hang;
-use crate::processes::owner_identity::NOBODY;
+use crate::processes::identity::NOBODY;
 use canal_core::Key;
 use canal_sys::process::user::found;
 

@@ -8,9 +8,8 @@ use serde::{Serialize, Serializer};
 
 use crate::history::estimates::{self, EstimateBudget};
 use crate::limits::{PROCESSES_LOOKED_AT_MAX, REPORT_BYTES_MAX};
-use crate::view::Shown;
 use crate::view::holder::Looks;
-use crate::view::selection::Selection;
+use crate::view::shown::Shown;
 use crate::wording::{self, pid_of, time};
 use canal_core::{FrameId, HoldState, Key, Mode, Request, RequestId, Table, WaiterState, Why};
 use canal_protocol::{EstimateInfo, KeyInfo, LeaseInfo, WaiterInfo};
@@ -242,6 +241,21 @@ fn not_yet(ttl_ms: u64) -> LeaseInfo {
 
 fn name_only(key: &Key) -> KeyInfo {
     KeyInfo { key: key.to_string(), ..KeyInfo::default() }
+}
+
+/// The keys that a status report shows, and the details of each.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Selection {
+    /// Only this key and the keys below it.
+    pub key: Option<Key>,
+    /// Only holds and waiting requests of this user, and keys that have any.
+    pub uid: Option<u32>,
+    /// Only holds and waiting requests of this session, and keys that have any.
+    pub session: Option<FrameId>,
+    /// Only keys for which a request waits; with `uid`, a request of that user.
+    pub waiting: bool,
+    /// Whether to look up working directories, and the processes that keep a hold.
+    pub full: bool,
 }
 
 #[cfg(test)]

@@ -1,22 +1,169 @@
-//! Ensures that one daemon alone writes a user's state directory. It is in the home, which daemons
-//! in several /tmp and on several machines can share.
+//! The locks that keep other daemons away from the daemon's files, and why a daemon does not get
+//! them.
 //!
-//! Invariant: a daemon that does not have the lock keeps its state next to its socket.
+//! An abstract socket keeps a second daemon out, even when all files of the first daemon were
+//! removed. The state directory of a user has its own lock. It is in the home, which daemons in
+//! several /tmp and on several machines can share.
+//!
+//! Invariants: the abstract socket is bound and never listens. Any process can connect to an
+//! abstract socket that listens: other users could fill its queue of connections, and the daemon
+//! would have to empty it. A daemon that does not have the lock of the state directory keeps its
+//! state next to its socket.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, FileExt};
-use std::path::Path;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use nix::unistd::{AccessFlags, access};
 
-use canal_sys::dir::open_lock;
-
-use super::FileId;
 use crate::store::node::machine_name;
 use canal_protocol::place::{BESIDE_SOCKET, Place};
-use canal_sys::dir::remove_if_there;
+use canal_sys::abstract_name;
+use canal_sys::dir::{open_lock, remove_if_there};
+
+/// The errors of a claim.
+#[derive(Debug, thiserror::Error)]
+pub enum ClaimError {
+    /// Another daemon has the place.
+    #[error("a daemon is already running at \
+             {socket}{}", .pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default())]
+    Running {
+        socket: PathBuf,
+        /// Its pid, if known.
+        pid: Option<u32>,
+    },
+    /// The daemon of this directory listens at another socket in it.
+    #[error(
+        "the daemon in {dir} is listening at {theirs}{}, and a directory can have only one daemon",
+        .pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default()
+    )]
+    OtherSocket {
+        dir: PathBuf,
+        /// The socket of the running daemon.
+        theirs: PathBuf,
+        /// Its pid, if known.
+        pid: Option<u32>,
+    },
+    /// The socket cannot have the group or the mode that the configuration names.
+    #[error("cannot give {socket} {what}: {error}")]
+    Access {
+        socket: PathBuf,
+        /// The group or the mode.
+        what: String,
+        /// The error of the call.
+        error: io::Error,
+    },
+    /// The file system, or a system call filter, does not support the lock.
+    #[error("{path}: flock(2): {error}")]
+    Lock {
+        /// The file or directory to lock.
+        path: PathBuf,
+        /// The error of the call.
+        error: io::Error,
+    },
+    /// The directory cannot be used.
+    #[error("{0}")]
+    Dir(#[from] canal_sys::dir::DirError),
+    /// A system call failed.
+    #[error("{path}: {error}")]
+    Io {
+        /// The file that was accessed.
+        path: PathBuf,
+        /// The error of the call.
+        error: io::Error,
+    },
+}
+
+/// The identity of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct FileId {
+    device: u64,
+    inode: u64,
+}
+
+impl FileId {
+    pub(super) fn of(path: &Path) -> io::Result<Self> {
+        let found = fs::symlink_metadata(path)?;
+        Ok(Self { device: found.dev(), inode: found.ino() })
+    }
+
+    pub(super) fn of_file(file: &File) -> io::Result<Self> {
+        let found = file.metadata()?;
+        Ok(Self { device: found.dev(), inode: found.ino() })
+    }
+}
+
+/// The abstract socket.
+#[derive(Debug)]
+pub(crate) struct InstanceGuard {
+    pub name: String,
+    /// `None` if another user has the name.
+    pub socket: Option<OwnedFd>,
+}
+
+impl InstanceGuard {
+    /// The name for a user and a place. The directory itself may be removed and created again, so
+    /// the name contains its parent and its file name. The parent is given by device and inode
+    /// number, because another mount namespace may have another directory under the same path.
+    pub(crate) fn name(place: &Place) -> io::Result<String> {
+        Self::name_for(place, canal_sys::process::user::geteuid().as_raw())
+    }
+
+    fn name_for(place: &Place, uid: u32) -> io::Result<String> {
+        let above = place.dir.parent().unwrap_or(Path::new("/"));
+        let above = fs::metadata(above)?;
+        let mut hash = crc32fast::Hasher::new();
+        hash.update(place.dir.file_name().unwrap_or_default().as_encoded_bytes());
+        let (device, inode, name) = (above.dev(), above.ino(), hash.finalize());
+        Ok(format!("canal-{uid}-{device:x}-{inode:x}-{name:08x}"))
+    }
+
+    /// Takes the name, unless a daemon of this user has it.
+    pub(crate) fn raise(place: &Place) -> Result<Self, ClaimError> {
+        let failed = |error| ClaimError::Io { path: place.dir.clone(), error };
+        let name = Self::name(place).map_err(failed)?;
+        for _ in 0..LOOKS {
+            match abstract_name::take(&name) {
+                Ok(socket) => return Ok(Self { name, socket: Some(socket) }),
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
+                Err(error) => return Err(failed(error)),
+            }
+            match abstract_name::user_of(&name) {
+                Ok(Some(uid)) if uid == canal_sys::process::user::geteuid().as_raw() => {
+                    return Err(ClaimError::Running { socket: place.socket.clone(), pid: None });
+                }
+                Ok(Some(_)) => break,
+                // The other process has just released the name.
+                Ok(None) => std::thread::sleep(LOOK_AGAIN_AFTER),
+                Err(error) => {
+                    tracing::warn!(%error, name, "cannot find the user of this abstract socket");
+                    break;
+                }
+            }
+        }
+        // Abstract names have no owner: any user may have taken this name to keep the daemon out.
+        Ok(Self { name, socket: None })
+    }
+}
+
+/// Whether a daemon of this user runs at a place, as far as this network namespace shows. Does not
+/// contact the daemon. The name is in no directory, so no user can redirect the check to another
+/// place.
+#[must_use]
+pub fn runs(place: &Place, uid: u32) -> bool {
+    let name = InstanceGuard::name_for(place, uid).ok();
+    let user = name.and_then(|name| abstract_name::user_of(&name).ok().flatten());
+    user == Some(uid)
+}
+
+/// How often the owner of the name is checked.
+const LOOKS: u32 = 10;
+
+/// The time between two checks.
+const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(5);
 
 /// The name of the lock. The file contains the machine, the place and the pid of its last owner.
 const NAME: &str = "daemon.lock";
@@ -32,7 +179,7 @@ const ATTEMPT_EVERY: Duration = Duration::from_millis(10);
 ///
 /// # Errors
 /// The directory may contain state that this daemon cannot use now, or the mark cannot be created.
-pub(super) fn take(place: &Place, here: &str) -> io::Result<Option<File>> {
+pub(super) fn take_state(place: &Place, here: &str) -> io::Result<Option<File>> {
     let dir = &place.stores().state_dir;
     if !place.is_users_own() || *dir == place.dir {
         return Ok(None);
@@ -52,8 +199,8 @@ pub(super) fn take(place: &Place, here: &str) -> io::Result<Option<File>> {
 ///
 /// # Errors
 /// Another daemon was faster, or the directory cannot be created.
-pub(super) fn restore(place: &Place, here: &str, lock: &mut File) -> io::Result<()> {
-    if is_in_place(place, lock) {
+pub(super) fn restore_state(place: &Place, here: &str, lock: &mut File) -> io::Result<()> {
+    if has_state(place, lock) {
         return Ok(());
     }
     let dir = &place.stores().state_dir;
@@ -63,7 +210,7 @@ pub(super) fn restore(place: &Place, here: &str, lock: &mut File) -> io::Result<
 }
 
 /// Whether the file of the lock is where other daemons find it.
-pub(super) fn is_in_place(place: &Place, lock: &File) -> bool {
+pub(super) fn has_state(place: &Place, lock: &File) -> bool {
     FileId::of(&place.stores().state_dir.join(NAME)).ok() == FileId::of_file(lock).ok()
 }
 
@@ -142,7 +289,7 @@ fn is_unusable(error: &io::Error) -> bool {
 }
 
 /// The note for operators, if the state is next to the socket.
-pub(super) fn note(place: &Place) -> Option<String> {
+pub(super) fn state_note(place: &Place) -> Option<String> {
     let reason = fs::read_to_string(place.dir.join(BESIDE_SOCKET)).ok()?;
     let reason = if reason.is_empty() { "its usual directory is not available" } else { &reason };
     let dir = place.dir.display();
@@ -156,9 +303,27 @@ mod tests {
     use std::path::PathBuf;
     use std::sync::OnceLock;
 
-    use canal_protocol::place::{Rule, Stores, USUAL_SOCKET};
-
     use super::*;
+    use canal_protocol::place::{Rule, Stores, USUAL_SOCKET};
+    use canal_sys::rerun;
+
+    fn place(dir: &Path) -> Place {
+        Place::find(Some(&dir.join("d/canal.sock")), 0).unwrap()
+    }
+
+    #[test]
+    fn the_name_of_a_daemon_of_this_user_keeps_a_second_one_out() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = place(dir.path());
+        let guard = InstanceGuard::raise(&place).unwrap();
+        assert!(matches!(InstanceGuard::raise(&place), Err(ClaimError::Running { .. })));
+        let own = canal_sys::process::user::geteuid().as_raw();
+        assert!(runs(&place, own));
+        assert!(!runs(&place, own + 1));
+        drop(guard);
+        // A parallel test that starts a program has a copy of the socket until its exec.
+        rerun::wait_until("its name is free", || !runs(&place, own));
+    }
 
     /// An attempt on a file system with locks.
     fn attempt(dir: &Path, here: &str, machine: Option<&str>) -> Result<File, String> {
@@ -166,7 +331,7 @@ mod tests {
     }
 
     /// The place of a user's own daemon whose state is usually in another directory.
-    fn place(dir: &Path, state_dir: PathBuf) -> Place {
+    fn place_with(dir: &Path, state_dir: PathBuf) -> Place {
         let stores = Stores { state_dir, config: Vec::new() };
         let dir = dir.join("tmp");
         fs::create_dir_all(&dir).unwrap();
@@ -221,38 +386,38 @@ mod tests {
     fn a_directory_that_cannot_be_created_is_not_used() {
         let dir = tempfile::tempdir().unwrap();
         let home = dir.path().join("home");
-        let away = place(dir.path(), "/proc/nothing/can/be/made/here".into());
-        assert!(take(&away, "here").unwrap().is_none());
+        let away = place_with(dir.path(), "/proc/nothing/can/be/made/here".into());
+        assert!(take_state(&away, "here").unwrap().is_none());
         assert_eq!(away.state_dir(), away.dir);
-        let note = note(&away).unwrap();
+        let note = state_note(&away).unwrap();
         assert!(note.contains(": cannot use /proc/nothing/"), "{note}");
-        let back = place(dir.path(), home.clone());
-        assert!(take(&back, "here").unwrap().is_some());
+        let back = place_with(dir.path(), home.clone());
+        assert!(take_state(&back, "here").unwrap().is_some());
         assert_eq!(back.state_dir(), home);
-        assert_eq!(super::note(&back), None);
+        assert_eq!(state_note(&back), None);
         fs::remove_dir_all(&home).unwrap();
         fs::write(&home, "").unwrap();
-        assert!(take(&back, "here").is_err(), "a file is in its place");
+        assert!(take_state(&back, "here").is_err(), "a file is in its place");
     }
 
     #[test]
     fn a_mark_that_a_full_disk_has_no_room_for_counts() {
         let dir = tempfile::tempdir().unwrap();
-        let place = place(dir.path(), dir.path().join("home"));
+        let place = place_with(dir.path(), dir.path().join("home"));
         fs::write(place.dir.join(BESIDE_SOCKET), "").unwrap();
         assert_eq!(place.state_dir(), place.dir);
-        assert!(note(&place).unwrap().ends_with(": its usual directory is not available"));
+        assert!(state_note(&place).unwrap().ends_with(": its usual directory is not available"));
     }
 
     #[test]
     fn a_lock_whose_directory_was_removed_is_taken_again() {
         let dir = tempfile::tempdir().unwrap();
-        let place = place(dir.path(), dir.path().join("home"));
-        let mut lock = take(&place, "here").unwrap().unwrap();
+        let place = place_with(dir.path(), dir.path().join("home"));
+        let mut lock = take_state(&place, "here").unwrap().unwrap();
         fs::remove_dir_all(&place.stores().state_dir).unwrap();
-        assert!(!is_in_place(&place, &lock));
-        restore(&place, "here", &mut lock).unwrap();
-        assert!(is_in_place(&place, &lock));
+        assert!(!has_state(&place, &lock));
+        restore_state(&place, "here", &mut lock).unwrap();
+        assert!(has_state(&place, &lock));
         let reason = attempt(&place.stores().state_dir, "elsewhere", None).unwrap_err();
         assert!(reason.starts_with("another daemon of yours"), "{reason}");
         fs::remove_dir_all(&place.stores().state_dir).unwrap();
@@ -260,7 +425,7 @@ mod tests {
             fs::create_dir(&place.stores().state_dir).unwrap();
             attempt(&place.stores().state_dir, "elsewhere", None).unwrap()
         };
-        let error = restore(&place, "here", &mut lock).unwrap_err();
+        let error = restore_state(&place, "here", &mut lock).unwrap_err();
         assert!(error.to_string().starts_with("another daemon of yours"), "{error}");
     }
 }

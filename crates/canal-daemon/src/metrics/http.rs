@@ -1,21 +1,28 @@
-//! The connections of collectors, served by one thread.
+//! The connections of collectors over HTTP, served by one thread, and the socket to which they
+//! connect. Only `GET /metrics` is served.
 //!
 //! Invariants: there are at most [`CONNECTIONS_MAX`], none stays open for longer than
 //! [`CONNECTION_TIME`], and no peer blocks the thread, which never waits for a single connection.
+//! canal removes a socket in the file system only if no process listens on it, and never removes
+//! anything else at its path.
 
+use std::fs::{self, Permissions};
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::Shutdown;
-use std::os::fd::AsFd;
+use std::net::{IpAddr, Shutdown, TcpListener};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use socket2::Socket;
+use socket2::{Domain, SockAddr, Socket, Type};
 
+use crate::config::sections::Listen;
 use crate::limits::ACCEPT_AGAIN_AFTER;
-use crate::metrics::listener::Listener;
-use crate::metrics::request::{self, HEAD_BYTES_MAX, Status, Via};
+use crate::metrics::open_metrics::CONTENT_TYPE;
 
 /// The most collectors connected at once. A further one replaces the one that has been sending its
 /// request for longest.
@@ -190,7 +197,7 @@ impl Connection {
     }
 
     fn answer(&mut self, status: Status, body: Arc<str>) {
-        let head = request::answer_head(status, body.len());
+        let head = answer_head(status, body.len());
         self.state = State::Writing { head, body, sent: 0 };
     }
 
@@ -233,7 +240,7 @@ impl Connection {
                 Err(_) => return self.state = State::Closed,
             }
         }
-        match request::read(bytes, self.via) {
+        match parse(bytes, self.via) {
             None if is_over => self.state = State::Closed,
             None => {}
             Some(Status::Ok) => self.state = State::Waiting(now + FIGURES_TIME),
@@ -279,12 +286,234 @@ impl Connection {
     }
 }
 
+/// All users can read a loopback port, so all may read this socket. Its directory can restrict
+/// that.
+const MODE: u32 = 0o666;
+
+/// The socket that serves metrics.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    pub socket: Socket,
+    /// The path of a socket in the file system.
+    path: Option<PathBuf>,
+}
+
+impl Listener {
+    /// Begins to listen.
+    ///
+    /// # Errors
+    /// The address is in use, or this daemon may not use it.
+    pub(crate) fn bind(listen: &Listen) -> io::Result<Self> {
+        let (socket, path) = match listen {
+            Listen::Tcp(address) => (Socket::from(TcpListener::bind(address)?), None),
+            Listen::Unix(path) => {
+                let listener = match UnixListener::bind(path) {
+                    Err(error) if error.kind() == ErrorKind::AddrInUse && is_left(path)? => {
+                        fs::remove_file(path)?;
+                        UnixListener::bind(path)?
+                    }
+                    bound => bound?,
+                };
+                fs::set_permissions(path, Permissions::from_mode(MODE))?;
+                (Socket::from(OwnedFd::from(listener)), Some(path.clone()))
+            }
+        };
+        socket.set_nonblocking(true)?;
+        Ok(Self { socket, path })
+    }
+
+    /// The next connection; `None` if there is none now.
+    ///
+    /// # Errors
+    /// The process has no descriptor left.
+    pub(crate) fn accept(&self) -> io::Result<Option<Socket>> {
+        use ErrorKind::{ConnectionAborted, Interrupted, WouldBlock};
+        match self.socket.accept() {
+            Ok((stream, _)) => {
+                stream.set_nonblocking(true)?;
+                Ok(Some(stream))
+            }
+            Err(error) if matches!(error.kind(), WouldBlock | Interrupted | ConnectionAborted) => {
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    pub(crate) fn via(&self) -> Via {
+        if self.path.is_some() { Via::Unix } else { Via::Tcp }
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if let Some(path) = &self.path {
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+/// Whether there is a socket at a path on which no process listens any longer.
+fn is_left(path: &Path) -> io::Result<bool> {
+    if !fs::symlink_metadata(path)?.file_type().is_socket() {
+        return Ok(false);
+    }
+    // A full backlog must not block the thread.
+    let probe = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    probe.set_nonblocking(true)?;
+    let connected = probe.connect(&SockAddr::unix(path)?);
+    Ok(connected.is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused))
+}
+
+/// The maximum length of a request in bytes: its first line and its headers.
+pub(crate) const HEAD_BYTES_MAX: usize = 8 * 1024;
+
+/// The status of the answer to a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Status {
+    Ok,
+    BadRequest,
+    Forbidden,
+    NotFound,
+    MethodNotAllowed,
+    HeadTooLarge,
+    Unavailable,
+    VersionNotSupported,
+}
+
+impl Status {
+    fn line(self) -> &'static str {
+        match self {
+            Self::Ok => "200 OK",
+            Self::BadRequest => "400 Bad Request",
+            Self::Forbidden => "403 Forbidden",
+            Self::NotFound => "404 Not Found",
+            Self::MethodNotAllowed => "405 Method Not Allowed",
+            Self::HeadTooLarge => "431 Request Header Fields Too Large",
+            Self::Unavailable => "503 Service Unavailable",
+            Self::VersionNotSupported => "505 HTTP Version Not Supported",
+        }
+    }
+
+    /// The explanation for a person who sent a wrong request.
+    pub(crate) fn explanation(self) -> &'static str {
+        match self {
+            Self::Ok => "",
+            Self::BadRequest => "this is not an HTTP 1.1 request\n",
+            Self::Forbidden => "the Host of the request is not a loopback address\n",
+            Self::NotFound => "the metrics are at /metrics\n",
+            Self::MethodNotAllowed => "read the metrics with GET\n",
+            Self::HeadTooLarge => "the request is longer than 8 KiB\n",
+            Self::Unavailable => "the daemon is busy\n",
+            Self::VersionNotSupported => "this is HTTP 1.1\n",
+        }
+    }
+}
+
+/// The kind of socket on which a request arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Via {
+    /// A page in a browser can make the browser connect to a loopback port under a name that the
+    /// page controls, so the name is checked.
+    Tcp,
+    Unix,
+}
+
+/// Parses the part of a request that has arrived; `None` if more has to arrive.
+pub(crate) fn parse(bytes: &[u8], via: Via) -> Option<Status> {
+    let end = head_end(bytes);
+    if end.unwrap_or(bytes.len()) > HEAD_BYTES_MAX {
+        return Some(Status::HeadTooLarge);
+    }
+    let head = bytes.get(..end?)?;
+    let Ok(head) = std::str::from_utf8(head) else { return Some(Status::BadRequest) };
+    let mut lines = head.split('\n').map(|line| line.strip_suffix('\r').unwrap_or(line));
+    let first = lines.next().unwrap_or_default();
+    Some(first_line(first).and_then(|()| headers(lines, via)).err().unwrap_or(Status::Ok))
+}
+
+/// The length of the first line and the headers, without the empty line after them.
+fn head_end(bytes: &[u8]) -> Option<usize> {
+    let mut begin = 0;
+    for (at, _) in bytes.iter().enumerate().filter(|(_, byte)| **byte == b'\n') {
+        if matches!(&bytes[begin..at], b"" | b"\r") && begin > 0 {
+            return Some(begin - 1);
+        }
+        begin = at + 1;
+    }
+    None
+}
+
+fn first_line(line: &str) -> Result<(), Status> {
+    let words: Vec<&str> = line.split(' ').collect();
+    let [method, target, version] = words[..] else { return Err(Status::BadRequest) };
+    match version {
+        "HTTP/1.1" | "HTTP/1.0" => {}
+        other if other.starts_with("HTTP/") => return Err(Status::VersionNotSupported),
+        _ => return Err(Status::BadRequest),
+    }
+    if method != "GET" {
+        return Err(Status::MethodNotAllowed);
+    }
+    let path = target.split_once('?').map_or(target, |(path, _)| path);
+    if path == "/metrics" { Ok(()) } else { Err(Status::NotFound) }
+}
+
+fn headers<'a>(lines: impl Iterator<Item = &'a str>, via: Via) -> Result<(), Status> {
+    let mut host = None;
+    for line in lines {
+        let (name, value) = line.split_once(':').ok_or(Status::BadRequest)?;
+        if name.is_empty() || name.contains(|c: char| c.is_ascii_whitespace()) {
+            return Err(Status::BadRequest);
+        }
+        if name.eq_ignore_ascii_case("host") && host.replace(value.trim()).is_some() {
+            return Err(Status::BadRequest);
+        }
+    }
+    match (via, host) {
+        (Via::Unix, _) => Ok(()),
+        (Via::Tcp, None) => Err(Status::BadRequest),
+        (Via::Tcp, Some(host)) if is_loopback(host) => Ok(()),
+        (Via::Tcp, Some(_)) => Err(Status::Forbidden),
+    }
+}
+
+/// Whether a `Host` names this machine, with any port: a tunnel may have another port.
+fn is_loopback(host: &str) -> bool {
+    let (name, port) = match host.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        Some((name, rest)) => (name, rest),
+        None => host.split_at(host.find(':').unwrap_or(host.len())),
+    };
+    let is_port = |digits: &str| !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
+    let has_port = port.is_empty() || port.strip_prefix(':').is_some_and(is_port);
+    let is_local = name.eq_ignore_ascii_case("localhost")
+        || name.parse().is_ok_and(|address: IpAddr| address.is_loopback());
+    has_port && is_local
+}
+
+/// The part of an answer before its body.
+pub(crate) fn answer_head(status: Status, body_bytes: usize) -> String {
+    let kind = match status {
+        Status::Ok => CONTENT_TYPE,
+        _ => "text/plain; charset=utf-8",
+    };
+    let allow = if status == Status::MethodNotAllowed { "Allow: GET\r\n" } else { "" };
+    format!(
+        "HTTP/1.1 {}\r\nContent-Type: {kind}\r\nContent-Length: {body_bytes}\r\n{allow}\
+         Connection: close\r\n\r\n",
+        status.line()
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use std::net::TcpStream;
+    use std::os::unix::net::UnixStream;
+
+    use proptest::prelude::*;
 
     use super::*;
-    use crate::config::metrics_section::Listen;
+    use crate::config::sections::Listen;
 
     const REQUEST: &[u8] = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n";
 
@@ -417,5 +646,131 @@ mod tests {
         sends.join().unwrap();
         peer.set_read_timeout(None).unwrap();
         assert!(read_all(&mut peer).starts_with("HTTP/1.1 431 "));
+    }
+
+    #[test]
+    fn a_socket_that_was_left_is_taken_and_one_in_use_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("metrics.sock");
+        // A killed daemon leaves its socket behind.
+        drop(UnixListener::bind(&path).unwrap());
+        // A process that another test starts has a copy of the socket until it executes its
+        // program.
+        canal_sys::rerun::wait_until("nobody listens", || UnixStream::connect(&path).is_err());
+        let listen = Listen::Unix(path.clone());
+        let first = Listener::bind(&listen).unwrap();
+        assert_eq!(Listener::bind(&listen).unwrap_err().kind(), ErrorKind::AddrInUse);
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, MODE);
+        UnixStream::connect(&path).unwrap();
+        assert!(first.accept().unwrap().is_some());
+        drop(first);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_file_or_a_link_in_the_way_is_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, link) = (dir.path().join("file"), dir.path().join("link"));
+        fs::write(&file, "kept").unwrap();
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        for path in [&file, &link] {
+            let error = Listener::bind(&Listen::Unix(path.clone())).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::AddrInUse);
+        }
+        assert_eq!(fs::read_to_string(&file).unwrap(), "kept");
+        assert!(link.is_symlink());
+    }
+
+    #[test]
+    fn a_port_in_use_is_an_error() {
+        let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+        let listen = Listen::Tcp(taken.local_addr().unwrap());
+        assert_eq!(Listener::bind(&listen).unwrap_err().kind(), ErrorKind::AddrInUse);
+    }
+
+    fn tcp(text: &str) -> Option<Status> {
+        parse(text.as_bytes(), Via::Tcp)
+    }
+
+    #[test]
+    fn a_whole_request_is_served_and_a_part_of_it_is_not() {
+        let whole = "GET /metrics HTTP/1.1\r\nHost: localhost:9632\r\nAccept: */*\r\n\r\n";
+        for end in 0..whole.len() {
+            assert_eq!(tcp(&whole[..end]), None, "{end}");
+        }
+        assert_eq!(tcp(whole), Some(Status::Ok));
+        assert_eq!(tcp(&whole.replace("\r\n", "\n")), Some(Status::Ok));
+        assert_eq!(tcp(&format!("{whole}GET /metrics")), Some(Status::Ok), "one per connection");
+        let query = "GET /metrics?name=x HTTP/1.0\r\nhost:[::1]\r\n\r\n";
+        assert_eq!(tcp(query), Some(Status::Ok));
+    }
+
+    #[test]
+    fn everything_else_is_refused_by_name() {
+        for (first, status) in [
+            ("POST /metrics HTTP/1.1", Status::MethodNotAllowed),
+            ("HEAD /metrics HTTP/1.1", Status::MethodNotAllowed),
+            ("get /metrics HTTP/1.1", Status::MethodNotAllowed),
+            ("GET / HTTP/1.1", Status::NotFound),
+            ("GET /metrics/ HTTP/1.1", Status::NotFound),
+            ("GET /metrics/../metrics HTTP/1.1", Status::NotFound),
+            ("GET http://localhost/metrics HTTP/1.1", Status::NotFound),
+            ("GET /metrics HTTP/2", Status::VersionNotSupported),
+            ("GET /metrics", Status::BadRequest),
+            ("GET  /metrics HTTP/1.1", Status::BadRequest),
+            ("", Status::BadRequest),
+            ("\u{16}\u{3}\u{1}", Status::BadRequest),
+        ] {
+            let request = format!("{first}\r\nHost: localhost\r\n\r\n");
+            assert_eq!(tcp(&request), Some(status), "{first:?}");
+        }
+        for (header, status) in [
+            ("Host: evil.example", Status::Forbidden),
+            ("Host: localhost.evil.example", Status::Forbidden),
+            ("Host: 127.0.0.1.evil.example", Status::Forbidden),
+            ("Host: 192.168.0.1", Status::Forbidden),
+            ("Host: ", Status::Forbidden),
+            ("Host: localhost:x", Status::Forbidden),
+            ("Host: localhost:", Status::Forbidden),
+            ("Accept: */*", Status::BadRequest),
+            ("Host: localhost\r\nHost: localhost", Status::BadRequest),
+            ("Host: localhost\r\n folded", Status::BadRequest),
+            ("Host : localhost", Status::BadRequest),
+            ("localhost", Status::BadRequest),
+            ("Host: 127.0.0.1", Status::Ok),
+            ("Host: 127.1.2.3:80", Status::Ok),
+            ("HOST:\tLocalhost", Status::Ok),
+            ("Host: [::1]:9632", Status::Ok),
+        ] {
+            let request = format!("GET /metrics HTTP/1.1\r\n{header}\r\n\r\n");
+            assert_eq!(tcp(&request), Some(status), "{header:?}");
+        }
+        assert_eq!(
+            parse(b"GET /metrics HTTP/1.1\r\nA: \xff\r\n\r\n", Via::Tcp),
+            Some(Status::BadRequest)
+        );
+        let nameless = b"GET /metrics HTTP/1.0\r\n\r\n";
+        assert_eq!(parse(nameless, Via::Unix), Some(Status::Ok));
+    }
+
+    #[test]
+    fn a_request_is_bounded() {
+        let line = format!("A: {}\r\n", "x".repeat(1_000));
+        let request = format!("GET /metrics HTTP/1.1\r\n{}", line.repeat(20));
+        assert_eq!(tcp(&request[..HEAD_BYTES_MAX]), None);
+        assert_eq!(tcp(&request), Some(Status::HeadTooLarge));
+        assert_eq!(tcp(&"x".repeat(HEAD_BYTES_MAX + 1)), Some(Status::HeadTooLarge));
+    }
+
+    proptest! {
+        /// Any complete input gets an answer, however it was split.
+        #[test]
+        fn any_bytes_are_read(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+            let whole = [&bytes[..], b"\r\n\r\n"].concat();
+            prop_assert!(parse(&whole, Via::Tcp).is_some_and(|status| status != Status::Ok));
+            for end in 0..bytes.len() {
+                let _ = parse(&bytes[..end], Via::Unix);
+            }
+        }
     }
 }

@@ -1,0 +1,494 @@
+//! The daemon's files. Ensures that one daemon owns them, and that they stay in place.
+//!
+//! Invariant: while this daemon runs, no other daemon gets past [`Claim::new`] for the same place,
+//! whatever happens to the files.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, Read, Seek, Write};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use nix::errno::Errno;
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
+use nix::sys::socket::{
+    AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket,
+};
+
+use crate::config::sections::SocketAccess;
+use crate::net::listen::Listener;
+use crate::runtime_dir::locks::{self, ClaimError, FileId, InstanceGuard};
+use canal_protocol::place::{Place, Rule, USUAL_SOCKET};
+use canal_sys::dir::{IfMissing, make_private, open_lock, open_private, remove_if_there};
+
+/// A place that this daemon has claimed, but not opened to clients yet.
+#[derive(Debug)]
+pub(crate) struct Claim {
+    place: Place,
+    uid: u32,
+    /// The directory, with a shared lock that makes clean-up programs leave it alone.
+    dir: File,
+    /// The instance lock.
+    lock: File,
+    guard: InstanceGuard,
+    /// The lock of the state directory, if daemons elsewhere could use it, too.
+    state: Option<File>,
+    access: SocketAccess,
+}
+
+/// The daemon's files, open to clients.
+#[derive(Debug)]
+pub(crate) struct RuntimeDir {
+    claim: Claim,
+    pub listener: Listener,
+    /// The identity of the socket's file. `None` if the service manager created it.
+    socket: Option<FileId>,
+    watch: Option<Inotify>,
+    /// Whether files were removed and could not be created again yet.
+    pub restore_failed: bool,
+}
+
+/// Marks that the daemon of a place is being replaced. In the meantime, a daemon that a client
+/// starts does not take the place.
+#[derive(Clone, Debug)]
+pub struct Replacing(Arc<File>);
+
+impl Replacing {
+    /// Waits until no other process replaces the daemon.
+    pub fn begin(place: &Place, uid: u32) -> Result<Self, ClaimError> {
+        open_dir(place, uid)?;
+        let failed = |error| ClaimError::Io { path: replace_path(place), error };
+        let file = open_lock(&replace_path(place)).map_err(failed)?;
+        let not_locked = |error| ClaimError::Lock { path: replace_path(place), error };
+        fs2::FileExt::lock_exclusive(&file).map_err(not_locked)?;
+        Ok(Self(Arc::new(file)))
+    }
+
+    /// Whether a process replaces the daemon.
+    fn is_under_way(place: &Place) -> bool {
+        let Ok(file) = File::open(replace_path(place)) else { return false };
+        let held = fs2::lock_contended_error().kind();
+        fs2::FileExt::try_lock_shared(&file).is_err_and(|error| error.kind() == held)
+    }
+
+    /// Whether the place is without a daemon. Even then, a daemon that a client starts does not
+    /// take it.
+    #[must_use]
+    pub fn is_free(&self, place: &Place) -> bool {
+        take_lock(place).is_ok()
+    }
+
+    /// Releases the mark, after this process has claimed the place or has failed to.
+    pub fn end(&self) {
+        let _ = fs2::FileExt::unlock(&*self.0);
+    }
+}
+
+impl Claim {
+    /// Claims the place for a daemon that a client started, unless a daemon is being replaced.
+    pub(crate) fn on_demand(place: &Place, uid: u32) -> Result<Self, ClaimError> {
+        let locks = take_locks(place, uid)?;
+        // A replacement begins before the old daemon releases its lock, so this check cannot miss
+        // it.
+        if Replacing::is_under_way(place) {
+            return Err(ClaimError::Running { socket: place.socket.clone(), pid: None });
+        }
+        Self::with(locks, place, uid)
+    }
+
+    /// Claims the place.
+    pub(crate) fn new(place: &Place, uid: u32) -> Result<Self, ClaimError> {
+        Self::with(take_locks(place, uid)?, place, uid)
+    }
+
+    fn with((dir, lock): (File, File), place: &Place, uid: u32) -> Result<Self, ClaimError> {
+        let guard = InstanceGuard::raise(place)?;
+        let state = locks::take_state(place, &guard.name);
+        let state = state.map_err(|error| ClaimError::Io { path: place.dir.clone(), error })?;
+        let access = SocketAccess::default();
+        let mut claim = Self { place: place.clone(), uid, dir, lock, guard, state, access };
+        claim.sign().map_err(|error| ClaimError::Io { path: lock_path(place), error })?;
+        Ok(claim)
+    }
+
+    /// Writes our pid into the instance lock, for messages, and the name of our socket if it is not
+    /// the usual one.
+    fn sign(&mut self) -> io::Result<()> {
+        self.lock.set_len(0)?;
+        self.lock.rewind()?;
+        let mut text = format!("{}\n", std::process::id()).into_bytes();
+        let name = self.place.socket.file_name().unwrap_or_default();
+        if name != USUAL_SOCKET {
+            text.extend([name.as_bytes(), b"\n"].concat());
+        }
+        self.lock.write_all(&text)
+    }
+
+    /// Opens the place to clients, through a new socket or through a socket from the service
+    /// manager. A new socket gets this group and mode.
+    pub(crate) fn open(
+        mut self,
+        given: Option<UnixListener>,
+        access: SocketAccess,
+    ) -> Result<RuntimeDir, ClaimError> {
+        self.access = access;
+        let failed = |error| ClaimError::Io { path: self.place.socket.clone(), error };
+        let (listener, socket) = match given {
+            Some(listener) => (listener, None),
+            None => {
+                let (listener, id) = self.bind()?;
+                (listener, Some(id))
+            }
+        };
+        let listener = Listener::new(listener).map_err(failed)?;
+        let watch = self.watch();
+        if let Err(error) = &watch {
+            tracing::warn!(%error, "cannot watch the daemon's directory; checking it every second");
+        }
+        Ok(RuntimeDir { claim: self, listener, socket, watch: watch.ok(), restore_failed: false })
+    }
+
+    /// Binds our socket. If no further file can be created (a disk can run out of inodes, too),
+    /// removes the socket of a dead daemon to make room.
+    fn bind(&self) -> Result<(UnixListener, FileId), ClaimError> {
+        match self.bind_beside() {
+            Err(ClaimError::Io { error, .. })
+                if is_full(&error) && self.remove_dead_socket().is_ok() =>
+            {
+                self.bind_beside()
+            }
+            other => other,
+        }
+    }
+
+    /// Removes the socket that an earlier daemon left. We have the instance lock, so no daemon uses
+    /// that socket.
+    fn remove_dead_socket(&self) -> io::Result<()> {
+        let path = &self.place.socket;
+        if !std::fs::symlink_metadata(path)?.file_type().is_socket() {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        std::fs::remove_file(path)
+    }
+
+    /// Creates the socket under another name and renames it, so that clients never find a socket
+    /// that does not listen. The rename replaces the socket of an earlier daemon.
+    fn bind_beside(&self) -> Result<(UnixListener, FileId), ClaimError> {
+        let failed = |error| ClaimError::Io { path: self.place.socket.clone(), error };
+        let made = self.place.dir.join(".canal.sock.new");
+        let fd = self.bind_at(&made).map_err(failed)?;
+        self.permit(&made)?;
+        // The queue of connections is as long as the kernel allows (net.core.somaxconn). The
+        // constant is 128 in musl, and 4096 in glibc.
+        listen(&fd, Backlog::MAXALLOWABLE).map_err(|error| failed(error.into()))?;
+        let id = FileId::of(&made).map_err(failed)?;
+        std::fs::rename(&made, &self.place.socket).map_err(failed)?;
+        Ok((UnixListener::from(fd), id))
+    }
+
+    fn bind_at(&self, made: &Path) -> io::Result<OwnedFd> {
+        remove_if_there(made)?;
+        let fd = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
+        // Uses the path of the open directory, because this name may be longer than the socket's
+        // name, whose length was checked.
+        let name = format!("/proc/self/fd/{}/.canal.sock.new", self.dir.as_raw_fd());
+        match bind(fd.as_raw_fd(), &UnixAddr::new(name.as_str())?) {
+            // There is no /proc.
+            Err(Errno::ENOENT) => bind(fd.as_raw_fd(), &UnixAddr::new(made)?)?,
+            bound => bound?,
+        }
+        Ok(fd)
+    }
+
+    fn watch(&self) -> io::Result<Inotify> {
+        let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
+        self.add_watches(&inotify)?;
+        Ok(inotify)
+    }
+
+    fn add_watches(&self, inotify: &Inotify) -> io::Result<()> {
+        add_watch(inotify, &self.place.dir)?;
+        if self.state.is_some() {
+            add_watch(inotify, &self.place.stores().state_dir)?;
+        }
+        Ok(())
+    }
+
+    /// Gives a new socket its group and its mode.
+    fn permit(&self, made: &Path) -> Result<(), ClaimError> {
+        let socket = || self.place.socket.clone();
+        if let Some(group) = &self.access.group {
+            std::os::unix::fs::lchown(made, None, Some(group.gid)).map_err(|error| {
+                let what = format!("the group {} (`group` of `[socket]`)", group.called);
+                ClaimError::Access { socket: socket(), what, error }
+            })?;
+        }
+        let usual = if self.place.rule == Rule::Shared { 0o666 } else { 0o600 };
+        let mode = self.access.mode.unwrap_or(usual);
+        std::fs::set_permissions(made, std::fs::Permissions::from_mode(mode)).map_err(|error| {
+            let what = format!("the mode {mode:04o}");
+            ClaimError::Access { socket: socket(), what, error }
+        })
+    }
+}
+
+impl RuntimeDir {
+    /// Becomes readable when something in our directories was removed.
+    pub(crate) fn watch(&self) -> Option<impl AsFd> {
+        self.watch.as_ref()
+    }
+
+    /// The place of these files.
+    pub(crate) fn place(&self) -> &Place {
+        &self.claim.place
+    }
+
+    /// Notes for operators.
+    pub(crate) fn notes(&self) -> impl Iterator<Item = String> {
+        let InstanceGuard { name, socket } = &self.claim.guard;
+        let of_guard = || {
+            format!("another user has the abstract socket `{name}`, which belongs to this daemon")
+        };
+        let of_guard = socket.is_none().then(of_guard);
+        of_guard.into_iter().chain(locks::state_note(&self.claim.place))
+    }
+
+    /// Whether one of our files is missing, except for the journal.
+    pub(crate) fn is_damaged(&self) -> bool {
+        if let Some(watch) = &self.watch {
+            // The kind of event does not matter.
+            while watch.read_events().is_ok_and(|events| !events.is_empty()) {}
+        }
+        let Claim { place, lock, state, .. } = &self.claim;
+        let socket = self.socket.is_some_and(|ours| FileId::of(&place.socket).ok() != Some(ours));
+        let state = state.as_ref().is_some_and(|lock| !locks::has_state(place, lock));
+        socket || state || FileId::of_file(lock).ok() != FileId::of(&lock_path(place)).ok()
+    }
+
+    /// Restores the missing files, except for the socket: clients must not connect before the
+    /// journal exists.
+    pub(crate) fn restore(&mut self) -> Result<(), ClaimError> {
+        let Claim { place, uid, .. } = &self.claim;
+        let (place, uid) = (place.clone(), *uid);
+        let dir = open_dir(&place, uid)?;
+        let failed = |error| ClaimError::Io { path: place.dir.clone(), error };
+        if FileId::of_file(&dir).map_err(failed)?
+            != FileId::of_file(&self.claim.dir).map_err(failed)?
+        {
+            fs2::FileExt::try_lock_shared(&dir).map_err(failed)?;
+            self.claim.dir = dir;
+            if InstanceGuard::name(&place).map_err(failed)? != self.claim.guard.name {
+                self.claim.guard = InstanceGuard::raise(&place)?;
+            }
+        }
+        if FileId::of_file(&self.claim.lock).ok() != FileId::of(&lock_path(&place)).ok() {
+            self.claim.lock = take_lock(&place)?;
+            self.claim.sign().map_err(|error| ClaimError::Io { path: lock_path(&place), error })?;
+        }
+        let Claim { guard, state: Some(lock), .. } = &mut self.claim else { return Ok(()) };
+        let path = place.stores().state_dir.clone();
+        locks::restore_state(&place, &guard.name, lock)
+            .map_err(|error| ClaimError::Io { path, error })
+    }
+
+    /// Opens the place to clients again, after [`Self::restore`].
+    pub(crate) fn reopen(&mut self) -> Result<(), ClaimError> {
+        let path = self.claim.place.socket.clone();
+        let failed = |error| ClaimError::Io { path: path.clone(), error };
+        if self.socket.is_some_and(|ours| FileId::of(&path).ok() != Some(ours)) {
+            let (listener, id) = self.claim.bind()?;
+            self.listener = Listener::new(listener).map_err(failed)?;
+            self.socket = Some(id);
+        }
+        if let Some(inotify) = &self.watch {
+            self.claim.add_watches(inotify).map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    /// Removes our socket, so that clients do not try to connect to it.
+    pub(crate) fn close(&self) {
+        let path = &self.claim.place.socket;
+        if self.socket.is_some_and(|ours| FileId::of(path).ok() == Some(ours)) {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// Opens the directory of a place, and creates it if it is missing. If it is the user's own
+/// directory, which canal created, makes it private.
+fn open_dir(place: &Place, uid: u32) -> Result<File, ClaimError> {
+    if place.is_users_own() {
+        make_private(&place.dir, uid)?;
+    }
+    Ok(File::from(open_private(&place.dir, uid, IfMissing::Create)?))
+}
+
+/// Whether there is no room for another file, on the disk or in the user's quota.
+pub(crate) fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
+fn replace_path(place: &Place) -> PathBuf {
+    place.dir.join("replace")
+}
+
+fn lock_path(place: &Place) -> PathBuf {
+    place.dir.join("lock")
+}
+
+/// Takes the locks of a place: a shared one on its directory, and the instance lock.
+fn take_locks(place: &Place, uid: u32) -> Result<(File, File), ClaimError> {
+    let dir = open_dir(place, uid)?;
+    // Several daemons may share the lock on the directory: it means "in use".
+    let not_locked = |error| ClaimError::Lock { path: place.dir.clone(), error };
+    fs2::FileExt::try_lock_shared(&dir).map_err(not_locked)?;
+    Ok((dir, take_lock(place)?))
+}
+
+/// Takes the instance lock.
+fn take_lock(place: &Place) -> Result<File, ClaimError> {
+    let path = lock_path(place);
+    let failed = |error| ClaimError::Io { path: path.clone(), error };
+    loop {
+        let mut lock = open_lock(&path).map_err(failed)?;
+        if let Err(error) = fs2::FileExt::try_lock_exclusive(&lock) {
+            if error.kind() != fs2::lock_contended_error().kind() {
+                return Err(ClaimError::Lock { path, error });
+            }
+            let mut text = Vec::new();
+            let _ = lock.read_to_end(&mut text);
+            return Err(running(place, &text));
+        }
+        // Another process may have removed the file between the open and the lock.
+        if FileId::of(&path).ok() == FileId::of_file(&lock).ok() {
+            return Ok(lock);
+        }
+    }
+}
+
+/// The error for a place whose daemon wrote this text into the instance lock: its pid, and the name
+/// of its socket.
+fn running(place: &Place, signed: &[u8]) -> ClaimError {
+    let mut lines = signed.split(|byte| *byte == b'\n');
+    let pid = lines.next().and_then(|pid| std::str::from_utf8(pid).ok()?.trim().parse().ok());
+    let name = lines.next().filter(|name| !name.is_empty());
+    let name = name.map_or(OsStr::new(USUAL_SOCKET), OsStr::from_bytes);
+    // The socket of a daemon that has not signed yet may have any name.
+    if pid.is_some() && place.socket.file_name() != Some(name) {
+        let theirs = place.dir.join(name);
+        return ClaimError::OtherSocket { dir: place.dir.clone(), theirs, pid };
+    }
+    ClaimError::Running { socket: place.socket.clone(), pid }
+}
+
+fn add_watch(inotify: &Inotify, dir: &Path) -> io::Result<()> {
+    let gone = AddWatchFlags::IN_DELETE
+        | AddWatchFlags::IN_MOVED_FROM
+        | AddWatchFlags::IN_DELETE_SELF
+        | AddWatchFlags::IN_MOVE_SELF;
+    inotify.add_watch(dir, gone)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::permissions::Group;
+    use canal_sys::rerun::wait_until;
+
+    /// Claims a place whose claim was dropped. A process that another test starts has a copy of the
+    /// claim until it executes its program.
+    #[track_caller]
+    fn claim_again(place: &Place, claim: fn(&Place, u32) -> Result<Claim, ClaimError>) -> Claim {
+        let mut claimed = claim(place, uid());
+        wait_until("nothing has the dropped claim", || {
+            if matches!(claimed, Err(ClaimError::Running { .. })) {
+                claimed = claim(place, uid());
+            }
+            !matches!(claimed, Err(ClaimError::Running { .. }))
+        });
+        claimed.unwrap()
+    }
+
+    fn place(dir: &Path) -> Place {
+        Place::find(Some(&dir.join("d/canal.sock")), 0).unwrap()
+    }
+
+    fn uid() -> u32 {
+        canal_sys::process::user::geteuid().as_raw()
+    }
+
+    #[test]
+    fn a_second_claim_names_the_first_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = place(dir.path());
+        let _first = Claim::new(&place, uid()).unwrap();
+        let Err(ClaimError::Running { pid, .. }) = Claim::new(&place, uid()) else {
+            panic!("a second claim was granted");
+        };
+        assert_eq!(pid, Some(std::process::id()));
+    }
+
+    #[test]
+    fn a_second_socket_in_a_directory_is_refused_by_the_name_of_the_first() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = place(dir.path());
+        let _first = Claim::new(&place, uid()).unwrap();
+        let other = Place::find(Some(&dir.path().join("d/other.sock")), 0).unwrap();
+        for claimed in [Claim::new(&other, uid()), Claim::on_demand(&other, uid())] {
+            let Err(ClaimError::OtherSocket { theirs, pid, .. }) = claimed else {
+                panic!("{claimed:?}");
+            };
+            assert_eq!((theirs, pid), (place.socket.clone(), Some(std::process::id())));
+        }
+    }
+
+    #[test]
+    fn a_new_socket_has_the_mode_and_the_group_that_are_configured() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = place(dir.path());
+        let gid = canal_sys::process::user::getegid().as_raw();
+        let group = Group { gid, called: "ours".to_owned() };
+        let access = SocketAccess { group: Some(group), mode: Some(0o660) };
+        let home = Claim::new(&place, uid()).unwrap().open(None, access).unwrap();
+        let found = std::fs::symlink_metadata(&place.socket).unwrap();
+        assert_eq!((found.mode() & 0o7777, found.gid()), (0o660, gid));
+        drop(home);
+        let home = claim_again(&place, Claim::new).open(None, SocketAccess::default()).unwrap();
+        let found = std::fs::symlink_metadata(&place.socket).unwrap();
+        assert_eq!(found.mode() & 0o7777, 0o600);
+        drop(home);
+    }
+
+    #[test]
+    fn a_daemon_that_a_client_starts_gives_way_to_one_that_replaces() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = place(dir.path());
+        let old = Claim::on_demand(&place, uid()).unwrap();
+        let replacing = Replacing::begin(&place, uid()).unwrap();
+        assert!(!replacing.is_free(&place));
+        drop(old);
+        assert!(matches!(Claim::on_demand(&place, uid()), Err(ClaimError::Running { .. })));
+        wait_until("nothing has the dropped claim", || replacing.is_free(&place));
+        let new = claim_again(&place, Claim::new);
+        replacing.end();
+        drop(new);
+        claim_again(&place, Claim::on_demand);
+    }
+
+    #[test]
+    fn a_claim_outlives_the_removal_of_all_files() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = place(dir.path());
+        let first = Claim::new(&place, uid()).unwrap();
+        std::fs::remove_dir_all(&place.dir).unwrap();
+        assert!(matches!(Claim::new(&place, uid()), Err(ClaimError::Running { .. })));
+        drop(first);
+        claim_again(&place, Claim::new);
+    }
+}
