@@ -1,21 +1,24 @@
-//! Connects to the daemon that the global options name, and turns client errors into messages.
+//! Connects to the daemon that the global options name, and turns client errors into messages; how
+//! the daemon of this machine is started, which only root's commands do.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::sys::process::user::geteuid;
-
-use super::wording::separation::{self, Connected};
-use crate::cli::wording::machine_daemon;
 use crate::cli::{Failed, Global, Now, Result, Verbosity, user_name};
-use crate::client::{Client, ClientError, Fate, OWN, Options, Start, environment};
+use crate::client::{
+    Client, ClientError, Fate, OWN, Options, ServiceManager, Start, environment, is_from_outside,
+};
 use crate::protocol::place::{Place, Rule};
 use crate::protocol::user_namespace::{MachineUid, uid_of_machine};
 use crate::protocol::{ErrorName, HistoryQuery, StatusQuery, Tag};
 use crate::run::OwnCode;
 use crate::shell_word;
+use crate::sys::process::user::geteuid;
 use crate::sys::terminal::drawn_line;
+
+use super::wording::separation::{self, Connected};
 
 /// The longest wait until the history has the end of a job.
 const RECORDED_WITHIN: Duration = Duration::from_secs(5);
@@ -155,7 +158,7 @@ pub(crate) fn client(global: &Global) -> Result<Client> {
 pub(crate) fn no_client(error: ClientError, place: &Place) -> Failed {
     match &error {
         ClientError::NoDaemon(_) => Failed::from(error).hint(match place.rule {
-            Rule::Shared => machine_daemon::not_on_demand(place),
+            Rule::Shared => not_on_demand(place),
             Rule::Given | Rule::PerUser => "leave out --no-start to start a daemon, or run one in \
                                             the foreground with `canal daemon`"
                 .to_owned(),
@@ -214,6 +217,56 @@ fn started_badly(message: &str) -> Failed {
     let first = lines.next().unwrap_or_default();
     let hint = lines.find_map(|line| line.strip_prefix("hint: "));
     Failed::new(first.strip_prefix("canal: ").unwrap_or(first)).hint_if(hint)
+}
+
+/// The script that starts the daemon where systemd does not run.
+pub(crate) const INIT_SCRIPT: &str = "/etc/init.d/canal";
+
+/// The command with which root starts the daemon of a machine with this manager.
+pub(crate) fn start_command(manager: ServiceManager) -> &'static str {
+    match manager {
+        ServiceManager::Systemd => "systemctl enable --now canal.socket",
+        ServiceManager::OpenRc => "rc-service canal start",
+        ServiceManager::SysV(_) | ServiceManager::Unknown => "/etc/init.d/canal start",
+    }
+}
+
+/// Runs a command whose words contain no blanks.
+pub(crate) fn execute(command: &str) -> Result {
+    let mut words = command.split(' ');
+    match Command::new(words.next().unwrap_or_default()).args(words).status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(Failed::new(format!("`{command}` failed: {status}"))),
+        Err(error) => Err(Failed::new(format!("`{command}`: {error}"))),
+    }
+}
+
+/// How root starts the daemon of this machine.
+pub(crate) fn started_by_root() -> String {
+    let manager = ServiceManager::of_machine();
+    match manager == ServiceManager::Systemd || Path::new(INIT_SCRIPT).exists() {
+        true => format!("`{}`", start_command(manager)),
+        false => "`canal setup`".to_owned(),
+    }
+}
+
+/// Advice if the daemon of this machine, which has this place, does not run.
+pub(crate) fn not_on_demand(place: &Place) -> String {
+    if is_from_outside(place) {
+        let dir = place.dir.display();
+        return format!(
+            "start the daemon on the system that owns {dir}, such as the container's host"
+        );
+    }
+    match ServiceManager::of_machine() {
+        ServiceManager::Systemd => {
+            format!(
+                "run {} to start this machine's daemon, which does not start on demand",
+                started_by_root()
+            )
+        }
+        _ => format!("start it as root, with any canal command or with {}", started_by_root()),
+    }
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use crate::cli::arguments::number::job;
+use crate::cli::arguments::value::job;
 use crate::cli::{Failed, Result, Target};
 use crate::client::Client;
 use crate::core::Key;

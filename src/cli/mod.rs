@@ -7,14 +7,10 @@
 
 mod arguments;
 mod commands;
-mod confirm;
 mod connect;
-mod failed;
 mod find_job;
-mod help;
 mod man;
-mod node_list;
-mod node_names;
+mod nodes;
 mod output;
 mod owner;
 mod progress;
@@ -24,11 +20,10 @@ mod wording;
 
 // The names that most commands use.
 pub(crate) use arguments::definition::Global;
-pub(crate) use arguments::duration::{Length, millis, short, stated};
+pub(crate) use arguments::value::{Length, millis, short, stated};
 pub(crate) use connect::Target;
-pub(crate) use failed::{Failed, Result};
 pub(crate) use output::sanitize::{command_line, cut, sanitize};
-pub(crate) use output::stderr::Verbosity;
+pub(crate) use output::stderr::{Failed, Result, Verbosity};
 pub(crate) use output::stdout;
 pub(crate) use wording::participant::plural;
 pub(crate) use wording::time::Now;

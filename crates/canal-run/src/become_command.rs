@@ -1,21 +1,31 @@
-//! Turns this process into the command.
+//! Turns this process into the command, and what this process and its parent tell each other before
+//! that.
+//!
+//! With a supervisor, the child reports that it has its lock. If the lock came with a deadline page,
+//! the child then waits until the parent has the page and is ready to act on it. The channel ends at
+//! the exec, or with the end of the child.
 
-use std::os::fd::OwnedFd;
+use std::convert::Infallible;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
+use serde::{Deserialize, Serialize};
+
+use canal_lock::client::channel::{End, Received};
 use canal_lock::client::environment::{Variables, hold_variable, of_a_new_session, variables};
-use canal_lock::client::hold_monitor::LostHold;
-use canal_lock::client::{Acquired, Client, JobserverEnds};
+use canal_lock::client::hold_monitor::{Held, LostHold};
+use canal_lock::client::{Acquired, Client};
 use canal_protocol::{Release, Tag};
 use canal_sys::clock::boottime_ms;
 use canal_sys::deadline::Reader;
+use canal_sys::process::child::{end_with_parent, outlive_parent};
 use canal_sys::process::exec;
 use canal_sys::{fds, startup};
 
 use super::jobs::OpenRecord;
-use super::jobserver;
 use super::nodes::{ChildEnd, OverNodes, Start};
-use super::{ChildChannel, Command, NotRun};
+use super::{Command, NotRun, jobserver};
 
 /// The lowest number for the descriptors that descendants keep, if the limit allows: above those
 /// that scripts and shells use.
@@ -124,13 +134,10 @@ pub fn become_command(
     asked: Asked<'_>,
     child_channel: Option<ChildChannel>,
 ) -> NotBegun {
-    let variables = taken.variables(asked);
-    let inherited = match &mut taken {
-        Taken::FromDaemon { acquired, .. } => (acquired.children.take(), acquired.jobserver.take()),
-        Taken::FromNodes(_) => (None, None),
-    };
-    let held = taken.held();
-    let not_begun = begin(command, variables, inherited, held, child_channel, asked.record);
+    let Err(not_begun) = begin(command, &mut taken, asked, child_channel.as_ref());
+    if let Some(child_channel) = child_channel {
+        child_channel.not_begun();
+    }
     // After a loss, the daemon is unreachable, and the hold ends with this process anyway.
     if !matches!(not_begun, NotBegun::Lost(_)) {
         taken.give_back();
@@ -140,46 +147,106 @@ pub fn become_command(
 
 fn begin(
     command: &Command,
-    mut variables: Variables,
-    (children, jobserver): (Option<OwnedFd>, Option<JobserverEnds>),
-    held: Option<(&Reader, u64)>,
-    child_channel: Option<ChildChannel>,
-    record: Option<&OpenRecord>,
-) -> NotBegun {
-    let begin = || {
-        // Report to the parent before duplicating the descriptor without close-on-exec; the child's
-        // end of the channel closes at the exec.
-        if let Some(child_channel) = &child_channel
-            && child_channel.granted(children.as_ref(), held).is_err()
-        {
-            return NotBegun::Failed("the command's supervisor has ended".to_owned());
-        }
-        // Not earlier: until now, this process ended with its parent, without running the command.
-        if let Some(Err(error)) = record.map(OpenRecord::started) {
-            return NotBegun::Failed(format!("cannot record that the job starts: {error}"));
-        }
-        let inherited = children.map(|fd| fds::inherit(fd, CHILDREN_FD_AT_LEAST)).transpose();
-        if let Err(error) = inherited {
-            return NotBegun::NotRun(NotRun::after_exec(command, error));
-        }
-        match jobserver.map(|ends| jobserver::inherit(ends, CHILDREN_FD_AT_LEAST)).transpose() {
-            Ok(named) => variables.extend(named.into_iter().flatten()),
-            Err(error) => return NotBegun::NotRun(NotRun::after_exec(command, error)),
-        }
-        startup::restore();
-        // The last check before the exec: a process that was stopped meanwhile finds out here that
-        // its lock is lost.
-        if let Some(lost) =
-            held.and_then(|(page, token)| LostHold::found(page, token, boottime_ms()))
-        {
-            return NotBegun::Lost(Box::new(lost));
-        }
-        let error = exec::exec(&command.file, &command.argv, &variables);
-        NotBegun::NotRun(NotRun::after_exec(command, error))
+    taken: &mut Taken,
+    asked: Asked<'_>,
+    child_channel: Option<&ChildChannel>,
+) -> Result<Infallible, NotBegun> {
+    let mut variables = taken.variables(asked);
+    let (children, jobserver) = match taken {
+        Taken::FromDaemon { acquired, .. } => (acquired.children.take(), acquired.jobserver.take()),
+        Taken::FromNodes(_) => (None, None),
     };
-    let not_begun = begin();
+    let held = taken.held();
+    // Report to the parent before duplicating the descriptor without close-on-exec; the child's end
+    // of the channel closes at the exec.
     if let Some(child_channel) = child_channel {
-        child_channel.not_begun();
+        let ended = |_| NotBegun::Failed("the command's supervisor has ended".to_owned());
+        child_channel.granted(children.as_ref(), held).map_err(ended)?;
     }
-    not_begun
+    // Not earlier: until now, this process ended with its parent, without running the command.
+    if let Some(Err(error)) = asked.record.map(OpenRecord::started) {
+        return Err(NotBegun::Failed(format!("cannot record that the job starts: {error}")));
+    }
+    let not_run = |error| NotBegun::NotRun(NotRun::after_exec(command, error));
+    if let Some(fd) = children {
+        fds::inherit(fd, CHILDREN_FD_AT_LEAST).map_err(not_run)?;
+    }
+    if let Some(ends) = jobserver {
+        variables.extend(jobserver::inherit(ends, CHILDREN_FD_AT_LEAST).map_err(not_run)?);
+    }
+    startup::restore();
+    // The last check before the exec: a process that was stopped meanwhile finds out here that its
+    // lock is lost.
+    if let Some(lost) = held.and_then(|(page, token)| LostHold::found(page, token, boottime_ms())) {
+        return Err(NotBegun::Lost(Box::new(lost)));
+    }
+    Err(not_run(exec::exec(&command.file, &command.argv, &variables)))
+}
+
+/// The child's end of the channel to its parent; close-on-exec.
+#[derive(Debug)]
+pub struct ChildChannel(pub(super) End);
+
+/// A message of the child.
+#[derive(Serialize, Deserialize)]
+pub(super) enum ChildMessage {
+    /// It has its lock. With a token, the lock can be lost, and the first two descriptors are its
+    /// deadline page. The others keep the hold while descendants live.
+    Granted { token: Option<u64> },
+    /// It did not become the command, and is about to end.
+    NotBegun,
+}
+
+/// The answer of the parent: it is ready to end the command in time.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Ready;
+
+impl ChildChannel {
+    /// Makes the child end with its parent until [`Self::granted`]: a place in the queue must not
+    /// outlast the job that waits.
+    ///
+    /// # Errors
+    /// The parent has already ended.
+    pub(super) fn end_with_parent(&self) -> io::Result<()> {
+        end_with_parent(self.0.as_fd())
+    }
+
+    /// Reports to the parent that the lock is held and the command starts. `children` is the
+    /// descriptor that keeps the hold; the parent gets it too. `held` is the page and the token of
+    /// a hold that can be lost. In that case, returns once the parent is ready to end the command
+    /// in time.
+    ///
+    /// From then on, the end of the parent no longer ends this process: the command keeps its lock.
+    /// If the parent is killed before, this process ends with it, and the daemon frees the lock.
+    ///
+    /// # Errors
+    /// The parent has ended.
+    pub fn granted(
+        &self,
+        children: Option<&OwnedFd>,
+        held: Option<(&Reader, u64)>,
+    ) -> io::Result<()> {
+        let page = held.iter().flat_map(|(page, _)| page.descriptors());
+        let descriptors: Vec<_> = page.chain(children.map(AsFd::as_fd)).collect();
+        let granted = ChildMessage::Granted { token: held.map(|(_, token)| token) };
+        let is_sent = self.0.send(&granted, &descriptors);
+        let is_ready = || matches!(self.0.next::<Ready>(), Received::Message(Ready, _));
+        if !is_sent || held.is_some() && !is_ready() {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        outlive_parent()
+    }
+
+    /// Reports to the parent that the command does not begin.
+    pub fn not_begun(self) {
+        // A parent that has ended does not need the message.
+        self.0.send(&ChildMessage::NotBegun, &[]);
+    }
+}
+
+/// Takes the hold that can be lost out of the descriptors of [`ChildMessage::Granted`].
+pub(super) fn held(token: Option<u64>, descriptors: &mut Vec<OwnedFd>) -> io::Result<Option<Held>> {
+    let Some(token) = token.filter(|_| descriptors.len() >= 2) else { return Ok(None) };
+    let (line, page) = (descriptors.remove(1), descriptors.remove(0));
+    Ok(Some(Held { token, page: Reader::open(page, line)? }))
 }

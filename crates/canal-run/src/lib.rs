@@ -8,18 +8,17 @@
 //! Invariant: the command finds everything as canal's caller set it.
 
 mod become_command;
-pub mod build_tool;
 mod command;
-mod exit_code;
+mod descendants;
+mod fate_query;
 pub mod jobs;
-mod jobserver;
+pub mod jobserver;
 pub mod nodes;
 mod supervise;
 
-pub use become_command::{Asked, NotBegun, Taken, TakenFromNodes, become_command};
-pub use command::{Command, NotRun};
-pub use exit_code::{OwnCode, SUCCESS};
-pub use supervise::{ChildChannel, Ended, KILL_AFTER_DEFAULT, Limits, SupervisorHooks, supervise};
+pub use become_command::{Asked, ChildChannel, NotBegun, Taken, TakenFromNodes, become_command};
+pub use command::{Command, NotRun, OwnCode, SUCCESS};
+pub use supervise::{Ended, KILL_AFTER_DEFAULT, Limits, SupervisorHooks, supervise};
 
 /// Keeps the tests apart from the user's environment and processes.
 #[cfg(test)]

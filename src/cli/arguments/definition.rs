@@ -1,25 +1,23 @@
 //! The single definition of the command line, for parsing, help, man pages and completions.
 
 use std::ffi::OsString;
+use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
+use clap::{ArgAction, Args, Command, Parser, Subcommand, ValueEnum};
 use nix::sys::signal::Signal;
 
-use super::duration::{self, Length};
-use super::handle::HandleArgs;
-use super::lock::{KeyArg, LockArgs, plain_key, prefix};
-use super::nodes::{LeaderNodesArgs, NodesArgs};
-use super::note::NoteArgs;
-use super::number::{WhyTarget, job, number, pid, positive, priority, slots_or_none};
-use super::session::SessionArgs;
-use super::wait::WaitArgs;
-use super::word::{on_lost, signal};
-use crate::cli::help::{ACQUIRE_EXAMPLES, EXIT_CODES, RUN_EXAMPLES, SUBMIT_EXAMPLES, by_purpose};
 use crate::cli::{Verbosity, user_name};
 use crate::core::Key;
 use crate::protocol::{OnLost, StatusQuery};
+
+use super::lock::{KeyArg, LockArgs, plain_key, prefix};
+use super::nodes::{LeaderNodesArgs, NodesArgs};
+use super::request::{HandleArgs, NoteArgs, SessionArgs, WaitArgs};
+use super::value::{
+    self, Length, WhyTarget, job, number, on_lost, pid, positive, priority, signal, slots_or_none,
+};
 
 /// Limit how many commands run at once, and show what is waiting and why
 #[derive(Debug, Parser)]
@@ -162,7 +160,7 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) nodes: NodesArgs,
     /// How long a node keeps the lock after its last renewal [default: 60]
-    #[arg(long, hide_short_help = true, value_name = "DUR", value_parser = duration::parse_ttl, allow_negative_numbers = true, help_heading = "On several machines")]
+    #[arg(long, hide_short_help = true, value_name = "DUR", value_parser = value::ttl, allow_negative_numbers = true, help_heading = "On several machines")]
     pub(crate) ttl: Option<Duration>,
     /// The command and its arguments
     #[arg(hide_short_help = true, value_name = "COMMAND", trailing_var_arg = true, help_heading = None)]
@@ -185,10 +183,10 @@ pub(crate) struct HowArgs {
     #[arg(short = 'c', value_name = "STRING", allow_hyphen_values = true)]
     pub(crate) shell: Option<OsString>,
     /// End the command after DUR, and exit with 124
-    #[arg(long, value_name = "DUR", value_parser = duration::parse_some, allow_negative_numbers = true)]
+    #[arg(long, value_name = "DUR", value_parser = value::some_length, allow_negative_numbers = true)]
     pub(crate) max_run: Option<Length>,
     /// Kill the command DUR after --max-run has sent its signal [default: 10]
-    #[arg(long, hide_short_help = true, value_name = "DUR", value_parser = duration::parse, allow_negative_numbers = true)]
+    #[arg(long, hide_short_help = true, value_name = "DUR", value_parser = value::length, allow_negative_numbers = true)]
     pub(crate) kill_after: Option<Length>,
     /// The signal that --max-run sends [default: TERM]
     #[arg(long, hide_short_help = true, value_name = "SIG", value_parser = signal, allow_negative_numbers = true)]
@@ -260,7 +258,7 @@ pub(crate) struct AcquireArgs {
     #[command(flatten)]
     pub(crate) nodes: NodesArgs,
     /// Take a lease that ends DUR after its last renewal, and print its handle and token
-    #[arg(long, value_name = "DUR", value_parser = duration::parse_ttl, allow_negative_numbers = true, conflicts_with = "pid", help_heading = None)]
+    #[arg(long, value_name = "DUR", value_parser = value::ttl, allow_negative_numbers = true, conflicts_with = "pid", help_heading = None)]
     pub(crate) ttl: Option<Duration>,
     /// What to do if the lock is lost [default: kill]
     ///
@@ -323,7 +321,7 @@ pub(crate) struct RenewArgs {
     #[arg(long = "while", value_name = "PID", value_parser = pid, allow_negative_numbers = true)]
     pub(crate) while_lives: Option<u32>,
     /// Set how long the lease lasts without a renewal
-    #[arg(long, value_name = "DUR", value_parser = duration::parse_ttl, allow_negative_numbers = true)]
+    #[arg(long, value_name = "DUR", value_parser = value::ttl, allow_negative_numbers = true)]
     pub(crate) ttl: Option<Duration>,
     #[command(flatten)]
     pub(crate) note: NoteArgs,
@@ -416,7 +414,7 @@ pub(crate) struct StatsArgs {
     #[arg(value_name = "KEY", value_parser = plain_key)]
     pub(crate) key: Option<Key>,
     /// Include only the last DUR
-    #[arg(long, value_name = "DUR", value_parser = duration::parse_some, allow_negative_numbers = true)]
+    #[arg(long, value_name = "DUR", value_parser = value::some_length, allow_negative_numbers = true)]
     pub(crate) since: Option<Length>,
     /// Include only requests by USER, a name or number
     #[arg(long, value_name = "USER", value_parser = user_name::uid)]
@@ -442,7 +440,7 @@ pub(crate) struct TraceArgs {
     #[arg(value_name = "KEY", value_parser = plain_key)]
     pub(crate) key: Option<Key>,
     /// Include only the last DUR
-    #[arg(long, value_name = "DUR", value_parser = duration::parse_some, allow_negative_numbers = true)]
+    #[arg(long, value_name = "DUR", value_parser = value::some_length, allow_negative_numbers = true)]
     pub(crate) since: Option<Length>,
 }
 
@@ -453,7 +451,7 @@ pub(crate) struct HistoryArgs {
     #[arg(value_name = "KEY|%N", value_parser = plain_key)]
     pub(crate) key: Option<Key>,
     /// Include only the last DUR
-    #[arg(long, value_name = "DUR", value_parser = duration::parse_some, allow_negative_numbers = true)]
+    #[arg(long, value_name = "DUR", value_parser = value::some_length, allow_negative_numbers = true)]
     pub(crate) since: Option<Length>,
     /// Include only requests by USER, a name or number
     #[arg(long, value_name = "USER", value_parser = user_name::uid)]
@@ -538,7 +536,7 @@ pub(crate) struct KillArgs {
     /// Kill the processes that are still running DUR after the signal
     ///
     /// Without this option, canal waits 10 s and then lists the processes that are still running.
-    #[arg(long, value_name = "DUR", value_parser = duration::parse, allow_negative_numbers = true)]
+    #[arg(long, value_name = "DUR", value_parser = value::length, allow_negative_numbers = true)]
     pub(crate) kill_after: Option<Length>,
     /// Do not ask for confirmation
     #[arg(short, long)]
@@ -653,14 +651,14 @@ pub(crate) struct DaemonArgs {
     #[arg(long, conflicts_with_all = ["stop", "replace", "idle_exit", "discard_journal", "engine", "engine_ttl", "host", "no_engine"])]
     pub(crate) reload: bool,
     /// Exit after DUR with no locks, requests or clients [default: as configured]
-    #[arg(long, value_name = "DUR", value_parser = duration::parse_some, allow_negative_numbers = true)]
+    #[arg(long, value_name = "DUR", value_parser = value::some_length, allow_negative_numbers = true)]
     pub(crate) idle_exit: Option<Length>,
     /// Share one table with other hosts through postgres://… or etcd://…
     /// [default: $CANAL_ENGINE, or as configured]
     #[arg(long, value_name = "URL")]
     pub(crate) engine: Option<String>,
     /// Give up this host's locks DUR after its last renewal [default: 60]
-    #[arg(long, value_name = "DUR", value_parser = duration::parse_some, allow_negative_numbers = true)]
+    #[arg(long, value_name = "DUR", value_parser = value::some_length, allow_negative_numbers = true)]
     pub(crate) engine_ttl: Option<Length>,
     /// This host's name [default: the machine's]
     #[arg(long, value_name = "NAME")]
@@ -780,12 +778,66 @@ pub(crate) enum CompletionKind {
     Pids,
 }
 
+/// The end of `canal help`.
+pub(crate) const EXIT_CODES: &str = "\
+Exit codes: the command's own; 75 not acquired; 122 lost; 124 --max-run exceeded;
+125 canal failed; 126 and 127 the command cannot be executed, or was not found.";
+
+/// The end of `canal run -h`.
+pub(crate) const RUN_EXAMPLES: &str = "\
+Examples:
+  canal run -k deploy -- ./deploy.sh         one at a time
+  canal run -n -E 0 -k sync -- ./sync.sh     from cron: skip if still running
+  canal run -w 10m -k deploy -- ./deploy.sh  give up after ten minutes
+  canal run -k gpu -j 4 -- ./train.sh        four at a time
+  canal run -k db --per 3 --buckets 2 ./job  three on each of two backends";
+
+/// The end of `canal submit -h`.
+pub(crate) const SUBMIT_EXAMPLES: &str = "\
+Examples:
+  canal submit -k gpu -j 4 -- ./train.sh     prints the job's number
+  canal log -f 17                            follow its output
+  canal wait 17                              exit with its exit status";
+
+/// The end of `canal acquire -h`.
+pub(crate) const ACQUIRE_EXAMPLES: &str = "\
+Examples:
+  canal acquire nightly --pid $$ -n || exit  in a script: hold it until the script ends
+  canal acquire --ttl 10m deploy             a lease, renewed with canal renew
+  canal acquire --ttl 60s --on a,b,c deploy  a lease on several nodes";
+
+/// The commands by purpose, each group under its heading.
+pub(crate) const PURPOSES: &[(&str, &[&str])] = &[
+    ("Run", &["run", "acquire", "renew", "release", "submit", "log", "wait"]),
+    (
+        "Inspect and control",
+        &[
+            "status", "top", "test", "leader", "history", "stats", "trace", "metrics", "kill",
+            "priority", "resize",
+        ],
+    ),
+    ("Operate", &["daemon", "bridge", "config", "doctor", "setup", "completions", "man"]),
+];
+
+/// The template of `canal help`, which groups these commands. clap can only print one list.
+pub(crate) fn by_purpose(verbs: &Command) -> String {
+    let mut text = "{about}\n\n{usage-heading} {usage}\n".to_owned();
+    for (heading, names) in PURPOSES {
+        let _ = write!(text, "\n{heading}:\n");
+        for name in *names {
+            let verb = verbs.find_subcommand(name);
+            let about = verb.and_then(Command::get_about).cloned().unwrap_or_default();
+            let _ = writeln!(text, "  {name:<11}  {about}");
+        }
+    }
+    text + "\n{options}{after-help}"
+}
+
 #[cfg(test)]
 mod tests {
     use clap::{CommandFactory, Parser};
 
     use super::*;
-    use crate::cli::help::PURPOSES;
 
     fn run(args: &[&str]) -> RunArgs {
         let words = ["canal", "run"].iter().chain(args);
@@ -799,7 +851,7 @@ mod tests {
     fn every_command_has_one_place_in_the_help() {
         let shown = Cli::command();
         let shown = shown.get_subcommands().filter(|verb| !verb.is_hide_set());
-        let mut shown: Vec<_> = shown.map(clap::Command::get_name).collect();
+        let mut shown: Vec<_> = shown.map(Command::get_name).collect();
         let mut placed: Vec<_> = PURPOSES.iter().flat_map(|(_, names)| *names).copied().collect();
         shown.sort_unstable();
         placed.sort_unstable();

@@ -8,9 +8,9 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
 use super::definition::{Global, JobserverArg, RunArgs};
-use super::duration;
 use super::lock::{KeyArg, plain_key};
-use super::number::{exit_code, number, positive, priority, slots};
+use super::value;
+use super::value::{exit_code, number, positive, priority, slots};
 
 /// Reads `canal run …`; returns `None` to leave the line to clap.
 pub(crate) fn read<'a>(words: impl Iterator<Item = &'a OsStr>) -> Option<(Global, RunArgs)> {
@@ -128,7 +128,7 @@ impl Plain {
             b"buckets" => once(&mut lock.buckets, number(text))?,
             b"slots" => once(&mut lock.slots, slots(text))?,
             b"count" => once(&mut lock.count, positive(text))?,
-            b"wait" => once(&mut wait.wait, duration::parse(text))?,
+            b"wait" => once(&mut wait.wait, value::length(text))?,
             b"conflict-exit-code" => once(&mut wait.conflict_exit_code, exit_code(text))?,
             b"priority" => once(&mut wait.priority, priority(text))?,
             b"max-waiting" => once(&mut wait.max_waiting, number(text))?,

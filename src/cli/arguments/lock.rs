@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use clap::Args;
 
-use super::number::{number, positive, slots};
+use super::value::{number, positive, slots};
 use crate::cli::{Failed, Result};
 use crate::core::{Key, View};
 use crate::protocol::{Mode, WireItem};

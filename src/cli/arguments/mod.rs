@@ -6,13 +6,8 @@
 //! Invariant: nothing here talks to a daemon.
 
 pub(super) mod definition;
-pub(super) mod duration;
 pub(super) mod fast_path;
-pub(super) mod handle;
 pub(super) mod lock;
 pub(super) mod nodes;
-pub(super) mod note;
-pub(super) mod number;
-pub(super) mod session;
-pub(super) mod wait;
-mod word;
+pub(super) mod request;
+pub(super) mod value;

@@ -5,12 +5,12 @@ use std::time::Duration;
 use clap::Args;
 use clap::builder::TypedValueParser;
 
-use super::duration::stated;
-use super::word::one_of;
 use crate::cli::{Failed, Result};
 use crate::core::LEASE_OVER_NODES_MS_MIN;
 use crate::nodes::Require;
 use crate::protocol::{Mode, WireItem};
+
+use super::value::{one_of, stated};
 
 /// How long a node keeps its part after the last renewal, by default.
 pub(crate) const TTL_DEFAULT: Duration = Duration::from_secs(60);
@@ -122,7 +122,7 @@ impl NodesArgs {
 /// The TTL is too short to reach a node again in time.
 pub(crate) fn ttl_ms(ttl: Option<Duration>) -> Result<u64> {
     let ttl = ttl.unwrap_or(TTL_DEFAULT);
-    let ttl_ms = super::duration::millis(ttl);
+    let ttl_ms = super::value::millis(ttl);
     if ttl_ms < LEASE_OVER_NODES_MS_MIN {
         let least = stated(Duration::from_millis(LEASE_OVER_NODES_MS_MIN));
         return Err(Failed::new(format!(

@@ -11,7 +11,7 @@ use crate::cli::arguments::definition::AcquireArgs;
 use crate::cli::commands::kill::EndSuperseded;
 use crate::cli::owner::Owner;
 use crate::cli::source::{self, Asking, NotAcquired, Source, print};
-use crate::cli::wording::not_acquired::{self, Refused};
+use crate::cli::wording::refusal::{self, Refused};
 use crate::cli::{Failed, Global, Result, Verbosity, millis, stated, stdout, wrong};
 use crate::client::{self, ClientError};
 use crate::nodes::Require;
@@ -232,7 +232,7 @@ fn variables(
 }
 
 fn refuse(failure: &Failure, args: &AcquireArgs, verbosity: Verbosity) -> Result {
-    let failed = not_acquired::explain(failure, &args.wait, verbosity);
+    let failed = refusal::explain(failure, &args.wait, verbosity);
     stdout::json_if(args.json, &Refused::new(failure, failure.notes()))?;
     Err(failed)
 }

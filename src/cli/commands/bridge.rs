@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::AsFd;
 
 use crate::cli::arguments::definition::BridgeArgs;
-use crate::cli::node_list::{around, near};
+use crate::cli::nodes::{around, near};
 use crate::cli::{Failed, Global, Result, Target, connect};
 use crate::client::bridge::{self, BridgeError};
 use crate::client::environment;

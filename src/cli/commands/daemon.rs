@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::cli::arguments::definition::DaemonArgs;
 use crate::cli::commands::config;
-use crate::cli::wording::machine_daemon::execute;
+use crate::cli::connect::execute;
 use crate::cli::{
     Failed, Global, Length, Result, Target, Verbosity, connect, millis, plural, stdout,
 };

@@ -4,7 +4,7 @@
 use serde::Serialize;
 
 use crate::cli::arguments::definition::LeaderArgs;
-use crate::cli::node_list::{around, listed};
+use crate::cli::nodes::{around, listed};
 use crate::cli::output::stdout::{self, ReaderState};
 use crate::cli::wording::participant::holder;
 use crate::cli::{Failed, Global, Now, Result, Target, Verbosity, sanitize};
@@ -234,7 +234,7 @@ fn first(asked: &mut LeaderAtNodes<'_>) -> Result<LeaderView> {
 }
 
 fn failed(error: IdentifyError) -> Failed {
-    Failed::new(error.to_string()).hint_if(error.hint())
+    Failed::new(error.message).hint_if(error.hint)
 }
 
 fn node_line(node: &NodeView) -> NodeLine<'_> {

@@ -1,6 +1,6 @@
 //! The subcommands, one file or folder each, with a `run` that returns the exit code.
 //!
-//! Invariant: a command that fails returns [`Failed`](super::failed::Failed), and `cli::main`
+//! Invariant: a command that fails returns [`Failed`](crate::cli::Failed), and `cli::main`
 //! prints it.
 
 pub(super) mod acquire;

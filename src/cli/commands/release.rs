@@ -6,11 +6,11 @@
 use serde::Serialize;
 
 use crate::cli::arguments::definition::ReleaseArgs;
-use crate::cli::arguments::handle::{GivenHandle, HandleArgs};
-use crate::cli::confirm::confirm;
+use crate::cli::arguments::request::{GivenHandle, HandleArgs};
+use crate::cli::output::stderr::confirm;
 use crate::cli::owner::Owner;
 use crate::cli::source::{on_lease, print};
-use crate::cli::wording::lease_lost::{self, PartReport, Parts};
+use crate::cli::wording::lost::{self, PartReport, Parts};
 use crate::cli::wording::on_nodes::line;
 use crate::cli::wording::participant::holder;
 use crate::cli::{Failed, Global, Now, Result, Target, Verbosity, connect, stdout, wrong};
@@ -49,7 +49,7 @@ pub(crate) fn run(args: &ReleaseArgs, global: &Global) -> Result {
     let released = match client.release_once(&release, owner.as_ref().map(|owner| &owner.pidfd)) {
         Ok(released) => released,
         Err(ClientError::Failure(failure)) if failure.name == ErrorName::LeaseLost => {
-            return Err(lease_lost::explain(&failure, args.json, verbosity)?);
+            return Err(lost::explain(&failure, args.json, verbosity)?);
         }
         Err(error) => return Err(explained(error, args, owner.as_ref())),
     };

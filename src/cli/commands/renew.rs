@@ -11,11 +11,11 @@ use nix::poll::{PollFd, PollFlags};
 use serde::Serialize;
 
 use crate::cli::arguments::definition::RenewArgs;
-use crate::cli::arguments::handle::GivenHandle;
 use crate::cli::arguments::nodes::ttl_ms;
+use crate::cli::arguments::request::GivenHandle;
 use crate::cli::owner::Owner;
 use crate::cli::source::{on_lease, print};
-use crate::cli::wording::lease_lost::{self, PartReport, Parts};
+use crate::cli::wording::lost::{self, PartReport, Parts};
 use crate::cli::wording::on_nodes::line;
 use crate::cli::wording::time::{Now, clock_of, time_of};
 use crate::cli::{Failed, Global, Result, Target, Verbosity, millis, stated, stdout, wrong};
@@ -126,7 +126,7 @@ impl Renewal<'_> {
                     self.verbosity.detail("the lease was released; nothing is left to renew");
                     return Err(Failed::silent(SUCCESS));
                 }
-                Err(lease_lost::explain(&failure, self.json, self.verbosity)?)
+                Err(lost::explain(&failure, self.json, self.verbosity)?)
             }
             result => Ok(result),
         }

@@ -9,11 +9,10 @@ use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
 use crate::cli::arguments::definition::{HowArgs, JobserverArg, RunArgs};
-use crate::cli::arguments::wait::{ProgressArg, Readers};
+use crate::cli::arguments::request::{ProgressArg, Readers};
 use crate::cli::commands::kill::EndSuperseded;
 use crate::cli::source::{self, Asking, NotAcquired, Source, Witness, print};
-use crate::cli::wording::hold_lost;
-use crate::cli::wording::not_acquired;
+use crate::cli::wording::{lost, refusal};
 use crate::cli::{Failed, Global, Length, Result, Verbosity, cut, stated, wrong};
 use crate::client::environment::clash;
 use crate::client::hold_monitor::LostHold;
@@ -24,7 +23,7 @@ use crate::run::jobs::OpenRecord;
 use crate::run::nodes::{ChildEnd, OverNodes, Purpose};
 use crate::run::{
     Asked as ByCaller, ChildChannel, Command, Ended, KILL_AFTER_DEFAULT, Limits, NotBegun, NotRun,
-    OwnCode, SupervisorHooks, become_command, build_tool, supervise,
+    OwnCode, SupervisorHooks, become_command, jobserver, supervise,
 };
 use crate::sys::signals::SignalRefused;
 
@@ -83,7 +82,7 @@ pub(super) fn asked(args: &RunArgs, verbosity: Verbosity) -> Result<Asked> {
     let command = Command::find(argv).map_err(|not_run| not_found(not_run, args))?;
     if let Some(form) = args.how.jobserver {
         request.jobserver_fifo = match form {
-            JobserverArg::Auto => build_tool::finds_fifo(&command),
+            JobserverArg::Auto => jobserver::finds_fifo(&command),
             JobserverArg::Fifo => true,
             JobserverArg::Pipe => false,
         };
@@ -164,7 +163,7 @@ impl<'a> Job<'a> {
             Ok(taken) => taken,
             Err(NotAcquired::Failed(failed)) => return Some(failed),
             Err(NotAcquired::Refused(failure)) => {
-                return Some(not_acquired::explain(&failure, wait, verbosity));
+                return Some(refusal::explain(&failure, wait, verbosity));
             }
             Err(NotAcquired::SupervisorRequired(_)) => return None,
         };
@@ -175,7 +174,7 @@ impl<'a> Job<'a> {
         let asked = ByCaller { tag, socket, new_session, record };
         Some(match become_command(&self.command, taken, asked, child_channel) {
             NotBegun::NotRun(not_run) => not_run.into(),
-            NotBegun::Lost(lost) => hold_lost::not_begun(&lost, &request.keys()),
+            NotBegun::Lost(lost) => lost::not_begun(&lost, &request.keys()),
             NotBegun::Failed(why) => Failed::new(why),
         })
     }
@@ -225,14 +224,14 @@ impl SupervisorHooks for RunHooks<'_, '_> {
 
     fn lost(&mut self, lost: &LostHold) {
         let Job { verbosity, request, .. } = self.job;
-        verbosity.message(&hold_lost::message(lost, &request.keys()));
-        verbosity.hint(hold_lost::HINT);
+        verbosity.message(&lost::of_hold(lost, &request.keys()));
+        verbosity.hint(lost::HINT);
     }
 
     fn refused(&mut self, refused: &SignalRefused) {
         let verbosity = self.job.verbosity;
         verbosity.message(&refused.to_string());
-        verbosity.hint(hold_lost::REFUSED_HINT);
+        verbosity.hint(lost::REFUSED_HINT);
     }
 
     fn is_daemon(&self, pid: Pid) -> bool {
@@ -356,19 +355,19 @@ fn check_jobserver(args: &RunArgs, request: &Acquire) -> Result {
 /// Warns of a build that will probably not use its jobserver.
 fn warn_of_unused_jobserver(command: &Command, request: &Acquire, verbosity: Verbosity) {
     let key = request.items.first().map_or("", |item| &item.key);
-    if let Some((tool, jobs)) = build_tool::number_of_jobs(&command.argv) {
+    if let Some((tool, jobs)) = jobserver::number_of_jobs(&command.argv) {
         verbosity.message(&format!(
             "`{jobs}` makes {tool} ignore the jobserver: its jobs do not take slots of `{key}`"
         ));
         verbosity.hint(&format!("leave out `{jobs}`: the slots of the key limit the jobs"));
     }
-    if build_tool::removes_variable(command) {
+    if jobserver::removes_variable(command) {
         verbosity.message(&format!(
             "sudo removes MAKEFLAGS, by which a build finds the jobserver: its jobs do not take \
              slots of `{key}`"
         ));
         verbosity.hint("keep it with `sudo --preserve-env=MAKEFLAGS`");
-    } else if let Some(closes) = build_tool::closes_descriptors(command)
+    } else if let Some(closes) = jobserver::closes_descriptors(command)
         && !request.jobserver_fifo
     {
         verbosity.message(&format!(

@@ -3,9 +3,9 @@
 use serde::Serialize;
 
 use crate::cli::arguments::definition::TestArgs;
-use crate::cli::arguments::wait::WaitArgs;
+use crate::cli::arguments::request::WaitArgs;
 use crate::cli::source::keys_granted;
-use crate::cli::wording::not_acquired::{self, Refused};
+use crate::cli::wording::refusal::{self, Refused};
 use crate::cli::{Global, Result, Target, stdout};
 use crate::client::ClientError;
 use crate::protocol::{ErrorName, GrantedKey, SizeNote, WouldAcquire};
@@ -46,7 +46,7 @@ pub(crate) fn run(args: &TestArgs, global: &Global) -> Result {
         Err(ClientError::Failure(failure)) if failure.name == ErrorName::Refused => {
             let refused = Refused::new(&failure, &notes);
             stdout::json_if(args.json, &Busy { free: false, refused })?;
-            Err(not_acquired::explain(&failure, &WaitArgs::default(), verbosity))
+            Err(refusal::explain(&failure, &WaitArgs::default(), verbosity))
         }
         Err(error) => Err(error.into()),
     }

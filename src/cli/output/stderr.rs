@@ -3,10 +3,75 @@
 //! Each line is one write, so that lines of several processes do not mix in a log. A closed or full
 //! stderr does not change what canal does.
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
+
+use crate::cli::user_name;
+use crate::daemon::StartError;
+use crate::run::{NotRun, OwnCode};
 
 use super::sanitize::sanitize;
-use crate::cli::{Failed, user_name};
+
+/// Why a command ends early: an exit code, a one-line message, and a hint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Failed {
+    /// The exit code.
+    pub(crate) code: u8,
+    /// The message: lower case, one line.
+    pub(crate) message: String,
+    /// Advice for the user.
+    pub(crate) hint: Option<String>,
+    /// Whether to print nothing (further).
+    pub(crate) silent: bool,
+}
+
+/// The result of a step that can end the command.
+pub(crate) type Result<T = (), E = Failed> = std::result::Result<T, E>;
+
+impl Failed {
+    /// A failure of canal itself.
+    pub(crate) fn new(message: impl Into<String>) -> Self {
+        Self::with_code(OwnCode::Failed.number(), message)
+    }
+
+    /// A failure with this exit code.
+    pub(crate) fn with_code(code: u8, message: impl Into<String>) -> Self {
+        Self { code, message: message.into(), hint: None, silent: false }
+    }
+
+    /// A failure that prints nothing (further).
+    pub(crate) fn silent(code: u8) -> Self {
+        Self { code, message: String::new(), hint: None, silent: true }
+    }
+
+    /// Adds advice.
+    #[must_use]
+    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    /// Adds advice, if there is any.
+    #[must_use]
+    pub(crate) fn hint_if(self, hint: Option<impl Into<String>>) -> Self {
+        match hint {
+            Some(hint) => self.hint(hint),
+            None => self,
+        }
+    }
+}
+
+impl From<NotRun> for Failed {
+    fn from(not_run: NotRun) -> Self {
+        Self::with_code(not_run.code.number(), not_run.to_string())
+    }
+}
+
+impl From<anyhow::Error> for Failed {
+    fn from(error: anyhow::Error) -> Self {
+        let hint = error.downcast_ref::<StartError>().map(|unusable| unusable.hint.as_ref());
+        Self::new(format!("{error:#}")).hint_if(hint)
+    }
+}
 
 /// How many messages to print.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -96,6 +161,25 @@ fn without_numbers(text: &str) -> String {
         }
     }
     words
+}
+
+/// Asks the question that follows the list of affected processes. Without a terminal, `--yes` is
+/// required: `again` is the command with it. `undone` is the message that nothing was done.
+pub(crate) fn confirm(question: &str, undone: &str, again: &str, verbosity: Verbosity) -> Result {
+    let hint = format!("run `{again}` to skip the question");
+    if verbosity < Verbosity::Normal {
+        return Err(Failed::new("-q hides the question: give --yes").hint(hint));
+    }
+    if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
+        return Err(Failed::new(format!("{undone}: there is no terminal to ask on")).hint(hint));
+    }
+    verbosity.question(&format!("{question} [y/N]"));
+    let mut answer = String::new();
+    let read = io::stdin().read_line(&mut answer);
+    if read.is_err() || !matches!(answer.trim(), "y" | "Y" | "yes") {
+        return Err(Failed::new(undone));
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -3,14 +3,11 @@
 //! Invariant: text from other processes goes through [`sanitize`](super::output::sanitize) before
 //! it becomes part of a message.
 
-pub(super) mod deadlock;
-pub(super) mod estimate;
-pub(super) mod hold_lost;
-pub(super) mod lease_lost;
-pub(super) mod machine_daemon;
-pub(super) mod not_acquired;
+pub(super) mod lost;
 pub(super) mod on_nodes;
 pub(super) mod participant;
+pub(super) mod refusal;
 pub(super) mod separation;
 pub(super) mod time;
 pub(super) mod usage_error;
+pub(super) mod waiting;

@@ -7,7 +7,7 @@ use crate::protocol::node_address::NodeAddress;
 use crate::protocol::{ErrorName, Failure};
 use crate::run::nodes::{Ending, Line, NotHeld, Purpose, Word, Wording};
 
-use super::hold_lost;
+use super::lost;
 use super::time::clock_of;
 
 /// The directory of the daemon that all users of a machine share.
@@ -156,7 +156,7 @@ fn not_held(ending: &Ending) -> Option<NotHeld> {
             let nodes: Vec<&str> = nodes.iter().map(|node| name(*node)).collect();
             let message = format!("the lock was lost on {}", nodes.join(", "));
             let error = ErrorName::LeaseLost;
-            (error, Failure::new(error, message).hint(hold_lost::HINT))
+            (error, Failure::new(error, message).hint(lost::HINT))
         }
         Outcome::GivenBack { .. } => return None,
     };

@@ -5,10 +5,8 @@
 //! its command, and a command must not find a child that it did not start. It ends when the channel
 //! between them closes, as soon as the waiting process continues or ends.
 
-use std::io;
 use std::os::fd::AsFd;
-use std::process;
-use std::time::Duration;
+use std::{io, process};
 
 use nix::poll::{PollFd, PollFlags};
 use nix::sys::wait::waitpid;
@@ -22,12 +20,10 @@ use canal_sys::clock::boottime_ms;
 use canal_sys::fds;
 use canal_sys::process::child::fork;
 
+use super::member::sleep;
 use super::process::stand_alone;
 use super::request::Around;
 use super::waits_reader::{GiveWay, WaitsReader};
-
-/// The longest sleep: the clock of poll(2) stops while the machine is suspended.
-const SLEEP_MS_MAX: u64 = 1000;
 
 /// Begins to look for the request of this tag, which waits at the daemon of this machine within a
 /// run over nodes. This process must have one thread.
@@ -83,11 +79,9 @@ fn look(around: &Around, run: RunId, tag: Tag, channel: &End) {
             channel.send(&Found::Unread(nodes), &[]);
         }
         link::reap();
-        let due = waits_reader.wake_at.map_or(u64::MAX, |at| at.saturating_sub(boottime_ms()));
-        let patience = due.min(waits_reader.patience_ms()).min(SLEEP_MS_MAX);
+        let due_ms = waits_reader.wake_at.map_or(u64::MAX, |at| at.saturating_sub(boottime_ms()));
         let own = PollFd::new(channel.as_fd(), PollFlags::POLLIN);
-        let mut polled: Vec<PollFd<'_>> = waits_reader.polled().chain([own]).collect();
-        let _ = fds::poll_within(&mut polled, Some(Duration::from_millis(patience)));
+        let _ = sleep(waits_reader.members(), [own], due_ms);
         if let Received::End = channel.receive::<Found>() {
             return;
         }

@@ -4,6 +4,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::ops::ControlFlow;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
@@ -26,11 +27,11 @@ use canal_protocol::{
 use canal_sys::clock::boottime_ms;
 use canal_sys::fds;
 
-use super::host::{Ending, Host, Named, PartAnswer, PartSaid, PartTrouble, Wish, Word};
 use super::identify::{Known, Met};
 use super::member::{Heard, Member};
-use super::messages::Start;
-use super::request::NodesRequest;
+use super::request::{
+    Ending, Host, Named, NodesRequest, PartAnswer, PartSaid, PartTrouble, Start, Wish, Word,
+};
 use super::waits_reader::{GiveWay, WaitsReader};
 
 /// How often to check for processes that have ended, and for nodes that are about to hold their
@@ -181,10 +182,8 @@ impl<'a> Driver<'a> {
                 let effects = self.coordinator.handle(input, boottime_ms());
                 self.keep(host);
                 for effect in effects {
-                    match self.carry_out(effect, host, &mut inputs) {
-                        Next::Go => {}
-                        Next::Leave => return Ok(None),
-                        Next::End(outcome) => return Ok(Some(self.ending(outcome))),
+                    if let ControlFlow::Break(end) = self.carry_out(effect, host, &mut inputs) {
+                        return Ok(end);
                     }
                 }
             }
@@ -201,8 +200,7 @@ impl<'a> Driver<'a> {
 
     /// Looks for deadlocks. Returns whether the coordinator must get an input about one.
     fn look(&mut self, host: &mut dyn Host, inputs: &mut Inputs) -> bool {
-        let is_nested = self.request.is_nested();
-        let waits = match is_nested {
+        let waits = match self.request.is_nested() {
             true => self.coordinator.waits(),
             false => self.coordinator.holds_while_it_waits(),
         };
@@ -225,7 +223,7 @@ impl<'a> Driver<'a> {
         let checkpoint = self.coordinator.checkpoint();
         if self.kept.as_ref() != Some(&checkpoint) {
             let named = self.nodes.iter().map(|node| Named { at: node.at, id: node.id });
-            host.keep(&named.collect::<Vec<_>>(), &checkpoint);
+            host.keep(named.collect(), checkpoint.clone());
             self.kept = Some(checkpoint);
         }
     }
@@ -251,10 +249,10 @@ impl<'a> Driver<'a> {
         let due = [self.wake_at, host.due(), self.waits_reader.wake_at].into_iter().flatten();
         // These changes wake no descriptor, so they need regular checks.
         let is_looked_at = link::reap() || self.unsettled_since.is_some();
+        let members = self.nodes.iter().map(|node| &node.member).chain(self.waits_reader.members());
         let patience = due
             .map(|at| at.saturating_sub(now))
-            .chain(self.nodes.iter().map(|node| node.member.patience_ms()))
-            .chain([self.waits_reader.patience_ms()])
+            .chain(members.clone().map(Member::patience_ms))
             .chain(is_looked_at.then_some(LOOK_MS))
             .min();
         match patience.and_then(|ms| now.checked_add(ms)) {
@@ -265,80 +263,77 @@ impl<'a> Driver<'a> {
             }
             None => timer.unset()?,
         }
-        let polled = self.nodes.iter().flat_map(|node| node.member.polled());
-        let polled = polled.chain(self.waits_reader.polled());
+        let polled = members.flat_map(Member::polled).chain(host.polled());
         let timer = PollFd::new(timer.as_fd(), PollFlags::POLLIN);
-        let mut polled: Vec<PollFd<'_>> = polled.chain(host.polled()).chain([timer]).collect();
+        let mut polled: Vec<PollFd<'_>> = polled.chain([timer]).collect();
         fds::poll_within(&mut polled, None).map(drop)
     }
 
-    fn carry_out(&mut self, effect: Effect, host: &mut dyn Host, inputs: &mut Inputs) -> Next {
-        let sent = match effect {
+    /// Carries out an effect. Breaks with the end of the request, or with `None` if the host continues
+    /// without the driver.
+    fn carry_out(
+        &mut self,
+        effect: Effect,
+        host: &mut dyn Host,
+        inputs: &mut Inputs,
+    ) -> ControlFlow<Option<Ending>> {
+        let secret = self.request.secret;
+        let mut sent = None;
+        match effect {
             Effect::Connect { node } => {
                 inputs.retain(|(of, _)| *of != Some(node));
                 self.connect(node, inputs);
-                return Next::Go;
             }
             Effect::Cancel { node } => {
                 // Earlier messages of the node no longer count.
                 inputs.retain(|(of, _)| *of != Some(node));
                 self.close(node);
-                return Next::Go;
             }
             Effect::Ask { node, lease, no_wait, spare } => {
                 self.nodes[node].lease = lease;
                 self.nodes[node].grant = None;
                 let asked = self.asked(node, no_wait, spare);
-                (node, self.nodes[node].member.collect(&asked))
+                sent = Some((node, self.nodes[node].member.collect(&asked)));
             }
             Effect::ConfirmAt { node, lease, token } => {
-                let id = self.nodes[node].id;
-                let (tag, handle) =
-                    (self.request.secret.tag(id, lease), self.request.secret.handle(id, lease));
+                let NodeState { id, member, .. } = &mut self.nodes[node];
+                let (tag, handle) = (secret.tag(*id, lease), secret.handle(*id, lease));
                 let asked = ConfirmAt { tag, handle, token: token.0, note: None };
-                (node, self.nodes[node].member.confirm(&asked))
+                sent = Some((node, member.confirm(&asked)));
             }
             Effect::Renew { node, lease } => {
-                let handle = self.request.secret.handle(self.nodes[node].id, lease);
+                let NodeState { id, member, .. } = &mut self.nodes[node];
                 let note = self.request.asked.note.clone().filter(|_| self.renews_note);
                 let ttl_ms = self.request.new_ttl_ms;
-                (node, self.nodes[node].member.renew(handle, note, ttl_ms))
+                sent = Some((node, member.renew(secret.handle(*id, lease), note, ttl_ms)));
             }
             Effect::Release { node, lease } => {
-                let handle = self.request.secret.handle(self.nodes[node].id, lease);
-                self.nodes[node].releases += 1;
-                (node, self.nodes[node].member.release(handle))
+                let NodeState { id, member, releases, .. } = &mut self.nodes[node];
+                *releases += 1;
+                sent = Some((node, member.release(secret.handle(*id, lease))));
             }
             Effect::Start { token, nodes, deadline } => {
                 host.publish(deadline);
                 let start = self.start(token, &nodes);
                 self.unsettled_since = Some(boottime_ms());
-                return if host.start(start, &self.answers()) { Next::Go } else { Next::Leave };
+                if !host.start(start, &self.answers()) {
+                    return ControlFlow::Break(None);
+                }
             }
-            Effect::Deadline(deadline) => {
-                host.publish(deadline);
-                return Next::Go;
-            }
-            Effect::KillNow => {
-                host.kill_now();
-                return Next::Go;
-            }
+            Effect::Deadline(deadline) => host.publish(deadline),
+            Effect::KillNow => host.kill_now(),
             Effect::Say(change) => {
                 self.report(&change);
                 let names = self.names();
                 host.say(&Word::Change { change: &change, names: &names });
-                return Next::Go;
             }
-            Effect::End(outcome) => return Next::End(outcome),
-            Effect::WakeAt(at) => {
-                self.wake_at = Some(at);
-                return Next::Go;
-            }
-        };
-        if let (node, Err(failure)) = sent {
+            Effect::End(outcome) => return ControlFlow::Break(Some(self.ending(outcome))),
+            Effect::WakeAt(at) => self.wake_at = Some(at),
+        }
+        if let Some((node, Err(failure))) = sent {
             self.lose(node, failure, inputs);
         }
-        Next::Go
+        ControlFlow::Continue(())
     }
 
     fn names(&self) -> Vec<&str> {
@@ -557,13 +552,6 @@ fn plan(request: &NodesRequest, known: &[Known]) -> Plan {
         wait_ms: request.asked.wait_ms,
         asked_at: request.asked_at,
     }
-}
-
-enum Next {
-    Go,
-    /// The host continues without the driver.
-    Leave,
-    End(Outcome),
 }
 
 /// The input for a node that sent its identity, and how long it does not grant anything.

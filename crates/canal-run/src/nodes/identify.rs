@@ -1,9 +1,7 @@
 //! Finds out which daemons a list of nodes names, before anything else is asked of them: a request
 //! carries the ids of all its nodes.
 
-use std::time::Duration;
-
-use nix::poll::PollFd;
+use std::io;
 
 use canal_lock::client::nodes::Node;
 use canal_lock::client::nodes::known_nodes::{KnownNode, KnownNodesError};
@@ -12,14 +10,9 @@ use canal_nodes::{Millis, Require};
 use canal_protocol::node_address::NodeAddress;
 use canal_protocol::{NodeId, NodeIdentity};
 use canal_sys::clock::boottime_ms;
-use canal_sys::fds;
 
-use super::host::{Host, Wish, Word};
-use super::member::{Heard, Member};
-use super::request::NodesRequest;
-
-/// The longest sleep.
-const SLEEP_MS_MAX: u64 = 1000;
+use super::member::{Heard, Member, sleep};
+use super::request::{Host, NodesRequest, Wish, Word};
 
 /// How long nodes may take to send their identity, if the request does not wait for longer.
 const MEET_MS: u64 = 5_000;
@@ -52,64 +45,39 @@ pub(super) struct Met {
     pub(super) here: Option<NodeId>,
 }
 
-/// Why a request cannot begin.
+/// Why a request cannot begin: a node is out of reach or unusable, or a system call failed.
 #[derive(Debug, thiserror::Error)]
-pub enum IdentifyError {
-    /// A node that was never met is out of reach.
-    #[error("cannot reach {name}, which canal has never reached: {}", failure.what)]
-    NeverMet {
-        /// Its name.
-        name: String,
-        /// The reason.
-        failure: NodeFailure,
-    },
-    /// All nodes are out of reach.
-    #[error("cannot reach any of the nodes; {name}: {}", failure.what)]
-    None {
-        /// The last of them.
-        name: String,
-        /// The reason.
-        failure: NodeFailure,
-    },
-    /// Two names lead to one daemon.
-    #[error("{one} and {other} are the same daemon: {what}")]
-    OneDaemon {
-        /// One name.
-        one: String,
-        /// The other name.
-        other: String,
-        /// The daemon.
-        what: String,
-    },
-    /// The file of nodes already met is unreadable, or names another daemon.
-    #[error(transparent)]
-    KnownNodes(#[from] KnownNodesError),
-    /// A system call failed.
-    #[error("{0}")]
-    Io(#[from] std::io::Error),
-    /// The caller gave up.
-    #[error("gave up")]
-    GivenUp,
+#[error("{message}")]
+pub struct IdentifyError {
+    /// The reason.
+    pub message: String,
+    /// Advice for the user.
+    pub hint: Option<String>,
 }
 
 impl IdentifyError {
-    /// Advice for the user.
-    #[must_use]
-    pub fn hint(&self) -> Option<String> {
-        match self {
-            Self::NeverMet { failure, .. } | Self::None { failure, .. } => {
-                failure.hint.clone().or_else(|| {
-                    Some(
-                        "make sure that it answers once; after that, other nodes can stand in for \
-                         it"
-                        .to_owned(),
-                    )
-                })
-            }
-            Self::OneDaemon { .. } => Some("name each daemon once".to_owned()),
-            Self::KnownNodes(error) => error.hint(),
-            Self::Io(_) | Self::GivenUp => None,
-        }
+    fn unreached(which: &str, NodeFailure { what, hint, .. }: NodeFailure) -> Self {
+        let message = format!("cannot reach {which}: {what}");
+        let usual = "make sure that it answers once; after that, other nodes can stand in for it";
+        Self { message, hint: hint.or_else(|| Some(usual.to_owned())) }
+    }
+
+    /// Two names lead to one daemon.
+    pub(super) fn one_daemon(one: &Node, other: &Node, what: &str) -> Self {
+        let message = format!("{} and {} are the same daemon: {what}", one.name, other.name);
+        Self { message, hint: Some("name each daemon once".to_owned()) }
+    }
+}
+
+impl From<KnownNodesError> for IdentifyError {
+    fn from(error: KnownNodesError) -> Self {
+        Self { message: error.to_string(), hint: error.hint() }
+    }
+}
+
+impl From<io::Error> for IdentifyError {
+    fn from(error: io::Error) -> Self {
+        Self { message: error.to_string(), hint: None }
     }
 }
 
@@ -124,14 +92,22 @@ impl Asked {
     fn new(at: usize, node: Node, request: &NodesRequest) -> Self {
         Self { at, member: Member::new(node).with_ttl(request.ttl_ms), result: None }
     }
+
+    fn fail(&mut self, failure: NodeFailure) {
+        self.member.close();
+        self.result.get_or_insert(Err(failure));
+    }
 }
 
 /// Finds out about the nodes of a request. Asks those that were not met before, and the daemon of
-/// this machine if it encloses the request.
-pub(super) fn meet(request: &NodesRequest, host: &mut dyn Host) -> Result<Met, IdentifyError> {
-    let mut met = meet_nodes(request, host)?;
+/// this machine if it encloses the request. Returns `None` if the caller gave up.
+pub(super) fn meet(
+    request: &NodesRequest,
+    host: &mut dyn Host,
+) -> Result<Option<Met>, IdentifyError> {
+    let Some(mut met) = meet_nodes(request, host)? else { return Ok(None) };
     if request.under_frame.is_none() {
-        return Ok(met);
+        return Ok(Some(met));
     }
     let is_local = |known: &&Known| request.nodes[known.at].address == NodeAddress::Local;
     met.here = met.nodes.iter().find(is_local).map(|known| known.id);
@@ -139,14 +115,16 @@ pub(super) fn meet(request: &NodesRequest, host: &mut dyn Host) -> Result<Met, I
         let (name, canal) = ("local".to_owned(), None);
         let node = Node { name, address: NodeAddress::Local, canal };
         let mut asked = [Asked::new(0, node, request)];
-        ask_all(&mut asked, request, host)?;
+        if !ask_all(&mut asked, request, host)? {
+            return Ok(None);
+        }
         let [Asked { result, .. }] = asked;
         met.here = result.and_then(Result::ok).map(|identity| identity.node);
     }
-    Ok(met)
+    Ok(Some(met))
 }
 
-fn meet_nodes(request: &NodesRequest, host: &mut dyn Host) -> Result<Met, IdentifyError> {
+fn meet_nodes(request: &NodesRequest, host: &mut dyn Host) -> Result<Option<Met>, IdentifyError> {
     let mut known = Vec::new();
     let mut asked = Vec::new();
     for (at, node) in request.nodes.iter().enumerate() {
@@ -155,7 +133,9 @@ fn meet_nodes(request: &NodesRequest, host: &mut dyn Host) -> Result<Met, Identi
             None => asked.push(Asked::new(at, node.clone(), request)),
         }
     }
-    ask_all(&mut asked, request, host)?;
+    if !ask_all(&mut asked, request, host)? {
+        return Ok(None);
+    }
     let mut met = Vec::new();
     for Asked { at, member, result } in asked {
         let node = &request.nodes[at];
@@ -170,16 +150,19 @@ fn meet_nodes(request: &NodesRequest, host: &mut dyn Host) -> Result<Met, Identi
                 let grants_from = left_ms.map(|left_ms| boottime_ms().saturating_add(left_ms));
                 known.push(Known { at, id: recorded.node, grants_from, member });
             }
-            Some(Err(failure)) if may_be_left_out(request.require) => {
-                host.say(&Word::LeftOut { name: &node.name, failure: &failure });
+            Some(Err(failure)) => {
+                let name = &node.name;
+                if request.require != Require::Any && !request.require.counts_the_alive() {
+                    let which = format!("{name}, which canal has never reached");
+                    return Err(IdentifyError::unreached(&which, failure));
+                }
+                host.say(&Word::LeftOut { name, failure: &failure });
                 if known.is_empty() && at + 1 == request.nodes.len() {
-                    return Err(IdentifyError::None { name: node.name.clone(), failure });
+                    let which = format!("any of the nodes; {name}");
+                    return Err(IdentifyError::unreached(&which, failure));
                 }
             }
-            Some(Err(failure)) => {
-                return Err(IdentifyError::NeverMet { name: node.name.clone(), failure });
-            }
-            None => return Err(IdentifyError::GivenUp),
+            None => return Ok(None),
         }
     }
     if !met.is_empty() {
@@ -188,70 +171,46 @@ fn meet_nodes(request: &NodesRequest, host: &mut dyn Host) -> Result<Met, Identi
     known.sort_by_key(|known| known.id);
     if let Some(pair) = known.windows(2).find(|pair| pair[0].id == pair[1].id) {
         let [one, other] = [&pair[0], &pair[1]].map(|known| &request.nodes[known.at]);
-        return Err(IdentifyError::OneDaemon {
-            one: one.name.clone(),
-            other: other.name.clone(),
-            what: shown(request, one, other, pair[0].id),
-        });
+        let recorded = |node: &Node| request.around.known_nodes.known(&node.address).ok().flatten();
+        let what = recorded(one).or_else(|| recorded(other));
+        let what = what.map_or_else(|| format!("node {}", pair[0].id), |it| it.shown());
+        return Err(IdentifyError::one_daemon(one, other, &what));
     }
-    Ok(Met { nodes: known, here: None })
+    Ok(Some(Met { nodes: known, here: None }))
 }
 
-/// Whether a request counts only the nodes that answer.
-fn may_be_left_out(require: Require) -> bool {
-    require == Require::Any || require.counts_the_alive()
-}
-
-/// The daemon to which two names lead.
-fn shown(request: &NodesRequest, one: &Node, other: &Node, id: NodeId) -> String {
-    let recorded = |node: &Node| request.around.known_nodes.known(&node.address).ok().flatten();
-    match recorded(one).or_else(|| recorded(other)) {
-        Some(recorded) => recorded.shown(),
-        None => format!("node {id}"),
-    }
-}
-
-/// Asks all of them at once, each until it has answered or is out of reach.
+/// Asks all of them at once, each until it has answered or is out of reach. Returns false if the
+/// caller gave up.
 fn ask_all(
     asked: &mut [Asked],
     request: &NodesRequest,
     host: &mut dyn Host,
-) -> Result<(), IdentifyError> {
+) -> Result<bool, IdentifyError> {
     let meet_ms = request.asked.wait_ms.map_or(u64::MAX, |wait_ms| wait_ms.max(MEET_MS));
     let until = request.asked_at.saturating_add(meet_ms);
     for one in asked.iter_mut() {
         if let Err(failure) = one.member.open(&request.around) {
-            one.member.close();
-            one.result = Some(Err(failure));
+            one.fail(failure);
         }
     }
     while asked.iter().any(|one| one.result.is_none()) {
-        let waits = asked.iter().filter(|one| one.result.is_none());
-        let patience = waits.map(|one| one.member.patience_ms()).min().unwrap_or(0);
-        let patience = patience.min(until.saturating_sub(boottime_ms()));
-        let mut polled: Vec<PollFd<'_>> =
-            asked.iter().flat_map(|one| one.member.polled()).chain(host.polled()).collect();
-        fds::poll_within(&mut polled, Some(Duration::from_millis(patience.min(SLEEP_MS_MAX))))?;
-        drop(polled);
+        let left_ms = until.saturating_sub(boottime_ms());
+        sleep(asked.iter().map(|one| &one.member), host.polled(), left_ms)?;
         if host.turn(boottime_ms()) != Wish::GoOn {
-            return Err(IdentifyError::GivenUp);
+            return Ok(false);
         }
         for one in asked.iter_mut() {
             for heard in one.member.turn() {
                 match heard {
                     Heard::Identity(identity) => one.result = Some(Ok(identity)),
-                    Heard::Away(failure) => {
-                        one.member.close();
-                        one.result.get_or_insert(Err(failure));
-                    }
+                    Heard::Away(failure) => one.fail(failure),
                     _ => {}
                 }
             }
             if one.result.is_none() && boottime_ms() >= until {
-                one.member.close();
-                one.result = Some(Err(NodeFailure::passing("it does not answer")));
+                one.fail(NodeFailure::passing("it does not answer"));
             }
         }
     }
-    Ok(())
+    Ok(true)
 }

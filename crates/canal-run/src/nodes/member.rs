@@ -4,6 +4,8 @@
 //! oldest unanswered call of that connection.
 
 use std::collections::VecDeque;
+use std::io;
+use std::time::Duration;
 
 use nix::poll::PollFd;
 use serde::Serialize;
@@ -17,6 +19,7 @@ use canal_protocol::{
     Released, Renew, Renewed, Report, Tag, WaitsFound, WaitsNear,
 };
 use canal_sys::clock::boottime_ms;
+use canal_sys::fds;
 
 use super::request::Around;
 
@@ -44,6 +47,9 @@ const CONNECT_MS: u64 = 25_000;
 
 /// How long a call may take if it does not wait for other requests.
 const CALL_MS: u64 = 15_000;
+
+/// The longest sleep: the clock of poll(2) stops while the machine is suspended.
+const SLEEP_MS_MAX: u64 = 1000;
 
 /// One node of a request.
 #[derive(Debug)]
@@ -403,4 +409,16 @@ impl Member {
             Kind::Leader => Heard::Leader(parameters(answer)?),
         })
     }
+}
+
+/// Sleeps until a member or another descriptor may have something to read, or a member needs its
+/// turn, or this time has passed.
+pub(super) fn sleep<'a>(
+    members: impl Iterator<Item = &'a Member> + Clone,
+    others: impl IntoIterator<Item = PollFd<'a>>,
+    within_ms: u64,
+) -> io::Result<()> {
+    let patience = members.clone().map(Member::patience_ms).chain([within_ms, SLEEP_MS_MAX]).min();
+    let mut polled: Vec<PollFd<'_>> = members.flat_map(Member::polled).chain(others).collect();
+    fds::poll_within(&mut polled, patience.map(Duration::from_millis)).map(drop)
 }

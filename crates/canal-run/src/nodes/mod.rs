@@ -7,7 +7,7 @@
 //!   network.
 //! - The *coordinator* (`process`) speaks to the nodes, each by its socket or by an ssh, and writes
 //!   the page. It belongs to no terminal and no job. If it dies, the parent starts another one,
-//!   which continues with the same leases (`takeover`). If the parent dies, the coordinator alone
+//!   which continues with the same leases. If the parent dies, the coordinator alone
 //!   ends the command in time.
 //!
 //! For `canal acquire --on`, such a coordinator takes a lease, and the process that asked prints
@@ -19,26 +19,24 @@
 
 mod deadlock_watcher;
 mod driver;
-mod host;
 mod identify;
 mod leading;
 mod member;
-mod messages;
 mod parent;
 mod process;
 mod request;
-mod takeover;
 mod waits_reader;
 
 pub use deadlock_watcher::{start_deadlock_watcher, watch_for_deadlocks};
 pub use driver::OnLease;
-pub use host::{Ending, Host, Named, PartAnswer, PartSaid, PartTrouble, Wish, Word};
 pub use identify::IdentifyError;
 pub use leading::{LeaderAtNodes, LeaderView, NodeState, NodeView};
-pub use messages::{BeforeStart, Line, NotHeld, Start};
 pub use parent::{ChildEnd, OverNodes};
 pub use process::{Purpose, Wording};
-pub use request::{Around, NodesRequest};
+pub use request::{
+    Around, BeforeStart, Ending, Host, Line, Named, NodesRequest, NotHeld, PartAnswer, PartSaid,
+    PartTrouble, Start, Wish, Word,
+};
 
 use std::io;
 

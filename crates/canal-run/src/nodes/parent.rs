@@ -21,11 +21,8 @@ use canal_sys::pidfd::Pidfd;
 use canal_sys::process::child::{Reap, children, ended, fork};
 use canal_sys::terminal::audience::Audience;
 
-use super::host::Wish;
-use super::messages::{BeforeStart, Line, Start, ToCoordinator, ToParent};
-use super::process::{CoordinatorProcess, Purpose, Wording, fault};
-use super::request::NodesRequest;
-use super::takeover::{Left, Takeover};
+use super::process::{CoordinatorProcess, Left, Purpose, Takeover, Wording, fault};
+use super::request::{BeforeStart, Line, NodesRequest, Start, ToCoordinator, ToParent, Wish};
 
 /// The shortest time between the starts of two coordinators.
 const START_AFTER: Duration = Duration::from_millis(500);
@@ -38,9 +35,8 @@ pub struct OverNodes {
     request: Rc<NodesRequest>,
     purpose: Purpose,
     wording: Wording,
-    /// `None` in a forked process that has taken them.
-    writer: Option<Writer>,
-    takeover: Option<Takeover>,
+    writer: Writer,
+    takeover: Takeover,
     /// The coordinator's end of its channel to the child, for the next coordinator.
     to_child: Option<End>,
     coordinator: Option<(Pid, End)>,
@@ -92,8 +88,8 @@ impl OverNodes {
             request,
             purpose,
             wording,
-            writer: Some(writer),
-            takeover: Some(Takeover::create()?),
+            writer,
+            takeover: Takeover::create()?,
             to_child: Some(to_child),
             coordinator: None,
             sessions: BTreeSet::new(),
@@ -109,7 +105,7 @@ impl OverNodes {
     fn start(&mut self, command: Option<Pid>) -> io::Result<()> {
         self.started = Instant::now();
         let (ours, theirs) = channel()?;
-        let left = self.takeover.as_mut().and_then(Takeover::read);
+        let left = self.takeover.read();
         let command = command.and_then(|pid| Pidfd::open(pid.as_raw().unsigned_abs()).ok());
         let Some(pid) = fork()? else {
             drop(ours);
@@ -123,15 +119,14 @@ impl OverNodes {
     fn become_coordinator(&mut self, parent: End, command: Option<Pidfd>, left: Option<Left>) -> ! {
         self.coordinator = None;
         let child = self.to_child.take();
-        let (Some(writer), Some(takeover)) = (self.writer.take(), self.takeover.take()) else {
-            std::process::exit(1)
-        };
+        let Self { request, writer, takeover, .. } = self;
         let mut keep = vec![parent.as_fd(), takeover.descriptor()];
         keep.extend(writer.descriptors());
         keep.extend(child.as_ref().map(AsFd::as_fd));
         keep.extend(command.as_ref().map(AsFd::as_fd));
         fds::keep_only(&keep);
         let mut process = CoordinatorProcess {
+            request,
             writer,
             takeover,
             parent,
@@ -144,9 +139,9 @@ impl OverNodes {
             wish: Wish::GoOn,
             kill_at: None,
             unsent: None,
-            left: None,
+            left,
         };
-        process.run(&self.request.clone(), left);
+        process.run();
         // Exit drops nothing: most descriptors of this copy of the parent are already closed.
         std::process::exit(0)
     }
@@ -156,8 +151,8 @@ impl OverNodes {
         let coordinator = self.coordinator.iter().map(|(_, channel)| channel.as_fd());
         coordinator
             .chain(self.to_child.as_ref().map(AsFd::as_fd))
-            .chain(self.takeover.as_ref().map(Takeover::descriptor))
-            .chain(self.writer.iter().flat_map(Writer::descriptors))
+            .chain([self.takeover.descriptor()])
+            .chain(self.writer.descriptors())
     }
 
     /// The descriptor to poll while the command runs.

@@ -6,15 +6,22 @@
 //!
 //! Invariant: the command is killed when the lock is lost or its deadline has come, whether or not
 //! the parent does the same.
+//!
+//! Invariant: a coordinator that is killed while it saves its state for the next one leaves its
+//! previous copy intact.
 
+use std::fs::File;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::FileExt;
 
 use nix::poll::{PollFd, PollFlags};
+use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::signal::{SigSet, Signal};
 use nix::unistd::setsid;
+use serde::{Deserialize, Serialize};
 
-use crate::supervise::kill_with_descendants;
+use crate::descendants::kill_with_descendants;
 use canal_lock::client::channel::{End, Received};
 use canal_lock::client::nodes::lease::HeldPart;
 use canal_nodes::{Change, Checkpoint, Deadline, Millis, Outcome};
@@ -25,11 +32,11 @@ use canal_sys::pidfd::Pidfd;
 use canal_sys::signals;
 
 use super::driver::Driver;
-use super::host::{Ending, Host, Named, PartAnswer, Wish, Word};
 use super::identify::{self, IdentifyError, Known, Met};
-use super::messages::{BeforeStart, Line, NotHeld, Start, ToCoordinator, ToParent};
-use super::request::NodesRequest;
-use super::takeover::{Left, Takeover};
+use super::request::{
+    BeforeStart, Ending, Host, Line, Named, NodesRequest, NotHeld, PartAnswer, Start,
+    ToCoordinator, ToParent, Wish, Word,
+};
 
 /// How often to check for due actions while the command is being killed.
 const LOOK_KILLING_MS: u64 = 50;
@@ -56,9 +63,10 @@ pub enum Purpose {
 }
 
 /// The process of a coordinator.
-pub(super) struct CoordinatorProcess {
-    pub(super) writer: Writer,
-    pub(super) takeover: Takeover,
+pub(super) struct CoordinatorProcess<'a> {
+    pub(super) request: &'a NodesRequest,
+    pub(super) writer: &'a mut Writer,
+    pub(super) takeover: &'a mut Takeover,
     pub(super) parent: End,
     /// `None` once the command has begun, or its process has ended.
     pub(super) child: Option<End>,
@@ -72,27 +80,31 @@ pub(super) struct CoordinatorProcess {
     pub(super) kill_at: Option<Millis>,
     /// The child's message that the lock is held, while the channel is full.
     pub(super) unsent: Option<Start>,
-    /// The state that was handed over last.
+    /// The state that was handed over last, by this coordinator or by another one.
     pub(super) left: Option<Left>,
 }
 
-impl CoordinatorProcess {
+impl CoordinatorProcess<'_> {
     /// Runs until nothing is left to do. The process must then end.
-    pub(super) fn run(&mut self, request: &NodesRequest, left: Option<Left>) {
+    pub(super) fn run(&mut self) {
         stand_alone();
-        let (met, checkpoint) = match left {
-            Some(left) => {
-                self.take_over(left.start.clone());
-                let nodes = known(request, &left.nodes);
+        let request = self.request;
+        let (met, checkpoint) = match self.left.clone() {
+            Some(Left { nodes, checkpoint, start }) => {
+                self.take_over(start);
+                let known = nodes.iter().filter_map(|Named { at, id }| {
+                    Some(Known::unasked(*at, *id, request.nodes.get(*at)?, request.ttl_ms))
+                });
                 // A request that is made again names its enclosing run, but no frame.
-                let met = Met { nodes, here: None };
-                let checkpoint = left.checkpoint.clone();
-                self.left = Some(left);
+                let met = Met { nodes: known.collect(), here: None };
                 (met, Some((checkpoint, self.begun)))
             }
             None => match identify::meet(request, self) {
-                Ok(met) => (met, None),
-                Err(error) => return self.not_met(&error),
+                Ok(Some(met)) => (met, None),
+                Ok(None) => return self.not_held(None),
+                Err(IdentifyError { message, hint }) => {
+                    return self.not_held(Some(fault(message, hint)));
+                }
             },
         };
         let mut driver = Driver::new(request, met, checkpoint);
@@ -120,13 +132,6 @@ impl CoordinatorProcess {
         }
     }
 
-    fn not_met(&mut self, error: &IdentifyError) {
-        self.not_held(match error {
-            IdentifyError::GivenUp => None,
-            error => Some(fault(error.to_string(), error.hint())),
-        });
-    }
-
     fn not_held(&mut self, why: Option<NotHeld>) {
         if let Some(child) = &self.child {
             child.send(&BeforeStart::End(why), &[]);
@@ -135,8 +140,7 @@ impl CoordinatorProcess {
 
     fn end(&mut self, ending: &Ending) {
         if self.child.is_some() && !self.begun {
-            let why = (self.wording.end)(ending);
-            return self.not_held(why);
+            return self.not_held((self.wording.end)(ending));
         }
         if let Outcome::GivenBack { left } = &ending.outcome
             && !left.is_empty()
@@ -224,9 +228,8 @@ impl CoordinatorProcess {
     }
 }
 
-impl Host for CoordinatorProcess {
-    fn keep(&mut self, nodes: &[Named], checkpoint: &Checkpoint) {
-        let (nodes, checkpoint) = (nodes.to_vec(), checkpoint.clone());
+impl Host for CoordinatorProcess<'_> {
+    fn keep(&mut self, nodes: Vec<Named>, checkpoint: Checkpoint) {
         let start = self.left.take().and_then(|left| left.start);
         self.hand_over(Left { nodes, checkpoint, start });
     }
@@ -271,30 +274,23 @@ impl Host for CoordinatorProcess {
     }
 
     fn say(&mut self, word: &Word<'_>) {
-        if let (Word::Waits { name, progress }, Some(child), false) =
-            (word, &self.child, self.begun)
-        {
-            let name = (*name).to_owned();
-            let progress = (*progress).clone();
-            child.send(&BeforeStart::Waits { name, progress }, &[]);
-            return;
-        }
-        if let (
-            Word::Change { change: Change::NotYet { nodes, until }, names },
-            Some(child),
-            false,
-        ) = (word, &self.child, self.begun)
-        {
-            let name = |at: &usize| names.get(*at).copied().unwrap_or("?").to_owned();
-            let names = nodes.iter().map(name).collect();
-            child.send(&BeforeStart::New { names, until: *until }, &[]);
-            return;
-        }
-        // Before the command starts, the number of nodes is news. Afterwards it is not.
-        if let Word::Change { change: Change::Held { .. }, .. } = word
-            && self.begun
-        {
-            return;
+        if let Some(child) = self.child.as_ref().filter(|_| !self.begun) {
+            let shown = match word {
+                Word::Waits { name, progress } => {
+                    let (name, progress) = ((*name).to_owned(), (*progress).clone());
+                    Some(BeforeStart::Waits { name, progress })
+                }
+                Word::Change { change: Change::NotYet { nodes, until }, names } => {
+                    let name = |at: &usize| names.get(*at).copied().unwrap_or("?").to_owned();
+                    let names = nodes.iter().map(name).collect();
+                    Some(BeforeStart::New { names, until: *until })
+                }
+                _ => None,
+            };
+            if let Some(shown) = shown {
+                child.send(&shown, &[]);
+                return;
+            }
         }
         if let Some(line) = (self.wording.line)(word, self.purpose) {
             self.line(line);
@@ -336,15 +332,6 @@ pub(super) fn fault(message: String, hint: Option<String>) -> NotHeld {
     (ErrorName::Fault, Failure { hint, ..Failure::new(ErrorName::Fault, message) })
 }
 
-/// The nodes of a request that another coordinator has begun.
-fn known(request: &NodesRequest, nodes: &[Named]) -> Vec<Known> {
-    let known = nodes.iter().filter_map(|named| {
-        let node = request.nodes.get(named.at)?;
-        Some(Known::unasked(named.at, named.id, node, request.ttl_ms))
-    });
-    known.collect()
-}
-
 /// Leaves the job and the terminal of the caller, and its signals.
 pub(super) fn stand_alone() {
     // It fails only for the leader of a process group, which a child is not.
@@ -365,4 +352,136 @@ pub(super) fn stand_alone() {
         let _ = signals::set_ignored(signal);
     }
     let _: io::Result<()> = std::env::set_current_dir("/");
+}
+
+/// The space for each of the two copies.
+const COPY_BYTES: u64 = 1 << 20;
+
+/// The bytes before a copy: its number, its length, and the checksum of both and of the copy.
+const HEAD_BYTES: usize = 20;
+
+/// The shared memory.
+#[derive(Debug)]
+pub(super) struct Takeover {
+    file: File,
+    /// The number of the copy written last.
+    written: u64,
+}
+
+/// The state that another coordinator left behind.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Left {
+    pub(super) nodes: Vec<Named>,
+    pub(super) checkpoint: Checkpoint,
+    /// The child's message that the lock is held, sent or about to be sent. If this is set, the
+    /// command may have begun.
+    pub(super) start: Option<Start>,
+}
+
+impl Takeover {
+    /// Creates empty memory (memfd_create, Linux 3.17).
+    pub(super) fn create() -> io::Result<Self> {
+        let file = memfd_create("canal-takeover", MFdFlags::MFD_CLOEXEC)?;
+        Ok(Self { file: file.into(), written: 0 })
+    }
+
+    pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    /// Saves the state that another coordinator needs. The previous copy stays until this one is
+    /// complete.
+    pub(super) fn write(&mut self, left: &Left) -> io::Result<()> {
+        let text = serde_json::to_vec(left)?;
+        let number = self.written + 1;
+        let length = u64::try_from(text.len()).unwrap_or(u64::MAX);
+        if length > COPY_BYTES - HEAD_BYTES as u64 {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        let mut copy = Vec::with_capacity(HEAD_BYTES + text.len());
+        copy.extend(number.to_ne_bytes());
+        copy.extend(length.to_ne_bytes());
+        copy.extend(checksum(number, &text).to_ne_bytes());
+        copy.extend(text);
+        self.file.write_all_at(&copy, number % 2 * COPY_BYTES)?;
+        self.written = number;
+        Ok(())
+    }
+
+    /// The state that the last coordinator saved; `None` if it saved none.
+    pub(super) fn read(&mut self) -> Option<Left> {
+        let copies = [self.copy(0), self.copy(1)].into_iter().flatten();
+        let (number, left) = copies.max_by_key(|(number, _)| *number)?;
+        self.written = number;
+        Some(left)
+    }
+
+    fn copy(&self, at: u64) -> Option<(u64, Left)> {
+        let mut head = [0; HEAD_BYTES];
+        self.file.read_exact_at(&mut head, at * COPY_BYTES).ok()?;
+        let number =
+            |from: usize| head.get(from..from + 8)?.try_into().ok().map(u64::from_ne_bytes);
+        let (number, length) = (number(0)?, number(8)?);
+        let sum = u32::from_ne_bytes(head.get(16..20)?.try_into().ok()?);
+        if number == 0 || length > COPY_BYTES {
+            return None;
+        }
+        let mut text = vec![0; usize::try_from(length).ok()?];
+        self.file.read_exact_at(&mut text, at * COPY_BYTES + HEAD_BYTES as u64).ok()?;
+        let whole = checksum(number, &text) == sum;
+        whole.then(|| serde_json::from_slice(&text).ok()).flatten().map(|left| (number, left))
+    }
+}
+
+fn checksum(number: u64, text: &[u8]) -> u32 {
+    let mut sum = crc32fast::Hasher::new();
+    sum.update(&number.to_ne_bytes());
+    sum.update(text);
+    sum.finalize()
+}
+
+#[cfg(test)]
+mod tests {
+    use canal_core::Token;
+    use canal_nodes::{Asking, Part};
+    use canal_protocol::NodeId;
+
+    use super::*;
+
+    fn left(token: u64) -> Left {
+        let asked = Some(Asking { no_wait: false, spare: true });
+        let parts = vec![Part { node: 1, lease: 3, sent: Some(token), asked }];
+        let checkpoint = Checkpoint { token: Some(Token(token)), need: 2, parts };
+        let nodes = vec![Named { at: 1, id: NodeId(5) }, Named { at: 0, id: NodeId(9) }];
+        Left { nodes, checkpoint, start: None }
+    }
+
+    #[test]
+    fn the_last_whole_copy_is_read() {
+        let mut takeover = Takeover::create().unwrap();
+        assert_eq!(takeover.read(), None);
+        for token in 1..=5 {
+            takeover.write(&left(token)).unwrap();
+            assert_eq!(takeover.read(), Some(left(token)));
+        }
+        // The writer is killed in the middle of the sixth copy.
+        takeover.file.write_all_at(b"torn", 30).unwrap();
+        takeover.file.write_all_at(&6_u64.to_ne_bytes(), 0).unwrap();
+        assert_eq!(takeover.read(), Some(left(5)));
+        takeover.write(&left(7)).unwrap();
+        assert_eq!(takeover.read(), Some(left(7)), "in place of the torn one");
+    }
+
+    #[test]
+    fn the_message_to_the_child_is_there_for_each_coordinator_after_that() {
+        let mut takeover = Takeover::create().unwrap();
+        takeover.write(&left(1)).unwrap();
+        assert_eq!(takeover.read().unwrap().start, None);
+        let nodes = vec!["web1".to_owned()];
+        let start = Start { token: Some(7), nodes, grant: None, need: 1, parts: Vec::new() };
+        for token in 1..=2 {
+            takeover.write(&Left { start: Some(start.clone()), ..left(token) }).unwrap();
+            assert_eq!(takeover.read().unwrap().start.unwrap().token, Some(7));
+        }
+    }
 }

@@ -8,8 +8,6 @@
 use std::borrow::Cow;
 use std::collections::{BTreeSet, VecDeque};
 
-use nix::poll::PollFd;
-
 use canal_core::{Above, Key, Mode, Request, UnixMillis};
 use canal_lock::client::Start;
 use canal_lock::client::nodes::Node;
@@ -222,14 +220,9 @@ impl<'a> WaitsReader<'a> {
         }
     }
 
-    pub(super) fn polled(&self) -> impl Iterator<Item = PollFd<'_>> {
-        self.sources.iter().flat_map(|source| source.member.polled())
-    }
-
-    /// How long the caller may sleep, in milliseconds.
-    pub(super) fn patience_ms(&self) -> u64 {
-        let each = self.sources.iter().map(|source| source.member.patience_ms());
-        each.min().unwrap_or(u64::MAX)
+    /// The nodes to read, for the caller's sleep.
+    pub(super) fn members(&self) -> impl Iterator<Item = &Member> + Clone {
+        self.sources.iter().map(|source| &source.member)
     }
 
     fn ask(&mut self, at: usize, round: u64, named: &Named) {

@@ -1,9 +1,7 @@
 //! Checks the daemon, its configuration, its engine and its hooks.
 
-use super::finding::Finding;
-use crate::cli::Failed;
 use crate::cli::commands::config::changed;
-use crate::cli::wording::machine_daemon;
+use crate::cli::{Failed, connect};
 use crate::client::{Client, ClientError, Start, last_line_of_log};
 use crate::daemon::{self, SeenHook, Separation};
 use crate::protocol::place::{Place, Rule};
@@ -11,6 +9,8 @@ use crate::protocol::{
     Configuration, ConfigurationQuery, DaemonInfo, EngineInfo, Status, StatusQuery,
 };
 use crate::sys::process::user::geteuid;
+
+use super::finding::Finding;
 
 /// Returns the findings, and the daemon's description of itself if one answers.
 pub(super) fn look(place: &Place) -> (Vec<Finding>, Option<DaemonInfo>) {
@@ -39,7 +39,7 @@ pub(super) fn look(place: &Place) -> (Vec<Finding>, Option<DaemonInfo>) {
 fn none(place: &Place) -> Finding {
     match place.rule {
         Rule::Shared => {
-            Finding::problem("daemon", "no daemon is running", machine_daemon::not_on_demand(place))
+            Finding::problem("daemon", "no daemon is running", connect::not_on_demand(place))
         }
         Rule::Given | Rule::PerUser => match last_line_of_log(place) {
             Some(line) if !line.ends_with(daemon::LAST_LINE) => {

@@ -4,13 +4,12 @@ use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 
+use crate::cli::{connect, user_name};
+use crate::protocol::place::{Place, Rule};
+use crate::sys::dir::{DirError, IfMissing, open_private};
 use crate::sys::process::user::{geteuid, lstat};
 
 use super::finding::Finding;
-use crate::cli::user_name;
-use crate::cli::wording::machine_daemon;
-use crate::protocol::place::{Place, Rule};
-use crate::sys::dir::{DirError, IfMissing, open_private};
 
 /// Returns the findings, and whether the daemon there can be asked. A client that connects repairs
 /// the user's own directory.
@@ -78,7 +77,7 @@ fn shared(place: &Place) -> (Finding, bool) {
         Err(error) => {
             let hint = format!(
                 "start this machine's daemon, which creates it: {}",
-                machine_daemon::start()
+                connect::started_by_root()
             );
             (Finding::problem("directory", format!("{dir}: {error}"), hint), false)
         }

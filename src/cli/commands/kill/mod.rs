@@ -13,8 +13,8 @@ use nix::sys::signal::Signal;
 use serde::Serialize;
 
 use crate::cli::arguments::definition::KillArgs;
-use crate::cli::confirm::confirm;
 use crate::cli::find_job::look_up;
+use crate::cli::output::stderr::confirm;
 use crate::cli::wording::participant::{clause, party};
 use crate::cli::{
     Failed, Global, Length, Now, Result, Target, Verbosity, plural, sanitize, stated, stdout, wrong,

@@ -12,7 +12,7 @@ use std::io::{self, BufRead, IsTerminal};
 use crate::sys::process::user::geteuid;
 
 use crate::cli::arguments::definition::SetupArgs;
-use crate::cli::wording::machine_daemon::execute;
+use crate::cli::connect::execute;
 use crate::cli::{Failed, Result, stdout};
 use crate::client::{Client, Start};
 use crate::daemon::first_start_statement;

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use nix::unistd::{Group, User};
 
-use crate::cli::wording::machine_daemon::{SCRIPT, start_command};
+use crate::cli::connect::{INIT_SCRIPT, start_command};
 use crate::cli::{Failed, Result};
 use crate::client::{OWN, ServiceManager};
 use crate::daemon::{PACKAGED_CONFIG, first_start_statement};
@@ -112,7 +112,7 @@ impl Plan {
         let mut steps: Vec<Step> = copied.into_iter().collect();
         let text = if manager == ServiceManager::OpenRc { OPENRC } else { LSB };
         steps.push(write(Path::new(MACHINE_CONFIG), PACKAGED_CONFIG, 0o644)?);
-        steps.push(write(Path::new(SCRIPT), &text.replace(PACKAGED, &program), 0o755)?);
+        steps.push(write(Path::new(INIT_SCRIPT), &text.replace(PACKAGED, &program), 0o755)?);
         steps.extend(make_user()?.iter().map(|command| Step::Run(command)));
         let add = match manager {
             ServiceManager::OpenRc => Some("rc-update add canal default"),

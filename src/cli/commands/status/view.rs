@@ -6,9 +6,9 @@ use std::time::Duration;
 use super::hosts;
 use super::page::{COLUMNS, HEAD, KEY, LeftOut, NOTE, PLAIN, Page, WARNING};
 use super::scope::Scope;
-use crate::cli::wording::estimate::estimate;
 use crate::cli::wording::participant::{by_mode, clause, left, over_nodes, slots};
 use crate::cli::wording::time::{Left, Now};
+use crate::cli::wording::waiting::estimate;
 use crate::cli::{command_line, plural, sanitize, stated, user_name};
 use crate::core::Kind;
 use crate::protocol::{

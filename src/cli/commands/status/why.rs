@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::cli::arguments::number::WhyTarget;
+use crate::cli::arguments::value::WhyTarget;
 use crate::cli::wording::participant::{held, party, wanted};
 use crate::cli::{Global, Now, Result, connect, plural, sanitize, stdout};
 use crate::protocol::{BlockerInfo, WaitInfo, Waits};

@@ -5,7 +5,7 @@
 
 use nix::sys::signal::Signal;
 
-use crate::cli::arguments::number::WhyTarget;
+use crate::cli::arguments::value::WhyTarget;
 use crate::cli::commands::{history, kill, release, resize};
 use crate::cli::{Failed, Now, Result};
 use crate::client::Client;

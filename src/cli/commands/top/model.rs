@@ -7,7 +7,7 @@ use super::ask::{Answer, Ask, Who};
 use super::key_list::{Choice, Row};
 use super::keys::Key;
 use crate::cli::arguments::lock::{view_of, wire_view};
-use crate::cli::arguments::number::WhyTarget;
+use crate::cli::arguments::value::WhyTarget;
 use crate::cli::user_name;
 use crate::protocol::{HistoryPage, KeyInfo, Resize, Status, Waits};
 

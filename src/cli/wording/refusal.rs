@@ -1,8 +1,82 @@
-//! Describes a deadlock: each waiter of the ring, and what it waits for.
+//! Prints a refusal with the present holders, or with the ring of a deadlock, and chooses its exit
+//! code.
 
-use super::participant::{clause, held, party, party_again, wanted};
-use crate::cli::sanitize;
-use crate::protocol::{BlockerInfo, CycleStepInfo, PartyInfo};
+use serde::Serialize;
+
+use crate::cli::arguments::request::WaitArgs;
+use crate::cli::{Failed, Now, Verbosity, sanitize};
+use crate::protocol::{
+    BlockerInfo, CycleStepInfo, Failure, HOLDERS_SHOWN_MAX, HolderInfo, PartyInfo, SizeNote,
+};
+use crate::run::OwnCode;
+
+use super::participant::{clause, held, holder, party, party_again, wanted};
+
+/// Advice on a deadlock, unless the daemon has better advice.
+pub(crate) const AGAIN: &str = "rerun the command from the point where it took its first lock; to \
+                                avoid deadlocks, take all locks in one request";
+
+/// Advice if there may be more holders than a refusal names.
+const ALL_HOLDERS: &str = "run `canal status` to see all holders; these have held the lock longest";
+
+/// The `--json` output for a refusal.
+#[derive(Debug, Serialize)]
+pub(crate) struct Refused<'a> {
+    refused: &'a str,
+    message: &'a str,
+    holders: &'a [HolderInfo],
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    cycle: &'a [CycleStepInfo],
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    notes: &'a [SizeNote],
+}
+
+impl<'a> Refused<'a> {
+    /// `notes` describe how canal read the keys.
+    pub(crate) fn new(failure: &'a Failure, notes: &'a [SizeNote]) -> Self {
+        let Failure { message, holders, cycle, .. } = failure;
+        let refused = failure.reason.as_deref().unwrap_or("full");
+        Self { refused, message, holders, cycle, notes }
+    }
+}
+
+/// Prints why canal acquired nothing, and the holders; returns the exit code. `-E` applies only to
+/// a busy or paused lock, a wait that is over, too many waiters, and a newer request. `-E 0` prints
+/// nothing, which suits cron. `-q` hides that a lock was not free, because the exit code shows
+/// that, but never hides a deadlock.
+pub(crate) fn explain(failure: &Failure, wait: &WaitArgs, verbosity: Verbosity) -> Failed {
+    let code = code(failure, wait);
+    if code != 0 && (verbosity > Verbosity::Quiet || is_deadlock(failure)) {
+        for line in lines(failure, &Now::here()) {
+            verbosity.message(&line);
+        }
+        match &failure.hint {
+            Some(hint) => verbosity.hint(hint),
+            None if !failure.cycle.is_empty() => verbosity.hint(AGAIN),
+            // A refusal names at most this many.
+            None if failure.holders.len() >= HOLDERS_SHOWN_MAX => verbosity.hint(ALL_HOLDERS),
+            None => {}
+        }
+    }
+    Failed::silent(code)
+}
+
+fn code(failure: &Failure, wait: &WaitArgs) -> u8 {
+    match failure.reason.as_deref() {
+        Some("full" | "timeout" | "paused" | "max-waiting" | "superseded") => wait.conflict_code(),
+        _ => OwnCode::NotAcquired.number(),
+    }
+}
+
+fn is_deadlock(failure: &Failure) -> bool {
+    failure.reason.as_deref() == Some("deadlock")
+}
+
+fn lines(failure: &Failure, now: &Now) -> Vec<String> {
+    let holders = failure.holders.iter().map(|one| format!("held by {}", holder(one, now)));
+    let message = std::iter::once(failure.message.clone()).chain(holders);
+    message.chain(deadlock(&failure.cycle)).collect()
+}
 
 /// One line for each process, in the order of the waits. Each line ends where the next one
 /// continues:
@@ -12,7 +86,7 @@ use crate::protocol::{BlockerInfo, CycleStepInfo, PartyInfo};
 ///   pid 900 `make` (bob, s4), which encloses
 ///   pid 950 `ld` (bob, s4), which is waiting to write `a`, held for writing by pid 812
 /// ```
-pub(crate) fn lines(cycle: &[CycleStepInfo]) -> Vec<String> {
+fn deadlock(cycle: &[CycleStepInfo]) -> Vec<String> {
     let (Some(first), mut lines) = (cycle.first(), Vec::new()) else { return Vec::new() };
     let mut who = party(&first.waiter);
     for (step, next) in cycle.iter().zip(cycle.iter().skip(1).map(Some).chain([None])) {
@@ -60,9 +134,62 @@ fn obstacle(step: &CycleStepInfo) -> String {
 
 #[cfg(test)]
 mod tests {
+    use crate::cli::wording::participant::tests::{somebody, someone};
+    use crate::cli::wording::time::tests::at;
+    use crate::protocol::{BlockerInfo, CycleStepInfo, ErrorName, Mode, PartyInfo, RunId};
+
     use super::*;
-    use crate::cli::wording::participant::tests::someone;
-    use crate::protocol::{Mode, RunId};
+
+    fn refusal(reason: &str) -> Failure {
+        Failure {
+            reason: Some(reason.into()),
+            holders: [somebody(812, Some("make test"), "2026-11-20T14:02:11Z")].into(),
+            ..Failure::new(ErrorName::Refused, "db is full")
+        }
+    }
+
+    #[test]
+    fn the_conflict_code_is_for_busy_and_wait_over_and_never_for_a_deadlock() {
+        let wait = WaitArgs { conflict_exit_code: Some(3), ..WaitArgs::default() };
+        let reasons = ["full", "timeout", "paused", "max-waiting", "superseded", "deadlock"];
+        assert_eq!(reasons.map(|reason| code(&refusal(reason), &wait)), [3, 3, 3, 3, 3, 75]);
+        assert_eq!(code(&refusal("full"), &WaitArgs::default()), 75);
+    }
+
+    #[test]
+    fn a_deadlock_is_described_after_its_message() {
+        let (one, two) = (someone(812, "./one.sh", "s3"), someone(900, "./two.sh", "s4"));
+        let step = |waiter: &PartyInfo, key: &str, blocker: &PartyInfo| CycleStepInfo {
+            waiter: waiter.clone(),
+            key: key.to_owned(),
+            mode: Mode::Write,
+            blocker: BlockerInfo {
+                party: blocker.clone(),
+                key: key.to_owned(),
+                mode: Mode::Write,
+                holds: true,
+                since: "2026-11-20T14:02:11Z".to_owned(),
+            },
+            node: None,
+        };
+        let failure = Failure {
+            holders: Box::default(),
+            cycle: [step(&one, "b", &two), step(&two, "a", &one)].into(),
+            ..refusal("deadlock")
+        };
+        let lines = lines(&failure, &at("2026-11-20T14:05:23Z"));
+        assert_eq!(lines.len(), 3, "{lines:?}");
+        assert!(lines[1].ends_with("is waiting to write `b`, held for writing by"), "{lines:?}");
+        assert!(lines[2].ends_with("held for writing by pid 812"), "{lines:?}");
+    }
+
+    #[test]
+    fn a_refusal_names_the_holder_and_since_when() {
+        assert_eq!(
+            lines(&refusal("full"), &at("2026-11-20T14:05:23Z")),
+            ["db is full", "held by pid 812 `make test` (root, for 3m12s)"]
+        );
+    }
 
     fn step(waiter: PartyInfo, key: &str, holder: PartyInfo, of: &str) -> CycleStepInfo {
         let since = "2026-11-20T14:02:11Z".to_owned();
@@ -83,7 +210,7 @@ mod tests {
         let (one, inner) = (run(0xaaaa_0001, "./one.sh"), run(0xaaaa_0002, "x"));
         let (two, other) = (run(0xbbbb_0001, "./two.sh"), someone(21, "y", "s4"));
         assert_eq!(
-            lines(&[
+            deadlock(&[
                 at("web2", step(inner, "b", two, "b")),
                 at("web1", step(other, "a", one, "a"))
             ]),
@@ -102,7 +229,7 @@ mod tests {
         let (one, two) = (someone(812, "./one.sh", "s3"), someone(900, "./two.sh", "s4"));
         let cycle = [step(one.clone(), "b", two.clone(), "b"), step(two, "a", one, "a")];
         assert_eq!(
-            lines(&cycle),
+            deadlock(&cycle),
             [
                 "  pid 812 `./one.sh` (root, s3) is waiting to write `b`, held for writing by",
                 "  pid 900 `./two.sh` (root, s4), which is waiting to write `a`, held for writing \
@@ -121,7 +248,7 @@ mod tests {
         (second.mode, second.blocker.holds) = (Mode::Read, false);
         let third = step(queue, "db", make, "db/y");
         assert_eq!(
-            lines(&[first, second, third]),
+            deadlock(&[first, second, third]),
             [
                 "  pid 11 `ld` (root, s3) is waiting for `link`, held by",
                 "  pid 20 `job` (root, s4), which is waiting to read `db/x`, behind a request to \
@@ -138,7 +265,7 @@ mod tests {
         let (one, inner) = (someone(10, "one", "s3"), someone(11, "inner one", "s3"));
         let (two, other) = (someone(20, "two", "s4"), someone(21, "inner two", "s4"));
         assert_eq!(
-            lines(&[step(inner, "b", two, "b"), step(other, "a", one, "a")]),
+            deadlock(&[step(inner, "b", two, "b"), step(other, "a", one, "a")]),
             [
                 "  pid 11 `inner one` (root, s3) is waiting to write `b`, held for writing by",
                 "  pid 20 `two` (root, s4), which encloses",
@@ -151,6 +278,6 @@ mod tests {
 
     #[test]
     fn no_cycle_has_no_lines() {
-        assert!(lines(&[]).is_empty());
+        assert!(deadlock(&[]).is_empty());
     }
 }

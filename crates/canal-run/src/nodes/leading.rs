@@ -7,22 +7,16 @@
 //! Invariant: an answer counts only for the node to which its connection was pinned, and each
 //! daemon counts once.
 
-use std::time::Duration;
-
-use nix::poll::PollFd;
-
-use canal_lock::client::nodes::Node;
 use canal_lock::client::nodes::known_nodes::KnownNode;
-use canal_lock::client::nodes::link;
 use canal_lock::client::nodes::ssh::NodeFailure;
+use canal_lock::client::nodes::{Node, link};
 use canal_nodes::Millis;
 use canal_nodes::leadership::{Claim, Said, Verdict, judge};
 use canal_protocol::{HolderInfo, Leader, LeaderQuery, NodeId, NodeIdentity};
 use canal_sys::clock::boottime_ms;
-use canal_sys::fds;
 
 use super::identify::IdentifyError;
-use super::member::{Heard, Member};
+use super::member::{Heard, Member, sleep};
 use super::request::Around;
 
 /// How long the last answer of a node counts after its connection has ended.
@@ -30,9 +24,6 @@ const LAST_WORD_MS: Millis = 5_000;
 
 /// How long to wait before a node is asked again, at first and at most.
 const PAUSE_MS: (Millis, Millis) = (500, 15_000);
-
-/// The longest sleep: the clock of poll(2) stops while the machine is suspended.
-const SLEEP_MS_MAX: u64 = 1000;
 
 /// Watches which request leads at several nodes. The process must have one thread.
 #[derive(Debug)]
@@ -123,7 +114,9 @@ impl<'a> LeaderAtNodes<'a> {
                 source.open(self.around);
             }
         }
-        self.sleep()?;
+        let now = boottime_ms();
+        let due_ms = self.sources.iter().map(|source| source.due_ms(now)).min();
+        sleep(self.sources.iter().map(|it| &it.member), [], due_ms.unwrap_or(u64::MAX))?;
         for at in 0..self.sources.len() {
             self.hear(at)?;
         }
@@ -154,16 +147,6 @@ impl<'a> LeaderAtNodes<'a> {
         let mut holders: Vec<&HolderInfo> = holders.collect();
         holders.sort_by_key(|holder| holder.since.parse::<jiff::Timestamp>().ok());
         holders.get(claim.need.clamp(1, holders.len().max(1)) - 1).copied().cloned()
-    }
-
-    fn sleep(&self) -> Result<(), IdentifyError> {
-        let now = boottime_ms();
-        let due = self.sources.iter().map(|source| source.due_ms(now)).min();
-        let mut polled: Vec<PollFd<'_>> =
-            self.sources.iter().flat_map(|source| source.member.polled()).collect();
-        let within = Duration::from_millis(due.unwrap_or(SLEEP_MS_MAX).min(SLEEP_MS_MAX));
-        fds::poll_within(&mut polled, Some(within))?;
-        Ok(())
     }
 
     fn hear(&mut self, at: usize) -> Result<(), IdentifyError> {
@@ -201,11 +184,8 @@ impl<'a> LeaderAtNodes<'a> {
         }
         let mut others = self.sources.iter().enumerate().filter(|(other, _)| *other != at);
         if let Some((_, other)) = others.find(|(_, other)| other.id == Some(recorded.node)) {
-            return Err(IdentifyError::OneDaemon {
-                one: other.member.node.name.clone(),
-                other: node.name.clone(),
-                what: recorded.shown(),
-            });
+            let shown = recorded.shown();
+            return Err(IdentifyError::one_daemon(&other.member.node, node, &shown));
         }
         let source = &mut self.sources[at];
         source.id = Some(recorded.node);
@@ -283,8 +263,7 @@ impl Source {
     fn due_ms(&self, now: Millis) -> Millis {
         let forget = self.heard_at.map(|heard| heard + LAST_WORD_MS);
         let due = self.ask_at.into_iter().chain(forget).min();
-        let due = due.map_or(u64::MAX, |due| due.saturating_sub(now));
-        due.min(self.member.patience_ms())
+        due.map_or(u64::MAX, |due| due.saturating_sub(now))
     }
 
     fn said(&self) -> Said {

@@ -1,32 +1,134 @@
-//! The supervisor's loop: messages of the child, the end of the child, the time limit, the lock,
-//! and signals.
+//! Supervises the command as its parent.
+//!
+//! The supervisor forks first; the child takes the lock and becomes the command. The supervisor
+//! limits the command's time from the grant on, passes on signals, and ends as the command ended.
+//! It ends all processes of the command when the hold is lost
+//! ([`hold_monitor`](canal_lock::client::hold_monitor)): the second line of defence after the
+//! daemon, and the only one if that is stopped or gone.
+//!
+//! Invariant: the supervisor owns nothing, so its death frees nothing. While the child still waits,
+//! it ends with its supervisor and so leaves the queue.
 //!
 //! Invariant: a pid is signalled only while it belongs to a child that was not reaped, or to the
 //! group of such a child.
 
+use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use libc::signalfd_siginfo;
 use nix::poll::{PollFd, PollFlags};
-use nix::sys::signal::{Signal, kill, killpg};
-use nix::sys::signalfd::SignalFd;
+use nix::sys::signal::{SigSet, Signal, kill, killpg, raise};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd::{Pid, getpgid, setpgid};
 
 use canal_lock::client::Fate;
-use canal_lock::client::channel::{End, Received};
+use canal_lock::client::channel::{End, Received, channel};
 use canal_lock::client::hold_monitor::{HoldMonitor, LostHold, Phase};
+use canal_protocol::OnLost;
 use canal_sys::fds;
-use canal_sys::process::child::{self, Reap, ended, stopped};
+use canal_sys::process::child::{self, Reap, ended, fork, stopped};
 use canal_sys::process::{RunState, run_state};
-use canal_sys::signals::SignalRefused;
+use canal_sys::signals::{self, SignalRefused};
 
-use super::caller::{Ended, Limits, SupervisorHooks};
-use super::child_channel::{ChildMessage, Ready, held};
+use super::OwnCode;
+use super::become_command::{ChildChannel, ChildMessage, Ready, held};
 use super::descendants::{self, Descendants};
 use super::fate_query::FateQuery;
-use super::forwarded_signals::{OF_TERMINAL, stop_too};
+
+/// The time from the signal of `--max-run` to SIGKILL, without `--kill-after`.
+pub const KILL_AFTER_DEFAULT: Duration = Duration::from_secs(10);
+
+/// The limits of a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// How long it may run, from the moment it has the lock; `None` without a limit. The time of a
+    /// suspend does not count.
+    pub max_run: Option<Duration>,
+    /// The time from `signal` to SIGKILL; `None` if SIGKILL is never sent.
+    pub kill_after: Option<Duration>,
+    /// The signal that ends a command that ran too long. SIGCONT follows, in case it is stopped.
+    pub signal: Signal,
+    /// Whether to stay until the command's descendants have ended too; `max_run` also applies to
+    /// them.
+    pub with_children: bool,
+    /// What happens to the command if the lock is lost, which is only possible over an engine.
+    pub on_lost: OnLost,
+}
+
+/// The supervisor's calls to its caller while the command runs.
+pub trait SupervisorHooks {
+    /// Whether it is already known that the hold can be lost.
+    fn can_be_lost(&self) -> bool {
+        false
+    }
+
+    /// Reports that the lock is lost, or may be lost from now on. Called once for each loss, before
+    /// the supervisor acts on the command.
+    fn lost(&mut self, lost: &LostHold);
+
+    /// Reports that the kernel refuses to signal the command, or a process that it started. Called
+    /// once for each process.
+    fn refused(&mut self, refused: &SignalRefused);
+
+    /// Whether a process is a daemon that a client started. It also serves other clients, so the
+    /// supervisor neither waits for it nor ends it.
+    fn is_daemon(&self, pid: Pid) -> bool;
+
+    /// Called when the command has ended, before its process is reaped. Until then, the daemon can
+    /// read its exit status on every kernel.
+    fn ended(&mut self) {}
+
+    /// Asks the present daemon what happened to the hold with this token. Called in a process that
+    /// may block.
+    fn ask(&self, token: u64) -> Option<Fate>;
+
+    /// The descriptors that the caller needs while the command runs.
+    fn kept(&self) -> Vec<BorrowedFd<'_>> {
+        Vec::new()
+    }
+
+    /// The descriptor to poll for the caller.
+    fn polled(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    /// The longest time until [`Self::turn`] must be called.
+    fn due(&self) -> Option<Duration> {
+        None
+    }
+
+    /// Called whenever the supervisor wakes. `command` is the child, until it has ended.
+    fn turn(&mut self, _command: Option<Pid>) {}
+}
+
+/// How a supervised command ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// With an exit code: the command's, or canal's own if the command was never run.
+    Exited(u8),
+    /// By a signal.
+    Signaled(i32),
+    /// It ran too long and was ended; this was the last signal that reached it.
+    TimeOver(Signal),
+    /// The lock was lost, and the command was ended for that, or could not be signalled.
+    LockLost(Box<LostHold>),
+}
+
+impl Ended {
+    /// Makes this process end in the same way: returns the exit code to end with, or ends this
+    /// process by the same signal (without a second core dump).
+    #[must_use]
+    pub fn pass_on(self) -> u8 {
+        match self {
+            Self::Exited(code) => code,
+            Self::TimeOver(_) => OwnCode::TimeOver.number(),
+            Self::LockLost(_) => OwnCode::LockLost.number(),
+            Self::Signaled(signal) => signals::die_by(signal),
+        }
+    }
+}
 
 /// How often to check the remaining descendants, in addition to each end of one: a process can
 /// become a daemon without a signal.
@@ -35,15 +137,106 @@ const LOOK: Duration = Duration::from_secs(1);
 /// The same while killing them: new ones can appear without a signal.
 const LOOK_KILLING: Duration = Duration::from_millis(20);
 
-/// Where the command runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Group {
-    /// In the caller's process group, with the supervisor. Used with a controlling terminal: the
-    /// command can read from it, and gets Ctrl-C and Ctrl-Z directly.
-    Callers,
-    /// In a group that it leads, so that its descendants can be ended with it. Used without a
-    /// controlling terminal.
-    Own,
+/// Signals that are passed on.
+const PASSED_ON: [Signal; 12] = [
+    Signal::SIGHUP,
+    Signal::SIGINT,
+    Signal::SIGQUIT,
+    Signal::SIGTERM,
+    Signal::SIGUSR1,
+    Signal::SIGUSR2,
+    Signal::SIGCONT,
+    Signal::SIGWINCH,
+    Signal::SIGALRM,
+    Signal::SIGTSTP,
+    Signal::SIGTTIN,
+    Signal::SIGTTOU,
+];
+
+/// Signals that the kernel sends to a whole foreground group.
+const OF_TERMINAL: [Signal; 8] = [
+    Signal::SIGHUP,
+    Signal::SIGINT,
+    Signal::SIGQUIT,
+    Signal::SIGCONT,
+    Signal::SIGWINCH,
+    Signal::SIGTSTP,
+    Signal::SIGTTIN,
+    Signal::SIGTTOU,
+];
+
+/// Forks. The child calls `child`, which takes the lock and becomes the command with
+/// [`become_command`](super::become_command()), or returns the exit code to end with. The parent
+/// enforces the limits, passes signals on, and returns when the child has ended.
+///
+/// Call this before opening or starting anything: this process must have one thread, and the parent
+/// closes all descriptors but standard error.
+///
+/// # Errors
+/// The fork, or a preparation for it, failed; nothing was started.
+pub fn supervise(
+    limits: &Limits,
+    hooks: &mut dyn SupervisorHooks,
+    child: impl FnOnce(ChildChannel) -> u8,
+) -> io::Result<Ended> {
+    let (ours, childs) = channel()?;
+    let childs = ChildChannel(childs);
+    // Without a controlling terminal, `/dev/tty` cannot be opened.
+    let leads_group = File::open("/dev/tty").is_err();
+    let mut descendants = Descendants::unknown();
+    if limits.with_children {
+        descendants.adopt(None)?;
+    }
+    // All this comes before the fork, so that no signal and no end is missed.
+    let watched: SigSet = PASSED_ON.into_iter().chain([Signal::SIGCHLD]).collect();
+    let blocked = signals::block(&watched);
+    let ignored_ends = signals::set_default(Signal::SIGCHLD)?;
+    let signals = SignalFd::with_flags(&watched, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
+    let forked = fork();
+    if let Ok(Some(command)) = forked {
+        // Their descriptors belong to the child.
+        drop((childs, child));
+        if leads_group {
+            // The child does the same; the first of the two calls has the effect.
+            let _ = setpgid(command, command);
+        }
+        let mut keep = hooks.kept();
+        keep.extend([ours.as_fd(), signals.as_fd()]);
+        fds::keep_only(&keep);
+        let supervisor = Supervisor {
+            command,
+            leads_group,
+            limits: *limits,
+            hooks,
+            channel: Some(ours),
+            signals,
+            descendants,
+            monitor: None,
+            fate_query: FateQuery::default(),
+            asked_fate: false,
+            children: Vec::new(),
+            time_limit: TimeLimit::NotStarted,
+            reached: Vec::new(),
+            end: None,
+            signalled: Vec::new(),
+            refused: Vec::new(),
+        };
+        let ended = supervisor.run();
+        blocked.restore();
+        return ended;
+    }
+    drop((ours, signals));
+    if ignored_ends {
+        signals::set_ignored(Signal::SIGCHLD)?;
+    }
+    blocked.restore();
+    forked?;
+    childs.end_with_parent()?;
+    if leads_group {
+        // The parent does the same; the first of the two calls has the effect.
+        let _ = setpgid(Pid::from_raw(0), Pid::from_raw(0));
+    }
+    std::process::exit(child(childs).into())
 }
 
 /// The state of the time limit.
@@ -60,9 +253,12 @@ enum TimeLimit {
 }
 
 /// The state of the supervisor.
-pub(super) struct Parent<'a> {
+struct Supervisor<'a> {
     command: Pid,
-    group: Group,
+    /// Whether the command leads a process group, so that its descendants can be ended with it. With
+    /// a controlling terminal, it stays in the caller's group, with the supervisor: there it can
+    /// read from the terminal, and gets Ctrl-C and Ctrl-Z directly.
+    leads_group: bool,
     limits: Limits,
     hooks: &'a mut dyn SupervisorHooks,
     /// `None` once the command has begun, or the child has ended.
@@ -86,45 +282,9 @@ pub(super) struct Parent<'a> {
     refused: Vec<Pid>,
 }
 
-impl<'a> Parent<'a> {
-    pub(super) fn new(
-        command: Pid,
-        group: Group,
-        limits: Limits,
-        channel: End,
-        signals: SignalFd,
-        descendants: Descendants,
-        hooks: &'a mut dyn SupervisorHooks,
-    ) -> Self {
-        if group == Group::Own {
-            // The child does the same; the first of the two calls has the effect.
-            let _ = setpgid(command, command);
-        }
-        let mut keep = hooks.kept();
-        keep.extend([channel.as_fd(), signals.as_fd()]);
-        fds::keep_only(&keep);
-        Self {
-            command,
-            group,
-            limits,
-            hooks,
-            channel: Some(channel),
-            signals,
-            descendants,
-            monitor: None,
-            fate_query: FateQuery::default(),
-            asked_fate: false,
-            children: Vec::new(),
-            time_limit: TimeLimit::NotStarted,
-            reached: Vec::new(),
-            end: None,
-            signalled: Vec::new(),
-            refused: Vec::new(),
-        }
-    }
-
+impl Supervisor<'_> {
     /// Runs until the command has ended, and with `with_children` also its descendants.
-    pub(super) fn run(mut self) -> io::Result<Ended> {
+    fn run(mut self) -> io::Result<Ended> {
         if self.hooks.can_be_lost() {
             // Done while the child requests its lock; later it would delay the command.
             self.descendants.adopt(Some(self.command))?;
@@ -221,7 +381,7 @@ impl<'a> Parent<'a> {
     fn check_command(&mut self) -> io::Result<()> {
         if self.end.is_none() {
             if let Some(signal) = stopped(self.command)?
-                && self.group == Group::Callers
+                && !self.leads_group
             {
                 stop_too(signal)?;
             }
@@ -261,7 +421,7 @@ impl<'a> Parent<'a> {
 
     /// Whether the command received the signal without the supervisor.
     fn has_got(&self, signal: Signal, info: &signalfd_siginfo) -> bool {
-        if self.group == Group::Own {
+        if self.leads_group {
             return false;
         }
         if info.ssi_code == libc::SI_KERNEL {
@@ -400,8 +560,8 @@ impl<'a> Parent<'a> {
     /// Signals the command, or its group. Returns whether the signal reached the command itself,
     /// which may belong to another user by now.
     fn send(&mut self, signal: Signal) -> bool {
-        let leads = self.group == Group::Own && getpgid(Some(self.command)) == Ok(self.command);
-        if self.group == Group::Own {
+        let leads = self.leads_group && getpgid(Some(self.command)) == Ok(self.command);
+        if self.leads_group {
             // It succeeds if it reaches any process of the group.
             let _ = killpg(self.command, signal);
         }
@@ -456,4 +616,23 @@ impl<'a> Parent<'a> {
 /// Whether this process may signal another one.
 fn probe(pid: Pid) -> io::Result<()> {
     Ok(kill(pid, None)?)
+}
+
+/// Stops this process by the signal that stopped the command, so that the shell sees the same as
+/// without canal. Returns when this process is continued.
+fn stop_too(signal: i32) -> io::Result<()> {
+    let signal = Signal::try_from(signal).unwrap_or(Signal::SIGSTOP);
+    if signal == Signal::SIGSTOP {
+        return Ok(raise(signal)?);
+    }
+    let was_ignored = signals::set_default(signal)?;
+    raise(signal)?;
+    let mut only = SigSet::empty();
+    only.add(signal);
+    only.thread_unblock()?;
+    only.thread_block()?;
+    if was_ignored {
+        signals::set_ignored(signal)?;
+    }
+    Ok(())
 }

@@ -6,26 +6,25 @@
 use std::time::Duration;
 
 use crate::cli::output::sanitize::width;
-use crate::cli::wording::estimate::estimate;
 use crate::cli::wording::participant::{clause, held, left, ordinal, short_command, wanted};
 use crate::cli::{Now, cut, sanitize, short, user_name};
-use crate::protocol::{HOLDERS_SHOWN_MAX, HolderInfo, Mode, Progress};
+use crate::protocol::{EstimateInfo, HOLDERS_SHOWN_MAX, HolderInfo, Mode, Progress};
 
 /// The least columns of a text that is cut.
 const CUT_COLUMNS_MIN: usize = 8;
 
 /// A wait, from the view of one canal.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Wait<'a> {
-    pub(super) progress: &'a Progress,
+pub(crate) struct Wait<'a> {
+    pub(crate) progress: &'a Progress,
     /// How the request wants the key.
-    pub(super) mode: Mode,
+    pub(crate) mode: Mode,
     /// How many canals wait on this terminal, including this one.
-    pub(super) here: usize,
+    pub(crate) here: usize,
     /// How long the request has waited, if the sentence includes that.
-    pub(super) waited: Option<Duration>,
+    pub(crate) waited: Option<Duration>,
     /// How long ago the daemon reported the progress.
-    pub(super) heard_ago: Duration,
+    pub(crate) heard_ago: Duration,
 }
 
 /// A part of the sentence: words that appear whole or not at all, and a text that may be cut.
@@ -36,7 +35,7 @@ struct Part {
 }
 
 /// As much of the sentence as fits into `columns`.
-pub(super) fn fitted(wait: &Wait<'_>, columns: Option<usize>, now: &Now) -> String {
+pub(crate) fn fitted(wait: &Wait<'_>, columns: Option<usize>, now: &Now) -> String {
     let columns = columns.unwrap_or(usize::MAX);
     let mut line = cut(&start(wait), columns);
     for Part { words, text } in parts(wait, now) {
@@ -55,7 +54,7 @@ pub(super) fn fitted(wait: &Wait<'_>, columns: Option<usize>, now: &Now) -> Stri
 }
 
 /// `waiting for 3 new nodes (web1, web2, web3): first grant in 1m28s`.
-pub(super) fn new_nodes(names: &[String], left_ms: u64, columns: Option<usize>) -> String {
+pub(crate) fn new_nodes(names: &[String], left_ms: u64, columns: Option<usize>) -> String {
     let nodes = if names.len() == 1 { "node" } else { "nodes" };
     let start = format!("waiting for {} new {nodes} (", names.len());
     let left = short(Duration::from_secs(left_ms.div_ceil(1000)));
@@ -150,14 +149,43 @@ fn details(holder: &HolderInfo) -> String {
     format!("{name}{host}{left}{halted}").trim_start_matches([',', ' ']).to_owned()
 }
 
+const SECOND: u64 = 1_000;
+const MINUTE: u64 = 60 * SECOND;
+const HOUR: u64 = 60 * MINUTE;
+const DAY: u64 = 24 * HOUR;
+
+/// An estimate that was made `ago`, as text.
+pub(crate) fn estimate(of: &EstimateInfo, ago: Duration) -> String {
+    let ago = u64::try_from(ago.as_millis()).unwrap_or(u64::MAX);
+    let left = |ms: u64| ms.saturating_sub(ago);
+    let (low, median, high) = (left(of.low_ms), left(of.median_ms), left(of.high_ms));
+    if ago > of.high_ms {
+        return "longer than usual".to_owned();
+    }
+    let (unit, name) = match high {
+        0..100_000 => (SECOND, "s"),
+        100_000..6_000_000 => (MINUTE, "min"),
+        6_000_000..172_800_000 => (HOUR, "h"),
+        _ => (DAY, "d"),
+    };
+    let rounded = |ms: u64| (ms + unit / 2) / unit;
+    // The upper bound is rounded up, so that the text never claims less.
+    let (low, median, high) = (rounded(low), rounded(median), high.div_ceil(unit).max(1));
+    match median {
+        0 if high == 1 => format!("usually under 1 {name} more"),
+        0 => format!("usually under 1 {name} more (up to {high})"),
+        _ if low == high => format!("usually {median} {name} more"),
+        _ => format!("usually {median} {name} more ({low}–{high})"),
+    }
+}
+
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use proptest::prelude::*;
 
     use super::*;
     use crate::cli::wording::participant::tests::somebody;
     use crate::cli::wording::time::tests::at;
-    use crate::protocol::EstimateInfo;
 
     const SINCE: &str = "2026-11-20T14:02:11Z";
 
@@ -316,5 +344,34 @@ pub(super) mod tests {
             let all = fitted(&Wait { here, ..wait(&progress) }, None, &now());
             prop_assert!(all.starts_with(line.trim_end_matches('…')), "{line:?} of {all:?}");
         }
+    }
+
+    fn said(seconds: [u64; 3], ago: u64) -> String {
+        let [low_ms, median_ms, high_ms] = seconds.map(|it| it * SECOND);
+        estimate(&EstimateInfo { low_ms, median_ms, high_ms }, Duration::from_secs(ago))
+    }
+
+    #[test]
+    fn one_unit_is_enough() {
+        for (seconds, text) in [
+            ([120, 240, 540], "usually 4 min more (2–9)"),
+            ([3, 12, 90], "usually 12 s more (3–90)"),
+            ([60, 80, 101], "usually 1 min more (1–2)"),
+            ([120, 120, 120], "usually 2 min more"),
+            ([0, 10, 200], "usually under 1 min more (up to 4)"),
+            ([0, 0, 1], "usually under 1 s more"),
+            ([0, 0, 0], "usually under 1 s more"),
+            ([3_600, 7_200, 14_000], "usually 2 h more (1–4)"),
+            ([86_400, 172_800, 300_000], "usually 2 d more (1–4)"),
+        ] {
+            assert_eq!(said(seconds, 0), text);
+        }
+    }
+
+    #[test]
+    fn time_that_passed_is_taken_off() {
+        assert_eq!(said([120, 240, 540], 120), "usually 2 min more (0–7)");
+        assert_eq!(said([120, 240, 540], 500), "usually under 1 s more (up to 40)");
+        assert_eq!(said([120, 240, 540], 541), "longer than usual");
     }
 }

@@ -1,11 +1,88 @@
-//! Reads numbers, and the numbers of jobs, processes and sessions, on the command line. Errors do
-//! not repeat the number, because clap prints the option and its value before them.
+//! Reads the values of options: durations, numbers, words, signals, and the numbers of jobs,
+//! processes and sessions. Errors do not repeat the value, because clap prints the option and its
+//! value before them.
 
 use std::fmt;
 use std::str::FromStr;
+use std::time::Duration;
 
-use crate::protocol::WhyQuery;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use nix::sys::signal::Signal;
+
+use crate::core::{LEASE_MS_MAX, LEASE_MS_MIN};
+use crate::duration::{self, NOT_A_DURATION};
+pub(crate) use crate::duration::{short, stated};
+use crate::protocol::{OnLost, WhyQuery};
 use crate::sys::kernel::machine;
+
+/// The value of `--wait` and similar options.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Length {
+    /// A limited time.
+    Finite(Duration),
+    /// No limit.
+    Infinite,
+}
+
+impl Length {
+    /// The time, unless there is no limit.
+    pub(crate) fn finite(self) -> Option<Duration> {
+        match self {
+            Self::Finite(time) => Some(time),
+            Self::Infinite => None,
+        }
+    }
+}
+
+/// Reads a duration, or `infinity`.
+pub(crate) fn length(text: &str) -> Result<Length, String> {
+    if text == "infinity" {
+        return Ok(Length::Infinite);
+    }
+    if is_negative(text) {
+        return Err("must not be negative".to_owned());
+    }
+    duration::parse(text).map(Length::Finite).ok_or_else(|| NOT_A_DURATION.to_owned())
+}
+
+/// Whether the text is a duration after a minus sign.
+fn is_negative(text: &str) -> bool {
+    text.strip_prefix('-').is_some_and(|rest| length(rest).is_ok())
+}
+
+/// Like [`length`], but refuses zero.
+pub(crate) fn some_length(text: &str) -> Result<Length, String> {
+    match length(text) {
+        Ok(length) if length != Length::Finite(Duration::ZERO) => Ok(length),
+        Err(error) if !is_negative(text) => Err(error),
+        _ => Err("must be more than 0; `infinity` sets no limit".to_owned()),
+    }
+}
+
+/// Like [`length`], for a lease: long enough to be renewed in time, and short enough that a
+/// forgotten lease ends.
+pub(crate) fn ttl(text: &str) -> Result<Duration, String> {
+    match length(text) {
+        Ok(Length::Finite(ttl)) if ttl > Duration::from_millis(LEASE_MS_MAX) => {
+            let most = stated(Duration::from_millis(LEASE_MS_MAX));
+            Err(format!("a TTL can be at most {most}; renew the lease to keep it longer"))
+        }
+        Ok(Length::Finite(ttl)) if ttl >= Duration::from_millis(LEASE_MS_MIN) => Ok(ttl),
+        Ok(Length::Infinite) => Err("a lease must end at some point, so that another client can \
+                                     take the lock"
+            .to_owned()),
+        Err(error) if !is_negative(text) => Err(error),
+        _ => {
+            let least = stated(Duration::from_millis(LEASE_MS_MIN));
+            Err(format!("a TTL must be at least {least}, to leave time for a renewal"))
+        }
+    }
+}
+
+/// Whole milliseconds, rounded up, so that a length above zero never becomes zero.
+pub(crate) fn millis(length: Duration) -> u64 {
+    u64::try_from(length.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}
 
 /// A whole number that is not negative.
 pub(crate) fn number(text: &str) -> Result<u64, String> {
@@ -141,9 +218,56 @@ impl fmt::Display for WhyTarget {
     }
 }
 
+/// Reads one of these words, each with its help and its meaning.
+pub(crate) fn one_of<T: Copy + Send + Sync + 'static, const N: usize>(
+    words: [(&'static str, &'static str, T); N],
+) -> impl TypedValueParser<Value = T> {
+    let known = words.map(|(word, help, _)| PossibleValue::new(word).help(help));
+    PossibleValuesParser::new(known).try_map(move |word| {
+        let found = words.iter().find(|(known, ..)| *known == word);
+        found.map(|(.., meaning)| *meaning).ok_or("not a known word")
+    })
+}
+
+/// `--on-lost`: the action on a command that loses its lock.
+pub(crate) fn on_lost() -> impl TypedValueParser<Value = OnLost> {
+    one_of([
+        ("kill", "TERM, then KILL before another host can get the lock", OnLost::Kill),
+        ("term", "TERM only", OnLost::Term),
+        ("warn", "Only print a warning", OnLost::Warn),
+    ])
+}
+
+/// Reads `TERM`, `SIGTERM`, `term` or `15`.
+pub(crate) fn signal(text: &str) -> Result<Signal, String> {
+    let unknown = || "not a signal; write one like TERM, SIGTERM or 15".to_owned();
+    if let Ok(number) = text.parse::<i32>() {
+        return Signal::try_from(number).map_err(|_| unknown());
+    }
+    let name = text.to_ascii_uppercase();
+    let name = name.strip_prefix("SIG").unwrap_or(&name);
+    format!("SIG{name}").parse().map_err(|_| unknown())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_length_is_a_duration_or_infinity_and_never_negative() {
+        assert_eq!(
+            length("1us").map(|length| matches!(length, Length::Finite(l) if millis(l) == 1)),
+            Ok(true)
+        );
+        assert_eq!(length("infinity"), Ok(Length::Infinite));
+        assert_eq!(length("10x").unwrap_err(), NOT_A_DURATION);
+        assert_eq!(length("-5").unwrap_err(), "must not be negative");
+        for text in ["0", "-1", "-1h30m"] {
+            assert!(some_length(text).unwrap_err().contains("more than 0"), "{text}");
+            assert!(ttl(text).unwrap_err().contains("at least 1s"), "{text}");
+        }
+        assert_eq!(some_length("-x").unwrap_err(), NOT_A_DURATION);
+    }
 
     #[test]
     fn an_invalid_number_is_an_error_with_the_reason() {
@@ -197,6 +321,16 @@ mod tests {
         assert_eq!("s17".parse(), Ok(WhyTarget::Session("s17".to_owned())));
         for text in ["", "s", "17s", "-1", "sx", "make", "4294967296", "s-1", "s1 "] {
             assert!(text.parse::<WhyTarget>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn names_and_numbers_are_read() {
+        for text in ["TERM", "SIGTERM", "term", "sigTerm", "15"] {
+            assert_eq!(signal(text), Ok(Signal::SIGTERM), "{text}");
+        }
+        for text in ["", "SIG", "0", "99", "-15", "TERMINATE", "SIGSIGTERM"] {
+            assert!(signal(text).unwrap_err().contains("write one like TERM"), "{text}");
         }
     }
 }

@@ -1,32 +1,263 @@
-//! Takes a lock at several daemons that share nothing.
+//! Takes locks for `canal run` and `canal acquire`: from a daemon, or from several nodes.
 
 use std::time::Duration;
 
 use nix::unistd::Pid;
 
-use super::request::{Asking, NotAcquired};
+use crate::cli::arguments::lock::LockArgs;
 use crate::cli::arguments::nodes::{NodesArgs, ttl_ms};
-use crate::cli::arguments::wait::Readers;
-use crate::cli::node_list::{around, listed, named, near};
+use crate::cli::arguments::request::{
+    NoteArgs, ProgressArg, Readers, SessionArgs, WaitArgs, not_believed, not_new,
+};
+use crate::cli::nodes::{around, listed, named, near, within};
 use crate::cli::progress::Waiting;
-use crate::cli::wording::on_nodes;
-use crate::cli::{Failed, Global, Result, Target, Verbosity};
-use crate::client::ClientError;
+use crate::cli::wording::on_nodes::{self, unread};
+use crate::cli::wording::participant;
+use crate::cli::{Failed, Global, Result, Target, Verbosity, cut, wrong};
 use crate::client::nodes::Node;
 use crate::client::nodes::lease::{EnclosingLeases, LeaseHandle, Secret};
+use crate::client::{self, ClientError};
 use crate::core::FrameId;
 use crate::nodes::Require;
-use crate::protocol::{Acquire, Failure, Progress, SizeNote, WireItem};
+use crate::protocol::{
+    Acquire, ErrorName, Failure, Grant, GrantedKey, Mode, Progress, SizeNote, Superseded, WireItem,
+};
 use crate::run::nodes::{
     BeforeStart, ChildEnd, Ending, Host, Line, NodesRequest, OnLease, OverNodes, Purpose, Start,
 };
 use crate::run::{OwnCode, Taken, TakenFromNodes};
 use crate::sys::clock::boottime_ms;
+use crate::sys::pidfd::Pidfd;
 use crate::sys::terminal::audience::Audience;
+
+/// Where a lock is taken.
+pub(crate) enum Source {
+    /// It is taken from the daemon of this place.
+    Daemon(Target),
+    /// It is taken from several nodes.
+    Nodes(Nodes),
+}
+
+impl Source {
+    /// The daemon of this place, and how to start it.
+    pub(crate) fn target(&self) -> &Target {
+        match self {
+            Self::Daemon(target) => target,
+            Self::Nodes(nodes) => &nodes.target,
+        }
+    }
+
+    /// The source that the options name, for a lock with this purpose.
+    pub(crate) fn of(
+        global: &Global,
+        args: &NodesArgs,
+        ttl: Option<Duration>,
+        request: &Acquire,
+        purpose: Purpose,
+    ) -> Result<Self> {
+        if !args.is_given() {
+            return Target::of(global).map(Self::Daemon);
+        }
+        Nodes::of(global, args, ttl, request, purpose).map(Self::Nodes)
+    }
+
+    /// Sends the request and shows its progress until it is granted or refused. `end` belongs to a
+    /// coordinator that already asks nodes; without one, a lease at nodes gets its own.
+    pub(crate) fn take(
+        &self,
+        asking: &Asking<'_>,
+        end: Option<ChildEnd>,
+        witness: &mut dyn Witness,
+    ) -> Result<Taken, NotAcquired> {
+        match (self, end) {
+            (Self::Daemon(target), _) => take(target, asking, witness),
+            (Self::Nodes(nodes), Some(end)) => nodes.take(asking, end),
+            (Self::Nodes(nodes), None) => nodes.take_lease(asking),
+        }
+    }
+}
+
+/// The most columns of a command line that canal sends to the daemon.
+const COMMAND_COLUMNS_MAX: usize = 1000;
+
+/// The request that the options of `canal VERB` describe, under a new tag.
+pub(crate) fn request(
+    verb: &str,
+    (lock, nodes): (&LockArgs, &NodesArgs),
+    wait: &WaitArgs,
+    session: SessionArgs,
+    note: &NoteArgs,
+    command: &str,
+) -> Result<Acquire> {
+    let enclosing = session.enclosing();
+    Ok(Acquire {
+        tag: client::tag()?,
+        items: lock.items()?,
+        wait_ms: wait.wait_ms(),
+        priority: wait.priority.unwrap_or(0),
+        max_waiting: wait.max_waiting,
+        group: wait.group.clone(),
+        command: cut(command, COMMAND_COLUMNS_MAX),
+        note: note.of_request()?,
+        supersede: superseded(wait, verb, nodes)?,
+        session: enclosing.session,
+        frame: enclosing.frame,
+        under_run: enclosing.run,
+        ..Acquire::default()
+    })
+}
+
+/// The older requests that a request of `canal VERB` supersedes.
+fn superseded(wait: &WaitArgs, verb: &str, nodes: &NodesArgs) -> Result<Option<Superseded>> {
+    if nodes.is_given() && (wait.supersede.is_some() || wait.group.is_some()) {
+        let why = "--supersede and --group cannot be used with --on: independent nodes have no \
+                   common queue";
+        return Err(wrong(verb, why));
+    }
+    if wait.supersede == Some(Superseded::Running) && wait.wait_ms() == Some(0) {
+        let why =
+            "--supersede running waits until the command has ended, so it cannot be used with -n";
+        return Err(wrong(verb, why));
+    }
+    Ok(wait.supersede)
+}
+
+/// A request, and how to show its wait.
+pub(crate) struct Asking<'a> {
+    pub(crate) request: &'a Acquire,
+    /// The owner of the lock, if that is not this process.
+    pub(crate) owner: Option<&'a Pidfd>,
+    pub(crate) progress: ProgressArg,
+    pub(crate) readers: Readers,
+    pub(crate) verbosity: Verbosity,
+}
+
+/// Why a request acquired nothing.
+#[derive(Debug)]
+pub(crate) enum NotAcquired {
+    /// It was refused: the lock is busy, the wait is over, or there is a deadlock.
+    Refused(Failure),
+    /// The daemon did not consider the request, because the command needs a supervisor.
+    SupervisorRequired(Failure),
+    /// canal failed.
+    Failed(Failed),
+}
+
+impl From<Failed> for NotAcquired {
+    fn from(failed: Failed) -> Self {
+        Self::Failed(failed)
+    }
+}
+
+impl From<ClientError> for NotAcquired {
+    fn from(error: ClientError) -> Self {
+        match error {
+            ClientError::Failure(failure) if failure.name == ErrorName::Refused => {
+                Self::Refused(failure)
+            }
+            ClientError::Failure(failure) if failure.name == ErrorName::SupervisorRequired => {
+                Self::SupervisorRequired(failure)
+            }
+            error => Self::Failed(error.into()),
+        }
+    }
+}
+
+/// Learns that a request waits at a daemon, and that it was granted.
+pub(crate) trait Witness {
+    /// Called with each progress message. An error withdraws the request.
+    fn waits(&mut self, progress: &Progress) -> Result;
+
+    /// Called with the grant. After an error, the caller must end, which releases the grant.
+    fn granted(&mut self, grant: &Grant) -> Result;
+}
+
+/// Sends the request and shows its progress until the daemon grants or refuses it.
+fn take(
+    target: &Target,
+    asking: &Asking<'_>,
+    witness: &mut dyn Witness,
+) -> Result<Taken, NotAcquired> {
+    let Asking { request, owner, progress: choice, readers, verbosity } = *asking;
+    let mut client = target.connect_for(request.wait_ms)?;
+    if readers == Readers::Needed {
+        client.give_up_unread();
+    }
+    // Most requests do not wait, so the display is allocated only when needed.
+    let mut waiting: Option<Box<Waiting>> = None;
+    let mut within = within(target, request);
+    let result = client.acquire(request, owner, &mut |progress| {
+        if let Some(progress) = progress {
+            witness.waits(progress).map_err(given_up)?;
+        }
+        let begin = || Box::new(Waiting::new(verbosity, choice, &request.items));
+        let waiting = waiting.get_or_insert_with(begin);
+        let again = within.turn(waiting.update(progress));
+        if let Some(nodes) = within.unread() {
+            waiting.note(&unread(&nodes));
+        }
+        again
+    });
+    if let Some(mut waiting) = waiting {
+        waiting.end();
+    }
+    let acquired = result.map_err(NotAcquired::from).inspect_err(|why| {
+        if let NotAcquired::Refused(failure) = why {
+            size_notes(failure.notes(), verbosity);
+        }
+    })?;
+    size_notes(&acquired.grant.notes, verbosity);
+    if verbosity >= Verbosity::Verbose {
+        verbosity.detail(&granted(&acquired.grant));
+    }
+    if let Some(message) = not_believed(request, &acquired.grant) {
+        verbosity.detail(&message);
+    }
+    if let Some(message) = not_new(request, &acquired.grant) {
+        verbosity.note(&message);
+    }
+    witness.granted(&acquired.grant)?;
+    Ok(Taken::FromDaemon { client, acquired })
+}
+
+/// The failure that gives up a request.
+fn given_up(failed: Failed) -> Box<Failure> {
+    let failure = Failure::new(ErrorName::Fault, failed.message);
+    Box::new(match failed.hint {
+        Some(hint) => failure.hint(hint),
+        None => failure,
+    })
+}
+
+/// Prints where the size in the request differs from the size that others use. Each difference
+/// appears only once for each daemon and user, because cron mails every line.
+fn size_notes(notes: &[SizeNote], verbosity: Verbosity) {
+    for note in notes.iter().filter(|note| note.first) {
+        verbosity.note(&note.message);
+    }
+}
+
+/// `acquired db slot 4 (5 held), conf to read, token 77`.
+fn granted(grant: &Grant) -> String {
+    format!("acquired {}, token {}", keys_granted(&grant.keys), grant.token)
+}
+
+/// `db slot 4 (5 held), conf to read`.
+pub(crate) fn keys_granted(keys: &[GrantedKey]) -> String {
+    let keys = keys.iter().map(|key| match key.mode {
+        Mode::Counted => {
+            let slots: Vec<_> = key.slots.iter().map(|slot| slot.slot).collect();
+            format!("{} slot {} ({} held)", key.key, participant::slots(&slots), key.acquired)
+        }
+        Mode::Read => format!("{} to read", key.key),
+        Mode::Write => format!("{} to write", key.key),
+    });
+    keys.collect::<Vec<_>>().join(", ")
+}
 
 /// The nodes of a lock.
 pub(crate) struct Nodes {
-    pub(super) target: Target,
+    target: Target,
     nodes: Vec<Node>,
     require: Require,
     ttl_ms: u64,
@@ -35,7 +266,7 @@ pub(crate) struct Nodes {
 
 impl Nodes {
     /// The nodes that the options name, if they can grant the request.
-    pub(super) fn of(
+    fn of(
         global: &Global,
         args: &NodesArgs,
         ttl: Option<Duration>,
@@ -98,7 +329,7 @@ impl Nodes {
     }
 
     /// Waits until the lock is held, in the process that becomes its command.
-    pub(super) fn take(&self, asking: &Asking<'_>, end: ChildEnd) -> Result<Taken, NotAcquired> {
+    fn take(&self, asking: &Asking<'_>, end: ChildEnd) -> Result<Taken, NotAcquired> {
         let page = end.begin().map_err(not_called)?;
         let start = wait(asking, &end, None)?;
         asking.verbosity.detail(&format!(
@@ -111,7 +342,7 @@ impl Nodes {
     }
 
     /// Starts a coordinator, and waits until the lease is held.
-    pub(super) fn take_lease(&self, asking: &Asking<'_>) -> Result<Taken, NotAcquired> {
+    fn take_lease(&self, asking: &Asking<'_>) -> Result<Taken, NotAcquired> {
         let (mut coordinator, end) = self.ask(asking.request, EnclosingLeases::default())?;
         let begun = end.begin().map_err(|error| not_called(error).into());
         let taken = begun.and_then(|page| Ok((page, wait(asking, &end, Some(&mut coordinator))?)));

@@ -1,0 +1,456 @@
+//! The options of a request besides its locks: its session, how long it waits, its note; and the
+//! handle of an existing lease.
+
+use std::ffi::{OsStr, OsString};
+use std::io::{self, BufRead};
+
+use clap::builder::TypedValueParser;
+use clap::{Args, ValueEnum};
+
+use crate::cli::{Failed, Result};
+use crate::client::environment;
+use crate::client::nodes::lease::{EnclosingLeases, LEASE_HANDLE_CHARS_MAX, LeaseHandle};
+use crate::protocol::{Acquire, GROUP_BYTES_MAX, Grant, Handle, NOTE_BYTES_MAX, RunId, Superseded};
+use crate::run::OwnCode;
+use crate::safe_text::is_unsafe;
+
+use super::value::{self, Length, exit_code, number, one_of, priority};
+
+/// The options that choose the session.
+#[derive(Args, Clone, Copy, Debug, Default)]
+#[command(next_help_heading = "Which lock")]
+pub(crate) struct SessionArgs {
+    /// Start a new session
+    ///
+    /// Locks held by an enclosing canal command then block this request like any other.
+    #[arg(long, hide_short_help = true)]
+    pub(crate) new_session: bool,
+}
+
+/// The enclosing session and frame, from the environment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Enclosing {
+    pub(crate) session: Option<String>,
+    pub(crate) frame: Option<String>,
+    /// The enclosing run at nodes.
+    pub(crate) run: Option<RunId>,
+}
+
+impl SessionArgs {
+    /// The session and frame that enclose the request; none with `--new-session`.
+    pub(crate) fn enclosing(self) -> Enclosing {
+        if self.new_session {
+            return Enclosing::default();
+        }
+        let [session, frame] = [environment::SESSION, environment::FRAME]
+            .map(|name| std::env::var_os(name)?.into_string().ok());
+        Enclosing { session, frame, run: environment::run() }
+    }
+
+    /// The leases at nodes that enclose the request; none with `--new-session`.
+    pub(crate) fn enclosing_leases(self) -> EnclosingLeases {
+        match self.new_session {
+            true => EnclosingLeases::default(),
+            false => EnclosingLeases::of_environment(),
+        }
+    }
+}
+
+/// The message for a request whose enclosing frame the daemon did not accept.
+pub(crate) fn not_believed(request: &Acquire, grant: &Grant) -> Option<String> {
+    let (session, frame) = (request.session.as_ref()?, request.frame.as_ref()?);
+    (*session != grant.session).then(|| {
+        let new = &grant.session;
+        format!(
+            "began session {new} instead of {session}, because CANAL_FRAME={frame} does not \
+             enclose this process"
+        )
+    })
+}
+
+/// The message if `--new-session` has no effect because the process already belongs to the session
+/// of its earlier locks. This happens if canal becomes its command, and the command is canal again.
+pub(crate) fn not_new(request: &Acquire, grant: &Grant) -> Option<String> {
+    let session = request.session.is_none().then(inherited)??;
+    same_process(&session, grant)
+}
+
+/// The session in the environment.
+pub(crate) fn inherited() -> Option<String> {
+    std::env::var_os(environment::SESSION)?.into_string().ok()
+}
+
+fn same_process(session: &str, grant: &Grant) -> Option<String> {
+    (*session == *grant.session).then(|| {
+        format!(
+            "--new-session has no effect: process {} itself took the locks of session {session}",
+            grant.owner.pid
+        )
+    })
+}
+
+/// The options for the wait.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "How to wait")]
+pub(crate) struct WaitArgs {
+    /// Exit with 75 at once if the lock is not free
+    #[arg(short = 'n', long, conflicts_with = "wait")]
+    pub(crate) no_wait: bool,
+    /// Wait at most DUR, such as 10, 500ms or 1h30m [default: infinity]
+    ///
+    /// Then exit with 75. A number without a unit is in seconds; 0 means do not wait.
+    #[arg(short = 'w', long, value_name = "DUR", value_parser = value::length, allow_negative_numbers = true)]
+    pub(crate) wait: Option<Length>,
+    /// Exit with N instead of 75; 0 skips quietly
+    ///
+    /// This applies when the lock is busy or paused, when the wait times out, when too many
+    /// requests are already waiting (--max-waiting), and when a newer request supersedes this one.
+    #[arg(short = 'E', long, value_name = "N", value_parser = exit_code, allow_negative_numbers = true)]
+    pub(crate) conflict_exit_code: Option<u8>,
+    /// Go ahead of waiters with a lower priority [default: 0]
+    #[arg(long, hide_short_help = true, value_name = "N", value_parser = priority, allow_negative_numbers = true)]
+    pub(crate) priority: Option<i32>,
+    /// Exit with 75 if N or more requests are already waiting
+    #[arg(long, hide_short_help = true, value_name = "N", value_parser = number, allow_negative_numbers = true)]
+    pub(crate) max_waiting: Option<u64>,
+    /// Withdraw your older requests for the same keys, or in the same --group
+    ///
+    /// The older requests exit with 75. With `running`, canal also ends the commands that hold the
+    /// lock.
+    #[arg(long, hide_short_help = true, value_name = "WHICH", value_parser = superseded())]
+    pub(crate) supersede: Option<Superseded>,
+    /// The group in which --supersede looks for older requests
+    #[arg(long, hide_short_help = true, value_name = "NAME", value_parser = group)]
+    pub(crate) group: Option<String>,
+    /// How to show progress while waiting [default: auto]
+    #[arg(long, hide_short_help = true, value_name = "HOW", value_enum)]
+    pub(crate) progress: Option<ProgressArg>,
+    /// Keep waiting even if nothing reads stdout and stderr
+    #[arg(long, hide_short_help = true)]
+    pub(crate) unattended: bool,
+}
+
+/// The older requests that --supersede names.
+fn superseded() -> impl TypedValueParser<Value = Superseded> {
+    let running = "Requests that are still waiting, and commands that are running";
+    one_of([
+        ("waiting", "Requests that are still waiting", Superseded::Waiting),
+        ("running", running, Superseded::Running),
+    ])
+}
+
+/// The ways to show a wait.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ProgressArg {
+    /// A status line on a terminal, log lines elsewhere
+    #[default]
+    Auto,
+    /// A status line on a terminal, nothing elsewhere
+    Tty,
+    /// Log lines, even on a terminal
+    Log,
+    /// Nothing
+    None,
+}
+
+/// Whether a request keeps waiting when stdout and stderr have no reader left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Readers {
+    /// The request is given up.
+    Needed,
+    /// The request keeps waiting.
+    NotNeeded,
+}
+
+impl WaitArgs {
+    /// Whether the wait needs a reader for what canal prints.
+    pub(crate) fn readers(&self) -> Readers {
+        if self.unattended { Readers::NotNeeded } else { Readers::Needed }
+    }
+
+    /// The wait in the form of the protocol: 0 means not to wait, `None` means without end.
+    pub(crate) fn wait_ms(&self) -> Option<u64> {
+        match self.no_wait {
+            true => Some(0),
+            false => self.wait.and_then(Length::finite).map(value::millis),
+        }
+    }
+
+    /// The exit code if the lock is busy or the wait is over. It is not used for a deadlock, which
+    /// a script must not take for work that is done elsewhere.
+    pub(crate) fn conflict_code(&self) -> u8 {
+        self.conflict_exit_code.unwrap_or(OwnCode::NotAcquired.number())
+    }
+}
+
+/// The name of a group.
+fn group(text: &str) -> Result<String, String> {
+    match text.len() {
+        0 => Err("a group name cannot be empty".to_owned()),
+        bytes if bytes > GROUP_BYTES_MAX => Err(format!(
+            "a group name can have at most {GROUP_BYTES_MAX} bytes; this one has {bytes}"
+        )),
+        _ if text.chars().any(is_unsafe) => {
+            Err("a group name cannot contain control characters".to_owned())
+        }
+        _ => Ok(text.to_owned()),
+    }
+}
+
+/// The variable with the note for commands that are started without the option.
+const NOTE: &str = "CANAL_NOTE";
+
+/// The options for the note.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "How to run")]
+pub(crate) struct NoteArgs {
+    /// Show TEXT to everyone who sees the lock [default: $CANAL_NOTE]
+    ///
+    /// Without either, the note of a CI job is the URL of its run; --note '' turns that off. A note
+    /// may be at most 512 bytes long, and other users can read it.
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) note: Option<OsString>,
+}
+
+impl NoteArgs {
+    /// The note of a new request: from the option, else from the environment, else the address of
+    /// the CI run in which canal runs.
+    ///
+    /// # Errors
+    /// The note is too long.
+    pub(crate) fn of_request(&self) -> Result<Option<String>> {
+        let note = self.of_renewal()?.or_else(|| of_ci(|name| std::env::var(name).ok()));
+        Ok(note.filter(|note| !note.is_empty()))
+    }
+
+    /// The new note of a lease, empty for none; `None` leaves the note as it is. An empty variable
+    /// does not count.
+    ///
+    /// # Errors
+    /// The note is too long.
+    pub(crate) fn of_renewal(&self) -> Result<Option<String>> {
+        if let Some(note) = &self.note {
+            return checked(note, "--note").map(Some);
+        }
+        let inherited = std::env::var_os(NOTE).filter(|note| !note.is_empty());
+        inherited.map(|note| checked(&note, NOTE)).transpose()
+    }
+}
+
+/// The address of the CI run that these variables describe, if it fits into a note.
+fn of_ci(variable: impl Fn(&str) -> Option<String>) -> Option<String> {
+    let text = |name: &str| variable(name).filter(|text| !text.is_empty());
+    let of_actions = |run: &str| {
+        let (server, repository) = (text("GITHUB_SERVER_URL")?, text("GITHUB_REPOSITORY")?);
+        Some(format!("{server}/{repository}/actions/runs/{}", text(run)?))
+    };
+    let of_azure = || {
+        let (server, project) = (text("SYSTEM_COLLECTIONURI")?, text("SYSTEM_TEAMPROJECT")?);
+        let (server, project) = (server.trim_end_matches('/'), project.replace(' ', "%20"));
+        Some(format!("{server}/{project}/_build/results?buildId={}", text("BUILD_BUILDID")?))
+    };
+    // Gitea and Forgejo also set the variables of GitHub, but address runs by number.
+    let url = if text("GITEA_ACTIONS").or_else(|| text("FORGEJO_ACTIONS")).is_some() {
+        of_actions("GITHUB_RUN_NUMBER")
+    } else if text("GITHUB_ACTIONS").is_some() {
+        of_actions("GITHUB_RUN_ID")
+    } else if text("GITLAB_CI").is_some() {
+        text("CI_JOB_URL")
+    } else if text("JENKINS_URL").is_some() {
+        text("BUILD_URL")
+    } else if text("BUILDKITE").is_some() {
+        let job = text("BUILDKITE_JOB_ID").map_or_else(String::new, |job| format!("#{job}"));
+        text("BUILDKITE_BUILD_URL").map(|url| url + &job)
+    } else if text("CIRCLECI").is_some() {
+        text("CIRCLE_BUILD_URL")
+    } else if text("TF_BUILD").is_some() {
+        of_azure()
+    } else if text("CI").as_deref() == Some("woodpecker") {
+        text("CI_PIPELINE_URL")
+    } else {
+        None
+    };
+    url.filter(|url| url.len() <= NOTE_BYTES_MAX)
+}
+
+fn checked(note: &OsStr, source: &str) -> Result<String> {
+    let note = note.to_string_lossy();
+    match note.len() {
+        0..=NOTE_BYTES_MAX => Ok(note.into_owned()),
+        bytes => Err(Failed::new(format!(
+            "{source} has {bytes} bytes; a note can have at most {NOTE_BYTES_MAX}"
+        ))
+        .hint("put the details elsewhere, and a link to them in the note")),
+    }
+}
+
+/// The variable that passes the handle to later steps, and to `canal renew` and `canal release`.
+pub(crate) const HANDLE: &str = "CANAL_HANDLE";
+
+/// The limit for a line that contains a handle.
+const LINE_BYTES_MAX: u64 = LEASE_HANDLE_CHARS_MAX as u64 + 1024;
+
+/// The handle of a lease.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum GivenHandle {
+    /// A handle that a daemon granted.
+    OfDaemon(Handle),
+    /// A handle of a lease at nodes.
+    OverNodes(Box<LeaseHandle>),
+}
+
+/// The options that choose the lease.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct HandleArgs {
+    /// The lease's handle, or - for standard input [default: $CANAL_HANDLE]
+    ///
+    /// A handle that is read from standard input does not show up in process lists.
+    #[arg(long, value_name = "H", allow_hyphen_values = true)]
+    // Kept as text, so that an error message does not repeat it.
+    pub(crate) handle: Option<String>,
+}
+
+impl HandleArgs {
+    /// The handle in the option, or else in the environment.
+    pub(crate) fn read(&self) -> Result<Option<GivenHandle>> {
+        match self.handle.as_deref() {
+            Some("-") => parsed(&first_line()?, "the handle on standard input").map(Some),
+            Some(given) => parsed(given, "--handle").map(Some),
+            None => Self::of_environment(),
+        }
+    }
+
+    /// The handle in the environment.
+    pub(crate) fn of_environment() -> Result<Option<GivenHandle>> {
+        match std::env::var(HANDLE) {
+            Ok(given) if !given.is_empty() => parsed(&given, HANDLE).map(Some),
+            _ => Ok(None),
+        }
+    }
+}
+
+fn first_line() -> Result<String> {
+    let mut line = String::new();
+    let read = io::Read::take(io::stdin().lock(), LINE_BYTES_MAX).read_line(&mut line);
+    read.map_err(|error| Failed::new(format!("cannot read standard input: {error}")))?;
+    Ok(line)
+}
+
+fn parsed(text: &str, source: &str) -> Result<GivenHandle> {
+    let text = text.trim();
+    let parsed = match LeaseHandle::is_meant(text) {
+        true => text
+            .parse::<LeaseHandle>()
+            .map(|handle| GivenHandle::OverNodes(Box::new(handle)))
+            .map_err(|what| what.to_string()),
+        false => text.parse::<Handle>().map(GivenHandle::OfDaemon).map_err(str::to_owned),
+    };
+    parsed.map_err(|what| {
+        Failed::new(format!("{source}: {what}"))
+            .hint("take a lease with `canal acquire --ttl`, which prints its handle")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::protocol::OwnerInfo;
+
+    use super::*;
+
+    #[test]
+    fn another_session_than_the_named_one_is_reported() {
+        let mut request = Acquire {
+            session: Some("s3".to_owned()),
+            frame: Some("f4".to_owned()),
+            ..Acquire::default()
+        };
+        let mut grant = Grant {
+            owner: OwnerInfo { pid: 1, command: String::new() },
+            session: "s3".to_owned(),
+            frame: "f5".to_owned(),
+            ..Grant::default()
+        };
+        assert_eq!(not_believed(&request, &grant), None);
+        grant.session = "s5".to_owned();
+        let message = not_believed(&request, &grant).unwrap();
+        assert!(
+            message.starts_with("began session s5 instead of s3, because CANAL_FRAME=f4"),
+            "{message}"
+        );
+        assert_eq!(same_process("s3", &grant), None);
+        let message = same_process("s5", &grant).unwrap();
+        assert!(message.starts_with("--new-session has no effect: process 1"), "{message}");
+        assert_eq!(not_new(&request, &grant), None, "it asked for no new one");
+        request.frame = None;
+        assert_eq!(not_believed(&request, &grant), None);
+    }
+
+    #[test]
+    fn a_new_session_is_enclosed_by_nothing() {
+        assert_eq!(SessionArgs { new_session: true }.enclosing(), Enclosing::default());
+    }
+
+    fn given(note: &str) -> NoteArgs {
+        NoteArgs { note: Some(note.into()) }
+    }
+
+    #[test]
+    fn a_note_is_taken_as_it_is_up_to_a_bound() {
+        assert_eq!(given("run 7").of_request().unwrap().as_deref(), Some("run 7"));
+        let longest = "é".repeat(NOTE_BYTES_MAX / 2);
+        assert_eq!(given(&longest).of_request().unwrap(), Some(longest.clone()));
+        let failed = given(&(longest + "x")).of_request().unwrap_err();
+        assert_eq!(failed.message, "--note has 513 bytes; a note can have at most 512");
+        assert!(failed.hint.is_some());
+    }
+
+    #[test]
+    fn each_ci_service_is_known_by_its_variables() {
+        let github = "GITHUB_SERVER_URL=https://g GITHUB_REPOSITORY=a/b GITHUB_RUN_ID=7 GITHUB_RUN_NUMBER=3 GITHUB_ACTIONS=true";
+        for (variables, url) in [
+            (github.to_owned(), "https://g/a/b/actions/runs/7"),
+            (format!("{github} GITEA_ACTIONS=true"), "https://g/a/b/actions/runs/3"),
+            (format!("{github} FORGEJO_ACTIONS=true"), "https://g/a/b/actions/runs/3"),
+            ("GITLAB_CI=true CI_JOB_URL=https://l/1".into(), "https://l/1"),
+            ("JENKINS_URL=https://j BUILD_URL=https://j/1/".into(), "https://j/1/"),
+            (
+                "BUILDKITE=true BUILDKITE_BUILD_URL=https://k/1 BUILDKITE_JOB_ID=x".into(),
+                "https://k/1#x",
+            ),
+            ("CIRCLECI=true CIRCLE_BUILD_URL=https://c/1".into(), "https://c/1"),
+            (
+                "TF_BUILD=True SYSTEM_COLLECTIONURI=https://z/o/ SYSTEM_TEAMPROJECT=p BUILD_BUILDID=5"
+                    .into(),
+                "https://z/o/p/_build/results?buildId=5",
+            ),
+            ("CI=woodpecker CI_PIPELINE_URL=https://w/1".into(), "https://w/1"),
+            ("CI=true BUILD_URL=https://x".into(), ""),
+            ("GITHUB_ACTIONS=true GITHUB_RUN_ID=7".into(), ""),
+            (format!("CIRCLECI=true CIRCLE_BUILD_URL={}", "x".repeat(600)), ""),
+        ] {
+            let variable = |name: &str| {
+                let mut all = variables.split(' ').filter_map(|it| it.split_once('='));
+                all.find(|(it, _)| *it == name).map(|(_, value)| value.to_owned())
+            };
+            assert_eq!(of_ci(variable).unwrap_or_default(), url, "{variables}");
+        }
+    }
+
+    #[test]
+    fn an_empty_note_is_none_for_a_request_and_removes_that_of_a_lease() {
+        assert_eq!(given("").of_request().unwrap(), None);
+        assert_eq!(given("").of_renewal().unwrap().as_deref(), Some(""));
+    }
+
+    #[test]
+    fn an_invalid_handle_is_not_repeated_in_the_error() {
+        let args = HandleArgs { handle: Some("0123secret".to_owned()) };
+        let failed = args.read().unwrap_err();
+        assert_eq!(failed.message, "--handle: a handle is 32 hexadecimal digits");
+        let args = HandleArgs { handle: Some(format!(" {:032x}\n", 7)) };
+        assert_eq!(args.read().unwrap(), Some(GivenHandle::OfDaemon(Handle::new(7))));
+        let args = HandleArgs { handle: Some("n0123secret".to_owned()) };
+        let failed = args.read().unwrap_err();
+        assert_eq!(failed.message, "--handle: the handle is incomplete or has been altered");
+    }
+}
