@@ -224,9 +224,8 @@ impl Waiting {
 /// Whether a holder belongs to the job of this process, as the recipes of one make(1) do.
 fn is_held_by_this_job(progress: &Progress) -> bool {
     let group = getpgrp();
-    let pids = progress.holders.iter().filter(|holder| holder.pid != 0).map(|holder| holder.pid);
-    let mut pids = pids.map(|pid| Pid::from_raw(pid.cast_signed()));
-    pids.any(|pid| getpgid(Some(pid)).is_ok_and(|its| its == group))
+    let is_ours = |pid: u32| getpgid(Some(Pid::from_raw(pid.cast_signed()))) == Ok(group);
+    progress.holders.iter().any(|holder| holder.pid != 0 && is_ours(holder.pid))
 }
 
 /// The ancestors of this process, the nearest first.

@@ -16,7 +16,7 @@ use crate::cli::wording::participant;
 use crate::cli::{Failed, Global, Result, Target, Verbosity, cut, wrong};
 use crate::client::nodes::Node;
 use crate::client::nodes::lease::{EnclosingLeases, LeaseHandle, Secret};
-use crate::client::{self, ClientError};
+use crate::client::{self, ClientError, environment};
 use crate::core::FrameId;
 use crate::nodes::Require;
 use crate::protocol::{
@@ -47,7 +47,7 @@ impl Source {
         }
     }
 
-    /// The source that the options name, for a lock with this purpose.
+    /// The source that the options name, for a lock with this purpose, if it can grant the request.
     pub(crate) fn of(
         global: &Global,
         args: &NodesArgs,
@@ -58,7 +58,30 @@ impl Source {
         if !args.is_given() {
             return Target::of(global).map(Self::Daemon);
         }
-        Nodes::of(global, args, ttl, request, purpose).map(Self::Nodes)
+        let verbosity = global.verbosity();
+        // No daemon remembers for all nodes how the keys were read, so each request gets the notes.
+        for note in request.items.iter().filter_map(SizeNote::of_text) {
+            verbosity.note(&note.message);
+        }
+        args.check(&request.items)?;
+        let ttl_ms = ttl_ms(ttl)?;
+        let target = Target::of(global)?;
+        let nodes = listed(&args.on, &target)?;
+        if purpose == Purpose::Lease {
+            LeaseHandle::fits(&nodes).map_err(|error| {
+                Failed::new(error.to_string())
+                    .hint("name fewer nodes, or give them shorter addresses")
+            })?;
+        }
+        let require = args.require();
+        if nodes.len() == 2 && require == Require::Majority {
+            let what = if purpose == Purpose::Lease { "the lease" } else { "the command" };
+            verbosity.note(&format!(
+                "a majority of 2 nodes is both of them: the loss of either ends {what}"
+            ));
+            verbosity.advice("name a third node, or give --require all");
+        }
+        Ok(Self::Nodes(Nodes { target, nodes, require, ttl_ms, purpose }))
     }
 
     /// Sends the request and shows its progress until it is granted or refused. `end` belongs to a
@@ -89,7 +112,6 @@ pub(crate) fn request(
     note: &NoteArgs,
     command: &str,
 ) -> Result<Acquire> {
-    let enclosing = session.enclosing();
     Ok(Acquire {
         tag: client::tag()?,
         items: lock.items()?,
@@ -100,9 +122,9 @@ pub(crate) fn request(
         command: cut(command, COMMAND_COLUMNS_MAX),
         note: note.of_request()?,
         supersede: superseded(wait, verb, nodes)?,
-        session: enclosing.session,
-        frame: enclosing.frame,
-        under_run: enclosing.run,
+        session: session.enclosing(environment::SESSION),
+        frame: session.enclosing(environment::FRAME),
+        under_run: session.enclosing_run(),
         ..Acquire::default()
     })
 }
@@ -265,40 +287,6 @@ pub(crate) struct Nodes {
 }
 
 impl Nodes {
-    /// The nodes that the options name, if they can grant the request.
-    fn of(
-        global: &Global,
-        args: &NodesArgs,
-        ttl: Option<Duration>,
-        request: &Acquire,
-        purpose: Purpose,
-    ) -> Result<Self> {
-        let verbosity = global.verbosity();
-        // No daemon remembers for all nodes how the keys were read, so each request gets the notes.
-        for note in request.items.iter().filter_map(SizeNote::of_text) {
-            verbosity.note(&note.message);
-        }
-        args.check(&request.items)?;
-        let ttl_ms = ttl_ms(ttl)?;
-        let target = Target::of(global)?;
-        let nodes = listed(&args.on, &target)?;
-        if purpose == Purpose::Lease {
-            LeaseHandle::fits(&nodes).map_err(|error| {
-                Failed::new(error.to_string())
-                    .hint("name fewer nodes, or give them shorter addresses")
-            })?;
-        }
-        let require = args.require();
-        if nodes.len() == 2 && require == Require::Majority {
-            let what = if purpose == Purpose::Lease { "the lease" } else { "the command" };
-            verbosity.note(&format!(
-                "a majority of 2 nodes is both of them: the loss of either ends {what}"
-            ));
-            verbosity.advice("name a third node, or give --require all");
-        }
-        Ok(Self { target, nodes, require, ttl_ms, purpose })
-    }
-
     /// Starts a coordinator that asks the nodes. `under`: the leases that do not block the request.
     pub(crate) fn ask(
         &self,

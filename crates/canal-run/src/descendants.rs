@@ -15,7 +15,7 @@ use canal_sys::process::{add_descendants, become_subreaper, parent};
 use canal_sys::signals::SignalRefused;
 
 /// Which children are descendants of the command.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Descendants {
     /// Children that this process had before the command. `None` while this process adopts no
     /// orphans.
@@ -23,11 +23,6 @@ pub(super) struct Descendants {
 }
 
 impl Descendants {
-    /// Adopts no process yet.
-    pub(super) fn unknown() -> Self {
-        Self { before: None }
-    }
-
     /// Adopts orphans of the command from now on. `command` is its process, if there is one, and
     /// must not have begun yet.
     pub(super) fn adopt(&mut self, command: Option<Pid>) -> io::Result<()> {

@@ -160,7 +160,7 @@ impl Folder {
 
 /// Whether the supervisor of a job lives, or may live.
 fn is_attended(record: &Path) -> bool {
-    File::open(record).is_ok_and(|file| !matches!(attended(&file), Ok(Attended::No)))
+    File::open(record).is_ok_and(|file| attended(&file).unwrap_or(true))
 }
 
 fn removed(path: &Path) -> io::Result<()> {
@@ -208,15 +208,6 @@ pub struct JobEnd {
     /// The signal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signal: Option<i32>,
-}
-
-/// Whether the supervisor of a job lives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Attended {
-    /// It does.
-    Yes,
-    /// It has ended.
-    No,
 }
 
 /// A record as it was read.
@@ -267,15 +258,15 @@ impl Record {
     }
 
     /// Whether the supervisor lives.
-    pub fn attended(&self) -> io::Result<Attended> {
+    pub fn is_attended(&self) -> io::Result<bool> {
         attended(&self.file)
     }
 }
 
-fn attended(file: &File) -> io::Result<Attended> {
+fn attended(file: &File) -> io::Result<bool> {
     match flock(file, FlockOperation::NonBlockingLockShared) {
-        Ok(()) => flock(file, FlockOperation::Unlock).map(|()| Attended::No).map_err(Into::into),
-        Err(Errno::WOULDBLOCK) => Ok(Attended::Yes),
+        Ok(()) => flock(file, FlockOperation::Unlock).map(|()| false).map_err(Into::into),
+        Err(Errno::WOULDBLOCK) => Ok(true),
         Err(error) => Err(error.into()),
     }
 }
@@ -330,9 +321,8 @@ impl NewJob {
         let log = self.named.clone().unwrap_or_else(|| self.folder.log(&number));
         let command = command.to_owned();
         let submitted = Submitted { job, at_ms: unix_ms(), keys, command, log };
-        let blank = " ".repeat(BLANK);
-        let lines = format!("{blank}\n").repeat(3);
-        let text = format!("{}\n{lines}", serde_json::to_string(&submitted)?);
+        let blank = format!("{:BLANK$}\n", "").repeat(3);
+        let text = format!("{}\n{blank}", serde_json::to_string(&submitted)?);
         self.record.write_all_at(text.as_bytes(), 0)?;
         if self.named.is_none() {
             fs::rename(self.folder.log(&self.name), &submitted.log)?;

@@ -183,7 +183,7 @@ pub fn supervise(
     let childs = ChildChannel(childs);
     // Without a controlling terminal, `/dev/tty` cannot be opened.
     let leads_group = File::open("/dev/tty").is_err();
-    let mut descendants = Descendants::unknown();
+    let mut descendants = Descendants::default();
     if limits.with_children {
         descendants.adopt(None)?;
     }
@@ -325,7 +325,17 @@ impl Supervisor<'_> {
         // unblocked.
         while self.signals.read_signal()?.is_some() {}
         ended(self.command, Reap::Now)?;
-        Ok(self.ended(end))
+        if let Some(monitor) = &self.monitor
+            && monitor.ends_command()
+            && let Some(lost) = monitor.lost()
+        {
+            return Ok(Ended::LockLost(Box::new(lost.clone())));
+        }
+        Ok(match (self.reached.last(), end) {
+            (Some(signal), _) => Ended::TimeOver(*signal),
+            (None, child::End::Exited(code)) => Ended::Exited(code),
+            (None, child::End::Killed(signal)) => Ended::Signaled(signal),
+        })
     }
 
     fn living(&mut self) -> io::Result<Vec<Pid>> {
@@ -336,22 +346,6 @@ impl Supervisor<'_> {
     fn waits_for_descendants(&self) -> bool {
         self.limits.with_children
             || self.monitor.as_ref().is_some_and(HoldMonitor::ends_descendants)
-    }
-
-    fn ended(&self, end: child::End) -> Ended {
-        if let Some(lost) = self
-            .monitor
-            .as_ref()
-            .filter(|monitor| monitor.ends_command())
-            .and_then(HoldMonitor::lost)
-        {
-            return Ended::LockLost(Box::new(lost.clone()));
-        }
-        match (self.reached.last(), end) {
-            (Some(signal), _) => Ended::TimeOver(*signal),
-            (None, child::End::Exited(code)) => Ended::Exited(code),
-            (None, child::End::Killed(signal)) => Ended::Signaled(signal),
-        }
     }
 
     /// Reads one message of the child. Returns whether there may be more.
@@ -427,15 +421,11 @@ impl Supervisor<'_> {
         if info.ssi_code == libc::SI_KERNEL {
             return OF_TERMINAL.contains(&signal);
         }
-        let sender = i32::try_from(info.ssi_pid).unwrap_or(0);
+        let command = self.command.as_raw().unsigned_abs();
         // The command signalled its group, which includes us.
-        sender == self.command.as_raw()
+        info.ssi_pid == command
             // A shell continues the whole group.
-            || signal == Signal::SIGCONT && !self.is_stopped()
-    }
-
-    fn is_stopped(&self) -> bool {
-        run_state(self.command.as_raw().unsigned_abs()) == RunState::Stopped
+            || signal == Signal::SIGCONT && run_state(command) != RunState::Stopped
     }
 
     /// Reads the deadline page, and asks for another one if the page has lost its writer. Until the
@@ -592,12 +582,10 @@ impl Supervisor<'_> {
             }
             _ => None,
         };
-        let phase = self.monitor.as_ref().map(HoldMonitor::phase);
-        let look = match phase {
+        let look = match self.monitor.as_ref().map(HoldMonitor::phase) {
             Some(Phase::Killing) if self.refused.is_empty() => Some(LOOK_KILLING),
-            Some(Phase::Killing) => Some(LOOK),
-            // The hold may become safe again.
-            Some(Phase::Warned) => Some(LOOK),
+            // A warning may end, because the hold may become safe again.
+            Some(Phase::Killing | Phase::Warned) => Some(LOOK),
             _ => self.end.is_some().then_some(LOOK),
         };
         let others = self.fate_query.due().into_iter().chain(self.hooks.due());

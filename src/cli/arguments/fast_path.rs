@@ -5,12 +5,12 @@
 //! to clap.
 
 use std::ffi::OsStr;
+use std::mem::replace;
 use std::os::unix::ffi::OsStrExt;
 
 use super::definition::{Global, JobserverArg, RunArgs};
 use super::lock::{KeyArg, plain_key};
-use super::value;
-use super::value::{exit_code, number, positive, priority, slots};
+use super::value::{exit_code, length, number, positive, priority, slots};
 
 /// Reads `canal run …`; returns `None` to leave the line to clap.
 pub(crate) fn read<'a>(words: impl Iterator<Item = &'a OsStr>) -> Option<(Global, RunArgs)> {
@@ -18,150 +18,89 @@ pub(crate) fn read<'a>(words: impl Iterator<Item = &'a OsStr>) -> Option<(Global
     if words.next()? != "run" {
         return None;
     }
-    let mut plain = Plain::default();
+    let (mut global, mut run) = (Global::default(), RunArgs::default());
     loop {
         let word = words.next()?;
-        match word.as_bytes() {
-            b"--" => {
-                plain.run.command.extend(words.map(OsStr::to_owned));
-                break;
-            }
-            [b'-', b'-', name @ ..] => plain.long(name, &mut words)?,
-            [b'-', letter, value @ ..] => plain.short(*letter, value, &mut words)?,
-            // clap takes it as an operand, though a strange one.
-            b"-" => return None,
+        let (name, value) = match word.as_bytes() {
+            b"--" => break,
+            [b'-', b'-', long @ ..] => match long.iter().position(|&byte| byte == b'=') {
+                Some(at) => (&long[..at], Some(&long[at + 1..])),
+                None => (long, None),
+            },
+            // clap takes a dash alone as an operand, though a strange one. An equals sign after a
+            // letter belongs to the option.
+            b"-" | [b'-', _, b'=', ..] => return None,
+            [b'-', letter, value @ ..] => (long(*letter)?, (!value.is_empty()).then_some(value)),
             _ => {
-                plain.run.command.push(word.to_owned());
-                plain.run.command.extend(words.map(OsStr::to_owned));
+                run.command.push(word.to_owned());
                 break;
             }
-        }
-    }
-    plain.finish()
-}
-
-/// The options and words read so far.
-#[derive(Debug, Default)]
-struct Plain {
-    global: Global,
-    run: RunArgs,
-}
-
-impl Plain {
-    /// `--name`, `--name VALUE` or `--name=VALUE`.
-    fn long<'a>(
-        &mut self,
-        word: &'a [u8],
-        rest: &mut impl Iterator<Item = &'a OsStr>,
-    ) -> Option<()> {
-        let equals = word.iter().position(|&byte| byte == b'=');
-        let (name, value) = match equals {
-            Some(at) => (&word[..at], Some(OsStr::from_bytes(&word[at + 1..]))),
-            None => (word, None),
         };
-        if name == b"quiet" {
-            return value.is_none().then(|| self.quiet()).flatten();
-        }
-        if name == b"jobserver" {
-            let auto = || once(&mut self.run.how.jobserver, Ok(JobserverArg::Auto));
-            return value.is_none().then(auto).flatten();
-        }
-        if let Some(flag) = self.flag(name) {
-            return value.is_none().then(|| set(flag)).flatten();
-        }
-        self.option(name, value.or_else(|| rest.next())?)
+        option(&mut global, &mut run, name, value.map(OsStr::from_bytes), &mut words)?;
     }
-
-    /// `-n`, `-k VALUE` or `-kVALUE`; not several options in one word.
-    fn short<'a>(
-        &mut self,
-        letter: u8,
-        value: &'a [u8],
-        rest: &mut impl Iterator<Item = &'a OsStr>,
-    ) -> Option<()> {
-        match letter {
-            b'n' if value.is_empty() => return set(&mut self.run.wait.no_wait),
-            b'q' if value.is_empty() => return self.quiet(),
-            _ => {}
-        }
-        let value = match value {
-            [] => rest.next()?,
-            // An equals sign there belongs to the option.
-            [b'=', ..] => return None,
-            _ => OsStr::from_bytes(value),
-        };
-        match letter {
-            b'k' => self.key(plain_text(value)?),
-            b'j' => self.option(b"slots", value),
-            b'w' => self.option(b"wait", value),
-            b'E' => self.option(b"conflict-exit-code", value),
-            _ => None,
-        }
-    }
-
-    /// `-q`, at most once.
-    fn quiet(&mut self) -> Option<()> {
-        let before = std::mem::replace(&mut self.global.quiet, 1);
-        (before == 0).then_some(())
-    }
-
-    fn flag(&mut self, name: &[u8]) -> Option<&mut bool> {
-        match name {
-            b"no-wait" => Some(&mut self.run.wait.no_wait),
-            b"new-session" => Some(&mut self.run.session.new_session),
-            b"with-children" => Some(&mut self.run.how.with_children),
-            b"unattended" => Some(&mut self.run.wait.unattended),
-            b"no-start" => Some(&mut self.global.no_start),
-            _ => None,
-        }
-    }
-
-    fn option(&mut self, name: &[u8], value: &OsStr) -> Option<()> {
-        let text = plain_text(value)?;
-        let Self { global, run: RunArgs { lock, wait, note, .. } } = self;
-        match name {
-            b"key" => return self.key(text),
-            b"key-literal" => lock.literals.push(KeyArg::literal(text).ok()?),
-            b"read" => lock.reads.push(plain_key(text).ok()?),
-            b"write" => lock.writes.push(plain_key(text).ok()?),
-            b"per" => once(&mut lock.per, positive(text))?,
-            b"buckets" => once(&mut lock.buckets, number(text))?,
-            b"slots" => once(&mut lock.slots, slots(text))?,
-            b"count" => once(&mut lock.count, positive(text))?,
-            b"wait" => once(&mut wait.wait, value::length(text))?,
-            b"conflict-exit-code" => once(&mut wait.conflict_exit_code, exit_code(text))?,
-            b"priority" => once(&mut wait.priority, priority(text))?,
-            b"max-waiting" => once(&mut wait.max_waiting, number(text))?,
-            b"note" => once(&mut note.note, Ok(text.into()))?,
-            b"socket" => once(&mut global.socket, Ok(text.into()))?,
-            _ => return None,
-        }
-        Some(())
-    }
-
-    fn key(&mut self, text: &str) -> Option<()> {
-        self.run.lock.keys.push(text.parse().ok()?);
-        Some(())
-    }
-
-    fn finish(self) -> Option<(Global, RunArgs)> {
-        let wait = &self.run.wait;
-        let contradicts = wait.no_wait && wait.wait.is_some();
-        let plain = !contradicts && !self.run.command.is_empty();
-        plain.then_some((self.global, self.run))
-    }
+    run.command.extend(words.map(OsStr::to_owned));
+    let contradicts = run.wait.no_wait && run.wait.wait.is_some();
+    (!contradicts && !run.command.is_empty()).then_some((global, run))
 }
 
-/// The text of a value. A leading dash may mean that the value is missing and this is the next
-/// option.
-fn plain_text(value: &OsStr) -> Option<&str> {
-    let is_plain = !value.is_empty() && !value.as_bytes().starts_with(b"-");
-    is_plain.then(|| value.to_str()).flatten()
+/// The long form of a one-letter option.
+fn long(letter: u8) -> Option<&'static [u8]> {
+    Some(match letter {
+        b'n' => b"no-wait",
+        b'q' => b"quiet",
+        b'k' => b"key",
+        b'j' => b"slots",
+        b'w' => b"wait",
+        b'E' => b"conflict-exit-code",
+        _ => return None,
+    })
 }
 
-/// Sets a flag, unless it is already set.
-fn set(flag: &mut bool) -> Option<()> {
-    (!std::mem::replace(flag, true)).then_some(())
+/// Reads one option. `value` is what the same word contains, and `rest` are the words after it.
+fn option<'a>(
+    global: &mut Global,
+    run: &mut RunArgs,
+    name: &[u8],
+    value: Option<&'a OsStr>,
+    rest: &mut impl Iterator<Item = &'a OsStr>,
+) -> Option<()> {
+    let RunArgs { lock, session, wait, note, how, .. } = run;
+    let is_first_flag = match name {
+        b"no-wait" => Some(!replace(&mut wait.no_wait, true)),
+        b"new-session" => Some(!replace(&mut session.new_session, true)),
+        b"with-children" => Some(!replace(&mut how.with_children, true)),
+        b"unattended" => Some(!replace(&mut wait.unattended, true)),
+        b"no-start" => Some(!replace(&mut global.no_start, true)),
+        b"quiet" => Some(replace(&mut global.quiet, 1) == 0),
+        b"jobserver" => Some(how.jobserver.replace(JobserverArg::Auto).is_none()),
+        _ => None,
+    };
+    if let Some(is_first) = is_first_flag {
+        return (is_first && value.is_none()).then_some(());
+    }
+    let text = value.or_else(|| rest.next())?.to_str()?;
+    // A leading dash may mean that the value is missing and this is the next option.
+    if text.is_empty() || text.starts_with('-') {
+        return None;
+    }
+    match name {
+        b"key" => lock.keys.push(text.parse().ok()?),
+        b"key-literal" => lock.literals.push(KeyArg::literal(text).ok()?),
+        b"read" => lock.reads.push(plain_key(text).ok()?),
+        b"write" => lock.writes.push(plain_key(text).ok()?),
+        b"per" => once(&mut lock.per, positive(text))?,
+        b"buckets" => once(&mut lock.buckets, number(text))?,
+        b"slots" => once(&mut lock.slots, slots(text))?,
+        b"count" => once(&mut lock.count, positive(text))?,
+        b"wait" => once(&mut wait.wait, length(text))?,
+        b"conflict-exit-code" => once(&mut wait.conflict_exit_code, exit_code(text))?,
+        b"priority" => once(&mut wait.priority, priority(text))?,
+        b"max-waiting" => once(&mut wait.max_waiting, number(text))?,
+        b"note" => once(&mut note.note, Ok(text.into()))?,
+        b"socket" => once(&mut global.socket, Ok(text.into()))?,
+        _ => return None,
+    }
+    Some(())
 }
 
 /// Stores a valid value, unless there already is one.

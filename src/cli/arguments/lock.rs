@@ -110,14 +110,17 @@ impl FromStr for KeyArg {
 
 /// Reads what follows the key in `--key`: `=VIEW`, `:COUNT`, both or nothing.
 fn size_of(rest: &str) -> Result<(Option<View>, Option<u64>), String> {
-    let (view, count) = match rest.strip_prefix('=') {
-        Some(rest) => match rest.split_once(':') {
-            Some((view, count)) => (Some(view), Some(count)),
-            None => (Some(rest), None),
-        },
-        None => (None, rest.strip_prefix(':')),
+    let (view, count) = match rest.split_once(':') {
+        Some((view, count)) => (view, Some(count)),
+        None => (rest, None),
     };
-    Ok((view.map(view_of).transpose()?, count.map(count_of).transpose()?))
+    let view = view.strip_prefix('=').map(view_of).transpose()?;
+    let count = count.map(|text| {
+        positive(text).map_err(|why| {
+            format!("`:{text}`: {why}; the number after `:` is the number of slots to take")
+        })
+    });
+    Ok((view, count.transpose()?))
 }
 
 /// Reads `4` or `3x2`.
@@ -133,12 +136,6 @@ pub(crate) fn view_of(text: &str) -> Result<View, String> {
     }
 }
 
-fn count_of(text: &str) -> Result<u64, String> {
-    positive(text).map_err(|why| {
-        format!("`:{text}`: {why}; the number after `:` is the number of slots to take")
-    })
-}
-
 impl LockArgs {
     /// The items of the request: first the counted ones, then those to read, then those to write.
     ///
@@ -147,16 +144,16 @@ impl LockArgs {
     /// the given size.
     pub(crate) fn items(&self) -> Result<Vec<WireItem>> {
         let mut items = self.counted()?;
-        items.extend(self.reads.iter().map(|key| shared_or_alone(key, Mode::Read)));
-        items.extend(self.writes.iter().map(|key| shared_or_alone(key, Mode::Write)));
+        for (keys, mode) in [(&self.reads, Mode::Read), (&self.writes, Mode::Write)] {
+            let key = |key: &Key| key.text().clone();
+            let of_mode = WireItem { mode: Some(mode), ..WireItem::default() };
+            items.extend(keys.iter().map(|it| WireItem { key: key(it), ..of_mode.clone() }));
+        }
         if items.is_empty() {
             return Err(Failed::new("no lock given; give --key KEY").hint(
                 "--read KEY shares KEY and all keys below it with other readers; --write KEY \
                  holds them exclusively",
             ));
-        }
-        if items.len() == 1 {
-            return Ok(items);
         }
         twice(&items).map_or(Ok(items), Err)
     }
@@ -180,18 +177,20 @@ impl LockArgs {
 
     /// Whether no option names a key.
     pub(crate) fn names_none(&self) -> bool {
-        [&self.keys, &self.literals].iter().all(|keys| keys.is_empty())
-            && [&self.reads, &self.writes].iter().all(|keys| keys.is_empty())
+        self.keys.is_empty() && self.literals.is_empty() && self.names_no_tree()
+    }
+
+    /// Whether neither `--read` nor `--write` names a key.
+    fn names_no_tree(&self) -> bool {
+        self.reads.is_empty() && self.writes.is_empty()
     }
 
     fn counted(&self) -> Result<Vec<WireItem>> {
-        let described = self.per.is_some()
-            || self.buckets.is_some()
-            || self.slots.is_some()
-            || self.count.is_some();
+        let described =
+            [self.per, self.buckets, self.slots, self.count].iter().any(Option::is_some);
         let keys: Vec<&KeyArg> = self.keys.iter().chain(&self.literals).collect();
         match keys.as_slice() {
-            [] if described && !(self.reads.is_empty() && self.writes.is_empty()) => {
+            [] if described && !self.names_no_tree() => {
                 Err(Failed::new("--per, --buckets, --slots and --count need a --key"))
             }
             [] if self.spread => {
@@ -207,14 +206,25 @@ impl LockArgs {
         }
     }
 
-    fn item(&self, asked: &KeyArg) -> Result<WireItem> {
-        match asked.count {
-            Some(count) if self.spread && count > 1 => {
-                let key = &asked.key;
-                Err(Failed::new(format!("--spread chooses one slot of `{key}`, not {count}")))
-            }
-            _ => Ok(WireItem { spread: self.spread, ..item(asked) }),
+    fn item(&self, KeyArg { key, view, count, text }: &KeyArg) -> Result<WireItem> {
+        if let Some(count @ 2..) = count
+            && self.spread
+        {
+            return Err(Failed::new(format!("--spread chooses one slot of `{key}`, not {count}")));
         }
+        // The daemon decides whether the count fits, because a stored size may apply instead.
+        let (per, buckets, slots) = wire_view(*view);
+        let (key, text, spread) = (key.text().clone(), text.clone(), self.spread);
+        Ok(WireItem {
+            key,
+            count: *count,
+            per,
+            buckets,
+            slots,
+            text,
+            spread,
+            ..WireItem::default()
+        })
     }
 
     /// The only key, with the size and count from the options.
@@ -263,18 +273,6 @@ pub(crate) fn wire_view(view: Option<View>) -> (Option<u64>, Option<u64>, Option
     }
 }
 
-fn item(asked: &KeyArg) -> WireItem {
-    let KeyArg { key, view, count, text } = asked;
-    // The daemon decides whether the count fits, because a stored size may apply instead.
-    let (per, buckets, slots) = wire_view(*view);
-    let (key, text) = (key.text().clone(), text.clone());
-    WireItem { key, count: *count, per, buckets, slots, text, ..WireItem::default() }
-}
-
-fn shared_or_alone(key: &Key, mode: Mode) -> WireItem {
-    WireItem { key: key.text().clone(), mode: Some(mode), ..WireItem::default() }
-}
-
 /// The error for a key that is given twice.
 fn twice(items: &[WireItem]) -> Option<Failed> {
     let option = |item: &WireItem| match item.mode {
@@ -282,26 +280,26 @@ fn twice(items: &[WireItem]) -> Option<Failed> {
         Some(Mode::Read) => "--read",
         Some(Mode::Write) => "--write",
     };
-    let mut first: BTreeMap<&str, &WireItem> = BTreeMap::new();
-    let (one, other) =
-        items.iter().find_map(|item| first.insert(&item.key, item).map(|before| (before, item)))?;
-    let (key, one, other) = (&other.key, option(one), option(other));
-    if one != other {
-        let (needless, why) = match other {
-            "--write" => (one, "--write already holds the key exclusively"),
-            _ => (other, "--key already keeps writers away, as --read does"),
-        };
-        return Some(
-            Failed::new(format!("`{key}` is given with {one} and with {other}"))
-                .hint(format!("leave out {needless}: {why}")),
-        );
-    }
-    let failed = Failed::new(format!("{one} {key} is given twice"));
-    Some(if one == "--key" && !key.contains(['/', '=', ':']) {
-        failed.hint(format!("to take two slots, write --key {key}:2"))
-    } else {
-        failed
-    })
+    let mut first: BTreeMap<&str, &str> = BTreeMap::new();
+    let (key, one, other) = items.iter().find_map(|item| {
+        let before = first.insert(&item.key, option(item))?;
+        Some((&item.key, before, option(item)))
+    })?;
+    let hint = match (one, other) {
+        ("--key", "--key") if !key.contains(['/', '=', ':']) => {
+            Some(format!("to take two slots, write --key {key}:2"))
+        }
+        _ if one == other => None,
+        (_, "--write") => {
+            Some(format!("leave out {one}: --write already holds the key exclusively"))
+        }
+        _ => Some(format!("leave out {other}: --key already keeps writers away, as --read does")),
+    };
+    let message = match one == other {
+        true => format!("{one} {key} is given twice"),
+        false => format!("`{key}` is given with {one} and with {other}"),
+    };
+    Some(Failed::new(message).hint_if(hint))
 }
 
 #[cfg(test)]

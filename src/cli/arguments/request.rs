@@ -27,24 +27,16 @@ pub(crate) struct SessionArgs {
     pub(crate) new_session: bool,
 }
 
-/// The enclosing session and frame, from the environment.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Enclosing {
-    pub(crate) session: Option<String>,
-    pub(crate) frame: Option<String>,
-    /// The enclosing run at nodes.
-    pub(crate) run: Option<RunId>,
-}
-
 impl SessionArgs {
-    /// The session and frame that enclose the request; none with `--new-session`.
-    pub(crate) fn enclosing(self) -> Enclosing {
-        if self.new_session {
-            return Enclosing::default();
-        }
-        let [session, frame] = [environment::SESSION, environment::FRAME]
-            .map(|name| std::env::var_os(name)?.into_string().ok());
-        Enclosing { session, frame, run: environment::run() }
+    /// The name of the session or frame that encloses the request, from this variable of the
+    /// environment; none with `--new-session`.
+    pub(crate) fn enclosing(self, variable: &str) -> Option<String> {
+        std::env::var(variable).ok().filter(|_| !self.new_session)
+    }
+
+    /// The run at nodes that encloses the request; none with `--new-session`.
+    pub(crate) fn enclosing_run(self) -> Option<RunId> {
+        environment::run().filter(|_| !self.new_session)
     }
 
     /// The leases at nodes that enclose the request; none with `--new-session`.
@@ -77,7 +69,7 @@ pub(crate) fn not_new(request: &Acquire, grant: &Grant) -> Option<String> {
 
 /// The session in the environment.
 pub(crate) fn inherited() -> Option<String> {
-    std::env::var_os(environment::SESSION)?.into_string().ok()
+    std::env::var(environment::SESSION).ok()
 }
 
 fn same_process(session: &str, grant: &Grant) -> Option<String> {
@@ -387,7 +379,11 @@ mod tests {
 
     #[test]
     fn a_new_session_is_enclosed_by_nothing() {
-        assert_eq!(SessionArgs { new_session: true }.enclosing(), Enclosing::default());
+        let new = SessionArgs { new_session: true };
+        for variable in [environment::SESSION, environment::FRAME, "PATH"] {
+            assert_eq!(new.enclosing(variable), None);
+        }
+        assert_eq!(new.enclosing_run(), None);
     }
 
     fn given(note: &str) -> NoteArgs {

@@ -7,7 +7,7 @@ use crate::cli::arguments::request::WaitArgs;
 use crate::cli::source::keys_granted;
 use crate::cli::wording::refusal::{self, Refused};
 use crate::cli::{Global, Result, Target, stdout};
-use crate::client::ClientError;
+use crate::client::{ClientError, environment};
 use crate::protocol::{ErrorName, GrantedKey, SizeNote, WouldAcquire};
 
 /// The `--json` output if all locks are free.
@@ -29,7 +29,7 @@ struct Busy<'a> {
 
 pub(crate) fn run(args: &TestArgs, global: &Global) -> Result {
     let items = args.lock().items()?;
-    let frame = args.session.enclosing().frame;
+    let frame = args.session.enclosing(environment::FRAME);
     let target = Target::of(global)?;
     let verbosity = target.verbosity;
     let under = args.session.enclosing_leases().at_socket(&target.place.socket);

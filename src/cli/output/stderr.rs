@@ -53,10 +53,7 @@ impl Failed {
     /// Adds advice, if there is any.
     #[must_use]
     pub(crate) fn hint_if(self, hint: Option<impl Into<String>>) -> Self {
-        match hint {
-            Some(hint) => self.hint(hint),
-            None => self,
-        }
+        Self { hint: hint.map(Into::into).or(self.hint), ..self }
     }
 }
 
@@ -138,15 +135,12 @@ impl Verbosity {
 
     fn at_least(self, least: Self, lead: &str, text: &str) {
         if self >= least {
-            write_line(lead, text);
+            let text = without_numbers(text);
+            let line = format!("{lead}{}\n", sanitize(&user_name::in_message(&text)));
+            // An error here cannot be reported anywhere.
+            let _ = io::stderr().lock().write_all(line.as_bytes());
         }
     }
-}
-
-fn write_line(lead: &str, text: &str) {
-    let line = format!("{lead}{}\n", sanitize(&user_name::in_message(&without_numbers(text))));
-    // An error here cannot be reported anywhere.
-    let _ = io::stderr().lock().write_all(line.as_bytes());
 }
 
 /// Removes what std appends to the system's text (` (os error 13)`), which only helps programmers.

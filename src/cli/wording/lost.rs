@@ -67,15 +67,11 @@ struct LossReport<'a> {
     message: &'a str,
     lease: Option<&'a LostLease>,
     holders: Vec<&'a HolderInfo>,
-    #[serde(flatten)]
-    parts: Option<PartReports<'a>>,
-}
-
-/// The further fields of a lease over nodes.
-#[derive(Debug, Serialize)]
-struct PartReports<'a> {
-    need: usize,
-    nodes: Vec<PartReport<'a>>,
+    /// These are only there for a lease over nodes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    need: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    nodes: Option<Vec<PartReport<'a>>>,
 }
 
 /// Prints the message, and returns the exit code.
@@ -87,7 +83,8 @@ pub(crate) fn explain(failure: &Failure, json: bool, verbosity: Verbosity) -> Re
             message: &failure.message,
             lease: failure.lost.as_deref(),
             holders: failure.holders.iter().collect(),
-            parts: None,
+            need: None,
+            nodes: None,
         })?;
     }
     for line in lines(failure, reason, &Now::here()) {
@@ -101,13 +98,9 @@ pub(crate) fn explain(failure: &Failure, json: bool, verbosity: Verbosity) -> Re
 }
 
 fn lines(failure: &Failure, reason: &str, now: &Now) -> Vec<String> {
-    let first = match &failure.lost {
-        Some(lost) => lease_sentence(lost, reason, now).unwrap_or_else(|| failure.message.clone()),
-        None => failure.message.clone(),
-    };
-    let holders = failure.holders.iter();
-    let holders = holders.map(|one| format!("now held by {}", holder(one, now)));
-    std::iter::once(first).chain(holders).collect()
+    let first = failure.lost.as_ref().and_then(|lost| lease_sentence(lost, reason, now));
+    let holders = failure.holders.iter().map(|one| format!("now held by {}", holder(one, now)));
+    [first.unwrap_or_else(|| failure.message.clone())].into_iter().chain(holders).collect()
 }
 
 fn lease_sentence(lost: &LostLease, reason: &str, now: &Now) -> Option<String> {
@@ -186,7 +179,7 @@ impl<'a> Parts<'a> {
                 Some(PartSaid::Released(released)) => &released.released[..],
                 _ => &[],
             };
-            released.iter().map(move |one| (answer.name.as_str(), one))
+            released.iter().map(|one| (answer.name.as_str(), one))
         })
     }
 
@@ -215,7 +208,8 @@ impl<'a> Parts<'a> {
                 message: &message,
                 lease: None,
                 holders: lost.iter().flat_map(|failure| failure.holders.iter()).collect(),
-                parts: Some(PartReports { need, nodes: self.reports() }),
+                need: Some(need),
+                nodes: Some(self.reports()),
             })?;
         }
         verbosity.message(&message);

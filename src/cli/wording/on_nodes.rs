@@ -85,15 +85,11 @@ fn change_line(change: &Change, names: &[&str], purpose: Purpose) -> Option<Stri
         Change::NotYet { nodes, until } => {
             let names: Vec<&str> = nodes.iter().map(|node| name(*node)).collect();
             let (names, until) = (names.join(", "), clock_of(*until));
-            match nodes.len() {
-                1 => format!(
-                    "{names} is new or has lost its state, and grants no node leases until {until}"
-                ),
-                _ => format!(
-                    "{names} are new or have lost their state, and grant no node leases until \
-                     {until}"
-                ),
-            }
+            let what = match nodes.len() {
+                1 => "is new or has lost its state, and grants",
+                _ => "are new or have lost their state, and grant",
+            };
+            format!("{names} {what} no node leases until {until}")
         }
         Change::TooFew { answering, need } => format!(
             "too few nodes answer ({answering} of {}, {need} needed); canal holds nothing until \
@@ -132,7 +128,7 @@ fn held_of(held: usize, need: usize, all: usize) -> String {
 fn not_held(ending: &Ending) -> Option<NotHeld> {
     let name = |node: usize| ending.names.get(node).map_or("?", String::as_str);
     let hint = ending.hint.as_deref().map(Box::from);
-    let (error, failure) = match &ending.outcome {
+    let failure = match &ending.outcome {
         Outcome::Refused { node, refusal, why, silent } => {
             let message = match node {
                 Some(node) => format!("{}: {why}", name(*node)),
@@ -143,24 +139,22 @@ fn not_held(ending: &Ending) -> Option<NotHeld> {
                 Refusal::Deadlock => "deadlock",
                 _ => "full",
             };
-            let new = Failure::new(ErrorName::Refused, message);
-            let cycle = ending.cycle.clone().into();
-            (new.name, Failure { hint, reason: Some(reason.into()), cycle, ..new })
+            let (reason, cycle) = (Some(reason.into()), ending.cycle.clone().into());
+            Failure { hint, reason, cycle, ..Failure::new(ErrorName::Refused, message) }
         }
         Outcome::Failed { nodes } => {
             let each = nodes.iter().map(|(node, why)| format!("{}: {why}", name(*node)));
             let message = each.collect::<Vec<_>>().join("; ");
-            (ErrorName::Fault, Failure { hint, ..Failure::new(ErrorName::Fault, message) })
+            Failure { hint, ..Failure::new(ErrorName::Fault, message) }
         }
         Outcome::Lost { nodes } => {
             let nodes: Vec<&str> = nodes.iter().map(|node| name(*node)).collect();
             let message = format!("the lock was lost on {}", nodes.join(", "));
-            let error = ErrorName::LeaseLost;
-            (error, Failure::new(error, message).hint(lost::HINT))
+            Failure::new(ErrorName::LeaseLost, message).hint(lost::HINT)
         }
         Outcome::GivenBack { .. } => return None,
     };
-    Some((error, failure))
+    Some((failure.name, failure))
 }
 
 /// The end of a message, about nodes that did not answer.
@@ -176,12 +170,10 @@ fn silence_of<'a>(names: impl Iterator<Item = &'a str>) -> String {
 /// The phrase that replaces the engine in messages about a lost lock.
 pub(crate) fn engine(require: Require, nodes: usize) -> String {
     match require {
-        _ if nodes == 1 => "the node".to_owned(),
         Require::Any => "the node".to_owned(),
+        _ if nodes == 1 => "the node".to_owned(),
         Require::All | Require::AllAlive => format!("each of the {nodes} nodes"),
-        Require::Majority | Require::MajorityAlive => {
-            format!("a majority of the {nodes} nodes")
-        }
+        Require::Majority | Require::MajorityAlive => format!("a majority of the {nodes} nodes"),
     }
 }
 

@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, Write};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 use crate::sys::dir::open_lock;
@@ -58,11 +58,12 @@ pub(crate) fn note(client: Connected<'_>, verbosity: Verbosity) {
         return;
     }
     let by_sudo = under_sudo(client.place, always);
-    let mut lines: Vec<String> = by_sudo.iter().cloned().collect();
+    let mut lines = Vec::from_iter(by_sudo.clone());
     if is_new {
         let all = daemon::separations(client.place);
         note_told(client.place, users_in(&all), client.has_started_daemon);
-        let others = all.iter().filter(|it| !(by_sudo.is_some() && is_about_users(it)));
+        let others =
+            all.iter().filter(|it| by_sudo.is_none() || !matches!(it, Separation::OtherUsers(_)));
         lines.extend(others.map(|it| format!("{}; {ONE_TABLE}", about(it))));
     } else if is_due {
         let mut newcomers = newcomers(client.place);
@@ -70,8 +71,7 @@ pub(crate) fn note(client: Connected<'_>, verbosity: Verbosity) {
             newcomers.remove(&uid);
         }
         if !newcomers.is_empty() {
-            let newcomers = Separation::OtherUsers(newcomers);
-            lines.push(format!("{}; {ONE_TABLE}", about(&newcomers)));
+            lines.push(format!("{}; {ONE_TABLE}", about(&Separation::OtherUsers(newcomers))));
         }
     }
     if is_new && client.by_environment {
@@ -96,11 +96,11 @@ fn looked_long_ago(place: &Place) -> bool {
 
 /// The users in the findings that have their own daemons.
 fn users_in(found: &[Separation]) -> BTreeSet<u32> {
-    let users = found.iter().filter_map(|it| match it {
-        Separation::OtherUsers(uids) => Some(uids),
-        _ => None,
-    });
-    users.flatten().copied().collect()
+    let uids = |it: &Separation| match it {
+        Separation::OtherUsers(uids) => uids.clone(),
+        _ => BTreeSet::new(),
+    };
+    found.iter().flat_map(uids).collect()
 }
 
 /// Finds the users whose daemons were not reported before, and records them as reported. Empty if
@@ -114,9 +114,7 @@ fn newcomers(place: &Place) -> BTreeSet<u32> {
     }
     let told = read_told(&mut file);
     let found = users_in(&daemon::separations(place));
-    let newcomers: BTreeSet<u32> = found.difference(&told).copied().collect();
-    let all = told.union(&found).copied().collect();
-    if write_told(&mut file, &all) { newcomers } else { BTreeSet::new() }
+    if write_told(&mut file, &(&told | &found)) { &found - &told } else { BTreeSet::new() }
 }
 
 /// Records these users as reported. With `anew`, the record has no other users, because the daemon
@@ -155,10 +153,6 @@ fn write_told(file: &mut File, users: &BTreeSet<u32>) -> bool {
     written.and_then(|()| file.write_all(text.as_bytes())).is_ok()
 }
 
-fn is_about_users(separation: &Separation) -> bool {
-    matches!(separation, Separation::OtherUsers(_))
-}
-
 /// Explains a separation to the user.
 pub(crate) fn about(separation: &Separation) -> String {
     match separation {
@@ -169,14 +163,10 @@ pub(crate) fn about(separation: &Separation) -> String {
             if more > 0 {
                 names.push(format!("{more} more"));
             }
-            let have = match names.len() {
-                1 => "has their own daemon",
-                _ => "have their own daemons",
-            };
             let last = names.pop().unwrap_or_default();
-            let names = match names.len() {
-                0 => last,
-                _ => format!("{} and {last}", names.join(", ")),
+            let (names, have) = match names.len() {
+                0 => (last, "has their own daemon"),
+                _ => (format!("{} and {last}", names.join(", ")), "have their own daemons"),
             };
             format!(
                 "{names} {have} on this machine, so their locks do not block yours, nor yours \
@@ -235,18 +225,13 @@ fn under_sudo(place: &Place, always: bool) -> Option<String> {
         return None;
     }
     let theirs = Place::of_user(uid);
-    if !daemon::runs(&theirs, uid) || !(mark(&noted) || always) {
+    let mut create = OpenOptions::new();
+    create.write(true).create_new(true).mode(0o600);
+    if !daemon::runs(&theirs, uid) || create.open(&noted).is_err() && !always {
         return None;
     }
     let (who, socket) = (user_name::name(uid), theirs.socket.display());
     Some(format!("under sudo, canal uses root's locks, not those of {who} ({socket}); {ONE_TABLE}"))
-}
-
-/// Creates a file, and returns whether it did not exist.
-fn mark(path: &Path) -> bool {
-    let mut options = OpenOptions::new();
-    options.write(true).create_new(true).mode(0o600);
-    options.open(path).is_ok()
 }
 
 #[cfg(test)]

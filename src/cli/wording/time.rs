@@ -29,14 +29,10 @@ impl Now {
 
     /// How long ago that was; `?` if the text is not a time, zero for a time in the future.
     pub(crate) fn age(&self, since: &str) -> String {
-        since.parse::<Timestamp>().map_or_else(
-            |_| "?".to_owned(),
-            |since| {
-                let age = Duration::try_from(self.at.duration_since(since)).unwrap_or_default();
-                self.changes_in(until_next(age));
-                short(age)
-            },
-        )
+        let Ok(since) = since.parse::<Timestamp>() else { return "?".to_owned() };
+        let age = Duration::try_from(self.at.duration_since(since)).unwrap_or_default();
+        self.changes_in(until_next(age));
+        short(age)
     }
 
     /// About how long ago that was, in one unit below an hour: `42s`, `3m`, `2h05m`; `?` if the
@@ -143,26 +139,24 @@ pub(crate) enum Left {
     OverFor(String),
 }
 
-/// When the text that [`short`] makes of a remaining time changes next.
-fn until_less(left: Duration) -> Duration {
-    let unit = match left.as_secs() {
+/// The unit, in seconds, of the text that [`short`] makes of this time.
+fn unit(time: Duration) -> u64 {
+    match time.as_secs() {
         0..3_600 => 1,
         3_600..86_400 => 60,
         _ => 3_600,
-    };
-    let shown = Duration::from_secs(left.as_secs() / unit * unit);
+    }
+}
+
+/// When the text that [`short`] makes of a remaining time changes next.
+fn until_less(left: Duration) -> Duration {
+    let shown = Duration::from_secs(left.as_secs() / unit(left) * unit(left));
     left - shown + Duration::from_nanos(1)
 }
 
 /// When the text that [`short`] makes of an age changes next.
 fn until_next(age: Duration) -> Duration {
-    let unit = match age.as_secs() {
-        0..3_600 => 1,
-        3_600..86_400 => 60,
-        _ => 3_600,
-    };
-    let shown = age.as_secs() / unit * unit;
-    Duration::from_secs(shown + unit) - age
+    Duration::from_secs((age.as_secs() / unit(age) + 1) * unit(age)) - age
 }
 
 /// The time zone of this process.

@@ -145,11 +145,10 @@ pub(super) enum Heard {
 
 impl Member {
     pub(super) fn new(node: Node) -> Self {
-        let (link, calls) = (None, VecDeque::new());
         Self {
             node,
-            link,
-            calls,
+            link: None,
+            calls: VecDeque::new(),
             connected_at: 0,
             beaten_at: 0,
             beat_ms: BEAT_MS,
@@ -305,17 +304,12 @@ impl Member {
         };
         let mut heard = Vec::new();
         for answer in answers {
-            match self.understand(&answer) {
-                Ok(word) => heard.push(word),
-                Err(failure) => {
-                    heard.push(Heard::Away(failure));
-                    return heard;
-                }
+            heard.push(self.understand(&answer).unwrap_or_else(Heard::Away));
+            if let Some(Heard::Away(_)) = heard.last() {
+                return heard;
             }
         }
-        if let Some(silence) = self.silence() {
-            heard.push(Heard::Away(NodeFailure::passing(silence)));
-        }
+        heard.extend(self.silence().map(|silence| Heard::Away(NodeFailure::passing(silence))));
         heard
     }
 
@@ -326,8 +320,7 @@ impl Member {
         let now = boottime_ms();
         let since = |time: u64| now.saturating_sub(time);
         let owed = self.calls.front();
-        let identified = owed.is_none_or(|call| call.kind != Kind::Identify);
-        if !identified {
+        if owed.is_some_and(|call| call.kind == Kind::Identify) {
             return (since(self.connected_at) > CONNECT_MS).then_some("no answer");
         }
         if owed.is_some_and(|call| call.is_due() && since(call.sent) > CALL_MS) {
@@ -353,20 +346,22 @@ impl Member {
                 call.is_begun = true;
                 *call
             }
-            (Some(_), false) | (None, _) => match self.calls.pop_front() {
-                Some(call) => call,
-                None => return Err(NodeFailure::passing("it sent an unexpected answer")),
-            },
+            _ => {
+                let unasked = || NodeFailure::passing("it sent an unexpected answer");
+                self.calls.pop_front().ok_or_else(unasked)?
+            }
         };
-        match call.kind {
+        let Call { kind, sent, .. } = call;
+        match kind {
             Kind::ConfirmAt => self.is_asked = false,
             Kind::Collect => self.is_asked = !answer.is_error(),
             _ => {}
         }
         if let Some(failure) = failure(answer) {
             let failure = failure?;
-            return Ok(match (call.kind, failure.name) {
-                (Kind::Identify, _) => {
+            return Ok(match (kind, failure.name) {
+                (Kind::Leader, ErrorName::NotExclusive) => Heard::NotExclusive(failure),
+                (Kind::Identify | Kind::Leader, _) => {
                     return Err(NodeFailure::permanent(failure.message.clone()));
                 }
                 (Kind::Collect, _) => Heard::Refused(failure),
@@ -378,24 +373,17 @@ impl Member {
                 (Kind::ConfirmAt, ErrorName::BadRequest) => Heard::TokenRefused(failure),
                 (Kind::ConfirmAt, _) => Heard::ConfirmFailed,
                 (Kind::WaitsNear, _) => Heard::NoWaits,
-                (Kind::Leader, ErrorName::NotExclusive) => Heard::NotExclusive(failure),
-                (Kind::Leader, _) => {
-                    return Err(NodeFailure::permanent(failure.message.clone()));
-                }
-                // The node does not keep a lease for that long, so another attempt is useless.
-                (Kind::ChangeTtl, ErrorName::BadRequest) => {
-                    Heard::PartRefused { failure, permanent: true }
-                }
                 (Kind::Renew | Kind::ChangeTtl | Kind::Release, ErrorName::LeaseLost) => {
                     Heard::Lost(failure)
                 }
-                (Kind::Renew | Kind::ChangeTtl | Kind::Release, _) => {
-                    Heard::PartRefused { failure, permanent: false }
+                (Kind::Renew | Kind::ChangeTtl | Kind::Release, name) => {
+                    // The node does not keep a lease for that long, so another attempt is useless.
+                    let permanent = kind == Kind::ChangeTtl && name == ErrorName::BadRequest;
+                    Heard::PartRefused { failure, permanent }
                 }
             });
         }
-        let sent = call.sent;
-        Ok(match call.kind {
+        Ok(match kind {
             Kind::Identify => Heard::Identity(parameters(answer)?),
             Kind::Collect if answer.continues => Heard::Progress(parameters(answer)?),
             Kind::Collect => Heard::Granted(parameters(answer)?),

@@ -66,7 +66,7 @@ pub enum Purpose {
 pub(super) struct CoordinatorProcess<'a> {
     pub(super) request: &'a NodesRequest,
     pub(super) writer: &'a mut Writer,
-    pub(super) takeover: &'a mut Takeover,
+    pub(super) takeover: &'a Takeover,
     pub(super) parent: End,
     /// `None` once the command has begun, or its process has ended.
     pub(super) child: Option<End>,
@@ -164,38 +164,39 @@ impl CoordinatorProcess<'_> {
         };
     }
 
-    fn hear_child(&mut self) {
-        let Some(child) = &self.child else { return };
-        loop {
+    /// Reads the messages of the child and of the parent.
+    fn hear(&mut self) {
+        while let Some(child) = &self.child {
             match child.receive::<ToCoordinator>() {
                 Received::Message(ToCoordinator::Command, mut descriptors) => {
                     self.command = descriptors.pop().and_then(|fd| Pidfd::from_fd(fd).ok());
                 }
-                Received::Message(ToCoordinator::Stop, _) => self.wish.stop(),
-                Received::Message(ToCoordinator::Abandon, _) => self.wish = Wish::Abandon,
-                Received::Message(ToCoordinator::Leave, _) => self.wish = Wish::Leave,
-                Received::Nothing => return,
+                Received::Message(word, _) => self.obey(word),
+                Received::Nothing => break,
                 Received::End => {
                     // The child has become the command, or ended before that.
                     self.child = None;
                     if !self.begun {
                         self.wish.stop();
                     }
-                    return;
                 }
+            }
+        }
+        while !self.parent_gone {
+            match self.parent.receive::<ToCoordinator>() {
+                Received::Message(word, _) => self.obey(word),
+                Received::Nothing => break,
+                Received::End => self.parent_gone = true,
             }
         }
     }
 
-    fn hear_parent(&mut self) {
-        while !self.parent_gone {
-            match self.parent.receive::<ToCoordinator>() {
-                Received::Message(ToCoordinator::Stop, _) => self.wish.stop(),
-                Received::Message(ToCoordinator::Leave, _) => self.wish = Wish::Leave,
-                Received::Message(ToCoordinator::Command | ToCoordinator::Abandon, _) => {}
-                Received::Nothing => return,
-                Received::End => self.parent_gone = true,
-            }
+    fn obey(&mut self, word: ToCoordinator) {
+        match word {
+            ToCoordinator::Command => {}
+            ToCoordinator::Stop => self.wish.stop(),
+            ToCoordinator::Abandon => self.wish = Wish::Abandon,
+            ToCoordinator::Leave => self.wish = Wish::Leave,
         }
     }
 
@@ -307,8 +308,7 @@ impl Host for CoordinatorProcess<'_> {
     }
 
     fn turn(&mut self, now: Millis) -> Wish {
-        self.hear_child();
-        self.hear_parent();
+        self.hear();
         self.send_start();
         self.kill_if_due(now);
         if self.wish == Wish::GoOn && self.parent_gone && self.command_has_ended() {
@@ -354,19 +354,12 @@ pub(super) fn stand_alone() {
     let _: io::Result<()> = std::env::set_current_dir("/");
 }
 
-/// The space for each of the two copies.
+/// The space for each of the two copies, with its length before it.
 const COPY_BYTES: u64 = 1 << 20;
 
-/// The bytes before a copy: its number, its length, and the checksum of both and of the copy.
-const HEAD_BYTES: usize = 20;
-
-/// The shared memory.
+/// The shared memory: the number of the last whole copy, and two copies, of which that is one.
 #[derive(Debug)]
-pub(super) struct Takeover {
-    file: File,
-    /// The number of the copy written last.
-    written: u64,
-}
+pub(super) struct Takeover(File);
 
 /// The state that another coordinator left behind.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -381,63 +374,47 @@ pub(super) struct Left {
 impl Takeover {
     /// Creates empty memory (memfd_create, Linux 3.17).
     pub(super) fn create() -> io::Result<Self> {
-        let file = memfd_create("canal-takeover", MFdFlags::MFD_CLOEXEC)?;
-        Ok(Self { file: file.into(), written: 0 })
+        Ok(Self(memfd_create("canal-takeover", MFdFlags::MFD_CLOEXEC)?.into()))
     }
 
     pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
-        self.file.as_fd()
+        self.0.as_fd()
     }
 
     /// Saves the state that another coordinator needs. The previous copy stays until this one is
     /// complete.
-    pub(super) fn write(&mut self, left: &Left) -> io::Result<()> {
+    pub(super) fn write(&self, left: &Left) -> io::Result<()> {
         let text = serde_json::to_vec(left)?;
-        let number = self.written + 1;
-        let length = u64::try_from(text.len()).unwrap_or(u64::MAX);
-        if length > COPY_BYTES - HEAD_BYTES as u64 {
+        let length = text.len() as u64;
+        if length > COPY_BYTES - NUMBER_BYTES {
             return Err(io::ErrorKind::FileTooLarge.into());
         }
-        let mut copy = Vec::with_capacity(HEAD_BYTES + text.len());
-        copy.extend(number.to_ne_bytes());
-        copy.extend(length.to_ne_bytes());
-        copy.extend(checksum(number, &text).to_ne_bytes());
-        copy.extend(text);
-        self.file.write_all_at(&copy, number % 2 * COPY_BYTES)?;
-        self.written = number;
-        Ok(())
+        let number = self.number(0).unwrap_or(0) + 1;
+        self.0.write_all_at(&length.to_ne_bytes(), copy_at(number))?;
+        self.0.write_all_at(&text, copy_at(number) + NUMBER_BYTES)?;
+        // Now the copy counts. The kernel does not write half of a number when it kills the writer.
+        self.0.write_all_at(&number.to_ne_bytes(), 0)
     }
 
     /// The state that the last coordinator saved; `None` if it saved none.
-    pub(super) fn read(&mut self) -> Option<Left> {
-        let copies = [self.copy(0), self.copy(1)].into_iter().flatten();
-        let (number, left) = copies.max_by_key(|(number, _)| *number)?;
-        self.written = number;
-        Some(left)
+    pub(super) fn read(&self) -> Option<Left> {
+        let at = copy_at(self.number(0)?);
+        let mut text = vec![0; usize::try_from(self.number(at)?).ok()?];
+        self.0.read_exact_at(&mut text, at + NUMBER_BYTES).ok()?;
+        serde_json::from_slice(&text).ok()
     }
 
-    fn copy(&self, at: u64) -> Option<(u64, Left)> {
-        let mut head = [0; HEAD_BYTES];
-        self.file.read_exact_at(&mut head, at * COPY_BYTES).ok()?;
-        let number =
-            |from: usize| head.get(from..from + 8)?.try_into().ok().map(u64::from_ne_bytes);
-        let (number, length) = (number(0)?, number(8)?);
-        let sum = u32::from_ne_bytes(head.get(16..20)?.try_into().ok()?);
-        if number == 0 || length > COPY_BYTES {
-            return None;
-        }
-        let mut text = vec![0; usize::try_from(length).ok()?];
-        self.file.read_exact_at(&mut text, at * COPY_BYTES + HEAD_BYTES as u64).ok()?;
-        let whole = checksum(number, &text) == sum;
-        whole.then(|| serde_json::from_slice(&text).ok()).flatten().map(|left| (number, left))
+    fn number(&self, at: u64) -> Option<u64> {
+        let mut bytes = [0; NUMBER_BYTES as usize];
+        self.0.read_exact_at(&mut bytes, at).ok().map(|()| u64::from_ne_bytes(bytes))
     }
 }
 
-fn checksum(number: u64, text: &[u8]) -> u32 {
-    let mut sum = crc32fast::Hasher::new();
-    sum.update(&number.to_ne_bytes());
-    sum.update(text);
-    sum.finalize()
+const NUMBER_BYTES: u64 = 8;
+
+/// Where the copy with this number begins.
+fn copy_at(number: u64) -> u64 {
+    NUMBER_BYTES + number % 2 * COPY_BYTES
 }
 
 #[cfg(test)]
@@ -458,15 +435,15 @@ mod tests {
 
     #[test]
     fn the_last_whole_copy_is_read() {
-        let mut takeover = Takeover::create().unwrap();
+        let takeover = Takeover::create().unwrap();
         assert_eq!(takeover.read(), None);
         for token in 1..=5 {
             takeover.write(&left(token)).unwrap();
             assert_eq!(takeover.read(), Some(left(token)));
         }
         // The writer is killed in the middle of the sixth copy.
-        takeover.file.write_all_at(b"torn", 30).unwrap();
-        takeover.file.write_all_at(&6_u64.to_ne_bytes(), 0).unwrap();
+        takeover.0.write_all_at(&60_u64.to_ne_bytes(), copy_at(6)).unwrap();
+        takeover.0.write_all_at(b"torn", copy_at(6) + 30).unwrap();
         assert_eq!(takeover.read(), Some(left(5)));
         takeover.write(&left(7)).unwrap();
         assert_eq!(takeover.read(), Some(left(7)), "in place of the torn one");
@@ -474,7 +451,7 @@ mod tests {
 
     #[test]
     fn the_message_to_the_child_is_there_for_each_coordinator_after_that() {
-        let mut takeover = Takeover::create().unwrap();
+        let takeover = Takeover::create().unwrap();
         takeover.write(&left(1)).unwrap();
         assert_eq!(takeover.read().unwrap().start, None);
         let nodes = vec!["web1".to_owned()];

@@ -95,10 +95,9 @@ impl<'a> WaitsReader<'a> {
         let here = request.under_frame.is_some().then(here);
         let nodes = request.nodes.iter().chain(&around.near).cloned().chain(here);
         let runs = [run].into_iter().chain(request.asked.under_run);
-        let mut waits_reader =
-            Self::around(around, Own::Run(run, &request.asked.command), nodes, runs);
-        waits_reader.detector.is(RequestName::Run(run));
-        waits_reader
+        let mut this = Self::around(around, Own::Run(run, &request.asked.command), nodes, runs);
+        this.detector.is(RequestName::Run(run));
+        this
     }
 
     /// For a request at the daemon of this machine, within a run over nodes.
@@ -133,8 +132,8 @@ impl<'a> WaitsReader<'a> {
     /// Adds the nodes that others read, if they can be found.
     fn add_told(&mut self, told: &[NodeAt]) {
         for at in told {
-            let is_it = |source: &Source| source.is(at.node);
-            if self.sources.iter().any(is_it) || self.sources.len() >= READ_NODES_MAX {
+            let is_known = self.sources.iter().any(|source| source.is(at.node));
+            if is_known || self.sources.len() >= READ_NODES_MAX {
                 continue;
             }
             let met = self.around.known_nodes.address_of(at.node).ok().flatten();
@@ -151,8 +150,8 @@ impl<'a> WaitsReader<'a> {
     fn named_by(&self, at: usize) -> Vec<NodeAt> {
         let Some(found) = &self.sources[at].last else { return Vec::new() };
         let parts = found.frames.iter().filter_map(|frame| frame.part_of.as_ref());
-        let nodes = parts.flat_map(|part| &part.nodes);
-        let of_requests = nodes.map(|node| NodeAt { node: *node, address: None });
+        let of_requests = parts.flat_map(|part| &part.nodes);
+        let of_requests = of_requests.map(|node| NodeAt { node: *node, address: None });
         found.nodes.iter().cloned().chain(of_requests).collect()
     }
 
@@ -309,10 +308,10 @@ impl<'a> WaitsReader<'a> {
             return Err(NodeFailure::permanent("it is now a different daemon"));
         }
         let mut others = self.sources.iter().enumerate().filter(|(other, _)| *other != at);
-        match others.any(|(_, other)| other.id == Some(identity.node) && !other.is_useless) {
-            true => Err(NodeFailure::permanent("canal already reads it under another name")),
-            false => Ok(()),
+        if others.any(|(_, other)| other.id == Some(identity.node) && !other.is_useless) {
+            return Err(NodeFailure::permanent("canal already reads it under another name"));
         }
+        Ok(())
     }
 
     /// Records that a node cannot be read now: all its open questions get an empty answer.
@@ -320,21 +319,14 @@ impl<'a> WaitsReader<'a> {
         let source = &mut self.sources[at];
         source.is_useless |= failure.permanent;
         let wanted = source.wanted.take().map(|(round, _)| round);
-        let rounds: Vec<u64> = source.sent.drain(..).chain(wanted).collect();
-        self.close(at);
-        rounds.into_iter().for_each(|round| self.detector.answer(round, at, None));
-    }
-
-    fn close(&mut self, at: usize) {
-        let source = &mut self.sources[at];
-        source.reached = false;
-        source.wanted = None;
-        source.sent.clear();
-        source.member.close();
+        for round in source.sent.drain(..).chain(wanted) {
+            self.detector.answer(round, at, None);
+        }
+        source.close();
     }
 
     fn close_all(&mut self) {
-        (0..self.sources.len()).for_each(|at| self.close(at));
+        self.sources.iter_mut().for_each(Source::close);
     }
 
     /// The ring as canal shows it, the request first, from the last answers of the nodes.
@@ -411,6 +403,13 @@ impl Source {
             sent: VecDeque::new(),
             last: None,
         }
+    }
+
+    fn close(&mut self) {
+        self.reached = false;
+        self.wanted = None;
+        self.sent.clear();
+        self.member.close();
     }
 
     fn is(&self, node: NodeId) -> bool {

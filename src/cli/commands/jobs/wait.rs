@@ -10,7 +10,7 @@ use crate::cli::find_job::{numbered, unreadable};
 use crate::cli::{Global, Result, Target, stdout};
 use crate::client::Next;
 use crate::protocol::{HistoryQuery, HistoryRecord, Status, StatusQuery};
-use crate::run::jobs::{Attended, Record};
+use crate::run::jobs::Record;
 use crate::run::{OwnCode, SUCCESS};
 use crate::sys::clock::unix_ms;
 use crate::sys::signals;
@@ -109,7 +109,7 @@ fn wait(target: &Target, record: Record) -> Result<End> {
 
 /// Whether a job may still write output.
 pub(super) fn may_run(target: &Target, record: &Record) -> Result<bool> {
-    if record.attended().map_err(unreadable)? == Attended::Yes {
+    if record.is_attended().map_err(unreadable)? {
         return Ok(true);
     }
     if record.started_ms.is_none() || record.end.is_some() {
