@@ -15,7 +15,7 @@ mod transition;
 mod why;
 
 pub use admission::node_limits::differs_in_nodes;
-pub use deadlock::PartialTable;
+pub use deadlock::{PartialTable, shortest_cycle};
 pub use leader::Leadership;
 pub use model::{
     Above, Ask, BYPASS_MAX_DEFAULT, By, CONFIRMED_TOKEN_MAX, Change, Command, CycleStep, Diverged,
@@ -29,7 +29,7 @@ pub use model::{
     room_of,
 };
 pub use state::Table;
-pub use why::{Blocker, KeyReport, OwnSlots, Reason, SizeFound, Why};
+pub use why::{Blocker, OwnSlots, Reason, SizeFound, Why};
 
 #[cfg(test)]
 mod tests;

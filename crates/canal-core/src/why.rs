@@ -2,40 +2,15 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
-use std::ops::Bound;
 
 use crate::index::grant_order::Class;
-use crate::index::key_tree::Node;
-use crate::index::key_tree::conflict;
+use crate::index::key_tree::{Node, conflict};
 use crate::index::lock::Lock;
+use crate::state::table::Contender;
 use crate::{
     By, FrameId, HeldItem, Item, Key, Kind, Mode, Request, RequestId, Table, Token, View,
-    WaiterState, WaiterStatus,
+    WaiterStatus,
 };
-
-/// The state of a key.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KeyReport {
-    /// The kind in use, else the kind of the stored view.
-    pub kind: Option<Kind>,
-    /// The number of held slots.
-    pub held: u64,
-    /// The stored view, else the view that a request without one would get now; `None` for a key
-    /// without a stored view or slots in use.
-    pub view: Option<View>,
-    /// The stored view.
-    pub stored: Option<View>,
-    /// The number of its slots that are in service.
-    pub capacity: Option<u64>,
-    /// Whether the key is paused.
-    pub paused: bool,
-    /// The buckets that are out of service; for the slots kind, the slots.
-    pub without: Vec<u64>,
-    /// Its holds, oldest first.
-    pub holders: Vec<Token>,
-    /// Its waiters, in queue order.
-    pub waiters: Vec<RequestId>,
-}
 
 /// One hold or waiter that blocks a waiting request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -122,11 +97,7 @@ impl Table {
     /// The keys that `prefix` covers (all keys if `None`) and that are in use, have a stored view
     /// or are paused, in order. The cost is proportional to their number.
     pub fn keys<'a>(&'a self, prefix: Option<&Key>) -> impl Iterator<Item = &'a Key> + use<'a> {
-        let wanted = prefix.cloned();
-        let (from, to) = prefix.map(Key::range).unwrap_or((Bound::Unbounded, Bound::Unbounded));
-        let range = (from.as_ref().map(String::as_str), to.as_ref().map(String::as_str));
-        let keys = self.tree.keys(range);
-        keys.filter(move |key| wanted.as_ref().is_none_or(|prefix| prefix.covers(key)))
+        self.tree.keys(prefix)
     }
 
     /// Replaces keys with the equal keys of the table, so that thousands of waiters for one key
@@ -139,23 +110,6 @@ impl Table {
             if let Some(key) = self.tree.key(&item.key) {
                 item.key = key.clone();
             }
-        }
-    }
-
-    /// The state of a key.
-    #[must_use]
-    pub fn report(&self, key: &Key) -> KeyReport {
-        let (holders, waiters) = (self.holders(key).collect(), self.served(key));
-        KeyReport {
-            kind: self.tree.lock(key).and_then(Lock::effective_kind),
-            held: self.held_of(key),
-            view: self.effective_view(key),
-            stored: self.stored(key),
-            capacity: self.effective_capacity(key),
-            paused: self.is_paused(key),
-            without: self.without_of(key),
-            holders,
-            waiters,
         }
     }
 
@@ -277,40 +231,27 @@ impl Table {
     #[must_use]
     pub fn blockers(&self, request: RequestId) -> Vec<Blocker> {
         let Some(waiter) = self.waiters.get(&request) else { return Vec::new() };
-        let lineage = self.lineage(waiter.frame, None);
-        let items = 0..waiter.request.items.len();
-        items.flat_map(|item| self.blockers_of(waiter, item, &lineage)).collect()
+        let contender = self.contender(waiter);
+        let items = waiter.request.items.iter().enumerate();
+        items.flat_map(|(at, item)| self.blockers_of(&contender, at, item)).collect()
     }
 
-    fn blockers_of(&self, waiter: &WaiterState, item: usize, lineage: &[FrameId]) -> Vec<Blocker> {
-        let Some(Item { key, .. }) = waiter.request.items.get(item) else { return Vec::new() };
-        let blocker = |by| Blocker { item, key: key.clone(), by };
-        let holds = self.holds_in_the_way(waiter, item, lineage);
+    fn blockers_of(&self, contender: &Contender<'_>, at: usize, item: &Item) -> Vec<Blocker> {
+        let blocker = |by| Blocker { item: at, key: item.key.clone(), by };
+        let holds = self.holds_in_the_way(item, &contender.lineage);
         if !holds.is_empty() {
             let by = |token: Token| Some(By::Hold(token, self.hold(token)?.frame));
             return holds.into_iter().filter_map(by).map(blocker).collect();
         }
-        let ahead = self.predecessors_of_item(&waiter.request, item, lineage, self.rank(waiter));
         let by = |id: RequestId| Some(By::Waiter(id, self.waiter(id)?.frame));
-        ahead.into_iter().filter_map(by).map(blocker).collect()
+        self.predecessors_of_item(contender, item).filter_map(by).map(blocker).collect()
     }
 
     /// The holds that block one item of a waiting request.
-    pub(crate) fn holds_in_the_way(
-        &self,
-        waiter: &WaiterState,
-        item: usize,
-        lineage: &[FrameId],
-    ) -> BTreeSet<Token> {
-        let Some(Item { key, ask }) = waiter.request.items.get(item) else {
-            return BTreeSet::new();
-        };
+    pub(crate) fn holds_in_the_way(&self, item: &Item, lineage: &[FrameId]) -> BTreeSet<Token> {
+        let Item { key, ask } = item;
         let mut holds: BTreeSet<Token> = self.conflicting_holds(key, ask.mode(), lineage).collect();
-        if let Some((count, own)) = ask.counted()
-            && let Some(lock) = self.tree.lock(key)
-            && !lock.fits(lock.class_of(count, own))
-            && self.shareable_hold(lock, key, count, lineage).is_none()
-        {
+        if self.contested(item, lineage).is_some_and(|(lock, class)| !lock.fits(class)) {
             let holders = self.holders(key);
             holds.extend(holders.filter(|token| self.is_counted_of_others(*token, key, lineage)));
         }
@@ -327,22 +268,16 @@ impl Table {
         own: OwnSlots,
         max: usize,
     ) -> Vec<Token> {
-        let asked = &*self.asked_for(asked);
-        let Some(Item { key, ask }) = asked.items.get(item) else { return Vec::new() };
-        let frame = self.frame_of(asked.host, &asked.owner);
-        let frame = frame.unwrap_or(FrameId(self.revision.0 + 1));
-        let lineage = self.lineage(frame, self.live_parent(asked));
-        let full = ask.counted().is_some_and(|(count, view)| {
-            self.tree.lock(key).is_some_and(|lock| {
-                !lock.fits(lock.class_of(count, view))
-                    && self.shareable_hold(lock, key, count, &lineage).is_none()
-            })
-        });
+        let next = RequestId(self.revision.0 + 1);
+        let Contender { asked, lineage, .. } = self.newcomer(self.asked_for(asked), next);
+        let Some(item) = asked.items.get(item) else { return Vec::new() };
+        let key = &item.key;
+        let is_full = self.contested(item, &lineage).is_some_and(|(lock, class)| !lock.fits(class));
         let exempt = if own == OwnSlots::Count { &[][..] } else { &lineage };
         let counted =
             self.holders(key).filter(|token| self.is_counted_of_others(*token, key, exempt));
-        let counted = counted.take(if full { max } else { 0 });
-        let holds = counted.chain(self.conflicting_holds(key, ask.mode(), &lineage));
+        let counted = counted.take(if is_full { max } else { 0 });
+        let holds = counted.chain(self.conflicting_holds(key, item.ask.mode(), &lineage));
         let mut seen = BTreeSet::new();
         holds.filter(|token| seen.insert(*token)).take(max).collect()
     }
@@ -397,23 +332,19 @@ impl Table {
         if self.recovery.is_some() {
             return why(0, Reason::Recovering);
         }
-        let lineage = self.lineage(waiter.frame, None);
-        let items = 0..waiter.request.items.len();
-        let reasons = items.filter_map(|item| Some((item, self.reason(waiter, item, &lineage)?)));
+        let contender = self.contender(waiter);
+        let items = waiter.request.items.iter().enumerate();
+        let reasons = items.filter_map(|(at, item)| Some((at, self.reason(&contender, item)?)));
         // A parked item blocks the request regardless of what else is free. A hold is reported
         // rather than an earlier waiter.
         let (index, reason) = reasons.min_by_key(|(index, reason)| (severity(*reason), *index))?;
         why(index, reason)
     }
 
-    fn reason(&self, waiter: &WaiterState, item: usize, lineage: &[FrameId]) -> Option<Reason> {
-        let Item { key, ask } = waiter.request.items.get(item)?;
-        if let Some((count, own)) = ask.counted()
-            && let Some(lock) = self.tree.lock(key)
-            && self.shareable_hold(lock, key, count, lineage).is_none()
-        {
-            let class = lock.class_of(count, own);
-            let Class { capacity, unit, .. } = class;
+    fn reason(&self, contender: &Contender<'_>, item: &Item) -> Option<Reason> {
+        let Contender { lineage, .. } = contender;
+        if let Some((lock, class)) = self.contested(item, lineage) {
+            let Class { capacity, count, unit } = class;
             if lock.paused {
                 return Some(Reason::Paused);
             }
@@ -424,14 +355,14 @@ impl Table {
                 return Some(Reason::Full { held: lock.held_in_service(unit), capacity });
             }
         }
-        let conflicts: BTreeSet<Token> = self.conflicting_holds(key, ask.mode(), lineage).collect();
+        let conflicts = self.conflicting_holds(&item.key, item.ask.mode(), lineage);
+        let conflicts: BTreeSet<Token> = conflicts.collect();
         if let Some(hold) = conflicts.first() {
             return Some(Reason::Conflict { hold: *hold, holds: conflicts.len() as u64 });
         }
-        let ahead = self.predecessors_of_item(&waiter.request, item, lineage, self.rank(waiter));
-        let first = *ahead.first()?;
-        let barrier = self.waiters.get(&first).is_some_and(|first| first.barrier);
-        Some(Reason::Behind { waiter: first, barrier })
+        let waiter = self.predecessors_of_item(contender, item).next()?;
+        let barrier = self.waiters.get(&waiter).is_some_and(|waiter| waiter.barrier);
+        Some(Reason::Behind { waiter, barrier })
     }
 }
 

@@ -23,9 +23,7 @@ impl Table {
     /// Whether a request waits for a key that a session holds, or for a key above or below it. The
     /// cost depends on the number of keys that the session holds, not on the number of waiters.
     pub(crate) fn holds_what_others_want(&self, session: FrameId) -> bool {
-        let frames = self.sessions.get(&session).into_iter().flat_map(|session| &session.frames);
-        let mut keys =
-            frames.filter_map(|frame| self.frames.get(frame)).flat_map(|frame| frame.shares.keys());
+        let mut keys = self.frames_of_session(session).flat_map(|frame| frame.shares.keys());
         keys.any(|key| self.tree.last_competing(key, Mode::Write).is_some())
     }
 
@@ -95,43 +93,51 @@ impl<'a> WaitGraph<'a> {
 
     /// A shortest cycle through a request, if it is on a cycle.
     fn cycle(&self, request: RequestId) -> Option<Vec<CycleStep>> {
-        // Each step of the search, with the index of the previous step.
-        let first = self.steps(request).into_iter();
-        let mut taken: Vec<(CycleStep, Option<usize>)> = first.map(|step| (step, None)).collect();
-        let (mut seen, mut asked) = (BTreeSet::new(), BTreeSet::from([request]));
-        let mut at = 0;
-        while let Some((step, _)) = taken.get(at) {
-            let inside = self.inside.get(&step.by.frame()).map_or(&[][..], Vec::as_slice);
-            if inside.contains(&request) {
-                let back = std::iter::successors(Some(at), |at| taken.get(*at)?.1);
-                let mut way: Vec<CycleStep> =
-                    back.filter_map(|at| taken.get(at)).map(|(step, _)| step.clone()).collect();
-                way.reverse();
-                return Some(way);
-            }
-            if seen.insert(step.by.frame()) {
-                for next in inside.iter().filter(|next| asked.insert(**next)) {
-                    taken.extend(self.steps(*next).into_iter().map(|step| (step, Some(at))));
-                }
-            }
-            at += 1;
-        }
-        None
+        shortest_cycle(request, |request| self.steps(request))
     }
 
-    /// One step for each hold that blocks a request.
-    fn steps(&self, request: RequestId) -> Vec<CycleStep> {
+    /// One step for each hold that blocks a request, with the requests that must end before it.
+    fn steps(&self, request: RequestId) -> Vec<(CycleStep, &[RequestId])> {
         let Some(waiter) = self.residual.waiters.get(&request) else { return Vec::new() };
         let frame = waiter.frame;
         let lineage = self.residual.lineage(frame, None);
         let mut steps = Vec::new();
         for (item, wanted) in waiter.request.items.iter().enumerate() {
-            let holds = self.residual.holds_in_the_way(waiter, item, &lineage).into_iter();
+            let holds = self.residual.holds_in_the_way(wanted, &lineage).into_iter();
             steps.extend(holds.filter_map(|token| {
                 let by = By::Hold(token, self.residual.hold(token)?.frame);
-                Some(CycleStep { request, frame, item, key: wanted.key.clone(), by })
+                let step = CycleStep { request, frame, item, key: wanted.key.clone(), by };
+                Some((step, self.inside.get(&by.frame()).map_or(&[][..], Vec::as_slice)))
             }));
         }
         steps
     }
+}
+
+/// A shortest cycle of waits through a request, if it is on one. `steps` returns the waits of a
+/// request, each with the requests that must end before that wait does.
+pub fn shortest_cycle<'a, R: Copy + Ord + 'a, S: Clone>(
+    request: R,
+    steps: impl Fn(R) -> Vec<(S, &'a [R])>,
+) -> Option<Vec<S>> {
+    // Each step of the search, with the index of the previous step.
+    let mut taken: Vec<(S, &[R], Option<usize>)> = Vec::new();
+    let take =
+        |request: R, after| steps(request).into_iter().map(move |(step, next)| (step, next, after));
+    taken.extend(take(request, None));
+    let mut asked = BTreeSet::from([request]);
+    let mut at = 0;
+    while let Some((_, next, _)) = taken.get(at) {
+        if next.contains(&request) {
+            let back = std::iter::successors(Some(at), |at| taken[*at].2);
+            let mut cycle: Vec<S> = back.map(|at| taken[at].0.clone()).collect();
+            cycle.reverse();
+            return Some(cycle);
+        }
+        for next in next.iter().filter(|next| asked.insert(**next)) {
+            taken.extend(take(*next, Some(at)));
+        }
+        at += 1;
+    }
+    None
 }

@@ -8,4 +8,5 @@ mod own_blockers;
 mod partial_table;
 pub(crate) mod reduction;
 
+pub use detect::shortest_cycle;
 pub use partial_table::PartialTable;

@@ -9,7 +9,8 @@ use std::collections::BTreeSet;
 use super::reduction::Edges;
 use crate::admission::admit::Admission;
 use crate::index::grant_order::Rank;
-use crate::{FrameId, Key, Request, RequestId, Table};
+use crate::state::table::Contender;
+use crate::{FrameId, GrantedItem, Key, RequestId, Table};
 
 impl Table {
     /// The requests that wait for a key, or for a key above or below it.
@@ -22,24 +23,16 @@ impl Table {
     /// request's own session, directly or through other sessions.
     pub(crate) fn admission_by_bypass(
         &self,
-        asked: &Request,
-        lineage: &[FrameId],
-        frame: FrameId,
-        rank: Rank,
-    ) -> Option<Admission> {
-        let outermost = lineage.last().copied().unwrap_or(frame);
-        let session = self.session(outermost);
+        contender: &Contender<'_>,
+    ) -> Option<Vec<GrantedItem>> {
+        let session = self.session(*contender.lineage.last().unwrap_or(&contender.frame));
         if self.sessions.get(&session).is_none_or(|session| session.holds == 0) {
             return None;
         }
-        let Admission::Grant { items, .. } = self.admission_alone(asked, lineage) else {
-            return None;
-        };
-        let predecessors = self.predecessors(asked, lineage, rank);
-        if predecessors.is_empty() || !self.all_wait_for(&predecessors, session) {
-            return None;
-        }
-        Some(Admission::Grant { items, bypassed_blockers: true })
+        let Admission::Grant { items } = self.admission_alone(contender) else { return None };
+        let predecessors = self.predecessors(contender);
+        let bypasses = !predecessors.is_empty() && self.all_wait_for(&predecessors, session);
+        bypasses.then_some(items)
     }
 
     /// Whether each of these requests waits for a session, directly or through other sessions. A
@@ -74,16 +67,16 @@ impl Table {
         let (mut next, mut seen) = (vec![request], BTreeSet::new());
         while let Some(id) = next.pop() {
             let Some(waiter) = self.waiters.get(&id).filter(|_| seen.insert(id)) else { continue };
-            let lineage = self.lineage(waiter.frame, None);
-            let items = 0..waiter.request.items.len();
-            let holds = items.flat_map(|item| self.holds_in_the_way(waiter, item, &lineage));
+            let contender = self.contender(waiter);
+            let items = waiter.request.items.iter();
+            let holds = items.flat_map(|item| self.holds_in_the_way(item, &contender.lineage));
             let holders: BTreeSet<FrameId> =
                 holds.filter_map(|token| Some(self.hold(token)?.frame)).collect();
             let roots = holders.iter().map(|frame| self.session(*frame));
             if roots.chain([self.session(waiter.frame)]).any(|root| root == session) {
                 return true;
             }
-            next.extend(self.predecessors(&waiter.request, &lineage, self.rank(waiter)));
+            next.extend(self.predecessors(&contender));
             for holder in &holders {
                 let inside = self.waiters_of_session(self.session(*holder));
                 next.extend(inside.filter(|id| self.waits_inside(*id, *holder)));

@@ -5,14 +5,14 @@
 //! table that it shrinks to, so the order in which it shrinks does not matter.
 
 use std::collections::BTreeSet;
+use std::ops::Deref;
 use std::sync::Arc;
 
-use super::reduction::Edges;
+use super::reduction::{Edges, must};
 use crate::admission::admit::Admission;
-use crate::model::InvalidOutcome;
 use crate::{
-    Above, Blocker, Command, Diverged, FrameId, HoldState, Key, LeaseId, Owner, Request, RequestId,
-    RunId, Snapshot, Table, Tag, Token, WaiterState,
+    Above, Command, Diverged, FrameId, LeaseId, Owner, Request, RequestId, RunId, Snapshot, Table,
+    Tag, Token,
 };
 
 /// A part of a table that only shrinks: requests and holds are removed from it.
@@ -47,9 +47,7 @@ impl Table {
         }
         partial_table
     }
-}
 
-impl Table {
     /// The frames of requests that belong to one of these runs over nodes, that their clients
     /// declare to be inside one of them, or that are inside a frame of any node.
     #[must_use]
@@ -90,60 +88,25 @@ impl PartialTable {
         Table::restore(snapshot).map(Self)
     }
 
-    /// The requests that wait.
-    pub fn waiters(&self) -> impl Iterator<Item = &WaiterState> {
-        self.0.waiters()
-    }
-
-    /// The holds.
-    pub fn holds(&self) -> impl Iterator<Item = &HoldState> {
-        self.0.holds()
-    }
-
-    /// The frames.
-    pub fn frames(&self) -> impl Iterator<Item = FrameId> {
-        self.0.frames().map(|frame| frame.id)
-    }
-
-    /// The frame that encloses a frame, if there is one.
-    #[must_use]
-    pub fn parent(&self, frame: FrameId) -> Option<FrameId> {
-        self.0.parent_of(frame)
-    }
-
-    /// The user of a frame.
-    #[must_use]
-    pub fn uid(&self, frame: FrameId) -> Option<u32> {
-        self.0.frame(frame).map(|frame| frame.uid)
-    }
-
     /// Whether a request could be granted now, given the waiters that precede it.
     #[must_use]
     pub fn can_be_granted(&self, request: RequestId) -> bool {
-        let Some(waiter) = self.0.waiter(request) else { return false };
-        let (lineage, rank) = (self.0.lineage(waiter.frame, None), self.0.rank(waiter));
-        let admission = self.0.admission(&waiter.request, &lineage, rank);
-        matches!(admission, Admission::Grant { .. })
+        let waiter = self.waiter(request);
+        let admission = waiter.map(|waiter| self.admission(&self.contender(waiter)));
+        matches!(admission, Some(Admission::Grant { .. }))
     }
 
     /// Whether a request could be granted ahead of its turn, because each waiter that precedes it
     /// waits for the request's own session, as far as this table knows. Expensive.
     #[must_use]
     pub fn can_bypass(&self, request: RequestId) -> bool {
-        let Some(waiter) = self.0.waiter(request) else { return false };
-        let (lineage, rank) = (self.0.lineage(waiter.frame, None), self.0.rank(waiter));
-        self.0.admission_by_bypass(&waiter.request, &lineage, waiter.frame, rank).is_some()
-    }
-
-    /// The holds and waiters that block a request.
-    #[must_use]
-    pub fn blockers(&self, request: RequestId) -> Vec<Blocker> {
-        self.0.blockers(request)
+        let waiter = self.waiter(request);
+        waiter.is_some_and(|waiter| self.admission_by_bypass(&self.contender(waiter)).is_some())
     }
 
     /// Removes a waiting request. Ignores a request that does not wait.
     pub fn remove_request(&mut self, request: RequestId) {
-        if self.0.waiter(request).is_some() {
+        if self.waiter(request).is_some() {
             must(self.0.remove_waiter(request).map(drop));
         }
     }
@@ -151,21 +114,17 @@ impl PartialTable {
     /// Removes all holds of a frame, but not those of the frames inside it. Returns whether there
     /// were any.
     pub fn end_holds(&mut self, frame: FrameId) -> bool {
-        let held: Vec<(Token, Vec<Key>)> = self
-            .0
-            .holds_in(frame)
-            .map(|hold| (hold.token, hold.items.iter().map(|item| item.key.clone()).collect()))
-            .collect();
-        for (token, keys) in &held {
-            must(self.0.give_back(*token, keys));
-        }
+        let held: Vec<Token> = self.holds_in(frame).map(|hold| hold.token).collect();
+        held.iter().for_each(|token| must(self.0.end_hold(*token)));
         !held.is_empty()
     }
 }
 
-/// Panics on failure: every id was just read from this copy.
-fn must(done: Result<(), InvalidOutcome>) {
-    if let Err(error) = done {
-        panic!("the partial table is inconsistent: {error}");
+/// A partial table reads like a table.
+impl Deref for PartialTable {
+    type Target = Table;
+
+    fn deref(&self) -> &Table {
+        &self.0
     }
 }

@@ -13,11 +13,8 @@ use std::ops::Bound;
 use crate::admission::admit::Admission;
 use crate::index::grant_order::Rank;
 use crate::index::lock::Lock;
-use crate::model::InvalidOutcome;
-use crate::{
-    FrameId, Item, Key, Mode, Request, RequestId, Slots, Snapshot, StoredView, StoredWithout,
-    Table, Token, WaiterState,
-};
+use crate::state::table::{Contender, Frame};
+use crate::{FrameId, HoldState, Item, Key, Mode, RequestId, Slots, Snapshot, Table, Token};
 
 /// The sessions and keys that some requests can wait for.
 #[derive(Debug, Default)]
@@ -68,7 +65,7 @@ impl Table {
             if self.is_inactive(waiter) {
                 continue;
             }
-            let (own, rank) = (self.session(waiter.frame), self.rank(waiter));
+            let (own, rank) = (self.session(waiter.frame), Rank::of(waiter));
             let mut sessions = vec![own];
             for item in &waiter.request.items {
                 let (key, mode) = (&item.key, item.ask.mode());
@@ -112,53 +109,27 @@ impl Table {
         tokens.filter_map(|token| Some(self.session(self.hold(*token)?.frame))).collect()
     }
 
-    pub(crate) fn waiters_of_session(&self, root: FrameId) -> impl Iterator<Item = RequestId> + '_ {
-        let frames = self.sessions.get(&root).into_iter().flat_map(|session| &session.frames);
-        frames.filter_map(|frame| self.frames.get(frame)).flat_map(|f| f.waiters.iter().copied())
-    }
-
     /// Copies the reachable part of the table into a separate table. Omits inactive waiters, and
     /// holds of keys that no waiter in it wants.
     pub(crate) fn subtable(&self, reachable: &Reachable<'_>) -> Self {
-        let roots = reachable.sessions.iter().filter_map(|root| self.sessions.get(root));
-        let frames: BTreeSet<FrameId> =
-            roots.flat_map(|session| &session.frames).copied().collect();
-        let of = |frame: &FrameId| self.frames.get(frame);
-        let held = frames.iter().filter_map(of).flat_map(|frame| &frame.holds);
-        let holds: BTreeMap<Token, _> = held
-            .filter_map(|token| Some((*token, self.hold(*token)?)))
-            .filter(|(_, hold)| hold.items.iter().any(|item| reachable.is_near(&item.key)))
+        let sessions = reachable.sessions.iter();
+        let frames: BTreeMap<FrameId, &Frame> = sessions
+            .flat_map(|session| self.frames_of_session(*session))
+            .map(|frame| (frame.state.id, frame))
             .collect();
-        let waiting = frames.iter().filter_map(of).flat_map(|frame| &frame.waiters);
-        let waiters: BTreeMap<RequestId, _> = waiting
-            .filter_map(|id| Some((*id, self.waiter(*id)?)))
-            .filter(|(_, waiter)| !self.is_inactive(waiter))
-            .collect();
-        let held = holds.values().flat_map(|hold| hold.items.iter().map(|item| &item.key));
+        let tokens: BTreeSet<Token> = frames.values().flat_map(|it| it.holds.clone()).collect();
+        let mut holds: Vec<&HoldState> = tokens.iter().filter_map(|it| self.hold(*it)).collect();
+        holds.retain(|hold| hold.items.iter().any(|item| reachable.is_near(&item.key)));
+        let ids: BTreeSet<RequestId> = frames.values().flat_map(|it| it.waiters.clone()).collect();
+        let waiters = ids.iter().filter_map(|id| self.waiter(*id));
+        let held = holds.iter().flat_map(|hold| hold.items.iter().map(|item| &item.key));
         let keys: BTreeSet<&Key> = reachable.keys.values().copied().chain(held).collect();
-        let view = |key: &Key| Some(StoredView { key: key.clone(), view: self.stored(key)? });
-        let without = |key: &Key| {
-            let numbers = self.without_of(key);
-            (!numbers.is_empty()).then(|| StoredWithout { key: key.clone(), numbers })
-        };
-        let paused = keys.iter().filter(|key| self.is_paused(key));
+        let locks = keys.into_iter().filter_map(|key| Some((key, self.tree.lock(key)?)));
         let snapshot = Snapshot {
-            revision: self.revision,
-            next_token: self.next_token,
-            bypass_max: self.bypass_max,
-            views: keys.iter().filter_map(|key| view(key)).collect(),
-            paused: paused.map(|key| (*key).clone()).collect(),
-            without: keys.iter().filter_map(|key| without(key)).collect(),
-            frames: frames.iter().filter_map(of).map(|frame| frame.state.clone()).collect(),
-            holds: holds.into_values().cloned().collect(),
-            waiters: waiters.into_values().cloned().collect(),
-            past_leases: Vec::new(),
-            superseded: Vec::new(),
-            hosts: Vec::new(),
-            era: 0,
-            longest_ttl_ms: 0,
-            untold_below: Token(0),
-            recovery: None,
+            frames: frames.values().map(|frame| frame.state.clone()).collect(),
+            holds: holds.into_iter().cloned().collect(),
+            waiters: waiters.filter(|waiter| !self.is_inactive(waiter)).cloned().collect(),
+            ..self.settings(locks)
         };
         match Self::restore(&snapshot) {
             Ok(subtable) => subtable,
@@ -172,20 +143,16 @@ impl<'a> Reachable<'a> {
     /// Adds sessions, and all keys that they hold.
     pub(crate) fn add_sessions(&mut self, table: &'a Table, more: &BTreeSet<FrameId>) {
         self.sessions.extend(more);
-        let sessions = self.sessions.iter().filter_map(|root| table.sessions.get(root));
-        let frames = sessions.flat_map(|session| &session.frames);
-        let held = frames.flat_map(|frame| table.holds_in(*frame)).flat_map(|hold| &hold.items);
-        self.keys.extend(held.map(|item| (item.key.as_str(), &item.key)));
+        let frames = self.sessions.iter().flat_map(|session| table.frames_of_session(*session));
+        let holds = frames.flat_map(|frame| table.holds_in(frame.state.id));
+        let held = holds.flat_map(|hold| &hold.items).map(|item| &item.key);
+        self.keys.extend(held.map(|key| (key.as_str(), key)));
     }
-}
 
-impl Reachable<'_> {
     /// Whether a waiter of the set wants a key, or a key above or below it.
     fn is_near(&self, key: &Key) -> bool {
-        let (from, to) = key.below();
-        let below = (from.as_ref().map(String::as_str), to.as_ref().map(String::as_str));
         key.path().any(|covering| self.keys.contains_key(covering))
-            || self.keys.range::<str, _>(below).next().is_some()
+            || key.below_in(&self.keys).next().is_some()
     }
 }
 
@@ -263,10 +230,9 @@ impl Reduction {
         let near = keys.iter().flat_map(|key| self.residual.waiting_near(key));
         let others: BTreeSet<RequestId> = near.filter(|other| *other != request).collect();
         let others = others.iter().filter_map(|id| self.residual.waiters.get(id));
-        others.into_iter().any(|other| {
-            let lineage = self.residual.lineage(other.frame, None);
-            self.residual.may_be_free_without(&other.request, &lineage, &gone)
-        })
+        others
+            .into_iter()
+            .any(|other| self.residual.may_be_free_without(&self.residual.contender(other), &gone))
     }
 
     fn run(&mut self) {
@@ -286,29 +252,28 @@ impl Reduction {
 
     fn revisit(&mut self, request: RequestId) {
         let Some(waiter) = self.residual.waiters.get(&request) else { return };
-        let lineage = self.residual.lineage(waiter.frame, None);
-        let rank = self.residual.rank(waiter);
+        let contender = self.residual.contender(waiter);
         let admission = match self.edges {
-            Edges::Holds => self.residual.admission_alone(&waiter.request, &lineage),
-            Edges::HoldsAndOrder => self.residual.admission(&waiter.request, &lineage, rank),
+            Edges::Holds => self.residual.admission_alone(&contender),
+            Edges::HoldsAndOrder => self.residual.admission(&contender),
         };
         match admission {
             Admission::Grant { .. } => self.admit(request),
-            Admission::Conflict(item) => {
-                self.residual.block_on_hold(&mut self.blocked, waiter, item, &lineage);
+            Admission::Conflict(at) => {
+                let item = &waiter.request.items[at];
+                self.residual.block_on_hold(&mut self.blocked, request, item, &contender.lineage);
             }
-            Admission::Behind(item) => {
-                let by = self.residual.last_predecessor(&waiter.request, item, &lineage, rank);
+            Admission::Behind(at) => {
+                let item = &waiter.request.items[at];
+                let by = self.residual.last_predecessor(&contender, item);
                 self.blocked.by_waiter.entry(by.unwrap_or(request)).or_default().push(request);
             }
         }
     }
 
     fn admit(&mut self, request: RequestId) {
-        let Some(frame) = self.residual.waiters.get(&request).map(|waiter| waiter.frame) else {
-            return;
-        };
-        for frame in self.residual.enclosing(frame) {
+        let Some(waiter) = self.residual.waiters.get(&request) else { return };
+        for frame in self.residual.enclosing(waiter.frame) {
             let id = frame.state.id;
             let Some(inside) = self.inside.get_mut(&id) else { continue };
             *inside -= 1;
@@ -324,7 +289,7 @@ impl Reduction {
         let Some(frame) = self.residual.frames.get(&frame) else { return };
         for token in frame.holds.clone() {
             let Some(hold) = self.residual.holds.get(&token) else { continue };
-            let keys: Vec<Key> = hold.items.iter().map(|item| item.key.clone()).collect();
+            let keys = hold.keys();
             must(self.residual.give_back(token, &keys));
             self.retry.extend(self.blocked.by_hold.remove(&token).into_iter().flatten());
             for key in &keys {
@@ -341,15 +306,14 @@ impl Table {
     fn block_on_hold(
         &self,
         blocked: &mut Blocked,
-        waiter: &WaiterState,
-        item: usize,
+        waiter: RequestId,
+        item: &Item,
         lineage: &[FrameId],
     ) {
-        let Some(item) = waiter.request.items.get(item) else { return };
-        let (key, mode) = (&item.key, item.ask.mode());
-        let hold = self.conflicting_holds(key, mode, lineage).next();
+        let key = &item.key;
+        let hold = self.conflicting_holds(key, item.ask.mode(), lineage).next();
         if let Some(token) = hold {
-            blocked.by_hold.entry(token).or_default().push(waiter.id);
+            blocked.by_hold.entry(token).or_default().push(waiter);
         } else if let Some((count, own)) = item.ask.counted() {
             let lock = self.tree.lock(key);
             let capacity = Lock::capacity_of(lock, Lock::view_of(lock, own));
@@ -357,30 +321,25 @@ impl Table {
             let out = lock.map_or(0, |lock| lock.held_out(lock.class_of(count, own).unit));
             if let Some(held) = capacity.saturating_add(out).checked_sub(count) {
                 let slots = blocked.by_slots.entry(key.clone()).or_default();
-                slots.entry(held).or_default().push(waiter.id);
+                slots.entry(held).or_default().push(waiter);
             }
         }
     }
 
-    /// Whether a request of a lineage may be admitted once some frames have released everything, if
-    /// no waiter precedes it. Optimistic: frames outside may share those slots.
-    pub(crate) fn may_be_free_without(
-        &self,
-        asked: &Request,
-        lineage: &[FrameId],
-        gone: &[FrameId],
-    ) -> bool {
+    /// Whether a request may be admitted once some frames have released everything, if no waiter
+    /// precedes it. Optimistic: frames outside may share those slots.
+    pub(crate) fn may_be_free_without(&self, contender: &Contender<'_>, gone: &[FrameId]) -> bool {
+        let Contender { asked, lineage, .. } = contender;
         let exempt = [lineage, gone].concat();
         asked.items.iter().all(|item| {
-            self.foreign_conflicts(&item.key, item.ask.mode(), &exempt) == 0
+            let (key, mode) = (&item.key, item.ask.mode());
+            self.foreign_conflicts(key, self.tree.node(key), mode, &exempt) == 0
                 && self.may_fit_without(item, lineage, gone)
         })
     }
 
     fn may_fit_without(&self, item: &Item, lineage: &[FrameId], gone: &[FrameId]) -> bool {
-        let Some((count, own)) = item.ask.counted() else { return true };
-        let Some(lock) = self.tree.lock(&item.key) else { return true };
-        let class = lock.class_of(count, own);
+        let Some((lock, class)) = self.contested(item, lineage) else { return true };
         let held = lock.held_in_service(class.unit);
         let left = if lock.without.is_empty() {
             let of = |frame: &FrameId| self.frames.get(frame)?.shares.get(&item.key);
@@ -390,14 +349,13 @@ impl Table {
             let slots = Slots::together(items.map(|item| &item.slots));
             held - lock.without.in_service(class.unit, &slots)
         };
-        self.shareable_hold(lock, &item.key, count, lineage).is_some()
-            || left.saturating_add(count) <= class.capacity
+        left.saturating_add(class.count) <= class.capacity
     }
 }
 
 /// Panics on failure: every id was just read from this copy.
-fn must(done: Result<(), InvalidOutcome>) {
+pub(super) fn must(done: Result<(), String>) {
     if let Err(error) = done {
-        panic!("the reduction is inconsistent: {error}");
+        panic!("the copy is inconsistent: {error}");
     }
 }

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::RequestId;
+use crate::{RequestId, WaiterState};
 
 /// The number of slots that a waiter needs at a key, and the size that applies to it. Either all
 /// waiters of a class fit or none does.
@@ -38,6 +38,13 @@ pub(crate) enum Tier {
 }
 
 impl Rank {
+    pub(crate) fn of(waiter: &WaiterState) -> Self {
+        match waiter.barrier {
+            true => Self::barrier(waiter.id),
+            false => Self::ordinary(waiter.request.priority, waiter.id),
+        }
+    }
+
     pub(crate) fn ordinary(priority: i32, request: RequestId) -> Self {
         Self { tier: Tier::Ordinary, priority: Reverse(priority), request }
     }
@@ -55,31 +62,28 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
-    pub(crate) fn insert(&mut self, class: Class, rank: Rank) {
-        let arrivals = self.classes.entry(class).or_default().entry(rank.priority).or_default();
-        arrivals.insert(rank.request);
-    }
-
-    /// Removes a waiter from any position, in logarithmic time.
-    pub(crate) fn remove(&mut self, class: Class, rank: Rank) -> bool {
-        let Some(by_priority) = self.classes.get_mut(&class) else { return false };
-        let Some(arrivals) = by_priority.get_mut(&rank.priority) else { return false };
-        let removed = arrivals.remove(&rank.request);
-        if arrivals.is_empty() {
-            by_priority.remove(&rank.priority);
-            if by_priority.is_empty() {
-                self.classes.remove(&class);
+    /// Adds a waiter, or removes it from any position, in logarithmic time.
+    pub(crate) fn change(&mut self, class: Class, rank: Rank, is_added: bool) {
+        let (Rank { tier, priority, request }, classes) = (rank, &mut self.classes);
+        match (tier, is_added) {
+            (Tier::Barrier, true) => drop(self.barriers.insert(request, class)),
+            (Tier::Barrier, false) => drop(self.barriers.remove(&request)),
+            (Tier::Ordinary, true) => {
+                let arrivals = classes.entry(class).or_default().entry(priority).or_default();
+                arrivals.insert(request);
+            }
+            (Tier::Ordinary, false) => {
+                let Some(by_priority) = classes.get_mut(&class) else { return };
+                let Some(arrivals) = by_priority.get_mut(&priority) else { return };
+                arrivals.remove(&request);
+                if arrivals.is_empty() {
+                    by_priority.remove(&priority);
+                }
+                if by_priority.is_empty() {
+                    classes.remove(&class);
+                }
             }
         }
-        removed
-    }
-
-    pub(crate) fn insert_barrier(&mut self, request: RequestId, class: Class) {
-        self.barriers.insert(request, class);
-    }
-
-    pub(crate) fn remove_barrier(&mut self, request: RequestId) -> bool {
-        self.barriers.remove(&request).is_some()
     }
 
     /// The barriers, in queue order.
@@ -118,18 +122,13 @@ impl Queue {
         self.classes.values().filter_map(last).any(|last| last > rank)
     }
 
-    /// All waiters that are not barriers, in queue order. It sorts, so use it only for reports and
-    /// rare analyses.
-    pub(crate) fn ranks(&self) -> Vec<(Rank, Class)> {
-        let mut ranks = Vec::new();
-        for (class, by_priority) in &self.classes {
-            for (priority, arrivals) in by_priority {
-                let rank = |arrival: &RequestId| Rank::ordinary(priority.0, *arrival);
-                ranks.extend(arrivals.iter().map(|arrival| (rank(arrival), *class)));
-            }
-        }
-        ranks.sort_unstable();
-        ranks
+    /// All waiters that are not barriers, each with its class.
+    pub(crate) fn ranks(&self) -> impl Iterator<Item = (Rank, Class)> {
+        self.classes.iter().flat_map(|(class, by_priority)| {
+            by_priority.iter().flat_map(|(priority, arrivals)| {
+                arrivals.iter().map(|arrival| (Rank::ordinary(priority.0, *arrival), *class))
+            })
+        })
     }
 
     /// The waiters that arrived before `request` and are not barriers.

@@ -57,9 +57,14 @@ impl KeyTree {
     /// only for the keys below them.
     pub(crate) fn keys<'a>(
         &'a self,
-        range: (Bound<&str>, Bound<&str>),
+        prefix: Option<&Key>,
     ) -> impl Iterator<Item = &'a Key> + use<'a> {
-        self.nodes.range::<str, _>(range).filter(|(_, node)| node.is_used()).map(|(key, _)| key)
+        let own = prefix.and_then(|prefix| self.nodes.get_key_value(prefix));
+        let below = match prefix {
+            Some(prefix) => prefix.below_in(&self.nodes),
+            None => self.nodes.range::<str, _>(..),
+        };
+        own.into_iter().chain(below).filter(|(_, node)| node.is_used()).map(|(key, _)| key)
     }
 
     /// The nodes of a key and of its ancestors.
@@ -71,9 +76,7 @@ impl KeyTree {
 
     /// The nodes below a key.
     fn below<'a>(&'a self, key: &'a Key) -> impl Iterator<Item = (&'a Key, &'a Node)> {
-        let (from, to) = key.below();
-        let range = (from.as_ref().map(String::as_str), to.as_ref().map(String::as_str));
-        self.nodes.range::<str, _>(range).map(|(key, node)| (key, &**node))
+        key.below_in(&self.nodes).map(|(key, node)| (key, &**node))
     }
 
     /// The counted lock of a key, if it is in use, has a stored view or is paused.
@@ -184,15 +187,13 @@ impl KeyTree {
         }
     }
 
-    pub(crate) fn add_waiter(&mut self, key: &Key, mode: Mode, rank: Rank) {
-        let sums = |sums: &mut Sums| *sums.waits.of_mut(mode).entry(rank).or_default() += 1;
-        self.change(key, sums, |_| ());
-    }
-
-    pub(crate) fn remove_waiter(&mut self, key: &Key, mode: Mode, rank: Rank) {
+    /// Adds an item of an active waiter, or removes it.
+    pub(crate) fn change_waiter(&mut self, key: &Key, mode: Mode, rank: Rank, is_added: bool) {
         let sums = |sums: &mut Sums| {
             let waits = sums.waits.of_mut(mode);
-            if let Some(items) = waits.get_mut(&rank) {
+            if is_added {
+                *waits.entry(rank).or_default() += 1;
+            } else if let Some(items) = waits.get_mut(&rank) {
                 *items -= 1;
                 if *items == 0 {
                     waits.remove(&rank);
@@ -202,25 +203,18 @@ impl KeyTree {
         self.change(key, sums, |_| ());
     }
 
-    pub(crate) fn add_inactive(&mut self, key: &Key, request: RequestId) {
+    /// Adds an inactive waiter, or removes it.
+    pub(crate) fn change_inactive(&mut self, key: &Key, request: RequestId, is_added: bool) {
         self.change_own(key, |node| {
-            node.inactive.insert(request);
+            match is_added {
+                true => node.inactive.insert(request),
+                false => node.inactive.remove(&request),
+            };
         });
-    }
-
-    pub(crate) fn remove_inactive(&mut self, key: &Key, request: RequestId) {
-        self.change_own(key, |node| {
-            node.inactive.remove(&request);
-        });
-    }
-
-    /// How many held items conflict with an item of `key`.
-    pub(crate) fn conflicts(&self, key: &Key, mode: Mode) -> usize {
-        self.conflicts_of(key, self.node(key), mode)
     }
 
     /// How many held items conflict with an item of `key`, whose node is already known.
-    pub(crate) fn conflicts_of(&self, key: &Key, node: Option<&Node>, mode: Mode) -> usize {
+    pub(crate) fn conflicts(&self, key: &Key, node: Option<&Node>, mode: Mode) -> usize {
         let count =
             |sums: &Sums| against(mode).iter().map(|mode| *sums.held.of(*mode)).sum::<usize>();
         let covering = key.above().filter_map(|covering| self.nodes.get(covering));
@@ -239,12 +233,6 @@ impl KeyTree {
         let below = self.node(key).filter(|node| held(&node.below)).map(|_| self.below(key));
         let nodes = self.above(key).chain(below.into_iter().flatten());
         nodes.filter(move |(_, node)| held(&node.here)).map(|(key, node)| (key, &node.holds))
-    }
-
-    /// Whether a waiter of a smaller rank waits for an item that conflicts with an item of `key`.
-    pub(crate) fn is_preceded(&self, key: &Key, mode: Mode, rank: Rank) -> bool {
-        self.competing(key, mode)
-            .any(|waits| waits.keys().next().is_some_and(|first| *first < rank))
     }
 
     /// The waiters for items that conflict with an item of `key`, within a range of ranks.
@@ -395,11 +383,6 @@ impl Node {
     /// The number of requests that wait for this key.
     pub(crate) fn waiting(&self) -> usize {
         self.inactive.len() + self.here.waits.reads.len() + self.here.waits.writes.len()
-    }
-
-    /// The number of items of this key that are held in a mode.
-    pub(crate) fn held_here(&self, mode: Mode) -> usize {
-        *self.here.held.of(mode)
     }
 
     /// Its counted lock, if it is in use, has a stored view or is paused.

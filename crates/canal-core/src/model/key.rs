@@ -2,6 +2,7 @@
 
 use std::borrow::Borrow;
 use std::cmp::Ordering;
+use std::collections::{BTreeMap, btree_map};
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::ops::Bound;
@@ -111,16 +112,16 @@ impl Key {
         Self::of(self.text[..length].into())
     }
 
-    /// A range of texts that contains this key and all keys below it. It also contains other texts:
-    /// `a-b` sorts between `a` and `a/b`.
-    pub(crate) fn range(&self) -> (Bound<String>, Bound<String>) {
-        (Bound::Included(self.text.to_string()), self.below().1)
-    }
-
-    /// The range of texts that contains exactly the keys below this one.
-    pub(crate) fn below(&self) -> (Bound<String>, Bound<String>) {
+    /// The elements of a map at the keys below this one.
+    pub(crate) fn below_in<'m, K: Borrow<str> + Ord, V>(
+        &self,
+        map: &'m BTreeMap<K, V>,
+    ) -> btree_map::Range<'m, K, V> {
         // `0` is the character after `/`.
-        (Bound::Included(format!("{self}/")), Bound::Excluded(format!("{self}0")))
+        map.range::<str, _>((
+            Bound::Included(&*format!("{self}/")),
+            Bound::Excluded(&*format!("{self}0")),
+        ))
     }
 
     /// Whether this key equals `other` or is one of its ancestors: `a` covers `a`, `a/b`, `a/b/c`.

@@ -17,7 +17,6 @@ pub use id::{
     FrameId, HostId, LeaseId, NodeId, ProcessId, RequestId, Revision, RunId, Tag, Token, UnixMillis,
 };
 pub use key::{KEY_BYTES_MAX, Key, KeyError};
-pub(crate) use outcome::InvalidOutcome;
 pub use outcome::{By, CycleStep, Diverged, Granted, GrantedItem, Outcome, Refusal};
 pub use request::{
     Above, Ask, CONFIRMED_TOKEN_MAX, Command, GROUP_BYTES_MAX, Item, Mode, NODES_MAX, OnLost,

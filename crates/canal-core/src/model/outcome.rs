@@ -135,21 +135,7 @@ impl Outcome {
             | Self::Withdrawn { request }
             | Self::Requeued { request, .. } => *request == id,
             Self::Granted(granted) => granted.request == id,
-            Self::Released { .. }
-            | Self::NotHeld
-            | Self::Barrier { .. }
-            | Self::Prioritized { .. }
-            | Self::ResizeRefused { .. }
-            | Self::ResizeRefusedOverNodes
-            | Self::Resized { .. }
-            | Self::PauseStored { .. }
-            | Self::ServiceStored { .. }
-            | Self::Renewed { .. }
-            | Self::ConfirmedAt { .. }
-            | Self::NotConfirmed { .. }
-            | Self::LeaseMoved { .. }
-            | Self::LeaseGone
-            | Self::FrameGone { .. } => false,
+            _ => false,
         }
     }
 }
@@ -321,15 +307,4 @@ pub struct Diverged {
     pub revision: Revision,
     /// The contradiction.
     pub what: String,
-}
-
-/// Why an outcome cannot be carried out.
-#[derive(Clone, Debug, thiserror::Error)]
-#[error("{0}")]
-pub(crate) struct InvalidOutcome(pub(crate) String);
-
-impl From<String> for InvalidOutcome {
-    fn from(why: String) -> Self {
-        Self(why)
-    }
 }

@@ -13,7 +13,7 @@ use super::{
 
 /// The whole table as plain data. Two tables are identical if and only if their snapshots are
 /// equal.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Snapshot {
     /// The revision of the last entry applied.
     pub revision: Revision,
@@ -137,6 +137,18 @@ pub struct HoldState {
     pub passed: u32,
     /// The items held, in the order of the request, without released ones.
     pub items: Vec<HeldItem>,
+}
+
+impl HoldState {
+    /// The keys of its items.
+    pub(crate) fn keys(&self) -> Vec<Key> {
+        self.items.iter().map(|item| item.key.clone()).collect()
+    }
+
+    /// Whether this hold yields to any request.
+    pub(crate) fn is_unconfirmed_spare(&self) -> bool {
+        self.provisional && self.asked.over_nodes.as_deref().is_some_and(|over| over.spare)
+    }
 }
 
 /// One key of a hold.

@@ -2,17 +2,14 @@
 
 use std::sync::Arc;
 
-use super::table::Frame;
-use crate::model::InvalidOutcome;
+use super::table::{Frame, owner_key};
 use crate::{FrameId, FrameState, LeaseState, Owner, Request, Table};
 
 impl Table {
     /// The parent of the frame that a request would open: the frame that it names, unless that has
     /// ended. Over an engine, the frame may end between the proposal and its place in the log.
     pub(crate) fn live_parent(&self, asked: &Request) -> Option<FrameId> {
-        let lives =
-            |live_parent: &FrameId| self.frames.get(live_parent).is_some_and(|it| !it.state.ended);
-        asked.parent.filter(lives)
+        asked.parent.filter(|parent| self.frame(*parent).is_some_and(|frame| !frame.ended))
     }
 
     /// The parent of a frame.
@@ -39,16 +36,12 @@ impl Table {
     }
 
     /// Opens the frame of a request if it is not open yet.
-    pub(crate) fn open_frame(
-        &mut self,
-        id: FrameId,
-        asked: &Request,
-    ) -> Result<(), InvalidOutcome> {
+    pub(crate) fn open_frame(&mut self, id: FrameId, asked: &Request) -> Result<(), String> {
         if self.frames.contains_key(&id) {
             return Ok(());
         }
         if id.0 != self.revision.0 {
-            return Err(format!("no frame {id}").into());
+            return Err(format!("no frame {id}"));
         }
         self.add_frame(FrameState {
             id,
@@ -70,7 +63,7 @@ impl Table {
             parent.children += 1;
         }
         if !state.ended {
-            self.owners.insert(state.host, &state.owner, id);
+            self.owners.insert(owner_key(state.host, &state.owner), id);
         }
         self.sessions.entry(root).or_default().frames.insert(id);
         let (holds, shares, waiters) = Default::default();
@@ -78,10 +71,10 @@ impl Table {
             .insert(id, Box::new(Frame { state, root, children: 0, holds, shares, waiters }));
     }
 
-    pub(crate) fn drop_frame(&mut self, id: FrameId) -> Result<(), InvalidOutcome> {
+    pub(crate) fn drop_frame(&mut self, id: FrameId) -> Result<(), String> {
         let frame = self.frames.remove(&id).ok_or_else(|| format!("no frame {id}"))?;
         if !frame.state.ended {
-            self.owners.remove(frame.state.host, &frame.state.owner);
+            self.owners.remove(&owner_key(frame.state.host, &frame.state.owner));
         }
         if let Some(parent) = frame.state.parent.and_then(|parent| self.frames.get_mut(&parent)) {
             parent.children -= 1;
@@ -99,7 +92,7 @@ impl Table {
     pub(crate) fn mark_ended(&mut self, id: FrameId) {
         let Some(frame) = self.frames.get_mut(&id) else { return };
         frame.state.ended = true;
-        self.owners.remove(frame.state.host, &frame.state.owner);
+        self.owners.remove(&owner_key(frame.state.host, &frame.state.owner));
         for token in &frame.holds {
             if let Some(hold) = self.holds.get_mut(token) {
                 Arc::make_mut(hold).orphaned = true;

@@ -11,7 +11,6 @@ use std::sync::Arc;
 use super::frames::with_parent;
 use super::table::Frame;
 use crate::index::lock::Lock;
-use crate::model::InvalidOutcome;
 use crate::{
     Change, Entry, FrameId, Granted, HeldItem, HoldState, HostId, Key, LeaseEnd, LeaseId, Mode,
     Owner, PAST_LEASES_MAX, PastLease, RequestId, Slots, Table, Token, WaiterState, WaiterStatus,
@@ -19,17 +18,17 @@ use crate::{
 };
 
 impl Table {
-    pub(crate) fn grant(&mut self, entry: &Entry, granted: &Granted) -> Result<(), InvalidOutcome> {
+    pub(crate) fn grant(&mut self, entry: &Entry, granted: &Granted) -> Result<(), String> {
         let id = granted.request;
         if granted.token < self.next_token {
-            return Err(format!("token {} was granted before", granted.token).into());
+            return Err(format!("token {} was granted before", granted.token));
         }
         let (asked, asked_at) = match self.waiters.get(&id) {
             Some(waiter) => (waiter.request.clone(), waiter.since),
             None => (self.stored_form(self.asked(entry, id)?), entry.at),
         };
         if asked.items.len() != granted.items.len() {
-            return Err(format!("request {id} has {} items", asked.items.len()).into());
+            return Err(format!("request {id} has {} items", asked.items.len()));
         }
         self.open_frame(granted.frame, &asked)?;
         let asked = with_parent(asked, self.parent_of(granted.frame));
@@ -85,7 +84,7 @@ impl Table {
         token: Token,
         items: &[HeldItem],
         note_use: impl Fn(&mut Lock, usize),
-    ) -> Result<(), InvalidOutcome> {
+    ) -> Result<(), String> {
         for (at, item) in items.iter().enumerate() {
             let lock = self.tree.add_hold(&item.key, item.mode, token);
             if item.mode != Mode::Counted {
@@ -93,23 +92,21 @@ impl Table {
             }
             note_use(lock, at);
             if lock.is_idle() {
-                return Err(format!("no lock {}", item.key).into());
+                return Err(format!("no lock {}", item.key));
             }
             if item.shared {
                 lock.sharers.insert(token);
             } else if !lock.take(&item.slots) {
-                return Err(
-                    format!("a slot of `{}` for token {token} is not free", item.key).into()
-                );
+                return Err(format!("a slot of `{}` for token {token} is not free", item.key));
             }
         }
         Ok(())
     }
 
     /// Adds a hold whose slots are taken and whose frame exists.
-    pub(crate) fn add_hold(&mut self, hold: HoldState) -> Result<(), InvalidOutcome> {
+    pub(crate) fn add_hold(&mut self, hold: HoldState) -> Result<(), String> {
         let (token, frame) = (hold.token, hold.frame);
-        let owner = self.frames.get_mut(&frame).ok_or_else(|| format!("no frame {frame}"))?;
+        let owner = self.frame_mut(frame)?;
         owner.holds.insert(token);
         let mut key_bytes = 0;
         for item in &hold.items {
@@ -132,7 +129,7 @@ impl Table {
         Ok(())
     }
 
-    pub(crate) fn give_back(&mut self, token: Token, keys: &[Key]) -> Result<(), InvalidOutcome> {
+    pub(crate) fn give_back(&mut self, token: Token, keys: &[Key]) -> Result<(), String> {
         let hold = self.holds.get_mut(&token).ok_or_else(|| format!("no hold {token}"))?;
         let (frame, uid) = (hold.frame, hold.asked.uid);
         let of_keys = |item: &HeldItem| keys.contains(&item.key);
@@ -153,6 +150,12 @@ impl Table {
         gone.iter().for_each(|item| self.return_item((frame, uid), token, item));
         self.requeue_session(frame, keys.iter());
         Ok(())
+    }
+
+    /// Ends a hold, with all its items.
+    pub(crate) fn end_hold(&mut self, token: Token) -> Result<(), String> {
+        let keys = self.hold(token).ok_or_else(|| format!("no hold {token}"))?.keys();
+        self.give_back(token, &keys)
     }
 
     /// Frees an item that was taken from its hold.
@@ -192,11 +195,10 @@ impl Table {
         Some(hold)
     }
 
-    pub(crate) fn revoke(&mut self, id: RequestId, token: Token) -> Result<(), InvalidOutcome> {
+    pub(crate) fn revoke(&mut self, id: RequestId, token: Token) -> Result<(), String> {
         let hold = self.holds.get(&token).ok_or_else(|| format!("no hold {token}"))?.clone();
-        let keys: Vec<Key> = hold.items.iter().map(|item| item.key.clone()).collect();
         self.use_locks(&hold.asked);
-        self.give_back(token, &keys)?;
+        self.end_hold(token)?;
         self.add_waiter(WaiterState {
             id,
             frame: hold.frame,
@@ -271,9 +273,9 @@ impl Table {
         entry: &Entry,
         id: FrameId,
         renewal: u64,
-    ) -> Result<(), InvalidOutcome> {
+    ) -> Result<(), String> {
         let Change::Renew { host, note, ttl_ms, .. } = &entry.change else {
-            return Err("an entry other than a renewal renewed a lease".to_owned().into());
+            return Err("an entry other than a renewal renewed a lease".to_owned());
         };
         let frame = self.frames.get_mut(&id).ok_or_else(|| format!("no frame {id}"))?;
         let lease =
@@ -300,15 +302,14 @@ impl Table {
         entry: &Entry,
         was: Token,
         token: Token,
-    ) -> Result<(), InvalidOutcome> {
+    ) -> Result<(), String> {
         let Change::ConfirmAt { note, .. } = &entry.change else {
-            return Err("an entry other than a confirmation confirmed a hold".to_owned().into());
+            return Err("an entry other than a confirmation confirmed a hold".to_owned());
         };
         if was != token {
             self.change_token(was, token)?;
         }
-        let hold = self.holds.get_mut(&token).ok_or_else(|| format!("no hold {token}"))?;
-        Arc::make_mut(hold).provisional = false;
+        self.hold_mut(token)?.provisional = false;
         if let Some(note) = note {
             self.set_note(token, note);
         }
@@ -317,9 +318,9 @@ impl Table {
     }
 
     /// Changes the token of a hold wherever the table uses it.
-    fn change_token(&mut self, was: Token, token: Token) -> Result<(), InvalidOutcome> {
+    fn change_token(&mut self, was: Token, token: Token) -> Result<(), String> {
         if self.holds.contains_key(&token) {
-            return Err(format!("another hold has token {token}").into());
+            return Err(format!("another hold has token {token}"));
         }
         let mut hold = self.holds.remove(&was).ok_or_else(|| format!("no hold {was}"))?;
         Arc::make_mut(&mut hold).token = token;

@@ -10,7 +10,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use crate::model::InvalidOutcome;
+use super::table::owner_key;
 use crate::{
     Change, Entry, FrameId, HostId, HostState, Owner, Recovery, Revision, Table, Token, UnixMillis,
     WaiterStatus,
@@ -46,31 +46,29 @@ impl Table {
             }
             Change::HostGone { host, .. } => {
                 self.hosts.remove(host);
-                for frame in self.processes_of(*host) {
-                    self.mark_ended(frame);
-                }
+                let frames = self.frames.values().map(|frame| &frame.state);
+                let processes =
+                    frames.filter(|it| it.host == *host && matches!(it.owner, Owner::Process(_)));
+                let processes: Vec<FrameId> = processes.map(|it| it.id).collect();
+                processes.into_iter().for_each(|frame| self.mark_ended(frame));
             }
-            Change::HostAdopt { old, new } if self.can_adopt(*old, *new) => {
+            // A host that already has frames adopts none: one owner could then have two frames.
+            Change::HostAdopt { old, new }
+                if old != new && self.frames_of_host(*new).next().is_none() =>
+            {
                 self.hosts.remove(old);
                 let frames: Vec<FrameId> = self.frames_of_host(*old).collect();
-                for frame in frames {
-                    self.move_frame(frame, *new);
-                }
+                frames.into_iter().for_each(|frame| self.move_frame(frame, *new));
             }
             _ => {}
         }
     }
 
-    /// A host that already has frames adopts none: one owner could then have two frames.
-    fn can_adopt(&self, old: HostId, new: HostId) -> bool {
-        old != new && self.frames_of_host(new).next().is_none()
-    }
-
     fn move_frame(&mut self, id: FrameId, host: HostId) {
         let Some(frame) = self.frames.get_mut(&id) else { return };
         if !frame.state.ended {
-            self.owners.remove(frame.state.host, &frame.state.owner);
-            self.owners.insert(host, &frame.state.owner, id);
+            self.owners.remove(&owner_key(frame.state.host, &frame.state.owner));
+            self.owners.insert(owner_key(host, &frame.state.owner), id);
         }
         frame.state.host = host;
         for token in &frame.holds {
@@ -84,18 +82,6 @@ impl Table {
             }
             self.mark_waiter(request, WaiterStatus::Detached);
         }
-    }
-
-    fn processes_of(&self, host: HostId) -> Vec<FrameId> {
-        let frames = self.frames_of_host(host).filter_map(|id| self.frames.get(&id));
-        let processes = frames.filter(|frame| matches!(frame.state.owner, Owner::Process(_)));
-        processes.map(|frame| frame.state.id).collect()
-    }
-
-    pub(crate) fn lease_moved(&mut self, id: FrameId, host: HostId) -> Result<(), InvalidOutcome> {
-        let frame = self.frames.get_mut(&id).ok_or_else(|| format!("no frame {id}"))?;
-        frame.state.host = host;
-        Ok(())
     }
 
     /// The recovery in progress, if there is one. Nothing is granted while it lasts.

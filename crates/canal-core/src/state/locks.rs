@@ -4,8 +4,10 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use super::table::Contender;
+use crate::index::grant_order::Class;
 use crate::index::lock::Lock;
-use crate::{Ask, FrameId, HeldItem, Key, Kind, Mode, Request, Table, Token, View};
+use crate::{Ask, FrameId, HeldItem, Item, Key, Kind, Mode, Request, Table, Token, View};
 
 /// Why a request can never be granted unless someone resizes or resumes a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,31 +119,35 @@ impl Table {
         items.filter(|item| item.mode == Mode::Counted)
     }
 
+    /// The lock of a counted item, and the item's class there. `None` if the lock is not in use, or
+    /// if the item can share slots of the lineage.
+    pub(crate) fn contested(&self, item: &Item, lineage: &[FrameId]) -> Option<(&Lock, Class)> {
+        let (count, own) = item.ask.counted()?;
+        let lock = self.tree.lock(&item.key)?;
+        let shares = self.shareable_hold(lock, &item.key, count, lineage).is_some();
+        (!shares).then(|| (lock, lock.class_of(count, own)))
+    }
+
     /// Why a request can never be granted unless someone resizes or resumes a key. An item that can
     /// share slots always fits.
-    pub(crate) fn misfit(&self, asked: &Request, lineage: &[FrameId]) -> Option<Misfit> {
+    pub(crate) fn misfit(&self, contender: &Contender<'_>) -> Option<Misfit> {
+        let Contender { asked, lineage, .. } = contender;
         let misfits = asked.items.iter().enumerate().filter_map(|(item, wanted)| {
             let (count, own) = wanted.ask.counted()?;
             let lock = self.tree.lock(&wanted.key);
             let capacity = Lock::capacity_of(lock, Lock::view_of(lock, own));
-            let paused = lock.is_some_and(|lock| lock.paused);
-            if !paused && count <= capacity {
+            let is_paused = lock.is_some_and(|lock| lock.paused);
+            if !is_paused && count <= capacity {
                 return None;
             }
-            let shares = lock
-                .and_then(|lock| self.shareable_hold(lock, &wanted.key, count, lineage))
-                .is_some();
-            let misfit =
-                if paused { Misfit::Paused { item } } else { Misfit::TooLarge { item, capacity } };
-            (!shares).then_some(misfit)
+            let shares =
+                lock.and_then(|lock| self.shareable_hold(lock, &wanted.key, count, lineage));
+            shares.is_none().then_some(match is_paused {
+                true => Misfit::Paused { item },
+                false => Misfit::TooLarge { item, capacity },
+            })
         });
         misfits.min_by_key(|misfit| misfit.order())
-    }
-
-    /// Whether a request of a frame waits for a key to be resumed.
-    pub(crate) fn awaits_resumption(&self, asked: &Request, frame: FrameId) -> bool {
-        let misfit = self.misfit(asked, &self.lineage(frame, None));
-        matches!(misfit, Some(Misfit::Paused { .. }))
     }
 
     /// Whether the lineage holds a key that covers `key`, so that every competitor for `key` waits

@@ -1,29 +1,13 @@
 //! Conversion between the table and plain data.
 
 use crate::index::lock::Lock;
-use crate::model::InvalidOutcome;
 use crate::{Diverged, Key, Snapshot, StoredView, StoredWithout, Table};
 
 impl Table {
     /// The table as plain data.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
-        let locks = || self.tree.locks();
-        let stored = |(key, lock): (&Key, &Lock)| {
-            lock.stored.map(|view| StoredView { key: key.clone(), view })
-        };
-        let without = |(key, lock): (&Key, &Lock)| {
-            let numbers = lock.without.numbers();
-            (!numbers.is_empty()).then(|| StoredWithout { key: key.clone(), numbers })
-        };
-        let paused = |(key, lock): (&Key, &Lock)| lock.paused.then(|| key.clone());
         Snapshot {
-            revision: self.revision,
-            next_token: self.next_token,
-            bypass_max: self.bypass_max,
-            views: locks().filter_map(stored).collect(),
-            paused: locks().filter_map(paused).collect(),
-            without: locks().filter_map(without).collect(),
             hosts: self.hosts().cloned().collect(),
             frames: self.frames().cloned().collect(),
             holds: self.holds().cloned().collect(),
@@ -34,7 +18,27 @@ impl Table {
             longest_ttl_ms: self.longest_ttl_ms,
             untold_below: self.untold_below,
             recovery: self.recovery.clone(),
+            ..self.settings(self.tree.locks())
         }
+    }
+
+    /// A snapshot that contains only the settings of the table and of some locks.
+    pub(crate) fn settings<'a>(
+        &self,
+        locks: impl Iterator<Item = (&'a Key, &'a Lock)>,
+    ) -> Snapshot {
+        let Self { revision, next_token, bypass_max, .. } = *self;
+        let mut settings = Snapshot { revision, next_token, bypass_max, ..Snapshot::default() };
+        for (key, lock) in locks {
+            let key = || key.clone();
+            settings.views.extend(lock.stored.map(|view| StoredView { key: key(), view }));
+            settings.paused.extend(lock.paused.then(key));
+            let numbers = lock.without.numbers();
+            if !numbers.is_empty() {
+                settings.without.push(StoredWithout { key: key(), numbers });
+            }
+        }
+        settings
     }
 
     /// The table that a snapshot describes.
@@ -56,11 +60,11 @@ impl Table {
             recovery: snapshot.recovery.clone(),
             ..Self::default()
         };
-        table.refill(snapshot).map_err(|error| Diverged { revision, what: error.0 })?;
+        table.refill(snapshot).map_err(|what| Diverged { revision, what })?;
         Ok(table)
     }
 
-    fn refill(&mut self, snapshot: &Snapshot) -> Result<(), InvalidOutcome> {
+    fn refill(&mut self, snapshot: &Snapshot) -> Result<(), String> {
         for StoredView { key, view } in &snapshot.views {
             self.tree.change_lock(key, |lock| lock.stored = Some(*view));
         }

@@ -1,13 +1,15 @@
 //! The lock table.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
+use crate::index::grant_order::Rank;
 use crate::index::key_tree::KeyTree;
 use crate::{
-    BYPASS_MAX_DEFAULT, FrameId, FrameState, HoldState, HostId, HostState, Key, LeaseId, Mode,
-    Owner, PastLease, PastRequest, ProcessId, Recovery, Request, RequestId, Revision, Tag, Token,
-    Usage, WaiterState,
+    BYPASS_MAX_DEFAULT, FrameId, FrameState, HoldState, HostId, HostState, Key, Mode, Owner,
+    PastLease, PastRequest, ProcessId, Recovery, Request, RequestId, Revision, Tag, Token, Usage,
+    WaiterState,
 };
 
 /// The lock table: a function of the entries applied to it.
@@ -17,7 +19,8 @@ pub struct Table {
     pub(crate) next_token: Token,
     pub(crate) bypass_max: u32,
     pub(crate) frames: BTreeMap<FrameId, Box<Frame>>,
-    pub(crate) owners: Owners,
+    /// The frames of the owners that have not ended; see [`owner_key`].
+    pub(crate) owners: BTreeMap<(HostId, Owner), FrameId>,
     pub(crate) holds: BTreeMap<Token, Arc<HoldState>>,
     pub(crate) granted: BTreeMap<RequestId, Token>,
     pub(crate) waiters: BTreeMap<RequestId, Box<WaiterState>>,
@@ -82,6 +85,16 @@ pub(crate) struct Session {
     pub(crate) waiters: usize,
 }
 
+/// A request that waits or is new, with everything that decides whether it is granted.
+#[derive(Clone, Debug)]
+pub(crate) struct Contender<'a> {
+    pub(crate) asked: Cow<'a, Request>,
+    pub(crate) frame: FrameId,
+    /// The frames whose holds do not block it; see [`Table::lineage`].
+    pub(crate) lineage: Vec<FrameId>,
+    pub(crate) rank: Rank,
+}
+
 impl Default for Table {
     /// An empty table.
     fn default() -> Self {
@@ -89,16 +102,16 @@ impl Default for Table {
             revision: Revision(0),
             next_token: Token(1),
             bypass_max: BYPASS_MAX_DEFAULT,
-            frames: BTreeMap::default(),
-            owners: Owners::default(),
-            holds: BTreeMap::default(),
-            granted: BTreeMap::default(),
+            frames: BTreeMap::new(),
+            owners: BTreeMap::new(),
+            holds: BTreeMap::new(),
+            granted: BTreeMap::new(),
             waiters: BTreeMap::new(),
-            tags: BTreeMap::default(),
+            tags: BTreeMap::new(),
             over_nodes: BTreeSet::new(),
             tree: KeyTree::default(),
             bypass_exhausted: BTreeSet::new(),
-            sessions: BTreeMap::default(),
+            sessions: BTreeMap::new(),
             hold_and_wait: BTreeSet::new(),
             usage: BTreeMap::new(),
             past_leases: VecDeque::new(),
@@ -178,13 +191,14 @@ impl Table {
     /// The frame of an owner that has not ended.
     #[must_use]
     pub fn frame_of(&self, host: HostId, owner: &Owner) -> Option<FrameId> {
-        self.owners.get(host, owner)
+        self.owners.get(&owner_key(host, owner)).copied()
     }
 
     /// The frames of the processes with this pid that have not ended. There is more than one only
     /// if a process has ended and the table does not know it yet.
     pub fn frames_of_number(&self, host: HostId, pid: u32) -> impl Iterator<Item = FrameId> {
-        self.owners.of_number(host, pid)
+        let with = |rest| (host, Owner::Process(ProcessId { pid, started: rest, inode: rest }));
+        self.owners.range(with(0)..=with(u64::MAX)).map(|(_, frame)| *frame)
     }
 
     /// A frame.
@@ -255,6 +269,30 @@ impl Table {
         self.usage.entry(uid).or_default()
     }
 
+    /// All frames under an outermost frame, by id.
+    pub(crate) fn frames_of_session(&self, session: FrameId) -> impl Iterator<Item = &Frame> {
+        let frames = self.sessions.get(&session).into_iter().flat_map(|session| &session.frames);
+        frames.filter_map(|frame| self.frames.get(frame)).map(Box::as_ref)
+    }
+
+    /// The waiting requests of a session, by frame.
+    pub(crate) fn waiters_of_session(
+        &self,
+        session: FrameId,
+    ) -> impl Iterator<Item = RequestId> + '_ {
+        self.frames_of_session(session).flat_map(|frame| frame.waiters.iter().copied())
+    }
+
+    pub(crate) fn frame_mut(&mut self, frame: FrameId) -> Result<&mut Frame, String> {
+        let found = self.frames.get_mut(&frame).map(Box::as_mut);
+        found.ok_or_else(|| format!("no frame {frame}"))
+    }
+
+    pub(crate) fn hold_mut(&mut self, token: Token) -> Result<&mut HoldState, String> {
+        let found = self.holds.get_mut(&token).map(Arc::make_mut);
+        found.ok_or_else(|| format!("no hold {token}"))
+    }
+
     /// The frame and those that enclose it, innermost first.
     pub(crate) fn enclosing(&self, frame: FrameId) -> impl Iterator<Item = &Frame> {
         let get = |frame| self.frames.get(&frame).map(Box::as_ref);
@@ -275,54 +313,18 @@ impl Table {
     }
 }
 
+/// The name of an owner among those of all hosts. The owner of a lease does not depend on the host
+/// that watches over it.
+pub(crate) fn owner_key(host: HostId, owner: &Owner) -> (HostId, Owner) {
+    match owner {
+        Owner::Lease(_) => (HostId::default(), owner.clone()),
+        Owner::Process(_) | Owner::Jobserver(_) => (host, owner.clone()),
+    }
+}
+
 impl Share {
     /// The number of its items in a mode; counted items count as reads.
     pub(crate) fn items_of(&mut self, mode: Mode) -> &mut usize {
         if mode == Mode::Write { &mut self.writes } else { &mut self.reads }
-    }
-}
-
-/// The frames of the owners that have not ended.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Owners {
-    processes: BTreeMap<(HostId, ProcessId), FrameId>,
-    leases: BTreeMap<LeaseId, FrameId>,
-    jobservers: BTreeMap<(HostId, Tag), FrameId>,
-}
-
-impl Owners {
-    pub(crate) fn insert(&mut self, host: HostId, owner: &Owner, frame: FrameId) {
-        match owner {
-            Owner::Process(process) => self.processes.insert((host, *process), frame),
-            Owner::Lease(lease) => self.leases.insert(*lease, frame),
-            Owner::Jobserver(build) => self.jobservers.insert((host, *build), frame),
-        };
-    }
-
-    pub(crate) fn remove(&mut self, host: HostId, owner: &Owner) {
-        match owner {
-            Owner::Process(process) => self.processes.remove(&(host, *process)),
-            Owner::Lease(lease) => self.leases.remove(lease),
-            Owner::Jobserver(build) => self.jobservers.remove(&(host, *build)),
-        };
-    }
-
-    pub(crate) fn get(&self, host: HostId, owner: &Owner) -> Option<FrameId> {
-        match owner {
-            Owner::Process(process) => self.processes.get(&(host, *process)).copied(),
-            Owner::Lease(lease) => self.leases.get(lease).copied(),
-            Owner::Jobserver(build) => self.jobservers.get(&(host, *build)).copied(),
-        }
-    }
-
-    /// The frames of the processes that have, or had, this pid.
-    pub(crate) fn of_number(&self, host: HostId, pid: u32) -> impl Iterator<Item = FrameId> {
-        let with = |rest| (host, ProcessId { pid, started: rest, inode: rest });
-        self.processes.range(with(0)..=with(u64::MAX)).map(|(_, frame)| *frame)
-    }
-
-    #[cfg(test)]
-    pub(crate) fn is_empty(&self) -> bool {
-        self.processes.is_empty() && self.leases.is_empty() && self.jobservers.is_empty()
     }
 }

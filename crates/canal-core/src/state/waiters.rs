@@ -1,30 +1,48 @@
 //! Waiters: they are queued, change their place and their status, and leave.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::frames::with_parent;
-use crate::index::grant_order::{Class, Rank};
-use crate::index::key_tree::KeyTree;
+use super::locks::Misfit;
+use super::table::Contender;
+use crate::index::grant_order::Rank;
 use crate::index::lock::Lock;
-use crate::model::InvalidOutcome;
 use crate::{
-    Ask, Change, Entry, FrameId, Key, Mode, PastRequest, Refusal, Request, RequestId,
-    SUPERSEDED_MAX, Table, Tag, WaiterState, WaiterStatus, room_of,
+    Change, Entry, FrameId, Key, Mode, PastRequest, Refusal, Request, RequestId, SUPERSEDED_MAX,
+    Table, Tag, WaiterState, WaiterStatus, room_of,
 };
 
 impl Table {
+    /// A waiter among the requests that compete for its items.
+    pub(crate) fn contender<'a>(&self, waiter: &'a WaiterState) -> Contender<'a> {
+        Contender {
+            asked: Cow::Borrowed(&waiter.request),
+            frame: waiter.frame,
+            lineage: self.lineage(waiter.frame, None),
+            rank: Rank::of(waiter),
+        }
+    }
+
+    /// A new request among those that compete for its items. It opens a frame with the number `id`
+    /// if its owner has none.
+    pub(crate) fn newcomer<'a>(&self, asked: Cow<'a, Request>, id: RequestId) -> Contender<'a> {
+        let frame = self.frame_of(asked.host, &asked.owner).unwrap_or(FrameId(id.0));
+        let lineage = self.lineage(frame, self.live_parent(&asked));
+        Contender { frame, lineage, rank: Rank::ordinary(asked.priority, id), asked }
+    }
+
     pub(crate) fn queue_up(
         &mut self,
         entry: &Entry,
         id: RequestId,
         frame: FrameId,
-    ) -> Result<(), InvalidOutcome> {
+    ) -> Result<(), String> {
         let asked = self.stored_form(self.asked(entry, id)?);
         self.open_frame(frame, &asked)?;
         self.use_locks(&asked);
-        let size_unchecked = self.awaits_resumption(&asked, frame);
-        self.add_waiter(WaiterState {
+        let mut waiter = WaiterState {
             id,
             request: with_parent(asked, self.parent_of(frame)),
             frame,
@@ -32,26 +50,27 @@ impl Table {
             status: WaiterStatus::Active,
             barrier: false,
             passed: 0,
-            size_unchecked,
-        })
+            size_unchecked: false,
+        };
+        waiter.size_unchecked = self.awaits_resumption(&waiter);
+        self.add_waiter(waiter)
     }
 
     pub(crate) fn asked<'e>(
         &self,
         entry: &'e Entry,
         id: RequestId,
-    ) -> Result<&'e Arc<Request>, InvalidOutcome> {
+    ) -> Result<&'e Arc<Request>, String> {
         match &entry.change {
             Change::Request(request) if id.0 == self.revision.0 => Ok(request),
-            _ => Err(format!("request {id} is unknown").into()),
+            _ => Err(format!("request {id} is unknown")),
         }
     }
 
     /// Adds a waiter whose frame exists and is already counted by its locks.
-    pub(crate) fn add_waiter(&mut self, waiter: WaiterState) -> Result<(), InvalidOutcome> {
+    pub(crate) fn add_waiter(&mut self, waiter: WaiterState) -> Result<(), String> {
         let (id, frame) = (waiter.id, waiter.frame);
-        let owner = self.frames.get_mut(&frame).ok_or_else(|| format!("no frame {frame}"))?;
-        owner.waiters.insert(id);
+        self.frame_mut(frame)?.waiters.insert(id);
         self.usage_mut(waiter.request.uid).key_bytes += room_of(&waiter.request.items);
         self.tags.insert(waiter.request.tag, id);
         if waiter.request.over_nodes.is_some() {
@@ -64,7 +83,7 @@ impl Table {
     }
 
     /// Removes a waiter, and its use of its locks.
-    pub(crate) fn remove_waiter(&mut self, id: RequestId) -> Result<WaiterState, InvalidOutcome> {
+    pub(crate) fn remove_waiter(&mut self, id: RequestId) -> Result<WaiterState, String> {
         self.dequeue(id);
         let waiter =
             self.waiters.remove(&id).ok_or_else(|| format!("request {id} is not waiting"))?;
@@ -91,31 +110,6 @@ impl Table {
         self.superseded.push_back(PastRequest { tag, by });
     }
 
-    pub(crate) fn raise_barrier(&mut self, id: RequestId) -> Result<(), InvalidOutcome> {
-        self.dequeue(id);
-        let waiter =
-            self.waiters.get_mut(&id).ok_or_else(|| format!("request {id} is not waiting"))?;
-        waiter.barrier = true;
-        self.enqueue(id);
-        Ok(())
-    }
-
-    pub(crate) fn prioritized(
-        &mut self,
-        entry: &Entry,
-        id: RequestId,
-    ) -> Result<(), InvalidOutcome> {
-        let Change::Prioritize { priority, .. } = entry.change else {
-            return Err("an entry that is no `prioritize` changed a priority".to_owned().into());
-        };
-        self.dequeue(id);
-        let waiter =
-            self.waiters.get_mut(&id).ok_or_else(|| format!("request {id} is not waiting"))?;
-        Arc::make_mut(&mut waiter.request).priority = priority;
-        self.enqueue(id);
-        Ok(())
-    }
-
     /// Counts a grant that overtook some waiters. Each waiter has one count for all its items. A
     /// count for each queue would change with every resize, pause, stop and restart.
     pub(crate) fn count_pass(&mut self, passed: BTreeSet<RequestId>) {
@@ -130,24 +124,24 @@ impl Table {
 
     pub(crate) fn mark_waiter(&mut self, id: RequestId, status: WaiterStatus) {
         let Some(waiter) = self.waiters.get(&id) else { return };
-        let useless = status == WaiterStatus::Suspended && waiter.status != WaiterStatus::Active;
-        if waiter.status == status || useless {
-            return;
+        let is_useless = status == WaiterStatus::Suspended && waiter.status != WaiterStatus::Active;
+        if waiter.status != status && !is_useless {
+            // Cannot fail: the waiter was just found.
+            drop(self.requeue(id, |waiter| waiter.status = status));
         }
-        self.dequeue(id);
-        if let Some(waiter) = self.waiters.get_mut(&id) {
-            waiter.status = status;
-        }
-        self.enqueue(id);
     }
 
-    /// The rank of a waiter.
-    pub(crate) fn rank(&self, waiter: &WaiterState) -> Rank {
-        if waiter.barrier {
-            Rank::barrier(waiter.id)
-        } else {
-            Rank::ordinary(waiter.request.priority, waiter.id)
-        }
+    /// Changes a waiter, and its place in the queues of its keys.
+    pub(crate) fn requeue(
+        &mut self,
+        id: RequestId,
+        change: impl FnOnce(&mut WaiterState),
+    ) -> Result<(), String> {
+        self.dequeue(id);
+        let waiter = self.waiters.get_mut(&id);
+        change(waiter.ok_or_else(|| format!("request {id} is not waiting"))?);
+        self.enqueue(id);
+        Ok(())
     }
 
     /// Whether a waiter is inactive, and so in no queue: its process is stopped, or it is parked
@@ -158,122 +152,79 @@ impl Table {
         node.is_some_and(|node| node.inactive.contains(&waiter.id))
     }
 
+    /// Whether a waiter belongs in no queue: its process is stopped, or it is parked.
+    fn must_rest(&self, waiter: &WaiterState) -> bool {
+        waiter.status == WaiterStatus::Suspended || self.misfit(&self.contender(waiter)).is_some()
+    }
+
     /// Adds a waiter to the queues of its keys, according to its status and rank.
-    pub(crate) fn enqueue(&mut self, request: RequestId) {
-        let Some(waiter) = self.waiters.get(&request) else { return };
-        let (rank, inactive) = (self.rank(waiter), self.must_rest(waiter));
-        for item in &waiter.request.items {
-            if inactive {
-                self.tree.add_inactive(&item.key, request);
-                continue;
-            }
-            self.tree.add_waiter(&item.key, item.ask.mode(), rank);
-            let Some((lock, class)) = lock_and_class(&mut self.tree, &item.key, &item.ask) else {
-                continue;
-            };
-            if waiter.barrier {
-                lock.queue.insert_barrier(request, class);
-            } else {
-                lock.queue.insert(class, rank);
-            }
-        }
+    fn enqueue(&mut self, id: RequestId) {
+        let rests = self.waiters.get(&id).is_some_and(|waiter| self.must_rest(waiter));
+        self.change_queues(id, rests, true);
     }
 
     /// Removes a waiter from the queues of its keys.
-    pub(crate) fn dequeue(&mut self, request: RequestId) {
-        let Some(waiter) = self.waiters.get(&request) else { return };
-        let (rank, inactive) = (self.rank(waiter), self.is_inactive(waiter));
-        for item in &waiter.request.items {
-            if inactive {
-                self.tree.remove_inactive(&item.key, request);
-                continue;
-            }
-            self.tree.remove_waiter(&item.key, item.ask.mode(), rank);
-            let Some((lock, class)) = lock_and_class(&mut self.tree, &item.key, &item.ask) else {
-                continue;
-            };
-            if waiter.barrier {
-                lock.queue.remove_barrier(request);
-            } else {
-                lock.queue.remove(class, rank);
-            }
-        }
+    fn dequeue(&mut self, id: RequestId) {
+        let rests = self.waiters.get(&id).is_some_and(|waiter| self.is_inactive(waiter));
+        self.change_queues(id, rests, false);
     }
 
-    /// The class of each item of a waiter, with its key.
-    pub(crate) fn classes<'a>(
-        &'a self,
-        request: &'a Request,
-    ) -> impl Iterator<Item = (&'a Key, &'a Lock, Class)> {
-        request.items.iter().filter_map(|item| {
-            let lock = self.tree.lock(&item.key)?;
-            Some((&item.key, lock, class(lock, &item.ask)?))
-        })
+    /// Adds a waiter to the queues of its keys, or to their inactive waiters, or removes it there.
+    fn change_queues(&mut self, id: RequestId, rests: bool, is_added: bool) {
+        let Some(waiter) = self.waiters.get(&id) else { return };
+        let rank = Rank::of(waiter);
+        for item in &waiter.request.items {
+            if rests {
+                self.tree.change_inactive(&item.key, id, is_added);
+                continue;
+            }
+            self.tree.change_waiter(&item.key, item.ask.mode(), rank, is_added);
+            if let Some((count, own)) = item.ask.counted()
+                && let Some(lock) = self.tree.lock_mut(&item.key)
+            {
+                lock.queue.change(lock.class_of(count, own), rank, is_added);
+            }
+        }
     }
 
     /// The requests that wait for a key, in queue order.
     #[must_use]
     pub fn served(&self, key: &Key) -> Vec<RequestId> {
         let inactive = self.tree.node(key).into_iter().flat_map(|node| &node.inactive);
-        let inactive =
-            inactive.filter_map(|id| self.waiters.get(id)).map(|waiter| self.rank(waiter));
+        let inactive = inactive.filter_map(|id| self.waiters.get(id)).map(|it| Rank::of(it));
         let reads = self.tree.waiting_here(key, Mode::Read);
-        let mut all: Vec<Rank> =
-            reads.chain(self.tree.waiting_here(key, Mode::Write)).chain(inactive).collect();
+        let active = reads.chain(self.tree.waiting_here(key, Mode::Write));
+        let mut all: Vec<Rank> = active.chain(inactive).collect();
         all.sort_unstable();
         all.into_iter().map(|rank| rank.request).collect()
     }
 
-    /// Whether a waiter belongs in no queue: its process is stopped, or it is parked.
-    pub(crate) fn must_rest(&self, waiter: &WaiterState) -> bool {
-        waiter.status == WaiterStatus::Suspended
-            || self.misfit(&waiter.request, &self.lineage(waiter.frame, None)).is_some()
+    /// Whether a waiter waits for a key to be resumed.
+    fn awaits_resumption(&self, waiter: &WaiterState) -> bool {
+        matches!(self.misfit(&self.contender(waiter)), Some(Misfit::Paused { .. }))
     }
 
-    pub(crate) fn store_view(&mut self, entry: &Entry) -> Result<(), InvalidOutcome> {
-        let Change::Resize { key, view } = &entry.change else {
-            return Err("an entry other than a resize stored a size".to_owned().into());
-        };
-        self.change_setting(key, |lock| lock.stored = *view);
-        Ok(())
-    }
-
-    pub(crate) fn store_pause(&mut self, entry: &Entry) -> Result<(), InvalidOutcome> {
-        let Change::Pause { key, paused } = &entry.change else {
-            return Err("an entry other than a pause paused a key".to_owned().into());
-        };
-        self.change_setting(key, |lock| lock.paused = *paused);
+    /// After a pause or its end: decides which waiters still wait for a key to be resumed before
+    /// their sizes are checked.
+    pub(crate) fn recheck_sizes(&mut self, key: &Key) {
         for id in self.served(key) {
             let Some(waiter) = self.waiters.get(&id).filter(|waiter| waiter.size_unchecked) else {
                 continue;
             };
-            let unchecked = self.awaits_resumption(&waiter.request, waiter.frame);
+            let is_unchecked = self.awaits_resumption(waiter);
             if let Some(waiter) = self.waiters.get_mut(&id) {
-                waiter.size_unchecked = unchecked;
+                waiter.size_unchecked = is_unchecked;
             }
         }
-        Ok(())
-    }
-
-    pub(crate) fn store_service(&mut self, entry: &Entry) -> Result<(), InvalidOutcome> {
-        let Change::Service { key, numbers, out } = &entry.change else {
-            return Err("buckets left service by an entry of another kind".to_owned().into());
-        };
-        self.change_setting(key, |lock| lock.without.change(numbers, *out));
-        Ok(())
     }
 
     /// Changes a stored setting of a lock. Its waiters are queued again, because their capacity may
     /// change, and they may become parked or active.
-    fn change_setting(&mut self, key: &Key, change: impl FnOnce(&mut Lock)) {
+    pub(crate) fn change_setting(&mut self, key: &Key, change: impl FnOnce(&mut Lock)) {
         let waiters = self.served(key);
-        for id in &waiters {
-            self.dequeue(*id);
-        }
+        waiters.iter().for_each(|id| self.dequeue(*id));
         self.tree.change_lock(key, change);
-        for id in &waiters {
-            self.enqueue(*id);
-        }
+        waiters.iter().for_each(|id| self.enqueue(*id));
     }
 
     /// Requeues the waiters of a frame's session that become parked or active because the session
@@ -283,14 +234,12 @@ impl Table {
         frame: FrameId,
         mut keys: impl Iterator<Item = &'k Key>,
     ) {
-        let session = self.sessions.get(&self.session(frame));
-        let waits = session.is_some_and(|session| session.waiters > 0);
+        let session = self.session(frame);
+        let waits = self.sessions.get(&session).is_some_and(|session| session.waiters > 0);
         if !waits || !keys.any(|key| self.may_park(key)) {
             return;
         }
-        let frames = session.into_iter().flat_map(|session| &session.frames);
-        let waiters = frames.filter_map(|frame| self.frames.get(frame)).flat_map(|it| &it.waiters);
-        let waiters = waiters.filter_map(|id| self.waiters.get(id));
+        let waiters = self.waiters_of_session(session).filter_map(|id| self.waiters.get(&id));
         let changed = waiters.filter(|waiter| self.must_rest(waiter) != self.is_inactive(waiter));
         let changed: Vec<RequestId> = changed.map(|waiter| waiter.id).collect();
         for id in changed {
@@ -304,35 +253,19 @@ impl Table {
         self.tree.node(key).is_some_and(|node| {
             let barriers = node.lock.queue.barriers().map(|(_, class)| class);
             let mut classes = node.lock.queue.classes().chain(barriers);
-            let is_small = |class: Class| class.count > class.capacity;
-            node.lock.paused || !node.inactive.is_empty() || classes.any(is_small)
+            node.lock.paused
+                || !node.inactive.is_empty()
+                || classes.any(|class| class.count > class.capacity)
         })
     }
 
     /// The active waiters among these, in queue order.
     pub(crate) fn in_order(&self, requests: BTreeSet<RequestId>) -> Vec<RequestId> {
         let waiters = requests.into_iter().filter_map(|request| self.waiters.get(&request));
-        let mut active: Vec<(Rank, RequestId)> = waiters
-            .filter(|waiter| waiter.status == WaiterStatus::Active && !self.is_inactive(waiter))
-            .map(|waiter| (self.rank(waiter), waiter.id))
-            .collect();
+        let active = waiters
+            .filter(|waiter| waiter.status == WaiterStatus::Active && !self.is_inactive(waiter));
+        let mut active: Vec<Rank> = active.map(|waiter| Rank::of(waiter)).collect();
         active.sort_unstable();
-        active.into_iter().map(|(_, request)| request).collect()
+        active.into_iter().map(|rank| rank.request).collect()
     }
-}
-
-/// The class of a counted item; `None` for reads and writes.
-fn class(lock: &Lock, ask: &Ask) -> Option<Class> {
-    let (count, own) = ask.counted()?;
-    Some(lock.class_of(count, own))
-}
-
-fn lock_and_class<'a>(
-    tree: &'a mut KeyTree,
-    key: &Key,
-    ask: &Ask,
-) -> Option<(&'a mut Lock, Class)> {
-    let lock = tree.lock_mut(key)?;
-    let class = class(lock, ask)?;
-    Some((lock, class))
 }

@@ -311,7 +311,7 @@ impl World {
     }
 
     pub(in crate::tests) fn held(&self, name: &str) -> u64 {
-        self.table.report(&key(name)).held
+        self.table.held_of(&key(name))
     }
 }
 

@@ -7,7 +7,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::model::InvalidOutcome;
 use crate::{
     Change, Entry, FrameId, Granted, Key, Mode, Outcome, RequestId, Table, Token, WaiterState,
     WaiterStatus,
@@ -15,17 +14,17 @@ use crate::{
 
 /// The application of one entry.
 pub(crate) struct Transition<'a> {
+    pub(crate) table: &'a mut Table,
     pub(crate) entry: &'a Entry,
     pub(crate) outcomes: &'a mut Vec<Outcome>,
-    /// Frames that lost a hold or a request, and may be empty.
-    pub(crate) touched: BTreeSet<FrameId>,
-    /// `None` while it is empty, so that a table without waiters never allocates it.
-    worklist: Option<Box<Worklist>>,
+    pub(crate) work: Worklist,
 }
 
 /// Everything that the outcomes so far may affect.
 #[derive(Default)]
 pub(crate) struct Worklist {
+    /// Frames that lost a hold or a request, and may be empty.
+    pub(crate) touched: BTreeSet<FrameId>,
     /// Keys at which a hold or a request ended, and whether a write was among them.
     pub(crate) dirty: BTreeMap<Key, bool>,
     /// Waiters to try again regardless of their keys.
@@ -42,203 +41,211 @@ pub(crate) struct Worklist {
     pub(crate) deadlock_candidates: BTreeSet<RequestId>,
 }
 
-impl<'a> Transition<'a> {
-    pub(crate) fn new(entry: &'a Entry, outcomes: &'a mut Vec<Outcome>) -> Self {
-        Self { entry, outcomes, touched: BTreeSet::default(), worklist: None }
-    }
-
-    /// The work that remains.
-    pub(crate) fn worklist(&mut self) -> &mut Worklist {
-        self.worklist.get_or_insert_default()
-    }
-
+impl Worklist {
     /// Records that a hold or a request of a mode ended at a key.
     pub(crate) fn mark_dirty(&mut self, key: &Key, mode: Mode) {
-        *self.worklist().dirty.entry(key.clone()).or_default() |= mode == Mode::Write;
+        *self.dirty.entry(key.clone()).or_default() |= mode == Mode::Write;
     }
 
     /// Records waiters that may wait for more than before.
-    pub(crate) fn add_candidates(&mut self, waiters: impl IntoIterator<Item = RequestId>) {
-        let worklist = self.worklist();
+    pub(crate) fn add_candidates(&mut self, waiters: impl Iterator<Item = RequestId>) {
         for waiter in waiters {
-            worklist.new_waits.insert(waiter);
-            worklist.deadlock_candidates.insert(waiter);
+            self.new_waits.insert(waiter);
+            self.deadlock_candidates.insert(waiter);
         }
+    }
+
+    /// Records a waiter that may now be granted, or wait for more than before.
+    pub(crate) fn revisit(&mut self, waiter: RequestId) {
+        self.retry.insert(waiter);
+        self.add_candidates([waiter].into_iter());
     }
 }
 
-impl Table {
+impl Transition<'_> {
     /// Records an outcome and carries it out.
-    pub(crate) fn commit(&mut self, transition: &mut Transition<'_>, outcome: Outcome) {
-        self.before_change(transition, &outcome);
-        if let Err(error) = self.carry_out(transition.entry, &outcome) {
+    pub(crate) fn commit(&mut self, outcome: Outcome) {
+        self.before_change(&outcome);
+        if let Err(error) = self.table.carry_out(self.entry, &outcome) {
             // The table can carry out every outcome that it decides. A failure is a defect, and the
             // log must not grow beyond it.
             panic!("the table cannot carry out its own decision {outcome:?}: {error}");
         }
         match &outcome {
-            Outcome::Granted(granted) => self.after_grant(transition, granted),
-            Outcome::Queued { request, .. } => transition.add_candidates([*request]),
+            Outcome::Granted(granted) => self.after_grant(granted),
+            Outcome::Queued { request, .. } => self.work.add_candidates([*request].into_iter()),
             Outcome::Prioritized { request, .. } => {
                 // It may now precede others, or others may precede it.
-                self.mark_waiter_dirty(transition, *request);
-                transition.worklist().retry.insert(*request);
-                transition.add_candidates([*request]);
+                self.mark_waiter_dirty(*request);
+                self.work.revisit(*request);
             }
-            Outcome::Released { frame, keys, .. } => self.after_release(transition, *frame, keys),
+            Outcome::Released { frame, keys, .. } => self.after_release(*frame, keys),
             Outcome::Requeued { request, .. } => {
-                self.mark_waiter_dirty(transition, *request);
-                if let Some(waiter) = self.waiters.get(request) {
+                self.mark_waiter_dirty(*request);
+                if let Some(waiter) = self.table.waiters.get(request) {
                     let keys = waiter.request.items.iter().map(|item| item.key.clone());
-                    self.after_release(transition, waiter.frame, &keys.collect::<Vec<_>>());
+                    self.after_release(waiter.frame, &keys.collect::<Vec<_>>());
                 }
             }
             _ => {}
         }
-        transition.outcomes.push(outcome);
+        self.outcomes.push(outcome);
     }
 
     /// Adds everything that an outcome can affect to the worklist. Called before the outcome is
     /// carried out, while the hold or request that it ends still exists.
-    fn before_change(&self, transition: &mut Transition<'_>, outcome: &Outcome) {
+    fn before_change(&mut self, outcome: &Outcome) {
         match outcome {
-            Outcome::Refused { request, .. } | Outcome::Withdrawn { request } => {
-                self.mark_waiter_dirty(transition, *request);
-            }
+            Outcome::Refused { request, .. }
+            | Outcome::Withdrawn { request }
+            | Outcome::Granted(Granted { request, .. }) => self.mark_waiter_dirty(*request),
             Outcome::Barrier { request } => {
-                transition.worklist().retry.insert(*request);
-                transition.worklist().new_waits.insert(*request);
+                self.work.retry.insert(*request);
+                self.work.new_waits.insert(*request);
             }
-            Outcome::Granted(granted) => self.mark_waiter_dirty(transition, granted.request),
             Outcome::Released { token, keys, frame, .. } => {
-                transition.touched.insert(*frame);
-                if self.waiters.is_empty() {
+                self.work.touched.insert(*frame);
+                if self.table.waiters.is_empty() {
                     return;
                 }
-                let items = self.holds.get(token).into_iter().flat_map(|hold| &hold.items);
+                let items = self.table.holds.get(token).into_iter().flat_map(|hold| &hold.items);
                 for item in items.filter(|item| keys.contains(&item.key)) {
-                    transition.mark_dirty(&item.key, item.mode);
+                    self.work.mark_dirty(&item.key, item.mode);
                 }
             }
             _ => {}
         }
     }
 
-    fn after_grant(&mut self, transition: &mut Transition<'_>, granted: &Granted) {
-        if self.waiters.is_empty() {
+    fn after_grant(&mut self, granted: &Granted) {
+        let table = &*self.table;
+        if table.waiters.is_empty() {
             // Nothing to add: without waiters, no request can be affected, and a frame with a hold
             // is not dropped.
             return;
         }
-        if let Some(hold) = self.holds.get(&granted.token) {
+        if let Some(hold) = table.holds.get(&granted.token) {
             // A grant can fill a smaller view, so that a larger view may overtake it.
             for item in hold.items.iter().filter(|item| item.mode == Mode::Counted) {
-                transition.mark_dirty(&item.key, item.mode);
+                self.work.mark_dirty(&item.key, item.mode);
             }
         }
-        transition.touched.insert(granted.frame);
-        transition.worklist().holdings_changed.insert(granted.frame);
-        transition.add_candidates(self.waiters_of_session(self.session(granted.frame)));
+        self.work.touched.insert(granted.frame);
+        self.work.holdings_changed.insert(granted.frame);
+        self.work.add_candidates(table.waiters_of_session(table.session(granted.frame)));
     }
 
     /// Other frames of the session may have shared the released slots, and may now have to wait for
     /// more.
-    fn after_release(&self, transition: &mut Transition<'_>, frame: FrameId, keys: &[Key]) {
-        let session = self.session(frame);
-        if self.sessions.get(&session).is_none_or(|session| session.waiters == 0) {
+    fn after_release(&mut self, frame: FrameId, keys: &[Key]) {
+        let session = self.table.session(frame);
+        if self.table.sessions.get(&session).is_none_or(|session| session.waiters == 0) {
             return;
         }
-        transition.add_candidates(self.waiters_of_session(session));
-        transition.worklist().holdings_changed.insert(frame);
+        self.work.add_candidates(self.table.waiters_of_session(session));
+        self.work.holdings_changed.insert(frame);
         // Another frame of the session may have inherited the slots.
-        let frames = self.sessions.get(&session).into_iter().flat_map(|session| &session.frames);
-        transition.worklist().holdings_changed.extend(frames.copied().filter(|frame| {
-            let shares = self.frames.get(frame).map(|frame| &frame.shares);
-            shares.is_some_and(|shares| keys.iter().any(|key| shares.contains_key(key)))
-        }));
+        let heirs = self.table.frames_of_session(session);
+        let heirs = heirs.filter(|heir| keys.iter().any(|key| heir.shares.contains_key(key)));
+        self.work.holdings_changed.extend(heirs.map(|heir| heir.state.id));
     }
 
     /// Marks the keys of a waiter dirty: other waiters, or this one, may now be admitted there.
-    pub(crate) fn mark_waiter_dirty(&self, transition: &mut Transition<'_>, request: RequestId) {
-        if let Some(waiter) = self.waiters.get(&request) {
-            for item in &waiter.request.items {
-                transition.mark_dirty(&item.key, item.ask.mode());
-            }
-            transition.touched.insert(waiter.frame);
+    pub(crate) fn mark_waiter_dirty(&mut self, request: RequestId) {
+        let Some(waiter) = self.table.waiters.get(&request) else { return };
+        for item in &waiter.request.items {
+            self.work.mark_dirty(&item.key, item.ask.mode());
         }
+        self.work.touched.insert(waiter.frame);
+    }
+
+    /// Examines a waiter again that may have become active, or may now share slots.
+    pub(crate) fn revisit(&mut self, request: RequestId) {
+        self.work.revisit(request);
+        let waiter = self.table.waiters.get(&request);
+        self.work.holdings_changed.extend(waiter.map(|waiter| waiter.frame));
     }
 
     /// Every waiter may now wait for a different session, or deadlock with itself.
-    pub(crate) fn add_all_candidates(&self, transition: &mut Transition<'_>) {
-        transition.add_candidates(self.waiters.keys().copied());
-        transition
-            .worklist()
-            .holdings_changed
-            .extend(self.waiters.values().map(|waiter| waiter.frame));
+    pub(crate) fn add_all_candidates(&mut self) {
+        let waiters = &self.table.waiters;
+        self.work.add_candidates(waiters.keys().copied());
+        self.work.holdings_changed.extend(waiters.values().map(|waiter| waiter.frame));
     }
 
-    pub(crate) fn release_whole(&mut self, transition: &mut Transition<'_>, token: Token) {
-        let Some(hold) = self.holds.get(&token) else { return };
-        let keys = hold.items.iter().map(|item| item.key.clone()).collect();
-        self.release_keys(transition, token, keys);
+    pub(crate) fn release_whole(&mut self, token: Token) {
+        if let Some(hold) = self.table.holds.get(&token) {
+            self.release_keys(token, hold.keys());
+        }
     }
 
-    pub(crate) fn release_keys(
-        &mut self,
-        transition: &mut Transition<'_>,
-        token: Token,
-        keys: Vec<Key>,
-    ) {
-        let Some(hold) = self.holds.get(&token) else { return };
+    pub(crate) fn release_keys(&mut self, token: Token, keys: Vec<Key>) {
+        let Some(hold) = self.table.holds.get(&token) else { return };
         let (frame, request) = (hold.frame, hold.request);
         let whole = keys.len() == hold.items.len();
-        self.commit(transition, Outcome::Released { token, frame, request, keys, whole });
+        self.commit(Outcome::Released { token, frame, request, keys, whole });
     }
+}
 
+impl Table {
     /// Carries out one outcome of `entry`, which is applied at the table's current revision.
-    pub(crate) fn carry_out(
-        &mut self,
-        entry: &Entry,
-        outcome: &Outcome,
-    ) -> Result<(), InvalidOutcome> {
-        match outcome {
-            Outcome::Queued { request, frame } => self.queue_up(entry, *request, *frame),
-            Outcome::Granted(granted) => {
+    pub(crate) fn carry_out(&mut self, entry: &Entry, outcome: &Outcome) -> Result<(), String> {
+        match (outcome, &entry.change) {
+            (Outcome::Queued { request, frame }, _) => self.queue_up(entry, *request, *frame)?,
+            (Outcome::Granted(granted), _) => {
                 let passed = self.passed_by(entry, granted)?;
                 self.grant(entry, granted)?;
                 self.count_pass(passed);
-                Ok(())
             }
-            Outcome::Refused { request, why } => {
+            (Outcome::Refused { request, why }, _) => {
                 if self.waiters.contains_key(request) {
                     let waiter = self.remove_waiter(*request)?;
                     self.remember_superseded(waiter.request.tag, why);
                 }
-                Ok(())
             }
-            Outcome::Withdrawn { request } => self.remove_waiter(*request).map(drop),
-            Outcome::Released { token, keys, whole, .. } => {
+            (Outcome::Withdrawn { request }, _) => drop(self.remove_waiter(*request)?),
+            (Outcome::Released { token, keys, whole, .. }, _) => {
                 if *whole {
                     self.remember_lease(entry, *token);
                 }
-                self.give_back(*token, keys)
+                self.give_back(*token, keys)?;
             }
-            Outcome::Requeued { request, token } => self.revoke(*request, *token),
-            Outcome::Barrier { request } => self.raise_barrier(*request),
-            Outcome::Prioritized { request, .. } => self.prioritized(entry, *request),
-            Outcome::Resized { .. } => self.store_view(entry),
-            Outcome::PauseStored { .. } => self.store_pause(entry),
-            Outcome::ServiceStored { .. } => self.store_service(entry),
-            Outcome::FrameGone { frame } => self.drop_frame(*frame),
-            Outcome::Renewed { frame, renewal } => self.renewed(entry, *frame, *renewal),
-            Outcome::ConfirmedAt { was, token, .. } => self.confirmed_at(entry, *was, *token),
-            Outcome::LeaseMoved { frame, host } => self.lease_moved(*frame, *host),
-            Outcome::NotHeld
-            | Outcome::LeaseGone
-            | Outcome::NotConfirmed { .. }
-            | Outcome::ResizeRefused { .. }
-            | Outcome::ResizeRefusedOverNodes => Ok(()),
+            (Outcome::Requeued { request, token }, _) => self.revoke(*request, *token)?,
+            (Outcome::Barrier { request }, _) => {
+                self.requeue(*request, |waiter| waiter.barrier = true)?;
+            }
+            (Outcome::Prioritized { request, .. }, Change::Prioritize { priority, .. }) => {
+                self.requeue(*request, |waiter| {
+                    Arc::make_mut(&mut waiter.request).priority = *priority;
+                })?;
+            }
+            (Outcome::Resized { .. }, Change::Resize { key, view }) => {
+                self.change_setting(key, |lock| lock.stored = *view);
+            }
+            (Outcome::PauseStored { .. }, Change::Pause { key, paused }) => {
+                self.change_setting(key, |lock| lock.paused = *paused);
+                self.recheck_sizes(key);
+            }
+            (Outcome::ServiceStored { .. }, Change::Service { key, numbers, out }) => {
+                self.change_setting(key, |lock| lock.without.change(numbers, *out));
+            }
+            (Outcome::FrameGone { frame }, _) => self.drop_frame(*frame)?,
+            (Outcome::Renewed { frame, renewal }, _) => self.renewed(entry, *frame, *renewal)?,
+            (Outcome::ConfirmedAt { was, token, .. }, _) => {
+                self.confirmed_at(entry, *was, *token)?;
+            }
+            (Outcome::LeaseMoved { frame, host }, _) => self.frame_mut(*frame)?.state.host = *host,
+            (
+                Outcome::NotHeld
+                | Outcome::LeaseGone
+                | Outcome::NotConfirmed { .. }
+                | Outcome::ResizeRefused { .. }
+                | Outcome::ResizeRefusedOverNodes,
+                _,
+            ) => {}
+            _ => return Err("it is the outcome of an entry of another kind".to_owned()),
         }
+        Ok(())
     }
 
     /// Applies the changes of an entry that need no decision: flags of the things that it names.
@@ -262,26 +269,12 @@ impl Table {
                     self.mark_waiter(id, WaiterStatus::Detached);
                 }
             }
-            Change::HostJoin { .. } | Change::HostGone { .. } | Change::HostAdopt { .. } => {
+            Change::Policy { bypass_max } => self.bypass_max = (*bypass_max).max(1),
+            Change::Floor { token } => self.next_token = self.next_token.max(*token),
+            _ => {
                 self.mark_hosts(entry);
                 self.mark_recovery(entry);
             }
-            Change::Era { .. } | Change::Present { .. } | Change::TtlPassed { .. } => {
-                self.mark_recovery(entry);
-            }
-            Change::Policy { bypass_max } => self.bypass_max = (*bypass_max).max(1),
-            Change::Floor { token } => self.next_token = self.next_token.max(*token),
-            Change::Request(_)
-            | Change::ConfirmAt { .. }
-            | Change::Withdraw { .. }
-            | Change::Renew { .. }
-            | Change::Expire { .. }
-            | Change::Checkpoint { .. }
-            | Change::Release(_)
-            | Change::Resize { .. }
-            | Change::Pause { .. }
-            | Change::Prioritize { .. }
-            | Change::Service { .. } => {}
         }
     }
 }

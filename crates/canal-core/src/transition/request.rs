@@ -3,44 +3,53 @@
 //! Invariant: a request supersedes none of its own frame or of a frame that encloses it, and an
 //! older request ends only if the newer one is granted or waits.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use super::commit::Transition;
 use crate::admission::admit::Admission;
-use crate::index::grant_order::Rank;
 use crate::index::lock::Lock;
 use crate::state::locks::Misfit;
+use crate::state::table::Contender;
 use crate::{
-    Ask, FrameId, Granted, Key, Outcome, Owner, Refusal, Request, RequestId, Superseded, Table,
-    Token, View, Wait, WaiterState,
+    Ask, Granted, Key, Outcome, Owner, Refusal, Request, RequestId, Superseded, Table, Token, View,
+    Wait, WaiterState,
 };
 
-impl Table {
-    pub(crate) fn decide(&mut self, transition: &mut Transition<'_>, asked: &Request) {
-        let request = RequestId(self.revision.0);
-        let mut superseded = self.superseded_waiters(asked);
-        if !self.is_refused_without(&superseded, asked, request) {
-            self.supersede(transition, &mut superseded, request);
+impl Transition<'_> {
+    pub(crate) fn decide(&mut self, asked: &Request) {
+        let request = RequestId(self.table.revision.0);
+        let mut superseded = self.table.superseded_waiters(asked);
+        if !self.table.is_refused_without(&superseded, asked, request) {
+            self.supersede(&mut superseded, request);
         }
-        let mut sized = self.sized(asked);
-        let mut outcome = self.verdict(&sized, request);
-        let spares = self.spares_before_newcomer(&sized, &outcome);
+        let mut outcome = self.table.verdict(asked, request);
+        let spares = self.table.spares_before_newcomer(asked, &outcome);
         if !spares.is_empty() {
-            self.take_back(transition, &spares);
-            sized = self.sized(asked);
-            outcome = self.verdict(&sized, request);
+            self.take_back(&spares);
+            outcome = self.table.verdict(asked, request);
         }
         let is_refused = matches!(outcome, Outcome::Refused { .. });
         let is_granted = matches!(outcome, Outcome::Granted(_));
-        self.commit(transition, outcome);
+        self.commit(outcome);
         if !is_refused {
-            self.supersede(transition, &mut superseded, request);
+            self.supersede(&mut superseded, request);
         }
         if is_granted {
-            self.raise_barriers(transition);
+            self.raise_barriers();
         }
     }
 
+    /// Refuses waiting requests in favour of a new one.
+    fn supersede(&mut self, superseded: &mut Vec<RequestId>, by: RequestId) {
+        for request in superseded.drain(..) {
+            let why = Refusal::Superseded { by };
+            self.commit(Outcome::Refused { request, why });
+        }
+    }
+}
+
+impl Table {
     /// Whether a new request would be refused if those that it supersedes were gone. It may be
     /// granted in spite of that: an older request can block one that is ahead of the new one, which
     /// then bypasses both.
@@ -63,17 +72,10 @@ impl Table {
         matches!(verdict, Outcome::Refused { .. })
     }
 
-    /// Refuses waiting requests in favour of a new one.
-    fn supersede(
-        &mut self,
-        transition: &mut Transition<'_>,
-        superseded: &mut Vec<RequestId>,
-        by: RequestId,
-    ) {
-        for request in superseded.drain(..) {
-            let why = Refusal::Superseded { by };
-            self.commit(transition, Outcome::Refused { request, why });
-        }
+    /// Removes waiters, and returns them.
+    fn set_aside(&mut self, requests: &[RequestId]) -> Vec<WaiterState> {
+        // Cannot fail: they wait.
+        requests.iter().filter_map(|request| self.remove_waiter(*request).ok()).collect()
     }
 
     /// The decision about a request if it were the next entry. Changes nothing.
@@ -95,65 +97,55 @@ impl Table {
     /// The decision about a request if it were the next entry and superseded no other request.
     fn verdict_alone(&self, asked: &Request, request: RequestId) -> Outcome {
         let outcome = self.verdict(asked, request);
-        let spares = self.spares_before_newcomer(&self.sized(asked), &outcome);
+        let spares = self.spares_before_newcomer(asked, &outcome);
         if spares.is_empty() {
             return outcome;
         }
-        self.without(&spares).verdict(asked, request)
+        let mut without = self.clone();
+        // Cannot fail: the holds were just found.
+        spares.iter().for_each(|token| drop(without.end_hold(*token)));
+        without.verdict(asked, request)
     }
 
     /// The decision about a new request.
     fn verdict(&self, asked: &Request, request: RequestId) -> Outcome {
-        if let Some(why) = self.fault(asked) {
+        let fault = self.fault(asked);
+        let fault = fault.or_else(|| self.recovery.as_ref().map(|_| Refusal::Recovering));
+        if let Some(why) = fault.or_else(|| self.fault_of_supersede(asked)) {
             return Outcome::Refused { request, why };
         }
-        if self.recovery.is_some() {
-            return Outcome::Refused { request, why: Refusal::Recovering };
-        }
-        if let Some(why) = self.fault_of_supersede(asked) {
-            return Outcome::Refused { request, why };
-        }
-        let sized = self.sized(asked);
-        let asked: &Request = &sized;
-        let frame = self.frame_of(asked.host, &asked.owner).unwrap_or(FrameId(request.0));
-        let lineage = self.lineage(frame, self.live_parent(asked));
-        let rank = Rank::ordinary(asked.priority, request);
-        let admission = match self.admission(asked, &lineage, rank) {
-            Admission::Behind(item) => self
-                .admission_by_bypass(asked, &lineage, frame, rank)
-                .unwrap_or(Admission::Behind(item)),
-            admission => admission,
+        let newcomer = self.newcomer(self.sized(asked), request);
+        let (frame, token) = (newcomer.frame, self.next_token);
+        let granted = |items, bypassed_blockers| {
+            Outcome::Granted(Granted { request, frame, token, items, bypassed_blockers })
         };
-        match admission {
-            Admission::Grant { items, bypassed_blockers } => {
-                let token = self.next_token;
-                Outcome::Granted(Granted { request, frame, token, items, bypassed_blockers })
-            }
-            Admission::Conflict(item) | Admission::Behind(item) => {
-                match self.refusal(asked, &lineage, item) {
-                    Some(why) => Outcome::Refused { request, why },
-                    None => Outcome::Queued { request, frame },
-                }
-            }
+        let item = match self.admission(&newcomer) {
+            Admission::Grant { items } => return granted(items, false),
+            Admission::Conflict(item) => item,
+            Admission::Behind(item) => match self.admission_by_bypass(&newcomer) {
+                Some(items) => return granted(items, true),
+                None => item,
+            },
+        };
+        match self.refusal(&newcomer, item) {
+            Some(why) => Outcome::Refused { request, why },
+            None => Outcome::Queued { request, frame },
         }
     }
 
     /// Why a request that cannot be granted now is refused instead of queued. `item` is the first
     /// item that is not free.
-    fn refusal(&self, asked: &Request, lineage: &[FrameId], item: usize) -> Option<Refusal> {
-        let may_wait = asked.wait != Wait::No;
-        let why = match self.misfit(asked, lineage) {
+    fn refusal(&self, newcomer: &Contender<'_>, item: usize) -> Option<Refusal> {
+        let may_wait = newcomer.asked.wait != Wait::No;
+        let why = match self.misfit(newcomer) {
             Some(Misfit::Paused { item }) => (!may_wait).then_some(Refusal::Paused { item }),
             // Waiting would not help. `Misfit::Paused` comes first: the size of a paused key may be
             // about to change.
             Some(Misfit::TooLarge { item, capacity }) => Some(Refusal::TooLarge { item, capacity }),
             None if !may_wait => Some(Refusal::Full { item }),
-            None => {
-                let own = self.own_deadlock(asked, lineage);
-                own.map(|item| Refusal::OwnDeadlock { item })
-            }
+            None => self.own_deadlock(newcomer).map(|item| Refusal::OwnDeadlock { item }),
         };
-        why.or_else(|| self.too_many_wait(asked))
+        why.or_else(|| self.too_many_wait(&newcomer.asked))
     }
 
     /// The refusal if one of its keys already has as many waiters as the request accepts, including
@@ -173,11 +165,9 @@ impl Table {
         if asked.items.is_empty() {
             return Some(Refusal::Invalid { item: 0 });
         }
-        if let Some(why) = self.fault_of_lease(asked) {
-            return Some(why);
-        }
-        if let Some(why) = self.fault_over_nodes(asked) {
-            return Some(why);
+        let fault = self.fault_of_lease(asked).or_else(|| self.fault_over_nodes(asked));
+        if fault.is_some() {
+            return fault;
         }
         let mut keys = BTreeSet::new();
         asked.items.iter().enumerate().find_map(|(item, wanted)| {
@@ -229,12 +219,6 @@ impl Table {
         (stated != in_use).then_some(Refusal::Kind { item, in_use })
     }
 
-    /// Removes waiters, and returns them.
-    pub(crate) fn set_aside(&mut self, requests: &[RequestId]) -> Vec<WaiterState> {
-        // Cannot fail: they wait.
-        requests.iter().filter_map(|request| self.remove_waiter(*request).ok()).collect()
-    }
-
     /// The waiting requests that a new one supersedes. Linear in the number of waiters of its first
     /// key, or of all waiters if the request names a group.
     pub(crate) fn superseded_waiters(&self, asked: &Request) -> Vec<RequestId> {
@@ -245,7 +229,7 @@ impl Table {
             (None, Some(item)) => self.served(&item.key),
             _ => self.waiters.keys().copied().collect(),
         };
-        let lineage = self.lineage_of_asker(asked);
+        let lineage = self.newcomer(Cow::Borrowed(asked), RequestId(u64::MAX)).lineage;
         let is_superseded = |waiter: &&WaiterState| {
             !lineage.contains(&waiter.frame) && are_one_group(&waiter.request, asked)
         };
@@ -273,7 +257,7 @@ impl Table {
             None => asked.items.iter().flat_map(|item| self.holders(&item.key)).collect(),
             Some(_) => self.holds.keys().copied().collect(),
         };
-        let lineage = self.lineage_of_asker(asked);
+        let lineage = self.newcomer(Cow::Borrowed(asked), RequestId(u64::MAX)).lineage;
         let holds = tokens.into_iter().filter_map(|token| self.hold(token));
         let superseded = holds.filter(|hold| {
             let is_older = hold.request < request && !lineage.contains(&hold.frame);
@@ -296,12 +280,6 @@ impl Table {
             !is_process || hold.orphaned || hold.asked.host != asked.host
         })?;
         Some(Refusal::CannotEnd { token: hold.token })
-    }
-
-    /// The lineage of a request that may be new.
-    fn lineage_of_asker(&self, asked: &Request) -> Vec<FrameId> {
-        let frame = self.frame_of(asked.host, &asked.owner).unwrap_or(FrameId(u64::MAX));
-        self.lineage(frame, self.live_parent(asked))
     }
 }
 

@@ -6,10 +6,42 @@ use std::collections::BTreeSet;
 
 use super::commit::Transition;
 use crate::admission::node_limits::are_rivals;
+use crate::state::table::Contender;
 use crate::{
-    Change, ENTRY_VERSION, Entry, FrameId, HoldState, Key, Outcome, Refusal, Release, Request,
-    RequestId, Revision, Table, Token, UnixMillis,
+    Change, ENTRY_VERSION, Entry, HoldState, Key, Outcome, Refusal, Release, Request, RequestId,
+    Revision, Table, Token, UnixMillis,
 };
+
+impl Transition<'_> {
+    /// Takes back the spares that keep a waiter waiting. Returns whether there were any.
+    pub(crate) fn take_spares_back(&mut self) -> bool {
+        if self.table.over_nodes.is_empty() {
+            return false;
+        }
+        let keys: BTreeSet<&Key> =
+            self.table.yielding().flat_map(|hold| &hold.items).map(|item| &item.key).collect();
+        let near: BTreeSet<RequestId> =
+            keys.into_iter().flat_map(|key| self.table.waiting_near(key)).collect();
+        let first = self.table.in_order(near).into_iter().find_map(|request| {
+            let waiter = self.table.waiters.get(&request)?;
+            let contender = self.table.contender(waiter);
+            let mut spares = self.table.spares_before(contender.clone());
+            if spares.is_empty() {
+                spares = self.table.spares_above(&contender);
+            }
+            (!spares.is_empty() && self.table.grants_without(&spares)).then_some(spares)
+        });
+        let Some(spares) = first else { return false };
+        self.take_back(&spares);
+        true
+    }
+
+    pub(crate) fn take_back(&mut self, spares: &[Token]) {
+        for token in spares {
+            self.release_whole(*token);
+        }
+    }
+}
 
 impl Table {
     /// The holds that yield to any request: unconfirmed spares, youngest first.
@@ -18,18 +50,18 @@ impl Table {
         holds.filter(|hold| hold.is_unconfirmed_spare())
     }
 
-    /// The spares to revoke so that a request of a lineage is free. Empty if it is already free, or
-    /// is not free even without them.
-    fn spares_before(&self, asked: &Request, lineage: &[FrameId]) -> Vec<Token> {
-        let (mut tokens, mut gone, mut lineage) = (Vec::new(), Vec::new(), lineage.to_vec());
-        if self.may_be_free_without(asked, &lineage, &gone) {
+    /// The spares to revoke so that a request is free. Empty if it is already free, or is not free
+    /// even without them.
+    fn spares_before(&self, mut contender: Contender<'_>) -> Vec<Token> {
+        let (mut tokens, mut gone) = (Vec::new(), Vec::new());
+        if self.may_be_free_without(&contender, &gone) {
             return tokens;
         }
-        for hold in self.yielding().filter(|hold| competes(hold, asked)) {
+        for hold in self.yielding().filter(|hold| competes(hold, &contender.asked)) {
             tokens.push(hold.token);
             gone.push(hold.frame);
-            lineage.retain(|frame| *frame != hold.frame);
-            if self.may_be_free_without(asked, &lineage, &gone) {
+            contender.lineage.retain(|frame| *frame != hold.frame);
+            if self.may_be_free_without(&contender, &gone) {
                 return tokens;
             }
         }
@@ -39,9 +71,9 @@ impl Table {
     /// The spares of a waiter's own session that compete with its request. The request may fit only
     /// while these spares are held. A waiter whose request cannot fit blocks no other request, so
     /// the table takes the spares back if that lets another waiter run.
-    fn spares_above(&self, asked: &Request, lineage: &[FrameId]) -> Vec<Token> {
-        let above = self.yielding().filter(|hold| lineage.contains(&hold.frame));
-        above.filter(|hold| competes(hold, asked)).map(|hold| hold.token).collect()
+    fn spares_above(&self, contender: &Contender<'_>) -> Vec<Token> {
+        let above = self.yielding().filter(|hold| contender.lineage.contains(&hold.frame));
+        above.filter(|hold| competes(hold, &contender.asked)).map(|hold| hold.token).collect()
     }
 
     /// The spares to revoke so that a new request can be granted instead of queued. A spare does
@@ -56,36 +88,11 @@ impl Table {
         if self.over_nodes.is_empty() || is_spare || !has_to_wait {
             return Vec::new();
         }
-        let new = FrameId(u64::MAX);
-        let frame = self.frame_of(asked.host, &asked.owner).unwrap_or(new);
-        let lineage = self.lineage(frame, self.live_parent(asked));
-        if self.misfit(asked, &lineage).is_some() {
-            return Vec::new();
+        let newcomer = self.newcomer(self.sized(asked), RequestId(u64::MAX));
+        match self.misfit(&newcomer) {
+            Some(_) => Vec::new(),
+            None => self.spares_before(newcomer),
         }
-        self.spares_before(asked, &lineage)
-    }
-
-    /// Takes back the spares that keep a waiter waiting. Returns whether there were any.
-    pub(crate) fn take_spares_back(&mut self, transition: &mut Transition<'_>) -> bool {
-        if self.over_nodes.is_empty() {
-            return false;
-        }
-        let keys: BTreeSet<&Key> =
-            self.yielding().flat_map(|hold| &hold.items).map(|item| &item.key).collect();
-        let near: BTreeSet<RequestId> =
-            keys.into_iter().flat_map(|key| self.waiting_near(key)).collect();
-        let first = self.in_order(near).into_iter().find_map(|request| {
-            let waiter = self.waiters.get(&request)?;
-            let lineage = self.lineage(waiter.frame, None);
-            let mut spares = self.spares_before(&waiter.request, &lineage);
-            if spares.is_empty() {
-                spares = self.spares_above(&waiter.request, &lineage);
-            }
-            (!spares.is_empty() && self.grants_without(&spares)).then_some(spares)
-        });
-        let Some(spares) = first else { return false };
-        self.take_back(transition, &spares);
-        true
     }
 
     /// Whether some request is granted without these spares. A waiter that fits then may still have
@@ -99,31 +106,6 @@ impl Table {
             copy.apply(Revision(copy.revision.0 + 1), &entry, &mut outcomes);
         }
         outcomes.iter().any(|outcome| matches!(outcome, Outcome::Granted(_)))
-    }
-
-    pub(crate) fn take_back(&mut self, transition: &mut Transition<'_>, spares: &[Token]) {
-        for token in spares {
-            self.release_whole(transition, *token);
-        }
-    }
-
-    /// A copy of the table without some holds, to test what it would decide.
-    pub(crate) fn without(&self, tokens: &[Token]) -> Self {
-        let mut without = self.clone();
-        for token in tokens {
-            let Some(hold) = self.hold(*token) else { continue };
-            let keys: Vec<Key> = hold.items.iter().map(|item| item.key.clone()).collect();
-            // Cannot fail: the hold was just found.
-            drop(without.give_back(*token, &keys));
-        }
-        without
-    }
-}
-
-impl HoldState {
-    /// Whether this hold yields to any request.
-    pub(crate) fn is_unconfirmed_spare(&self) -> bool {
-        self.provisional && self.asked.over_nodes.as_deref().is_some_and(|over| over.spare)
     }
 }
 

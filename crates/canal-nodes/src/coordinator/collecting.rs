@@ -9,8 +9,7 @@
 
 use canal_core::{CONFIRMED_TOKEN_MAX, Token};
 
-use super::node::Turn;
-use super::node::{Hold, Node};
+use super::node::{Hold, Node, Turn};
 use super::{Coordinator, Phase, Round};
 use crate::{Asking, Change, Effect, Millis, Outcome, Refusal, Require, Timing};
 

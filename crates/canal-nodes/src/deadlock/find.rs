@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::reading::{Reading, join};
 use super::ring::{Blocked, Deadlock, FrameName, RequestName, Step, Victim, Way};
 use super::union::Union;
-use canal_core::{Blocker, By, Diverged, NodeId};
+use canal_core::{Blocker, By, Diverged, NodeId, shortest_cycle};
 
 /// The deadlocks in the common part of two readings, one for each set of requests that wait for
 /// each other. The second reading must begin after the last answer of the first.
@@ -113,29 +113,11 @@ impl Graph {
 
     /// A shortest ring through a request, if it is in one.
     fn ring(&self, request: RequestName) -> Option<Vec<Step>> {
-        // Each step of the search, with the index of the step before it.
-        let mut taken: Vec<(&Step, &[RequestName], Option<usize>)> = Vec::new();
-        let mut seen = BTreeSet::from([request]);
-        let take = |request: RequestName, after: Option<usize>, taken: &mut Vec<_>| {
+        let ring = shortest_cycle(request, |request| {
             let steps = self.steps.get(&request).into_iter().flatten();
-            taken.extend(steps.map(|(step, next)| (step, next.as_slice(), after)));
-        };
-        take(request, None, &mut taken);
-        let mut at = 0;
-        while let Some((_, next, _)) = taken.get(at).copied() {
-            if next.contains(&request) {
-                let back = std::iter::successors(Some(at), |at| taken.get(*at)?.2);
-                let mut ring: Vec<Step> =
-                    back.filter_map(|at| taken.get(at)).map(|(step, ..)| (*step).clone()).collect();
-                ring.reverse();
-                return Some(ring);
-            }
-            for next in next.iter().filter(|next| seen.insert(**next)) {
-                take(*next, Some(at), &mut taken);
-            }
-            at += 1;
-        }
-        None
+            steps.map(|(step, next)| (step, next.as_slice())).collect()
+        });
+        Some(ring?.into_iter().cloned().collect())
     }
 }
 

@@ -5,13 +5,14 @@
 //! waits in it, or in a frame inside it, at any of them. A request over nodes is one request that
 //! waits at one or more nodes.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use super::reading::{PartOf, Reading};
 use super::ring::Way;
 use super::ring::{FrameName, RequestName};
 use canal_core::{
-    Above, Diverged, FrameId, NodeId, PartialTable, RequestId, Require, RunId, Snapshot, UnixMillis,
+    Above, Diverged, FrameId, FrameState, NodeId, PartialTable, RequestId, Require, RunId,
+    Snapshot, Table, UnixMillis,
 };
 
 /// The age of a request: the larger, the younger. The age of its session counts first.
@@ -77,24 +78,23 @@ impl Union {
 
     fn add_frames(&mut self, at: usize, reading: &Reading) {
         let (node, partial_table) = &self.nodes[at];
-        for id in partial_table.frames() {
-            let member = reading.members.get(&id);
-            let parent = partial_table.parent(id).map(|parent| name_of(*node, parent, reading));
-            let above = || match member?.under? {
-                Above::Run(run) if is_of_another_user(reading, partial_table, id, run) => None,
+        for state in partial_table.frames() {
+            let (id, name) = (state.id, name_of(*node, state.id, reading));
+            let parent = state.parent.map(|parent| name_of(*node, parent, reading));
+            let under = reading.members.get(&id).and_then(|member| member.under);
+            let above = || match under? {
+                Above::Run(run) if is_of_another_user(reading, partial_table, state, run) => None,
                 Above::Run(run) => Some(FrameName::Run(run)),
                 // The frame's own node knows whether it belongs to another user.
-                Above::Frame(at, above) if at == *node => (partial_table.uid(above)
-                    == partial_table.uid(id))
-                .then(|| name_of(at, above, reading)),
+                Above::Frame(at, above) if at == *node => (partial_table.frame(above))
+                    .is_some_and(|above| above.uid == state.uid)
+                    .then(|| name_of(at, above, reading)),
                 Above::Frame(node, frame) => Some(FrameName::Plain(node, frame)),
             };
-            let name = name_of(*node, id, reading);
             // For its table, a lease within a process within a lease is within the outer lease.
-            let is_finer = matches!(member.and_then(|it| it.under), Some(Above::Frame(..)));
-            let parent = match is_finer {
-                true => above().or(parent),
-                false => parent.or_else(above),
+            let parent = match under {
+                Some(Above::Frame(..)) => above().or(parent),
+                _ => parent.or_else(above),
             };
             let parent = parent.filter(|parent| *parent != name);
             let frame = self.frames.entry(name).or_default();
@@ -143,7 +143,7 @@ impl Union {
         for (name, frame) in &self.frames {
             for (at, id) in &frame.parts {
                 let partial_table = &self.nodes[*at].1;
-                let holds = partial_table.holds().filter(|hold| hold.frame == *id);
+                let holds = partial_table.holds_in(*id);
                 births.extend(holds.map(|hold| (*name, hold.asked_at)));
             }
         }
@@ -315,17 +315,9 @@ fn part_of(reading: &Reading, frame: FrameId) -> Option<&PartOf> {
 }
 
 /// Whether a frame claims to be under a run that, as the same node knows, belongs to another user.
-fn is_of_another_user(
-    reading: &Reading,
-    partial_table: &PartialTable,
-    frame: FrameId,
-    run: RunId,
-) -> bool {
-    let of_run =
-        partial_table.frames().filter(|id| part_of(reading, *id).is_some_and(|it| it.run == run));
-    let mut users: BTreeSet<u32> = of_run.filter_map(|id| partial_table.uid(id)).collect();
-    users.retain(|uid| partial_table.uid(frame) != Some(*uid));
-    !users.is_empty()
+fn is_of_another_user(reading: &Reading, table: &Table, frame: &FrameState, run: RunId) -> bool {
+    let is_of_run = |id| part_of(reading, id).is_some_and(|part_of| part_of.run == run);
+    table.frames().any(|other| is_of_run(other.id) && other.uid != frame.uid)
 }
 
 /// The table of a node without the holds that it takes back for any other request.

@@ -46,8 +46,9 @@ fn a_bucket_out_of_service_is_not_granted_and_its_holder_keeps_it() {
         world.take(gpu(pid));
     }
     world.service("gpu", &[2], true);
-    let report = world.table.report(&key("gpu"));
-    assert_eq!((report.capacity, report.held, report.without), (Some(3), 3, vec![2]));
+    let (table, gpu_key) = (&world.table, key("gpu"));
+    assert_eq!(table.effective_capacity(&gpu_key), Some(3));
+    assert_eq!((table.held_of(&gpu_key), table.without_of(&gpu_key)), (3, vec![2]));
     assert_eq!(slots(&world.take(gpu(4))), [3], "the slot of the holder does not count");
     let waiter = world.wait(gpu(5));
     assert_eq!(world.die(3), [], "its slot leaves service with its holder");

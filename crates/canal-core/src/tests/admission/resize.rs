@@ -1,6 +1,7 @@
 //! Sizes: the stored one, the caller's own and the one given to a caller without a size; requests
 //! that can never fit; pauses.
 
+use crate::index::lock::Lock;
 use crate::tests::world::{World, apply_unchecked, by, granted, grants, key};
 use crate::*;
 
@@ -10,6 +11,11 @@ fn canal(per: u64, buckets: u64) -> Option<View> {
 
 fn slots(slots: u64) -> Option<View> {
     Some(View::Slots { slots })
+}
+
+/// The kind in use of the key `k`, else the kind of its stored view.
+fn kind(table: &Table) -> Option<Kind> {
+    table.tree.lock(&key("k")).and_then(Lock::effective_kind)
 }
 
 #[test]
@@ -61,7 +67,7 @@ fn each_caller_counts_by_its_own_size_in_both_kinds() {
 fn a_caller_without_a_size_follows_the_latest_hold_that_states_one() {
     let mut world = World::new();
     world.take(by(1).slots("k", 3));
-    assert_eq!(world.table.report(&key("k")).view, slots(3));
+    assert_eq!(world.table.effective_view(&key("k")), slots(3));
     assert_eq!(world.take(by(2).bare("k")).items[0].view, slots(3));
     world.take(by(3).slots("k", 5));
     assert_eq!(world.take(by(4).bare("k")).items[0].view, slots(5));
@@ -70,7 +76,7 @@ fn a_caller_without_a_size_follows_the_latest_hold_that_states_one() {
     let full = Refusal::Full { item: 0 };
     assert_eq!(world.refused(by(5).bare("k").now()), full, "3 of 3");
     world.die(1);
-    assert_eq!(world.table.report(&key("k")).view, slots(1));
+    assert_eq!(world.table.effective_view(&key("k")), slots(1));
     assert_eq!(world.refused(by(5).bare("k").now()), full, "2 of 1");
     world.take(by(5).slots("k", 3));
 }
@@ -111,10 +117,10 @@ fn sharing_holds_and_waiters_set_no_size_and_an_heir_has_the_size_that_it_inheri
     assert_eq!(inner.items[0].view, slots(2));
     world.take(by(3).bare("k"));
     world.wait(by(4).slots("k", 1));
-    assert_eq!(world.table.report(&key("k")).view, slots(2));
+    assert_eq!(world.table.effective_view(&key("k")), slots(2));
     world.apply(Change::Release(Release::Hold { token: outer.token, forced: false }));
     assert_eq!(world.table.hold(inner.token).unwrap().items[0].view, slots(2));
-    assert_eq!(world.table.report(&key("k")).view, slots(2));
+    assert_eq!(world.table.effective_view(&key("k")), slots(2));
 }
 
 #[test]
@@ -124,12 +130,12 @@ fn a_stored_size_binds_everybody_and_reaches_those_who_wait() {
     world.take(by(1).slots("k", 3));
     let stated = world.wait(by(2).slots("k", 3));
     let bare = world.wait(by(3).bare("k"));
-    assert_eq!(world.table.report(&key("k")).view, slots(1));
+    assert_eq!(world.table.effective_view(&key("k")), slots(1));
     assert_eq!(grants(&world.resize("k", slots(2))), [stated]);
     // Without the stored size, each request has its own again: the holders stated 3, and the waiter
     // was given 3 when it arrived.
     assert_eq!(grants(&world.resize("k", None)), [bare]);
-    assert_eq!(world.table.report(&key("k")).view, slots(3));
+    assert_eq!(world.table.effective_view(&key("k")), slots(3));
 }
 
 #[test]
@@ -162,7 +168,7 @@ fn a_stored_size_fixes_the_kind_of_an_idle_key() {
     let in_use = Kind::Buckets;
     assert_eq!(world.refused(by(1).slots("k", 2)), Refusal::Kind { item: 0, in_use });
     assert_eq!(world.take(by(1).bare("k")).items[0].view, canal(2, 1));
-    assert_eq!(world.table.report(&key("k")).kind, Some(in_use));
+    assert_eq!(kind(&world.table), Some(in_use));
 }
 
 #[test]
@@ -256,7 +262,7 @@ fn a_paused_key_keeps_its_waiters_and_its_size() {
     // Storing a size does not resume the key.
     assert_eq!(grants(&world.resize("k", slots(2))), []);
     let later = world.wait(by(4).slots("k", 7));
-    assert_eq!(world.table.report(&key("k")).view, slots(2));
+    assert_eq!(world.table.effective_view(&key("k")), slots(2));
     world.die(3);
     assert_eq!(grants(&world.pause("k", false)), [parked, later]);
     assert_eq!(world.pause("k", false), [Outcome::PauseStored { before: false }]);
@@ -266,8 +272,9 @@ fn a_paused_key_keeps_its_waiters_and_its_size() {
 fn a_pause_needs_no_use_and_no_size_of_the_key() {
     let mut world = World::new();
     world.pause("k", true);
-    let report = world.table.report(&key("k"));
-    assert_eq!((report.kind, report.view, report.paused), (None, None, true));
+    let view = world.table.effective_view(&key("k"));
+    assert_eq!((kind(&world.table), view), (None, None));
+    assert!(world.table.is_paused(&key("k")));
     assert_eq!(world.table.keys(None).count(), 1);
     let first = world.wait(by(1).canal("k", 1, 1));
     assert_eq!(grants(&world.pause("k", false)), [first]);
@@ -322,7 +329,7 @@ fn huge_views_cost_nothing_and_overflow_nowhere() {
     assert_eq!(slots, [Slots(vec![SlotRange(0, 999_999)])]);
     assert_eq!(table.waiting(), 2);
     apply_unchecked(&mut table, Change::End { frame: FrameId(1) });
-    assert_eq!(table.report(&key("k")).held, u64::MAX);
+    assert_eq!(table.held_of(&key("k")), u64::MAX);
 }
 
 #[test]
