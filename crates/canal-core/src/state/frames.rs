@@ -1,9 +1,11 @@
 //! Frames: they open with the first request of an owner, and are dropped when they are empty.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
-use super::table::{Frame, owner_key};
-use crate::{FrameId, FrameState, LeaseState, Owner, Request, Table};
+use super::table::{Contender, Frame, owner_key};
+use crate::index::grant_order::Rank;
+use crate::{FrameId, FrameState, LeaseState, Owner, Request, RequestId, Table, WaiterState};
 
 impl Table {
     /// The parent of the frame that a request would open: the frame that it names, unless that has
@@ -33,6 +35,24 @@ impl Table {
             lineage.extend(self.enclosing(parent).map(|frame| frame.state.id));
         }
         lineage
+    }
+
+    /// A waiter among the requests that compete for its items.
+    pub(crate) fn contender<'a>(&self, waiter: &'a WaiterState) -> Contender<'a> {
+        Contender {
+            asked: Cow::Borrowed(&waiter.request),
+            frame: waiter.frame,
+            lineage: self.lineage(waiter.frame, None),
+            rank: Rank::of(waiter),
+        }
+    }
+
+    /// A new request among those that compete for its items. It opens a frame with the number `id`
+    /// if its owner has none.
+    pub(crate) fn newcomer<'a>(&self, asked: Cow<'a, Request>, id: RequestId) -> Contender<'a> {
+        let frame = self.frame_of(asked.host, &asked.owner).unwrap_or(FrameId(id.0));
+        let lineage = self.lineage(frame, self.live_parent(&asked));
+        Contender { frame, lineage, rank: Rank::ordinary(asked.priority, id), asked }
     }
 
     /// Opens the frame of a request if it is not open yet.

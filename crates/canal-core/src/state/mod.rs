@@ -6,7 +6,10 @@
 mod frames;
 mod holds;
 mod hosts;
+mod leases;
 pub(crate) mod locks;
+mod queues;
+mod recovery;
 mod snapshot;
 pub(crate) mod table;
 mod waiters;

@@ -8,3 +8,4 @@ mod commit;
 mod grant_pass;
 mod request;
 mod spares;
+mod supersede;
