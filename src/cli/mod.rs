@@ -38,8 +38,8 @@ use crate::sys::signals;
 use arguments::definition::{Cli, Verb};
 use arguments::fast_path;
 use commands::{
-    acquire, bridge, completions, config, daemon, doctor, history, jobs, kill, leader, release,
-    renew, resize, run, setup, status, test, top,
+    acquire, completions, daemon, doctor, history, jobs, kill, leader, release, renew, resize, run,
+    setup, status, top,
 };
 use wording::usage_error;
 
@@ -86,29 +86,29 @@ fn dispatch(cli: &Cli) -> Result<u8> {
     let done = match &cli.verb {
         None => Err(usage_error::nothing_to_do()),
         Some(Verb::Run(args) | Verb::Submit(args)) if args.background.detach => {
-            return jobs::submit::run(args, global);
+            return jobs::submit(args, global);
         }
         Some(Verb::Run(args) | Verb::Submit(args)) => return run::run(args, global),
-        Some(Verb::Wait(args)) => return jobs::wait::run(args, global),
+        Some(Verb::Wait(args)) => return jobs::wait(args, global),
         Some(Verb::Top(args)) => return top::run(args, global),
         Some(Verb::Kill(args)) => return kill::run(args, global),
         Some(Verb::Doctor(args)) => return doctor::run(args, global),
-        Some(Verb::Log(args)) => jobs::log::run(args, global),
-        Some(Verb::Priority(args)) => jobs::priority::run(args, global),
+        Some(Verb::Log(args)) => jobs::log(args, global),
+        Some(Verb::Priority(args)) => jobs::priority(args, global),
         Some(Verb::Acquire(args)) => acquire::run(args, global),
         Some(Verb::Release(args)) => release::run(args, global),
         Some(Verb::Renew(args)) => renew::run(args, global),
         Some(Verb::Status(args)) => status::run(args, global),
-        Some(Verb::History(args)) => history::run(args, global),
+        Some(Verb::History(args)) => history::records::run(args, global),
         Some(Verb::Stats(args)) => history::stats::run(args, global),
         Some(Verb::Trace(args)) => history::trace::run(args, global),
         Some(Verb::Metrics) => daemon::metrics(global),
         Some(Verb::Leader(args)) => leader::run(args, global),
-        Some(Verb::Test(args)) => test::run(args, global),
+        Some(Verb::Test(args)) => acquire::test(args, global),
         Some(Verb::Resize(args)) => resize::run(args, global),
         Some(Verb::Daemon(args)) => daemon::run(args, global),
-        Some(Verb::Bridge(args)) => bridge::run(args, global),
-        Some(Verb::Config(args)) => config::run(args, global),
+        Some(Verb::Bridge(args)) => daemon::bridge(args, global),
+        Some(Verb::Config(args)) => daemon::config(args, global),
         Some(Verb::Setup(args)) => setup::run(args),
         Some(Verb::Completions(args)) => completions::run(args),
         Some(Verb::Man(args)) => man::run(args),
@@ -116,7 +116,7 @@ fn dispatch(cli: &Cli) -> Result<u8> {
             completions::complete(args, global);
             Ok(())
         }
-        Some(Verb::DeadlockWatcher) => bridge::deadlock_watcher(global),
+        Some(Verb::DeadlockWatcher) => daemon::deadlock_watcher(global),
     };
     done.map(|()| SUCCESS)
 }

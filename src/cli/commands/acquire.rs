@@ -1,4 +1,5 @@
-//! `canal acquire`: takes a lock for another process, or as a lease.
+//! `canal acquire`: takes a lock for another process, or as a lease. `canal test` checks whether
+//! locks are free, without taking them.
 //!
 //! The lock is provisional until canal has printed and confirmed it. If canal ends before that, the
 //! daemon withdraws the grant, or the coordinator releases it at all nodes.
@@ -7,16 +8,17 @@ use std::os::unix::process::parent_id;
 
 use serde::Serialize;
 
-use crate::cli::arguments::definition::AcquireArgs;
+use crate::cli::arguments::definition::{AcquireArgs, TestArgs};
+use crate::cli::arguments::request::WaitArgs;
 use crate::cli::commands::kill::EndSuperseded;
 use crate::cli::owner::Owner;
-use crate::cli::source::{self, Asking, NotAcquired, Source, print};
+use crate::cli::source::{self, Asking, NotAcquired, Source, keys_granted, print};
 use crate::cli::wording::refusal::{self, Refused};
-use crate::cli::{Failed, Global, Result, Verbosity, millis, stated, stdout, wrong};
-use crate::client::{self, ClientError};
+use crate::cli::{Failed, Global, Result, Target, Verbosity, millis, stated, stdout, wrong};
+use crate::client::{self, ClientError, environment};
 use crate::nodes::Require;
 use crate::protocol::{
-    Confirm, ErrorName, Failure, Grant, GrantedKey, LeaseAsked, OWNER_GONE, SizeNote,
+    Confirm, ErrorName, Grant, GrantedKey, LeaseAsked, OWNER_GONE, SizeNote, WouldAcquire,
 };
 use crate::run::nodes::Purpose;
 use crate::run::{OwnCode, Taken, TakenFromNodes};
@@ -58,7 +60,12 @@ pub(crate) fn run(args: &AcquireArgs, global: &Global) -> Result {
     let mut request = source::request("acquire", lock, &args.wait, args.session, &args.note, "")?;
     request.on_lost = args.on_lost.unwrap_or_default();
     if args.nodes.is_given() && args.ttl.is_none() {
-        return Err(not_for_a_process());
+        let why = "--on needs --ttl, because other machines cannot see when a process on this \
+                   machine ends";
+        return Err(wrong("acquire", why).hint(
+            "hold it while a command runs with `canal run --on`, or renew a lease with `canal \
+             renew --while PID`",
+        ));
     }
     let verbosity = global.verbosity();
     let source = Source::of(global, &args.nodes, args.ttl, &request, Purpose::Lease)?;
@@ -93,7 +100,15 @@ pub(crate) fn run(args: &AcquireArgs, global: &Global) -> Result {
     match source.take(&asking, None, &mut ending) {
         Ok(Taken::FromDaemon { mut client, mut acquired }) => {
             acquired.grant.handle = request.lease.map(|lease| lease.handle);
-            tell_grant(&acquired.grant, args.json)?;
+            match acquired.grant.handle {
+                _ if args.json => stdout::print_or_fail(&stdout::json(&acquired.grant)?)?,
+                Some(handle) => {
+                    let Grant { token, keys, .. } = &acquired.grant;
+                    let text = variables(&handle.reveal(), Some(*token), &[], keys);
+                    stdout::print_or_fail(&text)?;
+                }
+                None => {}
+            }
             let confirmed = client.confirm(&Confirm { tag: request.tag });
             let has_ended = || owner.as_ref().is_some_and(|owner| owner.pidfd.has_ended());
             confirmed.map_err(|error| unconfirmed(error, has_ended))?;
@@ -110,7 +125,11 @@ pub(crate) fn run(args: &AcquireArgs, global: &Global) -> Result {
         }
         Err(NotAcquired::Failed(failed)) => return Err(failed),
         Err(NotAcquired::SupervisorRequired(failure)) => return Err(Failed::new(failure.message)),
-        Err(NotAcquired::Refused(failure)) => return refuse(&failure, args, verbosity),
+        Err(NotAcquired::Refused(failure)) => {
+            let failed = refusal::explain(&failure, &args.wait, verbosity);
+            stdout::json_if(args.json, &Refused::new(&failure, failure.notes()))?;
+            return Err(failed);
+        }
     }
     match (owner, args.ttl) {
         (Some(owner), _) => {
@@ -124,16 +143,6 @@ pub(crate) fn run(args: &AcquireArgs, global: &Global) -> Result {
         )),
     }
     Ok(())
-}
-
-/// Prints the grant of a daemon for its owner.
-fn tell_grant(grant: &Grant, json: bool) -> Result {
-    let text = match grant.handle {
-        _ if json => stdout::json(grant)?,
-        Some(handle) => variables(&handle.reveal(), Some(grant.token), &[], &grant.keys),
-        None => return Ok(()),
-    };
-    stdout::print_or_fail(&text)
 }
 
 /// Prints a lease over nodes for its owner, unless it is already lost.
@@ -194,18 +203,6 @@ fn unconfirmed(error: ClientError, has_ended: impl FnOnce() -> bool) -> Failed {
     error.into()
 }
 
-/// The error for a lock at nodes without `--ttl`.
-fn not_for_a_process() -> Failed {
-    wrong(
-        "acquire",
-        "--on needs --ttl, because other machines cannot see when a process on this machine ends",
-    )
-    .hint(
-        "hold it while a command runs with `canal run --on`, or renew a lease with `canal renew \
-         --while PID`",
-    )
-}
-
 /// The variables that later steps need, as lines for a shell and for the environment files of CI
 /// services.
 fn variables(
@@ -231,15 +228,52 @@ fn variables(
     lines
 }
 
-fn refuse(failure: &Failure, args: &AcquireArgs, verbosity: Verbosity) -> Result {
-    let failed = refusal::explain(failure, &args.wait, verbosity);
-    stdout::json_if(args.json, &Refused::new(failure, failure.notes()))?;
-    Err(failed)
+/// The `--json` output of `canal test` if all locks are free.
+#[derive(Debug, Serialize)]
+struct Free<'a> {
+    free: bool,
+    keys: &'a [GrantedKey],
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    notes: &'a [SizeNote],
+}
+
+/// The `--json` output of `canal test` if at least one lock is not free.
+#[derive(Debug, Serialize)]
+struct Busy<'a> {
+    free: bool,
+    #[serde(flatten)]
+    refused: Refused<'a>,
+}
+
+pub(crate) fn test(args: &TestArgs, global: &Global) -> Result {
+    let items = args.lock().items()?;
+    let frame = args.session.enclosing(environment::FRAME);
+    let target = Target::of(global)?;
+    let verbosity = target.verbosity;
+    let under = args.session.enclosing_leases().at_socket(&target.place.socket);
+    let asked = WouldAcquire { items, priority: 0, frame, under };
+    // How canal read the keys.
+    let notes: Vec<SizeNote> = asked.items.iter().filter_map(SizeNote::of_text).collect();
+    match target.connect()?.would_acquire(&asked) {
+        Ok(grant) => {
+            let free = Free { free: true, keys: &grant.keys, notes: &notes };
+            stdout::json_if(args.json, &free)?;
+            verbosity.detail(&format!("free: {}", keys_granted(&grant.keys)));
+            Ok(())
+        }
+        Err(ClientError::Failure(failure)) if failure.name == ErrorName::Refused => {
+            let refused = Refused::new(&failure, &notes);
+            stdout::json_if(args.json, &Busy { free: false, refused })?;
+            Err(refusal::explain(&failure, &WaitArgs::default(), verbosity))
+        }
+        Err(error) => Err(error.into()),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocol::Failure;
 
     #[test]
     fn an_owner_that_ends_around_the_grant_gets_one_message() {

@@ -9,8 +9,8 @@ use std::time::Duration;
 use crate::cli::arguments::definition::{CompleteArgs, CompletionKind, CompletionsArgs, Shell};
 use crate::cli::{Global, Result, Target, stdout};
 use crate::client::{Client, Start};
+use crate::protocol::StatusQuery;
 use crate::protocol::place::Place;
-use crate::protocol::{KeyInfo, StatusQuery};
 
 /// The longest delay that a user who types should notice.
 const DEADLINE: Duration = Duration::from_millis(100);
@@ -53,18 +53,16 @@ fn names(what: CompletionKind, place: &Place, prefix: String) -> Option<Vec<Stri
         CompletionKind::Pids => StatusQuery::default(),
     };
     let status = client.status(&query).ok()?;
-    let mut names = match what {
+    let mut names: Vec<String> = match what {
         CompletionKind::Keys => status.keys.into_iter().map(|key| key.key).collect(),
-        CompletionKind::Pids => pids(&status.keys),
+        CompletionKind::Pids => {
+            let holders = status.keys.iter().flat_map(|key| &key.holders).map(|it| it.pid);
+            let waiters = status.keys.iter().flat_map(|key| &key.waiters).map(|it| it.pid);
+            // A lease has no process.
+            let pids: BTreeSet<u32> = holders.chain(waiters).filter(|pid| *pid != 0).collect();
+            pids.iter().map(u32::to_string).collect()
+        }
     };
     names.retain(|name| name.starts_with(&prefix));
     Some(names)
-}
-
-fn pids(keys: &[KeyInfo]) -> Vec<String> {
-    let holders = keys.iter().flat_map(|key| &key.holders).map(|holder| holder.pid);
-    let waiters = keys.iter().flat_map(|key| &key.waiters).map(|waiter| waiter.pid);
-    // A lease has no process.
-    let pids: BTreeSet<u32> = holders.chain(waiters).filter(|pid| *pid != 0).collect();
-    pids.iter().map(u32::to_string).collect()
 }

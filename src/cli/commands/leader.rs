@@ -27,15 +27,10 @@ struct Line<'a> {
     key: &'a str,
     leader: Option<&'a HolderInfo>,
     stale: bool,
-    #[serde(flatten)]
-    nodes: Option<NodeLines<'a>>,
-}
-
-/// What `--json` adds about nodes.
-#[derive(Debug, Serialize)]
-struct NodeLines<'a> {
-    /// How many nodes must name the leader.
-    need: usize,
+    /// For nodes: how many must name the leader.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    need: Option<usize>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     nodes: Vec<NodeLine<'a>>,
 }
 
@@ -177,10 +172,8 @@ impl Question<'_> {
 
     /// Whether too few nodes could still answer, unless a user intervenes.
     fn is_hopeless(&self, view: &LeaderView) -> bool {
-        let hopeless = |node: &&NodeView| match &node.state {
-            NodeState::Away(failure) => failure.permanent,
-            _ => false,
-        };
+        let hopeless =
+            |node: &&NodeView| matches!(&node.state, NodeState::Away(it) if it.permanent);
         let left = view.nodes.len() - view.nodes.iter().filter(hopeless).count();
         view.verdict == Verdict::Unknown && left < self.need
     }
@@ -214,10 +207,10 @@ impl Question<'_> {
     }
 
     fn line<'a, C>(&'a self, seen: &'a Seen<C>) -> Line<'a> {
-        let nodes =
-            NodeLines { need: self.need, nodes: seen.nodes.iter().map(node_line).collect() };
-        let nodes = (!seen.nodes.is_empty()).then_some(nodes);
-        Line { key: self.key, leader: seen.leader.as_ref(), stale: seen.stale, nodes }
+        let Self { key, need, .. } = *self;
+        let need = (!seen.nodes.is_empty()).then_some(need);
+        let nodes = seen.nodes.iter().map(node_line).collect();
+        Line { key, leader: seen.leader.as_ref(), stale: seen.stale, need, nodes }
     }
 }
 

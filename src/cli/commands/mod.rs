@@ -4,9 +4,7 @@
 //! prints it.
 
 pub(super) mod acquire;
-pub(super) mod bridge;
 pub(super) mod completions;
-pub(super) mod config;
 pub(super) mod daemon;
 pub(super) mod doctor;
 pub(super) mod history;
@@ -19,5 +17,4 @@ pub(super) mod resize;
 pub(super) mod run;
 pub(super) mod setup;
 pub(super) mod status;
-pub(super) mod test;
 pub(super) mod top;

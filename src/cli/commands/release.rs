@@ -6,7 +6,7 @@
 use serde::Serialize;
 
 use crate::cli::arguments::definition::ReleaseArgs;
-use crate::cli::arguments::request::{GivenHandle, HandleArgs};
+use crate::cli::arguments::request::GivenHandle;
 use crate::cli::output::stderr::confirm;
 use crate::cli::owner::Owner;
 use crate::cli::source::{on_lease, print};
@@ -168,35 +168,23 @@ enum What {
     OverNodes(Box<LeaseHandle>),
 }
 
-impl What {
-    fn lease(handle: GivenHandle) -> Self {
-        match handle {
-            GivenHandle::OfDaemon(handle) => {
-                Self::Here(Release { handle: Some(handle), ..Release::default() })
-            }
-            GivenHandle::OverNodes(handle) => Self::OverNodes(handle),
-        }
-    }
-}
-
 /// The holds that the command line names with exactly one of KEY, --all, --handle, --force KEY and
 /// --force --token; without these, the lease whose handle is in the environment.
 fn what(args: &ReleaseArgs) -> Result<What> {
     let error = |message: &str| Err(wrong("release", message));
     let others = args.key.is_some() || args.all || args.force || args.token.is_some();
-    if args.which.handle.is_some() {
-        if others || args.whose.pid.is_some() {
+    if others || args.whose.pid.is_some() {
+        if args.which.handle.is_some() {
             return error("--handle names a whole lease: leave out KEY, --all, --token and --pid");
         }
-        if let Some(handle) = args.which.read()? {
-            return Ok(What::lease(handle));
+    } else {
+        match args.which.read()? {
+            Some(GivenHandle::OverNodes(handle)) => return Ok(What::OverNodes(handle)),
+            Some(GivenHandle::OfDaemon(handle)) => {
+                return Ok(What::Here(Release { handle: Some(handle), ..Release::default() }));
+            }
+            None => {}
         }
-    }
-    if !others
-        && args.whose.pid.is_none()
-        && let Some(handle) = HandleArgs::of_environment()?
-    {
-        return Ok(What::lease(handle));
     }
     if args.yes && !args.force {
         return error("--yes needs --force KEY, the only form that asks for confirmation");

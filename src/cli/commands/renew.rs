@@ -165,7 +165,16 @@ impl Renewal<'_> {
                 }
                 Err(error) => {
                     if boottime_ms().saturating_sub(renewed_at) > ttl_ms {
-                        return Err(not_renewed(ttl_ms, &error));
+                        let ttl = stated(Duration::from_millis(ttl_ms));
+                        let message = format!(
+                            "canal has been unable to renew the lease for the last {ttl}, so it \
+                             counts as lost: {error}"
+                        );
+                        let hint = "run `canal renew` once the daemon answers, to see whether the \
+                                    lease has ended";
+                        return Err(
+                            Failed::with_code(OwnCode::LockLost.number(), message).hint(hint)
+                        );
                     }
                     if !failing {
                         self.verbosity
@@ -304,17 +313,6 @@ fn ends_within(process: &Pidfd, time_ms: u64) -> bool {
             return false;
         }
     }
-}
-
-/// The failure if a lease could not be renewed for a whole TTL.
-fn not_renewed(ttl_ms: u64, error: &ClientError) -> Failed {
-    let ttl = stated(Duration::from_millis(ttl_ms));
-    let message = format!(
-        "canal has been unable to renew the lease for the last {ttl}, so it counts as lost: \
-         {error}"
-    );
-    Failed::with_code(OwnCode::LockLost.number(), message)
-        .hint("run `canal renew` once the daemon answers, to see whether the lease has ended")
 }
 
 /// `renewed db until 14:06:23, token 77`.

@@ -39,17 +39,11 @@ fn what(args: &ResizeArgs) -> Result<Resize> {
 pub(super) fn told(asked: &Resize, resized: &Resized) -> String {
     if asked.without.is_some() || asked.with.is_some() {
         let Resized { key, held, waiting, .. } = resized;
-        let out = out_of_service(&resized.without);
-        return format!("{key}: {out}; {held} held, {waiting} waiting");
+        let numbers: Vec<String> = resized.without.iter().map(u64::to_string).collect();
+        let out = if numbers.is_empty() { "nothing".to_owned() } else { numbers.join(", ") };
+        return format!("{key}: {out} out of service; {held} held, {waiting} waiting");
     }
     sentence(resized, asked.pause.is_none() && asked.slots != Some(0))
-}
-
-/// `2, 5 out of service`, or `nothing out of service`.
-fn out_of_service(numbers: &[u64]) -> String {
-    let numbers: Vec<String> = numbers.iter().map(u64::to_string).collect();
-    let which = if numbers.is_empty() { "nothing".to_owned() } else { numbers.join(", ") };
-    format!("{which} out of service")
 }
 
 /// `db: size 4x2 (previously 3x2); 5 held, 2 waiting`. `sized` means that a size was changed.

@@ -28,7 +28,7 @@ use crate::run::{
 use crate::sys::signals::SignalRefused;
 
 pub(crate) fn run(args: &RunArgs, global: &Global) -> Result<u8> {
-    let mut job = Job::new(args, global, asked(args, global.verbosity())?)?;
+    let mut job = Job::new(args, global)?;
     if job.limits.max_run.is_none() && matches!(job.source, Source::Daemon(_)) {
         match job.start(None, None, None) {
             Some(failed) => return Err(failed),
@@ -41,54 +41,6 @@ pub(crate) fn run(args: &RunArgs, global: &Global) -> Result<u8> {
         }
     }
     job.supervise()
-}
-
-/// What a command line asks for.
-pub(super) struct Asked {
-    pub(super) request: Acquire,
-    command: Command,
-    limits: Limits,
-}
-
-/// Reads the command line, and finds the command.
-pub(super) fn asked(args: &RunArgs, verbosity: Verbosity) -> Result<Asked> {
-    let argv = argv(args)?;
-    let limits = limits(&args.how)?;
-    let outside = [("--log", args.background.log.is_some()), ("--json", args.background.json)];
-    if let Some((option, _)) = outside.iter().find(|(_, given)| *given && !args.background.detach) {
-        return Err(wrong("run", format!("{option} needs --detach")));
-    }
-    if args.ttl.is_some() && !args.nodes.is_given() {
-        return Err(wrong(
-            "run",
-            "--ttl needs --on: without nodes, the lock lasts as long as the command",
-        ));
-    }
-    let shown = argv.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
-    let lock = (&args.lock, &args.nodes);
-    let mut request = source::request("run", lock, &args.wait, args.session(), &args.note, &shown)
-        .map_err(|failed| key_before_command(failed, args))?;
-    check_jobserver(args, &request)?;
-    check_variables(&request)?;
-    request.with_children = args.how.with_children || args.how.jobserver.is_some();
-    request.jobserver = args.how.jobserver.is_some();
-    request.on_lost = args.how.on_lost.unwrap_or_default();
-    request.max_run_ms = limits.max_run.and_then(|most| u64::try_from(most.as_millis()).ok());
-    // Without a limit, nothing needs a parent.
-    let wrapper = if limits.max_run.is_some() { Wrapper::Supervised } else { Wrapper::Exec };
-    request.wrapper = Some(wrapper);
-    // The command is looked up before the request, so that a typing error does not wait in the
-    // queue.
-    let command = Command::find(argv).map_err(|not_run| not_found(not_run, args))?;
-    if let Some(form) = args.how.jobserver {
-        request.jobserver_fifo = match form {
-            JobserverArg::Auto => jobserver::finds_fifo(&command),
-            JobserverArg::Fifo => true,
-            JobserverArg::Pipe => false,
-        };
-        warn_of_unused_jobserver(&command, &request, verbosity);
-    }
-    Ok(Asked { request, command, limits })
 }
 
 /// Fails if variables of two keys, such as `CANAL_SLOT_GPU`, would have the same name.
@@ -107,9 +59,9 @@ fn check_variables(request: &Acquire) -> Result {
 pub(super) struct Job<'a> {
     args: &'a RunArgs,
     pub(super) verbosity: Verbosity,
-    source: Source,
+    pub(super) source: Source,
     command: Command,
-    request: Acquire,
+    pub(super) request: Acquire,
     pub(super) limits: Limits,
     /// Whether the daemon reported that the hold can be lost.
     can_be_lost: bool,
@@ -118,11 +70,50 @@ pub(super) struct Job<'a> {
 }
 
 impl<'a> Job<'a> {
-    pub(super) fn new(args: &'a RunArgs, global: &Global, asked: Asked) -> Result<Self> {
-        let Asked { mut request, command, limits } = asked;
+    /// Reads the command line, and finds the command.
+    pub(super) fn new(args: &'a RunArgs, global: &Global) -> Result<Self> {
+        let verbosity = global.verbosity();
+        let argv = argv(args)?;
+        let limits = limits(&args.how)?;
+        let outside = [("--log", args.background.log.is_some()), ("--json", args.background.json)];
+        if let Some((option, _)) =
+            outside.iter().find(|(_, given)| *given && !args.background.detach)
+        {
+            return Err(wrong("run", format!("{option} needs --detach")));
+        }
+        if args.ttl.is_some() && !args.nodes.is_given() {
+            return Err(wrong(
+                "run",
+                "--ttl needs --on: without nodes, the lock lasts as long as the command",
+            ));
+        }
+        let shown = argv.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
+        let lock = (&args.lock, &args.nodes);
+        let mut request =
+            source::request("run", lock, &args.wait, args.session(), &args.note, &shown)
+                .map_err(|failed| key_before_command(failed, args))?;
+        check_jobserver(args, &request)?;
+        check_variables(&request)?;
+        request.with_children = args.how.with_children || args.how.jobserver.is_some();
+        request.jobserver = args.how.jobserver.is_some();
+        request.on_lost = args.how.on_lost.unwrap_or_default();
+        request.max_run_ms = limits.max_run.and_then(|most| u64::try_from(most.as_millis()).ok());
+        // Without a limit, nothing needs a parent.
+        let wrapper = if limits.max_run.is_some() { Wrapper::Supervised } else { Wrapper::Exec };
+        request.wrapper = Some(wrapper);
+        // The command is looked up before the request, so that a typing error does not wait in the
+        // queue.
+        let command = Command::find(argv).map_err(|not_run| not_found(not_run, args))?;
+        if let Some(form) = args.how.jobserver {
+            request.jobserver_fifo = match form {
+                JobserverArg::Auto => jobserver::finds_fifo(&command),
+                JobserverArg::Fifo => true,
+                JobserverArg::Pipe => false,
+            };
+            warn_of_unused_jobserver(&command, &request, verbosity);
+        }
         let purpose = Purpose::Command(request.on_lost);
         let source = Source::of(global, &args.nodes, args.ttl, &request, purpose)?;
-        let verbosity = global.verbosity();
         let socket = &source.target().place.socket;
         request.under = args.session().enclosing_leases().at_socket(socket);
         let (can_be_lost, record) = (false, None);

@@ -1,16 +1,91 @@
-//! Checks the daemon, its configuration, its engine and its hooks.
+//! Checks the socket and its directory; the daemon there with its configuration, its engine and its
+//! hooks; and other daemons on this machine, which have separate tables of locks.
 
-use crate::cli::commands::config::changed;
-use crate::cli::{Failed, connect};
+use std::fs::File;
+use std::path::Path;
+
+use super::finding::Finding;
+use crate::cli::commands::daemon::changed_setting;
+use crate::cli::wording::separation::{ONE_TABLE, about};
+use crate::cli::{Failed, connect, user_name};
 use crate::client::{Client, ClientError, Start, last_line_of_log};
 use crate::daemon::{self, SeenHook, Separation};
 use crate::protocol::place::{Place, Rule};
+use crate::protocol::user_namespace::uid_of_machine;
 use crate::protocol::{
     Configuration, ConfigurationQuery, DaemonInfo, EngineInfo, Status, StatusQuery,
 };
-use crate::sys::process::user::geteuid;
+use crate::sys::dir::{DirError, IfMissing, open_private};
+use crate::sys::process::user::{geteuid, lstat};
 
-use super::finding::Finding;
+/// Returns the findings, and whether the daemon there can be asked. A client that connects repairs
+/// the user's own directory.
+pub(super) fn socket(place: &Place, is_option: bool) -> (Vec<Finding>, bool) {
+    let why = match place.rule {
+        Rule::Given if is_option => "given by --socket",
+        Rule::Given => "given by CANAL_SOCKET",
+        Rule::Shared => "/run/canal exists, so users share one daemon",
+        Rule::PerUser => "no other socket is given, and /run/canal does not exist",
+    };
+    let socket = format!("{}: {why}", place.socket.display());
+    let (directory, can_ask) = directory(place);
+    (vec![Finding::fine("socket", socket), directory], can_ask)
+}
+
+fn directory(place: &Place) -> (Finding, bool) {
+    let dir = place.dir.display();
+    if place.rule == Rule::Shared {
+        return shared(place);
+    }
+    match open_private(&place.dir, geteuid().as_raw(), IfMissing::Fail) {
+        // Without locks, no daemon starts there.
+        Ok(opened) => match fs2::FileExt::try_lock_shared(&File::from(opened)) {
+            Ok(()) => {
+                let fine = format!("{dir} is yours, and only you can write to it");
+                (Finding::fine("directory", fine), true)
+            }
+            Err(error) => {
+                let hint =
+                    "choose a directory on another file system with --socket or CANAL_SOCKET";
+                (Finding::problem("directory", format!("{dir}: flock(2): {error}"), hint), true)
+            }
+        },
+        Err(DirError::Missing(_)) => {
+            let note = format!("{dir} does not exist yet; the first daemon creates it");
+            (Finding::note("directory", note), true)
+        }
+        Err(error @ DirError::Open(..)) if place.is_users_own() => {
+            let note = format!("{error}: the next command makes it private");
+            (Finding::note("directory", note), false)
+        }
+        Err(error) => {
+            let hint = "remove it, or choose another directory with --socket or CANAL_SOCKET";
+            (Finding::problem("directory", error.to_string(), hint), false)
+        }
+    }
+}
+
+fn shared(place: &Place) -> (Finding, bool) {
+    let dir = place.dir.display();
+    match lstat(&place.dir) {
+        Ok(found) if found.st_mode & 0o002 == 0 => {
+            let (mode, uid) = (found.st_mode & 0o7777, found.st_uid);
+            let fine = format!("{dir} (mode {mode:04o}, owned by {})", user_name::name(uid));
+            (Finding::fine("directory", fine), true)
+        }
+        Ok(_) => {
+            let problem = format!("{dir} is writable by other users");
+            (Finding::problem("directory", problem, format!("chmod o-w {dir}")), false)
+        }
+        Err(error) => {
+            let hint = format!(
+                "start this machine's daemon, which creates it: {}",
+                connect::started_by_root()
+            );
+            (Finding::problem("directory", format!("{dir}: {error}"), hint), false)
+        }
+    }
+}
 
 /// Returns the findings, and the daemon's description of itself if one answers.
 pub(super) fn look(place: &Place) -> (Vec<Finding>, Option<DaemonInfo>) {
@@ -22,7 +97,7 @@ pub(super) fn look(place: &Place) -> (Vec<Finding>, Option<DaemonInfo>) {
     });
     match asked {
         Ok((status, configuration)) => {
-            let mut findings = about(&status, place);
+            let mut findings = running(&status, place);
             findings.extend(in_force(&configuration));
             findings.extend(status.engine.as_ref().map(engine));
             (findings, Some(status.daemon))
@@ -70,7 +145,7 @@ fn unconfigured() -> Finding {
     Finding::fine("configuration", "no configuration file; all settings have their default values")
 }
 
-fn about(status: &Status, place: &Place) -> Vec<Finding> {
+fn running(status: &Status, place: &Place) -> Vec<Finding> {
     let daemon = &status.daemon;
     let (pid, version, ours) = (daemon.pid, &daemon.version, env!("CARGO_PKG_VERSION"));
     let first = if version == ours {
@@ -104,7 +179,7 @@ fn in_force(found: &Configuration) -> Vec<Finding> {
         [(now, "run `canal daemon --reload`"), (restart, "run `canal daemon --replace`")]
     {
         if !changes.is_empty() {
-            let changes: Vec<_> = changes.into_iter().map(changed).collect();
+            let changes: Vec<_> = changes.into_iter().map(changed_setting).collect();
             let message = format!("not in force yet: {}", changes.join("; "));
             findings.push(Finding::problem("configuration", message, hint));
         }
@@ -144,6 +219,70 @@ fn hook(hook: &SeenHook) -> Finding {
             format!("fix {program}, or [[hooks]] in the configuration; see canal.toml(5)"),
         ),
     }
+}
+
+/// Advice for cases in which only root can do something for all users.
+const SHARE: &str = "to let several users share locks, ";
+
+pub(super) fn other_daemons(place: &Place) -> Vec<Finding> {
+    let sudo = std::env::var("SUDO_UID").ok().and_then(|uid| uid.parse().ok());
+    if place.is_users_own() {
+        let found = daemon::separations(place);
+        let of = |separation: &Separation| match separation {
+            Separation::OtherUsers(uids) => uids.iter().map(|uid| other_user(*uid, sudo)).collect(),
+            other => vec![Finding::advice("others", about(other), format!("{SHARE}{ONE_TABLE}"))],
+        };
+        return found.iter().flat_map(of).collect();
+    }
+    let own = uid_of_machine(geteuid().as_raw());
+    let is_shared = Path::new("/run/canal").is_dir();
+    let other = |uid| {
+        let (who, socket) = (user_name::name(uid), Place::of_user(uid).socket);
+        let socket = socket.display();
+        if place.rule == Rule::Shared {
+            // A daemon from before this machine had one for all users. The clients of its user end
+            // it, or refuse to use the machine's daemon while it has holds, so that no lock is in
+            // two tables.
+            let message = format!(
+                "{who} still has a separate daemon at {socket}: {who}'s next command ends that \
+                 daemon, or fails while that daemon holds a lock"
+            );
+            return Some(Finding::note("others", message));
+        }
+        if uid == own {
+            let message = format!(
+                "you have another daemon at {socket}, which does not share locks with the daemon \
+                 at your socket"
+            );
+            let hint = "use one of the two sockets everywhere";
+            return Some(Finding::problem("others", message, hint));
+        }
+        // A leftover daemon of another user matters only to users who share the machine's table.
+        (!is_shared).then(|| other_user(uid, sudo))
+    };
+    let mut findings: Vec<Finding> =
+        daemon::users_with_daemons().into_iter().filter_map(other).collect();
+    if place.rule == Rule::Given && is_shared {
+        findings.push(Finding::advice(
+            "others",
+            "users share the daemon of /run/canal, but you use another socket",
+            "leave out --socket and CANAL_SOCKET to share it",
+        ));
+    }
+    findings
+}
+
+fn other_user(uid: u32, sudo: Option<u32>) -> Finding {
+    let (who, socket) = (user_name::name(uid), Place::of_user(uid).socket);
+    let message = format!(
+        "{who} has a daemon at {}, which does not share locks with yours",
+        socket.display()
+    );
+    if Some(uid) == sudo {
+        let hint = format!("run canal without sudo; or {ONE_TABLE}");
+        return Finding::problem("others", message, hint);
+    }
+    Finding::advice("others", message, format!("{SHARE}{ONE_TABLE}"))
 }
 
 #[cfg(test)]

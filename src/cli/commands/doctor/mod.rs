@@ -3,22 +3,17 @@
 //!
 //! Invariant: it changes nothing, here or at an engine, and starts no daemon.
 
-mod command_path;
 mod daemon;
 mod engine;
 mod finding;
 mod machine;
-mod other_daemons;
-mod socket;
-
-use std::io::{self, IsTerminal};
 
 use serde::Serialize;
-use terminal_size::{Width, terminal_size_of};
 
 use finding::{Finding, Level};
 
 use crate::cli::arguments::definition::DoctorArgs;
+use crate::cli::output::page::Screen;
 use crate::cli::output::sanitize::fold;
 use crate::cli::{Global, Result, Target, sanitize, stdout};
 use crate::run::SUCCESS;
@@ -35,7 +30,7 @@ struct Report<'a> {
 
 pub(crate) fn run(args: &DoctorArgs, global: &Global) -> Result<u8> {
     let place = Target::of(global)?.place;
-    let (mut findings, can_ask) = socket::look(&place, global.socket.is_some());
+    let (mut findings, can_ask) = daemon::socket(&place, global.socket.is_some());
     let (found, daemon) =
         if can_ask { daemon::look(&place) } else { (vec![daemon::file(&place)], None) };
     findings.extend(found);
@@ -46,22 +41,18 @@ pub(crate) fn run(args: &DoctorArgs, global: &Global) -> Result<u8> {
         let seen = engine::look(&place, args.engine.as_deref(), &findings);
         findings.extend(seen);
     }
-    findings.extend(other_daemons::look(&place));
+    findings.extend(daemon::other_daemons(&place));
     findings.extend(machine::clock(daemon.as_ref()));
-    findings.extend(command_path::look());
+    findings.extend(machine::command_path());
     findings.extend(machine::kernel());
     findings.extend(machine::disks(&place));
     let problems = findings.iter().filter(|it| it.level == Level::Problem).count();
+    // A terminal of unknown size gets the lines of a log.
+    let screen = Screen::of_stdout().filter(|screen| screen.lines.is_some());
+    let columns = screen.map(|screen| screen.columns);
     let report = Report { findings: &findings, problems };
-    stdout::report(&report, args.json, || page(&findings, columns()))?;
+    stdout::report(&report, args.json, || page(&findings, columns))?;
     Ok(if problems == 0 { SUCCESS } else { PROBLEMS })
-}
-
-/// The columns of stdout, if it is a terminal that reports them.
-fn columns() -> Option<usize> {
-    let stdout = io::stdout();
-    let (Width(columns), _) = terminal_size_of(&stdout)?;
-    (stdout.is_terminal() && columns > 0).then(|| columns.into())
 }
 
 /// The column where messages begin if they are next to their subject.
@@ -75,6 +66,11 @@ const BELOW_INDENT: usize = 2;
 
 /// One paragraph for each finding. In a log, each message is one line.
 fn page(findings: &[Finding], columns: Option<usize>) -> String {
+    let (indent, room) = match columns {
+        None => (INDENT, usize::MAX),
+        Some(columns) if columns >= BESIDE_MIN => (INDENT, columns - INDENT),
+        Some(columns) => (BELOW_INDENT, columns.saturating_sub(BELOW_INDENT)),
+    };
     let mut page = String::new();
     for Finding { about, level, message, hint } in findings {
         let lead = match level {
@@ -82,24 +78,13 @@ fn page(findings: &[Finding], columns: Option<usize>) -> String {
             Level::Note => "note",
             Level::Problem => "PROBLEM",
         };
-        let texts =
-            [Some(sanitize(message)), hint.as_ref().map(|it| sanitize(&format!("hint: {it}")))];
-        let texts = texts.into_iter().flatten();
-        let (indent, mut lines): (usize, Vec<String>) = match columns {
-            None => (INDENT, texts.collect()),
-            Some(columns) if columns >= BESIDE_MIN => {
-                (INDENT, texts.flat_map(|text| fold(&text, columns - INDENT)).collect())
-            }
-            Some(columns) => {
-                let room = columns.saturating_sub(BELOW_INDENT);
-                (BELOW_INDENT, texts.flat_map(|text| fold(&text, room)).collect())
-            }
+        let hint = hint.as_ref().map(|hint| format!("hint: {hint}"));
+        let texts = std::iter::once(message).chain(&hint);
+        let mut lines = texts.flat_map(|text| fold(&sanitize(text), room));
+        page += &match indent {
+            INDENT => format!("{lead:7}  {about:13}  {}\n", lines.next().unwrap_or_default()),
+            _ => format!("{lead:7}  {about}\n"),
         };
-        if indent == INDENT {
-            page += &format!("{lead:7}  {about:13}  {}\n", lines.remove(0));
-        } else {
-            page += &format!("{lead:7}  {about}\n");
-        }
         for line in lines {
             page += &format!("{:indent$}{line}\n", "");
         }

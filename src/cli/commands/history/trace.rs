@@ -10,12 +10,12 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::ask_all;
+use super::records::ask_all;
 use crate::cli::arguments::definition::TraceArgs;
 use crate::cli::{
     Global, Length, Result, command_line, connect, millis, sanitize, stdout, user_name,
 };
-use crate::protocol::{HistoryItem, HistoryQuery, HistoryRecord, Mode};
+use crate::protocol::{HistoryQuery, HistoryRecord, Mode};
 
 /// The most slots of one hold that get a row.
 const SLOTS_SHOWN_MAX: usize = 256;
@@ -60,11 +60,6 @@ impl<'a> Event<'a> {
     fn new(name: String, ph: &'static str, at_ms: u64, pid: usize, args: Args<'a>) -> Self {
         let ts = at_ms.saturating_mul(1000);
         Self { name, ph, cat: None, ts, dur: None, pid, tid: 0, id: None, args }
-    }
-
-    /// An event at this time, in milliseconds, that shows a record.
-    fn of(record: &'a HistoryRecord, ph: &'static str, at_ms: u64, pid: usize) -> Self {
-        Self::new(name(record), ph, at_ms, pid, about(record))
     }
 }
 
@@ -161,7 +156,16 @@ fn events(records: &[HistoryRecord]) -> Vec<Event<'_>> {
             }
             if let Some(held_ms) = record.held_ms {
                 let begin_ms = record.ended_ms.saturating_sub(held_ms);
-                of_key.add(item, Span { begin_ms, end_ms: record.ended_ms, record });
+                let span = Span { begin_ms, end_ms: record.ended_ms, record };
+                let mut add = |lane| of_key.lanes.entry(lane).or_default().push(span);
+                match (item.mode, &item.slots) {
+                    (Mode::Read, _) => add(Lane::Read),
+                    (Mode::Write, _) => add(Lane::Write),
+                    (_, None) => add(Lane::Shared),
+                    (_, Some(ranges)) => {
+                        slots(ranges).take(SLOTS_SHOWN_MAX).map(Lane::Slot).for_each(add);
+                    }
+                }
             }
         }
     }
@@ -178,25 +182,11 @@ fn events(records: &[HistoryRecord]) -> Vec<Event<'_>> {
             let order = Args::Order { sort_index: tid };
             events
                 .push(Event { args: order, ..named("thread_sort_index", String::new(), pid, tid) });
-            events.extend(spans.iter().map(|span| span.event(pid, tid)));
+            events.extend(spans.iter().map(|span| hold(span, pid, tid)));
         }
         events.extend(of_key.waited.into_iter().flat_map(|record| wait(record, pid)));
     }
     events
-}
-
-impl<'a> OfKey<'a> {
-    fn add(&mut self, item: &HistoryItem, span: Span<'a>) {
-        let mut add = |lane| self.lanes.entry(lane).or_default().push(span);
-        match (item.mode, &item.slots) {
-            (Mode::Read, _) => add(Lane::Read),
-            (Mode::Write, _) => add(Lane::Write),
-            (_, None) => add(Lane::Shared),
-            (_, Some(ranges)) => {
-                slots(ranges).take(SLOTS_SHOWN_MAX).for_each(|slot| add(Lane::Slot(slot)));
-            }
-        }
-    }
 }
 
 /// The numbers in `0-3,7`.
@@ -232,14 +222,13 @@ fn beside_each_other(spans: Vec<Span<'_>>) -> Vec<Vec<Span<'_>>> {
     rows
 }
 
-impl<'a> Span<'a> {
-    fn event(&self, pid: usize, tid: usize) -> Event<'a> {
-        Event {
-            cat: Some("hold"),
-            dur: Some((self.end_ms - self.begin_ms).saturating_mul(1000)),
-            tid,
-            ..Event::of(self.record, "X", self.begin_ms, pid)
-        }
+fn hold<'a>(span: &Span<'a>, pid: usize, tid: usize) -> Event<'a> {
+    let Span { begin_ms, end_ms, record } = *span;
+    Event {
+        cat: Some("hold"),
+        dur: Some((end_ms - begin_ms).saturating_mul(1000)),
+        tid,
+        ..Event::new(name(record), "X", begin_ms, pid, about(record))
     }
 }
 
@@ -250,7 +239,7 @@ fn wait(record: &HistoryRecord, pid: usize) -> [Event<'_>; 2] {
     [("b", begin_ms), ("e", end_ms)].map(|(ph, at_ms)| Event {
         cat: Some("wait"),
         id: Some(record.number),
-        ..Event::of(record, ph, at_ms, pid)
+        ..Event::new(name(record), ph, at_ms, pid, about(record))
     })
 }
 
@@ -291,6 +280,7 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
+    use crate::protocol::HistoryItem;
 
     fn item(key: &str, mode: Mode, slots: Option<&str>) -> HistoryItem {
         HistoryItem { key: key.to_owned(), mode, count: 1, slots: slots.map(str::to_owned) }

@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use super::page::{KEY, NOTE, PLAIN, Page};
-use super::print;
 use crate::cli::arguments::definition::StatusArgs;
+use crate::cli::output::page::{KEY, NOTE, PLAIN, Page, print};
 use crate::cli::{
     Global, Now, Result, command_line, connect, plural, sanitize, stated, stdout, user_name,
 };

@@ -4,9 +4,8 @@ use std::time::Duration;
 
 use anstyle::Style;
 
-use super::page::Page;
-use super::page::{NOTE, WARNING};
-use super::scope::Scope;
+use super::view::Scope;
+use crate::cli::output::page::{NOTE, Page, WARNING};
 use crate::cli::wording::participant::clause;
 use crate::cli::{Now, plural, sanitize, stated};
 use crate::protocol::{EngineInfo, HostInfo, RecoveryInfo};

@@ -1,30 +1,22 @@
 //! `canal status`: shows holders, waiters, why a waiter waits, and the leases that ended.
 
 mod ended_leases;
-mod graph;
 mod hosts;
-pub(super) mod page;
-pub(super) mod scope;
 pub(super) mod view;
-pub(super) mod why;
+pub(super) mod waits;
 
 use std::io::{self, IsTerminal};
 
-use terminal_size::{Height, Width, terminal_size_of};
-
 use crate::cli::arguments::definition::StatusArgs;
 use crate::cli::find_job::{add_numbers, look_up};
+use crate::cli::output::page::{Page, Screen};
 use crate::cli::output::stdout::ReaderState;
 use crate::cli::{Global, Now, Result, Target, Verbosity, stdout};
 use crate::client::Next;
 use crate::protocol::Status;
 use crate::run::jobs::Folder;
 use crate::sys::process::writers_of;
-use page::Page;
-use scope::Scope;
-
-/// The width of a terminal of unknown size.
-const COLUMNS_ASSUMED: usize = 80;
+use view::Scope;
 
 /// Moves to the upper left corner.
 const HOME: &str = "\x1b[H";
@@ -35,8 +27,8 @@ const CLEAR_BELOW: &str = "\x1b[J";
 
 pub(crate) fn run(args: &StatusArgs, global: &Global) -> Result {
     match &args.why {
-        Some(target) => why::run(target, args.json, global),
-        None if args.graph => graph::run(args.json, global),
+        Some(target) => waits::why(target, args.json, global),
+        None if args.graph => waits::graph(args.json, global),
         None if args.ended => ended_leases::run(args, global),
         None => report(args, global),
     }
@@ -92,33 +84,6 @@ struct Report<'a> {
     verbose: bool,
 }
 
-/// The size of a terminal.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Screen {
-    pub(super) columns: usize,
-    /// `None` if unknown.
-    pub(super) lines: Option<usize>,
-}
-
-impl Screen {
-    /// The size of stdout, if it is a terminal.
-    pub(super) fn of_stdout() -> Option<Self> {
-        let stdout = io::stdout();
-        stdout.is_terminal().then(|| match terminal_size_of(&stdout) {
-            Some((Width(columns), Height(lines))) if columns > 0 => {
-                Self { columns: columns.into(), lines: Some(lines.into()) }
-            }
-            _ => Self { columns: COLUMNS_ASSUMED, lines: None },
-        })
-    }
-}
-
-/// Prints a page as wide as the terminal, if stdout is one.
-pub(super) fn print(page: &Page) -> Result {
-    let columns = Screen::of_stdout().map(|screen| screen.columns);
-    stdout::print_styled(&page.render(columns)).map(drop)
-}
-
 impl Report<'_> {
     fn text(&self, status: &Status, screen: Option<Screen>, now: &Now) -> Result<String> {
         if self.args.json {
@@ -150,7 +115,10 @@ impl Report<'_> {
         // The size of the terminal may have changed.
         let screen = Screen::of_stdout();
         match screen {
-            Some(screen) if !self.args.json && moves_cursor() => {
+            Some(screen)
+                if !self.args.json
+                    && std::env::var_os("TERM").is_some_and(|term| term != "dumb") =>
+            {
                 let page = self.page(status, Some(screen), now);
                 stdout::draw(&redrawn(&stdout::styled(&on_screen(&page, screen))))
             }
@@ -158,11 +126,6 @@ impl Report<'_> {
             _ => stdout::print_styled(&format!("{}\n", self.text(status, screen, now)?)),
         }
     }
-}
-
-/// Whether the terminal can move its cursor.
-fn moves_cursor() -> bool {
-    std::env::var_os("TERM").is_some_and(|term| term != "dumb")
 }
 
 /// As much of the page as fits on the screen, and a line about what does not fit.
@@ -179,4 +142,4 @@ fn redrawn(text: &str) -> String {
 }
 
 #[cfg(test)]
-mod screens;
+mod tests;

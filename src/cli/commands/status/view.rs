@@ -4,8 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::hosts;
-use super::page::{COLUMNS, HEAD, KEY, LeftOut, NOTE, PLAIN, Page, WARNING};
-use super::scope::Scope;
+use crate::cli::output::page::{COLUMNS, KEY, LeftOut, NOTE, PLAIN, Page, WARNING};
 use crate::cli::wording::participant::{by_mode, clause, left, over_nodes, slots};
 use crate::cli::wording::time::{Left, Now};
 use crate::cli::wording::waiting::estimate;
@@ -14,6 +13,17 @@ use crate::core::Kind;
 use crate::protocol::{
     ChildrenInfo, DaemonInfo, HolderInfo, KeyInfo, LeaseInfo, Mode, Status, WaiterInfo,
 };
+
+/// The extent of a status report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Scope<'a> {
+    /// Everything, with long queues cut short.
+    Overview,
+    /// Everything.
+    Everything,
+    /// One key and the keys below it.
+    Key(&'a str),
+}
 
 /// The most waiters that an overview shows for one key.
 const WAITERS_IN_OVERVIEW: usize = 10;
@@ -51,19 +61,19 @@ pub(super) fn page(
     if let Some(engine) = cut_off {
         page.line(hosts::last_known(engine, now), WARNING);
     }
+    let mut keys: Vec<&KeyInfo> = status.keys.iter().collect();
     // A report about one key leaves out other keys.
     if !matches!(scope, Scope::Key(_)) {
         let (counts, oldest) = crowd(status, now);
         page.title(counts, oldest, PLAIN);
+        keys.sort_by_key(|key| key.waiting == 0);
     }
     if status.keys.iter().any(|key| !key.holders.is_empty() || !key.waiters.is_empty()) {
-        page.cells(COLUMN_NAMES.map(str::to_owned), HEAD);
+        page.names(COLUMN_NAMES);
     }
-    for key in in_order(&status.keys, scope) {
-        let here = status.engine.as_ref().map(|engine| engine.host.as_str());
-        let drawer = Drawer { key, scope, verbose, here, now };
+    for key in keys {
         page.group();
-        drawer.draw(&mut page);
+        Drawer { status, key, scope, verbose, now }.draw(&mut page);
     }
     if status.left_out > 0 {
         page.group();
@@ -76,12 +86,10 @@ pub(super) fn page(
 /// A line for each holder and waiter, with its key, and nothing else.
 pub(super) fn one_line_each(status: &Status, now: &Now) -> Page {
     let mut page = Page::default();
-    let names = ["KEY", "PLACE", "PID", "USER", "FOR", "SLOTS", "COMMAND"];
-    page.cells(names.map(str::to_owned), HEAD);
+    page.names(["KEY", "PLACE", "PID", "USER", "FOR", "SLOTS", "COMMAND"]);
     page.keep_whole(0);
     for key in &status.keys {
-        let here = status.engine.as_ref().map(|engine| engine.host.as_str());
-        let drawer = Drawer { key, scope: Scope::Everything, verbose: false, here, now };
+        let drawer = Drawer { status, key, scope: Scope::Everything, verbose: false, now };
         let holders = key.holders.iter().map(|holder| drawer.holder_cells(holder));
         let waiters = key.waiters.iter().map(|waiter| drawer.waiter_cells(waiter));
         for [place, pid, user, age, _, slots, command] in holders.chain(waiters) {
@@ -104,9 +112,8 @@ pub(crate) fn participants(
     if key.holders.is_empty() && key.waiters.is_empty() {
         return page;
     }
-    page.cells(COLUMN_NAMES.map(str::to_owned), HEAD);
-    let here = status.engine.as_ref().map(|engine| engine.host.as_str());
-    let drawer = Drawer { key, scope: Scope::Key(&key.key), verbose: false, here, now };
+    page.names(COLUMN_NAMES);
+    let drawer = Drawer { status, key, scope: Scope::Key(&key.key), verbose: false, now };
     for holder in &key.holders {
         page.group();
         drawer.holder(&mut page, holder);
@@ -152,15 +159,6 @@ pub(crate) fn crowd(status: &Status, now: &Now) -> (String, String) {
     (counts.join(", "), oldest.unwrap_or_default())
 }
 
-/// The keys with waiters come first, unless the user asked for one key.
-fn in_order<'a>(keys: &'a [KeyInfo], scope: Scope<'_>) -> Vec<&'a KeyInfo> {
-    let mut keys: Vec<&KeyInfo> = keys.iter().collect();
-    if !matches!(scope, Scope::Key(_)) {
-        keys.sort_by_key(|key| key.waiting == 0);
-    }
-    keys
-}
-
 /// The message for a report without keys.
 pub(crate) fn nothing(scope: Scope<'_>, filtered: bool, is_cut_off: bool) -> String {
     match (scope, is_cut_off) {
@@ -180,7 +178,7 @@ fn daemon(page: &mut Page, daemon: &DaemonInfo, now: &Now) {
     let since = format!("since {} (for {})", now.clock(since), now.age(since));
     page.line(format!("{who}, {since}, {}", sanitize(socket)), PLAIN);
     for note in notes {
-        page.line(format!("note: {}", sanitize(note)), WARNING);
+        page.line(noted(note), WARNING);
     }
 }
 
@@ -196,11 +194,10 @@ pub(super) fn left_out(rest: LeftOut) -> String {
 }
 
 struct Drawer<'a> {
+    status: &'a Status,
     key: &'a KeyInfo,
     scope: Scope<'a>,
     verbose: bool,
-    /// The name of the host that answers, if there are several.
-    here: Option<&'a str>,
     now: &'a Now,
 }
 
@@ -274,28 +271,19 @@ impl Drawer<'_> {
     }
 
     fn holder(&self, page: &mut Page, holder: &HolderInfo) {
+        let HolderInfo { pid, session, token, children, lease, .. } = holder;
         page.cells(self.holder_cells(holder), PLAIN);
-        self.elsewhere(page, holder.host.as_deref());
-        if let Some(state) = holder.state.as_deref().and_then(state) {
-            page.note(state.to_owned(), WARNING);
-        }
+        page.note(self.elsewhere(holder.host.as_deref()), NOTE);
+        page.note(holder.state.as_deref().and_then(state).map(str::to_owned), WARNING);
         if self.is_full() {
-            let max_run = self.max_run(holder);
-            place(holder).into_iter().chain(max_run).for_each(|text| page.note(text, NOTE));
+            page.note(place(holder), NOTE);
+            page.note(self.max_run(holder), NOTE);
         }
-        if let Some(kept) = holder.children.as_ref().and_then(|it| kept_by(holder.pid, it)) {
-            page.note(kept, NOTE);
-        }
-        if let Some(lease) = &holder.lease {
-            page.note(lease_words(lease, self.verbose), NOTE);
-        }
-        if let Some(over) = &holder.over_nodes {
-            page.note(over_nodes(over), NOTE);
-        }
-        if self.verbose {
-            page.note(origin(&holder.session, holder.host.as_deref(), Some(holder.token)), NOTE);
-        }
-        self.words(page, holder.note.as_deref());
+        page.note(children.as_ref().and_then(|it| kept_by(*pid, it)), NOTE);
+        page.note(lease.as_ref().map(|lease| lease_words(lease, self.verbose)), NOTE);
+        page.note(holder.over_nodes.as_deref().map(over_nodes), NOTE);
+        page.note(self.origin(session, holder.host.as_deref(), Some(*token)), NOTE);
+        page.note(holder.note.as_deref().map(noted), NOTE);
     }
 
     /// `--max-run 10m00s, 6m48s left`.
@@ -308,74 +296,65 @@ impl Drawer<'_> {
         Some(format!("--max-run {}{left}", stated(most)))
     }
 
-    /// Adds the note of a holder or waiter.
-    fn words(&self, page: &mut Page, note: Option<&str>) {
-        if let Some(note) = note {
-            page.note(format!("note: {}", sanitize(note)), NOTE);
-        }
+    /// The host of a process whose pid has no meaning on the host that answers.
+    fn elsewhere(&self, host: Option<&str>) -> Option<String> {
+        let here = &self.status.engine.as_ref()?.host;
+        let host = host.filter(|host| host != here && !self.verbose)?;
+        Some(format!("on host {}", sanitize(host)))
     }
 
-    /// Adds the host of a process whose pid has no meaning on this host.
-    fn elsewhere(&self, page: &mut Page, host: Option<&str>) {
-        if let Some(host) = host.filter(|host| self.here.is_some_and(|here| here != *host))
-            && !self.verbose
-        {
-            page.note(format!("on host {}", sanitize(host)), NOTE);
-        }
+    /// The session, and the token of a holder, with `-v`.
+    fn origin(&self, session: &str, host: Option<&str>, token: Option<u64>) -> Option<String> {
+        let token = token.map(|token| format!("token {token}, ")).unwrap_or_default();
+        let host = clause(", host ", host);
+        self.verbose.then(|| format!("{token}session {}{host}", sanitize(session)))
     }
 
     /// `before` is the reason of the previous waiter, because an identical reason is not repeated.
     fn waiter(&self, page: &mut Page, waiter: &WaiterInfo, before: Option<&str>) {
         page.cells(self.waiter_cells(waiter), PLAIN);
-        self.elsewhere(page, waiter.host.as_deref());
+        page.note(self.elsewhere(waiter.host.as_deref()), NOTE);
         let details = details(waiter);
         if before != Some(waiter.reason.as_str()) || !details.is_empty() {
             page.note(format!("waiting: {}{details}", sanitize(&waiter.reason)), WARNING);
         }
-        if self.verbose {
-            page.note(origin(&waiter.session, waiter.host.as_deref(), None), NOTE);
-        }
-        if let Some(over) = &waiter.over_nodes {
-            page.note(over_nodes(over), NOTE);
-        }
-        self.words(page, waiter.note.as_deref());
+        page.note(self.origin(&waiter.session, waiter.host.as_deref(), None), NOTE);
+        page.note(waiter.over_nodes.as_deref().map(over_nodes), NOTE);
+        page.note(waiter.note.as_deref().map(noted), NOTE);
     }
+}
+
+fn noted(note: &str) -> String {
+    format!("note: {}", sanitize(note))
 }
 
 /// `buckets 3x2, 2 of 6 held, 1 waiting, stored`; `3 reading, 1 waiting`.
 pub(crate) fn summary(key: &KeyInfo) -> String {
     let KeyInfo { kind, held, capacity, view, stored, paused, waiting, .. } = key;
-    let holders = |mode| key.holders.iter().filter(|one| one.mode == Some(mode)).count();
+    let holders = |mode| key.holders.iter().filter(|one| one.mode == Some(mode)).count() as u64;
     let (reading, writing) = (holders(Mode::Read), holders(Mode::Write));
     let awaited = key.waiters.iter().any(|one| one.mode != Mode::Counted);
     let uncounted = *held == 0 && (reading > 0 || writing > 0 || awaited);
-    let mut parts = Vec::new();
-    match (kind, view) {
-        (Some(Kind::Buckets), Some(view)) => parts.push(format!("buckets {view}")),
-        (Some(kind), _) => parts.push(kind.to_string()),
-        (None, _) if uncounted => {}
-        (None, _) => parts.push("unused".to_owned()),
-    }
-    match capacity {
-        _ if uncounted => {}
-        Some(capacity) => parts.push(format!("{held} of {capacity} held")),
-        None => parts.push(format!("{held} held")),
-    }
-    for (n, word) in [(reading, "reading"), (writing, "writing")] {
-        if n > 0 {
-            parts.push(format!("{n} {word}"));
-        }
-    }
-    if *waiting > 0 {
-        parts.push(format!("{waiting} waiting"));
-    }
-    for (is_so, word) in [(stored, "stored"), (paused, "paused")] {
-        if *is_so {
-            parts.push(word.to_owned());
-        }
-    }
-    parts.extend(out_of_service(key).map(|numbers| format!("out of service: {numbers}")));
-    parts.join(", ")
+    let count = |n: u64, word: &str| (n > 0).then(|| format!("{n} {word}"));
+    let parts = [
+        match (kind, view) {
+            (Some(Kind::Buckets), Some(view)) => Some(format!("buckets {view}")),
+            (Some(kind), _) => Some(kind.to_string()),
+            (None, _) => (!uncounted).then(|| "unused".to_owned()),
+        },
+        match capacity {
+            _ if uncounted => None,
+            Some(capacity) => Some(format!("{held} of {capacity} held")),
+            None => Some(format!("{held} held")),
+        },
+        count(reading, "reading"),
+        count(writing, "writing"),
+        count(*waiting, "waiting"),
+        stored.then(|| "stored".to_owned()),
+        paused.then(|| "paused".to_owned()),
+        out_of_service(key).map(|numbers| format!("out of service: {numbers}")),
+    ];
+    parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
 /// `2 5`: the slots or buckets that are out of service.
@@ -447,11 +426,6 @@ fn kept_by(owner: u32, children: &ChildrenInfo) -> Option<String> {
     let pids = children.pids.iter().filter(|pid| **pid != owner);
     let pids: Vec<_> = pids.map(|pid| format!("pid {pid}")).collect();
     (!pids.is_empty()).then(|| format!("kept by {} (--with-children)", pids.join(", ")))
-}
-
-fn origin(session: &str, host: Option<&str>, token: Option<u64>) -> String {
-    let token = token.map(|token| format!("token {token}, ")).unwrap_or_default();
-    format!("{token}session {}{}", sanitize(session), clause(", host ", host))
 }
 
 fn number(pid: u32, lease: bool) -> String {

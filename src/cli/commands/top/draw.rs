@@ -5,15 +5,13 @@ use ratatui_core::buffer::Buffer;
 use ratatui_core::layout::Rect;
 use ratatui_core::style::{Modifier, Style};
 
-use super::key_list::Row;
-use super::model::{Above, Bottom, Model};
+use super::feed::{Answer, Ask};
+use super::model::{Above, Bottom, Model, Row};
 use super::timeline::timeline;
-use crate::cli::commands::history;
-use crate::cli::commands::status::page::{HEAD, KEY, NOTE, PLAIN, WARNING};
-use crate::cli::commands::status::page::{Line, Page};
-use crate::cli::commands::status::scope::Scope;
-use crate::cli::commands::status::view;
-use crate::cli::commands::status::why;
+use crate::cli::commands::history::records;
+use crate::cli::commands::status::view::{self, Scope};
+use crate::cli::commands::status::waits;
+use crate::cli::output::page::{HEAD, KEY, Line, NOTE, PLAIN, Page, WARNING};
 use crate::cli::output::sanitize::{fold, padded, width};
 use crate::cli::{Now, command_line, cut, plural, sanitize, user_name};
 use crate::protocol::{KeyInfo, Mode, Status};
@@ -63,37 +61,51 @@ const HELP: [(&str, &str); 15] = [
     ("y", "confirm r, x, z or p"),
 ];
 
-/// The screen, and the position of the cursor if the user is typing.
-pub(super) struct Drawn {
-    pub(super) buffer: Buffer,
-    pub(super) cursor: Option<(u16, u16)>,
+/// The lines at the head of a page, and those below, which scroll.
+type Body = (Vec<Line>, Vec<Line>);
+
+/// Draws the model. Returns the position of the cursor, too, if the user is typing. Stores in the
+/// model how far a page is scrolled, because only this function knows the limits.
+pub(super) fn draw(model: &mut Model, area: Rect, now: &Now) -> (Buffer, Option<(u16, u16)>) {
+    let (columns, height) = (usize::from(area.width), usize::from(area.height));
+    let (bottom, cursor) = bottom(model, columns);
+    let bottom_at = height.saturating_sub(bottom.len());
+    let mut head = head(model, columns, now);
+    // Leaves room for some of the page, however much there is to show above it.
+    head.truncate(bottom_at.saturating_sub(2));
+    let (mut fixed, mut moving) = body(model, columns, now);
+    fixed.truncate(bottom_at - head.len());
+    let room = bottom_at - head.len() - fixed.len();
+    let marked = if model.above.is_none() { model.mark() } else { None };
+    let of_mark = |line: &Line| marked.is_some() && line.group == marked;
+    model.top = top(&moving, model.top, of_mark, room);
+    // For terminals without reverse video.
+    if let Some(first) = moving.iter_mut().find(|line| of_mark(line))
+        && first.text.starts_with(' ')
+    {
+        first.text.replace_range(..1, ">");
+    }
+    let mut buffer = Buffer::empty(area);
+    let page = head.iter().chain(&fixed).chain(moving.iter().skip(model.top).take(room));
+    let lines = (0..).zip(page).chain((bottom_at..).zip(&bottom));
+    for (y, line) in lines.filter(|(y, _)| *y < height) {
+        let (y, mut style) = (place(y), Style::from(line.style));
+        if of_mark(line) {
+            style = style.add_modifier(Modifier::REVERSED);
+            buffer.set_style(Rect::new(0, y, area.width, 1), style);
+        }
+        buffer.set_stringn(0, y, sanitize(&line.text), columns, style);
+    }
+    (buffer, cursor.map(|x| (place(x.min(columns.saturating_sub(1))), area.height - 1)))
 }
 
-/// Draws the model. Stores in it how far a page is scrolled, because only this function knows the
-/// limits.
-pub(super) fn draw(model: &mut Model, area: Rect, now: &Now) -> Drawn {
-    let columns = usize::from(area.width);
-    let bottom = bottom(model, columns);
-    let head = head(model, columns, now);
-    let room = usize::from(area.height).saturating_sub(bottom.lines.len());
-    // Leaves room for some of the page, however much there is to show above it.
-    let head: Vec<Line> = head.into_iter().take(room.saturating_sub(2)).collect();
-    let room = room - head.len();
-    let mut body = body(model, columns, now);
-    let marked = if model.above.is_none() { model.mark() } else { None };
-    mark_begins(&mut body.moving, marked);
-    model.top = body.top(model.top, marked, room);
-    let mut canvas = Canvas { buffer: Buffer::empty(area) };
-    canvas.lines(0, &head);
-    let begin = head.len() + canvas.lines(head.len(), &body.fixed[..body.fixed.len().min(room)]);
-    for (y, line) in (begin..).zip(body.shown(model.top, room)) {
-        let is_marked = marked.is_some() && line.group == marked;
-        canvas.line(y, line, if is_marked { Modifier::REVERSED } else { Modifier::empty() });
-    }
-    let first = usize::from(area.height).saturating_sub(bottom.lines.len());
-    canvas.lines(first, &bottom.lines);
-    let cursor = bottom.cursor.map(|x| (place(x.min(columns.saturating_sub(1))), area.height - 1));
-    Drawn { buffer: canvas.buffer, cursor }
+/// The first visible line, chosen so that the marked group is visible too.
+fn top(lines: &[Line], top: usize, of_mark: impl Fn(&Line) -> bool, room: usize) -> usize {
+    let top = top.min(lines.len().saturating_sub(room));
+    let Some(first) = lines.iter().position(&of_mark) else { return top };
+    let last = lines.iter().rposition(of_mark).unwrap_or(first);
+    // If the group is too long, its first line is more important than its last one.
+    top.max((last + 1).saturating_sub(room)).min(first)
 }
 
 fn line(style: anstyle::Style, text: impl Into<String>) -> Line {
@@ -105,58 +117,9 @@ fn place(n: usize) -> u16 {
     u16::try_from(n).unwrap_or(u16::MAX)
 }
 
-struct Canvas {
-    buffer: Buffer,
-}
-
-impl Canvas {
-    fn lines(&mut self, first: usize, lines: &[Line]) -> usize {
-        for (y, line) in (first..).zip(lines) {
-            self.line(y, line, Modifier::empty());
-        }
-        lines.len()
-    }
-
-    fn line(&mut self, y: usize, line: &Line, mark: Modifier) {
-        let Rect { width: columns, height, .. } = self.buffer.area;
-        if y >= usize::from(height) {
-            return;
-        }
-        let (y, style) = (place(y), Style::from(line.style).add_modifier(mark));
-        if !mark.is_empty() {
-            self.buffer.set_style(Rect::new(0, y, columns, 1), style);
-        }
-        self.buffer.set_stringn(0, y, sanitize(&line.text), columns.into(), style);
-    }
-}
-
-/// The lines of a page: fixed ones at its head, and others that scroll.
-#[derive(Default)]
-struct Body {
-    fixed: Vec<Line>,
-    moving: Vec<Line>,
-}
-
-impl Body {
-    fn room(&self, room: usize) -> usize {
-        room.saturating_sub(self.fixed.len())
-    }
-
-    /// The first visible line, chosen so that the marked group is visible too.
-    fn top(&self, top: usize, marked: Option<usize>, room: usize) -> usize {
-        let room = self.room(room);
-        let most = self.moving.len().saturating_sub(room);
-        let top = top.min(most);
-        let of_mark = |line: &Line| marked.is_some() && line.group == marked;
-        let Some(first) = self.moving.iter().position(of_mark) else { return top };
-        let last = self.moving.iter().rposition(of_mark).unwrap_or(first);
-        // If the group is too long, its first line is more important than its last one.
-        top.max((last + 1).saturating_sub(room)).min(first)
-    }
-
-    fn shown(&self, top: usize, room: usize) -> impl Iterator<Item = &Line> {
-        self.moving.iter().skip(top).take(self.room(room))
-    }
+/// The line while the answer of the daemon is on its way.
+fn pending() -> Vec<Line> {
+    vec![line(NOTE, "waiting for the daemon")]
 }
 
 /// The lines above every page.
@@ -177,12 +140,13 @@ fn head(model: &Model, columns: usize, now: &Now) -> Vec<Line> {
     let mut page = Page::default();
     match (&model.above, &model.open) {
         (Some(Above::Help), _) => page.line("Keys", KEY),
-        (Some(Above::Chain(target, _)), _) => {
+        (Some(Above::Answer(Ask::Chain(target), _)), _) => {
             page.title(target.to_string(), "chain of waits".to_owned(), KEY);
         }
-        (Some(Above::History(key, _)), _) => {
+        (Some(Above::Answer(Ask::History { key }, _)), _) => {
             page.title(sanitize(key), "over time".to_owned(), KEY);
         }
+        (Some(Above::Answer(..)), _) => {}
         (None, Some(open)) => {
             let said = model.opened().map(view::summary).unwrap_or_default();
             page.title(sanitize(&open.key), said, KEY);
@@ -211,9 +175,7 @@ fn head_of_list(page: &mut Page, model: &Model, status: &Status, now: &Now) {
 fn body(model: &Model, columns: usize, now: &Now) -> Body {
     match (&model.above, &model.status) {
         (_, None) => Body::default(),
-        (Some(above), _) => {
-            Body { fixed: Vec::new(), moving: body_above(model, above, columns, now) }
-        }
+        (Some(above), _) => (Vec::new(), body_above(model, above, columns, now)),
         (None, Some(status)) if model.open.is_some() => body_of_key(model, status, columns, now),
         (None, Some(status)) => match model.rows() {
             rows if rows.is_empty() => nothing(model, status, Scope::Overview, columns, now),
@@ -223,25 +185,25 @@ fn body(model: &Model, columns: usize, now: &Now) -> Body {
 }
 
 fn body_above(model: &Model, above: &Above, columns: usize, now: &Now) -> Vec<Line> {
-    let waits = || vec![line(NOTE, "waiting for the daemon")];
     match above {
-        Above::Help => HELP.iter().flat_map(|(key, text)| help(key, text, columns)).collect(),
-        Above::Chain(_, None) | Above::History(_, None) => waits(),
-        Above::Chain(target, Some(found)) => {
-            let text = why::text(target, found, now);
+        Above::Help => {
+            let room = columns.saturating_sub(8).max(10);
+            HELP.iter()
+                .flat_map(|(key, text)| hanging(&format!("{key:<8}"), 8, text, room))
+                .collect()
+        }
+        Above::Answer(Ask::Chain(target), Some(Answer::Chain(found))) => {
+            let text = waits::text(target, found, now);
             text.lines().flat_map(|text| folded(text, columns)).collect()
         }
-        Above::History(key, Some(found)) => {
-            let page = history::page::page(&found.records, found.dropped, now);
+        Above::Answer(Ask::History { key }, Some(Answer::History(found))) => {
+            let page = records::page(&found.records, found.dropped, now);
             let rows = timeline(key, &found.records, model.key(key), columns, now);
             let timeline = rows.into_iter().map(|row| line(PLAIN, row));
             timeline.chain(page.unstyled_lines(Some(columns))).collect()
         }
+        Above::Answer(..) => pending(),
     }
-}
-
-fn help(key: &str, text: &str, columns: usize) -> Vec<Line> {
-    hanging(&format!("{key:<8}"), 8, text, columns.saturating_sub(8).max(10))
 }
 
 /// A line of a chain. Its continuation lines have the same indentation.
@@ -267,7 +229,7 @@ fn body_of_key(model: &Model, status: &Status, columns: usize, now: &Now) -> Bod
     }
     let head = fixed.iter().take_while(|line| line.group.is_none()).count();
     let moving = fixed.split_off(head);
-    Body { fixed, moving }
+    (fixed, moving)
 }
 
 /// The message if there is nothing to show.
@@ -276,17 +238,7 @@ fn nothing(model: &Model, status: &Status, scope: Scope<'_>, columns: usize, now
         (Scope::Overview, false) => "no key matches; Esc lists all".to_owned(),
         _ => view::nothing(scope, model.is_part, view::cut_off(status, now).is_some()),
     };
-    Body { fixed: Vec::new(), moving: folded(&text, columns) }
-}
-
-/// Puts the mark before the first line of a group, for terminals without reverse video.
-fn mark_begins(lines: &mut [Line], marked: Option<usize>) {
-    let of_mark = |line: &&mut Line| marked.is_some() && line.group == marked;
-    if let Some(first) = lines.iter_mut().find(of_mark)
-        && first.text.starts_with(' ')
-    {
-        first.text.replace_range(..1, ">");
-    }
+    (Vec::new(), folded(&text, columns))
 }
 
 /// The list of keys.
@@ -303,7 +255,7 @@ fn list(rows: &[Row<'_>], columns: usize, now: &Now) -> Body {
         };
         Line { group: Some(at), style, text: row_text(cells, &widths) }
     });
-    Body { fixed, moving: moving.collect() }
+    (fixed, moving.collect())
 }
 
 /// Key, held, waiting, longest wait, longest hold, longest holder.
@@ -357,27 +309,24 @@ fn widths(names: &[String; 6], cells: &[[String; 6]], columns: usize) -> [usize;
             *widest = width(cell).max(*widest);
         }
     }
-    if columns < COMMANDS_FROM {
-        widths[5] = 0;
-    }
-    let taken = |widths: &[usize; 6], from: usize| -> usize {
-        widths[from..].iter().filter(|wide| **wide > 0).map(|wide| wide + GAP.len()).sum()
+    widths[5] = 0;
+    let taken = |widths: &[usize; 6]| -> usize {
+        MARK + widths[1..].iter().filter(|it| **it > 0).map(|it| it + GAP.len()).sum::<usize>()
     };
-    // The name is the subject of the row.
-    let name_least = widths[0].min(columns / 2).max(8);
-    if widths[5] > 0 {
-        let fixed = taken(&[0, widths[1], widths[2], widths[3], widths[4], 0], 1);
-        let rest = columns.saturating_sub(MARK + fixed + GAP.len());
+    if columns >= COMMANDS_FROM {
+        let rest = columns.saturating_sub(taken(&widths) + GAP.len());
         widths[0] = widths[0].min(rest / 2).max(8);
         widths[5] = rest.saturating_sub(widths[0]);
         return widths;
     }
+    // The name is the subject of the row.
+    let name_least = widths[0].min(columns / 2).max(8);
     for column in [4, 3] {
-        if MARK + name_least + taken(&widths, 1) > columns {
+        if name_least + taken(&widths) > columns {
             widths[column] = 0;
         }
     }
-    widths[0] = columns.saturating_sub(MARK + taken(&widths, 1)).max(8);
+    widths[0] = columns.saturating_sub(taken(&widths)).max(8);
     widths
 }
 
@@ -400,21 +349,15 @@ fn row_text(cells: &[String; 6], widths: &[usize; 6]) -> String {
     text
 }
 
-/// The lines at the bottom.
-struct Foot {
-    lines: Vec<Line>,
-    /// The column of the cursor in the last line, if the user is typing there.
-    cursor: Option<usize>,
-}
-
-fn bottom(model: &Model, columns: usize) -> Foot {
+/// The lines at the bottom, and the column of the cursor in the last one, if the user is typing
+/// there.
+fn bottom(model: &Model, columns: usize) -> (Vec<Line>, Option<usize>) {
     let typed = |name: &str, text: &str| {
         let (name, text) = (sanitize(name), sanitize(text));
         // Shows the end of the text, where the user is typing.
-        let room = columns.saturating_sub(width(&name) + 1);
-        let text = tail(&text, room);
-        let shown = format!("{name}{text}");
-        Foot { cursor: Some(width(&shown)), lines: vec![line(PLAIN, shown)] }
+        let shown = format!("{name}{}", tail(&text, columns.saturating_sub(width(&name) + 1)));
+        let cursor = Some(width(&shown));
+        (vec![line(PLAIN, shown)], cursor)
     };
     let lines = match &model.bottom {
         Bottom::Filter => return typed("filter: ", &model.choice.filter),
@@ -425,7 +368,7 @@ fn bottom(model: &Model, columns: usize) -> Foot {
         }
         Bottom::Question(text, _) => sentences(&format!("{text} [y/N]"), columns, WARNING),
         Bottom::Said(text) => sentences(text, columns, PLAIN),
-        Bottom::Asking => vec![line(NOTE, "waiting for the daemon")],
+        Bottom::Asking => pending(),
         Bottom::Help => {
             let keys: &[&str] = match (&model.above, &model.open) {
                 (Some(_), _) => &KEYS_ABOVE,
@@ -435,17 +378,13 @@ fn bottom(model: &Model, columns: usize) -> Foot {
             vec![line(NOTE, as_many_as_fit(keys, columns))]
         }
     };
-    Foot { lines, cursor: None }
+    (lines, None)
 }
 
 /// The end of a text, in at most this many columns.
 fn tail(text: &str, columns: usize) -> &str {
-    let mut text = text;
-    while width(text) > columns {
-        let Some(first) = text.chars().next() else { break };
-        text = &text[first.len_utf8()..];
-    }
-    text
+    let mut ends = text.char_indices().map(|(at, _)| &text[at..]);
+    ends.find(|end| width(end) <= columns).unwrap_or_default()
 }
 
 /// A sentence in several lines. If it is too long, only its beginning and its end.

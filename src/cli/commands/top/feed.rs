@@ -1,7 +1,8 @@
-//! Brings the daemon's reports, and its answers to the user's questions, to the screen.
+//! Brings the daemon's reports, and its answers to the user's questions and actions, to the screen.
 //!
 //! The reports come over one connection for the whole life of the command. The first question opens
-//! a second one.
+//! a second one. Each action is the call of the command of that name, with the same permissions and
+//! messages. canal first asks what the action would do, and shows that.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -9,12 +10,17 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::thread;
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::sys::signal::Signal;
 
-use super::ask::{Answer, Ask};
+use crate::cli::arguments::value::WhyTarget;
+use crate::cli::commands::history::records;
 use crate::cli::commands::status::completed;
-use crate::cli::{Failed, Result, Target, Verbosity};
+use crate::cli::commands::{kill, release, resize};
+use crate::cli::{Failed, Now, Result, Target, Verbosity};
 use crate::client::{Client, Watch, Watched};
-use crate::protocol::{Status, StatusQuery};
+use crate::protocol::{
+    HistoryPage, KillTarget, Release, Resize, Status, StatusQuery, Waits, WouldKill,
+};
 use crate::run::jobs::Folder;
 
 /// How many items may wait while the terminal accepts no output. Then canal stops reading from the
@@ -37,10 +43,8 @@ pub(super) enum News {
 /// The receiving end of the news.
 #[derive(Debug)]
 pub(super) struct Feed {
-    /// Readable as soon as there is news.
-    wake: Arc<EventFd>,
     news: Receiver<News>,
-    sender: SyncSender<News>,
+    teller: Teller,
     target: Target,
     /// Sends questions to the thread that asks the daemon; `None` until it is needed.
     asks: Option<Sender<Ask>>,
@@ -53,19 +57,19 @@ impl Feed {
         let wake = EventFd::from_flags(flags);
         let wake =
             wake.map_err(|error| Failed::new(format!("cannot create an eventfd: {error}")))?;
-        let (wake, (sender, news)) = (Arc::new(wake), sync_channel(NEWS_MAX));
-        let teller = Teller { wake: wake.clone(), sender: sender.clone() };
+        let (sender, news) = sync_channel(NEWS_MAX);
+        let teller = Teller { wake: Arc::new(wake), sender };
         // Only the screen may write to the terminal.
         let target = target.with_verbosity(Verbosity::Silent);
-        let jobs = Folder::of(&target.place);
-        thread::spawn(move || watch(client, query, &jobs, &teller));
-        Ok(Self { wake, news, sender, target, asks: None })
+        let (jobs, watcher) = (Folder::of(&target.place), teller.clone());
+        thread::spawn(move || watch(client, query, &jobs, &watcher));
+        Ok(Self { news, teller, target, asks: None })
     }
 
     /// Takes the news that has arrived since the last call.
     pub(super) fn take(&mut self) -> Vec<News> {
         // The event is cleared first, so that news arriving now wakes the screen again.
-        let _ = self.wake.read();
+        let _ = self.teller.wake.read();
         self.news.try_iter().collect()
     }
 
@@ -73,8 +77,7 @@ impl Feed {
     pub(super) fn ask(&mut self, ask: Ask) {
         let asks = self.asks.get_or_insert_with(|| {
             let (asks, to_ask) = channel();
-            let teller = Teller { wake: self.wake.clone(), sender: self.sender.clone() };
-            let target = self.target.clone();
+            let (target, teller) = (self.target.clone(), self.teller.clone());
             thread::spawn(move || answer(&target, &to_ask, &teller));
             asks
         });
@@ -85,12 +88,14 @@ impl Feed {
 
 impl AsFd for Feed {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.wake.as_fd()
+        self.teller.wake.as_fd()
     }
 }
 
 /// The sending end of the news.
+#[derive(Clone, Debug)]
 struct Teller {
+    /// Readable as soon as there is news.
     wake: Arc<EventFd>,
     sender: SyncSender<News>,
 }
@@ -133,6 +138,125 @@ fn answer(target: &Target, asks: &Receiver<Ask>, teller: &Teller) {
         };
         if !teller.tell(News::Answer(ask, Box::new(answer))) {
             return;
+        }
+    }
+}
+
+/// The signal of `k`, the same as that of `canal kill`.
+pub(super) const SIGNAL: Signal = Signal::SIGTERM;
+
+/// A holder or a waiter of a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Who {
+    /// The hold with this token.
+    Holder { token: u64 },
+    /// The request that has waited in this session since then.
+    Waiter { session: String, pid: u32, since: String },
+}
+
+/// A question to the daemon, or an action.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Ask {
+    /// Asks what a session waits for, and what waits for it.
+    Chain(WhyTarget),
+    /// Asks which requests for a key have ended.
+    History { key: String },
+    /// Asks what a forced release would break.
+    WouldRelease { token: u64 },
+    /// Asks which process would be signalled.
+    WouldKill { key: String, who: Who },
+    /// Breaks this hold.
+    Release { token: u64 },
+    /// Signals this process.
+    Kill(Box<KillTarget>),
+    /// Stores a size, pauses or resumes.
+    Resize(Resize),
+}
+
+/// An answer.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Answer {
+    Chain(Waits),
+    History(HistoryPage),
+    /// The question to the user before this action.
+    Question(String, Ask),
+    /// The message about what was done.
+    Done(String),
+    Failed(Failed),
+}
+
+impl Ask {
+    /// Sends it, and waits for the answer.
+    pub(super) fn put(&self, client: &mut Client) -> Answer {
+        self.try_to(client).unwrap_or_else(Answer::Failed)
+    }
+
+    fn try_to(&self, client: &mut Client) -> Result<Answer> {
+        let now = Now::here();
+        Ok(match self {
+            Self::Chain(target) => Answer::Chain(client.why(&target.query())?),
+            Self::History { key } => Answer::History(records::of_key(client, key)?),
+            Self::WouldRelease { token } => {
+                let held = client.would_release(&of_token(*token), None)?;
+                let lines = release::lines(&held, "break the hold on", "by");
+                Answer::Question(format!("{}?", lines.join("; ")), Self::Release { token: *token })
+            }
+            Self::WouldKill { key, who } => {
+                let asked =
+                    WouldKill { key: Some(key.clone()), waiters: true, ..WouldKill::default() };
+                let found = client.would_kill(&asked)?;
+                let target = found.targets.into_iter().find(|it| who.is(it));
+                let target = target.ok_or_else(|| absent(found.left_out))?;
+                kill::refusal(&target)?;
+                let line = kill::line(&target, &now);
+                let question = format!("send {} to {line}?", kill::name(SIGNAL));
+                Answer::Question(question, Self::Kill(Box::new(target)))
+            }
+            Self::Release { token } => {
+                let released = client.release_once(&of_token(*token), None)?;
+                Answer::Done(release::lines(&released, "broke the hold on", "by").join("; "))
+            }
+            Self::Kill(target) => {
+                let refused = kill::Ending::find(client, target)?.signal(client, SIGNAL)?;
+                match refused.first() {
+                    Some(refused) => Answer::Failed(Failed::new(refused.as_str())),
+                    None => Answer::Done(kill::sent(target, SIGNAL)),
+                }
+            }
+            Self::Resize(asked) => {
+                let resized = client.resize(asked)?;
+                Answer::Done(resize::told(asked, &resized))
+            }
+        })
+    }
+}
+
+/// The release of the hold with this token.
+fn of_token(token: u64) -> Release {
+    Release { token: Some(token), ..Release::default() }
+}
+
+fn absent(left_out: u64) -> Failed {
+    match left_out {
+        0 => Failed::new("it no longer holds the lock or waits for it"),
+        _ => Failed::new(
+            "the daemon lists only the first holders and waiters of this key, and this is not one \
+             of them",
+        )
+        .hint("end it with `canal kill --pid PID`"),
+    }
+}
+
+impl Who {
+    /// Whether the daemon's target is the same holder or waiter.
+    fn is(&self, target: &KillTarget) -> bool {
+        match self {
+            Self::Holder { token } => target.token == Some(*token),
+            Self::Waiter { session, pid, since } => {
+                let party = &target.party;
+                target.request.is_some()
+                    && (&party.session, party.pid, &target.since) == (session, *pid, since)
+            }
         }
     }
 }

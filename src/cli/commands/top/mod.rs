@@ -1,18 +1,16 @@
 //! `canal top`: shows keys, holders and waiters on the whole terminal, as they change.
 //!
 //! `model` holds what is shown and reacts to keys, and `draw` draws it; neither does I/O. `feed`
-//! brings the daemon's reports, and `terminal` has the keyboard, the screen and the signals.
+//! brings the daemon's reports and answers, and `terminal` has the keyboard, the screen and the
+//! signals.
 
-mod ask;
 mod draw;
-mod escape_codes;
 mod feed;
-mod key_list;
-mod keys;
 mod model;
 mod terminal;
 mod timeline;
 
+use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
@@ -23,21 +21,11 @@ use crate::cli::{Failed, Global, Now, Result, Target, Verbosity};
 use crate::run::SUCCESS;
 use crate::sys::signals::die_by;
 use feed::{Feed, News};
-use keys::Keyboard;
 use model::{Effect, Model, OpenKey};
-use terminal::{Events, Signals, Terminal};
+use terminal::{Events, Key, Keyboard, Signals, Terminal};
 
 /// How long an Escape must stand alone to count as a key. Slow lines may split the bytes of a key.
 const ESCAPE_PAUSE: Duration = Duration::from_millis(200);
-
-/// How `canal top` ends.
-enum End {
-    /// The user quits, or the terminal is gone.
-    Quit,
-    Signal(Signal),
-    /// No report follows.
-    Over(Result),
-}
 
 pub(crate) fn run(args: &TopArgs, global: &Global) -> Result<u8> {
     terminal::check()?;
@@ -50,14 +38,10 @@ pub(crate) fn run(args: &TopArgs, global: &Global) -> Result<u8> {
     let signals = Signals::catch()?;
     let feed = Feed::start(client, target, args.only.query(key, session))?;
     let model = Model { open, is_part, ..Model::default() };
-    let (keyboard, escape_at, terminal) = (Keyboard::default(), None, Terminal::enter(&signals)?);
-    match (Top { model, keyboard, escape_at, feed, signals, terminal }).run()? {
-        End::Quit => Ok(SUCCESS),
-        End::Over(Err(failed)) => Err(failed),
-        End::Over(Ok(())) => {
-            Err(Failed::new("the daemon has ended, so there are no further reports"))
-        }
-        End::Signal(signal) => Ok(die_by(signal as i32)),
+    let (keyboard, escape_at, terminal) = (Keyboard::default(), None, Terminal::enter(signals)?);
+    match (Top { model, keyboard, escape_at, feed, terminal }).run()? {
+        None => Ok(SUCCESS),
+        Some(signal) => Ok(die_by(signal as i32)),
     }
 }
 
@@ -68,36 +52,38 @@ struct Top {
     /// When an Escape counts as the key of that name, if nothing follows it.
     escape_at: Option<Instant>,
     feed: Feed,
-    signals: Signals,
     terminal: Terminal,
 }
 
 impl Top {
-    /// Runs until the end, and restores the terminal.
-    fn run(mut self) -> Result<End> {
+    /// Runs until the end, and restores the terminal. Returns the signal that ends canal, if one
+    /// does.
+    fn run(mut self) -> Result<Option<Signal>> {
         loop {
             let now = Now::here();
-            let drawn = draw::draw(&mut self.model, Terminal::area(), &now);
-            self.terminal.show(drawn.buffer, drawn.cursor, &self.signals)?;
+            let (buffer, cursor) = draw::draw(&mut self.model, Terminal::area(), &now);
+            self.terminal.show(buffer, cursor)?;
             let pause = self.escape_at.map(|at| at.saturating_duration_since(Instant::now()));
             let time = now.good_for().into_iter().chain(pause).min();
-            let events = Terminal::wait(&self.signals, &self.feed, time)?;
-            if let Some(end) = self.turn(&events)? {
-                return Ok(end);
+            let events = self.terminal.wait(&self.feed, time)?;
+            if let ControlFlow::Break(signal) = self.turn(&events)? {
+                return Ok(signal);
             }
         }
     }
 
-    fn turn(&mut self, events: &Events) -> Result<Option<End>> {
+    fn turn(&mut self, events: &Events) -> Result<ControlFlow<Option<Signal>>> {
         match events.signal {
-            Some(signal) if terminal::ends(signal) => return Ok(Some(End::Signal(signal))),
-            Some(Signal::SIGTSTP) => self.terminal.suspend(&self.signals)?,
+            Some(signal) if terminal::ends(signal) => {
+                return Ok(ControlFlow::Break(Some(signal)));
+            }
+            Some(Signal::SIGTSTP) => self.terminal.suspend()?,
             Some(Signal::SIGCONT) => self.terminal.resume()?,
             // `show` reads the size of the terminal each time.
             _ => {}
         }
         if events.hung_up {
-            return Ok(Some(End::Quit));
+            return Ok(ControlFlow::Break(None));
         }
         for news in self.feed.take() {
             match news {
@@ -107,21 +93,25 @@ impl Top {
                 }
                 News::Lost => self.model.is_lost = true,
                 News::Answer(ask, answer) => self.model.answer(&ask, *answer),
-                News::Over(how) => return Ok(Some(End::Over(how))),
+                News::Over(how) => {
+                    how?;
+                    let why = "the daemon has ended, so there are no further reports";
+                    return Err(Failed::new(why));
+                }
             }
         }
         for key in self.keys(&events.typed) {
             let effect = self.model.press(key);
             if effect == Some(Effect::Quit) {
-                return Ok(Some(End::Quit));
+                return Ok(ControlFlow::Break(None));
             }
             self.carry_out(effect);
         }
-        Ok(None)
+        Ok(ControlFlow::Continue(()))
     }
 
     /// The keys that are complete.
-    fn keys(&mut self, typed: &[u8]) -> Vec<keys::Key> {
+    fn keys(&mut self, typed: &[u8]) -> Vec<Key> {
         let mut keys = self.keyboard.read(typed);
         if !typed.is_empty() {
             self.escape_at = self.keyboard.has_begun().then(|| Instant::now() + ESCAPE_PAUSE);

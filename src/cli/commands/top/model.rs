@@ -1,15 +1,15 @@
-//! Holds what the screen shows, and reacts to keys. No I/O, no clock.
+//! Holds what the screen shows: selects and sorts the keys of the list, and reacts to the keyboard.
+//! No I/O, no clock.
 //!
 //! Invariant: the model requests an action only after the user confirms a question that names its
 //! target. The display may change in the meantime, but the action may not.
 
-use super::ask::{Answer, Ask, Who};
-use super::key_list::{Choice, Row};
-use super::keys::Key;
+use super::feed::{Answer, Ask, Who};
+use super::terminal::Key;
 use crate::cli::arguments::lock::{view_of, wire_view};
 use crate::cli::arguments::value::WhyTarget;
 use crate::cli::user_name;
-use crate::protocol::{HistoryPage, KeyInfo, Resize, Status, Waits};
+use crate::protocol::{KeyInfo, Resize, Status};
 
 /// The most characters of the text typed at the bottom.
 const TYPED_MAX: usize = 200;
@@ -54,8 +54,8 @@ pub(super) struct OpenKey {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Above {
     Help,
-    Chain(WhyTarget, Option<Waits>),
-    History(String, Option<HistoryPage>),
+    /// The question for a chain or a history, and its answer.
+    Answer(Ask, Option<Answer>),
 }
 
 /// The content of the bottom.
@@ -83,17 +83,6 @@ pub(super) enum Effect {
     /// Redraw the whole screen.
     Redraw,
     Ask(Ask),
-}
-
-impl Above {
-    /// The question that the page answers.
-    fn ask(&self) -> Option<Ask> {
-        match self {
-            Self::Help => None,
-            Self::Chain(target, _) => Some(Ask::Chain(target.clone())),
-            Self::History(key, _) => Some(Ask::History { key: key.clone() }),
-        }
-    }
 }
 
 impl OpenKey {
@@ -134,37 +123,33 @@ impl Model {
         self.keep_marks();
         match &self.above {
             // The chain and the history may have changed too.
-            Some(above @ (Above::Chain(_, Some(_)) | Above::History(_, Some(_)))) => {
-                above.ask().map(Effect::Ask)
-            }
+            Some(Above::Answer(ask, Some(_))) => Some(Effect::Ask(ask.clone())),
             _ => None,
         }
     }
 
     /// Handles an answer.
     pub(super) fn answer(&mut self, ask: &Ask, answer: Answer) {
-        let is_above = self.above.as_ref().and_then(Above::ask).as_ref() == Some(ask);
-        match (answer, &mut self.above) {
-            (Answer::Chain(waits), Some(Above::Chain(_, shown))) if is_above => {
-                *shown = Some(waits);
-            }
-            (Answer::History(found), Some(Above::History(_, shown))) if is_above => {
-                *shown = Some(found);
+        let shown = match &mut self.above {
+            Some(Above::Answer(asked, shown)) if asked == ask => Some(shown),
+            _ => None,
+        };
+        match (answer, shown) {
+            (answer @ (Answer::Chain(_) | Answer::History(_)), Some(shown)) => {
+                *shown = Some(answer);
             }
             // The user has left the page to which the answer belongs.
-            (Answer::Chain(_) | Answer::History(_), _) => {}
+            (Answer::Chain(_) | Answer::History(_), None) => {}
             (Answer::Question(text, then), _) if self.bottom == Bottom::Asking => {
                 self.bottom = Bottom::Question(text, then);
             }
             // The user has done something else in the meantime.
             (Answer::Question(..), _) => {}
             (Answer::Done(text), _) => self.bottom = Bottom::Said(text),
-            (Answer::Failed(failed), above) => {
-                if !is_above && matches!(ask, Ask::Chain(_) | Ask::History { .. }) {
-                    return;
-                }
-                if is_above {
-                    *above = None;
+            (Answer::Failed(_), None) if matches!(ask, Ask::Chain(_) | Ask::History { .. }) => {}
+            (Answer::Failed(failed), shown) => {
+                if shown.is_some() {
+                    self.above = None;
                 }
                 let hint = failed.hint.map(|hint| format!("; {hint}")).unwrap_or_default();
                 let said = failed.message + &hint;
@@ -181,13 +166,8 @@ impl Model {
         match std::mem::take(&mut self.bottom) {
             Bottom::Filter => self.type_filter(key),
             Bottom::Size { key: of, typed } => self.type_size(of, typed, key),
-            Bottom::Question(_, then) => match key {
-                Key::Char('y' | 'Y') => self.ask(then),
-                _ => {
-                    self.bottom = Bottom::Said("nothing was done".to_owned());
-                    None
-                }
-            },
+            Bottom::Question(_, then) if matches!(key, Key::Char('y' | 'Y')) => self.ask(then),
+            Bottom::Question(..) => self.say("nothing was done"),
             Bottom::Help | Bottom::Said(_) | Bottom::Asking => self.command(key),
         }
     }
@@ -243,17 +223,15 @@ impl Model {
         match (key, self.above.is_some()) {
             (Key::Char('q'), _) => return Some(Effect::Quit),
             (Key::Escape | Key::Backspace, _) => self.back(),
-            (
-                Key::Up | Key::Down | Key::PageUp | Key::PageDown | Key::Home | Key::End,
-                is_above,
-            ) => {
-                // Drawing reduces the end to the length of the page.
-                match is_above {
-                    true => self.top = moved(key, self.top, usize::MAX / 2),
-                    false => self.move_mark(key),
-                }
+            (Key::Up | Key::Down | Key::PageUp | Key::PageDown | Key::Home | Key::End, false) => {
+                let last = self.count().saturating_sub(1);
+                self.mark_at(moved(key, self.mark().unwrap_or(0), last).min(last));
             }
-            (Key::Char('?'), false) => return self.cover(Above::Help),
+            (Key::Up | Key::Down | Key::PageUp | Key::PageDown | Key::Home | Key::End, true) => {
+                // Drawing reduces the end to the length of the page.
+                self.top = moved(key, self.top, usize::MAX / 2);
+            }
+            (Key::Char('?'), false) => (self.above, self.top) = (Some(Above::Help), 0),
             // All other keys act on the page below.
             (_, true) => self.back(),
             (Key::Enter, _) => return self.enter(),
@@ -266,10 +244,10 @@ impl Model {
         None
     }
 
-    fn cover(&mut self, above: Above) -> Option<Effect> {
-        let ask = above.ask();
-        (self.above, self.top) = (Some(above), 0);
-        ask.map(Effect::Ask)
+    /// Shows the answer to a question above the present page.
+    fn cover(&mut self, ask: Ask) -> Option<Effect> {
+        (self.above, self.top) = (Some(Above::Answer(ask.clone(), None)), 0);
+        Some(Effect::Ask(ask))
     }
 
     fn back(&mut self) {
@@ -297,14 +275,13 @@ impl Model {
             return self.say("no key is selected");
         };
         if what == 'h' {
-            return self.cover(Above::History(key, None));
+            return self.cover(Ask::History { key });
         }
         if what == 'z' {
             self.bottom = Bottom::Size { key, typed: String::new() };
             return None;
         }
-        let keys = self.status.iter().flat_map(|status| &status.keys);
-        let is_paused = keys.into_iter().any(|it| it.key == key && it.paused);
+        let is_paused = self.key(&key).is_some_and(|it| it.paused);
         let question = match is_paused {
             true => format!("resume {key}: grant its slots again?"),
             false => format!("pause {key}: grant none of its slots until it is resumed?"),
@@ -326,7 +303,7 @@ impl Model {
         match (what, who) {
             ('w', who) => {
                 let target = WhyTarget::Session(self.session(&who)?);
-                self.cover(Above::Chain(target, None))
+                self.cover(Ask::Chain(target))
             }
             ('r', Who::Holder { token }) => self.ask(Ask::WouldRelease { token }),
             ('r', Who::Waiter { .. }) => {
@@ -350,14 +327,12 @@ impl Model {
         }
     }
 
-    fn move_mark(&mut self, key: Key) {
-        let count = match &self.open {
+    /// The length of the list, or the number of holders and waiters of the open key.
+    fn count(&self) -> usize {
+        match &self.open {
             Some(_) => self.opened().map_or(0, |key| key.holders.len() + key.waiters.len()),
             None => self.rows().len(),
-        };
-        let last = count.saturating_sub(1);
-        let next = moved(key, self.mark().unwrap_or(0), last);
-        self.mark_at(next.min(last));
+        }
     }
 
     fn mark_at(&mut self, at: usize) {
@@ -375,8 +350,7 @@ impl Model {
     fn keep_marks(&mut self) {
         if let Some(open) = &self.open {
             let at = self.mark().unwrap_or(open.at);
-            let count = self.opened().map_or(0, |key| key.holders.len() + key.waiters.len());
-            self.mark_at(at.min(count.saturating_sub(1)));
+            self.mark_at(at.min(self.count().saturating_sub(1)));
         } else if self.mark().is_none() {
             let rows = self.rows();
             let after = self.marked.as_ref().map(|marked| {
@@ -436,3 +410,91 @@ fn resize(key: &str, typed: &str) -> Result<(String, Resize), String> {
 
 #[cfg(test)]
 pub(super) mod tests;
+
+/// The keys that come first in the list.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Order {
+    /// The keys with the most waiters.
+    #[default]
+    Waiters,
+    /// The keys with the longest wait.
+    LongestWait,
+    /// The keys with the longest hold.
+    LongestHold,
+    /// Sorted by name only.
+    Name,
+}
+
+/// The keys to list, and their order.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Choice {
+    pub(super) order: Order,
+    /// Lists only keys with this text in their name, or in a user or command of a holder or waiter.
+    pub(super) filter: String,
+}
+
+/// A key of the list.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Row<'a> {
+    pub(super) key: &'a KeyInfo,
+    /// The start of the longest wait.
+    pub(super) waits_since: Option<&'a str>,
+    /// The start of the longest hold.
+    pub(super) held_since: Option<&'a str>,
+}
+
+impl Order {
+    /// All orders with their names for display.
+    const ALL: [(Self, &str); 4] = [
+        (Self::Waiters, "most waiters first"),
+        (Self::LongestWait, "longest wait first"),
+        (Self::LongestHold, "longest hold first"),
+        (Self::Name, "by name"),
+    ];
+
+    /// The name of the order for display.
+    pub(super) fn name(self) -> &'static str {
+        Self::ALL[self as usize].1
+    }
+}
+
+impl Choice {
+    pub(super) fn next_order(&mut self) {
+        self.order = Order::ALL[(self.order as usize + 1) % Order::ALL.len()].0;
+    }
+
+    /// The keys of the list.
+    pub(super) fn rows<'a>(&self, keys: &'a [KeyInfo]) -> Vec<Row<'a>> {
+        let filter = self.filter.to_lowercase();
+        let listed = keys.iter().filter(|key| filter.is_empty() || has(key, &filter));
+        let mut rows: Vec<Row<'a>> = listed.map(Row::new).collect();
+        // Times are RFC 3339 in UTC, so their text sorts like the times.
+        let none_last = |since: Option<&'a str>| (since.is_none(), since);
+        match self.order {
+            Order::Waiters => rows.sort_by_key(|row| u64::MAX - row.key.waiting),
+            Order::LongestWait => rows.sort_by_key(|row| none_last(row.waits_since)),
+            Order::LongestHold => rows.sort_by_key(|row| none_last(row.held_since)),
+            Order::Name => {}
+        }
+        rows
+    }
+}
+
+impl<'a> Row<'a> {
+    fn new(key: &'a KeyInfo) -> Self {
+        let waits_since = key.waiters.iter().map(|waiter| waiter.since.as_str()).min();
+        let held_since = key.holders.iter().map(|holder| holder.since.as_str()).min();
+        Self { key, waits_since, held_since }
+    }
+}
+
+/// Whether the name of a key, or one of its holders or waiters, contains a text.
+fn has(key: &KeyInfo, filter: &str) -> bool {
+    let is_in = |text: &str| text.to_lowercase().contains(filter);
+    let holders = key.holders.iter().map(|it| (it.uid, &it.command));
+    let waiters = key.waiters.iter().map(|it| (it.uid, &it.command));
+    is_in(&key.key)
+        || holders.chain(waiters).any(|(uid, command)| {
+            command.as_deref().is_some_and(is_in) || is_in(&user_name::name(uid))
+        })
+}

@@ -1,8 +1,10 @@
-//! Owns the terminal: raw mode, the alternate screen, and signals that are read as events.
+//! Owns the terminal: raw mode, the alternate screen, the output that changes it, the keys that the
+//! user presses, and signals that are read as events.
 //!
 //! Invariant: however this process ends, except by SIGKILL, it restores the terminal to its
 //! previous state.
 
+use std::fmt::Write as _;
 use std::io::{self, IsTerminal};
 use std::os::fd::AsFd;
 use std::panic;
@@ -15,11 +17,11 @@ use nix::sys::signal::{SigSet, Signal, raise};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::termios::{LocalFlags, SetArg, Termios, cfmakeraw, tcgetattr, tcsetattr};
 use nix::unistd::read;
-use ratatui_core::buffer::Buffer;
+use ratatui_core::buffer::{Buffer, Cell};
 use ratatui_core::layout::Rect;
+use ratatui_core::style::{Color, Modifier};
 use terminal_size::{Height, Width, terminal_size_of};
 
-use super::escape_codes::{self, Palette};
 use crate::cli::{Failed, Result};
 use crate::sys::terminal::output::TerminalOutput;
 
@@ -62,10 +64,8 @@ pub(super) struct Signals(SignalFd);
 
 impl Signals {
     pub(super) fn catch() -> Result<Self> {
-        let mut signals: SigSet = ENDING.into_iter().collect();
-        signals.add(Signal::SIGTSTP);
-        signals.add(Signal::SIGCONT);
-        signals.add(Signal::SIGWINCH);
+        let others = [Signal::SIGTSTP, Signal::SIGCONT, Signal::SIGWINCH];
+        let signals: SigSet = ENDING.into_iter().chain(others).collect();
         signals.thread_block().map_err(cannot_use)?;
         let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
         SignalFd::with_flags(&signals, flags).map(Self).map_err(cannot_use)
@@ -85,6 +85,7 @@ pub(super) fn ends(signal: Signal) -> bool {
 /// The terminal of standard input and output. Dropping it restores the terminal.
 #[derive(Debug)]
 pub(super) struct Terminal {
+    signals: Signals,
     /// The present content of the screen.
     shown: Buffer,
     palette: Palette,
@@ -110,7 +111,7 @@ pub(super) fn check() -> Result {
 
 impl Terminal {
     /// Takes over the terminal.
-    pub(super) fn enter(signals: &Signals) -> Result<Self> {
+    pub(super) fn enter(signals: Signals) -> Result<Self> {
         let before = panic::take_hook();
         panic::set_hook(Box::new(move |about| {
             leave();
@@ -118,12 +119,12 @@ impl Terminal {
         }));
         let output = TerminalOutput::of(io::stdout()).map_err(cannot_use)?;
         OUTPUT.get_or_init(|| output);
-        let is_entered = take(signals)?;
+        let is_entered = take(&signals)?;
         let palette = match anstream::AutoStream::choice(&io::stdout()) {
             anstream::ColorChoice::Never => Palette::Plain,
             _ => Palette::Colours,
         };
-        Ok(Self { shown: Buffer::empty(Rect::ZERO), palette, is_entered })
+        Ok(Self { signals, shown: Buffer::empty(Rect::ZERO), palette, is_entered })
     }
 
     /// The area of the whole screen.
@@ -138,23 +139,18 @@ impl Terminal {
     /// Shows `next` by writing the differences from the present content. `cursor` is where the user
     /// types. If the terminal accepts no output, a signal ends the wait, and the next call draws
     /// everything again.
-    pub(super) fn show(
-        &mut self,
-        next: Buffer,
-        cursor: Option<(u16, u16)>,
-        signals: &Signals,
-    ) -> Result {
+    pub(super) fn show(&mut self, next: Buffer, cursor: Option<(u16, u16)>) -> Result {
         let mut text = String::new();
         if !self.is_entered {
             text.push_str(ENTER);
         }
         if self.shown.area != next.area {
             self.shown = Buffer::empty(next.area);
-            text.push_str(escape_codes::CLEAR);
+            text.push_str(CLEAR);
         }
-        text += &escape_codes::changes(&self.shown, &next, cursor, self.palette);
+        text += &changes(&self.shown, &next, cursor, self.palette);
         self.shown = next;
-        match write(&text, signals)? {
+        match write(&text, &self.signals)? {
             true => self.is_entered = true,
             false => self.forget(),
         }
@@ -167,15 +163,11 @@ impl Terminal {
     }
 
     /// Sleeps until the user types, a signal arrives, `news` is readable, or the time is over.
-    pub(super) fn wait(
-        signals: &Signals,
-        news: impl AsFd,
-        time: Option<Duration>,
-    ) -> Result<Events> {
+    pub(super) fn wait(&self, news: impl AsFd, time: Option<Duration>) -> Result<Events> {
         let stdin = io::stdin();
         let mut fds = [
             PollFd::new(stdin.as_fd(), PollFlags::POLLIN),
-            PollFd::new(signals.0.as_fd(), PollFlags::POLLIN),
+            PollFd::new(self.signals.0.as_fd(), PollFlags::POLLIN),
             PollFd::new(news.as_fd(), PollFlags::POLLIN),
         ];
         let timeout = time.map_or(PollTimeout::NONE, |time| {
@@ -187,10 +179,9 @@ impl Terminal {
             Ok(_) | Err(Errno::EINTR) => {}
             Err(error) => return Err(cannot_use(error)),
         }
-        let typed = fds[0].any().unwrap_or(false);
-        let signal = signals.next();
-        let mut events = Events { signal, ..Events::default() };
-        if typed {
+        let has_typed = fds[0].any().unwrap_or(false);
+        let mut events = Events { signal: self.signals.next(), ..Events::default() };
+        if has_typed {
             let mut bytes = [0; 256];
             match read(&stdin, &mut bytes) {
                 Ok(0) | Err(Errno::EIO) => events.hung_up = true,
@@ -204,7 +195,7 @@ impl Terminal {
 
     /// Restores the terminal, stops like Ctrl-Z, and takes the terminal over again when the process
     /// continues.
-    pub(super) fn suspend(&mut self, signals: &Signals) -> Result {
+    pub(super) fn suspend(&mut self) -> Result {
         leave();
         let stop = SigSet::from(Signal::SIGTSTP);
         // The signal goes to this thread, because the others block it. It takes effect when it is
@@ -213,12 +204,10 @@ impl Terminal {
         stop.thread_unblock().map_err(cannot_use)?;
         stop.thread_block().map_err(cannot_use)?;
         self.forget();
-        self.is_entered = take(signals)?;
+        self.is_entered = take(&self.signals)?;
         Ok(())
     }
-}
 
-impl Terminal {
     /// Continues after another signal stopped this process, while other processes may have used its
     /// terminal.
     pub(super) fn resume(&mut self) -> Result {
@@ -267,4 +256,286 @@ fn write(text: &str, signals: &Signals) -> Result<bool> {
 
 fn cannot_use(error: impl Into<io::Error>) -> Failed {
     Failed::new(format!("cannot use the terminal: {}", error.into()))
+}
+
+/// A key that the user pressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Key {
+    /// A character.
+    Char(char),
+    Enter,
+    Escape,
+    Backspace,
+    Up,
+    Down,
+    PageUp,
+    PageDown,
+    Home,
+    End,
+    /// Ctrl-L: redraws the screen.
+    Redraw,
+    /// Ctrl-U: clears the typed text.
+    Clear,
+}
+
+/// The byte that terminals send before the name of a key.
+const ESCAPE: u8 = 0x1b;
+
+/// The longest name of a key. Longer input does not come from a keyboard.
+const NAME_MAX: usize = 32;
+
+/// Reads keys. The bytes of one key may come in several pieces.
+#[derive(Debug, Default)]
+pub(super) struct Keyboard {
+    /// The beginning of an incomplete key.
+    begun: Vec<u8>,
+}
+
+impl Keyboard {
+    /// The keys that these bytes complete.
+    pub(super) fn read(&mut self, bytes: &[u8]) -> Vec<Key> {
+        self.begun.extend_from_slice(bytes);
+        let mut keys = Vec::new();
+        while let Some((length, key)) = first(&self.begun) {
+            self.begun.drain(..length);
+            keys.extend(key);
+        }
+        keys
+    }
+
+    /// Whether there are bytes that may be the beginning of a key.
+    pub(super) fn has_begun(&self) -> bool {
+        !self.begun.is_empty()
+    }
+
+    /// Handles a pause in the input: an Escape without a continuation is the key of that name.
+    pub(super) fn pause(&mut self) -> Vec<Key> {
+        let begun = std::mem::take(&mut self.begun);
+        if begun.first() == Some(&ESCAPE) { vec![Key::Escape] } else { Vec::new() }
+    }
+}
+
+/// The first key, and its number of bytes. `None` if the key is incomplete.
+fn first(bytes: &[u8]) -> Option<(usize, Option<Key>)> {
+    match *bytes.first()? {
+        ESCAPE => named(bytes),
+        b'\r' | b'\n' => Some((1, Some(Key::Enter))),
+        0x7f | 0x08 => Some((1, Some(Key::Backspace))),
+        0x0c => Some((1, Some(Key::Redraw))),
+        0x15 => Some((1, Some(Key::Clear))),
+        0x00..0x20 => Some((1, None)),
+        byte => character(bytes, byte),
+    }
+}
+
+/// A character in UTF-8. Invalid bytes are skipped.
+fn character(bytes: &[u8], first: u8) -> Option<(usize, Option<Key>)> {
+    let length = match first {
+        0x00..0x80 => 1,
+        0xc0..0xe0 => 2,
+        0xe0..0xf0 => 3,
+        0xf0..0xf8 => 4,
+        _ => return Some((1, None)),
+    };
+    let Some(whole) = bytes.get(..length) else {
+        // The character is merely incomplete if all remaining bytes belong to it.
+        let goes_on = bytes[1..].iter().all(|byte| byte & 0xc0 == 0x80);
+        return if goes_on { None } else { Some((1, None)) };
+    };
+    match std::str::from_utf8(whole).ok().and_then(|text| text.chars().next()) {
+        Some(c) => Some((length, (!c.is_control()).then_some(Key::Char(c)))),
+        None => Some((1, None)),
+    }
+}
+
+/// A key with a name: `ESC [ A`, `ESC O A`, `ESC [ 5 ~`.
+fn named(bytes: &[u8]) -> Option<(usize, Option<Key>)> {
+    match bytes.get(1)? {
+        b'[' => {
+            let rest = &bytes[2..];
+            let Some(end) = rest.iter().position(|byte| (0x40..0x7f).contains(byte)) else {
+                return (rest.len() > NAME_MAX).then_some((bytes.len(), None));
+            };
+            Some((end + 3, key_of(rest[end], &rest[..end])))
+        }
+        b'O' => Some((3, key_of(*bytes.get(2)?, &[]))),
+        // The key Escape, followed by something else.
+        _ => Some((1, Some(Key::Escape))),
+    }
+}
+
+fn key_of(last: u8, numbers: &[u8]) -> Option<Key> {
+    let number = numbers.split(|byte| *byte == b';').next().unwrap_or_default();
+    Some(match (last, number) {
+        (b'A', _) => Key::Up,
+        (b'B', _) => Key::Down,
+        (b'H', _) | (b'~', b"1" | b"7") => Key::Home,
+        (b'F', _) | (b'~', b"4" | b"8") => Key::End,
+        (b'~', b"5") => Key::PageUp,
+        (b'~', b"6") => Key::PageDown,
+        (b'M', []) => Key::Enter,
+        _ => return None,
+    })
+}
+
+/// Clears the screen.
+pub(super) const CLEAR: &str = "\x1b[0m\x1b[2J";
+
+/// The styles that the terminal and its user want.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Palette {
+    Colours,
+    /// Bold, faint and reverse only.
+    Plain,
+}
+
+/// The output that turns the screen `before` into the screen `next`, with the cursor where the user
+/// types. Empty if the two are equal.
+pub(super) fn changes(
+    before: &Buffer,
+    next: &Buffer,
+    cursor: Option<(u16, u16)>,
+    palette: Palette,
+) -> String {
+    let mut text = String::new();
+    let mut behind = None;
+    let mut style = String::new();
+    for (x, y, cell) in before.diff(next) {
+        if behind != Some((x, y)) {
+            // Numbers of lines and columns begin at 1.
+            let _ = write!(text, "\x1b[{};{}H", y + 1, x + 1);
+        }
+        let wanted = style_of(cell, palette);
+        if wanted != style {
+            let _ = write!(text, "\x1b[0{wanted}m");
+            style = wanted;
+        }
+        text.push_str(cell.symbol());
+        // After a wide character, the output moves the cursor explicitly, because terminals differ
+        // in widths.
+        behind = cell.symbol().is_ascii().then_some((x + 1, y));
+    }
+    if !style.is_empty() {
+        text.push_str("\x1b[0m");
+    }
+    match cursor {
+        Some((x, y)) => {
+            let _ = write!(text, "\x1b[{};{}H\x1b[?25h", y + 1, x + 1);
+        }
+        None if !text.is_empty() => text.push_str("\x1b[?25l"),
+        None => {}
+    }
+    text
+}
+
+/// The parameters of SGR after the 0.
+fn style_of(cell: &Cell, palette: Palette) -> String {
+    let is_yellow = palette == Palette::Colours && cell.fg == Color::Yellow;
+    let parameters = [
+        (cell.modifier.contains(Modifier::BOLD), ";1"),
+        (cell.modifier.contains(Modifier::DIM), ";2"),
+        (cell.modifier.contains(Modifier::REVERSED), ";7"),
+        (is_yellow, ";33"),
+    ];
+    parameters.iter().filter(|(is_set, _)| *is_set).map(|(_, number)| *number).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use ratatui_core::layout::Rect;
+    use ratatui_core::style::Style;
+
+    use super::*;
+
+    fn keys(bytes: &[u8]) -> Vec<Key> {
+        let mut keyboard = Keyboard::default();
+        let mut keys = keyboard.read(bytes);
+        keys.extend(keyboard.pause());
+        keys
+    }
+
+    #[test]
+    fn keys_have_the_names_that_terminals_give_them() {
+        for (bytes, expected) in [
+            (&b"q"[..], &[Key::Char('q')][..]),
+            ("ä漢".as_bytes(), &[Key::Char('ä'), Key::Char('漢')]),
+            (b"\r", &[Key::Enter]),
+            (b"\x7f\x08", &[Key::Backspace, Key::Backspace]),
+            (b"\x1b[A\x1bOB", &[Key::Up, Key::Down]),
+            (b"\x1b[1;5A", &[Key::Up]),
+            (b"\x1b[5~\x1b[6~", &[Key::PageUp, Key::PageDown]),
+            (b"\x1b[H\x1b[F\x1b[1~\x1b[8~", &[Key::Home, Key::End, Key::Home, Key::End]),
+            (b"\x1b", &[Key::Escape]),
+            (b"\x1bq", &[Key::Escape, Key::Char('q')]),
+            (b"\x0c\x15", &[Key::Redraw, Key::Clear]),
+            (b"\x1b[200~x\x1b[15~", &[Key::Char('x')]),
+            (b"\xff\xc3q\x01", &[Key::Char('q')]),
+        ] {
+            assert_eq!(keys(bytes), expected, "{bytes:?}");
+        }
+    }
+
+    #[test]
+    fn an_endless_name_is_dropped() {
+        let mut keyboard = Keyboard::default();
+        assert_eq!(keyboard.read(&[b"\x1b[".to_vec(), vec![b'1'; 1000]].concat()), []);
+        assert!(!keyboard.has_begun());
+    }
+
+    proptest! {
+        #[test]
+        fn it_does_not_matter_in_which_pieces_the_bytes_come(
+            bytes in proptest::collection::vec(
+                prop_oneof![Just(0x1b), Just(b'['), Just(b'O'), Just(b'A'), Just(b'5'), Just(b'~'), any::<u8>()],
+                0..24,
+            ),
+        ) {
+            let mut keyboard = Keyboard::default();
+            let mut pieces: Vec<Key> = bytes.iter().flat_map(|byte| keyboard.read(&[*byte])).collect();
+            pieces.extend(keyboard.pause());
+            prop_assert_eq!(pieces, keys(&bytes));
+        }
+    }
+
+    fn buffer(lines: [&str; 2], style: Style) -> Buffer {
+        let mut buffer = Buffer::empty(Rect::new(0, 0, 10, 2));
+        for (y, line) in (0..).zip(lines) {
+            buffer.set_string(0, y, line, style);
+        }
+        buffer
+    }
+
+    #[test]
+    fn only_what_differs_is_written() {
+        let before = buffer(["a 12s", "b"], Style::new());
+        let next = buffer(["a 13s", "b"], Style::new());
+        assert_eq!(changes(&before, &before, None, Palette::Plain), "");
+        assert_eq!(changes(&before, &next, None, Palette::Plain), "\x1b[1;4H3\x1b[?25l");
+        let typed = changes(&before, &before, Some((2, 1)), Palette::Plain);
+        assert_eq!(typed, "\x1b[2;3H\x1b[?25h");
+    }
+
+    #[test]
+    fn a_terminal_ends_up_with_what_was_drawn() {
+        let warning = Style::new().fg(Color::Yellow).add_modifier(Modifier::BOLD);
+        let before = buffer(["漢字 a", "zzz"], Style::new());
+        let next = buffer(["a漢字 b", "z漢"], warning);
+        let mut terminal = vt100::Parser::new(2, 10, 0);
+        for (from, to) in [(&Buffer::empty(before.area), &before), (&before, &next)] {
+            terminal.process(changes(from, to, None, Palette::Colours).as_bytes());
+        }
+        assert_eq!(terminal.screen().contents(), "a漢字 b\nz漢");
+        let cell = terminal.screen().cell(0, 0).unwrap();
+        assert_eq!((cell.fgcolor(), cell.bold()), (vt100::Color::Idx(3), true));
+    }
+
+    #[test]
+    fn without_colours_none_is_written() {
+        let blank = Buffer::empty(Rect::new(0, 0, 10, 2));
+        let next = buffer(["a", "b"], Style::new().fg(Color::Yellow).add_modifier(Modifier::DIM));
+        assert!(changes(&blank, &next, None, Palette::Colours).contains("\x1b[0;2;33m"));
+        let plain = changes(&blank, &next, None, Palette::Plain);
+        assert!(plain.contains("\x1b[0;2m") && !plain.contains("33"), "{plain:?}");
+    }
 }

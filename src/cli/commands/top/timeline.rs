@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::cli::commands::history::slots;
+use crate::cli::commands::history::trace::slots;
 use crate::cli::{Now, stated};
 use crate::protocol::{HistoryRecord, KeyInfo, Mode};
 
@@ -51,18 +51,21 @@ pub(super) fn timeline(
     let seconds = *SPANS.iter().find(fits).unwrap_or(&SPANS[SPANS.len() - 1]);
     let room = columns - NAME_COLUMNS;
     let mut rows = vec![format!("the last {}", stated(std::time::Duration::from_secs(seconds)))];
-    let mut slots_seen = 0;
-    for (lane, spans) in &lanes {
-        if let Lane::Slot(_) = lane {
-            slots_seen += 1;
-            if slots_seen > SLOTS_MAX {
-                continue;
-            }
+    // Slots come before the other lanes.
+    let slots = lanes.keys().filter(|lane| matches!(lane, Lane::Slot(_))).count();
+    for (at, (lane, spans)) in lanes.iter().enumerate() {
+        if at < SLOTS_MAX || at >= slots {
+            // These two lanes show how many requests there were at the same time.
+            let cells = cells(
+                spans,
+                seconds * 1000,
+                room as u64,
+                matches!(lane, Lane::Readers | Lane::Waiting),
+            );
+            rows.push(format!("{:<NAME_COLUMNS$}{cells}", lane.name()));
         }
-        let cells = cells(spans, seconds * 1000, room as u64, lane.is_count());
-        rows.push(format!("{:<NAME_COLUMNS$}{cells}", lane.name()));
     }
-    if slots_seen > SLOTS_MAX {
+    if slots > SLOTS_MAX {
         rows.push("and more slots".to_owned());
     }
     rows
@@ -76,11 +79,6 @@ impl Lane {
             Self::Readers => "readers".to_owned(),
             Self::Waiting => "waiting".to_owned(),
         }
-    }
-
-    /// Whether the row counts concurrent requests.
-    fn is_count(self) -> bool {
-        matches!(self, Self::Readers | Self::Waiting)
     }
 }
 

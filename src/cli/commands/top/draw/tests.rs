@@ -4,7 +4,6 @@
 use std::fs;
 use std::path::Path;
 
-use super::super::ask::{Answer, Ask};
 use super::super::model::Effect;
 use super::super::model::tests::{model, press, status, three};
 use super::*;
@@ -14,8 +13,8 @@ use crate::protocol::Waits;
 const SIZES: [(u16, u16); 2] = [(80, 24), (40, 12)];
 
 fn text(model: &mut Model, (columns, lines): (u16, u16)) -> String {
-    let drawn = draw(model, Rect::new(0, 0, columns, lines), &at("2026-11-20T14:05:23Z"));
-    let Buffer { area, content, .. } = &drawn.buffer;
+    let (Buffer { area, content, .. }, _) =
+        draw(model, Rect::new(0, 0, columns, lines), &at("2026-11-20T14:05:23Z"));
     let rows = content.chunks(usize::from(area.width.max(1)));
     let rows = rows.map(|row| {
         let mut text = String::new();

@@ -1,6 +1,6 @@
-use super::super::key_list::Order;
 use super::*;
 use crate::cli::Failed;
+use crate::protocol::Waits;
 
 /// A holder or waiter in the form in which the daemon sends it.
 fn row(n: u64, waits: bool) -> serde_json::Value {

@@ -1,22 +1,20 @@
 //! `canal stats`: reports how long requests waited and held their locks, by user and by command;
 //! how much of each key was in use; and how many slots a key should have.
 
-mod chart;
-mod report_file;
-mod series;
-mod svg;
-
+use std::fs::{self, OpenOptions};
+use std::io::{self, ErrorKind, Write};
+use std::path::Path;
 use std::time::Duration;
 
-use self::chart::Glyphs;
-use self::series::single_key;
-use super::length;
+use super::chart::{self, Glyphs, single_key};
+use super::records::length;
+use super::svg;
 use crate::cli::arguments::definition::StatsArgs;
-use crate::cli::commands::status::Screen;
-use crate::cli::commands::status::page::{COLUMNS, HEAD, KEY, NOTE, PLAIN, Page};
+use crate::cli::output::page::{COLUMNS, COLUMNS_ASSUMED, KEY, NOTE, PLAIN, Page, Screen};
 use crate::cli::output::sanitize::fold;
 use crate::cli::{
-    Global, Length, Now, Result, command_line, connect, millis, plural, stated, stdout, user_name,
+    Failed, Global, Length, Now, Result, command_line, connect, millis, plural, stated, stdout,
+    user_name,
 };
 use crate::protocol::{HistoryCount, HistoryStats, HistoryStatsQuery};
 
@@ -28,9 +26,6 @@ const COMMANDS_SHOWN: usize = 3;
 
 /// A command that ran less often is only counted: its figures mean little.
 const RUNS_MIN: u64 = 3;
-
-/// The width of a report that is not on a terminal.
-const COLUMNS_ASSUMED: usize = 80;
 
 /// The indentation of a line of a page.
 const INDENT: usize = 2;
@@ -50,21 +45,19 @@ pub(crate) fn run(args: &StatsArgs, global: &Global) -> Result {
         stdout::print_json(&found)?;
     } else if let Some(file) = &args.svg {
         let picture = svg::report(&found, about, &counts(&found, since), &Now::here());
-        report_file::write(file, &picture, args.force)?;
+        write(file, &picture, args.force)?;
     } else {
         let columns = Screen::of_stdout().map_or(COLUMNS_ASSUMED, |screen| screen.columns);
-        let glyphs = if args.ascii { Glyphs::Ascii } else { locale() };
+        let value = |name| std::env::var(name).unwrap_or_default();
+        let glyphs = match args.ascii {
+            true => Glyphs::Ascii,
+            false => Glyphs::of_locale(&value("LC_ALL"), &value("LC_CTYPE"), &value("LANG")),
+        };
         let mut page = page(&found, about, since, columns);
         draw(&mut page, &found, columns, glyphs, &Now::here());
         stdout::print_styled(&page.render(Some(columns)))?;
     }
     Ok(())
-}
-
-/// The characters that the locale of this process supports.
-fn locale() -> Glyphs {
-    let value = |name| std::env::var(name).unwrap_or_default();
-    Glyphs::of_locale(&value("LC_ALL"), &value("LC_CTYPE"), &value("LANG"))
 }
 
 /// `1204 grants in 7d00h, 31 never granted`.
@@ -86,7 +79,7 @@ fn page(found: &HistoryStats, about: &str, since: Option<Duration>, columns: usi
         page.line("", PLAIN);
     }
     if count > refused {
-        page.cells(NAMES.map(str::to_owned), HEAD);
+        page.names(NAMES);
         rows(&mut page, &found.all, "everything");
     }
     if found.users.len() > 1 {
@@ -162,10 +155,63 @@ fn rows(page: &mut Page, of: &HistoryCount, name: &str) {
     }
 }
 
+/// The path that means standard output.
+const STDOUT: &str = "-";
+
+/// Writes a report. Replaces an existing file only with `force`, and only if it is a regular file.
+fn write(path: &Path, text: &str, force: bool) -> Result {
+    if path == Path::new(STDOUT) {
+        return stdout::print_or_fail(text);
+    }
+    if let Ok(found) = fs::symlink_metadata(path) {
+        if !found.is_file() {
+            return Err(Failed::new(format!("{} is not a regular file", path.display()))
+                .hint("name another file, or `-` for standard output"));
+        }
+        if !force {
+            return Err(exists(path));
+        }
+    }
+    write_whole(path, text, force).map_err(|error| match error.kind() {
+        ErrorKind::AlreadyExists => exists(path),
+        _ => Failed::new(format!("cannot write {}: {error}", path.display())),
+    })
+}
+
+fn exists(path: &Path) -> Failed {
+    Failed::new(format!("{} already exists", path.display())).hint("replace it with `--force`")
+}
+
+/// Writes the text to another file in the same directory, and gives it its name once it is
+/// complete.
+fn write_whole(path: &Path, text: &str, force: bool) -> io::Result<()> {
+    let Some(name) = path.file_name() else { return Err(ErrorKind::InvalidInput.into()) };
+    let name = format!(".{}.{}.new", name.to_string_lossy(), std::process::id());
+    let beside = path.with_file_name(name);
+    let mut file = OpenOptions::new().write(true).create_new(true).open(&beside)?;
+    let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_all());
+    let named = written.and_then(|()| {
+        if force {
+            return fs::rename(&beside, path);
+        }
+        match fs::hard_link(&beside, path) {
+            // If another program has taken the name in the meantime, it keeps it.
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => Err(error),
+            // The file system does not support hard links.
+            Err(_) => fs::rename(&beside, path),
+            Ok(()) => fs::remove_file(&beside),
+        }
+    });
+    if named.is_err() {
+        let _ = fs::remove_file(&beside);
+    }
+    named
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::commands::history::stats::series::tests::key_use;
+    use crate::cli::commands::history::chart::tests::key_use;
     use crate::cli::wording::time::tests::at;
     use crate::protocol::{HistoryBin, HistoryLengths, HistorySlots, HistorySlotsRow};
 
@@ -250,5 +296,47 @@ mod tests {
         let two = HistoryStats { keys: vec![key_use(), key_use()], slots: None, ..found };
         assert!(drawn(&two).contains("in use, by key\n  deploy  45% of 2 slots"), "{text}");
         assert_eq!(drawn(&HistoryStats::default()), "");
+    }
+
+    fn names(dir: &Path) -> Vec<String> {
+        let names = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name());
+        let mut names: Vec<_> = names.map(|name| name.into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn a_file_is_replaced_only_by_force_and_nothing_is_left_beside_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("report.svg");
+        write(&path, "one", false).unwrap();
+        let refused = write(&path, "two", false).unwrap_err();
+        assert!(refused.message.ends_with("report.svg already exists"), "{refused:?}");
+        assert_eq!(refused.hint.as_deref(), Some("replace it with `--force`"));
+        assert_eq!(fs::read_to_string(&path).unwrap(), "one");
+        write(&path, "two", true).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "two");
+        assert_eq!(names(dir.path()), ["report.svg"]);
+    }
+
+    #[test]
+    fn no_link_is_followed_and_no_directory_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let target = dir.path().join("target");
+        fs::write(&target, "precious").unwrap();
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink(&target, &link).unwrap();
+        let dangling = dir.path().join("dangling");
+        std::os::unix::fs::symlink(dir.path().join("nowhere"), &dangling).unwrap();
+        for path in [&link, &dangling, dir.path()] {
+            for force in [false, true] {
+                let refused = write(path, "x", force).unwrap_err();
+                assert!(refused.message.ends_with("is not a regular file"), "{refused:?}");
+            }
+        }
+        assert_eq!(fs::read_to_string(&target).unwrap(), "precious");
+        assert_eq!(names(dir.path()), ["dangling", "link", "target"]);
+        let nowhere = write(&dir.path().join("no/report.svg"), "x", false).unwrap_err();
+        assert!(nowhere.message.starts_with("cannot write "), "{nowhere:?}");
     }
 }

@@ -2,11 +2,8 @@
 //!
 //! Invariant: every text from outside goes through [`escaped`].
 
-use std::fmt::Write as _;
-
-use crate::cli::commands::history::length;
-use crate::cli::commands::history::stats::chart::{bounds, level, said, share, slots_said};
-use crate::cli::commands::history::stats::series::{Series, single_key};
+use super::chart::{Series, bounds, level, said, share, single_key, slots_said};
+use super::records::length;
 use crate::cli::{Now, cut, sanitize};
 use crate::protocol::{HistoryBin, HistoryKeyUse, HistorySlots, HistoryStats};
 
@@ -63,21 +60,18 @@ pub(super) fn report(found: &HistoryStats, about: &str, counts: &str, now: &Now)
 
 /// A text in XML form, shortened, and without characters that control a terminal.
 fn escaped(text: &str) -> String {
-    let mut out = String::new();
-    for c in cut(&sanitize(text), TEXT_MAX).chars() {
-        match c {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '"' => out.push_str("&quot;"),
-            '\'' => out.push_str("&#39;"),
-            // XML does not allow these characters.
-            '\u{fffe}' | '\u{ffff}' => out.push('?'),
-            c if c.is_control() => out.push('?'),
-            c => out.push(c),
-        }
-    }
-    out
+    let escape = |c: char| match c {
+        '&' => "&amp;".to_owned(),
+        '<' => "&lt;".to_owned(),
+        '>' => "&gt;".to_owned(),
+        '"' => "&quot;".to_owned(),
+        '\'' => "&#39;".to_owned(),
+        // XML does not allow these characters.
+        '\u{fffe}' | '\u{ffff}' => "?".to_owned(),
+        c if c.is_control() => "?".to_owned(),
+        c => c.to_string(),
+    };
+    cut(&sanitize(text), TEXT_MAX).chars().map(escape).collect()
 }
 
 /// A picture that grows downward.
@@ -95,23 +89,18 @@ impl Picture {
 
     fn text_at(&mut self, x: u32, y: u32, class: &str, text: &str) {
         let text = escaped(text);
-        // Writing to a string does not fail.
-        let _ = writeln!(self.body, "<text x=\"{x}\" y=\"{y}\" class=\"{class}\">{text}</text>");
+        self.body += &format!("<text x=\"{x}\" y=\"{y}\" class=\"{class}\">{text}</text>\n");
     }
 
     fn rect(&mut self, x: f64, y: f64, width: f64, height: f64, class: &str) {
-        let _ = writeln!(
-            self.body,
-            "<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{height:.1}\" class=\"{class}\"/>"
+        self.body += &format!(
+            "<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{height:.1}\" class=\"{class}\"/>\n"
         );
     }
 
-    fn line(&mut self, from: (u32, u32), to: (u32, u32), class: &str) {
-        let ((x1, y1), (x2, y2)) = (from, to);
-        let _ = writeln!(
-            self.body,
-            "<line x1=\"{x1}\" y1=\"{y1}\" x2=\"{x2}\" y2=\"{y2}\" class=\"{class}\"/>"
-        );
+    fn line(&mut self, (x1, y1): (u32, u32), (x2, y2): (u32, u32), class: &str) {
+        self.body +=
+            &format!("<line x1=\"{x1}\" y1=\"{y1}\" x2=\"{x2}\" y2=\"{y2}\" class=\"{class}\"/>\n");
     }
 
     /// Begins a part of the report.
@@ -148,11 +137,11 @@ impl Picture {
         for (at, size) in series.capacity.iter().enumerate() {
             let level = f64::from(y + height) - size / series.top * f64::from(height);
             let left = f64::from(x) + at as f64 * each;
-            let _ = write!(points, "{left:.1},{level:.1} {:.1},{level:.1} ", left + each);
+            points += &format!("{left:.1},{level:.1} {:.1},{level:.1} ", left + each);
         }
         if !points.is_empty() {
-            let _ =
-                writeln!(self.body, "<polyline points=\"{}\" class=\"size\"/>", points.trim_end());
+            let points = points.trim_end();
+            self.body += &format!("<polyline points=\"{points}\" class=\"size\"/>\n");
         }
     }
 
@@ -301,7 +290,7 @@ impl Picture {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::commands::history::stats::series::tests::key_use;
+    use crate::cli::commands::history::chart::tests::key_use;
     use crate::cli::wording::time::tests::at;
     use crate::protocol::{HistoryLengths, HistorySlotsRow};
 

@@ -1,31 +1,121 @@
-//! Plans the steps of `canal setup`. Existing files that differ stay, because they may be an
-//! operator's. Only another program at `/usr/local/bin/canal` ends the set-up, because the service
-//! would run that.
+//! `canal setup`: sets up one table of locks for all users of the machine, for installations
+//! without a package.
+//!
+//! Existing files that differ stay, because they may be an operator's. Only another program at
+//! `/usr/local/bin/canal` ends the set-up, because the service would run that.
+//!
+//! Invariant: canal prints each change before it makes the first one. It overwrites no file, and
+//! follows no symbolic link.
 
 use std::ffi::OsStr;
-use std::fs;
-use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
+use std::fs::{self, File};
+use std::io::{self, BufRead, ErrorKind, IsTerminal, Write};
+use std::os::fd::OwnedFd;
+use std::path::{Component, Path, PathBuf};
 
-use nix::unistd::{Group, User};
+use nix::errno::Errno;
+use nix::fcntl::{AtFlags, OFlag, open, openat};
+use nix::sys::stat::{Mode, fchmod, mkdirat};
+use nix::unistd::{Group, UnlinkatFlags, User, linkat, unlinkat};
 
-use crate::cli::connect::{INIT_SCRIPT, start_command};
-use crate::cli::{Failed, Result};
-use crate::client::{OWN, ServiceManager};
+use crate::cli::arguments::definition::SetupArgs;
+use crate::cli::connect::{INIT_SCRIPT, execute, start_command};
+use crate::cli::{Failed, Result, stdout};
+use crate::client::{Client, OWN, ServiceManager, Start};
 use crate::daemon::{PACKAGED_CONFIG, first_start_statement};
-use crate::protocol::place::{MACHINE_CONFIG, Place};
+use crate::protocol::StatusQuery;
+use crate::protocol::place::{MACHINE_CONFIG, Place, Rule};
 use crate::protocol::user_namespace::MachineUid;
 use crate::sys::process::exec::{Lookup, lookup};
-use crate::sys::process::user::lstat;
+use crate::sys::process::user::{geteuid, lstat};
+
+/// The directory whose existence directs all clients to the daemon of the machine.
+const SHARED_DIR: &str = "/run/canal";
+
+pub(crate) fn run(args: &SetupArgs) -> Result {
+    let plan = Plan::make(args.first_start)?;
+    stdout::print(&plan.describe())?;
+    if args.dry_run {
+        return Ok(());
+    }
+    if !geteuid().is_root() {
+        return Err(unchanged("`canal setup` needs root").hint("run `sudo canal setup`"));
+    }
+    if !args.yes && !is_confirmed()? {
+        return Err(unchanged("not confirmed"));
+    }
+    for step in &plan.steps {
+        match step {
+            Step::Copy { to } => {
+                let program = fs::read(OWN)
+                    .map_err(|error| Failed::new(format!("cannot read this program: {error}")))?;
+                create(to, &program, 0o755).map_err(Failed::new)?;
+            }
+            Step::Write { path, text, mode } => {
+                create(path, text.as_bytes(), *mode).map_err(Failed::new)?;
+            }
+            Step::Run(command) => execute(command).map_err(undo)?,
+            Step::Keep { .. } => {}
+        }
+    }
+    is_up()
+}
+
+/// An error before the first change.
+fn unchanged(why: &str) -> Failed {
+    Failed::new(format!("{why}: changed nothing"))
+}
+
+/// Asks on the terminal.
+fn is_confirmed() -> Result<bool> {
+    let stdin = io::stdin();
+    if !stdin.is_terminal() {
+        return Err(unchanged("standard input is not a terminal, so canal cannot ask")
+            .hint("answer with --yes, or only show the steps with --dry-run"));
+    }
+    stdout::print("Continue? [y/N] ")?;
+    let mut answer = String::new();
+    stdin.lock().read_line(&mut answer).map_err(|error| unchanged(&error.to_string()))?;
+    Ok(matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
+}
+
+/// Removes what a failed step leaves behind.
+fn undo(failed: Failed) -> Failed {
+    // While the directory exists, every canal command waits for a daemon in it. At most, it
+    // contains the statement of a first start.
+    if let Ok(path) = first_start_statement(&Place::shared(MachineUid::own())) {
+        let _ = fs::remove_file(path);
+    }
+    let _ = fs::remove_dir(SHARED_DIR);
+    failed.hint("fix that, then run `canal setup` again; it keeps existing files")
+}
+
+/// Whether the daemon of the machine answers.
+fn is_up() -> Result {
+    let place = Place::find(None, MachineUid::own()).map_err(Failed::new)?;
+    if place.rule != Rule::Shared {
+        return Err(Failed::new(format!(
+            "{SHARED_DIR} does not exist, although the daemon was started"
+        )));
+    }
+    let mut client = Client::connect(&place, Start::Never)?;
+    let status = client.status(&StatusQuery::default())?;
+    let socket = place.socket.display();
+    stdout::print(&format!(
+        "done: the daemon is listening at {socket}, pid {}\n",
+        status.daemon.pid
+    ))?;
+    Ok(())
+}
 
 /// The files that a package also installs.
-const SOCKET: &str = include_str!("../../../../packaging/systemd/canal.socket");
-const SERVICE: &str = include_str!("../../../../packaging/systemd/canal.service");
-const SYSUSERS: &str = include_str!("../../../../packaging/systemd/sysusers.conf");
-const TMPFILES: &str = include_str!("../../../../packaging/systemd/tmpfiles.conf");
+const SOCKET: &str = include_str!("../../../packaging/systemd/canal.socket");
+const SERVICE: &str = include_str!("../../../packaging/systemd/canal.service");
+const SYSUSERS: &str = include_str!("../../../packaging/systemd/sysusers.conf");
+const TMPFILES: &str = include_str!("../../../packaging/systemd/tmpfiles.conf");
 
-const LSB: &str = include_str!("../../../../packaging/init.d/lsb");
-const OPENRC: &str = include_str!("../../../../packaging/init.d/openrc");
+const LSB: &str = include_str!("../../../packaging/init.d/lsb");
+const OPENRC: &str = include_str!("../../../packaging/init.d/openrc");
 
 /// The path of a packaged program, as the units and scripts name it.
 const PACKAGED: &str = "/usr/bin/canal";
@@ -247,8 +337,63 @@ fn existing(path: &Path) -> Result<Option<Vec<u8>>> {
     }
 }
 
+/// Creates a file with this content and mode, and its missing parent directories (0755). The name
+/// appears with the whole content, or not at all.
+///
+/// # Errors
+/// A message for the user: the name already exists, a directory is a link, or a system call failed.
+pub(super) fn create(path: &Path, content: &[u8], mode: u32) -> Result<(), String> {
+    let failed = |error: io::Error| format!("{}: {error}", path.display());
+    let name = path.file_name().unwrap_or_default();
+    let dir = directory(path.parent().unwrap_or(Path::new("/")))?;
+    let mut beside = OsStr::new(".").to_owned();
+    beside.push(name);
+    beside.push(format!(".{}", std::process::id()));
+    let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_CLOEXEC;
+    let fd = openat(&dir, beside.as_os_str(), flags | OFlag::O_NOFOLLOW, Mode::S_IRUSR)
+        .map_err(|error| failed(error.into()))?;
+    let mut file = File::from(fd);
+    let written = file
+        .write_all(content)
+        .and_then(|()| Ok(fchmod(&file, Mode::from_bits_truncate(mode))?))
+        .and_then(|()| file.sync_all())
+        // Unlike a rename, this fails if the name exists.
+        .and_then(|()| Ok(linkat(&dir, beside.as_os_str(), &dir, name, AtFlags::empty())?));
+    let _ = unlinkat(&dir, beside.as_os_str(), UnlinkatFlags::NoRemoveDir);
+    written.map_err(failed)
+}
+
+/// Opens a directory by its absolute path, and creates the missing parts of the path.
+fn directory(path: &Path) -> Result<OwnedFd, String> {
+    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let failed = |error: Errno| match error {
+        Errno::ELOOP | Errno::ENOTDIR => {
+            format!("{}: part of the path is a symbolic link or not a directory", path.display())
+        }
+        error => format!("{}: {}", path.display(), io::Error::from(error)),
+    };
+    let mut dir = open("/", flags, Mode::empty()).map_err(failed)?;
+    for part in path.components() {
+        let Component::Normal(name) = part else { continue };
+        let mode = Mode::from_bits_truncate(0o755);
+        let made = match mkdirat(&dir, name, mode) {
+            Err(Errno::EEXIST) => Ok(false),
+            made => made.map(|()| true),
+        };
+        let made = made.map_err(failed)?;
+        dir = openat(&dir, name, flags, Mode::empty()).map_err(failed)?;
+        if made {
+            // Independent of the umask.
+            fchmod(&dir, mode).map_err(failed)?;
+        }
+    }
+    Ok(dir)
+}
+
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
     use super::*;
 
     #[test]
@@ -284,12 +429,39 @@ mod tests {
         assert_eq!(step("x").unwrap(), Step::Keep { path: path.clone(), is_same: true });
         assert_eq!(step("y").unwrap(), Step::Keep { path: path.clone(), is_same: false });
         fs::remove_file(&path).unwrap();
-        std::os::unix::fs::symlink("/dev/null", &path).unwrap();
+        symlink("/dev/null", &path).unwrap();
         assert!(
             step("x")
                 .unwrap_err()
                 .message
                 .ends_with("is a symbolic link, which setup does not follow")
         );
+    }
+
+    #[test]
+    fn a_file_is_created_whole_and_never_overwritten() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a/b/file");
+        create(&path, b"content", 0o644).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"content");
+        let mode = fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o7777, 0o644);
+        let error = create(&path, b"other", 0o644).unwrap_err();
+        assert!(error.contains("File exists"), "{error}");
+        assert_eq!(fs::read(&path).unwrap(), b"content");
+        assert_eq!(fs::read_dir(dir.path().join("a/b")).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn no_link_is_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let elsewhere = dir.path().join("elsewhere");
+        fs::create_dir(&elsewhere).unwrap();
+        symlink(&elsewhere, dir.path().join("link")).unwrap();
+        let error = create(&dir.path().join("link/file"), b"x", 0o644).unwrap_err();
+        assert!(error.contains("symbolic link"), "{error}");
+        symlink(elsewhere.join("made"), dir.path().join("file")).unwrap();
+        create(&dir.path().join("file"), b"x", 0o644).unwrap_err();
+        assert_eq!(fs::read_dir(&elsewhere).unwrap().count(), 0);
     }
 }

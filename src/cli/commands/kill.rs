@@ -1,29 +1,38 @@
-//! `canal kill`: shows the processes of holders and waiters, and ends them.
+//! `canal kill`: shows the processes of holders and waiters, and ends them, with the processes that
+//! they started. A request with `--supersede running` ends the commands that it supersedes in the
+//! same way.
 //!
 //! Invariant: canal signals only what it has shown, and the processes started by that. It names the
 //! hold or the request to the daemon, not the process, and the daemon sends no signal if that has
-//! changed.
+//! changed. canal itself signals a process only through a pidfd that it opened while the process was
+//! a descendant of the process shown, or an orphan of its group.
 
-mod ending;
-mod superseded;
+use std::collections::BTreeSet;
+use std::io;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::time::{Duration, Instant};
 
-use std::time::Duration;
-
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 use serde::Serialize;
 
 use crate::cli::arguments::definition::KillArgs;
 use crate::cli::find_job::look_up;
 use crate::cli::output::stderr::confirm;
-use crate::cli::wording::participant::{clause, party};
+use crate::cli::source::Witness;
+use crate::cli::wording::participant::{self, clause, party, short_command};
 use crate::cli::{
-    Failed, Global, Length, Now, Result, Target, Verbosity, plural, sanitize, stated, stdout, wrong,
+    Failed, Global, Length, Now, Result, Target, Verbosity, plural, sanitize, stated, stdout,
+    user_name, wrong,
 };
-use crate::protocol::{KillTarget, KillTargets, WouldKill};
+use crate::client::{Client, ClientError, OWN, is_on_demand_daemon};
+use crate::protocol::{
+    Acquire, ErrorName, Grant, Kill, KillTarget, KillTargets, Progress, Superseded, WouldKill,
+};
 use crate::run::{OwnCode, SUCCESS};
-pub(super) use ending::Ending;
-use ending::{Left, ends, wait};
-pub(super) use superseded::EndSuperseded;
+use crate::sys::pidfd::{Pidfd, is_gone};
+use crate::sys::process::{self, add_descendants, add_orphans_of_group, uid_of};
 
 /// The `--json` output.
 #[derive(Debug, Serialize)]
@@ -70,11 +79,10 @@ pub(crate) fn run(args: &KillArgs, global: &Global) -> Result<u8> {
         asked = WouldKill { session: Some(session), ..WouldKill::default() };
     }
     let found = client.would_kill(&asked)?;
+    let mut endings = endings_of(&mut client, &found)?;
     // The order is from the end of the queue to the holders. Otherwise, ending a process would
     // grant its lock to the next waiter.
-    let endings = processes(&found.targets).into_iter().rev();
-    let endings = endings.map(|target| Ending::find(&mut client, target));
-    let endings = endings.collect::<Result<Vec<_>>>()?;
+    endings.reverse();
     show(&found, &endings, signal, verbosity);
     check(&found)?;
     if !args.yes {
@@ -101,7 +109,18 @@ pub(crate) fn run(args: &KillArgs, global: &Global) -> Result<u8> {
         true => wait_for(&mut signalled, signal, args.kill_after, verbosity),
         false => Vec::new(),
     };
-    stdout::json_if(args.json, &report(&found.targets, &signalled, &refused, &left, signal))?;
+    let before = found
+        .targets
+        .iter()
+        .filter_map(|target| target.refused.as_deref().map(|message| Refused { message, target }));
+    let late = refused.iter().map(|(target, failed)| Refused { message: &failed.message, target });
+    let report = Report {
+        signal: name(signal),
+        signalled: signalled.iter().map(|ending| ending.target).collect(),
+        refused: before.chain(late).collect(),
+        left: &left,
+    };
+    stdout::json_if(args.json, &report)?;
     let none_refused = found.targets.iter().all(|target| target.refused.is_none());
     let done = all && refused.is_empty() && left.is_empty() && none_refused;
     Ok(if done { SUCCESS } else { OwnCode::Failed.number() })
@@ -124,7 +143,8 @@ fn wait_for(
     if kill_after.is_some() {
         let mut is_any_killed = false;
         for ending in endings.iter_mut() {
-            let (killed, refused) = ending.kill_left();
+            ending.look();
+            let (killed, refused) = ending.send(0, Signal::SIGKILL);
             for one in &killed {
                 verbosity.note(&format!("killed {}, {since}", one.shown()));
             }
@@ -139,10 +159,11 @@ fn wait_for(
     let mut all_left = Vec::new();
     let mut is_deaf = false;
     for ending in endings.iter() {
-        for left in ending.left() {
+        for (pid, _) in ending.living() {
+            let left = Left::of(*pid);
             let shown = left.shown();
             // canal has already reported why it cannot end this process.
-            if ending.is_refused(&left) {
+            if ending.refused.contains(&left.pid) {
                 verbosity.message(&format!("{shown} is still running"));
             } else {
                 verbosity.message(&format!("{shown} is still running, {since}"));
@@ -227,8 +248,7 @@ fn check(found: &KillTargets) -> Result {
     if found.targets.iter().any(|target| target.refused.is_none()) {
         return Ok(());
     }
-    let Some(first) = found.targets.first() else { return Err(Failed::new("no process to end")) };
-    refusal(first)
+    refusal(found.targets.first().ok_or_else(|| Failed::new("no process to end"))?)
 }
 
 /// Fails if the caller cannot end this target.
@@ -252,33 +272,242 @@ fn processes(targets: &[KillTarget]) -> Vec<&KillTarget> {
     processes
 }
 
+/// The processes that can be ended, with those that they started.
+fn endings_of<'a>(client: &mut Client, found: &'a KillTargets) -> Result<Vec<Ending<'a>>> {
+    processes(&found.targets).into_iter().map(|target| Ending::find(client, target)).collect()
+}
+
 /// The message about a process that was signalled.
 pub(super) fn sent(target: &KillTarget, signal: Signal) -> String {
     format!("sent {} to {}", name(signal), party(&target.party))
 }
 
-fn report<'a>(
-    targets: &'a [KillTarget],
-    signalled: &[Ending<'a>],
-    late: &'a [(&'a KillTarget, Failed)],
-    left: &'a [Left],
-    signal: Signal,
-) -> Report<'a> {
-    let before = targets
-        .iter()
-        .filter_map(|target| target.refused.as_deref().map(|message| Refused { message, target }));
-    let late = late.iter().map(|(target, failed)| Refused { message: &failed.message, target });
-    Report {
-        signal: name(signal),
-        signalled: signalled.iter().map(|ending| ending.target).collect(),
-        refused: before.chain(late).collect(),
-        left,
-    }
-}
-
 /// `TERM`.
 pub(super) fn name(signal: Signal) -> &'static str {
     signal.as_str().trim_start_matches("SIG")
+}
+
+/// How often canal looks for newly started processes.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// A holder or waiter, and the processes that it has started.
+#[derive(Debug)]
+pub(crate) struct Ending<'a> {
+    target: &'a KillTarget,
+    /// The processes, starting with the holder or waiter itself, whose pid is 0 if it has none
+    /// here. Empty if it cannot be known.
+    tree: Vec<(u32, Pidfd)>,
+    /// The processes that canal may not signal, and has reported.
+    refused: BTreeSet<u32>,
+}
+
+impl<'a> Ending<'a> {
+    /// Finds the processes as they are now.
+    pub(crate) fn find(client: &mut Client, target: &'a KillTarget) -> Result<Self> {
+        let kill = kill(target, Signal::SIGTERM);
+        let process = match client.process_to_kill(&kill) {
+            Ok(process) => process,
+            // The signal that follows reports what has changed.
+            Err(ClientError::Failure(failure)) if failure.name == ErrorName::NotHeld => None,
+            Err(error) => return Err(error.into()),
+        };
+        let tree = process.and_then(|process| Some((process.pid()?, process)));
+        let tree = tree.into_iter().collect();
+        let mut ending = Self { target, tree, refused: BTreeSet::new() };
+        ending.look();
+        Ok(ending)
+    }
+
+    /// How many of the processes that it started are still running.
+    fn started(&self) -> usize {
+        self.tree.iter().skip(1).filter(|(_, it)| !it.has_ended()).count()
+    }
+
+    /// Signals the process. If the signal ends commands, also signals all processes that it
+    /// started. Returns the errors for those that could not be signalled.
+    pub(crate) fn signal(&mut self, client: &mut Client, signal: Signal) -> Result<Vec<String>> {
+        // Once a process has ended, its orphans can no longer be found.
+        self.look();
+        match client.kill(&kill(self.target, signal)) {
+            Ok(_) => {}
+            Err(ClientError::Gone) => {
+                let message = "the daemon ended before it answered; it may have sent the signal";
+                return Err(Failed::new(message));
+            }
+            Err(error) => return Err(error.into()),
+        }
+        if !ends(signal) {
+            return Ok(Vec::new());
+        }
+        let (_, refused) = self.send(1, signal);
+        // A stopped process handles the signal only after it continues.
+        for (_, process) in &self.tree {
+            let _ = process.signal(Signal::SIGCONT);
+        }
+        Ok(refused)
+    }
+
+    /// Signals the processes from index `first` on. Returns those that were signalled, and the
+    /// errors that were not reported yet.
+    fn send(&mut self, first: usize, signal: Signal) -> (Vec<Left>, Vec<String>) {
+        let (mut sent, mut refused) = (Vec::new(), Vec::new());
+        for (pid, process) in self.tree.iter().skip(first).filter(|(_, it)| !it.has_ended()) {
+            // A killed process may no longer have a command line.
+            let named = Left::of(*pid);
+            match process.signal(signal) {
+                Ok(()) => sent.push(named),
+                Err(error) if is_gone(&error) => {}
+                Err(error) if self.refused.insert(*pid) => {
+                    refused.push(not_signalled(*pid, process, &error));
+                }
+                Err(_) => {}
+            }
+        }
+        (sent, refused)
+    }
+
+    fn living(&self) -> impl Iterator<Item = &(u32, Pidfd)> {
+        self.tree.iter().filter(|(_, it)| !it.has_ended())
+    }
+
+    fn look(&mut self) {
+        add_descendants(&mut self.tree, is_spared);
+        if let Some(leader) = self.tree.first().map(|(pid, _)| *pid) {
+            add_orphans_of_group(&mut self.tree, leader, is_spared);
+            add_descendants(&mut self.tree, is_spared);
+        }
+    }
+}
+
+/// A process that still runs.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+struct Left {
+    pid: u32,
+    command: Option<String>,
+}
+
+impl Left {
+    fn of(pid: u32) -> Self {
+        Self { pid, command: process::command_line(pid) }
+    }
+
+    /// `pid 812 `make test``.
+    fn shown(&self) -> String {
+        match &self.command {
+            Some(command) => format!("pid {} `{}`", self.pid, short_command(command)),
+            None => participant::process(self.pid),
+        }
+    }
+}
+
+/// Waits until all these processes have ended, or until the time is over. Returns whether they have
+/// ended.
+fn wait(endings: &mut [Ending<'_>], time: Option<Duration>) -> bool {
+    let until = time.and_then(|time| Instant::now().checked_add(time));
+    loop {
+        // One of them is enough, because the next round examines the others.
+        let Some((_, first)) = endings.iter().flat_map(Ending::living).next() else { return true };
+        let now = Instant::now();
+        if until.is_some_and(|until| now >= until) {
+            return false;
+        }
+        let pause = until.map_or(LOOK, |until| (until - now).min(LOOK));
+        let pause = PollTimeout::try_from(pause).unwrap_or(PollTimeout::MAX);
+        // If the wait is interrupted, it is merely shorter.
+        let _ = poll(&mut [PollFd::new(first.as_fd(), PollFlags::POLLIN)], pause);
+        for ending in endings.iter_mut() {
+            ending.look();
+        }
+    }
+}
+
+/// Whether users normally end a command with this signal. Other signals (HUP, USR1, STOP …) only
+/// have a meaning for the process itself: sent to all descendants, they would end those that do not
+/// expect them.
+fn ends(signal: Signal) -> bool {
+    use Signal::{SIGABRT, SIGINT, SIGKILL, SIGQUIT, SIGTERM};
+    matches!(signal, SIGTERM | SIGINT | SIGQUIT | SIGABRT | SIGKILL)
+}
+
+fn not_signalled(pid: u32, process: &Pidfd, error: &io::Error) -> String {
+    let shown = Left::of(pid).shown();
+    match uid_of(process).filter(|_| error.kind() == io::ErrorKind::PermissionDenied) {
+        Some(uid) => format!("cannot signal {shown}: it runs as {}", user_name::name(uid)),
+        None => format!("cannot signal {shown}: {error}"),
+    }
+}
+
+/// Whether the process is this one, which may run under the lock, or a daemon, which also serves
+/// other clients.
+fn is_spared(pid: u32) -> bool {
+    pid == std::process::id() || is_on_demand_daemon(pid, Some(Path::new(OWN)))
+}
+
+fn kill(target: &KillTarget, signal: Signal) -> Kill {
+    Kill { token: target.token, request: target.request, signal: signal as i32 }
+}
+
+/// How long the commands have after SIGTERM.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// Ends the commands once the request has its place in the queue, or its grant. Passes each event
+/// on to the next witness.
+pub(crate) struct EndSuperseded<'a, 'w> {
+    target: &'a Target,
+    request: &'a Acquire,
+    next: Option<&'w mut dyn Witness>,
+    is_pending: bool,
+}
+
+impl<'a, 'w> EndSuperseded<'a, 'w> {
+    pub(crate) fn new(
+        target: &'a Target,
+        request: &'a Acquire,
+        next: Option<&'w mut dyn Witness>,
+    ) -> Self {
+        let is_pending = request.supersede == Some(Superseded::Running);
+        Self { target, request, next, is_pending }
+    }
+
+    /// Sends SIGTERM to the commands, and SIGKILL to those that still run after 10 s. Returns once
+    /// all have ended.
+    fn end(&mut self) -> Result {
+        if !std::mem::take(&mut self.is_pending) {
+            return Ok(());
+        }
+        let verbosity = self.target.verbosity;
+        // The client of the request waits on its connection.
+        let mut client = self.target.connect()?;
+        let superseded_by = Some(self.request.tag);
+        let found = client.would_kill(&WouldKill { superseded_by, ..WouldKill::default() })?;
+        found.targets.iter().try_for_each(refusal)?;
+        let mut endings = endings_of(&mut client, &found)?;
+        for ending in &mut endings {
+            let refused = ending.signal(&mut client, Signal::SIGTERM)?;
+            verbosity.note(&format!("{}: superseded", sent(ending.target, Signal::SIGTERM)));
+            refused.iter().for_each(|line| verbosity.message(line));
+        }
+        let grace = Some(Length::Finite(GRACE));
+        match wait_for(&mut endings, Signal::SIGTERM, grace, verbosity).as_slice() {
+            [] => Ok(()),
+            [left, ..] => Err(Failed::new(format!("{} cannot be ended", left.shown()))),
+        }
+    }
+}
+
+impl Witness for EndSuperseded<'_, '_> {
+    fn waits(&mut self, progress: &Progress) -> Result {
+        if let Some(next) = &mut self.next {
+            next.waits(progress)?;
+        }
+        // Before that, the request may not be in the log.
+        if progress.position > 0 { self.end() } else { Ok(()) }
+    }
+
+    fn granted(&mut self, grant: &Grant) -> Result {
+        self.end()?;
+        self.next.as_mut().map_or(Ok(()), |next| next.granted(grant))
+    }
 }
 
 #[cfg(test)]

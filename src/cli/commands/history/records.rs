@@ -1,11 +1,78 @@
-//! Formats records as a table: one line for each record, the newest last.
+//! `canal history`: shows which requests ended, when and how, and how long they waited and held
+//! their locks.
+
+use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use super::length;
-use crate::cli::commands::status::page::{COLUMNS, HEAD, NOTE, PLAIN, Page};
-use crate::cli::{Now, command_line, plural, sanitize, user_name};
-use crate::protocol::HistoryRecord;
+use crate::cli::arguments::definition::HistoryArgs;
+use crate::cli::find_job::{add_numbers_of_ended, look_up};
+use crate::cli::output::page::{COLUMNS, NOTE, PLAIN, Page, print};
+use crate::cli::{
+    Global, Length, Now, Result, Target, command_line, millis, plural, sanitize, short, stdout,
+    user_name,
+};
+use crate::client::Client;
+use crate::protocol::{HistoryClient, HistoryPage, HistoryQuery, HistoryRecord, HistoryStep};
+use crate::run::jobs::Folder;
+
+/// How many records to show if the user passes no count.
+const SHOWN: u64 = 50;
+
+pub(crate) fn run(args: &HistoryArgs, global: &Global) -> Result {
+    let target = Target::of(global)?;
+    let (mut client, key, session) = look_up(args.key.as_ref(), &target)?;
+    let query = HistoryQuery {
+        key: key.map(ToString::to_string),
+        since_ms: args.since.and_then(Length::finite).map(millis),
+        uid: args.user,
+        session,
+        failed: args.failed,
+        ..HistoryQuery::default()
+    };
+    let all = if args.json || args.csv { u64::MAX } else { SHOWN };
+    let mut found = ask_all(&mut client, query, args.count.unwrap_or(all))?;
+    add_numbers_of_ended(&mut found.records, &Folder::of(&target.place));
+    if args.json || args.csv {
+        return stdout::report(&found, args.json, || csv(&found.records));
+    }
+    print(&page(&found.records, found.dropped, &Now::here()))
+}
+
+/// Asks for the latest records of a key and of the keys below it.
+pub(crate) fn of_key(client: &mut Client, key: &str) -> Result<HistoryPage> {
+    let query = HistoryQuery { key: Some(key.to_owned()), ..HistoryQuery::default() };
+    ask_all(client, query, SHOWN)
+}
+
+/// Asks for one page after the other until there are as many records as requested. Returns them all
+/// in one page, the oldest first.
+pub(super) fn ask_all(client: &mut Client, query: HistoryQuery, count: u64) -> Result<HistoryPage> {
+    let (mut query, mut left) = (query, count);
+    let mut found = HistoryPage::default();
+    loop {
+        query.limit = Some(left);
+        let HistoryPage { mut records, before, dropped } = client.history(&query)?;
+        records.truncate(usize::try_from(left).unwrap_or(usize::MAX));
+        left -= records.len() as u64;
+        found.records.append(&mut records);
+        found.dropped = dropped;
+        // If the next page is not older than this one, this one counts as the last.
+        let goes_on = before.filter(|next| query.before.is_none_or(|last| *next < last));
+        let Some(next) = goes_on.filter(|_| left > 0) else { break };
+        query.before = Some(next);
+    }
+    found.records.reverse();
+    Ok(found)
+}
+
+/// `0.3s`, `42s`, `3m12s`.
+pub(super) fn length(ms: u64) -> String {
+    if ms < 10_000 {
+        return format!("{}.{}s", ms / 1000, ms % 1000 / 100);
+    }
+    short(Duration::from_millis(ms))
+}
 
 const NAMES: [&str; COLUMNS] = ["ENDED", "HOW", "WAITED", "HELD", "PID", "USER", "KEY  COMMAND"];
 /// The column that shows how a record ended.
@@ -16,21 +83,16 @@ pub(crate) fn page(records: &[HistoryRecord], dropped: u64, now: &Now) -> Page {
     if records.is_empty() {
         page.line("no matching request has ended", PLAIN);
     } else {
-        page.cells(NAMES.map(str::to_owned), HEAD);
+        page.names(NAMES);
         page.keep_whole(HOW);
     }
     for record in records {
         page.cells(cells(record, now), PLAIN);
-        if let Some(note) = &record.note {
-            page.note(format!("note: {}", command_line(note)), NOTE);
-        }
-        if let Some(by) = record.by {
-            let text = format!("released by {} (pid {})", user_name::name(by.uid), by.pid);
-            page.note(text, NOTE);
-        }
-        if record.cycle.len() > 1 {
-            page.note(ring(record), NOTE);
-        }
+        let by =
+            |by: HistoryClient| format!("released by {} (pid {})", user_name::name(by.uid), by.pid);
+        page.note(record.note.as_ref().map(|note| format!("note: {}", command_line(note))), NOTE);
+        page.note(record.by.map(by), NOTE);
+        page.note((record.cycle.len() > 1).then(|| ring(record)), NOTE);
     }
     if dropped > 0 {
         let records = plural(dropped, "record was", "records were");
@@ -64,7 +126,10 @@ fn cells(record: &HistoryRecord, now: &Now) -> [String; COLUMNS] {
 fn how(record: &HistoryRecord) -> String {
     let text = match (record.exit, record.signal, record.how.as_str()) {
         (Some(status), _, _) => format!("exit {status}"),
-        (_, Some(signal), _) => format!("killed: {}", signal_name(signal)),
+        (_, Some(signal), _) => match Signal::try_from(i32::from(signal)) {
+            Ok(known) => format!("killed: {}", known.as_str().trim_start_matches("SIG")),
+            Err(_) => format!("killed: {signal}"),
+        },
         (_, _, "ended") if record.held_ms.is_none() => "gave up".to_owned(),
         (_, _, "ended") => "ended (exit status unknown)".to_owned(),
         (_, _, "withdrawn") => "gave up".to_owned(),
@@ -79,29 +144,64 @@ fn how(record: &HistoryRecord) -> String {
     }
 }
 
-fn signal_name(signal: u8) -> String {
-    let known = Signal::try_from(i32::from(signal));
-    known.map_or_else(|_| signal.to_string(), |it| it.as_str().trim_start_matches("SIG").to_owned())
-}
-
 /// `deadlock: s12 waited for a, s14 for b`.
 fn ring(record: &HistoryRecord) -> String {
-    let steps: Vec<String> = record
-        .cycle
-        .iter()
-        .map(|step| {
-            let (session, key) = (sanitize(&step.session), sanitize(&step.key));
-            format!("{session} (pid {}) for `{key}`", step.pid)
-        })
-        .collect();
+    let step = |step: &HistoryStep| {
+        let (session, key) = (sanitize(&step.session), sanitize(&step.key));
+        format!("{session} (pid {}) for `{key}`", step.pid)
+    };
+    let steps: Vec<String> = record.cycle.iter().map(step).collect();
     format!("waited for each other: {}", steps.join(", "))
+}
+
+/// The first line of `--csv`.
+const CSV_NAMES: &str = "number,asked,ended,how,exit,signal,waited_ms,held_ms,keys,user,pid,session,\
+                     token,host,note,command,at_least\r\n";
+
+/// A line of names, and one line for each record.
+fn csv(records: &[HistoryRecord]) -> String {
+    CSV_NAMES.to_owned() + &records.iter().map(csv_line).collect::<String>()
+}
+
+fn csv_line(record: &HistoryRecord) -> String {
+    let shown = |number: Option<u64>| number.map(|it| it.to_string()).unwrap_or_default();
+    let own = |text: &Option<String>| text.clone().unwrap_or_default();
+    let keys: Vec<&str> = record.items.iter().map(|item| item.key.as_str()).collect();
+    let values = [
+        record.number.to_string(),
+        record.asked.clone(),
+        record.ended.clone(),
+        record.how.clone(),
+        shown(record.exit.map(u64::from)),
+        shown(record.signal.map(u64::from)),
+        record.waited_ms.to_string(),
+        shown(record.held_ms),
+        keys.join(" "),
+        user_name::name(record.uid),
+        record.pid.to_string(),
+        own(&record.session),
+        shown(record.token),
+        own(&record.host),
+        own(&record.note),
+        own(&record.command),
+        if record.at_least { "true".to_owned() } else { String::new() },
+    ];
+    values.map(|value| quoted(&sanitize(&value))).join(",") + "\r\n"
+}
+
+fn quoted(value: &str) -> String {
+    if value.contains([',', '"', '\r', '\n']) {
+        format!("\"{}\"", value.replace('"', "\"\""))
+    } else {
+        value.to_owned()
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::cli::wording::time::tests::at;
-    use crate::protocol::{HistoryClient, HistoryItem, HistoryStep, Mode};
+    use crate::protocol::{HistoryItem, Mode};
 
     fn record(how: &str, held_ms: Option<u64>) -> HistoryRecord {
         let item =
@@ -184,5 +284,29 @@ mod tests {
     #[test]
     fn nothing_is_said_in_words() {
         assert_eq!(shown(&[], 0, None), "no matching request has ended\n");
+    }
+
+    #[test]
+    fn what_separates_values_is_quoted() {
+        let item = |key: &str| HistoryItem {
+            key: key.to_owned(),
+            mode: Mode::Counted,
+            count: 1,
+            slots: None,
+        };
+        let record = HistoryRecord {
+            number: 7,
+            how: "ended".to_owned(),
+            exit: Some(1),
+            uid: 4_000_000,
+            command: Some("sh -c 'a, \"b\"'\nx".to_owned()),
+            items: vec![item("a"), item("b")],
+            ..HistoryRecord::default()
+        };
+        let text = csv(&[record]);
+        let lines: Vec<_> = text.split_terminator("\r\n").collect();
+        assert_eq!(lines.len(), 2);
+        assert_eq!(lines[0].split(',').count(), 17);
+        assert_eq!(lines[1], "7,,,ended,1,,0,,a b,4000000,0,,,,,\"sh -c 'a, \"\"b\"\"'?x\",");
     }
 }

@@ -1,9 +1,12 @@
 //! A page of text: lines, and rows of columns that are as wide as they need to be.
 
+use std::io::{self, IsTerminal};
+
 use anstyle::{AnsiColor, Style};
+use terminal_size::{Height, Width, terminal_size_of};
 
 use crate::cli::output::sanitize::{fold, padded, width};
-use crate::cli::{cut, sanitize};
+use crate::cli::{Result, cut, sanitize, stdout};
 
 /// The number of columns of a row. The last column takes the rest of the line.
 pub(crate) const COLUMNS: usize = 7;
@@ -16,6 +19,9 @@ const LAST_AT_LEAST: usize = 10;
 
 /// The columns that a narrow terminal omits, in this order.
 const DISPENSABLE: [usize; 4] = [4, 2, 5, 3];
+
+/// The width of a terminal of unknown size, and of a plot that is not on a terminal.
+pub(crate) const COLUMNS_ASSUMED: usize = 80;
 
 const GAP: &str = "  ";
 
@@ -84,9 +90,14 @@ impl Page {
         self.title(text.into(), String::new(), style);
     }
 
-    /// Adds a sentence under a row.
-    pub(crate) fn note(&mut self, text: String, style: Style) {
-        self.rows.push((Row::Note(text), style));
+    /// Adds a sentence under a row, if there is one.
+    pub(crate) fn note(&mut self, text: impl Into<Option<String>>, style: Style) {
+        self.rows.extend(text.into().map(|text| (Row::Note(text), style)));
+    }
+
+    /// Adds the names of the columns.
+    pub(crate) fn names(&mut self, names: [&str; COLUMNS]) {
+        self.cells(names.map(str::to_owned), HEAD);
     }
 
     /// Adds a row.
@@ -214,6 +225,33 @@ fn row(cells: &[String; COLUMNS], widths: &[Option<usize>], columns: Option<usiz
             line + &cut(last, room)
         }
     }
+}
+
+/// The size of a terminal.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Screen {
+    pub(crate) columns: usize,
+    /// `None` if unknown.
+    pub(crate) lines: Option<usize>,
+}
+
+impl Screen {
+    /// The size of stdout, if it is a terminal.
+    pub(crate) fn of_stdout() -> Option<Self> {
+        let stdout = io::stdout();
+        stdout.is_terminal().then(|| match terminal_size_of(&stdout) {
+            Some((Width(columns), Height(lines))) if columns > 0 => {
+                Self { columns: columns.into(), lines: Some(lines.into()) }
+            }
+            _ => Self { columns: COLUMNS_ASSUMED, lines: None },
+        })
+    }
+}
+
+/// Prints a page as wide as the terminal, if stdout is one.
+pub(crate) fn print(page: &Page) -> Result {
+    let columns = Screen::of_stdout().map(|screen| screen.columns);
+    stdout::print_styled(&page.render(columns)).map(drop)
 }
 
 #[cfg(test)]
