@@ -45,8 +45,7 @@ pub use crate::config::file::PACKAGED as PACKAGED_CONFIG;
 pub use crate::config::nodes::{ConfiguredNode, ConfiguredNodes};
 pub use crate::config::sections::written_bytes;
 pub use crate::event_loop::LAST_LINE;
-pub use crate::hooks::guard::SeenHook;
-pub use crate::hooks::guard::guard as guard_hook;
+pub use crate::hooks::guard::{SeenHook, guard as guard_hook, look_at as look_at_hooks};
 pub use crate::options::Options;
 pub use crate::own_user::become_owner;
 pub use crate::runtime_dir::claim::Replacing;
@@ -64,15 +63,6 @@ pub use canal_log::engine::{Identity, Inspection, Outage, TableSize, Transport};
 /// A daemon could not use it. The error names the file and the line.
 pub fn check_configuration(place: &Place) -> anyhow::Result<Option<PathBuf>> {
     Ok(config::file::Config::read(&place.stores().config)?.path)
-}
-
-/// Checks whether the programs of the hooks that a daemon of the user `daemon` would have at a
-/// place could run, without running them.
-///
-/// # Errors
-/// The configuration cannot be read or used. The error names the file and the line.
-pub fn look_at_hooks(place: &Place, daemon: u32) -> anyhow::Result<Vec<SeenHook>> {
-    Ok(hooks::guard::look_at(place, daemon)?)
 }
 
 /// The names of nodes in the configuration of a place. Without a file there are none.

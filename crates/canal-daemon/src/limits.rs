@@ -1,10 +1,7 @@
 //! The daemon's limits on everything that it accepts. A client over a limit gets a named error.
 //! Clients within the limits are not affected.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
-
-use canal_core::{Key, View};
 
 /// The most calls that a client may send before it receives the reply to an earlier call.
 pub(crate) const CALLS_AHEAD_MAX: usize = 256;
@@ -177,49 +174,6 @@ pub(crate) const LOG_BYTES_MAX: u64 = 1024 * 1024;
 /// The most calls served in a turn. The others are served in the next turn. Users take turns again
 /// there, so a later call of a user with fewer calls may be served first.
 pub(crate) const CALLS_PER_TURN: usize = 1024;
-
-/// The limits that the daemon applies itself. They are not part of the table.
-#[derive(Clone, Debug)]
-pub(crate) struct Limits {
-    /// The maximum number of connections of all users, if the configuration sets one.
-    pub(super) connections: Option<usize>,
-    /// The maximum number of connections of one user.
-    pub connections_per_user: Option<usize>,
-    /// How long a connection may be idle when other clients need its room.
-    pub connection_idle: Duration,
-    /// The maximum number of open descriptors.
-    pub(super) descriptors: u64,
-    /// The maximum number of waiting requests of one user.
-    pub waiters_per_user: usize,
-    /// The maximum number of leases that one user holds.
-    pub leases_per_user: usize,
-    /// The maximum number of bytes of the keys that one user holds and waits for.
-    pub key_bytes_per_user: usize,
-    /// The longest TTL of a lease over nodes.
-    pub nodes_longest_ttl: Duration,
-    /// The daemon ends after this time without work. `None` means never.
-    pub idle_exit: Option<Duration>,
-    /// The sizes of keys in the configuration.
-    pub(super) views: BTreeMap<Key, View>,
-}
-
-impl Limits {
-    /// The maximum number of connections while `owners` descriptors belong to owners.
-    pub(crate) fn connections(&self, owners: usize) -> usize {
-        let fit = connections_max(self.descriptors, owners);
-        self.connections.map_or(fit, |connections| connections.min(fit))
-    }
-
-    /// The sizes of keys in the configuration.
-    pub(crate) fn views(&self) -> &BTreeMap<Key, View> {
-        &self.views
-    }
-
-    /// The size of a key in the configuration.
-    pub(crate) fn configured(&self, key: &Key) -> Option<View> {
-        self.views.get(key).copied()
-    }
-}
 
 #[cfg(test)]
 mod tests {

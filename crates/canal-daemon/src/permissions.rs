@@ -176,11 +176,10 @@ impl Section {
 
     /// Whether it names a group that does not exist.
     pub(crate) fn names_missing_group(&self) -> bool {
-        let is_missing = |group: &GroupNamed| match group {
+        self.groups.iter().any(|group| match group.get_ref() {
             GroupNamed::Number(_) => false,
             GroupNamed::Name(name) => matches!(found(SystemGroup::from_name(name)), Ok(None)),
-        };
-        self.groups.iter().any(|group| is_missing(group.get_ref()))
+        })
     }
 
     /// Converts the entry, and looks up the names of groups.
@@ -188,16 +187,13 @@ impl Section {
     /// # Errors
     /// The offset of the mistake, and its description.
     pub(crate) fn permission(&self) -> Result<Permission, (usize, String)> {
-        let group = |named: &Spanned<GroupNamed>| {
-            find(named.get_ref()).map_err(|e| (named.span().start, e))
-        };
         if self.may.get_ref().is_empty() {
             let what = "`may` permits nothing; remove the entry".to_owned();
             return Err((self.may.span().start, what));
         }
         Ok(Permission {
             keys: self.keys.clone(),
-            groups: self.groups.iter().map(group).collect::<Result<_, _>>()?,
+            groups: self.groups.iter().map(find).collect::<Result<_, _>>()?,
             may: self.may.get_ref().clone(),
         })
     }
@@ -206,22 +202,25 @@ impl Section {
 /// Looks up a group. The lookup may wait for a directory service.
 ///
 /// # Errors
-/// The mistake, as text for people.
-pub(crate) fn find(named: &GroupNamed) -> Result<Group, String> {
-    if named.is_name() && group_names_hang() {
-        std::thread::sleep(std::time::Duration::from_secs(3600));
-    }
-    let found = match named {
+/// The offset of the mistake, and its description.
+pub(crate) fn find(named: &Spanned<GroupNamed>) -> Result<Group, (usize, String)> {
+    let wrong = |what| Err((named.span().start, what));
+    let found = match named.get_ref() {
         GroupNamed::Number(gid) => Group { gid: *gid, called: gid.to_string() },
-        GroupNamed::Name(name) => match found(SystemGroup::from_name(name)) {
-            Ok(Some(group)) => Group { gid: group.gid.as_raw(), called: name.clone() },
-            Ok(None) => return Err(format!("there is no group `{name}`")),
-            Err(error) => return Err(format!("cannot look up the group `{name}`: {error}")),
-        },
+        GroupNamed::Name(name) => {
+            if group_names_hang() {
+                std::thread::sleep(std::time::Duration::from_secs(3600));
+            }
+            match found(SystemGroup::from_name(name)) {
+                Ok(Some(group)) => Group { gid: group.gid.as_raw(), called: name.clone() },
+                Ok(None) => return wrong(format!("there is no group `{name}`")),
+                Err(error) => return wrong(format!("cannot look up the group `{name}`: {error}")),
+            }
+        }
     };
     // The same rule holds for users.
     if found.gid == NOBODY {
-        return Err(format!("group {NOBODY} stands for many groups and cannot get permissions"));
+        return wrong(format!("group {NOBODY} stands for many groups and cannot get permissions"));
     }
     Ok(found)
 }
@@ -238,7 +237,10 @@ mod tests {
     fn permissions(entries: &[(&str, &[u32], &[Action])]) -> Permissions {
         let entries = entries.iter().map(|(keys, groups, may)| Permission {
             keys: (!keys.is_empty()).then(|| key(keys)),
-            groups: groups.iter().map(|gid| find(&GroupNamed::Number(*gid)).unwrap()).collect(),
+            groups: groups
+                .iter()
+                .map(|gid| find(&Spanned::new(0..0, GroupNamed::Number(*gid))).unwrap())
+                .collect(),
             may: may.to_vec(),
         });
         Permissions { entries: entries.collect(), file: PathBuf::new() }

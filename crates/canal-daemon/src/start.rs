@@ -54,10 +54,10 @@ use canal_text::shell_word;
 /// The descriptor to which a daemon that was started on demand writes why it cannot start.
 const READINESS: i32 = 3;
 
-/// Reports to the process that started this daemon why it cannot start.
+/// Reports to the process that started this daemon why it cannot start. It prints this as its own
+/// message.
 pub fn report_failure(message: &str, hint: Option<&str>) {
-    let hint = hint.map(|hint| format!("\nhint: {hint}")).unwrap_or_default();
-    Readiness::take().report(&format!("{message}{hint}"));
+    Readiness::take().failed(message, hint);
 }
 
 /// Runs the daemon until it is asked to end.
@@ -67,10 +67,9 @@ pub fn report_failure(message: &str, hint: Option<&str>) {
 /// something about it.
 pub fn run(options: &Options) -> anyhow::Result<()> {
     let readiness = if options.on_demand { Readiness::take() } else { Readiness(None) };
-    let up = come_up(options);
-    match up {
+    match come_up(options) {
         Ok(Some((mut server, signals))) => {
-            readiness.done();
+            drop(readiness);
             if options.embedded {
                 return work(&mut server, &signals);
             }
@@ -81,12 +80,13 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         }
         // Another daemon already runs, so the client needs nothing else.
         Ok(None) => {
-            readiness.gave_way();
+            readiness.report(detach::GAVE_WAY);
             Ok(())
         }
         Err(error) => {
             let error = with_hint(error);
-            readiness.failed(&error);
+            let hint = error.downcast_ref::<StartError>().map(|unusable| &*unusable.hint);
+            readiness.failed(&format!("{error:#}"), hint);
             Err(error)
         }
     }
@@ -390,20 +390,9 @@ impl Readiness {
         Self(fds::adopt(READINESS).ok())
     }
 
-    fn done(self) {
-        drop(self);
-    }
-
-    /// Reports that another daemon runs.
-    fn gave_way(self) {
-        self.report(detach::GAVE_WAY);
-    }
-
-    /// Reports why the daemon cannot start. The client prints this as its own message.
-    fn failed(self, error: &anyhow::Error) {
-        let hint = error.downcast_ref::<StartError>().map(|unusable| &unusable.hint);
+    fn failed(self, message: &str, hint: Option<&str>) {
         let hint = hint.map(|hint| format!("\nhint: {hint}")).unwrap_or_default();
-        self.report(&format!("{error:#}{hint}"));
+        self.report(&format!("{message}{hint}"));
     }
 
     fn report(self, text: &str) {

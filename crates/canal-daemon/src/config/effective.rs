@@ -17,7 +17,7 @@ use std::{io, thread};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use crate::config::file::Config;
-use crate::limits::Limits;
+use crate::config::sections::Limits;
 use crate::permissions::Permissions;
 use canal_core::UnixMillis;
 use canal_sys::clock;

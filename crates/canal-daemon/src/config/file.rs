@@ -6,7 +6,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::OpenOptions;
 use std::io::{self, Read};
-use std::num::NonZeroUsize;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -17,14 +16,12 @@ use toml::Spanned;
 
 use crate::config::nodes::ConfiguredNodes;
 use crate::config::sections::{
-    EngineSettings, HOOKS_MAX, HistorySettings, HookSettings, JobSettings, Listen, SocketAccess,
-    duration,
+    EngineSettings, HOOKS_MAX, HistorySettings, HookSettings, JobSettings, Limits, Listen,
+    SocketAccess, duration,
 };
 use crate::config::written::{Written, line_of, with_suggestion};
 use crate::config::{nodes, sections, written};
-use crate::limits::{
-    CONNECTION_IDLE, KEY_BYTES_PER_USER, LEASES_PER_USER, Limits, NUMBER_MAX, WAITERS_PER_USER,
-};
+use crate::limits::NUMBER_MAX;
 use crate::logging;
 use crate::permissions::{self, Permission, Permissions};
 use crate::processes::identity::NOBODY;
@@ -47,11 +44,11 @@ pub(crate) struct Config {
     pub views: BTreeMap<Key, View>,
     /// The keys whose slots are chosen as with `--spread`.
     pub spread: BTreeSet<Key>,
-    limits: LimitsSection,
+    /// Without the descriptors, and the time after which an idle daemon ends.
+    limits: Limits,
     /// How many times a waiter may be overtaken.
     pub bypass_max: Option<u32>,
     idle_exit: Option<Duration>,
-    nodes_longest_ttl: Option<Duration>,
     permissions: Vec<Permission>,
     /// Access to the socket, if the daemon creates it.
     pub socket: SocketAccess,
@@ -87,7 +84,7 @@ pub(crate) enum ConfigError {
 #[serde(default, deny_unknown_fields)]
 struct File {
     keys: BTreeMap<Spanned<String>, Spanned<KeySection>>,
-    limits: LimitsSection,
+    limits: Limits,
     policy: PolicySection,
     daemon: DaemonSection,
     permission: Vec<permissions::Section>,
@@ -98,7 +95,7 @@ struct File {
     jobs: JobSettings,
     hooks: Vec<Spanned<HookSettings>>,
     metrics: sections::MetricsSection,
-    nodes: nodes::Section,
+    nodes: nodes::Nodes,
     node_groups: nodes::Groups,
 }
 
@@ -109,18 +106,6 @@ struct KeySection {
     buckets: Option<u64>,
     slots: Option<u64>,
     spread: Option<bool>,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct LimitsSection {
-    connections: Option<NonZeroUsize>,
-    connections_per_user: Option<NonZeroUsize>,
-    #[serde(deserialize_with = "optional_duration")]
-    connection_idle: Option<Duration>,
-    waiters_per_user: Option<usize>,
-    leases_per_user: Option<usize>,
-    key_bytes_per_user: Option<usize>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -249,29 +234,26 @@ impl Config {
                 views.insert(key, view);
             }
         }
-        let nodes = nodes::configured(&file.nodes, &file.node_groups);
-        let nodes = nodes.map_err(|(at, what)| wrong(at, what))?;
+        let at = |(at, what)| wrong(at, what);
+        let (nodes, longest_ttl) = nodes::configured(&file.nodes, &file.node_groups).map_err(at)?;
         let nodes = ConfiguredNodes { file: Some(path.to_owned()), ..nodes };
-        let socket = file.socket.access();
+        let nodes_longest_ttl = longest_ttl.unwrap_or(nodes::LONGEST_TTL_DEFAULT);
         if let Some(one) = file.hooks.get(HOOKS_MAX) {
             return Err(wrong(one.span().start, format!("more than {HOOKS_MAX} hooks")));
         }
         for hook in &file.hooks {
-            hook.get_ref().check().map_err(|(at, what)| wrong(at, what))?;
+            hook.get_ref().check().map_err(at)?;
         }
-        let nodes_longest_ttl = file.nodes.longest_ttl();
         let permissions = file.permission.iter().map(permissions::Section::permission);
-        let permissions = permissions.collect::<Result<_, _>>();
         let config = Self {
             path: Some(path.to_owned()),
             views,
             spread,
-            limits: file.limits,
+            limits: Limits { nodes_longest_ttl, ..file.limits },
             bypass_max: file.policy.bypass_max,
             idle_exit: file.daemon.idle_exit,
-            nodes_longest_ttl: nodes_longest_ttl.map_err(|(at, what)| wrong(at, what))?,
-            permissions: permissions.map_err(|(at, what)| wrong(at, what))?,
-            socket: socket.map_err(|(at, what)| wrong(at, what))?,
+            permissions: permissions.collect::<Result<_, _>>().map_err(at)?,
+            socket: file.socket.access().map_err(at)?,
             engine: file.engine,
             history: file.history,
             jobs: file.jobs,
@@ -303,16 +285,9 @@ impl Config {
     pub(crate) fn limits(&self, descriptors: u64, idle_exit_s: Option<u64>) -> Limits {
         let idle_exit = idle_exit_s.map(Duration::from_secs).or(self.idle_exit);
         Limits {
-            connections: self.limits.connections.map(NonZeroUsize::get),
-            connections_per_user: self.limits.connections_per_user.map(NonZeroUsize::get),
-            connection_idle: self.limits.connection_idle.unwrap_or(CONNECTION_IDLE),
             descriptors,
-            waiters_per_user: self.limits.waiters_per_user.unwrap_or(WAITERS_PER_USER),
-            leases_per_user: self.limits.leases_per_user.unwrap_or(LEASES_PER_USER),
-            key_bytes_per_user: self.limits.key_bytes_per_user.unwrap_or(KEY_BYTES_PER_USER),
-            nodes_longest_ttl: self.nodes_longest_ttl.unwrap_or(nodes::LONGEST_TTL_DEFAULT),
             idle_exit: idle_exit.filter(|time| !time.is_zero()),
-            views: self.views.clone(),
+            ..self.limits.clone()
         }
     }
 
@@ -412,6 +387,7 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt, chown, symlink};
 
     use super::*;
+    use crate::limits::WAITERS_PER_USER;
 
     fn parse(text: &str) -> Result<Config, String> {
         Config::parse(Path::new("canal.toml"), text).map_err(|error| error.to_string())

@@ -50,9 +50,7 @@ pub struct ConfiguredNode {
 
 /// `[nodes]` as the file contains it: `name = "ADDRESS"`, or `name = { address = "ADDRESS", canal =
 /// "PATH" }`.
-#[derive(Debug, Default, Deserialize)]
-#[serde(transparent)]
-pub(crate) struct Section(BTreeMap<Spanned<String>, Spanned<toml::Value>>);
+pub(crate) type Nodes = BTreeMap<Spanned<String>, Spanned<toml::Value>>;
 
 /// `[node_groups]`.
 pub(crate) type Groups = BTreeMap<Spanned<String>, Vec<Spanned<String>>>;
@@ -62,26 +60,6 @@ pub(crate) type Groups = BTreeMap<Spanned<String>, Vec<Spanned<String>>>;
 struct Details {
     address: String,
     canal: Option<String>,
-}
-
-impl Section {
-    /// The longest TTL of a lease over nodes, if the section sets it.
-    ///
-    /// # Errors
-    /// The offset of the mistake, and its description.
-    pub(crate) fn longest_ttl(&self) -> Result<Option<Duration>, (usize, String)> {
-        let mut found = None;
-        for (name, value) in &self.0 {
-            if name.get_ref() == LONGEST_TTL {
-                found = Some(longest_ttl(value).map_err(|what| (value.span().start, what))?);
-            } else if strsim::osa_distance(name.get_ref(), LONGEST_TTL) <= 2 {
-                let name = name.get_ref();
-                let what = format!("unknown field `{name}`; did you mean `{LONGEST_TTL}`?");
-                return Err((value.span().start, what));
-            }
-        }
-        Ok(found)
-    }
 }
 
 fn longest_ttl(value: &Spanned<toml::Value>) -> Result<Duration, String> {
@@ -107,35 +85,40 @@ fn details(value: &toml::Value) -> Result<Details, String> {
     }
 }
 
-/// Checks both tables.
+/// Checks both tables. Returns the nodes and groups, and the longest TTL of a lease over nodes, if
+/// the configuration sets it.
 ///
 /// # Errors
 /// The offset of the mistake, and its description.
 pub(crate) fn configured(
-    nodes: &Section,
+    nodes: &Nodes,
     groups: &Groups,
-) -> Result<ConfiguredNodes, (usize, String)> {
-    // A misspelled name of the setting must not be read as a node with a wrong address.
-    nodes.longest_ttl()?;
-    let mut found = ConfiguredNodes::default();
-    for (name, entry) in nodes.0.iter().filter(|(name, _)| name.get_ref() != LONGEST_TTL) {
+) -> Result<(ConfiguredNodes, Option<Duration>), (usize, String)> {
+    let (mut found, mut longest) = (ConfiguredNodes::default(), None);
+    for (name, entry) in nodes {
+        let (text, at) = (name.get_ref(), entry.span().start);
+        if text == LONGEST_TTL {
+            longest = Some(longest_ttl(entry).map_err(|what| (at, what))?);
+            continue;
+        }
+        // A misspelled name of the setting must not be read as a node with a wrong address.
+        if strsim::osa_distance(text, LONGEST_TTL) <= 2 {
+            return Err((at, format!("unknown field `{text}`; did you mean `{LONGEST_TTL}`?")));
+        }
         check_name(name, "node")?;
-        let wrong =
-            |what: String| (entry.span().start, format!("node `{}`: {what}", name.get_ref()));
+        let wrong = |what: String| (at, format!("node `{text}`: {what}"));
         let Details { address, canal } = details(entry.get_ref()).map_err(wrong)?;
         let address: NodeAddress = address.parse().map_err(wrong)?;
-        let is_ssh = matches!(address, NodeAddress::Ssh(_));
-        if canal.is_some() && !is_ssh {
-            return Err(wrong("`canal` needs an ssh address".to_owned()));
-        }
-        if canal
-            .as_deref()
-            .is_some_and(|canal| canal.is_empty() || canal.contains(char::is_control))
-        {
-            return Err(wrong("`canal` must be the path of a program".to_owned()));
+        if let Some(canal) = &canal {
+            if !matches!(address, NodeAddress::Ssh(_)) {
+                return Err(wrong("`canal` needs an ssh address".to_owned()));
+            }
+            if canal.is_empty() || canal.contains(char::is_control) {
+                return Err(wrong("`canal` must be the path of a program".to_owned()));
+            }
         }
         let node = ConfiguredNode { address, canal };
-        found.nodes.insert(name.get_ref().clone(), node);
+        found.nodes.insert(text.clone(), node);
     }
     for (name, members) in groups {
         check_name(name, "group")?;
@@ -151,7 +134,7 @@ pub(crate) fn configured(
         let members = members.iter().map(|member| member.get_ref().clone()).collect();
         found.groups.insert(name.get_ref().clone(), members);
     }
-    Ok(found)
+    Ok((found, longest))
 }
 
 /// Checks that a name can be part of a list on the command line, and is not an address.

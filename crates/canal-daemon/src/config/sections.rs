@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -10,9 +11,71 @@ use serde::de::{Deserializer, Error, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
+use crate::config::nodes::LONGEST_TTL_DEFAULT;
+use crate::limits::{
+    CONNECTION_IDLE, KEY_BYTES_PER_USER, LEASES_PER_USER, WAITERS_PER_USER, connections_max,
+};
 use crate::permissions::{Group, GroupNamed, find, optional_key};
 use canal_core::Key;
-use canal_history::Limits;
+
+/// The limits that the daemon applies itself: `[limits]`, and what other tables and the process
+/// add. They are not part of the table.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Limits {
+    /// The maximum number of connections of all users, if the configuration sets one.
+    #[serde(deserialize_with = "at_least_one")]
+    pub(super) connections: Option<usize>,
+    /// The maximum number of connections of one user.
+    #[serde(deserialize_with = "at_least_one")]
+    pub connections_per_user: Option<usize>,
+    /// How long a connection may be idle when other clients need its room.
+    #[serde(deserialize_with = "duration")]
+    pub connection_idle: Duration,
+    /// The maximum number of waiting requests of one user.
+    pub waiters_per_user: usize,
+    /// The maximum number of leases that one user holds.
+    pub leases_per_user: usize,
+    /// The maximum number of bytes of the keys that one user holds and waits for.
+    pub key_bytes_per_user: usize,
+    /// The maximum number of open descriptors.
+    #[serde(skip)]
+    pub(super) descriptors: u64,
+    /// The longest TTL of a lease over nodes.
+    #[serde(skip)]
+    pub nodes_longest_ttl: Duration,
+    /// The daemon ends after this time without work. `None` means never.
+    #[serde(skip)]
+    pub idle_exit: Option<Duration>,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections: None,
+            connections_per_user: None,
+            connection_idle: CONNECTION_IDLE,
+            waiters_per_user: WAITERS_PER_USER,
+            leases_per_user: LEASES_PER_USER,
+            key_bytes_per_user: KEY_BYTES_PER_USER,
+            descriptors: 0,
+            nodes_longest_ttl: LONGEST_TTL_DEFAULT,
+            idle_exit: None,
+        }
+    }
+}
+
+impl Limits {
+    /// The maximum number of connections while `owners` descriptors belong to owners.
+    pub(crate) fn connections(&self, owners: usize) -> usize {
+        let fit = connections_max(self.descriptors, owners);
+        self.connections.map_or(fit, |connections| connections.min(fit))
+    }
+}
+
+fn at_least_one<'de, D: Deserializer<'de>>(from: D) -> Result<Option<usize>, D::Error> {
+    Ok(Some(NonZeroUsize::deserialize(from)?.get()))
+}
 
 /// The engine settings of a configuration, as the table `[engine]` has them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -96,9 +159,10 @@ impl Default for HistorySettings {
 
 impl HistorySettings {
     /// The limits on the history; `None` if the history is off.
-    pub(crate) fn limits(&self) -> Option<Limits> {
+    pub(crate) fn limits(&self) -> Option<canal_history::Limits> {
         let keep_ms = u64::try_from(self.keep.as_millis()).unwrap_or(u64::MAX);
-        (self.max_bytes > 0).then_some(Limits { keep_ms, max_bytes: self.max_bytes })
+        let limits = canal_history::Limits { keep_ms, max_bytes: self.max_bytes };
+        (self.max_bytes > 0).then_some(limits)
     }
 
     /// The size in the form that people write.
@@ -126,23 +190,34 @@ fn max_bytes<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
 
 /// A number of bytes: `0`, `"64MiB"`, `"1GB"`.
 pub(super) fn size<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
-    struct Either;
-    impl Visitor<'_> for Either {
-        type Value = u64;
+    from.deserialize_any(NumberOrText {
+        expected: "a size like \"64MiB\", or 0",
+        number: |bytes| u64::try_from(bytes).map_err(|_| wrong(&bytes.to_string())),
+        text: |text| bytes(text).ok_or_else(|| wrong(text)),
+    })
+}
 
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("a size like \"64MiB\", or 0")
-        }
+/// Reads a value that is a number or a text, each with its own function.
+struct NumberOrText<T> {
+    expected: &'static str,
+    number: fn(i64) -> Result<T, String>,
+    text: fn(&str) -> Result<T, String>,
+}
 
-        fn visit_i64<E: Error>(self, bytes: i64) -> Result<u64, E> {
-            u64::try_from(bytes).map_err(|_| E::custom(wrong(&bytes.to_string())))
-        }
+impl<T> Visitor<'_> for NumberOrText<T> {
+    type Value = T;
 
-        fn visit_str<E: Error>(self, text: &str) -> Result<u64, E> {
-            bytes(text).ok_or_else(|| E::custom(wrong(text)))
-        }
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.expected)
     }
-    from.deserialize_any(Either)
+
+    fn visit_i64<E: Error>(self, number: i64) -> Result<T, E> {
+        (self.number)(number).map_err(E::custom)
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<T, E> {
+        (self.text)(text).map_err(E::custom)
+    }
 }
 
 fn wrong(text: &str) -> String {
@@ -231,8 +306,9 @@ pub(crate) struct HookSettings {
     /// Program and arguments. The program is an absolute path.
     #[serde(deserialize_with = "run")]
     pub run: Vec<String>,
-    /// Set if `on` names a long wait or hold.
-    after: Option<Spanned<After>>,
+    /// When a wait or a hold counts as long. Set if `on` names a long wait or hold.
+    #[serde(default, deserialize_with = "after")]
+    after: Option<Spanned<Duration>>,
     /// This key and the keys below it; `None` means all keys.
     #[serde(default, deserialize_with = "optional_key")]
     keys: Option<Key>,
@@ -243,23 +319,10 @@ pub(crate) struct HookSettings {
     pub user: Option<String>,
 }
 
-/// When a wait or a hold counts as long.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct After(Duration);
-
-impl<'de> Deserialize<'de> for After {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        match duration(from)? {
-            after if after >= AFTER_MIN => Ok(Self(after)),
-            _ => Err(D::Error::custom("`after` must be at least 1s")),
-        }
-    }
-}
-
 impl HookSettings {
     /// When a wait or a hold counts as long, if the hook is for one of them.
     pub(crate) fn after(&self) -> Option<Duration> {
-        self.after.as_ref().map(|after| after.get_ref().0)
+        self.after.as_ref().map(|after| *after.get_ref())
     }
 
     /// Whether this event starts the hook.
@@ -306,6 +369,15 @@ impl HookSettings {
     }
 }
 
+fn after<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Spanned<Duration>>, D::Error> {
+    let text = Spanned::<String>::deserialize(from)?;
+    let after = canal_text::duration::read(text.get_ref()).map_err(D::Error::custom)?;
+    if after < AFTER_MIN {
+        return Err(D::Error::custom("`after` must be at least 1s"));
+    }
+    Ok(Some(Spanned::new(text.span(), after)))
+}
+
 fn usual_timeout() -> Duration {
     TIMEOUT
 }
@@ -326,23 +398,18 @@ fn user<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> 
 }
 
 fn run<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<String>, D::Error> {
-    let run = Vec::deserialize(from)?;
-    check_run(&run).map_err(D::Error::custom)?;
-    Ok(run)
-}
-
-fn check_run(run: &[String]) -> Result<(), String> {
-    let program = run.first().ok_or("`run` names no program")?;
+    let run: Vec<String> = Vec::deserialize(from)?;
+    let program = run.first().ok_or_else(|| D::Error::custom("`run` names no program"))?;
     if !program.starts_with('/') {
-        return Err(format!(
+        return Err(D::Error::custom(format!(
             "`run` must begin with the path of a program, as in [\"/usr/bin/logger\", \"-t\", \
              \"canal\"]; `{program}` is not an absolute path, and no shell reads it"
-        ));
+        )));
     }
-    match run.iter().any(|word| word.contains('\0')) {
-        true => Err("an argument in `run` contains a NUL".to_owned()),
-        false => Ok(()),
+    if run.iter().any(|word| word.contains('\0')) {
+        return Err(D::Error::custom("an argument in `run` contains a NUL"));
     }
+    Ok(run)
 }
 
 /// The maximum length of the path of a Unix socket.
@@ -379,37 +446,34 @@ impl TryFrom<String> for Listen {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
-        parse_listen(&text)
-    }
-}
-
-fn parse_listen(text: &str) -> Result<Listen, String> {
-    if text.starts_with('/') {
-        if text.len() > SOCKET_BYTES_MAX || text.contains('\0') {
+        if text.starts_with('/') {
+            if text.len() > SOCKET_BYTES_MAX || text.contains('\0') {
+                return Err(format!(
+                    "the path of a socket can have at most {SOCKET_BYTES_MAX} bytes, and no NUL"
+                ));
+            }
+            return Ok(Self::Unix(text.into()));
+        }
+        let local = text.strip_prefix("localhost:").and_then(|port| port.parse().ok());
+        let local = local.map(|port: u16| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
+        let address = local.or_else(|| text.parse().ok()).ok_or_else(|| {
+            format!(
+                "`{text}` is neither a loopback address with a port, such as `127.0.0.1:9632`, nor \
+                 the absolute path of a socket"
+            )
+        })?;
+        let ip = address.ip();
+        if !ip.is_loopback() {
             return Err(format!(
-                "the path of a socket can have at most {SOCKET_BYTES_MAX} bytes, and no NUL"
+                "metrics need a loopback address, and {ip} is not one: other machines could read \
+                 them"
             ));
         }
-        return Ok(Listen::Unix(text.into()));
+        if address.port() == 0 {
+            return Err("metrics need a port, such as `127.0.0.1:9632`".to_owned());
+        }
+        Ok(Self::Tcp(address))
     }
-    let local = text.strip_prefix("localhost:").and_then(|port| port.parse().ok());
-    let local = local.map(|port: u16| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
-    let address = local.or_else(|| text.parse().ok()).ok_or_else(|| {
-        format!(
-            "`{text}` is neither a loopback address with a port, such as `127.0.0.1:9632`, nor the \
-             absolute path of a socket"
-        )
-    })?;
-    if !address.ip().is_loopback() {
-        return Err(format!(
-            "metrics need a loopback address, and {} is not one: other machines could read them",
-            address.ip()
-        ));
-    }
-    if address.port() == 0 {
-        return Err("metrics need a port, such as `127.0.0.1:9632`".to_owned());
-    }
-    Ok(Listen::Tcp(address))
 }
 
 /// The group and the mode of a socket.
@@ -432,35 +496,24 @@ pub(crate) struct SocketSection {
 
 /// A mode, as text in octal (`"0660"`) or as an octal number of TOML (`0o660`).
 fn mode<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u32>, D::Error> {
-    struct Either;
-    impl Visitor<'_> for Either {
-        type Value = Option<u32>;
-
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("a mode in octal, such as \"0660\"")
-        }
-
-        fn visit_str<E: Error>(self, text: &str) -> Result<Self::Value, E> {
+    from.deserialize_any(NumberOrText {
+        expected: "a mode in octal, such as \"0660\"",
+        number: |number| permitted(u32::try_from(number).ok()),
+        text: |text| {
             let is_octal = !text.is_empty() && text.bytes().all(|b| (b'0'..=b'7').contains(&b));
             permitted(u32::from_str_radix(text, 8).ok().filter(|_| is_octal))
-        }
-
-        fn visit_i64<E: Error>(self, number: i64) -> Result<Self::Value, E> {
-            permitted(u32::try_from(number).ok())
-        }
-    }
-    from.deserialize_any(Either)
+        },
+    })
 }
 
 /// Checks that these are permission bits and include those that the daemon's own user needs.
-fn permitted<E: Error>(bits: Option<u32>) -> Result<Option<u32>, E> {
+fn permitted(bits: Option<u32>) -> Result<Option<u32>, String> {
     if bits.is_some_and(|bits| bits <= 0o777 && bits & 0o600 == 0o600) {
         return Ok(bits);
     }
-    Err(E::custom(
-        "`mode` is octal, at most \"0777\", and must let the daemon itself read and write, such as \
-         \"0660\"",
-    ))
+    let what = "`mode` is octal, at most \"0777\", and must let the daemon itself read and write, \
+                such as \"0660\"";
+    Err(what.to_owned())
 }
 
 impl SocketSection {
@@ -474,10 +527,7 @@ impl SocketSection {
     /// # Errors
     /// The offset of the mistake, and its description.
     pub(crate) fn access(&self) -> Result<SocketAccess, (usize, String)> {
-        let group = |named: &Spanned<GroupNamed>| {
-            find(named.get_ref()).map_err(|what| (named.span().start, what))
-        };
-        Ok(SocketAccess { group: self.group.as_ref().map(group).transpose()?, mode: self.mode })
+        Ok(SocketAccess { group: self.group.as_ref().map(find).transpose()?, mode: self.mode })
     }
 }
 
@@ -590,7 +640,10 @@ pub(crate) mod tests {
             ("localhost:9632", "127.0.0.1:9632"),
             ("/run/canal/metrics.sock", "/run/canal/metrics.sock"),
         ] {
-            assert_eq!(parse_listen(text).map(|it| it.to_string()).as_deref(), Ok(shown));
+            assert_eq!(
+                Listen::try_from(text.to_owned()).map(|it| it.to_string()).as_deref(),
+                Ok(shown)
+            );
         }
     }
 
@@ -612,7 +665,7 @@ pub(crate) mod tests {
             ("/a\0b", "at most 107 bytes"),
             (&long, "at most 107 bytes"),
         ] {
-            let error = parse_listen(text).unwrap_err();
+            let error = Listen::try_from(text.to_owned()).unwrap_err();
             assert!(error.contains(what), "{text}: {error}");
         }
     }

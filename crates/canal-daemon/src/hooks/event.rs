@@ -30,15 +30,7 @@ impl On {
             Ending::Expired | Ending::Lost => Some(Self::LostLease),
             Ending::Forced { .. } => Some(Self::ForcedRelease),
             Ending::Refused { reason: Reason::Deadlock, .. } => Some(Self::Deadlock),
-            Ending::Refused { .. }
-            | Ending::Released
-            | Ending::Ended
-            | Ending::Exited(_)
-            | Ending::Killed(_)
-            | Ending::Reboot
-            | Ending::Withdrawn
-            | Ending::Abandoned
-            | Ending::Timeout => None,
+            _ => None,
         }
     }
 }

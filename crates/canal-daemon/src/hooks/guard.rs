@@ -33,7 +33,7 @@ use nix::sys::stat::{Mode, umask};
 use nix::unistd::{Pid, Uid, User, getgrouplist, setsid};
 use serde::{Deserialize, Serialize};
 
-use crate::config::file::{Config, ConfigError, OTHERS_WRITE, is_root};
+use crate::config::file::{Config, OTHERS_WRITE, is_root};
 use crate::hooks::event::Facts;
 use canal_protocol::place::Place;
 use canal_sys::fds;
@@ -359,11 +359,12 @@ pub struct SeenHook {
     pub problem: Option<String>,
 }
 
-/// Checks the hooks that a daemon of this user would have at a place, without running them.
+/// Checks whether the programs of the hooks that a daemon of the user `daemon` would have at a
+/// place could run, without running them.
 ///
 /// # Errors
-/// The configuration cannot be used. The error names the file and the line.
-pub(crate) fn look_at(place: &Place, daemon: u32) -> Result<Vec<SeenHook>, ConfigError> {
+/// The configuration cannot be read or used. The error names the file and the line.
+pub fn look_at(place: &Place, daemon: u32) -> anyhow::Result<Vec<SeenHook>> {
     let config = Config::read(&place.stores().config)?;
     let seen = config.hooks.iter().enumerate().map(|(number, hook)| {
         let problem = match &hook.user {

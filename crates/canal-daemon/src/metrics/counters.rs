@@ -192,16 +192,7 @@ fn refusal(ending: &Ending) -> usize {
         Ending::Refused { reason, .. } => *reason as usize,
         Ending::Timeout => 7,
         // Its client, its process or its host has ended.
-        Ending::Withdrawn
-        | Ending::Abandoned
-        | Ending::Released
-        | Ending::Ended
-        | Ending::Exited(_)
-        | Ending::Killed(_)
-        | Ending::Expired
-        | Ending::Forced { .. }
-        | Ending::Lost
-        | Ending::Reboot => 8,
+        _ => 8,
     }
 }
 
@@ -211,15 +202,7 @@ fn loss(ending: &Ending) -> Option<usize> {
         Ending::Expired => Some(0),
         Ending::Lost => Some(1),
         Ending::Forced { .. } => Some(2),
-        Ending::Released
-        | Ending::Ended
-        | Ending::Exited(_)
-        | Ending::Killed(_)
-        | Ending::Reboot
-        | Ending::Withdrawn
-        | Ending::Abandoned
-        | Ending::Timeout
-        | Ending::Refused { .. } => None,
+        _ => None,
     }
 }
 

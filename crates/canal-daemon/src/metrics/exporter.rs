@@ -107,9 +107,11 @@ impl Exporter {
     pub(crate) fn note(&self) -> Option<String> {
         self.shared.lock().note.clone()
     }
+}
 
-    /// Ends the thread, and removes the socket.
-    pub(crate) fn close(&mut self) {
+/// Ends the thread, and removes the socket. A daemon that fails does not leave it behind, either.
+impl Drop for Exporter {
+    fn drop(&mut self) {
         self.shared.lock().closing = true;
         self.shared.ring();
         if let Some(thread) = self.thread.take()
@@ -117,13 +119,6 @@ impl Exporter {
         {
             tracing::error!("the thread that serves metrics has failed");
         }
-    }
-}
-
-/// A daemon that fails does not leave its socket behind.
-impl Drop for Exporter {
-    fn drop(&mut self) {
-        self.close();
     }
 }
 

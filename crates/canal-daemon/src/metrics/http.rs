@@ -172,6 +172,11 @@ impl Connections {
     }
 }
 
+/// Whether to try again when poll(2) reports that the socket is ready.
+fn is_transient(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
+}
+
 /// The time until an instant, in the form that poll(2) takes.
 fn timeout(until: Option<Instant>) -> PollTimeout {
     let Some(until) = until else { return PollTimeout::NONE };
@@ -202,7 +207,7 @@ impl Connection {
     }
 
     fn refuse(&mut self, status: Status) {
-        self.answer(status, status.explanation().into());
+        self.answer(status, status.texts().1.into());
     }
 
     fn go_on(&mut self, now: Instant) {
@@ -235,8 +240,7 @@ impl Connection {
                 // The peer may still read an answer.
                 Ok(0) => is_over = true,
                 Ok(length) => bytes.extend(&piece[..length]),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if is_transient(&error) => break,
                 Err(_) => return self.state = State::Closed,
             }
         }
@@ -261,8 +265,7 @@ impl Connection {
             match self.stream.write(left) {
                 Ok(0) => return self.state = State::Closed,
                 Ok(length) => *sent += length,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if is_transient(&error) => return,
                 Err(_) => return self.state = State::Closed,
             }
         }
@@ -277,8 +280,7 @@ impl Connection {
             match self.stream.read(&mut piece) {
                 Ok(0) => break,
                 Ok(length) => *left += length,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if is_transient(&error) => return,
                 Err(_) => break,
             }
         }
@@ -327,15 +329,10 @@ impl Listener {
     /// # Errors
     /// The process has no descriptor left.
     pub(crate) fn accept(&self) -> io::Result<Option<Socket>> {
-        use ErrorKind::{ConnectionAborted, Interrupted, WouldBlock};
         match self.socket.accept() {
-            Ok((stream, _)) => {
-                stream.set_nonblocking(true)?;
-                Ok(Some(stream))
-            }
-            Err(error) if matches!(error.kind(), WouldBlock | Interrupted | ConnectionAborted) => {
-                Ok(None)
-            }
+            Ok((stream, _)) => stream.set_nonblocking(true).map(|()| Some(stream)),
+            Err(error) if is_transient(&error) => Ok(None),
+            Err(error) if error.kind() == ErrorKind::ConnectionAborted => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -382,30 +379,21 @@ pub(crate) enum Status {
 }
 
 impl Status {
-    fn line(self) -> &'static str {
+    /// The status line, and the explanation for a person who sent a wrong request.
+    fn texts(self) -> (&'static str, &'static str) {
         match self {
-            Self::Ok => "200 OK",
-            Self::BadRequest => "400 Bad Request",
-            Self::Forbidden => "403 Forbidden",
-            Self::NotFound => "404 Not Found",
-            Self::MethodNotAllowed => "405 Method Not Allowed",
-            Self::HeadTooLarge => "431 Request Header Fields Too Large",
-            Self::Unavailable => "503 Service Unavailable",
-            Self::VersionNotSupported => "505 HTTP Version Not Supported",
-        }
-    }
-
-    /// The explanation for a person who sent a wrong request.
-    pub(crate) fn explanation(self) -> &'static str {
-        match self {
-            Self::Ok => "",
-            Self::BadRequest => "this is not an HTTP 1.1 request\n",
-            Self::Forbidden => "the Host of the request is not a loopback address\n",
-            Self::NotFound => "the metrics are at /metrics\n",
-            Self::MethodNotAllowed => "read the metrics with GET\n",
-            Self::HeadTooLarge => "the request is longer than 8 KiB\n",
-            Self::Unavailable => "the daemon is busy\n",
-            Self::VersionNotSupported => "this is HTTP 1.1\n",
+            Self::Ok => ("200 OK", ""),
+            Self::BadRequest => ("400 Bad Request", "this is not an HTTP 1.1 request\n"),
+            Self::Forbidden => {
+                ("403 Forbidden", "the Host of the request is not a loopback address\n")
+            }
+            Self::NotFound => ("404 Not Found", "the metrics are at /metrics\n"),
+            Self::MethodNotAllowed => ("405 Method Not Allowed", "read the metrics with GET\n"),
+            Self::HeadTooLarge => {
+                ("431 Request Header Fields Too Large", "the request is longer than 8 KiB\n")
+            }
+            Self::Unavailable => ("503 Service Unavailable", "the daemon is busy\n"),
+            Self::VersionNotSupported => ("505 HTTP Version Not Supported", "this is HTTP 1.1\n"),
         }
     }
 }
@@ -501,7 +489,7 @@ pub(crate) fn answer_head(status: Status, body_bytes: usize) -> String {
     format!(
         "HTTP/1.1 {}\r\nContent-Type: {kind}\r\nContent-Length: {body_bytes}\r\n{allow}\
          Connection: close\r\n\r\n",
-        status.line()
+        status.texts().0
     )
 }
 

@@ -50,49 +50,44 @@ impl Text {
         if let Some(bytes) = snapshot.history_bytes {
             self.one("canal_history_bytes", "Bytes of the history's files.", bytes);
         }
-        self.family(
-            "canal_history_dropped_records",
-            "counter",
-            "Records that the history dropped.",
-        );
         let dropped = snapshot.history_dropped;
-        self.sample("canal_history_dropped_records_total", &[], dropped);
+        self.total("canal_history_dropped_records", "Records that the history dropped.", dropped);
     }
 
     /// Writes the state of each key.
     fn about_keys(&mut self, snapshot: &Snapshot) {
-        let gauge =
-            |of: fn(&KeyFigures) -> u64| move |figures: &KeyFigures| Some(of(figures).to_string());
-        let help = "Slots of the key that are held.";
-        self.of_keys(snapshot, "canal_key_held_slots", help, gauge(|key| key.slots));
-        let help = "Holds on the key, including reads and writes.";
-        self.of_keys(snapshot, "canal_key_holds", help, gauge(|key| key.holds));
-        let help = "Slots of the key: its stored size, or the latest holder's.";
-        self.of_keys(snapshot, "canal_key_capacity_slots", help, |key| {
-            key.capacity.map(|capacity| capacity.to_string())
-        });
-        let help = "Requests that are waiting for the key.";
-        self.of_keys(snapshot, "canal_key_waiting_requests", help, gauge(|key| key.waiting));
-        let help = "How long the oldest waiter of the key has been waiting.";
-        self.of_keys(snapshot, "canal_key_oldest_wait_seconds", help, |key| {
-            Some(Seconds::of_ms(key.oldest_ms).to_string())
-        });
-        let help = "Whether the key is paused.";
-        self.of_keys(snapshot, "canal_key_paused", help, gauge(|key| key.paused.into()));
-    }
-
-    fn of_keys(
-        &mut self,
-        snapshot: &Snapshot,
-        name: &str,
-        help: &str,
-        value: impl Fn(&KeyFigures) -> Option<String>,
-    ) {
-        self.family(name, "gauge", help);
+        let families: [(&str, &str, fn(&KeyFigures) -> Option<String>); 6] = [
+            ("canal_key_held_slots", "Slots of the key that are held.", |key| {
+                Some(key.slots.to_string())
+            }),
+            ("canal_key_holds", "Holds on the key, including reads and writes.", |key| {
+                Some(key.holds.to_string())
+            }),
+            (
+                "canal_key_capacity_slots",
+                "Slots of the key: its stored size, or the latest holder's.",
+                |key| key.capacity.map(|capacity| capacity.to_string()),
+            ),
+            ("canal_key_waiting_requests", "Requests that are waiting for the key.", |key| {
+                Some(key.waiting.to_string())
+            }),
+            (
+                "canal_key_oldest_wait_seconds",
+                "How long the oldest waiter of the key has been waiting.",
+                |key| Some(Seconds::of_ms(key.oldest_ms).to_string()),
+            ),
+            ("canal_key_paused", "Whether the key is paused.", |key| {
+                Some(u64::from(key.paused).to_string())
+            }),
+        ];
         let keys = snapshot.keys.iter().map(|(key, figures)| (key.as_str(), figures));
-        for (key, figures) in keys.chain([(OTHER, &snapshot.other)]) {
-            if let Some(value) = value(figures) {
-                self.sample(name, &[("key", key)], value);
+        let keys: Vec<_> = keys.chain([(OTHER, &snapshot.other)]).collect();
+        for (name, help, value) in families {
+            self.family(name, "gauge", help);
+            for (key, figures) in &keys {
+                if let Some(value) = value(figures) {
+                    self.sample(name, &[("key", key)], value);
+                }
             }
         }
     }
@@ -124,8 +119,7 @@ impl Text {
             }
         }
         let help = "Deadlocks that canal found; it ended each one by refusing a request.";
-        self.family("canal_deadlocks", "counter", help);
-        self.sample("canal_deadlocks_total", &[], counters.deadlocks);
+        self.total("canal_deadlocks", help, counters.deadlocks);
         let help = "Holds that their owner lost: the lease expired, the host lost the hold with \
                     an engine, or another client released it by force.";
         self.family("canal_lost_holds", "counter", help);
@@ -140,9 +134,7 @@ impl Text {
         let member = u64::from(engine.is_member);
         self.one("canal_engine_member", "Whether this host is a member of the table.", member);
         let help = "How long, in total, the daemon has been unable to use its engine.";
-        self.family("canal_engine_away_seconds", "counter", help);
-        let away = Seconds::of_ms(engine.away_ms);
-        self.sample("canal_engine_away_seconds_total", &[], away);
+        self.total("canal_engine_away_seconds", help, Seconds::of_ms(engine.away_ms));
         let help = "How long changes of this host took to come back from the engine's log.";
         self.family("canal_engine_append_seconds", "histogram", help);
         self.histogram("canal_engine_append_seconds", &[], &APPENDS, &engine.appends);
@@ -154,6 +146,12 @@ impl Text {
     fn one(&mut self, name: &str, help: &str, value: impl Display) {
         self.family(name, "gauge", help);
         self.sample(name, &[], value);
+    }
+
+    /// Writes a counter without labels.
+    fn total(&mut self, name: &str, help: &str, value: impl Display) {
+        self.family(name, "counter", help);
+        self.sample(&format!("{name}_total"), &[], value);
     }
 
     fn family(&mut self, name: &str, kind: &str, help: &str) {

@@ -41,18 +41,6 @@ use canal_sys::process::{self, OwnProgram};
 /// The name of the directory in the daemon's directory.
 pub(crate) const NAME: &str = "children";
 
-/// The FIFO of a hold in that directory.
-pub(crate) fn path_in(dir: &Path, tag: Tag) -> PathBuf {
-    dir.join(tag.to_string())
-}
-
-/// Opens the FIFO of a hold without opening either end of it. `None` if there is no FIFO.
-pub(crate) fn fifo_of(dir: &Path, tag: Tag) -> Option<File> {
-    let mut options = OpenOptions::new();
-    options.read(true).custom_flags(libc::O_PATH | libc::O_NOFOLLOW);
-    options.open(path_in(&dir.join(NAME), tag)).ok()
-}
-
 /// The FIFOs of the holds that last while descendants live.
 #[derive(Debug)]
 pub(crate) struct Children {
@@ -106,7 +94,7 @@ impl Children {
         if let Some(fifo) = self.fifos.get(&token) {
             return Ok(fifo.path.clone());
         }
-        let path = path_in(&self.dir, tag);
+        let path = self.dir.join(tag.to_string());
         match std::fs::create_dir(&self.dir) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
             _ => {}
@@ -137,7 +125,7 @@ impl Children {
         if self.fifos.contains_key(&token) {
             return Ok(());
         }
-        match self.open_existing(token, path_in(&self.dir, tag)) {
+        match self.open_existing(token, self.dir.join(tag.to_string())) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 tracing::warn!(token = token.0, "its FIFO is gone: searching for its processes");
                 self.removed.insert(token, tag);
@@ -163,7 +151,13 @@ impl Children {
     }
 
     fn look(&self, token: Token) -> Writers {
-        let Some(fifo) = self.fifos.get(&token) else { return self.look_without_fifo(token) };
+        let Some(fifo) = self.fifos.get(&token) else {
+            // Its FIFO was removed. No event reports the end of its processes.
+            return match self.removed.get(&token).map(|tag| run_under(*tag)) {
+                None | Some(Ok(false)) => Writers::None,
+                Some(Ok(true) | Err(_)) => Writers::Unsure,
+            };
+        };
         let mut hangs_up = [PollFd::new(fifo.read_end.as_fd(), PollFlags::empty())];
         let polled = poll(&mut hangs_up, PollTimeout::ZERO);
         if polled.is_ok_and(|count| count > 0)
@@ -185,14 +179,6 @@ impl Children {
             }
         }
         Writers::Unsure
-    }
-
-    /// Searches for the processes of a hold whose FIFO was removed. No event reports their end.
-    fn look_without_fifo(&self, token: Token) -> Writers {
-        match self.removed.get(&token).map(|tag| run_under(*tag)) {
-            None | Some(Ok(false)) => Writers::None,
-            Some(Ok(true) | Err(_)) => Writers::Unsure,
-        }
     }
 
     /// Starts to watch the last writer of a hold's FIFO. Returns whether there is, or may be, a
@@ -284,7 +270,10 @@ pub(crate) struct Trace {
 impl Trace {
     /// The trace of a hold. `dir` is the directory of the daemon's files.
     pub(crate) fn of(tag: Tag, dir: &Path) -> Self {
-        Self { tag, fifo: fifo_of(dir, tag) }
+        // This opens neither end of the FIFO.
+        let mut options = OpenOptions::new();
+        options.read(true).custom_flags(libc::O_PATH | libc::O_NOFOLLOW);
+        Self { tag, fifo: options.open(dir.join(NAME).join(tag.to_string())).ok() }
     }
 
     pub(crate) fn tag(&self) -> Tag {

@@ -183,10 +183,7 @@ pub(crate) struct HolderRecord {
     origin: Origin,
     /// `None` if there is nothing to record, or if the file could not be created.
     file: Option<File>,
-    each: BTreeMap<Token, Holder>,
-    watcher: Option<WatchId>,
-    /// The largest token that was ever sent here, as far as the file goes back.
-    largest: Token,
+    recorded: Recorded,
     /// The number of the directory, which is random.
     dir_number: u64,
     /// The number of outdated lines in the file.
@@ -203,15 +200,10 @@ impl HolderRecord {
     /// The file cannot be read or written, or it names such processes and `discard` is not set.
     pub(crate) fn open(dir: &Path, origin: Origin, discard: bool) -> anyhow::Result<Self> {
         let path = dir.join(NAME);
-        let Recorded { each, watcher, largest, dir_number, .. } =
-            recorded(&path, &origin, discard)?;
-        let dir_number = match dir_number {
-            Some(number) => number,
-            None => getrandom::u64()?,
-        };
+        let recorded = recorded(&path, &origin, discard)?;
+        let dir_number = recorded.dir_number.map_or_else(getrandom::u64, Ok)?;
         let (file, stale, torn) = (None, 0, false);
-        let mut holder_record =
-            Self { path, origin, file, each, watcher, largest, dir_number, stale, torn };
+        let mut holder_record = Self { path, origin, file, recorded, dir_number, stale, torn };
         holder_record.write_anew()?;
         Ok(holder_record)
     }
@@ -222,7 +214,7 @@ impl HolderRecord {
     /// The process is not recorded, so it must not receive the grant. `AlreadyExists` if another
     /// process received this token in a history that is lost. That process must be ended first.
     pub(crate) fn tell(&mut self, token: Token, told: Holder) -> io::Result<()> {
-        match self.each.get(&token) {
+        match self.recorded.each.get(&token) {
             Some(other) if *other == told => return Ok(()),
             Some(other) if other.process != told.process => {
                 let text = format!("pid {} got the same token", other.process.pid);
@@ -231,18 +223,18 @@ impl HolderRecord {
             _ => {}
         }
         self.append(&Line::Told(token, told))?;
-        self.largest = self.largest.max(token);
-        self.each.insert(token, told);
+        self.recorded.largest = self.recorded.largest.max(token);
+        self.recorded.each.insert(token, told);
         Ok(())
     }
 
     /// Records that the process of this token no longer has to be ended.
     pub(crate) fn end(&mut self, token: Token, _: Removable) {
-        if self.each.remove(&token).is_none() {
+        if self.recorded.each.remove(&token).is_none() {
             return;
         }
         self.stale += 2;
-        let ended = if self.stale > STALE_LINES_MAX.max(2 * self.each.len()) {
+        let ended = if self.stale > STALE_LINES_MAX.max(2 * self.recorded.each.len()) {
             self.write_anew()
         } else {
             self.append(&Line::Ended(token))
@@ -258,7 +250,7 @@ impl HolderRecord {
     /// # Errors
     /// It is not recorded. Then the watcher of the previous daemon stays responsible.
     pub(crate) fn hand_over_to(&mut self, watcher: WatchId) -> io::Result<()> {
-        self.watcher = Some(watcher);
+        self.recorded.watcher = Some(watcher);
         self.append(&Line::Watcher(watcher))
     }
 
@@ -269,7 +261,7 @@ impl HolderRecord {
 
     /// The largest token that was ever sent here, as far as is known.
     pub(crate) fn largest(&self) -> Token {
-        self.largest
+        self.recorded.largest
     }
 
     /// The number of the directory.
@@ -279,21 +271,21 @@ impl HolderRecord {
 
     /// All recorded processes, with their tokens.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Token, Holder)> {
-        self.each.iter().map(|(token, told)| (*token, *told))
+        self.recorded.each.iter().map(|(token, told)| (*token, *told))
     }
 
     /// The record of a token, if its process must still be remembered.
     pub(crate) fn get(&self, token: Token) -> Option<&Holder> {
-        self.each.get(&token)
+        self.recorded.each.get(&token)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.each.is_empty()
+        self.recorded.each.is_empty()
     }
 
     /// The tokens of all recorded processes.
     pub(crate) fn tokens(&self) -> Vec<Token> {
-        self.each.keys().copied().collect()
+        self.recorded.each.keys().copied().collect()
     }
 
     /// Creates the file again if it was removed.
@@ -316,11 +308,11 @@ impl HolderRecord {
     }
 
     fn write_anew(&mut self) -> io::Result<()> {
-        let lines = self.each.iter().map(|(token, told)| Line::Told(*token, *told));
+        let lines = self.recorded.each.iter().map(|(token, told)| Line::Told(*token, *told));
         let mut bytes = Vec::new();
         let origin = Line::Origin(self.origin.clone());
-        let first = [origin, Line::Largest(self.largest), Line::Dir(self.dir_number)];
-        let watcher = self.watcher.map(Line::Watcher);
+        let first = [origin, Line::Largest(self.recorded.largest), Line::Dir(self.dir_number)];
+        let watcher = self.recorded.watcher.map(Line::Watcher);
         for line in first.into_iter().chain(watcher).chain(lines) {
             serde_json::to_writer(&mut bytes, &line)?;
             bytes.push(b'\n');
@@ -347,18 +339,15 @@ impl HolderRecord {
 pub(crate) fn refuse_holders(dir: &Path, origin: &Origin, discard: bool) -> anyhow::Result<()> {
     let told = recorded(&dir.join(NAME), origin, discard)?.each;
     let told = told.into_values().map(|told| told.process);
-    let living: BTreeSet<u32> = told
-        .filter(|process| !matches!(find(*process), Found::Gone))
-        .map(|process| process.pid)
-        .collect();
-    if living.is_empty() {
+    let living = told.filter(|process| !matches!(find(*process), Found::Gone));
+    let pids: BTreeSet<u32> = living.map(|process| process.pid).collect();
+    if pids.is_empty() {
         return Ok(());
     }
-    let pids: Vec<String> = living.iter().map(u32::to_string).collect();
+    let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
+    let (dir, pids) = (dir.display(), pids.join(", "));
     let what = format!(
-        "processes hold an engine's locks, which are not in the journal in {}: pid {}",
-        dir.display(),
-        pids.join(", ")
+        "processes hold an engine's locks, which are not in the journal in {dir}: pid {pids}"
     );
     Err(StartError { what, hint: HOLDERS_HINT.into() }.into())
 }
@@ -372,41 +361,37 @@ fn recorded(path: &Path, origin: &Origin, discard: bool) -> anyhow::Result<Recor
         Err(error) => return Err(error).with_context(|| path.display().to_string()),
     };
     let mut recorded = read(&bytes);
-    match recorded.by.take() {
-        Some(by) if by.shares_numbers(origin) => Ok(recorded),
-        Some(by) if by.may_share_boot(origin) => {
-            let visible = Visible::look(&by, origin);
-            let (mut each, mut unseen) = (BTreeMap::new(), 0);
-            for (token, told) in std::mem::take(&mut recorded.each) {
-                match visible.standing(told.process) {
-                    Standing::Lives(pid) => {
-                        let process = ProcessId { pid, ..told.process };
-                        each.insert(token, Holder { process, ..told });
-                    }
-                    Standing::Ended => {}
-                    Standing::Unknown => unseen += 1,
-                }
-            }
-            match (unseen, discard) {
-                (0, _) => {}
-                (_, true) => tracing::warn!("left out: {}", unseen_in(path, unseen)),
-                (_, false) => {
-                    let what = unseen_in(path, unseen);
-                    return Err(StartError { what, hint: UNSEEN_HINT.into() }.into());
-                }
-            }
-            Ok(Recorded { by: None, each, watcher: None, ..recorded })
-        }
-        _ => Ok(Recorded { by: None, each: BTreeMap::new(), watcher: None, ..recorded }),
+    let by = recorded.by.take();
+    if by.as_ref().is_some_and(|by| by.shares_numbers(origin)) {
+        return Ok(recorded);
     }
-}
-
-fn unseen_in(path: &Path, count: usize) -> String {
-    let names = if count == 1 { "process" } else { "processes" };
-    format!(
-        "{} names {count} {names} in another pid or time namespace, which cannot be seen from here",
-        path.display()
-    )
+    let theirs = std::mem::take(&mut recorded.each);
+    recorded.watcher = None;
+    let Some(by) = by.filter(|by| by.may_share_boot(origin)) else { return Ok(recorded) };
+    let (visible, mut unseen) = (Visible::look(&by, origin), 0);
+    for (token, told) in theirs {
+        match visible.standing(told.process) {
+            Standing::Lives(pid) => {
+                let process = ProcessId { pid, ..told.process };
+                recorded.each.insert(token, Holder { process, ..told });
+            }
+            Standing::Ended => {}
+            Standing::Unknown => unseen += 1,
+        }
+    }
+    if unseen > 0 {
+        let names = if unseen == 1 { "process" } else { "processes" };
+        let what = format!(
+            "{} names {unseen} {names} in another pid or time namespace, which cannot be seen from \
+             here",
+            path.display()
+        );
+        if !discard {
+            return Err(StartError { what, hint: UNSEEN_HINT.into() }.into());
+        }
+        tracing::warn!("left out: {what}");
+    }
+    Ok(recorded)
 }
 
 /// With an engine, the daemon cannot keep a process that it does not see, because it must be able

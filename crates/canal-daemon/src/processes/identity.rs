@@ -16,7 +16,7 @@ use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use crate::wording::owner_gone;
+use crate::wording::{bad, denied, owner_gone};
 use canal_core::{Diverged, Owner, ProcessId, Request, Table};
 use canal_protocol::{ErrorName, Failure};
 use canal_sys::peer;
@@ -55,21 +55,16 @@ pub(crate) struct OwnerFound {
 
 /// The pidfd of the process at the other end of a connection.
 pub(crate) fn peer_pidfd(socket: BorrowedFd<'_>, accepted_ticks: u64) -> Result<Pidfd, Failure> {
-    match peer::pidfd(socket, accepted_ticks) {
-        Ok(Some(pidfd)) => Ok(pidfd),
-        Ok(None) => Err(owner_gone()),
-        Err(error) => Err(cannot_watch(&error)),
-    }
+    let found = peer::pidfd(socket, accepted_ticks).map_err(|error| cannot_watch(&error))?;
+    found.ok_or_else(owner_gone)
 }
 
 /// The failure for a client whose owner process cannot be watched.
 pub(crate) fn cannot_watch(error: &io::Error) -> Failure {
     let message = format!("the daemon cannot watch the process that would own the lock: {error}");
     match error.kind() {
-        io::ErrorKind::PermissionDenied => {
-            Failure::new(ErrorName::Denied, message).hint(FORBIDDEN_HINT)
-        }
-        io::ErrorKind::Unsupported => Failure::new(ErrorName::Denied, message),
+        io::ErrorKind::PermissionDenied => denied(message).hint(FORBIDDEN_HINT),
+        io::ErrorKind::Unsupported => denied(message),
         _ => Failure::new(ErrorName::TooManyConnections, message).hint("try again later"),
     }
 }
@@ -84,28 +79,23 @@ pub(crate) fn other_owner(
     fd: OwnedFd,
     over_engine: bool,
 ) -> Result<OwnerFound, Failure> {
-    let pidfd = Pidfd::from_fd(fd).map_err(|error| {
-        let message = format!("the descriptor of the owner is not a pidfd: {error}");
-        Failure::new(ErrorName::BadRequest, message)
-    })?;
-    let denied = |message: String| Failure::new(ErrorName::Denied, message);
+    let pidfd = Pidfd::from_fd(fd)
+        .map_err(|error| bad(format!("the descriptor of the owner is not a pidfd: {error}")))?;
     let process = identified(&pidfd)?;
     if process.pid == 0 {
-        return Err(denied("a process that the daemon cannot see cannot own a lock".to_owned()));
+        return Err(denied("a process that the daemon cannot see cannot own a lock"));
     }
     if process.pid == 1 {
-        process_1_may_own(over_engine).map_err(denied)?;
+        process_1_may_own(over_engine)?;
     }
     if pidfd.has_ended() {
         return Err(owner_gone());
     }
     let uid = uid_of(&pidfd).ok_or_else(owner_gone)?;
     if uid != peer.uid && peer.uid != 0 {
-        let pid = process.pid;
-        return Err(denied(format!(
-            "process {pid} belongs to uid {uid}, but the caller is uid {}",
-            peer.uid
-        )));
+        let (pid, caller) = (process.pid, peer.uid);
+        let what = format!("process {pid} belongs to uid {uid}, but the caller is uid {caller}");
+        return Err(denied(what));
     }
     Ok(OwnerFound { owner: Owner::Process(process), uid, pidfd: Some(pidfd) })
 }
@@ -114,16 +104,18 @@ pub(crate) fn other_owner(
 ///
 /// # Errors
 /// The reason why it may not.
-fn process_1_may_own(over_engine: bool) -> Result<(), String> {
-    let origin = Origin::read().map_err(|error| format!("cannot identify process 1: {error}"))?;
+fn process_1_may_own(over_engine: bool) -> Result<(), Failure> {
+    let origin =
+        Origin::read().map_err(|error| denied(format!("cannot identify process 1: {error}")))?;
     if origin.is_init_of_machine(1) {
-        return Err("process 1 never ends, so its lock would never end either".to_owned());
+        return Err(denied("process 1 never ends, so its lock would never end either"));
     }
     // The first process of a namespace is immune to SIGKILL from its own namespace.
     if over_engine {
-        let why = "a lock with an engine needs an owner that the daemon can kill, and process 1 of \
-                   a container cannot be killed from within";
-        return Err(why.to_owned());
+        return Err(denied(
+            "a lock with an engine needs an owner that the daemon can kill, and process 1 of a \
+             container cannot be killed from within",
+        ));
     }
     Ok(())
 }
@@ -157,21 +149,18 @@ impl Visible {
     /// Examines all processes, for records of the namespaces of `theirs`.
     pub(crate) fn look(theirs: &Origin, here: &Origin) -> Self {
         let mut by_inode = BTreeMap::new();
-        let mut is_whole = true;
-        for pid in all().unwrap_or_else(|_| {
-            is_whole = false;
-            Vec::new()
-        }) {
+        let pids = all();
+        let mut is_whole = pids.is_ok();
+        for pid in pids.unwrap_or_default() {
             match Pidfd::open(pid) {
-                // Without pidfs, nothing identifies a process across namespaces.
-                Ok(pidfd) if pidfd.inode() == 0 => is_whole = false,
-                Ok(pidfd) => {
+                Ok(pidfd) if pidfd.inode() != 0 => {
                     let standing =
                         if pidfd.has_ended() { Standing::Ended } else { Standing::Lives(pid) };
                     by_inode.insert(pidfd.inode(), standing);
                 }
                 Err(error) if is_gone(&error) => {}
-                Err(_) => is_whole = false,
+                // Without pidfs, nothing identifies a process across namespaces.
+                _ => is_whole = false,
             }
         }
         let sees_theirs = is_whole && theirs.pid_namespace == here.pid_namespace;
@@ -204,14 +193,6 @@ impl Visible {
     }
 }
 
-/// A table of another namespace, in the form that a daemon here keeps.
-#[derive(Debug)]
-pub(crate) struct Adopted {
-    pub table: Table,
-    /// The holders that may live where the daemon cannot see them: the key and command of each.
-    pub unverified: Vec<String>,
-}
-
 /// Why a table of another namespace cannot be kept here.
 #[derive(Debug)]
 pub(crate) enum NotAdopted {
@@ -221,8 +202,10 @@ pub(crate) enum NotAdopted {
     Nameless(Vec<String>),
 }
 
-/// Translates the processes of a table that was recorded in other namespaces.
-pub(crate) fn adopt(table: &Table, visible: &Visible) -> Result<Adopted, NotAdopted> {
+/// Translates the processes of a table that was recorded in other namespaces. Returns the table
+/// that a daemon here keeps, and the key and command of each holder that may live where the daemon
+/// cannot see it.
+pub(crate) fn adopt(table: &Table, visible: &Visible) -> Result<(Table, Vec<String>), NotAdopted> {
     let mut snapshot = table.snapshot();
     let holders = |is: &dyn Fn(ProcessId) -> bool| -> Vec<String> {
         let held = table.holds().filter(|hold| !hold.orphaned);
@@ -261,8 +244,7 @@ pub(crate) fn adopt(table: &Table, visible: &Visible) -> Result<Adopted, NotAdop
     for waiter in &mut snapshot.waiters {
         request(&mut waiter.request);
     }
-    let table = Table::restore(&snapshot).map_err(NotAdopted::Diverged)?;
-    Ok(Adopted { table, unverified })
+    Ok((Table::restore(&snapshot).map_err(NotAdopted::Diverged)?, unverified))
 }
 
 #[cfg(test)]

@@ -94,16 +94,10 @@ impl Owners {
         pidfd: Pidfd,
     ) -> io::Result<()> {
         if !self.frames.contains_key(&frame) {
-            let watched = Process { pidfd, process, frame: Some(frame) };
-            let id = self.watched.insert(Watched::Process(watched));
-            let number = id.data().as_ffi();
-            let added = self.process(id).map_or(Ok(()), |process| {
-                self.poller.add(&process.pidfd, number, EpollFlags::EPOLLIN)
-            });
-            if let Err(error) = added {
-                self.watched.remove(id);
-                return Err(error);
-            }
+            let id = self.watched.try_insert_with_key(|id| {
+                self.poller.add(&pidfd, id.data().as_ffi(), EpollFlags::EPOLLIN)?;
+                Ok::<_, io::Error>(Watched::Process(Process { pidfd, process, frame: Some(frame) }))
+            })?;
             self.frames.insert(frame, id);
         }
         self.unverified.remove(&frame);
@@ -113,25 +107,28 @@ impl Owners {
     /// Watches the owner of a frame without a system call, if its pidfd has been resting since the
     /// owner had another frame. Returns whether this was so.
     pub(crate) fn watch_again(&mut self, frame: FrameId, process: ProcessId) -> bool {
-        let is_it = |id: &WatchId| {
-            self.process(*id).is_some_and(|watched| watched.process == Some(process))
-        };
         // The process that released last is the most likely to ask again.
-        let Some(at) = self.resting.iter().rposition(is_it) else { return false };
-        let Some(id) = self.resting.remove(at) else { return false };
-        let Some(watched) = self.process_mut(id) else { return false };
-        watched.frame = Some(frame);
-        self.frames.insert(frame, id);
-        true
+        for (at, id) in self.resting.iter().enumerate().rev() {
+            if let Some(Watched::Process(watched)) = self.watched.get_mut(*id)
+                && watched.process == Some(process)
+            {
+                watched.frame = Some(frame);
+                self.frames.insert(frame, *id);
+                self.resting.remove(at);
+                return true;
+            }
+        }
+        false
     }
 
     /// Handles the end of a frame. Its process may soon own another frame, so it rests.
     pub(crate) fn rest(&mut self, frame: FrameId) {
         self.unverified.remove(&frame);
         let Some(id) = self.frames.remove(&frame) else { return };
-        let known = self.process_mut(id).filter(|watched| watched.process.is_some());
-        let Some(watched) = known else { return drop(self.take_out(id)) };
-        watched.frame = None;
+        match self.watched.get_mut(id) {
+            Some(Watched::Process(watched)) if watched.process.is_some() => watched.frame = None,
+            _ => return drop(self.take_out(id)),
+        }
         self.resting.push_back(id);
         if self.resting.len() > RESTING_MAX
             && let Some(id) = self.resting.pop_front()
@@ -157,31 +154,16 @@ impl Owners {
 
     /// Stops watching a process. Returns its pidfd.
     fn take_out(&mut self, id: WatchId) -> Option<Pidfd> {
-        match self.watched.remove(id) {
-            Some(Watched::Process(watched)) => {
-                self.poller.remove(&watched.pidfd);
-                Some(watched.pidfd)
-            }
-            _ => None,
-        }
-    }
-
-    fn process(&self, id: WatchId) -> Option<&Process> {
-        match self.watched.get(id)? {
-            Watched::Process(process) => Some(process),
-            Watched::Writers(_) => None,
-        }
-    }
-
-    fn process_mut(&mut self, id: WatchId) -> Option<&mut Process> {
-        match self.watched.get_mut(id)? {
-            Watched::Process(process) => Some(process),
-            Watched::Writers(_) => None,
-        }
+        let Some(Watched::Process(watched)) = self.watched.remove(id) else { return None };
+        self.poller.remove(&watched.pidfd);
+        Some(watched.pidfd)
     }
 
     pub(crate) fn of(&self, frame: FrameId) -> Option<&Pidfd> {
-        self.process(*self.frames.get(&frame)?).map(|watched| &watched.pidfd)
+        match self.watched.get(*self.frames.get(&frame)?)? {
+            Watched::Process(watched) => Some(&watched.pidfd),
+            Watched::Writers(_) => None,
+        }
     }
 
     /// The frames whose owners are known.
@@ -201,14 +183,10 @@ impl Owners {
         token: Token,
         read_end: impl AsFd,
     ) -> io::Result<WatchId> {
-        let id = self.watched.insert(Watched::Writers(token));
-        match self.poller.add(read_end, id.data().as_ffi(), EpollFlags::EPOLLET) {
-            Ok(()) => Ok(id),
-            Err(error) => {
-                self.watched.remove(id);
-                Err(error)
-            }
-        }
+        self.watched.try_insert_with_key(|id| {
+            self.poller.add(read_end, id.data().as_ffi(), EpollFlags::EPOLLET)?;
+            Ok(Watched::Writers(token))
+        })
     }
 
     /// Stops watching the last writer of a FIFO.

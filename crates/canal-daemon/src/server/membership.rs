@@ -123,7 +123,7 @@ impl Server {
             self.propose(floor);
         }
         let table = self.decide.table();
-        let views = self.effective.limits.views().iter();
+        let views = self.effective.config.views.iter();
         let unsaid: Vec<_> = views
             .filter(|(key, _)| table.stored(key).is_none())
             .map(|(key, view)| (key.clone(), Some(*view)))

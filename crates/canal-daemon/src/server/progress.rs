@@ -226,7 +226,7 @@ impl Server {
         let CallState::WatchesLeader(watch) = conn.state() else { return };
         let (key, viewer, has_read) = (watch.key.clone(), conn.peer.uid, conn.is_flushed());
         let (told, reply) = match self.find_leader(&key) {
-            Ok(found) if found.is_known(&watch.told) => return,
+            Ok(found) if found.told() == watch.told => return,
             Ok(_) if !has_read => {
                 self.due.leaders.look = Some(clock::now() + UNREAD_EVERY);
                 return;

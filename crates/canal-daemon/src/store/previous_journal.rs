@@ -90,16 +90,16 @@ fn adopted(
     notes: &mut Vec<String>,
 ) -> anyhow::Result<Table> {
     match adopt(table, visible) {
-        Ok(adopted) => {
+        Ok((table, unverified)) => {
             tracing::info!(
-                unverified = adopted.unverified.len(),
+                unverified = unverified.len(),
                 "the journal comes from another pid or time namespace; identified its processes \
                  here"
             );
-            if !adopted.unverified.is_empty() {
-                notes.push(format!("{UNVERIFIED}: {}", adopted.unverified.join(", ")));
+            if !unverified.is_empty() {
+                notes.push(format!("{UNVERIFIED}: {}", unverified.join(", ")));
             }
-            Ok(adopted.table)
+            Ok(table)
         }
         Err(NotAdopted::Diverged(error)) => Err(error.into()),
         Err(NotAdopted::Nameless(holders)) => {

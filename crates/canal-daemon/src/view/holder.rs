@@ -11,8 +11,8 @@ use crate::view::shown::{Shown, blocking_holds, held_item};
 use crate::waiters::leases::is_collecting;
 use crate::wording::{Text, pid_of, time};
 use canal_core::{
-    FrameId, Granted, GrantedItem, HeldItem, HoldState, Item, Key, Leadership, Mode, OwnSlots,
-    Owner, Request, Slots, Token, UnixMillis, View,
+    FrameId, Granted, HeldItem, HoldState, Item, Key, Leadership, Mode, OwnSlots, Owner, Request,
+    Slots, Token, UnixMillis, View,
 };
 use canal_protocol::{
     ChildrenInfo, ErrorName, Failure, Grant, GrantedKey, HOLDERS_SHOWN_MAX, HolderInfo, Leader,
@@ -77,9 +77,10 @@ impl<'a> Shown<'a> {
         'a: 'h,
     {
         let uid = hold.asked.uid;
+        let of_process = self.build_of(hold).unwrap_or(hold);
         let item = key.and_then(|key| hold.items.iter().find(|item| item.key == *key));
         HolderInfo {
-            pid: self.pid_of_hold(hold),
+            pid: pid_of(&of_process.asked.owner),
             uid,
             command: self.sees(uid).then_some(Text::Itself(&hold.asked.command.0)),
             since: Text::Time(hold.since),
@@ -90,7 +91,7 @@ impl<'a> Shown<'a> {
             folder: None,
             children: None,
             key: None,
-            session: Text::Session(self.table.session(self.build_of(hold).unwrap_or(hold).frame)),
+            session: Text::Session(self.table.session(of_process.frame)),
             job: None,
             host: self.label(hold.frame).map(Text::Itself),
             state: None,
@@ -138,11 +139,6 @@ impl<'a> Shown<'a> {
             Owner::Jobserver(build) => self.table.hold_of(self.table.tagged(build)?),
             Owner::Process(_) | Owner::Lease(_) => None,
         }
-    }
-
-    /// The process of a hold; for a job token, the process of its build.
-    fn pid_of_hold(&self, hold: &HoldState) -> u32 {
-        pid_of(&self.build_of(hold).unwrap_or(hold).asked.owner)
     }
 
     fn state(&self, hold: &HoldState) -> Option<&'static str> {
@@ -222,8 +218,13 @@ impl<'a> Shown<'a> {
     /// The keys that a request holds, for a client that asks again. `acquired` is the number held
     /// now, because the number right after the grant is no longer known.
     pub(crate) fn held(&self, hold: &'a HoldState) -> Grant<Text<'a>> {
-        let keys = hold.items.iter().map(|item| self.held_key(item)).collect();
-        self.grant_of(hold, keys)
+        let keys = hold.items.iter().map(|item| GrantedKey {
+            key: Text::Itself(item.key.as_str()),
+            acquired: self.acquired(item),
+            slots: slots_shown(&item.slots, item.view),
+            mode: item.mode,
+        });
+        self.grant_of(hold, keys.collect())
     }
 
     fn grant_of(&self, hold: &'a HoldState, keys: Vec<GrantedKey<Text<'a>>>) -> Grant<Text<'a>> {
@@ -248,15 +249,6 @@ impl<'a> Shown<'a> {
         }
     }
 
-    fn held_key(&self, item: &'a HeldItem) -> GrantedKey<Text<'a>> {
-        GrantedKey {
-            key: Text::Itself(item.key.as_str()),
-            acquired: self.acquired(item),
-            slots: slots_shown(&item.slots, item.view),
-            mode: item.mode,
-        }
-    }
-
     fn acquired(&self, item: &HeldItem) -> u64 {
         if item.mode == Mode::Counted {
             return self.table.held_of(&item.key);
@@ -271,21 +263,13 @@ impl<'a> Shown<'a> {
 
 /// The keys that a request was granted, or would be.
 pub(crate) fn granted_keys<'a>(asked: &'a Request, granted: &Granted) -> Vec<GrantedKey<Text<'a>>> {
-    asked
-        .items
-        .iter()
-        .zip(&granted.items)
-        .map(|(item, granted)| granted_key(item, granted))
-        .collect()
-}
-
-fn granted_key<'a>(item: &'a Item, granted: &GrantedItem) -> GrantedKey<Text<'a>> {
-    GrantedKey {
+    let keys = asked.items.iter().zip(&granted.items).map(|(item, granted)| GrantedKey {
         key: Text::Itself(item.key.as_str()),
         acquired: granted.acquired,
         slots: slots_shown(&granted.slots, granted.view),
         mode: item.ask.mode(),
-    }
+    });
+    keys.collect()
 }
 
 fn slots_shown(slots: &Slots, view: Option<View>) -> Vec<SlotInfo> {
@@ -344,22 +328,13 @@ impl LeaderFound<'_> {
     /// No leader is known, because this host cannot read the log.
     pub(crate) const UNKNOWN: Self = Self { hold: None, stale: true };
 
-    fn note(&self) -> Option<&str> {
-        self.hold?.asked.note.as_deref()
-    }
-
     /// The facts that a client learns from it.
     pub(crate) fn told(&self) -> LeaderTold {
-        let token = self.hold.map(|hold| hold.token);
-        LeaderTold { token, note: self.note().map(Box::from), stale: self.stale }
-    }
-
-    /// Whether the client already knows this.
-    pub(crate) fn is_known(&self, told: &LeaderTold) -> bool {
-        let LeaderTold { token, note, stale } = told;
-        self.hold.map(|hold| hold.token) == *token
-            && self.note() == note.as_deref()
-            && self.stale == *stale
+        LeaderTold {
+            token: self.hold.map(|hold| hold.token),
+            note: self.hold.and_then(|hold| hold.asked.note.as_deref()).map(Box::from),
+            stale: self.stale,
+        }
     }
 }
 

@@ -117,12 +117,7 @@ impl Held {
             Reason::Conflict { .. } => Some(Self::Conflicting),
             // If the key is paused or the request is larger than the lock, the request would wait
             // even if nothing were held.
-            Reason::Paused
-            | Reason::LargerThanLock { .. }
-            | Reason::Behind { .. }
-            | Reason::Suspended
-            | Reason::Detached
-            | Reason::Recovering => None,
+            _ => None,
         }
     }
 }

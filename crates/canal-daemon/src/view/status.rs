@@ -71,6 +71,7 @@ impl<'a> Shown<'a> {
     /// The names of at most `max` keys that begin with `prefix`.
     pub(crate) fn names(&self, prefix: &str, max: usize) -> Vec<KeyInfo> {
         let keys = self.table.keys(None).filter(|key| key.as_str().starts_with(prefix));
+        let name_only = |key: &Key| KeyInfo { key: key.to_string(), ..KeyInfo::default() };
         keys.take(max).map(name_only).collect()
     }
 
@@ -106,7 +107,12 @@ impl<'a> Shown<'a> {
             job: None,
             host: self.label_of(waiter.frame),
             reason,
-            lease: request.ttl_ms.map(not_yet),
+            lease: request.ttl_ms.map(|ttl_ms| LeaseInfo {
+                ttl_ms,
+                left_ms: None,
+                expires: None,
+                renewals: 0,
+            }),
             note: request.note.as_deref().map(str::to_owned),
             over_nodes: self.over_nodes(request, waiter.frame, true),
             estimate,
@@ -232,15 +238,6 @@ impl<F: Fn() -> I, I: Iterator<Item: Serialize>> Serialize for Each<F> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_seq((self.0)())
     }
-}
-
-/// The lease of a request that is still waiting.
-fn not_yet(ttl_ms: u64) -> LeaseInfo {
-    LeaseInfo { ttl_ms, left_ms: None, expires: None, renewals: 0 }
-}
-
-fn name_only(key: &Key) -> KeyInfo {
-    KeyInfo { key: key.to_string(), ..KeyInfo::default() }
 }
 
 /// The keys that a status report shows, and the details of each.

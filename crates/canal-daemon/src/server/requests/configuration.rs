@@ -183,7 +183,7 @@ impl Server {
         config: &Config,
         notes: &mut Vec<String>,
     ) -> Vec<(Key, Option<View>)> {
-        let before = self.effective.limits.views();
+        let before = &self.effective.config.views;
         let mut changed = Vec::new();
         if self.decide.is_shared() {
             for (key, view) in &config.views {

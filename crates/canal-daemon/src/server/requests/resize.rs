@@ -31,7 +31,7 @@ impl Server {
         let change = match setting {
             Setting::View(wanted) => {
                 // A key whose stored view is forgotten gets the configured view.
-                let view = wanted.or_else(|| self.effective.limits.configured(&key));
+                let view = wanted.or_else(|| self.effective.config.views.get(&key).copied());
                 if let Some(refused) = self.decide.refusal_of_view(&key, view)
                     && let Some(failure) = refusal_of(&key, &refused)
                 {
