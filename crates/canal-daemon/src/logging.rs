@@ -3,7 +3,6 @@
 //! Invariant: a line that cannot be written immediately is dropped and counted. The log neither
 //! ends nor blocks the daemon.
 
-use std::fmt::Write as _;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -14,6 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use anyhow::Context;
+use jiff::Timestamp;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tracing::Subscriber;
@@ -26,6 +26,7 @@ use tracing_subscriber::reload;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::limits::LOG_BYTES_MAX;
+use canal_protocol::SettingSource;
 use canal_text::safe_text::sanitize;
 
 /// The most bytes written at once: a writable pipe takes this many without blocking (PIPE_BUF).
@@ -110,39 +111,26 @@ fn lines(count: u64) -> String {
     if count == 1 { "1 line".to_owned() } else { format!("{count} lines") }
 }
 
-/// The source of the filter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Chosen {
-    /// `-v` or `-vv`.
-    CommandLine,
-    /// `CANAL_LOG`.
-    Environment,
-    /// The configuration.
-    Config,
-    /// None of them.
-    Default,
-}
-
 /// The filter and its source. The command line takes precedence over `CANAL_LOG`, and `CANAL_LOG`
 /// over the configuration.
-pub(crate) fn chosen(verbose: u8, config: Option<&str>) -> (String, Chosen) {
+pub(crate) fn chosen(verbose: u8, config: Option<&str>) -> (String, SettingSource) {
     let variable = std::env::var("CANAL_LOG").ok().filter(|text| !text.is_empty());
     match (verbose, variable, config) {
-        (0, Some(text), _) => (text, Chosen::Environment),
-        (0, None, Some(text)) => (text.to_owned(), Chosen::Config),
-        (0, None, None) => ("info".to_owned(), Chosen::Default),
-        (1, ..) => ("debug".to_owned(), Chosen::CommandLine),
-        _ => ("trace".to_owned(), Chosen::CommandLine),
+        (0, Some(text), _) => (text, SettingSource::Environment),
+        (0, None, Some(text)) => (text.to_owned(), SettingSource::File),
+        (0, None, None) => ("info".to_owned(), SettingSource::Default),
+        (1, ..) => ("debug".to_owned(), SettingSource::CommandLine),
+        _ => ("trace".to_owned(), SettingSource::CommandLine),
     }
 }
 
 fn filter(verbose: u8, config: Option<&str>) -> anyhow::Result<Targets> {
     let (text, chosen) = chosen(verbose, config);
     let whose = match chosen {
-        Chosen::CommandLine => "-v",
-        Chosen::Environment => "CANAL_LOG",
-        Chosen::Config => "`log` in the configuration",
-        Chosen::Default => "the default",
+        SettingSource::CommandLine => "-v",
+        SettingSource::Environment => "CANAL_LOG",
+        SettingSource::File => "`log` in the configuration",
+        _ => "the default",
     };
     targets(&text).with_context(|| format!("cannot use {whose} (`{text}`)"))
 }
@@ -157,8 +145,7 @@ struct Utc;
 
 impl FormatTime for Utc {
     fn format_time(&self, writer: &mut Writer<'_>) -> std::fmt::Result {
-        let now = jiff::Timestamp::now();
-        write!(writer, "{now:.3}")
+        write!(writer, "{:.3}", Timestamp::now())
     }
 }
 
@@ -216,7 +203,12 @@ impl Lines {
             text.push(b'\n');
         }
         if self.lost > 0 {
-            text.extend_from_slice(self.what_was_lost().as_bytes());
+            let lost = lines(self.lost);
+            // Writing to memory does not fail.
+            let _ = match self.timed {
+                true => writeln!(text, "{:.3}  WARN lost {lost} of this log", Timestamp::now()),
+                false => writeln!(text, " WARN lost {lost} of this log"),
+            };
         }
         // An entry is one line, even if it contains text from a client.
         let words = String::from_utf8_lossy(line.strip_suffix(b"\n").unwrap_or(line));
@@ -230,16 +222,6 @@ impl Lines {
                 LOST.fetch_add(1, Ordering::Relaxed);
             }
         }
-    }
-
-    fn what_was_lost(&self) -> String {
-        let mut text = String::new();
-        if self.timed {
-            // Writing to a string does not fail.
-            let _ = write!(text, "{:.3} ", jiff::Timestamp::now());
-        }
-        let _ = writeln!(text, " WARN lost {} of this log", lines(self.lost));
-        text
     }
 }
 
@@ -297,7 +279,11 @@ impl LogFile {
     }
 
     fn reopen(&mut self) {
-        if let Ok(file) = append(&self.path) {
+        let mut options = OpenOptions::new();
+        options.append(true).create(true).mode(0o600);
+        // If the path is a FIFO without a reader, opening it must not block.
+        options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
+        if let Ok(file) = options.open(&self.path) {
             self.bytes = file.metadata().map_or(0, |found| found.len());
             self.file = Some(file);
         }
@@ -329,14 +315,6 @@ impl LogFile {
         self.bytes += written.err().unwrap_or(text.len()) as u64;
         written
     }
-}
-
-fn append(path: &Path) -> io::Result<File> {
-    let mut options = OpenOptions::new();
-    options.append(true).create(true).mode(0o600);
-    // If the path is a FIFO without a reader, opening it must not block.
-    options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
-    options.open(path)
 }
 
 #[cfg(test)]

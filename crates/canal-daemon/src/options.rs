@@ -2,8 +2,9 @@
 
 use std::path::PathBuf;
 
-use crate::config::effective::{Override, Overrides};
+use crate::config::effective::Overrides;
 use crate::runtime_dir::claim::Replacing;
+use canal_protocol::SettingSource;
 use canal_protocol::place::Place;
 
 /// The options of a daemon.
@@ -49,18 +50,24 @@ impl Options {
     /// The overrides that these options and the environment state.
     pub(crate) fn overrides(&self) -> Overrides {
         let variable = std::env::var_os("CANAL_ENGINE").filter(|text| !text.is_empty());
-        let engine = match (&self.engine, variable) {
-            (Some(_), _) => Some(Override::CommandLine("--engine")),
+        let option = |given: bool, option| given.then_some((SettingSource::CommandLine, option));
+        let engine = match variable {
             // A daemon that a client started ignores the variable.
-            (None, Some(_)) if !self.is_on_demand() => Some(Override::Environment("CANAL_ENGINE")),
-            _ => None,
+            Some(_) if self.engine.is_none() && !self.is_on_demand() => {
+                Some((SettingSource::Environment, "CANAL_ENGINE"))
+            }
+            _ => option(self.engine.is_some(), "--engine"),
         };
+        let settings = [
+            ("daemon.idle_exit", option(self.idle_exit_s.is_some(), "--idle-exit")),
+            ("engine.url", engine),
+            ("engine.ttl", option(self.engine_ttl_ms.is_some(), "--engine-ttl")),
+            ("engine.host", option(self.host.is_some(), "--host")),
+        ];
         Overrides {
             idle_exit_s: self.idle_exit_s,
             verbose: self.verbose,
-            engine,
-            engine_ttl: self.engine_ttl_ms.is_some(),
-            host: self.host.is_some(),
+            settings: settings.into_iter().filter_map(|(name, by)| Some((name, by?))).collect(),
         }
     }
 

@@ -115,14 +115,12 @@ impl Who<'_> {
     /// `only the groups ops and 1001`, for a message to users who are not included.
     pub(crate) fn only(&self, owner: u32) -> String {
         let of = if let Self::Members(of) = self { of.as_slice() } else { &[] };
-        let called = |groups: &[&Group]| {
-            groups.iter().map(|group| group.called.as_str()).collect::<Vec<_>>().join(", ")
-        };
         match of {
             [] => only_operators(owner),
             [one] => format!("only the group {}", one.called),
             [others @ .., last] => {
-                format!("only the groups {} and {}", called(others), last.called)
+                let others: Vec<_> = others.iter().map(|group| group.called.as_str()).collect();
+                format!("only the groups {} and {}", others.join(", "), last.called)
             }
         }
     }

@@ -8,6 +8,7 @@
 //! Invariant: at most one thread reads, however many calls wait. A call never gets a configuration
 //! that was read before it asked.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, TryRecvError};
@@ -20,6 +21,7 @@ use crate::config::file::Config;
 use crate::config::sections::Limits;
 use crate::permissions::Permissions;
 use canal_core::UnixMillis;
+use canal_protocol::SettingSource;
 use canal_sys::clock;
 
 /// The configuration in force.
@@ -33,8 +35,6 @@ pub(crate) struct EffectiveConfig {
     pub overrides: Overrides,
     /// When the daemon read it.
     pub read_at: UnixMillis,
-    /// How many descriptors the daemon may have.
-    descriptors: u64,
     pub limits: Limits,
     pub permissions: Permissions,
     /// Whether SIGHUP asked for the file to be read again. The next turn reads it.
@@ -50,21 +50,8 @@ pub(crate) struct Overrides {
     pub idle_exit_s: Option<u64>,
     /// How many times `-v` was given.
     pub verbose: u8,
-    /// The option or variable that names the engine, if the configuration does not.
-    pub engine: Option<Override>,
-    /// Whether `--engine-ttl` was given.
-    pub engine_ttl: bool,
-    /// Whether `--host` was given.
-    pub host: bool,
-}
-
-/// The source of a value that overrides the configuration.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Override {
-    /// This option.
-    CommandLine(&'static str),
-    /// This variable.
-    Environment(&'static str),
+    /// The settings that they override, each with its source and the option or variable.
+    pub settings: BTreeMap<&'static str, (SettingSource, &'static str)>,
 }
 
 impl EffectiveConfig {
@@ -83,7 +70,6 @@ impl EffectiveConfig {
             paths,
             overrides,
             read_at,
-            descriptors,
             limits,
             permissions,
             reload_asked: false,
@@ -101,7 +87,7 @@ impl EffectiveConfig {
         let kept = before.written.into_iter().filter(|one| needs_restart(&one.name));
         self.config.written.extend(kept);
         self.read_at = UnixMillis(clock::unix_ms());
-        self.limits = self.config.limits(self.descriptors, self.overrides.idle_exit_s);
+        self.limits = self.config.limits(self.limits.descriptors, self.overrides.idle_exit_s);
         self.permissions = self.config.permissions(&self.paths);
     }
 }

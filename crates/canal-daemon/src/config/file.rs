@@ -137,14 +137,11 @@ impl Config {
     /// The error names the file and the line. For an unknown word it suggests the nearest known
     /// word.
     pub(crate) fn read(paths: &[PathBuf]) -> Result<Self, ConfigError> {
-        for path in paths {
-            match read_text(path) {
-                Ok(text) => return Self::parse(path, &text),
-                Err(ConfigError::Io { error, .. }) if is_missing(&error) => {}
-                Err(error) => return Err(error),
-            }
+        match first_text(paths)? {
+            Some((path, text)) => Self::parse(path, &text),
+            None if is_machines(paths) => Self::packaged(),
+            None => Ok(Self::default()),
         }
-        if is_machines(paths) { Self::packaged() } else { Ok(Self::default()) }
     }
 
     /// The packaged configuration, without permissions for groups that do not exist here.
@@ -187,17 +184,12 @@ impl Config {
     pub(crate) fn looks_up_groups(paths: &[PathBuf]) -> bool {
         // An unreadable file counts as one without groups. The daemon soon finds out why it is
         // unreadable.
-        let text = paths.iter().map(|path| read_text(path)).find(|read| match read {
-            Err(ConfigError::Io { error, .. }) => !is_missing(error),
-            _ => true,
-        });
-        let text = match &text {
-            Some(Ok(text)) => text,
-            Some(Err(_)) => return false,
-            None if is_machines(paths) => PACKAGED,
-            None => return false,
+        let text = match first_text(paths) {
+            Ok(Some((_, text))) => text,
+            Ok(None) if is_machines(paths) => PACKAGED.to_owned(),
+            Ok(None) | Err(_) => return false,
         };
-        toml::from_str(text).is_ok_and(|file: File| {
+        toml::from_str(&text).is_ok_and(|file: File| {
             file.socket.looks_up_groups()
                 || file.permission.iter().any(permissions::Section::looks_up_groups)
         })
@@ -223,16 +215,13 @@ impl Config {
         };
         let (mut views, mut spread) = (BTreeMap::new(), BTreeSet::new());
         for (name, section) in &file.keys {
-            let key = Key::new(name.get_ref()).map_err(|error| {
-                wrong(name.span().start, format!("`{}`: {error}", name.get_ref()))
-            })?;
-            let section_at = |what| wrong(section.span().start, what);
+            let (name, at, section_at) = (name.get_ref(), name.span().start, section.span().start);
+            let key = Key::new(name).map_err(|error| wrong(at, format!("`{name}`: {error}")))?;
             if section.get_ref().spread == Some(true) {
                 spread.insert(key.clone());
             }
-            if let Some(view) = section.get_ref().view(&key).map_err(section_at)? {
-                views.insert(key, view);
-            }
+            let view = section.get_ref().view(&key).map_err(|what| wrong(section_at, what))?;
+            views.extend(view.map(|view| (key, view)));
         }
         let at = |(at, what)| wrong(at, what);
         let (nodes, longest_ttl) = nodes::configured(&file.nodes, &file.node_groups).map_err(at)?;
@@ -328,10 +317,19 @@ fn is_machines(paths: &[PathBuf]) -> bool {
     matches!(paths, [only] if only.as_os_str() == MACHINE_CONFIG)
 }
 
-/// Whether the file does not exist, or its path leads through a file that is not a directory. A
-/// path that the daemon must not read is an error.
-fn is_missing(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+/// The first of the files that exists, and its text. A path that leads through a file that is not a
+/// directory does not exist; a path that the daemon must not read is an error.
+fn first_text(paths: &[PathBuf]) -> Result<Option<(&Path, String)>, ConfigError> {
+    use io::ErrorKind::{NotADirectory, NotFound};
+    for path in paths {
+        match read_text(path) {
+            Ok(text) => return Ok(Some((path, text))),
+            Err(ConfigError::Io { error, .. })
+                if matches!(error.kind(), NotFound | NotADirectory) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(None)
 }
 
 /// A duration that need not be set.

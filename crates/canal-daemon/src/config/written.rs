@@ -63,7 +63,9 @@ fn collect(text: &str, table: &DeTable<'_>, above: &str, all: &mut Vec<Written>)
         match value.get_ref() {
             DeValue::Table(of_key) if above == "keys" => add(name, size(text, of_key), line),
             DeValue::Table(section) => collect(text, section, &name, all),
-            DeValue::Array(items) if has_tables(items) => {
+            DeValue::Array(items)
+                if !items.is_empty() && items.iter().all(|item| item.get_ref().is_table()) =>
+            {
                 for (n, item) in items.iter().enumerate() {
                     let line = line_of(text, item.span().start);
                     add(format!("{name}[{n}]"), on_one_line(text, item), line);
@@ -76,10 +78,6 @@ fn collect(text: &str, table: &DeTable<'_>, above: &str, all: &mut Vec<Written>)
             _ => add(name, on_one_line(text, value), line),
         }
     }
-}
-
-fn has_tables(items: &[Spanned<DeValue<'_>>]) -> bool {
-    !items.is_empty() && items.iter().all(|item| item.get_ref().is_table())
 }
 
 /// A value in a form that fits on one line.
@@ -139,10 +137,15 @@ pub(super) fn with_suggestion(message: &str) -> String {
     let first = message.lines().next().unwrap_or(message);
     // For the author of the file, what serde calls a variant is a word in a list.
     let first = first.replacen("unknown variant", "unknown word", 1);
-    if let Some((value, type_of)) = first.split_once(", expected ")
-        && let Some(range) = number_range(type_of)
-    {
-        return format!("{value}, expected {range}");
+    if let Some((value, type_of)) = first.split_once(", expected ") {
+        // Names of Rust's number types mean nothing to the author of the file.
+        match type_of {
+            "u8" | "u32" | "u64" | "usize" => {
+                return format!("{value}, expected a whole number of at least 0");
+            }
+            "a nonzero usize" => return format!("{value}, expected a whole number of at least 1"),
+            _ => {}
+        }
     }
     let kind = ["unknown field", "unknown word"].into_iter().find(|kind| first.starts_with(kind));
     let mut names = first.split('`').skip(1).step_by(2);
@@ -154,15 +157,6 @@ pub(super) fn with_suggestion(message: &str) -> String {
     match nearest {
         Some(name) => format!("{kind} `{unknown}`; did you mean `{name}`?"),
         None => first,
-    }
-}
-
-/// Describes a Rust number type in plain words.
-fn number_range(type_of: &str) -> Option<&'static str> {
-    match type_of {
-        "u8" | "u32" | "u64" | "usize" => Some("a whole number of at least 0"),
-        "a nonzero usize" => Some("a whole number of at least 1"),
-        _ => None,
     }
 }
 

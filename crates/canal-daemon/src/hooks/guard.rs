@@ -169,13 +169,11 @@ fn file_of(content: &[u8]) -> io::Result<File> {
 
 /// Waits until the program has ended or must end, and ends everything that it started.
 fn watch(mut child: Child, channel: &UnixStream, until: Instant) -> Outcome {
-    let Ok(pidfd) = Pidfd::open(child.id()) else {
-        // The process has no descriptor left.
-        let (status, refused) = end_all(&mut child, None);
-        return outcome(status, Some(timed_out(refused)));
-    };
-    let cut_short = wait(&pidfd, channel, until);
-    let (status, refused) = end_all(&mut child, Some(&pidfd));
+    // Without a pidfd, the process has no descriptor left.
+    let pidfd = Pidfd::open(child.id()).ok();
+    let cut_short =
+        pidfd.as_ref().map_or(Some(Outcome::TimedOut), |pidfd| wait(pidfd, channel, until));
+    let (status, refused) = end_all(&mut child, pidfd.as_ref());
     outcome(
         status,
         cut_short.map(|it| if it == Outcome::TimedOut { timed_out(refused) } else { it }),

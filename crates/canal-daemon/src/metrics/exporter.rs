@@ -5,7 +5,6 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::thread::JoinHandle;
@@ -45,8 +44,6 @@ pub(crate) struct Exporter {
 /// The state shared by the thread and the daemon.
 #[derive(Debug)]
 struct Shared {
-    /// Whether the thread wants figures.
-    asked: AtomicBool,
     state: Mutex<State>,
     /// Wakes the thread.
     bell: EventFd,
@@ -54,6 +51,8 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct State {
+    /// Whether the thread wants figures.
+    asked: bool,
     figures: Option<Box<Snapshot>>,
     closing: bool,
     /// A note for operators.
@@ -70,8 +69,7 @@ impl Exporter {
     pub(crate) fn start(listen: Listen) -> io::Result<Self> {
         let flags = EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC;
         let bell = EventFd::from_value_and_flags(0, flags)?;
-        let (asked, state) = (AtomicBool::new(false), Mutex::default());
-        let shared = Arc::new(Shared { asked, state, bell });
+        let shared = Arc::new(Shared { state: Mutex::default(), bell });
         let of_thread = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("metrics".to_owned());
         let thread = thread.stack_size(STACK_BYTES).spawn(move || {
@@ -85,7 +83,7 @@ impl Exporter {
     /// Sets the waker that wakes the daemon when the thread wants figures.
     pub(crate) fn wake_by(&self, waker: Waker) {
         let mut state = self.shared.lock();
-        if self.is_asked() {
+        if state.asked {
             waker.wake_by_ref();
         }
         state.waker = Some(waker);
@@ -93,13 +91,14 @@ impl Exporter {
 
     /// Whether the thread wants figures.
     pub(crate) fn is_asked(&self) -> bool {
-        self.shared.asked.load(Ordering::Acquire)
+        self.shared.lock().asked
     }
 
     /// Hands figures over.
     pub(crate) fn give(&self, figures: Snapshot) {
-        self.shared.asked.store(false, Ordering::Release);
-        self.shared.lock().figures = Some(Box::new(figures));
+        let mut state = self.shared.lock();
+        (state.asked, state.figures) = (false, Some(Box::new(figures)));
+        drop(state);
         self.shared.ring();
     }
 
@@ -192,8 +191,8 @@ impl Shared {
 
     /// Asks the daemon for figures, unless this is already done.
     fn ask(&self) {
-        let state = self.lock();
-        if !self.asked.swap(true, Ordering::AcqRel)
+        let mut state = self.lock();
+        if !std::mem::replace(&mut state.asked, true)
             && let Some(waker) = &state.waker
         {
             waker.wake_by_ref();

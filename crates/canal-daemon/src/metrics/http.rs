@@ -202,7 +202,16 @@ impl Connection {
     }
 
     fn answer(&mut self, status: Status, body: Arc<str>) {
-        let head = answer_head(status, body.len());
+        let (line, kind) = match status {
+            Status::Ok => (status.texts().0, CONTENT_TYPE),
+            _ => (status.texts().0, "text/plain; charset=utf-8"),
+        };
+        let allow = if status == Status::MethodNotAllowed { "Allow: GET\r\n" } else { "" };
+        let head = format!(
+            "HTTP/1.1 {line}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n{allow}\
+             Connection: close\r\n\r\n",
+            body.len()
+        );
         self.state = State::Writing { head, body, sent: 0 };
     }
 
@@ -477,20 +486,6 @@ fn is_loopback(host: &str) -> bool {
     let is_local = name.eq_ignore_ascii_case("localhost")
         || name.parse().is_ok_and(|address: IpAddr| address.is_loopback());
     has_port && is_local
-}
-
-/// The part of an answer before its body.
-pub(crate) fn answer_head(status: Status, body_bytes: usize) -> String {
-    let kind = match status {
-        Status::Ok => CONTENT_TYPE,
-        _ => "text/plain; charset=utf-8",
-    };
-    let allow = if status == Status::MethodNotAllowed { "Allow: GET\r\n" } else { "" };
-    format!(
-        "HTTP/1.1 {}\r\nContent-Type: {kind}\r\nContent-Length: {body_bytes}\r\n{allow}\
-         Connection: close\r\n\r\n",
-        status.texts().0
-    )
 }
 
 #[cfg(test)]

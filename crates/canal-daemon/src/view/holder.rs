@@ -309,8 +309,22 @@ impl<'a> Shown<'a> {
         let hold = match self.table.leader(key) {
             Leadership::Vacant => None,
             Leadership::Led(token) => self.table.hold(token),
-            Leadership::Slots(slots) => return Err(several_slots(key, slots)),
-            Leadership::Readers => return Err(only_readers(key)),
+            Leadership::Slots(slots) => {
+                let message = format!(
+                    "`{key}` has {slots} slots: several processes can hold it at the same time, \
+                     and none of them leads"
+                );
+                return Err(Failure::new(ErrorName::NotExclusive, message).hint(
+                    "run candidates with -j 1 or with --write: only a lock with one slot has a \
+                     leader",
+                ));
+            }
+            Leadership::Readers => {
+                let message =
+                    format!("`{key}` has only readers: they share it, and none of them leads");
+                return Err(Failure::new(ErrorName::NotExclusive, message)
+                    .hint("run candidates with --key or --write"));
+            }
         };
         Ok(LeaderFound { hold, stale })
     }
@@ -336,18 +350,4 @@ impl LeaderFound<'_> {
             stale: self.stale,
         }
     }
-}
-
-fn several_slots(key: &Key, slots: u64) -> Failure {
-    let message = format!(
-        "`{key}` has {slots} slots: several processes can hold it at the same time, and none of \
-         them leads"
-    );
-    Failure::new(ErrorName::NotExclusive, message)
-        .hint("run candidates with -j 1 or with --write: only a lock with one slot has a leader")
-}
-
-fn only_readers(key: &Key) -> Failure {
-    let message = format!("`{key}` has only readers: they share it, and none of them leads");
-    Failure::new(ErrorName::NotExclusive, message).hint("run candidates with --key or --write")
 }

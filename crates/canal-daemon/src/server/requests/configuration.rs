@@ -3,9 +3,7 @@
 //! Invariant: a configuration takes effect as a whole or not at all. If the new one cannot be read,
 //! the previous one stays in force.
 
-use crate::config::effective::{
-    self, Asked, Override, Purpose, Read, binds_everybody, needs_restart,
-};
+use crate::config::effective::{self, Asked, Purpose, Read, binds_everybody, needs_restart};
 use crate::config::file::Config;
 use crate::config::sections::{Listen, written_bytes};
 use crate::config::written::{SPREAD, Written, changes, name_of_key};
@@ -343,24 +341,18 @@ impl Server {
     fn sourced(&self, name: &str, value: String) -> SettingInfo {
         let effective = &self.effective;
         let (config, overrides) = (&effective.config, &effective.overrides);
-        let option = |given: bool, option| given.then_some(Override::CommandLine(option));
         let before = match name {
-            "daemon.idle_exit" => option(overrides.idle_exit_s.is_some(), "--idle-exit"),
             "daemon.log" => match logging::chosen(overrides.verbose, config.log.as_deref()).1 {
-                logging::Chosen::CommandLine => Some(Override::CommandLine("-v")),
-                logging::Chosen::Environment => Some(Override::Environment("CANAL_LOG")),
-                logging::Chosen::Config | logging::Chosen::Default => None,
+                SettingSource::CommandLine => Some((SettingSource::CommandLine, "-v")),
+                SettingSource::Environment => Some((SettingSource::Environment, "CANAL_LOG")),
+                _ => None,
             },
-            "engine.url" => overrides.engine,
-            "engine.ttl" => option(overrides.engine_ttl, "--engine-ttl"),
-            "engine.host" => option(overrides.host, "--host"),
-            _ => None,
+            _ => overrides.settings.get(name).copied(),
         };
         let stated = config.bypass_max.unwrap_or(BYPASS_MAX_DEFAULT);
         let line = config.written.iter().find(|one| one.name == name).map(|one| one.line);
         let (source, by, line) = match (before, line) {
-            (Some(Override::CommandLine(by)), _) => (SettingSource::CommandLine, Some(by), None),
-            (Some(Override::Environment(by)), _) => (SettingSource::Environment, Some(by), None),
+            (Some((source, by)), _) => (source, Some(by), None),
             _ if name == "policy.bypass_max" && self.decide.table().bypass_max() != stated => {
                 (SettingSource::Stored, Some("the table of all hosts"), None)
             }
