@@ -1,7 +1,6 @@
 //! The visible state of an engine, found without a change to it.
 
-use super::identity::Identity;
-use super::outage::Outage;
+use super::calls::{Identity, Outage};
 
 /// The visible state of an engine. If no server was usable, only `servers` has content.
 #[derive(Clone, Debug, Default)]

@@ -12,20 +12,13 @@
     allow(dead_code, reason = "what the engines share is unused where both are left out")
 )]
 
-mod answer;
-mod batch;
-mod call;
+mod calls;
 #[cfg(feature = "etcd")]
 pub mod etcd;
-mod identity;
 mod inspection;
 mod open;
-mod outage;
-mod position;
 #[cfg(feature = "postgres")]
 pub mod postgres;
-#[cfg(any(feature = "etcd", feature = "postgres"))]
-mod retry;
 #[cfg(any(test, feature = "sim"))]
 pub mod simulated;
 #[cfg(any(feature = "etcd", feature = "postgres"))]
@@ -34,14 +27,12 @@ mod thread;
 use std::fmt;
 use std::task::{Context, Poll};
 
-pub use answer::{Alive, Answer, Sign};
-pub use batch::{Batch, Placed, Read, Stored};
-pub use call::{Append, Call, Ends, Evidence};
-pub use identity::{Claimant, Era, EraChange, Identity};
+pub use calls::{
+    Alive, Answer, Append, Batch, Call, Claimant, Ends, Era, EraChange, Evidence, Hash, Identity,
+    Link, Outage, Placed, Position, Read, Sign, Stored,
+};
 pub use inspection::{Inspection, Remark, ServerClock, ServerVersion, TableSize, Transport};
 pub use open::{inspect, open};
-pub use outage::Outage;
-pub use position::{Hash, Link, Position};
 #[cfg(any(feature = "etcd", feature = "postgres"))]
 pub use thread::EngineThread;
 

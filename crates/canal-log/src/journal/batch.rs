@@ -2,7 +2,7 @@
 
 use std::io;
 
-use super::{FILE_BYTES, record};
+use super::{FILE_BYTES, format};
 use crate::RecordRef;
 use canal_core::{Entry, Outcome, Revision};
 
@@ -20,7 +20,7 @@ impl Batch {
     /// Adds a record. If it cannot be encoded, the batch cannot be appended.
     pub fn push(&mut self, revision: Revision, entry: &Entry, outcomes: &[Outcome]) {
         let record = RecordRef { revision, entry, outcomes };
-        if let Err(error) = record::encode(&mut self.bytes, &record) {
+        if let Err(error) = format::encode(&mut self.bytes, &record) {
             self.failed = Some(error);
         }
         self.ends.push((revision, self.bytes.len()));

@@ -7,8 +7,8 @@ use std::io;
 use std::path::Path;
 
 use super::file::{self, JournalFile};
-use super::header::{Header, LIVE, RETIRED};
-use super::{Journal, Live, MARGIN, disk, record};
+use super::format::{Header, LIVE, RETIRED};
+use super::{Journal, Live, MARGIN, disk, format};
 use canal_core::{ENTRY_VERSION, Snapshot};
 use canal_sys::process::Origin;
 
@@ -89,7 +89,7 @@ impl Journal {
             Header { generation, entries: ENTRY_VERSION, rules, origin: origin.to_owned() };
         let mut bytes = header.encode()?;
         let start = bytes.len();
-        record::encode(&mut bytes, snapshot)?;
+        format::encode(&mut bytes, snapshot)?;
         let snapshot_bytes = (bytes.len() - start) as u64;
         Ok(Image { bytes, snapshot_bytes, header })
     }

@@ -37,7 +37,7 @@ pub(super) fn wipe(file: &File, zeros: &[u8], at: u64) -> io::Result<()> {
     file.write_all_at(zeros, at)
 }
 
-/// Writes the first bytes of a file, which no kill tears (see [`super::header`]).
+/// Writes the first bytes of a file, which no kill tears (see [`super::format`]).
 pub(super) fn write_mark(file: &File, mark: &[u8]) -> io::Result<()> {
     #[cfg(any(test, feature = "sim"))]
     fault::step()?;
@@ -125,7 +125,7 @@ pub mod fault {
     use std::fs::File;
     use std::io;
 
-    use crate::journal::header::LIVE;
+    use crate::journal::format::LIVE;
 
     thread_local! {
         /// The number of bytes and steps until the fault.

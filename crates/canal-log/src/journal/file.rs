@@ -9,8 +9,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use super::disk;
-use super::header::{LIVE, Mark, RETIRED};
-use super::record::is_zero;
+use super::format::{LIVE, Mark, RETIRED, is_zero};
 
 /// A kill leaves a write within a page complete: the kernel checks for signals only between pages.
 pub(super) const PAGE: u64 = 4096;

@@ -8,30 +8,26 @@ mod batch;
 mod compact;
 pub mod disk;
 mod file;
-mod header;
+pub(crate) mod format;
 mod open;
-pub(crate) mod record;
 mod room;
-mod salvage;
 
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
+use std::{fs, io};
+
+use self::file::JournalFile;
+use self::format::LIVE;
+use super::Record;
+use canal_core::{Revision, Snapshot};
+use canal_sys::process::Origin;
 
 pub use batch::Batch;
 #[cfg(any(test, feature = "sim"))]
 pub use disk::fault;
 pub use file::path as file_path;
-pub use open::last_origin;
+pub use open::{Salvaged, last_origin, salvage};
 pub use room::room_for;
-pub use salvage::{Salvaged, salvage};
-
-use self::file::JournalFile;
-use self::header::LIVE;
-use super::Record;
-use canal_core::{Revision, Snapshot};
-use canal_sys::process::Origin;
 
 /// The size of each of the two files at creation, in bytes.
 const FILE_BYTES: u64 = 1 << 20;

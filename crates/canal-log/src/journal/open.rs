@@ -2,14 +2,14 @@
 //!
 //! It finds exactly the records that were appended, less a torn tail that was not reported to any
 //! client, or it returns an error. It never takes an inexplicable file for an old or an empty one.
+//! From an unusable journal, it reads the intact part.
 
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
 use super::file::{JournalFile, PAGE, path, path_new};
-use super::header::{Header, HeaderError, LIVE, Mark, RETIRED};
-use super::record::{self, Content, Framed};
+use super::format::{self, Content, Framed, Header, HeaderError, LIVE, Mark, RETIRED};
 use super::{Journal, Live, OpenError, Opened, disk};
 use crate::Record;
 use canal_core::{ENTRY_VERSION, Revision, Snapshot};
@@ -205,7 +205,7 @@ fn recover(
 fn read(name: &Path, file: Content<'_>, header: &Header) -> Result<Body, OpenError> {
     let (_, start) = Header::decode(file.bytes).map_err(|error| header_error(name, error))?;
     let broken = |offset, what: &str| damaged(name, offset, what, Some(header));
-    let (snapshot, begin): (Snapshot, _) = match record::read(file, start) {
+    let (snapshot, begin): (Snapshot, _) = match format::read(file, start) {
         Framed::Whole { payload, next } => match serde_json::from_slice(payload) {
             Ok(snapshot) => (snapshot, next),
             Err(error) => return Err(broken(start, &format!("the snapshot: {error}"))),
@@ -218,7 +218,7 @@ fn read(name: &Path, file: Content<'_>, header: &Header) -> Result<Body, OpenErr
     let mut body = Body { snapshot, records: Vec::new(), start, begin, end: begin, torn: 0 };
     let mut next_revision = body.snapshot.revision.0 + 1;
     loop {
-        match record::read(file, body.end) {
+        match format::read(file, body.end) {
             Framed::Whole { payload, next } => {
                 let record = parse(name, body.end, payload, header)?;
                 if record.revision != Revision(next_revision) {
@@ -296,4 +296,91 @@ fn header_error(path: &Path, error: HeaderError) -> OpenError {
 fn io(path: &Path, error: std::io::Error) -> OpenError {
     let path: PathBuf = path.to_owned();
     OpenError::Io { path, error }
+}
+
+/// The part of a journal before its damage.
+#[derive(Debug)]
+pub struct Salvaged {
+    /// The writer.
+    pub origin: Origin,
+    /// The table at the beginning of the file.
+    pub snapshot: Snapshot,
+    /// The records after it, up to the damage.
+    pub records: Vec<Record>,
+}
+
+/// Reads as much as possible of the journal in `dir`, and changes nothing.
+#[must_use]
+pub fn salvage(dir: &Path) -> Option<Salvaged> {
+    let found = [0, 1].into_iter().filter_map(|index| {
+        let file = JournalFile::open(dir, index).ok()??;
+        let bytes = file.read().ok().filter(|bytes| bytes.starts_with(&LIVE))?;
+        let (header, start) = Header::decode(&bytes).ok()?;
+        Some((header, start, bytes))
+    });
+    let (header, start, bytes) = found.max_by_key(|(header, ..)| header.generation)?;
+    let Framed::Whole { payload, next } = format::read(whole(&bytes), start) else { return None };
+    let snapshot = serde_json::from_slice(payload).ok()?;
+    Some(Salvaged { origin: header.origin, snapshot, records: records(&bytes, next) })
+}
+
+fn whole(bytes: &[u8]) -> Content<'_> {
+    Content { bytes, len: bytes.len() }
+}
+
+fn records(bytes: &[u8], mut at: usize) -> Vec<Record> {
+    let mut records = Vec::new();
+    while let Framed::Whole { payload, next } = format::read(whole(bytes), at) {
+        let Ok(record) = serde_json::from_slice(payload) else { break };
+        records.push(record);
+        at = next;
+    }
+    records
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use canal_core::{Change, Entry, Table, Token, UnixMillis};
+
+    fn floor(revision: u64) -> Record {
+        let change = Change::Floor { token: Token(revision) };
+        let entry = Entry { version: ENTRY_VERSION, at: UnixMillis(0), change };
+        Record { revision: Revision(revision), entry, outcomes: Vec::new() }
+    }
+
+    #[test]
+    fn records_before_the_damage_are_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let origin = Origin { boot_id: "b".into(), pid_namespace: 1, time_namespace: 1 };
+        let mut journal = Journal::open(dir.path()).unwrap().journal;
+        let snapshot = Table::default().snapshot();
+        journal.compact(&snapshot, &origin, 1, 0).unwrap();
+        journal.append_all(&[floor(1), floor(2)]).unwrap();
+        let sound = journal.appended();
+        journal.append_all(&[floor(3)]).unwrap();
+        let begin = journal.live.as_ref().unwrap().begin;
+        drop(journal);
+
+        let path = path(dir.path(), 0);
+        let mut bytes = fs::read(&path).unwrap();
+        bytes[usize::try_from(begin + sound).unwrap() + 20] ^= 1;
+        fs::write(&path, bytes).unwrap();
+        assert!(matches!(Journal::open(dir.path()), Err(OpenError::Damaged { .. })));
+
+        let salvaged = salvage(dir.path()).unwrap();
+        assert_eq!(salvaged.origin, origin);
+        assert_eq!(salvaged.snapshot, snapshot);
+        assert_eq!(salvaged.records, [floor(1), floor(2)]);
+    }
+
+    #[test]
+    fn nothing_is_read_where_nothing_is() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(salvage(dir.path()).is_none());
+        fs::write(path(dir.path(), 0), b"garbage").unwrap();
+        assert!(salvage(dir.path()).is_none());
+    }
 }

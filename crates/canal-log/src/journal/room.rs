@@ -89,7 +89,7 @@ mod tests {
 
     use super::*;
     use crate::Record;
-    use crate::journal::record;
+    use crate::journal::format;
     use crate::journal::tests::longest::{
         FRAME, ID, NOW, TOKEN, barrier, frame, gone, granted, granted_item, held_item, hold, item,
         key, queued, refused, request, requeued, waiter,
@@ -144,7 +144,7 @@ mod tests {
 
     fn encoded(value: &impl Serialize) -> u64 {
         let mut bytes = Vec::new();
-        record::encode(&mut bytes, value).unwrap();
+        format::encode(&mut bytes, value).unwrap();
         bytes.len() as u64
     }
 

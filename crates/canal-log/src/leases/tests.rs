@@ -101,7 +101,7 @@ fn found(dir: &Path) -> Result<(Vec<u64>, u64), OpenError> {
 
 /// The content of a file with these bytes.
 fn said(bytes: &[u8]) -> Result<(Vec<u64>, u64), OpenError> {
-    let (leases, end) = read::held(Path::new(NAME), bytes)?;
+    let (leases, end) = held(Path::new(NAME), bytes)?;
     let tokens = leases.into_keys().map(|token| token.0).collect();
     Ok((tokens, (bytes.len() - end) as u64))
 }
@@ -205,7 +205,7 @@ fn any_other_byte_in_a_frame_that_others_follow_is_damage() {
 fn a_later_version_is_refused_as_such() {
     let dir = tempfile::tempdir().unwrap();
     let mut bytes = Vec::new();
-    record::encode(&mut bytes, &Header { version: 2, frames: 0 }).unwrap();
+    format::encode(&mut bytes, &Header { version: 2, frames: 0 }).unwrap();
     fs::write(file(dir.path()), bytes).unwrap();
     let error = found(dir.path()).unwrap_err();
     assert!(matches!(error, OpenError::Newer { found: 2, known: 1, .. }), "{error}");
@@ -269,7 +269,7 @@ fn a_store_that_is_stopped_anywhere_loses_nothing_that_was_stored_before() {
         let ended = if anew { Vec::new() } else { vec![Token(2)] };
         let held = leases(if anew { &[3, 4] } else { &[4] });
         let mut bytes = Vec::new();
-        record::encode(&mut bytes, &Changes { ended, held }).unwrap();
+        format::encode(&mut bytes, &Changes { ended, held }).unwrap();
         let written = bytes.len() as u64;
         for part in 0..8 {
             assert!(stop_after(1 + part * written / 8, anew));

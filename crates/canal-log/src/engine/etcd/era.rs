@@ -2,15 +2,14 @@
 //!
 //! Proofs of a new era are another id of the cluster, a smaller lead (see [`Observation`]), and a
 //! revision below one that this daemon has seen before
-//! ([`LastSeen`](super::connection::client::LastSeen)). The last one reveals that etcd's folder was
+//! ([`LastSeen`](super::client::LastSeen)). The last one reveals that etcd's folder was
 //! replaced by an old copy, regardless of the lead.
 
-use super::connection::client::{Client, Known};
-use super::connection::error::EtcdError;
-use super::connection::messages::{Status, Txn};
-use super::connection::transaction::{one, put, reads, revision_is};
+use super::client::{Client, Known};
+use super::error::EtcdError;
+use super::hosts::{meta_of, random};
 use super::layout::{Keys, decode, encode, position};
-use super::register::{meta_of, random};
+use super::messages::{Status, Txn, one, put, reads, revision_is};
 use super::shared::Shared;
 use crate::engine::thread::Caller;
 use crate::engine::{Era, EraChange};

@@ -3,13 +3,12 @@
 //! Invariant: it changes nothing. The only transaction with a write has a comparison that never
 //! holds: etcd checks the user's rights, and writes nothing.
 
-use super::connection::address::Address;
-use super::connection::client::{CallTimeout, Client, LastSeen};
-use super::connection::error::EtcdError;
-use super::connection::messages::{Range, Ranged, Status, Txn};
-use super::connection::transaction::{all, one, put, reads, version_is};
+use super::address::Address;
+use super::client::{CallTimeout, Client, LastSeen};
+use super::error::EtcdError;
+use super::hosts::meta_of;
 use super::layout::{Keys, Name, decode};
-use super::register::meta_of;
+use super::messages::{Range, Ranged, Status, Txn, all, one, put, reads, version_is};
 use super::worker::{explained, version_in_use};
 use crate::engine::{Identity, Inspection, Outage, Remark, TableSize, Transport};
 

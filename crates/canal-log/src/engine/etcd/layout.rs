@@ -19,8 +19,8 @@
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::connection::error::EtcdError;
-use super::connection::messages::{KeyValue, Ranged};
+use super::error::EtcdError;
+use super::messages::{KeyValue, Ranged};
 use crate::engine::{Identity, Position};
 use canal_core::HostId;
 

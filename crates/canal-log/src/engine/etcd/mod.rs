@@ -10,20 +10,20 @@
 //! Invariants: the position of a batch is the revision of the transaction that appended it. An
 //! incarnation ends only by a batch that ends it, never by its lease alone.
 
-mod append;
-mod connection;
+mod address;
+mod client;
 mod era;
+mod error;
+mod hosts;
 mod inspect;
 mod layout;
-mod read;
-mod register;
-mod renew;
+mod log;
+mod messages;
 mod shared;
-mod snapshot;
 mod worker;
 
-pub use append::BODY_MAX;
-pub use connection::address::{Address, AddressError};
+pub use address::{Address, AddressError};
+pub use log::BODY_MAX;
 
 use tokio::runtime;
 

@@ -8,10 +8,10 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
-use super::connection::client::Client;
-use super::connection::error::{EtcdError, FULL, ROOM};
-use super::connection::transaction::{one, reads};
+use super::client::Client;
+use super::error::{EtcdError, FULL, ROOM};
 use super::layout::{Keys, State, decode};
+use super::messages::{one, reads};
 use crate::engine::Answer;
 use canal_core::HostId;
 

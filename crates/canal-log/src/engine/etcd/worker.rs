@@ -10,15 +10,15 @@ use std::time::Duration;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
 
-use super::connection::address::{Address, AddressError};
-use super::connection::client::{CLOSES_AT_ONCE, CallTimeout, Client, LastSeen};
-use super::connection::error::{EtcdError, LOST};
-use super::connection::messages::Status;
+use super::address::{Address, AddressError};
+use super::client::{CLOSES_AT_ONCE, CallTimeout, Client, LastSeen};
 use super::era::Observation;
+use super::error::{EtcdError, LOST};
+use super::hosts::{Registration, register, renew, withdraw};
 use super::layout::Keys;
-use super::register::{Registration, register, withdraw};
+use super::messages::Status;
 use super::shared::{EngineState, Shared};
-use super::{append, era, read, renew, snapshot};
+use super::{era, log};
 use crate::engine::thread::Caller;
 use crate::engine::{Append, Call, Outage, Position, Source};
 
@@ -286,9 +286,9 @@ impl Running {
             Call::Withdraw { host } => {
                 tasks.spawn(withdraw(shared, host));
             }
-            Call::Load => replace(&mut self.reader, tasks.spawn(read::load(shared))),
+            Call::Load => replace(&mut self.reader, tasks.spawn(log::load(shared))),
             Call::Follow { after } => {
-                replace(&mut self.reader, tasks.spawn(read::follow(shared, after)));
+                replace(&mut self.reader, tasks.spawn(log::follow(shared, after)));
             }
             Call::Append(append) => {
                 if let Some((before, task)) = &self.append
@@ -300,13 +300,13 @@ impl Running {
                     }
                     task.abort();
                 }
-                let task = tasks.spawn(append::append(shared, append.clone()));
+                let task = tasks.spawn(log::append(shared, append.clone()));
                 self.append = Some((append, task));
             }
             // Nothing to switch: a watch of etcd wakes no host that waits for nothing.
             Call::Attend { .. } => {}
             Call::Renew { host, asked_at } => {
-                tasks.spawn(renew::renew(shared, host, asked_at));
+                tasks.spawn(renew(shared, host, asked_at));
             }
             // There is no longer an era to note.
             Call::NoteEra { .. } => {}
@@ -320,7 +320,7 @@ impl Running {
                     task.abort();
                 }
                 let position = stored.position;
-                self.store = Some((position, tasks.spawn(snapshot::store(shared, stored))));
+                self.store = Some((position, tasks.spawn(log::store(shared, stored))));
             }
         }
     }

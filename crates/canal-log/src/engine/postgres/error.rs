@@ -10,7 +10,7 @@ use tokio_postgres::error::{DbError, SqlState};
 
 use super::settings::passfile::PassfileError;
 use crate::engine::Outage;
-use crate::engine::outage::innermost;
+use crate::engine::calls::innermost;
 
 /// Why there is no session, or no answer.
 #[derive(Debug)]

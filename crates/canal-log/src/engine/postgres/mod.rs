@@ -8,10 +8,13 @@
 //! discretion of this side. An append is one message, which the server alone carries through. So a
 //! host that is stopped or cut off at any instant blocks no other host.
 
+mod era;
 mod error;
+mod hosts;
+mod inspect;
 mod log;
 mod notification;
-mod register;
+mod schema;
 mod session;
 mod settings;
 mod worker;
@@ -19,7 +22,7 @@ mod worker;
 use tokio::runtime;
 
 use super::{EngineThread, Inspection, OpenError, Source};
-use session::connection::Session;
+use session::Session;
 use settings::url::Settings;
 pub use settings::url::UrlError;
 use worker::Endpoint;

@@ -6,7 +6,7 @@
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};
 
-use crate::engine::position::{from_hex, to_hex};
+use crate::engine::calls::{from_hex, to_hex};
 use crate::engine::{Append, Placed, Position};
 use canal_core::HostId;
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout};
 
 use super::error::PostgresError;
-use super::session::connection::{Known, PATIENCE, Session};
+use super::session::{Known, PATIENCE, Session};
 use super::settings::url::Settings;
 use crate::engine::thread::Caller;
 use crate::engine::{Answer, Call, Outage, Source};

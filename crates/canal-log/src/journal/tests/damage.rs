@@ -181,7 +181,7 @@ fn with_payload(json: &serde_json::Value) -> TempDir {
     let (dir, mut journal) = begun();
     let live = journal.live.as_mut().unwrap();
     let mut bytes = Vec::new();
-    record::encode(&mut bytes, json).unwrap();
+    format::encode(&mut bytes, json).unwrap();
     live.file.append(live.end, &bytes).unwrap();
     dir
 }

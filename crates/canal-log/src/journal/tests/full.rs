@@ -70,7 +70,7 @@ fn a_compaction_without_room_fails_and_is_not_asked_for_at_once() {
 
 fn encoded(record: &Record) -> u64 {
     let mut bytes = Vec::new();
-    record::encode(&mut bytes, record).unwrap();
+    format::encode(&mut bytes, record).unwrap();
     bytes.len() as u64
 }
 

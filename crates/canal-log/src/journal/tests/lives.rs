@@ -117,7 +117,7 @@ proptest! {
         let mut table = Table::default();
         let (mut room, mut moves) = (0, BTreeMap::new());
         let mut bytes = Vec::new();
-        record::encode(&mut bytes, &table.snapshot()).unwrap();
+        format::encode(&mut bytes, &table.snapshot()).unwrap();
         let empty = bytes.len() as u64;
         let mut written = 0;
         for step in &steps {
@@ -130,10 +130,10 @@ proptest! {
             let mut outcomes = Vec::new();
             table.apply(revision, &entry, &mut outcomes);
             bytes.clear();
-            record::encode(&mut bytes, &Record { revision, entry, outcomes }).unwrap();
+            format::encode(&mut bytes, &Record { revision, entry, outcomes }).unwrap();
             written += bytes.len() as u64;
             bytes.clear();
-            record::encode(&mut bytes, &table.snapshot()).unwrap();
+            format::encode(&mut bytes, &table.snapshot()).unwrap();
             let now = written + bytes.len() as u64;
             // The numbers of an empty snapshot may grow longer.
             prop_assert!(now <= room + empty + 60, "{} bytes, room for {}", now, room);

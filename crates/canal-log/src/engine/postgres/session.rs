@@ -12,14 +12,13 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
-use tokio_postgres::{AsyncMessage, Client, Connection, Error, SimpleQueryMessage};
+use tokio_postgres::{AsyncMessage, Client, Connection, Error, Row, SimpleQueryMessage};
 
 use super::era::{LastSeen, Observation};
-use crate::engine::postgres::error::{DIRECT, PostgresError};
-use crate::engine::postgres::notification::{Notification, Seal};
-use crate::engine::postgres::settings::url::Settings;
-use crate::engine::retry::RenewBy;
-use crate::engine::thread;
+use super::error::{DIRECT, PostgresError};
+use super::notification::{Notification, Seal};
+use super::settings::url::Settings;
+use crate::engine::thread::{self, RenewBy};
 
 /// The time limit for any request to the server. The server itself gives up slightly earlier,
 /// except in a case that its own time-out does not cover: a commit that waits for a synchronous
@@ -307,6 +306,21 @@ where
             None => return None,
         }
     }
+}
+
+/// The number in a column.
+pub(crate) fn number(row: &Row, column: usize) -> Result<u64, Error> {
+    row.try_get(column).map(unsigned)
+}
+
+/// The number in a column that may be empty.
+pub(crate) fn number_if_any(row: &Row, column: usize) -> Result<Option<u64>, Error> {
+    Ok(row.try_get::<_, Option<i64>>(column)?.map(unsigned))
+}
+
+/// None of canal's numbers is negative.
+fn unsigned(number: i64) -> u64 {
+    u64::try_from(number).unwrap_or(0)
 }
 
 #[cfg(test)]

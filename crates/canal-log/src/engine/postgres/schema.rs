@@ -3,10 +3,10 @@
 //! Invariant: one host creates the tables, all together or not at all. canal never touches tables
 //! of another format or of other programs.
 
-use super::connection::Session;
 use super::era::{Observation, SHOWN, SYSTEM};
-use crate::engine::postgres::error::PostgresError;
-use crate::engine::postgres::notification::Seal;
+use super::error::PostgresError;
+use super::notification::Seal;
+use super::session::Session;
 use crate::engine::{FORMAT, Outage};
 
 /// The tables. `head` has one row: the format and the epoch of the log, the last position, the last

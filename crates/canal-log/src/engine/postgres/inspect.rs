@@ -5,10 +5,10 @@
 use tokio::time::timeout;
 use tokio_postgres::config::Host;
 
-use super::connection::{PATIENCE, Session};
+use super::error::PostgresError;
 use super::schema::{ExistingTables, foreign};
-use crate::engine::postgres::error::PostgresError;
-use crate::engine::postgres::settings::url::Settings;
+use super::session::{PATIENCE, Session};
+use super::settings::url::Settings;
 use crate::engine::{Identity, Inspection, Outage, Remark, ServerClock, TableSize, Transport};
 use canal_sys::clock;
 

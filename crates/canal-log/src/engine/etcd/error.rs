@@ -5,7 +5,7 @@ use std::error::Error as _;
 use tonic::{Code, Status};
 
 use crate::engine::Outage;
-use crate::engine::outage::innermost;
+use crate::engine::calls::innermost;
 
 /// Why a call was not carried out, or may not have been.
 #[derive(Clone, Debug, PartialEq, Eq)]

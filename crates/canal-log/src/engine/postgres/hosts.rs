@@ -2,9 +2,8 @@
 
 use tokio_postgres::types::{ToSql, Type};
 
-use crate::engine::postgres::error::PostgresError;
-use crate::engine::postgres::session::connection::Session;
-use crate::engine::postgres::session::number::{number, number_if_any};
+use super::error::PostgresError;
+use super::session::{Session, number, number_if_any};
 use crate::engine::{Alive, Answer, Claimant, Identity, Position, Sign};
 use canal_core::HostId;
 

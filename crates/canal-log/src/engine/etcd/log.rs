@@ -1,0 +1,641 @@
+//! The log in etcd: appends batches, reads them, and stores snapshots.
+//!
+//! An append is one transaction, which also returns the reason if it was not carried out. It does
+//! not compare the author's lease: an incarnation whose lease has expired has not ended until
+//! another host's batch ends it, and until then its batches (above all, releases) are valid. Its
+//! deadline prevents a late grant. The transaction compares no key that other appends write, so
+//! concurrent appends do not conflict.
+//!
+//! A snapshot is stored in three steps: first its pieces, next to those of the old one; then one
+//! transaction moves the pointer; then the covered batches are deleted.
+//!
+//! Invariants: each batch is delivered once, in the order of positions, without a gap: either the
+//! range read has it, or the watch that begins at the revision after it. At every revision the
+//! pointer names a snapshot whose pieces all exist.
+
+use std::time::Duration;
+
+use tokio::time::sleep;
+
+use super::client::Watch;
+use super::error::EtcdError;
+use super::hosts::random;
+use super::layout::{Pointer, State, decode, encode, position, revision};
+use super::messages::{
+    Compare, KeyValue, Operation, Range, Ranged, Txn, all, delete, delete_all, get, is_put_after,
+    is_there, one, put, reads, revision_is, value_is, version_is,
+};
+use super::shared::{OwnIncarnation, Shared};
+use crate::engine::{Answer, Append, Ends, Evidence, Hash, Placed, Position, Read, Stored};
+
+/// The largest body of a batch, in bytes: etcd accepts requests of up to 1.5 MiB.
+pub const BODY_MAX: usize = 1 << 20;
+
+pub(crate) async fn append(shared: Shared, append: Append) -> Result<(), EtcdError> {
+    if append.body.len() > BODY_MAX {
+        let why = format!("a batch of {} bytes exceeds etcd's limit", append.body.len());
+        return Err(EtcdError::Refused { why, hint: None });
+    }
+    let answer = loop {
+        match append_once(&shared, &append).await {
+            Err(EtcdError::Full) => shared.wait_for_room().await,
+            done => break done?,
+        }
+    };
+    shared.engine.has_room(true);
+    shared.say(answer);
+    Ok(())
+}
+
+async fn append_once(shared: &Shared, append: &Append) -> Result<Answer, EtcdError> {
+    if let Some(Ends { evidence: Evidence::Silent { .. }, .. }) = append.ends {
+        // etcd expires leases itself; one host's view of another's silence proves nothing.
+        let Append { host, sequence, ends, .. } = *append;
+        return Ok(Answer::Overtaken { host, sequence, ends });
+    }
+    let Some(own) = shared.own(append.host).await? else {
+        return Ok(ended(append));
+    };
+    let txn = Txn {
+        compare: conditions(shared, append, &own),
+        success: changes(shared, append, &own)?,
+        failure: questions(shared, append),
+    };
+    let done = shared.client.txn(txn).await?;
+    if done.succeeded {
+        let position = position(done.revision());
+        shared.reaches(position.0);
+        return Ok(Answer::Appended { host: append.host, sequence: append.sequence, position });
+    }
+    let [name, state, batch] = done.found();
+    let lives = name.first().is_some_and(|kv| kv.value == own.name);
+    verdict(append, state.first().filter(|_| lives), batch.first())
+}
+
+fn conditions(shared: &Shared, append: &Append, own: &OwnIncarnation) -> Vec<Compare> {
+    let keys = shared.keys();
+    let version = i64::try_from(append.sequence).unwrap_or(i64::MAX);
+    let mut conditions = vec![
+        value_is(keys.name(append.host), own.name.clone()),
+        version_is(keys.state(append.host), version),
+    ];
+    if let Some(Ends { host, evidence }) = append.ends {
+        conditions.push(match evidence {
+            Evidence::Unknown => version_is(keys.state(host), 0),
+            _ => is_there(keys.state(host)),
+        });
+        if evidence == Evidence::Lapsed {
+            conditions.push(version_is(keys.host(host), 0));
+        }
+    }
+    conditions
+}
+
+fn changes(
+    shared: &Shared,
+    append: &Append,
+    own: &OwnIncarnation,
+) -> Result<Vec<Operation>, EtcdError> {
+    let keys = shared.keys();
+    let mut changes = vec![
+        put(keys.batch(append.host, append.sequence), append.body.clone()),
+        put(keys.head(), Vec::new()),
+    ];
+    let ends = append.ends.map(|ends| ends.host);
+    // A transaction may put a key only once.
+    if ends != Some(append.host) {
+        let body = Hash::of(&append.body).to_string();
+        let state = State { sequence: append.sequence, body, ttl_ms: own.ttl_ms };
+        changes.push(put(keys.state(append.host), encode(&state)?));
+    }
+    if let Some(host) = ends {
+        changes.extend([keys.name(host), keys.state(host), keys.host(host)].map(delete));
+    }
+    Ok(changes)
+}
+
+fn questions(shared: &Shared, append: &Append) -> Vec<Operation> {
+    let keys = shared.keys();
+    let batch = keys.batch(append.host, append.sequence);
+    [keys.name(append.host), keys.state(append.host), batch].map(|key| get(one(key))).into()
+}
+
+/// Why it was not carried out. `state` is `None` if the author has ended.
+fn verdict(
+    append: &Append,
+    state: Option<&KeyValue>,
+    batch: Option<&KeyValue>,
+) -> Result<Answer, EtcdError> {
+    let Append { host, sequence, .. } = *append;
+    let appended =
+        |kv: &KeyValue| Answer::Appended { host, sequence, position: position(kv.mod_revision) };
+    let fenced = |why: String| Answer::Fenced { host, why };
+    if let Some(batch) = batch {
+        return Ok(if batch.value == append.body {
+            appended(batch)
+        } else {
+            fenced(format!("another daemon is appending as host {}", append.host))
+        });
+    }
+    let Some(kv) = state else {
+        return Ok(ended(append));
+    };
+    let State { sequence: last, body, .. } = decode(kv)?;
+    Ok(if last.checked_add(1) == Some(sequence) {
+        Answer::Overtaken { host, sequence, ends: append.ends }
+    } else if last == sequence && body == Hash::of(&append.body).to_string() {
+        // A snapshot has covered it meanwhile.
+        appended(kv)
+    } else if last < sequence {
+        fenced(format!("the log in etcd lost batches of host {}", append.host))
+    } else {
+        fenced(format!("another daemon is appending as host {}", append.host))
+    })
+}
+
+fn ended(append: &Append) -> Answer {
+    Answer::Fenced { host: append.host, why: format!("host {} was declared gone", append.host) }
+}
+
+/// The number of batches per request.
+const PAGE: i64 = 256;
+
+/// How long the watch may be behind the head that a renewal saw before it is replaced.
+const LAG: Duration = Duration::from_secs(1);
+
+/// How many times a compaction by etcd may interrupt a read.
+const TRIES: usize = 8;
+
+pub(crate) async fn load(shared: Shared) -> Result<(), EtcdError> {
+    let (snapshot, batches, revision) = despite_compaction(|| read_all(&shared)).await?;
+    let covered = snapshot.as_ref().map_or(Position(0), |snapshot| snapshot.position);
+    let cursor = match batches.last() {
+        Some(last) => Cursor::behind(last),
+        None => Cursor { position: covered, read: None },
+    };
+    shared.reaches(cursor.position.0);
+    shared.say(Answer::Loaded { snapshot, batches });
+    go_on(&shared, cursor, revision).await
+}
+
+pub(crate) async fn follow(shared: Shared, after: Option<Read>) -> Result<(), EtcdError> {
+    match catch_up(&shared, Cursor::after(after)).await? {
+        CatchUp::Up { batches, cursor, revision } => {
+            shared.say(Answer::Batches(batches));
+            go_on(&shared, cursor, revision).await
+        }
+        CatchUp::Stopped(answer) => {
+            shared.say(answer);
+            Ok(())
+        }
+    }
+}
+
+/// Delivers the batches after a cursor while the log can be read from there.
+async fn go_on(shared: &Shared, mut cursor: Cursor, mut revision: i64) -> Result<(), EtcdError> {
+    loop {
+        match watch(shared, &mut cursor, revision).await {
+            Err(EtcdError::OtherRevision) | Ok(()) => {}
+            Err(other) => return Err(other),
+        }
+        match catch_up(shared, cursor).await? {
+            CatchUp::Up { batches, cursor: further, revision: at } => {
+                (cursor, revision) = (further, at);
+                if !batches.is_empty() {
+                    shared.say(Answer::Batches(batches));
+                }
+            }
+            CatchUp::Stopped(answer) => {
+                shared.say(answer);
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Delivers the batches appended after a revision, until the watch lags.
+async fn watch(shared: &Shared, cursor: &mut Cursor, revision: i64) -> Result<(), EtcdError> {
+    let mut watch = Watch::new(&shared.client, shared.keys().log(), revision + 1).await?;
+    loop {
+        let behind = async {
+            shared.beyond(cursor.position.0).await;
+            sleep(LAG).await;
+        };
+        let kvs = tokio::select! {
+            biased;
+            kvs = watch.next() => kvs?,
+            () = behind => {
+                tracing::warn!("the etcd watch is behind the log; creating another one");
+                return Ok(());
+            }
+        };
+        let batches = placed(shared, kvs, cursor.position);
+        if let Some(last) = batches.last() {
+            *cursor = Cursor::behind(last);
+            shared.say(Answer::Batches(batches));
+        }
+    }
+}
+
+/// The result of reading further from a cursor.
+enum CatchUp {
+    Up { batches: Vec<Placed>, cursor: Cursor, revision: i64 },
+    Stopped(Answer),
+}
+
+async fn catch_up(shared: &Shared, cursor: Cursor) -> Result<CatchUp, EtcdError> {
+    despite_compaction(|| read_after(shared, cursor)).await
+}
+
+/// Reads again if etcd compacts the revision meanwhile.
+async fn despite_compaction<T, F>(read: impl Fn() -> F) -> Result<T, EtcdError>
+where
+    F: Future<Output = Result<T, EtcdError>>,
+{
+    for _ in 0..TRIES {
+        match read().await {
+            Err(EtcdError::OtherRevision) => {}
+            done => return done,
+        }
+    }
+    Err(EtcdError::Away("etcd compacts faster than canal can read".into()))
+}
+
+async fn read_after(shared: &Shared, cursor: Cursor) -> Result<CatchUp, EtcdError> {
+    let keys = shared.keys();
+    let batch = cursor.read.map_or_else(|| keys.log(), |read| keys.batch(read.host, read.sequence));
+    let ranges = [one(keys.pointer()), one(batch), page(shared, cursor.position)];
+    let done = shared.client.txn(reads(ranges)).await?;
+    let revision = done.revision();
+    let [pointer, batch, log] = done.found();
+    let pointer: Option<Pointer> = pointer.first().map(decode).transpose()?;
+    match standing(&cursor, pointer.as_ref(), batch.first()) {
+        CursorState::Good => {}
+        CursorState::Rewritten => return Ok(CatchUp::Stopped(Answer::Rewritten)),
+        CursorState::Compacted => return Ok(CatchUp::Stopped(Answer::Compacted)),
+    }
+    let kvs = rest(shared, log, cursor.position, revision).await?;
+    let batches = placed(shared, kvs, cursor.position);
+    let cursor = batches.last().map_or(cursor, Cursor::behind);
+    Ok(CatchUp::Up { batches, cursor, revision })
+}
+
+/// The snapshot, the batches after it, and the revision at which they are complete.
+async fn read_all(shared: &Shared) -> Result<(Option<Stored>, Vec<Placed>, i64), EtcdError> {
+    let ranges = [one(shared.keys().pointer()), page(shared, Position(0))];
+    let done = shared.client.txn(reads(ranges)).await?;
+    let revision = done.revision();
+    let [pointer, log] = done.found();
+    let snapshot = match pointer.first() {
+        Some(kv) => Some(read_snapshot(shared, decode(kv)?, revision).await?),
+        None => None,
+    };
+    let covered = snapshot.as_ref().map_or(Position(0), |snapshot| snapshot.position);
+    let kvs = rest(shared, log, Position(0), revision).await?;
+    Ok((snapshot, placed(shared, kvs, covered), revision))
+}
+
+async fn read_snapshot(shared: &Shared, at: Pointer, revision: i64) -> Result<Stored, EtcdError> {
+    let mut body = Vec::new();
+    for number in 0..at.pieces {
+        let range = Range { revision, ..one(shared.keys().piece(&at.name, number)) };
+        let [found] = shared.client.txn(reads([range])).await?.found();
+        body.extend(found.kvs.into_iter().flat_map(|kv| kv.value));
+    }
+    if Hash::of(&body).to_string() != at.body {
+        return Err(EtcdError::refused(
+            format!("the snapshot `{}` in etcd is damaged", at.name),
+            "stop all daemons, then delete everything below the prefix: etcdctl del --prefix",
+        ));
+    }
+    Ok(Stored { position: at.position, body })
+}
+
+/// A range of the first batches after a position, by key.
+fn page(shared: &Shared, after: Position) -> Range {
+    let min_mod_revision = revision(after) + 1;
+    Range { limit: PAGE, min_mod_revision, ..all(shared.keys().log()) }
+}
+
+/// All batches after a position at a revision; the first page is already known.
+async fn rest(
+    shared: &Shared,
+    mut found: Ranged,
+    after: Position,
+    revision: i64,
+) -> Result<Vec<KeyValue>, EtcdError> {
+    let mut kvs = Vec::new();
+    loop {
+        let more = found.more;
+        kvs.append(&mut found.kvs);
+        let Some(last) = kvs.last().filter(|_| more) else {
+            return Ok(kvs);
+        };
+        let mut key = last.key.clone();
+        key.push(0);
+        let range = Range { key, revision, ..page(shared, after) };
+        [found] = shared.client.txn(reads([range])).await?.found();
+    }
+}
+
+/// Batches in the order of the log, without those up to a position.
+fn placed(shared: &Shared, kvs: Vec<KeyValue>, after: Position) -> Vec<Placed> {
+    let cursor = |kv: KeyValue| {
+        let (host, sequence) = shared.keys().batch_in(&kv.key)?;
+        Some(Placed { position: position(kv.mod_revision), host, sequence, body: kv.value })
+    };
+    let mut batches: Vec<_> = kvs.into_iter().filter_map(cursor).collect();
+    batches.retain(|batch| batch.position > after);
+    batches.sort_by_key(|batch| batch.position);
+    batches
+}
+
+/// The position up to which a reader has read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Cursor {
+    /// The position of the last batch, or of the snapshot; 0 before the first.
+    pub position: Position,
+    /// The batch read there; `None` after a snapshot and before the first batch.
+    pub read: Option<Read>,
+}
+
+impl Cursor {
+    pub(crate) fn after(read: Option<Read>) -> Self {
+        Self { position: read.map_or(Position(0), |read| read.position), read }
+    }
+
+    /// The cursor after a batch.
+    pub(crate) fn behind(batch: &Placed) -> Self {
+        Self { position: batch.position, read: Some(batch.read()) }
+    }
+}
+
+/// Whether a reader can continue from a cursor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CursorState {
+    Good,
+    Rewritten,
+    Compacted,
+}
+
+/// `batch` is the value at the key of the batch that was read.
+///
+/// The batch at the pointer's own position is deleted only after there is a newer pointer, so a
+/// reader that has read exactly up to it can be checked too.
+pub(crate) fn standing(
+    cursor: &Cursor,
+    pointer: Option<&Pointer>,
+    batch: Option<&KeyValue>,
+) -> CursorState {
+    let covered = pointer.map_or(Position(0), |pointer| pointer.position);
+    let (same, other) = match (&cursor.read, batch) {
+        (Some(read), Some(kv)) => {
+            let at = position(kv.mod_revision);
+            let same = at == read.position && Hash::of(&kv.value) == read.body;
+            (same, !same)
+        }
+        (Some(_), None) => (false, false),
+        (None, _) => (covered == cursor.position, false),
+    };
+    if other {
+        CursorState::Rewritten
+    } else if covered > cursor.position {
+        CursorState::Compacted
+    } else if same {
+        CursorState::Good
+    } else {
+        CursorState::Rewritten
+    }
+}
+
+/// The size of a piece, in bytes.
+const PIECE: usize = 1 << 20;
+
+/// The number of keys deleted in one transaction; etcd's own limit is 128 (`--max-txn-ops`).
+const DELETES: usize = 100;
+
+/// The number of keys listed at once.
+const KEYS_PAGE: i64 = 1000;
+
+/// How many times another host's snapshot may come first.
+const STORE_TRIES: usize = 10;
+
+pub(crate) async fn store(shared: Shared, stored: Stored) -> Result<(), EtcdError> {
+    let position = loop {
+        match store_once(&shared, &stored).await {
+            Err(EtcdError::Full) => shared.wait_for_room().await,
+            done => break done?,
+        }
+    };
+    shared.say(Answer::Stored { position });
+    Ok(())
+}
+
+async fn store_once(shared: &Shared, stored: &Stored) -> Result<Position, EtcdError> {
+    let mut existing = existing(shared).await?;
+    if existing.keeps(stored) {
+        return Ok(existing.position);
+    }
+    let made = put_pieces(shared, stored).await?;
+    for _ in 0..STORE_TRIES {
+        if move_pointer(shared, &made, existing.revision).await? {
+            tidy(shared, &made).await?;
+            return Ok(made.position);
+        }
+        existing = self::existing(shared).await?;
+        if existing.keeps(stored) {
+            let pieces = delete_all(shared.keys().pieces(&made.name));
+            change(shared, vec![pieces]).await?;
+            return Ok(existing.position);
+        }
+    }
+    Err(EtcdError::Away("too many daemons are storing snapshots at the same time".into()))
+}
+
+/// The present snapshot, if any, and the end of the log.
+struct StoredSnapshot {
+    position: Position,
+    /// The revision of the pointer's key.
+    revision: i64,
+    /// The end of the log.
+    head: Position,
+}
+
+impl StoredSnapshot {
+    /// Whether the present snapshot stays: the new one is no newer, or belongs to a history that
+    /// this etcd has lost.
+    fn keeps(&self, new: &Stored) -> bool {
+        self.position >= new.position || self.head < new.position
+    }
+}
+
+async fn existing(shared: &Shared) -> Result<StoredSnapshot, EtcdError> {
+    let keys = shared.keys();
+    let ranges = [one(keys.pointer()), one(keys.head())];
+    let [pointer, head] = shared.client.txn(reads(ranges)).await?.found();
+    let head = position(head.first().map_or(0, |kv| kv.mod_revision));
+    let Some(kv) = pointer.first() else {
+        return Ok(StoredSnapshot { position: Position(0), revision: 0, head });
+    };
+    let pointer: Pointer = decode(kv)?;
+    Ok(StoredSnapshot { position: pointer.position, revision: kv.mod_revision, head })
+}
+
+/// Stores the pieces under a new name: two hosts may store snapshots of one position with different
+/// bytes.
+async fn put_pieces(shared: &Shared, stored: &Stored) -> Result<Pointer, EtcdError> {
+    let name = format!("{}-{:08x}", stored.position.0, random()? >> 96);
+    let mut pieces = 0;
+    for piece in stored.body.chunks(PIECE) {
+        let key = shared.keys().piece(&name, pieces);
+        change(shared, vec![put(key, piece.to_vec())]).await?;
+        pieces += 1;
+    }
+    let body = Hash::of(&stored.body).to_string();
+    Ok(Pointer { position: stored.position, name, pieces, body })
+}
+
+async fn move_pointer(shared: &Shared, to: &Pointer, seen: i64) -> Result<bool, EtcdError> {
+    let key = shared.keys().pointer();
+    let before = revision(to.position).saturating_sub(1);
+    let compare = vec![revision_is(key.clone(), seen), is_put_after(shared.keys().head(), before)];
+    let success = vec![put(key, encode(to)?)];
+    Ok(shared.client.txn(Txn { compare, success, failure: Vec::new() }).await?.succeeded)
+}
+
+/// Deletes the batches before the snapshot's last one, and the pieces of older snapshots, complete
+/// or not. The last batch stays for readers that have read exactly up to it.
+async fn tidy(shared: &Shared, now: &Pointer) -> Result<(), EtcdError> {
+    let keys = shared.keys();
+    let covered = Range { max_mod_revision: revision(now.position) - 1, ..all(keys.log()) };
+    delete_found(shared, covered, |kv| position(kv.mod_revision) < now.position).await?;
+    let prefix = keys.snapshots();
+    delete_found(shared, all(prefix.clone()), |kv| {
+        piece_of(&prefix, &kv.key).is_some_and(|at| at < now.position)
+    })
+    .await
+}
+
+/// The position of a piece's snapshot; `None` for the pointer.
+fn piece_of(prefix: &[u8], key: &[u8]) -> Option<Position> {
+    let rest = std::str::from_utf8(key.strip_prefix(prefix)?).ok()?;
+    let (name, _) = rest.split_once('/')?;
+    let (position, _) = name.split_once('-')?;
+    position.parse().ok().map(Position)
+}
+
+/// Deletes the wanted keys of a range. No host puts any of them again.
+async fn delete_found(
+    shared: &Shared,
+    range: Range,
+    wanted: impl Fn(&KeyValue) -> bool,
+) -> Result<(), EtcdError> {
+    let mut range = Range { keys_only: true, limit: KEYS_PAGE, ..range };
+    loop {
+        let [found] = shared.client.txn(reads([range.clone()])).await?.found();
+        let keys: Vec<_> =
+            found.kvs.iter().filter(|kv| wanted(kv)).map(|kv| delete(kv.key.clone())).collect();
+        for some in keys.chunks(DELETES) {
+            change(shared, some.to_vec()).await?;
+        }
+        let Some(last) = found.kvs.last().filter(|_| found.more) else {
+            return Ok(());
+        };
+        range.key.clone_from(&last.key);
+        range.key.push(0);
+    }
+}
+
+async fn change(shared: &Shared, success: Vec<Operation>) -> Result<(), EtcdError> {
+    shared.client.txn(Txn { success, ..Txn::default() }).await.map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use canal_core::HostId;
+
+    fn ask(sequence: u64) -> Append {
+        Append { host: HostId(1), sequence, body: b"body".into(), ends: None }
+    }
+
+    fn state(sequence: u64, body: &[u8]) -> KeyValue {
+        let state = State { sequence, body: Hash::of(body).to_string(), ttl_ms: 1000 };
+        KeyValue { value: encode(&state).unwrap(), mod_revision: 7, ..KeyValue::default() }
+    }
+
+    #[test]
+    fn a_batch_that_a_snapshot_covered_counts_as_appended_if_it_is_the_same() {
+        let same = verdict(&ask(3), Some(&state(3, b"body")), None).unwrap();
+        assert!(matches!(same, Answer::Appended { sequence: 3, position, .. } if position.0 == 7));
+        let other = verdict(&ask(3), Some(&state(3, b"other")), None).unwrap();
+        assert!(matches!(other, Answer::Fenced { .. }));
+    }
+
+    #[test]
+    fn only_a_batch_that_could_have_been_appended_is_overtaken() {
+        let next = verdict(&ask(3), Some(&state(2, b"before")), None).unwrap();
+        assert!(matches!(next, Answer::Overtaken { sequence: 3, .. }));
+        let gap = verdict(&ask(3), Some(&state(1, b"before")), None).unwrap();
+        assert!(matches!(gap, Answer::Fenced { why, .. } if why.contains("lost batches")));
+        let old = verdict(&ask(3), Some(&state(4, b"after")), None).unwrap();
+        assert!(matches!(old, Answer::Fenced { .. }));
+        assert!(matches!(verdict(&ask(3), None, None).unwrap(), Answer::Fenced { .. }));
+    }
+
+    fn batch(at: i64, body: &[u8]) -> KeyValue {
+        KeyValue { mod_revision: at, value: body.into(), ..KeyValue::default() }
+    }
+
+    fn read(at: u64, body: &[u8]) -> Cursor {
+        let position = Position(at);
+        let read = Read { position, host: HostId(1), sequence: 1, body: Hash::of(body) };
+        Cursor::after(Some(read))
+    }
+
+    fn pointer(at: u64) -> Option<Pointer> {
+        let name = String::new();
+        Some(Pointer { position: Position(at), name, pieces: 1, body: String::new() })
+    }
+
+    fn stands(cursor: &Cursor, pointer: Option<Pointer>, batch: Option<KeyValue>) -> CursorState {
+        standing(cursor, pointer.as_ref(), batch.as_ref())
+    }
+
+    #[test]
+    fn a_reader_that_finds_its_batch_goes_on_unless_a_snapshot_covers_the_next() {
+        let cursor = read(5, b"a");
+        assert_eq!(stands(&cursor, None, Some(batch(5, b"a"))), CursorState::Good);
+        assert_eq!(stands(&cursor, pointer(4), Some(batch(5, b"a"))), CursorState::Good);
+        assert_eq!(stands(&cursor, pointer(5), Some(batch(5, b"a"))), CursorState::Good);
+        assert_eq!(stands(&cursor, pointer(6), Some(batch(5, b"a"))), CursorState::Compacted);
+    }
+
+    #[test]
+    fn another_batch_at_the_place_is_another_history() {
+        let cursor = read(5, b"a");
+        assert_eq!(stands(&cursor, None, Some(batch(5, b"b"))), CursorState::Rewritten);
+        assert_eq!(stands(&cursor, None, Some(batch(6, b"a"))), CursorState::Rewritten);
+        assert_eq!(stands(&cursor, pointer(9), Some(batch(5, b"b"))), CursorState::Rewritten);
+    }
+
+    #[test]
+    fn a_batch_that_is_missing_was_covered_or_never_was() {
+        let cursor = read(5, b"a");
+        assert_eq!(stands(&cursor, pointer(6), None), CursorState::Compacted);
+        assert_eq!(stands(&cursor, pointer(5), None), CursorState::Rewritten);
+        assert_eq!(stands(&cursor, pointer(4), None), CursorState::Rewritten);
+        assert_eq!(stands(&cursor, None, None), CursorState::Rewritten);
+    }
+
+    #[test]
+    fn behind_a_snapshot_and_before_the_first_batch_the_pointer_decides() {
+        let start = Cursor::after(None);
+        assert_eq!(stands(&start, None, None), CursorState::Good);
+        assert_eq!(stands(&start, pointer(3), None), CursorState::Compacted);
+        let behind = Cursor { position: Position(3), read: None };
+        assert_eq!(stands(&behind, pointer(3), None), CursorState::Good);
+        assert_eq!(stands(&behind, pointer(4), None), CursorState::Compacted);
+        assert_eq!(stands(&behind, None, None), CursorState::Rewritten);
+    }
+}
