@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use tokio::runtime;
 use tokio::sync::mpsc;
+use tokio::task::LocalSet;
 
 use super::{Answer, Call, Engine, EraChange, OpenError, Outage};
 use canal_sys::clock::boottime_ms;
@@ -52,7 +53,7 @@ impl EngineThread {
             away: None,
         };
         thread::Builder::new().name(name.to_owned()).spawn(move || {
-            runtime.block_on(async {
+            LocalSet::new().block_on(&runtime, async {
                 tokio::select! {
                     never = work(caller) => match never {},
                     () = dropped.closed() => {}

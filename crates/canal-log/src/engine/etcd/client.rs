@@ -3,9 +3,9 @@
 //! Invariant: every call ends within the bound on one call. A lost connection stays lost: the next
 //! one may lead to another history, which is checked first.
 
+use std::cell::{Cell, RefCell};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -23,13 +23,13 @@ use tonic_prost::ProstCodec;
 use tower_service::Service;
 
 use super::address::{Address, Tls, User};
-use super::error::{EtcdError, certificate};
+use super::error::{BAD_TOKEN, EtcdError, LOST, SILENT, certificate};
 use super::messages::{
-    Authenticate, Authenticated, Filter, KeyValue, Nothing, Status as MemberStatus, Txn, TxnDone,
-    WatchAsk, WatchCreate, WatchRequest, Watched, end_of,
+    Authenticate, Authenticated, KeyValue, NO_DELETE, Nothing, Status as MemberStatus, Txn,
+    TxnDone, WatchCreate, WatchRequest, Watched, end_of,
 };
-use crate::engine::Era;
 use crate::engine::calls::innermost;
+use crate::engine::{Era, Outage};
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
@@ -42,25 +42,39 @@ const PING_WITHIN: Duration = Duration::from_secs(5);
 
 /// The bound on one call before a time to live is known. etcd itself gives up on a proposal after
 /// 7 s with its default election timeout.
-pub(crate) const CALL_MAX: Duration = Duration::from_secs(7);
+const CALL_MAX: Duration = Duration::from_secs(7);
 
-/// The bound on one call, which every connection of an engine shares.
-#[derive(Clone, Debug)]
-pub(crate) struct CallTimeout(Arc<AtomicU64>);
+/// The message for a member that is contacted without TLS.
+const CLOSES_AT_ONCE: &str = "closes the connection immediately; if it uses TLS, write etcds://";
 
-impl CallTimeout {
-    pub(crate) fn new() -> Self {
-        Self(Arc::new(AtomicU64::new(u64::try_from(CALL_MAX.as_millis()).unwrap_or(u64::MAX))))
+/// This daemon's knowledge of the etcd, which all its connections share.
+#[derive(Debug)]
+pub(crate) struct Known {
+    /// The bound on one call.
+    patience: Cell<Duration>,
+    /// The greatest revision that was seen, and the era at that time.
+    pub revision: Cell<i64>,
+    pub era: RefCell<Option<Era>>,
+}
+
+impl Default for Known {
+    fn default() -> Self {
+        Self { patience: Cell::new(CALL_MAX), revision: Cell::default(), era: RefCell::default() }
     }
+}
 
-    /// A call that takes a third of the time to live has failed, so that there is time for another.
+impl Known {
+    /// Bounds calls by a time to live. A call that takes a third of it has failed, so that there is
+    /// time for another.
     pub(crate) fn suit(&self, ttl_ms: u64) {
-        let max = u64::try_from(CALL_MAX.as_millis()).unwrap_or(u64::MAX);
-        self.0.store((ttl_ms / 3).clamp(500, max), Ordering::Relaxed);
+        let third = Duration::from_millis(ttl_ms / 3);
+        self.patience.set(third.clamp(Duration::from_millis(500), CALL_MAX));
     }
 
-    pub(crate) fn get(&self) -> Duration {
-        Duration::from_millis(self.0.load(Ordering::Relaxed))
+    /// Records that the log names this era at a revision.
+    pub(crate) fn settle(&self, revision: i64, era: Option<Era>) {
+        self.revision.set(revision);
+        self.era.replace(era);
     }
 }
 
@@ -69,24 +83,13 @@ impl CallTimeout {
 pub(crate) struct Client {
     channel: Channel,
     user: Option<User>,
-    token: Arc<Mutex<Option<MetadataValue<Ascii>>>>,
-    patience: CallTimeout,
-    pub last_seen: LastSeen,
+    token: Rc<RefCell<Option<MetadataValue<Ascii>>>>,
+    pub known: Rc<Known>,
 }
 
 /// Connects once.
 #[derive(Debug)]
 struct SingleUseConnector(Option<HttpConnector>);
-
-impl SingleUseConnector {
-    fn within(patience: Duration) -> Self {
-        let mut connector = HttpConnector::new();
-        connector.enforce_http(false);
-        connector.set_nodelay(true);
-        connector.set_connect_timeout(Some(patience));
-        Self(Some(connector))
-    }
-}
 
 impl Service<Uri> for SingleUseConnector {
     type Response = <HttpConnector as Service<Uri>>::Response;
@@ -101,13 +104,8 @@ impl Service<Uri> for SingleUseConnector {
     }
 
     fn call(&mut self, target: Uri) -> Self::Future {
-        match self.0.take() {
-            Some(mut connector) => {
-                let connecting = connector.call(target);
-                Box::pin(async { Ok(connecting.await?) })
-            }
-            None => Box::pin(async { Err("the connection was closed".into()) }),
-        }
+        let connecting = self.0.take().map(|mut connector| connector.call(target));
+        Box::pin(async { Ok(connecting.ok_or("the connection was closed")?.await?) })
     }
 }
 
@@ -116,25 +114,37 @@ impl Client {
     pub(crate) async fn connect(
         address: &Address,
         endpoint: &str,
-        patience: CallTimeout,
-        last_seen: LastSeen,
+        known: &Rc<Known>,
     ) -> Result<Self, EtcdError> {
-        let target = dial(address, endpoint, patience.get())?;
-        let connecting = target.connect_with_connector(SingleUseConnector::within(patience.get()));
-        let channel = match timeout(patience.get(), connecting).await {
+        let patience = known.patience.get();
+        let mut connector = HttpConnector::new();
+        connector.enforce_http(false);
+        connector.set_nodelay(true);
+        connector.set_connect_timeout(Some(patience));
+        let target = dial(address, endpoint, patience)?;
+        let connecting = target.connect_with_connector(SingleUseConnector(Some(connector)));
+        let channel = match timeout(patience, connecting).await {
             Ok(Ok(channel)) => channel,
             Ok(Err(error)) => return Err(refused(&error, endpoint, address.tls.is_some())),
-            Err(_) => {
-                return Err(EtcdError::Away(format!("etcd at {endpoint}: does not answer")));
-            }
+            Err(_) => return Err(EtcdError::away(format!("etcd at {endpoint}: does not answer"))),
         };
-        let user = address.user.clone();
-        Ok(Self { channel, user, token: Arc::default(), patience, last_seen })
+        let (user, known) = (address.user.clone(), Rc::clone(known));
+        Ok(Self { channel, user, token: Rc::default(), known })
     }
 
-    /// Bounds calls by a time to live from now on, on later connections too.
-    pub(crate) fn suit(&self, ttl_ms: u64) {
-        self.patience.suit(ttl_ms);
+    /// Does some work, and once more with a new token if etcd refuses the present one: the work was
+    /// then not done.
+    pub(crate) async fn with_token<T>(
+        &self,
+        work: impl AsyncFn() -> Result<T, EtcdError>,
+    ) -> Result<T, EtcdError> {
+        match work().await {
+            Err(EtcdError::Token) => {
+                self.log_in().await?;
+                work().await
+            }
+            done => done,
+        }
     }
 
     /// Sends one question and returns its answer.
@@ -143,19 +153,14 @@ impl Client {
         Q: Message + Clone + 'static,
         A: Message + Default + 'static,
     {
-        match self.ask_once(path, question.clone()).await {
-            // The call was not carried out.
-            Err(EtcdError::Token) => {
-                self.log_in().await?;
-                self.ask_once(path, question).await.map_err(no_token)
-            }
-            done => done,
-        }
+        let asked =
+            self.with_token(async || self.unary(path, self.request(question.clone())).await);
+        asked.await.map_err(|error| error.with_new_token(|| EtcdError::away(BAD_TOKEN)))
     }
 
     pub(crate) async fn txn(&self, txn: Txn) -> Result<TxnDone, EtcdError> {
         let done: TxnDone = self.ask("/etcdserverpb.KV/Txn", txn).await?;
-        self.last_seen.reaches(done.revision());
+        self.known.revision.set(self.known.revision.get().max(done.revision()));
         Ok(done)
     }
 
@@ -179,8 +184,32 @@ impl Client {
         let codec = ProstCodec::<Q, A>::default();
         let mut grpc = self.ready().await?;
         let path = PathAndQuery::from_static(path);
-        let answer = self.within(grpc.streaming(request, path, codec)).await?;
-        Ok(answer.into_inner())
+        Ok(self.within(grpc.streaming(request, path, codec)).await?.into_inner())
+    }
+
+    /// Watches every put below a prefix from a revision on.
+    ///
+    /// Fails with [`EtcdError::OtherRevision`], here or later, if the wanted revisions were
+    /// compacted.
+    pub(crate) async fn watch(&self, prefix: Vec<u8>, revision: i64) -> Result<Watch, EtcdError> {
+        let create = WatchCreate {
+            range_end: end_of(&prefix),
+            key: prefix,
+            start_revision: revision,
+            progress_notify: true,
+            // Batches are deleted when a snapshot covers them; readers need no event for that.
+            filters: vec![NO_DELETE],
+            fragment: true,
+        };
+        let created = self.with_token(async || {
+            let ask = WatchRequest { create: Some(create.clone()) };
+            // The watch ends when the stream of questions ends.
+            let asks = tokio_stream::once(ask).chain(tokio_stream::pending());
+            let mut watch = Watch(self.stream("/etcdserverpb.Watch/Watch", asks).await?);
+            unless_canceled(self.within(watch.0.message()).await?)?;
+            Ok(watch)
+        });
+        created.await.map_err(|error| error.with_new_token(EtcdError::forbidden))
     }
 
     /// Waits for a stream's next message, within the bound on one call.
@@ -188,39 +217,31 @@ impl Client {
         &self,
         answer: impl Future<Output = Result<T, Status>>,
     ) -> Result<T, EtcdError> {
-        match timeout(self.patience.get(), answer).await {
+        match timeout(self.known.patience.get(), answer).await {
             Ok(done) => Ok(done?),
-            Err(_) => Err(EtcdError::Away("etcd does not answer".into())),
+            Err(_) => Err(EtcdError::away(SILENT)),
         }
     }
 
     /// Gets a token, if the address names a user.
     pub(crate) async fn log_in(&self) -> Result<(), EtcdError> {
-        let Some(User { name, password }) = self.user.clone() else {
-            return Ok(());
-        };
+        let Some(User { name, password }) = self.user.clone() else { return Ok(()) };
         // Without the old token, which etcd would refuse here too.
         let question = Request::new(Authenticate { name, password });
         let asked = self.unary("/etcdserverpb.Auth/Authenticate", question);
         let Authenticated { token } = match asked.await {
-            Err(EtcdError::Away(why)) if why.contains("authentication is not enabled") => {
+            Err(EtcdError::Outage(outage))
+                if outage.why.contains("authentication is not enabled") =>
+            {
                 tracing::warn!("etcd asks for no password: its authentication is not enabled");
                 return Ok(());
             }
             done => done?,
         };
         let token = MetadataValue::try_from(token)
-            .map_err(|_| EtcdError::Away("etcd sent an unusable token".into()))?;
-        *self.token.lock().unwrap_or_else(PoisonError::into_inner) = Some(token);
+            .map_err(|_| EtcdError::away("etcd sent an unusable token"))?;
+        self.token.replace(Some(token));
         Ok(())
-    }
-
-    async fn ask_once<Q, A>(&self, path: &'static str, question: Q) -> Result<A, EtcdError>
-    where
-        Q: Message + 'static,
-        A: Message + Default + 'static,
-    {
-        self.unary(path, self.request(question)).await
     }
 
     async fn unary<Q, A>(&self, path: &'static str, request: Request<Q>) -> Result<A, EtcdError>
@@ -236,63 +257,47 @@ impl Client {
 
     async fn ready(&self) -> Result<Grpc<Channel>, EtcdError> {
         let mut grpc = Grpc::new(self.channel.clone()).max_decoding_message_size(usize::MAX);
-        match timeout(self.patience.get(), grpc.ready()).await {
+        match timeout(self.known.patience.get(), grpc.ready()).await {
             Ok(Ok(())) => Ok(grpc),
-            Ok(Err(error)) => Err(EtcdError::Away(innermost(&error))),
-            Err(_) => Err(EtcdError::Away("etcd does not answer".into())),
+            Ok(Err(error)) => Err(EtcdError::away(innermost(&error))),
+            Err(_) => Err(EtcdError::away(SILENT)),
         }
     }
 
     fn request<T>(&self, message: T) -> Request<T> {
         let mut request = Request::new(message);
-        let token = self.token.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        if let Some(token) = token {
+        if let Some(token) = self.token.borrow().clone() {
             request.metadata_mut().insert("token", token);
         }
         request
     }
 }
 
-/// The error for a token that etcd issued and does not accept. Without a user there is no token.
-fn no_token(error: EtcdError) -> EtcdError {
-    match error {
-        EtcdError::Token => EtcdError::Away("etcd refuses the token that it issued".into()),
-        other => other,
-    }
-}
-
 fn dial(address: &Address, endpoint: &str, within: Duration) -> Result<Endpoint, EtcdError> {
     let scheme = if address.tls.is_some() { "https" } else { "http" };
-    let bad = |why: String| EtcdError::Refused { why, hint: None };
+    let bad = |why: String| EtcdError::Outage(Outage::refused(why, None));
     let target = Endpoint::from_shared(format!("{scheme}://{endpoint}"))
         .map_err(|error| bad(format!("`{endpoint}`: {}", innermost(&error))))?
         .connect_timeout(within)
         .http2_keep_alive_interval(PING_EVERY)
         .keep_alive_timeout(PING_WITHIN);
-    let Some(tls) = &address.tls else {
-        return Ok(target);
-    };
-    target.tls_config(tls_config(tls)?).map_err(|error| {
-        bad(format!("cannot use the certificates for etcd: {}", innermost(&error)))
-    })
-}
-
-fn tls_config(tls: &Tls) -> Result<ClientTlsConfig, EtcdError> {
+    let Some(Tls { authorities, identity }) = &address.tls else { return Ok(target) };
     let read = |path: &std::path::Path| {
-        std::fs::read(path).map_err(|error| EtcdError::Refused {
-            why: format!("cannot read `{}`: {}", path.display(), innermost(&error)),
-            hint: None,
+        std::fs::read(path).map_err(|error| {
+            bad(format!("cannot read `{}`: {}", path.display(), innermost(&error)))
         })
     };
     let mut config = ClientTlsConfig::new();
-    config = match &tls.authorities {
+    config = match authorities {
         Some(path) => config.ca_certificate(Certificate::from_pem(read(path)?)),
         None => config.with_native_roots(),
     };
-    if let Some((cert, key)) = &tls.identity {
+    if let Some((cert, key)) = identity {
         config = config.identity(Identity::from_pem(read(cert)?, read(key)?));
     }
-    Ok(config)
+    target.tls_config(config).map_err(|error| {
+        bad(format!("cannot use the certificates for etcd: {}", innermost(&error)))
+    })
 }
 
 fn refused(error: &tonic::transport::Error, endpoint: &str, tls: bool) -> EtcdError {
@@ -309,115 +314,39 @@ fn refused(error: &tonic::transport::Error, endpoint: &str, tls: bool) -> EtcdEr
         (true, false) => CLOSES_AT_ONCE,
         (false, _) => &why,
     };
-    EtcdError::Away(format!("etcd at {endpoint}: {why}"))
+    EtcdError::away(format!("etcd at {endpoint}: {why}"))
 }
 
-/// The message for a member that is contacted without TLS.
-pub(crate) const CLOSES_AT_ONCE: &str =
-    "closes the connection immediately; if it uses TLS, write etcds://";
-
-/// This daemon's knowledge of the etcd from all its connections: the greatest revision that it has
-/// seen, and the era at that time.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct LastSeen {
-    revision: Arc<AtomicI64>,
-    era: Arc<Mutex<Option<Era>>>,
+/// The error of a member, with its name.
+pub(crate) fn explained(error: EtcdError, endpoint: &str, address: &Address) -> EtcdError {
+    let EtcdError::Outage(Outage { why, refused: false, .. }) = error else { return error };
+    let speaks_tls = why.starts_with(LOST) && address.tls.is_none();
+    let why = if speaks_tls { CLOSES_AT_ONCE } else { &why };
+    EtcdError::away(format!("etcd at {endpoint}: {why}"))
 }
 
-impl LastSeen {
-    /// Records that the store has reached this revision.
-    pub(crate) fn reaches(&self, revision: i64) {
-        self.revision.fetch_max(revision, Ordering::Relaxed);
-    }
-
-    /// Records that the log names this era at a revision.
-    pub(crate) fn settle(&self, revision: i64, era: Option<Era>) {
-        self.revision.store(revision, Ordering::Relaxed);
-        *self.era.lock().unwrap_or_else(PoisonError::into_inner) = era;
-    }
-
-    pub(crate) fn known(&self) -> Known {
-        let era = self.era.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        Known { revision: self.revision.load(Ordering::Relaxed), era }
-    }
-}
-
-/// The knowledge in a [`LastSeen`].
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Known {
-    pub revision: i64,
-    pub era: Option<Era>,
-}
-
-const PATH: &str = "/etcdserverpb.Watch/Watch";
-
-/// Reports every put below a prefix from a revision on, in the order of revisions.
+/// Reports every put, in the order of revisions.
 #[derive(Debug)]
-pub(crate) struct Watch {
-    answers: Streaming<Watched>,
-}
+pub(crate) struct Watch(Streaming<Watched>);
 
 impl Watch {
-    /// Fails with [`EtcdError::OtherRevision`], here or later, if the wanted revisions were
-    /// compacted.
-    pub(crate) async fn new(
-        client: &Client,
-        prefix: Vec<u8>,
-        revision: i64,
-    ) -> Result<Self, EtcdError> {
-        match Self::create(client, prefix.clone(), revision).await {
-            Err(EtcdError::Token) => {
-                client.log_in().await?;
-                Self::create(client, prefix, revision).await.map_err(forbidden)
-            }
-            done => done,
-        }
-    }
-
-    async fn create(client: &Client, prefix: Vec<u8>, revision: i64) -> Result<Self, EtcdError> {
-        let create = WatchCreate {
-            range_end: end_of(&prefix),
-            key: prefix,
-            start_revision: revision,
-            progress_notify: true,
-            // Batches are deleted when a snapshot covers them; readers need no event for that.
-            filters: vec![Filter::NoDelete as i32],
-            fragment: true,
-        };
-        let ask = WatchRequest { ask: Some(WatchAsk::Create(create)) };
-        // The watch ends when the stream of questions ends.
-        let asks = tokio_stream::once(ask).chain(tokio_stream::pending());
-        let mut answers = client.stream(PATH, asks).await?;
-        let created = client.within(answers.message()).await?;
-        unless_canceled(created)?;
-        Ok(Self { answers })
-    }
-
     /// The next puts, perhaps none. Waits without a limit.
     pub(crate) async fn next(&mut self) -> Result<Vec<KeyValue>, EtcdError> {
-        let answer = unless_canceled(self.answers.message().await?)?;
+        let answer = unless_canceled(self.0.message().await?)?;
         let puts = answer.events.into_iter().filter(|event| event.kind == 0);
         Ok(puts.filter_map(|event| event.kv).collect())
     }
 }
 
-/// The error of a new watch. Its token was just issued, so the token is not the cause.
-fn forbidden(error: EtcdError) -> EtcdError {
-    match error {
-        EtcdError::Token => EtcdError::forbidden(),
-        other => other,
-    }
-}
-
 fn unless_canceled(answer: Option<Watched>) -> Result<Watched, EtcdError> {
     match answer {
-        None => Err(EtcdError::Away("etcd ended the watch".into())),
+        None => Err(EtcdError::away("etcd ended the watch")),
         Some(answer) if answer.compact_revision > 0 => Err(EtcdError::OtherRevision),
         // The member gives this reason for a missing right, but also for a token that it does not
         // know.
         Some(answer) if answer.cancel_reason.contains("ermission") => Err(EtcdError::Token),
         Some(answer) if answer.canceled => {
-            Err(EtcdError::Away(format!("etcd ended the watch: {}", answer.cancel_reason)))
+            Err(EtcdError::away(format!("etcd ended the watch: {}", answer.cancel_reason)))
         }
         Some(answer) => Ok(answer),
     }

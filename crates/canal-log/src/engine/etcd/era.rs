@@ -2,7 +2,7 @@
 //!
 //! Proofs of a new era are another id of the cluster, a smaller lead (see [`Observation`]), and a
 //! revision below one that this daemon has seen before
-//! ([`LastSeen`](super::client::LastSeen)). The last one reveals that etcd's folder was
+//! ([`Known`](super::client::Known)). The last one reveals that etcd's folder was
 //! replaced by an old copy, regardless of the lead.
 
 use super::client::{Client, Known};
@@ -44,13 +44,13 @@ impl Observation {
     /// if data may be missing.
     fn begun(&self, known: &Known, unique: u128) -> Option<EraChange> {
         let before = self.noted.as_ref().map(|(era, _)| era.clone());
-        let has_lost = self.revision < known.revision;
+        let has_lost = self.revision < known.revision.get();
         let is_told = before.as_ref().is_some_and(|era| era.sign.ends_with(LACKS));
         let may_lack = match &before {
             None => has_lost,
             Some(era) if !self.is_in(&era.sign) => true,
             // All hosts know about the loss if a later era reports it.
-            Some(_) if has_lost && (before == known.era || !is_told) => true,
+            Some(_) if has_lost && (before == *known.era.borrow() || !is_told) => true,
             Some(_) => return None,
         };
         let number = before.as_ref().map_or(0, |era| era.number).saturating_add(1);
@@ -68,21 +68,15 @@ impl Observation {
     }
 }
 
-/// Gets a report of the connected etcd.
-async fn look(client: &Client, keys: &Keys) -> Result<Observation, EtcdError> {
-    look_after(&client.status().await?, client, keys).await
-}
-
 /// Gets a report of the connected etcd, whose member has just returned this status.
 ///
 /// The member reads its revision before its indexes, and its answer to a transaction comes after
 /// both. So the first revision gives the greatest possible lead, and the second one the least.
 pub(crate) async fn look_after(
-    status: &Status,
+    mut status: Status,
     client: &Client,
     keys: &Keys,
 ) -> Result<Observation, EtcdError> {
-    let mut status = status.clone();
     for _ in 0..TRIES {
         let Some(header) = &status.header else { break };
         let (cluster, first) = (header.cluster_id, header.revision);
@@ -104,7 +98,7 @@ pub(crate) async fn look_after(
         }
         status = client.status().await?;
     }
-    Err(EtcdError::Away("this etcd member is behind the others".into()))
+    Err(EtcdError::away("this etcd member is behind the others"))
 }
 
 /// Notes the era if the log does not name it.
@@ -113,21 +107,22 @@ pub(crate) async fn settle(
     mut seen: Observation,
     caller: &mut Caller,
 ) -> Result<(), EtcdError> {
-    let (client, keys) = (&shared.client, shared.keys());
-    let (known, unique) = (client.last_seen.known(), random()?);
-    while seen.begun(&known, unique).is_some() {
+    let look =
+        async || look_after(shared.client.status().await?, &shared.client, shared.keys()).await;
+    let (known, unique) = (&shared.engine.known, random()?);
+    while seen.begun(known, unique).is_some() {
         // Look once more: a member that had been behind no longer is, and reports its lead more
         // exactly.
-        seen = look(client, keys).await?;
-        let Some(begun) = seen.begun(&known, unique) else { break };
+        seen = look().await?;
+        let Some(begun) = seen.begun(known, unique) else { break };
         let body = caller.noting(&begun).await;
         if let Some(at) = note(shared, &seen, &begun, body).await? {
-            client.last_seen.settle(at, Some(begun.era));
+            known.settle(at, Some(begun.era));
             return Ok(());
         }
-        seen = look(client, keys).await?;
+        seen = look().await?;
     }
-    client.last_seen.settle(seen.revision, seen.noted.map(|(era, _)| era));
+    known.settle(seen.revision, seen.noted.map(|(era, _)| era));
     Ok(())
 }
 
@@ -153,7 +148,7 @@ async fn note(
     let done = shared.client.txn(txn).await?;
     let revision = done.revision();
     if done.succeeded {
-        shared.reaches(position(revision).0);
+        shared.engine.reaches(position(revision).0);
     }
     Ok(done.succeeded.then_some(revision))
 }
@@ -178,7 +173,9 @@ mod tests {
     }
 
     fn known(revision: i64, era: Option<Era>) -> Known {
-        Known { revision, era }
+        let known = Known::default();
+        known.settle(revision, era);
+        known
     }
 
     #[test]

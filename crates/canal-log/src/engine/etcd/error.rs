@@ -9,11 +9,9 @@ use crate::engine::calls::innermost;
 
 /// Why a call was not carried out, or may not have been.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum EtcdError {
+pub(super) enum EtcdError {
     /// Connect again, perhaps to another member.
-    Away(String),
-    /// A person has to act.
-    Refused { why: String, hint: Option<String> },
+    Outage(Outage),
     /// The requested revision has been compacted, or does not exist yet.
     OtherRevision,
     /// The token has expired, or the users were changed: log in again.
@@ -25,25 +23,35 @@ pub enum EtcdError {
 }
 
 impl EtcdError {
-    pub fn refused(why: impl Into<String>, hint: impl Into<String>) -> Self {
-        Self::Refused { why: why.into(), hint: Some(hint.into()) }
+    /// An error that may pass.
+    pub(super) fn away(why: impl Into<String>) -> Self {
+        Self::Outage(Outage::unreachable(why))
     }
 
-    pub fn forbidden() -> Self {
+    /// An error that a person has to fix, and how.
+    pub(super) fn refused(why: impl Into<String>, hint: &str) -> Self {
+        Self::Outage(Outage::refused(why, Some(hint.to_owned())))
+    }
+
+    pub(super) fn forbidden() -> Self {
         Self::refused(
             "the user may not read and write below the prefix in etcd",
             "etcdctl role grant-permission ROLE --prefix=true readwrite PREFIX/",
         )
+    }
+
+    /// The error instead of [`Self::Token`] for a token that etcd has just issued.
+    pub(super) fn with_new_token(self, instead: impl FnOnce() -> Self) -> Self {
+        if self == Self::Token { instead() } else { self }
     }
 }
 
 impl From<EtcdError> for Outage {
     fn from(error: EtcdError) -> Self {
         match error {
-            EtcdError::Away(why) => Self::unreachable(why),
-            EtcdError::Refused { why, hint } => Self::refused(why, hint),
+            EtcdError::Outage(outage) => outage,
             EtcdError::OtherRevision => Self::unreachable("etcd compacts too early"),
-            EtcdError::Token => Self::unreachable("etcd refuses the token that it issued"),
+            EtcdError::Token => Self::unreachable(BAD_TOKEN),
             EtcdError::NoLease => Self::unreachable("a lease in etcd ended early"),
             // The call can wait: an operator makes room, or etcd itself does.
             EtcdError::Full => {
@@ -53,6 +61,9 @@ impl From<EtcdError> for Outage {
     }
 }
 
+/// The message for a token that etcd issued and does not accept.
+pub(crate) const BAD_TOKEN: &str = "etcd refuses the token that it issued";
+
 /// The message for an etcd at its quota.
 pub(crate) const FULL: &str = "etcd is out of space and refuses writes";
 
@@ -60,9 +71,6 @@ pub(crate) const FULL: &str = "etcd is out of space and refuses writes";
 pub(crate) const ROOM: &str = "make room with `etcdctl compact` and `etcdctl defrag`, then \
                                `etcdctl alarm disarm`; see etcd's --auto-compaction-retention and \
                                --quota-backend-bytes";
-
-/// etcd's message when its quota is used up.
-const NO_SPACE: &str = "database space exceeded";
 
 /// The texts come from `api/v3rpc/rpctypes/error.go` of etcd.
 impl From<Status> for EtcdError {
@@ -73,7 +81,7 @@ impl From<Status> for EtcdError {
             Code::OutOfRange if has("required revision") => Self::OtherRevision,
             Code::Unauthenticated => Self::Token,
             Code::InvalidArgument if has("revision of auth store is old") => Self::Token,
-            Code::ResourceExhausted if has(NO_SPACE) => Self::Full,
+            Code::ResourceExhausted if has("database space exceeded") => Self::Full,
             Code::InvalidArgument if has("user name is empty") => Self::refused(
                 "etcd requires a user and a password",
                 "put them into the address: etcd://user:password@host",
@@ -94,7 +102,7 @@ impl From<Status> for EtcdError {
             ),
             _ => match status.source() {
                 Some(_) => lost(&status),
-                None => Self::Away(in_plain_words(&said)),
+                None => Self::away(in_plain_words(&said)),
             },
         }
     }
@@ -130,7 +138,7 @@ fn lost(status: &Status) -> EtcdError {
     certificate(&why).unwrap_or_else(|| {
         tracing::debug!("{LOST}: {why}");
         let silent = why.contains("keep-alive") || why.contains("timed out");
-        EtcdError::Away(if silent { SILENT } else { LOST }.to_owned())
+        EtcdError::away(if silent { SILENT } else { LOST })
     })
 }
 
@@ -158,11 +166,11 @@ mod tests {
         let full = "etcdserver: mvcc: database space exceeded";
         assert_eq!(error(Code::ResourceExhausted, full), EtcdError::Full);
         let busy = "etcdserver: too many requests";
-        assert!(matches!(error(Code::ResourceExhausted, busy), EtcdError::Away(_)));
+        assert_eq!(error(Code::ResourceExhausted, busy), EtcdError::away("etcd is overloaded"));
         let token = "etcdserver: invalid auth token";
         assert_eq!(error(Code::Unauthenticated, token), EtcdError::Token);
         let leader = error(Code::Unavailable, "etcdserver: no leader");
-        assert_eq!(leader, EtcdError::Away("etcd has no leader".into()));
+        assert_eq!(leader, EtcdError::away("etcd has no leader"));
         for (code, said, plain) in [
             (Code::Unknown, "h2 protocol error: http2 error", LOST),
             (Code::Unavailable, "", LOST),
@@ -170,7 +178,7 @@ mod tests {
             (Code::Unavailable, "etcdserver: request timed out", SILENT),
             (Code::Cancelled, "Timeout expired", SILENT),
         ] {
-            assert_eq!(error(code, said), EtcdError::Away(plain.into()), "{said}");
+            assert_eq!(error(code, said), EtcdError::away(plain), "{said}");
         }
     }
 }

@@ -9,15 +9,18 @@ use std::time::Duration;
 use super::error::EtcdError;
 use super::layout::{Meta, Name, State, decode, encode, position};
 use super::messages::{
-    Lease, LeaseGrant, LeaseGranted, LeaseKept, Nothing, Ranged, Txn, TxnDone, all, delete, one,
-    put, put_leased, reads, revision_is, value_is, version_is,
+    Lease, LeaseGrant, LeaseGranted, LeaseKept, Nothing, Range, Ranged, Txn, all, delete, one, put,
+    put_leased, reads, revision_is, value_is, version_is,
 };
 use super::shared::{OwnIncarnation, Shared};
-use crate::engine::{Alive, Answer, Claimant, FORMAT, Identity, Position, Sign, thread};
+use crate::engine::{Alive, Answer, Claimant, FORMAT, Identity, Outage, Position, Sign, thread};
 use canal_core::HostId;
 
 /// How many times other registrations may come first.
 const TRIES: usize = 100;
+
+/// How many times a renewal is repeated because the leader changed meanwhile.
+const RENEW_TRIES: usize = 3;
 
 /// A request to register.
 #[derive(Clone, Debug)]
@@ -39,20 +42,23 @@ struct Registry {
 }
 
 pub(crate) async fn register(shared: Shared, registration: Registration) -> Result<(), EtcdError> {
-    let lease = grant(&shared, &registration).await?;
+    let ttl_s = i64::try_from(registration.ttl_ms.div_ceil(1000)).unwrap_or(i64::MAX).max(1);
+    let lease: LeaseGranted =
+        shared.client.ask("/etcdserverpb.Lease/LeaseGrant", LeaseGrant { ttl_s }).await?;
     for _ in 0..TRIES {
         let seen = look(&shared).await?;
-        if let Some(answer) = again(&shared, &registration, &seen).await? {
+        let mut answer = again(&shared, &registration, &seen).await?;
+        if answer.is_some() {
             revoke(&shared, lease.id).await?;
-            shared.say(answer);
-            return Ok(());
+        } else {
+            answer = enter(&shared, &registration, &seen, &lease).await?;
         }
-        if let Some(answer) = enter(&shared, &registration, &seen, &lease).await? {
-            shared.say(answer);
+        if let Some(answer) = answer {
+            shared.engine.say(answer);
             return Ok(());
         }
     }
-    Err(EtcdError::Away("too many daemons are registering at the same time".into()))
+    Err(EtcdError::away("too many daemons are registering at the same time"))
 }
 
 /// Withdraws an incarnation that has appended nothing.
@@ -67,13 +73,8 @@ pub(crate) async fn withdraw(shared: Shared, host: HostId) -> Result<(), EtcdErr
             revoke(&shared, own.lease).await?;
         }
     }
-    shared.say(Answer::Withdrawn { host });
+    shared.engine.say(Answer::Withdrawn { host });
     Ok(())
-}
-
-async fn grant(shared: &Shared, registration: &Registration) -> Result<LeaseGranted, EtcdError> {
-    let ttl_s = i64::try_from(registration.ttl_ms.div_ceil(1000)).unwrap_or(i64::MAX).max(1);
-    shared.client.ask("/etcdserverpb.Lease/LeaseGrant", LeaseGrant { ttl_s }).await
 }
 
 /// Revokes an unneeded lease.
@@ -138,9 +139,8 @@ async fn again(
     if ttl_ms == 0 {
         return Ok(None);
     }
-    shared.client.suit(ttl_ms);
-    shared.remember(*host, OwnIncarnation { name: encode(name)?, lease: *lease, ttl_ms });
-    registered(registration, seen, *host, ttl_ms, seen.meta.as_ref()).map(Some)
+    let own = OwnIncarnation { name: encode(name)?, lease: *lease, ttl_ms };
+    registered(shared, registration, seen, (*host, own), seen.meta.as_ref()).map(Some)
 }
 
 /// Takes the next number, unless another host has taken it.
@@ -167,39 +167,34 @@ async fn enter(
         ],
         failure: Vec::new(),
     };
-    let meta = match &seen.meta {
-        Some(meta) => meta.clone(),
-        None => {
-            let meta = Meta { format: FORMAT, epoch: hex(random()?) };
-            txn.compare.push(revision_is(keys.meta(), 0));
-            txn.success.push(put(keys.meta(), encode(&meta)?));
-            meta
-        }
+    let mut meta = seen.meta.clone();
+    if meta.is_none() {
+        let new = meta.insert(Meta { format: FORMAT, epoch: hex(random()?) });
+        txn.compare.push(revision_is(keys.meta(), 0));
+        txn.success.push(put(keys.meta(), encode(new)?));
+    }
+    let done = match shared.client.txn(txn).await {
+        // The lease ended before it was used: the next request gets a new one.
+        Err(EtcdError::NoLease) => return Err(EtcdError::away("etcd took longer than the TTL")),
+        done => done?,
     };
-    let TxnDone { succeeded, .. } = shared.client.txn(txn).await.map_err(no_lease)?;
-    if !succeeded {
+    if !done.succeeded {
         return Ok(None);
     }
-    shared.client.suit(ttl_ms);
-    shared.remember(host, OwnIncarnation { name, lease: lease.id, ttl_ms });
-    registered(registration, seen, host, ttl_ms, Some(&meta)).map(Some)
-}
-
-/// The error for a lease that ended before it was used: the next request gets a new one.
-fn no_lease(error: EtcdError) -> EtcdError {
-    match error {
-        EtcdError::NoLease => EtcdError::Away("etcd took longer than the TTL".into()),
-        other => other,
-    }
+    let own = OwnIncarnation { name, lease: lease.id, ttl_ms };
+    registered(shared, registration, seen, (host, own), meta.as_ref()).map(Some)
 }
 
 fn registered(
+    shared: &Shared,
     registration: &Registration,
     seen: &Registry,
-    host: HostId,
-    ttl_ms: u64,
+    (host, own): (HostId, OwnIncarnation),
     meta: Option<&Meta>,
 ) -> Result<Answer, EtcdError> {
+    let ttl_ms = own.ttl_ms;
+    shared.engine.known.suit(ttl_ms);
+    shared.engine.remember(host, own);
     let epoch = meta.and_then(|meta| u128::from_str_radix(&meta.epoch, 16).ok());
     let epoch = epoch.ok_or_else(|| {
         EtcdError::refused(
@@ -225,40 +220,33 @@ fn hex(number: u128) -> String {
 }
 
 pub(crate) fn random() -> Result<u128, EtcdError> {
-    thread::random().map_err(|why| EtcdError::Refused { why, hint: None })
+    thread::random().map_err(|why| EtcdError::Outage(Outage::refused(why, None)))
 }
 
-/// How many times a renewal is repeated because the leader changed meanwhile.
-const RENEW_TRIES: usize = 3;
-
+/// Renews the lease of an incarnation, and reads the other hosts' leases.
 pub(crate) async fn renew(shared: Shared, host: HostId, asked_at: u64) -> Result<(), EtcdError> {
+    let ended = Answer::Fenced { host, why: format!("host {host} was declared gone") };
+    let lost = Answer::Fenced { host, why: format!("etcd lost the lease of host {host}") };
     let answer = match shared.own(host).await? {
-        None => ended(host),
-        Some(own) if own.lease == 0 => lost(host),
-        Some(own) => renew_own(&shared, host, &own, asked_at).await?,
+        None => ended,
+        Some(own) if own.lease == 0 => lost,
+        Some(own) => {
+            let (ttl_ms, [name, hosts, states, head]) = keep(&shared, host, own.lease).await?;
+            let key = shared.keys().host(host);
+            let is_held = hosts.kvs.iter().any(|kv| kv.key == key && kv.lease == own.lease);
+            if name.first().is_none_or(|kv| kv.value != own.name) {
+                ended
+            } else if ttl_ms == 0 || !is_held {
+                lost
+            } else {
+                let head = head.first().map_or(Position(0), |kv| position(kv.mod_revision));
+                shared.engine.reaches(head.0);
+                Answer::Renewed { asked_at, ttl_ms, head, hosts: alive(&shared, &hosts, &states)? }
+            }
+        }
     };
-    shared.say(answer);
+    shared.engine.say(answer);
     Ok(())
-}
-
-async fn renew_own(
-    shared: &Shared,
-    host: HostId,
-    own: &OwnIncarnation,
-    asked_at: u64,
-) -> Result<Answer, EtcdError> {
-    let keys = shared.keys();
-    let (ttl_ms, [name, hosts, states, head]) = keep(shared, host, own.lease).await?;
-    if name.first().is_none_or(|kv| kv.value != own.name) {
-        return Ok(ended(host));
-    }
-    let held = hosts.kvs.iter().any(|kv| kv.key == keys.host(host) && kv.lease == own.lease);
-    if ttl_ms == 0 || !held {
-        return Ok(lost(host));
-    }
-    let head = head.first().map_or(Position(0), |kv| position(kv.mod_revision));
-    shared.reaches(head.0);
-    Ok(Answer::Renewed { asked_at, ttl_ms, head, hosts: alive(shared, &hosts, &states)? })
 }
 
 /// Renews the lease, then reads this host's name, all hosts and states, and the head.
@@ -266,16 +254,11 @@ async fn renew_own(
 /// A leader that was cut off or stopped may renew a lease when there is already a new leader, which
 /// does not know of it. So the read, which etcd confirms with a majority, comes after the renewal,
 /// and both must be answered in the same term.
-pub(crate) async fn keep(
-    shared: &Shared,
-    host: HostId,
-    lease: i64,
-) -> Result<(u64, [Ranged; 4]), EtcdError> {
+async fn keep(shared: &Shared, host: HostId, lease: i64) -> Result<(u64, [Ranged; 4]), EtcdError> {
     let keys = shared.keys();
     for _ in 0..RENEW_TRIES {
         let kept = keep_alive(shared, lease).await?;
-        let mut hosts = all(keys.hosts());
-        hosts.keys_only = true;
+        let hosts = Range { keys_only: true, ..all(keys.hosts()) };
         let ranges = [one(keys.name(host)), hosts, all(keys.states()), one(keys.head())];
         let done = shared.client.txn(reads(ranges)).await?;
         if kept.header.is_some_and(|header| header.raft_term == done.raft_term()) {
@@ -283,27 +266,19 @@ pub(crate) async fn keep(
             return Ok((ttl_s * 1000, done.found()));
         }
     }
-    Err(EtcdError::Away("etcd is electing a leader".into()))
-}
-
-async fn keep_alive(shared: &Shared, lease: i64) -> Result<LeaseKept, EtcdError> {
-    match keep_alive_once(shared, lease).await {
-        Err(EtcdError::Token) => {
-            shared.client.log_in().await?;
-            keep_alive_once(shared, lease).await
-        }
-        done => done,
-    }
+    Err(EtcdError::away("etcd is electing a leader"))
 }
 
 /// Renews the lease once, on a separate stream, so that an answer cannot be mistaken for that to
 /// another request.
-async fn keep_alive_once(shared: &Shared, id: i64) -> Result<LeaseKept, EtcdError> {
+async fn keep_alive(shared: &Shared, id: i64) -> Result<LeaseKept, EtcdError> {
     let client = &shared.client;
-    let path = "/etcdserverpb.Lease/LeaseKeepAlive";
-    let mut kept = client.stream(path, tokio_stream::once(Lease { id })).await?;
-    let answer: Option<LeaseKept> = client.within(kept.message()).await?;
-    answer.ok_or_else(|| EtcdError::Away("etcd ended the renewal".into()))
+    let kept = client.with_token(async || {
+        let question = tokio_stream::once(Lease { id });
+        let mut kept = client.stream("/etcdserverpb.Lease/LeaseKeepAlive", question).await?;
+        client.within(kept.message()).await
+    });
+    kept.await?.ok_or_else(|| EtcdError::away("etcd ended the renewal"))
 }
 
 /// All incarnations that have not ended, and which of them live.
@@ -321,25 +296,13 @@ fn alive(shared: &Shared, hosts: &Ranged, states: &Ranged) -> Result<Vec<Alive>,
         alive.push(Alive { host, ttl_ms, sign: Sign::Watched });
     }
     alive.sort_by_key(|alive| alive.host);
-    let gone: Vec<_> =
-        alive.iter().map(|alive| alive.host).filter(|host| !watched.contains(host)).collect();
-    for (host, since) in gone.iter().zip(shared.lapsed(&gone)) {
-        let its = alive.iter_mut().find(|alive| alive.host == *host);
-        if let Some(its) = its.filter(|its| shared.exact || since >= surely(its.ttl_ms)) {
+    let mut gone: Vec<_> = alive.iter_mut().filter(|it| !watched.contains(&it.host)).collect();
+    let lapsed = shared.engine.lapsed(&gone.iter().map(|it| it.host).collect::<Vec<_>>());
+    for (its, since) in gone.iter_mut().zip(lapsed) {
+        let surely = Duration::from_millis(its.ttl_ms + its.ttl_ms.div_ceil(10));
+        if shared.exact || since >= surely {
             its.sign = Sign::Lapsed;
         }
     }
     Ok(alive)
-}
-
-fn surely(ttl_ms: u64) -> Duration {
-    Duration::from_millis(ttl_ms + ttl_ms.div_ceil(10))
-}
-
-fn ended(host: HostId) -> Answer {
-    Answer::Fenced { host, why: format!("host {host} was declared gone") }
-}
-
-fn lost(host: HostId) -> Answer {
-    Answer::Fenced { host, why: format!("etcd lost the lease of host {host}") }
 }

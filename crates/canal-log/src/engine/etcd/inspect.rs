@@ -3,13 +3,15 @@
 //! Invariant: it changes nothing. The only transaction with a write has a comparison that never
 //! holds: etcd checks the user's rights, and writes nothing.
 
+use std::rc::Rc;
+
 use super::address::Address;
-use super::client::{CallTimeout, Client, LastSeen};
+use super::client::{Client, explained};
 use super::error::EtcdError;
 use super::hosts::meta_of;
 use super::layout::{Keys, Name, decode};
 use super::messages::{Range, Ranged, Status, Txn, all, one, put, reads, version_is};
-use super::worker::{explained, version_in_use};
+use super::worker::greet;
 use crate::engine::{Identity, Inspection, Outage, Remark, TableSize, Transport};
 
 /// Inspects the members that an address names, and through the first usable one the table in that
@@ -40,17 +42,11 @@ pub(super) async fn inspect(address: &Address) -> Inspection {
     seen
 }
 
-/// Connects to a member, logs in, and checks that a daemon could use it.
+/// Connects to a member, and checks that a daemon could use it.
 async fn reach(address: &Address, endpoint: &str) -> Result<(Client, Status), EtcdError> {
-    let client =
-        Client::connect(address, endpoint, CallTimeout::new(), LastSeen::default()).await?;
-    let asked = async {
-        client.log_in().await?;
-        let status = client.status().await?;
-        version_in_use(&status).map(|_| status)
-    };
-    match asked.await {
-        Ok(status) => Ok((client, status)),
+    let client = Client::connect(address, endpoint, &Rc::default()).await?;
+    match greet(&client).await {
+        Ok((status, _)) => Ok((client, status)),
         Err(error) => Err(explained(error, endpoint, address)),
     }
 }

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use super::error::EtcdError;
 use super::messages::{KeyValue, Ranged};
-use crate::engine::{Identity, Position};
+use crate::engine::{Identity, Outage, Position};
 use canal_core::HostId;
 
 /// The keys below a prefix that ends with `/`.
@@ -120,8 +120,9 @@ pub(super) struct Pointer {
 }
 
 pub(super) fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>, EtcdError> {
-    serde_json::to_vec(value)
-        .map_err(|error| EtcdError::Refused { why: format!("cannot encode: {error}"), hint: None })
+    serde_json::to_vec(value).map_err(|error| {
+        EtcdError::Outage(Outage::refused(format!("cannot encode: {error}"), None))
+    })
 }
 
 /// Decodes a value that canal wrote; the prefix is canal's alone.

@@ -17,7 +17,6 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use super::client::Watch;
 use super::error::EtcdError;
 use super::hosts::random;
 use super::layout::{Pointer, State, decode, encode, position, revision};
@@ -26,46 +25,63 @@ use super::messages::{
     is_there, one, put, reads, revision_is, value_is, version_is,
 };
 use super::shared::{OwnIncarnation, Shared};
-use crate::engine::{Answer, Append, Ends, Evidence, Hash, Placed, Position, Read, Stored};
+use crate::engine::{Answer, Append, Ends, Evidence, Hash, Outage, Placed, Position, Read, Stored};
 
 /// The largest body of a batch, in bytes: etcd accepts requests of up to 1.5 MiB.
 pub const BODY_MAX: usize = 1 << 20;
 
+/// The number of batches per request.
+const PAGE: i64 = 256;
+
+/// How long the watch may be behind the head that a renewal saw before it is replaced.
+const LAG: Duration = Duration::from_secs(1);
+
+/// How many times a compaction by etcd may interrupt a read.
+const READ_TRIES: usize = 8;
+
+/// The size of a piece of a snapshot, in bytes.
+const PIECE: usize = 1 << 20;
+
+/// The number of keys deleted in one transaction; etcd's own limit is 128 (`--max-txn-ops`).
+const DELETES: usize = 100;
+
+/// The number of keys listed at once to delete some of them.
+const KEYS_PAGE: i64 = 1000;
+
+/// How many times another host's snapshot may come first.
+const STORE_TRIES: usize = 10;
+
 pub(crate) async fn append(shared: Shared, append: Append) -> Result<(), EtcdError> {
     if append.body.len() > BODY_MAX {
         let why = format!("a batch of {} bytes exceeds etcd's limit", append.body.len());
-        return Err(EtcdError::Refused { why, hint: None });
+        return Err(EtcdError::Outage(Outage::refused(why, None)));
     }
-    let answer = loop {
-        match append_once(&shared, &append).await {
-            Err(EtcdError::Full) => shared.wait_for_room().await,
-            done => break done?,
-        }
-    };
+    let answer = shared.once_there_is_room(async || append_once(&shared, &append).await).await?;
     shared.engine.has_room(true);
-    shared.say(answer);
+    shared.engine.say(answer);
     Ok(())
 }
 
 async fn append_once(shared: &Shared, append: &Append) -> Result<Answer, EtcdError> {
-    if let Some(Ends { evidence: Evidence::Silent { .. }, .. }) = append.ends {
+    let Append { host, sequence, ends, .. } = *append;
+    if let Some(Ends { evidence: Evidence::Silent { .. }, .. }) = ends {
         // etcd expires leases itself; one host's view of another's silence proves nothing.
-        let Append { host, sequence, ends, .. } = *append;
         return Ok(Answer::Overtaken { host, sequence, ends });
     }
-    let Some(own) = shared.own(append.host).await? else {
-        return Ok(ended(append));
-    };
+    let Some(own) = shared.own(host).await? else { return Ok(ended(append)) };
+    let keys = shared.keys();
+    let batch = keys.batch(host, sequence);
+    let questions = [keys.name(host), keys.state(host), batch].map(|key| get(one(key)));
     let txn = Txn {
         compare: conditions(shared, append, &own),
         success: changes(shared, append, &own)?,
-        failure: questions(shared, append),
+        failure: questions.into(),
     };
     let done = shared.client.txn(txn).await?;
     if done.succeeded {
         let position = position(done.revision());
-        shared.reaches(position.0);
-        return Ok(Answer::Appended { host: append.host, sequence: append.sequence, position });
+        shared.engine.reaches(position.0);
+        return Ok(Answer::Appended { host, sequence, position });
     }
     let [name, state, batch] = done.found();
     let lives = name.first().is_some_and(|kv| kv.value == own.name);
@@ -114,12 +130,6 @@ fn changes(
     Ok(changes)
 }
 
-fn questions(shared: &Shared, append: &Append) -> Vec<Operation> {
-    let keys = shared.keys();
-    let batch = keys.batch(append.host, append.sequence);
-    [keys.name(append.host), keys.state(append.host), batch].map(|key| get(one(key))).into()
-}
-
 /// Why it was not carried out. `state` is `None` if the author has ended.
 fn verdict(
     append: &Append,
@@ -129,17 +139,12 @@ fn verdict(
     let Append { host, sequence, .. } = *append;
     let appended =
         |kv: &KeyValue| Answer::Appended { host, sequence, position: position(kv.mod_revision) };
-    let fenced = |why: String| Answer::Fenced { host, why };
+    let other =
+        || Answer::Fenced { host, why: format!("another daemon is appending as host {host}") };
     if let Some(batch) = batch {
-        return Ok(if batch.value == append.body {
-            appended(batch)
-        } else {
-            fenced(format!("another daemon is appending as host {}", append.host))
-        });
+        return Ok(if batch.value == append.body { appended(batch) } else { other() });
     }
-    let Some(kv) = state else {
-        return Ok(ended(append));
-    };
+    let Some(kv) = state else { return Ok(ended(append)) };
     let State { sequence: last, body, .. } = decode(kv)?;
     Ok(if last.checked_add(1) == Some(sequence) {
         Answer::Overtaken { host, sequence, ends: append.ends }
@@ -147,9 +152,9 @@ fn verdict(
         // A snapshot has covered it meanwhile.
         appended(kv)
     } else if last < sequence {
-        fenced(format!("the log in etcd lost batches of host {}", append.host))
+        Answer::Fenced { host, why: format!("the log in etcd lost batches of host {host}") }
     } else {
-        fenced(format!("another daemon is appending as host {}", append.host))
+        other()
     })
 }
 
@@ -157,35 +162,27 @@ fn ended(append: &Append) -> Answer {
     Answer::Fenced { host: append.host, why: format!("host {} was declared gone", append.host) }
 }
 
-/// The number of batches per request.
-const PAGE: i64 = 256;
-
-/// How long the watch may be behind the head that a renewal saw before it is replaced.
-const LAG: Duration = Duration::from_secs(1);
-
-/// How many times a compaction by etcd may interrupt a read.
-const TRIES: usize = 8;
-
+/// Delivers the snapshot and all batches after it, then those that are appended from then on.
 pub(crate) async fn load(shared: Shared) -> Result<(), EtcdError> {
-    let (snapshot, batches, revision) = despite_compaction(|| read_all(&shared)).await?;
+    let (snapshot, batches, revision) =
+        despite_compaction(async || read_all(&shared).await).await?;
     let covered = snapshot.as_ref().map_or(Position(0), |snapshot| snapshot.position);
-    let cursor = match batches.last() {
-        Some(last) => Cursor::behind(last),
-        None => Cursor { position: covered, read: None },
-    };
-    shared.reaches(cursor.position.0);
-    shared.say(Answer::Loaded { snapshot, batches });
+    let start = Cursor { position: covered, read: None };
+    let cursor = batches.last().map_or(start, Cursor::behind);
+    shared.engine.reaches(cursor.position.0);
+    shared.engine.say(Answer::Loaded { snapshot, batches });
     go_on(&shared, cursor, revision).await
 }
 
+/// Delivers the batches after one that was read, now and from then on.
 pub(crate) async fn follow(shared: Shared, after: Option<Read>) -> Result<(), EtcdError> {
     match catch_up(&shared, Cursor::after(after)).await? {
-        CatchUp::Up { batches, cursor, revision } => {
-            shared.say(Answer::Batches(batches));
+        Ok((batches, cursor, revision)) => {
+            shared.engine.say(Answer::Batches(batches));
             go_on(&shared, cursor, revision).await
         }
-        CatchUp::Stopped(answer) => {
-            shared.say(answer);
+        Err(stopped) => {
+            shared.engine.say(stopped);
             Ok(())
         }
     }
@@ -198,27 +195,26 @@ async fn go_on(shared: &Shared, mut cursor: Cursor, mut revision: i64) -> Result
             Err(EtcdError::OtherRevision) | Ok(()) => {}
             Err(other) => return Err(other),
         }
-        match catch_up(shared, cursor).await? {
-            CatchUp::Up { batches, cursor: further, revision: at } => {
-                (cursor, revision) = (further, at);
-                if !batches.is_empty() {
-                    shared.say(Answer::Batches(batches));
-                }
-            }
-            CatchUp::Stopped(answer) => {
-                shared.say(answer);
+        let batches;
+        (batches, cursor, revision) = match catch_up(shared, cursor).await? {
+            Ok(further) => further,
+            Err(stopped) => {
+                shared.engine.say(stopped);
                 return Ok(());
             }
+        };
+        if !batches.is_empty() {
+            shared.engine.say(Answer::Batches(batches));
         }
     }
 }
 
 /// Delivers the batches appended after a revision, until the watch lags.
 async fn watch(shared: &Shared, cursor: &mut Cursor, revision: i64) -> Result<(), EtcdError> {
-    let mut watch = Watch::new(&shared.client, shared.keys().log(), revision + 1).await?;
+    let mut watch = shared.client.watch(shared.keys().log(), revision + 1).await?;
     loop {
         let behind = async {
-            shared.beyond(cursor.position.0).await;
+            shared.engine.beyond(cursor.position.0).await;
             sleep(LAG).await;
         };
         let kvs = tokio::select! {
@@ -232,33 +228,30 @@ async fn watch(shared: &Shared, cursor: &mut Cursor, revision: i64) -> Result<()
         let batches = placed(shared, kvs, cursor.position);
         if let Some(last) = batches.last() {
             *cursor = Cursor::behind(last);
-            shared.say(Answer::Batches(batches));
+            shared.engine.say(Answer::Batches(batches));
         }
     }
 }
 
-/// The result of reading further from a cursor.
-enum CatchUp {
-    Up { batches: Vec<Placed>, cursor: Cursor, revision: i64 },
-    Stopped(Answer),
-}
+/// The batches after a cursor, the next cursor, and the revision at which they are complete; or the
+/// reason why the log cannot be read from there.
+type CatchUp = Result<(Vec<Placed>, Cursor, i64), Answer>;
 
 async fn catch_up(shared: &Shared, cursor: Cursor) -> Result<CatchUp, EtcdError> {
-    despite_compaction(|| read_after(shared, cursor)).await
+    despite_compaction(async || read_after(shared, cursor).await).await
 }
 
 /// Reads again if etcd compacts the revision meanwhile.
-async fn despite_compaction<T, F>(read: impl Fn() -> F) -> Result<T, EtcdError>
-where
-    F: Future<Output = Result<T, EtcdError>>,
-{
-    for _ in 0..TRIES {
+async fn despite_compaction<T>(
+    read: impl AsyncFn() -> Result<T, EtcdError>,
+) -> Result<T, EtcdError> {
+    for _ in 0..READ_TRIES {
         match read().await {
             Err(EtcdError::OtherRevision) => {}
             done => return done,
         }
     }
-    Err(EtcdError::Away("etcd compacts faster than canal can read".into()))
+    Err(EtcdError::away("etcd compacts faster than canal can read"))
 }
 
 async fn read_after(shared: &Shared, cursor: Cursor) -> Result<CatchUp, EtcdError> {
@@ -269,15 +262,13 @@ async fn read_after(shared: &Shared, cursor: Cursor) -> Result<CatchUp, EtcdErro
     let revision = done.revision();
     let [pointer, batch, log] = done.found();
     let pointer: Option<Pointer> = pointer.first().map(decode).transpose()?;
-    match standing(&cursor, pointer.as_ref(), batch.first()) {
-        CursorState::Good => {}
-        CursorState::Rewritten => return Ok(CatchUp::Stopped(Answer::Rewritten)),
-        CursorState::Compacted => return Ok(CatchUp::Stopped(Answer::Compacted)),
+    if let Some(stopped) = stop(&cursor, pointer.as_ref(), batch.first()) {
+        return Ok(Err(stopped));
     }
     let kvs = rest(shared, log, cursor.position, revision).await?;
     let batches = placed(shared, kvs, cursor.position);
     let cursor = batches.last().map_or(cursor, Cursor::behind);
-    Ok(CatchUp::Up { batches, cursor, revision })
+    Ok(Ok((batches, cursor, revision)))
 }
 
 /// The snapshot, the batches after it, and the revision at which they are complete.
@@ -326,13 +317,9 @@ async fn rest(
 ) -> Result<Vec<KeyValue>, EtcdError> {
     let mut kvs = Vec::new();
     loop {
-        let more = found.more;
+        let next = found.next_key();
         kvs.append(&mut found.kvs);
-        let Some(last) = kvs.last().filter(|_| more) else {
-            return Ok(kvs);
-        };
-        let mut key = last.key.clone();
-        key.push(0);
+        let Some(key) = next else { return Ok(kvs) };
         let range = Range { key, revision, ..page(shared, after) };
         [found] = shared.client.txn(reads([range])).await?.found();
     }
@@ -340,53 +327,42 @@ async fn rest(
 
 /// Batches in the order of the log, without those up to a position.
 fn placed(shared: &Shared, kvs: Vec<KeyValue>, after: Position) -> Vec<Placed> {
-    let cursor = |kv: KeyValue| {
+    let batch = |kv: KeyValue| {
         let (host, sequence) = shared.keys().batch_in(&kv.key)?;
         Some(Placed { position: position(kv.mod_revision), host, sequence, body: kv.value })
     };
-    let mut batches: Vec<_> = kvs.into_iter().filter_map(cursor).collect();
+    let mut batches: Vec<_> = kvs.into_iter().filter_map(batch).collect();
     batches.retain(|batch| batch.position > after);
     batches.sort_by_key(|batch| batch.position);
     batches
 }
 
 /// The position up to which a reader has read.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Cursor {
+#[derive(Clone, Copy, Debug)]
+struct Cursor {
     /// The position of the last batch, or of the snapshot; 0 before the first.
-    pub position: Position,
+    position: Position,
     /// The batch read there; `None` after a snapshot and before the first batch.
-    pub read: Option<Read>,
+    read: Option<Read>,
 }
 
 impl Cursor {
-    pub(crate) fn after(read: Option<Read>) -> Self {
+    fn after(read: Option<Read>) -> Self {
         Self { position: read.map_or(Position(0), |read| read.position), read }
     }
 
     /// The cursor after a batch.
-    pub(crate) fn behind(batch: &Placed) -> Self {
-        Self { position: batch.position, read: Some(batch.read()) }
+    fn behind(batch: &Placed) -> Self {
+        Self::after(Some(batch.read()))
     }
 }
 
-/// Whether a reader can continue from a cursor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum CursorState {
-    Good,
-    Rewritten,
-    Compacted,
-}
-
-/// `batch` is the value at the key of the batch that was read.
+/// Why a reader cannot continue from a cursor; `None` if it can. `batch` is the value at the key of
+/// the batch that was read.
 ///
 /// The batch at the pointer's own position is deleted only after there is a newer pointer, so a
 /// reader that has read exactly up to it can be checked too.
-pub(crate) fn standing(
-    cursor: &Cursor,
-    pointer: Option<&Pointer>,
-    batch: Option<&KeyValue>,
-) -> CursorState {
+fn stop(cursor: &Cursor, pointer: Option<&Pointer>, batch: Option<&KeyValue>) -> Option<Answer> {
     let covered = pointer.map_or(Position(0), |pointer| pointer.position);
     let (same, other) = match (&cursor.read, batch) {
         (Some(read), Some(kv)) => {
@@ -397,37 +373,19 @@ pub(crate) fn standing(
         (Some(_), None) => (false, false),
         (None, _) => (covered == cursor.position, false),
     };
-    if other {
-        CursorState::Rewritten
-    } else if covered > cursor.position {
-        CursorState::Compacted
+    if !other && covered > cursor.position {
+        Some(Answer::Compacted)
     } else if same {
-        CursorState::Good
+        None
     } else {
-        CursorState::Rewritten
+        Some(Answer::Rewritten)
     }
 }
 
-/// The size of a piece, in bytes.
-const PIECE: usize = 1 << 20;
-
-/// The number of keys deleted in one transaction; etcd's own limit is 128 (`--max-txn-ops`).
-const DELETES: usize = 100;
-
-/// The number of keys listed at once.
-const KEYS_PAGE: i64 = 1000;
-
-/// How many times another host's snapshot may come first.
-const STORE_TRIES: usize = 10;
-
+/// Replaces the snapshot, unless the present one is at least as new.
 pub(crate) async fn store(shared: Shared, stored: Stored) -> Result<(), EtcdError> {
-    let position = loop {
-        match store_once(&shared, &stored).await {
-            Err(EtcdError::Full) => shared.wait_for_room().await,
-            done => break done?,
-        }
-    };
-    shared.say(Answer::Stored { position });
+    let position = shared.once_there_is_room(async || store_once(&shared, &stored).await).await?;
+    shared.engine.say(Answer::Stored { position });
     Ok(())
 }
 
@@ -449,7 +407,7 @@ async fn store_once(shared: &Shared, stored: &Stored) -> Result<Position, EtcdEr
             return Ok(existing.position);
         }
     }
-    Err(EtcdError::Away("too many daemons are storing snapshots at the same time".into()))
+    Err(EtcdError::away("too many daemons are storing snapshots at the same time"))
 }
 
 /// The present snapshot, if any, and the end of the log.
@@ -474,11 +432,13 @@ async fn existing(shared: &Shared) -> Result<StoredSnapshot, EtcdError> {
     let ranges = [one(keys.pointer()), one(keys.head())];
     let [pointer, head] = shared.client.txn(reads(ranges)).await?.found();
     let head = position(head.first().map_or(0, |kv| kv.mod_revision));
-    let Some(kv) = pointer.first() else {
-        return Ok(StoredSnapshot { position: Position(0), revision: 0, head });
-    };
-    let pointer: Pointer = decode(kv)?;
-    Ok(StoredSnapshot { position: pointer.position, revision: kv.mod_revision, head })
+    Ok(match pointer.first() {
+        Some(kv) => {
+            let Pointer { position, .. } = decode(kv)?;
+            StoredSnapshot { position, revision: kv.mod_revision, head }
+        }
+        None => StoredSnapshot { position: Position(0), revision: 0, head },
+    })
 }
 
 /// Stores the pieces under a new name: two hosts may store snapshots of one position with different
@@ -538,11 +498,8 @@ async fn delete_found(
         for some in keys.chunks(DELETES) {
             change(shared, some.to_vec()).await?;
         }
-        let Some(last) = found.kvs.last().filter(|_| found.more) else {
-            return Ok(());
-        };
-        range.key.clone_from(&last.key);
-        range.key.push(0);
+        let Some(next) = found.next_key() else { return Ok(()) };
+        range.key = next;
     }
 }
 
@@ -598,8 +555,20 @@ mod tests {
         Some(Pointer { position: Position(at), name, pieces: 1, body: String::new() })
     }
 
+    #[derive(Debug, PartialEq, Eq)]
+    enum CursorState {
+        Good,
+        Rewritten,
+        Compacted,
+    }
+
     fn stands(cursor: &Cursor, pointer: Option<Pointer>, batch: Option<KeyValue>) -> CursorState {
-        standing(cursor, pointer.as_ref(), batch.as_ref())
+        match stop(cursor, pointer.as_ref(), batch.as_ref()) {
+            None => CursorState::Good,
+            Some(Answer::Rewritten) => CursorState::Rewritten,
+            Some(Answer::Compacted) => CursorState::Compacted,
+            Some(other) => panic!("{other:?}"),
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! Written by hand from `rpc.proto` and `kv.proto` of etcd 3.4, so that a build needs no protoc;
 //! the decoder skips omitted fields. The numbers are etcd's and never change.
 
-use prost::{Enumeration, Message, Oneof};
+use prost::Message;
 
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Header {
@@ -21,8 +21,6 @@ pub(crate) struct KeyValue {
     pub key: Vec<u8>,
     #[prost(int64, tag = "3")]
     pub mod_revision: i64,
-    #[prost(int64, tag = "4")]
-    pub version: i64,
     #[prost(bytes = "vec", tag = "5")]
     pub value: Vec<u8>,
     #[prost(int64, tag = "6")]
@@ -51,8 +49,6 @@ pub(crate) struct Range {
 
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Ranged {
-    #[prost(message, optional, tag = "1")]
-    pub header: Option<Header>,
     #[prost(message, repeated, tag = "2")]
     pub kvs: Vec<KeyValue>,
     #[prost(bool, tag = "3")]
@@ -83,73 +79,45 @@ pub(crate) struct DeleteRange {
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Nothing {}
 
+/// One of these is set. On the wire, that is a `oneof`.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Operation {
-    #[prost(oneof = "Request", tags = "1, 2, 3")]
-    pub request: Option<Request>,
+    #[prost(message, optional, tag = "1")]
+    pub range: Option<Range>,
+    #[prost(message, optional, tag = "2")]
+    pub put: Option<Put>,
+    #[prost(message, optional, tag = "3")]
+    pub delete_range: Option<DeleteRange>,
 }
 
-#[derive(Clone, PartialEq, Oneof)]
-pub(crate) enum Request {
-    #[prost(message, tag = "1")]
-    Range(Range),
-    #[prost(message, tag = "2")]
-    Put(Put),
-    #[prost(message, tag = "3")]
-    DeleteRange(DeleteRange),
-}
-
+/// The result of an [`Operation`]. Only that of a range has content.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Outcome {
-    #[prost(oneof = "Response", tags = "1, 2, 3")]
-    pub response: Option<Response>,
+    #[prost(message, optional, tag = "1")]
+    pub range: Option<Ranged>,
 }
 
-#[derive(Clone, PartialEq, Oneof)]
-pub(crate) enum Response {
-    #[prost(message, tag = "1")]
-    Range(Ranged),
-    #[prost(message, tag = "2")]
-    Put(Nothing),
-    #[prost(message, tag = "3")]
-    DeleteRange(Nothing),
-}
+/// The relation of a [`Compare`] that is not equality, which is 0, and its targets.
+const GREATER: i32 = 1;
+const VERSION: i32 = 0;
+const MOD_REVISION: i32 = 2;
+const VALUE: i32 = 3;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Enumeration)]
-#[repr(i32)]
-pub enum Relation {
-    Equal = 0,
-    Greater = 1,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Enumeration)]
-#[repr(i32)]
-pub enum Target {
-    Version = 0,
-    ModRevision = 2,
-    Value = 3,
-}
-
+/// Only the operand of its target is set. On the wire, that is a `oneof`.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Compare {
-    #[prost(enumeration = "Relation", tag = "1")]
+    #[prost(int32, tag = "1")]
     pub relation: i32,
-    #[prost(enumeration = "Target", tag = "2")]
+    #[prost(int32, tag = "2")]
     pub target: i32,
     #[prost(bytes = "vec", tag = "3")]
     pub key: Vec<u8>,
-    #[prost(oneof = "Operand", tags = "4, 6, 7")]
-    pub operand: Option<Operand>,
-}
-
-#[derive(Clone, PartialEq, Oneof)]
-pub(crate) enum Operand {
-    #[prost(int64, tag = "4")]
-    Version(i64),
-    #[prost(int64, tag = "6")]
-    ModRevision(i64),
-    #[prost(bytes, tag = "7")]
-    Value(Vec<u8>),
+    #[prost(int64, optional, tag = "4")]
+    pub version: Option<i64>,
+    #[prost(int64, optional, tag = "6")]
+    pub mod_revision: Option<i64>,
+    #[prost(bytes = "vec", optional, tag = "7")]
+    pub value: Option<Vec<u8>>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -204,22 +172,12 @@ pub(crate) struct LeaseKept {
 
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct WatchRequest {
-    #[prost(oneof = "WatchAsk", tags = "1")]
-    pub ask: Option<WatchAsk>,
+    #[prost(message, optional, tag = "1")]
+    pub create: Option<WatchCreate>,
 }
 
-#[derive(Clone, PartialEq, Oneof)]
-pub(crate) enum WatchAsk {
-    #[prost(message, tag = "1")]
-    Create(WatchCreate),
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Enumeration)]
-#[repr(i32)]
-pub enum Filter {
-    NoPut = 0,
-    NoDelete = 1,
-}
+/// A filter of a [`WatchCreate`]: no deletions.
+pub(crate) const NO_DELETE: i32 = 1;
 
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct WatchCreate {
@@ -231,7 +189,7 @@ pub(crate) struct WatchCreate {
     pub start_revision: i64,
     #[prost(bool, tag = "4")]
     pub progress_notify: bool,
-    #[prost(enumeration = "Filter", repeated, tag = "5")]
+    #[prost(int32, repeated, tag = "5")]
     pub filters: Vec<i32>,
     #[prost(bool, tag = "8")]
     pub fragment: bool,
@@ -319,52 +277,48 @@ pub(crate) fn one(key: Vec<u8>) -> Range {
 }
 
 pub(crate) fn get(range: Range) -> Operation {
-    Operation { request: Some(Request::Range(range)) }
+    Operation { range: Some(range), ..Operation::default() }
 }
 
 pub(crate) fn put(key: Vec<u8>, value: Vec<u8>) -> Operation {
-    Operation { request: Some(Request::Put(Put { key, value, lease: 0 })) }
+    Operation { put: Some(Put { key, value, lease: 0 }), ..Operation::default() }
 }
 
 pub(crate) fn put_leased(key: Vec<u8>, lease: i64) -> Operation {
-    Operation { request: Some(Request::Put(Put { key, value: Vec::new(), lease })) }
+    Operation { put: Some(Put { key, value: Vec::new(), lease }), ..Operation::default() }
 }
 
 pub(crate) fn delete(key: Vec<u8>) -> Operation {
-    Operation { request: Some(Request::DeleteRange(DeleteRange { key, range_end: Vec::new() })) }
+    let range = DeleteRange { key, range_end: Vec::new() };
+    Operation { delete_range: Some(range), ..Operation::default() }
 }
 
 pub(crate) fn delete_all(prefix: Vec<u8>) -> Operation {
-    let range_end = end_of(&prefix);
-    Operation { request: Some(Request::DeleteRange(DeleteRange { key: prefix, range_end })) }
-}
-
-fn compare(key: Vec<u8>, relation: Relation, target: Target, operand: Operand) -> Compare {
-    let (relation, target) = (relation as i32, target as i32);
-    Compare { relation, target, key, operand: Some(operand) }
+    let range = DeleteRange { range_end: end_of(&prefix), key: prefix };
+    Operation { delete_range: Some(range), ..Operation::default() }
 }
 
 /// The key has been put this many times since its creation; 0: it does not exist.
 pub(crate) fn version_is(key: Vec<u8>, version: i64) -> Compare {
-    compare(key, Relation::Equal, Target::Version, Operand::Version(version))
+    Compare { target: VERSION, key, version: Some(version), ..Compare::default() }
 }
 
 pub(crate) fn is_there(key: Vec<u8>) -> Compare {
-    compare(key, Relation::Greater, Target::Version, Operand::Version(0))
+    Compare { relation: GREATER, ..version_is(key, 0) }
 }
 
 /// The key was last put at this revision; 0: it does not exist.
 pub(crate) fn revision_is(key: Vec<u8>, revision: i64) -> Compare {
-    compare(key, Relation::Equal, Target::ModRevision, Operand::ModRevision(revision))
+    Compare { target: MOD_REVISION, key, mod_revision: Some(revision), ..Compare::default() }
 }
 
 /// The key was last put after this revision.
 pub(crate) fn is_put_after(key: Vec<u8>, revision: i64) -> Compare {
-    compare(key, Relation::Greater, Target::ModRevision, Operand::ModRevision(revision))
+    Compare { relation: GREATER, ..revision_is(key, revision) }
 }
 
 pub(crate) fn value_is(key: Vec<u8>, value: Vec<u8>) -> Compare {
-    compare(key, Relation::Equal, Target::Value, Operand::Value(value))
+    Compare { target: VALUE, key, value: Some(value), ..Compare::default() }
 }
 
 /// A read-only transaction: everything at one revision, which includes everything that was answered
@@ -385,10 +339,7 @@ impl TxnDone {
 
     /// The results of its ranges, in order. `more` is set if a limit cut one off.
     pub(crate) fn found<const N: usize>(self) -> [Ranged; N] {
-        let mut ranged = self.responses.into_iter().filter_map(|outcome| match outcome.response {
-            Some(Response::Range(ranged)) => Some(ranged),
-            Some(Response::Put(_) | Response::DeleteRange(_)) | None => None,
-        });
+        let mut ranged = self.responses.into_iter().filter_map(|outcome| outcome.range);
         std::array::from_fn(|_| ranged.next().unwrap_or_default())
     }
 }
@@ -396,5 +347,11 @@ impl TxnDone {
 impl Ranged {
     pub(crate) fn first(&self) -> Option<&KeyValue> {
         self.kvs.first()
+    }
+
+    /// Where the next page begins, if a limit cut this one off.
+    pub(crate) fn next_key(&self) -> Option<Vec<u8>> {
+        let last = self.kvs.last().filter(|_| self.more)?;
+        Some([&*last.key, &[0]].concat())
     }
 }

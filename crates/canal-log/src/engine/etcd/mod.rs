@@ -22,13 +22,12 @@ mod messages;
 mod shared;
 mod worker;
 
-pub use address::{Address, AddressError};
 pub use log::BODY_MAX;
 
 use tokio::runtime;
 
 use super::{EngineThread, Inspection, OpenError, Source};
-use worker::Endpoints;
+use address::Address;
 
 /// Begins to connect to an etcd. Reports a failure to connect by
 /// [`Answer::Away`](super::Answer::Away).
@@ -37,8 +36,8 @@ use worker::Endpoints;
 /// The address is invalid, or the system has no thread or no descriptors left.
 pub fn open(mut source: Source) -> Result<EngineThread, OpenError> {
     let url = source().map_err(|outage| OpenError::Address(outage.why))?;
-    let endpoints = Endpoints::new(&parse(&url)?, source);
-    EngineThread::start("canal-etcd", |caller| worker::work(endpoints, caller))
+    let first = parse(&url)?;
+    EngineThread::start("canal-etcd", |caller| worker::work(first, source, caller))
 }
 
 /// Inspects an etcd, and changes nothing there.
@@ -52,5 +51,5 @@ pub fn inspect(url: &str) -> Result<Inspection, OpenError> {
 }
 
 fn parse(url: &str) -> Result<Address, OpenError> {
-    url.parse().map_err(|error: AddressError| OpenError::Address(error.to_string()))
+    url.parse().map_err(|error: anyhow::Error| OpenError::Address(error.to_string()))
 }

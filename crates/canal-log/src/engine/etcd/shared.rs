@@ -1,14 +1,14 @@
 //! The state that the tasks of an engine share.
 
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::rc::Rc;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
-use super::client::Client;
+use super::client::{Client, Known};
 use super::error::{EtcdError, FULL, ROOM};
 use super::layout::{Keys, State, decode};
 use super::messages::{one, reads};
@@ -19,28 +19,30 @@ use canal_core::HostId;
 const FULL_PAUSE: Duration = Duration::from_secs(1);
 
 /// The state that outlives a connection.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct EngineState {
     pub(super) keys: Keys,
+    pub(super) known: Rc<Known>,
     answers: mpsc::UnboundedSender<Answer>,
-    own: Arc<Mutex<BTreeMap<HostId, OwnIncarnation>>>,
+    own: RefCell<BTreeMap<HostId, OwnIncarnation>>,
     /// When the leases of incarnations that have not ended were first found to be gone.
-    lapsed: Arc<Mutex<BTreeMap<HostId, Instant>>>,
+    lapsed: RefCell<BTreeMap<HostId, Instant>>,
     /// The position of the last batch, if known.
-    head: Arc<watch::Sender<u64>>,
+    head: watch::Sender<u64>,
     /// Whether etcd was full when last seen.
-    full: Arc<AtomicBool>,
+    full: Cell<bool>,
 }
 
 impl EngineState {
     pub(super) fn new(keys: Keys, answers: mpsc::UnboundedSender<Answer>) -> Self {
         Self {
             keys,
+            known: Rc::default(),
             answers,
-            own: Arc::default(),
-            lapsed: Arc::default(),
-            head: Arc::new(watch::Sender::new(0)),
-            full: Arc::default(),
+            own: RefCell::default(),
+            lapsed: RefCell::default(),
+            head: watch::Sender::new(0),
+            full: Cell::default(),
         }
     }
 
@@ -51,7 +53,7 @@ impl EngineState {
 
     /// Records whether etcd accepts writes. Logs and reports each change.
     pub(super) fn has_room(&self, has: bool) {
-        match (self.full.swap(!has, Ordering::Relaxed), has) {
+        match (self.full.replace(!has), has) {
             (false, false) => {
                 tracing::error!("{FULL}; {ROOM}");
                 self.say(Answer::Full(Some(EtcdError::Full.into())));
@@ -62,6 +64,33 @@ impl EngineState {
             }
             (true, false) | (false, true) => {}
         }
+    }
+
+    pub(super) fn remember(&self, host: HostId, own: OwnIncarnation) {
+        self.own.borrow_mut().insert(host, own);
+    }
+
+    /// For how long the leases of these hosts have been known to be gone. All other hosts have a
+    /// lease.
+    ///
+    /// The clock stops during suspend, which only makes the time longer.
+    pub(super) fn lapsed(&self, hosts: &[HostId]) -> Vec<Duration> {
+        let mut lapsed = self.lapsed.borrow_mut();
+        lapsed.retain(|host, _| hosts.contains(host));
+        let now = Instant::now();
+        hosts.iter().map(|&host| now - *lapsed.entry(host).or_insert(now)).collect()
+    }
+
+    /// Publishes the end of the log to readers: an earlier one than before if the log was
+    /// recreated.
+    pub(super) fn reaches(&self, head: u64) {
+        self.head.send_if_modified(|known| std::mem::replace(known, head) != head);
+    }
+
+    /// Returns when the log is known to reach beyond a position.
+    pub(super) async fn beyond(&self, position: u64) {
+        // The sender is in `self`.
+        let _ = self.head.subscribe().wait_for(|head| *head > position).await;
     }
 }
 
@@ -81,7 +110,7 @@ pub(super) struct OwnIncarnation {
 #[derive(Clone, Debug)]
 pub(super) struct Shared {
     pub(super) client: Client,
-    pub(super) engine: EngineState,
+    pub(super) engine: Rc<EngineState>,
     /// Whether a missing lease proves that it was not renewed in time.
     pub(super) exact: bool,
 }
@@ -91,61 +120,36 @@ impl Shared {
         &self.engine.keys
     }
 
-    pub(super) fn say(&self, answer: Answer) {
-        self.engine.say(answer);
-    }
-
-    pub(super) fn remember(&self, host: HostId, own: OwnIncarnation) {
-        self.engine.own.lock().unwrap_or_else(PoisonError::into_inner).insert(host, own);
-    }
-
     /// The incarnation of this daemon with that number; `None` if it has ended.
     pub(super) async fn own(&self, host: HostId) -> Result<Option<OwnIncarnation>, EtcdError> {
-        let known =
-            self.engine.own.lock().unwrap_or_else(PoisonError::into_inner).get(&host).cloned();
+        let known = self.engine.own.borrow().get(&host).cloned();
         if known.is_some() {
             return Ok(known);
         }
         let keys = self.keys();
         let ranges = [one(keys.name(host)), one(keys.state(host)), one(keys.host(host))];
         let [name, state, lease] = self.client.txn(reads(ranges)).await?.found();
-        let (Some(name), Some(state)) = (name.first(), state.first()) else {
-            return Ok(None);
-        };
+        let (Some(name), Some(state)) = (name.first(), state.first()) else { return Ok(None) };
         let State { ttl_ms, .. } = decode(state)?;
         let lease = lease.first().map_or(0, |kv| kv.lease);
         let own = OwnIncarnation { name: name.value.clone(), lease, ttl_ms };
-        self.remember(host, own.clone());
+        self.engine.remember(host, own.clone());
         Ok(Some(own))
     }
 
-    /// For how long the leases of these hosts have been known to be gone. All other hosts have a
-    /// lease.
-    ///
-    /// The clock stops during suspend, which only makes the time longer.
-    pub(super) fn lapsed(&self, hosts: &[HostId]) -> Vec<Duration> {
-        let mut lapsed = self.engine.lapsed.lock().unwrap_or_else(PoisonError::into_inner);
-        lapsed.retain(|host, _| hosts.contains(host));
-        let now = Instant::now();
-        hosts.iter().map(|&host| now - *lapsed.entry(host).or_insert(now)).collect()
-    }
-
-    /// Publishes the end of the log to readers: an earlier one than before if the log was
-    /// recreated.
-    pub(super) fn reaches(&self, head: u64) {
-        self.engine.head.send_if_modified(|known| std::mem::replace(known, head) != head);
-    }
-
-    /// Returns when the log is known to reach beyond a position.
-    pub(super) async fn beyond(&self, position: u64) {
-        let mut head = self.engine.head.subscribe();
-        // The sender is in `self`.
-        let _ = head.wait_for(|head| *head > position).await;
-    }
-
-    /// Waits until a full etcd may accept writes again.
-    pub(super) async fn wait_for_room(&self) {
-        self.engine.has_room(false);
-        tokio::time::sleep(FULL_PAUSE).await;
+    /// Writes, as soon as etcd has room for it.
+    pub(super) async fn once_there_is_room<T>(
+        &self,
+        write: impl AsyncFn() -> Result<T, EtcdError>,
+    ) -> Result<T, EtcdError> {
+        loop {
+            match write().await {
+                Err(EtcdError::Full) => {
+                    self.engine.has_room(false);
+                    tokio::time::sleep(FULL_PAUSE).await;
+                }
+                done => return done,
+            }
+        }
     }
 }

@@ -5,22 +5,23 @@
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
+use std::rc::Rc;
 use std::time::Duration;
 
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
 
-use super::address::{Address, AddressError};
-use super::client::{CLOSES_AT_ONCE, CallTimeout, Client, LastSeen};
+use super::address::Address;
+use super::client::{Client, explained};
 use super::era::Observation;
-use super::error::{EtcdError, LOST};
+use super::error::EtcdError;
 use super::hosts::{Registration, register, renew, withdraw};
 use super::layout::Keys;
 use super::messages::Status;
 use super::shared::{EngineState, Shared};
 use super::{era, log};
 use crate::engine::thread::Caller;
-use crate::engine::{Append, Call, Outage, Position, Source};
+use crate::engine::{Append, Call, OpenError, Outage, Position, Source};
 
 /// Pauses between attempts, once every member has failed: the first, the longest if no member
 /// answers, and the longest if one answers and refuses.
@@ -31,86 +32,51 @@ const PAUSE_REFUSED_MAX: Duration = Duration::from_secs(5);
 /// A connection that lasted this long counts as a success.
 const GOOD: Duration = Duration::from_secs(5);
 
-/// Serves the caller, over one connection after another.
-pub(super) async fn work(mut endpoints: Endpoints, mut caller: Caller) -> Infallible {
-    let engine = EngineState::new(Keys::new(&endpoints.prefix), caller.answers.clone());
-    let mut roads = Roads::new();
+/// Serves the caller, over one connection after another. Another prefix of keys than that of the
+/// first address would be another table.
+pub(super) async fn work(first: Address, source: Source, mut caller: Caller) -> Infallible {
+    let engine = EngineState::new(Keys::new(&first.prefix), caller.answers.clone());
+    let mut roads = Roads::new(first, source, Rc::new(engine));
     loop {
-        let Reached { client, exact, seen } =
-            roads.find(&mut endpoints, &engine, &mut caller).await;
+        let (shared, seen) = roads.find(&mut caller).await;
         caller.back();
         let began = Instant::now();
-        let shared = Shared { client, engine: engine.clone(), exact };
         let Err(error) = serve(shared, seen, &mut caller).await;
         caller.away(error.into());
         roads.failed(began.elapsed() > GOOD);
     }
 }
 
-/// The current endpoints of etcd.
-pub(super) struct Endpoints {
-    /// The prefix of all keys. Another one would be another table.
-    prefix: String,
-    members: usize,
-    source: Source,
-}
-
-impl Endpoints {
-    pub(super) fn new(address: &Address, source: Source) -> Self {
-        let (prefix, members) = (address.prefix.clone(), address.endpoints.len());
-        Self { prefix, members, source }
-    }
-
-    fn address(&mut self) -> Result<Address, Outage> {
-        let url = (self.source)()?;
-        let address: Address =
-            url.parse().map_err(|error: AddressError| Outage::refused(error.to_string(), None))?;
-        if address.prefix != self.prefix {
-            return Err(Outage::moved());
-        }
-        self.members = address.endpoints.len();
-        Ok(address)
-    }
-}
-
 /// The members, and the recent success with them.
 struct Roads {
-    patience: CallTimeout,
-    last_seen: LastSeen,
+    engine: Rc<EngineState>,
+    source: Source,
+    prefix: String,
+    members: usize,
     next: usize,
     /// The number of failures in a row.
     failures: usize,
 }
 
-/// The errors of the members that were tried in this round.
-#[derive(Default)]
-struct Round(BTreeMap<usize, EtcdError>);
-
-impl Round {
-    /// The error to report. A member that does not answer may come back unaided and be usable.
-    fn outage(&self) -> Option<Outage> {
-        let silent = self.0.values().find(|error| matches!(error, EtcdError::Away(_)));
-        let refused = self.0.values().find(|error| !matches!(error, EtcdError::Away(_)));
-        let [silent, refused] = [silent, refused].map(|error| error.cloned().map(Outage::from));
-        match (silent, refused) {
-            (Some(silent), Some(refused)) => Some(Outage {
-                why: format!("{}; another member: {}", silent.why, refused.why),
-                hint: refused.hint,
-                refused: false,
-            }),
-            (one, other) => one.or(other),
-        }
-    }
-}
-
 impl Roads {
     /// Begins with a random member, so that not all daemons connect to the first.
-    fn new() -> Self {
+    fn new(first: Address, source: Source, engine: Rc<EngineState>) -> Self {
         let mut byte = [0];
         // Without randomness, it is the first.
         let _ = getrandom::fill(&mut byte);
-        let next = usize::from(byte[0]);
-        Self { patience: CallTimeout::new(), last_seen: LastSeen::default(), next, failures: 0 }
+        let (members, next) = (first.endpoints.len(), usize::from(byte[0]));
+        Self { engine, source, prefix: first.prefix, members, next, failures: 0 }
+    }
+
+    /// The present address. Any part of it may have changed, above all the passwords.
+    fn address(&mut self) -> Result<Address, Outage> {
+        let refused = |error: OpenError| Outage::refused(error.to_string(), None);
+        let address = super::parse(&(self.source)()?).map_err(refused)?;
+        if address.prefix != self.prefix {
+            return Err(Outage::moved());
+        }
+        self.members = address.endpoints.len();
+        Ok(address)
     }
 
     fn failed(&mut self, was_good: bool) {
@@ -119,45 +85,53 @@ impl Roads {
     }
 
     /// Connects to the first usable member. Reports that etcd is away if there is none.
-    async fn find(
-        &mut self,
-        endpoints: &mut Endpoints,
-        engine: &EngineState,
-        caller: &mut Caller,
-    ) -> Reached {
-        let mut round = Round::default();
+    async fn find(&mut self, caller: &mut Caller) -> (Shared, Observation) {
+        // The errors of the members that were tried in this round.
+        let mut round = BTreeMap::new();
         loop {
-            let rounds = self.failures / endpoints.members.max(1);
+            let rounds = self.failures / self.members.max(1);
             if rounds > 0 {
                 caller.pause(length(rounds, caller.outage())).await;
             }
-            // Any part of it may have changed, above all the passwords.
-            let address = match endpoints.address() {
+            let address = match self.address() {
                 Ok(address) => address,
                 Err(outage) => {
                     caller.away(outage);
-                    self.failures += endpoints.members.max(1);
+                    self.failures += self.members.max(1);
                     continue;
                 }
             };
-            let at = self.next % endpoints.members.max(1);
+            let at = self.next % self.members.max(1);
             let endpoint = address.endpoints.get(at).map_or("", String::as_str);
-            let (patience, last_seen) = (self.patience.clone(), self.last_seen.clone());
-            match reach(&address, endpoint, (patience, last_seen), engine).await {
+            match reach(&address, endpoint, &self.engine).await {
                 Ok(found) => return found,
                 Err(error) => {
                     self.failed(false);
-                    round.0.insert(at, error);
+                    round.insert(at, error.into());
                 }
             }
             // Another member may work where this one does not.
-            if round.0.len() >= endpoints.members {
-                if let Some(outage) = round.outage() {
+            if round.len() >= self.members {
+                if let Some(outage) = outage(&round) {
                     caller.away(outage);
                 }
-                round = Round::default();
+                round.clear();
             }
         }
+    }
+}
+
+/// The error to report. A member that does not answer may come back unaided and be usable.
+fn outage(round: &BTreeMap<usize, Outage>) -> Option<Outage> {
+    let silent = round.values().find(|outage| !outage.refused);
+    let refused = round.values().find(|outage| outage.refused);
+    match (silent, refused) {
+        (Some(silent), Some(refused)) => Some(Outage {
+            why: format!("{}; another member: {}", silent.why, refused.why),
+            hint: refused.hint.clone(),
+            refused: false,
+        }),
+        (one, other) => one.or(other).cloned(),
     }
 }
 
@@ -169,64 +143,42 @@ fn length(rounds: usize, away: Option<&Outage>) -> Duration {
     (PAUSE_FIRST * 2u32.pow(step)).min(max)
 }
 
-/// A usable member.
-struct Reached {
-    client: Client,
-    /// See [`exact`].
-    exact: bool,
-    seen: Observation,
-}
-
 /// Connects to a member and checks that it is usable.
 async fn reach(
     address: &Address,
     endpoint: &str,
-    (patience, last_seen): (CallTimeout, LastSeen),
-    engine: &EngineState,
-) -> Result<Reached, EtcdError> {
-    let client = Client::connect(address, endpoint, patience, last_seen).await?;
-    match greet(&client, engine).await {
-        Ok((version, seen)) => Ok(Reached { client, exact: exact(version), seen }),
-        Err(error) => Err(explained(error, endpoint, address)),
-    }
+    engine: &Rc<EngineState>,
+) -> Result<(Shared, Observation), EtcdError> {
+    let client = Client::connect(address, endpoint, &engine.known).await?;
+    let greeted = async {
+        let (status, version) = greet(&client).await?;
+        engine.has_room(!status.errors.iter().any(|error| error.contains("NOSPACE")));
+        Ok((era::look_after(status, &client, &engine.keys).await?, exact(version)))
+    };
+    let (seen, exact) = greeted.await.map_err(|error| explained(error, endpoint, address))?;
+    Ok((Shared { client, engine: Rc::clone(engine), exact }, seen))
 }
 
-/// The error of a member, with its name.
-pub(super) fn explained(error: EtcdError, endpoint: &str, address: &Address) -> EtcdError {
-    let EtcdError::Away(why) = error else { return error };
-    let speaks_tls = why.starts_with(LOST) && address.tls.is_none();
-    let why = if speaks_tls { CLOSES_AT_ONCE } else { &why };
-    EtcdError::Away(format!("etcd at {endpoint}: {why}"))
-}
-
-async fn greet(client: &Client, engine: &EngineState) -> Result<(Version, Observation), EtcdError> {
+/// Logs in to a member, and checks that it can serve requests.
+pub(super) async fn greet(client: &Client) -> Result<(Status, Version), EtcdError> {
     client.log_in().await?;
     let status = client.status().await?;
-    let version = version_in_use(&status)?;
-    engine.has_room(!status.errors.iter().any(|error| error.contains("NOSPACE")));
-    let seen = era::look_after(&status, client, &engine.keys).await?;
-    Ok((version, seen))
-}
-
-/// The version of a usable member.
-pub(super) fn version_in_use(status: &Status) -> Result<Version, EtcdError> {
     let version = version(&status.version);
     if version < [3, 4, 0] {
         let why = format!("this etcd is version {}", status.version);
         return Err(EtcdError::refused(why, "canal needs etcd 3.4 or later"));
     }
     if status.is_learner {
-        return Err(EtcdError::Away("is a learner, which serves no requests".into()));
+        return Err(EtcdError::away("is a learner, which serves no requests"));
     }
     if status.leader == 0 {
-        let why = "has no leader: too few members can reach each other";
-        return Err(EtcdError::Away(why.into()));
+        return Err(EtcdError::away("has no leader: too few members can reach each other"));
     }
-    Ok(version)
+    Ok((status, version))
 }
 
 /// Major, minor, patch.
-pub(super) type Version = [u32; 3];
+type Version = [u32; 3];
 
 fn version(text: &str) -> Version {
     let mut parts = text.split(['.', '-']).map_while(|part| part.parse().ok());
@@ -281,56 +233,50 @@ impl Running {
         let shared = shared.clone();
         match call {
             Call::Register { identity, nonce, ttl_ms, asked_at } => {
-                tasks.spawn(register(shared, Registration { identity, nonce, ttl_ms, asked_at }));
+                let registration = Registration { identity, nonce, ttl_ms, asked_at };
+                tasks.spawn_local(register(shared, registration));
             }
-            Call::Withdraw { host } => {
-                tasks.spawn(withdraw(shared, host));
-            }
-            Call::Load => replace(&mut self.reader, tasks.spawn(log::load(shared))),
-            Call::Follow { after } => {
-                replace(&mut self.reader, tasks.spawn(log::follow(shared, after)));
-            }
+            Call::Withdraw { host } => drop(tasks.spawn_local(withdraw(shared, host))),
+            Call::Load => self.read(tasks.spawn_local(log::load(shared))),
+            Call::Follow { after } => self.read(tasks.spawn_local(log::follow(shared, after))),
             Call::Append(append) => {
-                if let Some((before, task)) = &self.append
-                    && !task.is_finished()
-                {
-                    if *before == append {
-                        // It is in flight, or waits for room.
-                        return;
-                    }
-                    task.abort();
+                // If it is in flight, it may be waiting for room.
+                if ends_unless_same(self.append.as_ref(), &append) {
+                    let task = tasks.spawn_local(log::append(shared, append.clone()));
+                    self.append = Some((append, task));
                 }
-                let task = tasks.spawn(log::append(shared, append.clone()));
-                self.append = Some((append, task));
             }
-            // Nothing to switch: a watch of etcd wakes no host that waits for nothing.
-            Call::Attend { .. } => {}
             Call::Renew { host, asked_at } => {
-                tasks.spawn(renew(shared, host, asked_at));
+                drop(tasks.spawn_local(renew(shared, host, asked_at)))
             }
-            // There is no longer an era to note.
-            Call::NoteEra { .. } => {}
             Call::Store(stored) => {
-                if let Some((before, task)) = &self.store
-                    && !task.is_finished()
-                {
-                    if *before == stored.position {
-                        return;
-                    }
-                    task.abort();
-                }
                 let position = stored.position;
-                self.store = Some((position, tasks.spawn(log::store(shared, stored))));
+                if ends_unless_same(self.store.as_ref(), &position) {
+                    let task = tasks.spawn_local(log::store(shared, stored));
+                    self.store = Some((position, task));
+                }
             }
+            // Nothing to switch: a watch of etcd wakes no host that waits for nothing. And there is
+            // no longer an era to note.
+            Call::Attend { .. } | Call::NoteEra { .. } => {}
+        }
+    }
+
+    /// There is one reader: a new one replaces it.
+    fn read(&mut self, reader: AbortHandle) {
+        if let Some(before) = self.reader.replace(reader) {
+            before.abort();
         }
     }
 }
 
-/// There is one reader: a new one replaces it.
-fn replace(reader: &mut Option<AbortHandle>, with: AbortHandle) {
-    if let Some(before) = reader.replace(with) {
-        before.abort();
+/// Ends a task, unless it does the same as the next one. Returns whether the next one is to begin.
+fn ends_unless_same<T: PartialEq>(task: Option<&(T, AbortHandle)>, next: &T) -> bool {
+    let Some((before, task)) = task.filter(|(_, task)| !task.is_finished()) else { return true };
+    if before != next {
+        task.abort();
     }
+    before != next
 }
 
 #[cfg(test)]
@@ -340,13 +286,11 @@ mod tests {
     #[test]
     fn a_member_that_refuses_does_not_decide_for_silent_members() {
         let refused = EtcdError::refused("wrong CA", "another one");
-        let silent = |why: &str| EtcdError::Away(why.into());
-        let mut round = Round::default();
-        assert_eq!(round.outage(), None);
-        round.0.insert(1, refused.clone());
-        assert!(round.outage().unwrap().refused);
-        round.0.extend([(2, silent("b")), (0, silent("a"))]);
-        let outage = round.outage().unwrap();
+        assert_eq!(outage(&BTreeMap::new()), None);
+        let mut round = BTreeMap::from([(1, Outage::from(refused))]);
+        assert!(outage(&round).unwrap().refused);
+        round.extend([(2, Outage::unreachable("b")), (0, Outage::unreachable("a"))]);
+        let outage = outage(&round).unwrap();
         assert_eq!(outage.why, "a; another member: wrong CA");
         assert_eq!((outage.refused, outage.hint.as_deref()), (false, Some("another one")));
     }
