@@ -8,7 +8,6 @@ use std::io;
 use tokio_postgres::Error;
 use tokio_postgres::error::{DbError, SqlState};
 
-use super::settings::passfile::PassfileError;
 use crate::engine::Outage;
 use crate::engine::calls::innermost;
 
@@ -57,7 +56,7 @@ impl PostgresError {
     }
 
     /// The error of a login. `passfile` explains why the usual password file was not used.
-    pub(super) fn at_login(error: Error, passfile: Option<&PassfileError>) -> Self {
+    pub(super) fn at_login(error: Error, passfile: Option<&str>) -> Self {
         match passfile {
             Some(passfile) if is_password_missing(&error) => {
                 let why = format!("the server asks for a password: {passfile}");
@@ -115,79 +114,64 @@ fn is_password_missing(error: &Error) -> bool {
 
 fn of_server(said: &DbError) -> PostgresError {
     let why = said.message().to_owned();
-    let code = said.code();
-    if *code == SqlState::T_R_SERIALIZATION_FAILURE
-        || *code == SqlState::T_R_DEADLOCK_DETECTED
-        || *code == SqlState::UNIQUE_VIOLATION
-    {
-        return PostgresError::Undone(why);
-    }
-    if *code == SqlState::QUERY_CANCELED {
-        return PostgresError::silent();
-    }
-    if *code == SqlState::INVALID_PASSWORD {
-        return PostgresError::refused(
-            why,
-            "check the user and password in the URL, or in a password file (~/.pgpass)",
-        );
-    }
-    // The text is in the server's language, but the function's name is not.
-    if *code == SqlState::INVALID_AUTHORIZATION_SPECIFICATION
-        && said.routine() == Some("InitializeSessionUserId")
-    {
-        return PostgresError::refused(
-            why,
+    let hint = match *said.code() {
+        SqlState::T_R_SERIALIZATION_FAILURE
+        | SqlState::T_R_DEADLOCK_DETECTED
+        | SqlState::UNIQUE_VIOLATION => return PostgresError::Undone(why),
+        SqlState::QUERY_CANCELED => return PostgresError::silent(),
+        SqlState::INSUFFICIENT_PRIVILEGE => {
+            return PostgresError::Outage(Outage::refused(why, None));
+        }
+        // PgBouncer refuses parameters that it cannot forward.
+        SqlState::PROTOCOL_VIOLATION if why.contains("startup parameter") => {
+            return PostgresError::refused(format!("this is a pooler ({why})"), DIRECT);
+        }
+        SqlState::INVALID_PASSWORD => {
+            "check the user and password in the URL, or in a password file (~/.pgpass)"
+        }
+        // The text is in the server's language, but the function's name is not.
+        SqlState::INVALID_AUTHORIZATION_SPECIFICATION
+            if said.routine() == Some("InitializeSessionUserId") =>
+        {
             "create the role on the server (CREATE ROLE … LOGIN PASSWORD '…'), or name another \
-             user in the URL",
-        );
-    }
-    if *code == SqlState::INVALID_AUTHORIZATION_SPECIFICATION {
-        return PostgresError::refused(
-            why,
+             user in the URL"
+        }
+        SqlState::INVALID_AUTHORIZATION_SPECIFICATION => {
             "check pg_hba.conf on the server: it lists the users, the addresses, and whether TLS \
-             is required (sslmode=require)",
-        );
-    }
-    if *code == SqlState::INVALID_CATALOG_NAME {
-        return PostgresError::refused(
-            why,
-            "create it with `createdb`, or name another one in the URL",
-        );
-    }
-    // PgBouncer refuses parameters that it cannot forward.
-    if *code == SqlState::PROTOCOL_VIOLATION && why.contains("startup parameter") {
-        return PostgresError::refused(format!("this is a pooler ({why})"), DIRECT);
-    }
-    if *code == SqlState::INSUFFICIENT_PRIVILEGE {
-        return PostgresError::Outage(Outage::refused(why, None));
-    }
-    tracing::debug!("the server reports: {why}");
-    PostgresError::away(match in_plain_words(code) {
-        Some(plain) => plain.to_owned(),
-        None => format!("the server reports: {why}"),
-    })
+             is required (sslmode=require)"
+        }
+        SqlState::INVALID_CATALOG_NAME => {
+            "create it with `createdb`, or name another one in the URL"
+        }
+        _ => {
+            tracing::debug!("the server reports: {why}");
+            let plain = in_plain_words(said.code()).map(str::to_owned);
+            return PostgresError::away(
+                plain.unwrap_or_else(|| format!("the server reports: {why}")),
+            );
+        }
+    };
+    PostgresError::refused(why, hint)
 }
 
 /// A plain explanation of a server error. The server's own text is in the server's language, and
 /// describes statements that the user did not write.
 fn in_plain_words(code: &SqlState) -> Option<&'static str> {
-    let plain = [
-        (
-            SqlState::ADMIN_SHUTDOWN,
-            "the server is shutting down, or an administrator ended the session",
-        ),
-        (SqlState::CRASH_SHUTDOWN, "the server is restarting after a crash"),
-        (SqlState::CANNOT_CONNECT_NOW, "the server is starting up or shutting down"),
-        (
-            SqlState::TOO_MANY_CONNECTIONS,
-            "the server has reached its connection limit (max_connections)",
-        ),
-        (SqlState::READ_ONLY_SQL_TRANSACTION, "the database is read-only"),
-        (SqlState::DISK_FULL, "the server's disk is full"),
-        (SqlState::OUT_OF_MEMORY, "the server is out of memory"),
-        (SqlState::UNDEFINED_TABLE, "the log's tables are gone"),
-    ];
-    plain.into_iter().find(|(known, _)| known == code).map(|(_, words)| words)
+    Some(match *code {
+        SqlState::ADMIN_SHUTDOWN => {
+            "the server is shutting down, or an administrator ended the session"
+        }
+        SqlState::CRASH_SHUTDOWN => "the server is restarting after a crash",
+        SqlState::CANNOT_CONNECT_NOW => "the server is starting up or shutting down",
+        SqlState::TOO_MANY_CONNECTIONS => {
+            "the server has reached its connection limit (max_connections)"
+        }
+        SqlState::READ_ONLY_SQL_TRANSACTION => "the database is read-only",
+        SqlState::DISK_FULL => "the server's disk is full",
+        SqlState::OUT_OF_MEMORY => "the server is out of memory",
+        SqlState::UNDEFINED_TABLE => "the log's tables are gone",
+        _ => return None,
+    })
 }
 
 fn of_tls(error: &Error, why: &str) -> PostgresError {

@@ -1,9 +1,11 @@
 //! Incarnations: registering and renewing them.
 
+use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
 
 use super::error::PostgresError;
-use super::session::{Session, number, number_if_any};
+use super::rows::{number, number_if_any};
+use super::session::Session;
 use crate::engine::{Alive, Answer, Claimant, Identity, Position, Sign};
 use canal_core::HostId;
 
@@ -39,7 +41,7 @@ SELECT host, ttl_ms, (SELECT epoch FROM "{schema}".head)
         // Read once this host's row is in the table: if two hosts take one label at the same time,
         // at least one of them sees the other.
         let others = self.others(&identity.label, host).await?;
-        self.known.nonces.insert(host, nonce);
+        self.known.nonces.insert(HostId(host), nonce);
         if let Some(last_seen) = &mut self.known.last_seen {
             last_seen.lives(ttl_ms);
         }
@@ -53,23 +55,29 @@ WHERE label = $1 AND host <> {host} AND ended IS NULL ORDER BY host"#,
             self.schema
         );
         let rows = self.client.query_typed(&query, &[(&label, Type::TEXT)]).await?;
-        let mut others = Vec::with_capacity(rows.len());
-        for row in rows {
-            let host = number(&row, 0)?;
-            let (told, nonce): (&str, &[u8]) = (row.try_get(1)?, row.try_get(2)?);
+        let claimant = |row: &Row| {
+            let host = HostId(number(row, 0)?);
+            let identity = identity(row, 1, &format!("incarnation {host}"))?;
             // A nonce that cannot be read matches no host.
-            let nonce = <[u8; 16]>::try_from(nonce).map_or(0, u128::from_be_bytes);
-            let identity = serde_json::from_slice(told.as_bytes()).map_err(|why| {
-                PostgresError::away(format!("cannot read incarnation {host}: {why}"))
-            })?;
-            others.push(Claimant { host: HostId(host), nonce, identity });
-        }
-        Ok(others)
+            let nonce = <[u8; 16]>::try_from(row.try_get::<_, &[u8]>(2)?);
+            Ok(Claimant { host, nonce: nonce.map_or(0, u128::from_be_bytes), identity })
+        };
+        rows.iter().map(claimant).collect()
+    }
+
+    /// The daemons that have not ended.
+    pub(super) async fn hosts(&self) -> Result<Vec<Identity>, PostgresError> {
+        let query = format!(
+            "SELECT identity FROM \"{}\".hosts WHERE ended IS NULL ORDER BY host",
+            self.schema
+        );
+        let rows = self.client.query_typed(&query, &[]).await?;
+        rows.iter().map(|row| identity(row, 0, "the identity of a host")).collect()
     }
 
     /// Withdraws an incarnation that has appended nothing.
     pub(crate) async fn withdraw(&mut self, host: HostId) -> Result<Answer, PostgresError> {
-        if let Some(nonce) = self.known.nonces.get(&host.0) {
+        if let Some(nonce) = self.known.nonces.get(&host) {
             let query = format!(
                 r#"DELETE FROM "{}".hosts
 WHERE host = {host} AND nonce = '\x{nonce:032x}' AND sequence = 0 AND ended IS NULL"#,
@@ -87,10 +95,7 @@ WHERE host = {host} AND nonce = '\x{nonce:032x}' AND sequence = 0 AND ended IS N
         asked_at: u64,
     ) -> Result<Answer, PostgresError> {
         let schema = &self.schema;
-        let nonce = match self.known.nonces.get(&host.0) {
-            Some(nonce) => format!("AND nonce = '\\x{nonce:032x}'"),
-            None => String::new(),
-        };
+        let nonce = self.known.is_own(host);
         let query = format!(
             r#"WITH mine AS (UPDATE "{schema}".hosts SET renewals = renewals + 1
     WHERE host = {host} {nonce} AND ended IS NULL RETURNING ttl_ms)
@@ -133,4 +138,10 @@ ORDER BY h.host"#
         }
         Ok(Answer::Renewed { asked_at, ttl_ms, head: Position(head), hosts })
     }
+}
+
+/// The identity in a column; an error names it as `what`.
+fn identity(row: &Row, column: usize, what: &str) -> Result<Identity, PostgresError> {
+    serde_json::from_str(row.try_get(column)?)
+        .map_err(|why| PostgresError::away(format!("cannot read {what}: {why}")))
 }

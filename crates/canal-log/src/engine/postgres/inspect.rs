@@ -2,14 +2,13 @@
 //!
 //! Invariant: nothing is changed. The session is read-only, so the server itself refuses changes.
 
-use tokio::time::timeout;
 use tokio_postgres::config::Host;
 
 use super::error::PostgresError;
 use super::schema::{ExistingTables, foreign};
 use super::session::{PATIENCE, Session};
-use super::settings::url::Settings;
-use crate::engine::{Identity, Inspection, Outage, Remark, ServerClock, TableSize, Transport};
+use super::settings::url::{Settings, is_local};
+use crate::engine::{Inspection, Outage, Remark, ServerClock, TableSize, Transport};
 use canal_sys::clock;
 
 /// The query for the server's own properties, and those of this session.
@@ -32,28 +31,24 @@ impl Session {
             Host::Unix(dir) => dir.display().to_string(),
         });
         let name = names.collect::<Vec<_>>().join(",");
-        let is_local = hosts.iter().all(|host| matches!(host, Host::Unix(_)))
-            && settings.config.get_hostaddrs().is_empty();
-        // An unreachable server may precede a reachable one in the list.
-        let patience = PATIENCE * u32::try_from(hosts.len().max(1)).unwrap_or(u32::MAX);
+        let is_local = is_local(&settings.config);
         let looked = async {
             let session = Self::open_to_read(settings).await?;
             session.look(&name, is_local).await
         };
-        let silent = || Err(PostgresError::silent());
-        timeout(patience, looked).await.unwrap_or_else(|_| silent()).unwrap_or_else(|error| {
-            Inspection { servers: vec![(name.clone(), Err(error.into()))], ..Inspection::default() }
+        settings.in_time(PATIENCE, looked).await.unwrap_or_else(|error| Inspection {
+            servers: vec![(name.clone(), Err(error.into()))],
+            ..Inspection::default()
         })
     }
 
     async fn look(&self, name: &str, is_local: bool) -> Result<Inspection, PostgresError> {
         let before = clock::unix_ms();
-        let row = self.first_row(SERVER).await?;
+        let row = self.row(SERVER).await?;
         let after = clock::unix_ms();
-        let text = |column: usize| row.get(column).and_then(Option::as_deref).unwrap_or_default();
         // Some systems append the version of their package.
-        let version = text(0).split(' ').next().unwrap_or_default();
-        let transport = match text(2) {
+        let version = row.text(0).split(' ').next().unwrap_or_default();
+        let transport = match row.text(2) {
             "t" => Transport::Encrypted,
             _ if is_local => Transport::Local,
             _ => Transport::Plain,
@@ -61,11 +56,11 @@ impl Session {
         let mut seen = Inspection {
             servers: vec![(name.to_owned(), Ok(format!("PostgreSQL {version}")))],
             transport,
-            user: Some(text(1).to_owned()),
-            clock: text(4).parse().ok().map(|theirs| ServerClock::read(before, theirs, after)),
+            user: Some(row.text(1).to_owned()),
+            clock: row.number(4).map(|theirs| ServerClock::read(before, theirs, after)),
             ..Inspection::default()
         };
-        if text(3) == "off" {
+        if row.text(3) == "off" {
             seen.remarks.push(Remark {
                 what: "the server is running with fsync = off: if it crashes, locks can be lost"
                     .to_owned(),
@@ -94,14 +89,10 @@ impl Session {
         let refused = |why: String, hint: String| Some(PostgresError::refused(why, hint).into());
         if found.head {
             let missing = self.missing_privileges().await?;
-            return Ok(if missing.is_empty() {
-                None
-            } else {
-                let why = format!(
-                    "{user} may not use the tables in schema {schema}: {missing} is missing"
-                );
-                refused(why, "let all hosts log in as the user that created them".to_owned())
-            });
+            let why =
+                format!("{user} may not use the tables in schema {schema}: {missing} is missing");
+            let hint = "let all hosts log in as the user that created them".to_owned();
+            return Ok(if missing.is_empty() { None } else { refused(why, hint) });
         }
         if found.tables {
             return Ok(Some(foreign(schema).into()));
@@ -122,8 +113,7 @@ impl Session {
                 format!("GRANT CREATE ON DATABASE {database} TO {user}"),
             )
         };
-        let row = self.first_row(&question).await?;
-        let may = row.first().and_then(Option::as_deref) == Some("t");
+        let may = self.row(&question).await?.text(0) == "t";
         Ok(if may { None } else { refused(why, hint) })
     }
 
@@ -139,8 +129,7 @@ impl Session {
              JOIN pg_namespace n ON n.oid = c.relnamespace \
              WHERE n.nspname = '{schema}' AND NOT has_table_privilege(c.oid, w.privilege)) AS t"
         );
-        let row = self.first_row(&query).await?;
-        Ok(row.into_iter().next().flatten().unwrap_or_default())
+        Ok(self.row(&query).await?.text(0).to_owned())
     }
 
     async fn size(&self) -> Result<TableSize, PostgresError> {
@@ -151,28 +140,8 @@ impl Session {
              JOIN pg_namespace n ON n.oid = c.relnamespace \
              WHERE n.nspname = '{schema}' AND c.relkind = 'r')"
         );
-        let row = self.first_row(&query).await?;
-        let number = |column: usize| {
-            row.get(column).and_then(Option::as_deref).and_then(|it| it.parse().ok()).unwrap_or(0)
-        };
+        let row = self.row(&query).await?;
+        let number = |column| row.number(column).unwrap_or(0);
         Ok(TableSize { batches: number(0), bytes: number(1), of_server: false })
-    }
-
-    /// The daemons that have not ended.
-    async fn hosts(&self) -> Result<Vec<Identity>, PostgresError> {
-        let query = format!(
-            "SELECT identity FROM \"{}\".hosts WHERE ended IS NULL ORDER BY host",
-            self.schema
-        );
-        let rows = self.client.query_typed(&query, &[]).await?;
-        let mut hosts = Vec::with_capacity(rows.len());
-        for row in rows {
-            let told: &str = row.try_get(0)?;
-            let identity = serde_json::from_slice(told.as_bytes()).map_err(|why| {
-                PostgresError::away(format!("cannot read the identity of a host: {why}"))
-            })?;
-            hosts.push(identity);
-        }
-        Ok(hosts)
     }
 }

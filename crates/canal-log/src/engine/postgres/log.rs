@@ -13,49 +13,52 @@
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{IsolationLevel, Row};
 
+use super::era::noted;
 use super::error::PostgresError;
 use super::notification::Notification;
-use super::session::{Cursor, Session, first_row, number, number_if_any};
+use super::rows::{number, number_if_any};
+use super::session::{Cursor, Session};
 use crate::engine::calls::to_hex;
-use crate::engine::{Answer, Append, Evidence, Placed, Position, Read, Stored};
+use crate::engine::{Answer, Append, EraChange, Evidence, Placed, Position, Read, Stored};
 use canal_core::HostId;
 
+/// The number of batches to read at once while following the log.
+const PAGE: i64 = 256;
+
+/// The size of the part of a snapshot that one row stores.
+const PART_BYTES: usize = 1 << 20;
+
+/// The largest snapshot. A table with a million holds needs a tenth of it.
+const BYTES_MAX: usize = 1 << 30;
+
 impl Session {
-    /// Appends a batch. Also reports whether the batch directly follows the last one that was read.
+    /// Appends a batch. Also reports the batch if it directly follows the last one that was read.
     pub(crate) async fn append(&mut self, append: &Append) -> Result<Vec<Answer>, PostgresError> {
-        let asked = self.statements(append);
-        let row = first_row(&self.client.simple_query(&asked).await?);
-        let [verdict, position, last, ended, _] = row.as_slice() else {
-            return Err(PostgresError::away("cannot parse the server's answer"));
-        };
-        let number = |text: &Option<String>| text.as_deref().and_then(|text| text.parse().ok());
+        let row = self.row(&self.statements(append)).await?;
         let (host, sequence) = (append.host, append.sequence);
-        match (verdict.as_deref(), number(position)) {
-            (Some("again" | "append"), Some(position)) => {
-                self.knows(position);
-                let mut answers =
-                    vec![Answer::Appended { host, sequence, position: Position(position) }];
+        match (row.text(0), row.number(1)) {
+            ("again" | "append", Some(head)) => {
+                let position = Position(head);
+                self.known.reaches(head);
+                let mut answers = vec![Answer::Appended { host, sequence, position }];
                 // Without announcements, this host has to fetch the batches before its own.
                 if let Some(cursor) = self.cursor.as_mut().filter(|_| !self.listens) {
-                    cursor.learn_head(position);
+                    cursor.learn_head(head);
                 }
                 // The next batch in the log is known, so there is nothing to fetch.
-                if let Some(cursor) = self.cursor.as_mut().filter(|it| it.next_is(position)) {
-                    cursor.read_to(position);
+                if let Some(cursor) = self.cursor.as_mut().filter(|it| it.next_is(head)) {
+                    cursor.read_to(head);
                     let body = append.body.clone();
-                    let position = Position(position);
                     answers.push(Answer::Batches(vec![Placed { position, host, sequence, body }]));
                 }
                 Ok(answers)
             }
-            (Some("overtaken"), _) => {
-                Ok(vec![Answer::Overtaken { host, sequence, ends: append.ends }])
-            }
-            (Some("replaced"), _) => Err(PostgresError::replaced()),
+            ("", _) => Err(PostgresError::away("cannot parse the server's answer")),
+            ("overtaken", _) => Ok(vec![Answer::Overtaken { host, sequence, ends: append.ends }]),
+            ("replaced", _) => Err(PostgresError::replaced()),
             (verdict, _) => {
-                let (last, ended) = (number(last).unwrap_or(0), number(ended).unwrap_or(0));
-                let why = fenced(verdict.unwrap_or_default(), append, last, ended);
-                Ok(vec![Answer::Fenced { host, why }])
+                let (last, ended) = (row.number(2).unwrap_or(0), row.number(3).unwrap_or(0));
+                Ok(vec![Answer::Fenced { host, why: fenced(verdict, append, last, ended) }])
             }
         }
     }
@@ -82,10 +85,7 @@ impl Session {
             }
         };
         let payload = self.seal.payload(append);
-        let nonce = match self.known.nonces.get(&host) {
-            Some(nonce) => format!("AND nonce = '\\x{nonce:032x}'"),
-            None => String::new(),
-        };
+        let nonce = self.known.is_own(append.host);
         let body = to_hex(&append.body);
         // Each statement sees everything that was committed before it began, so the statements take
         // the locks first: the lock of the head, which every append takes, then that of the hosts,
@@ -120,27 +120,59 @@ SELECT verdict, coalesce((SELECT position FROM head), (SELECT placed FROM me)),
 FROM judged"#
         )
     }
-}
 
-fn fenced(verdict: &str, append: &Append, last: u64, ended: u64) -> String {
-    let (host, sequence) = (append.host.0, append.sequence);
-    match verdict {
-        "ended" => format!("incarnation {host} was ended at position {ended}"),
-        "unknown" => format!("the log has no incarnation {host} of this daemon"),
-        _ if sequence <= last => {
-            format!("batch {sequence} of incarnation {host} has other contents in the log")
+    /// Notes an era, with a batch in the log, if the previous era is still the last on the server.
+    /// Returns whether this call did so. Afterwards, the session knows the server's present era.
+    pub(crate) async fn note(
+        &mut self,
+        begun: &EraChange,
+        body: &[u8],
+    ) -> Result<bool, PostgresError> {
+        let row = self.row(&self.noting(begun, body)).await?;
+        if row.text(1).is_empty() {
+            return Err(PostgresError::away("cannot parse the server's answer"));
         }
-        _ => format!(
-            "batch {sequence} of incarnation {host} is out of order: the last one in the log is \
-             {last}"
-        ),
+        let done = row.number(0);
+        match done {
+            Some(position) => {
+                self.seen.noted = Some(begun.era.clone());
+                self.seen.progress.position = position;
+                self.known.sees(&self.seen);
+            }
+            None => {
+                self.seen.noted = noted(row.number(1).unwrap_or(0), row.text(2));
+                if self.seen.noted == begun.before {
+                    return Err(PostgresError::replaced());
+                }
+            }
+        }
+        Ok(done.is_some())
     }
-}
 
-/// The number of batches to read at once while following the log.
-const PAGE: i64 = 256;
+    /// The statements that note an era, in one message and so in one transaction. They take the
+    /// lock of the head as an append does.
+    fn noting(&self, begun: &EraChange, body: &[u8]) -> String {
+        let (schema, table) = (&self.schema, self.seen.table);
+        let (number, sign) = (begun.era.number, quoted(&begun.era.sign));
+        let (before, before_sign) = match &begun.before {
+            Some(before) => (before.number, quoted(&before.sign)),
+            None => (0, String::new()),
+        };
+        let body = to_hex(body);
+        format!(
+            r#"SELECT FROM "{schema}".head FOR UPDATE;
+WITH head AS (UPDATE "{schema}".head
+    SET position = position + 1, era = {number}, era_sign = '{sign}'
+    WHERE era = {before} AND era_sign = '{before_sign}' AND tableoid = {table}
+    RETURNING position),
+log AS (INSERT INTO "{schema}".log (position, host, sequence, body)
+    SELECT head.position, 0, {number}, '\x{body}'::bytea FROM head),
+told AS MATERIALIZED (SELECT pg_notify('{schema}', position::text) FROM head)
+SELECT (SELECT position FROM head), era, era_sign, (SELECT count(*) FROM told) IS NULL
+FROM "{schema}".head"#
+        )
+    }
 
-impl Session {
     /// Whether there is more to read.
     pub(crate) fn is_behind(&self) -> bool {
         self.cursor.is_some_and(|cursor| cursor.is_behind())
@@ -166,7 +198,11 @@ WHERE position > {position} ORDER BY position"#
         let log = at_once.query_typed(&log, &[]).await?;
         at_once.commit().await?;
         let batches = log.iter().map(|row| placed(row, 0)).collect::<Result<Vec<_>, _>>()?;
-        let snapshot = if position == 0 { None } else { Some(stored(position, &parts)?) };
+        let mut body = Vec::new();
+        for part in parts {
+            body.extend_from_slice(part.try_get(0)?);
+        }
+        let snapshot = (position > 0).then_some(Stored { position: Position(position), body });
         let after = batches.last().map_or(position, |last| last.position.0);
         self.cursor = Some(Cursor::at(after));
         Ok(Answer::Loaded { snapshot, batches })
@@ -211,7 +247,7 @@ FROM "{schema}".head AS head LEFT JOIN "{schema}".log AS l ON l.position = {posi
             && let Some(placed) = self.seal.open(notification)
         {
             cursor.read_to(head);
-            self.knows(head);
+            self.known.reaches(head);
             return Some(Answer::Batches(vec![placed]));
         }
         cursor.learn_head(head);
@@ -252,36 +288,10 @@ FROM "{schema}".head AS head LEFT JOIN LATERAL (
         cursor.after = batches.last().map_or(cursor.after, |last| last.position.0);
         // An announced batch that is not there was not meant for this table.
         cursor.head = head.max(cursor.after);
-        self.knows(head);
+        self.known.reaches(head);
         Ok(if batches.is_empty() { None } else { Some(Answer::Batches(batches)) })
     }
-}
 
-/// The batch whose columns begin at `column`.
-fn placed(row: &Row, column: usize) -> Result<Placed, PostgresError> {
-    Ok(Placed {
-        position: Position(number(row, column)?),
-        host: HostId(number(row, column + 1)?),
-        sequence: number(row, column + 2)?,
-        body: row.try_get(column + 3)?,
-    })
-}
-
-fn stored(position: u64, parts: &[Row]) -> Result<Stored, PostgresError> {
-    let mut body = Vec::new();
-    for part in parts {
-        body.extend_from_slice(part.try_get(0)?);
-    }
-    Ok(Stored { position: Position(position), body })
-}
-
-/// The size of the part of a snapshot that one row stores.
-const PART_BYTES: usize = 1 << 20;
-
-/// The largest snapshot. A table with a million holds needs a tenth of it.
-const BYTES_MAX: usize = 1 << 30;
-
-impl Session {
     /// Replaces the snapshot, unless the stored one is at least as new.
     pub(crate) async fn store(&mut self, stored: &Stored) -> Result<Answer, PostgresError> {
         let schema = &self.schema;
@@ -334,8 +344,36 @@ DELETE FROM "{schema}".snapshot WHERE position < (SELECT snapshot FROM "{schema}
 SELECT snapshot FROM "{schema}".head;
 COMMIT"#
         );
-        let row = first_row(&self.client.simple_query(&moved).await?);
-        let now = row.first().and_then(Option::as_deref).and_then(|text| text.parse().ok());
-        Ok(Answer::Stored { position: Position(now.unwrap_or(stored.position.0)) })
+        let now = self.row(&moved).await?.number(0);
+        Ok(Answer::Stored { position: now.map_or(stored.position, Position) })
+    }
+}
+
+/// The batch whose columns begin at `column`.
+fn placed(row: &Row, column: usize) -> Result<Placed, PostgresError> {
+    Ok(Placed {
+        position: Position(number(row, column)?),
+        host: HostId(number(row, column + 1)?),
+        sequence: number(row, column + 2)?,
+        body: row.try_get(column + 3)?,
+    })
+}
+
+fn quoted(text: &str) -> String {
+    text.replace('\'', "''")
+}
+
+fn fenced(verdict: &str, append: &Append, last: u64, ended: u64) -> String {
+    let (host, sequence) = (append.host.0, append.sequence);
+    match verdict {
+        "ended" => format!("incarnation {host} was ended at position {ended}"),
+        "unknown" => format!("the log has no incarnation {host} of this daemon"),
+        _ if sequence <= last => {
+            format!("batch {sequence} of incarnation {host} has other contents in the log")
+        }
+        _ => format!(
+            "batch {sequence} of incarnation {host} is out of order: the last one in the log is \
+             {last}"
+        ),
     }
 }

@@ -14,6 +14,7 @@ mod hosts;
 mod inspect;
 mod log;
 mod notification;
+mod rows;
 mod schema;
 mod session;
 mod settings;
@@ -24,7 +25,6 @@ use tokio::runtime;
 use super::{EngineThread, Inspection, OpenError, Source};
 use session::Session;
 use settings::url::Settings;
-pub use settings::url::UrlError;
 use worker::Endpoint;
 
 /// Begins to connect. The address has libpq's form (`postgres://USER@HOST/DATABASE?OPTIONS`), and
@@ -36,7 +36,8 @@ use worker::Endpoint;
 /// [`OpenError`].
 pub fn open(mut source: Source, label: &str) -> Result<EngineThread, OpenError> {
     let url = source().map_err(|outage| OpenError::Address(outage.why))?;
-    let endpoint = Endpoint::new(&parse(&url, label)?, source, label);
+    let table = parse(&url, label)?.table();
+    let endpoint = Endpoint { table, label: label.to_owned(), source };
     let thread = EngineThread::start("canal-postgres", |caller| worker::work(endpoint, caller))?;
     Ok(thread.that_lets_rest())
 }

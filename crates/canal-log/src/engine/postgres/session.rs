@@ -4,7 +4,6 @@
 //! format, knows the server's era, and is notified of every append while it listens.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::future::poll_fn;
 use std::time::Duration;
 
@@ -12,13 +11,17 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
-use tokio_postgres::{AsyncMessage, Client, Connection, Error, Row, SimpleQueryMessage};
+use tokio_postgres::{AsyncMessage, Client, Connection, Error};
 
 use super::era::{LastSeen, Observation};
 use super::error::{DIRECT, PostgresError};
 use super::notification::{Notification, Seal};
+use super::rows::TextRow;
 use super::settings::url::Settings;
+use crate::engine::EraChange;
 use crate::engine::thread::{self, RenewBy};
+use canal_core::HostId;
+use canal_sys::clock::boottime_ms;
 
 /// The time limit for any request to the server. The server itself gives up slightly earlier,
 /// except in a case that its own time-out does not cover: a commit that waits for a synchronous
@@ -31,7 +34,7 @@ const OLDEST: u32 = 130_000;
 
 /// The settings of a session, which override the defaults of the server, the database and the user.
 /// Settings that a server does not know are skipped.
-const WANTED: &[(&str, &str)] = &[
+const WANTED: [(&str, &str); 11] = [
     // Acknowledged commits must survive a crash.
     ("synchronous_commit", "on"),
     // Statements that wait for the row of the head must then see what others committed.
@@ -112,9 +115,31 @@ impl Cursor {
 pub(crate) struct Known {
     /// The nonces of the incarnations that were registered here. After a fail-over that lost them,
     /// the server could assign the same numbers to others.
-    pub(crate) nonces: BTreeMap<u64, u128>,
+    pub(crate) nonces: BTreeMap<HostId, u128>,
     /// The history that the server had.
     pub(crate) last_seen: Option<LastSeen>,
+}
+
+impl Known {
+    /// Records the history of a server whose era is known.
+    pub(super) fn sees(&mut self, seen: &Observation) {
+        self.last_seen = Some(LastSeen::of(seen, self.last_seen.as_ref()));
+    }
+
+    /// Records that the log reaches up to this position.
+    pub(super) fn reaches(&mut self, position: u64) {
+        if let Some(last_seen) = &mut self.last_seen {
+            last_seen.reaches(position);
+        }
+    }
+
+    /// The condition that a row of `hosts` belongs to the incarnation of this daemon.
+    pub(super) fn is_own(&self, host: HostId) -> String {
+        match self.nonces.get(&host) {
+            Some(nonce) => format!("AND nonce = '\\x{nonce:032x}'"),
+            None => String::new(),
+        }
+    }
 }
 
 impl Session {
@@ -123,19 +148,19 @@ impl Session {
         settings: &Settings,
         renew_by: &RenewBy,
     ) -> Result<Self, PostgresError> {
-        // An unreachable server may precede a reachable one in the list.
-        let addresses = settings.config.get_hosts().len().max(1);
-        let patience = renew_by.attempt(PATIENCE) * u32::try_from(addresses).unwrap_or(u32::MAX);
-        timeout(patience, Self::connect(settings))
-            .await
-            .unwrap_or_else(|_| Err(PostgresError::silent()))
+        let opened = async {
+            let mut session = Self::log_in(settings).await?;
+            session.make_schema().await?;
+            // Listen before reading, so that every later append is announced.
+            session.listen(true).await?;
+            Ok(session)
+        };
+        settings.in_time(renew_by.attempt(PATIENCE), opened).await
     }
 
-    /// Connects and checks, in a session in which the server refuses all changes.
+    /// Connects, checks the server, and sets up a session in which the server refuses all changes.
     pub(crate) async fn open_to_read(settings: &Settings) -> Result<Self, PostgresError> {
-        let mut session = Self::log_in(settings).await?;
-        session.check().await?;
-        session.set_up().await?;
+        let session = Self::log_in(settings).await?;
         session.client.batch_execute("SET default_transaction_read_only = on").await?;
         Ok(session)
     }
@@ -149,13 +174,12 @@ impl Session {
         config.options(format!("{options}-c canal.session={proof}"));
         let connected = config.connect(settings.tls.connect.clone()).await;
         let (client, connection) = connected
-            .map_err(|error| PostgresError::at_login(error, settings.passfile.as_ref()))?;
+            .map_err(|error| PostgresError::at_login(error, settings.passfile.as_deref()))?;
         let (announce, announced) = mpsc::unbounded_channel();
         let driver = tokio::spawn(drive(connection, announce));
-        let schema = settings.schema.clone();
-        Ok(Self {
+        let mut session = Self {
             client,
-            schema,
+            schema: settings.schema.clone(),
             listens: false,
             cursor: None,
             proof,
@@ -165,16 +189,9 @@ impl Session {
             known: Known::default(),
             announced,
             driver,
-        })
-    }
-
-    async fn connect(settings: &Settings) -> Result<Self, PostgresError> {
-        let mut session = Self::log_in(settings).await?;
+        };
         session.check().await?;
         session.set_up().await?;
-        session.make_schema().await?;
-        // Listen before reading, so that every later append is announced.
-        session.listen(true).await?;
         Ok(session)
     }
 
@@ -191,25 +208,24 @@ impl Session {
     /// Checks that this server can be used.
     async fn check(&mut self) -> Result<(), PostgresError> {
         let row = self
-            .first_row(
+            .row(
                 "SELECT current_setting('canal.session', true), \
                  current_setting('server_version_num'), pg_is_in_recovery(), \
                  current_setting('fsync'), \
                  has_function_privilege('pg_catalog.pg_control_system()', 'EXECUTE')",
             )
             .await?;
-        let text = |column| row.get(column).and_then(Option::as_deref).unwrap_or_default();
-        fits(text(1))?;
-        self.is_ours(text(0))?;
-        if text(2) == "t" {
+        fits(row.number(1).unwrap_or(0))?;
+        self.is_ours(row.text(0))?;
+        if row.text(2) == "t" {
             return Err(PostgresError::away("the server is a standby"));
         }
-        if text(3) == "off" {
+        if row.text(3) == "off" {
             tracing::warn!(
                 "the server is running with fsync = off: if it crashes, locks can be lost"
             );
         }
-        self.tells_system = text(4) == "t";
+        self.tells_system = row.text(4) == "t";
         Ok(())
     }
 
@@ -224,11 +240,7 @@ impl Session {
     }
 
     async fn set_up(&self) -> Result<(), PostgresError> {
-        let mut wanted = String::new();
-        for (name, value) in WANTED {
-            let comma = if wanted.is_empty() { "" } else { ", " };
-            let _ = write!(wanted, "{comma}('{name}', '{value}')");
-        }
+        let wanted = WANTED.map(|(name, value)| format!("('{name}', '{value}')")).join(", ");
         let set = format!(
             "SELECT set_config(w.name, w.value, false) FROM (VALUES {wanted}) AS w(name, value) \
              JOIN pg_catalog.pg_settings s ON s.name = w.name"
@@ -240,12 +252,18 @@ impl Session {
         Ok(())
     }
 
-    /// The columns of the first row, as text.
-    pub(super) async fn first_row(
-        &self,
-        query: &str,
-    ) -> Result<Vec<Option<String>>, PostgresError> {
-        Ok(first_row(&self.client.simple_query(query).await?))
+    /// The last row of the answer to these statements, as text.
+    pub(super) async fn row(&self, statements: &str) -> Result<TextRow, PostgresError> {
+        Ok(TextRow::last(&self.client.simple_query(statements).await?))
+    }
+
+    /// The new era, if the log does not name it. If it does, this host has seen it, too.
+    pub(super) fn begun(&mut self) -> Option<EraChange> {
+        let begun = self.seen.begun(self.known.last_seen.as_ref(), boottime_ms());
+        if begun.is_none() {
+            self.known.sees(&self.seen);
+        }
+        begun
     }
 
     /// Why the session ended. If this error only states that the connection is gone, the connection
@@ -262,23 +280,12 @@ impl Session {
     }
 }
 
-/// The columns of the last row of the answer, as text.
-pub(crate) fn first_row(messages: &[SimpleQueryMessage]) -> Vec<Option<String>> {
-    let row = messages.iter().rev().find_map(|message| match message {
-        SimpleQueryMessage::Row(row) => Some(row),
-        _ => None,
-    });
-    let Some(row) = row else { return Vec::new() };
-    (0..row.len()).map(|column| row.get(column).map(str::to_owned)).collect()
-}
-
 /// Checks that a server of this version can be used.
-fn fits(version: &str) -> Result<(), PostgresError> {
-    let number = version.parse().unwrap_or(0);
-    if number >= OLDEST {
+fn fits(version: u32) -> Result<(), PostgresError> {
+    if version >= OLDEST {
         return Ok(());
     }
-    let why = format!("the server is PostgreSQL {}, but canal needs 13 or later", number / 10_000);
+    let why = format!("the server is PostgreSQL {}, but canal needs 13 or later", version / 10_000);
     Err(PostgresError::refused(why, "upgrade the server, or use another one"))
 }
 
@@ -308,30 +315,15 @@ where
     }
 }
 
-/// The number in a column.
-pub(crate) fn number(row: &Row, column: usize) -> Result<u64, Error> {
-    row.try_get(column).map(unsigned)
-}
-
-/// The number in a column that may be empty.
-pub(crate) fn number_if_any(row: &Row, column: usize) -> Result<Option<u64>, Error> {
-    Ok(row.try_get::<_, Option<i64>>(column)?.map(unsigned))
-}
-
-/// None of canal's numbers is negative.
-fn unsigned(number: i64) -> u64 {
-    u64::try_from(number).unwrap_or(0)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn servers_before_13_are_refused() {
-        assert!(fits("130000").is_ok());
-        assert!(fits("180001").is_ok());
-        for old in ["120022", "90624", ""] {
+        assert!(fits(130_000).is_ok());
+        assert!(fits(180_001).is_ok());
+        for old in [120_022, 90_624, 0] {
             assert!(fits(old).unwrap_err().is_refusal(), "{old}");
         }
     }

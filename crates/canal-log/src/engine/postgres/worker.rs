@@ -9,9 +9,8 @@ use tokio::time::{Instant, timeout};
 
 use super::error::PostgresError;
 use super::session::{Known, PATIENCE, Session};
-use super::settings::url::Settings;
 use crate::engine::thread::Caller;
-use crate::engine::{Answer, Call, Outage, Source};
+use crate::engine::{Answer, Call, OpenError, Outage, Source};
 
 /// The pauses between attempts to connect grow from the first to the second value.
 const PAUSE_FIRST: Duration = Duration::from_millis(100);
@@ -26,27 +25,9 @@ const ATTEMPTS: u32 = 5;
 /// The address of the server, as far as it is known.
 pub(super) struct Endpoint {
     /// The database and the schema. Other ones would mean another table.
-    table: (Option<String>, String),
-    label: String,
-    source: Source,
-}
-
-impl Endpoint {
-    pub(super) fn new(settings: &Settings, source: Source, label: &str) -> Self {
-        Self { table: table(settings), label: label.to_owned(), source }
-    }
-
-    /// The address and the files that it names, as they are now.
-    fn settings(&mut self) -> Result<Settings, Outage> {
-        let url = (self.source)()?;
-        let settings = Settings::parse(&url, &self.label)
-            .map_err(|error| Outage::refused(error.to_string(), None))?;
-        if table(&settings) == self.table { Ok(settings) } else { Err(Outage::moved()) }
-    }
-}
-
-fn table(settings: &Settings) -> (Option<String>, String) {
-    (settings.config.get_dbname().map(str::to_owned), settings.schema.clone())
+    pub(super) table: (Option<String>, String),
+    pub(super) label: String,
+    pub(super) source: Source,
 }
 
 /// Serves the caller, in one session after another.
@@ -74,8 +55,13 @@ pub(super) async fn work(mut endpoint: Endpoint, mut caller: Caller) -> Infallib
     }
 }
 
+/// Opens a session with the address and the files that it names, as they are now.
 async fn open(endpoint: &mut Endpoint, caller: &Caller) -> Result<Session, Outage> {
-    let settings = endpoint.settings()?;
+    let refused = |error: OpenError| Outage::refused(error.to_string(), None);
+    let settings = super::parse(&(endpoint.source)()?, &endpoint.label).map_err(refused)?;
+    if settings.table() != endpoint.table {
+        return Err(Outage::moved());
+    }
     Ok(Session::open(&settings, &caller.renew_by).await?)
 }
 

@@ -4,36 +4,18 @@
 
 use std::fs;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use anyhow::ensure;
 use canal_sys::process::user::{getuid, stat};
 use nix::unistd::User;
 use tokio_postgres::Config;
 use tokio_postgres::config::Host;
 
-/// Why a requested password file cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum PassfileError {
-    /// It cannot be read.
-    #[error("cannot read password file {}: {why}", path.display())]
-    Read {
-        /// The path of the file.
-        path: PathBuf,
-        /// The error.
-        why: io::Error,
-    },
-    /// Others can read it.
-    #[error("other users can read password file {}; `chmod 600` it", .0.display())]
-    Public(PathBuf),
-}
-
 /// Takes the password from the file unless `config` has one. A file that the user named must be
 /// usable; `.pgpass` in the home directory may be missing. Returns the error of a file that could
 /// not be used.
-pub(crate) fn fill(
-    config: &mut Config,
-    asked: Option<PathBuf>,
-) -> Result<Option<PassfileError>, PassfileError> {
+pub(crate) fn fill(config: &mut Config, asked: Option<PathBuf>) -> anyhow::Result<Option<String>> {
     if config.get_password().is_some() {
         return Ok(None);
     }
@@ -41,48 +23,38 @@ pub(crate) fn fill(
     let by_environment = || std::env::var_os("PGPASSFILE").map(PathBuf::from);
     // The home directory from the user database, as everywhere in canal: under sudo, HOME can be
     // another user's.
-    let Some(path) = asked.or_else(by_environment).or_else(|| Some(home()?.join(".pgpass"))) else {
-        return Ok(None);
-    };
-    fill_from(config, path, must)
+    match asked.or_else(by_environment).or_else(|| Some(home()?.join(".pgpass"))) {
+        Some(path) => fill_from(config, &path, must),
+        None => Ok(None),
+    }
 }
 
-fn fill_from(
-    config: &mut Config,
-    path: PathBuf,
-    must: bool,
-) -> Result<Option<PassfileError>, PassfileError> {
-    match read(path) {
-        Ok(text) => {
+fn fill_from(config: &mut Config, path: &Path, must: bool) -> anyhow::Result<Option<String>> {
+    let read = || -> io::Result<Option<String>> {
+        let is_public = stat(path)?.st_mode & 0o077 != 0;
+        if is_public { Ok(None) } else { fs::read_to_string(path).map(Some) }
+    };
+    let error = match read() {
+        Ok(Some(text)) => {
             if let Some(password) = find(&text, config) {
                 config.password(password);
             }
+            return Ok(None);
         }
-        Err(error) if must => return Err(error),
-        Err(PassfileError::Read { why, .. }) if why.kind() == io::ErrorKind::NotFound => {}
-        Err(error) => {
-            tracing::warn!("{error}");
-            return Ok(Some(error));
+        Ok(None) => {
+            format!("other users can read password file {}; `chmod 600` it", path.display())
         }
-    }
-    Ok(None)
+        Err(why) if !must && why.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(why) => format!("cannot read password file {}: {why}", path.display()),
+    };
+    ensure!(!must, error);
+    tracing::warn!("{error}");
+    Ok(Some(error))
 }
 
 /// The home directory of this process's user, from the user database.
 pub(crate) fn home() -> Option<PathBuf> {
     Some(User::from_uid(getuid()).ok()??.dir)
-}
-
-fn read(path: PathBuf) -> Result<String, PassfileError> {
-    let text = || -> io::Result<Option<String>> {
-        let found = stat(&path)?;
-        if found.st_mode & 0o077 != 0 { Ok(None) } else { fs::read_to_string(&path).map(Some) }
-    };
-    match text() {
-        Ok(Some(text)) => Ok(text),
-        Ok(None) => Err(PassfileError::Public(path)),
-        Err(why) => Err(PassfileError::Read { path, why }),
-    }
 }
 
 /// The password of the first line that matches.
@@ -154,12 +126,13 @@ mod tests {
         fs::write(&path, "*:*:*:*:secret\n").unwrap();
         let mut config: Config = "postgres://me@db/locks".parse().unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
-        assert!(matches!(fill(&mut config, Some(path.clone())), Err(PassfileError::Public(_))));
+        let public = fill(&mut config, Some(path.clone())).unwrap_err().to_string();
+        assert!(public.starts_with("other users can read"), "{public}");
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
         assert!(fill(&mut config, Some(path)).unwrap().is_none());
         assert_eq!(config.get_password(), Some("secret".as_bytes()));
         let absent = fill(&mut Config::new(), Some(dir.path().join("absent")));
-        assert!(matches!(absent, Err(PassfileError::Read { .. })));
+        assert!(absent.unwrap_err().to_string().starts_with("cannot read password file"));
     }
 
     #[test]
@@ -167,10 +140,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("pass");
         let mut config: Config = "postgres://me@db/locks".parse().unwrap();
-        assert!(fill_from(&mut config, path.clone(), false).unwrap().is_none(), "not there");
+        assert!(fill_from(&mut config, &path, false).unwrap().is_none(), "not there");
         fs::write(&path, "*:*:*:*:secret\n").unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
-        let unusable = fill_from(&mut config, path.clone(), false).unwrap().unwrap().to_string();
+        let unusable = fill_from(&mut config, &path, false).unwrap().unwrap().to_string();
         assert!(unusable.contains("other users can read"), "{unusable}");
         assert!(unusable.contains(&path.display().to_string()), "{unusable}");
         assert_eq!(config.get_password(), None);

@@ -3,10 +3,10 @@
 //! Invariant: nothing here is weaker than libpq with the same options. It is stricter in one case:
 //! `prefer` continues without TLS only if the server offers none, not if the handshake fails.
 
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use anyhow::{anyhow, bail, ensure};
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
@@ -45,39 +45,6 @@ pub(crate) struct Options {
     pub key: Option<PathBuf>,
 }
 
-/// Why TLS cannot be set up as requested.
-#[derive(Debug, thiserror::Error)]
-pub enum TlsError {
-    /// A file cannot be used.
-    #[error("cannot read {what} {}: {why}", path.display())]
-    File {
-        /// The content that it should have.
-        what: &'static str,
-        /// The path of the file.
-        path: PathBuf,
-        /// The error.
-        why: String,
-    },
-    /// Verification needs a root certificate.
-    #[error(
-        "sslmode=verify-ca and verify-full need the certificate authority of the server: \
-         sslrootcert=FILE, or sslrootcert=system with verify-full"
-    )]
-    NoRoots,
-    /// Authorities that sign for everyone prove nothing unless the name is checked.
-    #[error("sslrootcert=system needs sslmode=verify-full")]
-    SystemIsWeak,
-    /// This machine has no list of authorities.
-    #[error("sslrootcert=system: this machine has no CA certificates{0}")]
-    NoSystemRoots(String),
-    /// Only one of `sslcert` and `sslkey` is given.
-    #[error("sslcert and sslkey must be given together")]
-    HalfAKey,
-    /// The TLS library refuses.
-    #[error("cannot set up TLS: {0}")]
-    Refused(String),
-}
-
 /// The TLS configuration.
 pub(crate) struct Tls {
     pub mode: SslMode,
@@ -85,12 +52,15 @@ pub(crate) struct Tls {
 }
 
 impl Tls {
-    pub(crate) fn new(options: &Options) -> Result<Self, TlsError> {
+    pub(crate) fn new(options: &Options) -> anyhow::Result<Self> {
         let system = options.roots.as_deref() == Some(Path::new("system"));
         let mode = options.mode.unwrap_or(if system { Mode::VerifyFull } else { Mode::Prefer });
-        if system && mode != Mode::VerifyFull {
-            return Err(TlsError::SystemIsWeak);
-        }
+        // Authorities that sign for everyone prove nothing unless the name is checked.
+        ensure!(
+            !system || mode == Mode::VerifyFull,
+            "sslrootcert=system needs sslmode=verify-full"
+        );
+        let refused = |why: Error| anyhow!("cannot set up TLS: {why}");
         let provider = Arc::new(ring::default_provider());
         let verifier = verifier(mode, roots(options, system)?, &provider)?;
         let config = ClientConfig::builder_with_provider(provider)
@@ -100,11 +70,11 @@ impl Tls {
             .with_custom_certificate_verifier(verifier);
         let config = match (&options.certificate, &options.key) {
             (Some(certificate), Some(key)) => {
-                let key = PrivateKeyDer::from_pem_file(key).map_err(file("the key", key))?;
+                let key = PrivateKeyDer::from_pem_file(key).map_err(unreadable("the key", key))?;
                 config.with_client_auth_cert(certificates(certificate)?, key).map_err(refused)?
             }
             (None, None) => config.with_no_client_auth(),
-            _ => return Err(TlsError::HalfAKey),
+            _ => bail!("sslcert and sslkey must be given together"),
         };
         let mode = match mode {
             Mode::Disable => SslMode::Disable,
@@ -117,7 +87,7 @@ impl Tls {
 
 /// The trusted authorities, if any are named. As in libpq, `~/.postgresql/root.crt` names some in
 /// every mode.
-fn roots(options: &Options, system: bool) -> Result<Option<RootCertStore>, TlsError> {
+fn roots(options: &Options, system: bool) -> anyhow::Result<Option<RootCertStore>> {
     if options.mode == Some(Mode::Disable) {
         return Ok(None);
     }
@@ -125,21 +95,17 @@ fn roots(options: &Options, system: bool) -> Result<Option<RootCertStore>, TlsEr
     if system {
         let found = rustls_native_certs::load_native_certs();
         let (usable, _) = roots.add_parsable_certificates(found.certs);
-        if usable == 0 {
-            let why = found.errors.first().map(|why| format!(": {why}")).unwrap_or_default();
-            return Err(TlsError::NoSystemRoots(why));
-        }
+        let why = found.errors.first().map(|why| format!(": {why}")).unwrap_or_default();
+        ensure!(usable > 0, "sslrootcert=system: this machine has no CA certificates{why}");
         return Ok(Some(roots));
     }
     let usual =
         || home().map(|home| home.join(".postgresql/root.crt")).filter(|path| path.exists());
     let Some(path) = options.roots.clone().or_else(usual) else { return Ok(None) };
     for certificate in certificates(&path)? {
-        roots.add(certificate).map_err(|why| TlsError::File {
-            what: "the CA certificates",
-            path: path.clone(),
-            why: why.to_string(),
-        })?;
+        roots
+            .add(certificate)
+            .map_err(|why| anyhow!("cannot read the CA certificates {}: {why}", path.display()))?;
     }
     Ok(Some(roots))
 }
@@ -148,18 +114,18 @@ fn verifier(
     mode: Mode,
     roots: Option<RootCertStore>,
     provider: &Arc<CryptoProvider>,
-) -> Result<Arc<dyn ServerCertVerifier>, TlsError> {
+) -> anyhow::Result<Arc<dyn ServerCertVerifier>> {
     let Some(roots) = roots else {
-        return match mode {
-            Mode::VerifyCa | Mode::VerifyFull => Err(TlsError::NoRoots),
-            Mode::Disable | Mode::Prefer | Mode::Require => {
-                Ok(Arc::new(Lenient { provider: Arc::clone(provider), signed: None }))
-            }
-        };
+        ensure!(
+            !matches!(mode, Mode::VerifyCa | Mode::VerifyFull),
+            "sslmode=verify-ca and verify-full need the certificate authority of the server: \
+             sslrootcert=FILE, or sslrootcert=system with verify-full"
+        );
+        return Ok(Arc::new(Lenient { provider: Arc::clone(provider), signed: None }));
     };
     let strict = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider))
         .build()
-        .map_err(|why| TlsError::Refused(why.to_string()))?;
+        .map_err(|why| anyhow!("cannot set up TLS: {why}"))?;
     Ok(if mode == Mode::VerifyFull {
         strict
     } else {
@@ -167,30 +133,24 @@ fn verifier(
     })
 }
 
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+fn certificates(path: &Path) -> anyhow::Result<Vec<CertificateDer<'static>>> {
     let read = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-    let read = read.map_err(file("certificates in", path))?;
-    if read.is_empty() {
-        return Err(file("certificates in", path)(pem::Error::NoItemsFound));
-    }
-    Ok(read)
+    // A file without certificates is useless, too.
+    let read = read
+        .and_then(|read| if read.is_empty() { Err(pem::Error::NoItemsFound) } else { Ok(read) });
+    read.map_err(unreadable("certificates in", path))
 }
 
-fn file(what: &'static str, path: &Path) -> impl FnOnce(pem::Error) -> TlsError {
-    let path = path.to_owned();
+/// The error for a file that should contain `what`.
+fn unreadable(what: &str, path: &Path) -> impl FnOnce(pem::Error) -> anyhow::Error {
     move |why| {
         let why = match why {
-            pem::Error::Io(why) => io::Error::to_string(&why),
+            pem::Error::Io(why) => why.to_string(),
             pem::Error::NoItemsFound => "there is none in PEM format".to_owned(),
             other => other.to_string(),
         };
-        TlsError::File { what, path, why }
+        anyhow!("cannot read {what} {}: {why}", path.display())
     }
-}
-
-#[expect(clippy::needless_pass_by_value, reason = "for map_err")]
-fn refused(why: Error) -> TlsError {
-    TlsError::Refused(why.to_string())
 }
 
 /// Accepts certificates that a browser would refuse, but only from a server that has their key.

@@ -2,15 +2,19 @@
 //!
 //! Invariant: an unknown option is an error, never ignored, and no error repeats the password.
 
+use std::error::Error as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use anyhow::{anyhow, bail, ensure};
 use percent_encoding::percent_decode_str;
+use tokio::time::timeout;
 use tokio_postgres::Config;
 use tokio_postgres::config::{Host, SslMode, TargetSessionAttrs};
 
-use super::passfile::{self, PassfileError};
-use super::tls::{self, Tls, TlsError};
+use super::passfile;
+use super::tls::{self, Tls};
+use crate::engine::postgres::error::PostgresError;
 
 /// The schema of the tables, unless `canal_schema` names another one.
 const SCHEMA: &str = "canal";
@@ -28,32 +32,6 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(2);
 const KEEPALIVE_RETRIES: u32 = 3;
 const UNACKNOWLEDGED: Duration = Duration::from_secs(10);
 
-/// Why an address cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum UrlError {
-    /// It does not have the form of an address, or has an unknown option.
-    #[error("not a PostgreSQL address: {0}")]
-    Form(String),
-    /// No server is named.
-    #[error("the address names no server: postgres://USER@HOST/DATABASE")]
-    NoHost,
-    /// The value of `canal_schema` is invalid.
-    #[error(
-        "canal_schema=`{0}`: a schema name has only lower-case letters, digits and `_`, begins \
-         with a letter but not with `pg_`, and has at most 63 characters"
-    )]
-    Schema(String),
-    /// The value of `sslmode` is invalid.
-    #[error("sslmode=`{0}`: use disable, prefer, require, verify-ca or verify-full")]
-    SslMode(String),
-    /// The TLS options are invalid.
-    #[error(transparent)]
-    Tls(#[from] TlsError),
-    /// The password file cannot be used.
-    #[error(transparent)]
-    Passfile(#[from] PassfileError),
-}
-
 /// How to reach a server, and which schema to use there.
 pub(crate) struct Settings {
     pub config: Config,
@@ -61,7 +39,7 @@ pub(crate) struct Settings {
     /// The name of the schema, a plain identifier.
     pub schema: String,
     /// Why the usual password file is not used although it exists.
-    pub passfile: Option<PassfileError>,
+    pub passfile: Option<String>,
 }
 
 /// The options that canal interprets itself.
@@ -73,17 +51,19 @@ struct Options {
 }
 
 impl Settings {
-    pub(crate) fn parse(url: &str, label: &str) -> Result<Self, UrlError> {
+    pub(crate) fn parse(url: &str, label: &str) -> anyhow::Result<Self> {
         let (options, rest) = split(url)?;
-        let mut config: Config = rest.parse().map_err(|error| form(&error))?;
-        if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
-            return Err(UrlError::NoHost);
-        }
-        let local = config.get_hosts().iter().all(|host| matches!(host, Host::Unix(_)))
-            && config.get_hostaddrs().is_empty();
+        let mut config: Config = rest.parse().map_err(|error: tokio_postgres::Error| {
+            let why = error.source().map_or_else(|| error.to_string(), ToString::to_string);
+            anyhow!("not a PostgreSQL address: {why}")
+        })?;
+        ensure!(
+            !config.get_hosts().is_empty() || !config.get_hostaddrs().is_empty(),
+            "the address names no server: postgres://USER@HOST/DATABASE"
+        );
         let tls = Tls::new(&options.ssl)?;
         // As in libpq, a socket of this machine has no TLS, regardless of `sslmode`.
-        config.ssl_mode(if local { SslMode::Disable } else { tls.mode });
+        config.ssl_mode(if is_local(&config) { SslMode::Disable } else { tls.mode });
         if config.get_application_name().is_none() {
             config.application_name(format!("canal {label}"));
         }
@@ -99,10 +79,32 @@ impl Settings {
         let schema = schema(options.schema)?;
         Ok(Self { config, tls, schema, passfile })
     }
+
+    /// The database and the schema.
+    pub(crate) fn table(&self) -> (Option<String>, String) {
+        (self.config.get_dbname().map(str::to_owned), self.schema.clone())
+    }
+
+    /// Bounds the work of a connection. An unreachable server may precede a reachable one in the
+    /// list.
+    pub(crate) async fn in_time<T>(
+        &self,
+        patience: Duration,
+        work: impl Future<Output = Result<T, PostgresError>>,
+    ) -> Result<T, PostgresError> {
+        let hosts = u32::try_from(self.config.get_hosts().len().max(1)).unwrap_or(u32::MAX);
+        timeout(patience * hosts, work).await.unwrap_or_else(|_| Err(PostgresError::silent()))
+    }
+}
+
+/// Whether the address names only sockets of this machine.
+pub(crate) fn is_local(config: &Config) -> bool {
+    config.get_hosts().iter().all(|host| matches!(host, Host::Unix(_)))
+        && config.get_hostaddrs().is_empty()
 }
 
 /// Removes canal's own options from `url`.
-fn split(url: &str) -> Result<(Options, String), UrlError> {
+fn split(url: &str) -> anyhow::Result<(Options, String)> {
     let mut options = Options::default();
     let Some((base, query)) = url.split_once('?') else {
         return Ok((options, url.to_owned()));
@@ -110,7 +112,7 @@ fn split(url: &str) -> Result<(Options, String), UrlError> {
     let mut rest = Vec::new();
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         let Some((name, value)) = pair.split_once('=') else {
-            return Err(UrlError::Form(format!("option `{pair}` has no value")));
+            bail!("not a PostgreSQL address: option `{pair}` has no value");
         };
         let value = percent_decode_str(value).decode_utf8_lossy().into_owned();
         match name {
@@ -129,39 +131,35 @@ fn split(url: &str) -> Result<(Options, String), UrlError> {
     Ok((options, rest))
 }
 
-fn mode(value: &str) -> Result<tls::Mode, UrlError> {
-    match value {
-        "disable" => Ok(tls::Mode::Disable),
-        "prefer" => Ok(tls::Mode::Prefer),
-        "require" => Ok(tls::Mode::Require),
-        "verify-ca" => Ok(tls::Mode::VerifyCa),
-        "verify-full" => Ok(tls::Mode::VerifyFull),
-        other => Err(UrlError::SslMode(other.to_owned())),
-    }
+fn mode(value: &str) -> anyhow::Result<tls::Mode> {
+    Ok(match value {
+        "disable" => tls::Mode::Disable,
+        "prefer" => tls::Mode::Prefer,
+        "require" => tls::Mode::Require,
+        "verify-ca" => tls::Mode::VerifyCa,
+        "verify-full" => tls::Mode::VerifyFull,
+        other => bail!("sslmode=`{other}`: use disable, prefer, require, verify-ca or verify-full"),
+    })
 }
 
 /// The name is checked strictly enough to be used in a statement without quoting.
-fn schema(name: Option<String>) -> Result<String, UrlError> {
+fn schema(name: Option<String>) -> anyhow::Result<String> {
     let name = name.unwrap_or_else(|| SCHEMA.to_owned());
     let plain = name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_');
     let begins = name.starts_with(|c: char| c.is_ascii_lowercase()) && !name.starts_with("pg_");
-    if plain && begins && name.len() <= SCHEMA_BYTES_MAX {
-        Ok(name)
-    } else {
-        Err(UrlError::Schema(name))
-    }
-}
-
-fn form(error: &tokio_postgres::Error) -> UrlError {
-    let source = std::error::Error::source(error);
-    UrlError::Form(source.map_or_else(|| error.to_string(), ToString::to_string))
+    ensure!(
+        plain && begins && name.len() <= SCHEMA_BYTES_MAX,
+        "canal_schema=`{name}`: a schema name has only lower-case letters, digits and `_`, begins \
+         with a letter but not with `pg_`, and has at most 63 characters"
+    );
+    Ok(name)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn parse(url: &str) -> Result<Settings, UrlError> {
+    fn parse(url: &str) -> anyhow::Result<Settings> {
         Settings::parse(url, "web")
     }
 

@@ -1,0 +1,43 @@
+//! Reads the rows of the server's answers.
+
+use tokio_postgres::{Error, Row, SimpleQueryMessage};
+
+/// The number in a column.
+pub(super) fn number(row: &Row, column: usize) -> Result<u64, Error> {
+    row.try_get(column).map(unsigned)
+}
+
+/// The number in a column that may be empty.
+pub(super) fn number_if_any(row: &Row, column: usize) -> Result<Option<u64>, Error> {
+    Ok(row.try_get::<_, Option<i64>>(column)?.map(unsigned))
+}
+
+/// The server's own numbers are signed, but none of canal's numbers is negative.
+fn unsigned(number: i64) -> u64 {
+    u64::try_from(number).unwrap_or(0)
+}
+
+/// A row whose columns are text.
+pub(super) struct TextRow(Vec<Option<String>>);
+
+impl TextRow {
+    /// The last row of an answer; without columns if there is none.
+    pub(super) fn last(messages: &[SimpleQueryMessage]) -> Self {
+        let row = messages.iter().rev().find_map(|message| match message {
+            SimpleQueryMessage::Row(row) => Some(row),
+            _ => None,
+        });
+        let columns = row.into_iter().flat_map(|row| (0..row.len()).map(|column| row.get(column)));
+        Self(columns.map(|text| text.map(str::to_owned)).collect())
+    }
+
+    /// The text in a column; empty if there is none.
+    pub(super) fn text(&self, column: usize) -> &str {
+        self.0.get(column).and_then(Option::as_deref).unwrap_or_default()
+    }
+
+    /// The number in a column, if there is one.
+    pub(super) fn number<T: std::str::FromStr>(&self, column: usize) -> Option<T> {
+        self.text(column).parse().ok()
+    }
+}
