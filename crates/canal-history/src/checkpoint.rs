@@ -10,7 +10,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
-use super::form::{self, Batch, Frames};
+use super::frames::{self, Batch, Frames};
 use super::record::{Fields, Record};
 use super::store::{Store, open_plain};
 use canal_sys::dir::remove_if_there;
@@ -54,9 +54,9 @@ impl Checkpoint<'_> {
         out.extend(self.known_ms.to_le_bytes());
         out.push(length);
         out.extend(boot);
-        out.extend(form::MAGIC);
+        out.extend(frames::MAGIC);
         for record in &self.records {
-            form::append(record, &mut out);
+            frames::append(record, &mut out);
         }
         let (new, path) = (dir.join(NEW), dir.join(NAME));
         remove_if_there(&new)?;

@@ -1,6 +1,6 @@
 //! A bounded record of ended requests and holds, in files.
 //!
-//! `record` is one request, `form` encodes records, `store` keeps the files, `search` finds
+//! `record` is one request, `encoding` and `frames` encode records, `store` keeps the files, `search` finds
 //! records, and `tally` counts them with `histogram` and `timeline`. `replay` repeats the recorded
 //! requests with another size, `estimate` predicts waits, and `checkpoint` keeps the requests that
 //! are still open.
@@ -14,11 +14,10 @@
 #![expect(missing_docs, reason = "fields whose name says all, for packages of canal alone")]
 
 mod checkpoint;
+mod encoding;
 mod estimate;
-mod form;
+mod frames;
 mod histogram;
-#[cfg(test)]
-mod many_records;
 mod record;
 mod replay;
 mod search;
@@ -28,7 +27,7 @@ mod timeline;
 
 pub use checkpoint::{Checkpoint, unrecorded};
 pub use estimate::{Holder, Sample, Summary, Waiter, estimates};
-pub use form::Batch;
+pub use frames::Batch;
 pub use histogram::{Bins, Quantiles};
 pub use record::{Ending, Fields, Item, Reason, Record, RingStep};
 pub use search::{Found, Query, Search};
@@ -39,3 +38,7 @@ pub use tally::{CommandGroup, Counted, Counts, KeyUse, Present, Running, SlotsTa
 #[cfg(test)]
 #[path = "../../../tests/fixtures/isolation.rs"]
 mod isolation;
+#[cfg(test)]
+mod tests {
+    mod many_records;
+}

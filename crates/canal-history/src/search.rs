@@ -1,7 +1,7 @@
 //! Finds records, the newest first, one file per step. Between two steps, the caller can write the
 //! requests that ended meanwhile.
 
-use super::form::{Frame, Frames};
+use super::frames::{Frame, Frames};
 use super::record::Record;
 use super::store::Store;
 

@@ -10,10 +10,9 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use super::frames::{self, Batch, Frames, MAGIC};
 use canal_sys::dir::remove_if_there;
 use canal_sys::process::user;
-
-use super::form::{self, Batch, Frames, MAGIC};
 
 /// The name of an unreadable file. One such file is kept.
 const DAMAGED: &str = "damaged";
@@ -81,11 +80,8 @@ impl Store {
         let mut aside = None;
         let last = names.last().copied();
         for first in names {
-            let taken_up = if Some(first) == last {
-                store.take_up_last(first)?
-            } else {
-                store.take_up(first)?
-            };
+            let is_last = Some(first) == last;
+            let taken_up = if is_last { store.take_up_last(first) } else { store.take_up(first) }?;
             if let Err(why) = taken_up {
                 let path = store.path(first);
                 set_aside(&path, &dir.join(DAMAGED))?;
@@ -119,7 +115,7 @@ impl Store {
         let Ok(mut file) = open_plain(&path) else { return Ok(Err(UNREADABLE)) };
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes)?;
-        let found = form::readable(&bytes);
+        let found = frames::readable(&bytes);
         self.next = first.saturating_add(found.records);
         if found.damaged {
             return Ok(Err("is damaged"));

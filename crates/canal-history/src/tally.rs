@@ -3,7 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::form::{Frames, Lengths};
+use super::encoding::Lengths;
+use super::frames::Frames;
 use super::histogram::{Bins, Histogram, Quantiles};
 use super::replay::{Arrival, replay};
 use super::search::Query;
@@ -265,23 +266,25 @@ impl Tally {
                 self.counts.hold_bins.add(held_ms);
             }
         }
+        let Counts { users, commands, left_out, .. } = &mut self.counts;
         let uid = lengths.uid;
-        let users = &mut self.counts.users;
-        if users.len() < GROUPS_MAX || users.contains_key(&uid) {
-            users.entry(uid).or_default().add(lengths);
-        } else {
-            self.counts.left_out = true;
+        match group(users, uid) {
+            Some(of) => of.add(lengths),
+            None => *left_out = true,
         }
         if self.viewer.is_none_or(|viewer| viewer == uid) {
-            let commands = &mut self.counts.commands;
-            let group = (uid, lengths.command.to_owned());
-            if commands.len() < GROUPS_MAX || commands.contains_key(&group) {
-                commands.entry(group).or_default().add(lengths);
-            } else {
-                self.counts.left_out = true;
+            match group(commands, (uid, lengths.command.to_owned())) {
+                Some(of) => of.add(lengths),
+                None => *left_out = true,
             }
         }
     }
+}
+
+/// The counts of a group, unless too many groups are already counted.
+fn group<K: Ord>(groups: &mut BTreeMap<K, Counted>, of: K) -> Option<&mut Counted> {
+    let has_room = groups.len() < GROUPS_MAX || groups.contains_key(&of);
+    has_room.then(|| groups.entry(of).or_default())
 }
 
 impl Counts {
@@ -363,7 +366,7 @@ impl Counted {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::form::tests::written;
+    use crate::encoding::tests::written;
     use crate::record::{Ending, Item, Reason, Record, tests::record};
     use crate::store::Limits;
 

@@ -10,9 +10,8 @@
 //! Invariant: once [`LeaseLog::store`] has returned, a power cut loses none of its changes.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use serde::de::DeserializeOwned;
@@ -20,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use super::journal::format::{self, Content, Framed};
 use super::journal::{OpenError, disk};
-use super::replace::{named, replace, sweep};
+use super::replace::{leads_to, named, open_plain, replace, sweep};
 use canal_core::{FrameState, HoldState, Token};
 
 /// The name of the file.
@@ -94,10 +93,7 @@ impl LeaseLog {
     /// The file does not have this program's format, and no unfinished append explains that.
     pub fn open(dir: &Path) -> Result<Opened, OpenError> {
         sweep(dir, NAME);
-        let (leases, torn_bytes) = match file(&dir.join(NAME))? {
-            Some((leases, torn_bytes)) => (Some(leases), torn_bytes),
-            None => (None, 0),
-        };
+        let (leases, torn_bytes) = file(&dir.join(NAME))?.unzip();
         let log = Self {
             dir: dir.to_owned(),
             file: None,
@@ -106,7 +102,7 @@ impl LeaseLog {
             live: BTreeMap::new(),
             live_bytes: 0,
         };
-        Ok(Opened { log, leases, torn_bytes })
+        Ok(Opened { log, leases, torn_bytes: torn_bytes.unwrap_or_default() })
     }
 
     /// Makes `changes` durable. If the file has to be rewritten, calls `all` for all leases after
@@ -192,11 +188,8 @@ impl LeaseLog {
 
     /// Whether the file of this name is still the one that this process wrote.
     fn is_whole(&self) -> bool {
-        let Some(own) = self.file.as_ref().and_then(|file| file.metadata().ok()) else {
-            return false;
-        };
-        let there = fs::symlink_metadata(self.path());
-        there.is_ok_and(|it| (it.dev(), it.ino()) == (own.dev(), own.ino()))
+        let own = self.file.as_ref();
+        own.is_some_and(|own| leads_to(&self.path(), own).is_ok_and(|leads| leads))
     }
 
     fn path(&self) -> PathBuf {
@@ -204,28 +197,16 @@ impl LeaseLog {
     }
 }
 
-#[cfg(test)]
-mod tests;
-
 /// The unit that a disk writes as a whole or not at all.
 const SECTOR: usize = 512;
 
 type Held = BTreeMap<Token, HeldLease>;
 
 /// Reads the file of this name: its leases, and the bytes of an unfinished append.
-pub(super) fn file(path: &Path) -> Result<Option<(Held, u64)>, OpenError> {
-    let failed = |error| OpenError::Io { path: path.to_owned(), error };
-    let mut options = OpenOptions::new();
-    options.read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
-    let mut file = match options.open(path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(failed(error)),
-    };
-    if !file.metadata().map_err(failed)?.is_file() {
-        let what = io::Error::new(io::ErrorKind::InvalidInput, "not a regular file");
-        return Err(failed(what));
-    }
+fn file(path: &Path) -> Result<Option<(Held, u64)>, OpenError> {
+    let failed = |error| OpenError::io(path, error);
+    let file = open_plain(OpenOptions::new().read(true), path).map_err(failed)?;
+    let Some(mut file) = file else { return Ok(None) };
     let mut bytes = Vec::new();
     file.read_to_end(&mut bytes).map_err(failed)?;
     let (leases, end) = held(path, &bytes)?;
@@ -233,7 +214,7 @@ pub(super) fn file(path: &Path) -> Result<Option<(Held, u64)>, OpenError> {
 }
 
 /// The leases in the file, and where the last whole frame ends.
-pub(super) fn held(path: &Path, bytes: &[u8]) -> Result<(Held, usize), OpenError> {
+fn held(path: &Path, bytes: &[u8]) -> Result<(Held, usize), OpenError> {
     let (header, mut at) = header(path, bytes)?;
     let (mut leases, mut frames) = (Held::new(), 0);
     loop {
@@ -247,27 +228,24 @@ pub(super) fn held(path: &Path, bytes: &[u8]) -> Result<(Held, usize), OpenError
                 frames += 1;
             }
             _ if frames < header.frames => {
-                return Err(damaged(path, at, "the file was cut short"));
+                return Err(OpenError::damaged(path, at, "the file was cut short", None));
             }
             Framed::Torn { .. } | Framed::End => return Ok((leases, at)),
             Framed::Bad { .. } if is_unfinished(bytes, at) => return Ok((leases, at)),
-            Framed::Bad { offset, what } => return Err(damaged(path, offset, &what)),
+            Framed::Bad { offset, what } => {
+                return Err(OpenError::damaged(path, offset, what, None));
+            }
         }
     }
 }
 
 fn header(path: &Path, bytes: &[u8]) -> Result<(Header, usize), OpenError> {
-    let (payload, next) = match format::read(Content { bytes, len: bytes.len() }, 0) {
-        Framed::Whole { payload, next } => (payload, next),
-        Framed::Bad { offset, what } => return Err(damaged(path, offset, &what)),
-        Framed::Torn { .. } | Framed::End => {
-            return Err(damaged(path, 0, "it does not begin like a record of leases"));
-        }
-    };
+    let (payload, next) = format::read(bytes, 0)
+        .whole(0, "it does not begin like a record of leases")
+        .map_err(|(offset, what)| OpenError::damaged(path, offset, what, None))?;
     let header: Header = parse(path, 0, payload)?;
     if header.version > VERSION {
-        let path = path.to_owned();
-        return Err(OpenError::Newer { path, found: header.version, known: VERSION });
+        return Err(OpenError::newer(path, header.version, VERSION));
     }
     Ok((header, next))
 }
@@ -281,18 +259,14 @@ fn is_unfinished(bytes: &[u8], at: usize) -> bool {
     let mut sectors = std::iter::once(head).chain(rest.chunks(SECTOR));
     let newlines = tail.iter().enumerate().filter(|(_, byte)| **byte == b'\n');
     let mut behind = newlines.map(|(offset, _)| at + offset + 1);
-    let is_whole = |at| {
-        let content = Content { bytes, len: bytes.len() };
-        matches!(format::read(content, at), Framed::Whole { .. })
-    };
+    let is_whole = |at| matches!(format::read(bytes, at), Framed::Whole { .. });
     sectors.any(format::is_zero) && !behind.any(is_whole)
 }
 
 fn parse<T: DeserializeOwned>(path: &Path, at: usize, payload: &[u8]) -> Result<T, OpenError> {
-    serde_json::from_slice(payload).map_err(|error| damaged(path, at, &error.to_string()))
+    serde_json::from_slice(payload)
+        .map_err(|error| OpenError::damaged(path, at, error.to_string(), None))
 }
 
-fn damaged(path: &Path, offset: usize, what: &str) -> OpenError {
-    let path = path.to_owned();
-    OpenError::Damaged { path, offset: offset as u64, what: what.to_owned(), origin: None }
-}
+#[cfg(test)]
+mod tests;

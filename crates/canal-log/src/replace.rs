@@ -6,8 +6,8 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::Path;
 
 use super::journal::disk;
 
@@ -59,12 +59,12 @@ fn fill(file: &File, content: &[u8]) -> io::Result<()> {
 
 /// Removes the temporary files that killed writers left.
 pub fn sweep(dir: &Path, name: &str) {
-    let Ok(entries) = fs::read_dir(dir) else { return };
-    let names = entries.flatten().map(|entry| entry.file_name());
-    let left = names.filter(|found| {
-        found.to_str().is_some_and(|found| found.starts_with(prefix(name).as_str()))
-    });
-    for path in left.map(|name| dir.join(name)) {
+    let prefix = prefix(name);
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        if !entry.file_name().to_str().is_some_and(|found| found.starts_with(&prefix)) {
+            continue;
+        }
+        let path = entry.path();
         match remove_unlocked(&path) {
             Ok(()) => {
                 tracing::info!("removed {}, which a killed daemon left behind", path.display());
@@ -74,14 +74,29 @@ pub fn sweep(dir: &Path, name: &str) {
     }
 }
 
-fn remove_unlocked(path: &PathBuf) -> io::Result<()> {
-    let mut options = OpenOptions::new();
-    let file = options.write(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)?;
-    if !file.metadata()?.is_file() {
-        return Err(ErrorKind::InvalidInput.into());
-    }
+fn remove_unlocked(path: &Path) -> io::Result<()> {
+    let Some(file) = open_plain(OpenOptions::new().write(true), path)? else { return Ok(()) };
     fs2::FileExt::try_lock_exclusive(&file)?;
     fs::remove_file(path)
+}
+
+/// Opens a regular file; `None` if it does not exist.
+pub(super) fn open_plain(options: &mut OpenOptions, path: &Path) -> io::Result<Option<File>> {
+    let file = match options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    if file.metadata()?.is_file() {
+        return Ok(Some(file));
+    }
+    Err(io::Error::new(ErrorKind::InvalidInput, "not a regular file"))
+}
+
+/// Whether a path leads to this file.
+pub(super) fn leads_to(path: &Path, file: &File) -> io::Result<bool> {
+    let (own, there) = (file.metadata()?, fs::symlink_metadata(path)?);
+    Ok((there.dev(), there.ino()) == (own.dev(), own.ino()))
 }
 
 fn prefix(name: &str) -> String {

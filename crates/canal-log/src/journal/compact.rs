@@ -109,7 +109,7 @@ impl Journal {
             // and records appended to the other file would be lost.
             match file.retire() {
                 Ok(()) => self.spares[index] = Some(file),
-                Err(_) => disk::remove(file.path())?,
+                Err(_) => disk::remove(&file.path)?,
             }
             return Err(error);
         }

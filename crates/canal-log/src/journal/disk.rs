@@ -29,18 +29,24 @@ pub fn append(file: &mut File, bytes: &[u8]) -> io::Result<()> {
     file.write_all(bytes)
 }
 
+/// Fails if a test stops the disk here.
+#[cfg_attr(not(any(test, feature = "sim")), expect(clippy::unnecessary_wraps))]
+fn step() -> io::Result<()> {
+    #[cfg(any(test, feature = "sim"))]
+    fault::step()?;
+    Ok(())
+}
+
 /// Writes zeros within one page. No kill tears that: the kernel checks for signals only between two
 /// pages (`generic_perform_write` in mm/filemap.c).
 pub(super) fn wipe(file: &File, zeros: &[u8], at: u64) -> io::Result<()> {
-    #[cfg(any(test, feature = "sim"))]
-    fault::step()?;
+    step()?;
     file.write_all_at(zeros, at)
 }
 
 /// Writes the first bytes of a file, which no kill tears (see [`super::format`]).
 pub(super) fn write_mark(file: &File, mark: &[u8]) -> io::Result<()> {
-    #[cfg(any(test, feature = "sim"))]
-    fault::step()?;
+    step()?;
     file.write_all_at(mark, 0)?;
     #[cfg(any(test, feature = "sim"))]
     fault::after_mark(mark)?;
@@ -49,36 +55,31 @@ pub(super) fn write_mark(file: &File, mark: &[u8]) -> io::Result<()> {
 
 /// Renames a file, replacing any file of the new name.
 pub fn rename(from: &Path, to: &Path) -> io::Result<()> {
-    #[cfg(any(test, feature = "sim"))]
-    fault::step()?;
+    step()?;
     fs::rename(from, to)
 }
 
 /// Removes a name of a file.
 pub(crate) fn remove(path: &Path) -> io::Result<()> {
-    #[cfg(any(test, feature = "sim"))]
-    fault::step()?;
+    step()?;
     fs::remove_file(path)
 }
 
 /// Makes a file shorter.
 pub(crate) fn set_len(file: &File, len: u64) -> io::Result<()> {
-    #[cfg(any(test, feature = "sim"))]
-    fault::step()?;
+    step()?;
     file.set_len(len)
 }
 
 /// Syncs a file's content and length to the disk.
 pub fn sync(file: &File) -> io::Result<()> {
-    #[cfg(any(test, feature = "sim"))]
-    fault::step()?;
+    step()?;
     file.sync_data()
 }
 
 /// Syncs the names in a directory to the disk.
 pub fn sync_dir(dir: &Path) -> io::Result<()> {
-    #[cfg(any(test, feature = "sim"))]
-    fault::step()?;
+    step()?;
     File::open(dir)?.sync_all()
 }
 

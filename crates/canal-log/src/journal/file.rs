@@ -3,13 +3,14 @@
 //! Invariant: from `dirty` to `len` there are only zeros, and all of `len` is allocated, so writing
 //! there needs no disk space.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use super::disk;
 use super::format::{LIVE, Mark, RETIRED, is_zero};
+use crate::replace::{leads_to, open_plain};
 
 /// A kill leaves a write within a page complete: the kernel checks for signals only between pages.
 pub(super) const PAGE: u64 = 4096;
@@ -20,7 +21,7 @@ pub(super) const CHUNK: u64 = 1 << 20;
 #[derive(Debug)]
 pub(super) struct JournalFile {
     file: File,
-    path: PathBuf,
+    pub(super) path: PathBuf,
     len: u64,
     dirty: u64,
 }
@@ -67,18 +68,11 @@ impl JournalFile {
     /// Opens a file; `None` if it does not exist.
     pub(super) fn open(dir: &Path, index: usize) -> io::Result<Option<Self>> {
         let path = path(dir, index);
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
-        let file = match options.open(&path) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(error),
+        let options = &mut OpenOptions::new();
+        let Some(file) = open_plain(options.read(true).write(true), &path)? else {
+            return Ok(None);
         };
-        let found = file.metadata()?;
-        if !found.is_file() {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
-        }
-        let len = found.len();
+        let len = file.metadata()?.len();
         Ok(Some(Self { file, path, len, dirty: len }))
     }
 
@@ -114,11 +108,6 @@ impl JournalFile {
                 other => return other,
             }
         }
-    }
-
-    /// The path of the file.
-    pub(super) fn path(&self) -> &Path {
-        &self.path
     }
 
     /// The number of allocated bytes.
@@ -213,9 +202,8 @@ impl JournalFile {
 
     /// Whether its name no longer leads to it.
     pub(super) fn vanished(&self) -> bool {
-        let Ok(own) = self.file.metadata() else { return false };
-        match fs::symlink_metadata(&self.path) {
-            Ok(there) => (there.dev(), there.ino()) != (own.dev(), own.ino()),
+        match leads_to(&self.path, &self.file) {
+            Ok(leads) => !leads,
             Err(error) => {
                 matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
             }

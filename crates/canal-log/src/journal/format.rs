@@ -10,9 +10,11 @@
 //! [`Framed::Bad`].
 
 use std::io;
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use super::OpenError;
 use canal_core::ENTRY_VERSION;
 use canal_sys::process::Origin;
 
@@ -43,15 +45,6 @@ pub(super) struct Header {
     pub(super) origin: Origin,
 }
 
-/// Why a header cannot be read.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum HeaderError {
-    /// It does not have the format of this program: the offset and the error.
-    Damaged(usize, String),
-    /// A later version wrote it: its number and the latest known one.
-    Newer(u32, u32),
-}
-
 impl Header {
     /// The beginning of a file that is not yet in use.
     pub(super) fn encode(&self) -> io::Result<Vec<u8>> {
@@ -69,40 +62,34 @@ impl Header {
     /// Reads the beginning of a file after its mark; also returns the offset after the header.
     ///
     /// The first [`HEAD_MAX`] bytes of the file are enough.
-    pub(super) fn decode(file: &[u8]) -> Result<(Self, usize), HeaderError> {
-        let damaged = |offset, what: &str| Err(HeaderError::Damaged(offset, what.to_owned()));
+    pub(super) fn decode(path: &Path, file: &[u8]) -> Result<(Self, usize), OpenError> {
+        let damaged =
+            |(offset, what): (usize, String)| OpenError::damaged(path, offset, what, None);
         let Some(([.., a, b, c, d], rest)) = file.split_first_chunk::<12>() else {
-            return damaged(0, "it is too short");
+            return Err(damaged((0, "it is too short".to_owned())));
         };
         let format = [*a, *b, *c, *d];
         let sum = rest.first_chunk::<4>().copied().map(u32::from_le_bytes);
         if sum != Some(crc32fast::hash(&format)) {
-            return damaged(8, "the format number has a wrong checksum");
+            return Err(damaged((8, "the format number has a wrong checksum".to_owned())));
         }
         let found = u32::from_le_bytes(format);
         if found > FORMAT {
-            return Err(HeaderError::Newer(found, FORMAT));
+            return Err(OpenError::newer(path, found, FORMAT));
         }
-        let (payload, next) = match read(Content { bytes: file, len: file.len() }, RECORD) {
-            Framed::Whole { payload, next } => (payload, next),
-            Framed::Bad { offset, what } => return Err(HeaderError::Damaged(offset, what)),
-            Framed::Torn { .. } | Framed::End => return damaged(RECORD, "the header is cut short"),
-        };
-        Self::parse(payload).map(|header| (header, next))
-    }
-
-    fn parse(payload: &[u8]) -> Result<Self, HeaderError> {
         #[derive(Deserialize)]
         struct Version {
             entries: u16,
         }
-        let text = |error: serde_json::Error| HeaderError::Damaged(RECORD, error.to_string());
+        let (payload, next) =
+            read(file, RECORD).whole(RECORD, "the header is cut short").map_err(damaged)?;
+        let text = |error: serde_json::Error| damaged((RECORD, error.to_string()));
         // The version first: the rest may have another form in a later one.
         let Version { entries } = serde_json::from_slice(payload).map_err(text)?;
         if entries > ENTRY_VERSION {
-            return Err(HeaderError::Newer(entries.into(), ENTRY_VERSION.into()));
+            return Err(OpenError::newer(path, entries.into(), ENTRY_VERSION.into()));
         }
-        serde_json::from_slice(payload).map_err(text)
+        Ok((serde_json::from_slice(payload).map_err(text)?, next))
     }
 }
 
@@ -138,6 +125,18 @@ pub(crate) enum Framed<'a> {
         /// The error.
         what: String,
     },
+}
+
+impl<'a> Framed<'a> {
+    /// The JSON of a record that must be at `at`, and the offset after it; or the offset and the
+    /// text of the fault, which is `cut` if the record was not written to its end.
+    pub(crate) fn whole(self, at: usize, cut: &str) -> Result<(&'a [u8], usize), (usize, String)> {
+        match self {
+            Self::Whole { payload, next } => Ok((payload, next)),
+            Self::Bad { offset, what } => Err((offset, what)),
+            Self::Torn { .. } | Self::End => Err((at, cut.to_owned())),
+        }
+    }
 }
 
 /// Appends a record with `payload` as JSON to `buffer`.
@@ -177,14 +176,21 @@ pub(crate) struct Content<'a> {
     pub(crate) len: usize,
 }
 
+impl<'a, T: AsRef<[u8]> + ?Sized> From<&'a T> for Content<'a> {
+    fn from(bytes: &'a T) -> Self {
+        let bytes = bytes.as_ref();
+        Self { bytes, len: bytes.len() }
+    }
+}
+
 impl<'a> Content<'a> {
-    fn from(&self, at: usize) -> &'a [u8] {
+    fn rest(&self, at: usize) -> &'a [u8] {
         self.bytes.get(at..).unwrap_or_default()
     }
 
     fn prefix(&self, at: usize) -> [u8; PREFIX] {
         let mut prefix = [0; PREFIX];
-        prefix.iter_mut().zip(self.from(at)).for_each(|(to, byte)| *to = *byte);
+        prefix.iter_mut().zip(self.rest(at)).for_each(|(to, byte)| *to = *byte);
         prefix
     }
 
@@ -195,7 +201,8 @@ impl<'a> Content<'a> {
 }
 
 /// Reads the content at `at`.
-pub(crate) fn read(file: Content<'_>, at: usize) -> Framed<'_> {
+pub(crate) fn read<'a>(file: impl Into<Content<'a>>, at: usize) -> Framed<'a> {
+    let file = file.into();
     let [a, b, c, d, sum @ ..] = file.prefix(at);
     let length = [a, b, c, d];
     let size = u32::from_le_bytes(length) as usize;
@@ -224,10 +231,10 @@ pub(crate) fn is_zero(bytes: &[u8]) -> bool {
 
 /// A record without a trailer: torn if it is the beginning of a record, followed by zeros.
 fn torn(file: Content<'_>, at: usize, after: usize) -> Framed<'_> {
-    if !is_zero(file.from(after)) {
+    if !is_zero(file.rest(after)) {
         return bad(after, "a record has no trailer, and bytes follow it".to_owned());
     }
-    let rest = file.from(at);
+    let rest = file.rest(at);
     let rest = &rest[..rest.len().min(after - at)];
     let written = rest.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
     let payload = rest[..written].get(PREFIX..).unwrap_or_default();
@@ -238,7 +245,7 @@ fn torn(file: Content<'_>, at: usize, after: usize) -> Framed<'_> {
 }
 
 fn end(file: Content<'_>, at: usize) -> Framed<'_> {
-    let rest = file.from(at);
+    let rest = file.rest(at);
     if is_zero(rest) {
         return Framed::End;
     }
@@ -267,12 +274,23 @@ mod tests {
         Header { generation: u64::MAX, entries: ENTRY_VERSION, rules: u32::MAX, origin }
     }
 
+    fn decode(bytes: &[u8]) -> Result<(Header, usize), OpenError> {
+        Header::decode(Path::new("journal.0"), bytes)
+    }
+
+    fn newer(bytes: &[u8]) -> (u32, u32) {
+        match decode(bytes) {
+            Err(OpenError::Newer { found, known, .. }) => (found, known),
+            other => panic!("{other:?}"),
+        }
+    }
+
     #[test]
     fn an_encoded_header_is_read() {
         let mut bytes = header().encode().unwrap();
         let length = bytes.len();
         bytes.resize(HEAD_MAX, 0);
-        assert_eq!(Header::decode(&bytes), Ok((header(), length)));
+        assert_eq!(decode(&bytes).unwrap(), (header(), length));
     }
 
     #[test]
@@ -281,14 +299,13 @@ mod tests {
         let later = (FORMAT + 1).to_le_bytes();
         bytes[8..12].copy_from_slice(&later);
         bytes[12..16].copy_from_slice(&crc32fast::hash(&later).to_le_bytes());
-        assert_eq!(Header::decode(&bytes), Err(HeaderError::Newer(FORMAT + 1, FORMAT)));
+        assert_eq!(newer(&bytes), (FORMAT + 1, FORMAT));
     }
 
     #[test]
     fn later_entries_are_refused_as_such() {
         let later = Header { entries: ENTRY_VERSION + 1, ..header() };
-        let newer = HeaderError::Newer(2, 1);
-        assert_eq!(Header::decode(&later.encode().unwrap()), Err(newer));
+        assert_eq!(newer(&later.encode().unwrap()), (2, 1));
     }
 
     #[test]
@@ -298,8 +315,9 @@ mod tests {
             for flip in 1..=u8::MAX {
                 let mut bytes = whole.clone();
                 bytes[at] ^= flip;
-                let read = Header::decode(&bytes);
-                assert!(matches!(read, Err(HeaderError::Damaged(..))), "{at} ^ {flip}: {read:?}");
+                let read = decode(&bytes);
+                let is_damage = matches!(read, Err(OpenError::Damaged { .. }));
+                assert!(is_damage, "{at} ^ {flip}: {read:?}");
             }
         }
     }
@@ -307,10 +325,6 @@ mod tests {
     #[test]
     fn the_marks_share_no_byte() {
         assert!(LIVE.iter().zip(RETIRED).all(|(live, retired)| *live != retired));
-    }
-
-    fn read(bytes: &[u8], at: usize) -> Framed<'_> {
-        super::read(Content { bytes, len: bytes.len() }, at)
     }
 
     /// Two records and room after them.
@@ -363,8 +377,8 @@ mod tests {
             let used = file.iter().rposition(|byte| *byte != 0).unwrap() + 1;
             for shown in used..=len {
                 let content = Content { bytes: &file[..shown], len };
-                assert_eq!(super::read(content, 0), read(&file, 0));
-                assert_eq!(super::read(content, first), read(&file, first));
+                assert_eq!(read(content, 0), read(&file, 0));
+                assert_eq!(read(content, first), read(&file, first));
             }
         }
     }

@@ -4,7 +4,6 @@
 //! appended, except at most the records of an append that has not returned. `docs/journal.md`
 //! describes the format byte by byte, and the reasons for the order of the writes.
 
-mod batch;
 mod compact;
 pub mod disk;
 mod file;
@@ -14,15 +13,14 @@ mod room;
 
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
-use std::{fs, io};
+use std::{fs, io, iter};
 
 use self::file::JournalFile;
 use self::format::LIVE;
-use super::Record;
-use canal_core::{Revision, Snapshot};
+use super::{Record, RecordRef};
+use canal_core::{Entry, Outcome, Revision, Snapshot};
 use canal_sys::process::Origin;
 
-pub use batch::Batch;
 #[cfg(any(test, feature = "sim"))]
 pub use disk::fault;
 pub use file::path as file_path;
@@ -116,6 +114,26 @@ pub enum OpenError {
         /// The error.
         error: io::Error,
     },
+}
+
+impl OpenError {
+    pub(crate) fn damaged(
+        path: &Path,
+        offset: usize,
+        what: impl Into<String>,
+        origin: Option<&Origin>,
+    ) -> Self {
+        let (path, offset, origin) = (path.to_owned(), offset as u64, origin.cloned());
+        Self::Damaged { path, offset, what: what.into(), origin }
+    }
+
+    pub(crate) fn newer(path: &Path, found: u32, known: u32) -> Self {
+        Self::Newer { path: path.to_owned(), found, known }
+    }
+
+    pub(crate) fn io(path: &Path, error: io::Error) -> Self {
+        Self::Io { path: path.to_owned(), error }
+    }
 }
 
 /// There is no room for a new request.
@@ -235,20 +253,71 @@ fn invalid(what: &'static str) -> io::Error {
 
 /// An unused name derived from `from`.
 fn free_name(from: &Path, seconds: u64) -> PathBuf {
-    let name = |suffix: &str| {
+    let suffixes = iter::once(String::new()).chain((1_u32..).map(|n| format!("-{n}")));
+    let mut names = suffixes.map(|suffix| {
         let mut name = from.as_os_str().to_owned();
         name.push(format!(".discarded-{seconds}{suffix}"));
         PathBuf::from(name)
-    };
-    let taken = |name: &PathBuf| fs::symlink_metadata(name).is_ok();
-    let mut free = name("");
-    for n in 1_u32.. {
-        if !taken(&free) {
-            break;
+    });
+    names.find(|name| fs::symlink_metadata(name).is_err()).unwrap_or_default()
+}
+
+/// Records to append in one write, in the order of insertion.
+#[derive(Debug, Default)]
+pub struct Batch {
+    bytes: Vec<u8>,
+    /// Each record's revision, and the end of its bytes.
+    ends: Vec<(Revision, usize)>,
+    /// Why one of them could not be encoded.
+    failed: Option<io::Error>,
+}
+
+impl Batch {
+    /// Adds a record. If it cannot be encoded, the batch cannot be appended.
+    pub fn push(&mut self, revision: Revision, entry: &Entry, outcomes: &[Outcome]) {
+        let record = RecordRef { revision, entry, outcomes };
+        if let Err(error) = format::encode(&mut self.bytes, &record) {
+            self.failed = Some(error);
         }
-        free = name(&format!("-{n}"));
+        self.ends.push((revision, self.bytes.len()));
     }
-    free
+
+    /// The number of records.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// Whether it is empty.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    /// Keeps the first `records`.
+    pub fn truncate(&mut self, records: usize) {
+        self.ends.truncate(records);
+        self.bytes.truncate(self.ends.last().map_or(0, |(_, end)| *end));
+    }
+
+    /// Removes all records and keeps some memory for later ones, but not that of a burst.
+    pub fn clear(&mut self) {
+        self.truncate(0);
+        self.bytes.shrink_to(FILE_BYTES as usize);
+        self.failed = None;
+    }
+
+    /// The bytes, and the revision of the last record, if these are the records after `last`.
+    fn after(&self, last: Revision) -> io::Result<(&[u8], Revision)> {
+        if let Some(error) = &self.failed {
+            return Err(io::Error::new(error.kind(), error.to_string()));
+        }
+        let follows = |(revision, next): (&(Revision, usize), u64)| revision.0.0 == next;
+        if !self.ends.iter().zip(last.0 + 1..).all(follows) {
+            return Err(invalid("the revisions of the records have a gap"));
+        }
+        Ok((&self.bytes, self.ends.last().map_or(last, |(revision, _)| *revision)))
+    }
 }
 
 #[cfg(test)]

@@ -4,12 +4,12 @@
 //! client, or it returns an error. It never takes an inexplicable file for an old or an empty one.
 //! From an unusable journal, it reads the intact part.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde::Deserialize;
 
 use super::file::{JournalFile, PAGE, path, path_new};
-use super::format::{self, Content, Framed, Header, HeaderError, LIVE, Mark, RETIRED};
+use super::format::{self, Content, Framed, Header, LIVE, Mark, RETIRED};
 use super::{Journal, Live, OpenError, Opened, disk};
 use crate::Record;
 use canal_core::{ENTRY_VERSION, Revision, Snapshot};
@@ -64,7 +64,8 @@ fn open_found(dir: &Path, size: u64) -> Result<Opened, OpenError> {
             recover(dir, size, (1, b, newer), Some(a))
         }
         [FileState::Live(file, header), FileState::Live(..)] => {
-            Err(damaged(file.path(), 0, "both files have the same generation", Some(&header)))
+            let what = "both files have the same generation";
+            Err(OpenError::damaged(&file.path, 0, what, Some(&header.origin)))
         }
         [FileState::Live(file, header), other] => {
             recover(dir, size, (0, file, header), other.into_file())
@@ -77,7 +78,7 @@ fn open_found(dir: &Path, size: u64) -> Result<Opened, OpenError> {
         // second file is marked before the first one is ever taken out of use.
         [FileState::Unused(a), FileState::Missing] => {
             let b = JournalFile::create(dir, 1, size, &[]);
-            Ok(new(dir, size, [a, b.map_err(|error| io(&path(dir, 1), error))?]))
+            Ok(new(dir, size, [a, b.map_err(|error| OpenError::io(&path(dir, 1), error))?]))
         }
         [FileState::Unused(a) | FileState::Retired(a), FileState::Unused(b)] => {
             Ok(new(dir, size, [a, b]))
@@ -88,13 +89,22 @@ fn open_found(dir: &Path, size: u64) -> Result<Opened, OpenError> {
 
 /// The last writer, if a header can still be read.
 pub fn last_origin(dir: &Path) -> Option<Origin> {
-    let header = |index| {
+    let (header, ..) = latest(dir, |file| file.head().ok())?;
+    Some(header.origin)
+}
+
+/// The header of the latest file, its end, and the bytes that `read` got from the file.
+fn latest(
+    dir: &Path,
+    read: impl Fn(&JournalFile) -> Option<Vec<u8>>,
+) -> Option<(Header, usize, Vec<u8>)> {
+    let found = [0, 1].into_iter().filter_map(|index| {
         let file = JournalFile::open(dir, index).ok()??;
-        let (header, _) = Header::decode(&file.head().ok()?).ok()?;
-        Some(header)
-    };
-    let last = [0, 1].into_iter().filter_map(header).max_by_key(|header| header.generation);
-    last.map(|header| header.origin)
+        let bytes = read(&file)?;
+        let (header, end) = Header::decode(&file.path, &bytes).ok()?;
+        Some((header, end, bytes))
+    });
+    found.max_by_key(|(header, ..)| header.generation)
 }
 
 impl FileState {
@@ -109,25 +119,27 @@ impl FileState {
 
 fn look(dir: &Path, index: usize) -> Result<FileState, OpenError> {
     let name = path(dir, index);
-    let Some(mut file) = JournalFile::open(dir, index).map_err(|error| io(&name, error))? else {
+    let Some(mut file) =
+        JournalFile::open(dir, index).map_err(|error| OpenError::io(&name, error))?
+    else {
         return Ok(FileState::Missing);
     };
-    let head = file.head().map_err(|error| io(&name, error))?;
+    let head = file.head().map_err(|error| OpenError::io(&name, error))?;
     let mark = head.first_chunk::<{ size_of::<Mark>() }>().copied();
     match mark {
         _ if head.is_empty() => Ok(FileState::Empty(file)),
-        Some(LIVE) => match Header::decode(&head) {
-            Ok((header, _)) => Ok(FileState::Live(file, header)),
-            Err(error) => Err(header_error(&name, error)),
-        },
+        Some(LIVE) => {
+            let (header, _) = Header::decode(&name, &head)?;
+            Ok(FileState::Live(file, header))
+        }
         Some(RETIRED) => {
             file.found(file.len());
             Ok(FileState::Retired(file))
         }
         _ => {
-            let all = file.read().map_err(|error| io(&name, error))?;
+            let all = file.read().map_err(|error| OpenError::io(&name, error))?;
             if !all.is_empty() {
-                return Err(damaged(&name, 0, "it does not begin like a journal", None));
+                return Err(OpenError::damaged(&name, 0, "it does not begin like a journal", None));
             }
             file.found(0);
             Ok(FileState::Unused(file))
@@ -137,12 +149,13 @@ fn look(dir: &Path, index: usize) -> Result<FileState, OpenError> {
 
 /// Creates both files, so that a disk without room for them is an error now.
 fn create(dir: &Path, size: u64) -> Result<Opened, OpenError> {
-    let first = JournalFile::create(dir, 0, size, &[]).map_err(|error| io(&path(dir, 0), error))?;
+    let first = JournalFile::create(dir, 0, size, &[])
+        .map_err(|error| OpenError::io(&path(dir, 0), error))?;
     match JournalFile::create(dir, 1, size, &[]) {
         Ok(second) => Ok(new(dir, size, [first, second])),
         Err(error) => {
-            let _ = disk::remove(first.path());
-            Err(io(&path(dir, 1), error))
+            let _ = disk::remove(&first.path);
+            Err(OpenError::io(&path(dir, 1), error))
         }
     }
 }
@@ -159,13 +172,14 @@ fn recover(
     (index, mut file, header): (usize, JournalFile, Header),
     mut other: Option<JournalFile>,
 ) -> Result<Opened, OpenError> {
-    let name = file.path().to_owned();
+    let name = &file.path.to_owned();
     // Files are created complete and never become shorter: a cut at the end of a record would look
     // sound.
     if file.len() < size || !file.len().is_multiple_of(PAGE) {
-        return Err(damaged(&name, file.len() as usize, "the file was cut short", Some(&header)));
+        let (len, what) = (file.len() as usize, "the file was cut short");
+        return Err(OpenError::damaged(&name, len, what, Some(&header.origin)));
     }
-    let bytes = file.read().map_err(|error| io(&name, error))?;
+    let bytes = file.read().map_err(|error| OpenError::io(&name, error))?;
     let content = Content { bytes: &bytes, len: file.len() as usize };
     let body = read(&name, content, &header)?;
     drop(bytes);
@@ -174,7 +188,7 @@ fn recover(
         let _ = disk::remove(&path_new(dir, index));
     }
     file.found((body.end + body.torn) as u64);
-    file.cut(body.end as u64).map_err(|error| io(&name, error))?;
+    file.cut(body.end as u64).map_err(|error| OpenError::io(&name, error))?;
     // A compaction was killed after it had put one file into use and before it took the other out.
     // If that fails now, the next compaction repeats it.
     if let Some(other) = &mut other {
@@ -203,18 +217,14 @@ fn recover(
 }
 
 fn read(name: &Path, file: Content<'_>, header: &Header) -> Result<Body, OpenError> {
-    let (_, start) = Header::decode(file.bytes).map_err(|error| header_error(name, error))?;
-    let broken = |offset, what: &str| damaged(name, offset, what, Some(header));
-    let (snapshot, begin): (Snapshot, _) = match format::read(file, start) {
-        Framed::Whole { payload, next } => match serde_json::from_slice(payload) {
-            Ok(snapshot) => (snapshot, next),
-            Err(error) => return Err(broken(start, &format!("the snapshot: {error}"))),
-        },
-        Framed::Bad { offset, what } => return Err(broken(offset, &what)),
-        Framed::Torn { .. } | Framed::End => {
-            return Err(broken(start, "the snapshot is cut short"));
-        }
+    let (_, start) = Header::decode(name, file.bytes)?;
+    let broken = |(offset, what): (usize, String)| {
+        OpenError::damaged(name, offset, what, Some(&header.origin))
     };
+    let (payload, begin) =
+        format::read(file, start).whole(start, "the snapshot is cut short").map_err(broken)?;
+    let snapshot: Snapshot = serde_json::from_slice(payload)
+        .map_err(|error| broken((start, format!("the snapshot: {error}"))))?;
     let mut body = Body { snapshot, records: Vec::new(), start, begin, end: begin, torn: 0 };
     let mut next_revision = body.snapshot.revision.0 + 1;
     loop {
@@ -224,7 +234,7 @@ fn read(name: &Path, file: Content<'_>, header: &Header) -> Result<Body, OpenErr
                 if record.revision != Revision(next_revision) {
                     let found = record.revision;
                     let what = format!("found revision {found} instead of {next_revision}");
-                    return Err(broken(body.end, &what));
+                    return Err(broken((body.end, what)));
                 }
                 body.records.push(record);
                 body.end = next;
@@ -235,7 +245,7 @@ fn read(name: &Path, file: Content<'_>, header: &Header) -> Result<Body, OpenErr
                 return Ok(body);
             }
             Framed::End => return Ok(body),
-            Framed::Bad { offset, what } => return Err(broken(offset, &what)),
+            Framed::Bad { offset, what } => return Err(broken((offset, what))),
         }
     }
 }
@@ -243,13 +253,18 @@ fn read(name: &Path, file: Content<'_>, header: &Header) -> Result<Body, OpenErr
 fn parse(name: &Path, at: usize, payload: &[u8], header: &Header) -> Result<Record, OpenError> {
     match serde_json::from_slice::<Record>(payload) {
         Ok(record) if record.entry.version <= ENTRY_VERSION => Ok(record),
-        Ok(record) => Err(newer(name, record.entry.version.into(), ENTRY_VERSION.into())),
+        Ok(record) => {
+            Err(OpenError::newer(name, record.entry.version.into(), ENTRY_VERSION.into()))
+        }
         // It may not look like a record because a later version wrote it.
         Err(error) => match serde_json::from_slice::<VersionOnly>(payload) {
             Ok(VersionOnly { e: Version { v } }) if v > ENTRY_VERSION => {
-                Err(newer(name, v.into(), ENTRY_VERSION.into()))
+                Err(OpenError::newer(name, v.into(), ENTRY_VERSION.into()))
             }
-            _ => Err(damaged(name, at, &format!("a record: {error}"), Some(header))),
+            _ => {
+                let what = format!("a record: {error}");
+                Err(OpenError::damaged(name, at, what, Some(&header.origin)))
+            }
         },
     }
 }
@@ -267,35 +282,14 @@ struct Version {
 
 /// There are files, but none of them is in use.
 fn not_in_use(dir: &Path, found: &[FileState; 2]) -> OpenError {
-    match found {
-        [FileState::Empty(file), _] | [_, FileState::Empty(file)] => {
-            damaged(file.path(), 0, "it is empty", None)
-        }
-        [FileState::Missing, _] => damaged(&path(dir, 0), 0, "it is missing", None),
-        [_, FileState::Missing] => damaged(&path(dir, 1), 0, "it is missing", None),
-        _ => damaged(&path(dir, 0), 0, "neither this file nor the other one is in use", None),
-    }
-}
-
-fn damaged(path: &Path, offset: usize, what: &str, header: Option<&Header>) -> OpenError {
-    let origin: Option<Origin> = header.map(|header| header.origin.clone());
-    OpenError::Damaged { path: path.to_owned(), offset: offset as u64, what: what.into(), origin }
-}
-
-fn newer(path: &Path, found: u32, known: u32) -> OpenError {
-    OpenError::Newer { path: path.to_owned(), found, known }
-}
-
-fn header_error(path: &Path, error: HeaderError) -> OpenError {
-    match error {
-        HeaderError::Damaged(offset, what) => damaged(path, offset, &what, None),
-        HeaderError::Newer(found, known) => newer(path, found, known),
-    }
-}
-
-fn io(path: &Path, error: std::io::Error) -> OpenError {
-    let path: PathBuf = path.to_owned();
-    OpenError::Io { path, error }
+    let (index, what) = match found {
+        [FileState::Empty(_), _] => (0, "it is empty"),
+        [_, FileState::Empty(_)] => (1, "it is empty"),
+        [FileState::Missing, _] => (0, "it is missing"),
+        [_, FileState::Missing] => (1, "it is missing"),
+        _ => (0, "neither this file nor the other one is in use"),
+    };
+    OpenError::damaged(&path(dir, index), 0, what, None)
 }
 
 /// The part of a journal before its damage.
@@ -312,30 +306,18 @@ pub struct Salvaged {
 /// Reads as much as possible of the journal in `dir`, and changes nothing.
 #[must_use]
 pub fn salvage(dir: &Path) -> Option<Salvaged> {
-    let found = [0, 1].into_iter().filter_map(|index| {
-        let file = JournalFile::open(dir, index).ok()??;
-        let bytes = file.read().ok().filter(|bytes| bytes.starts_with(&LIVE))?;
-        let (header, start) = Header::decode(&bytes).ok()?;
-        Some((header, start, bytes))
-    });
-    let (header, start, bytes) = found.max_by_key(|(header, ..)| header.generation)?;
-    let Framed::Whole { payload, next } = format::read(whole(&bytes), start) else { return None };
+    let (header, start, bytes) =
+        latest(dir, |file| file.read().ok().filter(|bytes| bytes.starts_with(&LIVE)))?;
+    let (payload, mut at) = format::read(&bytes, start).whole(start, "").ok()?;
     let snapshot = serde_json::from_slice(payload).ok()?;
-    Some(Salvaged { origin: header.origin, snapshot, records: records(&bytes, next) })
-}
-
-fn whole(bytes: &[u8]) -> Content<'_> {
-    Content { bytes, len: bytes.len() }
-}
-
-fn records(bytes: &[u8], mut at: usize) -> Vec<Record> {
     let mut records = Vec::new();
-    while let Framed::Whole { payload, next } = format::read(whole(bytes), at) {
-        let Ok(record) = serde_json::from_slice(payload) else { break };
+    while let Framed::Whole { payload, next } = format::read(&bytes, at)
+        && let Ok(record) = serde_json::from_slice(payload)
+    {
         records.push(record);
         at = next;
     }
-    records
+    Some(Salvaged { origin: header.origin, snapshot, records })
 }
 
 #[cfg(test)]

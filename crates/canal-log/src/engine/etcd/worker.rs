@@ -236,7 +236,9 @@ impl Running {
                 let registration = Registration { identity, nonce, ttl_ms, asked_at };
                 tasks.spawn_local(register(shared, registration));
             }
-            Call::Withdraw { host } => drop(tasks.spawn_local(withdraw(shared, host))),
+            Call::Withdraw { host } => {
+                tasks.spawn_local(withdraw(shared, host));
+            }
             Call::Load => self.read(tasks.spawn_local(log::load(shared))),
             Call::Follow { after } => self.read(tasks.spawn_local(log::follow(shared, after))),
             Call::Append(append) => {
@@ -247,7 +249,7 @@ impl Running {
                 }
             }
             Call::Renew { host, asked_at } => {
-                drop(tasks.spawn_local(renew(shared, host, asked_at)))
+                tasks.spawn_local(renew(shared, host, asked_at));
             }
             Call::Store(stored) => {
                 let position = stored.position;

@@ -199,7 +199,7 @@ fn a_torn_tail_whose_cutting_is_killed_stays_a_torn_tail() {
     journal.append_all(&[long]).unwrap();
     assert!(journal.appended() > 4 * file::PAGE);
     let live = journal.live.as_ref().unwrap();
-    let (path, begin, end) = (live.file.path().to_owned(), live.begin, live.end as usize - 1);
+    let (path, begin, end) = (live.file.path.clone(), live.begin, live.end as usize - 1);
     let mut bytes = fs::read(&path).unwrap();
     bytes[end] = 0;
     drop(journal);

@@ -6,8 +6,8 @@
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use super::record::{Ending, Item, Record};
-use super::{Limits, Present, Query, Search, Store, Tally};
+use crate::record::{Ending, Item, Record};
+use crate::{Limits, Present, Query, Search, Store, Tally};
 use canal_core::{Mode, SlotRange};
 
 /// The number of keys of the records.

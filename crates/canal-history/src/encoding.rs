@@ -4,7 +4,7 @@
 //! more: time, user, failure, keys. Numbers of variable length have seven bits in each byte, the
 //! lowest first.
 
-use crate::record::{Ending, Fields, Item, Reason, Record, RingStep};
+use super::record::{Ending, Fields, Item, Reason, Record, RingStep};
 use canal_core::{Mode, SlotRange};
 
 /// The version of this form, the first byte of each record.

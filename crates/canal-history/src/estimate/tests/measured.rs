@@ -136,7 +136,7 @@ fn generated() -> Vec<Workload> {
 fn recorded(path: &str) -> Vec<Workload> {
     let text = std::fs::read_to_string(path).unwrap();
     let found: serde_json::Value = serde_json::from_str(&text).unwrap();
-    let mut keys = std::collections::BTreeMap::<String, (u64, Vec<Job>)>::new();
+    let mut keys = BTreeMap::<String, (u64, Vec<Job>)>::new();
     for record in found["records"].as_array().unwrap() {
         let asked: jiff::Timestamp = record["asked"].as_str().unwrap().parse().unwrap();
         let Some(held_ms) = record["held_ms"].as_u64() else { continue };
