@@ -308,12 +308,7 @@ impl Summary {
     pub(super) fn add(&mut self, key: &str, command: &str, held_ms: u64) {
         self.added += 1;
         if !self.keys.contains_key(key) {
-            if self.keys.len() >= KEYS_MAX {
-                let oldest = self.keys.iter().min_by_key(|(_, of)| of.last);
-                if let Some(oldest) = oldest.map(|(key, _)| Arc::clone(key)) {
-                    self.keys.remove(&oldest);
-                }
-            }
+            make_room(&mut self.keys, KEYS_MAX, |of| of.last);
             self.keys.insert(Arc::from(key), Arc::default());
         }
         if let Some(of) = self.keys.get_mut(key) {
@@ -335,15 +330,22 @@ impl OfKey {
         self.last = number;
         self.all.add(held_ms);
         let command = name(command);
-        if !self.commands.contains_key(&command) && self.commands.len() >= COMMANDS_MAX {
-            let oldest = self.commands.iter().min_by_key(|(_, (last, _))| *last);
-            if let Some(oldest) = oldest.map(|(command, _)| *command) {
-                self.commands.remove(&oldest);
-            }
+        if !self.commands.contains_key(&command) {
+            make_room(&mut self.commands, COMMANDS_MAX, |(last, _)| *last);
         }
         let (last, recent) = self.commands.entry(command).or_default();
         *last = number;
         recent.add(held_ms);
+    }
+}
+
+/// Removes what was added to longest ago, if there is no room for more.
+fn make_room<K: Ord + Clone, V>(all: &mut BTreeMap<K, V>, most: usize, last: impl Fn(&V) -> u64) {
+    if all.len() >= most
+        && let Some((oldest, _)) = all.iter().min_by_key(|(_, of)| last(of))
+    {
+        let oldest = oldest.clone();
+        all.remove(&oldest);
     }
 }
 

@@ -28,64 +28,82 @@ const BUCKETS_MAX: u64 = 256;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Timeline {
     width_ms: u64,
-    /// The use of each bucket, in slots times milliseconds. The number of a bucket is its beginning
-    /// divided by the width.
-    used: BTreeMap<u64, u64>,
-    /// For each bucket, the last time at which the number of slots was known, and that number.
-    sizes: BTreeMap<u64, (u64, u64)>,
-    /// For each bucket, how long requests waited, in requests times milliseconds.
-    waited: BTreeMap<u64, u64>,
+    /// The buckets in use. The number of a bucket is its beginning divided by the width.
+    buckets: BTreeMap<u64, Bucket>,
+}
+
+/// The content of one bucket.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Bucket {
+    /// The use, in slots times milliseconds.
+    used: u64,
+    /// How long requests waited, in requests times milliseconds.
+    waited: u64,
+    /// The last time at which the number of slots was known, and that number.
+    size: Option<(u64, u64)>,
 }
 
 impl Default for Timeline {
     fn default() -> Self {
-        let (used, sizes, waited) = Default::default();
-        Self { width_ms: WIDTHS_MS[0], used, sizes, waited }
+        Self { width_ms: WIDTHS_MS[0], buckets: BTreeMap::new() }
     }
 }
 
 impl Timeline {
     /// Adds this many slots that were in use from one time to another, both in milliseconds.
     pub fn add(&mut self, from_ms: u64, until_ms: u64, slots: u64) {
-        if until_ms <= from_ms {
-            return;
-        }
-        self.cover(from_ms, until_ms - 1);
-        spread(&mut self.used, self.width_ms, (from_ms, until_ms), slots);
+        self.spread(from_ms, until_ms, slots, |bucket| &mut bucket.used);
     }
 
     /// Adds a request that waited from one time to another, both in milliseconds.
     pub fn add_wait(&mut self, from_ms: u64, until_ms: u64) {
+        self.spread(from_ms, until_ms, 1, |bucket| &mut bucket.waited);
+    }
+
+    /// Adds a period, multiplied by `times`, to the buckets that it overlaps.
+    fn spread(
+        &mut self,
+        from_ms: u64,
+        until_ms: u64,
+        times: u64,
+        amount: impl Fn(&mut Bucket) -> &mut u64,
+    ) {
         if until_ms <= from_ms {
             return;
         }
         self.cover(from_ms, until_ms - 1);
-        self.reach(from_ms);
-        self.reach(until_ms - 1);
-        spread(&mut self.waited, self.width_ms, (from_ms, until_ms), 1);
+        let width = self.width_ms;
+        for number in from_ms / width..=(until_ms - 1) / width {
+            let begin = number * width;
+            let length = until_ms.min(begin.saturating_add(width)) - from_ms.max(begin);
+            let amount = amount(self.buckets.entry(number).or_default());
+            *amount = amount.saturating_add(length.saturating_mul(times));
+        }
     }
 
     /// Extends the timeline to this time.
     pub fn reach(&mut self, at_ms: u64) {
+        self.bucket(at_ms);
+    }
+
+    fn bucket(&mut self, at_ms: u64) -> &mut Bucket {
         self.cover(at_ms, at_ms);
-        self.used.entry(at_ms / self.width_ms).or_default();
+        self.buckets.entry(at_ms / self.width_ms).or_default()
     }
 
     /// Records how many slots there were at a time.
     pub fn note_size(&mut self, at_ms: u64, size: u64) {
-        self.reach(at_ms);
-        let latest = self.sizes.entry(at_ms / self.width_ms).or_default();
-        *latest = (*latest).max((at_ms, size));
+        let bucket = self.bucket(at_ms);
+        bucket.size = bucket.size.max(Some((at_ms, size)));
     }
 
     /// Merges buckets until there are few enough of them, including these times.
     fn cover(&mut self, first_ms: u64, last_ms: u64) {
         loop {
-            let first = self.used.first_key_value().map(|(number, _)| *number);
-            let last = self.used.last_key_value().map(|(number, _)| *number);
             let (from, to) = (first_ms / self.width_ms, last_ms / self.width_ms);
-            let from = first.map_or(from, |first| first.min(from));
-            let to = last.map_or(to, |last| last.max(to));
+            let from = self.first().map_or(from, |first| first.min(from));
+            let last = self.buckets.last_key_value();
+            let to = last.map_or(to, |(last, _)| to.max(*last));
             if to - from < BUCKETS_MAX {
                 return;
             }
@@ -97,20 +115,13 @@ impl Timeline {
         let wider = WIDTHS_MS.into_iter().find(|width| *width > self.width_ms);
         let wider = wider.unwrap_or_else(|| self.width_ms.saturating_mul(2));
         let factor = wider / self.width_ms;
-        for amounts in [&mut self.used, &mut self.waited] {
-            let mut joined = BTreeMap::<u64, u64>::new();
-            for (number, amount) in std::mem::take(amounts) {
-                let sum = joined.entry(number / factor).or_default();
-                *sum = sum.saturating_add(amount);
-            }
-            *amounts = joined;
+        self.width_ms = wider;
+        for (number, bucket) in std::mem::take(&mut self.buckets) {
+            let joined = self.buckets.entry(number / factor).or_default();
+            joined.used = joined.used.saturating_add(bucket.used);
+            joined.waited = joined.waited.saturating_add(bucket.waited);
+            joined.size = joined.size.max(bucket.size);
         }
-        let mut sizes = BTreeMap::<u64, (u64, u64)>::new();
-        for (number, noted) in std::mem::take(&mut self.sizes) {
-            let latest = sizes.entry(number / factor).or_default();
-            *latest = (*latest).max(noted);
-        }
-        (self.width_ms, self.sizes) = (wider, sizes);
     }
 
     /// How wide a bucket is, in milliseconds.
@@ -118,34 +129,40 @@ impl Timeline {
         self.width_ms
     }
 
-    /// When the first bucket begins; 0 without buckets.
-    pub fn begin_ms(&self) -> u64 {
-        self.used.first_key_value().map_or(0, |(number, _)| number * self.width_ms)
+    fn first(&self) -> Option<u64> {
+        self.buckets.first_key_value().map(|(number, _)| *number)
     }
 
-    /// The numbers of the buckets, from the first to the last.
-    fn numbers(&self) -> impl Iterator<Item = u64> {
-        let ends = self.used.first_key_value().zip(self.used.last_key_value());
-        ends.into_iter().flat_map(|((first, _), (last, _))| *first..=*last)
+    /// When the first bucket begins; 0 without buckets.
+    pub fn begin_ms(&self) -> u64 {
+        self.first().map_or(0, |number| number * self.width_ms)
+    }
+
+    /// Each bucket, from the first to the last in use.
+    fn each(&self) -> impl Iterator<Item = Bucket> {
+        let ends = self.buckets.first_key_value().zip(self.buckets.last_key_value());
+        let numbers = ends.into_iter().flat_map(|((first, _), (last, _))| *first..=*last);
+        numbers.map(|number| self.buckets.get(&number).copied().unwrap_or_default())
     }
 
     /// The use of each bucket, from the first to the last, in slots times milliseconds.
     pub fn buckets(&self) -> Vec<u64> {
-        self.numbers().map(|number| self.used.get(&number).copied().unwrap_or(0)).collect()
+        self.each().map(|bucket| bucket.used).collect()
     }
 
     /// For how long requests waited in each bucket, in requests times milliseconds.
     pub fn waits(&self) -> Vec<u64> {
-        self.numbers().map(|number| self.waited.get(&number).copied().unwrap_or(0)).collect()
+        self.each().map(|bucket| bucket.waited).collect()
     }
 
     /// The number of slots in each bucket: the last one recorded by then, or the first one recorded
     /// if there is none earlier. Empty without a record.
     pub fn sizes(&self) -> Vec<u64> {
-        let Some((_, noted)) = self.sizes.first_key_value() else { return Vec::new() };
-        let mut size = noted.1;
-        let each = self.numbers().map(|number| {
-            size = self.sizes.get(&number).map_or(size, |(_, size)| *size);
+        let Some((_, mut size)) = self.buckets.values().find_map(|bucket| bucket.size) else {
+            return Vec::new();
+        };
+        let each = self.each().map(|bucket| {
+            size = bucket.size.map_or(size, |(_, size)| size);
             size
         });
         each.collect()
@@ -153,17 +170,7 @@ impl Timeline {
 
     /// The total use, in slots times milliseconds.
     pub fn sum(&self) -> u64 {
-        self.used.values().fold(0, |sum, used| sum.saturating_add(*used))
-    }
-}
-
-/// Adds a period, multiplied by `times`, to the buckets that it overlaps.
-fn spread(to: &mut BTreeMap<u64, u64>, width: u64, (from_ms, until_ms): (u64, u64), times: u64) {
-    for number in from_ms / width..=(until_ms - 1) / width {
-        let begin = number * width;
-        let length = until_ms.min(begin.saturating_add(width)) - from_ms.max(begin);
-        let amount = to.entry(number).or_default();
-        *amount = amount.saturating_add(length.saturating_mul(times));
+        self.buckets.values().fold(0, |sum, bucket| sum.saturating_add(bucket.used))
     }
 }
 
