@@ -32,9 +32,11 @@ pub struct EngineThread {
 }
 
 impl EngineThread {
-    /// Starts a thread that does this work until the daemon drops its side.
+    /// Starts a thread that does this work until the daemon drops its side. If the engine lets hosts
+    /// rest, it announces batches only to hosts that need them.
     pub(super) fn start<F>(
         name: &str,
+        lets_rest: bool,
         work: impl FnOnce(Caller) -> F + Send + 'static,
     ) -> Result<Self, OpenError>
     where
@@ -60,13 +62,7 @@ impl EngineThread {
                 }
             });
         })?;
-        Ok(Self { lets_rest: false, calls, answers, renew_by })
-    }
-
-    /// Makes the engine announce batches only to hosts that need them.
-    #[cfg(feature = "postgres")]
-    pub(super) fn that_lets_rest(self) -> Self {
-        Self { lets_rest: true, ..self }
+        Ok(Self { lets_rest, calls, answers, renew_by })
     }
 }
 

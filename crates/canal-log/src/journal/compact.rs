@@ -56,7 +56,7 @@ impl Journal {
     ) -> io::Result<()> {
         let mut image = self.image(snapshot, origin, rules)?;
         image.bytes[..LIVE.len()].copy_from_slice(&LIVE);
-        let index = self.live.as_ref().map_or(0, |live| live.index);
+        let index = self.live.as_ref().map_or(0, |live| live.file.index);
         let size = self.size.max(need(&image, reserve).next_multiple_of(file::PAGE));
         let file = JournalFile::create(dir, index, size, &image.bytes)?;
         // Without the other file, there is no compaction until it can be created, but nothing is
@@ -68,7 +68,7 @@ impl Journal {
         self.dir = dir.to_owned();
         self.spares[index] = None;
         self.spares[1 - index] = other.ok();
-        self.live = Some(live(index, file, image, snapshot));
+        self.live = Some(live(file, image, snapshot));
         self.compact_after = self.compaction_step();
         Ok(())
     }
@@ -95,7 +95,7 @@ impl Journal {
     }
 
     fn switch(&mut self, image: Image, snapshot: &Snapshot, reserve: u64) -> io::Result<()> {
-        let index = self.live.as_ref().map_or(0, |live| 1 - live.index);
+        let index = self.live.as_ref().map_or(0, |live| 1 - live.file.index);
         let mut file = match self.spares[index].take() {
             Some(file) if !file.vanished() => file,
             _ => JournalFile::create(&self.dir, index, self.size, &RETIRED)?,
@@ -115,7 +115,7 @@ impl Journal {
         }
         let len = file.len();
         let origin = image.header.origin.clone();
-        if let Some(mut old) = self.live.replace(live(index, file, image, snapshot)) {
+        if let Some(mut old) = self.live.replace(live(file, image, snapshot)) {
             let retired = old.file.retire();
             // Remove the header of another boot: it could otherwise describe a damaged file of this
             // boot (OpenError::Damaged::origin).
@@ -124,7 +124,8 @@ impl Journal {
             }
             // If these fail, the next compaction repeats them: the higher generation counts.
             let _ = old.file.shrink(len.max(self.size));
-            self.spares[old.index] = Some(old.file);
+            let index = old.file.index;
+            self.spares[index] = Some(old.file);
         }
         Ok(())
     }
@@ -148,10 +149,9 @@ fn need(image: &Image, reserve: u64) -> u64 {
     (image.bytes.len() as u64).saturating_add(reserve).saturating_add(MARGIN)
 }
 
-fn live(index: usize, file: JournalFile, image: Image, snapshot: &Snapshot) -> Live {
+fn live(file: JournalFile, image: Image, snapshot: &Snapshot) -> Live {
     let end = image.bytes.len() as u64;
     Live {
-        index,
         file,
         generation: image.header.generation,
         revision: snapshot.revision,

@@ -21,6 +21,8 @@ pub(super) const CHUNK: u64 = 1 << 20;
 #[derive(Debug)]
 pub(super) struct JournalFile {
     file: File,
+    /// Its number.
+    pub(super) index: usize,
     pub(super) path: PathBuf,
     len: u64,
     dirty: u64,
@@ -44,25 +46,19 @@ impl JournalFile {
     /// The disk is full, or another error. No file is left behind.
     pub(super) fn create(dir: &Path, index: usize, len: u64, content: &[u8]) -> io::Result<Self> {
         let new = path_new(dir, index);
-        let made = Self::create_as(&new, len, content).and_then(|mut made| {
-            made.path = path(dir, index);
+        let create = || {
+            let mut options = OpenOptions::new();
+            options.read(true).write(true).create(true).truncate(true);
+            let file = options.mode(0o600).custom_flags(libc::O_NOFOLLOW).open(&new)?;
+            let mut made = Self { file, index, path: path(dir, index), len: 0, dirty: 0 };
+            made.allocate(len)?;
+            made.write(0, content)?;
             disk::rename(&new, &made.path)?;
             Ok(made)
-        });
-        if made.is_err() {
+        };
+        create().inspect_err(|_| {
             let _ = disk::remove(&new);
-        }
-        made
-    }
-
-    fn create_as(path: &Path, len: u64, content: &[u8]) -> io::Result<Self> {
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(true);
-        let file = options.mode(0o600).custom_flags(libc::O_NOFOLLOW).open(path)?;
-        let mut made = Self { file, path: path.to_owned(), len: 0, dirty: 0 };
-        made.allocate(len)?;
-        made.write(0, content)?;
-        Ok(made)
+        })
     }
 
     /// Opens a file; `None` if it does not exist.
@@ -73,7 +69,7 @@ impl JournalFile {
             return Ok(None);
         };
         let len = file.metadata()?.len();
-        Ok(Some(Self { file, path, len, dirty: len }))
+        Ok(Some(Self { file, index, path, len, dirty: len }))
     }
 
     /// Reads the first page.

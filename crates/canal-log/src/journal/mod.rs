@@ -49,7 +49,6 @@ pub struct Journal {
 /// The file in use.
 #[derive(Debug)]
 struct Live {
-    index: usize,
     file: JournalFile,
     generation: u64,
     /// The revision of its last record.

@@ -4,9 +4,10 @@
 //! client, or it returns an error. It never takes an inexplicable file for an old or an empty one.
 //! From an unusable journal, it reads the intact part.
 
+use std::cmp::Ordering;
 use std::path::Path;
 
-use serde::Deserialize;
+use serde_json::Value;
 
 use super::file::{JournalFile, PAGE, path, path_new};
 use super::format::{self, Content, Framed, Header, LIVE, Mark, RETIRED};
@@ -53,32 +54,38 @@ pub(super) fn open(dir: &Path, size: u64) -> Result<Opened, OpenError> {
 
 fn open_found(dir: &Path, size: u64) -> Result<Opened, OpenError> {
     match [look(dir, 0)?, look(dir, 1)?] {
-        [FileState::Live(a, newer), FileState::Live(b, older)]
-            if newer.generation > older.generation =>
-        {
-            recover(dir, size, (0, a, newer), Some(b))
+        [FileState::Live(a, of_a), FileState::Live(b, of_b)] => {
+            match of_a.generation.cmp(&of_b.generation) {
+                Ordering::Greater => recover(dir, size, a, of_a, Some(b)),
+                Ordering::Less => recover(dir, size, b, of_b, Some(a)),
+                Ordering::Equal => {
+                    let what = "both files have the same generation";
+                    Err(OpenError::damaged(&a.path, 0, what, Some(&of_a.origin)))
+                }
+            }
         }
-        [FileState::Live(a, older), FileState::Live(b, newer)]
-            if newer.generation > older.generation =>
-        {
-            recover(dir, size, (1, b, newer), Some(a))
+        [FileState::Live(file, header), other] | [other, FileState::Live(file, header)] => {
+            let other = match other {
+                FileState::Missing => None,
+                FileState::Unused(file) | FileState::Empty(file) | FileState::Retired(file) => {
+                    Some(file)
+                }
+                FileState::Live(file, _) => Some(file),
+            };
+            recover(dir, size, file, header, other)
         }
-        [FileState::Live(file, header), FileState::Live(..)] => {
-            let what = "both files have the same generation";
-            Err(OpenError::damaged(&file.path, 0, what, Some(&header.origin)))
+        [FileState::Missing, FileState::Missing] => {
+            // Both, so that a disk without room for them is an error now.
+            let first = create_empty(dir, 0, size)?;
+            let second = create_empty(dir, 1, size).inspect_err(|_| {
+                let _ = disk::remove(&first.path);
+            })?;
+            Ok(new(dir, size, [first, second]))
         }
-        [FileState::Live(file, header), other] => {
-            recover(dir, size, (0, file, header), other.into_file())
-        }
-        [other, FileState::Live(file, header)] => {
-            recover(dir, size, (1, file, header), other.into_file())
-        }
-        [FileState::Missing, FileState::Missing] => create(dir, size),
         // A daemon was killed before it had put the first file into use for the first time: the
         // second file is marked before the first one is ever taken out of use.
         [FileState::Unused(a), FileState::Missing] => {
-            let b = JournalFile::create(dir, 1, size, &[]);
-            Ok(new(dir, size, [a, b.map_err(|error| OpenError::io(&path(dir, 1), error))?]))
+            Ok(new(dir, size, [a, create_empty(dir, 1, size)?]))
         }
         [FileState::Unused(a) | FileState::Retired(a), FileState::Unused(b)] => {
             Ok(new(dir, size, [a, b]))
@@ -107,24 +114,13 @@ fn latest(
     found.max_by_key(|(header, ..)| header.generation)
 }
 
-impl FileState {
-    fn into_file(self) -> Option<JournalFile> {
-        match self {
-            Self::Missing => None,
-            Self::Unused(file) | Self::Empty(file) | Self::Retired(file) => Some(file),
-            Self::Live(file, _) => Some(file),
-        }
-    }
-}
-
 fn look(dir: &Path, index: usize) -> Result<FileState, OpenError> {
     let name = path(dir, index);
-    let Some(mut file) =
-        JournalFile::open(dir, index).map_err(|error| OpenError::io(&name, error))?
-    else {
+    let failed = |error| OpenError::io(&name, error);
+    let Some(mut file) = JournalFile::open(dir, index).map_err(failed)? else {
         return Ok(FileState::Missing);
     };
-    let head = file.head().map_err(|error| OpenError::io(&name, error))?;
+    let head = file.head().map_err(failed)?;
     let mark = head.first_chunk::<{ size_of::<Mark>() }>().copied();
     match mark {
         _ if head.is_empty() => Ok(FileState::Empty(file)),
@@ -137,7 +133,7 @@ fn look(dir: &Path, index: usize) -> Result<FileState, OpenError> {
             Ok(FileState::Retired(file))
         }
         _ => {
-            let all = file.read().map_err(|error| OpenError::io(&name, error))?;
+            let all = file.read().map_err(failed)?;
             if !all.is_empty() {
                 return Err(OpenError::damaged(&name, 0, "it does not begin like a journal", None));
             }
@@ -147,17 +143,9 @@ fn look(dir: &Path, index: usize) -> Result<FileState, OpenError> {
     }
 }
 
-/// Creates both files, so that a disk without room for them is an error now.
-fn create(dir: &Path, size: u64) -> Result<Opened, OpenError> {
-    let first = JournalFile::create(dir, 0, size, &[])
-        .map_err(|error| OpenError::io(&path(dir, 0), error))?;
-    match JournalFile::create(dir, 1, size, &[]) {
-        Ok(second) => Ok(new(dir, size, [first, second])),
-        Err(error) => {
-            let _ = disk::remove(&first.path);
-            Err(OpenError::io(&path(dir, 1), error))
-        }
-    }
+fn create_empty(dir: &Path, index: usize, size: u64) -> Result<JournalFile, OpenError> {
+    JournalFile::create(dir, index, size, &[])
+        .map_err(|error| OpenError::io(&path(dir, index), error))
 }
 
 fn new(dir: &Path, size: u64, files: [JournalFile; 2]) -> Opened {
@@ -169,17 +157,19 @@ fn new(dir: &Path, size: u64, files: [JournalFile; 2]) -> Opened {
 fn recover(
     dir: &Path,
     size: u64,
-    (index, mut file, header): (usize, JournalFile, Header),
+    mut file: JournalFile,
+    header: Header,
     mut other: Option<JournalFile>,
 ) -> Result<Opened, OpenError> {
-    let name = &file.path.to_owned();
+    let name = file.path.clone();
+    let failed = |error| OpenError::io(&name, error);
     // Files are created complete and never become shorter: a cut at the end of a record would look
     // sound.
     if file.len() < size || !file.len().is_multiple_of(PAGE) {
         let (len, what) = (file.len() as usize, "the file was cut short");
         return Err(OpenError::damaged(&name, len, what, Some(&header.origin)));
     }
-    let bytes = file.read().map_err(|error| OpenError::io(&name, error))?;
+    let bytes = file.read().map_err(failed)?;
     let content = Content { bytes: &bytes, len: file.len() as usize };
     let body = read(&name, content, &header)?;
     drop(bytes);
@@ -188,14 +178,15 @@ fn recover(
         let _ = disk::remove(&path_new(dir, index));
     }
     file.found((body.end + body.torn) as u64);
-    file.cut(body.end as u64).map_err(|error| OpenError::io(&name, error))?;
+    file.cut(body.end as u64).map_err(failed)?;
     // A compaction was killed after it had put one file into use and before it took the other out.
     // If that fails now, the next compaction repeats it.
     if let Some(other) = &mut other {
         let _ = other.retire();
     }
+    let mut spares = [None, None];
+    spares[1 - file.index] = other;
     let live = Live {
-        index,
         file,
         generation: header.generation,
         revision: body.records.last().map_or(body.snapshot.revision, |last| last.revision),
@@ -204,8 +195,6 @@ fn recover(
         begin: body.begin as u64,
         end: body.end as u64,
     };
-    let mut spares = [None, None];
-    spares[1 - index] = other;
     Ok(Opened {
         journal: Journal::new(dir, size, Some(live), spares),
         origin: Some(header.origin),
@@ -256,28 +245,20 @@ fn parse(name: &Path, at: usize, payload: &[u8], header: &Header) -> Result<Reco
         Ok(record) => {
             Err(OpenError::newer(name, record.entry.version.into(), ENTRY_VERSION.into()))
         }
-        // It may not look like a record because a later version wrote it.
-        Err(error) => match serde_json::from_slice::<VersionOnly>(payload) {
-            Ok(VersionOnly { e: Version { v } }) if v > ENTRY_VERSION => {
-                Err(OpenError::newer(name, v.into(), ENTRY_VERSION.into()))
+        // It may not look like a record because a later version wrote it: every version has this
+        // field.
+        Err(error) => {
+            match serde_json::from_slice(payload).map(|it: Value| it["e"]["v"].as_u64()) {
+                Ok(Some(found)) if found > ENTRY_VERSION.into() && found <= u16::MAX.into() => {
+                    Err(OpenError::newer(name, found as u32, ENTRY_VERSION.into()))
+                }
+                _ => {
+                    let what = format!("a record: {error}");
+                    Err(OpenError::damaged(name, at, what, Some(&header.origin)))
+                }
             }
-            _ => {
-                let what = format!("a record: {error}");
-                Err(OpenError::damaged(name, at, what, Some(&header.origin)))
-            }
-        },
+        }
     }
-}
-
-/// The field of every record, past and future.
-#[derive(Deserialize)]
-struct VersionOnly {
-    e: Version,
-}
-
-#[derive(Deserialize)]
-struct Version {
-    v: u16,
 }
 
 /// There are files, but none of them is in use.

@@ -37,7 +37,7 @@ use address::Address;
 pub fn open(mut source: Source) -> Result<EngineThread, OpenError> {
     let url = source().map_err(|outage| OpenError::Address(outage.why))?;
     let first = parse(&url)?;
-    EngineThread::start("canal-etcd", |caller| worker::work(first, source, caller))
+    EngineThread::start("canal-etcd", false, |caller| worker::work(first, source, caller))
 }
 
 /// Inspects an etcd, and changes nothing there.

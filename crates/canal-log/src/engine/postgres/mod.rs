@@ -38,8 +38,7 @@ pub fn open(mut source: Source, label: &str) -> Result<EngineThread, OpenError> 
     let url = source().map_err(|outage| OpenError::Address(outage.why))?;
     let table = parse(&url, label)?.table();
     let endpoint = Endpoint { table, label: label.to_owned(), source };
-    let thread = EngineThread::start("canal-postgres", |caller| worker::work(endpoint, caller))?;
-    Ok(thread.that_lets_rest())
+    EngineThread::start("canal-postgres", true, |caller| worker::work(endpoint, caller))
 }
 
 /// Inspects a server without changing it.

@@ -239,7 +239,7 @@ fn many_compactions_alternate_and_stay_small() {
         if journal.wants_compaction() {
             compactions += 1;
             journal.compact(&snapshot(revision), &origin(), 5, 100).unwrap();
-            assert_eq!(journal.live.as_ref().unwrap().index, compactions % 2);
+            assert_eq!(journal.live.as_ref().unwrap().file.index, compactions % 2);
         }
     }
     assert!(compactions > 50, "{compactions}");

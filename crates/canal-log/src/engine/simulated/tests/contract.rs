@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 
-use super::{Flavour, Server};
+use crate::engine::simulated::{Flavour, Server};
 use crate::engine::{Answer, Call, Engine};
 use crate::engine_contract::{Log, contract};
 
