@@ -370,12 +370,12 @@ pub(crate) fn server(
     server.due.node_settled = server.node.grants_from;
     if server.waiters.expects_any() {
         server.await_detached();
-        server.follow();
+        server.follow()?;
     }
     server.await_orphans();
-    server.follow();
+    server.follow()?;
     server.take_up_jobservers();
-    server.follow();
+    server.follow()?;
     // The first turn may be far away, and recovered leases may expire before it.
     server.look_ahead(clock::now());
     server.set_alarm()?;

@@ -473,7 +473,7 @@ pub struct StartError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::calls::pending_acquire::plain_request;
+    use crate::calls::items::plain_request;
     use canal_core::{
         Ask, By, CycleStep, FrameId, HostId, LeaseId, Owner, ProcessId, RequestId, Tag, Token,
     };

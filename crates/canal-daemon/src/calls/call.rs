@@ -9,7 +9,6 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 use slotmap::new_key_type;
 
-use crate::calls::pending_acquire::Patience;
 use crate::calls::table::table_of_calls;
 use crate::wording::bad;
 use canal_protocol::frame::{self, FrameError};
@@ -20,7 +19,6 @@ use canal_protocol::{
     Prioritize, Release, Renew, Report, Resize, Restrict, StatusQuery, Stop, WaitsNear, WhyQuery,
     WouldAcquire, WouldKill, Wrapper,
 };
-use canal_sys::clock;
 
 /// A parsed call.
 #[derive(Debug)]
@@ -130,20 +128,6 @@ impl Call {
     /// Represents a message that is not a call.
     pub(crate) fn last_words(failure: Failure) -> Self {
         Self { asked: Asked::Junk(Box::new(failure)), replies: Replies::One, fds: Vec::new() }
-    }
-}
-
-impl Call {
-    /// For a request that may wait: the state from which the daemon reports to its client while the
-    /// shared log delays the request.
-    pub(crate) fn patience(&self) -> Option<Patience> {
-        let Asked::Acquire(acquire) = &self.asked else { return None };
-        let until = match acquire.wait_ms {
-            Some(0) => return None,
-            wait_ms => wait_ms.map(clock::boottime_ms_after),
-        };
-        let key = acquire.items.first().map(|item| item.key.clone()).unwrap_or_default();
-        Some(Patience { until, untold: self.replies == Replies::Many, key })
     }
 }
 

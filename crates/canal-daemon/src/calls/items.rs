@@ -3,8 +3,12 @@
 use std::sync::Arc;
 
 use crate::limits::{COMMAND_BYTES_MAX, ITEMS_MAX, NUMBER_MAX, SLOTS_MAX};
-use crate::wording::{bad, count};
-use canal_core::{Ask, Command, FrameId, GROUP_BYTES_MAX, Item, Key, Supersede, Superseded, View};
+use crate::wording::reason::count;
+use crate::wording::refusal::bad;
+use canal_core::{
+    Ask, Command, FrameId, GROUP_BYTES_MAX, HostId, Item, Key, OnLost, Owner, Request, Supersede,
+    Superseded, Tag, View, Wait,
+};
 use canal_protocol::{Failure, Mode, NOTE_BYTES_MAX, Resize, WireItem};
 use canal_text::safe_text::{is_unsafe, one_line, sanitize};
 
@@ -199,6 +203,37 @@ pub(crate) fn setting(resize: &Resize) -> Result<(Key, Setting), Failure> {
     Ok((key, setting))
 }
 
+/// A request for these items that asks for nothing else, and does not wait.
+pub(crate) fn plain_request(
+    tag: Tag,
+    host: HostId,
+    (owner, uid): (Owner, u32),
+    items: Vec<Item>,
+) -> Request {
+    Request {
+        tag,
+        host,
+        owner,
+        parent: None,
+        uid,
+        command: Command::default(),
+        note: None,
+        items,
+        wait: Wait::No,
+        priority: 0,
+        max_waiting: None,
+        supersede: None,
+        max_run_ms: None,
+        provisional: false,
+        children: false,
+        ttl_ms: None,
+        on_lost: OnLost::default(),
+        asker: None,
+        over_nodes: None,
+        above: None,
+    }
+}
+
 /// A command in the form that canal shows: shortened, and without characters that could control a
 /// terminal.
 pub(crate) fn command(mut text: String) -> Command {
@@ -269,10 +304,7 @@ pub(crate) fn supersede(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use canal_core::{
-        Change, ENTRY_VERSION, Entry, FrameId, HostId, KEY_BYTES_MAX, LeaseId, OnLost, Owner,
-        ProcessId, Request, Tag, UnixMillis, Wait,
-    };
+    use canal_core::{Change, ENTRY_VERSION, Entry, KEY_BYTES_MAX, LeaseId, ProcessId, UnixMillis};
     use canal_protocol::ErrorName;
 
     fn wire(key: &str) -> WireItem {

@@ -6,5 +6,4 @@
 pub(super) mod call;
 pub(super) mod in_flight;
 pub(super) mod items;
-pub(super) mod pending_acquire;
 pub(super) mod table;

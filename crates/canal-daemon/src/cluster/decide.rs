@@ -102,21 +102,11 @@ impl Decide {
 
     /// Proposes a change to the log. Once it is applied, `then` determines the next step.
     pub(crate) fn propose(&mut self, change: Change, then: Completion) -> Ticket {
-        let suspended = match change {
-            Change::Suspend { request } => Some(request),
-            _ => None,
-        };
-        if let Change::Withdraw { request, .. } = change {
-            self.in_flight.leaving.insert(request);
-        }
         let ticket = match &mut self.cluster {
-            Some(cluster) => cluster.driver.propose(change),
-            None => self.ledger.propose(change),
+            Some(cluster) => cluster.driver.propose(change.clone()),
+            None => self.ledger.propose(change.clone()),
         };
-        self.in_flight.add(ticket, then);
-        if let Some(request) = suspended {
-            self.in_flight.suspending.insert(ticket, request);
-        }
+        self.in_flight.add(ticket, change, then);
         ticket
     }
 
@@ -125,15 +115,18 @@ impl Decide {
         self.ledger.has_proposed()
     }
 
-    /// The next entry of the embedded journal. `None` for the entry stands for a change without
-    /// effect, which the journal does not record.
-    pub(crate) fn next_entry(&mut self) -> Option<(Ticket, Revision, Option<Entry>)> {
+    /// The next event of the log. The embedded journal returns what this host proposed to it.
+    pub(crate) fn next_event(&mut self) -> Option<Event> {
+        if let Some(cluster) = &mut self.cluster {
+            return cluster.driver.next_event();
+        }
         let (ticket, change) = self.ledger.next_proposed()?;
         if change == VOID {
-            return Some((ticket, self.ledger.table.revision(), None));
+            // The table contains its result already, because it has none.
+            return Some(Event::Absorbed { ticket, revision: self.ledger.table.revision() });
         }
         let (revision, entry) = self.ledger.next_entry(change);
-        Some((ticket, revision, Some(entry)))
+        Some(Event::Entry { revision, entry, ticket: Some(ticket) })
     }
 
     /// Takes a change that the log returned as an entry.
@@ -147,9 +140,6 @@ impl Decide {
 
     /// Applies the next entry of the log.
     pub(crate) fn apply(&mut self, revision: Revision, entry: &Entry) -> Applied {
-        if let Change::Withdraw { request, .. } = &entry.change {
-            self.in_flight.leaving.remove(request);
-        }
         self.ledger.apply_entry(revision, entry)
     }
 
@@ -202,10 +192,6 @@ impl Decide {
         if let Some(cluster) = &mut self.cluster {
             cluster.driver.begin_turn();
         }
-    }
-
-    pub(crate) fn next_event(&mut self) -> Option<Event> {
-        self.cluster.as_mut()?.driver.next_event()
     }
 
     /// Passes the calls of this turn to the engine. `is_needed`: something on this host depends on
@@ -310,7 +296,6 @@ impl Decide {
     /// Ends the membership: this host holds and asks for nothing.
     pub(crate) fn end_membership(&mut self) {
         self.ledger.host = NO_HOST;
-        self.in_flight.leaving.clear();
     }
 
     /// Takes over the holds of an earlier incarnation.

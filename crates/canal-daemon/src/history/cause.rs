@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::calls::in_flight::{Completion, PendingCall};
 use canal_core::{Change, FrameId, Release, Request, Withdrawal};
+use canal_sys::peer::Credentials;
 
 /// The effect of a change on the requests that it ends.
 #[derive(Clone, Debug)]
@@ -24,16 +24,13 @@ pub(crate) enum Cause {
 }
 
 impl Cause {
-    /// The effect of a change. `then` identifies the client that asked for it.
-    pub(crate) fn of(change: &Change, then: &Completion) -> Self {
+    /// The effect of a change. `by`: the client that asked this daemon for it.
+    pub(crate) fn of(change: &Change, by: Option<&Credentials>) -> Self {
         match change {
             Change::Request(request) => Self::Request(Arc::clone(request)),
-            Change::Release(Release::Hold { forced: true, .. }) => Self::Forced(match then {
-                Completion::Call(_, PendingCall::Release(release)) => {
-                    Some((release.peer.uid, release.peer.pid))
-                }
-                _ => None,
-            }),
+            Change::Release(Release::Hold { forced: true, .. }) => {
+                Self::Forced(by.map(|peer| (peer.uid, peer.pid)))
+            }
             Change::Release(_) => Self::Release,
             Change::End { frame } => Self::End(*frame),
             Change::Withdraw { why, .. } => Self::Withdraw(*why),

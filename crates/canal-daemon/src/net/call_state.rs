@@ -3,13 +3,18 @@
 //! Invariant: a state owns everything that its call needs to continue. The code that removes the
 //! state answers the call or makes it wait again.
 
-use crate::calls::pending_acquire::{Patience, PendingAcquire};
-use crate::config::effective::Asked;
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::calls::call::{Asked, Call, Replies};
+use crate::config::reading;
 use crate::host::Ticket;
 use crate::view::holder::LeaderWatch;
 use crate::view::status::Selection;
 use crate::waiters::leases::UnsyncedLease;
-use canal_core::RequestId;
+use canal_core::{Key, LeaseId, Outcome, Release, Request, RequestId, Table, Wait};
+use canal_sys::clock;
+use canal_sys::pidfd::Pidfd;
 
 /// After this time, the client of a request that may wait learns what the request waits for.
 const FIRST_WORD_MS: u64 = 1_000;
@@ -19,9 +24,10 @@ const FIRST_WORD_MS: u64 = 1_000;
 const ANSWER_MS: u64 = 4_000;
 
 /// The event that the current call of a connection waits for.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) enum CallState {
     /// Nothing: the next call can be served.
+    #[default]
     Idle,
     /// A grant of this request. [`Conns::waiter`](crate::net::connections::Conns::waiter)
     /// finds the connection.
@@ -29,11 +35,11 @@ pub(crate) enum CallState {
     /// The shared log.
     Log(LogWait),
     /// The end of a holder whose process is exiting, for a request that may not wait.
-    Deferred(Box<PendingAcquire>),
+    Deferred(PendingAcquire),
     /// The disk: a lease is granted but not durable yet.
     Stores(Box<UnsyncedLease>),
     /// The configuration, which a thread reads.
-    Configuration(Asked),
+    Configuration(reading::Asked),
     /// Its turn to receive a report: see `server/calls.rs`.
     Report,
     /// The result of its query to the history: see `server/requests/history.rs`.
@@ -69,11 +75,69 @@ pub(crate) enum Awaiting {
     /// of its connection.
     Membership,
     /// The membership of this host, to propose this request.
-    MembershipOf(Box<PendingAcquire>),
-    /// The call's request, until it comes out of the log.
-    Request(Ticket),
-    /// Another change, until it comes out of the log.
-    Change(Ticket),
+    MembershipOf(PendingAcquire),
+    /// The call's change, until it comes out of the log.
+    Change(Ticket, PendingCall),
+}
+
+/// A call whose change is on its way to the table.
+#[derive(Debug)]
+pub(crate) enum PendingCall {
+    /// The client asked for a lock.
+    Ask(PendingAcquire),
+    /// The client asked what it would be granted. The change itself does nothing.
+    Question(PendingAcquire),
+    /// The client released something.
+    Release(Release),
+    /// The client renewed a lease.
+    Renew(PendingRenewal),
+    /// The client stored a size of this key, or paused or resumed it.
+    Resize(Key),
+    /// The client changed the priority of a session that waits: of this request, to the second
+    /// number from the first.
+    Prioritize(RequestId, i32, i32),
+    /// The client confirmed that it reported the grant of this request to the owner.
+    Confirm(RequestId),
+    /// The client confirmed this part of a request over nodes.
+    ConfirmAt(RequestId),
+}
+
+/// A request on its way to the table.
+#[derive(Debug)]
+pub(crate) struct PendingAcquire {
+    pub request: Arc<Request>,
+    /// The pidfd of the owner, if it is already open.
+    pub pidfd: Option<Pidfd>,
+    pub more: bool,
+    /// The end of the deferral, if the daemon deferred the request instead of refusing it.
+    pub deferred_until: Option<Instant>,
+    /// The limit on waiting requests, if the user has reached it. The daemon then grants this
+    /// request immediately or refuses it.
+    pub crowd: Option<usize>,
+    /// Whether the client only asks what it would be granted.
+    pub is_question: bool,
+}
+
+/// A renewal on its way to the table.
+#[derive(Debug)]
+pub(crate) struct PendingRenewal {
+    pub lease: LeaseId,
+    /// Whether the daemon releases the lease afterwards. It renews the lease only to find it in the
+    /// log.
+    pub give_back: bool,
+    /// Whether the new TTL must be durable before the reply.
+    pub keeps_ttl: bool,
+}
+
+/// The facts about a request that may wait, while the shared log delays it.
+#[derive(Clone, Debug)]
+pub(crate) struct Patience {
+    /// When its wait expires, in milliseconds of CLOCK_BOOTTIME.
+    pub until: Option<u64>,
+    /// Whether the client accepts progress messages and has received none yet.
+    pub untold: bool,
+    /// The first key that it asks for.
+    pub key: Arc<str>,
 }
 
 /// The subject of a wait.
@@ -87,6 +151,7 @@ pub(crate) enum Subject {
 }
 
 impl CallState {
+    /// The subject of the wait, if something beyond the connection depends on the call.
     pub(crate) fn subject(&self) -> Option<Subject> {
         match self {
             Self::Waits(_) => Some(Subject::Grant),
@@ -96,11 +161,6 @@ impl CallState {
             Self::Configuration(_) => Some(Subject::Configuration),
             _ => None,
         }
-    }
-
-    /// Whether something beyond the connection depends on the call.
-    pub(crate) fn holds_something(&self) -> bool {
-        self.subject().is_some()
     }
 }
 
@@ -115,10 +175,59 @@ impl LogWait {
             }
         }
     }
+}
 
-    /// Whether the call waits for this change.
-    pub(crate) fn is_for(&self, ticket: Ticket) -> bool {
-        matches!(self.what, Awaiting::Request(it) | Awaiting::Change(it) if it == ticket)
+impl PendingAcquire {
+    pub(crate) fn new(request: Arc<Request>, more: bool, pidfd: Option<Pidfd>) -> Self {
+        let (deferred_until, crowd) = (None, None);
+        Self { request, pidfd, more, deferred_until, crowd, is_question: false }
+    }
+
+    /// A request that already waited, for the next membership of this host. The limit on waiting
+    /// requests does not apply to it, and it supersedes no others again.
+    pub(crate) fn again(mut request: Arc<Request>, more: bool, pidfd: Option<Pidfd>) -> Self {
+        if request.max_waiting.is_some() || request.supersede.is_some() {
+            let request = Arc::make_mut(&mut request);
+            request.max_waiting = None;
+            request.supersede = request.supersede.take().map(|it| it.but_none());
+        }
+        Self::new(request, more, pidfd)
+    }
+
+    /// The state for reports to the client while the shared log delays the request, if the request
+    /// may wait.
+    pub(crate) fn patience(&self) -> Option<Patience> {
+        let Wait::Yes { until } = self.request.wait else { return None };
+        let key =
+            self.request.items.first().map(|item| item.key.text().clone()).unwrap_or_default();
+        Some(Patience { until, untold: self.more, key })
+    }
+}
+
+impl PendingRenewal {
+    /// The outcome of a renewal that this host did not see, derived from a later table. A lease
+    /// that lives now has lived ever since the client asked for the renewal, so the renewal
+    /// succeeded. A lease that does not live now is lost in any case.
+    pub(crate) fn unseen(&self, table: &Table) -> Vec<Outcome> {
+        let frame = table.lease(self.lease).and_then(|frame| table.frame(frame));
+        let holding = frame.filter(|frame| table.holds_in(frame.id).next().is_some());
+        let renewed = holding.and_then(|frame| {
+            Some(Outcome::Renewed { frame: frame.id, renewal: frame.lease?.renewals })
+        });
+        vec![renewed.unwrap_or(Outcome::LeaseGone)]
+    }
+}
+
+impl Patience {
+    /// The patience of a call that was not served yet, if it is a request that may wait.
+    pub(crate) fn of(call: &Call) -> Option<Self> {
+        let Asked::Acquire(acquire) = &call.asked else { return None };
+        let until = match acquire.wait_ms {
+            Some(0) => return None,
+            wait_ms => wait_ms.map(clock::boottime_ms_after),
+        };
+        let key = acquire.items.first().map(|item| item.key.clone()).unwrap_or_default();
+        Some(Self { until, untold: call.replies == Replies::Many, key })
     }
 }
 

@@ -15,7 +15,6 @@ use nix::sys::epoll::EpollFlags;
 use serde::Serialize;
 
 use crate::calls::call::{self, Answer, Call, Follows, Replies, written};
-use crate::host::Ticket;
 use crate::jobserver::pipes::Form;
 use crate::limits::{CALLS_AHEAD_MAX, OUTPUT_BYTES_MAX, READ_BYTES_PER_TURN};
 use crate::net::call_state::{CallState, LogWait, StatusWatch, Subject};
@@ -144,11 +143,6 @@ impl Connection {
         &self.state
     }
 
-    /// Whether the current call waits until this change comes out of the log.
-    pub(crate) fn awaits(&self, ticket: Ticket) -> bool {
-        matches!(&self.state, CallState::Log(wait) if wait.is_for(ticket))
-    }
-
     /// The wait of the current call for the log.
     pub(crate) fn log_wait_mut(&mut self) -> Option<&mut LogWait> {
         if let CallState::Log(wait) = &mut self.state { Some(wait) } else { None }
@@ -221,7 +215,7 @@ impl Connection {
 
     /// Whether nothing in the table depends on the connection.
     pub(crate) fn holds_nothing(&self) -> bool {
-        !self.state.holds_something() && self.untold.is_none() && self.provisional.is_empty()
+        self.state.subject().is_none() && self.untold.is_none() && self.provisional.is_empty()
     }
 }
 

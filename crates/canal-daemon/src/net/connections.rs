@@ -3,16 +3,17 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nix::sys::epoll::{EpollEvent, EpollFlags};
 use slotmap::{Key, KeyData, SlotMap};
 
 use crate::calls::call::ConnId;
-use crate::calls::pending_acquire::PendingAcquire;
-use crate::config::effective::Asked;
+use crate::config::reading::Asked;
+use crate::host::Ticket;
 use crate::limits::{CLOSING_TIME, IDLE_LOOKED_FOR_EVERY};
-use crate::net::call_state::{Awaiting, CallState, LogWait, Subject};
+use crate::net::call_state::{Awaiting, CallState, LogWait, PendingCall, Subject};
 use crate::net::connection::{Closing, Connection, Input, ReadStatus};
 use crate::net::listen::{AcceptBacklog, TurnedAway};
 use crate::poller::{EVENTS_AT_ONCE, Poller};
@@ -203,6 +204,26 @@ impl Conns {
         state
     }
 
+    /// Takes what `take` takes from the state of a call. The caller continues the call, or sets its
+    /// state.
+    fn take_state<T>(
+        &mut self,
+        id: ConnId,
+        take: impl FnOnce(CallState) -> Result<T, CallState>,
+    ) -> Option<T> {
+        let conn = self.open.get_mut(id)?;
+        match take(std::mem::take(&mut conn.state)) {
+            Err(state) => {
+                conn.state = state;
+                None
+            }
+            Ok(content) => {
+                self.activate(id);
+                Some(content)
+            }
+        }
+    }
+
     /// Ends the waits for a subject from which `take` takes something, as [`Self::end_wait`] does.
     pub(crate) fn end_waits<T>(
         &mut self,
@@ -211,17 +232,23 @@ impl Conns {
     ) -> Vec<(ConnId, T)> {
         let mut taken = Vec::new();
         for id in self.waiting_for(subject).collect::<Vec<_>>() {
-            let Some(conn) = self.open.get_mut(id) else { continue };
-            match take(std::mem::replace(&mut conn.state, CallState::Idle)) {
-                Err(state) => conn.state = state,
-                Ok(content) => {
-                    self.set_state(id, CallState::Idle);
-                    self.activate(id);
-                    taken.push((id, content));
-                }
+            if let Some(content) = self.take_state(id, &take) {
+                self.set_state(id, CallState::Idle);
+                taken.push((id, content));
             }
         }
         taken
+    }
+
+    /// Takes the call that waits until this change comes out of the log, if a call of this
+    /// connection does. It keeps its place if it then waits for the log again.
+    pub(crate) fn take_awaiting(&mut self, id: ConnId, ticket: Ticket) -> Option<PendingCall> {
+        self.take_state(id, |state| match state {
+            CallState::Log(LogWait { what: Awaiting::Change(it, call), .. }) if it == ticket => {
+                Ok(call)
+            }
+            _ => Err(state),
+        })
     }
 
     /// Like [`Self::end_wait`], but the place of the wait passes to another connection, on which
@@ -276,21 +303,16 @@ impl Conns {
         self.waiting_for(Subject::Death).filter_map(until).min()
     }
 
-    /// The request with this tag and the connection of its call, if it waits for the membership of
-    /// this host.
-    pub(crate) fn awaiting_membership(
-        &mut self,
-        tag: Tag,
-    ) -> Option<(ConnId, &mut PendingAcquire)> {
-        let has_tag = |wait: &LogWait| match &wait.what {
-            Awaiting::MembershipOf(newcomer) => newcomer.request.tag == tag,
-            _ => false,
-        };
-        let (id, _) = self.log_waits().find(|(_, wait)| has_tag(wait))?;
-        match &mut self.open.get_mut(id)?.log_wait_mut()?.what {
-            Awaiting::MembershipOf(newcomer) => Some((id, newcomer)),
+    /// The connection whose call asks for the request with this tag, and waits for the log.
+    pub(crate) fn asks_for(&self, tag: Tag) -> Option<(ConnId, &Arc<Request>)> {
+        self.log_waits().find_map(|(id, wait)| match &wait.what {
+            Awaiting::MembershipOf(it) | Awaiting::Change(_, PendingCall::Ask(it))
+                if it.request.tag == tag =>
+            {
+                Some((id, &it.request))
+            }
             _ => None,
-        }
+        })
     }
 
     /// Whether there is work that does not depend on the kernel.

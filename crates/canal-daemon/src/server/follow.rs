@@ -9,45 +9,73 @@
 use std::sync::Arc;
 
 use crate::calls::call::ConnId;
-use crate::calls::in_flight::Proposed;
-use crate::calls::in_flight::{Applied, Completion, PendingCall};
-use crate::calls::pending_acquire::PendingAcquire;
+use crate::calls::in_flight::{Applied, Completion, Proposed};
 use crate::host::{Event, LostWhy, Ticket};
-use crate::net::call_state::{CallState, Subject};
+use crate::net::call_state::{CallState, PendingCall, Subject};
 use crate::server::Server;
 use crate::server::step::{Result, ended_unseen};
 use crate::store::ledger::NO_HOST;
 use crate::wording::{self, given_up, owner_gone};
 use canal_core::{
     Change, Entry, FrameId, Granted, HoldState, Outcome, Refusal, RequestId, Revision, Snapshot,
-    Withdrawal,
+    Tag, Withdrawal,
 };
 use canal_protocol::{ErrorName, Failure};
 use canal_sys::clock;
+use canal_sys::peer::Credentials;
 
 impl Server {
-    /// Applies the changes that this daemon proposed to the embedded journal, and those that follow
-    /// from them. The entries of an engine come with its events: see [`Self::follow_engine`].
-    pub(crate) fn follow(&mut self) {
-        while let Some((ticket, revision, entry)) = self.decide.next_entry() {
-            if let Some(entry) = entry {
-                self.follow_entry(revision, &entry, Some(ticket));
-            } else if let Some(proposed) = self.decide.in_flight.take(ticket) {
-                let applied = Applied { revision, outcomes: Vec::new() };
-                self.came_back(ticket, proposed.then, applied, &[]);
+    /// Carries out what the log returns: the changes that this daemon proposed to the embedded
+    /// journal and those that follow from them, or the events of an engine.
+    ///
+    /// # Errors
+    /// The table cannot follow the log. The daemon then has to end.
+    pub(crate) fn follow(&mut self) -> anyhow::Result<()> {
+        while let Some(event) = self.decide.next_event() {
+            match event {
+                Event::Entry { revision, entry, ticket } => {
+                    self.follow_entry(revision, &entry, ticket);
+                }
+                Event::Restore { snapshot, revision } => {
+                    self.replace_table(snapshot.map(|it| *it), revision)?;
+                }
+                Event::Absorbed { ticket, revision } => self.absorbed(ticket, revision),
+                Event::Dropped { ticket } => self.dropped(ticket),
+                Event::Clear => self.clear(),
+                Event::Joined { host, adopted } => self.joined(host, adopted),
+                Event::Lost { host, why } => self.lost(host, &why),
+                Event::SnapshotWanted => self.decide.store_snapshot(),
+                Event::Present => self.resume_put_off(),
+                Event::Away(_)
+                | Event::Back
+                | Event::Full(_)
+                | Event::Hindered(_)
+                | Event::Unhindered => {
+                    self.decide.note_engine(event)?;
+                    self.due.changed = true;
+                }
             }
         }
+        Ok(())
     }
 
     /// Applies the next entry of the log. `ticket` is set if this host proposed the entry.
     fn follow_entry(&mut self, revision: Revision, entry: &Entry, ticket: Option<Ticket>) {
         self.heed_our_end(&entry.change);
-        let proposed = ticket.and_then(|ticket| self.decide.take_entry(ticket));
+        let proposed = ticket.and_then(|ticket| Some((ticket, self.decide.take_entry(ticket)?)));
+        let by = proposed.as_ref().and_then(|(_, proposed)| match &proposed.then {
+            Completion::Call(_, peer) => Some(peer),
+            _ => None,
+        });
+        // After the release, the table no longer has them.
+        let before = match &entry.change {
+            Change::Release(giving) if by.is_some() => self.holds_at_stake(giving),
+            _ => Vec::new(),
+        };
         let recovered = self.decide.table().recovery().is_some();
-        let then = proposed.as_ref().map_or(&Completion::Nothing, |it| &it.then);
-        let (applied, before) = self.apply(revision, entry, then);
-        if let (Some(ticket), Some(proposed)) = (ticket, proposed) {
-            self.came_back(ticket, proposed.then, applied, &before);
+        let applied = self.apply(revision, entry, by);
+        if let Some((ticket, proposed)) = proposed {
+            self.came_back(ticket, proposed, applied, &before);
         }
         if let Change::Suspend { request } = entry.change
             && !self.waiters.suspended.contains_key(&request)
@@ -62,20 +90,10 @@ impl Server {
     }
 
     /// Applies an entry, and notes its outcomes. Ends the calls of waiters that it refused or
-    /// withdrew. Also returns the holds that a release by this host may have ended, because the
-    /// table no longer has them.
-    fn apply(
-        &mut self,
-        revision: Revision,
-        entry: &Entry,
-        then: &Completion,
-    ) -> (Applied, Vec<Arc<HoldState>>) {
-        let before = match then {
-            Completion::Call(_, PendingCall::Release(back)) => self.holds_at_stake(&back.giving),
-            _ => Vec::new(),
-        };
+    /// withdrew. `by`: the client that asked this daemon for the change.
+    fn apply(&mut self, revision: Revision, entry: &Entry, by: Option<&Credentials>) -> Applied {
         let applied = self.decide.apply(revision, entry);
-        self.observe.note(&entry.change, then, &applied, self.decide.ledger());
+        self.observe.note(&entry.change, by, &applied, self.decide.ledger());
         // A confirmation has no outcome, but its grant counts from here.
         self.due.changed |=
             !applied.outcomes.is_empty() || matches!(entry.change, Change::Confirm { .. });
@@ -89,64 +107,66 @@ impl Server {
                 }
             }
         }
-        (applied, before)
+        applied
     }
 
-    /// Completes a change of this host that has been applied.
-    fn complete(&mut self, applied: Applied, then: Completion, before: &[Arc<HoldState>]) {
-        let (id, call) = match then {
-            Completion::Nothing => return,
-            Completion::End { frame } => return self.ended(frame),
-            Completion::CheckAhead { behind, left } => return self.check_ahead_of(behind, left),
-            Completion::JobSlot { build } => return self.take_slot(build),
-            Completion::JobToken { build } => {
-                return self.token_decided(build, RequestId(applied.revision.0));
-            }
-            Completion::Call(id, call) => (id, call),
-        };
-        let step = match call {
-            PendingCall::Ask(newcomer) => self.asked(id, newcomer, applied),
-            PendingCall::Question(newcomer) => self.question(id, *newcomer),
-            PendingCall::Release(back) => self.given_back(&back, before, &applied),
-            PendingCall::Renew(renewing) => self.renewed(renewing, &applied),
-            PendingCall::Resize(key) => self.resized(&key, &applied),
-            PendingCall::Prioritize(pending) => self.prioritized(pending),
-            PendingCall::Confirm(request) => self.confirmed(request),
-            PendingCall::ConfirmAt(request) => self.confirmed_at(request, &applied),
-        };
-        self.carry_out(id, step);
-    }
-
-    /// Handles a change of this host that was applied at its place in the log.
+    /// Completes a change of this host that was applied at its place in the log.
     fn came_back(
         &mut self,
         ticket: Ticket,
-        then: Completion,
+        proposed: Proposed,
         applied: Applied,
         before: &[Arc<HoldState>],
     ) {
-        if self.is_awaited(ticket, &then) {
-            return self.complete(applied, then, before);
-        }
-        if let Completion::Call(_, PendingCall::Ask(newcomer)) = then {
-            self.give_back_unwanted(&newcomer, applied.revision);
+        match (proposed.then, proposed.change) {
+            (Completion::Nothing, Change::End { frame }) => self.ended(frame),
+            (Completion::Nothing, _) => {}
+            (Completion::CheckAhead { behind, left }, _) => self.check_ahead_of(behind, left),
+            (Completion::JobSlot { build }, _) => self.take_slot(build),
+            (Completion::JobToken { build }, _) => {
+                self.token_decided(build, RequestId(applied.revision.0));
+            }
+            (Completion::Call(id, peer), change) => {
+                if let Some(call) = self.conns.take_awaiting(id, ticket) {
+                    let step = self.step_after(id, peer, call, applied, before);
+                    self.carry_out(id, step);
+                } else if let Change::Request(request) = change {
+                    self.give_back_unwanted(request.tag, applied.revision);
+                }
+            }
         }
     }
 
-    /// Whether to complete a change: its call still waits for it, or no call ever did.
-    fn is_awaited(&self, ticket: Ticket, then: &Completion) -> bool {
-        let waits = |id| self.conns.peek(id).is_some_and(|conn| conn.awaits(ticket));
-        then.conn().is_none_or(waits)
+    /// The next step of a call whose change was applied.
+    fn step_after(
+        &mut self,
+        id: ConnId,
+        peer: Credentials,
+        call: PendingCall,
+        applied: Applied,
+        before: &[Arc<HoldState>],
+    ) -> Result {
+        match call {
+            PendingCall::Ask(newcomer) => self.asked(id, newcomer, applied),
+            PendingCall::Question(newcomer) => self.question(id, newcomer),
+            PendingCall::Release(giving) => self.given_back(peer, &giving, before, &applied),
+            PendingCall::Renew(renewing) => self.renewed(peer, &renewing, &applied),
+            PendingCall::Resize(key) => self.resized(&key, &applied),
+            PendingCall::Prioritize(request, before, priority) => {
+                self.prioritized(request, before, priority)
+            }
+            PendingCall::Confirm(request) => self.confirmed(request),
+            PendingCall::ConfirmAt(request) => self.confirmed_at(request, &applied),
+        }
     }
 
     /// Releases a request whose client has left or was sent a failure.
-    fn give_back_unwanted(&mut self, newcomer: &PendingAcquire, revision: Revision) {
+    fn give_back_unwanted(&mut self, tag: Tag, revision: Revision) {
         let request = RequestId(revision.0);
         // No call waits for it.
         let _ = self.waiters.remove(request);
         self.waiters.drop_grant(request);
-        let table = self.decide.table();
-        if table.tagged(newcomer.request.tag) == Some(request) {
+        if self.decide.table().tagged(tag) == Some(request) {
             self.propose(Change::Withdraw { request, why: Withdrawal::Cancelled });
         }
     }
@@ -154,28 +174,28 @@ impl Server {
     /// Handles a change of this host that is part of a table that was replaced as a whole.
     fn absorbed(&mut self, ticket: Ticket, revision: Revision) {
         let Some(proposed) = self.decide.in_flight.take(ticket) else { return };
-        let is_awaited = self.is_awaited(ticket, &proposed.then);
         let mut applied = Applied { revision, outcomes: Vec::new() };
-        let (id, call) = match proposed.then {
-            Completion::Call(id, call) if is_awaited => (id, call),
-            then => return self.came_back(ticket, then, applied, &[]),
+        let Completion::Call(id, peer) = proposed.then else {
+            return self.came_back(ticket, proposed, applied, &[]);
+        };
+        let Some(call) = self.conns.take_awaiting(id, ticket) else {
+            return self.came_back(ticket, proposed, applied, &[]);
         };
         let step = match call {
             PendingCall::Renew(renewing) => {
                 applied.outcomes = renewing.unseen(self.decide.table());
-                self.renewed(renewing, &applied)
+                self.renewed(peer, &renewing, &applied)
             }
             PendingCall::Ask(newcomer) => {
                 self.find_absorbed(id, newcomer.more, RequestId(revision.0))
             }
-            PendingCall::Confirm(request) => self.confirmed(request),
             // The table is the same whether the change had an effect or found nothing to do, so the
             // result is unknown.
-            PendingCall::Release(_) | PendingCall::Resize(_) | PendingCall::Prioritize(_) => {
+            PendingCall::Release(_) | PendingCall::Resize(_) | PendingCall::Prioritize(..) => {
                 Err(done_unseen())
             }
-            PendingCall::Question(_) | PendingCall::ConfirmAt(_) => {
-                return self.complete(applied, Completion::Call(id, call), &[]);
+            PendingCall::Question(_) | PendingCall::Confirm(_) | PendingCall::ConfirmAt(_) => {
+                self.step_after(id, peer, call, applied, &[])
             }
         };
         self.carry_out(id, step);
@@ -196,53 +216,13 @@ impl Server {
 
     /// Handles a change that never reached the log.
     fn dropped(&mut self, ticket: Ticket) {
-        if let Some(Proposed { then, .. }) = self.decide.in_flight.take(ticket)
-            && self.is_awaited(ticket, &then)
-            && let Completion::Call(id, call) = then
+        if let Some(Proposed { then: Completion::Call(id, _), .. }) =
+            self.decide.in_flight.take(ticket)
+            && let Some(call) = self.conns.take_awaiting(id, ticket)
         {
             let step = self.without_membership(id, call);
             self.carry_out(id, step);
         }
-    }
-
-    /// Carries out the events that came from the engine.
-    ///
-    /// # Errors
-    /// The table cannot follow the log. The daemon then has to end.
-    pub(crate) fn follow_engine(&mut self) -> anyhow::Result<()> {
-        self.decide.hear_engine();
-        while let Some(event) = self.decide.next_event() {
-            self.carry_out_event(event)?;
-        }
-        self.decide.keep_deadline();
-        Ok(())
-    }
-
-    fn carry_out_event(&mut self, event: Event) -> anyhow::Result<()> {
-        match event {
-            Event::Entry { revision, entry, ticket } => {
-                self.follow_entry(revision, &entry, ticket);
-            }
-            Event::Restore { snapshot, revision } => {
-                self.replace_table(snapshot.map(|it| *it), revision)?;
-            }
-            Event::Absorbed { ticket, revision } => self.absorbed(ticket, revision),
-            Event::Dropped { ticket } => self.dropped(ticket),
-            Event::Clear => self.clear(),
-            Event::Joined { host, adopted } => self.joined(host, adopted),
-            Event::Lost { host, why } => self.lost(host, &why),
-            Event::SnapshotWanted => self.decide.store_snapshot(),
-            Event::Present => self.resume_put_off(),
-            Event::Away(_)
-            | Event::Back
-            | Event::Full(_)
-            | Event::Hindered(_)
-            | Event::Unhindered => {
-                self.decide.note_engine(event)?;
-                self.due.changed = true;
-            }
-        }
-        Ok(())
     }
 
     /// Handles the entry that declares our incarnation gone. Looks up our holds before the entry is
@@ -423,9 +403,12 @@ impl Server {
 impl Server {
     /// Follows the log, checks all waiters that were granted something, and sends their grants.
     /// Repeats this until nothing follows from it.
-    pub(crate) fn settle(&mut self) {
+    ///
+    /// # Errors
+    /// As for [`Self::follow`].
+    pub(crate) fn settle(&mut self) -> anyhow::Result<()> {
         loop {
-            self.follow();
+            self.follow()?;
             // A grant made while this host cannot renew is sent once it can renew again, or never.
             if self.waiters.has_grants() && self.decide.may_grant() {
                 while let Some(granted) = self.waiters.next_grant() {
@@ -438,7 +421,7 @@ impl Server {
                     if let Some((id, step)) = self.offer(&granted) {
                         self.carry_out(id, step);
                     }
-                    self.follow();
+                    self.follow()?;
                 }
             }
             let unsynced = self.conns.end_waits(Subject::Disk, |state| match state {
@@ -446,7 +429,7 @@ impl Server {
                 _ => Err(state),
             });
             if unsynced.is_empty() {
-                return;
+                return Ok(());
             }
             // All leases that wait for this become durable together.
             let stored = self.decide.ledger_mut().keep_leases();
@@ -458,9 +441,12 @@ impl Server {
     }
 
     /// Ends the waits whose time is over.
-    pub(crate) fn end_waits(&mut self) {
+    ///
+    /// # Errors
+    /// As for [`Self::follow`].
+    pub(crate) fn end_waits(&mut self) -> anyhow::Result<()> {
         if self.waiters.next_end().is_none() {
-            return;
+            return Ok(());
         }
         let now = clock::boottime_ms();
         while let Some(request) = self.waiters.over(now) {
@@ -475,7 +461,8 @@ impl Server {
             // The request may be granted before its withdrawal is in the log.
             self.propose(Change::Withdraw { request, why: Withdrawal::Cancelled });
             // This may grant another request whose wait is over now.
-            self.settle();
+            self.settle()?;
         }
+        Ok(())
     }
 }

@@ -38,7 +38,7 @@ impl Server {
     /// this ends, and its result.
     pub(crate) fn offer(&mut self, granted: &Granted) -> Option<(ConnId, Result)> {
         let request = granted.request;
-        if self.decide.in_flight.leaving.contains(&request) {
+        if self.decide.in_flight.is_leaving(request) {
             let conn = self.end_waiter(request)?;
             return Some((conn, Err(given_up())));
         }

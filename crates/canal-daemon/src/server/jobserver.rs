@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::calls::in_flight::Completion;
-use crate::calls::pending_acquire::plain_request;
+use crate::calls::items::plain_request;
 use crate::jobserver::share::{self, SlotFrom, Standing};
 use crate::server::Server;
 use crate::server::step::Result;

@@ -15,7 +15,7 @@ use crate::limits::{
     AHEAD_EVERY, AHEAD_LOOKED_AT_MAX, COME_BACK_EVERY, COME_BACK_TIME, COME_BACK_TIME_IF_BUSY,
     PROCESSES_LOOKED_AT_MAX, STOPPED_EVERY, WAITERS_LOOKED_AT_MAX,
 };
-use crate::net::call_state::{Awaiting, CallState};
+use crate::net::call_state::{Awaiting, CallState, PendingCall};
 use crate::net::connections::Disconnected;
 use crate::processes::identity::find;
 use crate::server::Server;
@@ -168,7 +168,11 @@ impl Server {
         let Some(conn) = self.conns.peek(id) else { return CallState::Idle };
         let goes_on = match conn.state() {
             // The change completes even if its client no longer waits for the answer.
-            CallState::Log(wait) => !conn.is_closing() && matches!(wait.what, Awaiting::Change(_)),
+            CallState::Log(wait) => match wait.what {
+                Awaiting::Change(_, PendingCall::Ask(_)) => false,
+                Awaiting::Change(..) => !conn.is_closing(),
+                _ => false,
+            },
             CallState::Report | CallState::History => true,
             _ => false,
         };

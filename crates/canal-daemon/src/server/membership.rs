@@ -5,11 +5,12 @@
 use std::collections::BTreeSet;
 
 use crate::calls::call::ConnId;
-use crate::calls::pending_acquire::PendingAcquire;
 use crate::cluster::Cluster;
 use crate::host::LostWhy;
-use crate::net::call_state::{Awaiting, CallState, LogWait, Subject};
-use crate::processes::identity::find;
+use crate::net::call_state::{
+    Awaiting, CallState, LogWait, Patience, PendingAcquire, PendingCall, Subject,
+};
+use crate::processes::owners::find;
 use crate::server::Server;
 use crate::server::progress::outside_queue;
 use crate::store::ledger::NO_HOST;
@@ -332,7 +333,8 @@ impl Server {
     fn give_up_waiting(&mut self, id: ConnId, failure: Failure) {
         let CallState::Log(wait) = self.conns.end_wait(id) else { return };
         let failure = match wait.what {
-            Awaiting::Change(ticket) if !self.decide.in_flight.is_question(ticket) => failure.hint(
+            Awaiting::Change(_, PendingCall::Ask(_) | PendingCall::Question(_)) => failure,
+            Awaiting::Change(..) => failure.hint(
                 "the change is still queued; it will be applied once the engine is reachable",
             ),
             Awaiting::Membership => {
@@ -343,7 +345,7 @@ impl Server {
                 }
                 failure
             }
-            _ => failure,
+            Awaiting::MembershipOf(_) => failure,
         };
         self.carry_out(id, Err(failure));
     }
@@ -351,7 +353,7 @@ impl Server {
     /// Makes the first call of a connection wait until this host is a member, or has read the log.
     pub(super) fn put_off(&mut self, id: ConnId) {
         let Some(call) = self.conns.peek(id).and_then(|conn| conn.calls.front()) else { return };
-        let patience = call.patience();
+        let patience = Patience::of(call);
         let step = self.wait_for_log(id, Awaiting::Membership, patience);
         self.carry_out(id, Ok(step));
         self.fail_pending();
@@ -372,7 +374,7 @@ impl Server {
             _ => Err(state),
         });
         for (id, newcomer) in newcomers {
-            self.ask_again(id, *newcomer);
+            self.ask_again(id, newcomer);
         }
     }
 
@@ -393,7 +395,7 @@ impl Server {
             _ => Err(state),
         });
         for (id, newcomer) in deferred {
-            self.ask_again(id, *newcomer);
+            self.ask_again(id, newcomer);
         }
     }
 }

@@ -6,7 +6,7 @@
 use std::task::Waker;
 use std::time::Instant;
 
-use crate::calls::in_flight::{Applied, Completion};
+use crate::calls::in_flight::Applied;
 use crate::cluster::decide::Decide;
 use crate::config::sections::{HookSettings, On};
 use crate::history::cause::Cause;
@@ -22,6 +22,7 @@ use crate::wording::{pid_of, time};
 use canal_core::{Change, OwnSlots, Token};
 use canal_history::Ending;
 use canal_sys::clock;
+use canal_sys::peer::Credentials;
 
 /// The most holders in the event of a long wait.
 const HOLDERS_MAX: usize = 8;
@@ -50,18 +51,18 @@ impl Observe {
         self.history.tell_hooks(self.hooks.are_told_of_ends());
     }
 
-    /// Notes a change that was applied to the table.
+    /// Notes a change that was applied to the table. `by`: the client that asked this daemon for it.
     pub(crate) fn note(
         &mut self,
         change: &Change,
-        then: &Completion,
+        by: Option<&Credentials>,
         applied: &Applied,
         ledger: &Ledger,
     ) {
         if !applied.outcomes.is_empty() {
             self.hooks.stir();
         }
-        self.history.take_in(&Cause::of(change, then), applied, &ledger.table, ledger.host);
+        self.history.take_in(&Cause::of(change, by), applied, &ledger.table, ledger.host);
     }
 
     /// Follows a table that replaces the previous one, or another part of the same table.

@@ -6,10 +6,9 @@ use std::sync::Arc;
 
 use crate::calls::call::ConnId;
 use crate::calls::in_flight::Completion;
-use crate::calls::pending_acquire::PendingAcquire;
 use crate::limits::{EXITING_TIME, PROCESSES_LOOKED_AT_MAX};
-use crate::net::call_state::CallState;
-use crate::processes::identity::NOBODY;
+use crate::net::call_state::{CallState, PendingAcquire};
+use crate::processes::owner_identity::NOBODY;
 use crate::server::Server;
 use crate::server::step::{Result, Step};
 use crate::waiters::waiting::Asked;
@@ -43,7 +42,7 @@ impl Server {
             tracing::debug!("a request is waiting for a holder that is about to end");
             newcomer.deferred_until = Some(until);
             self.observe.history.take_back(newcomer.request.tag);
-            return Ok(Step::Wait(CallState::Deferred(Box::new(newcomer))));
+            return Ok(Step::Wait(CallState::Deferred(newcomer)));
         }
         let mut failure = self.refusal(id, &newcomer, why);
         if let Refusal::TooLarge { item, .. } = why

@@ -6,9 +6,8 @@ use std::sync::Arc;
 
 use crate::calls::call::Answer;
 use crate::calls::call::ConnId;
-use crate::calls::in_flight::{Completion, PendingCall, VOID};
-use crate::calls::pending_acquire::{Patience, PendingAcquire};
-use crate::net::call_state::{Awaiting, CallState, LogWait};
+use crate::calls::in_flight::{Completion, VOID};
+use crate::net::call_state::{Awaiting, CallState, LogWait, Patience, PendingAcquire, PendingCall};
 use crate::server::Server;
 use crate::wording::superseded;
 use canal_core::{Change, FrameId, RequestId, Withdrawal};
@@ -71,11 +70,7 @@ pub(crate) fn lost_track() -> Failure {
 impl Server {
     /// Proposes a change that no call waits for.
     pub(crate) fn propose(&mut self, change: Change) {
-        let then = match change {
-            Change::End { frame } => Completion::End { frame },
-            _ => Completion::Nothing,
-        };
-        self.propose_and(change, then);
+        self.propose_and(change, Completion::Nothing);
     }
 
     /// Proposes a change that no call waits for. Once it is applied, `then` determines the next
@@ -92,19 +87,16 @@ impl Server {
     /// # Errors
     /// The change cannot be proposed.
     fn propose_for(&mut self, id: ConnId, change: Change, call: PendingCall) -> Result {
-        let patience = match &call {
-            PendingCall::Ask(newcomer) => Some(newcomer.patience()),
-            _ => None,
+        let (may, patience) = match &call {
+            PendingCall::Ask(newcomer) => (self.decide.may_ask(), newcomer.patience()),
+            _ => (self.decide.is_member(), None),
         };
-        let may = if patience.is_some() { self.decide.may_ask() } else { self.decide.is_member() };
         if !may {
             return self.without_membership(id, call);
         }
-        let ticket = self.decide.propose(change, Completion::Call(id, call));
-        Ok(match patience {
-            Some(patience) => self.wait_for_log(id, Awaiting::Request(ticket), patience),
-            None => self.wait_for_log(id, Awaiting::Change(ticket), None),
-        })
+        let Some(conn) = self.conns.peek(id) else { return Ok(Step::Leave) };
+        let ticket = self.decide.propose(change, Completion::Call(id, conn.peer));
+        Ok(self.wait_for_log(id, Awaiting::Change(ticket, call), patience))
     }
 
     /// Repeats a request, or the question whether it would be granted.
@@ -115,7 +107,7 @@ impl Server {
     /// Answers a question once the table has all changes that this host proposed before it. For
     /// that, a change without effect goes through the log first, as a request would.
     pub(crate) fn pose(&self, newcomer: PendingAcquire) -> Step {
-        Step::Propose(VOID, PendingCall::Question(Box::new(newcomer)))
+        Step::Propose(VOID, PendingCall::Question(newcomer))
     }
 
     /// Proposes a request, for the first time or again.
@@ -180,7 +172,7 @@ impl Server {
             return Err(self.decide.not_a_member());
         }
         let patience = newcomer.patience();
-        Ok(self.wait_for_log(id, Awaiting::MembershipOf(Box::new(newcomer)), patience))
+        Ok(self.wait_for_log(id, Awaiting::MembershipOf(newcomer), patience))
     }
 }
 

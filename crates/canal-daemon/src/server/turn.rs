@@ -73,23 +73,24 @@ impl Server {
         for token in std::mem::take(&mut batch.ended.fifos) {
             self.end_of_writers(token);
         }
-        self.follow();
-        self.follow_engine()?;
-        self.settle();
+        self.decide.hear_engine();
+        self.follow()?;
+        self.decide.keep_deadline();
+        self.settle()?;
         let now = clock::now();
-        self.on_time(now);
+        self.on_time(now)?;
         self.reload_if_asked();
         self.end_readings();
         self.retry_deferred(deaths);
         self.serve(batch.leases_over_at)?;
         while self.share_slots(now) {
-            self.settle();
+            self.settle()?;
         }
         self.inform(now);
         self.serve_reports();
         self.end_searches();
         self.observe.give_metrics(&mut self.decide, self.conns.len());
-        self.settle();
+        self.settle()?;
         #[cfg(test)]
         if crate::sim::is_broken(crate::sim::Rule::RecordsComeFirst) {
             self.conns.flush();
@@ -109,10 +110,10 @@ impl Server {
 
     /// Serves the calls that were read, releases and renewals first. Leases end after the renewals
     /// that arrived in time, even if the daemon could not read these until now.
-    fn serve(&mut self, mut leases_over_at: Option<u64>) -> io::Result<()> {
+    fn serve(&mut self, mut leases_over_at: Option<u64>) -> anyhow::Result<()> {
         let mut left = CALLS_PER_TURN;
         loop {
-            self.settle();
+            self.settle()?;
             let active = self.conns.take_active();
             let active = self.in_turns(active);
             if let Some(now) = leases_over_at.take() {
@@ -124,7 +125,7 @@ impl Server {
             } else {
                 self.serve_each(&active, &mut left, Self::next_goes_first)?;
             }
-            self.settle();
+            self.settle()?;
             if active.is_empty() && !self.conns.has_active() {
                 return Ok(());
             }
@@ -133,7 +134,7 @@ impl Server {
             self.serve_each(&active, &mut left, is_ready)?;
             if left == 0 {
                 // Settle now: another turn follows at once only if a connection has more calls.
-                self.settle();
+                self.settle()?;
                 self.leave_for_next_turn(&active);
                 return Ok(());
             }
@@ -148,7 +149,7 @@ impl Server {
         active: &[ConnId],
         left: &mut usize,
         may: impl Fn(&Self, ConnId) -> bool,
-    ) -> io::Result<()> {
+    ) -> anyhow::Result<()> {
         let at_once = ANSWERED_AT_ONCE.max(active.len() / PARTS_MAX);
         let mut served = 0;
         for id in active {
@@ -163,7 +164,7 @@ impl Server {
             while *left > 0 && may(self, *id) {
                 *left -= 1;
                 self.serve_one(*id);
-                self.follow();
+                self.follow()?;
             }
             served += 1;
         }
@@ -314,8 +315,8 @@ impl Server {
     }
 
     /// Does the work that is due.
-    pub(crate) fn on_time(&mut self, now: Instant) {
-        self.end_waits();
+    fn on_time(&mut self, now: Instant) -> anyhow::Result<()> {
+        self.end_waits()?;
         self.look_at_pending();
         if is_due(&mut self.due.come_back, now) {
             self.give_up_the_lost(now);
@@ -337,6 +338,7 @@ impl Server {
         }
         self.look_after_home(now);
         self.decide.look_after_watcher(&mut self.conns, now);
+        Ok(())
     }
 
     /// Schedules the next work at the end of a turn, because no event may start another turn.

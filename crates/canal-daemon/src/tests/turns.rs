@@ -10,13 +10,12 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::calls::pending_acquire::PendingAcquire;
-use crate::config::sections::HistorySettings;
+use crate::config::history_section::HistorySettings;
 use crate::history::recorder::History;
 use crate::history::writer::Files;
 use crate::hooks::configured::Hooks;
 use crate::limits::CALLS_PER_TURN;
-use crate::net::call_state::CallState;
+use crate::net::call_state::{CallState, PendingAcquire};
 use crate::net::connection::Connection;
 use crate::net::connections::Disconnected;
 use crate::processes::identity::process_of;
@@ -425,7 +424,7 @@ fn a_deferred_request_is_granted_as_soon_as_the_holder_has_ended() {
     let until = Instant::now() + Duration::from_secs(3600);
     let mut newcomer = PendingAcquire::again(request, false, Some(owner.pidfd()));
     newcomer.deferred_until = Some(until);
-    world.server.conns.set_state(id, CallState::Deferred(Box::new(newcomer)));
+    world.server.conns.set_state(id, CallState::Deferred(newcomer));
     world.turn();
     assert_eq!(peer.reply(), None);
     holder.end();
@@ -447,7 +446,7 @@ fn a_lease_whose_client_leaves_while_it_is_stored_is_taken_back() {
     let lease = UnsyncedLease { request, news };
     world.server.conns.set_state(id, CallState::Stores(Box::new(lease)));
     world.server.disconnect(Disconnected { id, unread: false });
-    world.server.follow();
+    world.server.follow().unwrap();
     assert_eq!(world.server.decide.table().hold_of(request), None);
     world.turn();
     assert_eq!(asker.reply(), None);

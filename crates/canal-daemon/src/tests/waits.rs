@@ -19,10 +19,7 @@ impl Server {
                 self.waiters.get(*request).is_some() && self.conns.waiter(*request) == Some(id)
             }
             CallState::Log(wait) => match &wait.what {
-                Awaiting::Request(ticket) | Awaiting::Change(ticket) => {
-                    let proposed = self.decide.in_flight.get(*ticket);
-                    proposed.is_some_and(|proposed| proposed.then.conn() == Some(id))
-                }
+                Awaiting::Change(ticket, _) => self.decide.in_flight.conn_of(*ticket) == Some(id),
                 Awaiting::Membership => self.decide.is_shared() && !conn.calls.is_empty(),
                 Awaiting::MembershipOf(_) => self.decide.is_shared(),
             },

@@ -1,7 +1,6 @@
 use super::*;
-use crate::calls::in_flight::Completion;
-use crate::config::sections::On;
-use crate::wording::pid_of;
+use crate::config::hooks_section::On;
+use crate::wording::text::pid_of;
 use canal_core::{
     Change, ENTRY_VERSION, Entry, Owner, Release, Request, Revision, UnixMillis, Withdrawal,
 };
@@ -36,7 +35,7 @@ impl Scene {
         let mut outcomes = Vec::new();
         self.table.apply(revision, &entry, &mut outcomes);
         let applied = Applied { revision, outcomes };
-        let cause = Cause::of(&entry.change, &Completion::Nothing);
+        let cause = Cause::of(&entry.change, None);
         self.history.take_in(&cause, &applied, &self.table, HERE);
         applied
     }

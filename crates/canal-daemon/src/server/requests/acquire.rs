@@ -4,11 +4,10 @@ use std::sync::Arc;
 
 use crate::calls::call::ConnId;
 use crate::calls::in_flight::Applied;
-use crate::calls::items;
-use crate::calls::pending_acquire::{PendingAcquire, plain_request};
+use crate::calls::items::{self, plain_request};
 use crate::jobserver::pipes::Form;
 use crate::limits::AHEAD_LOOKED_AT_MAX;
-use crate::net::call_state::{Awaiting, CallState};
+use crate::net::call_state::{Awaiting, CallState, PendingAcquire, PendingCall};
 use crate::net::connection::AskedFor;
 use crate::processes::identity::{OwnerFound, cannot_watch};
 use crate::server::Server;
@@ -65,13 +64,15 @@ impl Server {
         };
         let known = self.decide.table().tagged(acquire.tag);
         let goes_on = |request: &RequestId| {
-            !self.decide.in_flight.leaving.contains(request)
+            !self.decide.in_flight.is_leaving(*request)
                 && !self.is_of_lost_incarnation(*request, owner.uid, &owner.owner)
         };
         if let Some(request) = known.filter(goes_on) {
             return self.attach_again(id, request, owner, more);
         }
-        if let Some(step) = self.attach_in_flight(id, acquire.tag, &owner, more)? {
+        if let Some(step) =
+            self.attach_in_flight(caller, acquire.tag, &owner, acquire.wait_ms != Some(0))?
+        {
             return Ok(step);
         }
         self.may_hold(id, &items, acquire.priority)?;
@@ -127,10 +128,8 @@ impl Server {
             above: above.map(Box::new),
         };
         self.decide.ledger_mut().admit(&request).map_err(|error| disk_full(&error))?;
-        let pidfd = owner.pidfd;
-        let request = Arc::new(request);
-        let (deferred_until, is_question) = (None, false);
-        let newcomer = PendingAcquire { request, pidfd, more, deferred_until, crowd, is_question };
+        let newcomer = PendingAcquire::new(Arc::new(request), more, owner.pidfd);
+        let newcomer = PendingAcquire { crowd, ..newcomer };
         if let Some(why) = self.announce(id, &newcomer.request) {
             return self.refuse(id, newcomer, &why);
         }
@@ -252,40 +251,48 @@ impl Server {
 /// Invariant: a request is answered on one connection, the last one that asked for it.
 impl Server {
     /// Resumes a request that is on its way into the log, or that waits for the membership of this
-    /// host, after its client lost its connection. `None` if there is no such request.
+    /// host, after its client lost its connection. `None` if there is no such request. `may_wait`:
+    /// whether the client lets it wait.
     fn attach_in_flight(
         &mut self,
-        id: ConnId,
+        caller: &Caller,
         tag: Tag,
         owner: &OwnerFound,
-        more: bool,
+        may_wait: bool,
     ) -> Result<Option<Step>> {
-        let mut waiting;
-        let (ticket, conn, newcomer) = match self.decide.in_flight.tagged(tag) {
-            Some((ticket, conn, newcomer)) => (Some(ticket), conn, newcomer),
-            None => {
-                let Some((conn, newcomer)) = self.conns.awaiting_membership(tag) else {
-                    return Ok(None);
-                };
-                waiting = conn;
-                (None, &mut waiting, newcomer)
-            }
-        };
-        if !newcomer.is_of(owner) {
+        let waiting = self.conns.asks_for(tag);
+        let in_flight = self.decide.in_flight.tagged(tag);
+        let known = waiting.map(|(_, request)| request).or(in_flight.map(|(_, request)| request));
+        let Some(request) = known.cloned() else { return Ok(None) };
+        if (request.uid, &request.owner) != (owner.uid, &owner.owner) {
             return Err(bad("the tag names a request of another process or lease"));
         }
-        let before = std::mem::replace(conn, id);
-        newcomer.more = more;
-        let patience = newcomer.patience();
-        let mut what = ticket.map(Awaiting::Request);
-        let still_waits = |ticket| self.conns.peek(before).is_some_and(|it| it.awaits(ticket));
-        if ticket.is_none_or(still_waits)
-            && let CallState::Log(wait) = self.conns.hand_over(before, id)
-        {
-            what = Some(wait.what);
-            self.supersede(before, ErrorName::BadRequest);
+        let (before, ticket) = (waiting.map(|(id, _)| id), in_flight.map(|(ticket, _)| ticket));
+        if let Some(ticket) = ticket {
+            self.decide.in_flight.pass_on(ticket, caller.id);
         }
-        Ok(what.map(|what| self.wait_for_log(id, what, patience)))
+        let mut what = if let Some(before) = before
+            && let CallState::Log(wait) = self.conns.hand_over(before, caller.id)
+        {
+            self.supersede(before, ErrorName::BadRequest);
+            wait.what
+        } else {
+            // The call ended before its request came out of the log.
+            let Some(ticket) = ticket else { return Ok(None) };
+            let pidfd = owner.pidfd.as_ref().and_then(|pidfd| pidfd.try_clone().ok());
+            let most = self.effective.limits.waiters_per_user;
+            let crowd = (may_wait && request.wait == Wait::No).then_some(most);
+            let newcomer = PendingAcquire::new(request, caller.more, pidfd);
+            Awaiting::Change(ticket, PendingCall::Ask(PendingAcquire { crowd, ..newcomer }))
+        };
+        let patience = match &mut what {
+            Awaiting::MembershipOf(it) | Awaiting::Change(_, PendingCall::Ask(it)) => {
+                it.more = caller.more;
+                it.patience()
+            }
+            _ => None,
+        };
+        Ok(Some(self.wait_for_log(caller.id, what, patience)))
     }
 
     /// Sends a grant to a client that asks for it again, as soon as this host is sure of it.
@@ -364,14 +371,8 @@ impl Server {
         let parent = self.enclosing(asked.frame.as_deref(), asked.under, &owner);
         let plain = plain_request(tag, host, (owner.owner, owner.uid), items);
         let request = Request { parent, priority: asked.priority, ..plain };
-        Ok(self.pose(PendingAcquire {
-            request: Arc::new(request),
-            pidfd: owner.pidfd,
-            more: false,
-            deferred_until: None,
-            crowd: None,
-            is_question: true,
-        }))
+        let newcomer = PendingAcquire::new(Arc::new(request), false, owner.pidfd);
+        Ok(self.pose(PendingAcquire { is_question: true, ..newcomer }))
     }
 
     /// Answers a question, or defers it while the process of a holder is exiting.

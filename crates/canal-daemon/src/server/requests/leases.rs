@@ -1,9 +1,10 @@
 //! Leases: their owners, renewals, releases and ends, and the failures of lost leases.
 
 use crate::calls::call::ConnId;
-use crate::calls::in_flight::{Applied, PendingCall, PendingRenewal};
+use crate::calls::in_flight::Applied;
 use crate::calls::items;
-use crate::processes::identity::OwnerFound;
+use crate::net::call_state::{PendingCall, PendingRenewal};
+use crate::processes::owner_identity::OwnerFound;
 use crate::server::Server;
 use crate::server::requests::caller::checked;
 use crate::server::requests::release::give_back;
@@ -72,7 +73,7 @@ impl Server {
         let ttl_ms = renew.ttl_ms.filter(is_new);
         self.reserve(renewal_bytes(note.as_deref()))?;
         let keeps_ttl = renew.ttl_ms.is_some();
-        let renewing = PendingRenewal { peer, lease, give_back: false, keeps_ttl };
+        let renewing = PendingRenewal { lease, give_back: false, keeps_ttl };
         Ok(self.renewal(renewing, note, ttl_ms))
     }
 
@@ -100,9 +101,9 @@ impl Server {
             return Ok(Step::reply(&Released::<String>::default()));
         }
         match self.live_lease(peer, lease) {
-            Ok(frame) => Ok(give_back(peer, Giving::All { frame })),
+            Ok(frame) => Ok(give_back(Giving::All { frame })),
             Err(_) if self.may_be_behind(lease) => {
-                let renewing = PendingRenewal { peer, lease, give_back: true, keeps_ttl: false };
+                let renewing = PendingRenewal { lease, give_back: true, keeps_ttl: false };
                 Ok(self.renewal(renewing, None, None))
             }
             Err(failure) => Err(failure),
@@ -139,11 +140,16 @@ impl Server {
     }
 
     /// Answers a renewal that was applied to the table, or had no effect.
-    pub(crate) fn renewed(&mut self, renewing: PendingRenewal, applied: &Applied) -> Result {
-        let PendingRenewal { peer, lease, give_back: gives_back, keeps_ttl } = renewing;
+    pub(crate) fn renewed(
+        &mut self,
+        peer: Credentials,
+        renewing: &PendingRenewal,
+        applied: &Applied,
+    ) -> Result {
+        let PendingRenewal { lease, give_back: gives_back, keeps_ttl } = *renewing;
         match applied.outcomes.first() {
             Some(Outcome::Renewed { frame, .. }) if gives_back => {
-                Ok(give_back(peer, Giving::All { frame: *frame }))
+                Ok(give_back(Giving::All { frame: *frame }))
             }
             Some(Outcome::Renewed { frame, .. }) => {
                 if keeps_ttl {
@@ -353,7 +359,7 @@ fn lost_words(past: &PastLease) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::calls::pending_acquire::plain_request;
+    use crate::calls::items::plain_request;
     use canal_core::{
         Ask, Command, ENTRY_VERSION, Entry, HostId, Item, Key, Release, Request, Revision, Table,
         Tag, Token, UnixMillis, Wait,
@@ -388,9 +394,7 @@ mod tests {
             let revision = Revision(table.revision().0 + 1);
             let entry = Entry { version: ENTRY_VERSION, at: UnixMillis(0), change };
             table.apply(revision, &entry, &mut Vec::new());
-            let peer = Credentials { pid: 1, uid: 0, gid: 0 };
-            let renewing =
-                PendingRenewal { peer, lease: LeaseId(1), give_back: false, keeps_ttl: false };
+            let renewing = PendingRenewal { lease: LeaseId(1), give_back: false, keeps_ttl: false };
             renewing.unseen(&table)
         };
         let wish = |lease| {

@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::calls::in_flight::{Applied, PendingCall};
+use crate::calls::in_flight::Applied;
 use crate::calls::items;
+use crate::net::call_state::PendingCall;
 use crate::server::Server;
 use crate::server::requests::acquire::Part;
 use crate::server::step::{Caller, Result, Step};

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::calls::in_flight::{Applied, PendingCall, PendingRelease};
+use crate::calls::in_flight::Applied;
 use crate::calls::items;
+use crate::net::call_state::PendingCall;
 use crate::server::Server;
 use crate::server::step::{Caller, Result, Step};
 use crate::view::shown::Shown;
@@ -23,7 +24,7 @@ impl Server {
             return self.release_lease(caller, handle);
         }
         let giving = self.giving(caller, release)?;
-        Ok(give_back(caller.peer, giving))
+        Ok(give_back(giving))
     }
 
     /// Reports which holds a release would end, without ending them.
@@ -103,11 +104,11 @@ impl Server {
     /// Answers a release that was applied to the table. `before` are the holds before it.
     pub(crate) fn given_back(
         &self,
-        back: &PendingRelease,
+        peer: Credentials,
+        giving: &Giving,
         before: &[Arc<HoldState>],
         applied: &Applied,
     ) -> Result {
-        let PendingRelease { peer, giving } = back;
         let shown = Shown::to(peer.uid, self.decide.ledger(), &self.leases, &self.owners);
         let released = told_released(&shown, before, &applied.outcomes);
         if released.is_empty() {
@@ -116,7 +117,7 @@ impl Server {
         if let Giving::Hold { token, forced: true } = giving
             && let Some(hold) = before.iter().find(|hold| hold.token == *token)
         {
-            log_force(peer, hold);
+            log_force(&peer, hold);
         }
         Ok(Step::reply(&Released { released }))
     }
@@ -254,9 +255,8 @@ fn log_force(by: &Credentials, hold: &HoldState) {
 }
 
 /// Proposes a release for a call.
-pub(super) fn give_back(peer: Credentials, giving: Giving) -> Step {
-    let change = Change::Release(giving.clone());
-    Step::Propose(change, PendingCall::Release(PendingRelease { peer, giving }))
+pub(super) fn give_back(giving: Giving) -> Step {
+    Step::Propose(Change::Release(giving.clone()), PendingCall::Release(giving))
 }
 
 /// The released holds. The session of a hold is still known, even if the frame ended with it.

@@ -5,8 +5,9 @@
 
 use std::collections::BTreeSet;
 
-use crate::calls::in_flight::{Applied, PendingCall, PendingPriority};
+use crate::calls::in_flight::Applied;
 use crate::calls::items::{self, Setting, WITHOUT_MAX};
+use crate::net::call_state::PendingCall;
 use crate::permissions::Action;
 use crate::server::Server;
 use crate::server::step::{Caller, Result, Step};
@@ -136,20 +137,17 @@ impl Server {
         for waiter in &waiters {
             self.may_hold(id, &waiter.request.items, priority)?;
         }
-        let pending =
-            PendingPriority { request: first.id, before: first.request.priority, priority };
+        let pending = PendingCall::Prioritize(first.id, first.request.priority, priority);
         let keys: Vec<Key> = first.request.items.iter().map(|item| item.key.clone()).collect();
         for key in &keys {
             // The entry needs room in the journal that no request has reserved.
             self.reserve(setting_bytes(key, 0))?;
         }
-        let change = Change::Prioritize { session, priority };
-        Ok(Step::Propose(change, PendingCall::Prioritize(pending)))
+        Ok(Step::Propose(Change::Prioritize { session, priority }, pending))
     }
 
     /// Answers a change of priority that was applied to the table.
-    pub(crate) fn prioritized(&self, pending: PendingPriority) -> Result {
-        let PendingPriority { request, before, priority } = pending;
+    pub(crate) fn prioritized(&self, request: RequestId, before: i32, priority: i32) -> Result {
         let table = self.decide.table();
         let Some(frame) = table.frame_of_request(request) else {
             return Err(not_held("the request has ended"));
