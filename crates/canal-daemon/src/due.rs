@@ -10,9 +10,8 @@ use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFl
 use canal_core::RequestId;
 use canal_sys::process::{RunState, run_state};
 
-/// Deadlines of work that covers all its subjects at once, and the timer that wakes the daemon for
-/// them.
-#[derive(Debug)]
+/// Deadlines of work that covers all its subjects at once.
+#[derive(Debug, Default)]
 pub(crate) struct Due {
     /// Gives up the waiters of the previous daemon that have not come back.
     pub come_back: Option<Instant>,
@@ -47,32 +46,6 @@ pub(crate) struct Due {
     pub check_ahead: CheckAhead,
     /// Whether anything has changed since updates to waiters and watchers were last scheduled.
     pub changed: bool,
-    /// Wakes the daemon for deadlines that also pass while the machine is suspended.
-    pub timer: BoottimeTimer,
-}
-
-impl Due {
-    pub(crate) fn new(timer: BoottimeTimer) -> Self {
-        Self {
-            come_back: None,
-            come_back_if_busy: None,
-            detached: None,
-            stopped: None,
-            closing: None,
-            progress: None,
-            watch: None,
-            watched: false,
-            leaders: DueLeaders::default(),
-            home: None,
-            verify: None,
-            unsure: None,
-            node_settled: None,
-            idle: None,
-            check_ahead: CheckAhead::default(),
-            changed: false,
-            timer,
-        }
-    }
 }
 
 /// When to report the next leader to the clients that watch one.

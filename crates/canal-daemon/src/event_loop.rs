@@ -44,11 +44,11 @@ pub(crate) fn work(server: &mut Server, signals: &Signals) -> anyhow::Result<()>
         }
         server.turn()?;
         if server.conns.reported.take(Source::Signals) {
-            let received = signals.received();
-            if let Some(signal) = received.ending {
+            let (ending, hangup) = signals.received();
+            if let Some(signal) = ending {
                 tracing::info!("stopping on {signal}");
                 server.stopping = true;
-            } else if received.hangup {
+            } else if hangup {
                 server.effective.reload_asked = true;
                 server.turn()?;
             }
@@ -99,31 +99,17 @@ impl Signals {
         Ok(Self(SignalFd::with_flags(&set, flags)?))
     }
 
-    /// The requests in the signals received since the last call.
-    fn received(&self) -> Received {
+    /// The last signal received since the last call that ends the daemon, and whether SIGHUP
+    /// arrived, which makes the daemon read its configuration again.
+    fn received(&self) -> (Option<Signal>, bool) {
         let came = std::iter::from_fn(|| self.0.read_signal().ok().flatten());
         let numbers = came.filter_map(|info| i32::try_from(info.ssi_signo).ok());
-        let signals = numbers.filter_map(|number| Signal::try_from(number).ok());
-        let mut received = Received { ending: None, hangup: false };
         // Reads all queued signals. Otherwise the edge-triggered epoll instance would not report
         // the next signal.
-        for signal in signals {
-            match signal {
-                Signal::SIGHUP => received.hangup = true,
-                other => received.ending = Some(other),
-            }
-        }
-        received
+        let signals = numbers.filter_map(|number| Signal::try_from(number).ok());
+        let (hangups, ending): (Vec<_>, Vec<_>) = signals.partition(|it| *it == Signal::SIGHUP);
+        (ending.last().copied(), !hangups.is_empty())
     }
-}
-
-/// The requests in received signals.
-#[derive(Clone, Copy, Debug)]
-struct Received {
-    /// The last signal that ends the daemon.
-    ending: Option<Signal>,
-    /// Whether SIGHUP arrived, which makes the daemon read its configuration again.
-    hangup: bool,
 }
 
 impl AsFd for Signals {

@@ -363,7 +363,8 @@ pub(crate) fn server(
         reports: Reports::default(),
         observe: Observe::default(),
         told_sizes: ToldSizes::default(),
-        due: Due::new(timer),
+        due: Due::default(),
+        timer,
         node,
         stopping: false,
     };

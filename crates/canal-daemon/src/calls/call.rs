@@ -1,11 +1,10 @@
 //! The calls that clients send, read from messages, and the final replies to them.
 
 use std::borrow::Cow;
-use std::fmt;
 use std::os::fd::OwnedFd;
 
-use serde::de::{DeserializeOwned, Error as _, IgnoredAny, MapAccess, Visitor};
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::de::{DeserializeOwned, IgnoredAny};
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use slotmap::new_key_type;
 
@@ -37,16 +36,6 @@ pub(crate) enum Replies {
     One,
     /// Any number before the final one.
     Many,
-}
-
-impl Replies {
-    fn of(more: bool, oneway: bool) -> Self {
-        match (more, oneway) {
-            (_, true) => Self::None,
-            (true, false) => Self::Many,
-            (false, false) => Self::One,
-        }
-    }
 }
 
 /// A [`protocol::Call`](canal_protocol::Call) that borrows from its message. The daemon parses the
@@ -147,72 +136,21 @@ impl Asked {
 /// # Errors
 /// The message is not a call. The daemon cannot trust anything that follows it.
 pub(crate) fn read(message: &[u8], fds: &mut Vec<OwnedFd>) -> Result<Call, FrameError> {
-    let mut call = match serde_json::from_slice(message) {
-        Ok(OnePass(call)) => call,
-        Err(_) => read_any(message)?,
-    };
-    let owner_fd = match &call.asked {
+    let Incoming { method, parameters, more, oneway } = frame::parse(message)?;
+    let asked = understand(&method, parameters).unwrap_or_else(|error| Asked::Wrong(error.into()));
+    let owner_fd = match &asked {
         Asked::Acquire(acquire) => acquire.owner_fd,
         Asked::Release(release) | Asked::WouldRelease(release) => release.owner_fd,
         _ => None,
     };
     // Descriptors may arrive before the message that they belong to, but never after it.
-    if owner_fd.is_some() {
-        call.fds = std::mem::take(fds);
-    }
-    Ok(call)
-}
-
-/// An `Acquire` or a `Release` whose method precedes its parameters; both are parsed in a single
-/// pass. Everything else is an error here, even wrong parameters. [`read_any`] then parses the
-/// message or explains what is wrong with it.
-struct OnePass(Call);
-
-impl<'a> Deserialize<'a> for OnePass {
-    fn deserialize<D: Deserializer<'a>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(OnePassVisitor).map(Self)
-    }
-}
-
-struct OnePassVisitor;
-
-impl<'a> Visitor<'a> for OnePassVisitor {
-    type Value = Call;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a call, its method first")
-    }
-
-    fn visit_map<M: MapAccess<'a>>(self, mut map: M) -> Result<Call, M::Error> {
-        let left = |what| M::Error::custom(what);
-        if map.next_key::<&str>()? != Some("method") {
-            return Err(left("another order"));
-        }
-        let method: &str = map.next_value()?;
-        let (mut asked, mut more, mut oneway) = (None, None, None);
-        while let Some(name) = map.next_key::<&str>()? {
-            match (name, method) {
-                ("parameters", "io.canal.Lock.Acquire") if asked.is_none() => {
-                    asked = Some(Asked::Acquire(map.next_value()?));
-                }
-                ("parameters", "io.canal.Lock.Release") if asked.is_none() => {
-                    asked = Some(Asked::Release(map.next_value()?));
-                }
-                ("more", _) if more.is_none() => more = Some(map.next_value()?),
-                ("oneway", _) if oneway.is_none() => oneway = Some(map.next_value()?),
-                _ => return Err(left("another field")),
-            }
-        }
-        let asked = asked.ok_or_else(|| left("no parameters"))?;
-        let replies = Replies::of(more.unwrap_or_default(), oneway.unwrap_or_default());
-        Ok(Call { asked, replies, fds: Vec::new() })
-    }
-}
-
-fn read_any(message: &[u8]) -> Result<Call, FrameError> {
-    let Incoming { method, parameters, more, oneway } = frame::parse(message)?;
-    let asked = understand(&method, parameters).unwrap_or_else(|error| Asked::Wrong(error.into()));
-    Ok(Call { asked, replies: Replies::of(more, oneway), fds: Vec::new() })
+    let fds = if owner_fd.is_some() { std::mem::take(fds) } else { Vec::new() };
+    let replies = match (more, oneway) {
+        (_, true) => Replies::None,
+        (true, false) => Replies::Many,
+        (false, false) => Replies::One,
+    };
+    Ok(Call { asked, replies, fds })
 }
 
 fn understand(method: &str, parameters: Option<&RawValue>) -> Result<Asked, ServiceError> {
@@ -265,12 +203,12 @@ pub(crate) struct Answer {
 
 impl Answer {
     pub(crate) fn reply<T: Serialize>(parameters: &T) -> Self {
-        Self::with_fds(parameters, Vec::new())
+        Self::report(written(parameters, Follows::Nothing))
     }
 
     /// A reply with descriptors.
     pub(crate) fn with_fds<T: Serialize>(parameters: &T, fds: Vec<OwnedFd>) -> Self {
-        Self { message: written(parameters, Follows::Nothing), fds, closes: false }
+        Self { fds, ..Self::reply(parameters) }
     }
 
     /// A serialized report.
@@ -384,58 +322,6 @@ mod tests {
         ));
         for junk in ["", "[]", "x", r#"{"parameters":{}}"#, r#"{"method":1}"#] {
             assert!(read(junk.as_bytes(), &mut Vec::new()).is_err(), "{junk:?}");
-        }
-    }
-
-    fn read_at_once(call: &[u8]) -> Option<Call> {
-        serde_json::from_slice(call).ok().map(|OnePass(call)| call)
-    }
-
-    /// `read_any` parses in two passes the calls that `OnePass` cannot parse in one.
-    #[test]
-    fn the_fast_and_the_full_reader_read_a_call_alike() {
-        let parameters = [
-            r#"{"tag":"000102030405060708090a0b0c0d0e0f","items":[{"key":"a/b","per":1,"buckets":2},{"key":"é","mode":"write"}],"wait_ms":0,"priority":2,"max_run_ms":5,"command":"make","note":"run 7","with_children":true,"frame":"f1","wrapper":"exec","on_lost":"term"}"#,
-            r#"{"tag":"000102030405060708090a0b0c0d0e0f","items":[],"command":"","lease":{"handle":"000102030405060708090A0B0C0D0E0F","ttl_ms":5000}}"#,
-            r#"{"key":"a"}"#,
-            r#"{"token":3,"all":false}"#,
-            r#"{"handle":"000102030405060708090a0b0c0d0e0f","owner_fd":0}"#,
-        ];
-        for (method, parameters) in
-            ["Acquire", "Release"].iter().flat_map(|m| parameters.map(|p| (m, p)))
-        {
-            for end in
-                ["}", ",\"more\":true}", ",\"oneway\":true}", ",\"more\":true,\"oneway\":true}"]
-            {
-                let call = format!(
-                    "{{\"method\":\"io.canal.Lock.{method}\",\"parameters\":{parameters}{end}"
-                );
-                let usual = read_any(call.as_bytes()).unwrap();
-                match read_at_once(call.as_bytes()) {
-                    Some(call) => assert_eq!(format!("{call:?}"), format!("{usual:?}")),
-                    None => assert!(matches!(usual.asked, Asked::Wrong(_)), "{call}"),
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn the_fast_reader_leaves_truncated_and_unusual_calls_to_the_full_one() {
-        let whole = r#"{"method":"io.canal.Lock.Release","parameters":{"all":true},"more":true}"#;
-        assert!(read_at_once(whole.as_bytes()).is_some());
-        for end in 0..whole.len() {
-            assert!(read_at_once(&whole.as_bytes()[..end]).is_none(), "{end}");
-        }
-        for other in [
-            r#"{"method":"io.canal.Lock.Release","parameters":{"all":true}}}"#,
-            r#"{"method":"io.canal.Lock.Release","parameters":{"all":true},"more":true,"more":true}"#,
-            r#"{"method":"io.canal.Lock.Release","parameters":{"all":true},"upgrade":true}"#,
-            r#"{"method":"io.canal.Lock.Release","parameters":null}"#,
-            r#"{"method":"io.canal.Lock.Release"}"#,
-            r#"{"parameters":{"all":true},"method":"io.canal.Lock.Release"}"#,
-            r#"{"method":"io.canal.Lock.Stop","parameters":{}}"#,
-        ] {
-            assert!(read_at_once(other.as_bytes()).is_none(), "{other}");
         }
     }
 }

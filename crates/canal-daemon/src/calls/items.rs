@@ -42,7 +42,7 @@ pub(crate) fn items(wire: &[WireItem]) -> Result<Vec<Item>, Failure> {
 }
 
 fn item(wire: &WireItem) -> Result<Item, Failure> {
-    let key = shared_key(&wire.key)?;
+    let key = key(wire.key.clone())?;
     let ask = match wire.mode.unwrap_or(Mode::Counted) {
         Mode::Read => whole(wire, &key, Ask::Read)?,
         Mode::Write => whole(wire, &key, Ask::Write)?,
@@ -75,8 +75,8 @@ fn whole(wire: &WireItem, key: &Key, ask: Ask) -> Result<Ask, Failure> {
 ///
 /// # Errors
 /// The rule that the text violates.
-pub(crate) fn key(text: &str) -> Result<Key, Failure> {
-    Key::new(text).map_err(|error| bad(error.to_string()))
+pub(crate) fn key(text: impl Into<Arc<str>>) -> Result<Key, Failure> {
+    Key::shared(text.into()).map_err(|error| bad(error.to_string()))
 }
 
 /// Reads the name of a session: `s42`.
@@ -88,11 +88,6 @@ pub(crate) fn session(text: &str) -> Result<FrameId, Failure> {
     number
         .map(FrameId)
         .ok_or_else(|| bad(format!("`{text}` is not a session; one looks like `s42`")))
-}
-
-/// Like [`key`], for a text that came with a call.
-pub(crate) fn shared_key(text: &Arc<str>) -> Result<Key, Failure> {
-    Key::shared(Arc::clone(text)).map_err(|error| bad(error.to_string()))
 }
 
 /// Checks a count and a size as far as this is possible without the stored sizes. Only the table
@@ -158,7 +153,7 @@ pub(crate) enum Setting {
 /// # Errors
 /// The resize is invalid.
 pub(crate) fn setting(resize: &Resize) -> Result<(Key, Setting), Failure> {
-    let key = key(&resize.key)?;
+    let key = key(&*resize.key)?;
     let view = view(&key, resize.per, resize.buckets, resize.slots)?;
     let service = match (&resize.without, &resize.with) {
         (None, None) => None,

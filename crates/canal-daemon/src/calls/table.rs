@@ -50,7 +50,7 @@ macro_rules! table_of_calls {
             SERVICE: GetInfo(IgnoredAny) [IsUnrestricted, NeedsNoTable] =>
                 Ok(Step::reply(&Info::ours()));
             SERVICE: GetInterfaceDescription(DescriptionQuery) [IsUnrestricted, NeedsNoTable] =>
-                Ok(describe(it));
+                Ok(Step::Answer(describe(it)));
         }
     };
 }

@@ -40,7 +40,7 @@ pub(crate) enum CallState {
     Stores(Box<UnsyncedLease>),
     /// The configuration, which a thread reads.
     Configuration(reading::Asked),
-    /// Its turn to receive a report: see `server/calls.rs`.
+    /// Its turn to receive a report: see `server/turn.rs`.
     Report,
     /// The result of its query to the history: see `server/requests/history.rs`.
     History,

@@ -194,16 +194,6 @@ impl Connection {
         self.output.save_memory();
     }
 
-    /// Whether the client watches the status.
-    pub(crate) fn watches(&self) -> bool {
-        matches!(self.state, CallState::Watches(_))
-    }
-
-    /// Whether the client watches the leader of a key.
-    pub(crate) fn watches_leader(&self) -> bool {
-        matches!(self.state, CallState::WatchesLeader(_))
-    }
-
     /// Whether the connection is queued for a report.
     pub(crate) fn awaits_report(&self) -> bool {
         match &self.state {
@@ -228,12 +218,10 @@ impl AsFd for Connection {
 /// The result of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReadStatus {
-    /// Everything available was read.
+    /// Everything available was read, or the rest has to wait until an earlier call is served.
     All,
     /// There may be more data, which has to wait for the next turn.
     NotAll,
-    /// There may be more data, which has to wait until an earlier call is served.
-    Full,
     /// The client closed the connection, or its writing half, which counts the same.
     Closed,
     /// The client closed the connection without having read everything that was sent.
@@ -280,7 +268,7 @@ impl Connection {
 
     fn not_all(&self) -> ReadStatus {
         let is_full = matches!(self.state, CallState::Report);
-        if is_full { ReadStatus::Full } else { ReadStatus::NotAll }
+        if is_full { ReadStatus::All } else { ReadStatus::NotAll }
     }
 
     /// Queues the complete calls. Returns false if there are more than may be queued now.
@@ -335,9 +323,7 @@ impl Connection {
 impl Connection {
     /// Queues a message that precedes the final reply.
     pub(crate) fn progress<T: Serialize>(&mut self, parameters: &T) {
-        if self.takes_words() {
-            self.put_message(written(parameters, Follows::More), Vec::new());
-        }
+        self.progress_written(written(parameters, Follows::More));
     }
 
     /// Queues a serialized report that others follow.

@@ -55,7 +55,7 @@ pub(crate) struct Conns {
     /// Connections with something to write or to close.
     touched: Vec<ConnId>,
     /// Connections whose peer has closed its end, or that the daemon is closing.
-    disconnected: Vec<Disconnected>,
+    pub disconnected: Vec<Disconnected>,
     /// Connections that still write their last reply, with the latest time at which they are
     /// closed.
     closing: Vec<(Instant, ConnId)>,
@@ -156,9 +156,9 @@ impl Conns {
         self.open.iter().map(|(id, conn)| (id, conn.as_ref()))
     }
 
-    /// The connections of this kind.
-    pub(crate) fn those(&self, is: impl Fn(&Connection) -> bool) -> Vec<ConnId> {
-        self.iter().filter(|(_, conn)| is(conn)).map(|(id, _)| id).collect()
+    /// The connections whose call is in such a state.
+    pub(crate) fn those(&self, is: impl Fn(&CallState) -> bool) -> Vec<ConnId> {
+        self.iter().filter(|(_, conn)| is(conn.state())).map(|(id, _)| id).collect()
     }
 
     /// A connection to change. Its queued output is written at the end of the turn.
@@ -345,7 +345,14 @@ impl Conns {
             for at in 0..taken {
                 let (number, flags) = (self.events[at].data(), self.events[at].events());
                 match Of::from_number(number) {
-                    Some(Of::Connection(id)) => self.take_event(id, flags),
+                    Some(Of::Connection(id)) => {
+                        if flags.contains(EpollFlags::EPOLLOUT) {
+                            self.get(id);
+                        }
+                        if flags.intersects(HEARS) {
+                            self.read_one(id, flags);
+                        }
+                    }
                     Some(Of::Source(source)) => self.reported.note(source),
                     Some(Of::Wakes) => {}
                     None => tracing::error!(number, "event without a source"),
@@ -365,15 +372,6 @@ impl Conns {
         }
     }
 
-    fn take_event(&mut self, id: ConnId, flags: EpollFlags) {
-        if flags.contains(EpollFlags::EPOLLOUT) {
-            self.get(id);
-        }
-        if flags.intersects(HEARS) {
-            self.read_one(id, flags);
-        }
-    }
-
     fn read_one(&mut self, id: ConnId, flags: EpollFlags) {
         let Some(conn) = self.open.get_mut(id) else { return };
         if conn.heard_end() {
@@ -382,7 +380,7 @@ impl Conns {
         conn.heard_at = clock::now();
         let heard = conn.read(&mut self.buffer, flags.intersects(HANGS_UP));
         match heard {
-            ReadStatus::All | ReadStatus::Full => {}
+            ReadStatus::All => {}
             ReadStatus::NotAll => self.unheard.push(id),
             ReadStatus::Closed | ReadStatus::ClosedUnread => conn.input = Input::Ended,
         }
@@ -418,10 +416,6 @@ impl Conns {
 
     pub(crate) fn has_active(&self) -> bool {
         !self.active.is_empty()
-    }
-
-    pub(crate) fn take_disconnected(&mut self) -> Vec<Disconnected> {
-        std::mem::take(&mut self.disconnected)
     }
 
     /// Makes [`Self::wait`] report a source whenever it becomes readable.
@@ -659,7 +653,7 @@ mod tests {
         assert!(conns.peek(before).is_none());
         assert_ne!(Of::Connection(before).number(), Of::Connection(after).number());
         conns.close_slow(Instant::now());
-        for disconnected in conns.take_disconnected() {
+        for disconnected in std::mem::take(&mut conns.disconnected) {
             assert!(conns.get(disconnected.id).is_none());
         }
         assert!(conns.peek(after).is_some());

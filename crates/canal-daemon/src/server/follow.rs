@@ -268,7 +268,7 @@ impl Server {
             if let Some(hold) = table.hold_of(request) {
                 self.waiters.queue_grant_again(table, hold);
             } else if let Some(conn) = self.end_waiter(request) {
-                self.end_unseen(conn);
+                self.carry_out(conn, Err(ended_unseen()));
             }
         }
         let table = self.decide.table();
@@ -313,13 +313,13 @@ impl Server {
             }
             Outcome::Granted(granted) if self.is_ours(granted) => {
                 self.leases.begin(self.decide.table(), self.decide.host(), granted.frame);
-                self.waiters.queue_grant(granted.clone());
+                self.waiters.to_tell.push_back(granted.clone());
             }
             Outcome::Requeued { request, token } => {
                 if let Some(waiter) = self.decide.table().waiter(*request) {
                     self.leases.forget(waiter.frame);
                 }
-                self.waiters.requeued(*token);
+                self.waiters.to_tell.retain(|granted| granted.token != *token);
                 tracing::debug!(
                     request = request.0,
                     token = token.0,
@@ -410,8 +410,8 @@ impl Server {
         loop {
             self.follow()?;
             // A grant made while this host cannot renew is sent once it can renew again, or never.
-            if self.waiters.has_grants() && self.decide.may_grant() {
-                while let Some(granted) = self.waiters.next_grant() {
+            if !self.waiters.to_tell.is_empty() && self.decide.may_grant() {
+                while let Some(granted) = self.waiters.to_tell.pop_front() {
                     #[cfg(test)]
                     if crate::sim::is_broken(crate::sim::Rule::GrantsAreTold)
                         && granted.token.0 % 4 == 0

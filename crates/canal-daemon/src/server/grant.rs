@@ -21,18 +21,6 @@ use canal_protocol::{ConfirmedAt, DeadlinePageQuery, ErrorName, Failure, Wrapper
 use canal_sys::pidfd::Pidfd;
 use canal_sys::process;
 
-/// The result of the check of a granted waiter.
-enum Found {
-    /// Its grant can be sent.
-    Running,
-    /// Its process is stopped or frozen: it keeps its place, and others overtake it.
-    Stopped(u32),
-    /// Its process is gone.
-    Gone,
-    /// Its process cannot be watched, so it cannot have the lock.
-    Unwatched(Failure),
-}
-
 impl Server {
     /// Offers a grant to its waiter, after a check of the waiter's process. Returns the call that
     /// this ends, and its result.
@@ -56,19 +44,19 @@ impl Server {
             return None;
         }
         let conn = self.conns.waiter(request);
-        let found = self.look_at(conn, granted);
-        if let Found::Stopped(pid) = found {
+        let stopped = self.look_at(conn, granted);
+        if let Ok(Some(pid)) = stopped {
             self.suspend(request, pid, Completion::Nothing);
             return None;
         }
         let conn = self.end_waiter(request);
-        let step = match found {
-            Found::Running | Found::Stopped(_) => self.tell_grant(conn?, granted),
-            Found::Gone => {
+        let step = match stopped {
+            Ok(_) => self.tell_grant(conn?, granted),
+            Err(failure) if failure.name == ErrorName::OwnerGone => {
                 self.end(granted.frame);
-                Err(owner_gone())
+                Err(failure)
             }
-            Found::Unwatched(failure) => Ok(Step::GiveBack(request, failure)),
+            Err(failure) => Ok(Step::GiveBack(request, failure)),
         };
         Some((conn?, step))
     }
@@ -92,21 +80,21 @@ impl Server {
         Some((conn, Err(owner_gone())))
     }
 
-    fn look_at(&mut self, conn: Option<ConnId>, granted: &Granted) -> Found {
-        let Some(hold) = self.decide.table().hold(granted.token) else { return Found::Gone };
+    /// Checks the process of a granted waiter. Returns its pid if it is stopped or frozen: the waiter
+    /// keeps its place, and others overtake it.
+    ///
+    /// # Errors
+    /// The process is gone, or cannot be watched, so it cannot have the lock.
+    fn look_at(&mut self, conn: Option<ConnId>, granted: &Granted) -> Result<Option<u32>> {
+        let hold = self.decide.table().hold(granted.token).ok_or_else(owner_gone)?;
         let asked = hold.asked.clone();
-        if let Some(conn) = conn
-            && let Err(failure) = self.watch_owner(conn, granted.frame, None)
-        {
-            return match failure.name {
-                ErrorName::OwnerGone => Found::Gone,
-                _ => Found::Unwatched(failure),
-            };
+        if let Some(conn) = conn {
+            self.watch_owner(conn, granted.frame, None)?;
         }
         if self.owners.of(granted.frame).is_some_and(Pidfd::has_ended) {
-            return Found::Gone;
+            return Err(owner_gone());
         }
-        self.stopped_party(&asked, conn).map_or(Found::Running, Found::Stopped)
+        Ok(self.stopped_party(&asked, conn))
     }
 
     /// Ensures that the owner of a frame is watched. `pidfd` is that of the owner, if the caller

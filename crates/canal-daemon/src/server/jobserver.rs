@@ -35,7 +35,7 @@ impl Server {
         let is_due = self.jobservers.due.is_some_and(|due| due <= now);
         let revision = self.decide.table().revision();
         if !heard && !is_due && self.jobservers.seen == Some(revision) {
-            return self.decide.has_proposed() || self.waiters.has_grants();
+            return self.decide.has_proposed() || !self.waiters.to_tell.is_empty();
         }
         (self.jobservers.seen, self.jobservers.due) = (None, None);
         for key in self.jobservers.keys() {
@@ -46,7 +46,7 @@ impl Server {
         }
         let is_over = !self.decide.has_proposed();
         self.jobservers.seen = is_over.then_some(revision);
-        !is_over || self.waiters.has_grants()
+        !is_over || !self.waiters.to_tell.is_empty()
     }
 
     /// Ends the job tokens of builds whose hold has ended.

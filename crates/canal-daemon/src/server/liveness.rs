@@ -25,7 +25,7 @@ use canal_core::{
     WaiterStatus, Withdrawal,
 };
 use canal_sys::clock;
-use canal_sys::process::{Activity, Found, RunState, activity, run_state};
+use canal_sys::process::{Activity, Found, RunState, activity};
 
 impl Server {
     /// Handles the end of a frame's process.
@@ -43,11 +43,9 @@ impl Server {
     /// Handles the end of a frame's process after it was applied to the table: the remaining holds
     /// are kept for its descendants.
     pub(crate) fn ended(&mut self, frame: FrameId) {
-        let orphaned: Vec<Token> =
-            self.decide.table().holds_in(frame).map(|hold| hold.token).collect();
-        for token in orphaned {
-            self.end_without_writers(token);
-        }
+        let orphaned = self.decide.table().holds_in(frame).map(|hold| hold.token);
+        let orphaned: Vec<Token> = orphaned.collect();
+        orphaned.into_iter().for_each(|token| self.end_without_writers(token));
     }
 
     /// Ends a hold that is kept for descendants if no descendant is left. Otherwise waits for the
@@ -55,8 +53,7 @@ impl Server {
     fn end_without_writers(&mut self, token: Token) {
         let Some(tag) = self.decide.table().hold(token).map(|hold| hold.asked.tag) else { return };
         if !self.children.await_end(token, tag, &mut self.owners) {
-            let release = Release::Hold { token, forced: false };
-            self.propose(Change::Release(release));
+            self.propose(Change::Release(Release::Hold { token, forced: false }));
         }
     }
 
@@ -105,12 +102,10 @@ impl Server {
     /// Watches the holds that last only while descendants live.
     pub(crate) fn await_orphans(&mut self) {
         let here = self.decide.host();
-        let own = self.decide.table().holds().filter(|hold| hold.asked.host == here);
-        let orphaned = own.filter(|hold| hold.orphaned);
+        let orphaned =
+            self.decide.table().holds().filter(|hold| hold.asked.host == here && hold.orphaned);
         let orphaned: Vec<Token> = orphaned.map(|hold| hold.token).collect();
-        for token in orphaned {
-            self.end_without_writers(token);
-        }
+        orphaned.into_iter().for_each(|token| self.end_without_writers(token));
     }
 }
 
@@ -155,8 +150,7 @@ impl Server {
             _ => {}
         }
         for request in gone {
-            let why = Withdrawal::Cancelled;
-            self.propose(Change::Withdraw { request, why });
+            self.propose(Change::Withdraw { request, why: Withdrawal::Cancelled });
         }
         self.conns.activate(id);
     }
@@ -296,14 +290,6 @@ impl Server {
     }
 }
 
-/// The state of a process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Life {
-    Runs,
-    Stopped,
-    Gone,
-}
-
 /// Whether a waiter can come back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Return {
@@ -363,9 +349,7 @@ impl Server {
                 "dropped requests because their clients did not reconnect"
             );
         }
-        for request in lost {
-            self.give_up(request);
-        }
+        lost.into_iter().for_each(|request| self.give_up(request));
     }
 
     /// Extracts the requests whose client may still come back, because its process is busy. Checks
@@ -379,19 +363,14 @@ impl Server {
     /// Whether the process that made a request is busy.
     fn is_busy(&self, request: RequestId) -> bool {
         let asked = self.decide.table().request(request);
-        let owner = |asked: &Request| match asked.owner {
-            Owner::Process(process) => Some(process),
-            Owner::Lease(_) | Owner::Jobserver(_) => None,
-        };
-        let asker = asked.and_then(|asked| asked.asker.or_else(|| owner(asked)));
+        let asker = asked.and_then(|asked| asked.asker.or_else(|| process_of(&asked.owner)));
         asker.is_some_and(|process| {
             matches!(find(process), Found::Same(_)) && activity(process.pid) == Activity::Busy
         })
     }
 
     fn give_up(&mut self, request: RequestId) {
-        let why = Withdrawal::Lost;
-        self.propose(Change::Withdraw { request, why });
+        self.propose(Change::Withdraw { request, why: Withdrawal::Lost });
     }
 
     /// Suspends the detached waiters whose process is stopped. Checks `at_most` waiters.
@@ -457,28 +436,26 @@ impl Server {
 /// Whether a waiter can come back. If the request does not name its asker, the owner stands for it.
 /// For a lease without an asker, nothing is known.
 fn return_of(asked: &Request) -> Return {
-    let owner = match asked.owner {
-        Owner::Process(process) => Some(life_of(process)),
-        Owner::Lease(_) | Owner::Jobserver(_) => None,
-    };
-    if owner == Some(Life::Gone) {
-        return Return::OwnerEnded;
-    }
+    let owner = process_of(&asked.owner).map(life_of);
     match (asked.asker.map(life_of), owner) {
-        (Some(Life::Gone), _) => Return::Never,
-        (Some(Life::Stopped), _) | (_, Some(Life::Stopped)) => Return::Later,
+        (_, Some(RunState::Gone)) => Return::OwnerEnded,
+        (Some(RunState::Gone), _) => Return::Never,
+        (Some(RunState::Stopped), _) | (_, Some(RunState::Stopped)) => Return::Later,
         _ => Return::Possible,
     }
 }
 
-fn life_of(process: ProcessId) -> Life {
+/// The process that owns the lock of a request, if it is one.
+fn process_of(owner: &Owner) -> Option<ProcessId> {
+    if let Owner::Process(process) = owner { Some(*process) } else { None }
+}
+
+/// Whether a process is gone or stopped. Any other process counts as running.
+fn life_of(process: ProcessId) -> RunState {
     match find(process) {
-        Found::Gone => Life::Gone,
-        Found::Same(pidfd) if pidfd.has_ended() => Life::Gone,
-        Found::Same(_) => match run_state(process.pid) {
-            RunState::Stopped | RunState::Frozen => Life::Stopped,
-            RunState::Running | RunState::Exiting | RunState::Gone => Life::Runs,
-        },
-        Found::Unknown(_) => Life::Runs,
+        Found::Gone => RunState::Gone,
+        Found::Same(pidfd) if pidfd.has_ended() => RunState::Gone,
+        Found::Same(_) if is_stopped(process.pid) => RunState::Stopped,
+        Found::Same(_) | Found::Unknown(_) => RunState::Running,
     }
 }

@@ -13,6 +13,7 @@ use crate::net::call_state::{
 use crate::processes::owners::find;
 use crate::server::Server;
 use crate::server::progress::outside_queue;
+use crate::server::step::ended_unseen;
 use crate::store::ledger::NO_HOST;
 use crate::store::recover::token_by_clock;
 use crate::waiters::leases::Leases;
@@ -176,7 +177,7 @@ impl Server {
                     let step = self.wait_for_membership(id, request);
                     self.carry_out(id, step);
                 }
-                None => self.end_unseen(id),
+                None => self.carry_out(id, Err(ended_unseen())),
             }
         }
     }
@@ -272,12 +273,14 @@ impl Server {
     fn needs_announcements(&self) -> bool {
         let table = self.decide.table();
         let holds = || table.frames_of_host(self.decide.host()).next().is_some();
+        let watches =
+            |it: &CallState| matches!(it, CallState::Watches(_) | CallState::WatchesLeader(_));
         self.decide.is_shared()
             && (self.waiters.iter().next().is_some()
                 || self.leases.next_end().is_some()
                 || table.recovery().is_some()
                 || self.observe.hooks.are_told_of_ends() && holds()
-                || self.conns.iter().any(|(_, conn)| conn.watches() || conn.watches_leader()))
+                || self.conns.iter().any(|(_, conn)| watches(conn.state())))
     }
 }
 
@@ -381,7 +384,7 @@ impl Server {
     /// Repeats a request for a lock, or the question whether it would be granted, for a call that
     /// had to wait until then.
     pub(super) fn ask_again(&mut self, id: ConnId, newcomer: PendingAcquire) {
-        let step = self.repeat(newcomer);
+        let step = self.ask(newcomer);
         self.carry_out(id, Ok(step));
     }
 

@@ -1,26 +1,5 @@
 //! The daemon at work: one thread owns all state, and works in turns ([`turn`]).
 
-use crate::calls::call::ConnId;
-use crate::cluster::decide::Decide;
-use crate::config::effective::EffectiveConfig;
-use crate::due::Due;
-use crate::jobserver::builds::Jobservers;
-use crate::net::connections::Conns;
-use crate::net::listen::{Accepted, ConnectionLimits};
-use crate::net::unread_reports::Reports;
-use crate::processes::descendants::Children;
-use crate::processes::owners::Owners;
-use crate::runtime_dir::claim::RuntimeDir;
-use crate::server::observe::Observe;
-use crate::store::node::Node;
-use crate::view::shown::Shown;
-use crate::view::size_notes::ToldSizes;
-use crate::waiters::leases::Leases;
-use crate::waiters::waiting::Waiters;
-use canal_core::RequestId;
-use canal_protocol::DaemonInfo;
-
-mod calls;
 mod follow;
 mod grant;
 mod jobserver;
@@ -28,10 +7,30 @@ mod liveness;
 mod membership;
 pub(super) mod observe;
 mod progress;
-mod refuse;
 mod requests;
 pub(super) mod step;
 pub(super) mod turn;
+
+use crate::calls::call::ConnId;
+use crate::cluster::decide::Decide;
+use crate::config::effective::EffectiveConfig;
+use crate::due::{BoottimeTimer, Due};
+use crate::jobserver::builds::Jobservers;
+use crate::net::connections::Conns;
+use crate::net::listen::Accepted;
+use crate::net::listen::ConnectionLimits;
+use crate::net::unread_reports::Reports;
+use crate::processes::children::Children;
+use crate::processes::owners::Owners;
+use crate::runtime_dir::RuntimeDir;
+use crate::server::observe::Observe;
+use crate::store::node::Node;
+use crate::view::Shown;
+use crate::view::size_notes::ToldSizes;
+use crate::waiters::leases::Leases;
+use crate::waiters::waiting::Waiters;
+use canal_core::RequestId;
+use canal_protocol::DaemonInfo;
 
 /// The daemon at work.
 #[derive(Debug)]
@@ -53,6 +52,8 @@ pub(crate) struct Server {
     pub observe: Observe,
     pub told_sizes: ToldSizes,
     pub due: Due,
+    /// Wakes the daemon for deadlines that also pass while the machine is suspended.
+    pub timer: BoottimeTimer,
     /// This daemon as one of several nodes.
     pub node: Node,
     /// Whether the daemon is ending. It then accepts no new requests.

@@ -11,7 +11,6 @@ use crate::due::is_due;
 use crate::history::estimates::{self, EstimateBudget};
 use crate::limits::{PROGRESS_EVERY, WATCH_EVERY};
 use crate::net::call_state::CallState;
-use crate::net::connection::Connection;
 use crate::server::Server;
 use crate::view::holder::LeaderWatch;
 use crate::view::shown::Held;
@@ -176,7 +175,7 @@ impl Server {
     }
 
     fn tell_watchers(&mut self) {
-        let watchers = self.conns.those(Connection::watches);
+        let watchers = self.conns.those(|state| matches!(state, CallState::Watches(_)));
         self.due.watched = !watchers.is_empty();
         for id in watchers {
             let Some(conn) = self.conns.get(id) else { continue };
@@ -213,7 +212,7 @@ const UNREAD_EVERY: Duration = Duration::from_millis(250);
 impl Server {
     /// Informs each watcher whose last message names another leader.
     fn tell_leaders(&mut self) {
-        let watchers = self.conns.those(Connection::watches_leader);
+        let watchers = self.conns.those(|state| matches!(state, CallState::WatchesLeader(_)));
         self.due.leaders.are_watched = !watchers.is_empty();
         self.due.leaders.rest_until = Some(clock::now() + LOOK_EVERY);
         for id in watchers {

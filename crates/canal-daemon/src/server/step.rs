@@ -9,7 +9,6 @@ use crate::calls::call::ConnId;
 use crate::calls::in_flight::{Completion, VOID};
 use crate::net::call_state::{Awaiting, CallState, LogWait, Patience, PendingAcquire, PendingCall};
 use crate::server::Server;
-use crate::wording::superseded;
 use canal_core::{Change, FrameId, RequestId, Withdrawal};
 use canal_protocol::{ErrorName, Failure};
 use canal_sys::clock;
@@ -99,19 +98,13 @@ impl Server {
         Ok(self.wait_for_log(id, Awaiting::Change(ticket, call), patience))
     }
 
-    /// Repeats a request, or the question whether it would be granted.
-    pub(super) fn repeat(&self, newcomer: PendingAcquire) -> Step {
-        if newcomer.is_question { self.pose(newcomer) } else { self.ask(newcomer) }
-    }
-
-    /// Answers a question once the table has all changes that this host proposed before it. For
-    /// that, a change without effect goes through the log first, as a request would.
-    pub(crate) fn pose(&self, newcomer: PendingAcquire) -> Step {
-        Step::Propose(VOID, PendingCall::Question(newcomer))
-    }
-
-    /// Proposes a request, for the first time or again.
+    /// Proposes a request, for the first time or again. A question is answered once the table has
+    /// all changes that this host proposed before it. For that, a change without effect goes
+    /// through the log first, as a request would.
     pub(crate) fn ask(&self, mut newcomer: PendingAcquire) -> Step {
+        if newcomer.is_question {
+            return Step::Propose(VOID, PendingCall::Question(newcomer));
+        }
         // The host and the parent may have changed since the request was deferred.
         let (host, table) = (self.decide.host(), self.decide.table());
         let lives = |frame: &FrameId| table.frame(*frame).is_some_and(|state| !state.ended);
@@ -215,16 +208,6 @@ impl Server {
         if let Some(conn) = self.conns.get(id) {
             conn.answer(answer);
         }
-    }
-
-    /// Ends a call whose client asked for the same request on another connection.
-    pub(crate) fn supersede(&mut self, before: ConnId, name: ErrorName) {
-        self.carry_out(before, Err(superseded(name)));
-    }
-
-    /// Ends a call whose request ended while this host could not follow the log.
-    pub(crate) fn end_unseen(&mut self, id: ConnId) {
-        self.carry_out(id, Err(ended_unseen()));
     }
 }
 

@@ -6,24 +6,33 @@
 //! replies. If many clients call at once, some calls are recorded and answered before the next
 //! calls are served. A turn reads no connection after it began to serve.
 //!
-//! Invariant: before a turn answers a call or sends a grant, it applies every death that was
+//! Each message has a handler in its own file in `requests`; the handler returns a [`Step`]. `step`
+//! carries it out: it answers the call, or keeps the [`CallState`] of a call that waits in the
+//! connection. `follow` and `membership` take that state out and continue the call.
+//!
+//! Invariants: a call that was taken from its connection is answered, or its connection keeps the
+//! state of its wait. Before a turn answers a call or sends a grant, it applies every death that was
 //! reported before the turn.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::time::{Duration, Instant};
 
-use crate::calls::call::ConnId;
-use crate::calls::call::Trait;
+use crate::calls::call::{Answer, Asked, Call, ConnId, Replies, Trait};
+use crate::calls::table::table_of_calls;
 use crate::due::is_due;
-use crate::limits::{CALLS_PER_TURN, STOPPED_EVERY, UNSURE_EVERY};
+use crate::limits::{
+    CALLS_AHEAD_MAX, CALLS_PER_TURN, REPORT_TIME_PER_TURN, STOPPED_EVERY, UNSURE_EVERY,
+};
+use crate::net::call_state::CallState;
 use crate::net::connection::Connection;
-use crate::net::connections::Disconnected;
-use crate::net::connections::Source;
+use crate::net::connections::{Disconnected, Source};
 use crate::net::listen::Accepted;
 use crate::processes::owners::Ended;
 use crate::server::Server;
-use crate::view::shown::Shown;
+use crate::server::step::{Caller, Result, Step};
+use crate::view::Shown;
+use canal_protocol::service::{Description, DescriptionQuery, Info, ServiceError, description};
 use canal_sys::clock;
 use canal_text::duration::stated;
 
@@ -54,25 +63,22 @@ impl Server {
     ///
     /// # Errors
     /// The same as for [`Self::turn`].
-    pub(crate) fn carry_out_batch(&mut self, mut batch: Batch) -> anyhow::Result<()> {
-        let deaths = !batch.ended.frames.is_empty();
-        for (frame, pidfd) in std::mem::take(&mut batch.ended.pidfds) {
-            let descriptors = self.effective.limits.connections(0);
+    pub(crate) fn carry_out_batch(&mut self, batch: Batch) -> anyhow::Result<()> {
+        let Batch { ended, disconnected, leases_over_at } = batch;
+        let deaths = !ended.frames.is_empty();
+        let descriptors = self.effective.limits.connections(0);
+        for (frame, pidfd) in ended.pidfds {
             self.observe.history.keep_exit(frame, pidfd, descriptors);
         }
-        for disconnected in std::mem::take(&mut batch.disconnected) {
-            self.disconnect(disconnected);
-        }
-        for frame in std::mem::take(&mut batch.ended.frames) {
+        disconnected.into_iter().for_each(|it| self.disconnect(it));
+        for frame in ended.frames {
             #[cfg(test)]
             if crate::sim::is_broken(crate::sim::Rule::DeathsAreNoticed) && frame.0 % 8 == 0 {
                 continue;
             }
             self.end(frame);
         }
-        for token in std::mem::take(&mut batch.ended.fifos) {
-            self.end_of_writers(token);
-        }
+        ended.fifos.into_iter().for_each(|token| self.end_of_writers(token));
         self.decide.hear_engine();
         self.follow()?;
         self.decide.keep_deadline();
@@ -82,7 +88,7 @@ impl Server {
         self.reload_if_asked();
         self.end_readings();
         self.retry_deferred(deaths);
-        self.serve(batch.leases_over_at)?;
+        self.serve(leases_over_at)?;
         while self.share_slots(now) {
             self.settle()?;
         }
@@ -218,7 +224,7 @@ impl Batch {
         Self {
             // The deaths are taken after the last read.
             ended: server.owners.take_ended(),
-            disconnected: server.conns.take_disconnected(),
+            disconnected: std::mem::take(&mut server.conns.disconnected),
             leases_over_at,
         }
     }
@@ -306,12 +312,12 @@ impl Server {
     /// and leases, and the deadlines of the engine.
     pub(crate) fn set_alarm(&mut self) -> io::Result<()> {
         if self.conns.reported.take(Source::BoottimeTimer) {
-            self.due.timer.went_off();
+            self.timer.went_off();
         }
         let ends = [self.waiters.next_end(), self.leases.next_end()];
         let ends = ends.into_iter().chain([self.conns.next_log_due(), self.decide.next_due()]);
         let next = ends.flatten().min();
-        self.due.timer.set(next)
+        self.timer.set(next)
     }
 
     /// Does the work that is due.
@@ -425,6 +431,128 @@ impl Server {
         // The listener is registered already unless it was created again.
         let _ = self.conns.await_source(Source::Listener, &self.runtime_dir.listener);
         Ok(())
+    }
+}
+
+macro_rules! define_begin {
+    (
+        |$server:ident, $caller:ident, $it:ident|
+        $($interface:ident: $call:ident($parameters:ty) [$($trait:ident),*] => $answer:expr;)*
+    ) => {
+        /// Begins a call.
+        #[expect(unused_variables, reason = "some methods have no parameters")]
+        fn begin(&mut self, asked: Asked, $caller: &mut Caller) -> Result {
+            let $server = self;
+            match asked {
+                $(Asked::$call($it) => $answer,)*
+                Asked::Wrong(error) => Ok(Step::Answer(Answer::service_error(&error))),
+                Asked::Junk(failure) => {
+                    Ok(Step::Answer(Answer { closes: true, ..Answer::failure(&failure) }))
+                }
+            }
+        }
+    };
+}
+
+impl Server {
+    /// Serves the next call of a connection.
+    pub(crate) fn serve_one(&mut self, id: ConnId) {
+        let front = self.conns.peek(id).and_then(|conn| conn.calls.front());
+        let Some(asked) = front.map(|call| &call.asked) else { return };
+        let (needs_log, is_report) = (asked.is(Trait::NeedsLog), asked.is(Trait::IsReport));
+        if asked.needs_news() && !self.decide.is_present() || needs_log && !self.decide.is_member()
+        {
+            return self.put_off(id);
+        }
+        if !is_report {
+            return self.serve_next(id);
+        }
+        // The connection waits for its turn.
+        self.conns.set_state(id, CallState::Report);
+        if let Some(conn) = self.conns.peek(id) {
+            self.reports.add(id, conn.peer.uid, conn.unsent());
+        }
+    }
+
+    /// Serves the next call of a connection, even if it asks for a report or needs the log.
+    fn serve_next(&mut self, id: ConnId) {
+        let Some(conn) = self.conns.get(id) else { return };
+        let Some(call) = conn.calls.pop_front() else { return };
+        let Call { asked, replies, fds } = call;
+        conn.begin_call(replies);
+        let (peer, heard_end) = (conn.peer, conn.heard_end());
+        let step = match self.may_call(id, &asked) {
+            Err(failure) => Err(failure),
+            // The client is gone, or asks the next daemon.
+            Ok(()) if (self.stopping || heard_end) && asked.is(Trait::AsksForLock) => {
+                Ok(Step::Leave)
+            }
+            Ok(()) => {
+                self.begin(asked, &mut Caller { id, peer, more: replies == Replies::Many, fds })
+            }
+        };
+        self.carry_out(id, step);
+    }
+
+    table_of_calls!(define_begin);
+}
+
+fn describe(query: DescriptionQuery) -> Answer {
+    let interface = query.interface;
+    match description(&interface) {
+        Some(text) => Answer::reply(&Description { description: text.to_owned() }),
+        None => Answer::service_error(&ServiceError::InterfaceNotFound { interface }),
+    }
+}
+
+/// Reports: replies about the whole table, which may be long.
+///
+/// Invariant: a report is built only if its client has read all earlier replies, and the limits on
+/// unread replies, for its user and for all users together, leave room for it. Until then the call
+/// waits in its connection, and other calls are served.
+impl Server {
+    /// Builds reports while this turn has room and time for them.
+    pub(crate) fn serve_reports(&mut self) {
+        let begun = clock::now();
+        let Some(stuck) = self.reports.begin(&self.conns, begun) else { return };
+        for id in stuck {
+            tracing::debug!("closing a connection that does not read its report");
+            self.conns.get(id).into_iter().for_each(Connection::discard_output);
+        }
+        let mut time = Duration::ZERO;
+        let may_all = self.not_bound();
+        while time < REPORT_TIME_PER_TURN
+            && let Some(id) = self.reports.next(&self.conns, &may_all)
+        {
+            self.report_to(id);
+            time = clock::now().saturating_duration_since(begun);
+        }
+        self.reports.end(begun, time);
+    }
+
+    /// Whether a user is exempt from the limit on the unread replies of all users together.
+    pub(crate) fn not_bound(&self) -> impl Fn(u32) -> bool + use<> {
+        let own = self.about.uid;
+        move |uid| uid == own || uid == 0
+    }
+
+    fn report_to(&mut self, id: ConnId) {
+        let Some(conn) = self.conns.get(id) else { return };
+        let uid = conn.peer.uid;
+        if let Some(watch) = conn.status_watch_mut() {
+            watch.is_queued = false;
+            let selection = watch.selection.clone();
+            self.show_status(id, uid, &selection);
+        } else if matches!(conn.state(), CallState::Report) {
+            let was_full = conn.calls.len() >= CALLS_AHEAD_MAX;
+            self.conns.set_state(id, CallState::Idle);
+            self.serve_next(id);
+            self.conns.activate(id);
+            if was_full {
+                self.conns.hear_again(id);
+            }
+        }
+        self.reports.sent(&self.conns, id);
     }
 }
 

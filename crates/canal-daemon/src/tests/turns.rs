@@ -16,7 +16,6 @@ use crate::history::writer::Files;
 use crate::hooks::configured::Hooks;
 use crate::limits::CALLS_PER_TURN;
 use crate::net::call_state::{CallState, PendingAcquire};
-use crate::net::connection::Connection;
 use crate::net::connections::Disconnected;
 use crate::processes::identity::process_of;
 use crate::server::observe::Observe;
@@ -318,7 +317,7 @@ fn a_daemon_where_nothing_happens_sleeps_until_something_ends() {
     // The state of this daemon is new, so the time at which it grants over nodes is due, too.
     world.server.due.node_settled = None;
     world.turn();
-    assert_eq!((world.server.time_to_sleep(), world.server.due.timer.set_for()), (None, None));
+    assert_eq!((world.server.time_to_sleep(), world.server.timer.set_for()), (None, None));
     world.lease(1, "a");
     let mut waiter = world.connect();
     let mut asked = mutex(2, "a");
@@ -329,12 +328,12 @@ fn a_daemon_where_nothing_happens_sleeps_until_something_ends() {
     assert!(world.server.due.progress.is_some());
     let_pass(&mut world);
     assert_eq!(world.server.time_to_sleep(), None);
-    assert_eq!(world.server.due.timer.set_for(), world.server.waiters.next_end());
+    assert_eq!(world.server.timer.set_for(), world.server.waiters.next_end());
     drop(waiter);
     world.turn();
     let_pass(&mut world);
     assert_eq!(world.server.time_to_sleep(), None);
-    assert_eq!(world.server.due.timer.set_for(), world.server.leases.next_end());
+    assert_eq!(world.server.timer.set_for(), world.server.leases.next_end());
 }
 
 #[test]
@@ -391,7 +390,7 @@ fn a_waiter_whose_grant_may_not_be_told_yet_is_told_why() {
     peer.send(&with_more(call("Status", &json!({}))), &[]);
     world.turn();
     peer.reply().unwrap();
-    let id = world.server.conns.those(Connection::watches)[0];
+    let id = world.server.conns.those(|state| matches!(state, CallState::Watches(_)))[0];
     // As with an engine that does not answer renewals.
     let table = world.server.decide.table();
     let hold = table.holds().next().unwrap();

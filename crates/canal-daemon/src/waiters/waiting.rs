@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use canal_core::{
-    FrameId, Granted, GrantedItem, HoldState, HostId, Request, RequestId, Table, Token, UnixMillis,
-    Wait, WaiterState,
+    FrameId, Granted, GrantedItem, HoldState, HostId, Request, RequestId, Table, UnixMillis, Wait,
+    WaiterState,
 };
 use canal_protocol::EstimateInfo;
 
@@ -23,7 +23,7 @@ pub(crate) struct Waiters {
     /// How many requests of each user wait.
     users: BTreeMap<u32, usize>,
     /// Grants to requests that waited, in sending order.
-    to_tell: VecDeque<Granted>,
+    pub to_tell: VecDeque<Granted>,
     /// The suspended waiters, each with its stopped process.
     pub suspended: BTreeMap<RequestId, u32>,
     /// Waiters of the previous daemon that were found stopped before they came back. Those that run
@@ -172,11 +172,6 @@ impl Waiters {
         }
     }
 
-    /// Queues a grant for sending.
-    pub(crate) fn queue_grant(&mut self, granted: Granted) {
-        self.to_tell.push_back(granted);
-    }
-
     /// Queues a grant that was decided earlier, unless it is already queued.
     pub(crate) fn queue_grant_again(&mut self, table: &Table, hold: &HoldState) {
         if !self.to_tell.iter().any(|other| other.token == hold.token) {
@@ -184,24 +179,9 @@ impl Waiters {
         }
     }
 
-    /// Takes the next grant to send.
-    pub(crate) fn next_grant(&mut self) -> Option<Granted> {
-        self.to_tell.pop_front()
-    }
-
-    /// Whether a grant remains to be sent.
-    pub(crate) fn has_grants(&self) -> bool {
-        !self.to_tell.is_empty()
-    }
-
     /// Forgets the grant of a request, because it is sent in another way or not at all.
     pub(crate) fn drop_grant(&mut self, request: RequestId) {
         self.to_tell.retain(|granted| granted.request != request);
-    }
-
-    /// Forgets a grant that was revoked before it was sent.
-    pub(crate) fn requeued(&mut self, token: Token) {
-        self.to_tell.retain(|granted| granted.token != token);
     }
 
     /// Like [`Self::remove`], for a request that has ended in the table.

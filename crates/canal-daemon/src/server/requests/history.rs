@@ -207,7 +207,7 @@ impl Server {
             (counts.key.as_ref() != Some(*key), std::cmp::Reverse(of.used.sum()))
         });
         let shown = keys.iter().take(KEYS_SHOWN_MAX).map(|(key, of)| {
-            let stored = items::key(key).ok().and_then(|key| self.stored_size(&key));
+            let stored = items::key(key.as_str()).ok().and_then(|key| self.stored_size(&key));
             HistoryKeyUse {
                 key: (*key).clone(),
                 granted: of.granted,

@@ -1,19 +1,31 @@
 //! The status of locks, the leader of a key, and the metrics.
 
-use crate::calls::call::ConnId;
-use crate::calls::call::{Answer, Follows, written};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use crate::calls::call::{Answer, ConnId, Follows, written};
 use crate::calls::items;
 use crate::cluster::Cluster;
-use crate::limits::NAMES_MAX;
+use crate::limits::{BLOCKERS_LOOKED_AT_MAX, NAMES_MAX, WAITS_SHOWN_MAX};
 use crate::logging;
 use crate::metrics::open_metrics::text;
 use crate::net::call_state::{CallState, StatusWatch};
 use crate::server::Server;
 use crate::server::step::{Caller, Result, Step};
-use crate::view::holder::{LeaderFound, LeaderWatch};
-use crate::view::status::Selection;
-use canal_core::Key;
-use canal_protocol::{LeaderQuery, Metrics, Status, StatusQuery};
+use crate::view::conflict::conflict;
+use crate::view::leadership::{LeaderFound, LeaderWatch};
+use crate::view::selection::Selection;
+use crate::view::{Shown, held_item};
+use crate::waiters::waiting::Asked;
+use crate::wording::refusal::{self, bad};
+use crate::wording::text::{pid_of, time};
+use canal_core::{
+    Blocker, By, CycleStep, FrameId, HoldState, Item, Key, Mode, Refusal, Request, RequestId,
+    Table, UnixMillis, WaiterState,
+};
+use canal_protocol::{
+    BLOCKERS_SHOWN_MAX, BlockerInfo, CycleStepInfo, Failure, LeaderQuery, Metrics, PartyInfo,
+    Status, StatusQuery, WaitInfo, Waits, WhyQuery,
+};
 
 impl Server {
     /// Builds a status. `left_out` is the number of keys that `keys` does not contain.
@@ -95,7 +107,7 @@ impl Server {
 impl Server {
     pub(crate) fn leader(&mut self, caller: &Caller, query: &LeaderQuery) -> Result {
         let Caller { id, peer, more, .. } = *caller;
-        let key = items::key(&query.key)?;
+        let key = items::key(&*query.key)?;
         let found = self.find_leader(&key)?;
         let (told, reply) = (found.told(), self.shown(peer.uid).leader_reply(found, &key));
         match self.conns.get(id).filter(|conn| more && !conn.heard_end()) {
@@ -127,4 +139,341 @@ impl Server {
         let snapshot = self.observe.snapshot(&self.decide, self.conns.len());
         Step::reply(&Metrics { text: text(&snapshot) })
     }
+}
+
+impl Server {
+    pub(crate) fn why(&self, caller: &Caller, query: &WhyQuery) -> Result {
+        let table = self.decide.table();
+        let frames = asked_frames(table, query)?;
+        let shown = self.shown(caller.peer.uid);
+        let mut waits = shown.chain(&frames);
+        (waits.waiters, waits.waiters_left_out) = shown.waiting_for(frames, query);
+        Ok(Step::reply(&waits))
+    }
+
+    pub(crate) fn graph(&self, caller: &Caller) -> Step {
+        Step::reply(&self.shown(caller.peer.uid).graph())
+    }
+}
+
+/// The frames that a query asks about.
+fn asked_frames(table: &Table, query: &WhyQuery) -> Result<Vec<FrameId>> {
+    let nothing = |what: String| {
+        bad(format!("{what} neither holds nor waits for a lock"))
+            .hint("run `canal status` to see the holders and waiters")
+    };
+    match (query.pid, query.session.as_deref()) {
+        (Some(pid), None) => {
+            let of_pid = table.frames().filter(|frame| pid != 0 && pid_of(&frame.owner) == pid);
+            // A process with this pid that has ended, but left something, comes last.
+            let mut frames: Vec<_> = of_pid.map(|frame| (frame.ended, frame.id)).collect();
+            frames.sort_unstable();
+            let frames: Vec<_> = frames.into_iter().map(|(_, id)| id).collect();
+            if frames.is_empty() { Err(nothing(format!("process {pid}"))) } else { Ok(frames) }
+        }
+        (None, Some(session)) => {
+            let frame = items::session(session)?;
+            let known = table.frame(frame).is_some_and(|state| state.parent.is_none());
+            if known { Ok(vec![frame]) } else { Err(nothing(format!("session {session}"))) }
+        }
+        _ => Err(bad("give exactly one of `pid` and `session`")),
+    }
+}
+
+/// How much more a report may contain.
+struct Budget {
+    waits: usize,
+    blockers: usize,
+}
+
+impl Budget {
+    fn new() -> Self {
+        Self { waits: WAITS_SHOWN_MAX, blockers: BLOCKERS_LOOKED_AT_MAX }
+    }
+
+    fn is_spent(&self) -> bool {
+        self.waits == 0 || self.blockers == 0
+    }
+
+    fn spend(&mut self, blockers: usize) {
+        self.waits = self.waits.saturating_sub(1);
+        self.blockers = self.blockers.saturating_sub(blockers);
+    }
+}
+
+impl Shown<'_> {
+    /// All waiting requests.
+    fn graph(&self) -> Waits {
+        let mut budget = Budget::new();
+        let mut waits = Waits::default();
+        for waiter in self.table.waiters() {
+            if budget.is_spent() {
+                waits.left_out += 1;
+                continue;
+            }
+            let blockers = self.table.blockers(waiter.id);
+            budget.spend(blockers.len());
+            waits.waits.extend(self.wait(waiter, &blockers));
+        }
+        waits
+    }
+
+    /// The requests that wait in these frames and the frames that they enclose, then the requests
+    /// that block them and wait themselves, and so on to the end.
+    fn chain(&self, frames: &[FrameId]) -> Waits {
+        let inside = waiters_inside(self.table);
+        let within = |frame: FrameId| inside.get(&frame).into_iter().flatten().copied();
+        let mut budget = Budget::new();
+        let mut waits = Waits::default();
+        let mut seen = BTreeSet::new();
+        let mut next: VecDeque<RequestId> = VecDeque::new();
+        for frame in frames {
+            let own = self.table.waiters_in(*frame).map(|waiter| waiter.id);
+            next.extend(own.chain(within(*frame)).filter(|request| seen.insert(*request)));
+        }
+        while let Some(request) = next.pop_front() {
+            let Some(waiter) = self.table.waiter(request) else { continue };
+            if budget.is_spent() {
+                waits.left_out += 1;
+                continue;
+            }
+            let blockers = self.table.blockers(request);
+            budget.spend(blockers.len());
+            waits.waits.extend(self.wait(waiter, &blockers));
+            for blocker in blockers {
+                match blocker.by {
+                    // A hold can end only once its frame proceeds, and the frame only once the
+                    // requests inside it are granted.
+                    By::Hold(_, frame) => {
+                        next.extend(within(frame).filter(|request| seen.insert(*request)));
+                    }
+                    By::Waiter(request, _) => {
+                        next.extend(seen.insert(request).then_some(request));
+                    }
+                }
+            }
+        }
+        waits
+    }
+
+    /// The requests that wait for one of these frames, or for any frame of the session that the
+    /// query names; then the requests that wait for their sessions, and so on to the end. Also
+    /// returns how many requests were not examined.
+    fn waiting_for(&self, frames: Vec<FrameId>, query: &WhyQuery) -> (Vec<WaitInfo>, u64) {
+        let mut of_session: BTreeMap<FrameId, Vec<FrameId>> = BTreeMap::new();
+        for frame in self.table.frames() {
+            of_session.entry(self.table.session(frame.id)).or_default().push(frame.id);
+        }
+        let all_of = |frame| of_session.get(&self.table.session(frame)).into_iter().flatten();
+        let mut awaited: BTreeSet<FrameId> = match query.session {
+            Some(_) => frames.iter().flat_map(|frame| all_of(*frame)).copied().collect(),
+            None => frames.iter().copied().collect(),
+        };
+        let (mut budget, mut left_out) = (Budget::new(), 0);
+        let mut rest: Vec<(&WaiterState, Vec<Blocker>)> = Vec::new();
+        for waiter in self.table.waiters() {
+            if budget.is_spent() {
+                left_out += 1;
+                continue;
+            }
+            let blockers = self.table.blockers(waiter.id);
+            budget.spend(blockers.len());
+            rest.push((waiter, blockers));
+        }
+        let mut found = Vec::new();
+        loop {
+            let waits = |(_, blockers): &mut (&WaiterState, Vec<Blocker>)| {
+                blockers.iter().any(|blocker| awaited.contains(&blocker.by.frame()))
+            };
+            let next: Vec<_> = rest.extract_if(.., waits).collect();
+            if next.is_empty() {
+                return (found, left_out);
+            }
+            for (waiter, blockers) in next {
+                found.extend(self.wait(waiter, &blockers));
+                awaited.extend(all_of(waiter.frame).copied());
+            }
+        }
+    }
+
+    fn wait(&self, waiter: &WaiterState, blockers: &[Blocker]) -> Option<WaitInfo> {
+        let asked = &waiter.request;
+        let (key, mode, reason) = if let Some(why) = self.why(waiter.id) {
+            (why.key, why.mode, why.clause)
+        } else {
+            let item = asked.items.first()?;
+            (item.key.clone(), item.ask.mode(), "about to be granted".to_owned())
+        };
+        let shown = blockers.iter().filter_map(|blocker| self.blocker(asked, blocker));
+        Some(WaitInfo {
+            waiter: self.party(asked, self.table.session(waiter.frame)),
+            key: key.to_string(),
+            mode,
+            since: time(waiter.since),
+            reason,
+            blockers: shown.take(BLOCKERS_SHOWN_MAX).collect(),
+            blockers_left_out: blockers.len().saturating_sub(BLOCKERS_SHOWN_MAX) as u64,
+        })
+    }
+
+    fn blocker(&self, asked: &Request, blocker: &Blocker) -> Option<BlockerInfo> {
+        let (key, mode) = (&blocker.key, asked.items.get(blocker.item)?.ask.mode());
+        match blocker.by {
+            By::Hold(token, _) => Some(self.holding(self.table.hold(token)?, key, mode)),
+            By::Waiter(request, _) => {
+                let asked = Asked::of_waiter(self.table, self.table.waiter(request)?);
+                Some(self.wanting(&asked, key, mode))
+            }
+        }
+    }
+
+    /// A hold that blocks a request for a key.
+    fn holding(&self, hold: &HoldState, key: &Key, mode: Mode) -> BlockerInfo {
+        let item = held_item(&hold.items, key, mode);
+        let (key, mode) = item.map_or((key, mode), |item| (&item.key, item.mode));
+        let party = self.party(&hold.asked, self.table.session(hold.frame));
+        BlockerInfo { party, key: key.to_string(), mode, holds: true, since: time(hold.since) }
+    }
+
+    /// A request that goes before another request for a key.
+    fn wanting(&self, asked: &Asked, key: &Key, mode: Mode) -> BlockerInfo {
+        let item = wanted_item(&asked.request.items, key, mode);
+        let (key, mode) = item.map_or((key, mode), |item| (&item.key, item.ask.mode()));
+        let party = self.party(&asked.request, asked.session);
+        BlockerInfo { party, key: key.to_string(), mode, holds: false, since: time(asked.since) }
+    }
+
+    pub(crate) fn party(&self, asked: &Request, session: FrameId) -> PartyInfo {
+        PartyInfo {
+            pid: pid_of(&asked.owner),
+            uid: asked.uid,
+            command: self.command(asked.uid, &asked.command.0),
+            session: format!("s{session}"),
+            lease: asked.ttl_ms.is_some(),
+            run: asked.over_nodes.as_deref().map(|over| over.run),
+        }
+    }
+}
+
+/// The waiting requests of each frame and of the frames that it encloses.
+fn waiters_inside(table: &Table) -> BTreeMap<FrameId, Vec<RequestId>> {
+    let mut inside: BTreeMap<FrameId, Vec<RequestId>> = BTreeMap::new();
+    for waiter in table.waiters() {
+        let mut frame = Some(waiter.frame);
+        while let Some(id) = frame {
+            inside.entry(id).or_default().push(waiter.id);
+            frame = table.frame(id).and_then(|state| state.parent);
+        }
+    }
+    inside
+}
+
+/// Describes a deadlock to the client whose request was chosen to end it.
+impl Server {
+    /// The failure of a request that was chosen to end a deadlock, as a user may see it. `refused`
+    /// is that request: the table no longer contains it.
+    pub(crate) fn deadlock(&self, viewer: u32, cycle: &[CycleStep], refused: &Asked) -> Failure {
+        let Some((first, last)) = cycle.first().zip(cycle.last()) else {
+            return refusal::late_refusal(&Refusal::Duplicate, None, None);
+        };
+        // The frame of the first request may no longer exist. The last step waits for a frame of
+        // the same session, and that frame exists.
+        let session = self.decide.table().session(last.by.frame());
+        let teller = Teller { server: self, viewer, refused, request: first.request, session };
+        let steps: Box<[_]> = cycle.iter().map(|step| teller.step(step)).collect();
+        let sessions: BTreeSet<_> = steps.iter().map(|step| &step.waiter.session).collect();
+        let processes: BTreeSet<_> = cycle.iter().map(|step| step.frame).collect();
+        let mut failure = refusal::deadlock(&first.key, sessions.len(), processes.len());
+        failure.cycle = steps;
+        failure
+    }
+}
+
+/// Builds the description of a deadlock.
+struct Teller<'a> {
+    server: &'a Server,
+    viewer: u32,
+    refused: &'a Asked,
+    /// The refused request.
+    request: RequestId,
+    /// Its session.
+    session: FrameId,
+}
+
+impl Teller<'_> {
+    fn step(&self, step: &CycleStep) -> CycleStepInfo {
+        let asked = self.asked(step.request);
+        let mode =
+            asked.as_ref().and_then(|asked| Some(asked.request.items.get(step.item)?.ask.mode()));
+        let mode = mode.unwrap_or(Mode::Counted);
+        CycleStepInfo {
+            waiter: self.party(asked.as_ref(), step.frame),
+            key: step.key.to_string(),
+            mode,
+            blocker: self.blocker(step.by, &step.key, mode),
+            node: None,
+        }
+    }
+
+    /// The request, whether it still waits, was granted, or was refused in this turn.
+    fn asked(&self, request: RequestId) -> Option<Asked> {
+        if request == self.request {
+            return Some(Asked { session: self.session, ..self.refused.clone() });
+        }
+        if let Some(waiter) = self.server.waiters.get(request) {
+            return Some(waiter.asked.clone());
+        }
+        let table = self.server.decide.table();
+        match table.waiter(request) {
+            Some(waiter) => Some(Asked::of_waiter(table, waiter)),
+            None => table.hold_of(request).map(|hold| Asked::of_hold(table, hold)),
+        }
+    }
+
+    fn party(&self, asked: Option<&Asked>, frame: FrameId) -> PartyInfo {
+        let shown = self.server.shown(self.viewer);
+        if let Some(asked) = asked {
+            return shown.party(&asked.request, asked.session);
+        }
+        let table = shown.table;
+        let state = table.frame(frame);
+        let uid = state.map_or(0, |state| state.uid);
+        let hold = table.holds_in(frame).next();
+        PartyInfo {
+            pid: state.map_or(0, |state| pid_of(&state.owner)),
+            uid,
+            command: hold.and_then(|hold| shown.command(uid, &hold.asked.command.0)),
+            session: shown.session(frame),
+            lease: state.is_some_and(|state| state.lease.is_some()),
+            run: hold.and_then(|hold| Some(hold.asked.over_nodes.as_deref()?.run)),
+        }
+    }
+
+    fn blocker(&self, by: By, key: &Key, mode: Mode) -> BlockerInfo {
+        let shown = self.server.shown(self.viewer);
+        let found = match by {
+            By::Hold(token, _) => {
+                shown.table.hold(token).map(|hold| shown.holding(hold, key, mode))
+            }
+            By::Waiter(request, _) => {
+                self.asked(request).map(|asked| shown.wanting(&asked, key, mode))
+            }
+        };
+        // It may have ended in this turn.
+        found.unwrap_or_else(|| BlockerInfo {
+            party: self.party(None, by.frame()),
+            key: key.to_string(),
+            mode,
+            holds: matches!(by, By::Hold(..)),
+            since: time(UnixMillis(0)),
+        })
+    }
+}
+
+/// The item of another waiter that competes with a request for a key. Prefers an item of the key
+/// itself.
+fn wanted_item<'a>(items: &'a [Item], key: &Key, mode: Mode) -> Option<&'a Item> {
+    let competing = || items.iter().filter(|it| conflict((key, mode), (&it.key, it.ask.mode())));
+    let of_the_key = || items.iter().find(|other| other.key == *key);
+    competing().find(|it| it.key == *key).or_else(|| competing().next()).or_else(of_the_key)
 }
