@@ -168,7 +168,7 @@ mod tests {
         let mut goes_off = |time| {
             conns.wait(time);
             conns.read();
-            conns.reported.take(Source::BoottimeTimer)
+            conns.reported.remove(&Source::BoottimeTimer)
         };
         let at = clock::boottime_ms() + 30;
         alarm.set(Some(at)).unwrap();

@@ -28,7 +28,7 @@ pub const LAST_LINE: &str = "the daemon is exiting; all holds stay";
 pub(crate) fn work(server: &mut Server, signals: &Signals) -> anyhow::Result<()> {
     server.conns.await_source(Source::Signals, signals)?;
     let bell = Arc::new(Bell::new()?);
-    server.conns.wake_for(&*bell)?;
+    server.conns.await_source(Source::Wakes, &*bell)?;
     let waker = Waker::from(bell);
     server.observe.wake_by(&waker);
     let mut context = Context::from_waker(&waker);
@@ -43,7 +43,7 @@ pub(crate) fn work(server: &mut Server, signals: &Signals) -> anyhow::Result<()>
             }
         }
         server.turn()?;
-        if server.conns.reported.take(Source::Signals) {
+        if server.conns.reported.remove(&Source::Signals) {
             let (ending, hangup) = signals.received();
             if let Some(signal) = ending {
                 tracing::info!("stopping on {signal}");
@@ -221,7 +221,7 @@ mod tests {
     fn each_ring_is_reported() {
         let mut conns = Conns::new().unwrap();
         let bell = Arc::new(Bell::new().unwrap());
-        conns.wake_for(&*bell).unwrap();
+        conns.await_source(Source::Wakes, &*bell).unwrap();
         let waker = Waker::from(bell);
         for _ in 0..3 {
             assert!(!conns.wait(Some(Duration::ZERO)));

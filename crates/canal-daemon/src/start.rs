@@ -337,9 +337,9 @@ pub(crate) fn server(
         }
     }
     let conns = Conns::new()?;
-    conns.wake_for(&owners)?;
+    conns.await_source(Source::Wakes, &owners)?;
     let jobservers = Jobservers::new(&place.dir)?;
-    conns.wake_for(&jobservers)?;
+    conns.await_source(Source::Wakes, &jobservers)?;
     let timer = BoottimeTimer::new()?;
     conns.await_source(Source::BoottimeTimer, &timer)?;
     conns.await_source(Source::Listener, &home.listener)?;

@@ -1,6 +1,6 @@
 //! All connections, and the work for each of them in this turn.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -49,9 +49,7 @@ pub(crate) struct Conns {
     /// Connections with more data than the last turn allowed to read.
     unheard: Vec<ConnId>,
     /// Connections with calls that may be served, in the order in which the calls arrived.
-    active: Vec<ConnId>,
-    /// An empty list for the next `active`.
-    spare: Vec<ConnId>,
+    pub active: Vec<ConnId>,
     /// Connections with something to write or to close.
     touched: Vec<ConnId>,
     /// Connections whose peer has closed its end, or that the daemon is closing.
@@ -65,8 +63,8 @@ pub(crate) struct Conns {
     /// The last place that was assigned in `waits`.
     last_place: u64,
     pub accept_backlog: AcceptBacklog,
-    /// The other sources that the kernel reported.
-    pub reported: Reported,
+    /// The other sources that the kernel reported and that were not handled yet.
+    pub reported: BTreeSet<Source>,
     events: Vec<EpollEvent>,
     /// The number of events taken from the kernel and not handled yet.
     taken: usize,
@@ -84,14 +82,13 @@ impl Conns {
             newcomers: Vec::new(),
             unheard: Vec::new(),
             active: Vec::new(),
-            spare: Vec::new(),
             touched: Vec::new(),
             disconnected: Vec::new(),
             closing: Vec::new(),
             waits: BTreeMap::new(),
             last_place: 0,
             accept_backlog: AcceptBacklog::default(),
-            reported: Reported::default(),
+            reported: BTreeSet::new(),
             taken: 0,
             events: vec![EpollEvent::empty(); EVENTS_AT_ONCE],
             buffer: vec![0; READ_BYTES],
@@ -317,7 +314,7 @@ impl Conns {
 
     /// Whether there is work that does not depend on the kernel.
     pub(crate) fn has_work(&self) -> bool {
-        let to_hear = self.reported.has(Source::Listener) || !self.unheard.is_empty();
+        let to_hear = self.reported.contains(&Source::Listener) || !self.unheard.is_empty();
         to_hear || !self.disconnected.is_empty() || !self.active.is_empty()
     }
 
@@ -344,8 +341,8 @@ impl Conns {
             let taken = std::mem::take(&mut self.taken);
             for at in 0..taken {
                 let (number, flags) = (self.events[at].data(), self.events[at].events());
-                match Of::from_number(number) {
-                    Some(Of::Connection(id)) => {
+                match source_of(number) {
+                    Some(Ok(id)) => {
                         if flags.contains(EpollFlags::EPOLLOUT) {
                             self.get(id);
                         }
@@ -353,8 +350,9 @@ impl Conns {
                             self.read_one(id, flags);
                         }
                     }
-                    Some(Of::Source(source)) => self.reported.note(source),
-                    Some(Of::Wakes) => {}
+                    Some(Err(source)) => {
+                        self.reported.insert(source);
+                    }
                     None => tracing::error!(number, "event without a source"),
                 }
             }
@@ -404,28 +402,9 @@ impl Conns {
         }
     }
 
-    pub(crate) fn take_active(&mut self) -> Vec<ConnId> {
-        std::mem::replace(&mut self.active, std::mem::take(&mut self.spare))
-    }
-
-    /// Takes back a list from [`Self::take_active`], so that the next one needs no allocation.
-    pub(crate) fn reuse(&mut self, mut list: Vec<ConnId>) {
-        list.clear();
-        self.spare = list;
-    }
-
-    pub(crate) fn has_active(&self) -> bool {
-        !self.active.is_empty()
-    }
-
     /// Makes [`Self::wait`] report a source whenever it becomes readable.
     pub(crate) fn await_source(&self, source: Source, fd: impl AsFd) -> io::Result<()> {
-        self.poller.add(fd, Of::Source(source).number(), BECOMES_READABLE)
-    }
-
-    /// Makes [`Self::wait`] wake the daemon whenever this becomes readable.
-    pub(crate) fn wake_for(&self, fd: impl AsFd) -> io::Result<()> {
-        self.poller.add(fd, Of::Wakes.number(), BECOMES_READABLE)
+        self.poller.add(fd, source as u64, BECOMES_READABLE)
     }
 
     /// Writes the queued output, as far as the clients read it, and closes finished connections.
@@ -466,7 +445,7 @@ impl Conns {
     /// Polls a connection for these events from now on. Pending events are reported, too.
     fn watch(&mut self, id: ConnId, flags: EpollFlags) -> io::Result<()> {
         let Some(conn) = self.open.get_mut(id) else { return Ok(()) };
-        let number = Of::Connection(id).number();
+        let number = id.data().as_ffi();
         if conn.watched_for == flags {
             return Ok(());
         }
@@ -557,7 +536,7 @@ const HEARS: EpollFlags = EpollFlags::EPOLLIN.union(HANGS_UP);
 const CONNECTIONS: u64 = 1 << 32;
 
 /// A source that exists once. The daemon handles it only when the kernel reports it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Source {
     /// A client wants to connect.
     Listener,
@@ -569,63 +548,31 @@ pub(crate) enum Source {
     BoottimeTimer,
     /// The watcher has ended.
     Watcher,
-}
-
-const SOURCES: [Source; 5] =
-    [Source::Listener, Source::RuntimeDir, Source::Signals, Source::BoottimeTimer, Source::Watcher];
-
-/// The number of the sources that only wake the daemon, which checks them in each turn anyway.
-const WAKES: u64 = SOURCES.len() as u64;
-
-/// The subject of an event.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Of {
-    Connection(ConnId),
-    Source(Source),
-    /// A process has ended, or the engine has an answer.
+    /// A process has ended, or the engine has an answer. The daemon checks these in each turn
+    /// anyway.
     Wakes,
 }
 
-impl Of {
-    pub(crate) fn number(self) -> u64 {
-        match self {
-            Self::Connection(id) => id.data().as_ffi(),
-            Self::Source(source) => source as u64,
-            Self::Wakes => WAKES,
-        }
-    }
+const SOURCES: [Source; 6] = [
+    Source::Listener,
+    Source::RuntimeDir,
+    Source::Signals,
+    Source::BoottimeTimer,
+    Source::Watcher,
+    Source::Wakes,
+];
 
-    /// The subject with this number; `None` if there is none.
-    pub(crate) fn from_number(number: u64) -> Option<Self> {
-        match number {
-            CONNECTIONS.. => Some(Self::Connection(KeyData::from_ffi(number).into())),
-            WAKES => Some(Self::Wakes),
-            _ => SOURCES.get(usize::try_from(number).ok()?).copied().map(Self::Source),
-        }
+/// The source of the event with this number; `None` if there is none.
+fn source_of(number: u64) -> Option<Result<ConnId, Source>> {
+    if number >= CONNECTIONS {
+        return Some(Ok(KeyData::from_ffi(number).into()));
     }
-}
-
-/// The sources that were reported and not handled yet.
-#[derive(Debug, Default)]
-pub(crate) struct Reported([bool; SOURCES.len()]);
-
-impl Reported {
-    pub(crate) fn note(&mut self, source: Source) {
-        self.0[source as usize] = true;
-    }
-
-    pub(crate) fn has(&self, source: Source) -> bool {
-        self.0[source as usize]
-    }
-
-    /// Whether a source was reported. Clears the report.
-    pub(crate) fn take(&mut self, source: Source) -> bool {
-        std::mem::take(&mut self.0[source as usize])
-    }
+    SOURCES.get(usize::try_from(number).ok()?).copied().map(Err)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
     use std::os::unix::net::UnixStream;
 
     use super::*;
@@ -651,7 +598,7 @@ mod tests {
         assert!(conns.peek(before).is_none(), "it held nothing, and is closed");
         let (after, _theirs) = open(&mut conns);
         assert!(conns.peek(before).is_none());
-        assert_ne!(Of::Connection(before).number(), Of::Connection(after).number());
+        assert_ne!(before.data().as_ffi(), after.data().as_ffi());
         conns.close_slow(Instant::now());
         for disconnected in std::mem::take(&mut conns.disconnected) {
             assert!(conns.get(disconnected.id).is_none());
@@ -708,24 +655,31 @@ mod tests {
             map.remove(*ids.last().unwrap());
             ids.push(map.insert(0));
         }
-        let all: Vec<Of> = ids.into_iter().map(Of::Connection).collect();
-        let all: Vec<Of> =
-            all.into_iter().chain(SOURCES.map(Of::Source)).chain([Of::Wakes]).collect();
-        let mut numbers = std::collections::BTreeSet::new();
-        for of in &all {
-            assert_eq!(Of::from_number(of.number()), Some(*of));
-            numbers.insert(of.number());
+        let mut numbers = BTreeSet::new();
+        for id in &ids {
+            let number = id.data().as_ffi();
+            assert_eq!(source_of(number), Some(Ok(*id)));
+            numbers.insert(number);
         }
-        assert_eq!(numbers.len(), all.len());
-        assert_eq!(Of::from_number(WAKES + 1), None);
+        for source in SOURCES {
+            assert_eq!(source_of(source as u64), Some(Err(source)));
+            numbers.insert(source as u64);
+        }
+        assert_eq!(numbers.len(), ids.len() + SOURCES.len());
+        assert_eq!(source_of(SOURCES.len() as u64), None);
     }
 
     #[test]
     fn each_event_is_taken_once() {
-        let mut reported = Reported::default();
-        reported.note(Source::BoottimeTimer);
-        assert!(reported.has(Source::BoottimeTimer) && !reported.has(Source::RuntimeDir));
-        assert!(reported.take(Source::BoottimeTimer));
-        assert!(!reported.take(Source::BoottimeTimer));
+        let mut conns = Conns::new().unwrap();
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        conns.await_source(Source::BoottimeTimer, &ours).unwrap();
+        theirs.write_all(b"x").unwrap();
+        assert!(conns.wait(None));
+        conns.read();
+        assert!(!conns.reported.contains(&Source::RuntimeDir));
+        assert!(conns.reported.remove(&Source::BoottimeTimer));
+        assert!(!conns.wait(Some(Duration::ZERO)));
+        assert!(!conns.reported.remove(&Source::BoottimeTimer));
     }
 }

@@ -55,12 +55,12 @@ impl Listener {
                 Ok((stream, _)) => self.take_in(stream, conns, room, idle, &mut budget),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     // The listener becomes readable when the next client connects.
-                    conns.reported.take(Source::Listener);
+                    conns.reported.remove(&Source::Listener);
                     return Accepted { count, more: false };
                 }
                 Err(error) if is_out_of_descriptors(&error) => {
                     if !self.refuse_one(&error, &mut budget) {
-                        conns.reported.take(Source::Listener);
+                        conns.reported.remove(&Source::Listener);
                         self.pauses_until = Some(clock::now() + ACCEPT_AGAIN_AFTER);
                         return Accepted { count, more: false };
                     }

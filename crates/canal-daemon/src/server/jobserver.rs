@@ -79,7 +79,7 @@ impl Server {
         loop {
             let standings = self.standings(&builds, now);
             let next = share::next(&standings, |to| {
-                builds.get(to).is_some_and(|build| self.would_have_token(*build))
+                builds.get(to).is_some_and(|build| self.grantable_token(*build).is_some())
             });
             let Some((to, from)) = next else { break };
             self.move_slot(&builds, to, from, now);
@@ -130,9 +130,13 @@ impl Server {
 
     /// Asks for one more job token of a build, if a slot is free.
     pub(crate) fn take_slot(&mut self, build: Tag) {
-        if !self.would_have_token(build) || !self.ask_for_token(build) {
-            self.bar(build);
+        let Some(request) = self.grantable_token(build) else { return self.bar(build) };
+        if let Err(error) = self.decide.ledger_mut().admit(&request) {
+            tracing::debug!(%error, "cannot take a token");
+            return self.bar(build);
         }
+        let change = Change::Request(Arc::new(request));
+        self.propose_and(change, Completion::JobToken { build });
     }
 
     /// Offers a job token that a build asked for, if it was granted.
@@ -209,24 +213,11 @@ impl Server {
         frame.map_or_else(Vec::new, |frame| table.holds_in(frame).map(|it| it.token).collect())
     }
 
-    fn would_have_token(&self, build: Tag) -> bool {
-        let verdict = |asked| self.decide.table().verdict_on(&asked);
-        self.request_for_token(build).is_some_and(|asked| {
-            self.check_quota(asked.uid, &asked.items).is_ok()
-                && matches!(verdict(asked), Outcome::Granted(_))
-        })
-    }
-
-    /// Asks for one more job token of a build. Returns whether there is room for the request.
-    fn ask_for_token(&mut self, build: Tag) -> bool {
-        let Some(request) = self.request_for_token(build) else { return false };
-        if let Err(error) = self.decide.ledger_mut().admit(&request) {
-            tracing::debug!(%error, "cannot take a token");
-            return false;
-        }
-        let change = Change::Request(Arc::new(request));
-        self.propose_and(change, Completion::JobToken { build });
-        true
+    /// The request for one more job token of a build, if the table would grant it now.
+    fn grantable_token(&self, build: Tag) -> Option<Request> {
+        let asked = self.request_for_token(build)?;
+        self.check_quota(asked.uid, &asked.items).ok()?;
+        matches!(self.decide.table().verdict_on(&asked), Outcome::Granted(_)).then_some(asked)
     }
 
     /// The request for one more job token of a build.
@@ -236,13 +227,17 @@ impl Server {
         let [item] = &*hold.asked.items else { return None };
         let item = Item { key: item.key.clone(), ask: Ask::slots(1, item.ask.stated()) };
         let owner = (Owner::Jobserver(build), hold.asked.uid);
+        // No client can predict the tag.
+        let mut tag = [0; 16];
+        getrandom::fill(&mut tag).ok()?;
+        let tag = Tag(u128::from_ne_bytes(tag));
         Some(Request {
             command: hold.asked.command.clone(),
             note: Some(NOTE.into()),
             // A job token has precedence over no other request.
             priority: i32::MIN,
             on_lost: hold.asked.on_lost,
-            ..plain_request(tag_of_token()?, self.decide.host(), owner, vec![item])
+            ..plain_request(tag, self.decide.host(), owner, vec![item])
         })
     }
 
@@ -303,11 +298,4 @@ impl Server {
         let [item] = &*hold.items else { return None };
         Some((hold.token, item.key.clone()))
     }
-}
-
-/// A new random tag for a request. No client can predict it.
-fn tag_of_token() -> Option<Tag> {
-    let mut tag = [0; 16];
-    getrandom::fill(&mut tag).ok()?;
-    Some(Tag(u128::from_ne_bytes(tag)))
 }

@@ -120,19 +120,18 @@ impl Server {
         let mut left = CALLS_PER_TURN;
         loop {
             self.settle()?;
-            let active = self.conns.take_active();
+            let active = std::mem::take(&mut self.conns.active);
             let active = self.in_turns(active);
-            if let Some(now) = leases_over_at.take() {
-                // However many calls there are, every renewal that was read is served before a
-                // lease ends.
-                let mut all = usize::MAX;
-                self.serve_each(&active, &mut all, Self::next_goes_first)?;
+            // However many calls there are, every renewal that was read is served before a lease
+            // ends.
+            let (over_at, mut all) = (leases_over_at.take(), usize::MAX);
+            let most = if over_at.is_some() { &mut all } else { &mut left };
+            self.serve_each(&active, most, Self::next_goes_first)?;
+            if let Some(now) = over_at {
                 self.end_leases(now);
-            } else {
-                self.serve_each(&active, &mut left, Self::next_goes_first)?;
             }
             self.settle()?;
-            if active.is_empty() && !self.conns.has_active() {
+            if active.is_empty() && self.conns.active.is_empty() {
                 return Ok(());
             }
             let is_ready =
@@ -144,7 +143,6 @@ impl Server {
                 self.leave_for_next_turn(&active);
                 return Ok(());
             }
-            self.conns.reuse(active);
         }
     }
 
@@ -213,9 +211,9 @@ impl Batch {
         }
         let mut accepted = Accepted::default();
         if server.runtime_dir.listener.pauses_until.is_some_and(|until| until <= clock::now()) {
-            server.conns.reported.note(Source::Listener);
+            server.conns.reported.insert(Source::Listener);
         }
-        if lease_is_over || server.conns.reported.has(Source::Listener) {
+        if lease_is_over || server.conns.reported.contains(&Source::Listener) {
             accepted = server.accept();
             server.conns.read_newcomers();
         }
@@ -247,7 +245,7 @@ impl Server {
     /// Keeps the connections that still have calls for the next turn.
     fn leave_for_next_turn(&mut self, active: &[ConnId]) {
         let mut listed = BTreeSet::new();
-        for id in active.iter().copied().chain(self.conns.take_active()) {
+        for id in active.iter().copied().chain(std::mem::take(&mut self.conns.active)) {
             if listed.insert(id) {
                 self.conns.activate(id);
             }
@@ -311,7 +309,7 @@ impl Server {
     /// Sets the timer for work that is also due while the machine is suspended: the ends of waits
     /// and leases, and the deadlines of the engine.
     pub(crate) fn set_alarm(&mut self) -> io::Result<()> {
-        if self.conns.reported.take(Source::BoottimeTimer) {
+        if self.conns.reported.remove(&Source::BoottimeTimer) {
             self.timer.went_off();
         }
         let ends = [self.waiters.next_end(), self.leases.next_end()];
@@ -392,7 +390,7 @@ const VERIFIED_EVERY: Duration = Duration::from_secs(10);
 /// Watches the daemon's files, and restores removed files from memory.
 impl Server {
     fn look_after_home(&mut self, now: Instant) {
-        if self.conns.reported.take(Source::RuntimeDir) {
+        if self.conns.reported.remove(&Source::RuntimeDir) {
             self.due.home = Some(now + CALM);
         }
         if is_due(&mut self.due.home, now) {

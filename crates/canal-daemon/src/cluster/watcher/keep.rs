@@ -52,7 +52,7 @@ impl Cluster {
 
     /// Starts another watcher in place of one that has ended.
     pub(crate) fn look_after_watcher(&mut self, conns: &mut Conns, now: Instant) {
-        if conns.reported.take(Source::Watcher)
+        if conns.reported.remove(&Source::Watcher)
             && let Some(running) = self.watcher.running.take()
         {
             tracing::warn!(pid = running.child.id(), "the watcher has ended; starting another one");

@@ -9,6 +9,7 @@ use crate::config::sections::{Listen, written_bytes};
 use crate::config::written::{SPREAD, Written, changes, name_of_key};
 use crate::logging;
 use crate::net::call_state::{CallState, Subject};
+use crate::net::connections::Source;
 use crate::server::Server;
 use crate::server::requests::resize::barred;
 use crate::server::step::{Caller, Result, Step};
@@ -21,18 +22,15 @@ use canal_protocol::{
     Stopping,
 };
 use canal_sys::clock;
+use canal_sys::peer::Credentials;
 use canal_text::duration::stated;
 
 impl Server {
     /// Reads the configuration again, for a client.
     pub(crate) fn reload(&mut self, caller: &Caller) -> Result {
-        let peer = caller.peer;
-        self.check_operator(peer.uid, "change the configuration in force")?;
-        tracing::info!(
-            uid = peer.uid,
-            pid = peer.pid,
-            "reading the configuration again for a client"
-        );
+        let Credentials { uid, pid, .. } = caller.peer;
+        self.check_operator(uid, "change the configuration in force")?;
+        tracing::info!(uid, pid, "reading the configuration again for a client");
         match self.read_configuration(Purpose::Reload) {
             Ok(read) => self.put_into_effect(read).map(|reloaded| Step::reply(&reloaded)),
             Err(asked) => Ok(Step::Wait(CallState::Configuration(asked))),
@@ -98,7 +96,9 @@ impl Server {
         let readings = &mut self.effective.readings;
         if readings.is_wanted(self.conns.configuration_waits()) {
             let begun = readings.begin(self.effective.paths.clone());
-            if let Err(error) = begun.and_then(|bell| self.conns.wake_for(&*bell)) {
+            if let Err(error) =
+                begun.and_then(|bell| self.conns.await_source(Source::Wakes, &*bell))
+            {
                 let why = format!("cannot read the configuration: {error}");
                 self.effective.readings.supersede(Err(why));
             }
@@ -246,13 +246,11 @@ impl Server {
     /// `read`, only the settings that bind every user.
     fn show_configuration(&self, read: Option<&Read>) -> Step {
         let effective = &self.effective;
-        let (mut pending, mut broken) = (Vec::new(), None);
-        if let Some(read) = read {
-            match read {
-                Ok(now) => pending = setting_changes(&effective.config.written, &now.written),
-                Err(why) => broken = Some(why.clone()),
-            }
-        }
+        let (pending, broken) = match read {
+            Some(Ok(now)) => (setting_changes(&effective.config.written, &now.written), None),
+            Some(Err(why)) => (Vec::new(), Some(why.clone())),
+            None => (Vec::new(), None),
+        };
         let withheld = read.is_none();
         let mut settings = self.settings();
         settings.retain(|setting| !withheld || binds_everybody(&setting.name));
@@ -305,18 +303,14 @@ impl Server {
     /// The settings that have a value even if the configuration does not state one.
     fn values(&self) -> Vec<(&'static str, String)> {
         let limits = &self.effective.limits;
-        let per_user = limits.connections_per_user;
+        let per_user = limits.connections_per_user.map(|it| it.to_string());
+        let per_user = per_user.unwrap_or_else(|| "three times the number still free".to_owned());
+        let listen = self.effective.config.metrics.as_ref().map(Listen::to_string);
         let config = &self.effective.config;
         let (log, _) = logging::chosen(self.effective.overrides.verbose, config.log.as_deref());
         let mut values = vec![
             ("limits.connections", limits.connections(0).to_string()),
-            (
-                "limits.connections_per_user",
-                per_user.map_or_else(
-                    || "three times the number still free".to_owned(),
-                    |it| it.to_string(),
-                ),
-            ),
+            ("limits.connections_per_user", per_user),
             ("limits.connection_idle", stated(limits.connection_idle)),
             ("limits.waiters_per_user", limits.waiters_per_user.to_string()),
             ("limits.leases_per_user", limits.leases_per_user.to_string()),
@@ -327,11 +321,8 @@ impl Server {
             ("daemon.log", log),
             ("history.keep", stated(config.history.keep)),
             ("history.max", config.history.max()),
-            ("jobs.max", written_bytes(config.jobs.max_bytes)),
-            (
-                "metrics.listen",
-                config.metrics.as_ref().map_or_else(|| "off".to_owned(), Listen::to_string),
-            ),
+            ("jobs.max", written(config.jobs.max_bytes)),
+            ("metrics.listen", listen.unwrap_or_else(|| "off".to_owned())),
         ];
         values.extend(self.decide.settings());
         values
@@ -387,9 +378,9 @@ impl Server {
 /// Stops the daemon.
 impl Server {
     pub(crate) fn stop(&mut self, caller: &Caller) -> Result {
-        let peer = caller.peer;
-        self.check_operator(peer.uid, "stop this daemon")?;
-        tracing::info!(uid = peer.uid, pid = peer.pid, "stopping for a client");
+        let Credentials { uid, pid, .. } = caller.peer;
+        self.check_operator(uid, "stop this daemon")?;
+        tracing::info!(uid, pid, "stopping for a client");
         self.stopping = true;
         Ok(Step::reply(&Stopping { pid: self.about.pid }))
     }

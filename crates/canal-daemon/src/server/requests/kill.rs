@@ -43,10 +43,8 @@ impl Process<'_> {
 impl Server {
     /// Lists the processes that a client may end.
     pub(crate) fn would_kill(&self, caller: &Caller, asked: &WouldKill) -> Result {
-        let peer = caller.peer;
         let named = (asked.token, asked.request);
-        let (key, pid) = (&asked.key, asked.pid);
-        let targets = match (key, pid, &asked.session, named, asked.superseded_by) {
+        let targets = match (&asked.key, asked.pid, &asked.session, named, asked.superseded_by) {
             (Some(key), None, None, (None, None), None) => {
                 self.targets_of_key(key, asked.waiters)?
             }
@@ -65,11 +63,11 @@ impl Server {
         if targets.is_empty() && asked.superseded_by.is_none() {
             return Err(not_found(asked));
         }
-        let shown = self.shown(peer.uid);
+        let shown = self.shown(caller.peer.uid);
         let is_named = asked.token.is_some() || asked.request.is_some();
         let (mut told, mut fds) = (Vec::new(), Vec::new());
         for target in targets.iter().take(KILL_TARGETS_MAX) {
-            let process = self.killable(peer, target);
+            let process = self.killable(caller.peer, target);
             if is_named && let Ok(process) = &process {
                 // Without the pidfd, the client can only ask for a signal, and cannot see the
                 // process end.
@@ -85,12 +83,11 @@ impl Server {
 
     /// Sends the signal.
     pub(crate) fn kill(&self, caller: &Caller, kill: &Kill) -> Result {
-        let peer = caller.peer;
         let Ok(signal) = Signal::try_from(kill.signal) else {
             return Err(bad(format!("{} is not a signal number", kill.signal)));
         };
         let target = self.target_named(kill.token, kill.request)?;
-        let process = self.killable(peer, &target)?;
+        let process = self.killable(caller.peer, &target)?;
         let pid = target.pid();
         process.pidfd().signal(signal).map_err(|error| match error.kind() {
             _ if is_gone(&error) => past(&format!("process {pid} has ended")),
@@ -101,8 +98,8 @@ impl Server {
             }
             _ => denied(format!("cannot signal process {pid}: {error}")),
         })?;
-        let uid = peer.uid;
-        tracing::info!(pid, uid, by = peer.pid, keys = %target.keys(), %signal, "signalled");
+        let (uid, by, keys) = (caller.peer.uid, caller.peer.pid, target.keys().join(", "));
+        tracing::info!(pid, uid, by, %keys, %signal, "signalled");
         Ok(Step::reply(&Killed { pid }))
     }
 
@@ -266,18 +263,11 @@ impl<'a> Target<'a> {
         pid_of(&self.asked().owner)
     }
 
-    fn key_list(&self) -> Vec<String> {
+    fn keys(&self) -> Vec<String> {
         match self {
             Self::Hold(hold) => hold.items.iter().map(|item| item.key.to_string()).collect(),
-            Self::Wait(waiter) => {
-                waiter.request.items.iter().map(|item| item.key.to_string()).collect()
-            }
+            Self::Wait(it) => it.request.items.iter().map(|item| item.key.to_string()).collect(),
         }
-    }
-
-    /// Its keys, for the log.
-    fn keys(&self) -> String {
-        self.key_list().join(", ")
     }
 
     /// Its description for a client. `refused`: why the client cannot end it.
@@ -290,7 +280,7 @@ impl<'a> Target<'a> {
         KillTarget {
             token,
             request,
-            keys: self.key_list(),
+            keys: self.keys(),
             party: shown.party(self.asked(), shown.table.session(self.frame())),
             since: time(since),
             host: shown.label_of(self.frame()),

@@ -183,7 +183,11 @@ impl Server {
             return Err(bad(message));
         }
         if token > largest(table.next_token(), UnixMillis(clock::unix_ms())) {
-            return Err(too_large(token));
+            let message = format!(
+                "token {token} is more than a year ahead of this machine's clock: either this \
+                 clock is wrong, or another node's clock was wrong when its state was created"
+            );
+            return Err(bad(message).hint("compare `date` on all nodes"));
         }
         let note = items::new_note(confirm.note.as_deref())?;
         let note = note.filter(|note| **note != *hold.asked.note.as_deref().unwrap_or_default());
@@ -218,17 +222,6 @@ impl Server {
 /// part again.
 fn largest(next: Token, now: UnixMillis) -> Token {
     Token::by_clock(UnixMillis(now.0.saturating_add(AHEAD_MS))).max(next)
-}
-
-/// The failure for a token that is too far ahead of this machine's clock.
-fn too_large(token: Token) -> Failure {
-    let message = format!(
-        "token {token} is more than a year ahead of this machine's clock: either this clock is \
-         wrong, or another node's clock was wrong when its state was created"
-    );
-    let mut failure = bad(message);
-    failure.hint = Some("compare `date` on all nodes".into());
-    failure
 }
 
 /// The failure for a part that can no longer be confirmed.

@@ -38,16 +38,16 @@ impl Server {
 
     /// Reports which holds a release would end, without ending them.
     pub(crate) fn would_release(&mut self, caller: &mut Caller, release: &Release) -> Result {
-        let peer = caller.peer;
         let giving = match of_handle(release) {
-            Some(handle) => Giving::All { frame: self.live_lease(peer, name_of(handle))? },
+            Some(handle) => Giving::All { frame: self.live_lease(caller.peer, name_of(handle))? },
             None => self.giving(caller, release)?,
         };
         let holds = self.holds_at_stake(&giving);
         if holds.is_empty() {
             return Err(self.not_held(&giving));
         }
-        let shown = Shown::to(peer.uid, self.decide.ledger(), &self.leases, &self.owners);
+        let ledger = self.decide.ledger();
+        let shown = Shown::to(caller.peer.uid, ledger, &self.leases, &self.owners);
         let released: Vec<_> = holds.iter().map(|hold| told_held(&shown, hold, &giving)).collect();
         Ok(Step::reply(&Released { released }))
     }
@@ -55,7 +55,7 @@ impl Server {
     /// The subject of a release that does not name a handle.
     fn giving(&mut self, caller: &mut Caller, release: &Release) -> Result<Giving> {
         let Release { key, all, token, handle, .. } = release;
-        let giving = match (key, *all, *token, *handle) {
+        Ok(match (key, *all, *token, *handle) {
             (Some(key), false, token, None) => {
                 let key = items::key(key.clone())?;
                 let nothing = |pid| format!("process {pid} does not hold `{key}`");
@@ -86,8 +86,7 @@ impl Server {
                                `key` can have a `token` with it";
                 return Err(bad(message));
             }
-        };
-        Ok(giving)
+        })
     }
 
     /// Whether the peer itself is the process that owns a hold.
@@ -191,11 +190,10 @@ impl Server {
     /// client may have been stopped before it read the grant, and then cannot know how much was
     /// left.
     pub(crate) fn confirm(&mut self, caller: &Caller, confirm: &Confirm) -> Result {
-        let peer = caller.peer;
-        let request = self.decide.table().tagged(confirm.tag);
-        let hold = request.and_then(|request| self.decide.table().hold_of(request));
+        let table = self.decide.table();
+        let hold = table.tagged(confirm.tag).and_then(|request| table.hold_of(request));
         let Some(hold) = hold else { return Err(taken_back()) };
-        if peer.uid != 0 && peer.uid != hold.asked.uid {
+        if ![0, hold.asked.uid].contains(&caller.peer.uid) {
             return Err(denied("the grant belongs to another user"));
         }
         let (request, frame, provisional) = (hold.request, hold.frame, hold.provisional);
@@ -333,9 +331,8 @@ pub(super) fn lease_owner(
 
 impl Server {
     pub(crate) fn renew(&mut self, caller: &Caller, renew: &Renew) -> Result {
-        let peer = caller.peer;
         let lease = name_of(renew.handle);
-        if let Err(failure) = self.live_lease(peer, lease)
+        if let Err(failure) = self.live_lease(caller.peer, lease)
             && !self.may_be_behind(lease)
         {
             return Err(failure);
@@ -383,17 +380,16 @@ impl Server {
 
     /// Releases all holds of a lease.
     pub(crate) fn release_lease(&mut self, caller: &Caller, handle: Handle) -> Result {
-        let (id, peer) = (caller.id, caller.peer);
         let lease = name_of(handle);
         // The client may have sent it long ago, before it opened the newer connection.
-        if self.unconfirmed_part(lease).is_some_and(|part| self.belongs_to_newer(part, id)) {
+        if self.unconfirmed_part(lease).is_some_and(|it| self.belongs_to_newer(it, caller.id)) {
             return Err(superseded(ErrorName::Gone));
         }
         if let Some(request) = self.waiting_part(lease) {
             self.propose(Change::Withdraw { request, why: Withdrawal::Cancelled });
             return Ok(Step::reply(&Released::<String>::default()));
         }
-        match self.live_lease(peer, lease) {
+        match self.live_lease(caller.peer, lease) {
             Ok(frame) => Ok(give_back(Giving::All { frame })),
             Err(_) if self.may_be_behind(lease) => {
                 let renewing = PendingRenewal { lease, give_back: true, keeps_ttl: false };
@@ -453,10 +449,10 @@ impl Server {
                     None => Err(self.lease_lost(peer, lease)),
                 }
             }
-            _ => Err(self
-                .live_lease(peer, lease)
-                .err()
-                .unwrap_or_else(|| self.lease_lost(peer, lease))),
+            _ => Err(match self.live_lease(peer, lease) {
+                Ok(_) => self.lease_lost(peer, lease),
+                Err(failure) => failure,
+            }),
         }
     }
 
@@ -549,10 +545,9 @@ impl Server {
 
     /// Lists the leases that ended recently.
     pub(crate) fn ended_leases(&self, caller: &Caller, query: &EndedLeasesQuery) -> Result {
-        let peer = caller.peer;
         let key = query.key.as_deref().map(items::key).transpose()?;
-        let uid = if query.mine { Some(peer.uid) } else { query.uid };
-        let shown = self.shown(peer.uid);
+        let uid = if query.mine { Some(caller.peer.uid) } else { query.uid };
+        let shown = self.shown(caller.peer.uid);
         let ended = self.decide.table().past_leases().rev();
         let ended = ended.filter(|past| {
             uid.is_none_or(|uid| past.uid == uid)

@@ -69,14 +69,11 @@ impl Server {
     pub(crate) fn resized(&self, key: &Key, applied: &Applied) -> Result {
         let table = self.decide.table();
         let now = table.stored(key);
-        let before = match applied.outcomes.first() {
-            Some(Outcome::Resized { before }) => *before,
-            Some(other) => match refusal_of(key, other) {
-                Some(failure) => return Err(failure),
-                None => now,
-            },
-            None => now,
-        };
+        let outcome = applied.outcomes.first();
+        if let Some(failure) = outcome.and_then(|outcome| refusal_of(key, outcome)) {
+            return Err(failure);
+        }
+        let before = if let Some(Outcome::Resized { before }) = outcome { *before } else { now };
         let resized = Resized {
             key: key.to_string(),
             before: before.as_ref().map(View::to_string),
@@ -117,7 +114,7 @@ pub(super) fn barred(outcome: &Outcome) -> Option<&'static str> {
 /// it needs the same permission for a priority above 0 as for a request with one.
 impl Server {
     pub(crate) fn prioritize(&mut self, caller: &Caller, asked: &Prioritize) -> Result {
-        let (id, peer) = (caller.id, caller.peer);
+        let peer = caller.peer;
         let session = items::session(&asked.session)?;
         let table = self.decide.table();
         let waiters = table.waiters().filter(|waiter| table.session(waiter.frame) == session);
@@ -135,14 +132,13 @@ impl Server {
         let highest = || waiters.iter().map(|waiter| first_place(table, waiter)).max();
         let priority = asked.priority.or_else(highest).unwrap_or_default();
         for waiter in &waiters {
-            self.may_hold(id, &waiter.request.items, priority)?;
+            self.may_hold(caller.id, &waiter.request.items, priority)?;
         }
         let pending = PendingCall::Prioritize(first.id, first.request.priority, priority);
-        let keys: Vec<Key> = first.request.items.iter().map(|item| item.key.clone()).collect();
-        for key in &keys {
-            // The entry needs room in the journal that no request has reserved.
-            self.reserve(setting_bytes(key, 0))?;
-        }
+        let keys = first.request.items.iter();
+        // The entry needs room in the journal that no request has reserved.
+        let bytes: Vec<u64> = keys.map(|item| setting_bytes(&item.key, 0)).collect();
+        bytes.into_iter().try_for_each(|bytes| self.reserve(bytes))?;
         Ok(Step::Propose(Change::Prioritize { session, priority }, pending))
     }
 

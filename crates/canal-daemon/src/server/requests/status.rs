@@ -186,11 +186,10 @@ struct Budget {
     blockers: usize,
 }
 
-impl Budget {
-    fn new() -> Self {
-        Self { waits: WAITS_SHOWN_MAX, blockers: BLOCKERS_LOOKED_AT_MAX }
-    }
+/// The content of one report.
+const BUDGET: Budget = Budget { waits: WAITS_SHOWN_MAX, blockers: BLOCKERS_LOOKED_AT_MAX };
 
+impl Budget {
     fn is_spent(&self) -> bool {
         self.waits == 0 || self.blockers == 0
     }
@@ -204,7 +203,7 @@ impl Budget {
 impl Shown<'_> {
     /// All waiting requests.
     fn graph(&self) -> Waits {
-        let mut budget = Budget::new();
+        let mut budget = BUDGET;
         let mut waits = Waits::default();
         for waiter in self.table.waiters() {
             if budget.is_spent() {
@@ -223,7 +222,7 @@ impl Shown<'_> {
     fn chain(&self, frames: &[FrameId]) -> Waits {
         let inside = waiters_inside(self.table);
         let within = |frame: FrameId| inside.get(&frame).into_iter().flatten().copied();
-        let mut budget = Budget::new();
+        let mut budget = BUDGET;
         let mut waits = Waits::default();
         let mut seen = BTreeSet::new();
         let mut next: VecDeque<RequestId> = VecDeque::new();
@@ -269,7 +268,7 @@ impl Shown<'_> {
             Some(_) => frames.iter().flat_map(|frame| all_of(*frame)).copied().collect(),
             None => frames.iter().copied().collect(),
         };
-        let (mut budget, mut left_out) = (Budget::new(), 0);
+        let (mut budget, mut left_out) = (BUDGET, 0);
         let mut rest: Vec<(&WaiterState, Vec<Blocker>)> = Vec::new();
         for waiter in self.table.waiters() {
             if budget.is_spent() {
