@@ -117,8 +117,13 @@ impl Table {
     /// a key without a stored view or slots in use.
     #[must_use]
     pub fn effective_view(&self, key: &Key) -> Option<View> {
-        let kind = self.tree.lock(key).and_then(Lock::effective_kind);
-        self.stored(key).or_else(|| kind.map(|_| self.followed(key)))
+        self.stored(key).or_else(|| self.kind(key).map(|_| self.followed(key)))
+    }
+
+    /// The kind in which a key is in use, else the kind of its stored view.
+    #[must_use]
+    pub fn kind(&self, key: &Key) -> Option<Kind> {
+        self.tree.lock(key).and_then(Lock::effective_kind)
     }
 
     /// The number of slots of that view that are in service.

@@ -294,7 +294,7 @@ mod tests {
             table.frame(table.lease(LeaseId(2)).unwrap()).unwrap().lease.unwrap().ttl_ms,
             60_000
         );
-        assert_eq!(table.report(&Key::new("gpu").unwrap()).view, Some(View::Slots { slots: 3 }));
+        assert_eq!(table.effective_view(&Key::new("gpu").unwrap()), Some(View::Slots { slots: 3 }));
         // The slot of the process is free, the other slots are not.
         let next = ask(&mut second, 4, lease(4), vec![slot("gpu", 3)]);
         assert!(next > two);

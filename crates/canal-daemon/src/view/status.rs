@@ -135,9 +135,8 @@ struct KeysReport<'a> {
 impl<'a> KeysReport<'a> {
     fn key(&mut self, key: &'a Key, whys: &Rc<Whys>) -> KeyInfo<impl Serialize + use<'a>> {
         let (shown, table) = (self.shown, self.shown.table);
-        let report = table.report(key);
         let is_shown = |request: &Request, frame| shown.is_in(&self.selection, request, frame);
-        let holds = report.holders.iter().filter_map(|token| table.hold(*token));
+        let holds = table.holders(key).filter_map(|token| table.hold(token));
         let mut holds: Vec<_> = holds.filter(|hold| is_shown(&hold.asked, hold.frame)).collect();
         let bytes = |request: &Request| {
             let note = request.note.as_ref().map_or(0, |note| note.len());
@@ -146,7 +145,8 @@ impl<'a> KeysReport<'a> {
         let of_holds = holds.iter().map(|hold| bytes(&hold.asked) + slot_bytes(hold, key));
         let (held, unshown_holders) = fitting(of_holds, &mut self.rows_left);
         holds.truncate(held);
-        let waiters = (1..).zip(report.waiters.iter().filter_map(|id| table.waiter(*id)));
+        let queue = table.served(key);
+        let waiters = (1..).zip(queue.iter().filter_map(|id| table.waiter(*id)));
         let waiters = waiters.filter(|(_, it)| is_shown(&it.request, it.frame));
         let waiters: Vec<(u64, &WaiterState)> = waiters.collect();
         let of_waiters = waiters.iter().map(|(_, waiter)| bytes(&waiter.request));
@@ -162,14 +162,14 @@ impl<'a> KeysReport<'a> {
         });
         KeyInfo {
             key: key.to_string(),
-            kind: report.kind,
-            held: report.held,
-            capacity: report.capacity,
-            view: report.view.map(|view| view.to_string()),
-            stored: report.stored.is_some(),
-            paused: report.paused,
-            without: report.without,
-            waiting: report.waiters.len() as u64,
+            kind: table.kind(key),
+            held: table.held_of(key),
+            capacity: table.effective_capacity(key),
+            view: table.effective_view(key).map(|view| view.to_string()),
+            stored: table.stored(key).is_some(),
+            paused: table.is_paused(key),
+            without: table.without_of(key),
+            waiting: queue.len() as u64,
             holders: holders.collect(),
             waiters: Each({
                 let whys = Rc::clone(whys);
