@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use crate::limits::{COMMAND_BYTES_MAX, ITEMS_MAX, NUMBER_MAX, SLOTS_MAX};
-use crate::wording::reason::count;
-use crate::wording::refusal::bad;
+use crate::wording::bad;
+use crate::wording::count;
 use canal_core::{
     Ask, Command, FrameId, GROUP_BYTES_MAX, HostId, Item, Key, OnLost, Owner, Request, Supersede,
     Superseded, Tag, View, Wait,

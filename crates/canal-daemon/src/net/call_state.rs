@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::calls::call::{Asked, Call, Replies};
-use crate::config::reading;
+use crate::config::effective;
 use crate::host::Ticket;
 use crate::view::holder::LeaderWatch;
 use crate::view::status::Selection;
@@ -39,7 +39,7 @@ pub(crate) enum CallState {
     /// The disk: a lease is granted but not durable yet.
     Stores(Box<UnsyncedLease>),
     /// The configuration, which a thread reads.
-    Configuration(reading::Asked),
+    Configuration(effective::Asked),
     /// Its turn to receive a report: see `server/turn.rs`.
     Report,
     /// The result of its query to the history: see `server/requests/history.rs`.

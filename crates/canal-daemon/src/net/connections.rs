@@ -10,7 +10,7 @@ use nix::sys::epoll::{EpollEvent, EpollFlags};
 use slotmap::{Key, KeyData, SlotMap};
 
 use crate::calls::call::ConnId;
-use crate::config::reading::Asked;
+use crate::config::effective::Asked;
 use crate::host::Ticket;
 use crate::limits::{CLOSING_TIME, IDLE_LOOKED_FOR_EVERY};
 use crate::net::call_state::{Awaiting, CallState, LogWait, PendingCall, Subject};

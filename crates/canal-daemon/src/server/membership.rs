@@ -10,7 +10,7 @@ use crate::host::LostWhy;
 use crate::net::call_state::{
     Awaiting, CallState, LogWait, Patience, PendingAcquire, PendingCall, Subject,
 };
-use crate::processes::owners::find;
+use crate::processes::identity::find;
 use crate::server::Server;
 use crate::server::progress::outside_queue;
 use crate::server::step::ended_unseen;

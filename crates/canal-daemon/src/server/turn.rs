@@ -31,7 +31,7 @@ use crate::net::listen::Accepted;
 use crate::processes::owners::Ended;
 use crate::server::Server;
 use crate::server::step::{Caller, Result, Step};
-use crate::view::Shown;
+use crate::view::shown::Shown;
 use canal_protocol::service::{Description, DescriptionQuery, Info, ServiceError, description};
 use canal_sys::clock;
 use canal_text::duration::stated;

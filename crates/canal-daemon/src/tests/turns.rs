@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::config::history_section::HistorySettings;
+use crate::config::sections::HistorySettings;
 use crate::history::recorder::History;
 use crate::history::writer::Files;
 use crate::hooks::configured::Hooks;

@@ -1,6 +1,6 @@
 use super::*;
-use crate::config::hooks_section::On;
-use crate::wording::text::pid_of;
+use crate::config::sections::On;
+use crate::wording::pid_of;
 use canal_core::{
     Change, ENTRY_VERSION, Entry, Owner, Release, Request, Revision, UnixMillis, Withdrawal,
 };

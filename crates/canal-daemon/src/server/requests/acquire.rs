@@ -9,15 +9,15 @@ use crate::jobserver::pipes::Form;
 use crate::limits::{AHEAD_LOOKED_AT_MAX, EXITING_TIME, PROCESSES_LOOKED_AT_MAX};
 use crate::net::call_state::{Awaiting, CallState, PendingAcquire, PendingCall};
 use crate::net::connection::AskedFor;
-use crate::processes::owner_identity::{NOBODY, OwnerFound, cannot_watch};
+use crate::processes::identity::{NOBODY, OwnerFound, cannot_watch};
 use crate::server::Server;
 use crate::server::requests::release::lease_owner;
 use crate::server::step::{Caller, Result, Step, lost_track};
 use crate::store::ledger::disk_full;
-use crate::view::grant::granted_keys;
+use crate::view::holder::granted_keys;
 use crate::waiters::waiting::Asked;
-use crate::wording::refusal::{self, Use, bad, superseded, too_many_wait};
-use crate::wording::text::pid_of;
+use crate::wording::pid_of;
+use crate::wording::{self, Use, bad, superseded, too_many_wait};
 use canal_core::{
     Above, Change, FrameId, Granted, Key, Outcome, OverNodes, OwnSlots, Owner, Refusal, Request,
     RequestId, Tag, UnixMillis, Wait, differs_in_nodes,
@@ -431,7 +431,7 @@ impl Server {
             && let Some(item) = newcomer.request.items.get(*item)
             && let Some(text) = count_in_text_of(&conn.asked.key_notes, &item.key)
         {
-            failure = failure.hint(refusal::count_in_text(text));
+            failure = failure.hint(wording::count_in_text(text));
         }
         let over = newcomer.request.over_nodes.as_deref();
         if failure.name == ErrorName::NodeListDiffers && over.is_some_and(|over| over.spare) {
@@ -467,18 +467,18 @@ impl Server {
             let asked = Asked { request: request.clone(), session, since };
             return self.deadlock(viewer, cycle, &asked);
         }
-        let Some(item) = refusal::item_of(why).and_then(|at| request.items.get(at)) else {
-            return refusal::refusal(why, request, None);
+        let Some(item) = wording::item_of(why).and_then(|at| request.items.get(at)) else {
+            return wording::refusal(why, request, None);
         };
         let shown = self.shown(viewer);
-        let at = refusal::item_of(why).unwrap_or(0);
+        let at = wording::item_of(why).unwrap_or(0);
         let table = self.decide.table();
         let use_of = Use {
             slots: table.use_for(request, at),
             stored: table.stored(&item.key),
             conflict: shown.conflict(request, at),
         };
-        let mut failure = refusal::refusal(why, request, Some(&use_of));
+        let mut failure = wording::refusal(why, request, Some(&use_of));
         if failure.name == ErrorName::Refused {
             // Count the slots of the request's own session: its holds are listed, too.
             failure.holders = shown.holders(request, at, OwnSlots::Count).into();
@@ -490,7 +490,7 @@ impl Server {
     pub(crate) fn superseded_failure(&self, viewer: u32, by: RequestId) -> Failure {
         let by = self.decide.table().request(by).map(Arc::as_ref);
         let command = by.and_then(|by| self.shown(viewer).command(by.uid, &by.command.0));
-        refusal::superseded_by(by, command.as_deref())
+        wording::superseded_by(by, command.as_deref())
     }
 
     /// The error for a waiter whose time is over.
@@ -511,9 +511,9 @@ impl Server {
             return failure;
         };
         if why.is_paused {
-            return refusal::timeout_while_paused(&why.key);
+            return wording::timeout_while_paused(&why.key);
         }
-        let mut failure = refusal::timeout(why.key.as_str(), &why.clause);
+        let mut failure = wording::timeout(why.key.as_str(), &why.clause);
         if why.held.is_some()
             && let Some(waiter) = self.decide.table().waiter(request)
         {

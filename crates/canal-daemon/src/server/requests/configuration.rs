@@ -321,7 +321,7 @@ impl Server {
             ("daemon.log", log),
             ("history.keep", stated(config.history.keep)),
             ("history.max", config.history.max()),
-            ("jobs.max", written(config.jobs.max_bytes)),
+            ("jobs.max", written_bytes(config.jobs.max_bytes)),
             ("metrics.listen", listen.unwrap_or_else(|| "off".to_owned())),
         ];
         values.extend(self.decide.settings());

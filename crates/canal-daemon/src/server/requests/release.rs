@@ -6,15 +6,15 @@ use crate::calls::call::ConnId;
 use crate::calls::in_flight::Applied;
 use crate::calls::items;
 use crate::net::call_state::{PendingCall, PendingRenewal};
-use crate::processes::owner_identity::OwnerFound;
+use crate::processes::identity::OwnerFound;
 use crate::server::Server;
 use crate::server::requests::caller::checked;
 use crate::server::step::{Caller, Result, Step};
 use crate::store::journal_store::renewal_bytes;
-use crate::view::Shown;
+use crate::view::shown::Shown;
 use crate::waiters::leases::{is_collecting, name_of};
-use crate::wording::refusal::{bad, denied, not_held, superseded};
-use crate::wording::text::{Text, owner_words, pid_of, time};
+use crate::wording::{Text, owner_words, pid_of, time};
+use crate::wording::{bad, denied, not_held, superseded};
 use canal_core::{
     Change, FrameId, HoldState, Key, LEASE_MS_MAX, LEASE_MS_MIN, LeaseEnd, LeaseId, Outcome, Owner,
     PastLease, Release as Giving, RequestId, Token, Withdrawal,

@@ -11,13 +11,12 @@ use crate::metrics::open_metrics::text;
 use crate::net::call_state::{CallState, StatusWatch};
 use crate::server::Server;
 use crate::server::step::{Caller, Result, Step};
-use crate::view::conflict::conflict;
-use crate::view::leadership::{LeaderFound, LeaderWatch};
-use crate::view::selection::Selection;
-use crate::view::{Shown, held_item};
+use crate::view::holder::{LeaderFound, LeaderWatch};
+use crate::view::shown::{Shown, conflict, held_item};
+use crate::view::status::Selection;
 use crate::waiters::waiting::Asked;
-use crate::wording::refusal::{self, bad};
-use crate::wording::text::{pid_of, time};
+use crate::wording::{self, bad};
+use crate::wording::{pid_of, time};
 use canal_core::{
     Blocker, By, CycleStep, FrameId, HoldState, Item, Key, Mode, Refusal, Request, RequestId,
     Table, UnixMillis, WaiterState,
@@ -373,7 +372,7 @@ impl Server {
     /// is that request: the table no longer contains it.
     pub(crate) fn deadlock(&self, viewer: u32, cycle: &[CycleStep], refused: &Asked) -> Failure {
         let Some((first, last)) = cycle.first().zip(cycle.last()) else {
-            return refusal::late_refusal(&Refusal::Duplicate, None, None);
+            return wording::late_refusal(&Refusal::Duplicate, None, None);
         };
         // The frame of the first request may no longer exist. The last step waits for a frame of
         // the same session, and that frame exists.
@@ -382,7 +381,7 @@ impl Server {
         let steps: Box<[_]> = cycle.iter().map(|step| teller.step(step)).collect();
         let sessions: BTreeSet<_> = steps.iter().map(|step| &step.waiter.session).collect();
         let processes: BTreeSet<_> = cycle.iter().map(|step| step.frame).collect();
-        let mut failure = refusal::deadlock(&first.key, sessions.len(), processes.len());
+        let mut failure = wording::deadlock(&first.key, sessions.len(), processes.len());
         failure.cycle = steps;
         failure
     }
