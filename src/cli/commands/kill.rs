@@ -47,7 +47,7 @@ struct Report<'a> {
 /// A target that was not signalled.
 #[derive(Debug, Serialize)]
 struct Refused<'a> {
-    message: &'a str,
+    message: String,
     target: &'a KillTarget,
 }
 
@@ -90,7 +90,11 @@ pub(crate) fn run(args: &KillArgs, global: &Global) -> Result<u8> {
         let (question, again) = (format!("end {count}?"), again(args));
         confirm(&question, "signalled no process", &again, verbosity)?;
     }
-    let (mut signalled, mut refused, mut all) = (Vec::new(), Vec::new(), true);
+    let refused = found.targets.iter();
+    let refused =
+        refused.filter_map(|it| Some(Refused { message: it.refused.clone()?, target: it }));
+    let mut refused: Vec<Refused<'_>> = refused.collect();
+    let (mut signalled, mut all) = (Vec::new(), true);
     for mut ending in endings {
         match ending.signal(&mut client, signal) {
             Ok(not_signalled) => {
@@ -101,7 +105,7 @@ pub(crate) fn run(args: &KillArgs, global: &Global) -> Result<u8> {
             }
             Err(failed) => {
                 verbosity.failure(&failed);
-                refused.push((ending.target, failed));
+                refused.push(Refused { message: failed.message, target: ending.target });
             }
         }
     }
@@ -109,20 +113,10 @@ pub(crate) fn run(args: &KillArgs, global: &Global) -> Result<u8> {
         true => wait_for(&mut signalled, signal, args.kill_after, verbosity),
         false => Vec::new(),
     };
-    let before = found
-        .targets
-        .iter()
-        .filter_map(|target| target.refused.as_deref().map(|message| Refused { message, target }));
-    let late = refused.iter().map(|(target, failed)| Refused { message: &failed.message, target });
-    let report = Report {
-        signal: name(signal),
-        signalled: signalled.iter().map(|ending| ending.target).collect(),
-        refused: before.chain(late).collect(),
-        left: &left,
-    };
+    let done = all && refused.is_empty() && left.is_empty();
+    let signalled = signalled.iter().map(|ending| ending.target).collect();
+    let report = Report { signal: name(signal), signalled, refused, left: &left };
     stdout::json_if(args.json, &report)?;
-    let none_refused = found.targets.iter().all(|target| target.refused.is_none());
-    let done = all && refused.is_empty() && left.is_empty() && none_refused;
     Ok(if done { SUCCESS } else { OwnCode::Failed.number() })
 }
 
@@ -225,11 +219,9 @@ fn show(found: &KillTargets, endings: &[Ending<'_>], signal: Signal, verbosity: 
         let more = plural(found.left_out, "more holder or waiter", "more holders or waiters");
         verbosity.note(&format!("{more}; canal does not signal them"));
     }
-    for target in &found.targets {
-        let Some(refused) = &target.refused else { continue };
-        if found.targets.len() > 1 {
-            verbosity.message(refused);
-        }
+    if found.targets.len() > 1 {
+        let refused = found.targets.iter().filter_map(|target| target.refused.as_ref());
+        refused.for_each(|refused| verbosity.message(refused));
     }
 }
 

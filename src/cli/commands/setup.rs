@@ -33,8 +33,8 @@ use crate::sys::process::user::{geteuid, lstat};
 const SHARED_DIR: &str = "/run/canal";
 
 pub(crate) fn run(args: &SetupArgs) -> Result {
-    let plan = Plan::make(args.first_start)?;
-    stdout::print(&plan.describe())?;
+    let (steps, at_boot) = plan(args.first_start)?;
+    stdout::print(&description(&steps, at_boot))?;
     if args.dry_run {
         return Ok(());
     }
@@ -44,7 +44,7 @@ pub(crate) fn run(args: &SetupArgs) -> Result {
     if !args.yes && !is_confirmed()? {
         return Err(unchanged("not confirmed"));
     }
-    for step in &plan.steps {
+    for step in &steps {
         match step {
             Step::Copy { to } => {
                 let program = fs::read(OWN)
@@ -129,7 +129,7 @@ const PACKAGED_UNITS: [&str; 2] =
 
 /// A step. Steps are in the order in which they are carried out.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Step {
+enum Step {
     /// Copy this program.
     Copy { to: PathBuf },
     /// Write a file with this mode.
@@ -140,42 +140,21 @@ pub(super) enum Step {
     Run(&'static str),
 }
 
-/// All steps.
-#[derive(Debug)]
-pub(super) struct Plan {
-    pub(super) steps: Vec<Step>,
-    /// The line that root's crontab needs if nothing else starts the daemon at boot.
-    at_boot: Option<&'static str>,
-}
-
-impl Plan {
-    /// Examines what exists already.
-    ///
-    /// # Errors
-    /// A package has already done this, or an existing file conflicts.
-    pub(super) fn make(is_first_start: bool) -> Result<Self> {
-        let mut plan = match ServiceManager::of_machine() {
-            ServiceManager::Systemd => Self::with_systemd()?,
-            manager => Self::with_script(manager)?,
-        };
-        if is_first_start {
-            let path = first_start_statement(&Place::shared(MachineUid::own()))
-                .map_err(|unusable| Failed::new(unusable.what).hint(unusable.hint))?;
-            // The last step starts the daemon.
-            let last = plan.steps.len().saturating_sub(1);
-            plan.steps.insert(last, write(&path, "", 0o644)?);
-        }
-        Ok(plan)
+/// The steps, and the line that root's crontab needs if nothing else starts the daemon at boot.
+///
+/// # Errors
+/// A package has already done this, or an existing file conflicts.
+fn plan(is_first_start: bool) -> Result<(Vec<Step>, Option<&'static str>)> {
+    let manager = ServiceManager::of_machine();
+    let (start, mut at_boot) = (start_command(manager), None);
+    let is_systemd = manager == ServiceManager::Systemd;
+    if is_systemd && PACKAGED_UNITS.iter().any(|unit| Path::new(unit).exists()) {
+        return Err(Failed::new("the canal package has already set this up")
+            .hint(format!("start it with `{start}`")));
     }
-
-    fn with_systemd() -> Result<Self> {
-        if PACKAGED_UNITS.iter().any(|unit| Path::new(unit).exists()) {
-            let what = "the canal package has already set this up";
-            return Err(Failed::new(what)
-                .hint(format!("start it with `{}`", start_command(ServiceManager::Systemd))));
-        }
-        let (program, copied) = program()?;
-        let mut steps: Vec<Step> = copied.into_iter().collect();
+    let (program, copied) = program()?;
+    let mut steps: Vec<Step> = copied.into_iter().collect();
+    if is_systemd {
         let service = SERVICE.replace(PACKAGED, &program);
         for (path, text) in [
             ("/etc/sysusers.d/canal.conf", SYSUSERS),
@@ -191,18 +170,12 @@ impl Plan {
             Step::Run("systemctl daemon-reload"),
             // From here on, all clients use the daemon of the machine.
             Step::Run("systemd-tmpfiles --create /etc/tmpfiles.d/canal.conf"),
-            Step::Run(start_command(ServiceManager::Systemd)),
         ]);
-        Ok(Self { steps, at_boot: None })
-    }
-
-    /// Installs a script. Packages contain the scripts for all service managers except OpenRC.
-    fn with_script(manager: ServiceManager) -> Result<Self> {
-        let (program, copied) = program()?;
-        let mut steps: Vec<Step> = copied.into_iter().collect();
-        let text = if manager == ServiceManager::OpenRc { OPENRC } else { LSB };
+    } else {
+        // Packages contain the scripts for all service managers except OpenRC.
+        let script = if manager == ServiceManager::OpenRc { OPENRC } else { LSB };
         steps.push(write(Path::new(MACHINE_CONFIG), PACKAGED_CONFIG, 0o644)?);
-        steps.push(write(Path::new(INIT_SCRIPT), &text.replace(PACKAGED, &program), 0o755)?);
+        steps.push(write(Path::new(INIT_SCRIPT), &script.replace(PACKAGED, &program), 0o755)?);
         steps.extend(make_user()?.iter().map(|command| Step::Run(command)));
         let add = match manager {
             ServiceManager::OpenRc => Some("rc-update add canal default"),
@@ -211,38 +184,43 @@ impl Plan {
             ServiceManager::SysV(_) => Some("chkconfig --add canal"),
             ServiceManager::Systemd | ServiceManager::Unknown => None,
         };
-        let at_boot = add.is_none().then_some("@reboot /etc/init.d/canal start");
+        at_boot = add.is_none().then_some("@reboot /etc/init.d/canal start");
         steps.extend(add.map(Step::Run));
-        steps.push(Step::Run(start_command(manager)));
-        Ok(Self { steps, at_boot })
     }
+    if is_first_start {
+        let path = first_start_statement(&Place::shared(MachineUid::own()))
+            .map_err(|unusable| Failed::new(unusable.what).hint(unusable.hint))?;
+        steps.push(write(&path, "", 0o644)?);
+    }
+    steps.push(Step::Run(start));
+    Ok((steps, at_boot))
+}
 
-    /// Describes the steps for the user.
-    pub(super) fn describe(&self) -> String {
-        let mut text =
-            "canal setup creates one table of locks for all users of this machine:\n".to_owned();
-        for step in &self.steps {
-            text += &match step {
-                Step::Copy { to } => format!("  copy   this program to {}\n", to.display()),
-                Step::Write { path, .. } => format!("  write  {}\n", path.display()),
-                Step::Keep { path, is_same } => {
-                    let how =
-                        if *is_same { "unchanged" } else { "differs from what setup would write" };
-                    format!("  keep   {} ({how})\n", path.display())
-                }
-                Step::Run(command) => format!("  run    {command}\n"),
-            };
-        }
-        if let Some(line) = self.at_boot {
-            text += "canal found no service manager that it knows. To start the daemon at each \
-                     boot, add this line to root's crontab (`crontab -e`):\n  ";
-            text += line;
-            text += "\n";
-        }
-        text += "Users whose own daemon still holds locks cannot take new locks until those have \
-                 been released.\n";
-        text
+/// Describes the steps for the user.
+fn description(steps: &[Step], at_boot: Option<&str>) -> String {
+    let mut text =
+        "canal setup creates one table of locks for all users of this machine:\n".to_owned();
+    for step in steps {
+        text += &match step {
+            Step::Copy { to } => format!("  copy   this program to {}\n", to.display()),
+            Step::Write { path, .. } => format!("  write  {}\n", path.display()),
+            Step::Keep { path, is_same } => {
+                let how =
+                    if *is_same { "unchanged" } else { "differs from what setup would write" };
+                format!("  keep   {} ({how})\n", path.display())
+            }
+            Step::Run(command) => format!("  run    {command}\n"),
+        };
     }
+    if let Some(line) = at_boot {
+        text += "canal found no service manager that it knows. To start the daemon at each \
+                 boot, add this line to root's crontab (`crontab -e`):\n  ";
+        text += line;
+        text += "\n";
+    }
+    text += "Users whose own daemon still holds locks cannot take new locks until those have \
+             been released.\n";
+    text
 }
 
 /// The path of the program for the service, and the step that copies it there.
@@ -342,7 +320,7 @@ fn existing(path: &Path) -> Result<Option<Vec<u8>>> {
 ///
 /// # Errors
 /// A message for the user: the name already exists, a directory is a link, or a system call failed.
-pub(super) fn create(path: &Path, content: &[u8], mode: u32) -> Result<(), String> {
+fn create(path: &Path, content: &[u8], mode: u32) -> Result<(), String> {
     let failed = |error: io::Error| format!("{}: {error}", path.display());
     let name = path.file_name().unwrap_or_default();
     let dir = directory(path.parent().unwrap_or(Path::new("/")))?;

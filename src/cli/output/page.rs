@@ -119,17 +119,15 @@ impl Page {
         left_out: impl FnOnce(LeftOut) -> String,
     ) -> String {
         let mut lines = self.lines(Some(columns));
-        if lines.len() <= room {
-            return lines.into_iter().map(|(_, line)| line + "\n").collect();
+        if lines.len() > room {
+            let rest = lines.split_off(room.saturating_sub(1));
+            let last = lines.last().and_then(|(group, _)| *group);
+            let is_cut = |group: Option<usize>| group.is_none() || group == last;
+            let lines_cut = rest.iter().filter(|(group, _)| is_cut(*group)).count();
+            let groups = last.map_or(self.groups.len(), |last| self.groups.len() - 1 - last);
+            lines.push((None, cut(&left_out(LeftOut { groups, lines: lines_cut }), columns)));
         }
-        let rest = lines.split_off(room.saturating_sub(1));
-        let last = lines.last().and_then(|(group, _)| *group);
-        let is_cut = |group: Option<usize>| group.is_none() || group == last;
-        let lines_cut = rest.iter().filter(|(group, _)| is_cut(*group)).count();
-        let groups = last.map_or(self.groups.len(), |last| self.groups.len() - 1 - last);
-        let said = cut(&left_out(LeftOut { groups, lines: lines_cut }), columns);
-        let shown: String = lines.into_iter().map(|(_, line)| line + "\n").collect();
-        shown + &said + "\n"
+        lines.into_iter().map(|(_, line)| line + "\n").collect()
     }
 
     /// The lines of the page, each with the number of its group.

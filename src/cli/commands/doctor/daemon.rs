@@ -28,15 +28,15 @@ pub(super) fn socket(place: &Place, is_option: bool) -> (Vec<Finding>, bool) {
         Rule::PerUser => "no other socket is given, and /run/canal does not exist",
     };
     let socket = format!("{}: {why}", place.socket.display());
-    let (directory, can_ask) = directory(place);
+    let (directory, can_ask) = match place.rule {
+        Rule::Shared => shared(place),
+        Rule::Given | Rule::PerUser => private(place),
+    };
     (vec![Finding::fine("socket", socket), directory], can_ask)
 }
 
-fn directory(place: &Place) -> (Finding, bool) {
+fn private(place: &Place) -> (Finding, bool) {
     let dir = place.dir.display();
-    if place.rule == Rule::Shared {
-        return shared(place);
-    }
     match open_private(&place.dir, geteuid().as_raw(), IfMissing::Fail) {
         // Without locks, no daemon starts there.
         Ok(opened) => match fs2::FileExt::try_lock_shared(&File::from(opened)) {

@@ -37,7 +37,11 @@ pub(super) fn look(place: &Place, url: Option<&str>, found: &[Finding]) -> Vec<F
 
 fn about(engine: &SeenEngine) -> Vec<Finding> {
     let SeenEngine { name, seen, .. } = engine;
-    let mut findings: Vec<Finding> = seen.servers.iter().map(|it| reached(name, it)).collect();
+    let reached = |(server, version): &(String, Result<String, Outage>)| match version {
+        Ok(version) => Finding::fine("engine", format!("{name}: {server} answers, {version}")),
+        Err(why) => outage("engine", format!("cannot use {name}: {}", why.why), why),
+    };
+    let mut findings: Vec<Finding> = seen.servers.iter().map(reached).collect();
     if seen.servers.iter().all(|(_, version)| version.is_err()) {
         return findings;
     }
@@ -62,14 +66,6 @@ fn about(engine: &SeenEngine) -> Vec<Finding> {
     }
     findings.extend(seen.clock.map(|it| clock(it.ahead_ms, it.error_ms)));
     findings
-}
-
-/// Whether a server is usable.
-fn reached(engine: &str, (server, version): &(String, Result<String, Outage>)) -> Finding {
-    match version {
-        Ok(version) => Finding::fine("engine", format!("{engine}: {server} answers, {version}")),
-        Err(why) => outage("engine", format!("cannot use {engine}: {}", why.why), why),
-    }
 }
 
 fn outage(about: &'static str, message: String, outage: &Outage) -> Finding {

@@ -55,31 +55,26 @@ pub(super) fn kernel() -> Vec<Finding> {
         |_| "of an unknown version".to_owned(),
         |it| it.release().to_string_lossy().into_owned(),
     );
-    let mut findings = match Pidfd::open(std::process::id()) {
+    let note = |is_so: bool, text: &str| is_so.then(|| Finding::note("kernel", text));
+    let mut findings = Vec::new();
+    match Pidfd::open(std::process::id()) {
         Ok(own) => {
-            let mut findings = vec![Finding::fine("kernel", format!("Linux {release}"))];
-            if !peer::has_peer_pidfd() {
-                let missing =
-                    "older than 6.5, so the daemon identifies a client by its pid and start time";
-                findings.push(Finding::note("kernel", missing));
-            }
-            if own.inode() == 0 {
-                let missing = "older than 6.9, so after a restart the daemon identifies a process \
-                               by its pid and start time";
-                findings.push(Finding::note("kernel", missing));
-            }
-            findings
+            findings.push(Finding::fine("kernel", format!("Linux {release}")));
+            let missing =
+                "older than 6.5, so the daemon identifies a client by its pid and start time";
+            findings.extend(note(!peer::has_peer_pidfd(), missing));
+            let missing = "older than 6.9, so after a restart the daemon identifies a process by \
+                           its pid and start time";
+            findings.extend(note(own.inode() == 0, missing));
         }
-        Err(error) => vec![Finding::problem(
-            "kernel",
-            format!("Linux {release} provides no pidfds: {error}"),
-            FORBIDDEN_HINT,
-        )],
-    };
-    findings.extend(proc());
-    if std::env::var_os("CANAL_KERNEL").is_some() {
-        findings.push(Finding::note("kernel", "CANAL_KERNEL hides newer features from canal"));
+        Err(error) => {
+            let message = format!("Linux {release} provides no pidfds: {error}");
+            findings.push(Finding::problem("kernel", message, FORBIDDEN_HINT));
+        }
     }
+    findings.extend(proc());
+    let is_hidden = std::env::var_os("CANAL_KERNEL").is_some();
+    findings.extend(note(is_hidden, "CANAL_KERNEL hides newer features from canal"));
     findings.push(match fds::limit() {
         Ok(limit) if limit < DESCRIPTORS_MIN => Finding::problem(
             "limits",

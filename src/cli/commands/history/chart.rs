@@ -266,15 +266,17 @@ impl Series {
         let joined = key.used.len().div_ceil(columns_max);
         let column_ms = width.saturating_mul(joined as u64);
         let begin = from / width * width;
+        // How much of a bucket, or of a column, is within the time of the report.
+        let length = |at: u64, width: u64| {
+            let begins = begin.saturating_add(at.saturating_mul(width));
+            begins.saturating_add(width).min(until).saturating_sub(begins.max(from))
+        };
         let averages = |amounts: &[u64]| -> Vec<f64> {
-            let each = (0_u64..).zip(amounts.chunks(joined));
-            each.map(|(at, amounts)| {
-                let begins = begin.saturating_add(at.saturating_mul(column_ms));
-                let ends = begins.saturating_add(column_ms).min(until);
-                let length = ends.saturating_sub(begins.max(from)).max(1);
-                amounts.iter().map(|amount| *amount as f64).sum::<f64>() / length as f64
-            })
-            .collect()
+            let average = |(at, amounts): (u64, &[u64])| {
+                let sum = amounts.iter().map(|amount| *amount as f64).sum::<f64>();
+                sum / length(at, column_ms).max(1) as f64
+            };
+            (0..).zip(amounts.chunks(joined)).map(average).collect()
         };
         let mut columns = averages(&key.used);
         let queue = averages(&key.waited);
@@ -288,11 +290,7 @@ impl Series {
         };
         columns.iter_mut().for_each(|used| *used = used.min(top));
         let largest = |sizes: &[u64]| sizes.iter().max().map_or(0.0, |size| *size as f64);
-        let slots_ms = (0_u64..).zip(&each).map(|(at, size)| {
-            let begins = begin.saturating_add(at.saturating_mul(width));
-            let ends = begins.saturating_add(width).min(until);
-            *size as f64 * ends.saturating_sub(begins.max(from)) as f64
-        });
+        let slots_ms = (0..).zip(&each).map(|(at, size)| *size as f64 * length(at, width) as f64);
         let slots_ms = slots_ms.sum::<f64>();
         let share = (slots_ms > 0.0).then(|| key.used_ms as f64 / slots_ms);
         let mean = key.used_ms as f64 / (until - from) as f64;

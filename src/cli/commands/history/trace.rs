@@ -15,7 +15,7 @@ use crate::cli::arguments::definition::TraceArgs;
 use crate::cli::{
     Global, Length, Result, command_line, connect, millis, sanitize, stdout, user_name,
 };
-use crate::protocol::{HistoryQuery, HistoryRecord, Mode};
+use crate::protocol::{HistoryItem, HistoryQuery, HistoryRecord, Mode};
 
 /// The most slots of one hold that get a row.
 const SLOTS_SHOWN_MAX: usize = 256;
@@ -99,12 +99,24 @@ struct About<'a> {
 
 /// A part of a key, in display order. It has one row, or several for holds at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Lane {
+pub(crate) enum Lane {
     Slot(u64),
     Write,
     Read,
     /// Holds that share the slots of another hold.
     Shared,
+    /// Requests that wait.
+    Waiting,
+}
+
+/// The parts of a key that a request holds: at most this many slots.
+pub(crate) fn lanes(item: &HistoryItem, slots_max: usize) -> Vec<Lane> {
+    match (item.mode, &item.slots) {
+        (Mode::Read, _) => vec![Lane::Read],
+        (Mode::Write, _) => vec![Lane::Write],
+        (Mode::Counted, None) => vec![Lane::Shared],
+        (Mode::Counted, Some(ranges)) => slots(ranges).take(slots_max).map(Lane::Slot).collect(),
+    }
 }
 
 impl Lane {
@@ -115,6 +127,7 @@ impl Lane {
             Self::Write => "writes".to_owned(),
             Self::Read => "reads".to_owned(),
             Self::Shared => "shares a slot".to_owned(),
+            Self::Waiting => "waiting".to_owned(),
         };
         if number == 0 { name } else { format!("{name} {}", number + 1) }
     }
@@ -124,7 +137,7 @@ impl Lane {
         spans.sort_by_key(|span| (span.begin_ms, span.end_ms, span.record.number));
         match self {
             Self::Slot(_) => vec![in_turn(spans)],
-            Self::Write | Self::Read | Self::Shared => beside_each_other(spans),
+            _ => beside_each_other(spans),
         }
     }
 }
@@ -157,14 +170,8 @@ fn events(records: &[HistoryRecord]) -> Vec<Event<'_>> {
             if let Some(held_ms) = record.held_ms {
                 let begin_ms = record.ended_ms.saturating_sub(held_ms);
                 let span = Span { begin_ms, end_ms: record.ended_ms, record };
-                let mut add = |lane| of_key.lanes.entry(lane).or_default().push(span);
-                match (item.mode, &item.slots) {
-                    (Mode::Read, _) => add(Lane::Read),
-                    (Mode::Write, _) => add(Lane::Write),
-                    (_, None) => add(Lane::Shared),
-                    (_, Some(ranges)) => {
-                        slots(ranges).take(SLOTS_SHOWN_MAX).map(Lane::Slot).for_each(add);
-                    }
+                for lane in lanes(item, SLOTS_SHOWN_MAX) {
+                    of_key.lanes.entry(lane).or_default().push(span);
                 }
             }
         }
@@ -190,7 +197,7 @@ fn events(records: &[HistoryRecord]) -> Vec<Event<'_>> {
 }
 
 /// The numbers in `0-3,7`.
-pub(crate) fn slots(ranges: &str) -> impl Iterator<Item = u64> {
+fn slots(ranges: &str) -> impl Iterator<Item = u64> {
     ranges.split(',').flat_map(|range| {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
         let ends = first.parse().ok().zip(last.parse().ok());
@@ -280,7 +287,6 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use crate::protocol::HistoryItem;
 
     fn item(key: &str, mode: Mode, slots: Option<&str>) -> HistoryItem {
         HistoryItem { key: key.to_owned(), mode, count: 1, slots: slots.map(str::to_owned) }

@@ -148,8 +148,8 @@ pub(super) const SIGNAL: Signal = Signal::SIGTERM;
 /// A holder or a waiter of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Who {
-    /// The hold with this token.
-    Holder { token: u64 },
+    /// The hold with this token, of this session.
+    Holder { token: u64, session: String },
     /// The request that has waited in this session since then.
     Waiter { session: String, pid: u32, since: String },
 }
@@ -251,7 +251,7 @@ impl Who {
     /// Whether the daemon's target is the same holder or waiter.
     fn is(&self, target: &KillTarget) -> bool {
         match self {
-            Self::Holder { token } => target.token == Some(*token),
+            Self::Holder { token, .. } => target.token == Some(*token),
             Self::Waiter { session, pid, since } => {
                 let party = &target.party;
                 target.request.is_some()

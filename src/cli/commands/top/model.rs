@@ -234,7 +234,11 @@ impl Model {
             (Key::Char('?'), false) => (self.above, self.top) = (Some(Above::Help), 0),
             // All other keys act on the page below.
             (_, true) => self.back(),
-            (Key::Enter, _) => return self.enter(),
+            (Key::Enter, _) if self.open.is_some() => return self.about_someone('w'),
+            (Key::Enter, _) => {
+                (self.open, self.top) = (Some(OpenKey::new(self.marked.clone()?)), 0);
+                self.keep_marks();
+            }
             (Key::Char('s'), _) if self.open.is_none() => self.choice.next_order(),
             (Key::Char('/'), _) if self.open.is_none() => self.bottom = Bottom::Filter,
             (Key::Char(c @ ('h' | 'p' | 'z')), _) => return self.about_key(c),
@@ -256,16 +260,6 @@ impl Model {
             self.choice.filter.clear();
         }
         self.keep_marks();
-    }
-
-    fn enter(&mut self) -> Option<Effect> {
-        if self.open.is_some() {
-            return self.about_someone('w');
-        }
-        let key = self.marked.clone()?;
-        (self.open, self.top) = (Some(OpenKey::new(key)), 0);
-        self.keep_marks();
-        None
     }
 
     /// Handles a key press for the open or marked key.
@@ -301,28 +295,16 @@ impl Model {
             return self.say("no one holds or waits for it");
         };
         match (what, who) {
-            ('w', who) => {
-                let target = WhyTarget::Session(self.session(&who)?);
-                self.cover(Ask::Chain(target))
+            ('w', Who::Holder { session, .. } | Who::Waiter { session, .. }) => {
+                self.cover(Ask::Chain(WhyTarget::Session(session)))
             }
-            ('r', Who::Holder { token }) => self.ask(Ask::WouldRelease { token }),
+            ('r', Who::Holder { token, .. }) => self.ask(Ask::WouldRelease { token }),
             ('r', Who::Waiter { .. }) => {
                 self.say("it is waiting and holds no part of this key; press x to end its process")
             }
             (_, who) => {
                 let key = open.key.clone();
                 self.ask(Ask::WouldKill { key, who })
-            }
-        }
-    }
-
-    fn session(&self, who: &Who) -> Option<String> {
-        match who {
-            Who::Waiter { session, .. } => Some(session.clone()),
-            Who::Holder { token } => {
-                let holders = &self.opened()?.holders;
-                let holder = holders.iter().find(|holder| holder.token == *token)?;
-                Some(holder.session.clone())
             }
         }
     }
@@ -365,7 +347,10 @@ impl Model {
 
 /// The holders and the waiters of a key, in display order.
 fn everyone(key: &KeyInfo) -> Vec<Who> {
-    let holders = key.holders.iter().map(|holder| Who::Holder { token: holder.token });
+    let holders = key
+        .holders
+        .iter()
+        .map(|holder| Who::Holder { token: holder.token, session: holder.session.clone() });
     let waiters = key.waiters.iter().map(|waiter| Who::Waiter {
         session: waiter.session.clone(),
         pid: waiter.pid,
@@ -407,9 +392,6 @@ fn resize(key: &str, typed: &str) -> Result<(String, Resize), String> {
     let question = format!("store {typed} as the size of {key} for everyone?");
     Ok((question, Resize { per, buckets, slots, ..resize }))
 }
-
-#[cfg(test)]
-pub(super) mod tests;
 
 /// The keys that come first in the list.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -498,3 +480,6 @@ fn has(key: &KeyInfo, filter: &str) -> bool {
             command.as_deref().is_some_and(is_in) || is_in(&user_name::name(uid))
         })
 }
+
+#[cfg(test)]
+pub(super) mod tests;

@@ -324,26 +324,18 @@ fn first(bytes: &[u8]) -> Option<(usize, Option<Key>)> {
         0x0c => Some((1, Some(Key::Redraw))),
         0x15 => Some((1, Some(Key::Clear))),
         0x00..0x20 => Some((1, None)),
-        byte => character(bytes, byte),
+        _ => character(bytes),
     }
 }
 
 /// A character in UTF-8. Invalid bytes are skipped.
-fn character(bytes: &[u8], first: u8) -> Option<(usize, Option<Key>)> {
-    let length = match first {
-        0x00..0x80 => 1,
-        0xc0..0xe0 => 2,
-        0xe0..0xf0 => 3,
-        0xf0..0xf8 => 4,
-        _ => return Some((1, None)),
-    };
-    let Some(whole) = bytes.get(..length) else {
-        // The character is merely incomplete if all remaining bytes belong to it.
-        let goes_on = bytes[1..].iter().all(|byte| byte & 0xc0 == 0x80);
-        return if goes_on { None } else { Some((1, None)) };
-    };
-    match std::str::from_utf8(whole).ok().and_then(|text| text.chars().next()) {
-        Some(c) => Some((length, (!c.is_control()).then_some(Key::Char(c)))),
+fn character(bytes: &[u8]) -> Option<(usize, Option<Key>)> {
+    let invalid = std::str::from_utf8(bytes).err();
+    let valid = bytes.utf8_chunks().next().map_or("", |chunk| chunk.valid());
+    match valid.chars().next() {
+        Some(c) => Some((c.len_utf8(), (!c.is_control()).then_some(Key::Char(c)))),
+        // The rest of the character is on its way.
+        None if invalid.is_some_and(|error| error.error_len().is_none()) => None,
         None => Some((1, None)),
     }
 }

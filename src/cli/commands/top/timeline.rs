@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::cli::commands::history::trace::slots;
+use crate::cli::commands::history::trace::{self, Lane};
 use crate::cli::{Now, stated};
 use crate::protocol::{HistoryRecord, KeyInfo, Mode};
 
@@ -16,15 +16,6 @@ const SLOTS_MAX: usize = 8;
 
 /// The most columns of the name of a row.
 const NAME_COLUMNS: usize = 9;
-
-/// A row, in display order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Lane {
-    Slot(u64),
-    Writer,
-    Readers,
-    Waiting,
-}
 
 /// The begin and the end in milliseconds before now, so the begin is the larger number.
 type Span = (u64, u64);
@@ -56,13 +47,9 @@ pub(super) fn timeline(
     for (at, (lane, spans)) in lanes.iter().enumerate() {
         if at < SLOTS_MAX || at >= slots {
             // These two lanes show how many requests there were at the same time.
-            let cells = cells(
-                spans,
-                seconds * 1000,
-                room as u64,
-                matches!(lane, Lane::Readers | Lane::Waiting),
-            );
-            rows.push(format!("{:<NAME_COLUMNS$}{cells}", lane.name()));
+            let is_count = matches!(lane, Lane::Read | Lane::Waiting);
+            let cells = cells(spans, seconds * 1000, room as u64, is_count);
+            rows.push(format!("{:<NAME_COLUMNS$}{cells}", title(*lane)));
         }
     }
     if slots > SLOTS_MAX {
@@ -71,14 +58,13 @@ pub(super) fn timeline(
     rows
 }
 
-impl Lane {
-    fn name(self) -> String {
-        match self {
-            Self::Slot(slot) => format!("slot {slot}"),
-            Self::Writer => "writer".to_owned(),
-            Self::Readers => "readers".to_owned(),
-            Self::Waiting => "waiting".to_owned(),
-        }
+/// The name of a row.
+fn title(lane: Lane) -> String {
+    match lane {
+        Lane::Slot(slot) => format!("slot {slot}"),
+        Lane::Write => "writer".to_owned(),
+        Lane::Read => "readers".to_owned(),
+        Lane::Shared | Lane::Waiting => "waiting".to_owned(),
     }
 }
 
@@ -91,16 +77,11 @@ fn past(name: &str, record: &HistoryRecord, lanes: &mut BTreeMap<Lane, Vec<Span>
     if record.waited_ms > 0 {
         add(Lane::Waiting, (granted.saturating_add(record.waited_ms), granted));
     }
-    if record.held_ms.is_none() {
-        return;
-    }
-    match (item.mode, &item.slots) {
-        (Mode::Read, _) => add(Lane::Readers, (granted, ended)),
-        (Mode::Write, _) => add(Lane::Writer, (granted, ended)),
-        (Mode::Counted, ranges) => {
-            let ranges = ranges.iter().flat_map(|ranges| slots(ranges));
-            ranges.take(SLOTS_MAX * 2).for_each(|slot| add(Lane::Slot(slot), (granted, ended)));
-        }
+    if record.held_ms.is_some() {
+        // Holds that share the slots of another hold have no row.
+        let held = trace::lanes(item, SLOTS_MAX * 2).into_iter();
+        let held = held.filter(|lane| *lane != Lane::Shared);
+        held.for_each(|lane| add(lane, (granted, ended)));
     }
 }
 
@@ -111,8 +92,8 @@ fn today(key: &KeyInfo, lanes: &mut BTreeMap<Lane, Vec<Span>>, now: &Now) {
     };
     for holder in &key.holders {
         match holder.mode {
-            Some(Mode::Read) => add(Lane::Readers, &holder.since),
-            Some(Mode::Write) => add(Lane::Writer, &holder.since),
+            Some(Mode::Read) => add(Lane::Read, &holder.since),
+            Some(Mode::Write) => add(Lane::Write, &holder.since),
             Some(Mode::Counted) | None => {
                 let slots = holder.slots.iter().take(SLOTS_MAX * 2);
                 slots.for_each(|slot| add(Lane::Slot(*slot), &holder.since));
