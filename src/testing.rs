@@ -8,11 +8,9 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use crate::client::{Client, ClientError, Start};
-use crate::daemon;
 use crate::protocol::Stop;
-use crate::protocol::place::Place;
-use crate::protocol::user_namespace::MachineUid;
-use crate::{Endpoint, Error};
+use crate::protocol::place::{MachineUid, Place};
+use crate::{Endpoint, Error, daemon};
 
 /// How long the daemon may take to start.
 const START_MAX: Duration = Duration::from_secs(30);

@@ -10,8 +10,7 @@ use crate::cli::{Failed, Global, Now, Result, Verbosity, user_name};
 use crate::client::{
     Client, ClientError, Fate, OWN, Options, ServiceManager, Start, environment, is_from_outside,
 };
-use crate::protocol::place::{Place, Rule};
-use crate::protocol::user_namespace::{MachineUid, uid_of_machine};
+use crate::protocol::place::{MachineUid, Place, Rule, uid_of_machine};
 use crate::protocol::{ErrorName, HistoryQuery, StatusQuery, Tag};
 use crate::run::OwnCode;
 use crate::shell_word;

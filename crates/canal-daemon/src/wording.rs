@@ -33,6 +33,12 @@ impl Display for Text<'_> {
     }
 }
 
+impl From<Text<'_>> for String {
+    fn from(text: Text<'_>) -> Self {
+        text.to_string()
+    }
+}
+
 impl Serialize for Text<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {

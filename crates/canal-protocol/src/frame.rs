@@ -9,6 +9,12 @@ use std::ffi::CStr;
 
 use serde::{Deserialize, Serialize};
 
+/// The most bytes of one call, without the NUL.
+pub const MESSAGE_BYTES_MAX: usize = 64 * 1024;
+
+/// The most bytes of one reply, without the NUL: a status may name tens of thousands of waiters.
+pub const REPLY_BYTES_MAX: usize = 64 * 1024 * 1024;
+
 /// Ends each message.
 const END: u8 = 0;
 

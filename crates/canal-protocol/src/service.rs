@@ -1,10 +1,24 @@
 //! The interface of every varlink service: its name, version and interface descriptions.
+//!
+//! Invariant: the types of `messages` write and read exactly the described messages; tests compare
+//! the two.
 
 use serde::{Deserialize, Serialize};
 
-use super::interface::{
-    INTERFACE, INTERFACE_DESCRIPTION, NODES_DESCRIPTION, NODES_INTERFACE, SERVICE_DESCRIPTION,
-};
+/// The name of the interface.
+pub const INTERFACE: &str = "io.canal.Lock";
+
+/// The interface description, as `org.varlink.service.GetInterfaceDescription` returns it.
+pub const INTERFACE_DESCRIPTION: &str = include_str!("interface/io.canal.Lock.varlink");
+
+/// The name of the interface that requests over nodes use.
+pub const NODES_INTERFACE: &str = "io.canal.Nodes";
+
+/// The description of the interface that requests over nodes use.
+pub const NODES_DESCRIPTION: &str = include_str!("interface/io.canal.Nodes.varlink");
+
+/// The description of the interface that every varlink service has.
+const SERVICE_DESCRIPTION: &str = include_str!("interface/org.varlink.service.varlink");
 
 /// The name of the interface that every varlink service has.
 pub const SERVICE: &str = "org.varlink.service";

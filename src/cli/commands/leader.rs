@@ -312,7 +312,8 @@ mod tests {
     #[test]
     fn a_line_says_that_there_is_no_leader() {
         let question = question("scheduler");
-        let line = stdout::json(&question.line(&Seen::from(Leader::new(None, false)))).unwrap();
+        let line = stdout::json(&question.line(&Seen::from(Leader { leader: None, stale: false })))
+            .unwrap();
         assert_eq!(line, "{\"key\":\"scheduler\",\"leader\":null,\"stale\":false}\n");
     }
 
@@ -321,9 +322,9 @@ mod tests {
         let of = |token, note: Option<&str>, since: &str| {
             let mut leader = somebody(812, None, since);
             (leader.token, leader.note) = (token, note.map(str::to_owned));
-            Seen::from(Leader::new(Some(leader), false))
+            Seen::from(Leader { leader: Some(leader), stale: false })
         };
-        let none = |stale| Seen::from(Leader::new(None, stale));
+        let none = |stale| Seen::from(Leader { leader: None, stale });
         let first = of(1, Some("a"), SINCE);
         assert_eq!(first.news(), of(1, Some("a"), "2026-11-20T15:00:00Z").news());
         assert_ne!(first.news(), of(2, Some("a"), SINCE).news());

@@ -24,8 +24,8 @@ use crate::cli::{Failed, Result, stdout};
 use crate::client::{Client, OWN, ServiceManager, Start};
 use crate::daemon::{PACKAGED_CONFIG, first_start_statement};
 use crate::protocol::StatusQuery;
+use crate::protocol::place::MachineUid;
 use crate::protocol::place::{MACHINE_CONFIG, Place, Rule};
-use crate::protocol::user_namespace::MachineUid;
 use crate::sys::process::exec::{Lookup, lookup};
 use crate::sys::process::user::{geteuid, lstat};
 

@@ -26,8 +26,7 @@ use crate::logging;
 use crate::permissions::{self, Permission, Permissions};
 use crate::processes::identity::NOBODY;
 use canal_core::{Ask, Item, Key, View};
-use canal_protocol::place::MACHINE_CONFIG;
-use canal_protocol::user_namespace::uid_of_machine;
+use canal_protocol::place::{MACHINE_CONFIG, uid_of_machine};
 use canal_sys::process::user;
 use canal_text::shell_word;
 

@@ -42,7 +42,7 @@ impl<'a> Shown<'a> {
             Looks::Closely | Looks::Briefly => (None, None),
         };
         let bucket = key.and_then(|key| bucket(hold, key));
-        let holder = self.holder_briefly(hold, key).map_texts(|text| text.to_string());
+        let holder = self.holder_briefly(hold, key);
         HolderInfo { state: state.map(str::to_owned), bucket, folder, children, ..holder }
     }
 
@@ -68,11 +68,11 @@ impl<'a> Shown<'a> {
     }
 
     /// A holder without the state of its process, for a client that releases.
-    pub(crate) fn holder_briefly<'h>(
+    pub(crate) fn holder_briefly<'h, T: From<Text<'h>>>(
         &self,
         hold: &'h HoldState,
         key: Option<&Key>,
-    ) -> HolderInfo<Text<'h>>
+    ) -> HolderInfo<T>
     where
         'a: 'h,
     {
@@ -82,8 +82,8 @@ impl<'a> Shown<'a> {
         HolderInfo {
             pid: pid_of(&of_process.asked.owner),
             uid,
-            command: self.sees(uid).then_some(Text::Itself(&hold.asked.command.0)),
-            since: Text::Time(hold.since),
+            command: self.sees(uid).then(|| Text::Itself(&hold.asked.command.0).into()),
+            since: Text::Time(hold.since).into(),
             token: hold.token.0,
             mode: item.map(|item| item.mode),
             slots: item.map(|item| item.slots.to_vec()).unwrap_or_default(),
@@ -91,13 +91,13 @@ impl<'a> Shown<'a> {
             folder: None,
             children: None,
             key: None,
-            session: Text::Session(self.table.session(of_process.frame)),
+            session: Text::Session(self.table.session(of_process.frame)).into(),
             job: None,
-            host: self.label(hold.frame).map(Text::Itself),
+            host: self.label(hold.frame).map(|label| Text::Itself(label).into()),
             state: None,
             lease: self.lease(hold),
             max_run_ms: hold.asked.max_run_ms,
-            note: hold.asked.note.as_deref().map(Text::Itself),
+            note: hold.asked.note.as_deref().map(|note| Text::Itself(note).into()),
             over_nodes: self.over_nodes(&hold.asked, hold.frame, hold.provisional),
         }
     }
@@ -331,10 +331,8 @@ impl<'a> Shown<'a> {
 
     /// The leader in the form that a client receives.
     pub(crate) fn leader_reply(&self, found: LeaderFound<'_>, key: &Key) -> Leader {
-        let leader = found
-            .hold
-            .map(|hold| self.holder_briefly(hold, Some(key)).map_texts(|text| text.to_string()));
-        Leader::new(leader, found.stale)
+        let leader = found.hold.map(|hold| self.holder_briefly(hold, Some(key)));
+        Leader { leader, stale: found.stale }
     }
 }
 

@@ -6,8 +6,7 @@ use super::error::{Error, ErrorKind};
 use crate::client::deadlock_watcher::DeadlockWatcher;
 use crate::client::{Client, Options, Start, environment, find_program};
 use canal_protocol::Tag;
-use canal_protocol::place::{Place, Rule};
-use canal_protocol::user_namespace::MachineUid;
+use canal_protocol::place::{MachineUid, Place, Rule};
 
 /// The daemon to use, and whether the library may start it.
 ///

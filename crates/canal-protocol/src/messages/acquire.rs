@@ -1,12 +1,13 @@
-//! Requests for locks: the request, its progress, its grant and the confirmation.
+//! A lock from the request to the release: the request, its progress, its grant, the confirmation,
+//! the deadline page of its hold, and its release.
 
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::status::is_default;
 use crate::{
     EstimateInfo, Handle, HolderInfo, LeaseAsked, LeaseInfo, Mode, OnLost, RunId, Superseded, Tag,
-    Wrapper,
 };
 
 /// `Acquire`: requests one or more items. With `more`, replies with [`Progress`] and `continues`,
@@ -25,7 +26,7 @@ pub struct Acquire {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wait_ms: Option<u64>,
     /// Requests with higher numbers go first.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub priority: i32,
     /// The daemon refuses the request as `max-waiting` if it would have to wait and this many
     /// requests already wait for one of its keys. It never refuses a repeated call for a waiting
@@ -93,7 +94,7 @@ pub struct Acquire {
     pub wrapper: Option<Wrapper>,
     /// The fate of the command if the lock is lost while it runs, which is only possible over an
     /// engine.
-    #[serde(default, skip_serializing_if = "is_kill")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub on_lost: OnLost,
 }
 
@@ -105,16 +106,6 @@ impl Acquire {
     }
 }
 
-/// The default, which is omitted.
-fn is_kill(on_lost: &OnLost) -> bool {
-    *on_lost == OnLost::Kill
-}
-
-/// The default, which is omitted.
-pub(super) fn is_zero(n: &i32) -> bool {
-    *n == 0
-}
-
 /// `WouldAcquire`: returns the grant that a request for these items would get now without waiting.
 /// Takes nothing. The error is the refusal, if it would be refused.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -122,7 +113,7 @@ pub struct WouldAcquire {
     /// The items, as in [`Acquire`].
     pub items: Vec<WireItem>,
     /// As in [`Acquire`].
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub priority: i32,
     /// As in [`Acquire`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -341,4 +332,80 @@ pub struct Abandon {
 pub struct Confirm {
     /// The request's tag.
     pub tag: Tag,
+}
+
+/// The process that accompanies a command while it runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Wrapper {
+    /// None: the caller becomes the command by exec. It does not need its connection after the
+    /// grant, so the daemon closes it if no other call was sent ahead. Over an engine that is not
+    /// enough: the daemon answers
+    /// [`SupervisorRequired`](crate::ErrorName::SupervisorRequired), and requests
+    /// nothing.
+    Exec,
+    /// A parent of the caller, the supervisor, which ends the command in time if the lock is lost.
+    /// Over an engine, the grant contains the descriptors of a deadline page.
+    Supervised,
+}
+
+/// `DeadlinePage`: asks for the deadline page of a hold. A supervisor whose page has lost its
+/// writer asks the next daemon of its host, which may have taken over the hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeadlinePageQuery {
+    /// The request's tag.
+    pub tag: Tag,
+    /// The token of the grant. If the daemon ended the process because the lock was lost, the reply
+    /// is [`ErrorName::LeaseLost`](crate::ErrorName::LeaseLost) with the reason.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token: Option<u64>,
+}
+
+/// The reply to [`DeadlinePageQuery`]: indices among the descriptors sent with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeadlinePageFound {
+    /// The index of the deadline page.
+    pub deadline_fd: u32,
+    /// The index of its liveness pipe.
+    pub liveness_fd: u32,
+}
+
+/// `Release`: releases holds. Exactly one of `key`, `all`, `token` and `handle` selects them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Release {
+    /// The owner's latest hold of this key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<Arc<str>>,
+    /// Everything that the owner holds.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub all: bool,
+    /// The hold with this token, with all its keys. Its owner may always release it. From another
+    /// process, it is a release by force: allowed to the same user, root, and users whom the
+    /// configuration permits it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token: Option<u64>,
+    /// The lease with this secret; any caller may release it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub handle: Option<Handle>,
+    /// The owner, as in [`Acquire`]. Not used with `token` and `handle`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner_fd: Option<u32>,
+}
+
+/// The result of a [`Release`]. `T`: as in [`Grant`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Released<T = String> {
+    /// The holds, or parts of them; none if a part of a request over nodes still waited.
+    pub released: Vec<ReleasedHold<T>>,
+}
+
+/// One released hold, or the released part of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReleasedHold<T = String> {
+    /// Its token.
+    pub token: u64,
+    /// The released keys.
+    pub keys: Vec<T>,
+    /// The holder.
+    pub holder: HolderInfo<T>,
 }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::interface::{INTERFACE, NODES_INTERFACE};
+use crate::service::{INTERFACE, NODES_INTERFACE};
 use crate::{CycleStepInfo, HolderInfo, LostLease, NodesRefusal, SizeNote};
 
 /// The name of an error, without the interface.

@@ -1,10 +1,9 @@
-//! Holds, waiters, hosts and the daemon, as reports show them.
+//! Holds, waiters and what blocks them, leaders, hosts and the daemon, as reports show them.
 
 use serde::{Deserialize, Serialize};
 
-use super::wait_graph::is_none_left;
-use crate::{Kind, LeaseInfo, Mode};
-use canal_core::{NodeId, Require, RunId};
+use crate::{Kind, LeaseInfo, Mode, RunId};
+use canal_core::{NodeId, Require};
 
 /// `Status`: asks for holders and waiters. With `more`, a new [`Status`] follows each change (at
 /// most a few a second) until the caller closes the connection.
@@ -43,7 +42,7 @@ pub struct Status<K = Vec<KeyInfo>> {
     /// The keys in use or with a stored view, in the order of their names.
     pub keys: K,
     /// The number of keys omitted, if there are very many.
-    #[serde(default, skip_serializing_if = "is_none_left")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub left_out: u64,
     /// The engine that keeps the table, if one does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -158,7 +157,7 @@ pub struct KeyInfo<W = Vec<WaiterInfo>> {
     /// The waiters, in the order in which they are granted.
     pub waiters: W,
     /// The number of holders and waiters omitted, if the status would be very long.
-    #[serde(default, skip_serializing_if = "is_none_left")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub left_out: u64,
 }
 
@@ -218,41 +217,6 @@ pub struct HolderInfo<T = String> {
     /// For a part of a request over nodes: the whole request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub over_nodes: Option<Box<OverNodesInfo>>,
-}
-
-impl<T> HolderInfo<T> {
-    /// Converts the texts to another form.
-    pub fn map_texts<U>(self, form: impl Fn(T) -> U) -> HolderInfo<U> {
-        let Self { pid, uid, command, since, token, slots, bucket, folder, children, job, .. } =
-            self;
-        let Self { mode, key, session, host, state, lease, max_run_ms, note, over_nodes, .. } =
-            self;
-        let (command, key, note) = (command.map(&form), key.map(&form), note.map(&form));
-        let folder = folder.map(&form);
-        let (host, state) = (host.map(&form), state.map(&form));
-        let (since, session) = (form(since), form(session));
-        HolderInfo {
-            pid,
-            uid,
-            command,
-            since,
-            token,
-            slots,
-            bucket,
-            folder,
-            children,
-            mode,
-            key,
-            session,
-            job,
-            host,
-            state,
-            lease,
-            max_run_ms,
-            note,
-            over_nodes,
-        }
-    }
 }
 
 /// The processes that keep a hold: those that have its FIFO open for writing.
@@ -344,4 +308,141 @@ pub struct EstimateInfo {
     pub median_ms: u64,
     /// Nine in ten are at most this long.
     pub high_ms: u64,
+}
+
+/// `Why`: follows the waits of one process or session to the end of the chain, and the waits of the
+/// requests that wait for it. Exactly one of the two fields is set.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WhyQuery {
+    /// A process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pid: Option<u32>,
+    /// A session, as status shows it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<String>,
+}
+
+/// `Graph`: asks for all waiters and their blockers.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GraphQuery {}
+
+/// Waiters and their blockers. The reply to [`WhyQuery`] has them in the order of the chain, the
+/// requested one first, and is empty if it waits for nothing. Also the reply to [`GraphQuery`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Waits {
+    /// One for each waiting request.
+    pub waits: Vec<WaitInfo>,
+    /// The number omitted.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub left_out: u64,
+    /// In the reply to [`WhyQuery`]: the requests that wait for the one in the query, directly
+    /// first, then those that wait for these, and so on.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub waiters: Vec<WaitInfo>,
+    /// The number of waiting requests that were not examined, if there are very many.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub waiters_left_out: u64,
+}
+
+/// Whether a field has its default value, which is omitted.
+pub(super) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
+/// A waiting request and its blockers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WaitInfo {
+    /// The waiter.
+    pub waiter: PartyInfo,
+    /// The key that blocks it.
+    pub key: String,
+    /// Its mode at the key.
+    pub mode: Mode,
+    /// When its wait began, RFC 3339 UTC.
+    pub since: String,
+    /// Why it waits, in one clause.
+    pub reason: String,
+    /// Its blockers; at most [`BLOCKERS_SHOWN_MAX`].
+    pub blockers: Vec<BlockerInfo>,
+    /// The number omitted.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub blockers_left_out: u64,
+}
+
+/// The most blockers that a [`WaitInfo`] names.
+pub const BLOCKERS_SHOWN_MAX: usize = 20;
+
+/// A holder or waiter that blocks a waiting request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BlockerInfo {
+    /// The holder or waiter.
+    pub party: PartyInfo,
+    /// The key that it holds or waits for: the waiter's own, or one above or below it.
+    pub key: String,
+    /// Its mode.
+    pub mode: Mode,
+    /// Whether it holds the key; otherwise it also waits, and goes first.
+    pub holds: bool,
+    /// When its hold or wait began, RFC 3339 UTC.
+    pub since: String,
+}
+
+/// A process that holds or waits, as reports show it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PartyInfo {
+    /// Its process.
+    pub pid: u32,
+    /// Its user.
+    pub uid: u32,
+    /// Its command; null if the caller may not see it.
+    pub command: Option<String>,
+    /// Its session.
+    pub session: String,
+    /// Whether it is a lease, not a process; `pid` is then 0.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub lease: bool,
+    /// For a request over nodes: its name at all of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run: Option<RunId>,
+}
+
+/// One step of a deadlock, the refused request first: `waiter` waits for `key`, which `blocker`
+/// holds or waits for ahead of it. The blocker's session is that of the next step's waiter; the
+/// last blocker's is that of the first waiter.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CycleStepInfo {
+    /// The waiter.
+    pub waiter: PartyInfo,
+    /// The key.
+    pub key: String,
+    /// Its mode at the key.
+    pub mode: Mode,
+    /// The blocker.
+    pub blocker: BlockerInfo,
+    /// The node at which it waits, by its name for the user; only over nodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
+}
+
+/// `Leader`: asks for the leader that holds exactly this key. With `more`, replies again after each
+/// change.
+///
+/// The error is [`NotExclusive`](crate::ErrorName::NotExclusive) if several holders can
+/// have the key at once; it also ends a watch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeaderQuery {
+    /// The key.
+    pub key: String,
+}
+
+/// The reply to a [`LeaderQuery`]. `T`: as in [`Grant`](crate::Grant).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(bound(deserialize = "T: Deserialize<'de>"))]
+pub struct Leader<T = String> {
+    /// The holder; null while there is none. The state of its process is not looked up.
+    pub leader: Option<HolderInfo<T>>,
+    /// Whether this may be out of date: the daemon works over an engine and does not receive the
+    /// other hosts' changes. Without a leader: whether the daemon knows none because of that.
+    #[serde(default)]
+    pub stale: bool,
 }

@@ -10,8 +10,7 @@ use crate::cli::wording::separation::{ONE_TABLE, about};
 use crate::cli::{Failed, connect, user_name};
 use crate::client::{Client, ClientError, Start, last_line_of_log};
 use crate::daemon::{self, SeenHook, Separation};
-use crate::protocol::place::{Place, Rule};
-use crate::protocol::user_namespace::uid_of_machine;
+use crate::protocol::place::{Place, Rule, uid_of_machine};
 use crate::protocol::{
     Configuration, ConfigurationQuery, DaemonInfo, EngineInfo, Status, StatusQuery,
 };

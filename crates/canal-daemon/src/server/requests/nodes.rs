@@ -34,10 +34,16 @@ impl Server {
     pub(crate) fn identify(&mut self) -> Result {
         let place = self.runtime_dir.place().dir.display().to_string();
         let uid = self.about.uid;
-        let mut identity = NodeIdentity::new(self.node_id()?, node::host_name(), place, uid);
-        identity.user = self.node.user.name(uid).map(str::to_owned);
-        identity.lasting = self.node.is_lasting && !self.decide.is_shared();
-        identity.grants_from_ms = self.node.left().map(milliseconds);
+        let identity = NodeIdentity {
+            node: self.node_id()?,
+            machine: node::host_name(),
+            place,
+            uid,
+            user: self.node.user.name(uid).map(str::to_owned),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            lasting: self.node.is_lasting && !self.decide.is_shared(),
+            grants_from_ms: self.node.left().map(milliseconds),
+        };
         Ok(Step::reply(&identity))
     }
 
@@ -362,11 +368,22 @@ impl Server {
 
     fn frame_found(&self, viewer: u32, frame: FrameId) -> FrameFound {
         let (table, shown) = (self.decide.table(), self.shown(viewer));
-        let (uid, pid, is_lease) = table.frame(frame).map_or((0, 0, false), |state| {
+        let (uid, pid, lease) = table.frame(frame).map_or((0, 0, false), |state| {
             (state.uid, pid_of(&state.owner), state.lease.is_some())
         });
-        let mut found = FrameFound::new(frame, shown.session(frame), pid, uid);
-        found.lease = is_lease;
+        let (session, (command, part_of, under_run, under_frame)) =
+            (shown.session(frame), Default::default());
+        let mut found = FrameFound {
+            frame,
+            session,
+            pid,
+            uid,
+            command,
+            lease,
+            part_of,
+            under_run,
+            under_frame,
+        };
         let holds = table.holds_in(frame).map(|hold| (&hold.asked, hold.provisional));
         let waiting = table.waiters_in(frame).map(|waiter| (&waiter.request, true));
         for (asked, is_collecting) in holds.chain(waiting) {

@@ -15,8 +15,7 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use canal_protocol::frame::{self, Decoder};
-use canal_protocol::message_size::{MESSAGE_BYTES_MAX, REPLY_BYTES_MAX};
+use canal_protocol::frame::{self, Decoder, MESSAGE_BYTES_MAX, REPLY_BYTES_MAX};
 use canal_protocol::place::Place;
 use canal_protocol::{NODES_INTERFACE, Restrict};
 use canal_sys::clock::boottime_ms;

@@ -11,8 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use canal_protocol::frame::{self, Decoder};
-use canal_protocol::message_size::REPLY_BYTES_MAX;
+use canal_protocol::frame::{self, Decoder, REPLY_BYTES_MAX};
 use canal_protocol::{ErrorName, Failure, INTERFACE};
 use canal_sys::pidfd::Pidfd;
 use canal_sys::process::Activity;
@@ -40,7 +39,7 @@ pub(crate) struct Connection {
     cut: bool,
 }
 
-/// A call in the form in which it is sent. It borrows what [`Call`](canal_protocol::Call) owns.
+/// A call, as varlink frames it.
 #[derive(Serialize)]
 pub(crate) struct Outgoing<'a, P> {
     method: &'a str,

@@ -21,8 +21,7 @@ use nix::unistd::Pid;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use canal_protocol::frame::{self, Decoder};
-use canal_protocol::message_size::REPLY_BYTES_MAX;
+use canal_protocol::frame::{self, Decoder, REPLY_BYTES_MAX};
 use canal_protocol::node_address::{NodeAddress, SshHost};
 use canal_protocol::place::Place;
 use canal_protocol::{ErrorName, Failure, Identify, NODES_INTERFACE};

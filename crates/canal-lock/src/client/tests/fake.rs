@@ -11,8 +11,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::client::{Options, Start};
-use canal_protocol::frame::{self, Decoder};
-use canal_protocol::message_size::MESSAGE_BYTES_MAX;
+use canal_protocol::frame::{self, Decoder, MESSAGE_BYTES_MAX};
 use canal_protocol::place::{Place, Rule};
 use canal_sys::fds;
 use canal_sys::rerun::BOUND;
