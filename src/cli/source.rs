@@ -28,7 +28,7 @@ use crate::run::nodes::{
 use crate::run::{OwnCode, Taken, TakenFromNodes};
 use crate::sys::clock::boottime_ms;
 use crate::sys::pidfd::Pidfd;
-use crate::sys::terminal::audience::Audience;
+use crate::sys::terminal::output::Audience;
 
 /// Where a lock is taken.
 pub(crate) enum Source {

@@ -12,9 +12,9 @@ use canal::client::hold_monitor::LostHold;
 use canal::protocol::OnLost;
 use canal::run::{ChildChannel, Limits, OwnCode, SupervisorHooks, supervise};
 use canal::sys::deadline::Reader;
-use canal::sys::process::exec;
-use canal::sys::signals::SignalRefused;
-use canal::sys::{fds, startup};
+use canal::sys::fds;
+use canal::sys::process::user::SignalRefused;
+use canal::sys::process::{exec, startup};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 

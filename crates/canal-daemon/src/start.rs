@@ -47,8 +47,8 @@ use canal_core::UnixMillis;
 use canal_log::journal::{NoRoom, OpenError};
 use canal_protocol::DaemonInfo;
 use canal_protocol::place::{Place, Rule};
-use canal_sys::process::{FIRST_PID_NAMESPACE, Origin, may_look_into_others};
-use canal_sys::{clock, detach, fds, peer, signals};
+use canal_sys::process::{FIRST_PID_NAMESPACE, Origin, detach, may_look_into_others};
+use canal_sys::{clock, fds, peer, signals};
 use canal_text::shell_word;
 
 /// The descriptor to which a daemon that was started on demand writes why it cannot start.

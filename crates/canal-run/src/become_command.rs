@@ -19,9 +19,9 @@ use canal_lock::client::{Acquired, Client};
 use canal_protocol::{Release, Tag};
 use canal_sys::clock::boottime_ms;
 use canal_sys::deadline::Reader;
+use canal_sys::fds;
 use canal_sys::process::child::{end_with_parent, outlive_parent};
-use canal_sys::process::exec;
-use canal_sys::{fds, startup};
+use canal_sys::process::{exec, startup};
 
 use super::jobs::OpenRecord;
 use super::nodes::{ChildEnd, OverNodes, Start};

@@ -10,9 +10,9 @@ use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
 use canal_sys::pidfd::Pidfd;
-use canal_sys::process::child::{Reap, children, children_of, ended};
-use canal_sys::process::{add_descendants, become_subreaper, parent};
-use canal_sys::signals::SignalRefused;
+use canal_sys::process::child::{Reap, become_subreaper, children, children_of, ended};
+use canal_sys::process::user::SignalRefused;
+use canal_sys::process::{add_descendants, parent};
 
 /// Which children are descendants of the command.
 #[derive(Debug, Default)]

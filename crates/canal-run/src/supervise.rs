@@ -27,10 +27,10 @@ use canal_lock::client::Fate;
 use canal_lock::client::channel::{End, Received, channel};
 use canal_lock::client::hold_monitor::{HoldMonitor, LostHold, Phase};
 use canal_protocol::OnLost;
-use canal_sys::fds;
 use canal_sys::process::child::{self, Reap, ended, fork, stopped};
+use canal_sys::process::user::SignalRefused;
 use canal_sys::process::{RunState, run_state};
-use canal_sys::signals::{self, SignalRefused};
+use canal_sys::{fds, signals};
 
 use super::OwnCode;
 use super::become_command::{ChildChannel, ChildMessage, Ready, held};

@@ -1,13 +1,17 @@
-//! Selects the newer system calls that canal may use.
+//! Selects the newer system calls that canal may use, and measures the machine.
 //!
 //! canal never tries a call that is not allowed here, so that a test on a new kernel runs the code
 //! for an old kernel.
 
-pub mod machine;
+use std::fs;
+use std::path::Path;
+use std::sync::OnceLock;
+use std::thread::available_parallelism;
+
+use rustix::system::sysinfo;
+
 #[cfg(any(test, feature = "sim"))]
 pub mod simulated;
-
-use std::sync::OnceLock;
 
 /// A facility that older kernels lack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +56,33 @@ fn has(kernel: Option<(u32, u32)>, feature: Feature) -> bool {
 fn parse_version(text: &str) -> Option<(u32, u32)> {
     let (major, minor) = text.split_once('.')?;
     Some((major.parse().ok()?, minor.parse().ok()?))
+}
+
+/// The processors that this process may use: those of its affinity, within its cgroups' quota.
+#[must_use]
+pub fn processors() -> u64 {
+    available_parallelism().map_or(1, |count| count.get() as u64)
+}
+
+/// The memory in bytes, within the limits of this process's cgroups (version 2). `None` if the
+/// kernel does not report it.
+#[must_use]
+pub fn memory_bytes() -> Option<u64> {
+    let info = sysinfo();
+    let machine = info.totalram.checked_mul(u64::from(info.mem_unit))?;
+    Some(cgroup_limit().map_or(machine, |limit| limit.min(machine))).filter(|bytes| *bytes > 0)
+}
+
+/// The smallest `memory.max` of this process's cgroup and those above it. See cgroups(7).
+fn cgroup_limit() -> Option<u64> {
+    let own = fs::read_to_string("/proc/self/cgroup").ok()?;
+    let path = own.lines().find_map(|line| line.strip_prefix("0::/"))?;
+    let root = Path::new("/sys/fs/cgroup");
+    let folder = root.join(path);
+    let levels = folder.ancestors().take_while(|level| level.starts_with(root));
+    levels
+        .filter_map(|level| fs::read_to_string(level.join("memory.max")).ok()?.trim().parse().ok())
+        .min()
 }
 
 #[cfg(test)]

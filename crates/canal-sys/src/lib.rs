@@ -18,7 +18,6 @@ macro_rules! simulated {
 pub mod abstract_name;
 pub mod clock;
 pub mod deadline;
-pub mod detach;
 pub mod dir;
 pub mod fds;
 pub mod kernel;
@@ -27,7 +26,6 @@ pub mod peer;
 pub mod pidfd;
 pub mod process;
 pub mod signals;
-pub mod startup;
 pub mod terminal;
 
 #[cfg(any(test, feature = "sim"))]

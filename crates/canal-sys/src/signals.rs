@@ -1,16 +1,10 @@
-//! Signals of this process, and signals to others that the kernel refuses.
+//! Signals of this process.
 
-use std::fmt;
 use std::io;
 
-use crate::process::user::getuid;
 use libc::c_int;
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
-use nix::unistd::{Pid, Uid, User};
-
-use super::pidfd::Pidfd;
-use super::process::uid_of;
 
 /// Gives a signal its default effect. Returns whether it was ignored before.
 pub fn set_default(signal: Signal) -> io::Result<bool> {
@@ -120,7 +114,7 @@ pub fn obey_as_process_1() {
 
 /// Installs a handler for a signal that has its default effect or that of [`end`]. The handler may
 /// call only async-signal-safe functions.
-pub(super) fn handle_default(signal: c_int, handler: extern "C" fn(c_int)) {
+pub(crate) fn handle_default(signal: c_int, handler: extern "C" fn(c_int)) {
     // SAFETY: the structure is integers and addresses, for which zeros are a value.
     let mut before: libc::sigaction = unsafe { std::mem::zeroed() };
     // SAFETY: without a new action the call only writes the old action, which outlives the call.
@@ -131,7 +125,7 @@ pub(super) fn handle_default(signal: c_int, handler: extern "C" fn(c_int)) {
 }
 
 /// Installs a handler, which may call only async-signal-safe functions. Async-signal-safe.
-pub(super) fn handle(signal: c_int, handler: extern "C" fn(c_int)) {
+pub(crate) fn handle(signal: c_int, handler: extern "C" fn(c_int)) {
     // SAFETY: as above.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = handler as *const () as usize;
@@ -143,14 +137,14 @@ pub(super) fn handle(signal: c_int, handler: extern "C" fn(c_int)) {
 
 /// Ends this process by the default effect of a signal. Process 1, to which that effect does not
 /// apply, ends with the exit code that a shell reports for such a death. Async-signal-safe.
-pub(super) extern "C" fn end(signal: c_int) {
+pub(crate) extern "C" fn end(signal: c_int) {
     by_default(signal);
     // SAFETY: the call takes an integer and does not return.
     unsafe { libc::_exit(128 + signal) };
 }
 
 /// Applies a signal's default effect, immediately unless the signal is blocked. Async-signal-safe.
-pub(super) fn by_default(signal: c_int) {
+pub(crate) fn by_default(signal: c_int) {
     // SAFETY: the default effect is not a function.
     unsafe {
         libc::signal(signal, libc::SIG_DFL);
@@ -164,41 +158,6 @@ fn set(signal: Signal, handler: SigHandler) -> io::Result<bool> {
     // the kernel itself applies.
     let before = unsafe { sigaction(signal, &action) }?;
     Ok(matches!(before.handler(), SigHandler::SigIgn))
-}
-
-/// A process that this one may not signal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SignalRefused {
-    /// Its pid.
-    pub pid: Pid,
-    /// The user that it runs as, if this is known and is the reason.
-    pub uid: Option<u32>,
-}
-
-impl SignalRefused {
-    /// The refusal that the result of a signal shows: EPERM for a process that has not ended.
-    #[must_use]
-    pub fn by(result: &io::Result<()>, pid: Pid) -> Option<Self> {
-        let is_refused = |error: &io::Error| error.raw_os_error() == Some(libc::EPERM);
-        if !result.as_ref().is_err_and(is_refused) {
-            return None;
-        }
-        // It is gone, or another process may have its pid by now.
-        let process = Pidfd::open(pid.as_raw().unsigned_abs()).ok().filter(|it| !it.has_ended())?;
-        let uid = uid_of(&process).filter(|uid| *uid != getuid().as_raw());
-        Some(Self { pid, uid })
-    }
-}
-
-impl fmt::Display for SignalRefused {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "cannot signal pid {}: ", self.pid)?;
-        let Some(uid) = self.uid else { return f.write_str("the system forbids it") };
-        match User::from_uid(Uid::from_raw(uid)) {
-            Ok(Some(user)) => write!(f, "it runs as {}", user.name),
-            Ok(None) | Err(_) => write!(f, "it runs as user {uid}"),
-        }
-    }
 }
 
 #[cfg(test)]
@@ -246,13 +205,5 @@ mod tests {
         let mut command = rerun::command("signals::tests::scene", "");
         let output = command.env("CANAL_TEST_SIGNALS", libc::SIGURG.to_string()).output().unwrap();
         assert!(output.status.success(), "{output:?}");
-    }
-
-    #[test]
-    fn a_refusal_names_the_user_where_that_is_the_reason() {
-        let text = |uid| SignalRefused { pid: Pid::from_raw(12), uid }.to_string();
-        assert_eq!(text(Some(0)), "cannot signal pid 12: it runs as root");
-        assert_eq!(text(Some(3_999_999_999)), "cannot signal pid 12: it runs as user 3999999999");
-        assert_eq!(text(None), "cannot signal pid 12: the system forbids it");
     }
 }

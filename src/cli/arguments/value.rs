@@ -13,7 +13,7 @@ use crate::core::{LEASE_MS_MAX, LEASE_MS_MIN};
 use crate::duration::{self, NOT_A_DURATION};
 pub(crate) use crate::duration::{short, stated};
 use crate::protocol::{OnLost, WhyQuery};
-use crate::sys::kernel::machine;
+use crate::sys::kernel;
 
 /// The value of `--wait` and similar options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,11 +133,11 @@ fn of_machine(text: &str) -> Option<Result<u64, String>> {
             None if divisor.is_empty() => Ok(1),
             None => return None,
         };
-        return Some(share.map(|share| (machine::processors() / share).max(1)));
+        return Some(share.map(|share| (kernel::processors() / share).max(1)));
     }
     let slot = text.strip_prefix("memory:").map(bytes)?;
     Some(slot.and_then(|slot| {
-        let memory = machine::memory_bytes().ok_or("the memory size is unknown")?;
+        let memory = kernel::memory_bytes().ok_or("the memory size is unknown")?;
         Ok((memory / slot).max(1))
     }))
 }
@@ -283,11 +283,11 @@ mod tests {
 
     #[test]
     fn a_size_may_be_that_of_this_machine() {
-        let processors = machine::processors();
+        let processors = kernel::processors();
         assert_eq!(slots("cpus"), Ok(processors));
         assert_eq!(slots("cpus/1"), Ok(processors));
         assert_eq!(slots_or_none("cpus/1000000"), Ok(1));
-        let memory = machine::memory_bytes().unwrap();
+        let memory = kernel::memory_bytes().unwrap();
         assert_eq!(slots("memory:1M"), Ok(memory >> 20));
         assert_eq!(slots("memory:1000T"), Ok(1));
         assert_eq!((slots("3"), slots_or_none("0")), (Ok(3), Ok(0)));

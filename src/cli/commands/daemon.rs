@@ -192,7 +192,9 @@ fn stop(place: &Place) -> Result<Option<u32>> {
             Err(ClientError::NoDaemon(_)) => return Ok(None),
             // The daemon ended before it answered, for example because it was killed. A client may
             // have started another one since.
-            Err(ClientError::Gone) if Instant::now() < until => std::thread::sleep(REPLACE_PAUSE),
+            Err(ClientError::Gone(_)) if Instant::now() < until => {
+                std::thread::sleep(REPLACE_PAUSE)
+            }
             Err(error) => return Err(error.into()),
         }
     }

@@ -28,11 +28,10 @@ use crate::cli::commands::run::{Job, RunHooks};
 use crate::cli::find_job::{named, numbered, session, unreadable};
 use crate::cli::source::Witness;
 use crate::cli::{Failed, Global, Result, Target, plural, stdout, wrong};
-use crate::client::Next;
+use crate::client::Watch;
 use crate::daemon::{job_bytes_max, written_bytes};
 use crate::protocol::{
-    Grant, HistoryQuery, HistoryRecord, Prioritize, Prioritized, Progress, Status, StatusQuery,
-    Wrapper,
+    Grant, HistoryQuery, HistoryRecord, Prioritize, Prioritized, Progress, StatusQuery, Wrapper,
 };
 use crate::run::jobs::{Folder, NewJob, Pruned, Record};
 use crate::run::{Ended, OwnCode, SUCCESS, supervise};
@@ -285,11 +284,8 @@ fn end_of(target: &Target, record: Record) -> Result<End> {
         }
         (Some(_), None) => {
             let mut client = target.connect()?;
-            let gone = &mut |status: Option<Status>| match status {
-                Some(status) if status.keys.is_empty() => Next::Never,
-                _ => Next::AtChange,
-            };
-            client.watch(&in_table(&record), gone)?;
+            let mut watch = Watch::new(in_table(&record));
+            while watch.next(&mut client, None)?.is_some_and(|status| !status.keys.is_empty()) {}
             let query = HistoryQuery {
                 session: Some(record.session()),
                 since_ms: Some(unix_ms().saturating_sub(record.submitted.at_ms)),

@@ -322,7 +322,7 @@ impl<'a> Ending<'a> {
         self.look();
         match client.kill(&kill(self.target, signal)) {
             Ok(_) => {}
-            Err(ClientError::Gone) => {
+            Err(ClientError::Gone(_)) => {
                 let message = "the daemon ended before it answered; it may have sent the signal";
                 return Err(Failed::new(message));
             }

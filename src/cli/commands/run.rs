@@ -25,7 +25,7 @@ use crate::run::{
     Asked as ByCaller, ChildChannel, Command, Ended, KILL_AFTER_DEFAULT, Limits, NotBegun, NotRun,
     OwnCode, SupervisorHooks, become_command, jobserver, supervise,
 };
-use crate::sys::signals::SignalRefused;
+use crate::sys::process::user::SignalRefused;
 
 pub(crate) fn run(args: &RunArgs, global: &Global) -> Result<u8> {
     let mut job = Job::new(args, global)?;

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::sanitize::{is_unsafe, lines, styled_lines};
 use crate::cli::{Failed, Result};
-use crate::sys::startup;
+use crate::sys::process::startup;
 
 /// A value as one line of JSON, with every character escaped that could control a terminal.
 pub(crate) fn json<T: Serialize>(value: &T) -> Result<String> {

@@ -36,12 +36,10 @@ use serde::{Deserialize, Serialize};
 use crate::config::file::{Config, OTHERS_WRITE, is_root};
 use crate::hooks::event::Facts;
 use canal_protocol::place::Place;
-use canal_sys::fds;
 use canal_sys::pidfd::Pidfd;
-use canal_sys::process::become_subreaper;
-use canal_sys::process::child::{Reap, UserIds, children, ended, spawn_apart};
-use canal_sys::process::user::{self, found, geteuid};
-use canal_sys::signals::{self, SignalRefused};
+use canal_sys::process::child::{Reap, UserIds, become_subreaper, children, ended, spawn_apart};
+use canal_sys::process::user::{self, SignalRefused, found, geteuid};
+use canal_sys::{fds, signals};
 use canal_text::shell_word;
 
 /// The descriptor of the guard's end of the channel to the daemon.

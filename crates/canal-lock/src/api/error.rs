@@ -1,7 +1,6 @@
 //! Reports why a call failed.
 
 use std::fmt;
-use std::io;
 
 use crate::client::ClientError;
 use canal_protocol::{CycleStepInfo, ErrorName, Failure, HolderInfo};
@@ -46,13 +45,12 @@ pub struct Error(Box<Inner>);
 struct Inner {
     kind: ErrorKind,
     message: String,
-    failure: Option<Failure>,
-    source: Option<io::Error>,
+    cause: Option<ClientError>,
 }
 
 impl Error {
     pub(super) fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self(Box::new(Inner { kind, message: message.into(), failure: None, source: None }))
+        Self(Box::new(Inner { kind, message: message.into(), cause: None }))
     }
 
     /// The kind of this error.
@@ -64,21 +62,25 @@ impl Error {
     /// Advice on how to solve the problem, if there is any.
     #[must_use]
     pub fn hint(&self) -> Option<&str> {
-        self.0.failure.as_ref()?.hint.as_deref()
+        self.failure()?.hint.as_deref()
     }
 
     /// For [`ErrorKind::Busy`] and [`ErrorKind::Timeout`]: the holders that block the request, the
     /// longest hold first, at most five.
     #[must_use]
     pub fn holders(&self) -> &[HolderInfo] {
-        self.0.failure.as_ref().map_or(&[], |failure| &failure.holders)
+        self.failure().map_or(&[], |failure| &failure.holders)
     }
 
     /// For [`ErrorKind::Deadlock`]: the whole ring, each waiter with what blocks it. Empty if the
     /// request conflicts only with its own session.
     #[must_use]
     pub fn cycle(&self) -> &[CycleStepInfo] {
-        self.0.failure.as_ref().map_or(&[], |failure| &failure.cycle)
+        self.failure().map_or(&[], |failure| &failure.cycle)
+    }
+
+    fn failure(&self) -> Option<&Failure> {
+        if let Some(ClientError::Failure(failure)) = &self.0.cause { Some(failure) } else { None }
     }
 }
 
@@ -90,13 +92,12 @@ impl fmt::Display for Error {
 
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Inner { kind, message, failure, source } = &*self.0;
         let mut shown = f.debug_struct("Error");
-        shown.field("kind", kind).field("message", message);
-        if let Some(hint) = failure.as_ref().and_then(|failure| failure.hint.as_ref()) {
-            shown.field("hint", hint);
+        shown.field("kind", &self.0.kind).field("message", &self.0.message);
+        if let Some(hint) = self.hint() {
+            shown.field("hint", &hint);
         }
-        if let Some(source) = source {
+        if let Some(ClientError::Io(source)) = &self.0.cause {
             shown.field("source", source);
         }
         shown.finish_non_exhaustive()
@@ -105,33 +106,26 @@ impl fmt::Debug for Error {
 
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        self.0.source.as_ref().map(|source| source as _)
+        if let Some(ClientError::Io(source)) = &self.0.cause { Some(source) } else { None }
     }
 }
 
 impl From<ClientError> for Error {
     fn from(error: ClientError) -> Self {
-        let message = error.to_string();
-        let kind = match error {
-            ClientError::Failure(failure) => {
-                let kind = kind_of(&failure);
-                let failure = Some(failure);
-                return Self(Box::new(Inner { kind, message, failure, source: None }));
-            }
-            ClientError::Io(source) => {
-                let (kind, source) = (ErrorKind::Other, Some(source));
-                return Self(Box::new(Inner { kind, message, failure: None, source }));
-            }
+        let kind = match &error {
+            ClientError::Failure(failure) => kind_of(failure),
             ClientError::NoDaemon(_)
             | ClientError::Start(_)
             | ClientError::Silent { .. }
-            | ClientError::Gone
+            | ClientError::Gone(_)
             | ClientError::Abandoned
             | ClientError::HeldAtOwnDaemon { .. }
             | ClientError::Place(_) => ErrorKind::Unreachable,
-            ClientError::UnknownError { .. } | ClientError::Protocol(_) => ErrorKind::Other,
+            ClientError::Io(_) | ClientError::UnknownError { .. } | ClientError::Protocol(_) => {
+                ErrorKind::Other
+            }
         };
-        Self::new(kind, message)
+        Self(Box::new(Inner { kind, message: error.to_string(), cause: Some(error) }))
     }
 }
 
@@ -174,6 +168,7 @@ fn kind_of(failure: &Failure) -> ErrorKind {
 #[cfg(test)]
 mod tests {
     use std::error::Error as _;
+    use std::io;
 
     use super::*;
 

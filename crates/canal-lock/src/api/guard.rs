@@ -4,8 +4,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use super::error::{Error, ErrorKind};
-use super::loss::Lost;
-use super::loss_monitor::{LossMonitor, Watched};
+use super::loss::{LossMonitor, Lost, Watched};
 use crate::client::{Acquired, Client, ClientError, environment};
 use canal_protocol::place::{Place, Rule};
 use canal_protocol::{ErrorName, Grant, GrantedKey, Release, Tag};
@@ -192,7 +191,7 @@ impl Guard {
         let released = match self.client.release(&release, None) {
             // The daemon may already have released the lock. Tokens are never reused, so it is safe
             // to ask again.
-            Err(ClientError::Gone) => match self.client.release(&release, None) {
+            Err(ClientError::Gone(_)) => match self.client.release(&release, None) {
                 Err(error) if is_not_held(&error) => return Ok(()),
                 again => again,
             },

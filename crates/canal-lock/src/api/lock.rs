@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::endpoint::Endpoint;
+use super::client::Endpoint;
 use super::error::{Error, ErrorKind};
 use super::guard::Guard;
 use super::loss::OnLost;

@@ -1,10 +1,24 @@
-//! Describes the loss of a lock and what the daemon does to the process then.
+//! The loss of a lock: what the daemon does to the process then, and the thread that watches the
+//! deadline page of a lock that can be lost.
+//!
+//! Invariant: the answer to "is it lost?" is read from the page at the time of the question, so it
+//! is right even if the thread did not run for a while.
 
-use std::fmt;
-use std::time::Duration;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use std::{fmt, io, thread};
 
-use crate::client::hold_monitor::LostHold;
-use canal_sys::deadline::Why;
+use nix::poll::{PollFd, PollFlags};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+
+use canal_protocol::Tag;
+use canal_protocol::place::Place;
+use canal_sys::deadline::{Reader, Why};
+use canal_sys::fds;
+
+use crate::client::hold_monitor::{Held, HoldMonitor, LostHold, Phase};
+use crate::client::{Fate, Options, Start};
 
 /// The action on this process if it loses its lock. Only a daemon with an engine (PostgreSQL or
 /// etcd) can lose a lock.
@@ -101,6 +115,200 @@ impl fmt::Display for Lost {
             LostReason::Taken => write!(f, "another daemon is writing to {engine} as {host}"),
             LostReason::Other => write!(f, "the daemon of this host ({host}) reported it"),
         }
+    }
+}
+
+/// The bounds of the pause between two questions to the daemon that may have taken over the lock.
+const PAUSE_MIN: Duration = Duration::from_millis(50);
+const PAUSE_MAX: Duration = Duration::from_secs(3);
+
+/// The longest time that one such question may take.
+const ANSWER_MAX: Duration = Duration::from_secs(1);
+
+type Callback = Box<dyn FnOnce(&Lost) + Send>;
+
+/// A watched lock. Dropping this value ends the watch.
+#[derive(Debug)]
+pub(super) struct LossMonitor {
+    shared: Arc<Shared>,
+    /// The process in which the thread runs. A fork gets a copy of this value but no thread.
+    pid: u32,
+}
+
+#[derive(Debug)]
+struct Shared {
+    state: Mutex<State>,
+    /// Notified when the lock is lost.
+    lost: Condvar,
+    /// Wakes the thread so that it ends.
+    stop: EventFd,
+}
+
+struct State {
+    page: HoldMonitor,
+    lost: Option<Lost>,
+    callbacks: Vec<Callback>,
+    ended: bool,
+}
+
+/// The watched hold, and the location of its daemon.
+#[derive(Clone, Debug)]
+pub(super) struct Watched {
+    pub(super) place: Place,
+    pub(super) tag: Tag,
+    pub(super) token: u64,
+}
+
+impl LossMonitor {
+    /// Starts to watch a hold.
+    ///
+    /// # Errors
+    /// No descriptors or threads are left.
+    pub(super) fn begin(page: Reader, watched: Watched) -> io::Result<Self> {
+        let held = Held { token: watched.token, page };
+        // The daemon carries out any other action that was requested for a loss.
+        let page = HoldMonitor::new(held, canal_protocol::OnLost::Warn)?;
+        let state = State { page, lost: None, callbacks: Vec::new(), ended: false };
+        let stop = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
+        let shared = Arc::new(Shared { state: Mutex::new(state), lost: Condvar::new(), stop });
+        let theirs = Arc::clone(&shared);
+        let thread = thread::Builder::new().name("canal-guard".to_owned());
+        thread.spawn(move || theirs.watch(&watched))?;
+        Ok(Self { shared, pid: std::process::id() })
+    }
+
+    /// The loss, if it has happened.
+    pub(super) fn lost(&self) -> Option<Lost> {
+        self.shared.look().lost.clone()
+    }
+
+    /// Waits for the loss, at most this long.
+    pub(super) fn wait_lost(&self, time: Duration) -> Option<Lost> {
+        let state = self.shared.look();
+        let is_held = |state: &mut State| state.lost.is_none();
+        let waited = self.shared.lost.wait_timeout_while(state, time, is_held);
+        let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        state.look();
+        state.lost.clone()
+    }
+
+    /// Calls back at the loss: in the thread, or now if the loss has already happened.
+    pub(super) fn on_lost(&self, callback: Callback) {
+        let mut state = self.shared.look();
+        match state.lost.clone() {
+            None => state.callbacks.push(callback),
+            Some(lost) => {
+                drop(state);
+                callback(&lost);
+            }
+        }
+    }
+}
+
+impl Drop for LossMonitor {
+    fn drop(&mut self) {
+        // A fork shares the event with the process that has the thread.
+        if self.pid == std::process::id() {
+            let mut state = self.shared.lock();
+            state.ended = true;
+            state.callbacks.clear();
+            let _ = self.shared.stop.write(1);
+        }
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn look(&self) -> MutexGuard<'_, State> {
+        let mut state = self.lock();
+        state.look();
+        state
+    }
+
+    /// Waits until the hold is lost, and reports the loss. Returns early if the watch is ended.
+    fn watch(&self, watched: &Watched) {
+        let mut ask_at = None;
+        loop {
+            let mut state = self.look();
+            if state.ended {
+                return;
+            }
+            if let Some(lost) = state.lost.clone() {
+                let callbacks = std::mem::take(&mut state.callbacks);
+                drop(state);
+                self.lost.notify_all();
+                return callbacks.into_iter().for_each(|callback| callback(&lost));
+            }
+            let sure = state.page.orphaned_but_safe_for();
+            let polled: io::Result<Vec<OwnedFd>> =
+                state.page.polled().map(|fd| fd.try_clone_to_owned()).collect();
+            drop(state);
+            let mut patience = None;
+            if let Some(sure) = sure {
+                let now = Instant::now();
+                let pause = (sure / 16).clamp(PAUSE_MIN, PAUSE_MAX);
+                let at = *ask_at.get_or_insert(now + pause);
+                if now >= at {
+                    ask_at = None;
+                    self.ask(watched, sure);
+                    continue;
+                }
+                patience = Some(at - now);
+            }
+            match polled {
+                Ok(polled) => self.sleep(&polled, patience),
+                // No descriptors are left for the wait.
+                Err(_) => self.sleep(&[], Some(PAUSE_MIN)),
+            }
+        }
+    }
+
+    /// Asks the present daemon what became of a hold whose page has lost its writer.
+    fn ask(&self, watched: &Watched, sure: Duration) {
+        let answer = (sure / 4).clamp(PAUSE_MIN, ANSWER_MAX);
+        let options = Options { answer, ..Options::from(Start::Never) };
+        let fate = Fate::ask(&watched.place, options, watched.tag, watched.token);
+        let mut state = self.lock();
+        match fate {
+            Some(Fate::Held(page)) => state.page.replace_page(page),
+            Some(Fate::Lost(why)) => state.page.report_lost(why),
+            None => {}
+        }
+    }
+
+    /// Sleeps until something is due.
+    fn sleep(&self, polled: &[OwnedFd], patience: Option<Duration>) {
+        let polled = polled.iter().map(AsFd::as_fd).chain([self.stop.as_fd()]);
+        let mut polled: Vec<_> = polled.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
+        if fds::poll_within(&mut polled, patience).is_err() {
+            thread::sleep(PAUSE_MIN);
+        }
+    }
+}
+
+impl State {
+    /// Records the loss if the page shows one. A lost lock stays lost.
+    fn look(&mut self) {
+        if self.lost.is_some() {
+            return;
+        }
+        // The page can be read even if its timer fails.
+        let _ = self.page.check();
+        if self.page.phase() != Phase::Held {
+            self.lost = self.page.lost().map(Lost::from);
+        }
+    }
+}
+
+impl fmt::Debug for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { page, lost, callbacks, ended } = self;
+        let mut shown = f.debug_struct("State");
+        shown.field("page", page).field("lost", lost).field("callbacks", &callbacks.len());
+        shown.field("ended", ended).finish()
     }
 }
 

@@ -7,16 +7,13 @@
 //! it.
 
 mod client;
-mod endpoint;
 mod error;
 mod guard;
 mod lock;
 mod loss;
-mod loss_monitor;
 pub mod status;
 
-pub use client::{Client, Updates};
-pub use endpoint::Endpoint;
+pub use client::{Client, Endpoint, Updates};
 pub use error::{Error, ErrorKind};
 pub use guard::Guard;
 pub use lock::Lock;

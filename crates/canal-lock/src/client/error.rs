@@ -41,9 +41,9 @@ pub enum ClientError {
     /// No process can read this process's output any longer, so it gave up the request.
     #[error("gave up: standard output and standard error have no reader left")]
     Abandoned,
-    /// The daemon went away before it answered a call that must not be repeated.
+    /// The daemon went away before it answered.
     #[error("the daemon ended before it answered; run `canal status` to see what it did")]
-    Gone,
+    Gone(CallOutcome),
     /// The user's own daemon, from before the machine had one, still has holders or waiters.
     #[error(
         "your own daemon still holds locks that the machine's daemon does not know about: {what}"
@@ -72,6 +72,28 @@ impl ClientError {
         Self::Silent { pid: pid.unwrap_or(0), state }
     }
 
+    /// Classifies an error at the socket. ECONNRESET means that the daemon's end was closed with
+    /// unread bytes (`unix_release_sock` in the kernel).
+    pub(super) fn from_socket(error: io::Error) -> Self {
+        match error.raw_os_error() {
+            Some(libc::ECONNRESET) => Self::Gone(CallOutcome::Undone),
+            _ => error.into(),
+        }
+    }
+
+    /// The error as a line of a trace.
+    pub(super) fn traced(&self) -> String {
+        match self {
+            Self::Gone(CallOutcome::Undone) => {
+                "the daemon closed the connection before it accepted the call".to_owned()
+            }
+            Self::Gone(CallOutcome::Unknown) => {
+                "the daemon closed the connection before it answered".to_owned()
+            }
+            error => error.to_string(),
+        }
+    }
+
     /// Whether the daemon does not know the method, because it is older than this client.
     pub(super) fn is_unknown_method(&self) -> bool {
         let unknown =
@@ -93,15 +115,6 @@ fn silence(pid: u32, state: char) -> String {
     }
 }
 
-/// How one attempt at a call failed.
-#[derive(Debug)]
-pub enum Broken {
-    /// The connection ended before the last reply.
-    Disconnected(CallOutcome),
-    /// Another attempt would not help.
-    Failed(ClientError),
-}
-
 /// The conclusion from a lost connection about the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallOutcome {
@@ -110,38 +123,4 @@ pub enum CallOutcome {
     Undone,
     /// The daemon may have carried it out.
     Unknown,
-}
-
-impl Broken {
-    /// The outcome of an attempt, as a line for the user.
-    pub(super) fn explained<T>(
-        attempt: &Result<T, Self>,
-        done: impl FnOnce(&T) -> String,
-    ) -> String {
-        match attempt {
-            Ok(answer) => done(answer),
-            Err(Self::Disconnected(CallOutcome::Undone)) => {
-                "the daemon closed the connection before it accepted the call".to_owned()
-            }
-            Err(Self::Disconnected(CallOutcome::Unknown)) => {
-                "the daemon closed the connection before it answered".to_owned()
-            }
-            Err(Self::Failed(error)) => error.to_string(),
-        }
-    }
-
-    /// Classifies an error at the socket. ECONNRESET means that the daemon's end was closed with
-    /// unread bytes (`unix_release_sock` in the kernel).
-    pub(super) fn from_socket(error: io::Error) -> Self {
-        match error.raw_os_error() {
-            Some(libc::ECONNRESET) => Self::Disconnected(CallOutcome::Undone),
-            _ => Self::Failed(error.into()),
-        }
-    }
-}
-
-impl<E: Into<ClientError>> From<E> for Broken {
-    fn from(error: E) -> Self {
-        Self::Failed(error.into())
-    }
 }

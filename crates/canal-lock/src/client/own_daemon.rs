@@ -11,7 +11,9 @@
 use nix::errno::Errno;
 use nix::sys::stat::lstat;
 
-use crate::client::{Client, ClientError, Options, Result};
+use super::calls::Client;
+use super::connection::silence::Options;
+use super::error::{ClientError, Result};
 use canal_protocol::place::{Place, Rule};
 use canal_protocol::{KeyInfo, Status, StatusQuery, Stop};
 use canal_sys::dir::{is_private, with_c_str};

@@ -19,7 +19,7 @@ use canal_sys::deadline::{Deadline, Reader, Writer};
 use canal_sys::fds;
 use canal_sys::pidfd::Pidfd;
 use canal_sys::process::child::{Reap, children, ended, fork};
-use canal_sys::terminal::audience::Audience;
+use canal_sys::terminal::output::Audience;
 
 use super::process::{CoordinatorProcess, Left, Purpose, Takeover, Wording, fault};
 use super::request::{BeforeStart, Line, NodesRequest, Start, ToCoordinator, ToParent, Wish};

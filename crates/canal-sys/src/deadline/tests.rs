@@ -91,7 +91,7 @@ fn names_are_cut_between_letters() {
 }
 
 /// Opens the same file again, for reading and writing if allowed.
-fn again(fd: &impl AsFd) -> std::io::Result<std::fs::File> {
+fn again(fd: &impl AsFd) -> io::Result<std::fs::File> {
     let path = format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd());
     std::fs::OpenOptions::new().read(true).write(true).open(path)
 }
@@ -108,7 +108,7 @@ fn the_descriptor_of_a_reader_can_neither_write_nor_resize_the_page() {
         assert_eq!(ftruncate(&mine, length), Err(Errno::EPERM));
     }
     let access = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
-    let length = std::num::NonZeroUsize::new(4096).unwrap();
+    let length = NonZeroUsize::new(4096).unwrap();
     // SAFETY: the kernel chooses an address where nothing else is mapped.
     let mapped = unsafe { mmap(None, length, access, MapFlags::MAP_SHARED, &mine, 0) };
     assert_eq!(mapped.unwrap_err(), Errno::EPERM);
@@ -120,7 +120,7 @@ fn a_descriptor_of_something_else_is_refused() {
     let line = || fds::pipe().unwrap().0;
     let refused = |page: OwnedFd| {
         let error = Reader::open(page, line()).unwrap_err();
-        assert_eq!(error.kind(), std::io::ErrorKind::InvalidData, "{error}");
+        assert_eq!(error.kind(), io::ErrorKind::InvalidData, "{error}");
         error.to_string()
     };
     let flags = MFdFlags::MFD_ALLOW_SEALING | MFdFlags::MFD_CLOEXEC;

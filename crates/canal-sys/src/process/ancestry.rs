@@ -1,13 +1,47 @@
-//! Finds the ancestors of a process, and the processes that it started.
+//! Finds all processes, the ancestors of a process, and the processes that it started.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::{fs, io};
 
 use nix::unistd::{Pid, getpgid};
 
 use super::child::children_of;
-use super::parent;
-use super::stat::Stat;
+use super::state::{Stat, parent};
 use crate::pidfd::Pidfd;
+
+/// The pids of all processes of our pid namespace and of those below it. A process that lives
+/// during the whole call is included.
+///
+/// # Errors
+/// /proc belongs to another namespace, or hides processes of other users.
+pub fn all() -> io::Result<Vec<u32>> {
+    simulated!(|kernel| Ok(kernel.pids()));
+    if fs::metadata("/proc/1").is_err() {
+        let text = "/proc does not show all processes";
+        return Err(io::Error::new(io::ErrorKind::Unsupported, text));
+    }
+    visible()
+}
+
+/// Like [`all`], without the processes of other users if /proc hides those.
+///
+/// # Errors
+/// /proc belongs to another namespace.
+pub fn visible() -> io::Result<Vec<u32>> {
+    simulated!(|kernel| Ok(kernel.pids()));
+    let own = fs::read_link("/proc/self")?;
+    let number = |name: &OsStr| name.to_str().and_then(|name| name.parse::<u32>().ok());
+    if number(own.as_os_str()) != Some(std::process::id()) {
+        let text = "/proc does not show the processes of this pid namespace";
+        return Err(io::Error::new(io::ErrorKind::Unsupported, text));
+    }
+    let mut all = Vec::new();
+    for entry in fs::read_dir("/proc")? {
+        all.extend(number(&entry?.file_name()));
+    }
+    Ok(all)
+}
 
 /// An ancestor of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,7 +117,7 @@ pub fn add_orphans_of_group(
     if group(leader) != led || !leads() {
         return;
     }
-    let program = |pid: &str| std::fs::read_link(format!("/proc/{pid}/exe")).ok();
+    let program = |pid: &str| fs::read_link(format!("/proc/{pid}/exe")).ok();
     let is_canal =
         |pid: &u32| program(&pid.to_string()).is_some_and(|it| Some(it) == program("self"));
     let job = parent(leader).filter(|above| !is_canal(above));
@@ -95,7 +129,7 @@ pub fn add_orphans_of_group(
             && above.is_some_and(|it| group(it) != led)
     };
     let mut orphans = Vec::new();
-    for pid in super::visible().unwrap_or_default() {
+    for pid in visible().unwrap_or_default() {
         if !is_orphan(pid) || spared(pid) || found.iter().any(|(it, _)| *it == pid) {
             continue;
         }

@@ -13,6 +13,8 @@ use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Gid, Pid, Uid, setgroups, setresgid, setresuid, setsid};
 use rustix::process::{WaitId, WaitIdOptions, WaitIdStatus, waitid};
 
+use super::state::parent;
+
 /// Forks. Returns `Some` with the child's pid in the parent, and `None` in the child.
 ///
 /// A multithreaded process's child may only do what is safe in a signal handler. So this fails
@@ -85,6 +87,12 @@ pub fn end_with_parent(channel: BorrowedFd<'_>) -> io::Result<()> {
 /// killed. The kernel also sends the signal when a thread ends, and a setuid exec clears it.
 pub fn outlive_parent() -> io::Result<()> {
     Ok(prctl::set_pdeathsig(None)?)
+}
+
+/// Makes orphaned descendants of this process its children (PR_SET_CHILD_SUBREAPER, Linux 3.4). The
+/// setting survives exec, and children do not inherit it.
+pub fn become_subreaper() -> io::Result<()> {
+    Ok(prctl::set_child_subreaper(true)?)
 }
 
 /// The ids of another user, for a child to take on.
@@ -206,7 +214,7 @@ fn children_by_parent(of: Pid) -> io::Result<Vec<Pid>> {
     let mut children = Vec::new();
     for entry in std::fs::read_dir("/proc")?.flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(to_pid) else { continue };
-        if super::parent(pid.as_raw().unsigned_abs()) == Some(of) {
+        if parent(pid.as_raw().unsigned_abs()) == Some(of) {
             children.push(pid);
         }
     }

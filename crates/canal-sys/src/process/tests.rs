@@ -3,7 +3,9 @@ use std::process::{Child, Command};
 
 use nix::sys::signal::Signal;
 
+use super::user::uid_by_status;
 use super::*;
+use crate::pidfd::Pidfd;
 use crate::rerun::{self, BOUND_MS, wait_until};
 
 fn sleeper() -> Child {
@@ -215,7 +217,7 @@ const ADOPTS: &str = "process::tests::adopts_orphans";
 #[ignore = "a scene of a_subreaper_adopts_orphans"]
 fn adopts_orphans() {
     if rerun::plays(ADOPTS) {
-        become_subreaper().unwrap();
+        child::become_subreaper().unwrap();
         // The inner shell becomes an orphan when the outer shell ends.
         let mut command = Command::new("/bin/sh");
         command.args(["-c", "sleep 60 & echo $!"]).stdout(std::process::Stdio::piped());

@@ -1,16 +1,25 @@
-//! The user of this process and the owners of files, as the kernel knows them.
+//! The users of processes and the owners of files, as the kernel knows them, and the capabilities of
+//! this process.
 //!
 //! A preloaded library (LD_PRELOAD) can replace any function of the C library. That of fakeroot(1)
 //! reports that every user is root and owns every file; canal would then look for the user's locks
 //! where root's are. So these functions call the kernel without the C library.
 
-use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
+use std::{fmt, fs, io};
 
 use nix::errno::Errno;
-use nix::unistd::{Gid, Uid, setfsgid, setfsuid};
+use nix::sys::prctl;
+use nix::unistd::{Gid, Pid, Uid, User, setfsgid, setfsuid, setgroups, setresgid, setresuid};
 use rustix::fs::Stat;
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, configure_capability_in_ambient_set,
+    remove_capability_from_bounding_set, set_capabilities,
+};
+
+use super::child::UserIds;
+use crate::pidfd::Pidfd;
 
 /// The effective user.
 #[must_use]
@@ -104,6 +113,102 @@ pub fn is_dir(stat: &Stat) -> bool {
     stat.st_mode & libc::S_IFMT == libc::S_IFDIR
 }
 
+/// Whether this process has both capabilities for reading the environment and the open files of any
+/// process: CAP_SYS_PTRACE, and CAP_DAC_READ_SEARCH for the modes of the files in /proc.
+#[must_use]
+pub fn may_look_into_others() -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    effective(&status).is_some_and(|effective| effective & NEEDED == NEEDED)
+}
+
+/// Makes this process of root a process of another user for good. Of root's capabilities, it and
+/// the programs that it executes keep CAP_KILL.
+///
+/// # Errors
+/// This process may not become that user.
+pub fn become_user(UserIds { uid, gid, groups }: &UserIds) -> io::Result<()> {
+    for capability in CapabilitySet::all().iter() {
+        // A kernel that does not know a capability cannot give it.
+        if capability.bits().count_ones() == 1 && capability != CapabilitySet::KILL {
+            let _ = remove_capability_from_bounding_set(capability);
+        }
+    }
+    prctl::set_keepcaps(true)?;
+    setgroups(groups)?;
+    setresgid(*gid, *gid, *gid)?;
+    setresuid(*uid, *uid, *uid)?;
+    let kill = CapabilitySet::KILL;
+    set_capabilities(None, CapabilitySets { effective: kill, permitted: kill, inheritable: kill })?;
+    configure_capability_in_ambient_set(kill, true)?;
+    prctl::set_no_new_privs()?;
+    // A change of user clears it, and gives the files of this process in /proc to root.
+    prctl::set_dumpable(true)?;
+    Ok(())
+}
+
+/// CAP_DAC_READ_SEARCH and CAP_SYS_PTRACE of linux/capability.h.
+const NEEDED: u64 = 1 << 2 | 1 << 19;
+
+fn effective(status: &str) -> Option<u64> {
+    let bits = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
+    u64::from_str_radix(bits.trim(), 16).ok()
+}
+
+/// The real user of the process of a pidfd. `None` if the process was reaped or is not visible from
+/// here.
+#[must_use]
+pub fn uid_of(pidfd: &Pidfd) -> Option<u32> {
+    pidfd.real_uid().or_else(|| uid_by_status(pidfd))
+}
+
+/// Reads /proc, for kernels without `PIDFD_GET_INFO`.
+pub(super) fn uid_by_status(pidfd: &Pidfd) -> Option<u32> {
+    let pid = pidfd.pid().filter(|&pid| pid != 0)?;
+    let status = fs::read(format!("/proc/{pid}/status")).ok()?;
+    // The process is not reaped yet, so the pid belonged to it all the time.
+    if pidfd.pid() != Some(pid) {
+        return None;
+    }
+    let status = String::from_utf8_lossy(&status);
+    let uids = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    uids.split_whitespace().next()?.parse().ok()
+}
+
+/// A process that this one may not signal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SignalRefused {
+    /// Its pid.
+    pub pid: Pid,
+    /// The user that it runs as, if this is known and is the reason.
+    pub uid: Option<u32>,
+}
+
+impl SignalRefused {
+    /// The refusal that the result of a signal shows: EPERM for a process that has not ended.
+    #[must_use]
+    pub fn by(result: &io::Result<()>, pid: Pid) -> Option<Self> {
+        let is_refused = |error: &io::Error| error.raw_os_error() == Some(libc::EPERM);
+        if !result.as_ref().is_err_and(is_refused) {
+            return None;
+        }
+        // It is gone, or another process may have its pid by now.
+        let process = Pidfd::open(pid.as_raw().unsigned_abs()).ok().filter(|it| !it.has_ended())?;
+        let uid = uid_of(&process).filter(|uid| *uid != getuid().as_raw());
+        Some(Self { pid, uid })
+    }
+}
+
+impl fmt::Display for SignalRefused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "cannot signal pid {}: ", self.pid)?;
+        let Some(uid) = self.uid else { return f.write_str("the system forbids it") };
+        match User::from_uid(Uid::from_raw(uid)) {
+            Ok(Some(user)) => write!(f, "it runs as {}", user.name),
+            Ok(None) | Err(_) => write!(f, "it runs as user {uid}"),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -113,5 +218,21 @@ mod tests {
         assert_eq!(found::<u32>(Err(Errno::ENOENT)), Ok(None));
         assert_eq!(found::<u32>(Err(Errno::EIO)), Err(Errno::EIO));
         assert_eq!(found(Ok(Some(1))), Ok(Some(1)));
+    }
+
+    #[test]
+    fn the_effective_set_is_read() {
+        let status = "CapPrm:\t000001ffffffffff\nCapEff:\t0000000000080024\nCapBnd:\t0\n";
+        assert_eq!(effective(status), Some(0x8_0024));
+        assert_eq!(0x8_0024 & NEEDED, NEEDED);
+        assert_eq!(effective(""), None);
+    }
+
+    #[test]
+    fn a_refusal_names_the_user_where_that_is_the_reason() {
+        let text = |uid| SignalRefused { pid: Pid::from_raw(12), uid }.to_string();
+        assert_eq!(text(Some(0)), "cannot signal pid 12: it runs as root");
+        assert_eq!(text(Some(3_999_999_999)), "cannot signal pid 12: it runs as user 3999999999");
+        assert_eq!(text(None), "cannot signal pid 12: the system forbids it");
     }
 }

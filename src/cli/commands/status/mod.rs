@@ -6,13 +6,14 @@ pub(super) mod view;
 pub(super) mod waits;
 
 use std::io::{self, IsTerminal};
+use std::time::Instant;
 
 use crate::cli::arguments::definition::StatusArgs;
 use crate::cli::find_job::{add_numbers, look_up};
 use crate::cli::output::page::{Page, Screen};
 use crate::cli::output::stdout::ReaderState;
 use crate::cli::{Global, Now, Result, Target, Verbosity, stdout};
-use crate::client::Next;
+use crate::client::Watch;
 use crate::protocol::Status;
 use crate::run::jobs::Folder;
 use crate::sys::process::writers_of;
@@ -41,21 +42,21 @@ fn report(args: &StatusArgs, global: &Global) -> Result {
     let query = args.only.query(key, report.session.clone());
     let jobs = Folder::of(&target.place);
     if args.watch {
-        let mut shown = Ok(ReaderState::There);
-        let mut last = None;
-        let mut each = |status: Option<Status>| {
-            last = status.map(|status| completed(status, &jobs)).or_else(|| last.take());
-            let Some(status) = &last else { return Next::AtChange };
-            let now = Now::here();
-            shown = report.show_again(status, &now);
-            match now.good_for().filter(|_| report.ages()) {
-                _ if !matches!(shown, Ok(ReaderState::There)) => Next::Never,
-                Some(time) => Next::After(time),
-                None => Next::AtChange,
+        let (mut watch, mut last, mut until) = (Watch::new(query), None, None);
+        loop {
+            let next = watch.next(&mut client, until)?;
+            if next.is_none() && watch.is_over() {
+                break;
             }
-        };
-        client.watch(&query, &mut each)?;
-        shown?;
+            last = next.map(|status| completed(status, &jobs)).or(last);
+            let Some(status) = &last else { continue };
+            let now = Now::here();
+            if !matches!(report.show_again(status, &now)?, ReaderState::There) {
+                break;
+            }
+            let good_for = now.good_for().filter(|_| report.ages());
+            until = good_for.and_then(|time| Instant::now().checked_add(time));
+        }
     } else {
         let status = completed(client.status(&query)?, &jobs);
         stdout::print_styled(&report.text(&status, Screen::of_stdout(), &Now::here())?)?;

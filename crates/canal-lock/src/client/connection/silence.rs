@@ -1,4 +1,5 @@
-//! Decides when a client that waits for a message wakes up, and when silence is an error. No clock.
+//! The options of a client, and with them the decision when a client that waits for a message wakes
+//! up, and when silence is an error. No clock.
 //!
 //! A busy daemon gets more time than one that sleeps or is stopped: on an overloaded machine, it
 //! may need many seconds for a task of milliseconds. Only [`Owed`] decides that, for every wait.
@@ -6,14 +7,63 @@
 //! Invariant: only short waits in which nothing came count against the daemon, so the client never
 //! blames it for time in which the client itself did not run.
 
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use crate::client::Options;
+use canal_sys::process::Activity;
+
+/// Whether a client starts a daemon if none runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// It does, if the place allows it. That of `/run/canal` allows it to root, where systemd does
+    /// not run.
+    IfNeeded,
+    /// It never does.
+    Never,
+}
+
+/// The options of a client.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Whether the client starts a daemon if none runs.
+    pub start: Start,
+    /// The program to start; by default, the `canal` in PATH. A program that is itself canal passes
+    /// [`OWN`](crate::client::OWN).
+    pub program: Option<PathBuf>,
+    /// How long the daemon may take to send a message that it owes, if its process sleeps, is
+    /// stopped, or is unknown.
+    pub answer: Duration,
+    /// How long a busy daemon may take: one that executes, is ready to execute, or waits for the
+    /// disk.
+    pub answer_if_busy: Duration,
+    /// How long a starting daemon may take while its process sleeps or is stopped.
+    pub up: Duration,
+}
+
+/// The least time for a starting daemon, which sleeps briefly in any case.
+const UP_MIN: Duration = Duration::from_secs(2);
+const UP_MAX: Duration = Duration::from_secs(10);
+
+impl Options {
+    /// The options for a request that waits this long, or without end if `None`. They bound how far
+    /// a daemon that hangs while it starts can delay the request.
+    #[must_use]
+    pub fn of_wait(self, wait_ms: Option<u64>) -> Self {
+        let wait = wait_ms.map_or(UP_MAX, Duration::from_millis);
+        Self { up: wait.clamp(UP_MIN, UP_MAX), ..self }
+    }
+}
+
+impl From<Start> for Options {
+    fn from(start: Start) -> Self {
+        let (answer, answer_if_busy) = (Duration::from_secs(5), Duration::from_secs(60));
+        Self { start, program: None, answer, answer_if_busy, up: UP_MAX }
+    }
+}
 
 /// The longest single wait for a daemon that owes a message. Only such waits count against the
 /// daemon, so that a client that was itself stopped does not blame it.
-pub(crate) const SLICE: Duration = Duration::from_secs(1);
-use canal_sys::process::Activity;
+const SLICE: Duration = Duration::from_secs(1);
 
 /// The silence after which a stopped daemon is an error.
 const STOPPED_AFTER: Duration = Duration::from_secs(30);
@@ -204,8 +254,9 @@ impl Silence {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use Activity::{Busy, Idle, Stopped};
+
+    use super::*;
 
     const IDLE: Duration = Duration::from_secs(5);
     const LIMITS: Limits = Limits::of(IDLE, Duration::from_secs(30));
@@ -324,7 +375,7 @@ mod tests {
 
     #[test]
     fn a_daemon_may_sleep_while_another_thread_searches_but_not_be_stopped() {
-        let limits = Limits::of_search(&Options::from(crate::client::Start::Never));
+        let limits = Limits::of_search(&Options::from(Start::Never));
         let fails_after = |activity| {
             let mut owed = Owed::new(limits);
             let mut waited = Duration::ZERO;

@@ -1,26 +1,36 @@
-//! One connection: sends calls and reads replies, and waits for them only for a bounded time.
+//! One connection: opens it, sends calls and reads replies, and waits only for a bounded time.
 //!
 //! Invariant: no wait takes longer than its caller allowed, whatever the daemon does.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::borrow::Cow;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::Path;
 use std::time::Duration;
 
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags};
+use nix::sys::socket::{
+    AddressFamily, SockFlag, SockType, UnixAddr, connect, setsockopt, socket, sockopt,
+};
+use nix::sys::time::{TimeVal, TimeValLike};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use super::silence::{Limits, Options, Owed};
+use crate::client::error::{CallOutcome, ClientError, Result};
 use canal_protocol::frame::{self, Decoder, REPLY_BYTES_MAX};
+use canal_protocol::place::Place;
 use canal_protocol::{ErrorName, Failure, INTERFACE};
+use canal_sys::deadline::Reader;
+use canal_sys::dir::with_c_str;
 use canal_sys::pidfd::Pidfd;
-use canal_sys::process::Activity;
-use canal_sys::terminal::audience::Audience;
-use canal_sys::{fds, peer, process};
-
-use super::silence::{Limits, Owed, SLICE};
-use crate::client::error::{Broken, CallOutcome};
-use crate::client::{ClientError, Result};
+use canal_sys::process::{self, Activity};
+use canal_sys::terminal::output::Audience;
+use canal_sys::{fds, peer};
 
 /// How many bytes the first read takes: more than a grant needs, without a new page of memory.
 const READ_BYTES: usize = 512;
@@ -82,7 +92,7 @@ impl Reply {
     }
 
     /// The error that the reply carries, if it is one.
-    pub(crate) fn failure(&self) -> Option<Broken> {
+    pub(crate) fn failure(&self) -> Option<ClientError> {
         self.error.as_ref().map(|name| failure(name, self.parameters()))
     }
 }
@@ -109,7 +119,8 @@ impl Connection {
         }
     }
 
-    /// Sends a call. The pidfd travels with its first byte.
+    /// Sends a call. A method without an interface is one of [`INTERFACE`]. The pidfd travels with
+    /// the first byte.
     pub(crate) fn send<P: Serialize>(
         &mut self,
         method: &str,
@@ -117,25 +128,13 @@ impl Connection {
         replies: Replies,
         owner: Option<&Pidfd>,
         limits: Limits,
-    ) -> Result<(), Broken> {
-        let mut qualified = String::with_capacity(INTERFACE.len() + 1 + method.len());
-        qualified.push_str(INTERFACE);
-        qualified.push('.');
-        qualified.push_str(method);
-        self.send_qualified(&qualified, parameters, replies, owner, limits)
-    }
-
-    /// Sends a call whose method includes its interface.
-    pub(crate) fn send_qualified<P: Serialize>(
-        &mut self,
-        method: &str,
-        parameters: &P,
-        replies: Replies,
-        owner: Option<&Pidfd>,
-        limits: Limits,
-    ) -> Result<(), Broken> {
+    ) -> Result<()> {
+        let method = match method.contains('.') {
+            true => Cow::Borrowed(method),
+            false => Cow::Owned(format!("{INTERFACE}.{method}")),
+        };
         let mut bytes = Vec::with_capacity(512);
-        frame::append(&Outgoing::new(method, parameters, replies), &mut bytes)?;
+        frame::append(&Outgoing::new(&method, parameters, replies), &mut bytes)?;
         let owner = owner.map(AsFd::as_fd);
         let mut left = owner.as_slice();
         let mut sent = 0;
@@ -148,68 +147,45 @@ impl Connection {
                     left = &[];
                     owed = Owed::new(limits);
                 }
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     let waited = self.wait(PollFlags::POLLOUT, owed.patience(), None)?;
                     if owed.grow(waited, || self.activity()) {
-                        return Err(self.silent().into());
+                        return Err(self.silent());
                     }
                 }
-                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 // The daemon may have sent the reason, such as too many connections.
-                Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => {
+                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
                     self.cut = true;
                     return Ok(());
                 }
-                Err(error) => return Err(Broken::from_socket(error)),
+                Err(error) => return Err(ClientError::from_socket(error)),
             }
         }
         Ok(())
     }
 
     /// Waits for the next reply. It is an error if the daemon is silent for too long.
-    pub(crate) fn reply(&mut self, limits: Limits) -> Result<Reply, Broken> {
+    pub(crate) fn reply(&mut self, limits: Limits) -> Result<Reply> {
         let mut owed = Owed::new(limits);
         loop {
-            match self.reply_within(owed.patience())? {
-                Ok(reply) => return Ok(reply),
-                Err(ReadStatus::Part) => owed = Owed::new(limits),
-                Err(ReadStatus::Nothing(waited)) => {
+            match self.read(owed.patience(), None)? {
+                Read::Message(message) => return Ok(frame::parse(&message)?),
+                Read::Part => owed = Owed::new(limits),
+                Read::Nothing(waited) => {
                     if owed.grow(waited, || self.activity()) {
-                        return Err(self.silent().into());
+                        return Err(self.silent());
                     }
                 }
             }
         }
     }
 
-    /// The next reply, if it comes within `patience` and within one [`SLICE`].
-    pub(crate) fn reply_within(
-        &mut self,
-        patience: Duration,
-    ) -> Result<Result<Reply, ReadStatus>, Broken> {
-        Ok(match self.message_within(patience.min(SLICE))? {
-            Ok(message) => Ok(reply(&message)?),
-            Err(status) => Err(status),
-        })
-    }
-
-    /// The next reply in unparsed form, if it comes within `patience`; for
-    /// [`frame::parse_last_reply`] and [`reply`].
-    pub(crate) fn message_within(
-        &mut self,
-        patience: Duration,
-    ) -> Result<Result<Vec<u8>, ReadStatus>, Broken> {
-        self.message_before(patience, None)
-    }
-
-    /// Like [`Self::message_within`], but also returns when a reader of an audience leaves.
-    pub(crate) fn message_before(
-        &mut self,
-        patience: Duration,
-        audience: Option<&Audience>,
-    ) -> Result<Result<Vec<u8>, ReadStatus>, Broken> {
-        if let Some(message) = self.decoded()? {
-            return Ok(Ok(message));
+    /// Reads the next reply in unparsed form, if it comes within `patience` and before a reader of
+    /// an audience leaves; for [`frame::parse_last_reply`] and [`frame::parse`].
+    pub(crate) fn read(&mut self, patience: Duration, audience: Option<&Audience>) -> Result<Read> {
+        if let Some(message) = self.decoder.next_message()? {
+            return Ok(Read::Message(message.to_vec()));
         }
         let waited = self.wait(PollFlags::POLLIN, patience, audience)?;
         // Reads even if poll(2) reported nothing, because something may have come since.
@@ -218,8 +194,8 @@ impl Connection {
         }
         let flags = libc::MSG_DONTWAIT;
         match fds::receive(self.socket.as_fd(), &mut self.buffer, &mut self.received, flags) {
-            Ok(0) if self.cut => return Err(Broken::Disconnected(CallOutcome::Undone)),
-            Ok(0) => return Err(Broken::Disconnected(CallOutcome::Unknown)),
+            Ok(0) if self.cut => return Err(ClientError::Gone(CallOutcome::Undone)),
+            Ok(0) => return Err(ClientError::Gone(CallOutcome::Unknown)),
             Ok(count) => {
                 self.decoder.feed(&self.buffer[..count]);
                 if count == self.buffer.len() && count < READ_BYTES_MAX {
@@ -227,14 +203,13 @@ impl Connection {
                 }
             }
             Err(error) => match error.kind() {
-                std::io::ErrorKind::WouldBlock => return Ok(Err(ReadStatus::Nothing(waited))),
-                std::io::ErrorKind::Interrupted => {
-                    return Ok(Err(ReadStatus::Nothing(Duration::ZERO)));
-                }
-                _ => return Err(Broken::from_socket(error)),
+                io::ErrorKind::WouldBlock => return Ok(Read::Nothing(waited)),
+                io::ErrorKind::Interrupted => return Ok(Read::Nothing(Duration::ZERO)),
+                _ => return Err(ClientError::from_socket(error)),
             },
         }
-        Ok(self.decoded()?.ok_or(ReadStatus::Part))
+        let message = self.decoder.next_message()?;
+        Ok(message.map_or(Read::Part, |message| Read::Message(message.to_vec())))
     }
 
     /// Returns the bare socket. Discards what was read but not taken.
@@ -243,8 +218,8 @@ impl Connection {
     }
 
     /// Takes the descriptors that have come so far.
-    pub(crate) fn take_received(&mut self) -> Vec<OwnedFd> {
-        std::mem::take(&mut self.received)
+    pub(crate) fn take_received(&mut self) -> Received {
+        Received(std::mem::take(&mut self.received).into_iter().map(Some).collect())
     }
 
     /// The pid that the kernel reports for the listening process; with socket activation, that is
@@ -262,8 +237,8 @@ impl Connection {
     pub(crate) fn wait_closed(&mut self, limits: Limits) -> bool {
         let mut owed = Owed::new(limits);
         loop {
-            match self.reply_within(owed.patience()) {
-                Ok(Err(ReadStatus::Nothing(waited))) => {
+            match self.read(owed.patience(), None) {
+                Ok(Read::Nothing(waited)) => {
                     if owed.grow(waited, || self.activity()) {
                         return false;
                     }
@@ -274,10 +249,6 @@ impl Connection {
         }
     }
 
-    fn decoded(&mut self) -> Result<Option<Vec<u8>>> {
-        Ok(self.decoder.next_message()?.map(<[u8]>::to_vec))
-    }
-
     /// Waits for an event, or until a reader of an audience leaves, at most `patience`. Returns how
     /// long it waited if nothing came.
     fn wait(
@@ -285,7 +256,7 @@ impl Connection {
         event: PollFlags,
         patience: Duration,
         audience: Option<&Audience>,
-    ) -> Result<Duration, Broken> {
+    ) -> Result<Duration> {
         let socket = PollFd::new(self.socket.as_fd(), event);
         let is_over = match audience {
             None => fds::poll_within(&mut [socket], Some(patience)),
@@ -308,25 +279,41 @@ pub(crate) fn activity(pid: Option<u32>) -> Activity {
     pid.filter(|pid| *pid != std::process::id()).map_or(Activity::Idle, process::activity)
 }
 
-/// The outcome of a read that did not complete a reply.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ReadStatus {
+/// The outcome of a read.
+pub(crate) enum Read {
+    /// A whole reply.
+    Message(Vec<u8>),
+    /// A part of a reply.
+    Part,
     /// Nothing came for this long.
     Nothing(Duration),
-    /// A part of a reply came.
-    Part,
 }
 
-/// Parses a reply.
-pub(crate) fn reply(message: &[u8]) -> Result<Reply> {
-    Ok(frame::parse(message)?)
+/// The descriptors that came with a reply. Each can be taken once.
+#[derive(Default)]
+pub(crate) struct Received(Vec<Option<OwnedFd>>);
+
+impl Received {
+    pub(crate) fn take(&mut self, index: u32) -> Result<OwnedFd> {
+        let place = usize::try_from(index).ok().and_then(|index| self.0.get_mut(index));
+        place.and_then(Option::take).ok_or_else(|| {
+            let text = "the reply names a descriptor that did not come with it";
+            ClientError::Protocol(text.to_owned())
+        })
+    }
+
+    /// The deadline page made of the descriptors with these indices.
+    pub(crate) fn page(&mut self, page: u32, line: u32) -> Result<Reader> {
+        let (page, line) = (self.take(page)?, self.take(line)?);
+        Reader::open(page, line).map_err(|error| ClientError::Protocol(error.to_string()))
+    }
 }
 
 /// The parameters of a reply, or the error that it carries.
-pub(crate) fn parameters<T: DeserializeOwned>(reply: Reply) -> Result<T, Broken> {
+pub(crate) fn parameters<T: DeserializeOwned>(reply: Reply) -> Result<T> {
     match reply.failure() {
-        Some(broken) => Err(broken),
-        None => read(reply.parameters()).map_err(Broken::from),
+        Some(error) => Err(error),
+        None => read(reply.parameters()),
     }
 }
 
@@ -335,21 +322,95 @@ fn read<T: DeserializeOwned>(parameters: &str) -> Result<T> {
         .map_err(|error| ClientError::Protocol(error.to_string()))
 }
 
-fn failure(name: &str, parameters: &str) -> Broken {
+fn failure(name: &str, parameters: &str) -> ClientError {
     let Some(known) = ErrorName::from_qualified(name) else {
         let parameters: Value = read(parameters).unwrap_or_default();
         let text = parameters.get("message").and_then(Value::as_str);
         let (name, message) = (name.to_owned(), text.unwrap_or(name).to_owned());
-        return ClientError::UnknownError { name, message }.into();
+        return ClientError::UnknownError { name, message };
     };
     if known == ErrorName::Stopping {
-        return Broken::Disconnected(CallOutcome::Undone);
+        return ClientError::Gone(CallOutcome::Undone);
     }
     match read::<Failure>(parameters) {
-        Ok(mut failure) => {
-            failure.name = known;
-            failure.into()
-        }
-        Err(error) => error.into(),
+        Ok(failure) => Failure { name: known, ..failure }.into(),
+        Err(error) => error,
     }
+}
+
+/// A socket, its address, and whether it is connected.
+type Tried = (OwnedFd, UnixAddr, Result<(), Errno>);
+
+fn try_once(place: &Place) -> Result<Tried> {
+    let address =
+        with_c_str(&place.socket, UnixAddr::new).map_err(|error| refused(place, error))?;
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let socket =
+        socket(AddressFamily::Unix, SockType::Stream, flags, None).map_err(io::Error::from)?;
+    let connected = connect(socket.as_raw_fd(), &address);
+    Ok((socket, address, connected))
+}
+
+/// Connects without waiting; `None` if no process listens, or if its queue of connections is full.
+pub(crate) fn connect_if_free(place: &Place) -> Result<Option<OwnedFd>> {
+    let (socket, _, connected) = try_once(place)?;
+    match connected {
+        Ok(()) => Ok(Some(socket)),
+        Err(Errno::ENOENT | Errno::ECONNREFUSED | Errno::EAGAIN) => Ok(None),
+        Err(error) => Err(refused(place, error)),
+    }
+}
+
+/// Connects to the process that listens; `None` if none does.
+pub(crate) fn connect_if_running(place: &Place, options: &Options) -> Result<Option<Connection>> {
+    let (socket, address, mut connected) = try_once(place)?;
+    let mut owed = Owed::new(Limits::from(options));
+    // The first wait gets the whole time, because each further one starts at the end of the queue.
+    let mut patience = options.answer;
+    while connected == Err(Errno::EAGAIN) {
+        connected = wait_in_line(&socket, &address, patience);
+        if owed.grow(patience, || activity(recorded_pid(place))) {
+            break;
+        }
+        patience = owed.patience();
+    }
+    match connected {
+        Ok(()) => Ok(Some(Connection::new(socket))),
+        Err(Errno::ENOENT | Errno::ECONNREFUSED) => Ok(None),
+        Err(Errno::EAGAIN) => Err(ClientError::silent(recorded_pid(place))),
+        Err(error) => Err(refused(place, error)),
+    }
+}
+
+fn refused(place: &Place, error: Errno) -> ClientError {
+    let error = io::Error::from(error);
+    ClientError::Place(format!("cannot connect to {}: {error}", place.socket.display()))
+}
+
+/// Waits in the full queue of connections that the daemon has not accepted, as a blocking
+/// connect(2) does. SO_SNDTIMEO bounds the wait; EAGAIN means that the time has passed.
+fn wait_in_line(socket: &OwnedFd, address: &UnixAddr, patience: Duration) -> Result<(), Errno> {
+    // 0 would mean a wait without end.
+    let milliseconds = i64::try_from(patience.as_millis()).unwrap_or(i64::MAX).max(1);
+    setsockopt(socket, sockopt::SendTimeout, &TimeVal::milliseconds(milliseconds))?;
+    fcntl(socket.as_fd(), FcntlArg::F_SETFL(OFlag::empty()))?;
+    let connected = loop {
+        match connect(socket.as_raw_fd(), address) {
+            Err(Errno::EINTR) => {}
+            other => break other,
+        }
+    };
+    fcntl(socket.as_fd(), FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+    connected
+}
+
+/// The pid that the daemon wrote to its instance lock.
+pub(crate) fn recorded_pid(place: &Place) -> Option<u32> {
+    pid_in(&place.dir.join("lock"))
+}
+
+/// The pid that a file contains.
+pub(crate) fn pid_in(path: &Path) -> Option<u32> {
+    let text = std::fs::read(path).ok()?;
+    String::from_utf8_lossy(&text).split_whitespace().next()?.parse().ok()
 }

@@ -7,6 +7,7 @@
 //! nothing.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -46,64 +47,27 @@ pub struct KnownNode {
 
 /// Why the identities cannot be read or saved.
 #[derive(Debug, thiserror::Error)]
-pub enum KnownNodesError {
-    /// The file or its directory is unusable.
-    #[error("{path}: {error}")]
-    Io {
-        /// The path.
-        path: PathBuf,
-        /// The reason.
-        error: io::Error,
-    },
-    /// Another program has written the file.
-    #[error("{path} is not a list of nodes: {what}")]
-    Broken {
-        /// The path.
-        path: PathBuf,
-        /// The reason.
-        what: String,
-    },
-    /// The directory cannot be trusted.
-    #[error("{0}")]
-    Dir(String),
-    /// An address leads to another daemon than before.
-    #[error("{name} is now a different daemon: {now} (previously {before})")]
-    Differs {
-        /// The user's word for the node.
-        name: String,
-        /// The address of the node.
-        address: String,
-        /// The identity that it has now.
-        now: String,
-        /// The identity that it had before.
-        before: String,
-        /// The file that contains the earlier identity.
-        path: PathBuf,
-    },
+#[error("{message}")]
+pub struct KnownNodesError {
+    message: String,
+    hint: Option<String>,
 }
 
 impl KnownNodesError {
+    fn of(path: &Path, error: impl fmt::Display) -> Self {
+        Self { message: format!("{}: {error}", path.display()), hint: None }
+    }
+
     /// Advice for the user.
     #[must_use]
     pub fn hint(&self) -> Option<String> {
-        match self {
-            Self::Io { .. } | Self::Dir(_) => None,
-            Self::Broken { path, .. } => Some(format!(
-                "if no command is using these nodes, remove {} to accept all of them again",
-                path.display()
-            )),
-            Self::Differs { address, path, .. } => Some(format!(
-                "if that is intended and no command is using the node, remove \"{address}\" from \
-                 {}",
-                path.display()
-            )),
-        }
+        self.hint.clone()
     }
 }
 
 impl From<KnownNodesError> for NodeFailure {
     fn from(error: KnownNodesError) -> Self {
-        Self { hint: error.hint(), ..Self::permanent(error.to_string()) }
+        Self { hint: error.hint, ..Self::permanent(error.message) }
     }
 }
 
@@ -189,12 +153,14 @@ impl KnownNodes {
             return Ok(());
         }
         let address = node.address.to_string();
-        let differs = |before: &KnownNode| KnownNodesError::Differs {
-            name: node.name.clone(),
-            address: address.clone(),
-            now: seen.shown(),
-            before: before.shown(),
-            path: self.path(),
+        let differs = |before: &KnownNode| {
+            let (name, now, before) = (&node.name, seen.shown(), before.shown());
+            let hint = format!(
+                "if that is intended and no command is using the node, remove \"{address}\" from {}",
+                self.path().display()
+            );
+            let message = format!("{name} is now a different daemon: {now} (previously {before})");
+            KnownNodesError { message, hint: Some(hint) }
         };
         // Nearly always the identity is already known, and nothing need be written.
         match self.read()?.nodes.get(&address) {
@@ -224,27 +190,32 @@ impl KnownNodes {
         match File::open(&path).and_then(|mut file| file.read_to_string(&mut text)) {
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Content::default()),
-            Err(error) => return Err(KnownNodesError::Io { path, error }),
+            Err(error) => return Err(KnownNodesError::of(&path, error)),
         }
-        serde_json::from_slice(text.as_bytes())
-            .map_err(|error| KnownNodesError::Broken { path, what: error.to_string() })
+        serde_json::from_slice(text.as_bytes()).map_err(|error| {
+            let path = path.display();
+            let hint = format!(
+                "if no command is using these nodes, remove {path} to accept all of them again"
+            );
+            let message = format!("{path} is not a list of nodes: {error}");
+            KnownNodesError { message, hint: Some(hint) }
+        })
     }
 
     fn make_dir(&self) -> Result<(), KnownNodesError> {
-        let failed = |error: io::Error| KnownNodesError::Io { path: self.dir.clone(), error };
         if let Some(above) = self.dir.parent() {
-            fs::create_dir_all(above).map_err(failed)?;
+            fs::create_dir_all(above).map_err(|error| KnownNodesError::of(&self.dir, error))?;
         }
         open_private(&self.dir, self.uid, IfMissing::Create)
             .map(drop)
-            .map_err(|error| KnownNodesError::Dir(error.to_string()))
+            .map_err(|error| KnownNodesError { message: error.to_string(), hint: None })
     }
 
     fn lock(&self) -> Result<File, KnownNodesError> {
         let path = self.dir.join(LOCK);
         let locked = open_lock(&path)
             .and_then(|file| Ok(flock(&file, FlockOperation::LockExclusive).map(|()| file)?));
-        locked.map_err(|error| KnownNodesError::Io { path, error })
+        locked.map_err(|error| KnownNodesError::of(&path, error))
     }
 
     fn write(&self, content: &Content) -> Result<(), KnownNodesError> {
@@ -254,7 +225,7 @@ impl KnownNodes {
         let written = text.and_then(|text| write_whole(&beside, &(text + "\n")));
         written
             .and_then(|()| fs::rename(&beside, self.path()))
-            .map_err(|error| KnownNodesError::Io { path: self.path(), error })
+            .map_err(|error| KnownNodesError::of(&self.path(), error))
     }
 }
 

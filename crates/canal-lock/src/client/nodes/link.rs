@@ -14,6 +14,7 @@ use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 
+use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags};
 use nix::sys::signal::{Signal, kill};
@@ -31,12 +32,11 @@ use canal_sys::process::child::{End, Reap, end_with_parent, ended, fork};
 
 use super::Node;
 use super::ssh::{self, NodeFailure};
+use crate::client::connection::silence::Options;
+use crate::client::connection::start_daemon::{Starts, connect, connect_at_once};
 use crate::client::connection::stream::Outgoing;
 pub use crate::client::connection::stream::{Replies, Reply};
-use crate::client::error::Broken;
-use crate::client::start_daemon::open::{connect_at_once, connect_first};
-use crate::client::start_daemon::starts::Starts;
-use crate::client::{ClientError, Options};
+use crate::client::error::ClientError;
 
 /// The most bytes that one call reads.
 const READ_BYTES: usize = 64 * 1024;
@@ -103,7 +103,8 @@ impl Link {
 
     fn over_ssh(host: &SshHost, canal: Option<&str>, alive_s: u64) -> Result<Self, NodeFailure> {
         let failed = |error: io::Error| NodeFailure::passing(format!("cannot start ssh: {error}"));
-        let (socket, its) = pair().map_err(failed)?;
+        let (socket, its) = UnixStream::pair().map_err(failed)?;
+        let (socket, its) = (OwnedFd::from(socket), OwnedFd::from(its));
         let (errors, its_errors) = fds::pipe().map_err(failed)?;
         let mut command = Command::new(SSH);
         command
@@ -144,7 +145,7 @@ impl Link {
             if end_with_parent(its_errors.as_fd()).is_err() {
                 std::process::exit(START_FAILED);
             }
-            let code = match connect_first(&place, options, &mut Starts::default()) {
+            let code = match connect(&place, options, false, &mut Starts::default()) {
                 Ok(_) => 0,
                 Err(error) => {
                     // It does not matter if the reader is gone.
@@ -244,8 +245,8 @@ impl Link {
                     self.decoder.feed(&buffer[..count]);
                     self.take_answers(&mut answers)?;
                 }
-                Err(nix::errno::Errno::EAGAIN) => return Ok(answers),
-                Err(nix::errno::Errno::EINTR) => {}
+                Err(Errno::EAGAIN) => return Ok(answers),
+                Err(Errno::EINTR) => {}
                 Ok(_) | Err(_) => {
                     // A sign of life, too: its process ends soon.
                     self.heard_at = boottime_ms();
@@ -310,8 +311,8 @@ impl Link {
                     let surplus = self.said.len().saturating_sub(SAID_BYTES);
                     self.said.drain(..surplus);
                 }
-                Err(nix::errno::Errno::EINTR) => {}
-                Err(nix::errno::Errno::EAGAIN) => return,
+                Err(Errno::EINTR) => {}
+                Err(Errno::EAGAIN) => return,
                 Err(_) => break,
             }
         }
@@ -388,10 +389,10 @@ pub fn parameters<T: DeserializeOwned>(answer: &Reply) -> Result<T, NodeFailure>
 /// no longer useful.
 pub fn failure(answer: &Reply) -> Option<Result<Box<Failure>, NodeFailure>> {
     Some(Err(match answer.failure()? {
-        Broken::Disconnected(_) => NodeFailure::passing("its daemon is stopping"),
-        Broken::Failed(error) if error.is_unknown_method() => ssh::older(),
-        Broken::Failed(ClientError::UnknownError { message, .. }) => NodeFailure::passing(message),
-        Broken::Failed(ClientError::Failure(failure)) => match failure.name {
+        ClientError::Gone(_) => NodeFailure::passing("its daemon is stopping"),
+        error if error.is_unknown_method() => ssh::older(),
+        ClientError::UnknownError { message, .. } => NodeFailure::passing(message),
+        ClientError::Failure(failure) => match failure.name {
             ErrorName::EngineAway | ErrorName::DiskFull | ErrorName::Fault => {
                 NodeFailure::passing(failure.message)
             }
@@ -401,10 +402,10 @@ pub fn failure(answer: &Reply) -> Option<Result<Box<Failure>, NodeFailure>> {
                 return Some(Ok(Box::new(Failure { message, ..failure })));
             }
         },
-        Broken::Failed(ClientError::Protocol(error)) => {
+        ClientError::Protocol(error) => {
             NodeFailure::permanent(format!("cannot parse its answer: {error}"))
         }
-        Broken::Failed(error) => NodeFailure::permanent(error.to_string()),
+        error => NodeFailure::permanent(error.to_string()),
     }))
 }
 
@@ -416,10 +417,4 @@ pub fn reap() -> bool {
     let mut ending = ENDING.lock().unwrap_or_else(PoisonError::into_inner);
     ending.retain(|process| matches!(ended(*process, Reap::Now), Ok(None)));
     !ending.is_empty()
-}
-
-/// The two ends of one stream, ours first.
-fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
-    let (ours, theirs) = UnixStream::pair()?;
-    Ok((ours.into(), theirs.into()))
 }

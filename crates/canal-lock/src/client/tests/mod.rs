@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use super::{Client, ClientError, Next, Start, tag};
+use super::{Client, ClientError, Start, Watch, tag};
 use canal_protocol::place::Rule;
 use canal_protocol::{Acquire, Confirm, ErrorName, Release, Resize, StatusQuery, Stop, WireItem};
 
@@ -184,7 +184,7 @@ fn a_release_that_may_have_been_done_is_not_sent_again() {
     });
     let mut client = Client::connect(&scratch.place, patient()).unwrap();
     let error = client.release(&release(), None).unwrap_err();
-    assert!(matches!(error, ClientError::Gone), "{error:?}");
+    assert!(matches!(error, ClientError::Gone(_)), "{error:?}");
     let listener = daemon.join().unwrap();
     let again = listener.accept().unwrap_err();
     assert_eq!(again.kind(), std::io::ErrorKind::WouldBlock);
@@ -330,7 +330,7 @@ fn a_daemon_that_ends_at_each_call_is_given_up() {
     });
     let mut client = Client::connect(&scratch.place, patient()).unwrap();
     let error = client.status(&StatusQuery::default()).unwrap_err();
-    assert!(matches!(error, ClientError::Gone), "{error:?}");
+    assert!(matches!(error, ClientError::Gone(_)), "{error:?}");
     client.stop(&Stop {}).unwrap();
     assert!(daemon.join().unwrap() > 1);
 }
@@ -352,24 +352,16 @@ fn a_watcher_goes_on_with_the_next_daemon_until_it_has_seen_enough() {
         peer.wait_closed();
     });
     let mut client = Client::connect(&scratch.place, patient()).unwrap();
-    let mut seen = Vec::new();
-    let mut calls = 0;
-    let each = &mut |status: Option<canal_protocol::Status>| {
-        calls += 1;
-        match status {
-            Some(status) => seen.push(status.daemon.pid),
-            None => old.send(()).unwrap(),
-        }
-        match (seen.len(), calls) {
-            // Nothing changes until the callback has run once more.
-            (1, 1) => Next::After(Duration::from_millis(1)),
-            (3, _) => Next::Never,
-            _ => Next::AtChange,
-        }
+    let mut watch = Watch::new(StatusQuery::default());
+    let mut next = |time: Option<Duration>| {
+        let until = time.map(|time| Instant::now() + time);
+        watch.next(&mut client, until).unwrap().map(|status| status.daemon.pid)
     };
-    client.watch(&StatusQuery::default(), each).unwrap();
-    assert_eq!(seen, [1, 2, 3]);
-    assert_eq!(calls, 4, "it is called without a change only if it asks for that");
+    assert_eq!(next(None), Some(1));
+    assert_eq!(next(Some(Duration::from_millis(1))), None, "nothing has changed yet");
+    old.send(()).unwrap();
+    assert_eq!((next(None), next(None)), (Some(2), Some(3)), "it waits for a change");
+    drop(watch);
     daemon.join().unwrap();
 }
 

@@ -8,8 +8,7 @@ use rustix::fs::{FlockOperation, flock};
 
 use super::*;
 use crate::client::Options;
-use crate::client::start_daemon::attempt::{Attempt, attempt};
-use crate::client::start_daemon::starts::Starts;
+use crate::client::connection::start_daemon::{Attempt, Starts, attempt};
 use canal_sys::pidfd::Pidfd;
 use canal_sys::rerun::{BOUND, wait_for_lines, wait_until};
 
@@ -181,7 +180,7 @@ fn a_daemon_that_has_come_up_is_connected_to_at_once() {
     wait_for_lines(&starts, 1);
     let _listener = scratch.listen();
     let attempt = starter.join().unwrap();
-    assert!(matches!(attempt, Ok(Attempt::Up(_))), "{attempt:?}");
+    assert!(matches!(attempt, Ok(Attempt::Connected(_))), "{attempt:?}");
 }
 
 #[test]

@@ -8,18 +8,20 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use canal_protocol::{Abandon, Acquire, Failure, Grant, Progress, frame};
+use super::calls::{Backoff, Client};
+use super::connection::silence::{Limits, Options, Silence};
+use super::connection::stream::{Connection, Read, Replies, Reply, parameters};
+use super::error::{ClientError, Result};
+use super::own_daemon;
+use canal_protocol::place::Place;
+use canal_protocol::{
+    Abandon, Acquire, DeadlinePageFound, DeadlinePageQuery, ErrorName, Failure, Grant, Progress,
+    Tag, frame,
+};
 use canal_sys::clock::{boottime_ms, boottime_ms_after};
-use canal_sys::deadline::Reader;
+use canal_sys::deadline::{Reader, Why};
 use canal_sys::pidfd::Pidfd;
-use canal_sys::terminal::audience::Audience;
-
-use super::deadline_page::Received;
-use super::single_reply::Backoff;
-use crate::client::connection::silence::{Limits, Silence};
-use crate::client::connection::stream::{Connection, ReadStatus, Replies, parameters, reply};
-use crate::client::error::Broken;
-use crate::client::{Client, ClientError, Result, own_daemon};
+use canal_sys::terminal::output::Audience;
 
 const ACQUIRE: &str = "Acquire";
 
@@ -130,11 +132,8 @@ impl Client {
             };
             match self.acquire_once(&asked, owner, until, on_progress) {
                 Ok(acquired) => return Ok(acquired),
-                Err(Broken::Failed(error)) => return Err(error),
-                Err(Broken::Disconnected(_)) if until.is_past(RETRY_MS_MIN) => {
-                    return Err(ClientError::Gone);
-                }
-                Err(Broken::Disconnected(_)) => {}
+                Err(ClientError::Gone(_)) if !until.is_past(RETRY_MS_MIN) => {}
+                Err(error) => return Err(error),
             }
             if answered {
                 self.starts.daemon_answered();
@@ -154,7 +153,7 @@ impl Client {
         owner: Option<&Pidfd>,
         until: WaitDeadline,
         progress: OnProgress<'_>,
-    ) -> Result<Acquired, Broken> {
+    ) -> Result<Acquired> {
         let mut connection = self.take_connection()?;
         let limits = Limits::from(&self.options);
         self.trace(|| format!("sending {ACQUIRE}, request {}", request.tag));
@@ -172,7 +171,7 @@ impl Client {
             .send(ACQUIRE, request, Replies::More, owner, limits)
             .and_then(|()| wait.grant(&mut connection, progress));
         self.audience = audience;
-        if matches!(acquired, Err(Broken::Failed(ClientError::Abandoned))) {
+        if matches!(acquired, Err(ClientError::Abandoned)) {
             // The daemon finds this message when the connection closes, which withdraws the
             // request. Without the message, the history only shows that the request was withdrawn.
             let abandon = Abandon { tag: request.tag };
@@ -180,9 +179,9 @@ impl Client {
         }
         self.trace(|| {
             let granted = |acquired: &Acquired| format!("granted, token {}", acquired.grant.token);
-            format!("{ACQUIRE}: {}", Broken::explained(&acquired, granted))
+            format!("{ACQUIRE}: {}", acquired.as_ref().map_or_else(ClientError::traced, granted))
         });
-        if matches!(acquired, Ok(_) | Err(Broken::Failed(ClientError::Failure(_)))) {
+        if matches!(acquired, Ok(_) | Err(ClientError::Failure(_))) {
             self.starts.daemon_answered();
             self.connection = Some(connection);
         }
@@ -210,31 +209,28 @@ struct Wait<'a> {
 }
 
 impl Wait<'_> {
-    fn grant(
-        mut self,
-        connection: &mut Connection,
-        progress: OnProgress<'_>,
-    ) -> Result<Acquired, Broken> {
+    fn grant(mut self, connection: &mut Connection, progress: OnProgress<'_>) -> Result<Acquired> {
         loop {
             // A request that need not wait is served even if no reader is left.
             let audience = self.audience.as_deref().filter(|_| self.silence.answered());
-            match connection.message_before(self.patience(), audience)? {
-                Ok(message) => {
+            match connection.read(self.patience(), audience)? {
+                Read::Message(message) => {
                     // Most requests are granted immediately.
                     if let Some(grant) = frame::parse_last_reply(&message) {
                         return acquired(grant, connection);
                     }
-                    match *understood(&message)? {
-                        Word::Last(grant) => return acquired(grant, connection),
-                        Word::Progress(word) => self.call(Some(&word), progress)?,
+                    let reply: Reply = frame::parse(&message)?;
+                    if !reply.continues {
+                        return acquired(parameters(reply)?, connection);
                     }
+                    self.call(Some(&parameters(reply)?), progress)?;
                     self.silence.end_with_word(Instant::now());
                 }
-                Err(ReadStatus::Part) => self.silence.end_with_part(Instant::now()),
-                Err(ReadStatus::Nothing(waited)) => {
+                Read::Part => self.silence.end_with_part(Instant::now()),
+                Read::Nothing(waited) => {
                     if self.silence.answered() {
                         if self.audience.as_mut().is_some_and(|audience| audience.has_left()) {
-                            return Err(ClientError::Abandoned.into());
+                            return Err(ClientError::Abandoned);
                         }
                         self.call(None, progress)?;
                     }
@@ -267,23 +263,8 @@ impl Wait<'_> {
     }
 }
 
-/// The messages that the daemon sends while a request waits and at its end.
-enum Word {
-    Progress(Progress),
-    Last(Grant),
-}
-
-fn understood(message: &[u8]) -> Result<Box<Word>, Broken> {
-    let reply = reply(message)?;
-    Ok(Box::new(if reply.continues {
-        Word::Progress(parameters(reply)?)
-    } else {
-        Word::Last(parameters(reply)?)
-    }))
-}
-
-fn acquired(grant: Grant, connection: &mut Connection) -> Result<Acquired, Broken> {
-    let mut received = Received::of(connection);
+fn acquired(grant: Grant, connection: &mut Connection) -> Result<Acquired> {
+    let mut received = connection.take_received();
     let children = grant.children_fd.map(|index| received.take(index)).transpose()?;
     let jobserver = match (grant.offers_fd, grant.returns_fd) {
         (Some(offers), Some(returns)) => Some(JobserverEnds {
@@ -298,4 +279,44 @@ fn acquired(grant: Grant, connection: &mut Connection) -> Result<Acquired, Broke
         _ => None,
     };
     Ok(Acquired { grant, children, jobserver, page })
+}
+
+impl Client {
+    /// Asks for the deadline page of a held request. The client sends this call once, whatever its
+    /// outcome.
+    ///
+    /// # Errors
+    /// [`ErrorName::NotHeld`](canal_protocol::ErrorName::NotHeld) if this daemon does not know the
+    /// hold (yet), [`ErrorName::Unsupported`](canal_protocol::ErrorName::Unsupported) if it has no
+    /// engine.
+    pub fn page(&mut self, query: &DeadlinePageQuery) -> Result<Reader> {
+        let limits = Limits::from(&self.options);
+        let found: DeadlinePageFound = self.call_once(limits, "DeadlinePage", query, None)?;
+        self.take_received().page(found.deadline_fd, found.liveness_fd)
+    }
+}
+
+/// What happened to a hold whose deadline page has lost its writer.
+#[derive(Debug)]
+pub enum Fate {
+    /// The present daemon has taken it over, and writes this page.
+    Held(Reader),
+    /// It is lost.
+    Lost(Why),
+}
+
+impl Fate {
+    /// Asks the present daemon of a place what happened to a request that was granted with this
+    /// token. `None` if no daemon knows yet.
+    #[must_use]
+    pub fn ask(place: &Place, options: Options, tag: Tag, token: u64) -> Option<Self> {
+        let query = DeadlinePageQuery { tag, token: Some(token) };
+        match Client::connect(place, options).ok()?.page(&query) {
+            Ok(page) => Some(Self::Held(page)),
+            Err(ClientError::Failure(failure)) if failure.name == ErrorName::LeaseLost => {
+                Some(Self::Lost(Why::of_word(failure.reason.as_deref().unwrap_or_default())))
+            }
+            Err(_) => None,
+        }
+    }
 }

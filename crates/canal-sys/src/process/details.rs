@@ -1,9 +1,10 @@
-//! Reads the environment, the working folder, the open files and the program of another process.
+//! Reads the name, the command line, the environment, the working folder, the open files and the program of another process.
 //!
 //! The kernel shows this for another user's process only to root.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
+use std::io::{self, Read};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
@@ -11,7 +12,54 @@ use std::path::{Path, PathBuf};
 use nix::fcntl::OFlag;
 use nix::sys::stat::{fstat, stat};
 
+use canal_text::safe_text::sanitize;
+
+use super::ancestry::visible;
 use super::user;
+
+/// The most bytes of a command line that are read.
+pub const COMMAND_LINE_MAX: usize = 4096;
+
+/// The short name (15 bytes at most). Control characters are replaced by `?`.
+#[must_use]
+pub fn name(pid: u32) -> Option<String> {
+    let name = fs::read(format!("/proc/{pid}/comm")).ok()?;
+    Some(sanitize(&String::from_utf8_lossy(name.strip_suffix(b"\n").unwrap_or(&name))))
+}
+
+/// The command line, its arguments joined by blanks (control characters are replaced by `?`). If
+/// there is none, the short name in brackets. Reads at most [`COMMAND_LINE_MAX`] bytes.
+#[must_use]
+pub fn command_line(pid: u32) -> Option<String> {
+    let file = File::open(format!("/proc/{pid}/cmdline")).ok()?;
+    let mut line = Vec::new();
+    file.take(COMMAND_LINE_MAX as u64).read_to_end(&mut line).ok()?;
+    let end = line.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
+    if end == 0 {
+        return name(pid).map(|name| format!("[{name}]"));
+    }
+    line.truncate(end);
+    for byte in &mut line {
+        if *byte == 0 {
+            *byte = b' ';
+        }
+    }
+    Some(sanitize(&String::from_utf8_lossy(&line)))
+}
+
+/// The first words of the command line, byte for byte, if they are within its first
+/// [`COMMAND_LINE_MAX`] bytes. Empty if there is no such process, or if it is a zombie.
+#[must_use]
+pub fn first_words(pid: u32, count: usize) -> Vec<OsString> {
+    let mut line = Vec::new();
+    let file = File::open(format!("/proc/{pid}/cmdline"));
+    let read = file.map(|file| file.take(COMMAND_LINE_MAX as u64).read_to_end(&mut line));
+    if !matches!(read, Ok(Ok(_))) {
+        return Vec::new();
+    }
+    let words = line.split_inclusive(|byte| *byte == 0).filter_map(|word| word.strip_suffix(&[0]));
+    words.take(count).map(|word| OsString::from_vec(word.to_vec())).collect()
+}
 
 /// The value of a variable in the environment with which a process was started. `None` if the
 /// variable is not set, or if the environment is not visible.
@@ -78,7 +126,7 @@ pub fn folder(pid: u32, uid: Option<u32>) -> Option<PathBuf> {
 ///
 /// # Errors
 /// /proc belongs to another namespace.
-pub fn writers_of(device: u64, inode: u64) -> std::io::Result<Vec<u32>> {
+pub fn writers_of(device: u64, inode: u64) -> io::Result<Vec<u32>> {
     let writes = |pid: &u32| {
         let Ok(entries) = fs::read_dir(format!("/proc/{pid}/fd")) else { return false };
         entries.flatten().any(|entry| {
@@ -89,7 +137,7 @@ pub fn writers_of(device: u64, inode: u64) -> std::io::Result<Vec<u32>> {
             is_it && fs::read_to_string(info()).is_ok_and(|info| is_open_for_writing(&info))
         })
     };
-    Ok(super::visible()?.into_iter().filter(writes).collect())
+    Ok(visible()?.into_iter().filter(writes).collect())
 }
 
 /// Whether the text of `/proc/PID/fdinfo/N` shows that the file is open for writing.

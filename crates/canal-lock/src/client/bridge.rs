@@ -4,31 +4,30 @@
 //! bridge ends if the client is silent for the TTL of its lease: sshd notices a dead network only
 //! after hours.
 //!
-//! Invariant: the bridge passes a message on as a whole or not at all.
+//! Invariants: the bridge passes a message on as a whole or not at all. A connection to the daemon
+//! may be replaced behind the client's back only if nothing depends on it: the daemon owes no answer,
+//! and no grant ends with it.
 
-mod traffic;
-
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use serde::Deserialize;
 
-use canal_protocol::frame::{self, Decoder, MESSAGE_BYTES_MAX, REPLY_BYTES_MAX};
+use canal_protocol::frame::{Decoder, FrameError, MESSAGE_BYTES_MAX, REPLY_BYTES_MAX};
 use canal_protocol::place::Place;
 use canal_protocol::{NODES_INTERFACE, Restrict};
 use canal_sys::clock::boottime_ms;
 use canal_sys::fds;
 use canal_text::duration::stated;
 
-use crate::client::connection::silence::Limits;
-use crate::client::connection::stream::{Connection, Replies, parameters};
-use crate::client::error::Broken;
-use crate::client::start_daemon::open;
-use crate::client::start_daemon::starts::Starts;
-use crate::client::{ClientError, Options};
-use traffic::{Passing, Traffic};
+use super::connection::silence::{Limits, Options};
+use super::connection::start_daemon::{Starts, connect};
+use super::connection::stream::{Replies, parameters};
+use super::error::{ClientError, Result};
 
 /// The most bytes that one call reads.
 const READ_BYTES: usize = 64 * 1024;
@@ -93,9 +92,9 @@ pub fn bridge(
         socket: Some(socket),
         from_client: Decoder::new(MESSAGE_BYTES_MAX),
         from_daemon: Decoder::new(REPLY_BYTES_MAX),
-        to_client: Pending::default(),
-        to_daemon: Pending::default(),
-        traffic: Traffic::new(),
+        to_client: VecDeque::new(),
+        to_daemon: VecDeque::new(),
+        traffic: Traffic::default(),
         heard_at: boottime_ms(),
         passed_at: 0,
     };
@@ -112,66 +111,34 @@ fn attach(
     // A daemon that dies while it owes an answer ends the bridge, so each attachment has its own
     // count.
     let starts = &mut Starts::default();
-    let mut connection = match again {
-        false => open::connect_first(place, options, starts)?.connection,
-        true => open::connect_again(place, options, starts)?,
-    };
-    if let Some(keys) = keys {
-        restrict(&mut connection, options, keys)?;
-    }
-    Ok(connection.into_socket())
-}
-
-fn restrict(
-    connection: &mut Connection,
-    options: &Options,
-    keys: &[String],
-) -> Result<(), BridgeError> {
+    let mut connection = connect(place, options, again, starts)?;
+    let Some(keys) = keys else { return Ok(connection.into_socket()) };
     let limits = Limits::from(options);
     let method = format!("{NODES_INTERFACE}.Restrict");
-    let asked = Restrict { keys: keys.to_vec() };
     let answered = connection
-        .send_qualified(&method, &asked, Replies::One, None, limits)
+        .send(&method, &Restrict { keys: keys.to_vec() }, Replies::One, None, limits)
         .and_then(|()| connection.reply(limits))
         .and_then(parameters::<serde_json::Value>);
     match answered {
-        Ok(_) => Ok(()),
-        Err(Broken::Failed(error)) if error.is_unknown_method() => Err(BridgeError::OlderDaemon),
-        Err(Broken::Failed(error)) => Err(error.into()),
-        Err(Broken::Disconnected(_)) => Err(BridgeError::DaemonGone),
+        Ok(_) => Ok(connection.into_socket()),
+        Err(error) if error.is_unknown_method() => Err(BridgeError::OlderDaemon),
+        Err(ClientError::Gone(_)) => Err(BridgeError::DaemonGone),
+        Err(error) => Err(error.into()),
     }
 }
 
-/// The bytes that wait to be written.
-#[derive(Debug, Default)]
-struct Pending {
-    bytes: Vec<u8>,
-    written: usize,
+/// Adds a message to the bytes that wait to be written.
+fn add(pending: &mut VecDeque<u8>, message: &[u8]) {
+    pending.extend(message);
+    pending.push_back(0);
 }
 
-impl Pending {
-    fn add(&mut self, message: &[u8]) {
-        self.bytes.extend_from_slice(message);
-        self.bytes.push(0);
-    }
-
-    fn is_empty(&self) -> bool {
-        self.written == self.bytes.len()
-    }
-
-    fn is_full(&self) -> bool {
-        self.bytes.len() - self.written >= PENDING_MAX
-    }
-
-    fn left(&self) -> &[u8] {
-        &self.bytes[self.written..]
-    }
-
-    fn wrote(&mut self, count: usize) {
-        self.written += count;
-        if self.is_empty() {
-            *self = Self::default();
-        }
+/// Removes bytes that were written.
+fn wrote(pending: &mut VecDeque<u8>, count: usize) {
+    pending.drain(..count);
+    if pending.is_empty() {
+        // Releases the memory of a large message.
+        *pending = VecDeque::new();
     }
 }
 
@@ -183,8 +150,9 @@ struct Bridge<'a> {
     socket: Option<OwnedFd>,
     from_client: Decoder,
     from_daemon: Decoder,
-    to_client: Pending,
-    to_daemon: Pending,
+    /// The bytes that wait to be written to the client.
+    to_client: VecDeque<u8>,
+    to_daemon: VecDeque<u8>,
     traffic: Traffic,
     /// When the client last sent something, by CLOCK_BOOTTIME.
     heard_at: u64,
@@ -243,13 +211,13 @@ impl Bridge<'_> {
 
     fn wait(&self, timeout_ms: u64) -> Result<Ready, BridgeError> {
         let mut polled = Vec::with_capacity(3);
-        let reads = self.input.filter(|_| !self.to_daemon.is_full() && !self.to_client.is_full());
+        let reads = self.input.filter(|_| !is_full(&self.to_daemon) && !is_full(&self.to_client));
         if let Some(input) = reads {
             polled.push(PollFd::new(input, PollFlags::POLLIN));
         }
         if let Some(socket) = &self.socket {
             let mut events = PollFlags::empty();
-            events.set(PollFlags::POLLIN, !self.to_client.is_full());
+            events.set(PollFlags::POLLIN, !is_full(&self.to_client));
             events.set(PollFlags::POLLOUT, !self.to_daemon.is_empty());
             polled.push(PollFd::new(socket.as_fd(), events));
         }
@@ -284,15 +252,15 @@ impl Bridge<'_> {
         while let Some(message) = self.from_client.next_message().map_err(too_large)? {
             match self.traffic.client_said(message) {
                 Passing::Beat => {
-                    self.to_client.bytes.extend_from_slice(BEAT);
+                    self.to_client.extend(BEAT);
                     let silent_ms = self.heard_at.saturating_sub(self.passed_at);
                     if self.traffic.word_after_ms().is_some_and(|after_ms| silent_ms >= after_ms) {
-                        self.to_daemon.add(WORD);
+                        add(&mut self.to_daemon, WORD);
                         self.passed_at = self.heard_at;
                     }
                 }
                 Passing::Call => {
-                    self.to_daemon.add(message);
+                    add(&mut self.to_daemon, message);
                     self.passed_at = self.heard_at;
                     if self.socket.is_none() {
                         self.socket = Some(attach(true)?);
@@ -321,7 +289,7 @@ impl Bridge<'_> {
         }
         while let Some(message) = self.from_daemon.next_message().map_err(too_large)? {
             self.traffic.daemon_said(message);
-            self.to_client.add(message);
+            add(&mut self.to_client, message);
         }
         Ok(())
     }
@@ -332,7 +300,7 @@ impl Bridge<'_> {
             return Err(BridgeError::DaemonGone);
         }
         // A call without an answer may be lost here, just as it may be lost with the daemon.
-        self.to_daemon = Pending::default();
+        self.to_daemon = VecDeque::new();
         self.from_daemon = Decoder::new(REPLY_BYTES_MAX);
         Ok(())
     }
@@ -340,13 +308,14 @@ impl Bridge<'_> {
     fn write_daemon(&mut self) -> Result<(), BridgeError> {
         let Some(socket) = &self.socket else { return Ok(()) };
         while !self.to_daemon.is_empty() {
-            match fds::send(socket.as_fd(), self.to_daemon.left(), &[], libc::MSG_DONTWAIT) {
-                Ok(count) => self.to_daemon.wrote(count),
+            let (left, _) = self.to_daemon.as_slices();
+            match fds::send(socket.as_fd(), left, &[], libc::MSG_DONTWAIT) {
+                Ok(count) => wrote(&mut self.to_daemon, count),
                 Err(error) => match error.kind() {
                     io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => break,
                     // The bridge first reads what the daemon sent before its end.
                     _ => {
-                        self.to_daemon = Pending::default();
+                        self.to_daemon = VecDeque::new();
                         return Ok(());
                     }
                 },
@@ -361,9 +330,9 @@ impl Bridge<'_> {
             // The event can only be the end of the reader.
             return Ok(!has_hung_up(self.output));
         }
-        let left = self.to_client.left();
+        let (left, _) = self.to_client.as_slices();
         match nix::unistd::write(self.output, &left[..left.len().min(WRITE_BYTES)]) {
-            Ok(count) => self.to_client.wrote(count),
+            Ok(count) => wrote(&mut self.to_client, count),
             Err(Errno::EINTR | Errno::EAGAIN) => {}
             Err(Errno::EPIPE | Errno::ECONNRESET | Errno::EIO) => return Ok(false),
             Err(error) => return Err(io::Error::from(error).into()),
@@ -380,6 +349,10 @@ struct Ready {
     output: bool,
 }
 
+fn is_full(pending: &VecDeque<u8>) -> bool {
+    pending.len() >= PENDING_MAX
+}
+
 fn has_hung_up(output: BorrowedFd<'_>) -> bool {
     let mut polled = [PollFd::new(output, PollFlags::empty())];
     let gone = PollFlags::POLLERR | PollFlags::POLLHUP | PollFlags::POLLNVAL;
@@ -387,6 +360,202 @@ fn has_hung_up(output: BorrowedFd<'_>) -> bool {
         && polled[0].revents().is_some_and(|events| events.intersects(gone))
 }
 
-fn too_large(error: frame::FrameError) -> BridgeError {
+fn too_large(error: FrameError) -> BridgeError {
     BridgeError::Io(io::Error::new(io::ErrorKind::InvalidData, error.to_string()))
+}
+
+/// How long a client that has not yet asked for a lease may be silent, in milliseconds.
+const SILENCE_MS: u64 = 60_000;
+
+/// What the bridge must know about the messages that pass through it. No I/O and no clock.
+#[derive(Debug, Default)]
+struct Traffic {
+    /// The calls that the daemon has not answered yet, in the order of the calls.
+    owed: VecDeque<Call>,
+    /// Whether the client has asked for a lease and not confirmed it, so that the lease ends with
+    /// the connection.
+    collecting: bool,
+    /// The TTL of the lease that the client last asked for, in milliseconds.
+    ttl_ms: Option<u64>,
+}
+
+/// The kinds of calls that the bridge distinguishes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Call {
+    Collect,
+    ConfirmAt,
+    /// The daemon answers it repeatedly until it is cancelled.
+    Watch,
+    Other,
+}
+
+/// The bridge's action on a message of the client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Passing {
+    /// A sign of life: the bridge answers it with another beat.
+    Beat,
+    /// A call, which the bridge passes to the daemon.
+    Call,
+}
+
+#[derive(Default, Deserialize)]
+struct CallSeen {
+    method: String,
+    #[serde(default)]
+    oneway: bool,
+    #[serde(default)]
+    more: bool,
+    parameters: Option<ParametersSeen>,
+}
+
+#[derive(Deserialize)]
+struct ParametersSeen {
+    ttl_ms: Option<u64>,
+}
+
+#[derive(Deserialize)]
+struct ReplySeen {
+    #[serde(default)]
+    continues: bool,
+    error: Option<String>,
+}
+
+impl Traffic {
+    /// Records a whole message of the client, without its terminator.
+    fn client_said(&mut self, message: &[u8]) -> Passing {
+        if message.is_empty() {
+            return Passing::Beat;
+        }
+        // The daemon answers a message that it does not understand with an error, which is one
+        // reply.
+        let seen: CallSeen = serde_json::from_slice(message).unwrap_or_default();
+        let name = seen.method.strip_prefix(NODES_INTERFACE).and_then(|it| it.strip_prefix('.'));
+        let call = match name {
+            Some("Collect") => Call::Collect,
+            Some("ConfirmAt") => Call::ConfirmAt,
+            _ if seen.more => Call::Watch,
+            _ => Call::Other,
+        };
+        if call == Call::Collect {
+            self.collecting = true;
+            self.ttl_ms = seen.parameters.and_then(|it| it.ttl_ms).or(self.ttl_ms);
+        }
+        if !seen.oneway {
+            self.owed.push_back(call);
+        }
+        Passing::Call
+    }
+
+    /// Records a whole message of the daemon, without its terminator.
+    fn daemon_said(&mut self, message: &[u8]) {
+        let seen: Option<ReplySeen> = serde_json::from_slice(message).ok();
+        if seen.as_ref().is_some_and(|seen| seen.continues) {
+            return;
+        }
+        let failed = seen.is_none_or(|seen| seen.error.is_some());
+        match self.owed.pop_front() {
+            Some(Call::Collect) if failed => self.collecting = false,
+            // If the grant failed, nothing is left to lose; if it is confirmed, it no longer
+            // depends on the connection.
+            Some(Call::ConfirmAt) => self.collecting = false,
+            _ => {}
+        }
+    }
+
+    /// Whether another connection to the daemon may replace the present one.
+    fn may_reattach(&self) -> bool {
+        self.owed.is_empty() && !self.collecting
+    }
+
+    /// How long the daemon may go without a message from the client, in milliseconds. It ends an
+    /// unconfirmed grant if it receives none for the TTL.
+    fn word_after_ms(&self) -> Option<u64> {
+        let has_grant = self.collecting && self.owed.is_empty();
+        has_grant.then_some(self.silence_ms() / 4)
+    }
+
+    /// Whether the daemon owes answers, and all of them come soon.
+    fn only_short_answers_owed(&self) -> bool {
+        let is_short = |call: &Call| !matches!(call, Call::Collect | Call::Watch);
+        !self.owed.is_empty() && self.owed.iter().all(is_short)
+    }
+
+    /// How long the client may be silent, in milliseconds.
+    fn silence_ms(&self) -> u64 {
+        self.ttl_ms.unwrap_or(SILENCE_MS)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn call(traffic: &mut Traffic, method: &str, more: &str) {
+        let message = format!("{{\"method\":\"io.canal.Nodes.{method}\"{more}}}");
+        assert_eq!(traffic.client_said(message.as_bytes()), Passing::Call);
+    }
+
+    #[test]
+    fn a_connection_is_replaced_only_where_nothing_depends_on_it() {
+        let mut traffic = Traffic::default();
+        assert!(traffic.may_reattach());
+        call(&mut traffic, "Identify", "");
+        assert!(!traffic.may_reattach(), "an answer is owed");
+        assert!(traffic.only_short_answers_owed());
+        traffic.daemon_said(b"{\"parameters\":{}}");
+        assert!(traffic.may_reattach());
+        call(&mut traffic, "Collect", ",\"more\":true,\"parameters\":{\"ttl_ms\":20000}");
+        assert!(!traffic.only_short_answers_owed());
+        traffic.daemon_said(b"{\"continues\":true,\"parameters\":{}}");
+        assert!(!traffic.may_reattach(), "it waits");
+        assert_eq!(traffic.word_after_ms(), None);
+        traffic.daemon_said(b"{\"parameters\":{}}");
+        assert!(!traffic.may_reattach(), "its grant ends with the connection");
+        assert_eq!(traffic.word_after_ms(), Some(5_000));
+        call(&mut traffic, "ConfirmAt", "");
+        traffic.daemon_said(b"{\"parameters\":{}}");
+        assert!(traffic.may_reattach());
+        assert_eq!(traffic.word_after_ms(), None);
+        call(&mut traffic, "Report", ",\"oneway\":true");
+        assert!(traffic.may_reattach(), "nothing is owed");
+    }
+
+    #[test]
+    fn a_watch_has_no_last_answer_to_wait_for() {
+        let mut traffic = Traffic::default();
+        call(&mut traffic, "Watch", ",\"more\":true");
+        assert!(!traffic.only_short_answers_owed());
+        traffic.daemon_said(b"{\"continues\":true,\"parameters\":{}}");
+        assert!(!traffic.may_reattach(), "the next daemon does not know of it");
+    }
+
+    #[test]
+    fn a_refused_lease_keeps_no_connection() {
+        let mut traffic = Traffic::default();
+        call(&mut traffic, "Collect", "");
+        traffic.daemon_said(b"{\"error\":\"io.canal.Lock.Refused\",\"parameters\":{}}");
+        assert!(traffic.may_reattach());
+    }
+
+    #[test]
+    fn what_is_no_call_is_answered_once_all_the_same() {
+        let mut traffic = Traffic::default();
+        assert_eq!(traffic.client_said(b"junk"), Passing::Call);
+        assert!(!traffic.may_reattach());
+        traffic.daemon_said(b"{\"error\":\"x\"}");
+        assert!(traffic.may_reattach());
+        traffic.daemon_said(b"junk");
+        assert!(traffic.may_reattach(), "more answers than calls");
+    }
+
+    #[test]
+    fn a_client_may_be_silent_for_the_ttl_of_its_lease() {
+        let mut traffic = Traffic::default();
+        assert_eq!(traffic.silence_ms(), 60_000);
+        assert_eq!(traffic.client_said(b""), Passing::Beat);
+        call(&mut traffic, "Collect", ",\"parameters\":{\"ttl_ms\":20000}");
+        assert_eq!(traffic.silence_ms(), 20_000);
+        call(&mut traffic, "Collect", "");
+        assert_eq!(traffic.silence_ms(), 20_000);
+    }
 }

@@ -6,61 +6,12 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use canal_protocol::{ErrorName, Leader, LeaderQuery, Status, StatusQuery};
+use canal_protocol::{ErrorName, Leader, LeaderQuery, Status, StatusQuery, frame};
 
-use super::single_reply::Backoff;
-use crate::client::connection::silence::Limits;
-use crate::client::connection::stream::{Connection, Replies, Reply, parameters, reply};
-use crate::client::error::Broken;
-use crate::client::{Client, ClientError, Result};
-
-/// When to call the watcher's callback next.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
-    /// Never: the watch is over.
-    Never,
-    /// When something changes.
-    AtChange,
-    /// When something changes, or after this time at the latest.
-    After(Duration),
-}
-
-impl Next {
-    /// When to call if nothing changes; `None` to wait for a change.
-    fn at(self) -> Option<Instant> {
-        match self {
-            Self::After(time) => Instant::now().checked_add(time),
-            Self::Never | Self::AtChange => None,
-        }
-    }
-}
-
-impl Client {
-    /// Calls `each` with the state of the locks, now and after each change, and with `None` when a
-    /// time that it asked for has passed. In between, the client sleeps. If the daemon goes away,
-    /// the watch continues at the next one.
-    ///
-    /// # Errors
-    /// The first state did not come, or no other daemon followed.
-    pub fn watch(
-        &mut self,
-        query: &StatusQuery,
-        each: &mut dyn FnMut(Option<Status>) -> Next,
-    ) -> Result<()> {
-        let mut watch = Watch::new(query.clone());
-        let mut next = Next::AtChange;
-        loop {
-            let status = watch.next(self, next.at())?;
-            if status.is_none() && watch.is_over() {
-                return Ok(());
-            }
-            next = each(status);
-            if next == Next::Never {
-                return Ok(());
-            }
-        }
-    }
-}
+use super::calls::{Backoff, Client};
+use super::connection::silence::Limits;
+use super::connection::stream::{Connection, Read, Replies, Reply, parameters};
+use super::error::{ClientError, Result};
 
 /// The result of one look at a watch.
 #[derive(Debug)]
@@ -150,19 +101,24 @@ impl<Q: Serialize, S: DeserializeOwned> Watch<Q, S> {
         match self.next_once(client, until) {
             Ok(Some(state)) => Ok(Watched::State(state)),
             Ok(None) => Ok(Watched::Nothing),
-            Err(Broken::Failed(error)) if !self.has_begun || !is_engine_away(&error) => Err(error),
-            Err(_) => {
+            Err(error) if self.continues_after(&error) => {
                 (self.connection, self.is_lost) = (None, true);
                 Ok(Watched::Lost)
             }
+            Err(error) => Err(error),
         }
     }
 
-    fn next_once(
-        &mut self,
-        client: &mut Client,
-        until: Option<Instant>,
-    ) -> Result<Option<S>, Broken> {
+    /// Whether the next daemon, or the same one later, may send the next state.
+    fn continues_after(&self, error: &ClientError) -> bool {
+        match error {
+            ClientError::Gone(_) => true,
+            ClientError::Failure(it) => self.has_begun && it.name == ErrorName::EngineAway,
+            _ => false,
+        }
+    }
+
+    fn next_once(&mut self, client: &mut Client, until: Option<Instant>) -> Result<Option<S>> {
         if self.over {
             return Ok(None);
         }
@@ -171,7 +127,16 @@ impl<Q: Serialize, S: DeserializeOwned> Watch<Q, S> {
                 Some(reply) => reply,
                 None => return Ok(None),
             },
-            None => self.begin(client)?,
+            // The watch takes the connection, because the daemon keeps sending over it.
+            None => {
+                let limits = Limits::from(&client.options);
+                let mut connection = client.take_connection()?;
+                connection.send(self.method, &self.query, Replies::More, None, limits)?;
+                let reply = connection.reply(limits)?;
+                client.starts.daemon_answered();
+                self.connection = Some(connection);
+                reply
+            }
         };
         let last = !reply.continues;
         let state = parameters(reply)?;
@@ -183,36 +148,16 @@ impl<Q: Serialize, S: DeserializeOwned> Watch<Q, S> {
         }
         Ok(Some(state))
     }
-
-    /// Sends the call and takes the connection for this watch, because the daemon keeps sending
-    /// over it.
-    fn begin(&mut self, client: &mut Client) -> Result<Reply, Broken> {
-        let limits = Limits::from(&client.options);
-        let mut connection = client.take_connection()?;
-        connection.send(self.method, &self.query, Replies::More, None, limits)?;
-        let reply = connection.reply(limits)?;
-        client.starts.daemon_answered();
-        self.connection = Some(connection);
-        Ok(reply)
-    }
-}
-
-/// Whether the daemon cannot reach its engine at present.
-fn is_engine_away(error: &ClientError) -> bool {
-    matches!(error, ClientError::Failure(failure) if failure.name == ErrorName::EngineAway)
 }
 
 /// The next reply, if it comes by then. Without a time, waits until it comes.
-fn reply_until(
-    connection: &mut Connection,
-    until: Option<Instant>,
-) -> Result<Option<Reply>, Broken> {
+fn reply_until(connection: &mut Connection, until: Option<Instant>) -> Result<Option<Reply>> {
     loop {
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-        match connection.message_within(left.unwrap_or(Duration::MAX))? {
-            Ok(message) => return Ok(Some(reply(&message)?)),
-            Err(_) if left.is_some_and(|left| left.is_zero()) => return Ok(None),
-            Err(_) => {}
+        match connection.read(left.unwrap_or(Duration::MAX), None)? {
+            Read::Message(message) => return Ok(Some(frame::parse(&message)?)),
+            _ if left.is_some_and(|left| left.is_zero()) => return Ok(None),
+            Read::Part | Read::Nothing(_) => {}
         }
     }
 }

@@ -1,22 +1,24 @@
-//! Decides which program is the daemon, and which processes are daemons that a client started.
+//! Decides which program is the daemon, which processes are daemons that a client started, and who
+//! starts the daemon that all users share: a client, or the service manager of this machine.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::Metadata;
+use std::fs::{self, Metadata};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::client::{ClientError, Result};
-use canal_sys::process;
+use crate::client::error::{ClientError, Result};
+use canal_protocol::place::{Place, Rule};
 use canal_sys::process::exec::{Lookup, lookup};
-use canal_sys::startup;
+use canal_sys::process::user::geteuid;
+use canal_sys::process::{self, startup};
 
 /// This program itself, for [`Options::program`](crate::client::Options::program). A program that
 /// is canal uses it, whatever the name of its file.
 pub const OWN: &str = "/proc/self/exe";
 
 /// The first arguments of a daemon that a client started.
-pub(crate) const ARGV: [&str; 3] = ["canal", "daemon", "--on-demand"];
+pub(super) const ARGV: [&str; 3] = ["canal", "daemon", "--on-demand"];
 
 /// The program to start as the daemon: the given one, or the `canal` in PATH.
 pub fn find(said: Option<&Path>) -> Result<PathBuf> {
@@ -52,7 +54,7 @@ pub fn own_program() -> PathBuf {
 
 /// The path of this program's file when the program started.
 fn own_paths() -> impl Iterator<Item = PathBuf> {
-    let link = std::fs::read_link(OWN).ok();
+    let link = fs::read_link(OWN).ok();
     // The kernel appends this if a newer file has replaced the old one.
     let replaced = link.as_ref().and_then(|link| {
         let path = link.as_os_str().as_bytes().strip_suffix(b" (deleted)")?;
@@ -75,7 +77,7 @@ pub fn is_on_demand_daemon(pid: u32, said: Option<&Path>) -> bool {
 }
 
 fn file_of(pid: u32) -> Option<Metadata> {
-    std::fs::metadata(format!("/proc/{pid}/exe")).ok()
+    fs::metadata(format!("/proc/{pid}/exe")).ok()
 }
 
 /// The files from which a daemon may have been started. This program's file may have been replaced
@@ -87,7 +89,59 @@ fn programs(said: Option<&Path>) -> impl Iterator<Item = PathBuf> {
 }
 
 fn is_file(path: &Path, file: &Metadata) -> bool {
-    std::fs::metadata(path).is_ok_and(|it| (it.dev(), it.ino()) == (file.dev(), file.ino()))
+    fs::metadata(path).is_ok_and(|it| (it.dev(), it.ino()) == (file.dev(), file.ino()))
+}
+
+/// The service manager of this machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ServiceManager {
+    /// systemd (sd_booted(3)).
+    Systemd,
+    /// OpenRC.
+    OpenRc,
+    /// An init that runs the scripts in `/etc/init.d`, and the program that adds one.
+    SysV(&'static str),
+    /// None that canal knows.
+    Unknown,
+}
+
+/// The programs that add a script to the runlevels. Each distribution has one of them.
+const ADDS_SCRIPT: [&str; 3] = ["update-rc.d", "insserv", "chkconfig"];
+
+impl ServiceManager {
+    /// What runs services on this machine. Process 1 and the installed programs show it.
+    #[must_use]
+    pub fn of_machine() -> Self {
+        let has = |program: &&str| matches!(lookup(OsStr::new(*program)), Lookup::Found(_));
+        if Path::new("/run/systemd/system").is_dir() {
+            return Self::Systemd;
+        }
+        if Path::new("/run/openrc").is_dir() && has(&"rc-service") {
+            return Self::OpenRc;
+        }
+        let first = fs::read_to_string("/proc/1/comm").unwrap_or_default();
+        let adds_script = ADDS_SCRIPT.into_iter().find(has);
+        adds_script.filter(|_| first.trim() == "init").map_or(Self::Unknown, Self::SysV)
+    }
+}
+
+/// Whether this client may start the daemon of a place. Only root may start the daemon that users
+/// share, and not if systemd does or if the directory belongs to another system.
+pub(in crate::client) fn may_start(place: &Place) -> bool {
+    place.rule != Rule::Shared
+        || geteuid().is_root()
+            && place.dir.is_dir()
+            && ServiceManager::of_machine() != ServiceManager::Systemd
+            && !is_from_outside(place)
+}
+
+/// Whether the directory of a place is a mount, as in a container that uses the daemon of the
+/// machine. A daemon in the container would not see the processes of that machine.
+#[must_use]
+pub fn is_from_outside(place: &Place) -> bool {
+    let device = |path: &Path| fs::metadata(path).map(|found| found.dev()).ok();
+    let devices = (place.dir.parent().and_then(device), device(&place.dir));
+    matches!(devices, (Some(above), Some(here)) if above != here)
 }
 
 #[cfg(test)]
@@ -100,7 +154,7 @@ mod tests {
 
     /// Starts a shell with this argv, and waits for its end.
     fn called(words: &[&str], dir: &Path) -> Child {
-        std::fs::write(dir.join("daemon"), "read x").unwrap();
+        fs::write(dir.join("daemon"), "read x").unwrap();
         let mut shell = Command::new("/bin/sh");
         shell.arg0(words[0]).args(&words[1..]).current_dir(dir).stdin(Stdio::piped());
         let child = shell.spawn().unwrap();
@@ -137,7 +191,7 @@ mod tests {
         let found = find(Some(Path::new(OWN))).unwrap();
         assert_eq!(found, std::env::current_exe().unwrap());
         let executed = startup::executed_as().unwrap();
-        assert!(is_file(&executed, &std::fs::metadata(found).unwrap()), "{executed:?}");
+        assert!(is_file(&executed, &fs::metadata(found).unwrap()), "{executed:?}");
         let said = Path::new("/some/canal-of-tests");
         assert_eq!(find(Some(said)).unwrap(), said);
     }

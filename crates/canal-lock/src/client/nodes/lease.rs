@@ -1,22 +1,26 @@
-//! The handle of a lease over nodes: everything that is needed to renew and release it, in one
-//! word.
+//! A lease over nodes in the hands of its holder: its handle, the secret in it, and the leases under
+//! which a process runs.
 //!
-//! No file keeps any of it, so a later step on another machine can use the handle. It names no
-//! program: the configuration of the handle's user decides what runs at a node.
+//! The handle has everything that is needed to renew and release the lease, in one word. No file keeps
+//! any of it, so a later step on another machine can use the handle. It names no program: the
+//! configuration of the handle's user decides what runs at a node.
 //!
 //! Invariant: a text that was cut or changed is never accepted as a handle.
 
+use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
 
+use hmac_sha256::HMAC;
 use serde::{Deserialize, Serialize};
 
 use canal_core::{LEASE_OVER_NODES_MS_MIN, NODES_MAX, Token};
 use canal_protocol::node_address::NodeAddress;
-use canal_protocol::{Handle, NodeId};
+use canal_protocol::{Handle, NodeId, RunId, Tag};
 
-use super::secret::Secret;
-use crate::client::nodes::Node;
+use super::Node;
+use crate::client::environment;
+use crate::client::error::Result;
 
 /// The beginning of the text. No handle of a single daemon begins with it.
 const PREFIX: &str = "n";
@@ -196,12 +200,12 @@ impl LeaseHandle {
     }
 
     /// Whether the handle names a node.
-    pub(super) fn has_node(&self, id: NodeId) -> bool {
+    fn has_node(&self, id: NodeId) -> bool {
         self.parts.iter().any(|part| part.id == id)
     }
 
     /// The secret of the part of the daemon of this socket.
-    pub(super) fn of_socket(&self, socket: &Path) -> Option<Handle> {
+    fn of_socket(&self, socket: &Path) -> Option<Handle> {
         let is_there =
             |part: &&LeasePart| matches!(&part.address, NodeAddress::Unix(it) if it == socket);
         let part = self.parts.iter().find(is_there)?;
@@ -308,6 +312,133 @@ impl FromStr for LeaseHandle {
     }
 }
 
+/// The source of the names and secrets of all leases of one request. Each node learns only those of
+/// its own leases.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Secret(u128);
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(…)")
+    }
+}
+
+impl Secret {
+    /// A new random secret.
+    ///
+    /// # Errors
+    /// The system cannot provide randomness.
+    pub fn new() -> Result<Self> {
+        crate::client::tag().map(|Tag(bits)| Self(bits))
+    }
+
+    /// The secret that a text shows.
+    #[must_use]
+    pub fn of(handle: Handle) -> Self {
+        Self(handle.bits())
+    }
+
+    /// The text of the secret, for a handle.
+    #[must_use]
+    pub fn as_handle(self) -> Handle {
+        Handle::new(self.0)
+    }
+
+    /// The public name of the request.
+    #[must_use]
+    pub fn run(self) -> RunId {
+        RunId(self.derived("run", NodeId(0), 0))
+    }
+
+    /// The secret of a lease of a node.
+    #[must_use]
+    pub fn handle(self, node: NodeId, lease: u32) -> Handle {
+        Handle::new(self.derived("handle", node, lease))
+    }
+
+    /// The name of the request for a lease of a node.
+    #[must_use]
+    pub fn tag(self, node: NodeId, lease: u32) -> Tag {
+        Tag(self.derived("tag", node, lease))
+    }
+
+    fn derived(self, what: &str, node: NodeId, lease: u32) -> u128 {
+        let mut hash = HMAC::new(self.0.to_be_bytes());
+        hash.update(node.0.to_be_bytes());
+        hash.update(lease.to_be_bytes());
+        hash.update(what);
+        let mut first = [0; 16];
+        first.copy_from_slice(&hash.finalize()[..16]);
+        u128::from_be_bytes(first)
+    }
+}
+
+/// The most leases that are passed on: the innermost ones.
+const LEASES_MAX: usize = 4;
+
+/// The leases over nodes under which a process runs, the outermost first. Its environment passes them
+/// on.
+///
+/// With them a request proves that it is made under these leases, so that their holds do not block
+/// it. Each node sees only its own part.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EnclosingLeases(Vec<LeaseHandle>);
+
+impl EnclosingLeases {
+    /// The leases that the environment of this process names, without words that are not handles.
+    #[must_use]
+    pub fn of_environment() -> Self {
+        Self::of_text(&std::env::var(environment::UNDER).unwrap_or_default())
+    }
+
+    fn of_text(text: &str) -> Self {
+        let words = text.split(' ').filter(|word| word.len() <= LEASE_HANDLE_CHARS_MAX);
+        Self(words.filter_map(|word| word.parse().ok()).collect())
+    }
+
+    /// Adds a lease inside these leases. `nodes` are those of its request, and `socket` is that of
+    /// the daemon of this machine, which a list of nodes calls `local`.
+    #[must_use]
+    pub fn with(
+        mut self,
+        lease: impl FnOnce(&[Node]) -> LeaseHandle,
+        nodes: &[Node],
+        socket: &Path,
+    ) -> Self {
+        let mut nodes = nodes.to_vec();
+        for node in nodes.iter_mut().filter(|node| node.address == NodeAddress::Local) {
+            node.address = NodeAddress::Unix(socket.to_owned());
+        }
+        if LeaseHandle::fits(&nodes).is_ok() {
+            self.0.push(lease(&nodes));
+        }
+        let outer = self.0.len().saturating_sub(LEASES_MAX);
+        self.0.drain(..outer);
+        self
+    }
+
+    /// The text for the environment.
+    #[must_use]
+    pub fn reveal(&self) -> String {
+        let leases: Vec<String> = self.0.iter().map(LeaseHandle::reveal).collect();
+        leases.join(" ")
+    }
+
+    /// The handle of the innermost lease at a node. A lease with this handle need not exist.
+    #[must_use]
+    pub fn handle(&self, node: NodeId) -> Option<Handle> {
+        let innermost = self.0.iter().rev();
+        let named = innermost.clone().find(|lease| lease.has_node(node));
+        named.or(self.0.last()).map(|lease| lease.of_node(node))
+    }
+
+    /// The handle of the innermost lease at the daemon of a socket of this machine.
+    #[must_use]
+    pub fn at_socket(&self, socket: &Path) -> Option<Handle> {
+        self.0.iter().rev().find_map(|lease| lease.of_socket(socket))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -402,5 +533,69 @@ mod tests {
         let many: Vec<Node> = (0..NODES_MAX).map(node).collect();
         let error = LeaseHandle::fits(&many).unwrap_err().to_string();
         assert!(error.contains(" on these 64 nodes would have "), "{error}");
+    }
+
+    #[test]
+    fn each_lease_has_a_name_and_a_secret_of_its_own() {
+        let secret = Secret(7);
+        let mut all = vec![secret.run().0, 7, Secret(8).run().0];
+        for node in [NodeId(1), NodeId(2)] {
+            for lease in [1, 2] {
+                all.extend([secret.handle(node, lease).bits(), secret.tag(node, lease).0]);
+            }
+        }
+        let count = all.len();
+        all.sort_unstable();
+        all.dedup();
+        assert_eq!(all.len(), count);
+        assert_eq!(Secret::of(secret.as_handle()), secret);
+        assert_eq!(format!("{secret:?}"), "Secret(…)");
+    }
+
+    fn node(address: &str) -> Node {
+        Node { name: address.to_owned(), address: address.parse().unwrap(), canal: None }
+    }
+
+    fn with(around: EnclosingLeases, bits: u128, nodes: &[(&str, u128)]) -> EnclosingLeases {
+        let list: Vec<Node> = nodes.iter().map(|(address, _)| node(address)).collect();
+        let held = nodes.iter().enumerate().map(|(at, (_, id))| HeldPart {
+            at,
+            id: NodeId(*id),
+            lease: 2,
+            held: true,
+        });
+        let held: Vec<HeldPart> = held.collect();
+        let secret = Secret::of(Handle::new(bits));
+        let lease = |nodes: &[Node]| LeaseHandle::new(secret, Some(3), 60_000, 1, nodes, &held);
+        around.with(lease, &list, Path::new("/here/s"))
+    }
+
+    fn handle_of(bits: u128, node: u128, lease: u32) -> Option<Handle> {
+        Some(Secret::of(Handle::new(bits)).handle(NodeId(node), lease))
+    }
+
+    #[test]
+    fn each_node_is_shown_the_innermost_lease_that_it_has() {
+        let leases = with(EnclosingLeases::default(), 7, &[("local", 1), ("ssh:web", 2)]);
+        let leases = with(leases, 8, &[("ssh:web", 2)]);
+        let leases = EnclosingLeases::of_text(&leases.reveal());
+        assert_eq!(leases.0.len(), 2);
+        assert_eq!(leases.handle(NodeId(1)), handle_of(7, 1, 2));
+        assert_eq!(leases.handle(NodeId(2)), handle_of(8, 2, 2));
+        assert_eq!(leases.handle(NodeId(3)), handle_of(8, 3, 1), "it may have joined later");
+        assert_eq!(leases.at_socket(Path::new("/here/s")), handle_of(7, 1, 2));
+        assert_eq!(leases.at_socket(Path::new("/other/s")), None);
+        assert_eq!(EnclosingLeases::default().handle(NodeId(1)), None);
+    }
+
+    #[test]
+    fn what_is_no_handle_is_left_out_and_the_outermost_go_first() {
+        let mut leases = EnclosingLeases::of_text("x n0123  nn");
+        assert_eq!(leases, EnclosingLeases::default());
+        for bits in 1..=6 {
+            leases = with(leases, bits, &[("local", 1)]);
+        }
+        assert_eq!(leases.0.len(), LEASES_MAX);
+        assert_eq!(leases.handle(NodeId(1)), handle_of(6, 1, 2));
     }
 }

@@ -1,15 +1,12 @@
-//! Starts a daemon that is independent of the process that starts it.
+//! Starts a daemon that is independent of the process that starts it, and resets what it would inherit.
 //!
 //! Between fork and exec it calls only async-signal-safe functions, and prepares everything that
 //! needs memory before the fork.
 
-mod notes;
-mod reset;
-
-pub use notes::notes;
-
 use std::ffi::{CString, OsString};
+use std::fs;
 use std::io::{self, Read};
+use std::mem::zeroed;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -17,12 +14,14 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, fork};
 
-use super::{fds, signals};
+use super::exec::{Prepared, entry};
+use crate::kernel::{Feature, allows};
 use crate::pidfd::Pidfd;
-use crate::process::exec::{Prepared, entry};
+use crate::{fds, signals};
 
 /// The descriptor on which the new process reports start-up errors.
 pub const REPORT_FD: i32 = 3;
@@ -231,14 +230,18 @@ fn first_child(plan: &Plan, writer: BorrowedFd<'_>) -> ! {
 /// controlling terminal.
 fn second_child(plan: &Plan, writer: BorrowedFd<'_>) -> ! {
     Record { about: PID, number: nix::unistd::getpid().as_raw() }.write(writer.as_raw_fd());
-    reset::creation_mask_and_folder();
+    // SAFETY: umask takes an integer, chdir a NUL-terminated string.
+    unsafe {
+        libc::umask(0o077);
+        libc::chdir(c"/".as_ptr());
+    }
     if let Err(error) = arrange_descriptors(plan, writer.as_raw_fd()) {
         fail(REPORT_FD, STEP_NULL, error);
     }
-    reset::scheduling();
-    reset::limits();
-    reset::memory();
-    reset::signals();
+    reset_scheduling();
+    raise_limits();
+    reset_memory();
+    reset_signals();
     let error = plan.program.exec();
     fail(REPORT_FD, STEP_EXEC, error)
 }
@@ -266,7 +269,7 @@ fn arrange_descriptors(plan: &Plan, writer: i32) -> Result<(), Errno> {
         libc::dup2(if log >= 0 { log } else { null }, 2);
     }
     let others = REPORT_FD.unsigned_abs() + 1;
-    let allowed = super::kernel::allows(super::kernel::Feature::CloseRange);
+    let allowed = allows(Feature::CloseRange);
     if !(allowed && fds::close_range_from(others)) {
         fds::close_up_to(others, plan.highest_fd);
     }
@@ -297,6 +300,199 @@ fn wait_readable(fd: BorrowedFd<'_>, deadline: Instant) -> io::Result<bool> {
             Err(error) => return Err(error.into()),
         }
     }
+}
+
+/// `IOPRIO_WHO_PROCESS` of linux/ioprio.h.
+const IOPRIO_WHO_PROCESS: libc::c_int = 1;
+/// The kernel's default, in nanoseconds.
+const TIMER_SLACK_NS: libc::c_ulong = 50_000;
+/// The usual limit of the stack. A larger limit changes the memory layout.
+const STACK_BYTES: libc::rlim_t = 8 * 1024 * 1024;
+/// The number of kinds of limits, `RLIM_NLIMITS`.
+const LIMITS: u32 = 16;
+/// The number of signals, `_NSIG` of the kernel.
+const SIGNALS: libc::c_int = 64;
+
+// The functions below reset what a forked child inherits. They are async-signal-safe and report no
+// errors: a daemon with a low limit is better than no daemon.
+
+/// Resets scheduling policy, nice value, i/o priority, processors and timer slack.
+fn reset_scheduling() {
+    // The kernel reads one bit for each processor that it supports, and uses those that exist.
+    let all = [0xff_u8; 1024];
+    // SAFETY: each call reads the integers or the buffer that it gets, which outlive the call.
+    unsafe {
+        let normal: libc::sched_param = zeroed();
+        libc::sched_setscheduler(0, libc::SCHED_OTHER, &raw const normal);
+        libc::setpriority(libc::PRIO_PROCESS, 0, 0);
+        libc::syscall(libc::SYS_ioprio_set, IOPRIO_WHO_PROCESS, 0, 0);
+        libc::syscall(libc::SYS_sched_setaffinity, 0, all.len(), all.as_ptr());
+        libc::prctl(libc::PR_SET_TIMERSLACK, TIMER_SLACK_NS);
+    }
+}
+
+/// Raises every limit as far as allowed, except the stack's.
+fn raise_limits() {
+    for kind in 0..LIMITS {
+        // SAFETY: the structure is two integers. getrlimit writes it, setrlimit reads it.
+        unsafe {
+            let mut limit: libc::rlimit = zeroed();
+            if libc::getrlimit(kind as _, &raw mut limit) != 0 {
+                continue;
+            }
+            let wanted = match kind as _ {
+                libc::RLIMIT_STACK => limit.rlim_cur.max(STACK_BYTES.min(limit.rlim_max)),
+                _ => limit.rlim_max,
+            };
+            // Root may raise these above the hard limit. Limits of descriptors and processes are
+            // set on purpose and stay.
+            let hurts = matches!(
+                kind as _,
+                libc::RLIMIT_AS
+                    | libc::RLIMIT_CPU
+                    | libc::RLIMIT_DATA
+                    | libc::RLIMIT_FSIZE
+                    | libc::RLIMIT_RSS
+            );
+            let free =
+                libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
+            if hurts && libc::setrlimit(kind as _, &raw const free) == 0 {
+                continue;
+            }
+            limit.rlim_cur = wanted;
+            libc::setrlimit(kind as _, &raw const limit);
+        }
+    }
+}
+
+/// Resets the OOM score, the memory policy and the execution domain.
+fn reset_memory() {
+    // SAFETY: the strings are NUL-terminated, the buffer has its length, and each null is allowed
+    // in its place.
+    unsafe {
+        let fd = libc::open(c"/proc/self/oom_score_adj".as_ptr(), libc::O_WRONLY);
+        if fd >= 0 {
+            libc::write(fd, c"0".as_ptr().cast(), 1);
+            libc::close(fd);
+        }
+        // MPOL_DEFAULT.
+        libc::syscall(libc::SYS_set_mempolicy, 0, std::ptr::null::<libc::c_ulong>(), 0);
+        libc::personality(0);
+    }
+}
+
+/// Sets every signal to its default, and unblocks all.
+fn reset_signals() {
+    // Uses the system call: the C library refuses its two reserved signals, which a process can
+    // inherit as ignored like any other. All zeros mean the default, whatever the order of the
+    // fields.
+    let default = [0_u64; 8];
+    let none = 0_u64;
+    for signal in 1..=SIGNALS {
+        // SAFETY: the kernel reads its own, smaller structure from the buffer.
+        unsafe {
+            libc::syscall(
+                libc::SYS_rt_sigaction,
+                signal,
+                default.as_ptr(),
+                std::ptr::null_mut::<u64>(),
+                size_of_val(&none),
+            );
+        }
+    }
+    // SAFETY: the kernel reads the number of bytes of the set that the last argument states.
+    unsafe {
+        libc::syscall(
+            libc::SYS_rt_sigprocmask,
+            libc::SIG_SETMASK,
+            &raw const none,
+            std::ptr::null_mut::<u64>(),
+            size_of_val(&none),
+        );
+    }
+}
+
+/// A lower limit of descriptors is reported.
+const DESCRIPTORS_FEW: u64 = 1024;
+
+/// A smaller stack is reported.
+const STACK_BYTES_FEW: u64 = 1024 * 1024;
+
+/// The inherited circumstances that may harm a daemon, one note each: "nice value 5", "address
+/// space limited to 1048576 bytes". Empty if there are none.
+#[must_use]
+pub fn notes() -> Vec<String> {
+    let mut notes = Vec::new();
+    notes.extend(nice());
+    notes.extend(policy());
+    notes.extend(io_priority());
+    notes.extend(limits());
+    notes.extend(oom_score());
+    notes.extend(cgroup());
+    notes
+}
+
+fn nice() -> Option<String> {
+    // SAFETY: the call takes integers and does not touch our memory.
+    let nice = unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
+    (nice > 0).then(|| format!("nice value {nice}"))
+}
+
+fn policy() -> Option<String> {
+    // SAFETY: the call takes an integer and does not touch our memory.
+    match unsafe { libc::sched_getscheduler(0) } & !libc::SCHED_RESET_ON_FORK {
+        libc::SCHED_BATCH => Some("scheduling policy batch".to_owned()),
+        libc::SCHED_IDLE => Some("scheduling policy idle".to_owned()),
+        _ => None,
+    }
+}
+
+fn io_priority() -> Option<String> {
+    const WHO_PROCESS: libc::c_int = 1;
+    const CLASS_SHIFT: libc::c_long = 13;
+    const CLASS_IDLE: libc::c_long = 3;
+    // SAFETY: the call takes integers and does not touch our memory.
+    let priority = unsafe { libc::syscall(libc::SYS_ioprio_get, WHO_PROCESS, 0) };
+    (priority >= 0 && priority >> CLASS_SHIFT == CLASS_IDLE).then(|| "i/o priority idle".to_owned())
+}
+
+fn limits() -> Vec<String> {
+    let finite = |kind| getrlimit(kind).ok().map(|(soft, _)| soft).filter(is_finite);
+    let mut notes = Vec::new();
+    for (kind, what, unit) in [
+        (Resource::RLIMIT_AS, "address space", "bytes"),
+        (Resource::RLIMIT_DATA, "data", "bytes"),
+        (Resource::RLIMIT_FSIZE, "file size", "bytes"),
+        (Resource::RLIMIT_CPU, "processor time", "seconds"),
+    ] {
+        if let Some(limit) = finite(kind) {
+            notes.push(format!("{what} limited to {limit} {unit}"));
+        }
+    }
+    if let Some(limit) = finite(Resource::RLIMIT_STACK).filter(|&limit| limit < STACK_BYTES_FEW) {
+        notes.push(format!("stack limited to {limit} bytes"));
+    }
+    if let Some(limit) = finite(Resource::RLIMIT_NOFILE).filter(|&limit| limit < DESCRIPTORS_FEW) {
+        notes.push(format!("open descriptors limited to {limit}"));
+    }
+    notes
+}
+
+fn is_finite(limit: &u64) -> bool {
+    *limit != libc::RLIM_INFINITY
+}
+
+fn oom_score() -> Option<String> {
+    let text = fs::read_to_string("/proc/self/oom_score_adj").ok()?;
+    let score: i32 = text.trim().parse().ok()?;
+    (score > 0).then(|| format!("oom_score_adj {score}: killed early when memory is short"))
+}
+
+/// A process cannot leave its cgroup: killing or limiting the cgroup affects this process too.
+fn cgroup() -> Option<String> {
+    let text = fs::read_to_string("/proc/self/cgroup").ok()?;
+    let path = text.lines().find_map(|line| line.strip_prefix("0::"))?;
+    (path != "/").then(|| format!("in the cgroup {path}"))
 }
 
 #[cfg(test)]

@@ -1,35 +1,195 @@
-//! Starts a daemon, one client at a time.
+//! Finds the daemon of a place, or starts one where none runs.
 //!
 //! Of all clients that find no daemon, the holder of `start.lock` starts one; the kernel frees the
 //! lock if the holder dies. It only prevents a herd of daemons: the daemon's own instance lock
 //! ensures that just one runs. Because a holder may be stopped, clients that have waited for a
 //! while take the next lock (`start.lock.1` …).
+//!
+//! Invariants: the client sends nothing to a socket in a directory that another user could have
+//! created. It starts at most [`STARTS_MAX`] daemons in a row that do not answer it.
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::io;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use rustix::fs::{FlockOperation, flock};
+use nix::sys::signal::Signal;
+use nix::sys::wait::WaitStatus;
+use nix::unistd::Pid;
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, fstat, open};
 use rustix::io::Errno;
 
 use canal_protocol::place::{Place, Rule};
-use canal_sys::detach;
-use canal_sys::detach::{GAVE_WAY, Started};
-use canal_sys::dir::open_lock;
+use canal_sys::dir::{
+    DirError, IfMissing, is_closed_to_others, is_private, make_private, open_lock, open_private,
+};
+use canal_sys::pidfd::Pidfd;
 use canal_sys::process::Activity;
-use canal_sys::process::user::FilesOf;
+use canal_sys::process::detach::{self, GAVE_WAY, Started};
+use canal_sys::process::user::{FilesOf, geteuid};
 use canal_text::duration::stated;
+use canal_text::safe_text::one_line;
 
-use super::program;
-use super::starts::{Starts, log_of};
-use crate::client::connection::connect::{connect_if_running, pid_in, recorded_pid};
-use crate::client::connection::silence::{Limits, Owed};
-use crate::client::connection::stream::{Connection, activity};
-use crate::client::{ClientError, Options, Result};
+use super::program::{self, may_start};
+use super::silence::{Limits, Options, Owed, Start};
+use super::stream::{
+    Connection, activity, connect_if_free, connect_if_running, pid_in, recorded_pid,
+};
+use crate::client::error::{ClientError, Result};
+
+/// The first pause between two attempts while a daemon starts, which takes about 20 ms.
+const PAUSE_MIN: Duration = Duration::from_millis(5);
+
+/// The longest pause. Thousands of waiters that lost their daemon must leave the next one room to
+/// start.
+const PAUSE_MAX: Duration = Duration::from_millis(200);
+
+/// Connects without waiting; `None` if no daemon listens, or if its queue of connections is full.
+pub(crate) fn connect_at_once(place: &Place) -> Result<Option<OwnedFd>> {
+    if check_dir(place, IfMissing::Fail)? { connect_if_free(place) } else { Ok(None) }
+}
+
+/// Connects, and starts a daemon if necessary. `again`: whether a daemon that had answered went
+/// away.
+pub(crate) fn connect(
+    place: &Place,
+    options: &Options,
+    again: bool,
+    starts: &mut Starts,
+) -> Result<Connection> {
+    // A daemon that others manage may be restarting.
+    let may_restart = again || place.rule == Rule::Shared;
+    let wait = if may_restart { options.answer } else { Duration::ZERO };
+    match look_in(place, options)? {
+        Some(connection) => Ok(connection),
+        None => wait_for_one(place, options, wait, starts),
+    }
+}
+
+/// Starts a daemon if allowed, and connects as soon as one listens.
+fn wait_for_one(
+    place: &Place,
+    options: &Options,
+    wait: Duration,
+    starts: &mut Starts,
+) -> Result<Connection> {
+    let may_start = options.start == Start::IfNeeded && may_start(place);
+    if !may_start && wait.is_zero() {
+        return Err(ClientError::NoDaemon(place.socket.clone()));
+    }
+    let idle = if may_start { options.up } else { wait };
+    let mut owed = Owed::new(Limits { idle, ..Limits::from(options) });
+    let begun = Instant::now();
+    let mut pause = PAUSE_MIN;
+    let mut left = None;
+    loop {
+        let round = Instant::now();
+        if may_start && check_dir(place, IfMissing::Create)? {
+            match attempt(place, options, begun.elapsed(), starts)? {
+                Attempt::Connected(connection) => return Ok(connection),
+                Attempt::Started => left = None,
+                Attempt::Left(lock) => left = Some(lock),
+            }
+        }
+        // The pauses differ, or all clients would connect at the same time.
+        let pause_of_own = pause + pause * (std::process::id() % 8) / 8;
+        let waited = round.elapsed() + pause_of_own;
+        if owed.grow(waited, || activity_of_coming(place, left.as_deref())) {
+            return Err(match may_start {
+                true => never_up(place, owed.silent(), left.as_deref()),
+                false => ClientError::NoDaemon(place.socket.clone()),
+            });
+        }
+        thread::sleep(pause_of_own);
+        pause = (pause * 3 / 2).min(PAUSE_MAX);
+        if let Some(connection) = look_in(place, options)? {
+            return Ok(connection);
+        }
+    }
+}
+
+/// Connects if a process listens.
+fn look_in(place: &Place, options: &Options) -> Result<Option<Connection>> {
+    match check_dir(place, IfMissing::Fail)? {
+        true => connect_if_running(place, options),
+        false => Ok(None),
+    }
+}
+
+/// The error after this time. `left` is the lock of another client that was supposed to start a
+/// daemon.
+fn never_up(place: &Place, after: Duration, left: Option<&Path>) -> ClientError {
+    let time = stated(Duration::from_secs(after.as_secs()));
+    let socket = place.socket.display();
+    ClientError::Start(match left {
+        None => {
+            format!("the daemon started, but nothing is listening at {socket} after {time}")
+        }
+        Some(lock) => format!(
+            "nothing is listening at {socket} after {time}: another client is starting a daemon \
+             and still holds {}",
+            lock.display()
+        ),
+    })
+}
+
+/// Whether the directory of a place exists. It is an error if it cannot be trusted.
+fn check_dir(place: &Place, missing: IfMissing) -> Result<bool> {
+    let checked = match place.rule {
+        Rule::Shared if is_closed_to_others(&place.dir) => return Ok(true),
+        Rule::Shared => check_shared(&place.dir),
+        Rule::Given | Rule::PerUser => {
+            let uid = geteuid().as_raw();
+            if is_private(&place.dir, uid) {
+                return Ok(true);
+            }
+            check_other(place, uid, missing)
+        }
+    };
+    match checked {
+        Ok(()) => Ok(true),
+        // A daemon never ran.
+        Err(DirError::Missing(_)) if missing == IfMissing::Fail => Ok(false),
+        Err(error) => Err(ClientError::Place(error.to_string())),
+    }
+}
+
+/// The error for a directory that is not private. The user's own directory, which canal created, is
+/// made private again.
+fn check_other(place: &Place, uid: u32, missing: IfMissing) -> Result<(), DirError> {
+    if place.is_users_own() {
+        make_private(&place.dir, uid)?;
+    }
+    match open_private(&place.dir, uid, missing) {
+        // Every user has to trust root: this is the directory of a service.
+        Err(DirError::Foreign(_, 0, _)) if place.rule == Rule::Given => check_shared(&place.dir),
+        other => other.map(drop),
+    }
+}
+
+/// Checks the directory of a daemon that another user runs. The client cannot know which user to
+/// expect (root or a service's user), but refuses a directory in which any user can create another
+/// socket.
+fn check_shared(path: &Path) -> Result<(), DirError> {
+    let owned = || path.to_owned();
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let dir = open(path, flags, Mode::empty()).map_err(|error| match error {
+        Errno::NOENT => DirError::Missing(owned()),
+        Errno::LOOP => DirError::Symlink(owned()),
+        Errno::NOTDIR => DirError::NotADirectory(owned()),
+        other => DirError::Io(owned(), other.into()),
+    })?;
+    let stat = fstat(&dir).map_err(|error| DirError::Io(owned(), error.into()))?;
+    let mode = stat.st_mode & !libc::S_IFMT;
+    if mode & libc::S_IWOTH != 0 {
+        return Err(DirError::Open(owned(), mode));
+    }
+    Ok(())
+}
 
 /// The PATH of the daemon, independent of the PATH of its starter.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -48,10 +208,8 @@ const LOCKS_MAX: u128 = 5;
 /// The outcome of an attempt to start a daemon.
 #[derive(Debug)]
 pub(crate) enum Attempt {
-    /// A daemon listens that another client started.
+    /// A daemon listens: the started one, or one that another client started.
     Connected(Connection),
-    /// The daemon was started, and listens.
-    Up(Connection),
     /// The daemon was started, but does not listen yet.
     Started,
     /// Another client, which holds this lock, will start a daemon.
@@ -88,7 +246,7 @@ pub(crate) fn attempt(
     let reported = detach::start(&program, &argv(place), &environment(), Some(&log))
         .and_then(|mut started| {
             let reported = report_of(&mut started, limits, &lock);
-            starts.is_process(started.into_process());
+            starts.last = started.into_process();
             reported
         })
         .map_err(|error| {
@@ -96,11 +254,12 @@ pub(crate) fn attempt(
         })?;
     match reported.trim() {
         "" => {}
-        GAVE_WAY => starts.gave_way(),
+        // It left the place to another daemon, which is not a failure.
+        GAVE_WAY => starts.count -= 1,
         error => return Err(ClientError::Start(error.to_owned())),
     }
     if let Some(connection) = connect_if_running(place, options)? {
-        return Ok(Attempt::Up(connection));
+        return Ok(Attempt::Connected(connection));
     }
     thread::sleep(LOST_PAUSE);
     Ok(Attempt::Started)
@@ -167,7 +326,7 @@ fn report_of(started: &mut Started, limits: Limits, lock: &File) -> io::Result<S
 
 /// The activity of the daemon that is starting: the one that has the instance lock, or the one that
 /// the holder of the start lock `left` waits for.
-pub(crate) fn activity_of_coming(place: &Place, left: Option<&Path>) -> Activity {
+fn activity_of_coming(place: &Place, left: Option<&Path>) -> Activity {
     let pids = [recorded_pid(place), left.and_then(pid_in)];
     let busy = pids.into_iter().flatten().any(|pid| activity(Some(pid)) == Activity::Busy);
     if busy { Activity::Busy } else { Activity::Idle }
@@ -202,6 +361,102 @@ fn environment() -> Vec<(OsString, OsString)> {
     [("PATH".into(), PATH.into())].into_iter().chain(passed_on).collect()
 }
 
+/// Chance may kill one daemon, and even the one after it. A third death has a cause that would kill
+/// a fourth daemon too.
+const STARTS_MAX: u32 = 3;
+
+/// How many bytes from the end of a log are read.
+const LOG_BYTES_MAX: u64 = 16 * 1024;
+
+const HINT: &str = "find the reason with `canal doctor`, or run the daemon in the foreground with \
+                    `canal daemon -v`";
+
+/// The daemons that a client has started since one last answered it.
+#[derive(Debug, Default)]
+pub(crate) struct Starts {
+    count: u32,
+    /// The size of the log before the last start.
+    log_bytes: u64,
+    last: Option<Pidfd>,
+}
+
+impl Starts {
+    /// Counts a start that is about to happen.
+    ///
+    /// # Errors
+    /// [`STARTS_MAX`] daemons have died without an answer. The error contains the reason of the
+    /// last one.
+    fn begin(&mut self, place: &Place) -> Result<()> {
+        let log = log_of(place);
+        if self.count == STARTS_MAX {
+            return Err(ClientError::Start(self.why_they_died(&log)));
+        }
+        self.count += 1;
+        self.log_bytes = log.metadata().map_or(0, |found| found.len());
+        self.last = None;
+        Ok(())
+    }
+
+    /// Whether this client has started a daemon.
+    pub(crate) fn has_started(&self) -> bool {
+        self.count > 0
+    }
+
+    /// Records that a daemon has answered this client.
+    pub(crate) fn daemon_answered(&mut self) {
+        *self = Self::default();
+    }
+
+    fn why_they_died(&self, log: &Path) -> String {
+        let how = self.last.as_ref().and_then(Pidfd::wait_status).and_then(ended);
+        let how = how.map(|how| format!(" ({how})")).unwrap_or_default();
+        let (count, path) = (STARTS_MAX, log.display());
+        let last = match last_line(log, self.log_bytes) {
+            Some(line) => format!("wrote this last line to {path}: {line}"),
+            None => format!("wrote nothing to {path}"),
+        };
+        format!(
+            "{count} daemons started, and each died before it answered; the last one{how} {last}\n\
+             hint: {HINT}"
+        )
+    }
+}
+
+/// The log file of a daemon that a client starts.
+fn log_of(place: &Place) -> PathBuf {
+    place.dir.join("daemon.log")
+}
+
+/// The last line in the log of the daemons that clients start at a place.
+pub fn last_line_of_log(place: &Place) -> Option<String> {
+    last_line(&log_of(place), 0)
+}
+
+/// The last line that a daemon wrote to a log after its first `from` bytes. Lines that begin with
+/// `hint:` or `note:` explain the line before them, so they do not count.
+fn last_line(log: &Path, from: u64) -> Option<String> {
+    let mut file = File::open(log).ok()?;
+    let bytes = file.metadata().ok()?.len();
+    // A log that is shorter than before has been restarted.
+    let from = if from > bytes { 0 } else { from };
+    file.seek(SeekFrom::Start(from.max(bytes.saturating_sub(LOG_BYTES_MAX)))).ok()?;
+    let mut text = Vec::new();
+    file.take(LOG_BYTES_MAX).read_to_end(&mut text).ok()?;
+    let text = String::from_utf8_lossy(&text);
+    let mut lines = text.lines().map(one_line).rev();
+    lines
+        .find(|line| !line.is_empty() && !line.starts_with("hint: ") && !line.starts_with("note: "))
+}
+
+/// How a process ended, by its wait status.
+fn ended(status: i32) -> Option<String> {
+    match WaitStatus::from_raw(Pid::from_raw(0), status).ok()? {
+        WaitStatus::Exited(_, code) => Some(format!("exit code {code}")),
+        WaitStatus::Signaled(_, signal, _) => Some(format!("killed by {}", Signal::as_str(signal))),
+        _ => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::OnceLock;
@@ -211,8 +466,24 @@ mod tests {
 
     use super::*;
     use crate::client::Start;
-    use canal_sys::pidfd::Pidfd;
     use canal_sys::rerun::{BOUND, wait_for_lines, wait_until};
+
+    #[test]
+    fn whoever_started_no_daemon_does_not_say_that_one_was_started() {
+        let dir = Path::new("/d");
+        let socket = dir.join("s");
+        let (dir, rule, stores) = (dir.into(), Rule::Given, OnceLock::new());
+        let place = Place { socket, dir, rule, uid: 0.into(), stores };
+        let said = |left: Option<&str>| {
+            never_up(&place, Duration::from_millis(10_123), left.map(Path::new)).to_string()
+        };
+        assert_eq!(said(None), "the daemon started, but nothing is listening at /d/s after 10s");
+        assert_eq!(
+            said(Some("/d/start.lock.4")),
+            "nothing is listening at /d/s after 10s: another client is starting a daemon and \
+             still holds /d/start.lock.4"
+        );
+    }
 
     fn place(rule: Rule) -> Place {
         let dir = PathBuf::from("/d");

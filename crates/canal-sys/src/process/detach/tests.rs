@@ -8,7 +8,7 @@ use super::*;
 use crate::pidfd::Pidfd;
 use crate::rerun::{self, BOUND, BOUND_MS, wait_for_lines, wait_until};
 
-const SCENE: &str = "detach::tests::starts_in_odd_circumstances";
+const SCENE: &str = "process::detach::tests::starts_in_odd_circumstances";
 const SHELL: &str = "/bin/sh";
 
 fn shell(script: &str) -> Vec<OsString> {
@@ -81,7 +81,7 @@ fn the_pid_is_known_before_the_program_says_anything() {
     let pid: u32 = wait_for_lines(&log, 1).trim().parse().unwrap();
     assert_eq!(started.report_within(Duration::ZERO).unwrap(), None);
     assert_eq!(started.pid(), Some(pid));
-    std::fs::write(&up, "ready\n").unwrap();
+    fs::write(&up, "ready\n").unwrap();
     assert_eq!(started.report_within(BOUND).unwrap().as_deref(), Some("ready\n"));
 }
 
@@ -112,7 +112,7 @@ fn a_log_is_appended_to_and_private() {
     for _ in 0..2 {
         start_within(Path::new(SHELL), &shell("echo word >&2"), &[], Some(&log), 10_000).unwrap();
     }
-    assert_eq!(std::fs::read_to_string(&log).unwrap(), "word\nword\n");
+    assert_eq!(fs::read_to_string(&log).unwrap(), "word\nword\n");
     assert_eq!(log.metadata().unwrap().permissions().mode() & 0o777, 0o600);
 }
 
@@ -167,7 +167,7 @@ fn starts_in_odd_circumstances() {
     let environment = [("ONLY".into(), "this".into())];
     let report = start_within(Path::new(SHELL), &shell(ASK), &environment, None, 10_000).unwrap();
     assert!(blocked.is_subset(&SigSet::thread_get_mask().unwrap()), "the mask is put back");
-    std::fs::write(to, report).unwrap();
+    fs::write(to, report).unwrap();
 }
 
 trait Subset {
@@ -190,7 +190,7 @@ fn circumstances(before: &str, kernel: Option<&str>) -> HashMap<String, String> 
     }
     let output = command.output().unwrap();
     assert!(output.status.success(), "{output:?}");
-    let report = std::fs::read_to_string(to).unwrap();
+    let report = fs::read_to_string(to).unwrap();
     let pairs = report.lines().filter_map(|line| line.split_once(' '));
     pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
@@ -238,7 +238,7 @@ fn nor_if_the_starter_had_no_standard_descriptors() {
 
 /// Whether this process has the capability of this number (capability.h).
 fn capable(number: u32) -> bool {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let status = fs::read_to_string("/proc/self/status").unwrap();
     let set = status.lines().find_map(|line| line.strip_prefix("CapEff:")).unwrap();
     u64::from_str_radix(set.trim(), 16).unwrap() & (1 << number) != 0
 }
@@ -267,10 +267,10 @@ fn notes_name_what_could_not_be_put_back() {
     let to: PathBuf = folder.path().join("notes");
     let before = "ulimit -v 8000000; ulimit -n 512; renice 3 $$ >/dev/null; \
                   echo 77 >/proc/$$/oom_score_adj;";
-    let mut command = rerun::command("detach::tests::writes_its_notes", before);
+    let mut command = rerun::command("process::detach::tests::writes_its_notes", before);
     assert!(command.env("TO", &to).output().unwrap().status.success());
     wait_until("the notes are there", || to.exists());
-    let notes = std::fs::read_to_string(to).unwrap();
+    let notes = fs::read_to_string(to).unwrap();
     for note in [
         "nice value 3",
         "address space limited to 8192000000 bytes",
@@ -285,7 +285,7 @@ fn notes_name_what_could_not_be_put_back() {
 #[test]
 #[ignore = "a scene of notes_name_what_could_not_be_put_back"]
 fn writes_its_notes() {
-    if rerun::plays("detach::tests::writes_its_notes") {
-        std::fs::write(std::env::var_os("TO").unwrap(), notes().join("\n")).unwrap();
+    if rerun::plays("process::detach::tests::writes_its_notes") {
+        fs::write(std::env::var_os("TO").unwrap(), notes().join("\n")).unwrap();
     }
 }

@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-use super::signals::change_mask;
+use crate::signals::change_mask;
 
 /// The state at the very start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,7 +118,7 @@ mod tests {
     use super::*;
     use crate::rerun;
 
-    const SCENE: &str = "startup::tests::tells_what_it_found";
+    const SCENE: &str = "process::startup::tests::tells_what_it_found";
 
     #[test]
     #[ignore = "a scene of the tests below"]

@@ -1,0 +1,509 @@
+//! The client, and its calls that have one answer.
+//!
+//! Invariants: the client repeats a call that must not take effect twice only if the daemon cannot
+//! have carried it out. A release never ends a hold that the owner got after the release was
+//! requested, nor any hold other than the one named first.
+
+use std::time::Duration;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use canal_protocol::place::Place;
+use canal_protocol::{
+    Configuration, ConfigurationQuery, Confirm, EndedLeases, EndedLeasesQuery, ErrorName, Failure,
+    GraphQuery, Handle, HistoryPage, HistoryQuery, HistoryStats, HistoryStatsQuery, Kill,
+    KillTargets, Killed, Leader, LeaderQuery, Metrics, MetricsQuery, Prioritize, Prioritized,
+    Release, Released, Reload, Reloaded, Renew, Renewed, Resize, Resized, Status, StatusQuery,
+    Stop, Stopping, Tag, Waits, WhyQuery, WouldAcquire, WouldGrant, WouldKill,
+};
+use canal_sys::pidfd::Pidfd;
+use canal_sys::terminal::output::Audience;
+
+use super::connection::silence::{Limits, Options, Owed};
+use super::connection::start_daemon::{Starts, connect};
+use super::connection::stream::{Connection, Received, Replies, activity, parameters};
+use super::error::{CallOutcome, ClientError, Result};
+
+/// A connection to the daemon of a place.
+#[derive(Debug)]
+pub struct Client {
+    pub(super) place: Place,
+    pub(super) options: Options,
+    /// `None` after the connection was lost; the next call opens another.
+    pub(super) connection: Option<Connection>,
+    /// Whether this client started the daemon when it first connected.
+    has_started_daemon: bool,
+    pub(super) starts: Starts,
+    /// Receives a line for each call and answer.
+    pub(super) trace: Option<fn(&str)>,
+    /// The readers of the output. When they are gone, the client gives up a waiting request.
+    pub(super) audience: Option<Audience>,
+}
+
+/// A new random name for a request.
+///
+/// # Errors
+/// The system cannot provide random bytes.
+pub fn tag() -> Result<Tag> {
+    let mut tag = [0; 16];
+    getrandom::fill(&mut tag).map_err(std::io::Error::from)?;
+    Ok(Tag(u128::from_ne_bytes(tag)))
+}
+
+/// A new random secret for a lease.
+///
+/// # Errors
+/// The system cannot provide random bytes.
+pub fn handle() -> Result<Handle> {
+    tag().map(|Tag(bits)| Handle::new(bits))
+}
+
+impl Client {
+    /// Connects, and starts a daemon if necessary.
+    ///
+    /// # Errors
+    /// No daemon runs and none may or can be started, or its directory cannot be trusted.
+    pub fn connect(place: &Place, options: impl Into<Options>) -> Result<Self> {
+        let options = options.into();
+        let mut starts = Starts::default();
+        let connection = Some(connect(place, &options, false, &mut starts)?);
+        let has_started_daemon = starts.has_started();
+        let (place, trace, audience) = (place.clone(), None, None);
+        Ok(Self { place, options, connection, has_started_daemon, starts, trace, audience })
+    }
+
+    /// From now on, calls `say` with a line for the user for each call and for each answer.
+    pub fn trace_to(&mut self, say: fn(&str)) {
+        self.trace = Some(say);
+    }
+
+    /// From now on, gives up a waiting request when standard output and standard error have no
+    /// reader left.
+    pub fn give_up_unread(&mut self) {
+        self.audience = Some(Audience::new());
+    }
+
+    pub(super) fn trace(&self, line: impl FnOnce() -> String) {
+        if let Some(say) = self.trace {
+            say(&line());
+        }
+    }
+
+    /// Whether this client started the daemon when it connected.
+    #[must_use]
+    pub fn has_started_daemon(&self) -> bool {
+        self.has_started_daemon
+    }
+
+    /// The connection, or a new one if there is none. The caller puts it back if it remains usable.
+    pub(super) fn take_connection(&mut self) -> Result<Connection> {
+        match self.connection.take() {
+            Some(connection) => Ok(connection),
+            None => {
+                self.trace(|| "connecting again".to_owned());
+                connect(&self.place, &self.options, true, &mut self.starts)
+            }
+        }
+    }
+}
+
+/// Whether the client may repeat a call if it lost the connection before the answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Repeat {
+    /// Yes: doing it twice has the same effect as doing it once.
+    Always,
+    /// Only if the daemon cannot have carried it out.
+    IfUndone,
+}
+
+/// The pauses between attempts after the daemon went away. Without them, a client would start a
+/// daemon that ends at every call in a tight loop.
+#[derive(Debug)]
+pub(crate) struct Backoff(Duration);
+
+impl Backoff {
+    pub(crate) fn new() -> Self {
+        Self(Duration::from_millis(5))
+    }
+
+    pub(crate) fn pause(&mut self) {
+        std::thread::sleep(self.0);
+        self.0 = (self.0 * 2).min(Duration::from_secs(1));
+    }
+}
+
+/// How many times the client tries a call that does not wait.
+pub(crate) const ATTEMPTS_MAX: u32 = 8;
+
+impl Client {
+    pub fn call<P: Serialize, T: DeserializeOwned>(
+        &mut self,
+        method: &str,
+        input: &P,
+        owner: Option<&Pidfd>,
+        repeat: Repeat,
+    ) -> Result<T> {
+        let limits = Limits::from(&self.options);
+        self.call_within(limits, method, input, owner, repeat)
+    }
+
+    /// Calls a method that searches the history.
+    fn search<P: Serialize, T: DeserializeOwned>(&mut self, method: &str, input: &P) -> Result<T> {
+        let limits = Limits::of_search(&self.options);
+        self.call_within(limits, method, input, None, Repeat::Always)
+    }
+
+    fn call_within<P: Serialize, T: DeserializeOwned>(
+        &mut self,
+        limits: Limits,
+        method: &str,
+        input: &P,
+        owner: Option<&Pidfd>,
+        repeat: Repeat,
+    ) -> Result<T> {
+        let mut pauses = Backoff::new();
+        for _ in 0..ATTEMPTS_MAX {
+            match self.call_once(limits, method, input, owner) {
+                Err(ClientError::Gone(lost))
+                    if repeat == Repeat::Always || lost == CallOutcome::Undone => {}
+                answer => return answer,
+            }
+            pauses.pause();
+        }
+        Err(ClientError::Gone(CallOutcome::Unknown))
+    }
+
+    pub fn call_once<P: Serialize, T: DeserializeOwned>(
+        &mut self,
+        limits: Limits,
+        method: &str,
+        input: &P,
+        owner: Option<&Pidfd>,
+    ) -> Result<T> {
+        let mut connection = self.take_connection()?;
+        self.trace(|| format!("sending {method}"));
+        let reply = connection
+            .send(method, input, Replies::One, owner, limits)
+            .and_then(|()| connection.reply(limits));
+        let is_answered = reply.is_ok();
+        let output = reply.and_then(parameters);
+        self.trace(|| {
+            let answered = |_: &T| "answered".to_owned();
+            format!("{method}: {}", output.as_ref().map_or_else(ClientError::traced, answered))
+        });
+        if is_answered {
+            self.starts.daemon_answered();
+            // The client reuses a connection that carried an error reply, but not one to a daemon
+            // that is stopping.
+            if !matches!(output, Err(ClientError::Gone(_))) {
+                self.connection = Some(connection);
+            }
+        }
+        output
+    }
+
+    /// Takes the descriptors that came with the last answer.
+    pub(crate) fn take_received(&mut self) -> Received {
+        self.connection.as_mut().map(Connection::take_received).unwrap_or_default()
+    }
+}
+
+/// Defines calls that may be repeated: the name, the query and the reply of each, and its name in
+/// the protocol.
+macro_rules! calls {
+    ($($(#[$doc:meta])* $name:ident($query:ty) -> $reply:ty = $method:literal;)*) => {
+        impl Client {
+            $($(#[$doc])*
+            pub fn $name(&mut self, query: &$query) -> Result<$reply> {
+                self.call($method, query, None, Repeat::Always)
+            })*
+        }
+    };
+}
+
+calls! {
+    /// Asks what the daemon would grant now without waiting, and takes nothing.
+    ///
+    /// # Errors
+    /// [`ErrorName::Refused`](canal_protocol::ErrorName::Refused) if it would grant nothing, and
+    /// the errors of [`Client::acquire`].
+    would_acquire(WouldAcquire) -> WouldGrant = "WouldAcquire";
+
+    /// Renews a lease, which then lives for its whole TTL from now.
+    ///
+    /// # Errors
+    /// [`ErrorName::LeaseLost`](canal_protocol::ErrorName::LeaseLost) if the lease has ended.
+    renew(Renew) -> Renewed = "Renew";
+
+    /// Asks for the state of the locks.
+    ///
+    /// # Errors
+    /// Only the errors that any call can have.
+    status(StatusQuery) -> Status = "Status";
+
+    /// Asks which holders and waiters a process or session waits for, to the end of the chain.
+    ///
+    /// # Errors
+    /// [`ErrorName::BadRequest`](canal_protocol::ErrorName::BadRequest) if it neither holds nor
+    /// waits.
+    why(WhyQuery) -> Waits = "Why";
+
+    /// Asks for all waiters and what blocks them.
+    ///
+    /// # Errors
+    /// Only the errors that any call can have.
+    graph(GraphQuery) -> Waits = "Graph";
+
+    /// Asks for the leader of a key, which is its only holder.
+    ///
+    /// # Errors
+    /// [`ErrorName::NotExclusive`](canal_protocol::ErrorName::NotExclusive) if several can hold
+    /// the key at once, [`ErrorName::EngineAway`](canal_protocol::ErrorName::EngineAway) if the
+    /// daemon cannot know.
+    leader(LeaderQuery) -> Leader = "Leader";
+
+    /// Asks for the leases that ended recently.
+    ///
+    /// # Errors
+    /// Only the errors that any call can have.
+    ended_leases(EndedLeasesQuery) -> EndedLeases = "EndedLeases";
+
+    /// Asks for the metrics that a monitoring system reads.
+    ///
+    /// # Errors
+    /// Only the errors that any call can have.
+    metrics(MetricsQuery) -> Metrics = "Metrics";
+
+    /// Asks which holds and waiting requests a [`Kill`] could target, and sends no signal.
+    ///
+    /// # Errors
+    /// [`ErrorName::NotHeld`](canal_protocol::ErrorName::NotHeld) if there are none.
+    would_kill(WouldKill) -> KillTargets = "WouldKill";
+
+    /// Makes the daemon read its configuration again.
+    ///
+    /// # Errors
+    /// [`ErrorName::BadConfiguration`](canal_protocol::ErrorName::BadConfiguration) if the file is
+    /// unusable; an error if the caller lacks the permission.
+    reload(Reload) -> Reloaded = "Reload";
+
+    /// Asks for the configuration that is in force.
+    ///
+    /// # Errors
+    /// Only the errors that any call can have.
+    configuration(ConfigurationQuery) -> Configuration = "Configuration";
+
+    /// Changes the priority of the waiting requests of a session.
+    ///
+    /// # Errors
+    /// [`ErrorName::NotHeld`](canal_protocol::ErrorName::NotHeld) if nothing of the session waits;
+    /// [`ErrorName::Denied`](canal_protocol::ErrorName::Denied) if the caller lacks the
+    /// permission.
+    prioritize(Prioritize) -> Prioritized = "Prioritize";
+
+    /// Stores a size.
+    ///
+    /// # Errors
+    /// The size makes no sense, or the caller lacks the permission.
+    resize(Resize) -> Resized = "Resize";
+}
+
+impl Client {
+    /// Confirms a provisional grant, after its owner has learned of it. If the daemon goes away in
+    /// the meantime, confirms at the next one: confirming twice has no further effect.
+    ///
+    /// # Errors
+    /// [`ErrorName::UnknownTag`](canal_protocol::ErrorName::UnknownTag) if the grant was
+    /// withdrawn.
+    pub fn confirm(&mut self, confirm: &Confirm) -> Result<()> {
+        let _: serde_json::Value = self.call("Confirm", confirm, None, Repeat::Always)?;
+        Ok(())
+    }
+
+    /// Asks for one page of requests and holds that have ended, the newest first.
+    ///
+    /// # Errors
+    /// [`ErrorName::Unsupported`](canal_protocol::ErrorName::Unsupported) if the daemon keeps no
+    /// history.
+    pub fn history(&mut self, query: &HistoryQuery) -> Result<HistoryPage> {
+        self.search("History", query)
+    }
+
+    /// Asks how long ended requests waited and how long they held their locks.
+    ///
+    /// # Errors
+    /// The same as for [`Client::history`].
+    pub fn history_stats(&mut self, query: &HistoryStatsQuery) -> Result<HistoryStats> {
+        self.search("HistoryStats", query)
+    }
+
+    /// Returns the process of a hold or of a waiting request, if the caller may end it. With its
+    /// pidfd, a client finds the processes below it and notices when they end.
+    ///
+    /// # Errors
+    /// [`ErrorName::NotHeld`](canal_protocol::ErrorName::NotHeld) if the process no longer holds
+    /// or waits.
+    pub fn process_to_kill(&mut self, kill: &Kill) -> Result<Option<Pidfd>> {
+        let asked = WouldKill { token: kill.token, request: kill.request, ..WouldKill::default() };
+        let found = self.would_kill(&asked)?;
+        let Some(index) = found.process_fd else { return Ok(None) };
+        let pidfd = Pidfd::from_fd(self.take_received().take(index)?);
+        pidfd.map(Some).map_err(|error| ClientError::Protocol(error.to_string()))
+    }
+
+    /// Sends a signal to the process of a hold or of a waiting request.
+    ///
+    /// # Errors
+    /// [`ErrorName::NotHeld`](canal_protocol::ErrorName::NotHeld) if the process no longer holds
+    /// or waits, [`ErrorName::Denied`](canal_protocol::ErrorName::Denied) if the caller may not
+    /// signal it. [`ClientError::Gone`] if the daemon may have sent the signal and ended before it
+    /// answered.
+    pub fn kill(&mut self, kill: &Kill) -> Result<Killed> {
+        self.call("Kill", kill, None, Repeat::IfUndone)
+    }
+}
+
+impl Client {
+    /// Releases a hold of `owner`; by default, of this process. The client sets the message's
+    /// `owner_fd` accordingly.
+    ///
+    /// # Errors
+    /// The hold does not exist, or it does not belong to the caller. [`ClientError::Gone`] if the
+    /// daemon may have released the hold and ended before it answered.
+    pub fn release(&mut self, release: &Release, owner: Option<&Pidfd>) -> Result<Released> {
+        let release = Release { owner_fd: owner.map(|_| 0), ..release.clone() };
+        self.call("Release", &release, owner, Repeat::IfUndone)
+    }
+
+    /// Asks what [`Client::release`] would release now, and changes nothing.
+    ///
+    /// # Errors
+    /// The same as for [`Client::release`].
+    pub fn would_release(&mut self, release: &Release, owner: Option<&Pidfd>) -> Result<Released> {
+        let release = Release { owner_fd: owner.map(|_| 0), ..release.clone() };
+        self.call("WouldRelease", &release, owner, Repeat::Always)
+    }
+
+    /// Releases exactly once: first asks which hold it is, and repeats the call at the next daemon
+    /// if one goes away before it answers.
+    ///
+    /// # Errors
+    /// The same as for [`Client::release`]. [`ClientError::Gone`] only if daemons keep going away.
+    pub fn release_once(&mut self, release: &Release, owner: Option<&Pidfd>) -> Result<Released> {
+        let release = &Release { owner_fd: owner.map(|_| 0), ..release.clone() };
+        for _ in 0..ATTEMPTS_MAX {
+            let held = match self.call("WouldRelease", release, owner, Repeat::Always) {
+                // With an engine, the daemon may have to read the log before it knows a lease.
+                Err(ClientError::Failure(failure)) if failure.name == ErrorName::LeaseLost => {
+                    return self.call("Release", release, owner, Repeat::IfUndone);
+                }
+                held => held?,
+            };
+            if let Some(released) = self.give_back(release, owner, held)? {
+                return Ok(released);
+            }
+        }
+        Err(ClientError::Gone(CallOutcome::Unknown))
+    }
+
+    /// Releases what was `held` at the time of the first question. Does nothing and returns `None`
+    /// if the owner now holds something else.
+    fn give_back(
+        &mut self,
+        release: &Release,
+        owner: Option<&Pidfd>,
+        held: Released,
+    ) -> Result<Option<Released>> {
+        let mut named = release.clone();
+        if named.key.is_some() {
+            named.token = held.released.first().map(|hold| hold.token);
+        }
+        let (mut pauses, mut may_be_done) = (Backoff::new(), false);
+        for _ in 0..ATTEMPTS_MAX {
+            match self.call_once(Limits::from(&self.options), "Release", &named, owner) {
+                Ok(released) if may_be_done => return Ok(Some(both(held, released))),
+                Ok(released) => return Ok(Some(released)),
+                Err(ClientError::Gone(lost)) => may_be_done |= lost == CallOutcome::Unknown,
+                Err(ClientError::Failure(failure)) => match outcome(&failure) {
+                    Some(Outcome::Over) if may_be_done => return Ok(Some(held)),
+                    Some(_) if named.key.is_some() => return Ok(None),
+                    _ => return Err(failure.into()),
+                },
+                Err(error) => return Err(error),
+            }
+            pauses.pause();
+        }
+        Err(ClientError::Gone(CallOutcome::Unknown))
+    }
+}
+
+/// The consequence of an error for the named hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    /// The hold has been released.
+    Over,
+    /// The hold still exists, and so does a later one.
+    Changed,
+}
+
+fn outcome(failure: &Failure) -> Option<Outcome> {
+    match (failure.name, failure.reason.as_deref()) {
+        (ErrorName::NotHeld, Some("changed")) => Some(Outcome::Changed),
+        (ErrorName::NotHeld, _) | (ErrorName::LeaseLost, Some("released")) => Some(Outcome::Over),
+        _ => None,
+    }
+}
+
+/// Combines what the first attempt released, if it released anything, with what the last one did.
+fn both(first: Released, last: Released) -> Released {
+    let mut released = first.released;
+    released.retain(|hold| last.released.iter().all(|other| other.token != hold.token));
+    released.extend(last.released);
+    Released { released }
+}
+
+/// How long a daemon may take to end. A busy one may take longer, as it may for its answers.
+const END_MAX: Duration = Duration::from_secs(10);
+
+impl Client {
+    /// Ends the daemon and waits until it is gone. It watches the daemon's process if that is
+    /// known, and the daemon's end of the connection otherwise. The next daemon takes over its
+    /// holds.
+    ///
+    /// # Errors
+    /// [`ClientError::Silent`] if the daemon is not gone after 10 s, or after a minute of work.
+    pub fn stop(&mut self, stop: &Stop) -> Result<Stopping> {
+        let limits = Limits::from(&self.options);
+        let connection = self.take_connection()?;
+        // With socket activation, the listening process is the service manager, and in another pid
+        // namespace the daemon has another pid. The pids name the daemon only if they agree.
+        let listener = connection.pid();
+        self.connection = Some(connection);
+        // A daemon that runs as a thread of this process ends without it.
+        let elsewhere = listener.filter(|pid| *pid != std::process::id());
+        let watched = elsewhere.and_then(|pid| Pidfd::open(pid).ok());
+        let stopping: Stopping = self.call_once(limits, "Stop", stop, None)?;
+        let connection = self.connection.take();
+        let limits = Limits { idle: END_MAX.max(limits.idle), ..limits };
+        let ended = match watched {
+            Some(pidfd) if listener == Some(stopping.pid) => ends(&pidfd, stopping.pid, limits),
+            _ => connection.is_none_or(|mut connection| connection.wait_closed(limits)),
+        };
+        if ended { Ok(stopping) } else { Err(ClientError::silent(Some(stopping.pid))) }
+    }
+}
+
+/// Waits for the end of a daemon. Returns whether it ended in time.
+fn ends(daemon: &Pidfd, pid: u32, limits: Limits) -> bool {
+    let mut owed = Owed::new(limits);
+    loop {
+        let patience = owed.patience();
+        if daemon.wait_end(u16::try_from(patience.as_millis()).unwrap_or(u16::MAX)) {
+            return true;
+        }
+        if owed.grow(patience, || activity(Some(pid))) {
+            return false;
+        }
+    }
+}
