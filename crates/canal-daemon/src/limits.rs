@@ -10,10 +10,6 @@ pub(crate) const CALLS_AHEAD_MAX: usize = 256;
 /// is due, the daemon closes the connection.
 pub(crate) const OUTPUT_BYTES_MAX: usize = 1024 * 1024;
 
-/// The approximate maximum size of a report on the table, in bytes. Rows that do not fit are
-/// omitted and counted.
-pub(crate) const REPORT_BYTES_MAX: usize = 24 * 1024 * 1024;
-
 /// A user with this many bytes of unread reports gets no further report.
 pub(crate) const UNREAD_BYTES_PER_USER: usize = OUTPUT_BYTES_MAX;
 
@@ -38,10 +34,6 @@ pub(crate) const ACCEPTS_PER_TURN: usize = 256;
 
 /// How long the daemon stops accepting connections if it has no descriptor left to refuse one with.
 pub(crate) const ACCEPT_AGAIN_AFTER: Duration = Duration::from_millis(250);
-
-/// The most bytes read at once from the FIFO of a hold to find out whether it has writers. A FIFO
-/// with the usual limits contains at most this many.
-pub(crate) const FIFO_BYTES_AT_ONCE: usize = 64 * 1024;
 
 /// The most bytes per turn that are read and discarded from clients that are refused immediately.
 pub(crate) const REFUSED_BYTES_PER_TURN: usize = 256 * 1024;
@@ -70,22 +62,6 @@ pub(crate) const NUMBER_MAX: u64 = (1 << 53) - 1;
 /// The most bytes of a command that are kept for display.
 pub(crate) const COMMAND_BYTES_MAX: usize = 1024;
 
-/// The default for the number of waiting requests of one user.
-pub(crate) const WAITERS_PER_USER: usize = 20_000;
-
-/// The default for the number of leases of one user.
-pub(crate) const LEASES_PER_USER: usize = 10_000;
-
-/// The default for the number of bytes of the keys that one user holds and waits for.
-pub(crate) const KEY_BYTES_PER_USER: usize = 32 * 1024 * 1024;
-
-/// Descriptors that are not for connections: the journal, the listener, epoll instances, and files
-/// that are open briefly.
-const DESCRIPTORS_OF_OUR_OWN: u64 = 32;
-
-/// With fewer descriptors, a daemon could hardly serve any client, not even `canal daemon --stop`.
-pub(crate) const DESCRIPTORS_MIN: u64 = 64;
-
 /// One in this many descriptors is reserved for grants, because a grant takes a second descriptor
 /// until the client has read it and disconnects.
 ///
@@ -96,18 +72,8 @@ pub(crate) const KEPT_FOR_GRANTS: usize = 16;
 /// three quarters of all connections if no other user has any.
 pub(crate) const SHARE_OF_WHAT_IS_LEFT: usize = 3;
 
-/// The default for how long a connection may be idle when a new connection needs its room.
-pub(crate) const CONNECTION_IDLE: Duration = Duration::from_secs(60);
-
 /// The minimum time between two searches for idle connections.
 pub(crate) const IDLE_LOOKED_FOR_EVERY: Duration = Duration::from_secs(1);
-
-/// How many connections fit into `descriptors` if watched processes and FIFOs take `owners` of
-/// them.
-pub(crate) fn connections_max(descriptors: u64, owners: usize) -> usize {
-    let left = descriptors.saturating_sub(DESCRIPTORS_OF_OUR_OWN).saturating_sub(owners as u64);
-    usize::try_from(left - left.div_ceil(KEPT_FOR_GRANTS as u64)).unwrap_or(usize::MAX)
-}
 
 /// How long a request with `-n` waits for a holder whose process is exiting.
 pub(crate) const EXITING_TIME: Duration = Duration::from_millis(100);
@@ -148,12 +114,6 @@ pub(crate) const FAREWELL_TIME: Duration = Duration::from_secs(1);
 /// those of waiters that are about to be given up.
 pub(crate) const PROCESSES_LOOKED_AT_MAX: usize = 500;
 
-/// The most holds that are examined to list the holders that block a request.
-pub(crate) const HOLDERS_LOOKED_AT_MAX: usize = 500;
-
-/// The most keys below a key that are searched for holds that block a request for the key.
-pub(crate) const KEYS_LOOKED_AT_MAX: usize = 1000;
-
 /// How many ancestors of a process are searched for the process whose frame encloses it.
 pub(crate) const ANCESTORS_MAX: usize = 256;
 
@@ -168,30 +128,6 @@ pub(crate) const BLOCKERS_LOOKED_AT_MAX: usize = 100_000;
 /// processes.
 pub(crate) const KILL_TARGETS_MAX: usize = 200;
 
-/// The size at which the log of a daemon that was started on demand is rotated.
-pub(crate) const LOG_BYTES_MAX: u64 = 1024 * 1024;
-
 /// The most calls served in a turn. The others are served in the next turn. Users take turns again
 /// there, so a later call of a user with fewer calls may be served first.
 pub(crate) const CALLS_PER_TURN: usize = 1024;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_usual_limit_of_descriptors_has_room_for_ten_thousand_waiters() {
-        assert!(connections_max(20_000, 0) >= 10_000);
-        assert!(connections_max(20_000, 5_000) >= 10_000);
-        assert!(connections_max(1024, 0) >= 900);
-    }
-
-    #[test]
-    fn without_descriptors_the_daemon_takes_no_connections() {
-        assert_eq!(connections_max(0, 0), 0);
-        assert_eq!(connections_max(64, 100), 0);
-        assert_eq!(connections_max(33, 0), 0);
-        assert_eq!(connections_max(34, 0), 1);
-        assert!(connections_max(DESCRIPTORS_MIN, 0) >= 16);
-    }
-}

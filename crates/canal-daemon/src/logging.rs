@@ -25,9 +25,11 @@ use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::reload;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
-use crate::limits::LOG_BYTES_MAX;
 use canal_protocol::SettingSource;
 use canal_text::safe_text::sanitize;
+
+/// The size at which the log of a daemon that was started on demand is rotated.
+const LOG_BYTES_MAX: u64 = 1024 * 1024;
 
 /// The most bytes written at once: a writable pipe takes this many without blocking (PIPE_BUF).
 const PIECE_BYTES: usize = 4096;

@@ -18,7 +18,7 @@ use std::{io, thread};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use crate::config::file::Config;
-use crate::config::sections::Limits;
+use crate::config::limits::Limits;
 use crate::permissions::Permissions;
 use canal_core::UnixMillis;
 use canal_protocol::SettingSource;

@@ -14,10 +14,11 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error};
 use toml::Spanned;
 
+use crate::config::limits::Limits;
 use crate::config::nodes::ConfiguredNodes;
 use crate::config::sections::{
-    EngineSettings, HOOKS_MAX, HistorySettings, HookSettings, JobSettings, Limits, Listen,
-    SocketAccess, duration,
+    EngineSettings, HOOKS_MAX, HistorySettings, HookSettings, JobSettings, Listen, SocketAccess,
+    duration,
 };
 use crate::config::written::{Written, line_of, with_suggestion};
 use crate::config::{nodes, sections, written};
@@ -225,7 +226,7 @@ impl Config {
         let at = |(at, what)| wrong(at, what);
         let (nodes, longest_ttl) = nodes::configured(&file.nodes, &file.node_groups).map_err(at)?;
         let nodes = ConfiguredNodes { file: Some(path.to_owned()), ..nodes };
-        let nodes_longest_ttl = longest_ttl.unwrap_or(nodes::LONGEST_TTL_DEFAULT);
+        let nodes_longest_ttl = longest_ttl.unwrap_or(file.limits.nodes_longest_ttl);
         if let Some(one) = file.hooks.get(HOOKS_MAX) {
             return Err(wrong(one.span().start, format!("more than {HOOKS_MAX} hooks")));
         }
@@ -384,7 +385,7 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt, chown, symlink};
 
     use super::*;
-    use crate::limits::WAITERS_PER_USER;
+    use crate::config::limits::{LONGEST_TTL_DEFAULT, WAITERS_PER_USER};
 
     fn parse(text: &str) -> Result<Config, String> {
         Config::parse(Path::new("canal.toml"), text).map_err(|error| error.to_string())
@@ -638,7 +639,7 @@ mod tests {
         };
         let names =
             "web1 = \"ssh:web1\"\nweb2 = { address = \"ssh:web2\", canal = \"/opt/canal\" }";
-        assert_eq!(longest(names).unwrap(), nodes::LONGEST_TTL_DEFAULT);
+        assert_eq!(longest(names).unwrap(), LONGEST_TTL_DEFAULT);
         assert_eq!(
             longest(&format!("{names}\nlongest_ttl = \"1m\"")).unwrap(),
             Duration::from_secs(60)

@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -11,71 +10,8 @@ use serde::de::{Deserializer, Error, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
-use crate::config::nodes::LONGEST_TTL_DEFAULT;
-use crate::limits::{
-    CONNECTION_IDLE, KEY_BYTES_PER_USER, LEASES_PER_USER, WAITERS_PER_USER, connections_max,
-};
 use crate::permissions::{Group, GroupNamed, find, optional_key};
 use canal_core::Key;
-
-/// The limits that the daemon applies itself: `[limits]`, and what other tables and the process
-/// add. They are not part of the table.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub(crate) struct Limits {
-    /// The maximum number of connections of all users, if the configuration sets one.
-    #[serde(deserialize_with = "at_least_one")]
-    pub(super) connections: Option<usize>,
-    /// The maximum number of connections of one user.
-    #[serde(deserialize_with = "at_least_one")]
-    pub connections_per_user: Option<usize>,
-    /// How long a connection may be idle when other clients need its room.
-    #[serde(deserialize_with = "duration")]
-    pub connection_idle: Duration,
-    /// The maximum number of waiting requests of one user.
-    pub waiters_per_user: usize,
-    /// The maximum number of leases that one user holds.
-    pub leases_per_user: usize,
-    /// The maximum number of bytes of the keys that one user holds and waits for.
-    pub key_bytes_per_user: usize,
-    /// The maximum number of open descriptors.
-    #[serde(skip)]
-    pub(super) descriptors: u64,
-    /// The longest TTL of a lease over nodes.
-    #[serde(skip)]
-    pub nodes_longest_ttl: Duration,
-    /// The daemon ends after this time without work. `None` means never.
-    #[serde(skip)]
-    pub idle_exit: Option<Duration>,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            connections: None,
-            connections_per_user: None,
-            connection_idle: CONNECTION_IDLE,
-            waiters_per_user: WAITERS_PER_USER,
-            leases_per_user: LEASES_PER_USER,
-            key_bytes_per_user: KEY_BYTES_PER_USER,
-            descriptors: 0,
-            nodes_longest_ttl: LONGEST_TTL_DEFAULT,
-            idle_exit: None,
-        }
-    }
-}
-
-impl Limits {
-    /// The maximum number of connections while `owners` descriptors belong to owners.
-    pub(crate) fn connections(&self, owners: usize) -> usize {
-        let fit = connections_max(self.descriptors, owners);
-        self.connections.map_or(fit, |connections| connections.min(fit))
-    }
-}
-
-fn at_least_one<'de, D: Deserializer<'de>>(from: D) -> Result<Option<usize>, D::Error> {
-    Ok(Some(NonZeroUsize::deserialize(from)?.get()))
-}
 
 /// The engine settings of a configuration, as the table `[engine]` has them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]

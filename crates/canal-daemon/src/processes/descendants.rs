@@ -30,13 +30,16 @@ use nix::sys::signal::Signal;
 use nix::sys::stat::{Mode, fstat};
 use nix::unistd::mkfifo;
 
-use crate::limits::FIFO_BYTES_AT_ONCE;
 use crate::processes::owners::{Owners, WatchId};
 use canal_core::{Tag, Token};
 use canal_protocol::HOLD_VARIABLE;
 use canal_sys::dir::remove_if_there;
 use canal_sys::pidfd::Pidfd;
 use canal_sys::process::{self, OwnProgram};
+
+/// The most bytes read at once from the FIFO of a hold to find out whether it has writers. A FIFO
+/// with the usual limits contains at most this many.
+const FIFO_BYTES_AT_ONCE: usize = 64 * 1024;
 
 /// The name of the directory in the daemon's directory.
 pub(crate) const NAME: &str = "children";
@@ -262,7 +265,7 @@ impl Children {
 /// The marks that identify the processes of a hold.
 #[derive(Debug)]
 pub(crate) struct Trace {
-    tag: Tag,
+    pub tag: Tag,
     /// While this is open, no other file can have its inode number and be mistaken for it.
     fifo: Option<File>,
 }
@@ -274,10 +277,6 @@ impl Trace {
         let mut options = OpenOptions::new();
         options.read(true).custom_flags(libc::O_PATH | libc::O_NOFOLLOW);
         Self { tag, fifo: options.open(dir.join(NAME).join(tag.to_string())).ok() }
-    }
-
-    pub(crate) fn tag(&self) -> Tag {
-        self.tag
     }
 }
 

@@ -181,7 +181,7 @@ impl Lost {
         if now < self.kill_at || self.over.is_none() {
             return;
         }
-        if left.contains(&trace.tag()) {
+        if left.contains(&trace.tag) {
             self.clean = 0;
             self.killed_at.get_or_insert(now);
             self.note_lateness(now);

@@ -6,7 +6,6 @@
 
 use std::collections::BTreeSet;
 
-use crate::limits::HOLDERS_LOOKED_AT_MAX;
 use crate::view::shown::{Shown, blocking_holds, held_item};
 use crate::waiters::leases::is_collecting;
 use crate::wording::{Text, pid_of, time};
@@ -20,6 +19,9 @@ use canal_protocol::{
 };
 use canal_sys::clock;
 use canal_sys::process::{self, RunState, run_state};
+
+/// The most holds that are examined to list the holders that block a request.
+const HOLDERS_LOOKED_AT_MAX: usize = 500;
 
 /// How much of a holder's process is looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

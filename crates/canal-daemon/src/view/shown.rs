@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use crate::limits::KEYS_LOOKED_AT_MAX;
 use crate::processes::descendants::Children;
 use crate::processes::owners::Owners;
 use crate::store::ledger::Ledger;
@@ -13,6 +12,9 @@ use canal_core::{
     Table, Why,
 };
 use canal_history::Summary;
+
+/// The most keys below a key that are searched for holds that block a request for the key.
+const KEYS_LOOKED_AT_MAX: usize = 1000;
 
 /// The table, restricted to the data that one client may see.
 #[derive(Clone, Copy, Debug)]

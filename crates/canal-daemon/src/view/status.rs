@@ -7,13 +7,17 @@ use std::rc::Rc;
 use serde::{Serialize, Serializer};
 
 use crate::history::estimates::{self, EstimateBudget};
-use crate::limits::{PROCESSES_LOOKED_AT_MAX, REPORT_BYTES_MAX};
+use crate::limits::PROCESSES_LOOKED_AT_MAX;
 use crate::view::holder::Looks;
 use crate::view::shown::Shown;
 use crate::wording::{self, pid_of, time};
 use canal_core::{FrameId, HoldState, Key, Mode, Request, RequestId, Table, WaiterState, Why};
 use canal_protocol::{EstimateInfo, KeyInfo, LeaseInfo, WaiterInfo};
 use canal_sys::clock;
+
+/// The approximate maximum size of a report on the table, in bytes. Rows that do not fit are
+/// omitted and counted.
+const REPORT_BYTES_MAX: usize = 24 * 1024 * 1024;
 
 impl<'a> Shown<'a> {
     /// The selected keys, and the number of keys omitted because there are too many. Process states

@@ -1,0 +1,120 @@
+//! The limits of each user and of all users together: `[limits]`, with its defaults, and what other
+//! tables and the process add.
+
+use std::num::NonZeroUsize;
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde::de::Deserializer;
+
+use crate::config::sections::duration;
+use crate::limits::KEPT_FOR_GRANTS;
+
+/// The default for the number of waiting requests of one user.
+pub(super) const WAITERS_PER_USER: usize = 20_000;
+
+/// The default for the number of leases of one user.
+const LEASES_PER_USER: usize = 10_000;
+
+/// The default for the number of bytes of the keys that one user holds and waits for.
+const KEY_BYTES_PER_USER: usize = 32 * 1024 * 1024;
+
+/// The default for how long a connection may be idle when a new connection needs its room.
+const CONNECTION_IDLE: Duration = Duration::from_secs(60);
+
+/// The default for the longest TTL of a lease over nodes. A daemon that had to create new state
+/// grants nothing over nodes for this long.
+pub(super) const LONGEST_TTL_DEFAULT: Duration = Duration::from_secs(90);
+
+/// Descriptors that are not for connections: the journal, the listener, epoll instances, and files
+/// that are open briefly.
+const DESCRIPTORS_OF_OUR_OWN: u64 = 32;
+
+/// With fewer descriptors, a daemon could hardly serve any client, not even `canal daemon --stop`.
+pub(crate) const DESCRIPTORS_MIN: u64 = 64;
+
+/// The limits that the daemon applies itself. They are not part of the table.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Limits {
+    /// The maximum number of connections of all users, if the configuration sets one.
+    #[serde(deserialize_with = "at_least_one")]
+    pub(super) connections: Option<usize>,
+    /// The maximum number of connections of one user.
+    #[serde(deserialize_with = "at_least_one")]
+    pub connections_per_user: Option<usize>,
+    /// How long a connection may be idle when other clients need its room.
+    #[serde(deserialize_with = "duration")]
+    pub connection_idle: Duration,
+    /// The maximum number of waiting requests of one user.
+    pub waiters_per_user: usize,
+    /// The maximum number of leases that one user holds.
+    pub leases_per_user: usize,
+    /// The maximum number of bytes of the keys that one user holds and waits for.
+    pub key_bytes_per_user: usize,
+    /// The maximum number of open descriptors.
+    #[serde(skip)]
+    pub(super) descriptors: u64,
+    /// The longest TTL of a lease over nodes.
+    #[serde(skip)]
+    pub nodes_longest_ttl: Duration,
+    /// The daemon ends after this time without work. `None` means never.
+    #[serde(skip)]
+    pub idle_exit: Option<Duration>,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections: None,
+            connections_per_user: None,
+            connection_idle: CONNECTION_IDLE,
+            waiters_per_user: WAITERS_PER_USER,
+            leases_per_user: LEASES_PER_USER,
+            key_bytes_per_user: KEY_BYTES_PER_USER,
+            descriptors: 0,
+            nodes_longest_ttl: LONGEST_TTL_DEFAULT,
+            idle_exit: None,
+        }
+    }
+}
+
+impl Limits {
+    /// The maximum number of connections while `owners` descriptors belong to owners.
+    pub(crate) fn connections(&self, owners: usize) -> usize {
+        let fit = connections_max(self.descriptors, owners);
+        self.connections.map_or(fit, |connections| connections.min(fit))
+    }
+}
+
+fn at_least_one<'de, D: Deserializer<'de>>(from: D) -> Result<Option<usize>, D::Error> {
+    Ok(Some(NonZeroUsize::deserialize(from)?.get()))
+}
+
+/// How many connections fit into `descriptors` if watched processes and FIFOs take `owners` of
+/// them.
+fn connections_max(descriptors: u64, owners: usize) -> usize {
+    let left = descriptors.saturating_sub(DESCRIPTORS_OF_OUR_OWN).saturating_sub(owners as u64);
+    usize::try_from(left - left.div_ceil(KEPT_FOR_GRANTS as u64)).unwrap_or(usize::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_usual_limit_of_descriptors_has_room_for_ten_thousand_waiters() {
+        assert!(connections_max(20_000, 0) >= 10_000);
+        assert!(connections_max(20_000, 5_000) >= 10_000);
+        assert!(connections_max(1024, 0) >= 900);
+    }
+
+    #[test]
+    fn without_descriptors_the_daemon_takes_no_connections() {
+        assert_eq!(connections_max(0, 0), 0);
+        assert_eq!(connections_max(64, 100), 0);
+        assert_eq!(connections_max(33, 0), 0);
+        assert_eq!(connections_max(34, 0), 1);
+        assert!(connections_max(DESCRIPTORS_MIN, 0) >= 16);
+    }
+}
