@@ -262,16 +262,13 @@ pub(crate) fn open(
     history.take_in_unseen(&unseen, chosen.is_some());
     history.follow(server.decide.table(), server.decide.host());
     history.hand_over();
-    let mut exporter = None;
-    if let Some(listen) = config.metrics.clone().filter(|_| !options.embedded) {
-        match Exporter::start(listen) {
-            Ok(started) => exporter = Some(started),
-            Err(error) => {
-                tracing::warn!("cannot serve metrics: {error}");
-                server.about.notes.push(format!("cannot serve metrics: {error}"));
-            }
-        }
-    }
+    let listen = config.metrics.clone().filter(|_| !options.embedded);
+    let started = listen.map(Exporter::start).transpose();
+    let exporter = started.unwrap_or_else(|error| {
+        tracing::warn!("cannot serve metrics: {error}");
+        server.about.notes.push(format!("cannot serve metrics: {error}"));
+        None
+    });
     let program = options.watcher.clone().filter(|_| !options.embedded);
     let hooks = program.map_or_else(Hooks::default, |program| {
         let host = host.map(str::to_owned);

@@ -292,14 +292,6 @@ impl Account {
         };
         Ok(Self { uid: found.uid.as_raw(), name: found.name, home: found.dir, ids })
     }
-
-    /// The number of a user.
-    ///
-    /// # Errors
-    /// The same as for [`Self::find`].
-    pub(crate) fn uid_of(user: &str) -> Result<u32, String> {
-        known(user).map(|user| user.uid.as_raw())
-    }
 }
 
 /// Looks up a user by name or number.
@@ -375,7 +367,7 @@ pub fn look_at(place: &Place, daemon: u32) -> anyhow::Result<Vec<SeenHook>> {
 fn problem(path: &str, user: Option<&str>, daemon: u32) -> Result<(), String> {
     let user = match user {
         Some(user) => {
-            let uid = Account::uid_of(user)?;
+            let uid = known(user)?.uid.as_raw();
             if uid != daemon && daemon != 0 {
                 return Err(format!("only root's daemon can run it as another user (`{user}`)"));
             }

@@ -163,7 +163,7 @@ impl Shared {
     /// Serves collectors until the daemon ends.
     fn serve(&self, listener: Listener) -> io::Result<()> {
         let mut connections = Connections::new(listener);
-        let mut fresh: Option<(Instant, Arc<str>)> = None;
+        let mut fresh: Option<(Instant, String)> = None;
         loop {
             connections.wait(self, fresh.as_ref().map(|(until, _)| *until))?;
             // The thread checks all state that a wake-up can concern after this read.
@@ -178,7 +178,7 @@ impl Shared {
             let now = Instant::now();
             fresh = fresh.filter(|(until, _)| now < *until);
             if let Some(figures) = figures {
-                fresh = Some((now + FRESH_TIME, text(&figures).into()));
+                fresh = Some((now + FRESH_TIME, text(&figures)));
             }
             connections.go_on(now);
             match &fresh {

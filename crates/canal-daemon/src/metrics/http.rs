@@ -13,7 +13,6 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -60,8 +59,7 @@ enum State {
     /// The collector waits for figures, until this time.
     Waiting(Instant),
     Writing {
-        head: String,
-        body: Arc<str>,
+        answer: Vec<u8>,
         sent: usize,
     },
     /// The answer is sent. The number counts the bytes received since.
@@ -161,10 +159,10 @@ impl Connections {
     }
 
     /// Answers all collectors that wait for figures.
-    pub(super) fn answer(&mut self, body: &Arc<str>, now: Instant) {
+    pub(super) fn answer(&mut self, body: &str, now: Instant) {
         for connection in &mut self.each {
             if matches!(connection.state, State::Waiting(_)) {
-                connection.answer(Status::Ok, Arc::clone(body));
+                connection.answer(Status::Ok, body);
                 connection.go_on(now);
             }
         }
@@ -201,22 +199,22 @@ impl Connection {
         }
     }
 
-    fn answer(&mut self, status: Status, body: Arc<str>) {
+    fn answer(&mut self, status: Status, body: &str) {
         let (line, kind) = match status {
             Status::Ok => (status.texts().0, CONTENT_TYPE),
             _ => (status.texts().0, "text/plain; charset=utf-8"),
         };
         let allow = if status == Status::MethodNotAllowed { "Allow: GET\r\n" } else { "" };
-        let head = format!(
+        let answer = format!(
             "HTTP/1.1 {line}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n{allow}\
-             Connection: close\r\n\r\n",
+             Connection: close\r\n\r\n{body}",
             body.len()
         );
-        self.state = State::Writing { head, body, sent: 0 };
+        self.state = State::Writing { answer: answer.into_bytes(), sent: 0 };
     }
 
     fn refuse(&mut self, status: Status) {
-        self.answer(status, status.texts().1.into());
+        self.answer(status, status.texts().1);
     }
 
     fn go_on(&mut self, now: Instant) {
@@ -262,15 +260,8 @@ impl Connection {
     }
 
     fn write(&mut self) {
-        let State::Writing { head, body, sent } = &mut self.state else { return };
-        loop {
-            let left = match head.as_bytes().get(*sent..) {
-                Some(left) if !left.is_empty() => left,
-                _ => &body.as_bytes()[*sent - head.len()..],
-            };
-            if left.is_empty() {
-                break;
-            }
+        let State::Writing { answer, sent } = &mut self.state else { return };
+        while let Some(left @ [_, ..]) = answer.get(*sent..) {
             match self.stream.write(left) {
                 Ok(0) => return self.state = State::Closed,
                 Ok(length) => *sent += length,
@@ -538,7 +529,7 @@ mod tests {
             connections.go_on(Instant::now());
         }
         until(&mut connections, Connections::want_figures);
-        connections.answer(&"figures\n".into(), Instant::now());
+        connections.answer("figures\n", Instant::now());
         let text = read_all(&mut peer);
         assert!(
             text.starts_with("HTTP/1.1 200 OK\r\n") && text.ends_with("\r\n\r\nfigures\n"),
@@ -555,7 +546,7 @@ mod tests {
         peer.write_all(REQUEST).unwrap();
         peer.shutdown(Shutdown::Write).unwrap();
         until(&mut connections, Connections::want_figures);
-        connections.answer(&"figures\n".into(), Instant::now());
+        connections.answer("figures\n", Instant::now());
         assert!(read_all(&mut peer).ends_with("figures\n"));
         let silent = TcpStream::connect(address).unwrap();
         until(&mut connections, |it| {
@@ -584,7 +575,7 @@ mod tests {
         connections.go_on(Instant::now());
         assert_eq!(connections.each.len(), CONNECTIONS_MAX);
         assert_eq!(count_waiting(&connections), CONNECTIONS_MAX);
-        connections.answer(&"x".into(), Instant::now());
+        connections.answer("x", Instant::now());
         assert!(asking.iter_mut().all(|peer| read_all(peer).ends_with("\r\n\r\nx")));
         drop(silent);
     }
