@@ -240,6 +240,7 @@ fn outlet(choice: ProgressArg) -> Outlet {
     let stderr = io::stderr();
     let is_terminal = stderr.is_terminal();
     let job = if is_terminal { tcgetpgrp(&stderr).ok() } else { None };
+    let can_erase = || std::env::var_os("TERM").is_some_and(|it| !it.is_empty() && it != "dumb");
     // The kernel may stop a background job that writes to its terminal.
     let in_background = job.is_some_and(|group| group != getpgrp());
     match choice {
@@ -252,11 +253,6 @@ fn outlet(choice: ProgressArg) -> Outlet {
         ProgressArg::Auto if job.is_some() && can_erase() => Outlet::Line,
         ProgressArg::Auto => Outlet::Log,
     }
-}
-
-/// Whether the terminal can erase a line, judging by its name.
-fn can_erase() -> bool {
-    std::env::var_os("TERM").is_some_and(|name| !name.is_empty() && name != "dumb")
 }
 
 /// The width of a terminal that does not report one.

@@ -6,8 +6,9 @@ use nix::unistd::Pid;
 
 use crate::cli::arguments::lock::LockArgs;
 use crate::cli::arguments::nodes::{NodesArgs, ttl_ms};
+use crate::cli::arguments::note::NoteArgs;
 use crate::cli::arguments::request::{
-    NoteArgs, ProgressArg, Readers, SessionArgs, WaitArgs, not_believed, not_new,
+    ProgressArg, Readers, SessionArgs, WaitArgs, not_believed, not_new,
 };
 use crate::cli::nodes::{around, listed, named, near, within};
 use crate::cli::progress::Waiting;
@@ -92,10 +93,9 @@ impl Source {
         end: Option<ChildEnd>,
         witness: &mut dyn Witness,
     ) -> Result<Taken, NotAcquired> {
-        match (self, end) {
-            (Self::Daemon(target), _) => take(target, asking, witness),
-            (Self::Nodes(nodes), Some(end)) => nodes.take(asking, end),
-            (Self::Nodes(nodes), None) => nodes.take_lease(asking),
+        match self {
+            Self::Daemon(target) => take(target, asking, witness),
+            Self::Nodes(nodes) => nodes.take(asking, end),
         }
     }
 }
@@ -210,7 +210,10 @@ fn take(
     let mut within = within(target, request);
     let result = client.acquire(request, owner, &mut |progress| {
         if let Some(progress) = progress {
-            witness.waits(progress).map_err(given_up)?;
+            witness.waits(progress).map_err(|Failed { message, hint, .. }| {
+                let hint = hint.map(String::into_boxed_str);
+                Box::new(Failure { hint, ..Failure::new(ErrorName::Fault, message) })
+            })?;
         }
         let begin = || Box::new(Waiting::new(verbosity, choice, &request.items));
         let waiting = waiting.get_or_insert_with(begin);
@@ -230,7 +233,8 @@ fn take(
     })?;
     size_notes(&acquired.grant.notes, verbosity);
     if verbosity >= Verbosity::Verbose {
-        verbosity.detail(&granted(&acquired.grant));
+        let Grant { keys, token, .. } = &acquired.grant;
+        verbosity.detail(&format!("acquired {}, token {token}", keys_granted(keys)));
     }
     if let Some(message) = not_believed(request, &acquired.grant) {
         verbosity.detail(&message);
@@ -242,26 +246,12 @@ fn take(
     Ok(Taken::FromDaemon { client, acquired })
 }
 
-/// The failure that gives up a request.
-fn given_up(failed: Failed) -> Box<Failure> {
-    let failure = Failure::new(ErrorName::Fault, failed.message);
-    Box::new(match failed.hint {
-        Some(hint) => failure.hint(hint),
-        None => failure,
-    })
-}
-
 /// Prints where the size in the request differs from the size that others use. Each difference
 /// appears only once for each daemon and user, because cron mails every line.
 fn size_notes(notes: &[SizeNote], verbosity: Verbosity) {
     for note in notes.iter().filter(|note| note.first) {
         verbosity.note(&note.message);
     }
-}
-
-/// `acquired db slot 4 (5 held), conf to read, token 77`.
-fn granted(grant: &Grant) -> String {
-    format!("acquired {}, token {}", keys_granted(&grant.keys), grant.token)
 }
 
 /// `db slot 4 (5 held), conf to read`.
@@ -316,31 +306,30 @@ impl Nodes {
         OverNodes::begin(asked, self.purpose, &engine, on_nodes::WORDING).map_err(not_called)
     }
 
-    /// Waits until the lock is held, in the process that becomes its command.
-    fn take(&self, asking: &Asking<'_>, end: ChildEnd) -> Result<Taken, NotAcquired> {
-        let page = end.begin().map_err(not_called)?;
-        let start = wait(asking, &end, None)?;
-        asking.verbosity.detail(&format!(
-            "acquired {} on {}",
-            asking.request.keys().join(", "),
-            start.nodes.join(", ")
-        ));
-        let taken = TakenFromNodes { start, page, end, coordinator: None };
-        Ok(Taken::FromNodes(Box::new(taken)))
-    }
-
-    /// Starts a coordinator, and waits until the lease is held.
-    fn take_lease(&self, asking: &Asking<'_>) -> Result<Taken, NotAcquired> {
-        let (mut coordinator, end) = self.ask(asking.request, EnclosingLeases::default())?;
+    /// Waits until the lock is held. `end` belongs to the coordinator of a command; without one, a
+    /// lease gets its own, and this process looks after it.
+    fn take(&self, asking: &Asking<'_>, end: Option<ChildEnd>) -> Result<Taken, NotAcquired> {
+        let (mut coordinator, end) = match end {
+            Some(end) => (None, end),
+            None => {
+                let (coordinator, end) = self.ask(asking.request, EnclosingLeases::default())?;
+                (Some(coordinator), end)
+            }
+        };
         let begun = end.begin().map_err(|error| not_called(error).into());
-        let taken = begun.and_then(|page| Ok((page, wait(asking, &end, Some(&mut coordinator))?)));
+        let taken = begun.and_then(|page| Ok((page, wait(asking, &end, coordinator.as_mut())?)));
         match taken {
             Ok((page, start)) => {
-                let taken = TakenFromNodes { start, page, end, coordinator: Some(coordinator) };
-                Ok(Taken::FromNodes(Box::new(taken)))
+                if coordinator.is_none() {
+                    let (keys, nodes) = (asking.request.keys(), &start.nodes);
+                    let acquired = format!("acquired {} on {}", keys.join(", "), nodes.join(", "));
+                    asking.verbosity.detail(&acquired);
+                }
+                Ok(Taken::FromNodes(Box::new(TakenFromNodes { start, page, end, coordinator })))
             }
             Err(why) => {
-                coordinator.finish().iter().for_each(|line| print(line, asking.verbosity));
+                let lines = coordinator.map(|mut it| it.finish()).unwrap_or_default();
+                lines.iter().for_each(|line| print(line, asking.verbosity));
                 Err(why)
             }
         }

@@ -10,6 +10,7 @@
 mod become_command;
 mod command;
 mod descendants;
+mod exit_code;
 mod fate_query;
 pub mod jobs;
 pub mod jobserver;
@@ -17,7 +18,8 @@ pub mod nodes;
 mod supervise;
 
 pub use become_command::{Asked, ChildChannel, NotBegun, Taken, TakenFromNodes, become_command};
-pub use command::{Command, NotRun, OwnCode, SUCCESS};
+pub use command::{Command, NotRun};
+pub use exit_code::{OwnCode, SUCCESS};
 pub use supervise::{Ended, KILL_AFTER_DEFAULT, Limits, SupervisorHooks, supervise};
 
 /// Keeps the tests apart from the user's environment and processes.

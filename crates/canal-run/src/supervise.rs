@@ -19,7 +19,11 @@ use std::time::{Duration, Instant};
 
 use libc::signalfd_siginfo;
 use nix::poll::{PollFd, PollFlags};
-use nix::sys::signal::{SigSet, Signal, kill, killpg, raise};
+use nix::sys::signal::Signal::{
+    self, SIGALRM, SIGCHLD, SIGCONT, SIGHUP, SIGINT, SIGKILL, SIGQUIT, SIGTERM, SIGTSTP, SIGTTIN,
+    SIGTTOU, SIGUSR1, SIGUSR2, SIGWINCH,
+};
+use nix::sys::signal::{SigSet, kill, killpg, raise};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd::{Pid, getpgid, setpgid};
 
@@ -139,31 +143,13 @@ const LOOK_KILLING: Duration = Duration::from_millis(20);
 
 /// Signals that are passed on.
 const PASSED_ON: [Signal; 12] = [
-    Signal::SIGHUP,
-    Signal::SIGINT,
-    Signal::SIGQUIT,
-    Signal::SIGTERM,
-    Signal::SIGUSR1,
-    Signal::SIGUSR2,
-    Signal::SIGCONT,
-    Signal::SIGWINCH,
-    Signal::SIGALRM,
-    Signal::SIGTSTP,
-    Signal::SIGTTIN,
-    Signal::SIGTTOU,
+    SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGCONT, SIGWINCH, SIGALRM, SIGTSTP,
+    SIGTTIN, SIGTTOU,
 ];
 
 /// Signals that the kernel sends to a whole foreground group.
-const OF_TERMINAL: [Signal; 8] = [
-    Signal::SIGHUP,
-    Signal::SIGINT,
-    Signal::SIGQUIT,
-    Signal::SIGCONT,
-    Signal::SIGWINCH,
-    Signal::SIGTSTP,
-    Signal::SIGTTIN,
-    Signal::SIGTTOU,
-];
+const OF_TERMINAL: [Signal; 8] =
+    [SIGHUP, SIGINT, SIGQUIT, SIGCONT, SIGWINCH, SIGTSTP, SIGTTIN, SIGTTOU];
 
 /// Forks. The child calls `child`, which takes the lock and becomes the command with
 /// [`become_command`](super::become_command()), or returns the exit code to end with. The parent
@@ -188,9 +174,9 @@ pub fn supervise(
         descendants.adopt(None)?;
     }
     // All this comes before the fork, so that no signal and no end is missed.
-    let watched: SigSet = PASSED_ON.into_iter().chain([Signal::SIGCHLD]).collect();
+    let watched: SigSet = PASSED_ON.into_iter().chain([SIGCHLD]).collect();
     let blocked = signals::block(&watched);
-    let ignored_ends = signals::set_default(Signal::SIGCHLD)?;
+    let ignored_ends = signals::set_default(SIGCHLD)?;
     let signals = SignalFd::with_flags(&watched, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
     let forked = fork();
     if let Ok(Some(command)) = forked {
@@ -227,7 +213,7 @@ pub fn supervise(
     }
     drop((ours, signals));
     if ignored_ends {
-        signals::set_ignored(Signal::SIGCHLD)?;
+        signals::set_ignored(SIGCHLD)?;
     }
     blocked.restore();
     forked?;
@@ -382,7 +368,7 @@ impl Supervisor<'_> {
             self.end = ended(self.command, Reap::Later)?;
             if self.end.is_some_and(|end| end != child::End::Killed(libc::SIGKILL)) {
                 // It had ended before SIGKILL could end it.
-                self.reached.retain(|signal| *signal != Signal::SIGKILL);
+                self.reached.retain(|signal| *signal != SIGKILL);
             }
         }
         Ok(())
@@ -393,7 +379,7 @@ impl Supervisor<'_> {
         while let Some(info) = self.signals.read_signal()? {
             let number = i32::try_from(info.ssi_signo).unwrap_or(0);
             let Ok(signal) = Signal::try_from(number) else { continue };
-            if signal == Signal::SIGCHLD || self.has_got(signal, &info) {
+            if signal == SIGCHLD || self.has_got(signal, &info) {
                 continue;
             }
             // This process may have been stopped for a long time, perhaps since before the child
@@ -425,7 +411,7 @@ impl Supervisor<'_> {
         // The command signalled its group, which includes us.
         info.ssi_pid == command
             // A shell continues the whole group.
-            || signal == Signal::SIGCONT && run_state(command) != RunState::Stopped
+            || signal == SIGCONT && run_state(command) != RunState::Stopped
     }
 
     /// Reads the deadline page, and asks for another one if the page has lost its writer. Until the
@@ -459,12 +445,12 @@ impl Supervisor<'_> {
                 // own way. From here on the lock counts as lost, even if the engine returns.
                 Phase::Ending => {
                     self.signalled.clear();
-                    self.send(Signal::SIGTERM);
-                    self.send(Signal::SIGCONT);
+                    self.send(SIGTERM);
+                    self.send(SIGCONT);
                 }
                 // Without SIGCONT: a process that is about to be killed must not continue first.
                 Phase::Killing => {
-                    self.send(Signal::SIGKILL);
+                    self.send(SIGKILL);
                 }
                 Phase::Held | Phase::Warned => {}
             }
@@ -483,14 +469,14 @@ impl Supervisor<'_> {
     fn end_lost(&mut self, left: &[Pid]) {
         match self.monitor.as_ref().map(HoldMonitor::phase) {
             Some(Phase::Killing) => {
-                self.send(Signal::SIGKILL);
+                self.send(SIGKILL);
                 let tops: Vec<Pid> =
                     std::iter::once(self.command).chain(left.iter().copied()).collect();
                 let refused = descendants::kill(&tops, |pid| self.hooks.is_daemon(pid));
                 refused.into_iter().for_each(|refused| self.report(refused));
             }
             Some(Phase::Ending) => {
-                self.signal_descendants(left, Signal::SIGTERM);
+                self.signal_descendants(left, SIGTERM);
             }
             _ => {}
         }
@@ -503,19 +489,19 @@ impl Supervisor<'_> {
                 let kill_at = self.limits.kill_after.and_then(|grace| now.checked_add(grace));
                 self.time_limit = TimeLimit::Signalled(kill_at);
                 self.send_for_time(self.limits.signal);
-                self.send(Signal::SIGCONT);
+                self.send(SIGCONT);
             }
             TimeLimit::Signalled(Some(kill_at)) if now >= kill_at => {
                 self.time_limit = TimeLimit::Killed;
                 self.signalled.clear();
-                self.send_for_time(Signal::SIGKILL);
+                self.send_for_time(SIGKILL);
             }
             _ => {}
         }
         let signal = match self.time_limit {
             TimeLimit::NotStarted | TimeLimit::Running(_) => return,
             TimeLimit::Signalled(_) => self.limits.signal,
-            TimeLimit::Killed => Signal::SIGKILL,
+            TimeLimit::Killed => SIGKILL,
         };
         let has_reached = self.signal_descendants(left, signal);
         // If the command itself could not be signalled, a signal to its descendants did not end it.
@@ -540,7 +526,7 @@ impl Supervisor<'_> {
                 if let Some(refused) = SignalRefused::by(&result.map_err(io::Error::from), *pid) {
                     self.report(refused);
                 }
-                let _ = kill(*pid, Signal::SIGCONT);
+                let _ = kill(*pid, SIGCONT);
                 self.signalled.push(*pid);
             }
         }

@@ -14,7 +14,8 @@ use crate::protocol::{OnLost, StatusQuery};
 
 use super::lock::{KeyArg, LockArgs, plain_key, prefix};
 use super::nodes::{LeaderNodesArgs, NodesArgs};
-use super::request::{HandleArgs, NoteArgs, SessionArgs, WaitArgs};
+use super::note::NoteArgs;
+use super::request::{HandleArgs, SessionArgs, WaitArgs};
 use super::value::{
     self, Length, WhyTarget, job, number, on_lost, pid, positive, priority, signal, slots_or_none,
 };

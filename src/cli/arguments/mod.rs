@@ -9,5 +9,6 @@ pub(super) mod definition;
 pub(super) mod fast_path;
 pub(super) mod lock;
 pub(super) mod nodes;
+pub(super) mod note;
 pub(super) mod request;
 pub(super) mod value;

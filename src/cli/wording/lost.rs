@@ -61,7 +61,7 @@ fn hold_sentence(lost: &LostHold, keys: &[&str], at: &str) -> String {
 }
 
 /// The `--json` output.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 struct LossReport<'a> {
     lost: &'a str,
     message: &'a str,
@@ -83,8 +83,7 @@ pub(crate) fn explain(failure: &Failure, json: bool, verbosity: Verbosity) -> Re
             message: &failure.message,
             lease: failure.lost.as_deref(),
             holders: failure.holders.iter().collect(),
-            need: None,
-            nodes: None,
+            ..LossReport::default()
         })?;
     }
     for line in lines(failure, reason, &Now::here()) {
@@ -206,10 +205,10 @@ impl<'a> Parts<'a> {
             stdout::print_json(&LossReport {
                 lost: lost.first().map_or("expired", |failure| reason(failure)),
                 message: &message,
-                lease: None,
                 holders: lost.iter().flat_map(|failure| failure.holders.iter()).collect(),
                 need: Some(need),
                 nodes: Some(self.reports()),
+                ..LossReport::default()
             })?;
         }
         verbosity.message(&message);

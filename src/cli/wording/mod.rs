@@ -3,6 +3,7 @@
 //! Invariant: text from other processes goes through [`sanitize`](super::output::sanitize) before
 //! it becomes part of a message.
 
+pub(super) mod deadlock;
 pub(super) mod lost;
 pub(super) mod on_nodes;
 pub(super) mod participant;

@@ -115,7 +115,8 @@ fn message(error: &clap::Error) -> String {
         }
         ErrorKind::ValueValidation => {
             let why = std::error::Error::source(error).map(ToString::to_string);
-            format!("{arg} {}: {}", shown(&value), why.unwrap_or_default())
+            let shown = if value.is_empty() { "''".to_owned() } else { cut(&value, VALUE_COLUMNS) };
+            format!("{arg} {shown}: {}", why.unwrap_or_default())
         }
         ErrorKind::TooManyValues => format!("{arg} takes no value"),
         ErrorKind::TooFewValues | ErrorKind::WrongNumberOfValues | ErrorKind::NoEquals => {
@@ -147,11 +148,6 @@ fn text(error: &clap::Error, kind: ContextKind) -> String {
         Some(ContextValue::Strings(texts)) => texts.join(", "),
         _ => String::new(),
     }
-}
-
-/// A value for a message: visible, and cut if it is too long.
-fn shown(value: &str) -> String {
-    if value.is_empty() { "''".to_owned() } else { cut(value, VALUE_COLUMNS) }
 }
 
 /// `--per <P>` is `--per`, `<SHELL>` is SHELL, and `[KEY|%N]` is KEY.
@@ -207,52 +203,43 @@ fn hint(error: &clap::Error, line: &Line) -> String {
 fn from_elsewhere(error: &clap::Error, line: &Line) -> Option<String> {
     let arg = text(error, ContextKind::InvalidArg);
     let value = text(error, ContextKind::InvalidValue);
-    match error.kind() {
-        ErrorKind::UnknownArgument if arg.starts_with('-') => unknown_option(&name_of(&arg), line),
-        ErrorKind::UnknownArgument => extra_operand(&arg, line),
-        ErrorKind::ValueValidation => wrong_value(&arg, &value, line),
-        _ => None,
-    }
-}
-
-fn unknown_option(option: &str, line: &Line) -> Option<String> {
-    match line.verb.as_deref()? {
-        "run" | "acquire" => {
-            let foreign = FOREIGN.iter().find(|(options, _)| options.contains(&option));
-            foreign.map(|(_, hint)| (*hint).to_owned())
+    let (option, word) = (name_of(&arg), cut(&arg, WORD_COLUMNS));
+    let is_option = arg.starts_with('-');
+    let verb = line.verb.as_deref().unwrap_or_default();
+    Some(match (error.kind(), verb) {
+        (ErrorKind::UnknownArgument, "run" | "acquire") if is_option => {
+            let foreign = FOREIGN.iter().find(|(options, _)| options.contains(&&*option));
+            foreign?.1.to_owned()
         }
-        verb @ ("release" | "resize" | "status") if matches!(option, "-k" | "--key") => {
-            Some(format!("give the key without an option: `canal {verb} KEY`"))
+        (ErrorKind::UnknownArgument, "release" | "resize" | "status")
+            if matches!(&*option, "-k" | "--key") =>
+        {
+            format!("give the key without an option: `canal {verb} KEY`")
         }
-        _ => None,
-    }
-}
-
-fn extra_operand(word: &str, line: &Line) -> Option<String> {
-    let shown = cut(word, WORD_COLUMNS);
-    match line.verb.as_deref()? {
-        "acquire" if word.parse::<KeyArg>().is_ok() => {
-            Some(format!("add it with `--key {shown}`; canal takes all keys together"))
+        (ErrorKind::UnknownArgument, _) if is_option => return None,
+        (ErrorKind::UnknownArgument, "acquire") if arg.parse::<KeyArg>().is_ok() => {
+            format!("add it with `--key {word}`; canal takes all keys together")
         }
-        "resize" => {
+        (ErrorKind::UnknownArgument, "resize") => {
             let key = cut(line.operand()?, WORD_COLUMNS);
-            Some(format!("run `canal resize {key} {}`", size(word)?))
+            format!("run `canal resize {key} {}`", size(&arg)?)
         }
-        "release" => {
-            Some("`canal release` takes one key; release everything with --all".to_owned())
+        (ErrorKind::UnknownArgument, "release") => {
+            "`canal release` takes one key; release everything with --all".to_owned()
         }
-        _ => None,
-    }
-}
-
-fn wrong_value(arg: &str, value: &str, line: &Line) -> Option<String> {
-    let none = arg.starts_with("--slots") && value == "0";
-    let sized =
-        arg.starts_with("--key ") || matches!(line.verb.as_deref(), Some("acquire" | "test"));
-    if none || value.ends_with("=0") {
-        return Some(NONE_HINT.to_owned());
-    }
-    (sized && value.contains(['=', ':'])).then(|| LITERAL_HINT.to_owned())
+        (ErrorKind::ValueValidation, _)
+            if arg.starts_with("--slots") && value == "0" || value.ends_with("=0") =>
+        {
+            NONE_HINT.to_owned()
+        }
+        (ErrorKind::ValueValidation, verb)
+            if value.contains(['=', ':'])
+                && (arg.starts_with("--key ") || matches!(verb, "acquire" | "test")) =>
+        {
+            LITERAL_HINT.to_owned()
+        }
+        _ => return None,
+    })
 }
 
 /// The command that was probably meant by `canal resize KEY=VIEW`, which does not set a size.
@@ -281,7 +268,12 @@ fn did_you_mean(error: &clap::Error) -> Option<String> {
     ]
     .into_iter()
     .map(|(suggested, wrong)| (text(error, suggested), text(error, wrong)))
-    .find(|(text, wrong)| !text.is_empty() && is_near(text, wrong) && !is_hidden(text))
+    .find(|(text, wrong)| {
+        let verb = Cli::command();
+        // A subcommand for internal use is no suggestion.
+        let is_hidden = || verb.find_subcommand(text).is_some_and(clap::Command::is_hide_set);
+        !text.is_empty() && is_near(text, wrong) && !is_hidden()
+    })
     .map(|(text, _)| format!("did you mean `{}`?", name_of(&text)))
 }
 
@@ -289,11 +281,6 @@ fn did_you_mean(error: &clap::Error) -> Option<String> {
 fn is_near(suggested: &str, wrong: &str) -> bool {
     let [suggested, wrong] = [suggested, wrong].map(|word| word.trim_start_matches('-'));
     2 * strsim::osa_distance(suggested, wrong) <= suggested.len().max(wrong.len())
-}
-
-/// Whether a word is a subcommand for canal's internal use.
-fn is_hidden(word: &str) -> bool {
-    Cli::command().find_subcommand(word).is_some_and(clap::Command::is_hide_set)
 }
 
 #[cfg(test)]

@@ -15,20 +15,20 @@ use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFl
 use canal_core::Token;
 use canal_lock::client::nodes::known_nodes::KnownNode;
 use canal_lock::client::nodes::lease::{HeldPart, LeaseHandle};
-use canal_lock::client::nodes::link;
+use canal_lock::client::nodes::link::{self, parameters};
 use canal_lock::client::nodes::ssh::NodeFailure;
 use canal_nodes::{
     Change, Checkpoint, Coordinator, Effect, Input, Millis, Outcome, Part, Plan, Refusal,
 };
 use canal_protocol::{
-    Acquire, Collect, ConfirmAt, CycleStepInfo, ErrorName, Failure, FrameOfNode, Grant, NodeId,
-    NodeIdentity, NodesRefusal, Report,
+    Acquire, Collect, ConfirmAt, ConfirmedAt, CycleStepInfo, ErrorName, Failure, FrameOfNode,
+    Grant, NodeId, NodeIdentity, NodesRefusal, Renewed, Report,
 };
 use canal_sys::clock::boottime_ms;
 use canal_sys::fds;
 
-use super::identify::{Known, Met};
-use super::member::{Heard, Member};
+use super::identify::{Met, NodeState};
+use super::member::{Answer, Heard, Kind, Member, unexpected};
 use super::request::{
     Ending, Host, Named, NodesRequest, PartAnswer, PartSaid, PartTrouble, Start, Wish, Word,
 };
@@ -62,27 +62,6 @@ pub(super) struct Driver<'a> {
     cycle: Vec<CycleStepInfo>,
 }
 
-/// A node of the plan.
-struct NodeState {
-    at: usize,
-    id: NodeId,
-    /// When it grants, if it reported on its first connection that it does not yet.
-    grants_from: Option<Millis>,
-    member: Member,
-    /// The number of the lease in the last request.
-    lease: u32,
-    grant: Option<Grant>,
-    /// Whether the node has proved on this connection that it is the right one.
-    reached: bool,
-    hint: Option<String>,
-    /// How many times it was asked to release its part.
-    releases: u32,
-    /// Its last answer about its part.
-    said: Option<PartSaid>,
-    /// Why it gave no answer about its part.
-    trouble: Option<PartTrouble>,
-}
-
 /// The purpose for which an existing lease is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnLease {
@@ -100,22 +79,20 @@ impl<'a> Driver<'a> {
         met: Met,
         left: Option<(Checkpoint, bool)>,
     ) -> Self {
-        let Met { nodes: known, here } = met;
-        let plan = plan(request, &known);
         let unsettled_since = left.as_ref().filter(|(_, runs)| *runs).map(|_| boottime_ms());
-        let coordinator = match left {
+        let begin = |plan| match left {
             Some((checkpoint, runs)) => Coordinator::take_over(plan, &checkpoint, runs),
             None => Coordinator::new(plan),
         };
-        Self { unsettled_since, here, ..Self::with(request, known, coordinator) }
+        Self { unsettled_since, here: met.here, ..Self::with(request, met.nodes, begin) }
     }
 
     /// A coordinator of an existing lease. `request` is that of its handle.
     pub(super) fn of_lease(request: &'a NodesRequest, handle: &LeaseHandle, what: OnLease) -> Self {
         let nodes = handle.leases().zip(&request.nodes).enumerate();
-        let known = nodes.map(|(at, ((id, _), node))| Known::unasked(at, id, node, request.ttl_ms));
-        let known: Vec<Known> = known.collect();
-        let plan = plan(request, &known);
+        let nodes = nodes
+            .map(|(at, ((id, _), node))| NodeState::unasked(at, id, node, request.ttl_ms))
+            .collect();
         let leases = handle.leases().enumerate();
         let parts = leases.map(|(node, (_, lease))| Part { node, lease, sent: None, asked: None });
         let checkpoint = Checkpoint {
@@ -123,31 +100,29 @@ impl<'a> Driver<'a> {
             need: handle.need(),
             parts: parts.collect(),
         };
-        let coordinator = match what {
+        let begin = |plan| match what {
             OnLease::Renew => Coordinator::renew_lease(plan, &checkpoint),
             OnLease::GiveBack => Coordinator::give_back_lease(plan, &checkpoint),
         };
-        Self { renews_note: true, ..Self::with(request, known, coordinator) }
+        Self { renews_note: true, ..Self::with(request, nodes, begin) }
     }
 
-    fn with(request: &'a NodesRequest, known: Vec<Known>, coordinator: Coordinator) -> Self {
-        let nodes = known.into_iter().map(|Known { at, id, grants_from, member }| NodeState {
-            at,
-            id,
-            grants_from,
-            reached: false,
-            member,
-            lease: 0,
-            grant: None,
-            hint: None,
-            releases: 0,
-            said: None,
-            trouble: None,
-        });
+    fn with(
+        request: &'a NodesRequest,
+        nodes: Vec<NodeState>,
+        begin: impl FnOnce(Plan) -> Coordinator,
+    ) -> Self {
+        let plan = Plan {
+            nodes: nodes.iter().map(|node| node.id).collect(),
+            require: request.require,
+            ttl_ms: request.ttl_ms,
+            wait_ms: request.asked.wait_ms,
+            asked_at: request.asked_at,
+        };
         Self {
             request,
-            coordinator,
-            nodes: nodes.collect(),
+            coordinator: begin(plan),
+            nodes,
             kept: None,
             wake_at: None,
             unsettled_since: None,
@@ -420,79 +395,94 @@ impl<'a> Driver<'a> {
     fn hear(&mut self, node: usize, host: &mut dyn Host, inputs: &mut Inputs) {
         for heard in self.nodes[node].member.turn() {
             let input = match heard {
-                Heard::Away(failure) => return self.lose(node, failure, inputs),
-                Heard::Identity(identity) => match self.check(node, &identity) {
-                    Ok(()) => {
-                        self.nodes[node].reached = true;
-                        reached(node, identity.grants_from_ms)
+                Heard::Away(failure) => Err(failure),
+                Heard::Identity(identity) => self.check(node, &identity).map(|()| {
+                    self.nodes[node].reached = true;
+                    reached(node, identity.grants_from_ms)
+                }),
+                Heard::Answer(answer) => match answer.refused_part() {
+                    Some(refused) => {
+                        let trouble = PartTrouble::Refused(refused.what.clone());
+                        self.lose(node, refused, inputs);
+                        self.nodes[node].trouble = Some(trouble);
+                        return;
                     }
-                    Err(failure) => return self.lose(node, failure, inputs),
+                    None => self.understand(node, answer, host),
                 },
-                Heard::Progress(progress) => {
-                    let name = &self.nodes[node].member.node.name;
-                    host.say(&Word::Waits { name, progress: &progress });
-                    Input::Queued { node }
-                }
-                Heard::Granted(grant) => {
-                    let token = Token(grant.token);
-                    self.nodes[node].grant = Some(*grant);
-                    Input::Granted { node, token }
-                }
-                Heard::Refused(failure) => match refusal(&failure) {
-                    Some(refusal) => {
-                        self.nodes[node].hint = failure.hint.as_deref().map(str::to_owned);
-                        Input::Refused { node, refusal, why: failure.message.clone() }
-                    }
-                    None => {
-                        let failure = NodeFailure::passing(failure.message.clone());
-                        return self.lose(node, failure, inputs);
-                    }
-                },
-                Heard::Confirmed { sent } => Input::Confirmed { node, sent },
-                Heard::ConfirmFailed => Input::ConfirmFailed { node },
-                Heard::TokenTaken { least } => Input::TokenTaken { node, least: Token(least) },
-                Heard::TokenRefused(failure) => {
-                    self.nodes[node].hint = failure.hint.as_deref().map(str::to_owned);
-                    Input::TokenRefused { node, why: failure.message.clone() }
-                }
-                Heard::Renewed { sent, renewed } => {
-                    let ttl_ms = Some(renewed.lease.ttl_ms);
-                    self.nodes[node].said = Some(PartSaid::Renewed(renewed));
-                    Input::Renewed { node, sent, ttl_ms }
-                }
-                Heard::Released(released) => {
-                    self.nodes[node].said = Some(PartSaid::Released(released));
-                    Input::Gone { node }
-                }
-                Heard::PartRefused { failure, permanent } => {
-                    let what = failure.message.clone();
-                    let hint = failure.hint.as_deref().map(str::to_owned);
-                    self.lose(node, NodeFailure { permanent, what: what.clone(), hint }, inputs);
-                    self.nodes[node].trouble = Some(PartTrouble::Refused(what));
-                    return;
-                }
-                Heard::Lost(failure) => {
-                    self.note_loss(node, failure);
-                    Input::Gone { node }
-                }
-                // Only other connections carry questions about waits.
-                Heard::Waits(_) | Heard::NoWaits | Heard::Leader(_) | Heard::NotExclusive(_) => {
-                    continue;
-                }
             };
-            inputs.push_back((Some(node), input));
+            match input {
+                Ok(input) => inputs.push_back((Some(node), input)),
+                Err(failure) => return self.lose(node, failure, inputs),
+            }
         }
     }
 
-    fn note_loss(&mut self, node: usize, failure: Box<Failure>) {
-        let NodeState { releases, said, .. } = &mut self.nodes[node];
-        // The answer to an earlier release of this command did not arrive.
-        let was_ours = *releases > 1 && failure.reason.as_deref() == Some("released");
-        match said {
-            Some(PartSaid::Released(_) | PartSaid::Lost(_)) => {}
-            _ if was_ours => *said = Some(PartSaid::Released(Box::default())),
-            _ => *said = Some(PartSaid::Lost(failure)),
-        }
+    /// The input that an answer means.
+    fn understand(
+        &mut self,
+        node: usize,
+        Answer { kind, sent, continues, result }: Answer,
+        host: &mut dyn Host,
+    ) -> Result<Input, NodeFailure> {
+        let state = &mut self.nodes[node];
+        Ok(match (kind, result) {
+            (Kind::Collect, Ok(reply)) if continues => {
+                let progress = parameters(&reply)?;
+                host.say(&Word::Waits { name: &state.member.node.name, progress: &progress });
+                Input::Queued { node }
+            }
+            (Kind::Collect, Ok(reply)) => {
+                let grant: Grant = parameters(&reply)?;
+                let token = Token(grant.token);
+                state.grant = Some(grant);
+                Input::Granted { node, token }
+            }
+            (Kind::Collect, Err(failure)) => match refusal(&failure) {
+                Some(refusal) => {
+                    state.hint = failure.hint.map(String::from);
+                    Input::Refused { node, refusal, why: failure.message }
+                }
+                None => return Err(NodeFailure::passing(failure.message)),
+            },
+            (Kind::ConfirmAt, Ok(reply)) => {
+                let _: ConfirmedAt = parameters(&reply)?;
+                Input::Confirmed { node, sent }
+            }
+            (Kind::ConfirmAt, Err(failure)) => match (failure.name, failure.nodes.as_deref()) {
+                (ErrorName::TokenTaken, Some(NodesRefusal::Least { least })) => {
+                    Input::TokenTaken { node, least: Token(*least) }
+                }
+                // The node would refuse it each time.
+                (ErrorName::BadRequest, _) => {
+                    state.hint = failure.hint.map(String::from);
+                    Input::TokenRefused { node, why: failure.message }
+                }
+                _ => Input::ConfirmFailed { node },
+            },
+            (Kind::Renew | Kind::ChangeTtl, Ok(reply)) => {
+                let renewed: Box<Renewed> = parameters(&reply)?;
+                let ttl_ms = Some(renewed.lease.ttl_ms);
+                state.said = Some(PartSaid::Renewed(renewed));
+                Input::Renewed { node, sent, ttl_ms }
+            }
+            (Kind::Release, Ok(reply)) => {
+                state.said = Some(PartSaid::Released(parameters(&reply)?));
+                Input::Gone { node }
+            }
+            // The part is lost.
+            (Kind::Renew | Kind::ChangeTtl | Kind::Release, Err(failure)) => {
+                // The answer to an earlier release of this command did not arrive.
+                let was_ours = state.releases > 1 && failure.reason.as_deref() == Some("released");
+                match state.said {
+                    Some(PartSaid::Released(_) | PartSaid::Lost(_)) => {}
+                    _ if was_ours => state.said = Some(PartSaid::Released(Box::default())),
+                    _ => state.said = Some(PartSaid::Lost(failure)),
+                }
+                Input::Gone { node }
+            }
+            // Only other connections carry these questions.
+            (Kind::Identify | Kind::WaitsNear | Kind::Leader, _) => return Err(unexpected()),
+        })
     }
 
     fn answers(&self) -> Vec<PartAnswer> {
@@ -541,16 +531,6 @@ impl<'a> Driver<'a> {
             matches!(&outcome, Outcome::Refused { refusal: Refusal::Deadlock, node: None, .. });
         let cycle = if is_deadlock { self.cycle.clone() } else { Vec::new() };
         Ending { outcome, names, hint, answers: self.answers(), cycle }
-    }
-}
-
-fn plan(request: &NodesRequest, known: &[Known]) -> Plan {
-    Plan {
-        nodes: known.iter().map(|known| known.id).collect(),
-        require: request.require,
-        ttl_ms: request.ttl_ms,
-        wait_ms: request.asked.wait_ms,
-        asked_at: request.asked_at,
     }
 }
 

@@ -8,31 +8,55 @@ use canal_lock::client::nodes::known_nodes::{KnownNode, KnownNodesError};
 use canal_lock::client::nodes::ssh::NodeFailure;
 use canal_nodes::{Millis, Require};
 use canal_protocol::node_address::NodeAddress;
-use canal_protocol::{NodeId, NodeIdentity};
+use canal_protocol::{Grant, NodeId, NodeIdentity};
 use canal_sys::clock::boottime_ms;
 
 use super::member::{Heard, Member, sleep};
-use super::request::{Host, NodesRequest, Wish, Word};
+use super::request::{Host, NodesRequest, PartSaid, PartTrouble, Wish, Word};
 
 /// How long nodes may take to send their identity, if the request does not wait for longer.
 const MEET_MS: u64 = 5_000;
 
-/// A node whose id is known.
+/// A node whose id is known, and its last answers.
 #[derive(Debug)]
-pub(super) struct Known {
+pub(super) struct NodeState {
     /// Its place in the list of the user.
     pub(super) at: usize,
     pub(super) id: NodeId,
-    /// When it grants, if it was just asked and does not grant yet.
+    /// When it grants, if it reported on its first connection that it does not yet.
     pub(super) grants_from: Option<Millis>,
     /// Its connection, open if it was just asked.
     pub(super) member: Member,
+    /// The number of the lease in the last request.
+    pub(super) lease: u32,
+    pub(super) grant: Option<Grant>,
+    /// Whether the node has proved on this connection that it is the right one.
+    pub(super) reached: bool,
+    pub(super) hint: Option<String>,
+    /// How many times it was asked to release its part.
+    pub(super) releases: u32,
+    /// Its last answer about its part.
+    pub(super) said: Option<PartSaid>,
+    /// Why it gave no answer about its part.
+    pub(super) trouble: Option<PartTrouble>,
 }
 
-impl Known {
+impl NodeState {
     /// A node that is not connected.
     pub(super) fn unasked(at: usize, id: NodeId, node: &Node, ttl_ms: u64) -> Self {
-        Self { at, id, grants_from: None, member: Member::new(node.clone()).with_ttl(ttl_ms) }
+        Self {
+            at,
+            id,
+            grants_from: None,
+            member: Member::new(node.clone()).with_ttl(ttl_ms),
+            lease: 0,
+            grant: None,
+            reached: false,
+            hint: None,
+            releases: 0,
+            said: None,
+            trouble: None,
+        }
     }
 }
 
@@ -40,7 +64,7 @@ impl Known {
 #[derive(Debug)]
 pub(super) struct Met {
     /// The nodes that count, ascending by id.
-    pub(super) nodes: Vec<Known>,
+    pub(super) nodes: Vec<NodeState>,
     /// The daemon of this machine, if it encloses the request and answers.
     pub(super) here: Option<NodeId>,
 }
@@ -109,7 +133,7 @@ pub(super) fn meet(
     if request.under_frame.is_none() {
         return Ok(Some(met));
     }
-    let is_local = |known: &&Known| request.nodes[known.at].address == NodeAddress::Local;
+    let is_local = |known: &&NodeState| request.nodes[known.at].address == NodeAddress::Local;
     met.here = met.nodes.iter().find(is_local).map(|known| known.id);
     if met.here.is_none() {
         let (name, canal) = ("local".to_owned(), None);
@@ -129,7 +153,9 @@ fn meet_nodes(request: &NodesRequest, host: &mut dyn Host) -> Result<Option<Met>
     let mut asked = Vec::new();
     for (at, node) in request.nodes.iter().enumerate() {
         match request.around.known_nodes.known(&node.address)? {
-            Some(recorded) => known.push(Known::unasked(at, recorded.node, node, request.ttl_ms)),
+            Some(recorded) => {
+                known.push(NodeState::unasked(at, recorded.node, node, request.ttl_ms))
+            }
             None => asked.push(Asked::new(at, node.clone(), request)),
         }
     }
@@ -148,7 +174,8 @@ fn meet_nodes(request: &NodesRequest, host: &mut dyn Host) -> Result<Option<Met>
                 }
                 let left_ms = identity.grants_from_ms;
                 let grants_from = left_ms.map(|left_ms| boottime_ms().saturating_add(left_ms));
-                known.push(Known { at, id: recorded.node, grants_from, member });
+                let state = NodeState::unasked(at, recorded.node, node, request.ttl_ms);
+                known.push(NodeState { grants_from, member, ..state });
             }
             Some(Err(failure)) => {
                 let name = &node.name;

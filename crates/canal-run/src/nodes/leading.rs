@@ -8,15 +8,16 @@
 //! daemon counts once.
 
 use canal_lock::client::nodes::known_nodes::KnownNode;
+use canal_lock::client::nodes::link::parameters;
 use canal_lock::client::nodes::ssh::NodeFailure;
 use canal_lock::client::nodes::{Node, link};
 use canal_nodes::Millis;
 use canal_nodes::leadership::{Claim, Said, Verdict, judge};
-use canal_protocol::{HolderInfo, Leader, LeaderQuery, NodeId, NodeIdentity};
+use canal_protocol::{ErrorName, HolderInfo, Leader, LeaderQuery, NodeId, NodeIdentity};
 use canal_sys::clock::boottime_ms;
 
 use super::identify::IdentifyError;
-use super::member::{Heard, Member, sleep};
+use super::member::{Answer, Heard, Member, sleep};
 use super::request::Around;
 
 /// How long the last answer of a node counts after its connection has ended.
@@ -153,15 +154,20 @@ impl<'a> LeaderAtNodes<'a> {
         for heard in self.sources[at].member.turn() {
             let failure = match heard {
                 Heard::Identity(identity) => self.identified(at, &identity)?,
-                Heard::Leader(leader) => self.sources[at].told(*leader),
-                Heard::NotExclusive(failure) => {
-                    let source = &mut self.sources[at];
-                    source.take(Word::NotExclusive(failure.message.clone()));
-                    source.ask_at = Some(boottime_ms() + LAST_WORD_MS);
-                    None
-                }
+                Heard::Answer(Answer { result: Ok(reply), .. }) => match parameters(&reply) {
+                    Ok(leader) => self.sources[at].told(leader),
+                    Err(failure) => Some(failure),
+                },
+                Heard::Answer(Answer { result: Err(failure), .. }) => match failure.name {
+                    ErrorName::NotExclusive => {
+                        let source = &mut self.sources[at];
+                        source.take(Word::NotExclusive(failure.message));
+                        source.ask_at = Some(boottime_ms() + LAST_WORD_MS);
+                        None
+                    }
+                    _ => Some(NodeFailure::permanent(failure.message)),
+                },
                 Heard::Away(failure) => Some(failure),
-                _ => None,
             };
             if let Some(failure) = failure {
                 self.sources[at].lose(failure);

@@ -14,9 +14,8 @@ use canal_lock::client::nodes::Node;
 use canal_lock::client::nodes::link::{Link, Replies, Reply, failure, parameters};
 use canal_lock::client::nodes::ssh::NodeFailure;
 use canal_protocol::{
-    Abandon, Collect, ConfirmAt, ConfirmedAt, ErrorName, Failure, Grant, Handle, INTERFACE,
-    Identify, Leader, LeaderQuery, NODES_INTERFACE, NodeIdentity, NodesRefusal, Progress, Release,
-    Released, Renew, Renewed, Report, Tag, WaitsFound, WaitsNear,
+    Abandon, Collect, ConfirmAt, ErrorName, Failure, Handle, INTERFACE, Identify, LeaderQuery,
+    NODES_INTERFACE, NodeIdentity, Release, Renew, Report, Tag, WaitsNear,
 };
 use canal_sys::clock::boottime_ms;
 use canal_sys::fds;
@@ -86,8 +85,9 @@ impl Call {
     }
 }
 
+/// What a call asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+pub(super) enum Kind {
     Identify,
     Collect,
     ConfirmAt,
@@ -104,43 +104,34 @@ enum Kind {
 pub(super) enum Heard {
     /// Its identity.
     Identity(Box<NodeIdentity>),
+    /// Its answer to any other call.
+    Answer(Answer),
     /// The connection has ended.
     Away(NodeFailure),
-    /// The request waits.
-    Progress(Box<Progress>),
-    Granted(Box<Grant>),
-    Refused(Box<Failure>),
-    Confirmed {
-        sent: u64,
-    },
-    ConfirmFailed,
-    /// Another lock has the token; this one and all larger ones are free.
-    TokenTaken {
-        least: u64,
-    },
-    TokenRefused(Box<Failure>),
-    Renewed {
-        sent: u64,
-        renewed: Box<Renewed>,
-    },
-    /// It has released its part.
-    Released(Box<Released>),
-    /// It no longer has its part.
-    Lost(Box<Failure>),
-    /// It did not do what the call asked of its part, which stays as it is. If the failure is
-    /// permanent, another attempt is useless.
-    PartRefused {
-        failure: Box<Failure>,
-        permanent: bool,
-    },
-    /// The waits that it knows.
-    Waits(Box<WaitsFound>),
-    /// It does not show the waits that it knows.
-    NoWaits,
-    /// The leader there by holding the key, now and after each change.
-    Leader(Box<Leader>),
-    /// The key cannot have a leader there. The node sends nothing further.
-    NotExclusive(Box<Failure>),
+}
+
+/// The answer to a call.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) kind: Kind,
+    /// When the call was sent.
+    pub(super) sent: u64,
+    /// Whether the same call gets more answers.
+    pub(super) continues: bool,
+    pub(super) result: Result<Reply, Box<Failure>>,
+}
+
+impl Answer {
+    /// Why the node did not do what the call asked of its part, which stays as it is.
+    pub(super) fn refused_part(&self) -> Option<NodeFailure> {
+        let failure = self.result.as_ref().err()?;
+        let is_about_part = matches!(self.kind, Kind::Renew | Kind::ChangeTtl | Kind::Release);
+        // The node does not keep a lease for that long, so another attempt is useless.
+        let permanent = self.kind == Kind::ChangeTtl && failure.name == ErrorName::BadRequest;
+        let (what, hint) = (failure.message.clone(), failure.hint.clone().map(String::from));
+        let is_refused = is_about_part && failure.name != ErrorName::LeaseLost;
+        is_refused.then_some(NodeFailure { permanent, what, hint })
+    }
 }
 
 impl Member {
@@ -304,7 +295,7 @@ impl Member {
         };
         let mut heard = Vec::new();
         for answer in answers {
-            heard.push(self.understand(&answer).unwrap_or_else(Heard::Away));
+            heard.push(self.understand(answer).unwrap_or_else(Heard::Away));
             if let Some(Heard::Away(_)) = heard.last() {
                 return heard;
             }
@@ -339,64 +330,36 @@ impl Member {
         None
     }
 
-    /// The meaning of an answer.
-    fn understand(&mut self, answer: &Reply) -> Result<Heard, NodeFailure> {
-        let call = match (self.calls.front_mut(), answer.continues) {
-            (Some(call), true) => {
+    /// Finds the call to which a reply belongs.
+    fn understand(&mut self, reply: Reply) -> Result<Heard, NodeFailure> {
+        let continues = reply.continues;
+        let Call { kind, sent, .. } = match self.calls.front_mut() {
+            Some(call) if continues => {
                 call.is_begun = true;
                 *call
             }
-            _ => {
-                let unasked = || NodeFailure::passing("it sent an unexpected answer");
-                self.calls.pop_front().ok_or_else(unasked)?
-            }
+            _ => self.calls.pop_front().ok_or_else(unexpected)?,
         };
-        let Call { kind, sent, .. } = call;
         match kind {
             Kind::ConfirmAt => self.is_asked = false,
-            Kind::Collect => self.is_asked = !answer.is_error(),
+            Kind::Collect => self.is_asked = !reply.is_error(),
             _ => {}
         }
-        if let Some(failure) = failure(answer) {
-            let failure = failure?;
-            return Ok(match (kind, failure.name) {
-                (Kind::Leader, ErrorName::NotExclusive) => Heard::NotExclusive(failure),
-                (Kind::Identify | Kind::Leader, _) => {
-                    return Err(NodeFailure::permanent(failure.message.clone()));
-                }
-                (Kind::Collect, _) => Heard::Refused(failure),
-                (Kind::ConfirmAt, ErrorName::TokenTaken) => match failure.nodes.as_deref() {
-                    Some(NodesRefusal::Least { least }) => Heard::TokenTaken { least: *least },
-                    _ => Heard::ConfirmFailed,
-                },
-                // The node would refuse it each time.
-                (Kind::ConfirmAt, ErrorName::BadRequest) => Heard::TokenRefused(failure),
-                (Kind::ConfirmAt, _) => Heard::ConfirmFailed,
-                (Kind::WaitsNear, _) => Heard::NoWaits,
-                (Kind::Renew | Kind::ChangeTtl | Kind::Release, ErrorName::LeaseLost) => {
-                    Heard::Lost(failure)
-                }
-                (Kind::Renew | Kind::ChangeTtl | Kind::Release, name) => {
-                    // The node does not keep a lease for that long, so another attempt is useless.
-                    let permanent = kind == Kind::ChangeTtl && name == ErrorName::BadRequest;
-                    Heard::PartRefused { failure, permanent }
-                }
-            });
-        }
-        Ok(match kind {
-            Kind::Identify => Heard::Identity(parameters(answer)?),
-            Kind::Collect if answer.continues => Heard::Progress(parameters(answer)?),
-            Kind::Collect => Heard::Granted(parameters(answer)?),
-            Kind::ConfirmAt => {
-                let _: ConfirmedAt = parameters(answer)?;
-                Heard::Confirmed { sent }
-            }
-            Kind::Renew | Kind::ChangeTtl => Heard::Renewed { sent, renewed: parameters(answer)? },
-            Kind::Release => Heard::Released(parameters(answer)?),
-            Kind::WaitsNear => Heard::Waits(parameters(answer)?),
-            Kind::Leader => Heard::Leader(parameters(answer)?),
+        let result = match failure(&reply) {
+            Some(failure) => Err(failure?),
+            None => Ok(reply),
+        };
+        Ok(match (kind, result) {
+            (Kind::Identify, Ok(reply)) => Heard::Identity(parameters(&reply)?),
+            (Kind::Identify, Err(failure)) => Heard::Away(NodeFailure::permanent(failure.message)),
+            (_, result) => Heard::Answer(Answer { kind, sent, continues, result }),
         })
     }
+}
+
+/// The failure of a node that sent an answer to nothing.
+pub(super) fn unexpected() -> NodeFailure {
+    NodeFailure::passing("it sent an unexpected answer")
 }
 
 /// Sleeps until a member or another descriptor may have something to read, or a member needs its

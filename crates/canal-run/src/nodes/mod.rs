@@ -7,7 +7,7 @@
 //!   network.
 //! - The *coordinator* (`process`) speaks to the nodes, each by its socket or by an ssh, and writes
 //!   the page. It belongs to no terminal and no job. If it dies, the parent starts another one,
-//!   which continues with the same leases. If the parent dies, the coordinator alone
+//!   which continues with the same leases (`takeover`). If the parent dies, the coordinator alone
 //!   ends the command in time.
 //!
 //! For `canal acquire --on`, such a coordinator takes a lease, and the process that asked prints
@@ -25,6 +25,7 @@ mod member;
 mod parent;
 mod process;
 mod request;
+mod takeover;
 mod waits_reader;
 
 pub use deadlock_watcher::{start_deadlock_watcher, watch_for_deadlocks};

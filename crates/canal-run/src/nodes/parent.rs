@@ -21,8 +21,9 @@ use canal_sys::pidfd::Pidfd;
 use canal_sys::process::child::{Reap, children, ended, fork};
 use canal_sys::terminal::output::Audience;
 
-use super::process::{CoordinatorProcess, Left, Purpose, Takeover, Wording, fault};
+use super::process::{CoordinatorProcess, Purpose, Wording, fault};
 use super::request::{BeforeStart, Line, NodesRequest, Start, ToCoordinator, ToParent, Wish};
+use super::takeover::{Left, Takeover};
 
 /// The shortest time between the starts of two coordinators.
 const START_AFTER: Duration = Duration::from_millis(500);

@@ -6,20 +6,14 @@
 //!
 //! Invariant: the command is killed when the lock is lost or its deadline has come, whether or not
 //! the parent does the same.
-//!
-//! Invariant: a coordinator that is killed while it saves its state for the next one leaves its
-//! previous copy intact.
 
-use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::FileExt;
+use std::os::fd::AsFd;
 
 use nix::poll::{PollFd, PollFlags};
-use nix::sys::memfd::{MFdFlags, memfd_create};
-use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signal::SigSet;
+use nix::sys::signal::Signal::{self, SIGALRM, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use nix::unistd::setsid;
-use serde::{Deserialize, Serialize};
 
 use crate::descendants::kill_with_descendants;
 use canal_lock::client::channel::{End, Received};
@@ -32,11 +26,12 @@ use canal_sys::pidfd::Pidfd;
 use canal_sys::signals;
 
 use super::driver::Driver;
-use super::identify::{self, IdentifyError, Known, Met};
+use super::identify::{self, IdentifyError, Met, NodeState};
 use super::request::{
     BeforeStart, Ending, Host, Line, Named, NodesRequest, NotHeld, PartAnswer, Start,
     ToCoordinator, ToParent, Wish, Word,
 };
+use super::takeover::{Left, Takeover};
 
 /// How often to check for due actions while the command is being killed.
 const LOOK_KILLING_MS: u64 = 50;
@@ -93,7 +88,7 @@ impl CoordinatorProcess<'_> {
             Some(Left { nodes, checkpoint, start }) => {
                 self.take_over(start);
                 let known = nodes.iter().filter_map(|Named { at, id }| {
-                    Some(Known::unasked(*at, *id, request.nodes.get(*at)?, request.ttl_ms))
+                    Some(NodeState::unasked(*at, *id, request.nodes.get(*at)?, request.ttl_ms))
                 });
                 // A request that is made again names its enclosing run, but no frame.
                 let met = Met { nodes: known.collect(), here: None };
@@ -198,10 +193,6 @@ impl CoordinatorProcess<'_> {
             ToCoordinator::Abandon => self.wish = Wish::Abandon,
             ToCoordinator::Leave => self.wish = Wish::Leave,
         }
-    }
-
-    fn command_has_ended(&self) -> bool {
-        self.command.as_ref().is_none_or(Pidfd::has_ended)
     }
 
     fn hand_over(&mut self, left: Left) {
@@ -311,7 +302,8 @@ impl Host for CoordinatorProcess<'_> {
         self.hear();
         self.send_start();
         self.kill_if_due(now);
-        if self.wish == Wish::GoOn && self.parent_gone && self.command_has_ended() {
+        let has_ended = || self.command.as_ref().is_none_or(Pidfd::has_ended);
+        if self.wish == Wish::GoOn && self.parent_gone && has_ended() {
             self.wish = Wish::Stop;
         }
         self.wish
@@ -340,125 +332,8 @@ pub(super) fn stand_alone() {
     let _ = signals::set_default(Signal::SIGCHLD);
     // A service manager that stops a service signals all its processes at once. This one must
     // release everything first, and ends by itself when the command has ended.
-    for signal in [
-        Signal::SIGHUP,
-        Signal::SIGINT,
-        Signal::SIGQUIT,
-        Signal::SIGTERM,
-        Signal::SIGUSR1,
-        Signal::SIGUSR2,
-        Signal::SIGALRM,
-    ] {
+    for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGALRM] {
         let _ = signals::set_ignored(signal);
     }
     let _: io::Result<()> = std::env::set_current_dir("/");
-}
-
-/// The space for each of the two copies, with its length before it.
-const COPY_BYTES: u64 = 1 << 20;
-
-/// The shared memory: the number of the last whole copy, and two copies, of which that is one.
-#[derive(Debug)]
-pub(super) struct Takeover(File);
-
-/// The state that another coordinator left behind.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Left {
-    pub(super) nodes: Vec<Named>,
-    pub(super) checkpoint: Checkpoint,
-    /// The child's message that the lock is held, sent or about to be sent. If this is set, the
-    /// command may have begun.
-    pub(super) start: Option<Start>,
-}
-
-impl Takeover {
-    /// Creates empty memory (memfd_create, Linux 3.17).
-    pub(super) fn create() -> io::Result<Self> {
-        Ok(Self(memfd_create("canal-takeover", MFdFlags::MFD_CLOEXEC)?.into()))
-    }
-
-    pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
-    }
-
-    /// Saves the state that another coordinator needs. The previous copy stays until this one is
-    /// complete.
-    pub(super) fn write(&self, left: &Left) -> io::Result<()> {
-        let text = serde_json::to_vec(left)?;
-        let length = text.len() as u64;
-        if length > COPY_BYTES - NUMBER_BYTES {
-            return Err(io::ErrorKind::FileTooLarge.into());
-        }
-        let number = self.number(0).unwrap_or(0) + 1;
-        self.0.write_all_at(&length.to_ne_bytes(), copy_at(number))?;
-        self.0.write_all_at(&text, copy_at(number) + NUMBER_BYTES)?;
-        // Now the copy counts. The kernel does not write half of a number when it kills the writer.
-        self.0.write_all_at(&number.to_ne_bytes(), 0)
-    }
-
-    /// The state that the last coordinator saved; `None` if it saved none.
-    pub(super) fn read(&self) -> Option<Left> {
-        let at = copy_at(self.number(0)?);
-        let mut text = vec![0; usize::try_from(self.number(at)?).ok()?];
-        self.0.read_exact_at(&mut text, at + NUMBER_BYTES).ok()?;
-        serde_json::from_slice(&text).ok()
-    }
-
-    fn number(&self, at: u64) -> Option<u64> {
-        let mut bytes = [0; NUMBER_BYTES as usize];
-        self.0.read_exact_at(&mut bytes, at).ok().map(|()| u64::from_ne_bytes(bytes))
-    }
-}
-
-const NUMBER_BYTES: u64 = 8;
-
-/// Where the copy with this number begins.
-fn copy_at(number: u64) -> u64 {
-    NUMBER_BYTES + number % 2 * COPY_BYTES
-}
-
-#[cfg(test)]
-mod tests {
-    use canal_core::Token;
-    use canal_nodes::{Asking, Part};
-    use canal_protocol::NodeId;
-
-    use super::*;
-
-    fn left(token: u64) -> Left {
-        let asked = Some(Asking { no_wait: false, spare: true });
-        let parts = vec![Part { node: 1, lease: 3, sent: Some(token), asked }];
-        let checkpoint = Checkpoint { token: Some(Token(token)), need: 2, parts };
-        let nodes = vec![Named { at: 1, id: NodeId(5) }, Named { at: 0, id: NodeId(9) }];
-        Left { nodes, checkpoint, start: None }
-    }
-
-    #[test]
-    fn the_last_whole_copy_is_read() {
-        let takeover = Takeover::create().unwrap();
-        assert_eq!(takeover.read(), None);
-        for token in 1..=5 {
-            takeover.write(&left(token)).unwrap();
-            assert_eq!(takeover.read(), Some(left(token)));
-        }
-        // The writer is killed in the middle of the sixth copy.
-        takeover.0.write_all_at(&60_u64.to_ne_bytes(), copy_at(6)).unwrap();
-        takeover.0.write_all_at(b"torn", copy_at(6) + 30).unwrap();
-        assert_eq!(takeover.read(), Some(left(5)));
-        takeover.write(&left(7)).unwrap();
-        assert_eq!(takeover.read(), Some(left(7)), "in place of the torn one");
-    }
-
-    #[test]
-    fn the_message_to_the_child_is_there_for_each_coordinator_after_that() {
-        let takeover = Takeover::create().unwrap();
-        takeover.write(&left(1)).unwrap();
-        assert_eq!(takeover.read().unwrap().start, None);
-        let nodes = vec!["web1".to_owned()];
-        let start = Start { token: Some(7), nodes, grant: None, need: 1, parts: Vec::new() };
-        for token in 1..=2 {
-            takeover.write(&Left { start: Some(start.clone()), ..left(token) }).unwrap();
-            assert_eq!(takeover.read().unwrap().start.unwrap().token, Some(7));
-        }
-    }
 }

@@ -11,6 +11,7 @@ use std::collections::{BTreeSet, VecDeque};
 use canal_core::{Above, Key, Mode, Request, UnixMillis};
 use canal_lock::client::Start;
 use canal_lock::client::nodes::Node;
+use canal_lock::client::nodes::link::parameters;
 use canal_lock::client::nodes::ssh::NodeFailure;
 use canal_nodes::Millis;
 use canal_nodes::deadlock::{
@@ -22,7 +23,7 @@ use canal_protocol::{
     READ_NODES_MAX, RunId, Tag, WaitsFound, WaitsNear,
 };
 
-use super::member::{Heard, Member};
+use super::member::{Answer, Heard, Member};
 use super::request::{Around, NodesRequest};
 
 /// The name for the daemon of this machine.
@@ -273,32 +274,38 @@ impl<'a> WaitsReader<'a> {
                     source.reached = true;
                     self.send(at);
                 }
-                Heard::Waits(found) => {
-                    let source = &mut self.sources[at];
-                    let Some(round) = source.sent.pop_front() else { continue };
-                    let found = Some(*found).filter(|found| Some(found.node) == source.id);
-                    // Another machine's answer about this machine's request does not count.
-                    if let (Own::Plain(_), NodeAddress::Local, Some(found)) =
-                        (self.own, &source.member.node.address, &found)
-                        && let Some(own) = found.request
-                    {
-                        self.detector.is(RequestName::Plain(found.node, own));
-                    }
-                    let read = found.as_ref().map(reading);
-                    source.is_read = read.is_some();
-                    source.last = found;
-                    self.add_told(&self.named_by(at));
-                    self.detector.answer(round, at, read);
-                }
-                Heard::NoWaits => {
-                    if let Some(round) = self.sources[at].sent.pop_front() {
-                        self.detector.answer(round, at, None);
-                    }
+                Heard::Answer(Answer { result, .. }) => {
+                    let found = match result.as_ref().map(parameters::<WaitsFound>) {
+                        Ok(Ok(found)) => Some(found),
+                        Ok(Err(failure)) => return self.lose(at, &failure),
+                        // It does not show the waits that it knows.
+                        Err(_) => None,
+                    };
+                    self.take(at, found);
                 }
                 Heard::Away(failure) => return self.lose(at, &failure),
-                _ => {}
             }
         }
+    }
+
+    /// Takes the answer to the oldest question; `None` if the node does not answer it.
+    fn take(&mut self, at: usize, found: Option<WaitsFound>) {
+        let source = &mut self.sources[at];
+        let Some(round) = source.sent.pop_front() else { return };
+        let Some(found) = found else { return self.detector.answer(round, at, None) };
+        let found = Some(found).filter(|found| Some(found.node) == source.id);
+        // Another machine's answer about this machine's request does not count.
+        if let (Own::Plain(_), NodeAddress::Local, Some(found)) =
+            (self.own, &source.member.node.address, &found)
+            && let Some(own) = found.request
+        {
+            self.detector.is(RequestName::Plain(found.node, own));
+        }
+        let read = found.as_ref().map(reading);
+        source.is_read = read.is_some();
+        source.last = found;
+        self.add_told(&self.named_by(at));
+        self.detector.answer(round, at, read);
     }
 
     /// Whether a daemon is the one to which its address was pinned, and is not already read by
