@@ -17,7 +17,7 @@ use crate::shell_word;
 use crate::sys::process::user::geteuid;
 use crate::sys::terminal::drawn_line;
 
-use super::wording::separation::{self, Connected};
+use super::wording::separation;
 
 /// The longest wait until the history has the end of a job.
 const RECORDED_WITHIN: Duration = Duration::from_secs(5);
@@ -64,18 +64,20 @@ impl Target {
     pub(crate) fn connect_for(&self, wait_ms: Option<u64>) -> Result<Client> {
         let verbosity = self.verbosity;
         if verbosity >= Verbosity::Detailed {
-            verbosity.fine_detail(&asking(&self.place));
+            let why = match self.place.rule {
+                Rule::Given => "given by --socket or CANAL_SOCKET",
+                Rule::Shared => "this machine's",
+                Rule::PerUser => "this user's own",
+            };
+            let socket = self.place.socket.display();
+            verbosity.fine_detail(&format!("calling the daemon at {socket}, {why}"));
         }
         let client = Client::connect(&self.place, self.options().of_wait(wait_ms));
         let mut client = client.map_err(|error| no_client(error, &self.place))?;
-        let connected = Connected {
-            place: &self.place,
-            by_environment: self.by_environment,
-            has_started_daemon: client.has_started_daemon(),
-        };
-        separation::note(connected, verbosity);
+        let has_started = client.has_started_daemon();
+        separation::note(&self.place, self.by_environment, has_started, verbosity);
         if verbosity >= Verbosity::Detailed {
-            if client.has_started_daemon() {
+            if has_started {
                 verbosity.fine_detail("no daemon was running; this command started one");
             }
             verbosity.fine_detail(&introduction(&mut client));
@@ -115,16 +117,6 @@ impl Target {
     pub(crate) fn fate(&self, tag: Tag, token: u64) -> Option<Fate> {
         Fate::ask(&self.place, self.options(), tag, token)
     }
-}
-
-/// The daemon that canal asks, and why this one.
-fn asking(place: &Place) -> String {
-    let why = match place.rule {
-        Rule::Given => "given by --socket or CANAL_SOCKET",
-        Rule::Shared => "this machine's",
-        Rule::PerUser => "this user's own",
-    };
-    format!("calling the daemon at {}, {why}", place.socket.display())
 }
 
 /// Describes the daemon and the permissions that the caller has there.

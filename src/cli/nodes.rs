@@ -53,12 +53,8 @@ pub(crate) fn near(target: &Target) -> Result<Vec<Node>> {
     let known = configured(&target.place)?;
     let around = std::env::var(environment::RUN_NODES).unwrap_or_default();
     let words = around.split(',').chain(known.nodes.keys().map(String::as_str));
-    let mut near: Vec<Node> = Vec::new();
-    for word in words.filter(|word| !word.is_empty()) {
-        let found = resolve(&[word.to_owned()], || Ok(known.clone())).unwrap_or_default();
-        near.extend(found.into_iter().filter(|node| node.address != NodeAddress::Local));
-    }
-    Ok(near)
+    let near = words.filter_map(|word| known.node(word.trim()).ok());
+    Ok(near.filter(|node| node.address != NodeAddress::Local).collect())
 }
 
 /// The deadlock watcher for a request of this process.
@@ -73,13 +69,8 @@ pub(crate) fn within(
 
 /// How a request of this machine reaches its nodes, and those `near` it.
 pub(crate) fn around(target: &Target, near: Vec<Node>) -> Around {
-    let place = &target.place;
-    Around {
-        near,
-        known_nodes: KnownNodes::of(place),
-        here: place.clone(),
-        options: target.options(),
-    }
+    let (here, options) = (target.place.clone(), target.options());
+    Around { near, known_nodes: KnownNodes::of(&here), here, options }
 }
 
 /// The names in the configuration that the daemon of this place reads. For the daemon of the

@@ -27,12 +27,10 @@ impl Owner {
     pub(crate) fn find(pid: Option<u32>) -> Result<Self> {
         match pid {
             Some(pid) if pid == std::process::id() => {
-                Err(Failed::new(format!("--pid {pid} is canal itself, which ends immediately"))
-                    .hint(HINT))
+                Err(unfit(format!("--pid {pid} is canal itself, which ends immediately")))
             }
             Some(pid) if is_init_of_machine(pid) => {
-                Err(Failed::new("process 1 never ends, so its lock would never end either")
-                    .hint(HINT))
+                Err(unfit("process 1 never ends, so its lock would never end either"))
             }
             Some(pid) => Ok(Self { pidfd: open(pid)?, pid, by_default: false }),
             None => Self::parent(),
@@ -43,15 +41,13 @@ impl Owner {
         let pid = parent_id();
         // The first process of a container may be the script itself.
         if pid == 0 || is_init_of_machine(pid) {
-            return Err(Failed::new(format!(
-                "no process can own the lock: the parent process is pid {pid}"
-            ))
-            .hint(HINT));
+            let message = format!("no process can own the lock: the parent process is pid {pid}");
+            return Err(unfit(message));
         }
         let pidfd = open(pid)?;
         // If the parent had already ended, its pid could belong to another process.
         if parent_id() != pid {
-            return Err(Failed::new(format!("the parent process, pid {pid}, has ended")).hint(HINT));
+            return Err(unfit(format!("the parent process, pid {pid}, has ended")));
         }
         Ok(Self { pidfd, pid, by_default: true })
     }
@@ -75,13 +71,16 @@ fn is_init_of_machine(pid: u32) -> bool {
     pid == 1 && process::Origin::read().is_ok_and(|origin| origin.is_init_of_machine(pid))
 }
 
+/// The failure for a process that cannot own a lock.
+fn unfit(message: impl Into<String>) -> Failed {
+    Failed::new(message).hint(HINT)
+}
+
 fn open(pid: u32) -> Result<Pidfd> {
     Pidfd::open(pid).map_err(|error| match error.raw_os_error() {
-        Some(libc::ESRCH) => Failed::new(format!("there is no process {pid}")).hint(HINT),
+        Some(libc::ESRCH) => unfit(format!("there is no process {pid}")),
         // The number belongs to a thread, or to a process that is being reaped.
-        Some(libc::EINVAL | libc::ENOENT) => {
-            Failed::new(format!("{pid} is not a running process")).hint(HINT)
-        }
+        Some(libc::EINVAL | libc::ENOENT) => unfit(format!("{pid} is not a running process")),
         None => Failed::new(error.to_string()).hint(FORBIDDEN_HINT),
         _ => Failed::new(format!("process {pid}: {}", io::Error::other(error))),
     })

@@ -99,7 +99,7 @@ impl Waiting {
             self.last = Some(progress.clone());
             self.heard = Some(Instant::now());
         }
-        if self.verbosity < Verbosity::Normal || self.last.is_none() && !self.counts_down() {
+        if self.verbosity < Verbosity::Normal || self.last.is_none() && self.new_nodes.is_none() {
             return None;
         }
         if progress.is_some() && !self.warned {
@@ -127,11 +127,6 @@ impl Waiting {
         self.new_nodes = Some((names.to_owned(), until_ms));
     }
 
-    /// Whether the display counts down.
-    pub(crate) fn counts_down(&self) -> bool {
-        self.new_nodes.is_some()
-    }
-
     /// Prints a note above the display.
     pub(crate) fn note(&mut self, text: &str) {
         if let Some(line) = &mut self.line {
@@ -147,17 +142,15 @@ impl Waiting {
         let holders = last.holders.iter().filter(|holder| holder.pid != 0);
         let mut blocking = holders.filter(|holder| ancestors().any(|pid| pid == holder.pid));
         let Some(holder) = blocking.next() else { return };
-        self.warned = true;
-        if let Some(line) = &mut self.line {
-            line.erase();
-        }
         let key = holder.key.as_ref().unwrap_or(&last.key);
         let pid = process(holder.pid);
-        self.verbosity.note(&format!(
+        let note = format!(
             "{pid}, which started this command, holds `{key}`: if it waits for this command, \
              neither will ever end"
-        ));
+        );
         let is_of_ours = inherited().is_some_and(|session| session == holder.session);
+        self.warned = true;
+        self.note(&note);
         self.verbosity.advice(if is_of_ours {
             "release the lock first, or leave out `--new-session`, so that the locks of the outer \
              command do not block this one"

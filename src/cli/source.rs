@@ -433,45 +433,45 @@ impl<'a> Display<'a> {
         Ok(word)
     }
 
-    /// Shows that the request waits at a node, if that is new.
-    fn update(&mut self, news: Option<(String, Progress)>) {
-        let progress = news.map(|(name, mut progress)| {
-            if self.shown.as_ref().is_none_or(|(before, _)| *before != name) {
-                self.end();
-                self.shown = Some((name.clone(), self.waiting(&name)));
-            }
-            progress.key = at(&progress.key, &name);
-            progress
+    /// The display for the wait at this node, in place of that for another one. A countdown has no
+    /// node: its name is empty.
+    fn show(&mut self, name: &str) -> &mut Waiting {
+        if self.shown.as_ref().is_some_and(|(before, _)| before != name) {
+            self.end();
+        }
+        let Asking { request, progress, verbosity, .. } = *self.asking;
+        let (_, waiting) = self.shown.get_or_insert_with(|| {
+            let on_node = |it: &WireItem| WireItem { key: at(&it.key, name).into(), ..it.clone() };
+            let items: Vec<WireItem> = request.items.iter().map(on_node).collect();
+            (name.to_owned(), Waiting::new(verbosity, progress, &items))
         });
-        let again = self.shown.as_mut().and_then(|(_, waiting)| waiting.update(progress.as_ref()));
+        waiting
+    }
+
+    /// Shows the progress of the wait at a node, if there is any.
+    fn update(&mut self, news: Option<(String, Progress)>) {
+        let again = match news {
+            Some((name, progress)) => {
+                let progress = Progress { key: at(&progress.key, &name), ..progress };
+                self.show(&name).update(Some(&progress))
+            }
+            None => self.shown.as_mut().and_then(|(_, waiting)| waiting.update(None)),
+        };
         self.sleep = again.map(|again| again.max(Duration::from_millis(1)));
     }
 
     /// Shows how long new nodes grant nothing yet.
     fn count_down(&mut self, names: &[String], until: u64) {
-        if self.shown.as_ref().is_none_or(|(_, waiting)| !waiting.counts_down()) {
-            self.end();
-            self.shown = Some((String::new(), self.waiting("")));
-        }
-        if let Some((_, waiting)) = &mut self.shown {
-            waiting.count_down(names, until);
-        }
+        self.show("").count_down(names, until);
         self.update(None);
     }
 
     /// Removes the display from the terminal, to print a line. A countdown comes back after it.
     fn make_room(&mut self) {
         match &mut self.shown {
-            Some((_, waiting)) if waiting.counts_down() => waiting.end(),
+            Some((name, waiting)) if name.is_empty() => waiting.end(),
             _ => self.end(),
         }
-    }
-
-    fn waiting(&self, name: &str) -> Waiting {
-        let Asking { request, progress, verbosity, .. } = *self.asking;
-        let items = request.items.iter();
-        let items = items.map(|item| WireItem { key: at(&item.key, name).into(), ..item.clone() });
-        Waiting::new(verbosity, progress, &items.collect::<Vec<_>>())
     }
 
     /// Removes the display from the terminal.

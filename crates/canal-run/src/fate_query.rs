@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use serde::{Deserialize, Serialize};
 
 use canal_lock::client::Fate;
 use canal_lock::client::channel::{End, Received, channel};
@@ -28,15 +27,6 @@ pub(super) struct FateQuery {
     process: Option<(Pid, End)>,
     /// When the next query starts.
     next: Option<Instant>,
-}
-
-/// The answer of the daemon.
-#[derive(Serialize, Deserialize)]
-enum Answer {
-    /// The hold is held; the descriptors are its deadline page.
-    Held,
-    /// It is lost, for the reason with this number.
-    Lost(u64),
 }
 
 impl FateQuery {
@@ -61,11 +51,11 @@ impl FateQuery {
     pub(super) fn receive(&mut self) -> Option<Fate> {
         let (pid, channel) = self.process.as_ref()?;
         match channel.receive() {
-            Received::Message(Answer::Held, descriptors) => {
+            Received::Message(Some(why), _) => Some(Fate::Lost(Why::from_number(why))),
+            Received::Message(None, descriptors) => {
                 let [page, line] = descriptors.try_into().ok()?;
                 Reader::open(page, line).ok().map(Fate::Held)
             }
-            Received::Message(Answer::Lost(why), _) => Some(Fate::Lost(Why::from_number(why))),
             Received::Nothing => None,
             Received::End => {
                 if !matches!(ended(*pid, Reap::Now), Ok(None)) {
@@ -101,9 +91,11 @@ fn start(ask: &dyn Fn() -> Option<Fate>) -> io::Result<(Pid, End)> {
     if end_with_parent(theirs.as_fd()).is_err() {
         std::process::exit(0);
     }
+    // The answer is the number of the reason for a loss. Without one, the hold is held, and the
+    // descriptors are its deadline page.
     match ask() {
-        Some(Fate::Held(page)) => _ = theirs.send(&Answer::Held, &page.descriptors()),
-        Some(Fate::Lost(why)) => _ = theirs.send(&Answer::Lost(why as u64), &[]),
+        Some(Fate::Held(page)) => _ = theirs.send(&None::<u64>, &page.descriptors()),
+        Some(Fate::Lost(why)) => _ = theirs.send(&Some(why as u64), &[]),
         None => {}
     }
     std::process::exit(0);

@@ -36,37 +36,34 @@ const LOOK_EVERY: Duration = Duration::from_secs(30);
 /// How many users a warning names.
 const USERS_NAMED: usize = 3;
 
-/// A client that has connected.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Connected<'a> {
-    pub(crate) place: &'a Place,
-    /// Whether the variable `CANAL_SOCKET` named the socket.
-    pub(crate) by_environment: bool,
-    /// Whether the client started the daemon.
-    pub(crate) has_started_daemon: bool,
-}
-
 /// Prints what separates the daemon's locks from others, unless it was already reported.
-pub(crate) fn note(client: Connected<'_>, verbosity: Verbosity) {
+/// `by_socket_variable`: `CANAL_SOCKET` named the socket. `has_started`: this client has started the
+/// daemon.
+pub(crate) fn note(
+    place: &Place,
+    by_socket_variable: bool,
+    has_started: bool,
+    verbosity: Verbosity,
+) {
     let always = verbosity >= Verbosity::Verbose;
-    let is_new = client.has_started_daemon || always;
-    let is_due = is_new || client.place.is_users_own() && looked_long_ago(client.place);
-    if !(is_due || is_under_sudo(client.place)) || verbosity < Verbosity::Normal {
+    let is_new = has_started || always;
+    let is_due = is_new || place.is_users_own() && looked_long_ago(place);
+    if !(is_due || is_under_sudo(place)) || verbosity < Verbosity::Normal {
         return;
     }
     if std::env::var_os(SEPARATE).is_some_and(|value| !value.is_empty()) {
         return;
     }
-    let by_sudo = under_sudo(client.place, always);
+    let by_sudo = under_sudo(place, always);
     let mut lines = Vec::from_iter(by_sudo.clone());
     if is_new {
-        let all = daemon::separations(client.place);
-        note_told(client.place, users_in(&all), client.has_started_daemon);
+        let all = daemon::separations(place);
+        note_told(place, users_in(&all), has_started);
         let others =
             all.iter().filter(|it| by_sudo.is_none() || !matches!(it, Separation::OtherUsers(_)));
         lines.extend(others.map(|it| format!("{}; {ONE_TABLE}", about(it))));
     } else if is_due {
-        let mut newcomers = newcomers(client.place);
+        let mut newcomers = newcomers(place);
         if let Some(uid) = caller().filter(|_| by_sudo.is_some()) {
             newcomers.remove(&uid);
         }
@@ -74,8 +71,8 @@ pub(crate) fn note(client: Connected<'_>, verbosity: Verbosity) {
             lines.push(format!("{}; {ONE_TABLE}", about(&Separation::OtherUsers(newcomers))));
         }
     }
-    if is_new && client.by_environment {
-        lines.extend(by_environment(client.place));
+    if is_new && by_socket_variable {
+        lines.extend(by_environment(place));
     }
     for line in lines {
         verbosity.note(&format!("note: {line}"));
