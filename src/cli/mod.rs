@@ -60,8 +60,11 @@ fn by_clap(words: &[OsString]) -> u8 {
         Ok(cli) => cli,
         Err(error) => return usage_error::report(&error, words),
     };
-    if let Some(Verb::Submit(args)) = &mut cli.verb {
-        args.background.detach = true;
+    let is_submit = matches!(cli.verb, Some(Verb::Submit(_)));
+    if let Some(Verb::Run(args) | Verb::Submit(args)) = &mut cli.verb {
+        args.background.detach |= is_submit;
+        // A background job may outlive the command that submits it.
+        args.session.new_session |= args.background.detach;
     }
     dispatch(&cli).unwrap_or_else(|failed| cli.global.verbosity().failure(&failed))
 }

@@ -7,9 +7,7 @@ use nix::unistd::Pid;
 use crate::cli::arguments::lock::LockArgs;
 use crate::cli::arguments::nodes::{NodesArgs, ttl_ms};
 use crate::cli::arguments::note::NoteArgs;
-use crate::cli::arguments::request::{
-    ProgressArg, Readers, SessionArgs, WaitArgs, not_believed, not_new,
-};
+use crate::cli::arguments::request::{ProgressArg, SessionArgs, WaitArgs, not_believed, not_new};
 use crate::cli::nodes::{around, listed, named, near, within};
 use crate::cli::progress::Waiting;
 use crate::cli::wording::on_nodes::{self, unread};
@@ -31,23 +29,14 @@ use crate::sys::clock::boottime_ms;
 use crate::sys::pidfd::Pidfd;
 use crate::sys::terminal::output::Audience;
 
-/// Where a lock is taken.
-pub(crate) enum Source {
-    /// It is taken from the daemon of this place.
-    Daemon(Target),
-    /// It is taken from several nodes.
-    Nodes(Nodes),
+/// Where a lock is taken: from a daemon, or from several nodes.
+pub(crate) struct Source {
+    /// The daemon of this place, and how to start it.
+    pub(crate) target: Target,
+    pub(crate) nodes: Option<Nodes>,
 }
 
 impl Source {
-    /// The daemon of this place, and how to start it.
-    pub(crate) fn target(&self) -> &Target {
-        match self {
-            Self::Daemon(target) => target,
-            Self::Nodes(nodes) => &nodes.target,
-        }
-    }
-
     /// The source that the options name, for a lock with this purpose, if it can grant the request.
     pub(crate) fn of(
         global: &Global,
@@ -57,7 +46,7 @@ impl Source {
         purpose: Purpose,
     ) -> Result<Self> {
         if !args.is_given() {
-            return Target::of(global).map(Self::Daemon);
+            return Ok(Self { target: Target::of(global)?, nodes: None });
         }
         let verbosity = global.verbosity();
         // No daemon remembers for all nodes how the keys were read, so each request gets the notes.
@@ -82,7 +71,7 @@ impl Source {
             ));
             verbosity.advice("name a third node, or give --require all");
         }
-        Ok(Self::Nodes(Nodes { target, nodes, require, ttl_ms, purpose }))
+        Ok(Self { target, nodes: Some(Nodes { nodes, require, ttl_ms, purpose }) })
     }
 
     /// Sends the request and shows its progress until it is granted or refused. `end` belongs to a
@@ -93,9 +82,9 @@ impl Source {
         end: Option<ChildEnd>,
         witness: &mut dyn Witness,
     ) -> Result<Taken, NotAcquired> {
-        match self {
-            Self::Daemon(target) => take(target, asking, witness),
-            Self::Nodes(nodes) => nodes.take(asking, end),
+        match &self.nodes {
+            None => take(&self.target, asking, witness),
+            Some(nodes) => nodes.take(&self.target, asking, end),
         }
     }
 }
@@ -150,7 +139,8 @@ pub(crate) struct Asking<'a> {
     /// The owner of the lock, if that is not this process.
     pub(crate) owner: Option<&'a Pidfd>,
     pub(crate) progress: ProgressArg,
-    pub(crate) readers: Readers,
+    /// Whether the request keeps waiting when stdout and stderr have no reader left.
+    pub(crate) unattended: bool,
     pub(crate) verbosity: Verbosity,
 }
 
@@ -200,9 +190,9 @@ fn take(
     asking: &Asking<'_>,
     witness: &mut dyn Witness,
 ) -> Result<Taken, NotAcquired> {
-    let Asking { request, owner, progress: choice, readers, verbosity } = *asking;
+    let Asking { request, owner, progress: choice, unattended, verbosity } = *asking;
     let mut client = target.connect_for(request.wait_ms)?;
-    if readers == Readers::Needed {
+    if !unattended {
         client.give_up_unread();
     }
     // Most requests do not wait, so the display is allocated only when needed.
@@ -269,7 +259,6 @@ pub(crate) fn keys_granted(keys: &[GrantedKey]) -> String {
 
 /// The nodes of a lock.
 pub(crate) struct Nodes {
-    target: Target,
     nodes: Vec<Node>,
     require: Require,
     ttl_ms: u64,
@@ -280,10 +269,10 @@ impl Nodes {
     /// Starts a coordinator that asks the nodes. `under`: the leases that do not block the request.
     pub(crate) fn ask(
         &self,
+        target: &Target,
         request: &Acquire,
         under: EnclosingLeases,
     ) -> Result<(OverNodes, ChildEnd)> {
-        let target = &self.target;
         // The form in grants: `f42`.
         let frame = request.frame.as_deref().and_then(|name| name.strip_prefix('f')?.parse().ok());
         let near = match request.under_run.is_some() || frame.is_some() {
@@ -308,11 +297,17 @@ impl Nodes {
 
     /// Waits until the lock is held. `end` belongs to the coordinator of a command; without one, a
     /// lease gets its own, and this process looks after it.
-    fn take(&self, asking: &Asking<'_>, end: Option<ChildEnd>) -> Result<Taken, NotAcquired> {
+    fn take(
+        &self,
+        target: &Target,
+        asking: &Asking<'_>,
+        end: Option<ChildEnd>,
+    ) -> Result<Taken, NotAcquired> {
         let (mut coordinator, end) = match end {
             Some(end) => (None, end),
             None => {
-                let (coordinator, end) = self.ask(asking.request, EnclosingLeases::default())?;
+                let (coordinator, end) =
+                    self.ask(target, asking.request, EnclosingLeases::default())?;
                 (Some(coordinator), end)
             }
         };
@@ -406,7 +401,7 @@ struct Display<'a> {
 
 impl<'a> Display<'a> {
     fn new(asking: &'a Asking<'a>) -> Self {
-        let audience = (asking.readers == Readers::Needed).then(Audience::new);
+        let audience = (!asking.unattended).then(Audience::new);
         Self { asking, shown: None, sleep: None, audience }
     }
 

@@ -80,7 +80,7 @@ pub(crate) fn play(arguments: &[String]) -> u8 {
             None => become_shell(child_channel, limits.with_children, page.as_ref(), script),
         }
     };
-    match supervise(&limits, &mut Nobody, child) {
+    match supervise(&limits, &mut Nobody, None, child) {
         Ok(ended) => ended.pass_on(),
         Err(error) => {
             eprintln!("stay: {error}");

@@ -14,6 +14,7 @@
 
 use std::fs::File;
 use std::io;
+use std::mem;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -40,6 +41,7 @@ use super::OwnCode;
 use super::become_command::{ChildChannel, ChildMessage, Ready, held};
 use super::descendants::{self, Descendants};
 use super::fate_query::FateQuery;
+use super::nodes::{Line, OverNodes};
 
 /// The time from the signal of `--max-run` to SIGKILL, without `--kill-after`.
 pub const KILL_AFTER_DEFAULT: Duration = Duration::from_secs(10);
@@ -93,18 +95,8 @@ pub trait SupervisorHooks {
         Vec::new()
     }
 
-    /// The descriptor to poll for the caller.
-    fn polled(&self) -> Option<BorrowedFd<'_>> {
-        None
-    }
-
-    /// The longest time until [`Self::turn`] must be called.
-    fn due(&self) -> Option<Duration> {
-        None
-    }
-
-    /// Called whenever the supervisor wakes. `command` is the child, until it has ended.
-    fn turn(&mut self, _command: Option<Pid>) {}
+    /// Prints a line of the coordinator.
+    fn say(&mut self, _line: &Line) {}
 }
 
 /// How a supervised command ended.
@@ -153,7 +145,8 @@ const OF_TERMINAL: [Signal; 8] =
 
 /// Forks. The child calls `child`, which takes the lock and becomes the command with
 /// [`become_command`](super::become_command()), or returns the exit code to end with. The parent
-/// enforces the limits, passes signals on, and returns when the child has ended.
+/// enforces the limits, passes signals on, and returns when the child has ended. `nodes` is the
+/// coordinator of a lock over nodes, which the parent keeps running.
 ///
 /// Call this before opening or starting anything: this process must have one thread, and the parent
 /// closes all descriptors but standard error.
@@ -163,6 +156,7 @@ const OF_TERMINAL: [Signal; 8] =
 pub fn supervise(
     limits: &Limits,
     hooks: &mut dyn SupervisorHooks,
+    nodes: Option<&mut OverNodes>,
     child: impl FnOnce(ChildChannel) -> u8,
 ) -> io::Result<Ended> {
     let (ours, childs) = channel()?;
@@ -187,6 +181,7 @@ pub fn supervise(
             let _ = setpgid(command, command);
         }
         let mut keep = hooks.kept();
+        keep.extend(nodes.iter().flat_map(|nodes| nodes.kept()));
         keep.extend([ours.as_fd(), signals.as_fd()]);
         fds::keep_only(&keep);
         let supervisor = Supervisor {
@@ -194,6 +189,7 @@ pub fn supervise(
             leads_group,
             limits: *limits,
             hooks,
+            nodes,
             channel: Some(ours),
             signals,
             descendants,
@@ -247,6 +243,7 @@ struct Supervisor<'a> {
     leads_group: bool,
     limits: Limits,
     hooks: &'a mut dyn SupervisorHooks,
+    nodes: Option<&'a mut OverNodes>,
     /// `None` once the command has begun, or the child has ended.
     channel: Option<End>,
     signals: SignalFd,
@@ -271,7 +268,7 @@ struct Supervisor<'a> {
 impl Supervisor<'_> {
     /// Runs until the command has ended, and with `with_children` also its descendants.
     fn run(mut self) -> io::Result<Ended> {
-        if self.hooks.can_be_lost() {
+        if self.nodes.is_some() || self.hooks.can_be_lost() {
             // Done while the child requests its lock; later it would delay the command.
             self.descendants.adopt(Some(self.command))?;
         } else if std::process::id() == 1 {
@@ -282,7 +279,10 @@ impl Supervisor<'_> {
         loop {
             while self.receive()? {}
             self.check_command()?;
-            self.hooks.turn(self.end.is_none().then_some(self.command));
+            if let Some(nodes) = &mut self.nodes {
+                let lines = nodes.turn(self.end.is_none().then_some(self.command));
+                lines.iter().for_each(|line| self.hooks.say(line));
+            }
             if self.end.is_some() {
                 // The child may have reported its lock and been killed since.
                 while self.receive()? {}
@@ -325,8 +325,19 @@ impl Supervisor<'_> {
     }
 
     fn living(&mut self) -> io::Result<Vec<Pid>> {
-        let Self { command, fate_query, hooks, descendants, .. } = self;
-        descendants.living(|pid| pid == *command || fate_query.is(pid) || hooks.is_daemon(pid))
+        let mut descendants = mem::take(&mut self.descendants);
+        let is_known =
+            |pid: Pid| pid == self.command || self.fate_query.is(pid) || self.is_apart(pid);
+        let living = descendants.living(is_known);
+        self.descendants = descendants;
+        living
+    }
+
+    /// Whether a process is neither the command's nor this one's: a daemon that also serves other
+    /// clients, or part of a coordinator.
+    fn is_apart(&self, pid: Pid) -> bool {
+        let is_part = || self.nodes.as_ref().is_some_and(|nodes| nodes.is_part(pid));
+        self.hooks.is_daemon(pid) || is_part()
     }
 
     fn waits_for_descendants(&self) -> bool {
@@ -472,7 +483,7 @@ impl Supervisor<'_> {
                 self.send(SIGKILL);
                 let tops: Vec<Pid> =
                     std::iter::once(self.command).chain(left.iter().copied()).collect();
-                let refused = descendants::kill(&tops, |pid| self.hooks.is_daemon(pid));
+                let refused = descendants::kill(&tops, |pid| self.is_apart(pid));
                 refused.into_iter().for_each(|refused| self.report(refused));
             }
             Some(Phase::Ending) => {
@@ -574,14 +585,15 @@ impl Supervisor<'_> {
             Some(Phase::Killing | Phase::Warned) => Some(LOOK),
             _ => self.end.is_some().then_some(LOOK),
         };
-        let others = self.fate_query.due().into_iter().chain(self.hooks.due());
+        let nodes = self.nodes.as_deref();
+        let others = self.fate_query.due().into_iter().chain(nodes.and_then(OverNodes::due));
         let timeout = due.into_iter().chain(look).chain(others).min();
         let begun = self.monitor.iter().filter(|_| self.channel.is_none());
         let polled = std::iter::once(self.signals.as_fd())
             .chain(self.channel.as_ref().map(AsFd::as_fd))
             .chain(begun.flat_map(HoldMonitor::polled))
             .chain(self.fate_query.polled())
-            .chain(self.hooks.polled());
+            .chain(nodes.and_then(OverNodes::polled));
         let mut polled: Vec<_> = polled.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
         fds::poll_within(&mut polled, timeout).map(drop)
     }

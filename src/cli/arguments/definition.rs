@@ -10,14 +10,14 @@ use nix::sys::signal::Signal;
 
 use crate::cli::{Verbosity, user_name};
 use crate::core::Key;
-use crate::protocol::{OnLost, StatusQuery};
+use crate::protocol::{OnLost, StatusQuery, WhyQuery};
 
 use super::lock::{KeyArg, LockArgs, plain_key, prefix};
 use super::nodes::{LeaderNodesArgs, NodesArgs};
 use super::note::NoteArgs;
 use super::request::{HandleArgs, SessionArgs, WaitArgs};
 use super::value::{
-    self, Length, WhyTarget, job, number, on_lost, pid, positive, priority, signal, slots_or_none,
+    self, Length, job, number, on_lost, pid, positive, priority, signal, slots_or_none, why,
 };
 
 /// Limit how many commands run at once, and show what is waiting and why
@@ -168,14 +168,6 @@ pub(crate) struct RunArgs {
     pub(crate) command: Vec<OsString>,
 }
 
-impl RunArgs {
-    /// The session of the request. A background job begins a new one: it may outlive the command
-    /// that submits it.
-    pub(crate) fn session(&self) -> SessionArgs {
-        SessionArgs { new_session: self.session.new_session || self.background.detach }
-    }
-}
-
 /// How to run the command.
 #[derive(Args, Debug, Default)]
 #[command(next_help_heading = "How to run")]
@@ -254,8 +246,9 @@ pub(crate) struct AcquireArgs {
     pub(crate) wait: WaitArgs,
     #[command(flatten)]
     pub(crate) note: NoteArgs,
-    #[command(flatten)]
-    pub(crate) whose: WhoseArgs,
+    /// The process that owns the lock, such as $$ in a script [default: the parent process]
+    #[arg(long, value_name = "PID", value_parser = pid, allow_negative_numbers = true, help_heading = None)]
+    pub(crate) pid: Option<u32>,
     #[command(flatten)]
     pub(crate) nodes: NodesArgs,
     /// Take a lease that ends DUR after its last renewal, and print its handle and token
@@ -269,14 +262,6 @@ pub(crate) struct AcquireArgs {
     /// Print the grant, or the reason why there is none, as JSON
     #[arg(long, help_heading = None)]
     pub(crate) json: bool,
-}
-
-/// The owner of the lock.
-#[derive(Args, Clone, Copy, Debug)]
-pub(crate) struct WhoseArgs {
-    /// The process that owns the lock, such as $$ in a script [default: the parent process]
-    #[arg(long, value_name = "PID", value_parser = pid, allow_negative_numbers = true, help_heading = None)]
-    pub(crate) pid: Option<u32>,
 }
 
 /// Release a process's lock, or a lease
@@ -304,8 +289,9 @@ pub(crate) struct ReleaseArgs {
     pub(crate) yes: bool,
     #[command(flatten)]
     pub(crate) which: HandleArgs,
-    #[command(flatten)]
-    pub(crate) whose: WhoseArgs,
+    /// The process that owns the lock, such as $$ in a script [default: the parent process]
+    #[arg(long, value_name = "PID", value_parser = pid, allow_negative_numbers = true, help_heading = None)]
+    pub(crate) pid: Option<u32>,
     /// Print the released holds as JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -389,8 +375,8 @@ pub(crate) struct StatusArgs {
     #[arg(long, conflicts_with_all = ["watch", "waiting", "one_line"])]
     pub(crate) ended: bool,
     /// Follow the chain of waits from a process or session to its end
-    #[arg(long, value_name = "PID|SESSION", conflicts_with_all = ["key", "under", "mine", "user", "waiting", "one_line", "watch", "ended", "graph"])]
-    pub(crate) why: Option<WhyTarget>,
+    #[arg(long, value_name = "PID|SESSION", value_parser = why, conflicts_with_all = ["key", "under", "mine", "user", "waiting", "one_line", "watch", "ended", "graph"])]
+    pub(crate) why: Option<WhyQuery>,
     /// Print waiters and their blockers as a Graphviz graph
     #[arg(long, conflicts_with_all = ["key", "under", "mine", "user", "waiting", "one_line", "watch", "ended"])]
     pub(crate) graph: bool,

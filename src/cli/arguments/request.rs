@@ -144,21 +144,7 @@ pub(crate) enum ProgressArg {
     None,
 }
 
-/// Whether a request keeps waiting when stdout and stderr have no reader left.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Readers {
-    /// The request is given up.
-    Needed,
-    /// The request keeps waiting.
-    NotNeeded,
-}
-
 impl WaitArgs {
-    /// Whether the wait needs a reader for what canal prints.
-    pub(crate) fn readers(&self) -> Readers {
-        if self.unattended { Readers::NotNeeded } else { Readers::Needed }
-    }
-
     /// The wait in the form of the protocol: 0 means not to wait, `None` means without end.
     pub(crate) fn wait_ms(&self) -> Option<u64> {
         match self.no_wait {

@@ -2,8 +2,6 @@
 //! processes and sessions. Errors do not repeat the value, because clap prints the option and its
 //! value before them.
 
-use std::fmt;
-use std::str::FromStr;
 use std::time::Duration;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
@@ -177,45 +175,19 @@ pub(crate) fn priority(text: &str) -> Result<i32, String> {
     text.parse().map_err(|_| format!("not a whole number between {} and {}", i32::MIN, i32::MAX))
 }
 
-/// The waiter at which the chain of waits starts.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum WhyTarget {
-    /// A process.
-    Pid(u32),
-    /// A session, in the notation of `canal status`: `s17`.
-    Session(String),
-}
-
-impl FromStr for WhyTarget {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || "neither a process number nor a session such as s17".to_owned();
-        match text.strip_prefix('s') {
-            Some(digits) => number(digits).map(|_| Self::Session(text.to_owned())),
-            None => number(text).and_then(|n| u32::try_from(n).map_err(|_| wrong())).map(Self::Pid),
+/// The process or session at which the chain of waits starts. A session is written as by
+/// `canal status`: `s17`.
+pub(crate) fn why(text: &str) -> Result<WhyQuery, String> {
+    let read = match text.strip_prefix('s') {
+        Some(digits) => {
+            number(digits).ok().map(|_| WhyQuery { session: Some(text.to_owned()), pid: None })
         }
-        .map_err(|_| wrong())
-    }
-}
-
-impl WhyTarget {
-    /// The query to send to the daemon.
-    pub(crate) fn query(&self) -> WhyQuery {
-        match self {
-            Self::Pid(pid) => WhyQuery { pid: Some(*pid), session: None },
-            Self::Session(session) => WhyQuery { pid: None, session: Some(session.clone()) },
+        None => {
+            let pid = number(text).ok().and_then(|number| u32::try_from(number).ok());
+            pid.map(|pid| WhyQuery { pid: Some(pid), session: None })
         }
-    }
-}
-
-impl fmt::Display for WhyTarget {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Pid(pid) => write!(f, "pid {pid}"),
-            Self::Session(session) => write!(f, "session {session}"),
-        }
-    }
+    };
+    read.ok_or_else(|| "neither a process number nor a session such as s17".to_owned())
 }
 
 /// Reads one of these words, each with its help and its meaning.
@@ -317,10 +289,10 @@ mod tests {
 
     #[test]
     fn a_number_is_a_process_and_s_with_a_number_a_session() {
-        assert_eq!("812".parse(), Ok(WhyTarget::Pid(812)));
-        assert_eq!("s17".parse(), Ok(WhyTarget::Session("s17".to_owned())));
+        assert_eq!(why("812"), Ok(WhyQuery { pid: Some(812), session: None }));
+        assert_eq!(why("s17"), Ok(WhyQuery { pid: None, session: Some("s17".to_owned()) }));
         for text in ["", "s", "17s", "-1", "sx", "make", "4294967296", "s-1", "s1 "] {
-            assert!(text.parse::<WhyTarget>().is_err(), "{text}");
+            assert!(why(text).is_err(), "{text}");
         }
     }
 

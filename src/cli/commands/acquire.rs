@@ -73,7 +73,7 @@ pub(crate) fn run(args: &AcquireArgs, global: &Global) -> Result {
         Some(ttl) => {
             // The command line of the script, because this process ends immediately.
             request.command = process::command_line(parent_id()).unwrap_or_default();
-            if let Source::Daemon(_) = source {
+            if source.nodes.is_none() {
                 let handle = client::handle()?;
                 request.lease = Some(LeaseAsked { handle, ttl_ms: millis(ttl) });
                 // A lease outlives the session and frame in which it is requested.
@@ -82,9 +82,9 @@ pub(crate) fn run(args: &AcquireArgs, global: &Global) -> Result {
             None
         }
         None => {
-            let owner = Owner::find(args.whose.pid)?;
+            let owner = Owner::find(args.pid)?;
             request.command = owner.command();
-            let socket = &source.target().place.socket;
+            let socket = &source.target.place.socket;
             request.under = args.session.enclosing_leases().at_socket(socket);
             Some(owner)
         }
@@ -93,10 +93,10 @@ pub(crate) fn run(args: &AcquireArgs, global: &Global) -> Result {
         request: &request,
         owner: owner.as_ref().map(|owner| &owner.pidfd),
         progress: args.wait.progress.unwrap_or_default(),
-        readers: args.wait.readers(),
+        unattended: args.wait.unattended,
         verbosity,
     };
-    let mut ending = EndSuperseded::new(source.target(), &request, None);
+    let mut ending = EndSuperseded::new(&source.target, &request, None);
     match source.take(&asking, None, &mut ending) {
         Ok(Taken::FromDaemon { mut client, mut acquired }) => {
             acquired.grant.handle = request.lease.map(|lease| lease.handle);

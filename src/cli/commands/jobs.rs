@@ -24,7 +24,7 @@ use nix::unistd::{dup2_stderr, dup2_stdin, dup2_stdout};
 use serde::{Deserialize, Serialize};
 
 use crate::cli::arguments::definition::{JobWaitArgs, LogArgs, PriorityArgs, RunArgs};
-use crate::cli::commands::run::{Job, RunHooks};
+use crate::cli::commands::run::Job;
 use crate::cli::find_job::{named, numbered, session, unreadable};
 use crate::cli::source::Witness;
 use crate::cli::{Failed, Global, Result, Target, plural, stdout, wrong};
@@ -66,7 +66,7 @@ pub(crate) fn submit(args: &RunArgs, global: &Global) -> Result<u8> {
     }
     let mut job = Job::new(args, global)?;
     job.request.wrapper = Some(Wrapper::Supervised);
-    let (request, target) = (&job.request, job.source.target());
+    let (request, target) = (&job.request, &job.source.target);
     make_room(target)?;
     let folder = Folder::of(&target.place);
     let log = args.background.log.as_deref();
@@ -130,7 +130,8 @@ fn background(mut job: Job<'_>, mut reporter: Reporter) -> io::Result<u8> {
         reporter.ended(code);
         code
     };
-    let ended = supervise(&job.limits, &mut RunHooks { job, coordinator: None }, child)?;
+    let mut hooks = job;
+    let ended = supervise(&job.limits, &mut hooks, None, child)?;
     let (exit, signal) = match &ended {
         Ended::Exited(code) => (Some(*code), None),
         Ended::Signaled(signal) => (None, Some(*signal)),

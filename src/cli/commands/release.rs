@@ -28,7 +28,7 @@ pub(crate) fn run(args: &ReleaseArgs, global: &Global) -> Result {
         What::OverNodes(handle) => return at_nodes(&handle, args.json, &Target::of(global)?),
     };
     let by_name = args.force || release.handle.is_some();
-    let owner = if by_name { None } else { Some(Owner::find(args.whose.pid)?) };
+    let owner = if by_name { None } else { Some(Owner::find(args.pid)?) };
     let verbosity = global.verbosity();
     let mut client = connect::client(global)?;
     if let Some(key) = &force_key {
@@ -173,7 +173,7 @@ enum What {
 fn what(args: &ReleaseArgs) -> Result<What> {
     let error = |message: &str| Err(wrong("release", message));
     let others = args.key.is_some() || args.all || args.force || args.token.is_some();
-    if others || args.whose.pid.is_some() {
+    if others || args.pid.is_some() {
         if args.which.handle.is_some() {
             return error("--handle names a whole lease: leave out KEY, --all, --token and --pid");
         }
@@ -191,11 +191,11 @@ fn what(args: &ReleaseArgs) -> Result<What> {
     }
     let here = |release| Ok(What::Here(release));
     match (&args.key, args.all, args.force, args.token) {
-        (None, false, true, Some(token)) => match args.whose.pid {
+        (None, false, true, Some(token)) => match args.pid {
             None => here(Release { token: Some(token), ..Release::default() }),
             Some(_) => error("--force --token releases a hold of any process: leave out --pid"),
         },
-        (Some(key), false, true, None) => match args.whose.pid {
+        (Some(key), false, true, None) => match args.pid {
             None => Ok(What::Forced(key.text().to_string())),
             Some(_) => error("--force KEY breaks the hold of any process: leave out --pid"),
         },

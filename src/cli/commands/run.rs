@@ -3,13 +3,12 @@
 use std::ffi::OsString;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
-use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
 use crate::cli::arguments::definition::{HowArgs, JobserverArg, RunArgs};
-use crate::cli::arguments::request::{ProgressArg, Readers};
+use crate::cli::arguments::request::ProgressArg;
 use crate::cli::commands::kill::EndSuperseded;
 use crate::cli::source::{self, Asking, NotAcquired, Source, Witness, print};
 use crate::cli::wording::{lost, refusal};
@@ -20,7 +19,7 @@ use crate::client::{Fate, OWN, is_on_demand_daemon};
 use crate::protocol::place::Rule;
 use crate::protocol::{Acquire, Mode, Wrapper};
 use crate::run::jobs::OpenRecord;
-use crate::run::nodes::{ChildEnd, OverNodes, Purpose};
+use crate::run::nodes::{ChildEnd, Line, Purpose};
 use crate::run::{
     Asked as ByCaller, ChildChannel, Command, Ended, KILL_AFTER_DEFAULT, Limits, NotBegun, NotRun,
     OwnCode, SupervisorHooks, become_command, jobserver, supervise,
@@ -29,7 +28,7 @@ use crate::sys::process::user::SignalRefused;
 
 pub(crate) fn run(args: &RunArgs, global: &Global) -> Result<u8> {
     let mut job = Job::new(args, global)?;
-    if job.limits.max_run.is_none() && matches!(job.source, Source::Daemon(_)) {
+    if job.limits.max_run.is_none() && job.source.nodes.is_none() {
         match job.start(None, None, None) {
             Some(failed) => return Err(failed),
             // Only an engine needs the fork and the second request. Without one, canal becomes the
@@ -90,7 +89,7 @@ impl<'a> Job<'a> {
         let shown = argv.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
         let lock = (&args.lock, &args.nodes);
         let mut request =
-            source::request("run", lock, &args.wait, args.session(), &args.note, &shown)
+            source::request("run", lock, &args.wait, args.session, &args.note, &shown)
                 .map_err(|failed| key_before_command(failed, args))?;
         check_jobserver(args, &request)?;
         check_variables(&request)?;
@@ -114,8 +113,8 @@ impl<'a> Job<'a> {
         }
         let purpose = Purpose::Command(request.on_lost);
         let source = Source::of(global, &args.nodes, args.ttl, &request, purpose)?;
-        let socket = &source.target().place.socket;
-        request.under = args.session().enclosing_leases().at_socket(socket);
+        let socket = &source.target.place.socket;
+        request.under = args.session.enclosing_leases().at_socket(socket);
         let (can_be_lost, record) = (false, None);
         Ok(Self { args, verbosity, source, command, request, limits, can_be_lost, record })
     }
@@ -142,14 +141,14 @@ impl<'a> Job<'a> {
         witness: Option<&mut dyn Witness>,
     ) -> Option<Failed> {
         let wait = &self.args.wait;
-        let (progress, readers) = match witness {
-            Some(_) => (ProgressArg::None, Readers::NotNeeded),
-            None => (wait.progress.unwrap_or_default(), wait.readers()),
+        let (progress, unattended) = match witness {
+            Some(_) => (ProgressArg::None, true),
+            None => (wait.progress.unwrap_or_default(), wait.unattended),
         };
         let Self { request, verbosity, .. } = self;
-        let (verbosity, target) = (*verbosity, self.source.target());
+        let (verbosity, target) = (*verbosity, &self.source.target);
         let mut witness = EndSuperseded::new(target, request, witness);
-        let asking = Asking { request, owner: None, progress, readers, verbosity };
+        let asking = Asking { request, owner: None, progress, unattended, verbosity };
         let taken = match self.source.take(&asking, end, &mut witness) {
             Ok(taken) => taken,
             Err(NotAcquired::Failed(failed)) => return Some(failed),
@@ -160,7 +159,7 @@ impl<'a> Job<'a> {
         };
         let place = &target.place;
         let socket = (place.rule == Rule::Given).then_some(place.socket.as_path());
-        let (tag, new_session) = (request.tag, self.args.session().new_session);
+        let (tag, new_session) = (request.tag, self.args.session.new_session);
         let record = self.record.as_ref();
         let asked = ByCaller { tag, socket, new_session, record };
         Some(match become_command(&self.command, taken, asked, child_channel) {
@@ -172,18 +171,14 @@ impl<'a> Job<'a> {
 
     /// Lets a child take the lock, and stays as its parent.
     fn supervise(&self) -> Result<u8> {
-        let (coordinator, end) = match &self.source {
-            Source::Daemon(_) => (None, None),
-            Source::Nodes(nodes) => {
-                let (coordinator, end) =
-                    nodes.ask(&self.request, self.args.session().enclosing_leases())?;
-                (Some(coordinator), Some(end))
-            }
-        };
-        let mut hooks = RunHooks { job: self, coordinator };
+        let Source { target, nodes } = &self.source;
+        let under = self.args.session.enclosing_leases();
+        let asked = nodes.as_ref().map(|nodes| nodes.ask(target, &self.request, under));
+        let (mut coordinator, end) = asked.transpose()?.unzip();
+        let mut hooks = self;
         let child = |channel| self.start_in_child(channel, end, None);
-        let ended = supervise(&self.limits, &mut hooks, child);
-        let lines = hooks.coordinator.map(|mut it| it.finish()).unwrap_or_default();
+        let ended = supervise(&self.limits, &mut hooks, coordinator.as_mut(), child);
+        let lines = coordinator.map(|mut it| it.finish()).unwrap_or_default();
         lines.iter().for_each(|line| print(line, self.verbosity));
         let ended =
             ended.map_err(|error| Failed::new(format!("cannot start the command: {error}")))?;
@@ -201,65 +196,43 @@ impl<'a> Job<'a> {
     }
 }
 
-/// The supervisor's messages and questions while the command runs.
-pub(super) struct RunHooks<'a, 'b> {
-    pub(super) job: &'a Job<'b>,
-    /// The coordinator of a lock over nodes.
-    pub(super) coordinator: Option<OverNodes>,
-}
-
-impl SupervisorHooks for RunHooks<'_, '_> {
+impl SupervisorHooks for &Job<'_> {
     fn can_be_lost(&self) -> bool {
-        self.job.can_be_lost || self.coordinator.is_some()
+        self.can_be_lost
     }
 
     fn lost(&mut self, lost: &LostHold) {
-        let Job { verbosity, request, .. } = self.job;
-        verbosity.message(&lost::of_hold(lost, &request.keys()));
-        verbosity.hint(lost::HINT);
+        self.verbosity.message(&lost::of_hold(lost, &self.request.keys()));
+        self.verbosity.hint(lost::HINT);
     }
 
     fn refused(&mut self, refused: &SignalRefused) {
-        let verbosity = self.job.verbosity;
-        verbosity.message(&refused.to_string());
-        verbosity.hint(lost::REFUSED_HINT);
+        self.verbosity.message(&refused.to_string());
+        self.verbosity.hint(lost::REFUSED_HINT);
     }
 
     fn is_daemon(&self, pid: Pid) -> bool {
-        self.coordinator.as_ref().is_some_and(|it| it.is_part(pid))
-            || is_on_demand_daemon(pid.as_raw().unsigned_abs(), Some(Path::new(OWN)))
+        is_on_demand_daemon(pid.as_raw().unsigned_abs(), Some(Path::new(OWN)))
     }
 
     fn ended(&mut self) {
-        if let Some(session) = self.job.record.as_ref().and_then(OpenRecord::session) {
-            self.job.source.target().until_recorded(session);
+        if let Some(session) = self.record.as_ref().and_then(OpenRecord::session) {
+            self.source.target.until_recorded(session);
         }
     }
 
     fn ask(&self, token: u64) -> Option<Fate> {
-        match &self.job.source {
-            Source::Daemon(target) => target.fate(self.job.request.tag, token),
-            // The page belongs to this process, so it never loses its writer.
-            Source::Nodes(_) => None,
-        }
+        // With nodes, the page belongs to this process, so it never loses its writer.
+        let Source { target, nodes } = &self.source;
+        nodes.is_none().then(|| target.fate(self.request.tag, token)).flatten()
     }
 
     fn kept(&self) -> Vec<BorrowedFd<'_>> {
-        let record = self.job.record.iter().map(AsFd::as_fd);
-        record.chain(self.coordinator.iter().flat_map(OverNodes::kept)).collect()
+        self.record.iter().map(AsFd::as_fd).collect()
     }
 
-    fn polled(&self) -> Option<BorrowedFd<'_>> {
-        self.coordinator.as_ref()?.polled()
-    }
-
-    fn due(&self) -> Option<Duration> {
-        self.coordinator.as_ref()?.due()
-    }
-
-    fn turn(&mut self, command: Option<Pid>) {
-        let lines = self.coordinator.as_mut().map(|it| it.turn(command)).unwrap_or_default();
-        lines.iter().for_each(|line| print(line, self.job.verbosity));
+    fn say(&mut self, line: &Line) {
+        print(line, self.verbosity);
     }
 }
 
@@ -390,6 +363,8 @@ fn limits(how: &HowArgs) -> Result<Limits> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     const HOW: HowArgs = HowArgs {

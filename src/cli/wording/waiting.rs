@@ -28,17 +28,13 @@ pub(crate) struct Wait<'a> {
 }
 
 /// A part of the sentence: words that appear whole or not at all, and a text that may be cut.
-#[derive(Debug)]
-struct Part {
-    words: String,
-    text: String,
-}
+type Part = (String, String);
 
 /// As much of the sentence as fits into `columns`.
 pub(crate) fn fitted(wait: &Wait<'_>, columns: Option<usize>, now: &Now) -> String {
     let columns = columns.unwrap_or(usize::MAX);
     let mut line = cut(&start(wait), columns);
-    for Part { words, text } in parts(wait, now) {
+    for (words, text) in parts(wait, now) {
         let room = columns.saturating_sub(width(&line) + width(&words));
         let is_whole = width(&text) <= room;
         if width(&line) + width(&words) > columns || !is_whole && room < CUT_COLUMNS_MIN {
@@ -69,16 +65,6 @@ pub(crate) fn new_nodes(names: &[String], left_ms: u64, columns: Option<usize>) 
     sanitize(&format!("{start}{names}{end}"))
 }
 
-impl Part {
-    fn whole(words: String) -> Self {
-        Self { words, text: String::new() }
-    }
-
-    fn cuttable(words: &str, text: String) -> Self {
-        Self { words: words.to_owned(), text }
-    }
-}
-
 /// `waiting to write db for 40s`.
 fn start(wait: &Wait<'_>) -> String {
     let waited = wait.waited.map(|waited| format!(" for {}", short(waited)));
@@ -91,21 +77,21 @@ fn parts(wait: &Wait<'_>, now: &Now) -> Vec<Part> {
     let Progress { position, waiting, reason, holders, .. } = wait.progress;
     let mut parts = Vec::new();
     if wait.here > 1 {
-        parts.push(Part::whole(format!(" ({} on this terminal)", wait.here)));
+        parts.push((format!(" ({} on this terminal)", wait.here), String::new()));
     }
     match (position, waiting) {
         // It is in no queue yet, because its daemon cannot reach its engine.
         (_, 0) => {}
-        (1, _) => parts.push(Part::whole(", next in line".to_owned())),
-        (n, all) => parts.push(Part::whole(format!(", {} of {all} in line", ordinal(*n)))),
+        (1, _) => parts.push((", next in line".to_owned(), String::new())),
+        (n, all) => parts.push((format!(", {} of {all} in line", ordinal(*n)), String::new())),
     }
     if let Some(of) = &wait.progress.estimate {
-        parts.push(Part::whole(format!(", {}", estimate(of, wait.heard_ago))));
+        parts.push((format!(", {}", estimate(of, wait.heard_ago)), String::new()));
     }
     match holders.first() {
         // The daemon names holders only if they are the reason.
         Some(longest) => holder(&mut parts, longest, holders.len(), now),
-        None => parts.push(Part::cuttable("; ", sanitize(reason))),
+        None => parts.push(("; ".to_owned(), sanitize(reason))),
     }
     parts
 }
@@ -121,16 +107,16 @@ fn holder(parts: &mut Vec<Part>, longest: &HolderInfo, holders: usize, now: &Now
         several => format!(" by {several}, longest"),
     };
     let (age, user) = (now.about(&longest.since), user_name::name(longest.uid));
-    parts.push(Part::whole(format!("; {key}held{held}{many} {age} by {user}")));
+    parts.push((format!("; {key}held{held}{many} {age} by {user}"), String::new()));
     if let Some(command) = longest.command.as_deref().filter(|command| !command.is_empty()) {
-        parts.push(Part::cuttable(": ", short_command(command)));
+        parts.push((": ".to_owned(), short_command(command)));
     }
     let details = details(longest);
     if !details.is_empty() {
-        parts.push(Part::whole(format!(" ({details})")));
+        parts.push((format!(" ({details})"), String::new()));
     }
     if let Some(note) = &longest.note {
-        parts.push(Part::cuttable("; note: ", sanitize(note)));
+        parts.push(("; note: ".to_owned(), sanitize(note)));
     }
 }
 

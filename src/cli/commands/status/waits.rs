@@ -6,27 +6,26 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::cli::arguments::value::WhyTarget;
 use crate::cli::wording::participant::{by_mode, held, named, party, short_command, wanted};
 use crate::cli::{Global, Now, Result, connect, plural, sanitize, stdout};
-use crate::protocol::{BlockerInfo, GraphQuery, Mode, PartyInfo, WaitInfo, Waits};
+use crate::protocol::{BlockerInfo, GraphQuery, Mode, PartyInfo, WaitInfo, Waits, WhyQuery};
 
 /// The depth beyond which a chain is not indented further.
 const DEPTH_MAX: usize = 20;
 
-pub(super) fn why(target: &WhyTarget, json: bool, global: &Global) -> Result {
-    let waits = connect::client(global)?.why(&target.query())?;
+pub(super) fn why(target: &WhyQuery, json: bool, global: &Global) -> Result {
+    let waits = connect::client(global)?.why(target)?;
     stdout::report(&waits, json, || text(target, &waits, &Now::here()))
 }
 
 /// The chain of the target's waits, and the waiters for the target.
-pub(crate) fn text(target: &WhyTarget, waits: &Waits, now: &Now) -> String {
+pub(crate) fn text(target: &WhyQuery, waits: &Waits, now: &Now) -> String {
     story(target, waits, now) + &waiters(waits, now)
 }
 
-fn story(target: &WhyTarget, waits: &Waits, now: &Now) -> String {
+fn story(target: &WhyQuery, waits: &Waits, now: &Now) -> String {
     if waits.waits.is_empty() {
-        return format!("{target} is not waiting for anything\n");
+        return format!("{} is not waiting for anything\n", shown(target));
     }
     let mut of: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
     for (at, wait) in waits.waits.iter().enumerate() {
@@ -74,6 +73,14 @@ fn story(target: &WhyTarget, waits: &Waits, now: &Now) -> String {
         text += &format!("{more} left out\n");
     }
     text
+}
+
+/// `pid 812`, `session s17`.
+pub(crate) fn shown(target: &WhyQuery) -> String {
+    match target {
+        WhyQuery { session: Some(session), .. } => format!("session {session}"),
+        WhyQuery { pid, .. } => format!("pid {}", pid.unwrap_or_default()),
+    }
 }
 
 /// The waiters of the target: a line for each request.
@@ -220,7 +227,11 @@ mod tests {
     }
 
     fn told(waits: Vec<WaitInfo>) -> String {
-        story(&WhyTarget::Pid(9), &Waits { waits, ..Waits::default() }, &at("2026-11-20T14:05:23Z"))
+        story(
+            &WhyQuery { pid: Some(9), session: None },
+            &Waits { waits, ..Waits::default() },
+            &at("2026-11-20T14:05:23Z"),
+        )
     }
 
     #[test]
@@ -280,7 +291,8 @@ mod tests {
         let mut wait = wait(someone(9, "x", "s9"), key, vec![holder]);
         wait.blockers_left_out = 1;
         let waits = Waits { waits: vec![wait], left_out: 2, ..Waits::default() };
-        let story = story(&WhyTarget::Pid(9), &waits, &at("2026-11-20T14:05:23Z"));
+        let story =
+            story(&WhyQuery { pid: Some(9), session: None }, &waits, &at("2026-11-20T14:05:23Z"));
         assert!(story.ends_with("\n  and 1 other\n2 more waits are left out\n"), "{story}");
     }
 

@@ -141,7 +141,7 @@ fn head(model: &Model, columns: usize, now: &Now) -> Vec<Line> {
     match (&model.above, &model.open) {
         (Some(Above::Help), _) => page.line("Keys", KEY),
         (Some(Above::Answer(Ask::Chain(target), _)), _) => {
-            page.title(target.to_string(), "chain of waits".to_owned(), KEY);
+            page.title(waits::shown(target), "chain of waits".to_owned(), KEY);
         }
         (Some(Above::Answer(Ask::History { key }, _)), _) => {
             page.title(sanitize(key), "over time".to_owned(), KEY);

@@ -12,14 +12,13 @@ use std::thread;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::signal::Signal;
 
-use crate::cli::arguments::value::WhyTarget;
 use crate::cli::commands::history::records;
 use crate::cli::commands::status::completed;
 use crate::cli::commands::{kill, release, resize};
 use crate::cli::{Failed, Now, Result, Target, Verbosity};
 use crate::client::{Client, Watch, Watched};
 use crate::protocol::{
-    HistoryPage, KillTarget, Release, Resize, Status, StatusQuery, Waits, WouldKill,
+    HistoryPage, KillTarget, Release, Resize, Status, StatusQuery, Waits, WhyQuery, WouldKill,
 };
 use crate::run::jobs::Folder;
 
@@ -158,7 +157,7 @@ pub(super) enum Who {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Ask {
     /// Asks what a session waits for, and what waits for it.
-    Chain(WhyTarget),
+    Chain(WhyQuery),
     /// Asks which requests for a key have ended.
     History { key: String },
     /// Asks what a forced release would break.
@@ -194,7 +193,7 @@ impl Ask {
     fn try_to(&self, client: &mut Client) -> Result<Answer> {
         let now = Now::here();
         Ok(match self {
-            Self::Chain(target) => Answer::Chain(client.why(&target.query())?),
+            Self::Chain(target) => Answer::Chain(client.why(target)?),
             Self::History { key } => Answer::History(records::of_key(client, key)?),
             Self::WouldRelease { token } => {
                 let held = client.would_release(&of_token(*token), None)?;

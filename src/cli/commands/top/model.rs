@@ -7,9 +7,8 @@
 use super::feed::{Answer, Ask, Who};
 use super::terminal::Key;
 use crate::cli::arguments::lock::{view_of, wire_view};
-use crate::cli::arguments::value::WhyTarget;
 use crate::cli::user_name;
-use crate::protocol::{KeyInfo, Resize, Status};
+use crate::protocol::{KeyInfo, Resize, Status, WhyQuery};
 
 /// The most characters of the text typed at the bottom.
 const TYPED_MAX: usize = 200;
@@ -296,7 +295,7 @@ impl Model {
         };
         match (what, who) {
             ('w', Who::Holder { session, .. } | Who::Waiter { session, .. }) => {
-                self.cover(Ask::Chain(WhyTarget::Session(session)))
+                self.cover(Ask::Chain(WhyQuery { session: Some(session), pid: None }))
             }
             ('r', Who::Holder { token, .. }) => self.ask(Ask::WouldRelease { token }),
             ('r', Who::Waiter { .. }) => {

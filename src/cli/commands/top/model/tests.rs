@@ -163,7 +163,7 @@ fn the_mark_on_a_page_stays_on_its_holder() {
 #[test]
 fn the_chain_is_asked_anew_with_each_report_and_only_while_it_is_shown() {
     let mut model = model(three());
-    let target = WhyTarget::Session("s2".to_owned());
+    let target = WhyQuery { session: Some("s2".to_owned()), pid: None };
     assert_eq!(press(&mut model, "\nw"), Some(Effect::Ask(Ask::Chain(target.clone()))));
     // The answer is on its way.
     assert_eq!(model.report(three()), None);
