@@ -237,9 +237,9 @@ enum TimeLimit {
 /// The state of the supervisor.
 struct Supervisor<'a> {
     command: Pid,
-    /// Whether the command leads a process group, so that its descendants can be ended with it. With
-    /// a controlling terminal, it stays in the caller's group, with the supervisor: there it can
-    /// read from the terminal, and gets Ctrl-C and Ctrl-Z directly.
+    /// Whether the command leads a process group, so that its descendants can be ended with it.
+    /// With a controlling terminal, it stays in the caller's group, with the supervisor: there it
+    /// can read from the terminal, and gets Ctrl-C and Ctrl-Z directly.
     leads_group: bool,
     limits: Limits,
     hooks: &'a mut dyn SupervisorHooks,

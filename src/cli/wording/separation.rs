@@ -37,8 +37,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(30);
 const USERS_NAMED: usize = 3;
 
 /// Prints what separates the daemon's locks from others, unless it was already reported.
-/// `by_socket_variable`: `CANAL_SOCKET` named the socket. `has_started`: this client has started the
-/// daemon.
+/// `by_socket_variable` means that `CANAL_SOCKET` named the socket, and `has_started` that this
+/// client has started the daemon.
 pub(crate) fn note(
     place: &Place,
     by_socket_variable: bool,

@@ -244,8 +244,8 @@ impl<'a> Driver<'a> {
         fds::poll_within(&mut polled, None).map(drop)
     }
 
-    /// Carries out an effect. Breaks with the end of the request, or with `None` if the host continues
-    /// without the driver.
+    /// Carries out an effect. Breaks with the end of the request, or with `None` if the host
+    /// continues without the driver.
     fn carry_out(
         &mut self,
         effect: Effect,
