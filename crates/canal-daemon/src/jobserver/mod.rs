@@ -11,7 +11,6 @@
 //! than slots. The daemon cannot see which process read a byte: the token of a killed job returns
 //! when the last process of the build has ended.
 
-pub(super) mod build;
 pub(super) mod builds;
 pub(super) mod pipes;
 pub(super) mod share;

@@ -155,17 +155,11 @@ impl Pipes {
     /// sets (`O_NONBLOCK`) does not affect the daemon's ends.
     pub(crate) fn ends(&self) -> io::Result<BuildEnds> {
         let open = |ending| open_fifo(&path(&self.dir, self.tag, ending), OFlag::empty());
-        let single = path(&self.dir, self.tag, ENDINGS[0]);
-        Ok(match self.form() {
-            Form::Descriptors => {
-                BuildEnds { offers: open(ENDINGS[0])?, returns: open(ENDINGS[1])?, path: None }
-            }
-            Form::Name => BuildEnds {
-                offers: open(ENDINGS[0])?,
-                returns: open(ENDINGS[0])?,
-                path: Some(single),
-            },
-        })
+        let (returns, single) = match self.form() {
+            Form::Descriptors => (ENDINGS[1], None),
+            Form::Name => (ENDINGS[0], Some(path(&self.dir, self.tag, ENDINGS[0]))),
+        };
+        Ok(BuildEnds { offers: open(ENDINGS[0])?, returns: open(returns)?, path: single })
     }
 
     pub(crate) fn form(&self) -> Form {

@@ -26,12 +26,6 @@ pub(crate) struct Standing {
     pub barred: bool,
 }
 
-impl Standing {
-    fn may_want_more(&self) -> bool {
-        self.untaken_for.is_none() && !self.barred
-    }
-}
-
 /// The source of the slot for an offer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SlotFrom {
@@ -49,17 +43,14 @@ pub(crate) fn next(
     builds: &[Standing],
     is_free: impl Fn(usize) -> bool,
 ) -> Option<(usize, SlotFrom)> {
-    let mut wanting: Vec<usize> =
-        (0..builds.len()).filter(|at| builds[*at].may_want_more()).collect();
+    let may_want_more = |at: &usize| builds[*at].untaken_for.is_none() && !builds[*at].barred;
+    let mut wanting: Vec<usize> = (0..builds.len()).filter(may_want_more).collect();
     wanting.sort_by_key(|at| {
         let build = &builds[*at];
         (!build.ready_in.is_zero(), build.in_use, build.latest)
     });
     let from = |to: usize| {
-        if builds[to].spare > 0 {
-            return Some(SlotFrom::Spare(to));
-        }
-        let spare = (0..builds.len()).find(|at| builds[*at].spare > 0);
+        let spare = std::iter::once(to).chain(0..builds.len()).find(|at| builds[*at].spare > 0);
         if let Some(at) = spare {
             return Some(SlotFrom::Spare(at));
         }
