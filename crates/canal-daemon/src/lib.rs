@@ -40,7 +40,7 @@ mod waiters;
 mod wording;
 
 pub use crate::cluster::engine::{SeenEngine, look_at as look_at_engine};
-pub use crate::cluster::watcher::watch;
+pub use crate::cluster::watcher_process::watch;
 pub use crate::config::file::PACKAGED as PACKAGED_CONFIG;
 pub use crate::config::nodes::{ConfiguredNode, ConfiguredNodes};
 pub use crate::config::sections::written_bytes;
@@ -52,7 +52,7 @@ pub use crate::runtime_dir::claim::Replacing;
 pub use crate::runtime_dir::locks::runs;
 pub use crate::runtime_dir::other_daemons::{Separation, separations, users_with_daemons};
 pub use crate::start::{check, report_failure, run};
-pub use crate::store::first_start::statement as first_start_statement;
+pub use crate::store::node::first_start_statement;
 pub use crate::wording::StartError;
 pub use canal_log::engine::{Identity, Inspection, Outage, TableSize, Transport};
 

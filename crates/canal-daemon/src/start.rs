@@ -11,8 +11,8 @@ use sd_notify::NotifyState;
 
 use crate::cluster::decide::Decide;
 use crate::cluster::engine::Chosen;
-use crate::cluster::join::{begin, refuse_living};
-use crate::cluster::{Cluster, shared_marker};
+use crate::cluster::membership::{Cluster, begin, refuse_living};
+use crate::cluster::shared_marker;
 use crate::config::effective::EffectiveConfig;
 use crate::config::file::Config;
 use crate::config::limits::DESCRIPTORS_MIN;
@@ -35,8 +35,7 @@ use crate::runtime_dir::locks::ClaimError;
 use crate::runtime_dir::other_daemons::{Separation, separations};
 use crate::server::Server;
 use crate::server::observe::Observe;
-use crate::store::first_start;
-use crate::store::node::Node;
+use crate::store::node::{self, Node};
 use crate::store::recover::{Recovered, recover};
 use crate::view::size_notes::ToldSizes;
 use crate::waiters::leases::Leases;
@@ -211,17 +210,17 @@ pub(crate) fn open(
         holder_record::refuse_holders(&place.dir, &Origin::read()?, options.discard_journal)?;
     }
     shared_marker::check(options, config, chosen.as_ref())?;
-    let stated = first_start::take_statement(place);
+    let stated = node::take_first_start(place);
     let is_first_start =
         stated.context("the file of `canal setup --first-start`")? || options.first_start;
     if is_first_start {
-        first_start::check(place, chosen.is_some())?;
+        node::check_first_start(place, chosen.is_some())?;
     }
-    let (mut recovered, driver) = match &chosen {
+    let (mut recovered, member) = match &chosen {
         None => (recover(place, config, options.discard_journal)?, None),
         Some(chosen) => {
-            let (recovered, driver) = begin(options, chosen)?;
-            (recovered, Some(driver))
+            let (recovered, member) = begin(options, chosen)?;
+            (recovered, Some(member))
         }
     };
     if is_first_start {
@@ -243,12 +242,12 @@ pub(crate) fn open(
     let unseen = std::mem::take(&mut recovered.unseen);
     let boot_id = recovered.origin.boot_id.clone();
     let mut server = server(place, uid, runtime_dir, effective, recovered)?;
-    if let Some((chosen, driver)) = chosen.as_ref().zip(driver) {
+    if let Some((chosen, member)) = chosen.as_ref().zip(member) {
         if place.rule == Rule::Shared && !may_look_into_others() {
             tracing::warn!("{BLIND}");
             server.about.notes.push(BLIND.to_owned());
         }
-        server.decide.share(Cluster::open(options, chosen, driver)?);
+        server.decide.share(Cluster::open(options, chosen, member)?);
         tracing::info!(engine = chosen.name, host = chosen.label, "joining");
     }
     // A daemon in a thread of another program writes and offers only what the program asked for.

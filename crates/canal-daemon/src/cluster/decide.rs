@@ -16,10 +16,9 @@ use anyhow::Context;
 
 use crate::calls::in_flight::{Applied, Completion, VOID};
 use crate::calls::in_flight::{InFlight, Proposed};
-use crate::cluster::Cluster;
 use crate::cluster::end_commands::Watched;
-use crate::cluster::engine_status::{EngineStatus, OngoingOutage};
-use crate::cluster::not_a_member::not_yet;
+use crate::cluster::health::not_yet;
+use crate::cluster::membership::{Cluster, EngineStatus, OngoingOutage};
 use crate::host::{Event, LostWhy, Ticket};
 use crate::net::connections::Conns;
 use crate::processes::owners::Owners;
@@ -103,7 +102,7 @@ impl Decide {
     /// Proposes a change to the log. Once it is applied, `then` determines the next step.
     pub(crate) fn propose(&mut self, change: Change, then: Completion) -> Ticket {
         let ticket = match &mut self.cluster {
-            Some(cluster) => cluster.driver.propose(change.clone()),
+            Some(cluster) => cluster.propose(change.clone()),
             None => self.ledger.propose(change.clone()),
         };
         self.in_flight.add(ticket, change, then);
@@ -184,13 +183,13 @@ impl Decide {
 impl Decide {
     /// Whether the engine has answered. If not, the answer will wake `context`.
     pub(crate) fn hears_engine(&mut self, context: &mut TaskContext<'_>) -> bool {
-        self.cluster.as_mut().is_some_and(|cluster| cluster.driver.poll(context).is_ready())
+        self.cluster.as_mut().is_some_and(|cluster| cluster.poll(context))
     }
 
     /// Takes the engine's answers. [`Self::next_event`] returns the events that follow from them.
     pub(crate) fn hear_engine(&mut self) {
         if let Some(cluster) = &mut self.cluster {
-            cluster.driver.begin_turn();
+            cluster.begin_turn();
         }
     }
 
@@ -198,7 +197,7 @@ impl Decide {
     /// the batches of other hosts.
     pub(crate) fn ask_engine(&mut self, is_needed: bool) {
         if let Some(cluster) = &mut self.cluster {
-            cluster.driver.end_turn(is_needed);
+            cluster.end_turn(is_needed);
         }
     }
 
@@ -212,7 +211,7 @@ impl Decide {
     /// Offers a snapshot of the table for new hosts.
     pub(crate) fn store_snapshot(&mut self) {
         if let Some(cluster) = &mut self.cluster {
-            cluster.driver.member.store(&self.ledger.table.snapshot());
+            cluster.member.store(&self.ledger.table.snapshot());
         }
     }
 
@@ -257,9 +256,9 @@ impl Decide {
     /// log.
     pub(crate) fn is_present(&mut self) -> bool {
         let Some(cluster) = &mut self.cluster else { return true };
-        let is_present = cluster.driver.member.is_present();
+        let is_present = cluster.member.is_present();
         if !is_present {
-            cluster.driver.read_up();
+            cluster.read_up();
         }
         is_present
     }
@@ -268,10 +267,10 @@ impl Decide {
     /// this host that lost its lock still runs, and no history can have been lost since the grant.
     pub(crate) fn may_grant(&self) -> bool {
         let Some(cluster) = &self.cluster else { return true };
-        let in_time = clock::boottime_ms() < cluster.driver.member.deadlines().term_at;
+        let in_time = clock::boottime_ms() < cluster.member.deadlines().term_at;
         #[cfg(test)]
         let in_time = in_time || crate::sim::is_broken(crate::sim::Rule::GrantsAreInTime);
-        in_time && cluster.driver.member.is_current() && self.may_ask()
+        in_time && cluster.member.is_current() && self.may_ask()
     }
 
     /// The failure for a client whose call cannot be served because this host is not a member.
@@ -288,7 +287,8 @@ impl Decide {
         self.ledger.host = host;
         if let Some(cluster) = &mut self.cluster {
             cluster.begin_membership(host)?;
-            cluster.begin_watch(conns);
+            let page = cluster.page.as_ref();
+            cluster.watcher.begin(&mut cluster.terminator.record, page, conns);
         }
         Ok(())
     }
@@ -329,7 +329,8 @@ impl Decide {
     /// Follows the recovery of the table, which may have begun or ended.
     pub(crate) fn follow_recovery(&mut self) {
         if let Some(cluster) = &mut self.cluster {
-            cluster.driver.recovers(&self.ledger.table);
+            let table = &self.ledger.table;
+            cluster.member.recovers(table.recovery(), table.longest_ttl_ms());
         }
     }
 
@@ -337,7 +338,7 @@ impl Decide {
     /// CLOCK_BOOTTIME.
     pub(crate) fn next_due(&self) -> Option<u64> {
         let cluster = self.cluster.as_ref()?;
-        let times = [cluster.driver.member.next_due(), cluster.next_stop(self.is_member())];
+        let times = [cluster.member.next_due(), cluster.next_stop(self.is_member())];
         times.into_iter().flatten().min()
     }
 }
@@ -354,17 +355,22 @@ impl Decide {
     /// joins.
     pub(crate) fn clear(&mut self, owners: &Owners, now: u64) {
         // The processes of an earlier daemon have had their time to end.
-        self.watch(owners, |cluster, watched| cluster.clear(watched, now));
+        self.watch(owners, |cluster, watched| cluster.terminator.clear(watched, now));
     }
 
     /// Kills the processes whose grant the log does not know, because its history was rewritten.
     pub(crate) fn stop_unknown(&mut self, owners: &Owners, now: u64) {
-        self.watch(owners, |cluster, watched| cluster.schedule_unknown(watched, now));
+        self.watch(owners, |cluster, watched| {
+            cluster.terminator.schedule_unknown(&cluster.member, watched, now);
+        });
     }
 
     /// Schedules the end of the commands that held something in the membership that is lost.
     pub(crate) fn lose_holds(&mut self, why: &LostWhy, owners: &Owners, now: u64) {
-        self.watch(owners, |cluster, watched| cluster.lose_holds(why, watched, now));
+        self.watch(owners, |cluster, watched| {
+            let lost = (cluster.page.take(), cluster.member.deadlines().kill_at);
+            cluster.terminator.lose_holds(why, lost, watched, now);
+        });
     }
 
     fn watch(&mut self, owners: &Owners, act: impl FnOnce(&mut Cluster, Watched<'_>)) {
@@ -397,13 +403,13 @@ impl Decide {
         if self.ledger.is_member()
             && let Some(cluster) = &mut self.cluster
         {
-            cluster.hold_ended(&self.ledger.table, token);
+            cluster.terminator.hold_ended(&self.ledger.table, token);
         }
     }
 
     /// The recorded tokens that the table no longer has.
     pub(crate) fn ended_tokens(&self) -> Vec<Token> {
-        let recorded = self.cluster.iter().flat_map(|cluster| cluster.holder_record.tokens());
+        let recorded = self.cluster.iter().flat_map(|cluster| cluster.terminator.record.tokens());
         recorded.filter(|token| self.ledger.table.hold(*token).is_none()).collect()
     }
 
@@ -427,7 +433,7 @@ impl Decide {
     pub(crate) fn restore_files(&mut self) -> io::Result<()> {
         // This also records the whole table if an earlier attempt to record it failed.
         self.ledger.recreate()?;
-        self.cluster.as_mut().map_or(Ok(()), |cluster| cluster.holder_record.restore())
+        self.cluster.as_mut().map_or(Ok(()), |cluster| cluster.terminator.record.restore())
     }
 
     /// When to start another watcher.
@@ -438,7 +444,7 @@ impl Decide {
     /// Starts another watcher if that is due.
     pub(crate) fn look_after_watcher(&mut self, conns: &mut Conns, now: Instant) {
         if let Some(cluster) = &mut self.cluster {
-            cluster.look_after_watcher(conns, now);
+            cluster.watcher.look_after(cluster.page.as_ref(), conns, now);
         }
     }
 

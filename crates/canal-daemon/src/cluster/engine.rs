@@ -83,7 +83,14 @@ impl Chosen {
     pub(crate) fn of(options: &Options, config: &Config) -> anyhow::Result<Option<Self>> {
         let configured = &config.engine;
         if options.without_engine {
-            return refuse_configured(config).map(|()| None);
+            if *configured == EngineSettings::default() {
+                return Ok(None);
+            }
+            // Daemons that clients start would use that engine, so that two tables would be used
+            // in turn.
+            let file = config.path.as_deref().unwrap_or(Path::new("the configuration")).display();
+            let what = format!("{file} names an engine, which the next daemon would use");
+            return Err(unusable(&what, "remove `engine` there, then repeat --no-engine"));
         }
         if options.engine.as_deref().is_some_and(has_password) {
             return Err(unusable(
@@ -124,7 +131,7 @@ impl Chosen {
         settings.check(ttl_ms).map_err(|error| {
             let hint = "give a longer --engine-ttl, or shorter `renewal`, `grace` and `margin` in \
                         [engine] of the configuration";
-            unusable(&error.to_string(), hint)
+            unusable(&error, hint)
         })?;
         let configured = options.engine.is_none() && variable(options).is_none();
         Ok(Some(Self { name: shown_address(&url), url, label, settings, configured }))
@@ -180,11 +187,9 @@ impl Chosen {
     pub(crate) fn probe(&self, options: &Options, origin: &Origin) -> anyhow::Result<()> {
         let mut engine = self.open(options)?;
         let identity = self.identity(&options.place, origin);
-        let mut nonce = [0; 16];
-        getrandom::fill(&mut nonce)?;
         engine.call(Call::Register {
             identity: identity.clone(),
-            nonce: u128::from_ne_bytes(nonce),
+            nonce: nonce()?,
             ttl_ms: self.settings.ttl_ms,
             asked_at: clock::boottime_ms(),
         });
@@ -195,12 +200,9 @@ impl Chosen {
         let _ = self.answer(&mut *engine);
         match holder_of_label(&identity, others.iter().map(|other| &other.identity)) {
             None => Ok(()),
-            Some(who) => {
-                let label = &self.label;
-                let (uid, dir, machine) = (who.uid, &who.dir, &who.machine);
-                let what = format!(
-                    "another host has the name `{label}`: uid {uid}, {dir}, machine {machine}"
-                );
+            Some(Identity { uid, dir, machine, .. }) => {
+                let who = format!("uid {uid}, {dir}, machine {machine}");
+                let what = format!("another host has the name `{}`: {who}", self.label);
                 let hint =
                     "give this host another name with --host; the running daemon is unchanged";
                 Err(unusable(&what, hint))
@@ -215,8 +217,8 @@ impl Chosen {
             match engine.poll(&mut Context::from_waker(Waker::noop())) {
                 Poll::Ready(Answer::Away(Outage { why, hint, .. })) => {
                     let what = format!("cannot use {}: {why}", self.name);
-                    let left = "the running daemon is unchanged".to_owned();
-                    let hint = hint.map_or_else(|| left.clone(), |hint| format!("{hint}; {left}"));
+                    let hint = hint.map_or_else(String::new, |hint| format!("{hint}; "));
+                    let hint = format!("{hint}the running daemon is unchanged");
                     return Err(StartError { what, hint: hint.into() }.into());
                 }
                 Poll::Ready(answer) => return Ok(answer),
@@ -236,7 +238,12 @@ impl Chosen {
         let mut first = true;
         Box::new(move || {
             // The first address was read just now.
-            let said = if std::mem::take(&mut first) { Ok(last.clone()) } else { again(&options) };
+            let said = match std::mem::take(&mut first) {
+                true => Ok(last.clone()),
+                false => Config::read(&options.place.stores().config)
+                    .map_err(anyhow::Error::from)
+                    .and_then(|config| stated(&options, &config)),
+            };
             match said {
                 Ok(Some(url)) => {
                     complaint.clear();
@@ -264,6 +271,13 @@ impl Chosen {
     }
 }
 
+/// A random number, which identifies a registration.
+pub(super) fn nonce() -> anyhow::Result<u128> {
+    let mut nonce = [0; 16];
+    getrandom::fill(&mut nonce).map_err(|error| anyhow::anyhow!("no random bytes: {error}"))?;
+    Ok(u128::from_ne_bytes(nonce))
+}
+
 /// Returns another host that has our label. Returns `None` if an incarnation of this place has the
 /// label, because the other hosts wait for that incarnation.
 fn holder_of_label<'a>(
@@ -278,10 +292,6 @@ fn holder_of_label<'a>(
         return None;
     }
     others.next()
-}
-
-fn again(options: &Options) -> anyhow::Result<Option<String>> {
-    stated(options, &Config::read(&options.place.stores().config)?)
 }
 
 /// Logs a problem once: the same text is not logged twice in a row.
@@ -335,17 +345,6 @@ fn unusable(what: &str, hint: &'static str) -> anyhow::Error {
     StartError { what: what.to_owned(), hint: hint.into() }.into()
 }
 
-/// Refuses `--no-engine` while the configuration names an engine. Daemons that clients start would
-/// use that engine, so that two tables would be used in turn.
-fn refuse_configured(config: &Config) -> anyhow::Result<()> {
-    if config.engine == EngineSettings::default() {
-        return Ok(());
-    }
-    let file = config.path.as_deref().unwrap_or(Path::new("the configuration"));
-    let what = format!("{} names an engine, which the next daemon would use", file.display());
-    Err(unusable(&what, "remove `engine` there, then repeat --no-engine"))
-}
-
 const FILE_HINT: &str = "`chmod 600` it, so that only its owner can read it";
 
 /// Reads the address from a separate file. A relative path starts at the configuration's directory.
@@ -371,15 +370,10 @@ fn check_readers(url: &str, file: Option<&Path>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The part of the address before the host, without the `@`.
-fn user_info(url: &str) -> Option<&str> {
-    let rest = url.split_once("://")?.1;
-    // A password may contain characters that elsewhere end the authority, so the last `@` counts.
-    rest.rsplit_once('@').map(|(user, _)| user)
-}
-
 fn has_password(url: &str) -> bool {
-    user_info(url).is_some_and(|user| user.contains(':')) || url.contains("password=")
+    // A password may contain characters that elsewhere end the authority, so the last `@` counts.
+    let user = url.split_once("://").and_then(|(_, rest)| rest.rsplit_once('@'));
+    user.is_some_and(|(user, _)| user.contains(':')) || url.contains("password=")
 }
 
 #[cfg(test)]

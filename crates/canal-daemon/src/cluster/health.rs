@@ -1,14 +1,16 @@
-//! The state of this host's membership, for `canal status` and metrics.
+//! The state of this host's membership: for `canal status` and metrics, and in the failures for
+//! clients that this host cannot serve.
 
-use crate::cluster::Cluster;
-use crate::cluster::engine_status::OngoingOutage;
+use crate::cluster::membership::{Cluster, OngoingOutage};
 use crate::host::Standing;
 use crate::metrics::counters::EngineFigures;
 use crate::store::ledger::Ledger;
-use crate::wording::time;
-use canal_core::{Table, UnixMillis};
-use canal_protocol::{EngineInfo, HostInfo, RecoveryInfo};
+use crate::wording::{StartError, time};
+use canal_core::{HostState, Table, UnixMillis};
+use canal_log::engine::Outage;
+use canal_protocol::{EngineInfo, ErrorName, Failure, HostInfo, RecoveryInfo};
 use canal_sys::clock;
+use canal_text::duration::stated_ms;
 
 impl Cluster {
     /// Whether the table may be out of date, because this host receives no changes of other hosts
@@ -31,22 +33,21 @@ impl Cluster {
 
     /// The engine and this host's membership, for clients.
     pub(crate) fn shown(&self, ledger: &Ledger) -> EngineInfo {
-        let (link, health, member) =
-            (&self.status, self.driver.member.health(), ledger.is_member());
+        let (link, health, member) = (&self.status, self.member.health(), ledger.is_member());
         let trouble = link.away.as_ref().or(link.unable.as_ref());
-        let (state, why, hint) = match trouble {
-            Some(OngoingOutage { why, hint, refused: true, .. }) => {
-                ("unable", Some(why.clone()), hint.clone())
-            }
-            Some(OngoingOutage { why, hint, .. }) => ("away", Some(why.clone()), hint.clone()),
-            None if member => {
-                let full = link.full.as_ref();
-                let hint = full.and_then(|full| full.hint.clone());
-                ("member", full.map(|full| full.why.clone()), hint)
-            }
-            None => ("joining", self.what_for(&health.standing), None),
+        let state = match trouble {
+            Some(ongoing) if ongoing.outage.refused => "unable",
+            Some(_) => "away",
+            None if member => "member",
+            None => "joining",
         };
-        let stops = member.then(|| at(self.driver.member.deadlines().term_at));
+        let known = trouble.or(link.full.as_ref().filter(|_| member));
+        let (why, hint) = match known.map(|ongoing| ongoing.outage.clone()) {
+            Some(Outage { why, hint, .. }) => (Some(why), hint),
+            None if member => (None, None),
+            None => (self.what_for(&health.standing), None),
+        };
+        let stops = member.then(|| at(self.member.deadlines().term_at));
         EngineInfo {
             name: link.name.clone(),
             state: state.to_owned(),
@@ -82,7 +83,7 @@ impl Cluster {
 
     /// All hosts of the table.
     pub(crate) fn hosts_shown(&self, ledger: &Ledger) -> Vec<HostInfo> {
-        let health = self.driver.member.health();
+        let health = self.member.health();
         let renewed = |id| {
             let own = health.renewed_ms.filter(|_| id == ledger.host);
             own.or_else(|| health.heard.get(&id).copied())
@@ -125,7 +126,7 @@ impl Cluster {
     fn recovery_shown(&self, table: &Table) -> Option<RecoveryInfo> {
         let recovery = table.recovery()?;
         let name = |host| table.host(host).map_or_else(|| host.to_string(), |it| it.label.clone());
-        let left = self.driver.member.recovered_at().filter(|_| recovery.ttl_from.is_some());
+        let left = self.member.recovered_at().filter(|_| recovery.ttl_from.is_some());
         Some(RecoveryInfo {
             since: time(recovery.since),
             hosts: recovery.unheard.iter().copied().map(name).collect(),
@@ -133,3 +134,92 @@ impl Cluster {
         })
     }
 }
+
+/// The failures for clients, and whether a person has to act.
+impl Cluster {
+    /// Adds how long the host with our name has been a member, if that is the reason.
+    pub(crate) fn dated(&self, outage: Outage, table: &Table) -> Outage {
+        let by = self.member.label_taken_by().and_then(|id| table.host(id));
+        let Some(by) = by else { return outage };
+        let age = stated_ms(clock::unix_ms().saturating_sub(by.since.0));
+        let why = format!("{}, a member since {} ({age})", outage.why, time(by.since));
+        Outage { why, ..outage }
+    }
+
+    /// Ends a daemon that runs in the foreground, if the record of holders is empty: a person sees
+    /// the error and can start the daemon again.
+    pub(crate) fn end_if_seen(&self, Outage { why, hint, .. }: &Outage) -> anyhow::Result<()> {
+        if self.status.lives_on || !self.terminator.record.is_empty() {
+            return Ok(());
+        }
+        let what = format!("cannot join {}: {why}", self.status.name);
+        Err(match hint {
+            Some(hint) => StartError { what, hint: hint.clone().into() }.into(),
+            None => anyhow::Error::msg(what),
+        })
+    }
+
+    /// The failure for a client whose call needs a membership that this host does not have.
+    pub(crate) fn not_a_member(&self, ledger: &Ledger) -> Failure {
+        let advised = |ongoing: &&OngoingOutage| ongoing.outage.hint.is_some();
+        let advised = self.status.away.as_ref().or(self.status.full.as_ref()).filter(advised);
+        if let Some(OngoingOutage { outage: Outage { why, hint, .. }, since, .. }) =
+            self.status.refusal().or(advised)
+        {
+            let since = time(*since);
+            let failure =
+                away(format!("the daemon has been unable to use its engine since {since}: {why}"));
+            return match hint {
+                Some(hint) => failure.hint(hint.as_str()),
+                None => failure,
+            };
+        }
+        if let Some(OngoingOutage { outage, since, .. }) = &self.status.away {
+            let (since, why) = (time(*since), &outage.why);
+            let message =
+                format!("the daemon has been unable to reach its engine since {since}: {why}");
+            return away(message).hint(
+                "run `canal status` to see when it is back; holds stay valid while that is safe",
+            );
+        }
+        if let Some(message) = self.terminator.awaited_words() {
+            return away(message)
+                .hint("end them; this host requests no locks while they are running");
+        }
+        if let Some(message) = self.recovery_words(&ledger.table) {
+            return away(message)
+                .hint("run `canal status` to see how long that takes; holds stay valid");
+        }
+        if !ledger.is_member() {
+            return not_yet();
+        }
+        // The table may still contain an earlier incarnation of this host.
+        let own = ledger.table.host(ledger.host).map(|it| it.label.as_str());
+        let is_earlier = |it: &HostState| it.id != ledger.host && Some(it.label.as_str()) == own;
+        if ledger.table.hosts().any(is_earlier) {
+            return away(
+                "the daemon lost its membership in the engine and has a new one: earlier requests \
+                 wait until the old membership expires",
+            )
+            .hint("wait for `ttl` of [engine]; run `canal status -v` to see the hosts");
+        }
+        away("the engine does not answer").hint(SHOWN)
+    }
+
+    /// Whether the engine refuses this host and a person has to act, so that the daemon can serve
+    /// no call. Once this host has been a member, requests that may wait keep waiting.
+    pub(crate) fn is_refused(&self) -> bool {
+        !self.status.let_in && self.status.refusal().is_some()
+    }
+}
+
+fn away(message: impl Into<String>) -> Failure {
+    Failure::new(ErrorName::EngineAway, message)
+}
+
+/// The failure for a client that calls before this host has joined.
+pub(crate) fn not_yet() -> Failure {
+    away("this host has not yet joined the engine's table").hint(SHOWN)
+}
+
+const SHOWN: &str = "run `canal status -v` to see the progress";

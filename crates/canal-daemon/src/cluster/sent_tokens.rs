@@ -69,14 +69,19 @@ impl SentTokens {
         Ok(Self { dir, told: found.told, noted: found })
     }
 
-    /// The facts about earlier tokens that the member needs.
-    pub(crate) fn memory(&self) -> Memory {
+    /// The facts that the member needs about the grants that earlier daemons of this place sent.
+    pub(super) fn memory(&self, record: Option<&HolderRecord>) -> Memory {
         let epoch = self.noted.epoch.as_deref();
+        let epoch = epoch.and_then(|epoch| u128::from_str_radix(epoch, 16).ok());
+        let recorded = record.map_or(Token(0), HolderRecord::largest);
+        let marks = record.into_iter().flat_map(HolderRecord::iter).filter_map(|(_, it)| it.mark);
+        let later = |one: Mark, other: Mark| if other.is_after(one) { other } else { one };
         Memory {
-            epoch: epoch.and_then(|epoch| u128::from_str_radix(epoch, 16).ok()),
-            mark: None,
-            told: self.told,
-            bound: Token(self.noted.told_below.0.saturating_sub(1)),
+            epoch,
+            mark: marks.reduce(later),
+            // Tokens of another engine are not part of this log, but they must not be used again.
+            told: if epoch.is_some() { self.told.max(recorded) } else { Token(0) },
+            bound: Token(self.noted.told_below.0.saturating_sub(1)).max(recorded),
             lost: false,
         }
     }
@@ -122,19 +127,6 @@ impl SentTokens {
     }
 }
 
-/// The facts that the member needs about the grants that earlier daemons of this place sent.
-pub(super) fn memory_of(tokens: &SentTokens, holder_record: &HolderRecord) -> Memory {
-    let memory = tokens.memory();
-    let marks = holder_record.iter().filter_map(|(_, told)| told.mark);
-    let later = |one: Mark, other: Mark| if other.is_after(one) { other } else { one };
-    let mark = marks.reduce(later);
-    // Tokens of another engine are not part of this log, but they must not be used again.
-    let recorded = holder_record.largest();
-    let told = if memory.epoch.is_some() { memory.told.max(recorded) } else { Token(0) };
-    let bound = memory.bound.max(recorded);
-    Memory { mark, told, bound, ..memory }
-}
-
 fn read(path: &Path) -> io::Result<Option<Noted>> {
     match fs::read(path) {
         Ok(bytes) => Ok(Some(serde_json::from_slice(&bytes)?)),
@@ -161,18 +153,18 @@ mod tests {
     fn a_crash_counts_the_whole_block_as_told_and_a_clean_end_only_what_was_told() {
         let dir = tempfile::tempdir().unwrap();
         let mut tokens = open(dir.path());
-        assert_eq!(tokens.memory(), Memory::default());
+        assert_eq!(tokens.memory(None), Memory::default());
         for token in [7, 8, 600] {
             tokens.tell(Token(token), Some(5)).unwrap();
         }
-        let memory = open(dir.path()).memory();
+        let memory = open(dir.path()).memory(None);
         assert_eq!((memory.told, memory.bound), (Token(0), Token(1_006)));
         assert_eq!(memory.epoch, Some(5));
         tokens.tell(Token(1_007), Some(5)).unwrap();
-        let memory = open(dir.path()).memory();
+        let memory = open(dir.path()).memory(None);
         assert_eq!((memory.told, memory.bound), (Token(600), Token(2_006)));
         tokens.close().unwrap();
-        let memory = open(dir.path()).memory();
+        let memory = open(dir.path()).memory(None);
         assert_eq!((memory.told, memory.bound), (Token(1_007), Token(1_007)));
     }
 
@@ -194,7 +186,7 @@ mod tests {
     fn tokens_told_over_another_engine_are_only_a_bound() {
         let dir = tempfile::tempdir().unwrap();
         open(dir.path()).tell(Token(7), Some(5)).unwrap();
-        let memory = SentTokens::open(&place(dir.path()), "etcd://two").unwrap().memory();
+        let memory = SentTokens::open(&place(dir.path()), "etcd://two").unwrap().memory(None);
         assert_eq!((memory.epoch, memory.told, memory.bound), (None, Token(0), Token(1_006)));
     }
 

@@ -19,6 +19,7 @@ use crate::config::file::Config;
 use crate::options::Options;
 use crate::wording::StartError;
 use canal_protocol::place::Place;
+use canal_sys::dir::remove_if_there;
 
 /// The file's name.
 const NAME: &str = "engine";
@@ -66,9 +67,9 @@ impl SharedMarker {
         boots.push(boot.to_owned());
         boots.drain(..boots.len().saturating_sub(BOOTS_MAX));
         let noted = Noted { engine: chosen.name.clone(), configured: chosen.configured, boots };
-        let dir = place.state_dir();
-        let marker = prepare_in(dir, &noted).with_context(|| dir.display().to_string())?;
-        Ok((marker, earlier))
+        let dir = place.state_dir().to_owned();
+        prepare_in(&dir, &noted).with_context(|| dir.display().to_string())?;
+        Ok((Self { dir, prepared: true }, earlier))
     }
 
     /// Puts the file in place, because this host is now a member.
@@ -184,20 +185,16 @@ fn read(path: &Path) -> io::Result<Option<Noted>> {
     }
 }
 
-fn prepare_in(dir: &Path, noted: &Noted) -> io::Result<SharedMarker> {
+fn prepare_in(dir: &Path, noted: &Noted) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
     let path = dir.join(PREPARED);
-    match fs::remove_file(&path) {
-        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
+    remove_if_there(&path)?;
     let mut bytes = serde_json::to_vec(noted)?;
     bytes.push(b'\n');
     let mut options = OpenOptions::new();
     let mut file = options.write(true).create_new(true).mode(0o600).open(&path)?;
     file.write_all(&bytes)?;
-    file.sync_all()?;
-    Ok(SharedMarker { dir: dir.to_owned(), prepared: true })
+    file.sync_all()
 }
 
 #[cfg(test)]

@@ -1,21 +1,264 @@
 //! The thread of the history: writes records in batches, and searches.
 //!
 //! Only this thread touches the files. It has the lowest priority, so that it takes no processor
-//! time from a busy daemon and its clients.
+//! time from a busy daemon and its clients. [`Queue`] connects the daemon to it. Each side holds
+//! the mutex only to move data in or out. The daemon wakes the thread when the first record arrives
+//! after a pause, not for each record.
 
 use std::collections::VecDeque;
 use std::io;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use crate::calls::call::ConnId;
-use crate::history::queue::{About, Answer, Noted, Question, Queue};
-use crate::history::raw::Raw;
-use canal_history::{
-    Batch, Checkpoint, Found, Limits, Query, Search, Store, Summary, Tally, unrecorded,
-};
+use crate::history::requests::EndedRequest;
+use canal_history::{Batch, Checkpoint, Found, Limits, Store, Summary, Tally, unrecorded};
 use canal_sys::clock;
+
+/// Records wait at most about this long before they are written. A killed daemon loses the records
+/// of this time.
+const BATCH_TIME: Duration = Duration::from_millis(400);
+
+/// When this many bytes of records wait, the thread writes them immediately.
+const BATCH_BYTES: usize = 64 * 1024;
+
+/// The most bytes of records that wait. Newer records are dropped and counted.
+const WAITING_BYTES_MAX: usize = 4 << 20;
+
+/// A search of the history, in progress or complete.
+#[derive(Debug)]
+pub(crate) enum Search {
+    Records(canal_history::Search),
+    /// How long the matching requests waited and held their locks.
+    Counts(Box<Tally>),
+}
+
+/// Connects the daemon to the thread of its history.
+#[derive(Debug, Default)]
+pub(crate) struct Queue {
+    state: Mutex<State>,
+    wake: Condvar,
+    /// Whether `found` is not empty.
+    has_found: AtomicBool,
+    /// The total size of the files in bytes; 0 while it is unknown.
+    bytes: AtomicU64,
+}
+
+/// The open requests at a time.
+#[derive(Debug)]
+pub(super) struct Noted {
+    pub at_ms: u64,
+    /// `None` if nothing has changed since the last note.
+    pub open: Option<Vec<EndedRequest>>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    batch: Batch,
+    /// The requests that ended with a process, about which the kernel may have an exit status.
+    /// Their number is bounded by the processes that `Exits` keeps.
+    with_exit: Vec<EndedRequest>,
+    /// The requests that ended before this daemon started.
+    recalled: Batch,
+    noted: Option<Noted>,
+    searches: VecDeque<(ConnId, Search)>,
+    found: Vec<(ConnId, Search)>,
+    /// Whether the thread sleeps until it is woken.
+    rests: bool,
+    closing: bool,
+    /// The number of dropped records.
+    dropped: u64,
+    /// Notes for operators.
+    notes: [Option<String>; 2],
+    /// Wakes the daemon.
+    waker: Option<Waker>,
+    /// How long keys were held recently; `None` before the files are read.
+    summary: Option<Arc<Summary>>,
+}
+
+/// The subject of a note. A later note on the same subject replaces it.
+#[derive(Clone, Copy, Debug)]
+enum About {
+    /// A file that was set aside.
+    Aside,
+    /// Files that cannot be written at present.
+    Writing,
+}
+
+/// The work for the thread.
+#[derive(Debug, Default)]
+struct Taken {
+    pub with_exit: Vec<EndedRequest>,
+    pub recalled: Batch,
+    pub noted: Option<Noted>,
+    pub searches: VecDeque<(ConnId, Search)>,
+    /// The thread ends after this work.
+    pub closing: bool,
+}
+
+impl Queue {
+    /// Locks the state. A thread that panicked left it consistent: each change is a single move.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Hands over records, and the requests that ended with a process. Empties both. Drops the
+    /// records for which there is no room.
+    pub(super) fn hand_over(&self, batch: &mut Batch, with_exit: &mut Vec<EndedRequest>) {
+        let mut state = self.lock();
+        let before = state.batch.bytes();
+        if before + batch.bytes() <= WAITING_BYTES_MAX {
+            state.batch.take_from(batch);
+        } else {
+            state.dropped += batch.records();
+            batch.clear();
+        }
+        state.with_exit.append(with_exit);
+        let is_full = before < BATCH_BYTES && state.batch.bytes() >= BATCH_BYTES;
+        if is_full || std::mem::take(&mut state.rests) {
+            self.wake.notify_one();
+        }
+    }
+
+    /// Hands over work that the thread begins at once.
+    fn give(&self, work: impl FnOnce(&mut State)) {
+        let mut state = self.lock();
+        work(&mut state);
+        state.rests = false;
+        self.wake.notify_one();
+    }
+
+    /// Hands over the records of requests that ended before this daemon started. They may already
+    /// be in the files.
+    pub(super) fn recall(&self, mut records: Batch) {
+        self.give(|state| state.recalled.take_from(&mut records));
+    }
+
+    /// Hands over the open requests.
+    pub(super) fn note_open(&self, noted: Noted) {
+        self.give(|state| {
+            let before = state.noted.take().and_then(|before| before.open);
+            state.noted = Some(Noted { open: noted.open.or(before), ..noted });
+        });
+    }
+
+    /// Starts a search. The result is for this connection.
+    pub(super) fn search(&self, id: ConnId, search: Search) {
+        self.give(|state| state.searches.push_back((id, search)));
+    }
+
+    /// Asks the thread to end when everything is written.
+    pub(super) fn close(&self) {
+        self.give(|state| state.closing = true);
+    }
+
+    /// Sets the waker that wakes the daemon when there is a result.
+    pub(crate) fn wake_by(&self, waker: Waker) {
+        self.lock().waker = Some(waker);
+    }
+
+    /// Takes the results since the last call.
+    pub(crate) fn take_found(&self) -> Vec<(ConnId, Search)> {
+        if !self.has_found.load(Ordering::Acquire) {
+            return Vec::new();
+        }
+        let mut state = self.lock();
+        self.has_found.store(false, Ordering::Release);
+        std::mem::take(&mut state.found)
+    }
+
+    /// The number of records dropped since the daemon started.
+    pub(crate) fn dropped(&self) -> u64 {
+        self.lock().dropped
+    }
+
+    /// How long keys were held recently; `None` before the files are read.
+    pub(super) fn summary(&self) -> Option<Arc<Summary>> {
+        self.lock().summary.clone()
+    }
+
+    /// The total size of the files in bytes, if it is known.
+    pub(crate) fn bytes(&self) -> Option<u64> {
+        Some(self.bytes.load(Ordering::Relaxed)).filter(|bytes| *bytes > 0)
+    }
+
+    /// Notes for operators.
+    pub(crate) fn notes(&self) -> Vec<String> {
+        self.lock().notes.iter().flatten().cloned().collect()
+    }
+}
+
+/// The thread's side.
+impl Queue {
+    /// Waits for work. With `is_busy`, takes only the work that is ready. With `is_late`, waits at
+    /// most for `BATCH_TIME`, because records remain to be written. The empty `batch` is swapped
+    /// for the records to write, so that its memory is reused.
+    fn take(&self, is_busy: bool, is_late: bool, batch: &mut Batch) -> Taken {
+        let mut state = self.lock();
+        if !is_busy {
+            let has_work = |state: &State| !state.searches.is_empty() || state.closing;
+            let is_idle = |state: &State| {
+                let has_ended = !state.batch.is_empty() || !state.with_exit.is_empty();
+                !has_ended && state.recalled.is_empty() && state.noted.is_none()
+            };
+            while !has_work(&state) && is_idle(&state) && !is_late {
+                state.rests = true;
+                state = self.wake.wait(state).unwrap_or_else(PoisonError::into_inner);
+            }
+            state.rests = false;
+            let until = Instant::now() + BATCH_TIME;
+            while !has_work(&state) && state.batch.bytes() < BATCH_BYTES {
+                let left = until.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    break;
+                }
+                let waited = self.wake.wait_timeout(state, left);
+                state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            }
+        }
+        std::mem::swap(&mut state.batch, batch);
+        Taken {
+            with_exit: std::mem::take(&mut state.with_exit),
+            recalled: std::mem::take(&mut state.recalled),
+            noted: state.noted.take(),
+            searches: std::mem::take(&mut state.searches),
+            closing: state.closing,
+        }
+    }
+
+    /// Hands over a result, and wakes the daemon.
+    fn answer(&self, id: ConnId, found: Search) {
+        let mut state = self.lock();
+        state.found.push((id, found));
+        self.has_found.store(true, Ordering::Release);
+        if let Some(waker) = &state.waker {
+            waker.wake_by_ref();
+        }
+    }
+
+    /// Hands over how long keys were held recently. The previous summary is freed when the daemon
+    /// has taken this one.
+    fn publish(&self, summary: &Summary) {
+        let summary = Some(Arc::new(summary.clone()));
+        let before = std::mem::replace(&mut self.lock().summary, summary);
+        drop(before);
+    }
+
+    fn note(&self, about: About, note: Option<String>) {
+        self.lock().notes[about as usize] = note;
+    }
+
+    fn set_bytes(&self, bytes: u64) {
+        self.bytes.store(bytes, Ordering::Relaxed);
+    }
+
+    pub(super) fn count_dropped(&self, count: u64) {
+        self.lock().dropped += count;
+    }
+}
 
 /// How long to wait before using the files again after a failure. Records that arrive in between
 /// are dropped.
@@ -37,7 +280,7 @@ pub(crate) struct Files {
 }
 
 /// Starts the thread.
-pub(crate) fn start(queue: Arc<Queue>, files: Files) -> io::Result<std::thread::JoinHandle<()>> {
+pub(super) fn start(queue: Arc<Queue>, files: Files) -> io::Result<std::thread::JoinHandle<()>> {
     let thread = std::thread::Builder::new().name("history".to_owned()).stack_size(STACK_BYTES);
     thread.spawn(move || {
         // This applies to this thread only.
@@ -47,18 +290,12 @@ pub(crate) fn start(queue: Arc<Queue>, files: Files) -> io::Result<std::thread::
     })
 }
 
-/// The search in progress.
-enum UnderWay {
-    Search(Search),
-    Tally(Box<Tally>),
-}
-
-impl UnderWay {
+impl Search {
     /// Searches the next file. Returns whether the search is complete.
     fn step(&mut self, store: &Store) -> bool {
         match self {
-            Self::Search(search) => search.step(store),
-            Self::Tally(tally) => tally.step(store),
+            Self::Records(search) => search.step(store),
+            Self::Counts(tally) => tally.step(store),
         }
     }
 }
@@ -71,23 +308,24 @@ struct Writer {
     /// When an operation on the files last failed.
     failed: Option<Instant>,
     /// Requests that wait for an exit status, at most once.
-    late: Vec<Raw>,
+    late: Vec<EndedRequest>,
     /// How long keys were held recently.
     summary: Summary,
 }
 
 impl Writer {
     fn work(mut self) {
-        let mut asked: VecDeque<(ConnId, Question)> = VecDeque::new();
-        let mut search: Option<(ConnId, UnderWay)> = None;
+        let mut searches: VecDeque<(ConnId, Search)> = VecDeque::new();
+        // Whether the first search is in progress.
+        let mut is_under_way = false;
         let mut batch = Batch::default();
         self.open();
         self.summary = self.store.as_ref().map(Summary::of).unwrap_or_default();
         self.queue.publish(&self.summary);
         loop {
-            let is_busy = search.is_some() || !asked.is_empty();
+            let is_busy = !searches.is_empty();
             let taken = self.queue.take(is_busy, !self.late.is_empty(), &mut batch);
-            asked.extend(taken.searches);
+            searches.extend(taken.searches);
             self.recall(&taken.recalled);
             self.add_exits(taken.with_exit, taken.closing || is_busy, &mut batch);
             self.append(&batch);
@@ -98,51 +336,29 @@ impl Writer {
             if taken.closing {
                 return;
             }
-            if search.is_none() {
-                search = asked.pop_front().map(|(id, question)| (id, self.begin(question)));
+            let Some((_, search)) = searches.front_mut() else { continue };
+            if !is_under_way {
+                self.open();
             }
-            if let Some((id, mut under_way)) = search.take() {
-                let is_over = match &self.store {
-                    Some(store) => under_way.step(store),
-                    None => true,
-                };
-                if is_over {
-                    let answer = match under_way {
-                        UnderWay::Search(search) => {
-                            self.note_damage(&search.found);
-                            Answer::Records(search.found)
-                        }
-                        UnderWay::Tally(tally) => Answer::Counts(Box::new(tally.counts)),
-                    };
-                    self.queue.answer(id, answer);
-                } else {
-                    search = Some((id, under_way));
+            is_under_way = self.store.as_ref().is_some_and(|store| !search.step(store));
+            if !is_under_way && let Some((id, search)) = searches.pop_front() {
+                if let Search::Records(search) = &search {
+                    self.note_damage(&search.found);
                 }
-            }
-        }
-    }
-
-    fn begin(&mut self, question: Question) -> UnderWay {
-        self.open();
-        let oldest = clock::unix_ms().saturating_sub(self.files.limits.keep_ms);
-        let kept = |query: Query| Query { since_ms: query.since_ms.max(oldest), ..query };
-        match question {
-            Question::Records(query) => UnderWay::Search(Search::new(kept(query))),
-            Question::Counts { query, viewer, present } => {
-                UnderWay::Tally(Box::new(Tally::new(kept(query), viewer, present)))
+                self.queue.answer(id, search);
             }
         }
     }
 
     /// Adds the requests that ended with a process. Those without an exit status from the kernel
     /// are left for the next call, which comes soon. With `now`, none is left.
-    fn add_exits(&mut self, with_exit: Vec<Raw>, now: bool, batch: &mut Batch) {
-        let late = std::mem::take(&mut self.late).into_iter().map(|raw| (raw, true));
-        for (raw, now) in late.chain(with_exit.into_iter().map(|raw| (raw, now))) {
-            match raw.exit.as_ref().and_then(|exit| exit.ending()) {
-                Some(ending) => batch.push(&Raw { ending, ..raw }.fields()),
-                None if now => batch.push(&raw.fields()),
-                None => self.late.push(raw),
+    fn add_exits(&mut self, with_exit: Vec<EndedRequest>, now: bool, batch: &mut Batch) {
+        let late = std::mem::take(&mut self.late).into_iter().map(|ended| (ended, true));
+        for (ended, now) in late.chain(with_exit.into_iter().map(|ended| (ended, now))) {
+            match ended.exit.as_ref().and_then(|exit| exit.ending()) {
+                Some(ending) => batch.push(&EndedRequest { ending, ..ended }.fields()),
+                None if now => batch.push(&ended.fields()),
+                None => self.late.push(ended),
             }
         }
     }
@@ -171,7 +387,7 @@ impl Writer {
             None => Checkpoint::confirm(dir, known_ms),
             Some(open) => {
                 let boot_id = self.files.boot_id.clone();
-                let records = open.iter().map(Raw::fields).collect();
+                let records = open.iter().map(EndedRequest::fields).collect();
                 Checkpoint { boot_id, known_ms, records }.write(dir)
             }
         };
@@ -238,5 +454,53 @@ impl Writer {
             let note = format!("one of its history files is damaged: {}", path.display());
             self.queue.note(About::Aside, Some(note));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use canal_history::{Ending, Fields};
+
+    fn pushed(batch: &mut Batch, command: &str) {
+        let (ended_ms, waited_ms, token, session, uid, pid) = Default::default();
+        batch.push(&Fields {
+            ended_ms,
+            waited_ms,
+            held_ms: None,
+            token,
+            items: Vec::new(),
+            session,
+            uid,
+            pid,
+            command: command.into(),
+            note: None,
+            host: None,
+            at_least: false,
+            ending: Ending::Released,
+        });
+    }
+
+    #[test]
+    fn what_does_not_fit_is_dropped_and_counted() {
+        let queue = Queue::default();
+        let command = "x".repeat(100_000);
+        let mut batch = Batch::default();
+        for _ in 0..50 {
+            pushed(&mut batch, &command);
+            pushed(&mut batch, "small");
+            queue.hand_over(&mut batch, &mut Vec::new());
+            assert!(batch.is_empty());
+        }
+        let dropped = queue.dropped();
+        assert!(dropped > 0 && dropped < 50, "{dropped}");
+        queue.take(true, false, &mut batch);
+        assert!(batch.bytes() <= WAITING_BYTES_MAX);
+        assert_eq!(batch.records() + dropped, 100, "each is taken or counted");
+        // The batch was written, so there is room again.
+        batch.clear();
+        pushed(&mut batch, &command);
+        queue.hand_over(&mut batch, &mut Vec::new());
+        assert_eq!(queue.dropped(), dropped);
     }
 }

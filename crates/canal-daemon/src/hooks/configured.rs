@@ -8,8 +8,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::config::sections::{HookSettings, On};
 use crate::due::is_due;
-use crate::history::raw::Raw;
 use crate::history::recorder::is_of;
+use crate::history::requests::EndedRequest;
 use crate::hooks::event::{About, Event};
 use crate::hooks::runner::Runner;
 use canal_core::{HostId, Request, Table, Tag, UnixMillis};
@@ -141,11 +141,11 @@ impl Hooks {
     }
 
     /// Reports the end of a request.
-    pub(crate) fn tell_end(&self, raw: &Raw) {
-        let Some(on) = On::of(&raw.ending) else { return };
+    pub(crate) fn tell_end(&self, ended: &EndedRequest) {
+        let Some(on) = On::of(&ended.ending) else { return };
         let mut event = None;
-        for hook in self.each.iter().filter(|hook| hook.is_for(on, &raw.asked)) {
-            let event = event.get_or_insert_with(|| Event::of_end(on, raw));
+        for hook in self.each.iter().filter(|hook| hook.is_for(on, &ended.open.asked)) {
+            let event = event.get_or_insert_with(|| Event::of_end(on, ended));
             if hook.runner.has_room(event.by_uid()) {
                 hook.runner.push(event.clone());
             }

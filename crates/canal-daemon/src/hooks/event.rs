@@ -4,8 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::config::sections::On;
-use crate::history::ending::{cycle, forced_by, session};
-use crate::history::raw::Raw;
+use crate::history::requests::{EndedRequest, cycle, forced_by, session};
 use crate::wording::{pid_of, time};
 use canal_core::UnixMillis;
 use canal_history::{Ending, Reason};
@@ -16,7 +15,7 @@ use canal_protocol::{HistoryClient, HistoryItem, HistoryStep};
 pub(crate) struct Event {
     pub on: On,
     /// The request. One that has not ended is here as if it ended at the time of the event.
-    pub raw: Raw,
+    pub ended: EndedRequest,
     /// Why the request waits, if it does.
     pub reason: Option<String>,
     /// The holders of the locks that it waits for.
@@ -37,42 +36,43 @@ impl On {
 
 impl Event {
     /// The end of a request.
-    pub(crate) fn of_end(on: On, raw: &Raw) -> Self {
+    pub(crate) fn of_end(on: On, ended: &EndedRequest) -> Self {
         // The kernel's report stays with the history, which closes its descriptor.
-        let raw = Raw { exit: None, ..raw.clone() };
-        Self { on, raw, reason: None, holders: Vec::new() }
+        let ended = EndedRequest { exit: None, ..ended.clone() };
+        Self { on, ended, reason: None, holders: Vec::new() }
     }
 
     /// The user against whose limits the event counts. For a forced release, this is the user who
     /// forced it, if known; otherwise, it is the owner of the request.
     pub(crate) fn by_uid(&self) -> u32 {
-        match self.raw.ending {
+        match self.ended.ending {
             Ending::Forced { by: Some((uid, _)) } => uid,
-            _ => self.raw.asked.uid,
+            _ => self.ended.open.asked.uid,
         }
     }
 
     /// The input for the program of the hook.
     pub(crate) fn facts(&self, about: &About, dropped: u64) -> Facts {
-        let raw = &self.raw;
-        let (asked, ending) = (&raw.asked, &raw.ending);
+        let ended = &self.ended;
+        let (asked, ending) = (&ended.open.asked, &ended.ending);
+        let (waited_ms, held_ms, token) = (ended.waited_ms(), ended.held_ms(), ended.token());
         let items = asked.items.iter().map(|item| HistoryItem {
             key: item.key.as_str().to_owned(),
             mode: item.ask.mode(),
             count: item.ask.counted().map_or(0, |(count, _)| count),
             slots: None,
         });
-        let before_ms = raw.waited_ms.saturating_add(raw.held_ms.unwrap_or(0));
+        let before_ms = waited_ms.saturating_add(held_ms.unwrap_or(0));
         let is_lost = matches!(ending, Ending::Expired | Ending::Lost);
         Facts {
             event: self.on,
-            at: time(UnixMillis(raw.ended_ms)),
-            asked: time(UnixMillis(raw.ended_ms.saturating_sub(before_ms))),
-            waited_ms: raw.waited_ms,
-            held_ms: raw.held_ms,
+            at: time(UnixMillis(ended.ended_ms)),
+            asked: time(UnixMillis(ended.ended_ms.saturating_sub(before_ms))),
+            waited_ms,
+            held_ms,
             items: items.collect(),
-            token: (raw.token != 0).then_some(raw.token),
-            session: session(raw.session),
+            token: (token != 0).then_some(token),
+            session: session(ended.open.session.0),
             uid: asked.uid,
             pid: pid_of(&asked.owner),
             command: Some(asked.command.0.clone()),
@@ -179,27 +179,25 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use canal_core::Mode;
+    use crate::history::requests::{Open, OwnSlots};
+    use canal_core::{FrameId, Mode, Token};
     use canal_history::RingStep;
     use canal_protocol::HistoryClient;
 
-    fn ended(ending: Ending) -> Raw {
+    fn ended(ending: Ending) -> EndedRequest {
         let text = r#"{"tag":"00000000000000000000000000000001","owner":{"process":{"pid":12,"started":2}},"uid":7,"command":"x",
             "note":"n","items":[{"key":"a","ask":{"counted":{"count":2}}},{"key":"b","ask":"write"}],
             "wait":{"yes":{}}}"#;
-        Raw {
+        let open = Open {
             asked: Arc::new(serde_json::from_str(text).unwrap()),
-            session: 3,
-            ended_ms: 10_000,
-            waited_ms: 1_000,
-            held_ms: Some(2_000),
-            token: 5,
-            slots: crate::history::slots::OwnSlots::None,
-            host: None,
-            ending,
-            at_least: false,
-            exit: None,
-        }
+            frame: FrameId(3),
+            session: FrameId(3),
+            asked_at: UnixMillis(7_000),
+            granted: Some((Token(5), UnixMillis(8_000))),
+            slots: OwnSlots::None,
+            owner_ended: false,
+        };
+        open.ended_at(10_000, ending)
     }
 
     #[test]

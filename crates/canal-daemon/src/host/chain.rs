@@ -13,11 +13,11 @@ use canal_core::{Change, Entry, HostId, Revision};
 use canal_log::engine::{Batch, Hash, Link, Placed, Position, Read};
 
 /// The number of links to keep, for comparison with other chains.
-pub(in crate::host) const RECENT_MAX: usize = 1024;
+pub(super) const RECENT_MAX: usize = 1024;
 
 /// The state of a reader after a batch.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(in crate::host) struct Chain {
+pub(super) struct Chain {
     genesis: Hash,
     link: Link,
     /// The last links, latest last. Eight bytes of each hash are enough to distinguish histories.
@@ -37,16 +37,16 @@ const NO_HOST: HostId = HostId(0);
 
 /// An incarnation that has joined and not ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(in crate::host) struct Seat {
+pub(super) struct Seat {
     /// Its last batch.
-    pub(in crate::host) sequence: u64,
+    pub(super) sequence: u64,
     /// The revision of the first entry of that batch.
-    pub(in crate::host) first: Revision,
+    pub(super) first: Revision,
 }
 
 /// The effect of a batch.
 #[derive(Clone, Debug, PartialEq)]
-pub(in crate::host) enum Step {
+pub(super) enum Step {
     /// The reader has already read it.
     Known,
     /// It does not count: its incarnation had ended.
@@ -60,7 +60,7 @@ pub(in crate::host) enum Step {
 
 /// A batch that a reader cannot process. The chain is unchanged.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::host) enum Trouble {
+pub(super) enum Trouble {
     /// Its author had read another history, or this host has.
     Divergent,
     /// A batch before it is missing, or its number is used twice.
@@ -89,7 +89,7 @@ pub(crate) enum Known {
 
 /// The reason to trust that the batches read are those of the engine now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::host) enum Trust {
+pub(super) enum Trust {
     /// They continue the batches read before.
     Live,
     /// They were just read from the beginning of the log, or from its snapshot.
@@ -129,7 +129,7 @@ impl Mark {
 }
 
 impl Chain {
-    pub(in crate::host) fn new(epoch: u128) -> Self {
+    pub(super) fn new(epoch: u128) -> Self {
         let genesis = encoding::genesis(epoch);
         Self {
             genesis: genesis.hash,
@@ -143,52 +143,52 @@ impl Chain {
         }
     }
 
-    pub(in crate::host) fn link(&self) -> Link {
+    pub(super) fn link(&self) -> Link {
         self.link
     }
 
-    pub(in crate::host) fn revision(&self) -> Revision {
+    pub(super) fn revision(&self) -> Revision {
         self.revision
     }
 
-    pub(in crate::host) fn batches(&self) -> u64 {
+    pub(super) fn batches(&self) -> u64 {
         self.batches
     }
 
-    pub(in crate::host) fn last(&self) -> Option<Read> {
+    pub(super) fn last(&self) -> Option<Read> {
         self.last
     }
 
-    pub(in crate::host) fn seat(&self, host: HostId) -> Option<Seat> {
+    pub(super) fn seat(&self, host: HostId) -> Option<Seat> {
         self.seats.get(&host).copied()
     }
 
     /// The incarnations that have not ended.
-    pub(in crate::host) fn seated(&self) -> impl Iterator<Item = HostId> {
+    pub(super) fn seated(&self) -> impl Iterator<Item = HostId> {
         self.seats.keys().copied()
     }
 
     /// The incarnation that joined first, of those that have not ended.
-    pub(in crate::host) fn eldest(&self) -> Option<HostId> {
+    pub(super) fn eldest(&self) -> Option<HostId> {
         self.seats.keys().next().copied()
     }
 
-    pub(in crate::host) fn is_of(&self, epoch: u128) -> bool {
+    pub(super) fn is_of(&self, epoch: u128) -> bool {
         self.genesis == encoding::genesis(epoch).hash
     }
 
     /// How far this history was read.
-    pub(in crate::host) fn mark(&self) -> Mark {
+    pub(super) fn mark(&self) -> Mark {
         Mark { position: self.link.position, hash: short(self.link.hash) }
     }
 
     /// Whether a link belongs to this history.
-    pub(in crate::host) fn knows(&self, link: Link) -> Known {
+    pub(super) fn knows(&self, link: Link) -> Known {
         self.knows_mark(Mark { position: link.position, hash: short(link.hash) })
     }
 
     /// Whether a mark belongs to this history.
-    pub(in crate::host) fn knows_mark(&self, mark: Mark) -> Known {
+    pub(super) fn knows_mark(&self, mark: Mark) -> Known {
         let same = |same: bool| if same { Known::Same } else { Known::Other };
         if mark.position == Position(0) {
             return same(mark.hash == short(self.genesis));
@@ -201,12 +201,12 @@ impl Chain {
     }
 
     /// Whether the batches read certainly contradict a mark, however far they were read.
-    pub(in crate::host) fn contradicts(&self, mark: Mark) -> bool {
+    pub(super) fn contradicts(&self, mark: Mark) -> bool {
         mark.position <= self.link.position && self.knows_mark(mark) == Known::Other
     }
 
     /// Reads the next batch.
-    pub(in crate::host) fn read(&mut self, placed: &Placed, trust: Trust) -> Result<Step, Trouble> {
+    pub(super) fn read(&mut self, placed: &Placed, trust: Trust) -> Result<Step, Trouble> {
         if placed.position <= self.link.position {
             return Ok(Step::Known);
         }
@@ -225,7 +225,13 @@ impl Chain {
                     self.seats.insert(host, Seat { sequence, first });
                 }
                 self.revision.0 += entries.len() as u64;
-                self.unseat(entries);
+                for entry in entries {
+                    if let Change::HostGone { host: ended, .. }
+                    | Change::HostAdopt { old: ended, .. } = &entry.change
+                    {
+                        self.seats.remove(ended);
+                    }
+                }
             }
             Step::Divergent { .. } => {
                 if let Some(seat) = self.seats.get_mut(&host) {
@@ -246,38 +252,31 @@ impl Chain {
         let expected = match self.seats.get(&host) {
             Some(seat) => seat.sequence + 1,
             None if sequence == 1 => 1,
-            None if trust == Trust::Live && self.is_divergent(placed) => {
+            None => {
                 // A reader that has missed the join of a host would ignore all its batches.
-                return Ok(Step::Divergent { host });
+                let is_divergent = trust == Trust::Live
+                    && batch_of(placed).is_ok_and(|it| self.knows(it.seen) == Known::Other);
+                return Ok(if is_divergent { Step::Divergent { host } } else { Step::Void });
             }
-            None => return Ok(Step::Void),
         };
         let name = encoding::author(host, sequence);
         if sequence != expected {
-            return Err(Trouble::Gap(format!(
-                "{name} follows, but batch {expected} of that host is missing"
-            )));
+            let what = format!("{name} follows, but batch {expected} of that host is missing");
+            return Err(Trouble::Gap(what));
         }
-        let unreadable = |what: String| Trouble::Unreadable(format!("{name}: {what}"));
         let batch = batch_of(placed)?;
         let joins =
             |change: &Change| matches!(change, Change::HostJoin { host: h, .. } if *h == host);
         if sequence == 1 && !batch.entries.first().is_some_and(|entry| joins(&entry.change)) {
-            return Err(unreadable(
-                "the first batch of a host must begin with its join, and this one does not"
-                    .to_owned(),
-            ));
+            return Err(Trouble::Unreadable(format!(
+                "{name}: the first batch of a host must begin with its join, and this one does not"
+            )));
         }
         if trust.compares() && self.knows(batch.seen) == Known::Other {
             return Ok(Step::Divergent { host });
         }
         let first = Revision(self.revision.0 + 1);
         Ok(Step::Counts { host, sequence, first, entries: batch.entries })
-    }
-
-    /// Whether the author of a batch had certainly read another history.
-    fn is_divergent(&self, placed: &Placed) -> bool {
-        batch_of(placed).is_ok_and(|batch| self.knows(batch.seen) == Known::Other)
     }
 
     /// The effect of a batch that notes an era. The engine accepts one batch for each number, and
@@ -307,16 +306,6 @@ impl Chain {
             self.recent.pop_front();
         }
         self.recent.push_back((placed.position, short(self.link.hash)));
-    }
-
-    fn unseat(&mut self, entries: &[Entry]) {
-        for entry in entries {
-            if let Change::HostGone { host: ended, .. } | Change::HostAdopt { old: ended, .. } =
-                &entry.change
-            {
-                self.seats.remove(ended);
-            }
-        }
     }
 }
 

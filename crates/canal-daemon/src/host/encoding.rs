@@ -12,7 +12,7 @@ use canal_log::engine::{Batch, FORMAT, Hash, Link, Position};
 
 /// Why this host cannot use a body in the engine, and must stop reading.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(in crate::host) enum Unreadable {
+pub(super) enum Unreadable {
     #[error("another version wrote it: `{found}`, not `{expected}`")]
     Version { found: String, expected: String },
     #[error("it is damaged: {0}")]
@@ -23,21 +23,16 @@ fn first_line(what: &str) -> String {
     format!("canal {what} {FORMAT} {RULES_VERSION}")
 }
 
-pub(in crate::host) fn write(what: &str, value: &impl Serialize) -> Vec<u8> {
-    let mut body = first_line(what).into_bytes();
-    body.push(b'\n');
-    json(value, &mut body);
-    body
+pub(super) fn write(what: &str, value: &impl Serialize) -> Vec<u8> {
+    [first_line(what).as_bytes(), b"\n", &json(value)].concat()
 }
 
-fn json(value: &impl Serialize, to: &mut Vec<u8>) {
-    if let Err(error) = serde_json::to_writer(to, value) {
-        // Plain data with string keys, into memory.
-        unreachable!("cannot be written as JSON: {error}");
-    }
+fn json(value: &impl Serialize) -> Vec<u8> {
+    // Plain data with string keys, into memory.
+    serde_json::to_vec(value).unwrap_or_else(|error| unreachable!("no JSON: {error}"))
 }
 
-pub(in crate::host) fn read<T: DeserializeOwned>(what: &str, body: &[u8]) -> Result<T, Unreadable> {
+pub(super) fn read<T: DeserializeOwned>(what: &str, body: &[u8]) -> Result<T, Unreadable> {
     let expected = first_line(what);
     let end = body.iter().take(100).position(|byte| *byte == b'\n');
     let end = end.ok_or_else(|| Unreadable::Damaged("it has no first line".to_owned()))?;
@@ -48,11 +43,11 @@ pub(in crate::host) fn read<T: DeserializeOwned>(what: &str, body: &[u8]) -> Res
     serde_json::from_slice(&body[end + 1..]).map_err(|error| Unreadable::Damaged(error.to_string()))
 }
 
-pub(in crate::host) fn write_batch(batch: &Batch) -> Vec<u8> {
+pub(super) fn write_batch(batch: &Batch) -> Vec<u8> {
     write("batch", batch)
 }
 
-pub(in crate::host) fn read_batch(body: &[u8]) -> Result<Batch, Unreadable> {
+pub(super) fn read_batch(body: &[u8]) -> Result<Batch, Unreadable> {
     let batch: Batch = read("batch", body)?;
     if batch.entries.is_empty() {
         return Err(Unreadable::Damaged("it has no entries".to_owned()));
@@ -61,26 +56,22 @@ pub(in crate::host) fn read_batch(body: &[u8]) -> Result<Batch, Unreadable> {
 }
 
 /// Roughly how many bytes an entry adds to a batch.
-pub(in crate::host) fn size(entry: &Entry) -> usize {
-    let mut bytes = Vec::new();
-    json(entry, &mut bytes);
-    bytes.len() + 1
+pub(super) fn size(entry: &Entry) -> usize {
+    json(entry).len() + 1
 }
 
-pub(in crate::host) fn table_hash(table: &Snapshot) -> Hash {
-    let mut bytes = Vec::new();
-    json(table, &mut bytes);
-    Hash::of(&bytes)
+pub(super) fn table_hash(table: &Snapshot) -> Hash {
+    Hash::of(&json(table))
 }
 
 /// The first link of a history.
-pub(in crate::host) fn genesis(epoch: u128) -> Link {
+pub(super) fn genesis(epoch: u128) -> Link {
     let hash = Sha256::new().chain_update("canal").chain_update(epoch.to_be_bytes()).finalize();
     Link { position: Position(0), hash: Hash(hash.into()) }
 }
 
 /// The next link of the chain, for a batch with this hash at `position`.
-pub(in crate::host) fn next_link(before: Link, position: Position, body: Hash) -> Link {
+pub(super) fn next_link(before: Link, position: Position, body: Hash) -> Link {
     let digest = Sha256::new()
         .chain_update(before.hash.0)
         .chain_update(position.0.to_be_bytes())
@@ -90,7 +81,7 @@ pub(in crate::host) fn next_link(before: Link, position: Position, body: Hash) -
 }
 
 /// The nonce of the `attempt`th registration, as random as the first.
-pub(in crate::host) fn nonce(first: u128, attempt: u64) -> u128 {
+pub(super) fn nonce(first: u128, attempt: u64) -> u128 {
     let digest =
         Sha256::new().chain_update(first.to_be_bytes()).chain_update(attempt.to_be_bytes());
     let bytes: [u8; 32] = digest.finalize().into();
@@ -98,7 +89,7 @@ pub(in crate::host) fn nonce(first: u128, attempt: u64) -> u128 {
 }
 
 /// The name, for messages, of the author of an unreadable batch.
-pub(in crate::host) fn author(host: HostId, sequence: u64) -> String {
+pub(super) fn author(host: HostId, sequence: u64) -> String {
     format!("batch {sequence} of host {host}")
 }
 

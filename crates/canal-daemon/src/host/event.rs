@@ -1,13 +1,12 @@
 //! The events that a member emits for its driver, the daemon.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
 use canal_core::{Entry, HostId, Revision, Snapshot, UnixMillis};
-use canal_log::engine::{Alive, Outage, Position};
+use canal_log::engine::Outage;
 
 /// The time of a call to a member.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Now {
     /// CLOCK_BOOTTIME in milliseconds. All decisions use it.
     pub boot_ms: u64,
@@ -99,39 +98,32 @@ pub(crate) enum Event {
 }
 
 /// Why an incarnation is lost.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum LostWhy {
     /// It could not be renewed in time.
+    #[error("the engine could not be reached in time")]
     NotRenewed {
         /// Since when, in milliseconds of CLOCK_BOOTTIME.
         since_ms: u64,
     },
     /// The engine reports that it ended.
+    #[error("the engine ended this host's membership: {why}")]
     Fenced {
         /// The engine's reason, for people.
         why: String,
     },
     /// Another host declared it gone.
+    #[error("host {by} declared this host gone")]
     Gone {
         /// The host that declared it gone.
         by: HostId,
     },
     /// The log is no longer the one that this host had read.
+    #[error("the engine's history was rewritten")]
     Rewritten,
     /// This host's table differs from the other hosts' table.
+    #[error("this host's table differs from the other hosts' tables")]
     Differs,
-}
-
-impl fmt::Display for LostWhy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NotRenewed { .. } => f.write_str("the engine could not be reached in time"),
-            Self::Fenced { why } => write!(f, "the engine ended this host's membership: {why}"),
-            Self::Gone { by } => write!(f, "host {by} declared this host gone"),
-            Self::Rewritten => f.write_str("the engine's history was rewritten"),
-            Self::Differs => f.write_str("this host's table differs from the other hosts' tables"),
-        }
-    }
 }
 
 /// When to stop commands unless a renewal succeeds, in milliseconds of CLOCK_BOOTTIME. The
@@ -150,35 +142,18 @@ pub(crate) struct Deadlines {
 pub(crate) struct Health {
     /// The host's current activity.
     pub standing: Standing,
-    /// The host's incarnation, once the engine gave it one.
-    pub host: Option<HostId>,
     /// When the last successful renewal was sent, in milliseconds of CLOCK_BOOTTIME.
     pub renewed_ms: Option<u64>,
-    /// The last batch that was read.
-    pub position: Position,
-    /// The last batch in the log, as of the last renewal.
-    pub head: Position,
-    /// The incarnations that have not ended, as of the last renewal.
-    pub hosts: Vec<Observed>,
-    /// When each of them was last known to live, in milliseconds of CLOCK_BOOTTIME; also while this
+    /// When each incarnation that has not ended was last known to live, in milliseconds of CLOCK_BOOTTIME; also while this
     /// host is not a member.
     pub heard: BTreeMap<HostId, u64>,
 }
 
-/// What this host has observed of an incarnation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Observed {
-    /// The engine's latest report of it.
-    pub alive: Alive,
-    /// When its current sign of life was first seen, in milliseconds of this host's CLOCK_BOOTTIME.
-    /// Its last renewal was before that.
-    pub since_ms: u64,
-}
-
 /// A host's activity.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Standing {
     /// None: it was not started, or has left.
+    #[default]
     Idle,
     /// It requests an incarnation from the engine.
     Registering,

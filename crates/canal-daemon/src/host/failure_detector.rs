@@ -2,38 +2,59 @@
 
 use std::collections::BTreeMap;
 
-use super::Observed;
 use canal_core::HostId;
 use canal_log::engine::{Alive, Evidence, Sign};
 
 /// An incarnation is gone when its sign of life has not changed for this many thousandths of its
 /// TTL. That is longer than the TTL because the other host measures it by another clock.
-pub(in crate::host) const SILENCE: u64 = 1100;
+const SILENCE: u64 = 1100;
+
+/// What this host has observed of an incarnation.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Observed {
+    /// The engine's latest report of it.
+    pub alive: Alive,
+    /// When its current sign of life was first seen, in milliseconds of this host's CLOCK_BOOTTIME.
+    /// Its last renewal was before that.
+    pub since_ms: u64,
+}
+
+/// How long an incarnation with this TTL must be silent to count as gone.
+pub(super) fn silence_ms(ttl_ms: u64) -> u64 {
+    ttl_ms.saturating_mul(SILENCE).div_ceil(1000)
+}
 
 /// What this host has observed of all incarnations.
 #[derive(Debug, Default)]
-pub(in crate::host) struct FailureDetector {
+pub(super) struct FailureDetector {
     seen: BTreeMap<HostId, Observed>,
     /// When each incarnation was last known to live. Kept while this host is not a member.
     heard: BTreeMap<HostId, u64>,
 }
 
 impl FailureDetector {
-    pub(in crate::host) fn seen(&self) -> impl Iterator<Item = &Observed> {
-        self.seen.values()
-    }
-
-    pub(in crate::host) fn get(&self, host: HostId) -> Option<&Observed> {
+    pub(super) fn get(&self, host: HostId) -> Option<&Observed> {
         self.seen.get(&host)
     }
 
-    pub(in crate::host) fn forget_all(&mut self) {
+    /// Forgets all signs of life.
+    pub(super) fn forget_all(&mut self) {
         self.seen.clear();
+    }
+
+    /// The longest TTL of these incarnations, and of another one.
+    pub(super) fn longest_ttl_ms(&self, other_ms: u64) -> u64 {
+        self.seen.values().map(|seen| seen.alive.ttl_ms).fold(other_ms, u64::max)
+    }
+
+    /// The incarnations.
+    pub(super) fn hosts(&self) -> Vec<HostId> {
+        self.seen.keys().copied().collect()
     }
 
     /// Records the engine's report of all incarnations that have not ended, which arrived at
     /// `now_ms`.
-    pub(in crate::host) fn look(&mut self, now_ms: u64, alive: &[Alive]) {
+    pub(super) fn look(&mut self, now_ms: u64, alive: &[Alive]) {
         let seen = std::mem::take(&mut self.seen);
         let same = |alive: &Alive| seen.get(&alive.host).filter(|old| old.alive.sign == alive.sign);
         let look = |alive: &Alive| {
@@ -56,12 +77,12 @@ impl FailureDetector {
 
     /// When each incarnation was last known to live, in milliseconds of this host's
     /// CLOCK_BOOTTIME.
-    pub(in crate::host) fn heard(&self) -> &BTreeMap<HostId, u64> {
+    pub(super) fn heard(&self) -> &BTreeMap<HostId, u64> {
         &self.heard
     }
 
     /// Restarts the wait for a sign of an incarnation.
-    pub(in crate::host) fn look_anew(&mut self, host: HostId, now_ms: u64) {
+    pub(super) fn look_anew(&mut self, host: HostId, now_ms: u64) {
         if let Some(seen) = self.seen.get_mut(&host) {
             seen.since_ms = now_ms;
         }
@@ -69,13 +90,13 @@ impl FailureDetector {
 
     /// The evidence that an incarnation is gone, from an answer to a call sent at `asked_ms`: its
     /// sign was first seen when it arrived, and had not changed since.
-    pub(in crate::host) fn evidence(&self, host: HostId, asked_ms: u64) -> Option<Evidence> {
+    pub(super) fn evidence(&self, host: HostId, asked_ms: u64) -> Option<Evidence> {
         let Observed { alive, since_ms } = self.seen.get(&host)?;
         match alive.sign {
             Sign::Watched => None,
             Sign::Lapsed => Some(Evidence::Lapsed),
             Sign::Renewals(renewals) => {
-                let silent_ms = alive.ttl_ms.saturating_mul(SILENCE).div_ceil(1000);
+                let silent_ms = silence_ms(alive.ttl_ms);
                 #[cfg(test)]
                 let silent_ms = match crate::sim::is_broken(crate::sim::Rule::HostsLiveForTheirTtl)
                 {

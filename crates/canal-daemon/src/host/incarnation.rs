@@ -1,65 +1,169 @@
-//! The host's current incarnation, and its timers.
+//! The host's current incarnation with its timers, the incarnations that claim its label, and the
+//! memory that outlives it.
 //!
 //! A timer is the time in milliseconds of CLOCK_BOOTTIME at which something is due.
 
-use super::label::Others;
-use super::{Deadlines, Timing};
-use canal_core::HostId;
-use canal_log::engine::{Call, Position};
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::chain::Chain;
+use super::{Deadlines, Mark, Timing};
+use canal_core::{Change, HostId, Revision, Token, UnixMillis};
+use canal_log::engine::{Call, Claimant, Identity, Position, Sign};
 
 /// Whether a timer, which is `None` while it is not set, has expired.
-pub(in crate::host) fn is_due(timer: Option<u64>, now_ms: u64) -> bool {
+pub(super) fn is_due(timer: Option<u64>, now_ms: u64) -> bool {
     timer.is_some_and(|at_ms| at_ms <= now_ms)
 }
 
 /// An incarnation that the engine gave this host.
 #[derive(Debug)]
-pub(in crate::host) struct Incarnation {
-    pub(in crate::host) host: HostId,
-    pub(in crate::host) epoch: u128,
-    pub(in crate::host) timing: Timing,
+pub(super) struct Incarnation {
+    pub(super) host: HostId,
+    pub(super) epoch: u128,
+    pub(super) timing: Timing,
     /// When the last successful renewal was sent, or earlier. This host counts the TTL from this
     /// time.
-    pub(in crate::host) since_ms: u64,
-    pub(in crate::host) renewed_ms: Option<u64>,
-    pub(in crate::host) renew: Option<u64>,
+    pub(super) since_ms: u64,
+    pub(super) renewed_ms: Option<u64>,
+    pub(super) renew: Option<u64>,
     /// The last batch in the log, as of the last renewal.
-    pub(in crate::host) head: Position,
-    pub(in crate::host) others: Others,
+    pub(super) head: Position,
+    pub(super) others: Others,
+    /// The part of the log that was read.
+    pub(super) chain: Chain,
+    /// Whether the log was loaded once.
+    pub(super) is_read: bool,
     /// Set while the log is loading; the call is repeated when due.
-    pub(in crate::host) loading: Option<u64>,
+    pub(super) loading: Option<u64>,
     /// Set while the host confirms that the log is still the one that it read; the call is repeated
     /// when due.
-    pub(in crate::host) confirming: Option<u64>,
+    pub(super) confirming: Option<u64>,
     /// When the engine became reachable again, until a renewal sent since then is answered.
-    pub(in crate::host) reconnected_ms: Option<u64>,
+    pub(super) reconnected_ms: Option<u64>,
     /// The length of the log when it was first seen after the engine became reachable again.
-    pub(in crate::host) head_then: Position,
+    pub(super) head_then: Position,
     /// Set while there are batches that this host has not read; it reads them when due.
-    pub(in crate::host) behind: Option<u64>,
+    pub(super) behind: Option<u64>,
 }
 
 impl Incarnation {
-    pub(in crate::host) fn deadlines(&self) -> Deadlines {
+    pub(super) fn deadlines(&self) -> Deadlines {
         let Timing { ttl_ms, grace_ms, margin_ms, .. } = self.timing;
         let kill_at = (self.since_ms + ttl_ms).saturating_sub(margin_ms);
         Deadlines { term_at: kill_at.saturating_sub(grace_ms), kill_at }
     }
 
     /// The call that loads the log, to be repeated when due.
-    pub(in crate::host) fn load(&mut self, now_ms: u64) -> Call {
+    pub(super) fn load(&mut self, now_ms: u64) -> Call {
         self.loading = Some(now_ms + self.timing.ttl_ms / 2);
         self.confirming = None;
         self.behind = None;
         Call::Load
     }
 
-    /// Whether the next batches continue those read before.
-    pub(in crate::host) fn reads_on(&self) -> bool {
-        self.loading.is_none()
-    }
-
-    pub(in crate::host) fn is_settled(&self) -> bool {
+    /// Whether the log is neither being loaded nor confirmed.
+    pub(super) fn is_settled(&self) -> bool {
         self.loading.is_none() && self.confirming.is_none()
     }
+}
+
+/// The incarnations with this host's label that had not ended when it registered.
+#[derive(Debug, Default)]
+pub(super) struct Others {
+    /// Earlier incarnations of this place, one of which this incarnation may adopt.
+    pub(super) ours: Vec<HostId>,
+    /// Incarnations that this host gave up, and those of an earlier boot of this machine. None of
+    /// their commands lives once the host is clear.
+    pub(super) dead: Vec<HostId>,
+    /// Incarnations of other hosts: their identity, and the first sign seen of them.
+    pub(super) foreign: BTreeMap<HostId, (String, Option<Sign>)>,
+    /// The one that this incarnation adopts.
+    pub(super) adopting: Option<HostId>,
+}
+
+impl Others {
+    /// `lost` are the nonces of the incarnations that this daemon gave up. `boots` are the boots in
+    /// which daemons of this place are known to have run.
+    pub(super) fn sort(
+        us: &Identity,
+        lost: &BTreeSet<u128>,
+        boots: &[String],
+        all: Vec<Claimant>,
+    ) -> Self {
+        let mut others = Self::default();
+        for Claimant { host, nonce, identity: who } in all {
+            if lost.contains(&nonce) || is_of_earlier_boot(&who, us, boots) {
+                others.dead.push(host);
+            } else if who == *us {
+                others.ours.push(host);
+            } else {
+                others.foreign.insert(host, (described(&who), None));
+            }
+        }
+        others
+    }
+}
+
+/// Whether every process of `who` must be gone, because the machine has rebooted since. Only this
+/// place's own record of that boot proves it: machines and containers made from one image have the
+/// same machine id, the same folders and often the same name, but each has its own boot.
+fn is_of_earlier_boot(who: &Identity, us: &Identity, boots: &[String]) -> bool {
+    let same_place =
+        (&who.label, &who.machine, who.uid, &who.dir) == (&us.label, &us.machine, us.uid, &us.dir);
+    same_place && who.boot != us.boot && boots.contains(&who.boot)
+}
+
+/// Describes an identity for people.
+pub(super) fn described(who: &Identity) -> String {
+    let Identity { machine, boot, pid_namespace, uid, dir, dir_number, .. } = who;
+    let machine = if machine.is_empty() { "unknown" } else { machine };
+    format!(
+        "uid {uid}, {dir}, machine {machine}, boot {boot}, pid namespace {pid_namespace}, \
+         directory number {dir_number}"
+    )
+}
+
+/// What a host remembers across incarnations: the tokens that its clients received, and the history
+/// that it read. It outlives the daemon too, if the driver stores it.
+///
+/// Of the tokens it remembers two numbers, certainly received and possibly received. With one
+/// number, each crash of a daemon would look like lost entries.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Memory {
+    /// The history of the log.
+    pub epoch: Option<u128>,
+    /// How far the log was read.
+    pub mark: Option<Mark>,
+    /// The largest token that a client on this host certainly received.
+    pub told: Token,
+    /// The largest token that a client on this host may have received.
+    pub bound: Token,
+    /// Whether the log has lost entries that were read, and no entry of this host reports that yet.
+    pub lost: bool,
+}
+
+impl Memory {
+    /// The change that reports the received tokens.
+    pub(super) fn present(&self, host: HostId, ttl_ms: u64, unix: UnixMillis) -> Change {
+        let Self { told, bound, lost, .. } = *self;
+        #[cfg(test)]
+        let (told, bound) = match crate::sim::is_broken(crate::sim::Rule::ToldTokensAreReported) {
+            true => (Token(0), Token(0)),
+            false => (told, bound),
+        };
+        let (bound, floor) = (bound.max(told), Token::by_clock(unix));
+        Change::Present { host, told, bound, lost, ttl_ms, floor }
+    }
+}
+
+/// A recovery that waits until the longest TTL has passed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Recovering {
+    /// The entry from which the recovery counts.
+    pub(super) from: Revision,
+    /// When this host read that entry.
+    pub(super) since_ms: u64,
+    pub(super) longest_ttl_ms: u64,
+    /// Whether this host has proposed that the TTL has passed.
+    pub(super) said: bool,
 }

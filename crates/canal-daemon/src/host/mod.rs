@@ -13,9 +13,7 @@ mod encoding;
 mod event;
 mod failure_detector;
 mod incarnation;
-mod label;
 mod member;
-mod memory;
 mod settings;
 mod snapshot_keeper;
 #[cfg(test)]
@@ -23,7 +21,7 @@ pub(crate) mod tests;
 mod writer;
 
 pub(crate) use chain::{Known, Mark};
-pub(crate) use event::{Deadlines, Event, Health, LostWhy, Now, Observed, Standing, Ticket};
+pub(crate) use event::{Deadlines, Event, Health, LostWhy, Now, Standing, Ticket};
+pub(crate) use incarnation::Memory;
 pub(crate) use member::Member;
-pub(crate) use memory::Memory;
 pub(crate) use settings::{Settings, Timing};

@@ -1,7 +1,5 @@
 //! How long a host lives without a renewal, and when its commands are stopped.
 
-use std::fmt;
-
 use canal_log::engine::Outage;
 use canal_text::duration::stated_ms;
 
@@ -48,69 +46,44 @@ pub(crate) struct Timing {
     pub margin_ms: u64,
 }
 
-impl Timing {
-    /// The shortest TTL that leaves time for three renewals, grace, margin and the clocks' drift.
-    fn needs(&self, drift_ms: u64) -> u64 {
-        let Self { renewal_ms, grace_ms, margin_ms, .. } = *self;
-        let parts = [renewal_ms, renewal_ms, renewal_ms, grace_ms, margin_ms, drift_ms];
-        parts.into_iter().fold(0, u64::saturating_add)
-    }
-}
-
-/// A TTL that leaves no room to stop commands in time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct TooShort {
-    timing: Timing,
-    drift_ms: u64,
-}
-
-impl std::error::Error for TooShort {}
-
-impl fmt::Display for TooShort {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { timing, drift_ms } = self;
-        let Timing { ttl_ms, renewal_ms, grace_ms, margin_ms } = *timing;
-        let needed = timing.needs(*drift_ms);
-        let [ttl, renewal, grace, margin, drift, needed] =
-            [ttl_ms, renewal_ms, grace_ms, margin_ms, *drift_ms, needed].map(stated_ms);
-        if margin_ms < *drift_ms {
-            return write!(
-                f,
-                "the margin of {margin} is shorter than {drift}, which is how far clocks may drift \
-                 apart in a TTL of {ttl}"
-            );
-        }
-        write!(
-            f,
-            "a TTL of {ttl} is too short: three renewals of {renewal}, the grace of {grace}, the \
-             margin of {margin} and {drift} of clock drift need {needed}"
-        )
-    }
-}
-
 impl Settings {
     /// The durations for a TTL. The engine may have granted another TTL than the requested one.
     ///
     /// # Errors
     /// The TTL leaves no room for three renewals, grace, margin and the clocks' drift, or the
     /// margin is shorter than that drift.
-    pub(crate) fn check(&self, ttl_ms: u64) -> Result<Timing, TooShort> {
+    pub(crate) fn check(&self, ttl_ms: u64) -> Result<Timing, String> {
         let timing = Timing {
             ttl_ms,
             renewal_ms: self.renewal_ms.unwrap_or(ttl_ms / 6).max(1),
             grace_ms: self.grace_ms.unwrap_or(ttl_ms / 6),
             margin_ms: self.margin_ms.unwrap_or(ttl_ms / 12),
         };
+        let Timing { renewal_ms, grace_ms, margin_ms, .. } = timing;
         let drift_ms = ttl_ms.saturating_mul(self.drift).div_ceil(1000);
-        if ttl_ms < timing.needs(drift_ms) || timing.margin_ms < drift_ms {
-            return Err(TooShort { timing, drift_ms });
+        let needed_ms = [renewal_ms, renewal_ms, renewal_ms, grace_ms, margin_ms, drift_ms];
+        let needed_ms = needed_ms.into_iter().fold(0, u64::saturating_add);
+        if needed_ms <= ttl_ms && drift_ms <= margin_ms {
+            return Ok(timing);
         }
-        Ok(timing)
+        let [ttl, renewal, grace, margin, drift, needed] =
+            [ttl_ms, renewal_ms, grace_ms, margin_ms, drift_ms, needed_ms].map(stated_ms);
+        Err(if margin_ms < drift_ms {
+            format!(
+                "the margin of {margin} is shorter than {drift}, which is how far clocks may drift \
+                 apart in a TTL of {ttl}"
+            )
+        } else {
+            format!(
+                "a TTL of {ttl} is too short: three renewals of {renewal}, the grace of {grace}, \
+                 the margin of {margin} and {drift} of clock drift need {needed}"
+            )
+        })
     }
 }
 
 /// The outage for a TTL that leaves no time to stop commands.
-pub(in crate::host) fn too_short(why: String) -> Outage {
+pub(super) fn too_short(why: String) -> Outage {
     Outage::refused(why, Some("choose a longer TTL".to_owned()))
 }
 
@@ -130,15 +103,15 @@ mod tests {
     #[test]
     fn rule_07_a_ttl_that_leaves_no_time_to_stop_is_refused_in_words() {
         let settings = Settings { grace_ms: Some(30_000), ..Settings::default() };
-        let refused = settings.check(60_000).unwrap_err().to_string();
+        let refused = settings.check(60_000).unwrap_err();
         assert!(refused.contains("a TTL of 1m00s is too short"), "{refused}");
         assert!(refused.contains("need 1m05.6s"), "{refused}");
         settings.check(80_000).unwrap();
         let settings = Settings { margin_ms: Some(100), ..Settings::default() };
-        let refused = settings.check(60_000).unwrap_err().to_string();
+        let refused = settings.check(60_000).unwrap_err();
         assert!(refused.starts_with("the margin of 100ms is shorter"), "{refused}");
         let refused = Settings { renewal_ms: Some(u64::MAX), ..Settings::default() }.check(60_000);
-        assert!(refused.unwrap_err().to_string().contains("is too short"));
+        assert!(refused.unwrap_err().contains("is too short"));
         assert!(Settings::default().check(0).is_err(), "a TTL that expires at once");
     }
 }

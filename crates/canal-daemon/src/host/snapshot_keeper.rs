@@ -18,18 +18,14 @@ use canal_log::engine::{Hash, Position, Stored};
 
 /// A table, and the state that a reader needs to continue from it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(in crate::host) struct Kept {
-    pub(in crate::host) chain: Chain,
+pub(super) struct Kept {
+    pub(super) chain: Chain,
     /// The hash of `table`.
-    pub(in crate::host) hash: Hash,
-    pub(in crate::host) table: Snapshot,
+    pub(super) hash: Hash,
+    pub(super) table: Snapshot,
 }
 
-fn write_kept(kept: &Kept) -> Vec<u8> {
-    write("snapshot", kept)
-}
-
-pub(in crate::host) fn read_kept(body: &[u8]) -> Result<Kept, Unreadable> {
+pub(super) fn read_kept(body: &[u8]) -> Result<Kept, Unreadable> {
     let kept: Kept = read("snapshot", body)?;
     if table_hash(&kept.table) != kept.hash {
         return Err(Unreadable::Damaged("its table does not match its hash".to_owned()));
@@ -49,7 +45,7 @@ const OVERDUE: u64 = 4;
 
 /// Two replicas have different tables after the same entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::host) struct Differs(pub(in crate::host) Revision);
+pub(super) struct Differs(pub(super) Revision);
 
 /// A snapshot that no replica is known to have stored.
 #[derive(Debug)]
@@ -79,7 +75,7 @@ impl Made {
 
 /// The snapshots that are wanted, made and claimed.
 #[derive(Debug, Default)]
-pub(in crate::host) struct SnapshotKeeper {
+pub(super) struct SnapshotKeeper {
     /// For each unanswered [`super::Event::SnapshotWanted`]: the chain at that batch, if it still
     /// counts.
     wanted: VecDeque<Option<Chain>>,
@@ -92,7 +88,7 @@ pub(in crate::host) struct SnapshotKeeper {
 
 impl SnapshotKeeper {
     /// Whether a snapshot is wanted after this batch.
-    pub(in crate::host) fn is_wanted(&mut self, chain: &Chain, every: u64) -> bool {
+    pub(super) fn is_wanted(&mut self, chain: &Chain, every: u64) -> bool {
         let wanted = chain.batches().is_multiple_of(every.max(1));
         if wanted {
             self.wanted.push_back(Some(chain.clone()));
@@ -101,13 +97,13 @@ impl SnapshotKeeper {
     }
 
     /// Forgets everything about tables, because a new history begins.
-    pub(in crate::host) fn forget(&mut self) {
+    pub(super) fn forget(&mut self) {
         let wanted = self.wanted.iter().map(|_| None).collect();
         *self = Self { wanted, ..Self::default() };
     }
 
     /// Takes the table for the oldest request.
-    pub(in crate::host) fn take(
+    pub(super) fn take(
         &mut self,
         table: &Snapshot,
         now_ms: u64,
@@ -130,7 +126,7 @@ impl SnapshotKeeper {
     }
 
     /// Records the hash of the table at a revision: this host's own, or that of a snapshot.
-    pub(in crate::host) fn know(&mut self, revision: Revision, hash: Hash) -> Result<(), Differs> {
+    pub(super) fn know(&mut self, revision: Revision, hash: Hash) -> Result<(), Differs> {
         let name = hash.to_string();
         let known = self.known.iter().find(|(at, _)| *at == revision);
         if known.is_some_and(|(_, known)| *known != hash)
@@ -145,11 +141,7 @@ impl SnapshotKeeper {
     }
 
     /// Records the hash that a replica claims in the log for the table at a revision.
-    pub(in crate::host) fn claimed(
-        &mut self,
-        revision: Revision,
-        table: &str,
-    ) -> Result<(), Differs> {
+    pub(super) fn claimed(&mut self, revision: Revision, table: &str) -> Result<(), Differs> {
         let other = |(at, hash): &(Revision, Hash)| *at == revision && hash.to_string() != table;
         if self.known.iter().any(other) {
             return Err(Differs(revision));
@@ -161,26 +153,21 @@ impl SnapshotKeeper {
     }
 
     /// The snapshot to store now, if one is due.
-    pub(in crate::host) fn due(
-        &mut self,
-        chain: &Chain,
-        now_ms: u64,
-        ttl_ms: u64,
-    ) -> Option<Stored> {
+    pub(super) fn due(&mut self, chain: &Chain, now_ms: u64, ttl_ms: u64) -> Option<Stored> {
         let due = |made: &&Made| made.is_due(chain.batches(), now_ms, ttl_ms) && !self.storing;
         let made = self.made.as_ref().filter(due)?;
         self.storing = true;
-        Some(Stored { position: made.position(), body: write_kept(&made.kept) })
+        Some(Stored { position: made.position(), body: write("snapshot", &made.kept) })
     }
 
     /// Handles an outage of the engine, in which a snapshot may not have been stored.
-    pub(in crate::host) fn ask_again(&mut self) {
+    pub(super) fn ask_again(&mut self) {
         self.storing = false;
     }
 
     /// Records that the engine has stored a snapshot at this position. Returns the change to append
     /// to the log if the snapshot is this host's.
-    pub(in crate::host) fn stored(&mut self, position: Position) -> Option<Change> {
+    pub(super) fn stored(&mut self, position: Position) -> Option<Change> {
         let made = self.made.take_if(|made| made.position() <= position)?;
         self.storing = false;
         let ours = made.position() == position;

@@ -7,34 +7,30 @@ use canal_core::{Change, ENTRY_VERSION, Entry, HostId, UnixMillis};
 use canal_log::engine::{Append, Batch, Ends, Link};
 
 /// The most entries in a batch.
-pub(in crate::host) const ENTRIES_MAX: usize = 1024;
+pub(super) const ENTRIES_MAX: usize = 1024;
 /// About the most bytes in a batch: etcd accepts 1.5 MiB at once. A single entry could be larger,
 /// but none is: a call has at most 64 KiB, which makes an entry of less than 256 KiB.
-pub(in crate::host) const BYTES_MAX: usize = 512 * 1024;
+pub(super) const BYTES_MAX: usize = 512 * 1024;
 
-/// A change that waits to be appended.
-#[derive(Clone, Debug)]
-struct Proposal {
-    entry: Entry,
-    ticket: Option<Ticket>,
-}
+/// A change to append, and the proposal that it comes from.
+type Proposal = (Entry, Option<Ticket>);
 
 /// A batch that was sent and is not confirmed.
 #[derive(Clone, Debug)]
-pub(in crate::host) struct InFlightBatch {
-    pub(in crate::host) append: Append,
+pub(super) struct InFlightBatch {
+    pub(super) append: Append,
     tickets: Vec<Option<Ticket>>,
     /// When it was last sent; `None`: send it at once.
-    pub(in crate::host) asked_ms: Option<u64>,
+    pub(super) asked_ms: Option<u64>,
     /// Whether the engine has acknowledged it, or will no longer answer.
-    pub(in crate::host) answered: bool,
+    pub(super) answered: bool,
     /// Whether this host has read it in the log.
-    pub(in crate::host) echoed: bool,
+    pub(super) echoed: bool,
 }
 
 /// The queue of one incarnation.
 #[derive(Debug, Default)]
-pub(in crate::host) struct Writer {
+pub(super) struct Writer {
     /// The number of the last batch known to be in the log.
     sequence: u64,
     queue: VecDeque<Proposal>,
@@ -42,19 +38,19 @@ pub(in crate::host) struct Writer {
     in_flight: Option<InFlightBatch>,
 }
 
-pub(in crate::host) fn entry(change: Change, at: UnixMillis) -> Entry {
+pub(super) fn entry(change: Change, at: UnixMillis) -> Entry {
     Entry { version: ENTRY_VERSION, at, change }
 }
 
 impl Writer {
-    pub(in crate::host) fn push(&mut self, change: Change, at: UnixMillis, ticket: Option<Ticket>) {
-        self.queue.push_back(Proposal { entry: entry(change, at), ticket });
+    pub(super) fn push(&mut self, change: Change, at: UnixMillis, ticket: Option<Ticket>) {
+        self.queue.push_back((entry(change, at), ticket));
     }
 
     /// Queues the end of an incarnation, unless its end is queued or in flight. It is appended
     /// before proposals, in a separate batch: if its evidence does not hold, no proposal is refused
     /// with it.
-    pub(in crate::host) fn push_end(&mut self, ends: Ends) {
+    pub(super) fn push_end(&mut self, ends: Ends) {
         let in_flight = self.in_flight.as_ref().and_then(|in_flight| in_flight.append.ends);
         if self.ends.iter().chain(&in_flight).all(|other| other.host != ends.host) {
             self.ends.push_back(ends);
@@ -62,20 +58,20 @@ impl Writer {
     }
 
     /// Whether nothing is queued or in flight.
-    pub(in crate::host) fn is_idle(&self) -> bool {
+    pub(super) fn is_idle(&self) -> bool {
         self.in_flight.is_none() && self.queue.is_empty() && self.ends.is_empty()
     }
 
-    pub(in crate::host) fn in_flight(&self) -> Option<&InFlightBatch> {
+    pub(super) fn in_flight(&self) -> Option<&InFlightBatch> {
         self.in_flight.as_ref()
     }
 
-    pub(in crate::host) fn in_flight_mut(&mut self) -> Option<&mut InFlightBatch> {
+    pub(super) fn in_flight_mut(&mut self) -> Option<&mut InFlightBatch> {
         self.in_flight.as_mut()
     }
 
     /// The next batch, if something is queued and nothing is in flight.
-    pub(in crate::host) fn next(
+    pub(super) fn next(
         &mut self,
         host: HostId,
         seen: Link,
@@ -86,48 +82,45 @@ impl Writer {
         }
         if let Some(ends) = self.ends.pop_front() {
             let gone = entry(Change::HostGone { host: ends.host, by: host }, now.1);
-            return Some(self.send(host, vec![gone], Some(ends), vec![None], (seen, now.0)));
+            return Some(self.send(host, vec![(gone, None)], Some(ends), (seen, now.0)));
         }
-        let (mut entries, mut tickets, mut bytes) = (Vec::new(), Vec::new(), 0);
-        while let Some(proposal) = self.queue.front() {
-            bytes += encoding::size(&proposal.entry);
-            let full = entries.len() == ENTRIES_MAX || bytes > BYTES_MAX;
-            if full && !entries.is_empty() {
-                break;
-            }
-            if let Some(proposal) = self.queue.pop_front() {
-                entries.push(proposal.entry);
-                tickets.push(proposal.ticket);
-            }
-        }
-        let something = !entries.is_empty();
-        something.then(|| self.send(host, entries, None, tickets, (seen, now.0)))
+        let mut bytes = 0;
+        let fits = |(entry, _): &&Proposal| {
+            bytes += encoding::size(entry);
+            bytes <= BYTES_MAX
+        };
+        let fitting = self.queue.iter().take(ENTRIES_MAX).take_while(fits).count();
+        // A batch has at least one entry.
+        let count = fitting.max(1).min(self.queue.len());
+        let proposals: Vec<Proposal> = self.queue.drain(..count).collect();
+        (count > 0).then(|| self.send(host, proposals, None, (seen, now.0)))
     }
 
     /// Makes a batch of these entries the one in flight. There must be none yet.
-    pub(in crate::host) fn send(
+    pub(super) fn send(
         &mut self,
         host: HostId,
-        entries: Vec<Entry>,
+        proposals: Vec<Proposal>,
         ends: Option<Ends>,
-        tickets: Vec<Option<Ticket>>,
         (seen, asked_ms): (Link, u64),
     ) -> Append {
         let sequence = self.sequence + 1;
-        let batch = Batch { host, sequence, seen, entries };
-        let body = encoding::write_batch(&batch);
+        let (entries, tickets) = proposals.into_iter().unzip();
+        let body = encoding::write_batch(&Batch { host, sequence, seen, entries });
         let append = Append { host, sequence, body, ends };
-        let (answered, echoed) = (false, false);
-        let asked_ms = Some(asked_ms);
-        let in_flight =
-            InFlightBatch { append: append.clone(), tickets, asked_ms, answered, echoed };
-        self.in_flight = Some(in_flight);
+        self.in_flight = Some(InFlightBatch {
+            append: append.clone(),
+            tickets,
+            asked_ms: Some(asked_ms),
+            answered: false,
+            echoed: false,
+        });
         append
     }
 
     /// Records that the batch in flight was read in the log, or is known to be there. Returns its
     /// tickets.
-    pub(in crate::host) fn confirmed(&mut self, sequence: u64) -> Vec<Option<Ticket>> {
+    pub(super) fn confirmed(&mut self, sequence: u64) -> Vec<Option<Ticket>> {
         self.sequence = self.sequence.max(sequence);
         let Some(in_flight) = &mut self.in_flight else { return Vec::new() };
         if in_flight.append.sequence != sequence || in_flight.echoed {
@@ -140,13 +133,13 @@ impl Writer {
     }
 
     /// Whether a batch read under this host's name differs from the one that it sent.
-    pub(in crate::host) fn is_foreign(&self, sequence: u64, body: &[u8]) -> bool {
+    pub(super) fn is_foreign(&self, sequence: u64, body: &[u8]) -> bool {
         let sent = self.in_flight.as_ref().map(|in_flight| &in_flight.append);
         sent.is_some_and(|sent| sent.sequence == sequence && sent.body != body)
     }
 
     /// Records that the engine acknowledged a batch, or will no longer acknowledge it.
-    pub(in crate::host) fn answered(&mut self, sequence: u64) {
+    pub(super) fn answered(&mut self, sequence: u64) {
         if let Some(in_flight) = &mut self.in_flight
             && in_flight.append.sequence == sequence
         {
@@ -156,7 +149,7 @@ impl Writer {
     }
 
     /// Records that the calls sent so far will no longer be answered.
-    pub(in crate::host) fn unanswered(&mut self) {
+    pub(super) fn unanswered(&mut self) {
         if let Some(in_flight) = &mut self.in_flight {
             in_flight.answered |= in_flight.echoed;
         }
@@ -170,7 +163,7 @@ impl Writer {
     /// Handles the refusal of a batch because the evidence for an end does not hold, and never
     /// will. Returns that end, if it is in the batch in flight. The second answer to a repeated
     /// call may arrive when another batch has the number.
-    pub(in crate::host) fn overtaken(&mut self, sequence: u64, ends: Option<Ends>) -> Option<Ends> {
+    pub(super) fn overtaken(&mut self, sequence: u64, ends: Option<Ends>) -> Option<Ends> {
         let refused = |in_flight: &mut InFlightBatch| {
             let same = (in_flight.append.sequence, in_flight.append.ends) == (sequence, ends);
             same && !in_flight.echoed && ends.is_some()
@@ -179,9 +172,9 @@ impl Writer {
     }
 
     /// The tickets of everything that is not in the log.
-    pub(in crate::host) fn give_up(&mut self) -> Vec<Ticket> {
+    pub(super) fn give_up(&mut self) -> Vec<Ticket> {
         let in_flight = self.in_flight.take().into_iter().flat_map(|in_flight| in_flight.tickets);
-        let queued = std::mem::take(&mut self.queue).into_iter().map(|proposal| proposal.ticket);
+        let queued = std::mem::take(&mut self.queue).into_iter().map(|(_, ticket)| ticket);
         in_flight.chain(queued).flatten().collect()
     }
 }

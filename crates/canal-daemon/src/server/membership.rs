@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 
 use crate::calls::call::ConnId;
-use crate::cluster::Cluster;
+use crate::cluster::membership::Cluster;
 use crate::host::LostWhy;
 use crate::net::call_state::{
     Awaiting, CallState, LogWait, Patience, PendingAcquire, PendingCall, Subject,

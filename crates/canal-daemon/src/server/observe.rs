@@ -9,9 +9,8 @@ use std::time::Instant;
 use crate::calls::in_flight::Applied;
 use crate::cluster::decide::Decide;
 use crate::config::sections::{HookSettings, On};
-use crate::history::cause::Cause;
-use crate::history::open::Open;
 use crate::history::recorder::History;
+use crate::history::requests::Open;
 use crate::hooks::configured::{Hooks, Lasting, lasting};
 use crate::hooks::event::{Event, HolderFacts};
 use crate::metrics::counters::Snapshot;
@@ -62,7 +61,7 @@ impl Observe {
         if !applied.outcomes.is_empty() {
             self.hooks.stir();
         }
-        self.history.take_in(&Cause::of(change, by), applied, &ledger.table, ledger.host);
+        self.history.take_in(change, by, applied, &ledger.table, ledger.host);
     }
 
     /// Follows a table that replaces the previous one, or another part of the same table.
@@ -96,8 +95,8 @@ impl Observe {
         Snapshot {
             connections: connections as u64,
             journal_bytes: decide.ledger().journal_bytes(),
-            history_bytes: self.history.bytes(),
-            history_dropped: self.history.dropped(),
+            history_bytes: self.history.queue.bytes(),
+            history_dropped: self.history.queue.dropped(),
             engine: decide.cluster().map(|cluster| cluster.figures(decide.is_member())),
             ..figures
         }
@@ -116,7 +115,7 @@ impl Observe {
 
     /// Sets the waker that wakes the daemon when a thread has or wants something.
     pub(crate) fn wake_by(&self, waker: &Waker) {
-        self.history.wake_by(waker.clone());
+        self.history.queue.wake_by(waker.clone());
         if let Some(exporter) = &self.exporter {
             exporter.wake_by(waker.clone());
         }
@@ -133,8 +132,8 @@ impl Observe {
         if self.hooks.is_empty() {
             return;
         }
-        for raw in self.history.take_notable() {
-            self.hooks.tell_end(&raw);
+        for ended in self.history.take_notable() {
+            self.hooks.tell_end(&ended);
         }
         let table = shown.table;
         if self.hooks.takes_due(now) {
@@ -163,7 +162,7 @@ impl Shown<'_> {
         });
         Some(Event {
             on: one.on,
-            raw: Open::of_waiter(self.table, waiter).ended_at(now_ms, Ending::Ended),
+            ended: Open::of_waiter(self.table, waiter).ended_at(now_ms, Ending::Ended),
             reason: self.why(waiter.id).map(|why| why.clause),
             holders: self.holders_of(tokens),
         })
@@ -192,7 +191,7 @@ impl Shown<'_> {
     /// The event for a long hold.
     fn long_hold(&self, one: Lasting<'_>, now_ms: u64) -> Option<Event> {
         let hold = self.table.hold_of(self.table.tagged(one.asked.tag)?)?;
-        let raw = Open::of_hold(self.table, hold).ended_at(now_ms, Ending::Ended);
-        Some(Event { on: one.on, raw, reason: None, holders: Vec::new() })
+        let ended = Open::of_hold(self.table, hold).ended_at(now_ms, Ending::Ended);
+        Some(Event { on: one.on, ended, reason: None, holders: Vec::new() })
     }
 }

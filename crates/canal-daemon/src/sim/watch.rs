@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::Path;
 
-use crate::cluster::watcher::{Alone, Duty};
+use crate::cluster::watcher_process::{Alone, Duty};
 use crate::processes::holder_record::WatchId;
 use crate::server::Server;
 use canal_core::HostId;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::waiters::leases::is_collecting;
-use canal_core::{FrameId, FrameState, HoldState, RequestId, Revision, Snapshot, Table, Token};
+use canal_core::{FrameId, HoldState, RequestId, Revision, Snapshot, Table, Token};
 use canal_log::leases::{Changes, HeldLease, LeaseLog};
 use canal_sys::clock;
 
@@ -18,15 +18,22 @@ pub(crate) struct LeaseStore {
     log: LeaseLog,
     /// The leases that hold something.
     tokens: BTreeSet<Token>,
-    /// The leases that hold something and are not in the file.
-    granted: BTreeSet<Token>,
-    /// The leases in the file that no longer hold anything.
-    ended: BTreeSet<Token>,
-    /// The leases in the file whose note or TTL has changed.
-    changed: BTreeSet<Token>,
+    /// The leases whose state in the file is another one.
+    unstored: BTreeMap<Token, Unstored>,
     /// Set after a failed write: the daemon does not write ends and notes of leases again before
     /// this time.
     again_at: Option<Instant>,
+}
+
+/// A change of a lease that is not in the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Unstored {
+    /// It holds something and is not in the file.
+    Granted,
+    /// Its note or TTL has changed.
+    Changed,
+    /// It no longer holds anything.
+    Ended,
 }
 
 /// How soon the daemon tries again to make the ends of leases durable.
@@ -36,15 +43,16 @@ impl LeaseStore {
     /// The leases of a table. The file contains the leases with the tokens `stored`.
     pub(crate) fn new(log: LeaseLog, table: &Table, stored: &BTreeSet<Token>) -> Self {
         let tokens = lease_tokens(table);
-        let granted = tokens.difference(stored).copied().collect();
-        let ended = stored.difference(&tokens).copied().collect();
-        Self { log, tokens, granted, ended, changed: BTreeSet::new(), again_at: None }
+        let granted = tokens.difference(stored).map(|token| (*token, Unstored::Granted));
+        let ended = stored.difference(&tokens).map(|token| (*token, Unstored::Ended));
+        let unstored = granted.chain(ended).collect();
+        Self { log, tokens, unstored, again_at: None }
     }
 
     /// Notes that a lease was granted.
     pub(crate) fn begin(&mut self, token: Token) {
         self.tokens.insert(token);
-        self.granted.insert(token);
+        self.unstored.insert(token, Unstored::Granted);
     }
 
     /// Notes that the lease of a part of a request over nodes is confirmed, perhaps with another
@@ -59,29 +67,29 @@ impl LeaseStore {
 
     /// Notes that a hold has ended. Does nothing unless the hold belonged to a lease.
     pub(crate) fn end(&mut self, token: Token) {
-        self.changed.remove(&token);
-        if self.tokens.remove(&token) && !self.granted.remove(&token) {
-            self.ended.insert(token);
+        if self.tokens.remove(&token)
+            && self.unstored.insert(token, Unstored::Ended) == Some(Unstored::Granted)
+        {
+            self.unstored.remove(&token);
         }
     }
 
     /// Notes that the note or the TTL of a lease has changed.
     pub(crate) fn change(&mut self, token: Token) {
-        if self.tokens.contains(&token) && !self.granted.contains(&token) {
-            self.changed.insert(token);
+        if self.tokens.contains(&token) {
+            self.unstored.entry(token).or_insert(Unstored::Changed);
         }
     }
 
     /// Whether the lease of a hold is not durable yet.
     pub(crate) fn is_untold(&self, token: Token) -> bool {
-        self.granted.contains(&token)
+        self.unstored.get(&token) == Some(&Unstored::Granted)
     }
 
     /// Whether a grant waits for the disk, or an end or a note is due for a retry.
     pub(crate) fn waits_for_disk(&self) -> bool {
         let put_off = self.again_at.is_some_and(|at| at > clock::now());
-        let others = !self.ended.is_empty() || !self.changed.is_empty();
-        !self.granted.is_empty() || others && !put_off
+        self.unstored.values().any(|change| *change == Unstored::Granted || !put_off)
     }
 
     /// Makes all changes durable, in one append.
@@ -89,12 +97,13 @@ impl LeaseStore {
     /// # Errors
     /// Names the file. The daemon must not report new grants then.
     pub(crate) fn store(&mut self, table: &Table) -> io::Result<()> {
-        if self.granted.is_empty() && self.ended.is_empty() && self.changed.is_empty() {
+        if self.unstored.is_empty() {
             return Ok(());
         }
-        let held = self.granted.union(&self.changed);
-        let held = held.filter_map(|token| keep(table, *token)).collect();
-        let changes = Changes { ended: self.ended.iter().copied().collect(), held };
+        let (ended, held): (Vec<_>, Vec<_>) =
+            self.unstored.iter().partition(|(_, change)| **change == Unstored::Ended);
+        let held = held.into_iter().filter_map(|(token, _)| keep(table, *token)).collect();
+        let changes = Changes { ended: ended.into_iter().map(|(token, _)| *token).collect(), held };
         let tokens = &self.tokens;
         let all = || tokens.iter().filter_map(|token| keep(table, *token)).collect();
         let stored = self.log.store(changes, all);
@@ -114,9 +123,7 @@ impl LeaseStore {
     fn note(&mut self, stored: io::Result<()>) -> io::Result<()> {
         match stored {
             Ok(()) => {
-                self.granted.clear();
-                self.ended.clear();
-                self.changed.clear();
+                self.unstored.clear();
                 self.again_at = None;
             }
             Err(_) => self.again_at = Some(clock::now() + AGAIN_AFTER),
@@ -136,44 +143,28 @@ fn keep(table: &Table, token: Token) -> Option<HeldLease> {
     Some(HeldLease { frame, hold })
 }
 
-/// The leases that hold something, as parts of a table.
-#[derive(Debug, Default)]
-pub(crate) struct Leases {
-    /// Their frames, by id.
-    pub frames: Vec<FrameState>,
-    /// Their holds, by token.
-    pub holds: Vec<HoldState>,
-}
-
-/// The leases of the file as parts of a table.
-pub(crate) fn parts_of(held: BTreeMap<Token, HeldLease>) -> Leases {
-    let mut leases = Leases::default();
-    for lease in held.into_values() {
-        leases.frames.push(lease.frame);
-        leases.holds.push(lease.hold);
-    }
-    leases.frames.sort_by_key(|frame| frame.id);
-    leases
-}
-
 /// Builds a table of leases only: the state after a reboot, or without a journal. New requests get
 /// larger numbers than `reserved` and than the requests of these leases.
-pub(crate) fn table_of(leases: &Leases, reserved: RequestId) -> anyhow::Result<Table> {
+pub(crate) fn table_of(
+    leases: &BTreeMap<Token, HeldLease>,
+    reserved: RequestId,
+) -> anyhow::Result<Table> {
+    let mut frames: Vec<_> = leases.values().map(|lease| lease.frame.clone()).collect();
+    frames.sort_by_key(|frame| frame.id);
     // The enclosing lease may have ended earlier.
-    let there: BTreeSet<FrameId> = leases.frames.iter().map(|frame| frame.id).collect();
-    let mut frames = leases.frames.clone();
+    let there: BTreeSet<FrameId> = frames.iter().map(|frame| frame.id).collect();
     for frame in &mut frames {
         frame.parent = frame.parent.filter(|parent| there.contains(parent));
     }
-    let ids = leases.frames.iter().map(|frame| frame.id.0);
-    let ids = ids.chain(leases.holds.iter().map(|hold| hold.request.0));
-    let next_token = leases.holds.iter().map(|hold| Token(hold.token.0 + 1)).max();
+    let holds: Vec<_> = leases.values().map(|lease| lease.hold.clone()).collect();
+    let ids = there.iter().map(|frame| frame.0).chain(holds.iter().map(|hold| hold.request.0));
+    let next_token = holds.iter().map(|hold| Token(hold.token.0 + 1)).max();
     let fresh = Table::default();
     let snapshot = Snapshot {
         revision: Revision(ids.chain([reserved.0]).max().unwrap_or(0)),
         next_token: next_token.unwrap_or(fresh.next_token()),
         frames,
-        holds: leases.holds.clone(),
+        holds,
         ..fresh.snapshot()
     };
     Ok(Table::restore(&snapshot)?)
@@ -468,9 +459,10 @@ mod tests {
         let mut first = recovered(dir.path());
         let token = ask(&mut first, 1, lease(1), vec![slot("a", 1)]);
         let held = keep(&first.ledger.table, token).unwrap();
-        let mut leases = parts_of(BTreeMap::from([(token, held)]));
+        let mut leases = BTreeMap::from([(token, held.clone())]);
         assert!(table_of(&leases, RequestId(0)).is_ok());
-        leases.holds.push(leases.holds[0].clone());
+        let frame = canal_core::FrameState { id: FrameId(held.frame.id.0 + 1), ..held.frame };
+        leases.insert(Token(token.0 + 1), HeldLease { frame, ..held });
         assert!(table_of(&leases, RequestId(0)).is_err());
     }
 }

@@ -1,24 +1,42 @@
-//! The table and its log, kept in step.
+//! The table and its log, kept in step: the embedded journal and the data that must survive a
+//! reboot, unless an engine keeps the log.
 //!
 //! Invariant: the daemon reports an entry only after [`Ledger::commit`] has returned, or after the
 //! engine has returned the entry.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::calls::in_flight::Applied;
 use crate::config::file::Config;
+use crate::fault::Fault;
 use crate::host::Ticket;
-use crate::store::journal_store::JournalStore;
+use crate::store::lease_store::LeaseStore;
+use crate::waiters::leases::is_collecting;
 use canal_core::{
-    Change, ENTRY_VERSION, Entry, HostId, Key, Request, Revision, StoredView, Table, Token,
-    UnixMillis, View,
+    Change, ENTRY_VERSION, Entry, HostId, Key, Outcome, RULES_VERSION, Request, RequestId,
+    Revision, StoredView, Table, Token, UnixMillis, View,
 };
-use canal_log::journal::NoRoom;
-use canal_log::state::Durable;
+use canal_log::journal::{self, Batch, Journal, NoRoom};
+use canal_log::state::{Durable, StateFile};
 use canal_protocol::{ErrorName, Failure};
 use canal_sys::clock;
+use canal_sys::process::Origin;
+
+/// The number of tokens reserved at once. A restart after a crash of the machine skips the unused
+/// ones.
+const TOKENS_RESERVED_AT_ONCE: u64 = 1 << 16;
+
+/// With fewer reserved tokens left, new requests wait until more tokens are reserved.
+const TOKENS_LEFT_MIN: u64 = 1 << 10;
+
+/// With fewer reserved numbers for requests left, more are reserved.
+const REQUESTS_LEFT_MIN: u64 = 1 << 10;
+
+/// How many numbers for requests are reserved at once. The first number after a reboot skips the
+/// unused ones, so they are few: people type these numbers.
+const REQUESTS_RESERVED_AT_ONCE: u64 = 1 << 12;
 
 /// The table, and the embedded journal, which keeps the table's log unless an engine does.
 #[derive(Debug)]
@@ -42,19 +60,12 @@ pub(crate) struct Ledger {
 pub(crate) const NO_HOST: HostId = HostId(0);
 
 impl Ledger {
-    /// A table and the embedded journal that keeps its log.
-    pub(crate) fn of_journal(table: Table, journal: JournalStore) -> Self {
-        Self { journal: Some(Box::new(journal)), ..Self::of(table) }
-    }
-
-    /// An empty table, which follows the log that an engine keeps.
-    pub(crate) fn of_engine() -> Self {
-        Self::of(Table::default())
-    }
-
-    fn of(table: Table) -> Self {
+    /// A table, and the embedded journal that keeps its log. Without one, the table follows the log
+    /// that an engine keeps.
+    pub(super) fn new(table: Table, journal: Option<JournalStore>) -> Self {
         let (proposed, next_ticket) = (VecDeque::new(), Ticket(0));
-        Self { table, host: NO_HOST, journal: None, proposed, next_ticket, now: None }
+        let journal = journal.map(Box::new);
+        Self { table, host: NO_HOST, journal, proposed, next_ticket, now: None }
     }
 
     pub(super) fn kept(&mut self) -> Option<(&Table, &mut JournalStore)> {
@@ -111,12 +122,24 @@ impl Ledger {
 
     /// Ensures that a new request and all its consequences can be recorded.
     pub(crate) fn admit(&mut self, request: &Request) -> Result<(), NoRoom> {
-        self.kept().map_or(Ok(()), |(table, kept)| kept.admit(table, request))
+        if let Some((table, kept)) = self.kept() {
+            kept.reserve_tokens(table, TOKENS_LEFT_MIN + table.waiting() as u64)
+                .and_then(|()| kept.reserve_request(table))
+                .map_err(|error| NoRoom { dir: kept.dir.clone(), error })?;
+        }
+        self.admit_bytes(journal::room_for(request))
     }
 
     /// Ensures that this many bytes, which belong to no request, can be recorded.
     pub(crate) fn admit_bytes(&mut self, bytes: u64) -> Result<(), NoRoom> {
-        self.kept().map_or(Ok(()), |(table, kept)| kept.admit_bytes(table, bytes))
+        let Some((table, kept)) = self.kept() else { return Ok(()) };
+        let Err(first) = kept.journal.admit(bytes, kept.rooms.sum) else { return Ok(()) };
+        // A compacted file may still have room. Changes that are not in the journal yet are
+        // committed first, so that compaction does not lose them.
+        if kept.commit(table).is_err() || kept.compact(table).is_err() {
+            return Err(first);
+        }
+        kept.journal.admit(bytes, kept.rooms.sum)
     }
 
     /// The stored sizes that differ from the configuration and the state file, each with its
@@ -154,7 +177,7 @@ impl Ledger {
     /// Whether the next [`Self::commit`] waits for the disk, so that it should contain more
     /// changes.
     pub(crate) fn waits_for_disk(&self) -> bool {
-        self.journal.as_ref().is_some_and(|journal| journal.waits_for_disk())
+        self.journal.as_ref().is_some_and(|journal| journal.leases.waits_for_disk())
     }
 
     /// Whether this is the token of a lease that is not durable yet.
@@ -167,13 +190,16 @@ impl Ledger {
     /// # Errors
     /// Names the file that cannot be written.
     pub(crate) fn keep_leases(&mut self) -> io::Result<()> {
-        self.kept().map_or(Ok(()), |(table, kept)| kept.keep_leases(table))
+        self.kept().map_or(Ok(()), |(table, kept)| kept.leases.store(table))
     }
 
     /// Compacts the journal if that is worthwhile. Called when nothing waits to be recorded.
     pub(crate) fn tidy(&mut self) {
-        if let Some((table, kept)) = self.kept() {
-            kept.tidy(table);
+        if self.journal.as_ref().is_some_and(|kept| kept.journal.wants_compaction()) {
+            match self.compact() {
+                Ok(()) => tracing::debug!("compacted the journal"),
+                Err(error) => tracing::warn!(%error, "cannot compact the journal"),
+            }
         }
     }
 
@@ -199,20 +225,37 @@ impl Ledger {
 
     /// Creates the journal's files again if they are missing.
     pub(crate) fn recreate(&mut self) -> io::Result<()> {
-        self.kept().map_or(Ok(()), |(table, kept)| kept.recreate(table))
+        let Some((table, kept)) = self.kept() else { return Ok(()) };
+        let (snapshot, room) = (table.snapshot(), kept.rooms.sum);
+        kept.journal.recreate(&kept.dir, &snapshot, &kept.origin, RULES_VERSION, room)?;
+        kept.turn.clear();
+        // These files may be in the same directory.
+        kept.leases.write_anew(table)?;
+        kept.change(|_| {})
     }
 
-    /// The generated name of a machine that has no name.
+    /// The generated name of a machine that has no name. It is created on the first call.
     ///
     /// # Errors
     /// The name was created now and cannot be stored.
     pub(crate) fn machine_name(&mut self) -> io::Result<String> {
-        self.kept().map_or(Ok(String::new()), |(_, kept)| kept.machine_name())
+        let Some((_, kept)) = self.kept() else { return Ok(String::new()) };
+        if let Some(machine) = &kept.durable.node.machine {
+            return Ok(machine.clone());
+        }
+        let mut random = [0; 16];
+        getrandom::fill(&mut random).map_err(|error| io::Error::other(error.to_string()))?;
+        let machine = format!("{:032x}", u128::from_ne_bytes(random));
+        kept.change(|durable| durable.node.machine = Some(machine.clone()))?;
+        Ok(machine)
     }
 
-    /// Notes durably that this daemon knows all its grants over nodes.
+    /// Notes durably that this daemon knows all its grants over nodes. From now on the file of the
+    /// leases exists: if it is missing at a later start, leases were lost.
     pub(crate) fn settle_node(&mut self) -> io::Result<()> {
-        self.kept().map_or(Ok(()), |(table, kept)| kept.settle_node(table))
+        let Some((table, kept)) = self.kept() else { return Ok(()) };
+        kept.leases.write_anew(table)?;
+        kept.change(|durable| durable.node.is_anew = false)
     }
 
     /// Changes the data that survives a reboot, if the embedded journal keeps the log: an engine
@@ -223,6 +266,201 @@ impl Ledger {
     pub(crate) fn change_durable(&mut self, change: impl FnOnce(&mut Durable)) -> io::Result<()> {
         self.kept().map_or(Ok(()), |(_, kept)| kept.change(change))
     }
+}
+
+/// The embedded journal, and the data that must survive a reboot.
+#[derive(Debug)]
+pub(crate) struct JournalStore {
+    pub journal: Journal,
+    pub state: StateFile,
+    pub durable: Durable,
+    pub origin: Origin,
+    pub dir: PathBuf,
+    pub fault: Fault,
+    /// Applied changes that are not in the journal yet.
+    pub turn: Batch,
+    pub leases: LeaseStore,
+    /// The room that the journal needs for the ends of all holds and waiting requests.
+    pub(super) rooms: Rooms,
+}
+
+/// The room that requests may still need in the journal.
+#[derive(Debug, Default)]
+pub(super) struct Rooms {
+    each: BTreeMap<RequestId, u64>,
+    sum: u64,
+}
+
+impl Rooms {
+    fn add(&mut self, id: RequestId, request: &Request) {
+        let room = journal::room_for(request);
+        self.sum += room;
+        self.sum -= self.each.insert(id, room).unwrap_or(0);
+    }
+
+    fn remove(&mut self, id: RequestId) {
+        self.sum -= self.each.remove(&id).unwrap_or(0);
+    }
+
+    pub(super) fn of_table(table: &Table) -> Self {
+        let mut rooms = Self::default();
+        table.waiters().for_each(|waiter| rooms.add(waiter.id, &waiter.request));
+        table.holds().for_each(|hold| rooms.add(hold.request, &hold.asked));
+        rooms
+    }
+}
+
+/// Keeps the journal in step with a table.
+impl JournalStore {
+    /// Notes an entry that was applied.
+    fn note(&mut self, table: &Table, revision: Revision, entry: &Entry, outcomes: &[Outcome]) {
+        outcomes.iter().for_each(|outcome| self.account(table, entry, outcome));
+        self.turn.push(revision, entry, outcomes);
+    }
+
+    fn account(&mut self, table: &Table, entry: &Entry, outcome: &Outcome) {
+        let mut keep_room = |id: RequestId| {
+            if let Change::Request(request) = &entry.change
+                && id.0 == table.revision().0
+            {
+                self.rooms.add(id, request);
+            }
+        };
+        match outcome {
+            Outcome::Queued { request, .. } => keep_room(*request),
+            Outcome::Granted(granted) => {
+                keep_room(granted.request);
+                let hold = table.hold(granted.token);
+                if hold.is_some_and(|hold| hold.asked.ttl_ms.is_some() && !is_collecting(hold)) {
+                    self.leases.begin(granted.token);
+                }
+            }
+            Outcome::ConfirmedAt { was, token, .. } => {
+                if let Some(hold) = table.hold(*token) {
+                    self.rooms.add(hold.request, &hold.asked);
+                }
+                self.leases.confirm(*was, *token);
+            }
+            Outcome::Renewed { frame, .. }
+                if matches!(
+                    entry.change,
+                    Change::Renew { note: Some(_), .. } | Change::Renew { ttl_ms: Some(_), .. }
+                ) =>
+            {
+                for hold in table.holds_in(*frame) {
+                    self.rooms.add(hold.request, &hold.asked);
+                    self.leases.change(hold.token);
+                }
+            }
+            Outcome::Requeued { token, .. } => self.leases.end(*token),
+            Outcome::Withdrawn { request } | Outcome::Refused { request, .. } => {
+                self.rooms.remove(*request);
+            }
+            Outcome::Released { request, token, whole: true, .. } => {
+                self.rooms.remove(*request);
+                self.leases.end(*token);
+            }
+            _ => {}
+        }
+    }
+
+    /// Ensures that at least `ahead` tokens can be assigned without a write to the disk.
+    pub(super) fn reserve_tokens(&mut self, table: &Table, ahead: u64) -> io::Result<()> {
+        let next = table.next_token().0;
+        if next.saturating_add(ahead) <= self.durable.reserved_token.0 {
+            return Ok(());
+        }
+        let reserved = next.saturating_add(ahead).saturating_add(TOKENS_RESERVED_AT_ONCE);
+        self.change(|durable| {
+            durable.reserved_token = Token(reserved);
+            durable.reserved_request = requests_ahead(table);
+        })
+    }
+
+    /// Ensures that the next request has a number that no request had before or will have after a
+    /// reboot.
+    pub(super) fn reserve_request(&mut self, table: &Table) -> io::Result<()> {
+        // Other requests may be on their way into the log.
+        let next = table.revision().0.saturating_add(REQUESTS_LEFT_MIN);
+        if next <= self.durable.reserved_request.0 {
+            return Ok(());
+        }
+        self.change(|durable| durable.reserved_request = requests_ahead(table))
+    }
+
+    /// Changes the data that must survive a reboot.
+    ///
+    /// # Errors
+    /// The change was not stored, and has not happened.
+    pub(super) fn change(&mut self, change: impl FnOnce(&mut Durable)) -> io::Result<()> {
+        let mut durable = self.durable.clone();
+        change(&mut durable);
+        self.state.store(&durable)?;
+        self.durable = durable;
+        Ok(())
+    }
+
+    /// Records everything that was applied since the last commit, in one write.
+    ///
+    /// # Errors
+    /// The daemon must not report any of these changes, and must end.
+    fn commit(&mut self, table: &Table) -> io::Result<()> {
+        self.record(table)?;
+        // The daemon may report the end of a lease before it is durable. At worst the lease comes
+        // back after a crash of the machine, if no lease was granted since: the append that makes a
+        // grant durable contains all earlier ends.
+        if self.leases.waits_for_disk()
+            && let Err(error) = self.leases.store(table)
+        {
+            tracing::warn!(%error, "cannot make the end or the note of a lease durable yet");
+        }
+        Ok(())
+    }
+
+    fn record(&mut self, table: &Table) -> io::Result<()> {
+        if self.turn.is_empty() {
+            return Ok(());
+        }
+        self.reserve_tokens(table, 0)?;
+        if let Some(written) = self.fault.strikes_after(self.turn.len()) {
+            self.turn.truncate(written);
+            self.journal.append(&self.turn)?;
+            Fault::strike();
+        }
+        if let Err(error) = self.journal.append(&self.turn) {
+            tracing::warn!(%error, "cannot append to the journal; beginning a new one");
+            // Another file may be writable, and its snapshot contains the changes that could not be
+            // appended.
+            self.compact(table).map_err(|_| error)?;
+        }
+        self.turn.clear();
+        Ok(())
+    }
+
+    /// Continues in a journal that begins with a snapshot of the table.
+    fn compact(&mut self, table: &Table) -> io::Result<()> {
+        let snapshot = table.snapshot();
+        self.journal.compact(&snapshot, &self.origin, RULES_VERSION, self.rooms.sum)
+    }
+}
+
+/// The bytes to record a setting of a key, with these numbers of buckets.
+pub(crate) fn setting_bytes(key: &Key, numbers: usize) -> u64 {
+    // A key appears in the entry and in the snapshot, in the worst case with every character
+    // escaped; a number also in the outcome.
+    1024 + 4 * key.as_str().len() as u64 + 3 * 21 * numbers as u64
+}
+
+/// The bytes to record a renewal of a lease, with this note.
+pub(crate) fn renewal_bytes(note: Option<&str>) -> u64 {
+    // The note appears in the entry and in the snapshot, in the worst case with every character
+    // escaped.
+    512 + 4 * note.map_or(0, str::len) as u64
+}
+
+/// The largest number of a request to reserve.
+fn requests_ahead(table: &Table) -> RequestId {
+    RequestId(table.revision().0.saturating_add(REQUESTS_RESERVED_AT_ONCE))
 }
 
 /// The stored sizes of a table.

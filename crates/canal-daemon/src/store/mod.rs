@@ -2,10 +2,8 @@
 //!
 //! Invariant: the daemon records a change before it reports it to a client.
 
-pub(crate) mod first_start;
-pub(super) mod journal_store;
 pub(super) mod lease_store;
 pub(super) mod ledger;
-pub(super) mod node;
+pub(crate) mod node;
 pub(super) mod previous_journal;
 pub(super) mod recover;

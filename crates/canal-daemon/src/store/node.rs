@@ -2,9 +2,12 @@
 //!
 //! Invariant: a daemon that had to create new state does not know its earlier grants. It grants
 //! nothing over nodes until every lease that it may have granted has ended.
+//!
+//! An operator can state that no daemon has run here before (`--first-start`). The statement is
+//! refused if any file shows that a daemon has: it may have granted a lease that still lives.
 
-use std::fs;
-use std::path::Path;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use nix::sys::statfs::{FsType, TMPFS_MAGIC, statfs};
@@ -12,8 +15,12 @@ use nix::unistd::gethostname;
 use sha2::{Digest, Sha256};
 
 use crate::own_user::OwnUser;
+use crate::wording::StartError;
 use canal_core::NodeId;
+use canal_log::{journal, leases, state};
+use canal_protocol::place::{Place, Rule};
 use canal_sys::clock;
+use canal_sys::dir::remove_if_there;
 
 /// An in-memory file system that `libc` does not name.
 const RAMFS_MAGIC: FsType = FsType(0x8584_58f6);
@@ -59,7 +66,7 @@ pub(crate) fn host_name() -> String {
 
 /// The id of this machine, if it has one.
 pub(crate) fn machine_name() -> Option<String> {
-    let names = MACHINE_IDS.iter().filter_map(|path| fs::read_to_string(path).ok());
+    let names = MACHINE_IDS.iter().filter_map(|path| std::fs::read_to_string(path).ok());
     names
         .map(|name| name.trim().to_owned())
         .find(|name| !name.is_empty() && name != "uninitialized")
@@ -67,14 +74,71 @@ pub(crate) fn machine_name() -> Option<String> {
 
 /// The id of the node of this user at this place of a machine.
 pub(crate) fn id(machine: &str, place: &Path, uid: u32) -> NodeId {
-    let mut hasher = Sha256::new();
-    hasher.update(machine.as_bytes());
-    hasher.update([0]);
-    hasher.update(place.as_os_str().as_encoded_bytes());
-    hasher.update([0]);
-    hasher.update(uid.to_string().as_bytes());
-    let hash = hasher.finalize();
+    let place = place.as_os_str().as_encoded_bytes();
+    let hash = Sha256::digest([machine.as_bytes(), place, uid.to_string().as_bytes()].join(&0));
     NodeId(hash.iter().take(16).fold(0, |bits, byte| bits << 8 | u128::from(*byte)))
+}
+
+/// The file with which `canal setup` makes the statement for the machine's daemon, because the
+/// service manager passes that daemon no option.
+const FIRST_START: &str = "first-start";
+
+/// The file that states to the daemon of a place, at its next start, that this node has granted
+/// nothing before.
+///
+/// # Errors
+/// A daemon has run at this place before.
+pub fn first_start_statement(place: &Place) -> Result<PathBuf, StartError> {
+    check_first_start(place, false)?;
+    Ok(place.dir.join(FIRST_START))
+}
+
+/// Whether `canal setup` has made the statement for this start. Removes the file, because the
+/// statement counts for one start only.
+///
+/// # Errors
+/// The file cannot be removed.
+pub(crate) fn take_first_start(place: &Place) -> io::Result<bool> {
+    if place.rule != Rule::Shared {
+        return Ok(false);
+    }
+    remove_if_there(&place.dir.join(FIRST_START))
+}
+
+/// Checks that a daemon at this place may start as the first one.
+///
+/// # Errors
+/// A daemon has run here before, or this one works over an engine.
+pub(crate) fn check_first_start(place: &Place, has_engine: bool) -> Result<(), StartError> {
+    if has_engine {
+        return Err(StartError {
+            what: "--first-start is for nodes, and a daemon with an engine is not a node".into(),
+            hint: "leave out --first-start".into(),
+        });
+    }
+    // The files that a daemon writes.
+    let files = |dir: &Path| {
+        let journal = [0, 1].map(|index| journal::file_path(dir, index));
+        [state::NAME, leases::NAME].map(|name| dir.join(name)).into_iter().chain(journal)
+    };
+    let mut files = [&*place.dir, place.state_dir()].into_iter().flat_map(files);
+    let Some(file) = files.find(|file| may_exist(file)) else { return Ok(()) };
+    Err(StartError {
+        what: format!(
+            "--first-start declares that no daemon has run here before, but one has: {} exists",
+            file.display()
+        ),
+        hint: "leave out --first-start: the daemon then waits only if it may have forgotten a \
+               lease"
+            .into(),
+    })
+}
+
+/// Whether a file exists. One that cannot be examined may exist.
+fn may_exist(file: &Path) -> bool {
+    use io::ErrorKind::{NotADirectory, NotFound};
+    let found = file.symlink_metadata();
+    found.map_or_else(|error| !matches!(error.kind(), NotFound | NotADirectory), |_| true)
 }
 
 #[cfg(test)]

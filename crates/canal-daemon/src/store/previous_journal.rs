@@ -4,11 +4,10 @@
 
 use std::path::Path;
 
-use crate::history::open::Unseen;
+use crate::history::requests::Unseen;
 use crate::processes::identity::{NotAdopted, Standing, Visible, adopt, find};
 use crate::wording::StartError;
 use canal_core::{Change, Outcome, Owner, ProcessId, RULES_VERSION, Snapshot, Table, Token};
-use canal_history::Ending;
 use canal_log::Record;
 use canal_log::journal::{Journal, OpenError, Opened, salvage};
 use canal_protocol::place::Place;
@@ -57,7 +56,9 @@ impl PreviousJournal {
         let known_ms = records.iter().map(|record| record.entry.at.0).max().unwrap_or(0);
         if !written_by.may_share_boot(origin) {
             tracing::info!("the machine has rebooted: earlier holds have ended");
-            let unseen = rebooted(&snapshot, &records, known_ms);
+            // Requests ended with the machine, as far as the remaining journal contains them.
+            let table = as_far_as_readable(&snapshot, &records);
+            let unseen = table.map(|table| Unseen::rebooted(&table, known_ms)).unwrap_or_default();
             return Ok(ended(journal, last_token(&snapshot, &records), unseen));
         }
         let same_rules = rules == RULES_VERSION;
@@ -139,13 +140,6 @@ fn replay(snapshot: &Snapshot, records: &[Record], same_rules: bool) -> anyhow::
         }
     }
     Ok(table)
-}
-
-/// The requests that ended because the machine went down, as far as the remaining journal contains
-/// them.
-fn rebooted(snapshot: &Snapshot, records: &[Record], known_ms: u64) -> Unseen {
-    let table = as_far_as_readable(snapshot, records);
-    table.map_or_else(Unseen::default, |table| Unseen::void(&table, &Ending::Reboot, known_ms))
 }
 
 /// The table of a journal of which a part may be missing or damaged.
@@ -246,8 +240,8 @@ fn name_the_losers(place: &Place, origin: &Origin) {
             continue;
         }
         let keys: Vec<_> = hold.items.iter().map(|item| item.key.as_str()).collect();
-        let command = hold.asked.command.0.as_str();
-        let (pid, token, keys) = (process.pid, hold.token.0, keys.join(" "));
+        let (pid, command, token) = (process.pid, hold.asked.command.0.as_str(), hold.token.0);
+        let keys = keys.join(" ");
         tracing::warn!(
             pid,
             command,

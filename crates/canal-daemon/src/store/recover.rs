@@ -3,28 +3,27 @@
 //! Invariant: the daemon never repeats a decision that was visible. A hold ends only if its process
 //! has certainly ended.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
 use crate::config::file::Config;
 use crate::fault::Fault;
-use crate::history::open::Unseen;
+use crate::history::requests::Unseen;
 use crate::processes::descendants::Children;
 use crate::processes::identity::find;
-use crate::store::journal_store::{JournalStore, Rooms};
-use crate::store::lease_store::{LeaseStore, Leases, parts_of, table_of};
-use crate::store::ledger::{Ledger, stored_views};
+use crate::store::lease_store::{LeaseStore, table_of};
+use crate::store::ledger::{JournalStore, Ledger, Rooms, stored_views};
 use crate::store::previous_journal::{self, PreviousJournal};
 use crate::waiters::leases::is_collecting;
 use crate::wording::StartError;
 use canal_core::{
     Change, ENTRY_VERSION, Entry, FrameId, Key, Outcome, Owner, ProcessId, Release, RequestId,
-    Revision, StoredView, StoredWithout, Table, Token, UnixMillis, Withdrawal,
+    Revision, StoredWithout, Table, Token, UnixMillis, Withdrawal,
 };
 use canal_log::journal::{Batch, OpenError};
-use canal_log::leases::LeaseLog;
+use canal_log::leases::{HeldLease, LeaseLog};
 use canal_log::state::{Durable, NodeRecord, StateFile};
 use canal_protocol::place::Place;
 use canal_sys::clock;
@@ -73,18 +72,24 @@ pub(crate) fn recover(place: &Place, config: &Config, discard: bool) -> anyhow::
     let goes_on = old.goes_on;
     let was_anew = durable.as_ref().is_some_and(|durable| durable.node.is_anew);
     // The journal of this boot contains all leases; after a reboot, the file of the leases does.
-    let is_anew = was_anew || !old.goes_on && (durable.is_none() || !has_leases);
-    let floor = (!old.goes_on).then(|| floor(durable.as_ref(), old.next_token));
+    let is_anew = was_anew || !goes_on && (durable.is_none() || !has_leases);
+    // The next token if the tokens assigned before are not known for certain.
+    let reserved = durable.as_ref().map_or(Token(0), |durable| durable.reserved_token);
+    let floor = (!goes_on).then(|| reserved.max(old.next_token).max(token_by_clock()));
     let mut durable = durable.unwrap_or_else(|| Durable {
         reserved_token: Token(0),
         reserved_request: RequestId(0),
-        views: views_but_configured(&old.table, config),
+        // Those that the lost state file must have contained.
+        views: stored_views(&old.table)
+            .into_iter()
+            .filter(|stored| config.views.get(&stored.key) != Some(&stored.view))
+            .collect(),
         paused: paused_keys(&old.table),
         without: old.table.snapshot().without,
         node: NodeRecord::default(),
     });
     durable.node.is_anew = is_anew;
-    if !old.goes_on {
+    if !goes_on {
         old.table = table_of(&leases, durable.reserved_request)
             .with_context(|| format!("the leases in {}", state.dir().display()))?;
     }
@@ -96,7 +101,7 @@ pub(crate) fn recover(place: &Place, config: &Config, discard: bool) -> anyhow::
         let entry = Entry { version: ENTRY_VERSION, at, change: Change::Floor { token } };
         old.table.apply(revision, &entry, &mut Vec::new());
     }
-    let stored = leases.holds.iter().map(|hold| hold.token).collect();
+    let stored = leases.into_keys().collect();
     let kept = JournalStore {
         rooms: Rooms::of_table(&old.table),
         journal: old.journal,
@@ -108,7 +113,7 @@ pub(crate) fn recover(place: &Place, config: &Config, discard: bool) -> anyhow::
         turn: Batch::default(),
         leases: LeaseStore::new(lease_log, &old.table, &stored),
     };
-    let mut ledger = Ledger::of_journal(old.table, kept);
+    let mut ledger = Ledger::new(old.table, Some(kept));
     if old.begins_anew {
         ledger.compact().with_context(|| journal_of(place))?;
     }
@@ -122,14 +127,11 @@ pub(crate) fn recover(place: &Place, config: &Config, discard: bool) -> anyhow::
     }
     let mut recovered = Recovered {
         ledger,
-        origin,
-        children: Children::new(&place.dir),
-        found: Vec::new(),
-        unverified: BTreeSet::new(),
         notes: old.notes,
         unseen: old.unseen,
         state_dir: Some(state_dir),
         is_anew,
+        ..Recovered::of_engine(&place.dir, origin)
     };
     recovered.take_up();
     recovered.follow(config);
@@ -144,24 +146,9 @@ fn journal_of(place: &Place) -> String {
     format!("the journal in {}", place.dir.display())
 }
 
-/// The next token if the tokens assigned before are not known for certain.
-fn floor(durable: Option<&Durable>, next_token: Token) -> Token {
-    let reserved = durable.map_or(Token(0), |durable| durable.reserved_token);
-    reserved.max(next_token).max(token_by_clock())
-}
-
 /// A token greater than all tokens ever assigned before, by the wall clock.
 pub(crate) fn token_by_clock() -> Token {
     Token::by_clock(UnixMillis(clock::unix_ms()))
-}
-
-/// The stored sizes that a lost state file must have contained.
-fn views_but_configured(table: &Table, config: &Config) -> Vec<StoredView> {
-    let stored = stored_views(table);
-    stored
-        .into_iter()
-        .filter(|stored| config.views.get(&stored.key) != Some(&stored.view))
-        .collect()
 }
 
 fn paused_keys(table: &Table) -> Vec<Key> {
@@ -169,7 +156,7 @@ fn paused_keys(table: &Table) -> Vec<Key> {
 }
 
 /// Reads the leases that survived a reboot; `None` if there is no lease file.
-fn open_leases(dir: &Path) -> anyhow::Result<(LeaseLog, Option<Leases>)> {
+fn open_leases(dir: &Path) -> anyhow::Result<(LeaseLog, Option<BTreeMap<Token, HeldLease>>)> {
     let opened = LeaseLog::open(dir).map_err(|error| match &error {
         OpenError::Damaged { path, .. } | OpenError::Newer { path, .. } => {
             let aside = shell_word::quoted(&format!("{}.damaged", path.display()));
@@ -189,10 +176,25 @@ fn open_leases(dir: &Path) -> anyhow::Result<(LeaseLog, Option<Leases>)> {
             "the record of leases ended in the middle of an entry; no client got that lease"
         );
     }
-    Ok((opened.log, opened.leases.map(parts_of)))
+    Ok((opened.log, opened.leases))
 }
 
 impl Recovered {
+    /// Nothing: an engine keeps the table.
+    pub(crate) fn of_engine(dir: &Path, origin: Origin) -> Self {
+        Self {
+            ledger: Ledger::new(Table::default(), None),
+            origin,
+            children: Children::new(dir),
+            found: Vec::new(),
+            unverified: BTreeSet::new(),
+            notes: Vec::new(),
+            unseen: Unseen::default(),
+            state_dir: None,
+            is_anew: false,
+        }
+    }
+
     /// Searches for the recorded processes.
     fn take_up(&mut self) {
         let ledger = &mut self.ledger;
@@ -289,9 +291,7 @@ impl Recovered {
             ledger.apply(Change::Policy { bypass_max });
         }
     }
-}
 
-impl Recovered {
     fn follow_services(&mut self) {
         let ledger = &mut self.ledger;
         let Some((table, kept)) = ledger.kept() else { return };

@@ -1,6 +1,6 @@
 //! A daemon with an engine that begins a new era.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::os::fd::AsFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,19 +11,15 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::calls::in_flight::Completion;
-use crate::cluster::Cluster;
-use crate::cluster::engine_driver::EngineDriver;
-use crate::cluster::engine_status::EngineStatus;
+use crate::cluster::membership::{Cluster, EngineStatus};
 use crate::cluster::sent_tokens::SentTokens;
 use crate::config::effective::{EffectiveConfig, Overrides};
 use crate::config::file::Config;
 use crate::config::sections::SocketAccess;
 use crate::host::tests::direct::Direct;
 use crate::host::{Member, Settings};
-use crate::processes::descendants::Children;
 use crate::processes::holder_record::HolderRecord;
 use crate::processes::identity::process_of;
-use crate::store::ledger::Ledger;
 use crate::store::recover::Recovered;
 use crate::tests::{Holder, Peer, World, call, claim, granted, hex, mutex, try_mutex};
 use canal_core::{Ask, Change, Command, HostId, Item, Key, Owner, Request, Tag, View, Wait};
@@ -120,19 +116,8 @@ impl World {
             dir_number: 0,
         };
         let member = Member::new(settings, identity, nonce);
-        let driver = EngineDriver::new(member, Box::new(engine.clone()));
         let origin = Origin::read().unwrap();
-        let recovered = Recovered {
-            ledger: Ledger::of_engine(),
-            origin: origin.clone(),
-            children: Children::new(&dir),
-            found: Vec::new(),
-            unverified: BTreeSet::new(),
-            notes: Vec::new(),
-            unseen: crate::history::open::Unseen::default(),
-            state_dir: None,
-            is_anew: false,
-        };
+        let recovered = Recovered::of_engine(&dir, origin.clone());
         let overrides = Overrides { idle_exit_s: Some(0), ..Overrides::default() };
         let effective =
             EffectiveConfig::new(config, place.stores().config.clone(), 1024, overrides);
@@ -147,7 +132,8 @@ impl World {
         };
         let holder_record = HolderRecord::open(&dir, origin, false).unwrap();
         let tokens = SentTokens::open(&place, "fake").unwrap();
-        let cluster = Cluster::new(driver, status, holder_record, tokens);
+        let cluster =
+            Cluster::new((member, Box::new(engine.clone())), status, holder_record, tokens);
         server.decide.share(cluster);
         let mut world = Self { server, place, _folder: folder };
         world.turns();

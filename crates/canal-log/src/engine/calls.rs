@@ -312,7 +312,7 @@ pub struct EraChange {
 }
 
 /// The identity of a daemon: the same for a daemon that is restarted in the same place.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
     /// The host's name in messages.
     pub label: String,

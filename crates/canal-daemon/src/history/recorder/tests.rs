@@ -1,10 +1,6 @@
 use super::*;
-use crate::config::sections::On;
-use crate::wording::pid_of;
-use canal_core::{
-    Change, ENTRY_VERSION, Entry, Owner, Release, Request, Revision, UnixMillis, Withdrawal,
-};
-use canal_history::{Limits, Reason};
+use canal_core::{ENTRY_VERSION, Entry, Revision};
+use canal_history::Limits;
 
 /// A table and its recorder. Each entry comes one second after the previous one.
 struct Scene {
@@ -35,8 +31,7 @@ impl Scene {
         let mut outcomes = Vec::new();
         self.table.apply(revision, &entry, &mut outcomes);
         let applied = Applied { revision, outcomes };
-        let cause = Cause::of(&entry.change, None);
-        self.history.take_in(&cause, &applied, &self.table, HERE);
+        self.history.take_in(&entry.change, None, &applied, &self.table, HERE);
         applied
     }
 
@@ -61,7 +56,8 @@ impl Scene {
     /// The process and ending of each record, and whether it held something.
     fn ended(&self) -> Vec<(u32, Ending, bool)> {
         let ended = self.history.ended.iter();
-        let told = |raw: &Raw| (pid_of(&raw.asked.owner), raw.ending.clone(), raw.held_ms);
+        let told =
+            |it: &EndedRequest| (pid_of(&it.open.asked.owner), it.ending.clone(), it.held_ms());
         ended.map(told).map(|(pid, ending, held)| (pid, ending, held.is_some())).collect()
     }
 
@@ -140,7 +136,7 @@ fn hooks_are_told_of_some_ends_also_where_nothing_is_kept() {
     scene.apply(Change::End { frame: scene.frame(3) });
     scene.ask(4, "a", true);
     scene.history.follow(&Table::default(), HERE);
-    let told: Vec<_> = scene.history.take_notable().iter().map(|raw| On::of(&raw.ending)).collect();
+    let told: Vec<_> = scene.history.take_notable().iter().map(|it| On::of(&it.ending)).collect();
     assert_eq!(told, [Some(On::ForcedRelease), Some(On::LostLease)]);
     assert!(scene.history.take_notable().is_empty());
     assert_eq!(scene.ended().len(), 4);
@@ -224,13 +220,13 @@ fn what_was_left_over_an_engine_is_lost_if_the_table_has_it_no_longer() {
     next.history.ends_unseen(next.frame(3));
     next.apply(Change::End { frame: ended });
     next.apply(Change::End { frame: next.frame(3) });
-    let unseen = |raw: &Raw| (pid_of(&raw.asked.owner), raw.at_least);
+    let unseen = |it: &EndedRequest| (pid_of(&it.open.asked.owner), it.at_least);
     let ended: Vec<_> = next.history.ended.iter().map(unseen).collect();
     assert_eq!(ended, [(2, true), (3, false)]);
     next.history.close();
     let limits = Limits { keep_ms: u64::MAX, max_bytes: 1 << 20 };
     let (store, _) = canal_history::Store::open(dir.path(), limits).unwrap();
-    let all = canal_history::Query { limit: 9, ..Default::default() };
+    let all = Query { limit: 9, ..Default::default() };
     let mut search = canal_history::Search::new(all);
     while !search.step(&store) {}
     let found = search.found.records.iter().rev();

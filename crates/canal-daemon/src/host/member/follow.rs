@@ -1,10 +1,11 @@
 //! Reads the log: from its beginning or a snapshot, batch by batch, and again after a gap.
 
-use crate::host::chain::{Chain, Known, Step, Trouble, Trust};
+use crate::host::chain::{Chain, Step, Trouble, Trust};
+use crate::host::incarnation::Incarnation;
 use crate::host::snapshot_keeper::{Kept, read_kept};
-use crate::host::{Event, LostWhy, Member, Standing};
+use crate::host::{Event, Known, LostWhy, Member, Standing};
 use canal_core::{Change, Entry, HostId, Revision};
-use canal_log::engine::{Outage, Placed, Position, Stored};
+use canal_log::engine::{Call, Outage, Placed, Position, Stored};
 
 impl Member {
     pub(in crate::host) fn loaded(&mut self, snapshot: Option<Stored>, batches: &[Placed]) {
@@ -19,13 +20,21 @@ impl Member {
                 return self.stall(Outage::refused(why, Some(same_version())));
             }
         };
-        if self.chain.is_none() {
-            self.begin(kept, epoch);
-            if self.read(batches, Trust::Loaded) {
-                self.decide_how_to_join();
+        let Some(incarnation) = self.incarnation.as_mut().filter(|it| !it.is_read) else {
+            if self.go_on(kept, epoch, batches) && self.read(batches, Trust::Loaded) {
+                self.unstall();
             }
-        } else if self.go_on(kept, epoch, batches) && self.read(batches, Trust::Loaded) {
-            self.unstall();
+            return;
+        };
+        match kept {
+            Some(kept) => self.restore(kept),
+            None => {
+                incarnation.is_read = true;
+                self.events.push_back(Event::Restore { snapshot: None, revision: Revision(0) });
+            }
+        }
+        if self.read(batches, Trust::Loaded) {
+            self.decide_how_to_join();
         }
     }
 
@@ -40,21 +49,10 @@ impl Member {
         Ok(kept)
     }
 
-    /// Begins to read.
-    fn begin(&mut self, kept: Option<Kept>, epoch: u128) {
-        match kept {
-            Some(kept) => self.restore(kept),
-            None => {
-                self.chain = Some(Chain::new(epoch));
-                let revision = Revision(0);
-                self.events.push_back(Event::Restore { snapshot: None, revision });
-            }
-        }
-    }
-
     fn restore(&mut self, Kept { chain, hash, table }: Kept) {
+        let Some(incarnation) = &mut self.incarnation else { return };
         let revision = chain.revision();
-        self.chain = Some(chain);
+        (incarnation.chain, incarnation.is_read) = (chain, true);
         if let Err(differs) = self.snapshot_keeper.know(revision, hash) {
             return self.differs(differs);
         }
@@ -64,37 +62,35 @@ impl Member {
     /// Continues after the log was loaded again, if it contains everything read before. Returns
     /// whether it does.
     fn go_on(&mut self, kept: Option<Kept>, epoch: u128, batches: &[Placed]) -> bool {
-        let Some(mine) = self.chain.as_ref().map(Chain::link) else { return false };
-        let ahead = kept.as_ref().is_some_and(|kept| kept.chain.link().position > mine.position);
-        if let Some(kept) = kept.as_ref().filter(|_| ahead) {
-            if kept.chain.knows(mine) != Known::Same {
-                self.rewritten();
-                return false;
-            }
-        } else {
-            let mut scratch = kept.as_ref().map_or_else(|| Chain::new(epoch), |k| k.chain.clone());
-            for placed in batches.iter().take_while(|placed| placed.position <= mine.position) {
-                // A batch that cannot be read now was not read before either.
-                if scratch.read(placed, Trust::Loaded).is_err() {
-                    break;
+        let Some(mine) = self.incarnation.as_ref().map(|it| it.chain.link()) else { return false };
+        let chain = kept.as_ref().map_or_else(|| Chain::new(epoch), |kept| kept.chain.clone());
+        match kept {
+            Some(kept) if chain.link().position > mine.position => {
+                if chain.knows(mine) == Known::Same {
+                    return self.skip_to(kept);
                 }
             }
-            if scratch.link() != mine {
-                self.rewritten();
-                return false;
+            _ => {
+                let mut scratch = chain;
+                for placed in batches.iter().take_while(|placed| placed.position <= mine.position) {
+                    // A batch that cannot be read now was not read before either.
+                    if scratch.read(placed, Trust::Loaded).is_err() {
+                        break;
+                    }
+                }
+                if scratch.link() == mine {
+                    return true;
+                }
             }
-            return true;
         }
-        match kept {
-            Some(kept) => self.skip_to(kept),
-            None => true,
-        }
+        self.rewritten();
+        false
     }
 
     /// Continues from a snapshot that covers unread batches. Returns whether the incarnation still
     /// exists.
     fn skip_to(&mut self, kept: Kept) -> bool {
-        let seat = self.our_seat(&kept.chain);
+        let seat = self.incarnation.as_ref().and_then(|it| kept.chain.seat(it.host));
         if seat.is_none() && self.standing == Standing::Member {
             let why = "it ended while this host could not read the engine".to_owned();
             self.lose(LostWhy::Fenced { why });
@@ -119,16 +115,14 @@ impl Member {
     }
 
     pub(in crate::host) fn batches(&mut self, batches: &[Placed]) {
-        let Some(incarnation) =
-            self.incarnation.as_mut().filter(|incarnation| incarnation.reads_on())
-        else {
+        // While the log is loading, the next batches do not continue those read before.
+        let Some(incarnation) = self.incarnation.as_mut().filter(|it| it.loading.is_none()) else {
             return;
         };
         incarnation.confirming = None;
         self.read(batches, Trust::Live);
-        let read = self.read_to();
-        if let Some(incarnation) = self.incarnation.as_mut().filter(|it| read >= it.head) {
-            incarnation.behind = None;
+        if let Some(incarnation) = &mut self.incarnation {
+            incarnation.behind.take_if(|_| incarnation.chain.link().position >= incarnation.head);
         }
         self.store_due();
     }
@@ -141,8 +135,10 @@ impl Member {
     }
 
     fn read_one(&mut self, placed: &Placed, trust: Trust) -> bool {
-        let Some(chain) = &mut self.chain else { return false };
-        let step = match chain.read(placed, trust) {
+        let Some(incarnation) = self.incarnation.as_mut().filter(|it| it.is_read) else {
+            return false;
+        };
+        let step = match incarnation.chain.read(placed, trust) {
             Ok(step) => step,
             Err(Trouble::Divergent | Trouble::Gap(_)) if trust == Trust::Live => {
                 self.reload();
@@ -209,10 +205,13 @@ impl Member {
         }
         if let Some(by) = end {
             if self.leaving && Some(by) == us {
-                self.left();
-                return false;
+                // The intended end: nothing is lost.
+                self.begin_anew();
+                self.leaving = false;
+                self.standing = Standing::Idle;
+            } else {
+                self.lose(LostWhy::Gone { by });
             }
-            self.lose(LostWhy::Gone { by });
             return false;
         }
         if ours && self.standing == Standing::Joining {
@@ -222,8 +221,8 @@ impl Member {
     }
 
     fn after_batch(&mut self) -> bool {
-        let Some(chain) = &self.chain else { return false };
-        if self.snapshot_keeper.is_wanted(chain, self.settings.snapshot_batches) {
+        let Some(incarnation) = &self.incarnation else { return false };
+        if self.snapshot_keeper.is_wanted(&incarnation.chain, self.settings.snapshot_batches) {
             self.events.push_back(Event::SnapshotWanted);
         }
         self.store_due();
@@ -234,18 +233,15 @@ impl Member {
     /// time to read what it contains, and only while it is known that the log is still the one from
     /// which the snapshot was made.
     pub(in crate::host) fn store_due(&mut self) {
-        let incarnation = self.incarnation.as_ref().filter(|incarnation| incarnation.is_settled());
-        let (Some(chain), false, Some(incarnation)) = (&self.chain, self.cut, incarnation) else {
-            return;
-        };
-        let us = self.host();
-        if us.is_none() || us != chain.eldest() {
+        let may_store = |it: &&Incarnation| it.is_settled() && !self.cut;
+        let Some(incarnation) = self.incarnation.as_ref().filter(may_store) else { return };
+        let chain = &incarnation.chain;
+        if self.host().is_none_or(|us| chain.eldest() != Some(us)) {
             return;
         }
-        let others = self.failure_detector.seen().map(|seen| seen.alive.ttl_ms);
-        let ttl_ms = others.fold(incarnation.timing.ttl_ms, u64::max);
+        let ttl_ms = self.failure_detector.longest_ttl_ms(incarnation.timing.ttl_ms);
         let due = self.snapshot_keeper.due(chain, self.now.boot_ms, ttl_ms);
-        self.calls.extend(due.map(canal_log::engine::Call::Store));
+        self.calls.extend(due.map(Call::Store));
     }
 
     pub(in crate::host) fn stored(&mut self, position: Position) {
@@ -258,13 +254,13 @@ impl Member {
 
     /// Loads the log again: without that, the next batches cannot be read.
     pub(in crate::host) fn reload(&mut self) {
-        if let Some(incarnation) = self.incarnation.as_mut().filter(|it| it.reads_on()) {
+        if let Some(incarnation) = self.incarnation.as_mut().filter(|it| it.loading.is_none()) {
             self.calls.push_back(incarnation.load(self.now.boot_ms));
         }
     }
 
     pub(in crate::host) fn rewritten(&mut self) {
-        if self.chain.is_some() {
+        if self.incarnation.as_ref().is_some_and(|incarnation| incarnation.is_read) {
             self.memory.lost = true;
             self.lose(LostWhy::Rewritten);
         }

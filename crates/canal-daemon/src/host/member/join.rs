@@ -1,10 +1,11 @@
 //! Joins. An incarnation needs a label that no other host has. It adopts an earlier incarnation of
 //! this host that still counts, or joins once everything that an earlier one left is dead.
 
-use crate::host::chain::{Chain, Seat};
-use crate::host::failure_detector::SILENCE;
-use crate::host::incarnation::Incarnation;
-use crate::host::label::{Others, described};
+use std::collections::BTreeMap;
+
+use crate::host::chain::Chain;
+use crate::host::failure_detector::silence_ms;
+use crate::host::incarnation::{Incarnation, Others, described};
 use crate::host::settings::too_short;
 use crate::host::writer::entry;
 use crate::host::{Event, Member, Standing};
@@ -15,7 +16,8 @@ use canal_log::engine::{Call, Claimant, Ends, Evidence, Outage, Position, Sign};
 enum Claim {
     Gone(Option<Evidence>),
     Lives,
-    Unknown,
+    /// With the first sign seen of it.
+    Unknown(Option<Sign>),
 }
 
 impl Member {
@@ -30,7 +32,8 @@ impl Member {
         if !asked {
             return;
         }
-        self.memory.reads(epoch);
+        self.memory.lost |= self.memory.epoch.is_some_and(|before| before != epoch);
+        self.memory.epoch = Some(epoch);
         let timing = match self.settings.check(ttl_ms) {
             Ok(timing) => timing,
             Err(error) => {
@@ -50,12 +53,9 @@ impl Member {
             renewed_ms: None,
             renew: Some(self.now.boot_ms),
             head: Position(0),
-            others: Others::sort(
-                &self.identity,
-                |nonce| self.lost.contains(&nonce),
-                &self.boots,
-                others,
-            ),
+            others: Others::sort(&self.identity, &self.lost, &self.boots, others),
+            chain: Chain::new(epoch),
+            is_read: false,
             loading: None,
             confirming: None,
             reconnected_ms: None,
@@ -69,36 +69,32 @@ impl Member {
     /// Joins, if it can decide how. Called when the log was read, and whenever more is known about
     /// the incarnations with this label.
     pub(in crate::host) fn decide_how_to_join(&mut self) {
-        let Some((incarnation, chain)) = self.incarnation.as_mut().zip(self.chain.as_ref()) else {
-            return;
-        };
-        let Others { ours, dead, foreign, .. } = &mut incarnation.others;
+        let Some(Incarnation { chain, others, .. }) = &mut self.incarnation else { return };
+        let has_joined = |host: &HostId| chain.seat(*host).is_some();
         // The label belongs to this host while one of its joined incarnations has it. Incarnations
         // that have not joined wait for it.
-        if ours.iter().chain(&*dead).any(|host| chain.seat(*host).is_some()) {
-            foreign.retain(|host, _| chain.seat(*host).is_some());
+        if others.ours.iter().chain(&others.dead).any(has_joined) {
+            others.foreign.retain(|host, _| has_joined(host));
         }
-        let Some((incarnation, chain)) = self.incarnation.as_ref().zip(self.chain.as_ref()) else {
-            return;
-        };
-        let mut gone = Vec::new();
-        for (host, (who, first)) in &incarnation.others.foreign {
-            match self.claim(incarnation, *host, *first) {
-                Claim::Gone(evidence) => gone.push((*host, evidence)),
-                Claim::Lives => {
-                    let (host, who) = (*host, who.clone());
-                    return self.refuse_label(host, &who);
+        let adopt = others.ours.iter().copied().filter(has_joined).max();
+        let mut waiting = BTreeMap::new();
+        for (host, (who, first)) in others.foreign.clone() {
+            match self.claim(host, first) {
+                Claim::Gone(evidence) => {
+                    if let Some(evidence) = evidence {
+                        self.writer.push_end(Ends { host, evidence });
+                    }
                 }
-                Claim::Unknown => {}
+                Claim::Lives => return self.refuse_label(host, &who),
+                Claim::Unknown(sign) => {
+                    waiting.insert(host, (who, sign));
+                }
             }
         }
-        let ours = incarnation.others.ours.iter().filter(|host| chain.seat(**host).is_some());
-        let adopt = ours.max().copied();
-        self.note_claims(&gone);
-        let first = self
-            .incarnation
-            .as_ref()
-            .and_then(|incarnation| incarnation.others.foreign.keys().next().copied());
+        let first = waiting.keys().next().copied();
+        if let Some(incarnation) = &mut self.incarnation {
+            incarnation.others.foreign = waiting;
+        }
         if let Some(by) = first {
             self.standing = Standing::LabelInUse { by };
         } else if adopt.is_some() {
@@ -109,36 +105,27 @@ impl Member {
         }
     }
 
-    fn claim(&self, incarnation: &Incarnation, host: HostId, first: Option<Sign>) -> Claim {
-        let Some(renewed_ms) = incarnation.renewed_ms else { return Claim::Unknown };
-        let Some(seen) = self.failure_detector.get(host) else {
+    /// `first` is the first sign seen of the incarnation.
+    fn claim(&self, host: HostId, first: Option<Sign>) -> Claim {
+        let Some(incarnation) = &self.incarnation else { return Claim::Unknown(first) };
+        let seen = self.failure_detector.get(host);
+        let sign = first.or(seen.map(|seen| seen.alive.sign));
+        let Some(renewed_ms) = incarnation.renewed_ms else { return Claim::Unknown(sign) };
+        let Some(seen) = seen else {
             // It ended. The log shows which incarnation has its place now.
-            let read = self.read_to();
-            return if read >= incarnation.head { Claim::Gone(None) } else { Claim::Unknown };
+            let has_read = self.read_to() >= incarnation.head;
+            return if has_read { Claim::Gone(None) } else { Claim::Unknown(sign) };
         };
         if let Some(evidence) = self.failure_detector.evidence(host, renewed_ms) {
             return Claim::Gone(Some(evidence));
         }
-        let silent_ms = seen.alive.ttl_ms.saturating_mul(SILENCE).div_ceil(1000);
+        let silent_ms = silence_ms(seen.alive.ttl_ms);
         let long = self.now.boot_ms >= self.registering_ms.saturating_add(silent_ms);
         let renewed = first.is_some_and(|first| first != seen.alive.sign);
         if renewed || (seen.alive.sign == Sign::Watched && long) {
             return Claim::Lives;
         }
-        Claim::Unknown
-    }
-
-    fn note_claims(&mut self, gone: &[(HostId, Option<Evidence>)]) {
-        let Some(incarnation) = &mut self.incarnation else { return };
-        for (host, evidence) in gone {
-            incarnation.others.foreign.remove(host);
-            if let Some(evidence) = evidence {
-                self.writer.push_end(Ends { host: *host, evidence: *evidence });
-            }
-        }
-        for (host, (_, first)) in &mut incarnation.others.foreign {
-            *first = first.or(self.failure_detector.get(*host).map(|seen| seen.alive.sign));
-        }
+        Claim::Unknown(sign)
     }
 
     /// Notes a join of another host while this one waits.
@@ -151,11 +138,6 @@ impl Member {
         }
     }
 
-    /// Whether another host took the label while this host ended its old commands.
-    pub(in crate::host) fn label_was_taken(&self) -> bool {
-        self.incarnation.as_ref().is_some_and(|incarnation| !incarnation.others.foreign.is_empty())
-    }
-
     fn refuse_label(&mut self, host: HostId, who: &str) {
         let why = format!("another host has the name `{}`: {who}", self.identity.label);
         let hint = "give this host another name with --host".to_owned();
@@ -166,25 +148,21 @@ impl Member {
     /// Appends the first batch.
     pub(in crate::host) fn join(&mut self, adopt: Option<HostId>) {
         let (now, blind) = (self.now, self.is_blind());
-        let Some((incarnation, chain)) = self.incarnation.as_mut().zip(self.chain.as_ref()) else {
-            return;
-        };
-        let (new, seen) = (incarnation.host, chain.link());
+        let Some(incarnation) = &mut self.incarnation else { return };
+        let (new, seen) = (incarnation.host, incarnation.chain.link());
         incarnation.others.adopting = adopt;
-        if !blind {
-            self.memory.compare(chain);
-        }
+        let memory = &mut self.memory;
+        memory.lost |=
+            !blind && memory.mark.is_some_and(|mark| incarnation.chain.contradicts(mark));
         let label = self.identity.label.clone();
         let join = Change::HostJoin { host: new, label, identity: described(&self.identity) };
         let adoption = adopt.map(|old| entry(Change::HostAdopt { old, new }, now.unix));
-        let present =
-            entry(self.memory.present(new, incarnation.timing.ttl_ms, now.unix), now.unix);
-        let entries: Vec<_> =
-            [entry(join, now.unix)].into_iter().chain(adoption).chain([present]).collect();
+        let present = self.memory.present(new, incarnation.timing.ttl_ms, now.unix);
+        let entries = [entry(join, now.unix)].into_iter().chain(adoption);
+        let entries = entries.chain([entry(present, now.unix)]).map(|entry| (entry, None));
         let ends = adopt.map(|host| Ends { host, evidence: Evidence::Own });
-        let tickets = vec![None; entries.len()];
         self.standing = Standing::Joining;
-        let append = self.writer.send(new, entries, ends, tickets, (seen, now.boot_ms));
+        let append = self.writer.send(new, entries.collect(), ends, (seen, now.boot_ms));
         if !self.cut && incarnation.is_settled() {
             self.calls.push_back(Call::Append(append));
         } else if let Some(in_flight) = self.writer.in_flight_mut() {
@@ -200,7 +178,9 @@ impl Member {
         self.standing = Standing::Member;
         self.deadlines = incarnation.deadlines();
         self.events.push_back(Event::Joined { host: incarnation.host, adopted });
-        self.overcome();
+        self.obstacle = None;
+        self.label_taken_by = None;
+        self.setbacks = 0;
         self.present_what_was_lost();
         for host in dead {
             // After an adoption it is unknown whether their commands live: their own TTL decides.
@@ -223,10 +203,5 @@ impl Member {
             self.standing = Standing::Clearing;
             self.events.push_back(Event::Clear);
         }
-    }
-
-    /// The incarnation's seat in the chain, after a part of the log was skipped.
-    pub(in crate::host) fn our_seat(&self, chain: &Chain) -> Option<Seat> {
-        chain.seat(self.incarnation.as_ref()?.host)
     }
 }

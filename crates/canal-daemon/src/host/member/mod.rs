@@ -1,31 +1,27 @@
 //! The member: a state machine that takes answers, time and proposals, and returns calls and
-//! events.
+//! events. This file has its state; requests, loses, withdraws and leaves incarnations.
 //!
 //! Invariant: it acts only by calls to the engine and events for its driver.
 
 mod attention;
+mod drive;
 mod follow;
 mod join;
-mod lifecycle;
 mod recover;
-mod renew;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use crate::host::chain::Chain;
 use crate::host::failure_detector::FailureDetector;
-use crate::host::incarnation::Incarnation;
-use crate::host::memory::{Memory, Recovering};
-use crate::host::settings::too_short;
-use crate::host::snapshot_keeper::SnapshotKeeper;
+use crate::host::incarnation::{Incarnation, Memory, Recovering};
+use crate::host::snapshot_keeper::{Differs, SnapshotKeeper};
 use crate::host::writer::Writer;
-use crate::host::{Deadlines, Event, Health, LostWhy, Now, Settings, Standing, Ticket};
+use crate::host::{Deadlines, Event, Health, LostWhy, Now, Settings, Standing, encoding};
 use attention::Attention;
-use canal_core::{Change, HostId, Snapshot, UnixMillis};
-use canal_log::engine::{Answer, Call, Identity, Outage, Position};
+use canal_core::HostId;
+use canal_log::engine::{Call, Ends, Evidence, Identity, Outage, Position};
 
 /// One host's part in the log of many.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Member {
     pub(in crate::host) settings: Settings,
     pub(in crate::host) identity: Identity,
@@ -52,8 +48,6 @@ pub(crate) struct Member {
     /// When to request it, or to repeat the request.
     pub(in crate::host) register: Option<u64>,
     pub(in crate::host) incarnation: Option<Incarnation>,
-    /// The part of the log that was read; `None` during the first load.
-    pub(in crate::host) chain: Option<Chain>,
     pub(in crate::host) writer: Writer,
     /// What the engine announces to this host.
     attention: Attention,
@@ -82,39 +76,7 @@ impl Member {
     /// A member that has not been started. `nonce` is random.
     #[must_use]
     pub(crate) fn new(settings: Settings, identity: Identity, nonce: u128) -> Self {
-        Self {
-            settings,
-            identity,
-            nonce,
-            now: Now { boot_ms: 0, unix: UnixMillis(0) },
-            calls: VecDeque::new(),
-            events: VecDeque::new(),
-            tickets: 0,
-            standing: Standing::Idle,
-            cut: false,
-            outage: None,
-            obstacle: None,
-            setbacks: 0,
-            withdrawing: None,
-            attempt: 0,
-            registering_ms: 0,
-            register: None,
-            incarnation: None,
-            chain: None,
-            writer: Writer::default(),
-            attention: Attention::default(),
-            failure_detector: FailureDetector::default(),
-            snapshot_keeper: SnapshotKeeper::default(),
-            unknown_since: BTreeMap::new(),
-            longest_ttl_ms: 0,
-            label_taken_by: None,
-            lost: BTreeSet::new(),
-            boots: Vec::new(),
-            deadlines: Deadlines::default(),
-            leaving: false,
-            memory: Memory::default(),
-            recovering: None,
-        }
+        Self { settings, identity, nonce, ..Self::default() }
     }
 
     /// Takes over the number of the directory from the records of this place.
@@ -134,115 +96,6 @@ impl Member {
         self.label_taken_by
     }
 
-    /// Begins to join. Call it once.
-    pub(crate) fn start(&mut self, now: Now) {
-        self.now = now;
-        match self.settings.check(self.settings.ttl_ms) {
-            Ok(_) => self.register_at(now.boot_ms),
-            // No call was sent to the engine, and none will be.
-            Err(error) => self.events.push_back(Event::Hindered(too_short(error.to_string()))),
-        }
-        self.on_time();
-    }
-
-    /// Proposes a change. Its ticket returns with an [`Event::Entry`], an [`Event::Absorbed`] or an
-    /// [`Event::Dropped`]; the last one comes at once while the host is not a member.
-    pub(crate) fn propose(&mut self, change: Change, at: UnixMillis) -> Ticket {
-        self.tickets += 1;
-        let ticket = Ticket(self.tickets);
-        if self.standing == Standing::Member && !self.leaving {
-            self.writer.push(change, at, Some(ticket));
-        } else {
-            self.events.push_back(Event::Dropped { ticket });
-        }
-        ticket
-    }
-
-    /// The calls to send to the engine now. Take them at the end of each turn, so that all
-    /// proposals of the turn go out together.
-    pub(crate) fn take_calls(&mut self) -> Vec<Call> {
-        self.append_next();
-        self.attend_next();
-        self.calls.drain(..).collect()
-    }
-
-    /// Processes an answer of the engine.
-    pub(crate) fn answer(&mut self, now: Now, answer: Answer) {
-        self.now = now;
-        // First, so that a late answer does not count as one in time.
-        self.on_time();
-        match &answer {
-            Answer::Away(_) | Answer::Back | Answer::Full(_) => {}
-            _ => self.hear(),
-        }
-        match answer {
-            Answer::Registered { host, ttl_ms, asked_at, epoch, others } => {
-                self.registered((host, ttl_ms), asked_at, epoch, others);
-            }
-            Answer::Withdrawn { host } => self.withdrawn(host),
-            Answer::Loaded { snapshot, batches } => self.loaded(snapshot, &batches),
-            Answer::Batches(batches) => self.batches(&batches),
-            Answer::Rewritten => self.rewritten(),
-            Answer::Compacted => self.reload(),
-            Answer::Appended { host, sequence, .. } => {
-                if self.is_us(host) {
-                    self.writer.answered(sequence);
-                }
-            }
-            Answer::Overtaken { host, sequence, ends } => {
-                if self.is_us(host) {
-                    self.overtaken(sequence, ends);
-                }
-            }
-            Answer::Fenced { host, why } => {
-                if self.is_us(host) {
-                    self.lose(LostWhy::Fenced { why });
-                }
-            }
-            Answer::Renewed { asked_at, ttl_ms, head, hosts } => {
-                self.renewed((asked_at, ttl_ms), head, &hosts);
-            }
-            Answer::NewEra(begun) => self.note_era(begun),
-            Answer::Stored { position } => self.stored(position),
-            Answer::Attends { listens } => self.attends(listens),
-            Answer::Away(outage) => self.gone_away(outage),
-            Answer::Back => self.come_back(),
-            Answer::Full(full) => self.events.push_back(Event::Full(full)),
-        }
-        self.on_time();
-    }
-
-    /// Handles the passage of time.
-    pub(crate) fn tick(&mut self, now: Now) {
-        self.now = now;
-        self.on_time();
-    }
-
-    /// The next task for the driver.
-    pub(crate) fn next_event(&mut self) -> Option<Event> {
-        let event = self.events.pop_front();
-        self.attention.has_read |= matches!(event, Some(Event::Present));
-        event
-    }
-
-    /// The answer to [`Event::Clear`]: no command of an earlier incarnation lives.
-    pub(crate) fn cleared(&mut self, now: Now) {
-        self.now = now;
-        if self.standing == Standing::Clearing {
-            if self.label_was_taken() { self.decide_how_to_join() } else { self.join(None) }
-        }
-        self.on_time();
-    }
-
-    /// The answer to [`Event::SnapshotWanted`]: the table as it was at that event.
-    pub(crate) fn store(&mut self, snapshot: &Snapshot) {
-        let every = self.settings.snapshot_batches;
-        match self.snapshot_keeper.take(snapshot, self.now.boot_ms, every) {
-            Ok(()) => self.store_due(),
-            Err(differs) => self.differs(differs),
-        }
-    }
-
     /// How long commands of this host may run. The daemon may report a grant to a client only
     /// before `term_at`. After a loss the deadlines stay those of the lost incarnation until the
     /// host is a member again.
@@ -254,15 +107,194 @@ impl Member {
     /// The host's state towards the engine.
     #[must_use]
     pub(crate) fn health(&self) -> Health {
-        let incarnation = self.incarnation.as_ref();
         Health {
             standing: self.standing.clone(),
-            host: incarnation.map(|incarnation| incarnation.host),
-            renewed_ms: incarnation.and_then(|incarnation| incarnation.renewed_ms),
-            position: self.read_to(),
-            head: incarnation.map_or(Position(0), |incarnation| incarnation.head),
-            hosts: self.failure_detector.seen().copied().collect(),
+            renewed_ms: self.incarnation.as_ref().and_then(|incarnation| incarnation.renewed_ms),
             heard: self.failure_detector.heard().clone(),
         }
+    }
+}
+
+/// Its incarnations.
+impl Member {
+    /// The host's incarnation, while it is a member.
+    #[must_use]
+    pub(crate) fn host(&self) -> Option<HostId> {
+        let incarnation =
+            self.incarnation.as_ref().filter(|_| self.standing == Standing::Member)?;
+        Some(incarnation.host)
+    }
+
+    /// Whether an incarnation is this host's own.
+    pub(in crate::host) fn is_us(&self, host: HostId) -> bool {
+        self.incarnation.as_ref().is_some_and(|incarnation| incarnation.host == host)
+    }
+
+    /// The position of the last batch that was read.
+    pub(in crate::host) fn read_to(&self) -> Position {
+        self.incarnation.as_ref().map_or(Position(0), |it| it.chain.link().position)
+    }
+
+    /// Whether commands may run under this incarnation.
+    pub(in crate::host) fn takes_part(&self) -> bool {
+        matches!(self.standing, Standing::Member | Standing::Joining)
+    }
+
+    /// Requests another incarnation, at `at_ms`.
+    pub(in crate::host) fn register_at(&mut self, at_ms: u64) {
+        self.standing = Standing::Registering;
+        self.attempt += 1;
+        self.registering_ms = u64::MAX;
+        self.register = Some(at_ms);
+    }
+
+    pub(in crate::host) fn send_register(&mut self) {
+        let asked_at = self.now.boot_ms;
+        self.registering_ms = self.registering_ms.min(asked_at);
+        self.register = Some(asked_at + self.usual_renewal_ms());
+        self.calls.push_back(Call::Register {
+            identity: self.identity.clone(),
+            nonce: encoding::nonce(self.nonce, self.attempt),
+            ttl_ms: self.settings.ttl_ms,
+            asked_at,
+        });
+    }
+
+    pub(in crate::host) fn usual_renewal_ms(&self) -> u64 {
+        self.settings.check(self.settings.ttl_ms).map_or(1, |timing| timing.renewal_ms)
+    }
+
+    /// Handles the certain or possible end of the incarnation, whose holds are lost. Requests
+    /// another one.
+    pub(in crate::host) fn lose(&mut self, why: LostWhy) {
+        let Some(host) = self.incarnation.as_ref().map(|incarnation| incarnation.host) else {
+            return;
+        };
+        self.leaving = false;
+        if self.takes_part() {
+            self.events.push_back(Event::Lost { host, why });
+        }
+        self.lost.insert(encoding::nonce(self.nonce, self.attempt));
+        self.begin_anew();
+        // Requests incarnations at most as often as renewals, if one after another is lost.
+        let earliest = self.registering_ms.saturating_add(self.usual_renewal_ms());
+        self.register_at(self.now.boot_ms.max(earliest));
+    }
+
+    /// Handles an obstacle that keeps the incarnation from becoming or staying a member. Requests
+    /// another one, waiting longer each time.
+    pub(in crate::host) fn hinder(&mut self, obstacle: Outage) {
+        self.label_taken_by = None;
+        self.tell_withdrawn();
+        let unused = self.incarnation.as_ref().filter(|_| !self.takes_part());
+        let unused = unused.map(|incarnation| incarnation.host);
+        self.lose(LostWhy::Differs);
+        let wait_ms = self.usual_renewal_ms().saturating_mul(1 << self.setbacks.min(8));
+        self.setbacks = self.setbacks.saturating_add(1);
+        self.register_at(self.now.boot_ms + wait_ms.min(self.settings.ttl_ms));
+        self.withdrawing = unused.filter(|_| !self.cut);
+        if self.obstacle.as_ref() == Some(&obstacle) {
+            self.calls.extend(self.withdrawing.take().map(|host| Call::Withdraw { host }));
+            return;
+        }
+        self.obstacle = Some(obstacle);
+        match self.withdrawing {
+            // Withdraw first: the daemon may exit when it gets the event, and other hosts would
+            // wait for this incarnation's end.
+            Some(host) => self.calls.push_back(Call::Withdraw { host }),
+            None => self.tell_obstacle(),
+        }
+    }
+
+    /// Stops a member that cannot read the log at present. It neither renews nor appends until it
+    /// can, so its holds last until their deadline.
+    pub(in crate::host) fn stall(&mut self, obstacle: Outage) {
+        let takes_part = self.takes_part();
+        let Some(incarnation) = self.incarnation.as_mut().filter(|_| takes_part) else {
+            return self.hinder(obstacle);
+        };
+        incarnation.renew = None;
+        incarnation.loading = Some(self.now.boot_ms + incarnation.timing.renewal_ms);
+        if self.obstacle.as_ref() != Some(&obstacle) {
+            self.obstacle = Some(obstacle);
+            self.tell_obstacle();
+        }
+        self.end_read();
+    }
+
+    /// Resumes when reading works again.
+    pub(in crate::host) fn unstall(&mut self) {
+        if !self.takes_part() {
+            return;
+        }
+        if self.obstacle.take().is_some() {
+            self.events.push_back(Event::Unhindered);
+        }
+        if let Some(incarnation) = &mut self.incarnation {
+            incarnation.renew.get_or_insert(self.now.boot_ms);
+        }
+    }
+
+    pub(in crate::host) fn tell_obstacle(&mut self) {
+        self.events.extend(self.obstacle.clone().map(Event::Hindered));
+    }
+
+    pub(in crate::host) fn withdrawn(&mut self, host: HostId) {
+        if self.withdrawing == Some(host) {
+            self.tell_withdrawn();
+        }
+    }
+
+    /// Reports the obstacle of a withdrawn incarnation, whether or not the withdrawal succeeded.
+    pub(in crate::host) fn tell_withdrawn(&mut self) {
+        if self.withdrawing.take().is_some() {
+            self.tell_obstacle();
+        }
+    }
+
+    /// Records that the engine answered.
+    pub(in crate::host) fn hear(&mut self) {
+        if !self.cut && self.outage.take().is_some() {
+            self.events.push_back(Event::Back);
+        }
+    }
+
+    /// Leaves in good order. This host must hold nothing and wait for nothing. Returns whether its
+    /// end is in flight: call it until it is not.
+    pub(crate) fn leave(&mut self, now: Now) -> bool {
+        self.now = now;
+        let Some(us) = self.host().filter(|_| !self.cut) else { return false };
+        // A batch in flight could still move leases to this host.
+        if !self.leaving && self.writer.is_idle() {
+            self.leaving = true;
+            self.writer.push_end(Ends { host: us, evidence: Evidence::Own });
+        }
+        true
+    }
+
+    pub(in crate::host) fn begin_anew(&mut self) {
+        self.memory.mark = self.mark().or(self.memory.mark);
+        let given_up = self.writer.give_up();
+        self.events.extend(given_up.into_iter().map(|ticket| Event::Dropped { ticket }));
+        self.incarnation = None;
+        self.recovering = None;
+        self.writer = Writer::default();
+        self.failure_detector.forget_all();
+        self.unknown_since.clear();
+        self.snapshot_keeper.forget();
+        self.forget_calls();
+    }
+
+    /// Drops all calls except the one that the engine must carry out first.
+    pub(in crate::host) fn forget_calls(&mut self) {
+        self.calls.retain(|call| matches!(call, Call::NoteEra { .. }));
+    }
+
+    pub(in crate::host) fn differs(&mut self, Differs(revision): Differs) {
+        let why = format!(
+            "this host's table differs from the other hosts' tables at revision {revision}"
+        );
+        let hint = "report this bug, with the versions of canal on all hosts".to_owned();
+        self.hinder(Outage::refused(why, Some(hint)));
     }
 }

@@ -2,11 +2,10 @@
 //! the eras of the engine, reports which tokens its clients received, and proposes that the longest
 //! TTL has passed.
 
-use crate::host::chain::{Chain, Known, Mark};
-use crate::host::failure_detector::SILENCE;
-use crate::host::memory::{Memory, Recovering};
+use crate::host::failure_detector::silence_ms;
+use crate::host::incarnation::{Incarnation, Memory, Recovering};
 use crate::host::writer::entry;
-use crate::host::{Member, Standing, encoding};
+use crate::host::{Known, Mark, Member, Standing, encoding};
 use canal_core::{Change, HostId, Recovery, Token};
 use canal_log::engine::{Batch, Call, EraChange, Link};
 
@@ -27,16 +26,20 @@ impl Member {
         self.memory.told = self.memory.told.max(token);
     }
 
+    fn loaded_incarnation(&self) -> Option<&Incarnation> {
+        self.incarnation.as_ref().filter(|incarnation| incarnation.is_read)
+    }
+
     /// How far the log was read; for [`Self::knows`], also by a later daemon of this host.
     #[must_use]
     pub(crate) fn mark(&self) -> Option<Mark> {
-        self.chain.as_ref().map(Chain::mark)
+        self.loaded_incarnation().map(|incarnation| incarnation.chain.mark())
     }
 
     /// Whether the history read at a mark is part of the current history.
     #[must_use]
     pub(crate) fn knows(&self, mark: Mark) -> Known {
-        self.chain.as_ref().map_or(Known::TooOld, |chain| chain.knows_mark(mark))
+        self.loaded_incarnation().map_or(Known::TooOld, |it| it.chain.knows_mark(mark))
     }
 
     /// Whether this member compares no histories; tests use it to prove that they detect that.
@@ -67,13 +70,8 @@ impl Member {
     #[must_use]
     pub(crate) fn recovered_at(&self) -> Option<u64> {
         let Recovering { since_ms, longest_ttl_ms, .. } = self.recovering?;
-        let own = self
-            .incarnation
-            .as_ref()
-            .map_or(self.settings.ttl_ms, |incarnation| incarnation.timing.ttl_ms);
-        let others = self.failure_detector.seen().map(|seen| seen.alive.ttl_ms);
-        let ttl_ms = others.fold(longest_ttl_ms.max(own), u64::max);
-        let wait_ms = ttl_ms.saturating_mul(SILENCE).div_ceil(1000);
+        let own_ms = self.incarnation.as_ref().map_or(self.settings.ttl_ms, |it| it.timing.ttl_ms);
+        let wait_ms = silence_ms(self.failure_detector.longest_ttl_ms(longest_ttl_ms.max(own_ms)));
         #[cfg(test)]
         let wait_ms = match crate::sim::is_broken(crate::sim::Rule::RecoveriesWait) {
             true => 0,

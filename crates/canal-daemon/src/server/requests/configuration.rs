@@ -13,7 +13,7 @@ use crate::net::connections::Source;
 use crate::server::Server;
 use crate::server::requests::resize::barred;
 use crate::server::step::{Caller, Result, Step};
-use crate::store::journal_store::setting_bytes;
+use crate::store::ledger::setting_bytes;
 use crate::wording::time;
 use canal_core::{BYPASS_MAX_DEFAULT, Change, Key, View};
 use canal_protocol::place::Rule;

@@ -4,8 +4,8 @@
 
 use crate::calls::call::ConnId;
 use crate::calls::items;
-use crate::history::ending::{cycle, forced_by, session};
-use crate::history::queue::{Answer, Question};
+use crate::history::requests::{cycle, forced_by, session};
+use crate::history::writer::Search;
 use crate::net::call_state::CallState;
 use crate::net::connection::Connection;
 use crate::server::Server;
@@ -14,7 +14,7 @@ use crate::wording::time;
 use canal_core::{HeldItem, HoldState, Key, Mode, SlotRange, UnixMillis, View};
 use canal_history::{
     Bins, CommandGroup, Counted, Counts, Ending, Found, KeyUse, Present, Quantiles, Query, Record,
-    Running, SlotsTable,
+    Running, SlotsTable, Tally,
 };
 use canal_protocol::{
     ErrorName, Failure, HistoryBin, HistoryCount, HistoryItem, HistoryKeyUse, HistoryLengths,
@@ -41,16 +41,16 @@ impl Server {
             before: query.before,
             limit: usize::try_from(limit).unwrap_or(usize::MAX),
         };
-        self.look_up(caller.id, Question::Records(query))
+        self.look_up(caller.id, query, |query| Search::Records(canal_history::Search::new(query)))
     }
 
-    fn look_up(&mut self, id: ConnId, question: Question) -> Result {
+    fn look_up(&mut self, id: ConnId, query: Query, begin: impl FnOnce(Query) -> Search) -> Result {
         if !self.observe.history.is_on() {
             let message = "this daemon keeps no history";
             return Err(Failure::new(ErrorName::Unsupported, message)
                 .hint("set `max` in `[history]` of canal.toml, and restart the daemon"));
         }
-        if !self.observe.history.search(id, question) {
+        if !self.observe.history.search(id, query, begin) {
             let message = "the daemon could not start its history thread";
             return Err(Failure::new(ErrorName::Fault, message));
         }
@@ -67,19 +67,19 @@ impl Server {
         Step::reply(&HistoryPage {
             records: records.collect(),
             before: found.before,
-            dropped: self.observe.history.dropped(),
+            dropped: self.observe.history.queue.dropped(),
         })
     }
 
     /// Answers the clients whose searches of the history have finished.
     pub(crate) fn end_searches(&mut self) {
-        for (id, found) in self.observe.history.take_found() {
+        for (id, found) in self.observe.history.queue.take_found() {
             let waits = |conn: &&Connection| matches!(conn.state(), CallState::History);
             let Some(conn) = self.conns.peek(id).filter(waits) else { continue };
             let uid = conn.peer.uid;
             let step = match &found {
-                Answer::Records(found) => self.history_page(uid, found),
-                Answer::Counts(counts) => Step::reply(&self.stats(counts)),
+                Search::Records(search) => self.history_page(uid, &search.found),
+                Search::Counts(tally) => Step::reply(&self.stats(&tally.counts)),
             };
             self.carry_out(id, Ok(step));
             self.reports.sent(&self.conns, id);
@@ -163,7 +163,9 @@ impl Server {
         // As in other replies, only root sees the commands of all users.
         let uid = caller.peer.uid;
         let viewer = (uid != 0).then_some(uid);
-        self.look_up(caller.id, Question::Counts { query, viewer, present })
+        self.look_up(caller.id, query, |query| {
+            Search::Counts(Box::new(Tally::new(query, viewer, present)))
+        })
     }
 
     fn stored_size(&self, key: &Key) -> Option<u64> {
@@ -196,7 +198,7 @@ impl Server {
             keys,
             slots: counts.key.as_deref().zip(counts.slots.as_ref()).map(slots),
             left_out: counts.left_out || more_users || more_commands || more_keys,
-            dropped: self.observe.history.dropped(),
+            dropped: self.observe.history.queue.dropped(),
         }
     }
 

@@ -11,7 +11,7 @@ use crate::net::call_state::PendingCall;
 use crate::server::Server;
 use crate::server::requests::acquire::Part;
 use crate::server::step::{Caller, Result, Step};
-use crate::store::journal_store::renewal_bytes;
+use crate::store::ledger::renewal_bytes;
 use crate::store::node;
 use crate::waiters::leases::{Reported, name_of};
 use crate::wording::{bad, cannot, pid_of, superseded};

@@ -10,7 +10,7 @@ use crate::processes::identity::OwnerFound;
 use crate::server::Server;
 use crate::server::requests::caller::checked;
 use crate::server::step::{Caller, Result, Step};
-use crate::store::journal_store::renewal_bytes;
+use crate::store::ledger::renewal_bytes;
 use crate::view::shown::Shown;
 use crate::waiters::leases::{is_collecting, name_of};
 use crate::wording::{Text, owner_words, pid_of, time};

@@ -11,7 +11,7 @@ use crate::net::call_state::PendingCall;
 use crate::permissions::Action;
 use crate::server::Server;
 use crate::server::step::{Caller, Result, Step};
-use crate::store::journal_store::setting_bytes;
+use crate::store::ledger::setting_bytes;
 use crate::wording::{bad, cannot, denied, not_held, used_as};
 use canal_core::{Change, Key, Outcome, RequestId, Table, View, WaiterState};
 use canal_protocol::{ErrorName, Failure, Prioritize, Prioritized, Resize, Resized};

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::calls::call::{Answer, ConnId, Follows, written};
 use crate::calls::items;
-use crate::cluster::Cluster;
+use crate::cluster::membership::Cluster;
 use crate::limits::{BLOCKERS_LOOKED_AT_MAX, NAMES_MAX, WAITS_SHOWN_MAX};
 use crate::logging;
 use crate::metrics::open_metrics::text;
@@ -31,7 +31,7 @@ impl Server {
     pub(crate) fn status_of<K>(&self, viewer: u32, keys: K, left_out: u64) -> Status<K> {
         let mut daemon = self.about.clone();
         daemon.notes.extend(logging::note());
-        daemon.notes.extend(self.observe.history.notes());
+        daemon.notes.extend(self.observe.history.queue.notes());
         daemon.notes.extend(self.leases.note());
         // The notes name programs and addresses, and otherwise only the configuration contains
         // those.

@@ -1,14 +1,134 @@
-//! Renewals, deadlines, and the repetition of calls.
+//! Drives the member: takes proposals, answers and the time, and repeats calls. Renewals and
+//! deadlines.
 
-use crate::host::failure_detector::SILENCE;
-use crate::host::incarnation::is_due;
-use crate::host::{Event, LostWhy, Member, Standing};
-use canal_core::HostId;
-use canal_log::engine::{Alive, Append, Call, Ends, Evidence, Outage, Position};
+use crate::host::failure_detector::silence_ms;
+use crate::host::incarnation::{Incarnation, is_due};
+use crate::host::settings::too_short;
+use crate::host::{Event, LostWhy, Member, Now, Standing, Ticket};
+use canal_core::{Change, HostId, Snapshot, UnixMillis};
+use canal_log::engine::{Alive, Answer, Call, Ends, Evidence, Outage, Position};
 
+/// What the driver calls.
+impl Member {
+    /// Begins to join. Call it once.
+    pub(crate) fn start(&mut self, now: Now) {
+        self.now = now;
+        match self.settings.check(self.settings.ttl_ms) {
+            Ok(_) => self.register_at(now.boot_ms),
+            // No call was sent to the engine, and none will be.
+            Err(error) => self.events.push_back(Event::Hindered(too_short(error))),
+        }
+        self.on_time();
+    }
+
+    /// Proposes a change. Its ticket returns with an [`Event::Entry`], an [`Event::Absorbed`] or an
+    /// [`Event::Dropped`]; the last one comes at once while the host is not a member.
+    pub(crate) fn propose(&mut self, change: Change, at: UnixMillis) -> Ticket {
+        self.tickets += 1;
+        let ticket = Ticket(self.tickets);
+        if self.standing == Standing::Member && !self.leaving {
+            self.writer.push(change, at, Some(ticket));
+        } else {
+            self.events.push_back(Event::Dropped { ticket });
+        }
+        ticket
+    }
+
+    /// The calls to send to the engine now. Take them at the end of each turn, so that all
+    /// proposals of the turn go out together.
+    pub(crate) fn take_calls(&mut self) -> Vec<Call> {
+        self.append_next();
+        self.attend_next();
+        self.calls.drain(..).collect()
+    }
+
+    /// Processes an answer of the engine.
+    pub(crate) fn answer(&mut self, now: Now, answer: Answer) {
+        self.now = now;
+        // First, so that a late answer does not count as one in time.
+        self.on_time();
+        match &answer {
+            Answer::Away(_) | Answer::Back | Answer::Full(_) => {}
+            _ => self.hear(),
+        }
+        match answer {
+            Answer::Registered { host, ttl_ms, asked_at, epoch, others } => {
+                self.registered((host, ttl_ms), asked_at, epoch, others);
+            }
+            Answer::Withdrawn { host } => self.withdrawn(host),
+            Answer::Loaded { snapshot, batches } => self.loaded(snapshot, &batches),
+            Answer::Batches(batches) => self.batches(&batches),
+            Answer::Rewritten => self.rewritten(),
+            Answer::Compacted => self.reload(),
+            Answer::Appended { host, sequence, .. } => {
+                if self.is_us(host) {
+                    self.writer.answered(sequence);
+                }
+            }
+            Answer::Overtaken { host, sequence, ends } => {
+                if self.is_us(host) {
+                    self.overtaken(sequence, ends);
+                }
+            }
+            Answer::Fenced { host, why } => {
+                if self.is_us(host) {
+                    self.lose(LostWhy::Fenced { why });
+                }
+            }
+            Answer::Renewed { asked_at, ttl_ms, head, hosts } => {
+                self.renewed((asked_at, ttl_ms), head, &hosts);
+            }
+            Answer::NewEra(begun) => self.note_era(begun),
+            Answer::Stored { position } => self.stored(position),
+            Answer::Attends { listens } => self.attends(listens),
+            Answer::Away(outage) => self.gone_away(outage),
+            Answer::Back => self.come_back(),
+            Answer::Full(full) => self.events.push_back(Event::Full(full)),
+        }
+        self.on_time();
+    }
+
+    /// Handles the passage of time.
+    pub(crate) fn tick(&mut self, now: Now) {
+        self.now = now;
+        self.on_time();
+    }
+
+    /// The next task for the driver.
+    pub(crate) fn next_event(&mut self) -> Option<Event> {
+        let event = self.events.pop_front();
+        self.attention.has_read |= matches!(event, Some(Event::Present));
+        event
+    }
+
+    /// The answer to [`Event::Clear`]: no command of an earlier incarnation lives.
+    pub(crate) fn cleared(&mut self, now: Now) {
+        self.now = now;
+        if self.standing == Standing::Clearing {
+            let others = self.incarnation.as_ref().map(|incarnation| &incarnation.others);
+            // Another host may have taken the label in the meantime.
+            match others.is_some_and(|others| !others.foreign.is_empty()) {
+                true => self.decide_how_to_join(),
+                false => self.join(None),
+            }
+        }
+        self.on_time();
+    }
+
+    /// The answer to [`Event::SnapshotWanted`]: the table as it was at that event.
+    pub(crate) fn store(&mut self, snapshot: &Snapshot) {
+        let every = self.settings.snapshot_batches;
+        match self.snapshot_keeper.take(snapshot, self.now.boot_ms, every) {
+            Ok(()) => self.store_due(),
+            Err(differs) => self.differs(differs),
+        }
+    }
+}
+
+/// Renewals, deadlines, and the repetition of calls.
 impl Member {
     /// Performs everything that is due, and gives up an incarnation that was not renewed in time.
-    pub(in crate::host) fn on_time(&mut self) {
+    fn on_time(&mut self) {
         let now_ms = self.now.boot_ms;
         if let Some(incarnation) = &self.incarnation
             && now_ms >= incarnation.deadlines().kill_at
@@ -67,19 +187,16 @@ impl Member {
 
     /// Requests the batches after the last one read.
     fn send_follow(&mut self) {
-        let Some((incarnation, chain)) = self.incarnation.as_mut().zip(self.chain.as_ref()) else {
-            return;
-        };
-        incarnation.behind = None;
-        self.calls.push_back(Call::Follow { after: chain.last() });
+        if let Some(incarnation) = self.incarnation.as_mut().filter(|it| it.is_read) {
+            incarnation.behind = None;
+            self.calls.push_back(Call::Follow { after: incarnation.chain.last() });
+        }
     }
 
     /// Like [`Self::send_follow`], but appends nothing until the engine confirms that the log still
     /// contains everything read so far.
     fn confirm_log(&mut self) {
-        if self.chain.is_some()
-            && let Some(incarnation) = &mut self.incarnation
-        {
+        if let Some(incarnation) = self.incarnation.as_mut().filter(|it| it.is_read) {
             incarnation.confirming = Some(self.now.boot_ms + incarnation.timing.renewal_ms);
         }
         self.send_follow();
@@ -89,31 +206,24 @@ impl Member {
     /// again. A grant read before may belong to a history that was lost since.
     #[must_use]
     pub(crate) fn is_current(&self) -> bool {
-        let Some((incarnation, chain)) = self.incarnation.as_ref().zip(self.chain.as_ref()) else {
-            return false;
-        };
-        incarnation.reconnected_ms.is_none() && chain.link().position >= incarnation.head_then
+        self.incarnation.as_ref().is_some_and(|it| {
+            it.is_read && it.reconnected_ms.is_none() && it.chain.link().position >= it.head_then
+        })
     }
 
     /// Sends the next batch if one can be sent.
-    pub(in crate::host) fn append_next(&mut self) {
+    fn append_next(&mut self) {
         let ready = self.standing == Standing::Member && !self.cut;
-        let Some((incarnation, chain)) = self.incarnation.as_ref().zip(self.chain.as_ref()) else {
-            return;
-        };
-        if !ready || !incarnation.is_settled() {
-            return;
-        }
+        let may_append = |it: &&Incarnation| ready && it.is_settled();
+        let Some(incarnation) = self.incarnation.as_ref().filter(may_append) else { return };
         let now = (self.now.boot_ms, self.now.unix);
-        let next = self.writer.next(incarnation.host, chain.link(), now);
+        let next = self.writer.next(incarnation.host, incarnation.chain.link(), now);
         self.calls.extend(next.map(Call::Append));
     }
 
     /// Repeats the batch in flight if it has been unanswered for long.
     fn append_again(&mut self) {
-        let Some(incarnation) =
-            self.incarnation.as_ref().filter(|incarnation| incarnation.is_settled())
-        else {
+        let Some(incarnation) = self.incarnation.as_ref().filter(|it| it.is_settled()) else {
             return;
         };
         let (now_ms, patience_ms) = (self.now.boot_ms, incarnation.timing.renewal_ms);
@@ -125,17 +235,11 @@ impl Member {
         if in_flight.echoed {
             self.writer.unanswered();
         } else {
-            let append: Append = in_flight.append.clone();
-            self.calls.push_back(Call::Append(append));
+            self.calls.push_back(Call::Append(in_flight.append.clone()));
         }
     }
 
-    pub(in crate::host) fn renewed(
-        &mut self,
-        (asked_ms, ttl_ms): (u64, u64),
-        head: Position,
-        alive: &[Alive],
-    ) {
+    fn renewed(&mut self, (asked_ms, ttl_ms): (u64, u64), head: Position, alive: &[Alive]) {
         let (now_ms, read) = (self.now.boot_ms, self.read_to());
         let Some(incarnation) = &mut self.incarnation else { return };
         let since_ms = asked_ms;
@@ -173,7 +277,12 @@ impl Member {
         match self.standing {
             Standing::LabelInUse { .. } => self.decide_how_to_join(),
             Standing::Member => {
-                self.end_the_gone(asked_ms);
+                for host in self.failure_detector.hosts() {
+                    let evidence = self.failure_detector.evidence(host, asked_ms);
+                    if let Some(evidence) = evidence.filter(|_| !self.is_us(host)) {
+                        self.writer.push_end(Ends { host, evidence });
+                    }
+                }
                 self.end_the_unknown(asked_ms, alive);
             }
             _ => {}
@@ -181,36 +290,19 @@ impl Member {
         self.store_due();
     }
 
-    /// Ends the other incarnations that an answer shows to be gone.
-    fn end_the_gone(&mut self, asked_ms: u64) {
-        let us = self.host();
-        let others: Vec<HostId> =
-            self.failure_detector.seen().map(|seen| seen.alive.host).collect();
-        for host in others.into_iter().filter(|host| Some(*host) != us) {
-            if let Some(evidence) = self.failure_detector.evidence(host, asked_ms) {
-                self.writer.push_end(Ends { host, evidence });
-            }
-        }
-    }
-
     /// Ends the incarnations of the log that are missing from the engine's table of hosts, which an
     /// operator must have emptied. If such a host lives, it finds that out at its next renewal, and
     /// its commands have ended when its TTL has passed.
     fn end_the_unknown(&mut self, asked_ms: u64, alive: &[Alive]) {
-        let us = self.host();
-        let Some((chain, incarnation)) = self.chain.as_ref().zip(self.incarnation.as_ref()) else {
-            return;
+        let has_read_all =
+            |it: &&Incarnation| it.is_settled() && it.chain.link().position >= it.head;
+        let Some(incarnation) = self.incarnation.as_ref().filter(has_read_all) else { return };
+        let is_unknown = |host: &HostId| {
+            *host != incarnation.host && alive.iter().all(|alive| alive.host != *host)
         };
-        let has_read_all = incarnation.is_settled() && chain.link().position >= incarnation.head;
-        let is_unknown =
-            |host: &HostId| Some(*host) != us && alive.iter().all(|alive| alive.host != *host);
-        let unknown: Vec<HostId> = match has_read_all {
-            true => chain.seated().filter(is_unknown).collect(),
-            false => return,
-        };
+        let unknown: Vec<HostId> = incarnation.chain.seated().filter(is_unknown).collect();
         self.unknown_since.retain(|host, _| unknown.contains(host));
-        let ttl_ms = self.longest_ttl_ms.max(incarnation.timing.ttl_ms);
-        let silent_ms = ttl_ms.saturating_mul(SILENCE).div_ceil(1000);
+        let silent_ms = silence_ms(self.longest_ttl_ms.max(incarnation.timing.ttl_ms));
         let now_ms = self.now.boot_ms;
         for host in unknown {
             let since_ms = *self.unknown_since.entry(host).or_insert(now_ms);
@@ -220,7 +312,7 @@ impl Member {
         }
     }
 
-    pub(in crate::host) fn gone_away(&mut self, outage: Outage) {
+    fn gone_away(&mut self, outage: Outage) {
         self.calls.clear();
         self.cut = true;
         self.listen_again();
@@ -233,7 +325,7 @@ impl Member {
 
     /// Repeats all unanswered calls. The driver gets [`Event::Back`] only when the engine answers:
     /// it may accept the connection and refuse the calls.
-    pub(in crate::host) fn come_back(&mut self) {
+    fn come_back(&mut self) {
         self.cut = false;
         self.forget_calls();
         let now_ms = self.now.boot_ms;

@@ -1,0 +1,447 @@
+//! This host's part in a table that many hosts share: its member state machine, the engine that
+//! keeps the log, and what the daemon knows about both.
+//!
+//! Invariant: events are returned one at a time, in the order in which the member produces them.
+//! The daemon carries out each event on the table that the previous event left.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::task::{Context as TaskContext, Poll, Waker};
+use std::time::Duration;
+
+use anyhow::Context;
+
+use crate::cluster::end_commands::{Terminator, Watched};
+use crate::cluster::engine::{Chosen, nonce};
+use crate::cluster::sent_tokens::SentTokens;
+use crate::cluster::shared_marker::SharedMarker;
+use crate::cluster::watcher::Watcher;
+use crate::host::{Deadlines, Event, Member, Now, Ticket};
+use crate::metrics::counters::{APPENDS, Histogram};
+use crate::options::Options;
+use crate::processes::holder_record::{Holder, HolderRecord};
+use crate::processes::lost_processes::Stage;
+use crate::store::previous_journal;
+use crate::store::recover::Recovered;
+use crate::wording::StartError;
+use canal_core::{Change, HoldState, HostId, Token, UnixMillis};
+use canal_log::engine::{Answer, Engine, Outage};
+use canal_protocol::DeadlinePageFound;
+use canal_protocol::place::Place;
+use canal_sys::clock;
+use canal_sys::deadline::{Deadline, Why, Writer};
+use canal_sys::process::Origin;
+
+/// Why the engine cannot be used or this host cannot take part, and since when.
+#[derive(Clone, Debug)]
+pub(crate) struct OngoingOutage {
+    pub outage: Outage,
+    pub since: UnixMillis,
+    /// As `since`, in milliseconds of CLOCK_BOOTTIME.
+    pub since_boot_ms: u64,
+}
+
+impl OngoingOutage {
+    /// Records an outage. During an outage the record keeps the start time, because the first
+    /// problem may hide the next one.
+    pub(super) fn record(ongoing: &mut Option<Self>, outage: Outage) {
+        let now = || (UnixMillis(clock::unix_ms()), clock::boottime_ms());
+        let (since, since_boot_ms) =
+            ongoing.as_ref().map_or_else(now, |before| (before.since, before.since_boot_ms));
+        *ongoing = Some(Self { outage, since, since_boot_ms });
+    }
+}
+
+/// The daemon's knowledge about the engine, except for its log.
+#[derive(Debug, Default)]
+pub(crate) struct EngineStatus {
+    /// The name of the engine in messages. It contains no password.
+    pub name: String,
+    /// The name of this host in messages.
+    pub label: String,
+    /// The configured time to live, in milliseconds.
+    pub ttl_ms: u64,
+    /// Whether the daemon keeps running if the engine refuses this host. If not, the daemon ends
+    /// with an error: it runs in the foreground, a person sees the error, and nothing was held yet.
+    pub lives_on: bool,
+    /// Whether this host was a member while this daemon ran.
+    pub let_in: bool,
+    /// Why the engine cannot be used now.
+    pub away: Option<OngoingOutage>,
+    /// The total length of earlier outages of the engine, in milliseconds.
+    pub away_ms: u64,
+    /// How long changes of this host took to come back from the log.
+    pub appends: Histogram,
+    /// Why this host cannot take part now although the engine answers.
+    pub unable: Option<OngoingOutage>,
+    /// Why the engine stores nothing now although it answers.
+    pub full: Option<OngoingOutage>,
+    /// When this daemon started, in milliseconds of CLOCK_BOOTTIME.
+    pub began_ms: u64,
+}
+
+impl EngineStatus {
+    /// Notes that the engine can be used again.
+    pub(super) fn note_back(&mut self) {
+        if let Some(away) = self.away.take() {
+            let was_away = clock::boottime_ms().saturating_sub(away.since_boot_ms);
+            self.away_ms = self.away_ms.saturating_add(was_away);
+        }
+    }
+
+    /// Records how long a change took to come back from the log.
+    pub(super) fn count_append(&mut self, took: Duration) {
+        let took_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        self.appends.add(&APPENDS, took_us);
+    }
+
+    /// Why this host cannot take part, if that lasts until a person acts.
+    pub(super) fn refusal(&self) -> Option<&OngoingOutage> {
+        self.away.as_ref().or(self.unable.as_ref()).filter(|it| it.outage.refused)
+    }
+}
+
+/// This host's part in a table that hosts share.
+#[derive(Debug)]
+pub(crate) struct Cluster {
+    /// What needs neither the time nor the engine is asked of the member itself.
+    pub(super) member: Member,
+    engine: Box<dyn Engine>,
+    /// The engine's answers that the member has not processed yet.
+    answers: VecDeque<Answer>,
+    pub(super) status: EngineStatus,
+    /// The tokens that clients of this host received.
+    pub(super) tokens: SentTokens,
+    /// The processes of this host that received a grant, and their end.
+    pub(super) terminator: Terminator,
+    /// The page with the time until which holds are safe. `None` while this host is not a member.
+    pub(super) page: Option<Writer>,
+    /// The deadlines on the page.
+    published: Deadlines,
+    /// The mark for later daemons that this place uses an engine. `None` in a test.
+    mark: Option<SharedMarker>,
+    /// The watcher process, which outlives this daemon.
+    pub(super) watcher: Watcher,
+}
+
+impl Cluster {
+    /// Reads the files of earlier daemons of this place, and prepares those of this daemon.
+    ///
+    /// # Errors
+    /// A file cannot be read or written, or the record names processes of another namespace.
+    pub(crate) fn open(
+        options: &Options,
+        chosen: &Chosen,
+        (mut member, engine): (Member, Box<dyn Engine>),
+    ) -> anyhow::Result<Self> {
+        let place = &options.place;
+        let origin = Origin::read()?;
+        let (mark, boots) = SharedMarker::prepare(place, chosen, &origin.boot_id)
+            .context("cannot record the engine")?;
+        let holder_record = HolderRecord::open(&place.dir, origin, options.discard_journal)
+            .with_context(|| format!("the record of owners in {}", place.dir.display()))?;
+        let tokens = SentTokens::open(place, &chosen.name)
+            .context(place.dir.display().to_string())
+            .context("cannot read which tokens were granted here")?;
+        let status = EngineStatus {
+            lives_on: options.on_demand,
+            name: chosen.name.clone(),
+            label: chosen.label.clone(),
+            ttl_ms: chosen.settings.ttl_ms,
+            began_ms: clock::boottime_ms(),
+            ..EngineStatus::default()
+        };
+        member.remember_boots(boots);
+        let mut cluster = Self::new((member, engine), status, holder_record, tokens);
+        cluster.mark = Some(mark);
+        cluster.watcher = Watcher::of(options);
+        Ok(cluster)
+    }
+
+    /// A cluster without a watcher, which leaves no mark for later daemons. It starts the member,
+    /// which registers under the number of this place's directory.
+    pub(crate) fn new(
+        (mut member, engine): (Member, Box<dyn Engine>),
+        status: EngineStatus,
+        holder_record: HolderRecord,
+        tokens: SentTokens,
+    ) -> Self {
+        member.remember(tokens.memory(Some(&holder_record)));
+        member.remember_dir(holder_record.dir_number());
+        member.start(now());
+        Self {
+            member,
+            engine,
+            answers: VecDeque::new(),
+            status,
+            tokens,
+            terminator: Terminator::new(holder_record),
+            page: None,
+            published: Deadlines::default(),
+            mark: None,
+            watcher: Watcher::default(),
+        }
+    }
+
+    /// How many reads for clients have ended, and whether one is pending.
+    #[cfg(test)]
+    pub(crate) fn reads(&self) -> (u64, bool) {
+        self.member.reads()
+    }
+
+    /// How far this host has read the log.
+    #[cfg(test)]
+    pub(crate) fn read_to(&self) -> Option<crate::host::Mark> {
+        self.member.mark()
+    }
+}
+
+/// The current time in the form that the member expects.
+fn now() -> Now {
+    Now { boot_ms: clock::boottime_ms(), unix: UnixMillis(clock::unix_ms()) }
+}
+
+/// The member and the engine.
+impl Cluster {
+    /// Returns whether there are answers to process. If not, the next one will wake `context`.
+    pub(super) fn poll(&mut self, context: &mut TaskContext<'_>) -> bool {
+        while let Poll::Ready(answer) = self.engine.poll(context) {
+            self.answers.push_back(answer);
+        }
+        !self.answers.is_empty()
+    }
+
+    /// Gives the member the current time, and collects the engine's answers.
+    pub(super) fn begin_turn(&mut self) {
+        // The event loop polls again with its own waker before it sleeps.
+        self.poll(&mut TaskContext::from_waker(Waker::noop()));
+        self.member.tick(now());
+    }
+
+    /// The next event to carry out.
+    pub(super) fn next_event(&mut self) -> Option<Event> {
+        loop {
+            if let Some(event) = self.member.next_event() {
+                return Some(event);
+            }
+            let answer = self.answers.pop_front()?;
+            self.member.answer(now(), answer);
+        }
+    }
+
+    /// Passes the member's calls to the engine. `is_needed`: something on this host depends on the
+    /// batches of other hosts.
+    pub(super) fn end_turn(&mut self, is_needed: bool) {
+        self.member.attend(now(), is_needed || !self.engine.lets_rest());
+        for call in self.member.take_calls() {
+            self.engine.call(call);
+        }
+        let Deadlines { term_at, kill_at } = self.member.deadlines();
+        self.engine.renew_by([term_at, kill_at]);
+    }
+
+    /// Reads the log for clients that call while this host rests.
+    pub(super) fn read_up(&mut self) {
+        self.member.read_up(now());
+    }
+
+    pub(super) fn propose(&mut self, change: Change) -> Ticket {
+        self.member.propose(change, now().unix)
+    }
+
+    /// Ends the membership if no process depends on it. Returns whether the withdrawal is under
+    /// way.
+    pub(super) fn leave_unused(&mut self) -> bool {
+        self.terminator.record.is_empty() && self.member.leave(now())
+    }
+}
+
+/// A membership, its deadlines and its grants.
+impl Cluster {
+    /// Begins a membership: creates its deadline page, and a mark for later daemons.
+    ///
+    /// # Errors
+    /// The page cannot be created. Without one, this host must not hold anything.
+    pub(super) fn begin_membership(&mut self, host: HostId) -> io::Result<()> {
+        self.status.lives_on = true;
+        self.status.let_in = true;
+        self.status.unable = None;
+        let deadline = self.published_deadline();
+        self.page = Some(Writer::create(host.0, &self.status.name, &self.status.label, deadline)?);
+        if let Some(Err(error)) = self.mark.as_mut().map(SharedMarker::set) {
+            tracing::error!(%error, "cannot mark this membership for a later daemon without the \
+                                     engine");
+        }
+        self.published = self.member.deadlines();
+        Ok(())
+    }
+
+    /// Records the processes of the holds that this membership takes over, in case the record of
+    /// earlier daemons was lost. A process that is not in that record probably did not receive its
+    /// grant.
+    pub(super) fn take_over(&mut self, own: &[HoldState]) {
+        let mark = self.member.mark();
+        for hold in own {
+            let Some(holder) = Holder::of(hold, mark) else { continue };
+            let was_told = self.was_told(hold.token);
+            let holder = Holder { taken_over: !was_told, ..holder };
+            if let Err(error) = self.terminator.record.tell(hold.token, holder) {
+                tracing::error!(%error, "cannot record an owner");
+            }
+        }
+    }
+
+    /// Adds the deadline page to the descriptors of a grant, if there is one.
+    ///
+    /// # Errors
+    /// The process has no descriptor left.
+    pub(crate) fn add_page(&self, fds: &mut Vec<OwnedFd>) -> io::Result<Option<DeadlinePageFound>> {
+        let Some(writer) = &self.page else { return Ok(None) };
+        let index = |at: usize| u32::try_from(at).unwrap_or(u32::MAX);
+        let found =
+            DeadlinePageFound { deadline_fd: index(fds.len()), liveness_fd: index(fds.len() + 1) };
+        fds.push(writer.page().try_clone_to_owned()?);
+        fds.push(writer.line().try_clone_to_owned()?);
+        Ok(Some(found))
+    }
+
+    /// Publishes the time until which the holds are safe.
+    pub(super) fn keep_deadline(&mut self) {
+        let Some(writer) = &self.page else { return };
+        let deadlines = self.member.deadlines();
+        if self.published != deadlines {
+            writer.publish(self.published_deadline());
+            self.published = deadlines;
+        }
+    }
+
+    fn published_deadline(&self) -> Deadline {
+        let deadlines = self.member.deadlines();
+        Deadline {
+            reached_at: self.member.health().renewed_ms.unwrap_or(0),
+            term_at: deadlines.term_at,
+            kill_at: deadlines.kill_at,
+        }
+    }
+
+    /// Records a grant before its client receives it. A later daemon then knows the token even
+    /// after a reboot, and can end the process if this host loses the hold.
+    ///
+    /// # Errors
+    /// The grant is not recorded, so the client must not receive it.
+    pub(super) fn record_grant(&mut self, hold: &HoldState) -> io::Result<()> {
+        let token = hold.token;
+        self.tokens.tell(token, self.member.memory().epoch)?;
+        self.member.tell(token);
+        let Some(told) = Holder::of(hold, self.member.mark()) else { return Ok(()) };
+        // A client receives the token again.
+        self.terminator.lost.remove(&token);
+        self.terminator.record.tell(token, told)
+    }
+
+    /// Whether the client of a hold certainly received its grant: a daemon of this host records
+    /// that before it sends the grant.
+    pub(crate) fn was_told(&self, token: Token) -> bool {
+        self.terminator.record.get(token).is_some_and(|holder| !holder.taken_over)
+    }
+
+    /// Signals the commands whose deadline has passed.
+    pub(super) fn stop_due(&mut self, is_member: bool, watched: Watched<'_>, now: u64) {
+        let deadlines = self.member.deadlines();
+        if is_member {
+            if now < deadlines.term_at {
+                self.terminator.signalled.clear();
+                self.terminator.unsignalled.clear();
+            } else {
+                let stage = if now < deadlines.kill_at { Stage::Asked } else { Stage::Killed };
+                self.terminator.stop_all(stage, watched);
+            }
+        } else if self.unclaimed_until().is_some_and(|until| now >= until) {
+            self.terminator.schedule_all(watched, now, Why::Away);
+        }
+    }
+
+    /// When the next command is due for a signal, in milliseconds of CLOCK_BOOTTIME.
+    pub(super) fn next_stop(&self, is_member: bool) -> Option<u64> {
+        let (deadlines, now) = (self.member.deadlines(), clock::boottime_ms());
+        let times = match is_member {
+            true => [Some(deadlines.term_at), Some(deadlines.kill_at)],
+            false => [self.unclaimed_until(), None],
+        };
+        let times = times.into_iter().flatten().filter(|at| *at > now);
+        times.chain(self.terminator.next_due(now)).min()
+    }
+
+    /// The latest time until which the previous daemon may have renewed the holds in the record, if
+    /// this daemon has not taken them over. A watcher knows the deadline more exactly, but the
+    /// watcher may have been killed, too.
+    fn unclaimed_until(&self) -> Option<u64> {
+        let is_unclaimed = !self.status.let_in && !self.terminator.record.is_empty();
+        is_unclaimed.then(|| self.status.began_ms.saturating_add(self.status.ttl_ms))
+    }
+
+    /// Ends the commands that are due. Returns whether this host was waiting for their end and now
+    /// need not wait any longer.
+    pub(super) fn end_lost(&mut self, now_ms: u64) -> bool {
+        let was_awaited = self.terminator.lost_processes.are_awaited();
+        self.terminator.end_due(now_ms);
+        if self.terminator.lost_processes.are_awaited() {
+            return false;
+        }
+        if std::mem::take(&mut self.terminator.awaited) {
+            self.member.cleared(now());
+        }
+        was_awaited
+    }
+}
+
+const TWO_TABLES_HINT: &str = "first let them end under a daemon without the engine, or set that \
+                               journal aside with `canal daemon --discard-journal`";
+
+const NO_BOOT: &str = "cannot read /proc/sys/kernel/random/boot_id, which other hosts need to \
+                       tell this boot of the machine from an earlier one";
+
+const NO_BOOT_HINT: &str = "mount all of /proc here: `mount -t proc proc /proc`";
+
+/// Begins to take part in the table of an engine. [`Cluster::open`] continues once the daemon has
+/// its place.
+///
+/// # Errors
+/// This host cannot take part. The error is a [`StartError`] if the user can do something about it.
+pub(crate) fn begin(
+    options: &Options,
+    chosen: &Chosen,
+) -> anyhow::Result<(Recovered, (Member, Box<dyn Engine>))> {
+    let place = &options.place;
+    let origin = Origin::read()?;
+    if options.discard_journal {
+        previous_journal::open(place, &origin, true)?;
+    }
+    if origin.boot_id.is_empty() {
+        return Err(StartError { what: NO_BOOT.to_owned(), hint: NO_BOOT_HINT.into() }.into());
+    }
+    refuse_living(place, &origin)?;
+    let (nonce, identity) = (nonce()?, chosen.identity(place, &origin));
+    let engine = chosen.open(options)?;
+    let member = Member::new(chosen.settings, identity, nonce);
+    Ok((Recovered::of_engine(&place.dir, origin), (member, engine)))
+}
+
+/// Refuses to start while a live process of this place holds a lock that is in a journal.
+///
+/// # Errors
+/// Such processes exist.
+pub(crate) fn refuse_living(place: &Place, origin: &Origin) -> anyhow::Result<()> {
+    let left = previous_journal::living(place, origin);
+    if left == 0 {
+        return Ok(());
+    }
+    let hold =
+        if left == 1 { "1 process holds".to_owned() } else { format!("{left} processes hold") };
+    let what = format!(
+        "{hold} locks on this machine only, unknown to other hosts (the journal in {})",
+        place.dir.display()
+    );
+    Err(StartError { what, hint: TWO_TABLES_HINT.into() }.into())
+}

@@ -1,0 +1,629 @@
+//! Follows the decisions of the table, and records each request of this host that has ended.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crate::calls::call::ConnId;
+use crate::calls::in_flight::Applied;
+use crate::config::sections::On;
+use crate::history::requests::{EndedRequest, Exits, Open, OwnSlots, Unseen};
+use crate::history::writer::{self, Files, Noted, Queue, Search};
+use crate::metrics::counters::{Counters, Ended};
+use crate::wording::pid_of;
+use canal_core::{
+    Change, CycleStep, FrameId, HostId, Outcome, Owner, Refusal, Release, Request, RequestId,
+    Table, Tag, Token, UnixMillis, Withdrawal,
+};
+use canal_history::{Batch, Checkpoint, Ending, Query, Reason, Record, RingStep, Summary};
+use canal_sys::clock;
+use canal_sys::peer::Credentials;
+use canal_sys::pidfd::Pidfd;
+
+/// A change of the open requests is noted within this time.
+const NOTED_WITHIN: Duration = Duration::from_secs(30);
+
+/// While a request is open, the daemon notes at least this often that it still runs.
+const NOTED_AT_LEAST_EVERY: Duration = Duration::from_secs(3_600);
+
+/// The most open requests that are noted, holds before waiters.
+const NOTED_MAX: usize = 10_000;
+
+/// The history of this daemon, its counters, and the events for hooks.
+#[derive(Debug, Default)]
+pub(crate) struct History {
+    /// The requests of this host that wait or hold something.
+    open: BTreeMap<RequestId, Open>,
+    /// The requests that ended in this turn.
+    ended: Vec<EndedRequest>,
+    /// The data on its way to the thread: records, and requests that ended with a process.
+    batch: Batch,
+    with_exit: Vec<EndedRequest>,
+    exits: Exits,
+    /// Frames whose process ended while no daemon ran, with the last time at which the process is
+    /// known to have lived.
+    unseen: BTreeMap<FrameId, u64>,
+    /// Waiters whose time has expired. With an engine, their withdrawal does not carry this reason.
+    timed_out: BTreeSet<RequestId>,
+    /// Waiters whose clients have reported that their output has no reader.
+    abandoned: BTreeSet<RequestId>,
+    /// The counts of grants and ends, for `canal metrics`.
+    counters: Counters,
+    /// Connects it to the thread that writes and searches the records.
+    pub queue: Arc<Queue>,
+    /// `None` if requests that end are only counted.
+    files: Option<Files>,
+    /// How long keys were held recently, as of the last update.
+    summary: Option<Arc<Summary>>,
+    /// The ended requests that the hooks have not received yet; `None` if no hook needs them.
+    notable: Option<Vec<EndedRequest>>,
+    /// The name of this host, if other hosts share the table.
+    host: Option<Arc<str>>,
+    /// `None` until the thread has work.
+    thread: Option<JoinHandle<()>>,
+    /// When to note the open requests.
+    note_due: Option<Instant>,
+    /// The time between the last two notes.
+    note_pause: Duration,
+    /// Whether the open requests have changed since the last note.
+    is_changed: bool,
+    /// Whether the last note contains an open request.
+    is_noted: bool,
+    /// The requests that the previous daemon left with an engine, until this host is a member.
+    left: Option<Checkpoint<'static>>,
+}
+
+impl History {
+    /// A history in these files, which are opened when they are first needed. Without files, ended
+    /// requests are only counted. `host` is the name of this host, if other hosts share the table.
+    pub(crate) fn new(files: Option<Files>, host: Option<&str>) -> Self {
+        Self {
+            counters: Counters::since(clock::unix_ms()),
+            files,
+            host: host.map(Arc::from),
+            note_pause: NOTED_WITHIN,
+            ..Self::default()
+        }
+    }
+
+    /// Whether records are kept.
+    pub(crate) fn is_on(&self) -> bool {
+        self.files.is_some()
+    }
+
+    /// Sets whether hooks `are_told` of ended requests.
+    pub(crate) fn tell_hooks(&mut self, are_told: bool) {
+        let before = self.notable.take();
+        self.notable = are_told.then(|| before.unwrap_or_default());
+    }
+
+    /// Takes the ended requests for hooks since the last call.
+    pub(crate) fn take_notable(&mut self) -> Vec<EndedRequest> {
+        self.notable.as_mut().map_or_else(Vec::new, std::mem::take)
+    }
+
+    /// The counters, including this turn.
+    pub(crate) fn counters(&mut self) -> &mut Counters {
+        self.hand_over();
+        &mut self.counters
+    }
+
+    /// Takes in the decisions of an entry of the log. `by`: the client that asked this daemon for
+    /// the change.
+    pub(crate) fn take_in(
+        &mut self,
+        change: &Change,
+        by: Option<&Credentials>,
+        applied: &Applied,
+        table: &Table,
+        here: HostId,
+    ) {
+        let asked = match change {
+            Change::Request(of) if of.host == here => Some((RequestId(applied.revision.0), of)),
+            _ => None,
+        };
+        for outcome in &applied.outcomes {
+            self.take_in_outcome((change, by), asked, outcome, table, here);
+        }
+        self.is_changed |= !applied.outcomes.is_empty();
+        if let Change::End { frame } = change {
+            // The holds that are kept for descendants are those of an owner that has ended.
+            for hold in table.holds_in(*frame) {
+                if let Some(open) = self.open.get_mut(&hold.request) {
+                    open.owner_ended = true;
+                }
+            }
+        }
+    }
+
+    /// Records the requests that ended while no daemon ran: those from the journal, and those noted
+    /// as open before the machine went down. `shares`: an engine will later show which of them are
+    /// still held.
+    pub(crate) fn take_in_unseen(&mut self, unseen: &Unseen, shares: bool) {
+        let Some(files) = &self.files else { return };
+        let left = Checkpoint::read(&files.dir).unwrap_or_default();
+        // A record without a boot id may be from any boot.
+        let is_of_this_boot =
+            left.boot_id == files.boot_id || left.boot_id.is_empty() || files.boot_id.is_empty();
+        self.is_noted = !left.records.is_empty();
+        let known_ms = unseen.known_ms.max(left.known_ms).min(clock::unix_ms());
+        let mut records = unseen.records(known_ms, self.host.as_ref());
+        if !is_of_this_boot {
+            // Leases outlive the machine.
+            for it in left.records.into_iter().filter(|it| it.pid != 0 || it.held_ms.is_none()) {
+                records.push(&Record { ending: Ending::Reboot, ..it });
+            }
+        } else if shares {
+            self.left = Some(Checkpoint { known_ms, ..left });
+        }
+        self.recall(records);
+        // The file must no longer name the requests that are recorded now.
+        self.is_changed = self.is_noted;
+    }
+
+    /// Records the holds of the previous daemon with an engine that are no longer in the table.
+    /// Called when this host has become a member. `ending` is how those holds ended.
+    pub(crate) fn take_in_left(&mut self, table: &Table, ending: &Ending) {
+        if let Some(mut left) = self.left.take() {
+            left.records.retain(|record| {
+                let was_held = record.held_ms.is_some() && record.pid != 0;
+                was_held && table.hold(Token(record.token)).is_none()
+            });
+            left.records.iter_mut().for_each(|record| record.ending.clone_from(ending));
+            self.recall(left.records.iter().collect());
+        }
+    }
+
+    /// Notes that the process of a frame has ended, perhaps while no daemon ran.
+    pub(crate) fn ends_unseen(&mut self, frame: FrameId) {
+        if let Some(left) = &self.left {
+            self.unseen.insert(frame, left.known_ms);
+        }
+    }
+
+    /// When to note the open requests.
+    pub(crate) fn note_due(&self) -> Option<Instant> {
+        self.note_due
+    }
+
+    /// Notes the open requests if that is due. Called after the replies are written.
+    pub(crate) fn note_open(&mut self, now: Instant) {
+        if self.files.is_none() || self.left.is_some() {
+            return;
+        }
+        if self.note_due.take_if(|due| *due <= now).is_some() {
+            self.hand_over_open();
+            if !self.open.is_empty() {
+                // An idle daemon should sleep, so the pause doubles. After a crash of the machine,
+                // a long hold may therefore be known for only half of its time.
+                self.note_pause = (self.note_pause * 2).min(NOTED_AT_LEAST_EVERY);
+                self.note_due = Some(now + self.note_pause);
+            }
+        }
+        if self.open.is_empty() && !self.is_noted {
+            self.note_due = None;
+        } else if self.is_changed {
+            let soon = now + NOTED_WITHIN;
+            self.note_pause = NOTED_WITHIN;
+            self.note_due = Some(self.note_due.map_or(soon, |due| due.min(soon)));
+        }
+    }
+
+    /// Notes that the time of a waiter has expired.
+    pub(crate) fn times_out(&mut self, request: RequestId) {
+        self.timed_out.insert(request);
+    }
+
+    /// Notes that the client of a waiter abandons it, because the client's output has no reader.
+    pub(crate) fn abandons(&mut self, request: RequestId) {
+        self.abandoned.insert(request);
+    }
+
+    /// Forgets the refusal of a request that is made again.
+    pub(crate) fn take_back(&mut self, tag: Tag) {
+        if let Some(at) = self.ended.iter().rposition(|ended| ended.open.asked.tag == tag) {
+            self.ended.remove(at);
+            if let Some(notable) = &mut self.notable {
+                notable.retain(|ended| ended.open.asked.tag != tag);
+            }
+        }
+    }
+
+    /// Keeps the ended process of a frame, if there is room among `descriptors`. The kernel may
+    /// have its exit status.
+    pub(crate) fn keep_exit(&mut self, frame: FrameId, pidfd: Pidfd, descriptors: usize) {
+        if self.files.is_some() {
+            self.exits.keep(frame, pidfd, descriptors);
+        }
+    }
+
+    /// Counts the ended requests, and hands them to the thread that writes them. Called after the
+    /// replies are written.
+    pub(crate) fn hand_over(&mut self) {
+        if self.ended.is_empty() {
+            return;
+        }
+        // Requests that no daemon saw end began before this daemon started to count.
+        for ended in self.ended.iter().filter(|ended| !ended.at_least) {
+            let (asked, ending, held_ms) = (&*ended.open.asked, &ended.ending, ended.held_ms());
+            self.counters.ended(Ended { asked, ending, at_ms: ended.ended_ms, held_ms });
+        }
+        if self.files.is_none() {
+            self.ended.clear();
+        } else if self.starts() {
+            // At this point the requests are in the processor's cache, and the thread that created
+            // them frees them.
+            for ended in self.ended.drain(..) {
+                match ended.exit {
+                    None => self.batch.push(&ended.fields()),
+                    Some(_) => self.with_exit.push(ended),
+                }
+            }
+            self.queue.hand_over(&mut self.batch, &mut self.with_exit);
+        } else {
+            self.queue.count_dropped(self.ended.len() as u64);
+            self.ended.clear();
+        }
+    }
+
+    /// Starts a search for a connection, which `begin` makes of the query. Returns whether it was
+    /// started: it is not if the history is off or has no thread.
+    pub(crate) fn search(
+        &mut self,
+        id: ConnId,
+        query: Query,
+        begin: impl FnOnce(Query) -> Search,
+    ) -> bool {
+        if !self.starts() {
+            return false;
+        }
+        // The search also finds the requests that ended in this turn.
+        self.hand_over();
+        let keep_ms = self.files.as_ref().map_or(0, |files| files.limits.keep_ms);
+        let oldest = clock::unix_ms().saturating_sub(keep_ms);
+        let since_ms = query.since_ms.max(oldest);
+        self.queue.search(id, begin(Query { since_ms, ..query }));
+        true
+    }
+
+    /// Updates how long keys were held recently. At first this is unknown, because the thread reads
+    /// the files.
+    pub(crate) fn learn(&mut self) {
+        if self.starts() {
+            self.summary = self.queue.summary();
+        }
+    }
+
+    /// How long keys were held recently, as of the last [`Self::learn`].
+    pub(crate) fn summary(&self) -> Option<&Summary> {
+        self.summary.as_deref()
+    }
+
+    /// Writes the remaining records. Called when the daemon ends.
+    pub(crate) fn close(&mut self) {
+        self.hand_over();
+        if self.files.is_some() && self.left.is_none() {
+            self.hand_over_open();
+        }
+        if let Some(thread) = self.thread.take() {
+            self.queue.close();
+            if thread.join().is_err() {
+                tracing::error!("the history thread has failed");
+            }
+        }
+    }
+
+    /// Hands these records to the thread, which writes those that are not in the files yet.
+    fn recall(&mut self, records: Batch) {
+        if !records.is_empty() && self.starts() {
+            self.queue.recall(records);
+        }
+    }
+
+    /// Hands over the open requests, if there are any now or there were at the last note.
+    fn hand_over_open(&mut self) {
+        if !self.is_noted && self.open.is_empty() || !self.starts() {
+            self.is_changed = false;
+            return;
+        }
+        let at_ms = clock::unix_ms();
+        let is_changed = std::mem::take(&mut self.is_changed);
+        let open = is_changed.then(|| {
+            let (held, waiting): (Vec<_>, Vec<_>) =
+                self.open.values().partition(|open| open.granted.is_some());
+            let noted = held.into_iter().chain(waiting).take(NOTED_MAX);
+            let ended = |open: &Open| {
+                let ended = open.clone().ended_at(at_ms, Ending::Reboot);
+                EndedRequest { host: self.host.clone(), ..ended }
+            };
+            noted.map(ended).collect()
+        });
+        self.is_noted = !self.open.is_empty();
+        self.queue.note_open(Noted { at_ms, open });
+    }
+
+    /// Starts the thread if it does not run. Returns whether it runs.
+    fn starts(&mut self) -> bool {
+        if self.thread.is_none()
+            && let Some(files) = &self.files
+        {
+            match writer::start(Arc::clone(&self.queue), files.clone()) {
+                Ok(thread) => self.thread = Some(thread),
+                Err(error) => tracing::warn!(%error, "the history has no thread"),
+            }
+        }
+        self.thread.is_some()
+    }
+}
+
+/// Derives from an entry of the log which requests of this host began, were granted, or ended, and
+/// how.
+impl History {
+    fn take_in_outcome(
+        &mut self,
+        (change, by): (&Change, Option<&Credentials>),
+        asked: Option<(RequestId, &Arc<Request>)>,
+        outcome: &Outcome,
+        table: &Table,
+        here: HostId,
+    ) {
+        match outcome {
+            Outcome::Queued { request, .. } => {
+                if let Some(waiter) = table.waiter(*request)
+                    && is_of(table, waiter.frame, here)
+                {
+                    self.open.insert(*request, Open::of_waiter(table, waiter));
+                }
+            }
+            Outcome::Granted(granted) => {
+                if let Some(open) = self.open.get_mut(&granted.request) {
+                    let since = table.hold(granted.token).map(|hold| hold.since);
+                    let since = since.unwrap_or(open.asked_at);
+                    open.granted = Some((granted.token, since));
+                    open.slots = OwnSlots::of(&granted.items);
+                    self.counters.granted(&open.asked, since.0, open.waited_ms(since));
+                } else if let Some(hold) = table.hold(granted.token)
+                    && is_of(table, hold.frame, here)
+                {
+                    let slots = OwnSlots::of(&granted.items);
+                    let open = Open { slots, ..Open::of_hold(table, hold) };
+                    self.counters.granted(&open.asked, hold.since.0, open.waited_ms(hold.since));
+                    self.open.insert(granted.request, open);
+                }
+            }
+            Outcome::ConfirmedAt { request, token, .. } => {
+                if let Some(open) = self.open.get_mut(request)
+                    && let Some((held, _)) = &mut open.granted
+                {
+                    *held = *token;
+                }
+            }
+            Outcome::Requeued { request, .. } => {
+                if let Some(open) = self.open.get_mut(request) {
+                    open.granted = None;
+                }
+            }
+            Outcome::Refused { request, why } => {
+                let at_once = asked.filter(|(asked, _)| asked == request);
+                let at_once = || at_once.map(|(_, asked)| refused_at_once(asked, table, here));
+                if let Some(open) = self.open.remove(request).or_else(at_once)
+                    && let Some(ending) = refused(table, &open, why)
+                {
+                    self.add(open, ending);
+                }
+            }
+            Outcome::Withdrawn { request } => {
+                if let Some(open) = self.open.remove(request)
+                    && let Some(ending) = self.withdrawn(change, *request)
+                {
+                    self.add(open, ending);
+                }
+            }
+            Outcome::Released { request, whole: true, .. } => {
+                if let Some(open) = self.open.remove(request) {
+                    let ending = self.released(change, by, &open, *request);
+                    self.add(open, ending);
+                }
+            }
+            Outcome::FrameGone { frame } => {
+                self.exits.of.remove(frame);
+                self.unseen.remove(frame);
+            }
+            Outcome::Renewed { frame, .. } | Outcome::LeaseMoved { frame, .. } => {
+                self.follow_lease(*frame, table, here);
+            }
+            Outcome::Released { whole: false, .. }
+            | Outcome::NotHeld
+            | Outcome::LeaseGone
+            | Outcome::NotConfirmed { .. }
+            | Outcome::Barrier { .. }
+            | Outcome::Prioritized { .. }
+            | Outcome::ResizeRefused { .. }
+            | Outcome::ResizeRefusedOverNodes
+            | Outcome::Resized { .. }
+            | Outcome::PauseStored { .. }
+            | Outcome::ServiceStored { .. } => {}
+        }
+    }
+
+    /// How a waiting request ended; `None` if it is requested again.
+    fn withdrawn(&mut self, change: &Change, request: RequestId) -> Option<Ending> {
+        let timed_out = self.timed_out.remove(&request);
+        // The process of its client may have ended in the meantime.
+        if self.abandoned.remove(&request) {
+            return Some(Ending::Abandoned);
+        }
+        match change {
+            Change::End { .. } => Some(Ending::Ended),
+            Change::Withdraw { why: Withdrawal::Timeout, .. } => Some(Ending::Timeout),
+            _ if timed_out => Some(Ending::Timeout),
+            // The next incarnation of the host requests it again.
+            Change::HostGone { .. } => None,
+            _ => Some(Ending::Withdrawn),
+        }
+    }
+
+    /// How a hold ended.
+    fn released(
+        &mut self,
+        change: &Change,
+        by: Option<&Credentials>,
+        open: &Open,
+        request: RequestId,
+    ) -> Ending {
+        let timed_out = self.timed_out.remove(&request);
+        let abandoned = self.abandoned.remove(&request);
+        match change {
+            // Its client never received the grant.
+            Change::End { .. } | Change::Withdraw { .. } if abandoned => Ending::Abandoned,
+            Change::Release(Release::Hold { forced: true, .. }) => {
+                Ending::Forced { by: by.map(|peer| (peer.uid, peer.pid)) }
+            }
+            // The daemon releases a hold that descendants kept when the last of them has ended.
+            Change::Release(_) if open.owner_ended => Ending::Ended,
+            Change::Release(_) => Ending::Released,
+            Change::End { .. } => Ending::Ended,
+            Change::Expire { .. } => Ending::Expired,
+            Change::HostGone { .. } => Ending::Lost,
+            Change::Withdraw { .. } if timed_out => Ending::Timeout,
+            Change::Withdraw { why: Withdrawal::Timeout, .. } => Ending::Timeout,
+            // The grant was revoked before its client received it.
+            _ => Ending::Withdrawn,
+        }
+    }
+
+    /// Adds the request, which has just ended.
+    fn add(&mut self, mut open: Open, ending: Ending) {
+        let is_untold = matches!(ending, Ending::Withdrawn | Ending::Abandoned | Ending::Timeout);
+        open.granted.take_if(|_| is_untold);
+        let (mut seen_until, mut exit) = (None, None);
+        if ending == Ending::Ended {
+            seen_until = self.unseen.get(&open.frame).copied();
+            exit = self.exits.of.get(&open.frame).cloned();
+        }
+        let begun_ms = open.begun_at().0;
+        let ended_ms = seen_until.map_or_else(clock::unix_ms, |known_ms| known_ms.max(begun_ms));
+        let (host, at_least) = (self.host.clone(), seen_until.is_some());
+        let ended = EndedRequest { host, exit, at_least, ..open.ended_at(ended_ms, ending) };
+        if let Some(notable) = &mut self.notable
+            && On::of(&ended.ending).is_some()
+        {
+            notable.push(ended.clone());
+        }
+        self.ended.push(ended);
+    }
+
+    /// Follows a lease to this host, or from this host to another one.
+    fn follow_lease(&mut self, frame: FrameId, table: &Table, here: HostId) {
+        let is_ours = is_of(table, frame, here);
+        for hold in table.holds_in(frame) {
+            if !is_ours {
+                self.open.remove(&hold.request);
+            } else {
+                self.open.entry(hold.request).or_insert_with(|| Open::of_hold(table, hold));
+            }
+        }
+    }
+
+    /// Records that all holds of processes of this host are lost. Waiting requests are made again,
+    /// and leases move to another host.
+    pub(crate) fn lose(&mut self) {
+        let is_lost =
+            |open: &Open| open.granted.is_some() && matches!(open.asked.owner, Owner::Process(_));
+        let lost: Vec<RequestId> =
+            self.open.iter().filter(|(_, open)| is_lost(open)).map(|(id, _)| *id).collect();
+        for request in lost {
+            if let Some(open) = self.open.remove(&request) {
+                self.add(open, Ending::Lost);
+            }
+        }
+        self.is_changed = true;
+    }
+
+    /// Takes over a table that replaces the previous one, or another part of the same table.
+    /// Requests that are no longer in it ended unseen.
+    pub(crate) fn follow(&mut self, table: &Table, here: HostId) {
+        let lives = |id: &RequestId| table.waiter(*id).is_some() || table.hold_of(*id).is_some();
+        let gone: Vec<RequestId> = self.open.keys().filter(|id| !lives(id)).copied().collect();
+        for request in gone {
+            // A request that waited is made again.
+            if let Some(open) = self.open.remove(&request).filter(|open| open.granted.is_some()) {
+                self.add(open, Ending::Lost);
+            }
+        }
+        self.timed_out.retain(|request| self.open.contains_key(request));
+        self.abandoned.retain(|request| self.open.contains_key(request));
+        self.exits.of.clear();
+        self.is_changed = true;
+        for waiter in table.waiters().filter(|waiter| is_of(table, waiter.frame, here)) {
+            self.open.entry(waiter.id).or_insert_with(|| Open::of_waiter(table, waiter));
+        }
+        for hold in table.holds().filter(|hold| is_of(table, hold.frame, here)) {
+            self.open.insert(hold.request, Open::of_hold(table, hold));
+        }
+    }
+}
+
+/// Whether this host is responsible for a frame.
+pub(crate) fn is_of(table: &Table, frame: FrameId, here: HostId) -> bool {
+    // The job tokens of a build are not requests of a client. The build has its own record.
+    let is_token = |owner: &Owner| matches!(owner, Owner::Jobserver(_));
+    table.frame(frame).is_some_and(|frame| frame.host == here && !is_token(&frame.owner))
+}
+
+/// A request that was refused immediately. It may have a frame from an earlier request.
+fn refused_at_once(asked: &Arc<Request>, table: &Table, here: HostId) -> Open {
+    let frame = table.frame_of(here, &asked.owner).or(asked.parent);
+    Open {
+        asked: Arc::clone(asked),
+        frame: frame.unwrap_or_default(),
+        session: frame.map(|frame| table.session(frame)).unwrap_or_default(),
+        asked_at: UnixMillis(clock::unix_ms()),
+        granted: None,
+        slots: OwnSlots::None,
+        owner_ended: false,
+    }
+}
+
+/// The record of a refusal; `None` if the request was invalid, or is made again.
+fn refused(table: &Table, open: &Open, why: &Refusal) -> Option<Ending> {
+    let mut ring = Vec::new();
+    let reason = match why {
+        Refusal::Full { .. } => Reason::Full,
+        Refusal::Paused { .. } => Reason::Paused,
+        Refusal::MaxWaiting { .. } => Reason::MaxWaiting,
+        Refusal::Superseded { .. } => Reason::Superseded,
+        Refusal::OwnDeadlock { .. } => Reason::Deadlock,
+        Refusal::Deadlock { cycle } => {
+            ring.extend(cycle.iter().map(|step| ring_step(table, step)));
+            // Its frame may have ended with it.
+            if let Some(first) = ring.first_mut() {
+                first.session = open.session.0;
+                (first.uid, first.pid) = (open.asked.uid, pid_of(&open.asked.owner));
+            }
+            Reason::Deadlock
+        }
+        Refusal::TooLarge { .. } | Refusal::RequireTooLarge { .. } => Reason::TooLarge,
+        Refusal::Kind { .. } | Refusal::OtherNodes { .. } => Reason::Mismatch,
+        Refusal::Unsupported { .. }
+        | Refusal::Invalid { .. }
+        | Refusal::Duplicate
+        | Refusal::CannotEnd { .. }
+        | Refusal::Recovering => return None,
+    };
+    Some(Ending::Refused { reason, ring })
+}
+
+fn ring_step(table: &Table, step: &CycleStep) -> RingStep {
+    let frame = table.frame(step.frame);
+    RingStep {
+        session: table.session(step.frame).0,
+        uid: frame.map_or(0, |frame| frame.uid),
+        pid: frame.map_or(0, |frame| pid_of(&frame.owner)),
+        key: step.key.as_str().to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

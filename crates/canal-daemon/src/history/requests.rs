@@ -1,0 +1,404 @@
+//! The requests that the history follows: open ones, and those that have ended.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::waiters::leases::is_collecting;
+use crate::wording::pid_of;
+use canal_core::{
+    FrameId, GrantedItem, HoldState, Key, Owner, Request, RequestId, SlotRange, Slots, Table,
+    Token, UnixMillis, View, WaiterState,
+};
+use canal_history::{Batch, Ending, Fields, Item, RingStep};
+use canal_protocol::{HistoryClient, HistoryStep};
+use canal_sys::pidfd::Pidfd;
+use canal_sys::process::zombie_status;
+
+/// A request that waits or holds something.
+#[derive(Clone, Debug)]
+pub(crate) struct Open {
+    pub asked: Arc<Request>,
+    pub frame: FrameId,
+    /// The outermost frame.
+    pub session: FrameId,
+    pub asked_at: UnixMillis,
+    pub granted: Option<(Token, UnixMillis)>,
+    /// The slots that it holds.
+    pub slots: OwnSlots,
+    /// Whether the owner has ended, so that only its descendants keep the hold.
+    pub owner_ended: bool,
+}
+
+impl Open {
+    pub(crate) fn of_waiter(table: &Table, waiter: &WaiterState) -> Self {
+        Self {
+            asked: Arc::clone(&waiter.request),
+            frame: waiter.frame,
+            session: table.session(waiter.frame),
+            asked_at: waiter.since,
+            granted: None,
+            slots: OwnSlots::None,
+            owner_ended: false,
+        }
+    }
+
+    pub(crate) fn of_hold(table: &Table, hold: &HoldState) -> Self {
+        Self {
+            asked: Arc::clone(&hold.asked),
+            frame: hold.frame,
+            session: table.session(hold.frame),
+            asked_at: hold.asked_at,
+            granted: Some((hold.token, hold.since)),
+            slots: OwnSlots::of_hold(&hold.asked, hold),
+            owner_ended: hold.orphaned,
+        }
+    }
+
+    /// When its hold began, or else when it was requested.
+    pub(super) fn begun_at(&self) -> UnixMillis {
+        self.granted.map_or(self.asked_at, |(_, since)| since)
+    }
+
+    /// How long the request had waited at this time.
+    pub(super) fn waited_ms(&self, until: UnixMillis) -> u64 {
+        until.0.saturating_sub(self.asked_at.0)
+    }
+
+    /// The ended request, if it ended at this time.
+    pub(crate) fn ended_at(self, ended_ms: u64, ending: Ending) -> EndedRequest {
+        EndedRequest { open: self, ended_ms, ending, host: None, at_least: false, exit: None }
+    }
+}
+
+/// A request that has ended, before it becomes a record. It shares the request with the log, so
+/// creating it is cheap.
+#[derive(Clone, Debug)]
+pub(crate) struct EndedRequest {
+    /// Its state when it ended.
+    pub open: Open,
+    pub ended_ms: u64,
+    pub ending: Ending,
+    pub host: Option<Arc<str>>,
+    /// Whether no daemon saw the end, so that the times are lower bounds.
+    pub at_least: bool,
+    /// The process whose end ended the request. The kernel may have its exit status.
+    pub exit: Option<Arc<Exit>>,
+}
+
+impl EndedRequest {
+    pub(crate) fn waited_ms(&self) -> u64 {
+        let granted_at = self.open.granted.map(|(_, since)| since);
+        self.open.waited_ms(granted_at.unwrap_or(UnixMillis(self.ended_ms)))
+    }
+
+    pub(crate) fn held_ms(&self) -> Option<u64> {
+        self.open.granted.map(|(_, since)| self.ended_ms.saturating_sub(since.0))
+    }
+
+    /// The token of its hold; 0 if it was never granted.
+    pub(crate) fn token(&self) -> u64 {
+        self.open.granted.map_or(0, |(token, _)| token.0)
+    }
+
+    /// The fields of its record.
+    pub(super) fn fields(&self) -> Fields<'_> {
+        let Open { asked, session, granted, slots, .. } = &self.open;
+        let slots = if granted.is_some() { slots } else { &OwnSlots::None };
+        let items = asked.items.iter().enumerate().map(|(number, item)| {
+            let counted = item.ask.counted();
+            Item {
+                key: item.key.as_str().into(),
+                mode: item.ask.mode(),
+                count: counted.map_or(0, |(count, _)| count),
+                slots: slots.get(number).into(),
+                size: counted.map_or(0, |(_, view)| {
+                    let stated = view.unwrap_or(View::ONE).capacity();
+                    slots.size(number).unwrap_or(stated)
+                }),
+            }
+        });
+        Fields {
+            ended_ms: self.ended_ms,
+            waited_ms: self.waited_ms(),
+            held_ms: self.held_ms(),
+            token: self.token(),
+            items: items.collect(),
+            session: session.0,
+            uid: asked.uid,
+            pid: pid_of(&asked.owner),
+            command: asked.command.0.as_str().into(),
+            note: asked.note.as_deref().map(Into::into),
+            host: self.host.as_deref().map(Into::into),
+            at_least: self.at_least,
+            ending: self.ending.clone(),
+        }
+    }
+}
+
+/// The slots of each item of a request, without slots that belong to another hold.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) enum OwnSlots {
+    #[default]
+    None,
+    /// The only item has this slot; the number is the size of the lock. This is the usual request,
+    /// and it needs no allocation.
+    One([SlotRange; 1], u64),
+    /// The slots of each item and the size of its lock, in the order of the items.
+    Each(Box<[(Slots, u64)]>),
+}
+
+impl OwnSlots {
+    /// The slots of a grant.
+    pub(super) fn of(items: &[GrantedItem]) -> Self {
+        match items {
+            [GrantedItem { slots: Slots(ranges), shared: false, view, .. }] if matches!(ranges[..], [SlotRange(first, last)] if first == last) => {
+                Self::One([ranges[0]], capacity(*view))
+            }
+            items if items.iter().all(|item| item.shared || item.slots.is_empty()) => Self::None,
+            items => {
+                let own = |item: &GrantedItem| match item.shared {
+                    true => (Slots::default(), capacity(item.view)),
+                    false => (item.slots.clone(), capacity(item.view)),
+                };
+                Self::Each(items.iter().map(own).collect())
+            }
+        }
+    }
+
+    /// The slots of a hold, of which some items may have been released.
+    fn of_hold(asked: &Request, hold: &HoldState) -> Self {
+        let slots_of = |key: &Key| {
+            let held = hold.items.iter().find(|item| item.key == *key && !item.shared);
+            held.map(|item| (item.slots.clone(), capacity(item.view))).unwrap_or_default()
+        };
+        Self::Each(asked.items.iter().map(|item| slots_of(&item.key)).collect())
+    }
+
+    /// The slots of the item with this number.
+    fn get(&self, item: usize) -> &[SlotRange] {
+        match self {
+            Self::One(slot, _) if item == 0 => slot,
+            Self::None | Self::One(..) => &[],
+            Self::Each(each) => each.get(item).map_or(&[], |(slots, _)| &slots.0),
+        }
+    }
+
+    /// The size of the lock when the item with this number was granted; `None` if it is unknown.
+    fn size(&self, item: usize) -> Option<u64> {
+        let size = match self {
+            Self::One(_, size) if item == 0 => *size,
+            Self::None | Self::One(..) => 0,
+            Self::Each(each) => each.get(item).map_or(0, |(_, size)| *size),
+        };
+        Some(size).filter(|size| *size > 0)
+    }
+}
+
+fn capacity(view: Option<View>) -> u64 {
+    view.map_or(0, View::capacity)
+}
+
+/// The requests that ended while no daemon ran.
+#[derive(Debug, Default)]
+pub(crate) struct Unseen {
+    ended: Vec<(RequestId, Open, Ending)>,
+    /// The last time at which the previous daemon is known to have run; 0 if that is unknown.
+    pub known_ms: u64,
+}
+
+impl Unseen {
+    /// Everything in this table except leases, which outlive processes and machines.
+    pub(crate) fn rebooted(table: &Table, known_ms: u64) -> Self {
+        let mut unseen = Self::of_table(table, known_ms);
+        unseen.ended.retain(|(_, open, _)| {
+            open.granted.is_none() || matches!(open.asked.owner, Owner::Process(_))
+        });
+        unseen.ended.iter_mut().for_each(|(.., how)| *how = Ending::Reboot);
+        unseen
+    }
+
+    /// Everything in this table, all of which may have ended.
+    pub(crate) fn of_table(table: &Table, known_ms: u64) -> Self {
+        let holds = table.holds().map(|hold| {
+            let open = Open::of_hold(table, hold);
+            match is_collecting(hold) {
+                // Its client never received the grant.
+                true => (hold.request, Open { granted: None, ..open }, Ending::Withdrawn),
+                false => (hold.request, open, Ending::Ended),
+            }
+        });
+        let waiters = table.waiters();
+        let waiters = waiters.map(|it| (it.id, Open::of_waiter(table, it), Ending::Ended));
+        Self { ended: holds.chain(waiters).collect(), known_ms }
+    }
+
+    /// Removes the requests that are still in this table.
+    pub(crate) fn leave_out(&mut self, table: &Table) {
+        let is_open = |id| table.hold_of(id).is_some() || table.waiter(id).is_some();
+        self.ended.retain(|(request, ..)| !is_open(*request));
+    }
+
+    /// The records of the requests that ended. They are known to have been open until this time.
+    pub(super) fn records(&self, known_ms: u64, host: Option<&Arc<str>>) -> Batch {
+        let mut records = Batch::default();
+        for (_, open, how) in &self.ended {
+            // It was open when the client made the request, and when it was granted.
+            let ended_ms = open.begun_at().0.max(known_ms);
+            let ended = open.clone().ended_at(ended_ms, how.clone());
+            records.push(&EndedRequest { host: host.cloned(), at_least: true, ..ended }.fields());
+        }
+        records
+    }
+}
+
+// A process that is not the daemon's child leaves its exit status in its pidfd. The kernel stores
+// the status there when the parent has reaped the process, shortly after the daemon learns that it
+// has ended. So the daemon keeps the pidfd until the record is written. Until the process is reaped,
+// which some parents never do, /proc has the status.
+
+/// The daemon keeps a pidfd for at most one in this many descriptors.
+const SHARE_OF_DESCRIPTORS: usize = 16;
+
+/// The most pidfds that the daemon keeps.
+const KEPT_MAX: usize = 256;
+
+/// The ended processes of frames that have no record yet.
+#[derive(Debug, Default)]
+pub(super) struct Exits {
+    pub(super) of: BTreeMap<FrameId, Arc<Exit>>,
+    /// The number of pidfds kept, here and in records that are not written yet.
+    kept: Arc<AtomicUsize>,
+}
+
+/// A process that has ended.
+#[derive(Debug)]
+pub(crate) struct Exit {
+    pidfd: Pidfd,
+    kept: Arc<AtomicUsize>,
+}
+
+impl Exits {
+    /// Keeps the pidfd of the owner of a frame, if there is room among `descriptors`.
+    pub(super) fn keep(&mut self, frame: FrameId, pidfd: Pidfd, descriptors: usize) {
+        if self.kept.load(Ordering::Relaxed) < KEPT_MAX.min(descriptors / SHARE_OF_DESCRIPTORS) {
+            self.kept.fetch_add(1, Ordering::Relaxed);
+            let exit = Exit { pidfd, kept: Arc::clone(&self.kept) };
+            self.of.insert(frame, Arc::new(exit));
+        }
+    }
+}
+
+impl Exit {
+    /// How the process ended; `None` if the kernel does not report it, or not yet.
+    pub(super) fn ending(&self) -> Option<Ending> {
+        self.pidfd.wait_status().or_else(|| zombie_status(&self.pidfd)).map(ending)
+    }
+}
+
+impl Drop for Exit {
+    fn drop(&mut self) {
+        self.kept.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Decodes a status of wait(2).
+fn ending(status: i32) -> Ending {
+    match u8::try_from(status & 0x7f) {
+        Ok(0) => Ending::Exited(u8::try_from(status >> 8 & 0xff).unwrap_or(u8::MAX)),
+        Ok(signal) => Ending::Killed(signal),
+        Err(_) => Ending::Ended,
+    }
+}
+
+/// The session of an outermost frame; `None` if the request had no frame.
+pub(crate) fn session(frame: u64) -> Option<String> {
+    (frame != 0).then(|| format!("s{}", FrameId(frame)))
+}
+
+/// The client that released it by force, if it called this host's daemon.
+pub(crate) fn forced_by(ending: &Ending) -> Option<HistoryClient> {
+    match ending {
+        Ending::Forced { by } => by.map(|(uid, pid)| HistoryClient { uid, pid }),
+        _ => None,
+    }
+}
+
+/// The deadlock that it was refused for; empty if there was none.
+pub(crate) fn cycle(ending: &Ending) -> Vec<HistoryStep> {
+    let Ending::Refused { ring, .. } = ending else { return Vec::new() };
+    let step = |step: &RingStep| HistoryStep {
+        session: format!("s{}", FrameId(step.session)),
+        uid: step.uid,
+        pid: step.pid,
+        key: step.key.clone(),
+    };
+    ring.iter().map(step).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    fn granted(ranges: &[(u64, u64)], shared: bool) -> GrantedItem {
+        let ranges = ranges.iter().map(|(first, last)| SlotRange(*first, *last));
+        let view = Some(View::Slots { slots: 4 });
+        GrantedItem { acquired: 1, slots: Slots(ranges.collect()), shared, view }
+    }
+
+    fn slots(of: &OwnSlots, item: usize) -> Vec<u64> {
+        Slots(of.get(item).to_vec()).to_vec()
+    }
+
+    #[test]
+    fn each_item_keeps_its_own_slots() {
+        let one = OwnSlots::of(&[granted(&[(3, 3)], false)]);
+        assert_eq!(one, OwnSlots::One([SlotRange(3, 3)], 4));
+        assert_eq!((one.size(0), one.size(1)), (Some(4), None));
+        assert_eq!((slots(&one, 0), slots(&one, 1)), (vec![3], vec![]));
+        let several = OwnSlots::of(&[granted(&[], false), granted(&[(0, 1), (4, 4)], false)]);
+        assert_eq!((slots(&several, 0), slots(&several, 1)), (vec![], vec![0, 1, 4]));
+        assert_eq!(several.get(2), []);
+    }
+
+    #[test]
+    fn slots_of_another_hold_are_not_its_own() {
+        assert_eq!(OwnSlots::of(&[granted(&[(3, 3)], true)]), OwnSlots::None);
+        assert_eq!(OwnSlots::of(&[granted(&[], false)]), OwnSlots::None, "a writer");
+        let mixed = OwnSlots::of(&[granted(&[(3, 3)], true), granted(&[(5, 5)], false)]);
+        assert_eq!((slots(&mixed, 0), slots(&mixed, 1)), (vec![], vec![5]));
+    }
+
+    #[test]
+    fn a_status_is_read_as_wait_gives_it() {
+        assert_eq!(ending(0), Ending::Exited(0));
+        assert_eq!(ending(9 << 8), Ending::Exited(9));
+        assert_eq!(ending(255 << 8), Ending::Exited(255));
+        assert_eq!(ending(9), Ending::Killed(9));
+        assert_eq!(ending(11 | 0x80), Ending::Killed(11), "with a core dump");
+    }
+
+    #[test]
+    fn only_so_many_descriptors_are_kept_and_they_are_given_back() {
+        let mut child = Command::new("true").spawn().unwrap();
+        let pidfd = Pidfd::open(child.id()).unwrap();
+        let mut exits = Exits::default();
+        for n in 0..5 {
+            exits.keep(FrameId(n), pidfd.try_clone().unwrap(), 3 * SHARE_OF_DESCRIPTORS);
+        }
+        assert_eq!(exits.of.len(), 3);
+        let held = exits.of.get(&FrameId(0)).cloned();
+        exits.of.clear();
+        assert_eq!(exits.kept.load(Ordering::Relaxed), 1);
+        drop(held);
+        assert_eq!(exits.kept.load(Ordering::Relaxed), 0);
+        assert!(pidfd.wait_end(60_000));
+        assert_eq!(zombie_status(&pidfd), Some(0));
+        child.wait().unwrap();
+        assert_eq!(zombie_status(&pidfd), None);
+        // Only some kernels report the status of a process that has been reaped.
+        assert!(matches!(pidfd.wait_status(), None | Some(0)));
+    }
+}
