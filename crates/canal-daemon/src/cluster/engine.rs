@@ -345,8 +345,6 @@ fn unusable(what: &str, hint: &'static str) -> anyhow::Error {
     StartError { what: what.to_owned(), hint: hint.into() }.into()
 }
 
-const FILE_HINT: &str = "`chmod 600` it, so that only its owner can read it";
-
 /// Reads the address from a separate file. A relative path starts at the configuration's directory.
 fn read_url(file: &Path, config: Option<&Path>) -> anyhow::Result<String> {
     let file = config.and_then(Path::parent).map_or_else(|| file.to_owned(), |dir| dir.join(file));
@@ -365,7 +363,7 @@ fn check_readers(url: &str, file: Option<&Path>) -> anyhow::Result<()> {
     let mode = file.and_then(|file| std::fs::metadata(file).ok()).map_or(0, |found| found.mode());
     if let Some(file) = file.filter(|_| has_password(url) && mode & 0o004 != 0) {
         let what = format!("{} contains a password, and everyone can read it", file.display());
-        return Err(unusable(&what, FILE_HINT));
+        return Err(unusable(&what, "`chmod 600` it, so that only its owner can read it"));
     }
     Ok(())
 }

@@ -33,7 +33,7 @@ impl Cluster {
 
     /// The engine and this host's membership, for clients.
     pub(crate) fn shown(&self, ledger: &Ledger) -> EngineInfo {
-        let (link, health, member) = (&self.status, self.member.health(), ledger.is_member());
+        let (link, member) = (&self.status, ledger.is_member());
         let trouble = link.away.as_ref().or(link.unable.as_ref());
         let state = match trouble {
             Some(ongoing) if ongoing.outage.refused => "unable",
@@ -45,7 +45,7 @@ impl Cluster {
         let (why, hint) = match known.map(|ongoing| ongoing.outage.clone()) {
             Some(Outage { why, hint, .. }) => (Some(why), hint),
             None if member => (None, None),
-            None => (self.what_for(&health.standing), None),
+            None => (self.what_for(), None),
         };
         let stops = member.then(|| at(self.member.deadlines().term_at));
         EngineInfo {
@@ -54,7 +54,7 @@ impl Cluster {
             host: link.label.clone(),
             id: member.then_some(ledger.host.0),
             ttl_ms: link.ttl_ms,
-            renewed: health.renewed_ms.map(at),
+            renewed: self.member.renewed_ms().map(at),
             stops,
             away_since: trouble.map(|away| time(away.since)),
             why,
@@ -64,8 +64,8 @@ impl Cluster {
     }
 
     /// The event that this host waits for before it joins.
-    fn what_for(&self, standing: &Standing) -> Option<String> {
-        let what = match standing {
+    fn what_for(&self) -> Option<String> {
+        let what = match self.member.standing() {
             Standing::Registering => "requesting a membership".to_owned(),
             Standing::Reading => "reading the log".to_owned(),
             Standing::LabelInUse { by } => format!(
@@ -83,10 +83,9 @@ impl Cluster {
 
     /// All hosts of the table.
     pub(crate) fn hosts_shown(&self, ledger: &Ledger) -> Vec<HostInfo> {
-        let health = self.member.health();
         let renewed = |id| {
-            let own = health.renewed_ms.filter(|_| id == ledger.host);
-            own.or_else(|| health.heard.get(&id).copied())
+            let own = self.member.renewed_ms().filter(|_| id == ledger.host);
+            own.or_else(|| self.member.heard_ms(id))
         };
         let hosts = ledger.table.hosts().map(|host| HostInfo {
             host: host.label.clone(),

@@ -319,7 +319,7 @@ impl Cluster {
     fn published_deadline(&self) -> Deadline {
         let deadlines = self.member.deadlines();
         Deadline {
-            reached_at: self.member.health().renewed_ms.unwrap_or(0),
+            reached_at: self.member.renewed_ms().unwrap_or(0),
             term_at: deadlines.term_at,
             kill_at: deadlines.kill_at,
         }

@@ -33,7 +33,12 @@ pub(crate) fn of_key(
     now_ms: u64,
     budget: &mut EstimateBudget,
 ) -> BTreeMap<RequestId, EstimateInfo> {
-    let mut usual = Usual { summary, key: key.as_str(), known: BTreeMap::new() };
+    // Many requests in a queue run the same command.
+    let mut known: BTreeMap<String, Option<Sample>> = BTreeMap::new();
+    let mut usual = |command: &str| {
+        let usual = || summary.usual(key.as_str(), command);
+        known.entry(command.to_owned()).or_insert_with(usual).clone()
+    };
     let Some((holders, waiters)) = queue(table, key, now_ms, &mut usual) else {
         return BTreeMap::new();
     };
@@ -56,6 +61,9 @@ pub(crate) fn of_key(
     });
     told.collect()
 }
+
+/// How long a command usually holds the key.
+type Usual<'a> = dyn FnMut(&str) -> Option<Sample> + 'a;
 
 /// A waiter, and whether it waits for this key alone.
 type Queued = ((RequestId, bool), Waiter);
@@ -101,7 +109,7 @@ fn holder(
     Some((!item.shared).then(|| Holder {
         count: item.slots.count(),
         held_ms: now_ms.saturating_sub(hold.since.0),
-        usual: usual.of(&hold.asked.command.0),
+        usual: usual(&hold.asked.command.0),
     }))
 }
 
@@ -112,25 +120,6 @@ fn waiter(table: &Table, waiter: &WaiterState, key: &Key, usual: &mut Usual<'_>)
     let (count, _) = asked.items.get(item)?.ask.counted()?;
     let (_, capacity) = table.use_for(asked, item)?;
     let is_alone = asked.items.len() == 1 && asked.over_nodes.is_none();
-    let waiter_of_key = Waiter { count, capacity, usual: usual.of(&asked.command.0) };
+    let waiter_of_key = Waiter { count, capacity, usual: usual(&asked.command.0) };
     Some(((waiter.id, is_alone), waiter_of_key))
-}
-
-/// How long commands usually hold a key, cached because many requests in a queue run the same
-/// command.
-struct Usual<'a> {
-    summary: &'a Summary,
-    key: &'a str,
-    known: BTreeMap<String, Option<Sample>>,
-}
-
-impl Usual<'_> {
-    fn of(&mut self, command: &str) -> Option<Sample> {
-        if let Some(known) = self.known.get(command) {
-            return known.clone();
-        }
-        let usual = self.summary.usual(self.key, command);
-        self.known.insert(command.to_owned(), usual.clone());
-        usual
-    }
 }

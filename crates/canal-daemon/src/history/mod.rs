@@ -1,8 +1,8 @@
 //! Records each request that has ended.
 //!
-//! `recorder` follows the table's decisions. `requests` has the requests that it follows, until they
-//! become records, also for the next daemon after a crash of the machine. `writer` is a thread that
-//! writes the records and searches them. `estimates` predicts waits. `server/requests/history.rs`
+//! `recorder` follows the table's decisions. `requests` has the requests that it follows, until
+//! they become records, also for the next daemon after a crash of the machine. `writer` is a thread
+//! that writes the records and searches them. `estimates` predicts waits. `server/requests/history.rs`
 //! answers the queries of clients.
 //!
 //! Invariants: no reply waits for the history. Before the replies of a turn are written, the daemon

@@ -45,9 +45,9 @@ pub(crate) struct History {
     /// known to have lived.
     unseen: BTreeMap<FrameId, u64>,
     /// Waiters whose time has expired. With an engine, their withdrawal does not carry this reason.
-    timed_out: BTreeSet<RequestId>,
+    pub timed_out: BTreeSet<RequestId>,
     /// Waiters whose clients have reported that their output has no reader.
-    abandoned: BTreeSet<RequestId>,
+    pub abandoned: BTreeSet<RequestId>,
     /// The counts of grants and ends, for `canal metrics`.
     counters: Counters,
     /// Connects it to the thread that writes and searches the records.
@@ -208,16 +208,6 @@ impl History {
             self.note_pause = NOTED_WITHIN;
             self.note_due = Some(self.note_due.map_or(soon, |due| due.min(soon)));
         }
-    }
-
-    /// Notes that the time of a waiter has expired.
-    pub(crate) fn times_out(&mut self, request: RequestId) {
-        self.timed_out.insert(request);
-    }
-
-    /// Notes that the client of a waiter abandons it, because the client's output has no reader.
-    pub(crate) fn abandons(&mut self, request: RequestId) {
-        self.abandoned.insert(request);
     }
 
     /// Forgets the refusal of a request that is made again.

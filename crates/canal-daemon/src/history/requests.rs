@@ -107,14 +107,14 @@ impl EndedRequest {
         let slots = if granted.is_some() { slots } else { &OwnSlots::None };
         let items = asked.items.iter().enumerate().map(|(number, item)| {
             let counted = item.ask.counted();
+            let (slots, size) = slots.of_item(number);
             Item {
                 key: item.key.as_str().into(),
                 mode: item.ask.mode(),
                 count: counted.map_or(0, |(count, _)| count),
-                slots: slots.get(number).into(),
+                slots: slots.into(),
                 size: counted.map_or(0, |(_, view)| {
-                    let stated = view.unwrap_or(View::ONE).capacity();
-                    slots.size(number).unwrap_or(stated)
+                    size.unwrap_or_else(|| view.unwrap_or(View::ONE).capacity())
                 }),
             }
         });
@@ -175,23 +175,15 @@ impl OwnSlots {
         Self::Each(asked.items.iter().map(|item| slots_of(&item.key)).collect())
     }
 
-    /// The slots of the item with this number.
-    fn get(&self, item: usize) -> &[SlotRange] {
-        match self {
-            Self::One(slot, _) if item == 0 => slot,
-            Self::None | Self::One(..) => &[],
-            Self::Each(each) => each.get(item).map_or(&[], |(slots, _)| &slots.0),
-        }
-    }
-
-    /// The size of the lock when the item with this number was granted; `None` if it is unknown.
-    fn size(&self, item: usize) -> Option<u64> {
-        let size = match self {
-            Self::One(_, size) if item == 0 => *size,
-            Self::None | Self::One(..) => 0,
-            Self::Each(each) => each.get(item).map_or(0, |(_, size)| *size),
+    /// The slots of the item with this number, and the size of its lock when it was granted, if it
+    /// is known.
+    fn of_item(&self, item: usize) -> (&[SlotRange], Option<u64>) {
+        let (slots, size): (&[SlotRange], u64) = match self {
+            Self::One(slot, size) if item == 0 => (slot, *size),
+            Self::None | Self::One(..) => (&[], 0),
+            Self::Each(each) => each.get(item).map_or((&[], 0), |(slots, size)| (&slots.0, *size)),
         };
-        Some(size).filter(|size| *size > 0)
+        (slots, Some(size).filter(|size| *size > 0))
     }
 }
 
@@ -254,8 +246,8 @@ impl Unseen {
 
 // A process that is not the daemon's child leaves its exit status in its pidfd. The kernel stores
 // the status there when the parent has reaped the process, shortly after the daemon learns that it
-// has ended. So the daemon keeps the pidfd until the record is written. Until the process is reaped,
-// which some parents never do, /proc has the status.
+// has ended. So the daemon keeps the pidfd until the record is written. Until the process is
+// reaped, which some parents never do, /proc has the status.
 
 /// The daemon keeps a pidfd for at most one in this many descriptors.
 const SHARE_OF_DESCRIPTORS: usize = 16;
@@ -349,18 +341,18 @@ mod tests {
     }
 
     fn slots(of: &OwnSlots, item: usize) -> Vec<u64> {
-        Slots(of.get(item).to_vec()).to_vec()
+        Slots(of.of_item(item).0.to_vec()).to_vec()
     }
 
     #[test]
     fn each_item_keeps_its_own_slots() {
         let one = OwnSlots::of(&[granted(&[(3, 3)], false)]);
         assert_eq!(one, OwnSlots::One([SlotRange(3, 3)], 4));
-        assert_eq!((one.size(0), one.size(1)), (Some(4), None));
+        assert_eq!((one.of_item(0).1, one.of_item(1).1), (Some(4), None));
         assert_eq!((slots(&one, 0), slots(&one, 1)), (vec![3], vec![]));
         let several = OwnSlots::of(&[granted(&[], false), granted(&[(0, 1), (4, 4)], false)]);
         assert_eq!((slots(&several, 0), slots(&several, 1)), (vec![], vec![0, 1, 4]));
-        assert_eq!(several.get(2), []);
+        assert_eq!(several.of_item(2).0, []);
     }
 
     #[test]

@@ -55,8 +55,9 @@ pub(super) struct Noted {
     pub open: Option<Vec<EndedRequest>>,
 }
 
+/// The work for the thread.
 #[derive(Debug, Default)]
-struct State {
+struct Work {
     batch: Batch,
     /// The requests that ended with a process, about which the kernel may have an exit status.
     /// Their number is bounded by the processes that `Exits` keeps.
@@ -65,10 +66,28 @@ struct State {
     recalled: Batch,
     noted: Option<Noted>,
     searches: VecDeque<(ConnId, Search)>,
+    /// The thread ends after this work.
+    closing: bool,
+}
+
+impl Work {
+    /// Whether the thread begins at once.
+    fn is_urgent(&self) -> bool {
+        !self.searches.is_empty() || self.closing || self.batch.bytes() >= BATCH_BYTES
+    }
+
+    fn is_empty(&self) -> bool {
+        let has_ended = !self.batch.is_empty() || !self.with_exit.is_empty();
+        !has_ended && self.recalled.is_empty() && self.noted.is_none()
+    }
+}
+
+#[derive(Debug, Default)]
+struct State {
+    work: Work,
     found: Vec<(ConnId, Search)>,
     /// Whether the thread sleeps until it is woken.
     rests: bool,
-    closing: bool,
     /// The number of dropped records.
     dropped: u64,
     /// Notes for operators.
@@ -88,17 +107,6 @@ enum About {
     Writing,
 }
 
-/// The work for the thread.
-#[derive(Debug, Default)]
-struct Taken {
-    pub with_exit: Vec<EndedRequest>,
-    pub recalled: Batch,
-    pub noted: Option<Noted>,
-    pub searches: VecDeque<(ConnId, Search)>,
-    /// The thread ends after this work.
-    pub closing: bool,
-}
-
 impl Queue {
     /// Locks the state. A thread that panicked left it consistent: each change is a single move.
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -109,24 +117,24 @@ impl Queue {
     /// records for which there is no room.
     pub(super) fn hand_over(&self, batch: &mut Batch, with_exit: &mut Vec<EndedRequest>) {
         let mut state = self.lock();
-        let before = state.batch.bytes();
+        let before = state.work.batch.bytes();
         if before + batch.bytes() <= WAITING_BYTES_MAX {
-            state.batch.take_from(batch);
+            state.work.batch.take_from(batch);
         } else {
             state.dropped += batch.records();
             batch.clear();
         }
-        state.with_exit.append(with_exit);
-        let is_full = before < BATCH_BYTES && state.batch.bytes() >= BATCH_BYTES;
+        state.work.with_exit.append(with_exit);
+        let is_full = before < BATCH_BYTES && state.work.batch.bytes() >= BATCH_BYTES;
         if is_full || std::mem::take(&mut state.rests) {
             self.wake.notify_one();
         }
     }
 
     /// Hands over work that the thread begins at once.
-    fn give(&self, work: impl FnOnce(&mut State)) {
+    fn give(&self, add: impl FnOnce(&mut Work)) {
         let mut state = self.lock();
-        work(&mut state);
+        add(&mut state.work);
         state.rests = false;
         self.wake.notify_one();
     }
@@ -134,25 +142,25 @@ impl Queue {
     /// Hands over the records of requests that ended before this daemon started. They may already
     /// be in the files.
     pub(super) fn recall(&self, mut records: Batch) {
-        self.give(|state| state.recalled.take_from(&mut records));
+        self.give(|work| work.recalled.take_from(&mut records));
     }
 
     /// Hands over the open requests.
     pub(super) fn note_open(&self, noted: Noted) {
-        self.give(|state| {
-            let before = state.noted.take().and_then(|before| before.open);
-            state.noted = Some(Noted { open: noted.open.or(before), ..noted });
+        self.give(|work| {
+            let before = work.noted.take().and_then(|before| before.open);
+            work.noted = Some(Noted { open: noted.open.or(before), ..noted });
         });
     }
 
     /// Starts a search. The result is for this connection.
     pub(super) fn search(&self, id: ConnId, search: Search) {
-        self.give(|state| state.searches.push_back((id, search)));
+        self.give(|work| work.searches.push_back((id, search)));
     }
 
     /// Asks the thread to end when everything is written.
     pub(super) fn close(&self) {
-        self.give(|state| state.closing = true);
+        self.give(|work| work.closing = true);
     }
 
     /// Sets the waker that wakes the daemon when there is a result.
@@ -194,23 +202,18 @@ impl Queue {
 /// The thread's side.
 impl Queue {
     /// Waits for work. With `is_busy`, takes only the work that is ready. With `is_late`, waits at
-    /// most for `BATCH_TIME`, because records remain to be written. The empty `batch` is swapped
-    /// for the records to write, so that its memory is reused.
-    fn take(&self, is_busy: bool, is_late: bool, batch: &mut Batch) -> Taken {
+    /// most for `BATCH_TIME`, because records remain to be written. The next records go to the
+    /// empty `batch`, so that its memory is reused.
+    fn take(&self, is_busy: bool, is_late: bool, batch: Batch) -> Work {
         let mut state = self.lock();
         if !is_busy {
-            let has_work = |state: &State| !state.searches.is_empty() || state.closing;
-            let is_idle = |state: &State| {
-                let has_ended = !state.batch.is_empty() || !state.with_exit.is_empty();
-                !has_ended && state.recalled.is_empty() && state.noted.is_none()
-            };
-            while !has_work(&state) && is_idle(&state) && !is_late {
+            while state.work.is_empty() && !state.work.is_urgent() && !is_late {
                 state.rests = true;
                 state = self.wake.wait(state).unwrap_or_else(PoisonError::into_inner);
             }
             state.rests = false;
             let until = Instant::now() + BATCH_TIME;
-            while !has_work(&state) && state.batch.bytes() < BATCH_BYTES {
+            while !state.work.is_urgent() {
                 let left = until.saturating_duration_since(Instant::now());
                 if left.is_zero() {
                     break;
@@ -219,14 +222,8 @@ impl Queue {
                 state = waited.unwrap_or_else(PoisonError::into_inner).0;
             }
         }
-        std::mem::swap(&mut state.batch, batch);
-        Taken {
-            with_exit: std::mem::take(&mut state.with_exit),
-            recalled: std::mem::take(&mut state.recalled),
-            noted: state.noted.take(),
-            searches: std::mem::take(&mut state.searches),
-            closing: state.closing,
-        }
+        let closing = state.work.closing;
+        std::mem::replace(&mut state.work, Work { batch, closing, ..Work::default() })
     }
 
     /// Hands over a result, and wakes the daemon.
@@ -324,16 +321,17 @@ impl Writer {
         self.queue.publish(&self.summary);
         loop {
             let is_busy = !searches.is_empty();
-            let taken = self.queue.take(is_busy, !self.late.is_empty(), &mut batch);
-            searches.extend(taken.searches);
-            self.recall(&taken.recalled);
-            self.add_exits(taken.with_exit, taken.closing || is_busy, &mut batch);
-            self.append(&batch);
+            let mut work = self.queue.take(is_busy, !self.late.is_empty(), batch);
+            searches.extend(work.searches);
+            self.recall(&work.recalled);
+            self.add_exits(work.with_exit, work.closing || is_busy, &mut work.batch);
+            self.append(&work.batch);
+            batch = work.batch;
             batch.clear();
-            if let Some(noted) = taken.noted {
+            if let Some(noted) = work.noted {
                 self.note_open(noted);
             }
-            if taken.closing {
+            if work.closing {
                 return;
             }
             let Some((_, search)) = searches.front_mut() else { continue };
@@ -494,7 +492,7 @@ mod tests {
         }
         let dropped = queue.dropped();
         assert!(dropped > 0 && dropped < 50, "{dropped}");
-        queue.take(true, false, &mut batch);
+        batch = queue.take(true, false, batch).batch;
         assert!(batch.bytes() <= WAITING_BYTES_MAX);
         assert_eq!(batch.records() + dropped, 100, "each is taken or counted");
         // The batch was written, so there is room again.

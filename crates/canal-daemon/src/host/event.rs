@@ -1,7 +1,5 @@
 //! The events that a member emits for its driver, the daemon.
 
-use std::collections::BTreeMap;
-
 use canal_core::{Entry, HostId, Revision, Snapshot, UnixMillis};
 use canal_log::engine::Outage;
 
@@ -135,18 +133,6 @@ pub(crate) struct Deadlines {
     pub term_at: u64,
     /// KILL.
     pub kill_at: u64,
-}
-
-/// The state of a host towards the engine, for status.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Health {
-    /// The host's current activity.
-    pub standing: Standing,
-    /// When the last successful renewal was sent, in milliseconds of CLOCK_BOOTTIME.
-    pub renewed_ms: Option<u64>,
-    /// When each incarnation that has not ended was last known to live, in milliseconds of CLOCK_BOOTTIME; also while this
-    /// host is not a member.
-    pub heard: BTreeMap<HostId, u64>,
 }
 
 /// A host's activity.

@@ -451,7 +451,7 @@ impl Server {
         let now = clock::boottime_ms();
         while let Some(request) = self.waiters.over(now) {
             let id = self.end_waiter(request);
-            self.observe.history.times_out(request);
+            self.observe.history.timed_out.insert(request);
             if let Some(id) = id
                 && let Some(viewer) = self.conns.peek(id).map(|conn| conn.peer.uid)
             {

@@ -133,7 +133,7 @@ impl Server {
                 if crate::sim::is_broken(crate::sim::Rule::DeadWaitersAreWithdrawn) => {}
             CallState::Waits(request) => {
                 if is_abandoned {
-                    self.observe.history.abandons(request);
+                    self.observe.history.abandoned.insert(request);
                 }
                 gone.push(request);
             }

@@ -81,7 +81,7 @@ fn what_waits_and_holds_is_followed_to_its_end() {
     assert_eq!(scene.ended()[1], (2, Ending::Forced { by: None }, true));
     // With an engine, a withdrawal does not show that the time had expired.
     let fourth = scene.ask(4, "a", true);
-    scene.history.times_out(fourth);
+    scene.history.timed_out.insert(fourth);
     scene.apply(Change::Withdraw { request: fourth, why: Withdrawal::Cancelled });
     assert_eq!(scene.ended()[2], (4, Ending::Timeout, false));
     scene.apply(Change::Release(Release::All { frame: scene.frame(3) }));

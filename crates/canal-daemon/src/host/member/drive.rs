@@ -47,34 +47,30 @@ impl Member {
         self.now = now;
         // First, so that a late answer does not count as one in time.
         self.on_time();
-        match &answer {
-            Answer::Away(_) | Answer::Back | Answer::Full(_) => {}
-            _ => self.hear(),
+        if !matches!(answer, Answer::Away(_) | Answer::Back | Answer::Full(_)) {
+            self.hear();
         }
         match answer {
             Answer::Registered { host, ttl_ms, asked_at, epoch, others } => {
                 self.registered((host, ttl_ms), asked_at, epoch, others);
             }
-            Answer::Withdrawn { host } => self.withdrawn(host),
+            Answer::Withdrawn { host } if self.withdrawing == Some(host) => self.tell_withdrawn(),
             Answer::Loaded { snapshot, batches } => self.loaded(snapshot, &batches),
             Answer::Batches(batches) => self.batches(&batches),
             Answer::Rewritten => self.rewritten(),
             Answer::Compacted => self.reload(),
-            Answer::Appended { host, sequence, .. } => {
-                if self.is_us(host) {
-                    self.writer.answered(sequence);
-                }
+            Answer::Appended { host, sequence, .. } if self.is_us(host) => {
+                self.writer.answered(sequence);
             }
-            Answer::Overtaken { host, sequence, ends } => {
-                if self.is_us(host) {
-                    self.overtaken(sequence, ends);
-                }
+            Answer::Overtaken { host, sequence, ends } if self.is_us(host) => {
+                self.overtaken(sequence, ends);
             }
-            Answer::Fenced { host, why } => {
-                if self.is_us(host) {
-                    self.lose(LostWhy::Fenced { why });
-                }
-            }
+            Answer::Fenced { host, why } if self.is_us(host) => self.lose(LostWhy::Fenced { why }),
+            // Of an earlier incarnation.
+            Answer::Withdrawn { .. }
+            | Answer::Appended { .. }
+            | Answer::Overtaken { .. }
+            | Answer::Fenced { .. } => {}
             Answer::Renewed { asked_at, ttl_ms, head, hosts } => {
                 self.renewed((asked_at, ttl_ms), head, &hosts);
             }

@@ -15,7 +15,7 @@ use crate::host::failure_detector::FailureDetector;
 use crate::host::incarnation::{Incarnation, Memory, Recovering};
 use crate::host::snapshot_keeper::{Differs, SnapshotKeeper};
 use crate::host::writer::Writer;
-use crate::host::{Deadlines, Event, Health, LostWhy, Now, Settings, Standing, encoding};
+use crate::host::{Deadlines, Event, LostWhy, Now, Settings, Standing, encoding};
 use attention::Attention;
 use canal_core::HostId;
 use canal_log::engine::{Call, Ends, Evidence, Identity, Outage, Position};
@@ -104,14 +104,23 @@ impl Member {
         self.deadlines
     }
 
-    /// The host's state towards the engine.
+    /// The host's activity.
     #[must_use]
-    pub(crate) fn health(&self) -> Health {
-        Health {
-            standing: self.standing.clone(),
-            renewed_ms: self.incarnation.as_ref().and_then(|incarnation| incarnation.renewed_ms),
-            heard: self.failure_detector.heard().clone(),
-        }
+    pub(crate) fn standing(&self) -> &Standing {
+        &self.standing
+    }
+
+    /// When the last successful renewal was sent, in milliseconds of CLOCK_BOOTTIME.
+    #[must_use]
+    pub(crate) fn renewed_ms(&self) -> Option<u64> {
+        self.incarnation.as_ref()?.renewed_ms
+    }
+
+    /// When an incarnation that has not ended was last known to live, in milliseconds of
+    /// CLOCK_BOOTTIME; also while this host is not a member.
+    #[must_use]
+    pub(crate) fn heard_ms(&self, host: HostId) -> Option<u64> {
+        self.failure_detector.heard().get(&host).copied()
     }
 }
 
@@ -237,12 +246,6 @@ impl Member {
 
     pub(in crate::host) fn tell_obstacle(&mut self) {
         self.events.extend(self.obstacle.clone().map(Event::Hindered));
-    }
-
-    pub(in crate::host) fn withdrawn(&mut self, host: HostId) {
-        if self.withdrawing == Some(host) {
-            self.tell_withdrawn();
-        }
     }
 
     /// Reports the obstacle of a withdrawn incarnation, whether or not the withdrawal succeeded.

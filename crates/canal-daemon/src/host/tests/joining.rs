@@ -28,7 +28,7 @@ fn rule_01_a_live_label_is_refused_with_who_has_it() {
     let mut other =
         Direct::new(2, settings(), Identity { dir: "/elsewhere".to_owned(), ..identity("host1") });
     other.settle(&mut server, 0);
-    assert_eq!(other.member.health().standing, Standing::LabelInUse { by: first.id() });
+    assert_eq!(*other.member.standing(), Standing::LabelInUse { by: first.id() });
     first.live(&mut server, 0, 400);
     other.live(&mut server, 200, 400);
     let obstacle = other.events.iter().find_map(|event| match event {
@@ -49,7 +49,7 @@ fn rule_08_a_daemon_adopts_no_incarnation_of_another_directory_of_the_same_name(
     let mut first = Direct::joined(1, &mut server, 0);
     let mut other = Direct::new(2, settings(), Identity { dir_number: 2, ..identity("host1") });
     other.settle(&mut server, 0);
-    assert_eq!(other.member.health().standing, Standing::LabelInUse { by: first.id() });
+    assert_eq!(*other.member.standing(), Standing::LabelInUse { by: first.id() });
     first.live(&mut server, 0, 2 * TTL_MS);
     assert!(first.member.host().is_some(), "it is not disturbed");
 }
@@ -80,7 +80,7 @@ fn rule_01_a_host_that_waits_for_a_label_lets_its_owner_restart() {
         let elsewhere = Identity { dir: "/elsewhere".to_owned(), ..identity("host1") };
         let mut other = Direct::new(2, settings(), elsewhere);
         other.settle(&mut server, 1);
-        assert!(matches!(other.member.health().standing, Standing::LabelInUse { .. }));
+        assert!(matches!(other.member.standing(), Standing::LabelInUse { .. }));
         // The owner's daemon is killed, or the owner was away for too long.
         let mut again = if adopts {
             Direct::new(3, settings(), identity("host1"))
@@ -134,7 +134,7 @@ fn rule_01_a_label_whose_host_is_silent_is_taken_over_after_its_ttl() {
     let elsewhere = Identity { dir: "/elsewhere".to_owned(), ..identity("host1") };
     let mut other = Direct::new(2, settings(), elsewhere);
     other.live(&mut server, 0, TTL_MS);
-    assert_eq!(other.member.health().standing, Standing::LabelInUse { by: gone });
+    assert_eq!(*other.member.standing(), Standing::LabelInUse { by: gone });
     other.live(&mut server, TTL_MS, 2 * TTL_MS);
     assert!(other.member.host().is_some());
     assert!(other.table.host(gone).is_none() && server.hosts[&gone].ended);
@@ -314,7 +314,7 @@ fn the_first_stays(server: &mut Server, first: &mut Direct, other: &mut Direct, 
         assert_eq!(other.member.host(), None, "{:?}", other.events);
     }
     assert!(!first.saw(|event| matches!(event, Event::Lost { .. })), "{:?}", first.events);
-    assert!(first.member.host().is_some(), "{:?}", first.member.health());
+    assert!(first.member.host().is_some(), "{:?}", first.member.standing());
     assert_eq!(other.member.label_taken_by(), first.member.host());
 }
 

@@ -224,7 +224,7 @@ impl Server {
         else {
             return Err(Failure::new(ErrorName::UnknownTag, "no waiting request has this tag"));
         };
-        self.observe.history.abandons(waiter.id);
+        self.observe.history.abandoned.insert(waiter.id);
         Ok(Step::done())
     }
 
