@@ -21,6 +21,7 @@ use crate::cluster::health::not_yet;
 use crate::cluster::membership::{Cluster, EngineStatus, OngoingOutage};
 use crate::host::{Event, LostWhy, Ticket};
 use crate::net::connections::Conns;
+use crate::processes::holder_record::Holder;
 use crate::processes::owners::Owners;
 use crate::store::ledger::{Ledger, NO_HOST};
 use canal_core::{
@@ -117,7 +118,7 @@ impl Decide {
     /// The next event of the log. The embedded journal returns what this host proposed to it.
     pub(crate) fn next_event(&mut self) -> Option<Event> {
         if let Some(cluster) = &mut self.cluster {
-            return cluster.driver.next_event();
+            return cluster.next_event();
         }
         let (ticket, change) = self.ledger.next_proposed()?;
         if change == VOID {
@@ -203,8 +204,11 @@ impl Decide {
 
     /// Publishes the time until which the holds are safe.
     pub(crate) fn keep_deadline(&mut self) {
-        if let Some(cluster) = &mut self.cluster {
-            cluster.keep_deadline();
+        let Some(cluster) = &mut self.cluster else { return };
+        let deadlines = cluster.member.deadlines();
+        if let Some(page) = cluster.page.as_ref().filter(|_| cluster.published != deadlines) {
+            page.publish(cluster.deadline());
+            cluster.published = deadlines;
         }
     }
 
@@ -298,10 +302,17 @@ impl Decide {
         self.ledger.host = NO_HOST;
     }
 
-    /// Takes over the holds of an earlier incarnation.
+    /// Records the processes of the holds that this membership takes over from an earlier
+    /// incarnation, in case the record of earlier daemons was lost. A process that is not in that
+    /// record probably did not receive its grant.
     pub(crate) fn take_over(&mut self, own: &[HoldState]) {
-        if let Some(cluster) = &mut self.cluster {
-            cluster.take_over(own);
+        let Some(cluster) = &mut self.cluster else { return };
+        for hold in own {
+            let Some(holder) = Holder::of(hold, cluster.member.mark()) else { continue };
+            let holder = Holder { taken_over: !cluster.was_told(hold.token), ..holder };
+            if let Err(error) = cluster.terminator.record.tell(hold.token, holder) {
+                tracing::error!(%error, "cannot record an owner");
+            }
         }
     }
 
@@ -386,15 +397,20 @@ impl Decide {
         have_ended && self.is_member()
     }
 
-    /// Records a grant before its client receives it.
+    /// Records a grant before its client receives it. A later daemon then knows the token even
+    /// after a reboot, and can end the process if this host loses the hold.
     ///
     /// # Errors
     /// The grant is not recorded, so the client must not receive it.
     pub(crate) fn record_grant(&mut self, token: Token) -> io::Result<()> {
-        match (&mut self.cluster, self.ledger.table.hold(token)) {
-            (Some(cluster), Some(hold)) => cluster.record_grant(hold),
-            _ => Ok(()),
-        }
+        let hold = self.ledger.table.hold(token);
+        let Some((cluster, hold)) = self.cluster.as_mut().zip(hold) else { return Ok(()) };
+        cluster.tokens.tell(token, cluster.member.memory().epoch)?;
+        cluster.member.tell(token);
+        let Some(told) = Holder::of(hold, cluster.member.mark()) else { return Ok(()) };
+        // A client receives the token again.
+        cluster.terminator.lost.remove(&token);
+        cluster.terminator.record.tell(token, told)
     }
 
     /// Handles a hold that has ended in the table. Until this host is a member, it may be reading

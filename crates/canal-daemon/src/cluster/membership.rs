@@ -20,12 +20,12 @@ use crate::cluster::watcher::Watcher;
 use crate::host::{Deadlines, Event, Member, Now, Ticket};
 use crate::metrics::counters::{APPENDS, Histogram};
 use crate::options::Options;
-use crate::processes::holder_record::{Holder, HolderRecord};
+use crate::processes::holder_record::HolderRecord;
 use crate::processes::lost_processes::Stage;
 use crate::store::previous_journal;
 use crate::store::recover::Recovered;
 use crate::wording::StartError;
-use canal_core::{Change, HoldState, HostId, Token, UnixMillis};
+use canal_core::{Change, HostId, Token, UnixMillis};
 use canal_log::engine::{Answer, Engine, Outage};
 use canal_protocol::DeadlinePageFound;
 use canal_protocol::place::Place;
@@ -118,7 +118,7 @@ pub(crate) struct Cluster {
     /// The page with the time until which holds are safe. `None` while this host is not a member.
     pub(super) page: Option<Writer>,
     /// The deadlines on the page.
-    published: Deadlines,
+    pub(super) published: Deadlines,
     /// The mark for later daemons that this place uses an engine. `None` in a test.
     mark: Option<SharedMarker>,
     /// The watcher process, which outlives this daemon.
@@ -267,7 +267,7 @@ impl Cluster {
         self.status.lives_on = true;
         self.status.let_in = true;
         self.status.unable = None;
-        let deadline = self.published_deadline();
+        let deadline = self.deadline();
         self.page = Some(Writer::create(host.0, &self.status.name, &self.status.label, deadline)?);
         if let Some(Err(error)) = self.mark.as_mut().map(SharedMarker::set) {
             tracing::error!(%error, "cannot mark this membership for a later daemon without the \
@@ -275,21 +275,6 @@ impl Cluster {
         }
         self.published = self.member.deadlines();
         Ok(())
-    }
-
-    /// Records the processes of the holds that this membership takes over, in case the record of
-    /// earlier daemons was lost. A process that is not in that record probably did not receive its
-    /// grant.
-    pub(super) fn take_over(&mut self, own: &[HoldState]) {
-        let mark = self.member.mark();
-        for hold in own {
-            let Some(holder) = Holder::of(hold, mark) else { continue };
-            let was_told = self.was_told(hold.token);
-            let holder = Holder { taken_over: !was_told, ..holder };
-            if let Err(error) = self.terminator.record.tell(hold.token, holder) {
-                tracing::error!(%error, "cannot record an owner");
-            }
-        }
     }
 
     /// Adds the deadline page to the descriptors of a grant, if there is one.
@@ -306,38 +291,14 @@ impl Cluster {
         Ok(Some(found))
     }
 
-    /// Publishes the time until which the holds are safe.
-    pub(super) fn keep_deadline(&mut self) {
-        let Some(writer) = &self.page else { return };
-        let deadlines = self.member.deadlines();
-        if self.published != deadlines {
-            writer.publish(self.published_deadline());
-            self.published = deadlines;
-        }
-    }
-
-    fn published_deadline(&self) -> Deadline {
+    /// The deadline for the page.
+    pub(super) fn deadline(&self) -> Deadline {
         let deadlines = self.member.deadlines();
         Deadline {
             reached_at: self.member.renewed_ms().unwrap_or(0),
             term_at: deadlines.term_at,
             kill_at: deadlines.kill_at,
         }
-    }
-
-    /// Records a grant before its client receives it. A later daemon then knows the token even
-    /// after a reboot, and can end the process if this host loses the hold.
-    ///
-    /// # Errors
-    /// The grant is not recorded, so the client must not receive it.
-    pub(super) fn record_grant(&mut self, hold: &HoldState) -> io::Result<()> {
-        let token = hold.token;
-        self.tokens.tell(token, self.member.memory().epoch)?;
-        self.member.tell(token);
-        let Some(told) = Holder::of(hold, self.member.mark()) else { return Ok(()) };
-        // A client receives the token again.
-        self.terminator.lost.remove(&token);
-        self.terminator.record.tell(token, told)
     }
 
     /// Whether the client of a hold certainly received its grant: a daemon of this host records

@@ -95,12 +95,7 @@ impl SentTokens {
         let told = self.told.max(token);
         if token >= self.noted.told_below || epoch != self.noted.epoch {
             let told_below = self.noted.told_below.max(Token(token.0.saturating_add(RESERVED)));
-            self.write(Noted {
-                engine: self.noted.engine.clone(),
-                epoch,
-                told: self.told,
-                told_below,
-            })?;
+            self.write(Noted { epoch, told: self.told, told_below, ..self.noted.clone() })?;
         }
         self.told = told;
         Ok(())
