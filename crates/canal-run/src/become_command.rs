@@ -1,8 +1,8 @@
 //! Turns this process into the command.
 //!
-//! With a supervisor, the child first reports that it has its lock. If the lock came with a deadline
-//! page, the child then waits until the parent has the page and is ready to act on it. The channel
-//! ends at the exec, or with the end of the child.
+//! With a supervisor, the child first reports that it has its lock. If the lock came with a
+//! deadline page, the child then waits until the parent has the page and is ready to act on it. The
+//! channel ends at the exec, or with the end of the child.
 
 use std::convert::Infallible;
 use std::io;
