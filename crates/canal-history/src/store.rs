@@ -80,10 +80,13 @@ impl Store {
         let mut aside = None;
         let last = names.last().copied();
         for first in names {
-            let is_last = Some(first) == last;
-            let taken_up = if is_last { store.take_up_last(first) } else { store.take_up(first) }?;
-            if let Err(why) = taken_up {
-                let path = store.path(first);
+            let path = store.path(first);
+            let unusable = match open_plain(&path) {
+                Err(_) => Some("cannot be read"),
+                Ok(file) if Some(first) == last => store.take_up_last(first, file)?,
+                Ok(file) => store.take_up(first, file)?,
+            };
+            if let Some(why) = unusable {
                 set_aside(&path, &dir.join(DAMAGED))?;
                 aside = Some(format!("{} {why}", path.display()));
             }
@@ -92,36 +95,32 @@ impl Store {
         Ok((store, aside))
     }
 
-    /// Takes over a file that is not appended to. The inner error is the reason why it cannot be
-    /// read.
-    fn take_up(&mut self, first: u64) -> io::Result<Result<(), &'static str>> {
-        let path = self.path(first);
-        let Ok(mut file) = open_plain(&path) else { return Ok(Err(UNREADABLE)) };
+    /// Takes over a file that is not appended to. Returns why that is impossible, if it is.
+    fn take_up(&mut self, first: u64, mut file: File) -> io::Result<Option<&'static str>> {
         let bytes = file.metadata()?.len();
         let mut begin = [0; 64];
         let read = file.read(&mut begin)?;
         if !begin[..read].starts_with(MAGIC) {
-            return Ok(Err(NOT_OURS));
+            return Ok(Some("is not a history file, or has another version"));
         }
         // The head of a record fits into this, unless its keys are long.
         let first_ms = first_ms(&begin[..read]);
         self.segments.push_back(Segment { first, bytes, first_ms });
-        Ok(Ok(()))
+        Ok(None)
     }
 
     /// Takes over the file that was appended to last, without a torn last record.
-    fn take_up_last(&mut self, first: u64) -> io::Result<Result<(), &'static str>> {
-        let path = self.path(first);
-        let Ok(mut file) = open_plain(&path) else { return Ok(Err(UNREADABLE)) };
+    fn take_up_last(&mut self, first: u64, mut file: File) -> io::Result<Option<&'static str>> {
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes)?;
         let found = frames::readable(&bytes);
         self.next = first.saturating_add(found.records);
         if found.damaged {
-            return Ok(Err("is damaged"));
+            return Ok(Some("is damaged"));
         }
+        let mut options = OpenOptions::new();
         let mut file =
-            OpenOptions::new().append(true).custom_flags(libc::O_NOFOLLOW).open(&path)?;
+            options.append(true).custom_flags(libc::O_NOFOLLOW).open(self.path(first))?;
         if found.end < bytes.len() {
             file.set_len(found.end as u64)?;
         }
@@ -133,7 +132,7 @@ impl Store {
         let first_ms = first_ms(&bytes[..found.end]);
         self.segments.push_back(Segment { first, bytes: end, first_ms });
         self.current = Some(file);
-        Ok(Ok(()))
+        Ok(None)
     }
 
     /// Appends records, the oldest first, and removes records that are too old or too many.
@@ -260,9 +259,6 @@ impl Store {
     }
 }
 
-const UNREADABLE: &str = "cannot be read";
-const NOT_OURS: &str = "is not a history file, or has another version";
-
 fn first_ms(bytes: &[u8]) -> u64 {
     // The time is at the beginning; the rest of the record need not be there.
     let time = bytes.get(MAGIC.len() + 9..MAGIC.len() + 17);
@@ -294,10 +290,7 @@ fn set_aside(path: &Path, to: &Path) -> io::Result<()> {
 
 /// Creates the directory, only for this user.
 fn create_dir(dir: &Path) -> io::Result<()> {
-    match DirBuilder::new().recursive(false).mode(0o700).create(dir) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
-        }
+    match DirBuilder::new().recursive(true).mode(0o700).create(dir) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
         _ => {}
     }

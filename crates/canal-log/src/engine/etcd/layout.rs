@@ -25,7 +25,7 @@ use crate::engine::{Identity, Outage, Position};
 use canal_core::HostId;
 
 /// The keys below a prefix that ends with `/`.
-#[derive(Clone, Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub(super) struct Keys(String);
 
 macro_rules! keys {

@@ -171,41 +171,40 @@ pub(crate) async fn load(shared: Shared) -> Result<(), EtcdError> {
     let cursor = batches.last().map_or(start, Cursor::behind);
     shared.engine.reaches(cursor.position.0);
     shared.engine.say(Answer::Loaded { snapshot, batches });
-    go_on(&shared, cursor, revision).await
+    go_on(&shared, cursor, Some(revision)).await
 }
 
 /// Delivers the batches after one that was read, now and from then on.
 pub(crate) async fn follow(shared: Shared, after: Option<Read>) -> Result<(), EtcdError> {
-    match catch_up(&shared, Cursor::after(after)).await? {
-        Ok((batches, cursor, revision)) => {
-            shared.engine.say(Answer::Batches(batches));
-            go_on(&shared, cursor, revision).await
-        }
-        Err(stopped) => {
-            shared.engine.say(stopped);
-            Ok(())
-        }
-    }
+    go_on(&shared, Cursor::after(after), None).await
 }
 
-/// Delivers the batches after a cursor while the log can be read from there.
-async fn go_on(shared: &Shared, mut cursor: Cursor, mut revision: i64) -> Result<(), EtcdError> {
+/// Delivers the batches after a cursor while the log can be read from there. All that exist at
+/// `revision` were delivered before. Without a revision, the first answer comes even without batches.
+async fn go_on(
+    shared: &Shared,
+    mut cursor: Cursor,
+    mut revision: Option<i64>,
+) -> Result<(), EtcdError> {
     loop {
-        match watch(shared, &mut cursor, revision).await {
-            Err(EtcdError::OtherRevision) | Ok(()) => {}
-            Err(other) => return Err(other),
-        }
-        let batches;
-        (batches, cursor, revision) = match catch_up(shared, cursor).await? {
-            Ok(further) => further,
-            Err(stopped) => {
-                shared.engine.say(stopped);
-                return Ok(());
+        if let Some(revision) = revision {
+            match watch(shared, &mut cursor, revision).await {
+                Err(EtcdError::OtherRevision) | Ok(()) => {}
+                Err(other) => return Err(other),
             }
-        };
-        if !batches.is_empty() {
+        }
+        let (batches, further, at) =
+            match despite_compaction(async || read_after(shared, cursor).await).await? {
+                Ok(further) => further,
+                Err(stopped) => {
+                    shared.engine.say(stopped);
+                    return Ok(());
+                }
+            };
+        if revision.is_none() || !batches.is_empty() {
             shared.engine.say(Answer::Batches(batches));
         }
+        (cursor, revision) = (further, Some(at));
     }
 }
 
@@ -236,10 +235,6 @@ async fn watch(shared: &Shared, cursor: &mut Cursor, revision: i64) -> Result<()
 /// The batches after a cursor, the next cursor, and the revision at which they are complete; or the
 /// reason why the log cannot be read from there.
 type CatchUp = Result<(Vec<Placed>, Cursor, i64), Answer>;
-
-async fn catch_up(shared: &Shared, cursor: Cursor) -> Result<CatchUp, EtcdError> {
-    despite_compaction(async || read_after(shared, cursor).await).await
-}
 
 /// Reads again if etcd compacts the revision meanwhile.
 async fn despite_compaction<T>(

@@ -28,6 +28,7 @@ use tokio::runtime;
 
 use super::{EngineThread, Inspection, OpenError, Source};
 use address::Address;
+use layout::Keys;
 
 /// Begins to connect to an etcd. Reports a failure to connect by
 /// [`Answer::Away`](super::Answer::Away).
@@ -37,7 +38,10 @@ use address::Address;
 pub fn open(mut source: Source) -> Result<EngineThread, OpenError> {
     let url = source().map_err(|outage| OpenError::Address(outage.why))?;
     let first = parse(&url)?;
-    EngineThread::start("canal-etcd", false, |caller| worker::work(first, source, caller))
+    let (keys, members) = (Keys::new(&first.prefix), first.endpoints.len());
+    EngineThread::start("canal-etcd", false, move |caller| {
+        worker::work(keys, members, source, caller)
+    })
 }
 
 /// Inspects an etcd, and changes nothing there.

@@ -32,11 +32,19 @@ const PAUSE_REFUSED_MAX: Duration = Duration::from_secs(5);
 /// A connection that lasted this long counts as a success.
 const GOOD: Duration = Duration::from_secs(5);
 
-/// Serves the caller, over one connection after another. Another prefix of keys than that of the
-/// first address would be another table.
-pub(super) async fn work(first: Address, source: Source, mut caller: Caller) -> Infallible {
-    let engine = EngineState::new(Keys::new(&first.prefix), caller.answers.clone());
-    let mut roads = Roads::new(first, source, Rc::new(engine));
+/// Serves the caller, over one connection after another. Other keys would be another table.
+pub(super) async fn work(
+    keys: Keys,
+    members: usize,
+    source: Source,
+    mut caller: Caller,
+) -> Infallible {
+    let engine = Rc::new(EngineState::new(keys, caller.answers.clone()));
+    let mut byte = [0];
+    // Begins with a random member, so that not all daemons connect to the first. Without randomness,
+    // it is the first.
+    let _ = getrandom::fill(&mut byte);
+    let mut roads = Roads { engine, source, members, next: byte[0].into(), failures: 0 };
     loop {
         let (shared, seen) = roads.find(&mut caller).await;
         caller.back();
@@ -51,7 +59,6 @@ pub(super) async fn work(first: Address, source: Source, mut caller: Caller) -> 
 struct Roads {
     engine: Rc<EngineState>,
     source: Source,
-    prefix: String,
     members: usize,
     next: usize,
     /// The number of failures in a row.
@@ -59,20 +66,11 @@ struct Roads {
 }
 
 impl Roads {
-    /// Begins with a random member, so that not all daemons connect to the first.
-    fn new(first: Address, source: Source, engine: Rc<EngineState>) -> Self {
-        let mut byte = [0];
-        // Without randomness, it is the first.
-        let _ = getrandom::fill(&mut byte);
-        let (members, next) = (first.endpoints.len(), usize::from(byte[0]));
-        Self { engine, source, prefix: first.prefix, members, next, failures: 0 }
-    }
-
     /// The present address. Any part of it may have changed, above all the passwords.
     fn address(&mut self) -> Result<Address, Outage> {
         let refused = |error: OpenError| Outage::refused(error.to_string(), None);
         let address = super::parse(&(self.source)()?).map_err(refused)?;
-        if address.prefix != self.prefix {
+        if Keys::new(&address.prefix) != self.engine.keys {
             return Err(Outage::moved());
         }
         self.members = address.endpoints.len();
