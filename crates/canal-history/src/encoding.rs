@@ -116,7 +116,7 @@ fn text(text: &str, out: &mut Vec<u8>) {
 pub(crate) struct Head<'a> {
     pub(crate) ended_ms: u64,
     pub(crate) uid: u32,
-    pub(crate) failed: bool,
+    flags: u8,
     /// The number of items, and their form.
     items: (u64, Reader<'a>),
 }
@@ -124,11 +124,6 @@ pub(crate) struct Head<'a> {
 impl<'a> Head<'a> {
     /// The head of a record; `None` if this is no record, or one of a later version.
     pub(crate) fn read(payload: &'a [u8]) -> Option<Self> {
-        let (head, _) = Self::and_flags(payload)?;
-        Some(head)
-    }
-
-    fn and_flags(payload: &'a [u8]) -> Option<(Self, u8)> {
         let mut reader = Reader(payload);
         if reader.byte()? != VERSION {
             return None;
@@ -136,8 +131,20 @@ impl<'a> Head<'a> {
         let ended_ms = u64::from_le_bytes(*reader.array()?);
         let uid = u32::from_le_bytes(*reader.array()?);
         let flags = reader.byte()?;
-        let items = (reader.number()?, reader);
-        Some((Self { ended_ms, uid, failed: flags & FAILED != 0, items }, flags))
+        Some(Self { ended_ms, uid, flags, items: (reader.number()?, reader) })
+    }
+
+    fn has(&self, flag: u8) -> bool {
+        self.flags & flag != 0
+    }
+
+    pub(crate) fn failed(&self) -> bool {
+        self.has(FAILED)
+    }
+
+    /// Whether the time until its end is a lower bound.
+    pub(crate) fn at_least(&self) -> bool {
+        self.has(AT_LEAST)
     }
 
     /// Whether one of the keys is this one or a key below it.
@@ -154,6 +161,12 @@ impl<'a> Head<'a> {
             }
         }
         false
+    }
+
+    /// The items of the request.
+    pub(crate) fn items(&self) -> impl Iterator<Item = ItemForm<'a>> + use<'a> {
+        let (count, mut reader) = self.items;
+        (0..count).map_while(move |_| item(&mut reader))
     }
 }
 
@@ -181,75 +194,61 @@ fn is_below(stands: &[u8], key: &str) -> bool {
     rest.is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
 }
 
-/// The counted values of a record.
+/// The counted values of a record, and what stands among them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lengths<'a> {
-    pub(crate) ended_ms: u64,
-    pub(crate) uid: u32,
+    pub(crate) head: Head<'a>,
     pub(crate) waited_ms: u64,
     /// `None` if it was never granted.
     pub(crate) held_ms: Option<u64>,
-    /// Whether the time until its end is a lower bound.
-    pub(crate) at_least: bool,
+    token: u64,
+    session: u64,
+    pid: u32,
     pub(crate) command: &'a str,
-    /// The number of items, and their form.
-    items: (u64, Reader<'a>),
+    rest: Reader<'a>,
 }
 
 impl<'a> Lengths<'a> {
     /// Reads the counted values of a record; `None` if this is no record, or one of a later
     /// version.
     pub(crate) fn read(payload: &'a [u8]) -> Option<Self> {
-        let (Head { ended_ms, uid, items, .. }, flags) = Head::and_flags(payload)?;
-        let (count, mut reader) = items;
+        let head = Head::read(payload)?;
+        let (count, mut rest) = head.items;
         for _ in 0..count {
-            item(&mut reader)?;
+            item(&mut rest)?;
         }
-        let waited_ms = reader.number()?;
-        let held_ms = if flags & GRANTED == 0 { None } else { Some(reader.number()?) };
-        let _token_session_pid = (reader.number()?, reader.number()?, reader.number()?);
-        let at_least = flags & AT_LEAST != 0;
-        Some(Self { ended_ms, uid, waited_ms, held_ms, at_least, command: reader.text()?, items })
-    }
-
-    /// The items of the request.
-    pub(crate) fn items(&self) -> impl Iterator<Item = ItemForm<'a>> + use<'a> {
-        let (count, mut reader) = self.items;
-        (0..count).map_while(move |_| item(&mut reader))
+        let waited_ms = rest.number()?;
+        let held_ms = if head.has(GRANTED) { Some(rest.number()?) } else { None };
+        let (token, session, pid) = (rest.number()?, rest.number()?, rest.small()?);
+        let command = rest.text()?;
+        Some(Self { head, waited_ms, held_ms, token, session, pid, command, rest })
     }
 }
 
 /// Reads a record; `None` if this is no record, or one of a later version.
 pub(crate) fn decode(payload: &[u8]) -> Option<Record> {
-    let (Head { ended_ms, uid, items: (count, mut reader), .. }, flags) = Head::and_flags(payload)?;
-    let mut items = Vec::new();
-    for _ in 0..count {
-        let ItemForm { key, mode, count, size, slots } = item(&mut reader)?;
+    let Lengths { head, waited_ms, held_ms, token, session, pid, command, mut rest } =
+        Lengths::read(payload)?;
+    let item = |ItemForm { key, mode, count, size, slots }: ItemForm<'_>| {
         let (key, slots) = (key.to_owned().into(), read_slots(slots)?.into());
-        items.push(Item { key, mode, count, size, slots });
-    }
-    let waited_ms = reader.number()?;
-    let held_ms = if flags & GRANTED == 0 { None } else { Some(reader.number()?) };
-    let (token, session) = (reader.number()?, reader.number()?);
-    let pid = reader.small()?;
-    let command = reader.text()?.to_owned().into();
-    let note = if flags & NOTED == 0 { None } else { Some(reader.text()?.to_owned().into()) };
-    let host = if flags & HAS_HOST == 0 { None } else { Some(reader.text()?.to_owned().into()) };
-    let ending = read_ending(&mut reader)?;
+        Some(Item { key, mode, count, size, slots })
+    };
+    let mut text =
+        |flag| Some(if head.has(flag) { Some(rest.text()?.to_owned().into()) } else { None });
     Some(Record {
-        ended_ms,
+        ended_ms: head.ended_ms,
         waited_ms,
         held_ms,
         token,
-        items,
+        items: head.items().map(item).collect::<Option<_>>()?,
         session,
-        uid,
+        uid: head.uid,
         pid,
-        command,
-        note,
-        host,
-        at_least: flags & AT_LEAST != 0,
-        ending,
+        command: command.to_owned().into(),
+        note: text(NOTED)?,
+        host: text(HAS_HOST)?,
+        at_least: head.at_least(),
+        ending: read_ending(&mut rest)?,
     })
 }
 
@@ -429,10 +428,13 @@ pub(crate) mod tests {
         for record in records() {
             let form = written(&record);
             let lengths = Lengths::read(&form).unwrap();
-            let items: Vec<_> = lengths.items().map(|it| (it.key, it.mode, it.size)).collect();
+            let items: Vec<_> = lengths.head.items().map(|it| (it.key, it.mode, it.size)).collect();
             let known = record.items.iter().map(|it| (&*it.key, it.mode, it.size));
             assert_eq!(items, known.collect::<Vec<_>>());
-            assert_eq!((lengths.ended_ms, lengths.command), (record.ended_ms, &*record.command));
+            assert_eq!(
+                (lengths.head.ended_ms, lengths.command),
+                (record.ended_ms, &*record.command)
+            );
         }
     }
 

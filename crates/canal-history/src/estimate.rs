@@ -293,8 +293,8 @@ impl Summary {
     }
 
     fn add_lengths(&mut self, lengths: &Lengths<'_>) {
-        let Some(held_ms) = lengths.held_ms.filter(|_| !lengths.at_least) else { return };
-        for item in lengths.items().filter(|item| item.mode == Mode::Counted) {
+        let Some(held_ms) = lengths.held_ms.filter(|_| !lengths.head.at_least()) else { return };
+        for item in lengths.head.items().filter(|item| item.mode == Mode::Counted) {
             self.add(item.key, lengths.command, held_ms);
         }
     }

@@ -328,6 +328,6 @@ mod tests {
         let long = Record { command: "x".repeat(RECORD_MAX).into(), ..record(1, "x", 0) };
         let batch: Batch = [&long, &record(2, "x", 0)].into_iter().collect();
         assert_eq!(batch.records(), 1);
-        assert_eq!(batch.lengths().map(|it| it.ended_ms).collect::<Vec<_>>(), [2]);
+        assert_eq!(batch.lengths().map(|it| it.head.ended_ms).collect::<Vec<_>>(), [2]);
     }
 }

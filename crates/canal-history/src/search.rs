@@ -98,7 +98,7 @@ impl Query {
         frame.head().is_some_and(|head| {
             head.ended_ms >= *since_ms
                 && uid.is_none_or(|uid| head.uid == uid)
-                && (!failed || head.failed)
+                && (!failed || head.failed())
                 && key.as_ref().is_none_or(|key| head.is_below(key))
                 && session.is_none_or(is_of)
         })

@@ -196,14 +196,14 @@ impl Tally {
     fn count_use(&mut self, lengths: &Lengths<'_>, collects: bool) {
         let Some(held_ms) = lengths.held_ms else { return };
         let asked_for = self.query.key.as_deref();
-        let begin_ms = lengths.ended_ms.saturating_sub(held_ms);
-        for item in lengths.items() {
+        let begin_ms = lengths.head.ended_ms.saturating_sub(held_ms);
+        for item in lengths.head.items() {
             if asked_for.is_some_and(|key| !item.is_below(key)) {
                 continue;
             }
             let is_counted = item.mode == Mode::Counted;
             // It is unknown how long it would have held.
-            let is_whole = !lengths.at_least;
+            let is_whole = !lengths.head.at_least();
             if collects && is_whole && is_counted && asked_for == Some(item.key) {
                 let asked_ms = begin_ms.saturating_sub(lengths.waited_ms);
                 self.arrivals.push(Arrival { asked_ms, held_ms, count: item.count });
@@ -211,14 +211,14 @@ impl Tally {
             let since_ms = self.query.since_ms;
             let Some(of) = self.counts.use_of(item.key, since_ms) else { continue };
             of.granted += 1;
-            if is_counted && lengths.ended_ms >= of.size_ms {
-                (of.size, of.size_ms) = (item.size, lengths.ended_ms);
+            if is_counted && lengths.head.ended_ms >= of.size_ms {
+                (of.size, of.size_ms) = (item.size, lengths.head.ended_ms);
             }
             let slots = if is_counted { item.count } else { 1 };
             let asked_ms = begin_ms.saturating_sub(lengths.waited_ms);
             let begin_ms = begin_ms.max(since_ms);
             of.used.add_wait(asked_ms.max(since_ms), begin_ms);
-            of.used.add(begin_ms, lengths.ended_ms, slots);
+            of.used.add(begin_ms, lengths.head.ended_ms, slots);
             if is_counted {
                 of.used.note_size(begin_ms, item.size);
             }
@@ -262,12 +262,12 @@ impl Tally {
         self.counts.all.add(lengths);
         if let Some(held_ms) = lengths.held_ms {
             self.counts.wait_bins.add(lengths.waited_ms);
-            if !lengths.at_least {
+            if !lengths.head.at_least() {
                 self.counts.hold_bins.add(held_ms);
             }
         }
         let Counts { users, commands, left_out, .. } = &mut self.counts;
-        let uid = lengths.uid;
+        let uid = lengths.head.uid;
         match group(users, uid) {
             Some(of) => of.add(lengths),
             None => *left_out = true,
@@ -349,7 +349,7 @@ impl Counted {
         match lengths.held_ms {
             Some(held_ms) => {
                 self.waits.add(lengths.waited_ms);
-                if !lengths.at_least {
+                if !lengths.head.at_least() {
                     self.holds.add(held_ms);
                 }
             }

@@ -18,16 +18,12 @@ pub fn open(scheme: &str, source: Source, label: &str) -> Result<Box<dyn Engine>
     let _ = (&source, label);
     match scheme {
         #[cfg(any(test, feature = "sim"))]
-        simulated::SCHEME => simulated::open().ok_or_else(|| OpenError::Unknown(scheme.to_owned())),
+        simulated::SCHEME => simulated::open().ok_or_else(|| missing(scheme)),
         #[cfg(feature = "postgres")]
         "postgres" | "postgresql" => Ok(Box::new(postgres::open(source, label)?)),
         #[cfg(feature = "etcd")]
         "etcd" | "etcds" => Ok(Box::new(etcd::open(source)?)),
-        #[cfg(not(feature = "postgres"))]
-        "postgres" | "postgresql" => Err(OpenError::LeftOut("postgres")),
-        #[cfg(not(feature = "etcd"))]
-        "etcd" | "etcds" => Err(OpenError::LeftOut("etcd")),
-        _ => Err(OpenError::Unknown(scheme.to_owned())),
+        _ => Err(missing(scheme)),
     }
 }
 
@@ -44,10 +40,15 @@ pub fn inspect(scheme: &str, url: &str, label: &str) -> Result<Inspection, OpenE
         "postgres" | "postgresql" => postgres::inspect(url, label),
         #[cfg(feature = "etcd")]
         "etcd" | "etcds" => etcd::inspect(url),
-        #[cfg(not(feature = "postgres"))]
-        "postgres" | "postgresql" => Err(OpenError::LeftOut("postgres")),
-        #[cfg(not(feature = "etcd"))]
-        "etcd" | "etcds" => Err(OpenError::LeftOut("etcd")),
-        _ => Err(OpenError::Unknown(scheme.to_owned())),
+        _ => Err(missing(scheme)),
+    }
+}
+
+/// The error for an address of which this build has no engine.
+fn missing(scheme: &str) -> OpenError {
+    match scheme {
+        "postgres" | "postgresql" => OpenError::LeftOut("postgres"),
+        "etcd" | "etcds" => OpenError::LeftOut("etcd"),
+        _ => OpenError::Unknown(scheme.to_owned()),
     }
 }

@@ -84,7 +84,7 @@ impl Journal {
     }
 
     fn image(&self, snapshot: &Snapshot, origin: &Origin, rules: u32) -> io::Result<Image> {
-        let generation = self.live.as_ref().map_or(0, |live| live.generation) + 1;
+        let generation = self.live.as_ref().map_or(0, |live| live.header.generation) + 1;
         let header =
             Header { generation, entries: ENTRY_VERSION, rules, origin: origin.to_owned() };
         let mut bytes = header.encode()?;
@@ -119,7 +119,7 @@ impl Journal {
             let retired = old.file.retire();
             // Remove the header of another boot: it could otherwise describe a damaged file of this
             // boot (OpenError::Damaged::origin).
-            if retired.is_ok() && old.origin != origin {
+            if retired.is_ok() && old.header.origin != origin {
                 let _ = old.file.cut(RETIRED.len() as u64);
             }
             // If these fail, the next compaction repeats them: the higher generation counts.
@@ -153,9 +153,8 @@ fn live(file: JournalFile, image: Image, snapshot: &Snapshot) -> Live {
     let end = image.bytes.len() as u64;
     Live {
         file,
-        generation: image.header.generation,
         revision: snapshot.revision,
-        origin: image.header.origin,
+        header: image.header,
         snapshot_bytes: image.snapshot_bytes,
         begin: end,
         end,

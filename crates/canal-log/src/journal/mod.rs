@@ -16,7 +16,7 @@ use std::time::SystemTime;
 use std::{fs, io, iter};
 
 use self::file::JournalFile;
-use self::format::LIVE;
+use self::format::{Header, LIVE};
 use super::{Record, RecordRef};
 use canal_core::{Entry, Outcome, Revision, Snapshot};
 use canal_sys::process::Origin;
@@ -50,10 +50,9 @@ pub struct Journal {
 #[derive(Debug)]
 struct Live {
     file: JournalFile,
-    generation: u64,
+    header: Header,
     /// The revision of its last record.
     revision: Revision,
-    origin: Origin,
     snapshot_bytes: u64,
     /// Where the records begin.
     begin: u64,

@@ -188,9 +188,8 @@ fn recover(
     spares[1 - file.index] = other;
     let live = Live {
         file,
-        generation: header.generation,
         revision: body.records.last().map_or(body.snapshot.revision, |last| last.revision),
-        origin: header.origin.clone(),
+        header: header.clone(),
         snapshot_bytes: (body.begin - body.start) as u64,
         begin: body.begin as u64,
         end: body.end as u64,

@@ -172,7 +172,7 @@ impl Session {
         // refuses it, or answers from another session.
         let options = config.get_options().map(|given| format!("{given} ")).unwrap_or_default();
         config.options(format!("{options}-c canal.session={proof}"));
-        let connected = config.connect(settings.tls.connect.clone()).await;
+        let connected = config.connect(settings.tls.clone()).await;
         let (client, connection) = connected
             .map_err(|error| PostgresError::at_login(error, settings.passfile.as_deref()))?;
         let (announce, announced) = mpsc::unbounded_channel();

@@ -45,44 +45,34 @@ pub(crate) struct Options {
     pub key: Option<PathBuf>,
 }
 
-/// The TLS configuration.
-pub(crate) struct Tls {
-    pub mode: SslMode,
-    pub connect: MakeRustlsConnect,
-}
-
-impl Tls {
-    pub(crate) fn new(options: &Options) -> anyhow::Result<Self> {
-        let system = options.roots.as_deref() == Some(Path::new("system"));
-        let mode = options.mode.unwrap_or(if system { Mode::VerifyFull } else { Mode::Prefer });
-        // Authorities that sign for everyone prove nothing unless the name is checked.
-        ensure!(
-            !system || mode == Mode::VerifyFull,
-            "sslrootcert=system needs sslmode=verify-full"
-        );
-        let refused = |why: Error| anyhow!("cannot set up TLS: {why}");
-        let provider = Arc::new(ring::default_provider());
-        let verifier = verifier(mode, roots(options, system)?, &provider)?;
-        let config = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .map_err(refused)?
-            .dangerous()
-            .with_custom_certificate_verifier(verifier);
-        let config = match (&options.certificate, &options.key) {
-            (Some(certificate), Some(key)) => {
-                let key = PrivateKeyDer::from_pem_file(key).map_err(unreadable("the key", key))?;
-                config.with_client_auth_cert(certificates(certificate)?, key).map_err(refused)?
-            }
-            (None, None) => config.with_no_client_auth(),
-            _ => bail!("sslcert and sslkey must be given together"),
-        };
-        let mode = match mode {
-            Mode::Disable => SslMode::Disable,
-            Mode::Prefer => SslMode::Prefer,
-            Mode::Require | Mode::VerifyCa | Mode::VerifyFull => SslMode::Require,
-        };
-        Ok(Self { mode, connect: MakeRustlsConnect::new(config) })
-    }
+/// Sets up TLS.
+pub(crate) fn set_up(options: &Options) -> anyhow::Result<(SslMode, MakeRustlsConnect)> {
+    let system = options.roots.as_deref() == Some(Path::new("system"));
+    let mode = options.mode.unwrap_or(if system { Mode::VerifyFull } else { Mode::Prefer });
+    // Authorities that sign for everyone prove nothing unless the name is checked.
+    ensure!(!system || mode == Mode::VerifyFull, "sslrootcert=system needs sslmode=verify-full");
+    let refused = |why: Error| anyhow!("cannot set up TLS: {why}");
+    let provider = Arc::new(ring::default_provider());
+    let verifier = verifier(mode, roots(options, system)?, &provider)?;
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(refused)?
+        .dangerous()
+        .with_custom_certificate_verifier(verifier);
+    let config = match (&options.certificate, &options.key) {
+        (Some(certificate), Some(key)) => {
+            let key = PrivateKeyDer::from_pem_file(key).map_err(unreadable("the key", key))?;
+            config.with_client_auth_cert(certificates(certificate)?, key).map_err(refused)?
+        }
+        (None, None) => config.with_no_client_auth(),
+        _ => bail!("sslcert and sslkey must be given together"),
+    };
+    let mode = match mode {
+        Mode::Disable => SslMode::Disable,
+        Mode::Prefer => SslMode::Prefer,
+        Mode::Require | Mode::VerifyCa | Mode::VerifyFull => SslMode::Require,
+    };
+    Ok((mode, MakeRustlsConnect::new(config)))
 }
 
 /// The trusted authorities, if any are named. As in libpq, `~/.postgresql/root.crt` names some in

@@ -11,9 +11,10 @@ use percent_encoding::percent_decode_str;
 use tokio::time::timeout;
 use tokio_postgres::Config;
 use tokio_postgres::config::{Host, SslMode, TargetSessionAttrs};
+use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::passfile;
-use super::tls::{self, Tls};
+use super::tls;
 use crate::engine::postgres::error::PostgresError;
 
 /// The schema of the tables, unless `canal_schema` names another one.
@@ -35,7 +36,7 @@ const UNACKNOWLEDGED: Duration = Duration::from_secs(10);
 /// How to reach a server, and which schema to use there.
 pub(crate) struct Settings {
     pub config: Config,
-    pub tls: Tls,
+    pub tls: MakeRustlsConnect,
     /// The name of the schema, a plain identifier.
     pub schema: String,
     /// Why the usual password file is not used although it exists.
@@ -61,9 +62,9 @@ impl Settings {
             !config.get_hosts().is_empty() || !config.get_hostaddrs().is_empty(),
             "the address names no server: postgres://USER@HOST/DATABASE"
         );
-        let tls = Tls::new(&options.ssl)?;
+        let (mode, tls) = tls::set_up(&options.ssl)?;
         // As in libpq, a socket of this machine has no TLS, regardless of `sslmode`.
-        config.ssl_mode(if is_local(&config) { SslMode::Disable } else { tls.mode });
+        config.ssl_mode(if is_local(&config) { SslMode::Disable } else { mode });
         if config.get_application_name().is_none() {
             config.application_name(format!("canal {label}"));
         }
