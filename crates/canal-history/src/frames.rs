@@ -1,5 +1,5 @@
-//! The form of one file: a line that names it, then one record after another. Before each record are
-//! its length and a checksum, both with the lowest byte first.
+//! The form of one file: a line that names it, then one record after another. Before each record
+//! are its length and a checksum, both with the lowest byte first.
 //!
 //! A [`Batch`] has records on their way to a file in this form, in one block of memory, so that a
 //! thread can pass many of them to another at once.

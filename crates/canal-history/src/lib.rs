@@ -1,9 +1,9 @@
 //! A bounded record of ended requests and holds, in files.
 //!
-//! `record` is one request, `encoding` and `frames` encode records, `store` keeps the files, `search` finds
-//! records, and `tally` counts them with `histogram` and `timeline`. `replay` repeats the recorded
-//! requests with another size, `estimate` predicts waits, and `checkpoint` keeps the requests that
-//! are still open.
+//! `record` is one request, `encoding` and `frames` encode records, `store` keeps the files,
+//! `search` finds records, and `tally` counts them with `histogram` and `timeline`. `replay`
+//! repeats the recorded requests with another size, `estimate` predicts waits, and `checkpoint`
+//! keeps the requests that are still open.
 //!
 //! Plain files, because the embedded databases that were tried fail on damaged files (redb panicked
 //! on 112 of 300 with flipped bits, and would end the daemon at each start) or add 18 s to the

@@ -3,8 +3,8 @@
 //! One append is one frame (like the journal's), synced before any client gets an answer. The file
 //! is rewritten when most of it describes ended leases. `docs/journal.md` describes it.
 //!
-//! Recovery reads the file without changing it. A power cut in the last append leaves each sector of
-//! the disk either as it was (absent, or zeros) or as written. JSON contains no zeros, so an
+//! Recovery reads the file without changing it. A power cut in the last append leaves each sector
+//! of the disk either as it was (absent, or zeros) or as written. JSON contains no zeros, so an
 //! unwritten sector is recognizable.
 //!
 //! Invariant: once [`LeaseLog::store`] has returned, a power cut loses none of its changes.
@@ -17,9 +17,10 @@ use std::path::{Path, PathBuf};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use super::journal::OpenError;
+use super::journal::disk::{self, leads_to, open_plain};
 use super::journal::format::{self, Content, Framed};
-use super::journal::{OpenError, disk};
-use super::replace::{leads_to, named, open_plain, replace, sweep};
+use super::replace::{named, replace, sweep};
 use canal_core::{FrameState, HoldState, Token};
 
 /// The name of the file.

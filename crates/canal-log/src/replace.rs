@@ -6,7 +6,7 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
 
 use super::journal::disk;
@@ -75,28 +75,9 @@ pub fn sweep(dir: &Path, name: &str) {
 }
 
 fn remove_unlocked(path: &Path) -> io::Result<()> {
-    let Some(file) = open_plain(OpenOptions::new().write(true), path)? else { return Ok(()) };
+    let Some(file) = disk::open_plain(OpenOptions::new().write(true), path)? else { return Ok(()) };
     fs2::FileExt::try_lock_exclusive(&file)?;
     fs::remove_file(path)
-}
-
-/// Opens a regular file; `None` if it does not exist.
-pub(super) fn open_plain(options: &mut OpenOptions, path: &Path) -> io::Result<Option<File>> {
-    let file = match options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(error),
-    };
-    if file.metadata()?.is_file() {
-        return Ok(Some(file));
-    }
-    Err(io::Error::new(ErrorKind::InvalidInput, "not a regular file"))
-}
-
-/// Whether a path leads to this file.
-pub(super) fn leads_to(path: &Path, file: &File) -> io::Result<bool> {
-    let (own, there) = (file.metadata()?, fs::symlink_metadata(path)?);
-    Ok((there.dev(), there.ino()) == (own.dev(), own.ino()))
 }
 
 fn prefix(name: &str) -> String {

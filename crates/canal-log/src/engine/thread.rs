@@ -32,8 +32,8 @@ pub struct EngineThread {
 }
 
 impl EngineThread {
-    /// Starts a thread that does this work until the daemon drops its side. If the engine lets hosts
-    /// rest, it announces batches only to hosts that need them.
+    /// Starts a thread that does this work until the daemon drops its side. If the engine lets
+    /// hosts rest, it announces batches only to hosts that need them.
     pub(super) fn start<F>(
         name: &str,
         lets_rest: bool,

@@ -1,10 +1,11 @@
-//! Every change of the log and of the daemon's records on the disk, in a few calls.
+//! Every change of the log and of the daemon's records on the disk, in a few calls, and how their
+//! files are opened.
 //!
-//! Tests stop them before, after and within each call (see `fault`).
+//! Tests stop the changes before, after and within each call (see `fault`).
 
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use nix::errno::Errno;
@@ -117,6 +118,25 @@ fn fill(file: &File, len: u64) -> io::Result<()> {
         at += zeros.len() as u64;
     }
     Ok(())
+}
+
+/// Opens a regular file; `None` if it does not exist.
+pub(crate) fn open_plain(options: &mut OpenOptions, path: &Path) -> io::Result<Option<File>> {
+    let file = match options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    if file.metadata()?.is_file() {
+        return Ok(Some(file));
+    }
+    Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"))
+}
+
+/// Whether a path leads to this file.
+pub(crate) fn leads_to(path: &Path, file: &File) -> io::Result<bool> {
+    let (own, there) = (file.metadata()?, fs::symlink_metadata(path)?);
+    Ok((there.dev(), there.ino()) == (own.dev(), own.ino()))
 }
 
 /// Faults for tests: the thread's logs stop as if killed, or find the disk full or failing.

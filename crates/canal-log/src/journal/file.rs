@@ -8,9 +8,8 @@ use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use super::disk;
+use super::disk::{self, leads_to, open_plain};
 use super::format::{LIVE, Mark, RETIRED, is_zero};
-use crate::replace::{leads_to, open_plain};
 
 /// A kill leaves a write within a page complete: the kernel checks for signals only between pages.
 pub(super) const PAGE: u64 = 4096;

@@ -10,11 +10,10 @@
 //! [`Framed::Bad`].
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::OpenError;
 use canal_core::ENTRY_VERSION;
 use canal_sys::process::Origin;
 
@@ -90,6 +89,62 @@ impl Header {
             return Err(OpenError::newer(path, entries.into(), ENTRY_VERSION.into()));
         }
         Ok((serde_json::from_slice(payload).map_err(text)?, next))
+    }
+}
+
+/// Why a journal cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// It does not have the format of this program: the file, the offset and the error.
+    #[error("{path} is damaged at byte {offset}: {what}")]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// The position of the error.
+        offset: u64,
+        /// The error.
+        what: String,
+        /// The writer, if it can still be read. Records of another boot are void anyway, and may
+        /// well be damaged: they are not synced, so a power cut leaves holes.
+        origin: Option<Origin>,
+    },
+    /// A later version of canal wrote it.
+    #[error("a newer canal wrote {path} (format {found}, this one reads up to {known})")]
+    Newer {
+        /// The file.
+        path: PathBuf,
+        /// Its format.
+        found: u32,
+        /// The latest known format.
+        known: u32,
+    },
+    /// A system call failed.
+    #[error("{path}: {error}")]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// The error.
+        error: io::Error,
+    },
+}
+
+impl OpenError {
+    pub(crate) fn damaged(
+        path: &Path,
+        offset: usize,
+        what: impl Into<String>,
+        origin: Option<&Origin>,
+    ) -> Self {
+        let (path, offset, origin) = (path.to_owned(), offset as u64, origin.cloned());
+        Self::Damaged { path, offset, what: what.into(), origin }
+    }
+
+    pub(crate) fn newer(path: &Path, found: u32, known: u32) -> Self {
+        Self::Newer { path: path.to_owned(), found, known }
+    }
+
+    pub(crate) fn io(path: &Path, error: io::Error) -> Self {
+        Self::Io { path: path.to_owned(), error }
     }
 }
 

@@ -12,6 +12,8 @@ use anyhow::{Context, bail, ensure};
 use http::uri::Authority;
 use percent_encoding::percent_decode_str;
 
+use crate::engine::OpenError;
+
 /// The prefix of all keys if the address names none.
 const PREFIX: &str = "canal";
 
@@ -50,6 +52,11 @@ pub(super) struct Tls {
     pub authorities: Option<PathBuf>,
     /// The certificate that canal presents, and its key.
     pub identity: Option<(PathBuf, PathBuf)>,
+}
+
+/// Parses an address.
+pub(super) fn parse(url: &str) -> Result<Address, OpenError> {
+    url.parse().map_err(|error: anyhow::Error| OpenError::Address(error.to_string()))
 }
 
 impl FromStr for Address {

@@ -180,7 +180,8 @@ pub(crate) async fn follow(shared: Shared, after: Option<Read>) -> Result<(), Et
 }
 
 /// Delivers the batches after a cursor while the log can be read from there. All that exist at
-/// `revision` were delivered before. Without a revision, the first answer comes even without batches.
+/// `revision` were delivered before. Without a revision, the first answer comes even without
+/// batches.
 async fn go_on(
     shared: &Shared,
     mut cursor: Cursor,

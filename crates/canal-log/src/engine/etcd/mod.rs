@@ -27,7 +27,7 @@ pub use log::BODY_MAX;
 use tokio::runtime;
 
 use super::{EngineThread, Inspection, OpenError, Source};
-use address::Address;
+use address::parse;
 use layout::Keys;
 
 /// Begins to connect to an etcd. Reports a failure to connect by
@@ -52,8 +52,4 @@ pub fn inspect(url: &str) -> Result<Inspection, OpenError> {
     let address = parse(url)?;
     let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
     Ok(runtime.block_on(inspect::inspect(&address)))
-}
-
-fn parse(url: &str) -> Result<Address, OpenError> {
-    url.parse().map_err(|error: anyhow::Error| OpenError::Address(error.to_string()))
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
 
-use super::address::Address;
+use super::address::{self, Address};
 use super::client::{Client, explained};
 use super::era::Observation;
 use super::error::EtcdError;
@@ -41,8 +41,8 @@ pub(super) async fn work(
 ) -> Infallible {
     let engine = Rc::new(EngineState::new(keys, caller.answers.clone()));
     let mut byte = [0];
-    // Begins with a random member, so that not all daemons connect to the first. Without randomness,
-    // it is the first.
+    // Begins with a random member, so that not all daemons connect to the first. Without
+    // randomness, it is the first.
     let _ = getrandom::fill(&mut byte);
     let mut roads = Roads { engine, source, members, next: byte[0].into(), failures: 0 };
     loop {
@@ -69,7 +69,7 @@ impl Roads {
     /// The present address. Any part of it may have changed, above all the passwords.
     fn address(&mut self) -> Result<Address, Outage> {
         let refused = |error: OpenError| Outage::refused(error.to_string(), None);
-        let address = super::parse(&(self.source)()?).map_err(refused)?;
+        let address = address::parse(&(self.source)()?).map_err(refused)?;
         if Keys::new(&address.prefix) != self.engine.keys {
             return Err(Outage::moved());
         }

@@ -3,12 +3,13 @@
 //! An append is one message to the server, whose statements form one transaction. So the server
 //! never waits for this host while others wait for the row of the head.
 //!
-//! Invariants: positions follow the order of commits, without gaps. The row of the head stays locked
-//! from the moment when a position is taken until the commit. The server shows a transaction to
-//! others before it releases its locks, so a reader that sees a position sees all earlier ones.
+//! Invariants: positions follow the order of commits, without gaps. The row of the head stays
+//! locked from the moment when a position is taken until the commit. The server shows a transaction
+//! to others before it releases its locks, so a reader that sees a position sees all earlier ones.
 //!
 //! A reader gets each batch once, in the order of positions, without gaps from its starting point.
-//! If that is not possible, it gets [`Answer::Compacted`] or [`Answer::Rewritten`], and nothing else.
+//! If that is not possible, it gets [`Answer::Compacted`] or [`Answer::Rewritten`], and nothing
+//! else.
 
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{IsolationLevel, Row};
