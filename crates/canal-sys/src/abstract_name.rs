@@ -37,15 +37,8 @@ pub fn user_of(name: &str) -> io::Result<Option<u32>> {
 /// # Errors
 /// `sock_diag` does not report them.
 pub fn all_with_prefix(prefix: &str) -> io::Result<Vec<(String, u32)>> {
-    let mut found = Vec::new();
-    let ended: Option<()> = ask_all(|name, uid| {
-        let name = name.and_then(|name| std::str::from_utf8(name).ok());
-        if let (Some(name), Some(uid)) = (name.filter(|name| name.starts_with(prefix)), uid) {
-            found.push((name.to_owned(), uid));
-        }
-        None
-    })?;
-    debug_assert!(ended.is_none());
+    let mut found = all()?;
+    found.retain(|(name, _)| name.starts_with(prefix));
     Ok(found)
 }
 
@@ -75,25 +68,20 @@ const ANSWER_BYTES: usize = 64 * 1024;
 
 /// Asks the kernel for the user of one name.
 fn by_sock_diag(name: &str) -> io::Result<Option<u32>> {
-    ask_all(|found, uid| if found == Some(name.as_bytes()) { uid } else { None })
+    Ok(all()?.into_iter().find(|(found, _)| found == name).map(|(_, uid)| uid))
 }
 
-/// Asks the kernel for all Unix sockets, and calls `of_socket` with the abstract name and the user
-/// of each, until it returns something.
-fn ask_all<T>(
-    mut of_socket: impl FnMut(Option<&[u8]>, Option<u32>) -> Option<T>,
-) -> io::Result<Option<T>> {
+/// Asks the kernel for all abstract names, each with its user.
+fn all() -> io::Result<Vec<(String, u32)>> {
     let flags = SockFlag::SOCK_CLOEXEC;
     let protocol = SockProtocol::NetlinkSockDiag;
     let fd = socket(AddressFamily::Netlink, SockType::Raw, flags, protocol)?;
     send(fd.as_raw_fd(), &question(), MsgFlags::empty())?;
-    let mut answer = vec![0; ANSWER_BYTES];
+    let (mut answer, mut found) = (vec![0; ANSWER_BYTES], Vec::new());
     loop {
         let length = recv(fd.as_raw_fd(), &mut answer, MsgFlags::empty())?;
-        match look_in(&answer[..length], &mut of_socket)? {
-            Looked::Found(found) => return Ok(Some(found)),
-            Looked::NotYet => {}
-            Looked::Nowhere => return Ok(None),
+        if add_names(&answer[..length], &mut found)? {
+            return Ok(found);
         }
     }
 }
@@ -115,33 +103,23 @@ fn question() -> Vec<u8> {
     bytes
 }
 
-/// The result of searching one part of the kernel's answer.
-enum Looked<T> {
-    Found(T),
-    NotYet,
-    Nowhere,
-}
-
-fn look_in<T>(
-    mut answer: &[u8],
-    of_socket: &mut impl FnMut(Option<&[u8]>, Option<u32>) -> Option<T>,
-) -> io::Result<Looked<T>> {
+/// Adds the names in one part of the kernel's answer. Returns whether it was the last part.
+fn add_names(mut answer: &[u8], found: &mut Vec<(String, u32)>) -> io::Result<bool> {
     while let Some(message) = first_of(answer, u32_at(answer, 0)) {
         let kind = i32::from(u16_at(message, 4).unwrap_or_default());
         if kind == libc::NLMSG_DONE {
-            return Ok(Looked::Nowhere);
+            return Ok(true);
         }
         if kind == libc::NLMSG_ERROR {
             let number = u32_at(message, HEADER_BYTES).unwrap_or_default().cast_signed();
             return Err(io::Error::from_raw_os_error(number.saturating_neg()));
         }
         let (name, uid) = attributes(message.get(HEADER_BYTES + MESSAGE_BYTES..));
-        if let Some(found) = of_socket(name, uid) {
-            return Ok(Looked::Found(found));
-        }
+        let name = name.and_then(|name| std::str::from_utf8(name).ok());
+        found.extend(name.map(str::to_owned).zip(uid));
         answer = answer.get(message.len().next_multiple_of(4)..).unwrap_or_default();
     }
-    Ok(Looked::NotYet)
+    Ok(false)
 }
 
 /// The abstract name and the user among the attributes of a socket.
@@ -271,7 +249,9 @@ mod tests {
     #[test]
     fn an_answer_that_makes_no_sense_is_passed_over() {
         for bytes in [&[][..], &[0; 40], &[255; 40], &[5, 0, 0, 0, 1]] {
-            assert!(matches!(look_in(bytes, &mut |_, uid| uid), Ok(Looked::NotYet)));
+            let mut found = Vec::new();
+            assert!(!add_names(bytes, &mut found).unwrap());
+            assert_eq!(found, []);
             assert_eq!(attributes(Some(bytes)), (None, None));
         }
     }
