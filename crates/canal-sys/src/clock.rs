@@ -6,6 +6,8 @@ use std::time::Instant;
 
 use nix::time::{ClockId, clock_gettime};
 
+use canal_text::duration::milliseconds;
+
 /// Milliseconds of CLOCK_BOOTTIME. The clock is monotonic and includes suspend.
 #[must_use]
 pub fn boottime_ms() -> u64 {
@@ -25,7 +27,7 @@ pub fn boottime_ms_after(time_ms: u64) -> u64 {
 pub fn unix_ms() -> u64 {
     simulated!(|kernel| kernel.unix_ms());
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+    since.map_or(0, milliseconds)
 }
 
 /// The current time of CLOCK_MONOTONIC, which does not include suspend.

@@ -56,6 +56,16 @@ pub fn stated(length: Duration) -> String {
     }
 }
 
+/// The whole milliseconds of a duration.
+pub fn milliseconds(length: Duration) -> u64 {
+    u64::try_from(length.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Like [`milliseconds`], but rounded up, so that a short wait does not become none.
+pub fn milliseconds_up(length: Duration) -> u64 {
+    u64::try_from(length.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}
+
 /// Like [`stated`], for a number of milliseconds.
 pub fn stated_ms(ms: u64) -> String {
     stated(Duration::from_millis(ms))

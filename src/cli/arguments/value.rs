@@ -9,7 +9,7 @@ use nix::sys::signal::Signal;
 
 use crate::core::{LEASE_MS_MAX, LEASE_MS_MIN};
 use crate::duration::{self, NOT_A_DURATION};
-pub(crate) use crate::duration::{short, stated};
+pub(crate) use crate::duration::{milliseconds_up as millis, short, stated};
 use crate::protocol::{OnLost, WhyQuery};
 use crate::sys::kernel;
 
@@ -75,11 +75,6 @@ pub(crate) fn ttl(text: &str) -> Result<Duration, String> {
             Err(format!("a TTL must be at least {least}, to leave time for a renewal"))
         }
     }
-}
-
-/// Whole milliseconds, rounded up, so that a length above zero never becomes zero.
-pub(crate) fn millis(length: Duration) -> u64 {
-    u64::try_from(length.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
 /// A whole number that is not negative.

@@ -16,6 +16,7 @@ use crate::cli::{Failed, Global, Length, Result, Verbosity, cut, stated, wrong};
 use crate::client::environment::clash;
 use crate::client::hold_monitor::LostHold;
 use crate::client::{Fate, OWN, is_on_demand_daemon};
+use crate::duration::milliseconds;
 use crate::protocol::place::Rule;
 use crate::protocol::{Acquire, Mode, Wrapper};
 use crate::run::jobs::OpenRecord;
@@ -96,7 +97,7 @@ impl<'a> Job<'a> {
         request.with_children = args.how.with_children || args.how.jobserver.is_some();
         request.jobserver = args.how.jobserver.is_some();
         request.on_lost = args.how.on_lost.unwrap_or_default();
-        request.max_run_ms = limits.max_run.and_then(|most| u64::try_from(most.as_millis()).ok());
+        request.max_run_ms = limits.max_run.map(milliseconds);
         // Without a limit, nothing needs a parent.
         let wrapper = if limits.max_run.is_some() { Wrapper::Supervised } else { Wrapper::Exec };
         request.wrapper = Some(wrapper);

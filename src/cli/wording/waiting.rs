@@ -8,6 +8,7 @@ use std::time::Duration;
 use crate::cli::output::sanitize::width;
 use crate::cli::wording::participant::{clause, held, left, ordinal, short_command, wanted};
 use crate::cli::{Now, cut, sanitize, short, user_name};
+use crate::duration::milliseconds;
 use crate::protocol::{EstimateInfo, HOLDERS_SHOWN_MAX, HolderInfo, Mode, Progress};
 
 /// The least columns of a text that is cut.
@@ -142,7 +143,7 @@ const DAY: u64 = 24 * HOUR;
 
 /// An estimate that was made `ago`, as text.
 pub(crate) fn estimate(of: &EstimateInfo, ago: Duration) -> String {
-    let ago = u64::try_from(ago.as_millis()).unwrap_or(u64::MAX);
+    let ago = milliseconds(ago);
     let left = |ms: u64| ms.saturating_sub(ago);
     let (low, median, high) = (left(of.low_ms), left(of.median_ms), left(of.high_ms));
     if ago > of.high_ms {

@@ -12,6 +12,7 @@ use toml::Spanned;
 
 use crate::permissions::{Group, GroupNamed, find, optional_key};
 use canal_core::Key;
+use canal_text::duration::milliseconds;
 
 /// The engine settings of a configuration, as the table `[engine]` has them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -64,7 +65,7 @@ pub(crate) fn shown_address(url: &str) -> String {
 
 /// A duration that need not be set, in milliseconds.
 fn optional_ms<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
-    Ok(Some(u64::try_from(duration(from)?.as_millis()).unwrap_or(u64::MAX)))
+    duration(from).map(|length| Some(milliseconds(length)))
 }
 
 /// The default for how long a record is kept.
@@ -96,8 +97,8 @@ impl Default for HistorySettings {
 impl HistorySettings {
     /// The limits on the history; `None` if the history is off.
     pub(crate) fn limits(&self) -> Option<canal_history::Limits> {
-        let keep_ms = u64::try_from(self.keep.as_millis()).unwrap_or(u64::MAX);
-        let limits = canal_history::Limits { keep_ms, max_bytes: self.max_bytes };
+        let (keep_ms, max_bytes) = (milliseconds(self.keep), self.max_bytes);
+        let limits = canal_history::Limits { keep_ms, max_bytes };
         (self.max_bytes > 0).then_some(limits)
     }
 

@@ -14,6 +14,7 @@ use crate::hooks::event::{About, Event};
 use crate::hooks::runner::Runner;
 use canal_core::{HostId, Request, Table, Tag, UnixMillis};
 use canal_sys::clock;
+use canal_text::duration::milliseconds;
 
 /// The minimum time between two searches of the table for long waits and holds.
 const LOOK_PAUSE: Duration = Duration::from_secs(1);
@@ -163,11 +164,7 @@ impl Hooks {
     ) -> Option<u64> {
         let (mut next, mut has_told) = (None, false);
         for hook in &mut self.each {
-            let Some(after_ms) =
-                hook.settings.after().and_then(|it| u64::try_from(it.as_millis()).ok())
-            else {
-                continue;
-            };
+            let Some(after_ms) = hook.settings.after().map(milliseconds) else { continue };
             hook.told.retain(|(_, tag)| table.tagged(*tag).is_some());
             for one in lasting.iter().copied() {
                 let name = (one.on, one.asked.tag);
@@ -263,7 +260,7 @@ impl By {
     fn told_until_ms(&self) -> u64 {
         let time = std::fs::metadata(&self.told_until).and_then(|found| found.modified()).ok();
         let since = time.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
-        since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(0))
+        since.map_or(0, milliseconds)
     }
 
     fn note_told_until(&self, now_ms: u64) {

@@ -23,7 +23,7 @@ use crate::hooks::guard::{Job, Outcome};
 use crate::wording::time;
 use canal_core::UnixMillis;
 use canal_sys::{clock, fds};
-use canal_text::duration::stated;
+use canal_text::duration::{milliseconds, stated};
 
 /// How long after the timeout of the program its guard is killed, if the guard does not answer.
 const GUARD_LATE: Duration = Duration::from_secs(15);
@@ -132,7 +132,7 @@ impl Shared {
             let job = Job {
                 run: settings.run.clone(),
                 user: settings.user.clone(),
-                timeout_ms: u64::try_from(settings.timeout.as_millis()).unwrap_or(u64::MAX),
+                timeout_ms: milliseconds(settings.timeout),
                 facts: event.facts(about, dropped),
             };
             let outcome = self.run(program, &job, settings.timeout + GUARD_LATE);

@@ -13,6 +13,7 @@ use crate::client::{self, environment};
 use canal_core::Key;
 use canal_protocol::{Acquire, Mode, NOTE_BYTES_MAX, Superseded, WireItem};
 use canal_sys::process;
+use canal_text::duration::milliseconds_up;
 
 /// A request for a lock, or for several that are taken together. Nothing is locked until you call
 /// [`acquire`](Self::acquire) or [`try_acquire`](Self::try_acquire). Each call takes the lock once
@@ -186,7 +187,7 @@ impl Lock {
 
     /// Waits at most this long; forever by default. With zero, the request does not wait.
     pub fn wait(mut self, time: Duration) -> Self {
-        self.asked.wait_ms = Some(milliseconds(time));
+        self.asked.wait_ms = Some(milliseconds_up(time));
         self
     }
 
@@ -345,11 +346,6 @@ impl Lock {
     }
 }
 
-/// Whole milliseconds, rounded up so that a short wait does not become none.
-fn milliseconds(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -412,7 +408,7 @@ mod tests {
         assert_eq!(acquire.on_lost, canal_protocol::OnLost::Warn);
         assert!(!acquire.command.is_empty());
         assert_ne!(acquire.tag, request(Lock::new("a")).tag);
-        assert_eq!(milliseconds(Duration::ZERO), 0);
-        assert_eq!(milliseconds(Duration::MAX), u64::MAX);
+        assert_eq!(milliseconds_up(Duration::ZERO), 0);
+        assert_eq!(milliseconds_up(Duration::MAX), u64::MAX);
     }
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use crate::cli::commands::history::trace::{self, Lane};
 use crate::cli::{Now, stated};
+use crate::duration;
 use crate::protocol::{HistoryRecord, KeyInfo, Mode};
 
 /// The lengths of time that a timeline can cover, in seconds.
@@ -105,8 +106,7 @@ fn today(key: &KeyInfo, lanes: &mut BTreeMap<Lane, Vec<Span>>, now: &Now) {
 
 /// How many milliseconds ago that was.
 fn milliseconds(at: &str, now: &Now) -> u64 {
-    let passed = now.passed(at).unwrap_or_default();
-    u64::try_from(passed.as_millis()).unwrap_or(u64::MAX)
+    duration::milliseconds(now.passed(at).unwrap_or_default())
 }
 
 /// A character for each part of the time: `█` if more than half of it is covered, `▒` if some of it

@@ -26,7 +26,7 @@ use canal_protocol::{
 };
 use canal_sys::clock;
 use canal_sys::peer::Credentials;
-use canal_text::duration::stated;
+use canal_text::duration::{milliseconds, stated};
 use canal_text::safe_text::one_line;
 
 /// Identifies this daemon as a node, and checks whether it can be one.
@@ -99,10 +99,6 @@ impl Server {
             }
         }
     }
-}
-
-fn milliseconds(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Requests for one part of a request over nodes.
