@@ -2,10 +2,10 @@
 //! request's own session ([`crate::deadlock`]).
 
 use std::collections::BTreeSet;
-use std::ops::Bound;
+use std::collections::btree_map::Range;
 
 use super::admit::Admission;
-use crate::index::grant_order::{Class, Rank, Tier};
+use crate::index::grant_order::{Rank, Tier, arrived_before};
 use crate::index::lock::Lock;
 use crate::state::table::Contender;
 use crate::{Entry, Granted, Item, Mode, Request, RequestId, Table};
@@ -39,11 +39,16 @@ impl Table {
         for (item, _) in items.filter(|(_, given)| !given.shared) {
             let (key, mode) = (&item.key, item.ask.mode());
             if let Some(lock) = self.tree.lock(key).filter(|_| mode == Mode::Counted) {
-                passed.extend(lock.queue.arrived_before(rank.request));
+                for waits in lock.queue.values() {
+                    let barrier = Rank::barrier(RequestId(u64::MAX));
+                    passed.extend(arrived_before(waits, barrier, rank.request));
+                }
             }
-            let mut behind = self.tree.arrived_before_and_behind(key, mode, *rank).peekable();
+            let competing = self.tree.competing(key, mode);
+            let mut behind =
+                competing.flat_map(|waits| arrived_before(waits, *rank, rank.request)).peekable();
             if behind.peek().is_some() && !self.lineage_covers(key, mode, lineage) {
-                passed.extend(behind.map(|rank| rank.request));
+                passed.extend(behind);
             }
         }
         if granted.bypassed_blockers {
@@ -74,82 +79,70 @@ impl Table {
 
     fn first_predecessor(&self, contender: &Contender<'_>) -> Option<RequestId> {
         let Admission::Behind(item) = self.admission(contender) else { return None };
-        let (Contender { lineage, rank, .. }, item) = (contender, &contender.asked.items[item]);
-        let slots = self.contested(item, lineage);
-        let slots = slots.and_then(|(lock, class)| lock.first_ahead(class.capacity, *rank));
-        let (key, mode) = (&item.key, item.ask.mode());
-        let competing = self.tree.first_before(key, mode, *rank);
-        let competing = competing.filter(|_| !self.lineage_covers(key, mode, lineage));
-        slots.into_iter().chain(competing).min().map(|first| first.request)
+        let preceding = self.preceding(contender, &contender.asked.items[item]);
+        preceding.filter_map(|mut ranks| ranks.next()).min().map(|(first, _)| first.request)
     }
 
     /// The last waiter that precedes one item of a request. Waiters are granted in order, so this
     /// one probably blocks the item longest.
     pub(crate) fn last_predecessor(
         &self,
-        Contender { lineage, rank, .. }: &Contender<'_>,
+        contender: &Contender<'_>,
         item: &Item,
     ) -> Option<RequestId> {
-        let slots = self.contested(item, lineage);
-        let slots = slots.and_then(|(lock, class)| lock.last_ahead(class.capacity, *rank));
-        let (key, mode) = (&item.key, item.ask.mode());
-        let competing = self.tree.last_before(key, mode, *rank);
-        let competing = competing.filter(|_| !self.lineage_covers(key, mode, lineage));
-        slots.max(competing).map(|last| last.request)
+        let preceding = self.preceding(contender, item);
+        preceding.filter_map(|mut ranks| ranks.next_back()).max().map(|(last, _)| last.request)
     }
 
-    /// The waiters that precede one item of a request.
+    /// The waiters that precede one item of a request, in order.
     pub(crate) fn predecessors_of_item(
         &self,
-        Contender { lineage, rank, .. }: &Contender<'_>,
+        contender: &Contender<'_>,
         item: &Item,
     ) -> impl Iterator<Item = RequestId> + use<> {
-        let (key, mode) = (&item.key, item.ask.mode());
-        let mut ahead: BTreeSet<Rank> = BTreeSet::new();
-        if let Some((lock, class)) = self.contested(item, lineage) {
-            ahead.extend(lock.ahead(class.capacity, *rank));
-        }
-        if !self.lineage_covers(key, mode, lineage) {
-            ahead.extend(self.tree.waiting(key, mode, Bound::Unbounded, Bound::Excluded(*rank)));
-        }
+        let ahead: BTreeSet<Rank> =
+            self.preceding(contender, item).flatten().map(|(rank, _)| *rank).collect();
         ahead.into_iter().map(|rank| rank.request)
+    }
+
+    /// The waiters that precede one item of a request: some ranges, each in order.
+    fn preceding<'a>(
+        &'a self,
+        Contender { lineage, rank, .. }: &Contender<'_>,
+        item: &'a Item,
+    ) -> impl Iterator<Item = Range<'a, Rank, usize>> {
+        let (key, mode, rank) = (&item.key, item.ask.mode(), *rank);
+        let slots = self.contested(item, lineage);
+        let slots = slots.map(|(lock, class)| lock.preceding(class.capacity, rank));
+        let is_covered = self.lineage_covers(key, mode, lineage);
+        let competing = (!is_covered).then(|| self.tree.competing(key, mode));
+        let competing = competing.into_iter().flatten().map(move |waits| waits.range(..rank));
+        slots.into_iter().flatten().chain(competing)
     }
 }
 
 impl Lock {
-    /// The first waiter for slots of this lock that precedes a request of this rank.
+    /// The waiters of each class that precede a request of this rank.
     ///
     /// A waiter whose own view has too few free slots lets a request with a larger view overtake it
     /// if that request fits. It blocks the request if it fits itself, or if its view is at least as
     /// large. Nothing overtakes a barrier.
+    fn preceding(&self, capacity: u64, rank: Rank) -> impl Iterator<Item = Range<'_, Rank, usize>> {
+        self.queue.iter().map(move |(class, waits)| {
+            let holds_back = self.fits(*class) || class.capacity >= capacity;
+            waits.range(..if holds_back { rank } else { rank.min(Rank::AFTER_BARRIERS) })
+        })
+    }
+
+    /// The first waiter for slots of this lock that precedes a request of this rank.
     pub(crate) fn first_ahead(&self, capacity: u64, rank: Rank) -> Option<Rank> {
-        let barrier = self.queue.barriers().next().map(|(id, _)| Rank::barrier(id));
-        let others = self.queue.firsts().filter(|(class, _)| self.holds_back(*class, capacity));
-        let firsts = barrier.into_iter().chain(others.map(|(_, first)| first));
-        firsts.filter(|first| *first < rank).min()
+        let preceding = self.preceding(capacity, rank);
+        preceding.filter_map(|mut ranks| ranks.next()).map(|(first, _)| *first).min()
     }
 
-    /// All waiters that precede the request.
-    fn ahead(&self, capacity: u64, rank: Rank) -> impl Iterator<Item = Rank> {
-        let barriers = self.queue.barriers().map(|(id, _)| Rank::barrier(id));
-        let others = self.queue.ranks().filter(move |(_, class)| self.holds_back(*class, capacity));
-        barriers.chain(others.map(|(rank, _)| rank)).filter(move |other| *other < rank)
-    }
-
-    /// The last waiter that precedes the request.
-    fn last_ahead(&self, capacity: u64, rank: Rank) -> Option<Rank> {
-        let barriers = self.queue.barriers().map(|(id, _)| Rank::barrier(id));
-        let barrier = barriers.filter(|other| *other < rank).max();
-        if rank.tier == Tier::Barrier {
-            return barrier;
-        }
-        let classes = self.queue.classes().filter(|class| self.holds_back(*class, capacity));
-        classes.filter_map(|class| self.queue.last_before(class, rank)).max().or(barrier)
-    }
-
-    /// Whether a waiter of `class` that is ahead of a request with a view of `capacity` precedes
-    /// it.
-    fn holds_back(&self, class: Class, capacity: u64) -> bool {
-        self.fits(class) || class.capacity >= capacity
+    /// Whether a waiter for slots of this lock that is not a barrier is behind a rank.
+    pub(crate) fn has_behind(&self, rank: Rank) -> bool {
+        let mut lasts = self.queue.values().filter_map(|waits| waits.keys().next_back());
+        lasts.any(|last| *last > rank && last.tier == Tier::Ordinary)
     }
 }

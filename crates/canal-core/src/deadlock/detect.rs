@@ -24,7 +24,7 @@ impl Table {
     /// cost depends on the number of keys that the session holds, not on the number of waiters.
     pub(crate) fn holds_what_others_want(&self, session: FrameId) -> bool {
         let mut keys = self.frames_of_session(session).flat_map(|frame| frame.shares.keys());
-        keys.any(|key| self.tree.last_competing(key, Mode::Write).is_some())
+        keys.any(|key| self.tree.competing(key, Mode::Write).any(|waits| !waits.is_empty()))
     }
 
     /// The request whose refusal breaks the deadlock, and its cycle.

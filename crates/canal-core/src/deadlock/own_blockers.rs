@@ -4,19 +4,20 @@
 //! the two would deadlock over a free lock. A session that holds nothing blocks no other session,
 //! so it needs no bypass.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::reduction::Edges;
 use crate::admission::admit::Admission;
 use crate::index::grant_order::Rank;
 use crate::state::table::Contender;
-use crate::{FrameId, GrantedItem, Key, RequestId, Table};
+use crate::{FrameId, GrantedItem, Key, Mode, RequestId, Table};
 
 impl Table {
     /// The requests that wait for a key, or for a key above or below it.
     pub(crate) fn waiting_near(&self, key: &Key) -> impl Iterator<Item = RequestId> {
-        let near: BTreeSet<Rank> = self.tree.waiting_around(key).collect();
-        near.into_iter().map(move |rank| rank.request)
+        let near = self.tree.competing(key, Mode::Write).flat_map(BTreeMap::keys);
+        let near: BTreeSet<Rank> = near.copied().collect();
+        near.into_iter().map(|rank| rank.request)
     }
 
     /// Admits a request that fits but has predecessors, if every predecessor waits for the

@@ -83,8 +83,12 @@ impl Table {
                 if edges == Edges::HoldsAndOrder && visited.waiters.is_none_or(|to| to < rank) {
                     let from =
                         visited.waiters.replace(rank).map_or(Bound::Unbounded, Bound::Included);
-                    let ahead = self.tree.in_the_way(key, mode, from, Bound::Excluded(rank));
-                    next.extend(ahead.map(|rank| rank.request));
+                    // For slots, all that want slots or reads of this key.
+                    let slots = self.tree.node(key).filter(|_| mode == Mode::Counted);
+                    let slots = slots.map(|node| node.here.waits.of(Mode::Read));
+                    let waits = self.tree.competing(key, mode).chain(slots);
+                    let ahead = waits.flat_map(|it| it.range((from, Bound::Excluded(rank))));
+                    next.extend(ahead.map(|(rank, _)| rank.request));
                 }
             }
             for root in sessions {

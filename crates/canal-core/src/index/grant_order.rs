@@ -1,7 +1,9 @@
-//! The waiters of one key, in the order in which they are granted.
+//! The order in which waiters are granted.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::ops::Bound;
 
 use crate::{RequestId, WaiterState};
 
@@ -38,6 +40,10 @@ pub(crate) enum Tier {
 }
 
 impl Rank {
+    /// Every barrier precedes it, and no other waiter does.
+    pub(crate) const AFTER_BARRIERS: Self =
+        Self { tier: Tier::Ordinary, priority: Reverse(i32::MAX), request: RequestId(0) };
+
     pub(crate) fn of(waiter: &WaiterState) -> Self {
         match waiter.barrier {
             true => Self::barrier(waiter.id),
@@ -54,89 +60,36 @@ impl Rank {
     }
 }
 
-/// The waiters for slots of one key. Inactive waiters (suspended or parked) are not in it.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Queue {
-    classes: BTreeMap<Class, BTreeMap<Reverse<i32>, BTreeSet<RequestId>>>,
-    barriers: BTreeMap<RequestId, Class>,
-}
+/// Waiters in the order in which they are granted, each with the number of its items. Inactive
+/// waiters (suspended or parked) are not in it.
+pub(crate) type Waits = BTreeMap<Rank, usize>;
 
-impl Queue {
-    /// Adds a waiter, or removes it from any position, in logarithmic time.
-    pub(crate) fn change(&mut self, class: Class, rank: Rank, is_added: bool) {
-        let (Rank { tier, priority, request }, classes) = (rank, &mut self.classes);
-        match (tier, is_added) {
-            (Tier::Barrier, true) => drop(self.barriers.insert(request, class)),
-            (Tier::Barrier, false) => drop(self.barriers.remove(&request)),
-            (Tier::Ordinary, true) => {
-                let arrivals = classes.entry(class).or_default().entry(priority).or_default();
-                arrivals.insert(request);
-            }
-            (Tier::Ordinary, false) => {
-                let Some(by_priority) = classes.get_mut(&class) else { return };
-                let Some(arrivals) = by_priority.get_mut(&priority) else { return };
-                arrivals.remove(&request);
-                if arrivals.is_empty() {
-                    by_priority.remove(&priority);
-                }
-                if by_priority.is_empty() {
-                    classes.remove(&class);
-                }
-            }
+/// Adds an item of a waiter, or removes it.
+pub(crate) fn change_waits(waits: &mut Waits, rank: Rank, is_added: bool) {
+    if is_added {
+        *waits.entry(rank).or_default() += 1;
+    } else if let Entry::Occupied(mut items) = waits.entry(rank) {
+        *items.get_mut() -= 1;
+        if *items.get() == 0 {
+            items.remove();
         }
     }
+}
 
-    /// The barriers, in queue order.
-    pub(crate) fn barriers(&self) -> impl Iterator<Item = (RequestId, Class)> + '_ {
-        self.barriers.iter().map(|(request, class)| (*request, *class))
-    }
-
-    /// Each class with the rank of its first waiter.
-    pub(crate) fn firsts(&self) -> impl Iterator<Item = (Class, Rank)> + '_ {
-        self.classes.iter().filter_map(|(class, by_priority)| {
-            let (priority, arrivals) = by_priority.first_key_value()?;
-            Some((*class, Rank::ordinary(priority.0, *arrivals.first()?)))
-        })
-    }
-
-    /// The last waiter of a class that precedes a rank and is not a barrier.
-    pub(crate) fn last_before(&self, class: Class, rank: Rank) -> Option<Rank> {
-        let mut by_priority = self.classes.get(&class)?.range(..=rank.priority).rev();
-        by_priority.find_map(|(priority, arrivals)| {
-            let end = if *priority == rank.priority { rank.request } else { RequestId(u64::MAX) };
-            Some(Rank::ordinary(priority.0, *arrivals.range(..end).next_back()?))
-        })
-    }
-
-    /// The classes of the waiters that are not barriers.
-    pub(crate) fn classes(&self) -> impl Iterator<Item = Class> + '_ {
-        self.classes.keys().copied()
-    }
-
-    /// Whether a waiter is behind this rank.
-    pub(crate) fn has_behind(&self, rank: Rank) -> bool {
-        let last = |by_priority: &BTreeMap<Reverse<i32>, BTreeSet<RequestId>>| {
-            let (priority, arrivals) = by_priority.last_key_value()?;
-            Some(Rank::ordinary(priority.0, *arrivals.last()?))
-        };
-        self.classes.values().filter_map(last).any(|last| last > rank)
-    }
-
-    /// All waiters that are not barriers, each with its class.
-    pub(crate) fn ranks(&self) -> impl Iterator<Item = (Rank, Class)> {
-        self.classes.iter().flat_map(|(class, by_priority)| {
-            by_priority.iter().flat_map(|(priority, arrivals)| {
-                arrivals.iter().map(|arrival| (Rank::ordinary(priority.0, *arrival), *class))
-            })
-        })
-    }
-
-    /// The waiters that arrived before `request` and are not barriers.
-    pub(crate) fn arrived_before(
-        &self,
-        request: RequestId,
-    ) -> impl Iterator<Item = RequestId> + '_ {
-        let queues = self.classes.values().flat_map(BTreeMap::values);
-        queues.flat_map(move |arrivals| arrivals.range(..request)).copied()
-    }
+/// The waiters of lower priority than a rank that arrived before a request. It looks at each
+/// priority once, regardless of how many waiters arrived later.
+pub(crate) fn arrived_before(
+    waits: &Waits,
+    rank: Rank,
+    request: RequestId,
+) -> impl Iterator<Item = RequestId> {
+    let next_priority = |of: &Rank| {
+        let last = Bound::Excluded(Rank { request: RequestId(u64::MAX), ..*of });
+        waits.range((last, Bound::Unbounded)).next().map(|(rank, _)| *rank)
+    };
+    let firsts = std::iter::successors(next_priority(&rank), next_priority);
+    firsts.flat_map(move |first| {
+        let from = Rank { request: RequestId(0), ..first };
+        waits.range(from..Rank { request, ..first }).map(|(rank, _)| rank.request)
+    })
 }

@@ -6,9 +6,8 @@
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Bound;
 
-use super::grant_order::Rank;
+use super::grant_order::{Rank, Waits, change_waits};
 use super::lock::Lock;
 use crate::{Key, Mode, RequestId, Token};
 
@@ -189,17 +188,7 @@ impl KeyTree {
 
     /// Adds an item of an active waiter, or removes it.
     pub(crate) fn change_waiter(&mut self, key: &Key, mode: Mode, rank: Rank, is_added: bool) {
-        let sums = |sums: &mut Sums| {
-            let waits = sums.waits.of_mut(mode);
-            if is_added {
-                *waits.entry(rank).or_default() += 1;
-            } else if let Some(items) = waits.get_mut(&rank) {
-                *items -= 1;
-                if *items == 0 {
-                    waits.remove(&rank);
-                }
-            }
-        };
+        let sums = |sums: &mut Sums| change_waits(sums.waits.of_mut(mode), rank, is_added);
         self.change(key, sums, |_| ());
     }
 
@@ -235,86 +224,18 @@ impl KeyTree {
         nodes.filter(move |(_, node)| held(&node.here)).map(|(key, node)| (key, &node.holds))
     }
 
-    /// The waiters for items that conflict with an item of `key`, within a range of ranks.
-    pub(crate) fn waiting(
-        &self,
-        key: &Key,
-        mode: Mode,
-        from: Bound<Rank>,
-        to: Bound<Rank>,
-    ) -> BTreeSet<Rank> {
-        self.competing(key, mode)
-            .flat_map(|waits| waits.range((from, to)).map(|(r, _)| *r))
-            .collect()
-    }
-
-    /// The waiters that can precede an item of `key`, within a range of ranks: those that compete
-    /// with it and, for slots, all that want slots or reads of this key.
-    pub(crate) fn in_the_way<'a>(
-        &'a self,
-        key: &'a Key,
-        mode: Mode,
-        from: Bound<Rank>,
-        to: Bound<Rank>,
-    ) -> impl Iterator<Item = Rank> + 'a {
-        let counted = self.node(key).filter(|_| mode == Mode::Counted);
-        let counted = counted.map(|node| node.here.waits.of(Mode::Read));
-        let waits = self.competing(key, mode).chain(counted);
-        waits.flat_map(move |waits| waits.range((from, to)).map(|(rank, _)| *rank))
-    }
-
     /// The first competitor for an item of `key` that precedes a rank.
     pub(crate) fn first_before(&self, key: &Key, mode: Mode, rank: Rank) -> Option<Rank> {
         let firsts = self.competing(key, mode).filter_map(|waits| waits.keys().next().copied());
         firsts.filter(|first| *first < rank).min()
     }
 
-    /// The last competitor for an item of `key` that precedes a rank.
-    pub(crate) fn last_before(&self, key: &Key, mode: Mode, rank: Rank) -> Option<Rank> {
-        let last = |waits: &BTreeMap<Rank, usize>| waits.range(..rank).next_back().map(|(r, _)| *r);
-        self.competing(key, mode).filter_map(last).max()
-    }
-
-    /// The waiters for a key, or for a key above or below it.
-    pub(crate) fn waiting_around<'a>(&'a self, key: &'a Key) -> impl Iterator<Item = Rank> + 'a {
-        let above = self.above(key).map(|(_, node)| &node.here);
-        let below = self.node(key).into_iter().map(|node| &node.below);
-        let waits = above.chain(below).flat_map(|sums| [&sums.waits.reads, &sums.waits.writes]);
-        waits.flat_map(|waits| waits.keys().copied())
-    }
-
-    /// The competitors for an item of `key` that arrived before a request of this rank and are
-    /// granted after it. It looks at each priority once, regardless of how many waiters arrived
-    /// later.
-    pub(crate) fn arrived_before_and_behind<'a>(
+    /// The waiters for items that conflict with an item of `key`.
+    pub(crate) fn competing<'a>(
         &'a self,
         key: &'a Key,
         mode: Mode,
-        rank: Rank,
-    ) -> impl Iterator<Item = Rank> + 'a {
-        self.competing(key, mode).flat_map(move |waits| {
-            let next_priority = |of: &Rank| {
-                let last = Bound::Excluded(Rank { request: RequestId(u64::MAX), ..*of });
-                waits.range((last, Bound::Unbounded)).next().map(|(rank, _)| *rank)
-            };
-            let firsts = std::iter::successors(next_priority(&rank), next_priority);
-            firsts.flat_map(move |first| {
-                let from = Rank { request: RequestId(0), ..first };
-                waits.range(from..Rank { request: rank.request, ..first }).map(|(rank, _)| *rank)
-            })
-        })
-    }
-
-    /// The last competitor for an item of `key` in queue order.
-    pub(crate) fn last_competing(&self, key: &Key, mode: Mode) -> Option<Rank> {
-        self.competing(key, mode).filter_map(|waits| waits.keys().next_back().copied()).max()
-    }
-
-    fn competing<'a>(
-        &'a self,
-        key: &'a Key,
-        mode: Mode,
-    ) -> impl Iterator<Item = &'a BTreeMap<Rank, usize>> + use<'a> {
+    ) -> impl Iterator<Item = &'a Waits> + use<'a> {
         let above = self.above(key).map(|(_, node)| &node.here);
         let below = self.node(key).into_iter().map(|node| &node.below);
         above
@@ -336,7 +257,8 @@ impl KeyTree {
 
     /// Whether a competitor for an item of `key` is behind a rank.
     pub(crate) fn has_behind(&self, key: &Key, mode: Mode, rank: Rank) -> bool {
-        self.last_competing(key, mode).is_some_and(|last| last > rank)
+        let mut lasts = self.competing(key, mode).filter_map(|waits| waits.keys().next_back());
+        lasts.any(|last| *last > rank)
     }
 }
 
@@ -359,7 +281,7 @@ pub(crate) struct Node {
 pub(crate) struct Sums {
     pub(crate) held: PerMode<usize>,
     /// Each waiter, with the number of its items.
-    pub(crate) waits: PerMode<BTreeMap<Rank, usize>>,
+    pub(crate) waits: PerMode<Waits>,
 }
 
 /// A value for reads (counted items among them) and a value for writes.

@@ -1,8 +1,8 @@
 //! The counted lock of one key.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::grant_order::{Class, Queue};
+use super::grant_order::{Class, Waits};
 use super::slot_pool::BucketUse;
 use super::slot_pool::OutOfService;
 use super::slot_pool::SlotPool;
@@ -28,7 +28,8 @@ pub(crate) struct Lock {
     buckets: Option<BucketUse>,
     /// The holds that share the slots of another hold.
     pub(crate) sharers: BTreeSet<Token>,
-    pub(crate) queue: Queue,
+    /// The active waiters for slots.
+    pub(crate) queue: BTreeMap<Class, Waits>,
 }
 
 impl Lock {
@@ -83,8 +84,7 @@ impl Lock {
             Some(counted) if counted.is_of(per) => counted.emptiest(buckets, &self.without),
             _ => BucketUse::of(&self.free, per).emptiest(buckets, &self.without),
         };
-        let SlotRange(slot, _) = self.free.free_from(bucket? * per);
-        Some(slot)
+        self.free.free_from(bucket? * per).next().map(|range| range.0)
     }
 
     /// Takes slots. Takes nothing and returns false if one of them is not free.
@@ -152,8 +152,7 @@ impl Lock {
             && buckets.is_none()
             && *free == SlotPool::default()
             && sharers.is_empty()
-            && queue.classes().next().is_none()
-            && queue.barriers().next().is_none()
+            && queue.is_empty()
     }
 
     /// The kind in use, else the kind of the stored view.

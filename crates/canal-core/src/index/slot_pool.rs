@@ -5,125 +5,83 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{SlotRange, Slots, View};
 
-/// The free slots of a key: all slots from `high` on, and the ranges below `high` that were
-/// released.
+/// The slots of a key that are held; all others are free. The ranges neither touch nor overlap.
 ///
 /// The lowest free slots are found in time logarithmic in the number of ranges, regardless of the
 /// number of slots.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SlotPool {
-    /// Maps the first slot of each free range below `high` to its last.
-    ranges: BTreeMap<u64, u64>,
-    /// The lowest slot above every slot in use.
-    high: u64,
+    /// Maps the first slot of each held range to its last.
+    held: BTreeMap<u64, u64>,
 }
 
 impl SlotPool {
     /// The lowest `count` free slots. The caller has checked that `count` slots are free.
     pub(crate) fn lowest(&self, count: u64) -> Slots {
-        let mut lowest = Vec::with_capacity(1);
-        let mut missing = count;
-        for (&first, &last) in &self.ranges {
-            if missing == 0 {
-                break;
-            }
-            let used = missing.min(last - first + 1);
-            lowest.push(SlotRange(first, first + (used - 1)));
-            missing -= used;
-        }
-        if missing > 0 {
-            lowest.push(SlotRange(self.high, self.high + (missing - 1)));
-        }
-        Slots(lowest)
+        Slots::first_of(self.free_from(0), count)
     }
 
-    /// The first free slots at or above `from`, up to the end of their range.
-    pub(crate) fn free_from(&self, from: u64) -> SlotRange {
-        let around = self.ranges.range(..=from).next_back().filter(|(_, last)| **last >= from);
-        let next = || self.ranges.range(from..).next();
-        match around.or_else(next) {
-            Some((&first, &last)) => SlotRange(first.max(from), last),
-            None => SlotRange(self.high.max(from), u64::MAX - 1),
-        }
+    /// The free slots at or above `from`, as ranges.
+    pub(crate) fn free_from(&self, from: u64) -> impl Iterator<Item = SlotRange> {
+        let around = self.held.range(..=from).next_back();
+        let from = around.map_or(from, |(_, last)| from.max(last + 1));
+        let above = self.held.range(from..);
+        let firsts = std::iter::once(from).chain(above.clone().map(|(_, last)| last + 1));
+        let ends = above.map(|(first, _)| first - 1).chain([u64::MAX - 1]);
+        firsts
+            .zip(ends)
+            .filter(|(first, end)| first <= end)
+            .map(|(first, end)| SlotRange(first, end))
     }
 
     /// The slots that are held, as ranges.
     pub(crate) fn held_ranges(&self) -> impl Iterator<Item = SlotRange> {
-        let firsts = std::iter::once(0).chain(self.ranges.values().map(|last| last + 1));
-        let ends = self.ranges.keys().copied().chain(std::iter::once(self.high));
-        let held = firsts.zip(ends).filter(|(first, end)| first < end);
-        held.map(|(first, end)| SlotRange(first, end - 1))
+        self.held.iter().map(|(first, last)| SlotRange(*first, *last))
     }
 
     /// How many slots of a range are held.
     pub(crate) fn held_in(&self, SlotRange(first, last): SlotRange) -> u64 {
-        let (mut held, mut from) = (0, first);
-        while from <= last {
-            let free = self.free_from(from);
-            held += free.0.min(last.saturating_add(1)) - from;
-            from = free.1.saturating_add(1);
-        }
-        held
+        let around = self.held.range(..=first).next_back().filter(|(_, end)| **end >= first);
+        let from = around.map_or(first, |(start, _)| *start);
+        let held = self.held.range(from..=last);
+        held.map(|(start, end)| end.min(&last) - start.max(&first) + 1).sum()
     }
 
     /// Takes exactly these slots. Takes nothing and returns false if one of them is not free.
     pub(crate) fn take(&mut self, slots: &Slots) -> bool {
-        let free = slots.0.iter().all(|range| self.is_free(*range));
+        let is_free = |&SlotRange(first, last): &SlotRange| {
+            let free = self.free_from(first).next();
+            first <= last && free.is_some_and(|free| free.0 == first && free.1 >= last)
+        };
         let apart = slots.0.windows(2).all(|pair| pair[0].1 < pair[1].0);
-        if free && apart {
-            slots.0.iter().for_each(|range| self.take_range(*range));
-        }
-        free && apart
-    }
-
-    fn is_free(&self, SlotRange(first, last): SlotRange) -> bool {
-        if last < first || last == u64::MAX {
+        if !apart || !slots.0.iter().all(is_free) {
             return false;
         }
-        // No free range reaches up to `high`: `give_back` lowers `high` instead.
-        first >= self.high
-            || self.ranges.range(..=first).next_back().is_some_and(|(_, end)| *end >= last)
-    }
-
-    fn take_range(&mut self, SlotRange(first, last): SlotRange) {
-        if first >= self.high {
-            if first > self.high {
-                self.ranges.insert(self.high, first - 1);
+        for &SlotRange(mut first, mut last) in &slots.0 {
+            if let Some((&start, &end)) = self.held.range(..first).next_back()
+                && end + 1 == first
+            {
+                first = start;
             }
-            self.high = last + 1;
-            return;
+            if let Some(end) = self.held.remove(&(last + 1)) {
+                last = end;
+            }
+            self.held.insert(first, last);
         }
-        let Some((&start, &end)) = self.ranges.range(..=first).next_back() else { return };
-        self.ranges.remove(&start);
-        if start < first {
-            self.ranges.insert(start, first - 1);
-        }
-        if last < end {
-            self.ranges.insert(last + 1, end);
-        }
+        true
     }
 
     /// Releases slots that were taken.
     pub(crate) fn give_back(&mut self, slots: &Slots) {
-        for range in &slots.0 {
-            self.give_back_range(*range);
-        }
-    }
-
-    fn give_back_range(&mut self, SlotRange(mut first, mut last): SlotRange) {
-        if let Some((&start, &end)) = self.ranges.range(..first).next_back()
-            && end + 1 == first
-        {
-            self.ranges.remove(&start);
-            first = start;
-        }
-        if let Some(end) = self.ranges.remove(&(last + 1)) {
-            last = end;
-        }
-        if last + 1 == self.high {
-            self.high = first;
-        } else {
-            self.ranges.insert(first, last);
+        for &SlotRange(first, last) in &slots.0 {
+            let Some((&start, &end)) = self.held.range(..=first).next_back() else { continue };
+            self.held.remove(&start);
+            if start < first {
+                self.held.insert(start, first - 1);
+            }
+            if last < end {
+                self.held.insert(last + 1, end);
+            }
         }
     }
 }
@@ -218,19 +176,13 @@ impl OutOfService {
         if self.0.is_empty() {
             return free.lowest(count);
         }
-        let (mut lowest, mut missing, mut from) = (Vec::new(), count, 0);
-        while missing > 0 {
-            let range = free.free_from(from);
-            let Some(SlotRange(first, last)) = self.first_in_service(unit, range) else {
-                from = range.1 + 1;
-                continue;
-            };
-            let last = last.min(first + (missing - 1));
-            lowest.push(SlotRange(first, last));
-            missing -= last - first + 1;
-            from = last + 1;
-        }
-        Slots(lowest)
+        let in_service = free.free_from(0).flat_map(|range| {
+            let next = move |from| self.first_in_service(unit, SlotRange(from, range.1));
+            let rest =
+                move |part: &SlotRange| next(part.1.checked_add(1).filter(|it| *it <= range.1)?);
+            std::iter::successors(next(range.0), rest)
+        });
+        Slots::first_of(in_service, count)
     }
 }
 
@@ -384,7 +336,7 @@ mod tests {
                     let range = SlotRange(first.min(last), last.max(first));
                     prop_assert_eq!(free.held_in(range), expected);
                     let next = (first..).find(|slot| !used.contains(slot));
-                    prop_assert_eq!(Some(free.free_from(first).0), next);
+                    prop_assert_eq!(free.free_from(first).next().map(|range| range.0), next);
                 }
             }
         }

@@ -146,33 +146,38 @@ impl Slots {
         Self(together)
     }
 
-    /// The set without its lowest `count` slots.
-    #[must_use]
-    pub(crate) fn without_lowest(&self, count: u64) -> Self {
-        self.split(count).1
+    /// The first `count` slots of some ranges.
+    pub(crate) fn first_of(ranges: impl Iterator<Item = SlotRange>, count: u64) -> Self {
+        let (mut slots, mut missing) = (Vec::with_capacity(1), count);
+        for SlotRange(first, last) in ranges {
+            if missing == 0 {
+                break;
+            }
+            let here = missing.min(last - first + 1);
+            slots.push(SlotRange(first, first + (here - 1)));
+            missing -= here;
+        }
+        Self(slots)
     }
 
     /// The lowest `count` slots.
     #[must_use]
     pub(crate) fn lowest(&self, count: u64) -> Self {
-        self.split(count).0
+        Self::first_of(self.0.iter().copied(), count)
     }
 
-    fn split(&self, count: u64) -> (Self, Self) {
-        let (mut low, mut high) = (Vec::new(), Vec::new());
-        let mut missing = count;
+    /// The set without its lowest `count` slots.
+    #[must_use]
+    pub(crate) fn without_lowest(&self, count: u64) -> Self {
+        let (mut rest, mut missing) = (Vec::new(), count);
         for &SlotRange(first, last) in &self.0 {
-            let length = last - first + 1;
-            let here = length.min(missing);
+            let here = missing.min(last - first + 1);
             missing -= here;
-            if here > 0 {
-                low.push(SlotRange(first, first + (here - 1)));
-            }
-            if here < length {
-                high.push(SlotRange(first + here, last));
+            if here < last - first + 1 {
+                rest.push(SlotRange(first + here, last));
             }
         }
-        (Self(low), Self(high))
+        Self(rest)
     }
 }
 

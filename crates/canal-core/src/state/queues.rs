@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::locks::Misfit;
-use crate::index::grant_order::Rank;
+use crate::index::grant_order::{Rank, change_waits};
 use crate::index::lock::Lock;
 use crate::{FrameId, Key, Mode, RequestId, Table, WaiterState, WaiterStatus};
 
@@ -46,7 +46,12 @@ impl Table {
             if let Some((count, own)) = item.ask.counted()
                 && let Some(lock) = self.tree.lock_mut(&item.key)
             {
-                lock.queue.change(lock.class_of(count, own), rank, is_added);
+                let class = lock.class_of(count, own);
+                let waits = lock.queue.entry(class).or_default();
+                change_waits(waits, rank, is_added);
+                if waits.is_empty() {
+                    lock.queue.remove(&class);
+                }
             }
         }
     }
@@ -115,8 +120,7 @@ impl Table {
     /// Whether a waiter for a key can be parked, or would be if it could not share slots.
     fn may_park(&self, key: &Key) -> bool {
         self.tree.node(key).is_some_and(|node| {
-            let barriers = node.lock.queue.barriers().map(|(_, class)| class);
-            let mut classes = node.lock.queue.classes().chain(barriers);
+            let mut classes = node.lock.queue.keys();
             node.lock.paused
                 || !node.inactive.is_empty()
                 || classes.any(|class| class.count > class.capacity)

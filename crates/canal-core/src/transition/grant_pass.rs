@@ -227,12 +227,10 @@ impl Transition<'_> {
 /// The waiter for slots that can be granted next: the first barrier, else the first waiter that
 /// fits. It precedes all waiters behind it.
 fn next_counted(lock: &Lock) -> Option<RequestId> {
-    if let Some((first, class)) = lock.queue.barriers().next() {
-        return lock.fits(class).then_some(first);
-    }
-    let firsts = lock.queue.firsts().filter(|(class, _)| lock.fits(*class));
-    let (class, rank) = firsts.min_by_key(|(_, rank)| *rank)?;
-    lock.first_ahead(class.capacity, rank).is_none().then_some(rank.request)
+    let fitting = lock.queue.iter().filter(|(class, _)| lock.fits(**class));
+    let firsts = fitting.filter_map(|(class, waits)| Some((*waits.keys().next()?, class.capacity)));
+    let (rank, capacity) = firsts.min()?;
+    lock.first_ahead(capacity, rank).is_none().then_some(rank.request)
 }
 
 impl Table {
@@ -276,7 +274,7 @@ impl Table {
         let rank = Rank::of(waiter);
         waiter.request.items.iter().any(|item| {
             let lock = self.tree.lock(&item.key).filter(|_| item.ask.mode() == Mode::Counted);
-            lock.is_some_and(|lock| lock.queue.has_behind(rank))
+            lock.is_some_and(|lock| lock.has_behind(rank))
                 || self.tree.has_behind(&item.key, item.ask.mode(), rank)
         })
     }
