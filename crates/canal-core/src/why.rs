@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 
 use crate::index::grant_order::Class;
 use crate::index::key_tree::{Node, conflict};
-use crate::index::lock::Lock;
 use crate::state::table::Contender;
 use crate::{
     By, FrameId, HeldItem, Item, Key, Kind, Mode, Request, RequestId, Table, Token, View,
@@ -123,26 +122,26 @@ impl Table {
     /// The kind in which a key is in use, else the kind of its stored view.
     #[must_use]
     pub fn kind(&self, key: &Key) -> Option<Kind> {
-        self.tree.lock(key).and_then(Lock::effective_kind)
+        self.tree.lock(key).effective_kind()
     }
 
     /// The number of slots of that view that are in service.
     #[must_use]
     pub fn effective_capacity(&self, key: &Key) -> Option<u64> {
-        self.effective_view(key).map(|view| Lock::capacity_of(self.tree.lock(key), view))
+        self.effective_view(key).map(|view| self.tree.lock(key).without.capacity(view))
     }
 
     /// The buckets of a key that are out of service; for the slots kind, the slots.
     #[must_use]
     pub fn without_of(&self, key: &Key) -> Vec<u64> {
-        self.tree.lock(key).map(|lock| lock.without.numbers()).unwrap_or_default()
+        self.tree.lock(key).without.numbers()
     }
 
     /// Whether more slots of a key are held than its stored size has in service.
     #[must_use]
     pub fn is_overfull(&self, key: &Key) -> bool {
-        let lock = self.tree.lock(key).filter(|lock| lock.stored.is_some());
-        lock.is_some_and(|lock| !lock.fits(lock.class_of(0, None)))
+        let lock = self.tree.lock(key);
+        lock.stored.is_some() && !lock.fits(lock.class_of(0, None))
     }
 
     /// The holds of a key, oldest first.
@@ -153,7 +152,7 @@ impl Table {
     /// The number of held slots of a key.
     #[must_use]
     pub fn held_of(&self, key: &Key) -> u64 {
-        self.tree.lock(key).map_or(0, |lock| lock.held)
+        self.tree.lock(key).held
     }
 
     /// The numbers of held slots and of all slots that are in service under the view of an item,
@@ -163,9 +162,7 @@ impl Table {
         let asked = self.asked_for(asked);
         let Item { key, ask } = asked.items.get(item)?;
         let (count, own) = ask.counted()?;
-        let Some(lock) = self.tree.lock(key) else {
-            return Some((0, Lock::view_of(None, own).capacity()));
-        };
+        let lock = self.tree.lock(key);
         let Class { capacity, unit, .. } = lock.class_of(count, own);
         Some((lock.held_in_service(unit), capacity))
     }
@@ -192,20 +189,20 @@ impl Table {
     /// Whether a key is paused.
     #[must_use]
     pub fn is_paused(&self, key: &Key) -> bool {
-        self.tree.lock(key).is_some_and(|lock| lock.paused)
+        self.tree.lock(key).paused
     }
 
     /// The kind in which a key is in use, if that prevents storing a view of the other kind.
     #[must_use]
     pub fn bars_view(&self, key: &Key, view: Option<View>) -> Option<Kind> {
-        let in_use = self.tree.lock(key).and_then(|lock| lock.kind);
+        let in_use = self.tree.lock(key).kind;
         in_use.filter(|in_use| view.is_some_and(|view| *in_use != view.kind()))
     }
 
     /// The stored view of a key.
     #[must_use]
     pub fn stored(&self, key: &Key) -> Option<View> {
-        self.tree.lock(key).and_then(|lock| lock.stored)
+        self.tree.lock(key).stored
     }
 
     /// The number of requests that wait for a key.

@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use crate::histogram::Quantiles;
 use canal_core::{
-    Ask, Change, Command, ENTRY_VERSION, Entry, FrameId, HostId, Item, Key, OnLost, Outcome, Owner,
-    ProcessId, Request, RequestId, Revision, Table, Tag, UnixMillis, View, Wait,
+    Ask, Change, ENTRY_VERSION, Entry, FrameId, Item, Key, Outcome, Owner, ProcessId, Request,
+    RequestId, Revision, Table, Tag, UnixMillis, View, Wait,
 };
 
 /// A request for slots of a key that was granted.
@@ -97,25 +97,10 @@ impl Replay<'_> {
         let owner = Owner::Process(ProcessId { pid: number, started: 1, inode: 0 });
         let request = Request {
             tag: Tag(number.into()),
-            host: HostId(0),
             owner,
-            parent: None,
-            uid: 0,
-            command: Command::default(),
-            note: None,
             items: vec![item],
             wait: Wait::Yes { until: None },
-            priority: 0,
-            max_waiting: None,
-            supersede: None,
-            max_run_ms: None,
-            provisional: false,
-            children: false,
-            ttl_ms: None,
-            on_lost: OnLost::default(),
-            asker: None,
-            over_nodes: None,
-            above: None,
+            ..Request::default()
         };
         let id = RequestId(self.table.revision().0 + 1);
         self.waiting.insert(id, number as usize - 1);

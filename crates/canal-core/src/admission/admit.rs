@@ -2,8 +2,6 @@
 
 use crate::index::grant_order::Rank;
 use crate::index::key_tree::Node;
-use crate::index::lock::Lock;
-use crate::index::slot_pool::SlotPool;
 use crate::state::table::{Contender, Share};
 use crate::{FrameId, GrantedItem, Item, Key, Mode, Slots, Table};
 
@@ -73,7 +71,7 @@ impl Table {
                 && !self.lineage_covers(key, mode, lineage)
         });
         let admission = if mode == Mode::Counted {
-            self.counted_admission(item, node.and_then(Node::lock_in_use), lineage, rank)
+            self.counted_admission(item, lineage, rank)
         } else {
             let acquired = node.map_or(0, |node| *node.here.held.of(mode)) as u64 + 1;
             let slots = Slots::default();
@@ -88,20 +86,13 @@ impl Table {
     fn counted_admission(
         &self,
         item: &Item,
-        lock: Option<&Lock>,
         lineage: &[FrameId],
         rank: Option<Rank>,
     ) -> ItemAdmission {
         let Some((count, own)) = item.ask.counted() else { return ItemAdmission::Conflict };
-        let view = Lock::view_of(lock, own);
+        let lock = self.tree.lock(&item.key);
         let given = |acquired, slots, shared, view| {
             ItemAdmission::Free(GrantedItem { acquired, slots, shared, view })
-        };
-        let Some(lock) = lock else {
-            if count > view.capacity() {
-                return ItemAdmission::Conflict;
-            }
-            return given(count, SlotPool::default().lowest(count), false, Some(view));
         };
         if let Some(base) = self.shareable_hold(lock, &item.key, count, lineage) {
             return given(lock.held, base.slots.lowest(count), true, base.view);
@@ -113,6 +104,7 @@ impl Table {
         if rank.is_some_and(|rank| lock.first_ahead(class.capacity, rank).is_some()) {
             return ItemAdmission::Behind;
         }
+        let view = lock.view_of(own);
         let slots = lock.choose(count, view, item.ask.is_spread());
         given(lock.held.saturating_add(count), slots, false, Some(view))
     }

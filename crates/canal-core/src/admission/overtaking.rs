@@ -38,8 +38,8 @@ impl Table {
         let items = std::iter::zip(&asked.items, &granted.items);
         for (item, _) in items.filter(|(_, given)| !given.shared) {
             let (key, mode) = (&item.key, item.ask.mode());
-            if let Some(lock) = self.tree.lock(key).filter(|_| mode == Mode::Counted) {
-                for waits in lock.queue.values() {
+            if mode == Mode::Counted {
+                for waits in self.tree.lock(key).queue.values() {
                     let barrier = Rank::barrier(RequestId(u64::MAX));
                     passed.extend(arrived_before(waits, barrier, rank.request));
                 }

@@ -11,8 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
 use crate::admission::admit::Admission;
-use crate::index::grant_order::Rank;
-use crate::index::lock::Lock;
+use crate::index::grant_order::{Class, Rank};
 use crate::state::table::{Contender, Frame};
 use crate::{FrameId, HoldState, Item, Key, Mode, RequestId, Slots, Snapshot, Table, Token};
 
@@ -128,7 +127,7 @@ impl Table {
         let waiters = ids.iter().filter_map(|id| self.waiter(*id));
         let held = holds.iter().flat_map(|hold| hold.items.iter().map(|item| &item.key));
         let keys: BTreeSet<&Key> = reachable.keys.values().copied().chain(held).collect();
-        let locks = keys.into_iter().filter_map(|key| Some((key, self.tree.lock(key)?)));
+        let locks = keys.into_iter().map(|key| (key, self.tree.lock(key)));
         let snapshot = Snapshot {
             frames: frames.values().map(|frame| frame.state.clone()).collect(),
             holds: holds.into_iter().cloned().collect(),
@@ -320,9 +319,9 @@ impl Table {
             blocked.by_hold.entry(token).or_default().push(waiter);
         } else if let Some((count, own)) = item.ask.counted() {
             let lock = self.tree.lock(key);
-            let capacity = Lock::capacity_of(lock, Lock::view_of(lock, own));
+            let Class { capacity, unit, .. } = lock.class_of(count, own);
             // Later, fewer of the slots that are out of service may be held.
-            let out = lock.map_or(0, |lock| lock.held_out(lock.class_of(count, own).unit));
+            let out = lock.held_out(unit);
             if let Some(held) = capacity.saturating_add(out).checked_sub(count) {
                 let slots = blocked.by_slots.entry(key.clone()).or_default();
                 slots.entry(held).or_default().push(waiter);

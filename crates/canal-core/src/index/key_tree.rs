@@ -4,8 +4,8 @@
 //! counted item counts as a read. A node keeps sums over the keys below it, so a look-up costs the
 //! depth of the path. The tree is only an index: it has no nodes for unused keys.
 
-use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::LazyLock;
 
 use super::grant_order::{Rank, Waits, change_waits};
 use super::lock::Lock;
@@ -15,21 +15,6 @@ use crate::{Key, Mode, RequestId, Token};
 #[derive(Clone, Debug, Default)]
 pub(crate) struct KeyTree {
     nodes: BTreeMap<Key, Box<Node>>,
-    /// Empty nodes for reuse: most keys are used only briefly.
-    #[expect(clippy::vec_box, reason = "as they are in the tree")]
-    spare: Vec<Box<Node>>,
-}
-
-/// The most empty nodes to keep.
-const SPARE_MAX: usize = 64;
-
-/// Keeps an empty node for later use.
-#[expect(clippy::vec_box, reason = "as they are in the tree")]
-fn keep(spare: &mut Vec<Box<Node>>, node: Box<Node>) {
-    debug_assert!(node.lock.is_new(), "{:?}", node.lock);
-    if spare.len() < SPARE_MAX {
-        spare.push(node);
-    }
 }
 
 /// The modes that conflict with a mode.
@@ -78,13 +63,14 @@ impl KeyTree {
         key.below_in(&self.nodes).map(|(key, node)| (key, &**node))
     }
 
-    /// The counted lock of a key, if it is in use, has a stored view or is paused.
-    pub(crate) fn lock(&self, key: &Key) -> Option<&Lock> {
-        self.node(key)?.lock_in_use()
+    /// The counted lock of a key.
+    pub(crate) fn lock(&self, key: &Key) -> &Lock {
+        static IDLE: LazyLock<Lock> = LazyLock::new(Lock::default);
+        self.node(key).map_or(&IDLE, |node| &node.lock)
     }
 
     pub(crate) fn lock_mut(&mut self, key: &Key) -> Option<&mut Lock> {
-        self.nodes.get_mut(key).map(|node| &mut node.lock).filter(|lock| !lock.is_idle())
+        self.nodes.get_mut(key).map(|node| &mut node.lock)
     }
 
     /// Changes the counted lock of a key.
@@ -100,20 +86,10 @@ impl KeyTree {
 
     /// Changes the key's own node, and drops it if it becomes empty.
     fn change_own(&mut self, key: &Key, own: impl FnOnce(&mut Node)) {
-        match self.nodes.entry(key.clone()) {
-            Entry::Occupied(mut node) => {
-                own(node.get_mut());
-                if node.get().is_empty() {
-                    keep(&mut self.spare, node.remove());
-                }
-            }
-            Entry::Vacant(place) => {
-                let mut node = self.spare.pop().unwrap_or_default();
-                own(&mut node);
-                if !node.is_empty() {
-                    place.insert(node);
-                }
-            }
+        let node = self.nodes.entry(key.clone()).or_default();
+        own(node);
+        if node.is_empty() {
+            self.nodes.remove(key);
         }
     }
 
@@ -131,16 +107,11 @@ impl KeyTree {
         for covering in key.above() {
             let node = match self.nodes.get_mut(covering) {
                 Some(node) => node,
-                None => {
-                    let node = self.spare.pop().unwrap_or_default();
-                    self.nodes.entry(key.ancestor(covering.len())).or_insert(node)
-                }
+                None => self.nodes.entry(key.ancestor(covering.len())).or_default(),
             };
             sums(&mut node.below);
-            if node.is_empty()
-                && let Some(node) = self.nodes.remove(covering)
-            {
-                keep(&mut self.spare, node);
+            if node.is_empty() {
+                self.nodes.remove(covering);
             }
         }
     }
@@ -149,9 +120,7 @@ impl KeyTree {
     pub(crate) fn add_hold(&mut self, key: &Key, mode: Mode, token: Token) -> &mut Lock {
         let sums = |sums: &mut Sums| *sums.held.of_mut(mode) += 1;
         self.change_above(key, sums);
-        let spare = &mut self.spare;
-        let node = self.nodes.entry(key.clone());
-        let node = node.or_insert_with(|| spare.pop().unwrap_or_default());
+        let node = self.nodes.entry(key.clone()).or_default();
         sums(&mut node.here);
         node.holds.insert(token);
         &mut node.lock
@@ -305,11 +274,6 @@ impl Node {
     /// The number of requests that wait for this key.
     pub(crate) fn waiting(&self) -> usize {
         self.inactive.len() + self.here.waits.reads.len() + self.here.waits.writes.len()
-    }
-
-    /// Its counted lock, if it is in use, has a stored view or is paused.
-    pub(crate) fn lock_in_use(&self) -> Option<&Lock> {
-        Some(&self.lock).filter(|lock| !lock.is_idle())
     }
 
     /// Whether this key has a hold, a waiter or a stored view, or is paused.

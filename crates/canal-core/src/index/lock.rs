@@ -33,19 +33,14 @@ pub(crate) struct Lock {
 }
 
 impl Lock {
-    /// The view that applies to an item that states `own`, at a lock that may not exist.
-    pub(crate) fn view_of(lock: Option<&Self>, own: Option<View>) -> View {
-        lock.and_then(|lock| lock.stored).or(own).unwrap_or(View::ONE)
+    /// The view that applies to an item that states `own`.
+    pub(crate) fn view_of(&self, own: Option<View>) -> View {
+        self.stored.or(own).unwrap_or(View::ONE)
     }
 
     pub(crate) fn class_of(&self, count: u64, own: Option<View>) -> Class {
-        let view = Self::view_of(Some(self), own);
+        let view = self.view_of(own);
         Class { capacity: self.without.capacity(view), count, unit: self.without.unit(view) }
-    }
-
-    /// The number of slots of a view that are in service, at a lock that may not exist.
-    pub(crate) fn capacity_of(lock: Option<&Self>, view: View) -> u64 {
-        lock.map_or(view.capacity(), |lock| lock.without.capacity(view))
     }
 
     /// Whether enough slots are free for a class.
@@ -119,7 +114,7 @@ impl Lock {
     /// Counts one more use. The first use fixes the kind.
     pub(crate) fn use_by(&mut self, ask: &Ask) {
         if let Some((_, own)) = ask.counted() {
-            self.use_as(Self::view_of(Some(self), own).kind());
+            self.use_as(self.view_of(own).kind());
         }
     }
 
@@ -141,18 +136,6 @@ impl Lock {
 
     pub(crate) fn is_idle(&self) -> bool {
         self.uses == 0 && self.stored.is_none() && !self.paused && self.without.is_empty()
-    }
-
-    /// Whether the lock is as it was before its first use.
-    pub(crate) fn is_new(&self) -> bool {
-        let Self { stored, paused, without, kind, uses, held, free, buckets, sharers, queue } =
-            self;
-        (stored, *paused, kind, *uses, *held) == (&None, false, &None, 0, 0)
-            && without.is_empty()
-            && buckets.is_none()
-            && *free == SlotPool::default()
-            && sharers.is_empty()
-            && queue.is_empty()
     }
 
     /// The kind in use, else the kind of the stored view.

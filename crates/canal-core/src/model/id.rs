@@ -153,7 +153,7 @@ impl<T, E: fmt::Display> Visitor<'_> for Text<T, E> {
 ///
 /// Two processes with inodes are the same if the inodes are equal, whether or not their start times
 /// were looked up.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct ProcessId {
     /// Its number in the daemon's pid namespace; 0 if it has none there.
     pub pid: u32,

@@ -6,7 +6,7 @@ use super::{FrameId, HostId, Key, LeaseId, NodeId, ProcessId, RunId, Tag, View};
 
 /// One or more items, granted all together or not at all. The log, the table and the daemon share
 /// one copy of each request, because there may be thousands.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Request {
     /// The client's name for the request.
     pub tag: Tag,
@@ -112,6 +112,13 @@ pub enum Owner {
     Jobserver(Tag),
 }
 
+/// A process that does not exist, in place of the owner that every request has to name.
+impl Default for Owner {
+    fn default() -> Self {
+        Self::Process(ProcessId::default())
+    }
+}
+
 /// One item of a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Item {
@@ -213,10 +220,11 @@ impl Ask {
 }
 
 /// Whether a request may queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Wait {
     /// It is granted or refused immediately.
+    #[default]
     No,
     /// It queues until it is granted or withdrawn. `until` is for the daemon that watches over it:
     /// the time-out in milliseconds of CLOCK_BOOTTIME, or `None` to wait forever.

@@ -7,27 +7,7 @@ use std::sync::Arc;
 use super::table::Contender;
 use crate::index::grant_order::Class;
 use crate::index::lock::Lock;
-use crate::{Ask, FrameId, HeldItem, Item, Key, Kind, Mode, Request, Table, Token, View};
-
-/// Why a request can never be granted unless someone resizes or resumes a key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Misfit {
-    /// A key is paused.
-    Paused { item: usize },
-    /// The request wants more slots at once than the applicable view has.
-    TooLarge { item: usize, capacity: u64 },
-}
-
-impl Misfit {
-    /// If several causes apply, the smallest is reported.
-    fn order(self) -> (u8, usize) {
-        match self {
-            Self::Paused { item } => (0, item),
-            Self::TooLarge { item, capacity: 0 } => (1, item),
-            Self::TooLarge { item, .. } => (2, item),
-        }
-    }
-}
+use crate::{Ask, FrameId, HeldItem, Item, Key, Kind, Mode, Refusal, Request, Table, Token, View};
 
 impl Table {
     /// Counts a use of the lock of each counted item of a request.
@@ -76,7 +56,7 @@ impl Table {
         if let Some((_, latest)) = self.stated_by_holds(key).next() {
             return latest;
         }
-        match self.tree.lock(key).and_then(Lock::effective_kind) {
+        match self.tree.lock(key).effective_kind() {
             Some(Kind::Buckets) => View::Buckets { per: 1, buckets: 1 },
             Some(Kind::Slots) | None => View::ONE,
         }
@@ -119,35 +99,36 @@ impl Table {
         items.filter(|item| item.mode == Mode::Counted)
     }
 
-    /// The lock of a counted item, and the item's class there. `None` if the lock is not in use, or
-    /// if the item can share slots of the lineage.
+    /// The lock of a counted item, and the item's class there. `None` if the item can share slots of
+    /// the lineage.
     pub(crate) fn contested(&self, item: &Item, lineage: &[FrameId]) -> Option<(&Lock, Class)> {
         let (count, own) = item.ask.counted()?;
-        let lock = self.tree.lock(&item.key)?;
+        let lock = self.tree.lock(&item.key);
         let shares = self.shareable_hold(lock, &item.key, count, lineage).is_some();
         (!shares).then(|| (lock, lock.class_of(count, own)))
     }
 
-    /// Why a request can never be granted unless someone resizes or resumes a key. An item that can
-    /// share slots always fits.
-    pub(crate) fn misfit(&self, contender: &Contender<'_>) -> Option<Misfit> {
+    /// Why a request can never be granted unless someone resizes or resumes a key: the key is
+    /// paused, or the request wants more slots at once than the applicable view has. An item that
+    /// can share slots always fits.
+    pub(crate) fn misfit(&self, contender: &Contender<'_>) -> Option<Refusal> {
         let Contender { asked, lineage, .. } = contender;
         let misfits = asked.items.iter().enumerate().filter_map(|(item, wanted)| {
             let (count, own) = wanted.ask.counted()?;
             let lock = self.tree.lock(&wanted.key);
-            let capacity = Lock::capacity_of(lock, Lock::view_of(lock, own));
-            let is_paused = lock.is_some_and(|lock| lock.paused);
-            if !is_paused && count <= capacity {
+            let Class { capacity, .. } = lock.class_of(count, own);
+            if !lock.paused && count <= capacity {
                 return None;
             }
-            let shares =
-                lock.and_then(|lock| self.shareable_hold(lock, &wanted.key, count, lineage));
-            shares.is_none().then_some(match is_paused {
-                true => Misfit::Paused { item },
-                false => Misfit::TooLarge { item, capacity },
+            let shares = self.shareable_hold(lock, &wanted.key, count, lineage);
+            // If several causes apply, the smallest is reported.
+            shares.is_none().then_some(match lock.paused {
+                true => (0, Refusal::Paused { item }),
+                false if capacity == 0 => (1, Refusal::TooLarge { item, capacity }),
+                false => (2, Refusal::TooLarge { item, capacity }),
             })
         });
-        misfits.min_by_key(|misfit| misfit.order())
+        misfits.min_by_key(|(order, _)| *order).map(|(_, misfit)| misfit)
     }
 
     /// Whether the lineage holds a key that covers `key`, so that every competitor for `key` waits

@@ -7,7 +7,7 @@ mod frames;
 mod holds;
 mod hosts;
 mod leases;
-pub(crate) mod locks;
+mod locks;
 mod queues;
 mod recovery;
 mod snapshot;

@@ -2,10 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use super::locks::Misfit;
 use crate::index::grant_order::{Rank, change_waits};
 use crate::index::lock::Lock;
-use crate::{FrameId, Key, Mode, RequestId, Table, WaiterState, WaiterStatus};
+use crate::{FrameId, Key, Mode, Refusal, RequestId, Table, WaiterState, WaiterStatus};
 
 impl Table {
     /// Whether a waiter is inactive, and so in no queue: its process is stopped, or it is parked
@@ -70,7 +69,7 @@ impl Table {
 
     /// Whether a waiter waits for a key to be resumed.
     pub(crate) fn awaits_resumption(&self, waiter: &WaiterState) -> bool {
-        matches!(self.misfit(&self.contender(waiter)), Some(Misfit::Paused { .. }))
+        matches!(self.misfit(&self.contender(waiter)), Some(Refusal::Paused { .. }))
     }
 
     /// After a pause or its end: decides which waiters still wait for a key to be resumed before

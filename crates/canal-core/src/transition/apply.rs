@@ -1,7 +1,6 @@
 //! Applies an entry: dispatches each kind of change.
 
 use super::commit::{Transition, Worklist};
-use crate::state::locks::Misfit;
 use crate::{
     CONFIRMED_TOKEN_MAX, Change, Diverged, Entry, FrameId, HoldState, HostId, Key, LeaseId, Mode,
     Outcome, Owner, Refusal, Release, RequestId, Revision, Table, Token, View, Withdrawal,
@@ -233,8 +232,7 @@ impl Transition<'_> {
             let waiter = self.table.waiters.get(&request);
             let Some(waiter) = waiter.filter(|waiter| !waiter.size_unchecked) else { continue };
             let misfit = self.table.misfit(&self.table.contender(waiter));
-            if let Some(Misfit::TooLarge { item, capacity }) = misfit {
-                let why = Refusal::TooLarge { item, capacity };
+            if let Some(why @ Refusal::TooLarge { .. }) = misfit {
                 self.commit(Outcome::Refused { request, why });
             }
         }

@@ -7,7 +7,6 @@ use crate::admission::admit::Admission;
 use crate::deadlock::reduction::Edges;
 use crate::index::grant_order::Rank;
 use crate::index::lock::Lock;
-use crate::state::locks::Misfit;
 use crate::{
     FrameId, Granted, GrantedItem, Key, Mode, Outcome, Refusal, RequestId, Table, WaiterStatus,
 };
@@ -87,7 +86,7 @@ impl Transition<'_> {
 
     /// Serves the queue for slots of one key until its next waiter does not fit.
     fn grant_counted(&mut self, key: &Key) {
-        while let Some(request) = self.table.tree.lock(key).and_then(next_counted)
+        while let Some(request) = next_counted(self.table.tree.lock(key))
             && self.try_waiter(request)
         {}
     }
@@ -174,7 +173,7 @@ impl Transition<'_> {
         let Some(waiter) = self.table.waiters.get(&request) else { return };
         let contender = self.table.contender(waiter);
         let misfit = self.table.misfit(&contender);
-        if !matches!(misfit, Some(Misfit::Paused { .. }))
+        if !matches!(misfit, Some(Refusal::Paused { .. }))
             && let Some(item) = self.table.own_deadlock(&contender)
         {
             let why = Refusal::OwnDeadlock { item };
@@ -273,9 +272,9 @@ impl Table {
         let Some(waiter) = self.waiters.get(&request) else { return false };
         let rank = Rank::of(waiter);
         waiter.request.items.iter().any(|item| {
-            let lock = self.tree.lock(&item.key).filter(|_| item.ask.mode() == Mode::Counted);
-            lock.is_some_and(|lock| lock.has_behind(rank))
-                || self.tree.has_behind(&item.key, item.ask.mode(), rank)
+            let (key, mode) = (&item.key, item.ask.mode());
+            mode == Mode::Counted && self.tree.lock(key).has_behind(rank)
+                || self.tree.has_behind(key, mode, rank)
         })
     }
 }

@@ -4,8 +4,6 @@ use std::collections::BTreeSet;
 
 use super::commit::Transition;
 use crate::admission::admit::Admission;
-use crate::index::lock::Lock;
-use crate::state::locks::Misfit;
 use crate::state::table::Contender;
 use crate::{
     Ask, Granted, Key, Outcome, Owner, Refusal, Request, RequestId, Table, View, Wait, WaiterState,
@@ -133,10 +131,10 @@ impl Table {
     fn refusal(&self, newcomer: &Contender<'_>, item: usize) -> Option<Refusal> {
         let may_wait = newcomer.asked.wait != Wait::No;
         let why = match self.misfit(newcomer) {
-            Some(Misfit::Paused { item }) => (!may_wait).then_some(Refusal::Paused { item }),
-            // Waiting would not help. `Misfit::Paused` comes first: the size of a paused key may be
-            // about to change.
-            Some(Misfit::TooLarge { item, capacity }) => Some(Refusal::TooLarge { item, capacity }),
+            Some(Refusal::Paused { .. }) if may_wait => None,
+            // If the request is too large, waiting would not help. `Paused` comes first: the size
+            // of a paused key may be about to change.
+            Some(misfit) => Some(misfit),
             None if !may_wait => Some(Refusal::Full { item }),
             None => self.own_deadlock(newcomer).map(|item| Refusal::OwnDeadlock { item }),
         };
@@ -209,7 +207,7 @@ impl Table {
         if *count == 0 || matches!(stated, Some(View::Buckets { per: 0, .. })) {
             return Some(Refusal::Invalid { item });
         }
-        let in_use = self.tree.lock(key).and_then(Lock::effective_kind)?;
+        let in_use = self.tree.lock(key).effective_kind()?;
         let stated = stated.map(View::kind)?;
         (stated != in_use).then_some(Refusal::Kind { item, in_use })
     }

@@ -1,7 +1,6 @@
 //! Sizes: the stored one, the caller's own and the one given to a caller without a size; requests
 //! that can never fit; pauses.
 
-use crate::index::lock::Lock;
 use crate::tests::world::{World, apply_unchecked, by, granted, grants, key};
 use crate::*;
 
@@ -15,7 +14,7 @@ fn slots(slots: u64) -> Option<View> {
 
 /// The kind in use of the key `k`, else the kind of its stored view.
 fn kind(table: &Table) -> Option<Kind> {
-    table.tree.lock(&key("k")).and_then(Lock::effective_kind)
+    table.tree.lock(&key("k")).effective_kind()
 }
 
 #[test]
