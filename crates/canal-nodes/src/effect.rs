@@ -2,7 +2,7 @@
 
 use canal_core::Token;
 
-use super::{Millis, Refusal};
+use super::{Asking, Millis, Refusal};
 
 /// One effect. `node` is the index of the node in the plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,11 +18,8 @@ pub enum Effect {
         node: usize,
         /// The number of the lease: the earlier one if that request may still be there.
         lease: u32,
-        /// Whether the request must not wait there.
-        no_wait: bool,
-        /// Whether enough others have granted the request: then the node takes this part back for
-        /// any request that would then fit.
-        spare: bool,
+        /// How to ask.
+        asking: Asking,
     },
     /// Withdraw the request or a collecting grant by closing the connection.
     Cancel {

@@ -3,25 +3,19 @@
 use crate::index::grant_order::Rank;
 use crate::index::key_tree::Node;
 use crate::state::table::{Contender, Share};
-use crate::{FrameId, GrantedItem, Item, Key, Mode, Slots, Table};
+use crate::{FrameId, GrantedItem, Item, Key, Mode, Slots, Table, View};
 
-/// Whether a request can be granted now. The number is the index of the item that prevents it.
-#[derive(Clone, Debug)]
-pub(crate) enum Admission {
-    /// Every item can be granted.
-    Grant { items: Vec<GrantedItem> },
+/// Why an item cannot be granted now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Obstacle {
     /// Too few slots are free, or another session holds a conflicting item.
-    Conflict(usize),
-    /// The item is free, but another waiter precedes the request.
-    Behind(usize),
-}
-
-/// Whether one item can be granted.
-enum ItemAdmission {
-    Free(GrantedItem),
     Conflict,
+    /// The item is free, but another waiter precedes the request.
     Behind,
 }
+
+/// The grant of each item of a request, or the index of an item that prevents it.
+pub(crate) type Admission = Result<Vec<GrantedItem>, (usize, Obstacle)>;
 
 impl Table {
     /// Whether a request can be granted.
@@ -35,24 +29,18 @@ impl Table {
     }
 
     /// Whether a request could be granted at a rank, or ahead of all waiters.
-    fn judge(
-        &self,
-        Contender { asked, lineage, .. }: &Contender<'_>,
-        rank: Option<Rank>,
-    ) -> Admission {
+    fn judge(&self, contender: &Contender<'_>, rank: Option<Rank>) -> Admission {
+        let Contender { asked, lineage, .. } = contender;
         let mut items = Vec::with_capacity(asked.items.len());
         let mut first_behind = None;
         for (index, item) in asked.items.iter().enumerate() {
             match self.item_admission(item, lineage, rank) {
-                ItemAdmission::Conflict => return Admission::Conflict(index),
-                ItemAdmission::Behind => first_behind = first_behind.or(Some(index)),
-                ItemAdmission::Free(given) => items.push(given),
+                Ok(given) => items.push(given),
+                Err(Obstacle::Conflict) => return Err((index, Obstacle::Conflict)),
+                Err(Obstacle::Behind) => first_behind = first_behind.or(Some(index)),
             }
         }
-        match first_behind {
-            Some(index) => Admission::Behind(index),
-            None => Admission::Grant { items },
-        }
+        first_behind.map_or(Ok(items), |index| Err((index, Obstacle::Behind)))
     }
 
     fn item_admission(
@@ -60,53 +48,48 @@ impl Table {
         item: &Item,
         lineage: &[FrameId],
         rank: Option<Rank>,
-    ) -> ItemAdmission {
+    ) -> Result<GrantedItem, Obstacle> {
         let (key, mode, node) = (&item.key, item.ask.mode(), self.tree.node(&item.key));
         if self.foreign_conflicts(key, node, mode, lineage) > 0 {
-            return ItemAdmission::Conflict;
+            return Err(Obstacle::Conflict);
         }
+        let given = if let Some((count, own)) = item.ask.counted() {
+            self.counted_admission(item, (count, own), lineage, rank)?
+        } else {
+            let acquired = node.map_or(0, |node| *node.here.held.of(mode)) as u64 + 1;
+            GrantedItem { acquired, slots: Slots::default(), shared: false, view: None }
+        };
         // Most tables have no waiters.
         let is_behind = rank.filter(|_| !self.waiters.is_empty()).is_some_and(|rank| {
             self.tree.first_before(key, mode, rank).is_some()
                 && !self.lineage_covers(key, mode, lineage)
         });
-        let admission = if mode == Mode::Counted {
-            self.counted_admission(item, lineage, rank)
-        } else {
-            let acquired = node.map_or(0, |node| *node.here.held.of(mode)) as u64 + 1;
-            let slots = Slots::default();
-            ItemAdmission::Free(GrantedItem { acquired, slots, shared: false, view: None })
-        };
-        match admission {
-            ItemAdmission::Free(given) if is_behind && !given.shared => ItemAdmission::Behind,
-            admission => admission,
-        }
+        if is_behind && !given.shared { Err(Obstacle::Behind) } else { Ok(given) }
     }
 
     fn counted_admission(
         &self,
         item: &Item,
+        (count, own): (u64, Option<View>),
         lineage: &[FrameId],
         rank: Option<Rank>,
-    ) -> ItemAdmission {
-        let Some((count, own)) = item.ask.counted() else { return ItemAdmission::Conflict };
+    ) -> Result<GrantedItem, Obstacle> {
         let lock = self.tree.lock(&item.key);
-        let given = |acquired, slots, shared, view| {
-            ItemAdmission::Free(GrantedItem { acquired, slots, shared, view })
-        };
         if let Some(base) = self.shareable_hold(lock, &item.key, count, lineage) {
-            return given(lock.held, base.slots.lowest(count), true, base.view);
+            let slots = base.slots.lowest(count);
+            return Ok(GrantedItem { acquired: lock.held, slots, shared: true, view: base.view });
         }
         let class = lock.class_of(count, own);
         if lock.paused || !lock.fits(class) {
-            return ItemAdmission::Conflict;
+            return Err(Obstacle::Conflict);
         }
         if rank.is_some_and(|rank| lock.first_ahead(class.capacity, rank).is_some()) {
-            return ItemAdmission::Behind;
+            return Err(Obstacle::Behind);
         }
         let view = lock.view_of(own);
         let slots = lock.choose(count, view, item.ask.is_spread());
-        given(lock.held.saturating_add(count), slots, false, Some(view))
+        let acquired = lock.held.saturating_add(count);
+        Ok(GrantedItem { acquired, slots, shared: false, view: Some(view) })
     }
 
     /// The number of items held outside the lineage that conflict with an item of `key`, whose node

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::collections::btree_map::Range;
 
-use super::admit::Admission;
+use super::admit::Obstacle;
 use crate::index::grant_order::{Rank, Tier, arrived_before};
 use crate::index::lock::Lock;
 use crate::state::table::Contender;
@@ -78,7 +78,7 @@ impl Table {
     }
 
     fn first_predecessor(&self, contender: &Contender<'_>) -> Option<RequestId> {
-        let Admission::Behind(item) = self.admission(contender) else { return None };
+        let Err((item, Obstacle::Behind)) = self.admission(contender) else { return None };
         let preceding = self.preceding(contender, &contender.asked.items[item]);
         preceding.filter_map(|mut ranks| ranks.next()).min().map(|(first, _)| first.request)
     }

@@ -7,7 +7,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::reduction::Edges;
-use crate::admission::admit::Admission;
 use crate::index::grant_order::Rank;
 use crate::state::table::Contender;
 use crate::{FrameId, GrantedItem, Key, Mode, RequestId, Table};
@@ -30,7 +29,7 @@ impl Table {
         if self.sessions.get(&session).is_none_or(|session| session.holds == 0) {
             return None;
         }
-        let Admission::Grant { items } = self.admission_alone(contender) else { return None };
+        let items = self.admission_alone(contender).ok()?;
         let predecessors = self.predecessors(contender);
         let bypasses = !predecessors.is_empty() && self.all_wait_for(&predecessors, session);
         bypasses.then_some(items)

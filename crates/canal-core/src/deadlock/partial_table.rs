@@ -9,7 +9,6 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use super::reduction::{Edges, must};
-use crate::admission::admit::Admission;
 use crate::{
     Above, Command, Diverged, FrameId, LeaseId, Owner, Request, RequestId, RunId, Snapshot, Table,
     Tag, Token,
@@ -92,8 +91,7 @@ impl PartialTable {
     #[must_use]
     pub fn can_be_granted(&self, request: RequestId) -> bool {
         let waiter = self.waiter(request);
-        let admission = waiter.map(|waiter| self.admission(&self.contender(waiter)));
-        matches!(admission, Some(Admission::Grant { .. }))
+        waiter.is_some_and(|waiter| self.admission(&self.contender(waiter)).is_ok())
     }
 
     /// Whether a request could be granted ahead of its turn, because each waiter that precedes it

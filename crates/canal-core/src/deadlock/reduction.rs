@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
-use crate::admission::admit::Admission;
+use crate::admission::admit::Obstacle;
 use crate::index::grant_order::{Class, Rank};
 use crate::state::table::{Contender, Frame};
 use crate::{FrameId, HoldState, Item, Key, Mode, RequestId, Slots, Snapshot, Table, Token};
@@ -260,18 +260,18 @@ impl Reduction {
             Edges::Holds => self.residual.admission_alone(&contender),
             Edges::HoldsAndOrder => self.residual.admission(&contender),
         };
-        match admission {
-            Admission::Grant { .. } => self.admit(request),
-            Admission::Conflict(at) => {
-                let item = &waiter.request.items[at];
-                self.residual.block_on_hold(&mut self.blocked, request, item, &contender.lineage);
-            }
-            Admission::Behind(at) => {
-                let item = &waiter.request.items[at];
-                let by = self.residual.last_predecessor(&contender, item);
-                self.blocked.by_waiter.entry(by.unwrap_or(request)).or_default().push(request);
-            }
+        let Err((at, obstacle)) = admission else { return self.admit(request) };
+        let item = &waiter.request.items[at];
+        if obstacle == Obstacle::Conflict {
+            return self.residual.block_on_hold(
+                &mut self.blocked,
+                request,
+                item,
+                &contender.lineage,
+            );
         }
+        let by = self.residual.last_predecessor(&contender, item);
+        self.blocked.by_waiter.entry(by.unwrap_or(request)).or_default().push(request);
     }
 
     fn admit(&mut self, request: RequestId) {

@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 
 use super::commit::Transition;
-use crate::admission::admit::Admission;
 use crate::deadlock::reduction::Edges;
 use crate::index::grant_order::Rank;
 use crate::index::lock::Lock;
@@ -130,8 +129,8 @@ impl Transition<'_> {
             return false;
         }
         match self.table.admission(&self.table.contender(waiter)) {
-            Admission::Grant { items } => self.grant_waiter(request, waiter.frame, items, false),
-            Admission::Conflict(_) | Admission::Behind(_) => false,
+            Ok(items) => self.grant_waiter(request, waiter.frame, items, false),
+            Err(_) => false,
         }
     }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::commit::Transition;
-use crate::admission::admit::Admission;
+use crate::admission::admit::Obstacle;
 use crate::state::table::Contender;
 use crate::{
     Ask, Granted, Key, Outcome, Owner, Refusal, Request, RequestId, Table, View, Wait, WaiterState,
@@ -113,9 +113,9 @@ impl Table {
             Outcome::Granted(Granted { request, frame, token, items, bypassed_blockers })
         };
         let item = match self.admission(&newcomer) {
-            Admission::Grant { items } => return granted(items, false),
-            Admission::Conflict(item) => item,
-            Admission::Behind(item) => match self.admission_by_bypass(&newcomer) {
+            Ok(items) => return granted(items, false),
+            Err((item, Obstacle::Conflict)) => item,
+            Err((item, Obstacle::Behind)) => match self.admission_by_bypass(&newcomer) {
                 Some(items) => return granted(items, true),
                 None => item,
             },

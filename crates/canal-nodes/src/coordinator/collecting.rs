@@ -147,15 +147,18 @@ impl Coordinator {
         if self.members.len() - never.len() >= self.need {
             return None;
         }
-        let nodes = never.into_iter().map(|at| (at, self.nodes[at].obstacle())).collect();
-        Some(Outcome::Failed { nodes })
+        Some(self.failed_over(never))
     }
 
     /// The outcome if too few nodes answer.
     pub(super) fn failed(&self, turn: &mut Turn) -> Outcome {
         let silent = self.members.iter().copied().filter(|at| !self.may_answer(turn, *at));
-        let silent: Vec<usize> = silent.collect();
-        let nodes = silent.into_iter().map(|at| (at, self.nodes[at].obstacle())).collect();
+        self.failed_over(silent.collect())
+    }
+
+    /// The outcome because of what keeps these nodes from being used.
+    pub(super) fn failed_over(&self, nodes: Vec<usize>) -> Outcome {
+        let nodes = nodes.into_iter().map(|at| (at, self.nodes[at].obstacle())).collect();
         Outcome::Failed { nodes }
     }
 
@@ -402,8 +405,7 @@ impl Coordinator {
         node.asked = Some(asking);
         node.is_announced |= asking.spare;
         node.hold = Hold::Asked { since: turn.now };
-        let Asking { no_wait, spare } = asking;
-        let ask = Effect::Ask { node: at, lease: node.lease, no_wait, spare };
+        let ask = Effect::Ask { node: at, lease: node.lease, asking };
         turn.call(ask, self.timing.silence_ms);
     }
 

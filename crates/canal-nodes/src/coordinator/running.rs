@@ -260,9 +260,8 @@ impl Coordinator {
             return false;
         }
         if !is_enough {
-            let nodes = owed.into_iter().map(|at| (at, self.nodes[at].obstacle())).collect();
             self.phase = Phase::Over;
-            turn.carry_out(Effect::End(Outcome::Failed { nodes }));
+            turn.carry_out(Effect::End(self.failed_over(owed)));
             return true;
         }
         // If this process was stopped meanwhile, the answers are too old, and the parts are renewed

@@ -83,7 +83,9 @@ pub struct Detector {
     looks: u64,
     /// How many looks were over when the request began to wait.
     looks_before: u64,
-    seen: Option<Seen>,
+    /// The requests that can give way in the deadlock that the last look showed, and how many
+    /// looks in a row have shown it.
+    seen: Option<(BTreeSet<RequestName>, usize)>,
 }
 
 /// A look in progress.
@@ -94,23 +96,8 @@ struct Look {
     asked_at: Millis,
     /// How many times the nodes were asked for the present reading.
     rounds: usize,
-    answers: Vec<Answer>,
-}
-
-#[derive(Clone, Debug)]
-enum Answer {
-    Awaited,
-    Came(Box<Reading>),
-    Missing,
-}
-
-/// The deadlock that the last look showed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Seen {
-    /// The requests that can give way.
-    requests: BTreeSet<RequestName>,
-    /// How many looks in a row have shown it.
-    looks: usize,
+    /// For each node, its answer once it came; `Some(None)` if it cannot be asked.
+    answers: Vec<Option<Option<Box<Reading>>>>,
 }
 
 impl Detector {
@@ -166,7 +153,7 @@ impl Detector {
         }
         let answers = self.look.as_mut().map(|look| &mut look.answers);
         if let Some(answer) = answers.and_then(|answers| answers.get_mut(node)) {
-            *answer = reading.map_or(Answer::Missing, |it| Answer::Came(Box::new(it)));
+            *answer = Some(reading.map(Box::new));
         }
     }
 
@@ -188,12 +175,13 @@ impl Detector {
             return self.ask(Look { first, named, asked_at: now, rounds, answers }, now);
         };
         let until = look.asked_at.saturating_add(ANSWER_MS);
-        let is_awaited = look.answers.iter().any(|answer| matches!(answer, Answer::Awaited));
+        let is_awaited = look.answers.iter().any(Option::is_none);
         if is_awaited && now < until {
             self.look = Some(look);
             return Next::Rest { until: Some(until) };
         }
-        let readings = look.readings();
+        let came = look.answers.iter().flatten().flatten();
+        let readings: Vec<Reading> = came.map(|reading| Reading::clone(reading)).collect();
         let has_more = look.answers.len() < self.nodes;
         if has_more {
             // The first reading must be complete.
@@ -230,7 +218,7 @@ impl Detector {
     fn ask(&mut self, mut look: Look, now: Millis) -> Next {
         look.asked_at = now;
         look.rounds += 1;
-        look.answers = vec![Answer::Awaited; self.nodes];
+        look.answers = vec![None; self.nodes];
         let named = look.named.clone();
         self.look = Some(look);
         self.rounds += 1;
@@ -247,8 +235,7 @@ impl Detector {
         let deadlock = deadlocks.into_iter().find(is_own)?;
         let requests: BTreeSet<RequestName> =
             deadlock.victims.iter().map(|victim| victim.request).collect();
-        let before = seen.filter(|seen| seen.requests == requests).map_or(0, |seen| seen.looks);
-        let looks = before + 1;
+        let looks = seen.filter(|seen| seen.0 == requests).map_or(0, |(_, looks)| looks) + 1;
         let victim = deadlock.victim(looks);
         #[cfg(test)]
         let victim = match crate::sim::is_broken(crate::sim::Rule::OneGivesWay) {
@@ -258,20 +245,10 @@ impl Detector {
         match victim.filter(|victim| victim.request == own) {
             Some(victim) => Some((deadlock, victim.way)),
             None => {
-                self.seen = Some(Seen { requests, looks });
+                self.seen = Some((requests, looks));
                 None
             }
         }
-    }
-}
-
-impl Look {
-    fn readings(&self) -> Vec<Reading> {
-        let came = self.answers.iter().filter_map(|answer| match answer {
-            Answer::Came(reading) => Some(Reading::clone(reading)),
-            Answer::Awaited | Answer::Missing => None,
-        });
-        came.collect()
     }
 }
 

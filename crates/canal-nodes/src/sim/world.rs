@@ -10,7 +10,7 @@ use super::node::{LONGEST_TTL_MS, Node, Restart};
 use super::rule::{Rule, is_broken};
 use super::starts::Starts;
 use super::table::{Asked, LeaseName, Told};
-use crate::{Deadline, Effect, Input, Plan, Refusal};
+use crate::{Asking, Deadline, Effect, Input, Plan, Refusal};
 use canal_core::{LEASE_OVER_NODES_MS_MIN, Token};
 
 /// The longest time to kill a command, as a part of its TTL: well within the margin.
@@ -510,7 +510,7 @@ impl World {
                 job.wires[node] = Some(new);
                 old.into_iter().for_each(|old| self.network.close(&mut self.rng, self.now, old));
             }
-            Effect::Ask { node, lease, no_wait, spare } => {
+            Effect::Ask { node, lease, asking: Asking { no_wait, spare } } => {
                 let Plan { wait_ms, asked_at, .. } = job.plan;
                 let is_late = |wait_ms| wait_ms > 0 && shown >= asked_at + wait_ms;
                 if job.command.is_none() && !job.is_done && wait_ms.is_some_and(is_late) {

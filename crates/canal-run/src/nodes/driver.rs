@@ -18,7 +18,7 @@ use canal_lock::client::nodes::lease::{HeldPart, LeaseHandle};
 use canal_lock::client::nodes::link::{self, parameters};
 use canal_lock::client::nodes::ssh::NodeFailure;
 use canal_nodes::{
-    Change, Checkpoint, Coordinator, Effect, Input, Millis, Outcome, Part, Plan, Refusal,
+    Asking, Change, Checkpoint, Coordinator, Effect, Input, Millis, Outcome, Part, Plan, Refusal,
 };
 use canal_protocol::{
     Acquire, Collect, ConfirmAt, ConfirmedAt, CycleStepInfo, ErrorName, Failure, FrameOfNode,
@@ -264,10 +264,10 @@ impl<'a> Driver<'a> {
                 inputs.retain(|(of, _)| *of != Some(node));
                 self.close(node);
             }
-            Effect::Ask { node, lease, no_wait, spare } => {
+            Effect::Ask { node, lease, asking } => {
                 self.nodes[node].lease = lease;
                 self.nodes[node].grant = None;
-                let asked = self.asked(node, no_wait, spare);
+                let asked = self.asked(node, asking);
                 sent = Some((node, self.nodes[node].member.collect(&asked)));
             }
             Effect::ConfirmAt { node, lease, token } => {
@@ -329,7 +329,7 @@ impl<'a> Driver<'a> {
         }
     }
 
-    fn asked(&self, node: usize, no_wait: bool, spare: bool) -> Collect {
+    fn asked(&self, node: usize, asking: Asking) -> Collect {
         let NodeState { id, lease, .. } = self.nodes[node];
         let request = self.request;
         let Acquire { priority, max_waiting, under_run, .. } = request.asked;
@@ -342,12 +342,12 @@ impl<'a> Driver<'a> {
             nodes: self.nodes.iter().map(|node| node.id).collect(),
             require: request.require.as_asked(),
             // The time to wait applies to all nodes together, so the coordinator measures it.
-            wait_ms: no_wait.then_some(0),
+            wait_ms: asking.no_wait.then_some(0),
             priority,
             max_waiting,
             command: request.asked.command.clone(),
             note: request.asked.note.clone(),
-            spare,
+            spare: asking.spare,
             under: request.under.handle(id),
             under_run,
             under_frame: self

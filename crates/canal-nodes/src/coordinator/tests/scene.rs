@@ -1,6 +1,6 @@
 //! A coordinator, with short words for its inputs and effects.
 
-use crate::{Change, Coordinator, Effect, Input, Millis, Outcome, Plan, Refusal, Require};
+use crate::{Asking, Change, Coordinator, Effect, Input, Millis, Outcome, Plan, Refusal, Require};
 use canal_core::{NodeId, Token};
 
 /// A coordinator and the time.
@@ -86,7 +86,7 @@ impl Scene {
 fn words(effect: &Effect) -> String {
     match effect {
         Effect::Connect { node } => format!("connect {node}"),
-        Effect::Ask { node, lease, no_wait, spare } => {
+        Effect::Ask { node, lease, asking: Asking { no_wait, spare } } => {
             let how = match (no_wait, spare) {
                 (false, false) => "",
                 (true, false) => " now",
