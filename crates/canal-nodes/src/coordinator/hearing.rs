@@ -1,8 +1,6 @@
 //! Updates the state of a node from each input.
 
-use super::node::Hold;
-use super::node::Trouble;
-use super::node::Turn;
+use super::node::{Hold, Trouble, Turn};
 use super::{Coordinator, Phase};
 use crate::{Change, Effect, Input, Millis, Outcome, Refusal, Require};
 use canal_core::Token;

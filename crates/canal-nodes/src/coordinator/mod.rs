@@ -94,7 +94,6 @@ impl Coordinator {
         let members: Vec<usize> = (0..plan.nodes.len()).collect();
         let need = plan.require.least(members.len());
         let nodes = members.iter().map(|_| Node::new(0)).collect();
-        let said = Said::new(members.len());
         let phase = Self::first_phase(&plan, 0);
         Self {
             plan,
@@ -110,7 +109,7 @@ impl Coordinator {
             wake_at: None,
             patient_until: 0,
             published: None,
-            said,
+            said: Said::default(),
         }
     }
 

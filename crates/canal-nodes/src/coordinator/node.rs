@@ -198,6 +198,10 @@ pub(super) struct Node {
     pub(super) unfit: Option<String>,
     /// How many times it failed to confirm its own grant while no command ran.
     pub(super) unconfirmed: u32,
+    /// Why it is away, if that was reported.
+    pub(super) said_away: Option<String>,
+    /// Whether a report named it as not granting yet.
+    pub(super) said_not_yet: bool,
 }
 
 /// The state of this request at a node.

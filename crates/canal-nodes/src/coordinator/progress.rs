@@ -1,28 +1,16 @@
 //! Reports each change once.
 
-use super::node::Hold;
-use super::node::Turn;
+use super::node::{Hold, Turn};
 use super::{Coordinator, Phase};
 use crate::{Change, Effect, Millis};
 
-/// The state in the last reports.
-#[derive(Clone, Debug)]
+/// The state of the whole request in the last reports.
+#[derive(Clone, Debug, Default)]
 pub(super) struct Said {
-    /// Per node: why it is away, if that was reported.
-    away: Vec<Option<String>>,
-    /// Per node: whether the report named it as not granting yet.
-    not_yet: Vec<bool>,
     /// How many nodes hold the lock, and at which nodes the request waits.
     held: (usize, Vec<usize>),
     /// How many nodes answer, if they were reported as too few.
     too_few: Option<usize>,
-}
-
-impl Said {
-    pub(super) fn new(nodes: usize) -> Self {
-        let (away, not_yet) = (vec![None; nodes], vec![false; nodes]);
-        Self { away, not_yet, held: (0, Vec::new()), too_few: None }
-    }
 }
 
 impl Coordinator {
@@ -40,24 +28,22 @@ impl Coordinator {
 
     /// Reports together all nodes that have new state, once each node has answered or is silent.
     fn report_new(&mut self, turn: &mut Turn) {
-        let is_new: Vec<bool> =
-            self.nodes.iter().map(|node| !turn.is_past(node.grants_from)).collect();
         let silence_ms = self.timing.silence_ms;
         let is_settled = self.members.iter().all(|at| {
             let link = &self.nodes[*at].link;
             link.is_open() || !link.may_answer(turn, silence_ms)
         });
-        let said = &mut self.said.not_yet;
-        said.iter_mut().zip(&is_new).for_each(|(said, is_new)| *said &= *is_new);
-        let nodes: Vec<usize> = (0..is_new.len()).filter(|at| is_new[*at]).collect();
-        let until = nodes.iter().map(|at| self.nodes[*at].grants_from).max();
-        let is_news = nodes.iter().any(|at| !said[*at]);
-        if is_settled
-            && is_news
-            && let Some(until) = until
-        {
-            nodes.iter().for_each(|at| said[*at] = true);
-            turn.carry_out(Effect::Say(Change::NotYet { nodes, until }));
+        let (mut new, mut is_news) = (Vec::new(), false);
+        for (at, node) in self.nodes.iter_mut().enumerate() {
+            let is_new = !turn.is_past(node.grants_from);
+            node.said_not_yet &= is_new;
+            is_news |= is_new && !node.said_not_yet;
+            new.extend(is_new.then_some(at));
+        }
+        let until = new.iter().map(|at| self.nodes[*at].grants_from).max();
+        if let Some(until) = until.filter(|_| is_settled && is_news) {
+            new.iter().for_each(|at| self.nodes[*at].said_not_yet = true);
+            turn.carry_out(Effect::Say(Change::NotYet { nodes: new, until }));
         }
     }
 
@@ -73,7 +59,7 @@ impl Coordinator {
         };
         let link = &self.nodes[at].link;
         let Some(since) = link.silent_since() else {
-            if self.said.away[at].take().is_some() {
+            if self.nodes[at].said_away.take().is_some() {
                 turn.carry_out(Effect::Say(Change::Back { node: at, held, need }));
             }
             return;
@@ -82,8 +68,8 @@ impl Coordinator {
             return;
         }
         let why = self.nodes[at].obstacle();
-        if self.said.away[at].as_ref() != Some(&why) {
-            self.said.away[at] = Some(why.clone());
+        if self.nodes[at].said_away.as_ref() != Some(&why) {
+            self.nodes[at].said_away = Some(why.clone());
             let stops_at = self.stops_at();
             let change = Change::Away { node: at, since, why, held, need, stops_at };
             turn.carry_out(Effect::Say(change));

@@ -6,8 +6,7 @@
 //! A coordinator can also continue with a lease of which only the handle is known. The time of its
 //! last renewal is unknown, so no part counts before its node has answered.
 
-use super::node::Hold;
-use super::node::Turn;
+use super::node::{Hold, Turn};
 use super::{Coordinator, Phase, Round};
 use crate::{Asking, Deadline, Effect, Millis, Outcome, Require, Timing};
 

@@ -10,11 +10,11 @@
 use std::collections::BTreeSet;
 
 use super::find::find;
-use super::reading::{Reading, named};
+use super::reading::Reading;
 use super::ring::RequestName;
 use super::ring::{Deadlock, Way};
 use crate::Millis;
-use canal_core::{FrameId, NodeId, RunId};
+use canal_core::{Above, FrameId, NodeId, RunId};
 
 /// How long a request waits before its first look.
 const LOOK_AFTER_MS: Millis = 1_000;
@@ -253,12 +253,18 @@ impl Detector {
 }
 
 impl Named {
-    /// Adds the names in readings. Returns whether one was new.
+    /// Adds the runs and frames that readings name; their waits must be read, too. Returns whether
+    /// one was new.
     fn add(&mut self, readings: &[Reading]) -> bool {
-        let (runs, frames) = named(readings);
         let known = (self.runs.len(), self.frames.len());
-        self.runs.extend(runs);
-        self.frames.extend(frames);
+        for member in readings.iter().flat_map(|reading| reading.members.values()) {
+            self.runs.extend(member.part_of.iter().map(|part_of| part_of.run));
+            match member.under {
+                Some(Above::Run(run)) => drop(self.runs.insert(run)),
+                Some(Above::Frame(node, frame)) => drop(self.frames.insert((node, frame))),
+                None => {}
+            }
+        }
         known != (self.runs.len(), self.frames.len())
     }
 }

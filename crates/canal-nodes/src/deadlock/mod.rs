@@ -22,7 +22,7 @@ mod union;
 
 pub use detector::{Detector, Named, Next};
 pub use find::{find, find_in};
-pub use reading::{Membership, PartOf, Reading, join, named};
+pub use reading::{Membership, PartOf, Reading, join};
 pub use ring::{Blocked, Deadlock, FrameName, RequestName, Step, Victim, Way};
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 //! time between them, and all of it existed together at each moment after the first reading and
 //! before the second. Everything in only one of them is left out: it counts as able to continue.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use canal_core::{
     Above, FrameId, HeldItem, HoldState, Key, NodeId, RequestId, Require, RunId, Snapshot,
@@ -12,7 +12,7 @@ use canal_core::{
 };
 
 /// The waits near some runs, as one node reports them. It names other runs, whose frames must be
-/// read as well, from every node, until no new ones are named ([`named`]). Whether one frame is
+/// read as well, from every node, until no new ones are named. Whether one frame is
 /// inside another is known only once all frames between the two have been read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reading {
@@ -46,21 +46,6 @@ pub struct PartOf {
     /// Whether this part is an unconfirmed spare. The node takes it back for any request that would
     /// then fit, so it blocks none.
     pub is_loose: bool,
-}
-
-/// The runs and frames that readings name; their waits must be read, too.
-#[must_use]
-pub fn named(readings: &[Reading]) -> (BTreeSet<RunId>, BTreeSet<(NodeId, FrameId)>) {
-    let (mut runs, mut frames) = (BTreeSet::new(), BTreeSet::new());
-    for member in readings.iter().flat_map(|reading| reading.members.values()) {
-        runs.extend(member.part_of.iter().map(|part_of| part_of.run));
-        match member.under {
-            Some(Above::Run(run)) => drop(runs.insert(run)),
-            Some(Above::Frame(node, frame)) => drop(frames.insert((node, frame))),
-            None => {}
-        }
-    }
-    (runs, frames)
 }
 
 /// The common part of two readings, node by node. The second one must begin after the last answer
