@@ -28,8 +28,7 @@ impl Coordinator {
         let is_enough = self.granted().count() >= self.need;
         let over = if is_enough { None } else { self.time_over(turn) };
         if let Some(outcome) = over.or_else(|| self.hopeless()) {
-            self.end(turn, outcome);
-            return true;
+            return self.end(turn, outcome);
         }
         if self.plan.require.counts_the_alive() && self.drop_the_silent(turn) {
             return true;
@@ -51,8 +50,7 @@ impl Coordinator {
     /// members.
     pub(super) fn count_the_alive(&mut self, turn: &mut Turn, until: Millis) -> bool {
         if let Some(outcome) = self.time_over(turn) {
-            self.end(turn, outcome);
-            return true;
+            return self.end(turn, outcome);
         }
         let is_open = |at: &usize| self.nodes[*at].link.is_open();
         let is_settled = |at: usize| is_open(&at) || self.never_grants(at);
@@ -66,8 +64,7 @@ impl Coordinator {
             let is_hopeless = (0..self.nodes.len()).all(|at| self.never_grants(at));
             if is_hopeless || self.plan.wait_ms == Some(0) {
                 let outcome = self.failed(turn);
-                self.end(turn, outcome);
-                return true;
+                return self.end(turn, outcome);
             }
             return false;
         }
@@ -358,10 +355,7 @@ impl Coordinator {
             return self.begin_to_confirm(turn, chosen);
         }
         match self.refused_by_all(turn) {
-            Some(outcome) => {
-                self.end(turn, outcome);
-                true
-            }
+            Some(outcome) => self.end(turn, outcome),
             None => false,
         }
     }
@@ -426,8 +420,7 @@ impl Coordinator {
         let token = Token(largest.0.saturating_add(1)).max(self.least_token);
         if token.0 > CONFIRMED_TOKEN_MAX {
             let why = format!("its tokens reached {largest}, the largest there is");
-            self.end(turn, Outcome::Failed { nodes: vec![(by, why)] });
-            return true;
+            return self.end(turn, Outcome::Failed { nodes: vec![(by, why)] });
         }
         self.token = Some(token);
         for at in &chosen {
@@ -541,8 +534,9 @@ impl Coordinator {
         is_silent
     }
 
-    /// Begins to release everything.
-    pub(super) fn end(&mut self, turn: &Turn, outcome: Outcome) {
+    /// Begins to release everything. Returns true: another phase has begun.
+    pub(super) fn end(&mut self, turn: &Turn, outcome: Outcome) -> bool {
         self.phase = Phase::Ending { outcome, until: turn.now + self.timing.silence_ms };
+        true
     }
 }

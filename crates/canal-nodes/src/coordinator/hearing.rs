@@ -27,7 +27,10 @@ impl Coordinator {
                 self.nodes[node].grants_from = turn.now.saturating_add(left_ms);
             }
             Input::Away { node, permanent, why } => {
-                self.hear_away(node, Trouble { is_permanent: permanent, why }, turn.now);
+                let runs = matches!(self.phase, Phase::Running);
+                let longest_ms = runs.then_some(self.timing.renewal_silence_ms);
+                let trouble = Trouble { is_permanent: permanent, why };
+                self.nodes[node].away(turn.now, trouble, longest_ms);
             }
             Input::Queued { node } => {
                 let node = &mut self.nodes[node];
@@ -48,20 +51,17 @@ impl Coordinator {
                 }
             }
             Input::ConfirmFailed { node } => {
-                let why = "the grant ended before it could be confirmed".to_owned();
-                self.hear_unconfirmed(node, why, turn);
+                self.hear_unconfirmed(node, "the grant ended before it could be confirmed", turn);
             }
             Input::TokenTaken { node, least } => {
-                if matches!(self.nodes[node].hold, Hold::Confirming { .. }) {
+                let why = "another lock there already had the token";
+                if self.hear_unconfirmed(node, why, turn) {
                     self.skip_tokens(least);
-                    let why = "another lock there already had the token".to_owned();
-                    self.hear_unconfirmed(node, why, turn);
                     self.release_spare(node, turn);
                 }
             }
             Input::TokenRefused { node, why } => {
-                if matches!(self.nodes[node].hold, Hold::Confirming { .. }) {
-                    self.hear_unconfirmed(node, String::new(), turn);
+                if self.hear_unconfirmed(node, "", turn) {
                     self.nodes[node].unfit = Some(why);
                     self.release_spare(node, turn);
                 }
@@ -88,12 +88,6 @@ impl Coordinator {
         }
     }
 
-    fn hear_away(&mut self, node: usize, trouble: Trouble, now: Millis) {
-        let runs = matches!(self.phase, Phase::Running);
-        let longest_ms = runs.then_some(self.timing.renewal_silence_ms);
-        self.nodes[node].away(now, trouble, longest_ms);
-    }
-
     /// Records that the lease of a node is firm, and lives for at least a TTL from `sent`.
     fn hear_firm(&mut self, node: usize, sent: Millis, now: Millis) {
         #[cfg(test)]
@@ -113,13 +107,13 @@ impl Coordinator {
 
     /// Records that a node reported that it did not confirm its own grant. A request stops asking a
     /// node that does so repeatedly. While the command runs, it asks for a spare again after a
-    /// while, until the command ends.
-    fn hear_unconfirmed(&mut self, at: usize, why: String, turn: &Turn) {
+    /// while, until the command ends. Returns whether the node was asked to confirm.
+    fn hear_unconfirmed(&mut self, at: usize, why: &str, turn: &Turn) -> bool {
         let runs = matches!(self.phase, Phase::Running);
         let ask_at = self.ask_spare_at(turn.now);
         let node = &mut self.nodes[at];
         if !matches!(node.hold, Hold::Confirming { .. }) {
-            return;
+            return false;
         }
         node.hold = Hold::Unknown;
         node.ask_at = ask_at;
@@ -132,6 +126,7 @@ impl Coordinator {
                 ));
             }
         }
+        true
     }
 
     /// Moves the next token so far beyond those of a node that the node cannot reach it before it

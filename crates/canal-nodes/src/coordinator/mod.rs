@@ -184,7 +184,7 @@ impl Coordinator {
             self.wake_at = turn.wake_at();
             self.wake_at.into_iter().for_each(|at| turn.carry_out(Effect::WakeAt(at)));
         }
-        turn.into_effects()
+        turn.effects
     }
 
     /// The state that another coordinator needs to take over.

@@ -12,7 +12,7 @@ pub(super) struct Turn {
     /// No node counts as silent before this time: this process was stopped, and is about to read
     /// the messages that arrived meanwhile.
     patient_until: Millis,
-    effects: Vec<Effect>,
+    pub(super) effects: Vec<Effect>,
     /// The earliest time for which something waits.
     wake_at: Option<Millis>,
 }
@@ -50,10 +50,6 @@ impl Turn {
     /// When to call again.
     pub(super) fn wake_at(&self) -> Option<Millis> {
         self.wake_at.filter(|at| *at < Millis::MAX)
-    }
-
-    pub(super) fn into_effects(self) -> Vec<Effect> {
-        self.effects
     }
 }
 
@@ -108,10 +104,6 @@ impl Link {
 
     pub(super) fn silent_since(&self) -> Option<Millis> {
         self.silent_since
-    }
-
-    pub(super) fn trouble(&self) -> Option<&Trouble> {
-        self.trouble.as_ref()
     }
 
     pub(super) fn is_permanently_away(&self) -> bool {
@@ -247,7 +239,7 @@ impl Node {
 
     /// Why it cannot be used at present, as text for the user.
     pub(super) fn obstacle(&self) -> String {
-        let trouble = self.link.trouble().map(|trouble| trouble.why.clone());
+        let trouble = self.link.trouble.as_ref().map(|trouble| trouble.why.clone());
         let known = self.unfit.clone().or(trouble);
         known.unwrap_or_else(|| match self.link.is_open() {
             true => {

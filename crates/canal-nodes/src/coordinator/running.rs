@@ -243,8 +243,7 @@ impl Coordinator {
         let members = self.members.iter().copied();
         let gone: Vec<usize> = members.filter(|at| self.nodes[*at].hold == Hold::Nothing).collect();
         if self.members.len() - gone.len() < self.need {
-            self.end(turn, Outcome::Lost { nodes: gone });
-            return true;
+            return self.end(turn, Outcome::Lost { nodes: gone });
         }
         for at in self.members.clone() {
             self.keep_lease(turn, at);
