@@ -105,10 +105,7 @@ impl Table {
         if all == 0 {
             return 0;
         }
-        let counts = |share: &Share| match mode {
-            Mode::Write => share.reads + share.writes,
-            Mode::Counted | Mode::Read => share.writes,
-        };
+        let counts = |share: &Share| share.items.against(mode);
         let own = lineage.iter().filter_map(|frame| self.frames.get(frame)).map(|frame| {
             let above = key.path().filter_map(|covering| frame.shares.get(covering));
             let below = key.below_in(&frame.shares).map(|(_, share)| share);

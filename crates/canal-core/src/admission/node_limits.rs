@@ -16,7 +16,9 @@ impl Table {
         };
         match too_large {
             Some(item) => Some(Refusal::RequireTooLarge { item }),
-            None => self.other_list(asked),
+            None => {
+                self.requests_over_nodes().find_map(|(theirs, _)| differs_in_nodes(asked, theirs))
+            }
         }
     }
 
@@ -33,12 +35,6 @@ impl Table {
                 has_several_slots(own) || self.stored(&item.key).is_some_and(has_several_slots)
             }
         }
-    }
-
-    /// The refusal of a request whose items compete with a request over another list of nodes, if a
-    /// sufficient set of one list may share no node with a sufficient set of the other.
-    fn other_list(&self, asked: &Request) -> Option<Refusal> {
-        self.requests_over_nodes().find_map(|(theirs, _)| differs_in_nodes(asked, theirs))
     }
 
     /// Whether a view cannot be stored because a request for a majority of nodes holds or waits for

@@ -54,9 +54,11 @@ impl Table {
             return None;
         }
         let reduction = self.subtable(&reachable).reduce(Edges::Holds, None);
-        let graph = WaitGraph::new(&reduction.residual);
-        // Prefer the youngest session, and within it the latest request.
         let residual = &reduction.residual;
+        let inside = residual.waiters_inside();
+        let cycle =
+            |request| shortest_cycle(request, |request| residual.waits_for_holds(request, &inside));
+        // Prefer the youngest session, and within it the latest request.
         let mut waiting: Vec<(FrameId, RequestId)> = residual
             .waiters
             .values()
@@ -64,50 +66,29 @@ impl Table {
             .collect();
         waiting.sort_unstable_by(|one, other| other.cmp(one));
         let requests = || waiting.iter().map(|(_, request)| *request);
-        let with_cycle = |request| Some((request, graph.cycle(request)?));
-        let on_a_cycle = |request: RequestId| graph.cycle(request).is_some();
+        let with_cycle = |request| Some((request, cycle(request)?));
+        let on_a_cycle = |request: RequestId| cycle(request).is_some();
         let helps = |request| reduction.helped_by_refusal(request).into_iter().any(on_a_cycle);
         let mut helpful = requests().filter(|request| helps(*request));
         helpful.find_map(with_cycle).or_else(|| requests().find_map(with_cycle))
     }
-}
-
-/// The wait-for graph of the requests that remain.
-struct WaitGraph<'a> {
-    residual: &'a Table,
-    /// The requests that wait in each frame and in the frames inside it. A frame ends only after
-    /// all of them have ended.
-    inside: BTreeMap<FrameId, Vec<RequestId>>,
-}
-
-impl<'a> WaitGraph<'a> {
-    fn new(residual: &'a Table) -> Self {
-        let mut inside: BTreeMap<FrameId, Vec<RequestId>> = BTreeMap::new();
-        for waiter in residual.waiters.values() {
-            for frame in residual.enclosing(waiter.frame) {
-                inside.entry(frame.state.id).or_default().push(waiter.id);
-            }
-        }
-        Self { residual, inside }
-    }
-
-    /// A shortest cycle through a request, if it is on a cycle.
-    fn cycle(&self, request: RequestId) -> Option<Vec<CycleStep>> {
-        shortest_cycle(request, |request| self.steps(request))
-    }
 
     /// One step for each hold that blocks a request, with the requests that must end before it.
-    fn steps(&self, request: RequestId) -> Vec<(CycleStep, &[RequestId])> {
-        let Some(waiter) = self.residual.waiters.get(&request) else { return Vec::new() };
+    fn waits_for_holds<'a>(
+        &self,
+        request: RequestId,
+        inside: &'a BTreeMap<FrameId, Vec<RequestId>>,
+    ) -> Vec<(CycleStep, &'a [RequestId])> {
+        let Some(waiter) = self.waiters.get(&request) else { return Vec::new() };
         let frame = waiter.frame;
-        let lineage = self.residual.lineage(frame, None);
+        let lineage = self.lineage(frame, None);
         let mut steps = Vec::new();
         for (item, wanted) in waiter.request.items.iter().enumerate() {
-            let holds = self.residual.holds_in_the_way(wanted, &lineage).into_iter();
+            let holds = self.holds_in_the_way(wanted, &lineage).into_iter();
             steps.extend(holds.filter_map(|token| {
-                let by = By::Hold(token, self.residual.hold(token)?.frame);
+                let by = By::Hold(token, self.hold(token)?.frame);
                 let step = CycleStep { request, frame, item, key: wanted.key.clone(), by };
-                Some((step, self.inside.get(&by.frame()).map_or(&[][..], Vec::as_slice)))
+                Some((step, inside.get(&by.frame()).map_or(&[][..], Vec::as_slice)))
             }));
         }
         steps

@@ -186,15 +186,24 @@ struct Blocked {
 }
 
 impl Table {
+    /// The requests that wait in each frame and in the frames inside it. A frame ends only after
+    /// all of them have ended.
+    pub(super) fn waiters_inside(&self) -> BTreeMap<FrameId, Vec<RequestId>> {
+        let mut inside: BTreeMap<FrameId, Vec<RequestId>> =
+            self.frames.keys().map(|frame| (*frame, Vec::new())).collect();
+        for waiter in self.waiters.values() {
+            for frame in self.enclosing(waiter.frame) {
+                inside.entry(frame.state.id).or_default().push(waiter.id);
+            }
+        }
+        inside
+    }
+
     /// Ends every frame that can end, and admits every request that can then be admitted. A
     /// `frozen` session keeps its holds and its requests.
     pub(crate) fn reduce(self, edges: Edges, frozen: Option<FrameId>) -> Reduction {
-        let mut inside: BTreeMap<FrameId, usize> = self.frames.keys().map(|id| (*id, 0)).collect();
-        for waiter in self.waiters.values() {
-            for frame in self.enclosing(waiter.frame) {
-                *inside.entry(frame.state.id).or_default() += 1;
-            }
-        }
+        let inside = self.waiters_inside().into_iter();
+        let inside: BTreeMap<FrameId, usize> = inside.map(|(id, it)| (id, it.len())).collect();
         let moves = |frame: FrameId| Some(self.session(frame)) != frozen;
         let ending = inside.iter().filter(|(id, waiting)| **waiting == 0 && moves(**id));
         let ending = ending.map(|(id, _)| *id).collect();

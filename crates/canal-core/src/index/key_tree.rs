@@ -173,8 +173,7 @@ impl KeyTree {
 
     /// How many held items conflict with an item of `key`, whose node is already known.
     pub(crate) fn conflicts(&self, key: &Key, node: Option<&Node>, mode: Mode) -> usize {
-        let count =
-            |sums: &Sums| against(mode).iter().map(|mode| *sums.held.of(*mode)).sum::<usize>();
+        let count = |sums: &Sums| sums.held.against(mode);
         let covering = key.above().filter_map(|covering| self.nodes.get(covering));
         let above: usize = covering.map(|node| count(&node.here)).sum();
         above + node.map_or(0, |node| count(&node.here) + count(&node.below))
@@ -187,7 +186,7 @@ impl KeyTree {
         key: &'a Key,
         mode: Mode,
     ) -> impl Iterator<Item = (&'a Key, &'a BTreeSet<Token>)> {
-        let held = move |sums: &Sums| against(mode).iter().any(|mode| *sums.held.of(*mode) > 0);
+        let held = move |sums: &Sums| sums.held.against(mode) > 0;
         let below = self.node(key).filter(|node| held(&node.below)).map(|_| self.below(key));
         let nodes = self.above(key).chain(below.into_iter().flatten());
         nodes.filter(move |(_, node)| held(&node.here)).map(|(key, node)| (key, &node.holds))
@@ -267,6 +266,13 @@ impl<T> PerMode<T> {
 
     pub(crate) fn of_mut(&mut self, mode: Mode) -> &mut T {
         if mode == Mode::Write { &mut self.writes } else { &mut self.reads }
+    }
+}
+
+impl PerMode<usize> {
+    /// The number of items that conflict with an item of a mode.
+    pub(crate) fn against(&self, mode: Mode) -> usize {
+        against(mode).iter().map(|mode| self.of(*mode)).sum()
     }
 }
 

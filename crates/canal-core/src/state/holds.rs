@@ -109,7 +109,7 @@ impl Table {
             let share = owner.shares.entry(item.key.clone()).or_default();
             share.tokens.insert(token);
             share.slots += if item.shared { 0 } else { item.slots.count() };
-            *share.items_of(item.mode) += 1;
+            *share.items.of_mut(item.mode) += 1;
         }
         let usage = self.usage_mut(hold.asked.uid);
         usage.key_bytes += key_bytes;
@@ -171,7 +171,7 @@ impl Table {
         let share = entry.get_mut();
         share.tokens.remove(&token);
         share.slots -= if item.shared { 0 } else { item.slots.count() };
-        *share.items_of(item.mode) -= 1;
+        *share.items.of_mut(item.mode) -= 1;
         if share.tokens.is_empty() {
             entry.remove();
         }

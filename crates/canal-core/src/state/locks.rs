@@ -137,7 +137,7 @@ impl Table {
         lineage.iter().filter_map(|frame| self.frames.get(frame)).any(|frame| {
             key.path()
                 .filter_map(|covering| frame.shares.get(covering))
-                .any(|share| share.writes > 0 || mode != Mode::Write && share.reads > 0)
+                .any(|share| share.items.writes > 0 || mode != Mode::Write && share.items.reads > 0)
         })
     }
 }

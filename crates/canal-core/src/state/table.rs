@@ -5,11 +5,10 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use crate::index::grant_order::Rank;
-use crate::index::key_tree::KeyTree;
+use crate::index::key_tree::{KeyTree, PerMode};
 use crate::{
-    BYPASS_MAX_DEFAULT, FrameId, FrameState, HoldState, HostId, HostState, Key, Mode, Owner,
-    PastLease, PastRequest, ProcessId, Recovery, Request, RequestId, Revision, Tag, Token, Usage,
-    WaiterState,
+    BYPASS_MAX_DEFAULT, FrameId, FrameState, HoldState, HostId, HostState, Key, Owner, PastLease,
+    PastRequest, ProcessId, Recovery, Request, RequestId, Revision, Tag, Token, Usage, WaiterState,
 };
 
 /// The lock table: a function of the entries applied to it.
@@ -71,10 +70,8 @@ pub(crate) struct Share {
     pub(crate) tokens: BTreeSet<Token>,
     /// The number of slots in them, without slots shared with another hold.
     pub(crate) slots: u64,
-    /// The number of their items of the key that are reads or counted.
-    pub(crate) reads: usize,
-    /// The number of their items of the key that are writes.
-    pub(crate) writes: usize,
+    /// The number of their items of the key.
+    pub(crate) items: PerMode<usize>,
 }
 
 /// A session: all frames under one outermost frame, with their holds and waiters.
@@ -319,12 +316,5 @@ pub(crate) fn owner_key(host: HostId, owner: &Owner) -> (HostId, Owner) {
     match owner {
         Owner::Lease(_) => (HostId::default(), owner.clone()),
         Owner::Process(_) | Owner::Jobserver(_) => (host, owner.clone()),
-    }
-}
-
-impl Share {
-    /// The number of its items in a mode; counted items count as reads.
-    pub(crate) fn items_of(&mut self, mode: Mode) -> &mut usize {
-        if mode == Mode::Write { &mut self.writes } else { &mut self.reads }
     }
 }

@@ -47,15 +47,6 @@ impl Table {
         self.bypass_exhausted.clear();
         carried_out.map_err(diverged)
     }
-
-    /// Whether a hold may take this token. The node may meanwhile have granted it to another hold,
-    /// which may still have it.
-    fn may_have_token(&self, hold: &HoldState, token: Token) -> bool {
-        token == hold.token
-            || token > hold.token
-                && token.0 <= CONFIRMED_TOKEN_MAX
-                && !self.holds.contains_key(&token)
-    }
 }
 
 impl Transition<'_> {
@@ -159,14 +150,15 @@ impl Transition<'_> {
 
     fn confirm_at(&mut self, request: RequestId, token: Token) {
         let hold = self.table.hold_of(request).filter(|hold| hold.asked.over_nodes.is_some());
-        let outcome = match hold {
+        // The node may meanwhile have granted the token to another hold, which may still have it.
+        let is_free = token.0 <= CONFIRMED_TOKEN_MAX && self.table.hold(token).is_none();
+        self.commit(match hold {
             None => Outcome::NotConfirmed { least: None },
-            Some(hold) if self.table.may_have_token(hold, token) => {
+            Some(hold) if token == hold.token || token > hold.token && is_free => {
                 Outcome::ConfirmedAt { request, was: hold.token, token }
             }
             Some(_) => Outcome::NotConfirmed { least: Some(self.table.next_token) },
-        };
-        self.commit(outcome);
+        });
     }
 
     fn renew(&mut self, lease: LeaseId) {
