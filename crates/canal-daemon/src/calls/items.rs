@@ -6,8 +6,8 @@ use crate::limits::{COMMAND_BYTES_MAX, ITEMS_MAX, NUMBER_MAX, SLOTS_MAX};
 use crate::wording::bad;
 use crate::wording::count;
 use canal_core::{
-    Ask, Command, FrameId, GROUP_BYTES_MAX, HostId, Item, Key, OnLost, Owner, Request, Supersede,
-    Superseded, Tag, View, Wait,
+    Ask, Command, FrameId, GROUP_BYTES_MAX, HostId, Item, Key, Owner, Request, Supersede,
+    Superseded, Tag, View,
 };
 use canal_protocol::{Failure, Mode, NOTE_BYTES_MAX, Resize, WireItem};
 use canal_text::safe_text::{is_unsafe, one_line, sanitize};
@@ -205,28 +205,7 @@ pub(crate) fn plain_request(
     (owner, uid): (Owner, u32),
     items: Vec<Item>,
 ) -> Request {
-    Request {
-        tag,
-        host,
-        owner,
-        parent: None,
-        uid,
-        command: Command::default(),
-        note: None,
-        items,
-        wait: Wait::No,
-        priority: 0,
-        max_waiting: None,
-        supersede: None,
-        max_run_ms: None,
-        provisional: false,
-        children: false,
-        ttl_ms: None,
-        on_lost: OnLost::default(),
-        asker: None,
-        over_nodes: None,
-        above: None,
-    }
+    Request { tag, host, owner, uid, items, ..Request::default() }
 }
 
 /// A command in the form that canal shows: shortened, and without characters that could control a
@@ -299,7 +278,9 @@ pub(crate) fn supersede(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use canal_core::{Change, ENTRY_VERSION, Entry, KEY_BYTES_MAX, LeaseId, ProcessId, UnixMillis};
+    use canal_core::{
+        Change, ENTRY_VERSION, Entry, KEY_BYTES_MAX, LeaseId, OnLost, ProcessId, UnixMillis, Wait,
+    };
     use canal_protocol::ErrorName;
 
     fn wire(key: &str) -> WireItem {
