@@ -7,6 +7,7 @@
 
 mod arguments;
 mod commands;
+mod completions;
 mod connect;
 mod find_job;
 mod man;
@@ -38,7 +39,7 @@ use crate::sys::signals;
 use arguments::definition::{Cli, Verb};
 use arguments::fast_path;
 use commands::{
-    acquire, completions, daemon, doctor, history, jobs, kill, leader, release, renew, resize, run,
+    acquire, config, daemon, doctor, history, jobs, kill, leader, release, renew, resize, run,
     setup, status, top,
 };
 use wording::usage_error;
@@ -111,7 +112,7 @@ fn dispatch(cli: &Cli) -> Result<u8> {
         Some(Verb::Resize(args)) => resize::run(args, global),
         Some(Verb::Daemon(args)) => daemon::run(args, global),
         Some(Verb::Bridge(args)) => daemon::bridge(args, global),
-        Some(Verb::Config(args)) => daemon::config(args, global),
+        Some(Verb::Config(args)) => config::run(args, global),
         Some(Verb::Setup(args)) => setup::run(args),
         Some(Verb::Completions(args)) => completions::run(args),
         Some(Verb::Man(args)) => man::run(args),

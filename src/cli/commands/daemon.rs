@@ -1,7 +1,6 @@
-//! The commands about the daemon itself. `canal daemon` runs, stops, replaces or reloads it,
-//! `canal metrics` prints its metrics, and `canal config` its configuration in force, with the source
-//! of each value. canal itself starts `canal bridge`, which connects to it from another machine, and
-//! the process that looks for deadlocks.
+//! The commands about the daemon itself. `canal daemon` runs, stops, replaces or reloads it, and
+//! `canal metrics` prints its metrics. canal itself starts `canal bridge`, which connects to it from
+//! another machine, and the process that looks for deadlocks.
 
 use std::ffi::OsString;
 use std::io;
@@ -9,13 +8,12 @@ use std::os::fd::AsFd;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::cli::arguments::definition::{BridgeArgs, ConfigArgs, DaemonArgs};
+use crate::cli::arguments::definition::{BridgeArgs, DaemonArgs};
+use crate::cli::commands::config::changed_setting;
 use crate::cli::connect::execute;
 use crate::cli::nodes::{around, near};
-use crate::cli::output::sanitize::{padded, width};
 use crate::cli::{
-    Failed, Global, Length, Now, Result, Target, Verbosity, connect, cut, millis, plural, sanitize,
-    stdout,
+    Failed, Global, Length, Result, Target, Verbosity, connect, millis, plural, stdout,
 };
 use crate::client::bridge::{self, BridgeError};
 use crate::client::{
@@ -23,10 +21,7 @@ use crate::client::{
 };
 use crate::daemon::{self, Options};
 use crate::protocol::place::{Place, Rule};
-use crate::protocol::{
-    Configuration, ConfigurationQuery, MetricsQuery, Reload, Reloaded, SettingChange, SettingInfo,
-    SettingSource, StatusQuery, Stop,
-};
+use crate::protocol::{MetricsQuery, Reload, Reloaded, StatusQuery, Stop};
 use crate::run::nodes::watch_for_deadlocks;
 
 pub(crate) fn run(args: &DaemonArgs, global: &Global) -> Result {
@@ -244,71 +239,6 @@ pub(crate) fn metrics(global: &Global) -> Result {
     stdout::print_or_fail(&found.text)
 }
 
-/// The most columns to which names and values are aligned.
-const COLUMNS_MAX: usize = 40;
-
-pub(crate) fn config(args: &ConfigArgs, global: &Global) -> Result {
-    let found = connect::client(global)?.configuration(&ConfigurationQuery {})?;
-    stdout::report(&found, args.json, || page(&found, &Now::here()))
-}
-
-fn page(found: &Configuration, now: &Now) -> String {
-    let mut lines = vec![match &found.file {
-        Some(file) => format!("configuration {file}, read at {}", now.clock(&found.read)),
-        None => format!("no configuration file; looked for {}", found.candidates.join(", ")),
-    }];
-    let shown: Vec<[String; 3]> = found
-        .settings
-        .iter()
-        .map(|setting| [setting.name.clone(), setting.value.clone(), source(setting)])
-        .collect();
-    let widest = |column: usize| {
-        let widths = shown.iter().map(|row| width(&row[column]));
-        widths.filter(|width| *width <= COLUMNS_MAX).max().unwrap_or(0)
-    };
-    let widths = [widest(0), widest(1)];
-    let row = |[name, value, source]: &[String; 3]| {
-        format!("{}  {}  {source}", padded(name, widths[0]), padded(value, widths[1]))
-    };
-    lines.extend(shown.iter().map(row));
-    if found.withheld {
-        lines.push("only root and the daemon's user can see all settings".to_owned());
-    }
-    if let Some(broken) = &found.broken {
-        lines.push(format!("not in force, because the file has an error: {broken}"));
-    }
-    if !found.pending.is_empty() {
-        lines.push("not in force yet (`canal daemon --reload`):".to_owned());
-        lines.extend(found.pending.iter().map(|change| format!("  {}", changed_setting(change))));
-    }
-    lines.iter().map(|line| sanitize(line) + "\n").collect()
-}
-
-/// The source of a value: `default`, `line 12`, `--idle-exit`.
-fn source(setting: &SettingInfo) -> String {
-    let by = setting.by.as_deref();
-    match (setting.source, setting.line, by) {
-        (SettingSource::File, Some(line), _) => format!("line {line}"),
-        (SettingSource::File, None, _) => "file".to_owned(),
-        (_, _, Some(by)) => by.to_owned(),
-        (SettingSource::Default, ..) => "default".to_owned(),
-        (SettingSource::CommandLine, ..) => "command line".to_owned(),
-        (SettingSource::Environment, ..) => "environment".to_owned(),
-        (SettingSource::Stored, ..) => "not used".to_owned(),
-    }
-}
-
-/// `limits.waiters_per_user: 100 (was not given)`.
-pub(crate) fn changed_setting(change: &SettingChange) -> String {
-    let shown = |value: &Option<String>| match value {
-        Some(value) => cut(value, 2 * COLUMNS_MAX),
-        None => "not given".to_owned(),
-    };
-    let SettingChange { name, before, now, restart } = change;
-    let after = if *restart { ", after a restart: `canal daemon --replace`" } else { "" };
-    format!("{name}: {} (was {}){after}", shown(now), shown(before))
-}
-
 /// `canal bridge`, which ssh runs at a node.
 pub(crate) fn bridge(args: &BridgeArgs, global: &Global) -> Result {
     let target = Target::of(global)?;
@@ -338,53 +268,11 @@ pub(crate) fn deadlock_watcher(global: &Global) -> Result {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::wording::time::tests::at;
 
     #[test]
     fn idle_seconds_never_round_down_to_never() {
         let seconds = |ms| idle_seconds(Length::Finite(Duration::from_millis(ms)));
         assert_eq!((seconds(1), seconds(1000), seconds(1001)), (1, 1, 2));
         assert_eq!(idle_seconds(Length::Infinite), 0);
-    }
-
-    #[test]
-    fn what_is_withheld_is_said() {
-        let found = serde_json::from_value(serde_json::json!({
-            "file": null, "candidates": ["/a"], "read": "2026-11-20T14:02:11Z", "settings": [],
-            "withheld": true,
-        }));
-        let page = page(&found.unwrap(), &at("2026-11-20T14:05:23Z"));
-        assert!(page.ends_with("\nonly root and the daemon's user can see all settings\n"));
-    }
-
-    #[test]
-    fn a_page_has_a_line_for_each_setting_and_says_what_is_not_in_force() {
-        let found: Configuration = serde_json::from_value(serde_json::json!({
-            "file": "/etc/canal/canal.toml",
-            "candidates": ["/etc/canal/canal.toml"],
-            "read": "2026-11-20T14:02:11Z",
-            "settings": [
-                { "name": "limits.waiters_per_user", "value": "100", "source": "file", "line": 3 },
-                { "name": "policy.bypass_max", "value": "64", "source": "default" },
-                { "name": "daemon.log", "value": "debug", "source": "environment", "by": "CANAL_LOG" },
-                { "name": "keys.db", "value": "4x2", "source": "stored", "by": "canal resize" },
-            ],
-            "pending": [
-                { "name": "engine.url", "before": null, "now": "etcd://a", "restart": true },
-                { "name": "limits.waiters_per_user", "before": "100", "now": null, "restart": false },
-            ],
-        }))
-        .unwrap();
-        assert_eq!(
-            page(&found, &at("2026-11-20T14:05:23Z")),
-            "configuration /etc/canal/canal.toml, read at 14:02:11\n\
-             limits.waiters_per_user  100    line 3\n\
-             policy.bypass_max        64     default\n\
-             daemon.log               debug  CANAL_LOG\n\
-             keys.db                  4x2    canal resize\n\
-             not in force yet (`canal daemon --reload`):\n  \
-             engine.url: etcd://a (was not given), after a restart: `canal daemon --replace`\n  \
-             limits.waiters_per_user: not given (was 100)\n"
-        );
     }
 }

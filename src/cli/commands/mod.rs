@@ -4,7 +4,7 @@
 //! prints it.
 
 pub(super) mod acquire;
-pub(super) mod completions;
+pub(super) mod config;
 pub(super) mod daemon;
 pub(super) mod doctor;
 pub(super) mod history;

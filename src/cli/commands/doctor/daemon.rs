@@ -5,7 +5,7 @@ use std::fs::File;
 use std::path::Path;
 
 use super::finding::Finding;
-use crate::cli::commands::daemon::changed_setting;
+use crate::cli::commands::config::changed_setting;
 use crate::cli::wording::separation::{ONE_TABLE, about};
 use crate::cli::{Failed, connect, user_name};
 use crate::client::{Client, ClientError, Start, last_line_of_log};

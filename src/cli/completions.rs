@@ -21,9 +21,9 @@ const NAMES_MAX: u64 = 500;
 /// Prints a script.
 pub(crate) fn run(args: &CompletionsArgs) -> Result {
     stdout::print(match args.shell {
-        Shell::Bash => include_str!("../../../completions/canal.bash"),
-        Shell::Zsh => include_str!("../../../completions/_canal"),
-        Shell::Fish => include_str!("../../../completions/canal.fish"),
+        Shell::Bash => include_str!("../../completions/canal.bash"),
+        Shell::Zsh => include_str!("../../completions/_canal"),
+        Shell::Fish => include_str!("../../completions/canal.fish"),
     })?;
     Ok(())
 }
