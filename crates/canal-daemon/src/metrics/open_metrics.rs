@@ -27,6 +27,9 @@ pub(crate) fn text(snapshot: &Snapshot) -> String {
 /// A label and its value.
 type Label<'a> = (&'a str, &'a str);
 
+/// The figure of a key; `None` if it has none.
+type OfKey = fn(&KeyFigures) -> Option<String>;
+
 /// The histogram of a key.
 type Lengths = fn(&Series) -> &Histogram;
 
@@ -56,7 +59,7 @@ impl Text {
 
     /// Writes the state of each key.
     fn about_keys(&mut self, snapshot: &Snapshot) {
-        let families: [(&str, &str, fn(&KeyFigures) -> Option<String>); 6] = [
+        let families: [(&str, &str, OfKey); 6] = [
             ("canal_key_held_slots", "Slots of the key that are held.", |key| {
                 Some(key.slots.to_string())
             }),

@@ -70,8 +70,8 @@ pub fn separations(place: &Place) -> Vec<Separation> {
         tracing::debug!(%error, "cannot search for daemons of other users");
         Vec::new()
     });
-    let others = found.iter().filter(|it| it.is_here && it.uid != own).map(|it| it.uid);
-    let others: BTreeSet<u32> = others.collect();
+    let others = found.iter().filter(|(uid, is_here)| *is_here && *uid != own);
+    let others: BTreeSet<u32> = others.map(|(uid, _)| *uid).collect();
     let mut separations = Vec::new();
     if !others.is_empty() {
         separations.push(Separation::OtherUsers(others));
@@ -80,7 +80,7 @@ pub fn separations(place: &Place) -> Vec<Separation> {
         separations.push(Separation::PrivateTmp);
     } else if is_another_tmp() {
         separations.push(Separation::AnotherTmp);
-    } else if found.iter().any(|it| !it.is_here && it.uid == own) {
+    } else if found.contains(&(own, false)) {
         separations.push(Separation::DaemonInAnotherTmp);
     }
     if Origin::read().is_ok_and(|origin| origin.pid_namespace != FIRST_PID_NAMESPACE) {
@@ -93,27 +93,20 @@ pub fn separations(place: &Place) -> Vec<Separation> {
 #[must_use]
 pub fn users_with_daemons() -> BTreeSet<u32> {
     let found = daemons_of_users(Path::new("/tmp")).unwrap_or_default();
-    found.into_iter().filter(|it| it.is_here).map(|it| it.uid).collect()
+    found.into_iter().filter(|(_, is_here)| *is_here).map(|(uid, _)| uid).collect()
 }
 
-/// A running daemon of a single user.
-#[derive(Debug, PartialEq, Eq)]
-struct UsersDaemon {
-    uid: u32,
-    /// Whether its directory is in our /tmp.
-    is_here: bool,
-}
-
-/// The running daemons of users, in all mount namespaces that share our network namespace. They are
-/// identified by their abstract sockets ([`InstanceGuard`](super::locks::InstanceGuard)).
-fn daemons_of_users(above: &Path) -> io::Result<Vec<UsersDaemon>> {
+/// The running daemons of users, in all mount namespaces that share our network namespace: the user
+/// of each, and whether its directory is in our /tmp. They are identified by their abstract sockets
+/// ([`InstanceGuard`](super::locks::InstanceGuard)).
+fn daemons_of_users(above: &Path) -> io::Result<Vec<(u32, bool)>> {
     let above = fs::metadata(above)?;
     let names = abstract_name::all_with_prefix("canal-")?;
     let of_daemon = |(name, owner): (String, u32)| {
         let (uid, device, inode) = parts(&name)?;
         // Any user can take any name, but the kernel reports the real user of the socket.
         let is_here = (device, inode) == (above.dev(), above.ino());
-        (uid == owner).then_some(UsersDaemon { uid, is_here })
+        (uid == owner).then_some((uid, is_here))
     };
     Ok(names.into_iter().filter_map(of_daemon).collect())
 }
