@@ -47,7 +47,7 @@ pub(crate) struct Conns {
     /// Connections that were accepted in this turn and not read yet.
     newcomers: Vec<ConnId>,
     /// Connections with more data than the last turn allowed to read.
-    unheard: Vec<ConnId>,
+    pub unheard: Vec<ConnId>,
     /// Connections with calls that may be served, in the order in which the calls arrived.
     pub active: Vec<ConnId>,
     /// Connections with something to write or to close.
@@ -277,12 +277,6 @@ impl Conns {
         })
     }
 
-    /// When the next call that waits for the log has to get a message, in milliseconds of
-    /// CLOCK_BOOTTIME.
-    pub(crate) fn next_log_due(&self) -> Option<u64> {
-        self.log_waits().map(|(_, wait)| wait.due()).min()
-    }
-
     /// The calls that wait for the configuration.
     pub(crate) fn configuration_waits(&self) -> impl Iterator<Item = &Asked> {
         self.waiting_for(Subject::Configuration).filter_map(|id| match &self.open.get(id)?.state {
@@ -388,11 +382,6 @@ impl Conns {
         }
         self.activate(id);
         self.get(id);
-    }
-
-    /// Notes that there may be more to read from a connection.
-    pub(crate) fn hear_again(&mut self, id: ConnId) {
-        self.unheard.push(id);
     }
 
     /// Notes that the next call of a connection may be served, if there is one.

@@ -18,7 +18,7 @@ use crate::store::ledger::NO_HOST;
 use crate::wording::{self, given_up, owner_gone};
 use canal_core::{
     Change, Entry, FrameId, Granted, HoldState, Outcome, Refusal, RequestId, Revision, Snapshot,
-    Tag, Withdrawal,
+    Withdrawal,
 };
 use canal_protocol::{ErrorName, Failure};
 use canal_sys::clock;
@@ -130,8 +130,14 @@ impl Server {
                 if let Some(call) = self.conns.take_awaiting(id, ticket) {
                     let step = self.step_after(id, peer, call, applied, before);
                     self.carry_out(id, step);
-                } else if let Change::Request(request) = change {
-                    self.give_back_unwanted(request.tag, applied.revision);
+                } else if let Change::Request(asked) = change {
+                    // Its client has left or was sent a failure, so no call waits for it.
+                    let request = RequestId(applied.revision.0);
+                    let _ = self.waiters.remove(request);
+                    self.waiters.drop_grant(request);
+                    if self.decide.table().tagged(asked.tag) == Some(request) {
+                        self.propose(Change::Withdraw { request, why: Withdrawal::Cancelled });
+                    }
                 }
             }
         }
@@ -157,17 +163,6 @@ impl Server {
             }
             PendingCall::Confirm(request) => self.confirmed(request),
             PendingCall::ConfirmAt(request) => self.confirmed_at(request, &applied),
-        }
-    }
-
-    /// Releases a request whose client has left or was sent a failure.
-    fn give_back_unwanted(&mut self, tag: Tag, revision: Revision) {
-        let request = RequestId(revision.0);
-        // No call waits for it.
-        let _ = self.waiters.remove(request);
-        self.waiters.drop_grant(request);
-        if self.decide.table().tagged(tag) == Some(request) {
-            self.propose(Change::Withdraw { request, why: Withdrawal::Cancelled });
         }
     }
 
@@ -340,7 +335,7 @@ impl Server {
                 tracing::debug!(token = token.0, session = %format_args!("s{frame}"), "released");
             }
             Outcome::FrameGone { frame } => {
-                self.leases.forget_report(*frame);
+                self.leases.reported.remove(frame);
                 self.owners.rest(*frame);
             }
             Outcome::ConfirmedAt { token, .. } => {

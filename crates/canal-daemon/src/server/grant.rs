@@ -16,7 +16,7 @@ use crate::server::step::{Result, Step};
 use crate::view::shown::Shown;
 use crate::waiters::leases::{LeaseNews, UnsyncedLease};
 use crate::wording::{Text, cannot, given_up, not_held, owner_gone, pid_of};
-use canal_core::{Change, FrameId, FrameState, Granted, Owner, ProcessId, RequestId, Token};
+use canal_core::{Change, FrameId, FrameState, Granted, Owner, RequestId, Token};
 use canal_protocol::{ConfirmedAt, DeadlinePageQuery, ErrorName, Failure, Wrapper};
 use canal_sys::pidfd::Pidfd;
 use canal_sys::process;
@@ -124,7 +124,11 @@ impl Server {
         let other = process.filter(|process| conn.process != Some(*process));
         let pidfd = match (pidfd, other) {
             (Some(pidfd), _) => pidfd,
-            (None, Some(process)) => pidfd_of(process)?,
+            (None, Some(process)) => match identity::find(process) {
+                process::Found::Same(pidfd) => pidfd,
+                process::Found::Gone => return Err(owner_gone()),
+                process::Found::Unknown(error) => return Err(cannot_watch(&error)),
+            },
             (None, None) => peer_pidfd(conn.as_fd(), conn.accepted_ticks)?,
         };
         // Over an engine, the owner may have died while its request was on the way into the log.
@@ -278,15 +282,6 @@ impl Server {
 /// Makes a call wait until its lease is durable. The client then gets `news`.
 fn wait_for_disk(request: RequestId, news: LeaseNews) -> Step {
     Step::Wait(CallState::Stores(Box::new(UnsyncedLease { request, news })))
-}
-
-/// The pidfd of a process for which another process asked for a lock.
-fn pidfd_of(process: ProcessId) -> Result<Pidfd> {
-    match identity::find(process) {
-        process::Found::Same(pidfd) => Ok(pidfd),
-        process::Found::Gone => Err(owner_gone()),
-        process::Found::Unknown(error) => Err(cannot_watch(&error)),
-    }
 }
 
 /// Hands the deadline page to the clients that run the commands of holders.

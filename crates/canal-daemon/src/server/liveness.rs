@@ -188,7 +188,10 @@ impl Server {
         if self.waiters.suspended.contains_key(&ahead) || self.waiters.absent.contains_key(&ahead) {
             return self.decide.in_flight.is_being_suspended(ahead);
         }
-        let Some(pid) = self.stopped_process(ahead) else { return false };
+        // Only this host's own waiters are known here.
+        let asked = self.waiters.get(ahead).map(|waiter| &waiter.asked.request);
+        let pid = asked.and_then(|asked| self.stopped_party(asked, self.conns.waiter(ahead)));
+        let Some(pid) = pid else { return false };
         self.suspend(ahead, pid, then);
         true
     }
@@ -211,12 +214,6 @@ impl Server {
         }
         self.waiters.suspended.insert(request, pid);
         self.propose_and(Change::Suspend { request }, then);
-    }
-
-    /// The process of a waiter of this host, if it is stopped.
-    fn stopped_process(&self, request: RequestId) -> Option<u32> {
-        let waiter = self.waiters.get(request)?;
-        self.stopped_party(&waiter.asked.request, self.conns.waiter(request))
     }
 
     /// The pid of the owner of a request, or of its asker, if that process is stopped. A
@@ -277,16 +274,6 @@ impl Server {
         let Some(hold) = hold.filter(|_| self.waiters.get(request).is_some()) else { return false };
         self.waiters.queue_grant_again(table, hold);
         true
-    }
-
-    /// Schedules a check if a waiter may now be behind another.
-    pub(crate) fn schedule_check_ahead(&mut self, now: Instant) {
-        if self.decide.table().waiting() > 1
-            && self.waiters.len() > 0
-            && self.due.check_ahead.due.is_none()
-        {
-            self.due.check_ahead.due = Some(now + AHEAD_EVERY);
-        }
     }
 }
 

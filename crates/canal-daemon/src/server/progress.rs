@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::calls::call::ConnId;
 use crate::due::is_due;
 use crate::history::estimates::{self, EstimateBudget};
-use crate::limits::{PROGRESS_EVERY, WATCH_EVERY};
+use crate::limits::{AHEAD_EVERY, PROGRESS_EVERY, WATCH_EVERY};
 use crate::net::call_state::CallState;
 use crate::server::Server;
 use crate::view::holder::LeaderWatch;
@@ -64,11 +64,14 @@ impl Server {
     }
 
     fn schedule(&mut self, now: Instant) {
-        self.schedule_check_ahead(now);
-        if self.due.progress.is_none() && self.waiters.len() > 0 {
+        if self.waiters.len() > 0 {
+            // A waiter may now be behind another.
+            if self.decide.table().waiting() > 1 {
+                self.due.check_ahead.due.get_or_insert(now + AHEAD_EVERY);
+            }
             let waiters = u32::try_from(self.waiters.len()).unwrap_or(u32::MAX);
             let every = PROGRESS_EVERY.max(PROGRESS_EVERY_PER_WAITER.saturating_mul(waiters));
-            self.due.progress = Some(now + every);
+            self.due.progress.get_or_insert(now + every);
         }
         self.due.leaders.changed(now);
         if self.due.watched {

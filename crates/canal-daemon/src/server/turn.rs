@@ -140,7 +140,13 @@ impl Server {
             if left == 0 {
                 // Settle now: another turn follows at once only if a connection has more calls.
                 self.settle()?;
-                self.leave_for_next_turn(&active);
+                // The connections that still have calls go on then.
+                let mut listed = BTreeSet::new();
+                for id in active.into_iter().chain(std::mem::take(&mut self.conns.active)) {
+                    if listed.insert(id) {
+                        self.conns.activate(id);
+                    }
+                }
                 return Ok(());
             }
         }
@@ -241,16 +247,6 @@ impl Server {
         }
         in_turns(active.iter().filter_map(|id| Some((user(id)?, *id))))
     }
-
-    /// Keeps the connections that still have calls for the next turn.
-    fn leave_for_next_turn(&mut self, active: &[ConnId]) {
-        let mut listed = BTreeSet::new();
-        for id in active.iter().copied().chain(std::mem::take(&mut self.conns.active)) {
-            if listed.insert(id) {
-                self.conns.activate(id);
-            }
-        }
-    }
 }
 
 fn in_turns(active: impl Iterator<Item = (u32, ConnId)>) -> Vec<ConnId> {
@@ -312,9 +308,9 @@ impl Server {
         if self.conns.reported.remove(&Source::BoottimeTimer) {
             self.timer.went_off();
         }
-        let ends = [self.waiters.next_end(), self.leases.next_end()];
-        let ends = ends.into_iter().chain([self.conns.next_log_due(), self.decide.next_due()]);
-        let next = ends.flatten().min();
+        let log_due = self.conns.log_waits().map(|(_, wait)| wait.due()).min();
+        let ends = [self.waiters.next_end(), self.leases.next_end(), log_due];
+        let next = ends.into_iter().chain([self.decide.next_due()]).flatten().min();
         self.timer.set(next)
     }
 
@@ -347,11 +343,11 @@ impl Server {
 
     /// Schedules the next work at the end of a turn, because no event may start another turn.
     pub(crate) fn look_ahead(&mut self, now: Instant) {
-        if self.due.stopped.is_none() && !self.waiters.suspended.is_empty() {
-            self.due.stopped = Some(now + STOPPED_EVERY);
+        if !self.waiters.suspended.is_empty() {
+            self.due.stopped.get_or_insert(now + STOPPED_EVERY);
         }
-        if self.due.unsure.is_none() && !self.children.unsure().is_empty() {
-            self.due.unsure = Some(now + UNSURE_EVERY);
+        if !self.children.unsure().is_empty() {
+            self.due.unsure.get_or_insert(now + UNSURE_EVERY);
         }
         self.begin_reading();
         self.due.closing = self.conns.close_slow(now);
@@ -362,14 +358,13 @@ impl Server {
 
     fn note_idleness(&mut self, now: Instant) {
         let Some(limit) = self.effective.limits.idle_exit else { return };
-        let busy = self.conns.len() > 0 || self.decide.is_used() || self.observe.hooks.are_busy();
-        if busy {
+        if self.conns.len() > 0 || self.decide.is_used() || self.observe.hooks.are_busy() {
             self.due.idle = None;
         } else if is_due(&mut self.due.idle, now) {
             tracing::info!("idle for {}; the daemon is exiting", stated(limit));
             self.stopping = true;
-        } else if self.due.idle.is_none() {
-            self.due.idle = Some(now + limit);
+        } else {
+            self.due.idle.get_or_insert(now + limit);
         }
     }
 }
@@ -404,14 +399,14 @@ impl Server {
                 }
             }
         }
-        if self.due.home.is_none() && self.runtime_dir.watch().is_none() {
-            self.due.home = Some(now + LOOKS_EVERY);
+        if self.runtime_dir.watch().is_none() {
+            self.due.home.get_or_insert(now + LOOKS_EVERY);
         }
         if is_due(&mut self.due.verify, now) {
             self.verify_again();
         }
-        if self.due.verify.is_none() && !self.owners.unverified.is_empty() {
-            self.due.verify = Some(now + VERIFIED_EVERY);
+        if !self.owners.unverified.is_empty() {
+            self.due.verify.get_or_insert(now + VERIFIED_EVERY);
         }
     }
 
@@ -547,7 +542,7 @@ impl Server {
             self.serve_next(id);
             self.conns.activate(id);
             if was_full {
-                self.conns.hear_again(id);
+                self.conns.unheard.push(id);
             }
         }
         self.reports.sent(&self.conns, id);

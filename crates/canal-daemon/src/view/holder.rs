@@ -112,7 +112,7 @@ impl<'a> Shown<'a> {
         collecting: bool,
     ) -> Option<Box<OverNodesInfo>> {
         let over = asked.over_nodes.as_deref()?;
-        let reported = self.leases.reported(frame);
+        let reported = self.leases.reported.get(&frame);
         Some(Box::new(OverNodesInfo {
             run: over.run,
             nodes: over.nodes.clone(),

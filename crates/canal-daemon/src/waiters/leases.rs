@@ -19,7 +19,7 @@ pub(crate) struct Leases {
     of: BTreeMap<FrameId, u64>,
     ends: BTreeSet<(u64, FrameId)>,
     /// The last reports of the clients of parts of requests over nodes.
-    reported: BTreeMap<FrameId, Reported>,
+    pub reported: BTreeMap<FrameId, Reported>,
     /// Why two requests over nodes need not share a node, as text, and until when operators see
     /// this note.
     apart: Option<(u64, String)>,
@@ -107,22 +107,6 @@ impl Leases {
         if let Some(end) = self.of.remove(&frame) {
             self.ends.remove(&(end, frame));
         }
-    }
-
-    /// Records a report from the client of a part of a request over nodes. Returns whether it is
-    /// new.
-    pub(crate) fn report(&mut self, frame: FrameId, reported: Reported) -> bool {
-        self.reported.insert(frame, reported.clone()).is_none_or(|before| before != reported)
-    }
-
-    /// The last report from the client of a part of a request over nodes.
-    pub(crate) fn reported(&self, frame: FrameId) -> Option<&Reported> {
-        self.reported.get(&frame)
-    }
-
-    /// Forgets the report about a frame that has ended.
-    pub(crate) fn forget_report(&mut self, frame: FrameId) {
-        self.reported.remove(&frame);
     }
 
     /// Makes every TTL expire.

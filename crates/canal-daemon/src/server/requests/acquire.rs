@@ -86,8 +86,7 @@ impl Server {
         self.withdraw_offers_for(&items);
         let wait = match acquire.wait_ms {
             Some(0) => Wait::No,
-            Some(wait_ms) => Wait::Yes { until: Some(clock::boottime_ms_after(wait_ms)) },
-            None => Wait::Yes { until: None },
+            wait_ms => Wait::Yes { until: wait_ms.map(clock::boottime_ms_after) },
         };
         let crowd = self.crowd(wait, owner.uid);
         let wait = if crowd.is_some() { Wait::No } else { wait };
@@ -298,16 +297,6 @@ impl Server {
         Ok(Some(self.wait_for_log(caller.id, what, patience)))
     }
 
-    /// Sends a grant to a client that asks for it again, as soon as this host is sure of it.
-    fn tell_later(&mut self, id: ConnId, request: RequestId, more: bool) -> Result {
-        let table = self.decide.table();
-        let hold = table.hold_of(request).filter(|hold| hold.asked.wait != Wait::No);
-        let Some(hold) = hold else { return Err(self.decide.not_a_member()) };
-        self.waiters.add_granted(table, hold);
-        self.waiters.queue_grant_again(table, hold);
-        Ok(self.wait_for_grant(id, request, more))
-    }
-
     /// Resumes a known request: its client lost its connection, or asked an earlier daemon first.
     fn attach_again(
         &mut self,
@@ -334,7 +323,12 @@ impl Server {
             };
             let hold = table.hold_of(request);
             if !self.decide.may_grant() || hold.is_some_and(|hold| !told(hold.token)) {
-                return self.tell_later(id, request, more);
+                // The client gets it as soon as this host is sure of it.
+                let hold = hold.filter(|hold| hold.asked.wait != Wait::No);
+                let hold = hold.ok_or_else(|| self.decide.not_a_member())?;
+                self.waiters.add_granted(table, hold);
+                self.waiters.queue_grant_again(table, hold);
+                return Ok(self.wait_for_grant(id, request, more));
             }
             return self.tell_again(id, request, frame, owner.pidfd);
         }
@@ -370,7 +364,9 @@ impl Server {
         let owner = self.owner(caller, None)?;
         self.may_hold(caller.id, &items, asked.priority)?;
         self.withdraw_offers_for(&items);
-        let (tag, host) = (self.unused_tag(), self.decide.host());
+        let (table, host) = (self.decide.table(), self.decide.host());
+        let mut tags = (0..=u128::MAX).rev().map(Tag);
+        let tag = tags.find(|tag| table.tagged(*tag).is_none()).unwrap_or(Tag(0));
         let parent = self.enclosing(asked.frame.as_deref(), asked.under, &owner);
         let plain = plain_request(tag, host, (owner.owner, owner.uid), items);
         let request = Request { parent, priority: asked.priority, ..plain };
@@ -389,13 +385,6 @@ impl Server {
             Outcome::Refused { why, .. } => self.refuse(id, newcomer, &why),
             _ => Err(lost_track()),
         }
-    }
-
-    /// A tag that no request has.
-    fn unused_tag(&self) -> Tag {
-        let table = self.decide.table();
-        let mut tags = (0..=u128::MAX).rev().map(Tag);
-        tags.find(|tag| table.tagged(*tag).is_none()).unwrap_or(Tag(0))
     }
 }
 

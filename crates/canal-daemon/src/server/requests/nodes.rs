@@ -252,9 +252,8 @@ impl Server {
         }
         let waits_for = names.iter().map(|name| one_line(name)).collect();
         let reported = Reported { held: report.held, waits_for };
-        if self.leases.report(frame, reported) {
-            self.due.changed = true;
-        }
+        let before = self.leases.reported.insert(frame, reported.clone());
+        self.due.changed |= before.is_none_or(|before| before != reported);
         Ok(Step::done())
     }
 
