@@ -38,8 +38,8 @@ pub(crate) enum Replies {
     Many,
 }
 
-/// A call, as varlink frames it, that borrows from its message. The daemon parses the parameters once
-/// it knows the method.
+/// A call, as varlink frames it, that borrows from its message. The daemon parses the parameters
+/// once it knows the method.
 #[derive(Deserialize)]
 struct Incoming<'a> {
     #[serde(borrow)]

@@ -5,8 +5,8 @@
 //! after hours.
 //!
 //! Invariants: the bridge passes a message on as a whole or not at all. A connection to the daemon
-//! may be replaced behind the client's back only if nothing depends on it: the daemon owes no answer,
-//! and no grant ends with it.
+//! may be replaced behind the client's back only if nothing depends on it: the daemon owes no
+//! answer, and no grant ends with it.
 
 use std::collections::VecDeque;
 use std::io;

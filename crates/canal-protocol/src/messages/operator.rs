@@ -1,5 +1,5 @@
-//! An operator's calls: to the daemon itself and its configuration, and those that change the size of
-//! a lock or the priority of waiters, or send signals.
+//! An operator's calls: to the daemon itself and its configuration, and those that change the size
+//! of a lock or the priority of waiters, or send signals.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,5 @@
-//! Starts a daemon that is independent of the process that starts it, and resets what it would inherit.
+//! Starts a daemon that is independent of the process that starts it, and resets what it would
+//! inherit.
 //!
 //! Between fork and exec it calls only async-signal-safe functions, and prepares everything that
 //! needs memory before the fork.

@@ -1,6 +1,7 @@
-//! Reads the name, the command line, the environment, the working folder, the open files and the program of another process.
+//! Reads the name, the command line, the environment, the working folder, the open files and the
+//! program of another process.
 //!
-//! The kernel shows this for another user's process only to root.
+//! The kernel shows all but the name and the command line of another user's process only to root.
 
 use std::ffi::OsString;
 use std::fs::{self, File};

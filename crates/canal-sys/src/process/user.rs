@@ -1,5 +1,5 @@
-//! The users of processes and the owners of files, as the kernel knows them, and the capabilities of
-//! this process.
+//! The users of processes and the owners of files, as the kernel knows them, and the capabilities
+//! of this process.
 //!
 //! A preloaded library (LD_PRELOAD) can replace any function of the C library. That of fakeroot(1)
 //! reports that every user is root and owns every file; canal would then look for the user's locks

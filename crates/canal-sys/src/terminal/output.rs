@@ -1,5 +1,5 @@
-//! Output to a terminal that may accept none: stopped by Ctrl-S, or behind a stalled connection. And
-//! whether the output of this process still has a reader.
+//! Output to a terminal that may accept none: stopped by Ctrl-S, or behind a stalled connection.
+//! And whether the output of this process still has a reader.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Write as _};

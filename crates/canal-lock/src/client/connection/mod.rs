@@ -1,5 +1,5 @@
-//! The connection to a daemon: opens it, starts a daemon where none runs, carries calls and replies,
-//! and bounds the daemon's silence.
+//! The connection to a daemon: opens it, starts a daemon where none runs, carries calls and
+//! replies, and bounds the daemon's silence.
 //!
 //! Invariant: no wait takes longer than its caller allowed.
 

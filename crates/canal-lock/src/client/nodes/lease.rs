@@ -1,8 +1,8 @@
-//! A lease over nodes in the hands of its holder: its handle, the secret in it, and the leases under
-//! which a process runs.
+//! A lease over nodes in the hands of its holder: its handle, the secret in it, and the leases
+//! under which a process runs.
 //!
-//! The handle has everything that is needed to renew and release the lease, in one word. No file keeps
-//! any of it, so a later step on another machine can use the handle. It names no program: the
+//! The handle has everything that is needed to renew and release the lease, in one word. No file
+//! keeps any of it, so a later step on another machine can use the handle. It names no program: the
 //! configuration of the handle's user decides what runs at a node.
 //!
 //! Invariant: a text that was cut or changed is never accepted as a handle.
@@ -376,8 +376,8 @@ impl Secret {
 /// The most leases that are passed on: the innermost ones.
 const LEASES_MAX: usize = 4;
 
-/// The leases over nodes under which a process runs, the outermost first. Its environment passes them
-/// on.
+/// The leases over nodes under which a process runs, the outermost first. Its environment passes
+/// them on.
 ///
 /// With them a request proves that it is made under these leases, so that their holds do not block
 /// it. Each node sees only its own part.
