@@ -1,6 +1,6 @@
 //! The commands about the daemon itself. `canal daemon` runs, stops, replaces or reloads it, and
-//! `canal metrics` prints its metrics. canal itself starts `canal bridge`, which connects to it from
-//! another machine, and the process that looks for deadlocks.
+//! `canal metrics` prints its metrics. canal itself starts `canal bridge`, which connects to it
+//! from another machine, and the process that looks for deadlocks.
 
 use std::ffi::OsString;
 use std::io;

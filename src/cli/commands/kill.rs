@@ -4,8 +4,8 @@
 //!
 //! Invariant: canal signals only what it has shown, and the processes started by that. It names the
 //! hold or the request to the daemon, not the process, and the daemon sends no signal if that has
-//! changed. canal itself signals a process only through a pidfd that it opened while the process was
-//! a descendant of the process shown, or an orphan of its group.
+//! changed. canal itself signals a process only through a pidfd that it opened while the process
+//! was a descendant of the process shown, or an orphan of its group.
 
 use std::collections::BTreeSet;
 use std::io;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anstyle::Style;
 
-use super::view::Scope;
+use super::scope::Scope;
 use crate::cli::output::page::{NOTE, Page, WARNING};
 use crate::cli::wording::participant::clause;
 use crate::cli::{Now, plural, sanitize, stated};

@@ -2,6 +2,7 @@
 
 mod ended_leases;
 mod hosts;
+pub(super) mod scope;
 pub(super) mod view;
 pub(super) mod waits;
 
@@ -17,7 +18,7 @@ use crate::client::Watch;
 use crate::protocol::Status;
 use crate::run::jobs::Folder;
 use crate::sys::process::writers_of;
-use view::Scope;
+use scope::Scope;
 
 /// Moves to the upper left corner.
 const HOME: &str = "\x1b[H";

@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::Path;
 
-use super::view::Scope;
+use super::scope::Scope;
 use super::*;
 use crate::cli::output::sanitize::width;
 use crate::cli::wording::time::tests::at;

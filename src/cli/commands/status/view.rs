@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::hosts;
+use super::scope::Scope;
 use crate::cli::output::page::{COLUMNS, KEY, LeftOut, NOTE, PLAIN, Page, WARNING};
 use crate::cli::wording::participant::{by_mode, clause, left, over_nodes, slots};
 use crate::cli::wording::time::{Left, Now};
@@ -13,17 +14,6 @@ use crate::core::Kind;
 use crate::protocol::{
     ChildrenInfo, DaemonInfo, HolderInfo, KeyInfo, LeaseInfo, Mode, Status, WaiterInfo,
 };
-
-/// The extent of a status report.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Scope<'a> {
-    /// Everything, with long queues cut short.
-    Overview,
-    /// Everything.
-    Everything,
-    /// One key and the keys below it.
-    Key(&'a str),
-}
 
 /// The most waiters that an overview shows for one key.
 const WAITERS_IN_OVERVIEW: usize = 10;
