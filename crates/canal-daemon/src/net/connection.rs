@@ -18,7 +18,6 @@ use crate::calls::call::{self, Answer, Call, Follows, Replies, written};
 use crate::jobserver::pipes::Form;
 use crate::limits::{CALLS_AHEAD_MAX, OUTPUT_BYTES_MAX, READ_BYTES_PER_TURN};
 use crate::net::call_state::{CallState, LogWait, StatusWatch, Subject};
-use crate::net::listen::TurnedAway;
 use canal_core::{Key, ProcessId, Request, RequestId};
 use canal_protocol::frame::{Decoder, FrameError, MESSAGE_BYTES_MAX};
 use canal_protocol::{ErrorName, Failure, SizeNote, WaitsNear, WireItem};
@@ -43,6 +42,37 @@ pub(in crate::net) enum Closing {
     OnceWritten,
     /// It closes the connection once the output is written, or soon if the client does not read.
     Soon,
+}
+
+/// Why a connection is turned away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TurnedAway {
+    /// The limit on all connections is reached.
+    Full,
+    /// The user already has its share.
+    Share { uid: u32, has: usize },
+}
+
+impl TurnedAway {
+    /// The error for the client.
+    pub(crate) fn failure(self) -> Failure {
+        let (message, hint) = match self {
+            Self::Full => (
+                "the daemon has reached its limit on connections".to_owned(),
+                "try again later, or raise `connections` in the configuration or the limit on \
+                 open files",
+            ),
+            Self::Share { uid, has } => (
+                format!(
+                    "uid {uid} has {has} connections to the daemon, the most that one user may \
+                     have"
+                ),
+                "try again later, or raise `connections_per_user` or `connections` in the \
+                 configuration",
+            ),
+        };
+        Failure::new(ErrorName::TooManyConnections, message).hint(hint)
+    }
 }
 
 /// The facts about the request of a client that the table does not know.

@@ -17,8 +17,9 @@ use crate::limits::{
     ACCEPT_AGAIN_AFTER, ACCEPTS_PER_TURN, KEPT_FOR_GRANTS, REFUSED_BYTES_PER_TURN,
     SHARE_OF_WHAT_IS_LEFT, turned_away_max,
 };
-use crate::net::connections::{Conns, Source};
-use canal_protocol::{ErrorName, Failure};
+use crate::net::connection::TurnedAway;
+use crate::net::connections::{Accepted, Conns, Source};
+use canal_protocol::Failure;
 use canal_sys::{clock, peer};
 
 /// The socket that clients connect to.
@@ -157,41 +158,6 @@ fn refuse(mut stream: UnixStream, failure: &Failure, budget: &mut usize) {
     let _ = stream.write_all(&bytes);
 }
 
-/// Tracks how far the listener's queue was accepted since a lease expired.
-#[derive(Debug, Default)]
-pub(crate) struct AcceptBacklog {
-    /// When the tracking began, in milliseconds of CLOCK_BOOTTIME.
-    pub since: Option<u64>,
-    pub accepted: usize,
-}
-
-impl AcceptBacklog {
-    /// The time up to which the daemon has read every renewal that was sent, if it is known. While
-    /// clients connect faster than the daemon accepts them, it waits only for the connections that
-    /// were queued at the beginning.
-    pub(crate) fn caught_up(&mut self, begun: u64, accepted: Accepted) -> Option<u64> {
-        let since = *self.since.get_or_insert(begun);
-        self.accepted += accepted.count;
-        if accepted.more && self.accepted < QUEUED_CONNECTIONS_MAX {
-            return None;
-        }
-        *self = Self::default();
-        Some(since)
-    }
-}
-
-/// The longest queue of a listener. This is sixteen times the default of `net.core.somaxconn`.
-pub(crate) const QUEUED_CONNECTIONS_MAX: usize = 65_536;
-
-/// The result of [`Server::accept`](crate::server::Server::accept).
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Accepted {
-    /// The number of connections taken from the queue.
-    pub count: usize,
-    /// Whether there may be more in the queue.
-    pub more: bool,
-}
-
 /// The limits on connections.
 ///
 /// Invariant: root and the user that runs the daemon are accepted while there is any room. Whatever
@@ -204,15 +170,6 @@ pub(crate) struct ConnectionLimits {
     pub each: Option<usize>,
     /// The user that runs the daemon.
     pub own: u32,
-}
-
-/// Why a connection is turned away.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum TurnedAway {
-    /// The limit on all connections is reached.
-    Full,
-    /// The user already has its share.
-    Share { uid: u32, has: usize },
 }
 
 impl ConnectionLimits {
@@ -231,28 +188,6 @@ impl ConnectionLimits {
         // everything.
         let most = self.each.unwrap_or(left.saturating_mul(SHARE_OF_WHAT_IS_LEFT));
         (has >= most).then_some(TurnedAway::Share { uid, has })
-    }
-}
-
-impl TurnedAway {
-    /// The error for the client.
-    pub(crate) fn failure(self) -> Failure {
-        let (message, hint) = match self {
-            Self::Full => (
-                "the daemon has reached its limit on connections".to_owned(),
-                "try again later, or raise `connections` in the configuration or the limit on \
-                 open files",
-            ),
-            Self::Share { uid, has } => (
-                format!(
-                    "uid {uid} has {has} connections to the daemon, the most that one user may \
-                     have"
-                ),
-                "try again later, or raise `connections_per_user` or `connections` in the \
-                 configuration",
-            ),
-        };
-        Failure::new(ErrorName::TooManyConnections, message).hint(hint)
     }
 }
 
@@ -280,17 +215,6 @@ mod tests {
             refuse(ours, &TurnedAway::Full.failure(), &mut budget);
             assert!(writing.join().unwrap() >= REFUSED_BYTES_PER_TURN);
         });
-    }
-
-    #[test]
-    fn a_flood_of_connections_delays_the_end_of_a_lease_by_one_queue_at_most() {
-        let mut accept_backlog = AcceptBacklog::default();
-        let all = Accepted { count: 3, more: false };
-        assert_eq!(accept_backlog.caught_up(10, all), Some(10));
-        let part = Accepted { count: QUEUED_CONNECTIONS_MAX / 4, more: true };
-        let ends = [20, 30, 40, 50, 60].map(|begun| accept_backlog.caught_up(begun, part));
-        assert_eq!(ends, [None, None, None, Some(20), None]);
-        assert_eq!(accept_backlog.caught_up(70, all), Some(60), "what came after 60 may be unread");
     }
 
     const ROOM: ConnectionLimits = ConnectionLimits { all: 1600, each: None, own: 7 };

@@ -80,8 +80,8 @@ impl Server {
         Some((conn, Err(owner_gone())))
     }
 
-    /// Checks the process of a granted waiter. Returns its pid if it is stopped or frozen: the waiter
-    /// keeps its place, and others overtake it.
+    /// Checks the process of a granted waiter. Returns its pid if it is stopped or frozen: the
+    /// waiter keeps its place, and others overtake it.
     ///
     /// # Errors
     /// The process is gone, or cannot be watched, so it cannot have the lock.

@@ -50,7 +50,8 @@ impl Observe {
         self.history.tell_hooks(self.hooks.are_told_of_ends());
     }
 
-    /// Notes a change that was applied to the table. `by`: the client that asked this daemon for it.
+    /// Notes a change that was applied to the table. `by`: the client that asked this daemon for
+    /// it.
     pub(crate) fn note(
         &mut self,
         change: &Change,

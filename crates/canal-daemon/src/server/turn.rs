@@ -11,8 +11,8 @@
 //! connection. `follow` and `membership` take that state out and continue the call.
 //!
 //! Invariants: a call that was taken from its connection is answered, or its connection keeps the
-//! state of its wait. Before a turn answers a call or sends a grant, it applies every death that was
-//! reported before the turn.
+//! state of its wait. Before a turn answers a call or sends a grant, it applies every death that
+//! was reported before the turn.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
@@ -26,8 +26,7 @@ use crate::limits::{
 };
 use crate::net::call_state::CallState;
 use crate::net::connection::Connection;
-use crate::net::connections::{Disconnected, Source};
-use crate::net::listen::Accepted;
+use crate::net::connections::{Accepted, Disconnected, Source};
 use crate::processes::owners::Ended;
 use crate::server::Server;
 use crate::server::step::{Caller, Result, Step};

@@ -11,13 +11,12 @@ use crate::net::connection::Connection;
 use crate::permissions::{Action, only_operators};
 use crate::processes::identity::{NOBODY, OwnerFound, find, identified, other_owner, peer_pidfd};
 use crate::server::Server;
-use crate::server::requests::release::of_handle;
 use crate::server::step::{Caller, Result, Step};
 use crate::store::ledger::disk_full;
 use crate::waiters::leases::name_of;
 use crate::wording::{denied, owner_gone};
 use canal_core::{Ask, FrameId, HoldState, Item, Key, Owner, ProcessId, room_of};
-use canal_protocol::{ErrorName, Failure, Handle, Restrict};
+use canal_protocol::{ErrorName, Failure, Handle, Release, Restrict};
 use canal_sys::peer;
 use canal_sys::pidfd::Pidfd;
 use canal_sys::process::{Ancestor, Found, ancestors};
@@ -177,6 +176,12 @@ impl Server {
         };
         if allows { Ok(()) } else { Err(denied(restriction.words())) }
     }
+}
+
+/// The handle of a release that names nothing else.
+pub(super) fn of_handle(release: &Release) -> Option<Handle> {
+    let others = release.key.is_some() || release.all || release.token.is_some();
+    release.handle.filter(|_| !others)
 }
 
 /// Finds the process that will own the lock of a call.

@@ -8,7 +8,7 @@ use crate::calls::items;
 use crate::net::call_state::{PendingCall, PendingRenewal};
 use crate::processes::identity::OwnerFound;
 use crate::server::Server;
-use crate::server::requests::caller::checked;
+use crate::server::requests::caller::{checked, of_handle};
 use crate::server::step::{Caller, Result, Step};
 use crate::store::ledger::renewal_bytes;
 use crate::view::shown::Shown;
@@ -283,12 +283,6 @@ fn told_released<'h>(
         Some(ReleasedHold { token: token.0, keys, holder })
     }));
     released
-}
-
-/// The handle of a release that names nothing else.
-pub(super) fn of_handle(release: &Release) -> Option<Handle> {
-    let others = release.key.is_some() || release.all || release.token.is_some();
-    release.handle.filter(|_| !others)
 }
 
 /// The part of a hold that a release would end.
