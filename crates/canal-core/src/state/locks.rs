@@ -99,8 +99,8 @@ impl Table {
         items.filter(|item| item.mode == Mode::Counted)
     }
 
-    /// The lock of a counted item, and the item's class there. `None` if the item can share slots of
-    /// the lineage.
+    /// The lock of a counted item, and the item's class there. `None` if the item can share slots
+    /// of the lineage.
     pub(crate) fn contested(&self, item: &Item, lineage: &[FrameId]) -> Option<(&Lock, Class)> {
         let (count, own) = item.ask.counted()?;
         let lock = self.tree.lock(&item.key);

@@ -10,11 +10,11 @@
 //! through its parent. These marks stay when a process leaves its group, as daemons do. A cgroup
 //! would need rights that most users lack.
 //!
-//! Invariants: a FIFO's file exists while its hold does, so that a restarted daemon finds it, unless
-//! a user removes it. A removed FIFO cannot be opened again, and a new one would have no writers. So
-//! the next daemon finds the processes of such a hold by what they inherited. The daemon signals a
-//! process only if it had one of these marks after its pidfd was opened, or was then a child of a
-//! process that is signalled.
+//! Invariants: a FIFO's file exists while its hold does, so that a restarted daemon finds it,
+//! unless a user removes it. A removed FIFO cannot be opened again, and a new one would have no
+//! writers. So the next daemon finds the processes of such a hold by what they inherited. The
+//! daemon signals a process only if it had one of these marks after its pidfd was opened, or was
+//! then a child of a process that is signalled.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};

@@ -5,9 +5,9 @@
 //! must find these processes, because they must be dead before it joins.
 //!
 //! Invariants: the file contains a process from before it receives its grant until a [`Removable`]
-//! proves that it no longer has to be ended. A [`Removable`] exists only for a process that was seen
-//! dead, that holds nothing according to the log, or that may outlive its lock because its client
-//! chose so.
+//! proves that it no longer has to be ended. A [`Removable`] exists only for a process that was
+//! seen dead, that holds nothing according to the log, or that may outlive its lock because its
+//! client chose so.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};

@@ -1,8 +1,8 @@
-//! The holders of a key: for reports, for the client that was granted it, and for clients that watch
-//! its leader.
+//! The holders of a key: for reports, for the client that was granted it, and for clients that
+//! watch its leader.
 //!
-//! A client that watches the leader gets the present state, not a queue of changes, which would grow
-//! while it sleeps.
+//! A client that watches the leader gets the present state, not a queue of changes, which would
+//! grow while it sleeps.
 
 use std::collections::BTreeSet;
 

@@ -1,7 +1,8 @@
-//! Confirms enough grants, keeps the lock while the command runs, and releases everything at the end.
+//! Confirms enough grants, keeps the lock while the command runs, and releases everything at the
+//! end.
 //!
-//! Confirming makes grants firm. The command starts when all the chosen nodes have answered. Then the
-//! coordinator keeps its deadline, renewals and spares.
+//! Confirming makes grants firm. The command starts when all the chosen nodes have answered. Then
+//! the coordinator keeps its deadline, renewals and spares.
 //!
 //! A coordinator can also continue with a lease of which only the handle is known. The time of its
 //! last renewal is unknown, so no part counts before its node has answered.
