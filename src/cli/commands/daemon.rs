@@ -188,7 +188,7 @@ fn stop(place: &Place) -> Result<Option<u32>> {
             // The daemon ended before it answered, for example because it was killed. A client may
             // have started another one since.
             Err(ClientError::Gone(_)) if Instant::now() < until => {
-                std::thread::sleep(REPLACE_PAUSE)
+                std::thread::sleep(REPLACE_PAUSE);
             }
             Err(error) => return Err(error.into()),
         }

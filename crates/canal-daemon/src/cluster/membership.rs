@@ -133,7 +133,7 @@ impl Cluster {
     pub(crate) fn open(
         options: &Options,
         chosen: &Chosen,
-        (mut member, engine): (Member, Box<dyn Engine>),
+        (mut member, engine): MemberOf,
     ) -> anyhow::Result<Self> {
         let place = &options.place;
         let origin = Origin::read()?;
@@ -162,7 +162,7 @@ impl Cluster {
     /// A cluster without a watcher, which leaves no mark for later daemons. It starts the member,
     /// which registers under the number of this place's directory.
     pub(crate) fn new(
-        (mut member, engine): (Member, Box<dyn Engine>),
+        (mut member, engine): MemberOf,
         status: EngineStatus,
         holder_record: HolderRecord,
         tokens: SentTokens,
@@ -365,15 +365,15 @@ const NO_BOOT: &str = "cannot read /proc/sys/kernel/random/boot_id, which other 
 
 const NO_BOOT_HINT: &str = "mount all of /proc here: `mount -t proc proc /proc`";
 
+/// The member state machine of this host, and its engine.
+pub(crate) type MemberOf = (Member, Box<dyn Engine>);
+
 /// Begins to take part in the table of an engine. [`Cluster::open`] continues once the daemon has
 /// its place.
 ///
 /// # Errors
 /// This host cannot take part. The error is a [`StartError`] if the user can do something about it.
-pub(crate) fn begin(
-    options: &Options,
-    chosen: &Chosen,
-) -> anyhow::Result<(Recovered, (Member, Box<dyn Engine>))> {
+pub(crate) fn begin(options: &Options, chosen: &Chosen) -> anyhow::Result<(Recovered, MemberOf)> {
     let place = &options.place;
     let origin = Origin::read()?;
     if options.discard_journal {

@@ -65,7 +65,7 @@ pub(crate) struct LogWait {
     /// Since when, in milliseconds of CLOCK_BOOTTIME.
     pub since: u64,
     /// The reports for the client of a request that may wait.
-    pub patience: Option<Patience>,
+    pub patience: Option<Box<Patience>>,
 }
 
 /// The event of the log that a call waits for.
@@ -237,7 +237,10 @@ mod tests {
 
     #[test]
     fn a_waiting_call_is_told_why_and_every_other_is_answered_before_its_client_gives_up() {
-        let pending = |patience| LogWait { what: Awaiting::Membership, since: 1_000, patience };
+        let pending = |patience: Option<Patience>| {
+            let patience = patience.map(Box::new);
+            LogWait { what: Awaiting::Membership, since: 1_000, patience }
+        };
         assert_eq!(pending(None).due(), 5_000);
         let patience = |until, untold| Some(Patience { until, untold, key: "a".into() });
         assert_eq!(pending(patience(None, true)).due(), 2_000);

@@ -150,7 +150,7 @@ impl Server {
         let conn = self.conns.get(id);
         let since = conn.map(|it| *it.wordless_since.get_or_insert_with(clock::boottime_ms));
         let since = since.unwrap_or_default();
-        Step::Wait(CallState::Log(LogWait { what, since, patience }))
+        Step::Wait(CallState::Log(LogWait { what, since, patience: patience.map(Box::new) }))
     }
 
     /// Makes a request wait until this host is a member and may propose it.

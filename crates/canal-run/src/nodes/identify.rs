@@ -154,7 +154,7 @@ fn meet_nodes(request: &NodesRequest, host: &mut dyn Host) -> Result<Option<Met>
     for (at, node) in request.nodes.iter().enumerate() {
         match request.around.known_nodes.known(&node.address)? {
             Some(recorded) => {
-                known.push(NodeState::unasked(at, recorded.node, node, request.ttl_ms))
+                known.push(NodeState::unasked(at, recorded.node, node, request.ttl_ms));
             }
             None => asked.push(Asked::new(at, node.clone(), request)),
         }

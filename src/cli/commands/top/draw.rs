@@ -193,17 +193,19 @@ fn body_above(model: &Model, above: &Above, columns: usize, now: &Now) -> Vec<Li
                 .flat_map(|(key, text)| hanging(&format!("{key:<8}"), 8, text, room))
                 .collect()
         }
-        Above::Answer(Ask::Chain(target), Some(Answer::Chain(found))) => {
-            let text = waits::text(target, found, now);
-            text.lines().flat_map(|text| folded(text, columns)).collect()
-        }
-        Above::Answer(Ask::History { key }, Some(Answer::History(found))) => {
-            let page = records::page(&found.records, found.dropped, now);
-            let rows = timeline(key, &found.records, model.key(key), columns, now);
-            let timeline = rows.into_iter().map(|row| line(PLAIN, row));
-            timeline.chain(page.unstyled_lines(Some(columns))).collect()
-        }
-        Above::Answer(..) => pending(),
+        Above::Answer(ask, answer) => match (ask, answer.as_deref()) {
+            (Ask::Chain(target), Some(Answer::Chain(found))) => {
+                let text = waits::text(target, found, now);
+                text.lines().flat_map(|text| folded(text, columns)).collect()
+            }
+            (Ask::History { key }, Some(Answer::History(found))) => {
+                let page = records::page(&found.records, found.dropped, now);
+                let rows = timeline(key, &found.records, model.key(key), columns, now);
+                let timeline = rows.into_iter().map(|row| line(PLAIN, row));
+                timeline.chain(page.unstyled_lines(Some(columns))).collect()
+            }
+            _ => pending(),
+        },
     }
 }
 

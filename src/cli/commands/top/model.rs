@@ -54,7 +54,7 @@ pub(super) struct OpenKey {
 pub(super) enum Above {
     Help,
     /// The question for a chain or a history, and its answer.
-    Answer(Ask, Option<Answer>),
+    Answer(Ask, Option<Box<Answer>>),
 }
 
 /// The content of the bottom.
@@ -135,7 +135,7 @@ impl Model {
         };
         match (answer, shown) {
             (answer @ (Answer::Chain(_) | Answer::History(_)), Some(shown)) => {
-                *shown = Some(answer);
+                *shown = Some(Box::new(answer));
             }
             // The user has left the page to which the answer belongs.
             (Answer::Chain(_) | Answer::History(_), None) => {}
