@@ -10,9 +10,8 @@
 //!
 //! This file is the daemon's side; `watcher_process` is the process.
 //!
-//! Invariant: while the record contains the id of a watcher
-//! ([`WatchId`](crate::processes::holder_record::WatchId)) and a process, this watcher runs,
-//! unless the watcher itself was killed.
+//! Invariant: while the record contains the id of a watcher ([`WatchId`]) and a process, this
+//! watcher runs, unless the watcher itself was killed.
 
 use std::ffi::OsString;
 use std::io;
@@ -37,7 +36,7 @@ use canal_sys::fds;
 pub(super) const CHANNEL: RawFd = 0;
 
 /// Message: the deadline page of the daemon's membership. Its two descriptors come with the
-/// message, and the eight bytes of the [`WatchId`](crate::processes::holder_record::WatchId)
+/// message, and the eight bytes of the [`WatchId`]
 /// follow.
 pub(super) const PAGE: u8 = b'p';
 

@@ -4,7 +4,7 @@
 //! run over nodes reads twice, from every node in reach, the part of the table that its waits reach
 //! ([`Reading`]). The common part (`join`) existed at one moment. On it the client ends every frame
 //! without waits and grants every request that its node's own rules allow. The rest is a deadlock
-//! ([`find`]). [`Detector`] decides when to read, and which request gives way.
+//! ([`find()`]). [`Detector`] decides when to read, and which request gives way.
 //!
 //! Invariant: anything that can still continue by itself is no deadlock. A node out of reach, a
 //! request between two nodes, and everything that changed between the two readings count as able to

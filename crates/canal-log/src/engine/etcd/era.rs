@@ -2,7 +2,7 @@
 //!
 //! Proofs of a new era are another id of the cluster, a smaller lead (see [`Observation`]), and a
 //! revision below one that this daemon has seen before
-//! ([`Known`](super::client::Known)). The last one reveals that etcd's folder was
+//! ([`Known`]). The last one reveals that etcd's folder was
 //! replaced by an old copy, regardless of the lead.
 
 use super::client::{Client, Known};
