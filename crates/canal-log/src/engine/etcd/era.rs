@@ -1,9 +1,8 @@
 //! The eras of an etcd: recognizes a new one, and notes it in the log before any other call.
 //!
 //! Proofs of a new era are another id of the cluster, a smaller lead (see [`Observation`]), and a
-//! revision below one that this daemon has seen before
-//! ([`Known`]). The last one reveals that etcd's folder was
-//! replaced by an old copy, regardless of the lead.
+//! revision below one that this daemon has seen before ([`Known`]). The last one reveals that
+//! etcd's folder was replaced by an old copy, regardless of the lead.
 
 use super::client::{Client, Known};
 use super::error::EtcdError;
