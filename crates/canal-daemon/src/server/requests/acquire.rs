@@ -11,7 +11,7 @@ use crate::net::call_state::{Awaiting, CallState, PendingAcquire, PendingCall};
 use crate::net::connection::AskedFor;
 use crate::processes::identity::{NOBODY, OwnerFound, cannot_watch};
 use crate::server::Server;
-use crate::server::requests::release::lease_owner;
+use crate::server::requests::leases::lease_owner;
 use crate::server::step::{Caller, Result, Step, lost_track};
 use crate::store::ledger::disk_full;
 use crate::view::holder::granted_keys;
