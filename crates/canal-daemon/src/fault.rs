@@ -17,7 +17,7 @@ impl Fault {
     }
 
     #[cfg(not(debug_assertions))]
-    pub fn from_environment() -> Self {
+    pub(crate) fn from_environment() -> Self {
         Self::default()
     }
 
