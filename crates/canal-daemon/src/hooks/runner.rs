@@ -411,7 +411,7 @@ mod tests {
         let (events, next) = taken(&mut backlog, now + PERIOD * 1000);
         assert_eq!((events.len(), next), (8, Next::Nothing));
         assert_eq!(backlog.take(now + PERIOD * 2000), Next::Nothing);
-        assert!(backlog.users.is_empty(), "nothing is kept of a user who is quiet");
+        assert!(backlog.users.is_empty(), "the backlog keeps nothing for a quiet user");
     }
 
     #[test]

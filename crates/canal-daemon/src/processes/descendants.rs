@@ -473,7 +473,10 @@ mod tests {
         }
         assert!(after.unsure().is_empty());
         let again = after.make(Token(3), Tag(3)).unwrap();
-        assert!(after.has_writers(Token(3)), "a client that was not told makes it anew");
+        assert!(
+            after.has_writers(Token(3)),
+            "the client creates it again, because it got no grant"
+        );
         drop(again);
         until_no_writers(&mut after, 3);
     }
