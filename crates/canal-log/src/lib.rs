@@ -4,6 +4,8 @@ pub mod engine;
 pub mod journal;
 pub mod leases;
 pub mod replace;
+#[cfg(any(test, feature = "sim"))]
+pub mod sim;
 pub mod state;
 
 use serde::{Deserialize, Serialize};

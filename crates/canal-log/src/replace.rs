@@ -141,7 +141,7 @@ mod tests {
         for budget in 1.. {
             replace(dir.path(), NAME, b"the old one").unwrap();
             let (replaced, stopped) =
-                disk::fault::after(budget, || replace(dir.path(), NAME, b"the new one"));
+                crate::sim::disk::after(budget, || replace(dir.path(), NAME, b"the new one"));
             let content = fs::read(dir.path().join(NAME)).unwrap();
             if replaced.is_ok() {
                 assert_eq!(content, b"the new one");

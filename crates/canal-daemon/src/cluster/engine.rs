@@ -334,7 +334,7 @@ const ADDRESS_HINT: &str = "postgres://USER@HOST/DATABASE or etcd://HOST:2379/PR
 /// The number of batches between two snapshots, if a test sets it. All hosts need the same number.
 fn snapshot_batches() -> Option<u64> {
     #[cfg(test)]
-    if let Some(batches) = engine::simulated::snapshot_batches() {
+    if let Some(batches) = canal_log::sim::engine::snapshot_batches() {
         return Some(batches);
     }
     let asked = std::env::var("CANAL_SNAPSHOT_BATCHES").ok().filter(|_| cfg!(debug_assertions));

@@ -19,7 +19,7 @@ use crate::runtime_dir::claim::Claim;
 use crate::server::Server;
 use crate::start::open;
 use canal_log::engine::Position;
-use canal_log::journal::fault::{self, Disk};
+use canal_log::sim::disk::{self as fault, Disk};
 use canal_protocol::place::Place;
 use canal_sys::kernel::simulated::on;
 

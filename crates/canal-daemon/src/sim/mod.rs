@@ -33,7 +33,7 @@ use fault_profile::FaultProfile;
 pub(crate) use rule::{Rule, is_broken};
 use world::{Seen, World};
 
-use canal_log::engine::simulated::Counts;
+use canal_log::sim::engine::Counts;
 use canal_sys::{fds, rerun};
 
 /// How many seeds every test run tries.

@@ -8,8 +8,9 @@ use fastrand::Rng;
 
 use super::fault_profile::FaultProfile;
 use super::rule::{Rule, is_broken};
-use canal_log::engine::simulated::{self, Counts, Flavour, Link, Server};
 use canal_log::engine::{Answer, Call, Engine, Position};
+use canal_log::sim::engine::{self as simulated, Counts, Flavour, Server};
+use canal_log::sim::network::Link;
 
 /// The messages in flight between one machine and the engine.
 #[derive(Debug)]

@@ -13,7 +13,7 @@ use super::network::Network;
 use super::programs::plan::Plan;
 use super::programs::program::{Around, Program, question};
 use super::programs::received_grants::ReceivedGrants;
-use canal_log::engine::simulated::Counts;
+use canal_log::sim::engine::Counts;
 
 /// The length of a step, in milliseconds of true time.
 pub(super) const STEP_MS: u64 = 10;

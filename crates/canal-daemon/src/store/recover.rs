@@ -323,7 +323,7 @@ mod tests {
 
     use super::*;
     use canal_core::View;
-    use canal_log::journal::fault;
+    use canal_log::sim::disk as fault;
     use canal_protocol::place::{Rule, Stores};
 
     fn place(dir: &Path) -> Place {

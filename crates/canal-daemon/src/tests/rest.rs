@@ -3,7 +3,7 @@
 use crate::host::Settings;
 use crate::tests::recovering::{Fake, folder};
 use crate::tests::{World, granted, mutex};
-use canal_log::engine::simulated::Flavour;
+use canal_log::sim::engine::Flavour;
 use canal_sys::rerun::wait_until;
 
 impl World {

@@ -19,8 +19,6 @@ mod inspection;
 mod open;
 #[cfg(feature = "postgres")]
 pub mod postgres;
-#[cfg(any(test, feature = "sim"))]
-pub mod simulated;
 #[cfg(any(feature = "etcd", feature = "postgres"))]
 mod thread;
 

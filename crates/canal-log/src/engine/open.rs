@@ -4,9 +4,9 @@
 use crate::engine::etcd;
 #[cfg(feature = "postgres")]
 use crate::engine::postgres;
-#[cfg(any(test, feature = "sim"))]
-use crate::engine::simulated;
 use crate::engine::{Engine, Inspection, OpenError, Source};
+#[cfg(any(test, feature = "sim"))]
+use crate::sim::engine as simulated;
 
 /// Begins to connect to the engine with this scheme of addresses (`etcd` of `etcd://…`). `label` is
 /// this host's name in messages.

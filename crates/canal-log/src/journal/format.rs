@@ -20,7 +20,7 @@ use canal_sys::process::Origin;
 /// The format that this program writes.
 pub(super) const FORMAT: u32 = 1;
 /// The mark of the file in use. It differs from [`RETIRED`] in every byte.
-pub(super) const LIVE: Mark = *b"canaljnl";
+pub(crate) const LIVE: Mark = *b"canaljnl";
 /// The mark of the other file: nothing after it counts.
 pub(super) const RETIRED: Mark = *b"CANALOLD";
 /// Where the header record begins: after the mark, the format and the format's checksum.
@@ -29,7 +29,7 @@ const RECORD: usize = 16;
 pub(super) const HEAD_MAX: usize = 4096;
 
 /// The first bytes of a file.
-pub(super) type Mark = [u8; 8];
+pub(crate) type Mark = [u8; 8];
 
 /// The writer of a file, and the file's place in the order of files.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -21,8 +21,6 @@ use super::{Record, RecordRef};
 use canal_core::{Entry, Outcome, Revision, Snapshot};
 use canal_sys::process::Origin;
 
-#[cfg(any(test, feature = "sim"))]
-pub use disk::fault;
 pub use file::path as file_path;
 pub use format::OpenError;
 pub use open::{Salvaged, last_origin, salvage};

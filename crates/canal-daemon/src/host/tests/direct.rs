@@ -9,8 +9,8 @@ use canal_core::{
     Ask, Change, Command, Entry, HostId, Item, Key, Outcome, Owner, ProcessId, Request, Table, Tag,
     UnixMillis, View, Wait,
 };
-use canal_log::engine::simulated::{Flavour, Server};
 use canal_log::engine::{Answer, Call, Identity};
+use canal_log::sim::engine::{Flavour, Server};
 
 pub(super) const TTL_MS: u64 = 1200;
 

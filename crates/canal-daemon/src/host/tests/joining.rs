@@ -3,8 +3,8 @@
 use crate::host::tests::direct::{Direct, TTL_MS, at, identity, server, settings};
 use crate::host::{Deadlines, Event, LostWhy, Settings, Standing};
 use canal_core::{Change, HostId};
-use canal_log::engine::simulated::Server;
 use canal_log::engine::{Answer, Call, Identity, Outage};
+use canal_log::sim::engine::Server;
 
 fn is_hindered(event: &Event) -> bool {
     matches!(event, Event::Hindered(_))

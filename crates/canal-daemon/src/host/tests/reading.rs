@@ -7,8 +7,8 @@ use crate::host::tests::direct::{Direct, TTL_MS, at, identity, server, settings}
 use crate::host::writer::entry;
 use crate::host::{Event, LostWhy, Settings};
 use canal_core::{Change, HostId};
-use canal_log::engine::simulated::Server;
 use canal_log::engine::{Answer, Batch, Call, Link, Outage, Placed, Position};
+use canal_log::sim::engine::Server;
 
 fn is_rewritten(event: &Event) -> bool {
     matches!(event, Event::Lost { why: LostWhy::Rewritten, .. })

@@ -3,8 +3,8 @@
 use crate::host::tests::direct::{self, Direct, TTL_MS, at, identity, server, settings};
 use crate::host::{Event, LostWhy, Memory, Settings, Standing};
 use canal_core::{Change, HostId, Token};
-use canal_log::engine::simulated::Server;
 use canal_log::engine::{Answer, Call, Outage};
+use canal_log::sim::engine::Server;
 
 /// A batch that notes an era, or reports received tokens: its host, and `told`.
 fn presents(host: &Direct) -> Vec<(HostId, Token, bool)> {

@@ -1,7 +1,7 @@
 //! Compaction loses nothing, even when stopped at any byte and step.
 
-use super::disk::fault;
 use super::*;
+use crate::sim::disk as fault;
 
 /// The content of a journal: the revision of the snapshot, and that of the last record.
 fn content(opened: &Opened) -> (u64, u64) {

@@ -2,8 +2,8 @@
 
 use std::process::Command as Program;
 
-use super::disk::fault;
 use super::*;
+use crate::sim::disk as fault;
 use canal_sys::rerun;
 
 #[test]

@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseResult;
 
-use super::disk::fault;
 use super::*;
+use crate::sim::disk as fault;
 
 #[derive(Clone, Debug)]
 enum Doing {

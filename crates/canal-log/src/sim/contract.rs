@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 
-use crate::engine::simulated::{Flavour, Server};
 use crate::engine::{Answer, Call, Engine};
 use crate::engine_contract::{Log, contract};
+use crate::sim::engine::{Flavour, Server};
 
 /// An engine that clients on several threads share.
 #[derive(Clone, Debug)]
