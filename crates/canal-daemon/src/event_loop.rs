@@ -31,6 +31,7 @@ pub(crate) fn work(server: &mut Server, signals: &Signals) -> anyhow::Result<()>
     server.conns.await_source(Source::Wakes, &*bell)?;
     let waker = Waker::from(bell);
     server.observe.wake_by(&waker);
+    server.effective.readings.waker = Some(waker.clone());
     let mut context = Context::from_waker(&waker);
     let mut spin = AdaptiveSpin::new();
     while !server.stopping {
@@ -49,7 +50,7 @@ pub(crate) fn work(server: &mut Server, signals: &Signals) -> anyhow::Result<()>
                 tracing::info!("stopping on {signal}");
                 server.stopping = true;
             } else if hangup {
-                server.effective.reload_asked = true;
+                server.reload_on_signal();
                 server.turn()?;
             }
         }

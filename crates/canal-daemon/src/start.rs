@@ -162,7 +162,7 @@ fn come_up(options: &Options) -> anyhow::Result<Option<(Server, Signals)>> {
         (fds::limit().context("cannot read the limit on open files")?, None)
     } else {
         let log_file = options.on_demand.then(|| place.dir.join("daemon.log"));
-        logging::begin(options.verbose, config.log.as_deref(), log_file.as_deref())?;
+        logging::begin(options.verbose, config.daemon.log.as_deref(), log_file.as_deref())?;
         (descriptors()?, given_socket()?)
     };
     // Before the engine's thread starts, so that the signals are blocked there, too.
@@ -171,7 +171,7 @@ fn come_up(options: &Options) -> anyhow::Result<Option<(Server, Signals)>> {
     tracing::info!(
         socket = %place.socket.display(),
         config = config.path.as_deref().map_or("none".into(), |path| path.to_string_lossy()).as_ref(),
-        connections = server.effective.limits.connections(0),
+        connections = server.effective.connections(0),
         "listening"
     );
     Ok(Some((server, signals)))
@@ -229,7 +229,7 @@ pub(crate) fn open(
         recovered.is_anew = false;
     }
     let paths = place.stores().config.clone();
-    let taken = config.metrics.as_ref().map_or(0, |_| exporter::DESCRIPTORS);
+    let taken = config.metrics.listen.as_ref().map_or(0, |_| exporter::DESCRIPTORS);
     let descriptors = descriptors.saturating_sub(taken);
     let effective = EffectiveConfig::new(config.clone(), paths, descriptors, options.overrides());
     if given.is_some() && config.socket != SocketAccess::default() {
@@ -261,7 +261,7 @@ pub(crate) fn open(
     history.take_in_unseen(&unseen, chosen.is_some());
     history.follow(server.decide.table(), server.decide.host());
     history.hand_over();
-    let listen = config.metrics.clone().filter(|_| !options.embedded);
+    let listen = config.metrics.listen.clone().filter(|_| !options.embedded);
     let started = listen.map(Exporter::start).transpose();
     let exporter = started.unwrap_or_else(|error| {
         tracing::warn!("cannot serve metrics: {error}");
@@ -307,7 +307,7 @@ pub(crate) fn server(
 ) -> anyhow::Result<Server> {
     let Recovered { ledger, origin, children, found, unverified, mut notes, .. } = recovered;
     let node = match &recovered.state_dir {
-        Some(dir) => Node::new(dir, recovered.is_anew, effective.limits.nodes_longest_ttl),
+        Some(dir) => Node::new(dir, recovered.is_anew, effective.config.limits.nodes_longest_ttl),
         None => Node::default(),
     };
     notes.extend(home.notes());

@@ -9,17 +9,15 @@
 //! that was read before it asked.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
-use std::sync::Arc;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Receiver, TryRecvError};
+use std::task::Waker;
+use std::thread;
 use std::time::{Duration, Instant};
-use std::{io, thread};
-
-use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use crate::config::file::Config;
-use crate::config::limits::Limits;
-use crate::permissions::Permissions;
+use crate::config::written::needs_restart;
 use canal_core::UnixMillis;
 use canal_protocol::SettingSource;
 use canal_sys::clock;
@@ -35,10 +33,8 @@ pub(crate) struct EffectiveConfig {
     pub overrides: Overrides,
     /// When the daemon read it.
     pub read_at: UnixMillis,
-    pub limits: Limits,
-    pub permissions: Permissions,
-    /// Whether SIGHUP asked for the file to be read again. The next turn reads it.
-    pub reload_asked: bool,
+    /// The maximum number of open descriptors.
+    descriptors: u64,
     /// The readings of the file, for the calls that wait for them.
     pub readings: Readings,
 }
@@ -63,18 +59,7 @@ impl EffectiveConfig {
         overrides: Overrides,
     ) -> Self {
         let read_at = UnixMillis(clock::unix_ms());
-        let limits = config.limits(descriptors, overrides.idle_exit_s);
-        let permissions = config.permissions(&paths);
-        Self {
-            config,
-            paths,
-            overrides,
-            read_at,
-            limits,
-            permissions,
-            reload_asked: false,
-            readings: Readings::default(),
-        }
+        Self { config, paths, overrides, read_at, descriptors, readings: Readings::default() }
     }
 
     /// Puts another configuration in force that was just read. Engine, socket, history and metrics
@@ -87,14 +72,23 @@ impl EffectiveConfig {
         let kept = before.written.into_iter().filter(|one| needs_restart(&one.name));
         self.config.written.extend(kept);
         self.read_at = UnixMillis(clock::unix_ms());
-        self.limits = self.config.limits(self.limits.descriptors, self.overrides.idle_exit_s);
-        self.permissions = self.config.permissions(&self.paths);
     }
-}
 
-/// Whether a change of this setting takes effect only after a restart.
-pub(crate) fn needs_restart(name: &str) -> bool {
-    ["engine.", "socket.", "history.", "metrics."].iter().any(|table| name.starts_with(table))
+    /// The maximum number of connections while `owners` descriptors belong to owners.
+    pub(crate) fn connections(&self, owners: usize) -> usize {
+        self.config.limits.connections(self.descriptors, owners)
+    }
+
+    /// The daemon ends after this time without work. `None` means never.
+    pub(crate) fn idle_exit(&self) -> Option<Duration> {
+        let stated = self.overrides.idle_exit_s.map(Duration::from_secs);
+        stated.or(self.config.daemon.idle_exit).filter(|time| !time.is_zero())
+    }
+
+    /// The file that contains the settings, or the file in which the user would write them.
+    pub(crate) fn file(&self) -> &Path {
+        self.config.path.as_ref().or(self.paths.first()).map_or(Path::new(""), PathBuf::as_path)
+    }
 }
 
 /// Whether a setting binds every user, and so is no secret: a size, a permission or a limit. Hooks
@@ -124,48 +118,22 @@ pub(crate) enum Purpose {
 pub(crate) struct Asked {
     pub purpose: Purpose,
     /// The number of the first reading that begins after the order.
-    reading: u64,
+    pub reading: u64,
     /// After this time, the client learns that there is no configuration yet.
     pub until: Instant,
-}
-
-/// A configuration that was read.
-#[derive(Debug)]
-pub(crate) struct Done {
-    /// The number of the reading.
-    reading: u64,
-    pub read: Read,
-}
-
-impl Done {
-    /// Whether the configuration was read after this order.
-    pub(crate) fn answers(&self, asked: &Asked) -> bool {
-        asked.reading <= self.reading
-    }
 }
 
 /// The readings of the configuration.
 #[derive(Debug, Default)]
 pub(crate) struct Readings {
-    under_way: Option<Reading>,
+    /// The result of the thread that reads, if one does.
+    under_way: Option<Receiver<Read>>,
     /// How many readings have begun.
     begun: u64,
     /// A configuration to put in force although no call waits for that.
     pub reload: Option<Asked>,
-    /// A configuration that was read without a thread, for all orders before it.
-    ready: Option<Done>,
-}
-
-#[derive(Debug)]
-struct Reading {
-    result: Receiver<Read>,
-    /// Kept open, because a closed descriptor never wakes the daemon that polls it.
-    _bell: Arc<EventFd>,
-}
-
-/// Reads the first of the files that exists.
-pub(crate) fn read(paths: &[PathBuf]) -> Read {
-    Config::read_for_daemon(paths).map_err(|error| error.to_string())
+    /// Wakes the daemon when a reading is done.
+    pub waker: Option<Waker>,
 }
 
 impl Readings {
@@ -174,49 +142,32 @@ impl Readings {
         Asked { purpose, reading: self.begun + 1, until: now + READING_MAX }
     }
 
-    /// Whether one of these orders, or one without a call, is not answered yet.
-    pub(crate) fn are_awaited<'a>(&self, mut asked: impl Iterator<Item = &'a Asked>) -> bool {
-        self.reload.is_some() || asked.next().is_some()
+    /// Whether a reading has to begin for this order, and none is under way.
+    pub(crate) fn must_begin_for(&self, asked: &Asked) -> bool {
+        self.under_way.is_none() && asked.reading > self.begun
     }
 
-    /// Whether the next reading has to begin for one of these orders.
-    pub(crate) fn is_wanted<'a>(&self, mut asked: impl Iterator<Item = &'a Asked>) -> bool {
-        let is_next = |asked: &Asked| asked.reading > self.begun;
-        self.under_way.is_none()
-            && (self.reload.as_ref().is_some_and(is_next) || asked.any(is_next))
-    }
-
-    /// Starts a thread that reads for all orders so far. Returns a descriptor that becomes readable
-    /// when the reading is done.
+    /// Starts a thread that reads the first of the files that exists, for all orders so far.
     ///
     /// # Errors
-    /// The system has no thread or no descriptor left.
-    pub(crate) fn begin(&mut self, paths: Vec<PathBuf>) -> io::Result<Arc<EventFd>> {
-        let flags = EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC;
-        let bell = Arc::new(EventFd::from_value_and_flags(0, flags)?);
+    /// The system has no thread left.
+    pub(crate) fn begin(&mut self, paths: Vec<PathBuf>) -> io::Result<()> {
         let (say, result) = mpsc::channel();
-        let done = Arc::clone(&bell);
+        let waker = self.waker.clone();
         thread::Builder::new().name("canal-config".to_owned()).spawn(move || {
+            let read = Config::read_for_daemon(&paths).map_err(|error| error.to_string());
             // The receiver no longer exists if the daemon ends.
-            let _ = say.send(read(&paths));
-            let _ = done.write(1);
+            let _ = say.send(read);
+            waker.inspect(Waker::wake_by_ref);
         })?;
         self.begun += 1;
-        self.under_way = Some(Reading { result, _bell: Arc::clone(&bell) });
-        Ok(bell)
+        self.under_way = Some(result);
+        Ok(())
     }
 
-    /// Answers all orders so far with a configuration that was read just now.
-    pub(crate) fn supersede(&mut self, read: Read) {
-        self.ready = Some(Done { reading: self.begun + 1, read });
-    }
-
-    /// Takes a result that is ready.
-    pub(crate) fn take(&mut self) -> Option<Done> {
-        if let Some(done) = self.ready.take() {
-            return Some(done);
-        }
-        let read = match self.under_way.as_ref()?.result.try_recv() {
+    /// Takes a result that is ready, and the number of its reading.
+    pub(crate) fn take(&mut self) -> Option<(u64, Read)> {
+        let read = match self.under_way.as_ref()?.try_recv() {
             Ok(read) => read,
             Err(TryRecvError::Empty) => return None,
             Err(TryRecvError::Disconnected) => {
@@ -224,13 +175,7 @@ impl Readings {
             }
         };
         self.under_way = None;
-        Some(Done { reading: self.begun, read })
-    }
-
-    /// The latest time at which the next order without a call gets its answer.
-    pub(crate) fn due(&self, now: Instant) -> Option<Instant> {
-        let ready = self.ready.as_ref().map(|_| now);
-        ready.or(self.reload.map(|asked| asked.until))
+        Some((self.begun, read))
     }
 }
 
@@ -263,13 +208,11 @@ mod tests {
             "engine = \"etcd://b\"\n[limits]\nwaiters_per_user = 2\n[daemon]\nidle_exit = \"9s\"\n",
         ));
         assert_eq!(effective.config.engine.url.as_deref(), Some("etcd://a"));
-        let limits = &effective.limits;
-        assert_eq!(limits.waiters_per_user, 2);
-        assert_eq!(
-            limits.idle_exit.map(|it| it.as_secs()),
-            Some(7),
-            "the command line comes first"
-        );
+        assert_eq!(effective.config.limits.waiters_per_user, 2);
+        let idle_exit = effective.idle_exit().map(|it| it.as_secs());
+        assert_eq!(idle_exit, Some(7), "the command line comes first");
+        effective.overrides.idle_exit_s = Some(0);
+        assert_eq!(effective.idle_exit(), None);
         let written: Vec<_> =
             effective.config.written.iter().map(|it| format!("{}={}", it.name, it.value)).collect();
         assert_eq!(
@@ -278,13 +221,17 @@ mod tests {
         );
     }
 
-    /// A reading whose result the test supplies.
-    fn under_way(readings: &mut Readings) -> mpsc::Sender<Read> {
-        let (say, result) = mpsc::channel();
-        let _bell = Arc::new(EventFd::new().unwrap());
-        readings.begun += 1;
-        readings.under_way = Some(Reading { result, _bell });
-        say
+    #[test]
+    fn the_file_that_permissions_name_is_the_one_read_or_the_first_candidate() {
+        let file = |config: Config| {
+            let paths = vec!["/etc/canal/canal.toml".into()];
+            let effective = EffectiveConfig::new(config, paths, 1024, Overrides::default());
+            effective.file().to_owned()
+        };
+        assert_eq!(file(Config::default()), Path::new("/etc/canal/canal.toml"));
+        let read = config("");
+        let path = read.path.clone().unwrap();
+        assert_eq!(file(read), path);
     }
 
     #[test]
@@ -292,31 +239,16 @@ mod tests {
         let now = Instant::now();
         let mut readings = Readings::default();
         let one = readings.ask(Purpose::Show, now);
-        assert!(readings.is_wanted([one].iter()));
-        let say = under_way(&mut readings);
+        assert!(readings.must_begin_for(&one));
+        // A reading whose result the test supplies.
+        let (say, result) = mpsc::channel();
+        (readings.begun, readings.under_way) = (1, Some(result));
         let two = readings.ask(Purpose::Reload, now);
-        assert!(!readings.is_wanted([one, two].iter()), "one at a time");
+        assert!(!readings.must_begin_for(&two), "one at a time");
         assert!(readings.take().is_none());
         say.send(Ok(Config::default())).unwrap();
-        let done = readings.take().unwrap();
-        assert!(done.answers(&one) && !done.answers(&two));
-        assert!(readings.is_wanted([two].iter()));
-    }
-
-    #[test]
-    fn a_newer_configuration_answers_all_that_asked_before_and_no_later_one() {
-        let now = Instant::now();
-        let mut readings = Readings::default();
-        let one = readings.ask(Purpose::Show, now);
-        let say = under_way(&mut readings);
-        let two = readings.ask(Purpose::Reload, now);
-        readings.supersede(Ok(Config::default()));
-        assert_eq!(readings.due(now), Some(now));
-        let done = readings.take().unwrap();
-        assert!(done.answers(&one) && done.answers(&two));
-        // Its thread still reads, and no other thread is started.
-        assert!(readings.take().is_none() && !readings.is_wanted([two].iter()));
-        say.send(Ok(Config::default())).unwrap();
-        assert!(readings.take().is_some() && readings.take().is_none());
+        let (reading, _) = readings.take().unwrap();
+        assert!(one.reading <= reading && two.reading > reading);
+        assert!(readings.must_begin_for(&two) && !readings.must_begin_for(&one));
     }
 }

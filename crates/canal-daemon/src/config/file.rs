@@ -6,25 +6,26 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::OpenOptions;
 use std::io::{self, Read};
+use std::mem::take;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::Deserialize;
 use serde::de::{Deserializer, Error};
-use toml::Spanned;
 
 use crate::config::limits::Limits;
 use crate::config::nodes::ConfiguredNodes;
+use crate::config::permissions::Permissions;
 use crate::config::sections::{
-    EngineSettings, HOOKS_MAX, HistorySettings, HookSettings, JobSettings, Listen, SocketAccess,
-    duration,
+    EngineSettings, HOOKS_MAX, HistorySettings, HookSettings, JobSettings, MetricsSection,
+    SocketAccess,
 };
-use crate::config::written::{Written, line_of, with_suggestion};
-use crate::config::{nodes, sections, written};
+use crate::config::values::optional_duration;
+use crate::config::written::{Written, line_of, name_of_key, with_suggestion};
+use crate::config::{nodes, permissions, sections, written};
 use crate::limits::NUMBER_MAX;
 use crate::logging;
-use crate::permissions::{self, Permission, Permissions};
 use crate::processes::identity::NOBODY;
 use canal_core::{Ask, Item, Key, View};
 use canal_protocol::place::{MACHINE_CONFIG, uid_of_machine};
@@ -36,33 +37,43 @@ use canal_text::shell_word;
 /// permits that on purpose.
 pub const PACKAGED: &str = include_str!("../../../../packaging/canal.toml");
 
-/// The content of a configuration.
-#[derive(Clone, Debug, Default, PartialEq)]
+/// The group that the packaged configuration names.
+const PACKAGED_GROUP: &str = "canal";
+
+/// A configuration. It has the tables of the file, and what canal derives from them.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub(crate) struct Config {
     /// The file that was read.
+    #[serde(skip)]
     pub path: Option<PathBuf>,
+    keys: BTreeMap<String, KeySection>,
+    #[serde(skip)]
     pub views: BTreeMap<Key, View>,
     /// The keys whose slots are chosen as with `--spread`.
+    #[serde(skip)]
     pub spread: BTreeSet<Key>,
-    /// Without the descriptors, and the time after which an idle daemon ends.
-    limits: Limits,
-    /// How many times a waiter may be overtaken.
-    pub bypass_max: Option<u32>,
-    idle_exit: Option<Duration>,
-    permissions: Vec<Permission>,
+    pub limits: Limits,
+    pub policy: PolicySection,
+    pub daemon: DaemonSection,
+    #[serde(rename = "permission")]
+    pub permissions: Permissions,
     /// Access to the socket, if the daemon creates it.
     pub socket: SocketAccess,
+    #[serde(deserialize_with = "sections::either")]
     pub engine: EngineSettings,
     pub history: HistorySettings,
     pub jobs: JobSettings,
     pub hooks: Vec<HookSettings>,
-    /// The address at which the daemon serves metrics.
-    pub metrics: Option<Listen>,
+    pub metrics: MetricsSection,
+    #[serde(rename = "nodes")]
+    node_entries: nodes::Nodes,
+    node_groups: nodes::Groups,
     /// Names for daemons, which only clients use.
+    #[serde(skip)]
     pub nodes: ConfiguredNodes,
-    /// The log filter, in the syntax of `CANAL_LOG`.
-    pub log: Option<String>,
     /// All settings as the file contains them.
+    #[serde(skip)]
     pub written: Vec<Written>,
 }
 
@@ -80,26 +91,7 @@ pub(crate) enum ConfigError {
     Wrong { path: PathBuf, line: u64, what: String },
 }
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct File {
-    keys: BTreeMap<Spanned<String>, Spanned<KeySection>>,
-    limits: Limits,
-    policy: PolicySection,
-    daemon: DaemonSection,
-    permission: Vec<permissions::Section>,
-    socket: sections::SocketSection,
-    #[serde(deserialize_with = "sections::either")]
-    engine: EngineSettings,
-    history: HistorySettings,
-    jobs: JobSettings,
-    hooks: Vec<Spanned<HookSettings>>,
-    metrics: sections::MetricsSection,
-    nodes: nodes::Nodes,
-    node_groups: nodes::Groups,
-}
-
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct KeySection {
     per: Option<u64>,
@@ -108,19 +100,22 @@ struct KeySection {
     spread: Option<bool>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-struct PolicySection {
-    bypass_max: Option<u32>,
+pub(crate) struct PolicySection {
+    /// How many times a waiter may be overtaken.
+    pub bypass_max: Option<u32>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-struct DaemonSection {
+pub(crate) struct DaemonSection {
+    /// 0 means never.
     #[serde(deserialize_with = "optional_duration")]
-    idle_exit: Option<Duration>,
+    pub idle_exit: Option<Duration>,
+    /// The log filter, in the syntax of `CANAL_LOG`.
     #[serde(deserialize_with = "log_filter")]
-    log: Option<String>,
+    pub log: Option<String>,
 }
 
 fn log_filter<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
@@ -146,11 +141,14 @@ impl Config {
 
     /// The packaged configuration, without permissions for groups that do not exist here.
     fn packaged() -> Result<Self, ConfigError> {
-        let path = Path::new(MACHINE_CONFIG);
-        let mut file = Self::file(path, PACKAGED)?;
-        file.permission.retain(|section| !section.names_missing_group());
-        let nodes = ConfiguredNodes::default();
-        Ok(Self { path: None, nodes, ..Self::of_file(file, path, PACKAGED)? })
+        let mut text = PACKAGED.to_owned();
+        if permissions::is_missing(PACKAGED_GROUP) {
+            // An entry for nobody permits as much as no entry.
+            text = text.replace(&format!("[\"{PACKAGED_GROUP}\"]"), "[]");
+        }
+        let config = Self::parse(Path::new(MACHINE_CONFIG), &text)?;
+        let written = written::written(PACKAGED);
+        Ok(Self { path: None, written, nodes: ConfiguredNodes::default(), ..config })
     }
 
     /// Like [`Self::read`], for a daemon of this process's user.
@@ -172,86 +170,47 @@ impl Config {
         Err(self.wrong_setting(&format!("hooks[{number}]"), what))
     }
 
-    fn wrong_setting(&self, name: &str, what: &str) -> ConfigError {
+    fn wrong_setting(&self, name: &str, what: impl Into<String>) -> ConfigError {
         ConfigError::Wrong {
             path: self.path.clone().unwrap_or_default(),
             line: self.written.iter().find(|one| one.name == name).map_or(1, |one| one.line),
-            what: what.to_owned(),
+            what: what.into(),
         }
     }
 
-    /// Whether [`Self::read`] would look up groups by their names, which can take long.
-    pub(crate) fn looks_up_groups(paths: &[PathBuf]) -> bool {
-        // An unreadable file counts as one without groups. The daemon soon finds out why it is
-        // unreadable.
-        let text = match first_text(paths) {
-            Ok(Some((_, text))) => text,
-            Ok(None) if is_machines(paths) => PACKAGED.to_owned(),
-            Ok(None) | Err(_) => return false,
-        };
-        toml::from_str(&text).is_ok_and(|file: File| {
-            file.socket.looks_up_groups()
-                || file.permission.iter().any(permissions::Section::looks_up_groups)
-        })
-    }
-
     fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
-        Self::of_file(Self::file(path, text)?, path, text)
-    }
-
-    fn file(path: &Path, text: &str) -> Result<File, ConfigError> {
-        toml::from_str(text).map_err(|error: toml::de::Error| ConfigError::Wrong {
-            path: path.to_owned(),
-            line: line_of(text, error.span().map_or(0, |span| span.start)),
-            what: with_suggestion(error.message()),
-        })
-    }
-
-    fn of_file(file: File, path: &Path, text: &str) -> Result<Self, ConfigError> {
         let wrong = |at: usize, what: String| ConfigError::Wrong {
             path: path.to_owned(),
             line: line_of(text, at),
             what,
         };
-        let (mut views, mut spread) = (BTreeMap::new(), BTreeSet::new());
-        for (name, section) in &file.keys {
-            let (name, at, section_at) = (name.get_ref(), name.span().start, section.span().start);
-            let key = Key::new(name).map_err(|error| wrong(at, format!("`{name}`: {error}")))?;
-            if section.get_ref().spread == Some(true) {
-                spread.insert(key.clone());
-            }
-            let view = section.get_ref().view(&key).map_err(|what| wrong(section_at, what))?;
-            views.extend(view.map(|view| (key, view)));
-        }
         let at = |(at, what)| wrong(at, what);
-        let (nodes, longest_ttl) = nodes::configured(&file.nodes, &file.node_groups).map_err(at)?;
-        let nodes = ConfiguredNodes { file: Some(path.to_owned()), ..nodes };
-        let nodes_longest_ttl = longest_ttl.unwrap_or(file.limits.nodes_longest_ttl);
-        if let Some(one) = file.hooks.get(HOOKS_MAX) {
-            return Err(wrong(one.span().start, format!("more than {HOOKS_MAX} hooks")));
+        let read: Result<Self, toml::de::Error> = toml::from_str(text);
+        let mut config = read.map_err(|error| {
+            let start = error.span().map_or(0, |span| span.start);
+            wrong(start, with_suggestion(error.message()))
+        })?;
+        (config.path, config.written) = (Some(path.to_owned()), written::written(text));
+        for (name, section) in take(&mut config.keys) {
+            let wrong = |what| config.wrong_setting(&format!("keys.{}", name_of_key(&name)), what);
+            let key = Key::new(&name).map_err(|error| wrong(format!("`{name}`: {error}")))?;
+            let view = section.view(&key).map_err(wrong)?;
+            if section.spread == Some(true) {
+                config.spread.insert(key.clone());
+            }
+            config.views.extend(view.map(|view| (key, view)));
         }
-        for hook in &file.hooks {
-            hook.get_ref().check().map_err(at)?;
+        let (entries, groups) = (take(&mut config.node_entries), take(&mut config.node_groups));
+        let (nodes, longest_ttl) = nodes::configured(&entries, &groups).map_err(at)?;
+        config.nodes = ConfiguredNodes { file: Some(path.to_owned()), ..nodes };
+        if let Some(longest_ttl) = longest_ttl {
+            config.limits.nodes_longest_ttl = longest_ttl;
         }
-        let permissions = file.permission.iter().map(permissions::Section::permission);
-        let config = Self {
-            path: Some(path.to_owned()),
-            views,
-            spread,
-            limits: Limits { nodes_longest_ttl, ..file.limits },
-            bypass_max: file.policy.bypass_max,
-            idle_exit: file.daemon.idle_exit,
-            permissions: permissions.collect::<Result<_, _>>().map_err(at)?,
-            socket: file.socket.access().map_err(at)?,
-            engine: file.engine,
-            history: file.history,
-            jobs: file.jobs,
-            hooks: file.hooks.into_iter().map(Spanned::into_inner).collect(),
-            metrics: file.metrics.listen,
-            nodes,
-            log: file.daemon.log,
-            written: written::written(text),
-        };
+        if config.hooks.len() > HOOKS_MAX {
+            let what = format!("more than {HOOKS_MAX} hooks");
+            return Err(config.wrong_setting(&format!("hooks[{HOOKS_MAX}]"), what));
+        }
+        config.hooks.iter().try_for_each(|hook| hook.check().map_err(at))?;
         if config.engine.url.is_some() && config.engine.url_file.is_some() {
             let what = "`url` and `url_file` both name the engine; use one of them";
             return Err(config.wrong_setting("engine.url_file", what));
@@ -267,23 +226,6 @@ impl Config {
                 item.ask = item.ask.clone().spread();
             }
         }
-    }
-
-    /// The limits in force if the process may open `descriptors` descriptors. `idle_exit_s` comes
-    /// from the command line. 0 means never.
-    pub(crate) fn limits(&self, descriptors: u64, idle_exit_s: Option<u64>) -> Limits {
-        let idle_exit = idle_exit_s.map(Duration::from_secs).or(self.idle_exit);
-        Limits {
-            descriptors,
-            idle_exit: idle_exit.filter(|time| !time.is_zero()),
-            ..self.limits.clone()
-        }
-    }
-
-    /// The permissions of the configuration. `paths` are the paths at which canal looked for it.
-    pub(crate) fn permissions(&self, paths: &[PathBuf]) -> Permissions {
-        let file = self.path.as_ref().or(paths.first());
-        Permissions { entries: self.permissions.clone(), file: file.cloned().unwrap_or_default() }
     }
 }
 
@@ -330,11 +272,6 @@ fn first_text(paths: &[PathBuf]) -> Result<Option<(&Path, String)>, ConfigError>
         }
     }
     Ok(None)
-}
-
-/// A duration that need not be set.
-fn optional_duration<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
-    duration(from).map(Some)
 }
 
 /// The mode bits that let other users write.
@@ -404,16 +341,15 @@ mod tests {
         let view = |key: &str| config.views.get(&Key::new(key).unwrap()).copied();
         assert_eq!(view("ci/db"), Some(View::Buckets { per: 3, buckets: 2 }));
         assert_eq!(view("gpu"), Some(View::Slots { slots: 4 }));
-        assert_eq!(config.bypass_max, Some(9));
-        assert_eq!(config.log.as_deref(), Some("debug"));
-        let limits = config.limits(1 << 20, None);
-        assert_eq!((limits.connections(0), limits.waiters_per_user), (100, 7));
+        assert_eq!(config.policy.bypass_max, Some(9));
+        assert_eq!(config.daemon.log.as_deref(), Some("debug"));
+        assert_eq!(config.daemon.idle_exit, Some(Duration::from_secs(600)));
+        let limits = config.limits;
+        assert_eq!((limits.connections(1 << 20, 0), limits.waiters_per_user), (100, 7));
         assert_eq!((limits.leases_per_user, limits.key_bytes_per_user), (5, 1000));
         assert_eq!(limits.connections_per_user, Some(9));
         assert_eq!(limits.connection_idle, Duration::from_secs(120));
-        assert_eq!(limits.idle_exit, Some(Duration::from_secs(600)));
-        assert_eq!(config.limits(1 << 20, Some(0)).idle_exit, None);
-        assert!(config.limits(64, None).connections(0) < 100);
+        assert!(limits.connections(64, 0) < 100);
     }
 
     #[test]
@@ -526,8 +462,8 @@ mod tests {
 
     #[test]
     fn metrics_are_offered_where_the_file_says_and_nowhere_else() {
-        assert_eq!(parse("").unwrap().metrics, None);
-        let found = parse("[metrics]\nlisten = \"[::1]:9632\"\n").unwrap().metrics;
+        assert_eq!(parse("").unwrap().metrics.listen, None);
+        let found = parse("[metrics]\nlisten = \"[::1]:9632\"\n").unwrap().metrics.listen;
         assert_eq!(found.map(|it| it.to_string()).as_deref(), Some("[::1]:9632"));
         assert!(
             parse("\n[metrics]\nlisten = \"0.0.0.0:9632\"\n")
@@ -544,7 +480,7 @@ mod tests {
     fn a_history_has_a_time_and_a_size_and_is_off_with_0() {
         let history = |text: &str| parse(&format!("[history]\n{text}\n")).map(|it| it.history);
         let usual = parse("").unwrap().history;
-        assert_eq!((usual.keep.as_secs(), usual.max().as_str()), (30 * 86_400, "64MiB"));
+        assert_eq!((usual.keep.as_secs(), usual.max_bytes), (30 * 86_400, 64 << 20));
         let stated = history("keep = \"90d\"\nmax = \"1GiB\"").unwrap();
         assert_eq!((stated.keep.as_secs(), stated.max_bytes), (90 * 86_400, 1 << 30));
         assert_eq!(history("max = 0").unwrap().limits(), None);
@@ -590,17 +526,13 @@ mod tests {
              [[permission]]\ngroups = []\nmay = [\"hold\"]\n",
         )
         .unwrap();
-        let permissions = config.permissions(&[]);
-        assert_eq!(permissions.file, Path::new("canal.toml"));
-        let read = format!("{:?}", permissions.entries);
+        let read = format!("{:?}", config.permissions.0);
         assert_eq!(
             read,
             "[Permission { keys: Some(\"a/b\"), groups: [Group { gid: 0, called: \"root\" }, \
              Group { gid: 1001, called: \"1001\" }], may: [Hold, Resize, Force, Priority] }, \
              Permission { keys: None, groups: [], may: [Hold] }]"
         );
-        let nowhere = Config::default().permissions(&["/etc/canal/canal.toml".into()]);
-        assert_eq!(nowhere.file, Path::new("/etc/canal/canal.toml"));
     }
 
     #[test]
@@ -635,7 +567,7 @@ mod tests {
     fn nodes_have_names_for_clients_and_a_longest_ttl_here() {
         let longest = |text: &str| {
             let config = parse(&format!("[nodes]\n{text}\n"))?;
-            Ok::<_, String>(config.limits(1 << 20, None).nodes_longest_ttl)
+            Ok::<_, String>(config.limits.nodes_longest_ttl)
         };
         let names =
             "web1 = \"ssh:web1\"\nweb2 = { address = \"ssh:web2\", canal = \"/opt/canal\" }";
@@ -693,7 +625,7 @@ mod tests {
     fn without_a_file_everything_is_at_its_default() {
         let config = Config::read(&["/nowhere/canal.toml".into()]).unwrap();
         assert_eq!(config, Config::default());
-        assert_eq!(config.limits(1 << 20, None).waiters_per_user, WAITERS_PER_USER);
+        assert_eq!(config.limits.waiters_per_user, WAITERS_PER_USER);
     }
 
     fn refusal(path: &Path) -> String {

@@ -1,5 +1,4 @@
-//! The limits of each user and of all users together: `[limits]`, with its defaults, and what other
-//! tables and the process add.
+//! The limits of each user and of all users together: `[limits]`, with its defaults.
 
 use std::num::NonZeroUsize;
 use std::time::Duration;
@@ -7,7 +6,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde::de::Deserializer;
 
-use crate::config::sections::duration;
+use crate::config::values::duration;
 use crate::limits::KEPT_FOR_GRANTS;
 
 /// The default for the number of waiting requests of one user.
@@ -52,15 +51,9 @@ pub(crate) struct Limits {
     pub leases_per_user: usize,
     /// The maximum number of bytes of the keys that one user holds and waits for.
     pub key_bytes_per_user: usize,
-    /// The maximum number of open descriptors.
-    #[serde(skip)]
-    pub(super) descriptors: u64,
-    /// The longest TTL of a lease over nodes.
+    /// The longest TTL of a lease over nodes, which `[nodes]` has.
     #[serde(skip)]
     pub nodes_longest_ttl: Duration,
-    /// The daemon ends after this time without work. `None` means never.
-    #[serde(skip)]
-    pub idle_exit: Option<Duration>,
 }
 
 impl Default for Limits {
@@ -72,17 +65,16 @@ impl Default for Limits {
             waiters_per_user: WAITERS_PER_USER,
             leases_per_user: LEASES_PER_USER,
             key_bytes_per_user: KEY_BYTES_PER_USER,
-            descriptors: 0,
             nodes_longest_ttl: LONGEST_TTL_DEFAULT,
-            idle_exit: None,
         }
     }
 }
 
 impl Limits {
-    /// The maximum number of connections while `owners` descriptors belong to owners.
-    pub(crate) fn connections(&self, owners: usize) -> usize {
-        let fit = connections_max(self.descriptors, owners);
+    /// The maximum number of connections if the process may open `descriptors`, and `owners` of
+    /// them belong to owners.
+    pub(crate) fn connections(&self, descriptors: u64, owners: usize) -> usize {
+        let fit = connections_max(descriptors, owners);
         self.connections.map_or(fit, |connections| connections.min(fit))
     }
 }

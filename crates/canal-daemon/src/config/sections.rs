@@ -10,7 +10,8 @@ use serde::de::{Deserializer, Error, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use toml::Spanned;
 
-use crate::permissions::{Group, GroupNamed, find, optional_key};
+use crate::config::permissions::Group;
+use crate::config::values::{NumberOrText, duration, optional_key, optional_ms, size};
 use canal_core::Key;
 use canal_text::duration::milliseconds;
 
@@ -63,11 +64,6 @@ pub(crate) fn shown_address(url: &str) -> String {
     format!("{scheme}://{}", &rest[..end])
 }
 
-/// A duration that need not be set, in milliseconds.
-fn optional_ms<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
-    duration(from).map(|length| Some(milliseconds(length)))
-}
-
 /// The default for how long a record is kept.
 const KEEP: Duration = Duration::from_secs(30 * 24 * 3600);
 
@@ -101,19 +97,6 @@ impl HistorySettings {
         let limits = canal_history::Limits { keep_ms, max_bytes };
         (self.max_bytes > 0).then_some(limits)
     }
-
-    /// The size in the form that people write.
-    pub(crate) fn max(&self) -> String {
-        written_bytes(self.max_bytes)
-    }
-}
-
-/// A size in the form that people write: `64MiB`.
-#[must_use]
-pub fn written_bytes(bytes: u64) -> String {
-    let units = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
-    let exact = units.iter().find(|(_, shift)| bytes > 0 && bytes.is_multiple_of(1 << shift));
-    exact.map_or_else(|| bytes.to_string(), |(unit, shift)| format!("{}{unit}", bytes >> shift))
 }
 
 fn max_bytes<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
@@ -123,63 +106,6 @@ fn max_bytes<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
         }
         max => Ok(max),
     }
-}
-
-/// A number of bytes: `0`, `"64MiB"`, `"1GB"`.
-pub(super) fn size<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
-    from.deserialize_any(NumberOrText {
-        expected: "a size like \"64MiB\", or 0",
-        number: |bytes| u64::try_from(bytes).map_err(|_| wrong(&bytes.to_string())),
-        text: |text| bytes(text).ok_or_else(|| wrong(text)),
-    })
-}
-
-/// Reads a value that is a number or a text, each with its own function.
-struct NumberOrText<T> {
-    expected: &'static str,
-    number: fn(i64) -> Result<T, String>,
-    text: fn(&str) -> Result<T, String>,
-}
-
-impl<T> Visitor<'_> for NumberOrText<T> {
-    type Value = T;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.expected)
-    }
-
-    fn visit_i64<E: Error>(self, number: i64) -> Result<T, E> {
-        (self.number)(number).map_err(E::custom)
-    }
-
-    fn visit_str<E: Error>(self, text: &str) -> Result<T, E> {
-        (self.text)(text).map_err(E::custom)
-    }
-}
-
-fn wrong(text: &str) -> String {
-    format!("`{text}` is not a size; write one like `64MiB` or `1GB`")
-}
-
-fn bytes(text: &str) -> Option<u64> {
-    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(digits);
-    let factor: u64 = match unit.trim_start() {
-        "" | "B" => 1,
-        "kB" | "KB" => 1000,
-        "MB" => 1_000_000,
-        "GB" => 1_000_000_000,
-        "KiB" | "K" => 1 << 10,
-        "MiB" | "M" => 1 << 20,
-        "GiB" | "G" => 1 << 30,
-        _ => return None,
-    };
-    number.parse::<u64>().ok()?.checked_mul(factor)
-}
-
-/// A duration, such as `90s`.
-pub(super) fn duration<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
-    canal_text::duration::read(&String::deserialize(from)?).map_err(D::Error::custom)
 }
 
 /// The default for the total size of a user's logs.
@@ -353,7 +279,7 @@ fn run<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<String>, D::Error> {
 const SOCKET_BYTES_MAX: usize = 107;
 
 /// The table `[metrics]`.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct MetricsSection {
     /// The address at which the daemon serves metrics, if it does.
@@ -413,22 +339,15 @@ impl TryFrom<String> for Listen {
     }
 }
 
-/// The group and the mode of a socket.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// The table `[socket]`: the group and the mode of the socket.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub(crate) struct SocketAccess {
     /// `None` keeps the group of the daemon.
     pub group: Option<Group>,
     /// `None` means 0666 at a shared place, and 0600 elsewhere.
-    pub mode: Option<u32>,
-}
-
-/// `[socket]` as the file contains it.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub(crate) struct SocketSection {
-    group: Option<Spanned<GroupNamed>>,
     #[serde(deserialize_with = "mode")]
-    mode: Option<u32>,
+    pub mode: Option<u32>,
 }
 
 /// A mode, as text in octal (`"0660"`) or as an octal number of TOML (`0o660`).
@@ -451,21 +370,6 @@ fn permitted(bits: Option<u32>) -> Result<Option<u32>, String> {
     let what = "`mode` is octal, at most \"0777\", and must let the daemon itself read and write, \
                 such as \"0660\"";
     Err(what.to_owned())
-}
-
-impl SocketSection {
-    /// Whether the section contains the name of a group, which has to be looked up.
-    pub(crate) fn looks_up_groups(&self) -> bool {
-        self.group.as_ref().is_some_and(|group| group.get_ref().is_name())
-    }
-
-    /// Converts the section, and looks up the name of a group.
-    ///
-    /// # Errors
-    /// The offset of the mistake, and its description.
-    pub(crate) fn access(&self) -> Result<SocketAccess, (usize, String)> {
-        Ok(SocketAccess { group: self.group.as_ref().map(find).transpose()?, mode: self.mode })
-    }
 }
 
 #[cfg(test)]
@@ -542,30 +446,6 @@ pub(crate) mod tests {
         }
         let many = "[[hooks]]\non = [\"deadlock\"]\nrun = [\"/x\"]\n".repeat(HOOKS_MAX + 1);
         assert!(hooks(&many).unwrap_err().contains("more than 32 hooks"));
-    }
-
-    #[test]
-    fn sizes_are_read_with_and_without_a_unit() {
-        for (text, size) in [
-            ("0", Some(0)),
-            ("1000", Some(1000)),
-            ("64MiB", Some(64 << 20)),
-            ("64 MiB", Some(64 << 20)),
-            ("1GB", Some(1_000_000_000)),
-            ("2K", Some(2048)),
-            ("", None),
-            ("MiB", None),
-            ("-1", None),
-            ("1.5MiB", None),
-            ("64mib", None),
-            ("99999999999GiB", None),
-        ] {
-            assert_eq!(bytes(text), size, "{text}");
-        }
-        let shown = |max_bytes| HistorySettings { max_bytes, ..HistorySettings::default() }.max();
-        assert_eq!(shown(64 << 20), "64MiB");
-        assert_eq!(shown(1000), "1000");
-        assert_eq!(shown(0), "0");
     }
 
     #[test]

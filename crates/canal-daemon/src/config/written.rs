@@ -7,6 +7,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::config::sections::shown_address;
+use canal_protocol::SettingChange;
 
 /// A setting in the form that the file contains.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,16 +20,6 @@ pub(crate) struct Written {
     pub line: u64,
 }
 
-/// A setting that differs between two configurations.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Change {
-    pub name: String,
-    /// `None` if it was not set.
-    pub before: Option<String>,
-    /// `None` if it is no longer set.
-    pub now: Option<String>,
-}
-
 /// The settings in a text, in the order of their names. A text that is not TOML has none.
 pub(crate) fn written(text: &str) -> Vec<Written> {
     let mut all = Vec::new();
@@ -38,15 +29,21 @@ pub(crate) fn written(text: &str) -> Vec<Written> {
     all
 }
 
+/// Whether a change of this setting takes effect only after a restart.
+pub(crate) fn needs_restart(name: &str) -> bool {
+    ["engine.", "socket.", "history.", "metrics."].iter().any(|table| name.starts_with(table))
+}
+
 /// The settings that differ between two configurations, in the order of their names.
-pub(crate) fn changes(before: &[Written], now: &[Written]) -> Vec<Change> {
+pub(crate) fn changes(before: &[Written], now: &[Written]) -> Vec<SettingChange> {
     let in_one = |all: &[Written], name: &str| {
         all.iter().find(|one| one.name == name).map(|one| one.value.clone())
     };
     let mut names: Vec<&String> = before.iter().chain(now).map(|one| &one.name).collect();
     names.sort();
     names.dedup();
-    let each = names.into_iter().map(|name| Change {
+    let each = names.into_iter().map(|name| SettingChange {
+        restart: needs_restart(name),
         name: name.clone(),
         before: in_one(before, name),
         now: in_one(now, name),

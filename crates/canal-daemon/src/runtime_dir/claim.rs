@@ -400,7 +400,7 @@ mod tests {
     use std::os::unix::fs::MetadataExt;
 
     use super::*;
-    use crate::permissions::Group;
+    use crate::config::permissions::Group;
     use canal_sys::rerun::wait_until;
 
     /// Claims a place whose claim was dropped. A process that another test starts has a copy of the

@@ -67,7 +67,7 @@ impl Server {
             self.owners.forget_resting();
             connections_max = self.connections_max();
         }
-        let limits = &self.effective.limits;
+        let limits = &self.effective.config.limits;
         let each = limits.connections_per_user;
         let room = ConnectionLimits { all: connections_max, each, own: self.about.uid };
         self.runtime_dir.listener.accept(&mut self.conns, room, limits.connection_idle)
@@ -75,7 +75,7 @@ impl Server {
 
     fn connections_max(&self) -> usize {
         let builds = self.jobservers.descriptors();
-        self.effective.limits.connections(self.owners.len() + self.children.len() + builds)
+        self.effective.connections(self.owners.len() + self.children.len() + builds)
     }
 
     /// Whether there is already something to do in the next turn.

@@ -65,7 +65,7 @@ impl Server {
     pub(crate) fn carry_out_batch(&mut self, batch: Batch) -> anyhow::Result<()> {
         let Batch { ended, disconnected, leases_over_at } = batch;
         let deaths = !ended.frames.is_empty();
-        let descriptors = self.effective.limits.connections(0);
+        let descriptors = self.effective.connections(0);
         for (frame, pidfd) in ended.pidfds {
             self.observe.history.keep_exit(frame, pidfd, descriptors);
         }
@@ -84,8 +84,7 @@ impl Server {
         self.settle()?;
         let now = clock::now();
         self.on_time(now)?;
-        self.reload_if_asked();
-        self.end_readings();
+        self.end_readings(now);
         self.retry_deferred(deaths);
         self.serve(leases_over_at)?;
         while self.share_slots(now) {
@@ -94,6 +93,7 @@ impl Server {
         self.inform(now);
         self.serve_reports();
         self.end_searches();
+        self.begin_reading();
         self.observe.give_metrics(&mut self.decide, self.conns.len());
         self.settle()?;
         #[cfg(test)]
@@ -293,8 +293,7 @@ impl Server {
             self.jobservers.due,
             self.observe.due(),
             self.decide.watcher_due(),
-            self.effective.readings.due(now),
-            self.conns.configuration_waits().map(|asked| asked.until).min(),
+            self.readers().map(|asked| asked.until).min(),
             self.conns.next_deferred(),
             self.runtime_dir.listener.pauses_until,
         ];
@@ -348,7 +347,6 @@ impl Server {
         if !self.children.unsure().is_empty() {
             self.due.unsure.get_or_insert(now + UNSURE_EVERY);
         }
-        self.begin_reading();
         self.due.closing = self.conns.close_slow(now);
         let may_all = self.not_bound();
         self.reports.look_ahead(&self.conns, now, may_all);
@@ -356,7 +354,7 @@ impl Server {
     }
 
     fn note_idleness(&mut self, now: Instant) {
-        let Some(limit) = self.effective.limits.idle_exit else { return };
+        let Some(limit) = self.effective.idle_exit() else { return };
         if self.conns.len() > 0 || self.decide.is_used() || self.observe.hooks.are_busy() {
             self.due.idle = None;
         } else if is_due(&mut self.due.idle, now) {

@@ -286,7 +286,7 @@ impl Recovered {
                 _ => {}
             }
         }
-        let bypass_max = config.bypass_max.unwrap_or(canal_core::BYPASS_MAX_DEFAULT);
+        let bypass_max = config.policy.bypass_max.unwrap_or(canal_core::BYPASS_MAX_DEFAULT);
         if ledger.table.bypass_max() != bypass_max {
             ledger.apply(Change::Policy { bypass_max });
         }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::permissions::{Permission, Section};
+use crate::config::permissions::Permission;
 use crate::tests::{Peer, World, granted, hex, mutex};
 
 /// A user, and a group with the same number.
@@ -22,7 +22,7 @@ impl World {
 }
 
 fn permission(text: &str) -> Permission {
-    toml::from_str::<Section>(text).unwrap().permission().unwrap()
+    toml::from_str(text).unwrap()
 }
 
 #[track_caller]
@@ -36,7 +36,7 @@ fn denied(reply: &Value, message: &str) {
 fn a_hold_of_several_keys_is_ended_by_force_only_with_permission_for_each_key() {
     let mut world = World::new();
     let entry = format!("keys = \"open\"\ngroups = [{OTHER}]\nmay = [\"force\"]");
-    world.server.effective.permissions.entries = vec![permission(&entry)];
+    world.server.effective.config.permissions.0 = vec![permission(&entry)];
     let (_, mut other) = world.connect_as(OTHER);
     for (tag, keys) in (1..).zip([["open/1", "shut"], ["shut", "open/1"]]) {
         let mut owner = world.connect();

@@ -8,7 +8,7 @@ use crate::calls::call::ConnId;
 use crate::config::effective::Purpose;
 use crate::net::call_state::CallState;
 use crate::tests::recovering::{Fake, folder};
-use crate::tests::{Peer, World};
+use crate::tests::{Peer, World, call};
 use canal_core::{Change, Key, View};
 use canal_sys::clock;
 use canal_sys::rerun::wait_until;
@@ -19,9 +19,14 @@ impl World {
     fn reload(&mut self, config: &str) -> Value {
         std::fs::write(self.place.dir.join("canal.toml"), config).unwrap();
         let mut peer = self.connect();
-        let reply = self.call(&mut peer, "Reload", &json!({}));
-        self.turns();
-        reply["parameters"].clone()
+        peer.send(&call("Reload", &json!({})), &[]);
+        let mut reply = None;
+        wait_until("the configuration is read", || {
+            self.turns();
+            reply = peer.reply();
+            reply.is_some()
+        });
+        reply.unwrap()["parameters"].clone()
     }
 
     /// A client whose call has waited for the configuration for this time.
@@ -82,7 +87,7 @@ fn a_configuration_is_put_in_force_although_the_client_that_asked_has_left() {
     let (_, peer) = world.reader(Purpose::Reload, Duration::ZERO);
     drop(peer);
     wait_until("the configuration is in force", || {
-        world.turn();
+        world.server.turn().unwrap();
         world.stored("a") == Some(View::Slots { slots: 2 })
     });
 }

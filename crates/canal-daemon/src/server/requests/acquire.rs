@@ -170,7 +170,7 @@ impl Server {
 
     /// The limit on a user's waiting requests, if a request that would wait exceeds it.
     fn crowd(&self, wait: Wait, uid: u32) -> Option<usize> {
-        let most = self.effective.limits.waiters_per_user;
+        let most = self.effective.config.limits.waiters_per_user;
         let waiting = || self.waiters.of_user(uid) + self.decide.in_flight.of_user(uid);
         (wait != Wait::No && waiting() >= most).then_some(most)
     }
@@ -282,7 +282,7 @@ impl Server {
             // The call ended before its request came out of the log.
             let Some(ticket) = ticket else { return Ok(None) };
             let pidfd = owner.pidfd.as_ref().and_then(|pidfd| pidfd.try_clone().ok());
-            let most = self.effective.limits.waiters_per_user;
+            let most = self.effective.config.limits.waiters_per_user;
             let crowd = (may_wait && request.wait == Wait::No).then_some(most);
             let newcomer = PendingAcquire::new(request, caller.more, pidfd);
             Awaiting::Change(ticket, PendingCall::Ask(PendingAcquire { crowd, ..newcomer }))

@@ -8,7 +8,7 @@ use crate::calls::call::{Asked, Trait, nth_fd};
 use crate::calls::items;
 use crate::limits::ANCESTORS_MAX;
 use crate::net::connection::Connection;
-use crate::permissions::{Action, only_operators};
+use crate::config::permissions::{Action, only_operators};
 use crate::processes::identity::{NOBODY, OwnerFound, find, identified, other_owner, peer_pidfd};
 use crate::server::Server;
 use crate::server::step::{Caller, Result, Step};
@@ -49,7 +49,7 @@ impl Server {
             match item.ask {
                 // A read or a write of a key also takes the keys below it.
                 Ask::Read | Ask::Write => {
-                    for below in self.effective.permissions.held_apart(&item.key) {
+                    for below in self.effective.config.permissions.held_apart(&item.key) {
                         let what =
                             || format!("hold `{below}`, which is below `{key}`", key = item.key);
                         self.permitted(id, Action::Hold, below, what)?;
@@ -86,19 +86,19 @@ impl Server {
         if uid == 0 || uid == owner {
             return Ok(());
         }
-        let who = self.effective.permissions.who(action, key);
+        let who = self.effective.config.permissions.who(action, key);
         if who.includes(|| groups_of(conn)) {
             return Ok(());
         }
         let (what, only) = (what(), who.only(owner));
-        let file = self.effective.permissions.file.display();
+        let file = self.effective.file().display();
         Err(denied(format!("uid {uid} may not {what}; {only} may do so"))
             .hint(format!("see `[[permission]]` in {file} and canal.toml(5)")))
     }
 
     /// Checks whether a user may ask for another lease.
     pub(crate) fn check_leases(&self, uid: u32) -> Result<()> {
-        let (used, most) = (self.decide.table().usage(uid), self.effective.limits.leases_per_user);
+        let (used, most) = (self.decide.table().usage(uid), self.effective.config.limits.leases_per_user);
         if used.leases >= most {
             let message = format!("uid {uid} holds {} leases; the limit is {most}", used.leases);
             return Err(too_much(ErrorName::TooManyLeases, message, "leases_per_user"));
@@ -110,7 +110,7 @@ impl Server {
     /// recorded, so over an engine it does not count requests that are still in flight.
     pub(crate) fn check_quota(&self, uid: u32, items: &[Item]) -> Result<()> {
         let used = self.decide.table().usage(uid);
-        let most = self.effective.limits.key_bytes_per_user;
+        let most = self.effective.config.limits.key_bytes_per_user;
         if used.key_bytes.saturating_add(room_of(items)) > most {
             let message = format!(
                 "the keys that uid {uid} holds and waits for take up {} bytes; the limit is {most}",

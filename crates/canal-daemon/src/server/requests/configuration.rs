@@ -3,13 +3,15 @@
 //! Invariant: a configuration takes effect as a whole or not at all. If the new one cannot be read,
 //! the previous one stays in force.
 
-use crate::config::effective::{self, Asked, Purpose, Read, binds_everybody, needs_restart};
+use std::time::Instant;
+
+use crate::config::effective::{self, Asked, Purpose, Read, binds_everybody};
 use crate::config::file::Config;
-use crate::config::sections::{Listen, written_bytes};
-use crate::config::written::{SPREAD, Written, changes, name_of_key};
+use crate::config::sections::Listen;
+use crate::config::values::written_bytes;
+use crate::config::written::{SPREAD, changes, name_of_key};
 use crate::logging;
 use crate::net::call_state::{CallState, Subject};
-use crate::net::connections::Source;
 use crate::server::Server;
 use crate::server::requests::resize::barred;
 use crate::server::step::{Caller, Result, Step};
@@ -31,22 +33,14 @@ impl Server {
         let Credentials { uid, pid, .. } = caller.peer;
         self.check_operator(uid, "change the configuration in force")?;
         tracing::info!(uid, pid, "reading the configuration again for a client");
-        match self.read_configuration(Purpose::Reload) {
-            Ok(read) => self.put_into_effect(read).map(|reloaded| Step::reply(&reloaded)),
-            Err(asked) => Ok(Step::Wait(CallState::Configuration(asked))),
-        }
+        Ok(self.wait_for_configuration(Purpose::Reload))
     }
 
-    /// Reads the configuration again if SIGHUP asked for that.
-    pub(crate) fn reload_if_asked(&mut self) {
-        if std::mem::take(&mut self.effective.reload_asked) {
-            tracing::info!("reading the configuration again on SIGHUP");
-            match self.read_configuration(Purpose::Reload) {
-                // The log already reports the result.
-                Ok(read) => drop(self.put_into_effect(read)),
-                Err(asked) => self.effective.readings.reload = Some(asked),
-            }
-        }
+    /// Reads the configuration again on SIGHUP.
+    pub(crate) fn reload_on_signal(&mut self) {
+        tracing::info!("reading the configuration again on SIGHUP");
+        let readings = &mut self.effective.readings;
+        readings.reload = Some(readings.ask(Purpose::Reload, clock::now()));
     }
 
     /// Reports the settings in force and how the file differs now. Users other than root and the
@@ -56,52 +50,40 @@ impl Server {
         if !self.is_operator(caller.peer.uid) {
             return self.show_configuration(None);
         }
-        match self.read_configuration(Purpose::Show) {
-            Ok(read) => self.show_configuration(Some(&read)),
-            Err(asked) => Step::Wait(CallState::Configuration(asked)),
-        }
+        self.wait_for_configuration(Purpose::Show)
     }
 
-    /// Reads the configuration.
-    ///
-    /// # Errors
-    /// A thread has to read it, because names of groups have to be looked up.
-    /// [`Self::end_readings`] then continues.
-    fn read_configuration(&mut self, purpose: Purpose) -> Result<Read, Asked> {
-        if Config::looks_up_groups(&self.effective.paths) {
-            return Err(self.effective.readings.ask(purpose, clock::now()));
-        }
-        let read = effective::read(&self.effective.paths);
-        if self.effective.readings.are_awaited(self.conns.configuration_waits()) {
-            self.effective.readings.supersede(read.clone());
-        }
-        Ok(read)
+    /// Makes a call wait until a thread has read the configuration.
+    fn wait_for_configuration(&self, purpose: Purpose) -> Step {
+        Step::Wait(CallState::Configuration(self.effective.readings.ask(purpose, clock::now())))
+    }
+
+    /// The orders to read the configuration that are not answered yet.
+    pub(crate) fn readers(&self) -> impl Iterator<Item = &Asked> {
+        self.conns.configuration_waits().chain(&self.effective.readings.reload)
     }
 
     /// Ends the calls whose configuration was read, or was not read in time.
-    pub(crate) fn end_readings(&mut self) {
-        if !self.effective.readings.are_awaited(self.conns.configuration_waits()) {
-            return;
+    pub(crate) fn end_readings(&mut self, now: Instant) {
+        if let Some((reading, read)) = self.effective.readings.take() {
+            self.answer_readers(|asked| asked.reading <= reading, &read);
         }
-        while let Some(done) = self.effective.readings.take() {
-            self.answer_readers(|asked| done.answers(asked), &done.read);
+        let is_over = |asked: &Asked| asked.until <= now;
+        if self.readers().any(is_over) {
+            self.answer_readers(is_over, &effective::silence());
         }
-        let now = clock::now();
-        self.answer_readers(|asked| asked.until <= now, &effective::silence());
     }
 
-    /// Starts a thread that reads the configuration, if a call waits for that and no thread reads
+    /// Starts a thread that reads the configuration, if an order waits for that and no thread reads
     /// yet.
     pub(crate) fn begin_reading(&mut self) {
-        let readings = &mut self.effective.readings;
-        if readings.is_wanted(self.conns.configuration_waits()) {
-            let begun = readings.begin(self.effective.paths.clone());
-            if let Err(error) =
-                begun.and_then(|bell| self.conns.await_source(Source::Wakes, &*bell))
-            {
-                let why = format!("cannot read the configuration: {error}");
-                self.effective.readings.supersede(Err(why));
-            }
+        let readings = &self.effective.readings;
+        if !self.readers().any(|asked| readings.must_begin_for(asked)) {
+            return;
+        }
+        if let Err(error) = self.effective.readings.begin(self.effective.paths.clone()) {
+            let why = format!("cannot read the configuration: {error}");
+            self.answer_readers(|_| true, &Err(why));
         }
     }
 
@@ -131,14 +113,14 @@ impl Server {
             Failure::new(ErrorName::BadConfiguration, why)
                 .hint("the previous configuration stays in force")
         })?;
-        let changed = setting_changes(&self.effective.config.written, &config.written);
+        let changed = changes(&self.effective.config.written, &config.written);
         let mut notes = Vec::new();
         let resizes = self.views_to_change(&config, &mut notes);
         let bytes: u64 = resizes.iter().map(|(key, _)| setting_bytes(key, 0)).sum();
         if bytes > 0 {
             self.reserve(bytes)?;
         }
-        logging::follow(self.effective.overrides.verbose, config.log.as_deref());
+        logging::follow(self.effective.overrides.verbose, config.daemon.log.as_deref());
         self.effective.replace(config);
         self.observe.reconfigure(&self.effective.config.hooks);
         // The time after which an idle daemon ends starts again.
@@ -146,7 +128,7 @@ impl Server {
         for (key, view) in resizes {
             self.propose(Change::Resize { key, view });
         }
-        if let Some(change) = self.decide.change_of_policy(self.effective.config.bypass_max) {
+        if let Some(change) = self.decide.change_of_policy(self.effective.config.policy.bypass_max) {
             self.propose(change);
         }
         let file = self.effective.config.path.as_ref().map(|path| path.display().to_string());
@@ -229,17 +211,6 @@ impl Server {
     }
 }
 
-/// How the settings of two configurations differ, for clients.
-fn setting_changes(before: &[Written], now: &[Written]) -> Vec<SettingChange> {
-    let each = changes(before, now).into_iter().map(|it| SettingChange {
-        restart: needs_restart(&it.name),
-        name: it.name,
-        before: it.before,
-        now: it.now,
-    });
-    each.collect()
-}
-
 /// Reports the settings in force, and the source of each value.
 impl Server {
     /// The settings in force, and how they differ from the configuration just `read`. Without
@@ -247,7 +218,7 @@ impl Server {
     fn show_configuration(&self, read: Option<&Read>) -> Step {
         let effective = &self.effective;
         let (pending, broken) = match read {
-            Some(Ok(now)) => (setting_changes(&effective.config.written, &now.written), None),
+            Some(Ok(now)) => (changes(&effective.config.written, &now.written), None),
             Some(Err(why)) => (Vec::new(), Some(why.clone())),
             None => (Vec::new(), None),
         };
@@ -302,14 +273,15 @@ impl Server {
 
     /// The settings that have a value even if the configuration does not state one.
     fn values(&self) -> Vec<(&'static str, String)> {
-        let limits = &self.effective.limits;
+        let config = &self.effective.config;
+        let limits = &config.limits;
         let per_user = limits.connections_per_user.map(|it| it.to_string());
         let per_user = per_user.unwrap_or_else(|| "three times the number still free".to_owned());
-        let listen = self.effective.config.metrics.as_ref().map(Listen::to_string);
-        let config = &self.effective.config;
-        let (log, _) = logging::chosen(self.effective.overrides.verbose, config.log.as_deref());
+        let listen = config.metrics.listen.as_ref().map(Listen::to_string);
+        let idle_exit = self.effective.idle_exit().map_or_else(|| "never".to_owned(), stated);
+        let (log, _) = logging::chosen(self.effective.overrides.verbose, config.daemon.log.as_deref());
         let mut values = vec![
-            ("limits.connections", limits.connections(0).to_string()),
+            ("limits.connections", self.effective.connections(0).to_string()),
             ("limits.connections_per_user", per_user),
             ("limits.connection_idle", stated(limits.connection_idle)),
             ("limits.waiters_per_user", limits.waiters_per_user.to_string()),
@@ -317,10 +289,10 @@ impl Server {
             ("limits.key_bytes_per_user", limits.key_bytes_per_user.to_string()),
             ("nodes.longest_ttl", stated(limits.nodes_longest_ttl)),
             ("policy.bypass_max", self.decide.table().bypass_max().to_string()),
-            ("daemon.idle_exit", limits.idle_exit.map_or_else(|| "never".to_owned(), stated)),
+            ("daemon.idle_exit", idle_exit),
             ("daemon.log", log),
             ("history.keep", stated(config.history.keep)),
-            ("history.max", config.history.max()),
+            ("history.max", written_bytes(config.history.max_bytes)),
             ("jobs.max", written_bytes(config.jobs.max_bytes)),
             ("metrics.listen", listen.unwrap_or_else(|| "off".to_owned())),
         ];
@@ -333,14 +305,14 @@ impl Server {
         let effective = &self.effective;
         let (config, overrides) = (&effective.config, &effective.overrides);
         let before = match name {
-            "daemon.log" => match logging::chosen(overrides.verbose, config.log.as_deref()).1 {
+            "daemon.log" => match logging::chosen(overrides.verbose, config.daemon.log.as_deref()).1 {
                 SettingSource::CommandLine => Some((SettingSource::CommandLine, "-v")),
                 SettingSource::Environment => Some((SettingSource::Environment, "CANAL_LOG")),
                 _ => None,
             },
             _ => overrides.settings.get(name).copied(),
         };
-        let stated = config.bypass_max.unwrap_or(BYPASS_MAX_DEFAULT);
+        let stated = config.policy.bypass_max.unwrap_or(BYPASS_MAX_DEFAULT);
         let line = config.written.iter().find(|one| one.name == name).map(|one| one.line);
         let (source, by, line) = match (before, line) {
             (Some((source, by)), _) => (source, Some(by), None),

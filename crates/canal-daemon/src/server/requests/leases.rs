@@ -275,7 +275,7 @@ impl Server {
     /// Checks whether this node accepts a lease over nodes with this TTL. After a loss of its
     /// state, the node waits only for the longest TTL that it accepts.
     pub(crate) fn check_ttl_over_nodes(&self, ttl_ms: u64) -> Result<()> {
-        let longest = self.effective.limits.nodes_longest_ttl;
+        let longest = self.effective.config.limits.nodes_longest_ttl;
         if u128::from(ttl_ms) <= longest.as_millis() {
             return Ok(());
         }

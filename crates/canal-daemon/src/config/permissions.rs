@@ -7,13 +7,11 @@
 //! Invariant: root and the user that runs the daemon may do everything. For all other users, only
 //! the kernel's peer credentials and the configuration decide; messages never do.
 
-use std::path::PathBuf;
-
 use nix::unistd::Group as SystemGroup;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error};
-use toml::Spanned;
 
+use crate::config::values::{NumberOrText, optional_key};
 use crate::fault::group_names_hang;
 use crate::processes::identity::NOBODY;
 use canal_core::Key;
@@ -35,11 +33,14 @@ pub(crate) enum Action {
 
 /// An entry of the configuration: the groups that may do certain actions to a key and the keys
 /// below it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct Permission {
     /// This key and the keys below it. `None` means all keys.
+    #[serde(default, deserialize_with = "optional_key")]
     keys: Option<Key>,
     groups: Vec<Group>,
+    #[serde(deserialize_with = "actions")]
     may: Vec<Action>,
 }
 
@@ -51,12 +52,8 @@ pub(crate) struct Group {
 }
 
 /// The entries of a configuration.
-#[derive(Clone, Debug)]
-pub(crate) struct Permissions {
-    pub entries: Vec<Permission>,
-    /// The file that contains the entries, or the file in which the user would write them.
-    pub file: PathBuf,
-}
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+pub(crate) struct Permissions(pub Vec<Permission>);
 
 /// The users who may do something, in addition to root and the user that runs the daemon.
 #[derive(Debug, PartialEq, Eq)]
@@ -71,7 +68,7 @@ impl Permissions {
     /// action, those with the longest key decide.
     pub(crate) fn who(&self, action: Action, key: &Key) -> Who<'_> {
         let concerned = || {
-            let entries = self.entries.iter().filter(|entry| entry.may.contains(&action));
+            let entries = self.0.iter().filter(|entry| entry.may.contains(&action));
             entries.filter(|entry| entry.keys.as_ref().is_none_or(|keys| keys.covers(key)))
         };
         let Some(longest) = concerned().map(Permission::length).max() else {
@@ -87,7 +84,7 @@ impl Permissions {
     /// The keys below this key with separate entries for `Action::Hold`. A read or write needs
     /// these permissions too, because it locks others out of these keys.
     pub(crate) fn held_apart<'a>(&'a self, key: &'a Key) -> impl Iterator<Item = &'a Key> {
-        let entries = self.entries.iter().filter(|entry| entry.may.contains(&Action::Hold));
+        let entries = self.0.iter().filter(|entry| entry.may.contains(&Action::Hold));
         let keys = entries.filter_map(|entry| entry.keys.as_ref());
         keys.filter(move |below| key.covers(below) && *below != key)
     }
@@ -134,93 +131,53 @@ pub(crate) fn only_operators(owner: u32) -> String {
     }
 }
 
-/// An entry as the file contains it.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Section {
-    #[serde(default, deserialize_with = "optional_key")]
-    keys: Option<Key>,
-    groups: Vec<Spanned<GroupNamed>>,
-    may: Spanned<Vec<Action>>,
-}
-
-/// A key that need not be set.
-pub(crate) fn optional_key<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Key>, D::Error> {
-    let name = String::deserialize(from)?;
-    let key = Key::new(&name).map_err(|error| D::Error::custom(format!("`{name}`: {error}")))?;
-    Ok(Some(key))
-}
-
-/// A group as the file contains it.
-#[derive(Debug, Deserialize)]
-#[serde(untagged, expecting = "a group must be a name or number")]
-pub(crate) enum GroupNamed {
-    Number(u32),
-    Name(String),
-}
-
-impl GroupNamed {
-    /// Whether it is a name, which has to be looked up.
-    pub(crate) fn is_name(&self) -> bool {
-        matches!(self, Self::Name(_))
+fn actions<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Action>, D::Error> {
+    let may: Vec<Action> = Vec::deserialize(from)?;
+    if may.is_empty() {
+        return Err(D::Error::custom("`may` permits nothing; remove the entry"));
     }
+    Ok(may)
 }
 
-impl Section {
-    /// Whether names of groups are looked up.
-    pub(crate) fn looks_up_groups(&self) -> bool {
-        self.groups.iter().any(|group| group.get_ref().is_name())
-    }
-
-    /// Whether it names a group that does not exist.
-    pub(crate) fn names_missing_group(&self) -> bool {
-        self.groups.iter().any(|group| match group.get_ref() {
-            GroupNamed::Number(_) => false,
-            GroupNamed::Name(name) => matches!(found(SystemGroup::from_name(name)), Ok(None)),
-        })
-    }
-
-    /// Converts the entry, and looks up the names of groups.
-    ///
-    /// # Errors
-    /// The offset of the mistake, and its description.
-    pub(crate) fn permission(&self) -> Result<Permission, (usize, String)> {
-        if self.may.get_ref().is_empty() {
-            let what = "`may` permits nothing; remove the entry".to_owned();
-            return Err((self.may.span().start, what));
-        }
-        Ok(Permission {
-            keys: self.keys.clone(),
-            groups: self.groups.iter().map(find).collect::<Result<_, _>>()?,
-            may: self.may.get_ref().clone(),
+impl<'de> Deserialize<'de> for Group {
+    /// Looks up the name of a group. The lookup may wait for a directory service.
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_any(NumberOrText {
+            expected: "the name or number of a group",
+            number: |number| {
+                let gid = u32::try_from(number);
+                let gid = gid.map_err(|_| "a group must be a name or number".to_owned())?;
+                checked(Self { gid, called: gid.to_string() })
+            },
+            text: |name| match look_up(name) {
+                Ok(Some(group)) => {
+                    checked(Self { gid: group.gid.as_raw(), called: name.to_owned() })
+                }
+                Ok(None) => Err(format!("there is no group `{name}`")),
+                Err(error) => Err(format!("cannot look up the group `{name}`: {error}")),
+            },
         })
     }
 }
 
-/// Looks up a group. The lookup may wait for a directory service.
-///
-/// # Errors
-/// The offset of the mistake, and its description.
-pub(crate) fn find(named: &Spanned<GroupNamed>) -> Result<Group, (usize, String)> {
-    let wrong = |what| Err((named.span().start, what));
-    let found = match named.get_ref() {
-        GroupNamed::Number(gid) => Group { gid: *gid, called: gid.to_string() },
-        GroupNamed::Name(name) => {
-            if group_names_hang() {
-                std::thread::sleep(std::time::Duration::from_secs(3600));
-            }
-            match found(SystemGroup::from_name(name)) {
-                Ok(Some(group)) => Group { gid: group.gid.as_raw(), called: name.clone() },
-                Ok(None) => return wrong(format!("there is no group `{name}`")),
-                Err(error) => return wrong(format!("cannot look up the group `{name}`: {error}")),
-            }
-        }
-    };
-    // The same rule holds for users.
-    if found.gid == NOBODY {
-        return wrong(format!("group {NOBODY} stands for many groups and cannot get permissions"));
+/// A group, unless it is one that nobody can tell from others. The same rule holds for users.
+fn checked(group: Group) -> Result<Group, String> {
+    if group.gid == NOBODY {
+        return Err(format!("group {NOBODY} stands for many groups and cannot get permissions"));
     }
-    Ok(found)
+    Ok(group)
+}
+
+/// Whether there is certainly no group of this name.
+pub(crate) fn is_missing(name: &str) -> bool {
+    matches!(look_up(name), Ok(None))
+}
+
+fn look_up(name: &str) -> nix::Result<Option<SystemGroup>> {
+    if group_names_hang() {
+        std::thread::sleep(std::time::Duration::from_secs(3600));
+    }
+    found(SystemGroup::from_name(name))
 }
 
 #[cfg(test)]
@@ -237,11 +194,11 @@ mod tests {
             keys: (!keys.is_empty()).then(|| key(keys)),
             groups: groups
                 .iter()
-                .map(|gid| find(&Spanned::new(0..0, GroupNamed::Number(*gid))).unwrap())
+                .map(|gid| Group { gid: *gid, called: gid.to_string() })
                 .collect(),
             may: may.to_vec(),
         });
-        Permissions { entries: entries.collect(), file: PathBuf::new() }
+        Permissions(entries.collect())
     }
 
     fn may(permissions: &Permissions, groups: &[u32], action: Action, to: &str) -> bool {
