@@ -192,10 +192,7 @@ mod tests {
     fn permissions(entries: &[(&str, &[u32], &[Action])]) -> Permissions {
         let entries = entries.iter().map(|(keys, groups, may)| Permission {
             keys: (!keys.is_empty()).then(|| key(keys)),
-            groups: groups
-                .iter()
-                .map(|gid| Group { gid: *gid, called: gid.to_string() })
-                .collect(),
+            groups: groups.iter().map(|gid| Group { gid: *gid, called: gid.to_string() }).collect(),
             may: may.to_vec(),
         });
         Permissions(entries.collect())

@@ -133,7 +133,8 @@ impl Server {
         for (key, view) in unsaid {
             self.propose(Change::Resize { key, view });
         }
-        if let Some(change) = self.decide.change_of_policy(self.effective.config.policy.bypass_max) {
+        if let Some(change) = self.decide.change_of_policy(self.effective.config.policy.bypass_max)
+        {
             self.propose(change);
         }
     }

@@ -6,9 +6,9 @@ use std::os::fd::AsFd;
 use crate::calls::call::ConnId;
 use crate::calls::call::{Asked, Trait, nth_fd};
 use crate::calls::items;
+use crate::config::permissions::{Action, only_operators};
 use crate::limits::ANCESTORS_MAX;
 use crate::net::connection::Connection;
-use crate::config::permissions::{Action, only_operators};
 use crate::processes::identity::{NOBODY, OwnerFound, find, identified, other_owner, peer_pidfd};
 use crate::server::Server;
 use crate::server::step::{Caller, Result, Step};
@@ -98,7 +98,8 @@ impl Server {
 
     /// Checks whether a user may ask for another lease.
     pub(crate) fn check_leases(&self, uid: u32) -> Result<()> {
-        let (used, most) = (self.decide.table().usage(uid), self.effective.config.limits.leases_per_user);
+        let (used, most) =
+            (self.decide.table().usage(uid), self.effective.config.limits.leases_per_user);
         if used.leases >= most {
             let message = format!("uid {uid} holds {} leases; the limit is {most}", used.leases);
             return Err(too_much(ErrorName::TooManyLeases, message, "leases_per_user"));

@@ -128,7 +128,8 @@ impl Server {
         for (key, view) in resizes {
             self.propose(Change::Resize { key, view });
         }
-        if let Some(change) = self.decide.change_of_policy(self.effective.config.policy.bypass_max) {
+        if let Some(change) = self.decide.change_of_policy(self.effective.config.policy.bypass_max)
+        {
             self.propose(change);
         }
         let file = self.effective.config.path.as_ref().map(|path| path.display().to_string());
@@ -279,7 +280,8 @@ impl Server {
         let per_user = per_user.unwrap_or_else(|| "three times the number still free".to_owned());
         let listen = config.metrics.listen.as_ref().map(Listen::to_string);
         let idle_exit = self.effective.idle_exit().map_or_else(|| "never".to_owned(), stated);
-        let (log, _) = logging::chosen(self.effective.overrides.verbose, config.daemon.log.as_deref());
+        let (log, _) =
+            logging::chosen(self.effective.overrides.verbose, config.daemon.log.as_deref());
         let mut values = vec![
             ("limits.connections", self.effective.connections(0).to_string()),
             ("limits.connections_per_user", per_user),
@@ -305,11 +307,13 @@ impl Server {
         let effective = &self.effective;
         let (config, overrides) = (&effective.config, &effective.overrides);
         let before = match name {
-            "daemon.log" => match logging::chosen(overrides.verbose, config.daemon.log.as_deref()).1 {
-                SettingSource::CommandLine => Some((SettingSource::CommandLine, "-v")),
-                SettingSource::Environment => Some((SettingSource::Environment, "CANAL_LOG")),
-                _ => None,
-            },
+            "daemon.log" => {
+                match logging::chosen(overrides.verbose, config.daemon.log.as_deref()).1 {
+                    SettingSource::CommandLine => Some((SettingSource::CommandLine, "-v")),
+                    SettingSource::Environment => Some((SettingSource::Environment, "CANAL_LOG")),
+                    _ => None,
+                }
+            }
             _ => overrides.settings.get(name).copied(),
         };
         let stated = config.policy.bypass_max.unwrap_or(BYPASS_MAX_DEFAULT);

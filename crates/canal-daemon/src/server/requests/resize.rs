@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 
 use crate::calls::in_flight::Applied;
 use crate::calls::items::{self, Setting, WITHOUT_MAX};
-use crate::net::call_state::PendingCall;
 use crate::config::permissions::Action;
+use crate::net::call_state::PendingCall;
 use crate::server::Server;
 use crate::server::step::{Caller, Result, Step};
 use crate::store::ledger::setting_bytes;
