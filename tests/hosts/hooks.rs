@@ -5,7 +5,7 @@ use std::io::Write as _;
 
 use serde_json::{Value, json};
 
-use crate::over_each_engine;
+use crate::hosts::over_each_engine;
 use crate::shared_table::commands::{lost, release, start};
 use crate::shared_table::{Host, Log, PATIENT, SHORT, until_idle};
 use crate::world::executable::executable;

@@ -5,7 +5,7 @@ use std::thread;
 
 use canal::{Endpoint, Lock, LostReason};
 
-use crate::over_each_engine;
+use crate::hosts::over_each_engine;
 use crate::shared_table::{Host, Log, mortal_and_patient_hosts, until_idle};
 use crate::world::process::BOUND;
 

@@ -1,7 +1,7 @@
 //! `canal top` on one of several hosts shows the holds and waiters of all of them, and acts on
 //! these.
 
-use crate::over_each_engine;
+use crate::hosts::over_each_engine;
 use crate::screen::Screen;
 use crate::shared_table::commands::start;
 use crate::shared_table::{Host, Log, PATIENT};

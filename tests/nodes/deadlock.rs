@@ -7,7 +7,7 @@ use canal::status::CycleStepInfo;
 use canal::{Endpoint, ErrorKind, Lock};
 use nix::sys::signal::Signal;
 
-use crate::run::{NAMES, Nodes};
+use crate::nodes::run::{NAMES, Nodes};
 use crate::world::World;
 use crate::world::process::{Ended, Proc, signal, wait_until};
 

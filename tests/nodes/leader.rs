@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::run::{NAMES, Nodes};
+use crate::nodes::run::{NAMES, Nodes};
 use crate::world::canal;
 use crate::world::executable::executable;
 use crate::world::process::{Cmd, Proc, children, signal, wait_until};

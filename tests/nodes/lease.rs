@@ -13,7 +13,7 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::run::{NAMES, Nodes, TTL, coordinator};
+use crate::nodes::run::{NAMES, Nodes, TTL, coordinator};
 use crate::world::canal;
 use crate::world::process::{Cmd, Proc, alive, root_or_skip, signal, wait_until};
 

@@ -3,7 +3,7 @@
 
 use std::fs;
 
-use crate::run::Nodes;
+use crate::nodes::run::Nodes;
 use crate::world::World;
 use crate::world::process::{Cmd, Proc, wait_until};
 

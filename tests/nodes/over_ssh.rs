@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Gid, Pid, Uid, chown};
 
-use crate::run::{Nodes, TTL, coordinator, parent, rests};
+use crate::nodes::run::{Nodes, TTL, coordinator, parent, rests};
 use crate::ssh::{Server, Ssh, Sshd, sshd_or_skip};
 use crate::world::executable::executable;
 use crate::world::process::{Cmd, Ended, Proc, alive, children, root_or_skip, signal, wait_until};

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
-use crate::run::{NAMES, Nodes};
+use crate::nodes::run::{NAMES, Nodes};
 use crate::world::World;
 use crate::world::process::{Cmd, Proc, signal, wait_until};
 
@@ -151,7 +151,7 @@ fn the_time_to_wait_is_one_for_all_coordinators() {
     let mut seen: Option<(i32, Instant)> = None;
     // Each coordinator lives for less than the time to wait.
     wait_until("the wait timed out", || {
-        let now = crate::faults::killed::coordinator(request.pid());
+        let now = crate::nodes::faults::killed::coordinator(request.pid());
         match (seen, now) {
             (Some((pid, since)), Some(now)) if pid == now => {
                 if since.elapsed() > Duration::from_secs(3) {

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::locks::read_write::{ask, give, request, write};
+use crate::daemon_wire::locks::read_write::{ask, give, request, write};
 use crate::wire::daemon::Daemon;
 use crate::wire::peer::{Idler, Peer};
 

@@ -128,7 +128,7 @@ fn a_changed_password_is_read_again_without_a_restart() {
 
 #[test]
 fn a_needless_password_does_no_harm() {
-    let Some(log) = crate::etcd::prefix() else { return };
+    let Some(log) = crate::engines::etcd::prefix() else { return };
     let address = format!("etcd://ci:x@{}/test{}", log.server.endpoint(), log.number);
     joined(&address, "one").append(b"a");
 }

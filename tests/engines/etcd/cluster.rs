@@ -75,7 +75,7 @@ fn a_host_leaves_a_stopped_member_for_another() {
     let address = all(&members);
     let mut peers: Vec<Peer> = (0..3).map(|n| joined(&address, &format!("host{n}"))).collect();
     for peer in &mut peers {
-        crate::etcd::conditions::register_for(peer, 5000);
+        crate::engines::etcd::conditions::register_for(peer, 5000);
     }
     for member in &members {
         member.pause();

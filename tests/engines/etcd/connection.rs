@@ -60,7 +60,7 @@ fn no_batch_is_missed_or_doubled_over_many_cuts() {
             }
             one.read(COUNT);
         });
-        crate::etcd::conditions::read_at_last(&mut two, COUNT);
+        crate::engines::etcd::conditions::read_at_last(&mut two, COUNT);
     });
     assert_eq!(two.log, one.log);
     assert!(proxy.accepted() > 1);
@@ -77,7 +77,7 @@ fn a_lost_answer_to_an_append_does_no_harm() {
         std::thread::sleep(Duration::from_micros(150 * (n % 15)));
         proxy.cut_once();
         two.sequence = n;
-        crate::etcd::conditions::append_at_last(&mut two, &n.to_be_bytes());
+        crate::engines::etcd::conditions::append_at_last(&mut two, &n.to_be_bytes());
     }
     let mut all = Peer::joined(&log, "all");
     all.load();

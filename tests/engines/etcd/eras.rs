@@ -178,7 +178,7 @@ fn no_append_goes_over_a_connection_that_was_silently_replaced() {
     let Some(log) = prefix() else { return };
     let proxy = Proxy::to(log.server.port());
     let address = format!("etcd://{}/test{}", proxy.endpoint(), log.number);
-    let mut one = crate::etcd::conditions::peer(&address, "one");
+    let mut one = crate::engines::etcd::conditions::peer(&address, "one");
     one.register();
     let accepted = proxy.accepted();
     // The host reads nothing, so it does not notice.

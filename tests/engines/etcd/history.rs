@@ -164,7 +164,7 @@ fn a_restored_backup_is_another_history_for_a_host_that_has_read_further() {
     late.ask(10, b"mine", None);
     assert_eq!(late.appended(10), Appending::Fenced);
     late.call(Call::Load);
-    assert!(crate::etcd::conditions::fenced_renewal(&mut late).contains("gone"));
+    assert!(crate::engines::etcd::conditions::fenced_renewal(&mut late).contains("gone"));
 }
 
 #[test]

@@ -7,7 +7,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::over_each_engine;
+use crate::hosts::over_each_engine;
 use crate::shared_table::figures::{print_line, quantiles};
 use crate::shared_table::{Host, Log, hosts, mortal_hosts, recorded, until_idle};
 use crate::world::process::{BOUND, Proc};

@@ -4,7 +4,7 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use crate::over_each_engine;
+use crate::hosts::over_each_engine;
 use crate::shared_table::commands::{
     answered, finish, lost, never_both, next, queue, start, start_for_now,
 };

@@ -4,7 +4,7 @@ use std::fs;
 
 use nix::sys::signal::Signal;
 
-use crate::over_each_engine;
+use crate::hosts::over_each_engine;
 use crate::shared_table::{Log, hosts, mortal_and_patient_hosts, until_idle};
 use crate::world::World;
 use crate::world::process::{self, wait_until};

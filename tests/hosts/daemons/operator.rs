@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 
 use crate::etcd_server::certificates::Certificates;
 use crate::etcd_server::{Etcd, installed, start_etcd, start_etcd_cluster_tls, start_etcd_with};
-use crate::over_each_engine;
+use crate::hosts::over_each_engine;
 use crate::postgres_server;
 use crate::shared_table::commands::{finish, lost, start, start_for_now};
 use crate::shared_table::{Host, Log, SHORT, hosts, recorded};

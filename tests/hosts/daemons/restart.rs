@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::over_each_engine;
+use crate::hosts::over_each_engine;
 use crate::postgres_server;
 use crate::shared_table::commands::{finish, lost, never_both, next, queue, start_for_now};
 use crate::shared_table::{

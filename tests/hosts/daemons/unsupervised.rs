@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use crate::over_each_engine;
+use crate::hosts::over_each_engine;
 use crate::shared_table::commands::{finish, never_both, next, start_for_now};
 use crate::shared_table::{
     Host, Log, hosts, mortal_and_patient_hosts, one_mortal_host, recorded, until_idle,

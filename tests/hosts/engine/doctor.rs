@@ -5,7 +5,7 @@ use std::fs;
 use serde_json::Value;
 
 use crate::etcd_server::{installed, start_etcd_with};
-use crate::over_each_engine;
+use crate::hosts::over_each_engine;
 use crate::postgres_server;
 use crate::shared_table::{Host, Log, PATIENT};
 use crate::world::World;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::over_each_engine;
+use crate::hosts::over_each_engine;
 use crate::shared_table::commands::{finish, lost, never_both, next, queue, start, start_for_now};
 use crate::shared_table::{Host, Log, hosts, hosts_timed, mortal_hosts, until_idle};
 use crate::world::process::wait_until;

@@ -5,7 +5,7 @@ use std::fs;
 use serde_json::json;
 
 use crate::etcd_server::proxy::Proxy;
-use crate::over_each_engine;
+use crate::hosts::over_each_engine;
 use crate::shared_table::commands::answered;
 use crate::shared_table::{Log, hosts, until_idle};
 use crate::world::World;

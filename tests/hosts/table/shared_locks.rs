@@ -3,7 +3,7 @@
 use canal::sys::pidfd::Pidfd;
 use serde_json::{Value, json};
 
-use crate::over_each_engine;
+use crate::hosts::over_each_engine;
 use crate::shared_table::commands::{answered, engine_was_slow, release};
 use crate::shared_table::{Log, hosts, recorded, until_idle};
 use crate::world::peer::Peer;

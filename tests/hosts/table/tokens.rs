@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::over_each_engine;
+use crate::hosts::over_each_engine;
 use crate::shared_table::figures::print_line;
 use crate::shared_table::{Host, Log, hosts, hosts_timed, until_idle};
 use crate::world::process::{BOUND, Cmd, Proc, children};

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
-use crate::faults::killed::{coordinator, kill_now, signal_quietly, with_words};
-use crate::faults::rebooted::{IN_MEMORY, reboot};
-use crate::run::Nodes;
+use crate::nodes::faults::killed::{coordinator, kill_now, signal_quietly, with_words};
+use crate::nodes::faults::rebooted::{IN_MEMORY, reboot};
+use crate::nodes::run::Nodes;
 use crate::world::World;
 use crate::world::process::{Cmd, Proc, children, wait_until};
 

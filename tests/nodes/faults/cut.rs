@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
-use crate::leader::until;
-use crate::run::{NAMES, Nodes, TTL};
+use crate::nodes::leader::until;
+use crate::nodes::run::{NAMES, Nodes, TTL};
 use crate::ssh::{Server, Ssh, Sshd};
 use crate::world::World;
 use crate::world::process::{

@@ -6,7 +6,7 @@ use std::fs;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::run::Nodes;
+use crate::nodes::run::Nodes;
 use crate::world::World;
 use crate::world::executable::executable;
 use crate::world::process::{Cmd, Proc, alive, children, installed_or_skip, wait_until};

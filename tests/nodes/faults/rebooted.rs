@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
-use crate::run::{Nodes, TTL};
+use crate::nodes::run::{Nodes, TTL};
 use crate::world::World;
 use crate::world::process::{
     Proc, alive, in_time, installed_or_skip, root_or_skip, signal, skipped, state, wait_until,

@@ -2,7 +2,7 @@
 
 use nix::sys::signal::Signal;
 
-use crate::crash::kill::the_daemon_is_killed;
+use crate::whole::crash::kill::the_daemon_is_killed;
 use crate::world::World;
 use crate::world::process::Proc;
 use crate::world::record::{Events, recorded};

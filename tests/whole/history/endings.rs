@@ -3,7 +3,7 @@
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-use crate::history::{records, until_recorded};
+use crate::whole::history::{records, until_recorded};
 use crate::script::Script;
 use crate::world::World;
 use crate::world::process::wait_until;

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::history::until_recorded;
+use crate::whole::history::until_recorded;
 use crate::world::World;
 use crate::world::process::wait_until;
 

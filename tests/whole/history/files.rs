@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 
 use crate::backend::over_engines;
-use crate::history::{records, until_recorded};
+use crate::whole::history::{records, until_recorded};
 use crate::world::process::{Proc, wait_until};
 use crate::world::{World, journal_only};
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use crate::history::until_recorded;
+use crate::whole::history::until_recorded;
 use crate::world::World;
 
 #[test]

@@ -4,7 +4,7 @@
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 
-use crate::hooks::{KEEP, hook, lose_a_lease, pids, told, until_told, world_with};
+use crate::whole::hooks::{KEEP, hook, lose_a_lease, pids, told, until_told, world_with};
 use crate::world::process::{alive, wait_until};
 use crate::world::{World, canal};
 

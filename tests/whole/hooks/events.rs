@@ -4,7 +4,7 @@ use std::fs;
 
 use serde_json::{Value, json};
 
-use crate::hooks::{KEEP, hook, lose_a_lease, told, until_told, world_with};
+use crate::whole::hooks::{KEEP, hook, lose_a_lease, told, until_told, world_with};
 use crate::script::Script;
 use crate::world::World;
 

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt as _;
 
 use serde_json::Value;
 
-use crate::hooks::{KEEP, hook, lose_a_lease, told, until_told, world_with};
+use crate::whole::hooks::{KEEP, hook, lose_a_lease, told, until_told, world_with};
 use crate::world::World;
 use crate::world::process::root_or_skip;
 

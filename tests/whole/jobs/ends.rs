@@ -3,7 +3,7 @@
 use nix::sys::signal::Signal;
 
 use crate::backend::over_engines;
-use crate::jobs::{holder, submitted, supervisor};
+use crate::whole::jobs::{holder, submitted, supervisor};
 use crate::world::World;
 use crate::world::process::{self, wait_until};
 

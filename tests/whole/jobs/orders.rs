@@ -1,7 +1,7 @@
 //! `canal priority`, and jobs named by their numbers.
 
 use crate::backend::over_engines;
-use crate::jobs::{holder, submitted};
+use crate::whole::jobs::{holder, submitted};
 use crate::world::World;
 use crate::world::process::{self, wait_until};
 

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::jobs::submitted;
+use crate::whole::jobs::submitted;
 use crate::world::{World, journal_only};
 
 #[test]

@@ -3,7 +3,7 @@
 use std::fs;
 
 use crate::backend::over_engines;
-use crate::jobs::{holder, submitted};
+use crate::whole::jobs::{holder, submitted};
 use crate::terminal::Terminal;
 use crate::world::World;
 use crate::world::process::{self, wait_until};

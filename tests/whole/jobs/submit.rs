@@ -7,7 +7,7 @@ use std::path::Path;
 use nix::sys::signal::Signal;
 
 use crate::backend::over_engines;
-use crate::jobs::{holder, report, submitted};
+use crate::whole::jobs::{holder, report, submitted};
 use crate::world::World;
 use crate::world::journal_only;
 use crate::world::process::{self, wait_until};

@@ -7,8 +7,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-use crate::metrics::free_port::free_port;
-use crate::metrics::value;
+use crate::whole::metrics::free_port::free_port;
+use crate::whole::metrics::value;
 use crate::world::process::{BOUND, wait_until};
 use crate::world::{World, journal_only};
 
@@ -59,7 +59,7 @@ fn a_collector_reads_from_a_port_what_the_command_prints() {
         let kinds = text.lines().filter(|line| line.starts_with("# TYPE"));
         kinds.map(str::to_owned).collect()
     };
-    let printed = crate::metrics::metrics(&world);
+    let printed = crate::whole::metrics::metrics(&world);
     assert!(names(&printed).len() > 10, "{printed}");
     assert_eq!(names(body), names(&printed));
     holder.finish();

@@ -1,7 +1,7 @@
 //! `canal metrics` reports past events and the current state.
 
 use crate::backend::{self, over_engines};
-use crate::metrics::{metrics, value};
+use crate::whole::metrics::{metrics, value};
 use crate::world::World;
 use crate::world::process::wait_until;
 

@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStringExt as _;
 use std::process::Stdio;
 
 use crate::backend::{self, over_engines};
-use crate::run::transparency::WAYS;
+use crate::whole::run::transparency::WAYS;
 use crate::world::World;
 use crate::world::process::Cmd;
 

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::run::transparency::{WAYS, through};
+use crate::whole::run::transparency::{WAYS, through};
 use crate::world::World;
 
 #[test]

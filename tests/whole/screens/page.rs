@@ -7,7 +7,7 @@ use std::path::Path;
 use nix::sys::utsname::uname;
 use nix::unistd::{User, geteuid};
 
-use super::screen::{Screen, deploy};
+use crate::screen::{Screen, deploy};
 use super::top;
 use crate::world::executable::executable;
 use crate::world::process::{Proc, installed_or_skip};
@@ -16,7 +16,7 @@ use crate::world::{World, canal};
 const HEAD: &str = "\
 # Terminal screens
 
-`UPDATE=1 cargo test --test whole screens::` generates this page from real pseudo-terminals. It
+`UPDATE=1 cargo test --test runner screens::` generates this page from real pseudo-terminals. It
 replaces user names, process numbers and durations with those of the manual.
 ";
 

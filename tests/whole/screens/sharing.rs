@@ -4,7 +4,7 @@ use std::fs;
 
 use nix::sys::signal::Signal;
 
-use super::screen::{CTRL_C, CTRL_Z, Screen, deploy};
+use crate::screen::{CTRL_C, CTRL_Z, Screen, deploy};
 use crate::world::World;
 use crate::world::process::{installed_or_skip, signal, sleeps, wait_until};
 

@@ -6,7 +6,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use nix::sys::signal::Signal;
 use nix::sys::termios::{FlowArg, tcflow};
 
-use super::screen::{CTRL_C, CTRL_Z, Screen, deploy};
+use crate::screen::{CTRL_C, CTRL_Z, Screen, deploy};
 use crate::world::World;
 use crate::world::process::{installed_or_skip, signal, wait_until};
 
