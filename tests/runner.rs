@@ -10,8 +10,8 @@
 mod fixtures;
 use fixtures::{
     backend, engine_contract, etcd_server, expected_text, fake_daemon, isolation, lease, namespace,
-    own_postgres, postgres_server, screen, script, shared_servers, shared_table, ssh, terminal, wire,
-    world,
+    own_postgres, postgres_server, screen, script, shared_servers, shared_table, ssh, terminal,
+    wire, world,
 };
 
 mod daemon_wire;

@@ -264,7 +264,7 @@ fn a_program_that_uses_the_library() {
 fn of_a_ring_in_which_programs_wait_the_younger_is_refused() {
     of_a_ring_at_two_daemons_the_younger_is_refused(
         "uses() { export LIBRARY_KEY=$1; exec \"$PROGRAM\" --exact --ignored --nocapture \
-         deadlock::a_program_that_uses_the_library; }; uses",
+         nodes::deadlock::a_program_that_uses_the_library; }; uses",
     );
 }
 

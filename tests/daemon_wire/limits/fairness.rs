@@ -45,7 +45,12 @@ struct Other {
 impl Other {
     fn start(daemon: &Daemon, uid: u32, role: &str) -> Self {
         let mut command = Command::new(for_every_user(&std::env::current_exe().unwrap()));
-        command.args(["--ignored", "--exact", "--nocapture", "limits::fairness::as_another_user"]);
+        command.args([
+            "--ignored",
+            "--exact",
+            "--nocapture",
+            "daemon_wire::limits::fairness::as_another_user",
+        ]);
         command.env(ROLE, role).env("TEST_FAIR_SOCKET", daemon.socket()).uid(uid).gid(uid);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();

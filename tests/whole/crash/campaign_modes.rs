@@ -9,8 +9,8 @@ use canal::protocol::{Mode, Status};
 use nix::sys::signal::Signal;
 
 use crate::backend::{self, over_engines};
-use crate::whole::crash::campaign::{Random, descendants, go_on, send, stop_for};
 use crate::script::until_nothing;
+use crate::whole::crash::campaign::{Random, descendants, go_on, send, stop_for};
 use crate::world::World;
 use crate::world::process::{BOUND, Cmd, Proc, alive, installed_or_skip, wait_until};
 

@@ -3,8 +3,8 @@
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-use crate::whole::history::{records, until_recorded};
 use crate::script::Script;
+use crate::whole::history::{records, until_recorded};
 use crate::world::World;
 use crate::world::process::wait_until;
 

@@ -4,8 +4,8 @@ use std::fs;
 
 use serde_json::{Value, json};
 
-use crate::whole::hooks::{KEEP, hook, lose_a_lease, told, until_told, world_with};
 use crate::script::Script;
+use crate::whole::hooks::{KEEP, hook, lose_a_lease, told, until_told, world_with};
 use crate::world::World;
 
 fn event<'a>(told: &'a [Value], event: &str) -> &'a Value {

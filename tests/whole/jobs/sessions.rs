@@ -3,8 +3,8 @@
 use std::fs;
 
 use crate::backend::over_engines;
-use crate::whole::jobs::{holder, submitted};
 use crate::terminal::Terminal;
+use crate::whole::jobs::{holder, submitted};
 use crate::world::World;
 use crate::world::process::{self, wait_until};
 

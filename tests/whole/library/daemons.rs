@@ -55,7 +55,7 @@ fn leaves_the_process_as_it_is() {
 #[test]
 fn a_daemon_in_a_thread_leaves_the_process_as_it_is() {
     let mut test = Command::new(std::env::current_exe().unwrap());
-    test.args(["--exact", "library::daemons::leaves_the_process_as_it_is", "--ignored"]);
+    test.args(["--exact", "whole::library::daemons::leaves_the_process_as_it_is", "--ignored"]);
     let output = test.output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
 }

@@ -28,13 +28,13 @@ pub(crate) struct Scene {
 impl Scene {
     /// A process that takes one slot of the key, and holds it until [`Self::end`].
     pub(crate) fn holds(daemon: &Daemon, key: &str) -> Self {
-        Self::start("library::scene::holds", daemon, key, Path::new("/"))
+        Self::start("whole::library::scene::holds", daemon, key, Path::new("/"))
     }
 
     /// A process that takes one slot of `first` and then, after [`Self::go_on`], one of `second`.
     pub(crate) fn both(daemon: &Daemon, first: &str, second: &str) -> Self {
         Self::start(
-            "library::scene::takes_both",
+            "whole::library::scene::takes_both",
             daemon,
             &format!("{first} {second}"),
             Path::new("/"),
@@ -44,12 +44,12 @@ impl Scene {
     /// A process that takes the lock [`TURNS`] times. Each time it creates a directory and removes
     /// it, which fails if another process does so at the same time.
     pub(crate) fn takes_turns(daemon: &Daemon, key: &str, dir: &Path) -> Self {
-        Self::start("library::scene::takes_turns", daemon, key, dir)
+        Self::start("whole::library::scene::takes_turns", daemon, key, dir)
     }
 
     /// A process that forks while it holds the lock, and prints the effect of the fork.
     pub(crate) fn forks(daemon: &Daemon, key: &str) -> Self {
-        Self::start("library::scene::forks", daemon, key, Path::new("/"))
+        Self::start("whole::library::scene::forks", daemon, key, Path::new("/"))
     }
 
     fn start(name: &str, daemon: &Daemon, key: &str, dir: &Path) -> Self {

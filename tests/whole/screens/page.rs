@@ -7,8 +7,8 @@ use std::path::Path;
 use nix::sys::utsname::uname;
 use nix::unistd::{User, geteuid};
 
-use crate::screen::{Screen, deploy};
 use super::top;
+use crate::screen::{Screen, deploy};
 use crate::world::executable::executable;
 use crate::world::process::{Proc, installed_or_skip};
 use crate::world::{World, canal};
