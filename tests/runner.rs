@@ -8,10 +8,10 @@
     allow(dead_code, reason = "the tests of hosts use the rest")
 )]
 mod fixtures;
+use fixtures::servers::{self, etcd_server, own_postgres, postgres_server, shared_servers, ssh};
 use fixtures::{
-    backend, engine_contract, etcd_server, expected_text, fake_daemon, isolation, lease, namespace,
-    own_postgres, postgres_server, screen, script, shared_servers, shared_table, ssh, terminal,
-    wire, world,
+    backend, bound, engine_contract, expected_text, fake_daemon, isolation, lease, namespace,
+    screen, script, shared_table, terminal, wire, world,
 };
 
 mod daemon_wire;

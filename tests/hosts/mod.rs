@@ -1,6 +1,6 @@
 //! The whole program on several hosts that share one table, over real engines.
 //!
-//! Each host is a [`World`](crate::world::World) with its own daemon, which its clients start. A test can cut the
+//! Each host is a `World` with its own daemon, which its clients start. A test can cut the
 //! proxy between each daemon and the engine. A test without a required program prints that it is
 //! skipped.
 

@@ -1,6 +1,6 @@
 //! Locks over nodes: several daemons that share nothing, and the commands that join them.
 //!
-//! Each node is a [`World`](crate::world::World) of its own.
+//! Each node is a `World` of its own.
 
 mod bridge;
 mod deadlock;

@@ -1,6 +1,6 @@
 //! The whole program, with real processes: canal's promises, checked from outside.
 //!
-//! Every test has its own [`World`](crate::world::World): a folder, a socket, and everything it starts. No test
+//! Every test has its own `World`: a folder, a socket, and everything it starts. No test
 //! sleeps and hopes; it waits for a condition with a bound. A test that lacks root, a namespace or
 //! a program prints on stderr that it is skipped.
 

@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-use crate::whole::metrics::free_port::free_port;
+use crate::servers::free_port::free_port;
 use crate::whole::metrics::value;
 use crate::world::process::{BOUND, wait_until};
 use crate::world::{World, journal_only};

@@ -3,8 +3,6 @@
 
 mod collectors;
 mod figures;
-#[path = "../../fixtures/free_port.rs"]
-mod free_port;
 
 use crate::world::World;
 
