@@ -67,8 +67,7 @@ pub(crate) fn owner_words(owner: &Owner) -> String {
 
 /// A time as RFC 3339, UTC.
 pub(crate) fn time(at: UnixMillis) -> String {
-    let at = i64::try_from(at.0).unwrap_or(i64::MAX);
-    jiff::Timestamp::from_millisecond(at).unwrap_or(jiff::Timestamp::MAX).to_string()
+    canal_text::time::utc(at.0)
 }
 
 /// A hold that blocks a request, and the number of further ones, in one clause.

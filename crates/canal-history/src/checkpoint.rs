@@ -11,7 +11,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
 use super::frames::{self, Batch, Frames};
-use super::record::{Fields, Record};
+use super::record::Fields;
 use super::store::{Store, open_plain};
 use canal_sys::dir::remove_if_there;
 
@@ -29,17 +29,17 @@ const MAGIC: &[u8; 16] = b"canal open 1   \n";
 const TIME_AT: usize = MAGIC.len();
 
 /// The requests that were open at one time.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Checkpoint<'a> {
+#[derive(Debug, Default)]
+pub struct Checkpoint {
     /// The boot during which they were open.
     pub boot_id: String,
     /// The last time at which they are known to have been open.
     pub known_ms: u64,
     /// Their records, as if each request had ended at that time.
-    pub records: Vec<Fields<'a>>,
+    pub records: Batch,
 }
 
-impl Checkpoint<'_> {
+impl Checkpoint {
     /// Replaces the file. Without requests, removes it.
     ///
     /// # Errors
@@ -55,9 +55,7 @@ impl Checkpoint<'_> {
         out.push(length);
         out.extend(boot);
         out.extend(frames::MAGIC);
-        for record in &self.records {
-            frames::append(record, &mut out);
-        }
+        out.extend(self.records.form());
         let (new, path) = (dir.join(NEW), dir.join(NAME));
         remove_if_there(&new)?;
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
@@ -76,9 +74,7 @@ impl Checkpoint<'_> {
         let file = options.write(true).custom_flags(libc::O_NOFOLLOW).open(dir.join(NAME))?;
         file.write_all_at(&known_ms.to_le_bytes(), TIME_AT as u64)
     }
-}
 
-impl Checkpoint<'static> {
     /// Reads the file; `None` if there is none, or if it cannot be read.
     pub fn read(dir: &Path) -> Option<Self> {
         let mut bytes = Vec::new();
@@ -95,7 +91,7 @@ impl Checkpoint<'static> {
     }
 }
 
-impl Record {
+impl Fields<'_> {
     /// The record of a request that was open at this time and ended at an unknown time after it.
     fn known_until(mut self, known_ms: u64) -> Self {
         let more_ms = known_ms.saturating_sub(self.ended_ms);
@@ -117,13 +113,10 @@ impl Record {
 
 /// The records that are not in the files, each once.
 pub fn unrecorded(store: &Store, batch: &Batch) -> Batch {
-    let mut records: Vec<Record> = batch.read().collect();
-    let since_ms = records.iter().map(Record::asked_ms).min().unwrap_or(u64::MAX);
+    let since_ms = batch.read().map(|record| record.asked_ms()).min().unwrap_or(u64::MAX);
     let mut known = BTreeSet::new();
     let mut below = u64::MAX;
-    while let Some(segment) = store.last_before(below) {
-        below = segment.first;
-        let bytes = store.read(segment);
+    while let Some((segment, bytes)) = store.read_before(&mut below) {
         let frames = Frames::of(&bytes).into_iter().flatten();
         let late = frames.filter(|it| it.head().is_some_and(|head| head.ended_ms >= since_ms));
         known.extend(late.filter_map(|frame| frame.record()).map(|record| record.identity()));
@@ -131,14 +124,13 @@ pub fn unrecorded(store: &Store, batch: &Batch) -> Batch {
             break;
         }
     }
-    records.retain(|record| known.insert(record.identity()));
-    records.iter().collect()
+    batch.read().filter(|record| known.insert(record.identity())).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::{Ending, tests::record};
+    use crate::record::{Ending, Record, tests::record};
     use crate::store::Limits;
 
     /// The record of a request that has held its lock since this time, made a second later.
@@ -147,7 +139,8 @@ mod tests {
         Record { held_ms: Some(1_000), ending, ..record(since_ms + 1_000, key, 0) }
     }
 
-    fn checkpoint(records: Vec<Record>) -> Checkpoint<'static> {
+    fn checkpoint(records: &[Record]) -> Checkpoint {
+        let records = records.iter().cloned().collect();
         Checkpoint { boot_id: "one boot".to_owned(), known_ms: 60_000, records }
     }
 
@@ -155,13 +148,13 @@ mod tests {
     fn what_is_open_is_known_until_the_file_was_confirmed_last() {
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path();
-        assert_eq!(Checkpoint::read(dir), None);
+        assert!(Checkpoint::read(dir).is_none());
         let waiter = Record { held_ms: None, token: 0, ..open(50_000, "w") };
-        checkpoint(vec![open(10_000, "a"), waiter]).write(dir).unwrap();
+        checkpoint(&[open(10_000, "a"), waiter]).write(dir).unwrap();
         let read = Checkpoint::read(dir).unwrap();
         assert_eq!((read.boot_id.as_str(), read.known_ms), ("one boot", 60_000));
-        let times = |of: &Checkpoint<'_>| {
-            let of = of.records.iter();
+        let times = |of: &Checkpoint| {
+            let of = of.records.read();
             of.map(|it| (it.asked_ms(), it.waited_ms, it.held_ms, it.at_least)).collect::<Vec<_>>()
         };
         let expected = [(8_500, 1_500, Some(50_000), true), (49_500, 10_500, None, true)];
@@ -169,8 +162,8 @@ mod tests {
         Checkpoint::confirm(dir, 90_000).unwrap();
         let later = times(&Checkpoint::read(dir).unwrap());
         assert_eq!((later[0].2, later[1].1), (Some(80_000), 40_500));
-        checkpoint(Vec::new()).write(dir).unwrap();
-        assert_eq!(Checkpoint::read(dir), None);
+        checkpoint(&[]).write(dir).unwrap();
+        assert!(Checkpoint::read(dir).is_none());
         assert!(Checkpoint::confirm(dir, 1).is_err());
     }
 
@@ -178,11 +171,11 @@ mod tests {
     fn a_damaged_file_ends_nothing() {
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path();
-        checkpoint(vec![open(10_000, "a"), open(20_000, "b")]).write(dir).unwrap();
+        checkpoint(&[open(10_000, "a"), open(20_000, "b")]).write(dir).unwrap();
         let whole = fs::read(dir.join(NAME)).unwrap();
         for end in 0..whole.len() {
             fs::write(dir.join(NAME), &whole[..end]).unwrap();
-            assert!(Checkpoint::read(dir).is_none_or(|read| read.records.len() < 2), "{end}");
+            assert!(Checkpoint::read(dir).is_none_or(|read| read.records.records() < 2), "{end}");
         }
         for at in 0..whole.len() {
             let mut changed = whole.clone();
@@ -202,7 +195,7 @@ mod tests {
         // The first request held its lock for longer than the file states, and one request is
         // listed twice.
         let left = [open(1_000, "a").known_until(90_000), open(1_000, "c"), open(1_000, "c")];
-        assert!(unrecorded(&store, &left.iter().collect()).read().eq([open(1_000, "c")]));
+        assert!(unrecorded(&store, &left.into_iter().collect()).read().eq([open(1_000, "c")]));
         assert!(unrecorded(&store, &Batch::default()).is_empty());
     }
 }

@@ -4,15 +4,16 @@
 //! A [`Summary`] keeps the lengths of recent holds by key and command; a [`Sample`] is the
 //! distribution of some lengths.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-use super::encoding::Lengths;
 use super::frames::{Batch, Frames};
+use super::record::Fields;
+use super::replay::Slots;
 use super::store::Store;
 use canal_core::Mode;
+use canal_protocol::EstimateInfo;
 
 /// How many times a queue is simulated.
 const TIMES: usize = 100;
@@ -39,20 +40,9 @@ pub struct Waiter {
     pub usual: Option<Sample>,
 }
 
-/// How much longer a request will probably wait, in milliseconds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Estimate {
-    /// One wait in ten is shorter.
-    pub low_ms: u64,
-    /// Half of all waits are shorter.
-    pub median_ms: u64,
-    /// Nine waits in ten are at most this long.
-    pub high_ms: u64,
-}
-
 /// How much longer each of the waiters will probably wait, granted in this order. `None` if too
 /// little is known about a hold or about an earlier waiter.
-pub fn estimates(holders: &[Holder], waiters: &[Waiter]) -> Vec<Option<Estimate>> {
+pub fn estimates(holders: &[Holder], waiters: &[Waiter]) -> Vec<Option<EstimateInfo>> {
     let known = waiters.iter().take_while(|waiter| waiter.usual.is_some()).count();
     let is_known = holders.iter().all(|holder| holder.usual.is_some());
     // How long a waiter holds its lock has no effect on its own wait.
@@ -87,44 +77,13 @@ fn left(usual: Option<&Sample>, held_ms: u64, share: f64) -> u64 {
     usual.map_or(0, |usual| usual.left(held_ms as f64, share) as u64)
 }
 
-fn estimate(mut waits: Vec<u64>) -> Option<Estimate> {
+fn estimate(mut waits: Vec<u64>) -> Option<EstimateInfo> {
     if waits.len() < TIMES {
         return None;
     }
     waits.sort_unstable();
     let at = |percent: usize| waits[TIMES * percent / 100 - 1];
-    Some(Estimate { low_ms: at(10), median_ms: at(50), high_ms: at(90) })
-}
-
-/// The slots of a key while its queue is simulated.
-#[derive(Default)]
-struct Slots {
-    held: u64,
-    /// When slots become free, and how many.
-    ends: BinaryHeap<Reverse<(u64, u64)>>,
-    /// When the last request was granted: none is granted earlier.
-    served_ms: u64,
-}
-
-impl Slots {
-    fn take(&mut self, until_ms: u64, count: u64) {
-        self.held = self.held.saturating_add(count);
-        self.ends.push(Reverse((until_ms, count)));
-    }
-
-    /// When `count` slots are free for a request that counts by `capacity`; `None` if they never
-    /// are.
-    fn free_at(&mut self, count: u64, capacity: u64) -> Option<u64> {
-        if count > capacity {
-            return None;
-        }
-        while self.held.saturating_add(count) > capacity {
-            let Reverse((at_ms, freed)) = self.ends.pop()?;
-            self.held = self.held.saturating_sub(freed);
-            self.served_ms = self.served_ms.max(at_ms);
-        }
-        Some(self.served_ms)
-    }
+    Some(EstimateInfo { low_ms: at(10), median_ms: at(50), high_ms: at(90) })
 }
 
 /// One share for each simulation, evenly spread over all shares and shuffled differently for each
@@ -272,36 +231,31 @@ struct OfKey {
 impl Summary {
     /// The summary of the latest records.
     pub fn of(store: &Store) -> Self {
-        let (mut segments, mut below, mut bytes) = (Vec::new(), u64::MAX, 0);
-        while bytes < BYTES_READ
-            && let Some(segment) = store.last_before(below)
-        {
-            below = segment.first;
-            bytes += segment.bytes;
-            segments.push(segment);
-        }
+        let mut before = 0;
+        let latest = store.segments().take_while(|segment| {
+            let is_read = before < BYTES_READ;
+            before += segment.bytes;
+            is_read
+        });
         let mut summary = Self::default();
-        for segment in segments.into_iter().rev() {
+        for segment in latest.collect::<Vec<_>>().into_iter().rev() {
             let bytes = store.read(segment);
-            for frame in Frames::of(&bytes).into_iter().flatten() {
-                if let Some(lengths) = frame.lengths() {
-                    summary.add_lengths(&lengths);
-                }
-            }
+            let frames = Frames::of(&bytes).into_iter().flatten();
+            frames.filter_map(|frame| frame.record()).for_each(|it| summary.add_record(&it));
         }
         summary
     }
 
-    fn add_lengths(&mut self, lengths: &Lengths<'_>) {
-        let Some(held_ms) = lengths.held_ms.filter(|_| !lengths.head.at_least()) else { return };
-        for item in lengths.head.items().filter(|item| item.mode == Mode::Counted) {
-            self.add(item.key, lengths.command, held_ms);
+    fn add_record(&mut self, record: &Fields<'_>) {
+        let Some(held_ms) = record.held_ms.filter(|_| !record.at_least) else { return };
+        for item in record.items.iter().filter(|item| item.mode == Mode::Counted) {
+            self.add(&item.key, &record.command, held_ms);
         }
     }
 
     /// Adds the records of ended requests.
     pub fn add_batch(&mut self, batch: &Batch) {
-        batch.lengths().for_each(|lengths| self.add_lengths(&lengths));
+        batch.read().for_each(|record| self.add_record(&record));
     }
 
     /// Adds a hold of a key by a command.

@@ -1,27 +1,42 @@
 //! The form of one file: a line that names it, then one record after another. Before each record
 //! are its length and a checksum, both with the lowest byte first.
 //!
+//! A record has the form of the crate postcard: the values of its fields, one after the other.
+//!
 //! A [`Batch`] has records on their way to a file in this form, in one block of memory, so that a
 //! thread can pass many of them to another at once.
 
-use super::encoding::{Head, Lengths, decode, encode};
-use super::record::{Fields, Record};
+use std::borrow::Borrow;
 
-/// The first bytes of each file.
-pub(crate) const MAGIC: &[u8; 16] = b"canal history 2\n";
+use postcard::take_from_bytes;
+
+use super::record::{Ending, Fields};
+
+/// The first bytes of each file. The number is the version of all that follows.
+pub(crate) const MAGIC: &[u8; 16] = b"canal history 3\n";
 
 /// The bytes before each record: its length, and its CRC-32.
-const HEADER: usize = 8;
+pub(crate) const HEADER: usize = 8;
 
 /// The maximum length of a record; longer ones are not written. A request has at most 64 keys of 1
 /// KiB.
 pub(crate) const RECORD_MAX: usize = 1 << 20;
 
+/// The end of a block of memory, to which postcard adds.
+struct End<'a>(&'a mut Vec<u8>);
+
+impl Extend<u8> for End<'_> {
+    fn extend<I: IntoIterator<Item = u8>>(&mut self, bytes: I) {
+        self.0.extend(bytes);
+    }
+}
+
 /// Appends a record in its form. Returns whether it did: it omits a record that is too long.
 pub(crate) fn append(record: &Fields<'_>, out: &mut Vec<u8>) -> bool {
     let begin = out.len();
     out.extend([0; HEADER]);
-    encode(record, out);
+    // A form in memory fails only for sequences of unknown length, and there are none.
+    let _ = postcard::to_extend(record, End(out));
     let payload = &out[begin + HEADER..];
     let length = payload.len();
     if length > RECORD_MAX {
@@ -85,8 +100,10 @@ impl<'a> Frame<'a> {
         crc32fast::hash(self.payload) == self.checksum
     }
 
+    /// The beginning of the record; `None` if this is no record.
     pub(crate) fn head(&self) -> Option<Head<'a>> {
-        Head::read(self.payload)
+        let ((ended_ms, uid, ending, items), rest) = take_from_bytes(self.payload).ok()?;
+        Some(Head { ended_ms, uid, ending, items, rest })
     }
 
     /// The length of the record in bytes.
@@ -94,14 +111,29 @@ impl<'a> Frame<'a> {
         self.payload.len()
     }
 
-    /// The counted values of the record; `None` if it is damaged.
-    pub(crate) fn lengths(&self) -> Option<Lengths<'a>> {
-        if self.is_intact() { Lengths::read(self.payload) } else { None }
-    }
-
     /// The record; `None` if it is damaged.
-    pub(crate) fn record(&self) -> Option<Record> {
-        if self.is_intact() { decode(self.payload) } else { None }
+    pub(crate) fn record(&self) -> Option<Fields<'a>> {
+        if self.is_intact() { postcard::from_bytes(self.payload).ok() } else { None }
+    }
+}
+
+/// The values at the beginning of a record. Most records do not fit a search, which skips them
+/// without reading more.
+#[derive(Clone, Debug)]
+pub(crate) struct Head<'a> {
+    pub(crate) ended_ms: u64,
+    pub(crate) uid: u32,
+    pub(crate) ending: Ending,
+    /// The number of items.
+    pub(crate) items: usize,
+    /// The first item and all that follows.
+    rest: &'a [u8],
+}
+
+impl<'a> Head<'a> {
+    /// The first key; `None` if there is none.
+    pub(crate) fn key(&self) -> Option<&'a str> {
+        take_from_bytes(self.rest).ok().filter(|_| self.items > 0).map(|(key, _)| key)
     }
 }
 
@@ -197,13 +229,13 @@ impl Batch {
         self.records == 0
     }
 
-    /// The counted values of each record.
-    pub(crate) fn lengths(&self) -> impl Iterator<Item = Lengths<'_>> {
-        Frames::of_appended(&self.bytes).filter_map(|frame| frame.lengths())
+    /// The records in the form of a file, without its first line.
+    pub(crate) fn form(&self) -> &[u8] {
+        &self.bytes
     }
 
     /// The records, read again.
-    pub(crate) fn read(&self) -> impl Iterator<Item = Record> {
+    pub fn read(&self) -> impl Iterator<Item = Fields<'_>> {
         Frames::of_appended(&self.bytes).filter_map(|frame| frame.record())
     }
 
@@ -223,10 +255,10 @@ impl Batch {
     }
 }
 
-impl<'a, 'b: 'a> FromIterator<&'a Fields<'b>> for Batch {
-    fn from_iter<I: IntoIterator<Item = &'a Fields<'b>>>(records: I) -> Self {
+impl<'a, F: Borrow<Fields<'a>>> FromIterator<F> for Batch {
+    fn from_iter<I: IntoIterator<Item = F>>(records: I) -> Self {
         let mut batch = Self::default();
-        records.into_iter().for_each(|record| batch.push(record));
+        records.into_iter().for_each(|record| batch.push(record.borrow()));
         batch
     }
 }
@@ -234,7 +266,8 @@ impl<'a, 'b: 'a> FromIterator<&'a Fields<'b>> for Batch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::tests::record;
+    use crate::record::tests::{every_kind, record};
+    use crate::record::Record;
 
     fn file(records: &[Record]) -> Vec<u8> {
         let mut out = MAGIC.to_vec();
@@ -328,6 +361,63 @@ mod tests {
         let long = Record { command: "x".repeat(RECORD_MAX).into(), ..record(1, "x", 0) };
         let batch: Batch = [&long, &record(2, "x", 0)].into_iter().collect();
         assert_eq!(batch.records(), 1);
-        assert_eq!(batch.lengths().map(|it| it.head.ended_ms).collect::<Vec<_>>(), [2]);
+        assert_eq!(batch.read().map(|it| it.ended_ms).collect::<Vec<_>>(), [2]);
+    }
+
+    /// The form of a record, without its length and checksum.
+    fn form(record: &Record) -> Vec<u8> {
+        postcard::to_extend(record, Vec::new()).unwrap()
+    }
+
+    fn frame(payload: &[u8]) -> Frame<'_> {
+        Frame { checksum: crc32fast::hash(payload), payload }
+    }
+
+    #[test]
+    fn what_is_read_is_what_was_written() {
+        let never = Record { held_ms: None, token: 0, ..record(1, "x", 0) };
+        for record in every_kind().chain([never]) {
+            let form = form(&record);
+            assert_eq!(frame(&form).record(), Some(record));
+        }
+    }
+
+    #[test]
+    fn the_head_of_a_record_has_its_first_values() {
+        for record in every_kind() {
+            let form = form(&record);
+            let head = frame(&form).head().unwrap();
+            assert_eq!((head.ended_ms, head.uid), (record.ended_ms, record.uid));
+            assert_eq!((head.items, head.key()), (record.items.len(), Some("ä")));
+            assert_eq!(head.ending, record.ending);
+        }
+        let form = form(&Record { items: Vec::new(), ..record(1, "x", 0) });
+        assert_eq!(frame(&form).head().unwrap().key(), None);
+    }
+
+    #[test]
+    fn a_part_of_a_record_is_none_and_ends_nothing() {
+        for record in every_kind() {
+            let whole = form(&record);
+            for end in 0..whole.len() {
+                assert_eq!(frame(&whole[..end]).record(), None, "{end}");
+                let _ = frame(&whole[..end]).head().and_then(|head| head.key());
+            }
+        }
+    }
+
+    #[test]
+    fn any_changed_byte_is_survived() {
+        for record in every_kind() {
+            let whole = form(&record);
+            for at in 0..whole.len() {
+                for byte in [0, 1, 0x7f, 0x80, 0xff] {
+                    let mut changed = whole.clone();
+                    changed[at] = byte;
+                    let _ = frame(&changed).record();
+                    let _ = frame(&changed).head().and_then(|head| head.key());
+                }
+            }
+        }
     }
 }

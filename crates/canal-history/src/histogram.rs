@@ -2,36 +2,29 @@
 
 use std::collections::BTreeMap;
 
+use canal_protocol::{HistoryBin, HistoryLengths};
+
 /// The parts of each power of two: a quantile is at most 1/32 too large.
 const PARTS: u64 = 32;
 
 /// How often each length of time occurred. The lengths are rounded, so a million of them take the
 /// same room as ten.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Histogram {
+pub(crate) struct Histogram {
     parts: BTreeMap<u32, u64>,
     pub(super) count: u64,
     max: u64,
 }
 
-/// A summary of many lengths of time, in milliseconds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Quantiles {
-    pub median: u64,
-    pub p90: u64,
-    pub p99: u64,
-    pub max: u64,
-}
-
 impl Histogram {
-    pub fn add(&mut self, length: u64) {
+    pub(crate) fn add(&mut self, length: u64) {
         *self.parts.entry(part(length)).or_default() += 1;
         self.count += 1;
         self.max = self.max.max(length);
     }
 
     /// Adds all lengths of another histogram.
-    pub fn join(&mut self, other: &Self) {
+    pub(crate) fn join(&mut self, other: &Self) {
         for (part, count) in &other.parts {
             *self.parts.entry(*part).or_default() += count;
         }
@@ -39,12 +32,12 @@ impl Histogram {
         self.max = self.max.max(other.max);
     }
 
-    pub fn quantiles(&self) -> Quantiles {
-        Quantiles {
-            median: self.quantile(50),
-            p90: self.quantile(90),
-            p99: self.quantile(99),
-            max: self.max,
+    pub(crate) fn quantiles(&self) -> HistoryLengths {
+        HistoryLengths {
+            median_ms: self.quantile(50),
+            p90_ms: self.quantile(90),
+            p99_ms: self.quantile(99),
+            max_ms: self.max,
         }
     }
 
@@ -89,19 +82,22 @@ const BOUNDS_MS: [u64; 16] = [
 
 /// How many lengths of time are in each bin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Bins([u64; BOUNDS_MS.len() + 1]);
+pub(crate) struct Bins([u64; BOUNDS_MS.len() + 1]);
 
 impl Bins {
-    pub fn add(&mut self, length_ms: u64) {
+    pub(crate) fn add(&mut self, length_ms: u64) {
         self.0[BOUNDS_MS.partition_point(|bound| *bound < length_ms)] += 1;
     }
 
-    /// The bins from the first to the last one in use. Each has the longest length that belongs to
-    /// it, or `None` beyond the last bound, and the number of its lengths.
-    pub fn filled(&self) -> impl Iterator<Item = (Option<u64>, u64)> {
+    /// The bins from the first to the last one in use.
+    pub(crate) fn filled(&self) -> Vec<HistoryBin> {
         let first = self.0.iter().position(|count| *count > 0).unwrap_or(self.0.len());
         let last = self.0.iter().rposition(|count| *count > 0).unwrap_or(0);
-        (first..=last).map(move |at| (BOUNDS_MS.get(at).copied(), self.0[at]))
+        let bin = |at: usize| HistoryBin {
+            up_to_ms: BOUNDS_MS.get(at).copied(),
+            count: self.0[at],
+        };
+        (first..=last).map(bin).collect()
     }
 }
 
@@ -129,8 +125,8 @@ mod tests {
             let lengths: Vec<u64> = (1..=count).collect();
             lengths.iter().rev().for_each(|length| histogram.add(*length));
             let found = histogram.quantiles();
-            assert_eq!((histogram.count, found.max), (count, count));
-            for (quantile, percent) in [(found.median, 50), (found.p90, 90), (found.p99, 99)] {
+            assert_eq!((histogram.count, found.max_ms), (count, count));
+            for (quantile, percent) in [(found.median_ms, 50), (found.p90_ms, 90), (found.p99_ms, 99)] {
                 let exact = lengths[(count * percent).div_ceil(100) as usize - 1];
                 assert!(
                     quantile >= exact && quantile - exact <= exact / PARTS,
@@ -138,7 +134,7 @@ mod tests {
                 );
             }
         }
-        assert_eq!(Histogram::default().quantiles(), Quantiles::default());
+        assert_eq!(Histogram::default().quantiles(), HistoryLengths::default());
     }
 
     #[test]
@@ -146,7 +142,7 @@ mod tests {
         let filled = |lengths: &[u64]| {
             let mut bins = Bins::default();
             lengths.iter().for_each(|length| bins.add(*length));
-            bins.filled().collect::<Vec<_>>()
+            bins.filled().iter().map(|bin| (bin.up_to_ms, bin.count)).collect::<Vec<_>>()
         };
         assert!(filled(&[]).is_empty());
         assert_eq!(filled(&[0]), [(Some(10), 1)]);

@@ -1,8 +1,8 @@
 //! A bounded record of ended requests and holds, in files.
 //!
-//! `record` is one request, `encoding` and `frames` encode records, `store` keeps the files,
+//! `record` is one request, `frames` has the form of a file of records, `store` keeps the files,
 //! `search` finds records, and `tally` counts them with `histogram` and `timeline`. `replay`
-//! repeats the recorded requests with another size, `estimate` predicts waits, and `checkpoint`
+//! simulates the recorded requests with another size, `estimate` predicts waits, and `checkpoint`
 //! keeps the requests that are still open.
 //!
 //! Plain files, because the embedded databases that were tried fail on damaged files (redb panicked
@@ -14,7 +14,6 @@
 #![expect(missing_docs, reason = "fields whose name says all, for packages of canal alone")]
 
 mod checkpoint;
-mod encoding;
 mod estimate;
 mod frames;
 mod histogram;
@@ -28,11 +27,10 @@ mod timeline;
 pub use checkpoint::{Checkpoint, unrecorded};
 pub use estimate::{Holder, Sample, Summary, Waiter, estimates};
 pub use frames::Batch;
-pub use histogram::{Bins, Quantiles};
-pub use record::{Ending, Fields, Item, Reason, Record, RingStep};
+pub use record::{Ending, Fields, Item, Reason, Record};
 pub use search::{Found, Query, Search};
 pub use store::{Limits, Store};
-pub use tally::{CommandGroup, Counted, Counts, KeyUse, Present, Running, SlotsTable, Tally};
+pub use tally::{Present, Running, Tally};
 
 /// Keeps the tests apart from the user's environment and processes.
 #[cfg(test)]

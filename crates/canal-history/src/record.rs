@@ -2,28 +2,37 @@
 
 use std::borrow::Cow;
 
-use canal_core::{Mode, SlotRange};
+use serde::{Deserialize, Serialize};
+
+use canal_core::{FrameId, Mode, SlotRange};
+use canal_protocol::{HistoryClient, HistoryItem, HistoryRecord, HistoryStep};
+use canal_text::time::utc;
 
 /// A request that has ended, granted or not. The daemon writes it without copying its texts.
-#[derive(Clone, Debug, PartialEq, Eq)]
+///
+/// The values that a search compares come first, see [`Head`](super::frames::Head).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fields<'a> {
     /// When it ended, in milliseconds since 1970 UTC.
     pub ended_ms: u64,
+    /// The user.
+    pub uid: u32,
+    pub ending: Ending,
+    /// The items of the request.
+    #[serde(borrow)]
+    pub items: Vec<Item<'a>>,
     /// How many milliseconds it waited.
     pub waited_ms: u64,
     /// How many milliseconds it held its locks; `None` if it was never granted.
     pub held_ms: Option<u64>,
     /// The fencing token of its hold; 0 if it was never granted.
     pub token: u64,
-    /// The items of the request.
-    pub items: Vec<Item<'a>>,
     /// The outermost frame of its session; 0 if it had no frame.
     pub session: u64,
-    /// The user.
-    pub uid: u32,
     /// The process that owned it; 0 for a lease.
     pub pid: u32,
     /// The command as the client named it.
+    #[serde(borrow)]
     pub command: Cow<'a, str>,
     /// The note of the client.
     pub note: Option<Cow<'a, str>>,
@@ -32,15 +41,15 @@ pub struct Fields<'a> {
     /// Whether no daemon saw the end. `ended_ms` is then the last time at which the request is
     /// known to have waited or held its locks, and the length until then is a lower bound.
     pub at_least: bool,
-    pub ending: Ending,
 }
 
-/// A record that was read.
+/// A record that borrows nothing.
 pub type Record = Fields<'static>;
 
 /// The part of a request for one key.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Item<'a> {
+    #[serde(borrow)]
     pub key: Cow<'a, str>,
     pub mode: Mode,
     /// The number of slots; 0 for a read or a write.
@@ -54,7 +63,7 @@ pub struct Item<'a> {
 }
 
 /// How a request ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Ending {
     /// The owner released it.
     Released,
@@ -68,8 +77,8 @@ pub enum Ending {
     Expired,
     /// Another client released it by force.
     Forced {
-        /// User and process of that client, if it called this host's daemon.
-        by: Option<(u32, u32)>,
+        /// That client, if it called this host's daemon.
+        by: Option<HistoryClient>,
     },
     /// The host lost it, over an engine.
     Lost,
@@ -85,12 +94,12 @@ pub enum Ending {
     Refused {
         reason: Reason,
         /// The deadlock, the refused request first; empty for other reasons.
-        ring: Vec<RingStep>,
+        cycle: Vec<HistoryStep>,
     },
 }
 
 /// Why the table refused a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reason {
     /// It was not allowed to wait, and too few slots were free.
     Full,
@@ -108,37 +117,8 @@ pub enum Reason {
     Superseded,
 }
 
-/// One step of a deadlock.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RingStep {
-    /// The session that waited.
-    pub session: u64,
-    pub uid: u32,
-    pub pid: u32,
-    /// The key that it waited for.
-    pub key: String,
-}
-
-impl Reason {
-    /// Each reason and its name, in the order of their numbers.
-    pub(crate) const ALL: [(Self, &'static str); 7] = [
-        (Self::Full, "full"),
-        (Self::Paused, "paused"),
-        (Self::MaxWaiting, "max-waiting"),
-        (Self::Deadlock, "deadlock"),
-        (Self::TooLarge, "too-large"),
-        (Self::Mismatch, "mismatch"),
-        (Self::Superseded, "superseded"),
-    ];
-
-    /// Its name in messages and metrics.
-    pub fn word(self) -> &'static str {
-        Self::ALL[self as usize].1
-    }
-}
-
 impl Ending {
-    /// Its name in messages.
+    /// Its name in messages and metrics.
     pub fn word(&self) -> &'static str {
         match self {
             Self::Released => "released",
@@ -150,7 +130,15 @@ impl Ending {
             Self::Withdrawn => "withdrawn",
             Self::Abandoned => "abandoned",
             Self::Timeout => "timeout",
-            Self::Refused { reason, .. } => reason.word(),
+            Self::Refused { reason, .. } => match reason {
+                Reason::Full => "full",
+                Reason::Paused => "paused",
+                Reason::MaxWaiting => "max-waiting",
+                Reason::Deadlock => "deadlock",
+                Reason::TooLarge => "too-large",
+                Reason::Mismatch => "mismatch",
+                Reason::Superseded => "superseded",
+            },
         }
     }
 
@@ -167,6 +155,57 @@ impl Fields<'_> {
         let before = self.waited_ms.saturating_add(self.held_ms.unwrap_or(0));
         self.ended_ms.saturating_sub(before)
     }
+
+    /// The record as reports show it. `number` is its number at this host.
+    pub fn shown(&self, number: u64) -> HistoryRecord {
+        let items = self.items.iter().map(|item| HistoryItem {
+            key: item.key.to_string(),
+            mode: item.mode,
+            count: item.count,
+            slots: ranges(&item.slots),
+        });
+        let (mut exit, mut signal, mut by, mut cycle) = Default::default();
+        match &self.ending {
+            Ending::Exited(status) => exit = Some(*status),
+            Ending::Killed(number) => signal = Some(*number),
+            Ending::Forced { by: client } => by = *client,
+            Ending::Refused { cycle: steps, .. } => cycle = steps.clone(),
+            _ => {}
+        }
+        HistoryRecord {
+            number,
+            asked: utc(self.asked_ms()),
+            ended: utc(self.ended_ms),
+            ended_ms: self.ended_ms,
+            how: self.ending.word().to_owned(),
+            exit,
+            signal,
+            by,
+            cycle,
+            waited_ms: self.waited_ms,
+            held_ms: self.held_ms,
+            items: items.collect(),
+            token: self.held_ms.map(|_| self.token),
+            session: (self.session != 0).then(|| format!("s{}", FrameId(self.session))),
+            job: None,
+            uid: self.uid,
+            pid: self.pid,
+            command: Some(self.command.to_string()),
+            note: self.note.as_deref().map(str::to_owned),
+            host: self.host.as_deref().map(str::to_owned),
+            at_least: self.at_least,
+        }
+    }
+}
+
+/// The slots as ranges, such as `0-3,7`. `None` if there are none.
+fn ranges(slots: &[SlotRange]) -> Option<String> {
+    let range = |SlotRange(first, last): &SlotRange| match first == last {
+        true => first.to_string(),
+        false => format!("{first}-{last}"),
+    };
+    let ranges: Vec<String> = slots.iter().map(range).collect();
+    (!ranges.is_empty()).then(|| ranges.join(","))
 }
 
 #[cfg(test)]
@@ -198,19 +237,62 @@ pub(super) mod tests {
         }
     }
 
+    fn endings() -> Vec<Ending> {
+        let step = |session: &str| HistoryStep {
+            session: session.to_owned(),
+            uid: 1000,
+            pid: 7,
+            key: "a/b".to_owned(),
+        };
+        let by = HistoryClient { uid: u32::MAX, pid: 1 };
+        vec![
+            Ending::Released,
+            Ending::Ended,
+            Ending::Exited(255),
+            Ending::Killed(9),
+            Ending::Expired,
+            Ending::Forced { by: None },
+            Ending::Forced { by: Some(by) },
+            Ending::Lost,
+            Ending::Reboot,
+            Ending::Withdrawn,
+            Ending::Abandoned,
+            Ending::Timeout,
+            Ending::Refused { reason: Reason::Mismatch, cycle: Vec::new() },
+            Ending::Refused { reason: Reason::Deadlock, cycle: vec![step("s1"), step("s2")] },
+        ]
+    }
+
+    /// A record with every field, with each ending.
+    pub(crate) fn every_kind() -> impl Iterator<Item = Record> {
+        endings().into_iter().map(|ending| {
+            let item = |key: &str, mode, count| {
+                let ranges = [(0, 0), (3, 900), (u64::MAX - 1, u64::MAX)];
+                let ranges = ranges.into_iter().take(if count == 0 { 0 } else { 3 });
+                let slots = ranges.map(|(first, last)| SlotRange(first, last)).collect();
+                Item { key: key.to_owned().into(), mode, count, size: count, slots }
+            };
+            Record {
+                items: vec![
+                    item("ä", Mode::Read, 0),
+                    item("b", Mode::Write, 0),
+                    item("c", Mode::Counted, u64::MAX),
+                ],
+                note: Some("run 7".into()),
+                host: Some("alpha".into()),
+                at_least: ending == Ending::Reboot,
+                ending,
+                ..record(u64::MAX, "x", u32::MAX)
+            }
+        })
+    }
+
     #[test]
     fn what_was_asked_for_is_found_from_the_end() {
         assert_eq!(record(10_000, "x", 0).asked_ms(), 8_200);
         let never = Record { held_ms: None, ..record(10_000, "x", 0) };
         assert_eq!(never.asked_ms(), 8_500);
         assert_eq!(record(7, "x", 0).asked_ms(), 0, "the clock was set back");
-    }
-
-    #[test]
-    fn each_reason_is_listed_at_its_number() {
-        for (number, (reason, _)) in Reason::ALL.into_iter().enumerate() {
-            assert_eq!(reason as usize, number);
-        }
     }
 
     #[test]
@@ -228,7 +310,7 @@ pub(super) mod tests {
             Ending::Withdrawn,
             Ending::Abandoned,
             Ending::Timeout,
-            Ending::Refused { reason: Reason::Full, ring: Vec::new() },
+            Ending::Refused { reason: Reason::Full, cycle: Vec::new() },
         ];
         for ending in failures {
             assert!(of(ending.clone()), "{ending:?}");

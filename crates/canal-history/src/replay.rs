@@ -1,18 +1,12 @@
-//! Simulates how long requests would have waited with another number of slots: the recorded
-//! requests go through the lock table again.
+//! Simulates how long requests would have waited with another number of slots.
 //!
 //! Each request arrives at its recorded time and holds its slots for its recorded time. It does not
 //! predict that people would send requests at other times if they waited less.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
-use std::sync::Arc;
+use std::collections::BinaryHeap;
 
-use crate::histogram::Quantiles;
-use canal_core::{
-    Ask, Change, ENTRY_VERSION, Entry, FrameId, Item, Key, Outcome, Owner, ProcessId, Request,
-    RequestId, Revision, Table, Tag, UnixMillis, View, Wait,
-};
+use canal_protocol::{HistoryLengths, HistorySlotsRow};
 
 /// A request for slots of a key that was granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,29 +19,62 @@ pub(crate) struct Arrival {
     pub count: u64,
 }
 
-/// The simulated waits.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Replayed {
-    /// The number of slots of the simulated lock.
-    pub slots: u64,
-    /// How many milliseconds each request would have waited, in the order of their grants.
-    pub waits: Vec<u64>,
-    /// The number of requests for more slots than that.
-    pub unfit: u64,
+/// The slots of a key while its queue is simulated. Requests are granted in their order, so none
+/// overtakes another.
+#[derive(Default)]
+pub(crate) struct Slots {
+    held: u64,
+    /// When slots become free, and how many.
+    ends: BinaryHeap<Reverse<(u64, u64)>>,
+    /// When the last request was granted: none is granted earlier.
+    served_ms: u64,
 }
 
-impl Replayed {
-    /// Median, 90 and 99 percent, and the longest wait; all 0 without any.
-    pub(crate) fn quantiles(&self) -> Quantiles {
-        let mut waits = self.waits.clone();
-        waits.sort_unstable();
-        Quantiles {
-            median: quantile(&waits, 50),
-            p90: quantile(&waits, 90),
-            p99: quantile(&waits, 99),
-            max: waits.last().copied().unwrap_or(0),
-        }
+impl Slots {
+    pub(crate) fn take(&mut self, until_ms: u64, count: u64) {
+        self.held = self.held.saturating_add(count);
+        self.ends.push(Reverse((until_ms, count)));
     }
+
+    /// When `count` slots are free for a request that counts by `capacity`; `None` if they never
+    /// are.
+    pub(crate) fn free_at(&mut self, count: u64, capacity: u64) -> Option<u64> {
+        if count > capacity {
+            return None;
+        }
+        while self.held.saturating_add(count) > capacity {
+            let Reverse((at_ms, freed)) = self.ends.pop()?;
+            self.held = self.held.saturating_sub(freed);
+            self.served_ms = self.served_ms.max(at_ms);
+        }
+        Some(self.served_ms)
+    }
+}
+
+/// How long each of these requests would have waited for a lock of this size, the earliest request
+/// first. Requests for more slots than that wait for nothing, and block no other.
+pub(crate) fn waits(arrivals: &[Arrival], capacity: u64) -> Vec<u64> {
+    let mut slots = Slots::default();
+    let wait = |arrival: &Arrival| {
+        let begin_ms = slots.free_at(arrival.count, capacity)?.max(arrival.asked_ms);
+        slots.take(begin_ms.saturating_add(arrival.held_ms), arrival.count);
+        Some(begin_ms - arrival.asked_ms)
+    };
+    arrivals.iter().filter_map(wait).collect()
+}
+
+/// How long these requests would have waited for a lock of this size.
+pub(crate) fn replay(arrivals: &[Arrival], slots: u64) -> HistorySlotsRow {
+    let mut waits = waits(arrivals, slots);
+    waits.sort_unstable();
+    let unfit = (arrivals.len() - waits.len()) as u64;
+    let waits = HistoryLengths {
+        median_ms: quantile(&waits, 50),
+        p90_ms: quantile(&waits, 90),
+        p99_ms: quantile(&waits, 99),
+        max_ms: quantile(&waits, 100),
+    };
+    HistorySlotsRow { slots, waits, unfit }
 }
 
 /// The least of the sorted lengths that at least this percentage does not exceed; 0 without any.
@@ -56,108 +83,31 @@ pub(crate) fn quantile(sorted: &[u64], percent: usize) -> u64 {
     sorted.get(rank.saturating_sub(1)).copied().unwrap_or(0)
 }
 
-/// Sends these requests, the earliest first, to a lock of this size.
-pub(crate) fn replay(arrivals: &[Arrival], slots: u64) -> Replayed {
-    let Ok(key) = Key::new("replay") else { return Replayed::default() };
-    let mut replay = Replay {
-        table: Table::default(),
-        arrivals,
-        waiting: BTreeMap::new(),
-        ends: BinaryHeap::new(),
-        outcomes: Vec::new(),
-        replayed: Replayed { slots, ..Replayed::default() },
-    };
-    for (number, arrival) in (1..).zip(arrivals) {
-        // Holds that end at this time free their slots first, as in a turn of the daemon.
-        replay.end_until(arrival.asked_ms);
-        let item =
-            Item { key: key.clone(), ask: Ask::slots(arrival.count, Some(View::Slots { slots })) };
-        replay.ask(number, item, arrival.asked_ms);
-    }
-    replay.end_until(u64::MAX);
-    replay.replayed
-}
-
-/// A replay in progress.
-struct Replay<'a> {
-    table: Table,
-    arrivals: &'a [Arrival],
-    /// The arrival of each request that has not been granted.
-    waiting: BTreeMap<RequestId, usize>,
-    /// When each hold ends.
-    ends: BinaryHeap<Reverse<(u64, FrameId)>>,
-    outcomes: Vec<Outcome>,
-    replayed: Replayed,
-}
-
-impl Replay<'_> {
-    fn ask(&mut self, number: u32, item: Item, now_ms: u64) {
-        // Each request comes from a separate process: a process that already holds the lock does
-        // not wait for it.
-        let owner = Owner::Process(ProcessId { pid: number, started: 1, inode: 0 });
-        let request = Request {
-            tag: Tag(number.into()),
-            owner,
-            items: vec![item],
-            wait: Wait::Yes { until: None },
-            ..Request::default()
-        };
-        let id = RequestId(self.table.revision().0 + 1);
-        self.waiting.insert(id, number as usize - 1);
-        self.apply(Change::Request(Arc::new(request)), now_ms);
-    }
-
-    /// Ends the holds that end by this time, and those that are granted meanwhile.
-    fn end_until(&mut self, until_ms: u64) {
-        while let Some(Reverse((at_ms, frame))) = self.ends.peek().copied()
-            && at_ms <= until_ms
-        {
-            self.ends.pop();
-            self.apply(Change::End { frame }, at_ms);
-        }
-    }
-
-    fn apply(&mut self, change: Change, now_ms: u64) {
-        let entry = Entry { version: ENTRY_VERSION, at: UnixMillis(now_ms), change };
-        let mut outcomes = std::mem::take(&mut self.outcomes);
-        self.table.apply(Revision(self.table.revision().0 + 1), &entry, &mut outcomes);
-        for outcome in outcomes.drain(..) {
-            match outcome {
-                Outcome::Granted(granted) => {
-                    let arrival = self.waiting.remove(&granted.request);
-                    if let Some(arrival) = arrival.and_then(|at| self.arrivals.get(at)) {
-                        let end = now_ms.saturating_add(arrival.held_ms);
-                        self.ends.push(Reverse((end, granted.frame)));
-                        self.replayed.waits.push(now_ms - arrival.asked_ms);
-                    }
-                }
-                Outcome::Refused { request, .. } => {
-                    self.waiting.remove(&request);
-                    self.replayed.unfit += 1;
-                }
-                _ => {}
-            }
-        }
-        self.outcomes = outcomes;
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
-    use super::*;
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
 
-    fn waits(arrivals: &[(u64, u64, u64)], slots: u64) -> Vec<u64> {
-        let arrivals: Vec<Arrival> = arrivals
-            .iter()
-            .map(|(asked_ms, held_ms, count)| Arrival {
-                asked_ms: *asked_ms,
-                held_ms: *held_ms,
-                count: *count,
-            })
-            .collect();
-        replay(&arrivals, slots).waits
+    use super::*;
+    use canal_core::{
+        Ask, Change, ENTRY_VERSION, Entry, FrameId, Item, Key, Outcome, Owner, ProcessId, Request,
+        RequestId, Revision, Table, Tag, UnixMillis, View, Wait,
+    };
+
+    fn arrivals(of: &[(u64, u64, u64)]) -> Vec<Arrival> {
+        let of = of.iter();
+        of.map(|(asked_ms, held_ms, count)| Arrival {
+            asked_ms: *asked_ms,
+            held_ms: *held_ms,
+            count: *count,
+        })
+        .collect()
+    }
+
+    fn waits(of: &[(u64, u64, u64)], slots: u64) -> Vec<u64> {
+        super::waits(&arrivals(of), slots)
     }
 
     #[test]
@@ -183,8 +133,7 @@ mod tests {
             Arrival { asked_ms: 0, held_ms: 100, count: 3 },
             Arrival { asked_ms: 10, held_ms: 100, count: 1 },
         ];
-        let replayed = replay(&arrivals, 2);
-        assert_eq!((replayed.unfit, replayed.waits), (1, vec![0]));
+        assert_eq!((replay(&arrivals, 2).unfit, super::waits(&arrivals, 2)), (1, vec![0]));
         assert_eq!(replay(&arrivals, 0).unfit, 2);
     }
 
@@ -218,16 +167,72 @@ mod tests {
             let rate = servers / hold - 1.0 / between;
             let mean = waits_at_all / rate;
             let p90 = (waits_at_all / 0.1).ln().max(0.0) / rate;
-            let replayed = replay(&arrivals, slots);
-            let waits = &replayed.waits;
+            let waits = super::waits(&arrivals, slots);
             assert_eq!(waits.len(), count);
             let share = waits.iter().filter(|wait| **wait > 0).count() as f64 / count as f64;
             let found_mean = waits.iter().sum::<u64>() as f64 / count as f64;
-            let found_p90 = replayed.quantiles().p90 as f64;
+            let found_p90 = replay(&arrivals, slots).waits.p90_ms as f64;
             let is_near = |found: f64, known: f64| (found - known).abs() <= known * 0.25 + 50.0;
             assert!(is_near(share, waits_at_all), "{slots}: {share} of {waits_at_all}");
             assert!(is_near(found_mean, mean), "{slots}: {found_mean} of {mean}");
             assert!(is_near(found_p90, p90), "{slots}: {found_p90} of {p90}");
+        }
+    }
+
+    /// A table in which the requests ask for their slots.
+    #[derive(Default)]
+    struct Asked {
+        table: Table,
+        /// The arrival of each request that has not been granted.
+        waiting: BTreeMap<RequestId, Arrival>,
+        /// When each hold ends.
+        ends: BinaryHeap<Reverse<(u64, FrameId)>>,
+        waits: Vec<u64>,
+    }
+
+    impl Asked {
+        fn apply(&mut self, change: Change, now_ms: u64) {
+            let entry = Entry { version: ENTRY_VERSION, at: UnixMillis(now_ms), change };
+            let mut outcomes = Vec::new();
+            self.table.apply(Revision(self.table.revision().0 + 1), &entry, &mut outcomes);
+            for outcome in outcomes {
+                if let Outcome::Granted(granted) = outcome {
+                    let arrival = self.waiting.remove(&granted.request).unwrap();
+                    self.ends.push(Reverse((now_ms + arrival.held_ms, granted.frame)));
+                    self.waits.push(now_ms - arrival.asked_ms);
+                }
+            }
+        }
+
+        /// Ends the holds that end by this time, and those that are granted meanwhile.
+        fn end_until(&mut self, until_ms: u64) {
+            while let Some(Reverse((at_ms, frame))) = self.ends.peek().copied()
+                && at_ms <= until_ms
+            {
+                self.ends.pop();
+                self.apply(Change::End { frame }, at_ms);
+            }
+        }
+
+        fn waits(arrivals: &[Arrival], slots: u64) -> Vec<u64> {
+            let mut asked = Self::default();
+            for (pid, arrival) in (1..).zip(arrivals) {
+                // Holds that end at this time free their slots first, as in a turn of the daemon.
+                asked.end_until(arrival.asked_ms);
+                let ask = Ask::slots(arrival.count, Some(View::Slots { slots }));
+                let request = Request {
+                    tag: Tag(pid.into()),
+                    owner: Owner::Process(ProcessId { pid, started: 1, inode: 0 }),
+                    items: vec![Item { key: Key::new("replay").unwrap(), ask }],
+                    wait: Wait::Yes { until: None },
+                    ..Request::default()
+                };
+                let id = RequestId(asked.table.revision().0 + 1);
+                asked.waiting.insert(id, *arrival);
+                asked.apply(Change::Request(Arc::new(request)), arrival.asked_ms);
+            }
+            asked.end_until(u64::MAX);
+            asked.waits
         }
     }
 
@@ -245,7 +250,17 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_table_serves_as_a_queue_does(
+        fn the_lock_table_would_grant_at_the_same_times(
+            mut of in proptest::collection::vec((0..3_000_u64, 0..900_u64, 1..5_u64), 0..60),
+            slots in 0..6_u64,
+        ) {
+            of.sort_by_key(|(asked, ..)| *asked);
+            let arrivals = arrivals(&of);
+            prop_assert_eq!(super::waits(&arrivals, slots), Asked::waits(&arrivals, slots));
+        }
+
+        #[test]
+        fn requests_are_served_as_a_queue_does(
             mut arrivals in proptest::collection::vec((0..5_000_u64, 0..900_u64), 0..60),
             slots in 1..6_usize,
         ) {

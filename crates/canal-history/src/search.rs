@@ -1,8 +1,9 @@
 //! Finds records, the newest first, one file per step. Between two steps, the caller can write the
 //! requests that ended meanwhile.
 
-use super::frames::{Frame, Frames};
-use super::record::Record;
+use canal_protocol::HistoryRecord;
+
+use super::frames::{Frame, Frames, Head};
 use super::store::Store;
 
 /// The bytes of records at which a search ends, approximately.
@@ -30,8 +31,8 @@ pub struct Query {
 /// The result of a search.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Found {
-    /// Records with their numbers, the newest first.
-    pub records: Vec<(u64, Record)>,
+    /// The newest first.
+    pub records: Vec<HistoryRecord>,
     /// The `before` of the query for the next page; `None` on the last page.
     pub before: Option<u64>,
     /// A damaged file, by the number of its first record. The records after the damage are omitted.
@@ -56,9 +57,7 @@ impl Search {
 
     /// Searches the next file. Returns whether the search is over.
     pub fn step(&mut self, store: &Store) -> bool {
-        let Some(segment) = store.last_before(self.below) else { return true };
-        self.below = segment.first;
-        let bytes = store.read(segment);
+        let Some((segment, bytes)) = store.read_before(&mut self.below) else { return true };
         let Some(mut frames) = Frames::of(&bytes) else {
             // It was removed to make room.
             return bytes.is_empty();
@@ -74,13 +73,13 @@ impl Search {
         }
         for (number, frame) in fitting.into_iter().rev() {
             if self.found.records.len() >= self.query.limit || self.bytes >= BYTES_MAX {
-                self.found.before = self.found.records.last().map(|(number, _)| *number);
+                self.found.before = self.found.records.last().map(|record| record.number);
                 return true;
             }
             match frame.record() {
                 Some(record) => {
                     self.bytes += frame.length();
-                    self.found.records.push((number, record));
+                    self.found.records.push(record.shown(number));
                 }
                 None => self.found.damaged = Some(segment.first),
             }
@@ -93,14 +92,33 @@ impl Search {
 impl Query {
     /// Whether a record fits, except for its position.
     pub(super) fn fits(&self, frame: &Frame<'_>) -> bool {
-        let Self { key, since_ms, uid, session, failed, .. } = self;
+        let Self { since_ms, uid, failed, session, .. } = self;
         let is_of = |session| frame.record().is_some_and(|record| record.session == session);
         frame.head().is_some_and(|head| {
             head.ended_ms >= *since_ms
                 && uid.is_none_or(|uid| head.uid == uid)
-                && (!failed || head.failed())
-                && key.as_ref().is_none_or(|key| head.is_below(key))
+                && (!failed || head.ending.is_failure())
+                && self.fits_key(&head, frame)
                 && session.is_none_or(is_of)
+        })
+    }
+
+    fn fits_key(&self, head: &Head<'_>, frame: &Frame<'_>) -> bool {
+        if self.key.is_none() || head.key().is_some_and(|key| self.is_about(key)) {
+            return true;
+        }
+        // Most records have one key, so nothing more is read.
+        head.items > 1
+            && frame
+                .record()
+                .is_some_and(|record| record.items.iter().any(|item| self.is_about(&item.key)))
+    }
+
+    /// Whether a key is that of the query or a key below it.
+    pub(super) fn is_about(&self, key: &str) -> bool {
+        self.key.as_ref().is_none_or(|wanted| {
+            let rest = key.strip_prefix(wanted.as_str());
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
         })
     }
 }
@@ -108,7 +126,7 @@ impl Query {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::{Ending, tests::record};
+    use crate::record::{Ending, Record, tests::record};
     use crate::store::Limits;
 
     /// 3,000 records in several files: keys a, a/b and c in turns, users 0 to 4.
@@ -135,12 +153,12 @@ mod tests {
     }
 
     /// All records that fit, page by page, the oldest first.
-    fn all(store: &Store, query: &Query) -> Vec<Record> {
+    fn all(store: &Store, query: &Query) -> Vec<HistoryRecord> {
         let (mut records, mut before) = (Vec::new(), None);
         loop {
             let found = find(store, Query { before, ..query.clone() });
-            assert!(found.records.is_sorted_by(|one, next| one.0 > next.0));
-            records.extend(found.records.into_iter().map(|(_, record)| record));
+            assert!(found.records.is_sorted_by(|one, next| one.number > next.number));
+            records.extend(found.records);
             before = found.before;
             if before.is_none() {
                 records.reverse();
@@ -155,7 +173,7 @@ mod tests {
         for limit in [1, 7, 500, 2_999, 3_000, usize::MAX] {
             if limit == 1 {
                 let found = find(&store, Query { limit, ..Query::default() });
-                assert_eq!((found.records.len(), found.before), (1, Some(found.records[0].0)));
+                assert_eq!((found.records.len(), found.before), (1, Some(found.records[0].number)));
                 continue;
             }
             let records = all(&store, &Query { limit, ..Query::default() });
@@ -190,5 +208,26 @@ mod tests {
         let found = find(&store, Query { limit: usize::MAX, ..Query::default() });
         assert!(found.records.len() < 30 && found.before.is_some());
         assert_eq!(all(&store, &Query { limit: usize::MAX, ..Query::default() }).len(), 100);
+    }
+
+    #[test]
+    fn a_key_covers_those_below_it_and_not_those_that_begin_alike() {
+        let below = |found: &str, key: &str| {
+            Query { key: Some(key.to_owned()), ..Query::default() }.is_about(found)
+        };
+        assert!(below("db", "db") && below("db/x", "db") && below("db/x/y", "db/x"));
+        assert!(!below("dbs", "db") && !below("d", "db") && !below("x/db", "db"));
+    }
+
+    #[test]
+    fn a_record_is_found_by_each_of_its_keys() {
+        let (mut store, _dir) = store();
+        let two = record(3_000_000, "x", 0).items.into_iter().chain(record(0, "y/z", 0).items);
+        let of_two = Record { items: two.collect(), ..record(3_000_000, "", 0) };
+        store.append(&[of_two].iter().collect(), 0).unwrap();
+        for (key, count) in [("x", 1), ("y", 1), ("y/z", 1), ("z", 0)] {
+            let query = Query { key: Some(key.to_owned()), limit: 9, ..Query::default() };
+            assert_eq!(find(&store, query).records.len(), count, "{key}");
+        }
     }
 }

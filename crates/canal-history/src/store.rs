@@ -10,7 +10,9 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use super::frames::{self, Batch, Frames, MAGIC};
+use postcard::take_from_bytes;
+
+use super::frames::{self, Batch, HEADER, MAGIC};
 use canal_sys::dir::remove_if_there;
 use canal_sys::process::user;
 
@@ -103,7 +105,6 @@ impl Store {
         if !begin[..read].starts_with(MAGIC) {
             return Ok(Some("is not a history file, or has another version"));
         }
-        // The head of a record fits into this, unless its keys are long.
         let first_ms = first_ms(&begin[..read]);
         self.segments.push_back(Segment { first, bytes, first_ms });
         Ok(None)
@@ -239,9 +240,17 @@ impl Store {
         self.segments.iter().map(|segment| segment.bytes).sum()
     }
 
-    /// The last file whose records come before one with this number.
-    pub(super) fn last_before(&self, number: u64) -> Option<Segment> {
-        self.segments.iter().rev().find(|segment| segment.first < number).copied()
+    /// The files, the latest first.
+    pub(super) fn segments(&self) -> impl Iterator<Item = Segment> {
+        self.segments.iter().rev().copied()
+    }
+
+    /// Reads the last file whose records come before one with this number, and sets the number to
+    /// that of the first of them. Between two calls, the store may change.
+    pub(super) fn read_before(&self, number: &mut u64) -> Option<(Segment, Vec<u8>)> {
+        let segment = self.segments().find(|segment| segment.first < *number)?;
+        *number = segment.first;
+        Some((segment, self.read(segment)))
     }
 
     /// The content of a file; empty if the file is gone.
@@ -259,12 +268,10 @@ impl Store {
     }
 }
 
+/// When the first record of a file ended, of which only the beginning need be there; 0 without one.
 fn first_ms(bytes: &[u8]) -> u64 {
-    // The time is at the beginning; the rest of the record need not be there.
-    let time = bytes.get(MAGIC.len() + 9..MAGIC.len() + 17);
-    let time = time.and_then(|time| time.first_chunk().copied());
-    let is_whole = Frames::of(bytes).is_some();
-    time.filter(|_| is_whole).map_or(0, u64::from_le_bytes)
+    let payload = bytes.strip_prefix(MAGIC).and_then(|frame| frame.get(HEADER..));
+    payload.and_then(|payload| take_from_bytes(payload).ok()).map_or(0, |(ms, _)| ms)
 }
 
 fn name_of(first: u64) -> String {
@@ -329,7 +336,7 @@ mod tests {
         loop {
             let mut search = Search::new(Query { limit: usize::MAX, before, ..Query::default() });
             while !search.step(store) {}
-            times.extend(search.found.records.iter().map(|(_, record)| record.ended_ms));
+            times.extend(search.found.records.iter().map(|record| record.ended_ms));
             before = search.found.before;
             if before.is_none() {
                 times.reverse();

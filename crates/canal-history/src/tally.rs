@@ -1,19 +1,25 @@
 //! Counts waits and holds of the records that fit: in total, by user, by command and by key. For a
 //! single key, also computes how long its requests would have waited with another number of slots.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::encoding::Lengths;
 use super::frames::Frames;
-use super::histogram::{Bins, Histogram, Quantiles};
+use super::histogram::{Bins, Histogram};
+use super::record::Fields;
 use super::replay::{Arrival, replay};
 use super::search::Query;
 use super::store::Store;
 use super::timeline::Timeline;
 use canal_core::Mode;
+use canal_protocol::{HistoryCount, HistoryKeyUse, HistorySlots, HistoryStats};
+use canal_text::time::utc;
 
 /// The most users and commands that are counted separately. Others count only in the totals.
 const GROUPS_MAX: usize = 1_000;
+
+/// The most users, and the most commands, of a report.
+const GROUPS_SHOWN_MAX: usize = 100;
 
 /// At least this many commands that differ only in numbers, such as those of a job array, form a
 /// group.
@@ -22,80 +28,53 @@ const ALIKE_MIN: usize = 3;
 /// The most keys that are counted separately: each has a timeline.
 const KEYS_MAX: usize = 100;
 
+/// The most keys of a report, each with its use over time.
+const KEYS_SHOWN_MAX: usize = 20;
+
 /// At most this many requests are replayed, the latest ones.
 const ARRIVALS_MAX: usize = 10_000;
 
 /// The counts of many records.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Counted {
+struct Counted {
     /// The waits of granted requests.
-    pub waits: Histogram,
+    waits: Histogram,
     /// How long they held their locks.
-    pub holds: Histogram,
+    holds: Histogram,
     /// How many were never granted.
-    pub refused: u64,
+    refused: u64,
 }
 
 /// All counts of a query.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// The key of the query.
-    pub key: Option<String>,
-    /// The time of the query, in milliseconds since 1970 UTC.
-    pub now_ms: u64,
-    pub all: Counted,
+#[derive(Debug, Default)]
+struct Counts {
+    all: Counted,
     /// All waits, in bins.
-    pub wait_bins: Bins,
+    wait_bins: Bins,
     /// All holds, in bins.
-    pub hold_bins: Bins,
-    pub users: BTreeMap<u32, Counted>,
+    hold_bins: Bins,
+    users: BTreeMap<u32, Counted>,
     /// The counts by user and command, for the commands that the caller may see.
-    pub commands: BTreeMap<(u32, String), Counted>,
+    commands: BTreeMap<(u32, String), Counted>,
     /// The use of each key of the query.
-    pub keys: BTreeMap<String, KeyUse>,
+    keys: BTreeMap<String, KeyUse>,
     /// Whether there were too many users, commands or keys to count them all separately.
-    pub left_out: bool,
+    left_out: bool,
     /// The waits with other numbers of slots, if slots of the query's key were granted.
-    pub slots: Option<SlotsTable>,
-}
-
-/// A command, or several that differ only in numbers.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CommandGroup {
-    pub uid: u32,
-    /// The command; if there are several, with `#` in place of each number.
-    pub command: String,
-    /// The number of commands.
-    pub commands: u64,
-    pub counted: Counted,
+    slots: Option<HistorySlots>,
 }
 
 /// How much a key was used.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct KeyUse {
+struct KeyUse {
     /// The number of granted requests.
-    pub granted: u64,
+    granted: u64,
     /// The size that the latest request passed or was given; 0 if none asked for slots.
-    pub size: u64,
+    size: u64,
     /// When that request ended.
     size_ms: u64,
     /// Slots in use; each reader and writer counts as one.
-    pub used: Timeline,
-    /// Use before this time is not counted, in milliseconds since 1970 UTC.
-    pub since_ms: u64,
-}
-
-/// How long the requests for a key would have waited with another number of slots.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct SlotsTable {
-    /// The current number of slots of the key.
-    pub present: u64,
-    /// The number of replayed requests: the latest of those that were granted.
-    pub requests: u64,
-    /// Whether there were more of them.
-    pub more: bool,
-    /// For each number of slots: how long they would have waited, and how many ask for more slots.
-    pub rows: Vec<(u64, Quantiles, u64)>,
+    used: Timeline,
 }
 
 /// The current state, which the files do not have.
@@ -131,12 +110,11 @@ pub struct Tally {
     arrivals: Vec<Arrival>,
     /// The numbers of slots still to try; `None` while files are read.
     to_try: Option<BTreeSet<u64>>,
-    pub counts: Counts,
+    counts: Counts,
 }
 
 impl Tally {
     pub fn new(query: Query, viewer: Option<u32>, present: Present) -> Self {
-        let (key, now_ms) = (query.key.clone(), present.now_ms);
         Self {
             query,
             viewer,
@@ -144,45 +122,36 @@ impl Tally {
             below: u64::MAX,
             arrivals: Vec::new(),
             to_try: None,
-            counts: Counts { key, now_ms, ..Counts::default() },
+            counts: Counts::default(),
         }
     }
 
     /// Counts the next file, or tries the next number of slots. Returns whether all is done.
     pub fn step(&mut self, store: &Store) -> bool {
-        match &mut self.to_try {
-            None => {
-                if self.read_next(store) {
-                    self.add_running();
-                    self.to_try = Some(self.sizes());
-                }
-                false
+        let Some(sizes) = &mut self.to_try else {
+            if self.read_next(store) {
+                self.add_running();
+                self.to_try = Some(self.sizes());
             }
-            Some(sizes) => match sizes.pop_first() {
-                Some(slots) => {
-                    let replayed = replay(&self.arrivals, slots);
-                    if let Some(table) = &mut self.counts.slots {
-                        table.rows.push((slots, replayed.quantiles(), replayed.unfit));
-                    }
-                    false
-                }
-                None => true,
-            },
+            return false;
+        };
+        let Some(slots) = sizes.pop_first() else { return true };
+        if let Some(table) = &mut self.counts.slots {
+            table.rows.push(replay(&self.arrivals, slots));
         }
+        false
     }
 
     /// Counts the next file. Returns whether all are counted.
     fn read_next(&mut self, store: &Store) -> bool {
-        let Some(segment) = store.last_before(self.below) else { return true };
-        self.below = segment.first;
-        let bytes = store.read(segment);
+        let Some((segment, bytes)) = store.read_before(&mut self.below) else { return true };
         let before = self.arrivals.len();
         for frame in Frames::of(&bytes).into_iter().flatten() {
             if self.query.fits(&frame)
-                && let Some(lengths) = frame.lengths()
+                && let Some(record) = frame.record()
             {
-                self.count(&lengths);
-                self.count_use(&lengths, before < ARRIVALS_MAX);
+                self.count(&record);
+                self.count_use(&record, before < ARRIVALS_MAX);
             }
         }
         // Within a file, the latest come last.
@@ -193,32 +162,25 @@ impl Tally {
     }
 
     /// Adds a hold to the keys of the query.
-    fn count_use(&mut self, lengths: &Lengths<'_>, collects: bool) {
-        let Some(held_ms) = lengths.held_ms else { return };
-        let asked_for = self.query.key.as_deref();
-        let begin_ms = lengths.head.ended_ms.saturating_sub(held_ms);
-        for item in lengths.head.items() {
-            if asked_for.is_some_and(|key| !item.is_below(key)) {
-                continue;
-            }
+    fn count_use(&mut self, record: &Fields<'_>, collects: bool) {
+        let Some(held_ms) = record.held_ms else { return };
+        let (asked_ms, since_ms) = (record.asked_ms(), self.query.since_ms);
+        let begin_ms = record.ended_ms.saturating_sub(held_ms).max(since_ms);
+        for item in record.items.iter().filter(|item| self.query.is_about(&item.key)) {
             let is_counted = item.mode == Mode::Counted;
-            // It is unknown how long it would have held.
-            let is_whole = !lengths.head.at_least();
-            if collects && is_whole && is_counted && asked_for == Some(item.key) {
-                let asked_ms = begin_ms.saturating_sub(lengths.waited_ms);
+            // It is unknown how long a hold with an unseen end would have lasted.
+            let is_whole = !record.at_least;
+            let is_it = self.query.key.as_deref() == Some(&*item.key);
+            if collects && is_whole && is_counted && is_it {
                 self.arrivals.push(Arrival { asked_ms, held_ms, count: item.count });
             }
-            let since_ms = self.query.since_ms;
-            let Some(of) = self.counts.use_of(item.key, since_ms) else { continue };
+            let Some(of) = self.counts.use_of(&item.key) else { continue };
             of.granted += 1;
-            if is_counted && lengths.head.ended_ms >= of.size_ms {
-                (of.size, of.size_ms) = (item.size, lengths.head.ended_ms);
+            if is_counted && record.ended_ms >= of.size_ms {
+                (of.size, of.size_ms) = (item.size, record.ended_ms);
             }
-            let slots = if is_counted { item.count } else { 1 };
-            let asked_ms = begin_ms.saturating_sub(lengths.waited_ms);
-            let begin_ms = begin_ms.max(since_ms);
             of.used.add_wait(asked_ms.max(since_ms), begin_ms);
-            of.used.add(begin_ms, lengths.head.ended_ms, slots);
+            of.used.add(begin_ms, record.ended_ms, if is_counted { item.count } else { 1 });
             if is_counted {
                 of.used.note_size(begin_ms, item.size);
             }
@@ -228,11 +190,9 @@ impl Tally {
     /// Adds the current holds, and extends each timeline to now.
     fn add_running(&mut self) {
         let now_ms = self.present.now_ms;
-        let running = std::mem::take(&mut self.present.running);
-        let since_ms = self.query.since_ms;
-        for held in running {
-            if let Some(of) = self.counts.use_of(&held.key, since_ms) {
-                of.used.add(held.since_ms.max(since_ms), now_ms, held.slots);
+        for held in std::mem::take(&mut self.present.running) {
+            if let Some(of) = self.counts.use_of(&held.key) {
+                of.used.add(held.since_ms.max(self.query.since_ms), now_ms, held.slots);
             }
         }
         for of in self.counts.keys.values_mut() {
@@ -242,7 +202,8 @@ impl Tally {
 
     /// The numbers of slots to try: the current one, one and two less and more, and twice as many.
     fn sizes(&mut self) -> BTreeSet<u64> {
-        let of = self.query.key.as_ref().and_then(|key| self.counts.keys.get(key));
+        let Some(key) = &self.query.key else { return BTreeSet::new() };
+        let of = self.counts.keys.get(key);
         let present = self.present.stored.or(of.map(|of| of.size)).unwrap_or(0);
         let more = self.arrivals.len() > ARRIVALS_MAX;
         self.arrivals.truncate(ARRIVALS_MAX);
@@ -250,35 +211,71 @@ impl Tally {
         if present == 0 || self.arrivals.is_empty() {
             return BTreeSet::new();
         }
-        let requests = self.arrivals.len() as u64;
-        self.counts.slots = Some(SlotsTable { present, requests, more, rows: Vec::new() });
+        let (key, requests) = (key.clone(), self.arrivals.len() as u64);
+        self.counts.slots = Some(HistorySlots { key, present, requests, more, rows: Vec::new() });
         let less = (1..=2).map(|n| present.saturating_sub(n));
         let more = (0..=2).map(|n| present.saturating_add(n));
         let all = less.chain(more).chain([present.saturating_mul(2)]);
         all.filter(|slots| *slots > 0).collect()
     }
 
-    fn count(&mut self, lengths: &Lengths<'_>) {
-        self.counts.all.add(lengths);
-        if let Some(held_ms) = lengths.held_ms {
-            self.counts.wait_bins.add(lengths.waited_ms);
-            if !lengths.head.at_least() {
-                self.counts.hold_bins.add(held_ms);
+    fn count(&mut self, record: &Fields<'_>) {
+        let Counts { all, wait_bins, hold_bins, users, commands, left_out, .. } = &mut self.counts;
+        all.add(record);
+        if let Some(held_ms) = record.held_ms {
+            wait_bins.add(record.waited_ms);
+            if !record.at_least {
+                hold_bins.add(held_ms);
             }
         }
-        let Counts { users, commands, left_out, .. } = &mut self.counts;
-        let uid = lengths.head.uid;
-        match group(users, uid) {
-            Some(of) => of.add(lengths),
-            None => *left_out = true,
-        }
-        if self.viewer.is_none_or(|viewer| viewer == uid) {
-            match group(commands, (uid, lengths.command.to_owned())) {
-                Some(of) => of.add(lengths),
-                None => *left_out = true,
-            }
+        let uid = record.uid;
+        let of_user = group(users, uid).map(|of| of.add(record));
+        let is_seen = self.viewer.is_none_or(|viewer| viewer == uid);
+        let of_command = is_seen.then(|| {
+            group(commands, (uid, record.command.to_string())).map(|of| of.add(record))
+        });
+        *left_out |= of_user.is_none() || of_command == Some(None);
+    }
+
+    /// The report. `stored` looks up the stored size of a key.
+    pub fn report(&self, stored: impl Fn(&str) -> Option<u64>) -> HistoryStats {
+        let counts = &self.counts;
+        let users = counts.users.iter().map(|(uid, of)| of.shown(Some(*uid), None));
+        let (users, more_users) = most(users.collect());
+        let (commands, more_commands) = most(counts.command_groups());
+        let is_other = |key| self.query.key.as_ref() != Some(key);
+        let mut keys: Vec<_> = counts.keys.iter().collect();
+        // The key of the query, then the most used keys.
+        keys.sort_by_key(|(key, of)| (is_other(key), Reverse(of.used.sum())));
+        let shown = keys.iter().take(KEYS_SHOWN_MAX);
+        let shown = shown.map(|(key, of)| HistoryKeyUse {
+            from: utc(of.used.begin_ms().max(self.query.since_ms)),
+            until: utc(self.present.now_ms),
+            ..of.shown(key, stored(key))
+        });
+        HistoryStats {
+            all: counts.all.shown(None, None),
+            users,
+            commands,
+            wait_bins: counts.wait_bins.filled(),
+            hold_bins: counts.hold_bins.filled(),
+            keys: shown.collect(),
+            slots: counts.slots.clone(),
+            left_out: counts.left_out
+                || more_users
+                || more_commands
+                || keys.len() > KEYS_SHOWN_MAX,
+            dropped: 0,
         }
     }
+}
+
+/// The groups with the most records. Also returns whether there are more.
+fn most(mut groups: Vec<HistoryCount>) -> (Vec<HistoryCount>, bool) {
+    groups.sort_by_key(|of| Reverse(of.count));
+    let has_more = groups.len() > GROUPS_SHOWN_MAX;
+    groups.truncate(GROUPS_SHOWN_MAX);
+    (groups, has_more)
 }
 
 /// The counts of a group, unless too many groups are already counted.
@@ -289,7 +286,7 @@ fn group<K: Ord>(groups: &mut BTreeMap<K, Counted>, of: K) -> Option<&mut Counte
 
 impl Counts {
     /// The commands, with those that differ only in numbers as one group if there are several.
-    pub fn command_groups(&self) -> Vec<CommandGroup> {
+    fn command_groups(&self) -> Vec<HistoryCount> {
         let mut alike = BTreeMap::<(u32, String), Vec<(&String, &Counted)>>::new();
         for ((uid, command), of) in &self.commands {
             alike.entry((*uid, without_numbers(command))).or_default().push((command, of));
@@ -297,31 +294,50 @@ impl Counts {
         let mut groups = Vec::new();
         for ((uid, command), members) in alike {
             if members.len() < ALIKE_MIN {
-                groups.extend(members.into_iter().map(|(command, of)| CommandGroup {
-                    uid,
-                    command: command.clone(),
-                    commands: 1,
-                    counted: of.clone(),
-                }));
+                let each = members.iter();
+                groups.extend(each.map(|(command, of)| of.shown(Some(uid), Some(command))));
                 continue;
             }
             let mut counted = Counted::default();
             members.iter().for_each(|(_, of)| counted.join(of));
-            groups.push(CommandGroup { uid, command, commands: members.len() as u64, counted });
+            let commands = Some(members.len() as u64);
+            groups.push(HistoryCount { commands, ..counted.shown(Some(uid), Some(&command)) });
         }
         groups
     }
 
     /// The use of a key, unless too many keys are already counted.
-    fn use_of(&mut self, key: &str, since_ms: u64) -> Option<&mut KeyUse> {
+    fn use_of(&mut self, key: &str) -> Option<&mut KeyUse> {
         if !self.keys.contains_key(key) {
             if self.keys.len() >= KEYS_MAX {
                 self.left_out = true;
                 return None;
             }
-            self.keys.insert(key.to_owned(), KeyUse { since_ms, ..KeyUse::default() });
+            self.keys.insert(key.to_owned(), KeyUse::default());
         }
         self.keys.get_mut(key)
+    }
+}
+
+impl KeyUse {
+    /// The use of a key with this stored size, without its times.
+    fn shown(&self, key: &str, stored: Option<u64>) -> HistoryKeyUse {
+        let mut sizes = self.used.sizes();
+        // The last bucket has the stored size, even if nothing was granted since.
+        if let (Some(last), Some(stored)) = (sizes.last_mut(), stored.filter(|size| *size > 0)) {
+            *last = stored;
+        }
+        HistoryKeyUse {
+            key: key.to_owned(),
+            granted: self.granted,
+            size: stored.or(Some(self.size).filter(|size| *size > 0)),
+            used_ms: self.used.sum(),
+            bucket_ms: self.used.width_ms(),
+            used: self.used.buckets(),
+            sizes,
+            waited: self.used.waits(),
+            ..HistoryKeyUse::default()
+        }
     }
 }
 
@@ -345,11 +361,11 @@ impl Counted {
         self.refused += other.refused;
     }
 
-    fn add(&mut self, lengths: &Lengths<'_>) {
-        match lengths.held_ms {
+    fn add(&mut self, record: &Fields<'_>) {
+        match record.held_ms {
             Some(held_ms) => {
-                self.waits.add(lengths.waited_ms);
-                if !lengths.head.at_least() {
+                self.waits.add(record.waited_ms);
+                if !record.at_least {
                     self.holds.add(held_ms);
                 }
             }
@@ -357,16 +373,23 @@ impl Counted {
         }
     }
 
-    /// How many records there are.
-    pub fn count(&self) -> u64 {
-        self.waits.count + self.refused
+    /// The counts as reports show them.
+    fn shown(&self, uid: Option<u32>, command: Option<&String>) -> HistoryCount {
+        HistoryCount {
+            uid,
+            command: command.cloned(),
+            commands: None,
+            count: self.waits.count + self.refused,
+            refused: self.refused,
+            waits: self.waits.quantiles(),
+            holds: self.holds.quantiles(),
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::encoding::tests::written;
     use crate::record::{Ending, Item, Reason, Record, tests::record};
     use crate::store::Limits;
 
@@ -375,7 +398,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let limits = Limits { keep_ms: u64::MAX, max_bytes: 1 << 20 };
         let (mut store, _) = Store::open(dir.path(), limits).unwrap();
-        let full = Ending::Refused { reason: Reason::Full, ring: Vec::new() };
+        let full = Ending::Refused { reason: Reason::Full, cycle: Vec::new() };
         let all: Vec<Record> = (1..=6_000_u32)
             .map(|n| {
                 let of = record(n.into(), if n % 2 == 0 { "a" } else { "b" }, n % 3);
@@ -395,15 +418,15 @@ mod tests {
             tally.counts
         };
         let counts = count(Query::default(), None);
-        assert_eq!((counts.all.count(), counts.all.refused), (6_000, 600));
-        assert_eq!(counts.all.waits.quantiles().max, 5_999);
-        assert_eq!(counts.all.holds.quantiles().median, 300);
+        let all = counts.all.shown(None, None);
+        assert_eq!((all.count, all.refused), (6_000, 600));
+        assert_eq!((all.waits.max_ms, all.holds.median_ms), (5_999, 300));
         assert_eq!(counts.users.len(), 3);
-        assert!(counts.users.values().all(|user| user.count() == 2_000));
+        assert!(counts.users.values().all(|user| user.shown(None, None).count == 2_000));
         assert_eq!(counts.commands.len(), 6);
         assert!(!counts.left_out);
         let of_a = count(Query { key: Some("a".to_owned()), ..Query::default() }, Some(1));
-        assert_eq!(of_a.all.count(), 3_000);
+        assert_eq!(of_a.all.shown(None, None).count, 3_000);
         let commands: Vec<_> = of_a.commands.keys().cloned().collect();
         assert_eq!(commands, [(1, "job 0".to_owned())]);
         assert_eq!(of_a.users.len(), 3);
@@ -424,16 +447,15 @@ mod tests {
         let mut tally = Tally::new(Query::default(), None, Present::default());
         for n in 0..2 * GROUPS_MAX {
             let command = n.to_string().into();
-            let form = written(&Record { command, ..record(5_000, &format!("k/{n}"), 1) });
-            let lengths = Lengths::read(&form).unwrap();
-            tally.count(&lengths);
-            tally.count_use(&lengths, true);
+            let record = Record { command, ..record(5_000, &format!("k/{n}"), 1) };
+            tally.count(&record);
+            tally.count_use(&record, true);
         }
         assert_eq!(tally.counts.keys.len(), KEYS_MAX);
         assert!(tally.arrivals.is_empty(), "no key was asked for");
         assert_eq!(tally.counts.commands.len(), GROUPS_MAX);
         assert!(tally.counts.left_out);
-        assert_eq!(tally.counts.all.count(), 2 * GROUPS_MAX as u64);
+        assert_eq!(tally.counts.all.shown(None, None).count, 2 * GROUPS_MAX as u64);
     }
 
     /// Requests for slots of `a`, one each second, each for three seconds, of which two hold at
@@ -494,14 +516,14 @@ mod tests {
         let counts = counted(&steady(8), Some("a"), 0, Present::default());
         let table = counts.slots.unwrap();
         assert_eq!((table.present, table.requests, table.more), (2, 8, false));
-        let found: Vec<_> = table.rows.iter().map(|row| (row.0, row.1.median, row.1.max)).collect();
+        let found: Vec<_> = table.rows.iter().map(|row| (row.slots, row.waits.median_ms, row.waits.max_ms)).collect();
         // With three slots, no request waits. With two, the pairs wait 0, 1, 2 and 3 s; with one,
         // each waits 2 s longer than the one before.
         let expected = [(1, 6_000, 14_000), (2, 1_000, 3_000), (3, 0, 0), (4, 0, 0)];
         assert_eq!(found, expected);
         let stored = Present { stored: Some(5), ..Present::default() };
         let table = counted(&steady(8), Some("a"), 0, stored).slots.unwrap();
-        let sizes: Vec<_> = table.rows.iter().map(|row| row.0).collect();
+        let sizes: Vec<_> = table.rows.iter().map(|row| row.slots).collect();
         assert_eq!((table.present, sizes), (5, vec![3, 4, 5, 6, 7, 10]));
         let of_readers = counted(&steady(8), Some("b"), 0, Present::default());
         assert!(of_readers.slots.is_none(), "it has no slots");

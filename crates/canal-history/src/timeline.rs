@@ -26,7 +26,7 @@ const BUCKETS_MAX: u64 = 256;
 
 /// How much was in use over time.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Timeline {
+pub(crate) struct Timeline {
     width_ms: u64,
     /// The buckets in use. The number of a bucket is its beginning divided by the width.
     buckets: BTreeMap<u64, Bucket>,
@@ -51,12 +51,12 @@ impl Default for Timeline {
 
 impl Timeline {
     /// Adds this many slots that were in use from one time to another, both in milliseconds.
-    pub fn add(&mut self, from_ms: u64, until_ms: u64, slots: u64) {
+    pub(crate) fn add(&mut self, from_ms: u64, until_ms: u64, slots: u64) {
         self.spread(from_ms, until_ms, slots, |bucket| &mut bucket.used);
     }
 
     /// Adds a request that waited from one time to another, both in milliseconds.
-    pub fn add_wait(&mut self, from_ms: u64, until_ms: u64) {
+    pub(crate) fn add_wait(&mut self, from_ms: u64, until_ms: u64) {
         self.spread(from_ms, until_ms, 1, |bucket| &mut bucket.waited);
     }
 
@@ -82,7 +82,7 @@ impl Timeline {
     }
 
     /// Extends the timeline to this time.
-    pub fn reach(&mut self, at_ms: u64) {
+    pub(crate) fn reach(&mut self, at_ms: u64) {
         self.bucket(at_ms);
     }
 
@@ -92,7 +92,7 @@ impl Timeline {
     }
 
     /// Records how many slots there were at a time.
-    pub fn note_size(&mut self, at_ms: u64, size: u64) {
+    pub(crate) fn note_size(&mut self, at_ms: u64, size: u64) {
         let bucket = self.bucket(at_ms);
         bucket.size = bucket.size.max(Some((at_ms, size)));
     }
@@ -125,7 +125,7 @@ impl Timeline {
     }
 
     /// How wide a bucket is, in milliseconds.
-    pub fn width_ms(&self) -> u64 {
+    pub(crate) fn width_ms(&self) -> u64 {
         self.width_ms
     }
 
@@ -134,7 +134,7 @@ impl Timeline {
     }
 
     /// When the first bucket begins; 0 without buckets.
-    pub fn begin_ms(&self) -> u64 {
+    pub(crate) fn begin_ms(&self) -> u64 {
         self.first().map_or(0, |number| number * self.width_ms)
     }
 
@@ -146,18 +146,18 @@ impl Timeline {
     }
 
     /// The use of each bucket, from the first to the last, in slots times milliseconds.
-    pub fn buckets(&self) -> Vec<u64> {
+    pub(crate) fn buckets(&self) -> Vec<u64> {
         self.each().map(|bucket| bucket.used).collect()
     }
 
     /// For how long requests waited in each bucket, in requests times milliseconds.
-    pub fn waits(&self) -> Vec<u64> {
+    pub(crate) fn waits(&self) -> Vec<u64> {
         self.each().map(|bucket| bucket.waited).collect()
     }
 
     /// The number of slots in each bucket: the last one recorded by then, or the first one recorded
     /// if there is none earlier. Empty without a record.
-    pub fn sizes(&self) -> Vec<u64> {
+    pub(crate) fn sizes(&self) -> Vec<u64> {
         let Some((_, mut size)) = self.buckets.values().find_map(|bucket| bucket.size) else {
             return Vec::new();
         };
@@ -169,7 +169,7 @@ impl Timeline {
     }
 
     /// The total use, in slots times milliseconds.
-    pub fn sum(&self) -> u64 {
+    pub(crate) fn sum(&self) -> u64 {
         self.buckets.values().fold(0, |sum, bucket| sum.saturating_add(bucket.used))
     }
 }

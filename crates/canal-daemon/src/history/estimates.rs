@@ -50,16 +50,7 @@ pub(crate) fn of_key(
     let (requests, waiters): (Vec<(RequestId, bool)>, Vec<Waiter>) = waiters.into_iter().unzip();
     let found = requests.into_iter().zip(estimates(&holders, &waiters));
     let found = found.filter(|((_, is_alone), _)| *is_alone);
-    let told = found.filter_map(|((request, _), estimate)| {
-        let estimate = estimate?;
-        let info = EstimateInfo {
-            low_ms: estimate.low_ms,
-            median_ms: estimate.median_ms,
-            high_ms: estimate.high_ms,
-        };
-        Some((request, info))
-    });
-    told.collect()
+    found.filter_map(|((request, _), estimate)| Some((request, estimate?))).collect()
 }
 
 /// How long a command usually holds the key.

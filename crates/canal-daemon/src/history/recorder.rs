@@ -16,7 +16,8 @@ use canal_core::{
     Change, CycleStep, FrameId, HostId, Outcome, Owner, Refusal, Release, Request, RequestId,
     Table, Tag, Token, UnixMillis, Withdrawal,
 };
-use canal_history::{Batch, Checkpoint, Ending, Query, Reason, Record, RingStep, Summary};
+use canal_history::{Batch, Checkpoint, Ending, Fields, Query, Reason, Summary};
+use canal_protocol::{HistoryClient, HistoryStep};
 use canal_sys::clock;
 use canal_sys::peer::Credentials;
 use canal_sys::pidfd::Pidfd;
@@ -71,7 +72,7 @@ pub(crate) struct History {
     /// Whether the last note contains an open request.
     is_noted: bool,
     /// The requests that the previous daemon left with an engine, until this host is a member.
-    left: Option<Checkpoint<'static>>,
+    left: Option<Checkpoint>,
 }
 
 impl History {
@@ -151,8 +152,8 @@ impl History {
         let mut records = unseen.records(known_ms, self.host.as_ref());
         if !is_of_this_boot {
             // Leases outlive the machine.
-            for it in left.records.into_iter().filter(|it| it.pid != 0 || it.held_ms.is_none()) {
-                records.push(&Record { ending: Ending::Reboot, ..it });
+            for it in left.records.read().filter(|it| it.pid != 0 || it.held_ms.is_none()) {
+                records.push(&Fields { ending: Ending::Reboot, ..it });
             }
         } else if shares {
             self.left = Some(Checkpoint { known_ms, ..left });
@@ -165,13 +166,10 @@ impl History {
     /// Records the holds of the previous daemon with an engine that are no longer in the table.
     /// Called when this host has become a member. `ending` is how those holds ended.
     pub(crate) fn take_in_left(&mut self, table: &Table, ending: &Ending) {
-        if let Some(mut left) = self.left.take() {
-            left.records.retain(|record| {
-                let was_held = record.held_ms.is_some() && record.pid != 0;
-                was_held && table.hold(Token(record.token)).is_none()
-            });
-            left.records.iter_mut().for_each(|record| record.ending.clone_from(ending));
-            self.recall(left.records.iter().collect());
+        if let Some(left) = self.left.take() {
+            let held = left.records.read().filter(|it| it.held_ms.is_some() && it.pid != 0);
+            let gone = held.filter(|it| table.hold(Token(it.token)).is_none());
+            self.recall(gone.map(|it| Fields { ending: ending.clone(), ..it }).collect());
         }
     }
 
@@ -468,7 +466,7 @@ impl History {
             // Its client never received the grant.
             Change::End { .. } | Change::Withdraw { .. } if abandoned => Ending::Abandoned,
             Change::Release(Release::Hold { forced: true, .. }) => {
-                Ending::Forced { by: by.map(|peer| (peer.uid, peer.pid)) }
+                Ending::Forced { by: by.map(|peer| HistoryClient { uid: peer.uid, pid: peer.pid }) }
             }
             // The daemon releases a hold that descendants kept when the last of them has ended.
             Change::Release(_) if open.owner_ended => Ending::Ended,
@@ -578,18 +576,18 @@ fn refused_at_once(asked: &Arc<Request>, table: &Table, here: HostId) -> Open {
 
 /// The record of a refusal; `None` if the request was invalid, or is made again.
 fn refused(table: &Table, open: &Open, why: &Refusal) -> Option<Ending> {
-    let mut ring = Vec::new();
+    let mut cycle = Vec::new();
     let reason = match why {
         Refusal::Full { .. } => Reason::Full,
         Refusal::Paused { .. } => Reason::Paused,
         Refusal::MaxWaiting { .. } => Reason::MaxWaiting,
         Refusal::Superseded { .. } => Reason::Superseded,
         Refusal::OwnDeadlock { .. } => Reason::Deadlock,
-        Refusal::Deadlock { cycle } => {
-            ring.extend(cycle.iter().map(|step| ring_step(table, step)));
+        Refusal::Deadlock { cycle: steps } => {
+            cycle.extend(steps.iter().map(|step| cycle_step(table, step)));
             // Its frame may have ended with it.
-            if let Some(first) = ring.first_mut() {
-                first.session = open.session.0;
+            if let Some(first) = cycle.first_mut() {
+                first.session = format!("s{}", open.session);
                 (first.uid, first.pid) = (open.asked.uid, pid_of(&open.asked.owner));
             }
             Reason::Deadlock
@@ -602,13 +600,13 @@ fn refused(table: &Table, open: &Open, why: &Refusal) -> Option<Ending> {
         | Refusal::CannotEnd { .. }
         | Refusal::Recovering => return None,
     };
-    Some(Ending::Refused { reason, ring })
+    Some(Ending::Refused { reason, cycle })
 }
 
-fn ring_step(table: &Table, step: &CycleStep) -> RingStep {
+fn cycle_step(table: &Table, step: &CycleStep) -> HistoryStep {
     let frame = table.frame(step.frame);
-    RingStep {
-        session: table.session(step.frame).0,
+    HistoryStep {
+        session: format!("s{}", table.session(step.frame)),
         uid: frame.map_or(0, |frame| frame.uid),
         pid: frame.map_or(0, |frame| pid_of(&frame.owner)),
         key: step.key.as_str().to_owned(),

@@ -10,8 +10,7 @@ use canal_core::{
     FrameId, GrantedItem, HoldState, Key, Owner, Request, RequestId, SlotRange, Slots, Table,
     Token, UnixMillis, View, WaiterState,
 };
-use canal_history::{Batch, Ending, Fields, Item, RingStep};
-use canal_protocol::{HistoryClient, HistoryStep};
+use canal_history::{Batch, Ending, Fields, Item};
 use canal_sys::pidfd::Pidfd;
 use canal_sys::process::zombie_status;
 
@@ -102,7 +101,7 @@ impl EndedRequest {
     }
 
     /// The fields of its record.
-    pub(super) fn fields(&self) -> Fields<'_> {
+    pub(crate) fn fields(&self) -> Fields<'_> {
         let Open { asked, session, granted, slots, .. } = &self.open;
         let slots = if granted.is_some() { slots } else { &OwnSlots::None };
         let items = asked.items.iter().enumerate().map(|(number, item)| {
@@ -301,31 +300,6 @@ fn ending(status: i32) -> Ending {
         Ok(signal) => Ending::Killed(signal),
         Err(_) => Ending::Ended,
     }
-}
-
-/// The session of an outermost frame; `None` if the request had no frame.
-pub(crate) fn session(frame: u64) -> Option<String> {
-    (frame != 0).then(|| format!("s{}", FrameId(frame)))
-}
-
-/// The client that released it by force, if it called this host's daemon.
-pub(crate) fn forced_by(ending: &Ending) -> Option<HistoryClient> {
-    match ending {
-        Ending::Forced { by } => by.map(|(uid, pid)| HistoryClient { uid, pid }),
-        _ => None,
-    }
-}
-
-/// The deadlock that it was refused for; empty if there was none.
-pub(crate) fn cycle(ending: &Ending) -> Vec<HistoryStep> {
-    let Ending::Refused { ring, .. } = ending else { return Vec::new() };
-    let step = |step: &RingStep| HistoryStep {
-        session: format!("s{}", FrameId(step.session)),
-        uid: step.uid,
-        pid: step.pid,
-        key: step.key.clone(),
-    };
-    ring.iter().map(step).collect()
 }
 
 #[cfg(test)]

@@ -4,9 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::config::sections::On;
-use crate::history::requests::{EndedRequest, cycle, forced_by, session};
-use crate::wording::{pid_of, time};
-use canal_core::UnixMillis;
+use crate::history::requests::EndedRequest;
 use canal_history::{Ending, Reason};
 use canal_protocol::{HistoryClient, HistoryItem, HistoryStep};
 
@@ -46,42 +44,33 @@ impl Event {
     /// forced it, if known; otherwise, it is the owner of the request.
     pub(crate) fn by_uid(&self) -> u32 {
         match self.ended.ending {
-            Ending::Forced { by: Some((uid, _)) } => uid,
+            Ending::Forced { by: Some(by) } => by.uid,
             _ => self.ended.open.asked.uid,
         }
     }
 
     /// The input for the program of the hook.
     pub(crate) fn facts(&self, about: &About, dropped: u64) -> Facts {
-        let ended = &self.ended;
-        let (asked, ending) = (&ended.open.asked, &ended.ending);
-        let (waited_ms, held_ms, token) = (ended.waited_ms(), ended.held_ms(), ended.token());
-        let items = asked.items.iter().map(|item| HistoryItem {
-            key: item.key.as_str().to_owned(),
-            mode: item.ask.mode(),
-            count: item.ask.counted().map_or(0, |(count, _)| count),
-            slots: None,
-        });
-        let before_ms = waited_ms.saturating_add(held_ms.unwrap_or(0));
-        let is_lost = matches!(ending, Ending::Expired | Ending::Lost);
+        let is_lost = matches!(self.ended.ending, Ending::Expired | Ending::Lost);
+        let told = self.ended.fields().shown(0);
         Facts {
             event: self.on,
-            at: time(UnixMillis(ended.ended_ms)),
-            asked: time(UnixMillis(ended.ended_ms.saturating_sub(before_ms))),
-            waited_ms,
-            held_ms,
-            items: items.collect(),
-            token: (token != 0).then_some(token),
-            session: session(ended.open.session.0),
-            uid: asked.uid,
-            pid: pid_of(&asked.owner),
-            command: Some(asked.command.0.clone()),
-            note: asked.note.as_deref().map(str::to_owned),
+            at: told.ended,
+            asked: told.asked,
+            waited_ms: told.waited_ms,
+            held_ms: told.held_ms,
+            items: told.items.into_iter().map(|it| HistoryItem { slots: None, ..it }).collect(),
+            token: told.token,
+            session: told.session,
+            uid: told.uid,
+            pid: told.pid,
+            command: told.command,
+            note: told.note,
             reason: self.reason.clone(),
             holders: self.holders.clone(),
-            by: forced_by(ending),
-            cycle: cycle(ending),
-            how: is_lost.then(|| ending.word().to_owned()),
+            by: told.by,
+            cycle: told.cycle,
+            how: is_lost.then_some(told.how),
             host: about.host.clone(),
             socket: about.socket.clone(),
             dropped,
@@ -180,9 +169,8 @@ mod tests {
 
     use super::*;
     use crate::history::requests::{Open, OwnSlots};
-    use canal_core::{FrameId, Mode, Token};
-    use canal_history::RingStep;
-    use canal_protocol::HistoryClient;
+    use crate::wording::time;
+    use canal_core::{FrameId, Mode, Token, UnixMillis};
 
     fn ended(ending: Ending) -> EndedRequest {
         let text = r#"{"tag":"00000000000000000000000000000001","owner":{"process":{"pid":12,"started":2}},"uid":7,"command":"x",
@@ -202,7 +190,7 @@ mod tests {
 
     #[test]
     fn hooks_are_told_of_three_ends_only() {
-        let refused = |reason| Ending::Refused { reason, ring: Vec::new() };
+        let refused = |reason| Ending::Refused { reason, cycle: Vec::new() };
         let told = |ending: &Ending| On::of(ending);
         assert_eq!(told(&Ending::Expired), Some(On::LostLease));
         assert_eq!(told(&Ending::Lost), Some(On::LostLease));
@@ -216,7 +204,7 @@ mod tests {
     #[test]
     fn facts_say_what_the_history_says() {
         let about = About { socket: "/s".to_owned(), host: Some("alpha".to_owned()) };
-        let forced = ended(Ending::Forced { by: Some((9, 77)) });
+        let forced = ended(Ending::Forced { by: Some(HistoryClient { uid: 9, pid: 77 }) });
         let event = Event::of_end(On::ForcedRelease, &forced);
         assert_eq!(event.by_uid(), 9, "who does it again and again has many events");
         let facts = event.facts(&about, 4);
@@ -228,8 +216,9 @@ mod tests {
         assert_eq!(keys, [("a", 2), ("b", 0)]);
         assert_eq!(facts.session.as_deref(), Some("s3"));
         assert_eq!((facts.how, facts.host.as_deref()), (None, Some("alpha")));
-        let ring = vec![RingStep { session: 3, uid: 7, pid: 12, key: "a".to_owned() }];
-        let ending = Ending::Refused { reason: Reason::Deadlock, ring };
+        let (session, key) = ("s3".to_owned(), "a".to_owned());
+        let cycle = vec![HistoryStep { session, uid: 7, pid: 12, key }];
+        let ending = Ending::Refused { reason: Reason::Deadlock, cycle };
         let event = Event::of_end(On::Deadlock, &ended(ending));
         assert_eq!(event.by_uid(), 7);
         assert_eq!(event.facts(&about, 0).cycle[0].session, "s3");

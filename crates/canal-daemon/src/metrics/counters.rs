@@ -367,7 +367,7 @@ pub(super) mod tests {
 
     #[test]
     fn each_way_to_end_without_a_grant_has_its_name() {
-        let refused = |reason| Ending::Refused { reason, ring: Vec::new() };
+        let refused = |reason| Ending::Refused { reason, cycle: Vec::new() };
         for (ending, name) in [
             (refused(Reason::Full), "full"),
             (refused(Reason::Paused), "paused"),

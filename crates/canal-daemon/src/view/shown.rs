@@ -79,7 +79,7 @@ impl<'a> Shown<'a> {
     }
 
     /// Whether the viewer may see the commands of a user.
-    pub(super) fn sees(&self, uid: u32) -> bool {
+    pub(crate) fn sees(&self, uid: u32) -> bool {
         self.viewer == uid || self.viewer == 0
     }
 }
