@@ -266,8 +266,8 @@ impl<'a, F: Borrow<Fields<'a>>> FromIterator<F> for Batch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::tests::{every_kind, record};
     use crate::record::Record;
+    use crate::record::tests::{every_kind, record};
 
     fn file(records: &[Record]) -> Vec<u8> {
         let mut out = MAGIC.to_vec();

@@ -93,10 +93,8 @@ impl Bins {
     pub(crate) fn filled(&self) -> Vec<HistoryBin> {
         let first = self.0.iter().position(|count| *count > 0).unwrap_or(self.0.len());
         let last = self.0.iter().rposition(|count| *count > 0).unwrap_or(0);
-        let bin = |at: usize| HistoryBin {
-            up_to_ms: BOUNDS_MS.get(at).copied(),
-            count: self.0[at],
-        };
+        let bin =
+            |at: usize| HistoryBin { up_to_ms: BOUNDS_MS.get(at).copied(), count: self.0[at] };
         (first..=last).map(bin).collect()
     }
 }
@@ -126,7 +124,9 @@ mod tests {
             lengths.iter().rev().for_each(|length| histogram.add(*length));
             let found = histogram.quantiles();
             assert_eq!((histogram.count, found.max_ms), (count, count));
-            for (quantile, percent) in [(found.median_ms, 50), (found.p90_ms, 90), (found.p99_ms, 99)] {
+            for (quantile, percent) in
+                [(found.median_ms, 50), (found.p90_ms, 90), (found.p99_ms, 99)]
+            {
                 let exact = lengths[(count * percent).div_ceil(100) as usize - 1];
                 assert!(
                     quantile >= exact && quantile - exact <= exact / PARTS,

@@ -231,9 +231,8 @@ impl Tally {
         let uid = record.uid;
         let of_user = group(users, uid).map(|of| of.add(record));
         let is_seen = self.viewer.is_none_or(|viewer| viewer == uid);
-        let of_command = is_seen.then(|| {
-            group(commands, (uid, record.command.to_string())).map(|of| of.add(record))
-        });
+        let of_command = is_seen
+            .then(|| group(commands, (uid, record.command.to_string())).map(|of| of.add(record)));
         *left_out |= of_user.is_none() || of_command == Some(None);
     }
 
@@ -261,10 +260,7 @@ impl Tally {
             hold_bins: counts.hold_bins.filled(),
             keys: shown.collect(),
             slots: counts.slots.clone(),
-            left_out: counts.left_out
-                || more_users
-                || more_commands
-                || keys.len() > KEYS_SHOWN_MAX,
+            left_out: counts.left_out || more_users || more_commands || keys.len() > KEYS_SHOWN_MAX,
             dropped: 0,
         }
     }
@@ -516,7 +512,11 @@ mod tests {
         let counts = counted(&steady(8), Some("a"), 0, Present::default());
         let table = counts.slots.unwrap();
         assert_eq!((table.present, table.requests, table.more), (2, 8, false));
-        let found: Vec<_> = table.rows.iter().map(|row| (row.slots, row.waits.median_ms, row.waits.max_ms)).collect();
+        let found: Vec<_> = table
+            .rows
+            .iter()
+            .map(|row| (row.slots, row.waits.median_ms, row.waits.max_ms))
+            .collect();
         // With three slots, no request waits. With two, the pairs wait 0, 1, 2 and 3 s; with one,
         // each waits 2 s longer than the one before.
         let expected = [(1, 6_000, 14_000), (2, 1_000, 3_000), (3, 0, 0), (4, 0, 0)];

@@ -1,5 +1,5 @@
-//! Text between people and programs: durations, times, words for a shell, and foreign text that is safe to
-//! show.
+//! Text between people and programs: durations, times, words for a shell, and foreign text that is
+//! safe to show.
 
 pub mod duration;
 pub mod safe_text;
