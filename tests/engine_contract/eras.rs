@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use canal_core::HostId;
-use canal_log::engine::{Answer, Call, Era};
+use canal_log::engine::{Answer, Call, Era, Registration};
 
 use super::Log;
 use super::peer::{Follow, Peer, TTL_MS};
@@ -24,7 +24,7 @@ pub(crate) fn nothing_is_done_before_the_first_era_is_noted(log: &impl Log) {
     let told = one.eras[0].clone();
     assert_eq!((told.before, told.era.number, told.may_lack), (None, 1, false));
     let (identity, nonce) = (one.identity(), 77);
-    one.call(Call::Register { identity, nonce, ttl_ms: TTL_MS, asked_at: 17 });
+    one.call(Call::Register(Registration { identity, nonce, ttl_ms: TTL_MS, asked_at: 17 }));
     one.call(Call::Load);
     one.call(Call::Renew { host: HostId(1), asked_at: 1 });
     let answer = one.poll(WHILE);

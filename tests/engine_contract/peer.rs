@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use canal_core::HostId;
 use canal_log::engine::{
     Alive, Answer, Append, Call, Claimant, Ends, Engine, EraChange, Evidence, Hash, Identity,
-    Placed, Position, Read, Stored,
+    Placed, Position, Read, Registration, Stored,
 };
 use sha2::{Digest, Sha256};
 
@@ -200,7 +200,7 @@ impl Peer {
     /// the same label.
     pub(crate) fn register(&mut self) -> (HostId, u128, Vec<Claimant>) {
         let (identity, nonce) = (self.identity(), self.nonce);
-        self.call(Call::Register { identity, nonce, ttl_ms: TTL_MS, asked_at: 17 });
+        self.call(Call::Register(Registration { identity, nonce, ttl_ms: TTL_MS, asked_at: 17 }));
         let told = self.until("Registered", |answer| match answer {
             Answer::Registered { host, ttl_ms, asked_at, epoch, others } => {
                 assert_eq!(*asked_at, 17);

@@ -95,15 +95,22 @@ impl LeaseLog {
     pub fn open(dir: &Path) -> Result<Opened, OpenError> {
         sweep(dir, NAME);
         let (leases, torn_bytes) = file(&dir.join(NAME))?.unzip();
-        let log = Self {
-            dir: dir.to_owned(),
-            file: None,
-            end: 0,
-            not_before: 0,
-            live: BTreeMap::new(),
-            live_bytes: 0,
-        };
+        // No store appends to this file, so its sizes do not matter.
+        let live = leases.iter().flatten().map(|(token, _)| (*token, 0)).collect();
+        let (dir, file) = (dir.to_owned(), None);
+        let log = Self { dir, file, end: 0, not_before: 0, live, live_bytes: 0 };
         Ok(Opened { log, leases, torn_bytes: torn_bytes.unwrap_or_default() })
+    }
+
+    /// The leases in the file.
+    pub fn tokens(&self) -> impl Iterator<Item = Token> {
+        self.live.keys().copied()
+    }
+
+    /// Whether a lease is in the file.
+    #[must_use]
+    pub fn has(&self, token: Token) -> bool {
+        self.live.contains_key(&token)
     }
 
     /// Makes `changes` durable. If the file has to be rewritten, calls `all` for all leases after

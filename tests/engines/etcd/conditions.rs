@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use canal::log::engine::{Alive, Answer, Call, Position};
+use canal::log::engine::{Alive, Answer, Call, Position, Registration};
 
 use super::open;
 use crate::engine_contract::peer::{BOUND, Peer, read_of};
@@ -29,7 +29,7 @@ pub(crate) fn joined(address: &str, label: &str) -> Peer {
 /// Registers with a TTL. Returns the granted TTL.
 pub(crate) fn register_for(peer: &mut Peer, ttl_ms: u64) -> u64 {
     let (identity, nonce) = (peer.identity(), crate::engine_contract::peer::nonce());
-    peer.call(Call::Register { identity, nonce, ttl_ms, asked_at: 1 });
+    peer.call(Call::Register(Registration { identity, nonce, ttl_ms, asked_at: 1 }));
     let (host, ttl_ms) = peer.until("Registered", |answer| match answer {
         Answer::Registered { host, ttl_ms, .. } => Some((*host, *ttl_ms)),
         _ => None,

@@ -1,6 +1,6 @@
 //! An etcd that has used up its quota.
 
-use canal::log::engine::{Answer, Call};
+use canal::log::engine::{Answer, Call, Registration};
 
 use super::conditions::{away, back, joined, nothing_comes, peer};
 use crate::engine_contract::peer::Peer;
@@ -23,7 +23,7 @@ fn make_room(server: &Etcd) {
 
 fn ask_to_register(peer: &mut Peer) {
     let (identity, nonce) = (peer.identity(), 1);
-    peer.call(Call::Register { identity, nonce, ttl_ms: 60_000, asked_at: 1 });
+    peer.call(Call::Register(Registration { identity, nonce, ttl_ms: 60_000, asked_at: 1 }));
 }
 
 /// An etcd that is soon full.

@@ -60,9 +60,22 @@ pub(crate) struct Proposed {
 #[derive(Debug, Default)]
 pub(crate) struct InFlight {
     each: VecDeque<(Ticket, Proposed)>,
+    /// The number of changes for which [`Self::number`] made a ticket.
+    numbered: u64,
 }
 
 impl InFlight {
+    /// The ticket of a change for the embedded journal. An engine makes its own.
+    pub(crate) fn number(&mut self) -> Ticket {
+        self.numbered += 1;
+        Ticket(self.numbered)
+    }
+
+    /// The first change.
+    pub(crate) fn first(&self) -> Option<(Ticket, &Change)> {
+        self.each.front().map(|(ticket, proposed)| (*ticket, &proposed.change))
+    }
+
     pub(crate) fn add(&mut self, ticket: Ticket, change: Change, then: Completion) {
         self.each.push_back((ticket, Proposed { change, then, since: clock::now() }));
     }

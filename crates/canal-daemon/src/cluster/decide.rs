@@ -104,7 +104,7 @@ impl Decide {
     pub(crate) fn propose(&mut self, change: Change, then: Completion) -> Ticket {
         let ticket = match &mut self.cluster {
             Some(cluster) => cluster.propose(change.clone()),
-            None => self.ledger.propose(change.clone()),
+            None => self.in_flight.number(),
         };
         self.in_flight.add(ticket, change, then);
         ticket
@@ -112,7 +112,16 @@ impl Decide {
 
     /// Whether a change was proposed for the embedded journal and is not applied yet.
     pub(crate) fn has_proposed(&self) -> bool {
-        self.ledger.has_proposed()
+        self.cluster.is_none() && self.in_flight.len() > 0
+    }
+
+    /// Records everything that was applied since the last commit, in one write.
+    ///
+    /// # Errors
+    /// The daemon must not report anything of this turn, and must end.
+    pub(crate) fn commit(&mut self) -> io::Result<()> {
+        debug_assert!(!self.has_proposed(), "a change was proposed and not followed");
+        self.ledger.commit()
     }
 
     /// The next event of the log. The embedded journal returns what this host proposed to it.
@@ -120,12 +129,12 @@ impl Decide {
         if let Some(cluster) = &mut self.cluster {
             return cluster.next_event();
         }
-        let (ticket, change) = self.ledger.next_proposed()?;
-        if change == VOID {
+        let (ticket, change) = self.in_flight.first()?;
+        if *change == VOID {
             // The table contains its result already, because it has none.
             return Some(Event::Absorbed { ticket, revision: self.ledger.table.revision() });
         }
-        let (revision, entry) = self.ledger.next_entry(change);
+        let (revision, entry) = self.ledger.next_entry(change.clone());
         Some(Event::Entry { revision, entry, ticket: Some(ticket) })
     }
 

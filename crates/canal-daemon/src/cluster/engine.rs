@@ -17,7 +17,7 @@ use crate::options::Options;
 use crate::processes::holder_record;
 use crate::wording::StartError;
 use canal_log::engine::{
-    self, Answer, Call, Engine, Identity, Inspection, OpenError, Outage, Source,
+    self, Answer, Call, Engine, Identity, Inspection, OpenError, Outage, Registration, Source,
 };
 use canal_protocol::place::Place;
 use canal_sys::clock;
@@ -187,12 +187,12 @@ impl Chosen {
     pub(crate) fn probe(&self, options: &Options, origin: &Origin) -> anyhow::Result<()> {
         let mut engine = self.open(options)?;
         let identity = self.identity(&options.place, origin);
-        engine.call(Call::Register {
+        engine.call(Call::Register(Registration {
             identity: identity.clone(),
             nonce: nonce()?,
             ttl_ms: self.settings.ttl_ms,
             asked_at: clock::boottime_ms(),
-        });
+        }));
         let answer = self.answer(&mut *engine)?;
         let Answer::Registered { host, others, .. } = answer else { return Ok(()) };
         engine.call(Call::Withdraw { host });

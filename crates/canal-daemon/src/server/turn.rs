@@ -100,7 +100,7 @@ impl Server {
         if crate::sim::is_broken(crate::sim::Rule::RecordsComeFirst) {
             self.conns.flush();
         }
-        self.decide.ledger_mut().commit()?;
+        self.decide.commit()?;
         self.jobservers.deliver();
         self.ask_engine();
         self.conns.flush();
@@ -166,7 +166,7 @@ impl Server {
                 continue;
             }
             if served >= at_once && !self.decide.ledger().waits_for_disk() {
-                self.decide.ledger_mut().commit()?;
+                self.decide.commit()?;
                 self.conns.flush();
                 served = 0;
             }

@@ -18,41 +18,30 @@ pub(crate) struct LeaseStore {
     log: LeaseLog,
     /// The leases that hold something.
     tokens: BTreeSet<Token>,
-    /// The leases whose state in the file is another one.
-    unstored: BTreeMap<Token, Unstored>,
+    /// The leases whose state in the file is another one: they are not there yet, have another note
+    /// or TTL there, or no longer hold anything.
+    unstored: BTreeSet<Token>,
     /// Set after a failed write: the daemon does not write ends and notes of leases again before
     /// this time.
     again_at: Option<Instant>,
-}
-
-/// A change of a lease that is not in the file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Unstored {
-    /// It holds something and is not in the file.
-    Granted,
-    /// Its note or TTL has changed.
-    Changed,
-    /// It no longer holds anything.
-    Ended,
 }
 
 /// How soon the daemon tries again to make the ends of leases durable.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 impl LeaseStore {
-    /// The leases of a table. The file contains the leases with the tokens `stored`.
-    pub(crate) fn new(log: LeaseLog, table: &Table, stored: &BTreeSet<Token>) -> Self {
+    /// The leases of a table.
+    pub(crate) fn new(log: LeaseLog, table: &Table) -> Self {
         let tokens = lease_tokens(table);
-        let granted = tokens.difference(stored).map(|token| (*token, Unstored::Granted));
-        let ended = stored.difference(&tokens).map(|token| (*token, Unstored::Ended));
-        let unstored = granted.chain(ended).collect();
-        Self { log, tokens, unstored, again_at: None }
+        let unstored = log.tokens().filter(|token| !tokens.contains(token));
+        let unstored = unstored.chain(tokens.iter().filter(|token| !log.has(**token)).copied());
+        Self { unstored: unstored.collect(), log, tokens, again_at: None }
     }
 
     /// Notes that a lease was granted.
     pub(crate) fn begin(&mut self, token: Token) {
         self.tokens.insert(token);
-        self.unstored.insert(token, Unstored::Granted);
+        self.unstored.insert(token);
     }
 
     /// Notes that the lease of a part of a request over nodes is confirmed, perhaps with another
@@ -67,29 +56,29 @@ impl LeaseStore {
 
     /// Notes that a hold has ended. Does nothing unless the hold belonged to a lease.
     pub(crate) fn end(&mut self, token: Token) {
-        if self.tokens.remove(&token)
-            && self.unstored.insert(token, Unstored::Ended) == Some(Unstored::Granted)
-        {
+        if self.tokens.remove(&token) && !self.log.has(token) {
             self.unstored.remove(&token);
+        } else if self.log.has(token) {
+            self.unstored.insert(token);
         }
     }
 
     /// Notes that the note or the TTL of a lease has changed.
     pub(crate) fn change(&mut self, token: Token) {
         if self.tokens.contains(&token) {
-            self.unstored.entry(token).or_insert(Unstored::Changed);
+            self.unstored.insert(token);
         }
     }
 
     /// Whether the lease of a hold is not durable yet.
     pub(crate) fn is_untold(&self, token: Token) -> bool {
-        self.unstored.get(&token) == Some(&Unstored::Granted)
+        self.unstored.contains(&token) && !self.log.has(token)
     }
 
     /// Whether a grant waits for the disk, or an end or a note is due for a retry.
     pub(crate) fn waits_for_disk(&self) -> bool {
         let put_off = self.again_at.is_some_and(|at| at > clock::now());
-        self.unstored.values().any(|change| *change == Unstored::Granted || !put_off)
+        self.unstored.iter().any(|token| !put_off || self.is_untold(*token))
     }
 
     /// Makes all changes durable, in one append.
@@ -100,11 +89,11 @@ impl LeaseStore {
         if self.unstored.is_empty() {
             return Ok(());
         }
-        let (ended, held): (Vec<_>, Vec<_>) =
-            self.unstored.iter().partition(|(_, change)| **change == Unstored::Ended);
-        let held = held.into_iter().filter_map(|(token, _)| keep(table, *token)).collect();
-        let changes = Changes { ended: ended.into_iter().map(|(token, _)| *token).collect(), held };
         let tokens = &self.tokens;
+        let (held, ended): (Vec<_>, Vec<_>) =
+            self.unstored.iter().copied().partition(|token| tokens.contains(token));
+        let held = held.into_iter().filter_map(|token| keep(table, token)).collect();
+        let changes = Changes { ended, held };
         let all = || tokens.iter().filter_map(|token| keep(table, *token)).collect();
         let stored = self.log.store(changes, all);
         self.note(stored)

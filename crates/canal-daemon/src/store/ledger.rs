@@ -4,14 +4,13 @@
 //! Invariant: the daemon reports an entry only after [`Ledger::commit`] has returned, or after the
 //! engine has returned the entry.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::calls::in_flight::Applied;
 use crate::config::file::Config;
 use crate::fault::Fault;
-use crate::host::Ticket;
 use crate::store::lease_store::LeaseStore;
 use crate::waiters::leases::is_collecting;
 use canal_core::{
@@ -47,10 +46,6 @@ pub(crate) struct Ledger {
     pub host: HostId,
     /// `None` if an engine keeps the log.
     journal: Option<Box<JournalStore>>,
-    /// The changes that the embedded journal returns next.
-    proposed: VecDeque<(Ticket, Change)>,
-    /// The ticket of the next change.
-    next_ticket: Ticket,
     /// The time of all changes applied before the next [`Self::commit`], once the clock has been
     /// read.
     now: Option<UnixMillis>,
@@ -63,9 +58,7 @@ impl Ledger {
     /// A table, and the embedded journal that keeps its log. Without one, the table follows the log
     /// that an engine keeps.
     pub(super) fn new(table: Table, journal: Option<JournalStore>) -> Self {
-        let (proposed, next_ticket) = (VecDeque::new(), Ticket(0));
-        let journal = journal.map(Box::new);
-        Self { table, host: NO_HOST, journal, proposed, next_ticket, now: None }
+        Self { table, host: NO_HOST, journal: journal.map(Box::new), now: None }
     }
 
     pub(super) fn kept(&mut self) -> Option<(&Table, &mut JournalStore)> {
@@ -76,24 +69,6 @@ impl Ledger {
     /// engine.
     pub(crate) fn is_member(&self) -> bool {
         self.journal.is_some() || self.host != NO_HOST
-    }
-
-    /// Proposes a change for the embedded journal.
-    pub(crate) fn propose(&mut self, change: Change) -> Ticket {
-        let ticket = self.next_ticket;
-        self.next_ticket.0 += 1;
-        self.proposed.push_back((ticket, change));
-        ticket
-    }
-
-    /// The next change that was proposed for the embedded journal.
-    pub(crate) fn next_proposed(&mut self) -> Option<(Ticket, Change)> {
-        self.proposed.pop_front()
-    }
-
-    /// Whether a change was proposed for the embedded journal and is not applied yet.
-    pub(crate) fn has_proposed(&self) -> bool {
-        !self.proposed.is_empty()
     }
 
     /// The next entry of the embedded journal, and its position there.
@@ -134,8 +109,7 @@ impl Ledger {
     pub(crate) fn admit_bytes(&mut self, bytes: u64) -> Result<(), NoRoom> {
         let Some((table, kept)) = self.kept() else { return Ok(()) };
         let Err(first) = kept.journal.admit(bytes, kept.rooms.sum) else { return Ok(()) };
-        // A compacted file may still have room. Changes that are not in the journal yet are
-        // committed first, so that compaction does not lose them.
+        // A compacted file may still have room.
         if kept.commit(table).is_err() || kept.compact(table).is_err() {
             return Err(first);
         }
@@ -169,7 +143,6 @@ impl Ledger {
     /// # Errors
     /// The daemon must not report anything of this turn, and must end.
     pub(crate) fn commit(&mut self) -> io::Result<()> {
-        debug_assert!(!self.has_proposed(), "a change was proposed and not followed");
         self.now = None;
         self.kept().map_or(Ok(()), |(table, kept)| kept.commit(table))
     }
@@ -429,18 +402,20 @@ impl JournalStore {
         }
         if let Err(error) = self.journal.append(&self.turn) {
             tracing::warn!(%error, "cannot append to the journal; beginning a new one");
-            // Another file may be writable, and its snapshot contains the changes that could not be
-            // appended.
+            // Another file may be writable.
             self.compact(table).map_err(|_| error)?;
         }
         self.turn.clear();
         Ok(())
     }
 
-    /// Continues in a journal that begins with a snapshot of the table.
+    /// Continues in a journal that begins with a snapshot of the table, which contains all applied
+    /// changes.
     fn compact(&mut self, table: &Table) -> io::Result<()> {
         let snapshot = table.snapshot();
-        self.journal.compact(&snapshot, &self.origin, RULES_VERSION, self.rooms.sum)
+        self.journal.compact(&snapshot, &self.origin, RULES_VERSION, self.rooms.sum)?;
+        self.turn.clear();
+        Ok(())
     }
 }
 

@@ -205,14 +205,16 @@ fn discarded(place: &Place) -> anyhow::Result<Opened> {
 /// The table of a journal, as far as it is readable, and a test whether one of its processes has
 /// certainly ended. `None` if there is no journal of this boot.
 fn salvaged(place: &Place, origin: &Origin) -> Option<(Table, impl Fn(ProcessId) -> bool)> {
-    let salvaged = salvage(&place.dir).filter(|salvaged| salvaged.origin.may_share_boot(origin))?;
-    let foreign = !salvaged.origin.shares_numbers(origin);
-    let visible = foreign.then(|| Visible::look(&salvaged.origin, origin));
+    let (by, snapshot, records) = salvage(&place.dir)?;
+    if !by.may_share_boot(origin) {
+        return None;
+    }
+    let visible = (!by.shares_numbers(origin)).then(|| Visible::look(&by, origin));
     let has_ended = move |process| match &visible {
         Some(visible) => visible.standing(process) == Standing::Ended,
         None => matches!(find(process), Found::Gone),
     };
-    let table = as_far_as_readable(&salvaged.snapshot, &salvaged.records)?;
+    let table = as_far_as_readable(&snapshot, &records)?;
     Some((table, has_ended))
 }
 

@@ -14,17 +14,17 @@ use crate::history::requests::Unseen;
 use crate::processes::descendants::Children;
 use crate::processes::identity::find;
 use crate::store::lease_store::{LeaseStore, table_of};
-use crate::store::ledger::{JournalStore, Ledger, Rooms, stored_views};
+use crate::store::ledger::{JournalStore, Ledger, Rooms};
 use crate::store::previous_journal::{self, PreviousJournal};
 use crate::waiters::leases::is_collecting;
 use crate::wording::StartError;
 use canal_core::{
-    Change, ENTRY_VERSION, Entry, FrameId, Key, Outcome, Owner, ProcessId, Release, RequestId,
-    Revision, StoredWithout, Table, Token, UnixMillis, Withdrawal,
+    Change, FrameId, Outcome, Owner, ProcessId, Release, Snapshot, StoredWithout, Table, Token,
+    UnixMillis, Withdrawal,
 };
 use canal_log::journal::{Batch, OpenError};
 use canal_log::leases::{HeldLease, LeaseLog};
-use canal_log::state::{Durable, NodeRecord, StateFile};
+use canal_log::state::{Durable, StateFile};
 use canal_protocol::place::Place;
 use canal_sys::clock;
 use canal_sys::pidfd::Pidfd;
@@ -76,32 +76,17 @@ pub(crate) fn recover(place: &Place, config: &Config, discard: bool) -> anyhow::
     // The next token if the tokens assigned before are not known for certain.
     let reserved = durable.as_ref().map_or(Token(0), |durable| durable.reserved_token);
     let floor = (!goes_on).then(|| reserved.max(old.next_token).max(token_by_clock()));
-    let mut durable = durable.unwrap_or_else(|| Durable {
-        reserved_token: Token(0),
-        reserved_request: RequestId(0),
-        // Those that the lost state file must have contained.
-        views: stored_views(&old.table)
-            .into_iter()
-            .filter(|stored| config.views.get(&stored.key) != Some(&stored.view))
-            .collect(),
-        paused: paused_keys(&old.table),
-        without: old.table.snapshot().without,
-        node: NodeRecord::default(),
+    let mut durable = durable.unwrap_or_else(|| {
+        let Snapshot { mut views, paused, without, .. } = old.table.snapshot();
+        // The others are those that the lost state file must have contained.
+        views.retain(|stored| config.views.get(&stored.key) != Some(&stored.view));
+        Durable { views, paused, without, ..Durable::default() }
     });
     durable.node.is_anew = is_anew;
     if !goes_on {
         old.table = table_of(&leases, durable.reserved_request)
             .with_context(|| format!("the leases in {}", state.dir().display()))?;
     }
-    if let Some(token) = floor {
-        // This comes before the journal is begun, because the next daemon continues with its
-        // content even if this daemon is killed right after it began the journal.
-        let revision = Revision(old.table.revision().0 + 1);
-        let at = UnixMillis(clock::unix_ms());
-        let entry = Entry { version: ENTRY_VERSION, at, change: Change::Floor { token } };
-        old.table.apply(revision, &entry, &mut Vec::new());
-    }
-    let stored = leases.into_keys().collect();
     let kept = JournalStore {
         rooms: Rooms::of_table(&old.table),
         journal: old.journal,
@@ -111,9 +96,14 @@ pub(crate) fn recover(place: &Place, config: &Config, discard: bool) -> anyhow::
         dir: place.dir.clone(),
         fault: Fault::from_environment(),
         turn: Batch::default(),
-        leases: LeaseStore::new(lease_log, &old.table, &stored),
+        leases: LeaseStore::new(lease_log, &old.table),
     };
     let mut ledger = Ledger::new(old.table, Some(kept));
+    if let Some(token) = floor {
+        // This comes before the journal is begun, because the next daemon continues with its
+        // content even if this daemon is killed right after it began the journal.
+        ledger.apply(Change::Floor { token });
+    }
     if old.begins_anew {
         ledger.compact().with_context(|| journal_of(place))?;
     }
@@ -149,10 +139,6 @@ fn journal_of(place: &Place) -> String {
 /// A token greater than all tokens ever assigned before, by the wall clock.
 pub(crate) fn token_by_clock() -> Token {
     Token::by_clock(UnixMillis(clock::unix_ms()))
-}
-
-fn paused_keys(table: &Table) -> Vec<Key> {
-    table.keys(None).filter(|key| table.is_paused(key)).cloned().collect()
 }
 
 /// Reads the leases that survived a reboot; `None` if there is no lease file.
@@ -269,9 +255,16 @@ impl Recovered {
     /// Changes stored sizes, pauses and policy to those of the state file and the configuration. A
     /// size that a user stored by hand overrides the configuration.
     fn follow(&mut self, config: &Config) {
-        self.follow_pauses();
-        self.follow_services();
         let ledger = &mut self.ledger;
+        let Some((table, kept)) = ledger.kept() else { return };
+        let (is, wanted) = (table.snapshot(), kept.durable.clone());
+        let pauses = differences(is.paused, wanted.paused)
+            .map(|(key, paused)| Change::Pause { key, paused });
+        let services = differences(is.without, wanted.without)
+            .map(|(StoredWithout { key, numbers }, out)| Change::Service { key, numbers, out });
+        for change in pauses.chain(services) {
+            ledger.apply(change);
+        }
         for (key, view) in ledger.views_to_follow(config) {
             let applied = ledger.apply(Change::Resize { key: key.clone(), view });
             match applied.outcomes.first() {
@@ -291,30 +284,18 @@ impl Recovered {
             ledger.apply(Change::Policy { bypass_max });
         }
     }
+}
 
-    fn follow_services(&mut self) {
-        let ledger = &mut self.ledger;
-        let Some((table, kept)) = ledger.kept() else { return };
-        let (is, wanted) = (table.snapshot().without, kept.durable.without.clone());
-        let returned = is.into_iter().filter(|it| !wanted.contains(it)).map(|it| (it, false));
-        let changes: Vec<_> = returned.chain(wanted.iter().cloned().map(|it| (it, true))).collect();
-        for (StoredWithout { key, numbers }, out) in changes {
-            if !out || ledger.table.without_of(&key) != numbers {
-                ledger.apply(Change::Service { key, numbers, out });
-            }
-        }
-    }
-
-    fn follow_pauses(&mut self) {
-        let ledger = &mut self.ledger;
-        let Some((table, kept)) = ledger.kept() else { return };
-        let is: BTreeSet<Key> = paused_keys(table).into_iter().collect();
-        let wanted: BTreeSet<Key> = kept.durable.paused.iter().cloned().collect();
-        for key in is.symmetric_difference(&wanted) {
-            let paused = wanted.contains(key);
-            ledger.apply(Change::Pause { key: key.clone(), paused });
-        }
-    }
+/// The settings that the table has and should not have, then those that it should have and has not,
+/// each with whether it should have it.
+fn differences<T: Clone + PartialEq>(
+    is: Vec<T>,
+    wanted: Vec<T>,
+) -> impl Iterator<Item = (T, bool)> {
+    let mut added = wanted.clone();
+    added.retain(|setting| !is.contains(setting));
+    let removed = is.into_iter().filter(move |setting| !wanted.contains(setting));
+    removed.map(|setting| (setting, false)).chain(added.into_iter().map(|setting| (setting, true)))
 }
 
 #[cfg(test)]
@@ -322,7 +303,8 @@ mod tests {
     use std::path::PathBuf;
 
     use super::*;
-    use canal_core::View;
+    use crate::store::ledger::stored_views;
+    use canal_core::{Key, Revision, View};
     use canal_log::sim::disk as fault;
     use canal_protocol::place::{Rule, Stores};
 
@@ -411,7 +393,7 @@ mod tests {
         }
         first.ledger.commit().unwrap();
         drop(first);
-        let paused = || paused_keys(&recovered(&place, "").ledger.table);
+        let paused = || recovered(&place, "").ledger.table.snapshot().paused;
         let names = ["a", "c"].map(|name| Key::new(name).unwrap());
         assert_eq!(paused(), names);
         // A boot empties /tmp.

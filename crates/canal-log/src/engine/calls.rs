@@ -1,7 +1,8 @@
 //! What a host and an engine tell each other: calls and answers, and their parts.
 
-use std::fmt::{self, Write as _};
+use std::fmt;
 
+use data_encoding::HEXLOWER;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -12,16 +13,7 @@ use canal_core::{Entry, HostId};
 pub enum Call {
     /// Requests a new incarnation, which lives from now on. Answered by `Answer::Registered`. A
     /// repeated call with the same nonce takes no second one.
-    Register {
-        /// The daemon that calls.
-        identity: Identity,
-        /// Identifies the request; random.
-        nonce: u128,
-        /// The requested time to live, in milliseconds.
-        ttl_ms: u64,
-        /// Returned in the answer: the caller's CLOCK_BOOTTIME before the call, in milliseconds.
-        asked_at: u64,
-    },
+    Register(Registration),
     /// Withdraws an incarnation that has appended nothing, so that no host waits for its end. An
     /// incarnation that has appended a batch stays. Answered by `Answer::Withdrawn`.
     Withdraw {
@@ -72,6 +64,19 @@ pub enum Call {
     /// `Answer::Stored`. Has no effect if the snapshot is older than the stored one, or if the log
     /// does not reach its position: it then belongs to a history that the engine has lost.
     Store(Stored),
+}
+
+/// A request for a new incarnation.
+#[derive(Clone, Debug)]
+pub struct Registration {
+    /// The daemon that calls.
+    pub identity: Identity,
+    /// Identifies the request; random.
+    pub nonce: u128,
+    /// The requested time to live, in milliseconds.
+    pub ttl_ms: u64,
+    /// Returned in the answer: the caller's CLOCK_BOOTTIME before the call, in milliseconds.
+    pub asked_at: u64,
 }
 
 /// A batch to append.
@@ -418,14 +423,14 @@ impl TryFrom<String> for Hash {
     type Error = &'static str;
 
     fn try_from(text: String) -> Result<Self, Self::Error> {
-        let bytes = from_hex(&text).and_then(|bytes| bytes.try_into().ok());
+        let bytes = HEXLOWER.decode(text.as_bytes()).ok().and_then(|bytes| bytes.try_into().ok());
         bytes.map(Self).ok_or("a hash is 64 hexadecimal digits")
     }
 }
 
 impl fmt::Display for Hash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&to_hex(&self.0))
+        f.write_str(&HEXLOWER.encode(&self.0))
     }
 }
 
@@ -433,21 +438,6 @@ impl fmt::Debug for Hash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Hash({self})")
     }
-}
-
-/// Bytes as hexadecimal digits.
-pub(super) fn to_hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
-}
-
-/// The bytes of hexadecimal digits.
-pub(super) fn from_hex(digits: &str) -> Option<Vec<u8>> {
-    let nibble = |digit: u8| char::from(digit).to_digit(16);
-    let byte = |pair: &[u8]| u8::try_from(nibble(pair[0])? * 16 + nibble(*pair.get(1)?)?).ok();
-    digits.as_bytes().chunks(2).map(byte).collect()
 }
 
 /// A point of the hash chain: the hash covers the whole log up to this position.

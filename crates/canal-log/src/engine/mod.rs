@@ -27,7 +27,7 @@ use std::task::{Context, Poll};
 
 pub use calls::{
     Alive, Answer, Append, Batch, Call, Claimant, Ends, Era, EraChange, Evidence, Hash, Identity,
-    Link, Outage, Placed, Position, Read, Sign, Stored,
+    Link, Outage, Placed, Position, Read, Registration, Sign, Stored,
 };
 pub use inspection::{Inspection, Remark, ServerClock, ServerVersion, TableSize, Transport};
 pub use open::{inspect, open};

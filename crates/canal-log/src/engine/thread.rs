@@ -16,6 +16,7 @@ use std::time::Duration;
 use tokio::runtime;
 use tokio::sync::mpsc;
 use tokio::task::LocalSet;
+use tokio::time::Instant;
 
 use super::{Answer, Call, Engine, EraChange, OpenError, Outage};
 use canal_sys::clock::boottime_ms;
@@ -124,7 +125,7 @@ impl Caller {
 
     /// Reports an outage, unless it was already reported. A server that was silent at first may be
     /// read-only next, so people get the reason that now applies.
-    pub(super) fn away(&mut self, outage: Outage) {
+    fn away(&mut self, outage: Outage) {
         tracing::debug!("the engine is unreachable: {}", outage.why);
         if self.away.as_ref() != Some(&outage) {
             self.away = Some(outage.clone());
@@ -132,14 +133,8 @@ impl Caller {
         }
     }
 
-    /// The outage that was reported, while it lasts.
-    #[cfg(feature = "etcd")]
-    pub(super) fn outage(&self) -> Option<&Outage> {
-        self.away.as_ref()
-    }
-
     /// Reports that the engine can be reached again, if it was away. Discards earlier calls.
-    pub(super) fn back(&mut self) {
+    fn back(&mut self) {
         if self.away.take().is_some() {
             self.held.clear();
             while self.calls.try_recv().is_ok() {}
@@ -147,9 +142,38 @@ impl Caller {
         }
     }
 
+    /// Serves the daemon over one connection after another. The pauses between two attempts grow up
+    /// to `pause_max`, or to [`PAUSE_REFUSED_MAX`] while the engine refuses this host.
+    pub(super) async fn serve_on<C>(
+        &mut self,
+        pause_max: Duration,
+        mut connect: impl AsyncFnMut(&Self) -> Result<C, Outage>,
+        serve: impl AsyncFn(C, &mut Self) -> Outage,
+    ) -> Infallible {
+        let mut failures = 0;
+        loop {
+            let outage = match connect(self).await {
+                Ok(connection) => {
+                    self.back();
+                    let since = Instant::now();
+                    let outage = serve(connection, self).await;
+                    if since.elapsed() >= STEADY {
+                        failures = 0;
+                    }
+                    outage
+                }
+                Err(outage) => outage,
+            };
+            let max = if outage.refused { PAUSE_REFUSED_MAX } else { pause_max };
+            self.away(outage);
+            self.pause(pause_after(failures).min(max)).await;
+            failures += 1;
+        }
+    }
+
     /// Waits for slightly less than `usual`, so that hosts that lost the engine together do not all
     /// return at once; for even less if commands depend on it.
-    pub(super) async fn pause(&self, usual: Duration) {
+    async fn pause(&self, usual: Duration) {
         let mut byte = [0];
         // Without random numbers, the pause is merely not spread.
         let _ = getrandom::fill(&mut byte);
@@ -183,6 +207,20 @@ pub(super) fn random() -> Result<u128, String> {
     getrandom::fill(&mut bytes).map_err(|error| format!("no random bytes: {error}"))?;
     Ok(u128::from_ne_bytes(bytes))
 }
+
+/// The pause before the next attempt, after the first one and this many more have failed.
+fn pause_after(failures: u32) -> Duration {
+    PAUSE_FIRST * 2u32.pow(failures.min(8))
+}
+
+/// The pause after the first attempt to reach the engine.
+const PAUSE_FIRST: Duration = Duration::from_millis(100);
+
+/// The longest pause while the engine refuses this host.
+const PAUSE_REFUSED_MAX: Duration = Duration::from_secs(5);
+
+/// A connection that lasted this long makes the next pause short again.
+const STEADY: Duration = Duration::from_secs(5);
 
 /// The shortest pause, however little time remains.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
@@ -264,6 +302,13 @@ mod tests {
         assert_eq!(left(times, 4_500), Some(Duration::from_secs(1)));
         assert_eq!(left(times, 5_500), None);
         assert_eq!(left([0, 0], 0), None, "this host is no member");
+    }
+
+    #[test]
+    fn pauses_grow_up_to_their_bound() {
+        assert_eq!(pause_after(0), Duration::from_millis(100));
+        assert_eq!(pause_after(1), Duration::from_millis(200));
+        assert!(pause_after(1000) > PAUSE_REFUSED_MAX);
     }
 
     #[test]

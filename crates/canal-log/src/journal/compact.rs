@@ -9,14 +9,17 @@ use std::path::Path;
 use super::file::{self, JournalFile};
 use super::format::{Header, LIVE, RETIRED};
 use super::{Journal, Live, MARGIN, disk, format};
-use canal_core::{ENTRY_VERSION, Snapshot};
+use canal_core::{ENTRY_VERSION, Revision, Snapshot};
 use canal_sys::process::Origin;
 
-/// A file that begins with a snapshot, and its description.
+/// The beginning of a file: a header and a snapshot.
 struct Image {
     bytes: Vec<u8>,
-    snapshot_bytes: u64,
     header: Header,
+    /// That of the snapshot.
+    revision: Revision,
+    /// The bytes that the file needs, with those reserved for records.
+    need: u64,
 }
 
 impl Journal {
@@ -33,8 +36,8 @@ impl Journal {
         rules: u32,
         reserve: u64,
     ) -> io::Result<()> {
-        let image = self.image(snapshot, origin, rules)?;
-        let done = self.switch(image, snapshot, reserve);
+        let image = self.image(snapshot, origin, rules, reserve)?;
+        let done = self.switch(image);
         self.compact_after = match done {
             Ok(()) => self.compaction_step(),
             Err(_) => self.appended().saturating_add(self.compaction_step()),
@@ -54,10 +57,10 @@ impl Journal {
         rules: u32,
         reserve: u64,
     ) -> io::Result<()> {
-        let mut image = self.image(snapshot, origin, rules)?;
+        let mut image = self.image(snapshot, origin, rules, reserve)?;
         image.bytes[..LIVE.len()].copy_from_slice(&LIVE);
         let index = self.live.as_ref().map_or(0, |live| live.file.index);
-        let size = self.size.max(need(&image, reserve).next_multiple_of(file::PAGE));
+        let size = self.size.max(image.need.next_multiple_of(file::PAGE));
         let file = JournalFile::create(dir, index, size, &image.bytes)?;
         // Without the other file, there is no compaction until it can be created, but nothing is
         // lost.
@@ -68,7 +71,7 @@ impl Journal {
         self.dir = dir.to_owned();
         self.spares[index] = None;
         self.spares[1 - index] = other.ok();
-        self.live = Some(live(file, image, snapshot));
+        self.live = Some(live(file, image));
         self.compact_after = self.compaction_step();
         Ok(())
     }
@@ -83,24 +86,28 @@ impl Journal {
         }
     }
 
-    fn image(&self, snapshot: &Snapshot, origin: &Origin, rules: u32) -> io::Result<Image> {
+    fn image(
+        &self,
+        snapshot: &Snapshot,
+        origin: &Origin,
+        rules: u32,
+        reserve: u64,
+    ) -> io::Result<Image> {
         let generation = self.live.as_ref().map_or(0, |live| live.header.generation) + 1;
-        let header =
-            Header { generation, entries: ENTRY_VERSION, rules, origin: origin.to_owned() };
+        let header = Header { generation, entries: ENTRY_VERSION, rules, origin: origin.clone() };
         let mut bytes = header.encode()?;
-        let start = bytes.len();
         format::encode(&mut bytes, snapshot)?;
-        let snapshot_bytes = (bytes.len() - start) as u64;
-        Ok(Image { bytes, snapshot_bytes, header })
+        let need = (bytes.len() as u64).saturating_add(reserve).saturating_add(MARGIN);
+        Ok(Image { bytes, header, revision: snapshot.revision, need })
     }
 
-    fn switch(&mut self, image: Image, snapshot: &Snapshot, reserve: u64) -> io::Result<()> {
+    fn switch(&mut self, image: Image) -> io::Result<()> {
         let index = self.live.as_ref().map_or(0, |live| 1 - live.file.index);
         let mut file = match self.spares[index].take() {
             Some(file) if !file.vanished() => file,
             _ => JournalFile::create(&self.dir, index, self.size, &RETIRED)?,
         };
-        if let Err(error) = fill(&mut file, &image, self.size, reserve) {
+        if let Err(error) = fill(&mut file, &image, self.size) {
             self.spares[index] = Some(file);
             return Err(error);
         }
@@ -115,7 +122,7 @@ impl Journal {
         }
         let len = file.len();
         let origin = image.header.origin.clone();
-        if let Some(mut old) = self.live.replace(live(file, image, snapshot)) {
+        if let Some(mut old) = self.live.replace(live(file, image)) {
             let retired = old.file.retire();
             // Remove the header of another boot: it could otherwise describe a damaged file of this
             // boot (OpenError::Damaged::origin).
@@ -132,31 +139,19 @@ impl Journal {
 }
 
 /// Writes the whole image except the mark into an unused file.
-fn fill(file: &mut JournalFile, image: &Image, size: u64, reserve: u64) -> io::Result<()> {
+fn fill(file: &mut JournalFile, image: &Image, size: u64) -> io::Result<()> {
     file.retire()?;
-    let need = need(image, reserve);
     // Returns the space of a formerly large table to the disk.
-    let enough = need.next_multiple_of(file::CHUNK).max(size);
+    let enough = image.need.next_multiple_of(file::CHUNK).max(size);
     if file.len() / 2 > enough {
         file.shrink(enough)?;
     }
-    file.grow(need)?;
+    file.grow(image.need)?;
     file.cut(image.bytes.len() as u64)?;
     file.write(RETIRED.len() as u64, &image.bytes[RETIRED.len()..])
 }
 
-fn need(image: &Image, reserve: u64) -> u64 {
-    (image.bytes.len() as u64).saturating_add(reserve).saturating_add(MARGIN)
-}
-
-fn live(file: JournalFile, image: Image, snapshot: &Snapshot) -> Live {
-    let end = image.bytes.len() as u64;
-    Live {
-        file,
-        revision: snapshot.revision,
-        header: image.header,
-        snapshot_bytes: image.snapshot_bytes,
-        begin: end,
-        end,
-    }
+fn live(file: JournalFile, Image { bytes, header, revision, .. }: Image) -> Live {
+    let begin = bytes.len() as u64;
+    Live { file, header, revision, begin, end: begin }
 }

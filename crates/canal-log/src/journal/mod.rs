@@ -23,7 +23,7 @@ use canal_sys::process::Origin;
 
 pub use file::path as file_path;
 pub use format::OpenError;
-pub use open::{Salvaged, last_origin, salvage};
+pub use open::{last_origin, salvage};
 pub use room::room_for;
 
 /// The size of each of the two files at creation, in bytes.
@@ -52,8 +52,7 @@ struct Live {
     header: Header,
     /// The revision of its last record.
     revision: Revision,
-    snapshot_bytes: u64,
-    /// Where the records begin.
+    /// Where the records begin, after the header and the snapshot.
     begin: u64,
     /// Where they end.
     end: u64,
@@ -184,7 +183,7 @@ impl Journal {
     /// The bytes to append between two compactions: at least as many as the second one writes, so
     /// that all compactions together cost at most as much as the appends.
     fn compaction_step(&self) -> u64 {
-        self.live.as_ref().map_or(0, |live| live.snapshot_bytes).max(self.size / 2)
+        self.live.as_ref().map_or(0, |live| live.begin).max(self.size / 2)
     }
 }
 

@@ -21,25 +21,25 @@ enum FileState {
     /// It does not exist.
     Missing,
     /// It was allocated and never used.
-    Unused(JournalFile),
+    Unused,
     /// It is empty, which a file of canal never is.
-    Empty(JournalFile),
+    Empty,
     /// It is out of use.
-    Retired(JournalFile),
+    Retired,
     /// It is in use.
-    Live(JournalFile, Header),
+    Live(Header),
 }
 
 /// The content of the file in use.
 struct Body {
     snapshot: Snapshot,
     records: Vec<Record>,
-    /// Where the snapshot begins and ends, where the records end, and the position of the last
-    /// byte.
-    start: usize,
+    /// Where the records begin and end, and the bytes of a torn one after them.
     begin: usize,
     end: usize,
     torn: usize,
+    /// Why the records end there, unless they were read to their end.
+    fault: Option<OpenError>,
 }
 
 /// Opens or creates the journal in `dir` with files of `size` bytes.
@@ -53,8 +53,9 @@ pub(super) fn open(dir: &Path, size: u64) -> Result<Opened, OpenError> {
 }
 
 fn open_found(dir: &Path, size: u64) -> Result<Opened, OpenError> {
+    use FileState::{Live, Missing, Retired, Unused};
     match [look(dir, 0)?, look(dir, 1)?] {
-        [FileState::Live(a, of_a), FileState::Live(b, of_b)] => {
+        [(Some(a), Live(of_a)), (Some(b), Live(of_b))] => {
             match of_a.generation.cmp(&of_b.generation) {
                 Ordering::Greater => recover(dir, size, a, of_a, Some(b)),
                 Ordering::Less => recover(dir, size, b, of_b, Some(a)),
@@ -64,83 +65,65 @@ fn open_found(dir: &Path, size: u64) -> Result<Opened, OpenError> {
                 }
             }
         }
-        [FileState::Live(file, header), other] | [other, FileState::Live(file, header)] => {
-            let other = match other {
-                FileState::Missing => None,
-                FileState::Unused(file) | FileState::Empty(file) | FileState::Retired(file) => {
-                    Some(file)
-                }
-                FileState::Live(file, _) => Some(file),
-            };
+        [(Some(file), Live(header)), (other, _)] | [(other, _), (Some(file), Live(header))] => {
             recover(dir, size, file, header, other)
         }
-        [FileState::Missing, FileState::Missing] => {
+        [(_, Missing), (_, Missing)] => {
             // Both, so that a disk without room for them is an error now.
             let first = create_empty(dir, 0, size)?;
             let second = create_empty(dir, 1, size).inspect_err(|_| {
                 let _ = disk::remove(&first.path);
             })?;
-            Ok(new(dir, size, [first, second]))
+            Ok(new(dir, size, first, second))
         }
         // A daemon was killed before it had put the first file into use for the first time: the
         // second file is marked before the first one is ever taken out of use.
-        [FileState::Unused(a), FileState::Missing] => {
-            Ok(new(dir, size, [a, create_empty(dir, 1, size)?]))
-        }
-        [FileState::Unused(a) | FileState::Retired(a), FileState::Unused(b)] => {
-            Ok(new(dir, size, [a, b]))
-        }
-        found => Err(not_in_use(dir, &found)),
+        [(Some(a), Unused), (_, Missing)] => Ok(new(dir, size, a, create_empty(dir, 1, size)?)),
+        [(Some(a), Unused | Retired), (Some(b), Unused)] => Ok(new(dir, size, a, b)),
+        [(_, a), (_, b)] => Err(not_in_use(dir, &[a, b])),
     }
 }
 
 /// The last writer, if a header can still be read.
 pub fn last_origin(dir: &Path) -> Option<Origin> {
-    let (header, ..) = latest(dir, |file| file.head().ok())?;
-    Some(header.origin)
+    latest(dir, |file| file.head().ok()).map(|(header, _)| header.origin)
 }
 
-/// The header of the latest file, its end, and the bytes that `read` got from the file.
-fn latest(
-    dir: &Path,
-    read: impl Fn(&JournalFile) -> Option<Vec<u8>>,
-) -> Option<(Header, usize, Vec<u8>)> {
+/// The header of the latest file, and the bytes that `read` got from the file.
+fn latest(dir: &Path, read: impl Fn(&JournalFile) -> Option<Vec<u8>>) -> Option<(Header, Vec<u8>)> {
     let found = [0, 1].into_iter().filter_map(|index| {
         let file = JournalFile::open(dir, index).ok()??;
         let bytes = read(&file)?;
-        let (header, end) = Header::decode(&file.path, &bytes).ok()?;
-        Some((header, end, bytes))
+        let (header, _) = Header::decode(&file.path, &bytes).ok()?;
+        Some((header, bytes))
     });
-    found.max_by_key(|(header, ..)| header.generation)
+    found.max_by_key(|(header, _)| header.generation)
 }
 
-fn look(dir: &Path, index: usize) -> Result<FileState, OpenError> {
+fn look(dir: &Path, index: usize) -> Result<(Option<JournalFile>, FileState), OpenError> {
     let name = path(dir, index);
     let failed = |error| OpenError::io(&name, error);
     let Some(mut file) = JournalFile::open(dir, index).map_err(failed)? else {
-        return Ok(FileState::Missing);
+        return Ok((None, FileState::Missing));
     };
     let head = file.head().map_err(failed)?;
     let mark = head.first_chunk::<{ size_of::<Mark>() }>().copied();
-    match mark {
-        _ if head.is_empty() => Ok(FileState::Empty(file)),
-        Some(LIVE) => {
-            let (header, _) = Header::decode(&name, &head)?;
-            Ok(FileState::Live(file, header))
-        }
+    let state = match mark {
+        _ if head.is_empty() => FileState::Empty,
+        Some(LIVE) => FileState::Live(Header::decode(&name, &head)?.0),
         Some(RETIRED) => {
             file.found(file.len());
-            Ok(FileState::Retired(file))
+            FileState::Retired
         }
         _ => {
-            let all = file.read().map_err(failed)?;
-            if !all.is_empty() {
+            if !file.read().map_err(failed)?.is_empty() {
                 return Err(OpenError::damaged(&name, 0, "it does not begin like a journal", None));
             }
             file.found(0);
-            Ok(FileState::Unused(file))
+            FileState::Unused
         }
-    }
+    };
+    Ok((Some(file), state))
 }
 
 fn create_empty(dir: &Path, index: usize, size: u64) -> Result<JournalFile, OpenError> {
@@ -148,8 +131,8 @@ fn create_empty(dir: &Path, index: usize, size: u64) -> Result<JournalFile, Open
         .map_err(|error| OpenError::io(&path(dir, index), error))
 }
 
-fn new(dir: &Path, size: u64, files: [JournalFile; 2]) -> Opened {
-    let journal = Journal::new(dir, size, None, files.map(Some));
+fn new(dir: &Path, size: u64, first: JournalFile, second: JournalFile) -> Opened {
+    let journal = Journal::new(dir, size, None, [Some(first), Some(second)]);
     Opened { journal, origin: None, rules: 0, snapshot: None, records: Vec::new(), torn_bytes: 0 }
 }
 
@@ -173,6 +156,9 @@ fn recover(
     let content = Content { bytes: &bytes, len: file.len() as usize };
     let body = read(&name, content, &header)?;
     drop(bytes);
+    if let Some(fault) = body.fault {
+        return Err(fault);
+    }
     // The remains of a file whose creation a kill interrupted.
     for index in 0..2 {
         let _ = disk::remove(&path_new(dir, index));
@@ -190,7 +176,6 @@ fn recover(
         file,
         revision: body.records.last().map_or(body.snapshot.revision, |last| last.revision),
         header: header.clone(),
-        snapshot_bytes: (body.begin - body.start) as u64,
         begin: body.begin as u64,
         end: body.end as u64,
     };
@@ -204,6 +189,7 @@ fn recover(
     })
 }
 
+/// Reads the snapshot, and the records up to their end or to damage.
 fn read(name: &Path, file: Content<'_>, header: &Header) -> Result<Body, OpenError> {
     let (_, start) = Header::decode(name, file.bytes)?;
     let broken = |(offset, what): (usize, String)| {
@@ -213,29 +199,31 @@ fn read(name: &Path, file: Content<'_>, header: &Header) -> Result<Body, OpenErr
         format::read(file, start).whole(start, "the snapshot is cut short").map_err(broken)?;
     let snapshot: Snapshot = serde_json::from_slice(payload)
         .map_err(|error| broken((start, format!("the snapshot: {error}"))))?;
-    let mut body = Body { snapshot, records: Vec::new(), start, begin, end: begin, torn: 0 };
-    let mut next_revision = body.snapshot.revision.0 + 1;
-    loop {
-        match format::read(file, body.end) {
-            Framed::Whole { payload, next } => {
-                let record = parse(name, body.end, payload, header)?;
-                if record.revision != Revision(next_revision) {
-                    let found = record.revision;
-                    let what = format!("found revision {found} instead of {next_revision}");
-                    return Err(broken((body.end, what)));
+    let (mut records, mut end, mut torn) = (Vec::new(), begin, 0);
+    let mut next_revision = snapshot.revision.0 + 1;
+    let fault = loop {
+        match format::read(file, end) {
+            Framed::Whole { payload, next } => match parse(name, end, payload, header) {
+                Ok(record) if record.revision == Revision(next_revision) => {
+                    records.push(record);
+                    end = next;
+                    next_revision += 1;
                 }
-                body.records.push(record);
-                body.end = next;
-                next_revision += 1;
-            }
+                Ok(Record { revision, .. }) => {
+                    let what = format!("found revision {revision} instead of {next_revision}");
+                    break Some(broken((end, what)));
+                }
+                Err(error) => break Some(error),
+            },
             Framed::Torn { bytes } => {
-                body.torn = bytes;
-                return Ok(body);
+                torn = bytes;
+                break None;
             }
-            Framed::End => return Ok(body),
-            Framed::Bad { offset, what } => return Err(broken((offset, what))),
+            Framed::End => break None,
+            Framed::Bad { offset, what } => break Some(broken((offset, what))),
         }
-    }
+    };
+    Ok(Body { snapshot, records, begin, end, torn, fault })
 }
 
 fn parse(name: &Path, at: usize, payload: &[u8], header: &Header) -> Result<Record, OpenError> {
@@ -263,8 +251,8 @@ fn parse(name: &Path, at: usize, payload: &[u8], header: &Header) -> Result<Reco
 /// There are files, but none of them is in use.
 fn not_in_use(dir: &Path, found: &[FileState; 2]) -> OpenError {
     let (index, what) = match found {
-        [FileState::Empty(_), _] => (0, "it is empty"),
-        [_, FileState::Empty(_)] => (1, "it is empty"),
+        [FileState::Empty, _] => (0, "it is empty"),
+        [_, FileState::Empty] => (1, "it is empty"),
         [FileState::Missing, _] => (0, "it is missing"),
         [_, FileState::Missing] => (1, "it is missing"),
         _ => (0, "neither this file nor the other one is in use"),
@@ -272,32 +260,14 @@ fn not_in_use(dir: &Path, found: &[FileState; 2]) -> OpenError {
     OpenError::damaged(&path(dir, index), 0, what, None)
 }
 
-/// The part of a journal before its damage.
-#[derive(Debug)]
-pub struct Salvaged {
-    /// The writer.
-    pub origin: Origin,
-    /// The table at the beginning of the file.
-    pub snapshot: Snapshot,
-    /// The records after it, up to the damage.
-    pub records: Vec<Record>,
-}
-
-/// Reads as much as possible of the journal in `dir`, and changes nothing.
+/// Reads as much as possible of the journal in `dir`, and changes nothing: its writer, the table at
+/// the beginning of the file, and the records after it, up to damage.
 #[must_use]
-pub fn salvage(dir: &Path) -> Option<Salvaged> {
-    let (header, start, bytes) =
+pub fn salvage(dir: &Path) -> Option<(Origin, Snapshot, Vec<Record>)> {
+    let (header, bytes) =
         latest(dir, |file| file.read().ok().filter(|bytes| bytes.starts_with(&LIVE)))?;
-    let (payload, mut at) = format::read(&bytes, start).whole(start, "").ok()?;
-    let snapshot = serde_json::from_slice(payload).ok()?;
-    let mut records = Vec::new();
-    while let Framed::Whole { payload, next } = format::read(&bytes, at)
-        && let Ok(record) = serde_json::from_slice(payload)
-    {
-        records.push(record);
-        at = next;
-    }
-    Some(Salvaged { origin: header.origin, snapshot, records })
+    let body = read(dir, Content::from(&bytes), &header).ok()?;
+    Some((header.origin, body.snapshot, body.records))
 }
 
 #[cfg(test)]
@@ -333,9 +303,7 @@ mod tests {
         assert!(matches!(Journal::open(dir.path()), Err(OpenError::Damaged { .. })));
 
         let salvaged = salvage(dir.path()).unwrap();
-        assert_eq!(salvaged.origin, origin);
-        assert_eq!(salvaged.snapshot, snapshot);
-        assert_eq!(salvaged.records, [floor(1), floor(2)]);
+        assert_eq!(salvaged, (origin, snapshot, vec![floor(1), floor(2)]));
     }
 
     #[test]

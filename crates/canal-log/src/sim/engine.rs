@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::engine::{
     Alive, Answer, Append, Call, Claimant, Engine, Era, EraChange, Evidence, Hash, Identity,
-    Placed, Position, Read, Sign, Stored,
+    Placed, Position, Read, Registration, Sign, Stored,
 };
 use canal_core::HostId;
 
@@ -227,9 +227,7 @@ impl Server {
     /// before.
     pub fn call(&mut self, client: usize, now_ms: u64, gap: u64, call: Call) -> Answer {
         match call {
-            Call::Register { identity, nonce, ttl_ms, asked_at } => {
-                self.register(client, now_ms, (identity, nonce, ttl_ms), asked_at)
-            }
+            Call::Register(registration) => self.register(client, now_ms, registration),
             Call::Withdraw { host } => {
                 if self.hosts.get(&host).is_some_and(|mine| mine.last.is_none()) {
                     self.hosts.remove(&host);
@@ -280,8 +278,7 @@ impl Server {
         &mut self,
         client: usize,
         now_ms: u64,
-        (identity, nonce, ttl_ms): (Identity, u128, u64),
-        asked_at: u64,
+        Registration { identity, nonce, ttl_ms, asked_at }: Registration,
     ) -> Answer {
         let known = self.hosts.iter().find(|(_, known)| known.nonce == nonce);
         let host = match known {

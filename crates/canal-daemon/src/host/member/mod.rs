@@ -18,7 +18,7 @@ use crate::host::writer::Writer;
 use crate::host::{Deadlines, Event, LostWhy, Now, Settings, Standing, encoding};
 use attention::Attention;
 use canal_core::HostId;
-use canal_log::engine::{Call, Ends, Evidence, Identity, Outage, Position};
+use canal_log::engine::{Call, Ends, Evidence, Identity, Outage, Position, Registration};
 
 /// One host's part in the log of many.
 #[derive(Debug, Default)]
@@ -161,12 +161,12 @@ impl Member {
         let asked_at = self.now.boot_ms;
         self.registering_ms = self.registering_ms.min(asked_at);
         self.register = Some(asked_at + self.usual_renewal_ms());
-        self.calls.push_back(Call::Register {
+        self.calls.push_back(Call::Register(Registration {
             identity: self.identity.clone(),
             nonce: encoding::nonce(self.nonce, self.attempt),
             ttl_ms: self.settings.ttl_ms,
             asked_at,
-        });
+        }));
     }
 
     pub(in crate::host) fn usual_renewal_ms(&self) -> u64 {

@@ -4,9 +4,7 @@
 //! one may lead to another history, which is checked first.
 
 use std::cell::{Cell, RefCell};
-use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http::Uri;
@@ -20,7 +18,7 @@ use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
 use tonic::{Request, Status, Streaming};
 use tonic_prost::ProstCodec;
-use tower_service::Service;
+use tower::{Service, service_fn};
 
 use super::address::{Address, Tls, User};
 use super::error::{BAD_TOKEN, EtcdError, LOST, SILENT, certificate};
@@ -87,28 +85,6 @@ pub(crate) struct Client {
     pub known: Rc<Known>,
 }
 
-/// Connects once.
-#[derive(Debug)]
-struct SingleUseConnector(Option<HttpConnector>);
-
-impl Service<Uri> for SingleUseConnector {
-    type Response = <HttpConnector as Service<Uri>>::Response;
-    type Error = BoxError;
-    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, BoxError>> + Send>>;
-
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        match &mut self.0 {
-            Some(connector) => connector.poll_ready(context).map_err(Into::into),
-            None => Poll::Ready(Ok(())),
-        }
-    }
-
-    fn call(&mut self, target: Uri) -> Self::Future {
-        let connecting = self.0.take().map(|mut connector| connector.call(target));
-        Box::pin(async { Ok(connecting.ok_or("the connection was closed")?.await?) })
-    }
-}
-
 impl Client {
     /// Connects to one of the endpoints.
     pub(crate) async fn connect(
@@ -121,8 +97,14 @@ impl Client {
         connector.enforce_http(false);
         connector.set_nodelay(true);
         connector.set_connect_timeout(Some(patience));
+        // Connects once.
+        let mut connector = Some(connector);
+        let once = service_fn(move |target: Uri| {
+            let connecting = connector.take().map(|mut connector| connector.call(target));
+            async { Ok::<_, BoxError>(connecting.ok_or("the connection was closed")?.await?) }
+        });
         let target = dial(address, endpoint, patience)?;
-        let connecting = target.connect_with_connector(SingleUseConnector(Some(connector)));
+        let connecting = target.connect_with_connector(once);
         let channel = match timeout(patience, connecting).await {
             Ok(Ok(channel)) => channel,
             Ok(Err(error)) => return Err(refused(&error, endpoint, address.tls.is_some())),

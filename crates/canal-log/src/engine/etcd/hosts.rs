@@ -13,7 +13,9 @@ use super::messages::{
     put_leased, reads, revision_is, value_is, version_is,
 };
 use super::shared::{OwnIncarnation, Shared};
-use crate::engine::{Alive, Answer, Claimant, FORMAT, Identity, Outage, Position, Sign, thread};
+use crate::engine::{
+    Alive, Answer, Claimant, FORMAT, Outage, Position, Registration, Sign, thread,
+};
 use canal_core::HostId;
 
 /// How many times other registrations may come first.
@@ -21,15 +23,6 @@ const TRIES: usize = 100;
 
 /// How many times a renewal is repeated because the leader changed meanwhile.
 const RENEW_TRIES: usize = 3;
-
-/// A request to register.
-#[derive(Clone, Debug)]
-pub(crate) struct Registration {
-    pub identity: Identity,
-    pub nonce: u128,
-    pub ttl_ms: u64,
-    pub asked_at: u64,
-}
 
 /// The registered incarnations, all at one revision.
 struct Registry {

@@ -37,11 +37,8 @@ use layout::Keys;
 /// The address is invalid, or the system has no thread or no descriptors left.
 pub fn open(mut source: Source) -> Result<EngineThread, OpenError> {
     let url = source().map_err(|outage| OpenError::Address(outage.why))?;
-    let first = parse(&url)?;
-    let (keys, members) = (Keys::new(&first.prefix), first.endpoints.len());
-    EngineThread::start("canal-etcd", false, move |caller| {
-        worker::work(keys, members, source, caller)
-    })
+    let keys = Keys::new(&parse(&url)?.prefix);
+    EngineThread::start("canal-etcd", false, |caller| worker::work(keys, source, caller))
 }
 
 /// Inspects an etcd, and changes nothing there.

@@ -3,19 +3,17 @@
 //! Invariant: it carries out no call over a connection before the log names the era of the etcd
 //! behind it.
 
-use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::rc::Rc;
 use std::time::Duration;
 
 use tokio::task::{AbortHandle, JoinSet};
-use tokio::time::Instant;
 
 use super::address::{self, Address};
 use super::client::{Client, explained};
 use super::era::Observation;
 use super::error::EtcdError;
-use super::hosts::{Registration, register, renew, withdraw};
+use super::hosts::{register, renew, withdraw};
 use super::layout::Keys;
 use super::messages::Status;
 use super::shared::{EngineState, Shared};
@@ -23,122 +21,66 @@ use super::{era, log};
 use crate::engine::thread::Caller;
 use crate::engine::{Append, Call, OpenError, Outage, Position, Source};
 
-/// Pauses between attempts, once every member has failed: the first, the longest if no member
-/// answers, and the longest if one answers and refuses.
-const PAUSE_FIRST: Duration = Duration::from_millis(100);
+/// The longest pause between two attempts to reach a member.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-const PAUSE_REFUSED_MAX: Duration = Duration::from_secs(5);
-
-/// A connection that lasted this long counts as a success.
-const GOOD: Duration = Duration::from_secs(5);
 
 /// Serves the caller, over one connection after another. Other keys would be another table.
-pub(super) async fn work(
-    keys: Keys,
-    members: usize,
-    source: Source,
-    mut caller: Caller,
-) -> Infallible {
+pub(super) async fn work(keys: Keys, mut source: Source, mut caller: Caller) -> Infallible {
     let engine = Rc::new(EngineState::new(keys, caller.answers.clone()));
     let mut byte = [0];
     // Begins with a random member, so that not all daemons connect to the first. Without
     // randomness, it is the first.
     let _ = getrandom::fill(&mut byte);
-    let mut roads = Roads { engine, source, members, next: byte[0].into(), failures: 0 };
-    loop {
-        let (shared, seen) = roads.find(&mut caller).await;
-        caller.back();
-        let began = Instant::now();
-        let Err(error) = serve(shared, seen, &mut caller).await;
-        caller.away(error.into());
-        roads.failed(began.elapsed() > GOOD);
-    }
+    let mut next = byte[0].into();
+    let connect = async |_: &Caller| {
+        let address = address(&mut source, &engine)?;
+        reach_one(&address, &mut next, &engine).await
+    };
+    let serve = async |(shared, seen), caller: &mut Caller| {
+        let Err(error) = serve(shared, seen, caller).await;
+        error.into()
+    };
+    caller.serve_on(PAUSE_MAX, connect, serve).await
 }
 
-/// The members, and the recent success with them.
-struct Roads {
-    engine: Rc<EngineState>,
-    source: Source,
-    members: usize,
-    next: usize,
-    /// The number of failures in a row.
-    failures: usize,
+/// The present address. Any part of it may have changed, above all the passwords.
+fn address(source: &mut Source, engine: &EngineState) -> Result<Address, Outage> {
+    let refused = |error: OpenError| Outage::refused(error.to_string(), None);
+    let address = address::parse(&source()?).map_err(refused)?;
+    if Keys::new(&address.prefix) == engine.keys { Ok(address) } else { Err(Outage::moved()) }
 }
 
-impl Roads {
-    /// The present address. Any part of it may have changed, above all the passwords.
-    fn address(&mut self) -> Result<Address, Outage> {
-        let refused = |error: OpenError| Outage::refused(error.to_string(), None);
-        let address = address::parse(&(self.source)()?).map_err(refused)?;
-        if Keys::new(&address.prefix) != self.engine.keys {
-            return Err(Outage::moved());
-        }
-        self.members = address.endpoints.len();
-        Ok(address)
-    }
-
-    fn failed(&mut self, was_good: bool) {
-        self.failures = if was_good { 0 } else { self.failures + 1 };
-        self.next += 1;
-    }
-
-    /// Connects to the first usable member. Reports that etcd is away if there is none.
-    async fn find(&mut self, caller: &mut Caller) -> (Shared, Observation) {
-        // The errors of the members that were tried in this round.
-        let mut round = BTreeMap::new();
-        loop {
-            let rounds = self.failures / self.members.max(1);
-            if rounds > 0 {
-                caller.pause(length(rounds, caller.outage())).await;
-            }
-            let address = match self.address() {
-                Ok(address) => address,
-                Err(outage) => {
-                    caller.away(outage);
-                    self.failures += self.members.max(1);
-                    continue;
-                }
-            };
-            let at = self.next % self.members.max(1);
-            let endpoint = address.endpoints.get(at).map_or("", String::as_str);
-            match reach(&address, endpoint, &self.engine).await {
-                Ok(found) => return found,
-                Err(error) => {
-                    self.failed(false);
-                    round.insert(at, error.into());
-                }
-            }
-            // Another member may work where this one does not.
-            if round.len() >= self.members {
-                if let Some(outage) = outage(&round) {
-                    caller.away(outage);
-                }
-                round.clear();
-            }
+/// Connects to the first usable member, beginning with the one at `next`.
+async fn reach_one(
+    address: &Address,
+    next: &mut usize,
+    engine: &Rc<EngineState>,
+) -> Result<(Shared, Observation), Outage> {
+    let mut outages = Vec::new();
+    for _ in &address.endpoints {
+        let endpoint = &address.endpoints[*next % address.endpoints.len()];
+        *next += 1;
+        match reach(address, endpoint, engine).await {
+            Ok(found) => return Ok(found),
+            Err(error) => outages.push(error.into()),
         }
     }
+    Err(outage(&outages))
 }
 
 /// The error to report. A member that does not answer may come back unaided and be usable.
-fn outage(round: &BTreeMap<usize, Outage>) -> Option<Outage> {
-    let silent = round.values().find(|outage| !outage.refused);
-    let refused = round.values().find(|outage| outage.refused);
+fn outage(outages: &[Outage]) -> Outage {
+    let silent = outages.iter().find(|outage| !outage.refused);
+    let refused = outages.iter().find(|outage| outage.refused);
     match (silent, refused) {
-        (Some(silent), Some(refused)) => Some(Outage {
+        (Some(silent), Some(refused)) => Outage {
             why: format!("{}; another member: {}", silent.why, refused.why),
             hint: refused.hint.clone(),
             refused: false,
-        }),
-        (one, other) => one.or(other).cloned(),
+        },
+        (Some(one), None) | (None, Some(one)) => one.clone(),
+        (None, None) => Outage::unreachable(super::error::SILENT),
     }
-}
-
-/// How long to pause after `rounds` attempts.
-fn length(rounds: usize, away: Option<&Outage>) -> Duration {
-    let refused = away.is_some_and(|outage| outage.refused);
-    let max = if refused { PAUSE_REFUSED_MAX } else { PAUSE_MAX };
-    let step = u32::try_from(rounds).unwrap_or(u32::MAX).min(8) - 1;
-    (PAUSE_FIRST * 2u32.pow(step)).min(max)
 }
 
 /// Connects to a member and checks that it is usable.
@@ -230,8 +172,7 @@ impl Running {
     fn begin(&mut self, shared: &Shared, call: Call, tasks: &mut JoinSet<Result<(), EtcdError>>) {
         let shared = shared.clone();
         match call {
-            Call::Register { identity, nonce, ttl_ms, asked_at } => {
-                let registration = Registration { identity, nonce, ttl_ms, asked_at };
+            Call::Register(registration) => {
                 tasks.spawn_local(register(shared, registration));
             }
             Call::Withdraw { host } => {
@@ -285,22 +226,12 @@ mod tests {
 
     #[test]
     fn a_member_that_refuses_does_not_decide_for_silent_members() {
-        let refused = EtcdError::refused("wrong CA", "another one");
-        assert_eq!(outage(&BTreeMap::new()), None);
-        let mut round = BTreeMap::from([(1, Outage::from(refused))]);
-        assert!(outage(&round).unwrap().refused);
-        round.extend([(2, Outage::unreachable("b")), (0, Outage::unreachable("a"))]);
-        let outage = outage(&round).unwrap();
+        let refused = Outage::from(EtcdError::refused("wrong CA", "another one"));
+        assert!(outage(std::slice::from_ref(&refused)).refused);
+        let outages = [Outage::unreachable("a"), refused, Outage::unreachable("b")];
+        let outage = outage(&outages);
         assert_eq!(outage.why, "a; another member: wrong CA");
         assert_eq!((outage.refused, outage.hint.as_deref()), (false, Some("another one")));
-    }
-
-    #[test]
-    fn pauses_grow_up_to_their_bound() {
-        let refused = Outage::refused("x", None);
-        assert_eq!(length(1, None), Duration::from_millis(100));
-        assert_eq!(length(1000, None), PAUSE_MAX);
-        assert_eq!(length(1000, Some(&refused)), PAUSE_REFUSED_MAX);
     }
 
     #[test]

@@ -6,18 +6,16 @@ use tokio_postgres::types::{ToSql, Type};
 use super::error::PostgresError;
 use super::rows::{number, number_if_any};
 use super::session::Session;
-use crate::engine::{Alive, Answer, Claimant, Identity, Position, Sign};
+use crate::engine::{Alive, Answer, Claimant, Identity, Position, Registration, Sign};
 use canal_core::HostId;
 
 impl Session {
-    /// Registers an incarnation for `nonce`, unless it already has one.
+    /// Registers an incarnation for the nonce, unless it already has one.
     pub(crate) async fn register(
         &mut self,
-        identity: &Identity,
-        nonce: u128,
-        ttl_ms: u64,
-        asked_at: u64,
+        registration: &Registration,
     ) -> Result<Answer, PostgresError> {
+        let Registration { identity, nonce, ttl_ms, asked_at } = registration;
         let schema = &self.schema;
         let told = serde_json::to_string(identity)
             .map_err(|why| PostgresError::away(format!("cannot encode the identity: {why}")))?;
@@ -41,10 +39,11 @@ SELECT host, ttl_ms, (SELECT epoch FROM "{schema}".head)
         // Read once this host's row is in the table: if two hosts take one label at the same time,
         // at least one of them sees the other.
         let others = self.others(&identity.label, host).await?;
-        self.known.nonces.insert(HostId(host), nonce);
+        self.known.nonces.insert(HostId(host), *nonce);
         if let Some(last_seen) = &mut self.known.last_seen {
             last_seen.lives(ttl_ms);
         }
+        let asked_at = *asked_at;
         Ok(Answer::Registered { host: HostId(host), ttl_ms, asked_at, epoch, others })
     }
 

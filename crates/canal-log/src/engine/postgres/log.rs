@@ -11,6 +11,7 @@
 //! If that is not possible, it gets [`Answer::Compacted`] or [`Answer::Rewritten`], and nothing
 //! else.
 
+use data_encoding::HEXLOWER;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{IsolationLevel, Row};
 
@@ -19,7 +20,6 @@ use super::error::PostgresError;
 use super::notification::Notification;
 use super::rows::{number, number_if_any};
 use super::session::{Cursor, Session};
-use crate::engine::calls::to_hex;
 use crate::engine::{Answer, Append, EraChange, Evidence, Placed, Position, Read, Stored};
 use canal_core::HostId;
 
@@ -87,7 +87,7 @@ impl Session {
         };
         let payload = self.seal.payload(append);
         let nonce = self.known.is_own(append.host);
-        let body = to_hex(&append.body);
+        let body = HEXLOWER.encode(&append.body);
         // Each statement sees everything that was committed before it began, so the statements take
         // the locks first: the lock of the head, which every append takes, then that of the hosts,
         // which stops their renewal counters.
@@ -159,7 +159,7 @@ FROM judged"#
             Some(before) => (before.number, quoted(&before.sign)),
             None => (0, String::new()),
         };
-        let body = to_hex(body);
+        let body = HEXLOWER.encode(body);
         format!(
             r#"SELECT FROM "{schema}".head FOR UPDATE;
 WITH head AS (UPDATE "{schema}".head

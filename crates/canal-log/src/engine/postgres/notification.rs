@@ -3,10 +3,10 @@
 //! Invariant: a batch is taken from a notification only if it directly follows the last one that
 //! was read. Otherwise the notification only shows how far the log reaches.
 
+use data_encoding::HEXLOWER;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};
 
-use crate::engine::calls::{from_hex, to_hex};
 use crate::engine::{Append, Placed, Position};
 use canal_core::HostId;
 
@@ -56,7 +56,7 @@ impl Seal {
     pub(super) fn payload(&self, append: &Append) -> String {
         let sealed = (append.body.len() <= BODY_MAX).then(|| self.seal(append)).flatten();
         let Some((check, body)) = sealed else { return "position::text".to_owned() };
-        let (check, body) = (to_hex(&check), to_hex(&body));
+        let (check, body) = (HEXLOWER.encode(&check), HEXLOWER.encode(&body));
         let (host, sequence) = (append.host.0, append.sequence);
         format!(
             "position || ' {host} {sequence} {check} {body} ' || \
@@ -78,17 +78,17 @@ impl Seal {
         let words: Vec<&str> = notification.sealed.split(' ').collect();
         let [host, sequence, check, body, signature] = words.as_slice() else { return None };
         let (host, sequence) = (HostId(host.parse().ok()?), sequence.parse().ok()?);
-        let check: [u8; CHECK] = from_hex(check)?.try_into().ok()?;
+        let check: [u8; CHECK] = unhex(check)?.try_into().ok()?;
         let signed = Sha256::new()
             .chain_update(&self.epoch)
             .chain_update(notification.head.to_be_bytes())
             .chain_update(check)
             .chain_update(&self.epoch)
             .finalize();
-        if from_hex(signature)? != signed[..] {
+        if unhex(signature)? != signed[..] {
             return None;
         }
-        let mut body = from_hex(body)?;
+        let mut body = unhex(body)?;
         self.hide(&check, &mut body)?;
         self.check(host, sequence, &body)?.verify_truncated_left(&check).ok()?;
         Some(Placed { position: Position(notification.head), host, sequence, body })
@@ -116,6 +116,10 @@ impl Seal {
     }
 }
 
+fn unhex(digits: &str) -> Option<Vec<u8>> {
+    HEXLOWER.decode(digits.as_bytes()).ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -129,14 +133,14 @@ mod tests {
         let append = Append { host: HostId(3), sequence: 4, body: body.to_vec(), ends: None };
         let sql = seal.payload(&append);
         let Some(sealed) = sql.split('\'').nth(1) else { return position.to_string() };
-        let check = from_hex(sealed.split(' ').nth(3).unwrap()).unwrap();
+        let check = unhex(sealed.split(' ').nth(3).unwrap()).unwrap();
         let signature = Sha256::new()
             .chain_update(&seal.epoch)
             .chain_update(position.to_be_bytes())
             .chain_update(check)
             .chain_update(&seal.epoch)
             .finalize();
-        format!("{position}{sealed}{}", to_hex(&signature))
+        format!("{position}{sealed}{}", HEXLOWER.encode(&signature))
     }
 
     #[test]
@@ -144,7 +148,7 @@ mod tests {
         for body in [&b""[..], b"a short one", &[b'x'; BODY_MAX]] {
             let payload = sent(&seal(), 9, body);
             assert!(payload.len() < 8000, "{}", payload.len());
-            assert!(body.is_empty() || !payload.contains(&to_hex(body)));
+            assert!(body.is_empty() || !payload.contains(&HEXLOWER.encode(body)));
             let placed = seal().open(&Notification::read(&payload)).unwrap();
             assert_eq!((placed.position, placed.host), (Position(9), HostId(3)));
             assert_eq!((placed.sequence, placed.body.as_slice()), (4, body));

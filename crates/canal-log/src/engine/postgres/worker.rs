@@ -2,22 +2,19 @@
 //!
 //! Invariant: a session whose era the log does not name only notes that era.
 
+use std::cell::RefCell;
 use std::convert::Infallible;
 use std::time::Duration;
 
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 
 use super::error::PostgresError;
-use super::session::{Known, PATIENCE, Session};
+use super::session::{PATIENCE, Session};
 use crate::engine::thread::Caller;
 use crate::engine::{Answer, Call, OpenError, Outage, Source};
 
-/// The pauses between attempts to connect grow from the first to the second value.
-const PAUSE_FIRST: Duration = Duration::from_millis(100);
+/// The longest pause between attempts to connect.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
-
-/// A session that lasted this long resets the pause.
-const STEADY: Duration = Duration::from_secs(10);
 
 /// How many times to try a call that the server rolls back.
 const ATTEMPTS: u32 = 5;
@@ -32,27 +29,18 @@ pub(super) struct Endpoint {
 
 /// Serves the caller, in one session after another.
 pub(super) async fn work(mut endpoint: Endpoint, mut caller: Caller) -> Infallible {
-    let mut known = Known::default();
-    let mut pause = PAUSE_FIRST;
-    loop {
-        let outage = match open(&mut endpoint, &caller).await {
-            Ok(mut session) => {
-                caller.back();
-                let since = Instant::now();
-                session.known = known;
-                let Err(error) = serve(&mut session, &mut caller).await;
-                if since.elapsed() >= STEADY {
-                    pause = PAUSE_FIRST;
-                }
-                known = std::mem::take(&mut session.known);
-                session.ended_by(error).await.into()
-            }
-            Err(outage) => outage,
-        };
-        caller.away(outage);
-        caller.pause(pause).await;
-        pause = (pause * 2).min(PAUSE_MAX);
-    }
+    let known = RefCell::default();
+    let connect = async |caller: &Caller| {
+        let mut session = open(&mut endpoint, caller).await?;
+        session.known = known.take();
+        Ok(session)
+    };
+    let serve = async |mut session: Session, caller: &mut Caller| {
+        let Err(error) = serve(&mut session, caller).await;
+        known.replace(std::mem::take(&mut session.known));
+        session.ended_by(error).await.into()
+    };
+    caller.serve_on(PAUSE_MAX, connect, serve).await
 }
 
 /// Opens a session with the address and the files that it names, as they are now.
@@ -135,9 +123,7 @@ async fn attend(
 async fn attempt(session: &mut Session, call: &Call) -> Result<Vec<Answer>, PostgresError> {
     let answer = match call {
         Call::Append(append) => return session.append(append).await,
-        Call::Register { identity, nonce, ttl_ms, asked_at } => {
-            session.register(identity, *nonce, *ttl_ms, *asked_at).await?
-        }
+        Call::Register(registration) => session.register(registration).await?,
         Call::Withdraw { host } => session.withdraw(*host).await?,
         Call::Load => session.load().await?,
         Call::Follow { after } => session.follow(*after).await?,
