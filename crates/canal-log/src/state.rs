@@ -7,7 +7,7 @@
 
 use std::fs;
 use std::io::{self, ErrorKind};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
@@ -44,30 +44,27 @@ pub struct Durable {
 impl Durable {
     /// Stores the view of a key. `None` removes it.
     pub fn store_view(&mut self, key: &Key, view: Option<View>) {
-        self.views.retain(|stored| stored.key != *key);
-        if let Some(view) = view {
-            let at = self.views.partition_point(|stored| stored.key < *key);
-            self.views.insert(at, StoredView { key: key.clone(), view });
-        }
+        let stored = view.map(|view| StoredView { key: key.clone(), view });
+        put(&mut self.views, key, stored, |stored| &stored.key);
     }
 
     /// Stores what is out of service of a key.
     pub fn store_without(&mut self, key: &Key, numbers: Vec<u64>) {
-        self.without.retain(|stored| stored.key != *key);
-        if !numbers.is_empty() {
-            let at = self.without.partition_point(|stored| stored.key < *key);
-            self.without.insert(at, StoredWithout { key: key.clone(), numbers });
-        }
+        let stored = (!numbers.is_empty()).then(|| StoredWithout { key: key.clone(), numbers });
+        put(&mut self.without, key, stored, |stored| &stored.key);
     }
 
     /// Stores whether a key is paused.
     pub fn store_pause(&mut self, key: &Key, paused: bool) {
-        match (self.paused.binary_search(key), paused) {
-            (Err(at), true) => self.paused.insert(at, key.clone()),
-            (Ok(at), false) => drop(self.paused.remove(at)),
-            (Ok(_), true) | (Err(_), false) => {}
-        }
+        put(&mut self.paused, key, paused.then(|| key.clone()), |paused| paused);
     }
+}
+
+/// Replaces what a list in the order of keys has for a key. `None` removes it.
+fn put<T>(list: &mut Vec<T>, key: &Key, stored: Option<T>, key_of: impl Fn(&T) -> &Key) {
+    list.retain(|other| key_of(other) != key);
+    let at = list.partition_point(|other| key_of(other) < key);
+    list.splice(at..at, stored);
 }
 
 /// A daemon's record of itself as one of several nodes.
@@ -87,21 +84,6 @@ impl NodeRecord {
     }
 }
 
-/// The file `state.json`.
-#[derive(Debug)]
-pub struct StateFile {
-    dir: PathBuf,
-}
-
-/// The result of opening the file.
-#[derive(Debug)]
-pub struct Opened {
-    /// The file, for later changes.
-    pub state: StateFile,
-    /// Its content; `None` if there is no file.
-    pub durable: Option<Durable>,
-}
-
 /// [`Durable`] as it is written.
 #[derive(Serialize)]
 struct Written<'a> {
@@ -116,48 +98,34 @@ struct Version {
     version: u32,
 }
 
-impl StateFile {
-    /// Opens the file in `dir`, and reads it if it exists. Creates `dir` (0700) if it is missing.
-    ///
-    /// Accepts unknown fields, which the next [`StateFile::store`] removes.
-    ///
-    /// # Errors
-    /// Names the file and the error (not canal's, not JSON, a later version).
-    pub fn open(dir: &Path) -> io::Result<Opened> {
-        create_dir(dir).map_err(|error| named(dir, &error))?;
-        let state = Self { dir: dir.to_owned() };
-        let path = state.path();
-        let durable = match fs::read(&path) {
-            Ok(bytes) => Some(parse(&bytes).map_err(|error| named(&path, &error))?),
-            Err(error) if error.kind() == ErrorKind::NotFound => None,
-            Err(error) => return Err(named(&path, &error)),
-        };
-        sweep(dir, NAME);
-        Ok(Opened { state, durable })
-    }
+/// Reads the file in `dir`; `None` if there is none. Creates `dir` (0700) if it is missing.
+///
+/// Accepts unknown fields, which the next [`store`] removes.
+///
+/// # Errors
+/// Names the file and the error (not canal's, not JSON, a later version).
+pub fn read(dir: &Path) -> io::Result<Option<Durable>> {
+    create_dir(dir).map_err(|error| named(dir, &error))?;
+    let path = dir.join(NAME);
+    let durable = match fs::read(&path) {
+        Ok(bytes) => Some(parse(&bytes).map_err(|error| named(&path, &error))?),
+        Err(error) if error.kind() == ErrorKind::NotFound => None,
+        Err(error) => return Err(named(&path, &error)),
+    };
+    sweep(dir, NAME);
+    Ok(durable)
+}
 
-    /// The path of the file.
-    #[must_use]
-    pub fn path(&self) -> PathBuf {
-        self.dir.join(NAME)
-    }
-
-    /// The directory.
-    #[must_use]
-    pub fn dir(&self) -> &Path {
-        &self.dir
-    }
-
-    /// Replaces the file: writes a temporary file, syncs it, renames it, and syncs the directory.
-    ///
-    /// # Errors
-    /// Names the file. It still has the old content, or perhaps the new content if only the
-    /// directory could not be synced.
-    pub fn store(&self, durable: &Durable) -> io::Result<()> {
-        let mut bytes = serde_json::to_vec_pretty(&Written { version: VERSION, durable })?;
-        bytes.push(b'\n');
-        replace(&self.dir, NAME, &bytes).map(drop)
-    }
+/// Replaces the file in `dir`: writes a temporary file, syncs it, renames it, and syncs the
+/// directory.
+///
+/// # Errors
+/// Names the file. It still has the old content, or perhaps the new content if only the directory
+/// could not be synced.
+pub fn store(dir: &Path, durable: &Durable) -> io::Result<()> {
+    let mut bytes = serde_json::to_vec_pretty(&Written { version: VERSION, durable })?;
+    bytes.push(b'\n');
+    replace(dir, NAME, &bytes).map(drop)
 }
 
 fn parse(bytes: &[u8]) -> io::Result<Durable> {
@@ -197,7 +165,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(NAME);
         fs::write(&path, content).unwrap();
-        let said = StateFile::open(dir.path()).unwrap_err().to_string();
+        let said = read(dir.path()).unwrap_err().to_string();
         assert_eq!(fs::read_to_string(&path).unwrap(), content, "it was changed");
         said.strip_prefix(&format!("{}: ", path.display())).expect("it names the file").to_owned()
     }
@@ -205,15 +173,14 @@ mod tests {
     #[test]
     fn stored_values_are_found() {
         let dir = tempfile::tempdir().unwrap();
-        let Opened { state, durable: found } = StateFile::open(dir.path()).unwrap();
-        assert_eq!(found, None);
+        assert_eq!(read(dir.path()).unwrap(), None);
         for token in [1, u64::MAX, 7] {
-            state.store(&durable(token)).unwrap();
-            assert_eq!(StateFile::open(dir.path()).unwrap().durable, Some(durable(token)));
+            store(dir.path(), &durable(token)).unwrap();
+            assert_eq!(read(dir.path()).unwrap(), Some(durable(token)));
         }
         let files: Vec<_> = fs::read_dir(dir.path()).unwrap().collect();
         assert_eq!(files.len(), 1, "{files:?}");
-        let mode = fs::metadata(state.path()).unwrap().permissions().mode();
+        let mode = fs::metadata(dir.path().join(NAME)).unwrap().permissions().mode();
         assert_eq!(mode & 0o7777, 0o600);
     }
 
@@ -221,8 +188,8 @@ mod tests {
     fn missing_directories_are_made_and_private() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("of/canal");
-        let state = StateFile::open(&path).unwrap().state;
-        state.store(&Durable::default()).unwrap();
+        read(&path).unwrap();
+        store(&path, &Durable::default()).unwrap();
         for made in [path.parent().unwrap(), &path] {
             let mode = fs::metadata(made).unwrap().permissions().mode();
             assert_eq!(mode & 0o7777, 0o700, "{made:?}");
@@ -242,9 +209,8 @@ mod tests {
     #[test]
     fn a_file_cut_at_any_byte_is_damaged() {
         let dir = tempfile::tempdir().unwrap();
-        let state = StateFile::open(dir.path()).unwrap().state;
-        state.store(&durable(5)).unwrap();
-        let whole = fs::read_to_string(state.path()).unwrap();
+        store(dir.path(), &durable(5)).unwrap();
+        let whole = fs::read_to_string(dir.path().join(NAME)).unwrap();
         let body = whole.trim_end().len();
         for cut in (0..body).filter(|cut| whole.is_char_boundary(*cut)) {
             assert!(error(&whole[..cut]).starts_with("it is damaged"), "{cut}");
@@ -262,29 +228,28 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let content = "{\"version\":1,\"reserved_token\":9,\"more\":[]}";
         fs::write(dir.path().join(NAME), content).unwrap();
-        let found = StateFile::open(dir.path()).unwrap().durable;
+        let found = read(dir.path()).unwrap();
         assert_eq!(found, Some(Durable { reserved_token: Token(9), ..Durable::default() }));
     }
 
     #[test]
     fn a_store_that_fails_names_the_file_and_leaves_the_old_one() {
         let dir = tempfile::tempdir().unwrap();
-        let state = StateFile::open(dir.path()).unwrap().state;
         // A directory in its place, which a file cannot replace.
-        fs::create_dir(state.path()).unwrap();
-        let said = state.store(&durable(1)).unwrap_err().to_string();
-        assert!(said.starts_with(&state.path().display().to_string()), "{said}");
+        let path = dir.path().join(NAME);
+        fs::create_dir(&path).unwrap();
+        let said = store(dir.path(), &durable(1)).unwrap_err().to_string();
+        assert!(said.starts_with(&path.display().to_string()), "{said}");
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "something was left behind");
     }
 
     #[test]
     fn files_of_a_killed_process_are_removed() {
         let dir = tempfile::tempdir().unwrap();
-        let state = StateFile::open(dir.path()).unwrap().state;
-        state.store(&durable(1)).unwrap();
+        store(dir.path(), &durable(1)).unwrap();
         let left = dir.path().join(format!("{NAME}.new-{}", "0".repeat(32)));
         fs::write(&left, "half").unwrap();
-        assert_eq!(StateFile::open(dir.path()).unwrap().durable, Some(durable(1)));
+        assert_eq!(read(dir.path()).unwrap(), Some(durable(1)));
         assert!(!left.exists());
     }
 
@@ -293,7 +258,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("file");
         fs::write(&path, "").unwrap();
-        let said = StateFile::open(&path).unwrap_err().to_string();
+        let said = read(&path).unwrap_err().to_string();
         assert!(said.starts_with(&path.display().to_string()), "{said}");
     }
 }

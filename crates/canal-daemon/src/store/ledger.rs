@@ -18,7 +18,7 @@ use canal_core::{
     Revision, StoredView, Table, Token, UnixMillis, View,
 };
 use canal_log::journal::{self, Batch, Journal, NoRoom};
-use canal_log::state::{Durable, StateFile};
+use canal_log::state::{self, Durable};
 use canal_protocol::{ErrorName, Failure};
 use canal_sys::clock;
 use canal_sys::process::Origin;
@@ -183,7 +183,7 @@ impl Ledger {
 
     /// The directory of the data that survives a reboot; `None` if an engine keeps the log.
     pub(crate) fn state_dir(&self) -> Option<&Path> {
-        self.journal.as_ref().map(|journal| journal.state.dir())
+        self.journal.as_ref().map(|journal| &*journal.state_dir)
     }
 
     /// How many bytes of the journal are in use; `None` if an engine keeps the log.
@@ -245,7 +245,8 @@ impl Ledger {
 #[derive(Debug)]
 pub(crate) struct JournalStore {
     pub journal: Journal,
-    pub state: StateFile,
+    /// The directory of `durable`.
+    pub state_dir: PathBuf,
     pub durable: Durable,
     pub origin: Origin,
     pub dir: PathBuf,
@@ -368,7 +369,7 @@ impl JournalStore {
     pub(super) fn change(&mut self, change: impl FnOnce(&mut Durable)) -> io::Result<()> {
         let mut durable = self.durable.clone();
         change(&mut durable);
-        self.state.store(&durable)?;
+        state::store(&self.state_dir, &durable)?;
         self.durable = durable;
         Ok(())
     }

@@ -24,7 +24,7 @@ use canal_core::{
 };
 use canal_log::journal::{Batch, OpenError};
 use canal_log::leases::{HeldLease, LeaseLog};
-use canal_log::state::{Durable, StateFile};
+use canal_log::state::{self, Durable};
 use canal_protocol::place::Place;
 use canal_sys::clock;
 use canal_sys::pidfd::Pidfd;
@@ -58,9 +58,8 @@ pub(crate) struct Recovered {
 /// The state cannot be recovered without a loss. The error suggests a remedy.
 pub(crate) fn recover(place: &Place, config: &Config, discard: bool) -> anyhow::Result<Recovered> {
     let origin = Origin::read()?;
-    let opened = StateFile::open(place.state_dir())?;
-    let (state, durable) = (opened.state, opened.durable);
-    let state_dir = state.dir().to_owned();
+    let state_dir = place.state_dir().to_owned();
+    let durable = state::read(&state_dir)?;
     let (lease_log, leases) = open_leases(&state_dir)?;
     let has_leases = leases.is_some();
     let leases = leases.unwrap_or_default();
@@ -85,12 +84,12 @@ pub(crate) fn recover(place: &Place, config: &Config, discard: bool) -> anyhow::
     durable.node.is_anew = is_anew;
     if !goes_on {
         old.table = table_of(&leases, durable.reserved_request)
-            .with_context(|| format!("the leases in {}", state.dir().display()))?;
+            .with_context(|| format!("the leases in {}", state_dir.display()))?;
     }
     let kept = JournalStore {
         rooms: Rooms::of_table(&old.table),
         journal: old.journal,
-        state,
+        state_dir: state_dir.clone(),
         durable,
         origin: origin.clone(),
         dir: place.dir.clone(),

@@ -316,6 +316,18 @@ pub struct EraChange {
     pub may_lack: bool,
 }
 
+/// The end of an era's sign if data from before it may be missing.
+pub(super) const LACKS: &str = "/lacks";
+
+impl EraChange {
+    /// The era after `before`, with this sign.
+    pub(super) fn after(before: Option<Era>, sign: &str, may_lack: bool) -> Self {
+        let number = before.as_ref().map_or(0, |era| era.number).saturating_add(1);
+        let lacks = if may_lack { LACKS } else { "" };
+        Self { before, era: Era { number, sign: format!("{sign}{lacks}") }, may_lack }
+    }
+}
+
 /// The identity of a daemon: the same for a daemon that is restarted in the same place.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {

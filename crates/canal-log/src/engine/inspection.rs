@@ -5,8 +5,9 @@ use super::calls::{Identity, Outage};
 /// The visible state of an engine. If no server was usable, only `servers` has content.
 #[derive(Clone, Debug, Default)]
 pub struct Inspection {
-    /// The servers that answered or failed, by their names in the address.
-    pub servers: Vec<(String, Result<ServerVersion, Outage>)>,
+    /// The servers by their names in the address: the program and version of one that answered
+    /// (`PostgreSQL 17.2`), or how it failed.
+    pub servers: Vec<(String, Result<String, Outage>)>,
     /// How the connection is protected.
     pub transport: Transport,
     /// The user as whom canal logged in; `None` if the engine requires none.
@@ -22,9 +23,6 @@ pub struct Inspection {
     /// The clock of the server, if it reports it.
     pub clock: Option<ServerClock>,
 }
-
-/// The program of a server, with its version: `PostgreSQL 17.2`.
-pub type ServerVersion = String;
 
 /// How a connection is protected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -29,7 +29,7 @@ pub use calls::{
     Alive, Answer, Append, Batch, Call, Claimant, Ends, Era, EraChange, Evidence, Hash, Identity,
     Link, Outage, Placed, Position, Read, Registration, Sign, Stored,
 };
-pub use inspection::{Inspection, Remark, ServerClock, ServerVersion, TableSize, Transport};
+pub use inspection::{Inspection, Remark, ServerClock, TableSize, Transport};
 pub use open::{inspect, open};
 #[cfg(any(feature = "etcd", feature = "postgres"))]
 pub use thread::EngineThread;

@@ -201,10 +201,11 @@ impl Caller {
     }
 }
 
-/// A random number; the error is text for people.
-pub(super) fn random() -> Result<u128, String> {
+/// A random number.
+pub(super) fn random() -> Result<u128, Outage> {
     let mut bytes = [0; 16];
-    getrandom::fill(&mut bytes).map_err(|error| format!("no random bytes: {error}"))?;
+    getrandom::fill(&mut bytes)
+        .map_err(|error| Outage::refused(format!("no random bytes: {error}"), None))?;
     Ok(u128::from_ne_bytes(bytes))
 }
 

@@ -257,7 +257,7 @@ impl Client {
 
 fn dial(address: &Address, endpoint: &str, within: Duration) -> Result<Endpoint, EtcdError> {
     let scheme = if address.tls.is_some() { "https" } else { "http" };
-    let bad = |why: String| EtcdError::Outage(Outage::refused(why, None));
+    let bad = |why: String| EtcdError::from(Outage::refused(why, None));
     let target = Endpoint::from_shared(format!("{scheme}://{endpoint}"))
         .map_err(|error| bad(format!("`{endpoint}`: {}", innermost(&error))))?
         .connect_timeout(within)

@@ -6,16 +6,14 @@
 
 use super::client::{Client, Known};
 use super::error::EtcdError;
-use super::hosts::{meta_of, random};
+use super::hosts::meta_of;
 use super::layout::{Keys, decode, encode, position};
 use super::messages::{Status, Txn, one, put, reads, revision_is};
 use super::shared::Shared;
-use crate::engine::thread::Caller;
+use crate::engine::calls::LACKS;
+use crate::engine::thread::{Caller, random};
 use crate::engine::{Era, EraChange};
 use canal_core::HostId;
-
-/// The end of an era's sign if data from before it may be missing.
-const LACKS: &str = "/lacks";
 
 /// How many times a member may be behind what it has just reported.
 const TRIES: usize = 10;
@@ -52,10 +50,8 @@ impl Observation {
             Some(_) if has_lost && (before == *known.era.borrow() || !is_told) => true,
             Some(_) => return None,
         };
-        let number = before.as_ref().map_or(0, |era| era.number).saturating_add(1);
-        let lacks = if may_lack { LACKS } else { "" };
-        let sign = format!("{:x}/{}/{unique:x}{lacks}", self.cluster, self.lead_least);
-        Some(EraChange { before, era: Era { number, sign }, may_lack })
+        let sign = format!("{:x}/{}/{unique:x}", self.cluster, self.lead_least);
+        Some(EraChange::after(before, &sign, may_lack))
     }
 
     /// Whether an etcd of that era may report this.

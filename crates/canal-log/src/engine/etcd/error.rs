@@ -46,6 +46,12 @@ impl EtcdError {
     }
 }
 
+impl From<Outage> for EtcdError {
+    fn from(outage: Outage) -> Self {
+        Self::Outage(outage)
+    }
+}
+
 impl From<EtcdError> for Outage {
     fn from(error: EtcdError) -> Self {
         match error {

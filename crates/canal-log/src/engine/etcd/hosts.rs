@@ -3,19 +3,18 @@
 //! The number of an incarnation comes from a key that only registrations compare, so a registration
 //! conflicts only with other registrations.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::error::EtcdError;
 use super::layout::{Meta, Name, State, decode, encode, position};
 use super::messages::{
-    Lease, LeaseGrant, LeaseGranted, LeaseKept, Nothing, Range, Ranged, Txn, all, delete, one, put,
-    put_leased, reads, revision_is, value_is, version_is,
+    Lease, LeaseGrant, LeaseLives, Nothing, Range, Ranged, Txn, all, delete, one, put, put_leased,
+    reads, revision_is, value_is, version_is,
 };
-use super::shared::{OwnIncarnation, Shared};
-use crate::engine::{
-    Alive, Answer, Claimant, FORMAT, Outage, Position, Registration, Sign, thread,
-};
+use super::shared::{OwnIncarnation, Shared, declared_gone};
+use crate::engine::thread::random;
+use crate::engine::{Alive, Answer, Claimant, FORMAT, Position, Registration, Sign};
 use canal_core::HostId;
 
 /// How many times other registrations may come first.
@@ -29,14 +28,14 @@ struct Registry {
     meta: Option<Meta>,
     /// The last number, and the revision of its key.
     next: (u64, i64),
-    names: Vec<(HostId, Name)>,
+    names: BTreeMap<HostId, Name>,
     /// The leases of the incarnations that have one.
-    leases: Vec<(HostId, i64)>,
+    leases: BTreeMap<HostId, i64>,
 }
 
 pub(crate) async fn register(shared: Shared, registration: Registration) -> Result<(), EtcdError> {
     let ttl_s = i64::try_from(registration.ttl_ms.div_ceil(1000)).unwrap_or(i64::MAX).max(1);
-    let lease: LeaseGranted =
+    let lease: LeaseLives =
         shared.client.ask("/etcdserverpb.Lease/LeaseGrant", LeaseGrant { ttl_s }).await?;
     for _ in 0..TRIES {
         let seen = look(&shared).await?;
@@ -87,11 +86,9 @@ async fn look(shared: &Shared) -> Result<Registry, EtcdError> {
         Some(kv) => (decode(kv)?, kv.mod_revision),
         None => (0, 0),
     };
-    let name = |(host, kv)| Ok((host, decode(kv)?));
-    let mut names =
-        names.of_hosts(&keys.names()).map(name).collect::<Result<Vec<_>, EtcdError>>()?;
-    names.sort_by_key(|(host, _)| *host);
-    let leases = hosts.of_hosts(&keys.hosts()).map(|(host, kv)| (host, kv.lease)).collect();
+    let names = names.of_hosts(keys.names()).map(|(host, kv)| Ok((host, decode(kv)?)));
+    let names = names.collect::<Result<_, EtcdError>>()?;
+    let leases = hosts.of_hosts(keys.hosts()).map(|(host, kv)| (host, kv.lease)).collect();
     Ok(Registry { meta, next, names, leases })
 }
 
@@ -122,12 +119,9 @@ async fn again(
     seen: &Registry,
 ) -> Result<Option<Answer>, EtcdError> {
     let nonce = hex(registration.nonce);
-    let Some((host, name)) = seen.names.iter().find(|(_, name)| name.nonce == nonce) else {
-        return Ok(None);
-    };
-    let Some((_, lease)) = seen.leases.iter().find(|(other, _)| other == host) else {
-        return Ok(None);
-    };
+    let known = seen.names.iter().find(|(_, name)| name.nonce == nonce);
+    let leased = known.and_then(|(host, name)| Some((host, name, seen.leases.get(host)?)));
+    let Some((host, name, lease)) = leased else { return Ok(None) };
     let (ttl_ms, _) = keep(shared, *host, *lease).await?;
     if ttl_ms == 0 {
         return Ok(None);
@@ -141,12 +135,12 @@ async fn enter(
     shared: &Shared,
     registration: &Registration,
     seen: &Registry,
-    lease: &LeaseGranted,
+    lease: &LeaseLives,
 ) -> Result<Option<Answer>, EtcdError> {
     let keys = shared.keys();
     let (last, revision) = seen.next;
     let host = HostId(last + 1);
-    let ttl_ms = u64::try_from(lease.ttl_s).unwrap_or_default() * 1000;
+    let ttl_ms = lease.ttl_ms();
     let name =
         encode(&Name { identity: registration.identity.clone(), nonce: hex(registration.nonce) })?;
     let state = State { sequence: 0, body: String::new(), ttl_ms };
@@ -196,7 +190,7 @@ fn registered(
         )
     })?;
     let others = seen.names.iter().filter(|(other, name)| {
-        *other != host && name.identity.label == registration.identity.label
+        **other != host && name.identity.label == registration.identity.label
     });
     let others = others.map(|(other, name)| Claimant {
         host: *other,
@@ -212,23 +206,18 @@ fn hex(number: u128) -> String {
     format!("{number:032x}")
 }
 
-pub(crate) fn random() -> Result<u128, EtcdError> {
-    thread::random().map_err(|why| EtcdError::Outage(Outage::refused(why, None)))
-}
-
 /// Renews the lease of an incarnation, and reads the other hosts' leases.
 pub(crate) async fn renew(shared: Shared, host: HostId, asked_at: u64) -> Result<(), EtcdError> {
-    let ended = Answer::Fenced { host, why: format!("host {host} was declared gone") };
     let lost = Answer::Fenced { host, why: format!("etcd lost the lease of host {host}") };
     let answer = match shared.own(host).await? {
-        None => ended,
+        None => declared_gone(host),
         Some(own) if own.lease == 0 => lost,
         Some(own) => {
             let (ttl_ms, [name, hosts, states, head]) = keep(&shared, host, own.lease).await?;
             let key = shared.keys().host(host);
             let is_held = hosts.kvs.iter().any(|kv| kv.key == key && kv.lease == own.lease);
             if name.first().is_none_or(|kv| kv.value != own.name) {
-                ended
+                declared_gone(host)
             } else if ttl_ms == 0 || !is_held {
                 lost
             } else {
@@ -254,9 +243,8 @@ async fn keep(shared: &Shared, host: HostId, lease: i64) -> Result<(u64, [Ranged
         let hosts = Range { keys_only: true, ..all(keys.hosts()) };
         let ranges = [one(keys.name(host)), hosts, all(keys.states()), one(keys.head())];
         let done = shared.client.txn(reads(ranges)).await?;
-        if kept.header.is_some_and(|header| header.raft_term == done.raft_term()) {
-            let ttl_s = u64::try_from(kept.ttl_s).unwrap_or_default();
-            return Ok((ttl_s * 1000, done.found()));
+        if kept.header.as_ref().is_some_and(|header| header.raft_term == done.raft_term()) {
+            return Ok((kept.ttl_ms(), done.found()));
         }
     }
     Err(EtcdError::away("etcd is electing a leader"))
@@ -264,7 +252,7 @@ async fn keep(shared: &Shared, host: HostId, lease: i64) -> Result<(u64, [Ranged
 
 /// Renews the lease once, on a separate stream, so that an answer cannot be mistaken for that to
 /// another request.
-async fn keep_alive(shared: &Shared, id: i64) -> Result<LeaseKept, EtcdError> {
+async fn keep_alive(shared: &Shared, id: i64) -> Result<LeaseLives, EtcdError> {
     let client = &shared.client;
     let kept = client.with_token(async || {
         let question = tokio_stream::once(Lease { id });
@@ -282,9 +270,9 @@ async fn keep_alive(shared: &Shared, id: i64) -> Result<LeaseKept, EtcdError> {
 /// also knows or has given up.
 fn alive(shared: &Shared, hosts: &Ranged, states: &Ranged) -> Result<Vec<Alive>, EtcdError> {
     let keys = shared.keys();
-    let watched: BTreeSet<HostId> = hosts.of_hosts(&keys.hosts()).map(|(host, _)| host).collect();
+    let watched: BTreeSet<HostId> = hosts.of_hosts(keys.hosts()).map(|(host, _)| host).collect();
     let mut alive = Vec::new();
-    for (host, kv) in states.of_hosts(&keys.states()) {
+    for (host, kv) in states.of_hosts(keys.states()) {
         let State { ttl_ms, .. } = decode(kv)?;
         alive.push(Alive { host, ttl_ms, sign: Sign::Watched });
     }

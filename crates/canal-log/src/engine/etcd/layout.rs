@@ -73,9 +73,9 @@ impl Keys {
 
 impl Ranged {
     /// The keys that consist of `prefix` and the number of a host.
-    pub(super) fn of_hosts(&self, prefix: &[u8]) -> impl Iterator<Item = (HostId, &KeyValue)> {
+    pub(super) fn of_hosts(&self, prefix: Vec<u8>) -> impl Iterator<Item = (HostId, &KeyValue)> {
         self.kvs.iter().filter_map(move |kv| {
-            let number = std::str::from_utf8(kv.key.strip_prefix(prefix)?).ok()?;
+            let number = std::str::from_utf8(kv.key.strip_prefix(prefix.as_slice())?).ok()?;
             Some((HostId(number.parse().ok()?), kv))
         })
     }
@@ -120,9 +120,8 @@ pub(super) struct Pointer {
 }
 
 pub(super) fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>, EtcdError> {
-    serde_json::to_vec(value).map_err(|error| {
-        EtcdError::Outage(Outage::refused(format!("cannot encode: {error}"), None))
-    })
+    let encoded = serde_json::to_vec(value);
+    encoded.map_err(|error| Outage::refused(format!("cannot encode: {error}"), None).into())
 }
 
 /// Decodes a value that canal wrote; the prefix is canal's alone.

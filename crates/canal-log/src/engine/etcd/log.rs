@@ -18,13 +18,13 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 use super::error::EtcdError;
-use super::hosts::random;
 use super::layout::{Pointer, State, decode, encode, position, revision};
 use super::messages::{
     Compare, KeyValue, Operation, Range, Ranged, Txn, all, delete, delete_all, get, is_put_after,
     is_there, one, put, reads, revision_is, value_is, version_is,
 };
-use super::shared::{OwnIncarnation, Shared};
+use super::shared::{OwnIncarnation, Shared, declared_gone};
+use crate::engine::thread::random;
 use crate::engine::{Answer, Append, Ends, Evidence, Hash, Outage, Placed, Position, Read, Stored};
 
 /// The largest body of a batch, in bytes: etcd accepts requests of up to 1.5 MiB.
@@ -54,7 +54,7 @@ const STORE_TRIES: usize = 10;
 pub(crate) async fn append(shared: Shared, append: Append) -> Result<(), EtcdError> {
     if append.body.len() > BODY_MAX {
         let why = format!("a batch of {} bytes exceeds etcd's limit", append.body.len());
-        return Err(EtcdError::Outage(Outage::refused(why, None)));
+        return Err(Outage::refused(why, None).into());
     }
     let answer = shared.once_there_is_room(async || append_once(&shared, &append).await).await?;
     shared.engine.has_room(true);
@@ -68,7 +68,7 @@ async fn append_once(shared: &Shared, append: &Append) -> Result<Answer, EtcdErr
         // etcd expires leases itself; one host's view of another's silence proves nothing.
         return Ok(Answer::Overtaken { host, sequence, ends });
     }
-    let Some(own) = shared.own(host).await? else { return Ok(ended(append)) };
+    let Some(own) = shared.own(host).await? else { return Ok(declared_gone(host)) };
     let keys = shared.keys();
     let batch = keys.batch(host, sequence);
     let questions = [keys.name(host), keys.state(host), batch].map(|key| get(one(key)));
@@ -144,7 +144,7 @@ fn verdict(
     if let Some(batch) = batch {
         return Ok(if batch.value == append.body { appended(batch) } else { other() });
     }
-    let Some(kv) = state else { return Ok(ended(append)) };
+    let Some(kv) = state else { return Ok(declared_gone(host)) };
     let State { sequence: last, body, .. } = decode(kv)?;
     Ok(if last.checked_add(1) == Some(sequence) {
         Answer::Overtaken { host, sequence, ends: append.ends }
@@ -156,10 +156,6 @@ fn verdict(
     } else {
         other()
     })
-}
-
-fn ended(append: &Append) -> Answer {
-    Answer::Fenced { host: append.host, why: format!("host {} was declared gone", append.host) }
 }
 
 /// Delivers the snapshot and all batches after it, then those that are appended from then on.

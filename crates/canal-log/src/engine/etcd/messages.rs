@@ -27,6 +27,7 @@ pub(crate) struct KeyValue {
     pub lease: i64,
 }
 
+/// Also `DeleteRangeRequest`, without its limits.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Range {
     #[prost(bytes = "vec", tag = "1")]
@@ -69,14 +70,6 @@ pub(crate) struct Put {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(crate) struct DeleteRange {
-    #[prost(bytes = "vec", tag = "1")]
-    pub key: Vec<u8>,
-    #[prost(bytes = "vec", tag = "2")]
-    pub range_end: Vec<u8>,
-}
-
-#[derive(Clone, PartialEq, Message)]
 pub(crate) struct Nothing {}
 
 /// One of these is set. On the wire, that is a `oneof`.
@@ -87,7 +80,7 @@ pub(crate) struct Operation {
     #[prost(message, optional, tag = "2")]
     pub put: Option<Put>,
     #[prost(message, optional, tag = "3")]
-    pub delete_range: Option<DeleteRange>,
+    pub delete_range: Option<Range>,
 }
 
 /// The result of an [`Operation`]. Only that of a range has content.
@@ -146,14 +139,6 @@ pub(crate) struct LeaseGrant {
     pub ttl_s: i64,
 }
 
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct LeaseGranted {
-    #[prost(int64, tag = "2")]
-    pub id: i64,
-    #[prost(int64, tag = "3")]
-    pub ttl_s: i64,
-}
-
 /// Also `LeaseRevokeRequest`.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Lease {
@@ -161,13 +146,22 @@ pub(crate) struct Lease {
     pub id: i64,
 }
 
+/// `LeaseGrantResponse`, and `LeaseKeepAliveResponse`.
 #[derive(Clone, PartialEq, Message)]
-pub(crate) struct LeaseKept {
+pub(crate) struct LeaseLives {
     #[prost(message, optional, tag = "1")]
     pub header: Option<Header>,
+    #[prost(int64, tag = "2")]
+    pub id: i64,
     /// 0 or less: there is no such lease.
     #[prost(int64, tag = "3")]
     pub ttl_s: i64,
+}
+
+impl LeaseLives {
+    pub(crate) fn ttl_ms(&self) -> u64 {
+        u64::try_from(self.ttl_s).unwrap_or_default() * 1000
+    }
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -289,13 +283,11 @@ pub(crate) fn put_leased(key: Vec<u8>, lease: i64) -> Operation {
 }
 
 pub(crate) fn delete(key: Vec<u8>) -> Operation {
-    let range = DeleteRange { key, range_end: Vec::new() };
-    Operation { delete_range: Some(range), ..Operation::default() }
+    Operation { delete_range: Some(one(key)), ..Operation::default() }
 }
 
 pub(crate) fn delete_all(prefix: Vec<u8>) -> Operation {
-    let range = DeleteRange { range_end: end_of(&prefix), key: prefix };
-    Operation { delete_range: Some(range), ..Operation::default() }
+    Operation { delete_range: Some(all(prefix)), ..Operation::default() }
 }
 
 /// The key has been put this many times since its creation; 0: it does not exist.

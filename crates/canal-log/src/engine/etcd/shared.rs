@@ -94,6 +94,11 @@ impl EngineState {
     }
 }
 
+/// The answer to a call in the name of a host that has ended.
+pub(super) fn declared_gone(host: HostId) -> Answer {
+    Answer::Fenced { host, why: format!("host {host} was declared gone") }
+}
+
 /// An incarnation of this daemon.
 #[derive(Clone, Debug)]
 pub(super) struct OwnIncarnation {

@@ -8,6 +8,7 @@ use tokio_postgres::Row;
 
 use super::error::PostgresError;
 use super::rows::number;
+use crate::engine::calls::LACKS;
 use crate::engine::{Era, EraChange};
 use canal_sys::clock::boottime_ms;
 
@@ -19,9 +20,6 @@ pub(crate) const SHOWN: &str = "era, era_sign, position, tableoid, {system}, \
     left(pg_walfile_name(pg_current_wal_insert_lsn()), 8), \
     (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint, \
     (pg_current_wal_flush_lsn() - '0/0')::bigint";
-
-/// The suffix of the sign of an era before which something may be missing.
-const LACKS: &str = "/lacks";
 
 /// The state that the server showed when a session began. A promoted standby has another timeline,
 /// and a loaded dump or another copy of the table has another oid.
@@ -141,9 +139,7 @@ impl Observation {
                 !(same_place && last_seen.filter(fresh).is_some_and(|it| it.confirms(self)))
             }
         };
-        let number = before.as_ref().map_or(0, |era| era.number).saturating_add(1);
-        let sign = if may_lack { sign + LACKS } else { sign };
-        Some(EraChange { before, era: Era { number, sign }, may_lack })
+        Some(EraChange::after(before, &sign, may_lack))
     }
 }
 

@@ -59,8 +59,7 @@ impl PostgresError {
     pub(super) fn at_login(error: Error, passfile: Option<&str>) -> Self {
         match passfile {
             Some(passfile) if is_password_missing(&error) => {
-                let why = format!("the server asks for a password: {passfile}");
-                Self::Outage(Outage::refused(why, None))
+                Outage::refused(format!("the server asks for a password: {passfile}"), None).into()
             }
             _ => error.into(),
         }
@@ -69,6 +68,12 @@ impl PostgresError {
     /// Whether the server itself denied permission.
     pub(super) fn is_denied(error: &Error) -> bool {
         error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE)
+    }
+}
+
+impl From<Outage> for PostgresError {
+    fn from(outage: Outage) -> Self {
+        Self::Outage(outage)
     }
 }
 
@@ -94,7 +99,7 @@ impl From<Error> for PostgresError {
                 "put it into a password file (~/.pgpass, or passfile=FILE in the URL)",
             ),
             "invalid configuration" | "authentication error" => {
-                Self::Outage(Outage::refused(format!("cannot log in: {why}"), None))
+                Outage::refused(format!("cannot log in: {why}"), None).into()
             }
             "error connecting to server" if why == "database does not allow writes" => {
                 Self::away("the server is a standby, or read-only")

@@ -166,7 +166,7 @@ impl Session {
     }
 
     async fn log_in(settings: &Settings) -> Result<Self, PostgresError> {
-        let proof = format!("{:032x}", thread::random().map_err(PostgresError::away)?);
+        let proof = format!("{:032x}", thread::random()?);
         let mut config = settings.config.clone();
         // A setting in the message that opens a session applies to this session only. A pooler
         // refuses it, or answers from another session.
