@@ -6,15 +6,13 @@
 use std::collections::BTreeMap;
 
 use crate::cli::{Failed, Result, Target};
-use crate::client::deadlock_watcher::{DeadlockWatcher, WaitWithin};
 use crate::client::environment;
 use crate::client::nodes::Node;
 use crate::client::nodes::known_nodes::KnownNodes;
 use crate::daemon::{self, ConfiguredNode};
 use crate::protocol::node_address::NodeAddress;
 use crate::protocol::place::{Place, Rule};
-use crate::protocol::{Acquire, RunId, Tag};
-use crate::run::nodes::{Around, start_deadlock_watcher};
+use crate::run::nodes::Around;
 
 /// The nodes that the words of a list name.
 ///
@@ -55,16 +53,6 @@ pub(crate) fn near(target: &Target) -> Result<Vec<Node>> {
     let words = around.split(',').chain(known.nodes.keys().map(String::as_str));
     let near = words.filter_map(|word| known.node(word.trim()).ok());
     Ok(near.filter(|node| node.address != NodeAddress::Local).collect())
-}
-
-/// The deadlock watcher for a request of this process.
-pub(crate) fn within(
-    target: &Target,
-    request: &Acquire,
-) -> WaitWithin<impl FnMut(RunId, Tag) -> Option<DeadlockWatcher>> {
-    WaitWithin::new(request, |run, tag| {
-        start_deadlock_watcher(&around(target, near(target).ok()?), run, tag).ok()
-    })
 }
 
 /// How a request of this machine reaches its nodes, and those `near` it.

@@ -8,11 +8,12 @@ use crate::cli::arguments::lock::LockArgs;
 use crate::cli::arguments::nodes::{NodesArgs, ttl_ms};
 use crate::cli::arguments::note::NoteArgs;
 use crate::cli::arguments::request::{ProgressArg, SessionArgs, WaitArgs, not_believed, not_new};
-use crate::cli::nodes::{around, listed, named, near, within};
+use crate::cli::nodes::{around, listed, named, near};
 use crate::cli::progress::Waiting;
 use crate::cli::wording::on_nodes::{self, unread};
 use crate::cli::wording::participant;
 use crate::cli::{Failed, Global, Result, Target, Verbosity, cut, wrong};
+use crate::client::deadlock_watcher::WaitWithin;
 use crate::client::nodes::Node;
 use crate::client::nodes::lease::{EnclosingLeases, LeaseHandle, Secret};
 use crate::client::{self, ClientError, environment};
@@ -197,7 +198,7 @@ fn take(
     }
     // Most requests do not wait, so the display is allocated only when needed.
     let mut waiting: Option<Box<Waiting>> = None;
-    let mut within = within(target, request);
+    let mut within = WaitWithin::new(&client, request);
     let result = client.acquire(request, owner, &mut |progress| {
         if let Some(progress) = progress {
             witness.waits(progress).map_err(|Failed { message, hint, .. }| {

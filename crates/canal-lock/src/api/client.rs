@@ -3,13 +3,12 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use canal_protocol::place::{MachineUid, Place, Rule};
-use canal_protocol::{GraphQuery, StatusQuery, Tag, WhyQuery};
+use canal_protocol::place::{MachineUid, Place};
+use canal_protocol::{GraphQuery, StatusQuery, WhyQuery};
 
 use super::error::{Error, ErrorKind};
 use super::status::{Status, Waits};
-use crate::client::deadlock_watcher::DeadlockWatcher;
-use crate::client::{self, Options, Start, Watch, environment, find_program};
+use crate::client::{self, Options, Start, Watch, environment};
 
 /// A connection to a daemon that reports its holders and waiters. It reconnects by itself if the
 /// daemon is replaced. A forked process must open its own connection.
@@ -221,17 +220,6 @@ impl Endpoint {
     fn options(&self) -> Options {
         let start = if self.never_starts { Start::Never } else { Start::IfNeeded };
         Options { program: self.program.clone(), ..Options::from(start) }
-    }
-
-    /// Starts to look for deadlocks across nodes on behalf of a request at this daemon. Returns
-    /// `None` if that is impossible.
-    pub(super) fn watch_for_deadlocks(&self, place: &Place, tag: Tag) -> Option<DeadlockWatcher> {
-        let program = find_program(self.program.as_deref()).ok()?;
-        let mut args = Vec::new();
-        if place.rule != Rule::Shared {
-            args.extend(["--socket".into(), place.socket.clone().into()]);
-        }
-        DeadlockWatcher::start_program(&program, &args, tag).ok()
     }
 
     /// Connects for a request that waits at most this long.

@@ -309,8 +309,7 @@ impl Lock {
             request.under = EnclosingLeases::of_environment().at_socket(&place.socket);
         }
         let mut client = self.endpoint.connect_for(request.wait_ms)?;
-        let mut within =
-            WaitWithin::new(&request, |_, tag| self.endpoint.watch_for_deadlocks(&place, tag));
+        let mut within = WaitWithin::new(&client, &request);
         let acquired = client.acquire(&request, None, &mut |progress| {
             if let Some(progress) = progress {
                 waiting(progress);

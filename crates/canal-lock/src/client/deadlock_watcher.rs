@@ -1,31 +1,25 @@
 //! Waits for a plain lock within a run over nodes: a separate process, the *deadlock watcher*,
 //! looks for deadlocks over the nodes.
 
-use std::ffi::OsString;
-use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
+use super::calls::Client;
 use super::channel::{End, Received, channel};
-use canal_protocol::{Acquire, CycleStepInfo, ErrorName, Failure, RunId, Tag};
+use super::connection::program;
+use super::connection::silence::{Options, Start};
+use canal_protocol::place::{Place, Rule};
+use canal_protocol::{Acquire, CycleStepInfo, ErrorName, Failure, Tag};
 
 /// How long the request waits before it starts a process that looks.
 const START_AFTER: Duration = Duration::from_secs(1);
 
 /// How often to check for a deadlock.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-
-/// The channel to a process that looks for deadlocks. The process ends with it.
-#[derive(Debug)]
-pub struct DeadlockWatcher {
-    channel: End,
-    unread: Option<Vec<String>>,
-}
 
 /// The result of the process that looks.
 #[derive(Serialize, Deserialize)]
@@ -41,34 +35,86 @@ pub enum Found {
     Unread(Vec<String>),
 }
 
-impl DeadlockWatcher {
-    /// A process that looks, and sends what it has [`Found`].
+/// The search for deadlocks on behalf of one request, which waits at the daemon of this machine.
+#[derive(Debug)]
+pub struct WaitWithin {
+    /// Whether it waits within a run over nodes, and a program can look.
+    is_within: bool,
+    tag: Tag,
+    place: Place,
+    options: Options,
+    since: Option<Instant>,
+    /// The channel to the process that looks. The process ends with it.
+    channel: Option<End>,
+    unread: Option<Vec<String>>,
+}
+
+impl WaitWithin {
+    /// The search for a request that this client sends.
     #[must_use]
-    pub fn over(channel: End) -> Self {
-        Self { channel, unread: None }
+    pub fn new(client: &Client, request: &Acquire) -> Self {
+        Self {
+            is_within: request.under_run.is_some(),
+            tag: request.tag,
+            place: client.place.clone(),
+            options: client.options.clone(),
+            since: None,
+            channel: None,
+            unread: None,
+        }
     }
 
-    /// Begins to look for the request of this tag, in a process that may have several threads:
-    /// `program`, which is canal, looks. It takes its socket and the run from `args` and from the
-    /// environment.
+    /// Called while the request waits. `again`: when the next call would come without this. Returns
+    /// when it must come.
     ///
     /// # Errors
-    /// It cannot be started.
-    pub fn start_program(program: &Path, args: &[OsString], tag: Tag) -> io::Result<Self> {
+    /// The request must end a deadlock.
+    pub fn turn(&mut self, again: Option<Duration>) -> Result<Option<Duration>, Box<Failure>> {
+        if !self.is_within {
+            return Ok(again);
+        }
+        let mut after = LOOK_EVERY;
+        if let Some(refusal) = self.found() {
+            return Err(Box::new(refusal));
+        }
+        if self.channel.is_none() {
+            let since = *self.since.get_or_insert_with(Instant::now);
+            let left = START_AFTER.saturating_sub(since.elapsed());
+            if left.is_zero() {
+                self.channel = self.start().ok();
+                // Without a deadlock watcher, the request waits as if it were in no run.
+                self.is_within = self.channel.is_some();
+            }
+            after = left.max(LOOK_EVERY);
+        }
+        Ok(Some(again.map_or(after, |again| again.min(after))))
+    }
+
+    /// Begins to look, in a process that may have several threads: the program, which is canal,
+    /// looks. It takes the run from the environment.
+    fn start(&self) -> io::Result<End> {
+        let program = self.options.program.as_deref();
+        let program = program::find(program).map_err(io::Error::other)?;
         let (ours, theirs) = channel()?;
-        ours.send(&tag, &[]);
+        ours.send(&self.tag, &[]);
         let mut command = Command::new(program);
-        command.arg("deadlock-watcher").args(args).stdin(OwnedFd::from(theirs));
+        command.arg("deadlock-watcher").stdin(OwnedFd::from(theirs));
+        if self.place.rule != Rule::Shared {
+            command.arg("--socket").arg(&self.place.socket);
+        }
+        if self.options.start == Start::Never {
+            command.arg("--no-start");
+        }
         let mut between = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
         // If this process ignores SIGCHLD, the kernel has reaped it.
         let _ = between.wait();
-        Ok(Self::over(ours))
+        Ok(ours)
     }
 
     /// The refusal of the waiting request, once it must end a deadlock.
     fn found(&mut self) -> Option<Failure> {
         loop {
-            match self.channel.receive() {
+            match self.channel.as_ref()?.receive() {
                 Received::Message(Found::Deadlock { message, cycle }, _) => {
                     let (reason, cycle) = (Some("deadlock".into()), cycle.into());
                     let new = Failure::new(ErrorName::Refused, message);
@@ -79,62 +125,9 @@ impl DeadlockWatcher {
             }
         }
     }
-}
-
-/// The search for deadlocks on behalf of one request, which waits at the daemon of this machine.
-pub struct WaitWithin<F> {
-    /// The run over nodes within which it waits; `None` if there is none, or if no program can
-    /// look.
-    run: Option<RunId>,
-    tag: Tag,
-    since: Option<Instant>,
-    deadlock_watcher: Option<DeadlockWatcher>,
-    start: F,
-}
-
-impl<F: FnMut(RunId, Tag) -> Option<DeadlockWatcher>> WaitWithin<F> {
-    /// `start` begins to look, if that is possible here.
-    pub fn new(request: &Acquire, start: F) -> Self {
-        let Acquire { under_run: run, tag, .. } = *request;
-        Self { run, tag, since: None, deadlock_watcher: None, start }
-    }
-
-    /// Called while the request waits. `again`: when the next call would come without this. Returns
-    /// when it must come.
-    ///
-    /// # Errors
-    /// The request must end a deadlock.
-    pub fn turn(&mut self, again: Option<Duration>) -> Result<Option<Duration>, Box<Failure>> {
-        let Some(run) = self.run else { return Ok(again) };
-        let since = *self.since.get_or_insert_with(Instant::now);
-        let Some(deadlock_watcher) = &mut self.deadlock_watcher else {
-            let left = START_AFTER.saturating_sub(since.elapsed());
-            if left.is_zero() {
-                self.deadlock_watcher = (self.start)(run, self.tag);
-                // Without a deadlock watcher, the request waits as if it were in no run.
-                self.run = self.run.filter(|_| self.deadlock_watcher.is_some());
-            }
-            let after = left.max(LOOK_EVERY);
-            return Ok(Some(again.map_or(after, |again| again.min(after))));
-        };
-        match deadlock_watcher.found() {
-            Some(refusal) => Err(Box::new(refusal)),
-            None => Ok(Some(again.map_or(LOOK_EVERY, |again| again.min(LOOK_EVERY)))),
-        }
-    }
 
     /// The nodes that could not be read, if that is news: a deadlock over them would not be found.
     pub fn unread(&mut self) -> Option<Vec<String>> {
-        self.deadlock_watcher.as_mut()?.unread.take()
-    }
-}
-
-impl<F> fmt::Debug for WaitWithin<F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { run, tag, deadlock_watcher, .. } = self;
-        write!(
-            f,
-            "WaitWithin {{ run: {run:?}, tag: {tag:?}, deadlock_watcher: {deadlock_watcher:?} }}"
-        )
+        self.unread.take()
     }
 }

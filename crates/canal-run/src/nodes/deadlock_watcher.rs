@@ -9,11 +9,10 @@ use std::os::fd::AsFd;
 use std::{io, process};
 
 use nix::poll::{PollFd, PollFlags};
-use nix::sys::wait::waitpid;
 use nix::unistd::dup2_stderr;
 
-use canal_lock::client::channel::{End, Received, channel};
-use canal_lock::client::deadlock_watcher::{DeadlockWatcher, Found};
+use canal_lock::client::channel::{End, Received};
+use canal_lock::client::deadlock_watcher::Found;
 use canal_lock::client::nodes::link;
 use canal_protocol::{RunId, Tag};
 use canal_sys::clock::boottime_ms;
@@ -25,31 +24,9 @@ use super::process::stand_alone;
 use super::request::Around;
 use super::waits_reader::{GiveWay, WaitsReader};
 
-/// Begins to look for the request of this tag, which waits at the daemon of this machine within a
-/// run over nodes. This process must have one thread.
-///
-/// # Errors
-/// No process can be started.
-pub fn start_deadlock_watcher(
-    around: &Around,
-    run: RunId,
-    tag: Tag,
-) -> io::Result<DeadlockWatcher> {
-    let (ours, theirs) = channel()?;
-    let Some(between) = fork()? else {
-        drop(ours);
-        if let Ok(None) = fork() {
-            look(around, run, tag, &theirs);
-        }
-        process::exit(0);
-    };
-    // If its parent ignores SIGCHLD, the kernel has reaped it.
-    let _ = waitpid(between, None);
-    Ok(DeadlockWatcher::over(ours))
-}
-
-/// The part of [`DeadlockWatcher::start_program`] that its program executes: it starts a process
-/// that looks and is not a child of the waiting one. Standard input is the channel.
+/// `canal deadlock-watcher`, which [`WaitWithin`](canal_lock::client::deadlock_watcher::WaitWithin)
+/// starts: it starts a process that looks and is not a child of the waiting one. Standard input is
+/// the channel.
 ///
 /// # Errors
 /// No process can be started.

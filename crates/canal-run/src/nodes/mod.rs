@@ -28,7 +28,7 @@ mod request;
 mod takeover;
 mod waits_reader;
 
-pub use deadlock_watcher::{start_deadlock_watcher, watch_for_deadlocks};
+pub use deadlock_watcher::watch_for_deadlocks;
 pub use driver::OnLease;
 pub use identify::IdentifyError;
 pub use leading::{LeaderAtNodes, LeaderView, NodeState, NodeView};
