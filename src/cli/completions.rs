@@ -44,20 +44,17 @@ pub(crate) fn complete(args: &CompleteArgs, global: &Global) {
 
 fn names(what: CompletionKind, place: &Place, prefix: String) -> Option<Vec<String>> {
     let mut client = Client::connect(place, Start::Never).ok()?;
-    let query = match what {
-        CompletionKind::Keys => StatusQuery {
-            key: (!prefix.is_empty()).then(|| prefix.clone()),
-            names_max: Some(NAMES_MAX),
-            ..StatusQuery::default()
-        },
-        CompletionKind::Pids => StatusQuery::default(),
-    };
-    let status = client.status(&query).ok()?;
+    let mut query = StatusQuery::default();
+    if what == CompletionKind::Keys {
+        query.key = (!prefix.is_empty()).then(|| prefix.clone());
+        query.names_max = Some(NAMES_MAX);
+    }
+    let keys = client.status(&query).ok()?.keys;
     let mut names: Vec<String> = match what {
-        CompletionKind::Keys => status.keys.into_iter().map(|key| key.key).collect(),
+        CompletionKind::Keys => keys.into_iter().map(|key| key.key).collect(),
         CompletionKind::Pids => {
-            let holders = status.keys.iter().flat_map(|key| &key.holders).map(|it| it.pid);
-            let waiters = status.keys.iter().flat_map(|key| &key.waiters).map(|it| it.pid);
+            let holders = keys.iter().flat_map(|key| &key.holders).map(|it| it.pid);
+            let waiters = keys.iter().flat_map(|key| &key.waiters).map(|it| it.pid);
             // A lease has no process.
             let pids: BTreeSet<u32> = holders.chain(waiters).filter(|pid| *pid != 0).collect();
             pids.iter().map(u32::to_string).collect()

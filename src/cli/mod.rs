@@ -63,9 +63,9 @@ fn by_clap(words: &[OsString]) -> u8 {
     };
     let is_submit = matches!(cli.verb, Some(Verb::Submit(_)));
     if let Some(Verb::Run(args) | Verb::Submit(args)) = &mut cli.verb {
-        args.background.detach |= is_submit;
+        args.how.detach |= is_submit;
         // A background job may outlive the command that submits it.
-        args.session.new_session |= args.background.detach;
+        args.session.new_session |= args.how.detach;
     }
     dispatch(&cli).unwrap_or_else(|failed| cli.global.verbosity().failure(&failed))
 }
@@ -89,7 +89,7 @@ fn dispatch(cli: &Cli) -> Result<u8> {
     let global = &cli.global;
     let done = match &cli.verb {
         None => Err(usage_error::nothing_to_do()),
-        Some(Verb::Run(args) | Verb::Submit(args)) if args.background.detach => {
+        Some(Verb::Run(args) | Verb::Submit(args)) if args.how.detach => {
             return jobs::submit(args, global);
         }
         Some(Verb::Run(args) | Verb::Submit(args)) => return run::run(args, global),

@@ -1,5 +1,6 @@
 //! Takes locks for `canal run` and `canal acquire`: from a daemon, or from several nodes.
 
+use std::mem::take;
 use std::time::Duration;
 
 use nix::unistd::Pid;
@@ -8,6 +9,7 @@ use crate::cli::arguments::lock::LockArgs;
 use crate::cli::arguments::nodes::{NodesArgs, ttl_ms};
 use crate::cli::arguments::note::NoteArgs;
 use crate::cli::arguments::request::{ProgressArg, SessionArgs, WaitArgs, not_believed, not_new};
+use crate::cli::commands::kill::end_superseded;
 use crate::cli::nodes::{around, listed, named, near};
 use crate::cli::progress::Waiting;
 use crate::cli::wording::on_nodes::{self, unread};
@@ -81,10 +83,10 @@ impl Source {
         &self,
         asking: &Asking<'_>,
         end: Option<ChildEnd>,
-        witness: &mut dyn Witness,
+        witness: Option<Witness<'_>>,
     ) -> Result<Taken, NotAcquired> {
         match &self.nodes {
-            None => take(&self.target, asking, witness),
+            None => at_daemon(&self.target, asking, witness),
             Some(nodes) => nodes.take(&self.target, asking, end),
         }
     }
@@ -176,20 +178,15 @@ impl From<ClientError> for NotAcquired {
     }
 }
 
-/// Learns that a request waits at a daemon, and that it was granted.
-pub(crate) trait Witness {
-    /// Called with each progress message. An error withdraws the request.
-    fn waits(&mut self, progress: &Progress) -> Result;
-
-    /// Called with the grant. After an error, the caller must end, which releases the grant.
-    fn granted(&mut self, grant: &Grant) -> Result;
-}
+/// Learns the session of a request at a daemon, and its position in the queue: 0 once it is granted.
+/// An error withdraws the request, or makes the caller end, which releases the grant.
+pub(crate) type Witness<'a> = &'a mut dyn FnMut(&str, u64) -> Result;
 
 /// Sends the request and shows its progress until the daemon grants or refuses it.
-fn take(
+fn at_daemon(
     target: &Target,
     asking: &Asking<'_>,
-    witness: &mut dyn Witness,
+    mut witness: Option<Witness<'_>>,
 ) -> Result<Taken, NotAcquired> {
     let Asking { request, owner, progress: choice, unattended, verbosity } = *asking;
     let mut client = target.connect_for(request.wait_ms)?;
@@ -199,9 +196,21 @@ fn take(
     // Most requests do not wait, so the display is allocated only when needed.
     let mut waiting: Option<Box<Waiting>> = None;
     let mut within = WaitWithin::new(&client, request);
+    let mut supersedes = request.supersede == Some(Superseded::Running);
+    let mut end_them = || match take(&mut supersedes) {
+        true => end_superseded(target, request.tag),
+        false => Ok(()),
+    };
     let result = client.acquire(request, owner, &mut |progress| {
-        if let Some(progress) = progress {
-            witness.waits(progress).map_err(|Failed { message, hint, .. }| {
+        if let Some(Progress { session, position, .. }) = progress {
+            // Without a session, the request is not in the table yet.
+            let told = match (&mut witness, session) {
+                (Some(witness), Some(session)) => witness(session, *position),
+                _ => Ok(()),
+            };
+            // Before it has a position, the request may not be in the log.
+            let told = told.and_then(|()| if *position > 0 { end_them() } else { Ok(()) });
+            told.map_err(|Failed { message, hint, .. }| {
                 let hint = hint.map(String::into_boxed_str);
                 Box::new(Failure { hint, ..Failure::new(ErrorName::Fault, message) })
             })?;
@@ -233,7 +242,10 @@ fn take(
     if let Some(message) = not_new(request, &acquired.grant) {
         verbosity.note(&message);
     }
-    witness.granted(&acquired.grant)?;
+    end_them()?;
+    if let Some(witness) = witness {
+        witness(&acquired.grant.session, 0)?;
+    }
     Ok(Taken::FromDaemon { client, acquired })
 }
 

@@ -73,9 +73,7 @@ impl Decoder {
     /// unknown.
     pub fn next_message(&mut self) -> Result<Option<&[u8]>, FrameError> {
         if self.start == self.buffer.len() {
-            if self.start > 0 {
-                self.drop_room();
-            }
+            self.drop_room(ROOM_KEPT);
             return Ok(None);
         }
         let end = end_of(&self.buffer[self.scanned..]);
@@ -85,7 +83,6 @@ impl Decoder {
         }
         if end.is_none() {
             self.scanned = self.buffer.len();
-            self.drop_room();
             return Ok(None);
         }
         let first = self.start;
@@ -108,17 +105,13 @@ impl Decoder {
 
     /// Releases unused memory.
     pub fn save_memory(&mut self) {
-        if self.start == self.buffer.len() {
-            self.buffer = Vec::new();
-            self.start = 0;
-            self.scanned = 0;
-        }
+        self.drop_room(0);
     }
 
-    fn drop_room(&mut self) {
+    fn drop_room(&mut self, kept: usize) {
         if self.start == self.buffer.len() {
             self.buffer.clear();
-            self.buffer.shrink_to(ROOM_KEPT);
+            self.buffer.shrink_to(kept);
             self.start = 0;
             self.scanned = 0;
         }

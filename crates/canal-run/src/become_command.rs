@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use canal_lock::client::channel::{End, Received};
 use canal_lock::client::environment::{Variables, hold_variable, of_a_new_session, variables};
-use canal_lock::client::hold_monitor::{Held, LostHold};
+use canal_lock::client::hold_monitor::LostHold;
 use canal_lock::client::{Acquired, Client};
 use canal_protocol::{Release, Tag};
 use canal_sys::clock::boottime_ms;
@@ -111,11 +111,9 @@ impl Taken {
 
     fn give_back(self) {
         let Self::FromDaemon { mut client, acquired } = self else { return };
-        for key in acquired.grant.keys {
-            let release = Release { key: Some(key.key.into()), ..Release::default() };
-            // A failure changes nothing: the hold is about to end with this process.
-            let _ = client.release(&release, None);
-        }
+        let release = Release { token: Some(acquired.grant.token), ..Release::default() };
+        // A failure changes nothing: the hold is about to end with this process.
+        let _ = client.release(&release);
     }
 }
 
@@ -241,11 +239,4 @@ impl ChildChannel {
         // A parent that has ended does not need the message.
         self.0.send(&ChildMessage::NotBegun, &[]);
     }
-}
-
-/// Takes the hold that can be lost out of the descriptors of [`ChildMessage::Granted`].
-pub(super) fn held(token: Option<u64>, descriptors: &mut Vec<OwnedFd>) -> io::Result<Option<Held>> {
-    let Some(token) = token.filter(|_| descriptors.len() >= 2) else { return Ok(None) };
-    let (line, page) = (descriptors.remove(1), descriptors.remove(0));
-    Ok(Some(Held { token, page: Reader::open(page, line)? }))
 }

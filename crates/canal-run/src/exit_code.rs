@@ -3,8 +3,6 @@
 //! They follow timeout(1), and EX_TEMPFAIL of sysexits for "not acquired". Every other code is the
 //! command's.
 
-use std::process::ExitCode;
-
 /// The exit code for success.
 pub const SUCCESS: u8 = 0;
 
@@ -32,11 +30,5 @@ impl OwnCode {
     #[must_use]
     pub fn number(self) -> u8 {
         self as u8
-    }
-}
-
-impl From<OwnCode> for ExitCode {
-    fn from(code: OwnCode) -> Self {
-        Self::from(code.number())
     }
 }

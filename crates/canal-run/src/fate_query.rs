@@ -16,10 +16,6 @@ use canal_lock::client::channel::{End, Received, channel};
 use canal_sys::deadline::{Reader, Why};
 use canal_sys::process::child::{Reap, end_with_parent, ended, fork};
 
-/// The bounds of the pause before each attempt: a daemon restarts quickly.
-const PAUSE_MIN: Duration = Duration::from_millis(50);
-const PAUSE_MAX: Duration = Duration::from_secs(3);
-
 /// A query that is repeated until it is answered.
 #[derive(Debug, Default)]
 pub(super) struct FateQuery {
@@ -36,7 +32,7 @@ impl FateQuery {
             return;
         }
         let now = Instant::now();
-        let pause = (sure / 16).clamp(PAUSE_MIN, PAUSE_MAX);
+        let pause = Fate::pause(sure);
         // Spreads the queries of a host's supervisors.
         let next = *self.next.get_or_insert(now + pause + pause * (std::process::id() % 8) / 8);
         if now < next {

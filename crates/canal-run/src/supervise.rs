@@ -32,13 +32,14 @@ use canal_lock::client::Fate;
 use canal_lock::client::channel::{End, Received, channel};
 use canal_lock::client::hold_monitor::{HoldMonitor, LostHold, Phase};
 use canal_protocol::OnLost;
+use canal_sys::deadline::Reader;
 use canal_sys::process::child::{self, Reap, ended, fork, stopped};
 use canal_sys::process::user::SignalRefused;
 use canal_sys::process::{RunState, run_state};
 use canal_sys::{fds, signals};
 
 use super::OwnCode;
-use super::become_command::{ChildChannel, ChildMessage, Ready, held};
+use super::become_command::{ChildChannel, ChildMessage, Ready};
 use super::descendants::{self, Descendants};
 use super::fate_query::FateQuery;
 use super::nodes::{Line, OverNodes};
@@ -353,8 +354,10 @@ impl Supervisor<'_> {
             Received::End => self.channel = None,
             Received::Message(ChildMessage::NotBegun, _) => self.monitor = None,
             Received::Message(ChildMessage::Granted { token }, mut descriptors) => {
-                if let Some(held) = held(token, &mut descriptors)? {
-                    self.monitor = Some(HoldMonitor::new(held, self.limits.on_lost)?);
+                if let Some(token) = token.filter(|_| descriptors.len() >= 2) {
+                    let (line, page) = (descriptors.remove(1), descriptors.remove(0));
+                    let page = Reader::open(page, line)?;
+                    self.monitor = Some(HoldMonitor::new(page, token, self.limits.on_lost)?);
                     self.descendants.adopt(Some(self.command))?;
                     // A child that has ended does not need the message.
                     channel.send(&Ready, &[]);
@@ -438,10 +441,8 @@ impl Supervisor<'_> {
             self.asked_fate = true;
             fate = self.hooks.ask(monitor.token());
         }
-        match fate {
-            Some(Fate::Held(page)) => monitor.replace_page(page),
-            Some(Fate::Lost(why)) => monitor.report_lost(why),
-            None => {}
+        if let Some(fate) = fate {
+            monitor.learn(fate);
         }
         let before = monitor.phase();
         if let Some(phase) = monitor.check()? {

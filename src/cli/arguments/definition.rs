@@ -157,8 +157,6 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) how: HowArgs,
     #[command(flatten)]
-    pub(crate) background: BackgroundArgs,
-    #[command(flatten)]
     pub(crate) nodes: NodesArgs,
     /// How long a node keeps the lock after its last renewal [default: 60]
     #[arg(long, hide_short_help = true, value_name = "DUR", value_parser = value::ttl, allow_negative_numbers = true, help_heading = "On several machines")]
@@ -198,12 +196,6 @@ pub(crate) struct HowArgs {
     /// A lock can be lost only with an engine or with --on.
     #[arg(long, hide_short_help = true, value_name = "WHAT", value_parser = on_lost())]
     pub(crate) on_lost: Option<OnLost>,
-}
-
-/// How to run the command in the background.
-#[derive(Args, Debug, Default)]
-#[command(next_help_heading = "How to run")]
-pub(crate) struct BackgroundArgs {
     /// Return once the request is queued, and run the command in the background
     ///
     /// Print the job's number, its position in the queue, and the file its output goes to.

@@ -8,7 +8,7 @@ use clap::Args;
 
 use super::value::{number, positive, slots};
 use crate::cli::{Failed, Result};
-use crate::core::{Key, View};
+use crate::core::Key;
 use crate::protocol::{Mode, WireItem};
 
 /// The options that choose the locks.
@@ -61,20 +61,14 @@ pub(crate) struct LockArgs {
     pub(crate) count: Option<u64>,
 }
 
-/// One `--key` or `--key-literal`.
+/// One `--key` or `--key-literal`, as an item of the request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct KeyArg {
-    key: Key,
-    view: Option<View>,
-    count: Option<u64>,
-    /// The whole text of a `--key`, if it could be read either with or without a size or count.
-    text: Option<Box<str>>,
-}
+pub(crate) struct KeyArg(WireItem);
 
 impl KeyArg {
     /// Reads a key exactly as written.
     pub(super) fn literal(text: &str) -> Result<Self, String> {
-        Ok(Self { key: plain_key(text)?, view: None, count: None, text: None })
+        Ok(Self(WireItem { key: plain_key(text)?.text().clone(), ..WireItem::default() }))
     }
 }
 
@@ -100,39 +94,43 @@ impl FromStr for KeyArg {
         // the key of another branch.
         // An error instead would break jobs on the day that someone chooses an odd name.
         if text.contains('/') {
-            return Ok(Self { text: note, ..Self::literal(text)? });
+            return Ok(Self(WireItem { text: note, ..Self::literal(text)?.0 }));
         }
-        let key = plain_key(key)?;
-        let (view, count) = size?;
-        Ok(Self { key, view, count, text: note })
+        let key = plain_key(key)?.text().clone();
+        Ok(Self(WireItem { key, text: note, ..size? }))
     }
 }
 
 /// Reads what follows the key in `--key`: `=VIEW`, `:COUNT`, both or nothing.
-fn size_of(rest: &str) -> Result<(Option<View>, Option<u64>), String> {
+fn size_of(rest: &str) -> Result<WireItem, String> {
     let (view, count) = match rest.split_once(':') {
         Some((view, count)) => (view, Some(count)),
         None => (rest, None),
     };
-    let view = view.strip_prefix('=').map(view_of).transpose()?;
+    let (per, buckets, slots) =
+        view.strip_prefix('=').map(view_of).transpose()?.unwrap_or_default();
     let count = count.map(|text| {
         positive(text).map_err(|why| {
             format!("`:{text}`: {why}; the number after `:` is the number of slots to take")
         })
     });
-    Ok((view, count.transpose()?))
+    Ok(WireItem { per, buckets, slots, count: count.transpose()?, ..WireItem::default() })
 }
 
+/// A size as the protocol has it: `per` and `buckets`, or `slots`, or nothing.
+pub(crate) type Size = (Option<u64>, Option<u64>, Option<u64>);
+
 /// Reads `4` or `3x2`.
-pub(crate) fn view_of(text: &str) -> Result<View, String> {
+pub(crate) fn view_of(text: &str) -> Result<Size, String> {
     let wrong =
         |why: String| format!("`={text}`: {why}; a size is `=4` (slots) or `=3x2` (per x buckets)");
     match text.split_once('x') {
-        Some((per, buckets)) => Ok(View::Buckets {
-            per: positive(per).map_err(|why| wrong(format!("per: {why}")))?,
-            buckets: number(buckets).map_err(|why| wrong(format!("buckets: {why}")))?,
-        }),
-        None => Ok(View::Slots { slots: positive(text).map_err(wrong)? }),
+        Some((per, buckets)) => Ok((
+            Some(positive(per).map_err(|why| wrong(format!("per: {why}")))?),
+            Some(number(buckets).map_err(|why| wrong(format!("buckets: {why}")))?),
+            None,
+        )),
+        None => Ok((None, None, Some(positive(text).map_err(wrong)?))),
     }
 }
 
@@ -167,7 +165,7 @@ impl LockArgs {
         let mut lock = self.clone();
         let Some(operand) = operand else { return Ok(lock) };
         if !self.names_none() {
-            let key = &operand.key;
+            let key = &operand.0.key;
             return Err(Failed::new(format!("`{key}` cannot follow options that name keys"))
                 .hint("add it with --key KEY, --read KEY or --write KEY"));
         }
@@ -196,41 +194,31 @@ impl LockArgs {
             [] if self.spread => {
                 Err(Failed::new("--spread chooses a slot of --key, and none is given"))
             }
-            [one] => Ok(vec![self.item(&self.describe(one)?)?]),
+            [one] => Ok(vec![self.item(self.describe(one)?)?]),
             [_, _, ..] if described => Err(Failed::new(
                 "--per, --buckets, --slots and --count apply to a single lock, but several locks \
                  are given",
             )
             .hint("write the size with each key: --key db=3x2:1 --key deploy=1")),
-            several => several.iter().map(|one| self.item(one)).collect(),
+            several => several.iter().map(|one| self.item(one.0.clone())).collect(),
         }
     }
 
-    fn item(&self, KeyArg { key, view, count, text }: &KeyArg) -> Result<WireItem> {
-        if let Some(count @ 2..) = count
+    fn item(&self, item: WireItem) -> Result<WireItem> {
+        if let Some(count @ 2..) = item.count
             && self.spread
         {
+            let key = item.key;
             return Err(Failed::new(format!("--spread chooses one slot of `{key}`, not {count}")));
         }
         // The daemon decides whether the count fits, because a stored size may apply instead.
-        let (per, buckets, slots) = wire_view(*view);
-        let (key, text, spread) = (key.text().clone(), text.clone(), self.spread);
-        Ok(WireItem {
-            key,
-            count: *count,
-            per,
-            buckets,
-            slots,
-            text,
-            spread,
-            ..WireItem::default()
-        })
+        Ok(WireItem { spread: self.spread, ..item })
     }
 
     /// The only key, with the size and count from the options.
-    fn describe(&self, one: &KeyArg) -> Result<KeyArg> {
-        let view = stated_view(self.per, self.buckets, self.slots)?;
-        if view.is_some() && one.view.is_some() {
+    fn describe(&self, KeyArg(one): &KeyArg) -> Result<WireItem> {
+        let (per, buckets, slots) = stated_size(self.per, self.buckets, self.slots)?;
+        if per.or(slots).is_some() && one.per.or(one.slots).is_some() {
             return Err(Failed::new(format!(
                 "`{}` already has a size: leave out either it or --per, --buckets and --slots",
                 one.key
@@ -239,21 +227,20 @@ impl LockArgs {
         if self.count.is_some() && one.count.is_some() {
             return Err(Failed::new("--count and `:COUNT` both give the count; use one of them"));
         }
-        Ok(KeyArg { view: view.or(one.view), count: self.count.or(one.count), ..one.clone() })
+        let (per, buckets, slots) = (per.or(one.per), buckets.or(one.buckets), slots.or(one.slots));
+        Ok(WireItem { per, buckets, slots, count: self.count.or(one.count), ..one.clone() })
     }
 }
 
 /// The size that the options give: `--per` with or without `--buckets`, or `--slots`, or none.
-pub(crate) fn stated_view(
+pub(crate) fn stated_size(
     per: Option<u64>,
     buckets: Option<u64>,
     slots: Option<u64>,
-) -> Result<Option<View>> {
+) -> Result<Size> {
     match (per, buckets, slots) {
-        (None, None, slots) => Ok(slots.map(|slots| View::Slots { slots })),
-        (Some(per), buckets, None) => {
-            Ok(Some(View::Buckets { per, buckets: buckets.unwrap_or(1) }))
-        }
+        (None, None, slots) => Ok((None, None, slots)),
+        (Some(_), buckets, None) => Ok((per, buckets.or(Some(1)), None)),
         (None, Some(_), None) => Err(Failed::new("--buckets needs --per")
             .hint("--per P --buckets B makes P x B slots; for N in total, give --slots N")),
         (_, _, Some(_)) => Err(Failed::new(
@@ -261,15 +248,6 @@ pub(crate) fn stated_view(
              kinds of lock",
         )
         .hint("--slots N makes N slots; --per P --buckets B makes P x B")),
-    }
-}
-
-/// A size in the form of the protocol: `per`, `buckets`, `slots`.
-pub(crate) fn wire_view(view: Option<View>) -> (Option<u64>, Option<u64>, Option<u64>) {
-    match view {
-        None => (None, None, None),
-        Some(View::Buckets { per, buckets }) => (Some(per), Some(buckets), None),
-        Some(View::Slots { slots }) => (None, None, Some(slots)),
     }
 }
 
@@ -310,10 +288,10 @@ mod tests {
         LockArgs { keys: keys.iter().map(|k| k.parse().unwrap()).collect(), ..LockArgs::default() }
     }
 
-    fn wire(key: &str, view: Option<View>, count: Option<u64>) -> WireItem {
-        let (per, buckets, slots) = wire_view(view);
+    fn wire(key: &str, size: Option<Size>, count: Option<u64>) -> WireItem {
+        let (per, buckets, slots) = size.unwrap_or_default();
         let plain = WireItem { key: key.into(), count, per, buckets, slots, ..WireItem::default() };
-        let has_size = view.is_some() || count.is_some();
+        let has_size = size.is_some() || count.is_some();
         WireItem { text: has_size.then(|| text_of(&plain).into()), ..plain }
     }
 
@@ -328,12 +306,12 @@ mod tests {
         format!("{}{view}{count}", item.key)
     }
 
-    const fn canal(per: u64, buckets: u64) -> Option<View> {
-        Some(View::Buckets { per, buckets })
+    const fn canal(per: u64, buckets: u64) -> Option<Size> {
+        Some((Some(per), Some(buckets), None))
     }
 
-    const fn slots(slots: u64) -> Option<View> {
-        Some(View::Slots { slots })
+    const fn slots(slots: u64) -> Option<Size> {
+        Some((None, None, Some(slots)))
     }
 
     #[test]

@@ -48,6 +48,10 @@ impl NoteArgs {
     }
 }
 
+/// A variable of each CI service that has the address of a run in one variable, and that variable.
+const URLS: [(&str, &str); 3] =
+    [("GITLAB_CI", "CI_JOB_URL"), ("JENKINS_URL", "BUILD_URL"), ("CIRCLECI", "CIRCLE_BUILD_URL")];
+
 /// The address of the CI run that these variables describe, if it fits into a note.
 fn of_ci(variable: impl Fn(&str) -> Option<String>) -> Option<String> {
     let text = |name: &str| variable(name).filter(|text| !text.is_empty());
@@ -65,21 +69,15 @@ fn of_ci(variable: impl Fn(&str) -> Option<String>) -> Option<String> {
         of_actions("GITHUB_RUN_NUMBER")
     } else if text("GITHUB_ACTIONS").is_some() {
         of_actions("GITHUB_RUN_ID")
-    } else if text("GITLAB_CI").is_some() {
-        text("CI_JOB_URL")
-    } else if text("JENKINS_URL").is_some() {
-        text("BUILD_URL")
     } else if text("BUILDKITE").is_some() {
         let job = text("BUILDKITE_JOB_ID").map_or_else(String::new, |job| format!("#{job}"));
         text("BUILDKITE_BUILD_URL").map(|url| url + &job)
-    } else if text("CIRCLECI").is_some() {
-        text("CIRCLE_BUILD_URL")
     } else if text("TF_BUILD").is_some() {
         of_azure()
     } else if text("CI").as_deref() == Some("woodpecker") {
         text("CI_PIPELINE_URL")
     } else {
-        None
+        URLS.iter().find(|(marker, _)| text(marker).is_some()).and_then(|(_, url)| text(url))
     };
     url.filter(|url| url.len() <= NOTE_BYTES_MAX)
 }

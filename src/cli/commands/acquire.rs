@@ -10,7 +10,6 @@ use serde::Serialize;
 
 use crate::cli::arguments::definition::{AcquireArgs, TestArgs};
 use crate::cli::arguments::request::WaitArgs;
-use crate::cli::commands::kill::EndSuperseded;
 use crate::cli::owner::Owner;
 use crate::cli::source::{self, Asking, NotAcquired, Source, keys_granted, print};
 use crate::cli::wording::refusal::{self, Refused};
@@ -96,8 +95,7 @@ pub(crate) fn run(args: &AcquireArgs, global: &Global) -> Result {
         unattended: args.wait.unattended,
         verbosity,
     };
-    let mut ending = EndSuperseded::new(&source.target, &request, None);
-    match source.take(&asking, None, &mut ending) {
+    match source.take(&asking, None, None) {
         Ok(Taken::FromDaemon { mut client, mut acquired }) => {
             acquired.grant.handle = request.lease.map(|lease| lease.handle);
             match acquired.grant.handle {

@@ -26,13 +26,10 @@ use serde::{Deserialize, Serialize};
 use crate::cli::arguments::definition::{JobWaitArgs, LogArgs, PriorityArgs, RunArgs};
 use crate::cli::commands::run::Job;
 use crate::cli::find_job::{named, numbered, session, unreadable};
-use crate::cli::source::Witness;
 use crate::cli::{Failed, Global, Result, Target, plural, stdout, wrong};
 use crate::client::Watch;
 use crate::daemon::{job_bytes_max, written_bytes};
-use crate::protocol::{
-    Grant, HistoryQuery, HistoryRecord, Prioritize, Prioritized, Progress, StatusQuery, Wrapper,
-};
+use crate::protocol::{HistoryQuery, HistoryRecord, Prioritize, Prioritized, StatusQuery, Wrapper};
 use crate::run::jobs::{Folder, NewJob, Pruned, Record};
 use crate::run::{Ended, OwnCode, SUCCESS, supervise};
 use crate::sys::clock::unix_ms;
@@ -69,7 +66,7 @@ pub(crate) fn submit(args: &RunArgs, global: &Global) -> Result<u8> {
     let (request, target) = (&job.request, &job.source.target);
     make_room(target)?;
     let folder = Folder::of(&target.place);
-    let log = args.background.log.as_deref();
+    let log = args.how.log.as_deref();
     let prepared = folder.begin(request.tag, log).and_then(|new| Ok((new, fds::pipe()?)));
     let (new, (reader, writer)) =
         prepared.map_err(|error| Failed::new(format!("cannot prepare the job: {error}")))?;
@@ -101,7 +98,7 @@ pub(crate) fn submit(args: &RunArgs, global: &Global) -> Result<u8> {
     BufReader::new(File::from(reader)).read_line(&mut line).map_err(cannot_start)?;
     match serde_json::from_str(&line) {
         Ok(Report::Queued(queued)) => {
-            stdout::print_or_fail(&match args.background.json {
+            stdout::print_or_fail(&match args.how.json {
                 true => stdout::json(&queued)?,
                 false => format!("{} {} {}\n", queued.job, queued.position, queued.log.display()),
             })?;
@@ -126,7 +123,11 @@ fn background(mut job: Job<'_>, mut reporter: Reporter) -> io::Result<u8> {
             // Otherwise the messages are in the log.
             let _ = dup2_stderr(stderr);
         }
-        let code = job.start_in_child(channel, None, Some(&mut reporter));
+        let code = job.start_in_child(
+            channel,
+            None,
+            Some(&mut |session, position| reporter.queued(session, position)),
+        );
         reporter.ended(code);
         code
     };
@@ -189,20 +190,6 @@ impl Reporter {
             // If the caller has ended, the report has no reader.
             let _ = send(&mut pipe, &Report::Ended(code));
         }
-    }
-}
-
-impl Witness for Reporter {
-    fn waits(&mut self, progress: &Progress) -> Result {
-        match &progress.session {
-            Some(session) => self.queued(session, progress.position),
-            // The request is not in the table yet.
-            None => Ok(()),
-        }
-    }
-
-    fn granted(&mut self, grant: &Grant) -> Result {
-        self.queued(&grant.session, 0)
     }
 }
 

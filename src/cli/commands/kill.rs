@@ -20,16 +20,13 @@ use serde::Serialize;
 use crate::cli::arguments::definition::KillArgs;
 use crate::cli::find_job::look_up;
 use crate::cli::output::stderr::confirm;
-use crate::cli::source::Witness;
 use crate::cli::wording::participant::{self, clause, party, short_command};
 use crate::cli::{
     Failed, Global, Length, Now, Result, Target, Verbosity, plural, sanitize, stated, stdout,
     user_name, wrong,
 };
 use crate::client::{Client, ClientError, OWN, is_on_demand_daemon};
-use crate::protocol::{
-    Acquire, ErrorName, Grant, Kill, KillTarget, KillTargets, Progress, Superseded, WouldKill,
-};
+use crate::protocol::{ErrorName, Kill, KillTarget, KillTargets, Tag, WouldKill};
 use crate::run::{OwnCode, SUCCESS};
 use crate::sys::pidfd::{Pidfd, is_gone};
 use crate::sys::process::{self, add_descendants, add_orphans_of_group, uid_of};
@@ -84,7 +81,9 @@ pub(crate) fn run(args: &KillArgs, global: &Global) -> Result<u8> {
     // grant its lock to the next waiter.
     endings.reverse();
     show(&found, &endings, signal, verbosity);
-    check(&found)?;
+    if found.targets.iter().all(|target| target.refused.is_some()) {
+        found.targets.iter().try_for_each(refusal)?;
+    }
     if !args.yes {
         let count = plural(endings.len() as u64, "process", "processes");
         let (question, again) = (format!("end {count}?"), again(args));
@@ -235,14 +234,6 @@ pub(super) fn line(target: &KillTarget, now: &Now) -> String {
     format!("{}{host}, which {does} {keys} {since}{folder}{note}", party(&target.party))
 }
 
-/// Fails if none of the targets can be ended.
-fn check(found: &KillTargets) -> Result {
-    if found.targets.iter().any(|target| target.refused.is_none()) {
-        return Ok(());
-    }
-    refusal(found.targets.first().ok_or_else(|| Failed::new("no process to end"))?)
-}
-
 /// Fails if the caller cannot end this target.
 pub(super) fn refusal(target: &KillTarget) -> Result {
     match &target.refused {
@@ -251,22 +242,17 @@ pub(super) fn refusal(target: &KillTarget) -> Result {
     }
 }
 
-/// The first target of each process that can be ended, because each process is signalled once.
-fn processes(targets: &[KillTarget]) -> Vec<&KillTarget> {
+/// The processes that can be ended, with those that they started. Each process is signalled once.
+fn endings_of<'a>(client: &mut Client, found: &'a KillTargets) -> Result<Vec<Ending<'a>>> {
     let mut processes: Vec<&KillTarget> = Vec::new();
-    for target in targets.iter().filter(|target| target.refused.is_none()) {
+    for target in found.targets.iter().filter(|target| target.refused.is_none()) {
         let (pid, host) = (target.party.pid, &target.host);
         // A process of another pid namespace has no pid here.
         if pid == 0 || !processes.iter().any(|it| it.party.pid == pid && it.host == *host) {
             processes.push(target);
         }
     }
-    processes
-}
-
-/// The processes that can be ended, with those that they started.
-fn endings_of<'a>(client: &mut Client, found: &'a KillTargets) -> Result<Vec<Ending<'a>>> {
-    processes(&found.targets).into_iter().map(|target| Ending::find(client, target)).collect()
+    processes.into_iter().map(|target| Ending::find(client, target)).collect()
 }
 
 /// The message about a process that was signalled.
@@ -442,117 +428,25 @@ fn kill(target: &KillTarget, signal: Signal) -> Kill {
 /// How long the commands have after SIGTERM.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// Ends the commands once the request has its place in the queue, or its grant. Passes each event
-/// on to the next witness.
-pub(crate) struct EndSuperseded<'a, 'w> {
-    target: &'a Target,
-    request: &'a Acquire,
-    next: Option<&'w mut dyn Witness>,
-    is_pending: bool,
-}
-
-impl<'a, 'w> EndSuperseded<'a, 'w> {
-    pub(crate) fn new(
-        target: &'a Target,
-        request: &'a Acquire,
-        next: Option<&'w mut dyn Witness>,
-    ) -> Self {
-        let is_pending = request.supersede == Some(Superseded::Running);
-        Self { target, request, next, is_pending }
+/// Ends the commands that the request with this tag supersedes, once it has its place in the queue
+/// or its grant. Sends SIGTERM, and SIGKILL to those that still run after 10 s. Returns once all
+/// have ended.
+pub(crate) fn end_superseded(target: &Target, tag: Tag) -> Result {
+    let verbosity = target.verbosity;
+    // The client of the request waits on its connection.
+    let mut client = target.connect()?;
+    let asked = WouldKill { superseded_by: Some(tag), ..WouldKill::default() };
+    let found = client.would_kill(&asked)?;
+    found.targets.iter().try_for_each(refusal)?;
+    let mut endings = endings_of(&mut client, &found)?;
+    for ending in &mut endings {
+        let refused = ending.signal(&mut client, Signal::SIGTERM)?;
+        verbosity.note(&format!("{}: superseded", sent(ending.target, Signal::SIGTERM)));
+        refused.iter().for_each(|line| verbosity.message(line));
     }
-
-    /// Sends SIGTERM to the commands, and SIGKILL to those that still run after 10 s. Returns once
-    /// all have ended.
-    fn end(&mut self) -> Result {
-        if !std::mem::take(&mut self.is_pending) {
-            return Ok(());
-        }
-        let verbosity = self.target.verbosity;
-        // The client of the request waits on its connection.
-        let mut client = self.target.connect()?;
-        let superseded_by = Some(self.request.tag);
-        let found = client.would_kill(&WouldKill { superseded_by, ..WouldKill::default() })?;
-        found.targets.iter().try_for_each(refusal)?;
-        let mut endings = endings_of(&mut client, &found)?;
-        for ending in &mut endings {
-            let refused = ending.signal(&mut client, Signal::SIGTERM)?;
-            verbosity.note(&format!("{}: superseded", sent(ending.target, Signal::SIGTERM)));
-            refused.iter().for_each(|line| verbosity.message(line));
-        }
-        let grace = Some(Length::Finite(GRACE));
-        match wait_for(&mut endings, Signal::SIGTERM, grace, verbosity).as_slice() {
-            [] => Ok(()),
-            [left, ..] => Err(Failed::new(format!("{} cannot be ended", left.shown()))),
-        }
-    }
-}
-
-impl Witness for EndSuperseded<'_, '_> {
-    fn waits(&mut self, progress: &Progress) -> Result {
-        if let Some(next) = &mut self.next {
-            next.waits(progress)?;
-        }
-        // Before that, the request may not be in the log.
-        if progress.position > 0 { self.end() } else { Ok(()) }
-    }
-
-    fn granted(&mut self, grant: &Grant) -> Result {
-        self.end()?;
-        self.next.as_mut().map_or(Ok(()), |next| next.granted(grant))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::cli::wording::participant::tests::someone;
-    use crate::cli::wording::time::tests::at;
-
-    fn target(pid: u32, token: u64) -> KillTarget {
-        KillTarget {
-            token: Some(token),
-            request: None,
-            keys: vec!["db".to_owned(), "gpu".to_owned()],
-            party: someone(pid, "make test", "s17"),
-            since: "2026-11-20T14:02:11Z".to_owned(),
-            host: None,
-            folder: Some("/srv/app".to_owned()),
-            note: None,
-            refused: None,
-            hint: None,
-        }
-    }
-
-    #[test]
-    fn what_is_about_to_be_ended_is_one_line() {
-        let now = at("2026-11-20T14:05:23Z");
-        assert_eq!(
-            line(&target(812, 7), &now),
-            "pid 812 `make test` (root, s17), which has held db, gpu since 14:02:11 (3m12s), in \
-             /srv/app"
-        );
-        let waiter = KillTarget {
-            token: None,
-            request: Some(3),
-            folder: None,
-            note: Some("nightly \u{7}".to_owned()),
-            host: Some("beta".to_owned()),
-            ..target(812, 7)
-        };
-        assert_eq!(
-            line(&waiter, &now),
-            "pid 812 `make test` (root, s17) on beta, which has been waiting for db, gpu since \
-             14:02:11 (3m12s), note: nightly ?"
-        );
-    }
-
-    #[test]
-    fn a_process_with_several_holds_is_signalled_once_and_a_refused_one_never() {
-        let refused = KillTarget { refused: Some("no".to_owned()), ..target(9, 3) };
-        let targets = [target(812, 7), target(812, 8), refused.clone(), target(813, 9)];
-        let tokens: Vec<_> = processes(&targets).iter().map(|it| it.token).collect();
-        assert_eq!(tokens, [Some(7), Some(9)]);
-        let nothing = KillTargets { targets: vec![refused], left_out: 0, process_fd: None };
-        assert_eq!(check(&nothing).unwrap_err().message, "no");
+    let grace = Some(Length::Finite(GRACE));
+    match wait_for(&mut endings, Signal::SIGTERM, grace, verbosity).as_slice() {
+        [] => Ok(()),
+        [left, ..] => Err(Failed::new(format!("{} cannot be ended", left.shown()))),
     }
 }

@@ -35,7 +35,7 @@ pub(crate) fn run(args: &ReleaseArgs, global: &Global) -> Result {
         release.token = Some(only_holder(&mut client, key)?);
     }
     if args.force {
-        let held = client.would_release(&release, None)?;
+        let held = client.would_release(&release)?;
         for line in lines(&held, "about to break the hold on", "by") {
             verbosity.note(&line);
         }

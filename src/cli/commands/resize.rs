@@ -2,7 +2,7 @@
 //! service.
 
 use crate::cli::arguments::definition::ResizeArgs;
-use crate::cli::arguments::lock::{stated_view, wire_view};
+use crate::cli::arguments::lock::stated_size;
 use crate::cli::wording::usage_error::with_its_size;
 use crate::cli::{Failed, Global, Result, connect, stdout, wrong};
 use crate::protocol::{Resize, Resized};
@@ -17,12 +17,12 @@ fn what(args: &ResizeArgs) -> Result<Resize> {
     let Some(key) = &args.key else {
         return Err(wrong("resize", "no lock given; give its KEY"));
     };
-    let view = stated_view(args.per, args.buckets, args.slots)?;
+    let (per, buckets, slots) = stated_size(args.per, args.buckets, args.slots)?;
     let pause = (args.pause || args.resume).then_some(args.pause);
     let numbers = |numbers: &[u64]| (!numbers.is_empty()).then(|| numbers.to_vec());
     let (without, with) = (numbers(&args.without), numbers(&args.with));
     let is_other = args.forget || pause.is_some() || without.is_some() || with.is_some();
-    if view.is_none() && !is_other {
+    if per.or(slots).is_none() && !is_other {
         let shown = || format!("run `canal status {key}` to see the current size");
         return Err(Failed::new(
             "no size given; give --per P --buckets B, --slots N, --forget, --pause, --resume, \
@@ -30,7 +30,6 @@ fn what(args: &ResizeArgs) -> Result<Resize> {
         )
         .hint(with_its_size(key.as_str()).unwrap_or_else(shown)));
     }
-    let (per, buckets, slots) = wire_view(view);
     let (key, forget) = (key.as_str().to_owned(), args.forget);
     Ok(Resize { key, per, buckets, slots, forget, pause, without, with })
 }

@@ -9,7 +9,6 @@ use nix::unistd::Pid;
 
 use crate::cli::arguments::definition::{HowArgs, JobserverArg, RunArgs};
 use crate::cli::arguments::request::ProgressArg;
-use crate::cli::commands::kill::EndSuperseded;
 use crate::cli::source::{self, Asking, NotAcquired, Source, Witness, print};
 use crate::cli::wording::{lost, refusal};
 use crate::cli::{Failed, Global, Length, Result, Verbosity, cut, stated, wrong};
@@ -75,10 +74,8 @@ impl<'a> Job<'a> {
         let verbosity = global.verbosity();
         let argv = argv(args)?;
         let limits = limits(&args.how)?;
-        let outside = [("--log", args.background.log.is_some()), ("--json", args.background.json)];
-        if let Some((option, _)) =
-            outside.iter().find(|(_, given)| *given && !args.background.detach)
-        {
+        let outside = [("--log", args.how.log.is_some()), ("--json", args.how.json)];
+        if let Some((option, _)) = outside.iter().find(|(_, given)| *given && !args.how.detach) {
             return Err(wrong("run", format!("{option} needs --detach")));
         }
         if args.ttl.is_some() && !args.nodes.is_given() {
@@ -125,7 +122,7 @@ impl<'a> Job<'a> {
         &self,
         child_channel: ChildChannel,
         end: Option<ChildEnd>,
-        witness: Option<&mut dyn Witness>,
+        witness: Option<Witness<'_>>,
     ) -> u8 {
         let failed = self.start(Some(child_channel), end, witness);
         let unseen = || Failed::new("the daemon cannot see the command's supervisor");
@@ -139,7 +136,7 @@ impl<'a> Job<'a> {
         &self,
         child_channel: Option<ChildChannel>,
         end: Option<ChildEnd>,
-        witness: Option<&mut dyn Witness>,
+        witness: Option<Witness<'_>>,
     ) -> Option<Failed> {
         let wait = &self.args.wait;
         let (progress, unattended) = match witness {
@@ -148,9 +145,8 @@ impl<'a> Job<'a> {
         };
         let Self { request, verbosity, .. } = self;
         let (verbosity, target) = (*verbosity, &self.source.target);
-        let mut witness = EndSuperseded::new(target, request, witness);
         let asking = Asking { request, owner: None, progress, unattended, verbosity };
-        let taken = match self.source.take(&asking, end, &mut witness) {
+        let taken = match self.source.take(&asking, end, witness) {
             Ok(taken) => taken,
             Err(NotAcquired::Failed(failed)) => return Some(failed),
             Err(NotAcquired::Refused(failure)) => {
@@ -376,6 +372,9 @@ mod tests {
         with_children: false,
         jobserver: None,
         on_lost: None,
+        detach: false,
+        log: None,
+        json: false,
     };
 
     fn seconds(n: u64) -> Option<Length> {

@@ -119,9 +119,6 @@ fn message(error: &clap::Error) -> String {
             format!("{arg} {shown}: {}", why.unwrap_or_default())
         }
         ErrorKind::TooManyValues => format!("{arg} takes no value"),
-        ErrorKind::TooFewValues | ErrorKind::WrongNumberOfValues | ErrorKind::NoEquals => {
-            format!("{arg} needs a value")
-        }
         ErrorKind::ArgumentConflict => {
             let prior = name_of(&text(error, ContextKind::PriorArg));
             if prior.is_empty() || prior == arg {
@@ -131,13 +128,10 @@ fn message(error: &clap::Error) -> String {
             }
         }
         ErrorKind::MissingRequiredArgument => format!("{arg} is missing"),
-        ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            "a command is missing".to_owned()
-        }
         ErrorKind::InvalidUtf8 => {
             "only a command and its arguments may contain invalid UTF-8".into()
         }
-        // I/O errors while help is formatted, and kinds of later versions of clap.
+        // Kinds that this command line does not cause.
         _ => "cannot parse the command line".to_owned(),
     }
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use canal_protocol::place::{MachineUid, Place};
 use canal_protocol::{GraphQuery, StatusQuery, WhyQuery};
 
-use super::error::{Error, ErrorKind};
+use super::error::Error;
 use super::status::{Status, Waits};
 use crate::client::{self, Options, Start, Watch, environment};
 
@@ -210,20 +210,13 @@ impl Endpoint {
         self
     }
 
-    pub(super) fn place(&self) -> Result<Place, Error> {
-        let variable = std::env::var_os(environment::SOCKET).map(PathBuf::from);
-        let given = self.socket.as_deref().or(variable.as_deref());
-        Place::find(given, MachineUid::own())
-            .map_err(|message| Error::new(ErrorKind::Invalid, message))
-    }
-
-    fn options(&self) -> Options {
-        let start = if self.never_starts { Start::Never } else { Start::IfNeeded };
-        Options { program: self.program.clone(), ..Options::from(start) }
-    }
-
     /// Connects for a request that waits at most this long.
     pub(super) fn connect_for(&self, wait_ms: Option<u64>) -> Result<client::Client, Error> {
-        Ok(client::Client::connect(&self.place()?, self.options().of_wait(wait_ms))?)
+        let variable = std::env::var_os(environment::SOCKET).map(PathBuf::from);
+        let given = self.socket.as_deref().or(variable.as_deref());
+        let place = Place::find(given, MachineUid::own()).map_err(Error::invalid)?;
+        let start = if self.never_starts { Start::Never } else { Start::IfNeeded };
+        let options = Options { program: self.program.clone(), ..Options::from(start) };
+        Ok(client::Client::connect(&place, options.of_wait(wait_ms))?)
     }
 }

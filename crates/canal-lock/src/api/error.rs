@@ -1,5 +1,6 @@
 //! Reports why a call failed.
 
+use std::error::Error as _;
 use std::fmt;
 
 use crate::client::ClientError;
@@ -40,23 +41,30 @@ pub enum ErrorKind {
 }
 
 /// The reason why a call failed. Its text is the message that the `canal` command would print.
-pub struct Error(Box<Inner>);
-
-struct Inner {
-    kind: ErrorKind,
-    message: String,
-    cause: Option<ClientError>,
-}
+pub struct Error(Box<ClientError>);
 
 impl Error {
-    pub(super) fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self(Box::new(Inner { kind, message: message.into(), cause: None }))
+    /// The error for a request that is wrong in itself.
+    pub(super) fn invalid(message: impl Into<String>) -> Self {
+        ClientError::from(Failure::new(ErrorName::BadRequest, message)).into()
     }
 
     /// The kind of this error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
-        self.0.kind
+        match &*self.0 {
+            ClientError::Failure(failure) => kind_of(failure),
+            ClientError::NoDaemon(_)
+            | ClientError::Start(_)
+            | ClientError::Silent { .. }
+            | ClientError::Gone(_)
+            | ClientError::Abandoned
+            | ClientError::HeldAtOwnDaemon { .. }
+            | ClientError::Place(_) => ErrorKind::Unreachable,
+            ClientError::Io(_) | ClientError::UnknownError { .. } | ClientError::Protocol(_) => {
+                ErrorKind::Other
+            }
+        }
     }
 
     /// Advice on how to solve the problem, if there is any.
@@ -80,25 +88,25 @@ impl Error {
     }
 
     fn failure(&self) -> Option<&Failure> {
-        if let Some(ClientError::Failure(failure)) = &self.0.cause { Some(failure) } else { None }
+        if let ClientError::Failure(failure) = &*self.0 { Some(failure) } else { None }
     }
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0.message)
+        self.0.fmt(f)
     }
 }
 
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = f.debug_struct("Error");
-        shown.field("kind", &self.0.kind).field("message", &self.0.message);
+        shown.field("kind", &self.kind()).field("message", &self.to_string());
         if let Some(hint) = self.hint() {
             shown.field("hint", &hint);
         }
-        if let Some(ClientError::Io(source)) = &self.0.cause {
-            shown.field("source", source);
+        if let Some(source) = self.source() {
+            shown.field("source", &source);
         }
         shown.finish_non_exhaustive()
     }
@@ -106,26 +114,13 @@ impl fmt::Debug for Error {
 
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        if let Some(ClientError::Io(source)) = &self.0.cause { Some(source) } else { None }
+        if let ClientError::Io(source) = &*self.0 { Some(source) } else { None }
     }
 }
 
 impl From<ClientError> for Error {
     fn from(error: ClientError) -> Self {
-        let kind = match &error {
-            ClientError::Failure(failure) => kind_of(failure),
-            ClientError::NoDaemon(_)
-            | ClientError::Start(_)
-            | ClientError::Silent { .. }
-            | ClientError::Gone(_)
-            | ClientError::Abandoned
-            | ClientError::HeldAtOwnDaemon { .. }
-            | ClientError::Place(_) => ErrorKind::Unreachable,
-            ClientError::Io(_) | ClientError::UnknownError { .. } | ClientError::Protocol(_) => {
-                ErrorKind::Other
-            }
-        };
-        Self(Box::new(Inner { kind, message: error.to_string(), cause: Some(error) }))
+        Self(Box::new(error))
     }
 }
 
@@ -167,7 +162,6 @@ fn kind_of(failure: &Failure) -> ErrorKind {
 
 #[cfg(test)]
 mod tests {
-    use std::error::Error as _;
     use std::io;
 
     use super::*;

@@ -3,11 +3,11 @@
 use std::process::Command;
 use std::time::Duration;
 
-use super::error::{Error, ErrorKind};
-use super::loss::{LossMonitor, Lost, Watched};
+use super::error::Error;
+use super::loss::{LossMonitor, Lost};
 use crate::client::{Acquired, Client, ClientError, environment};
 use canal_protocol::place::{Place, Rule};
-use canal_protocol::{ErrorName, Grant, GrantedKey, Release, Tag};
+use canal_protocol::{ErrorName, Failure, Grant, GrantedKey, Release, Released, Tag};
 
 /// A lock that this process holds. Dropping it releases the lock.
 ///
@@ -54,7 +54,6 @@ use canal_protocol::{ErrorName, Grant, GrantedKey, Release, Tag};
 #[must_use = "the lock is released when the guard is dropped"]
 pub struct Guard {
     client: Client,
-    place: Place,
     grant: Grant,
     tag: Tag,
     /// The process that took the lock.
@@ -66,23 +65,21 @@ pub struct Guard {
 
 impl Guard {
     /// Creates the guard for what the daemon granted to the request with this tag.
-    pub(super) fn new(
-        client: Client,
-        place: Place,
-        tag: Tag,
-        acquired: Acquired,
-    ) -> Result<Self, Error> {
+    pub(super) fn new(client: Client, tag: Tag, acquired: Acquired) -> Result<Self, Error> {
         let Acquired { grant, page, .. } = acquired;
-        let watched = Watched { place: place.clone(), tag, token: grant.token };
         let pid = std::process::id();
         // If a later step fails, dropping the guard releases the lock.
-        let mut guard = Self { client, place, grant, tag, pid, released: false, monitor: None };
+        let mut guard = Self { client, grant, tag, pid, released: false, monitor: None };
         if let Some(page) = page {
-            let monitor = LossMonitor::begin(page, watched);
+            let place = guard.client.place.clone();
+            let monitor = LossMonitor::begin(page, guard.token(), place, tag);
             guard.monitor = Some(monitor.map_err(ClientError::Io)?);
         }
         match guard.lost() {
-            Some(lost) => Err(Error::new(ErrorKind::Lost, lost.to_string())),
+            Some(lost) => {
+                let failure = Failure::new(ErrorName::NotHeld, lost.to_string());
+                Err(ClientError::from(failure).into())
+            }
             None => Ok(guard),
         }
     }
@@ -159,7 +156,8 @@ impl Guard {
     ///
     /// The lock does not wait for the command: it ends with this guard or this process.
     pub fn pass_to(&self, command: &mut Command) {
-        let socket = (self.place.rule == Rule::Given).then_some(self.place.socket.as_path());
+        let Place { rule, socket, .. } = &self.client.place;
+        let socket = (*rule == Rule::Given).then_some(socket.as_path());
         let hold = self.monitor.as_ref().map(|_| environment::hold_variable(self.tag));
         for (name, value) in environment::variables(&self.grant, socket).into_iter().chain(hold) {
             match value {
@@ -180,7 +178,7 @@ impl Guard {
     pub fn release(mut self) -> Result<(), Error> {
         if self.pid != std::process::id() {
             let message = format!("the lock belongs to process {}", self.pid);
-            return Err(Error::new(ErrorKind::Invalid, message));
+            return Err(Error::invalid(message));
         }
         self.give_back()
     }
@@ -188,16 +186,8 @@ impl Guard {
     fn give_back(&mut self) -> Result<(), Error> {
         self.released = true;
         let release = Release { token: Some(self.grant.token), ..Release::default() };
-        let released = match self.client.release(&release, None) {
-            // The daemon may already have released the lock. Tokens are never reused, so it is safe
-            // to ask again.
-            Err(ClientError::Gone(_)) => match self.client.release(&release, None) {
-                Err(error) if is_not_held(&error) => return Ok(()),
-                again => again,
-            },
-            first => first,
-        };
-        Ok(released.map(drop)?)
+        self.client.give_back(&release, None, Released::default())?;
+        Ok(())
     }
 }
 
@@ -208,8 +198,4 @@ impl Drop for Guard {
             let _ = self.give_back();
         }
     }
-}
-
-fn is_not_held(error: &ClientError) -> bool {
-    matches!(error, ClientError::Failure(failure) if failure.name == ErrorName::NotHeld)
 }

@@ -304,11 +304,10 @@ impl Lock {
         mut waiting: impl FnMut(&Progress),
     ) -> Result<Guard, Error> {
         let mut request = Acquire { wait_ms, ..self.request()? };
-        let place = self.endpoint.place()?;
-        if !self.new_session {
-            request.under = EnclosingLeases::of_environment().at_socket(&place.socket);
-        }
         let mut client = self.endpoint.connect_for(request.wait_ms)?;
+        if !self.new_session {
+            request.under = EnclosingLeases::of_environment().at_socket(&client.place.socket);
+        }
         let mut within = WaitWithin::new(&client, &request);
         let acquired = client.acquire(&request, None, &mut |progress| {
             if let Some(progress) = progress {
@@ -316,18 +315,18 @@ impl Lock {
             }
             within.turn(None)
         })?;
-        Guard::new(client, place, request.tag, acquired)
+        Guard::new(client, request.tag, acquired)
     }
 
     fn request(&self) -> Result<Acquire, Error> {
         if let Some(fault) = &self.fault {
-            return Err(Error::new(ErrorKind::Invalid, fault.clone()));
+            return Err(Error::invalid(fault));
         }
         let bytes = self.asked.note.as_ref().map_or(0, String::len);
         if bytes > NOTE_BYTES_MAX {
             let message =
                 format!("a note can have at most {NOTE_BYTES_MAX} bytes; this one has {bytes}");
-            return Err(Error::new(ErrorKind::Invalid, message));
+            return Err(Error::invalid(message));
         }
         let own = || process::command_line(std::process::id()).unwrap_or_default();
         let mut request = Acquire {

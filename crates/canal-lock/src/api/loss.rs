@@ -17,7 +17,7 @@ use canal_protocol::place::Place;
 use canal_sys::deadline::{Reader, Why};
 use canal_sys::fds;
 
-use crate::client::hold_monitor::{Held, HoldMonitor, LostHold, Phase};
+use crate::client::hold_monitor::{HoldMonitor, LostHold, PAUSE_MIN, Phase};
 use crate::client::{Fate, Options, Start};
 
 /// The action on this process if it loses its lock. Only a daemon with an engine (PostgreSQL or
@@ -118,11 +118,7 @@ impl fmt::Display for Lost {
     }
 }
 
-/// The bounds of the pause between two questions to the daemon that may have taken over the lock.
-const PAUSE_MIN: Duration = Duration::from_millis(50);
-const PAUSE_MAX: Duration = Duration::from_secs(3);
-
-/// The longest time that one such question may take.
+/// The longest time that a question to the daemon that may have taken over the lock may take.
 const ANSWER_MAX: Duration = Duration::from_secs(1);
 
 type Callback = Box<dyn FnOnce(&Lost) + Send>;
@@ -142,6 +138,8 @@ struct Shared {
     lost: Condvar,
     /// Wakes the thread so that it ends.
     stop: EventFd,
+    place: Place,
+    tag: Tag,
 }
 
 struct State {
@@ -151,29 +149,21 @@ struct State {
     ended: bool,
 }
 
-/// The watched hold, and the location of its daemon.
-#[derive(Clone, Debug)]
-pub(super) struct Watched {
-    pub(super) place: Place,
-    pub(super) tag: Tag,
-    pub(super) token: u64,
-}
-
 impl LossMonitor {
     /// Starts to watch a hold.
     ///
     /// # Errors
     /// No descriptors or threads are left.
-    pub(super) fn begin(page: Reader, watched: Watched) -> io::Result<Self> {
-        let held = Held { token: watched.token, page };
+    pub(super) fn begin(page: Reader, token: u64, place: Place, tag: Tag) -> io::Result<Self> {
         // The daemon carries out any other action that was requested for a loss.
-        let page = HoldMonitor::new(held, canal_protocol::OnLost::Warn)?;
+        let page = HoldMonitor::new(page, token, canal_protocol::OnLost::Warn)?;
         let state = State { page, lost: None, callbacks: Vec::new(), ended: false };
+        let (state, lost) = (Mutex::new(state), Condvar::new());
         let stop = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
-        let shared = Arc::new(Shared { state: Mutex::new(state), lost: Condvar::new(), stop });
+        let shared = Arc::new(Shared { state, lost, stop, place, tag });
         let theirs = Arc::clone(&shared);
         let thread = thread::Builder::new().name("canal-guard".to_owned());
-        thread.spawn(move || theirs.watch(&watched))?;
+        thread.spawn(move || theirs.watch())?;
         Ok(Self { shared, pid: std::process::id() })
     }
 
@@ -229,7 +219,7 @@ impl Shared {
     }
 
     /// Waits until the hold is lost, and reports the loss. Returns early if the watch is ended.
-    fn watch(&self, watched: &Watched) {
+    fn watch(&self) {
         let mut ask_at = None;
         loop {
             let mut state = self.look();
@@ -243,17 +233,17 @@ impl Shared {
                 return callbacks.into_iter().for_each(|callback| callback(&lost));
             }
             let sure = state.page.orphaned_but_safe_for();
+            let token = state.page.token();
             let polled: io::Result<Vec<OwnedFd>> =
                 state.page.polled().map(|fd| fd.try_clone_to_owned()).collect();
             drop(state);
             let mut patience = None;
             if let Some(sure) = sure {
                 let now = Instant::now();
-                let pause = (sure / 16).clamp(PAUSE_MIN, PAUSE_MAX);
-                let at = *ask_at.get_or_insert(now + pause);
+                let at = *ask_at.get_or_insert(now + Fate::pause(sure));
                 if now >= at {
                     ask_at = None;
-                    self.ask(watched, sure);
+                    self.ask(token, sure);
                     continue;
                 }
                 patience = Some(at - now);
@@ -267,15 +257,11 @@ impl Shared {
     }
 
     /// Asks the present daemon what became of a hold whose page has lost its writer.
-    fn ask(&self, watched: &Watched, sure: Duration) {
-        let answer = (sure / 4).clamp(PAUSE_MIN, ANSWER_MAX);
-        let options = Options { answer, ..Options::from(Start::Never) };
-        let fate = Fate::ask(&watched.place, options, watched.tag, watched.token);
-        let mut state = self.lock();
-        match fate {
-            Some(Fate::Held(page)) => state.page.replace_page(page),
-            Some(Fate::Lost(why)) => state.page.report_lost(why),
-            None => {}
+    fn ask(&self, token: u64, sure: Duration) {
+        let mut options = Options::from(Start::Never);
+        options.limits.idle = (sure / 4).clamp(PAUSE_MIN, ANSWER_MAX);
+        if let Some(fate) = Fate::ask(&self.place, options, self.tag, token) {
+            self.lock().page.learn(fate);
         }
     }
 

@@ -9,17 +9,13 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use super::calls::{Backoff, Client};
-use super::connection::silence::{Limits, Options, Silence};
+use super::connection::silence::Silence;
 use super::connection::stream::{Connection, Read, Replies, Reply, parameters};
 use super::error::{ClientError, Result};
 use super::own_daemon;
-use canal_protocol::place::Place;
-use canal_protocol::{
-    Abandon, Acquire, DeadlinePageFound, DeadlinePageQuery, ErrorName, Failure, Grant, Progress,
-    Tag, frame,
-};
+use canal_protocol::{Abandon, Acquire, Failure, Grant, Progress, frame};
 use canal_sys::clock::{boottime_ms, boottime_ms_after};
-use canal_sys::deadline::{Reader, Why};
+use canal_sys::deadline::Reader;
 use canal_sys::pidfd::Pidfd;
 use canal_sys::terminal::output::Audience;
 
@@ -155,7 +151,7 @@ impl Client {
         progress: OnProgress<'_>,
     ) -> Result<Acquired> {
         let mut connection = self.take_connection()?;
-        let limits = Limits::from(&self.options);
+        let limits = self.options.limits;
         self.trace(|| format!("sending {ACQUIRE}, request {}", request.tag));
         let silence = Silence::new(limits, Instant::now());
         let mut audience = self.audience.take();
@@ -279,44 +275,4 @@ fn acquired(grant: Grant, connection: &mut Connection) -> Result<Acquired> {
         _ => None,
     };
     Ok(Acquired { grant, children, jobserver, page })
-}
-
-impl Client {
-    /// Asks for the deadline page of a held request. The client sends this call once, whatever its
-    /// outcome.
-    ///
-    /// # Errors
-    /// [`ErrorName::NotHeld`](canal_protocol::ErrorName::NotHeld) if this daemon does not know the
-    /// hold (yet), [`ErrorName::Unsupported`](canal_protocol::ErrorName::Unsupported) if it has no
-    /// engine.
-    pub fn page(&mut self, query: &DeadlinePageQuery) -> Result<Reader> {
-        let limits = Limits::from(&self.options);
-        let found: DeadlinePageFound = self.call_once(limits, "DeadlinePage", query, None)?;
-        self.take_received().page(found.deadline_fd, found.liveness_fd)
-    }
-}
-
-/// What happened to a hold whose deadline page has lost its writer.
-#[derive(Debug)]
-pub enum Fate {
-    /// The present daemon has taken it over, and writes this page.
-    Held(Reader),
-    /// It is lost.
-    Lost(Why),
-}
-
-impl Fate {
-    /// Asks the present daemon of a place what happened to a request that was granted with this
-    /// token. `None` if no daemon knows yet.
-    #[must_use]
-    pub fn ask(place: &Place, options: Options, tag: Tag, token: u64) -> Option<Self> {
-        let query = DeadlinePageQuery { tag, token: Some(token) };
-        match Client::connect(place, options).ok()?.page(&query) {
-            Ok(page) => Some(Self::Held(page)),
-            Err(ClientError::Failure(failure)) if failure.name == ErrorName::LeaseLost => {
-                Some(Self::Lost(Why::of_word(failure.reason.as_deref().unwrap_or_default())))
-            }
-            Err(_) => None,
-        }
-    }
 }

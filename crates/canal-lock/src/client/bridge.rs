@@ -24,7 +24,7 @@ use canal_sys::clock::boottime_ms;
 use canal_sys::fds;
 use canal_text::duration::stated;
 
-use super::connection::silence::{Limits, Options};
+use super::connection::silence::Options;
 use super::connection::start_daemon::{Starts, connect};
 use super::connection::stream::{Replies, parameters};
 use super::error::{ClientError, Result};
@@ -113,7 +113,7 @@ fn attach(
     let starts = &mut Starts::default();
     let mut connection = connect(place, options, again, starts)?;
     let Some(keys) = keys else { return Ok(connection.into_socket()) };
-    let limits = Limits::from(options);
+    let limits = options.limits;
     let method = format!("{NODES_INTERFACE}.Restrict");
     let answered = connection
         .send(&method, &Restrict { keys: keys.to_vec() }, Replies::One, None, limits)

@@ -7,16 +7,18 @@
 use std::time::Duration;
 
 use serde::Serialize;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
 
 use canal_protocol::place::Place;
 use canal_protocol::{
-    Configuration, ConfigurationQuery, Confirm, EndedLeases, EndedLeasesQuery, ErrorName, Failure,
-    GraphQuery, Handle, HistoryPage, HistoryQuery, HistoryStats, HistoryStatsQuery, Kill,
-    KillTargets, Killed, Leader, LeaderQuery, Metrics, MetricsQuery, Prioritize, Prioritized,
-    Release, Released, Reload, Reloaded, Renew, Renewed, Resize, Resized, Status, StatusQuery,
-    Stop, Stopping, Tag, Waits, WhyQuery, WouldAcquire, WouldGrant, WouldKill,
+    Configuration, ConfigurationQuery, Confirm, DeadlinePageFound, DeadlinePageQuery, EndedLeases,
+    EndedLeasesQuery, ErrorName, Failure, GraphQuery, Handle, HistoryPage, HistoryQuery,
+    HistoryStats, HistoryStatsQuery, Kill, KillTargets, Killed, Leader, LeaderQuery, Metrics,
+    MetricsQuery, Prioritize, Prioritized, Release, Released, Reload, Reloaded, Renew, Renewed,
+    Resize, Resized, Status, StatusQuery, Stop, Stopping, Tag, Waits, WhyQuery, WouldAcquire,
+    WouldGrant, WouldKill,
 };
+use canal_sys::deadline::Reader;
 use canal_sys::pidfd::Pidfd;
 use canal_sys::terminal::output::Audience;
 
@@ -28,7 +30,7 @@ use super::error::{CallOutcome, ClientError, Result};
 /// A connection to the daemon of a place.
 #[derive(Debug)]
 pub struct Client {
-    pub(super) place: Place,
+    pub(crate) place: Place,
     pub(super) options: Options,
     /// `None` after the connection was lost; the next call opens another.
     pub(super) connection: Option<Connection>,
@@ -144,13 +146,12 @@ impl Client {
         owner: Option<&Pidfd>,
         repeat: Repeat,
     ) -> Result<T> {
-        let limits = Limits::from(&self.options);
-        self.call_within(limits, method, input, owner, repeat)
+        self.call_within(self.options.limits, method, input, owner, repeat)
     }
 
     /// Calls a method that searches the history.
     fn search<P: Serialize, T: DeserializeOwned>(&mut self, method: &str, input: &P) -> Result<T> {
-        let limits = Limits::of_search(&self.options);
+        let limits = self.options.limits.of_search();
         self.call_within(limits, method, input, None, Repeat::Always)
     }
 
@@ -204,7 +205,7 @@ impl Client {
     }
 
     /// Takes the descriptors that came with the last answer.
-    pub(crate) fn take_received(&mut self) -> Received {
+    fn take_received(&mut self) -> Received {
         self.connection.as_mut().map(Connection::take_received).unwrap_or_default()
     }
 }
@@ -235,6 +236,20 @@ calls! {
     /// # Errors
     /// [`ErrorName::LeaseLost`](canal_protocol::ErrorName::LeaseLost) if the lease has ended.
     renew(Renew) -> Renewed = "Renew";
+
+    /// Confirms a provisional grant, after its owner has learned of it. If the daemon goes away in
+    /// the meantime, confirms at the next one: confirming twice has no further effect.
+    ///
+    /// # Errors
+    /// [`ErrorName::UnknownTag`](canal_protocol::ErrorName::UnknownTag) if the grant was
+    /// withdrawn.
+    confirm(Confirm) -> IgnoredAny = "Confirm";
+
+    /// Asks what [`Client::release`] would release now, and changes nothing.
+    ///
+    /// # Errors
+    /// The same as for [`Client::release`].
+    would_release(Release) -> Released = "WouldRelease";
 
     /// Asks for the state of the locks.
     ///
@@ -310,17 +325,6 @@ calls! {
 }
 
 impl Client {
-    /// Confirms a provisional grant, after its owner has learned of it. If the daemon goes away in
-    /// the meantime, confirms at the next one: confirming twice has no further effect.
-    ///
-    /// # Errors
-    /// [`ErrorName::UnknownTag`](canal_protocol::ErrorName::UnknownTag) if the grant was
-    /// withdrawn.
-    pub fn confirm(&mut self, confirm: &Confirm) -> Result<()> {
-        let _: serde_json::Value = self.call("Confirm", confirm, None, Repeat::Always)?;
-        Ok(())
-    }
-
     /// Asks for one page of requests and holds that have ended, the newest first.
     ///
     /// # Errors
@@ -352,6 +356,19 @@ impl Client {
         pidfd.map(Some).map_err(|error| ClientError::Protocol(error.to_string()))
     }
 
+    /// Asks for the deadline page of a held request. The client sends this call once, whatever its
+    /// outcome.
+    ///
+    /// # Errors
+    /// [`ErrorName::NotHeld`](canal_protocol::ErrorName::NotHeld) if this daemon does not know the
+    /// hold (yet), [`ErrorName::Unsupported`](canal_protocol::ErrorName::Unsupported) if it has no
+    /// engine.
+    pub(super) fn page(&mut self, query: &DeadlinePageQuery) -> Result<Reader> {
+        let limits = self.options.limits;
+        let found: DeadlinePageFound = self.call_once(limits, "DeadlinePage", query, None)?;
+        self.take_received().page(found.deadline_fd, found.liveness_fd)
+    }
+
     /// Sends a signal to the process of a hold or of a waiting request.
     ///
     /// # Errors
@@ -365,27 +382,16 @@ impl Client {
 }
 
 impl Client {
-    /// Releases a hold of `owner`; by default, of this process. The client sets the message's
-    /// `owner_fd` accordingly.
+    /// Releases a hold of this process.
     ///
     /// # Errors
     /// The hold does not exist, or it does not belong to the caller. [`ClientError::Gone`] if the
     /// daemon may have released the hold and ended before it answered.
-    pub fn release(&mut self, release: &Release, owner: Option<&Pidfd>) -> Result<Released> {
-        let release = Release { owner_fd: owner.map(|_| 0), ..release.clone() };
-        self.call("Release", &release, owner, Repeat::IfUndone)
+    pub fn release(&mut self, release: &Release) -> Result<Released> {
+        self.call("Release", release, None, Repeat::IfUndone)
     }
 
-    /// Asks what [`Client::release`] would release now, and changes nothing.
-    ///
-    /// # Errors
-    /// The same as for [`Client::release`].
-    pub fn would_release(&mut self, release: &Release, owner: Option<&Pidfd>) -> Result<Released> {
-        let release = Release { owner_fd: owner.map(|_| 0), ..release.clone() };
-        self.call("WouldRelease", &release, owner, Repeat::Always)
-    }
-
-    /// Releases exactly once: first asks which hold it is, and repeats the call at the next daemon
+    /// Releases a hold of `owner`, by default of this process, exactly once: first asks which hold it is, and repeats the call at the next daemon
     /// if one goes away before it answers.
     ///
     /// # Errors
@@ -408,8 +414,9 @@ impl Client {
     }
 
     /// Releases what was `held` at the time of the first question. Does nothing and returns `None`
-    /// if the owner now holds something else.
-    fn give_back(
+    /// if the owner now holds something else. A hold that is named by its token can be released
+    /// without a question, because tokens are never reused.
+    pub(crate) fn give_back(
         &mut self,
         release: &Release,
         owner: Option<&Pidfd>,
@@ -421,7 +428,7 @@ impl Client {
         }
         let (mut pauses, mut may_be_done) = (Backoff::new(), false);
         for _ in 0..ATTEMPTS_MAX {
-            match self.call_once(Limits::from(&self.options), "Release", &named, owner) {
+            match self.call_once(self.options.limits, "Release", &named, owner) {
                 Ok(released) if may_be_done => return Ok(Some(both(held, released))),
                 Ok(released) => return Ok(Some(released)),
                 Err(ClientError::Gone(lost)) => may_be_done |= lost == CallOutcome::Unknown,
@@ -474,7 +481,7 @@ impl Client {
     /// # Errors
     /// [`ClientError::Silent`] if the daemon is not gone after 10 s, or after a minute of work.
     pub fn stop(&mut self, stop: &Stop) -> Result<Stopping> {
-        let limits = Limits::from(&self.options);
+        let limits = self.options.limits;
         let connection = self.take_connection()?;
         // With socket activation, the listening process is the service manager, and in another pid
         // namespace the daemon has another pid. The pids name the daemon only if they agree.

@@ -10,18 +10,49 @@ use std::time::Duration;
 use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 
-use canal_protocol::OnLost;
+use super::calls::Client;
+use super::connection::silence::Options;
+use super::error::ClientError;
+use canal_protocol::place::Place;
+use canal_protocol::{DeadlinePageQuery, ErrorName, OnLost, Tag};
 use canal_sys::clock::boottime_ms;
 use canal_sys::deadline::{self, Reader, State, Why};
 
-/// A hold that can be lost.
+/// What happened to a hold whose deadline page has lost its writer.
 #[derive(Debug)]
-pub struct Held {
-    /// Its fencing token.
-    pub token: u64,
-    /// Shows until when it is safe.
-    pub page: Reader,
+pub enum Fate {
+    /// The present daemon has taken it over, and writes this page.
+    Held(Reader),
+    /// It is lost.
+    Lost(Why),
 }
+
+impl Fate {
+    /// Asks the present daemon of a place what happened to a request that was granted with this
+    /// token. `None` if no daemon knows yet.
+    #[must_use]
+    pub fn ask(place: &Place, options: Options, tag: Tag, token: u64) -> Option<Self> {
+        let query = DeadlinePageQuery { tag, token: Some(token) };
+        match Client::connect(place, options).ok()?.page(&query) {
+            Ok(page) => Some(Self::Held(page)),
+            Err(ClientError::Failure(failure)) if failure.name == ErrorName::LeaseLost => {
+                Some(Self::Lost(Why::of_word(failure.reason.as_deref().unwrap_or_default())))
+            }
+            Err(_) => None,
+        }
+    }
+
+    /// How long to wait before asking: a daemon restarts quickly, but many supervisors may ask.
+    /// `sure` is how long the hold is safe by the present page.
+    #[must_use]
+    pub fn pause(sure: Duration) -> Duration {
+        (sure / 16).clamp(PAUSE_MIN, PAUSE_MAX)
+    }
+}
+
+/// The bounds of the pause before each question to the daemon that may have taken over the hold.
+pub(crate) const PAUSE_MIN: Duration = Duration::from_millis(50);
+const PAUSE_MAX: Duration = Duration::from_secs(3);
 
 /// What was lost, when and why. Times are milliseconds of CLOCK_BOOTTIME.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -129,10 +160,9 @@ impl HoldMonitor {
     ///
     /// # Errors
     /// No descriptors are left.
-    pub fn new(held: Held, on_lost: OnLost) -> io::Result<Self> {
+    pub fn new(page: Reader, token: u64, on_lost: OnLost) -> io::Result<Self> {
         let flags = TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK;
         let timer = TimerFd::new(ClockId::CLOCK_BOOTTIME, flags)?;
-        let Held { token, page } = held;
         let (phase, writer_gone) = (Phase::Held, false);
         Ok(Self {
             token,
@@ -180,9 +210,20 @@ impl HoldMonitor {
         self.token
     }
 
-    /// Records that the present daemon reports the hold as lost.
-    pub fn report_lost(&mut self, why: Why) {
-        self.reported = self.reported.or(Some(deadline::Lost { why, at: boottime_ms() }));
+    /// Continues with the page of the daemon that has taken over the hold, or records that the
+    /// present daemon reports the hold as lost.
+    pub fn learn(&mut self, fate: Fate) {
+        match fate {
+            Fate::Held(page) => {
+                if self.phase == Phase::Held && !page.state().is_over(boottime_ms()) {
+                    (self.page, self.writer_gone) = (page, false);
+                }
+            }
+            Fate::Lost(why) => {
+                let lost = deadline::Lost { why, at: boottime_ms() };
+                self.reported.get_or_insert(lost);
+            }
+        }
     }
 
     /// Whether the writer of the page has gone while the page still reports the hold as held. In
@@ -223,14 +264,6 @@ impl HoldMonitor {
         let state = self.state();
         let held = self.writer_gone && self.phase == Phase::Held && state.lost.is_none();
         held.then(|| Duration::from_millis(state.deadline.term_at.saturating_sub(boottime_ms())))
-    }
-
-    /// Continues with the page of the daemon that has taken over the hold.
-    pub fn replace_page(&mut self, page: Reader) {
-        if self.phase == Phase::Held && !page.state().is_over(boottime_ms()) {
-            self.page = page;
-            self.writer_gone = false;
-        }
     }
 
     /// The descriptors to poll: the timer, and the liveness pipe until its end.

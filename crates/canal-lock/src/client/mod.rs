@@ -21,12 +21,13 @@ mod watch;
 #[cfg(test)]
 mod tests;
 
-pub use acquire::{Acquired, Fate, JobserverEnds};
+pub use acquire::{Acquired, JobserverEnds};
 pub use calls::{Client, handle, tag};
 pub use connection::program::{
     OWN, ServiceManager, find as find_program, is_from_outside, is_on_demand_daemon, own_program,
 };
-pub use connection::silence::{Options, Start};
+pub use connection::silence::{Limits, Options, Start};
 pub use connection::start_daemon::{last_line_of_log, replace_daemon};
 pub use error::ClientError;
+pub use hold_monitor::Fate;
 pub use watch::{Watch, Watched};

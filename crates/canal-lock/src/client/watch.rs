@@ -9,7 +9,6 @@ use serde::de::DeserializeOwned;
 use canal_protocol::{ErrorName, Leader, LeaderQuery, Status, StatusQuery, frame};
 
 use super::calls::{Backoff, Client};
-use super::connection::silence::Limits;
 use super::connection::stream::{Connection, Read, Replies, Reply, parameters};
 use super::error::{ClientError, Result};
 
@@ -129,7 +128,7 @@ impl<Q: Serialize, S: DeserializeOwned> Watch<Q, S> {
             },
             // The watch takes the connection, because the daemon keeps sending over it.
             None => {
-                let limits = Limits::from(&client.options);
+                let limits = client.options.limits;
                 let mut connection = client.take_connection()?;
                 connection.send(self.method, &self.query, Replies::More, None, limits)?;
                 let reply = connection.reply(limits)?;

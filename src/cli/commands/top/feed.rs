@@ -196,7 +196,7 @@ impl Ask {
             Self::Chain(target) => Answer::Chain(client.why(target)?),
             Self::History { key } => Answer::History(records::of_key(client, key)?),
             Self::WouldRelease { token } => {
-                let held = client.would_release(&of_token(*token), None)?;
+                let held = client.would_release(&of_token(*token))?;
                 let lines = release::lines(&held, "break the hold on", "by");
                 Answer::Question(format!("{}?", lines.join("; ")), Self::Release { token: *token })
             }

@@ -6,7 +6,7 @@
 
 use super::feed::{Answer, Ask, Who};
 use super::terminal::Key;
-use crate::cli::arguments::lock::{view_of, wire_view};
+use crate::cli::arguments::lock::view_of;
 use crate::cli::user_name;
 use crate::protocol::{KeyInfo, Resize, Status, WhyQuery};
 
@@ -387,7 +387,7 @@ fn resize(key: &str, typed: &str) -> Result<(String, Resize), String> {
         let question = format!("forget the stored size of {key}?");
         return Ok((question, Resize { forget: true, ..resize }));
     }
-    let (per, buckets, slots) = wire_view(Some(view_of(typed)?));
+    let (per, buckets, slots) = view_of(typed)?;
     let question = format!("store {typed} as the size of {key} for everyone?");
     Ok((question, Resize { per, buckets, slots, ..resize }))
 }

@@ -30,12 +30,8 @@ pub struct Options {
     /// The program to start; by default, the `canal` in PATH. A program that is itself canal passes
     /// [`OWN`](crate::client::OWN).
     pub program: Option<PathBuf>,
-    /// How long the daemon may take to send a message that it owes, if its process sleeps, is
-    /// stopped, or is unknown.
-    pub answer: Duration,
-    /// How long a busy daemon may take: one that executes, is ready to execute, or waits for the
-    /// disk.
-    pub answer_if_busy: Duration,
+    /// How long the daemon may take to send a message that it owes.
+    pub limits: Limits,
     /// How long a starting daemon may take while its process sleeps or is stopped.
     pub up: Duration,
 }
@@ -56,8 +52,8 @@ impl Options {
 
 impl From<Start> for Options {
     fn from(start: Start) -> Self {
-        let (answer, answer_if_busy) = (Duration::from_secs(5), Duration::from_secs(60));
-        Self { start, program: None, answer, answer_if_busy, up: UP_MAX }
+        let limits = Limits::of(Duration::from_secs(5), Duration::from_secs(60));
+        Self { start, program: None, limits, up: UP_MAX }
     }
 }
 
@@ -80,7 +76,8 @@ const PATIENCE_MIN: Duration = Duration::from_millis(1);
 pub struct Limits {
     /// How long in a row its process may sleep, be stopped or be unknown.
     pub idle: Duration,
-    /// How long it may take in total while it is found busy.
+    /// How long it may take in total while it is found busy: while it executes, is ready to
+    /// execute, or waits for the disk.
     pub busy: Duration,
     /// Whether a sleeping process counts as busy, because another thread than its first prepares
     /// the message.
@@ -89,13 +86,15 @@ pub struct Limits {
 
 impl Limits {
     /// The limits for a message that the daemon's first thread prepares.
+    #[must_use]
     pub const fn of(idle: Duration, busy: Duration) -> Self {
         Self { idle, busy, by_other_thread: false }
     }
 
     /// The limits for a search of the daemon's history.
-    pub fn of_search(options: &Options) -> Self {
-        Self { busy: SEARCH_MAX, by_other_thread: true, ..Self::from(options) }
+    #[must_use]
+    pub fn of_search(self) -> Self {
+        Self { busy: SEARCH_MAX, by_other_thread: true, ..self }
     }
 
     fn is_busy(&self, activity: Activity) -> bool {
@@ -104,12 +103,6 @@ impl Limits {
             Activity::Idle => self.by_other_thread,
             Activity::Stopped => false,
         }
-    }
-}
-
-impl From<&Options> for Limits {
-    fn from(options: &Options) -> Self {
-        Self::of(options.answer, options.answer_if_busy)
     }
 }
 
@@ -375,7 +368,7 @@ mod tests {
 
     #[test]
     fn a_daemon_may_sleep_while_another_thread_searches_but_not_be_stopped() {
-        let limits = Limits::of_search(&Options::from(Start::Never));
+        let limits = Options::from(Start::Never).limits.of_search();
         let fails_after = |activity| {
             let mut owed = Owed::new(limits);
             let mut waited = Duration::ZERO;

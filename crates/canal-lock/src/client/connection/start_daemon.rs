@@ -63,7 +63,7 @@ pub(crate) fn connect(
 ) -> Result<Connection> {
     // A daemon that others manage may be restarting.
     let may_restart = again || place.rule == Rule::Shared;
-    let wait = if may_restart { options.answer } else { Duration::ZERO };
+    let wait = if may_restart { options.limits.idle } else { Duration::ZERO };
     match look_in(place, options)? {
         Some(connection) => Ok(connection),
         None => wait_for_one(place, options, wait, starts),
@@ -82,7 +82,7 @@ fn wait_for_one(
         return Err(ClientError::NoDaemon(place.socket.clone()));
     }
     let idle = if may_start { options.up } else { wait };
-    let mut owed = Owed::new(Limits { idle, ..Limits::from(options) });
+    let mut owed = Owed::new(Limits { idle, ..options.limits });
     let begun = Instant::now();
     let mut pause = PAUSE_MIN;
     let mut left = None;
@@ -225,7 +225,7 @@ pub(crate) fn attempt(
     starts: &mut Starts,
 ) -> Result<Attempt> {
     let _files = FilesOf::owner_of(&place.dir);
-    let path = lock_path(place, options.answer, waited);
+    let path = lock_path(place, options.limits.idle, waited);
     let lock = open_lock(&path)
         .map_err(|error| ClientError::Place(format!("{}: {error}", path.display())))?;
     match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
@@ -242,7 +242,7 @@ pub(crate) fn attempt(
     let program = program::find(options.program.as_deref())?;
     let log = log_of(place);
     starts.begin(place)?;
-    let limits = Limits { idle: options.up, ..Limits::from(options) };
+    let limits = Limits { idle: options.up, ..options.limits };
     let reported = detach::start(&program, &argv(place), &environment(), Some(&log))
         .and_then(|mut started| {
             let reported = report_of(&mut started, limits, &lock);

@@ -150,7 +150,7 @@ impl Connection {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     let waited = self.wait(PollFlags::POLLOUT, owed.patience(), None)?;
                     if owed.grow(waited, || self.activity()) {
-                        return Err(self.silent());
+                        return Err(ClientError::silent(self.pid()));
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -174,7 +174,7 @@ impl Connection {
                 Read::Part => owed = Owed::new(limits),
                 Read::Nothing(waited) => {
                     if owed.grow(waited, || self.activity()) {
-                        return Err(self.silent());
+                        return Err(ClientError::silent(self.pid()));
                     }
                 }
             }
@@ -266,10 +266,6 @@ impl Connection {
             }
         };
         Ok(if is_over? { patience } else { Duration::ZERO })
-    }
-
-    fn silent(&self) -> ClientError {
-        ClientError::silent(self.pid())
     }
 }
 
@@ -364,9 +360,9 @@ pub(crate) fn connect_if_free(place: &Place) -> Result<Option<OwnedFd>> {
 /// Connects to the process that listens; `None` if none does.
 pub(crate) fn connect_if_running(place: &Place, options: &Options) -> Result<Option<Connection>> {
     let (socket, address, mut connected) = try_once(place)?;
-    let mut owed = Owed::new(Limits::from(options));
+    let mut owed = Owed::new(options.limits);
     // The first wait gets the whole time, because each further one starts at the end of the queue.
-    let mut patience = options.answer;
+    let mut patience = options.limits.idle;
     while connected == Err(Errno::EAGAIN) {
         connected = wait_in_line(&socket, &address, patience);
         if owed.grow(patience, || activity(recorded_pid(place))) {

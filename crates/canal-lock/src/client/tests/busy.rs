@@ -103,7 +103,7 @@ const LATE: Duration = Duration::from_millis(400);
 
 /// A client that allows a busy daemon `busy`, and any other one a short time.
 fn options(busy: Duration) -> Options {
-    Options { answer: ANSWER, answer_if_busy: busy, ..patient() }
+    Options { limits: Limits::of(ANSWER, busy), ..patient() }
 }
 
 type Call = fn(&mut Client) -> Result<(), ClientError>;

@@ -51,7 +51,9 @@ impl Scratch {
 
 /// A client that starts no daemon and gives up quickly.
 pub(super) fn impatient() -> Options {
-    Options { answer: Duration::from_millis(200), ..patient() }
+    let mut options = patient();
+    options.limits.idle = Duration::from_millis(200);
+    options
 }
 
 /// A client that starts no daemon.

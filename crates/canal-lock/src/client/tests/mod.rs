@@ -50,7 +50,7 @@ fn an_error_reply_is_a_failure_with_its_name_and_leaves_the_connection_usable() 
         peer.reply(status(1));
     });
     let mut client = Client::connect(&scratch.place, patient()).unwrap();
-    let error = client.release(&release(), None).unwrap_err();
+    let error = client.release(&release()).unwrap_err();
     let ClientError::Failure(failure) = error else { panic!("{error:?}") };
     assert_eq!(failure.name, ErrorName::NotHeld);
     assert_eq!(failure.message, "not yours");
@@ -183,7 +183,7 @@ fn a_release_that_may_have_been_done_is_not_sent_again() {
         listener
     });
     let mut client = Client::connect(&scratch.place, patient()).unwrap();
-    let error = client.release(&release(), None).unwrap_err();
+    let error = client.release(&release()).unwrap_err();
     assert!(matches!(error, ClientError::Gone(_)), "{error:?}");
     let listener = daemon.join().unwrap();
     let again = listener.accept().unwrap_err();
@@ -262,7 +262,7 @@ fn a_release_that_nobody_read_or_that_a_stopping_daemon_refused_is_sent_again() 
         peer.reply(json!({ "released": [] }));
     });
     let mut client = Client::connect(&scratch.place, patient()).unwrap();
-    client.release(&release(), None).unwrap();
+    client.release(&release()).unwrap();
     daemon.join().unwrap();
 }
 
@@ -275,7 +275,7 @@ fn what_a_daemon_says_that_hangs_up_before_the_call_is_heard() {
     });
     let mut client = Client::connect(&scratch.place, patient()).unwrap();
     daemon.join().unwrap();
-    let error = client.release(&release(), None).unwrap_err();
+    let error = client.release(&release()).unwrap_err();
     let ClientError::Failure(failure) = error else { panic!("{error:?}") };
     assert_eq!(failure.name, ErrorName::TooManyConnections);
 }
@@ -294,7 +294,7 @@ fn a_release_to_a_daemon_that_has_hung_up_is_sent_to_the_next() {
         peer.call();
         peer.reply(json!({ "released": [] }));
     });
-    client.release(&release(), None).unwrap();
+    client.release(&release()).unwrap();
     second.join().unwrap();
 }
 

@@ -64,7 +64,8 @@ fn of_many_clients_at_once_one_starts_the_daemon_and_all_are_connected() {
     // The daemon counts as up when the test listens in its place.
     let script = format!(r#"echo "$@" >>"{SCRATCH}/starts"; {UNTIL_LISTENING}"#);
     // However slow the machine is, no client takes the start for stuck.
-    let options = Options { answer: BOUND, ..starting(&scratch, &script) };
+    let mut options = starting(&scratch, &script);
+    options.limits.idle = BOUND;
     let clients: Vec<_> = (0..CLIENTS)
         .map(|_| {
             let (place, options) = (scratch.place.clone(), options.clone());
@@ -151,7 +152,8 @@ fn a_stopped_starter_does_not_keep_others_from_starting() {
     let scratch = Scratch::new();
     let starts = scratch.dir.path().join("starts");
     let script = format!(r#"echo >>"{SCRATCH}/starts"; {UNTIL_LISTENING}"#);
-    let options = Options { answer: Duration::from_secs(1), ..starting(&scratch, &script) };
+    let mut options = starting(&scratch, &script);
+    options.limits.idle = Duration::from_secs(1);
     let lock = std::fs::File::create(scratch.dir.path().join("start.lock")).unwrap();
     flock(&lock, FlockOperation::NonBlockingLockExclusive).unwrap();
     let clients: Vec<_> = (0..8)
