@@ -81,7 +81,7 @@ impl Target {
                 verbosity.fine_detail("no daemon was running; this command started one");
             }
             verbosity.fine_detail(&introduction(&mut client));
-            client.trace_to(|line| {
+            client.trace = Some(|line| {
                 // The waiting line appears again below the message.
                 drawn_line::erase();
                 Verbosity::Detailed.fine_detail(line);

@@ -46,7 +46,6 @@ use wording::usage_error;
 
 /// Runs the command line of this process, with the program name first, and returns its exit code.
 /// `canal run` does not return if it becomes its command.
-#[must_use]
 pub fn main(words: &[OsString]) -> u8 {
     signals::obey_as_process_1();
     let Some((global, args)) = fast_path::read(words.iter().map(OsString::as_os_str)) else {
@@ -72,7 +71,6 @@ fn by_clap(words: &[OsString]) -> u8 {
 
 /// The definition of the command line, which is the source of the help, the man pages and the tests
 /// of the completions.
-#[must_use]
 pub fn definition() -> clap::Command {
     let mut definition = Cli::command();
     definition.build();
@@ -80,7 +78,6 @@ pub fn definition() -> clap::Command {
 }
 
 /// The man pages that `canal man` writes: file name and text.
-#[must_use]
 pub fn man_pages() -> Vec<(String, String)> {
     man::pages()
 }

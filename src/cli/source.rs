@@ -18,7 +18,7 @@ use crate::cli::{Failed, Global, Result, Target, Verbosity, cut, wrong};
 use crate::client::deadlock_watcher::WaitWithin;
 use crate::client::nodes::Node;
 use crate::client::nodes::lease::{EnclosingLeases, LeaseHandle, Secret};
-use crate::client::{self, ClientError, environment};
+use crate::client::{self, ClientError};
 use crate::core::FrameId;
 use crate::nodes::Require;
 use crate::protocol::{
@@ -104,7 +104,7 @@ pub(crate) fn request(
     note: &NoteArgs,
     command: &str,
 ) -> Result<Acquire> {
-    Ok(Acquire {
+    let mut request = Acquire {
         tag: client::tag()?,
         items: lock.items()?,
         wait_ms: wait.wait_ms(),
@@ -114,11 +114,10 @@ pub(crate) fn request(
         command: cut(command, COMMAND_COLUMNS_MAX),
         note: note.of_request()?,
         supersede: superseded(wait, verb, nodes)?,
-        session: session.enclosing(environment::SESSION),
-        frame: session.enclosing(environment::FRAME),
-        under_run: session.enclosing_run(),
         ..Acquire::default()
-    })
+    };
+    session.join(&mut request);
+    Ok(request)
 }
 
 /// The older requests that a request of `canal VERB` supersedes.
@@ -190,9 +189,7 @@ fn at_daemon(
 ) -> Result<Taken, NotAcquired> {
     let Asking { request, owner, progress: choice, unattended, verbosity } = *asking;
     let mut client = target.connect_for(request.wait_ms)?;
-    if !unattended {
-        client.give_up_unread();
-    }
+    client.audience = (!unattended).then(Audience::new);
     // Most requests do not wait, so the display is allocated only when needed.
     let mut waiting: Option<Box<Waiting>> = None;
     let mut within = WaitWithin::new(&client, request);

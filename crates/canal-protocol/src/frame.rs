@@ -47,7 +47,6 @@ pub struct Decoder {
 
 impl Decoder {
     /// A decoder of messages of at most `max` bytes, without the NUL.
-    #[must_use]
     pub fn new(max: usize) -> Self {
         Self { buffer: Vec::new(), start: 0, scanned: 0, max }
     }
@@ -92,13 +91,11 @@ impl Decoder {
     }
 
     /// Whether a whole message is ready.
-    #[must_use]
     pub fn has_message(&self) -> bool {
         self.buffer[self.scanned..].contains(&END)
     }
 
     /// Whether a message has begun and not ended.
-    #[must_use]
     pub fn is_partial(&self) -> bool {
         self.start < self.buffer.len()
     }
@@ -134,7 +131,6 @@ pub fn parse<'a, T: Deserialize<'a>>(message: &'a [u8]) -> Result<T, FrameError>
 
 /// Reads the parameters of a reply that is the last one and no error in one pass; [`parse`] leaves
 /// the parameters for a second pass. `None` for any other reply, or an invalid one.
-#[must_use]
 pub fn parse_last_reply<'a, T: Deserialize<'a>>(message: &'a [u8]) -> Option<T> {
     #[derive(Deserialize)]
     #[serde(deny_unknown_fields)]

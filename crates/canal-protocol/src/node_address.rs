@@ -57,7 +57,6 @@ impl FromStr for NodeAddress {
 
 impl NodeAddress {
     /// Whether a text is meant as an address, not as a name from the configuration.
-    #[must_use]
     pub fn is_meant(text: &str) -> bool {
         text == LOCAL || text.contains(':') || text.contains('/')
     }

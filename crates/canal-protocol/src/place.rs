@@ -97,7 +97,6 @@ impl Place {
     }
 
     /// The place of a user's own daemon.
-    #[must_use]
     pub fn of_user(uid: u32) -> Self {
         let mut dir = USER_DIR.to_owned();
         dir.push_str(&uid.to_string());
@@ -108,7 +107,6 @@ impl Place {
 
     /// The place of the user's own daemon, named by its socket, so that `/run/canal` does not take
     /// precedence.
-    #[must_use]
     pub fn of_user_by_socket(uid: u32) -> Self {
         Self { rule: Rule::Given, ..Self::of_user(uid) }
     }
@@ -129,7 +127,6 @@ impl Place {
     /// The directory of the state that must survive a reboot. It is the directory of the socket if
     /// another daemon of the user uses the usual one. The daemon of this place notes that in
     /// [`BESIDE_SOCKET`].
-    #[must_use]
     pub fn state_dir(&self) -> &Path {
         let is_beside = self.is_users_own() && self.dir.join(BESIDE_SOCKET).exists();
         if is_beside { &self.dir } else { &self.stores().state_dir }
@@ -137,7 +134,6 @@ impl Place {
 
     /// The directory of this user's background jobs. For a daemon of other users, it is a separate
     /// directory in this user's home, because each table numbers its jobs.
-    #[must_use]
     pub fn jobs_dir(&self) -> PathBuf {
         let is_own = |dir: &Path| stat(dir).is_ok_and(|found| found.st_uid == geteuid().as_raw());
         if self.is_users_own() || self.rule == Rule::Given && is_own(&self.dir) {
@@ -148,7 +144,6 @@ impl Place {
     }
 
     /// Whether this is the place of the user's own daemon, whichever rule selected it.
-    #[must_use]
     pub fn is_users_own(&self) -> bool {
         self.rule == Rule::PerUser
             || self.rule == Rule::Given
@@ -192,7 +187,6 @@ impl Place {
     }
 
     /// The place of the machine's daemon, whether or not its directory exists.
-    #[must_use]
     pub fn shared(uid: MachineUid) -> Self {
         let dir = PathBuf::from(SHARED_DIR);
         Self {
@@ -253,7 +247,6 @@ pub struct MachineUid(OnceLock<u32>);
 impl MachineUid {
     /// The number of this process's user, looked up on first use: most clients of a daemon shared
     /// by users never need it.
-    #[must_use]
     pub fn own() -> Self {
         Self(OnceLock::new())
     }
@@ -273,7 +266,6 @@ impl From<u32> for MachineUid {
 /// The machine's number for `uid` if a user namespace made its user root (`unshare -r`, a
 /// container): the files of the machine's root do not belong to that user. For all other users,
 /// `uid` itself.
-#[must_use]
 pub fn uid_of_machine(uid: u32) -> u32 {
     // Most users are not root, and need no lookup.
     if uid != 0 {

@@ -40,7 +40,6 @@ pub struct Info {
 
 impl Info {
     /// The information about this program.
-    #[must_use]
     pub fn ours() -> Self {
         Self {
             vendor: "canal".to_owned(),
@@ -67,7 +66,6 @@ pub struct Description {
 }
 
 /// The description of one of the interfaces.
-#[must_use]
 pub fn description(interface: &str) -> Option<&'static str> {
     match interface {
         SERVICE => Some(SERVICE_DESCRIPTION),
@@ -102,7 +100,6 @@ pub enum ServiceError {
 
 impl ServiceError {
     /// `org.varlink.service.Name`.
-    #[must_use]
     pub fn qualified(&self) -> String {
         let name = match self {
             Self::InterfaceNotFound { .. } => "InterfaceNotFound",
@@ -113,7 +110,6 @@ impl ServiceError {
     }
 
     /// The error for an unknown method.
-    #[must_use]
     pub fn unknown(method: &str) -> Self {
         let interface = method.rsplit_once('.').map_or("", |(interface, _)| interface);
         match description(interface) {
@@ -124,7 +120,6 @@ impl ServiceError {
 
     /// The error for parameters that cannot be read. `path` leads to the wrong value, and is `.` if
     /// that is unknown.
-    #[must_use]
     pub fn invalid(mut path: String, cause: &serde_json::Error) -> Self {
         let mut message = cause.to_string();
         if cause.line() > 0

@@ -27,7 +27,6 @@ pub enum OwnCode {
 
 impl OwnCode {
     /// Its number.
-    #[must_use]
     pub fn number(self) -> u8 {
         self as u8
     }

@@ -56,7 +56,6 @@ pub struct Pruned {
 
 impl Folder {
     /// The directory for the jobs of this user at a daemon.
-    #[must_use]
     pub fn of(place: &Place) -> Self {
         Self(place.jobs_dir())
     }
@@ -246,7 +245,6 @@ impl Record {
 
     /// The name of the session that its request has. A host that loses its membership of a shared
     /// table asks for its waiters again, which gives them other sessions.
-    #[must_use]
     pub fn session(&self) -> String {
         format!("s{}", self.session)
     }
@@ -355,7 +353,6 @@ pub struct OpenRecord(File);
 
 impl OpenRecord {
     /// The name of the job's session, if the job has a number.
-    #[must_use]
     pub fn session(&self) -> Option<String> {
         let file = self.0.try_clone().ok()?;
         Record::of_file(file).ok().map(|record| record.session())

@@ -87,7 +87,6 @@ const SUDO_FLAGS: &[u8] = b"ABbEeHiKklNnPSsVv";
 
 /// Whether the programs of a build find a jobserver by the name of a FIFO: the make or ninja of the
 /// command line, otherwise the make in the PATH. Without any make, cargo and ninja do.
-#[must_use]
 pub fn finds_fifo(command: &Command) -> bool {
     let tool = words(&command.argv).find(|word| is_tool(word));
     let tool = OsStr::from_bytes(tool.unwrap_or(b"make"));
@@ -105,7 +104,6 @@ fn has_feature(make: &Path) -> bool {
 }
 
 /// The program that runs a build and closes descriptors that it did not open, such as Python.
-#[must_use]
 pub fn closes_descriptors(command: &Command) -> Option<String> {
     let name = base_name(command.argv.first()?);
     let is_python = name.starts_with(b"python") || name.ends_with(b".py");
@@ -114,7 +112,6 @@ pub fn closes_descriptors(command: &Command) -> Option<String> {
 }
 
 /// Whether the command is a sudo that removes the variable by which a build finds the jobserver.
-#[must_use]
 pub fn removes_variable(command: &Command) -> bool {
     let keeps = |word: &[u8]| match word.strip_prefix(b"--preserve-env") {
         Some(b"") => true,
@@ -138,7 +135,6 @@ fn has_flag(word: &[u8], flag: u8, flags: &[u8]) -> bool {
 
 /// The make or ninja of a command line, and its option or `MAKEFLAGS` for a number of jobs. With
 /// that, the program ignores the jobserver.
-#[must_use]
 pub fn number_of_jobs(argv: &[OsString]) -> Option<(String, String)> {
     let words: Vec<&[u8]> = words(argv).collect();
     let (before, after) = words.split_at(words.iter().position(|word| is_tool(word))?);

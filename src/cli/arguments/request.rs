@@ -9,7 +9,7 @@ use clap::{Args, ValueEnum};
 use crate::cli::{Failed, Result};
 use crate::client::environment;
 use crate::client::nodes::lease::{EnclosingLeases, LEASE_HANDLE_CHARS_MAX, LeaseHandle};
-use crate::protocol::{Acquire, GROUP_BYTES_MAX, Grant, Handle, RunId, Superseded};
+use crate::protocol::{Acquire, GROUP_BYTES_MAX, Grant, Handle, Superseded};
 use crate::run::OwnCode;
 use crate::safe_text::is_unsafe;
 
@@ -27,15 +27,17 @@ pub(crate) struct SessionArgs {
 }
 
 impl SessionArgs {
+    /// Makes a request part of what encloses it; of nothing with `--new-session`.
+    pub(crate) fn join(self, request: &mut Acquire) {
+        if !self.new_session {
+            environment::join(request);
+        }
+    }
+
     /// The name of the session or frame that encloses the request, from this variable of the
     /// environment; none with `--new-session`.
     pub(crate) fn enclosing(self, variable: &str) -> Option<String> {
         std::env::var(variable).ok().filter(|_| !self.new_session)
-    }
-
-    /// The run at nodes that encloses the request; none with `--new-session`.
-    pub(crate) fn enclosing_run(self) -> Option<RunId> {
-        environment::run().filter(|_| !self.new_session)
     }
 
     /// The leases at nodes that enclose the request; none with `--new-session`.
@@ -281,7 +283,9 @@ mod tests {
         for variable in [environment::SESSION, environment::FRAME, "PATH"] {
             assert_eq!(new.enclosing(variable), None);
         }
-        assert_eq!(new.enclosing_run(), None);
+        let mut request = Acquire::default();
+        new.join(&mut request);
+        assert_eq!(request, Acquire::default());
     }
 
     #[test]

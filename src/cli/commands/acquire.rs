@@ -226,21 +226,16 @@ fn variables(
     lines
 }
 
-/// The `--json` output of `canal test` if all locks are free.
+/// The `--json` output of `canal test`: whether all locks are free.
 #[derive(Debug, Serialize)]
-struct Free<'a> {
+struct Tested<'a> {
     free: bool,
-    keys: &'a [GrantedKey],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    keys: Option<&'a [GrantedKey]>,
+    #[serde(flatten)]
+    refused: Option<Refused<'a>>,
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     notes: &'a [SizeNote],
-}
-
-/// The `--json` output of `canal test` if at least one lock is not free.
-#[derive(Debug, Serialize)]
-struct Busy<'a> {
-    free: bool,
-    #[serde(flatten)]
-    refused: Refused<'a>,
 }
 
 pub(crate) fn test(args: &TestArgs, global: &Global) -> Result {
@@ -254,14 +249,15 @@ pub(crate) fn test(args: &TestArgs, global: &Global) -> Result {
     let notes: Vec<SizeNote> = asked.items.iter().filter_map(SizeNote::of_text).collect();
     match target.connect()?.would_acquire(&asked) {
         Ok(grant) => {
-            let free = Free { free: true, keys: &grant.keys, notes: &notes };
-            stdout::json_if(args.json, &free)?;
+            let keys = Some(&*grant.keys);
+            let tested = Tested { free: true, keys, refused: None, notes: &notes };
+            stdout::json_if(args.json, &tested)?;
             verbosity.detail(&format!("free: {}", keys_granted(&grant.keys)));
             Ok(())
         }
         Err(ClientError::Failure(failure)) if failure.name == ErrorName::Refused => {
-            let refused = Refused::new(&failure, &notes);
-            stdout::json_if(args.json, &Busy { free: false, refused })?;
+            let refused = Some(Refused::new(&failure, &notes));
+            stdout::json_if(args.json, &Tested { free: false, keys: None, refused, notes: &[] })?;
             Err(refusal::explain(&failure, &WaitArgs::default(), verbosity))
         }
         Err(error) => Err(error.into()),

@@ -76,18 +76,59 @@ struct Renewal<'a> {
 impl Renewal<'_> {
     fn at_daemon(&self, handle: Handle, note: Option<String>, target: &Target) -> Result {
         let mut client = target.connect()?;
-        let asked_at = boottime_ms();
+        let mut renewed_at = boottime_ms();
         let renewed = self.renew(&mut client, handle, note)??;
         stdout::json_if(self.json, &renewed)?;
         self.verbosity.detail(&message(&renewed, &Now::here()));
-        let ttl_ms = renewed.lease.ttl_ms;
+        let mut ttl_ms = renewed.lease.ttl_ms;
         if self.ttl_ms.is_some_and(|asked| asked != ttl_ms) {
             let ttl = stated(Duration::from_millis(ttl_ms));
             self.verbosity.message(&format!("the lease keeps its TTL of {ttl}"));
         }
-        match self.process {
-            Some(process) => self.keep(&mut client, handle, process, ttl_ms, asked_at),
-            None => Ok(()),
+        let Some(process) = self.process else { return Ok(()) };
+        // Renews the lease every third of its TTL, until the process ends. After a failure, tries
+        // again soon. After a whole TTL without a renewal, the lease counts as lost.
+        let mut failing = false;
+        loop {
+            let pause = if failing { ttl_ms / 20 } else { ttl_ms / 3 };
+            if ends_within(process, pause) {
+                return Ok(());
+            }
+            let asked_at = boottime_ms();
+            match self.renew(&mut client, handle, None)? {
+                Ok(renewed) => {
+                    if failing {
+                        self.verbosity.note("renewed the lease again");
+                    }
+                    self.verbosity.detail(&message(&renewed, &Now::here()));
+                    (renewed_at, failing) = (asked_at, false);
+                    // Another client may have changed the TTL.
+                    ttl_ms = renewed.lease.ttl_ms;
+                }
+                Err(error) if process.has_ended() => {
+                    self.verbosity.detail(&error.to_string());
+                    return Ok(());
+                }
+                Err(error) => {
+                    if boottime_ms().saturating_sub(renewed_at) > ttl_ms {
+                        let ttl = stated(Duration::from_millis(ttl_ms));
+                        let message = format!(
+                            "canal has been unable to renew the lease for the last {ttl}, so it \
+                             counts as lost: {error}"
+                        );
+                        let hint = "run `canal renew` once the daemon answers, to see whether the \
+                                    lease has ended";
+                        return Err(
+                            Failed::with_code(OwnCode::LockLost.number(), message).hint(hint)
+                        );
+                    }
+                    if !failing {
+                        self.verbosity
+                            .message(&format!("cannot renew the lease; trying again: {error}"));
+                    }
+                    failing = true;
+                }
+            }
         }
     }
 
@@ -129,60 +170,6 @@ impl Renewal<'_> {
                 Err(lost::explain(&failure, self.json, self.verbosity)?)
             }
             result => Ok(result),
-        }
-    }
-
-    /// Renews the lease every third of its TTL, until the process ends. After a failure, tries
-    /// again soon. After a whole TTL without a renewal, the lease counts as lost.
-    fn keep(
-        &self,
-        client: &mut Client,
-        handle: Handle,
-        process: &Pidfd,
-        mut ttl_ms: u64,
-        mut renewed_at: u64,
-    ) -> Result {
-        let mut failing = false;
-        loop {
-            let pause = if failing { ttl_ms / 20 } else { ttl_ms / 3 };
-            if ends_within(process, pause) {
-                return Ok(());
-            }
-            let asked_at = boottime_ms();
-            match self.renew(client, handle, None)? {
-                Ok(renewed) => {
-                    if failing {
-                        self.verbosity.note("renewed the lease again");
-                    }
-                    self.verbosity.detail(&message(&renewed, &Now::here()));
-                    (renewed_at, failing) = (asked_at, false);
-                    // Another client may have changed the TTL.
-                    ttl_ms = renewed.lease.ttl_ms;
-                }
-                Err(error) if process.has_ended() => {
-                    self.verbosity.detail(&error.to_string());
-                    return Ok(());
-                }
-                Err(error) => {
-                    if boottime_ms().saturating_sub(renewed_at) > ttl_ms {
-                        let ttl = stated(Duration::from_millis(ttl_ms));
-                        let message = format!(
-                            "canal has been unable to renew the lease for the last {ttl}, so it \
-                             counts as lost: {error}"
-                        );
-                        let hint = "run `canal renew` once the daemon answers, to see whether the \
-                                    lease has ended";
-                        return Err(
-                            Failed::with_code(OwnCode::LockLost.number(), message).hint(hint)
-                        );
-                    }
-                    if !failing {
-                        self.verbosity
-                            .message(&format!("cannot renew the lease; trying again: {error}"));
-                    }
-                    failing = true;
-                }
-            }
         }
     }
 }

@@ -335,10 +335,7 @@ impl Lock {
             ..self.asked.clone()
         };
         if !self.new_session {
-            let enclosing = |name| std::env::var_os(name)?.into_string().ok();
-            request.session = enclosing(environment::SESSION);
-            request.frame = enclosing(environment::FRAME);
-            request.under_run = environment::run();
+            environment::join(&mut request);
         }
         Ok(request)
     }

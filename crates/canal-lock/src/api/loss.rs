@@ -124,14 +124,12 @@ const ANSWER_MAX: Duration = Duration::from_secs(1);
 type Callback = Box<dyn FnOnce(&Lost) + Send>;
 
 /// A watched lock. Dropping this value ends the watch.
-#[derive(Debug)]
 pub(super) struct LossMonitor {
     shared: Arc<Shared>,
     /// The process in which the thread runs. A fork gets a copy of this value but no thread.
     pid: u32,
 }
 
-#[derive(Debug)]
 struct Shared {
     state: Mutex<State>,
     /// Notified when the lock is lost.
@@ -289,12 +287,9 @@ impl State {
     }
 }
 
-impl fmt::Debug for State {
+impl fmt::Debug for LossMonitor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { page, lost, callbacks, ended } = self;
-        let mut shown = f.debug_struct("State");
-        shown.field("page", page).field("lost", lost).field("callbacks", &callbacks.len());
-        shown.field("ended", ended).finish()
+        f.debug_struct("LossMonitor").field("lost", &self.lost()).finish_non_exhaustive()
     }
 }
 

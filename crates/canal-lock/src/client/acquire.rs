@@ -103,8 +103,8 @@ impl Client {
     /// message for 5 s, or for 5 s after the end of the wait, or if it is found stopped after 30 s
     /// of silence. A daemon whose process is busy gets a minute instead of 5 s.
     /// [`ClientError::HeldAtOwnDaemon`] if this is the daemon of the machine, and the user's own
-    /// daemon still has holds that it granted earlier. [`ClientError::Abandoned`] after
-    /// [`Self::give_up_unread`].
+    /// daemon still has holds that it granted earlier. [`ClientError::Abandoned`] once
+    /// the `audience` has left.
     pub fn acquire(
         &mut self,
         request: &Acquire,
@@ -230,7 +230,10 @@ impl Wait<'_> {
                         }
                         self.call(None, progress)?;
                     }
-                    self.check_silence(connection, waited)?;
+                    let (is_over, now) = (self.until.is_past(0), Instant::now());
+                    if self.silence.grow(waited, is_over, now, || connection.activity()) {
+                        return Err(ClientError::silent(connection.pid()));
+                    }
                 }
             }
         }
@@ -247,14 +250,6 @@ impl Wait<'_> {
         let again = progress(word).map_err(|failure| ClientError::Failure(*failure))?;
         let again = again.map(|after| after.max(CALL_AGAIN_MIN));
         self.call_at = again.and_then(|after| Instant::now().checked_add(after));
-        Ok(())
-    }
-
-    fn check_silence(&mut self, connection: &Connection, waited: Duration) -> Result<()> {
-        let is_over = self.until.is_past(0);
-        if self.silence.grow(waited, is_over, Instant::now(), || connection.activity()) {
-            return Err(ClientError::silent(connection.pid()));
-        }
         Ok(())
     }
 }

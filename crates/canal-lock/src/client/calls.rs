@@ -34,13 +34,11 @@ pub struct Client {
     pub(super) options: Options,
     /// `None` after the connection was lost; the next call opens another.
     pub(super) connection: Option<Connection>,
-    /// Whether this client started the daemon when it first connected.
-    has_started_daemon: bool,
     pub(super) starts: Starts,
-    /// Receives a line for each call and answer.
-    pub(super) trace: Option<fn(&str)>,
+    /// Receives a line for the user for each call and for each answer.
+    pub trace: Option<fn(&str)>,
     /// The readers of the output. When they are gone, the client gives up a waiting request.
-    pub(super) audience: Option<Audience>,
+    pub audience: Option<Audience>,
 }
 
 /// A new random name for a request.
@@ -70,20 +68,8 @@ impl Client {
         let options = options.into();
         let mut starts = Starts::default();
         let connection = Some(connect(place, &options, false, &mut starts)?);
-        let has_started_daemon = starts.has_started();
         let (place, trace, audience) = (place.clone(), None, None);
-        Ok(Self { place, options, connection, has_started_daemon, starts, trace, audience })
-    }
-
-    /// From now on, calls `say` with a line for the user for each call and for each answer.
-    pub fn trace_to(&mut self, say: fn(&str)) {
-        self.trace = Some(say);
-    }
-
-    /// From now on, gives up a waiting request when standard output and standard error have no
-    /// reader left.
-    pub fn give_up_unread(&mut self) {
-        self.audience = Some(Audience::new());
+        Ok(Self { place, options, connection, starts, trace, audience })
     }
 
     pub(super) fn trace(&self, line: impl FnOnce() -> String) {
@@ -92,10 +78,9 @@ impl Client {
         }
     }
 
-    /// Whether this client started the daemon when it connected.
-    #[must_use]
+    /// Whether this client has started a daemon that has not answered it yet.
     pub fn has_started_daemon(&self) -> bool {
-        self.has_started_daemon
+        self.starts.count > 0
     }
 
     /// The connection, or a new one if there is none. The caller puts it back if it remains usable.

@@ -68,7 +68,6 @@ impl End {
     }
 
     /// Waits for the next message, or for the end.
-    #[must_use]
     pub fn next<T: DeserializeOwned>(&self) -> Received<T> {
         loop {
             match self.receive() {
@@ -82,7 +81,6 @@ impl End {
     }
 
     /// Receives the next message without waiting.
-    #[must_use]
     pub fn receive<T: DeserializeOwned>(&self) -> Received<T> {
         let mut buffer = vec![0; PACKET_BYTES];
         let mut received = Vec::new();

@@ -51,7 +51,6 @@ pub struct WaitWithin {
 
 impl WaitWithin {
     /// The search for a request that this client sends.
-    #[must_use]
     pub fn new(client: &Client, request: &Acquire) -> Self {
         Self {
             is_within: request.under_run.is_some(),

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::Path;
 
-use canal_protocol::{Grant, GrantedKey, HOLD_VARIABLE, Mode, RunId, SlotInfo, Tag};
+use canal_protocol::{Acquire, Grant, GrantedKey, HOLD_VARIABLE, Mode, RunId, SlotInfo, Tag};
 
 const KEY: &str = "CANAL_KEY";
 const TOKEN: &str = "CANAL_TOKEN";
@@ -41,15 +41,21 @@ pub const HOLD: &str = HOLD_VARIABLE;
 pub type Variables = Vec<(Cow<'static, str>, Option<OsString>)>;
 
 /// The run over nodes that this process's environment names, if any.
-#[must_use]
 pub fn run() -> Option<RunId> {
     std::env::var(RUN).ok()?.parse().ok()
+}
+
+/// Makes a request part of the session, the frame and the run over nodes that this process's
+/// environment names.
+pub fn join(request: &mut Acquire) {
+    let named = |variable| std::env::var(variable).ok();
+    (request.session, request.frame) = (named(SESSION), named(FRAME));
+    request.under_run = run();
 }
 
 /// The variables of a grant. `socket` is the daemon's socket if the caller named one.
 ///
 /// Several keys are separated by newlines; a key contains no control characters.
-#[must_use]
 pub fn variables(grant: &Grant, socket: Option<&Path>) -> Variables {
     let keys: Vec<&str> = grant.keys.iter().map(|key| key.key.as_str()).collect();
     let mut variables = named([
@@ -106,7 +112,6 @@ fn suffix(key: &str) -> String {
 }
 
 /// Two of these keys whose variables would have the same name, and the suffix of that name.
-#[must_use]
 pub fn clash<'a>(keys: impl IntoIterator<Item = &'a str>) -> Option<(&'a str, &'a str, String)> {
     let mut seen: BTreeMap<String, &str> = BTreeMap::new();
     keys.into_iter().find_map(|key| {
@@ -126,7 +131,6 @@ pub fn of_a_new_session() -> Variables {
 /// `single` is the grant of the only node, if one is enough. Names no session and no frame: the
 /// command holds leases. `run` is the name of the request, by which deadlock detection recognizes
 /// requests made within it. `under` are the leases to hand down.
-#[must_use]
 pub fn variables_over_nodes(
     run: RunId,
     keys: &[&str],
@@ -171,7 +175,6 @@ fn run_nodes(around: Option<&str>, nodes: &[String]) -> String {
 
 /// The variable by which the daemon finds the processes that were started under a hold that can be
 /// lost. Keeps the tags of an enclosing `canal run`, whose holds can be lost too.
-#[must_use]
 pub fn hold_variable(tag: Tag) -> (Cow<'static, str>, Option<OsString>) {
     let mut value = std::env::var_os(HOLD).unwrap_or_default();
     if !value.is_empty() {

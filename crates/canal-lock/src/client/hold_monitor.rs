@@ -30,7 +30,6 @@ pub enum Fate {
 impl Fate {
     /// Asks the present daemon of a place what happened to a request that was granted with this
     /// token. `None` if no daemon knows yet.
-    #[must_use]
     pub fn ask(place: &Place, options: Options, tag: Tag, token: u64) -> Option<Self> {
         let query = DeadlinePageQuery { tag, token: Some(token) };
         match Client::connect(place, options).ok()?.page(&query) {
@@ -44,7 +43,6 @@ impl Fate {
 
     /// How long to wait before asking: a daemon restarts quickly, but many supervisors may ask.
     /// `sure` is how long the hold is safe by the present page.
-    #[must_use]
     pub fn pause(sure: Duration) -> Duration {
         (sure / 16).clamp(PAUSE_MIN, PAUSE_MAX)
     }
@@ -78,7 +76,6 @@ pub struct LostHold {
 impl LostHold {
     /// The loss of the hold with this token, if at `now` the page reports it as lost or possibly
     /// lost.
-    #[must_use]
     pub fn found(page: &Reader, token: u64, now: u64) -> Option<Self> {
         let state = page.state();
         state.is_over(now).then(|| Self::of(page, &state, token, now))
@@ -205,7 +202,6 @@ impl HoldMonitor {
     }
 
     /// The fencing token of the hold.
-    #[must_use]
     pub fn token(&self) -> u64 {
         self.token
     }
@@ -234,32 +230,27 @@ impl HoldMonitor {
     }
 
     /// The action taken so far.
-    #[must_use]
     pub fn phase(&self) -> Phase {
         self.phase
     }
 
     /// The loss that was found.
-    #[must_use]
     pub fn lost(&self) -> Option<&LostHold> {
         self.lost.as_ref()
     }
 
     /// Whether the supervisor is ending the command.
-    #[must_use]
     pub fn ends_command(&self) -> bool {
         matches!(self.phase, Phase::Ending | Phase::Killing)
     }
 
     /// Whether the command's descendants must end too before the supervisor ends.
-    #[must_use]
     pub fn ends_descendants(&self) -> bool {
         self.ends_command() && self.on_lost == OnLost::Kill
     }
 
     /// How much longer the hold is safe, if the page has lost its writer and another page is
     /// needed.
-    #[must_use]
     pub fn orphaned_but_safe_for(&self) -> Option<Duration> {
         let state = self.state();
         let held = self.writer_gone && self.phase == Phase::Held && state.lost.is_none();

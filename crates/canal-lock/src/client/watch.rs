@@ -43,7 +43,6 @@ pub struct Watch<Q = StatusQuery, S = Status> {
 
 impl Watch {
     /// A watch of the state of the locks that has not yet sent its call.
-    #[must_use]
     pub fn new(query: StatusQuery) -> Self {
         Self::calling("Status", query)
     }
@@ -52,7 +51,6 @@ impl Watch {
 impl Watch<LeaderQuery, Leader> {
     /// A watch of the leader of a key that has not yet sent its call. After each restart of the
     /// daemon, it reports the state at that time, even if that equals the previous one.
-    #[must_use]
     pub fn of_leader(query: LeaderQuery) -> Self {
         Self::calling("Leader", query)
     }
@@ -66,7 +64,6 @@ impl<Q: Serialize, S: DeserializeOwned> Watch<Q, S> {
     }
 
     /// Whether the daemon sends no further state.
-    #[must_use]
     pub fn is_over(&self) -> bool {
         self.over
     }

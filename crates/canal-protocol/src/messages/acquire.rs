@@ -100,7 +100,6 @@ pub struct Acquire {
 
 impl Acquire {
     /// The keys of its items.
-    #[must_use]
     pub fn keys(&self) -> Vec<&str> {
         self.items.iter().map(|item| &*item.key).collect()
     }
@@ -236,7 +235,6 @@ pub struct SizeNote {
 
 impl SizeNote {
     /// How the text of an item was read, if it has one that begins with its key.
-    #[must_use]
     pub fn of_text(item: &WireItem) -> Option<Self> {
         // The longest size and count are shorter.
         const SUFFIX_BYTES_MAX: usize = 64;

@@ -134,7 +134,6 @@ impl Failure {
     }
 
     /// Notes about sizes that differ from those in use.
-    #[must_use]
     pub fn notes(&self) -> &[SizeNote] {
         self.notes.as_deref().map_or(&[], Vec::as_slice)
     }
@@ -156,7 +155,6 @@ impl Failure {
 
 impl ErrorName {
     /// `io.canal.Lock.Name`, or `io.canal.Nodes.Name`.
-    #[must_use]
     pub fn qualified(self) -> String {
         format!("{}.{self:?}", self.interface())
     }
@@ -175,7 +173,6 @@ impl ErrorName {
     }
 
     /// The error with a qualified name, if it is one of canal's.
-    #[must_use]
     pub fn from_qualified(name: &str) -> Option<Self> {
         let (interface, short) = name.rsplit_once('.')?;
         let short = serde_json::Value::String(short.to_owned());

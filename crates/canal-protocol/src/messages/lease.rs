@@ -120,19 +120,16 @@ pub struct Handle(Tag);
 
 impl Handle {
     /// A handle of these bits.
-    #[must_use]
     pub fn new(bits: u128) -> Self {
         Self(Tag(bits))
     }
 
     /// Its bits.
-    #[must_use]
     pub fn bits(self) -> u128 {
         self.0.0
     }
 
     /// The secret as text: 32 hexadecimal digits.
-    #[must_use]
     pub fn reveal(self) -> String {
         self.0.to_string()
     }

@@ -121,7 +121,6 @@ pub enum SettingSource {
 
 impl SettingInfo {
     /// A setting from this source.
-    #[must_use]
     pub fn new(name: impl Into<String>, value: impl Into<String>, source: SettingSource) -> Self {
         Self { name: name.into(), value: value.into(), source, line: None, by: None }
     }

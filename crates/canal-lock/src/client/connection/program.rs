@@ -46,7 +46,6 @@ fn newest_of_own() -> PathBuf {
 
 /// This program, by a path that can be executed: [`OWN`], or, without /proc, the path by which the
 /// program itself was executed.
-#[must_use]
 pub fn own_program() -> PathBuf {
     let own = PathBuf::from(OWN);
     if own.exists() { own } else { startup::executed_as().unwrap_or(own) }
@@ -69,7 +68,6 @@ fn own_paths() -> impl Iterator<Item = PathBuf> {
 ///
 /// A command cannot imitate such a daemon by name: it would have to be the same program, started in
 /// the same way.
-#[must_use]
 pub fn is_on_demand_daemon(pid: u32, said: Option<&Path>) -> bool {
     let words = process::first_words(pid, ARGV.len());
     let is_daemon = words.len() == ARGV.len() && words[1..] == ARGV[1..];
@@ -110,7 +108,6 @@ const ADDS_SCRIPT: [&str; 3] = ["update-rc.d", "insserv", "chkconfig"];
 
 impl ServiceManager {
     /// What runs services on this machine. Process 1 and the installed programs show it.
-    #[must_use]
     pub fn of_machine() -> Self {
         let has = |program: &&str| matches!(lookup(OsStr::new(*program)), Lookup::Found(_));
         if Path::new("/run/systemd/system").is_dir() {
@@ -137,7 +134,6 @@ pub(in crate::client) fn may_start(place: &Place) -> bool {
 
 /// Whether the directory of a place is a mount, as in a container that uses the daemon of the
 /// machine. A daemon in the container would not see the processes of that machine.
-#[must_use]
 pub fn is_from_outside(place: &Place) -> bool {
     let device = |path: &Path| fs::metadata(path).map(|found| found.dev()).ok();
     let devices = (place.dir.parent().and_then(device), device(&place.dir));

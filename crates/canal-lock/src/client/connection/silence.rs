@@ -86,7 +86,6 @@ pub struct Limits {
 
 impl Limits {
     /// The limits for a message that the daemon's first thread prepares.
-    #[must_use]
     pub const fn of(idle: Duration, busy: Duration) -> Self {
         Self { idle, busy, by_other_thread: false }
     }

@@ -374,7 +374,7 @@ const HINT: &str = "find the reason with `canal doctor`, or run the daemon in th
 /// The daemons that a client has started since one last answered it.
 #[derive(Debug, Default)]
 pub(crate) struct Starts {
-    count: u32,
+    pub(crate) count: u32,
     /// The size of the log before the last start.
     log_bytes: u64,
     last: Option<Pidfd>,
@@ -395,11 +395,6 @@ impl Starts {
         self.log_bytes = log.metadata().map_or(0, |found| found.len());
         self.last = None;
         Ok(())
-    }
-
-    /// Whether this client has started a daemon.
-    pub(crate) fn has_started(&self) -> bool {
-        self.count > 0
     }
 
     /// Records that a daemon has answered this client.

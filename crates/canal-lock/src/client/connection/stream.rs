@@ -81,7 +81,6 @@ pub struct Reply {
 
 impl Reply {
     /// Whether the reply is an error.
-    #[must_use]
     pub fn is_error(&self) -> bool {
         self.error.is_some()
     }

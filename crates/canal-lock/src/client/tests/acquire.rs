@@ -293,7 +293,7 @@ fn each_call_and_what_became_of_it_is_traced() {
         next.reply(grant());
     });
     let mut client = Client::connect(&scratch.place, patient()).unwrap();
-    client.trace_to(|line| LINES.with_borrow_mut(|lines| lines.push(line.to_owned())));
+    client.trace = Some(|line| LINES.with_borrow_mut(|lines| lines.push(line.to_owned())));
     client.acquire(&request, None, &mut |_| Ok(None)).unwrap();
     let sending = format!("sending Acquire, request {}", request.tag);
     let lines = LINES.take();

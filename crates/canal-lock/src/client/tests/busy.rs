@@ -14,7 +14,7 @@ use nix::sys::socket::{
 };
 
 use super::*;
-use crate::client::Options;
+use crate::client::{Limits, Options};
 use canal_sys::pidfd::Pidfd;
 use canal_sys::process::{Activity, activity};
 use canal_sys::rerun::{self, wait_for_lines, wait_until};
