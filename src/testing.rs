@@ -7,6 +7,8 @@ use std::process::{Child, Command, Stdio};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use tempfile::TempDir;
+
 use crate::client::{Client, ClientError, Start};
 use crate::protocol::Stop;
 use crate::protocol::place::{MachineUid, Place};
@@ -20,6 +22,9 @@ const PAUSE: Duration = Duration::from_millis(2);
 
 /// The directory for sockets if the name of the usual one is too long.
 const SHORT_DIR: &str = "/tmp";
+
+/// The file with the output of a daemon in a process of its own.
+const LOG: &str = "daemon.log";
 
 /// The longest name of a directory for temporary files that leaves room for a socket.
 const DIR_BYTES_MAX: usize = 70;
@@ -56,7 +61,7 @@ const DIR_BYTES_MAX: usize = 70;
 #[derive(Debug)]
 pub struct Daemon {
     runs_in: RunsIn,
-    dir: Dir,
+    dir: TempDir,
     socket: PathBuf,
 }
 
@@ -76,8 +81,8 @@ impl Daemon {
     /// The daemon cannot start: the directory for temporary files is unusable, or the kernel is too
     /// old.
     pub fn start() -> Result<Self, Error> {
-        let dir = Dir::new()?;
-        let socket = dir.0.join("canal.sock");
+        let dir = new_dir()?;
+        let socket = dir.path().join("canal.sock");
         let options = daemon::Options {
             idle_exit_s: Some(0),
             without_engine: true,
@@ -98,9 +103,9 @@ impl Daemon {
     /// # Errors
     /// The program cannot be started, or reports why it cannot be a daemon.
     pub fn start_program(canal: impl AsRef<OsStr>) -> Result<Self, Error> {
-        let dir = Dir::new()?;
-        let socket = dir.0.join("canal.sock");
-        let log = File::create(dir.log()).map_err(ClientError::Io)?;
+        let dir = new_dir()?;
+        let socket = dir.path().join("canal.sock");
+        let log = File::create(dir.path().join(LOG)).map_err(ClientError::Io)?;
         let canal = canal.as_ref();
         let mut command = Command::new(canal);
         command.args(["daemon", "--no-engine", "--socket"]).arg(&socket);
@@ -131,7 +136,7 @@ impl Daemon {
     /// The directory with the daemon's journal and state; it is removed at the end.
     #[must_use]
     pub fn dir(&self) -> &Path {
-        &self.dir.0
+        self.dir.path()
     }
 
     /// The process in which the daemon runs.
@@ -170,7 +175,7 @@ impl Daemon {
             }
             RunsIn::Process(child) => {
                 let status = child.try_wait().ok()??;
-                let log = std::fs::read_to_string(self.dir.log()).unwrap_or_default();
+                let log = std::fs::read_to_string(self.dir().join(LOG)).unwrap_or_default();
                 Some(format!("the daemon has ended ({status}): {}", log.trim_end()))
             }
         }
@@ -214,29 +219,13 @@ fn place(socket: &Path) -> Result<Place, Error> {
 }
 
 /// A new directory, removed when this value is dropped.
-#[derive(Debug)]
-struct Dir(PathBuf);
-
-impl Dir {
-    fn new() -> Result<Self, Error> {
-        let usual = std::env::temp_dir();
-        let fits = usual.is_absolute() && usual.as_os_str().len() <= DIR_BYTES_MAX;
-        let parent = if fits { usual } else { SHORT_DIR.into() };
-        let made = nix::unistd::mkdtemp(&parent.join("canal-test-XXXXXX"));
-        let dir = made.map_err(|error| {
-            let message = format!("cannot create a directory in {}: {error}", parent.display());
-            ClientError::Start(message)
-        })?;
-        Ok(Self(dir))
-    }
-
-    fn log(&self) -> PathBuf {
-        self.0.join("daemon.log")
-    }
-}
-
-impl Drop for Dir {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
+fn new_dir() -> Result<TempDir, Error> {
+    let usual = std::env::temp_dir();
+    let fits = usual.is_absolute() && usual.as_os_str().len() <= DIR_BYTES_MAX;
+    let parent = if fits { usual } else { SHORT_DIR.into() };
+    let made = tempfile::Builder::new().prefix("canal-test-").tempdir_in(&parent);
+    Ok(made.map_err(|error| {
+        let message = format!("cannot create a directory in {}: {error}", parent.display());
+        ClientError::Start(message)
+    })?)
 }

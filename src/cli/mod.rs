@@ -9,6 +9,7 @@ mod arguments;
 mod commands;
 mod completions;
 mod connect;
+mod end_processes;
 mod find_job;
 mod man;
 mod nodes;

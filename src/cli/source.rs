@@ -9,7 +9,7 @@ use crate::cli::arguments::lock::LockArgs;
 use crate::cli::arguments::nodes::{NodesArgs, ttl_ms};
 use crate::cli::arguments::note::NoteArgs;
 use crate::cli::arguments::request::{ProgressArg, SessionArgs, WaitArgs, not_believed, not_new};
-use crate::cli::commands::kill::end_superseded;
+use crate::cli::end_processes::end_superseded;
 use crate::cli::nodes::{around, listed, named, near};
 use crate::cli::progress::Waiting;
 use crate::cli::wording::on_nodes::{self, unread};

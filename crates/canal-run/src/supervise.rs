@@ -439,7 +439,7 @@ impl Supervisor<'_> {
         let killed = self.end == Some(child::End::Killed(libc::SIGKILL));
         if fate.is_none() && killed && !self.asked_fate && monitor.command_may_be_ended() {
             self.asked_fate = true;
-            fate = self.hooks.ask(monitor.token());
+            fate = self.hooks.ask(monitor.token);
         }
         if let Some(fate) = fate {
             monitor.learn(fate);
@@ -471,7 +471,7 @@ impl Supervisor<'_> {
             && let Some(monitor) = self.monitor.as_ref()
             && let Some(sure) = monitor.orphaned_but_safe_for()
         {
-            let token = monitor.token();
+            let token = monitor.token;
             self.fate_query.ask(sure, &|| self.hooks.ask(token));
         }
         Ok(())

@@ -55,12 +55,8 @@ pub(crate) fn wrong(verb: &str, message: impl Into<String>) -> Failed {
 }
 
 fn print(error: &clap::Error) -> u8 {
-    let text = error.render();
-    let shown = match anstream::AutoStream::choice(&io::stdout()) {
-        anstream::ColorChoice::Never => text.to_string(),
-        _ => text.ansi().to_string(),
-    };
-    match io::stdout().lock().write_all(shown.as_bytes()) {
+    let text = error.render().ansi().to_string();
+    match anstream::stdout().lock().write_all(text.as_bytes()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             Verbosity::Normal.failure(&Failed::new(format!("cannot write the help: {error}")))
         }

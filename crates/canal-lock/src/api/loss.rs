@@ -231,7 +231,7 @@ impl Shared {
                 return callbacks.into_iter().for_each(|callback| callback(&lost));
             }
             let sure = state.page.orphaned_but_safe_for();
-            let token = state.page.token();
+            let token = state.page.token;
             let polled: io::Result<Vec<OwnedFd>> =
                 state.page.polled().map(|fd| fd.try_clone_to_owned()).collect();
             drop(state);

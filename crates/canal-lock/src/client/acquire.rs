@@ -208,7 +208,7 @@ impl Wait<'_> {
     fn grant(mut self, connection: &mut Connection, progress: OnProgress<'_>) -> Result<Acquired> {
         loop {
             // A request that need not wait is served even if no reader is left.
-            let audience = self.audience.as_deref().filter(|_| self.silence.answered());
+            let audience = self.audience.as_deref().filter(|_| self.silence.answered);
             match connection.read(self.patience(), audience)? {
                 Read::Message(message) => {
                     // Most requests are granted immediately.
@@ -224,7 +224,7 @@ impl Wait<'_> {
                 }
                 Read::Part => self.silence.end_with_part(Instant::now()),
                 Read::Nothing(waited) => {
-                    if self.silence.answered() {
+                    if self.silence.answered {
                         if self.audience.as_mut().is_some_and(|audience| audience.has_left()) {
                             return Err(ClientError::Abandoned);
                         }

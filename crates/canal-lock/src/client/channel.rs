@@ -19,19 +19,7 @@ const PACKET_BYTES: usize = 160 * 1024;
 
 /// One end of a channel; close-on-exec.
 #[derive(Debug)]
-pub struct End(OwnedFd);
-
-impl From<OwnedFd> for End {
-    fn from(fd: OwnedFd) -> Self {
-        Self(fd)
-    }
-}
-
-impl From<End> for OwnedFd {
-    fn from(End(fd): End) -> Self {
-        fd
-    }
-}
+pub struct End(pub OwnedFd);
 
 /// The result of a read.
 #[derive(Debug)]

@@ -2,7 +2,6 @@
 //! looks for deadlocks over the nodes.
 
 use std::io;
-use std::os::fd::OwnedFd;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -97,7 +96,7 @@ impl WaitWithin {
         let (ours, theirs) = channel()?;
         ours.send(&self.tag, &[]);
         let mut command = Command::new(program);
-        command.arg("deadlock-watcher").stdin(OwnedFd::from(theirs));
+        command.arg("deadlock-watcher").stdin(theirs.0);
         if self.place.rule != Rule::Shared {
             command.arg("--socket").arg(&self.place.socket);
         }

@@ -112,7 +112,8 @@ pub enum Phase {
 /// A hold that can be lost, while its command runs.
 #[derive(Debug)]
 pub struct HoldMonitor {
-    token: u64,
+    /// The fencing token of the hold.
+    pub token: u64,
     page: Reader,
     /// Whether the daemon that wrote the page has gone.
     writer_gone: bool,
@@ -199,11 +200,6 @@ impl HoldMonitor {
     fn state(&self) -> State {
         let state = self.page.state();
         State { lost: state.lost.or(self.reported), ..state }
-    }
-
-    /// The fencing token of the hold.
-    pub fn token(&self) -> u64 {
-        self.token
     }
 
     /// Continues with the page of the daemon that has taken over the hold, or records that the

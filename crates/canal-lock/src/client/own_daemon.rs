@@ -17,6 +17,7 @@ use super::error::{ClientError, Result};
 use canal_protocol::place::{Place, Rule};
 use canal_protocol::{KeyInfo, Status, StatusQuery, Stop};
 use canal_sys::dir::{is_private, with_c_str};
+use canal_sys::process::user::geteuid;
 
 /// Refuses the request if the user's own daemon still has holds that a daemon of the machine does
 /// not know.
@@ -31,7 +32,8 @@ pub(super) fn refuse_holders(place: &Place, options: &Options) -> Result<()> {
     }
     let own = Place::of_user_by_socket(place.uid.get());
     let found = with_c_str(&own.socket, lstat);
-    if found.is_err_and(|error| error == Errno::ENOENT) || !is_ours(&own) {
+    let is_ours = || is_private(&own.dir, geteuid().as_raw());
+    if found.is_err_and(|error| error == Errno::ENOENT) || !is_ours() {
         return Ok(());
     }
     let mut client = Client::connect(&own, options.clone())?;
@@ -42,11 +44,6 @@ pub(super) fn refuse_holders(place: &Place, options: &Options) -> Result<()> {
     // If it does not end, the next request checks again.
     let _ = client.stop(&Stop {});
     Ok(())
-}
-
-/// Whether the directory is one that a daemon of this user would use.
-fn is_ours(own: &Place) -> bool {
-    is_private(&own.dir, canal_sys::process::user::geteuid().as_raw())
 }
 
 /// The holders and waiters on this machine, for a message: `nightly (pid 812), 2 more`. `None` if

@@ -37,7 +37,7 @@ pub struct Watch<Q = StatusQuery, S = Status> {
     /// Whether the last look lost the connection.
     is_lost: bool,
     /// Whether the daemon has sent its last state.
-    over: bool,
+    pub over: bool,
     state: PhantomData<fn() -> S>,
 }
 
@@ -61,11 +61,6 @@ impl<Q: Serialize, S: DeserializeOwned> Watch<Q, S> {
         let (connection, pauses, state) = (None, Backoff::new(), PhantomData);
         let (has_begun, is_lost, over) = (false, false, false);
         Self { method, query, connection, pauses, has_begun, is_lost, over, state }
-    }
-
-    /// Whether the daemon sends no further state.
-    pub fn is_over(&self) -> bool {
-        self.over
     }
 
     /// Returns the first state, and after that the next one. Returns `None` if nothing changes in

@@ -31,7 +31,7 @@ use super::waits_reader::{GiveWay, WaitsReader};
 /// # Errors
 /// No process can be started.
 pub fn watch_for_deadlocks(around: &Around, run: RunId) -> io::Result<()> {
-    let channel = End::from(io::stdin().as_fd().try_clone_to_owned()?);
+    let channel = End(io::stdin().as_fd().try_clone_to_owned()?);
     let Received::Message(tag, _) = channel.receive() else { return Ok(()) };
     if fork()?.is_none() {
         look(around, run, tag, &channel);

@@ -46,7 +46,7 @@ fn report(args: &StatusArgs, global: &Global) -> Result {
         let (mut watch, mut last, mut until) = (Watch::new(query), None, None);
         loop {
             let next = watch.next(&mut client, until)?;
-            if next.is_none() && watch.is_over() {
+            if next.is_none() && watch.over {
                 break;
             }
             last = next.map(|status| completed(status, &jobs)).or(last);

@@ -15,6 +15,7 @@ use nix::sys::signal::Signal;
 use crate::cli::commands::history::records;
 use crate::cli::commands::status::completed;
 use crate::cli::commands::{kill, release, resize};
+use crate::cli::end_processes::{self, Ending};
 use crate::cli::{Failed, Now, Result, Target, Verbosity};
 use crate::client::{Client, Watch, Watched};
 use crate::protocol::{
@@ -114,7 +115,7 @@ fn watch(mut client: Client, query: StatusQuery, jobs: &Folder, teller: &Teller)
         let news = match watch.look(&mut client, None) {
             Ok(Watched::State(status)) => News::Status(Box::new(completed(status, jobs))),
             Ok(Watched::Lost) => News::Lost,
-            Ok(Watched::Nothing) if watch.is_over() => News::Over(Ok(())),
+            Ok(Watched::Nothing) if watch.over => News::Over(Ok(())),
             Ok(Watched::Nothing) => continue,
             Err(error) => News::Over(Err(error.into())),
         };
@@ -206,9 +207,9 @@ impl Ask {
                 let found = client.would_kill(&asked)?;
                 let target = found.targets.into_iter().find(|it| who.is(it));
                 let target = target.ok_or_else(|| absent(found.left_out))?;
-                kill::refusal(&target)?;
+                end_processes::refusal(&target)?;
                 let line = kill::line(&target, &now);
-                let question = format!("send {} to {line}?", kill::name(SIGNAL));
+                let question = format!("send {} to {line}?", end_processes::name(SIGNAL));
                 Answer::Question(question, Self::Kill(Box::new(target)))
             }
             Self::Release { token } => {
@@ -216,10 +217,10 @@ impl Ask {
                 Answer::Done(release::lines(&released, "broke the hold on", "by").join("; "))
             }
             Self::Kill(target) => {
-                let refused = kill::Ending::find(client, target)?.signal(client, SIGNAL)?;
+                let refused = Ending::find(client, target)?.signal(client, SIGNAL)?;
                 match refused.first() {
                     Some(refused) => Answer::Failed(Failed::new(refused.as_str())),
-                    None => Answer::Done(kill::sent(target, SIGNAL)),
+                    None => Answer::Done(end_processes::sent(target, SIGNAL)),
                 }
             }
             Self::Resize(asked) => {

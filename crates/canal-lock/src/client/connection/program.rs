@@ -2,7 +2,7 @@
 //! starts the daemon that all users share: a client, or the service manager of this machine.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, Metadata};
+use std::fs;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,10 @@ pub(super) const ARGV: [&str; 3] = ["canal", "daemon", "--on-demand"];
 /// The program to start as the daemon: the given one, or the `canal` in PATH.
 pub fn find(said: Option<&Path>) -> Result<PathBuf> {
     match said {
-        Some(said) if said == Path::new(OWN) => return Ok(newest_of_own()),
+        // A newer file may have replaced the file of this program.
+        Some(said) if said == Path::new(OWN) => {
+            return Ok(own_paths().find(|path| path.exists()).unwrap_or_else(own_program));
+        }
         Some(said) => return Ok(said.to_owned()),
         None => {}
     }
@@ -37,11 +40,6 @@ pub fn find(said: Option<&Path>) -> Result<PathBuf> {
             Err(ClientError::Start(text.to_owned()))
         }
     }
-}
-
-/// The file of this program, or a newer file that has replaced it.
-fn newest_of_own() -> PathBuf {
-    own_paths().find(|path| path.exists()).unwrap_or_else(own_program)
 }
 
 /// This program, by a path that can be executed: [`OWN`], or, without /proc, the path by which the
@@ -71,11 +69,13 @@ fn own_paths() -> impl Iterator<Item = PathBuf> {
 pub fn is_on_demand_daemon(pid: u32, said: Option<&Path>) -> bool {
     let words = process::first_words(pid, ARGV.len());
     let is_daemon = words.len() == ARGV.len() && words[1..] == ARGV[1..];
-    is_daemon && file_of(pid).is_some_and(|file| programs(said).any(|path| is_file(&path, &file)))
+    let executed = file_of(format!("/proc/{pid}/exe").as_ref()).filter(|_| is_daemon);
+    executed.is_some() && programs(said).any(|path| file_of(&path) == executed)
 }
 
-fn file_of(pid: u32) -> Option<Metadata> {
-    fs::metadata(format!("/proc/{pid}/exe")).ok()
+/// What identifies the file at a path.
+fn file_of(path: &Path) -> Option<(u64, u64)> {
+    fs::metadata(path).map(|it| (it.dev(), it.ino())).ok()
 }
 
 /// The files from which a daemon may have been started. This program's file may have been replaced
@@ -84,10 +84,6 @@ fn programs(said: Option<&Path>) -> impl Iterator<Item = PathBuf> {
     let own = said == Some(Path::new(OWN));
     let newest = own.then(own_paths).into_iter().flatten();
     find(said).ok().into_iter().chain(own.then(|| PathBuf::from(OWN))).chain(newest)
-}
-
-fn is_file(path: &Path, file: &Metadata) -> bool {
-    fs::metadata(path).is_ok_and(|it| (it.dev(), it.ino()) == (file.dev(), file.ino()))
 }
 
 /// The service manager of this machine.
@@ -187,7 +183,7 @@ mod tests {
         let found = find(Some(Path::new(OWN))).unwrap();
         assert_eq!(found, std::env::current_exe().unwrap());
         let executed = startup::executed_as().unwrap();
-        assert!(is_file(&executed, &fs::metadata(found).unwrap()), "{executed:?}");
+        assert_eq!(file_of(&executed), file_of(found.as_ref()), "{executed:?}");
         let said = Path::new("/some/canal-of-tests");
         assert_eq!(find(Some(said)).unwrap(), said);
     }

@@ -97,11 +97,7 @@ impl Limits {
     }
 
     fn is_busy(&self, activity: Activity) -> bool {
-        match activity {
-            Activity::Busy => true,
-            Activity::Idle => self.by_other_thread,
-            Activity::Stopped => false,
-        }
+        activity == Activity::Busy || activity == Activity::Idle && self.by_other_thread
     }
 }
 
@@ -110,7 +106,7 @@ impl Limits {
 pub(crate) struct Owed {
     limits: Limits,
     /// How long nothing has come.
-    silent: Duration,
+    pub(crate) silent: Duration,
     /// How long nothing has come since the daemon was last found busy.
     idle: Duration,
     /// How long nothing had come when the client last checked the daemon's activity.
@@ -163,10 +159,6 @@ impl Owed {
         false
     }
 
-    pub(crate) fn silent(&self) -> Duration {
-        self.silent
-    }
-
     fn longest(&self) -> Duration {
         self.limits.busy.max(self.limits.idle)
     }
@@ -177,7 +169,7 @@ impl Owed {
 pub(crate) struct Silence {
     limits: Limits,
     /// Whether the daemon has sent a message about this request.
-    answered: bool,
+    pub(crate) answered: bool,
     /// The message that the daemon owes. `None` while nothing has changed and it owes none: the
     /// client then sleeps until something is due.
     owed: Option<Owed>,
@@ -197,10 +189,6 @@ impl Silence {
             Some(owed) => owed.patience(),
             None => self.look_at.saturating_duration_since(now).min(left.unwrap_or(Duration::MAX)),
         }
-    }
-
-    pub(crate) fn answered(&self) -> bool {
-        self.answered
     }
 
     /// Records a message of the daemon.

@@ -89,10 +89,9 @@ fn wait_for_one(
     loop {
         let round = Instant::now();
         if may_start && check_dir(place, IfMissing::Create)? {
-            match attempt(place, options, begun.elapsed(), starts)? {
-                Attempt::Connected(connection) => return Ok(connection),
-                Attempt::Started => left = None,
-                Attempt::Left(lock) => left = Some(lock),
+            let waited = begun.elapsed();
+            if let Some(connection) = attempt(place, options, waited, starts, &mut left)? {
+                return Ok(connection);
             }
         }
         // The pauses differ, or all clients would connect at the same time.
@@ -100,7 +99,7 @@ fn wait_for_one(
         let waited = round.elapsed() + pause_of_own;
         if owed.grow(waited, || activity_of_coming(place, left.as_deref())) {
             return Err(match may_start {
-                true => never_up(place, owed.silent(), left.as_deref()),
+                true => never_up(place, owed.silent, left.as_deref()),
                 false => ClientError::NoDaemon(place.socket.clone()),
             });
         }
@@ -147,7 +146,15 @@ fn check_dir(place: &Place, missing: IfMissing) -> Result<bool> {
             if is_private(&place.dir, uid) {
                 return Ok(true);
             }
-            check_other(place, uid, missing)
+            // The user's own directory, which canal created, is made private again.
+            let made = if place.is_users_own() { make_private(&place.dir, uid) } else { Ok(()) };
+            match made.and_then(|()| open_private(&place.dir, uid, missing)) {
+                // Every user has to trust root: this is the directory of a service.
+                Err(DirError::Foreign(_, 0, _)) if place.rule == Rule::Given => {
+                    check_shared(&place.dir)
+                }
+                other => other.map(drop),
+            }
         }
     };
     match checked {
@@ -155,19 +162,6 @@ fn check_dir(place: &Place, missing: IfMissing) -> Result<bool> {
         // A daemon never ran.
         Err(DirError::Missing(_)) if missing == IfMissing::Fail => Ok(false),
         Err(error) => Err(ClientError::Place(error.to_string())),
-    }
-}
-
-/// The error for a directory that is not private. The user's own directory, which canal created, is
-/// made private again.
-fn check_other(place: &Place, uid: u32, missing: IfMissing) -> Result<(), DirError> {
-    if place.is_users_own() {
-        make_private(&place.dir, uid)?;
-    }
-    match open_private(&place.dir, uid, missing) {
-        // Every user has to trust root: this is the directory of a service.
-        Err(DirError::Foreign(_, 0, _)) if place.rule == Rule::Given => check_shared(&place.dir),
-        other => other.map(drop),
     }
 }
 
@@ -205,40 +199,35 @@ const LOST_PAUSE: Duration = Duration::from_millis(50);
 /// How many holders of start locks can be stopped before clients can no longer start a daemon.
 const LOCKS_MAX: u128 = 5;
 
-/// The outcome of an attempt to start a daemon.
-#[derive(Debug)]
-pub(crate) enum Attempt {
-    /// A daemon listens: the started one, or one that another client started.
-    Connected(Connection),
-    /// The daemon was started, but does not listen yet.
-    Started,
-    /// Another client, which holds this lock, will start a daemon.
-    Left(PathBuf),
-}
-
 /// Starts a daemon unless another client is doing so, and connects to it. The caller has `waited`
-/// for other clients to start one.
+/// for other clients to start one, and learns which lock is left to another client that will. `None`
+/// if no daemon listens yet.
 pub(crate) fn attempt(
     place: &Place,
     options: &Options,
     waited: Duration,
     starts: &mut Starts,
-) -> Result<Attempt> {
+    left: &mut Option<PathBuf>,
+) -> Result<Option<Connection>> {
     let _files = FilesOf::owner_of(&place.dir);
     let path = lock_path(place, options.limits.idle, waited);
     let lock = open_lock(&path)
         .map_err(|error| ClientError::Place(format!("{}: {error}", path.display())))?;
     match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => {}
-        Err(Errno::WOULDBLOCK) => return Ok(Attempt::Left(path)),
+        Err(Errno::WOULDBLOCK) => {
+            *left = Some(path);
+            return Ok(None);
+        }
         Err(error) => {
             return Err(ClientError::Place(format!("{}: flock(2): {error}", path.display())));
         }
     }
     // The previous holder of the lock may have started a daemon since the first attempt.
     if let Some(connection) = connect_if_running(place, options)? {
-        return Ok(Attempt::Connected(connection));
+        return Ok(Some(connection));
     }
+    *left = None;
     let program = program::find(options.program.as_deref())?;
     let log = log_of(place);
     starts.begin(place)?;
@@ -258,11 +247,11 @@ pub(crate) fn attempt(
         GAVE_WAY => starts.count -= 1,
         error => return Err(ClientError::Start(error.to_owned())),
     }
-    if let Some(connection) = connect_if_running(place, options)? {
-        return Ok(Attempt::Connected(connection));
+    let connected = connect_if_running(place, options)?;
+    if connected.is_none() {
+        thread::sleep(LOST_PAUSE);
     }
-    thread::sleep(LOST_PAUSE);
-    Ok(Attempt::Started)
+    Ok(connected)
 }
 
 /// Starts a daemon in the background, with these arguments, that replaces the running one. Waits
@@ -317,7 +306,7 @@ fn report_of(started: &mut Started, limits: Limits, lock: &File) -> io::Result<S
         let doing = || started.pid().map_or(Activity::Busy, |pid| activity(Some(pid)));
         if owed.grow(patience, doing) {
             let pid = started.pid().map_or_else(String::new, |pid| format!("pid {pid} "));
-            let time = stated(Duration::from_secs(owed.silent().as_secs()));
+            let time = stated(Duration::from_secs(owed.silent.as_secs()));
             let text = format!("{pid}is not ready after {time}");
             return Err(io::Error::new(io::ErrorKind::TimedOut, text));
         }
@@ -514,8 +503,8 @@ mod tests {
         let _daemon = std::os::unix::net::UnixListener::bind(&place.socket).unwrap();
         let program = Some("/nonexistent/canal".into());
         let options = Options { program, ..Options::from(Start::IfNeeded) };
-        let attempt = attempt(&place, &options, Duration::ZERO, &mut Starts::default());
-        assert!(matches!(attempt, Ok(Attempt::Connected(_))), "{:?}", attempt.err());
+        let attempt = attempt(&place, &options, Duration::ZERO, &mut Starts::default(), &mut None);
+        assert!(matches!(attempt, Ok(Some(_))), "{:?}", attempt.err());
     }
 
     #[test]

@@ -8,7 +8,7 @@ use rustix::fs::{FlockOperation, flock};
 
 use super::*;
 use crate::client::Options;
-use crate::client::connection::start_daemon::{Attempt, Starts, attempt};
+use crate::client::connection::start_daemon::{Starts, attempt};
 use canal_sys::pidfd::Pidfd;
 use canal_sys::rerun::{BOUND, wait_for_lines, wait_until};
 
@@ -177,12 +177,12 @@ fn a_daemon_that_has_come_up_is_connected_to_at_once() {
     let options = Options { up: BOUND, ..starting(&scratch, &script) };
     let place = scratch.place.clone();
     let starter = std::thread::spawn(move || {
-        attempt(&place, &options, Duration::ZERO, &mut Starts::default())
+        attempt(&place, &options, Duration::ZERO, &mut Starts::default(), &mut None)
     });
     wait_for_lines(&starts, 1);
     let _listener = scratch.listen();
     let attempt = starter.join().unwrap();
-    assert!(matches!(attempt, Ok(Attempt::Connected(_))), "{attempt:?}");
+    assert!(matches!(attempt, Ok(Some(_))), "{attempt:?}");
 }
 
 #[test]

@@ -1,0 +1,300 @@
+//! Ends the processes of holders and waiters, with the processes that they started: for `canal
+//! kill`, `canal top`, and a request with `--supersede running`, which ends the commands that it
+//! supersedes.
+//!
+//! Invariant: canal names the hold or the request to the daemon, not the process, and the daemon
+//! sends no signal if that has changed. canal itself signals a process only through a pidfd that it
+//! opened while the process was a descendant of the process shown, or an orphan of its group.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::Signal;
+
+use crate::cli::wording::participant::{self, party, short_command};
+use crate::cli::{Failed, Length, Result, Target, Verbosity, stated, user_name};
+use crate::client::{Client, ClientError, OWN, is_on_demand_daemon};
+use crate::protocol::{ErrorName, Kill, KillTarget, KillTargets, Tag, WouldKill};
+use crate::sys::pidfd::{Pidfd, is_gone};
+use crate::sys::process::{self, add_descendants, add_orphans_of_group, uid_of};
+
+/// How long canal waits for the processes to end.
+const WAIT: Duration = Duration::from_secs(10);
+
+/// Fails if the caller cannot end this target.
+pub(crate) fn refusal(target: &KillTarget) -> Result {
+    match &target.refused {
+        None => Ok(()),
+        Some(refused) => Err(Failed::new(refused.as_str()).hint_if(target.hint.as_deref())),
+    }
+}
+
+/// The processes that can be ended, with those that they started. Each process is signalled once.
+pub(crate) fn endings_of<'a>(
+    client: &mut Client,
+    found: &'a KillTargets,
+) -> Result<Vec<Ending<'a>>> {
+    let mut processes: Vec<&KillTarget> = Vec::new();
+    for target in found.targets.iter().filter(|target| target.refused.is_none()) {
+        let (pid, host) = (target.party.pid, &target.host);
+        // A process of another pid namespace has no pid here.
+        if pid == 0 || !processes.iter().any(|it| it.party.pid == pid && it.host == *host) {
+            processes.push(target);
+        }
+    }
+    processes.into_iter().map(|target| Ending::find(client, target)).collect()
+}
+
+/// The message about a process that was signalled.
+pub(crate) fn sent(target: &KillTarget, signal: Signal) -> String {
+    format!("sent {} to {}", name(signal), party(&target.party))
+}
+
+/// `TERM`.
+pub(crate) fn name(signal: Signal) -> &'static str {
+    signal.as_str().trim_start_matches("SIG")
+}
+
+/// How often canal looks for newly started processes.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// A holder or waiter, and the processes that it has started.
+#[derive(Debug)]
+pub(crate) struct Ending<'a> {
+    pub(crate) target: &'a KillTarget,
+    /// The processes, starting with the holder or waiter itself, whose pid is 0 if it has none
+    /// here. Empty if it cannot be known.
+    tree: Vec<(u32, Pidfd)>,
+    /// The processes that canal may not signal, and has reported.
+    refused: BTreeSet<u32>,
+}
+
+impl<'a> Ending<'a> {
+    /// Finds the processes as they are now.
+    pub(crate) fn find(client: &mut Client, target: &'a KillTarget) -> Result<Self> {
+        let kill = kill(target, Signal::SIGTERM);
+        let process = match client.process_to_kill(&kill) {
+            Ok(process) => process,
+            // The signal that follows reports what has changed.
+            Err(ClientError::Failure(failure)) if failure.name == ErrorName::NotHeld => None,
+            Err(error) => return Err(error.into()),
+        };
+        let tree = process.and_then(|process| Some((process.pid()?, process)));
+        let tree = tree.into_iter().collect();
+        let mut ending = Self { target, tree, refused: BTreeSet::new() };
+        ending.look();
+        Ok(ending)
+    }
+
+    /// How many of the processes that it started are still running.
+    pub(crate) fn started(&self) -> usize {
+        self.tree.iter().skip(1).filter(|(_, it)| !it.has_ended()).count()
+    }
+
+    /// Signals the process. If the signal ends commands, also signals all processes that it
+    /// started. Returns the errors for those that could not be signalled.
+    pub(crate) fn signal(&mut self, client: &mut Client, signal: Signal) -> Result<Vec<String>> {
+        // Once a process has ended, its orphans can no longer be found.
+        self.look();
+        match client.kill(&kill(self.target, signal)) {
+            Ok(_) => {}
+            Err(ClientError::Gone(_)) => {
+                let message = "the daemon ended before it answered; it may have sent the signal";
+                return Err(Failed::new(message));
+            }
+            Err(error) => return Err(error.into()),
+        }
+        if !ends(signal) {
+            return Ok(Vec::new());
+        }
+        let (_, refused) = self.send(1, signal);
+        // A stopped process handles the signal only after it continues.
+        for (_, process) in &self.tree {
+            let _ = process.signal(Signal::SIGCONT);
+        }
+        Ok(refused)
+    }
+
+    /// Signals the processes from index `first` on. Returns those that were signalled, and the
+    /// errors that were not reported yet.
+    fn send(&mut self, first: usize, signal: Signal) -> (Vec<Left>, Vec<String>) {
+        let (mut sent, mut refused) = (Vec::new(), Vec::new());
+        for (pid, process) in self.tree.iter().skip(first).filter(|(_, it)| !it.has_ended()) {
+            // A killed process may no longer have a command line.
+            let named = Left::of(*pid);
+            match process.signal(signal) {
+                Ok(()) => sent.push(named),
+                Err(error) if is_gone(&error) => {}
+                Err(error) if self.refused.insert(*pid) => {
+                    refused.push(not_signalled(*pid, process, &error));
+                }
+                Err(_) => {}
+            }
+        }
+        (sent, refused)
+    }
+
+    fn living(&self) -> impl Iterator<Item = &(u32, Pidfd)> {
+        self.tree.iter().filter(|(_, it)| !it.has_ended())
+    }
+
+    fn look(&mut self) {
+        add_descendants(&mut self.tree, is_spared);
+        if let Some(leader) = self.tree.first().map(|(pid, _)| *pid) {
+            add_orphans_of_group(&mut self.tree, leader, is_spared);
+            add_descendants(&mut self.tree, is_spared);
+        }
+    }
+}
+
+/// A process that still runs.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub(crate) struct Left {
+    pid: u32,
+    command: Option<String>,
+}
+
+impl Left {
+    fn of(pid: u32) -> Self {
+        Self { pid, command: process::command_line(pid) }
+    }
+
+    /// `pid 812 `make test``.
+    fn shown(&self) -> String {
+        match &self.command {
+            Some(command) => format!("pid {} `{}`", self.pid, short_command(command)),
+            None => participant::process(self.pid),
+        }
+    }
+}
+
+/// Waits until all these processes have ended, or until the time is over. Returns whether they have
+/// ended.
+fn wait(endings: &mut [Ending<'_>], time: Option<Duration>) -> bool {
+    let until = time.and_then(|time| Instant::now().checked_add(time));
+    loop {
+        // One of them is enough, because the next round examines the others.
+        let Some((_, first)) = endings.iter().flat_map(Ending::living).next() else { return true };
+        let now = Instant::now();
+        if until.is_some_and(|until| now >= until) {
+            return false;
+        }
+        let pause = until.map_or(LOOK, |until| (until - now).min(LOOK));
+        let pause = PollTimeout::try_from(pause).unwrap_or(PollTimeout::MAX);
+        // If the wait is interrupted, it is merely shorter.
+        let _ = poll(&mut [PollFd::new(first.as_fd(), PollFlags::POLLIN)], pause);
+        for ending in endings.iter_mut() {
+            ending.look();
+        }
+    }
+}
+
+/// Whether users normally end a command with this signal. Other signals (HUP, USR1, STOP …) only
+/// have a meaning for the process itself: sent to all descendants, they would end those that do not
+/// expect them.
+pub(crate) fn ends(signal: Signal) -> bool {
+    use Signal::{SIGABRT, SIGINT, SIGKILL, SIGQUIT, SIGTERM};
+    matches!(signal, SIGTERM | SIGINT | SIGQUIT | SIGABRT | SIGKILL)
+}
+
+fn not_signalled(pid: u32, process: &Pidfd, error: &io::Error) -> String {
+    let shown = Left::of(pid).shown();
+    match uid_of(process).filter(|_| error.kind() == io::ErrorKind::PermissionDenied) {
+        Some(uid) => format!("cannot signal {shown}: it runs as {}", user_name::name(uid)),
+        None => format!("cannot signal {shown}: {error}"),
+    }
+}
+
+/// Whether the process is this one, which may run under the lock, or a daemon, which also serves
+/// other clients.
+fn is_spared(pid: u32) -> bool {
+    pid == std::process::id() || is_on_demand_daemon(pid, Some(Path::new(OWN)))
+}
+
+fn kill(target: &KillTarget, signal: Signal) -> Kill {
+    Kill { token: target.token, request: target.request, signal: signal as i32 }
+}
+
+/// How long the commands have after SIGTERM.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// Ends the commands that the request with this tag supersedes, once it has its place in the queue
+/// or its grant. Sends SIGTERM, and SIGKILL to those that still run after 10 s. Returns once all
+/// have ended.
+pub(crate) fn end_superseded(target: &Target, tag: Tag) -> Result {
+    let verbosity = target.verbosity;
+    // The client of the request waits on its connection.
+    let mut client = target.connect()?;
+    let asked = WouldKill { superseded_by: Some(tag), ..WouldKill::default() };
+    let found = client.would_kill(&asked)?;
+    found.targets.iter().try_for_each(refusal)?;
+    let mut endings = endings_of(&mut client, &found)?;
+    for ending in &mut endings {
+        let refused = ending.signal(&mut client, Signal::SIGTERM)?;
+        verbosity.note(&format!("{}: superseded", sent(ending.target, Signal::SIGTERM)));
+        refused.iter().for_each(|line| verbosity.message(line));
+    }
+    let grace = Some(Length::Finite(GRACE));
+    match wait_for(&mut endings, Signal::SIGTERM, grace, verbosity).as_slice() {
+        [] => Ok(()),
+        [left, ..] => Err(Failed::new(format!("{} cannot be ended", left.shown()))),
+    }
+}
+
+/// Waits for the end of the signalled processes, and kills them after `kill_after`. Reports those
+/// that remain.
+pub(crate) fn wait_for(
+    endings: &mut [Ending<'_>],
+    signal: Signal,
+    kill_after: Option<Length>,
+    verbosity: Verbosity,
+) -> Vec<Left> {
+    let time = kill_after.map_or(Some(WAIT), Length::finite);
+    if wait(endings, time) {
+        return Vec::new();
+    }
+    let time = stated(time.unwrap_or_default());
+    let mut since = format!("{time} after {}", name(signal));
+    if kill_after.is_some() {
+        let mut is_any_killed = false;
+        for ending in endings.iter_mut() {
+            ending.look();
+            let (killed, refused) = ending.send(0, Signal::SIGKILL);
+            for one in &killed {
+                verbosity.note(&format!("killed {}, {since}", one.shown()));
+            }
+            refused.iter().for_each(|line| verbosity.message(line));
+            is_any_killed |= !killed.is_empty();
+        }
+        if is_any_killed && wait(endings, Some(WAIT)) {
+            return Vec::new();
+        }
+        since = format!("{} after KILL", stated(WAIT));
+    }
+    let mut all_left = Vec::new();
+    let mut is_deaf = false;
+    for ending in endings.iter() {
+        for (pid, _) in ending.living() {
+            let left = Left::of(*pid);
+            let shown = left.shown();
+            // canal has already reported why it cannot end this process.
+            if ending.refused.contains(&left.pid) {
+                verbosity.message(&format!("{shown} is still running"));
+            } else {
+                verbosity.message(&format!("{shown} is still running, {since}"));
+                is_deaf = true;
+            }
+            all_left.push(left);
+        }
+    }
+    if is_deaf && kill_after.is_none() && signal != Signal::SIGKILL {
+        let hint = "kill the remaining processes with `--kill-after 10s`, or kill immediately with \
+                    `--signal KILL`";
+        verbosity.hint(hint);
+    }
+    all_left
+}
