@@ -200,8 +200,8 @@ const LOST_PAUSE: Duration = Duration::from_millis(50);
 const LOCKS_MAX: u128 = 5;
 
 /// Starts a daemon unless another client is doing so, and connects to it. The caller has `waited`
-/// for other clients to start one, and learns which lock is left to another client that will. `None`
-/// if no daemon listens yet.
+/// for other clients to start one, and learns which lock is left to another client that will.
+/// `None` if no daemon listens yet.
 pub(crate) fn attempt(
     place: &Place,
     options: &Options,
