@@ -376,8 +376,8 @@ impl Client {
         self.call("Release", release, None, Repeat::IfUndone)
     }
 
-    /// Releases a hold of `owner`, by default of this process, exactly once: first asks which hold it
-    /// is, and repeats the call at the next daemon if one goes away before it answers.
+    /// Releases a hold of `owner`, by default of this process, exactly once: first asks which hold
+    /// it is, and repeats the call at the next daemon if one goes away before it answers.
     ///
     /// # Errors
     /// The same as for [`Client::release`]. [`ClientError::Gone`] only if daemons keep going away.
