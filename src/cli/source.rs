@@ -177,8 +177,8 @@ impl From<ClientError> for NotAcquired {
     }
 }
 
-/// Learns the session of a request at a daemon, and its position in the queue, which is 0 once it is
-/// granted. An error withdraws the request, or makes the caller end, which releases the grant.
+/// Learns the session of a request at a daemon, and its position in the queue, which is 0 once it
+/// is granted. An error withdraws the request, or makes the caller end, which releases the grant.
 pub(crate) type Witness<'a> = &'a mut dyn FnMut(&str, u64) -> Result;
 
 /// Sends the request and shows its progress until the daemon grants or refuses it.
