@@ -229,7 +229,7 @@ fn a_campaign_of_faults_never_lets_two_commands_run_and_serves_each_waiter() {
     let faults = campaign.faults;
     eprintln!("{granted} grants in {seconds} s; faults by kind: {faults:?}; CANAL_SEED={seed}");
     assert!(granted > 0 && faults.iter().sum::<u32>() > 0, "{granted} grants, {faults:?}");
-    wait_until("no process is left", || nodes.here.processes().is_empty());
+    nodes.here.until_no_process("no process is left");
     let held = || nodes.nodes.iter().map(|node| KEYS.map(|key| node.held(key)));
     wait_until("nothing is left on any node", || held().flatten().all(|held| held == 0));
 }

@@ -172,9 +172,7 @@ impl Steps {
         self.0.until_free();
         let waiting = || self.0.nodes.iter().map(|node| node.key("x").waiting).sum::<u64>();
         wait_until(&format!("nobody waits after {what}"), || waiting() == 0);
-        wait_until(&format!("no process is left after {what}"), || {
-            self.0.here.processes().is_empty()
-        });
+        self.0.here.until_no_process(&format!("no process is left after {what}"));
         assert_eq!(self.0.here.read("overlaps"), "", "{what}: two commands ran at once");
     }
 }
