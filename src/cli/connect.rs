@@ -11,7 +11,7 @@ use crate::client::{
     Client, ClientError, Fate, OWN, Options, ServiceManager, Start, environment, is_from_outside,
 };
 use crate::protocol::place::{MachineUid, Place, Rule, uid_of_machine};
-use crate::protocol::{ErrorName, HistoryQuery, StatusQuery, Tag};
+use crate::protocol::{ErrorName, HistoryQuery, NodeFailure, StatusQuery, Tag};
 use crate::run::OwnCode;
 use crate::shell_word;
 use crate::sys::process::user::geteuid;
@@ -159,6 +159,12 @@ pub(crate) fn no_client(error: ClientError, place: &Place) -> Failed {
 }
 
 /// Turns an error of the client into a failure of canal (125).
+impl From<NodeFailure> for Failed {
+    fn from(NodeFailure { what, hint, .. }: NodeFailure) -> Self {
+        Self::new(what).hint_if(hint)
+    }
+}
+
 impl From<ClientError> for Failed {
     fn from(error: ClientError) -> Self {
         match error {

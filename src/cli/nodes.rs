@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 
 use crate::cli::{Failed, Result, Target};
 use crate::client::environment;
-use crate::client::nodes::Node;
 use crate::client::nodes::known_nodes::KnownNodes;
-use crate::daemon::{self, ConfiguredNode};
+use crate::daemon;
+use crate::protocol::Node;
 use crate::protocol::node_address::NodeAddress;
 use crate::protocol::place::{Place, Rule};
 use crate::run::nodes::Around;
@@ -32,12 +32,8 @@ pub(crate) fn named<'a>(
 ) -> Result<Vec<Node>> {
     let known = configured(&target.place)?;
     let node = |address: &NodeAddress| {
-        let named = known.nodes.iter().find(|(_, node)| node.address == *address);
-        Node {
-            name: named.map_or_else(|| address.to_string(), |(name, _)| name.clone()),
-            address: address.clone(),
-            canal: named.and_then(|(_, node)| node.canal.clone()),
-        }
+        let named = known.nodes.values().find(|node| node.address == *address);
+        named.cloned().unwrap_or_else(|| Node::at(address.clone()))
     };
     Ok(addresses.map(node).collect())
 }
@@ -97,7 +93,7 @@ pub(super) struct NamedNodes {
     /// The file that defines them, or would define them, for messages.
     pub source: String,
     /// The nodes by name.
-    pub nodes: BTreeMap<String, ConfiguredNode>,
+    pub nodes: BTreeMap<String, Node>,
     /// The members of each group, by its name without `@`.
     pub groups: BTreeMap<String, Vec<String>>,
 }
@@ -163,14 +159,12 @@ fn twice(one: &Node, other: &Node, group: Option<&str>) -> Failed {
 
 impl NamedNodes {
     fn node(&self, text: &str) -> Result<Node> {
-        if let Some(ConfiguredNode { address, canal }) = self.nodes.get(text) {
-            let (address, canal) = (address.clone(), canal.clone());
-            return Ok(Node { name: text.to_owned(), address, canal });
+        if let Some(node) = self.nodes.get(text) {
+            return Ok(node.clone());
         }
         if NodeAddress::is_meant(text) {
-            let address = text.parse::<NodeAddress>();
-            let address = address.map_err(|why| Failed::new(format!("`{text}`: {why}")))?;
-            return Ok(Node { name: address.to_string(), address, canal: None });
+            let address = text.parse().map_err(|why| Failed::new(format!("`{text}`: {why}")))?;
+            return Ok(Node::at(address));
         }
         let hint = match nearest(text, self.nodes.keys()) {
             Some(near) => format!("did you mean {near}? It is in [nodes] of {}", self.source),
@@ -209,16 +203,17 @@ mod tests {
     use super::*;
 
     fn known() -> NamedNodes {
-        let node = |address: &str, canal: Option<&str>| ConfiguredNode {
-            address: address.parse().unwrap(),
-            canal: canal.map(str::to_owned),
+        let node = |name: &str, address: &str, canal: Option<&str>| {
+            let address = address.parse().unwrap();
+            let node = Node { name: name.to_owned(), address, canal: canal.map(str::to_owned) };
+            (name.to_owned(), node)
         };
         NamedNodes {
             source: "/etc/canal/canal.toml".to_owned(),
             nodes: [
-                ("web1".to_owned(), node("ssh:deploy@web1", Some("/opt/canal"))),
-                ("web2".to_owned(), node("ssh:web2", None)),
-                ("also-web2".to_owned(), node("ssh:web2", None)),
+                node("web1", "ssh:deploy@web1", Some("/opt/canal")),
+                node("web2", "ssh:web2", None),
+                node("also-web2", "ssh:web2", None),
             ]
             .into(),
             groups: [("web".to_owned(), vec!["web1".to_owned(), "web2".to_owned()])].into(),

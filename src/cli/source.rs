@@ -16,13 +16,13 @@ use crate::cli::wording::on_nodes::{self, unread};
 use crate::cli::wording::participant;
 use crate::cli::{Failed, Global, Result, Target, Verbosity, cut, wrong};
 use crate::client::deadlock_watcher::WaitWithin;
-use crate::client::nodes::Node;
 use crate::client::nodes::lease::{EnclosingLeases, LeaseHandle, Secret};
 use crate::client::{self, ClientError};
 use crate::core::FrameId;
 use crate::nodes::Require;
 use crate::protocol::{
-    Acquire, ErrorName, Failure, Grant, GrantedKey, Mode, Progress, SizeNote, Superseded, WireItem,
+    Acquire, ErrorName, Failure, Grant, GrantedKey, Mode, Node, Progress, SizeNote, Superseded,
+    WireItem,
 };
 use crate::run::nodes::{
     BeforeStart, ChildEnd, Ending, Host, Line, NodesRequest, OnLease, OverNodes, Purpose, Start,

@@ -41,7 +41,7 @@ mod wording;
 pub use crate::cluster::engine::{SeenEngine, look_at as look_at_engine};
 pub use crate::cluster::watcher_process::watch;
 pub use crate::config::file::PACKAGED as PACKAGED_CONFIG;
-pub use crate::config::nodes::{ConfiguredNode, ConfiguredNodes};
+pub use crate::config::nodes::ConfiguredNodes;
 pub use crate::config::values::written_bytes;
 pub use crate::event_loop::LAST_LINE;
 pub use crate::hooks::guard::{SeenHook, guard as guard_hook, look_at as look_at_hooks};

@@ -7,12 +7,12 @@
 //!
 //! The driver must obey these rules:
 //!
-//! - There is one connection to each node. [`Effect::Connect`] closes the old one, if there is one,
-//!   and opens another; one [`Input::Reached`] or one [`Input::Away`] answers it. One `Away`
+//! - There is one connection to each node. [`Call::Connect`] closes the old one, if there is one,
+//!   and opens another; one [`Event::Reached`] or one [`Event::Away`] answers it. One `Away`
 //!   reports a connection that breaks later. The driver passes on no message from a connection that
-//!   is closed, broken, or reported as `Away`. After [`Effect::Cancel`] it passes on nothing about
+//!   is closed, broken, or reported as `Away`. After [`Call::Cancel`] it passes on nothing about
 //!   the node before the next `Connect`.
-//! - Each [`Effect::Ask`] has another lease number, and so another handle and another tag, which
+//! - Each [`Call::Ask`] has another lease number, and so another handle and another tag, which
 //!   the driver derives from a secret, the node and that number. A late message about an earlier
 //!   lease cannot touch a later one.
 //! - Before it carries out the effects of a call of [`Coordinator::handle`], the driver hands
@@ -42,8 +42,8 @@ mod plan;
 mod sim;
 
 pub use coordinator::Coordinator;
-pub use effect::{Change, Deadline, Effect, Outcome};
-pub use input::{Input, Refusal};
+pub use effect::{Call, Change, Effect, Held, Outcome};
+pub use input::{Event, Input, Refusal};
 pub use plan::{Asking, Checkpoint, Part, Plan, Require, Timing};
 
 /// A time or a duration, in milliseconds. Times are those of CLOCK_BOOTTIME.

@@ -9,6 +9,7 @@
 
 pub mod frame;
 mod messages;
+mod node;
 pub mod node_address;
 pub mod place;
 pub mod service;
@@ -17,6 +18,7 @@ pub use canal_core::{
     GROUP_BYTES_MAX, Kind, Mode, NodeId, OnLost, Require, RunId, Superseded, Tag,
 };
 pub use messages::*;
+pub use node::{Node, NodeFailure};
 pub use service::{INTERFACE, INTERFACE_DESCRIPTION, NODES_DESCRIPTION, NODES_INTERFACE};
 
 /// The most bytes of a note.

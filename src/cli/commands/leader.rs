@@ -9,10 +9,9 @@ use crate::cli::output::stdout::{self, ReaderState};
 use crate::cli::wording::participant::holder;
 use crate::cli::{Failed, Global, Now, Result, Target, Verbosity, sanitize};
 use crate::client::Watch;
-use crate::nodes::leadership::{Claim, Verdict};
 use crate::protocol::{HolderInfo, Leader, LeaderQuery};
 use crate::run::OwnCode;
-use crate::run::nodes::{IdentifyError, LeaderAtNodes, LeaderView, NodeState, NodeView};
+use crate::run::nodes::{LeaderAtNodes, LeaderView, NodeState, NodeView};
 use crate::sys::clock::boottime_ms;
 
 /// The message if the daemon cannot reach its engine.
@@ -25,8 +24,8 @@ const PATIENCE_MS: u64 = 15_000;
 #[derive(Debug, Serialize)]
 struct Line<'a> {
     key: &'a str,
-    leader: Option<&'a HolderInfo>,
-    stale: bool,
+    #[serde(flatten)]
+    said: &'a Leader,
     /// For nodes: how many must name the leader.
     #[serde(skip_serializing_if = "Option::is_none")]
     need: Option<usize>,
@@ -52,11 +51,12 @@ pub(crate) fn run(args: &LeaderArgs, global: &Global) -> Result {
         let mut client = target.connect()?;
         let question = Question { key, json, need: 1, verbosity };
         let query = LeaderQuery { key: key.to_owned() };
+        let of_daemon = |said| LeaderView { said, nodes: Vec::new() };
         if !args.watch {
-            return question.answer(&Seen::from(client.leader(&query)?), "no one holds it");
+            return question.answer(&of_daemon(client.leader(&query)?), "no one holds it");
         }
         let mut watch = Watch::of_leader(query);
-        return question.watch(|| Ok(watch.next(&mut client, None)?.map(Seen::from)));
+        return question.watch(|| Ok(watch.next(&mut client, None)?.map(of_daemon)));
     }
     let nodes = listed(&args.nodes.on, &target)?;
     let need = args.nodes.least(nodes.len());
@@ -71,53 +71,26 @@ pub(crate) fn run(args: &LeaderArgs, global: &Global) -> Result {
         let mut first = Some(view);
         return question.watch(|| {
             if first.is_none() {
-                asked.turn().map_err(failed)?;
+                asked.turn()?;
             }
-            Ok(Some(Seen::from(first.take().unwrap_or_else(|| asked.view()))))
+            Ok(Some(first.take().unwrap_or_else(|| asked.view())))
         });
     }
-    if view.verdict == Verdict::Unknown {
+    if view.said.stale {
         return Err(question.unknown(&view));
     }
     question.exclusive(&view.nodes)?;
     let vacant = format!("no request holds it on {need} of the {} nodes", view.nodes.len());
-    question.answer(&Seen::from(view), &vacant)
+    question.answer(&view, &vacant)
 }
 
-/// The leader that a daemon or several nodes name. `C` identifies its claim.
-struct Seen<C> {
-    leader: Option<HolderInfo>,
-    claim: Option<C>,
-    /// Whether this may be out of date.
-    stale: bool,
-    /// The answers of the nodes; empty for a daemon.
-    nodes: Vec<NodeView>,
-}
-
-impl From<Leader> for Seen<u64> {
-    fn from(Leader { leader, stale }: Leader) -> Self {
-        let claim = leader.as_ref().map(|leader| leader.token);
-        Self { leader, claim, stale, nodes: Vec::new() }
-    }
-}
-
-impl From<LeaderView> for Seen<Claim> {
-    fn from(LeaderView { verdict, leader, nodes }: LeaderView) -> Self {
-        let (claim, stale) = match verdict {
-            Verdict::Led(claim) => (Some(claim), false),
-            Verdict::Vacant => (None, false),
-            Verdict::Unknown => (None, true),
-        };
-        Self { leader, claim, stale, nodes }
-    }
-}
-
-impl<C: PartialEq> Seen<C> {
-    /// The facts whose change is news: the leader, its note, and whether that may be out of date.
-    fn news(&self) -> (Option<(&C, Option<&str>)>, bool) {
-        let note = self.leader.as_ref().and_then(|leader| leader.note.as_deref());
-        (self.claim.as_ref().map(|claim| (claim, note)), self.stale)
-    }
+/// The facts whose change is news: the leader, its note, and whether that may be out of date.
+fn news(Leader { leader, stale }: &Leader) -> impl PartialEq {
+    let leader = leader.as_ref().map(|leader| {
+        let run = leader.over_nodes.as_deref().map(|over| over.run);
+        (run, leader.token, leader.note.as_deref())
+    });
+    (leader, stale)
 }
 
 /// The question for a leader.
@@ -131,19 +104,20 @@ struct Question<'a> {
 
 impl Question<'_> {
     /// Prints the leader, or that there is none and why.
-    fn answer<C>(&self, seen: &Seen<C>, vacant: &str) -> Result {
+    fn answer(&self, view: &LeaderView, vacant: &str) -> Result {
+        let Leader { leader, stale } = &view.said;
         if self.json {
-            stdout::print_json(&self.line(seen))?;
+            stdout::print_json(&self.line(view))?;
         } else {
-            if let Some(leader) = &seen.leader {
+            if let Some(leader) = leader {
                 stdout::print(&text(self.key, leader, &Now::here()))?;
             }
-            seen.nodes.iter().filter_map(away).for_each(|line| self.verbosity.note(&line));
+            view.nodes.iter().filter_map(away).for_each(|line| self.verbosity.note(&line));
         }
-        if seen.stale {
+        if *stale {
             self.verbosity.note(STALE);
         }
-        if seen.leader.is_some() {
+        if leader.is_some() {
             return Ok(());
         }
         self.verbosity.note(&format!("`{}` has no leader: {vacant}", self.key));
@@ -151,31 +125,30 @@ impl Question<'_> {
     }
 
     /// Prints a line for the leader now and after each change, until the output has no reader left.
-    fn watch<C: PartialEq>(&self, mut next: impl FnMut() -> Result<Option<Seen<C>>>) -> Result {
-        let mut last: Option<Seen<C>> = None;
-        while let Some(seen) = next()? {
-            self.exclusive(&seen.nodes)?;
+    fn watch(&self, mut next: impl FnMut() -> Result<Option<LeaderView>>) -> Result {
+        let mut last: Option<LeaderView> = None;
+        while let Some(view) = next()? {
+            self.exclusive(&view.nodes)?;
             let before = last.as_ref().map(|last| &last.nodes[..]).unwrap_or_default();
-            changes(before, &seen.nodes).iter().for_each(|line| self.verbosity.note(line));
+            changes(before, &view.nodes).iter().for_each(|line| self.verbosity.note(line));
             // The first state from the next daemon may repeat the last one.
-            if last.as_ref().is_none_or(|last| last.news() != seen.news()) {
-                let undecided = undecided(&seen.nodes).filter(|_| seen.stale);
+            if last.as_ref().is_none_or(|last| news(&last.said) != news(&view.said)) {
+                let undecided = undecided(&view.nodes).filter(|_| view.said.stale);
                 undecided.iter().for_each(|line| self.verbosity.note(line));
-                if stdout::print_json(&self.line(&seen))? == ReaderState::Gone {
+                if stdout::print_json(&self.line(&view))? == ReaderState::Gone {
                     break;
                 }
             }
-            last = Some(seen);
+            last = Some(view);
         }
         Ok(())
     }
 
     /// Whether too few nodes could still answer, unless a user intervenes.
     fn is_hopeless(&self, view: &LeaderView) -> bool {
-        let hopeless =
-            |node: &&NodeView| matches!(&node.state, NodeState::Away(it) if it.permanent);
-        let left = view.nodes.len() - view.nodes.iter().filter(hopeless).count();
-        view.verdict == Verdict::Unknown && left < self.need
+        let may_answer =
+            |node: &&NodeView| !matches!(&node.state, NodeState::Away(it) if it.permanent);
+        view.said.stale && view.nodes.iter().filter(may_answer).count() < self.need
     }
 
     fn unknown(&self, view: &LeaderView) -> Failed {
@@ -206,11 +179,10 @@ impl Question<'_> {
         }
     }
 
-    fn line<'a, C>(&'a self, seen: &'a Seen<C>) -> Line<'a> {
-        let Self { key, need, .. } = *self;
-        let need = (!seen.nodes.is_empty()).then_some(need);
-        let nodes = seen.nodes.iter().map(node_line).collect();
-        Line { key, leader: seen.leader.as_ref(), stale: seen.stale, need, nodes }
+    fn line<'a>(&'a self, LeaderView { said, nodes }: &'a LeaderView) -> Line<'a> {
+        let need = (!nodes.is_empty()).then_some(self.need);
+        let nodes = nodes.iter().map(|node| node_line(node, said.leader.as_ref())).collect();
+        Line { key: self.key, said, need, nodes }
     }
 }
 
@@ -218,22 +190,23 @@ impl Question<'_> {
 fn first(asked: &mut LeaderAtNodes<'_>) -> Result<LeaderView> {
     let until = boottime_ms() + PATIENCE_MS;
     loop {
-        asked.turn().map_err(failed)?;
+        asked.turn()?;
         let view = asked.view();
-        if view.verdict != Verdict::Unknown || view.is_settled() || boottime_ms() >= until {
+        let is_settled = view.nodes.iter().all(|node| node.state != NodeState::Asked);
+        if !view.said.stale || is_settled || boottime_ms() >= until {
             return Ok(view);
         }
     }
 }
 
-fn failed(error: IdentifyError) -> Failed {
-    Failed::new(error.message).hint_if(error.hint)
-}
-
-fn node_line(node: &NodeView) -> NodeLine<'_> {
+fn node_line<'a>(node: &'a NodeView, leader: Option<&HolderInfo>) -> NodeLine<'a> {
+    let leads = |holder: &HolderInfo| {
+        let request = |it: &HolderInfo| (it.token, it.over_nodes.as_deref().map(|it| it.run));
+        leader.is_some_and(|leader| request(leader) == request(holder))
+    };
     let (state, message) = match &node.state {
-        NodeState::Leader => ("leader", None),
-        NodeState::Other => ("other", None),
+        NodeState::Holds(_, holder) if leads(holder) => ("leader", None),
+        NodeState::Holds(..) => ("other", None),
         NodeState::None => ("none", None),
         NodeState::NotExclusive(why) => ("not_exclusive", Some(why.as_str())),
         NodeState::Away(failure) => ("away", Some(failure.what.as_str())),
@@ -244,11 +217,12 @@ fn node_line(node: &NodeView) -> NodeLine<'_> {
 
 /// `web3 is unreachable: ssh: connection timed out`.
 fn away(node: &NodeView) -> Option<String> {
-    match &node.state {
-        NodeState::Away(failure) => Some(format!("{} is unreachable: {}", node.name, failure.what)),
-        NodeState::Asked => Some(format!("{} is unreachable: it does not answer", node.name)),
-        _ => None,
-    }
+    let why = match &node.state {
+        NodeState::Away(failure) => &failure.what,
+        NodeState::Asked => "it does not answer",
+        _ => return None,
+    };
+    Some(format!("{} is unreachable: {why}", node.name))
 }
 
 /// The nodes that went away, and those that answer again. The first answer of a node is not news.
@@ -290,7 +264,8 @@ mod tests {
     use super::*;
     use crate::cli::wording::participant::tests::somebody;
     use crate::cli::wording::time::tests::at;
-    use crate::client::nodes::ssh::NodeFailure;
+    use crate::nodes::leadership::Claim;
+    use crate::protocol::{NodeFailure, RunId};
 
     fn question(key: &str) -> Question<'_> {
         Question { key, json: true, need: 2, verbosity: Verbosity::Silent }
@@ -312,8 +287,8 @@ mod tests {
     #[test]
     fn a_line_says_that_there_is_no_leader() {
         let question = question("scheduler");
-        let line = stdout::json(&question.line(&Seen::from(Leader { leader: None, stale: false })))
-            .unwrap();
+        let said = Leader { leader: None, stale: false };
+        let line = stdout::json(&question.line(&LeaderView { said, nodes: Vec::new() })).unwrap();
         assert_eq!(line, "{\"key\":\"scheduler\",\"leader\":null,\"stale\":false}\n");
     }
 
@@ -322,19 +297,25 @@ mod tests {
         let of = |token, note: Option<&str>, since: &str| {
             let mut leader = somebody(812, None, since);
             (leader.token, leader.note) = (token, note.map(str::to_owned));
-            Seen::from(Leader { leader: Some(leader), stale: false })
+            Leader { leader: Some(leader), stale: false }
         };
-        let none = |stale| Seen::from(Leader { leader: None, stale });
+        let none = |stale| Leader { leader: None, stale };
         let first = of(1, Some("a"), SINCE);
-        assert_eq!(first.news(), of(1, Some("a"), "2026-11-20T15:00:00Z").news());
-        assert_ne!(first.news(), of(2, Some("a"), SINCE).news());
-        assert_ne!(first.news(), of(1, Some("b"), SINCE).news());
-        assert_ne!(first.news(), none(false).news());
-        assert_ne!(none(true).news(), none(false).news());
+        let is_news = |before: &Leader, now: &Leader| news(before) != news(now);
+        assert!(!is_news(&first, &of(1, Some("a"), "2026-11-20T15:00:00Z")));
+        assert!(is_news(&first, &of(2, Some("a"), SINCE)));
+        assert!(is_news(&first, &of(1, Some("b"), SINCE)));
+        assert!(is_news(&first, &none(false)));
+        assert!(is_news(&none(true), &none(false)));
     }
 
     fn node(name: &str, state: NodeState) -> NodeView {
         NodeView { name: name.to_owned(), state }
+    }
+
+    fn leads() -> NodeState {
+        let claim = Claim { run: RunId(1), token: 77, need: 1 };
+        NodeState::Holds(claim, Box::new(somebody(812, None, SINCE)))
     }
 
     fn cut() -> NodeState {
@@ -343,24 +324,24 @@ mod tests {
 
     #[test]
     fn each_change_of_a_node_is_said_once() {
-        let well = vec![node("a", NodeState::Leader), node("b", NodeState::Asked)];
+        let well = vec![node("a", leads()), node("b", NodeState::Asked)];
         assert_eq!(changes(&[], &well), [""; 0]);
-        let lost = vec![node("a", NodeState::Leader), node("b", cut())];
+        let lost = vec![node("a", leads()), node("b", cut())];
         assert_eq!(changes(&well, &lost), ["b is unreachable: ssh: connection timed out"]);
         let refused = NodeState::Away(NodeFailure::passing("ssh: connection refused"));
-        let still = vec![node("a", NodeState::Leader), node("b", refused)];
+        let still = vec![node("a", leads()), node("b", refused)];
         assert_eq!(changes(&lost, &still), [""; 0]);
-        let back = vec![node("a", NodeState::Leader), node("b", NodeState::None)];
+        let back = vec![node("a", leads()), node("b", NodeState::None)];
         assert_eq!(changes(&still, &back), ["b is answering again"]);
     }
 
     #[test]
     fn a_line_names_the_nodes_and_says_that_too_few_of_them_answer() {
         let nodes = vec![node("a", NodeState::None), node("b", cut()), node("c", cut())];
-        let view = LeaderView { verdict: Verdict::Unknown, leader: None, nodes };
+        let view = LeaderView { said: Leader { leader: None, stale: true }, nodes };
         let question = question("x");
         assert_eq!(
-            stdout::json(&question.line(&Seen::from(view.clone()))).unwrap(),
+            stdout::json(&question.line(&view)).unwrap(),
             "{\"key\":\"x\",\"leader\":null,\"stale\":true,\"need\":2,\"nodes\":[\
              {\"name\":\"a\",\"state\":\"none\",\"message\":null},\
              {\"name\":\"b\",\"state\":\"away\",\"message\":\"ssh: connection timed out\"},\
@@ -382,8 +363,7 @@ mod tests {
         let never = NodeState::Away(NodeFailure::permanent("no such host"));
         let question = question("x");
         let view = |states: [&NodeState; 3]| LeaderView {
-            verdict: Verdict::Unknown,
-            leader: None,
+            said: Leader { leader: None, stale: true },
             nodes: states.map(|state| node("a", state.clone())).into(),
         };
         assert!(question.is_hopeless(&view([&never, &never, &NodeState::None])));

@@ -78,7 +78,7 @@ fn at_nodes(handle: &LeaseHandle, json: bool, target: &Target) -> Result {
         return Err(parts.lost(&[], json, verbosity)?);
     }
     if count(|answer| answer.said.is_some()) == 0 {
-        return Err(parts.unreached(ending.hint.as_deref()));
+        return Err(parts.unreached(ending.outcome.hint()));
     }
     let released = parts.released().map(|(_, released)| released).collect();
     stdout::json_if(json, &ReleasedOverNodes { released, nodes: parts.reports() })?;

@@ -21,11 +21,12 @@ use crate::cli::wording::time::{Now, clock_of, time_of};
 use crate::cli::{Failed, Global, Result, Target, Verbosity, millis, stated, stdout, wrong};
 use crate::client::nodes::lease::LeaseHandle;
 use crate::client::{Client, ClientError};
-use crate::nodes::{Change, Deadline, Millis, Outcome};
+use crate::nodes::{Change, Millis, Outcome};
 use crate::protocol::{ErrorName, Handle, LeaseInfo, Renew, Renewed};
 use crate::run::nodes::{Host, OnLease, PartAnswer, PartSaid, Purpose, Start, Wish, Word};
 use crate::run::{OwnCode, SUCCESS};
 use crate::sys::clock::{boottime_ms, boottime_ms_after};
+use crate::sys::deadline::Deadline;
 use crate::sys::pidfd::Pidfd;
 
 /// The longest single sleep. The clock of the sleep stands still while the machine is suspended,
@@ -147,8 +148,8 @@ impl Renewal<'_> {
         let Some(ending) = ending else { return Ok(()) };
         let parts = Parts { handle, answers: &ending.answers };
         Err(match &ending.outcome {
-            Outcome::Lost { nodes } => parts.lost(nodes, self.json, self.verbosity)?,
-            _ => parts.unreached(ending.hint.as_deref()),
+            Outcome::Lost(nodes) => parts.lost(nodes, self.json, self.verbosity)?,
+            outcome => parts.unreached(outcome.hint()),
         })
     }
 

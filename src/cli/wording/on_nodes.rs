@@ -1,10 +1,9 @@
 //! Describes a lock at nodes.
 
-use crate::client::nodes::Node;
 use crate::client::nodes::known_nodes::KnownNode;
-use crate::nodes::{Change, Outcome, Refusal, Require};
+use crate::nodes::{Change, Held, Outcome, Refusal, Require};
 use crate::protocol::node_address::NodeAddress;
-use crate::protocol::{ErrorName, Failure};
+use crate::protocol::{ErrorName, Failure, Node};
 use crate::run::nodes::{Ending, Line, NotHeld, Purpose, Word, Wording};
 
 use super::lost;
@@ -60,11 +59,10 @@ pub(crate) fn unread(nodes: &[String]) -> String {
 }
 
 fn change_line(change: &Change, names: &[&str], purpose: Purpose) -> Option<String> {
-    let name = |node: usize| names.get(node).copied().unwrap_or("?");
-    let held_of = |held, need| held_of(held, need, names.len());
+    let name = |node: &usize| names.get(*node).copied().unwrap_or("?");
+    let on = |held: &Held| held_of(*held, names.len());
     Some(match change {
-        Change::Away { node, since, why, held, need, stops_at } => {
-            let (since, held) = (clock_of(*since), held_of(*held, *need));
+        Change::Away { node, since, why, held, stops_at } => {
             let then = stops_at.map(|at| {
                 let what = match purpose {
                     Purpose::Command(_) => "canal ends the command",
@@ -72,51 +70,50 @@ fn change_line(change: &Change, names: &[&str], purpose: Purpose) -> Option<Stri
                 };
                 format!("; {what} at {} unless the node answers", clock_of(at))
             });
-            let then = then.unwrap_or_default();
             format!(
-                "{} has not answered since {since} ({why}); the lock is {held}{then}",
-                name(*node)
+                "{} has not answered since {} ({why}); the lock is {}{}",
+                name(node),
+                clock_of(*since),
+                on(held),
+                then.unwrap_or_default()
             )
         }
-        Change::Back { node, held, need } => {
-            format!("{} is answering again; the lock is {}", name(*node), held_of(*held, *need))
+        Change::Back(node, held) => {
+            format!("{} is answering again; the lock is {}", name(node), on(held))
         }
-        Change::Held { .. } => return None,
-        Change::NotYet { nodes, until } => {
-            let names: Vec<&str> = nodes.iter().map(|node| name(*node)).collect();
-            let (names, until) = (names.join(", "), clock_of(*until));
+        Change::Held(..) => return None,
+        Change::NotYet(nodes, until) => {
+            let each: Vec<&str> = nodes.iter().map(name).collect();
             let what = match nodes.len() {
                 1 => "is new or has lost its state, and grants",
                 _ => "are new or have lost their state, and grant",
             };
-            format!("{names} {what} no node leases until {until}")
+            format!("{} {what} no node leases until {}", each.join(", "), clock_of(*until))
         }
-        Change::TooFew { answering, need } => format!(
-            "too few nodes answer ({answering} of {}, {need} needed); canal holds nothing until \
-             enough of them answer",
+        Change::TooFew(Held { held, need }) => format!(
+            "too few nodes answer ({held} of {}, {need} needed); canal holds nothing until enough \
+             of them answer",
             names.len()
         ),
-        Change::AskedAnew { node: Some(node) } => {
-            format!(
-                "released everything and is asking all nodes again, because {} did not answer or \
-                 confirm",
-                name(*node)
-            )
-        }
-        Change::AskedAnew { node: None } => "gave way to another request".to_owned(),
-        Change::OtherList { node, why } => format!(
+        Change::AskedAnew(Some(node)) => format!(
+            "released everything and is asking all nodes again, because {} did not answer or \
+             confirm",
+            name(node)
+        ),
+        Change::AskedAnew(None) => "gave way to another request".to_owned(),
+        Change::OtherList(node, why) => format!(
             "{} does not take part in the lock, so a command on other nodes can run at the same \
              time: {why}",
-            name(*node)
+            name(node)
         ),
-        Change::Lost { node, held, need } => {
-            format!("{} no longer holds the lock; it is {}", name(*node), held_of(*held, *need))
+        Change::Lost(node, held) => {
+            format!("{} no longer holds the lock; it is {}", name(node), on(held))
         }
     })
 }
 
 /// `held on 2 of 3 nodes`; `held on 3 of 3 nodes, and 2 are needed` if fewer than all are enough.
-fn held_of(held: usize, need: usize, all: usize) -> String {
+fn held_of(Held { held, need }: Held, all: usize) -> String {
     let are = if need == 1 { "is" } else { "are" };
     match need < all {
         true => format!("held on {held} of {all} nodes, and {need} {are} needed"),
@@ -125,34 +122,34 @@ fn held_of(held: usize, need: usize, all: usize) -> String {
 }
 
 /// The failure of a request that ended like this; `None` if its caller gave up.
-fn not_held(ending: &Ending) -> Option<NotHeld> {
-    let name = |node: usize| ending.names.get(node).map_or("?", String::as_str);
-    let hint = ending.hint.as_deref().map(Box::from);
-    let failure = match &ending.outcome {
+fn not_held(Ending { outcome, names, cycle, .. }: &Ending) -> Option<NotHeld> {
+    let name = |node: usize| names.get(node).map_or("?", String::as_str);
+    let hint = outcome.hint().map(Box::from);
+    let failure = match outcome {
         Outcome::Refused { node, refusal, why, silent } => {
             let message = match node {
                 Some(node) => format!("{}: {why}", name(*node)),
-                None => why.clone(),
+                None => why.what.clone(),
             } + &silence_of(silent.iter().map(|node| name(*node)));
             let reason = match refusal {
                 Refusal::Timeout => "timeout",
                 Refusal::Deadlock => "deadlock",
                 _ => "full",
             };
-            let (reason, cycle) = (Some(reason.into()), ending.cycle.clone().into());
+            let (reason, cycle) = (Some(reason.into()), cycle.clone().into());
             Failure { hint, reason, cycle, ..Failure::new(ErrorName::Refused, message) }
         }
-        Outcome::Failed { nodes } => {
+        Outcome::Failed(nodes) => {
             let each = nodes.iter().map(|(node, why)| format!("{}: {why}", name(*node)));
             let message = each.collect::<Vec<_>>().join("; ");
             Failure { hint, ..Failure::new(ErrorName::Fault, message) }
         }
-        Outcome::Lost { nodes } => {
+        Outcome::Lost(nodes) => {
             let nodes: Vec<&str> = nodes.iter().map(|node| name(*node)).collect();
             let message = format!("the lock was lost on {}", nodes.join(", "));
             Failure::new(ErrorName::LeaseLost, message).hint(lost::HINT)
         }
-        Outcome::GivenBack { .. } => return None,
+        Outcome::GivenBack(_) => return None,
     };
     Some((failure.name, failure))
 }
@@ -181,7 +178,7 @@ pub(crate) fn engine(require: Require, nodes: usize) -> String {
 mod tests {
     use super::*;
     use crate::core::NodeId;
-    use crate::protocol::OnLost;
+    use crate::protocol::{NodeFailure, OnLost};
     use crate::sys::clock;
 
     const NAMES: &[&str] = &["web1", "web2", "web3"];
@@ -198,8 +195,7 @@ mod tests {
             node: 2,
             since: now,
             why,
-            held: 2,
-            need: 3,
+            held: Held { held: 2, need: 3 },
             stops_at: Some(now + 60_000),
         };
         let text = said(&away);
@@ -218,7 +214,7 @@ mod tests {
             "{of_lease}"
         );
         assert_eq!(
-            said(&Change::Back { node: 2, held: 3, need: 3 }),
+            said(&Change::Back(2, Held { held: 3, need: 3 })),
             "web3 is answering again; the lock is held on 3 of 3 nodes"
         );
     }
@@ -247,7 +243,7 @@ mod tests {
         assert_eq!(met(&all), format!("{shared}, {apart}, {own}; {alone}"));
         assert_eq!(met(&all[2..]), own, "on this machine nobody else asks it");
         let until = clock::boottime_ms();
-        let new = said(&Change::NotYet { nodes: vec![0, 2], until });
+        let new = said(&Change::NotYet(vec![0, 2], until));
         let words = "web1, web3 are new or have lost their state, and grant no node leases until ";
         assert!(new.starts_with(words), "{new}");
     }
@@ -261,9 +257,9 @@ mod tests {
             (1, 1, "web1 is answering again; the lock is held on 1 of 3 nodes, and 1 is needed"),
             (2, 3, "web1 is answering again; the lock is held on 2 of 3 nodes"),
         ] {
-            assert_eq!(said(&Change::Back { node: 0, held, need }), said_of_it);
+            assert_eq!(said(&Change::Back(0, Held { held, need })), said_of_it);
         }
-        let lost = Change::Lost { node: 1, held: 2, need: 2 };
+        let lost = Change::Lost(1, Held { held: 2, need: 2 });
         assert_eq!(
             said(&lost),
             "web2 no longer holds the lock; it is held on 2 of 3 nodes, and 2 are needed"
@@ -275,27 +271,27 @@ mod tests {
         let ending = |outcome| Ending {
             outcome,
             names: NAMES.iter().map(|name| (*name).to_owned()).collect(),
-            hint: None,
             answers: Vec::new(),
             cycle: Vec::new(),
         };
-        let why = "deploy is full".to_owned();
+        let why = NodeFailure::passing("deploy is full");
         let (refusal, silent) = (Refusal::Full, Vec::new());
         let refused = Outcome::Refused { node: Some(0), refusal, why, silent };
         let (error, failure) = not_held(&ending(refused)).unwrap();
         assert_eq!(error, ErrorName::Refused);
         assert_eq!(failure.reason.as_deref(), Some("full"));
         assert_eq!(failure.message, "web1: deploy is full");
-        let nodes = vec![(0, "no such host".to_owned()), (2, "permission denied".to_owned())];
-        let (error, failure) = not_held(&ending(Outcome::Failed { nodes })).unwrap();
+        let nodes = [(0, "no such host"), (2, "permission denied")];
+        let nodes = nodes.map(|(node, why)| (node, NodeFailure::permanent(why))).into();
+        let (error, failure) = not_held(&ending(Outcome::Failed(nodes))).unwrap();
         assert_eq!(error, ErrorName::Fault);
         assert_eq!(failure.message, "web1: no such host; web3: permission denied");
-        let (refusal, why) = (Refusal::Timeout, "the wait timed out".to_owned());
+        let (refusal, why) = (Refusal::Timeout, NodeFailure::passing("the wait timed out"));
         for (silent, end) in
             [(vec![1], "; web2 does not answer"), (vec![0, 2], "; web1, web3 do not answer")]
         {
             let over = Outcome::Refused { node: None, refusal, why: why.clone(), silent };
-            assert_eq!(not_held(&ending(over)).unwrap().1.message, why.clone() + end);
+            assert_eq!(not_held(&ending(over)).unwrap().1.message, why.what.clone() + end);
         }
     }
 }

@@ -12,6 +12,7 @@ use toml::Spanned;
 
 use crate::config::written::with_suggestion;
 use canal_core::{LEASE_MS_MAX, LEASE_OVER_NODES_MS_MIN};
+use canal_protocol::Node;
 use canal_protocol::node_address::NodeAddress;
 use canal_text::duration::{read as duration, stated};
 
@@ -30,18 +31,9 @@ pub struct ConfiguredNodes {
     /// The file that contains them.
     pub file: Option<PathBuf>,
     /// Each node, by its name.
-    pub nodes: BTreeMap<String, ConfiguredNode>,
+    pub nodes: BTreeMap<String, Node>,
     /// The nodes of each group, by the group's name without `@`. A node is a name or an address.
     pub groups: BTreeMap<String, Vec<String>>,
-}
-
-/// A node of the configuration.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ConfiguredNode {
-    /// Its address.
-    pub address: NodeAddress,
-    /// The program on the node; without one, the `canal` in the PATH of ssh there.
-    pub canal: Option<String>,
 }
 
 /// `[nodes]` as the file contains it: `name = "ADDRESS"`, or `name = { address = "ADDRESS", canal =
@@ -113,8 +105,7 @@ pub(crate) fn configured(
                 return Err(wrong("`canal` must be the path of a program".to_owned()));
             }
         }
-        let node = ConfiguredNode { address, canal };
-        found.nodes.insert(text.clone(), node);
+        found.nodes.insert(text.clone(), Node { name: text.clone(), address, canal });
     }
     for (name, members) in groups {
         check_name(name, "group")?;
@@ -150,10 +141,7 @@ fn check_name(name: &Spanned<String>, what: &str) -> Result<(), (usize, String)>
     Ok(())
 }
 
-fn check_member(
-    member: &Spanned<String>,
-    nodes: &BTreeMap<String, ConfiguredNode>,
-) -> Result<(), String> {
+fn check_member(member: &Spanned<String>, nodes: &BTreeMap<String, Node>) -> Result<(), String> {
     let text = member.get_ref();
     if text.starts_with('@') {
         return Err(format!("`{text}` is a group; a group can contain only nodes"));

@@ -24,7 +24,7 @@ mod tests;
 pub use acquire::{Acquired, JobserverEnds};
 pub use calls::{Client, handle, tag};
 pub use connection::program::{
-    OWN, ServiceManager, find as find_program, is_from_outside, is_on_demand_daemon, own_program,
+    OWN, ServiceManager, is_from_outside, is_on_demand_daemon, own_program,
 };
 pub use connection::silence::{Limits, Options, Start};
 pub use connection::start_daemon::{last_line_of_log, replace_daemon};

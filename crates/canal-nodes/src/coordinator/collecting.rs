@@ -8,10 +8,11 @@
 //! `all-alive` and `majority-alive` first choose the nodes that count: those that answer.
 
 use canal_core::{CONFIRMED_TOKEN_MAX, Token};
+use canal_protocol::NodeFailure;
 
 use super::node::{Hold, Node, Turn};
 use super::{Coordinator, Phase, Round};
-use crate::{Asking, Change, Effect, Millis, Outcome, Refusal, Require, Timing};
+use crate::{Asking, Call, Change, Effect, Millis, Outcome, Refusal, Require, Timing};
 
 /// The state of the node whose turn it is.
 enum Step {
@@ -113,8 +114,12 @@ impl Coordinator {
         if may_answer < self.need {
             return Some(self.failed(turn));
         }
-        let why = "the wait timed out".to_owned();
-        Some(self.refused(turn.now, None, Refusal::Timeout, why))
+        Some(self.refused(
+            turn.now,
+            None,
+            Refusal::Timeout,
+            NodeFailure::passing("the wait timed out"),
+        ))
     }
 
     /// The outcome of a refusal, by a node or by the request itself.
@@ -123,7 +128,7 @@ impl Coordinator {
         now: Millis,
         node: Option<usize>,
         refusal: Refusal,
-        why: String,
+        why: NodeFailure,
     ) -> Outcome {
         let is_over = |since: Millis| now >= since.saturating_add(self.timing.pass_over_ms);
         let is_silent = |at: &usize| match self.nodes[*at].hold {
@@ -155,8 +160,7 @@ impl Coordinator {
 
     /// The outcome because of what keeps these nodes from being used.
     pub(super) fn failed_over(&self, nodes: Vec<usize>) -> Outcome {
-        let nodes = nodes.into_iter().map(|at| (at, self.nodes[at].obstacle())).collect();
-        Outcome::Failed { nodes }
+        Outcome::Failed(nodes.into_iter().map(|at| (at, self.nodes[at].obstacle())).collect())
     }
 
     /// Asks the nodes in order, starting with the one whose turn it is.
@@ -287,7 +291,7 @@ impl Coordinator {
             // even with `-n`, a later node gets a little time: if it refused at once, two cron jobs
             // could refuse each other.
             Hold::Queued if must_not_wait && turn.is_past(round.since + pass_over_ms) => {
-                let why = "another request holds it".to_owned();
+                let why = NodeFailure::passing("another request holds it");
                 let outcome = self.refused(turn.now, Some(at), Refusal::Full, why);
                 self.end(turn, outcome);
                 Step::Ended
@@ -399,8 +403,7 @@ impl Coordinator {
         node.asked = Some(asking);
         node.is_announced |= asking.spare;
         node.hold = Hold::Asked { since: turn.now };
-        let ask = Effect::Ask { node: at, lease: node.lease, asking };
-        turn.call(ask, self.timing.silence_ms);
+        turn.call(at, Call::Ask(node.lease, asking), self.timing.silence_ms);
     }
 
     /// Releases anything that an earlier attempt, or another coordinator, may have left.
@@ -420,7 +423,7 @@ impl Coordinator {
         let token = Token(largest.0.saturating_add(1)).max(self.least_token);
         if token.0 > CONFIRMED_TOKEN_MAX {
             let why = format!("its tokens reached {largest}, the largest there is");
-            return self.end(turn, Outcome::Failed { nodes: vec![(by, why)] });
+            return self.end(turn, Outcome::Failed(vec![(by, NodeFailure::permanent(why))]));
         }
         self.token = Some(token);
         for at in &chosen {
@@ -434,8 +437,7 @@ impl Coordinator {
         let node = &mut self.nodes[at];
         node.hold = Hold::Confirming { since: turn.now };
         node.asked = None;
-        let confirm = Effect::ConfirmAt { node: at, lease: node.lease, token };
-        turn.call(confirm, self.timing.silence_ms);
+        turn.call(at, Call::ConfirmAt(node.lease, token), self.timing.silence_ms);
     }
 
     /// Withdraws requests and unconfirmed grants, and releases confirmed leases.
@@ -459,7 +461,7 @@ impl Coordinator {
     pub(super) fn ask_anew(&mut self, turn: &mut Turn, because_of: Option<usize>) {
         self.give_back(turn);
         self.phase = Phase::Collecting(Round { at: 0, since: turn.now });
-        turn.carry_out(Effect::Say(Change::AskedAnew { node: because_of }));
+        turn.carry_out(Effect::Say(Change::AskedAnew(because_of)));
     }
 
     fn is_granted(&self, at: usize) -> bool {
@@ -506,7 +508,7 @@ impl Coordinator {
         node.hold = Hold::Unknown;
         if node.link.is_open() {
             node.hold = Hold::Releasing { since: turn.now };
-            turn.call(Effect::Release { node: at, lease: node.lease }, self.timing.silence_ms);
+            turn.call(at, Call::Release(node.lease), self.timing.silence_ms);
         }
     }
 
@@ -515,7 +517,7 @@ impl Coordinator {
         let node = &mut self.nodes[at];
         node.hold = Hold::Nothing;
         node.link.close(turn.now);
-        turn.carry_out(Effect::Cancel { node: at });
+        turn.carry_out(Effect::Node(at, Call::Cancel));
     }
 
     /// Reconnects to a node that has not answered a call since `since`, if that was long ago.

@@ -1,9 +1,10 @@
 //! Updates the state of a node from each input.
 
-use super::node::{Hold, Trouble, Turn};
+use super::node::{Hold, Turn};
 use super::{Coordinator, Phase};
-use crate::{Change, Effect, Input, Millis, Outcome, Refusal, Require};
+use crate::{Change, Effect, Event, Input, Millis, Outcome, Refusal, Require};
 use canal_core::Token;
+use canal_protocol::NodeFailure;
 
 /// How many times a node may fail to confirm its own grant before it counts as one that never will.
 /// Without a limit, the coordinator would ask it again as fast as the network allows. Once the
@@ -21,70 +22,56 @@ const TOKENS_SKIPPED_DOUBLED_MAX: u32 = 10;
 impl Coordinator {
     pub(super) fn hear(&mut self, input: Input, turn: &mut Turn) {
         match input {
-            Input::Reached { node } => self.nodes[node].reached(),
-            Input::NotYet { node, left_ms } => {
-                self.nodes[node].reached();
-                self.nodes[node].grants_from = turn.now.saturating_add(left_ms);
-            }
-            Input::Away { node, permanent, why } => {
-                let runs = matches!(self.phase, Phase::Running);
-                let longest_ms = runs.then_some(self.timing.renewal_silence_ms);
-                let trouble = Trouble { is_permanent: permanent, why };
-                self.nodes[node].away(turn.now, trouble, longest_ms);
-            }
-            Input::Queued { node } => {
-                let node = &mut self.nodes[node];
-                if matches!(node.hold, Hold::Asked { .. }) {
-                    node.hold = Hold::Queued;
-                }
-            }
-            Input::Granted { node, token } => {
-                let node = &mut self.nodes[node];
-                if matches!(node.hold, Hold::Asked { .. } | Hold::Queued) {
-                    node.hold = Hold::Collecting { token };
-                }
-            }
-            Input::Refused { node, refusal, why } => self.hear_refusal(node, refusal, why, turn),
-            Input::Confirmed { node, sent } => {
-                if matches!(self.nodes[node].hold, Hold::Confirming { .. }) {
-                    self.hear_firm(node, sent, turn.now);
-                }
-            }
-            Input::ConfirmFailed { node } => {
-                self.hear_unconfirmed(node, "the grant ended before it could be confirmed", turn);
-            }
-            Input::TokenTaken { node, least } => {
-                let why = "another lock there already had the token";
-                if self.hear_unconfirmed(node, why, turn) {
-                    self.skip_tokens(least);
-                    self.release_spare(node, turn);
-                }
-            }
-            Input::TokenRefused { node, why } => {
-                if self.hear_unconfirmed(node, "", turn) {
-                    self.nodes[node].unfit = Some(why);
-                    self.release_spare(node, turn);
-                }
-            }
-            Input::Renewed { node, sent, ttl_ms } => {
-                if matches!(self.nodes[node].hold, Hold::Firm | Hold::Unknown) {
-                    self.nodes[node].ttl_ms = ttl_ms;
-                    self.hear_firm(node, sent, turn.now);
-                }
-            }
-            Input::Gone { node } => self.hear_gone(node, turn),
-            Input::SpareTaken { node } => {
-                let ask_at = self.ask_spare_at(turn.now);
-                let node = &mut self.nodes[node];
-                if matches!(node.hold, Hold::Collecting { .. }) {
-                    node.gone();
-                    node.ask_at = ask_at;
-                }
-            }
+            Input::Node(at, event) => self.hear_node(at, event, turn),
             Input::Surrender => self.surrender(turn),
-            Input::Deadlock { why } => self.give_up(turn, why),
+            Input::Deadlock(why) => self.give_up(turn, why),
             Input::Stop => self.stop(turn),
             Input::Tick => {}
+        }
+    }
+
+    fn hear_node(&mut self, at: usize, event: Event, turn: &mut Turn) {
+        let node = &mut self.nodes[at];
+        match event {
+            Event::Reached => node.reached(),
+            Event::NotYet(left_ms) => {
+                node.reached();
+                node.grants_from = turn.now.saturating_add(left_ms);
+            }
+            Event::Away(failure) => {
+                let runs = matches!(self.phase, Phase::Running);
+                node.away(turn.now, failure, runs.then_some(self.timing.renewal_silence_ms));
+            }
+            Event::Queued if matches!(node.hold, Hold::Asked { .. }) => node.hold = Hold::Queued,
+            Event::Granted(token) if matches!(node.hold, Hold::Asked { .. } | Hold::Queued) => {
+                node.hold = Hold::Collecting { token };
+            }
+            Event::Refused(refusal, why) => self.hear_refusal(at, refusal, why, turn),
+            Event::Confirmed(sent) if matches!(node.hold, Hold::Confirming { .. }) => {
+                self.hear_firm(at, sent, turn.now);
+            }
+            Event::ConfirmFailed => {
+                self.hear_unconfirmed(at, "the grant ended before it could be confirmed", turn);
+            }
+            Event::TokenTaken(least) => {
+                if self.hear_unconfirmed(at, "another lock there already had the token", turn) {
+                    self.skip_tokens(least);
+                    self.release_spare(at, turn);
+                }
+            }
+            Event::TokenRefused(why) => {
+                if self.hear_unconfirmed(at, "", turn) {
+                    self.nodes[at].unfit = Some(why);
+                    self.release_spare(at, turn);
+                }
+            }
+            Event::Renewed { sent, ttl_ms } if matches!(node.hold, Hold::Firm | Hold::Unknown) => {
+                node.ttl_ms = ttl_ms;
+                self.hear_firm(at, sent, turn.now);
+            }
+            Event::Gone => self.hear_gone(at, turn),
+            // This is a late answer about an earlier lease.
+            Event::Queued | Event::Granted(_) | Event::Confirmed(_) | Event::Renewed { .. } => {}
         }
     }
 
@@ -121,9 +108,9 @@ impl Coordinator {
             node.unconfirmed += 1;
             if node.unconfirmed >= UNCONFIRMED_MAX {
                 let times = node.unconfirmed;
-                node.unfit = Some(format!(
+                node.unfit = Some(NodeFailure::permanent(format!(
                     "it granted the lock {times} times and never confirmed it: {why}"
-                ));
+                )));
             }
         }
         true
@@ -153,8 +140,7 @@ impl Coordinator {
                 let was_sure = node.sent.is_some();
                 node.gone();
                 if runs && was_sure {
-                    let (held, need) = (self.sure_nodes().count(), self.need);
-                    turn.carry_out(Effect::Say(Change::Lost { node: at, held, need }));
+                    turn.carry_out(Effect::Say(Change::Lost(at, self.held())));
                 }
             }
             // This is a late answer about an earlier lease.
@@ -162,7 +148,7 @@ impl Coordinator {
         }
     }
 
-    fn hear_refusal(&mut self, at: usize, refusal: Refusal, why: String, turn: &mut Turn) {
+    fn hear_refusal(&mut self, at: usize, refusal: Refusal, why: NodeFailure, turn: &mut Turn) {
         // A command that is being killed still runs until it is dead.
         let runs = matches!(self.phase, Phase::Running | Phase::Lost);
         let ask_at = self.ask_spare_at(turn.now);
@@ -174,17 +160,17 @@ impl Coordinator {
         let is_spare = node.is_spare();
         node.gone();
         match refusal {
-            Refusal::NotYet { left_ms } => node.grants_from = turn.now.saturating_add(left_ms),
+            Refusal::NotYet(left_ms) => node.grants_from = turn.now.saturating_add(left_ms),
             Refusal::Unfit => node.unfit = Some(why),
             // This was a spare: the command runs without it.
             Refusal::OtherList if runs => {
-                node.unfit = Some(why.clone());
-                turn.carry_out(Effect::Say(Change::OtherList { node: at, why }));
+                turn.carry_out(Effect::Say(Change::OtherList(at, why.what.clone())));
+                node.unfit = Some(why);
             }
             Refusal::Invalid if runs => node.unfit = Some(why),
             _ if runs => node.ask_at = ask_at,
             Refusal::Invalid | Refusal::OtherList => {
-                self.end(turn, Outcome::Failed { nodes: vec![(at, why)] });
+                self.end(turn, Outcome::Failed(vec![(at, why)]));
             }
             _ if self.plan.require == Require::Any => node.refused = Some((refusal, why)),
             _ if is_spare || !is_its_turn => node.ask_at = turn.now + self.timing.silence_ms,
@@ -218,6 +204,7 @@ impl Coordinator {
 
     fn give_up(&mut self, turn: &mut Turn, why: String) {
         if self.waits() {
+            let why = NodeFailure::passing(why);
             let outcome = self.refused(turn.now, None, Refusal::Deadlock, why);
             self.end(turn, outcome);
         }
@@ -225,9 +212,9 @@ impl Coordinator {
 
     fn stop(&mut self, turn: &mut Turn) {
         let outcome = match self.phase {
-            Phase::Lost => Outcome::Lost { nodes: self.lost_nodes(turn.now) },
+            Phase::Lost => Outcome::Lost(self.lost_nodes(turn.now)),
             Phase::Ending { .. } | Phase::Over => return,
-            _ => Outcome::GivenBack { left: Vec::new() },
+            _ => Outcome::GivenBack(Vec::new()),
         };
         self.end(turn, outcome);
     }

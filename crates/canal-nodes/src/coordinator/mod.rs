@@ -18,7 +18,7 @@ mod tests;
 use node::{Hold, Link, Node, Turn};
 use progress::Said;
 
-use super::{Checkpoint, Effect, Input, Millis, Outcome, Part, Plan, Require, Timing};
+use super::{Call, Checkpoint, Effect, Input, Millis, Outcome, Part, Plan, Require, Timing};
 use canal_core::Token;
 
 /// A coordinator that is called this many milliseconds later than it wanted was stopped. For the
@@ -154,7 +154,7 @@ impl Coordinator {
     #[must_use]
     pub fn give_back_lease(plan: Plan, checkpoint: &Checkpoint) -> Self {
         let mut new = Self::of_lease(plan, checkpoint);
-        new.phase = Phase::Ending { outcome: Outcome::GivenBack { left: Vec::new() }, until: 0 };
+        new.phase = Phase::Ending { outcome: Outcome::GivenBack(Vec::new()), until: 0 };
         new
     }
 
@@ -239,10 +239,10 @@ impl Coordinator {
             let node = &mut self.nodes[at];
             if is_needed && node.link.is_due(turn) {
                 node.link.connect();
-                turn.carry_out(Effect::Connect { node: at });
+                turn.carry_out(Effect::Node(at, Call::Connect));
             } else if matches!(self.phase, Phase::Running) && !is_needed && !node.link.is_closed() {
                 node.link.close(turn.now);
-                turn.carry_out(Effect::Cancel { node: at });
+                turn.carry_out(Effect::Node(at, Call::Cancel));
             }
         }
     }

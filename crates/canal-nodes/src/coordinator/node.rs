@@ -2,8 +2,9 @@
 //! coordinator.
 
 use canal_core::Token;
+use canal_protocol::NodeFailure;
 
-use crate::{Asking, Effect, Millis, Refusal};
+use crate::{Asking, Call, Effect, Millis, Refusal};
 
 /// One call of the coordinator.
 #[derive(Debug)]
@@ -42,9 +43,9 @@ impl Turn {
     }
 
     /// Calls a node. If it does not answer within `silence_ms`, the coordinator is called again.
-    pub(super) fn call(&mut self, effect: Effect, silence_ms: Millis) {
+    pub(super) fn call(&mut self, node: usize, call: Call, silence_ms: Millis) {
         self.is_past(self.now.saturating_add(silence_ms));
-        self.carry_out(effect);
+        self.carry_out(Effect::Node(node, call));
     }
 
     /// When to call again.
@@ -67,7 +68,7 @@ pub(super) struct Link {
     /// The time since which the node is silent; `None` while the connection is open.
     silent_since: Option<Millis>,
     /// Why it last failed; `None` once it has been open again.
-    trouble: Option<Trouble>,
+    trouble: Option<NodeFailure>,
     /// The earliest time to open the next connection.
     retry_at: Millis,
     failures: u32,
@@ -79,13 +80,6 @@ enum State {
     Closed,
     Connecting,
     Open,
-}
-
-/// Why a connection failed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Trouble {
-    pub(super) is_permanent: bool,
-    pub(super) why: String,
 }
 
 impl Link {
@@ -107,7 +101,7 @@ impl Link {
     }
 
     pub(super) fn is_permanently_away(&self) -> bool {
-        self.trouble.as_ref().is_some_and(|trouble| trouble.is_permanent)
+        self.trouble.as_ref().is_some_and(|trouble| trouble.permanent)
     }
 
     /// Whether the node answers, or has been silent so briefly that it still may.
@@ -133,7 +127,7 @@ impl Link {
 
     /// Records that the connection broke or could not be opened. The next attempt follows after at
     /// most `longest_ms`.
-    pub(super) fn fail(&mut self, now: Millis, trouble: Trouble, longest_ms: Option<Millis>) {
+    pub(super) fn fail(&mut self, now: Millis, trouble: NodeFailure, longest_ms: Option<Millis>) {
         let delay_ms = (RETRY_MS << self.failures.min(5)).min(longest_ms.unwrap_or(RETRY_MAX_MS));
         self.state = State::Closed;
         self.silent_since.get_or_insert(now);
@@ -144,10 +138,9 @@ impl Link {
 
     /// Records that a call has been unanswered since `since`, and opens another connection at once.
     pub(super) fn suspect(&mut self, now: Millis, since: Millis) {
-        let why = "it does not answer".to_owned();
         self.state = State::Closed;
         self.silent_since.get_or_insert(since);
-        self.trouble = Some(Trouble { is_permanent: false, why });
+        self.trouble = Some(NodeFailure::passing("it does not answer"));
         self.retry_at = now;
     }
 
@@ -185,9 +178,9 @@ pub(super) struct Node {
     /// The time from which it grants anything over nodes.
     pub(super) grants_from: Millis,
     /// Why it refused the request in this round.
-    pub(super) refused: Option<(Refusal, String)>,
+    pub(super) refused: Option<(Refusal, NodeFailure)>,
     /// Why it will never grant the request.
-    pub(super) unfit: Option<String>,
+    pub(super) unfit: Option<NodeFailure>,
     /// How many times it failed to confirm its own grant while no command ran.
     pub(super) unconfirmed: u32,
     /// Why it is away, if that was reported.
@@ -238,14 +231,13 @@ impl Node {
     }
 
     /// Why it cannot be used at present, as text for the user.
-    pub(super) fn obstacle(&self) -> String {
-        let trouble = self.link.trouble.as_ref().map(|trouble| trouble.why.clone());
-        let known = self.unfit.clone().or(trouble);
-        known.unwrap_or_else(|| match self.link.is_open() {
-            true => {
-                "it is new or has lost its state, and does not grant node leases yet".to_owned()
-            }
-            false => "it does not answer".to_owned(),
+    pub(super) fn obstacle(&self) -> NodeFailure {
+        let known = self.unfit.clone().or_else(|| self.link.trouble.clone());
+        known.unwrap_or_else(|| {
+            NodeFailure::passing(match self.link.is_open() {
+                true => "it is new or has lost its state, and does not grant node leases yet",
+                false => "it does not answer",
+            })
         })
     }
 
@@ -254,7 +246,7 @@ impl Node {
         self.renew_at = 0;
     }
 
-    pub(super) fn away(&mut self, now: Millis, trouble: Trouble, longest_ms: Option<Millis>) {
+    pub(super) fn away(&mut self, now: Millis, trouble: NodeFailure, longest_ms: Option<Millis>) {
         self.disconnected();
         self.link.fail(now, trouble, longest_ms);
     }

@@ -2,7 +2,7 @@
 
 use super::node::{Hold, Turn};
 use super::{Coordinator, Phase};
-use crate::{Change, Effect, Millis};
+use crate::{Change, Effect, Held, Millis};
 
 /// The state of the whole request in the last reports.
 #[derive(Clone, Debug, Default)]
@@ -43,12 +43,11 @@ impl Coordinator {
         let until = new.iter().map(|at| self.nodes[*at].grants_from).max();
         if let Some(until) = until.filter(|_| is_settled && is_news) {
             new.iter().for_each(|at| self.nodes[*at].said_not_yet = true);
-            turn.carry_out(Effect::Say(Change::NotYet { nodes: new, until }));
+            turn.carry_out(Effect::Say(Change::NotYet(new, until)));
         }
     }
 
     fn report_link(&mut self, turn: &mut Turn, at: usize) {
-        let (held, need) = (self.held(), self.need);
         let silence_ms = match self.phase {
             Phase::Running => self.timing.renewal_silence_ms,
             // The request passed over it and waits at a later node.
@@ -60,30 +59,29 @@ impl Coordinator {
         let link = &self.nodes[at].link;
         let Some(since) = link.silent_since() else {
             if self.nodes[at].said_away.take().is_some() {
-                turn.carry_out(Effect::Say(Change::Back { node: at, held, need }));
+                turn.carry_out(Effect::Say(Change::Back(at, self.held())));
             }
             return;
         };
         if link.may_answer(turn, silence_ms) {
             return;
         }
-        let why = self.nodes[at].obstacle();
+        let why = self.nodes[at].obstacle().what;
         if self.nodes[at].said_away.as_ref() != Some(&why) {
             self.nodes[at].said_away = Some(why.clone());
-            let stops_at = self.stops_at();
-            let change = Change::Away { node: at, since, why, held, need, stops_at };
+            let (held, stops_at) = (self.held(), self.stops_at());
+            let change = Change::Away { node: at, since, why, held, stops_at };
             turn.carry_out(Effect::Say(change));
         }
     }
 
     fn report_held(&mut self, turn: &mut Turn) {
         let waits = |at: &usize| matches!(self.nodes[*at].hold, Hold::Queued);
-        let waits_for: Vec<usize> = self.members.iter().copied().filter(waits).collect();
-        let now = (self.held(), waits_for);
+        let held = self.held();
+        let now = (held.held, self.members.iter().copied().filter(waits).collect());
         if self.said.held != now {
             self.said.held = now.clone();
-            let (held, waits_for) = now;
-            turn.carry_out(Effect::Say(Change::Held { held, need: self.need, waits_for }));
+            turn.carry_out(Effect::Say(Change::Held(held, now.1)));
         }
     }
 
@@ -99,18 +97,19 @@ impl Coordinator {
         let too_few = (asks && answering < self.need).then_some(answering);
         if self.said.too_few != too_few {
             self.said.too_few = too_few;
-            if let Some(answering) = too_few {
-                turn.carry_out(Effect::Say(Change::TooFew { answering, need: self.need }));
-            }
+            too_few.into_iter().for_each(|held| {
+                turn.carry_out(Effect::Say(Change::TooFew(Held { held, need: self.need })));
+            });
         }
     }
 
     /// How many nodes have granted the request.
-    fn held(&self) -> usize {
-        match self.phase {
+    pub(super) fn held(&self) -> Held {
+        let held = match self.phase {
             Phase::Running => self.sure_nodes().count(),
             _ => self.members.iter().filter(|at| self.nodes[**at].is_held()).count(),
-        }
+        };
+        Held { held, need: self.need }
     }
 
     /// When the running command stops if the silent nodes stay silent.

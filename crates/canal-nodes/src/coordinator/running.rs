@@ -9,7 +9,9 @@
 
 use super::node::{Hold, Turn};
 use super::{Coordinator, Phase, Round};
-use crate::{Asking, Deadline, Effect, Millis, Outcome, Require, Timing};
+use canal_sys::deadline::Deadline;
+
+use crate::{Asking, Call, Effect, Millis, Outcome, Require, Timing};
 
 impl Coordinator {
     pub(super) fn confirm(&mut self, turn: &mut Turn, chosen: &[usize]) -> bool {
@@ -202,7 +204,7 @@ impl Coordinator {
         let node = &mut self.nodes[at];
         if node.link.is_open() {
             node.renewing = Some(turn.now);
-            turn.call(Effect::Renew { node: at, lease: node.lease }, silence_ms);
+            turn.call(at, Call::Renew(node.lease), silence_ms);
         }
     }
 
@@ -244,7 +246,7 @@ impl Coordinator {
         let members = self.members.iter().copied();
         let gone: Vec<usize> = members.filter(|at| self.nodes[*at].hold == Hold::Nothing).collect();
         if self.members.len() - gone.len() < self.need {
-            return self.end(turn, Outcome::Lost { nodes: gone });
+            return self.end(turn, Outcome::Lost(gone));
         }
         for at in self.members.clone() {
             self.keep_lease(turn, at);
@@ -316,7 +318,7 @@ impl Coordinator {
         let is_over = left.iter().all(is_hopeless) || turn.is_past(until);
         if is_over {
             let outcome = match outcome {
-                Outcome::GivenBack { .. } => Outcome::GivenBack { left },
+                Outcome::GivenBack(_) => Outcome::GivenBack(left),
                 other => other,
             };
             self.phase = Phase::Over;

@@ -10,11 +10,10 @@
 use std::collections::BTreeSet;
 
 use super::find::find;
-use super::reading::Reading;
-use super::ring::RequestName;
-use super::ring::{Deadlock, Way};
+use super::ring::{Deadlock, RequestName, Way};
 use crate::Millis;
 use canal_core::{Above, FrameId, NodeId, RunId};
+use canal_protocol::WaitsFound;
 
 /// How long a request waits before its first look.
 const LOOK_AFTER_MS: Millis = 1_000;
@@ -91,13 +90,13 @@ pub struct Detector {
 /// A look in progress.
 #[derive(Clone, Debug)]
 struct Look {
-    first: Option<Vec<Reading>>,
+    first: Option<Vec<WaitsFound>>,
     named: Named,
     asked_at: Millis,
     /// How many times the nodes were asked for the present reading.
     rounds: usize,
     /// For each node, its answer once it came; `Some(None)` if it cannot be asked.
-    answers: Vec<Option<Option<Box<Reading>>>>,
+    answers: Vec<Option<Option<WaitsFound>>>,
 }
 
 impl Detector {
@@ -147,13 +146,13 @@ impl Detector {
 
     /// Passes on the answer of a node; `None` if it cannot be asked. An answer to an earlier
     /// question is ignored: it may be older than the previous reading.
-    pub fn answer(&mut self, round: u64, node: usize, reading: Option<Reading>) {
+    pub fn answer(&mut self, round: u64, node: usize, reading: Option<WaitsFound>) {
         if round != self.rounds {
             return;
         }
         let answers = self.look.as_mut().map(|look| &mut look.answers);
         if let Some(answer) = answers.and_then(|answers| answers.get_mut(node)) {
-            *answer = Some(reading.map(Box::new));
+            *answer = Some(reading);
         }
     }
 
@@ -180,9 +179,9 @@ impl Detector {
             self.look = Some(look);
             return Next::Rest { until: Some(until) };
         }
-        let came = look.answers.iter().flatten().flatten();
-        let readings: Vec<Reading> = came.map(|reading| Reading::clone(reading)).collect();
         let has_more = look.answers.len() < self.nodes;
+        let answers = std::mem::take(&mut look.answers);
+        let readings: Vec<WaitsFound> = answers.into_iter().flatten().flatten().collect();
         if has_more {
             // The first reading must be complete.
             look.first = None;
@@ -226,7 +225,7 @@ impl Detector {
     }
 
     /// Whether the request must give way, after a look with these readings.
-    fn decide(&mut self, first: &[Reading], second: &[Reading]) -> Option<(Deadlock, Way)> {
+    fn decide(&mut self, first: &[WaitsFound], second: &[WaitsFound]) -> Option<(Deadlock, Way)> {
         let seen = self.seen.take();
         // A reading that contradicts itself shows nothing.
         let deadlocks = find(first, second).unwrap_or_default();
@@ -255,11 +254,11 @@ impl Detector {
 impl Named {
     /// Adds the runs and frames that readings name; their waits must be read, too. Returns whether
     /// one was new.
-    fn add(&mut self, readings: &[Reading]) -> bool {
+    fn add(&mut self, readings: &[WaitsFound]) -> bool {
         let known = (self.runs.len(), self.frames.len());
-        for member in readings.iter().flat_map(|reading| reading.members.values()) {
-            self.runs.extend(member.part_of.iter().map(|part_of| part_of.run));
-            match member.under {
+        for frame in readings.iter().flat_map(|reading| &reading.frames) {
+            self.runs.extend(frame.part_of.iter().map(|part_of| part_of.run));
+            match frame.above() {
                 Some(Above::Run(run)) => drop(self.runs.insert(run)),
                 Some(Above::Frame(node, frame)) => drop(self.frames.insert((node, frame))),
                 None => {}

@@ -2,17 +2,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::reading::{Reading, join};
-use super::ring::{Blocked, Deadlock, FrameName, RequestName, Step, Victim, Way};
+use super::reading::join;
+use super::ring::{Deadlock, FrameName, RequestName, Step, Victim, Way};
 use super::union::Union;
-use canal_core::{Blocker, By, Diverged, NodeId, shortest_cycle};
+use canal_core::{Blocker, By, Diverged, shortest_cycle};
+use canal_protocol::WaitsFound;
 
 /// The deadlocks in the common part of two readings, one for each set of requests that wait for
 /// each other. The second reading must begin after the last answer of the first.
 ///
 /// # Errors
 /// A reading contradicts itself.
-pub fn find(first: &[Reading], second: &[Reading]) -> Result<Vec<Deadlock>, Diverged> {
+pub fn find(first: &[WaitsFound], second: &[WaitsFound]) -> Result<Vec<Deadlock>, Diverged> {
     find_in(&join(first, second))
 }
 
@@ -20,7 +21,7 @@ pub fn find(first: &[Reading], second: &[Reading]) -> Result<Vec<Deadlock>, Dive
 ///
 /// # Errors
 /// A reading contradicts itself.
-pub fn find_in(readings: &[Reading]) -> Result<Vec<Deadlock>, Diverged> {
+pub fn find_in(readings: &[WaitsFound]) -> Result<Vec<Deadlock>, Diverged> {
     let mut rest = Union::of(readings)?;
     rest.reduce();
     let graph = Graph::of(&rest);
@@ -29,7 +30,7 @@ pub fn find_in(readings: &[Reading]) -> Result<Vec<Deadlock>, Diverged> {
 }
 
 /// The deadlock of requests that wait for each other.
-fn deadlock(rest: &Union, graph: &Graph, knot: &BTreeSet<RequestName>) -> Option<Deadlock> {
+fn deadlock(rest: &Union<'_>, graph: &Graph, knot: &BTreeSet<RequestName>) -> Option<Deadlock> {
     let mut able: Vec<RequestName> =
         knot.iter().copied().filter(|request| rest.can_act(*request)).collect();
     able.sort_unstable_by_key(|request| std::cmp::Reverse(rest.age(*request)));
@@ -59,7 +60,7 @@ struct Graph {
 
 impl Graph {
     /// The waits of what remains.
-    fn of(rest: &Union) -> Self {
+    fn of(rest: &Union<'_>) -> Self {
         let mut inside: BTreeMap<FrameName, Vec<RequestName>> = BTreeMap::new();
         for request in rest.requests() {
             for frame in rest.frames_around(request) {
@@ -67,18 +68,20 @@ impl Graph {
             }
         }
         let steps_of = |request: RequestName| {
-            let parts = rest.parts(request).flat_map(|(node, table, id)| {
-                table.blockers(id).into_iter().map(move |blocker| (node, blocker))
-            });
-            let steps = parts.filter_map(|(node, Blocker { key, by, .. })| {
-                let by = blocked(rest, node, by)?;
-                let next = match by {
-                    Blocked::Hold(_, frame) => inside.get(&frame).cloned().unwrap_or_default(),
-                    Blocked::Before(other) => vec![other],
-                };
-                Some((Step { request, node, key, by }, next))
-            });
-            steps.collect()
+            let mut steps = Vec::new();
+            for (node, id) in rest.parts(request) {
+                let Some(waiter) = node.table.waiter(id) else { continue };
+                for Blocker { item, key, by } in node.table.blockers(id) {
+                    let next = match by {
+                        By::Hold(_, frame) => inside.get(&node.name_of(frame)).cloned(),
+                        By::Waiter(other, frame) => Some(vec![node.request_name(other, frame)]),
+                    };
+                    let mode = waiter.request.items[item].ask.mode();
+                    let step = Step { request, node: node.id, id, key, mode, by };
+                    steps.push((step, next.unwrap_or_default()));
+                }
+            }
+            steps
         };
         Self { steps: rest.requests().map(|request| (request, steps_of(request))).collect() }
     }
@@ -119,12 +122,4 @@ impl Graph {
         });
         Some(ring?.into_iter().cloned().collect())
     }
-}
-
-/// The name, over all nodes, of the thing that blocks a request.
-fn blocked(rest: &Union, node: NodeId, by: By) -> Option<Blocked> {
-    Some(match by {
-        By::Hold(token, frame) => Blocked::Hold(token, rest.frame(node, frame)?),
-        By::Waiter(request, _) => Blocked::Before(rest.request(node, request)?),
-    })
 }

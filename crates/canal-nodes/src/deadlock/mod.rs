@@ -2,9 +2,10 @@
 //!
 //! A node finds only deadlocks within its own table. For the others, a client that waits under a
 //! run over nodes reads twice, from every node in reach, the part of the table that its waits reach
-//! ([`Reading`]). The common part (`join`) existed at one moment. On it the client ends every frame
-//! without waits and grants every request that its node's own rules allow. The rest is a deadlock
-//! ([`find()`]). [`Detector`] decides when to read, and which request gives way.
+//! ([`WaitsFound`](canal_protocol::WaitsFound)). The common part (`join`) existed at one moment. On
+//! it the client ends every frame without waits and grants every request that its node's own rules
+//! allow. The rest is a deadlock ([`find()`]). [`Detector`] decides when to read, and which request
+//! gives way.
 //!
 //! Invariant: anything that can still continue by itself is no deadlock. A node out of reach, a
 //! request between two nodes, and everything that changed between the two readings count as able to
@@ -22,8 +23,8 @@ mod union;
 
 pub use detector::{Detector, Named, Next};
 pub use find::{find, find_in};
-pub use reading::{Membership, PartOf, Reading, join};
-pub use ring::{Blocked, Deadlock, FrameName, RequestName, Step, Victim, Way};
+pub use reading::join;
+pub use ring::{Deadlock, FrameName, RequestName, Step, Victim, Way};
 
 #[cfg(test)]
 mod tests;

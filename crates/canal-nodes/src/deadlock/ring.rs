@@ -1,6 +1,6 @@
 //! A deadlock over nodes, as canal reports it, and the names in it.
 
-use canal_core::{FrameId, Key, NodeId, RequestId, RunId, Token};
+use canal_core::{By, FrameId, Key, Mode, NodeId, RequestId, RunId};
 
 /// A frame, over all nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -39,19 +39,14 @@ pub struct Step {
     pub request: RequestName,
     /// The node at which it waits.
     pub node: NodeId,
+    /// The name of the request there.
+    pub id: RequestId,
     /// The key for which it waits.
     pub key: Key,
-    /// The thing that blocks it.
-    pub by: Blocked,
-}
-
-/// The thing that blocks a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Blocked {
-    /// A hold with this token, of this frame.
-    Hold(Token, FrameName),
-    /// Another request that comes first.
-    Before(RequestName),
+    /// The mode in which it wants the key.
+    pub mode: Mode,
+    /// The hold or the other request that blocks it there.
+    pub by: By,
 }
 
 /// A request that can give way.

@@ -5,27 +5,34 @@
 //! waits in it, or in a frame inside it, at any of them. A request over nodes is one request that
 //! waits at one or more nodes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::reading::{PartOf, Reading};
-use super::ring::Way;
-use super::ring::{FrameName, RequestName};
+use super::ring::{FrameName, RequestName, Way};
 use canal_core::{
     Above, Diverged, FrameId, FrameState, NodeId, PartialTable, RequestId, Require, RunId,
-    Snapshot, Table, UnixMillis,
+    Snapshot, UnixMillis,
 };
+use canal_protocol::{FrameFound, PartFound, WaitsFound};
 
 /// The age of a request: the larger, the younger. The age of its session counts first.
 pub(super) type Age = (UnixMillis, FrameName, UnixMillis, RequestName);
 
 /// The joined tables of several nodes, from which parts were taken out.
 #[derive(Clone, Debug)]
-pub(super) struct Union {
-    nodes: Vec<(NodeId, PartialTable)>,
+pub(super) struct Union<'a> {
+    nodes: Vec<Node<'a>>,
     frames: BTreeMap<FrameName, Frame>,
     requests: BTreeMap<RequestName, Request>,
     /// When each session began, by its outermost frame.
     born: BTreeMap<FrameName, UnixMillis>,
+}
+
+/// A node and its table.
+#[derive(Clone, Debug)]
+pub(super) struct Node<'a> {
+    pub(super) id: NodeId,
+    pub(super) table: PartialTable,
+    found: BTreeMap<FrameId, &'a FrameFound>,
 }
 
 /// A part at a node: the index of the node, and the node's own name for the part.
@@ -49,78 +56,94 @@ struct Request {
     since: UnixMillis,
 }
 
-impl Union {
+impl<'a> Node<'a> {
+    fn of(reading: &'a WaitsFound) -> Result<Self, Diverged> {
+        let table = PartialTable::of(&without_loose_parts(reading))?;
+        let found = reading.frames.iter().map(|found| (found.frame, found)).collect();
+        Ok(Self { id: reading.node, table, found })
+    }
+
+    fn part_of(&self, frame: FrameId) -> Option<&'a PartFound> {
+        self.found.get(&frame)?.part_of.as_ref()
+    }
+
+    /// The name of a frame, over all nodes.
+    pub(super) fn name_of(&self, frame: FrameId) -> FrameName {
+        let part_of = self.part_of(frame);
+        part_of.map_or(FrameName::Plain(self.id, frame), |part_of| FrameName::Run(part_of.run))
+    }
+
+    /// The name of a request in a frame, over all nodes.
+    pub(super) fn request_name(&self, request: RequestId, frame: FrameId) -> RequestName {
+        let part_of = self.part_of(frame);
+        part_of.map_or(RequestName::Plain(self.id, request), |it| RequestName::Run(it.run))
+    }
+
+    /// The frame that encloses a frame, over all nodes.
+    fn parent_of(&self, frame: &FrameState) -> Option<FrameName> {
+        let inner = frame.parent.map(|parent| self.name_of(parent));
+        match self.found.get(&frame.id).and_then(|found| found.above()) {
+            // For its table, a lease within a process within a lease is within the outer lease.
+            Some(Above::Frame(node, above)) if node == self.id => {
+                let known = self.table.frame(above).filter(|above| above.uid == frame.uid);
+                known.map(|known| self.name_of(known.id)).or(inner)
+            }
+            // The frame's own node knows whether it belongs to another user.
+            Some(Above::Frame(node, above)) => Some(FrameName::Plain(node, above)),
+            Some(Above::Run(run)) if inner.is_none() && !self.is_of_another_user(frame, run) => {
+                Some(FrameName::Run(run))
+            }
+            _ => inner,
+        }
+    }
+
+    /// Whether a run belongs to another user than a frame, as this node knows.
+    fn is_of_another_user(&self, frame: &FrameState, run: RunId) -> bool {
+        let is_of_run = |id| self.part_of(id).is_some_and(|part_of| part_of.run == run);
+        self.table.frames().any(|other| is_of_run(other.id) && other.uid != frame.uid)
+    }
+}
+
+impl<'a> Union<'a> {
     /// The union of the readings of several nodes.
     ///
     /// # Errors
     /// A reading contradicts itself.
-    pub(super) fn of(readings: &[Reading]) -> Result<Self, Diverged> {
-        let mut union = Self {
-            nodes: Vec::new(),
-            frames: BTreeMap::new(),
-            requests: BTreeMap::new(),
-            born: BTreeMap::new(),
-        };
-        for reading in readings {
-            let partial_table = PartialTable::of(&without_loose_parts(reading))?;
-            union.nodes.push((reading.node, partial_table));
+    pub(super) fn of(readings: &'a [WaitsFound]) -> Result<Self, Diverged> {
+        let nodes = readings.iter().map(Node::of).collect::<Result<_, _>>()?;
+        let (frames, requests, born) = Default::default();
+        let mut union = Self { nodes, frames, requests, born };
+        for (at, node) in union.nodes.iter().enumerate() {
+            for state in node.table.frames() {
+                let name = node.name_of(state.id);
+                let parent = node.parent_of(state).filter(|parent| *parent != name);
+                let frame = union.frames.entry(name).or_default();
+                frame.parent = frame.parent.or(parent);
+                frame.parts.push((at, state.id));
+            }
         }
-        for (at, reading) in readings.iter().enumerate() {
-            union.add_frames(at, reading);
-        }
-        for (at, reading) in readings.iter().enumerate() {
-            union.add_requests(at, reading);
+        for at in 0..union.nodes.len() {
+            union.add_requests(at);
         }
         union.count_inside();
         union.note_births();
         Ok(union)
     }
 
-    fn add_frames(&mut self, at: usize, reading: &Reading) {
-        let (node, partial_table) = &self.nodes[at];
-        for state in partial_table.frames() {
-            let (id, name) = (state.id, name_of(*node, state.id, reading));
-            let parent = state.parent.map(|parent| name_of(*node, parent, reading));
-            let under = reading.members.get(&id).and_then(|member| member.under);
-            let above = || match under? {
-                Above::Run(run) if is_of_another_user(reading, partial_table, state, run) => None,
-                Above::Run(run) => Some(FrameName::Run(run)),
-                // The frame's own node knows whether it belongs to another user.
-                Above::Frame(at, above) if at == *node => (partial_table.frame(above))
-                    .is_some_and(|above| above.uid == state.uid)
-                    .then(|| name_of(at, above, reading)),
-                Above::Frame(node, frame) => Some(FrameName::Plain(node, frame)),
-            };
-            // For its table, a lease within a process within a lease is within the outer lease.
-            let parent = match under {
-                Some(Above::Frame(..)) => above().or(parent),
-                _ => parent.or_else(above),
-            };
-            let parent = parent.filter(|parent| *parent != name);
-            let frame = self.frames.entry(name).or_default();
-            frame.parent = frame.parent.or(parent);
-            frame.parts.push((at, id));
-        }
-    }
-
-    fn add_requests(&mut self, at: usize, reading: &Reading) {
-        let (node, partial_table) = &self.nodes[at];
-        for waiter in partial_table.waiters() {
-            let part_of = part_of(reading, waiter.frame);
-            let name = match part_of {
-                Some(part_of) => RequestName::Run(part_of.run),
-                None => RequestName::Plain(*node, waiter.id),
-            };
+    fn add_requests(&mut self, at: usize) {
+        let node = &self.nodes[at];
+        for waiter in node.table.waiters() {
+            let name = node.request_name(waiter.id, waiter.frame);
             let request = self.requests.entry(name).or_insert_with(|| Request {
-                frame: name_of(*node, waiter.frame, reading),
+                frame: node.name_of(waiter.frame),
                 parts: Vec::new(),
                 least: 0,
                 since: waiter.since,
             });
             request.parts.push((at, waiter.id));
             request.since = request.since.min(waiter.since);
-            request.least = match part_of {
-                Some(PartOf { require: Require::Any, nodes, .. }) => {
+            request.least = match node.part_of(waiter.frame) {
+                Some(PartFound { require: Require::Any, nodes, .. }) => {
                     // A node where it does not wait may still grant it.
                     usize::from(request.parts.len() >= nodes.len())
                 }
@@ -142,8 +165,7 @@ impl Union {
         let mut births: Vec<(FrameName, UnixMillis)> = Vec::new();
         for (name, frame) in &self.frames {
             for (at, id) in &frame.parts {
-                let partial_table = &self.nodes[*at].1;
-                let holds = partial_table.holds_in(*id);
+                let holds = self.nodes[*at].table.holds_in(*id);
                 births.extend(holds.map(|hold| (*name, hold.asked_at)));
             }
         }
@@ -189,25 +211,13 @@ impl Union {
         self.requests.get(&request).map_or_else(Vec::new, |it| self.enclosing(it.frame))
     }
 
-    /// The waiting parts of a request: the node, its table, and the name of the request there.
+    /// The waiting parts of a request: the node, and the name of the request there.
     pub(super) fn parts(
         &self,
         request: RequestName,
-    ) -> impl Iterator<Item = (NodeId, &PartialTable, RequestId)> {
+    ) -> impl Iterator<Item = (&Node<'a>, RequestId)> {
         let parts = self.requests.get(&request).into_iter().flat_map(|request| &request.parts);
-        parts.map(|(at, id)| (self.nodes[*at].0, &self.nodes[*at].1, *id))
-    }
-
-    /// The frame to which a node gave this number.
-    pub(super) fn frame(&self, node: NodeId, frame: FrameId) -> Option<FrameName> {
-        let here = |(at, id): &At<FrameId>| self.nodes[*at].0 == node && *id == frame;
-        self.frames.iter().find(|(_, it)| it.parts.iter().any(here)).map(|(name, _)| *name)
-    }
-
-    /// The request to which a node gave this number.
-    pub(super) fn request(&self, node: NodeId, request: RequestId) -> Option<RequestName> {
-        let here = |(at, id): &At<RequestId>| self.nodes[*at].0 == node && *id == request;
-        self.requests.iter().find(|(_, it)| it.parts.iter().any(here)).map(|(name, _)| *name)
+        parts.map(|(at, id)| (&self.nodes[*at], *id))
     }
 
     /// The age of a request.
@@ -241,7 +251,7 @@ impl Union {
         for frame in self.frames.values_mut().filter(|it| it.inside == 0 && !it.has_ended) {
             frame.has_ended = true;
             for (at, id) in &frame.parts {
-                ended |= self.nodes[*at].1.end_holds(*id);
+                ended |= self.nodes[*at].table.end_holds(*id);
             }
         }
         ended
@@ -250,7 +260,7 @@ impl Union {
     /// Takes out the requests of which enough parts can be granted. Returns whether there were any.
     fn grant(&mut self, can: impl Fn(&PartialTable, RequestId) -> bool) -> bool {
         let enough = |request: &Request| {
-            let granted = request.parts.iter().filter(|(at, id)| can(&self.nodes[*at].1, *id));
+            let granted = request.parts.iter().filter(|(at, id)| can(&self.nodes[*at].table, *id));
             granted.take(request.least).count() == request.least
         };
         let granted = self.requests.iter().filter(|(_, request)| enough(request));
@@ -265,7 +275,7 @@ impl Union {
     fn answer(&mut self, name: RequestName) {
         let Some(request) = self.requests.remove(&name) else { return };
         for (at, id) in &request.parts {
-            self.nodes[*at].1.remove_request(*id);
+            self.nodes[*at].table.remove_request(*id);
         }
         for frame in self.enclosing(request.frame) {
             if let Some(frame) = self.frames.get_mut(&frame) {
@@ -281,11 +291,11 @@ impl Union {
         let Some(request) = self.requests.get_mut(&name) else { return };
         request.least = usize::MAX;
         for (at, id) in &request.parts {
-            self.nodes[*at].1.remove_request(*id);
+            self.nodes[*at].table.remove_request(*id);
         }
         let Some(frame) = self.frames.get(&FrameName::Run(run)) else { return };
         for (at, id) in &frame.parts {
-            self.nodes[*at].1.end_holds(*id);
+            self.nodes[*at].table.end_holds(*id);
         }
     }
 
@@ -302,28 +312,11 @@ impl Union {
     }
 }
 
-/// The name of a frame of a node.
-fn name_of(node: NodeId, frame: FrameId, reading: &Reading) -> FrameName {
-    match part_of(reading, frame) {
-        Some(part_of) => FrameName::Run(part_of.run),
-        None => FrameName::Plain(node, frame),
-    }
-}
-
-fn part_of(reading: &Reading, frame: FrameId) -> Option<&PartOf> {
-    reading.members.get(&frame)?.part_of.as_ref()
-}
-
-/// Whether a frame claims to be under a run that, as the same node knows, belongs to another user.
-fn is_of_another_user(reading: &Reading, table: &Table, frame: &FrameState, run: RunId) -> bool {
-    let is_of_run = |id| part_of(reading, id).is_some_and(|part_of| part_of.run == run);
-    table.frames().any(|other| is_of_run(other.id) && other.uid != frame.uid)
-}
-
 /// The table of a node without the holds that it takes back for any other request.
-fn without_loose_parts(reading: &Reading) -> Snapshot {
+fn without_loose_parts(reading: &WaitsFound) -> Snapshot {
     let mut table = reading.table.clone();
-    let is_loose = |frame| part_of(reading, frame).is_some_and(|part_of| part_of.is_loose);
-    table.holds.retain(|hold| !is_loose(hold.frame));
+    let loose = reading.frames.iter().filter(|it| it.part_of.as_ref().is_some_and(|it| it.loose));
+    let loose: BTreeSet<FrameId> = loose.map(|it| it.frame).collect();
+    table.holds.retain(|hold| !loose.contains(&hold.frame));
     table
 }

@@ -5,8 +5,9 @@ use std::collections::VecDeque;
 
 use super::clock::Clock;
 use super::table::LeaseName;
-use crate::{Checkpoint, Coordinator, Deadline, Effect, Input, Millis, Outcome, Plan};
+use crate::{Checkpoint, Coordinator, Effect, Input, Millis, Outcome, Plan};
 use canal_core::OverNodes;
+use canal_sys::deadline::Deadline;
 
 /// A machine.
 #[derive(Debug)]
@@ -139,10 +140,10 @@ pub(super) struct Ends {
 impl Ends {
     pub(super) fn count(&mut self, outcome: &Outcome) {
         *match outcome {
-            Outcome::GivenBack { .. } => &mut self.given_back,
+            Outcome::GivenBack(_) => &mut self.given_back,
             Outcome::Refused { .. } => &mut self.refused,
-            Outcome::Failed { .. } => &mut self.failed,
-            Outcome::Lost { .. } => &mut self.lost,
+            Outcome::Failed(_) => &mut self.failed,
+            Outcome::Lost(_) => &mut self.lost,
         } += 1;
     }
 }

@@ -36,7 +36,6 @@ pub(super) enum Reply {
     Queued,
     Granted(Token),
     Refused(Refusal),
-    SpareTaken,
     Confirmed {
         sent: Millis,
     },

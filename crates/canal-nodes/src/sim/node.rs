@@ -81,7 +81,7 @@ impl Node {
 
     pub(super) fn ask(&mut self, now: u64, asked: Asked) -> Vec<Told> {
         if let Some(left_ms) = self.grants_in_ms(now) {
-            return vec![Told::Refused(asked.name, Refusal::NotYet { left_ms })];
+            return vec![Told::Refused(asked.name, Refusal::NotYet(left_ms))];
         }
         self.locks.ask(asked)
     }

@@ -35,7 +35,6 @@ pub(super) enum Told {
     Queued(LeaseName),
     Granted(LeaseName, Token),
     Refused(LeaseName, Refusal),
-    SpareTaken(LeaseName),
 }
 
 /// The locks of one node. Each key has one slot.
@@ -141,11 +140,10 @@ impl Locks {
                     let asked = self.known.remove(&request);
                     told.extend(asked.map(|asked| Told::Refused(asked.name, refusal)));
                 }
-                Outcome::Released { request, .. } => {
-                    let asked = self.known.remove(&request).filter(Asked::is_spare);
-                    told.extend(asked.map(|asked| Told::SpareTaken(asked.name)));
+                // A node sends no message about a spare that it takes back.
+                Outcome::Released { request, .. } | Outcome::Withdrawn { request } => {
+                    self.known.remove(&request);
                 }
-                Outcome::Withdrawn { request } => drop(self.known.remove(&request)),
                 _ => {}
             }
         }

@@ -10,8 +10,10 @@ use super::node::{LONGEST_TTL_MS, Node, Restart};
 use super::rule::{Rule, is_broken};
 use super::starts::Starts;
 use super::table::{Asked, LeaseName, Told};
-use crate::{Asking, Deadline, Effect, Input, Plan, Refusal};
+use crate::{Asking, Effect, Event, Input, Plan, Refusal};
 use canal_core::{LEASE_OVER_NODES_MS_MIN, Token};
+use canal_protocol::NodeFailure;
+use canal_sys::deadline::Deadline;
 
 /// The longest time to kill a command, as a part of its TTL: well within the margin.
 const KILL_PART: u64 = 25;
@@ -240,8 +242,8 @@ impl World {
         wire.heard_at = self.now;
         match is_up {
             true => match self.nodes[node].grants_in_ms(self.now) {
-                Some(left_ms) => self.hand_on(id, |node| Input::NotYet { node, left_ms }),
-                None => self.hand_on(id, |node| Input::Reached { node }),
+                Some(left_ms) => self.hand_on(id, Event::NotYet(left_ms)),
+                None => self.hand_on(id, Event::Reached),
             },
             false => self.lose(id),
         }
@@ -261,7 +263,7 @@ impl World {
 
     /// The coordinator learns that its connection is broken.
     fn lose(&mut self, id: u64) {
-        self.hand_on(id, |node| Input::Away { node, permanent: false, why: "cut".to_owned() });
+        self.hand_on(id, Event::Away(NodeFailure::passing("cut")));
         self.network.close(&mut self.rng, self.now, id);
         let Some(wire) = self.network.wires.get(&id) else { return };
         let at = wire.host;
@@ -271,34 +273,32 @@ impl World {
     }
 
     /// Passes an input about a connection to a coordinator, if it is still the node's connection.
-    fn hand_on(&mut self, id: u64, input: impl Fn(usize) -> Input) {
+    fn hand_on(&mut self, id: u64, event: Event) {
         let Some(wire) = self.network.wires.get(&id) else { return };
         let at = wire.host;
         let Some(job) = &mut self.hosts[at].job else { return };
         if let Some(node) = job.wires.iter().position(|wire| *wire == Some(id)) {
-            job.tell(input(node));
+            job.tell(Input::Node(node, event));
         }
     }
 
     fn take_reply(&mut self, id: u64, reply: Reply) {
-        let why = String::new();
         match reply {
             Reply::End => self.lose(id),
-            Reply::Queued => self.hand_on(id, |node| Input::Queued { node }),
-            Reply::Granted(token) => self.hand_on(id, |node| Input::Granted { node, token }),
+            Reply::Queued => self.hand_on(id, Event::Queued),
+            Reply::Granted(token) => self.hand_on(id, Event::Granted(token)),
             Reply::Refused(refusal) => {
-                self.hand_on(id, |node| Input::Refused { node, refusal, why: why.clone() });
+                self.hand_on(id, Event::Refused(refusal, NodeFailure::passing("")));
             }
-            Reply::SpareTaken => self.hand_on(id, |node| Input::SpareTaken { node }),
-            Reply::Confirmed { sent } => self.hand_on(id, |node| Input::Confirmed { node, sent }),
-            Reply::ConfirmFailed => self.hand_on(id, |node| Input::ConfirmFailed { node }),
+            Reply::Confirmed { sent } => self.hand_on(id, Event::Confirmed(sent)),
+            Reply::ConfirmFailed => self.hand_on(id, Event::ConfirmFailed),
             Reply::TokenTaken(least) => {
-                self.hand_on(id, |node| Input::TokenTaken { node, least });
+                self.hand_on(id, Event::TokenTaken(least));
             }
             Reply::Renewed { sent, ttl_ms } => {
-                self.hand_on(id, |node| Input::Renewed { node, sent, ttl_ms: Some(ttl_ms) });
+                self.hand_on(id, Event::Renewed { sent, ttl_ms: Some(ttl_ms) });
             }
-            Reply::Gone => self.hand_on(id, |node| Input::Gone { node }),
+            Reply::Gone => self.hand_on(id, Event::Gone),
         }
     }
 
@@ -408,7 +408,6 @@ impl World {
                 Told::Queued(name) => (name, Reply::Queued),
                 Told::Granted(name, token) => (name, Reply::Granted(token)),
                 Told::Refused(name, refusal) => (name, Reply::Refused(refusal)),
-                Told::SpareTaken(name) => (name, Reply::SpareTaken),
             };
             let asked_here = |wire: &super::network::Wire| {
                 wire.node == node && wire.is_served && wire.asked.contains(&name)
@@ -503,14 +502,14 @@ impl World {
         let Some(job) = &mut self.hosts[at].job else { return Ok(()) };
         let ttl_ms = job.plan.ttl_ms;
         match effect {
-            Effect::Connect { node } => {
+            Effect::Node(node, crate::Call::Connect) => {
                 let pair = (at, job.at[node]);
                 let old = job.wires[node].take();
                 let new = self.network.connect(&mut self.rng, self.now, pair, ttl_ms);
                 job.wires[node] = Some(new);
                 old.into_iter().for_each(|old| self.network.close(&mut self.rng, self.now, old));
             }
-            Effect::Ask { node, lease, asking: Asking { no_wait, spare } } => {
+            Effect::Node(node, crate::Call::Ask(lease, Asking { no_wait, spare })) => {
                 let Plan { wait_ms, asked_at, .. } = job.plan;
                 let is_late = |wait_ms| wait_ms > 0 && shown >= asked_at + wait_ms;
                 if job.command.is_none() && !job.is_done && wait_ms.is_some_and(is_late) {
@@ -522,20 +521,20 @@ impl World {
                     Asked { name: job.lease(lease), key: job.key, over: Some(over), no_wait };
                 self.call(at, node, Call::Collect(asked));
             }
-            Effect::Cancel { node } => {
+            Effect::Node(node, crate::Call::Cancel) => {
                 if let Some(old) = job.wires[node].take() {
                     self.network.close(&mut self.rng, self.now, old);
                 }
             }
-            Effect::ConfirmAt { node, lease, token } => {
+            Effect::Node(node, crate::Call::ConfirmAt(lease, token)) => {
                 let name = job.lease(lease);
                 self.call(at, node, Call::ConfirmAt { name, token, ttl_ms, sent: shown });
             }
-            Effect::Renew { node, lease } => {
+            Effect::Node(node, crate::Call::Renew(lease)) => {
                 let name = job.lease(lease);
                 self.call(at, node, Call::Renew { name, sent: shown });
             }
-            Effect::Release { node, lease } => {
+            Effect::Node(node, crate::Call::Release(lease)) => {
                 let name = job.lease(lease);
                 self.call(at, node, Call::Release { name });
             }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::status::is_default;
 use crate::{Handle, WireItem};
-use canal_core::{FrameId, NodeId, RequestId, Require, RunId, Snapshot, Tag};
+use canal_core::{Above, FrameId, NodeId, RequestId, Require, RunId, Snapshot, Tag};
 
 /// `Identify`: asks which node the daemon is. It has no parameters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -250,6 +250,16 @@ pub struct FrameFound {
     /// The frame within which it was requested, according to its client.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub under_frame: Option<FrameOfNode>,
+}
+
+impl FrameFound {
+    /// The run or frame within which it was requested, according to its client. This authorises
+    /// nothing.
+    #[must_use]
+    pub fn above(&self) -> Option<Above> {
+        let frame = self.under_frame.map(|above| Above::Frame(above.node, above.frame));
+        frame.or(self.under_run.map(Above::Run))
+    }
 }
 
 /// The request over nodes of which a frame is a part.

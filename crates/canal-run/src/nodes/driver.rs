@@ -16,13 +16,13 @@ use canal_core::Token;
 use canal_lock::client::nodes::known_nodes::KnownNode;
 use canal_lock::client::nodes::lease::{HeldPart, LeaseHandle};
 use canal_lock::client::nodes::link::{self, parameters};
-use canal_lock::client::nodes::ssh::NodeFailure;
 use canal_nodes::{
-    Asking, Change, Checkpoint, Coordinator, Effect, Input, Millis, Outcome, Part, Plan, Refusal,
+    Asking, Call, Change, Checkpoint, Coordinator, Effect, Event, Held, Input, Millis, Outcome,
+    Part, Plan, Refusal,
 };
 use canal_protocol::{
     Acquire, Collect, ConfirmAt, ConfirmedAt, CycleStepInfo, ErrorName, Failure, FrameOfNode,
-    Grant, NodeId, NodeIdentity, NodesRefusal, Renewed, Report,
+    Grant, NodeFailure, NodeId, NodeIdentity, NodesRefusal, Release, Renew, Renewed, Report,
 };
 use canal_sys::clock::boottime_ms;
 use canal_sys::fds;
@@ -41,8 +41,8 @@ const LOOK_MS: Millis = 1_000;
 /// How long to wait for other nodes after the start before the host gets the list of held parts.
 const SETTLE_MS: Millis = 5_000;
 
-/// The inputs for the coordinator, each with the node whose connection it came from.
-type Inputs = VecDeque<(Option<usize>, Input)>;
+/// The inputs for the coordinator.
+type Inputs = VecDeque<Input>;
 
 /// A coordinator with its connections.
 pub(super) struct Driver<'a> {
@@ -135,25 +135,25 @@ impl<'a> Driver<'a> {
 
     /// Runs until the request is over, or until the host stops; then it returns `None`.
     pub(super) fn run(&mut self, host: &mut dyn Host) -> io::Result<Option<Ending>> {
-        let mut inputs = VecDeque::from([(None, Input::Tick)]);
+        let mut inputs = VecDeque::from([Input::Tick]);
         // The clock of poll(2) stops while the machine is suspended.
         let timer = TimerFd::new(ClockId::CLOCK_BOOTTIME, TimerFlags::TFD_CLOEXEC)?;
         loop {
             let now = boottime_ms();
             match host.turn(now) {
                 Wish::GoOn => {}
-                Wish::Stop => inputs.push_back((None, Input::Stop)),
+                Wish::Stop => inputs.push_back(Input::Stop),
                 Wish::Abandon => {
                     self.abandon();
-                    inputs.push_back((None, Input::Stop));
+                    inputs.push_back(Input::Stop);
                 }
                 Wish::Leave => return Ok(None),
             }
             if self.wake_at.is_some_and(|at| at <= now) {
                 self.wake_at = None;
-                inputs.push_back((None, Input::Tick));
+                inputs.push_back(Input::Tick);
             }
-            while let Some((_, input)) = inputs.pop_front() {
+            while let Some(input) = inputs.pop_front() {
                 let effects = self.coordinator.handle(input, boottime_ms());
                 self.keep(host);
                 for effect in effects {
@@ -185,10 +185,10 @@ impl<'a> Driver<'a> {
         }
         match found {
             None => return false,
-            Some(GiveWay::Surrender) => inputs.push_back((None, Input::Surrender)),
+            Some(GiveWay::Surrender) => inputs.push_back(Input::Surrender),
             Some(GiveWay::Refusal { why, cycle }) => {
                 self.cycle = cycle;
-                inputs.push_back((None, Input::Deadlock { why }));
+                inputs.push_back(Input::Deadlock(why));
             }
         }
         true
@@ -252,40 +252,11 @@ impl<'a> Driver<'a> {
         host: &mut dyn Host,
         inputs: &mut Inputs,
     ) -> ControlFlow<Option<Ending>> {
-        let secret = self.request.secret;
-        let mut sent = None;
         match effect {
-            Effect::Connect { node } => {
-                inputs.retain(|(of, _)| *of != Some(node));
-                self.connect(node, inputs);
-            }
-            Effect::Cancel { node } => {
-                // Earlier messages of the node no longer count.
-                inputs.retain(|(of, _)| *of != Some(node));
-                self.close(node);
-            }
-            Effect::Ask { node, lease, asking } => {
-                self.nodes[node].lease = lease;
-                self.nodes[node].grant = None;
-                let asked = self.asked(node, asking);
-                sent = Some((node, self.nodes[node].member.collect(&asked)));
-            }
-            Effect::ConfirmAt { node, lease, token } => {
-                let NodeState { id, member, .. } = &mut self.nodes[node];
-                let (tag, handle) = (secret.tag(*id, lease), secret.handle(*id, lease));
-                let asked = ConfirmAt { tag, handle, token: token.0, note: None };
-                sent = Some((node, member.confirm(&asked)));
-            }
-            Effect::Renew { node, lease } => {
-                let NodeState { id, member, .. } = &mut self.nodes[node];
-                let note = self.request.asked.note.clone().filter(|_| self.renews_note);
-                let ttl_ms = self.request.new_ttl_ms;
-                sent = Some((node, member.renew(secret.handle(*id, lease), note, ttl_ms)));
-            }
-            Effect::Release { node, lease } => {
-                let NodeState { id, member, releases, .. } = &mut self.nodes[node];
-                *releases += 1;
-                sent = Some((node, member.release(secret.handle(*id, lease))));
+            Effect::Node(node, call) => {
+                if let Err(failure) = self.call(node, call, inputs) {
+                    self.lose(node, failure, inputs);
+                }
             }
             Effect::Start { token, nodes, deadline } => {
                 host.publish(deadline);
@@ -298,17 +269,53 @@ impl<'a> Driver<'a> {
             Effect::Deadline(deadline) => host.publish(deadline),
             Effect::KillNow => host.kill_now(),
             Effect::Say(change) => {
-                self.report(&change);
-                let names = self.names();
-                host.say(&Word::Change { change: &change, names: &names });
+                if let Change::Held(held, waits_for) = &change {
+                    self.report(*held, waits_for);
+                }
+                host.say(&Word::Change { change: &change, names: &self.names() });
             }
             Effect::End(outcome) => return ControlFlow::Break(Some(self.ending(outcome))),
             Effect::WakeAt(at) => self.wake_at = Some(at),
         }
-        if let Some((node, Err(failure))) = sent {
-            self.lose(node, failure, inputs);
-        }
         ControlFlow::Continue(())
+    }
+
+    fn call(&mut self, node: usize, call: Call, inputs: &mut Inputs) -> Result<(), NodeFailure> {
+        let (request, secret) = (self.request, self.request.secret);
+        let NodeState { id, member, .. } = &mut self.nodes[node];
+        match call {
+            Call::Connect | Call::Cancel => {
+                // Earlier messages of the node no longer count.
+                inputs.retain(|input| !matches!(input, Input::Node(of, _) if *of == node));
+                match call {
+                    Call::Connect => self.connect(node, inputs),
+                    _ => {
+                        member.close();
+                        Ok(())
+                    }
+                }
+            }
+            Call::Ask(lease, asking) => {
+                (self.nodes[node].lease, self.nodes[node].grant) = (lease, None);
+                let collect = self.collect(node, asking);
+                self.nodes[node].member.call(Kind::Collect, &collect)
+            }
+            Call::ConfirmAt(lease, Token(token)) => {
+                let (tag, handle) = (secret.tag(*id, lease), secret.handle(*id, lease));
+                member.call(Kind::ConfirmAt, &ConfirmAt { tag, handle, token, note: None })
+            }
+            Call::Renew(lease) => {
+                let note = request.asked.note.clone().filter(|_| self.renews_note);
+                let (handle, ttl_ms) = (secret.handle(*id, lease), request.new_ttl_ms);
+                member.call(Kind::Renew, &Renew { handle, note, ttl_ms })
+            }
+            Call::Release(lease) => {
+                let handle = Some(secret.handle(*id, lease));
+                self.nodes[node].releases += 1;
+                let release = Release { handle, ..Release::default() };
+                self.nodes[node].member.call(Kind::Release, &release)
+            }
+        }
     }
 
     fn names(&self) -> Vec<&str> {
@@ -329,7 +336,7 @@ impl<'a> Driver<'a> {
         }
     }
 
-    fn asked(&self, node: usize, asking: Asking) -> Collect {
+    fn collect(&self, node: usize, asking: Asking) -> Collect {
         let NodeState { id, lease, .. } = self.nodes[node];
         let request = self.request;
         let Acquire { priority, max_waiting, under_run, .. } = request.asked;
@@ -357,19 +364,17 @@ impl<'a> Driver<'a> {
         }
     }
 
-    fn connect(&mut self, node: usize, inputs: &mut Inputs) {
+    fn connect(&mut self, node: usize, inputs: &mut Inputs) -> Result<(), NodeFailure> {
         let state = &mut self.nodes[node];
-        if state.member.is_open() && !state.reached && state.lease == 0 {
+        if state.member.is_open() && !state.member.reached && state.lease == 0 {
             // It was opened to find out its identity.
-            state.reached = true;
+            state.member.reached = true;
             let left_ms = state.grants_from.map(|at| at.saturating_sub(boottime_ms()));
-            return inputs.push_back((Some(node), reached(node, left_ms)));
+            inputs.push_back(Input::Node(node, reached(left_ms)));
+            return Ok(());
         }
-        self.close(node);
-        let state = &mut self.nodes[node];
-        if let Err(failure) = state.member.open(&self.request.around) {
-            self.lose(node, failure, inputs);
-        }
+        state.member.close();
+        state.member.open(&self.request.around)
     }
 
     /// Tells each node at which the request waits why it gives up its place.
@@ -379,98 +384,97 @@ impl<'a> Driver<'a> {
         }
     }
 
-    fn close(&mut self, node: usize) {
-        self.nodes[node].reached = false;
-        self.nodes[node].member.close();
-    }
-
     fn lose(&mut self, node: usize, failure: NodeFailure, inputs: &mut Inputs) {
-        self.close(node);
-        let NodeFailure { permanent, what, hint } = failure;
-        self.nodes[node].hint = hint;
-        self.nodes[node].trouble = Some(PartTrouble::Away(what.clone()));
-        inputs.push_back((Some(node), Input::Away { node, permanent, why: what }));
+        let state = &mut self.nodes[node];
+        state.member.close();
+        state.trouble = Some(PartTrouble::Away(failure.what.clone()));
+        inputs.push_back(Input::Node(node, Event::Away(failure)));
     }
 
     fn hear(&mut self, node: usize, host: &mut dyn Host, inputs: &mut Inputs) {
         for heard in self.nodes[node].member.turn() {
-            let input = match heard {
+            let event = match heard {
                 Heard::Away(failure) => Err(failure),
                 Heard::Identity(identity) => self.check(node, &identity).map(|()| {
-                    self.nodes[node].reached = true;
-                    reached(node, identity.grants_from_ms)
+                    self.nodes[node].member.reached = true;
+                    reached(identity.grants_from_ms)
                 }),
-                Heard::Answer(answer) => match answer.refused_part() {
-                    Some(refused) => {
+                Heard::Answer(answer) => {
+                    if let Some(refused) = self.refused_part(&answer) {
                         let trouble = PartTrouble::Refused(refused.what.clone());
                         self.lose(node, refused, inputs);
                         self.nodes[node].trouble = Some(trouble);
                         return;
                     }
-                    None => self.understand(node, answer, host),
-                },
+                    self.understand(node, answer, host)
+                }
             };
-            match input {
-                Ok(input) => inputs.push_back((Some(node), input)),
+            match event {
+                Ok(event) => inputs.push_back(Input::Node(node, event)),
                 Err(failure) => return self.lose(node, failure, inputs),
             }
         }
     }
 
-    /// The input that an answer means.
+    /// Why a node did not do what a call asked of its part, which stays as it is.
+    fn refused_part(&self, answer: &Answer) -> Option<NodeFailure> {
+        let failure = answer.result.as_ref().err()?;
+        let is_about_part = matches!(answer.kind, Kind::Renew | Kind::Release);
+        if !is_about_part || failure.name == ErrorName::LeaseLost {
+            return None;
+        }
+        // The node does not keep a lease for that long, so another attempt is useless.
+        let changes_ttl = answer.kind == Kind::Renew && self.request.new_ttl_ms.is_some();
+        let permanent = changes_ttl && failure.name == ErrorName::BadRequest;
+        Some(NodeFailure { permanent, ..refused(failure) })
+    }
+
+    /// The event that an answer means.
     fn understand(
         &mut self,
         node: usize,
         Answer { kind, sent, continues, result }: Answer,
         host: &mut dyn Host,
-    ) -> Result<Input, NodeFailure> {
+    ) -> Result<Event, NodeFailure> {
         let state = &mut self.nodes[node];
         Ok(match (kind, result) {
             (Kind::Collect, Ok(reply)) if continues => {
                 let progress = parameters(&reply)?;
                 host.say(&Word::Waits { name: &state.member.node.name, progress: &progress });
-                Input::Queued { node }
+                Event::Queued
             }
             (Kind::Collect, Ok(reply)) => {
-                let grant: Grant = parameters(&reply)?;
-                let token = Token(grant.token);
-                state.grant = Some(grant);
-                Input::Granted { node, token }
+                let grant = state.grant.insert(parameters::<Grant>(&reply)?);
+                Event::Granted(Token(grant.token))
             }
             (Kind::Collect, Err(failure)) => match refusal(&failure) {
-                Some(refusal) => {
-                    state.hint = failure.hint.map(String::from);
-                    Input::Refused { node, refusal, why: failure.message }
-                }
+                Some(refusal) => Event::Refused(refusal, refused(&failure)),
                 None => return Err(NodeFailure::passing(failure.message)),
             },
             (Kind::ConfirmAt, Ok(reply)) => {
                 let _: ConfirmedAt = parameters(&reply)?;
-                Input::Confirmed { node, sent }
+                Event::Confirmed(sent)
             }
             (Kind::ConfirmAt, Err(failure)) => match (failure.name, failure.nodes.as_deref()) {
                 (ErrorName::TokenTaken, Some(NodesRefusal::Least { least })) => {
-                    Input::TokenTaken { node, least: Token(*least) }
+                    Event::TokenTaken(Token(*least))
                 }
                 // The node would refuse it each time.
-                (ErrorName::BadRequest, _) => {
-                    state.hint = failure.hint.map(String::from);
-                    Input::TokenRefused { node, why: failure.message }
-                }
-                _ => Input::ConfirmFailed { node },
+                (ErrorName::BadRequest, _) => Event::TokenRefused(refused(&failure)),
+                _ => Event::ConfirmFailed,
             },
-            (Kind::Renew | Kind::ChangeTtl, Ok(reply)) => {
+            (Kind::Renew, Ok(reply)) => {
                 let renewed: Box<Renewed> = parameters(&reply)?;
                 let ttl_ms = Some(renewed.lease.ttl_ms);
                 state.said = Some(PartSaid::Renewed(renewed));
-                Input::Renewed { node, sent, ttl_ms }
+                Event::Renewed { sent, ttl_ms }
             }
             (Kind::Release, Ok(reply)) => {
                 state.said = Some(PartSaid::Released(parameters(&reply)?));
-                Input::Gone { node }
+                Event::Gone
             }
             // The part is lost.
-            (Kind::Renew | Kind::ChangeTtl | Kind::Release, Err(failure)) => {
+            (Kind::Renew | Kind::Release, Err(failure)) => {
                 // The answer to an earlier release of this command did not arrive.
                 let was_ours = state.releases > 1 && failure.reason.as_deref() == Some("released");
                 match state.said {
@@ -478,7 +482,7 @@ impl<'a> Driver<'a> {
                     _ if was_ours => state.said = Some(PartSaid::Released(Box::default())),
                     _ => state.said = Some(PartSaid::Lost(failure)),
                 }
-                Input::Gone { node }
+                Event::Gone
             }
             // Only other connections carry these questions.
             (Kind::Identify | Kind::WaitsNear | Kind::Leader, _) => return Err(unexpected()),
@@ -505,38 +509,36 @@ impl<'a> Driver<'a> {
     }
 
     /// Lets each node that was asked show the state of the whole request.
-    fn report(&mut self, change: &Change) {
-        let Change::Held { held, need, waits_for } = change else { return };
-        let names = self.names();
-        let waits_for: Vec<String> = waits_for.iter().map(|node| names[*node].to_owned()).collect();
+    fn report(&mut self, Held { held, need }: Held, waits_for: &[usize]) {
         let number = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
-        let (need, held) = (number(*need), number(*held));
-        let secret = self.request.secret;
-        for state in self.nodes.iter_mut().filter(|state| state.reached && state.lease > 0) {
-            let handle = secret.handle(state.id, state.lease);
+        let (need, held) = (number(need), number(held));
+        let name = |node: &usize| self.nodes[*node].member.node.name.clone();
+        let waits_for: Vec<String> = waits_for.iter().map(name).collect();
+        for state in self.nodes.iter_mut().filter(|it| it.member.reached && it.lease > 0) {
+            let handle = self.request.secret.handle(state.id, state.lease);
             let waits_for = waits_for.clone();
             state.member.report(&Report { handle, need, held, waits_for });
         }
     }
 
     fn ending(&self, outcome: Outcome) -> Ending {
-        let concerned: Vec<usize> = match &outcome {
-            Outcome::Refused { node, .. } => node.iter().copied().collect(),
-            Outcome::Failed { nodes } => nodes.iter().map(|(node, _)| *node).collect(),
-            Outcome::Lost { .. } | Outcome::GivenBack { .. } => Vec::new(),
-        };
-        let hint = concerned.iter().find_map(|node| self.nodes[*node].hint.clone());
         let names = self.names().into_iter().map(str::to_owned).collect();
         let is_deadlock =
             matches!(&outcome, Outcome::Refused { refusal: Refusal::Deadlock, node: None, .. });
         let cycle = if is_deadlock { self.cycle.clone() } else { Vec::new() };
-        Ending { outcome, names, hint, answers: self.answers(), cycle }
+        Ending { outcome, names, answers: self.answers(), cycle }
     }
 }
 
-/// The input for a node that sent its identity, and how long it does not grant anything.
-fn reached(node: usize, left_ms: Option<Millis>) -> Input {
-    left_ms.map_or(Input::Reached { node }, |left_ms| Input::NotYet { node, left_ms })
+/// The event of a node that sent its identity, and for how long it does not grant anything.
+fn reached(left_ms: Option<Millis>) -> Event {
+    left_ms.map_or(Event::Reached, Event::NotYet)
+}
+
+/// The words with which a node refused something.
+fn refused(failure: &Failure) -> NodeFailure {
+    let hint = failure.hint.clone().map(String::from);
+    NodeFailure { hint, ..NodeFailure::passing(failure.message.clone()) }
 }
 
 /// The kind of refusal that an error means; `None` if the node may grant the request when it is
@@ -549,7 +551,7 @@ fn refusal(failure: &Failure) -> Option<Refusal> {
             _ => Refusal::Full,
         },
         ErrorName::NotYet => match failure.nodes.as_deref() {
-            Some(NodesRefusal::Later { left_ms }) => Refusal::NotYet { left_ms: *left_ms },
+            Some(NodesRefusal::Later { left_ms }) => Refusal::NotYet(*left_ms),
             _ => return None,
         },
         ErrorName::NotLasting | ErrorName::Denied => Refusal::Unfit,

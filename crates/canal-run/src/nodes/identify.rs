@@ -1,14 +1,10 @@
 //! Finds out which daemons a list of nodes names, before anything else is asked of them: a request
 //! carries the ids of all its nodes.
 
-use std::io;
-
-use canal_lock::client::nodes::Node;
-use canal_lock::client::nodes::known_nodes::{KnownNode, KnownNodesError};
-use canal_lock::client::nodes::ssh::NodeFailure;
+use canal_lock::client::nodes::known_nodes::KnownNode;
 use canal_nodes::{Millis, Require};
 use canal_protocol::node_address::NodeAddress;
-use canal_protocol::{Grant, NodeId, NodeIdentity};
+use canal_protocol::{Grant, Node, NodeFailure, NodeId, NodeIdentity};
 use canal_sys::clock::boottime_ms;
 
 use super::member::{Heard, Member, sleep};
@@ -16,6 +12,9 @@ use super::request::{Host, NodesRequest, PartSaid, PartTrouble, Wish, Word};
 
 /// How long nodes may take to send their identity, if the request does not wait for longer.
 const MEET_MS: u64 = 5_000;
+
+/// How long to wait before a node that was not reached is asked again.
+const AGAIN_MS: u64 = 500;
 
 /// A node whose id is known, and its last answers.
 #[derive(Debug)]
@@ -30,9 +29,6 @@ pub(super) struct NodeState {
     /// The number of the lease in the last request.
     pub(super) lease: u32,
     pub(super) grant: Option<Grant>,
-    /// Whether the node has proved on this connection that it is the right one.
-    pub(super) reached: bool,
-    pub(super) hint: Option<String>,
     /// How many times it was asked to release its part.
     pub(super) releases: u32,
     /// Its last answer about its part.
@@ -51,8 +47,6 @@ impl NodeState {
             member: Member::new(node.clone()).with_ttl(ttl_ms),
             lease: 0,
             grant: None,
-            reached: false,
-            hint: None,
             releases: 0,
             said: None,
             trouble: None,
@@ -69,40 +63,17 @@ pub(super) struct Met {
     pub(super) here: Option<NodeId>,
 }
 
-/// Why a request cannot begin: a node is out of reach or unusable, or a system call failed.
-#[derive(Debug, thiserror::Error)]
-#[error("{message}")]
-pub struct IdentifyError {
-    /// The reason.
-    pub message: String,
-    /// Advice for the user.
-    pub hint: Option<String>,
+/// The failure of a request without a node that it needs.
+fn unreached(which: &str, NodeFailure { what, hint, permanent }: NodeFailure) -> NodeFailure {
+    let usual = "make sure that it answers once; after that, other nodes can stand in for it";
+    let hint = hint.or_else(|| Some(usual.to_owned()));
+    NodeFailure { what: format!("cannot reach {which}: {what}"), hint, permanent }
 }
 
-impl IdentifyError {
-    fn unreached(which: &str, NodeFailure { what, hint, .. }: NodeFailure) -> Self {
-        let message = format!("cannot reach {which}: {what}");
-        let usual = "make sure that it answers once; after that, other nodes can stand in for it";
-        Self { message, hint: hint.or_else(|| Some(usual.to_owned())) }
-    }
-
-    /// Two names lead to one daemon.
-    pub(super) fn one_daemon(one: &Node, other: &Node, what: &str) -> Self {
-        let message = format!("{} and {} are the same daemon: {what}", one.name, other.name);
-        Self { message, hint: Some("name each daemon once".to_owned()) }
-    }
-}
-
-impl From<KnownNodesError> for IdentifyError {
-    fn from(error: KnownNodesError) -> Self {
-        Self { message: error.to_string(), hint: error.hint() }
-    }
-}
-
-impl From<io::Error> for IdentifyError {
-    fn from(error: io::Error) -> Self {
-        Self { message: error.to_string(), hint: None }
-    }
+/// The failure if two names lead to one daemon.
+pub(super) fn one_daemon(one: &Node, other: &Node, what: &str) -> NodeFailure {
+    let what = format!("{} and {} are the same daemon: {what}", one.name, other.name);
+    NodeFailure::permanent(what).hint("name each daemon once")
 }
 
 /// A node that is being asked for its identity.
@@ -110,16 +81,24 @@ struct Asked {
     at: usize,
     member: Member,
     result: Option<Result<Box<NodeIdentity>, NodeFailure>>,
+    /// When to ask it, or to ask it again.
+    ask_at: Option<Millis>,
 }
 
 impl Asked {
     fn new(at: usize, node: Node, request: &NodesRequest) -> Self {
-        Self { at, member: Member::new(node).with_ttl(request.ttl_ms), result: None }
+        let member = Member::new(node).with_ttl(request.ttl_ms);
+        Self { at, member, result: None, ask_at: Some(0) }
     }
 
-    fn fail(&mut self, failure: NodeFailure) {
+    fn fail(&mut self, failure: NodeFailure, again_before: Millis) {
         self.member.close();
-        self.result.get_or_insert(Err(failure));
+        let ask_at = boottime_ms() + AGAIN_MS;
+        if self.result.is_none() && !failure.permanent && ask_at < again_before {
+            self.ask_at = Some(ask_at);
+        } else {
+            self.result.get_or_insert(Err(failure));
+        }
     }
 }
 
@@ -128,7 +107,7 @@ impl Asked {
 pub(super) fn meet(
     request: &NodesRequest,
     host: &mut dyn Host,
-) -> Result<Option<Met>, IdentifyError> {
+) -> Result<Option<Met>, NodeFailure> {
     let Some(mut met) = meet_nodes(request, host)? else { return Ok(None) };
     if request.under_frame.is_none() {
         return Ok(Some(met));
@@ -136,9 +115,7 @@ pub(super) fn meet(
     let is_local = |known: &&NodeState| request.nodes[known.at].address == NodeAddress::Local;
     met.here = met.nodes.iter().find(is_local).map(|known| known.id);
     if met.here.is_none() {
-        let (name, canal) = ("local".to_owned(), None);
-        let node = Node { name, address: NodeAddress::Local, canal };
-        let mut asked = [Asked::new(0, node, request)];
+        let mut asked = [Asked::new(0, Node::at(NodeAddress::Local), request)];
         if !ask_all(&mut asked, request, host)? {
             return Ok(None);
         }
@@ -148,7 +125,7 @@ pub(super) fn meet(
     Ok(Some(met))
 }
 
-fn meet_nodes(request: &NodesRequest, host: &mut dyn Host) -> Result<Option<Met>, IdentifyError> {
+fn meet_nodes(request: &NodesRequest, host: &mut dyn Host) -> Result<Option<Met>, NodeFailure> {
     let mut known = Vec::new();
     let mut asked = Vec::new();
     for (at, node) in request.nodes.iter().enumerate() {
@@ -163,7 +140,7 @@ fn meet_nodes(request: &NodesRequest, host: &mut dyn Host) -> Result<Option<Met>
         return Ok(None);
     }
     let mut met = Vec::new();
-    for Asked { at, member, result } in asked {
+    for Asked { at, member, result, .. } in asked {
         let node = &request.nodes[at];
         match result {
             Some(Ok(identity)) => {
@@ -181,12 +158,12 @@ fn meet_nodes(request: &NodesRequest, host: &mut dyn Host) -> Result<Option<Met>
                 let name = &node.name;
                 if request.require != Require::Any && !request.require.counts_the_alive() {
                     let which = format!("{name}, which canal has never reached");
-                    return Err(IdentifyError::unreached(&which, failure));
+                    return Err(unreached(&which, failure));
                 }
                 host.say(&Word::LeftOut { name, failure: &failure });
                 if known.is_empty() && at + 1 == request.nodes.len() {
                     let which = format!("any of the nodes; {name}");
-                    return Err(IdentifyError::unreached(&which, failure));
+                    return Err(unreached(&which, failure));
                 }
             }
             None => return Ok(None),
@@ -201,27 +178,36 @@ fn meet_nodes(request: &NodesRequest, host: &mut dyn Host) -> Result<Option<Met>
         let recorded = |node: &Node| request.around.known_nodes.known(&node.address).ok().flatten();
         let what = recorded(one).or_else(|| recorded(other));
         let what = what.map_or_else(|| format!("node {}", pair[0].id), |it| it.shown());
-        return Err(IdentifyError::one_daemon(one, other, &what));
+        return Err(one_daemon(one, other, &what));
     }
     Ok(Some(Met { nodes: known, here: None }))
 }
 
-/// Asks all of them at once, each until it has answered or is out of reach. Returns false if the
-/// caller gave up.
+/// Asks all of them at once, each until it has answered or is out of reach. If the request may wait
+/// for a given time, a node may be out of reach for that time. Returns false if the caller gave up.
 fn ask_all(
     asked: &mut [Asked],
     request: &NodesRequest,
     host: &mut dyn Host,
-) -> Result<bool, IdentifyError> {
-    let meet_ms = request.asked.wait_ms.map_or(u64::MAX, |wait_ms| wait_ms.max(MEET_MS));
+) -> Result<bool, NodeFailure> {
+    let wait_ms = request.asked.wait_ms;
+    let meet_ms = wait_ms.map_or(u64::MAX, |wait_ms| wait_ms.max(MEET_MS));
     let until = request.asked_at.saturating_add(meet_ms);
-    for one in asked.iter_mut() {
-        if let Err(failure) = one.member.open(&request.around) {
-            one.fail(failure);
+    let again_before = wait_ms.map_or(0, |wait_ms| request.asked_at.saturating_add(wait_ms));
+    loop {
+        let now = boottime_ms();
+        for one in asked.iter_mut() {
+            if one.ask_at.take_if(|at| *at <= now).is_some()
+                && let Err(failure) = one.member.open(&request.around)
+            {
+                one.fail(failure, again_before);
+            }
         }
-    }
-    while asked.iter().any(|one| one.result.is_none()) {
-        let left_ms = until.saturating_sub(boottime_ms());
+        if asked.iter().all(|one| one.result.is_some()) {
+            return Ok(true);
+        }
+        let due = asked.iter().filter_map(|one| one.ask_at).chain([until]).min();
+        let left_ms = due.map_or(u64::MAX, |due| due.saturating_sub(now));
         sleep(asked.iter().map(|one| &one.member), host.polled(), left_ms)?;
         if host.turn(boottime_ms()) != Wish::GoOn {
             return Ok(false);
@@ -230,14 +216,13 @@ fn ask_all(
             for heard in one.member.turn() {
                 match heard {
                     Heard::Identity(identity) => one.result = Some(Ok(identity)),
-                    Heard::Away(failure) => one.fail(failure),
+                    Heard::Away(failure) => one.fail(failure, again_before),
                     _ => {}
                 }
             }
             if one.result.is_none() && boottime_ms() >= until {
-                one.fail(NodeFailure::passing("it does not answer"));
+                one.fail(NodeFailure::passing("it does not answer"), 0);
             }
         }
     }
-    Ok(true)
 }

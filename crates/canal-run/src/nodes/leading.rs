@@ -8,16 +8,16 @@
 //! daemon counts once.
 
 use canal_lock::client::nodes::known_nodes::KnownNode;
-use canal_lock::client::nodes::link::parameters;
-use canal_lock::client::nodes::ssh::NodeFailure;
-use canal_lock::client::nodes::{Node, link};
+use canal_lock::client::nodes::link::{self, parameters};
 use canal_nodes::Millis;
 use canal_nodes::leadership::{Claim, Said, Verdict, judge};
-use canal_protocol::{ErrorName, HolderInfo, Leader, LeaderQuery, NodeId, NodeIdentity};
+use canal_protocol::{
+    ErrorName, HolderInfo, Leader, LeaderQuery, Node, NodeFailure, NodeId, NodeIdentity,
+};
 use canal_sys::clock::boottime_ms;
 
-use super::identify::IdentifyError;
-use super::member::{Answer, Heard, Member, sleep};
+use super::identify::one_daemon;
+use super::member::{Answer, Heard, Kind, Member, sleep};
 use super::request::Around;
 
 /// How long the last answer of a node counts after its connection has ended.
@@ -38,10 +38,9 @@ pub struct LeaderAtNodes<'a> {
 /// The leader, and the answer of each node.
 #[derive(Clone, Debug)]
 pub struct LeaderView {
-    /// The conclusion from the answers of the nodes.
-    pub verdict: Verdict,
-    /// The leader, as the nodes that hold its parts show it.
-    pub leader: Option<HolderInfo>,
+    /// The leader, as the nodes that hold its parts show it. It is stale while the silent nodes
+    /// decide.
+    pub said: Leader,
     /// The nodes, in the order of the list.
     pub nodes: Vec<NodeView>,
 }
@@ -62,10 +61,8 @@ pub enum NodeState {
     Asked,
     /// It is out of reach, for this reason.
     Away(NodeFailure),
-    /// It holds a part of the request that leads.
-    Leader,
-    /// It holds a part of another request.
-    Other,
+    /// It holds a confirmed part of a request.
+    Holds(Claim, Box<HolderInfo>),
     /// It holds no part of any request.
     None,
     /// Several requests can hold the key there, for this reason.
@@ -77,19 +74,13 @@ pub enum NodeState {
 struct Source {
     member: Member,
     id: Option<NodeId>,
-    word: Option<Word>,
+    /// The last answer of the node, while it counts.
+    answer: Option<NodeState>,
     /// When the node last answered, if it is no longer connected.
     heard_at: Option<Millis>,
     failure: Option<NodeFailure>,
     ask_at: Option<Millis>,
     pause: Millis,
-}
-
-/// The last answer of a node.
-#[derive(Clone, Debug)]
-enum Word {
-    Leader(Option<(Claim, Box<HolderInfo>)>),
-    NotExclusive(String),
 }
 
 impl<'a> LeaderAtNodes<'a> {
@@ -106,13 +97,14 @@ impl<'a> LeaderAtNodes<'a> {
     ///
     /// # Errors
     /// Two names lead to one daemon, or a system call failed.
-    pub fn turn(&mut self) -> Result<(), IdentifyError> {
+    pub fn turn(&mut self) -> Result<(), NodeFailure> {
         let now = boottime_ms();
         for source in &mut self.sources {
             source.expire(now);
             if source.ask_at.is_some_and(|at| at <= now) {
+                source.ask_at = None;
                 source.member.close();
-                source.open(self.around);
+                source.member.open(self.around).unwrap_or_else(|failure| source.lose(failure));
             }
         }
         let now = boottime_ms();
@@ -129,20 +121,20 @@ impl<'a> LeaderAtNodes<'a> {
     #[must_use]
     pub fn view(&self) -> LeaderView {
         let said: Vec<Said> = self.sources.iter().map(Source::said).collect();
-        let verdict = judge(&said, self.least);
-        let led_by = match verdict {
-            Verdict::Led(claim) => Some(claim),
-            Verdict::Vacant | Verdict::Unknown => None,
+        let (leader, stale) = match judge(&said, self.least) {
+            Verdict::Led(claim) => (self.leader(claim), false),
+            Verdict::Vacant => (None, false),
+            Verdict::Unknown => (None, true),
         };
-        let nodes = self.sources.iter().map(|source| source.view(led_by)).collect();
-        LeaderView { verdict, leader: led_by.and_then(|claim| self.leader(claim)), nodes }
+        let nodes = self.sources.iter().map(Source::view).collect();
+        LeaderView { said: Leader { leader, stale }, nodes }
     }
 
     /// The leader, with the time since which it leads: when the last of the nodes that it needs
     /// granted its part. Nodes that it does not need may have granted theirs later.
     fn leader(&self, claim: Claim) -> Option<HolderInfo> {
-        let holders = self.sources.iter().filter_map(|source| match &source.word {
-            Some(Word::Leader(Some((of, holder)))) if *of == claim => Some(&**holder),
+        let holders = self.sources.iter().filter_map(|source| match &source.answer {
+            Some(NodeState::Holds(of, holder)) if *of == claim => Some(&**holder),
             _ => None,
         });
         let mut holders: Vec<&HolderInfo> = holders.collect();
@@ -150,26 +142,14 @@ impl<'a> LeaderAtNodes<'a> {
         holders.get(claim.need.clamp(1, holders.len().max(1)) - 1).copied().cloned()
     }
 
-    fn hear(&mut self, at: usize) -> Result<(), IdentifyError> {
+    fn hear(&mut self, at: usize) -> Result<(), NodeFailure> {
         for heard in self.sources[at].member.turn() {
-            let failure = match heard {
+            let heard = match heard {
                 Heard::Identity(identity) => self.identified(at, &identity)?,
-                Heard::Answer(Answer { result: Ok(reply), .. }) => match parameters(&reply) {
-                    Ok(leader) => self.sources[at].told(leader),
-                    Err(failure) => Some(failure),
-                },
-                Heard::Answer(Answer { result: Err(failure), .. }) => match failure.name {
-                    ErrorName::NotExclusive => {
-                        let source = &mut self.sources[at];
-                        source.take(Word::NotExclusive(failure.message));
-                        source.ask_at = Some(boottime_ms() + LAST_WORD_MS);
-                        None
-                    }
-                    _ => Some(NodeFailure::permanent(failure.message)),
-                },
-                Heard::Away(failure) => Some(failure),
+                Heard::Answer(answer) => self.sources[at].take(answer),
+                Heard::Away(failure) => Err(failure),
             };
-            if let Some(failure) = failure {
+            if let Err(failure) = heard {
                 self.sources[at].lose(failure);
                 break;
             }
@@ -177,67 +157,54 @@ impl<'a> LeaderAtNodes<'a> {
         Ok(())
     }
 
-    /// Asks a node for its leader, once its daemon is known. Returns why it cannot be asked.
+    /// Asks a node for its leader, once its daemon is known. The inner error is the reason why it
+    /// cannot be asked.
     fn identified(
         &mut self,
         at: usize,
         identity: &NodeIdentity,
-    ) -> Result<Option<NodeFailure>, IdentifyError> {
-        let source = &self.sources[at];
-        let (node, recorded) = (&source.member.node, KnownNode::of(identity));
-        if let Err(error) = self.around.known_nodes.meet(node, &recorded) {
-            return Ok(Some(error.into()));
+    ) -> Result<Result<(), NodeFailure>, NodeFailure> {
+        let (node, recorded) = (&self.sources[at].member.node, KnownNode::of(identity));
+        if let Err(failure) = self.around.known_nodes.meet(node, &recorded) {
+            return Ok(Err(failure));
         }
         let mut others = self.sources.iter().enumerate().filter(|(other, _)| *other != at);
         if let Some((_, other)) = others.find(|(_, other)| other.id == Some(recorded.node)) {
-            let shown = recorded.shown();
-            return Err(IdentifyError::one_daemon(&other.member.node, node, &shown));
+            return Err(one_daemon(&other.member.node, node, &recorded.shown()));
         }
         let source = &mut self.sources[at];
         source.id = Some(recorded.node);
-        Ok(source.member.leader(&self.query).err())
-    }
-}
-
-impl LeaderView {
-    /// Whether each node has answered, or was seen away.
-    #[must_use]
-    pub fn is_settled(&self) -> bool {
-        self.nodes.iter().all(|node| node.state != NodeState::Asked)
+        Ok(source.member.call(Kind::Leader, &self.query))
     }
 }
 
 impl Source {
     fn new(node: Node) -> Self {
-        Self {
-            member: Member::new(node),
-            id: None,
-            word: None,
-            heard_at: None,
-            failure: None,
-            ask_at: Some(0),
-            pause: PAUSE_MS.0,
-        }
+        let (member, pause) = (Member::new(node), PAUSE_MS.0);
+        let (id, answer, heard_at, failure) = Default::default();
+        Self { member, id, answer, heard_at, failure, ask_at: Some(0), pause }
     }
 
-    fn open(&mut self, around: &Around) {
-        self.ask_at = None;
-        if let Err(failure) = self.member.open(around) {
-            self.lose(failure);
+    /// Takes an answer of the node. The error is the reason why it does not count.
+    fn take(&mut self, answer: Answer) -> Result<(), NodeFailure> {
+        let said = match answer.result {
+            Ok(reply) => parameters::<Leader>(&reply)?,
+            Err(failure) if failure.name == ErrorName::NotExclusive => {
+                self.answered(NodeState::NotExclusive(failure.message));
+                self.ask_at = Some(boottime_ms() + LAST_WORD_MS);
+                return Ok(());
+            }
+            Err(failure) => return Err(NodeFailure::permanent(failure.message)),
+        };
+        if said.stale {
+            return Err(NodeFailure::permanent("its daemon has an engine, so it is not a node"));
         }
+        self.answered(said.leader.map_or(NodeState::None, held));
+        Ok(())
     }
 
-    /// Takes the answer of the node. Returns why it does not count.
-    fn told(&mut self, told: Leader) -> Option<NodeFailure> {
-        if told.stale {
-            return Some(NodeFailure::permanent("its daemon has an engine, so it is not a node"));
-        }
-        self.take(Word::Leader(told.leader.and_then(claimed)));
-        None
-    }
-
-    fn take(&mut self, word: Word) {
-        self.word = Some(word);
+    fn answered(&mut self, answer: NodeState) {
+        self.answer = Some(answer);
         (self.heard_at, self.failure, self.pause) = (None, None, PAUSE_MS.0);
     }
 
@@ -245,13 +212,10 @@ impl Source {
     fn lose(&mut self, failure: NodeFailure) {
         let now = boottime_ms();
         let heard = self.member.heard_at().unwrap_or(now);
-        if self.word.is_some() {
+        if self.answer.is_some() {
             self.heard_at.get_or_insert(heard);
         }
-        let pause = match failure.permanent {
-            true => PAUSE_MS.1,
-            false => self.pause,
-        };
+        let pause = if failure.permanent { PAUSE_MS.1 } else { self.pause };
         self.failure = Some(failure);
         self.ask_at = Some(now + pause);
         self.pause = (self.pause * 2).min(PAUSE_MS.1);
@@ -262,7 +226,7 @@ impl Source {
     /// Forgets an old answer of the node.
     fn expire(&mut self, now: Millis) {
         if self.heard_at.is_some_and(|heard| now.saturating_sub(heard) >= LAST_WORD_MS) {
-            (self.word, self.heard_at) = (None, None);
+            (self.answer, self.heard_at) = (None, None);
         }
     }
 
@@ -273,32 +237,26 @@ impl Source {
     }
 
     fn said(&self) -> Said {
-        match &self.word {
+        match &self.answer {
             None => Said::Nothing,
-            Some(Word::Leader(Some((claim, _)))) => Said::Holds(*claim),
-            Some(Word::Leader(None) | Word::NotExclusive(_)) => Said::NoClaim,
+            Some(NodeState::Holds(claim, _)) => Said::Holds(*claim),
+            Some(_) => Said::NoClaim,
         }
     }
 
-    fn view(&self, led_by: Option<Claim>) -> NodeView {
-        let state = match (&self.word, &self.failure) {
-            (None, None) => NodeState::Asked,
-            (None, Some(failure)) => NodeState::Away(failure.clone()),
-            (Some(Word::NotExclusive(why)), _) => NodeState::NotExclusive(why.clone()),
-            (Some(Word::Leader(None)), _) => NodeState::None,
-            (Some(Word::Leader(Some((claim, _)))), _) if Some(*claim) == led_by => {
-                NodeState::Leader
-            }
-            (Some(Word::Leader(Some(_))), _) => NodeState::Other,
-        };
+    fn view(&self) -> NodeView {
+        let away = || self.failure.clone().map_or(NodeState::Asked, NodeState::Away);
+        let state = self.answer.clone().unwrap_or_else(away);
         NodeView { name: self.member.node.name.clone(), state }
     }
 }
 
 /// The confirmed part of a request over nodes that a holder represents, if any. An unconfirmed part
 /// may still be released, and a lock of this node alone does not lead anywhere else.
-fn claimed(holder: HolderInfo) -> Option<(Claim, Box<HolderInfo>)> {
-    let over = holder.over_nodes.as_deref().filter(|over| !over.collecting)?;
+fn held(holder: HolderInfo) -> NodeState {
+    let Some(over) = holder.over_nodes.as_deref().filter(|over| !over.collecting) else {
+        return NodeState::None;
+    };
     let need = usize::try_from(over.need).unwrap_or(usize::MAX);
-    Some((Claim { run: over.run, token: holder.token, need }, Box::new(holder)))
+    NodeState::Holds(Claim { run: over.run, token: holder.token, need }, Box::new(holder))
 }

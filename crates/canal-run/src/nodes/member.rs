@@ -10,12 +10,10 @@ use std::time::Duration;
 use nix::poll::PollFd;
 use serde::Serialize;
 
-use canal_lock::client::nodes::Node;
 use canal_lock::client::nodes::link::{Link, Replies, Reply, failure, parameters};
-use canal_lock::client::nodes::ssh::NodeFailure;
 use canal_protocol::{
-    Abandon, Collect, ConfirmAt, ErrorName, Failure, Handle, INTERFACE, Identify, LeaderQuery,
-    NODES_INTERFACE, NodeIdentity, Release, Renew, Report, Tag, WaitsNear,
+    Abandon, Failure, INTERFACE, Identify, NODES_INTERFACE, Node, NodeFailure, NodeIdentity,
+    Report, Tag,
 };
 use canal_sys::clock::boottime_ms;
 use canal_sys::fds;
@@ -67,6 +65,8 @@ pub(super) struct Member {
     alive_s: u64,
     /// Whether a part depends on the connection: it was asked for, and is not confirmed.
     is_asked: bool,
+    /// Whether the node has proved on this connection that it is the right one.
+    pub(super) reached: bool,
 }
 
 /// An unanswered call.
@@ -85,18 +85,26 @@ impl Call {
     }
 }
 
-/// What a call asks for.
+/// What a call asks for: the name of its method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Identify,
     Collect,
     ConfirmAt,
     Renew,
-    /// A renewal with another TTL.
-    ChangeTtl,
     Release,
     WaitsNear,
+    /// The leader now and after each change. The connection then answers no other call.
     Leader,
+}
+
+impl Kind {
+    fn method(self) -> String {
+        match self {
+            Self::Renew | Self::Release | Self::Leader => format!("{INTERFACE}.{self:?}"),
+            _ => format!("{NODES_INTERFACE}.{self:?}"),
+        }
+    }
 }
 
 /// A message from a node.
@@ -121,19 +129,6 @@ pub(super) struct Answer {
     pub(super) result: Result<Reply, Box<Failure>>,
 }
 
-impl Answer {
-    /// Why the node did not do what the call asked of its part, which stays as it is.
-    pub(super) fn refused_part(&self) -> Option<NodeFailure> {
-        let failure = self.result.as_ref().err()?;
-        let is_about_part = matches!(self.kind, Kind::Renew | Kind::ChangeTtl | Kind::Release);
-        // The node does not keep a lease for that long, so another attempt is useless.
-        let permanent = self.kind == Kind::ChangeTtl && failure.name == ErrorName::BadRequest;
-        let (what, hint) = (failure.message.clone(), failure.hint.clone().map(String::from));
-        let is_refused = is_about_part && failure.name != ErrorName::LeaseLost;
-        is_refused.then_some(NodeFailure { permanent, what, hint })
-    }
-}
-
 impl Member {
     pub(super) fn new(node: Node) -> Self {
         Self {
@@ -146,6 +141,7 @@ impl Member {
             rest_ms: BEAT_MS,
             alive_s: ALIVE_S,
             is_asked: false,
+            reached: false,
         }
     }
 
@@ -164,51 +160,17 @@ impl Member {
         self.link = Some(Link::open(&self.node, here, options, self.alive_s)?);
         self.connected_at = boottime_ms();
         self.beaten_at = self.connected_at;
-        self.call(Kind::Identify, NODES_INTERFACE, "Identify", &Identify {})
+        self.call(Kind::Identify, &Identify {})
     }
 
     pub(super) fn close(&mut self) {
         self.calls.clear();
-        self.is_asked = false;
+        (self.is_asked, self.reached) = (false, false);
         self.link = None;
     }
 
     pub(super) fn is_open(&self) -> bool {
         self.link.is_some()
-    }
-
-    pub(super) fn collect(&mut self, asked: &Collect) -> Result<(), NodeFailure> {
-        self.is_asked = true;
-        self.call(Kind::Collect, NODES_INTERFACE, "Collect", asked)
-    }
-
-    pub(super) fn confirm(&mut self, asked: &ConfirmAt) -> Result<(), NodeFailure> {
-        self.call(Kind::ConfirmAt, NODES_INTERFACE, "ConfirmAt", asked)
-    }
-
-    /// `note` and `ttl_ms` are its new note and TTL; without one it stays.
-    pub(super) fn renew(
-        &mut self,
-        handle: Handle,
-        note: Option<String>,
-        ttl_ms: Option<u64>,
-    ) -> Result<(), NodeFailure> {
-        let kind = if ttl_ms.is_some() { Kind::ChangeTtl } else { Kind::Renew };
-        self.call(kind, INTERFACE, "Renew", &Renew { handle, note, ttl_ms })
-    }
-
-    pub(super) fn release(&mut self, handle: Handle) -> Result<(), NodeFailure> {
-        let release = Release { handle: Some(handle), ..Release::default() };
-        self.call(Kind::Release, INTERFACE, "Release", &release)
-    }
-
-    pub(super) fn waits_near(&mut self, asked: &WaitsNear) -> Result<(), NodeFailure> {
-        self.call(Kind::WaitsNear, NODES_INTERFACE, "WaitsNear", asked)
-    }
-
-    /// Asks for the leader, now and after each change. The connection then answers no other call.
-    pub(super) fn leader(&mut self, asked: &LeaderQuery) -> Result<(), NodeFailure> {
-        self.call(Kind::Leader, INTERFACE, "Leader", asked)
     }
 
     /// When the node last sent something, by CLOCK_BOOTTIME, if the connection is open.
@@ -233,11 +195,9 @@ impl Member {
         }
     }
 
-    fn call<P: Serialize>(
+    pub(super) fn call<P: Serialize>(
         &mut self,
         kind: Kind,
-        interface: &str,
-        method: &str,
         parameters: &P,
     ) -> Result<(), NodeFailure> {
         let Some(link) = &mut self.link else {
@@ -249,8 +209,9 @@ impl Member {
             Kind::Collect | Kind::Leader => Replies::More,
             _ => Replies::One,
         };
-        link.send(&format!("{interface}.{method}"), parameters, replies)?;
+        link.send(&kind.method(), parameters, replies)?;
         self.calls.push_back(Call { kind, sent, is_begun: false });
+        self.is_asked |= kind == Kind::Collect;
         self.beaten_at = sent;
         Ok(())
     }

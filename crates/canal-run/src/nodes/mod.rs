@@ -30,7 +30,6 @@ mod waits_reader;
 
 pub use deadlock_watcher::watch_for_deadlocks;
 pub use driver::OnLease;
-pub use identify::IdentifyError;
 pub use leading::{LeaderAtNodes, LeaderView, NodeState, NodeView};
 pub use parent::{ChildEnd, OverNodes};
 pub use process::{Purpose, Wording};

@@ -12,9 +12,9 @@ use nix::unistd::{Pid, getsid};
 
 use canal_lock::client::channel::{End, Received, channel};
 use canal_lock::client::environment::{Variables, variables_over_nodes};
-use canal_lock::client::nodes::Node;
 use canal_lock::client::nodes::lease::LeaseHandle;
 use canal_nodes::Require;
+use canal_protocol::{Node, NodeFailure};
 use canal_sys::deadline::{Deadline, Reader, Writer};
 use canal_sys::fds;
 use canal_sys::pidfd::Pidfd;
@@ -227,17 +227,17 @@ impl OverNodes {
 
     /// Waits a while, after the end of the command, until everything is released.
     pub fn finish(&mut self) -> Vec<Line> {
-        self.end(ToCoordinator::Stop)
+        self.end(Wish::Stop)
     }
 
     /// Ends the coordinator after the handle was printed, and leaves the leases as they are.
     pub fn leave(&mut self) -> Vec<Line> {
-        self.end(ToCoordinator::Leave)
+        self.end(Wish::Leave)
     }
 
-    fn end(&mut self, word: ToCoordinator) -> Vec<Line> {
+    fn end(&mut self, wish: Wish) -> Vec<Line> {
         if let Some((_, channel)) = &self.coordinator {
-            channel.send(&word, &[]);
+            channel.send(&ToCoordinator::Wish(wish), &[]);
         }
         let until = Instant::now() + GIVE_BACK;
         loop {
@@ -296,7 +296,7 @@ impl ChildEnd {
 
     /// Gives up the places of a waiting request, because no reader of its output is left.
     pub fn abandon(&self) {
-        self.channel.send(&ToCoordinator::Abandon, &[]);
+        self.channel.send(&ToCoordinator::Wish(Wish::Abandon), &[]);
     }
 
     /// The next message of the coordinator, if one arrives within this time and before a member of
@@ -316,8 +316,8 @@ impl ChildEnd {
             // The parent starts another coordinator if one dies; without it the lock would be in
             // danger.
             if self.parent.as_ref().is_some_and(Pidfd::has_ended) {
-                let message = "the command's supervisor has ended".to_owned();
-                return Some(BeforeStart::End(Some(fault(message, None))));
+                let gone = NodeFailure::passing("the command's supervisor has ended");
+                return Some(BeforeStart::End(Some(fault(gone))));
             }
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
             if left.is_some_and(|left| left.is_zero()) {

@@ -18,15 +18,15 @@ use nix::unistd::setsid;
 use crate::descendants::kill_with_descendants;
 use canal_lock::client::channel::{End, Received};
 use canal_lock::client::nodes::lease::HeldPart;
-use canal_nodes::{Change, Checkpoint, Deadline, Millis, Outcome};
-use canal_protocol::{ErrorName, Failure, OnLost};
+use canal_nodes::{Change, Checkpoint, Millis, Outcome};
+use canal_protocol::{ErrorName, Failure, NodeFailure, OnLost};
 use canal_sys::clock::boottime_ms;
-use canal_sys::deadline::{self, Why, Writer};
+use canal_sys::deadline::{Deadline, Why, Writer};
 use canal_sys::pidfd::Pidfd;
 use canal_sys::signals;
 
 use super::driver::Driver;
-use super::identify::{self, IdentifyError, Met, NodeState};
+use super::identify::{self, Met, NodeState};
 use super::request::{
     BeforeStart, Ending, Host, Line, Named, NodesRequest, NotHeld, PartAnswer, Start,
     ToCoordinator, ToParent, Wish, Word,
@@ -97,16 +97,14 @@ impl CoordinatorProcess<'_> {
             None => match identify::meet(request, self) {
                 Ok(Some(met)) => (met, None),
                 Ok(None) => return self.not_held(None),
-                Err(IdentifyError { message, hint }) => {
-                    return self.not_held(Some(fault(message, hint)));
-                }
+                Err(failure) => return self.not_held(Some(fault(failure))),
             },
         };
         let mut driver = Driver::new(request, met, checkpoint);
         match driver.run(self) {
             Ok(Some(ending)) => self.end(&ending),
             Ok(None) => {}
-            Err(error) => self.not_held(Some(fault(error.to_string(), None))),
+            Err(error) => self.not_held(Some(fault(error.into()))),
         }
     }
 
@@ -119,7 +117,7 @@ impl CoordinatorProcess<'_> {
         if !self.begun {
             // The child got no message, and the parts held for it are released.
             self.kill_at = None;
-            self.writer.publish(deadline::Deadline::default());
+            self.writer.publish(Deadline::default());
         }
         if self.purpose != Purpose::Lease {
             // If the message reached the child, it no longer listens.
@@ -137,7 +135,7 @@ impl CoordinatorProcess<'_> {
         if self.child.is_some() && !self.begun {
             return self.not_held((self.wording.end)(ending));
         }
-        if let Outcome::GivenBack { left } = &ending.outcome
+        if let Outcome::GivenBack(left) = &ending.outcome
             && !left.is_empty()
         {
             let names: Vec<&str> = left.iter().map(|node| ending.names[*node].as_str()).collect();
@@ -162,36 +160,28 @@ impl CoordinatorProcess<'_> {
     /// Reads the messages of the child and of the parent.
     fn hear(&mut self) {
         while let Some(child) = &self.child {
-            match child.receive::<ToCoordinator>() {
+            match child.receive() {
                 Received::Message(ToCoordinator::Command, mut descriptors) => {
                     self.command = descriptors.pop().and_then(|fd| Pidfd::from_fd(fd).ok());
                 }
-                Received::Message(word, _) => self.obey(word),
+                Received::Message(ToCoordinator::Wish(wish), _) => self.wish.follow(wish),
                 Received::Nothing => break,
                 Received::End => {
                     // The child has become the command, or ended before that.
                     self.child = None;
                     if !self.begun {
-                        self.wish.stop();
+                        self.wish.follow(Wish::Stop);
                     }
                 }
             }
         }
         while !self.parent_gone {
-            match self.parent.receive::<ToCoordinator>() {
-                Received::Message(word, _) => self.obey(word),
+            match self.parent.receive() {
+                Received::Message(ToCoordinator::Wish(wish), _) => self.wish.follow(wish),
+                Received::Message(ToCoordinator::Command, _) => {}
                 Received::Nothing => break,
                 Received::End => self.parent_gone = true,
             }
-        }
-    }
-
-    fn obey(&mut self, word: ToCoordinator) {
-        match word {
-            ToCoordinator::Command => {}
-            ToCoordinator::Stop => self.wish.stop(),
-            ToCoordinator::Abandon => self.wish = Wish::Abandon,
-            ToCoordinator::Leave => self.wish = Wish::Leave,
         }
     }
 
@@ -208,12 +198,14 @@ impl CoordinatorProcess<'_> {
         }
     }
 
+    /// When to kill the command, if it may have begun and canal is to kill it.
+    fn due_kill(&self) -> Option<Millis> {
+        self.kill_at.filter(|_| self.begun && self.purpose == Purpose::Command(OnLost::Kill))
+    }
+
     fn kill_if_due(&mut self, now: Millis) {
-        let due = self.kill_at.is_some_and(|at| now >= at);
-        if due
-            && self.begun
-            && self.purpose == Purpose::Command(OnLost::Kill)
-            && let Some(command) = &self.command
+        if let Some(command) = &self.command
+            && self.due_kill().is_some_and(|at| now >= at)
         {
             kill_with_descendants(command);
         }
@@ -227,10 +219,9 @@ impl Host for CoordinatorProcess<'_> {
     }
 
     fn publish(&mut self, deadline: Deadline) {
-        let Deadline { reached_at, term_at, kill_at } = deadline;
-        let earlier = self.kill_at.is_some_and(|before| kill_at < before);
-        self.kill_at = Some(kill_at);
-        self.writer.publish(deadline::Deadline { reached_at, term_at, kill_at });
+        let earlier = self.kill_at.is_some_and(|before| deadline.kill_at < before);
+        self.kill_at = Some(deadline.kill_at);
+        self.writer.publish(deadline);
         if earlier {
             self.parent.send(&ToParent::Look, &[]);
         }
@@ -272,7 +263,7 @@ impl Host for CoordinatorProcess<'_> {
                     let (name, progress) = ((*name).to_owned(), (*progress).clone());
                     Some(BeforeStart::Waits { name, progress })
                 }
-                Word::Change { change: Change::NotYet { nodes, until }, names } => {
+                Word::Change { change: Change::NotYet(nodes, until), names } => {
                     let name = |at: &usize| names.get(*at).copied().unwrap_or("?").to_owned();
                     let names = nodes.iter().map(name).collect();
                     Some(BeforeStart::New { names, until: *until })
@@ -311,17 +302,15 @@ impl Host for CoordinatorProcess<'_> {
 
     fn due(&self) -> Option<Millis> {
         let now = boottime_ms();
-        let kill =
-            self.kill_at.filter(|_| self.begun && self.purpose == Purpose::Command(OnLost::Kill));
-        let kill = kill.map(|at| if at > now { at } else { now + LOOK_KILLING_MS });
+        let kill = self.due_kill().map(|at| if at > now { at } else { now + LOOK_KILLING_MS });
         let again = self.unsent.is_some().then_some(now + AGAIN_MS);
         kill.into_iter().chain(again).min()
     }
 }
 
-pub(super) fn fault(message: String, hint: Option<String>) -> NotHeld {
+pub(super) fn fault(NodeFailure { what, hint, .. }: NodeFailure) -> NotHeld {
     let hint = hint.map(String::into_boxed_str);
-    (ErrorName::Fault, Failure { hint, ..Failure::new(ErrorName::Fault, message) })
+    (ErrorName::Fault, Failure { hint, ..Failure::new(ErrorName::Fault, what) })
 }
 
 /// Leaves the job and the terminal of the caller, and its signals.

@@ -7,16 +7,16 @@ use serde::{Deserialize, Serialize};
 
 use canal_core::FrameId;
 use canal_lock::client::Options;
-use canal_lock::client::nodes::Node;
 use canal_lock::client::nodes::known_nodes::{KnownNode, KnownNodes};
 use canal_lock::client::nodes::lease::{EnclosingLeases, HeldPart, LeaseHandle, Secret};
-use canal_lock::client::nodes::ssh::NodeFailure;
-use canal_nodes::{Change, Checkpoint, Deadline, Millis, Outcome, Require};
+use canal_nodes::{Change, Checkpoint, Millis, Outcome, Require};
 use canal_protocol::place::Place;
 use canal_protocol::{
-    Acquire, CycleStepInfo, ErrorName, Failure, Grant, NodeId, Progress, Released, Renewed,
+    Acquire, CycleStepInfo, ErrorName, Failure, Grant, Node, NodeFailure, NodeId, Progress,
+    Released, Renewed,
 };
 use canal_sys::clock::boottime_ms;
+use canal_sys::deadline::Deadline;
 
 /// The surroundings of a request, and how to reach them.
 #[derive(Clone, Debug)]
@@ -131,7 +131,7 @@ pub trait Host {
 }
 
 /// The host's instruction to its driver.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Wish {
     /// Continue.
     GoOn,
@@ -144,10 +144,10 @@ pub enum Wish {
 }
 
 impl Wish {
-    /// Stops, and keeps the reason if it is stopping already.
-    pub(super) fn stop(&mut self) {
-        if *self != Self::Abandon {
-            *self = Self::Stop;
+    /// Follows another instruction. A stop keeps the reason if the driver is stopping already.
+    pub(super) fn follow(&mut self, next: Self) {
+        if (*self, next) != (Self::Abandon, Self::Stop) {
+            *self = next;
         }
     }
 }
@@ -236,8 +236,6 @@ pub struct Ending {
     pub outcome: Outcome,
     /// The names of the nodes of the plan.
     pub names: Vec<String>,
-    /// Advice for the user.
-    pub hint: Option<String>,
     /// The nodes' last answers about an existing lease, in the order of the plan.
     pub answers: Vec<PartAnswer>,
     /// For a deadlock: the ring, the refused request first.
@@ -314,11 +312,6 @@ pub(super) enum ToParent {
 pub(super) enum ToCoordinator {
     /// From the child: this descriptor is my process.
     Command,
-    /// From the parent: release everything.
-    Stop,
-    /// From the process that waits for the lock: give up its places, because no reader of its
-    /// output is left.
-    Abandon,
-    /// From the parent: end, and leave the leases as they are, because others look after them.
-    Leave,
+    /// From the parent, or from the process that waits for the lock.
+    Wish(Wish),
 }

@@ -8,26 +8,19 @@
 use std::borrow::Cow;
 use std::collections::{BTreeSet, VecDeque};
 
-use canal_core::{Above, Key, Mode, Request, UnixMillis};
+use canal_core::{By, FrameId, Key, Mode, Request, RequestId, UnixMillis, WaiterState};
 use canal_lock::client::Start;
-use canal_lock::client::nodes::Node;
 use canal_lock::client::nodes::link::parameters;
-use canal_lock::client::nodes::ssh::NodeFailure;
 use canal_nodes::Millis;
-use canal_nodes::deadlock::{
-    Blocked, Deadlock, Detector, Membership, Named, Next, PartOf, Reading, RequestName, Step, Way,
-};
+use canal_nodes::deadlock::{Deadlock, Detector, Named, Next, RequestName, Step, Way};
 use canal_protocol::node_address::NodeAddress;
 use canal_protocol::{
-    BlockerInfo, CycleStepInfo, FrameFound, NodeAt, NodeId, NodeIdentity, PartyInfo,
+    BlockerInfo, CycleStepInfo, Node, NodeAt, NodeFailure, NodeId, NodeIdentity, PartyInfo,
     READ_NODES_MAX, RunId, Tag, WaitsFound, WaitsNear,
 };
 
-use super::member::{Answer, Heard, Member};
+use super::member::{Answer, Heard, Kind, Member};
 use super::request::{Around, NodesRequest};
-
-/// The name for the daemon of this machine.
-const HERE: &str = "local";
 
 /// Reads the waits of the nodes for one request.
 pub(super) struct WaitsReader<'a> {
@@ -63,7 +56,6 @@ struct Source {
     is_told: bool,
     /// The node that it is, once it has sent its identity.
     id: Option<NodeId>,
-    reached: bool,
     /// Whether it has answered the last question.
     is_read: bool,
     /// Whether no further attempt can help.
@@ -93,7 +85,7 @@ impl<'a> WaitsReader<'a> {
     pub(super) fn new(request: &'a NodesRequest) -> Self {
         let (run, around) = (request.secret.run(), &request.around);
         // Only this machine's daemon knows what encloses the request here.
-        let here = request.under_frame.is_some().then(here);
+        let here = request.under_frame.is_some().then_some(NodeAddress::Local).map(Node::at);
         let nodes = request.nodes.iter().chain(&around.near).cloned().chain(here);
         let runs = [run].into_iter().chain(request.asked.under_run);
         let mut this = Self::around(around, Own::Run(run, &request.asked.command), nodes, runs);
@@ -103,7 +95,7 @@ impl<'a> WaitsReader<'a> {
 
     /// For a request at the daemon of this machine, within a run over nodes.
     pub(super) fn of_plain(around: &'a Around, run: RunId, tag: Tag) -> Self {
-        let nodes = [here()].into_iter().chain(around.near.iter().cloned());
+        let nodes = [Node::at(NodeAddress::Local)].into_iter().chain(around.near.iter().cloned());
         Self::around(around, Own::Plain(tag), nodes, [run])
     }
 
@@ -140,8 +132,8 @@ impl<'a> WaitsReader<'a> {
             let met = self.around.known_nodes.address_of(at.node).ok().flatten();
             let address = met.or_else(|| at.address.as_ref()?.parse().ok());
             if let Some(address) = address.filter(|it| *it != NodeAddress::Local) {
-                let node = Node { name: address.to_string(), address, canal: None };
-                self.sources.push(Source { is_told: true, ..Source::new(node, Some(at.node)) });
+                let source = Source::new(Node::at(address), Some(at.node));
+                self.sources.push(Source { is_told: true, ..source });
                 self.detector.add_node();
             }
         }
@@ -247,7 +239,7 @@ impl<'a> WaitsReader<'a> {
     fn send(&mut self, at: usize) {
         let nodes = self.read();
         let source = &mut self.sources[at];
-        let Some(id) = source.id.filter(|_| source.reached) else { return };
+        let Some(id) = source.id.filter(|_| source.member.reached) else { return };
         let Some((round, named)) = source.wanted.take() else { return };
         let of_node = named.frames.iter().filter(|(node, _)| *node == id);
         let frames = of_node.map(|(_, frame)| *frame).collect();
@@ -257,7 +249,7 @@ impl<'a> WaitsReader<'a> {
         };
         let asked = WaitsNear { runs: named.runs.iter().copied().collect(), frames, tag, nodes };
         source.sent.push_back(round);
-        if let Err(failure) = source.member.waits_near(&asked) {
+        if let Err(failure) = source.member.call(Kind::WaitsNear, &asked) {
             self.lose(at, &failure);
         }
     }
@@ -271,7 +263,7 @@ impl<'a> WaitsReader<'a> {
                     }
                     let source = &mut self.sources[at];
                     source.id = Some(identity.node);
-                    source.reached = true;
+                    source.member.reached = true;
                     self.send(at);
                 }
                 Heard::Answer(Answer { result, .. }) => {
@@ -301,11 +293,10 @@ impl<'a> WaitsReader<'a> {
         {
             self.detector.is(RequestName::Plain(found.node, own));
         }
-        let read = found.as_ref().map(reading);
-        source.is_read = read.is_some();
-        source.last = found;
+        source.is_read = found.is_some();
+        source.last.clone_from(&found);
         self.add_told(&self.named_by(at));
-        self.detector.answer(round, at, read);
+        self.detector.answer(round, at, found);
     }
 
     /// Whether a daemon is the one to which its address was pinned, and is not already read by
@@ -349,50 +340,43 @@ impl<'a> WaitsReader<'a> {
     fn step(&self, step: &Step) -> Option<CycleStepInfo> {
         let source = self.sources.iter().find(|source| source.id == Some(step.node))?;
         let found = source.last.as_ref()?;
-        let waiter = Waiting::of(found, step.request)?;
+        let (frame, key, mode, since, holds) = match step.by {
+            By::Hold(token, frame) => {
+                let hold = found.table.holds.iter().find(|hold| hold.token == token)?;
+                let item = hold.items.iter().find(|item| is_near(&item.key, &step.key))?;
+                (frame, &item.key, item.mode, hold.since, true)
+            }
+            By::Waiter(id, frame) => {
+                let other = waiter(found, id)?;
+                (frame, &step.key, mode_near(&other.request, &step.key), other.since, false)
+            }
+        };
+        let (party, key) = (self.party_of(found, frame)?, key.to_string());
         Some(CycleStepInfo {
-            waiter: self.party_of(waiter.frame),
+            waiter: self.party_of(found, waiter(found, step.id)?.frame)?,
             key: step.key.to_string(),
-            mode: waiter.mode(&step.key),
-            blocker: self.blocker(found, step.by, &step.key)?,
+            mode: step.mode,
+            blocker: BlockerInfo { party, key, mode, holds, since: time(since) },
             node: Some(source.member.node.name.clone()),
         })
     }
 
-    fn blocker(&self, found: &WaitsFound, by: Blocked, key: &Key) -> Option<BlockerInfo> {
-        let (frame, (key, mode), since, holds) = match by {
-            Blocked::Hold(token, _) => {
-                let hold = found.table.holds.iter().find(|hold| hold.token == token)?;
-                let near = |other: &Key| other.covers(key) || key.covers(other);
-                let item = hold.items.iter().find(|item| near(&item.key))?;
-                (hold.frame, (item.key.clone(), item.mode), hold.since, true)
-            }
-            Blocked::Before(other) => {
-                let other = Waiting::of(found, other)?;
-                let wanted = (key.clone(), other.mode(key));
-                (other.frame.frame, wanted, other.since, false)
-            }
-        };
+    fn party_of(&self, found: &WaitsFound, frame: FrameId) -> Option<PartyInfo> {
         let frame = found.frames.iter().find(|it| it.frame == frame)?;
-        let (party, key) = (self.party_of(frame), key.to_string());
-        Some(BlockerInfo { party, key, mode, holds, since: time(since) })
-    }
-
-    fn party_of(&self, frame: &FrameFound) -> PartyInfo {
         let run = frame.part_of.as_ref().map(|part| part.run);
         // The user of another machine may not see this one's command.
         let command = match self.own {
             Own::Run(own, command) if run == Some(own) => Some(command.to_owned()),
             _ => frame.command.clone(),
         };
-        PartyInfo {
+        Some(PartyInfo {
             pid: frame.pid,
             uid: frame.uid,
             command,
             session: frame.session.clone(),
             lease: frame.lease,
             run,
-        }
+        })
     }
 }
 
@@ -403,7 +387,6 @@ impl Source {
             expected,
             is_told: false,
             id: None,
-            reached: false,
             is_read: false,
             is_useless: false,
             wanted: None,
@@ -413,7 +396,6 @@ impl Source {
     }
 
     fn close(&mut self) {
-        self.reached = false;
         self.wanted = None;
         self.sent.clear();
         self.member.close();
@@ -424,56 +406,19 @@ impl Source {
     }
 }
 
-/// The daemon of this machine.
-fn here() -> Node {
-    Node { name: HERE.to_owned(), address: NodeAddress::Local, canal: None }
+fn waiter(found: &WaitsFound, id: RequestId) -> Option<&WaiterState> {
+    found.table.waiters.iter().find(|waiter| waiter.id == id)
 }
 
-/// A request that waits at a node.
-struct Waiting<'a> {
-    request: &'a Request,
-    frame: &'a FrameFound,
-    since: UnixMillis,
+fn is_near(one: &Key, other: &Key) -> bool {
+    one.covers(other) || other.covers(one)
 }
 
-impl<'a> Waiting<'a> {
-    fn of(found: &'a WaitsFound, name: RequestName) -> Option<Self> {
-        found.table.waiters.iter().find_map(|waiter| {
-            let frame = found.frames.iter().find(|it| it.frame == waiter.frame)?;
-            let is_meant = match name {
-                RequestName::Run(run) => frame.part_of.as_ref().is_some_and(|it| it.run == run),
-                RequestName::Plain(_, id) => waiter.id == id,
-            };
-            is_meant.then_some(Self { request: &waiter.request, frame, since: waiter.since })
-        })
-    }
-
-    /// The mode in which it asks for a key, or for one above or below it.
-    fn mode(&self, key: &Key) -> Mode {
-        let items = &self.request.items;
-        let near = |other: &Key| other.covers(key) || key.covers(other);
-        let own = items.iter().find(|item| item.key == *key);
-        let item = own.or_else(|| items.iter().find(|item| near(&item.key)));
-        item.map_or(Mode::Counted, |item| item.ask.mode())
-    }
-}
-
-/// A node's answer, in the form for the search.
-fn reading(found: &WaitsFound) -> Reading {
-    let member = |frame: &FrameFound| {
-        let part_of = frame.part_of.as_ref().map(|part| PartOf {
-            run: part.run,
-            nodes: part.nodes.clone(),
-            require: part.require,
-            is_loose: part.loose,
-        });
-        let above = frame.under_frame.map(|above| Above::Frame(above.node, above.frame));
-        let under = above.or(frame.under_run.map(Above::Run));
-        let is_any = part_of.is_some() || under.is_some();
-        is_any.then_some((frame.frame, Membership { part_of, under }))
-    };
-    let members = found.frames.iter().filter_map(member).collect();
-    Reading { node: found.node, table: found.table.clone(), members }
+/// The mode in which a request asks for a key, or for one above or below it.
+fn mode_near(request: &Request, key: &Key) -> Mode {
+    let own = request.items.iter().find(|item| item.key == *key);
+    let item = own.or_else(|| request.items.iter().find(|item| is_near(&item.key, key)));
+    item.map_or(Mode::Counted, |item| item.ask.mode())
 }
 
 /// A deadlock in one clause.

@@ -21,7 +21,7 @@ pub const OWN: &str = "/proc/self/exe";
 pub(super) const ARGV: [&str; 3] = ["canal", "daemon", "--on-demand"];
 
 /// The program to start as the daemon: the given one, or the `canal` in PATH.
-pub fn find(said: Option<&Path>) -> Result<PathBuf> {
+pub(in crate::client) fn find(said: Option<&Path>) -> Result<PathBuf> {
     match said {
         // A newer file may have replaced the file of this program.
         Some(said) if said == Path::new(OWN) => {

@@ -7,7 +7,6 @@
 //! nothing.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -16,11 +15,9 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
-use super::Node;
-use super::ssh::NodeFailure;
 use canal_protocol::node_address::NodeAddress;
 use canal_protocol::place::{Place, Rule};
-use canal_protocol::{NodeId, NodeIdentity};
+use canal_protocol::{Node, NodeFailure, NodeId, NodeIdentity};
 use canal_sys::dir::{IfMissing, open_lock, open_private};
 
 /// The name of the file.
@@ -43,32 +40,6 @@ pub struct KnownNode {
     /// The name of that user, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
-}
-
-/// Why the identities cannot be read or saved.
-#[derive(Debug, thiserror::Error)]
-#[error("{message}")]
-pub struct KnownNodesError {
-    message: String,
-    hint: Option<String>,
-}
-
-impl KnownNodesError {
-    fn of(path: &Path, error: impl fmt::Display) -> Self {
-        Self { message: format!("{}: {error}", path.display()), hint: None }
-    }
-
-    /// Advice for the user.
-    #[must_use]
-    pub fn hint(&self) -> Option<String> {
-        self.hint.clone()
-    }
-}
-
-impl From<KnownNodesError> for NodeFailure {
-    fn from(error: KnownNodesError) -> Self {
-        Self { hint: error.hint, ..Self::permanent(error.message) }
-    }
 }
 
 /// The file with the identities that a user has met.
@@ -130,7 +101,7 @@ impl KnownNodes {
     ///
     /// # Errors
     /// The file cannot be read.
-    pub fn known(&self, address: &NodeAddress) -> Result<Option<KnownNode>, KnownNodesError> {
+    pub fn known(&self, address: &NodeAddress) -> Result<Option<KnownNode>, NodeFailure> {
         match address {
             NodeAddress::Local => Ok(None),
             _ => Ok(self.read()?.nodes.remove(&address.to_string())),
@@ -141,14 +112,14 @@ impl KnownNodes {
     ///
     /// # Errors
     /// The file cannot be read.
-    pub fn address_of(&self, node: NodeId) -> Result<Option<NodeAddress>, KnownNodesError> {
+    pub fn address_of(&self, node: NodeId) -> Result<Option<NodeAddress>, NodeFailure> {
         let met = self.read()?.nodes.into_iter().find(|(_, seen)| seen.node == node);
         Ok(met.and_then(|(address, _)| address.parse().ok()))
     }
 
     /// Saves the identity of a node, if its address was not met before. The daemon of this machine
     /// gets no record.
-    pub fn meet(&self, node: &Node, seen: &KnownNode) -> Result<(), KnownNodesError> {
+    pub fn meet(&self, node: &Node, seen: &KnownNode) -> Result<(), NodeFailure> {
         if node.address == NodeAddress::Local {
             return Ok(());
         }
@@ -159,8 +130,8 @@ impl KnownNodes {
                 "if that is intended and no command is using the node, remove \"{address}\" from {}",
                 self.path().display()
             );
-            let message = format!("{name} is now a different daemon: {now} (previously {before})");
-            KnownNodesError { message, hint: Some(hint) }
+            let what = format!("{name} is now a different daemon: {now} (previously {before})");
+            NodeFailure::permanent(what).hint(hint)
         };
         // Nearly always the identity is already known, and nothing need be written.
         match self.read()?.nodes.get(&address) {
@@ -184,49 +155,53 @@ impl KnownNodes {
         self.dir.join(NAME)
     }
 
-    fn read(&self) -> Result<Content, KnownNodesError> {
+    fn read(&self) -> Result<Content, NodeFailure> {
         let path = self.path();
         let mut text = String::new();
         match File::open(&path).and_then(|mut file| file.read_to_string(&mut text)) {
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Content::default()),
-            Err(error) => return Err(KnownNodesError::of(&path, error)),
+            Err(error) => return Err(unusable(&path, error)),
         }
         serde_json::from_slice(text.as_bytes()).map_err(|error| {
             let path = path.display();
             let hint = format!(
                 "if no command is using these nodes, remove {path} to accept all of them again"
             );
-            let message = format!("{path} is not a list of nodes: {error}");
-            KnownNodesError { message, hint: Some(hint) }
+            NodeFailure::permanent(format!("{path} is not a list of nodes: {error}")).hint(hint)
         })
     }
 
-    fn make_dir(&self) -> Result<(), KnownNodesError> {
+    fn make_dir(&self) -> Result<(), NodeFailure> {
         if let Some(above) = self.dir.parent() {
-            fs::create_dir_all(above).map_err(|error| KnownNodesError::of(&self.dir, error))?;
+            fs::create_dir_all(above).map_err(|error| unusable(&self.dir, error))?;
         }
         open_private(&self.dir, self.uid, IfMissing::Create)
             .map(drop)
-            .map_err(|error| KnownNodesError { message: error.to_string(), hint: None })
+            .map_err(NodeFailure::permanent)
     }
 
-    fn lock(&self) -> Result<File, KnownNodesError> {
+    fn lock(&self) -> Result<File, NodeFailure> {
         let path = self.dir.join(LOCK);
         let locked = open_lock(&path)
             .and_then(|file| Ok(flock(&file, FlockOperation::LockExclusive).map(|()| file)?));
-        locked.map_err(|error| KnownNodesError::of(&path, error))
+        locked.map_err(|error| unusable(&path, error))
     }
 
-    fn write(&self, content: &Content) -> Result<(), KnownNodesError> {
+    fn write(&self, content: &Content) -> Result<(), NodeFailure> {
         let beside = self.dir.join(format!("{NAME}.new"));
         let content = Content { version: 1, nodes: content.nodes.clone() };
         let text = serde_json::to_string_pretty(&content).map_err(io::Error::from);
         let written = text.and_then(|text| write_whole(&beside, &(text + "\n")));
         written
             .and_then(|()| fs::rename(&beside, self.path()))
-            .map_err(|error| KnownNodesError::of(&self.path(), error))
+            .map_err(|error| unusable(&self.path(), error))
     }
+}
+
+/// The failure if a file cannot be read or saved.
+fn unusable(path: &Path, error: io::Error) -> NodeFailure {
+    NodeFailure::permanent(format!("{}: {error}", path.display()))
 }
 
 /// Writes a file and syncs it to disk before giving it its name.
@@ -286,7 +261,7 @@ mod tests {
             "web1 is now a different daemon: the daemon of user 9 at /tmp/canal-1001 on web1 \
              (previously the daemon of deploy (user 1001) at /tmp/canal-1001 on web1)"
         );
-        assert!(error.hint().unwrap().contains("remove \"ssh:web1\" from /"), "{error:?}");
+        assert!(error.hint.as_ref().unwrap().contains("remove \"ssh:web1\" from /"), "{error:?}");
         assert_eq!(known_nodes.known(&web1.address).unwrap(), Some(seen(7)), "the first one stays");
     }
 

@@ -16,9 +16,8 @@ use serde::{Deserialize, Serialize};
 
 use canal_core::{LEASE_OVER_NODES_MS_MIN, NODES_MAX, Token};
 use canal_protocol::node_address::NodeAddress;
-use canal_protocol::{Handle, NodeId, RunId, Tag};
+use canal_protocol::{Handle, Node, NodeId, RunId, Tag};
 
-use super::Node;
 use crate::client::environment;
 use crate::client::error::Result;
 

@@ -25,13 +25,12 @@ use serde::de::DeserializeOwned;
 use canal_protocol::frame::{self, Decoder, REPLY_BYTES_MAX};
 use canal_protocol::node_address::{NodeAddress, SshHost};
 use canal_protocol::place::Place;
-use canal_protocol::{ErrorName, Failure, Identify, NODES_INTERFACE};
+use canal_protocol::{ErrorName, Failure, Identify, NODES_INTERFACE, Node, NodeFailure};
 use canal_sys::clock::boottime_ms;
 use canal_sys::fds;
 use canal_sys::process::child::{End, Reap, end_with_parent, ended, fork};
 
-use super::Node;
-use super::ssh::{self, NodeFailure};
+use super::ssh;
 use crate::client::connection::silence::Options;
 use crate::client::connection::start_daemon::{Starts, connect, connect_at_once};
 use crate::client::connection::stream::Outgoing;

@@ -8,6 +8,7 @@
 
 use std::ffi::OsString;
 
+use canal_protocol::NodeFailure;
 use canal_protocol::node_address::{NodeAddress, SshHost};
 use canal_text::shell_word;
 
@@ -62,37 +63,6 @@ const NOT_FOUND: i32 = 127;
 
 /// The most bytes of foreign text that a message quotes.
 const QUOTED_BYTES: usize = 200;
-
-/// Why a node is unusable or unreachable.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NodeFailure {
-    /// Whether another attempt is useless until a user changes something.
-    pub permanent: bool,
-    /// The problem, as a clause in lower case.
-    pub what: String,
-    /// Advice for the user.
-    pub hint: Option<String>,
-}
-
-impl NodeFailure {
-    /// A failure that may go away by itself.
-    #[must_use]
-    pub fn passing(what: impl Into<String>) -> Self {
-        Self { permanent: false, what: what.into(), hint: None }
-    }
-
-    /// A failure that stays until a user changes something.
-    #[must_use]
-    pub fn permanent(what: impl Into<String>) -> Self {
-        Self { permanent: true, what: what.into(), hint: None }
-    }
-
-    /// Adds advice.
-    #[must_use]
-    pub fn hint(self, hint: impl Into<String>) -> Self {
-        Self { hint: Some(hint.into()), ..self }
-    }
-}
 
 /// Why an ssh process ended. `canal` is the program on the host, `code` the exit code (`None` if a
 /// signal killed ssh), and `said` its error output.

@@ -1,7 +1,7 @@
 //! Renews and releases a lease of which only the handle is known.
 
 use super::scene::{Scene, away, confirmed, granted, never, plan, refused};
-use crate::{Change, Checkpoint, Coordinator, Input, Part, Refusal, Require};
+use crate::{Change, Checkpoint, Coordinator, Event, Input, Part, Refusal, Require};
 use canal_core::Token;
 
 fn checkpoint(nodes: usize, need: usize) -> Checkpoint {
@@ -18,24 +18,24 @@ fn renewing() -> Scene {
 }
 
 fn renewed(node: usize, sent: u64) -> Input {
-    Input::Renewed { node, sent, ttl_ms: None }
+    Input::Node(node, Event::Renewed { sent, ttl_ms: None })
 }
 
 #[test]
 fn the_ttl_that_a_node_says_counts_and_not_that_of_the_plan() {
     let mut scene = renewing();
     for node in 0..3 {
-        scene.hear(Input::Reached { node });
+        scene.hear(Input::Node(node, Event::Reached));
     }
     scene.now = 1_200;
-    let renewed = |node, ttl_ms| Input::Renewed { node, sent: 1_000, ttl_ms };
+    let renewed = |node, ttl_ms| Input::Node(node, Event::Renewed { sent: 1_000, ttl_ms });
     assert_eq!(scene.hear(renewed(0, Some(12_000))), [""; 0]);
     assert_eq!(scene.hear(renewed(1, Some(120_000))), [""; 0]);
     // The second latest counts: the plan's 60 s less a twelfth. Two of them later keep it for 12 s.
     assert_eq!(scene.hear(renewed(2, None)), ["start 9 [0, 1, 2] until 56000"]);
     assert_eq!(scene.pass(3_800), ["renew 0 #1"]);
     let at = scene.now;
-    let again = |node, ttl_ms| Input::Renewed { node, sent: at, ttl_ms };
+    let again = |node, ttl_ms| Input::Node(node, Event::Renewed { sent: at, ttl_ms });
     assert_eq!(scene.hear(again(0, Some(12_000))), [""; 0]);
     assert_eq!(scene.hear(again(2, Some(12_000))), [format!("deadline {}", at + 11_000)]);
 }
@@ -43,8 +43,8 @@ fn the_ttl_that_a_node_says_counts_and_not_that_of_the_plan() {
 #[test]
 fn it_counts_until_the_kth_latest_deadline_from_the_time_before_each_was_sent() {
     let mut scene = renewing();
-    assert_eq!(scene.hear(Input::Reached { node: 0 }), ["renew 0 #1"]);
-    assert_eq!(scene.hear(Input::Reached { node: 1 }), ["renew 1 #1"]);
+    assert_eq!(scene.hear(Input::Node(0, Event::Reached)), ["renew 0 #1"]);
+    assert_eq!(scene.hear(Input::Node(1, Event::Reached)), ["renew 1 #1"]);
     assert_eq!(scene.hear(away(2)), [""; 0]);
     scene.now = 1_200;
     assert_eq!(scene.hear(renewed(0, 1_000)), [""; 0]);
@@ -53,7 +53,7 @@ fn it_counts_until_the_kth_latest_deadline_from_the_time_before_each_was_sent() 
     assert_eq!(scene.pass(4_800), ["connect 2", "start 9 [0, 1] until 56000"]);
     assert!(matches!(scene.said.last(), Some(Change::Away { node: 2, .. })), "{:?}", scene.said);
     // The coordinator continues to renew, and counts the third node when it answers.
-    assert_eq!(scene.hear(Input::Reached { node: 2 }), ["renew 2 #1"]);
+    assert_eq!(scene.hear(Input::Node(2, Event::Reached)), ["renew 2 #1"]);
     assert_eq!(scene.hear(renewed(2, 6_000)), ["deadline 56100"]);
     assert_eq!(scene.pass(15_000), ["renew 0 #1"]);
 }
@@ -61,7 +61,7 @@ fn it_counts_until_the_kth_latest_deadline_from_the_time_before_each_was_sent() 
 #[test]
 fn all_that_answer_are_enough_without_a_wait() {
     let mut scene = renewing();
-    (0..3).for_each(|node| drop(scene.hear(Input::Reached { node })));
+    (0..3).for_each(|node| drop(scene.hear(Input::Node(node, Event::Reached))));
     scene.hear(renewed(0, 1_000));
     scene.hear(renewed(1, 1_000));
     assert_eq!(scene.hear(renewed(2, 1_000)), ["start 9 [0, 1, 2] until 56000"]);
@@ -70,18 +70,18 @@ fn all_that_answer_are_enough_without_a_wait() {
 #[test]
 fn what_is_left_of_a_lost_lease_is_given_back() {
     let mut scene = renewing();
-    (0..3).for_each(|node| drop(scene.hear(Input::Reached { node })));
-    assert_eq!(scene.hear(Input::Gone { node: 0 }), [""; 0]);
+    (0..3).for_each(|node| drop(scene.hear(Input::Node(node, Event::Reached))));
+    assert_eq!(scene.hear(Input::Node(0, Event::Gone)), [""; 0]);
     assert_eq!(scene.hear(renewed(2, 1_000)), [""; 0]);
-    assert_eq!(scene.hear(Input::Gone { node: 1 }), ["release 2 #1"]);
-    assert_eq!(scene.hear(Input::Gone { node: 2 }), ["lost [0, 1]"]);
+    assert_eq!(scene.hear(Input::Node(1, Event::Gone)), ["release 2 #1"]);
+    assert_eq!(scene.hear(Input::Node(2, Event::Gone)), ["lost [0, 1]"]);
 }
 
 #[test]
 fn a_part_that_one_node_lost_is_not_asked_for_again() {
     let mut scene = renewing();
-    (0..3).for_each(|node| drop(scene.hear(Input::Reached { node })));
-    scene.hear(Input::Gone { node: 0 });
+    (0..3).for_each(|node| drop(scene.hear(Input::Node(node, Event::Reached))));
+    scene.hear(Input::Node(0, Event::Gone));
     scene.hear(renewed(1, 1_000));
     assert_eq!(scene.hear(renewed(2, 1_000)), ["start 9 [1, 2] until 56000", "cancel 0"]);
     assert_eq!(scene.pass(20_000), ["renew 1 #1", "renew 2 #1"]);
@@ -90,7 +90,7 @@ fn a_part_that_one_node_lost_is_not_asked_for_again() {
 #[test]
 fn without_answers_of_enough_nodes_nothing_is_given_back() {
     let mut scene = renewing();
-    assert_eq!(scene.hear(Input::Reached { node: 2 }), ["renew 2 #1"]);
+    assert_eq!(scene.hear(Input::Node(2, Event::Reached)), ["renew 2 #1"]);
     scene.hear(never(0));
     scene.hear(never(1));
     let failed = "failed 0: no such host, 1: no such host";
@@ -109,10 +109,10 @@ fn giving_back_tells_each_node_and_names_those_that_were_not_reached() {
         let plan = plan(3, Require::Majority);
         let mut scene = Scene::with(Coordinator::give_back_lease(plan, &checkpoint(3, 2)));
         assert_eq!(scene.hear(Input::Tick), ["connect 0", "connect 1", "connect 2"]);
-        assert_eq!(scene.hear(Input::Reached { node: 1 }), ["release 1 #1"]);
-        assert_eq!(scene.hear(Input::Reached { node: 0 }), ["release 0 #1"]);
-        assert_eq!(scene.hear(Input::Gone { node: 0 }), [""; 0]);
-        assert_eq!(scene.hear(Input::Gone { node: 1 }), [""; 0]);
+        assert_eq!(scene.hear(Input::Node(1, Event::Reached)), ["release 1 #1"]);
+        assert_eq!(scene.hear(Input::Node(0, Event::Reached)), ["release 0 #1"]);
+        assert_eq!(scene.hear(Input::Node(0, Event::Gone)), [""; 0]);
+        assert_eq!(scene.hear(Input::Node(1, Event::Gone)), [""; 0]);
         scene
     };
     let mut scene = giving_back();
@@ -121,8 +121,8 @@ fn giving_back_tells_each_node_and_names_those_that_were_not_reached() {
     scene.hear(away(2));
     assert_eq!(scene.pass(15_000), ["connect 2", "given back [2]"]);
     let mut scene = giving_back();
-    assert_eq!(scene.hear(Input::Reached { node: 2 }), ["release 2 #1"]);
-    assert_eq!(scene.hear(Input::Gone { node: 2 }), ["given back []"]);
+    assert_eq!(scene.hear(Input::Node(2, Event::Reached)), ["release 2 #1"]);
+    assert_eq!(scene.hear(Input::Node(2, Event::Gone)), ["given back []"]);
 }
 
 #[test]

@@ -1,7 +1,11 @@
 //! A coordinator, with short words for its inputs and effects.
 
-use crate::{Asking, Change, Coordinator, Effect, Input, Millis, Outcome, Plan, Refusal, Require};
+use crate::{
+    Asking, Call, Change, Coordinator, Effect, Event, Input, Millis, Outcome, Plan, Refusal,
+    Require,
+};
 use canal_core::{NodeId, Token};
+use canal_protocol::NodeFailure;
 
 /// A coordinator and the time.
 pub(super) struct Scene {
@@ -35,7 +39,8 @@ impl Scene {
         let mut scene = Self { now, ..Self::with(Coordinator::new(plan)) };
         let connected: Vec<String> = (0..count).map(|node| format!("connect {node}")).collect();
         assert_eq!(scene.hear(Input::Tick), connected);
-        let done = (0..count).flat_map(|node| scene.hear(Input::Reached { node })).collect();
+        let done =
+            (0..count).flat_map(|node| scene.hear(Input::Node(node, Event::Reached))).collect();
         (scene, done)
     }
 
@@ -85,8 +90,8 @@ impl Scene {
 
 fn words(effect: &Effect) -> String {
     match effect {
-        Effect::Connect { node } => format!("connect {node}"),
-        Effect::Ask { node, lease, asking: Asking { no_wait, spare } } => {
+        Effect::Node(node, Call::Connect) => format!("connect {node}"),
+        Effect::Node(node, Call::Ask(lease, Asking { no_wait, spare })) => {
             let how = match (no_wait, spare) {
                 (false, false) => "",
                 (true, false) => " now",
@@ -94,10 +99,12 @@ fn words(effect: &Effect) -> String {
             };
             format!("ask {node} #{lease}{how}")
         }
-        Effect::Cancel { node } => format!("cancel {node}"),
-        Effect::ConfirmAt { node, lease, token } => format!("confirm {node} #{lease} at {token}"),
-        Effect::Renew { node, lease } => format!("renew {node} #{lease}"),
-        Effect::Release { node, lease } => format!("release {node} #{lease}"),
+        Effect::Node(node, Call::Cancel) => format!("cancel {node}"),
+        Effect::Node(node, Call::ConfirmAt(lease, token)) => {
+            format!("confirm {node} #{lease} at {token}")
+        }
+        Effect::Node(node, Call::Renew(lease)) => format!("renew {node} #{lease}"),
+        Effect::Node(node, Call::Release(lease)) => format!("release {node} #{lease}"),
         Effect::Start { token, nodes, deadline } => {
             let token = token.map_or("-".to_owned(), |token| token.to_string());
             format!("start {token} {nodes:?} until {}", deadline.kill_at)
@@ -115,31 +122,31 @@ fn ending(outcome: &Outcome) -> String {
             let silent = silent.iter().map(|node| format!(", {node} is silent"));
             format!("refused {node:?} {refusal:?}{}", silent.collect::<String>())
         }
-        Outcome::Failed { nodes } => {
+        Outcome::Failed(nodes) => {
             let nodes = nodes.iter().map(|(node, why)| format!("{node}: {why}"));
             format!("failed {}", nodes.collect::<Vec<_>>().join(", "))
         }
-        Outcome::Lost { nodes } => format!("lost {nodes:?}"),
-        Outcome::GivenBack { left } => format!("given back {left:?}"),
+        Outcome::Lost(nodes) => format!("lost {nodes:?}"),
+        Outcome::GivenBack(left) => format!("given back {left:?}"),
     }
 }
 
 pub(super) fn granted(node: usize, token: u64) -> Input {
-    Input::Granted { node, token: Token(token) }
+    Input::Node(node, Event::Granted(Token(token)))
 }
 
 pub(super) fn confirmed(node: usize, sent: Millis) -> Input {
-    Input::Confirmed { node, sent }
+    Input::Node(node, Event::Confirmed(sent))
 }
 
 pub(super) fn refused(node: usize, refusal: Refusal) -> Input {
-    Input::Refused { node, refusal, why: "no".to_owned() }
+    Input::Node(node, Event::Refused(refusal, NodeFailure::passing("no")))
 }
 
 pub(super) fn away(node: usize) -> Input {
-    Input::Away { node, permanent: false, why: "timed out".to_owned() }
+    Input::Node(node, Event::Away(NodeFailure::passing("timed out")))
 }
 
 pub(super) fn never(node: usize) -> Input {
-    Input::Away { node, permanent: true, why: "no such host".to_owned() }
+    Input::Node(node, Event::Away(NodeFailure::permanent("no such host")))
 }

@@ -1,7 +1,7 @@
 //! A coordinator continues after another one ended.
 
 use super::scene::{Scene, confirmed, granted, plan};
-use crate::{Checkpoint, Coordinator, Input, Part, Require};
+use crate::{Checkpoint, Coordinator, Event, Input, Part, Require};
 use canal_core::Token;
 
 fn take_over(scene: &Scene, nodes: u128, require: Require, runs: bool) -> Scene {
@@ -19,20 +19,20 @@ fn before_the_start_what_was_to_be_confirmed_is_given_back_and_asked_anew() {
     scene.hear(confirmed(0, 1_000));
     let mut next = take_over(&scene, 2, Require::All, false);
     assert_eq!(next.hear(Input::Tick), ["connect 0", "connect 1"]);
-    assert_eq!(next.hear(Input::Reached { node: 0 }), ["release 0 #1"]);
-    assert_eq!(next.hear(Input::Reached { node: 1 }), ["release 1 #1"]);
-    assert_eq!(next.hear(Input::Gone { node: 0 }), ["ask 0 #2"]);
+    assert_eq!(next.hear(Input::Node(0, Event::Reached)), ["release 0 #1"]);
+    assert_eq!(next.hear(Input::Node(1, Event::Reached)), ["release 1 #1"]);
+    assert_eq!(next.hear(Input::Node(0, Event::Gone)), ["ask 0 #2"]);
 }
 
 #[test]
 fn before_the_start_the_request_goes_on_where_it_waits() {
     let (mut scene, _) = Scene::reached(plan(2, Require::All));
     scene.hear(granted(0, 5));
-    scene.hear(Input::Queued { node: 1 });
+    scene.hear(Input::Node(1, Event::Queued));
     let mut next = take_over(&scene, 2, Require::All, false);
     next.hear(Input::Tick);
-    next.hear(Input::Reached { node: 1 });
-    assert_eq!(next.hear(Input::Reached { node: 0 }), ["ask 0 #1"]);
+    next.hear(Input::Node(1, Event::Reached));
+    assert_eq!(next.hear(Input::Node(0, Event::Reached)), ["ask 0 #1"]);
     assert_eq!(next.hear(granted(0, 5)), ["ask 1 #1"]);
 }
 
@@ -49,12 +49,12 @@ fn a_running_command_keeps_its_deadline_and_its_leases() {
     let done = next.hear(Input::Tick);
     assert_eq!(done, ["deadline 56000", "connect 0", "connect 1", "connect 2"]);
     // It finds out what each node holds.
-    assert_eq!(next.hear(Input::Reached { node: 0 }), ["renew 0 #1"]);
-    assert_eq!(next.hear(Input::Reached { node: 2 }), ["renew 2 #1"]);
-    assert_eq!(next.hear(Input::Renewed { node: 0, sent: 11_000, ttl_ms: None }), [""; 0]);
+    assert_eq!(next.hear(Input::Node(0, Event::Reached)), ["renew 0 #1"]);
+    assert_eq!(next.hear(Input::Node(2, Event::Reached)), ["renew 2 #1"]);
+    assert_eq!(next.hear(Input::Node(0, Event::Renewed { sent: 11_000, ttl_ms: None })), [""; 0]);
     // The other one had not confirmed its spare, or it had and reported that to no process.
     assert_eq!(
-        next.hear(Input::Renewed { node: 2, sent: 11_000, ttl_ms: None }),
+        next.hear(Input::Node(2, Event::Renewed { sent: 11_000, ttl_ms: None })),
         ["deadline 66000"]
     );
 }
@@ -64,15 +64,15 @@ fn a_lease_that_was_lost_meanwhile_is_lost() {
     let scene = Scene::running(plan(2, Require::All));
     let mut next = take_over(&scene, 2, Require::All, true);
     next.hear(Input::Tick);
-    next.hear(Input::Reached { node: 1 });
-    assert_eq!(next.hear(Input::Gone { node: 1 }), ["kill"]);
+    next.hear(Input::Node(1, Event::Reached));
+    assert_eq!(next.hear(Input::Node(1, Event::Gone)), ["kill"]);
     // A spare that was never held is not one of the nodes that count.
     let mut scene = Scene::running(plan(3, Require::Majority));
     scene.hear(granted(2, 5));
     let mut next = take_over(&scene, 3, Require::Majority, true);
     next.hear(Input::Tick);
-    next.hear(Input::Reached { node: 2 });
-    assert_eq!(next.hear(Input::Gone { node: 2 }), ["ask 2 #2 spare"]);
+    next.hear(Input::Node(2, Event::Reached));
+    assert_eq!(next.hear(Input::Node(2, Event::Gone)), ["ask 2 #2 spare"]);
 }
 
 #[test]
@@ -88,8 +88,8 @@ fn a_command_that_has_ended_meanwhile_gives_everything_back() {
     let scene = Scene::running(plan(2, Require::All));
     let mut next = take_over(&scene, 2, Require::All, true);
     assert_eq!(next.hear(Input::Stop), ["connect 0", "connect 1"]);
-    assert_eq!(next.hear(Input::Reached { node: 1 }), ["release 1 #1"]);
-    assert_eq!(next.hear(Input::Reached { node: 0 }), ["release 0 #1"]);
-    next.hear(Input::Gone { node: 0 });
-    assert_eq!(next.hear(Input::Gone { node: 1 }), ["given back []"]);
+    assert_eq!(next.hear(Input::Node(1, Event::Reached)), ["release 1 #1"]);
+    assert_eq!(next.hear(Input::Node(0, Event::Reached)), ["release 0 #1"]);
+    next.hear(Input::Node(0, Event::Gone));
+    assert_eq!(next.hear(Input::Node(1, Event::Gone)), ["given back []"]);
 }

@@ -8,8 +8,9 @@ use super::random::{history, step};
 use super::rings::Ring;
 use super::world::{State, World};
 use crate::Millis;
-use crate::deadlock::{Detector, Named, Next, Reading, Way, find_in};
+use crate::deadlock::{Detector, Named, Next, Way, find_in};
 use crate::sim::{Rule, break_rule};
+use canal_protocol::WaitsFound;
 
 /// The step of time.
 const TICK_MS: Millis = 20;
@@ -50,7 +51,7 @@ enum Coming {
         client: usize,
         round: u64,
         node: usize,
-        reading: Option<Box<Reading>>,
+        reading: Option<Box<WaitsFound>>,
         named: BTreeSet<usize>,
     },
 }

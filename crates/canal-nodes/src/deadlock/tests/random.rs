@@ -7,8 +7,9 @@ use fastrand::Rng;
 
 use super::world::{State, World};
 use crate::deadlock::union::Union;
-use crate::deadlock::{Reading, find, find_in};
+use crate::deadlock::{find, find_in};
 use canal_core::Require;
+use canal_protocol::WaitsFound;
 
 /// How many histories to run; `CANAL_HISTORIES` sets another number. Ten thousand take a few
 /// minutes.
@@ -61,7 +62,7 @@ fn remaining(world: &World) -> BTreeSet<usize> {
     remaining_of(world, &world.readings())
 }
 
-fn remaining_of(world: &World, readings: &[Reading]) -> BTreeSet<usize> {
+fn remaining_of(world: &World, readings: &[WaitsFound]) -> BTreeSet<usize> {
     let mut union = Union::of(readings).unwrap();
     union.reduce();
     union.requests().map(|name| world.ask_of(name)).collect()

@@ -3,8 +3,9 @@
 use fastrand::Rng;
 
 use super::world::{State, World};
-use crate::deadlock::{Blocked, Deadlock, Reading, RequestName, Way, find, find_in};
-use canal_core::{Change, Key, Require, View};
+use crate::deadlock::{Deadlock, RequestName, Way, find, find_in};
+use canal_core::{By, Change, Key, Require, View};
+use canal_protocol::WaitsFound;
 
 fn key(number: usize) -> String {
     format!("k{number}")
@@ -57,7 +58,7 @@ impl Ring {
         assert_eq!(self.world.ask_of(victim.request), self.inner[youngest]);
         assert_eq!((ids[0], victim.way), (self.inner[youngest], Way::Refusal));
         let last = deadlock.ring.last().unwrap();
-        assert!(matches!(last.by, Blocked::Hold(..)), "{last:?}");
+        assert!(matches!(last.by, By::Hold(..)), "{last:?}");
         assert_eq!(deadlock.victims.len(), self.inner.len(), "all of them could give way");
         self.world.finish(self.inner[youngest]);
         assert_eq!(found(&self.world), []);
@@ -156,7 +157,7 @@ fn a_turn_that_must_be_waited_for_closes_a_ring() {
     world.plain(0, "r x", Some(reader));
     let deadlocks = found(&world);
     let [deadlock] = &deadlocks[..] else { panic!("{deadlocks:?}") };
-    let before = deadlock.ring.iter().filter(|step| matches!(step.by, Blocked::Before(_)));
+    let before = deadlock.ring.iter().filter(|step| matches!(step.by, By::Waiter(..)));
     assert_eq!(before.count(), 1, "{deadlock:?}");
     let in_ring: Vec<usize> = deadlock.requests().map(|it| world.ask_of(it)).collect();
     assert!(in_ring.contains(&writer) && in_ring.contains(&inner), "{in_ring:?}");
@@ -268,9 +269,9 @@ fn a_spare_that_is_not_confirmed_blocks_nobody() {
     let Ring { world, .. } = Ring::new(2, 2, &[0, 1], |_| true);
     let mut readings = world.readings();
     assert_eq!(find_in(&readings).unwrap().len(), 1);
-    for member in readings[0].members.values_mut() {
-        if let Some(part) = &mut member.part_of {
-            part.is_loose = true;
+    for frame in &mut readings[0].frames {
+        if let Some(part) = &mut frame.part_of {
+            part.loose = true;
         }
     }
     assert_eq!(find_in(&readings).unwrap(), []);
@@ -283,7 +284,8 @@ fn a_claim_to_be_under_the_run_of_another_user_is_ignored() {
     let mut readings = world.readings();
     for reading in &mut readings {
         for frame in &mut reading.table.frames {
-            let is_plain = reading.members[&frame.id].part_of.is_none();
+            let mut runs = reading.frames.iter().filter(|it| it.part_of.is_some());
+            let is_plain = runs.all(|it| it.frame != frame.id);
             frame.uid = if is_plain { 1 } else { 2 };
         }
     }
@@ -295,9 +297,10 @@ fn a_claim_to_be_under_the_run_of_another_user_is_ignored() {
     world.plain(0, "w x", Some(run));
     let mut readings = world.readings();
     assert_eq!(find_in(&readings).unwrap().len(), 1);
-    let Reading { table, members, .. } = &mut readings[0];
+    let WaitsFound { table, frames, .. } = &mut readings[0];
     for frame in &mut table.frames {
-        let is_plain = members[&frame.id].part_of.is_none();
+        let mut runs = frames.iter().filter(|it| it.part_of.is_some());
+        let is_plain = runs.all(|it| it.frame != frame.id);
         frame.uid = if is_plain { 1 } else { 2 };
     }
     assert_eq!(find_in(&readings).unwrap(), []);

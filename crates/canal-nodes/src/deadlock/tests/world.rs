@@ -5,14 +5,15 @@ use std::sync::Arc;
 
 use serde_json::json;
 
-use crate::deadlock::{Membership, PartOf, Reading, RequestName};
+use crate::deadlock::RequestName;
 use canal_core::*;
+use canal_protocol::{FrameFound, FrameOfNode, PartFound, WaitsFound};
 
 /// The tables, and the requests of clients.
 #[derive(Clone)]
 pub(super) struct World {
     pub(super) tables: Vec<Table>,
-    members: Vec<BTreeMap<FrameId, Membership>>,
+    members: Vec<BTreeMap<FrameId, FrameFound>>,
     pub(super) asks: Vec<Client>,
     clock: u64,
     /// Whether a request over nodes is complete as soon as one node has granted its part.
@@ -141,7 +142,6 @@ impl World {
         let owner = Owner::Process(ProcessId { pid: number, started: 1, inode: 0 });
         let request =
             Request { tag: Tag(number.into()), owner, parent, items: ask.items.clone(), ..blank() };
-        let member = self.membership(id);
         let request = Change::Request(Arc::new(request));
         let revision = self.tables[node].revision().0 + 1;
         let outcomes = self.change(node, request);
@@ -152,30 +152,41 @@ impl World {
             _ => None,
         });
         if let Some(frame) = frame {
-            self.members[node].insert(frame, member);
+            let found = self.found(id, frame);
+            self.members[node].insert(frame, found);
             self.asks[id].frames.insert(node, frame);
         }
         self.asks[id].waits.insert(node, asked);
         self.follow(node, &outcomes);
     }
 
-    /// The membership that each frame of a request claims.
-    fn membership(&self, id: usize) -> Membership {
+    /// A frame of a request, as its node reports it.
+    fn found(&self, id: usize, frame: FrameId) -> FrameFound {
         let ask = &self.asks[id];
-        let part_of = ask.run.map(|(run, require)| PartOf {
+        let part_of = ask.run.map(|(run, require)| PartFound {
             run,
             nodes: ask.nodes.iter().map(|node| Self::node(*node)).collect(),
             require,
-            is_loose: false,
+            loose: false,
         });
-        let under = ask.under.map(|under| match self.asks[under].run {
-            Some((run, _)) => Above::Run(run),
-            None => {
-                let (node, frame) = self.asks[under].frames.first_key_value().unwrap();
-                Above::Frame(Self::node(*node), *frame)
-            }
+        let above = ask.under.map(|under| &self.asks[under]);
+        let under_run = above.and_then(|above| above.run).map(|(run, _)| run);
+        let under_frame = above.filter(|above| above.run.is_none()).map(|above| {
+            let (node, frame) = above.frames.first_key_value().unwrap();
+            FrameOfNode { node: Self::node(*node), frame: *frame }
         });
-        Membership { part_of, under }
+        let session = String::new();
+        FrameFound {
+            frame,
+            session,
+            pid: 0,
+            uid: 0,
+            command: None,
+            lease: false,
+            part_of,
+            under_run,
+            under_frame,
+        }
     }
 
     fn change(&mut self, node: usize, change: Change) -> Vec<Outcome> {
@@ -320,22 +331,22 @@ impl World {
 
     /// A node's reading of the frames that runs over nodes are part of or enclose, and of those
     /// near them.
-    pub(super) fn reading(&self, at: usize) -> Reading {
-        let runs = |it: &Membership| it.part_of.is_some() || it.under.is_some();
+    pub(super) fn reading(&self, at: usize) -> WaitsFound {
+        let runs = |it: &FrameFound| it.part_of.is_some() || it.above().is_some();
         let asked = self.members[at].iter().filter(|(_, it)| runs(it)).map(|(frame, _)| *frame);
         let named = self.members.iter().flat_map(|members| members.values());
-        let named = named.filter_map(|member| match member.under? {
+        let named = named.filter_map(|member| match member.above()? {
             Above::Frame(node, frame) if node == Self::node(at) => Some(frame),
             _ => None,
         });
         let table = self.tables[at].partial_table(asked.chain(named));
-        let known = |frame: &FrameState| Some((frame.id, self.members[at].get(&frame.id)?.clone()));
-        let members = table.frames.iter().filter_map(known).collect();
-        Reading { node: Self::node(at), table, members }
+        let known = |frame: &FrameState| self.members[at].get(&frame.id).cloned();
+        let frames = table.frames.iter().filter_map(known).collect();
+        WaitsFound { node: Self::node(at), table, frames, request: None, nodes: Vec::new() }
     }
 
     /// The readings of all nodes at this moment.
-    pub(super) fn readings(&self) -> Vec<Reading> {
+    pub(super) fn readings(&self) -> Vec<WaitsFound> {
         (0..self.tables.len()).map(|at| self.reading(at)).collect()
     }
 
