@@ -6,7 +6,6 @@
 //! wakes this loop through an eventfd.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::task::{Context, Wake, Waker};
 use std::thread::{available_parallelism, yield_now};
@@ -26,9 +25,10 @@ pub const LAST_LINE: &str = "the daemon is exiting; all holds stay";
 
 /// Does turns until the daemon is asked to end, or cannot continue.
 pub(crate) fn work(server: &mut Server, signals: &Signals) -> anyhow::Result<()> {
-    server.conns.await_source(Source::Signals, signals)?;
-    let bell = Arc::new(Bell::new()?);
-    server.conns.await_source(Source::Wakes, &*bell)?;
+    server.conns.await_source(Source::Signals, &signals.0)?;
+    let flags = EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC;
+    let bell = Arc::new(Bell(EventFd::from_value_and_flags(0, flags)?));
+    server.conns.await_source(Source::Wakes, &bell.0)?;
     let waker = Waker::from(bell);
     server.observe.wake_by(&waker);
     server.effective.readings.waker = Some(waker.clone());
@@ -50,7 +50,7 @@ pub(crate) fn work(server: &mut Server, signals: &Signals) -> anyhow::Result<()>
                 tracing::info!("stopping on {signal}");
                 server.stopping = true;
             } else if hangup {
-                server.reload_on_signal();
+                server.effective.reload_asked = true;
                 server.turn()?;
             }
         }
@@ -113,33 +113,14 @@ impl Signals {
     }
 }
 
-impl AsFd for Signals {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
-    }
-}
-
-/// An eventfd that the engine's thread writes to when it has an answer.
+/// An eventfd that other threads write to when they have an answer.
 #[derive(Debug)]
 struct Bell(EventFd);
-
-impl Bell {
-    fn new() -> io::Result<Self> {
-        let flags = EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC;
-        Ok(Self(EventFd::from_value_and_flags(0, flags)?))
-    }
-}
 
 impl Wake for Bell {
     fn wake(self: Arc<Self>) {
         // It is never read, because the edge-triggered epoll instance reports each write.
         let _ = self.0.write(1);
-    }
-}
-
-impl AsFd for Bell {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
     }
 }
 
@@ -221,8 +202,8 @@ mod tests {
     #[test]
     fn each_ring_is_reported() {
         let mut conns = Conns::new().unwrap();
-        let bell = Arc::new(Bell::new().unwrap());
-        conns.await_source(Source::Wakes, &*bell).unwrap();
+        let bell = Arc::new(Bell(EventFd::new().unwrap()));
+        conns.await_source(Source::Wakes, &bell.0).unwrap();
         let waker = Waker::from(bell);
         for _ in 0..3 {
             assert!(!conns.wait(Some(Duration::ZERO)));

@@ -3,14 +3,15 @@
 //! Invariant: a line that cannot be written immediately is dropped and counted. The log neither
 //! ends nor blocks the daemon.
 
+use std::fmt;
 use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, Write as _};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock};
 
 use anyhow::Context;
 use jiff::Timestamp;
@@ -18,9 +19,7 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tracing::Subscriber;
 use tracing_subscriber::filter::{LevelFilter, Targets};
-use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::fmt::format::Writer;
-use tracing_subscriber::fmt::time::FormatTime;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::reload;
 use tracing_subscriber::util::SubscriberInitExt as _;
@@ -42,10 +41,10 @@ static LOST: AtomicU64 = AtomicU64::new(0);
 /// # Errors
 /// `CANAL_LOG` or the configuration contains an invalid filter.
 pub(crate) fn begin(verbose: u8, config: Option<&str>, file: Option<&Path>) -> anyhow::Result<()> {
-    let filter = filter(verbose, config)?;
-    let target = match file {
-        Some(path) => Target::File(LogFile::open(path)),
-        None => Target::Stderr,
+    let (filter, handle) = reload::Layer::new(filter(verbose, config)?);
+    let write: Write = match file.map(LogFile::open) {
+        Some(mut file) => Box::new(move |text| file.write(text)),
+        None => Box::new(|text| write_now(io::stderr().as_fd(), text)),
     };
     // The system's journal adds a time to each line.
     let timed = std::env::var_os("JOURNAL_STREAM").is_none();
@@ -55,24 +54,20 @@ pub(crate) fn begin(verbose: u8, config: Option<&str>, file: Option<&Path>) -> a
         .with_ansi(false)
         .with_target(false)
         .log_internal_errors(false)
-        .with_writer(Log(Mutex::new(Lines::new(target, timed))));
-    if timed {
-        init(log.with_timer(Utc).finish(), filter);
-    } else {
-        init(log.without_time().finish(), filter);
+        .with_writer(Mutex::new(Lines::new(write, timed)));
+    let log: Box<dyn Subscriber + Send + Sync> = match timed {
+        true => Box::new(log.with_timer(time as fn(&mut Writer<'_>) -> fmt::Result).finish()),
+        false => Box::new(log.without_time().finish()),
+    };
+    // An existing logger stays.
+    if log.with(filter).try_init().is_ok() {
+        let _ = REPLACE.set(Box::new(move |filter| handle.reload(filter).is_ok()));
     }
     Ok(())
 }
 
-/// Sets up the logger of this process. An existing logger stays.
-fn init<S>(log: S, filter: Targets)
-where
-    S: Subscriber + Send + Sync + 'static,
-{
-    let (filter, handle) = reload::Layer::new(filter);
-    if log.with(filter).try_init().is_ok() {
-        let _ = REPLACE.set(Box::new(move |filter| handle.reload(filter).is_ok()));
-    }
+fn time(writer: &mut Writer<'_>) -> fmt::Result {
+    write!(writer, "{:.3}", Timestamp::now())
 }
 
 /// Replaces the filter of the logger that [`begin`] set up.
@@ -143,42 +138,13 @@ fn targets(text: &str) -> Result<Targets, <Targets as FromStr>::Err> {
     Targets::from_str(bare.as_deref().unwrap_or(text))
 }
 
-struct Utc;
-
-impl FormatTime for Utc {
-    fn format_time(&self, writer: &mut Writer<'_>) -> std::fmt::Result {
-        write!(writer, "{:.3}", Timestamp::now())
-    }
-}
-
-/// The writer of the log. It accepts one line at a time.
-#[derive(Debug)]
-struct Log(Mutex<Lines>);
-
-impl<'a> MakeWriter<'a> for Log {
-    type Writer = &'a Self;
-
-    fn make_writer(&'a self) -> Self::Writer {
-        self
-    }
-}
-
-impl Write for &Log {
-    /// Accepts a whole line; never fails.
-    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).write(line);
-        Ok(line.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
+/// Writes as much as possible without blocking. If that is not all, the error is the number of bytes
+/// written.
+type Write = Box<dyn FnMut(&[u8]) -> Result<(), usize> + Send>;
 
 /// The target of the log, and the number of lines dropped since the last written line.
-#[derive(Debug)]
 struct Lines {
-    target: Target,
+    write: Write,
     /// Whether lines begin with a time.
     timed: bool,
     lost: u64,
@@ -186,20 +152,15 @@ struct Lines {
     torn: bool,
 }
 
-#[derive(Debug)]
-enum Target {
-    Stderr,
-    File(LogFile),
-    #[cfg(test)]
-    Pipe(std::os::fd::OwnedFd),
+impl Lines {
+    fn new(write: Write, timed: bool) -> Self {
+        Self { write, timed, lost: 0, torn: false }
+    }
 }
 
-impl Lines {
-    fn new(target: Target, timed: bool) -> Self {
-        Self { target, timed, lost: 0, torn: false }
-    }
-
-    fn write(&mut self, line: &[u8]) {
+impl io::Write for Lines {
+    /// Accepts a whole line; never fails.
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let mut text = Vec::new();
         if self.torn {
             text.push(b'\n');
@@ -216,7 +177,7 @@ impl Lines {
         let words = String::from_utf8_lossy(line.strip_suffix(b"\n").unwrap_or(line));
         text.extend_from_slice(sanitize(&words).as_bytes());
         text.push(b'\n');
-        match self.target.write(&text) {
+        match (self.write)(&text) {
             Ok(()) => (self.lost, self.torn) = (0, false),
             Err(written) => {
                 self.torn |= written > 0;
@@ -224,19 +185,11 @@ impl Lines {
                 LOST.fetch_add(1, Ordering::Relaxed);
             }
         }
+        Ok(line.len())
     }
-}
 
-impl Target {
-    /// Writes as much as possible without blocking. If that is not all, the error is the number of
-    /// bytes written.
-    fn write(&mut self, text: &[u8]) -> Result<(), usize> {
-        match self {
-            Self::Stderr => write_now(io::stderr().as_fd(), text),
-            Self::File(file) => file.write(text),
-            #[cfg(test)]
-            Self::Pipe(pipe) => write_now(pipe.as_fd(), text),
-        }
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 
@@ -321,6 +274,7 @@ impl LogFile {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
     use std::io::Read;
 
     use super::*;
@@ -336,10 +290,12 @@ mod tests {
     fn log_lines_without_a_reader_are_dropped_and_the_next_line_counts_them() {
         let (read_end, write_end) = io::pipe().unwrap();
         let mut read_end = File::from(std::os::fd::OwnedFd::from(read_end));
-        let log = Log(Mutex::new(Lines::new(Target::Pipe(write_end.into()), false)));
+        let write_end = std::os::fd::OwnedFd::from(write_end);
+        let write = Box::new(move |text: &[u8]| write_now(write_end.as_fd(), text));
+        let log = RefCell::new(Lines::new(write, false));
         let line = [b"x".repeat(9_999), b"\n".to_vec()].concat();
-        let write = || (&log).write_all(&line).unwrap();
-        let lost = || log.0.lock().unwrap().lost;
+        let write = || log.borrow_mut().write_all(&line).unwrap();
+        let lost = || log.borrow().lost;
         let mut whole = 0;
         while lost() == 0 {
             write();
@@ -352,7 +308,7 @@ mod tests {
         let mut piece = vec![0; 256 * 1024];
         let count = read_end.read(&mut piece).unwrap();
         let mut text = String::from_utf8(piece[..count].to_vec()).unwrap();
-        (&log).write_all(b"again\n").unwrap();
+        log.borrow_mut().write_all(b"again\n").unwrap();
         let count = read_end.read(&mut piece).unwrap();
         text += std::str::from_utf8(&piece[..count]).unwrap();
         let lines: Vec<&str> = text.lines().collect();
@@ -369,10 +325,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("daemon.log");
         std::fs::create_dir(&path).unwrap();
-        let log = Log(Mutex::new(Lines::new(Target::File(LogFile::open(&path)), false)));
-        (&log).write_all(b"one\n").unwrap();
+        let mut file = LogFile::open(&path);
+        let mut log = Lines::new(Box::new(move |text| file.write(text)), false);
+        log.write_all(b"one\n").unwrap();
         std::fs::remove_dir(&path).unwrap();
-        (&log).write_all(b"two\n").unwrap();
+        log.write_all(b"two\n").unwrap();
         let text = std::fs::read_to_string(&path).unwrap();
         assert_eq!(text, " WARN lost 1 line of this log\ntwo\n");
     }

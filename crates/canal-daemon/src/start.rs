@@ -56,7 +56,7 @@ const READINESS: i32 = 3;
 /// Reports to the process that started this daemon why it cannot start. It prints this as its own
 /// message.
 pub fn report_failure(message: &str, hint: Option<&str>) {
-    Readiness::take().failed(message, hint);
+    report(fds::adopt(READINESS).ok(), message, hint);
 }
 
 /// Runs the daemon until it is asked to end.
@@ -65,7 +65,7 @@ pub fn report_failure(message: &str, hint: Option<&str>) {
 /// It cannot start or continue. The reason is text for people; a [`StartError`] if the user can do
 /// something about it.
 pub fn run(options: &Options) -> anyhow::Result<()> {
-    let readiness = if options.on_demand { Readiness::take() } else { Readiness(None) };
+    let readiness = options.on_demand.then(|| fds::adopt(READINESS).ok()).flatten();
     match come_up(options) {
         Ok(Some((mut server, signals))) => {
             drop(readiness);
@@ -79,13 +79,13 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         }
         // Another daemon already runs, so the client needs nothing else.
         Ok(None) => {
-            readiness.report(detach::GAVE_WAY);
+            report(readiness, detach::GAVE_WAY, None);
             Ok(())
         }
         Err(error) => {
             let error = with_hint(error);
             let hint = error.downcast_ref::<StartError>().map(|unusable| &*unusable.hint);
-            readiness.failed(&format!("{error:#}"), hint);
+            report(readiness, &format!("{error:#}"), hint);
             Err(error)
         }
     }
@@ -356,7 +356,7 @@ pub(crate) fn server(
         children,
         jobservers,
         conns,
-        reports: Reports::default(),
+        reports: Reports::new(uid),
         observe: Observe::default(),
         told_sizes: ToldSizes::default(),
         due: Due::default(),
@@ -379,23 +379,11 @@ pub(crate) fn server(
     Ok(server)
 }
 
-/// The channel that shows the client that started the daemon whether it runs.
-struct Readiness(Option<OwnedFd>);
-
-impl Readiness {
-    fn take() -> Self {
-        Self(fds::adopt(READINESS).ok())
-    }
-
-    fn failed(self, message: &str, hint: Option<&str>) {
-        let hint = hint.map(|hint| format!("\nhint: {hint}")).unwrap_or_default();
-        self.report(&format!("{message}{hint}"));
-    }
-
-    fn report(self, text: &str) {
-        if let Some(fd) = self.0 {
-            let _ = writeln!(std::fs::File::from(fd), "{text}");
-        }
+/// Writes why this daemon does not run to the process that started it.
+fn report(readiness: Option<OwnedFd>, message: &str, hint: Option<&str>) {
+    let hint = hint.map(|hint| format!("\nhint: {hint}")).unwrap_or_default();
+    if let Some(fd) = readiness {
+        let _ = writeln!(std::fs::File::from(fd), "{message}{hint}");
     }
 }
 

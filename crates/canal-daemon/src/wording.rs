@@ -385,9 +385,7 @@ pub(crate) fn count_in_text(text: &str) -> String {
 }
 
 fn refused(reason: &str, message: String) -> Failure {
-    let mut failure = Failure::new(ErrorName::Refused, message);
-    failure.reason = Some(reason.into());
-    failure
+    Failure::new(ErrorName::Refused, message).because(reason)
 }
 
 fn full(item: &Item, use_of: Option<&Use>) -> String {

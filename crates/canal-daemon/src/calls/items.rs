@@ -6,9 +6,10 @@ use crate::limits::{COMMAND_BYTES_MAX, ITEMS_MAX, NUMBER_MAX, SLOTS_MAX};
 use crate::wording::bad;
 use crate::wording::count;
 use canal_core::{
-    Ask, Command, FrameId, GROUP_BYTES_MAX, HostId, Item, Key, Owner, Request, Supersede,
-    Superseded, Tag, View,
+    Ask, Command, FrameId, GROUP_BYTES_MAX, Item, Key, Supersede, Superseded, View,
 };
+#[cfg(test)]
+use canal_core::{HostId, Owner, Request, Tag};
 use canal_protocol::{Failure, Mode, NOTE_BYTES_MAX, Resize, WireItem};
 use canal_text::safe_text::{is_unsafe, one_line, sanitize};
 
@@ -199,6 +200,7 @@ pub(crate) fn setting(resize: &Resize) -> Result<(Key, Setting), Failure> {
 }
 
 /// A request for these items that asks for nothing else, and does not wait.
+#[cfg(test)]
 pub(crate) fn plain_request(
     tag: Tag,
     host: HostId,

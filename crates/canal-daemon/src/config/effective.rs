@@ -1,9 +1,9 @@
 //! The configuration in force, the options and variables that override it, and the reading of a new
 //! one.
 //!
-//! A thread reads the file outside of the daemon's turns, and wakes the daemon when it is done. The
-//! name of a group may be in a directory service that does not answer; meanwhile the daemon serves
-//! its clients.
+//! A thread looks up the names of groups outside of the daemon's turns, and wakes the daemon when it
+//! is done. They may be in a directory service that does not answer; meanwhile the daemon serves its
+//! clients.
 //!
 //! Invariant: at most one thread reads, however many calls wait. A call never gets a configuration
 //! that was read before it asked.
@@ -35,6 +35,8 @@ pub(crate) struct EffectiveConfig {
     pub read_at: UnixMillis,
     /// The maximum number of open descriptors.
     descriptors: u64,
+    /// Whether SIGHUP asked for the file to be read again. The next turn reads it.
+    pub reload_asked: bool,
     /// The readings of the file, for the calls that wait for them.
     pub readings: Readings,
 }
@@ -59,7 +61,8 @@ impl EffectiveConfig {
         overrides: Overrides,
     ) -> Self {
         let read_at = UnixMillis(clock::unix_ms());
-        Self { config, paths, overrides, read_at, descriptors, readings: Readings::default() }
+        let readings = Readings::default();
+        Self { config, paths, overrides, read_at, descriptors, reload_asked: false, readings }
     }
 
     /// Puts another configuration in force that was just read. Engine, socket, history and metrics
@@ -136,6 +139,11 @@ pub(crate) struct Readings {
     pub waker: Option<Waker>,
 }
 
+/// Reads the first of the files that exists.
+pub(crate) fn read(paths: &[PathBuf]) -> Read {
+    Config::read_for_daemon(paths).map_err(|error| error.to_string())
+}
+
 impl Readings {
     /// An order for a reading that has not begun yet.
     pub(crate) fn ask(&self, purpose: Purpose, now: Instant) -> Asked {
@@ -155,9 +163,8 @@ impl Readings {
         let (say, result) = mpsc::channel();
         let waker = self.waker.clone();
         thread::Builder::new().name("canal-config".to_owned()).spawn(move || {
-            let read = Config::read_for_daemon(&paths).map_err(|error| error.to_string());
             // The receiver no longer exists if the daemon ends.
-            let _ = say.send(read);
+            let _ = say.send(read(&paths));
             waker.inspect(Waker::wake_by_ref);
         })?;
         self.begun += 1;

@@ -173,9 +173,30 @@ impl Config {
     fn wrong_setting(&self, name: &str, what: impl Into<String>) -> ConfigError {
         ConfigError::Wrong {
             path: self.path.clone().unwrap_or_default(),
-            line: self.written.iter().find(|one| one.name == name).map_or(1, |one| one.line),
+            line: self.line(name).unwrap_or(1),
             what: what.into(),
         }
+    }
+
+    /// The line of a setting, if the file contains it.
+    pub(crate) fn line(&self, name: &str) -> Option<u64> {
+        self.written.iter().find(|one| one.name == name).map(|one| one.line)
+    }
+
+    /// Whether [`Self::read`] would look up groups by their names, which can take long.
+    pub(crate) fn looks_up_groups(paths: &[PathBuf]) -> bool {
+        // An unreadable file counts as one without groups. The daemon soon finds out why it is
+        // unreadable.
+        let text = match first_text(paths) {
+            Ok(Some((_, text))) => text,
+            Ok(None) if is_machines(paths) => PACKAGED.to_owned(),
+            Ok(None) | Err(_) => return false,
+        };
+        let Ok(file) = text.parse::<toml::Table>() else { return false };
+        let of_socket = file.get("socket").and_then(|socket| socket.get("group"));
+        let entries = file.get("permission").and_then(|it| it.as_array()).into_iter().flatten();
+        let of_entries = entries.filter_map(|entry| entry.get("groups")?.as_array()).flatten();
+        of_entries.chain(of_socket).any(toml::Value::is_str)
     }
 
     fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {

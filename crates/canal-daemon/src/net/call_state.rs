@@ -103,7 +103,7 @@ pub(crate) enum PendingCall {
 }
 
 /// A request on its way to the table.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct PendingAcquire {
     pub request: Arc<Request>,
     /// The pidfd of the owner, if it is already open.
@@ -178,11 +178,6 @@ impl LogWait {
 }
 
 impl PendingAcquire {
-    pub(crate) fn new(request: Arc<Request>, more: bool, pidfd: Option<Pidfd>) -> Self {
-        let (deferred_until, crowd) = (None, None);
-        Self { request, pidfd, more, deferred_until, crowd, is_question: false }
-    }
-
     /// A request that already waited, for the next membership of this host. The limit on waiting
     /// requests does not apply to it, and it supersedes no others again.
     pub(crate) fn again(mut request: Arc<Request>, more: bool, pidfd: Option<Pidfd>) -> Self {
@@ -191,7 +186,7 @@ impl PendingAcquire {
             request.max_waiting = None;
             request.supersede = request.supersede.take().map(|it| it.but_none());
         }
-        Self::new(request, more, pidfd)
+        Self { request, more, pidfd, ..Self::default() }
     }
 
     /// The state for reports to the client while the shared log delays the request, if the request

@@ -11,6 +11,9 @@ use canal_sys::clock;
 /// Connections that wait for a report, and connections that have not read theirs.
 #[derive(Debug, Default)]
 pub(crate) struct Reports {
+    /// The user that runs the daemon. Like root, it is exempt from the limit on the unread bytes of
+    /// all users.
+    own: u32,
     /// The connections that wait for a report: for each user, in the order of their calls.
     queues: BTreeMap<u32, VecDeque<ConnId>>,
     /// The user that received the last report.
@@ -34,6 +37,10 @@ struct Unread {
 }
 
 impl Reports {
+    pub(crate) fn new(own: u32) -> Self {
+        Self { own, ..Self::default() }
+    }
+
     pub(crate) fn add(&mut self, id: ConnId, uid: u32, unsent: usize) {
         self.queues.entry(uid).or_default().push_back(id);
         if unsent > 0 && self.unread.iter().all(|unread| unread.id != id) {
@@ -78,17 +85,12 @@ impl Reports {
     /// Schedules the next reports, after all output that clients accept was written. A client may
     /// already have read all output that other reports wait for, and the kernel sends no event for
     /// that.
-    pub(crate) fn look_ahead(
-        &mut self,
-        conns: &Conns,
-        now: Instant,
-        may_all: impl Fn(u32) -> bool,
-    ) {
+    pub(crate) fn look_ahead(&mut self, conns: &Conns, now: Instant) {
         if self.queues.is_empty() || self.due.is_some() {
             return;
         }
         self.look(conns, now);
-        let goes_on = self.find_next(conns, may_all).is_some();
+        let goes_on = self.find_next(conns).is_some();
         self.due = if goes_on { Some(now) } else { self.next_stuck() };
     }
 
@@ -113,21 +115,20 @@ impl Reports {
     }
 
     /// Removes the next connection that gets a report.
-    pub(crate) fn next(&mut self, conns: &Conns, may_all: impl Fn(u32) -> bool) -> Option<ConnId> {
-        let (uid, at) = self.find_next(conns, may_all)?;
+    pub(crate) fn next(&mut self, conns: &Conns) -> Option<ConnId> {
+        let (uid, at) = self.find_next(conns)?;
         self.last = uid;
         self.queues.get_mut(&uid)?.remove(at)
     }
 
     /// The user of the next connection that gets a report, and its position in the user's queue.
-    /// Users take turns. `may_all` checks whether a user is exempt from the limit on the unread
-    /// bytes of all users.
-    fn find_next(&self, conns: &Conns, may_all: impl Fn(u32) -> bool) -> Option<(u32, usize)> {
+    /// Users take turns.
+    fn find_next(&self, conns: &Conns) -> Option<(u32, usize)> {
         let is_full = self.unread_bytes(|_| true) >= UNREAD_BYTES_MAX;
         let after = self.last.saturating_add(1);
         let users = self.queues.range(after..).chain(self.queues.range(..after));
         users
-            .filter(|(uid, _)| !is_full || may_all(**uid))
+            .filter(|(uid, _)| !is_full || [0, self.own].contains(*uid))
             .filter(|(uid, _)| self.unread_bytes(|of| of == **uid) < UNREAD_BYTES_PER_USER)
             .find_map(|(uid, queue)| {
                 let has_read = |id: &ConnId| conns.peek(*id).is_some_and(|conn| conn.is_flushed());
@@ -173,7 +174,7 @@ mod tests {
     /// Connections of these users that await a report, in this order.
     fn waiting(users: &[u32]) -> (Conns, Reports, Vec<ConnId>, Vec<UnixStream>) {
         let mut conns = Conns::new().unwrap();
-        let mut reports = Reports::default();
+        let mut reports = Reports::new(1);
         let (mut ids, mut theirs) = (Vec::new(), Vec::new());
         for uid in users {
             let (ours, other) = UnixStream::pair().unwrap();
@@ -188,7 +189,7 @@ mod tests {
     }
 
     fn all_served(conns: &Conns, reports: &mut Reports) -> Vec<ConnId> {
-        std::iter::from_fn(|| reports.next(conns, |_| false)).collect()
+        std::iter::from_fn(|| reports.next(conns)).collect()
     }
 
     /// A connection that is not among those that await a report.
@@ -221,8 +222,8 @@ mod tests {
         let (conns, mut reports, ids, _peers) = waiting(&[7, 0]);
         let since = Instant::now();
         reports.unread.push(Unread { id: other(5), uid: 9, left: UNREAD_BYTES_MAX, since });
-        assert_eq!(reports.next(&conns, |uid| uid == 0), Some(ids[1]));
-        assert_eq!(reports.next(&conns, |uid| uid == 0), None);
+        assert_eq!(reports.next(&conns), Some(ids[1]));
+        assert_eq!(reports.next(&conns), None);
     }
 
     #[test]

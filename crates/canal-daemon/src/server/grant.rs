@@ -308,8 +308,7 @@ impl Server {
         }
         if let Some(why) = query.token.and_then(|token| self.decide.why_lost(Token(token))) {
             let message = "the lock is lost, and the daemon ended its process";
-            let failure = Failure::new(ErrorName::LeaseLost, message);
-            return Err(Failure { reason: Some(why.word().into()), ..failure });
+            return Err(Failure::new(ErrorName::LeaseLost, message).because(why.word()));
         }
         let not_held = || not_held("no hold of this host has this tag");
         let table = self.decide.table();

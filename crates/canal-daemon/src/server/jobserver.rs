@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::calls::in_flight::Completion;
-use crate::calls::items::plain_request;
 use crate::jobserver::share::{self, SlotFrom, Standing};
 use crate::server::Server;
 use crate::server::step::Result;
@@ -62,9 +61,7 @@ impl Server {
 
     fn share_slots_of(&mut self, key: &Key, now: Instant) {
         let builds = self.jobservers.of_key(key);
-        for build in &builds {
-            self.count_job_tokens(*build);
-        }
+        self.count_job_tokens(&builds);
         let table = self.decide.table();
         // A waiting request has precedence.
         let nothing_is_offered = table.is_awaited(key) || table.is_paused(key);
@@ -165,9 +162,7 @@ impl Server {
         let around = items.iter().flat_map(|item| self.jobservers.around(&item.key));
         let builds: BTreeSet<Tag> = around.collect();
         let builds: Vec<Tag> = builds.into_iter().collect();
-        for build in &builds {
-            self.count_job_tokens(*build);
-        }
+        self.count_job_tokens(&builds);
         self.withdraw_offers(&builds);
     }
 
@@ -180,10 +175,12 @@ impl Server {
         }
     }
 
-    fn count_job_tokens(&mut self, build: Tag) {
-        let held = self.job_tokens(build).len();
-        if let Some(build) = self.jobservers.get_mut(build) {
-            build.count(held);
+    fn count_job_tokens(&mut self, builds: &[Tag]) {
+        for build in builds {
+            let held = self.job_tokens(*build).len();
+            if let Some(build) = self.jobservers.get_mut(*build) {
+                build.count(held);
+            }
         }
     }
 
@@ -215,30 +212,29 @@ impl Server {
 
     /// The request for one more job token of a build, if the table would grant it now.
     fn grantable_token(&self, build: Tag) -> Option<Request> {
-        let asked = self.request_for_token(build)?;
-        self.check_quota(asked.uid, &asked.items).ok()?;
-        matches!(self.decide.table().verdict_on(&asked), Outcome::Granted(_)).then_some(asked)
-    }
-
-    /// The request for one more job token of a build.
-    fn request_for_token(&self, build: Tag) -> Option<Request> {
         let table = self.decide.table();
         let hold: &HoldState = table.hold_of(table.tagged(build)?)?;
         let [item] = &*hold.asked.items else { return None };
         let item = Item { key: item.key.clone(), ask: Ask::slots(1, item.ask.stated()) };
-        let owner = (Owner::Jobserver(build), hold.asked.uid);
         // No client can predict the tag.
         let mut tag = [0; 16];
         getrandom::fill(&mut tag).ok()?;
         let tag = Tag(u128::from_ne_bytes(tag));
-        Some(Request {
+        let asked = Request {
             command: hold.asked.command.clone(),
             note: Some(NOTE.into()),
             // A job token has precedence over no other request.
             priority: i32::MIN,
             on_lost: hold.asked.on_lost,
-            ..plain_request(tag, self.decide.host(), owner, vec![item])
-        })
+            host: self.decide.host(),
+            owner: Owner::Jobserver(build),
+            uid: hold.asked.uid,
+            items: vec![item],
+            tag,
+            ..Request::default()
+        };
+        self.check_quota(asked.uid, &asked.items).ok()?;
+        matches!(table.verdict_on(&asked), Outcome::Granted(_)).then_some(asked)
     }
 
     /// Whether a request can have a jobserver.

@@ -84,6 +84,7 @@ impl Server {
         self.settle()?;
         let now = clock::now();
         self.on_time(now)?;
+        self.reload_if_asked();
         self.end_readings(now);
         self.retry_deferred(deaths);
         self.serve(leases_over_at)?;
@@ -119,8 +120,9 @@ impl Server {
         let mut left = CALLS_PER_TURN;
         loop {
             self.settle()?;
-            let active = std::mem::take(&mut self.conns.active);
-            let active = self.in_turns(active);
+            let active = std::mem::take(&mut self.conns.active).into_iter();
+            let user = |id| self.conns.peek(id).map(|conn| conn.peer.uid);
+            let active = in_turns(active.filter_map(|id| Some((user(id)?, id))));
             // However many calls there are, every renewal that was read is served before a lease
             // ends.
             let (over_at, mut all) = (leases_over_at.take(), usize::MAX);
@@ -233,21 +235,8 @@ impl Batch {
     }
 }
 
-/// Decides which connections are served first if several users call at once.
-impl Server {
-    /// Sorts the connections into the order in which they are served: users take turns, and the
-    /// connections of each user keep the order in which their calls arrived.
-    fn in_turns(&self, active: Vec<ConnId>) -> Vec<ConnId> {
-        let user = |id: &ConnId| self.conns.peek(*id).map(|conn| conn.peer.uid);
-        let mut users = active.iter().filter_map(user);
-        let first = users.next();
-        if users.all(|uid| Some(uid) == first) {
-            return active;
-        }
-        in_turns(active.iter().filter_map(|id| Some((user(id)?, *id))))
-    }
-}
-
+/// Sorts connections into the order in which they are served: users take turns, and the connections
+/// of each user keep the order in which their calls arrived.
 fn in_turns(active: impl Iterator<Item = (u32, ConnId)>) -> Vec<ConnId> {
     let mut users: BTreeMap<u32, VecDeque<ConnId>> = BTreeMap::new();
     for (uid, id) in active {
@@ -279,7 +268,7 @@ impl Server {
             due.come_back,
             due.detached,
             due.stopped,
-            self.due.check_ahead.due,
+            due.check_ahead.due,
             due.closing,
             due.node_settled,
             due.progress,
@@ -348,8 +337,7 @@ impl Server {
             self.due.unsure.get_or_insert(now + UNSURE_EVERY);
         }
         self.due.closing = self.conns.close_slow(now);
-        let may_all = self.not_bound();
-        self.reports.look_ahead(&self.conns, now, may_all);
+        self.reports.look_ahead(&self.conns, now);
         self.note_idleness(now);
     }
 
@@ -510,20 +498,13 @@ impl Server {
             self.conns.get(id).into_iter().for_each(Connection::discard_output);
         }
         let mut time = Duration::ZERO;
-        let may_all = self.not_bound();
         while time < REPORT_TIME_PER_TURN
-            && let Some(id) = self.reports.next(&self.conns, &may_all)
+            && let Some(id) = self.reports.next(&self.conns)
         {
             self.report_to(id);
             time = clock::now().saturating_duration_since(begun);
         }
         self.reports.end(begun, time);
-    }
-
-    /// Whether a user is exempt from the limit on the unread replies of all users together.
-    pub(crate) fn not_bound(&self) -> impl Fn(u32) -> bool + use<> {
-        let own = self.about.uid;
-        move |uid| uid == own || uid == 0
     }
 
     fn report_to(&mut self, id: ConnId) {

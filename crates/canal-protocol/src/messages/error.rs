@@ -145,6 +145,13 @@ impl Failure {
         }
     }
 
+    /// Adds the word for the reason.
+    #[must_use]
+    pub fn because(mut self, reason: impl Into<Box<str>>) -> Self {
+        self.reason = Some(reason.into());
+        self
+    }
+
     /// Adds the action to take.
     #[must_use]
     pub fn hint(mut self, hint: impl Into<Box<str>>) -> Self {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::calls::call::ConnId;
 use crate::calls::in_flight::{Applied, Completion};
-use crate::calls::items::{self, plain_request};
+use crate::calls::items;
 use crate::jobserver::pipes::Form;
 use crate::limits::{AHEAD_LOOKED_AT_MAX, EXITING_TIME, PROCESSES_LOOKED_AT_MAX};
 use crate::net::call_state::{Awaiting, CallState, PendingAcquire, PendingCall};
@@ -130,8 +130,8 @@ impl Server {
             above: above.map(Box::new),
         };
         self.decide.ledger_mut().admit(&request).map_err(|error| disk_full(&error))?;
-        let newcomer = PendingAcquire::new(Arc::new(request), more, owner.pidfd);
-        let newcomer = PendingAcquire { crowd, ..newcomer };
+        let (request, pidfd) = (Arc::new(request), owner.pidfd);
+        let newcomer = PendingAcquire { request, pidfd, more, crowd, ..PendingAcquire::default() };
         if let Some(why) = self.announce(id, &newcomer.request) {
             return self.refuse(id, newcomer, &why);
         }
@@ -284,8 +284,8 @@ impl Server {
             let pidfd = owner.pidfd.as_ref().and_then(|pidfd| pidfd.try_clone().ok());
             let most = self.effective.config.limits.waiters_per_user;
             let crowd = (may_wait && request.wait == Wait::No).then_some(most);
-            let newcomer = PendingAcquire::new(request, caller.more, pidfd);
-            Awaiting::Change(ticket, PendingCall::Ask(PendingAcquire { crowd, ..newcomer }))
+            let newcomer = PendingAcquire { request, pidfd, crowd, ..PendingAcquire::default() };
+            Awaiting::Change(ticket, PendingCall::Ask(newcomer))
         };
         let patience = match &mut what {
             Awaiting::MembershipOf(it) | Awaiting::Change(_, PendingCall::Ask(it)) => {
@@ -364,14 +364,23 @@ impl Server {
         let owner = self.owner(caller, None)?;
         self.may_hold(caller.id, &items, asked.priority)?;
         self.withdraw_offers_for(&items);
-        let (table, host) = (self.decide.table(), self.decide.host());
+        let table = self.decide.table();
         let mut tags = (0..=u128::MAX).rev().map(Tag);
         let tag = tags.find(|tag| table.tagged(*tag).is_none()).unwrap_or(Tag(0));
         let parent = self.enclosing(asked.frame.as_deref(), asked.under, &owner);
-        let plain = plain_request(tag, host, (owner.owner, owner.uid), items);
-        let request = Request { parent, priority: asked.priority, ..plain };
-        let newcomer = PendingAcquire::new(Arc::new(request), false, owner.pidfd);
-        Ok(self.ask(PendingAcquire { is_question: true, ..newcomer }))
+        let request = Request {
+            tag,
+            host: self.decide.host(),
+            parent,
+            owner: owner.owner,
+            uid: owner.uid,
+            items,
+            priority: asked.priority,
+            ..Request::default()
+        };
+        let (request, pidfd) = (Arc::new(request), owner.pidfd);
+        let question = PendingAcquire { request, pidfd, ..PendingAcquire::default() };
+        Ok(self.ask(PendingAcquire { is_question: true, ..question }))
     }
 
     /// Answers a question, or defers it while the process of a holder is exiting.
@@ -448,20 +457,17 @@ impl Server {
             (Refusal::CannotEnd { token }, Some(peer)) => {
                 return self.cannot_supersede(peer, *token);
             }
+            (Refusal::Deadlock { cycle }, _) => {
+                let session = cycle.first().map_or(FrameId(0), |step| step.frame);
+                let since = UnixMillis(clock::unix_ms());
+                let asked = Asked { request: request.clone(), session, since };
+                return self.deadlock(viewer, cycle, &asked);
+            }
             _ => {}
         }
-        if let Refusal::Deadlock { cycle } = why {
-            let session = cycle.first().map_or(FrameId(0), |step| step.frame);
-            let since = UnixMillis(clock::unix_ms());
-            let asked = Asked { request: request.clone(), session, since };
-            return self.deadlock(viewer, cycle, &asked);
-        }
-        let Some(item) = wording::item_of(why).and_then(|at| request.items.get(at)) else {
-            return wording::refusal(why, request, None);
-        };
-        let shown = self.shown(viewer);
-        let at = wording::item_of(why).unwrap_or(0);
-        let table = self.decide.table();
+        let found = wording::item_of(why).and_then(|at| Some((at, request.items.get(at)?)));
+        let Some((at, item)) = found else { return wording::refusal(why, request, None) };
+        let (shown, table) = (self.shown(viewer), self.decide.table());
         let use_of = Use {
             slots: table.use_for(request, at),
             stored: table.stored(&item.key),
@@ -495,9 +501,7 @@ impl Server {
     fn timeout_reason(&self, request: RequestId, viewer: u32) -> Failure {
         let shown = self.shown(viewer);
         let Some(why) = shown.why(request) else {
-            let mut failure = Failure::new(ErrorName::Refused, "the wait timed out");
-            failure.reason = Some("timeout".into());
-            return failure;
+            return Failure::new(ErrorName::Refused, "the wait timed out").because("timeout");
         };
         if why.is_paused {
             return wording::timeout_while_paused(&why.key);

@@ -33,14 +33,22 @@ impl Server {
         let Credentials { uid, pid, .. } = caller.peer;
         self.check_operator(uid, "change the configuration in force")?;
         tracing::info!(uid, pid, "reading the configuration again for a client");
-        Ok(self.wait_for_configuration(Purpose::Reload))
+        match self.read_configuration(Purpose::Reload) {
+            Ok(read) => self.put_into_effect(read).map(|reloaded| Step::reply(&reloaded)),
+            Err(asked) => Ok(Step::Wait(CallState::Configuration(asked))),
+        }
     }
 
-    /// Reads the configuration again on SIGHUP.
-    pub(crate) fn reload_on_signal(&mut self) {
-        tracing::info!("reading the configuration again on SIGHUP");
-        let readings = &mut self.effective.readings;
-        readings.reload = Some(readings.ask(Purpose::Reload, clock::now()));
+    /// Reads the configuration again if SIGHUP asked for that.
+    pub(crate) fn reload_if_asked(&mut self) {
+        if std::mem::take(&mut self.effective.reload_asked) {
+            tracing::info!("reading the configuration again on SIGHUP");
+            match self.read_configuration(Purpose::Reload) {
+                // The log already reports the result.
+                Ok(read) => drop(self.put_into_effect(read)),
+                Err(asked) => self.effective.readings.reload = Some(asked),
+            }
+        }
     }
 
     /// Reports the settings in force and how the file differs now. Users other than root and the
@@ -50,12 +58,24 @@ impl Server {
         if !self.is_operator(caller.peer.uid) {
             return self.show_configuration(None);
         }
-        self.wait_for_configuration(Purpose::Show)
+        match self.read_configuration(Purpose::Show) {
+            Ok(read) => self.show_configuration(Some(&read)),
+            Err(asked) => Step::Wait(CallState::Configuration(asked)),
+        }
     }
 
-    /// Makes a call wait until a thread has read the configuration.
-    fn wait_for_configuration(&self, purpose: Purpose) -> Step {
-        Step::Wait(CallState::Configuration(self.effective.readings.ask(purpose, clock::now())))
+    /// Reads the configuration, also for all who wait for a thread to read it.
+    ///
+    /// # Errors
+    /// A thread has to read it, because names of groups have to be looked up.
+    /// [`Self::end_readings`] then continues.
+    fn read_configuration(&mut self, purpose: Purpose) -> Result<Read, Asked> {
+        if Config::looks_up_groups(&self.effective.paths) {
+            return Err(self.effective.readings.ask(purpose, clock::now()));
+        }
+        let read = effective::read(&self.effective.paths);
+        self.answer_readers(|_| true, &read);
+        Ok(read)
     }
 
     /// The orders to read the configuration that are not answered yet.
@@ -306,19 +326,15 @@ impl Server {
     fn sourced(&self, name: &str, value: String) -> SettingInfo {
         let effective = &self.effective;
         let (config, overrides) = (&effective.config, &effective.overrides);
-        let before = match name {
-            "daemon.log" => {
-                match logging::chosen(overrides.verbose, config.daemon.log.as_deref()).1 {
-                    SettingSource::CommandLine => Some((SettingSource::CommandLine, "-v")),
-                    SettingSource::Environment => Some((SettingSource::Environment, "CANAL_LOG")),
-                    _ => None,
-                }
-            }
-            _ => overrides.settings.get(name).copied(),
+        let by_log = match logging::chosen(overrides.verbose, config.daemon.log.as_deref()).1 {
+            source @ SettingSource::CommandLine => Some((source, "-v")),
+            source @ SettingSource::Environment => Some((source, "CANAL_LOG")),
+            _ => None,
         };
+        let before = overrides.settings.get(name).copied();
+        let before = before.or(by_log.filter(|_| name == "daemon.log"));
         let stated = config.policy.bypass_max.unwrap_or(BYPASS_MAX_DEFAULT);
-        let line = config.written.iter().find(|one| one.name == name).map(|one| one.line);
-        let (source, by, line) = match (before, line) {
+        let (source, by, line) = match (before, config.line(name)) {
             (Some((source, by)), _) => (source, Some(by), None),
             _ if name == "policy.bypass_max" && self.decide.table().bypass_max() != stated => {
                 (SettingSource::Stored, Some("the table of all hosts"), None)
@@ -337,15 +353,13 @@ impl Server {
             let name = format!("keys.{}", name_of_key(key.as_str()));
             let spread = if config.spread.contains(key) { SPREAD } else { "" };
             let stored = self.decide.table().stored(key);
-            if stored == Some(*view) {
-                let line = config.written.iter().find(|one| one.name == name).map(|one| one.line);
-                let value = format!("{view}{spread}");
-                return SettingInfo { line, ..SettingInfo::new(name, value, SettingSource::File) };
-            }
-            let value = stored.map_or_else(|| "none".to_owned(), |view| view.to_string());
-            let value = value + spread;
-            let by = stored.is_some().then(|| "canal resize".to_owned());
-            SettingInfo { by, ..SettingInfo::new(name, value, SettingSource::Stored) }
+            let (source, line) = match stored == Some(*view) {
+                true => (SettingSource::File, config.line(&name)),
+                false => (SettingSource::Stored, None),
+            };
+            let by = stored.filter(|stored| stored != view).map(|_| "canal resize".to_owned());
+            let size = stored.map_or_else(|| "none".to_owned(), |view| view.to_string());
+            SettingInfo { line, by, ..SettingInfo::new(name, size + spread, source) }
         });
         each.collect()
     }

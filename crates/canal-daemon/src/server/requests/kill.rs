@@ -16,7 +16,9 @@ use crate::server::Server;
 use crate::server::step::{Caller, Result, Step};
 use crate::view::shown::Shown;
 use crate::wording::{bad, denied, not_held, pid_of, time};
-use canal_core::{FrameId, HoldState, Owner, Request, RequestId, Tag, Token, WaiterState};
+use canal_core::{
+    FrameId, HoldState, Owner, Request, RequestId, Tag, Token, UnixMillis, WaiterState,
+};
 use canal_protocol::{Failure, Kill, KillTarget, KillTargets, Killed, WouldKill};
 use canal_sys::peer::Credentials;
 use canal_sys::pidfd::{Pidfd, is_gone};
@@ -64,10 +66,11 @@ impl Server {
             return Err(not_found(asked));
         }
         let shown = self.shown(caller.peer.uid);
-        let is_named = asked.token.is_some() || asked.request.is_some();
+        let is_named = named != (None, None);
         let (mut told, mut fds) = (Vec::new(), Vec::new());
-        for target in targets.iter().take(KILL_TARGETS_MAX) {
-            let process = self.killable(caller.peer, target);
+        let left_out = targets.len().saturating_sub(KILL_TARGETS_MAX) as u64;
+        for target in targets.into_iter().take(KILL_TARGETS_MAX) {
+            let process = self.killable(caller.peer, &target);
             if is_named && let Ok(process) = &process {
                 // Without the pidfd, the client can only ask for a signal, and cannot see the
                 // process end.
@@ -75,7 +78,6 @@ impl Server {
             }
             told.push(target.told(&shown, process.err()));
         }
-        let left_out = targets.len().saturating_sub(KILL_TARGETS_MAX) as u64;
         let process_fd = (!fds.is_empty()).then_some(0);
         let found = KillTargets { targets: told, left_out, process_fd };
         Ok(Step::Answer(Answer::with_fds(&found, fds)))
@@ -98,7 +100,7 @@ impl Server {
             }
             _ => denied(format!("cannot signal process {pid}: {error}")),
         })?;
-        let (uid, by, keys) = (caller.peer.uid, caller.peer.pid, target.keys().join(", "));
+        let (uid, by, keys) = (caller.peer.uid, caller.peer.pid, target.keys.join(", "));
         tracing::info!(pid, uid, by, %keys, %signal, "signalled");
         Ok(Step::reply(&Killed { pid }))
     }
@@ -107,10 +109,10 @@ impl Server {
         let key = items::key(key)?;
         let table = self.decide.table();
         let holds = table.holders(&key).filter_map(|token| table.hold(token));
-        let mut targets: Vec<Target<'_>> = holds.map(Target::Hold).collect();
+        let mut targets: Vec<Target<'_>> = holds.map(Target::hold).collect();
         if waiters {
             let waiting = table.served(&key).into_iter().filter_map(|id| table.waiter(id));
-            targets.extend(waiting.map(Target::Wait));
+            targets.extend(waiting.map(Target::waiter));
         }
         Ok(targets)
     }
@@ -119,8 +121,8 @@ impl Server {
         let table = self.decide.table();
         // A process in another pid namespace has no pid here.
         let frames = || table.frames_of_number(self.decide.host(), pid).filter(|_| pid != 0);
-        let holds = frames().flat_map(|frame| table.holds_in(frame)).map(Target::Hold);
-        let waits = frames().flat_map(|frame| table.waiters_in(frame)).map(Target::Wait);
+        let holds = frames().flat_map(|frame| table.holds_in(frame)).map(Target::hold);
+        let waits = frames().flat_map(|frame| table.waiters_in(frame)).map(Target::waiter);
         holds.chain(waits).collect()
     }
 
@@ -128,8 +130,8 @@ impl Server {
         let session = items::session(session)?;
         let table = self.decide.table();
         let is_in = |frame| table.session(frame) == session;
-        let holds = table.holds().filter(|hold| is_in(hold.frame)).map(Target::Hold);
-        let waits = table.waiters().filter(|waiter| is_in(waiter.frame)).map(Target::Wait);
+        let holds = table.holds().filter(|hold| is_in(hold.frame)).map(Target::hold);
+        let waits = table.waiters().filter(|waiter| is_in(waiter.frame)).map(Target::waiter);
         Ok(holds.chain(waits).collect())
     }
 
@@ -138,12 +140,12 @@ impl Server {
         let table = self.decide.table();
         let request = table.tagged(tag).into_iter();
         let tokens = request.flat_map(|request| table.superseded_holds(request));
-        tokens.filter_map(|token| table.hold(token)).map(Target::Hold).collect()
+        tokens.filter_map(|token| table.hold(token)).map(Target::hold).collect()
     }
 
     /// The failure for a request that supersedes a hold whose process it cannot end.
     pub(crate) fn cannot_supersede(&self, peer: Credentials, token: Token) -> Failure {
-        let hold = self.decide.table().hold(token).map(Target::Hold);
+        let hold = self.decide.table().hold(token).map(Target::hold);
         match hold.map(|hold| self.killable(peer, &hold).map(drop)) {
             Some(Err(failure)) => failure,
             // It has changed since.
@@ -156,11 +158,11 @@ impl Server {
         let table = self.decide.table();
         match (token, request) {
             (Some(token), None) => {
-                let hold = table.hold(Token(token)).map(Target::Hold);
+                let hold = table.hold(Token(token)).map(Target::hold);
                 hold.ok_or_else(|| past(&format!("the hold with token {token} has ended")))
             }
             (None, Some(request)) => {
-                let waiter = table.waiter(RequestId(request)).map(Target::Wait);
+                let waiter = table.waiter(RequestId(request)).map(Target::waiter);
                 waiter.ok_or_else(|| match table.hold_of(RequestId(request)) {
                     Some(_) => past("the request has been granted"),
                     None => past("the request is no longer waiting"),
@@ -172,20 +174,18 @@ impl Server {
 
     /// The process of a hold or request, if this client may end it.
     fn killable(&self, peer: Credentials, target: &Target<'_>) -> Result<Process<'_>> {
-        let asked = target.asked();
-        let pid = target.pid();
+        let (asked, pid) = (target.asked, target.pid());
         let Owner::Process(id) = asked.owner else {
             let whose = match asked.owner {
                 Owner::Jobserver(_) => "a job token of a build",
                 _ => "a lease",
             };
             let failure = denied(format!("{whose} has no process to end"));
-            return Err(match target {
-                Target::Hold(hold) => failure.hint(format!(
-                    "break it with `canal release --force --token {}`",
-                    hold.token.0
-                )),
-                Target::Wait(_) => failure,
+            return Err(match target.token {
+                Some(token) => {
+                    failure.hint(format!("break it with `canal release --force --token {token}`"))
+                }
+                None => failure,
             });
         };
         if asked.host != self.decide.host() {
@@ -193,7 +193,7 @@ impl Server {
             return Err(denied(format!("process {pid} is running on host {host}"))
                 .hint("run `canal kill` there"));
         }
-        if matches!(target, Target::Hold(hold) if hold.orphaned) {
+        if target.orphaned {
             let message = format!(
                 "process {pid} has ended, but processes that it started keep the lock \
                  (--with-children)"
@@ -202,7 +202,7 @@ impl Server {
                 denied(message).hint("find them with `canal status KEY`, and end them with `kill`")
             );
         }
-        if self.owners.unverified.contains(&target.frame()) {
+        if self.owners.unverified.contains(&target.frame) {
             let message = format!("the daemon could not identify process {pid} after a restart");
             return Err(denied(message).hint("check the process, and end it with `kill`"));
         }
@@ -211,7 +211,7 @@ impl Server {
             let message = format!("process {pid} belongs to uid {}", asked.uid);
             return Err(denied(message).hint("end it as that user or as root"));
         }
-        let process = match self.owners.of(target.frame()) {
+        let process = match self.owners.of(target.frame) {
             Some(pidfd) => Process::Watched(pidfd),
             None => match find(id) {
                 Found::Same(pidfd) => Process::Found(pidfd),
@@ -238,54 +238,60 @@ impl Server {
 }
 
 /// A hold or a waiting request.
-#[derive(Clone, Copy, Debug)]
-enum Target<'a> {
-    Hold(&'a HoldState),
-    Wait(&'a WaiterState),
+#[derive(Debug)]
+struct Target<'a> {
+    /// The token of a hold.
+    token: Option<Token>,
+    /// The number of a waiting request.
+    request: Option<RequestId>,
+    asked: &'a Request,
+    frame: FrameId,
+    keys: Vec<String>,
+    since: UnixMillis,
+    orphaned: bool,
 }
 
 impl<'a> Target<'a> {
-    fn asked(&self) -> &'a Request {
-        match self {
-            Self::Hold(hold) => &hold.asked,
-            Self::Wait(waiter) => &waiter.request,
+    fn hold(hold: &'a HoldState) -> Self {
+        Self {
+            token: Some(hold.token),
+            request: None,
+            asked: &hold.asked,
+            frame: hold.frame,
+            keys: hold.items.iter().map(|item| item.key.to_string()).collect(),
+            since: hold.since,
+            orphaned: hold.orphaned,
         }
     }
 
-    fn frame(&self) -> FrameId {
-        match self {
-            Self::Hold(hold) => hold.frame,
-            Self::Wait(waiter) => waiter.frame,
+    fn waiter(waiter: &'a WaiterState) -> Self {
+        Self {
+            token: None,
+            request: Some(waiter.id),
+            asked: &waiter.request,
+            frame: waiter.frame,
+            keys: waiter.request.items.iter().map(|item| item.key.to_string()).collect(),
+            since: waiter.since,
+            orphaned: false,
         }
     }
 
     fn pid(&self) -> u32 {
-        pid_of(&self.asked().owner)
-    }
-
-    fn keys(&self) -> Vec<String> {
-        match self {
-            Self::Hold(hold) => hold.items.iter().map(|item| item.key.to_string()).collect(),
-            Self::Wait(it) => it.request.items.iter().map(|item| item.key.to_string()).collect(),
-        }
+        pid_of(&self.asked.owner)
     }
 
     /// Its description for a client. `refused`: why the client cannot end it.
-    fn told(&self, shown: &Shown<'_>, refused: Option<Failure>) -> KillTarget {
-        let (token, request, since) = match self {
-            Self::Hold(hold) => (Some(hold.token.0), None, hold.since),
-            Self::Wait(waiter) => (None, Some(waiter.id.0), waiter.since),
-        };
+    fn told(self, shown: &Shown<'_>, refused: Option<Failure>) -> KillTarget {
         let (refused, hint) = refused.map_or((None, None), |it| (Some(it.message), it.hint));
         KillTarget {
-            token,
-            request,
-            keys: self.keys(),
-            party: shown.party(self.asked(), shown.table.session(self.frame())),
-            since: time(since),
-            host: shown.label_of(self.frame()),
-            folder: shown.folder(self.asked(), self.frame()),
-            note: self.asked().note.as_deref().map(str::to_owned),
+            token: self.token.map(|token| token.0),
+            request: self.request.map(|request| request.0),
+            keys: self.keys,
+            party: shown.party(self.asked, shown.table.session(self.frame)),
+            since: time(self.since),
+            host: shown.label_of(self.frame),
+            folder: shown.folder(self.asked, self.frame),
+            note: self.asked.note.as_deref().map(str::to_owned),
             refused,
             hint: hint.map(String::from),
         }
@@ -294,9 +300,7 @@ impl<'a> Target<'a> {
 
 /// The failure for a client that named something that has since changed.
 fn past(what: &str) -> Failure {
-    let mut failure = not_held(format!("{what}, so canal signalled no process"));
-    failure.reason = Some("changed".into());
-    failure
+    not_held(format!("{what}, so canal signalled no process")).because("changed")
 }
 
 /// The failure for a client whose query matches no holder and no waiter.

@@ -199,17 +199,13 @@ impl Server {
     fn lease_lost(&self, peer: Credentials, lease: LeaseId) -> Failure {
         let Some(past) = self.decide.table().past_lease(lease) else {
             let message = "no lease has this handle: it ended long ago, or never existed";
-            let mut failure = Failure::new(ErrorName::LeaseLost, message);
-            failure.reason = Some("unknown".into());
-            return failure;
+            return Failure::new(ErrorName::LeaseLost, message).because("unknown");
         };
         // They were granted the first key of the lease after its loss.
         let holders = self.shown(peer.uid).holders_since(&past.key, past.token);
-        let mut failure = Failure::new(ErrorName::LeaseLost, lost_words(past));
-        failure.reason = Some(reason(past.why).into());
-        failure.holders = holders.into();
-        failure.lost = Some(Box::new(lost_lease(past)));
-        failure
+        let lost = Some(Box::new(lost_lease(past)));
+        let failure = Failure::new(ErrorName::LeaseLost, lost_words(past));
+        Failure { holders: holders.into(), lost, ..failure.because(reason(past.why)) }
     }
 
     /// Ends the leases that had expired at `now`, in milliseconds of CLOCK_BOOTTIME.

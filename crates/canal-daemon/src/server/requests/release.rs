@@ -39,8 +39,14 @@ impl Server {
         }
         let ledger = self.decide.ledger();
         let shown = Shown::to(caller.peer.uid, ledger, &self.leases, &self.owners);
-        let released: Vec<_> = holds.iter().map(|hold| told_held(&shown, hold, &giving)).collect();
-        Ok(Step::reply(&Released { released }))
+        let released = holds.iter().map(|hold| match &giving {
+            Giving::Latest { key, .. } => told(&shown, hold, &[key]),
+            Giving::All { .. } | Giving::Hold { .. } => {
+                let keys: Vec<&Key> = hold.items.iter().map(|item| &item.key).collect();
+                told(&shown, hold, &keys)
+            }
+        });
+        Ok(Step::reply(&Released { released: released.collect() }))
     }
 
     /// The subject of a release that does not name a handle.
@@ -49,17 +55,17 @@ impl Server {
         Ok(match (key, *all, *token, *handle) {
             (Some(key), false, token, None) => {
                 let key = items::key(key.clone())?;
-                let nothing = |pid| format!("process {pid} does not hold `{key}`");
-                let frame = self.frame_of_owner(caller, release.owner_fd, nothing);
-                let frame = frame.map_err(|failure| self.hint_of_lease(failure, &key))?;
+                let (pid, frame) = self.frame_of_owner(caller, release.owner_fd)?;
+                let frame = frame.ok_or_else(|| self.does_not_hold(pid, &key))?;
                 if let Some(token) = token {
                     self.check_latest(frame, &key, Token(token))?;
                 }
                 Giving::Latest { frame, key }
             }
             (None, true, None, None) => {
-                let nothing = |pid| format!("process {pid} holds no lock");
-                Giving::All { frame: self.frame_of_owner(caller, release.owner_fd, nothing)? }
+                let (pid, frame) = self.frame_of_owner(caller, release.owner_fd)?;
+                let nothing = || not_held(format!("process {pid} holds no lock"));
+                Giving::All { frame: frame.ok_or_else(nothing)? }
             }
             (None, false, Some(token), None) => {
                 let token = Token(token);
@@ -109,7 +115,13 @@ impl Server {
         applied: &Applied,
     ) -> Result {
         let shown = Shown::to(peer.uid, self.decide.ledger(), &self.leases, &self.owners);
-        let released = told_released(&shown, before, &applied.outcomes);
+        // Usually a single hold is released. Its description is large, so no spare room is allocated.
+        let mut released = Vec::with_capacity(1);
+        released.extend(applied.outcomes.iter().filter_map(|outcome| {
+            let Outcome::Released { token, keys, .. } = outcome else { return None };
+            let hold = before.iter().find(|hold| hold.token == *token)?;
+            Some(told(&shown, hold, &keys.iter().collect::<Vec<_>>()))
+        }));
         if released.is_empty() {
             return Err(self.not_held(giving));
         }
@@ -121,16 +133,14 @@ impl Server {
         Ok(Step::reply(&Released { released }))
     }
 
-    /// The frame of the process that releases something.
+    /// The process that releases something, and its frame.
     fn frame_of_owner(
         &mut self,
         caller: &mut Caller,
         owner_fd: Option<u32>,
-        nothing: impl FnOnce(u32) -> String,
-    ) -> Result<FrameId> {
+    ) -> Result<(u32, Option<FrameId>)> {
         let owner = self.owner(caller, owner_fd)?.owner;
-        let frame = self.decide.table().frame_of(self.decide.host(), &owner);
-        frame.ok_or_else(|| not_held(nothing(pid_of(&owner))))
+        Ok((pid_of(&owner), self.decide.table().frame_of(self.decide.host(), &owner)))
     }
 
     /// The holds that a release may end. Read them before the release: afterwards, the table no
@@ -149,23 +159,23 @@ impl Server {
     }
 
     fn not_held(&self, giving: &Giving) -> Failure {
-        let message = match giving {
+        match giving {
             Giving::Latest { frame, key } => {
-                let owner = self.decide.table().frame(*frame).map(|frame| &frame.owner);
-                let message = match owner.map_or(0, pid_of) {
-                    0 => format!("the process does not hold `{key}`"),
-                    pid => format!("process {pid} does not hold `{key}`"),
-                };
-                return self.hint_of_lease(not_held(message), key);
+                let frame = self.decide.table().frame(*frame);
+                self.does_not_hold(frame.map_or(0, |frame| pid_of(&frame.owner)), key)
             }
-            Giving::All { .. } => "the process holds no lock".to_owned(),
-            Giving::Hold { token, .. } => return no_holder(*token),
-        };
-        not_held(message)
+            Giving::All { .. } => not_held("the process holds no lock"),
+            Giving::Hold { token, .. } => no_holder(*token),
+        }
     }
 
-    /// Adds a hint if a lease holds the key, because a process cannot release a lease by its key.
-    fn hint_of_lease(&self, failure: Failure, key: &Key) -> Failure {
+    /// The failure for a process without a hold on a key. It has a hint if a lease holds the key,
+    /// because a process cannot release a lease by its key.
+    fn does_not_hold(&self, pid: u32, key: &Key) -> Failure {
+        let failure = not_held(match pid {
+            0 => format!("the process does not hold `{key}`"),
+            pid => format!("process {pid} does not hold `{key}`"),
+        });
         let table = self.decide.table();
         let mut holds = table.holders(key).filter_map(|token| table.hold(token));
         if !holds.any(|hold| matches!(hold.asked.owner, Owner::Lease(_))) {
@@ -257,40 +267,16 @@ pub(super) fn give_back(giving: Giving) -> Step {
     Step::Propose(Change::Release(giving.clone()), PendingCall::Release(giving))
 }
 
-/// The released holds. The session of a hold is still known, even if the frame ended with it.
-fn told_released<'h>(
-    shown: &Shown<'h>,
-    before: &'h [Arc<HoldState>],
-    outcomes: &'h [Outcome],
-) -> Vec<ReleasedHold<Text<'h>>> {
-    // Usually a single hold is released. Its description is large, so no spare room is allocated.
-    let mut released = Vec::with_capacity(1);
-    released.extend(outcomes.iter().filter_map(|outcome| {
-        let Outcome::Released { token, keys, .. } = outcome else { return None };
-        let hold = before.iter().find(|hold| hold.token == *token)?;
-        let one = if let [key] = keys.as_slice() { Some(key) } else { None };
-        let holder = shown.holder_briefly(hold, one);
-        let keys = keys.iter().map(|key| Text::Itself(key.as_str())).collect();
-        Some(ReleasedHold { token: token.0, keys, holder })
-    }));
-    released
-}
-
-/// The part of a hold that a release would end.
-fn told_held<'h>(
+/// A hold that a release has ended, or would end, with the released keys. The session of a hold is
+/// still known, even if the frame ended with it.
+fn told<'h>(
     shown: &Shown<'h>,
     hold: &'h HoldState,
-    giving: &'h Giving,
+    keys: &[&'h Key],
 ) -> ReleasedHold<Text<'h>> {
-    let keys: Vec<&Key> = match giving {
-        Giving::Latest { key, .. } => vec![key],
-        Giving::All { .. } | Giving::Hold { .. } => {
-            hold.items.iter().map(|item| &item.key).collect()
-        }
-    };
-    let one = if let [key] = keys.as_slice() { Some(*key) } else { None };
+    let one = if let [key] = keys { Some(*key) } else { None };
     let holder = shown.holder_briefly(hold, one);
-    let keys = keys.into_iter().map(|key| Text::Itself(key.as_str())).collect();
+    let keys = keys.iter().map(|key| Text::Itself(key.as_str())).collect();
     ReleasedHold { token: hold.token.0, keys, holder }
 }
 
