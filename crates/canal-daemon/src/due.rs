@@ -164,11 +164,11 @@ mod tests {
     fn the_timer_fires_at_its_time_or_at_once_if_that_has_passed() {
         let mut conns = Conns::new().unwrap();
         let mut alarm = BoottimeTimer::new().unwrap();
-        conns.await_source(Source::BoottimeTimer, &alarm).unwrap();
+        conns.await_source(Source::BOOTTIME_TIMER, &alarm).unwrap();
         let mut goes_off = |time| {
             conns.wait(time);
             conns.read();
-            conns.reported.remove(&Source::BoottimeTimer)
+            conns.reported.remove(&Source::BOOTTIME_TIMER)
         };
         let at = clock::boottime_ms() + 30;
         alarm.set(Some(at)).unwrap();

@@ -15,20 +15,22 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
-use crate::limits::FAREWELL_TIME;
 use crate::net::connections::Source;
 use crate::server::Server;
 use canal_sys::clock;
+
+/// How long the last replies may take when the daemon ends.
+const FAREWELL_TIME: Duration = Duration::from_secs(1);
 
 /// The last log line of a daemon that ends in order.
 pub const LAST_LINE: &str = "the daemon is exiting; all holds stay";
 
 /// Does turns until the daemon is asked to end, or cannot continue.
 pub(crate) fn work(server: &mut Server, signals: &Signals) -> anyhow::Result<()> {
-    server.conns.await_source(Source::Signals, &signals.0)?;
+    server.conns.await_source(Source::SIGNALS, &signals.0)?;
     let flags = EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC;
     let bell = Arc::new(Bell(EventFd::from_value_and_flags(0, flags)?));
-    server.conns.await_source(Source::Wakes, &bell.0)?;
+    server.conns.await_source(Source::WAKES, &bell.0)?;
     let waker = Waker::from(bell);
     server.observe.wake_by(&waker);
     server.effective.readings.waker = Some(waker.clone());
@@ -44,7 +46,7 @@ pub(crate) fn work(server: &mut Server, signals: &Signals) -> anyhow::Result<()>
             }
         }
         server.turn()?;
-        if server.conns.reported.remove(&Source::Signals) {
+        if server.conns.reported.remove(&Source::SIGNALS) {
             let (ending, hangup) = signals.received();
             if let Some(signal) = ending {
                 tracing::info!("stopping on {signal}");
@@ -203,7 +205,7 @@ mod tests {
     fn each_ring_is_reported() {
         let mut conns = Conns::new().unwrap();
         let bell = Arc::new(Bell(EventFd::new().unwrap()));
-        conns.await_source(Source::Wakes, &bell.0).unwrap();
+        conns.await_source(Source::WAKES, &bell.0).unwrap();
         let waker = Waker::from(bell);
         for _ in 0..3 {
             assert!(!conns.wait(Some(Duration::ZERO)));

@@ -18,7 +18,6 @@ mod history;
 mod hooks;
 mod host;
 mod jobserver;
-mod limits;
 mod logging;
 mod metrics;
 mod net;

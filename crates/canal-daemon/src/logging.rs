@@ -5,7 +5,7 @@
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
-use std::io::{self, Write as _};
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -275,7 +275,7 @@ impl LogFile {
 #[cfg(test)]
 mod tests {
     use std::cell::RefCell;
-    use std::io::Read;
+    use std::io::{Read, Write as _};
 
     use super::*;
 

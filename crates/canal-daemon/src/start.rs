@@ -333,14 +333,14 @@ pub(crate) fn server(
         }
     }
     let conns = Conns::new()?;
-    conns.await_source(Source::Wakes, &owners)?;
+    conns.await_source(Source::WAKES, &owners)?;
     let jobservers = Jobservers::new(&place.dir)?;
-    conns.await_source(Source::Wakes, &jobservers)?;
+    conns.await_source(Source::WAKES, &jobservers)?;
     let timer = BoottimeTimer::new()?;
-    conns.await_source(Source::BoottimeTimer, &timer)?;
-    conns.await_source(Source::Listener, &home.listener)?;
+    conns.await_source(Source::BOOTTIME_TIMER, &timer)?;
+    conns.await_source(Source::LISTENER, &home.listener)?;
     if let Some(watch) = home.watch() {
-        conns.await_source(Source::RuntimeDir, watch)?;
+        conns.await_source(Source::RUNTIME_DIR, watch)?;
     }
     let holds = ledger.table.holds().filter(|hold| hold.provisional);
     let mut waiters = Waiters::of_table(&ledger.table, ledger.host);

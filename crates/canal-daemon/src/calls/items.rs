@@ -2,16 +2,27 @@
 
 use std::sync::Arc;
 
-use crate::limits::{COMMAND_BYTES_MAX, ITEMS_MAX, NUMBER_MAX, SLOTS_MAX};
-use crate::wording::bad;
-use crate::wording::count;
+use crate::wording::{bad, count};
 use canal_core::{
-    Ask, Command, FrameId, GROUP_BYTES_MAX, Item, Key, Supersede, Superseded, View,
+    Ask, Change, Command, FrameId, GROUP_BYTES_MAX, Item, Key, Supersede, Superseded, View,
 };
 #[cfg(test)]
 use canal_core::{HostId, Owner, Request, Tag};
 use canal_protocol::{Failure, Mode, NOTE_BYTES_MAX, Resize, WireItem};
 use canal_text::safe_text::{is_unsafe, one_line, sanitize};
+
+/// The most items of one request.
+const ITEMS_MAX: usize = 64;
+
+/// The most slots of one request. Replies and reports list the number of every slot.
+const SLOTS_MAX: u64 = 65_536;
+
+/// The largest size of a lock, and the largest number in a size. The JSON of every language
+/// represents numbers up to this exactly.
+pub(crate) const NUMBER_MAX: u64 = (1 << 53) - 1;
+
+/// The most bytes of a command that are kept for display.
+const COMMAND_BYTES_MAX: usize = 1024;
 
 /// The items of a request.
 ///
@@ -138,22 +149,11 @@ fn view(
 /// How many slots or buckets of a key can be out of service.
 pub(crate) const WITHOUT_MAX: usize = 1024;
 
-/// The change that a resize asks for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Setting {
-    /// Store this size; `None` forgets the stored size.
-    View(Option<View>),
-    /// Pause the key, or resume it.
-    Pause(bool),
-    /// Take buckets out of service (true), or return them.
-    Service(Vec<u64>, bool),
-}
-
-/// The change that a resize asks for.
+/// The change that a resize asks for. Without a view, it forgets the stored size.
 ///
 /// # Errors
 /// The resize is invalid.
-pub(crate) fn setting(resize: &Resize) -> Result<(Key, Setting), Failure> {
+pub(crate) fn setting(resize: &Resize) -> Result<Change, Failure> {
     let key = key(&*resize.key)?;
     let view = view(&key, resize.per, resize.buckets, resize.slots)?;
     let service = match (&resize.without, &resize.with) {
@@ -177,16 +177,15 @@ pub(crate) fn setting(resize: &Resize) -> Result<(Key, Setting), Failure> {
             );
             return Err(bad(message));
         }
-        return Ok((key, Setting::Service(numbers.clone(), out)));
+        return Ok(Change::Service { key, numbers: numbers.clone(), out });
     }
-    let setting = match (view, resize.forget, resize.pause) {
+    Ok(match (view, resize.forget, resize.pause) {
         (Some(View::Buckets { per: 0, .. }), ..) => {
             return Err(bad(format!("`per` of `{key}` must be at least 1, not 0")));
         }
-        (Some(View::Slots { slots: 0 }), false, None) => Setting::Pause(true),
-        (Some(view), false, None) => Setting::View(Some(view)),
-        (None, true, None) => Setting::View(None),
-        (None, false, Some(paused)) => Setting::Pause(paused),
+        (Some(View::Slots { slots: 0 }), false, None) => Change::Pause { key, paused: true },
+        (Some(_), false, None) | (None, true, None) => Change::Resize { key, view },
+        (None, false, Some(paused)) => Change::Pause { key, paused },
         (None, false, None) => {
             return Err(bad(format!("no size is given for `{key}`"))
                 .hint("give `per` and `buckets`, or `slots`, or `forget`, or `pause`"));
@@ -195,8 +194,7 @@ pub(crate) fn setting(resize: &Resize) -> Result<(Key, Setting), Failure> {
         (_, false, Some(_)) => {
             return Err(bad("one call cannot store a size and pause; make two calls"));
         }
-    };
-    Ok((key, setting))
+    })
 }
 
 /// A request for these items that asks for nothing else, and does not wait.
@@ -424,13 +422,15 @@ mod tests {
         let resize = |slots, forget, pause| {
             setting(&Resize { key: "a".to_owned(), slots, forget, pause, ..Resize::default() })
         };
-        let stored = |slots, forget, pause| resize(slots, forget, pause).unwrap().1;
-        let view = Setting::View(Some(View::Slots { slots: 2 }));
-        assert_eq!(stored(Some(2), false, None), view);
-        assert_eq!(stored(None, true, None), Setting::View(None));
-        assert_eq!(stored(Some(0), false, None), Setting::Pause(true));
-        assert_eq!(stored(None, false, Some(true)), Setting::Pause(true));
-        assert_eq!(stored(None, false, Some(false)), Setting::Pause(false));
+        let key = Key::new("a").unwrap();
+        let stored = |slots, forget, pause| resize(slots, forget, pause).unwrap();
+        let view = |view| Change::Resize { key: key.clone(), view };
+        let pause = |paused| Change::Pause { key: key.clone(), paused };
+        assert_eq!(stored(Some(2), false, None), view(Some(View::Slots { slots: 2 })));
+        assert_eq!(stored(None, true, None), view(None));
+        assert_eq!(stored(Some(0), false, None), pause(true));
+        assert_eq!(stored(None, false, Some(true)), pause(true));
+        assert_eq!(stored(None, false, Some(false)), pause(false));
         assert!(resize(None, false, None).is_err());
         assert!(resize(Some(1), true, None).is_err());
         assert!(resize(Some(1), false, Some(false)).is_err());
@@ -438,10 +438,11 @@ mod tests {
         let service = |without: Option<&[u64]>, with: Option<&[u64]>, pause| {
             let (without, with) = (without.map(Into::into), with.map(Into::into));
             let resize = Resize { key: "a".to_owned(), without, with, pause, ..Resize::default() };
-            setting(&resize).map(|(_, setting)| setting)
+            setting(&resize)
         };
-        assert_eq!(service(Some(&[2, 3]), None, None), Ok(Setting::Service(vec![2, 3], true)));
-        assert_eq!(service(None, Some(&[2]), None), Ok(Setting::Service(vec![2], false)));
+        let change = |numbers, out| Ok(Change::Service { key: key.clone(), numbers, out });
+        assert_eq!(service(Some(&[2, 3]), None, None), change(vec![2, 3], true));
+        assert_eq!(service(None, Some(&[2]), None), change(vec![2], false));
         assert!(service(Some(&[2]), Some(&[2]), None).is_err());
         assert!(service(Some(&[2]), None, Some(true)).is_err());
         assert!(service(Some(&[]), None, None).is_err());

@@ -132,7 +132,7 @@ impl Watcher {
         let before = self.running.is_some();
         let kept = self.answer_for(page);
         let kept = kept.and_then(|()| match &self.running {
-            Some(running) if !before => conns.await_source(Source::Watcher, &running.channel),
+            Some(running) if !before => conns.await_source(Source::WATCHER, &running.channel),
             _ => Ok(()),
         });
         if let Err(error) = kept {
@@ -146,7 +146,7 @@ impl Watcher {
 
     /// Starts another watcher in place of one that has ended.
     pub(super) fn look_after(&mut self, page: Option<&Writer>, conns: &mut Conns, now: Instant) {
-        if conns.reported.remove(&Source::Watcher)
+        if conns.reported.remove(&Source::WATCHER)
             && let Some(running) = self.running.take()
         {
             tracing::warn!(pid = running.child.id(), "the watcher has ended; starting another one");

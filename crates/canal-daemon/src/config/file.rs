@@ -14,6 +14,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error};
 
+use crate::calls::items::NUMBER_MAX;
 use crate::config::limits::Limits;
 use crate::config::nodes::ConfiguredNodes;
 use crate::config::permissions::Permissions;
@@ -24,7 +25,6 @@ use crate::config::sections::{
 use crate::config::values::optional_duration;
 use crate::config::written::{Written, line_of, name_of_key, with_suggestion};
 use crate::config::{nodes, permissions, sections, written};
-use crate::limits::NUMBER_MAX;
 use crate::logging;
 use crate::processes::identity::NOBODY;
 use canal_core::{Ask, Item, Key, View};

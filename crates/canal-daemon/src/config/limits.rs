@@ -7,7 +7,12 @@ use serde::Deserialize;
 use serde::de::Deserializer;
 
 use crate::config::values::duration;
-use crate::limits::KEPT_FOR_GRANTS;
+
+/// One in this many descriptors is reserved for grants, because a grant takes a second descriptor
+/// until the client has read it and disconnects.
+///
+/// The same share of the connections is reserved for root and the user that runs the daemon.
+pub(crate) const KEPT_FOR_GRANTS: usize = 16;
 
 /// The default for the number of waiting requests of one user.
 pub(super) const WAITERS_PER_USER: usize = 20_000;

@@ -20,8 +20,10 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use crate::config::sections::Listen;
-use crate::limits::ACCEPT_AGAIN_AFTER;
 use crate::metrics::open_metrics::CONTENT_TYPE;
+
+/// How long the daemon stops accepting connections if it has no descriptor left to refuse one with.
+const ACCEPT_AGAIN_AFTER: Duration = Duration::from_millis(250);
 
 /// The most collectors connected at once. A further one replaces the one that has been sending its
 /// request for longest.

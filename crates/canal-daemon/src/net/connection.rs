@@ -16,13 +16,22 @@ use serde::Serialize;
 
 use crate::calls::call::{self, Answer, Call, Follows, Replies, written};
 use crate::jobserver::pipes::Form;
-use crate::limits::{CALLS_AHEAD_MAX, OUTPUT_BYTES_MAX, READ_BYTES_PER_TURN};
 use crate::net::call_state::{CallState, LogWait, StatusWatch, Subject};
 use canal_core::{Key, ProcessId, Request, RequestId};
 use canal_protocol::frame::{Decoder, FrameError, MESSAGE_BYTES_MAX};
 use canal_protocol::{ErrorName, Failure, SizeNote, WaitsNear, WireItem};
 use canal_sys::peer::Credentials;
 use canal_sys::{clock, fds};
+
+/// The most calls that a client may send before it receives the reply to an earlier call.
+pub(crate) const CALLS_AHEAD_MAX: usize = 256;
+
+/// The most bytes of replies that a client may leave unread. If more are unread when the next reply
+/// is due, the daemon closes the connection.
+pub(crate) const OUTPUT_BYTES_MAX: usize = 1024 * 1024;
+
+/// The most bytes read from one connection before the other connections are read.
+const READ_BYTES_PER_TURN: usize = 128 * 1024;
 
 /// The state of the data that a client sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,13 +12,18 @@ use slotmap::{Key, KeyData, SlotMap};
 use crate::calls::call::ConnId;
 use crate::config::effective::Asked;
 use crate::host::Ticket;
-use crate::limits::{CLOSING_TIME, IDLE_LOOKED_FOR_EVERY};
 use crate::net::call_state::{Awaiting, CallState, LogWait, PendingCall, Subject};
 use crate::net::connection::{Closing, Connection, Input, ReadStatus, TurnedAway};
 use crate::poller::{EVENTS_AT_ONCE, Poller};
 use canal_core::{Request, RequestId, Tag};
 use canal_sys::clock;
 use canal_sys::peer::Credentials;
+
+/// How long a connection may take to read its last reply before the daemon closes it.
+const CLOSING_TIME: Duration = Duration::from_secs(5);
+
+/// The minimum time between two searches for idle connections.
+const IDLE_LOOKED_FOR_EVERY: Duration = Duration::from_secs(1);
 
 /// The most bytes that are read at once.
 const READ_BYTES: usize = 64 * 1024;
@@ -227,7 +232,7 @@ impl Conns {
         take: impl Fn(CallState) -> Result<T, CallState>,
     ) -> Vec<(ConnId, T)> {
         let mut taken = Vec::new();
-        for id in self.waiting_for(subject).collect::<Vec<_>>() {
+        for id in self.waits(subject).map(|(id, _)| id).collect::<Vec<_>>() {
             if let Some(content) = self.take_state(id, &take) {
                 self.set_state(id, CallState::Idle);
                 taken.push((id, content));
@@ -264,13 +269,15 @@ impl Conns {
         self.waits.get(&(Subject::Grant, request.0)).copied()
     }
 
-    fn waiting_for(&self, subject: Subject) -> impl Iterator<Item = ConnId> {
-        self.waits.range((subject, 0)..=(subject, u64::MAX)).map(|(_, id)| *id)
+    /// The calls that wait for a subject, in the order in which they began to wait.
+    fn waits(&self, subject: Subject) -> impl Iterator<Item = (ConnId, &CallState)> {
+        let places = self.waits.range((subject, 0)..=(subject, u64::MAX));
+        places.filter_map(|(_, id)| Some((*id, &self.open.get(*id)?.state)))
     }
 
     /// The calls that wait for the log, in the order in which they began to wait.
     pub(crate) fn log_waits(&self) -> impl Iterator<Item = (ConnId, &LogWait)> {
-        self.waiting_for(Subject::Log).filter_map(|id| match &self.open.get(id)?.state {
+        self.waits(Subject::Log).filter_map(|(id, state)| match state {
             CallState::Log(wait) => Some((id, wait)),
             _ => None,
         })
@@ -278,7 +285,7 @@ impl Conns {
 
     /// The calls that wait for the configuration.
     pub(crate) fn configuration_waits(&self) -> impl Iterator<Item = &Asked> {
-        self.waiting_for(Subject::Configuration).filter_map(|id| match &self.open.get(id)?.state {
+        self.waits(Subject::Configuration).filter_map(|(_, state)| match state {
             CallState::Configuration(asked) => Some(asked),
             _ => None,
         })
@@ -286,11 +293,11 @@ impl Conns {
 
     /// The latest time at which the next deferred request is decided again.
     pub(crate) fn next_deferred(&self) -> Option<Instant> {
-        let until = |id| match &self.open.get(id)?.state {
+        let until = |(_, state): (ConnId, &CallState)| match state {
             CallState::Deferred(newcomer) => newcomer.deferred_until,
             _ => None,
         };
-        self.waiting_for(Subject::Death).filter_map(until).min()
+        self.waits(Subject::Death).filter_map(until).min()
     }
 
     /// The connection whose call asks for the request with this tag, and waits for the log.
@@ -307,7 +314,7 @@ impl Conns {
 
     /// Whether there is work that does not depend on the kernel.
     pub(crate) fn has_work(&self) -> bool {
-        let to_hear = self.reported.contains(&Source::Listener) || !self.unheard.is_empty();
+        let to_hear = self.reported.contains(&Source::LISTENER) || !self.unheard.is_empty();
         to_hear || !self.disconnected.is_empty() || !self.active.is_empty()
     }
 
@@ -334,19 +341,16 @@ impl Conns {
             let taken = std::mem::take(&mut self.taken);
             for at in 0..taken {
                 let (number, flags) = (self.events[at].data(), self.events[at].events());
-                match source_of(number) {
-                    Some(Ok(id)) => {
-                        if flags.contains(EpollFlags::EPOLLOUT) {
-                            self.get(id);
-                        }
-                        if flags.intersects(HEARS) {
-                            self.read_one(id, flags);
-                        }
-                    }
-                    Some(Err(source)) => {
-                        self.reported.insert(source);
-                    }
-                    None => tracing::error!(number, "event without a source"),
+                if number < CONNECTIONS {
+                    self.reported.insert(Source(number));
+                    continue;
+                }
+                let id = KeyData::from_ffi(number).into();
+                if flags.contains(EpollFlags::EPOLLOUT) {
+                    self.get(id);
+                }
+                if flags.intersects(HEARS) {
+                    self.read_one(id, flags);
                 }
             }
             if taken == self.events.len() {
@@ -392,7 +396,7 @@ impl Conns {
 
     /// Makes [`Self::wait`] report a source whenever it becomes readable.
     pub(crate) fn await_source(&self, source: Source, fd: impl AsFd) -> io::Result<()> {
-        self.poller.add(fd, source as u64, BECOMES_READABLE)
+        self.poller.add(fd, source.0, BECOMES_READABLE)
     }
 
     /// Writes the queued output, as far as the clients read it, and closes finished connections.
@@ -525,37 +529,22 @@ const CONNECTIONS: u64 = 1 << 32;
 
 /// A source that exists once. The daemon handles it only when the kernel reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Source {
+pub(crate) struct Source(u64);
+
+impl Source {
     /// A client wants to connect.
-    Listener,
+    pub(crate) const LISTENER: Self = Self(0);
     /// Something in the daemon's directory was removed.
-    RuntimeDir,
+    pub(crate) const RUNTIME_DIR: Self = Self(1);
     /// A signal arrived.
-    Signals,
+    pub(crate) const SIGNALS: Self = Self(2);
     /// The boottime timer expired.
-    BoottimeTimer,
+    pub(crate) const BOOTTIME_TIMER: Self = Self(3);
     /// The watcher has ended.
-    Watcher,
-    /// A process has ended, or the engine has an answer. The daemon checks these in each turn
-    /// anyway.
-    Wakes,
-}
-
-const SOURCES: [Source; 6] = [
-    Source::Listener,
-    Source::RuntimeDir,
-    Source::Signals,
-    Source::BoottimeTimer,
-    Source::Watcher,
-    Source::Wakes,
-];
-
-/// The source of the event with this number; `None` if there is none.
-fn source_of(number: u64) -> Option<Result<ConnId, Source>> {
-    if number >= CONNECTIONS {
-        return Some(Ok(KeyData::from_ffi(number).into()));
-    }
-    SOURCES.get(usize::try_from(number).ok()?).copied().map(Err)
+    pub(crate) const WATCHER: Self = Self(4);
+    /// A process has ended, or a thread or the engine has an answer. The daemon checks these in each
+    /// turn anyway.
+    pub(crate) const WAKES: Self = Self(5);
 }
 
 /// Tracks how far the listener's queue was accepted since a lease expired.
@@ -678,32 +667,33 @@ mod tests {
             map.remove(*ids.last().unwrap());
             ids.push(map.insert(0));
         }
-        let mut numbers = BTreeSet::new();
-        for id in &ids {
-            let number = id.data().as_ffi();
-            assert_eq!(source_of(number), Some(Ok(*id)));
-            numbers.insert(number);
-        }
-        for source in SOURCES {
-            assert_eq!(source_of(source as u64), Some(Err(source)));
-            numbers.insert(source as u64);
-        }
-        assert_eq!(numbers.len(), ids.len() + SOURCES.len());
-        assert_eq!(source_of(SOURCES.len() as u64), None);
+        let of_ids = ids.iter().map(|id| id.data().as_ffi());
+        let sources = [
+            Source::LISTENER,
+            Source::RUNTIME_DIR,
+            Source::SIGNALS,
+            Source::BOOTTIME_TIMER,
+            Source::WATCHER,
+            Source::WAKES,
+        ];
+        assert!(of_ids.clone().all(|number| number >= CONNECTIONS));
+        assert!(sources.iter().all(|source| source.0 < CONNECTIONS));
+        let numbers: BTreeSet<u64> = of_ids.chain(sources.map(|source| source.0)).collect();
+        assert_eq!(numbers.len(), ids.len() + sources.len());
     }
 
     #[test]
     fn each_event_is_taken_once() {
         let mut conns = Conns::new().unwrap();
         let (ours, mut theirs) = UnixStream::pair().unwrap();
-        conns.await_source(Source::BoottimeTimer, &ours).unwrap();
+        conns.await_source(Source::BOOTTIME_TIMER, &ours).unwrap();
         theirs.write_all(b"x").unwrap();
         assert!(conns.wait(None));
         conns.read();
-        assert!(!conns.reported.contains(&Source::RuntimeDir));
-        assert!(conns.reported.remove(&Source::BoottimeTimer));
+        assert!(!conns.reported.contains(&Source::RUNTIME_DIR));
+        assert!(conns.reported.remove(&Source::BOOTTIME_TIMER));
         assert!(!conns.wait(Some(Duration::ZERO)));
-        assert!(!conns.reported.remove(&Source::BoottimeTimer));
+        assert!(!conns.reported.remove(&Source::BOOTTIME_TIMER));
     }
 
     #[test]

@@ -13,14 +13,29 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 
 use crate::calls::call::Answer;
-use crate::limits::{
-    ACCEPT_AGAIN_AFTER, ACCEPTS_PER_TURN, KEPT_FOR_GRANTS, REFUSED_BYTES_PER_TURN,
-    SHARE_OF_WHAT_IS_LEFT, turned_away_max,
-};
+use crate::config::limits::KEPT_FOR_GRANTS;
 use crate::net::connection::TurnedAway;
 use crate::net::connections::{Accepted, Conns, Source};
 use canal_protocol::Failure;
 use canal_sys::{clock, peer};
+
+/// The most connections accepted in a turn, so that the open connections are served, too.
+const ACCEPTS_PER_TURN: usize = 256;
+
+/// How long the daemon stops accepting connections if it has no descriptor left to refuse one with.
+const ACCEPT_AGAIN_AFTER: Duration = Duration::from_millis(250);
+
+/// The most bytes per turn that are read and discarded from clients that are refused immediately.
+const REFUSED_BYTES_PER_TURN: usize = 256 * 1024;
+
+/// How many connections over the limit stay open until their client has received the error.
+fn turned_away_max(connections_max: usize) -> usize {
+    (connections_max / 32).min(64)
+}
+
+/// A user may have this many times as many connections as are still left for all users. That is
+/// three quarters of all connections if no other user has any.
+const SHARE_OF_WHAT_IS_LEFT: usize = 3;
 
 /// The socket that clients connect to.
 #[derive(Debug)]
@@ -56,12 +71,12 @@ impl Listener {
                 Ok((stream, _)) => self.take_in(stream, conns, room, idle, &mut budget),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     // The listener becomes readable when the next client connects.
-                    conns.reported.remove(&Source::Listener);
+                    conns.reported.remove(&Source::LISTENER);
                     return Accepted { count, more: false };
                 }
                 Err(error) if is_out_of_descriptors(&error) => {
                     if !self.refuse_one(&error, &mut budget) {
-                        conns.reported.remove(&Source::Listener);
+                        conns.reported.remove(&Source::LISTENER);
                         self.pauses_until = Some(clock::now() + ACCEPT_AGAIN_AFTER);
                         return Accepted { count, more: false };
                     }

@@ -4,9 +4,22 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use crate::calls::call::ConnId;
-use crate::limits::{REPORT_TIME_PER_TURN, UNREAD_BYTES_MAX, UNREAD_BYTES_PER_USER, UNREAD_TIME};
+use crate::net::connection::OUTPUT_BYTES_MAX;
 use crate::net::connections::Conns;
 use canal_sys::clock;
+
+/// A user with this many bytes of unread reports gets no further report.
+const UNREAD_BYTES_PER_USER: usize = OUTPUT_BYTES_MAX;
+
+/// The same limit for all users together.
+const UNREAD_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// How long a connection may read nothing of its report while other connections wait for the room
+/// that the report takes.
+const UNREAD_TIME: Duration = Duration::from_secs(2);
+
+/// After spending this much time on reports in a turn, the daemon serves other calls.
+pub(crate) const REPORT_TIME_PER_TURN: Duration = Duration::from_millis(5);
 
 /// Connections that wait for a report, and connections that have not read theirs.
 #[derive(Debug, Default)]

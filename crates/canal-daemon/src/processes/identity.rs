@@ -23,6 +23,11 @@ use canal_sys::peer;
 use canal_sys::pidfd::{FORBIDDEN_HINT, Pidfd, is_gone};
 use canal_sys::process::{FIRST_PID_NAMESPACE, Found, Identity, Origin, all, identity, uid_of};
 
+/// The most processes whose state is read at once: those of holders when a request that may not
+/// wait is refused or a status is built, those of detached waiters when the daemon starts, and
+/// those of waiters that are about to be given up.
+pub(crate) const PROCESSES_LOOKED_AT_MAX: usize = 500;
+
 /// The identity of the process of a pidfd. `None` if the process was reaped, or if nothing
 /// distinguishes it from others.
 pub(crate) fn process_of(pidfd: &Pidfd) -> Option<ProcessId> {

@@ -5,19 +5,15 @@
 //! that keep the hold have ended.
 
 use std::collections::BTreeSet;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::calls::call::{Asked, ConnId};
 use crate::calls::in_flight::Completion;
 use crate::config::effective::Purpose;
 use crate::due::is_stopped;
-use crate::limits::{
-    AHEAD_EVERY, AHEAD_LOOKED_AT_MAX, COME_BACK_EVERY, COME_BACK_TIME, COME_BACK_TIME_IF_BUSY,
-    PROCESSES_LOOKED_AT_MAX, STOPPED_EVERY, WAITERS_LOOKED_AT_MAX,
-};
 use crate::net::call_state::{Awaiting, CallState, PendingCall};
 use crate::net::connections::Disconnected;
-use crate::processes::identity::find;
+use crate::processes::identity::{PROCESSES_LOOKED_AT_MAX, find};
 use crate::server::Server;
 use crate::wording::pid_of;
 use canal_core::{
@@ -26,6 +22,28 @@ use canal_core::{
 };
 use canal_sys::clock;
 use canal_sys::process::{Activity, Found, RunState, activity};
+
+/// How often the daemon checks whether stopped waiters run again.
+pub(crate) const STOPPED_EVERY: Duration = Duration::from_millis(250);
+
+/// How often the daemon searches for stopped waiters that are ahead of other waiters.
+pub(crate) const AHEAD_EVERY: Duration = Duration::from_secs(1);
+
+/// The most processes that are checked at once because a request waits behind them.
+pub(crate) const AHEAD_LOOKED_AT_MAX: usize = 64;
+
+/// The most waiters that are checked at once for other waiters ahead of them.
+const WAITERS_LOOKED_AT_MAX: usize = 256;
+
+/// How long the waiters of the previous daemon may take to come back.
+const COME_BACK_TIME: Duration = Duration::from_secs(5);
+
+/// How long they may take in total if their process is busy. On an overloaded machine, it may be
+/// ready to run for a long time before it runs.
+const COME_BACK_TIME_IF_BUSY: Duration = Duration::from_secs(30);
+
+/// How often the daemon checks whether the process of such a waiter is still busy.
+const COME_BACK_EVERY: Duration = Duration::from_secs(1);
 
 impl Server {
     /// Handles the end of a frame's process.

@@ -9,15 +9,21 @@ use std::time::{Duration, Instant};
 use crate::calls::call::ConnId;
 use crate::due::is_due;
 use crate::history::estimates::{self, EstimateBudget};
-use crate::limits::{AHEAD_EVERY, PROGRESS_EVERY, WATCH_EVERY};
 use crate::net::call_state::CallState;
 use crate::server::Server;
+use crate::server::liveness::AHEAD_EVERY;
 use crate::view::holder::LeaderWatch;
 use crate::view::shown::Held;
 use crate::waiters::waiting::LastProgress;
 use canal_core::{Key, Mode, OwnSlots, RequestId};
 use canal_protocol::{EstimateInfo, HolderInfo, Progress};
 use canal_sys::clock;
+
+/// The minimum time between two progress messages to a waiter.
+const PROGRESS_EVERY: Duration = Duration::from_secs(1);
+
+/// The minimum time between two reports to a client that watches the status.
+const WATCH_EVERY: Duration = Duration::from_millis(250);
 
 /// The daemon looks up the position of a new waiter if its key has at most this many waiters.
 /// Otherwise it sends the number of waiters instead.

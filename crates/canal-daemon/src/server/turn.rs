@@ -21,19 +21,25 @@ use std::time::{Duration, Instant};
 use crate::calls::call::{Answer, Asked, Call, ConnId, Replies, Trait};
 use crate::calls::table::table_of_calls;
 use crate::due::is_due;
-use crate::limits::{
-    CALLS_AHEAD_MAX, CALLS_PER_TURN, REPORT_TIME_PER_TURN, STOPPED_EVERY, UNSURE_EVERY,
-};
 use crate::net::call_state::CallState;
-use crate::net::connection::Connection;
+use crate::net::connection::{CALLS_AHEAD_MAX, Connection};
 use crate::net::connections::{Accepted, Disconnected, Source};
+use crate::net::unread_reports::REPORT_TIME_PER_TURN;
 use crate::processes::owners::Ended;
 use crate::server::Server;
+use crate::server::liveness::STOPPED_EVERY;
 use crate::server::step::{Caller, Result, Step};
 use crate::view::shown::Shown;
 use canal_protocol::service::{Description, DescriptionQuery, Info, ServiceError, description};
 use canal_sys::clock;
 use canal_text::duration::stated;
+
+/// How often the daemon tries again to watch for the last descendant of a hold.
+const UNSURE_EVERY: Duration = Duration::from_millis(250);
+
+/// The most calls served in a turn. The others are served in the next turn. Users take turns again
+/// there, so a later call of a user with fewer calls may be served first.
+pub(crate) const CALLS_PER_TURN: usize = 1024;
 
 /// After this many connections were served, they get their answers, even if other connections of
 /// the same turn still wait. One more write of the journal costs less than clients that sleep until
@@ -218,9 +224,9 @@ impl Batch {
         }
         let mut accepted = Accepted::default();
         if server.runtime_dir.listener.pauses_until.is_some_and(|until| until <= clock::now()) {
-            server.conns.reported.insert(Source::Listener);
+            server.conns.reported.insert(Source::LISTENER);
         }
-        if lease_is_over || server.conns.reported.contains(&Source::Listener) {
+        if lease_is_over || server.conns.reported.contains(&Source::LISTENER) {
             accepted = server.accept();
             server.conns.read_newcomers();
         }
@@ -292,7 +298,7 @@ impl Server {
     /// Sets the timer for work that is also due while the machine is suspended: the ends of waits
     /// and leases, and the deadlines of the engine.
     pub(crate) fn set_alarm(&mut self) -> io::Result<()> {
-        if self.conns.reported.remove(&Source::BoottimeTimer) {
+        if self.conns.reported.remove(&Source::BOOTTIME_TIMER) {
             self.timer.went_off();
         }
         let log_due = self.conns.log_waits().map(|(_, wait)| wait.due()).min();
@@ -370,7 +376,7 @@ const VERIFIED_EVERY: Duration = Duration::from_secs(10);
 /// Watches the daemon's files, and restores removed files from memory.
 impl Server {
     fn look_after_home(&mut self, now: Instant) {
-        if self.conns.reported.remove(&Source::RuntimeDir) {
+        if self.conns.reported.remove(&Source::RUNTIME_DIR) {
             self.due.home = Some(now + CALM);
         }
         if is_due(&mut self.due.home, now) {
@@ -407,7 +413,7 @@ impl Server {
         self.decide.restore_files()?;
         self.runtime_dir.reopen()?;
         // The listener is registered already unless it was created again.
-        let _ = self.conns.await_source(Source::Listener, &self.runtime_dir.listener);
+        let _ = self.conns.await_source(Source::LISTENER, &self.runtime_dir.listener);
         Ok(())
     }
 }

@@ -263,7 +263,7 @@ fn turns(server: &mut Server) -> anyhow::Result<Turns> {
         let is_woken = server.conns.wait(Some(Duration::ZERO));
         let is_rung = server.timer.is_due();
         if is_rung {
-            server.conns.reported.insert(Source::BoottimeTimer);
+            server.conns.reported.insert(Source::BOOTTIME_TIMER);
         }
         let is_due = server.time_to_sleep().is_some_and(|time| time.is_zero());
         if !(has_work || is_woken || is_rung || is_due) {

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use serde::{Serialize, Serializer};
 
 use crate::history::estimates::{self, EstimateBudget};
-use crate::limits::PROCESSES_LOOKED_AT_MAX;
+use crate::processes::identity::PROCESSES_LOOKED_AT_MAX;
 use crate::view::holder::Looks;
 use crate::view::shown::Shown;
 use crate::wording::{self, pid_of, time};

@@ -1,23 +1,23 @@
 //! Requests for a lock, for the first time or again, and questions whether one would be granted.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::calls::call::ConnId;
 use crate::calls::in_flight::{Applied, Completion};
 use crate::calls::items;
 use crate::jobserver::pipes::Form;
-use crate::limits::{AHEAD_LOOKED_AT_MAX, EXITING_TIME, PROCESSES_LOOKED_AT_MAX};
 use crate::net::call_state::{Awaiting, CallState, PendingAcquire, PendingCall};
 use crate::net::connection::AskedFor;
-use crate::processes::identity::{NOBODY, OwnerFound, cannot_watch};
+use crate::processes::identity::{NOBODY, OwnerFound, PROCESSES_LOOKED_AT_MAX, cannot_watch};
 use crate::server::Server;
+use crate::server::liveness::AHEAD_LOOKED_AT_MAX;
 use crate::server::requests::leases::lease_owner;
 use crate::server::step::{Caller, Result, Step, lost_track};
 use crate::store::ledger::disk_full;
 use crate::view::holder::granted_keys;
 use crate::waiters::waiting::Asked;
-use crate::wording::pid_of;
-use crate::wording::{self, Use, bad, superseded, too_many_wait};
+use crate::wording::{self, Use, bad, pid_of, superseded, too_many_wait};
 use canal_core::{
     Above, Change, FrameId, Granted, Key, Outcome, OverNodes, OwnSlots, Owner, Refusal, Request,
     RequestId, Tag, UnixMillis, Wait, differs_in_nodes,
@@ -25,6 +25,9 @@ use canal_core::{
 use canal_protocol::{Acquire, ErrorName, Failure, SizeNote, WouldAcquire, WouldGrant, Wrapper};
 use canal_sys::clock;
 use canal_sys::process::{RunState, run_state};
+
+/// How long a request with `-n` waits for a holder whose process is exiting.
+const EXITING_TIME: Duration = Duration::from_millis(100);
 
 /// The fields that only a part of a request over nodes has.
 #[derive(Debug)]

@@ -3,11 +3,9 @@
 
 use std::os::fd::AsFd;
 
-use crate::calls::call::ConnId;
-use crate::calls::call::{Asked, Trait, nth_fd};
+use crate::calls::call::{Asked, ConnId, Trait, nth_fd};
 use crate::calls::items;
 use crate::config::permissions::{Action, only_operators};
-use crate::limits::ANCESTORS_MAX;
 use crate::net::connection::Connection;
 use crate::processes::identity::{NOBODY, OwnerFound, find, identified, other_owner, peer_pidfd};
 use crate::server::Server;
@@ -20,6 +18,9 @@ use canal_protocol::{ErrorName, Failure, Handle, Release, Restrict};
 use canal_sys::peer;
 use canal_sys::pidfd::Pidfd;
 use canal_sys::process::{Ancestor, Found, ancestors};
+
+/// How many ancestors of a process are searched for the process whose frame encloses it.
+const ANCESTORS_MAX: usize = 256;
 
 /// Checks whether a peer has the permission for its request, and how much of the table the requests
 /// of a user may take.

@@ -10,19 +10,20 @@ use nix::sys::signal::Signal;
 
 use crate::calls::call::Answer;
 use crate::calls::items;
-use crate::limits::KILL_TARGETS_MAX;
 use crate::processes::identity::{NOBODY, find};
 use crate::server::Server;
 use crate::server::step::{Caller, Result, Step};
 use crate::view::shown::Shown;
 use crate::wording::{bad, denied, not_held, pid_of, time};
-use canal_core::{
-    FrameId, HoldState, Owner, Request, RequestId, Tag, Token, UnixMillis, WaiterState,
-};
+use canal_core::{FrameId, HoldState, Owner, Request, RequestId, Token, UnixMillis, WaiterState};
 use canal_protocol::{Failure, Kill, KillTarget, KillTargets, Killed, WouldKill};
 use canal_sys::peer::Credentials;
 use canal_sys::pidfd::{Pidfd, is_gone};
 use canal_sys::process::{Found, uid_of};
+
+/// The most holds and waiting requests that are listed for a client that wants to end their
+/// processes.
+const KILL_TARGETS_MAX: usize = 200;
 
 /// The process of a hold or a waiting request.
 #[derive(Debug)]
@@ -45,28 +46,12 @@ impl Process<'_> {
 impl Server {
     /// Lists the processes that a client may end.
     pub(crate) fn would_kill(&self, caller: &Caller, asked: &WouldKill) -> Result {
-        let named = (asked.token, asked.request);
-        let targets = match (&asked.key, asked.pid, &asked.session, named, asked.superseded_by) {
-            (Some(key), None, None, (None, None), None) => {
-                self.targets_of_key(key, asked.waiters)?
-            }
-            (None, Some(pid), None, (None, None), None) => self.targets_of_process(pid),
-            (None, None, Some(session), (None, None), None) => self.targets_of_session(session)?,
-            (None, None, None, (None, None), Some(tag)) => self.targets_superseded_by(tag),
-            (None, None, None, (token, request), None) if named != (None, None) => {
-                vec![self.target_named(token, request)?]
-            }
-            _ => {
-                let message = "give exactly one of `key`, `pid`, `session`, `token`, `request` \
-                               and `superseded_by`";
-                return Err(bad(message));
-            }
-        };
+        let targets = self.targets(asked)?;
         if targets.is_empty() && asked.superseded_by.is_none() {
             return Err(not_found(asked));
         }
         let shown = self.shown(caller.peer.uid);
-        let is_named = named != (None, None);
+        let is_named = asked.token.is_some() || asked.request.is_some();
         let (mut told, mut fds) = (Vec::new(), Vec::new());
         let left_out = targets.len().saturating_sub(KILL_TARGETS_MAX) as u64;
         for target in targets.into_iter().take(KILL_TARGETS_MAX) {
@@ -105,42 +90,49 @@ impl Server {
         Ok(Step::reply(&Killed { pid }))
     }
 
-    fn targets_of_key(&self, key: &str, waiters: bool) -> Result<Vec<Target<'_>>> {
-        let key = items::key(key)?;
+    fn targets(&self, asked: &WouldKill) -> Result<Vec<Target<'_>>> {
         let table = self.decide.table();
-        let holds = table.holders(&key).filter_map(|token| table.hold(token));
-        let mut targets: Vec<Target<'_>> = holds.map(Target::hold).collect();
-        if waiters {
-            let waiting = table.served(&key).into_iter().filter_map(|id| table.waiter(id));
-            targets.extend(waiting.map(Target::waiter));
-        }
-        Ok(targets)
-    }
-
-    fn targets_of_process(&self, pid: u32) -> Vec<Target<'_>> {
-        let table = self.decide.table();
-        // A process in another pid namespace has no pid here.
-        let frames = || table.frames_of_number(self.decide.host(), pid).filter(|_| pid != 0);
-        let holds = frames().flat_map(|frame| table.holds_in(frame)).map(Target::hold);
-        let waits = frames().flat_map(|frame| table.waiters_in(frame)).map(Target::waiter);
-        holds.chain(waits).collect()
-    }
-
-    fn targets_of_session(&self, session: &str) -> Result<Vec<Target<'_>>> {
-        let session = items::session(session)?;
-        let table = self.decide.table();
-        let is_in = |frame| table.session(frame) == session;
-        let holds = table.holds().filter(|hold| is_in(hold.frame)).map(Target::hold);
-        let waits = table.waiters().filter(|waiter| is_in(waiter.frame)).map(Target::waiter);
-        Ok(holds.chain(waits).collect())
-    }
-
-    /// The holds that a request supersedes.
-    fn targets_superseded_by(&self, tag: Tag) -> Vec<Target<'_>> {
-        let table = self.decide.table();
-        let request = table.tagged(tag).into_iter();
-        let tokens = request.flat_map(|request| table.superseded_holds(request));
-        tokens.filter_map(|token| table.hold(token)).map(Target::hold).collect()
+        let named = (asked.token, asked.request);
+        Ok(match (&asked.key, asked.pid, &asked.session, named, asked.superseded_by) {
+            (Some(key), None, None, (None, None), None) => {
+                let key = items::key(&**key)?;
+                let holds = table.holders(&key).filter_map(|token| table.hold(token));
+                let mut targets: Vec<Target<'_>> = holds.map(Target::hold).collect();
+                if asked.waiters {
+                    let waiting = table.served(&key).into_iter().filter_map(|id| table.waiter(id));
+                    targets.extend(waiting.map(Target::waiter));
+                }
+                targets
+            }
+            (None, Some(pid), None, (None, None), None) => {
+                // A process in another pid namespace has no pid here.
+                let frames =
+                    || table.frames_of_number(self.decide.host(), pid).filter(|_| pid != 0);
+                let holds = frames().flat_map(|frame| table.holds_in(frame)).map(Target::hold);
+                let waits = frames().flat_map(|frame| table.waiters_in(frame));
+                holds.chain(waits.map(Target::waiter)).collect()
+            }
+            (None, None, Some(session), (None, None), None) => {
+                let session = items::session(session)?;
+                let is_in = |frame| table.session(frame) == session;
+                let holds = table.holds().filter(|hold| is_in(hold.frame)).map(Target::hold);
+                let waits = table.waiters().filter(|waiter| is_in(waiter.frame));
+                holds.chain(waits.map(Target::waiter)).collect()
+            }
+            (None, None, None, (None, None), Some(tag)) => {
+                let request = table.tagged(tag).into_iter();
+                let tokens = request.flat_map(|request| table.superseded_holds(request));
+                tokens.filter_map(|token| table.hold(token)).map(Target::hold).collect()
+            }
+            (None, None, None, (token, request), None) if named != (None, None) => {
+                vec![self.target_named(token, request)?]
+            }
+            _ => {
+                let message = "give exactly one of `key`, `pid`, `session`, `token`, `request` \
+                               and `superseded_by`";
+                return Err(bad(message));
+            }
+        })
     }
 
     /// The failure for a request that supersedes a hold whose process it cannot end.

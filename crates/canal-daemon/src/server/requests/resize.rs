@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use crate::calls::in_flight::Applied;
-use crate::calls::items::{self, Setting, WITHOUT_MAX};
+use crate::calls::items::{self, WITHOUT_MAX};
 use crate::config::permissions::Action;
 use crate::net::call_state::PendingCall;
 use crate::server::Server;
@@ -18,50 +18,43 @@ use canal_protocol::{ErrorName, Failure, Prioritize, Prioritized, Resize, Resize
 
 impl Server {
     pub(crate) fn resize(&mut self, caller: &Caller, resize: &Resize) -> Result {
-        let (key, setting) = items::setting(resize)?;
+        let mut change = items::setting(resize)?;
+        let key = items::key(&*resize.key)?;
         self.may(caller.id, Action::Resize, &key)?;
-        let numbers = match &setting {
-            Setting::Service(numbers, _) => {
-                numbers.len() + self.decide.table().without_of(&key).len()
-            }
-            Setting::View(_) | Setting::Pause(_) => 0,
+        let mut without: BTreeSet<u64> = self.decide.table().without_of(&key).into_iter().collect();
+        let numbers = match &change {
+            Change::Service { numbers, .. } => numbers.len() + without.len(),
+            _ => 0,
         };
         self.reserve(setting_bytes(&key, numbers))?;
-        let what = format!("store the setting of `{key}`");
-        let not_kept = cannot(&what);
-        let change = match setting {
-            Setting::View(wanted) => {
+        let stored = match &mut change {
+            Change::Resize { view, .. } => {
+                let wanted = *view;
                 // A key whose stored view is forgotten gets the configured view.
-                let view = wanted.or_else(|| self.effective.config.views.get(&key).copied());
-                if let Some(refused) = self.decide.refusal_of_view(&key, view)
+                *view = wanted.or_else(|| self.effective.config.views.get(&key).copied());
+                if let Some(refused) = self.decide.refusal_of_view(&key, *view)
                     && let Some(failure) = refusal_of(&key, &refused)
                 {
                     return Err(failure);
                 }
-                let ledger = self.decide.ledger_mut();
-                ledger.change_durable(|it| it.store_view(&key, wanted)).map_err(not_kept)?;
-                Change::Resize { key: key.clone(), view }
+                self.decide.ledger_mut().change_durable(|it| it.store_view(&key, wanted))
             }
-            Setting::Pause(paused) => {
-                let ledger = self.decide.ledger_mut();
-                ledger.change_durable(|it| it.store_pause(&key, paused)).map_err(not_kept)?;
-                Change::Pause { key: key.clone(), paused }
-            }
-            Setting::Service(numbers, out) => {
-                let mut without: BTreeSet<u64> =
-                    self.decide.table().without_of(&key).into_iter().collect();
-                without.retain(|number| out || !numbers.contains(number));
-                without.extend(numbers.iter().filter(|_| out));
+            Change::Service { numbers, out, .. } => {
+                without.retain(|number| *out || !numbers.contains(number));
+                without.extend(numbers.iter().filter(|_| *out));
                 if without.len() > WITHOUT_MAX {
                     let message = format!("at most {WITHOUT_MAX} of `{key}` can be out of service");
                     return Err(bad(message));
                 }
                 let without = without.into_iter().collect();
-                let ledger = self.decide.ledger_mut();
-                ledger.change_durable(|it| it.store_without(&key, without)).map_err(not_kept)?;
-                Change::Service { key: key.clone(), numbers, out }
+                self.decide.ledger_mut().change_durable(|it| it.store_without(&key, without))
+            }
+            _ => {
+                let paused = matches!(change, Change::Pause { paused: true, .. });
+                self.decide.ledger_mut().change_durable(|it| it.store_pause(&key, paused))
             }
         };
+        stored.map_err(cannot(&format!("store the setting of `{key}`")))?;
         Ok(Step::Propose(change, PendingCall::Resize(key)))
     }
 

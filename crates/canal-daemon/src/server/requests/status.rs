@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use crate::calls::call::{Answer, ConnId, Follows, written};
 use crate::calls::items;
 use crate::cluster::membership::Cluster;
-use crate::limits::{BLOCKERS_LOOKED_AT_MAX, NAMES_MAX, WAITS_SHOWN_MAX};
 use crate::logging;
 use crate::metrics::open_metrics::text;
 use crate::net::call_state::{CallState, StatusWatch};
@@ -15,8 +14,7 @@ use crate::view::holder::{LeaderFound, LeaderWatch};
 use crate::view::shown::{Shown, conflict, held_item};
 use crate::view::status::Selection;
 use crate::waiters::waiting::Asked;
-use crate::wording::{self, bad};
-use crate::wording::{pid_of, time};
+use crate::wording::{self, bad, pid_of, time};
 use canal_core::{
     Blocker, By, CycleStep, FrameId, HoldState, Item, Key, Mode, Refusal, Request, RequestId,
     Table, UnixMillis, WaiterState,
@@ -25,6 +23,16 @@ use canal_protocol::{
     BLOCKERS_SHOWN_MAX, BlockerInfo, CycleStepInfo, Failure, LeaderQuery, Metrics, PartyInfo,
     Status, StatusQuery, WaitInfo, Waits, WhyQuery,
 };
+
+/// The most keys in one reply to a client that completes a command line.
+const NAMES_MAX: usize = 10_000;
+
+/// The most waiting requests that a report lists with their blockers.
+const WAITS_SHOWN_MAX: usize = 1000;
+
+/// The approximate maximum number of blockers of waiting requests that are examined for such a
+/// report.
+const BLOCKERS_LOOKED_AT_MAX: usize = 100_000;
 
 impl Server {
     /// Builds a status. `left_out` is the number of keys that `keys` does not contain.
