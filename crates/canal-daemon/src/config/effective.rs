@@ -1,9 +1,9 @@
 //! The configuration in force, the options and variables that override it, and the reading of a new
 //! one.
 //!
-//! A thread looks up the names of groups outside of the daemon's turns, and wakes the daemon when it
-//! is done. They may be in a directory service that does not answer; meanwhile the daemon serves its
-//! clients.
+//! A thread looks up the names of groups outside of the daemon's turns, and wakes the daemon when
+//! it is done. They may be in a directory service that does not answer; meanwhile the daemon serves
+//! its clients.
 //!
 //! Invariant: at most one thread reads, however many calls wait. A call never gets a configuration
 //! that was read before it asked.
