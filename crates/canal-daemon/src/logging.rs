@@ -138,8 +138,8 @@ fn targets(text: &str) -> Result<Targets, <Targets as FromStr>::Err> {
     Targets::from_str(bare.as_deref().unwrap_or(text))
 }
 
-/// Writes as much as possible without blocking. If that is not all, the error is the number of bytes
-/// written.
+/// Writes as much as possible without blocking. If that is not all, the error is the number of
+/// bytes written.
 type Write = Box<dyn FnMut(&[u8]) -> Result<(), usize> + Send>;
 
 /// The target of the log, and the number of lines dropped since the last written line.
