@@ -542,8 +542,8 @@ impl Source {
     pub(crate) const BOOTTIME_TIMER: Self = Self(3);
     /// The watcher has ended.
     pub(crate) const WATCHER: Self = Self(4);
-    /// A process has ended, or a thread or the engine has an answer. The daemon checks these in each
-    /// turn anyway.
+    /// A process has ended, or a thread or the engine has an answer. The daemon checks these in
+    /// each turn anyway.
     pub(crate) const WAKES: Self = Self(5);
 }
 

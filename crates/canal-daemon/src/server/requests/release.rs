@@ -114,7 +114,7 @@ impl Server {
         applied: &Applied,
     ) -> Result {
         let shown = Shown::to(peer.uid, self.decide.ledger(), &self.leases, &self.owners);
-        // Usually a single hold is released. Its description is large, so no spare room is allocated.
+        // Usually a single hold is released. Its description is large, so it gets no spare room.
         let mut released = Vec::with_capacity(1);
         released.extend(applied.outcomes.iter().filter_map(|outcome| {
             let Outcome::Released { token, keys, .. } = outcome else { return None };
