@@ -23,7 +23,7 @@ impl Table {
     #[must_use]
     pub fn leader(&self, key: &Key) -> Leadership {
         let (mut alone, mut is_read) = (None, false);
-        let mut slots = self.stored(key).map_or(0, View::capacity);
+        let mut slots = self.settings(key).view.map_or(0, View::capacity);
         let holds = self.holders(key).filter_map(|token| self.hold(token));
         for hold in holds.filter(|hold| !hold.provisional) {
             for item in hold.items.iter().filter(|item| item.key == *key) {

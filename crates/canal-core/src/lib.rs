@@ -22,9 +22,9 @@ pub use model::{
     ENTRY_VERSION, Entry, FrameId, FrameState, GROUP_BYTES_MAX, Granted, GrantedItem, HeldItem,
     HoldState, HostId, HostState, Item, KEY_BYTES_MAX, Key, KeyError, Kind, LEASE_MS_MAX,
     LEASE_MS_MIN, LEASE_OVER_NODES_MS_MIN, LeaseEnd, LeaseId, LeaseState, Mode, NODES_MAX, NodeId,
-    OnLost, Outcome, OverNodes, Owner, PAST_LEASES_MAX, PastLease, PastRequest, ProcessId,
-    RULES_VERSION, Recovery, Refusal, Release, Request, RequestId, Require, Revision, RunId,
-    SUPERSEDED_MAX, SlotRange, Slots, Snapshot, StoredView, StoredWithout, Supersede, Superseded,
+    OnLost, OutOfService, Outcome, OverNodes, Owner, PAST_LEASES_MAX, PastLease, PastRequest,
+    ProcessId, RULES_VERSION, Recovery, Refusal, Release, Request, RequestId, Require, Revision,
+    RunId, SUPERSEDED_MAX, Setting, Settings, SlotRange, Slots, Snapshot, Supersede, Superseded,
     Tag, Token, UnixMillis, Usage, View, Wait, WaiterState, WaiterStatus, Withdrawal, key_room,
     room_of,
 };

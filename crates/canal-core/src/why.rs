@@ -7,8 +7,8 @@ use crate::index::grant_order::Class;
 use crate::index::key_tree::{Node, conflict};
 use crate::state::table::Contender;
 use crate::{
-    By, FrameId, HeldItem, Item, Key, Kind, Mode, Request, RequestId, Table, Token, View,
-    WaiterStatus,
+    By, FrameId, HeldItem, Item, Key, Kind, Mode, Outcome, Request, RequestId, Settings, Table,
+    Token, View, WaiterStatus,
 };
 
 /// One hold or waiter that blocks a waiting request.
@@ -116,7 +116,7 @@ impl Table {
     /// a key without a stored view or slots in use.
     #[must_use]
     pub fn effective_view(&self, key: &Key) -> Option<View> {
-        self.stored(key).or_else(|| self.kind(key).map(|_| self.followed(key)))
+        self.settings(key).view.or_else(|| self.kind(key).map(|_| self.followed(key)))
     }
 
     /// The kind in which a key is in use, else the kind of its stored view.
@@ -128,20 +128,14 @@ impl Table {
     /// The number of slots of that view that are in service.
     #[must_use]
     pub fn effective_capacity(&self, key: &Key) -> Option<u64> {
-        self.effective_view(key).map(|view| self.tree.lock(key).without.capacity(view))
-    }
-
-    /// The buckets of a key that are out of service; for the slots kind, the slots.
-    #[must_use]
-    pub fn without_of(&self, key: &Key) -> Vec<u64> {
-        self.tree.lock(key).without.numbers()
+        self.effective_view(key).map(|view| self.settings(key).without.capacity(view))
     }
 
     /// Whether more slots of a key are held than its stored size has in service.
     #[must_use]
     pub fn is_overfull(&self, key: &Key) -> bool {
         let lock = self.tree.lock(key);
-        lock.stored.is_some() && !lock.fits(lock.class_of(0, None))
+        lock.settings.view.is_some() && !lock.fits(lock.class_of(0, None))
     }
 
     /// The holds of a key, oldest first.
@@ -170,7 +164,7 @@ impl Table {
     /// The stored view of a key, or the view that the latest hold other than `own` stated.
     #[must_use]
     pub fn size_found(&self, key: &Key, own: Option<Token>) -> Option<SizeFound> {
-        if let Some(stored) = self.stored(key) {
+        if let Some(stored) = self.settings(key).view {
             return Some(SizeFound::Stored(stored));
         }
         self.stated_by_holds(key)
@@ -186,23 +180,27 @@ impl Table {
         }
     }
 
-    /// Whether a key is paused.
+    /// Why a view cannot be stored: the key is in use as another kind of lock, or by a majority of
+    /// nodes, which relies on a lock of one slot.
     #[must_use]
-    pub fn is_paused(&self, key: &Key) -> bool {
-        self.tree.lock(key).paused
+    pub fn refusal_of_view(&self, key: &Key, view: Option<View>) -> Option<Outcome> {
+        let view = view?;
+        if let Some(in_use) = self.tree.lock(key).kind.filter(|in_use| *in_use != view.kind()) {
+            return Some(Outcome::ResizeRefused { in_use });
+        }
+        self.majority_bars_view(key, view).then_some(Outcome::ResizeRefusedOverNodes)
     }
 
-    /// The kind in which a key is in use, if that prevents storing a view of the other kind.
+    /// The stored settings of a key.
     #[must_use]
-    pub fn bars_view(&self, key: &Key, view: Option<View>) -> Option<Kind> {
-        let in_use = self.tree.lock(key).kind;
-        in_use.filter(|in_use| view.is_some_and(|view| *in_use != view.kind()))
+    pub fn settings(&self, key: &Key) -> &Settings {
+        &self.tree.lock(key).settings
     }
 
-    /// The stored view of a key.
-    #[must_use]
-    pub fn stored(&self, key: &Key) -> Option<View> {
-        self.tree.lock(key).stored
+    /// The keys with stored settings, in order.
+    pub fn stored_settings(&self) -> impl Iterator<Item = (&Key, &Settings)> {
+        let settings = self.tree.locks().map(|(key, lock)| (key, &lock.settings));
+        settings.filter(|(_, settings)| !settings.is_default())
     }
 
     /// The number of requests that wait for a key.
@@ -347,7 +345,7 @@ impl Table {
         let Contender { lineage, .. } = contender;
         if let Some((lock, class)) = self.contested(item, lineage) {
             let Class { capacity, count, unit } = class;
-            if lock.paused {
+            if lock.settings.paused {
                 return Some(Reason::Paused);
             }
             if count > capacity {

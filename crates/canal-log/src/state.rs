@@ -5,6 +5,7 @@
 //! The file is replaced as a whole: at every moment, even during a power cut, it is either the old
 //! one or the new one.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::Path;
@@ -12,7 +13,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::replace::{create_dir, named, replace, sweep};
-use canal_core::{Key, RequestId, StoredView, StoredWithout, Token, View};
+use canal_core::{Key, RequestId, Setting, Settings, Token};
 
 /// The name of the file.
 pub const NAME: &str = "state.json";
@@ -27,44 +28,23 @@ pub struct Durable {
     /// No request has a number above this one.
     #[serde(default)]
     pub reserved_request: RequestId,
-    /// The stored views, by key.
-    #[serde(default)]
-    pub views: Vec<StoredView>,
-    /// The paused keys, in order.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub paused: Vec<Key>,
-    /// The buckets that are out of service, by key.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub without: Vec<StoredWithout>,
+    /// The stored settings, by key. A view from the configuration is not stored.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub settings: BTreeMap<Key, Settings>,
     /// The daemon's record of itself as a node.
     #[serde(default, skip_serializing_if = "NodeRecord::is_default")]
     pub node: NodeRecord,
 }
 
 impl Durable {
-    /// Stores the view of a key. `None` removes it.
-    pub fn store_view(&mut self, key: &Key, view: Option<View>) {
-        let stored = view.map(|view| StoredView { key: key.clone(), view });
-        put(&mut self.views, key, stored, |stored| &stored.key);
+    /// Changes a setting of a key.
+    pub fn set(&mut self, key: &Key, setting: &Setting) {
+        let settings = self.settings.entry(key.clone()).or_default();
+        settings.set(setting);
+        if settings.is_default() {
+            self.settings.remove(key);
+        }
     }
-
-    /// Stores what is out of service of a key.
-    pub fn store_without(&mut self, key: &Key, numbers: Vec<u64>) {
-        let stored = (!numbers.is_empty()).then(|| StoredWithout { key: key.clone(), numbers });
-        put(&mut self.without, key, stored, |stored| &stored.key);
-    }
-
-    /// Stores whether a key is paused.
-    pub fn store_pause(&mut self, key: &Key, paused: bool) {
-        put(&mut self.paused, key, paused.then(|| key.clone()), |paused| paused);
-    }
-}
-
-/// Replaces what a list in the order of keys has for a key. `None` removes it.
-fn put<T>(list: &mut Vec<T>, key: &Key, stored: Option<T>, key_of: impl Fn(&T) -> &Key) {
-    list.retain(|other| key_of(other) != key);
-    let at = list.partition_point(|other| key_of(other) < key);
-    list.splice(at..at, stored);
 }
 
 /// A daemon's record of itself as one of several nodes.
@@ -146,19 +126,25 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
+    use canal_core::View;
 
     fn durable(token: u64) -> Durable {
-        let view = |key: &str, view| StoredView { key: Key::new(key).unwrap(), view };
-        let views = vec![
-            view("db/\"ä\"", View::Buckets { per: 3, buckets: u64::MAX }),
-            view("gpu", View::Slots { slots: 1 }),
-        ];
-        let paused = vec![Key::new("a \"b\"").unwrap(), Key::new("gpu").unwrap()];
-        let without = StoredWithout { key: paused[1].clone(), numbers: vec![0, 2] };
         let node = NodeRecord { is_anew: true, machine: Some("m".to_owned()) };
-        let (reserved_token, reserved_request, without) =
-            (Token(token), RequestId(token), vec![without]);
-        Durable { reserved_token, reserved_request, views, paused, without, node }
+        let (reserved_token, reserved_request) = (Token(token), RequestId(token));
+        let settings = BTreeMap::new();
+        let mut durable = Durable { reserved_token, reserved_request, settings, node };
+        for (key, setting) in [
+            ("db/\"ä\"", Setting::View(Some(View::Buckets { per: 3, buckets: u64::MAX }))),
+            ("gpu", Setting::View(Some(View::Slots { slots: 1 }))),
+            ("gpu", Setting::Paused(true)),
+            ("gpu", Setting::Service { numbers: vec![0, 2], out: true }),
+            ("a \"b\"", Setting::Paused(true)),
+            ("forgotten", Setting::View(None)),
+        ] {
+            durable.set(&Key::new(key).unwrap(), &setting);
+        }
+        assert_eq!(durable.settings.len(), 3);
+        durable
     }
 
     fn error(content: &str) -> String {
@@ -202,8 +188,8 @@ mod tests {
         assert!(error("{\"version\":1,").starts_with("it is damaged: EOF"));
         assert!(error("{}").contains("missing field `version`"));
         assert!(error("{\"version\":1}").contains("missing field `reserved_token`"));
-        let key = "{\"version\":1,\"reserved_token\":1,\"views\":[{\"key\":\"/\",\"view\":";
-        assert!(error(&format!("{key}{{\"slots\":{{\"slots\":1}}}}}}]}}")).contains("begin with"));
+        let key = "{\"version\":1,\"reserved_token\":1,\"settings\":{\"/\":{\"paused\":true}}}";
+        assert!(error(key).contains("begin with"));
     }
 
     #[test]

@@ -80,7 +80,7 @@ impl Table {
             return Ok(GrantedItem { acquired: lock.held, slots, shared: true, view: base.view });
         }
         let class = lock.class_of(count, own);
-        if lock.paused || !lock.fits(class) {
+        if lock.settings.paused || !lock.fits(class) {
             return Err(Obstacle::Conflict);
         }
         if rank.is_some_and(|rank| lock.first_ahead(class.capacity, rank).is_some()) {
@@ -123,7 +123,7 @@ impl Table {
             };
             let own = self.counted_by(&item.key, &contender.lineage);
             let own = Slots::together(own.map(|item| &item.slots));
-            let held = lock.without.in_service(class.unit, &own);
+            let held = lock.settings.without.in_service(class.unit, &own);
             held > 0 && held.saturating_add(class.count) > class.capacity
         })
     }

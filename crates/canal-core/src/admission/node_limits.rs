@@ -32,16 +32,16 @@ impl Table {
             Mode::Counted => {
                 // A stored view may be removed later; the request's own view then applies.
                 let own = item.ask.stated().unwrap_or_else(|| self.followed(&item.key));
-                has_several_slots(own) || self.stored(&item.key).is_some_and(has_several_slots)
+                has_several_slots(own)
+                    || self.settings(&item.key).view.is_some_and(has_several_slots)
             }
         }
     }
 
     /// Whether a view cannot be stored because a request for a majority of nodes holds or waits for
     /// the key. Such a request relies on a lock of one slot.
-    #[must_use]
-    pub fn majority_bars_view(&self, key: &Key, view: Option<View>) -> bool {
-        view.is_some_and(has_several_slots)
+    pub(crate) fn majority_bars_view(&self, key: &Key, view: View) -> bool {
+        has_several_slots(view)
             && self.requests_over_nodes().any(|(asked, list)| {
                 let counts = |item: &Item| item.key == *key && item.ask.mode() == Mode::Counted;
                 list.require == Require::Majority && asked.items.iter().any(counts)

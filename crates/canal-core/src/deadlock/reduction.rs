@@ -132,7 +132,7 @@ impl Table {
             frames: frames.values().map(|frame| frame.state.clone()).collect(),
             holds: holds.into_iter().cloned().collect(),
             waiters: waiters.filter(|waiter| !self.is_inactive(waiter)).cloned().collect(),
-            ..self.settings(locks)
+            ..self.outline(locks)
         };
         match Self::restore(&snapshot) {
             Ok(subtable) => subtable,
@@ -353,13 +353,13 @@ impl Table {
     fn may_fit_without(&self, item: &Item, lineage: &[FrameId], gone: &[FrameId]) -> bool {
         let Some((lock, class)) = self.contested(item, lineage) else { return true };
         let held = lock.held_in_service(class.unit);
-        let left = if lock.without.is_empty() {
+        let left = if lock.settings.without.is_empty() {
             let of = |frame: &FrameId| self.frames.get(frame)?.shares.get(&item.key);
             held - gone.iter().filter_map(of).map(|share| share.slots).sum::<u64>()
         } else {
             let items = self.counted_by(&item.key, gone).filter(|item| !item.shared);
             let slots = Slots::together(items.map(|item| &item.slots));
-            held - lock.without.in_service(class.unit, &slots)
+            held - lock.settings.without.in_service(class.unit, &slots)
         };
         left.saturating_add(class.count) <= class.capacity
     }

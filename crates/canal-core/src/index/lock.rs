@@ -4,19 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::grant_order::{Class, Waits};
 use super::slot_pool::BucketUse;
-use super::slot_pool::OutOfService;
 use super::slot_pool::SlotPool;
-use crate::{Ask, Kind, SlotRange, Slots, Token, View};
+use crate::{Ask, Kind, Settings, SlotRange, Slots, Token, View};
 
 /// The counted lock of one key. It is in use while items of it are held or waited for.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Lock {
-    /// The stored view, which applies to every request.
-    pub(crate) stored: Option<View>,
-    /// Whether the lock grants only slots that a request can share.
-    pub(crate) paused: bool,
-    /// Its buckets or slots that are out of service.
-    pub(crate) without: OutOfService,
+    pub(crate) settings: Settings,
     /// The kind, while the lock is in use.
     pub(crate) kind: Option<Kind>,
     /// The number of items that are held or waited for.
@@ -35,12 +29,16 @@ pub(crate) struct Lock {
 impl Lock {
     /// The view that applies to an item that states `own`.
     pub(crate) fn view_of(&self, own: Option<View>) -> View {
-        self.stored.or(own).unwrap_or(View::ONE)
+        self.settings.view.or(own).unwrap_or(View::ONE)
     }
 
     pub(crate) fn class_of(&self, count: u64, own: Option<View>) -> Class {
         let view = self.view_of(own);
-        Class { capacity: self.without.capacity(view), count, unit: self.without.unit(view) }
+        Class {
+            capacity: self.settings.without.capacity(view),
+            count,
+            unit: self.settings.without.unit(view),
+        }
     }
 
     /// Whether enough slots are free for a class.
@@ -56,7 +54,11 @@ impl Lock {
 
     /// How many held slots are out of service.
     pub(crate) fn held_out(&self, unit: u64) -> u64 {
-        if self.without.is_empty() { 0 } else { self.without.held(unit, &self.free) }
+        if self.settings.without.is_empty() {
+            0
+        } else {
+            self.settings.without.held(unit, &self.free)
+        }
     }
 
     /// The slots for a request that fits: one in the bucket with the fewest held slots if the
@@ -71,13 +73,15 @@ impl Lock {
         {
             return Slots(vec![SlotRange(slot, slot)]);
         }
-        self.without.lowest(self.without.unit(view), &self.free, count)
+        self.settings.without.lowest(self.settings.without.unit(view), &self.free, count)
     }
 
     fn spread_over(&self, per: u64, buckets: u64) -> Option<u64> {
         let bucket = match &self.buckets {
-            Some(counted) if counted.is_of(per) => counted.emptiest(buckets, &self.without),
-            _ => BucketUse::of(&self.free, per).emptiest(buckets, &self.without),
+            Some(counted) if counted.is_of(per) => {
+                counted.emptiest(buckets, &self.settings.without)
+            }
+            _ => BucketUse::of(&self.free, per).emptiest(buckets, &self.settings.without),
         };
         self.free.free_from(bucket? * per).next().map(|range| range.0)
     }
@@ -135,11 +139,11 @@ impl Lock {
     }
 
     pub(crate) fn is_idle(&self) -> bool {
-        self.uses == 0 && self.stored.is_none() && !self.paused && self.without.is_empty()
+        self.uses == 0 && self.settings.is_default()
     }
 
     /// The kind in use, else the kind of the stored view.
     pub(crate) fn effective_kind(&self) -> Option<Kind> {
-        self.kind.or_else(|| self.stored.map(View::kind))
+        self.kind.or_else(|| self.settings.view.map(View::kind))
     }
 }

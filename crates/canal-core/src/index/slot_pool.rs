@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::{SlotRange, Slots, View};
+use crate::{OutOfService, SlotRange, Slots, View};
 
 /// The slots of a key that are held; all others are free. The ranges neither touch nor overlap.
 ///
@@ -86,39 +86,7 @@ impl SlotPool {
     }
 }
 
-/// The buckets of a key that are out of service; for the slots kind, the slots. The view of a
-/// request determines which slots belong to a bucket. The numbers are those of buckets, not of
-/// fixed slots. So a number means the same bucket (for example, the same GPU) for every `per` that
-/// a caller states.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct OutOfService(BTreeSet<u64>);
-
 impl OutOfService {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    /// The numbers, ascending.
-    pub(crate) fn numbers(&self) -> Vec<u64> {
-        self.0.iter().copied().collect()
-    }
-
-    /// Takes numbers out of service, or returns them.
-    pub(crate) fn change(&mut self, numbers: &[u64], out: bool) {
-        for number in numbers {
-            if out {
-                self.0.insert(*number);
-            } else {
-                self.0.remove(number);
-            }
-        }
-    }
-
-    /// Whether a bucket is out of service.
-    pub(crate) fn contains(&self, bucket: u64) -> bool {
-        self.0.contains(&bucket)
-    }
-
     /// The number of slots in each bucket; 0 if nothing is out of service, because it then does not
     /// matter.
     pub(crate) fn unit(&self, view: View) -> u64 {
@@ -250,7 +218,7 @@ impl BucketUse {
         let mut level = self.by_held.first()?.0;
         loop {
             let mut here = self.by_held.range((level, 0)..(level, buckets));
-            if let Some((_, bucket)) = here.find(|(_, bucket)| !out.contains(*bucket)) {
+            if let Some((_, bucket)) = here.find(|(_, bucket)| !out.0.contains(bucket)) {
                 return Some(*bucket);
             }
             level = self.by_held.range((level + 1, 0)..).next()?.0;
@@ -351,8 +319,7 @@ mod tests {
         ) {
             let (mut free, mut taken) = (SlotPool::default(), Vec::<Slots>::new());
             let mut buckets = BucketUse::of(&free, per);
-            let mut without = OutOfService::default();
-            without.change(&out, true);
+            let without = OutOfService(out.iter().copied().collect());
             for (take, slot, which) in ops {
                 let one = Slots(vec![SlotRange(slot, slot)]);
                 if take && free.take(&one) {

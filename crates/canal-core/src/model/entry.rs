@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{FrameId, HostId, Key, LeaseId, Request, RequestId, Revision, Token, UnixMillis, View};
+use super::{
+    FrameId, HostId, Key, LeaseId, Request, RequestId, Revision, Setting, Token, UnixMillis,
+};
 
 /// How many times a waiter may be overtaken unless a policy sets another limit.
 pub const BYPASS_MAX_DEFAULT: u32 = 64;
@@ -143,20 +145,12 @@ pub enum Change {
         /// A SHA-256 hash of the table, in hexadecimal.
         table: String,
     },
-    /// Stores a view, or removes the stored one (`None`).
-    Resize {
+    /// Changes a stored setting of a key.
+    Set {
         /// The key.
         key: Key,
-        /// The view to store; `None` removes the stored one.
-        view: Option<View>,
-    },
-    /// Pauses a key, or resumes it. A paused key keeps its view, its kind and its holders, but
-    /// grants no further slots.
-    Pause {
-        /// The key.
-        key: Key,
-        /// Whether it is paused from now on.
-        paused: bool,
+        /// The setting, with its new value.
+        setting: Setting,
     },
     /// Gives the waiting requests of a session another priority.
     Prioritize {
@@ -164,16 +158,6 @@ pub enum Change {
         session: FrameId,
         /// The new priority.
         priority: i32,
-    },
-    /// Takes buckets of a key (for the slots kind: slots) out of service, or returns them. Their
-    /// holders keep them, but no one else gets them.
-    Service {
-        /// The key.
-        key: Key,
-        /// The numbers of the buckets.
-        numbers: Vec<u64>,
-        /// Whether they are out of service from now on.
-        out: bool,
     },
     /// Sets how often a waiter may be overtaken before it becomes a barrier.
     Policy {

@@ -7,6 +7,7 @@ mod id;
 mod key;
 mod outcome;
 mod request;
+mod settings;
 mod slots;
 mod snapshot;
 
@@ -23,9 +24,10 @@ pub use request::{
     OverNodes, Owner, Request, Require, SUPERSEDED_MAX, Supersede, Superseded, Usage, Wait,
     key_room, room_of,
 };
+pub use settings::{OutOfService, Setting, Settings};
 pub use slots::{Kind, SlotRange, Slots, View};
 pub use snapshot::{
     FrameState, HeldItem, HoldState, HostState, LEASE_MS_MAX, LEASE_MS_MIN,
     LEASE_OVER_NODES_MS_MIN, LeaseEnd, LeaseState, PAST_LEASES_MAX, PastLease, PastRequest,
-    Recovery, Snapshot, StoredView, StoredWithout, WaiterState, WaiterStatus,
+    Recovery, Snapshot, WaiterState, WaiterStatus,
 };

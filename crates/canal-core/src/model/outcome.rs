@@ -2,7 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{FrameId, HostId, Key, Kind, NodeId, RequestId, Revision, Slots, Token, View};
+use super::{
+    FrameId, HostId, Key, Kind, NodeId, RequestId, Revision, Settings, Slots, Token, View,
+};
 
 /// One decision. The log stores the outcomes of an entry next to it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -57,23 +59,18 @@ pub enum Outcome {
         /// The request.
         request: RequestId,
     },
-    /// A `Resize` was refused: the key is in use as another kind of lock.
+    /// A view was not stored: the key is in use as another kind of lock.
     ResizeRefused {
         /// The kind that is in use.
         in_use: Kind,
     },
-    /// A `Resize` was refused: a request for a majority of nodes holds or waits for the key, and
+    /// A view was not stored: a request for a majority of nodes holds or waits for the key, and
     /// excludes others only while the key has one slot.
     ResizeRefusedOverNodes,
-    /// A `Resize` was stored.
-    Resized {
-        /// The view that was stored before.
-        before: Option<View>,
-    },
-    /// A `Pause` was stored.
-    PauseStored {
-        /// Whether the key was paused before.
-        before: bool,
+    /// A setting was stored.
+    Stored {
+        /// The settings that the key had before.
+        before: Settings,
     },
     /// A `Prioritize` changed the priority of a waiting request.
     Prioritized {
@@ -81,11 +78,6 @@ pub enum Outcome {
         request: RequestId,
         /// The priority that it had before.
         before: i32,
-    },
-    /// A `Service` was stored.
-    ServiceStored {
-        /// The numbers that were out of service before.
-        before: Vec<u64>,
     },
     /// A lease was renewed.
     Renewed {

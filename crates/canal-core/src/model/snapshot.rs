@@ -1,14 +1,14 @@
 //! The whole table as plain data: the content of a snapshot in the log, and the form that tests
 //! compare.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use super::{
     Change, Command, FrameId, HostId, Key, LeaseId, Mode, Owner, Release, Request, RequestId,
-    Revision, Slots, Tag, Token, UnixMillis, View,
+    Revision, Settings, Slots, Tag, Token, UnixMillis, View,
 };
 
 /// The whole table as plain data. Two tables are identical if and only if their snapshots are
@@ -21,14 +21,9 @@ pub struct Snapshot {
     pub next_token: Token,
     /// How many times a waiter may be overtaken before it becomes a barrier.
     pub bypass_max: u32,
-    /// Stored views, by key.
-    pub views: Vec<StoredView>,
-    /// Paused keys, in order.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub paused: Vec<Key>,
-    /// The buckets that are out of service, by key.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub without: Vec<StoredWithout>,
+    /// The stored settings, by key.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub settings: BTreeMap<Key, Settings>,
     /// The hosts that have joined, by id.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hosts: Vec<HostState>,
@@ -61,24 +56,6 @@ pub struct Snapshot {
 
 fn is_zero<N: Default + PartialEq>(number: &N) -> bool {
     *number == N::default()
-}
-
-/// A stored view: it applies to every request for slots of its key.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StoredView {
-    /// The key.
-    pub key: Key,
-    /// The view.
-    pub view: View,
-}
-
-/// The buckets of a key that are out of service; for the slots kind, the slots.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StoredWithout {
-    /// The key.
-    pub key: Key,
-    /// Their numbers, ascending; at least one.
-    pub numbers: Vec<u64>,
 }
 
 /// A request that was superseded.

@@ -117,12 +117,12 @@ impl Table {
             let (count, own) = wanted.ask.counted()?;
             let lock = self.tree.lock(&wanted.key);
             let Class { capacity, .. } = lock.class_of(count, own);
-            if !lock.paused && count <= capacity {
+            if !lock.settings.paused && count <= capacity {
                 return None;
             }
             let shares = self.shareable_hold(lock, &wanted.key, count, lineage);
             // If several causes apply, the smallest is reported.
-            shares.is_none().then_some(match lock.paused {
+            shares.is_none().then_some(match lock.settings.paused {
                 true => (0, Refusal::Paused { item }),
                 false if capacity == 0 => (1, Refusal::TooLarge { item, capacity }),
                 false => (2, Refusal::TooLarge { item, capacity }),

@@ -3,8 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::index::grant_order::{Rank, change_waits};
-use crate::index::lock::Lock;
-use crate::{FrameId, Key, Mode, Refusal, RequestId, Table, WaiterState, WaiterStatus};
+use crate::{FrameId, Key, Mode, Refusal, RequestId, Setting, Table, WaiterState, WaiterStatus};
 
 impl Table {
     /// Whether a waiter is inactive, and so in no queue: its process is stopped, or it is parked
@@ -74,7 +73,7 @@ impl Table {
 
     /// After a pause or its end: decides which waiters still wait for a key to be resumed before
     /// their sizes are checked.
-    pub(crate) fn recheck_sizes(&mut self, key: &Key) {
+    fn recheck_sizes(&mut self, key: &Key) {
         for id in self.served(key) {
             let Some(waiter) = self.waiters.get(&id).filter(|waiter| waiter.size_unchecked) else {
                 continue;
@@ -88,11 +87,14 @@ impl Table {
 
     /// Changes a stored setting of a lock. Its waiters are queued again, because their capacity may
     /// change, and they may become parked or active.
-    pub(crate) fn change_setting(&mut self, key: &Key, change: impl FnOnce(&mut Lock)) {
+    pub(crate) fn change_setting(&mut self, key: &Key, setting: &Setting) {
         let waiters = self.served(key);
         waiters.iter().for_each(|id| self.dequeue(*id));
-        self.tree.change_lock(key, change);
+        self.tree.change_lock(key, |lock| lock.settings.set(setting));
         waiters.iter().for_each(|id| self.enqueue(*id));
+        if let Setting::Paused(_) = setting {
+            self.recheck_sizes(key);
+        }
     }
 
     /// Requeues the waiters of a frame's session that become parked or active because the session
@@ -120,7 +122,7 @@ impl Table {
     fn may_park(&self, key: &Key) -> bool {
         self.tree.node(key).is_some_and(|node| {
             let mut classes = node.lock.queue.keys();
-            node.lock.paused
+            node.lock.settings.paused
                 || !node.inactive.is_empty()
                 || classes.any(|class| class.count > class.capacity)
         })

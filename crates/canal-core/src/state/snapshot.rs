@@ -1,7 +1,7 @@
 //! Conversion between the table and plain data.
 
 use crate::index::lock::Lock;
-use crate::{Diverged, Key, Snapshot, StoredView, StoredWithout, Table};
+use crate::{Diverged, Key, Snapshot, Table};
 
 impl Table {
     /// The table as plain data.
@@ -18,27 +18,16 @@ impl Table {
             longest_ttl_ms: self.longest_ttl_ms,
             untold_below: self.untold_below,
             recovery: self.recovery.clone(),
-            ..self.settings(self.tree.locks())
+            ..self.outline(self.tree.locks())
         }
     }
 
     /// A snapshot that contains only the settings of the table and of some locks.
-    pub(crate) fn settings<'a>(
-        &self,
-        locks: impl Iterator<Item = (&'a Key, &'a Lock)>,
-    ) -> Snapshot {
+    pub(crate) fn outline<'a>(&self, locks: impl Iterator<Item = (&'a Key, &'a Lock)>) -> Snapshot {
         let Self { revision, next_token, bypass_max, .. } = *self;
-        let mut settings = Snapshot { revision, next_token, bypass_max, ..Snapshot::default() };
-        for (key, lock) in locks {
-            let key = || key.clone();
-            settings.views.extend(lock.stored.map(|view| StoredView { key: key(), view }));
-            settings.paused.extend(lock.paused.then(key));
-            let numbers = lock.without.numbers();
-            if !numbers.is_empty() {
-                settings.without.push(StoredWithout { key: key(), numbers });
-            }
-        }
-        settings
+        let stored = locks.filter(|(_, lock)| !lock.settings.is_default());
+        let settings = stored.map(|(key, lock)| (key.clone(), lock.settings.clone())).collect();
+        Snapshot { revision, next_token, bypass_max, settings, ..Snapshot::default() }
     }
 
     /// The table that a snapshot describes.
@@ -65,14 +54,8 @@ impl Table {
     }
 
     fn refill(&mut self, snapshot: &Snapshot) -> Result<(), String> {
-        for StoredView { key, view } in &snapshot.views {
-            self.tree.change_lock(key, |lock| lock.stored = Some(*view));
-        }
-        for key in &snapshot.paused {
-            self.tree.change_lock(key, |lock| lock.paused = true);
-        }
-        for StoredWithout { key, numbers } in &snapshot.without {
-            self.tree.change_lock(key, |lock| lock.without.change(numbers, true));
+        for (key, settings) in &snapshot.settings {
+            self.tree.change_lock(key, |lock| lock.settings = settings.clone());
         }
         for frame in &snapshot.frames {
             self.add_frame(frame.clone());

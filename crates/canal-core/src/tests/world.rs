@@ -276,11 +276,11 @@ impl World {
     }
 
     pub(in crate::tests) fn resize(&mut self, name: &str, view: Option<View>) -> Vec<Outcome> {
-        self.apply(Change::Resize { key: key(name), view })
+        self.apply(Change::Set { key: key(name), setting: Setting::View(view) })
     }
 
     pub(in crate::tests) fn pause(&mut self, name: &str, paused: bool) -> Vec<Outcome> {
-        self.apply(Change::Pause { key: key(name), paused })
+        self.apply(Change::Set { key: key(name), setting: Setting::Paused(paused) })
     }
 
     pub(in crate::tests) fn prioritize(
@@ -299,7 +299,8 @@ impl World {
         numbers: &[u64],
         out: bool,
     ) -> Vec<Outcome> {
-        self.apply(Change::Service { key: key(name), numbers: numbers.to_vec(), out })
+        let setting = Setting::Service { numbers: numbers.to_vec(), out };
+        self.apply(Change::Set { key: key(name), setting })
     }
 
     pub(in crate::tests) fn confirm_at(&mut self, request: RequestId, token: u64) -> Vec<Outcome> {

@@ -3,7 +3,7 @@
 use super::commit::{Transition, Worklist};
 use crate::{
     CONFIRMED_TOKEN_MAX, Change, Diverged, Entry, FrameId, HoldState, HostId, Key, LeaseId, Mode,
-    Outcome, Owner, Refusal, Release, RequestId, Revision, Table, Token, View, Withdrawal,
+    Outcome, Owner, Refusal, Release, RequestId, Revision, Setting, Table, Token, Withdrawal,
 };
 
 impl Table {
@@ -62,13 +62,8 @@ impl Transition<'_> {
             Change::Expire { frame, renewal } => self.expire(*frame, *renewal),
             Change::Suspend { request } => self.suspend(*request),
             Change::Resume { request } => self.revisit(*request),
-            Change::Resize { key, view } => self.resize(key, *view),
-            Change::Pause { key, .. } => self.pause(key),
+            Change::Set { key, setting } => self.set(key, setting),
             Change::Prioritize { session, priority } => self.prioritize(*session, *priority),
-            Change::Service { key, .. } => {
-                let before = self.table.without_of(key);
-                self.change_setting(key, Outcome::ServiceStored { before });
-            }
             Change::Policy { .. } => self.raise_barriers_everywhere(),
             Change::HostGone { host, by } => self.host_gone(*host, *by),
             // Waiters that were suspended take part again.
@@ -206,20 +201,17 @@ impl Transition<'_> {
         self.commit(Outcome::Requeued { request, token });
     }
 
-    fn resize(&mut self, key: &Key, view: Option<View>) {
-        let outcome = match self.table.bars_view(key, view) {
-            Some(in_use) => Outcome::ResizeRefused { in_use },
-            None if self.table.majority_bars_view(key, view) => Outcome::ResizeRefusedOverNodes,
-            None => Outcome::Resized { before: self.table.stored(key) },
+    fn set(&mut self, key: &Key, setting: &Setting) {
+        let refused = match setting {
+            Setting::View(view) => self.table.refusal_of_view(key, *view),
+            Setting::Paused(_) | Setting::Service { .. } => None,
         };
-        self.change_setting(key, outcome);
-    }
-
-    fn pause(&mut self, key: &Key) {
+        let stored = || Outcome::Stored { before: self.table.settings(key).clone() };
+        let outcome = refused.unwrap_or_else(stored);
         let mut unchecked = self.table.served(key);
         let waiters = &self.table.waiters;
         unchecked.retain(|id| waiters.get(id).is_some_and(|waiter| waiter.size_unchecked));
-        self.change_setting(key, Outcome::PauseStored { before: self.table.is_paused(key) });
+        self.change_setting(key, outcome);
         for request in unchecked {
             let waiter = self.table.waiters.get(&request);
             let Some(waiter) = waiter.filter(|waiter| !waiter.size_unchecked) else { continue };

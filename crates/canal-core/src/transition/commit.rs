@@ -219,15 +219,8 @@ impl Table {
                     Arc::make_mut(&mut waiter.request).priority = *priority;
                 })?;
             }
-            (Outcome::Resized { .. }, Change::Resize { key, view }) => {
-                self.change_setting(key, |lock| lock.stored = *view);
-            }
-            (Outcome::PauseStored { .. }, Change::Pause { key, paused }) => {
-                self.change_setting(key, |lock| lock.paused = *paused);
-                self.recheck_sizes(key);
-            }
-            (Outcome::ServiceStored { .. }, Change::Service { key, numbers, out }) => {
-                self.change_setting(key, |lock| lock.without.change(numbers, *out));
+            (Outcome::Stored { .. }, Change::Set { key, setting }) => {
+                self.change_setting(key, setting);
             }
             (Outcome::FrameGone { frame }, _) => self.drop_frame(*frame)?,
             (Outcome::Renewed { frame, renewal }, _) => self.renewed(entry, *frame, *renewal)?,

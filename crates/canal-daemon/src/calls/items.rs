@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::wording::{bad, count};
 use canal_core::{
-    Ask, Change, Command, FrameId, GROUP_BYTES_MAX, Item, Key, Supersede, Superseded, View,
+    Ask, Command, FrameId, GROUP_BYTES_MAX, Item, Key, Setting, Supersede, Superseded, View,
 };
 #[cfg(test)]
 use canal_core::{HostId, Owner, Request, Tag};
@@ -153,7 +153,7 @@ pub(crate) const WITHOUT_MAX: usize = 1024;
 ///
 /// # Errors
 /// The resize is invalid.
-pub(crate) fn setting(resize: &Resize) -> Result<Change, Failure> {
+pub(crate) fn setting(resize: &Resize) -> Result<(Key, Setting), Failure> {
     let key = key(&*resize.key)?;
     let view = view(&key, resize.per, resize.buckets, resize.slots)?;
     let service = match (&resize.without, &resize.with) {
@@ -177,15 +177,15 @@ pub(crate) fn setting(resize: &Resize) -> Result<Change, Failure> {
             );
             return Err(bad(message));
         }
-        return Ok(Change::Service { key, numbers: numbers.clone(), out });
+        return Ok((key, Setting::Service { numbers: numbers.clone(), out }));
     }
-    Ok(match (view, resize.forget, resize.pause) {
+    let setting = match (view, resize.forget, resize.pause) {
         (Some(View::Buckets { per: 0, .. }), ..) => {
             return Err(bad(format!("`per` of `{key}` must be at least 1, not 0")));
         }
-        (Some(View::Slots { slots: 0 }), false, None) => Change::Pause { key, paused: true },
-        (Some(_), false, None) | (None, true, None) => Change::Resize { key, view },
-        (None, false, Some(paused)) => Change::Pause { key, paused },
+        (Some(View::Slots { slots: 0 }), false, None) => Setting::Paused(true),
+        (Some(_), false, None) | (None, true, None) => Setting::View(view),
+        (None, false, Some(paused)) => Setting::Paused(paused),
         (None, false, None) => {
             return Err(bad(format!("no size is given for `{key}`"))
                 .hint("give `per` and `buckets`, or `slots`, or `forget`, or `pause`"));
@@ -194,7 +194,8 @@ pub(crate) fn setting(resize: &Resize) -> Result<Change, Failure> {
         (_, false, Some(_)) => {
             return Err(bad("one call cannot store a size and pause; make two calls"));
         }
-    })
+    };
+    Ok((key, setting))
 }
 
 /// A request for these items that asks for nothing else, and does not wait.
@@ -422,15 +423,13 @@ mod tests {
         let resize = |slots, forget, pause| {
             setting(&Resize { key: "a".to_owned(), slots, forget, pause, ..Resize::default() })
         };
-        let key = Key::new("a").unwrap();
-        let stored = |slots, forget, pause| resize(slots, forget, pause).unwrap();
-        let view = |view| Change::Resize { key: key.clone(), view };
-        let pause = |paused| Change::Pause { key: key.clone(), paused };
-        assert_eq!(stored(Some(2), false, None), view(Some(View::Slots { slots: 2 })));
-        assert_eq!(stored(None, true, None), view(None));
-        assert_eq!(stored(Some(0), false, None), pause(true));
-        assert_eq!(stored(None, false, Some(true)), pause(true));
-        assert_eq!(stored(None, false, Some(false)), pause(false));
+        let stored = |slots, forget, pause| resize(slots, forget, pause).unwrap().1;
+        let view = Setting::View(Some(View::Slots { slots: 2 }));
+        assert_eq!(stored(Some(2), false, None), view);
+        assert_eq!(stored(None, true, None), Setting::View(None));
+        assert_eq!(stored(Some(0), false, None), Setting::Paused(true));
+        assert_eq!(stored(None, false, Some(true)), Setting::Paused(true));
+        assert_eq!(stored(None, false, Some(false)), Setting::Paused(false));
         assert!(resize(None, false, None).is_err());
         assert!(resize(Some(1), true, None).is_err());
         assert!(resize(Some(1), false, Some(false)).is_err());
@@ -438,11 +437,16 @@ mod tests {
         let service = |without: Option<&[u64]>, with: Option<&[u64]>, pause| {
             let (without, with) = (without.map(Into::into), with.map(Into::into));
             let resize = Resize { key: "a".to_owned(), without, with, pause, ..Resize::default() };
-            setting(&resize)
+            setting(&resize).map(|(_, setting)| setting)
         };
-        let change = |numbers, out| Ok(Change::Service { key: key.clone(), numbers, out });
-        assert_eq!(service(Some(&[2, 3]), None, None), change(vec![2, 3], true));
-        assert_eq!(service(None, Some(&[2]), None), change(vec![2], false));
+        assert_eq!(
+            service(Some(&[2, 3]), None, None),
+            Ok(Setting::Service { numbers: vec![2, 3], out: true })
+        );
+        assert_eq!(
+            service(None, Some(&[2]), None),
+            Ok(Setting::Service { numbers: vec![2], out: false })
+        );
         assert!(service(Some(&[2]), Some(&[2]), None).is_err());
         assert!(service(Some(&[2]), None, Some(true)).is_err());
         assert!(service(Some(&[]), None, None).is_err());

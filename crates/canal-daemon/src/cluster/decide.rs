@@ -172,11 +172,7 @@ impl Decide {
     /// The outcome of a change of this view, if it is certain that the table would refuse it. Over
     /// an engine, only the log knows.
     pub(crate) fn refusal_of_view(&self, key: &Key, view: Option<View>) -> Option<Outcome> {
-        let table = self.cluster.is_none().then_some(&self.ledger.table)?;
-        if let Some(in_use) = table.bars_view(key, view) {
-            return Some(Outcome::ResizeRefused { in_use });
-        }
-        table.majority_bars_view(key, view).then_some(Outcome::ResizeRefusedOverNodes)
+        if self.is_shared() { None } else { self.ledger.table.refusal_of_view(key, view) }
     }
 
     /// The change that gives the table the policy of the configuration. Over an engine, there is

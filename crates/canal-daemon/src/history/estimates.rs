@@ -67,7 +67,7 @@ fn queue(
     now_ms: u64,
     usual: &mut Usual<'_>,
 ) -> Option<(Vec<Holder>, Vec<Queued>)> {
-    if table.is_paused(key) || table.waiting_for(key) == 0 {
+    if table.settings(key).paused || table.waiting_for(key) == 0 {
         return None;
     }
     let tokens: Vec<_> = table.holders(key).take(HOLDERS_MAX + 1).collect();

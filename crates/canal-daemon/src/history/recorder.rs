@@ -429,9 +429,7 @@ impl History {
             | Outcome::Prioritized { .. }
             | Outcome::ResizeRefused { .. }
             | Outcome::ResizeRefusedOverNodes
-            | Outcome::Resized { .. }
-            | Outcome::PauseStored { .. }
-            | Outcome::ServiceStored { .. } => {}
+            | Outcome::Stored { .. } => {}
         }
     }
 

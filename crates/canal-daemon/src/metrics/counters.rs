@@ -280,7 +280,7 @@ impl Snapshot {
                 capacity: table.effective_capacity(key),
                 waiting: table.waiting_for(key) as u64,
                 oldest_ms: 0,
-                paused: table.is_paused(key),
+                paused: table.settings(key).paused,
             };
             if counters.knows(key, now_ms) {
                 keys.insert(key.clone(), figures);
@@ -435,7 +435,7 @@ pub(super) mod tests {
     }
     use std::sync::Arc;
 
-    use canal_core::{Change, ENTRY_VERSION, Entry, Request, Revision, UnixMillis, View};
+    use canal_core::{Change, ENTRY_VERSION, Entry, Request, Revision, Setting, UnixMillis, View};
 
     /// A table to which each change is applied one second after the previous one.
     fn table(changes: Vec<Change>) -> Table {
@@ -469,14 +469,14 @@ pub(super) mod tests {
 
     #[test]
     fn holds_waits_and_sizes_are_those_of_the_table() {
-        let stored = Change::Resize { key: key("idle"), view: Some(View::Slots { slots: 4 }) };
+        let set = |setting| Change::Set { key: key("idle"), setting };
         let changes = vec![
             ask(1, &["a"], false),
             ask(2, &["a", "b"], false),
             ask(3, &["a"], false),
             ask(4, &["w"], true),
-            stored,
-            Change::Pause { key: key("idle"), paused: true },
+            set(Setting::View(Some(View::Slots { slots: 4 }))),
+            set(Setting::Paused(true)),
         ];
         let found = seen(&table(changes), 10_000);
         assert_eq!((found.holds, found.waiting), (2, 2));

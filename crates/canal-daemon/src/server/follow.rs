@@ -358,9 +358,7 @@ impl Server {
             | Outcome::Barrier { .. }
             | Outcome::ResizeRefused { .. }
             | Outcome::ResizeRefusedOverNodes
-            | Outcome::Resized { .. }
-            | Outcome::PauseStored { .. }
-            | Outcome::ServiceStored { .. } => {}
+            | Outcome::Stored { .. } => {}
         }
         None
     }
@@ -381,7 +379,7 @@ impl Server {
             _ => {}
         }
         let item = wording::item_of(why).and_then(|at| waiter.asked.request.items.get(at));
-        let stored = item.and_then(|item| self.decide.table().stored(&item.key));
+        let stored = item.and_then(|item| self.decide.table().settings(&item.key).view);
         Some((conn, wording::late_refusal(why, item, stored)))
     }
 

@@ -64,7 +64,7 @@ impl Server {
         self.count_job_tokens(&builds);
         let table = self.decide.table();
         // A waiting request has precedence.
-        let nothing_is_offered = table.is_awaited(key) || table.is_paused(key);
+        let nothing_is_offered = table.is_awaited(key) || table.settings(key).paused;
         // An operator stored a smaller size, or took slots out of service.
         let is_overfull = table.is_overfull(key);
         if nothing_is_offered || is_overfull {

@@ -19,7 +19,7 @@ use crate::store::recover::token_by_clock;
 use crate::waiters::leases::Leases;
 use crate::waiters::waiting::Waiter;
 use crate::wording;
-use canal_core::{Change, FrameId, HostId, Owner, ProcessId, RequestId, Table};
+use canal_core::{Change, FrameId, HostId, Owner, ProcessId, RequestId, Setting, Table};
 use canal_history::Ending;
 use canal_protocol::Failure;
 use canal_sys::clock;
@@ -127,11 +127,11 @@ impl Server {
         let table = self.decide.table();
         let views = self.effective.config.views.iter();
         let unsaid: Vec<_> = views
-            .filter(|(key, _)| table.stored(key).is_none())
+            .filter(|(key, _)| table.settings(key).view.is_none())
             .map(|(key, view)| (key.clone(), Some(*view)))
             .collect();
         for (key, view) in unsaid {
-            self.propose(Change::Resize { key, view });
+            self.propose(Change::Set { key, setting: Setting::View(view) });
         }
         if let Some(change) = self.decide.change_of_policy(self.effective.config.policy.bypass_max)
         {

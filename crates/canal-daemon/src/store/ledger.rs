@@ -15,7 +15,7 @@ use crate::store::lease_store::LeaseStore;
 use crate::waiters::leases::is_collecting;
 use canal_core::{
     Change, ENTRY_VERSION, Entry, HostId, Key, Outcome, RULES_VERSION, Request, RequestId,
-    Revision, StoredView, Table, Token, UnixMillis, View,
+    Revision, Setting, Settings, Table, Token, UnixMillis,
 };
 use canal_log::journal::{self, Batch, Journal, NoRoom};
 use canal_log::state::{self, Durable};
@@ -116,26 +116,28 @@ impl Ledger {
         kept.journal.admit(bytes, kept.rooms.sum)
     }
 
-    /// The stored sizes that differ from the configuration and the state file, each with its
-    /// required value. A size that a user stored by hand overrides the configuration.
-    pub(crate) fn views_to_follow(&self, config: &Config) -> Vec<(Key, Option<View>)> {
-        let mut wanted = config.views.clone();
-        if let Some(kept) = &self.journal {
-            let by_hand = kept.durable.views.iter();
-            wanted.extend(by_hand.map(|stored| (stored.key.clone(), stored.view)));
+    /// The settings that differ from the configuration and the state file, each with its required
+    /// value. A size that a user stored by hand overrides the configuration.
+    pub(crate) fn settings_to_follow(&self, config: &Config) -> Vec<(Key, Setting)> {
+        let Some(kept) = &self.journal else { return Vec::new() };
+        let mut wanted = kept.durable.settings.clone();
+        for (key, view) in &config.views {
+            wanted.entry(key.clone()).or_default().view.get_or_insert(*view);
         }
-        let stored = stored_views(&self.table);
-        let unwanted = stored.iter().filter(|stored| !wanted.contains_key(&stored.key));
-        let forgotten = unwanted.map(|stored| (stored.key.clone(), None));
-        let changed = wanted.iter().filter(|(key, view)| self.table.stored(key) != Some(**view));
-        let changed = changed.map(|(key, view)| (key.clone(), Some(*view)));
-        forgotten.chain(changed).collect()
+        for (key, _) in self.table.stored_settings() {
+            wanted.entry(key.clone()).or_default();
+        }
+        let changes = wanted.iter().flat_map(|(key, wanted)| {
+            let changes = changes(self.table.settings(key), wanted);
+            changes.map(|setting| (key.clone(), setting))
+        });
+        changes.collect()
     }
 
     /// Whether a user stored the size of a key, other than in the configuration.
     pub(crate) fn is_stored_by_hand(&self, key: &Key) -> bool {
-        let durable = self.journal.as_ref().map(|kept| &kept.durable);
-        durable.is_some_and(|durable| durable.views.iter().any(|stored| stored.key == *key))
+        let settings = self.journal.as_ref().and_then(|kept| kept.durable.settings.get(key));
+        settings.is_some_and(|settings| settings.view.is_some())
     }
 
     /// Records everything that was applied since the last commit, in one write.
@@ -439,13 +441,19 @@ fn requests_ahead(table: &Table) -> RequestId {
     RequestId(table.revision().0.saturating_add(REQUESTS_RESERVED_AT_ONCE))
 }
 
-/// The stored sizes of a table.
-pub(crate) fn stored_views(table: &Table) -> Vec<StoredView> {
-    let views = table.keys(None).filter_map(|key| {
-        let view = table.stored(key)?;
-        Some(StoredView { key: key.clone(), view })
-    });
-    views.collect()
+/// The changes between two settings of a key.
+fn changes(is: &Settings, wanted: &Settings) -> impl Iterator<Item = Setting> {
+    let service = |one: &Settings, other: &Settings, out| {
+        let numbers: Vec<u64> = one.without.0.difference(&other.without.0).copied().collect();
+        (!numbers.is_empty()).then_some(Setting::Service { numbers, out })
+    };
+    let changes = [
+        (is.paused != wanted.paused).then_some(Setting::Paused(wanted.paused)),
+        service(is, wanted, false),
+        service(wanted, is, true),
+        (is.view != wanted.view).then_some(Setting::View(wanted.view)),
+    ];
+    changes.into_iter().flatten()
 }
 
 /// The failure for a client whose request cannot be recorded.

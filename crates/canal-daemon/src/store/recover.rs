@@ -19,8 +19,7 @@ use crate::store::previous_journal::{self, PreviousJournal};
 use crate::waiters::leases::is_collecting;
 use crate::wording::StartError;
 use canal_core::{
-    Change, FrameId, Outcome, Owner, ProcessId, Release, Snapshot, StoredWithout, Table, Token,
-    UnixMillis, Withdrawal,
+    Change, FrameId, Outcome, Owner, ProcessId, Release, Table, Token, UnixMillis, Withdrawal,
 };
 use canal_log::journal::{Batch, OpenError};
 use canal_log::leases::{HeldLease, LeaseLog};
@@ -76,10 +75,13 @@ pub(crate) fn recover(place: &Place, config: &Config, discard: bool) -> anyhow::
     let reserved = durable.as_ref().map_or(Token(0), |durable| durable.reserved_token);
     let floor = (!goes_on).then(|| reserved.max(old.next_token).max(token_by_clock()));
     let mut durable = durable.unwrap_or_else(|| {
-        let Snapshot { mut views, paused, without, .. } = old.table.snapshot();
-        // The others are those that the lost state file must have contained.
-        views.retain(|stored| config.views.get(&stored.key) != Some(&stored.view));
-        Durable { views, paused, without, ..Durable::default() }
+        // Those that the lost state file must have contained.
+        let mut settings = old.table.snapshot().settings;
+        settings.retain(|key, settings| {
+            settings.view.take_if(|view| config.views.get(key) == Some(view));
+            !settings.is_default()
+        });
+        Durable { settings, ..Durable::default() }
     });
     durable.node.is_anew = is_anew;
     if !goes_on {
@@ -255,17 +257,8 @@ impl Recovered {
     /// size that a user stored by hand overrides the configuration.
     fn follow(&mut self, config: &Config) {
         let ledger = &mut self.ledger;
-        let Some((table, kept)) = ledger.kept() else { return };
-        let (is, wanted) = (table.snapshot(), kept.durable.clone());
-        let pauses = differences(is.paused, wanted.paused)
-            .map(|(key, paused)| Change::Pause { key, paused });
-        let services = differences(is.without, wanted.without)
-            .map(|(StoredWithout { key, numbers }, out)| Change::Service { key, numbers, out });
-        for change in pauses.chain(services) {
-            ledger.apply(change);
-        }
-        for (key, view) in ledger.views_to_follow(config) {
-            let applied = ledger.apply(Change::Resize { key: key.clone(), view });
+        for (key, setting) in ledger.settings_to_follow(config) {
+            let applied = ledger.apply(Change::Set { key: key.clone(), setting });
             match applied.outcomes.first() {
                 Some(Outcome::ResizeRefused { in_use }) => {
                     tracing::warn!(%key, "its configured size does not apply: the key is in use as \
@@ -285,25 +278,12 @@ impl Recovered {
     }
 }
 
-/// The settings that the table has and should not have, then those that it should have and has not,
-/// each with whether it should have it.
-fn differences<T: Clone + PartialEq>(
-    is: Vec<T>,
-    wanted: Vec<T>,
-) -> impl Iterator<Item = (T, bool)> {
-    let mut added = wanted.clone();
-    added.retain(|setting| !is.contains(setting));
-    let removed = is.into_iter().filter(move |setting| !wanted.contains(setting));
-    removed.map(|setting| (setting, false)).chain(added.into_iter().map(|setting| (setting, true)))
-}
-
 #[cfg(test)]
 mod tests {
     use std::path::PathBuf;
 
     use super::*;
-    use crate::store::ledger::stored_views;
-    use canal_core::{Key, Revision, View};
+    use canal_core::{Key, Revision, Setting, View};
     use canal_log::sim::disk as fault;
     use canal_protocol::place::{Rule, Stores};
 
@@ -328,8 +308,8 @@ mod tests {
     }
 
     fn views(recovered: &Recovered) -> Vec<String> {
-        let stored = stored_views(&recovered.ledger.table);
-        stored.iter().map(|stored| format!("{}={}", stored.key, stored.view)).collect()
+        let stored = recovered.ledger.table.stored_settings();
+        stored.map(|(key, settings)| format!("{key}={}", settings.view.unwrap())).collect()
     }
 
     #[test]
@@ -339,8 +319,9 @@ mod tests {
         let mut first = recovered(&place, "[keys.a]\nslots = 1\n[keys.b]\nslots = 2\n");
         assert_eq!(views(&first), ["a=1", "b=2"]);
         let (key, view) = (Key::new("b").unwrap(), Some(View::Slots { slots: 7 }));
-        first.ledger.apply(Change::Resize { key: key.clone(), view });
-        first.ledger.change_durable(|it| it.store_view(&key, view)).unwrap();
+        let setting = Setting::View(view);
+        first.ledger.change_durable(|it| it.set(&key, &setting)).unwrap();
+        first.ledger.apply(Change::Set { key, setting });
         first.ledger.commit().unwrap();
         drop(first);
 
@@ -359,20 +340,24 @@ mod tests {
         let place = place(dir.path());
         let mut first = recovered(&place, "");
         let key = |name| Key::new(name).unwrap();
-        for (name, numbers) in [("a", vec![1, 2]), ("b", vec![3]), ("b", vec![])] {
-            first.ledger.change_durable(|it| it.store_without(&key(name), numbers)).unwrap();
+        for (name, numbers, out) in
+            [("a", vec![1, 2], true), ("b", vec![3], true), ("b", vec![3], false)]
+        {
+            let setting = Setting::Service { numbers, out };
+            first.ledger.change_durable(|it| it.set(&key(name), &setting)).unwrap();
         }
         // A table that differs from the state file follows it.
         for (name, numbers) in [("a", vec![2, 7]), ("c", vec![4])] {
-            first.ledger.apply(Change::Service { key: key(name), numbers, out: true });
+            let setting = Setting::Service { numbers, out: true };
+            first.ledger.apply(Change::Set { key: key(name), setting });
         }
         first.ledger.commit().unwrap();
         drop(first);
         let without = || {
             let table = recovered(&place, "").ledger.table;
-            ["a", "b", "c"].map(|name| table.without_of(&key(name)))
+            ["a", "b", "c"].map(|name| table.settings(&key(name)).without.0.clone())
         };
-        let expected = [vec![1, 2], vec![], vec![]];
+        let expected = [[1, 2].into(), BTreeSet::new(), BTreeSet::new()];
         assert_eq!(without(), expected);
         // A boot empties /tmp.
         std::fs::remove_file(dir.path().join("journal.0")).unwrap();
@@ -387,12 +372,17 @@ mod tests {
         let mut first = recovered(&place, "");
         for (name, paused) in [("a", true), ("b", true), ("b", false), ("c", true)] {
             let key = Key::new(name).unwrap();
-            first.ledger.change_durable(|it| it.store_pause(&key, paused)).unwrap();
-            first.ledger.apply(Change::Pause { key, paused });
+            let setting = Setting::Paused(paused);
+            first.ledger.change_durable(|it| it.set(&key, &setting)).unwrap();
+            first.ledger.apply(Change::Set { key, setting });
         }
         first.ledger.commit().unwrap();
         drop(first);
-        let paused = || recovered(&place, "").ledger.table.snapshot().paused;
+        let paused = || {
+            let table = recovered(&place, "").ledger.table;
+            let paused = table.stored_settings().filter(|(_, settings)| settings.paused);
+            paused.map(|(key, _)| key.clone()).collect::<Vec<_>>()
+        };
         let names = ["a", "c"].map(|name| Key::new(name).unwrap());
         assert_eq!(paused(), names);
         // A boot empties /tmp.

@@ -9,7 +9,7 @@ use crate::config::effective::Purpose;
 use crate::net::call_state::CallState;
 use crate::tests::recovering::{Fake, folder};
 use crate::tests::{Peer, World, call};
-use canal_core::{Change, Key, View};
+use canal_core::{Change, Key, Setting, View};
 use canal_sys::clock;
 use canal_sys::rerun::wait_until;
 
@@ -40,7 +40,7 @@ impl World {
     }
 
     fn stored(&self, key: &str) -> Option<View> {
-        self.server.decide.table().stored(&Key::new(key).unwrap())
+        self.server.decide.table().settings(&Key::new(key).unwrap()).view
     }
 }
 
@@ -51,8 +51,8 @@ fn over_an_engine_the_file_never_overwrites_what_is_stored() {
     world.reload("[keys.a]\nslots = 2\n[policy]\nbypass_max = 5\n");
     assert_eq!(world.stored("a"), Some(View::Slots { slots: 2 }), "nothing was stored");
     assert_eq!(world.server.decide.table().bypass_max(), 5);
-    let (key, view) = (Key::new("a").unwrap(), Some(View::Slots { slots: 7 }));
-    world.server.propose(Change::Resize { key, view });
+    let setting = Setting::View(Some(View::Slots { slots: 7 }));
+    world.server.propose(Change::Set { key: Key::new("a").unwrap(), setting });
     world.turns();
     let reloaded = world.reload("[keys.a]\nslots = 3\n[keys.b]\nslots = 1\n");
     let note = reloaded["notes"][0].as_str().unwrap();

@@ -164,15 +164,16 @@ impl<'a> KeysReport<'a> {
             self.looks_left = self.looks_left.saturating_sub(1);
             shown.holder(hold, Some(key), looks)
         });
+        let settings = table.settings(key);
         KeyInfo {
             key: key.to_string(),
             kind: table.kind(key),
             held: table.held_of(key),
             capacity: table.effective_capacity(key),
             view: table.effective_view(key).map(|view| view.to_string()),
-            stored: table.stored(key).is_some(),
-            paused: table.is_paused(key),
-            without: table.without_of(key),
+            stored: settings.view.is_some(),
+            paused: settings.paused,
+            without: settings.without.0.iter().copied().collect(),
             waiting: queue.len() as u64,
             holders: holders.collect(),
             waiters: Each({

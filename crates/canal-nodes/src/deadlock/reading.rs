@@ -11,8 +11,7 @@
 use std::collections::BTreeMap;
 
 use canal_core::{
-    Above, FrameId, HeldItem, HoldState, Key, RequestId, Snapshot, StoredWithout, Token, View,
-    WaiterState,
+    Above, FrameId, HeldItem, HoldState, Key, RequestId, Settings, Snapshot, Token, WaiterState,
 };
 use canal_protocol::{PartFound, WaitsFound};
 
@@ -36,7 +35,7 @@ fn join_node(earlier: &WaitsFound, later: &WaitsFound) -> WaitsFound {
     let waits_still = |waiter: &&WaiterState| {
         let mut items = waiter.request.items.iter();
         waited.get(&waiter.id).is_some_and(|it| is_same(it, waiter))
-            && items.all(|it| size(&earlier.table, &it.key) == size(&later.table, &it.key))
+            && items.all(|it| settings_of(earlier, &it.key) == settings_of(later, &it.key))
             && before.get(&waiter.frame) == now.get(&waiter.frame)
     };
     let waiters = later.table.waiters.iter().filter(waits_still).cloned().collect();
@@ -53,6 +52,10 @@ fn memberships(found: &WaitsFound) -> BTreeMap<FrameId, (Option<&PartFound>, Opt
     found.frames.iter().map(|it| (it.frame, (it.part_of.as_ref(), it.above()))).collect()
 }
 
+fn settings_of<'f>(found: &'f WaitsFound, key: &Key) -> Option<&'f Settings> {
+    found.table.settings.get(key)
+}
+
 /// Whether a request still waits as before.
 fn is_same(before: &WaiterState, now: &WaiterState) -> bool {
     before.frame == now.frame && before.status == now.status && before.barrier == now.barrier
@@ -63,11 +66,4 @@ fn still_held(before: &HoldState, now: &HoldState) -> Option<HoldState> {
     let was_held = |item: &&HeldItem| before.items.iter().any(|it| it.key == item.key);
     let items: Vec<HeldItem> = now.items.iter().filter(was_held).cloned().collect();
     (!items.is_empty()).then(|| HoldState { items, ..now.clone() })
-}
-
-/// The stored size of a key, whether it is paused, and what of it is out of service.
-fn size<'a>(table: &'a Snapshot, key: &Key) -> (Option<View>, bool, Option<&'a StoredWithout>) {
-    let view = table.views.iter().find(|stored| stored.key == *key).map(|stored| stored.view);
-    let without = table.without.iter().find(|without| without.key == *key);
-    (view, table.paused.contains(key), without)
 }

@@ -48,7 +48,8 @@ fn a_bucket_out_of_service_is_not_granted_and_its_holder_keeps_it() {
     world.service("gpu", &[2], true);
     let (table, gpu_key) = (&world.table, key("gpu"));
     assert_eq!(table.effective_capacity(&gpu_key), Some(3));
-    assert_eq!((table.held_of(&gpu_key), table.without_of(&gpu_key)), (3, vec![2]));
+    let out = &table.settings(&gpu_key).without.0;
+    assert_eq!((table.held_of(&gpu_key), out), (3, &[2].into()));
     assert_eq!(slots(&world.take(gpu(4))), [3], "the slot of the holder does not count");
     let waiter = world.wait(gpu(5));
     assert_eq!(world.die(3), [], "its slot leaves service with its holder");
@@ -99,7 +100,7 @@ fn an_idle_key_keeps_what_is_out_of_service() {
     world.take(gpu(1));
     world.die(1);
     let restored = Table::restore(&world.table.snapshot()).unwrap();
-    assert_eq!(restored.without_of(&key("gpu")), [1, 7]);
+    assert_eq!(restored.settings(&key("gpu")).without.0, [1, 7].into());
     world.service("gpu", &[1, 7], false);
     assert_eq!(world.table.keys(None).count(), 0);
 }

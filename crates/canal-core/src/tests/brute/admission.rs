@@ -6,15 +6,19 @@ use super::deadlock::{leads_to, remainder};
 use super::{Asker, lineage, root, session};
 use crate::*;
 
-fn find(views: &[StoredView], key: &Key) -> Option<View> {
-    views.iter().find(|stored| stored.key == *key).map(|stored| stored.view)
+fn stored(state: &Snapshot, key: &Key) -> Option<View> {
+    state.settings.get(key)?.view
+}
+
+pub(super) fn is_paused(state: &Snapshot, key: &Key) -> bool {
+    state.settings.get(key).is_some_and(|settings| settings.paused)
 }
 
 /// The stored size applies to every request. Without one, a request has its own size: the one that
 /// it states, or else the one that it was given.
 fn view_of(state: &Snapshot, item: &Item) -> View {
     let Ask::Counted { view, given, .. } = item.ask else { panic!("nothing else has a size") };
-    find(&state.views, &item.key).or(view).or(given).unwrap_or(View::Slots { slots: 1 })
+    stored(state, &item.key).or(view).or(given).unwrap_or(View::Slots { slots: 1 })
 }
 
 /// The kind in use, else that of the stored size.
@@ -24,7 +28,7 @@ fn kind_of(state: &Snapshot, key: &Key) -> Option<Kind> {
     let wanted = state.waiters.iter().flat_map(|waiter| &waiter.request.items);
     let wanted = wanted.filter(|item| item.key == *key && item.ask.mode() == Mode::Counted);
     let wanted = wanted.map(|item| view_of(state, item));
-    held.chain(wanted).chain(find(&state.views, key)).map(View::kind).next()
+    held.chain(wanted).chain(stored(state, key)).map(View::kind).next()
 }
 
 /// The size given to a caller without one: the size that the live hold with the largest token
@@ -55,8 +59,8 @@ pub(super) fn applied(state: &Snapshot, asked: &Request) -> Request {
 /// Whether a slot is out of service for requests with a view: its bucket is, or for the slots kind
 /// the slot itself.
 fn is_out(state: &Snapshot, key: &Key, view: View, slot: u64) -> bool {
-    let without = state.without.iter().find(|without| without.key == *key);
-    without.is_some_and(|without| without.numbers.contains(&view.bucket(slot).unwrap_or(slot)))
+    let settings = state.settings.get(key);
+    settings.is_some_and(|it| it.without.0.contains(&view.bucket(slot).unwrap_or(slot)))
 }
 
 /// The number of slots in service.
@@ -131,7 +135,7 @@ pub(super) fn never(state: &Snapshot, asker: &Asker<'_>) -> Option<Never> {
     let nevers = asker.asked.items.iter().filter_map(|item| {
         let Ask::Counted { count, .. } = item.ask else { return None };
         let capacity = capacity(state, item);
-        match (shares(state, asker, item), state.paused.contains(&item.key)) {
+        match (shares(state, asker, item), is_paused(state, &item.key)) {
             (true, _) => None,
             (false, true) => Some(Never::Paused),
             (false, false) if capacity == 0 => Some(Never::Empty),
@@ -165,7 +169,7 @@ pub(super) fn fits(state: &Snapshot, item: &Item) -> bool {
     let Ask::Counted { count, .. } = item.ask else { return true };
     let (view, held) = (view_of(state, item), held_slots(state, &item.key));
     let held = held.iter().filter(|slot| !is_out(state, &item.key, view, **slot)).count();
-    !state.paused.contains(&item.key) && held as u64 + count <= capacity(state, item)
+    !is_paused(state, &item.key) && held as u64 + count <= capacity(state, item)
 }
 
 fn ahead(waiter: &WaiterState, asker: &Asker<'_>) -> bool {

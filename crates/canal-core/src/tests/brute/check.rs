@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::admission::{
-    Never, admissible, applied, chosen, conflict, free, never, own_deadlock, passed, precedes,
-    takes_part,
+    Never, admissible, applied, chosen, conflict, free, is_paused, never, own_deadlock, passed,
+    precedes, takes_part,
 };
 use super::deadlock::{deadlocked, forget, ids, in_the_way, is_on_a_cycle, waiting_in_vain};
 use super::supersede::check_superseded;
@@ -285,7 +285,8 @@ fn check_outcome(table: &Table, entry: &Entry, outcome: &Outcome) -> BTreeSet<Re
             let asker = match waiting(*request) {
                 // It arrived while one of its keys was paused, and this entry resumes that key.
                 Some(waiter) => {
-                    let resumes = matches!(entry.change, Change::Pause { paused: false, .. });
+                    let resumes =
+                        matches!(entry.change, Change::Set { setting: Setting::Paused(false), .. });
                     assert!(resumes && !waiter.size_unchecked, "{}", brief(&state));
                     Asker::waiting(waiter)
                 }
@@ -408,7 +409,7 @@ fn most_waiting(state: &Snapshot, asked: &Request) -> u64 {
 }
 
 fn is_any_paused(state: &Snapshot, waiter: &WaiterState) -> bool {
-    waiter.request.items.iter().any(|item| state.paused.contains(&item.key))
+    waiter.request.items.iter().any(|item| is_paused(state, &item.key))
 }
 
 /// Checks that two holds do not conflict, unless the frame of one encloses the frame of the other.
@@ -459,9 +460,5 @@ fn brief(state: &Snapshot) -> String {
     });
     let frames = state.frames.iter().map(|frame| format!("f{} in {:?}", frame.id, frame.parent));
     let parts = holds.chain(waiters).chain(frames).collect::<Vec<_>>();
-    let stored = state.views.iter().map(|view| format!("{}:={}", view.key, view.view));
-    let paused = state.paused.iter().map(|key| format!("{key} is paused"));
-    let without = state.without.iter().map(|it| format!("{} without {:?}", it.key, it.numbers));
-    let views: Vec<_> = stored.chain(paused).chain(without).collect();
-    format!("\n  {}\n  views {views:?}", parts.join("\n  "))
+    format!("\n  {}\n  settings {:?}", parts.join("\n  "), state.settings)
 }

@@ -245,7 +245,7 @@ impl Seen {
 struct Normal {
     frames: Vec<(u32, Option<usize>, bool, Vec<Held>)>,
     waiters: Vec<(usize, Vec<Wanted>, i32, Standing)>,
-    keys: Vec<(Key, Option<View>, bool, Vec<u64>)>,
+    keys: Vec<(Key, Settings)>,
 }
 
 /// The key, the mode, whether it is shared, the number of slots, the slots where they matter, and
@@ -287,9 +287,7 @@ fn normal(table: &Table, scope: Scope) -> Normal {
         let standing = (passed, barrier, stopped, size_unchecked);
         (ids[&waiter.frame], items, waiter.request.priority, standing)
     });
-    let keys = table
-        .keys(None)
-        .map(|key| (key.clone(), table.stored(key), table.is_paused(key), table.without_of(key)));
+    let keys = table.keys(None).map(|key| (key.clone(), table.settings(key).clone()));
     Normal { frames: frames.collect(), waiters: waiters.collect(), keys: keys.collect() }
 }
 
@@ -330,16 +328,15 @@ fn changes(table: &Table, scope: Scope) -> Vec<Change> {
         }
     }));
     for key in scope.keys.iter().map(|name| key(name)) {
-        let other = scope.stored.iter().filter(|view| **view != table.stored(&key));
-        changes.extend(other.map(|view| Change::Resize { key: key.clone(), view: *view }));
-        for number in scope.without {
-            let out = !table.without_of(&key).contains(number);
-            changes.push(Change::Service { key: key.clone(), numbers: vec![*number], out });
-        }
-        if scope.pauses {
-            let paused = !table.is_paused(&key);
-            changes.push(Change::Pause { key, paused });
-        }
+        let Settings { view: stored, paused, without } = table.settings(&key);
+        let views = scope.stored.iter().filter(|view| **view != *stored).copied();
+        let numbers = scope.without.iter().map(|number| Setting::Service {
+            numbers: vec![*number],
+            out: !without.0.contains(number),
+        });
+        let pauses = scope.pauses.then_some(Setting::Paused(!paused));
+        let settings = views.map(Setting::View).chain(numbers).chain(pauses);
+        changes.extend(settings.map(|setting| Change::Set { key: key.clone(), setting }));
     }
     changes
 }

@@ -473,7 +473,7 @@ impl Server {
         let (shown, table) = (self.shown(viewer), self.decide.table());
         let use_of = Use {
             slots: table.use_for(request, at),
-            stored: table.stored(&item.key),
+            stored: table.settings(&item.key).view,
             conflict: shown.conflict(request, at),
         };
         let mut failure = wording::refusal(why, request, Some(&use_of));

@@ -17,7 +17,7 @@ use crate::server::requests::resize::barred;
 use crate::server::step::{Caller, Result, Step};
 use crate::store::ledger::setting_bytes;
 use crate::wording::time;
-use canal_core::{BYPASS_MAX_DEFAULT, Change, Key, View};
+use canal_core::{BYPASS_MAX_DEFAULT, Change, Key, Setting, View};
 use canal_protocol::place::Rule;
 use canal_protocol::{
     Configuration, ErrorName, Failure, Reloaded, SettingChange, SettingInfo, SettingSource,
@@ -146,7 +146,7 @@ impl Server {
         // The time after which an idle daemon ends starts again.
         self.due.idle = None;
         for (key, view) in resizes {
-            self.propose(Change::Resize { key, view });
+            self.propose(Change::Set { key, setting: Setting::View(view) });
         }
         if let Some(change) = self.decide.change_of_policy(self.effective.config.policy.bypass_max)
         {
@@ -188,7 +188,7 @@ impl Server {
         let mut changed = Vec::new();
         if self.decide.is_shared() {
             for (key, view) in &config.views {
-                match self.decide.table().stored(key) {
+                match self.decide.table().settings(key).view {
                     None if self.decide.is_member() => changed.push((key.clone(), Some(*view))),
                     Some(stored) if stored != *view && before.get(key) != Some(view) => {
                         notes.push(format!(
@@ -200,7 +200,7 @@ impl Server {
                 }
             }
             let gone = before.keys().filter(|key| !config.views.contains_key(*key));
-            let gone = gone.filter_map(|key| Some((key, self.decide.table().stored(key)?)));
+            let gone = gone.filter_map(|key| Some((key, self.decide.table().settings(key).view?)));
             notes.extend(gone.map(|(key, stored)| {
                 format!(
                     "`{key}` keeps the size {stored}, which is stored for all hosts; forget it \
@@ -209,7 +209,8 @@ impl Server {
             }));
             return changed;
         }
-        for (key, view) in self.decide.ledger().views_to_follow(config) {
+        for (key, setting) in self.decide.ledger().settings_to_follow(config) {
+            let Setting::View(view) = setting else { continue };
             let refused = self.decide.refusal_of_view(&key, view);
             if let Some(why) = refused.as_ref().and_then(barred) {
                 notes.push(format!("the configured size of `{key}` does not apply: `{key}` {why}"));
@@ -218,7 +219,7 @@ impl Server {
             }
         }
         for (key, view) in &config.views {
-            let stored = self.decide.table().stored(key);
+            let stored = self.decide.table().settings(key).view;
             let is_by_hand = self.decide.ledger().is_stored_by_hand(key);
             if is_by_hand && stored != Some(*view) && before.get(key) != Some(view) {
                 let stored = stored.map_or_else(|| "none".to_owned(), |view| view.to_string());
@@ -352,7 +353,7 @@ impl Server {
         let each = config.views.iter().map(|(key, view)| {
             let name = format!("keys.{}", name_of_key(key.as_str()));
             let spread = if config.spread.contains(key) { SPREAD } else { "" };
-            let stored = self.decide.table().stored(key);
+            let stored = self.decide.table().settings(key).view;
             let (source, line) = match stored == Some(*view) {
                 true => (SettingSource::File, config.line(&name)),
                 false => (SettingSource::Stored, None),

@@ -78,7 +78,7 @@ impl Server {
     }
 
     fn stored_size(&self, key: &Key) -> Option<u64> {
-        self.decide.table().stored(key).map(View::capacity)
+        self.decide.table().settings(key).view.map(View::capacity)
     }
 
     /// The current holds of a key and the keys below it, or of all keys.

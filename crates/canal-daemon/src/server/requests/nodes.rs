@@ -413,9 +413,7 @@ impl Server {
 /// Removes everything about other keys. Removed waits count as progress, so that no client sees a
 /// deadlock where there is none.
 fn keep_only(table: &mut Snapshot, may_see: impl Fn(&Key) -> bool) {
-    table.views.retain(|stored| may_see(&stored.key));
-    table.paused.retain(&may_see);
-    table.without.retain(|without| may_see(&without.key));
+    table.settings.retain(|key, _| may_see(key));
     table.waiters.retain(|waiter| waiter.request.items.iter().all(|item| may_see(&item.key)));
     for hold in &mut table.holds {
         hold.items.retain(|item| may_see(&item.key));

@@ -3,8 +3,6 @@
 //! Invariant: with the embedded journal, a setting is durable before it applies. So no grant
 //! depends on a setting that a restart would lose.
 
-use std::collections::BTreeSet;
-
 use crate::calls::in_flight::Applied;
 use crate::calls::items::{self, WITHOUT_MAX};
 use crate::config::permissions::Action;
@@ -13,66 +11,56 @@ use crate::server::Server;
 use crate::server::step::{Caller, Result, Step};
 use crate::store::ledger::setting_bytes;
 use crate::wording::{bad, cannot, denied, not_held, used_as};
-use canal_core::{Change, Key, Outcome, RequestId, Table, View, WaiterState};
+use canal_core::{Change, Key, Outcome, RequestId, Setting, Table, View, WaiterState};
 use canal_protocol::{ErrorName, Failure, Prioritize, Prioritized, Resize, Resized};
 
 impl Server {
     pub(crate) fn resize(&mut self, caller: &Caller, resize: &Resize) -> Result {
-        let mut change = items::setting(resize)?;
-        let key = items::key(&*resize.key)?;
+        let (key, setting) = items::setting(resize)?;
         self.may(caller.id, Action::Resize, &key)?;
-        let mut without: BTreeSet<u64> = self.decide.table().without_of(&key).into_iter().collect();
-        let numbers = match &change {
-            Change::Service { numbers, .. } => numbers.len() + without.len(),
-            _ => 0,
+        let mut wanted = self.decide.table().settings(&key).clone();
+        let numbers = match &setting {
+            Setting::Service { numbers, .. } => numbers.len() + wanted.without.0.len(),
+            Setting::View(_) | Setting::Paused(_) => 0,
         };
         self.reserve(setting_bytes(&key, numbers))?;
-        let stored = match &mut change {
-            Change::Resize { view, .. } => {
-                let wanted = *view;
-                // A key whose stored view is forgotten gets the configured view.
-                *view = wanted.or_else(|| self.effective.config.views.get(&key).copied());
-                if let Some(refused) = self.decide.refusal_of_view(&key, *view)
-                    && let Some(failure) = refusal_of(&key, &refused)
-                {
-                    return Err(failure);
-                }
-                self.decide.ledger_mut().change_durable(|it| it.store_view(&key, wanted))
+        wanted.set(&setting);
+        if wanted.without.0.len() > WITHOUT_MAX {
+            let message = format!("at most {WITHOUT_MAX} of `{key}` can be out of service");
+            return Err(bad(message));
+        }
+        let mut applied = setting.clone();
+        if let Setting::View(view) = &mut applied {
+            // A key whose stored view is forgotten gets the configured view.
+            *view = view.or_else(|| self.effective.config.views.get(&key).copied());
+            if let Some(refused) = self.decide.refusal_of_view(&key, *view)
+                && let Some(failure) = refusal_of(&key, &refused)
+            {
+                return Err(failure);
             }
-            Change::Service { numbers, out, .. } => {
-                without.retain(|number| *out || !numbers.contains(number));
-                without.extend(numbers.iter().filter(|_| *out));
-                if without.len() > WITHOUT_MAX {
-                    let message = format!("at most {WITHOUT_MAX} of `{key}` can be out of service");
-                    return Err(bad(message));
-                }
-                let without = without.into_iter().collect();
-                self.decide.ledger_mut().change_durable(|it| it.store_without(&key, without))
-            }
-            _ => {
-                let paused = matches!(change, Change::Pause { paused: true, .. });
-                self.decide.ledger_mut().change_durable(|it| it.store_pause(&key, paused))
-            }
-        };
-        stored.map_err(cannot(&format!("store the setting of `{key}`")))?;
+        }
+        let what = format!("store the setting of `{key}`");
+        let ledger = self.decide.ledger_mut();
+        ledger.change_durable(|it| it.set(&key, &setting)).map_err(cannot(&what))?;
+        let change = Change::Set { key: key.clone(), setting: applied };
         Ok(Step::Propose(change, PendingCall::Resize(key)))
     }
 
     /// Answers a setting that was applied to the table, or refused by it.
     pub(crate) fn resized(&self, key: &Key, applied: &Applied) -> Result {
         let table = self.decide.table();
-        let now = table.stored(key);
+        let settings = table.settings(key);
         let outcome = applied.outcomes.first();
         if let Some(failure) = outcome.and_then(|outcome| refusal_of(key, outcome)) {
             return Err(failure);
         }
-        let before = if let Some(Outcome::Resized { before }) = outcome { *before } else { now };
+        let before = if let Some(Outcome::Stored { before }) = outcome { before } else { settings };
         let resized = Resized {
             key: key.to_string(),
-            before: before.as_ref().map(View::to_string),
-            now: now.as_ref().map(View::to_string),
-            paused: table.is_paused(key),
-            without: table.without_of(key),
+            before: before.view.as_ref().map(View::to_string),
+            now: settings.view.as_ref().map(View::to_string),
+            paused: settings.paused,
+            without: settings.without.0.iter().copied().collect(),
             held: table.held_of(key),
             waiting: table.waiting_for(key) as u64,
         };

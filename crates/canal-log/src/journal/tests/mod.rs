@@ -18,8 +18,8 @@ use super::*;
 use crate::RecordRef;
 use canal_core::{
     Ask, Change, Command, Entry, FrameId, Granted, GrantedItem, HostId, Item, Key, Outcome, Owner,
-    ProcessId, Request, RequestId, SlotRange, Slots, StoredView, Tag, Token, UnixMillis, View,
-    Wait, Withdrawal,
+    ProcessId, Request, RequestId, Settings, SlotRange, Slots, Tag, Token, UnixMillis, View, Wait,
+    Withdrawal,
 };
 
 /// The size of these tests' files: small, so that tests can try much of them.
@@ -36,13 +36,12 @@ fn other_origin() -> Origin {
 /// A table after this many entries, each of which stored a size.
 fn snapshot(revision: u64) -> Snapshot {
     let key = Key::new(&format!("after/{revision}")).unwrap();
+    let view = Some(View::Slots { slots: revision });
     Snapshot {
         revision: Revision(revision),
         next_token: Token(revision),
         bypass_max: 64,
-        views: vec![StoredView { key, view: View::Slots { slots: revision } }],
-        paused: Vec::new(),
-        without: Vec::new(),
+        settings: [(key, Settings { view, ..Settings::default() })].into(),
         frames: Vec::new(),
         holds: Vec::new(),
         waiters: Vec::new(),

@@ -4,7 +4,7 @@ use fastrand::Rng;
 
 use super::world::{State, World};
 use crate::deadlock::{Deadlock, RequestName, Way, find, find_in};
-use canal_core::{By, Change, Key, Require, View};
+use canal_core::{By, Change, Key, Require, Setting, View};
 use canal_protocol::WaitsFound;
 
 fn key(number: usize) -> String {
@@ -259,8 +259,8 @@ fn what_is_in_one_reading_only_counts_as_going_on() {
     assert_eq!(find(&earlier, &readings).unwrap(), []);
     // A size was stored in between.
     let mut later = world.clone();
-    let (key, view) = (Key::new("k1").unwrap(), Some(View::Slots { slots: 9 }));
-    later.apply(1, Change::Resize { key, view });
+    let setting = Setting::View(Some(View::Slots { slots: 9 }));
+    later.apply(1, Change::Set { key: Key::new("k1").unwrap(), setting });
     assert_eq!(find(&readings, &later.readings()).unwrap(), []);
 }
 
