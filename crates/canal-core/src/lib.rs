@@ -25,8 +25,7 @@ pub use model::{
     OnLost, OutOfService, Outcome, OverNodes, Owner, PAST_LEASES_MAX, PastLease, PastRequest,
     ProcessId, RULES_VERSION, Recovery, Refusal, Release, Request, RequestId, Require, Revision,
     RunId, SUPERSEDED_MAX, Setting, Settings, SlotRange, Slots, Snapshot, Supersede, Superseded,
-    Tag, Token, UnixMillis, Usage, View, Wait, WaiterState, WaiterStatus, Withdrawal, key_room,
-    room_of,
+    Tag, Token, UnixMillis, Usage, View, Wait, WaiterState, WaiterStatus, key_room, room_of,
 };
 pub use state::Table;
 pub use why::{Blocker, OwnSlots, Reason, SizeFound, Why};

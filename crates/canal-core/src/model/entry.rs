@@ -61,8 +61,6 @@ pub enum Change {
     Withdraw {
         /// The request.
         request: RequestId,
-        /// The reason.
-        why: Withdrawal,
     },
     /// The owner, or another client by force, releases a hold or an item of it.
     Release(Release),
@@ -207,18 +205,6 @@ pub enum Change {
         /// The entry from which the recovery counts.
         from: Revision,
     },
-}
-
-/// Why a waiter was withdrawn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Withdrawal {
-    /// Its connection closed, or its client cancelled it.
-    Cancelled,
-    /// Its time-out passed.
-    Timeout,
-    /// A restart detached it, and its client did not return.
-    Lost,
 }
 
 /// The part of the table that is released.

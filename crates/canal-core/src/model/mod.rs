@@ -11,9 +11,7 @@ mod settings;
 mod slots;
 mod snapshot;
 
-pub use entry::{
-    BYPASS_MAX_DEFAULT, Change, ENTRY_VERSION, Entry, RULES_VERSION, Release, Withdrawal,
-};
+pub use entry::{BYPASS_MAX_DEFAULT, Change, ENTRY_VERSION, Entry, RULES_VERSION, Release};
 pub use id::{
     FrameId, HostId, LeaseId, NodeId, ProcessId, RequestId, Revision, RunId, Tag, Token, UnixMillis,
 };

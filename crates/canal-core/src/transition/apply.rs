@@ -3,7 +3,7 @@
 use super::commit::{Transition, Worklist};
 use crate::{
     CONFIRMED_TOKEN_MAX, Change, Diverged, Entry, FrameId, HoldState, HostId, Key, LeaseId, Mode,
-    Outcome, Owner, Refusal, Release, RequestId, Revision, Setting, Table, Token, Withdrawal,
+    Outcome, Owner, Refusal, Release, RequestId, Revision, Setting, Table, Token,
 };
 
 impl Table {
@@ -54,7 +54,7 @@ impl Transition<'_> {
     fn change(&mut self) {
         match &self.entry.change {
             Change::Request(request) => self.decide(request),
-            Change::Withdraw { request, why } => self.withdraw(*request, *why),
+            Change::Withdraw { request } => self.withdraw(*request),
             Change::Release(release) => self.release(release),
             Change::End { frame } => self.empty(*frame, |hold| !hold.asked.children),
             Change::Renew { lease, .. } => self.renew(*lease),
@@ -78,12 +78,10 @@ impl Transition<'_> {
         }
     }
 
-    fn withdraw(&mut self, request: RequestId, why: Withdrawal) {
+    fn withdraw(&mut self, request: RequestId) {
         if self.table.waiters.contains_key(&request) {
             self.commit(Outcome::Withdrawn { request });
-        } else if why != Withdrawal::Timeout
-            && let Some(token) = self.table.granted.get(&request)
-        {
+        } else if let Some(token) = self.table.granted.get(&request) {
             self.release_whole(*token);
         }
     }

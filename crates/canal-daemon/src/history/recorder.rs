@@ -14,7 +14,7 @@ use crate::metrics::counters::{Counters, Ended};
 use crate::wording::pid_of;
 use canal_core::{
     Change, CycleStep, FrameId, HostId, Outcome, Owner, Refusal, Release, Request, RequestId,
-    Table, Tag, Token, UnixMillis, Withdrawal,
+    Table, Tag, Token, UnixMillis,
 };
 use canal_history::{Batch, Checkpoint, Ending, Fields, Query, Reason, Summary};
 use canal_protocol::{HistoryClient, HistoryStep};
@@ -442,7 +442,6 @@ impl History {
         }
         match change {
             Change::End { .. } => Some(Ending::Ended),
-            Change::Withdraw { why: Withdrawal::Timeout, .. } => Some(Ending::Timeout),
             _ if timed_out => Some(Ending::Timeout),
             // The next incarnation of the host requests it again.
             Change::HostGone { .. } => None,
@@ -473,7 +472,6 @@ impl History {
             Change::Expire { .. } => Ending::Expired,
             Change::HostGone { .. } => Ending::Lost,
             Change::Withdraw { .. } if timed_out => Ending::Timeout,
-            Change::Withdraw { why: Withdrawal::Timeout, .. } => Ending::Timeout,
             // The grant was revoked before its client received it.
             _ => Ending::Withdrawn,
         }

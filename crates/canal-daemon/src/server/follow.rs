@@ -18,7 +18,6 @@ use crate::store::ledger::NO_HOST;
 use crate::wording::{self, given_up, owner_gone};
 use canal_core::{
     Change, Entry, FrameId, Granted, HoldState, Outcome, Refusal, RequestId, Revision, Snapshot,
-    Withdrawal,
 };
 use canal_protocol::{ErrorName, Failure};
 use canal_sys::clock;
@@ -136,7 +135,7 @@ impl Server {
                     let _ = self.waiters.remove(request);
                     self.waiters.drop_grant(request);
                     if self.decide.table().tagged(asked.tag) == Some(request) {
-                        self.propose(Change::Withdraw { request, why: Withdrawal::Cancelled });
+                        self.propose(Change::Withdraw { request });
                     }
                 }
             }
@@ -452,7 +451,7 @@ impl Server {
                 self.carry_out(id, Err(failure));
             }
             // The request may be granted before its withdrawal is in the log.
-            self.propose(Change::Withdraw { request, why: Withdrawal::Cancelled });
+            self.propose(Change::Withdraw { request });
             // This may grant another request whose wait is over now.
             self.settle()?;
         }

@@ -18,7 +18,7 @@ use crate::server::Server;
 use crate::wording::pid_of;
 use canal_core::{
     Change, FrameId, HoldState, Owner, ProcessId, Release, Request, RequestId, Token, WaiterState,
-    WaiterStatus, Withdrawal,
+    WaiterStatus,
 };
 use canal_sys::clock;
 use canal_sys::process::{Activity, Found, RunState, activity};
@@ -168,7 +168,7 @@ impl Server {
             _ => {}
         }
         for request in gone {
-            self.propose(Change::Withdraw { request, why: Withdrawal::Cancelled });
+            self.propose(Change::Withdraw { request });
         }
         self.conns.activate(id);
     }
@@ -375,7 +375,7 @@ impl Server {
     }
 
     fn give_up(&mut self, request: RequestId) {
-        self.propose(Change::Withdraw { request, why: Withdrawal::Lost });
+        self.propose(Change::Withdraw { request });
     }
 
     /// Suspends the detached waiters whose process is stopped. Checks `at_most` waiters.

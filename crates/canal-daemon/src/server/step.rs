@@ -9,7 +9,7 @@ use crate::calls::call::ConnId;
 use crate::calls::in_flight::{Completion, VOID};
 use crate::net::call_state::{Awaiting, CallState, LogWait, Patience, PendingAcquire, PendingCall};
 use crate::server::Server;
-use canal_core::{Change, FrameId, RequestId, Withdrawal};
+use canal_core::{Change, FrameId, RequestId};
 use canal_protocol::{ErrorName, Failure};
 use canal_sys::clock;
 use canal_sys::peer::Credentials;
@@ -188,7 +188,7 @@ impl Server {
             Ok(Step::GiveBack(request, failure)) => {
                 // The call must no longer wait, or its own withdrawal would end it as well.
                 self.conns.end_wait(id);
-                self.propose(Change::Withdraw { request, why: Withdrawal::Cancelled });
+                self.propose(Change::Withdraw { request });
                 self.end_call(id, Answer::failure(&failure));
             }
             Err(mut failure) => {

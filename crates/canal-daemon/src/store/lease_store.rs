@@ -437,8 +437,7 @@ mod tests {
         // A lease that was revoked before the client received it is never written to the file.
         let four = ask(&mut first, 4, lease(4), vec![slot("a", 9)]);
         let request = first.ledger.table.hold(four).unwrap().request;
-        let why = canal_core::Withdrawal::Cancelled;
-        first.ledger.apply(Change::Withdraw { request, why });
+        first.ledger.apply(Change::Withdraw { request });
         assert!(!first.ledger.waits_for_disk());
     }
 

@@ -18,9 +18,7 @@ use crate::store::ledger::{JournalStore, Ledger, Rooms};
 use crate::store::previous_journal::{self, PreviousJournal};
 use crate::waiters::leases::is_collecting;
 use crate::wording::StartError;
-use canal_core::{
-    Change, FrameId, Outcome, Owner, ProcessId, Release, Table, Token, UnixMillis, Withdrawal,
-};
+use canal_core::{Change, FrameId, Outcome, Owner, ProcessId, Release, Table, Token, UnixMillis};
 use canal_log::journal::{Batch, OpenError};
 use canal_log::leases::{HeldLease, LeaseLog};
 use canal_log::state::{self, Durable};
@@ -194,7 +192,7 @@ impl Recovered {
         let collecting = ledger.table.holds().filter(|hold| is_collecting(hold));
         let collecting: Vec<_> = collecting.map(|hold| hold.request).collect();
         for request in collecting {
-            ledger.apply(Change::Withdraw { request, why: Withdrawal::Lost });
+            ledger.apply(Change::Withdraw { request });
         }
         let frames: Vec<_> = ledger.table.frames().cloned().collect();
         let enclosing: BTreeSet<_> = frames.iter().filter_map(|frame| frame.parent).collect();

@@ -97,7 +97,7 @@ mod tests {
     use canal_core::{
         Above, Ask, Change, Command, Entry, GrantedItem, HeldItem, HoldState, KEY_BYTES_MAX, Key,
         NODES_MAX, NodeId, Outcome, OverNodes, Refusal, Release, Require, Revision, RunId,
-        SlotRange, Slots, Supersede, Superseded, View, WaiterState, Withdrawal,
+        SlotRange, Slots, Supersede, Superseded, View, WaiterState,
     };
 
     /// The bytes of the id of a node, with its quotes and a comma.
@@ -208,7 +208,7 @@ mod tests {
     #[test]
     fn a_withdrawal_is_no_longer_than_a_release() {
         let hold = Release::Hold { token: TOKEN, forced: false };
-        let withdraw = Change::Withdraw { request: ID, why: Withdrawal::Cancelled };
+        let withdraw = Change::Withdraw { request: ID };
         let release = written(Change::Release(hold), gone());
         assert!(written(withdraw, gone()) <= release);
         // A lease ends in one of two ways, and each frame has room for two ends.

@@ -8,7 +8,7 @@ use crate::Refusal;
 use canal_core::{
     Ask, Change, Command, ENTRY_VERSION, Entry, HostId, Item, Key, LeaseId, NodeId, OnLost,
     Outcome, OverNodes, Owner, ProcessId, Refusal as Why, Release, Request, RequestId, Require,
-    Revision, Table, Tag, Token, UnixMillis, View, Wait, Withdrawal,
+    Revision, Table, Tag, Token, UnixMillis, View, Wait,
 };
 
 /// A lease: the request over nodes, and the number of the attempt. A job of the node itself has a
@@ -227,7 +227,7 @@ impl Locks {
         if !ends {
             return Vec::new();
         }
-        let outcomes = self.apply(Change::Withdraw { request, why: Withdrawal::Cancelled });
+        let outcomes = self.apply(Change::Withdraw { request });
         self.tell(outcomes)
     }
 
@@ -236,7 +236,7 @@ impl Locks {
         let Some(request) = self.request_of(name) else { return Vec::new() };
         let change = match self.table.hold_of(request).map(|hold| hold.token) {
             Some(token) => Change::Release(Release::Hold { token, forced: false }),
-            None => Change::Withdraw { request, why: Withdrawal::Cancelled },
+            None => Change::Withdraw { request },
         };
         let outcomes = self.apply(change);
         self.tell(outcomes)
@@ -259,7 +259,7 @@ impl Locks {
         for request in waiting.into_iter().chain(held) {
             let hold = self.table.hold_of(request);
             if hold.is_none_or(|hold| hold.provisional) {
-                let outcomes = self.apply(Change::Withdraw { request, why: Withdrawal::Lost });
+                let outcomes = self.apply(Change::Withdraw { request });
                 self.tell(outcomes);
             }
         }

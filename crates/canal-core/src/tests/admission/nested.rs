@@ -61,7 +61,7 @@ fn a_released_or_cancelled_request_takes_part_in_no_deadlock() {
     world.take(by(1).write("a2"));
     world.take(by(2).write("b"));
     let cancelled = world.wait(by(1).write("b"));
-    world.apply(Change::Withdraw { request: cancelled, why: Withdrawal::Cancelled });
+    world.apply(Change::Withdraw { request: cancelled });
     let waits = world.wait(by(2).write("a"));
     assert_eq!(grants(&world.release(1, "a")), [waits]);
     world.wait(by(1).write("b"));

@@ -330,7 +330,7 @@ fn a_detached_waiter_bars_and_is_not_granted_until_it_is_back() {
     assert_eq!(world.die(1), []);
     let why = world.table.why(second).unwrap().reason;
     assert_eq!(why, Reason::Behind { waiter: first, barrier: false });
-    let lost = Change::Withdraw { request: first, why: Withdrawal::Lost };
+    let lost = Change::Withdraw { request: first };
     assert_eq!(grants(&world.apply(lost)), [second]);
 }
 
@@ -342,8 +342,7 @@ fn a_cancel_in_the_middle_of_ten_thousand_keeps_the_rest_in_order() {
         apply_unchecked(&mut table, ask);
     }
     for request in (2..=10_000).step_by(2) {
-        let why = Withdrawal::Cancelled;
-        apply_unchecked(&mut table, Change::Withdraw { request: RequestId(request), why });
+        apply_unchecked(&mut table, Change::Withdraw { request: RequestId(request) });
     }
     for request in (1..9_999).step_by(2) {
         let end = Change::End { frame: FrameId(request) };

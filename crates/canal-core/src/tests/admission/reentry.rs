@@ -108,12 +108,11 @@ fn a_provisional_grant_is_released_and_a_confirmed_one_stays() {
     wish.provisional = true;
     let grant = world.take(wish.clone());
     assert!(world.table.hold(grant.token).unwrap().provisional);
-    world.apply(Change::Withdraw { request: grant.request, why: Withdrawal::Cancelled });
+    world.apply(Change::Withdraw { request: grant.request });
     assert_eq!(world.held("lock"), 0);
     let grant = world.take(wish);
     world.apply(Change::Confirm { request: grant.request });
     assert!(!world.table.hold(grant.token).unwrap().provisional);
-    world.apply(Change::Withdraw { request: grant.request, why: Withdrawal::Timeout });
     assert_eq!(world.held("lock"), 1);
 }
 

@@ -165,7 +165,7 @@ proptest! {
         // With waiters, slots that become free one by one could also be granted one by one.
         let waiting: Vec<RequestId> = world.table.waiters().map(|waiter| waiter.id).collect();
         for request in waiting {
-            world.apply(Change::Withdraw { request, why: Withdrawal::Lost });
+            world.apply(Change::Withdraw { request });
         }
         let mut each = World::new();
         each.table = world.table.clone();

@@ -134,7 +134,7 @@ fn how_a_lease_ended_is_remembered() {
     let mut wish = lease(3).slots("a", 4);
     wish.provisional = true;
     let withdrawn = world.take(wish);
-    world.apply(Change::Withdraw { request: withdrawn.request, why: Withdrawal::Cancelled });
+    world.apply(Change::Withdraw { request: withdrawn.request });
     assert_eq!(past(&world, 1), Some((LeaseEnd::Released, released.token)));
     assert_eq!(past(&world, 2), Some((LeaseEnd::Forced, forced.token)));
     assert_eq!(past(&world, 3), Some((LeaseEnd::Withdrawn, withdrawn.token)));
@@ -143,7 +143,7 @@ fn how_a_lease_ended_is_remembered() {
     // A lease that never held anything was never lost.
     world.take(by(9).slots("a", 1).now().slots("b", 1));
     let waiter = world.wait(lease(4).write("b"));
-    world.apply(Change::Withdraw { request: waiter, why: Withdrawal::Timeout });
+    world.apply(Change::Withdraw { request: waiter });
     assert_eq!(past(&world, 4), None);
 }
 

@@ -46,7 +46,7 @@ fn a_confirmation_changes_the_token_everywhere_and_the_next_one_is_larger() {
 fn what_has_ended_is_not_confirmed_and_the_next_token_stays() {
     let mut world = World::new();
     let granted = world.take(part(1, &ABC).slots("a", 1));
-    world.apply(Change::Withdraw { request: granted.request, why: Withdrawal::Cancelled });
+    world.apply(Change::Withdraw { request: granted.request });
     let next = world.table.next_token();
     assert_eq!(world.confirm_at(granted.request, 1_000), not_confirmed(None));
     assert_eq!(world.table.next_token(), next);

@@ -315,10 +315,8 @@ fn changes(table: &Table, scope: Scope) -> Vec<Change> {
             held.into_iter()
                 .map(|key| Change::Release(Release::Latest { frame, key: key.clone() })),
         );
-        let why = Withdrawal::Cancelled;
-        changes.extend(
-            table.waiters_in(frame).map(|waiter| Change::Withdraw { request: waiter.id, why }),
-        );
+        changes
+            .extend(table.waiters_in(frame).map(|waiter| Change::Withdraw { request: waiter.id }));
     }
     changes.extend(table.waiters().filter(|_| scope.stops).map(|waiter| {
         let request = waiter.id;

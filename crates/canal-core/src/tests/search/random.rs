@@ -14,7 +14,7 @@ pub(in crate::tests) enum Op {
     Release(u32, usize),
     ReleaseAll(u32),
     Die(u32),
-    Withdraw(usize, Withdrawal),
+    Withdraw(usize),
     Suspend(usize),
     Resume(usize),
     Detach,
@@ -109,9 +109,7 @@ pub(in crate::tests) fn op(modes: bool) -> impl Strategy<Value = Op> {
         4 => (1..=PIDS, 0usize..KEYS.len()).prop_map(|(pid, key)| Op::Release(pid, key)),
         1 => (1..=PIDS).prop_map(Op::ReleaseAll),
         2 => (1..=PIDS).prop_map(Op::Die),
-        2 => (0usize..6, prop_oneof![
-                Just(Withdrawal::Cancelled), Just(Withdrawal::Timeout), Just(Withdrawal::Lost)
-            ]).prop_map(|(which, why)| Op::Withdraw(which, why)),
+        2 => (0usize..6).prop_map(Op::Withdraw),
         2 => (0usize..6).prop_map(Op::Suspend),
         3 => (0usize..6).prop_map(Op::Resume),
         1 => Just(Op::Detach),
@@ -172,9 +170,9 @@ pub(in crate::tests) fn run(world: &mut World, op: Op) {
             world.apply(Change::Release(Release::All { frame }));
         }
         Op::Die(pid) => drop(world.die(pid)),
-        Op::Withdraw(which, why) => {
+        Op::Withdraw(which) => {
             if let Some(request) = any(world, which) {
-                world.apply(Change::Withdraw { request, why });
+                world.apply(Change::Withdraw { request });
             }
         }
         Op::Suspend(which) => {

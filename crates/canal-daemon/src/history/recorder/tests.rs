@@ -82,11 +82,11 @@ fn what_waits_and_holds_is_followed_to_its_end() {
     // With an engine, a withdrawal does not show that the time had expired.
     let fourth = scene.ask(4, "a", true);
     scene.history.timed_out.insert(fourth);
-    scene.apply(Change::Withdraw { request: fourth, why: Withdrawal::Cancelled });
+    scene.apply(Change::Withdraw { request: fourth });
     assert_eq!(scene.ended()[2], (4, Ending::Timeout, false));
     scene.apply(Change::Release(Release::All { frame: scene.frame(3) }));
     assert_eq!(scene.ended()[3], (3, Ending::Released, true));
-    scene.apply(Change::Withdraw { request: third, why: Withdrawal::Cancelled });
+    scene.apply(Change::Withdraw { request: third });
     assert_eq!((scene.open(), scene.ended().len()), (0, 4));
 }
 

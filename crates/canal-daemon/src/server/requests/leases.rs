@@ -15,7 +15,7 @@ use crate::wording::time;
 use crate::wording::{bad, superseded};
 use canal_core::{
     Change, FrameId, LEASE_MS_MAX, LEASE_MS_MIN, LeaseEnd, LeaseId, Outcome, Owner, PastLease,
-    Release as Giving, RequestId, Withdrawal,
+    Release as Giving, RequestId,
 };
 use canal_protocol::{
     Acquire, EndedLease, EndedLeases, EndedLeasesQuery, ErrorName, Failure, Handle, LeaseAsked,
@@ -96,7 +96,7 @@ impl Server {
             return Err(superseded(ErrorName::Gone));
         }
         if let Some(request) = self.waiting_part(lease) {
-            self.propose(Change::Withdraw { request, why: Withdrawal::Cancelled });
+            self.propose(Change::Withdraw { request });
             return Ok(Step::reply(&Released::<String>::default()));
         }
         match self.live_lease(caller.peer, lease) {

@@ -97,9 +97,7 @@ fn change(table: &Table, step: &Step, moves: &mut BTreeMap<RequestId, u32>) -> O
         Step::Force(which) => {
             Change::Release(Release::Hold { token: pick(which)?.token, forced: true })
         }
-        Step::Withdraw(which) => {
-            Change::Withdraw { request: any_of(which)?, why: Withdrawal::Cancelled }
-        }
+        Step::Withdraw(which) => Change::Withdraw { request: any_of(which)? },
         Step::End(which) => {
             let frames: Vec<_> = table.frames().map(|frame| frame.id).collect();
             Change::End { frame: *frames.get(which % frames.len().max(1))? }

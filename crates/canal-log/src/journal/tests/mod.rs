@@ -19,7 +19,6 @@ use crate::RecordRef;
 use canal_core::{
     Ask, Change, Command, Entry, FrameId, Granted, GrantedItem, HostId, Item, Key, Outcome, Owner,
     ProcessId, Request, RequestId, Settings, SlotRange, Slots, Tag, Token, UnixMillis, View, Wait,
-    Withdrawal,
 };
 
 /// The size of these tests' files: small, so that tests can try much of them.
@@ -69,7 +68,7 @@ fn record(revision: u64) -> Record {
     let frame = FrameId(revision);
     let (change, outcomes) = match revision % 3 {
         0 => (Change::Request(Arc::new(asked(revision))), vec![granted(revision)]),
-        1 => (Change::Withdraw { request, why: Withdrawal::Lost }, vec![]),
+        1 => (Change::Withdraw { request }, vec![]),
         _ => (Change::End { frame }, vec![Outcome::FrameGone { frame }]),
     };
     let entry = Entry { version: 1, at: UnixMillis(1_700_000_000_000 + revision), change };

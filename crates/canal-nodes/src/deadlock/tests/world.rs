@@ -241,7 +241,7 @@ impl World {
 
     fn withdraw(&mut self, id: usize) {
         while let Some((node, request)) = self.asks[id].waits.pop_first() {
-            let change = Change::Withdraw { request, why: Withdrawal::Cancelled };
+            let change = Change::Withdraw { request };
             let outcomes = self.change(node, change);
             self.follow(node, &outcomes);
         }
