@@ -9,7 +9,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::task::Context as TaskContext;
+use std::task::{Context as TaskContext, Waker};
 use std::time::Instant;
 
 use anyhow::Context;
@@ -18,8 +18,10 @@ use crate::calls::in_flight::{Applied, Completion, VOID};
 use crate::calls::in_flight::{InFlight, Proposed};
 use crate::cluster::end_commands::Watched;
 use crate::cluster::health::not_yet;
-use crate::cluster::membership::{Cluster, EngineStatus, OngoingOutage};
+use crate::cluster::membership::{self, Cluster, EngineStatus, OngoingOutage, now};
+use crate::cluster::shared_marker::SharedMarker;
 use crate::host::{Event, LostWhy, Ticket};
+use crate::metrics::counters::APPENDS;
 use crate::net::connections::Conns;
 use crate::processes::holder_record::Holder;
 use crate::processes::owners::Owners;
@@ -30,7 +32,7 @@ use canal_core::{
 };
 use canal_protocol::{DeadlinePageFound, Failure};
 use canal_sys::clock;
-use canal_sys::deadline::Why;
+use canal_sys::deadline::{Deadline, Why, Writer};
 use canal_text::duration::stated_ms;
 
 /// The table, its log, and the changes on their way between them.
@@ -103,7 +105,7 @@ impl Decide {
     /// Proposes a change to the log. Once it is applied, `then` determines the next step.
     pub(crate) fn propose(&mut self, change: Change, then: Completion) -> Ticket {
         let ticket = match &mut self.cluster {
-            Some(cluster) => cluster.propose(change.clone()),
+            Some(cluster) => cluster.member.propose(change.clone(), now().unix),
             None => self.in_flight.number(),
         };
         self.in_flight.add(ticket, change, then);
@@ -142,7 +144,8 @@ impl Decide {
     pub(crate) fn take_entry(&mut self, ticket: Ticket) -> Option<Proposed> {
         let proposed = self.in_flight.take(ticket)?;
         if let Some(cluster) = &mut self.cluster {
-            cluster.status.count_append(clock::now().saturating_duration_since(proposed.since));
+            let took = clock::now().saturating_duration_since(proposed.since).as_micros();
+            cluster.status.appends.add(&APPENDS, u64::try_from(took).unwrap_or(u64::MAX));
         }
         Some(proposed)
     }
@@ -156,16 +159,10 @@ impl Decide {
     ///
     /// # Errors
     /// The snapshot is damaged.
-    pub(crate) fn replace_table(
-        &mut self,
-        snapshot: Option<&Snapshot>,
-        revision: Revision,
-    ) -> anyhow::Result<()> {
-        self.ledger.table = match snapshot {
-            Some(snapshot) => Table::restore(snapshot)
-                .with_context(|| format!("the engine's snapshot at revision {revision}"))?,
-            None => Table::default(),
-        };
+    pub(crate) fn replace_table(&mut self, snapshot: &Snapshot) -> anyhow::Result<()> {
+        let table = Table::restore(snapshot);
+        self.ledger.table = table
+            .with_context(|| format!("the engine's snapshot at revision {}", snapshot.revision))?;
         Ok(())
     }
 
@@ -195,25 +192,30 @@ impl Decide {
     /// Takes the engine's answers. [`Self::next_event`] returns the events that follow from them.
     pub(crate) fn hear_engine(&mut self) {
         if let Some(cluster) = &mut self.cluster {
-            cluster.begin_turn();
+            // The event loop polls again with its own waker before it sleeps.
+            cluster.poll(&mut TaskContext::from_waker(Waker::noop()));
+            cluster.member.tick(now());
         }
     }
 
     /// Passes the calls of this turn to the engine. `is_needed`: something on this host depends on
     /// the batches of other hosts.
     pub(crate) fn ask_engine(&mut self, is_needed: bool) {
-        if let Some(cluster) = &mut self.cluster {
-            cluster.end_turn(is_needed);
+        let Some(cluster) = &mut self.cluster else { return };
+        cluster.member.attend(now(), is_needed || !cluster.engine.lets_rest());
+        for call in cluster.member.take_calls() {
+            cluster.engine.call(call);
         }
+        let Deadline { term_at, kill_at, .. } = cluster.member.deadline();
+        cluster.engine.renew_by([term_at, kill_at]);
     }
 
     /// Publishes the time until which the holds are safe.
-    pub(crate) fn keep_deadline(&mut self) {
-        let Some(cluster) = &mut self.cluster else { return };
-        let deadlines = cluster.member.deadlines();
-        if let Some(page) = cluster.page.as_ref().filter(|_| cluster.published != deadlines) {
-            page.publish(cluster.deadline());
-            cluster.published = deadlines;
+    pub(crate) fn keep_deadline(&self) {
+        if let Some(cluster) = &self.cluster
+            && let Some(page) = &cluster.page
+        {
+            page.publish(cluster.member.deadline());
         }
     }
 
@@ -242,7 +244,9 @@ impl Decide {
             }
             Event::Back => {
                 tracing::info!("the engine is reachable again");
-                cluster.status.note_back();
+                let away = cluster.status.away.take();
+                let was_away = away.map_or(0, |away| away.length_ms());
+                cluster.status.away_ms = cluster.status.away_ms.saturating_add(was_away);
             }
             Event::Full(Some(outage)) => OngoingOutage::record(&mut cluster.status.full, outage),
             Event::Full(None) => cluster.status.full = None,
@@ -267,7 +271,7 @@ impl Decide {
         let Some(cluster) = &mut self.cluster else { return true };
         let is_present = cluster.member.is_present();
         if !is_present {
-            cluster.read_up();
+            cluster.member.read_up(now());
         }
         is_present
     }
@@ -276,7 +280,7 @@ impl Decide {
     /// this host that lost its lock still runs, and no history can have been lost since the grant.
     pub(crate) fn may_grant(&self) -> bool {
         let Some(cluster) = &self.cluster else { return true };
-        let in_time = clock::boottime_ms() < cluster.member.deadlines().term_at;
+        let in_time = clock::boottime_ms() < cluster.member.deadline().term_at;
         #[cfg(test)]
         let in_time = in_time || crate::sim::is_broken(crate::sim::Rule::GrantsAreInTime);
         in_time && cluster.member.is_current() && self.may_ask()
@@ -294,11 +298,18 @@ impl Decide {
     /// There can be no deadline page. Without one, `canal run` could not end its command in time.
     pub(crate) fn begin_membership(&mut self, host: HostId, conns: &Conns) -> io::Result<()> {
         self.ledger.host = host;
-        if let Some(cluster) = &mut self.cluster {
-            cluster.begin_membership(host)?;
-            let page = cluster.page.as_ref();
-            cluster.watcher.begin(&mut cluster.terminator.record, page, conns);
+        let Some(cluster) = self.cluster.as_deref_mut() else { return Ok(()) };
+        let Cluster { status, member, mark, page, terminator, watcher, .. } = cluster;
+        status.lives_on = true;
+        status.let_in = true;
+        status.unable = None;
+        let new = Writer::create(host.0, &status.name, &status.label, member.deadline())?;
+        // For later daemons.
+        if let Some(Err(error)) = mark.as_mut().map(SharedMarker::set) {
+            tracing::error!(%error, "cannot mark this membership for a later daemon without the \
+                                     engine");
         }
+        watcher.begin(&mut terminator.record, page.insert(new), conns);
         Ok(())
     }
 
@@ -334,7 +345,9 @@ impl Decide {
     /// need not wait until its TTL is over. Returns whether the withdrawal is under way.
     pub(crate) fn leave_unused(&mut self) -> bool {
         let is_used = self.is_used() || self.in_flight.len() > 0;
-        self.cluster.as_mut().is_some_and(|cluster| !is_used && cluster.leave_unused())
+        self.cluster.as_mut().is_some_and(|cluster| {
+            !is_used && cluster.terminator.record.is_empty() && cluster.member.leave(now())
+        })
     }
 
     /// Explains that the table recovers, if it does.
@@ -384,7 +397,7 @@ impl Decide {
     /// Schedules the end of the commands that held something in the membership that is lost.
     pub(crate) fn lose_holds(&mut self, why: &LostWhy, owners: &Owners, now: u64) {
         self.watch(owners, |cluster, watched| {
-            let lost = (cluster.page.take(), cluster.member.deadlines().kill_at);
+            let lost = (cluster.page.take(), cluster.member.deadline().kill_at);
             cluster.terminator.lose_holds(why, lost, watched, now);
         });
     }
@@ -398,8 +411,16 @@ impl Decide {
     /// Ends the commands that are due. Returns whether requests had to wait for their end and can
     /// be proposed now.
     pub(crate) fn end_lost(&mut self, now: u64) -> bool {
-        let have_ended = self.cluster.as_mut().is_some_and(|cluster| cluster.end_lost(now));
-        have_ended && self.is_member()
+        let Some(cluster) = &mut self.cluster else { return false };
+        let was_awaited = cluster.terminator.lost_processes.are_awaited();
+        cluster.terminator.end_due(now);
+        if cluster.terminator.lost_processes.are_awaited() {
+            return false;
+        }
+        if std::mem::take(&mut cluster.terminator.awaited) {
+            cluster.member.cleared(membership::now());
+        }
+        was_awaited && self.is_member()
     }
 
     /// Records a grant before its client receives it. A later daemon then knows the token even
@@ -444,7 +465,14 @@ impl Decide {
     /// # Errors
     /// The process has no descriptor left.
     pub(crate) fn add_page(&self, fds: &mut Vec<OwnedFd>) -> io::Result<Option<DeadlinePageFound>> {
-        self.cluster.as_ref().map_or(Ok(None), |cluster| cluster.add_page(fds))
+        let page = self.cluster.as_ref().and_then(|cluster| cluster.page.as_ref());
+        let Some(page) = page else { return Ok(None) };
+        let index = |at: usize| u32::try_from(at).unwrap_or(u32::MAX);
+        let found =
+            DeadlinePageFound { deadline_fd: index(fds.len()), liveness_fd: index(fds.len() + 1) };
+        fds.push(page.page().try_clone_to_owned()?);
+        fds.push(page.line().try_clone_to_owned()?);
+        Ok(Some(found))
     }
 
     /// Creates removed files again.

@@ -133,7 +133,7 @@ impl Terminator {
     ) {
         // While no other host can have declared this one gone, no other host has our holds.
         let (why, kill_at) = match why {
-            LostWhy::NotRenewed { .. } => (Why::Away, kill_at),
+            LostWhy::NotRenewed => (Why::Away, kill_at),
             LostWhy::Fenced { .. } | LostWhy::Gone { .. } => (Why::Gone, now),
             LostWhy::Rewritten => (Why::Rewritten, now),
             LostWhy::Differs => (Why::Other, now),

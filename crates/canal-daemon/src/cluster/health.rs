@@ -21,8 +21,7 @@ impl Cluster {
 
     /// The counters and measurements of the engine.
     pub(crate) fn figures(&self, is_member: bool) -> EngineFigures {
-        let ongoing = self.status.away.as_ref().map(|away| away.since_boot_ms);
-        let ongoing_ms = ongoing.map_or(0, |since| clock::boottime_ms().saturating_sub(since));
+        let ongoing_ms = self.status.away.as_ref().map_or(0, OngoingOutage::length_ms);
         EngineFigures {
             is_away: self.status.away.is_some(),
             is_member,
@@ -47,7 +46,7 @@ impl Cluster {
             None if member => (None, None),
             None => (self.what_for(), None),
         };
-        let stops = member.then(|| at(self.member.deadlines().term_at));
+        let stops = member.then(|| at(self.member.deadline().term_at));
         EngineInfo {
             name: link.name.clone(),
             state: state.to_owned(),

@@ -17,7 +17,7 @@ use crate::cluster::engine::{Chosen, nonce};
 use crate::cluster::sent_tokens::SentTokens;
 use crate::cluster::shared_marker::SharedMarker;
 use crate::cluster::watcher::Watcher;
-use crate::host::{Deadlines, Event, Member, Now, Ticket};
+use crate::host::{Event, Member, Now, Ticket};
 use crate::metrics::counters::{APPENDS, Histogram};
 use crate::options::Options;
 use crate::processes::holder_record::HolderRecord;
@@ -51,6 +51,11 @@ impl OngoingOutage {
             ongoing.as_ref().map_or_else(now, |before| (before.since, before.since_boot_ms));
         *ongoing = Some(Self { outage, since, since_boot_ms });
     }
+
+    /// How long it has lasted, in milliseconds.
+    pub(super) fn length_ms(&self) -> u64 {
+        clock::boottime_ms().saturating_sub(self.since_boot_ms)
+    }
 }
 
 /// The daemon's knowledge about the engine, except for its log.
@@ -82,20 +87,6 @@ pub(crate) struct EngineStatus {
 }
 
 impl EngineStatus {
-    /// Notes that the engine can be used again.
-    pub(super) fn note_back(&mut self) {
-        if let Some(away) = self.away.take() {
-            let was_away = clock::boottime_ms().saturating_sub(away.since_boot_ms);
-            self.away_ms = self.away_ms.saturating_add(was_away);
-        }
-    }
-
-    /// Records how long a change took to come back from the log.
-    pub(super) fn count_append(&mut self, took: Duration) {
-        let took_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
-        self.appends.add(&APPENDS, took_us);
-    }
-
     /// Why this host cannot take part, if that lasts until a person acts.
     pub(super) fn refusal(&self) -> Option<&OngoingOutage> {
         self.away.as_ref().or(self.unable.as_ref()).filter(|it| it.outage.refused)
@@ -107,7 +98,7 @@ impl EngineStatus {
 pub(crate) struct Cluster {
     /// What needs neither the time nor the engine is asked of the member itself.
     pub(super) member: Member,
-    engine: Box<dyn Engine>,
+    pub(super) engine: Box<dyn Engine>,
     /// The engine's answers that the member has not processed yet.
     answers: VecDeque<Answer>,
     pub(super) status: EngineStatus,
@@ -117,10 +108,8 @@ pub(crate) struct Cluster {
     pub(super) terminator: Terminator,
     /// The page with the time until which holds are safe. `None` while this host is not a member.
     pub(super) page: Option<Writer>,
-    /// The deadlines on the page.
-    pub(super) published: Deadlines,
     /// The mark for later daemons that this place uses an engine. `None` in a test.
-    mark: Option<SharedMarker>,
+    pub(super) mark: Option<SharedMarker>,
     /// The watcher process, which outlives this daemon.
     pub(super) watcher: Watcher,
 }
@@ -178,7 +167,6 @@ impl Cluster {
             tokens,
             terminator: Terminator::new(holder_record),
             page: None,
-            published: Deadlines::default(),
             mark: None,
             watcher: Watcher::default(),
         }
@@ -198,7 +186,7 @@ impl Cluster {
 }
 
 /// The current time in the form that the member expects.
-fn now() -> Now {
+pub(super) fn now() -> Now {
     Now { boot_ms: clock::boottime_ms(), unix: UnixMillis(clock::unix_ms()) }
 }
 
@@ -212,13 +200,6 @@ impl Cluster {
         !self.answers.is_empty()
     }
 
-    /// Gives the member the current time, and collects the engine's answers.
-    pub(super) fn begin_turn(&mut self) {
-        // The event loop polls again with its own waker before it sleeps.
-        self.poll(&mut TaskContext::from_waker(Waker::noop()));
-        self.member.tick(now());
-    }
-
     /// The next event to carry out.
     pub(super) fn next_event(&mut self) -> Option<Event> {
         loop {
@@ -229,78 +210,10 @@ impl Cluster {
             self.member.answer(now(), answer);
         }
     }
-
-    /// Passes the member's calls to the engine. `is_needed`: something on this host depends on the
-    /// batches of other hosts.
-    pub(super) fn end_turn(&mut self, is_needed: bool) {
-        self.member.attend(now(), is_needed || !self.engine.lets_rest());
-        for call in self.member.take_calls() {
-            self.engine.call(call);
-        }
-        let Deadlines { term_at, kill_at } = self.member.deadlines();
-        self.engine.renew_by([term_at, kill_at]);
-    }
-
-    /// Reads the log for clients that call while this host rests.
-    pub(super) fn read_up(&mut self) {
-        self.member.read_up(now());
-    }
-
-    pub(super) fn propose(&mut self, change: Change) -> Ticket {
-        self.member.propose(change, now().unix)
-    }
-
-    /// Ends the membership if no process depends on it. Returns whether the withdrawal is under
-    /// way.
-    pub(super) fn leave_unused(&mut self) -> bool {
-        self.terminator.record.is_empty() && self.member.leave(now())
-    }
 }
 
 /// A membership, its deadlines and its grants.
 impl Cluster {
-    /// Begins a membership: creates its deadline page, and a mark for later daemons.
-    ///
-    /// # Errors
-    /// The page cannot be created. Without one, this host must not hold anything.
-    pub(super) fn begin_membership(&mut self, host: HostId) -> io::Result<()> {
-        self.status.lives_on = true;
-        self.status.let_in = true;
-        self.status.unable = None;
-        let deadline = self.deadline();
-        self.page = Some(Writer::create(host.0, &self.status.name, &self.status.label, deadline)?);
-        if let Some(Err(error)) = self.mark.as_mut().map(SharedMarker::set) {
-            tracing::error!(%error, "cannot mark this membership for a later daemon without the \
-                                     engine");
-        }
-        self.published = self.member.deadlines();
-        Ok(())
-    }
-
-    /// Adds the deadline page to the descriptors of a grant, if there is one.
-    ///
-    /// # Errors
-    /// The process has no descriptor left.
-    pub(crate) fn add_page(&self, fds: &mut Vec<OwnedFd>) -> io::Result<Option<DeadlinePageFound>> {
-        let Some(writer) = &self.page else { return Ok(None) };
-        let index = |at: usize| u32::try_from(at).unwrap_or(u32::MAX);
-        let found =
-            DeadlinePageFound { deadline_fd: index(fds.len()), liveness_fd: index(fds.len() + 1) };
-        fds.push(writer.page().try_clone_to_owned()?);
-        fds.push(writer.line().try_clone_to_owned()?);
-        Ok(Some(found))
-    }
-
-    /// The deadline for the page.
-    pub(super) fn deadline(&self) -> Deadline {
-        let deadlines = self.member.deadlines();
-        Deadline {
-            reached_at: self.member.renewed_ms().unwrap_or(0),
-            term_at: deadlines.term_at,
-            kill_at: deadlines.kill_at,
-        }
-    }
-
     /// Whether the client of a hold certainly received its grant: a daemon of this host records
     /// that before it sends the grant.
     pub(crate) fn was_told(&self, token: Token) -> bool {
@@ -309,13 +222,13 @@ impl Cluster {
 
     /// Signals the commands whose deadline has passed.
     pub(super) fn stop_due(&mut self, is_member: bool, watched: Watched<'_>, now: u64) {
-        let deadlines = self.member.deadlines();
+        let Deadline { term_at, kill_at, .. } = self.member.deadline();
         if is_member {
-            if now < deadlines.term_at {
+            if now < term_at {
                 self.terminator.signalled.clear();
                 self.terminator.unsignalled.clear();
             } else {
-                let stage = if now < deadlines.kill_at { Stage::Asked } else { Stage::Killed };
+                let stage = if now < kill_at { Stage::Asked } else { Stage::Killed };
                 self.terminator.stop_all(stage, watched);
             }
         } else if self.unclaimed_until().is_some_and(|until| now >= until) {
@@ -325,9 +238,9 @@ impl Cluster {
 
     /// When the next command is due for a signal, in milliseconds of CLOCK_BOOTTIME.
     pub(super) fn next_stop(&self, is_member: bool) -> Option<u64> {
-        let (deadlines, now) = (self.member.deadlines(), clock::boottime_ms());
+        let (deadline, now) = (self.member.deadline(), clock::boottime_ms());
         let times = match is_member {
-            true => [Some(deadlines.term_at), Some(deadlines.kill_at)],
+            true => [Some(deadline.term_at), Some(deadline.kill_at)],
             false => [self.unclaimed_until(), None],
         };
         let times = times.into_iter().flatten().filter(|at| *at > now);
@@ -340,20 +253,6 @@ impl Cluster {
     fn unclaimed_until(&self) -> Option<u64> {
         let is_unclaimed = !self.status.let_in && !self.terminator.record.is_empty();
         is_unclaimed.then(|| self.status.began_ms.saturating_add(self.status.ttl_ms))
-    }
-
-    /// Ends the commands that are due. Returns whether this host was waiting for their end and now
-    /// need not wait any longer.
-    pub(super) fn end_lost(&mut self, now_ms: u64) -> bool {
-        let was_awaited = self.terminator.lost_processes.are_awaited();
-        self.terminator.end_due(now_ms);
-        if self.terminator.lost_processes.are_awaited() {
-            return false;
-        }
-        if std::mem::take(&mut self.terminator.awaited) {
-            self.member.cleared(now());
-        }
-        was_awaited
     }
 }
 

@@ -100,12 +100,7 @@ impl Watcher {
     }
 
     /// Hands the holds of a new membership over to a watcher.
-    pub(super) fn begin(
-        &mut self,
-        record: &mut HolderRecord,
-        page: Option<&Writer>,
-        conns: &Conns,
-    ) {
+    pub(super) fn begin(&mut self, record: &mut HolderRecord, page: &Writer, conns: &Conns) {
         #[cfg(test)]
         if canal_sys::kernel::simulated::current().is_some() {
             // In the simulation, the simulator is the watcher of all daemons.
@@ -127,8 +122,7 @@ impl Watcher {
         }
     }
 
-    fn keep(&mut self, page: Option<&Writer>, conns: &Conns) {
-        let Some(page) = page else { return };
+    fn keep(&mut self, page: &Writer, conns: &Conns) {
         let before = self.running.is_some();
         let kept = self.answer_for(page);
         let kept = kept.and_then(|()| match &self.running {
@@ -156,7 +150,7 @@ impl Watcher {
         }
         if is_due(&mut self.due, now) {
             self.reap();
-            self.keep(page, conns);
+            page.into_iter().for_each(|page| self.keep(page, conns));
         }
     }
 

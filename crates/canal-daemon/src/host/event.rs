@@ -21,16 +21,11 @@ pub(crate) struct Ticket(pub u64);
 /// next.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Event {
-    /// Replace the table by this one (`None`: an empty one): at the start, after a loss, and when
-    /// another host's snapshot covers entries that were not read yet. In the last case the driver
-    /// finds in the table what was decided meanwhile: a request of this host that neither waits nor
-    /// holds has been refused or has ended.
-    Restore {
-        /// The table.
-        snapshot: Option<Box<Snapshot>>,
-        /// The last entry that the table includes.
-        revision: Revision,
-    },
+    /// Replace the table by this one: at the start, after a loss, and when another host's snapshot
+    /// covers entries that were not read yet. In the last case the driver finds in the table what
+    /// was decided meanwhile: a request of this host that neither waits nor holds has been refused
+    /// or has ended.
+    Restore(Box<Snapshot>),
     /// Apply exactly this entry to the table, now.
     Entry {
         /// Its revision.
@@ -100,10 +95,7 @@ pub(crate) enum Event {
 pub(crate) enum LostWhy {
     /// It could not be renewed in time.
     #[error("the engine could not be reached in time")]
-    NotRenewed {
-        /// Since when, in milliseconds of CLOCK_BOOTTIME.
-        since_ms: u64,
-    },
+    NotRenewed,
     /// The engine reports that it ended.
     #[error("the engine ended this host's membership: {why}")]
     Fenced {
@@ -122,17 +114,6 @@ pub(crate) enum LostWhy {
     /// This host's table differs from the other hosts' table.
     #[error("this host's table differs from the other hosts' tables")]
     Differs,
-}
-
-/// When to stop commands unless a renewal succeeds, in milliseconds of CLOCK_BOOTTIME. The
-/// incarnation is given up at `kill_at`. A renewal that succeeds between the two moves both, and
-/// commands that survived TERM run on. Both are 0 before the first incarnation.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Deadlines {
-    /// TERM.
-    pub term_at: u64,
-    /// KILL.
-    pub kill_at: u64,
 }
 
 /// A host's activity.

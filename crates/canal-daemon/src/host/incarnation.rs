@@ -6,9 +6,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::chain::Chain;
-use super::{Deadlines, Mark, Timing};
+use super::{Mark, Timing};
 use canal_core::{Change, HostId, Revision, Token, UnixMillis};
 use canal_log::engine::{Call, Claimant, Identity, Position, Sign};
+use canal_sys::deadline::Deadline;
 
 /// Whether a timer, which is `None` while it is not set, has expired.
 pub(super) fn is_due(timer: Option<u64>, now_ms: u64) -> bool {
@@ -47,10 +48,14 @@ pub(super) struct Incarnation {
 }
 
 impl Incarnation {
-    pub(super) fn deadlines(&self) -> Deadlines {
+    /// When to stop commands unless a renewal succeeds. The incarnation is given up at `kill_at`. A
+    /// renewal that succeeds between the two times moves both, and commands that survived TERM run
+    /// on.
+    pub(super) fn deadline(&self) -> Deadline {
         let Timing { ttl_ms, grace_ms, margin_ms, .. } = self.timing;
         let kill_at = (self.since_ms + ttl_ms).saturating_sub(margin_ms);
-        Deadlines { term_at: kill_at.saturating_sub(grace_ms), kill_at }
+        let reached_at = self.renewed_ms.unwrap_or(0);
+        Deadline { reached_at, term_at: kill_at.saturating_sub(grace_ms), kill_at }
     }
 
     /// The call that loads the log, to be repeated when due.

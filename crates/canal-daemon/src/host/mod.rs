@@ -21,7 +21,7 @@ pub(crate) mod tests;
 mod writer;
 
 pub(crate) use chain::{Known, Mark};
-pub(crate) use event::{Deadlines, Event, LostWhy, Now, Standing, Ticket};
+pub(crate) use event::{Event, LostWhy, Now, Standing, Ticket};
 pub(crate) use incarnation::Memory;
 pub(crate) use member::Member;
 pub(crate) use settings::{Settings, Timing};

@@ -35,9 +35,7 @@ impl Server {
                 Event::Entry { revision, entry, ticket } => {
                     self.follow_entry(revision, &entry, ticket);
                 }
-                Event::Restore { snapshot, revision } => {
-                    self.replace_table(snapshot.map(|it| *it), revision)?;
-                }
+                Event::Restore(snapshot) => self.replace_table(&snapshot)?,
                 Event::Absorbed { ticket, revision } => self.absorbed(ticket, revision),
                 Event::Dropped { ticket } => self.dropped(ticket),
                 Event::Clear => self.clear(),
@@ -60,7 +58,6 @@ impl Server {
 
     /// Applies the next entry of the log. `ticket` is set if this host proposed the entry.
     fn follow_entry(&mut self, revision: Revision, entry: &Entry, ticket: Option<Ticket>) {
-        self.heed_our_end(&entry.change);
         let proposed = ticket.and_then(|ticket| Some((ticket, self.decide.take_entry(ticket)?)));
         let by = proposed.as_ref().and_then(|(_, proposed)| match &proposed.then {
             Completion::Call(_, peer) => Some(peer),
@@ -219,26 +216,9 @@ impl Server {
         }
     }
 
-    /// Handles the entry that declares our incarnation gone. Looks up our holds before the entry is
-    /// applied, because the table no longer contains them afterwards.
-    fn heed_our_end(&mut self, change: &Change) {
-        let (host, by) = match change {
-            // This host left by itself.
-            Change::HostGone { host, by } if host == by => return,
-            Change::HostGone { host, by } => (*host, *by),
-            Change::HostAdopt { old, new } => (*old, *new),
-            _ => return,
-        };
-        self.lost(host, &LostWhy::Gone { by });
-    }
-
-    fn replace_table(
-        &mut self,
-        snapshot: Option<Snapshot>,
-        revision: Revision,
-    ) -> anyhow::Result<()> {
+    fn replace_table(&mut self, snapshot: &Snapshot) -> anyhow::Result<()> {
         let recovered = self.decide.table().recovery().is_some();
-        self.decide.replace_table(snapshot.as_ref(), revision)?;
+        self.decide.replace_table(snapshot)?;
         self.due.changed = true;
         if self.decide.host() != NO_HOST {
             self.catch_up();

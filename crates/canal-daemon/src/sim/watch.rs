@@ -46,12 +46,11 @@ impl Watch {
     fn follow(&mut self, server: &Server) {
         let host = server.decide.host();
         let is_known = self.page.as_ref().is_some_and(|(known, _)| *known == host);
-        let Some(cluster) = server.decide.cluster().filter(|_| !is_known) else { return };
-        if !server.decide.is_member() {
+        if is_known || !server.decide.is_member() {
             return;
         }
         let mut fds = Vec::new();
-        if cluster.add_page(&mut fds).unwrap().is_some() {
+        if server.decide.add_page(&mut fds).unwrap().is_some() {
             let (line, page) = (fds.remove(1), fds.remove(0));
             self.page = Some((host, Reader::open(page, line).unwrap()));
             self.alone = None;

@@ -127,10 +127,9 @@ impl Member {
     fn on_time(&mut self) {
         let now_ms = self.now.boot_ms;
         if let Some(incarnation) = &self.incarnation
-            && now_ms >= incarnation.deadlines().kill_at
+            && now_ms >= incarnation.deadline().kill_at
         {
-            let since_ms = incarnation.since_ms;
-            self.lose(LostWhy::NotRenewed { since_ms });
+            self.lose(LostWhy::NotRenewed);
         }
         self.read_on_time();
         if self.cut {
@@ -161,7 +160,7 @@ impl Member {
     #[must_use]
     pub(crate) fn next_due(&self) -> Option<u64> {
         let incarnation = self.incarnation.as_ref();
-        let end = incarnation.map(|incarnation| incarnation.deadlines().kill_at);
+        let end = incarnation.map(|incarnation| incarnation.deadline().kill_at);
         if self.cut {
             return end;
         }
@@ -267,7 +266,7 @@ impl Member {
             incarnation.behind = Some(now_ms + incarnation.timing.renewal_ms / 4);
         }
         if self.standing == Standing::Member {
-            self.deadlines = incarnation.deadlines();
+            self.deadline = incarnation.deadline();
         }
         self.failure_detector.look(now_ms, alive);
         match self.standing {

@@ -4,7 +4,7 @@ use crate::host::chain::{Chain, Step, Trouble, Trust};
 use crate::host::incarnation::Incarnation;
 use crate::host::snapshot_keeper::{Kept, read_kept};
 use crate::host::{Event, Known, LostWhy, Member, Standing};
-use canal_core::{Change, Entry, HostId, Revision};
+use canal_core::{Change, Entry, HostId, Revision, Table};
 use canal_log::engine::{Call, Outage, Placed, Position, Stored};
 
 impl Member {
@@ -30,7 +30,7 @@ impl Member {
             Some(kept) => self.restore(kept),
             None => {
                 incarnation.is_read = true;
-                self.events.push_back(Event::Restore { snapshot: None, revision: Revision(0) });
+                self.events.push_back(Event::Restore(Table::default().snapshot().into()));
             }
         }
         if self.read(batches, Trust::Loaded) {
@@ -51,12 +51,11 @@ impl Member {
 
     fn restore(&mut self, Kept { chain, hash, table }: Kept) {
         let Some(incarnation) = &mut self.incarnation else { return };
-        let revision = chain.revision();
         (incarnation.chain, incarnation.is_read) = (chain, true);
-        if let Err(differs) = self.snapshot_keeper.know(revision, hash) {
+        if let Err(differs) = self.snapshot_keeper.know(table.revision, hash) {
             return self.differs(differs);
         }
-        self.events.push_back(Event::Restore { snapshot: Some(Box::new(table)), revision });
+        self.events.push_back(Event::Restore(table.into()));
     }
 
     /// Continues after the log was loaded again, if it contains everything read before. Returns
@@ -188,8 +187,16 @@ impl Member {
         for ((revision, ticket), entry) in (first.0..).zip(tickets).zip(entries) {
             let revision = Revision(revision);
             match &entry.change {
-                Change::HostGone { host, by } if Some(*host) == us => end = Some(*by),
-                Change::HostAdopt { old, new } if Some(*old) == us => end = Some(*new),
+                Change::HostGone { host: old, by } | Change::HostAdopt { old, new: by }
+                    if Some(*old) == us =>
+                {
+                    end = Some(*by);
+                    // The driver looks up our holds before the table loses them. If this host
+                    // leaves, it has none.
+                    if !self.leaving || Some(*by) != us {
+                        self.tell_lost(LostWhy::Gone { by: *by });
+                    }
+                }
                 Change::HostJoin { .. } => self.note_join(&entry.change),
                 Change::Era { .. } => self.present_again(),
                 Change::Checkpoint { revision, table } => {
@@ -210,7 +217,7 @@ impl Member {
                 self.leaving = false;
                 self.standing = Standing::Idle;
             } else {
-                self.lose(LostWhy::Gone { by });
+                self.give_up();
             }
             return false;
         }

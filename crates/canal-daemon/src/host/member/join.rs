@@ -176,7 +176,7 @@ impl Member {
         let adopted = incarnation.others.adopting.take();
         let dead = std::mem::take(&mut incarnation.others.dead);
         self.standing = Standing::Member;
-        self.deadlines = incarnation.deadlines();
+        self.deadline = incarnation.deadline();
         self.events.push_back(Event::Joined { host: incarnation.host, adopted });
         self.obstacle = None;
         self.label_taken_by = None;

@@ -15,10 +15,11 @@ use crate::host::failure_detector::FailureDetector;
 use crate::host::incarnation::{Incarnation, Memory, Recovering};
 use crate::host::snapshot_keeper::{Differs, SnapshotKeeper};
 use crate::host::writer::Writer;
-use crate::host::{Deadlines, Event, LostWhy, Now, Settings, Standing, encoding};
+use crate::host::{Event, LostWhy, Now, Settings, Standing, encoding};
 use attention::Attention;
 use canal_core::HostId;
 use canal_log::engine::{Call, Ends, Evidence, Identity, Outage, Position, Registration};
+use canal_sys::deadline::Deadline;
 
 /// One host's part in the log of many.
 #[derive(Debug, Default)]
@@ -64,7 +65,7 @@ pub(crate) struct Member {
     pub(in crate::host) lost: BTreeSet<u128>,
     /// The boots of this machine in which daemons of this place have been members.
     boots: Vec<String>,
-    pub(in crate::host) deadlines: Deadlines,
+    pub(in crate::host) deadline: Deadline,
     /// Whether this host's own end is in flight, because it leaves.
     pub(in crate::host) leaving: bool,
     /// The memory that outlives an incarnation.
@@ -97,11 +98,11 @@ impl Member {
     }
 
     /// How long commands of this host may run. The daemon may report a grant to a client only
-    /// before `term_at`. After a loss the deadlines stay those of the lost incarnation until the
-    /// host is a member again.
+    /// before `term_at`. After a loss the deadline stays that of the lost incarnation until the
+    /// host is a member again. All times are 0 before the first incarnation.
     #[must_use]
-    pub(crate) fn deadlines(&self) -> Deadlines {
-        self.deadlines
+    pub(crate) fn deadline(&self) -> Deadline {
+        self.deadline
     }
 
     /// The host's activity.
@@ -176,13 +177,21 @@ impl Member {
     /// Handles the certain or possible end of the incarnation, whose holds are lost. Requests
     /// another one.
     pub(in crate::host) fn lose(&mut self, why: LostWhy) {
-        let Some(host) = self.incarnation.as_ref().map(|incarnation| incarnation.host) else {
+        self.tell_lost(why);
+        self.give_up();
+    }
+
+    pub(in crate::host) fn tell_lost(&mut self, why: LostWhy) {
+        let incarnation = self.incarnation.as_ref().filter(|_| self.takes_part());
+        self.events.extend(incarnation.map(|it| Event::Lost { host: it.host, why }));
+    }
+
+    /// Gives up the incarnation, if there is one, and requests another one.
+    pub(in crate::host) fn give_up(&mut self) {
+        if self.incarnation.is_none() {
             return;
-        };
-        self.leaving = false;
-        if self.takes_part() {
-            self.events.push_back(Event::Lost { host, why });
         }
+        self.leaving = false;
         self.lost.insert(encoding::nonce(self.nonce, self.attempt));
         self.begin_anew();
         // Requests incarnations at most as often as renewals, if one after another is lost.

@@ -97,10 +97,8 @@ impl Direct {
                 }
                 Event::SnapshotWanted => self.member.store(&self.table.snapshot()),
                 event => {
-                    if let Event::Restore { snapshot, .. } = &event {
-                        let restored =
-                            snapshot.as_ref().map(|snapshot| Table::restore(snapshot).unwrap());
-                        self.table = restored.unwrap_or_else(Table::default);
+                    if let Event::Restore(snapshot) = &event {
+                        self.table = Table::restore(snapshot).unwrap();
                         self.follow_recovery();
                     }
                     let clear = event == Event::Clear;

@@ -1,10 +1,11 @@
 //! Rules 1, 7 and 8: how an incarnation begins and how long it lives.
 
 use crate::host::tests::direct::{Direct, TTL_MS, at, identity, server, settings};
-use crate::host::{Deadlines, Event, LostWhy, Settings, Standing};
+use crate::host::{Event, LostWhy, Settings, Standing};
 use canal_core::{Change, HostId};
 use canal_log::engine::{Answer, Call, Identity, Outage};
 use canal_log::sim::engine::Server;
+use canal_sys::deadline::Deadline;
 
 fn is_hindered(event: &Event) -> bool {
     matches!(event, Event::Hindered(_))
@@ -146,7 +147,7 @@ fn errors_that_an_operator_can_mend_end_no_membership_before_its_deadline() {
     let mut host = Direct::joined(1, &mut server, 0);
     host.events.clear();
     let password = Outage::refused("wrong password", Some("check it".to_owned()));
-    let Deadlines { kill_at, .. } = host.member.deadlines();
+    let Deadline { kill_at, .. } = host.member.deadline();
     host.tell(100, Answer::Away(password.clone()));
     assert_eq!(host.events, [Event::Away(password.clone())]);
     host.tell(200, Answer::Away(password));
@@ -160,7 +161,7 @@ fn errors_that_an_operator_can_mend_end_no_membership_before_its_deadline() {
     assert_eq!(host.events.len(), 2, "that it lets us in does not say that it does what we ask");
     host.settle(&mut server, kill_at - 1);
     assert_eq!(host.events[2..], [Event::Back]);
-    assert!(host.member.deadlines().kill_at > kill_at);
+    assert!(host.member.deadline().kill_at > kill_at);
     // Repaired too late: it rejoins unaided.
     host.tell(kill_at, Answer::Away(Outage::refused("expired", None)));
     host.tick(3 * TTL_MS);
@@ -197,35 +198,39 @@ fn rule_07_the_time_to_stop_runs_from_before_the_last_renewal_that_succeeded() {
     let (grace, margin) = (TTL_MS / 6, TTL_MS / 12);
     let from = |asked_ms: u64| {
         let kill_at = asked_ms + TTL_MS - margin;
-        Deadlines { term_at: kill_at - grace, kill_at }
+        (kill_at - grace, kill_at)
     };
-    assert_eq!(host.member.deadlines(), from(1000));
+    let times = |host: &Direct| {
+        let Deadline { term_at, kill_at, .. } = host.member.deadline();
+        (term_at, kill_at)
+    };
+    assert_eq!(times(&host), from(1000));
     host.tick(1200);
     let renew = host.calls.pop().unwrap();
     assert!(matches!(renew, Call::Renew { asked_at: 1200, .. }));
     let answer = server.call(1, 1350, 1, renew);
     host.tell(1399, answer.clone());
-    assert_eq!(host.member.deadlines(), from(1200), "not from when it was answered");
+    assert_eq!(times(&host), from(1200), "not from when it was answered");
     host.tick(1500);
     assert!(matches!(host.calls.pop(), Some(Call::Renew { asked_at: 1500, .. })));
     host.tell(1600, answer);
-    assert_eq!(host.member.deadlines(), from(1200), "a repeated answer renews nothing");
+    assert_eq!(times(&host), from(1200), "a repeated answer renews nothing");
 }
 
 #[test]
 fn rule_07_holds_that_are_not_renewed_are_lost_at_the_kill_time() {
     let mut server = server();
     let mut host = Direct::joined(1, &mut server, 0);
-    let Deadlines { kill_at, .. } = host.member.deadlines();
+    let Deadline { kill_at, .. } = host.member.deadline();
     host.tell(100, Answer::Away(Outage::unreachable("cut")));
     assert_eq!(host.member.next_due(), Some(kill_at), "nothing else can be done");
     host.tick(kill_at - 1);
     assert!(host.member.host().is_some(), "a renewal could still succeed");
     host.tick(kill_at);
-    let why = LostWhy::NotRenewed { since_ms: 0 };
+    let why = LostWhy::NotRenewed;
     assert!(host.events.contains(&Event::Lost { host: HostId(1), why }));
     assert_eq!(host.member.host(), None);
-    assert_eq!(host.member.deadlines().kill_at, kill_at, "KILL is where it was");
+    assert_eq!(host.member.deadline().kill_at, kill_at, "KILL is where it was");
 }
 
 #[test]
