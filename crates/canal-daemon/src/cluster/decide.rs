@@ -206,7 +206,7 @@ impl Decide {
         for call in cluster.member.take_calls() {
             cluster.engine.call(call);
         }
-        let Deadline { term_at, kill_at, .. } = cluster.member.deadline();
+        let Deadline { term_at, kill_at, .. } = cluster.member.deadline;
         cluster.engine.renew_by([term_at, kill_at]);
     }
 
@@ -215,7 +215,7 @@ impl Decide {
         if let Some(cluster) = &self.cluster
             && let Some(page) = &cluster.page
         {
-            page.publish(cluster.member.deadline());
+            page.publish(cluster.member.deadline);
         }
     }
 
@@ -280,7 +280,7 @@ impl Decide {
     /// this host that lost its lock still runs, and no history can have been lost since the grant.
     pub(crate) fn may_grant(&self) -> bool {
         let Some(cluster) = &self.cluster else { return true };
-        let in_time = clock::boottime_ms() < cluster.member.deadline().term_at;
+        let in_time = clock::boottime_ms() < cluster.member.deadline.term_at;
         #[cfg(test)]
         let in_time = in_time || crate::sim::is_broken(crate::sim::Rule::GrantsAreInTime);
         in_time && cluster.member.is_current() && self.may_ask()
@@ -303,7 +303,7 @@ impl Decide {
         status.lives_on = true;
         status.let_in = true;
         status.unable = None;
-        let new = Writer::create(host.0, &status.name, &status.label, member.deadline())?;
+        let new = Writer::create(host.0, &status.name, &status.label, member.deadline)?;
         // For later daemons.
         if let Some(Err(error)) = mark.as_mut().map(SharedMarker::set) {
             tracing::error!(%error, "cannot mark this membership for a later daemon without the \
@@ -397,7 +397,7 @@ impl Decide {
     /// Schedules the end of the commands that held something in the membership that is lost.
     pub(crate) fn lose_holds(&mut self, why: &LostWhy, owners: &Owners, now: u64) {
         self.watch(owners, |cluster, watched| {
-            let lost = (cluster.page.take(), cluster.member.deadline().kill_at);
+            let lost = (cluster.page.take(), cluster.member.deadline.kill_at);
             cluster.terminator.lose_holds(why, lost, watched, now);
         });
     }

@@ -46,7 +46,7 @@ impl Cluster {
             None if member => (None, None),
             None => (self.what_for(), None),
         };
-        let stops = member.then(|| at(self.member.deadline().term_at));
+        let stops = member.then(|| at(self.member.deadline.term_at));
         EngineInfo {
             name: link.name.clone(),
             state: state.to_owned(),
@@ -64,7 +64,7 @@ impl Cluster {
 
     /// The event that this host waits for before it joins.
     fn what_for(&self) -> Option<String> {
-        let what = match self.member.standing() {
+        let what = match self.member.standing {
             Standing::Registering => "requesting a membership".to_owned(),
             Standing::Reading => "reading the log".to_owned(),
             Standing::LabelInUse { by } => format!(
@@ -137,7 +137,7 @@ impl Cluster {
 impl Cluster {
     /// Adds how long the host with our name has been a member, if that is the reason.
     pub(crate) fn dated(&self, outage: Outage, table: &Table) -> Outage {
-        let by = self.member.label_taken_by().and_then(|id| table.host(id));
+        let by = self.member.label_taken_by.and_then(|id| table.host(id));
         let Some(by) = by else { return outage };
         let age = stated_ms(clock::unix_ms().saturating_sub(by.since.0));
         let why = format!("{}, a member since {} ({age})", outage.why, time(by.since));

@@ -141,7 +141,7 @@ impl Cluster {
             began_ms: clock::boottime_ms(),
             ..EngineStatus::default()
         };
-        member.remember_boots(boots);
+        member.boots = boots;
         let mut cluster = Self::new((member, engine), status, holder_record, tokens);
         cluster.mark = Some(mark);
         cluster.watcher = Watcher::of(options);
@@ -156,8 +156,8 @@ impl Cluster {
         holder_record: HolderRecord,
         tokens: SentTokens,
     ) -> Self {
-        member.remember(tokens.memory(Some(&holder_record)));
-        member.remember_dir(holder_record.dir_number());
+        member.memory = tokens.memory(Some(&holder_record));
+        member.identity.dir_number = holder_record.dir_number();
         member.start(now());
         Self {
             member,
@@ -222,7 +222,7 @@ impl Cluster {
 
     /// Signals the commands whose deadline has passed.
     pub(super) fn stop_due(&mut self, is_member: bool, watched: Watched<'_>, now: u64) {
-        let Deadline { term_at, kill_at, .. } = self.member.deadline();
+        let Deadline { term_at, kill_at, .. } = self.member.deadline;
         if is_member {
             if now < term_at {
                 self.terminator.signalled.clear();
@@ -238,7 +238,7 @@ impl Cluster {
 
     /// When the next command is due for a signal, in milliseconds of CLOCK_BOOTTIME.
     pub(super) fn next_stop(&self, is_member: bool) -> Option<u64> {
-        let (deadline, now) = (self.member.deadline(), clock::boottime_ms());
+        let (deadline, now) = (self.member.deadline, clock::boottime_ms());
         let times = match is_member {
             true => [Some(deadline.term_at), Some(deadline.kill_at)],
             false => [self.unclaimed_until(), None],

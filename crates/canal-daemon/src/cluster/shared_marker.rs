@@ -5,9 +5,8 @@
 //! operator has allowed it. Otherwise this host and another host could silently grant the same
 //! lock.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, ErrorKind, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::fs::{self, File};
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -18,8 +17,8 @@ use crate::cluster::engine::Chosen;
 use crate::config::file::Config;
 use crate::options::Options;
 use crate::wording::StartError;
+use canal_log::replace::{replace, sweep};
 use canal_protocol::place::Place;
-use canal_sys::dir::remove_if_there;
 
 /// The file's name.
 const NAME: &str = "engine";
@@ -68,7 +67,10 @@ impl SharedMarker {
         boots.drain(..boots.len().saturating_sub(BOOTS_MAX));
         let noted = Noted { engine: chosen.name.clone(), configured: chosen.configured, boots };
         let dir = place.state_dir().to_owned();
-        prepare_in(&dir, &noted).with_context(|| dir.display().to_string())?;
+        sweep(&dir, PREPARED);
+        let mut bytes = serde_json::to_vec(&noted)?;
+        bytes.push(b'\n');
+        replace(&dir, PREPARED, &bytes)?;
         Ok((Self { dir, prepared: true }, earlier))
     }
 
@@ -183,18 +185,6 @@ fn read(path: &Path) -> io::Result<Option<Noted>> {
             _ => Err(error),
         },
     }
-}
-
-fn prepare_in(dir: &Path, noted: &Noted) -> io::Result<()> {
-    DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
-    let path = dir.join(PREPARED);
-    remove_if_there(&path)?;
-    let mut bytes = serde_json::to_vec(noted)?;
-    bytes.push(b'\n');
-    let mut options = OpenOptions::new();
-    let mut file = options.write(true).create_new(true).mode(0o600).open(&path)?;
-    file.write_all(&bytes)?;
-    file.sync_all()
 }
 
 #[cfg(test)]

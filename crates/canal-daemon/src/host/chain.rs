@@ -19,13 +19,14 @@ pub(super) const RECENT_MAX: usize = 1024;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Chain {
     genesis: Hash,
-    link: Link,
+    /// The link of the last batch.
+    pub(super) link: Link,
     /// The last links, latest last. Eight bytes of each hash are enough to distinguish histories.
     recent: VecDeque<(Position, u64)>,
-    revision: Revision,
+    pub(super) revision: Revision,
     /// The number of batches read.
-    batches: u64,
-    last: Option<Read>,
+    pub(super) batches: u64,
+    pub(super) last: Option<Read>,
     seats: BTreeMap<HostId, Seat>,
     /// The last era of the engine that a batch noted.
     #[serde(default)]
@@ -141,22 +142,6 @@ impl Chain {
             seats: BTreeMap::new(),
             era: 0,
         }
-    }
-
-    pub(super) fn link(&self) -> Link {
-        self.link
-    }
-
-    pub(super) fn revision(&self) -> Revision {
-        self.revision
-    }
-
-    pub(super) fn batches(&self) -> u64 {
-        self.batches
-    }
-
-    pub(super) fn last(&self) -> Option<Read> {
-        self.last
     }
 
     pub(super) fn seat(&self, host: HostId) -> Option<Seat> {

@@ -30,7 +30,7 @@ pub(super) fn read_kept(body: &[u8]) -> Result<Kept, Unreadable> {
     if table_hash(&kept.table) != kept.hash {
         return Err(Unreadable::Damaged("its table does not match its hash".to_owned()));
     }
-    if kept.table.revision != kept.chain.revision() {
+    if kept.table.revision != kept.chain.revision {
         return Err(Unreadable::Damaged("its table has another revision".to_owned()));
     }
     Ok(kept)
@@ -62,7 +62,7 @@ struct Made {
 
 impl Made {
     fn position(&self) -> Position {
-        self.kept.chain.link().position
+        self.kept.chain.link.position
     }
 
     /// `ttl_ms` is the longest TTL of all hosts. A host that was away for longer has lost its holds
@@ -89,7 +89,7 @@ pub(super) struct SnapshotKeeper {
 impl SnapshotKeeper {
     /// Whether a snapshot is wanted after this batch.
     pub(super) fn is_wanted(&mut self, chain: &Chain, every: u64) -> bool {
-        let wanted = chain.batches().is_multiple_of(every.max(1));
+        let wanted = chain.batches.is_multiple_of(every.max(1));
         if wanted {
             self.wanted.push_back(Some(chain.clone()));
         }
@@ -110,14 +110,14 @@ impl SnapshotKeeper {
         every: u64,
     ) -> Result<(), Differs> {
         let Some(chain) = self.wanted.pop_front().flatten() else { return Ok(()) };
-        if table.revision != chain.revision() {
+        if table.revision != chain.revision {
             return Ok(());
         }
         let hash = table_hash(table);
         self.know(table.revision, hash)?;
         // An earlier snapshot that waits to be stored comes first.
         if self.made.is_none() {
-            let (due, overdue) = (chain.batches() + every / 4, chain.batches() + every * OVERDUE);
+            let (due, overdue) = (chain.batches + every / 4, chain.batches + every * OVERDUE);
             let kept = Kept { chain, hash, table: table.clone() };
             self.made = Some(Made { kept, at_ms: now_ms, due, overdue });
             self.storing = false;
@@ -154,7 +154,7 @@ impl SnapshotKeeper {
 
     /// The snapshot to store now, if one is due.
     pub(super) fn due(&mut self, chain: &Chain, now_ms: u64, ttl_ms: u64) -> Option<Stored> {
-        let due = |made: &&Made| made.is_due(chain.batches(), now_ms, ttl_ms) && !self.storing;
+        let due = |made: &&Made| made.is_due(chain.batches, now_ms, ttl_ms) && !self.storing;
         let made = self.made.as_ref().filter(due)?;
         self.storing = true;
         Some(Stored { position: made.position(), body: write("snapshot", &made.kept) })

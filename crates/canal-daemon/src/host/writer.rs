@@ -35,7 +35,7 @@ pub(super) struct Writer {
     sequence: u64,
     queue: VecDeque<Proposal>,
     ends: VecDeque<Ends>,
-    in_flight: Option<InFlightBatch>,
+    pub(super) in_flight: Option<InFlightBatch>,
 }
 
 pub(super) fn entry(change: Change, at: UnixMillis) -> Entry {
@@ -60,14 +60,6 @@ impl Writer {
     /// Whether nothing is queued or in flight.
     pub(super) fn is_idle(&self) -> bool {
         self.in_flight.is_none() && self.queue.is_empty() && self.ends.is_empty()
-    }
-
-    pub(super) fn in_flight(&self) -> Option<&InFlightBatch> {
-        self.in_flight.as_ref()
-    }
-
-    pub(super) fn in_flight_mut(&mut self) -> Option<&mut InFlightBatch> {
-        self.in_flight.as_mut()
     }
 
     /// The next batch, if something is queued and nothing is in flight.

@@ -172,7 +172,7 @@ impl Member {
             incarnation.loading.or(incarnation.confirming).or(incarnation.behind)
         });
         let settled = incarnation.filter(|incarnation| incarnation.is_settled());
-        let again = self.writer.in_flight().zip(settled);
+        let again = self.writer.in_flight.as_ref().zip(settled);
         let again = again.map(|(in_flight, incarnation)| {
             in_flight.asked_ms.unwrap_or(0) + incarnation.timing.renewal_ms
         });
@@ -184,7 +184,7 @@ impl Member {
     fn send_follow(&mut self) {
         if let Some(incarnation) = self.incarnation.as_mut().filter(|it| it.is_read) {
             incarnation.behind = None;
-            self.calls.push_back(Call::Follow { after: incarnation.chain.last() });
+            self.calls.push_back(Call::Follow { after: incarnation.chain.last });
         }
     }
 
@@ -202,7 +202,7 @@ impl Member {
     #[must_use]
     pub(crate) fn is_current(&self) -> bool {
         self.incarnation.as_ref().is_some_and(|it| {
-            it.is_read && it.reconnected_ms.is_none() && it.chain.link().position >= it.head_then
+            it.is_read && it.reconnected_ms.is_none() && it.chain.link.position >= it.head_then
         })
     }
 
@@ -212,7 +212,7 @@ impl Member {
         let may_append = |it: &&Incarnation| ready && it.is_settled();
         let Some(incarnation) = self.incarnation.as_ref().filter(may_append) else { return };
         let now = (self.now.boot_ms, self.now.unix);
-        let next = self.writer.next(incarnation.host, incarnation.chain.link(), now);
+        let next = self.writer.next(incarnation.host, incarnation.chain.link, now);
         self.calls.extend(next.map(Call::Append));
     }
 
@@ -222,7 +222,7 @@ impl Member {
             return;
         };
         let (now_ms, patience_ms) = (self.now.boot_ms, incarnation.timing.renewal_ms);
-        let Some(in_flight) = self.writer.in_flight_mut() else { return };
+        let Some(in_flight) = self.writer.in_flight.as_mut() else { return };
         if in_flight.asked_ms.is_some_and(|asked_ms| now_ms < asked_ms + patience_ms) {
             return;
         }
@@ -290,7 +290,7 @@ impl Member {
     /// its commands have ended when its TTL has passed.
     fn end_the_unknown(&mut self, asked_ms: u64, alive: &[Alive]) {
         let has_read_all =
-            |it: &&Incarnation| it.is_settled() && it.chain.link().position >= it.head;
+            |it: &&Incarnation| it.is_settled() && it.chain.link.position >= it.head;
         let Some(incarnation) = self.incarnation.as_ref().filter(has_read_all) else { return };
         let is_unknown = |host: &HostId| {
             *host != incarnation.host && alive.iter().all(|alive| alive.host != *host)
@@ -343,7 +343,7 @@ impl Member {
         } else {
             self.confirm_log();
         }
-        if let Some(in_flight) = self.writer.in_flight_mut() {
+        if let Some(in_flight) = self.writer.in_flight.as_mut() {
             // Sent again as soon as the log is known to be the one that was read.
             in_flight.asked_ms = None;
         }

@@ -43,7 +43,7 @@ impl Member {
         if !kept.chain.is_of(epoch) {
             return Err("it belongs to another history of the log".to_owned());
         }
-        if kept.chain.link().position != stored.position {
+        if kept.chain.link.position != stored.position {
             return Err("the engine stores it under a position other than its own".to_owned());
         }
         Ok(kept)
@@ -61,10 +61,10 @@ impl Member {
     /// Continues after the log was loaded again, if it contains everything read before. Returns
     /// whether it does.
     fn go_on(&mut self, kept: Option<Kept>, epoch: u128, batches: &[Placed]) -> bool {
-        let Some(mine) = self.incarnation.as_ref().map(|it| it.chain.link()) else { return false };
+        let Some(mine) = self.incarnation.as_ref().map(|it| it.chain.link) else { return false };
         let chain = kept.as_ref().map_or_else(|| Chain::new(epoch), |kept| kept.chain.clone());
         match kept {
-            Some(kept) if chain.link().position > mine.position => {
+            Some(kept) if chain.link.position > mine.position => {
                 if chain.knows(mine) == Known::Same {
                     return self.skip_to(kept);
                 }
@@ -77,7 +77,7 @@ impl Member {
                         break;
                     }
                 }
-                if scratch.link() == mine {
+                if scratch.link == mine {
                     return true;
                 }
             }
@@ -121,7 +121,7 @@ impl Member {
         incarnation.confirming = None;
         self.read(batches, Trust::Live);
         if let Some(incarnation) = &mut self.incarnation {
-            incarnation.behind.take_if(|_| incarnation.chain.link().position >= incarnation.head);
+            incarnation.behind.take_if(|_| incarnation.chain.link.position >= incarnation.head);
         }
         self.store_due();
     }

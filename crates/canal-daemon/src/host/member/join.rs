@@ -149,7 +149,7 @@ impl Member {
     pub(in crate::host) fn join(&mut self, adopt: Option<HostId>) {
         let (now, blind) = (self.now, self.is_blind());
         let Some(incarnation) = &mut self.incarnation else { return };
-        let (new, seen) = (incarnation.host, incarnation.chain.link());
+        let (new, seen) = (incarnation.host, incarnation.chain.link);
         incarnation.others.adopting = adopt;
         let memory = &mut self.memory;
         memory.lost |=
@@ -165,7 +165,7 @@ impl Member {
         let append = self.writer.send(new, entries.collect(), ends, (seen, now.boot_ms));
         if !self.cut && incarnation.is_settled() {
             self.calls.push_back(Call::Append(append));
-        } else if let Some(in_flight) = self.writer.in_flight_mut() {
+        } else if let Some(in_flight) = self.writer.in_flight.as_mut() {
             in_flight.asked_ms = None;
         }
     }

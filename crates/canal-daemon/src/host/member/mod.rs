@@ -25,13 +25,13 @@ use canal_sys::deadline::Deadline;
 #[derive(Debug, Default)]
 pub(crate) struct Member {
     pub(in crate::host) settings: Settings,
-    pub(in crate::host) identity: Identity,
+    pub(crate) identity: Identity,
     nonce: u128,
     pub(in crate::host) now: Now,
     pub(in crate::host) calls: VecDeque<Call>,
     pub(in crate::host) events: VecDeque<Event>,
     tickets: u64,
-    pub(in crate::host) standing: Standing,
+    pub(crate) standing: Standing,
     /// Whether the connection to the engine is cut.
     pub(in crate::host) cut: bool,
     /// Why the engine cannot be used, until it answers again.
@@ -59,17 +59,20 @@ pub(crate) struct Member {
     /// The longest TTL in the table.
     longest_ttl_ms: u64,
     /// The incarnation that has this host's label, if that is the obstacle.
-    label_taken_by: Option<HostId>,
+    pub(crate) label_taken_by: Option<HostId>,
     /// The nonces of the incarnations that this host has given up. Their numbers may be those of
     /// other hosts after the engine has lost history.
     pub(in crate::host) lost: BTreeSet<u128>,
     /// The boots of this machine in which daemons of this place have been members.
-    boots: Vec<String>,
-    pub(in crate::host) deadline: Deadline,
+    pub(crate) boots: Vec<String>,
+    /// How long commands of this host may run. The daemon may report a grant to a client only
+    /// before `term_at`. After a loss the deadline stays that of the lost incarnation until the
+    /// host is a member again. All times are 0 before the first incarnation.
+    pub(crate) deadline: Deadline,
     /// Whether this host's own end is in flight, because it leaves.
     pub(in crate::host) leaving: bool,
-    /// The memory that outlives an incarnation.
-    pub(in crate::host) memory: Memory,
+    /// The memory that outlives an incarnation, at first that of an earlier daemon of this place.
+    pub(crate) memory: Memory,
     pub(in crate::host) recovering: Option<Recovering>,
 }
 
@@ -78,37 +81,6 @@ impl Member {
     #[must_use]
     pub(crate) fn new(settings: Settings, identity: Identity, nonce: u128) -> Self {
         Self { settings, identity, nonce, ..Self::default() }
-    }
-
-    /// Takes over the number of the directory from the records of this place.
-    pub(crate) fn remember_dir(&mut self, number: u64) {
-        self.identity.dir_number = number;
-    }
-
-    /// Takes over, from the records of this place, the boots in which its daemons have been
-    /// members.
-    pub(crate) fn remember_boots(&mut self, boots: Vec<String>) {
-        self.boots = boots;
-    }
-
-    /// The incarnation that has this host's label, if that keeps this host from joining.
-    #[must_use]
-    pub(crate) fn label_taken_by(&self) -> Option<HostId> {
-        self.label_taken_by
-    }
-
-    /// How long commands of this host may run. The daemon may report a grant to a client only
-    /// before `term_at`. After a loss the deadline stays that of the lost incarnation until the
-    /// host is a member again. All times are 0 before the first incarnation.
-    #[must_use]
-    pub(crate) fn deadline(&self) -> Deadline {
-        self.deadline
-    }
-
-    /// The host's activity.
-    #[must_use]
-    pub(crate) fn standing(&self) -> &Standing {
-        &self.standing
     }
 
     /// When the last successful renewal was sent, in milliseconds of CLOCK_BOOTTIME.
@@ -142,7 +114,7 @@ impl Member {
 
     /// The position of the last batch that was read.
     pub(in crate::host) fn read_to(&self) -> Position {
-        self.incarnation.as_ref().map_or(Position(0), |it| it.chain.link().position)
+        self.incarnation.as_ref().map_or(Position(0), |it| it.chain.link.position)
     }
 
     /// Whether commands may run under this incarnation.

@@ -10,11 +10,6 @@ use canal_core::{Change, HostId, Recovery, Token};
 use canal_log::engine::{Batch, Call, EraChange, Link};
 
 impl Member {
-    /// Takes over the memory of an earlier daemon of this place. Call it before [`Self::start`].
-    pub(crate) fn remember(&mut self, memory: Memory) {
-        self.memory = memory;
-    }
-
     /// The memory for a later daemon of this place.
     #[must_use]
     pub(crate) fn memory(&self) -> Memory {

@@ -172,7 +172,7 @@ fn rule_04_a_grant_that_arrives_after_the_time_to_kill_comes_after_the_loss() {
     let sent = append(&mut host);
     server.call(1, 1, 1, Call::Append(sent));
     let echo = server.push(1).unwrap();
-    host.tell(host.member.deadline().kill_at, echo);
+    host.tell(host.member.deadline.kill_at, echo);
     assert!(!host.was_granted(ticket));
     assert!(matches!(host.events[host.events.len() - 2], Event::Lost { .. }), "{:?}", host.events);
     assert_eq!(host.events.last(), Some(&Event::Dropped { ticket }));

@@ -29,7 +29,7 @@ fn rule_01_a_live_label_is_refused_with_who_has_it() {
     let mut other =
         Direct::new(2, settings(), Identity { dir: "/elsewhere".to_owned(), ..identity("host1") });
     other.settle(&mut server, 0);
-    assert_eq!(*other.member.standing(), Standing::LabelInUse { by: first.id() });
+    assert_eq!(*other.member.standing, Standing::LabelInUse { by: first.id() });
     first.live(&mut server, 0, 400);
     other.live(&mut server, 200, 400);
     let obstacle = other.events.iter().find_map(|event| match event {
@@ -50,7 +50,7 @@ fn rule_08_a_daemon_adopts_no_incarnation_of_another_directory_of_the_same_name(
     let mut first = Direct::joined(1, &mut server, 0);
     let mut other = Direct::new(2, settings(), Identity { dir_number: 2, ..identity("host1") });
     other.settle(&mut server, 0);
-    assert_eq!(*other.member.standing(), Standing::LabelInUse { by: first.id() });
+    assert_eq!(*other.member.standing, Standing::LabelInUse { by: first.id() });
     first.live(&mut server, 0, 2 * TTL_MS);
     assert!(first.member.host().is_some(), "it is not disturbed");
 }
@@ -81,7 +81,7 @@ fn rule_01_a_host_that_waits_for_a_label_lets_its_owner_restart() {
         let elsewhere = Identity { dir: "/elsewhere".to_owned(), ..identity("host1") };
         let mut other = Direct::new(2, settings(), elsewhere);
         other.settle(&mut server, 1);
-        assert!(matches!(other.member.standing(), Standing::LabelInUse { .. }));
+        assert!(matches!(other.member.standing, Standing::LabelInUse { .. }));
         // The owner's daemon is killed, or the owner was away for too long.
         let mut again = if adopts {
             Direct::new(3, settings(), identity("host1"))
@@ -135,7 +135,7 @@ fn rule_01_a_label_whose_host_is_silent_is_taken_over_after_its_ttl() {
     let elsewhere = Identity { dir: "/elsewhere".to_owned(), ..identity("host1") };
     let mut other = Direct::new(2, settings(), elsewhere);
     other.live(&mut server, 0, TTL_MS);
-    assert_eq!(*other.member.standing(), Standing::LabelInUse { by: gone });
+    assert_eq!(*other.member.standing, Standing::LabelInUse { by: gone });
     other.live(&mut server, TTL_MS, 2 * TTL_MS);
     assert!(other.member.host().is_some());
     assert!(other.table.host(gone).is_none() && server.hosts[&gone].ended);
@@ -147,7 +147,7 @@ fn errors_that_an_operator_can_mend_end_no_membership_before_its_deadline() {
     let mut host = Direct::joined(1, &mut server, 0);
     host.events.clear();
     let password = Outage::refused("wrong password", Some("check it".to_owned()));
-    let Deadline { kill_at, .. } = host.member.deadline();
+    let Deadline { kill_at, .. } = host.member.deadline;
     host.tell(100, Answer::Away(password.clone()));
     assert_eq!(host.events, [Event::Away(password.clone())]);
     host.tell(200, Answer::Away(password));
@@ -161,7 +161,7 @@ fn errors_that_an_operator_can_mend_end_no_membership_before_its_deadline() {
     assert_eq!(host.events.len(), 2, "that it lets us in does not say that it does what we ask");
     host.settle(&mut server, kill_at - 1);
     assert_eq!(host.events[2..], [Event::Back]);
-    assert!(host.member.deadline().kill_at > kill_at);
+    assert!(host.member.deadline.kill_at > kill_at);
     // Repaired too late: it rejoins unaided.
     host.tell(kill_at, Answer::Away(Outage::refused("expired", None)));
     host.tick(3 * TTL_MS);
@@ -201,7 +201,7 @@ fn rule_07_the_time_to_stop_runs_from_before_the_last_renewal_that_succeeded() {
         (kill_at - grace, kill_at)
     };
     let times = |host: &Direct| {
-        let Deadline { term_at, kill_at, .. } = host.member.deadline();
+        let Deadline { term_at, kill_at, .. } = host.member.deadline;
         (term_at, kill_at)
     };
     assert_eq!(times(&host), from(1000));
@@ -221,7 +221,7 @@ fn rule_07_the_time_to_stop_runs_from_before_the_last_renewal_that_succeeded() {
 fn rule_07_holds_that_are_not_renewed_are_lost_at_the_kill_time() {
     let mut server = server();
     let mut host = Direct::joined(1, &mut server, 0);
-    let Deadline { kill_at, .. } = host.member.deadline();
+    let Deadline { kill_at, .. } = host.member.deadline;
     host.tell(100, Answer::Away(Outage::unreachable("cut")));
     assert_eq!(host.member.next_due(), Some(kill_at), "nothing else can be done");
     host.tick(kill_at - 1);
@@ -230,7 +230,7 @@ fn rule_07_holds_that_are_not_renewed_are_lost_at_the_kill_time() {
     let why = LostWhy::NotRenewed;
     assert!(host.events.contains(&Event::Lost { host: HostId(1), why }));
     assert_eq!(host.member.host(), None);
-    assert_eq!(host.member.deadline().kill_at, kill_at, "KILL is where it was");
+    assert_eq!(host.member.deadline.kill_at, kill_at, "KILL is where it was");
 }
 
 #[test]
@@ -302,7 +302,7 @@ fn rule_08_a_machine_that_was_started_anew_ends_its_old_incarnation_at_once() {
     old.settle(&mut server, 1);
     let booted = Identity { boot: "the next boot".to_owned(), ..identity("host1") };
     let mut new = Direct::new(3, settings(), booted);
-    new.member.remember_boots(vec!["this boot".to_owned()]);
+    new.member.boots = vec!["this boot".to_owned()];
     new.settle(&mut server, 5);
     assert!(server.hosts[&HostId(1)].ended);
     assert_eq!(new.table.held(), 0, "its locks are free long before its TTL is over");
@@ -319,8 +319,8 @@ fn the_first_stays(server: &mut Server, first: &mut Direct, other: &mut Direct, 
         assert_eq!(other.member.host(), None, "{:?}", other.events);
     }
     assert!(!first.saw(|event| matches!(event, Event::Lost { .. })), "{:?}", first.events);
-    assert!(first.member.host().is_some(), "{:?}", first.member.standing());
-    assert_eq!(other.member.label_taken_by(), first.member.host());
+    assert!(first.member.host().is_some(), "{:?}", first.member.standing);
+    assert_eq!(other.member.label_taken_by, first.member.host());
 }
 
 #[test]
@@ -332,7 +332,7 @@ fn rule_08_a_copy_of_a_machine_in_a_boot_of_its_own_never_ends_the_live_original
     the_first_stays(&mut server, &mut first, &mut copy, 0);
     // Another machine may have had that name in an earlier boot of the copy.
     let mut copy = Direct::new(3, settings(), copied);
-    copy.member.remember_boots(vec!["an earlier boot of the copy".to_owned()]);
+    copy.member.boots = vec!["an earlier boot of the copy".to_owned()];
     the_first_stays(&mut server, &mut first, &mut copy, 2 * TTL_MS);
 }
 

@@ -33,7 +33,7 @@ fn read(placed: &Placed, chain: &mut Chain, trust: Trust) -> Result<Step, Troubl
 #[test]
 fn rule_09_batches_of_a_host_with_another_history_are_ignored() {
     let mut chain = Chain::new(1);
-    read(&batch(1, 1, chain.link(), vec![joining(1)]), &mut chain, Trust::Live).unwrap();
+    read(&batch(1, 1, chain.link, vec![joining(1)]), &mut chain, Trust::Live).unwrap();
     let before = chain.clone();
     let other = Link { position: Position(1), hash: genesis(2).hash };
     let divergent = batch(2, 1, other, vec![joining(2)]);
@@ -41,21 +41,21 @@ fn rule_09_batches_of_a_host_with_another_history_are_ignored() {
     assert_eq!(chain, before);
     let step = Step::Divergent { host: HostId(2) };
     assert_eq!(read(&divergent, &mut chain, Trust::Loaded), Ok(step), "it is the author");
-    assert_eq!(chain.revision(), before.revision());
-    let mut next = batch(2, 2, chain.link(), vec![Change::Policy { bypass_max: 1 }]);
+    assert_eq!(chain.revision, before.revision);
+    let mut next = batch(2, 2, chain.link, vec![Change::Policy { bypass_max: 1 }]);
     next.position = Position(3);
     assert_eq!(read(&next, &mut chain, Trust::Loaded), Ok(Step::Void), "it never joined");
 }
 
 #[test]
 fn rule_09_a_reader_that_missed_the_join_of_a_host_does_not_ignore_its_batches() {
-    let (mut whole, start) = (Chain::new(1), Chain::new(1).link());
+    let (mut whole, start) = (Chain::new(1), Chain::new(1).link);
     let mut partial = whole.clone();
     let (own, join) = (batch(1, 1, start, vec![joining(1)]), vec![joining(2)]);
     read(&own, &mut whole, Trust::Live).unwrap();
     read(&own, &mut partial, Trust::Live).unwrap();
-    read(&batch(2, 1, whole.link(), join), &mut whole, Trust::Live).unwrap();
-    let next = batch(2, 2, whole.link(), vec![Change::Policy { bypass_max: 1 }]);
+    read(&batch(2, 1, whole.link, join), &mut whole, Trust::Live).unwrap();
+    let next = batch(2, 2, whole.link, vec![Change::Policy { bypass_max: 1 }]);
     assert_eq!(read(&next, &mut partial, Trust::Live), Err(Trouble::Divergent));
     assert!(matches!(read(&next, &mut whole, Trust::Live), Ok(Step::Counts { .. })));
 }
@@ -63,17 +63,17 @@ fn rule_09_a_reader_that_missed_the_join_of_a_host_does_not_ignore_its_batches()
 #[test]
 fn rule_09_earlier_links_are_recognised_as_far_back_as_they_are_kept() {
     let mut chain = Chain::new(1);
-    let start = chain.link();
+    let start = chain.link;
     read(&batch(1, 1, start, vec![joining(1)]), &mut chain, Trust::Live).unwrap();
-    let first = chain.link();
+    let first = chain.link;
     for sequence in 2..RECENT_MAX as u64 + 1 {
         let change = vec![Change::Policy { bypass_max: 1 }];
-        read(&batch(1, sequence, chain.link(), change), &mut chain, Trust::Live).unwrap();
+        read(&batch(1, sequence, chain.link, change), &mut chain, Trust::Live).unwrap();
     }
     assert_eq!(chain.knows(first), Known::Same, "as many as are kept");
     assert_eq!(chain.knows(Link { hash: start.hash, ..first }), Known::Other);
     let sequence = RECENT_MAX as u64 + 1;
-    let last = batch(1, sequence, chain.link(), vec![Change::Policy { bypass_max: 1 }]);
+    let last = batch(1, sequence, chain.link, vec![Change::Policy { bypass_max: 1 }]);
     read(&last, &mut chain, Trust::Live).unwrap();
     assert_eq!(chain.knows(first), Known::TooOld, "one more");
     assert_eq!(chain.knows(start), Known::Same);
@@ -85,21 +85,21 @@ fn rule_09_earlier_links_are_recognised_as_far_back_as_they_are_kept() {
 #[test]
 fn rule_09_missing_doubled_and_foreign_batches_are_errors() {
     let mut chain = Chain::new(1);
-    let first = batch(1, 1, chain.link(), vec![joining(1)]);
+    let first = batch(1, 1, chain.link, vec![joining(1)]);
     read(&first, &mut chain, Trust::Live).unwrap();
     assert_eq!(read(&first, &mut chain, Trust::Live), Ok(Step::Known));
-    let gap = batch(1, 3, chain.link(), vec![Change::Policy { bypass_max: 1 }]);
+    let gap = batch(1, 3, chain.link, vec![Change::Policy { bypass_max: 1 }]);
     assert!(matches!(read(&gap, &mut chain, Trust::Live), Err(Trouble::Gap(_))));
-    let mut other = batch(1, 2, chain.link(), vec![Change::Policy { bypass_max: 1 }]);
+    let mut other = batch(1, 2, chain.link, vec![Change::Policy { bypass_max: 1 }]);
     other.body = first.body.clone();
     assert!(matches!(read(&other, &mut chain, Trust::Live), Err(Trouble::Unreadable(_))));
-    let silent = batch(2, 1, chain.link(), vec![Change::Policy { bypass_max: 1 }]);
+    let silent = batch(2, 1, chain.link, vec![Change::Policy { bypass_max: 1 }]);
     assert!(matches!(read(&silent, &mut chain, Trust::Live), Err(Trouble::Unreadable(_))));
     other.body = vec![0xff; 10];
     assert!(matches!(read(&other, &mut chain, Trust::Live), Err(Trouble::Unreadable(_))));
     // For an incarnation that has ended, nothing matters.
     let gone = Change::HostGone { host: HostId(1), by: HostId(1) };
-    read(&batch(1, 2, chain.link(), vec![gone]), &mut chain, Trust::Live).unwrap();
+    read(&batch(1, 2, chain.link, vec![gone]), &mut chain, Trust::Live).unwrap();
     other.position = Position(3);
     assert_eq!(read(&other, &mut chain, Trust::Live), Ok(Step::Void));
 }
@@ -189,16 +189,16 @@ fn a_member_that_cannot_read_the_log_keeps_its_locks_until_its_deadline_and_trie
     two.settle(&mut server, 2);
     let Some(Event::Hindered(it)) = two.events.last() else { panic!("{:?}", two.events) };
     assert!(it.why.contains("cannot read"), "{it:?}");
-    let deadline = two.member.deadline();
+    let deadline = two.member.deadline;
     two.settle(&mut server, TTL_MS / 6 + 2);
     two.settle(&mut server, TTL_MS / 3 + 4);
-    assert_eq!(two.member.deadline(), deadline, "what it cannot give back is not kept for ever");
+    assert_eq!(two.member.deadline, deadline, "what it cannot give back is not kept for ever");
     assert_eq!(two.events.len(), 1, "told once: {:?}", two.events);
     assert!(two.member.host().is_some());
     server.log.last_mut().unwrap().body = good;
     two.settle(&mut server, TTL_MS / 2 + 6);
     assert!(two.events.contains(&Event::Unhindered), "{:?}", two.events);
-    assert!(two.member.deadline().kill_at > deadline.kill_at);
+    assert!(two.member.deadline.kill_at > deadline.kill_at);
     let ticket = two.ask(21, "b");
     two.settle(&mut server, TTL_MS / 2 + 7);
     assert!(two.was_granted(ticket));

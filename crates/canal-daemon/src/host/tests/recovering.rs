@@ -160,7 +160,7 @@ fn a_host_that_was_cut_off_for_longer_than_it_lives_compares_what_it_had_read() 
     two.live(&mut server, 2 * TTL_MS, 4 * TTL_MS);
     one.tell(4 * TTL_MS, Answer::Back);
     one.settle(&mut server, 4 * TTL_MS);
-    assert_eq!(*one.member.standing(), Standing::Member);
+    assert_eq!(*one.member.standing, Standing::Member);
     assert_eq!(presents(&one).last(), Some(&(one.id(), Token(1), true)), "{:?}", presents(&one));
 }
 
@@ -175,7 +175,7 @@ fn a_log_that_was_made_anew_is_lost_history_for_those_who_knew_the_old_one() {
     };
     server.epoch = 8;
     let mut new = Direct::new(3, settings(), identity("host3"));
-    new.member.remember(Memory { mark: None, ..memory });
+    new.member.memory = Memory { mark: None, ..memory };
     new.settle(&mut server, 0);
     assert_eq!(presents(&new), [(HostId(1), Token(1), true)]);
     assert!(new.table.recovery().is_some());
