@@ -10,16 +10,12 @@ impl Table {
         if !over.is_sorted() || over.spare && asked.wait != Wait::No {
             return Some(Refusal::Invalid { item: 0 });
         }
-        let too_large = match over.require {
-            Require::Majority => asked.items.iter().position(|item| self.exceeds_majority(item)),
-            Require::All | Require::Any => None,
-        };
-        match too_large {
-            Some(item) => Some(Refusal::RequireTooLarge { item }),
-            None => {
-                self.requests_over_nodes().find_map(|(theirs, _)| differs_in_nodes(asked, theirs))
-            }
-        }
+        let is_majority = over.require == Require::Majority;
+        let too_large =
+            asked.items.iter().position(|item| is_majority && self.exceeds_majority(item));
+        let mut others = self.requests_over_nodes();
+        let differs = || others.find_map(|(theirs, _)| differs_in_nodes(asked, theirs));
+        too_large.map(|item| Refusal::RequireTooLarge { item }).or_else(differs)
     }
 
     /// Whether a majority of the nodes is not enough to exclude other requests from an item. With

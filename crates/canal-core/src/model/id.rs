@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 use std::fmt;
 use std::hash::{Hash, Hasher};
 
-use serde::de::{Error, Visitor};
+use serde::de::Error;
 use serde::{Deserialize, Serialize};
 
 macro_rules! number {
@@ -102,7 +102,7 @@ macro_rules! hex_name {
 
         impl<'de> Deserialize<'de> for $name {
             fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                deserializer.deserialize_str(Text(str::parse))
+                String::deserialize(deserializer)?.parse().map_err(Error::custom)
             }
         }
     };
@@ -134,22 +134,7 @@ hex_name! {
     RunId, "the id of a run"
 }
 
-/// Deserializes a value from a string without copying the string.
-pub(crate) struct Text<T, E>(pub(crate) fn(&str) -> Result<T, E>);
-
-impl<T, E: fmt::Display> Visitor<'_> for Text<T, E> {
-    type Value = T;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a string")
-    }
-
-    fn visit_str<X: Error>(self, text: &str) -> Result<T, X> {
-        (self.0)(text).map_err(X::custom)
-    }
-}
-
-/// A process, identified within one boot and one pid namespace even if its number is reused.
+/// A process, identified within one boot and one pid namespace even if its pid is reused.
 ///
 /// Two processes with inodes are the same if the inodes are equal, whether or not their start times
 /// were looked up.

@@ -8,9 +8,9 @@ use std::hash::{Hash, Hasher};
 use std::ops::Bound;
 use std::sync::Arc;
 
+use serde::de::Error;
 use serde::{Deserialize, Serialize, Serializer};
 
-use super::id::Text;
 use canal_text::safe_text::is_unsafe;
 
 /// The most bytes a key may have.
@@ -239,7 +239,7 @@ impl fmt::Debug for Key {
 
 impl<'de> Deserialize<'de> for Key {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_str(Text(Self::new))
+        Self::new(&String::deserialize(deserializer)?).map_err(Error::custom)
     }
 }
 

@@ -6,8 +6,8 @@
 use std::sync::Arc;
 
 use crate::{
-    Change, Entry, FrameId, HostId, LeaseEnd, LeaseId, Owner, PAST_LEASES_MAX, PastLease, Table,
-    Token,
+    Entry, FrameId, HostId, LeaseEnd, LeaseId, Owner, PAST_LEASES_MAX, PastLease, Table, Token,
+    UnixMillis,
 };
 
 impl Table {
@@ -30,24 +30,22 @@ impl Table {
 
     pub(crate) fn renewed(
         &mut self,
-        entry: &Entry,
-        id: FrameId,
-        renewal: u64,
+        (id, renewal): (FrameId, u64),
+        at: UnixMillis,
+        host: HostId,
+        (note, ttl_ms): (Option<&str>, Option<u64>),
     ) -> Result<(), String> {
-        let Change::Renew { host, note, ttl_ms, .. } = &entry.change else {
-            return Err("an entry other than a renewal renewed a lease".to_owned());
-        };
         let frame = self.frames.get_mut(&id).ok_or_else(|| format!("no frame {id}"))?;
         let lease =
             frame.state.lease.as_mut().ok_or_else(|| format!("frame {id} is not a lease"))?;
         lease.renewals = renewal;
-        lease.renewed = Some(entry.at);
+        lease.renewed = Some(at);
         lease.ttl_ms = ttl_ms.unwrap_or(lease.ttl_ms);
-        frame.state.host = *host;
+        frame.state.host = host;
         for token in frame.holds.clone() {
             let Some(hold) = self.holds.get_mut(&token) else { continue };
             if ttl_ms.is_some() {
-                Arc::make_mut(&mut Arc::make_mut(hold).asked).ttl_ms = *ttl_ms;
+                Arc::make_mut(&mut Arc::make_mut(hold).asked).ttl_ms = ttl_ms;
             }
             if let Some(note) = note {
                 self.set_note(token, note);
@@ -59,13 +57,10 @@ impl Table {
     /// Makes the hold of a request over nodes firm, and sets its token.
     pub(crate) fn confirmed_at(
         &mut self,
-        entry: &Entry,
         was: Token,
         token: Token,
+        note: Option<&str>,
     ) -> Result<(), String> {
-        let Change::ConfirmAt { note, .. } = &entry.change else {
-            return Err("an entry other than a confirmation confirmed a hold".to_owned());
-        };
         if was != token {
             self.change_token(was, token)?;
         }

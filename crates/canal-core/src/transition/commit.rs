@@ -223,9 +223,12 @@ impl Table {
                 self.change_setting(key, setting);
             }
             (Outcome::FrameGone { frame }, _) => self.drop_frame(*frame)?,
-            (Outcome::Renewed { frame, renewal }, _) => self.renewed(entry, *frame, *renewal)?,
-            (Outcome::ConfirmedAt { was, token, .. }, _) => {
-                self.confirmed_at(entry, *was, *token)?;
+            (Outcome::Renewed { frame, renewal }, Change::Renew { host, note, ttl_ms, .. }) => {
+                let changed = (note.as_deref(), *ttl_ms);
+                self.renewed((*frame, *renewal), entry.at, *host, changed)?;
+            }
+            (Outcome::ConfirmedAt { was, token, .. }, Change::ConfirmAt { note, .. }) => {
+                self.confirmed_at(*was, *token, note.as_deref())?;
             }
             (Outcome::LeaseMoved { frame, host }, _) => self.frame_mut(*frame)?.state.host = *host,
             (

@@ -18,7 +18,7 @@ use crate::calls::in_flight::{Applied, Completion, VOID};
 use crate::calls::in_flight::{InFlight, Proposed};
 use crate::cluster::end_commands::Watched;
 use crate::cluster::health::not_yet;
-use crate::cluster::membership::{self, Cluster, EngineStatus, OngoingOutage, now};
+use crate::cluster::membership::{self, Cluster, OngoingOutage, now};
 use crate::cluster::shared_marker::SharedMarker;
 use crate::host::{Event, LostWhy, Ticket};
 use crate::metrics::counters::APPENDS;
@@ -303,7 +303,7 @@ impl Decide {
         status.lives_on = true;
         status.let_in = true;
         status.unable = None;
-        let new = Writer::create(host.0, &status.name, &status.label, member.deadline)?;
+        let new = Writer::create(host.0, &status.name, &member.identity.label, member.deadline)?;
         // For later daemons.
         if let Some(Err(error)) = mark.as_mut().map(SharedMarker::set) {
             tracing::error!(%error, "cannot mark this membership for a later daemon without the \
@@ -520,11 +520,11 @@ impl Decide {
     /// The engine's settings in force, without a password.
     pub(crate) fn settings(&self) -> Vec<(&'static str, String)> {
         let Some(cluster) = &self.cluster else { return Vec::new() };
-        let EngineStatus { name, label, ttl_ms, .. } = &cluster.status;
+        let Cluster { status, member, .. } = &**cluster;
         vec![
-            ("engine.url", name.clone()),
-            ("engine.host", label.clone()),
-            ("engine.ttl", stated_ms(*ttl_ms)),
+            ("engine.url", status.name.clone()),
+            ("engine.host", member.identity.label.clone()),
+            ("engine.ttl", stated_ms(member.settings.ttl_ms)),
         ]
     }
 }

@@ -50,9 +50,9 @@ impl Cluster {
         EngineInfo {
             name: link.name.clone(),
             state: state.to_owned(),
-            host: link.label.clone(),
+            host: self.member.identity.label.clone(),
             id: member.then_some(ledger.host.0),
-            ttl_ms: link.ttl_ms,
+            ttl_ms: self.member.settings.ttl_ms,
             renewed: self.member.renewed_ms().map(at),
             stops,
             away_since: trouble.map(|away| time(away.since)),
@@ -69,7 +69,7 @@ impl Cluster {
             Standing::Reading => "reading the log".to_owned(),
             Standing::LabelInUse { by } => format!(
                 "another host (number {}) has the name `{}`; waiting until it answers or is gone",
-                by.0, self.status.label
+                by.0, self.member.identity.label
             ),
             Standing::Clearing => return self.terminator.awaited_words(),
             Standing::Joining | Standing::Member => {

@@ -63,10 +63,6 @@ impl OngoingOutage {
 pub(crate) struct EngineStatus {
     /// The name of the engine in messages. It contains no password.
     pub name: String,
-    /// The name of this host in messages.
-    pub label: String,
-    /// The configured time to live, in milliseconds.
-    pub ttl_ms: u64,
     /// Whether the daemon keeps running if the engine refuses this host. If not, the daemon ends
     /// with an error: it runs in the foreground, a person sees the error, and nothing was held yet.
     pub lives_on: bool,
@@ -136,8 +132,6 @@ impl Cluster {
         let status = EngineStatus {
             lives_on: options.on_demand,
             name: chosen.name.clone(),
-            label: chosen.label.clone(),
-            ttl_ms: chosen.settings.ttl_ms,
             began_ms: clock::boottime_ms(),
             ..EngineStatus::default()
         };
@@ -252,7 +246,7 @@ impl Cluster {
     /// watcher may have been killed, too.
     fn unclaimed_until(&self) -> Option<u64> {
         let is_unclaimed = !self.status.let_in && !self.terminator.record.is_empty();
-        is_unclaimed.then(|| self.status.began_ms.saturating_add(self.status.ttl_ms))
+        is_unclaimed.then(|| self.status.began_ms.saturating_add(self.member.settings.ttl_ms))
     }
 }
 

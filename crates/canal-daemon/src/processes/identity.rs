@@ -21,7 +21,7 @@ use canal_core::{Diverged, Owner, ProcessId, Request, Table};
 use canal_protocol::{ErrorName, Failure};
 use canal_sys::peer;
 use canal_sys::pidfd::{FORBIDDEN_HINT, Pidfd, is_gone};
-use canal_sys::process::{FIRST_PID_NAMESPACE, Found, Identity, Origin, all, identity, uid_of};
+use canal_sys::process::{self, FIRST_PID_NAMESPACE, Found, Origin, all, identity, uid_of};
 
 /// The most processes whose state is read at once: those of holders when a request that may not
 /// wait is refused or a status is built, those of detached waiters when the daemon starts, and
@@ -31,18 +31,16 @@ pub(crate) const PROCESSES_LOOKED_AT_MAX: usize = 500;
 /// The identity of the process of a pidfd. `None` if the process was reaped, or if nothing
 /// distinguishes it from others.
 pub(crate) fn process_of(pidfd: &Pidfd) -> Option<ProcessId> {
-    let Identity { pid, started, inode } = identity(pidfd)?;
-    (started != 0 || inode != 0).then_some(ProcessId { pid, started, inode })
+    identity(pidfd).filter(|process| process.started != 0 || process.inode != 0)
 }
 
 /// Looks for a recorded process of this boot and pid namespace.
 pub(crate) fn find(process: ProcessId) -> Found {
-    let ProcessId { pid, started, inode } = process;
     #[cfg(test)]
     if crate::sim::is_broken(crate::sim::Rule::InodesIdentifyProcesses) {
-        return Pidfd::open(pid).map_or(Found::Gone, Found::Same);
+        return Pidfd::open(process.pid).map_or(Found::Gone, Found::Same);
     }
-    Identity { pid, started, inode }.find()
+    process::find(process)
 }
 
 /// The user id that the kernel shows in a user namespace for all users without an id there.

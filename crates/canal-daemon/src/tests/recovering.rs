@@ -127,7 +127,6 @@ impl World {
             name: "fake".to_owned(),
             lives_on: true,
             began_ms: clock::boottime_ms(),
-            ttl_ms: Settings::default().ttl_ms,
             ..EngineStatus::default()
         };
         let holder_record = HolderRecord::open(&dir, origin, false).unwrap();

@@ -6,50 +6,21 @@ use std::{fs, io};
 
 use super::state::started;
 use crate::pidfd::{Namespace, Pidfd, is_gone};
-
-/// Identifies a process even if its pid is reused, within one boot and one pid namespace.
-///
-/// Two identities with an inode are the same if their inodes are equal, whether or not the start
-/// times were looked up. The table compares processes by the same rule.
-#[derive(Clone, Copy, Debug)]
-pub struct Identity {
-    /// Its pid. 0 if it has none in our pid namespace.
-    pub pid: u32,
-    /// When it started, in clock ticks since boot. 0 if it has no pid here, or if the inode is
-    /// enough.
-    pub started: u64,
-    /// The inode of its pidfd. 0 if the kernel has no pidfs (before Linux 6.9).
-    pub inode: u64,
-}
-
-impl Identity {
-    /// The values that distinguish it from others.
-    fn telling(&self) -> (u32, u64, u64) {
-        (self.pid, self.inode, if self.inode == 0 { self.started } else { 0 })
-    }
-}
-
-impl PartialEq for Identity {
-    fn eq(&self, other: &Self) -> bool {
-        self.telling() == other.telling()
-    }
-}
-
-impl Eq for Identity {}
+use canal_core::ProcessId;
 
 /// Whether pidfs never reuses an inode while the machine is up: only 64-bit inodes are unique.
 const INODES_ARE_UNIQUE: bool = cfg!(target_pointer_width = "64");
 
 /// The identity of the process of a pidfd (a zombie still has one). `None` if it was reaped.
 #[must_use]
-pub fn identity(pidfd: &Pidfd) -> Option<Identity> {
+pub fn identity(pidfd: &Pidfd) -> Option<ProcessId> {
     let inode = pidfd.inode();
     let pid = pidfd.pid()?;
     // Reading /proc costs several times as much as the rest of this function, at each request.
     if pid == 0 || (inode != 0 && INODES_ARE_UNIQUE) {
-        return Some(Identity { pid, started: 0, inode });
+        return Some(ProcessId { pid, started: 0, inode });
     }
-    Some(Identity { pid, started: start_of(pidfd, pid)?, inode })
+    Some(ProcessId { pid, started: start_of(pidfd, pid)?, inode })
 }
 
 /// When the process of a pidfd started. `pid` is its pid. 0 if that is not visible, `None` if the
@@ -72,32 +43,29 @@ pub enum Found {
     Unknown(io::Error),
 }
 
-impl Identity {
-    /// Looks for the process again, after a restart of the daemon within the same boot and pid
-    /// namespace.
-    #[must_use]
-    pub fn find(&self) -> Found {
-        if self.pid == 0 {
-            return unknown("it has no pid in this pid namespace");
-        }
-        let pidfd = match Pidfd::open(self.pid) {
-            Ok(pidfd) => pidfd,
-            Err(error) if is_gone(&error) => return Found::Gone,
-            Err(error) => return Found::Unknown(error),
-        };
-        let inode = pidfd.inode();
-        if self.inode != 0 && inode != 0 {
-            // A restart looks for all holders at once. With inodes this reads nothing from /proc.
-            return if self.inode == inode { Found::Same(pidfd) } else { Found::Gone };
-        }
-        // An inode would be better evidence: start times are only as fine as a clock tick.
-        let both = |one: u64, other: u64| (one != 0 && other != 0).then_some(one == other);
-        let Some(started) = start_of(&pidfd, self.pid) else { return Found::Gone };
-        match both(self.started, started) {
-            Some(true) => Found::Same(pidfd),
-            Some(false) => Found::Gone,
-            None => unknown("cannot read its start time"),
-        }
+/// Looks for a process again, after a restart of the daemon within the same boot and pid namespace.
+#[must_use]
+pub fn find(process: ProcessId) -> Found {
+    if process.pid == 0 {
+        return unknown("it has no pid in this pid namespace");
+    }
+    let pidfd = match Pidfd::open(process.pid) {
+        Ok(pidfd) => pidfd,
+        Err(error) if is_gone(&error) => return Found::Gone,
+        Err(error) => return Found::Unknown(error),
+    };
+    let inode = pidfd.inode();
+    if process.inode != 0 && inode != 0 {
+        // A restart looks for all holders at once. With inodes this reads nothing from /proc.
+        return if process.inode == inode { Found::Same(pidfd) } else { Found::Gone };
+    }
+    // An inode would be better evidence: start times are only as fine as a clock tick.
+    let both = |one: u64, other: u64| (one != 0 && other != 0).then_some(one == other);
+    let Some(started) = start_of(&pidfd, process.pid) else { return Found::Gone };
+    match both(process.started, started) {
+        Some(true) => Found::Same(pidfd),
+        Some(false) => Found::Gone,
+        None => unknown("cannot read its start time"),
     }
 }
 

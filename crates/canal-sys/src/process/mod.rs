@@ -1,7 +1,7 @@
 //! Processes: reads /proc, forks children, and executes programs.
 //!
 //! A pid names a process only briefly. A value that was read by pid is for display, or is checked
-//! against a [`Pidfd`](crate::pidfd::Pidfd) as [`Identity`] does.
+//! against a [`Pidfd`](crate::pidfd::Pidfd) as [`find`] does.
 
 mod ancestry;
 pub mod child;
@@ -18,7 +18,7 @@ pub use details::{
     COMMAND_LINE_MAX, OwnProgram, command_line, first_words, folder, has_named, has_open,
     is_link_to, name, variable, writers_of,
 };
-pub use identity::{FIRST_PID_NAMESPACE, Found, Identity, Origin, identity};
+pub use identity::{FIRST_PID_NAMESPACE, Found, Origin, find, identity};
 pub use state::{
     Activity, RunState, activity, parent, run_state, started, state_letter, zombie_status,
 };

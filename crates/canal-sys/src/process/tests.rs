@@ -159,43 +159,43 @@ fn a_process_is_found_again_until_it_is_reaped() {
     let start = if known.inode == 0 { started(child.id()).unwrap() } else { 0 };
     assert_eq!(known.started, start, "the inode says it all");
     assert_eq!(known.inode, pidfd.inode());
-    let Found::Same(again) = known.find() else { panic!("{:?}", known.find()) };
+    let Found::Same(again) = find(known) else { panic!("{:?}", find(known)) };
     assert_eq!(again.pid(), Some(child.id()));
     child.kill().unwrap();
     assert!(pidfd.wait_end(BOUND_MS));
     assert_eq!(identity(&pidfd), Some(known), "a zombie still is who it was");
     if known.inode != 0 {
-        assert_eq!(Identity { started: 7, ..known }, known, "it was looked up for the one only");
+        assert_eq!(ProcessId { started: 7, ..known }, known, "it was looked up for the one only");
     }
-    assert!(matches!(known.find(), Found::Same(zombie) if zombie.has_ended()));
+    assert!(matches!(find(known), Found::Same(zombie) if zombie.has_ended()));
     child.wait().unwrap();
     assert_eq!(identity(&pidfd), None);
-    assert!(matches!(known.find(), Found::Gone));
+    assert!(matches!(find(known), Found::Gone));
 }
 
 #[test]
 fn another_process_with_the_number_is_not_taken_for_it() {
     let known = identity(&Pidfd::open(std::process::id()).unwrap()).unwrap();
-    let inode = Identity { inode: known.inode + 1, ..known };
+    let inode = ProcessId { inode: known.inode + 1, ..known };
     let start = started(known.pid).unwrap();
     // Like a record from a kernel without pidfs, it has only the start time.
-    let by_start = Identity { started: start, inode: 0, ..known };
-    let started = Identity { started: start - 1, ..by_start };
+    let by_start = ProcessId { started: start, inode: 0, ..known };
+    let started = ProcessId { started: start - 1, ..by_start };
     if known.inode != 0 {
-        assert!(matches!(inode.find(), Found::Gone));
+        assert!(matches!(find(inode), Found::Gone));
     }
-    assert!(matches!(started.find(), Found::Gone));
-    assert!(matches!(by_start.find(), Found::Same(_)));
+    assert!(matches!(find(started), Found::Gone));
+    assert!(matches!(find(by_start), Found::Same(_)));
 }
 
 #[test]
 fn what_cannot_be_compared_is_unknown_and_not_gone() {
     let known = identity(&Pidfd::open(std::process::id()).unwrap()).unwrap();
     for known in [
-        Identity { pid: 0, started: 0, inode: known.inode },
-        Identity { started: 0, inode: 0, ..known },
+        ProcessId { pid: 0, started: 0, inode: known.inode },
+        ProcessId { started: 0, inode: 0, ..known },
     ] {
-        assert!(matches!(known.find(), Found::Unknown(_)), "{known:?}");
+        assert!(matches!(find(known), Found::Unknown(_)), "{known:?}");
     }
 }
 

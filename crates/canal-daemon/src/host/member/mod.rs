@@ -24,7 +24,7 @@ use canal_sys::deadline::Deadline;
 /// One host's part in the log of many.
 #[derive(Debug, Default)]
 pub(crate) struct Member {
-    pub(in crate::host) settings: Settings,
+    pub(crate) settings: Settings,
     pub(crate) identity: Identity,
     nonce: u128,
     pub(in crate::host) now: Now,

@@ -130,11 +130,13 @@ impl Server {
             return Err(not_held("the request has ended"));
         };
         tracing::info!(session = %format_args!("s{}", table.session(frame)), priority, "prioritized");
+        // At the key that blocks it.
+        let position = table.why(request).and_then(|why| table.position(request, why.item));
         Ok(Step::reply(&Prioritized {
             session: format!("s{}", table.session(frame)),
             before,
             priority,
-            position: table.waiter(request).map_or(0, |waiter| position(table, waiter.id)),
+            position: position.unwrap_or(0) as u64,
         }))
     }
 }
@@ -152,8 +154,3 @@ fn first_place(table: &Table, waiter: &WaiterState) -> i32 {
     needed.chain([waiter.request.priority]).max().unwrap_or_default()
 }
 
-/// The position of a waiter at the key that blocks it.
-fn position(table: &Table, id: RequestId) -> u64 {
-    let served = table.why(id).map(|why| table.served(&why.key)).unwrap_or_default();
-    served.into_iter().position(|it| it == id).map_or(0, |at| at as u64 + 1)
-}
