@@ -19,8 +19,8 @@ pub use deadlock::{PartialTable, shortest_cycle};
 pub use leader::Leadership;
 pub use model::{
     Above, Ask, BYPASS_MAX_DEFAULT, By, CONFIRMED_TOKEN_MAX, Change, Command, CycleStep, Diverged,
-    ENTRY_VERSION, Entry, FrameId, FrameState, GROUP_BYTES_MAX, Granted, GrantedItem, HeldItem,
-    HoldState, HostId, HostState, Item, KEY_BYTES_MAX, Key, KeyError, Kind, LEASE_MS_MAX,
+    ENTRY_VERSION, Entry, FrameId, FrameState, GROUP_BYTES_MAX, Globals, Granted, GrantedItem,
+    HeldItem, HoldState, HostId, HostState, Item, KEY_BYTES_MAX, Key, KeyError, Kind, LEASE_MS_MAX,
     LEASE_MS_MIN, LEASE_OVER_NODES_MS_MIN, LeaseEnd, LeaseId, LeaseState, Mode, NODES_MAX, NodeId,
     OnLost, OutOfService, Outcome, OverNodes, Owner, PAST_LEASES_MAX, PastLease, PastRequest,
     ProcessId, RULES_VERSION, Recovery, Refusal, Release, Request, RequestId, Require, Revision,

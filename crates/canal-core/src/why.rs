@@ -268,7 +268,7 @@ impl Table {
         own: OwnSlots,
         max: usize,
     ) -> Vec<Token> {
-        let next = RequestId(self.revision.0 + 1);
+        let next = RequestId(self.globals.revision.0 + 1);
         let Contender { asked, lineage, .. } = self.newcomer(self.asked_for(asked), next);
         let Some(item) = asked.items.get(item) else { return Vec::new() };
         let key = &item.key;
@@ -329,7 +329,7 @@ impl Table {
             WaiterStatus::Detached => return why(0, Reason::Detached),
             WaiterStatus::Active => {}
         }
-        if self.recovery.is_some() {
+        if self.globals.recovery.is_some() {
             return why(0, Reason::Recovering);
         }
         let contender = self.contender(waiter);

@@ -73,7 +73,7 @@ impl Table {
     /// The first predecessor of a request that arrives next.
     #[must_use]
     pub fn first_ahead_of(&self, asked: &Request) -> Option<RequestId> {
-        let next = RequestId(self.revision.0 + 1);
+        let next = RequestId(self.globals.revision.0 + 1);
         self.first_predecessor(&self.newcomer(self.sized(asked), next))
     }
 

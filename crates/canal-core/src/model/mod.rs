@@ -25,7 +25,7 @@ pub use request::{
 pub use settings::{OutOfService, Setting, Settings};
 pub use slots::{Kind, SlotRange, Slots, View};
 pub use snapshot::{
-    FrameState, HeldItem, HoldState, HostState, LEASE_MS_MAX, LEASE_MS_MIN,
+    FrameState, Globals, HeldItem, HoldState, HostState, LEASE_MS_MAX, LEASE_MS_MIN,
     LEASE_OVER_NODES_MS_MIN, LeaseEnd, LeaseState, PAST_LEASES_MAX, PastLease, PastRequest,
     Recovery, Snapshot, WaiterState, WaiterStatus,
 };

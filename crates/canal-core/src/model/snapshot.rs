@@ -1,44 +1,51 @@
 //! The whole table as plain data: the content of a snapshot in the log, and the form that tests
 //! compare.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Change, Command, FrameId, HostId, Key, LeaseId, Mode, Owner, Release, Request, RequestId,
-    Revision, Settings, Slots, Tag, Token, UnixMillis, View,
+    BYPASS_MAX_DEFAULT, Change, Command, FrameId, HostId, Key, LeaseId, Mode, Owner, Release,
+    Request, RequestId, Revision, Settings, Slots, Tag, Token, UnixMillis, View,
 };
 
 /// The whole table as plain data. Two tables are identical if and only if their snapshots are
 /// equal.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Snapshot {
-    /// The revision of the last entry applied.
-    pub revision: Revision,
-    /// The token that the next grant gets.
-    pub next_token: Token,
-    /// How many times a waiter may be overtaken before it becomes a barrier.
-    pub bypass_max: u32,
+    /// The values that belong to no key, frame or request.
+    pub globals: Globals,
     /// The stored settings, by key.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub settings: BTreeMap<Key, Settings>,
-    /// The hosts that have joined, by id.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub hosts: Vec<HostState>,
     /// Frames, by id.
     pub frames: Vec<FrameState>,
     /// Holds, by token.
     pub holds: Vec<HoldState>,
     /// Waiting requests, by id.
     pub waiters: Vec<WaiterState>,
+}
+
+/// The values of the table that belong to no key, frame or request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Globals {
+    /// The revision of the last entry applied.
+    pub revision: Revision,
+    /// The token that the next grant gets.
+    pub next_token: Token,
+    /// How many times a waiter may be overtaken before it becomes a barrier.
+    pub bypass_max: u32,
+    /// The hosts that have joined and are not gone.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub hosts: BTreeMap<HostId, HostState>,
     /// How the last leases ended, the latest last.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub past_leases: Vec<PastLease>,
+    #[serde(default, skip_serializing_if = "VecDeque::is_empty")]
+    pub past_leases: VecDeque<PastLease>,
     /// The requests that were superseded last, the latest last.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub superseded: Vec<PastRequest>,
+    #[serde(default, skip_serializing_if = "VecDeque::is_empty")]
+    pub superseded: VecDeque<PastRequest>,
     /// The last era of the engine that the log names; 0 if it names none.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub era: u64,
@@ -52,6 +59,24 @@ pub struct Snapshot {
     /// The recovery in progress.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recovery: Option<Recovery>,
+}
+
+impl Default for Globals {
+    /// Those of an empty table.
+    fn default() -> Self {
+        Self {
+            revision: Revision(0),
+            next_token: Token(1),
+            bypass_max: BYPASS_MAX_DEFAULT,
+            hosts: BTreeMap::new(),
+            past_leases: VecDeque::new(),
+            superseded: VecDeque::new(),
+            era: 0,
+            longest_ttl_ms: 0,
+            untold_below: Token(0),
+            recovery: None,
+        }
+    }
 }
 
 fn is_zero<N: Default + PartialEq>(number: &N) -> bool {

@@ -60,7 +60,7 @@ impl Table {
         if self.frames.contains_key(&id) {
             return Ok(());
         }
-        if id.0 != self.revision.0 {
+        if id.0 != self.globals.revision.0 {
             return Err(format!("no frame {id}"));
         }
         self.add_frame(FrameState {

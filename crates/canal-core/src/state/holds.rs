@@ -15,7 +15,7 @@ use crate::{
 impl Table {
     pub(crate) fn grant(&mut self, entry: &Entry, granted: &Granted) -> Result<(), String> {
         let id = granted.request;
-        if granted.token < self.next_token {
+        if granted.token < self.globals.next_token {
             return Err(format!("token {} was granted before", granted.token));
         }
         let (asked, asked_at) = match self.waiters.get(&id) {
@@ -47,7 +47,7 @@ impl Table {
         // A request over nodes is confirmed with the next token, unless another node gives a larger
         // one. So that token stays free.
         let given_out = if asked.over_nodes.is_some() { 2 } else { 1 };
-        self.next_token = Token(granted.token.0 + given_out);
+        self.globals.next_token = Token(granted.token.0 + given_out);
         self.take_slots(granted.token, &items, |lock, at| {
             if !waited {
                 lock.use_by(&asked.items[at].ask);
@@ -199,7 +199,7 @@ impl Table {
             frame: hold.frame,
             since: hold.asked_at,
             status: WaiterStatus::Suspended,
-            barrier: hold.passed >= self.bypass_max,
+            barrier: hold.passed >= self.globals.bypass_max,
             passed: hold.passed,
             size_unchecked: false,
             request: hold.asked.clone(),

@@ -11,13 +11,13 @@ use crate::{Change, Entry, FrameId, HostId, HostState, Owner, Table, WaiterStatu
 impl Table {
     /// The hosts that have joined and are not gone, by id. Empty if the log is a local journal.
     pub fn hosts(&self) -> impl Iterator<Item = &HostState> {
-        self.hosts.values()
+        self.globals.hosts.values()
     }
 
     /// A host that has joined and is not gone.
     #[must_use]
     pub fn host(&self, host: HostId) -> Option<&HostState> {
-        self.hosts.get(&host)
+        self.globals.hosts.get(&host)
     }
 
     /// The frames that the daemon of a host watches over, by id.
@@ -29,7 +29,7 @@ impl Table {
     pub(crate) fn mark_hosts(&mut self, entry: &Entry) {
         match &entry.change {
             Change::HostJoin { host, label, identity } => {
-                self.hosts.entry(*host).or_insert_with(|| HostState {
+                self.globals.hosts.entry(*host).or_insert_with(|| HostState {
                     id: *host,
                     label: label.clone(),
                     identity: identity.clone(),
@@ -37,7 +37,7 @@ impl Table {
                 });
             }
             Change::HostGone { host, .. } => {
-                self.hosts.remove(host);
+                self.globals.hosts.remove(host);
                 let frames = self.frames.values().map(|frame| &frame.state);
                 let processes =
                     frames.filter(|it| it.host == *host && matches!(it.owner, Owner::Process(_)));
@@ -48,7 +48,7 @@ impl Table {
             Change::HostAdopt { old, new }
                 if old != new && self.frames_of_host(*new).next().is_none() =>
             {
-                self.hosts.remove(old);
+                self.globals.hosts.remove(old);
                 let frames: Vec<FrameId> = self.frames_of_host(*old).collect();
                 frames.into_iter().for_each(|frame| self.move_frame(frame, *new));
             }

@@ -20,12 +20,12 @@ impl Table {
     /// How a lease ended, if that is still remembered.
     #[must_use]
     pub fn past_lease(&self, lease: LeaseId) -> Option<&PastLease> {
-        self.past_leases.iter().rev().find(|past| past.lease == lease)
+        self.globals.past_leases.iter().rev().find(|past| past.lease == lease)
     }
 
     /// How the most recent leases ended, the oldest first.
     pub fn past_leases(&self) -> impl DoubleEndedIterator<Item = &PastLease> {
-        self.past_leases.iter()
+        self.globals.past_leases.iter()
     }
 
     pub(crate) fn renewed(
@@ -68,7 +68,7 @@ impl Table {
         if let Some(note) = note {
             self.set_note(token, note);
         }
-        self.next_token = self.next_token.max(Token(token.0.saturating_add(1)));
+        self.globals.next_token = self.globals.next_token.max(Token(token.0.saturating_add(1)));
         Ok(())
     }
 
@@ -118,9 +118,9 @@ impl Table {
             uid: hold.asked.uid,
             command: hold.asked.command.clone(),
         };
-        if self.past_leases.len() >= PAST_LEASES_MAX {
-            self.past_leases.pop_front();
+        if self.globals.past_leases.len() >= PAST_LEASES_MAX {
+            self.globals.past_leases.pop_front();
         }
-        self.past_leases.push_back(past);
+        self.globals.past_leases.push_back(past);
     }
 }

@@ -21,19 +21,19 @@ impl Table {
     ///   not know has stopped its commands.
     #[must_use]
     pub fn recovery(&self) -> Option<&Recovery> {
-        self.recovery.as_ref()
+        self.globals.recovery.as_ref()
     }
 
     /// The number of the last era of the engine that the log names; 0 if it names none.
     #[must_use]
     pub fn era(&self) -> u64 {
-        self.era
+        self.globals.era
     }
 
     /// The longest TTL of any host so far, in milliseconds.
     #[must_use]
     pub fn longest_ttl_ms(&self) -> u64 {
-        self.longest_ttl_ms
+        self.globals.longest_ttl_ms
     }
 
     /// Whether a client may still learn of a grant with this token. If not, a lost entry may have
@@ -41,50 +41,54 @@ impl Table {
     /// again.
     #[must_use]
     pub fn may_be_told(&self, token: Token) -> bool {
-        self.recovery.is_none() && token >= self.untold_below
+        self.globals.recovery.is_none() && token >= self.globals.untold_below
     }
 
     /// Applies the changes of recovery entries that need no decision.
     pub(crate) fn mark_recovery(&mut self, entry: &Entry) {
         match &entry.change {
-            Change::Era { number, may_lack, floor } if *number > self.era => {
+            Change::Era { number, may_lack, floor } if *number > self.globals.era => {
                 // Nothing can be missing before the first entry of a log.
-                let begins = self.revision > Revision(1);
-                self.era = *number;
+                let begins = self.globals.revision > Revision(1);
+                self.globals.era = *number;
                 if begins {
-                    let hosts = self.hosts.keys().copied().collect();
-                    let from = may_lack.then_some(self.revision);
+                    let hosts = self.globals.hosts.keys().copied().collect();
+                    let from = may_lack.then_some(self.globals.revision);
                     self.recover(entry.at, hosts, from);
                 }
-                self.next_token = self.next_token.max(*floor);
+                self.globals.next_token = self.globals.next_token.max(*floor);
             }
             Change::Present { host, told, bound, lost, ttl_ms, floor } => {
-                let next = self.recovery.as_ref().map_or(self.next_token, |it| it.next_token);
+                let next = self
+                    .globals
+                    .recovery
+                    .as_ref()
+                    .map_or(self.globals.next_token, |it| it.next_token);
                 if *lost || *told >= next {
-                    self.recover(entry.at, BTreeSet::new(), Some(self.revision));
-                    self.next_token = self.next_token.max(*floor);
+                    self.recover(entry.at, BTreeSet::new(), Some(self.globals.revision));
+                    self.globals.next_token = self.globals.next_token.max(*floor);
                 }
                 let largest = Token((*told).max(*bound).0.saturating_add(1));
-                self.next_token = self.next_token.max(largest);
-                self.longest_ttl_ms = self.longest_ttl_ms.max(*ttl_ms);
+                self.globals.next_token = self.globals.next_token.max(largest);
+                self.globals.longest_ttl_ms = self.globals.longest_ttl_ms.max(*ttl_ms);
                 self.remove_unheard(*host);
             }
             Change::HostGone { host, .. } => self.remove_unheard(*host),
             Change::HostAdopt { old, .. } => self.remove_unheard(*old),
             Change::TtlPassed { from } => {
-                if let Some(recovery) = &mut self.recovery {
+                if let Some(recovery) = &mut self.globals.recovery {
                     recovery.ttl_from.take_if(|since| since == from);
                 }
             }
             _ => {}
         }
-        self.recovery.take_if(|recovery| recovery.is_over());
+        self.globals.recovery.take_if(|recovery| recovery.is_over());
     }
 
     /// Begins a recovery, or extends the one in progress.
     fn recover(&mut self, at: UnixMillis, hosts: BTreeSet<HostId>, ttl_from: Option<Revision>) {
-        let next_token = self.next_token;
-        let recovery = self.recovery.get_or_insert_with(|| Recovery {
+        let next_token = self.globals.next_token;
+        let recovery = self.globals.recovery.get_or_insert_with(|| Recovery {
             since: at,
             unheard: BTreeSet::new(),
             ttl_from: None,
@@ -92,14 +96,14 @@ impl Table {
         });
         recovery.unheard.extend(hosts);
         if ttl_from.is_some() {
-            self.untold_below = next_token;
+            self.globals.untold_below = next_token;
         }
         // The latest entry counts: more entries may have been lost in the meantime.
         recovery.ttl_from = ttl_from.or(recovery.ttl_from);
     }
 
     fn remove_unheard(&mut self, host: HostId) {
-        if let Some(recovery) = &mut self.recovery {
+        if let Some(recovery) = &mut self.globals.recovery {
             recovery.unheard.remove(&host);
         }
     }

@@ -1,22 +1,20 @@
 //! The lock table.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::index::grant_order::Rank;
 use crate::index::key_tree::{KeyTree, PerMode};
 use crate::{
-    BYPASS_MAX_DEFAULT, FrameId, FrameState, HoldState, HostId, HostState, Key, Owner, PastLease,
-    PastRequest, ProcessId, Recovery, Request, RequestId, Revision, Tag, Token, Usage, WaiterState,
+    FrameId, FrameState, Globals, HoldState, HostId, Key, Owner, ProcessId, Request, RequestId,
+    Revision, Tag, Token, Usage, WaiterState,
 };
 
 /// The lock table: a function of the entries applied to it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Table {
-    pub(crate) revision: Revision,
-    pub(crate) next_token: Token,
-    pub(crate) bypass_max: u32,
+    pub(crate) globals: Globals,
     pub(crate) frames: BTreeMap<FrameId, Box<Frame>>,
     /// The frames of the owners that have not ended; see [`owner_key`].
     pub(crate) owners: BTreeMap<(HostId, Owner), FrameId>,
@@ -33,22 +31,8 @@ pub struct Table {
     /// Sessions that both hold and wait (Coffman's hold-and-wait condition). Only these can be part
     /// of a deadlock.
     pub(crate) hold_and_wait: BTreeSet<FrameId>,
-    pub(crate) hosts: BTreeMap<HostId, HostState>,
     /// The holds and waiting requests of each user, in total.
     pub(crate) usage: BTreeMap<u32, Usage>,
-    /// How the most recent leases ended, oldest first.
-    pub(crate) past_leases: VecDeque<PastLease>,
-    /// The requests that were superseded last, the latest last.
-    pub(crate) superseded: VecDeque<PastRequest>,
-    /// The last era of the engine that the log names; 0 if it names none.
-    pub(crate) era: u64,
-    /// The longest TTL of any host so far.
-    pub(crate) longest_ttl_ms: u64,
-    /// The log lost entries after the grants with smaller tokens: clients must no longer learn of
-    /// these.
-    pub(crate) untold_below: Token,
-    /// The recovery in progress. Nothing is granted until it is over.
-    pub(crate) recovery: Option<Recovery>,
 }
 
 /// A frame, its holds and its waiting requests.
@@ -92,53 +76,23 @@ pub(crate) struct Contender<'a> {
     pub(crate) rank: Rank,
 }
 
-impl Default for Table {
-    /// An empty table.
-    fn default() -> Self {
-        Self {
-            revision: Revision(0),
-            next_token: Token(1),
-            bypass_max: BYPASS_MAX_DEFAULT,
-            frames: BTreeMap::new(),
-            owners: BTreeMap::new(),
-            holds: BTreeMap::new(),
-            granted: BTreeMap::new(),
-            waiters: BTreeMap::new(),
-            tags: BTreeMap::new(),
-            over_nodes: BTreeSet::new(),
-            tree: KeyTree::default(),
-            bypass_exhausted: BTreeSet::new(),
-            sessions: BTreeMap::new(),
-            hold_and_wait: BTreeSet::new(),
-            usage: BTreeMap::new(),
-            past_leases: VecDeque::new(),
-            superseded: VecDeque::new(),
-            hosts: BTreeMap::new(),
-            era: 0,
-            longest_ttl_ms: 0,
-            untold_below: Token(0),
-            recovery: None,
-        }
-    }
-}
-
 impl Table {
     /// The revision of the last entry applied.
     #[must_use]
     pub fn revision(&self) -> Revision {
-        self.revision
+        self.globals.revision
     }
 
     /// The token that the next grant gets.
     #[must_use]
     pub fn next_token(&self) -> Token {
-        self.next_token
+        self.globals.next_token
     }
 
     /// How many times a waiter may be overtaken before it becomes a barrier.
     #[must_use]
     pub fn bypass_max(&self) -> u32 {
-        self.bypass_max
+        self.globals.bypass_max
     }
 
     /// The waiting or holding request with this tag.

@@ -39,7 +39,7 @@ impl Table {
         id: RequestId,
     ) -> Result<&'e Arc<Request>, String> {
         match &entry.change {
-            Change::Request(request) if id.0 == self.revision.0 => Ok(request),
+            Change::Request(request) if id.0 == self.globals.revision.0 => Ok(request),
             _ => Err(format!("request {id} is unknown")),
         }
     }
@@ -81,10 +81,10 @@ impl Table {
     /// Remembers a superseded request, whose client may ask again before it receives the refusal.
     pub(crate) fn remember_superseded(&mut self, tag: Tag, why: &Refusal) {
         let Refusal::Superseded { by } = *why else { return };
-        if self.superseded.len() >= SUPERSEDED_MAX {
-            self.superseded.pop_front();
+        if self.globals.superseded.len() >= SUPERSEDED_MAX {
+            self.globals.superseded.pop_front();
         }
-        self.superseded.push_back(PastRequest { tag, by });
+        self.globals.superseded.push_back(PastRequest { tag, by });
     }
 
     /// Counts a grant that overtook some waiters. Each waiter has one count for all its items. A
@@ -93,7 +93,7 @@ impl Table {
         for id in passed {
             let Some(waiter) = self.waiters.get_mut(&id) else { continue };
             waiter.passed += 1;
-            if waiter.passed >= self.bypass_max {
+            if waiter.passed >= self.globals.bypass_max {
                 self.bypass_exhausted.insert(id);
             }
         }

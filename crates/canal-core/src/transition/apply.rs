@@ -12,11 +12,11 @@ impl Table {
     /// # Panics
     /// If `revision` is not the next one: the log has a gap.
     pub fn apply(&mut self, revision: Revision, entry: &Entry, outcomes: &mut Vec<Outcome>) {
-        assert_eq!(revision.0, self.revision.0 + 1, "the log has a gap");
-        self.revision = revision;
-        let recovers = self.recovery.is_some();
+        assert_eq!(revision.0, self.globals.revision.0 + 1, "the log has a gap");
+        self.globals.revision = revision;
+        let recovers = self.globals.recovery.is_some();
         self.mark(entry);
-        let has_recovered = recovers && self.recovery.is_none();
+        let has_recovered = recovers && self.globals.recovery.is_none();
         let mut transition = Transition { table: self, entry, outcomes, work: Worklist::default() };
         transition.change();
         if has_recovered {
@@ -38,10 +38,13 @@ impl Table {
         outcomes: &[Outcome],
     ) -> Result<(), Diverged> {
         let diverged = |what| Diverged { revision, what };
-        if revision.0 != self.revision.0 + 1 {
-            return Err(diverged(format!("the previous entry is missing, {}", self.revision)));
+        if revision.0 != self.globals.revision.0 + 1 {
+            return Err(diverged(format!(
+                "the previous entry is missing, {}",
+                self.globals.revision
+            )));
         }
-        self.revision = revision;
+        self.globals.revision = revision;
         self.mark(entry);
         let carried_out = outcomes.iter().try_for_each(|outcome| self.carry_out(entry, outcome));
         self.bypass_exhausted.clear();
@@ -150,7 +153,7 @@ impl Transition<'_> {
             Some(hold) if token == hold.token || token > hold.token && is_free => {
                 Outcome::ConfirmedAt { request, was: hold.token, token }
             }
-            Some(_) => Outcome::NotConfirmed { least: Some(self.table.next_token) },
+            Some(_) => Outcome::NotConfirmed { least: Some(self.table.globals.next_token) },
         });
     }
 

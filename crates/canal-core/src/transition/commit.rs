@@ -265,8 +265,10 @@ impl Table {
                     self.mark_waiter(id, WaiterStatus::Detached);
                 }
             }
-            Change::Policy { bypass_max } => self.bypass_max = (*bypass_max).max(1),
-            Change::Floor { token } => self.next_token = self.next_token.max(*token),
+            Change::Policy { bypass_max } => self.globals.bypass_max = (*bypass_max).max(1),
+            Change::Floor { token } => {
+                self.globals.next_token = self.globals.next_token.max(*token)
+            }
             _ => {
                 self.mark_hosts(entry);
                 self.mark_recovery(entry);

@@ -15,7 +15,7 @@ impl Transition<'_> {
     /// nothing; [`Self::revisit_all_waiters`] makes up for it afterwards.
     pub(crate) fn grant_ready(&mut self) {
         // Usually, no request waits.
-        if self.table.recovery.is_some() || self.table.waiters.is_empty() {
+        if self.table.globals.recovery.is_some() || self.table.waiters.is_empty() {
             return;
         }
         loop {
@@ -141,7 +141,7 @@ impl Transition<'_> {
         items: Vec<GrantedItem>,
         bypassed_blockers: bool,
     ) -> bool {
-        let token = self.table.next_token;
+        let token = self.table.globals.next_token;
         let granted = Granted { request, frame, token, items, bypassed_blockers };
         self.commit(Outcome::Granted(granted));
         self.raise_barriers();
@@ -192,7 +192,7 @@ impl Transition<'_> {
 
     /// Turns all waiters that were overtaken too often into barriers, after a change of the policy.
     pub(crate) fn raise_barriers_everywhere(&mut self) {
-        let (waiters, most) = (self.table.waiters.values(), self.table.bypass_max);
+        let (waiters, most) = (self.table.waiters.values(), self.table.globals.bypass_max);
         let exhausted = waiters.filter(|waiter| !waiter.barrier && waiter.passed >= most);
         self.table.bypass_exhausted = exhausted.map(|waiter| waiter.id).collect();
         self.raise_barriers();

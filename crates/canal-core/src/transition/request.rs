@@ -11,7 +11,7 @@ use crate::{
 
 impl Transition<'_> {
     pub(crate) fn decide(&mut self, asked: &Request) {
-        let request = RequestId(self.table.revision.0);
+        let request = RequestId(self.table.globals.revision.0);
         let mut superseded = self.table.superseded_waiters(asked);
         if !self.table.is_refused_without(&superseded, asked, request) {
             self.supersede(&mut superseded, request);
@@ -74,7 +74,7 @@ impl Table {
     /// The decision about a request if it were the next entry. Changes nothing.
     #[must_use]
     pub fn verdict_on(&self, asked: &Request) -> Outcome {
-        let request = RequestId(self.revision.0 + 1);
+        let request = RequestId(self.globals.revision.0 + 1);
         let superseded = self.superseded_waiters(asked);
         if !superseded.is_empty() {
             let mut without = self.clone();
@@ -103,12 +103,12 @@ impl Table {
     /// The decision about a new request.
     fn verdict(&self, asked: &Request, request: RequestId) -> Outcome {
         let fault = self.fault(asked);
-        let fault = fault.or_else(|| self.recovery.as_ref().map(|_| Refusal::Recovering));
+        let fault = fault.or_else(|| self.globals.recovery.as_ref().map(|_| Refusal::Recovering));
         if let Some(why) = fault.or_else(|| self.fault_of_supersede(asked)) {
             return Outcome::Refused { request, why };
         }
         let newcomer = self.newcomer(self.sized(asked), request);
-        let (frame, token) = (newcomer.frame, self.next_token);
+        let (frame, token) = (newcomer.frame, self.globals.next_token);
         let granted = |items, bypassed_blockers| {
             Outcome::Granted(Granted { request, frame, token, items, bypassed_blockers })
         };

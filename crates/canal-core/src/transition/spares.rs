@@ -103,7 +103,7 @@ impl Table {
         for token in spares {
             let change = Change::Release(Release::Hold { token: *token, forced: false });
             let entry = Entry { version: ENTRY_VERSION, at: UnixMillis(0), change };
-            copy.apply(Revision(copy.revision.0 + 1), &entry, &mut outcomes);
+            copy.apply(Revision(copy.globals.revision.0 + 1), &entry, &mut outcomes);
         }
         outcomes.iter().any(|outcome| matches!(outcome, Outcome::Granted(_)))
     }

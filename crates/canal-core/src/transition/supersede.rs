@@ -59,7 +59,7 @@ impl Table {
     /// Why a request is refused because it cannot supersede a hold of its group, or because it was
     /// itself superseded before its client asked again.
     pub(crate) fn fault_of_supersede(&self, asked: &Request) -> Option<Refusal> {
-        if let Some(past) = self.superseded.iter().find(|past| past.tag == asked.tag) {
+        if let Some(past) = self.globals.superseded.iter().find(|past| past.tag == asked.tag) {
             return Some(Refusal::Superseded { by: past.by });
         }
         let tokens = self.holds_before(asked, RequestId(u64::MAX));

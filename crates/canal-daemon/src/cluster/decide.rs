@@ -161,8 +161,9 @@ impl Decide {
     /// The snapshot is damaged.
     pub(crate) fn replace_table(&mut self, snapshot: &Snapshot) -> anyhow::Result<()> {
         let table = Table::restore(snapshot);
-        self.ledger.table = table
-            .with_context(|| format!("the engine's snapshot at revision {}", snapshot.revision))?;
+        self.ledger.table = table.with_context(|| {
+            format!("the engine's snapshot at revision {}", snapshot.globals.revision)
+        })?;
         Ok(())
     }
 

@@ -30,7 +30,7 @@ pub(super) fn read_kept(body: &[u8]) -> Result<Kept, Unreadable> {
     if table_hash(&kept.table) != kept.hash {
         return Err(Unreadable::Damaged("its table does not match its hash".to_owned()));
     }
-    if kept.table.revision != kept.chain.revision {
+    if kept.table.globals.revision != kept.chain.revision {
         return Err(Unreadable::Damaged("its table has another revision".to_owned()));
     }
     Ok(kept)
@@ -110,11 +110,11 @@ impl SnapshotKeeper {
         every: u64,
     ) -> Result<(), Differs> {
         let Some(chain) = self.wanted.pop_front().flatten() else { return Ok(()) };
-        if table.revision != chain.revision {
+        if table.globals.revision != chain.revision {
             return Ok(());
         }
         let hash = table_hash(table);
-        self.know(table.revision, hash)?;
+        self.know(table.globals.revision, hash)?;
         // An earlier snapshot that waits to be stored comes first.
         if self.made.is_none() {
             let (due, overdue) = (chain.batches + every / 4, chain.batches + every * OVERDUE);
@@ -148,7 +148,7 @@ impl SnapshotKeeper {
         }
         push_bounded(&mut self.claims, (revision, table.to_owned()));
         // It is already stored.
-        self.made.take_if(|made| made.kept.table.revision <= revision);
+        self.made.take_if(|made| made.kept.table.globals.revision <= revision);
         Ok(())
     }
 
@@ -172,7 +172,10 @@ impl SnapshotKeeper {
         self.storing = false;
         let ours = made.position() == position;
         let Kept { hash, table, .. } = made.kept;
-        ours.then(|| Change::Checkpoint { revision: table.revision, table: hash.to_string() })
+        ours.then(|| Change::Checkpoint {
+            revision: table.globals.revision,
+            table: hash.to_string(),
+        })
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::waiters::leases::is_collecting;
-use canal_core::{FrameId, HoldState, RequestId, Revision, Snapshot, Table, Token};
+use canal_core::{FrameId, Globals, HoldState, RequestId, Revision, Snapshot, Table, Token};
 use canal_log::leases::{Changes, HeldLease, LeaseLog};
 use canal_sys::clock;
 
@@ -147,16 +147,11 @@ pub(crate) fn table_of(
     }
     let holds: Vec<_> = leases.values().map(|lease| lease.hold.clone()).collect();
     let ids = there.iter().map(|frame| frame.0).chain(holds.iter().map(|hold| hold.request.0));
+    let mut globals = Globals::default();
+    globals.revision = Revision(ids.chain([reserved.0]).max().unwrap_or(0));
     let next_token = holds.iter().map(|hold| Token(hold.token.0 + 1)).max();
-    let fresh = Table::default();
-    let snapshot = Snapshot {
-        revision: Revision(ids.chain([reserved.0]).max().unwrap_or(0)),
-        next_token: next_token.unwrap_or(fresh.next_token()),
-        frames,
-        holds,
-        ..fresh.snapshot()
-    };
-    Ok(Table::restore(&snapshot)?)
+    globals.next_token = next_token.unwrap_or(globals.next_token);
+    Ok(Table::restore(&Snapshot { globals, frames, holds, ..Snapshot::default() })?)
 }
 
 /// The tokens of a table's leases.

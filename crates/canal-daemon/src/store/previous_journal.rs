@@ -165,7 +165,7 @@ fn last_token(snapshot: &Snapshot, records: &[Record]) -> Token {
         Change::Floor { token } => Some(token),
         _ => None,
     });
-    granted.chain(floors).chain([snapshot.next_token]).max().unwrap_or_default()
+    granted.chain(floors).chain([snapshot.globals.next_token]).max().unwrap_or_default()
 }
 
 /// Opens the journal. Discards it if it is void anyway, or if `discard` is set.

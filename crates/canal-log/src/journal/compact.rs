@@ -98,7 +98,7 @@ impl Journal {
         let mut bytes = header.encode()?;
         format::encode(&mut bytes, snapshot)?;
         let need = (bytes.len() as u64).saturating_add(reserve).saturating_add(MARGIN);
-        Ok(Image { bytes, header, revision: snapshot.revision, need })
+        Ok(Image { bytes, header, revision: snapshot.globals.revision, need })
     }
 
     fn switch(&mut self, image: Image) -> io::Result<()> {

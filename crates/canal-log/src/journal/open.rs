@@ -174,7 +174,7 @@ fn recover(
     spares[1 - file.index] = other;
     let live = Live {
         file,
-        revision: body.records.last().map_or(body.snapshot.revision, |last| last.revision),
+        revision: body.records.last().map_or(body.snapshot.globals.revision, |last| last.revision),
         header: header.clone(),
         begin: body.begin as u64,
         end: body.end as u64,
@@ -200,7 +200,7 @@ fn read(name: &Path, file: Content<'_>, header: &Header) -> Result<Body, OpenErr
     let snapshot: Snapshot = serde_json::from_slice(payload)
         .map_err(|error| broken((start, format!("the snapshot: {error}"))))?;
     let (mut records, mut end, mut torn) = (Vec::new(), begin, 0);
-    let mut next_revision = snapshot.revision.0 + 1;
+    let mut next_revision = snapshot.globals.revision.0 + 1;
     let fault = loop {
         match format::read(file, end) {
             Framed::Whole { payload, next } => match parse(name, end, payload, header) {

@@ -108,8 +108,8 @@ fn a_superseded_request_that_comes_back_stays_superseded() {
     for pid in 10..10 + u32::try_from(SUPERSEDED_MAX).unwrap() {
         apply_unchecked(&mut world.table, newest(pid).change(Tag(u128::from(pid) << 64)));
     }
-    assert_eq!(world.table.snapshot().superseded.len(), SUPERSEDED_MAX);
-    assert!(world.table.snapshot().superseded.iter().all(|past| past.tag != tag));
+    assert_eq!(world.table.snapshot().globals.superseded.len(), SUPERSEDED_MAX);
+    assert!(world.table.snapshot().globals.superseded.iter().all(|past| past.tag != tag));
 }
 
 #[test]

@@ -62,7 +62,7 @@ fn check_over_nodes(state: &Snapshot, after: &Table) {
         hold.provisional && hold.asked.over_nodes.as_ref().is_some_and(|over| over.spare)
     };
     let spares: Vec<Token> = state.holds.iter().filter(is_spare).map(|hold| hold.token).collect();
-    if state.recovery.is_some() {
+    if state.globals.recovery.is_some() {
         return;
     }
     let mut without = after.clone();
@@ -134,7 +134,7 @@ pub(in crate::tests) fn check_bypasses(before: &Table, outcomes: &[Outcome], aft
 /// and once it inherits the slots, it states what that holder stated.
 fn check_sizes(before: &Snapshot, entry: &Entry, after: &Snapshot) {
     if let Change::Request(asked) = &entry.change {
-        let (id, items) = (RequestId(after.revision.0), applied(before, asked).items);
+        let (id, items) = (RequestId(after.globals.revision.0), applied(before, asked).items);
         let waiting = after.waiters.iter().map(|waiter| (waiter.id, &waiter.request));
         let holding = after.holds.iter().map(|hold| (hold.request, &hold.asked));
         for (_, stored) in waiting.chain(holding).filter(|(request, _)| *request == id) {
@@ -249,8 +249,8 @@ fn check_outcome(table: &Table, entry: &Entry, outcome: &Outcome) -> BTreeSet<Re
                 let chosen = chosen(&state, item);
                 assert!(given.shared || given.slots.to_vec() == chosen, "{}", brief(&state));
             }
-            assert!(granted.token >= state.next_token);
-            assert_eq!(state.recovery, None, "a grant in a recovery");
+            assert!(granted.token >= state.globals.next_token);
+            assert_eq!(state.globals.recovery, None, "a grant in a recovery");
             return passed(&state, &asker);
         }
         Outcome::Queued { request, .. } => {
@@ -309,7 +309,11 @@ fn check_outcome(table: &Table, entry: &Entry, outcome: &Outcome) -> BTreeSet<Re
             assert_eq!(waiting(*request).unwrap().request.priority, *before);
         }
         Outcome::Barrier { request } => {
-            assert!(waiting(*request).unwrap().passed >= state.bypass_max, "{}", brief(&state));
+            assert!(
+                waiting(*request).unwrap().passed >= state.globals.bypass_max,
+                "{}",
+                brief(&state)
+            );
         }
         _ => {}
     }
@@ -370,7 +374,7 @@ fn check_state(state: &Snapshot) {
             item.slots.iter().all(|slot| used.get(&item.key).is_some_and(|u| u.contains(&slot)));
         assert!(all, "shared slots that nobody holds: {item:?}");
     }
-    if state.recovery.is_some() {
+    if state.globals.recovery.is_some() {
         return;
     }
     let stuck = waiting_in_vain(state);
@@ -392,7 +396,7 @@ fn check_state(state: &Snapshot) {
             waiter.id,
             brief(state)
         );
-        assert!(waiter.barrier || waiter.passed < state.bypass_max, "{waiter:?}");
+        assert!(waiter.barrier || waiter.passed < state.globals.bypass_max, "{waiter:?}");
     }
 }
 

@@ -39,7 +39,7 @@ pub(super) fn check_superseded(before: &Table, entry: &Entry, outcomes: &[Outcom
         }
         Some(Outcome::Refused { why: Refusal::Superseded { by }, .. }) => {
             let past = PastRequest { tag: asked.tag, by: *by };
-            assert!(state.superseded.contains(&past));
+            assert!(state.globals.superseded.contains(&past));
             assert_eq!(found, [(id, *by)]);
         }
         Some(Outcome::Refused { .. }) => assert_eq!(found, []),

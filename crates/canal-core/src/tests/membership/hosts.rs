@@ -34,7 +34,7 @@ fn rule_06_the_entry_frees_the_holds_of_a_gone_host_also_those_kept_for_descenda
     assert_eq!(grants(&outcomes), [], "nobody of a gone host is granted anything");
     let state = world.table.snapshot();
     assert!(state.frames.is_empty() && state.holds.is_empty() && state.waiters.is_empty());
-    assert!(state.hosts.is_empty());
+    assert!(state.globals.hosts.is_empty());
 }
 
 #[test]
@@ -184,9 +184,10 @@ proptest! {
         prop_assert_eq!(released(&outcomes), released(&gone(&mut world)));
         // Ending the frames one by one takes longer by the clock.
         let whenever = |mut state: Snapshot| {
-            state.past_leases.iter_mut().for_each(|past| past.at = UnixMillis(0));
-            state.past_leases.sort_by_key(|past| past.token);
-            Snapshot { revision: Revision(0), ..state }
+            state.globals.past_leases.iter_mut().for_each(|past| past.at = UnixMillis(0));
+            state.globals.past_leases.sort_by_key(|past| past.token);
+            state.globals.revision = Revision(0);
+            state
         };
         prop_assert_eq!(whenever(each.table.snapshot()), whenever(world.table.snapshot()));
     }

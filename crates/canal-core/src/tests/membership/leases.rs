@@ -157,7 +157,7 @@ fn only_the_last_leases_are_remembered() {
     }
     assert_eq!(past(&world, 1), None);
     assert!(past(&world, 2).is_some() && past(&world, count).is_some());
-    assert_eq!(world.table.snapshot().past_leases.len(), PAST_LEASES_MAX);
+    assert_eq!(world.table.snapshot().globals.past_leases.len(), PAST_LEASES_MAX);
 }
 
 #[test]

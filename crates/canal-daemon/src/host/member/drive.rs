@@ -289,8 +289,7 @@ impl Member {
     /// operator must have emptied. If such a host lives, it finds that out at its next renewal, and
     /// its commands have ended when its TTL has passed.
     fn end_the_unknown(&mut self, asked_ms: u64, alive: &[Alive]) {
-        let has_read_all =
-            |it: &&Incarnation| it.is_settled() && it.chain.link.position >= it.head;
+        let has_read_all = |it: &&Incarnation| it.is_settled() && it.chain.link.position >= it.head;
         let Some(incarnation) = self.incarnation.as_ref().filter(has_read_all) else { return };
         let is_unknown = |host: &HostId| {
             *host != incarnation.host && alive.iter().all(|alive| alive.host != *host)

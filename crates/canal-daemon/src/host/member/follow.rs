@@ -4,7 +4,7 @@ use crate::host::chain::{Chain, Step, Trouble, Trust};
 use crate::host::incarnation::Incarnation;
 use crate::host::snapshot_keeper::{Kept, read_kept};
 use crate::host::{Event, Known, LostWhy, Member, Standing};
-use canal_core::{Change, Entry, HostId, Revision, Table};
+use canal_core::{Change, Entry, HostId, Revision};
 use canal_log::engine::{Call, Outage, Placed, Position, Stored};
 
 impl Member {
@@ -30,7 +30,7 @@ impl Member {
             Some(kept) => self.restore(kept),
             None => {
                 incarnation.is_read = true;
-                self.events.push_back(Event::Restore(Table::default().snapshot().into()));
+                self.events.push_back(Event::Restore(Box::default()));
             }
         }
         if self.read(batches, Trust::Loaded) {
@@ -52,7 +52,7 @@ impl Member {
     fn restore(&mut self, Kept { chain, hash, table }: Kept) {
         let Some(incarnation) = &mut self.incarnation else { return };
         (incarnation.chain, incarnation.is_read) = (chain, true);
-        if let Err(differs) = self.snapshot_keeper.know(table.revision, hash) {
+        if let Err(differs) = self.snapshot_keeper.know(table.globals.revision, hash) {
             return self.differs(differs);
         }
         self.events.push_back(Event::Restore(table.into()));
@@ -95,7 +95,7 @@ impl Member {
             self.lose(LostWhy::Fenced { why });
             return false;
         }
-        let unheard = kept.table.recovery.iter().flat_map(|recovery| &recovery.unheard);
+        let unheard = kept.table.globals.recovery.iter().flat_map(|recovery| &recovery.unheard);
         if unheard.into_iter().any(|host| self.is_us(*host)) {
             self.present_again();
         }

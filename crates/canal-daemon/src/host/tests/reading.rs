@@ -323,7 +323,7 @@ fn rule_12_a_host_that_meets_a_gap_begins_at_the_snapshot() {
     two.tell(2, Answer::Compacted);
     two.settle(&mut server, 2);
     one.settle(&mut server, 2);
-    assert!(two.saw(|event| matches!(event, Event::Restore(it) if it.revision.0 > 0)));
+    assert!(two.saw(|event| matches!(event, Event::Restore(it) if it.globals.revision.0 > 0)));
     assert!(two.member.host().is_some(), "nothing is lost");
     assert_eq!(one.table.snapshot(), two.table.snapshot());
 }

@@ -153,4 +153,3 @@ fn first_place(table: &Table, waiter: &WaiterState) -> i32 {
     });
     needed.chain([waiter.request.priority]).max().unwrap_or_default()
 }
-

@@ -50,7 +50,7 @@ fn writer() {
     let opened = open(&dir);
     let mut journal = opened.journal;
     let mut next = opened.records.last().map(|last| last.revision.0);
-    next = next.or(opened.snapshot.map(|snapshot| snapshot.revision.0));
+    next = next.or(opened.snapshot.map(|snapshot| snapshot.globals.revision.0));
     let mut next = next.map_or(1, |last| last + 1);
     let mut out = io::stdout();
     while next < 1_000_000 {

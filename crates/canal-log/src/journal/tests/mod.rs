@@ -17,8 +17,9 @@ use tempfile::TempDir;
 use super::*;
 use crate::RecordRef;
 use canal_core::{
-    Ask, Change, Command, Entry, FrameId, Granted, GrantedItem, HostId, Item, Key, Outcome, Owner,
-    ProcessId, Request, RequestId, Settings, SlotRange, Slots, Tag, Token, UnixMillis, View, Wait,
+    Ask, Change, Command, Entry, FrameId, Globals, Granted, GrantedItem, HostId, Item, Key,
+    Outcome, Owner, ProcessId, Request, RequestId, Settings, SlotRange, Slots, Tag, Token,
+    UnixMillis, View, Wait,
 };
 
 /// The size of these tests' files: small, so that tests can try much of them.
@@ -36,22 +37,10 @@ fn other_origin() -> Origin {
 fn snapshot(revision: u64) -> Snapshot {
     let key = Key::new(&format!("after/{revision}")).unwrap();
     let view = Some(View::Slots { slots: revision });
-    Snapshot {
-        revision: Revision(revision),
-        next_token: Token(revision),
-        bypass_max: 64,
-        settings: [(key, Settings { view, ..Settings::default() })].into(),
-        frames: Vec::new(),
-        holds: Vec::new(),
-        waiters: Vec::new(),
-        era: 0,
-        longest_ttl_ms: 0,
-        untold_below: Token(0),
-        recovery: None,
-        past_leases: Vec::new(),
-        superseded: Vec::new(),
-        hosts: Vec::new(),
-    }
+    let settings = [(key, Settings { view, ..Settings::default() })].into();
+    let (revision, next_token) = (Revision(revision), Token(revision));
+    let globals = Globals { revision, next_token, ..Globals::default() };
+    Snapshot { globals, settings, ..Snapshot::default() }
 }
 
 impl Journal {
