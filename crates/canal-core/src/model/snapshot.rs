@@ -37,7 +37,7 @@ pub struct Globals {
     pub next_token: Token,
     /// How many times a waiter may be overtaken before it becomes a barrier.
     pub bypass_max: u32,
-    /// The hosts that have joined and are not gone.
+    /// The hosts that have joined and are not gone. Empty if the log is a local journal.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub hosts: BTreeMap<HostId, HostState>,
     /// How the last leases ended, the latest last.

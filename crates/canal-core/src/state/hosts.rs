@@ -9,11 +9,6 @@ use super::table::owner_key;
 use crate::{Change, Entry, FrameId, HostId, HostState, Owner, Table, WaiterStatus};
 
 impl Table {
-    /// The hosts that have joined and are not gone, by id. Empty if the log is a local journal.
-    pub fn hosts(&self) -> impl Iterator<Item = &HostState> {
-        self.globals.hosts.values()
-    }
-
     /// A host that has joined and is not gone.
     #[must_use]
     pub fn host(&self, host: HostId) -> Option<&HostState> {

@@ -23,11 +23,6 @@ impl Table {
         self.globals.past_leases.iter().rev().find(|past| past.lease == lease)
     }
 
-    /// How the most recent leases ended, the oldest first.
-    pub fn past_leases(&self) -> impl DoubleEndedIterator<Item = &PastLease> {
-        self.globals.past_leases.iter()
-    }
-
     pub(crate) fn renewed(
         &mut self,
         (id, renewal): (FrameId, u64),

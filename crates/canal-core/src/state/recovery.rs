@@ -24,18 +24,6 @@ impl Table {
         self.globals.recovery.as_ref()
     }
 
-    /// The number of the last era of the engine that the log names; 0 if it names none.
-    #[must_use]
-    pub fn era(&self) -> u64 {
-        self.globals.era
-    }
-
-    /// The longest TTL of any host so far, in milliseconds.
-    #[must_use]
-    pub fn longest_ttl_ms(&self) -> u64 {
-        self.globals.longest_ttl_ms
-    }
-
     /// Whether a client may still learn of a grant with this token. If not, a lost entry may have
     /// granted the lock to another client: take the grant back ([`Change::Suspend`]) and request it
     /// again.

@@ -83,16 +83,10 @@ impl Table {
         self.globals.revision
     }
 
-    /// The token that the next grant gets.
+    /// The values that belong to no key, frame or request.
     #[must_use]
-    pub fn next_token(&self) -> Token {
-        self.globals.next_token
-    }
-
-    /// How many times a waiter may be overtaken before it becomes a barrier.
-    #[must_use]
-    pub fn bypass_max(&self) -> u32 {
-        self.globals.bypass_max
+    pub fn globals(&self) -> &Globals {
+        &self.globals
     }
 
     /// The waiting or holding request with this tag.

@@ -176,7 +176,7 @@ impl Decide {
     /// The change that gives the table the policy of the configuration. Over an engine, there is
     /// one only if no host has stated another policy.
     pub(crate) fn change_of_policy(&self, stated: Option<u32>) -> Option<Change> {
-        let present = self.ledger.table.bypass_max();
+        let present = self.ledger.table.globals().bypass_max;
         let bypass_max = stated.unwrap_or(BYPASS_MAX_DEFAULT);
         let may_change = !self.is_shared() || self.is_member() && present == BYPASS_MAX_DEFAULT;
         (may_change && present != bypass_max).then_some(Change::Policy { bypass_max })
@@ -360,7 +360,7 @@ impl Decide {
     pub(crate) fn follow_recovery(&mut self) {
         if let Some(cluster) = &mut self.cluster {
             let table = &self.ledger.table;
-            cluster.member.recovers(table.recovery(), table.longest_ttl_ms());
+            cluster.member.recovers(table.recovery(), table.globals().longest_ttl_ms);
         }
     }
 

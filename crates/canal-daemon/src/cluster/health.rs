@@ -86,7 +86,7 @@ impl Cluster {
             let own = self.member.renewed_ms().filter(|_| id == ledger.host);
             own.or_else(|| self.member.heard_ms(id))
         };
-        let hosts = ledger.table.hosts().map(|host| HostInfo {
+        let hosts = ledger.table.globals().hosts.values().map(|host| HostInfo {
             host: host.label.clone(),
             id: host.id.0,
             since: time(host.since),
@@ -194,7 +194,7 @@ impl Cluster {
         // The table may still contain an earlier incarnation of this host.
         let own = ledger.table.host(ledger.host).map(|it| it.label.as_str());
         let is_earlier = |it: &HostState| it.id != ledger.host && Some(it.label.as_str()) == own;
-        if ledger.table.hosts().any(is_earlier) {
+        if ledger.table.globals().hosts.values().any(is_earlier) {
             return away(
                 "the daemon lost its membership in the engine and has a new one: earlier requests \
                  wait until the old membership expires",

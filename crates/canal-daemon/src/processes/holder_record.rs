@@ -438,7 +438,7 @@ mod tests {
         let change = Change::Floor { token: next };
         let entry = Entry { version: ENTRY_VERSION, at: UnixMillis(1), change };
         table.apply(Revision(1), &entry, &mut Vec::new());
-        assert_eq!(table.next_token(), next);
+        assert_eq!(table.globals().next_token, next);
         table
     }
 

@@ -19,7 +19,7 @@ use crate::store::recover::token_by_clock;
 use crate::waiters::leases::Leases;
 use crate::waiters::waiting::Waiter;
 use crate::wording;
-use canal_core::{Change, FrameId, HostId, Owner, ProcessId, RequestId, Setting, Table};
+use canal_core::{Change, FrameId, Globals, HostId, Owner, ProcessId, RequestId, Setting};
 use canal_history::Ending;
 use canal_protocol::Failure;
 use canal_sys::clock;
@@ -120,7 +120,7 @@ impl Server {
     fn follow_configuration(&mut self) {
         let table = self.decide.table();
         // The log is new. Its tokens must be greater than those of any earlier journal.
-        if table.next_token() == Table::default().next_token() {
+        if table.globals().next_token == Globals::default().next_token {
             let floor = Change::Floor { token: token_by_clock() };
             self.propose(floor);
         }

@@ -342,7 +342,7 @@ impl JournalStore {
 
     /// Ensures that at least `ahead` tokens can be assigned without a write to the disk.
     pub(super) fn reserve_tokens(&mut self, table: &Table, ahead: u64) -> io::Result<()> {
-        let next = table.next_token().0;
+        let next = table.globals().next_token.0;
         if next.saturating_add(ahead) <= self.durable.reserved_token.0 {
             return Ok(());
         }

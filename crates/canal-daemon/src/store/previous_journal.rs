@@ -7,7 +7,7 @@ use std::path::Path;
 use crate::history::requests::Unseen;
 use crate::processes::identity::{NotAdopted, Standing, Visible, adopt, find};
 use crate::wording::StartError;
-use canal_core::{Change, Outcome, Owner, ProcessId, RULES_VERSION, Snapshot, Table, Token};
+use canal_core::{Change, Globals, Outcome, Owner, ProcessId, RULES_VERSION, Snapshot, Table, Token};
 use canal_log::Record;
 use canal_log::journal::{Journal, OpenError, Opened, salvage};
 use canal_protocol::place::Place;
@@ -51,7 +51,7 @@ impl PreviousJournal {
             unseen,
         };
         let (Some(written_by), Some(snapshot)) = (written_by, snapshot) else {
-            return Ok(ended(journal, Table::default().next_token(), Unseen::default()));
+            return Ok(ended(journal, Globals::default().next_token, Unseen::default()));
         };
         let known_ms = records.iter().map(|record| record.entry.at.0).max().unwrap_or(0);
         if !written_by.may_share_boot(origin) {
@@ -77,7 +77,7 @@ impl PreviousJournal {
                 "an earlier version with other rules wrote the journal"
             );
         }
-        let next_token = table.next_token();
+        let next_token = table.globals().next_token;
         let begins_anew = !same_rules || written_by != *origin;
         Ok(Self { journal, table, next_token, goes_on: true, begins_anew, notes, unseen })
     }

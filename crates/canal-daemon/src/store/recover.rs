@@ -270,7 +270,7 @@ impl Recovered {
             }
         }
         let bypass_max = config.policy.bypass_max.unwrap_or(canal_core::BYPASS_MAX_DEFAULT);
-        if ledger.table.bypass_max() != bypass_max {
+        if ledger.table.globals().bypass_max != bypass_max {
             ledger.apply(Change::Policy { bypass_max });
         }
     }
@@ -394,21 +394,31 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let place = place(dir.path());
         let first = recovered(&place, "[policy]\nbypass_max = 3\n");
-        assert_eq!(first.ledger.table.bypass_max(), 3);
+        assert_eq!(first.ledger.table.globals().bypass_max, 3);
         drop(first);
-        assert_eq!(recovered(&place, "").ledger.table.bypass_max(), canal_core::BYPASS_MAX_DEFAULT);
+        assert_eq!(
+            recovered(&place, "").ledger.table.globals().bypass_max,
+            canal_core::BYPASS_MAX_DEFAULT
+        );
     }
 
     #[test]
     fn tokens_go_on_where_they_were_and_never_back() {
         let dir = tempfile::tempdir().unwrap();
         let place = place(dir.path());
-        let first = recovered(&place, "").ledger.table.next_token();
+        let first = recovered(&place, "").ledger.table.globals().next_token;
         assert!(first >= Token(1_700_000_000 << 20));
-        assert_eq!(recovered(&place, "").ledger.table.next_token(), first, "nothing was lost");
+        assert_eq!(
+            recovered(&place, "").ledger.table.globals().next_token,
+            first,
+            "nothing was lost"
+        );
         std::fs::remove_file(dir.path().join("journal.0")).unwrap();
         std::fs::remove_file(dir.path().join("journal.1")).unwrap();
-        assert!(recovered(&place, "").ledger.table.next_token() > first, "grants may be lost");
+        assert!(
+            recovered(&place, "").ledger.table.globals().next_token > first,
+            "grants may be lost"
+        );
     }
 
     #[test]
@@ -433,7 +443,7 @@ mod tests {
     fn tokens_go_on_although_a_daemon_is_killed_while_it_begins_anew() {
         let dir = tempfile::tempdir().unwrap();
         let place = place(dir.path());
-        let first = recovered(&place, "").ledger.table.next_token();
+        let first = recovered(&place, "").ledger.table.globals().next_token;
         let config = Config::read(&place.stores().config).unwrap();
         for budget in 1.. {
             for name in ["journal.0", "journal.1"] {
@@ -442,7 +452,7 @@ mod tests {
             let begin = || recover(&place, &config, false).is_ok();
             let (begun, was_stopped) = fault::after(budget, begin);
             assert_eq!(begun, !was_stopped);
-            let next = recovered(&place, "").ledger.table.next_token();
+            let next = recovered(&place, "").ledger.table.globals().next_token;
             assert!(next > first, "{next} after a kill in place {budget}");
             if !was_stopped {
                 assert!(budget > 100, "it was stopped in {budget} places only");

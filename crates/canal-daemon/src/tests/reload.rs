@@ -50,7 +50,7 @@ fn over_an_engine_the_file_never_overwrites_what_is_stored() {
     let mut world = World::over(&engine, folder());
     world.reload("[keys.a]\nslots = 2\n[policy]\nbypass_max = 5\n");
     assert_eq!(world.stored("a"), Some(View::Slots { slots: 2 }), "nothing was stored");
-    assert_eq!(world.server.decide.table().bypass_max(), 5);
+    assert_eq!(world.server.decide.table().globals().bypass_max, 5);
     let setting = Setting::View(Some(View::Slots { slots: 7 }));
     world.server.propose(Change::Set { key: Key::new("a").unwrap(), setting });
     world.turns();
@@ -59,7 +59,7 @@ fn over_an_engine_the_file_never_overwrites_what_is_stored() {
     assert!(note.starts_with("`a` keeps the size 7, which is stored for all hosts"), "{note}");
     assert_eq!(world.stored("a"), Some(View::Slots { slots: 7 }));
     assert_eq!(world.stored("b"), Some(View::Slots { slots: 1 }));
-    assert_eq!(world.server.decide.table().bypass_max(), 5, "it was stated for all hosts");
+    assert_eq!(world.server.decide.table().globals().bypass_max, 5, "it was stated for all hosts");
     let reloaded = world.reload("");
     assert_eq!(reloaded["notes"].as_array().unwrap().len(), 2, "{reloaded}");
     assert_eq!(world.stored("a"), Some(View::Slots { slots: 7 }));

@@ -90,7 +90,10 @@ fn rule_08_adopted_sessions_keep_everything_and_their_waiters_are_detached() {
     let leased = world.take(lease(3).slots("b", 1)).frame;
     join(&mut world, NEXT);
     world.apply(Change::HostAdopt { old: HERE, new: NEXT });
-    assert_eq!(world.table.hosts().map(|host| host.id).collect::<Vec<_>>(), [NEXT]);
+    assert_eq!(
+        world.table.globals().hosts.values().map(|host| host.id).collect::<Vec<_>>(),
+        [NEXT]
+    );
     assert_eq!(world.table.hold(held.token).unwrap().asked.host, NEXT);
     assert_eq!(world.table.waiter(waits).unwrap().status, WaiterStatus::Detached);
     assert_eq!(world.table.waiter(waits).unwrap().request.host, NEXT);
@@ -209,11 +212,11 @@ proptest! {
                     world.apply(Change::HostAdopt { old, new });
                 }
                 Step::Era(may_lack) => {
-                    let (number, floor) = (world.table.era() + 1, Token(0));
+                    let (number, floor) = (world.table.globals().era + 1, Token(0));
                     world.apply(Change::Era { number, may_lack, floor });
                 }
                 Step::Present(host, told, lost) => {
-                    let told = Token(told * world.table.next_token().0 / 3);
+                    let told = Token(told * world.table.globals().next_token.0 / 3);
                     let (bound, ttl_ms) = (told, 1);
                     let floor = Token(0);
                     world.apply(Change::Present { host, told, bound, lost, ttl_ms, floor });

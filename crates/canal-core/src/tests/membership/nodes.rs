@@ -36,7 +36,7 @@ fn a_confirmation_changes_the_token_everywhere_and_the_next_one_is_larger() {
     assert_eq!(world.take(by(2).slots("b", 1)).token, Token(101));
     // A repetition gets the same answer, and no new token is issued.
     assert_eq!(world.confirm_at(request, 100), confirmed(request, Token(100), 100));
-    assert_eq!(world.table.next_token(), Token(102));
+    assert_eq!(world.table.globals().next_token, Token(102));
     world.apply(Change::Expire { frame, renewal: 0 });
     assert_eq!(world.table.past_lease(LeaseId(1)).unwrap().token, Token(100));
     assert_eq!(world.held("a"), 1);
@@ -47,9 +47,9 @@ fn what_has_ended_is_not_confirmed_and_the_next_token_stays() {
     let mut world = World::new();
     let granted = world.take(part(1, &ABC).slots("a", 1));
     world.apply(Change::Withdraw { request: granted.request });
-    let next = world.table.next_token();
+    let next = world.table.globals().next_token;
     assert_eq!(world.confirm_at(granted.request, 1_000), not_confirmed(None));
-    assert_eq!(world.table.next_token(), next);
+    assert_eq!(world.table.globals().next_token, next);
     // A waiting part, or a request that is not over nodes, cannot be confirmed.
     let other = world.take(lease(2).slots("a", 1));
     let waiter = world.wait(part(3, &ABC).slots("a", 1));
@@ -66,7 +66,7 @@ fn the_token_of_a_confirmation_is_larger_that_of_no_other_and_bounded() {
     // It keeps the next number, so that a single node never has to give it another one.
     let other = world.take(by(9).slots("b", 1));
     assert_eq!(other.token.0, first.token.0 + 2);
-    let least = Some(world.table.next_token());
+    let least = Some(world.table.globals().next_token);
     for token in [first.token.0 - 1, other.token.0, CONFIRMED_TOKEN_MAX + 1, u64::MAX] {
         assert_eq!(world.confirm_at(first.request, token), not_confirmed(least), "{token}");
     }
@@ -78,7 +78,7 @@ fn the_token_of_a_confirmation_is_larger_that_of_no_other_and_bounded() {
     let most = CONFIRMED_TOKEN_MAX;
     let was = Token(token);
     assert_eq!(world.confirm_at(first.request, most), confirmed(first.request, was, most));
-    assert_eq!(world.table.next_token(), Token(most + 1));
+    assert_eq!(world.table.globals().next_token, Token(most + 1));
 }
 
 #[test]

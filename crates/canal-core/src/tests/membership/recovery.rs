@@ -23,7 +23,7 @@ fn world() -> (World, Granted, RequestId) {
 }
 
 fn era(world: &mut World, may_lack: bool) -> Revision {
-    let number = world.table.era() + 1;
+    let number = world.table.globals().era + 1;
     world.apply(Change::Era { number, may_lack, floor: Token(0) });
     world.table.revision()
 }
@@ -51,7 +51,7 @@ fn unheard(world: &World) -> Vec<HostId> {
 fn the_first_entry_of_a_log_recovers_nothing() {
     let mut world = World::new();
     era(&mut world, true);
-    assert_eq!((world.table.recovery(), world.table.era()), (None, 1));
+    assert_eq!((world.table.recovery(), world.table.globals().era), (None, 1));
     world.take(by(1).slots("a", 1));
     era(&mut world, false);
     assert_eq!(
@@ -114,7 +114,7 @@ fn if_entries_may_be_missing_the_longest_ttl_has_to_pass_too() {
         ttl_ms: 9_000,
         floor: Token(0),
     });
-    assert_eq!(world.table.longest_ttl_ms(), 9_000);
+    assert_eq!(world.table.globals().longest_ttl_ms, 9_000);
     let second = era(&mut world, false);
     world.apply(present(1));
     world.apply(of(TWO, 2));
@@ -139,7 +139,7 @@ fn a_token_that_the_log_never_gave_out_shows_that_entries_were_lost() {
     world.apply(present(2));
     let recovery = world.table.recovery().unwrap();
     assert_eq!(recovery.ttl_from, Some(world.table.revision()));
-    assert_eq!(world.table.next_token(), Token(3), "and it is not given out again");
+    assert_eq!(world.table.globals().next_token, Token(3), "and it is not given out again");
 }
 
 #[test]
@@ -162,13 +162,13 @@ fn a_token_that_may_have_been_told_raises_the_next_token_and_shows_nothing() {
 fn within_a_recovery_tokens_are_held_against_what_the_log_gave_out_before_it() {
     let (mut world, ..) = world();
     world.apply(Change::Era { number: 1, may_lack: false, floor: Token(1 << 40) });
-    assert_eq!(world.table.next_token(), Token(1 << 40));
+    assert_eq!(world.table.globals().next_token, Token(1 << 40));
     world.apply(present(1));
     assert_eq!(world.table.recovery().unwrap().ttl_from, None);
     world.apply(of(TWO, 2));
     let from = world.table.recovery().unwrap().ttl_from;
     assert_eq!(from, Some(world.table.revision()), "the engine was wrong that nothing is missing");
-    assert_eq!(world.table.next_token(), Token(1 << 40));
+    assert_eq!(world.table.globals().next_token, Token(1 << 40));
 }
 
 #[test]
@@ -186,7 +186,11 @@ fn a_host_that_had_read_the_missing_entries_begins_a_recovery() {
     });
     let recovery = world.table.recovery().unwrap();
     assert_eq!(recovery.ttl_from, Some(world.table.revision()));
-    assert_eq!(world.table.next_token(), Token(1 << 40), "others may have been told larger ones");
+    assert_eq!(
+        world.table.globals().next_token,
+        Token(1 << 40),
+        "others may have been told larger ones"
+    );
 }
 
 #[test]

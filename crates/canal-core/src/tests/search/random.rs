@@ -155,12 +155,12 @@ pub(in crate::tests) fn run(world: &mut World, op: Op) {
             let over = world.table.over_nodes.iter().copied().collect::<Vec<_>>();
             if let Some(request) = over.get(which).copied() {
                 let token = world.table.hold_of(request).map_or(Token(7), |hold| hold.token);
-                let before = world.table.next_token();
+                let before = world.table.globals().next_token;
                 let outcomes = world.confirm_at(request, token.0 + more);
                 if let [Outcome::ConfirmedAt { token, .. }] = outcomes[..] {
                     assert_eq!(world.table.hold_of(request).map(|hold| hold.token), Some(token));
                     let next = Token(token.0 + 1).max(before);
-                    assert_eq!(world.table.next_token(), next);
+                    assert_eq!(world.table.globals().next_token, next);
                 }
             }
         }

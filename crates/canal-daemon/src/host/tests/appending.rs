@@ -216,7 +216,7 @@ fn rule_06_the_end_of_a_host_is_refused_if_it_renewed_meanwhile() {
     host.settle(&mut server, 400);
     assert!(!server.hosts[&HostId(2)].ended);
     assert!(host.was_granted(ticket), "what was proposed besides is not refused with it");
-    assert_eq!(host.table.hosts().count(), 2);
+    assert_eq!(host.table.globals().hosts.values().count(), 2);
 }
 
 #[test]

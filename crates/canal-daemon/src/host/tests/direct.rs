@@ -113,7 +113,7 @@ impl Direct {
     }
 
     fn follow_recovery(&mut self) {
-        self.member.recovers(self.table.recovery(), self.table.longest_ttl_ms());
+        self.member.recovers(self.table.recovery(), self.table.globals().longest_ttl_ms);
     }
 
     pub(super) fn tell(&mut self, now_ms: u64, answer: Answer) {

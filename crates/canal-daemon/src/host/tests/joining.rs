@@ -19,7 +19,7 @@ fn rule_01_a_host_joins_by_the_first_entry_of_its_first_batch() {
     assert!(matches!(first, Change::HostJoin { host: HostId(1), label, .. } if label == "host1"));
     assert_eq!(host.table.host(HostId(1)).unwrap().label, "host1");
     let second = Direct::joined(2, &mut server, 0);
-    assert_eq!(second.table.hosts().count(), 2);
+    assert_eq!(second.table.globals().hosts.values().count(), 2);
 }
 
 #[test]

@@ -100,7 +100,7 @@ fn a_silent_host_is_waited_for_until_it_is_gone() {
     assert!(one.table.recovery().is_some());
     one.live(&mut server, TTL_MS, 2 * TTL_MS);
     assert_eq!(one.table.recovery(), None);
-    assert_eq!(one.table.hosts().count(), 1);
+    assert_eq!(one.table.globals().hosts.values().count(), 1);
 }
 
 #[test]
@@ -140,7 +140,7 @@ fn a_host_that_had_read_missing_batches_reports_them() {
     two.settle(&mut server, TTL_MS / 2);
     assert!(presents(&two).contains(&(one.id(), Token(2), true)), "{:?}", presents(&two));
     assert!(two.table.recovery().is_some_and(|recovery| recovery.ttl_from.is_some()));
-    assert!(two.table.next_token() > Token(2));
+    assert!(two.table.globals().next_token > Token(2));
     assert!(!one.member.memory().lost, "it is said");
 }
 

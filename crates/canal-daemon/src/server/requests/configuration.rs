@@ -311,7 +311,7 @@ impl Server {
             ("limits.leases_per_user", limits.leases_per_user.to_string()),
             ("limits.key_bytes_per_user", limits.key_bytes_per_user.to_string()),
             ("nodes.longest_ttl", stated(limits.nodes_longest_ttl)),
-            ("policy.bypass_max", self.decide.table().bypass_max().to_string()),
+            ("policy.bypass_max", self.decide.table().globals().bypass_max.to_string()),
             ("daemon.idle_exit", idle_exit),
             ("daemon.log", log),
             ("history.keep", stated(config.history.keep)),
@@ -337,7 +337,9 @@ impl Server {
         let stated = config.policy.bypass_max.unwrap_or(BYPASS_MAX_DEFAULT);
         let (source, by, line) = match (before, config.line(name)) {
             (Some((source, by)), _) => (source, Some(by), None),
-            _ if name == "policy.bypass_max" && self.decide.table().bypass_max() != stated => {
+            _ if name == "policy.bypass_max"
+                && self.decide.table().globals().bypass_max != stated =>
+            {
                 (SettingSource::Stored, Some("the table of all hosts"), None)
             }
             (None, Some(line)) => (SettingSource::File, None, Some(line)),

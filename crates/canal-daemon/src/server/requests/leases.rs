@@ -254,7 +254,7 @@ impl Server {
         let key = query.key.as_deref().map(items::key).transpose()?;
         let uid = if query.mine { Some(caller.peer.uid) } else { query.uid };
         let shown = self.shown(caller.peer.uid);
-        let ended = self.decide.table().past_leases().rev();
+        let ended = self.decide.table().globals().past_leases.iter().rev();
         let ended = ended.filter(|past| {
             uid.is_none_or(|uid| past.uid == uid)
                 && key.as_ref().is_none_or(|key| key.covers(&past.key))

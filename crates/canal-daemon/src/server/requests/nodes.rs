@@ -184,7 +184,7 @@ impl Server {
                 format!("`token` must be at least {least} and at most {most}, not {token}");
             return Err(bad(message));
         }
-        if token > largest(table.next_token(), UnixMillis(clock::unix_ms())) {
+        if token > largest(table.globals().next_token, UnixMillis(clock::unix_ms())) {
             let message = format!(
                 "token {token} is more than a year ahead of this machine's clock: either this \
                  clock is wrong, or another node's clock was wrong when its state was created"

@@ -151,7 +151,7 @@ impl ReceivedGrants {
             let received = &all[*id];
             let token = Token(received.token);
             let has_ended = |table: &&Table| {
-                let has_read = token < table.next_token();
+                let has_read = token < table.globals().next_token;
                 has_read && table.hold(token).is_none() && table.recovery().is_none()
             };
             if !tables.iter().any(has_ended) || !counts(received) {
