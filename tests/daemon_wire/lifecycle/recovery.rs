@@ -6,13 +6,14 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
+use canal::core::ProcessId;
 use canal::core::{
     Ask, Change, Command, ENTRY_VERSION, Entry, FrameId, HostId, Item, Key, Outcome, Owner,
     ProcessId, RULES_VERSION, Release, Request, RequestId, Revision, Table, Tag, Token, UnixMillis,
     View, Wait,
 };
 use canal::log::journal::{Batch, Journal};
-use canal::sys::process::{Identity, Origin, identity};
+use canal::sys::process::{Origin, identity};
 use serde_json::{Value, json};
 
 use crate::wire::daemon::{Daemon, wait_until};
@@ -111,7 +112,7 @@ fn a_daemon_with_other_rules_keeps_the_decisions_of_the_journal() {
     let mut daemon = Daemon::folder();
     let (holder, mut first, mut second) = (Idler::start(), Idler::start(), Idler::start());
     let processes = [&holder, &first, &second].map(|idler| {
-        let Identity { pid, started, inode } = identity(&idler.pidfd()).unwrap();
+        let ProcessId { pid, started, inode } = identity(&idler.pidfd()).unwrap();
         ProcessId { pid, started, inode }
     });
     write_unlike_ours(&daemon, RULES_VERSION + 1, &processes);

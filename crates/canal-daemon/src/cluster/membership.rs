@@ -5,10 +5,7 @@
 //! The daemon carries out each event on the table that the previous event left.
 
 use std::collections::VecDeque;
-use std::io;
-use std::os::fd::OwnedFd;
-use std::task::{Context as TaskContext, Poll, Waker};
-use std::time::Duration;
+use std::task::{Context as TaskContext, Poll};
 
 use anyhow::Context;
 
@@ -17,17 +14,16 @@ use crate::cluster::engine::{Chosen, nonce};
 use crate::cluster::sent_tokens::SentTokens;
 use crate::cluster::shared_marker::SharedMarker;
 use crate::cluster::watcher::Watcher;
-use crate::host::{Event, Member, Now, Ticket};
-use crate::metrics::counters::{APPENDS, Histogram};
+use crate::host::{Event, Member, Now};
+use crate::metrics::counters::Histogram;
 use crate::options::Options;
 use crate::processes::holder_record::HolderRecord;
 use crate::processes::lost_processes::Stage;
 use crate::store::previous_journal;
 use crate::store::recover::Recovered;
 use crate::wording::StartError;
-use canal_core::{Change, HostId, Token, UnixMillis};
+use canal_core::{Token, UnixMillis};
 use canal_log::engine::{Answer, Engine, Outage};
-use canal_protocol::DeadlinePageFound;
 use canal_protocol::place::Place;
 use canal_sys::clock;
 use canal_sys::deadline::{Deadline, Why, Writer};

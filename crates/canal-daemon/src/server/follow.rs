@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use crate::calls::call::ConnId;
 use crate::calls::in_flight::{Applied, Completion, Proposed};
-use crate::host::{Event, LostWhy, Ticket};
+use crate::host::{Event, Ticket};
 use crate::net::call_state::{CallState, PendingCall, Subject};
 use crate::server::Server;
 use crate::server::step::{Result, ended_unseen};

@@ -275,7 +275,7 @@ mod tests {
         assert!(next > two);
         let slots = &second.ledger.table.hold(next).unwrap().items[0].slots;
         assert_eq!(slots.iter().collect::<Vec<_>>(), [0]);
-        assert!(second.ledger.table.hold(next).unwrap().request.0 > before.revision.0 - 1);
+        assert!(second.ledger.table.hold(next).unwrap().request.0 > before.globals.revision.0 - 1);
         // A second reboot, with the added lease.
         reboot(second);
         let third = recovered(dir.path());

@@ -7,7 +7,9 @@ use std::path::Path;
 use crate::history::requests::Unseen;
 use crate::processes::identity::{NotAdopted, Standing, Visible, adopt, find};
 use crate::wording::StartError;
-use canal_core::{Change, Globals, Outcome, Owner, ProcessId, RULES_VERSION, Snapshot, Table, Token};
+use canal_core::{
+    Change, Globals, Outcome, Owner, ProcessId, RULES_VERSION, Snapshot, Table, Token,
+};
 use canal_log::Record;
 use canal_log::journal::{Journal, OpenError, Opened, salvage};
 use canal_protocol::place::Place;

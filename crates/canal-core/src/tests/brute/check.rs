@@ -79,8 +79,8 @@ fn check_over_nodes(state: &Snapshot, after: &Table) {
 /// The state in which a new request was decided: after the spares that blocked it were taken back.
 fn before_newcomer(before: &Table, entry: &Entry, outcomes: &[Outcome]) -> Snapshot {
     let mut replay = before.clone();
-    replay.revision = Revision(before.revision().0 + 1);
-    let newcomer = RequestId(replay.revision.0);
+    replay.globals.revision = Revision(before.revision().0 + 1);
+    let newcomer = RequestId(replay.globals.revision.0);
     let is_new = matches!(entry.change, Change::Request(_));
     for outcome in outcomes.iter().take_while(|outcome| is_new && !outcome.is_word_on(newcomer)) {
         replay.carry_out(entry, outcome).unwrap();
@@ -95,7 +95,7 @@ pub(in crate::tests) fn check_decisions(
     outcomes: &[Outcome],
 ) -> Table {
     let mut replay = before.clone();
-    replay.revision = Revision(before.revision().0 + 1);
+    replay.globals.revision = Revision(before.revision().0 + 1);
     let mut counts = bypasses(before);
     replay.mark(entry);
     for outcome in outcomes {

@@ -243,7 +243,7 @@ fn a_snapshot_has_the_recovery_and_an_older_one_has_none() {
     assert_eq!(restored.recovery(), world.table.recovery());
     let plain = serde_json::to_string(&Table::default().snapshot()).unwrap();
     assert!(!plain.contains("era") && !plain.contains("recovery"), "{plain}");
-    assert_eq!(serde_json::from_str::<Snapshot>(&plain).unwrap().recovery, None);
+    assert_eq!(serde_json::from_str::<Snapshot>(&plain).unwrap().globals.recovery, None);
 }
 
 #[test]

@@ -383,7 +383,7 @@ fn victims(outcomes: &[Outcome]) -> Vec<RequestId> {
 /// one is refused: that of the youngest session. Returns whether it was such a ring.
 fn check_ring(before: &Table, change: &Change, outcomes: &[Outcome]) -> bool {
     let mut at = before.clone();
-    at.revision = Revision(before.revision().0 + 1);
+    at.globals.revision = Revision(before.revision().0 + 1);
     let entry = Entry { version: ENTRY_VERSION, at: UnixMillis(0), change: change.clone() };
     at.mark(&entry);
     for outcome in outcomes {

@@ -29,7 +29,7 @@ fn rule_01_a_live_label_is_refused_with_who_has_it() {
     let mut other =
         Direct::new(2, settings(), Identity { dir: "/elsewhere".to_owned(), ..identity("host1") });
     other.settle(&mut server, 0);
-    assert_eq!(*other.member.standing, Standing::LabelInUse { by: first.id() });
+    assert_eq!(other.member.standing, Standing::LabelInUse { by: first.id() });
     first.live(&mut server, 0, 400);
     other.live(&mut server, 200, 400);
     let obstacle = other.events.iter().find_map(|event| match event {
@@ -50,7 +50,7 @@ fn rule_08_a_daemon_adopts_no_incarnation_of_another_directory_of_the_same_name(
     let mut first = Direct::joined(1, &mut server, 0);
     let mut other = Direct::new(2, settings(), Identity { dir_number: 2, ..identity("host1") });
     other.settle(&mut server, 0);
-    assert_eq!(*other.member.standing, Standing::LabelInUse { by: first.id() });
+    assert_eq!(other.member.standing, Standing::LabelInUse { by: first.id() });
     first.live(&mut server, 0, 2 * TTL_MS);
     assert!(first.member.host().is_some(), "it is not disturbed");
 }
@@ -135,7 +135,7 @@ fn rule_01_a_label_whose_host_is_silent_is_taken_over_after_its_ttl() {
     let elsewhere = Identity { dir: "/elsewhere".to_owned(), ..identity("host1") };
     let mut other = Direct::new(2, settings(), elsewhere);
     other.live(&mut server, 0, TTL_MS);
-    assert_eq!(*other.member.standing, Standing::LabelInUse { by: gone });
+    assert_eq!(other.member.standing, Standing::LabelInUse { by: gone });
     other.live(&mut server, TTL_MS, 2 * TTL_MS);
     assert!(other.member.host().is_some());
     assert!(other.table.host(gone).is_none() && server.hosts[&gone].ended);

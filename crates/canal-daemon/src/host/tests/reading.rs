@@ -162,7 +162,7 @@ fn rule_09_a_replica_that_differs_refuses_loudly() {
     let mut one = Direct::joined_with(1, every, &mut server, 0);
     let mut two = Direct::joined_with(2, every, &mut server, 0);
     let mut wrong = two.table.snapshot();
-    wrong.bypass_max = 3;
+    wrong.globals.bypass_max = 3;
     two.table = canal_core::Table::restore(&wrong).unwrap();
     for pid in 0..24 {
         one.ask(pid, "a");

@@ -160,7 +160,7 @@ fn a_host_that_was_cut_off_for_longer_than_it_lives_compares_what_it_had_read() 
     two.live(&mut server, 2 * TTL_MS, 4 * TTL_MS);
     one.tell(4 * TTL_MS, Answer::Back);
     one.settle(&mut server, 4 * TTL_MS);
-    assert_eq!(*one.member.standing, Standing::Member);
+    assert_eq!(one.member.standing, Standing::Member);
     assert_eq!(presents(&one).last(), Some(&(one.id(), Token(1), true)), "{:?}", presents(&one));
 }
 
