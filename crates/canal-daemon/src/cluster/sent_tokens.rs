@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::host::{Mark, Memory};
+use crate::host::Memory;
 use crate::processes::holder_record::HolderRecord;
 use canal_core::Token;
 use canal_log::replace::{replace, sweep};
@@ -75,10 +75,9 @@ impl SentTokens {
         let epoch = epoch.and_then(|epoch| u128::from_str_radix(epoch, 16).ok());
         let recorded = record.map_or(Token(0), HolderRecord::largest);
         let marks = record.into_iter().flat_map(HolderRecord::iter).filter_map(|(_, it)| it.mark);
-        let later = |one: Mark, other: Mark| if other.is_after(one) { other } else { one };
         Memory {
             epoch,
-            mark: marks.reduce(later),
+            mark: marks.max_by_key(|mark| mark.position),
             // Tokens of another engine are not part of this log, but they must not be used again.
             told: if epoch.is_some() { self.told.max(recorded) } else { Token(0) },
             bound: Token(self.noted.told_below.0.saturating_sub(1)).max(recorded),

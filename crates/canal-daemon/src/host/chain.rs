@@ -27,7 +27,8 @@ pub(super) struct Chain {
     /// The number of batches read.
     pub(super) batches: u64,
     pub(super) last: Option<Read>,
-    seats: BTreeMap<HostId, Seat>,
+    /// The incarnations that have joined and not ended.
+    pub(super) seats: BTreeMap<HostId, Seat>,
     /// The last era of the engine that a batch noted.
     #[serde(default)]
     era: u64,
@@ -73,7 +74,7 @@ pub(super) enum Trouble {
 /// A position in a history, short enough to store with each grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Mark {
-    position: Position,
+    pub(crate) position: Position,
     hash: u64,
 }
 
@@ -116,19 +117,6 @@ fn short(hash: Hash) -> u64 {
     hash.0.iter().take(8).fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
-impl Mark {
-    /// Whether this mark is later than another mark of the same history.
-    #[must_use]
-    pub(crate) fn is_after(self, other: Self) -> bool {
-        self.position > other.position
-    }
-
-    #[cfg(test)]
-    pub(crate) fn position(self) -> Position {
-        self.position
-    }
-}
-
 impl Chain {
     pub(super) fn new(epoch: u128) -> Self {
         let genesis = encoding::genesis(epoch);
@@ -142,15 +130,6 @@ impl Chain {
             seats: BTreeMap::new(),
             era: 0,
         }
-    }
-
-    pub(super) fn seat(&self, host: HostId) -> Option<Seat> {
-        self.seats.get(&host).copied()
-    }
-
-    /// The incarnations that have not ended.
-    pub(super) fn seated(&self) -> impl Iterator<Item = HostId> {
-        self.seats.keys().copied()
     }
 
     /// The incarnation that joined first, of those that have not ended.

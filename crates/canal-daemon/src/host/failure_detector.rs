@@ -27,29 +27,16 @@ pub(super) fn silence_ms(ttl_ms: u64) -> u64 {
 /// What this host has observed of all incarnations.
 #[derive(Debug, Default)]
 pub(super) struct FailureDetector {
-    seen: BTreeMap<HostId, Observed>,
-    /// When each incarnation was last known to live. Kept while this host is not a member.
-    heard: BTreeMap<HostId, u64>,
+    pub(super) seen: BTreeMap<HostId, Observed>,
+    /// When each incarnation was last known to live, in milliseconds of this host's CLOCK_BOOTTIME.
+    /// Kept while this host is not a member.
+    pub(super) heard: BTreeMap<HostId, u64>,
 }
 
 impl FailureDetector {
-    pub(super) fn get(&self, host: HostId) -> Option<&Observed> {
-        self.seen.get(&host)
-    }
-
-    /// Forgets all signs of life.
-    pub(super) fn forget_all(&mut self) {
-        self.seen.clear();
-    }
-
     /// The longest TTL of these incarnations, and of another one.
     pub(super) fn longest_ttl_ms(&self, other_ms: u64) -> u64 {
         self.seen.values().map(|seen| seen.alive.ttl_ms).fold(other_ms, u64::max)
-    }
-
-    /// The incarnations.
-    pub(super) fn hosts(&self) -> Vec<HostId> {
-        self.seen.keys().copied().collect()
     }
 
     /// Records the engine's report of all incarnations that have not ended, which arrived at
@@ -73,12 +60,6 @@ impl FailureDetector {
             Some((*host, heard_ms?))
         };
         self.heard = self.seen.iter().filter_map(heard).collect();
-    }
-
-    /// When each incarnation was last known to live, in milliseconds of this host's
-    /// CLOCK_BOOTTIME.
-    pub(super) fn heard(&self) -> &BTreeMap<HostId, u64> {
-        &self.heard
     }
 
     /// Restarts the wait for a sign of an incarnation.
@@ -138,16 +119,16 @@ mod tests {
         let mut watch = FailureDetector::default();
         watch.look(1_000, &alive(Sign::Watched));
         watch.look(2_000, &alive(Sign::Watched));
-        assert_eq!(watch.heard().get(&HOST), Some(&2_000));
+        assert_eq!(watch.heard.get(&HOST), Some(&2_000));
         watch.look(3_000, &alive(Sign::Lapsed));
-        assert_eq!(watch.heard().get(&HOST), Some(&2_000));
-        watch.forget_all();
-        assert_eq!(watch.heard().get(&HOST), Some(&2_000), "it is still the last thing known");
+        assert_eq!(watch.heard.get(&HOST), Some(&2_000));
+        watch.seen.clear();
+        assert_eq!(watch.heard.get(&HOST), Some(&2_000), "it is still the last thing known");
         watch.look(4_000, &alive(Sign::Renewals(1)));
         watch.look(5_000, &alive(Sign::Renewals(1)));
-        assert_eq!(watch.heard().get(&HOST), Some(&4_000));
+        assert_eq!(watch.heard.get(&HOST), Some(&4_000));
         watch.look(6_000, &[]);
-        assert_eq!(watch.heard().get(&HOST), None, "it has ended");
+        assert_eq!(watch.heard.get(&HOST), None, "it has ended");
     }
 
     #[test]

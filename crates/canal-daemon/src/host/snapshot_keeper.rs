@@ -83,7 +83,7 @@ pub(super) struct SnapshotKeeper {
     claims: VecDeque<(Revision, String)>,
     /// Every replica makes one, since any of them may be gone when it is due.
     made: Option<Made>,
-    storing: bool,
+    pub(super) storing: bool,
 }
 
 impl SnapshotKeeper {
@@ -158,11 +158,6 @@ impl SnapshotKeeper {
         let made = self.made.as_ref().filter(due)?;
         self.storing = true;
         Some(Stored { position: made.position(), body: write("snapshot", &made.kept) })
-    }
-
-    /// Handles an outage of the engine, in which a snapshot may not have been stored.
-    pub(super) fn ask_again(&mut self) {
-        self.storing = false;
     }
 
     /// Records that the engine has stored a snapshot at this position. Returns the change to append

@@ -272,7 +272,7 @@ impl Member {
         match self.standing {
             Standing::LabelInUse { .. } => self.decide_how_to_join(),
             Standing::Member => {
-                for host in self.failure_detector.hosts() {
+                for &host in self.failure_detector.seen.keys() {
                     let evidence = self.failure_detector.evidence(host, asked_ms);
                     if let Some(evidence) = evidence.filter(|_| !self.is_us(host)) {
                         self.writer.push_end(Ends { host, evidence });
@@ -294,7 +294,7 @@ impl Member {
         let is_unknown = |host: &HostId| {
             *host != incarnation.host && alive.iter().all(|alive| alive.host != *host)
         };
-        let unknown: Vec<HostId> = incarnation.chain.seated().filter(is_unknown).collect();
+        let unknown: Vec<HostId> = incarnation.chain.seats.keys().copied().filter(is_unknown).collect();
         self.unknown_since.retain(|host, _| unknown.contains(host));
         let silent_ms = silence_ms(self.longest_ttl_ms.max(incarnation.timing.ttl_ms));
         let now_ms = self.now.boot_ms;
@@ -331,7 +331,8 @@ impl Member {
             }
         }
         self.writer.unanswered();
-        self.snapshot_keeper.ask_again();
+        // A snapshot may not have been stored.
+        self.snapshot_keeper.storing = false;
         let Some(incarnation) = &mut self.incarnation else { return };
         if self.obstacle.is_none() {
             incarnation.renew = Some(now_ms);

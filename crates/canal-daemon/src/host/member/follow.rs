@@ -89,7 +89,7 @@ impl Member {
     /// Continues from a snapshot that covers unread batches. Returns whether the incarnation still
     /// exists.
     fn skip_to(&mut self, kept: Kept) -> bool {
-        let seat = self.incarnation.as_ref().and_then(|it| kept.chain.seat(it.host));
+        let seat = self.incarnation.as_ref().and_then(|it| kept.chain.seats.get(&it.host).copied());
         if seat.is_none() && self.standing == Standing::Member {
             let why = "it ended while this host could not read the engine".to_owned();
             self.lose(LostWhy::Fenced { why });

@@ -70,7 +70,7 @@ impl Member {
     /// the incarnations with this label.
     pub(in crate::host) fn decide_how_to_join(&mut self) {
         let Some(Incarnation { chain, others, .. }) = &mut self.incarnation else { return };
-        let has_joined = |host: &HostId| chain.seat(*host).is_some();
+        let has_joined = |host: &HostId| chain.seats.contains_key(host);
         // The label belongs to this host while one of its joined incarnations has it. Incarnations
         // that have not joined wait for it.
         if others.ours.iter().chain(&others.dead).any(has_joined) {
@@ -108,7 +108,7 @@ impl Member {
     /// `first` is the first sign seen of the incarnation.
     fn claim(&self, host: HostId, first: Option<Sign>) -> Claim {
         let Some(incarnation) = &self.incarnation else { return Claim::Unknown(first) };
-        let seen = self.failure_detector.get(host);
+        let seen = self.failure_detector.seen.get(&host);
         let sign = first.or(seen.map(|seen| seen.alive.sign));
         let Some(renewed_ms) = incarnation.renewed_ms else { return Claim::Unknown(sign) };
         let Some(seen) = seen else {

@@ -93,7 +93,7 @@ impl Member {
     /// CLOCK_BOOTTIME; also while this host is not a member.
     #[must_use]
     pub(crate) fn heard_ms(&self, host: HostId) -> Option<u64> {
-        self.failure_detector.heard().get(&host).copied()
+        self.failure_detector.heard.get(&host).copied()
     }
 }
 
@@ -263,7 +263,7 @@ impl Member {
         self.incarnation = None;
         self.recovering = None;
         self.writer = Writer::default();
-        self.failure_detector.forget_all();
+        self.failure_detector.seen.clear();
         self.unknown_since.clear();
         self.snapshot_keeper.forget();
         self.forget_calls();
