@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::grant_order::{Class, Waits};
-use super::slot_pool::BucketUse;
 use super::slot_pool::SlotPool;
 use crate::{Ask, Kind, Settings, SlotRange, Slots, Token, View};
 
@@ -18,8 +17,6 @@ pub(crate) struct Lock {
     /// The number of slots that are held.
     pub(crate) held: u64,
     free: SlotPool,
-    /// The use of its buckets; counted once a request has asked to be spread over them.
-    buckets: Option<BucketUse>,
     /// The holds that share the slots of another hold.
     pub(crate) sharers: BTreeSet<Token>,
     /// The active waiters for slots.
@@ -69,50 +66,25 @@ impl Lock {
         if let View::Buckets { per, buckets } = view
             && spread
             && count == 1
-            && let Some(slot) = self.spread_over(per, buckets)
+            && let Some(bucket) = self.free.emptiest(per, buckets, &self.settings.without)
+            && let Some(SlotRange(slot, _)) = self.free.free_from(bucket * per).next()
         {
             return Slots(vec![SlotRange(slot, slot)]);
         }
         self.settings.without.lowest(self.settings.without.unit(view), &self.free, count)
     }
 
-    fn spread_over(&self, per: u64, buckets: u64) -> Option<u64> {
-        let bucket = match &self.buckets {
-            Some(counted) if counted.is_of(per) => {
-                counted.emptiest(buckets, &self.settings.without)
-            }
-            _ => BucketUse::of(&self.free, per).emptiest(buckets, &self.settings.without),
-        };
-        self.free.free_from(bucket? * per).next().map(|range| range.0)
-    }
-
     /// Takes slots. Takes nothing and returns false if one of them is not free.
     pub(crate) fn take(&mut self, slots: &Slots) -> bool {
-        if !self.free.take(slots) {
-            return false;
-        }
-        self.held += slots.count();
-        if let Some(buckets) = &mut self.buckets {
-            buckets.change(slots, true);
-        }
-        true
+        let is_free = self.free.take(slots);
+        self.held += if is_free { slots.count() } else { 0 };
+        is_free
     }
 
     /// Releases slots that were taken.
     pub(crate) fn give_back(&mut self, slots: &Slots) {
         self.held -= slots.count();
         self.free.give_back(slots);
-        if let Some(buckets) = &mut self.buckets {
-            buckets.change(slots, false);
-        }
-    }
-
-    /// Counts the use of the buckets of a view from now on.
-    pub(crate) fn count_buckets(&mut self, view: View) {
-        let per = view.unit();
-        if view.kind() == Kind::Buckets && !self.buckets.as_ref().is_some_and(|it| it.is_of(per)) {
-            self.buckets = Some(BucketUse::of(&self.free, per));
-        }
     }
 
     /// Counts one more use. The first use fixes the kind.
@@ -134,7 +106,7 @@ impl Lock {
     pub(crate) fn remove_use(&mut self) {
         self.uses = self.uses.saturating_sub(1);
         if self.uses == 0 {
-            (self.kind, self.buckets) = (None, None);
+            self.kind = None;
         }
     }
 

@@ -52,9 +52,6 @@ impl Table {
             if !waited {
                 lock.use_by(&asked.items[at].ask);
             }
-            if let (true, Some(view)) = (asked.items[at].ask.is_spread(), items[at].view) {
-                lock.count_buckets(view);
-            }
         })?;
         self.add_hold(HoldState {
             token: granted.token,

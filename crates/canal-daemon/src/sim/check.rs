@@ -105,7 +105,8 @@ impl World {
         let (ended, is_pending) = cluster.reads();
         let (checked, reached) = host.reads;
         // A host that has lost its membership has read nothing, and serves no client from a table.
-        if let Some(read) = cluster.read_to().map(Mark::position).filter(|_| ended != checked) {
+        if let Some(read) = cluster.read_to().map(|mark| mark.position).filter(|_| ended != checked)
+        {
             let reached = reached.unwrap_or(network.head());
             if read < reached {
                 return Err(format!("a client was served at {read:?} of {reached:?}"));

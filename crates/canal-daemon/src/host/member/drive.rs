@@ -294,7 +294,8 @@ impl Member {
         let is_unknown = |host: &HostId| {
             *host != incarnation.host && alive.iter().all(|alive| alive.host != *host)
         };
-        let unknown: Vec<HostId> = incarnation.chain.seats.keys().copied().filter(is_unknown).collect();
+        let unknown: Vec<HostId> =
+            incarnation.chain.seats.keys().copied().filter(is_unknown).collect();
         self.unknown_since.retain(|host, _| unknown.contains(host));
         let silent_ms = silence_ms(self.longest_ttl_ms.max(incarnation.timing.ttl_ms));
         let now_ms = self.now.boot_ms;
