@@ -352,15 +352,10 @@ impl Table {
 
     fn may_fit_without(&self, item: &Item, lineage: &[FrameId], gone: &[FrameId]) -> bool {
         let Some((lock, class)) = self.contested(item, lineage) else { return true };
-        let held = lock.held_in_service(class.unit);
-        let left = if lock.settings.without.is_empty() {
-            let of = |frame: &FrameId| self.frames.get(frame)?.shares.get(&item.key);
-            held - gone.iter().filter_map(of).map(|share| share.slots).sum::<u64>()
-        } else {
-            let items = self.counted_by(&item.key, gone).filter(|item| !item.shared);
-            let slots = Slots::together(items.map(|item| &item.slots));
-            held - lock.settings.without.in_service(class.unit, &slots)
-        };
+        let items = self.counted_by(&item.key, gone).filter(|item| !item.shared);
+        let slots = Slots::together(items.map(|item| &item.slots));
+        let freed = lock.settings.without.in_service(class.unit, &slots);
+        let left = lock.held_in_service(class.unit) - freed;
         left.saturating_add(class.count) <= class.capacity
     }
 }

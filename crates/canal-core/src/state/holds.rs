@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, btree_map};
 use std::sync::Arc;
 
 use super::frames::with_parent;
-use super::table::Frame;
 use crate::index::lock::Lock;
 use crate::{
     Entry, FrameId, Granted, HeldItem, HoldState, Key, Mode, RequestId, Slots, Table, Token,
@@ -105,7 +104,6 @@ impl Table {
             key_bytes += key_room(&item.key);
             let share = owner.shares.entry(item.key.clone()).or_default();
             share.tokens.insert(token);
-            share.slots += if item.shared { 0 } else { item.slots.count() };
             *share.items.of_mut(item.mode) += 1;
         }
         let usage = self.usage_mut(hold.asked.uid);
@@ -154,10 +152,8 @@ impl Table {
     fn return_item(&mut self, (frame, uid): (FrameId, u32), token: Token, item: &HeldItem) {
         self.usage_mut(uid).key_bytes -= key_room(&item.key);
         self.unshare(frame, token, item);
-        let Self { tree, holds, frames, .. } = self;
-        tree.remove_hold(&item.key, item.mode, token, |lock| {
-            free_slots(lock, token, item, holds, frames);
-        });
+        let Self { tree, holds, .. } = self;
+        tree.remove_hold(&item.key, item.mode, token, |lock| free_slots(lock, token, item, holds));
     }
 
     fn unshare(&mut self, frame: FrameId, token: Token, item: &HeldItem) {
@@ -167,7 +163,6 @@ impl Table {
         };
         let share = entry.get_mut();
         share.tokens.remove(&token);
-        share.slots -= if item.shared { 0 } else { item.slots.count() };
         *share.items.of_mut(item.mode) -= 1;
         if share.tokens.is_empty() {
             entry.remove();
@@ -212,7 +207,6 @@ fn free_slots(
     token: Token,
     item: &HeldItem,
     holds: &mut BTreeMap<Token, Arc<HoldState>>,
-    frames: &mut BTreeMap<FrameId, Box<Frame>>,
 ) {
     if lock.is_idle() || lock.sharers.remove(&token) {
         return;
@@ -228,12 +222,8 @@ fn free_slots(
     if let Some((kept, std::cmp::Reverse(heir))) = heir {
         lock.sharers.remove(&heir);
         rest = Cow::Owned(rest.without_lowest(kept));
-        let hold = holds.get_mut(&heir);
-        let frame = hold.as_ref().and_then(|hold| frames.get_mut(&hold.frame));
-        if let Some(share) = frame.and_then(|frame| frame.shares.get_mut(&item.key)) {
-            share.slots += kept;
-        }
-        let items = hold.into_iter().flat_map(|hold| &mut Arc::make_mut(hold).items);
+        let items =
+            holds.get_mut(&heir).into_iter().flat_map(|hold| &mut Arc::make_mut(hold).items);
         for held in items.filter(|held| held.key == item.key) {
             held.shared = false;
             (held.view, held.stated) = (item.view, item.stated);

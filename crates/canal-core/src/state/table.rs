@@ -52,8 +52,6 @@ pub(crate) struct Frame {
 pub(crate) struct Share {
     /// The holds with an item of the key.
     pub(crate) tokens: BTreeSet<Token>,
-    /// The number of slots in them, without slots shared with another hold.
-    pub(crate) slots: u64,
     /// The number of their items of the key.
     pub(crate) items: PerMode<usize>,
 }
