@@ -295,19 +295,6 @@ impl Server {
     }
 }
 
-/// Whether a waiter can come back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Return {
-    /// Its asker and its owner run, as far as the daemon knows.
-    Possible,
-    /// Its asker or its owner is stopped.
-    Later,
-    /// Its asker has ended.
-    Never,
-    /// Its owner has ended, and with it the whole frame.
-    OwnerEnded,
-}
-
 /// Handles the waiters of the previous daemon that have not come back.
 ///
 /// Invariant: a waiter keeps its place while its owner or its asker is stopped or frozen. After
@@ -381,11 +368,11 @@ impl Server {
     /// Suspends the detached waiters whose process is stopped. Checks `at_most` waiters.
     fn suspend_stopped(&mut self, at_most: usize) {
         let waiters = self.decide.table().waiters().filter(|waiter| self.is_detached(waiter));
-        let stopped: Vec<RequestId> = waiters
-            .take(at_most)
-            .filter(|waiter| return_of(&waiter.request) == Return::Later)
-            .map(|waiter| waiter.id)
-            .collect();
+        let stopped = waiters.take(at_most).filter(|waiter| {
+            let lives = lives_of(&waiter.request);
+            lives.contains(&Some(RunState::Stopped)) && !lives.contains(&Some(RunState::Gone))
+        });
+        let stopped: Vec<RequestId> = stopped.map(|waiter| waiter.id).collect();
         for request in stopped {
             self.suspend_detached(request, Completion::Nothing);
         }
@@ -407,13 +394,14 @@ impl Server {
         // Over an engine, the request may have been granted briefly, and then suspended because its
         // process was stopped.
         self.waiters.suspended.remove(&request);
-        match return_of(&waiter.request) {
-            Return::Later => {
+        match lives_of(&waiter.request) {
+            // With the owner, the whole frame has ended.
+            [_, Some(RunState::Gone)] => self.end(waiter.frame),
+            [Some(RunState::Gone), _] => self.give_up(request),
+            lives if lives.contains(&Some(RunState::Stopped)) => {
                 self.waiters.absent.insert(request, None);
             }
-            Return::Never => self.give_up(request),
-            Return::OwnerEnded => self.end(waiter.frame),
-            Return::Possible => match back_until {
+            _ => match back_until {
                 Some(until) if until <= now => self.give_up(request),
                 until => {
                     let until = until.unwrap_or(now + COME_BACK_TIME);
@@ -438,16 +426,10 @@ impl Server {
     }
 }
 
-/// Whether a waiter can come back. If the request does not name its asker, the owner stands for it.
-/// For a lease without an asker, nothing is known.
-fn return_of(asked: &Request) -> Return {
-    let owner = process_of(&asked.owner).map(life_of);
-    match (asked.asker.map(life_of), owner) {
-        (_, Some(RunState::Gone)) => Return::OwnerEnded,
-        (Some(RunState::Gone), _) => Return::Never,
-        (Some(RunState::Stopped), _) | (_, Some(RunState::Stopped)) => Return::Later,
-        _ => Return::Possible,
-    }
+/// The states of the asker and of the owner of a request, as far as the daemon knows. If the request
+/// does not name its asker, the owner stands for it. For a lease without an asker, nothing is known.
+fn lives_of(asked: &Request) -> [Option<RunState>; 2] {
+    [asked.asker, process_of(&asked.owner)].map(|process| process.map(life_of))
 }
 
 /// The process that owns the lock of a request, if it is one.
