@@ -5,15 +5,13 @@ use std::collections::BTreeSet;
 use super::commit::Transition;
 use crate::admission::admit::Obstacle;
 use crate::state::table::Contender;
-use crate::{
-    Ask, Granted, Key, Outcome, Owner, Refusal, Request, RequestId, Table, View, Wait, WaiterState,
-};
+use crate::{Ask, Granted, Key, Outcome, Owner, Refusal, Request, RequestId, Table, View, Wait};
 
 impl Transition<'_> {
     pub(crate) fn decide(&mut self, asked: &Request) {
         let request = RequestId(self.table.globals.revision.0);
         let mut superseded = self.table.superseded_waiters(asked);
-        if !self.table.is_refused_without(&superseded, asked, request) {
+        if self.table.verdict_without(&superseded, asked, request).is_some() {
             self.supersede(&mut superseded, request);
         }
         let mut outcome = self.table.verdict(asked, request);
@@ -43,48 +41,31 @@ impl Transition<'_> {
 }
 
 impl Table {
-    /// Whether a new request would be refused if those that it supersedes were gone. It may be
-    /// granted in spite of that: an older request can block one that is ahead of the new one, which
-    /// then bypasses both.
-    fn is_refused_without(
-        &mut self,
+    /// The decision about a new request if the requests that it supersedes were gone. `None` if
+    /// there are none, or if it would be refused. It may then still be granted: an older request
+    /// can block one that is ahead of the new one, which then bypasses both.
+    fn verdict_without(
+        &self,
         superseded: &[RequestId],
         asked: &Request,
         request: RequestId,
-    ) -> bool {
+    ) -> Option<Outcome> {
         if superseded.is_empty() {
-            return false;
+            return None;
         }
-        let aside = self.set_aside(superseded);
-        let verdict = self.verdict_alone(asked, request);
-        for waiter in aside {
-            self.use_locks(&waiter.request);
-            // Cannot fail: its frame is still there.
-            drop(self.add_waiter(waiter));
-        }
-        matches!(verdict, Outcome::Refused { .. })
-    }
-
-    /// Removes waiters, and returns them.
-    fn set_aside(&mut self, requests: &[RequestId]) -> Vec<WaiterState> {
+        let mut without = self.clone();
         // Cannot fail: they wait.
-        requests.iter().filter_map(|request| self.remove_waiter(*request).ok()).collect()
+        superseded.iter().for_each(|waiter| drop(without.remove_waiter(*waiter)));
+        let verdict = without.verdict_alone(asked, request);
+        Some(verdict).filter(|verdict| !matches!(verdict, Outcome::Refused { .. }))
     }
 
     /// The decision about a request if it were the next entry. Changes nothing.
     #[must_use]
     pub fn verdict_on(&self, asked: &Request) -> Outcome {
         let request = RequestId(self.globals.revision.0 + 1);
-        let superseded = self.superseded_waiters(asked);
-        if !superseded.is_empty() {
-            let mut without = self.clone();
-            without.set_aside(&superseded);
-            let verdict = without.verdict_alone(asked, request);
-            if !matches!(verdict, Outcome::Refused { .. }) {
-                return verdict;
-            }
-        }
-        self.verdict_alone(asked, request)
+        let verdict = self.verdict_without(&self.superseded_waiters(asked), asked, request);
+        verdict.unwrap_or_else(|| self.verdict_alone(asked, request))
     }
 
     /// The decision about a request if it were the next entry and superseded no other request.
