@@ -43,11 +43,7 @@ impl Server {
                 Event::Lost { host, why } => self.lost(host, &why),
                 Event::SnapshotWanted => self.decide.store_snapshot(),
                 Event::Present => self.resume_put_off(),
-                Event::Away(_)
-                | Event::Back
-                | Event::Full(_)
-                | Event::Hindered(_)
-                | Event::Unhindered => {
+                event => {
                     self.decide.note_engine(event)?;
                     self.due.changed = true;
                 }
