@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::collections::btree_map::Range;
 
 use super::admit::Obstacle;
-use crate::index::grant_order::{Rank, Tier, arrived_before};
+use crate::index::grant_order::{Rank, arrived_before};
 use crate::index::lock::Lock;
 use crate::state::table::Contender;
 use crate::{Entry, Granted, Item, Mode, Request, RequestId, Table};
@@ -143,6 +143,6 @@ impl Lock {
     /// Whether a waiter for slots of this lock that is not a barrier is behind a rank.
     pub(crate) fn has_behind(&self, rank: Rank) -> bool {
         let mut lasts = self.queue.values().filter_map(|waits| waits.keys().next_back());
-        lasts.any(|last| *last > rank && last.tier == Tier::Ordinary)
+        lasts.any(|last| *last > rank && last.is_ordinary)
     }
 }

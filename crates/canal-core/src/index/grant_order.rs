@@ -25,24 +25,18 @@ pub(crate) struct Class {
 /// A waiter's place in the queue: the waiter with the smallest rank is granted first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Rank {
-    pub(crate) tier: Tier,
+    /// Barriers precede all other waiters.
+    pub(crate) is_ordinary: bool,
     /// All barriers have the same priority.
     pub(crate) priority: Reverse<i32>,
     /// Requests are numbered in the order of their arrival.
     pub(crate) request: RequestId,
 }
 
-/// Barriers precede all other waiters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Tier {
-    Barrier,
-    Ordinary,
-}
-
 impl Rank {
     /// Every barrier precedes it, and no other waiter does.
     pub(crate) const AFTER_BARRIERS: Self =
-        Self { tier: Tier::Ordinary, priority: Reverse(i32::MAX), request: RequestId(0) };
+        Self { is_ordinary: true, priority: Reverse(i32::MAX), request: RequestId(0) };
 
     pub(crate) fn of(waiter: &WaiterState) -> Self {
         match waiter.barrier {
@@ -52,11 +46,11 @@ impl Rank {
     }
 
     pub(crate) fn ordinary(priority: i32, request: RequestId) -> Self {
-        Self { tier: Tier::Ordinary, priority: Reverse(priority), request }
+        Self { is_ordinary: true, priority: Reverse(priority), request }
     }
 
     pub(crate) fn barrier(request: RequestId) -> Self {
-        Self { tier: Tier::Barrier, priority: Reverse(0), request }
+        Self { is_ordinary: false, priority: Reverse(0), request }
     }
 }
 

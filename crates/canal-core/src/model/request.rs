@@ -58,7 +58,7 @@ pub struct Request {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl_ms: Option<u64>,
     /// The fate of the command if its host loses the hold while it runs (only over an engine).
-    #[serde(default, skip_serializing_if = "OnLost::is_default")]
+    #[serde(default, skip_serializing_if = "super::snapshot::is_zero")]
     pub on_lost: OnLost,
     /// The client's process, if the request may wait and its owner is a lease or another process.
     /// Only the daemon of its host uses it, after a restart.
@@ -85,12 +85,6 @@ pub enum OnLost {
     Term,
     /// The command continues; a warning is shown.
     Warn,
-}
-
-impl OnLost {
-    fn is_default(&self) -> bool {
-        *self == Self::default()
-    }
 }
 
 /// The text that describes a holder or waiter to people.

@@ -79,7 +79,7 @@ impl Default for Globals {
     }
 }
 
-fn is_zero<N: Default + PartialEq>(number: &N) -> bool {
+pub(super) fn is_zero<N: Default + PartialEq>(number: &N) -> bool {
     *number == N::default()
 }
 
@@ -240,12 +240,6 @@ pub struct Recovery {
     pub next_token: Token,
 }
 
-impl Recovery {
-    pub(crate) fn is_over(&self) -> bool {
-        self.unheard.is_empty() && self.ttl_from.is_none()
-    }
-}
-
 /// The shortest TTL of a lease, in milliseconds. A client starts a process for each renewal, and
 /// even a busy machine can do that in time.
 pub const LEASE_MS_MIN: u64 = 1000;
@@ -273,12 +267,6 @@ pub struct LeaseState {
     /// The time of the last renewal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub renewed: Option<UnixMillis>,
-}
-
-impl LeaseState {
-    pub(crate) fn new(ttl_ms: u64) -> Self {
-        Self { ttl_ms, renewals: 0, renewed: None }
-    }
 }
 
 /// A lease that held something and ended.

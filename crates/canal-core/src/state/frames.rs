@@ -70,7 +70,7 @@ impl Table {
             parent: self.live_parent(asked),
             uid: asked.uid,
             ended: false,
-            lease: asked.ttl_ms.map(LeaseState::new),
+            lease: asked.ttl_ms.map(|ttl_ms| LeaseState { ttl_ms, renewals: 0, renewed: None }),
         });
         Ok(())
     }

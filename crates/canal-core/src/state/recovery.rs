@@ -70,7 +70,8 @@ impl Table {
             }
             _ => {}
         }
-        self.globals.recovery.take_if(|recovery| recovery.is_over());
+        let is_over = |it: &mut Recovery| it.unheard.is_empty() && it.ttl_from.is_none();
+        self.globals.recovery.take_if(is_over);
     }
 
     /// Begins a recovery, or extends the one in progress.
