@@ -29,8 +29,8 @@ const RESERVED: u64 = 1_000;
 struct Noted {
     /// The engine's address, without user, password and parameters.
     engine: String,
-    /// The identity of the history of the engine's log, in hexadecimal.
-    epoch: Option<String>,
+    /// The identity of the history of the engine's log.
+    epoch: Option<u128>,
     /// The largest token that a client had received when this was written.
     told: Token,
     /// Only smaller tokens may have reached a client.
@@ -71,8 +71,7 @@ impl SentTokens {
 
     /// The facts that the member needs about the grants that earlier daemons of this place sent.
     pub(super) fn memory(&self, record: Option<&HolderRecord>) -> Memory {
-        let epoch = self.noted.epoch.as_deref();
-        let epoch = epoch.and_then(|epoch| u128::from_str_radix(epoch, 16).ok());
+        let epoch = self.noted.epoch;
         let recorded = record.map_or(Token(0), HolderRecord::largest);
         let marks = record.into_iter().flat_map(HolderRecord::iter).filter_map(|(_, it)| it.mark);
         Memory {
@@ -90,7 +89,6 @@ impl SentTokens {
     /// # Errors
     /// The token is not recorded, so no client must receive it.
     pub(crate) fn tell(&mut self, token: Token, epoch: Option<u128>) -> io::Result<()> {
-        let epoch = epoch.map(|epoch| format!("{epoch:032x}"));
         let told = self.told.max(token);
         if token >= self.noted.told_below || epoch != self.noted.epoch {
             let told_below = self.noted.told_below.max(Token(token.0.saturating_add(RESERVED)));
