@@ -6,7 +6,6 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
-use canal::core::ProcessId;
 use canal::core::{
     Ask, Change, Command, ENTRY_VERSION, Entry, FrameId, HostId, Item, Key, Outcome, Owner,
     ProcessId, RULES_VERSION, Release, Request, RequestId, Revision, Table, Tag, Token, UnixMillis,

@@ -5,7 +5,7 @@ use crate::sim::disk as fault;
 
 /// The content of a journal: the revision of the snapshot, and that of the last record.
 fn content(opened: &Opened) -> (u64, u64) {
-    let first = opened.snapshot.as_ref().unwrap().revision.0;
+    let first = opened.snapshot.as_ref().unwrap().globals.revision.0;
     assert_eq!(opened.snapshot, Some(snapshot(first)));
     let last = first + opened.records.len() as u64;
     assert_eq!(opened.records, records(first + 1..last + 1));

@@ -32,7 +32,7 @@ fn records_appended_before_the_writer_was_killed_are_found() {
         let said = *appended.last().unwrap();
         assert!(said > last, "round {round} appended nothing");
         let opened = try_open(dir.path()).unwrap();
-        let first = opened.snapshot.unwrap().revision.0;
+        let first = opened.snapshot.unwrap().globals.revision.0;
         let found = first + opened.records.len() as u64;
         assert!(found >= said, "{said} was appended, and {found} is found");
         assert_eq!(opened.records, records(first + 1..found + 1));
