@@ -106,7 +106,7 @@ impl World {
     }
 
     fn figure(&self, what: &'static str, took: Duration) -> Figure {
-        Figure { what, things: self.table.held() + self.table.waiting(), took }
+        Figure { what, things: self.table.holds().len() + self.table.waiters().len(), took }
     }
 }
 

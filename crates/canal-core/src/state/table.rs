@@ -180,25 +180,13 @@ impl Table {
     }
 
     /// All holds, by token.
-    pub fn holds(&self) -> impl Iterator<Item = &HoldState> {
+    pub fn holds(&self) -> impl ExactSizeIterator<Item = &HoldState> {
         self.holds.values().map(Arc::as_ref)
     }
 
     /// All waiting requests, by id.
-    pub fn waiters(&self) -> impl Iterator<Item = &WaiterState> {
+    pub fn waiters(&self) -> impl ExactSizeIterator<Item = &WaiterState> {
         self.waiters.values().map(Box::as_ref)
-    }
-
-    /// How many requests wait.
-    #[must_use]
-    pub fn waiting(&self) -> usize {
-        self.waiters.len()
-    }
-
-    /// How many holds there are.
-    #[must_use]
-    pub fn held(&self) -> usize {
-        self.holds.len()
     }
 
     /// The usage of a user.

@@ -337,7 +337,7 @@ impl Decide {
     pub(crate) fn is_used(&self) -> bool {
         let table = &self.ledger.table;
         match self.cluster {
-            None => table.held() > 0 || table.waiting() > 0,
+            None => table.holds().len() > 0 || table.waiters().len() > 0,
             Some(_) => table.frames_of_host(self.ledger.host).next().is_some(),
         }
     }

@@ -305,8 +305,8 @@ impl Snapshot {
             counters: counters.clone(),
             keys,
             other,
-            holds: table.held() as u64,
-            waiting: table.waiting() as u64,
+            holds: table.holds().len() as u64,
+            waiting: table.waiters().len() as u64,
             ..Self::default()
         }
     }

@@ -148,7 +148,7 @@ impl Observe {
                 self.hooks.look_at(next, now_ms, now);
             }
         }
-        self.hooks.look_ahead(table.waiting() > 0 || table.held() > 0, now);
+        self.hooks.look_ahead(table.waiters().len() > 0 || table.holds().len() > 0, now);
     }
 }
 

@@ -72,7 +72,7 @@ impl Server {
     fn schedule(&mut self, now: Instant) {
         if self.waiters.len() > 0 {
             // A waiter may now be behind another.
-            if self.decide.table().waiting() > 1 {
+            if self.decide.table().waiters().len() > 1 {
                 self.due.check_ahead.due.get_or_insert(now + AHEAD_EVERY);
             }
             let waiters = u32::try_from(self.waiters.len()).unwrap_or(u32::MAX);

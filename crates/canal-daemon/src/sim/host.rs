@@ -236,7 +236,7 @@ impl Host {
         let Some(server) = &self.daemon else { return false };
         let table = server.decide.table();
         let is_member = server.decide.is_member() && server.decide.is_shared();
-        is_member == over_engine && table.held() == 0 && table.waiting() == 0
+        is_member == over_engine && table.holds().len() == 0 && table.waiters().len() == 0
     }
 }
 

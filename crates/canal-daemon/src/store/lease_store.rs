@@ -291,7 +291,7 @@ mod tests {
         let frame = first.ledger.table.hold(token).unwrap().frame;
         first.ledger.apply(Change::Expire { frame, renewal: 0 });
         reboot(first);
-        assert_eq!(recovered(dir.path()).ledger.table.held(), 0);
+        assert_eq!(recovered(dir.path()).ledger.table.holds().len(), 0);
     }
 
     #[test]

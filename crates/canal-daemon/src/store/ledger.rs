@@ -98,7 +98,7 @@ impl Ledger {
     /// Ensures that a new request and all its consequences can be recorded.
     pub(crate) fn admit(&mut self, request: &Request) -> Result<(), NoRoom> {
         if let Some((table, kept)) = self.kept() {
-            kept.reserve_tokens(table, TOKENS_LEFT_MIN + table.waiting() as u64)
+            kept.reserve_tokens(table, TOKENS_LEFT_MIN + table.waiters().len() as u64)
                 .and_then(|()| kept.reserve_request(table))
                 .map_err(|error| NoRoom { dir: kept.dir.clone(), error })?;
         }

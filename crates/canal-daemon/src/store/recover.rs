@@ -183,7 +183,7 @@ impl Recovered {
     /// Searches for the recorded processes.
     fn take_up(&mut self) {
         let ledger = &mut self.ledger;
-        if ledger.table.held() + ledger.table.waiting() == 0 {
+        if ledger.table.holds().len() + ledger.table.waiters().len() == 0 {
             self.children.sweep();
             return;
         }
@@ -204,8 +204,8 @@ impl Recovered {
         self.take_up_children();
         let table = &self.ledger.table;
         tracing::info!(
-            holds = table.held(),
-            waiting = table.waiting(),
+            holds = table.holds().len(),
+            waiting = table.waiters().len(),
             unverified = self.unverified.len(),
             "took over the previous daemon's holds and waiters"
         );

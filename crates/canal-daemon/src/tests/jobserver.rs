@@ -245,7 +245,7 @@ fn a_jobserver_for_what_is_not_one_slot_is_refused() {
         let reply = world.call(&mut peer, "Acquire", &parameters);
         assert_eq!(reply["error"], "io.canal.Lock.BadRequest", "{reply}");
     }
-    assert_eq!(world.server.decide.table().held(), 0);
+    assert_eq!(world.server.decide.table().holds().len(), 0);
 }
 
 #[test]

@@ -40,7 +40,7 @@ fn left_behind(world: World, script: &str, does: Activity) -> (World, Client) {
     let child = &client.0;
     wait_until("it waits", || {
         world.turn();
-        world.server.decide.table().waiting() == 1
+        world.server.decide.table().waiters().len() == 1
     });
     let is_shell = || std::fs::read_to_string(format!("/proc/{}/comm", child.id())).unwrap();
     wait_until("it has become what it is to be", || {
@@ -64,7 +64,7 @@ impl Drop for Client {
 fn waits(world: &mut World, after: Duration) -> bool {
     world.server.give_up_the_lost(Instant::now() + after);
     world.turn();
-    world.server.decide.table().waiting() == 1
+    world.server.decide.table().waiters().len() == 1
 }
 
 #[test]

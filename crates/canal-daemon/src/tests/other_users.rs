@@ -63,5 +63,5 @@ fn a_grant_is_confirmed_by_its_own_user_only() {
     // Nothing was confirmed: the client leaves, and the grant is revoked.
     drop(owner);
     world.turn();
-    assert_eq!(world.server.decide.table().held(), 0);
+    assert_eq!(world.server.decide.table().holds().len(), 0);
 }

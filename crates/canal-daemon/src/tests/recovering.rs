@@ -335,7 +335,7 @@ fn a_waiter_that_is_back_and_stopped_for_a_moment_is_granted_its_lock() {
     let owner = Holder::start();
     let before = ask_for(&world, 2, "a", &owner);
     world.turns();
-    assert_eq!(world.server.decide.table().waiting(), 1);
+    assert_eq!(world.server.decide.table().waiters().len(), 1);
     let World { server, _folder: folder, .. } = world;
     drop((server, before));
     engine.disconnect();
@@ -361,7 +361,7 @@ fn a_grant_that_an_earlier_daemon_did_not_tell_is_asked_for_again_after_a_loss()
     let (engine, mut world, mut other) = beside_a_holder();
     let told = token(&mut world.ask(&mutex(3, "b")));
     assert_eq!(world.ask(&mutex(2, "a")).reply(), None, "it waits");
-    assert_eq!(world.server.decide.table().waiting(), 1);
+    assert_eq!(world.server.decide.table().waiters().len(), 1);
     let World { server, _folder: folder, .. } = world;
     drop(server);
     engine.disconnect();
@@ -419,7 +419,7 @@ fn a_grant_for_a_process_that_died_while_it_waited_is_not_told() {
     owner.end();
     world.turns();
     assert_owner_gone(&mut peer);
-    assert_eq!(world.server.decide.table().held(), 0);
+    assert_eq!(world.server.decide.table().holds().len(), 0);
 }
 
 #[test]
@@ -439,7 +439,7 @@ fn a_grant_for_a_process_that_died_while_its_request_was_on_the_way_is_not_told(
     owner.end();
     world.turns();
     assert_owner_gone(&mut peer);
-    assert_eq!(world.server.decide.table().held(), 0);
+    assert_eq!(world.server.decide.table().holds().len(), 0);
 }
 
 #[test]

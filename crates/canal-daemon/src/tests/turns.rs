@@ -273,7 +273,7 @@ fn a_size_that_cannot_be_stored_lets_no_waiter_in() {
     assert_eq!(refused["error"], "io.canal.Lock.DiskFull", "{refused}");
     world.turn();
     assert_eq!(waiter.reply(), None);
-    assert_eq!(world.server.decide.table().held(), 1);
+    assert_eq!(world.server.decide.table().holds().len(), 1);
     std::fs::remove_dir(&state).unwrap();
     std::fs::rename(&kept, &state).unwrap();
     let resized = world.call(&mut operator, "Resize", &more);

@@ -326,7 +326,7 @@ fn huge_views_cost_nothing_and_overflow_nowhere() {
     }
     let slots: Vec<_> = table.holds().map(|hold| hold.items[0].slots.clone()).collect();
     assert_eq!(slots, [Slots(vec![SlotRange(0, 999_999)])]);
-    assert_eq!(table.waiting(), 2);
+    assert_eq!(table.waiters().len(), 2);
     apply_unchecked(&mut table, Change::End { frame: FrameId(1) });
     assert_eq!(table.held_of(&key("k")), u64::MAX);
 }

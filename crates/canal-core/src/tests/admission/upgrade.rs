@@ -97,7 +97,7 @@ fn a_writer_among_readers_that_keep_arriving_has_its_turn_when_the_earlier_end()
     }
     late.push(world.wait(by(11).read("x")));
     assert_eq!(world.die(100).len(), late.len());
-    assert_eq!(world.table.waiting(), 0);
+    assert_eq!(world.table.waiters().len(), 0);
 }
 
 #[test]

@@ -106,7 +106,7 @@ fn a_write_of_all_waits_for_the_jobs_below_and_holds_back_new_ones() {
         assert_eq!(world.die(pid), []);
     }
     assert_eq!(world.die(20), [migrate]);
-    assert_eq!(world.table.held(), 1);
+    assert_eq!(world.table.holds().len(), 1);
     assert_eq!(world.die(100), late);
     assert_eq!(world.held("db/x"), 20);
 }

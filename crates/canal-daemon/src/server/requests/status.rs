@@ -99,7 +99,7 @@ impl Server {
         selection: &Selection,
         follows: Follows,
     ) -> Option<Vec<u8>> {
-        if self.decide.table().waiting() > 0 {
+        if self.decide.table().waiters().len() > 0 {
             self.observe.history.learn();
         }
         if self.conns.peek(id).is_none_or(|conn| conn.is_oneway()) {
