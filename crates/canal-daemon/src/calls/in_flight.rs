@@ -60,24 +60,20 @@ pub(crate) struct Proposed {
 #[derive(Debug, Default)]
 pub(crate) struct InFlight {
     each: VecDeque<(Ticket, Proposed)>,
-    /// The number of changes for which [`Self::number`] made a ticket.
-    numbered: u64,
+    /// The ticket of the last change.
+    last: Ticket,
 }
 
 impl InFlight {
-    /// The ticket of a change for the embedded journal. An engine makes its own.
-    pub(crate) fn number(&mut self) -> Ticket {
-        self.numbered += 1;
-        Ticket(self.numbered)
-    }
-
     /// The first change.
     pub(crate) fn first(&self) -> Option<(Ticket, &Change)> {
         self.each.front().map(|(ticket, proposed)| (*ticket, &proposed.change))
     }
 
-    pub(crate) fn add(&mut self, ticket: Ticket, change: Change, then: Completion) {
-        self.each.push_back((ticket, Proposed { change, then, since: clock::now() }));
+    pub(crate) fn add(&mut self, change: Change, then: Completion) -> Ticket {
+        self.last.0 += 1;
+        self.each.push_back((self.last, Proposed { change, then, since: clock::now() }));
+        self.last
     }
 
     pub(crate) fn take(&mut self, ticket: Ticket) -> Option<Proposed> {
@@ -161,10 +157,10 @@ mod tests {
             [(7, waits), (7, Wait::No), (7, waits), (8, waits)].into_iter().enumerate()
         {
             let call = Completion::Call(ConnId::default(), Credentials { pid: 1, uid, gid: 0 });
-            in_flight.add(Ticket(ticket as u64), request(ticket as u128, uid, wait), call);
+            in_flight.add(request(ticket as u128, uid, wait), call);
         }
         assert_eq!([7, 8, 9].map(|uid| in_flight.of_user(uid)), [2, 1, 0]);
-        for ticket in 0..4 {
+        for ticket in 1..=4 {
             in_flight.take(Ticket(ticket));
         }
         assert_eq!([7, 8].map(|uid| in_flight.of_user(uid)), [0, 0]);

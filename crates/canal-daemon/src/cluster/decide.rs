@@ -104,11 +104,11 @@ impl Decide {
 
     /// Proposes a change to the log. Once it is applied, `then` determines the next step.
     pub(crate) fn propose(&mut self, change: Change, then: Completion) -> Ticket {
-        let ticket = match &mut self.cluster {
-            Some(cluster) => cluster.member.propose(change.clone(), now().unix),
-            None => self.in_flight.number(),
-        };
-        self.in_flight.add(ticket, change, then);
+        let shared = self.cluster.as_mut().map(|cluster| (cluster, change.clone()));
+        let ticket = self.in_flight.add(change, then);
+        if let Some((cluster, change)) = shared {
+            cluster.member.propose(ticket, change, now().unix);
+        }
         ticket
     }
 

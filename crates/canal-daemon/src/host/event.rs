@@ -14,7 +14,7 @@ pub(crate) struct Now {
 }
 
 /// Identifies a proposal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Ticket(pub u64);
 
 /// A task for the driver, which takes events one at a time and carries out each before it takes the

@@ -7,6 +7,7 @@ use super::user::uid_by_status;
 use super::*;
 use crate::pidfd::Pidfd;
 use crate::rerun::{self, BOUND_MS, wait_until};
+use canal_core::ProcessId;
 
 fn sleeper() -> Child {
     Command::new("sleep").arg("60").spawn().unwrap()

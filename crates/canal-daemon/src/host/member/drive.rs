@@ -21,17 +21,14 @@ impl Member {
         self.on_time();
     }
 
-    /// Proposes a change. Its ticket returns with an [`Event::Entry`], an [`Event::Absorbed`] or an
+    /// Proposes a change. The ticket returns with an [`Event::Entry`], an [`Event::Absorbed`] or an
     /// [`Event::Dropped`]; the last one comes at once while the host is not a member.
-    pub(crate) fn propose(&mut self, change: Change, at: UnixMillis) -> Ticket {
-        self.tickets += 1;
-        let ticket = Ticket(self.tickets);
+    pub(crate) fn propose(&mut self, ticket: Ticket, change: Change, at: UnixMillis) {
         if self.standing == Standing::Member && !self.leaving {
             self.writer.push(change, at, Some(ticket));
         } else {
             self.events.push_back(Event::Dropped { ticket });
         }
-        ticket
     }
 
     /// The calls to send to the engine now. Take them at the end of each turn, so that all

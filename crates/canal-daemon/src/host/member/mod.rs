@@ -30,7 +30,6 @@ pub(crate) struct Member {
     pub(in crate::host) now: Now,
     pub(in crate::host) calls: VecDeque<Call>,
     pub(in crate::host) events: VecDeque<Event>,
-    tickets: u64,
     pub(crate) standing: Standing,
     /// Whether the connection to the engine is cut.
     pub(in crate::host) cut: bool,

@@ -158,7 +158,7 @@ fn rule_03_all_hosts_apply_all_entries_in_the_order_of_the_log() {
 #[test]
 fn rule_03_proposals_of_a_host_that_is_no_member_are_dropped() {
     let mut host = Direct::new(1, settings(), identity("host1"));
-    let ticket = host.member.propose(Change::Policy { bypass_max: 1 }, UnixMillis(1));
+    let ticket = host.propose(Change::Policy { bypass_max: 1 });
     host.drive(0);
     assert!(host.events.contains(&Event::Dropped { ticket }));
 }

@@ -40,6 +40,7 @@ pub(crate) struct Direct {
     pub(super) member: Member,
     pub table: Table,
     client: usize,
+    ticket: Ticket,
     /// All events but entries.
     pub(super) events: Vec<Event>,
     pub(super) entries: Vec<(Entry, Option<Ticket>)>,
@@ -56,6 +57,7 @@ impl Direct {
             member,
             table: Table::default(),
             client,
+            ticket: Ticket::default(),
             events: Vec::new(),
             entries: Vec::new(),
             outcomes: BTreeMap::new(),
@@ -158,7 +160,9 @@ impl Direct {
     }
 
     pub(crate) fn propose(&mut self, change: Change) -> Ticket {
-        self.member.propose(change, UnixMillis(1))
+        self.ticket.0 += 1;
+        self.member.propose(self.ticket, change, UnixMillis(1));
+        self.ticket
     }
 
     /// Process `pid` asks for the only slot of a key.
