@@ -2,9 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{
-    FrameId, HostId, Key, Kind, NodeId, RequestId, Revision, Settings, Slots, Token, View,
-};
+use super::{FrameId, HostId, Key, Kind, NodeId, RequestId, Revision, Slots, Token, View};
 
 /// One decision. The log stores the outcomes of an entry next to it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -69,8 +67,8 @@ pub enum Outcome {
     ResizeRefusedOverNodes,
     /// A setting was stored.
     Stored {
-        /// The settings that the key had before.
-        before: Settings,
+        /// The view that was stored before.
+        before: Option<View>,
     },
     /// A `Prioritize` changed the priority of a waiting request.
     Prioritized {

@@ -207,7 +207,7 @@ impl Transition<'_> {
             Setting::View(view) => self.table.refusal_of_view(key, *view),
             Setting::Paused(_) | Setting::Service { .. } => None,
         };
-        let stored = || Outcome::Stored { before: self.table.settings(key).clone() };
+        let stored = || Outcome::Stored { before: self.table.settings(key).view };
         let outcome = refused.unwrap_or_else(stored);
         let mut unchecked = self.table.served(key);
         let waiters = &self.table.waiters;

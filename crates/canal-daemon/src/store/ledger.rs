@@ -424,9 +424,9 @@ impl JournalStore {
 
 /// The bytes to record a setting of a key, with these numbers of buckets.
 pub(crate) fn setting_bytes(key: &Key, numbers: usize) -> u64 {
-    // A key appears in the entry and in the snapshot, in the worst case with every character
-    // escaped; a number also in the outcome.
-    1024 + 4 * key.as_str().len() as u64 + 3 * 21 * numbers as u64
+    // Both appear in the entry and in the snapshot, in the worst case with every character of the
+    // key escaped.
+    1024 + 4 * key.as_str().len() as u64 + 2 * 21 * numbers as u64
 }
 
 /// The bytes to record a renewal of a lease, with this note.

@@ -253,7 +253,7 @@ fn a_paused_key_keeps_its_waiters_and_its_size() {
     world.resize("k", slots(1));
     world.take(by(1).bare("k"));
     let parked = world.wait(by(2).bare("k").bare("other"));
-    assert_eq!(world.pause("k", true), [Outcome::Stored { before: Settings::default() }]);
+    assert_eq!(world.pause("k", true), [Outcome::Stored { before: slots(1) }]);
     assert_eq!(world.table.why(parked).unwrap().reason, Reason::Paused);
     world.take(by(3).bare("other"));
     assert_eq!(world.die(1), []);
@@ -264,7 +264,7 @@ fn a_paused_key_keeps_its_waiters_and_its_size() {
     assert_eq!(world.table.effective_view(&key("k")), slots(2));
     world.die(3);
     assert_eq!(grants(&world.pause("k", false)), [parked, later]);
-    assert_eq!(world.pause("k", false), [Outcome::Stored { before: Settings::default() }]);
+    assert_eq!(world.pause("k", false), [Outcome::Stored { before: slots(2) }]);
 }
 
 #[test]

@@ -165,7 +165,7 @@ fn more_than_half_takes_reads_and_locks_of_one_slot_only() {
     world.apply(Change::Release(Release::All { frame: held }));
     assert_eq!(
         world.resize("a", Some(View::Slots { slots: 2 })),
-        [Outcome::Stored { before: Settings::default() }]
+        [Outcome::Stored { before: None }]
     );
 }
 

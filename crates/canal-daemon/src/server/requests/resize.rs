@@ -54,10 +54,11 @@ impl Server {
         if let Some(failure) = outcome.and_then(|outcome| refusal_of(key, outcome)) {
             return Err(failure);
         }
-        let before = if let Some(Outcome::Stored { before }) = outcome { before } else { settings };
+        let before =
+            if let Some(Outcome::Stored { before }) = outcome { *before } else { settings.view };
         let resized = Resized {
             key: key.to_string(),
-            before: before.view.as_ref().map(View::to_string),
+            before: before.as_ref().map(View::to_string),
             now: settings.view.as_ref().map(View::to_string),
             paused: settings.paused,
             without: settings.without.0.iter().copied().collect(),
