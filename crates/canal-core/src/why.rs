@@ -7,8 +7,8 @@ use crate::index::grant_order::Class;
 use crate::index::key_tree::{Node, conflict};
 use crate::state::table::Contender;
 use crate::{
-    By, FrameId, HeldItem, Item, Key, Kind, Mode, Outcome, Request, RequestId, Settings, Table,
-    Token, View, WaiterStatus,
+    By, FrameId, HeldItem, Item, Key, Kind, Mode, Request, RequestId, Settings, Table, Token, View,
+    WaiterStatus,
 };
 
 /// One hold or waiter that blocks a waiting request.
@@ -178,17 +178,6 @@ impl Table {
             Some(_) => Cow::Borrowed(asked),
             None => self.sized(asked),
         }
-    }
-
-    /// Why a view cannot be stored: the key is in use as another kind of lock, or by a majority of
-    /// nodes, which relies on a lock of one slot.
-    #[must_use]
-    pub fn refusal_of_view(&self, key: &Key, view: Option<View>) -> Option<Outcome> {
-        let view = view?;
-        if let Some(in_use) = self.tree.lock(key).kind.filter(|in_use| *in_use != view.kind()) {
-            return Some(Outcome::ResizeRefused { in_use });
-        }
-        self.majority_bars_view(key, view).then_some(Outcome::ResizeRefusedOverNodes)
     }
 
     /// The stored settings of a key.

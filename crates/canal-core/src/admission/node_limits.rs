@@ -1,7 +1,7 @@
 //! Limits requests over nodes, so that the nodes that grant one request exclude all others.
 
 use crate::index::key_tree::conflict;
-use crate::{Item, Key, Mode, OverNodes, Refusal, Request, Require, Table, View, Wait};
+use crate::{Item, Key, Mode, Outcome, OverNodes, Refusal, Request, Require, Table, View, Wait};
 
 impl Table {
     /// Why a request over nodes is invalid regardless of what is free; `None` if it is valid.
@@ -34,14 +34,20 @@ impl Table {
         }
     }
 
-    /// Whether a view cannot be stored because a request for a majority of nodes holds or waits for
-    /// the key. Such a request relies on a lock of one slot.
-    pub(crate) fn majority_bars_view(&self, key: &Key, view: View) -> bool {
-        has_several_slots(view)
-            && self.requests_over_nodes().any(|(asked, list)| {
-                let counts = |item: &Item| item.key == *key && item.ask.mode() == Mode::Counted;
-                list.require == Require::Majority && asked.items.iter().any(counts)
-            })
+    /// Why a view cannot be stored: the key is in use as another kind of lock, or by a request for
+    /// a majority of nodes, which relies on a lock of one slot.
+    #[must_use]
+    pub fn refusal_of_view(&self, key: &Key, view: Option<View>) -> Option<Outcome> {
+        let view = view?;
+        if let Some(in_use) = self.tree.lock(key).kind.filter(|in_use| *in_use != view.kind()) {
+            return Some(Outcome::ResizeRefused { in_use });
+        }
+        let counts = |item: &Item| item.key == *key && item.ask.mode() == Mode::Counted;
+        let bars = |(asked, list): (&Request, &OverNodes)| {
+            list.require == Require::Majority && asked.items.iter().any(counts)
+        };
+        let is_barred = has_several_slots(view) && self.requests_over_nodes().any(bars);
+        is_barred.then_some(Outcome::ResizeRefusedOverNodes)
     }
 
     fn requests_over_nodes(&self) -> impl Iterator<Item = (&Request, &OverNodes)> {

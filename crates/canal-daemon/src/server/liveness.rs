@@ -426,8 +426,9 @@ impl Server {
     }
 }
 
-/// The states of the asker and of the owner of a request, as far as the daemon knows. If the request
-/// does not name its asker, the owner stands for it. For a lease without an asker, nothing is known.
+/// The states of the asker and of the owner of a request, as far as the daemon knows. If the
+/// request does not name its asker, the owner stands for it. For a lease without an asker, nothing
+/// is known.
 fn lives_of(asked: &Request) -> [Option<RunState>; 2] {
     [asked.asker, process_of(&asked.owner)].map(|process| process.map(life_of))
 }
