@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use crate::cli::{Failed, Global, Now, Result, Verbosity, user_name};
 use crate::client::{
-    Client, ClientError, Fate, OWN, Options, ServiceManager, Start, environment, is_from_outside,
+    Client, ClientError, OWN, Options, ServiceManager, Start, environment, is_from_outside,
 };
 use crate::protocol::place::{MachineUid, Place, Rule, uid_of_machine};
-use crate::protocol::{ErrorName, HistoryQuery, NodeFailure, StatusQuery, Tag};
+use crate::protocol::{ErrorName, HistoryQuery, NodeFailure, StatusQuery};
 use crate::run::OwnCode;
 use crate::shell_word;
 use crate::sys::process::user::geteuid;
@@ -111,11 +111,6 @@ impl Target {
         {
             thread::sleep(RECORDED_LOOK);
         }
-    }
-
-    /// Asks what became of a request that was granted with this token.
-    pub(crate) fn fate(&self, tag: Tag, token: u64) -> Option<Fate> {
-        Fate::ask(&self.place, self.options(), tag, token)
     }
 }
 

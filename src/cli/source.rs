@@ -366,12 +366,16 @@ fn wait(
     end: &ChildEnd,
     mut coordinator: Option<&mut OverNodes>,
 ) -> Result<Start, NotAcquired> {
-    let mut display = Display::new(asking);
+    let audience = (!asking.unattended).then(Audience::new);
+    let mut display = Display { asking, shown: None, sleep: None, audience };
     loop {
         match display.next(end, coordinator.as_deref())? {
             None => display.update(None),
             Some(BeforeStart::Waits { name, progress }) => display.update(Some((name, progress))),
-            Some(BeforeStart::New { names, until }) => display.count_down(&names, until),
+            Some(BeforeStart::New { names, until }) => {
+                display.show("").count_down(&names, until);
+                display.update(None);
+            }
             Some(BeforeStart::Line(line)) => {
                 display.make_room();
                 print(&line, asking.verbosity);
@@ -409,12 +413,7 @@ struct Display<'a> {
     audience: Option<Audience>,
 }
 
-impl<'a> Display<'a> {
-    fn new(asking: &'a Asking<'a>) -> Self {
-        let audience = (!asking.unattended).then(Audience::new);
-        Self { asking, shown: None, sleep: None, audience }
-    }
-
+impl Display<'_> {
     /// The next message of the coordinator, if one arrives before the display or the coordinator
     /// needs attention.
     ///
@@ -463,12 +462,6 @@ impl<'a> Display<'a> {
             None => self.shown.as_mut().and_then(|(_, waiting)| waiting.update(None)),
         };
         self.sleep = again.map(|again| again.max(Duration::from_millis(1)));
-    }
-
-    /// Shows how long new nodes grant nothing yet.
-    fn count_down(&mut self, names: &[String], until: u64) {
-        self.show("").count_down(names, until);
-        self.update(None);
     }
 
     /// Removes the display from the terminal, to print a line. A countdown comes back after it.

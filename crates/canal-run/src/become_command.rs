@@ -19,7 +19,7 @@ use canal_protocol::{Release, Tag};
 use canal_sys::clock::boottime_ms;
 use canal_sys::deadline::Reader;
 use canal_sys::fds;
-use canal_sys::process::child::{end_with_parent, outlive_parent};
+use canal_sys::process::child::outlive_parent;
 use canal_sys::process::{exec, startup};
 
 use super::jobs::OpenRecord;
@@ -199,15 +199,6 @@ pub(super) enum ChildMessage {
 pub(super) struct Ready;
 
 impl ChildChannel {
-    /// Makes the child end with its parent until [`Self::granted`]: a place in the queue must not
-    /// outlast the job that waits.
-    ///
-    /// # Errors
-    /// The parent has already ended.
-    pub(super) fn end_with_parent(&self) -> io::Result<()> {
-        end_with_parent(self.0.as_fd())
-    }
-
     /// Reports to the parent that the lock is held and the command starts. `children` is the
     /// descriptor that keeps the hold; the parent gets it too. `held` is the page and the token of
     /// a hold that can be lost. In that case, returns once the parent is ready to end the command

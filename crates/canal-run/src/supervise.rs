@@ -214,7 +214,8 @@ pub fn supervise(
     }
     blocked.restore();
     forked?;
-    childs.end_with_parent()?;
+    // Until the lock is granted: a place in the queue must not outlast the job that waits.
+    child::end_with_parent(childs.0.as_fd())?;
     if leads_group {
         // The parent does the same; the first of the two calls has the effect.
         let _ = setpgid(Pid::from_raw(0), Pid::from_raw(0));

@@ -208,15 +208,10 @@ impl HandleArgs {
         match self.handle.as_deref() {
             Some("-") => parsed(&first_line()?, "the handle on standard input").map(Some),
             Some(given) => parsed(given, "--handle").map(Some),
-            None => Self::of_environment(),
-        }
-    }
-
-    /// The handle in the environment.
-    pub(crate) fn of_environment() -> Result<Option<GivenHandle>> {
-        match std::env::var(HANDLE) {
-            Ok(given) if !given.is_empty() => parsed(&given, HANDLE).map(Some),
-            _ => Ok(None),
+            None => {
+                let given = std::env::var(HANDLE).ok().filter(|given| !given.is_empty());
+                given.map(|given| parsed(&given, HANDLE)).transpose()
+            }
         }
     }
 }

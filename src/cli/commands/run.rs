@@ -221,7 +221,8 @@ impl SupervisorHooks for &Job<'_> {
     fn ask(&self, token: u64) -> Option<Fate> {
         // With nodes, the page belongs to this process, so it never loses its writer.
         let Source { target, nodes } = &self.source;
-        nodes.is_none().then(|| target.fate(self.request.tag, token)).flatten()
+        let ask = || Fate::ask(&target.place, target.options(), self.request.tag, token);
+        nodes.is_none().then(ask).flatten()
     }
 
     fn kept(&self) -> Vec<BorrowedFd<'_>> {

@@ -65,7 +65,7 @@ impl Client {
     /// # Errors
     /// No daemon answers.
     pub fn status(&mut self) -> Result<Status, Error> {
-        Ok(self.0.status(&all())?)
+        Ok(self.0.status(&StatusQuery::default())?)
     }
 
     /// Reads the state of this key and of the keys below it.
@@ -96,7 +96,7 @@ impl Client {
     /// Reports the state of all keys now and after each change, a few times a second at most.
     #[must_use]
     pub fn updates(self) -> Updates {
-        Updates::new(self.0, all())
+        Updates::new(self.0, StatusQuery::default())
     }
 
     /// Reports the state of this key and of the keys below it, now and after each change.
@@ -104,10 +104,6 @@ impl Client {
     pub fn updates_of(self, key: &str) -> Updates {
         Updates::new(self.0, of(key))
     }
-}
-
-fn all() -> StatusQuery {
-    StatusQuery::default()
 }
 
 fn of(key: &str) -> StatusQuery {

@@ -95,13 +95,15 @@ impl Client {
     }
 }
 
-/// Whether the client may repeat a call if it lost the connection before the answer.
+/// What the client does if it loses the connection before the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Repeat {
-    /// Yes: doing it twice has the same effect as doing it once.
-    Always,
-    /// Only if the daemon cannot have carried it out.
-    IfUndone,
+enum Manner {
+    /// It repeats the call: doing it twice has the same effect as doing it once.
+    Repeat,
+    /// The same, and the daemon may take long, because it searches the history.
+    Search,
+    /// It repeats the call only if the daemon cannot have carried it out.
+    OnlyOnce,
 }
 
 /// The pauses between attempts after the daemon went away. Without them, a client would start a
@@ -124,35 +126,22 @@ impl Backoff {
 pub(crate) const ATTEMPTS_MAX: u32 = 8;
 
 impl Client {
-    pub fn call<P: Serialize, T: DeserializeOwned>(
+    fn call<P: Serialize, T: DeserializeOwned>(
         &mut self,
+        manner: Manner,
         method: &str,
         input: &P,
         owner: Option<&Pidfd>,
-        repeat: Repeat,
     ) -> Result<T> {
-        self.call_within(self.options.limits, method, input, owner, repeat)
-    }
-
-    /// Calls a method that searches the history.
-    fn search<P: Serialize, T: DeserializeOwned>(&mut self, method: &str, input: &P) -> Result<T> {
-        let limits = self.options.limits.of_search();
-        self.call_within(limits, method, input, None, Repeat::Always)
-    }
-
-    fn call_within<P: Serialize, T: DeserializeOwned>(
-        &mut self,
-        limits: Limits,
-        method: &str,
-        input: &P,
-        owner: Option<&Pidfd>,
-        repeat: Repeat,
-    ) -> Result<T> {
+        let limits = match manner {
+            Manner::Search => self.options.limits.of_search(),
+            Manner::Repeat | Manner::OnlyOnce => self.options.limits,
+        };
         let mut pauses = Backoff::new();
         for _ in 0..ATTEMPTS_MAX {
             match self.call_once(limits, method, input, owner) {
                 Err(ClientError::Gone(lost))
-                    if repeat == Repeat::Always || lost == CallOutcome::Undone => {}
+                    if manner != Manner::OnlyOnce || lost == CallOutcome::Undone => {}
                 answer => return answer,
             }
             pauses.pause();
@@ -160,7 +149,7 @@ impl Client {
         Err(ClientError::Gone(CallOutcome::Unknown))
     }
 
-    pub fn call_once<P: Serialize, T: DeserializeOwned>(
+    fn call_once<P: Serialize, T: DeserializeOwned>(
         &mut self,
         limits: Limits,
         method: &str,
@@ -195,20 +184,22 @@ impl Client {
     }
 }
 
-/// Defines calls that may be repeated: the name, the query and the reply of each, and its name in
-/// the protocol.
+/// Defines calls of one manner: the name, the query and the reply of each, and its name in the
+/// protocol.
 macro_rules! calls {
-    ($($(#[$doc:meta])* $name:ident($query:ty) -> $reply:ty = $method:literal;)*) => {
+    ($manner:expr; $($(#[$doc:meta])* $name:ident($query:ty) -> $reply:ty = $method:literal;)*) => {
         impl Client {
             $($(#[$doc])*
             pub fn $name(&mut self, query: &$query) -> Result<$reply> {
-                self.call($method, query, None, Repeat::Always)
+                self.call($manner, $method, query, None)
             })*
         }
     };
 }
 
 calls! {
+    Manner::Repeat;
+
     /// Asks what the daemon would grant now without waiting, and takes nothing.
     ///
     /// # Errors
@@ -309,24 +300,44 @@ calls! {
     resize(Resize) -> Resized = "Resize";
 }
 
-impl Client {
+calls! {
+    Manner::Search;
+
     /// Asks for one page of requests and holds that have ended, the newest first.
     ///
     /// # Errors
     /// [`ErrorName::Unsupported`](canal_protocol::ErrorName::Unsupported) if the daemon keeps no
     /// history.
-    pub fn history(&mut self, query: &HistoryQuery) -> Result<HistoryPage> {
-        self.search("History", query)
-    }
+    history(HistoryQuery) -> HistoryPage = "History";
 
     /// Asks how long ended requests waited and how long they held their locks.
     ///
     /// # Errors
     /// The same as for [`Client::history`].
-    pub fn history_stats(&mut self, query: &HistoryStatsQuery) -> Result<HistoryStats> {
-        self.search("HistoryStats", query)
-    }
+    history_stats(HistoryStatsQuery) -> HistoryStats = "HistoryStats";
+}
 
+calls! {
+    Manner::OnlyOnce;
+
+    /// Sends a signal to the process of a hold or of a waiting request.
+    ///
+    /// # Errors
+    /// [`ErrorName::NotHeld`](canal_protocol::ErrorName::NotHeld) if the process no longer holds
+    /// or waits, [`ErrorName::Denied`](canal_protocol::ErrorName::Denied) if the caller may not
+    /// signal it. [`ClientError::Gone`] if the daemon may have sent the signal and ended before it
+    /// answered.
+    kill(Kill) -> Killed = "Kill";
+
+    /// Releases a hold of this process.
+    ///
+    /// # Errors
+    /// The hold does not exist, or it does not belong to the caller. [`ClientError::Gone`] if the
+    /// daemon may have released the hold and ended before it answered.
+    release(Release) -> Released = "Release";
+}
+
+impl Client {
     /// Returns the process of a hold or of a waiting request, if the caller may end it. With its
     /// pidfd, a client finds the processes below it and notices when they end.
     ///
@@ -354,28 +365,6 @@ impl Client {
         self.take_received().page(found.deadline_fd, found.liveness_fd)
     }
 
-    /// Sends a signal to the process of a hold or of a waiting request.
-    ///
-    /// # Errors
-    /// [`ErrorName::NotHeld`](canal_protocol::ErrorName::NotHeld) if the process no longer holds
-    /// or waits, [`ErrorName::Denied`](canal_protocol::ErrorName::Denied) if the caller may not
-    /// signal it. [`ClientError::Gone`] if the daemon may have sent the signal and ended before it
-    /// answered.
-    pub fn kill(&mut self, kill: &Kill) -> Result<Killed> {
-        self.call("Kill", kill, None, Repeat::IfUndone)
-    }
-}
-
-impl Client {
-    /// Releases a hold of this process.
-    ///
-    /// # Errors
-    /// The hold does not exist, or it does not belong to the caller. [`ClientError::Gone`] if the
-    /// daemon may have released the hold and ended before it answered.
-    pub fn release(&mut self, release: &Release) -> Result<Released> {
-        self.call("Release", release, None, Repeat::IfUndone)
-    }
-
     /// Releases a hold of `owner`, by default of this process, exactly once: first asks which hold
     /// it is, and repeats the call at the next daemon if one goes away before it answers.
     ///
@@ -384,10 +373,10 @@ impl Client {
     pub fn release_once(&mut self, release: &Release, owner: Option<&Pidfd>) -> Result<Released> {
         let release = &Release { owner_fd: owner.map(|_| 0), ..release.clone() };
         for _ in 0..ATTEMPTS_MAX {
-            let held = match self.call("WouldRelease", release, owner, Repeat::Always) {
+            let held = match self.call(Manner::Repeat, "WouldRelease", release, owner) {
                 // With an engine, the daemon may have to read the log before it knows a lease.
                 Err(ClientError::Failure(failure)) if failure.name == ErrorName::LeaseLost => {
-                    return self.call("Release", release, owner, Repeat::IfUndone);
+                    return self.call(Manner::OnlyOnce, "Release", release, owner);
                 }
                 held => held?,
             };

@@ -92,7 +92,20 @@ impl Reply {
 
     /// The error that the reply carries, if it is one.
     pub(crate) fn failure(&self) -> Option<ClientError> {
-        self.error.as_ref().map(|name| failure(name, self.parameters()))
+        let name = self.error.as_ref()?;
+        let Some(known) = ErrorName::from_qualified(name) else {
+            let parameters: Value = read(self.parameters()).unwrap_or_default();
+            let text = parameters.get("message").and_then(Value::as_str);
+            let (name, message) = (name.clone(), text.unwrap_or(name).to_owned());
+            return Some(ClientError::UnknownError { name, message });
+        };
+        if known == ErrorName::Stopping {
+            return Some(ClientError::Gone(CallOutcome::Undone));
+        }
+        Some(match read::<Failure>(self.parameters()) {
+            Ok(failure) => Failure { name: known, ..failure }.into(),
+            Err(error) => error,
+        })
     }
 }
 
@@ -315,22 +328,6 @@ pub(crate) fn parameters<T: DeserializeOwned>(reply: Reply) -> Result<T> {
 fn read<T: DeserializeOwned>(parameters: &str) -> Result<T> {
     serde_json::from_slice(parameters.as_bytes())
         .map_err(|error| ClientError::Protocol(error.to_string()))
-}
-
-fn failure(name: &str, parameters: &str) -> ClientError {
-    let Some(known) = ErrorName::from_qualified(name) else {
-        let parameters: Value = read(parameters).unwrap_or_default();
-        let text = parameters.get("message").and_then(Value::as_str);
-        let (name, message) = (name.to_owned(), text.unwrap_or(name).to_owned());
-        return ClientError::UnknownError { name, message };
-    };
-    if known == ErrorName::Stopping {
-        return ClientError::Gone(CallOutcome::Undone);
-    }
-    match read::<Failure>(parameters) {
-        Ok(failure) => Failure { name: known, ..failure }.into(),
-        Err(error) => error,
-    }
 }
 
 /// A socket, its address, and whether it is connected.
