@@ -24,6 +24,7 @@ use crate::host::{Event, LostWhy, Ticket};
 use crate::metrics::counters::APPENDS;
 use crate::net::connections::Conns;
 use crate::processes::holder_record::Holder;
+use crate::processes::lost_processes::Stage;
 use crate::processes::owners::Owners;
 use crate::store::ledger::{Ledger, NO_HOST};
 use canal_core::{
@@ -368,8 +369,14 @@ impl Decide {
     /// CLOCK_BOOTTIME.
     pub(crate) fn next_due(&self) -> Option<u64> {
         let cluster = self.cluster.as_ref()?;
-        let times = [cluster.member.next_due(), cluster.next_stop(self.is_member())];
-        times.into_iter().flatten().min()
+        let (Deadline { term_at, kill_at, .. }, now) =
+            (cluster.member.deadline, clock::boottime_ms());
+        let stops = match self.is_member() {
+            true => [Some(term_at), Some(kill_at)],
+            false => [cluster.unclaimed_until(), None],
+        };
+        let stops = stops.into_iter().flatten().filter(|at| *at > now);
+        stops.chain(cluster.terminator.next_due(now)).chain(cluster.member.next_due()).min()
     }
 }
 
@@ -378,7 +385,18 @@ impl Decide {
     /// Signals the commands whose deadline has passed.
     pub(crate) fn stop_due(&mut self, owners: &Owners, now: u64) {
         let is_member = self.ledger.is_member();
-        self.watch(owners, |cluster, watched| cluster.stop_due(is_member, watched, now));
+        self.watch(owners, |cluster, watched| {
+            let Deadline { term_at, kill_at, .. } = cluster.member.deadline;
+            if is_member && now < term_at {
+                cluster.terminator.signalled.clear();
+                cluster.terminator.unsignalled.clear();
+            } else if is_member {
+                let stage = if now < kill_at { Stage::Asked } else { Stage::Killed };
+                cluster.terminator.stop_all(stage, watched);
+            } else if cluster.unclaimed_until().is_some_and(|until| now >= until) {
+                cluster.terminator.schedule_all(watched, now, Why::Away);
+            }
+        });
     }
 
     /// Starts to kill all commands for which this host had locks. They must be dead before it

@@ -9,7 +9,7 @@ use std::task::{Context as TaskContext, Poll};
 
 use anyhow::Context;
 
-use crate::cluster::end_commands::{Terminator, Watched};
+use crate::cluster::end_commands::Terminator;
 use crate::cluster::engine::{Chosen, nonce};
 use crate::cluster::sent_tokens::SentTokens;
 use crate::cluster::shared_marker::SharedMarker;
@@ -18,7 +18,6 @@ use crate::host::{Event, Member, Now};
 use crate::metrics::counters::Histogram;
 use crate::options::Options;
 use crate::processes::holder_record::HolderRecord;
-use crate::processes::lost_processes::Stage;
 use crate::store::previous_journal;
 use crate::store::recover::Recovered;
 use crate::wording::StartError;
@@ -26,7 +25,7 @@ use canal_core::{Token, UnixMillis};
 use canal_log::engine::{Answer, Engine, Outage};
 use canal_protocol::place::Place;
 use canal_sys::clock;
-use canal_sys::deadline::{Deadline, Why, Writer};
+use canal_sys::deadline::Writer;
 use canal_sys::process::Origin;
 
 /// Why the engine cannot be used or this host cannot take part, and since when.
@@ -210,37 +209,10 @@ impl Cluster {
         self.terminator.record.get(token).is_some_and(|holder| !holder.taken_over)
     }
 
-    /// Signals the commands whose deadline has passed.
-    pub(super) fn stop_due(&mut self, is_member: bool, watched: Watched<'_>, now: u64) {
-        let Deadline { term_at, kill_at, .. } = self.member.deadline;
-        if is_member {
-            if now < term_at {
-                self.terminator.signalled.clear();
-                self.terminator.unsignalled.clear();
-            } else {
-                let stage = if now < kill_at { Stage::Asked } else { Stage::Killed };
-                self.terminator.stop_all(stage, watched);
-            }
-        } else if self.unclaimed_until().is_some_and(|until| now >= until) {
-            self.terminator.schedule_all(watched, now, Why::Away);
-        }
-    }
-
-    /// When the next command is due for a signal, in milliseconds of CLOCK_BOOTTIME.
-    pub(super) fn next_stop(&self, is_member: bool) -> Option<u64> {
-        let (deadline, now) = (self.member.deadline, clock::boottime_ms());
-        let times = match is_member {
-            true => [Some(deadline.term_at), Some(deadline.kill_at)],
-            false => [self.unclaimed_until(), None],
-        };
-        let times = times.into_iter().flatten().filter(|at| *at > now);
-        times.chain(self.terminator.next_due(now)).min()
-    }
-
     /// The latest time until which the previous daemon may have renewed the holds in the record, if
     /// this daemon has not taken them over. A watcher knows the deadline more exactly, but the
     /// watcher may have been killed, too.
-    fn unclaimed_until(&self) -> Option<u64> {
+    pub(super) fn unclaimed_until(&self) -> Option<u64> {
         let is_unclaimed = !self.status.let_in && !self.terminator.record.is_empty();
         is_unclaimed.then(|| self.status.began_ms.saturating_add(self.member.settings.ttl_ms))
     }

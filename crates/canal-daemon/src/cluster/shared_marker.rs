@@ -100,6 +100,7 @@ pub(crate) fn check(
     chosen: Option<&Chosen>,
 ) -> anyhow::Result<()> {
     let place = &options.place;
+    let file = configuration(place, config).display().to_string();
     // A home that became read-only may still name the engine.
     let usual = &place.stores().state_dir;
     let read_only = access(usual, AccessFlags::W_OK).is_err().then_some(&**usual);
@@ -115,11 +116,20 @@ pub(crate) fn check(
                     "left the engine: locks now belong to this machine only"
                 );
             }
-            None => return Err(vanished(&noted, place, config)),
-            Some(chosen) if options.is_on_demand() && !noted.configured => {
-                if chosen.name != noted.engine {
-                    return Err(another(&noted, chosen, place, config));
-                }
+            None => {
+                let hint = format!(
+                    "name it as `url` in [engine] of {file}, or continue without the other hosts \
+                     with `canal daemon --no-engine`"
+                );
+                return Err(left(&noted, "no engine is given now", hint));
+            }
+            Some(Chosen { name, .. })
+                if options.is_on_demand() && !noted.configured && *name != noted.engine =>
+            {
+                let hint = format!(
+                    "name the right one in {file}, then run `canal daemon` to change to it"
+                );
+                return Err(left(&noted, &format!("{file} names {name}"), hint));
             }
             Some(_) => {}
         }
@@ -127,26 +137,10 @@ pub(crate) fn check(
     Ok(())
 }
 
-fn vanished(noted: &Noted, place: &Place, config: &Config) -> anyhow::Error {
-    let what = format!(
-        "this daemon shared its locks with other hosts over {}, but no engine is given now",
-        noted.engine
-    );
-    let hint = format!(
-        "name it as `url` in [engine] of {}, or continue without the other hosts with `canal \
-         daemon --no-engine`",
-        configuration(place, config).display()
-    );
-    StartError { what, hint: hint.into() }.into()
-}
-
-fn another(noted: &Noted, chosen: &Chosen, place: &Place, config: &Config) -> anyhow::Error {
-    let file = configuration(place, config).display().to_string();
-    let what = format!(
-        "this daemon shared its locks with other hosts over {}, but {file} names {}",
-        noted.engine, chosen.name
-    );
-    let hint = format!("name the right one in {file}, then run `canal daemon` to change to it");
+/// The error for a place that would leave the engine that it shared its locks over.
+fn left(noted: &Noted, but: &str, hint: String) -> anyhow::Error {
+    let engine = &noted.engine;
+    let what = format!("this daemon shared its locks with other hosts over {engine}, but {but}");
     StartError { what, hint: hint.into() }.into()
 }
 
