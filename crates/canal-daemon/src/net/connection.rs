@@ -53,37 +53,6 @@ pub(in crate::net) enum Closing {
     Soon,
 }
 
-/// Why a connection is turned away.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum TurnedAway {
-    /// The limit on all connections is reached.
-    Full,
-    /// The user already has its share.
-    Share { uid: u32, has: usize },
-}
-
-impl TurnedAway {
-    /// The error for the client.
-    pub(crate) fn failure(self) -> Failure {
-        let (message, hint) = match self {
-            Self::Full => (
-                "the daemon has reached its limit on connections".to_owned(),
-                "try again later, or raise `connections` in the configuration or the limit on \
-                 open files",
-            ),
-            Self::Share { uid, has } => (
-                format!(
-                    "uid {uid} has {has} connections to the daemon, the most that one user may \
-                     have"
-                ),
-                "try again later, or raise `connections_per_user` or `connections` in the \
-                 configuration",
-            ),
-        };
-        Failure::new(ErrorName::TooManyConnections, message).hint(hint)
-    }
-}
-
 /// The facts about the request of a client that the table does not know.
 #[derive(Debug, Default)]
 pub(crate) struct AskedFor {
@@ -127,7 +96,7 @@ pub(crate) struct Connection {
     pub asked: AskedFor,
     /// Set if there were too many connections. The daemon then answers the first call with this
     /// error.
-    pub turned_away: Option<TurnedAway>,
+    pub turned_away: Option<Box<Failure>>,
     /// When the client last sent something.
     pub heard_at: Instant,
     /// Whether the connection is in the list of connections to flush.
@@ -320,7 +289,7 @@ impl Connection {
             let call = match self.decoder.next_message() {
                 Ok(None) => return true,
                 Ok(Some(_)) if self.turned_away.is_some() => {
-                    let failure = self.turned_away.map(TurnedAway::failure);
+                    let failure = self.turned_away.clone();
                     failure.iter().for_each(|failure| self.give_up(failure));
                     return true;
                 }

@@ -13,9 +13,10 @@ use crate::calls::call::ConnId;
 use crate::config::effective::Asked;
 use crate::host::Ticket;
 use crate::net::call_state::{Awaiting, CallState, LogWait, PendingCall, Subject};
-use crate::net::connection::{Closing, Connection, Input, ReadStatus, TurnedAway};
+use crate::net::connection::{Closing, Connection, Input, ReadStatus};
 use crate::poller::{EVENTS_AT_ONCE, Poller};
 use canal_core::{Request, RequestId, Tag};
+use canal_protocol::Failure;
 use canal_sys::clock;
 use canal_sys::peer::Credentials;
 
@@ -138,7 +139,7 @@ impl Conns {
         socket: OwnedFd,
         peer: Credentials,
         accepted_ticks: u64,
-        turned_away: Option<TurnedAway>,
+        turned_away: Option<Box<Failure>>,
     ) -> (ConnId, &mut Connection) {
         *self.of_users.entry(peer.uid).or_default() += 1;
         self.turned_away += usize::from(turned_away.is_some());

@@ -14,9 +14,8 @@ use nix::errno::Errno;
 
 use crate::calls::call::Answer;
 use crate::config::limits::KEPT_FOR_GRANTS;
-use crate::net::connection::TurnedAway;
 use crate::net::connections::{Accepted, Conns, Source};
-use canal_protocol::Failure;
+use canal_protocol::{ErrorName, Failure};
 use canal_sys::{clock, peer};
 
 /// The most connections accepted in a turn, so that the open connections are served, too.
@@ -112,12 +111,12 @@ impl Listener {
             return;
         };
         if !std::mem::replace(&mut self.said, true) {
-            tracing::warn!("{}; refusing more", why.failure());
+            tracing::warn!("{why}; refusing more");
         }
         if conns.taken_in().1 >= turned_away_max(room.all) {
-            return refuse(stream, &why.failure(), budget);
+            return refuse(stream, &why, budget);
         }
-        conns.open(OwnedFd::from(stream), credentials, peer::ticks_now(), turned_away);
+        conns.open(OwnedFd::from(stream), credentials, peer::ticks_now(), Some(Box::new(why)));
     }
 
     /// Accepts a client with the spare descriptor and turns it away. Returns whether this worked.
@@ -129,8 +128,7 @@ impl Listener {
             return false;
         }
         let accepted = self.socket.accept();
-        let accepted =
-            accepted.map(|(stream, _)| refuse(stream, &TurnedAway::Full.failure(), budget)).is_ok();
+        let accepted = accepted.map(|(stream, _)| refuse(stream, &full(), budget)).is_ok();
         self.spare = spare();
         accepted
     }
@@ -173,6 +171,23 @@ fn refuse(mut stream: UnixStream, failure: &Failure, budget: &mut usize) {
     let _ = stream.write_all(&bytes);
 }
 
+/// The failure for a client if the limit on all connections is reached.
+fn full() -> Failure {
+    let message = "the daemon has reached its limit on connections";
+    Failure::new(ErrorName::TooManyConnections, message).hint(
+        "try again later, or raise `connections` in the configuration or the limit on open files",
+    )
+}
+
+/// The failure for a client whose user already has its share.
+fn has_share(uid: u32, has: usize) -> Failure {
+    let message =
+        format!("uid {uid} has {has} connections to the daemon, the most that one user may have");
+    Failure::new(ErrorName::TooManyConnections, message).hint(
+        "try again later, or raise `connections_per_user` or `connections` in the configuration",
+    )
+}
+
 /// The limits on connections.
 ///
 /// Invariant: root and the user that runs the daemon are accepted while there is any room. Whatever
@@ -190,19 +205,19 @@ pub(crate) struct ConnectionLimits {
 impl ConnectionLimits {
     /// Why to turn away another connection of a user; `None` to accept it. `there` counts the
     /// connections of all users, `has` those of this user.
-    pub(crate) fn turns_away(&self, uid: u32, there: usize, has: usize) -> Option<TurnedAway> {
+    pub(crate) fn turns_away(&self, uid: u32, there: usize, has: usize) -> Option<Failure> {
         if uid == 0 || uid == self.own {
-            return (there >= self.all).then_some(TurnedAway::Full);
+            return (there >= self.all).then(full);
         }
         let kept = self.all / KEPT_FOR_GRANTS;
         let left = self.all.saturating_sub(kept).saturating_sub(there);
         if left == 0 {
-            return Some(TurnedAway::Full);
+            return Some(full());
         }
         // A share of the remaining room, not of the whole, so that a few users together cannot take
         // everything.
         let most = self.each.unwrap_or(left.saturating_mul(SHARE_OF_WHAT_IS_LEFT));
-        (has >= most).then_some(TurnedAway::Share { uid, has })
+        (has >= most).then(|| has_share(uid, has))
     }
 }
 
@@ -224,10 +239,10 @@ mod tests {
             let mut budget = REFUSED_BYTES_PER_TURN;
             while budget > 0 {
                 let again = ours.try_clone().unwrap();
-                refuse(again, &TurnedAway::Full.failure(), &mut budget);
+                refuse(again, &full(), &mut budget);
             }
             // With no budget left, the daemon reads nothing.
-            refuse(ours, &TurnedAway::Full.failure(), &mut budget);
+            refuse(ours, &full(), &mut budget);
             assert!(writing.join().unwrap() >= REFUSED_BYTES_PER_TURN);
         });
     }
@@ -268,9 +283,9 @@ mod tests {
     fn root_and_the_daemons_own_user_get_in_while_there_is_room_at_all() {
         for uid in [0, 7] {
             assert_eq!(filled(ROOM, &[uid]), [1600]);
-            assert_eq!(ROOM.turns_away(uid, 1600, 0), Some(TurnedAway::Full));
+            assert_eq!(ROOM.turns_away(uid, 1600, 0), Some(full()));
         }
-        assert_eq!(ROOM.turns_away(8, 1500, 0), Some(TurnedAway::Full));
+        assert_eq!(ROOM.turns_away(8, 1500, 0), Some(full()));
         assert_eq!(ROOM.turns_away(7, 1500, 0), None);
     }
 
@@ -279,7 +294,7 @@ mod tests {
         let room = ConnectionLimits { each: Some(3), ..ROOM };
         assert_eq!(filled(room, &[1000, 1001]), [3, 3]);
         let why = room.turns_away(1000, 6, 3);
-        assert_eq!(why, Some(TurnedAway::Share { uid: 1000, has: 3 }));
+        assert_eq!(why, Some(has_share(1000, 3)));
         assert_eq!(room.turns_away(7, 6, 3), None);
     }
 }

@@ -7,9 +7,7 @@ use std::collections::BTreeSet;
 use crate::calls::call::ConnId;
 use crate::cluster::membership::Cluster;
 use crate::host::LostWhy;
-use crate::net::call_state::{
-    Awaiting, CallState, LogWait, Patience, PendingAcquire, PendingCall, Subject,
-};
+use crate::net::call_state::{Awaiting, CallState, LogWait, PendingAcquire, PendingCall, Subject};
 use crate::processes::identity::find;
 use crate::server::Server;
 use crate::server::progress::outside_queue;
@@ -124,19 +122,8 @@ impl Server {
             let floor = Change::Floor { token: token_by_clock() };
             self.propose(floor);
         }
-        let table = self.decide.table();
-        let views = self.effective.config.views.iter();
-        let unsaid: Vec<_> = views
-            .filter(|(key, _)| table.settings(key).view.is_none())
-            .map(|(key, view)| (key.clone(), Some(*view)))
-            .collect();
-        for (key, view) in unsaid {
-            self.propose(Change::Set { key, setting: Setting::View(view) });
-        }
-        if let Some(change) = self.decide.change_of_policy(self.effective.config.policy.bypass_max)
-        {
-            self.propose(change);
-        }
+        let views = self.views_to_change(&self.effective.config, &mut Vec::new());
+        self.propose_settings(views);
     }
 
     /// Handles the loss of our incarnation, and with it of all holds of its processes.
@@ -356,9 +343,7 @@ impl Server {
 
     /// Makes the first call of a connection wait until this host is a member, or has read the log.
     pub(super) fn put_off(&mut self, id: ConnId) {
-        let Some(call) = self.conns.peek(id).and_then(|conn| conn.calls.front()) else { return };
-        let patience = Patience::of(call);
-        let step = self.wait_for_log(id, Awaiting::Membership, patience);
+        let step = self.wait_for_log(id, Awaiting::Membership);
         self.carry_out(id, Ok(step));
         self.fail_pending();
     }

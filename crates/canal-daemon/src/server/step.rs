@@ -39,9 +39,7 @@ impl Step {
 
     /// Answers the call of a method that returns nothing.
     pub(crate) fn done() -> Self {
-        #[derive(serde::Serialize)]
-        struct Nothing {}
-        Self::reply(&Nothing {})
+        Self::reply(&serde_json::Map::new())
     }
 }
 
@@ -86,16 +84,16 @@ impl Server {
     /// # Errors
     /// The change cannot be proposed.
     fn propose_for(&mut self, id: ConnId, change: Change, call: PendingCall) -> Result {
-        let (may, patience) = match &call {
-            PendingCall::Ask(newcomer) => (self.decide.may_ask(), newcomer.patience()),
-            _ => (self.decide.is_member(), None),
+        let may_propose = match &call {
+            PendingCall::Ask(_) => self.decide.may_ask(),
+            _ => self.decide.is_member(),
         };
-        if !may {
+        if !may_propose {
             return self.without_membership(id, call);
         }
         let Some(conn) = self.conns.peek(id) else { return Ok(Step::Leave) };
         let ticket = self.decide.propose(change, Completion::Call(id, conn.peer));
-        Ok(self.wait_for_log(id, Awaiting::Change(ticket, call), patience))
+        Ok(self.wait_for_log(id, Awaiting::Change(ticket, call)))
     }
 
     /// Proposes a request, for the first time or again. A question is answered once the table has
@@ -139,17 +137,16 @@ impl Server {
     }
 
     /// Makes a call wait for the log. Later calls of the connection have to wait, too.
-    pub(crate) fn wait_for_log(
-        &mut self,
-        id: ConnId,
-        what: Awaiting,
-        patience: Option<Patience>,
-    ) -> Step {
+    pub(crate) fn wait_for_log(&mut self, id: ConnId, what: Awaiting) -> Step {
+        let Some(conn) = self.conns.get(id) else { return Step::Leave };
         // The client has waited since its call began, even if the call first waited for something
         // else.
-        let conn = self.conns.get(id);
-        let since = conn.map(|it| *it.wordless_since.get_or_insert_with(clock::boottime_ms));
-        let since = since.unwrap_or_default();
+        let since = *conn.wordless_since.get_or_insert_with(clock::boottime_ms);
+        let patience = match &what {
+            Awaiting::Membership => conn.calls.front().and_then(Patience::of),
+            Awaiting::MembershipOf(it) | Awaiting::Change(_, PendingCall::Ask(it)) => it.patience(),
+            Awaiting::Change(..) => None,
+        };
         Step::Wait(CallState::Log(LogWait { what, since, patience: patience.map(Box::new) }))
     }
 
@@ -164,8 +161,7 @@ impl Server {
         if !self.decide.is_shared() {
             return Err(self.decide.not_a_member());
         }
-        let patience = newcomer.patience();
-        Ok(self.wait_for_log(id, Awaiting::MembershipOf(newcomer), patience))
+        Ok(self.wait_for_log(id, Awaiting::MembershipOf(newcomer)))
     }
 }
 

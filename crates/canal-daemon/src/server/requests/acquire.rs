@@ -290,14 +290,10 @@ impl Server {
             let newcomer = PendingAcquire { request, pidfd, crowd, ..PendingAcquire::default() };
             Awaiting::Change(ticket, PendingCall::Ask(newcomer))
         };
-        let patience = match &mut what {
-            Awaiting::MembershipOf(it) | Awaiting::Change(_, PendingCall::Ask(it)) => {
-                it.more = caller.more;
-                it.patience()
-            }
-            _ => None,
-        };
-        Ok(Some(self.wait_for_log(caller.id, what, patience)))
+        if let Awaiting::MembershipOf(it) | Awaiting::Change(_, PendingCall::Ask(it)) = &mut what {
+            it.more = caller.more;
+        }
+        Ok(Some(self.wait_for_log(caller.id, what)))
     }
 
     /// Resumes a known request: its client lost its connection, or asked an earlier daemon first.

@@ -145,13 +145,7 @@ impl Server {
         self.observe.reconfigure(&self.effective.config.hooks);
         // The time after which an idle daemon ends starts again.
         self.due.idle = None;
-        for (key, view) in resizes {
-            self.propose(Change::Set { key, setting: Setting::View(view) });
-        }
-        if let Some(change) = self.decide.change_of_policy(self.effective.config.policy.bypass_max)
-        {
-            self.propose(change);
-        }
+        self.propose_settings(resizes);
         let file = self.effective.config.path.as_ref().map(|path| path.display().to_string());
         for SettingChange { name, before, now, restart } in &changed {
             // More people can read the log than the file.
@@ -173,13 +167,24 @@ impl Server {
         Ok(Reloaded { file, changed, notes })
     }
 
+    /// Proposes these views, and the policy of the configuration in force.
+    pub(crate) fn propose_settings(&mut self, views: Vec<(Key, Option<View>)>) {
+        for (key, view) in views {
+            self.propose(Change::Set { key, setting: Setting::View(view) });
+        }
+        let stated = self.effective.config.policy.bypass_max;
+        if let Some(change) = self.decide.change_of_policy(stated) {
+            self.propose(change);
+        }
+    }
+
     /// The views of keys that a configuration changes. Adds a note to `notes` for each view that it
     /// cannot change.
     ///
     /// With the embedded journal, a stored view comes from the configuration unless somebody stored
     /// it by hand. Over an engine, a stored view belongs to all hosts, so the configuration sets
     /// only views that are not stored yet.
-    fn views_to_change(
+    pub(crate) fn views_to_change(
         &self,
         config: &Config,
         notes: &mut Vec<String>,

@@ -36,8 +36,7 @@ impl Server {
         if holds.is_empty() {
             return Err(self.not_held(&giving));
         }
-        let ledger = self.decide.ledger();
-        let shown = Shown::to(caller.peer.uid, ledger, &self.leases, &self.owners);
+        let shown = self.shown(caller.peer.uid);
         let released = holds.iter().map(|hold| match &giving {
             Giving::Latest { key, .. } => told(&shown, hold, &[key]),
             Giving::All { .. } | Giving::Hold { .. } => {
@@ -113,7 +112,7 @@ impl Server {
         before: &[Arc<HoldState>],
         applied: &Applied,
     ) -> Result {
-        let shown = Shown::to(peer.uid, self.decide.ledger(), &self.leases, &self.owners);
+        let shown = self.shown(peer.uid);
         // Usually a single hold is released. Its description is large, so it gets no spare room.
         let mut released = Vec::with_capacity(1);
         released.extend(applied.outcomes.iter().filter_map(|outcome| {
