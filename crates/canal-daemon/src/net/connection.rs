@@ -89,6 +89,8 @@ pub(crate) struct Connection {
     pub provisional: Vec<RequestId>,
     output: Output,
     pub(in crate::net) input: Input,
+    /// Whether the client closed the connection without having read everything that was sent.
+    pub is_reset: bool,
     pub(in crate::net) closing: Closing,
     /// The replies that the client expects to the current call.
     replies: Replies,
@@ -131,6 +133,7 @@ impl Connection {
             provisional: Vec::new(),
             output: Output::default(),
             input: Input::Open,
+            is_reset: false,
             closing: Closing::No,
             replies: Replies::One,
             asked: AskedFor::default(),
@@ -198,7 +201,7 @@ impl Connection {
         self.calls.shrink_to_fit();
         self.fds.shrink_to_fit();
         self.decoder.save_memory();
-        self.output.save_memory();
+        self.output.queue.shrink_to_fit();
     }
 
     /// Whether the connection is queued for a report.
@@ -222,43 +225,31 @@ impl AsFd for Connection {
     }
 }
 
-/// The result of a read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ReadStatus {
-    /// Everything available was read, or the rest has to wait until an earlier call is served.
-    All,
-    /// There may be more data, which has to wait for the next turn.
-    NotAll,
-    /// The client closed the connection, or its writing half, which counts the same.
-    Closed,
-    /// The client closed the connection without having read everything that was sent.
-    ClosedUnread,
-}
-
 impl Connection {
     /// Reads the available data and queues the calls in it. `hung_up`: the kernel reported that the
-    /// client closed its end, so a short read does not mean that nothing follows.
-    pub(crate) fn read(&mut self, buffer: &mut [u8], hung_up: bool) -> ReadStatus {
+    /// client closed its end, so a short read does not mean that nothing follows. Returns whether
+    /// there may be more data, which has to wait for the next turn.
+    pub(crate) fn read(&mut self, buffer: &mut [u8], hung_up: bool) -> bool {
+        use io::ErrorKind::{ConnectionReset, Interrupted, WouldBlock};
         let mut budget = READ_BYTES_PER_TURN;
         loop {
             if !self.understand() {
-                return self.not_all();
+                return self.is_about_to_be_served();
             }
             if budget == 0 {
-                return ReadStatus::NotAll;
+                return true;
             }
             let fds_before = self.fds.len();
             let n = match fds::receive(self.socket.as_fd(), buffer, &mut self.fds, MSG_DONTWAIT) {
-                Ok(0) => return ReadStatus::Closed,
-                Ok(n) => n,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    return ReadStatus::All;
+                Ok(n @ 1..) => n,
+                Err(error) if error.kind() == Interrupted => continue,
+                Err(error) if error.kind() == WouldBlock => return false,
+                // The client closed the connection, or its writing half, which counts the same.
+                closed => {
+                    self.input = Input::Ended;
+                    self.is_reset = closed.is_err_and(|error| error.kind() == ConnectionReset);
+                    return false;
                 }
-                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
-                    return ReadStatus::ClosedUnread;
-                }
-                Err(_) => return ReadStatus::Closed,
             };
             budget = budget.saturating_sub(n);
             if self.is_deaf() {
@@ -268,14 +259,15 @@ impl Connection {
             self.decoder.feed(&buffer[..n]);
             // A read ends at a message with descriptors, even if the buffer is not full.
             if n < buffer.len() && !hung_up && self.fds.len() == fds_before {
-                return if self.understand() { ReadStatus::All } else { self.not_all() };
+                return !self.understand() && self.is_about_to_be_served();
             }
         }
     }
 
-    fn not_all(&self) -> ReadStatus {
-        let is_full = matches!(self.state, CallState::Report);
-        if is_full { ReadStatus::All } else { ReadStatus::NotAll }
+    /// Whether the queued calls are served before the next read. A call that waits for a report
+    /// keeps them waiting.
+    fn is_about_to_be_served(&self) -> bool {
+        !matches!(self.state, CallState::Report)
     }
 
     /// Queues the complete calls. Returns false if there are more than may be queued now.
@@ -410,24 +402,19 @@ impl Connection {
         let written = self.output.write(self.socket.as_fd());
         if matches!(self.state, CallState::Waits(_)) {
             // The next reply may be hours away, and thousands of clients may wait.
-            self.output.save_memory();
+            self.output.queue.shrink_to_fit();
         }
         written
     }
 }
 
-/// The capacity kept for the next reply, in bytes. Most replies fit into it.
-const ROOM_KEPT: usize = 512;
-
-/// Bytes for a client, and the descriptors that accompany them.
-///
-/// Invariant: no position of descriptors is behind the last byte, or before the first unsent byte.
+/// Messages for a client, and the descriptors that accompany them.
 #[derive(Debug, Default)]
 pub(crate) struct Output {
-    bytes: Vec<u8>,
+    /// Bytes, and the descriptors that accompany the first of them.
+    queue: VecDeque<(Vec<u8>, Vec<OwnedFd>)>,
+    /// How many bytes of the first entry were sent.
     sent: usize,
-    /// Descriptors and the position of the byte that they accompany, ascending.
-    fds: Vec<(usize, Vec<OwnedFd>)>,
     /// Output was dropped before it was written, so the client must receive nothing further.
     pub stuck: bool,
 }
@@ -435,31 +422,22 @@ pub(crate) struct Output {
 impl Output {
     /// Appends a message, and descriptors, which accompany its first byte.
     pub(crate) fn put(&mut self, message: Vec<u8>, fds: Vec<OwnedFd>) {
-        let at = self.bytes.len();
-        if !message.is_empty() && !fds.is_empty() {
-            self.fds.push((at, fds));
-        }
-        if self.bytes.is_empty() {
-            self.bytes = message;
-        } else {
-            self.bytes.extend_from_slice(&message);
+        match self.queue.back_mut() {
+            _ if message.is_empty() => {}
+            Some((bytes, _)) if fds.is_empty() => bytes.extend_from_slice(&message),
+            _ => self.queue.push_back((message, fds)),
         }
     }
 
     /// The number of bytes that the client has not accepted yet.
     pub(crate) fn unsent(&self) -> usize {
-        self.bytes.len().saturating_sub(self.sent)
+        let bytes: usize = self.queue.iter().map(|(bytes, _)| bytes.len()).sum();
+        bytes.saturating_sub(self.sent)
     }
 
     /// Drops the output that was not written. The client must receive nothing further.
     pub(crate) fn drop_all(&mut self) {
         *self = Self { stuck: true, ..Self::default() };
-    }
-
-    /// Frees the capacity that is kept for the next reply.
-    pub(crate) fn save_memory(&mut self) {
-        self.bytes.shrink_to_fit();
-        self.fds.shrink_to_fit();
     }
 
     /// Writes as much as the client accepts now.
@@ -470,23 +448,17 @@ impl Output {
         if self.stuck {
             return Err(io::ErrorKind::OutOfMemory.into());
         }
-        while self.unsent() > 0 {
-            let here = self.fds.first().filter(|(at, _)| *at == self.sent);
-            let skip = usize::from(here.is_some());
-            let here: Vec<_> = here.iter().flat_map(|(_, fds)| fds).map(AsFd::as_fd).collect();
-            let end = self.fds.get(skip).map_or(self.bytes.len(), |(at, _)| *at);
-            let Some(piece) = self.bytes.get(self.sent..end).filter(|piece| !piece.is_empty())
-            else {
-                // A client must not receive less than was decided, so the connection is closed
-                // instead.
-                tracing::error!("a descriptor has no byte to carry it");
-                return Err(io::ErrorKind::InvalidData.into());
-            };
-            match fds::send(socket, piece, &here, MSG_DONTWAIT) {
+        while let Some((bytes, descriptors)) = self.queue.front_mut() {
+            let rest = bytes.get(self.sent..).unwrap_or_default();
+            let with: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
+            match fds::send(socket, rest, &with, MSG_DONTWAIT) {
+                Ok(0) => {}
                 Ok(n) => {
                     self.sent += n;
-                    if skip == 1 && n > 0 {
-                        self.fds.remove(0);
+                    descriptors.clear();
+                    if self.sent >= bytes.len() {
+                        self.queue.pop_front();
+                        self.sent = 0;
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
@@ -494,9 +466,6 @@ impl Output {
                 Err(error) => return Err(error),
             }
         }
-        self.bytes.clear();
-        self.bytes.shrink_to(ROOM_KEPT);
-        self.sent = 0;
         Ok(())
     }
 }

@@ -13,7 +13,7 @@ use crate::calls::call::ConnId;
 use crate::config::effective::Asked;
 use crate::host::Ticket;
 use crate::net::call_state::{Awaiting, CallState, LogWait, PendingCall, Subject};
-use crate::net::connection::{Closing, Connection, Input, ReadStatus};
+use crate::net::connection::{Closing, Connection};
 use crate::poller::{EVENTS_AT_ONCE, Poller};
 use canal_core::{Request, RequestId, Tag};
 use canal_protocol::Failure;
@@ -28,14 +28,6 @@ const IDLE_LOOKED_FOR_EVERY: Duration = Duration::from_secs(1);
 
 /// The most bytes that are read at once.
 const READ_BYTES: usize = 64 * 1024;
-
-/// A connection from which the daemon expects nothing further.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Disconnected {
-    pub id: ConnId,
-    /// Whether the peer certainly did not read everything that was sent.
-    pub unread: bool,
-}
 
 /// All connections.
 #[derive(Debug)]
@@ -58,7 +50,7 @@ pub(crate) struct Conns {
     /// Connections with something to write or to close.
     touched: Vec<ConnId>,
     /// Connections whose peer has closed its end, or that the daemon is closing.
-    pub disconnected: Vec<Disconnected>,
+    pub disconnected: Vec<ConnId>,
     /// Connections that still write their last reply, with the latest time at which they are
     /// closed.
     closing: Vec<(Instant, ConnId)>,
@@ -206,51 +198,32 @@ impl Conns {
         state
     }
 
-    /// Takes what `take` takes from the state of a call. The caller continues the call, or sets its
-    /// state.
-    fn take_state<T>(
-        &mut self,
-        id: ConnId,
-        take: impl FnOnce(CallState) -> Result<T, CallState>,
-    ) -> Option<T> {
-        let conn = self.open.get_mut(id)?;
-        match take(std::mem::take(&mut conn.state)) {
-            Err(state) => {
-                conn.state = state;
-                None
-            }
-            Ok(content) => {
-                self.activate(id);
-                Some(content)
-            }
-        }
-    }
-
-    /// Ends the waits for a subject from which `take` takes something, as [`Self::end_wait`] does.
-    pub(crate) fn end_waits<T>(
+    /// Ends the waits for a subject that `is` selects. Returns their states.
+    pub(crate) fn end_waits(
         &mut self,
         subject: Subject,
-        take: impl Fn(CallState) -> Result<T, CallState>,
-    ) -> Vec<(ConnId, T)> {
-        let mut taken = Vec::new();
-        for id in self.waits(subject).map(|(id, _)| id).collect::<Vec<_>>() {
-            if let Some(content) = self.take_state(id, &take) {
-                self.set_state(id, CallState::Idle);
-                taken.push((id, content));
-            }
-        }
-        taken
+        is: impl Fn(&CallState) -> bool,
+    ) -> Vec<(ConnId, CallState)> {
+        let waits = self.waits(subject).filter(|(_, state)| is(state));
+        let ids: Vec<ConnId> = waits.map(|(id, _)| id).collect();
+        ids.into_iter().map(|id| (id, self.end_wait(id))).collect()
     }
 
     /// Takes the call that waits until this change comes out of the log, if a call of this
     /// connection does. It keeps its place if it then waits for the log again.
     pub(crate) fn take_awaiting(&mut self, id: ConnId, ticket: Ticket) -> Option<PendingCall> {
-        self.take_state(id, |state| match state {
+        let state = &mut self.open.get_mut(id)?.state;
+        let call = match std::mem::take(state) {
             CallState::Log(LogWait { what: Awaiting::Change(it, call), .. }) if it == ticket => {
-                Ok(call)
+                call
             }
-            _ => Err(state),
-        })
+            other => {
+                *state = other;
+                return None;
+            }
+        };
+        self.activate(id);
+        Some(call)
     }
 
     /// Like [`Self::end_wait`], but the place of the wait passes to another connection, on which
@@ -374,15 +347,11 @@ impl Conns {
             return;
         }
         conn.heard_at = clock::now();
-        let heard = conn.read(&mut self.buffer, flags.intersects(HANGS_UP));
-        match heard {
-            ReadStatus::All => {}
-            ReadStatus::NotAll => self.unheard.push(id),
-            ReadStatus::Closed | ReadStatus::ClosedUnread => conn.input = Input::Ended,
+        if conn.read(&mut self.buffer, flags.intersects(HANGS_UP)) {
+            self.unheard.push(id);
         }
         if conn.heard_end() || conn.is_closing() {
-            let unread = heard == ReadStatus::ClosedUnread;
-            self.disconnected.push(Disconnected { id, unread });
+            self.disconnected.push(id);
         }
         self.activate(id);
         self.get(id);
@@ -457,7 +426,7 @@ impl Conns {
         let Some(conn) = self.open.get_mut(id) else { return };
         conn.close();
         if !conn.holds_nothing() {
-            self.disconnected.push(Disconnected { id, unread: false });
+            self.disconnected.push(id);
             return;
         }
         if !conn.watched_for.is_empty() {
@@ -605,7 +574,7 @@ mod tests {
         let mut conns = Conns::new().unwrap();
         let (before, _theirs) = open(&mut conns);
         conns.get(before).unwrap().close();
-        conns.disconnected.push(Disconnected { id: before, unread: false });
+        conns.disconnected.push(before);
         conns.closing.push((Instant::now(), before));
         conns.flush();
         assert!(conns.peek(before).is_none(), "it held nothing, and is closed");
@@ -614,7 +583,7 @@ mod tests {
         assert_ne!(before.data().as_ffi(), after.data().as_ffi());
         conns.close_slow(Instant::now());
         for disconnected in std::mem::take(&mut conns.disconnected) {
-            assert!(conns.get(disconnected.id).is_none());
+            assert!(conns.get(disconnected).is_none());
         }
         assert!(conns.peek(after).is_some());
     }

@@ -392,16 +392,14 @@ impl Server {
                     self.follow()?;
                 }
             }
-            let unsynced = self.conns.end_waits(Subject::Disk, |state| match state {
-                CallState::Stores(lease) => Ok(lease),
-                _ => Err(state),
-            });
+            let unsynced = self.conns.end_waits(Subject::Disk, |_| true);
             if unsynced.is_empty() {
                 return Ok(());
             }
             // All leases that wait for this become durable together.
             let stored = self.decide.ledger_mut().keep_leases();
-            for (id, lease) in unsynced {
+            for (id, state) in unsynced {
+                let CallState::Stores(lease) = state else { continue };
                 let step = self.step_of_lease(id, *lease, &stored);
                 self.carry_out(id, step);
             }

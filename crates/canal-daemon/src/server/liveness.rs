@@ -12,7 +12,6 @@ use crate::calls::in_flight::Completion;
 use crate::config::effective::Purpose;
 use crate::due::is_stopped;
 use crate::net::call_state::{Awaiting, CallState, PendingCall};
-use crate::net::connections::Disconnected;
 use crate::processes::identity::{PROCESSES_LOOKED_AT_MAX, find};
 use crate::server::Server;
 use crate::wording::pid_of;
@@ -134,10 +133,9 @@ impl Server {
 impl Server {
     /// Handles a client that is gone: withdraws its waiting request, and takes back a grant that it
     /// has not received.
-    pub(crate) fn disconnect(&mut self, disconnected: Disconnected) {
-        let Disconnected { id, unread } = disconnected;
+    pub(crate) fn disconnect(&mut self, id: ConnId) {
         let Some(conn) = self.conns.get(id) else { return };
-        let untold = conn.untold.take().filter(|_| unread || !conn.is_flushed());
+        let untold = conn.untold.take().filter(|_| conn.is_reset || !conn.is_flushed());
         if untold.is_some() {
             conn.discard_output();
         }

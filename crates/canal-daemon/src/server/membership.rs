@@ -350,20 +350,22 @@ impl Server {
 
     /// Serves the calls that waited until this host is a member, or has read the log.
     pub(crate) fn resume_put_off(&mut self) {
-        self.conns.end_waits(Subject::Log, |state| match state {
-            CallState::Log(LogWait { what: Awaiting::Membership, .. }) => Ok(()),
-            _ => Err(state),
-        });
+        let is_put_off = |state: &CallState| {
+            matches!(state, CallState::Log(LogWait { what: Awaiting::Membership, .. }))
+        };
+        self.conns.end_waits(Subject::Log, is_put_off);
     }
 
     /// Asks for the requests that had to wait until this host may ask for them.
     pub(crate) fn ask_for_those_waiting(&mut self) {
-        let newcomers = self.conns.end_waits(Subject::Log, |state| match state {
-            CallState::Log(LogWait { what: Awaiting::MembershipOf(newcomer), .. }) => Ok(newcomer),
-            _ => Err(state),
-        });
-        for (id, newcomer) in newcomers {
-            self.ask_again(id, newcomer);
+        let is_waiting = |state: &CallState| {
+            matches!(state, CallState::Log(LogWait { what: Awaiting::MembershipOf(_), .. }))
+        };
+        for (id, state) in self.conns.end_waits(Subject::Log, is_waiting) {
+            let CallState::Log(wait) = state else { continue };
+            if let Awaiting::MembershipOf(newcomer) = wait.what {
+                self.ask_again(id, newcomer);
+            }
         }
     }
 
@@ -379,12 +381,11 @@ impl Server {
     pub(crate) fn retry_deferred(&mut self, deaths: bool) {
         let now = clock::now();
         let is_due = |it: &PendingAcquire| deaths || it.deferred_until.is_none_or(|at| at <= now);
-        let deferred = self.conns.end_waits(Subject::Death, |state| match state {
-            CallState::Deferred(newcomer) if is_due(&newcomer) => Ok(newcomer),
-            _ => Err(state),
-        });
-        for (id, newcomer) in deferred {
-            self.ask_again(id, newcomer);
+        let is_due = |state: &CallState| matches!(state, CallState::Deferred(it) if is_due(it));
+        for (id, state) in self.conns.end_waits(Subject::Death, is_due) {
+            if let CallState::Deferred(newcomer) = state {
+                self.ask_again(id, newcomer);
+            }
         }
     }
 }

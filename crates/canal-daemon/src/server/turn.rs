@@ -23,7 +23,7 @@ use crate::calls::table::table_of_calls;
 use crate::due::is_due;
 use crate::net::call_state::CallState;
 use crate::net::connection::{CALLS_AHEAD_MAX, Connection};
-use crate::net::connections::{Accepted, Disconnected, Source};
+use crate::net::connections::{Accepted, Source};
 use crate::net::unread_reports::REPORT_TIME_PER_TURN;
 use crate::processes::owners::Ended;
 use crate::server::Server;
@@ -204,7 +204,7 @@ pub(crate) struct Batch {
     /// The ends of owners and of descendants that the kernel reported.
     pub ended: Ended,
     /// Connections whose peer is gone, or that the daemon closes.
-    pub disconnected: Vec<Disconnected>,
+    pub disconnected: Vec<ConnId>,
     /// The time, in milliseconds of CLOCK_BOOTTIME, up to which the daemon has read every renewal
     /// that was sent. Leases that had expired by then end. `None` if no lease may end.
     pub leases_over_at: Option<u64>,

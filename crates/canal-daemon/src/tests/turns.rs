@@ -15,7 +15,6 @@ use crate::history::recorder::History;
 use crate::history::writer::Files;
 use crate::hooks::configured::Hooks;
 use crate::net::call_state::{CallState, PendingAcquire};
-use crate::net::connections::Disconnected;
 use crate::processes::identity::process_of;
 use crate::server::observe::Observe;
 use crate::server::step::Step;
@@ -443,7 +442,7 @@ fn a_lease_whose_client_leaves_while_it_is_stored_is_taken_back() {
     let (request, news) = (hold.request, LeaseNews::Granted(None));
     let lease = UnsyncedLease { request, news };
     world.server.conns.set_state(id, CallState::Stores(Box::new(lease)));
-    world.server.disconnect(Disconnected { id, unread: false });
+    world.server.disconnect(id);
     world.server.follow().unwrap();
     assert_eq!(world.server.decide.table().hold_of(request), None);
     world.turn();

@@ -108,12 +108,13 @@ impl Server {
     }
 
     fn answer_readers(&mut self, is_due: impl Fn(&Asked) -> bool, read: &Read) {
-        let due = self.conns.end_waits(Subject::Configuration, |state| match state {
-            CallState::Configuration(asked) if is_due(&asked) => Ok(asked.purpose),
-            _ => Err(state),
-        });
-        for (id, purpose) in due {
-            let step = match purpose {
+        let due = self.conns.end_waits(
+            Subject::Configuration,
+            |state| matches!(state, CallState::Configuration(asked) if is_due(asked)),
+        );
+        for (id, state) in due {
+            let CallState::Configuration(asked) = state else { continue };
+            let step = match asked.purpose {
                 Purpose::Show => Ok(self.show_configuration(Some(read))),
                 Purpose::Reload => {
                     self.put_into_effect(read.clone()).map(|reloaded| Step::reply(&reloaded))

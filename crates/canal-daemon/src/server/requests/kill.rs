@@ -25,24 +25,6 @@ use canal_sys::process::{Found, uid_of};
 /// processes.
 const KILL_TARGETS_MAX: usize = 200;
 
-/// The process of a hold or a waiting request.
-#[derive(Debug)]
-enum Process<'a> {
-    /// The daemon watches for its end.
-    Watched(&'a Pidfd),
-    /// The daemon looked it up by its identity.
-    Found(Pidfd),
-}
-
-impl Process<'_> {
-    fn pidfd(&self) -> &Pidfd {
-        match self {
-            Self::Watched(pidfd) => pidfd,
-            Self::Found(pidfd) => pidfd,
-        }
-    }
-}
-
 impl Server {
     /// Lists the processes that a client may end.
     pub(crate) fn would_kill(&self, caller: &Caller, asked: &WouldKill) -> Result {
@@ -55,13 +37,14 @@ impl Server {
         let (mut told, mut fds) = (Vec::new(), Vec::new());
         let left_out = targets.len().saturating_sub(KILL_TARGETS_MAX) as u64;
         for target in targets.into_iter().take(KILL_TARGETS_MAX) {
-            let process = self.killable(caller.peer, &target);
-            if is_named && let Ok(process) = &process {
+            let killable = self.killable(caller.peer, &target, |pidfd| {
                 // Without the pidfd, the client can only ask for a signal, and cannot see the
                 // process end.
-                fds.extend(process.pidfd().try_clone().map(OwnedFd::from));
-            }
-            told.push(target.told(&shown, process.err()));
+                if is_named {
+                    fds.extend(pidfd.try_clone().map(OwnedFd::from));
+                }
+            });
+            told.push(target.told(&shown, killable.err()));
         }
         let process_fd = (!fds.is_empty()).then_some(0);
         let found = KillTargets { targets: told, left_out, process_fd };
@@ -74,9 +57,9 @@ impl Server {
             return Err(bad(format!("{} is not a signal number", kill.signal)));
         };
         let target = self.target_named(kill.token, kill.request)?;
-        let process = self.killable(caller.peer, &target)?;
+        let signalled = self.killable(caller.peer, &target, |pidfd| pidfd.signal(signal))?;
         let pid = target.pid();
-        process.pidfd().signal(signal).map_err(|error| match error.kind() {
+        signalled.map_err(|error| match error.kind() {
             _ if is_gone(&error) => past(&format!("process {pid} has ended")),
             io::ErrorKind::PermissionDenied => {
                 let daemon = self.about.uid;
@@ -138,7 +121,7 @@ impl Server {
     /// The failure for a request that supersedes a hold whose process it cannot end.
     pub(crate) fn cannot_supersede(&self, peer: Credentials, token: Token) -> Failure {
         let hold = self.decide.table().hold(token).map(Target::hold);
-        match hold.map(|hold| self.killable(peer, &hold).map(drop)) {
+        match hold.map(|hold| self.killable(peer, &hold, |_| ())) {
             Some(Err(failure)) => failure,
             // It has changed since.
             Some(Ok(())) | None => past("the holder has changed").hint("run the command again"),
@@ -164,8 +147,13 @@ impl Server {
         }
     }
 
-    /// The process of a hold or request, if this client may end it.
-    fn killable(&self, peer: Credentials, target: &Target<'_>) -> Result<Process<'_>> {
+    /// Does something with the process of a hold or request, if this client may end it.
+    fn killable<T>(
+        &self,
+        peer: Credentials,
+        target: &Target<'_>,
+        act: impl FnOnce(&Pidfd) -> T,
+    ) -> Result<T> {
         let (asked, pid) = (target.asked, target.pid());
         let Owner::Process(id) = asked.owner else {
             let whose = match asked.owner {
@@ -203,17 +191,20 @@ impl Server {
             let message = format!("process {pid} belongs to uid {}", asked.uid);
             return Err(denied(message).hint("end it as that user or as root"));
         }
-        let process = match self.owners.of(target.frame) {
-            Some(pidfd) => Process::Watched(pidfd),
+        let found;
+        let pidfd = match self.owners.of(target.frame) {
+            Some(pidfd) => pidfd,
             None => match find(id) {
-                Found::Same(pidfd) => Process::Found(pidfd),
+                Found::Same(pidfd) => {
+                    found = pidfd;
+                    &found
+                }
                 Found::Gone => return Err(past(&format!("process {pid} has ended"))),
                 Found::Unknown(error) => {
                     return Err(denied(format!("cannot identify process {pid}: {error}")));
                 }
             },
         };
-        let pidfd = process.pidfd();
         if pidfd.has_ended() {
             return Err(past(&format!("process {pid} has ended")));
         }
@@ -224,7 +215,7 @@ impl Server {
                     .hint("end it as that user or as root"))
             }
             None => Err(past(&format!("process {pid} has ended"))),
-            Some(_) => Ok(process),
+            Some(_) => Ok(act(pidfd)),
         }
     }
 }
