@@ -9,7 +9,7 @@
 use std::ffi::CString;
 use std::fs::DirBuilder;
 use std::os::unix::fs::{DirBuilderExt, chown};
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::Duration;
 
@@ -29,14 +29,10 @@ const PATIENCE: Duration = Duration::from_millis(50);
 
 /// The name of the daemon's user.
 #[derive(Debug, Default)]
-pub(crate) enum OwnUser {
-    /// The name has not been requested yet.
-    #[default]
-    Unasked,
-    /// A thread is looking it up.
-    Asked(Receiver<Option<String>>),
-    /// The result of the lookup. A user may have no name.
-    Known(Option<String>),
+pub(crate) struct OwnUser {
+    /// The answer of the thread that looks it up, once one does. A user may have no name.
+    answer: Option<Receiver<Option<String>>>,
+    name: Option<String>,
 }
 
 impl OwnUser {
@@ -48,27 +44,17 @@ impl OwnUser {
 
     fn ask(&mut self, look: impl FnOnce() -> Option<String> + Send + 'static) -> Option<&str> {
         let mut patience = Duration::ZERO;
-        if matches!(self, Self::Unasked) {
+        if self.answer.is_none() {
             let (say, answer) = mpsc::channel();
             // The receiver no longer exists if the daemon ends.
             let asks = move || drop(say.send(look()));
-            let thread = thread::Builder::new().name("canal-user".to_owned()).spawn(asks);
-            if thread.is_err() {
-                return None;
-            }
-            (*self, patience) = (Self::Asked(answer), PATIENCE);
+            thread::Builder::new().name("canal-user".to_owned()).spawn(asks).ok()?;
+            (self.answer, patience) = (Some(answer), PATIENCE);
         }
-        if let Self::Asked(answer) = self {
-            match answer.recv_timeout(patience) {
-                Ok(name) => *self = Self::Known(name),
-                Err(RecvTimeoutError::Disconnected) => *self = Self::Known(None),
-                Err(RecvTimeoutError::Timeout) => {}
-            }
+        if let Ok(name) = self.answer.as_ref()?.recv_timeout(patience) {
+            self.name = name;
         }
-        match self {
-            Self::Known(name) => name.as_deref(),
-            Self::Unasked | Self::Asked(_) => None,
-        }
+        self.name.as_deref()
     }
 }
 
@@ -126,6 +112,8 @@ pub(crate) fn refuse_outsider(place: &Place) -> anyhow::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc::TryRecvError;
+
     use super::*;
     use canal_sys::rerun::wait_until;
 
@@ -146,7 +134,7 @@ mod tests {
         let mut nobody = OwnUser::default();
         wait_until("it is known that there is none", || {
             assert_eq!(nobody.name(4_000_000_123), None);
-            matches!(nobody, OwnUser::Known(None))
+            nobody.answer.as_ref().unwrap().try_recv() == Err(TryRecvError::Disconnected)
         });
     }
 }

@@ -35,22 +35,12 @@ const READ_BYTES_PER_TURN: usize = 128 * 1024;
 
 /// The state of the data that a client sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::net) enum Input {
+enum Input {
     Open,
     /// It sent something that is not a call. The daemon discards everything after it.
     BrokenOff,
     /// It sends nothing further. The daemon still serves what it sent before.
     Ended,
-}
-
-/// Whether the daemon closes a connection. It then serves nothing further on it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::net) enum Closing {
-    No,
-    /// It closes the connection once the output is written.
-    OnceWritten,
-    /// It closes the connection once the output is written, or soon if the client does not read.
-    Soon,
 }
 
 /// The facts about the request of a client that the table does not know.
@@ -88,10 +78,11 @@ pub(crate) struct Connection {
     /// Provisional grants that wait for a confirmation.
     pub provisional: Vec<RequestId>,
     output: Output,
-    pub(in crate::net) input: Input,
+    input: Input,
     /// Whether the client closed the connection without having read everything that was sent.
     pub is_reset: bool,
-    pub(in crate::net) closing: Closing,
+    /// Whether the daemon closes it once the output is written. It serves nothing further on it.
+    is_closing: bool,
     /// The replies that the client expects to the current call.
     replies: Replies,
     /// The facts about the client's request that the table does not know.
@@ -134,7 +125,7 @@ impl Connection {
             output: Output::default(),
             input: Input::Open,
             is_reset: false,
-            closing: Closing::No,
+            is_closing: false,
             replies: Replies::One,
             asked: AskedFor::default(),
             turned_away: None,
@@ -367,14 +358,12 @@ impl Connection {
 
     /// Whether the daemon serves nothing further on the connection.
     pub(crate) fn is_closing(&self) -> bool {
-        self.closing != Closing::No
+        self.is_closing
     }
 
     /// Closes the connection as soon as the output is written.
     pub(crate) fn close(&mut self) {
-        if self.closing == Closing::No {
-            self.closing = Closing::OnceWritten;
-        }
+        self.is_closing = true;
     }
 
     /// Drops the output that was not written, so that the client never receives it, and closes the

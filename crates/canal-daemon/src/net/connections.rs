@@ -13,7 +13,7 @@ use crate::calls::call::ConnId;
 use crate::config::effective::Asked;
 use crate::host::Ticket;
 use crate::net::call_state::{Awaiting, CallState, LogWait, PendingCall, Subject};
-use crate::net::connection::{Closing, Connection};
+use crate::net::connection::Connection;
 use crate::poller::{EVENTS_AT_ONCE, Poller};
 use canal_core::{Request, RequestId, Tag};
 use canal_protocol::Failure;
@@ -385,7 +385,7 @@ impl Conns {
     }
 
     fn settle_flushed(&mut self, id: ConnId) {
-        let Some(conn) = self.open.get_mut(id) else { return };
+        let Some(conn) = self.open.get(id) else { return };
         let flushed = conn.is_flushed();
         let answered = conn.calls.is_empty()
             && !matches!(conn.state, CallState::Log(_) | CallState::Stores(_) | CallState::History);
@@ -393,8 +393,7 @@ impl Conns {
         if closes && flushed {
             return self.part(id);
         }
-        if closes && conn.closing != Closing::Soon {
-            conn.closing = Closing::Soon;
+        if closes && self.closing.iter().all(|(_, other)| *other != id) {
             self.closing.push((clock::now() + CLOSING_TIME, id));
         }
         let flags = if flushed { READS } else { READS | EpollFlags::EPOLLOUT };
