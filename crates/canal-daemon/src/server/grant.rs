@@ -6,8 +6,7 @@
 use std::io;
 use std::os::fd::AsFd;
 
-use crate::calls::call::Answer;
-use crate::calls::call::ConnId;
+use crate::calls::call::{Answer, ConnId};
 use crate::calls::in_flight::Completion;
 use crate::net::call_state::CallState;
 use crate::processes::identity::{self, cannot_watch, peer_pidfd};

@@ -4,8 +4,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use crate::calls::call::Answer;
-use crate::calls::call::ConnId;
+use crate::calls::call::{Answer, ConnId};
 use crate::calls::in_flight::{Completion, VOID};
 use crate::net::call_state::{Awaiting, CallState, LogWait, Patience, PendingAcquire, PendingCall};
 use crate::server::Server;

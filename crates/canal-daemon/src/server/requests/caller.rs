@@ -47,16 +47,12 @@ impl Server {
             if priority > 0 {
                 self.may(id, Action::Priority, &item.key)?;
             }
-            match item.ask {
-                // A read or a write of a key also takes the keys below it.
-                Ask::Read | Ask::Write => {
-                    for below in self.effective.config.permissions.held_apart(&item.key) {
-                        let what =
-                            || format!("hold `{below}`, which is below `{key}`", key = item.key);
-                        self.permitted(id, Action::Hold, below, what)?;
-                    }
+            // A read or a write of a key also takes the keys below it.
+            if let Ask::Read | Ask::Write = item.ask {
+                for below in self.effective.config.permissions.held_apart(&item.key) {
+                    let what = || format!("hold `{below}`, which is below `{}`", item.key);
+                    self.permitted(id, Action::Hold, below, what)?;
                 }
-                Ask::Counted { .. } => {}
             }
         }
         Ok(())

@@ -11,8 +11,7 @@ use crate::server::requests::release::give_back;
 use crate::server::step::{Caller, Result, Step};
 use crate::store::ledger::renewal_bytes;
 use crate::waiters::leases::{is_collecting, name_of};
-use crate::wording::time;
-use crate::wording::{bad, superseded};
+use crate::wording::{bad, superseded, time};
 use canal_core::{
     Change, FrameId, LEASE_MS_MAX, LEASE_MS_MIN, LeaseEnd, LeaseId, Outcome, Owner, PastLease,
     Release as Giving, RequestId,
@@ -120,8 +119,8 @@ impl Server {
     fn unconfirmed_part(&self, lease: LeaseId) -> Option<RequestId> {
         let table = self.decide.table();
         let mut holds = table.holds_in(table.lease(lease)?);
-        let unconfirmed = holds.find(|hold| hold.provisional && hold.asked.over_nodes.is_some());
-        unconfirmed.map(|hold| hold.request).or_else(|| self.waiting_part(lease))
+        let unconfirmed = holds.find(|hold| is_collecting(hold)).map(|hold| hold.request);
+        unconfirmed.or_else(|| self.waiting_part(lease))
     }
 
     /// Whether an unconfirmed part depends on a newer connection than this one.
