@@ -17,7 +17,7 @@ use crate::store::recover::token_by_clock;
 use crate::waiters::leases::Leases;
 use crate::waiters::waiting::Waiter;
 use crate::wording;
-use canal_core::{Change, FrameId, Globals, HostId, Owner, ProcessId, RequestId, Setting};
+use canal_core::{Change, FrameId, Globals, HostId, Owner, ProcessId, RequestId};
 use canal_history::Ending;
 use canal_protocol::Failure;
 use canal_sys::clock;
