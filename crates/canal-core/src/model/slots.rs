@@ -122,14 +122,6 @@ impl Slots {
         self.0.iter().flat_map(|range| range.0..=range.1)
     }
 
-    /// The slot numbers as a list.
-    #[must_use]
-    pub fn to_vec(&self) -> Vec<u64> {
-        let mut numbers = Vec::with_capacity(self.count() as usize);
-        self.0.iter().for_each(|range| numbers.extend(range.0..=range.1));
-        numbers
-    }
-
     /// The union of some sets.
     pub(crate) fn together<'a>(sets: impl Iterator<Item = &'a Self>) -> Self {
         let mut ranges: Vec<SlotRange> = sets.flat_map(|slots| slots.0.iter().copied()).collect();

@@ -41,8 +41,8 @@ struct Noted {
 #[derive(Debug)]
 pub(crate) struct SentTokens {
     dir: PathBuf,
+    /// The content of the file, with the largest token since.
     noted: Noted,
-    told: Token,
 }
 
 impl SentTokens {
@@ -66,7 +66,7 @@ impl SentTokens {
             let engine = engine.to_owned();
             found = Noted { engine, epoch: None, told: Token(0), ..found };
         }
-        Ok(Self { dir, told: found.told, noted: found })
+        Ok(Self { dir, noted: found })
     }
 
     /// The facts that the member needs about the grants that earlier daemons of this place sent.
@@ -78,7 +78,7 @@ impl SentTokens {
             epoch,
             mark: marks.max_by_key(|mark| mark.position),
             // Tokens of another engine are not part of this log, but they must not be used again.
-            told: if epoch.is_some() { self.told.max(recorded) } else { Token(0) },
+            told: if epoch.is_some() { self.noted.told.max(recorded) } else { Token(0) },
             bound: Token(self.noted.told_below.0.saturating_sub(1)).max(recorded),
             lost: false,
         }
@@ -89,12 +89,11 @@ impl SentTokens {
     /// # Errors
     /// The token is not recorded, so no client must receive it.
     pub(crate) fn tell(&mut self, token: Token, epoch: Option<u128>) -> io::Result<()> {
-        let told = self.told.max(token);
         if token >= self.noted.told_below || epoch != self.noted.epoch {
             let told_below = self.noted.told_below.max(Token(token.0.saturating_add(RESERVED)));
-            self.write(Noted { epoch, told: self.told, told_below, ..self.noted.clone() })?;
+            self.write(Noted { epoch, told_below, ..self.noted.clone() })?;
         }
-        self.told = told;
+        self.noted.told = self.noted.told.max(token);
         Ok(())
     }
 
@@ -103,11 +102,11 @@ impl SentTokens {
     /// # Errors
     /// The file cannot be written. The reserved block stays reserved.
     pub(crate) fn close(&mut self) -> io::Result<()> {
-        let told_below = Token(self.told.0.saturating_add(1));
-        if self.told == Token(0) || told_below >= self.noted.told_below {
+        let told_below = Token(self.noted.told.0.saturating_add(1));
+        if self.noted.told == Token(0) || told_below >= self.noted.told_below {
             return Ok(());
         }
-        self.write(Noted { told: self.told, told_below, ..self.noted.clone() })
+        self.write(Noted { told_below, ..self.noted.clone() })
     }
 
     fn write(&mut self, noted: Noted) -> io::Result<()> {

@@ -315,7 +315,7 @@ mod tests {
     }
 
     fn slots(of: &OwnSlots, item: usize) -> Vec<u64> {
-        Slots(of.of_item(item).0.to_vec()).to_vec()
+        Slots(of.of_item(item).0.to_vec()).iter().collect()
     }
 
     #[test]

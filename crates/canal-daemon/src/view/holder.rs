@@ -88,7 +88,7 @@ impl<'a> Shown<'a> {
             since: Text::Time(hold.since).into(),
             token: hold.token.0,
             mode: item.map(|item| item.mode),
-            slots: item.map(|item| item.slots.to_vec()).unwrap_or_default(),
+            slots: item.into_iter().flat_map(|item| item.slots.iter()).collect(),
             bucket: None,
             folder: None,
             children: None,

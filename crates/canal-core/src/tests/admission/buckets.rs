@@ -8,7 +8,7 @@ fn gpu(pid: u32) -> Wish {
 }
 
 fn slots(granted: &Granted) -> Vec<u64> {
-    granted.items[0].slots.to_vec()
+    granted.items[0].slots.iter().collect()
 }
 
 #[test]
@@ -54,7 +54,7 @@ fn a_bucket_out_of_service_is_not_granted_and_its_holder_keeps_it() {
     let waiter = world.wait(gpu(5));
     assert_eq!(world.die(3), [], "its slot leaves service with its holder");
     assert_eq!(grants(&world.service("gpu", &[2], false)), [waiter]);
-    assert_eq!(world.table.hold_of(waiter).unwrap().items[0].slots.to_vec(), [2]);
+    assert_eq!(world.table.hold_of(waiter).unwrap().items[0].slots.0, [SlotRange(2, 2)]);
 }
 
 #[test]

@@ -269,7 +269,8 @@ fn normal(table: &Table, scope: Scope) -> Normal {
         let items = table.holds_in(frame.id).flat_map(|hold| &hold.items);
         let held = |item: &HeldItem| {
             let HeldItem { key, mode, slots, shared, view, stated } = item.clone();
-            let numbers = if scope.without.is_empty() { Vec::new() } else { slots.to_vec() };
+            let numbers =
+                if scope.without.is_empty() { Vec::new() } else { slots.iter().collect() };
             (key, mode, shared, slots.count(), numbers, view, stated)
         };
         let holds = items.map(held).collect();
