@@ -157,21 +157,8 @@ impl Server {
         Ok(self.send_grant_or_take_back(id, granted.request, Some(granted)))
     }
 
-    /// Sends a grant to a client that asks for it again.
-    pub(crate) fn tell_again(
-        &mut self,
-        id: ConnId,
-        request: RequestId,
-        frame: FrameId,
-        pidfd: Option<Pidfd>,
-    ) -> Result {
-        self.watch_owner(id, frame, pidfd)?;
-        // From here, the grant depends on this connection alone.
-        self.conns.disown(request);
-        Ok(self.send_grant_or_take_back(id, request, None))
-    }
-
-    fn send_grant_or_take_back(
+    /// Sends a grant as it was decided, or the current hold to a client that asks for it again.
+    pub(crate) fn send_grant_or_take_back(
         &mut self,
         id: ConnId,
         request: RequestId,

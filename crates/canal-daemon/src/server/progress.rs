@@ -14,7 +14,7 @@ use crate::server::Server;
 use crate::server::liveness::AHEAD_EVERY;
 use crate::view::holder::LeaderWatch;
 use crate::view::shown::Held;
-use crate::waiters::waiting::LastProgress;
+use crate::waiters::waiting::progress_hash;
 use canal_core::{Key, Mode, OwnSlots, RequestId};
 use canal_protocol::{EstimateInfo, HolderInfo, Progress};
 use canal_sys::clock;
@@ -120,7 +120,7 @@ impl Server {
             .or_insert_with(|| self.scene(&key, looked_up_max, budget));
         let estimate = scene.estimates.get(&request).copied();
         let position = scene.positions.get(&request).copied().unwrap_or(scene.waiting);
-        let news = LastProgress::of(position, &why.clause, estimate.as_ref());
+        let news = progress_hash(position, &why.clause, estimate.as_ref());
         if self.waiters.get(request).is_some_and(|waiter| waiter.told == Some(news)) {
             return;
         }
@@ -155,7 +155,7 @@ impl Server {
     fn tell_kept_grant(&mut self, request: RequestId, id: ConnId) {
         let reason = self.decide.not_a_member().message;
         let Some(waiter) = self.waiters.get_mut(request) else { return };
-        let news = LastProgress::of(0, &reason, None);
+        let news = progress_hash(0, &reason, None);
         if waiter.told.replace(news) == Some(news) {
             return;
         }

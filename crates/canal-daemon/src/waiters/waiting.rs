@@ -4,7 +4,7 @@
 //! entry; no other request has one.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -42,8 +42,8 @@ pub(crate) struct Waiter {
     pub asked: Asked,
     /// Whether the client accepts progress messages.
     pub more: bool,
-    /// The progress that was sent last.
-    pub told: Option<LastProgress>,
+    /// The [`progress_hash`] of the message that was sent last.
+    pub told: Option<u64>,
 }
 
 /// The facts about a request that the daemon keeps beyond its end.
@@ -54,18 +54,12 @@ pub(crate) struct Asked {
     pub since: UnixMillis,
 }
 
-/// The last progress message to a waiter: a hash of its position, the reason for its wait, and
-/// whether an estimate was sent, which counts down by itself. A hash suffices, because it is only
-/// kept to avoid sending the same message twice to one of ten thousand clients.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct LastProgress(u64);
-
-impl LastProgress {
-    pub(crate) fn of(position: usize, clause: &str, estimate: Option<&EstimateInfo>) -> Self {
-        let mut hasher = DefaultHasher::new();
-        (position, clause, estimate.is_some()).hash(&mut hasher);
-        Self(hasher.finish())
-    }
+/// A hash of a progress message: of the position, the reason for the wait, and whether there is an
+/// estimate, which counts down by itself. A hash suffices, because it is only kept to avoid sending
+/// the same message twice to one of ten thousand clients.
+pub(crate) fn progress_hash(position: usize, clause: &str, estimate: Option<&EstimateInfo>) -> u64 {
+    let hasher = BuildHasherDefault::<DefaultHasher>::default();
+    hasher.hash_one((position, clause, estimate.is_some()))
 }
 
 impl Asked {

@@ -329,7 +329,10 @@ impl Server {
                 self.waiters.queue_grant_again(table, hold);
                 return Ok(self.wait_for_grant(id, request, more));
             }
-            return self.tell_again(id, request, frame, owner.pidfd);
+            self.watch_owner(id, frame, owner.pidfd)?;
+            // From here, the grant depends on this connection alone.
+            self.conns.disown(request);
+            return Ok(self.send_grant_or_take_back(id, request, None));
         }
         if let Some(waiter) = self.waiters.get(request)
             && let Some(before) = self.conns.waiter(request)
