@@ -254,8 +254,8 @@ pub(crate) fn bridge(args: &BridgeArgs, global: &Global) -> Result {
     }
 }
 
-/// `canal deadlock-watcher`, which looks for deadlocks on behalf of a program that uses the
-/// library.
+/// `canal deadlock-watcher`, which looks for deadlocks on behalf of a request that waits at the
+/// daemon of this machine.
 pub(crate) fn deadlock_watcher(global: &Global) -> Result {
     let target = Target::of(global)?;
     let failed = |error| Failed::new(format!("cannot search for deadlocks: {error}"));

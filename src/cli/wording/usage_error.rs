@@ -65,8 +65,7 @@ fn print(error: &clap::Error) -> u8 {
 }
 
 fn explain(error: &clap::Error, words: impl Iterator<Item = String>) -> Failed {
-    let line = Line::of(words);
-    Failed::new(message(error)).hint(hint(error, &line))
+    Failed::new(message(error)).hint(hint(error, &Line::of(words)))
 }
 
 /// The command line that contains the error.
@@ -74,8 +73,8 @@ fn explain(error: &clap::Error, words: impl Iterator<Item = String>) -> Failed {
 struct Line {
     /// The subcommand, if the user named one.
     verb: Option<String>,
-    /// The words after the subcommand.
-    rest: Vec<String>,
+    /// The first word after the subcommand that is not an option.
+    operand: Option<String>,
 }
 
 impl Line {
@@ -85,12 +84,7 @@ impl Line {
             |word: &String| definition.find_subcommand(word).is_some_and(|c| !c.is_hide_set());
         let mut words = words.take_while(|word| word != "--");
         let verb = words.find(known);
-        Self { verb, rest: words.collect() }
-    }
-
-    /// The first word after the subcommand that is not an option.
-    fn operand(&self) -> Option<&str> {
-        self.rest.iter().map(String::as_str).find(|word| !word.starts_with('-'))
+        Self { verb, operand: words.find(|word| !word.starts_with('-')) }
     }
 }
 
@@ -211,7 +205,7 @@ fn from_elsewhere(error: &clap::Error, line: &Line) -> Option<String> {
             format!("add it with `--key {word}`; canal takes all keys together")
         }
         (ErrorKind::UnknownArgument, "resize") => {
-            let key = cut(line.operand()?, WORD_COLUMNS);
+            let key = cut(line.operand.as_deref()?, WORD_COLUMNS);
             format!("run `canal resize {key} {}`", size(&arg)?)
         }
         (ErrorKind::UnknownArgument, "release") => {
