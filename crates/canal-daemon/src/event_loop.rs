@@ -41,7 +41,8 @@ pub(crate) fn work(server: &mut Server, signals: &Signals) -> anyhow::Result<()>
             server.conns.wait(Some(Duration::ZERO));
         } else if !spin.look(|| server.conns.wait(Some(Duration::ZERO))) {
             let begun = clock::now();
-            if server.sleep() {
+            let time = server.time_to_sleep();
+            if server.conns.wait(time) {
                 spin.slept(clock::now().saturating_duration_since(begun));
             }
         }

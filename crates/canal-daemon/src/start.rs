@@ -93,22 +93,18 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
 
 /// Adds a hint if the disk is full.
 fn with_hint(error: anyhow::Error) -> anyhow::Error {
-    if error.is::<StartError>() || !io_error(&error).is_some_and(is_full) {
-        return error;
-    }
-    let hint = "make room there, or name a socket on another disk (`--socket PATH`)";
-    StartError { what: format!("{error:#}"), hint: hint.into() }.into()
-}
-
-/// The error of the system call that failed.
-fn io_error(error: &anyhow::Error) -> Option<&io::Error> {
     let no_room = || error.downcast_ref().map(|NoRoom { error, .. }| error);
-    match (error.downcast_ref(), error.downcast_ref()) {
+    let failed: Option<&io::Error> = match (error.downcast_ref(), error.downcast_ref()) {
         (Some(ClaimError::Io { error, .. }), _) | (_, Some(OpenError::Io { error, .. })) => {
             Some(error)
         }
         _ => error.downcast_ref().or_else(no_room),
+    };
+    if error.is::<StartError>() || !failed.is_some_and(is_full) {
+        return error;
     }
+    let hint = "make room there, or name a socket on another disk (`--socket PATH`)";
+    StartError { what: format!("{error:#}"), hint: hint.into() }.into()
 }
 
 /// Checks whether a daemon could work, before the daemon that it replaces is asked to end.

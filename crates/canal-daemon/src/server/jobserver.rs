@@ -273,12 +273,14 @@ impl Server {
         let mut builds: BTreeSet<Tag> = self.jobservers.found().into_iter().collect();
         builds.extend(frames.iter().map(|(build, _)| *build));
         for build in builds {
-            let Some((token, key)) = self.hold_of_build(build) else {
+            let table = self.decide.table();
+            let hold = table.tagged(build).and_then(|request| table.hold_of(request));
+            let Some((hold, [item])) = hold.map(|hold| (hold, &*hold.items)) else {
                 self.jobservers.sweep(build);
                 continue;
             };
-            if let Err(error) = self.jobservers.take_over(token, build, &key) {
-                tracing::warn!(%error, token = token.0, "cannot continue its jobserver");
+            if let Err(error) = self.jobservers.take_over(hold.token, build, &item.key) {
+                tracing::warn!(%error, token = hold.token.0, "cannot continue its jobserver");
             }
         }
         for (build, frame) in frames {
@@ -286,12 +288,5 @@ impl Server {
                 self.end(frame);
             }
         }
-    }
-
-    fn hold_of_build(&self, build: Tag) -> Option<(Token, Key)> {
-        let table = self.decide.table();
-        let hold = table.hold_of(table.tagged(build)?)?;
-        let [item] = &*hold.items else { return None };
-        Some((hold.token, item.key.clone()))
     }
 }

@@ -260,12 +260,6 @@ fn in_turns(active: impl Iterator<Item = (u32, ConnId)>) -> Vec<ConnId> {
 
 /// Schedules work, and does the work that is due.
 impl Server {
-    /// Sleeps until there is something to do. Returns whether an event ended the sleep.
-    pub(crate) fn sleep(&mut self) -> bool {
-        let time = self.time_to_sleep();
-        self.conns.wait(time)
-    }
-
     /// How long the daemon may sleep if no event arrives and its boottime timer does not go off.
     pub(crate) fn time_to_sleep(&self) -> Option<Duration> {
         let now = clock::now();

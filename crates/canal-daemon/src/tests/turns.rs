@@ -345,7 +345,8 @@ fn the_alarm_ends_waits_and_leases() {
     world.turn();
     world.server.due.progress = None;
     while waiter.reply().is_none() {
-        world.server.sleep();
+        let time = world.server.time_to_sleep();
+        world.server.conns.wait(time);
         world.server.turn().unwrap();
     }
     world.server.leases.all_over();
