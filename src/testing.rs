@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 use crate::client::{Client, ClientError, Start};
-use crate::protocol::Stop;
+use crate::protocol::NoParameters;
 use crate::protocol::place::{MachineUid, Place};
 use crate::{Endpoint, Error, daemon};
 
@@ -184,7 +184,7 @@ impl Daemon {
     /// Asks the daemon that listens at the socket to end, and waits until it has. Returns whether a
     /// daemon ended.
     fn stop(&self) -> bool {
-        self.connect().is_ok_and(|mut client| client.stop(&Stop {}).is_ok())
+        self.connect().is_ok_and(|mut client| client.stop(&NoParameters {}).is_ok())
     }
 
     fn connect(&self) -> Result<Client, Error> {

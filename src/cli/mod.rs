@@ -21,13 +21,14 @@ mod user_name;
 mod wording;
 
 // The names that most commands use.
+pub(crate) use canal_text::plural;
+
 pub(crate) use arguments::definition::Global;
 pub(crate) use arguments::value::{Length, millis, short, stated};
 pub(crate) use connect::Target;
 pub(crate) use output::sanitize::{command_line, cut, sanitize};
 pub(crate) use output::stderr::{Failed, Result, Verbosity};
 pub(crate) use output::stdout;
-pub(crate) use wording::participant::plural;
 pub(crate) use wording::time::Now;
 pub(crate) use wording::usage_error::wrong;
 

@@ -6,7 +6,6 @@
 //! no thread or timer: [`Waiting::update`] returns when the text changes next.
 
 use std::io::{self, IsTerminal, Write as _};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle, TermLike};
@@ -21,6 +20,7 @@ use crate::sys::terminal::drawn_line;
 use crate::sys::terminal::shared::SharedTerminal;
 
 use super::arguments::request::{ProgressArg, inherited};
+use super::output::page::COLUMNS_ASSUMED;
 use super::wording::participant::process;
 use super::wording::waiting::{self, Wait};
 
@@ -60,13 +60,12 @@ pub(crate) struct Waiting {
     /// When the daemon first reported progress.
     began: Option<Instant>,
     next_line_after: Duration,
-    last: Option<Progress>,
+    /// The daemon's last report, and when it arrived.
+    last: Option<(Progress, Instant)>,
     /// New nodes, and when they begin to grant, in milliseconds of CLOCK_BOOTTIME.
     new_nodes: Option<(Vec<String>, u64)>,
-    /// When the daemon sent the last report.
-    heard: Option<Instant>,
-    /// The keys of the request and their modes.
-    modes: Vec<(Arc<str>, Mode)>,
+    /// The items of the request.
+    items: Vec<WireItem>,
     line: Option<TerminalLine>,
     /// Whether canal has printed the warning about an ancestor.
     warned: bool,
@@ -75,7 +74,6 @@ pub(crate) struct Waiting {
 impl Waiting {
     /// A display that has not printed anything.
     pub(crate) fn new(verbosity: Verbosity, choice: ProgressArg, items: &[WireItem]) -> Self {
-        let mode = |item: &WireItem| (item.key.clone(), item.mode.unwrap_or(Mode::Counted));
         let at_once = verbosity >= Verbosity::Verbose;
         Self {
             verbosity,
@@ -84,8 +82,7 @@ impl Waiting {
             next_line_after: if at_once { Duration::ZERO } else { FIRST_LINE_AFTER },
             last: None,
             new_nodes: None,
-            heard: None,
-            modes: items.iter().map(mode).collect(),
+            items: items.to_vec(),
             line: None,
             warned: false,
         }
@@ -96,8 +93,7 @@ impl Waiting {
     pub(crate) fn update(&mut self, progress: Option<&Progress>) -> Option<Duration> {
         let passed = self.began.get_or_insert_with(Instant::now).elapsed();
         if let Some(progress) = progress {
-            self.last = Some(progress.clone());
-            self.heard = Some(Instant::now());
+            self.last = Some((progress.clone(), Instant::now()));
         }
         if self.verbosity < Verbosity::Normal || self.last.is_none() && self.new_nodes.is_none() {
             return None;
@@ -138,7 +134,7 @@ impl Waiting {
     /// Warns if an ancestor of this process holds the lock. The daemon cannot detect that deadlock,
     /// because it does not know that the two belong together.
     fn warn_of_ancestors(&mut self) {
-        let Some(last) = &self.last else { return };
+        let Some((last, _)) = &self.last else { return };
         let holders = last.holders.iter().filter(|holder| holder.pid != 0);
         let mut blocking = holders.filter(|holder| ancestors().any(|pid| pid == holder.pid));
         let Some(holder) = blocking.next() else { return };
@@ -174,7 +170,7 @@ impl Waiting {
     fn draw(&mut self, news: bool, passed: Duration) {
         let line = self.line.get_or_insert_with(TerminalLine::begin);
         let Some(here) = line.turn(news) else { return };
-        if self.last.as_ref().is_some_and(is_held_by_this_job) {
+        if self.last.as_ref().is_some_and(|(last, _)| is_held_by_this_job(last)) {
             line.erase();
             if self.choice == ProgressArg::Auto {
                 self.log(passed, here);
@@ -205,11 +201,10 @@ impl Waiting {
         if let Some((names, until)) = &self.new_nodes {
             return waiting::new_nodes(names, until.saturating_sub(boottime_ms()), columns);
         }
-        let Some(progress) = &self.last else { return String::new() };
-        let mode = self.modes.iter().find(|(key, _)| **key == *progress.key);
-        let mode = mode.map_or(Mode::Counted, |(_, mode)| *mode);
-        let heard_ago = self.heard.map(|heard| heard.elapsed()).unwrap_or_default();
-        let wait = Wait { progress, mode, here, waited, heard_ago };
+        let Some((progress, heard)) = &self.last else { return String::new() };
+        let item = self.items.iter().find(|item| *item.key == *progress.key);
+        let mode = item.and_then(|item| item.mode).unwrap_or(Mode::Counted);
+        let wait = Wait { progress, mode, here, waited, heard_ago: heard.elapsed() };
         waiting::fitted(&wait, columns, &Now::here())
     }
 }
@@ -247,9 +242,6 @@ fn outlet(choice: ProgressArg) -> Outlet {
         ProgressArg::Auto => Outlet::Log,
     }
 }
-
-/// The width of a terminal that does not report one.
-const COLUMNS_ASSUMED: usize = 80;
 
 /// How long canals draw nothing after one of them has left this terminal, unless the daemon reports
 /// something. The canal that left may have become its command, whose output begins where the line
@@ -437,7 +429,7 @@ mod tests {
 
     fn waiting(verbosity: Verbosity) -> Waiting {
         let mut waiting = Waiting::new(verbosity, ProgressArg::Auto, &[]);
-        waiting.last = Some(progress(1));
+        waiting.last = Some((progress(1), Instant::now()));
         waiting
     }
 

@@ -25,6 +25,7 @@ use tracing_subscriber::reload;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
 use canal_protocol::SettingSource;
+use canal_text::plural;
 use canal_text::safe_text::sanitize;
 
 /// The size at which the log of a daemon that was started on demand is rotated.
@@ -101,11 +102,7 @@ pub(crate) fn check(text: &str) -> Result<(), String> {
 /// A note for operators if lines were dropped.
 pub(crate) fn note() -> Option<String> {
     let lost = LOST.load(Ordering::Relaxed);
-    (lost > 0).then(|| format!("it lost {} of its log", lines(lost)))
-}
-
-fn lines(count: u64) -> String {
-    if count == 1 { "1 line".to_owned() } else { format!("{count} lines") }
+    (lost > 0).then(|| format!("it lost {} of its log", plural(lost, "line", "lines")))
 }
 
 /// The filter and its source. The command line takes precedence over `CANAL_LOG`, and `CANAL_LOG`
@@ -166,7 +163,7 @@ impl io::Write for Lines {
             text.push(b'\n');
         }
         if self.lost > 0 {
-            let lost = lines(self.lost);
+            let lost = plural(self.lost, "line", "lines");
             // Writing to memory does not fail.
             let _ = match self.timed {
                 true => writeln!(text, "{:.3}  WARN lost {lost} of this log", Timestamp::now()),

@@ -1,52 +1,13 @@
 //! Messages for users: why a request waits, why it was refused, and why a daemon cannot start.
 
 use std::borrow::Cow;
-use std::fmt::{self, Display};
-
-use serde::{Serialize, Serializer};
+use std::fmt::Display;
 
 use canal_core::{
-    FrameId, Item, Key, Kind, Mode, NodeId, Owner, Reason, Refusal, Request, UnixMillis, View,
+    Item, Key, Kind, Mode, NodeId, Owner, Reason, Refusal, Request, UnixMillis, View,
 };
 use canal_protocol::{ErrorName, Failure, NodesRefusal, OWNER_GONE};
-
-/// A text of a reply.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Text<'a> {
-    /// An existing text.
-    Itself(&'a str),
-    /// The name of the session with this outermost frame.
-    Session(FrameId),
-    /// The name of a frame.
-    Frame(FrameId),
-    Time(UnixMillis),
-}
-
-impl Display for Text<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Itself(text) => f.write_str(text),
-            Self::Session(frame) => write!(f, "s{frame}"),
-            Self::Frame(frame) => write!(f, "f{frame}"),
-            Self::Time(at) => f.write_str(&time(*at)),
-        }
-    }
-}
-
-impl From<Text<'_>> for String {
-    fn from(text: Text<'_>) -> Self {
-        text.to_string()
-    }
-}
-
-impl Serialize for Text<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self {
-            Self::Itself(text) => serializer.serialize_str(text),
-            _ => serializer.collect_str(self),
-        }
-    }
-}
+use canal_text::plural;
 
 /// The pid of an owner's process. 0 for a lease or a jobserver.
 pub(crate) fn pid_of(owner: &Owner) -> u32 {
@@ -83,8 +44,7 @@ pub(crate) fn conflict(
     let who = host.map_or_else(|| who.clone(), |host| format!("{who} on {host}"));
     let by = match holds.saturating_sub(1) {
         0 => format!("by {who}"),
-        1 => format!("by {who} and 1 other"),
-        others => format!("by {who} and {others} others"),
+        others => format!("by {who} and {}", plural(others, "other", "others")),
     };
     let key = match (key == asked, asked.covers(key)) {
         (true, _) => None,
@@ -130,7 +90,7 @@ pub(crate) fn reason(reason: &Reason) -> String {
 }
 
 /// How many slots of a size are held.
-pub(super) fn held(held: u64, capacity: u64) -> String {
+fn held(held: u64, capacity: u64) -> String {
     if held > capacity {
         return format!("{held} slots held, but its size allows {capacity}");
     }
@@ -138,8 +98,8 @@ pub(super) fn held(held: u64, capacity: u64) -> String {
 }
 
 /// A number of slots.
-pub(super) fn slots(count: u64) -> String {
-    if count == 1 { "1 slot".to_owned() } else { format!("{count} slots") }
+fn slots(count: u64) -> String {
+    plural(count, "slot", "slots")
 }
 
 /// The number of slots that an item asks for.
@@ -179,10 +139,9 @@ pub(crate) fn refusal(why: &Refusal, request: &Request, use_of: Option<&Use>) ->
         Refusal::Kind { in_use, .. } => wrong_kind(item, *in_use),
         Refusal::MaxWaiting { waiting, .. } => {
             let most = request.max_waiting.unwrap_or(*waiting);
-            let requests = if *waiting == 1 { "request is" } else { "requests are" };
+            let waiting = plural(*waiting, "request is", "requests are");
             let message = format!(
-                "`{key}` is not free, and {waiting} {requests} already waiting (at most {most} \
-                 may wait)"
+                "`{key}` is not free, and {waiting} already waiting (at most {most} may wait)"
             );
             refused("max-waiting", message)
         }
@@ -216,7 +175,7 @@ pub(crate) fn late_refusal(why: &Refusal, item: Option<&Item>, stored: Option<Vi
         (Refusal::Deadlock { cycle }, Some(key)) => deadlock(key, cycle.len(), cycle.len()),
         (Refusal::OwnDeadlock { .. }, Some(key)) => own_deadlock(key),
         (_, Some(key)) => refused("full", format!("`{key}` can no longer be granted")),
-        (_, None) => refused("full", "the request can no longer be granted".to_owned()),
+        (_, None) => refused("full", "the request can no longer be granted"),
     }
 }
 
@@ -247,11 +206,10 @@ fn other_nodes(item: &Item, theirs: &[NodeId], request: &Request) -> Failure {
         list_of(theirs),
         list_of(yours)
     );
-    let mut failure = Failure::new(ErrorName::NodeListDiffers, message)
-        .hint("name the same nodes everywhere; add new nodes first, and remove old ones later");
     let (key, theirs, yours) = (key.to_string(), theirs.to_vec(), yours.to_vec());
-    failure.nodes = Some(Box::new(NodesRefusal::Lists { key, theirs, yours }));
-    failure
+    let nodes = Some(Box::new(NodesRefusal::Lists { key, theirs, yours }));
+    Failure { nodes, ..Failure::new(ErrorName::NodeListDiffers, message) }
+        .hint("name the same nodes everywhere; add new nodes first, and remove old ones later")
 }
 
 /// The beginnings of the ids of some nodes, for people to compare.
@@ -384,7 +342,8 @@ pub(crate) fn count_in_text(text: &str) -> String {
     )
 }
 
-fn refused(reason: &str, message: String) -> Failure {
+/// The failure for a request that was not granted.
+pub(crate) fn refused(reason: &str, message: impl Into<String>) -> Failure {
     Failure::new(ErrorName::Refused, message).because(reason)
 }
 
@@ -489,18 +448,6 @@ mod tests {
     }
 
     #[test]
-    fn the_writer_and_display_give_the_same_text() {
-        let frames = [0, 1, 9, 10, u64::MAX].map(FrameId);
-        let names = frames.into_iter().flat_map(|id| [Text::Session(id), Text::Frame(id)]);
-        for text in names.chain([Text::Itself("a \"b\""), Text::Time(UnixMillis(1))]) {
-            let written = serde_json::to_value(text).unwrap();
-            assert_eq!(written, serde_json::Value::String(text.to_string()));
-        }
-        assert_eq!(Text::Session(FrameId(u64::MAX)).to_string(), format!("s{}", u64::MAX));
-        assert_eq!(Text::Frame(FrameId(7)).to_string(), "f7");
-    }
-
-    #[test]
     fn a_time_shows_its_fraction_only_if_it_has_one() {
         for (at, expected) in [
             (0, "1970-01-01T00:00:00Z"),
@@ -508,7 +455,7 @@ mod tests {
             (951_782_400_120, "2000-02-29T00:00:00.12Z"),
             (253_370_764_799_999, "9998-12-31T23:59:59.999Z"),
         ] {
-            assert_eq!(Text::Time(UnixMillis(at)).to_string(), expected);
+            assert_eq!(time(UnixMillis(at)), expected);
         }
     }
 

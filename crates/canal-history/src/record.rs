@@ -200,12 +200,8 @@ impl Fields<'_> {
 
 /// The slots as ranges, such as `0-3,7`. `None` if there are none.
 fn ranges(slots: &[SlotRange]) -> Option<String> {
-    let range = |SlotRange(first, last): &SlotRange| match first == last {
-        true => first.to_string(),
-        false => format!("{first}-{last}"),
-    };
-    let ranges: Vec<String> = slots.iter().map(range).collect();
-    (!ranges.is_empty()).then(|| ranges.join(","))
+    let ends = slots.iter().map(|SlotRange(first, last)| (*first, *last));
+    (!slots.is_empty()).then(|| canal_text::ranges(ends))
 }
 
 #[cfg(test)]

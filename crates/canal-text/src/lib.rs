@@ -6,3 +6,16 @@ pub mod safe_text;
 pub mod shell_word;
 #[cfg(feature = "durations")]
 pub mod time;
+
+/// A number and its word: `1 slot`, `2 slots`.
+pub fn plural(n: u64, one: &str, many: &str) -> String {
+    format!("{n} {}", if n == 1 { one } else { many })
+}
+
+/// Ranges of numbers, given by their first and last numbers: `0-3,7`.
+pub fn ranges(ranges: impl IntoIterator<Item = (u64, u64)>) -> String {
+    let shown = ranges.into_iter().map(|(first, last)| {
+        if first == last { first.to_string() } else { format!("{first}-{last}") }
+    });
+    shown.collect::<Vec<_>>().join(",")
+}

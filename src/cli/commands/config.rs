@@ -3,15 +3,13 @@
 use crate::cli::arguments::definition::ConfigArgs;
 use crate::cli::output::sanitize::{padded, width};
 use crate::cli::{Global, Now, Result, connect, cut, sanitize, stdout};
-use crate::protocol::{
-    Configuration, ConfigurationQuery, SettingChange, SettingInfo, SettingSource,
-};
+use crate::protocol::{Configuration, NoParameters, SettingChange, SettingInfo, SettingSource};
 
 /// The most columns to which names and values are aligned.
 const COLUMNS_MAX: usize = 40;
 
 pub(crate) fn run(args: &ConfigArgs, global: &Global) -> Result {
-    let found = connect::client(global)?.configuration(&ConfigurationQuery {})?;
+    let found = connect::client(global)?.configuration(&NoParameters {})?;
     stdout::report(&found, args.json, || page(&found, &Now::here()))
 }
 

@@ -21,7 +21,7 @@ use crate::client::{
 };
 use crate::daemon::{self, Options};
 use crate::protocol::place::{Place, Rule};
-use crate::protocol::{MetricsQuery, Reload, Reloaded, StatusQuery, Stop};
+use crate::protocol::{NoParameters, Reloaded, StatusQuery};
 use crate::run::nodes::watch_for_deadlocks;
 
 pub(crate) fn run(args: &DaemonArgs, global: &Global) -> Result {
@@ -182,7 +182,9 @@ const REPLACE_PAUSE: Duration = Duration::from_millis(5);
 fn stop(place: &Place) -> Result<Option<u32>> {
     let until = Instant::now() + REPLACE_MAX;
     loop {
-        match Client::connect(place, Start::Never).and_then(|mut client| client.stop(&Stop {})) {
+        match Client::connect(place, Start::Never)
+            .and_then(|mut client| client.stop(&NoParameters {}))
+        {
             Ok(stopping) => return Ok(Some(stopping.pid)),
             Err(ClientError::NoDaemon(_)) => return Ok(None),
             // The daemon ended before it answered, for example because it was killed. A client may
@@ -198,7 +200,7 @@ fn stop(place: &Place) -> Result<Option<u32>> {
 /// Makes the running daemon read its configuration again, and prints the result.
 fn reload(place: &Place, verbosity: Verbosity) -> Result {
     let reloaded =
-        Client::connect(place, Start::Never).and_then(|mut client| client.reload(&Reload {}));
+        Client::connect(place, Start::Never).and_then(|mut client| client.reload(&NoParameters {}));
     match reloaded {
         Ok(Reloaded { file, changed, notes, .. }) => {
             let what = match changed.len() {
@@ -235,7 +237,7 @@ fn idle_seconds(length: Length) -> u64 {
 /// Prints the metrics for a monitoring system. Fails if the reader goes away, because a collector
 /// that reads files would take half of the metrics for all of them.
 pub(crate) fn metrics(global: &Global) -> Result {
-    let found = connect::client(global)?.metrics(&MetricsQuery {})?;
+    let found = connect::client(global)?.metrics(&NoParameters {})?;
     stdout::print_or_fail(&found.text)
 }
 

@@ -47,9 +47,7 @@ pub(crate) fn run(args: &SetupArgs) -> Result {
     for step in &steps {
         match step {
             Step::Copy { to } => {
-                let program = fs::read(OWN)
-                    .map_err(|error| Failed::new(format!("cannot read this program: {error}")))?;
-                create(to, &program, 0o755).map_err(Failed::new)?;
+                create(to, &fs::read(OWN).map_err(unreadable)?, 0o755).map_err(Failed::new)?;
             }
             Step::Write { path, text, mode } => {
                 create(path, text.as_bytes(), *mode).map_err(Failed::new)?;
@@ -59,6 +57,10 @@ pub(crate) fn run(args: &SetupArgs) -> Result {
         }
     }
     is_up()
+}
+
+fn unreadable(error: io::Error) -> Failed {
+    Failed::new(format!("cannot read this program: {error}"))
 }
 
 /// An error before the first change.
@@ -225,8 +227,7 @@ fn description(steps: &[Step], at_boot: Option<&str>) -> String {
 
 /// The path of the program for the service, and the step that copies it there.
 fn program() -> Result<(String, Option<Step>)> {
-    let own = fs::read_link(OWN)
-        .map_err(|error| Failed::new(format!("cannot read this program: {error}")))?;
+    let own = fs::read_link(OWN).map_err(unreadable)?;
     if is_for_all(&own)
         && let Some(own) = own.to_str()
     {
@@ -282,16 +283,16 @@ fn make_user() -> Result<&'static [&'static str]> {
     } else {
         &[]
     };
-    let group = Group::from_name("canal").ok().flatten();
-    match (User::from_name("canal").ok().flatten(), group) {
-        (Some(_), Some(_)) => Ok(&[]),
-        (Some(_), None) => Ok(commands.get(..1).unwrap_or_default()),
-        _ if commands.is_empty() => Err(Failed::new(
+    let has_user = User::from_name("canal").is_ok_and(|found| found.is_some());
+    let has_group = Group::from_name("canal").is_ok_and(|found| found.is_some());
+    if !has_user && commands.is_empty() {
+        return Err(Failed::new(
             "there is no user `canal`, and neither useradd nor adduser is available to create it",
-        )),
-        (None, None) => Ok(commands),
-        (None, Some(_)) => Ok(commands.get(1..).unwrap_or_default()),
+        ));
     }
+    // The group comes first.
+    let needed = usize::from(has_group)..if has_user { 1 } else { 2 };
+    Ok(commands.get(needed).unwrap_or_default())
 }
 
 fn write(path: &Path, text: &str, mode: u32) -> Result<Step> {

@@ -1,6 +1,7 @@
 //! Makes foreign text safe for a terminal, and fits text to a width.
 
-use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+use unicode_truncate::UnicodeTruncateStr;
+use unicode_width::UnicodeWidthStr;
 
 pub(crate) use crate::safe_text::{is_unsafe, lines, one_line as command_line, sanitize};
 
@@ -35,21 +36,10 @@ pub(crate) fn cut(text: &str, columns: usize) -> String {
     if text.is_ascii() && text.len() <= columns || width(text) <= columns {
         return text.to_owned();
     }
-    let room = columns.saturating_sub(1);
-    let mut taken = 0;
-    let mut end = 0;
-    for (at, c) in text.char_indices() {
-        taken += c.width().unwrap_or(0);
-        if taken > room {
-            break;
-        }
-        end = at + c.len_utf8();
+    match columns.checked_sub(1) {
+        Some(room) => format!("{}…", text.unicode_truncate(room).0),
+        None => String::new(),
     }
-    // Some characters are wider together than alone.
-    while let Some(last) = text[..end].chars().next_back().filter(|_| width(&text[..end]) > room) {
-        end -= last.len_utf8();
-    }
-    if columns == 0 { String::new() } else { format!("{}…", &text[..end]) }
 }
 
 /// The text with blanks after it, to fill this many columns.

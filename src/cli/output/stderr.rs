@@ -117,12 +117,6 @@ impl Verbosity {
         self.at_least(Self::Normal, "hint: ", text);
     }
 
-    /// Prints a question, and leaves the cursor after it.
-    pub(crate) fn question(self, text: &str) {
-        // An error here cannot be reported anywhere.
-        let _ = io::stderr().lock().write_all(format!("canal: {} ", sanitize(text)).as_bytes());
-    }
-
     /// Prints a line that only `-v` shows.
     pub(crate) fn detail(self, text: &str) {
         self.at_least(Self::Verbose, "canal: ", text);
@@ -167,7 +161,9 @@ pub(crate) fn confirm(question: &str, undone: &str, again: &str, verbosity: Verb
     if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
         return Err(Failed::new(format!("{undone}: there is no terminal to ask on")).hint(hint));
     }
-    verbosity.question(&format!("{question} [y/N]"));
+    // An error here cannot be reported anywhere. The cursor stays after the question.
+    let line = format!("canal: {} [y/N] ", sanitize(question));
+    let _ = io::stderr().lock().write_all(line.as_bytes());
     let mut answer = String::new();
     let read = io::stdin().read_line(&mut answer);
     if read.is_err() || !matches!(answer.trim(), "y" | "Y" | "yes") {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::cli::{Failed, Now, Result, Verbosity, sanitize, short, stated, stdout};
+use crate::cli::{Failed, Now, Result, Verbosity, short, stdout};
 use crate::client::hold_monitor::LostHold;
 use crate::client::nodes::lease::LeaseHandle;
 use crate::protocol::{Failure, HolderInfo, LostLease, OnLost, ReleasedHold};
@@ -97,32 +97,10 @@ pub(crate) fn explain(failure: &Failure, json: bool, verbosity: Verbosity) -> Re
 }
 
 fn lines(failure: &Failure, reason: &str, now: &Now) -> Vec<String> {
-    let first = failure.lost.as_ref().and_then(|lost| lease_sentence(lost, reason, now));
+    let sentence = |lost: &LostLease| lost.sentence(reason, &format!(" {}", now.when(&lost.at)));
+    let first = failure.lost.as_deref().and_then(sentence);
     let holders = failure.holders.iter().map(|one| format!("now held by {}", holder(one, now)));
     [first.unwrap_or_else(|| failure.message.clone())].into_iter().chain(holders).collect()
-}
-
-fn lease_sentence(lost: &LostLease, reason: &str, now: &Now) -> Option<String> {
-    let key = sanitize(&lost.key);
-    let keys = match lost.more_keys {
-        0 => format!("`{key}`"),
-        1 => format!("`{key}` and 1 other key"),
-        more => format!("`{key}` and {more} other keys"),
-    };
-    let lease = format!("the lease on {keys} (token {})", lost.token);
-    let when = format!("{}, at {}", now.ago(&lost.at), now.clock(&lost.at));
-    Some(match reason {
-        "expired" => {
-            let ttl = stated(Duration::from_millis(lost.ttl_ms));
-            format!("{lease} expired {when}: it was not renewed for {ttl}")
-        }
-        "released" => format!("{lease} was released {when}"),
-        "forced" => format!("{lease} was broken by force {when}"),
-        "withdrawn" => format!(
-            "the daemon took {lease} back {when}: its client ended before it confirmed the grant"
-        ),
-        _ => return None,
-    })
 }
 
 /// A node's answer, as `--json` prints it.
@@ -346,7 +324,8 @@ mod tests {
             ]
         );
         for (reason, words) in [("released", "was released"), ("forced", "was broken by force")] {
-            let said = lease_sentence(&lost(1), reason, &now).unwrap();
+            let failure = Failure { lost: Some(Box::new(lost(1))), ..failure.clone() };
+            let said = lines(&failure, reason, &now).remove(0);
             let lease = "the lease on `db` and 1 other key (token 7)";
             assert_eq!(said, format!("{lease} {words} 3m12s ago, at 14:02:11"));
         }

@@ -138,11 +138,6 @@ pub(crate) fn ordinal(n: u64) -> String {
     format!("{n}{end}")
 }
 
-/// `slot`, `slots`: a number and its word.
-pub(crate) fn plural(n: u64, one: &str, many: &str) -> String {
-    format!("{n} {}", if n == 1 { one } else { many })
-}
-
 /// Slot numbers: `0-3,7`.
 pub(crate) fn slots(slots: &[u64]) -> String {
     let mut ranges: Vec<(u64, u64)> = Vec::new();
@@ -152,10 +147,7 @@ pub(crate) fn slots(slots: &[u64]) -> String {
             _ => ranges.push((slot, slot)),
         }
     }
-    let shown = ranges.iter().map(|&(first, last)| {
-        if first == last { first.to_string() } else { format!("{first}-{last}") }
-    });
-    shown.collect::<Vec<_>>().join(",")
+    canal_text::ranges(ranges)
 }
 
 #[cfg(test)]

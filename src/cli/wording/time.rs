@@ -74,6 +74,11 @@ impl Now {
         }
     }
 
+    /// How long ago that was, and when: `3m12s ago, at 14:02:11`.
+    pub(crate) fn when(&self, at: &str) -> String {
+        format!("{}, at {}", self.ago(at), self.clock(at))
+    }
+
     /// How long ago that was; `None` if the text is not a time, or a time in the future.
     pub(crate) fn passed(&self, since: &str) -> Option<Duration> {
         let since: Timestamp = since.parse().ok()?;

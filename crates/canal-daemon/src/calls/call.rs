@@ -14,8 +14,8 @@ use canal_protocol::frame::{self, FrameError};
 use canal_protocol::service::{DescriptionQuery, SERVICE, ServiceError};
 use canal_protocol::{
     Abandon, Acquire, Collect, Confirm, ConfirmAt, DeadlinePageQuery, EndedLeasesQuery, Failure,
-    GraphQuery, HistoryQuery, HistoryStatsQuery, INTERFACE, Kill, LeaderQuery, NODES_INTERFACE,
-    Prioritize, Release, Renew, Report, Resize, Restrict, StatusQuery, Stop, WaitsNear, WhyQuery,
+    HistoryQuery, HistoryStatsQuery, INTERFACE, Kill, LeaderQuery, NODES_INTERFACE, NoParameters,
+    Prioritize, Release, Renew, Report, Resize, Restrict, StatusQuery, WaitsNear, WhyQuery,
     WouldAcquire, WouldKill, Wrapper,
 };
 

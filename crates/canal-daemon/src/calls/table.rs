@@ -18,7 +18,7 @@ macro_rules! table_of_calls {
             INTERFACE: Confirm(Confirm) [NeedsLog, GoesFirst] => server.confirm(caller, &it);
             INTERFACE: DeadlinePage(DeadlinePageQuery) [] => server.page(&it);
             INTERFACE: EndedLeases(EndedLeasesQuery) [] => server.ended_leases(caller, &it);
-            INTERFACE: Graph(GraphQuery) [IsReport] => Ok(server.graph(caller));
+            INTERFACE: Graph(NoParameters) [IsReport] => Ok(server.graph(caller));
             INTERFACE: History(HistoryQuery) [IsReport] => server.history(caller, &it);
             INTERFACE: HistoryStats(HistoryStatsQuery) [IsReport] =>
                 server.history_stats(caller, &it);
@@ -32,7 +32,7 @@ macro_rules! table_of_calls {
                 server.renew(caller, &it);
             INTERFACE: Resize(Resize) [NeedsLog] => server.resize(caller, &it);
             INTERFACE: Status(StatusQuery) [IsReport] => server.status(caller, &it);
-            INTERFACE: Stop(Stop) [NeedsNoTable] => server.stop(caller);
+            INTERFACE: Stop(NoParameters) [NeedsNoTable] => server.stop(caller);
             INTERFACE: Why(WhyQuery) [IsReport] => server.why(caller, &it);
             INTERFACE: WouldAcquire(WouldAcquire) [NeedsLog] => server.would_acquire(caller, &it);
             INTERFACE: WouldKill(WouldKill) [NeedsLog] => server.would_kill(caller, &it);

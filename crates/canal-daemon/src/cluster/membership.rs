@@ -259,8 +259,7 @@ pub(crate) fn refuse_living(place: &Place, origin: &Origin) -> anyhow::Result<()
     if left == 0 {
         return Ok(());
     }
-    let hold =
-        if left == 1 { "1 process holds".to_owned() } else { format!("{left} processes hold") };
+    let hold = canal_text::plural(left as u64, "process holds", "processes hold");
     let what = format!(
         "{hold} locks on this machine only, unknown to other hosts (the journal in {})",
         place.dir.display()

@@ -380,9 +380,9 @@ fn recorded(path: &Path, origin: &Origin, discard: bool) -> anyhow::Result<Recor
         }
     }
     if unseen > 0 {
-        let names = if unseen == 1 { "process" } else { "processes" };
+        let unseen = canal_text::plural(unseen, "process", "processes");
         let what = format!(
-            "{} names {unseen} {names} in another pid or time namespace, which cannot be seen from \
+            "{} names {unseen} in another pid or time namespace, which cannot be seen from \
              here",
             path.display()
         );

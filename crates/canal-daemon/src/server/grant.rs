@@ -14,7 +14,7 @@ use crate::server::Server;
 use crate::server::step::{Result, Step};
 use crate::view::shown::Shown;
 use crate::waiters::leases::{LeaseNews, UnsyncedLease};
-use crate::wording::{Text, cannot, given_up, not_held, owner_gone, pid_of};
+use crate::wording::{cannot, given_up, not_held, owner_gone, pid_of};
 use canal_core::{Change, FrameId, FrameState, Granted, Owner, RequestId, Token};
 use canal_protocol::{ConfirmedAt, DeadlinePageQuery, ErrorName, Failure, Wrapper};
 use canal_sys::pidfd::Pidfd;
@@ -215,7 +215,7 @@ impl Server {
         grant.children_fd = asked.children.then_some(0);
         grant.offers_fd = form.map(|_| 1);
         grant.returns_fd = form.map(|_| 2);
-        grant.jobserver_path = jobserver_path.as_deref().map(Text::Itself);
+        grant.jobserver_path = jobserver_path;
         grant.deadline_fd = page.map(|page| page.deadline_fd);
         grant.liveness_fd = page.map(|page| page.liveness_fd);
         let closes_on_grant = conn.asked.closes_on_grant && conn.calls.is_empty();

@@ -164,7 +164,7 @@ impl Shown<'_> {
         Some(Event {
             on: one.on,
             ended: Open::of_waiter(self.table, waiter).ended_at(now_ms, Ending::Ended),
-            reason: self.why(waiter.id).map(|why| why.clause),
+            reason: self.why(waiter.id).map(|(_, _, clause)| clause),
             holders: self.holders_of(tokens),
         })
     }

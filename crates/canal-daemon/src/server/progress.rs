@@ -12,7 +12,6 @@ use crate::history::estimates::{self, EstimateBudget};
 use crate::net::call_state::CallState;
 use crate::server::Server;
 use crate::server::liveness::AHEAD_EVERY;
-use crate::view::holder::LeaderWatch;
 use crate::view::shown::Held;
 use crate::waiters::waiting::progress_hash;
 use canal_core::{Key, Mode, OwnSlots, RequestId};
@@ -113,21 +112,26 @@ impl Server {
             return;
         }
         let shown = self.shown(viewer);
-        let Some(why) = shown.why(request) else { return self.tell_kept_grant(request, id) };
-        let (key, mode) = (why.key, why.mode);
+        let Some((why, mode, reason)) = shown.why(request) else {
+            return self.tell_kept_grant(request, id);
+        };
+        let key = why.key;
         let scene = scenes
             .entry((key.clone(), mode))
             .or_insert_with(|| self.scene(&key, looked_up_max, budget));
         let estimate = scene.estimates.get(&request).copied();
         let position = scene.positions.get(&request).copied().unwrap_or(scene.waiting);
-        let news = progress_hash(position, &why.clause, estimate.as_ref());
+        let news = progress_hash(position, &reason, estimate.as_ref());
         if self.waiters.get(request).is_some_and(|waiter| waiter.told == Some(news)) {
             return;
         }
         let asked = &waiter.asked.request;
-        let holders = match why.held {
+        let frame = shown.table.waiter(request).map(|waiter| waiter.frame);
+        let holders = match Held::by(&why.reason) {
             None => Vec::new(),
-            Some(_) if why.nests => shown.holders(asked, why.item, OwnSlots::LeftOut),
+            Some(_) if frame.is_some_and(|frame| shown.nests(frame)) => {
+                shown.holders(asked, why.item, OwnSlots::LeftOut)
+            }
             Some(held) => {
                 let seen = scene.holders.entry((viewer, held));
                 seen.or_insert_with(|| shown.holders(asked, why.item, OwnSlots::LeftOut)).clone()
@@ -137,8 +141,8 @@ impl Server {
             key: key.to_string(),
             position: position as u64,
             waiting: scene.waiting as u64,
-            session: self.decide.table().waiter(request).map(|it| shown.session(it.frame)),
-            reason: why.clause,
+            session: frame.map(|frame| shown.session(frame)),
+            reason,
             holders,
             estimate,
         };
@@ -233,19 +237,21 @@ impl Server {
         let Some(conn) = self.conns.peek(id) else { return };
         let CallState::WatchesLeader(watch) = conn.state() else { return };
         let (key, viewer, has_read) = (watch.key.clone(), conn.peer.uid, conn.is_flushed());
-        let (told, reply) = match self.find_leader(&key) {
-            Ok(found) if found.told() == watch.told => return,
+        let (watch, reply) = match self.find_leader(&key) {
+            Ok(found) if found.watched(key.clone()) == **watch => return,
             Ok(_) if !has_read => {
                 self.due.leaders.look = Some(clock::now() + UNREAD_EVERY);
                 return;
             }
-            Ok(found) => (found.told(), self.shown(viewer).leader_reply(found, &key)),
+            Ok(found) => {
+                let reply = self.shown(viewer).leader_reply(found, &key);
+                (found.watched(key), reply)
+            }
             Err(failure) => return self.carry_out(id, Err(failure)),
         };
-        let watch = CallState::WatchesLeader(Box::new(LeaderWatch { key, told }));
         if let Some(conn) = self.conns.get(id) {
             conn.progress(&reply);
         }
-        self.conns.set_state(id, watch);
+        self.conns.set_state(id, CallState::WatchesLeader(Box::new(watch)));
     }
 }

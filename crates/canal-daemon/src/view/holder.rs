@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use crate::view::shown::{Shown, blocking_holds, held_item};
 use crate::waiters::leases::is_collecting;
-use crate::wording::{Text, pid_of, time};
+use crate::wording::{pid_of, time};
 use canal_core::{
     FrameId, Granted, HeldItem, HoldState, Item, Key, Leadership, Mode, OwnSlots, Owner, Request,
     Slots, Token, UnixMillis, View,
@@ -38,14 +38,14 @@ impl<'a> Shown<'a> {
     /// A holder, with its slots of `key`.
     pub(crate) fn holder(&self, hold: &HoldState, key: Option<&Key>, looks: Looks) -> HolderInfo {
         let has_state = looks != Looks::Briefly && hold.asked.ttl_ms.is_none();
-        let state = if has_state { self.state(hold) } else { None };
+        let state = has_state.then(|| self.state(hold)).flatten();
         let (folder, children) = match looks {
             Looks::Fully => (self.folder(&hold.asked, hold.frame), self.keepers(hold)),
             Looks::Closely | Looks::Briefly => (None, None),
         };
-        let bucket = key.and_then(|key| bucket(hold, key));
-        let holder = self.holder_briefly(hold, key);
-        HolderInfo { state: state.map(str::to_owned), bucket, folder, children, ..holder }
+        let item = key.and_then(|key| hold.items.iter().find(|item| item.key == *key));
+        let (bucket, state) = (item.and_then(bucket), state.map(str::to_owned));
+        HolderInfo { state, bucket, folder, children, ..self.holder_briefly(hold, key) }
     }
 
     /// The working directory of a process that holds or waits, if it is known and the viewer may
@@ -70,37 +70,25 @@ impl<'a> Shown<'a> {
     }
 
     /// A holder without the state of its process, for a client that releases.
-    pub(crate) fn holder_briefly<'h, T: From<Text<'h>>>(
-        &self,
-        hold: &'h HoldState,
-        key: Option<&Key>,
-    ) -> HolderInfo<T>
-    where
-        'a: 'h,
-    {
+    pub(crate) fn holder_briefly(&self, hold: &HoldState, key: Option<&Key>) -> HolderInfo {
         let uid = hold.asked.uid;
         let of_process = self.build_of(hold).unwrap_or(hold);
         let item = key.and_then(|key| hold.items.iter().find(|item| item.key == *key));
         HolderInfo {
             pid: pid_of(&of_process.asked.owner),
             uid,
-            command: self.sees(uid).then(|| Text::Itself(&hold.asked.command.0).into()),
-            since: Text::Time(hold.since).into(),
+            command: self.command(uid, &hold.asked.command.0),
+            since: time(hold.since),
             token: hold.token.0,
             mode: item.map(|item| item.mode),
             slots: item.into_iter().flat_map(|item| item.slots.iter()).collect(),
-            bucket: None,
-            folder: None,
-            children: None,
-            key: None,
-            session: Text::Session(self.table.session(of_process.frame)).into(),
-            job: None,
-            host: self.label(hold.frame).map(|label| Text::Itself(label).into()),
-            state: None,
+            session: self.session(of_process.frame),
+            host: self.label_of(hold.frame),
             lease: self.lease(hold),
             max_run_ms: hold.asked.max_run_ms,
-            note: hold.asked.note.as_deref().map(|note| Text::Itself(note).into()),
+            note: hold.asked.note.as_deref().map(str::to_owned),
             over_nodes: self.over_nodes(&hold.asked, hold.frame, hold.provisional),
+            ..HolderInfo::default()
         }
     }
 
@@ -173,8 +161,8 @@ impl<'a> Shown<'a> {
         let mut frames = BTreeSet::new();
         let each_once = holds.filter(|hold| frames.insert(hold.frame)).take(HOLDERS_SHOWN_MAX);
         let shown = each_once.filter_map(|hold| {
-            let held = held_item(&hold.items, key, ask.mode())?;
-            Some(self.holder_of(hold, &held.key, key))
+            let (held, _) = held_item(&hold.items, key, ask.mode())?;
+            Some(self.holder_of(hold, held, key))
         });
         shown.collect()
     }
@@ -197,9 +185,8 @@ impl<'a> Shown<'a> {
     }
 }
 
-/// The bucket that contains all slots of a hold of a key.
-fn bucket(hold: &HoldState, key: &Key) -> Option<u64> {
-    let item = hold.items.iter().find(|item| item.key == *key)?;
+/// The bucket that contains all slots of an item of a hold.
+fn bucket(item: &HeldItem) -> Option<u64> {
     let view = item.view?;
     let mut buckets = item.slots.iter().map(|slot| view.bucket(slot));
     let first = buckets.next()??;
@@ -208,7 +195,7 @@ fn bucket(hold: &HoldState, key: &Key) -> Option<u64> {
 
 impl<'a> Shown<'a> {
     /// A grant that was just decided.
-    pub(crate) fn grant(&self, granted: &Granted) -> Option<Grant<Text<'a>>> {
+    pub(crate) fn grant(&self, granted: &Granted) -> Option<Grant> {
         let hold = self.table.hold(granted.token)?;
         if hold.items.len() < hold.asked.items.len() {
             // Part of the hold was released before the client received the grant.
@@ -219,9 +206,9 @@ impl<'a> Shown<'a> {
 
     /// The keys that a request holds, for a client that asks again. `acquired` is the number held
     /// now, because the number right after the grant is no longer known.
-    pub(crate) fn held(&self, hold: &'a HoldState) -> Grant<Text<'a>> {
+    pub(crate) fn held(&self, hold: &HoldState) -> Grant {
         let keys = hold.items.iter().map(|item| GrantedKey {
-            key: Text::Itself(item.key.as_str()),
+            key: item.key.to_string(),
             acquired: self.acquired(item),
             slots: slots_shown(&item.slots, item.view),
             mode: item.mode,
@@ -229,25 +216,18 @@ impl<'a> Shown<'a> {
         self.grant_of(hold, keys.collect())
     }
 
-    fn grant_of(&self, hold: &'a HoldState, keys: Vec<GrantedKey<Text<'a>>>) -> Grant<Text<'a>> {
+    fn grant_of(&self, hold: &HoldState, keys: Vec<GrantedKey>) -> Grant {
         Grant {
             keys,
             token: hold.token.0,
             owner: OwnerInfo {
                 pid: pid_of(&hold.asked.owner),
-                command: Text::Itself(&hold.asked.command.0),
+                command: hold.asked.command.0.clone(),
             },
-            session: Text::Session(self.table.session(hold.frame)),
-            frame: Text::Frame(hold.frame),
-            children_fd: None,
-            offers_fd: None,
-            returns_fd: None,
-            jobserver_path: None,
+            session: self.session(hold.frame),
+            frame: format!("f{}", hold.frame),
             lease: self.lease(hold),
-            handle: None,
-            notes: Vec::new(),
-            deadline_fd: None,
-            liveness_fd: None,
+            ..Grant::default()
         }
     }
 
@@ -256,17 +236,16 @@ impl<'a> Shown<'a> {
             return self.table.held_of(&item.key);
         }
         let holds = self.table.holders(&item.key).filter_map(|token| self.table.hold(token));
-        let same = holds.filter(|hold| {
-            hold.items.iter().any(|held| held.key == item.key && held.mode == item.mode)
-        });
+        let is_same = |held: &HeldItem| held.key == item.key && held.mode == item.mode;
+        let same = holds.filter(|hold| hold.items.iter().any(is_same));
         same.map(|hold| hold.frame).collect::<BTreeSet<_>>().len() as u64
     }
 }
 
 /// The keys that a request was granted, or would be.
-pub(crate) fn granted_keys<'a>(asked: &'a Request, granted: &Granted) -> Vec<GrantedKey<Text<'a>>> {
+pub(crate) fn granted_keys(asked: &Request, granted: &Granted) -> Vec<GrantedKey> {
     let keys = asked.items.iter().zip(&granted.items).map(|(item, granted)| GrantedKey {
-        key: Text::Itself(item.key.as_str()),
+        key: item.key.to_string(),
         acquired: granted.acquired,
         slots: slots_shown(&granted.slots, granted.view),
         mode: item.ask.mode(),
@@ -279,27 +258,23 @@ fn slots_shown(slots: &Slots, view: Option<View>) -> Vec<SlotInfo> {
     slots.iter().map(|slot| SlotInfo { slot, bucket: bucket(slot) }).collect()
 }
 
-/// A client that watches the leader of a key, which is its only holder.
+/// A client that watches the leader of a key, which is its only holder, and the facts of the last
+/// report to it whose change is news.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LeaderWatch {
     pub key: Key,
-    pub told: LeaderTold,
-}
-
-/// The last report about a leader to a client, reduced to the facts whose change is news.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct LeaderTold {
     /// The token of the leader; `None` if there was none.
-    pub token: Option<Token>,
-    pub note: Option<Box<str>>,
-    pub stale: bool,
+    token: Option<Token>,
+    note: Option<Box<str>>,
+    stale: bool,
 }
 
 /// The current leader of a key.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LeaderFound<'a> {
-    hold: Option<&'a HoldState>,
-    stale: bool,
+    /// `None` if there is no leader, or if this host cannot read the log and knows none.
+    pub hold: Option<&'a HoldState>,
+    pub stale: bool,
 }
 
 impl<'a> Shown<'a> {
@@ -339,15 +314,9 @@ impl<'a> Shown<'a> {
 }
 
 impl LeaderFound<'_> {
-    /// No leader is known, because this host cannot read the log.
-    pub(crate) const UNKNOWN: Self = Self { hold: None, stale: true };
-
-    /// The facts that a client learns from it.
-    pub(crate) fn told(&self) -> LeaderTold {
-        LeaderTold {
-            token: self.hold.map(|hold| hold.token),
-            note: self.hold.and_then(|hold| hold.asked.note.as_deref()).map(Box::from),
-            stale: self.stale,
-        }
+    /// A client that watches the key, after a report of this leader.
+    pub(crate) fn watched(self, key: Key) -> LeaderWatch {
+        let note = self.hold.and_then(|hold| hold.asked.note.as_deref()).map(Box::from);
+        LeaderWatch { key, token: self.hold.map(|hold| hold.token), note, stale: self.stale }
     }
 }

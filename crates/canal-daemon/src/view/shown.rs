@@ -61,12 +61,8 @@ impl<'a> Shown<'a> {
 
     /// The name of the host that a frame is on, if several hosts share the table.
     pub(crate) fn label_of(&self, frame: FrameId) -> Option<String> {
-        self.label(frame).map(str::to_owned)
-    }
-
-    pub(super) fn label(&self, frame: FrameId) -> Option<&'a str> {
         let host = self.table.frame(frame)?.host;
-        self.table.host(host).map(|host| host.label.as_str())
+        self.table.host(host).map(|host| host.label.clone())
     }
 
     /// Like [`Self::label_of`], but only for hosts other than this one.
@@ -84,25 +80,6 @@ impl<'a> Shown<'a> {
     }
 }
 
-/// The reason why a waiter waits, for users.
-#[derive(Debug)]
-pub(crate) struct WhyShown {
-    /// The key that the waiter waits for.
-    pub key: Key,
-    /// The mode in which the waiter wants the key.
-    pub mode: Mode,
-    /// Why it waits, in one clause.
-    pub clause: String,
-    /// The index of the item among the items of the request.
-    pub item: usize,
-    /// How holds of others block the item. `None` if the request only has to let others go first.
-    pub held: Option<Held>,
-    pub is_paused: bool,
-    /// Whether the waiter's frame or an enclosing frame holds something. Such holds do not block
-    /// it.
-    pub nests: bool,
-}
-
 /// How holds of others block a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Held {
@@ -113,7 +90,8 @@ pub(crate) enum Held {
 }
 
 impl Held {
-    fn by(reason: &Reason) -> Option<Self> {
+    /// `None` if the request only has to let others go first.
+    pub(crate) fn by(reason: &Reason) -> Option<Self> {
         match reason {
             Reason::Full { .. } => Some(Self::Full),
             Reason::Conflict { .. } => Some(Self::Conflicting),
@@ -125,16 +103,20 @@ impl Held {
 }
 
 impl Shown<'_> {
-    /// Why a waiter waits. `None` if it no longer has a reason to.
-    pub(crate) fn why(&self, request: RequestId) -> Option<WhyShown> {
+    /// Why a waiter waits, in which mode it wants the key, and the reason in one clause. `None` if
+    /// it no longer has a reason to wait.
+    pub(crate) fn why(&self, request: RequestId) -> Option<(Why, Mode, String)> {
         let why = self.table.why(request)?;
-        let waiter = self.table.waiter(request)?;
-        let mode = waiter.request.items.get(why.item)?.ask.mode();
+        let mode = self.table.waiter(request)?.request.items.get(why.item)?.ask.mode();
         let clause = self.clause(&why, mode);
-        let nests = !lineage(self.table, waiter.frame).is_empty();
-        let (held, item) = (Held::by(&why.reason), why.item);
-        let is_paused = why.reason == Reason::Paused;
-        Some(WhyShown { key: why.key, mode, clause, item, held, is_paused, nests })
+        Some((why, mode, clause))
+    }
+
+    /// Whether a frame or one that encloses it holds something. Such holds do not block its requests.
+    pub(crate) fn nests(&self, frame: FrameId) -> bool {
+        let state = |frame| self.table.frame(frame);
+        let mut around = std::iter::successors(state(frame), |inner| state(inner.parent?));
+        around.any(|frame| self.table.holds_in(frame.id).next().is_some())
     }
 
     pub(crate) fn clause(&self, why: &Why, mode: Mode) -> String {
@@ -147,8 +129,8 @@ impl Shown<'_> {
         let held = hold.and_then(|hold| held_item(&hold.items, &why.key, mode));
         match (hold, held) {
             (Some(hold), Some(held)) => {
-                let (held, owner) = ((&held.key, held.mode), &hold.asked.owner);
-                wording::conflict(&why.key, held, owner, self.elsewhere(hold).as_deref(), holds)
+                let (owner, host) = (&hold.asked.owner, self.elsewhere(hold));
+                wording::conflict(&why.key, held, owner, host.as_deref(), holds)
             }
             _ => reason(&why.reason),
         }
@@ -162,21 +144,34 @@ impl Shown<'_> {
             self.table.blocking_holds(asked, item, OwnSlots::LeftOut, usize::MAX).into_iter();
         let found = blocking.filter_map(|token| {
             let hold = self.table.hold(token)?;
-            let item = held_item(&hold.items, key, mode)?;
-            (mode == Mode::Write || item.mode == Mode::Write).then_some((hold, item))
+            let held = held_item(&hold.items, key, mode)?;
+            (mode == Mode::Write || held.1 == Mode::Write).then_some((hold, held))
         });
         let found: Vec<_> = found.collect();
-        let (hold, item) = found.first()?;
-        let (held, owner) = ((&item.key, item.mode), &hold.asked.owner);
-        let host = self.elsewhere(hold);
-        Some(wording::conflict(key, held, owner, host.as_deref(), found.len() as u64))
+        let (hold, held) = found.first()?;
+        let (owner, host) = (&hold.asked.owner, self.elsewhere(hold));
+        Some(wording::conflict(key, *held, owner, host.as_deref(), found.len() as u64))
     }
 }
 
-/// The item of a hold that blocks a request for a key. An item of the key itself comes first.
-pub(crate) fn held_item<'a>(items: &'a [HeldItem], key: &Key, mode: Mode) -> Option<&'a HeldItem> {
-    let in_the_way = || items.iter().filter(|it| conflict((key, mode), (&it.key, it.mode)));
-    in_the_way().find(|item| item.key == *key).or_else(|| in_the_way().next())
+/// The key and the mode of the item of a hold that blocks a request for a key.
+pub(crate) fn held_item<'a>(
+    items: &'a [HeldItem],
+    key: &Key,
+    mode: Mode,
+) -> Option<(&'a Key, Mode)> {
+    competing(items.iter().map(|item| (&item.key, item.mode)), key, mode)
+}
+
+/// The first of these items that a request for a key conflicts with. An item of the key itself
+/// comes before all others.
+pub(crate) fn competing<'a>(
+    items: impl Iterator<Item = (&'a Key, Mode)> + Clone,
+    key: &Key,
+    mode: Mode,
+) -> Option<(&'a Key, Mode)> {
+    let mut competing = items.filter(|item| conflict((key, mode), *item));
+    competing.clone().find(|(other, _)| *other == key).or_else(|| competing.next())
 }
 
 /// A hold that blocks a request, and the blocking item.
@@ -226,13 +221,6 @@ pub(crate) fn blocking_holds<'a>(
 fn above(key: &Key) -> impl Iterator<Item = Key> {
     let ends = key.as_str().rmatch_indices('/').map(|(at, _)| at);
     ends.filter_map(|end| Key::new(key.as_str().get(..end)?).ok())
-}
-
-/// A frame and the frames that enclose it, without frames that hold nothing.
-pub(crate) fn lineage(table: &Table, frame: FrameId) -> Vec<FrameId> {
-    let state = |frame| table.frame(frame);
-    let around = std::iter::successors(state(frame), |inner| state(inner.parent?));
-    around.map(|frame| frame.id).filter(|id| table.holds_in(*id).next().is_some()).collect()
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Notes about requests that pass another size than the one in use, and about how canal parsed
 //! their keys.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 
 use canal_core::{Key, Request, SizeFound, Table, Token, View};
 use canal_protocol::{SizeNote, WireItem};
@@ -12,14 +12,10 @@ const TOLD_MAX: usize = 1024;
 /// A note's user and message, which names the key and the sizes.
 type Told = (u32, String);
 
-/// The notes that this daemon has sent to its users. Cron mails all output, so each note is printed
-/// only once.
+/// The notes that this daemon has sent to its users, oldest first. Cron mails all output, so each
+/// note is printed only once.
 #[derive(Debug, Default)]
-pub(crate) struct ToldSizes {
-    told: BTreeSet<Told>,
-    /// The same notes, oldest first.
-    order: VecDeque<Told>,
-}
+pub(crate) struct ToldSizes(VecDeque<Told>);
 
 impl ToldSizes {
     /// The notes about a request. `own` is the token of its hold, if it has one.
@@ -52,14 +48,12 @@ impl ToldSizes {
     }
 
     fn is_first(&mut self, note: Told) -> bool {
-        if !self.told.insert(note.clone()) {
+        if self.0.contains(&note) {
             return false;
         }
-        self.order.push_back(note);
-        if self.order.len() > TOLD_MAX
-            && let Some(oldest) = self.order.pop_front()
-        {
-            self.told.remove(&oldest);
+        self.0.push_back(note);
+        if self.0.len() > TOLD_MAX {
+            self.0.pop_front();
         }
         true
     }
@@ -115,7 +109,7 @@ mod tests {
         for n in 0..=TOLD_MAX as u64 {
             assert!(told.is_first(difference(1, "a", n)));
         }
-        assert_eq!((told.told.len(), told.order.len()), (TOLD_MAX, TOLD_MAX));
+        assert_eq!(told.0.len(), TOLD_MAX);
         assert!(!told.is_first(difference(1, "a", 1)));
         assert!(told.is_first(difference(1, "a", 0)), "the oldest was forgotten");
     }

@@ -111,12 +111,7 @@ impl<'a> Shown<'a> {
             job: None,
             host: self.label_of(waiter.frame),
             reason,
-            lease: request.ttl_ms.map(|ttl_ms| LeaseInfo {
-                ttl_ms,
-                left_ms: None,
-                expires: None,
-                renewals: 0,
-            }),
+            lease: request.ttl_ms.map(|ttl_ms| LeaseInfo { ttl_ms, ..LeaseInfo::default() }),
             note: request.note.as_deref().map(str::to_owned),
             over_nodes: self.over_nodes(request, waiter.frame, true),
             estimate,

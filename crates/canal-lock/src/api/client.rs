@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use canal_protocol::place::{MachineUid, Place};
-use canal_protocol::{GraphQuery, StatusQuery, WhyQuery};
+use canal_protocol::{NoParameters, StatusQuery, WhyQuery};
 
 use super::error::Error;
 use super::status::{Status, Waits};
@@ -90,7 +90,7 @@ impl Client {
     /// # Errors
     /// No daemon answers.
     pub fn waits(&mut self) -> Result<Waits, Error> {
-        Ok(self.0.graph(&GraphQuery {})?)
+        Ok(self.0.graph(&NoParameters {})?)
     }
 
     /// Reports the state of all keys now and after each change, a few times a second at most.

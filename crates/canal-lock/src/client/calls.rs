@@ -11,12 +11,11 @@ use serde::de::{DeserializeOwned, IgnoredAny};
 
 use canal_protocol::place::Place;
 use canal_protocol::{
-    Configuration, ConfigurationQuery, Confirm, DeadlinePageFound, DeadlinePageQuery, EndedLeases,
-    EndedLeasesQuery, ErrorName, Failure, GraphQuery, Handle, HistoryPage, HistoryQuery,
-    HistoryStats, HistoryStatsQuery, Kill, KillTargets, Killed, Leader, LeaderQuery, Metrics,
-    MetricsQuery, Prioritize, Prioritized, Release, Released, Reload, Reloaded, Renew, Renewed,
-    Resize, Resized, Status, StatusQuery, Stop, Stopping, Tag, Waits, WhyQuery, WouldAcquire,
-    WouldGrant, WouldKill,
+    Configuration, Confirm, DeadlinePageFound, DeadlinePageQuery, EndedLeases, EndedLeasesQuery,
+    ErrorName, Failure, Handle, HistoryPage, HistoryQuery, HistoryStats, HistoryStatsQuery, Kill,
+    KillTargets, Killed, Leader, LeaderQuery, Metrics, NoParameters, Prioritize, Prioritized,
+    Release, Released, Reloaded, Renew, Renewed, Resize, Resized, Status, StatusQuery, Stopping,
+    Tag, Waits, WhyQuery, WouldAcquire, WouldGrant, WouldKill,
 };
 use canal_sys::deadline::Reader;
 use canal_sys::pidfd::Pidfd;
@@ -244,7 +243,7 @@ calls! {
     ///
     /// # Errors
     /// Only the errors that any call can have.
-    graph(GraphQuery) -> Waits = "Graph";
+    graph(NoParameters) -> Waits = "Graph";
 
     /// Asks for the leader of a key, which is its only holder.
     ///
@@ -264,7 +263,7 @@ calls! {
     ///
     /// # Errors
     /// Only the errors that any call can have.
-    metrics(MetricsQuery) -> Metrics = "Metrics";
+    metrics(NoParameters) -> Metrics = "Metrics";
 
     /// Asks which holds and waiting requests a [`Kill`] could target, and sends no signal.
     ///
@@ -277,13 +276,13 @@ calls! {
     /// # Errors
     /// [`ErrorName::BadConfiguration`](canal_protocol::ErrorName::BadConfiguration) if the file is
     /// unusable; an error if the caller lacks the permission.
-    reload(Reload) -> Reloaded = "Reload";
+    reload(NoParameters) -> Reloaded = "Reload";
 
     /// Asks for the configuration that is in force.
     ///
     /// # Errors
     /// Only the errors that any call can have.
-    configuration(ConfigurationQuery) -> Configuration = "Configuration";
+    configuration(NoParameters) -> Configuration = "Configuration";
 
     /// Changes the priority of the waiting requests of a session.
     ///
@@ -454,7 +453,7 @@ impl Client {
     ///
     /// # Errors
     /// [`ClientError::Silent`] if the daemon is not gone after 10 s, or after a minute of work.
-    pub fn stop(&mut self, stop: &Stop) -> Result<Stopping> {
+    pub fn stop(&mut self, stop: &NoParameters) -> Result<Stopping> {
         let limits = self.options.limits;
         let connection = self.take_connection()?;
         // With socket activation, the listening process is the service manager, and in another pid

@@ -15,7 +15,7 @@ use super::calls::Client;
 use super::connection::silence::Options;
 use super::error::{ClientError, Result};
 use canal_protocol::place::{Place, Rule};
-use canal_protocol::{KeyInfo, Status, StatusQuery, Stop};
+use canal_protocol::{KeyInfo, NoParameters, Status, StatusQuery};
 use canal_sys::dir::{is_private, with_c_str};
 use canal_sys::process::user::geteuid;
 
@@ -42,7 +42,7 @@ pub(super) fn refuse_holders(place: &Place, options: &Options) -> Result<()> {
         return Err(ClientError::HeldAtOwnDaemon { what, socket: own.socket });
     }
     // If it does not end, the next request checks again.
-    let _ = client.stop(&Stop {});
+    let _ = client.stop(&NoParameters {});
     Ok(())
 }
 

@@ -112,21 +112,19 @@ pub struct WouldAcquire {
     /// The items, as in [`Acquire`].
     pub items: Vec<WireItem>,
     /// As in [`Acquire`].
-    #[serde(default, skip_serializing_if = "is_default")]
+    #[serde(default)]
     pub priority: i32,
     /// As in [`Acquire`].
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub frame: Option<String>,
     /// As in [`Acquire`].
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub under: Option<Handle>,
 }
 
-/// The reply to [`WouldAcquire`] if everything is free. `T`: as in [`Grant`].
+/// The reply to [`WouldAcquire`] if everything is free.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct WouldGrant<T = String> {
+pub struct WouldGrant {
     /// The slots that would be granted: one for each item, in the order of the request.
-    pub keys: Vec<GrantedKey<T>>,
+    pub keys: Vec<GrantedKey>,
 }
 
 /// One item of an [`Acquire`]. `per` with `buckets`, or `slots`, or neither (the stored size, or
@@ -159,21 +157,20 @@ pub struct WireItem {
     pub text: Option<Box<str>>,
 }
 
-/// The final reply of an [`Acquire`]; `canal acquire --json` prints it. `T`: texts, in any form
-/// that is encoded as one.
+/// The final reply of an [`Acquire`]; `canal acquire --json` prints it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Grant<T = String> {
+pub struct Grant {
     /// One for each item, in the order of the request.
-    pub keys: Vec<GrantedKey<T>>,
+    pub keys: Vec<GrantedKey>,
     /// The fencing token.
     pub token: u64,
     /// The owner.
-    pub owner: OwnerInfo<T>,
+    pub owner: OwnerInfo,
     /// The session's name.
-    pub session: T,
+    pub session: String,
     /// The frame's name, for the requests of the owner's descendants.
     #[serde(default)]
-    pub frame: T,
+    pub frame: String,
     /// The index, among the descriptors sent with this reply, of the FIFO's write end for the
     /// command to inherit (only `with_children`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -189,7 +186,7 @@ pub struct Grant<T = String> {
     /// The path of the FIFO that both descriptors lead to (only `jobserver_fifo`), as the daemon
     /// sees it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub jobserver_path: Option<T>,
+    pub jobserver_path: Option<String>,
     /// The index, among the same descriptors, of the deadline page (only over an engine, and not
     /// for a lease).
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -261,9 +258,9 @@ impl SizeNote {
 
 /// The granted part of a key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct GrantedKey<T = String> {
+pub struct GrantedKey {
     /// The key.
-    pub key: T,
+    pub key: String,
     /// The number of its slots that all holders hold after this grant; for a read or a write, the
     /// number of holders of the same key in this mode.
     pub acquired: u64,
@@ -284,11 +281,11 @@ pub struct SlotInfo {
 
 /// The owner of a grant, as canal shows it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct OwnerInfo<T = String> {
+pub struct OwnerInfo {
     /// The process; 0 if it has no pid where the daemon runs.
     pub pid: u32,
     /// Its command.
-    pub command: T,
+    pub command: String,
 }
 
 /// A reply with `continues` while an [`Acquire`] waits: immediately when it is queued, and again
@@ -355,7 +352,6 @@ pub struct DeadlinePageQuery {
     pub tag: Tag,
     /// The token of the grant. If the daemon ended the process because the lock was lost, the reply
     /// is [`ErrorName::LeaseLost`](crate::ErrorName::LeaseLost) with the reason.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<u64>,
 }
 
@@ -390,20 +386,20 @@ pub struct Release {
     pub owner_fd: Option<u32>,
 }
 
-/// The result of a [`Release`]. `T`: as in [`Grant`].
+/// The result of a [`Release`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Released<T = String> {
+pub struct Released {
     /// The holds, or parts of them; none if a part of a request over nodes still waited.
-    pub released: Vec<ReleasedHold<T>>,
+    pub released: Vec<ReleasedHold>,
 }
 
 /// One released hold, or the released part of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ReleasedHold<T = String> {
+pub struct ReleasedHold {
     /// Its token.
     pub token: u64,
     /// The released keys.
-    pub keys: Vec<T>,
+    pub keys: Vec<String>,
     /// The holder.
-    pub holder: HolderInfo<T>,
+    pub holder: HolderInfo,
 }

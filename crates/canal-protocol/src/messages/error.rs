@@ -8,10 +8,11 @@ use crate::service::{INTERFACE, NODES_INTERFACE};
 use crate::{CycleStepInfo, HolderInfo, LostLease, NodesRefusal, SizeNote};
 
 /// The name of an error, without the interface.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ErrorName {
     /// Not acquired; `reason` is `full`, `timeout`, `paused`, `max-waiting`, `superseded` or
     /// `deadlock`. Exit code 75.
+    #[default]
     Refused,
     /// The request itself is wrong: an invalid key, more slots at once than the lock has, `per` 0.
     BadRequest,
@@ -81,10 +82,10 @@ pub enum ErrorName {
 pub const OWNER_GONE: &str = "the process that would hold the lock has ended";
 
 /// An error reply: a name and the details for the user.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
     /// The error; the reply has it in its `error` field, not among its parameters.
-    #[serde(skip, default = "refused")]
+    #[serde(skip)]
     pub name: ErrorName,
     /// For people: lower case, one line that states the error and what was expected.
     pub message: String,
@@ -113,24 +114,10 @@ pub struct Failure {
     pub nodes: Option<Box<NodesRefusal>>,
 }
 
-fn refused() -> ErrorName {
-    ErrorName::Refused
-}
-
 impl Failure {
     /// An error with a message.
     pub fn new(name: ErrorName, message: impl Into<String>) -> Self {
-        Self {
-            name,
-            message: message.into(),
-            hint: None,
-            reason: None,
-            holders: Box::default(),
-            cycle: Box::default(),
-            lost: None,
-            notes: None,
-            nodes: None,
-        }
+        Self { name, message: message.into(), ..Self::default() }
     }
 
     /// Notes about sizes that differ from those in use.

@@ -6,27 +6,21 @@ use canal_core::Mode;
 
 /// `History`: asks for requests and holds that have ended, the newest first, a page at a time.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct HistoryQuery {
     /// Only requests for this key or one below it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
     /// Only requests that ended within this many milliseconds before now.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since_ms: Option<u64>,
     /// Only requests of this user.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<u32>,
     /// Only requests of this session.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
     /// Only requests that ended neither by a release nor with exit status 0.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub failed: bool,
     /// The most records to return; a page never has more than 500.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u64>,
     /// Only records with smaller numbers: the `before` of the previous page.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<u64>,
 }
 
@@ -106,15 +100,13 @@ pub struct HistoryRecord {
 
 /// `HistoryStats`: asks how long ended requests waited and held their locks.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct HistoryStatsQuery {
     /// Only requests for this key or one below it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
     /// Only requests that ended within this many milliseconds before now.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since_ms: Option<u64>,
     /// Only requests of this user.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<u32>,
 }
 

@@ -6,6 +6,8 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use canal_core::Tag;
+use canal_text::duration::stated_ms;
+use canal_text::plural;
 
 /// Makes an [`Acquire`](crate::Acquire) request a lease: no process owns the lease, and any client
 /// that knows the handle controls it.
@@ -18,7 +20,7 @@ pub struct LeaseAsked {
 }
 
 /// A lease, as reports show it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaseInfo {
     /// How many milliseconds it lives without a renewal.
     pub ttl_ms: u64,
@@ -36,11 +38,9 @@ pub struct Renew {
     /// The lease's secret.
     pub handle: Handle,
     /// The new note of the lease; empty removes it, absent keeps it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
     /// The new TTL of the lease in milliseconds, from this renewal on; absent keeps the TTL. The
     /// limits are those of a new lease.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl_ms: Option<u64>,
 }
 
@@ -72,17 +72,40 @@ pub struct LostLease {
     pub ttl_ms: u64,
 }
 
+impl LostLease {
+    /// A sentence about the loss: the keys, the reason and, if it is not empty, the time (` 3m12s
+    /// ago`). `None` if the reason is unknown.
+    #[must_use]
+    pub fn sentence(&self, reason: &str, when: &str) -> Option<String> {
+        let keys = match self.more_keys {
+            0 => format!("`{}`", self.key),
+            more => format!("`{}` and {}", self.key, plural(more, "other key", "other keys")),
+        };
+        let lease = format!("the lease on {keys} (token {})", self.token);
+        Some(match reason {
+            "expired" => {
+                let ttl = stated_ms(self.ttl_ms);
+                format!("{lease} expired{when}: it was not renewed for {ttl}")
+            }
+            "released" => format!("{lease} was released{when}"),
+            "forced" => format!("{lease} was broken by force{when}"),
+            "withdrawn" => format!(
+                "the daemon took {lease} back{when}: its client ended before it confirmed the grant"
+            ),
+            _ => return None,
+        })
+    }
+}
+
 /// `EndedLeases`: asks for the recently ended leases that the daemon remembers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct EndedLeasesQuery {
     /// Only those whose first key is this one or a key below it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
     /// Only those of the caller.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub mine: bool,
     /// Only those of this user.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<u32>,
 }
 

@@ -5,15 +5,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::status::is_default;
 use crate::{Handle, WireItem};
 use canal_core::{Above, FrameId, NodeId, RequestId, Require, RunId, Snapshot, Tag};
 
-/// `Identify`: asks which node the daemon is. It has no parameters.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Identify {}
-
-/// The reply to an [`Identify`].
+/// The reply to `Identify`, which asks which node the daemon is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeIdentity {
     /// The id of the node, which survives restarts of the daemon and of the machine.
@@ -91,34 +86,28 @@ pub struct Collect {
     /// How many of them must grant it.
     pub require: Require,
     /// As in [`Acquire`](crate::Acquire).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wait_ms: Option<u64>,
     /// As in [`Acquire`](crate::Acquire).
-    #[serde(default, skip_serializing_if = "is_default")]
+    #[serde(default)]
     pub priority: i32,
     /// As in [`Acquire`](crate::Acquire).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_waiting: Option<u64>,
     /// The owner's command, for display.
     pub command: String,
     /// As in [`Acquire`](crate::Acquire).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
     /// Whether enough other nodes have already granted the request. Such a part is granted
     /// immediately or refused, and while it is collecting the node revokes it for others.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default)]
     pub spare: bool,
     /// The handle of a lease of this node, sent by a command that runs under it. The holds of that
     /// lease do not block this one. The node ignores the handle of a lease that is not confirmed or
     /// has ended.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub under: Option<Handle>,
     /// As in [`Acquire`](crate::Acquire).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub under_run: Option<RunId>,
     /// The innermost frame of a daemon (this one or another) within which the request is made, if
     /// any. It takes precedence over `under_run`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub under_frame: Option<FrameOfNode>,
 }
 
@@ -137,7 +126,6 @@ pub struct ConfirmAt {
     /// The token: 1 more than the largest of the nodes' tokens, at most 2^52.
     pub token: u64,
     /// The new note of the lease; empty removes it, absent keeps it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
 }
 
@@ -167,10 +155,6 @@ pub struct Report {
     pub waits_for: Vec<String>,
 }
 
-/// The reply to a [`Report`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Reported {}
-
 /// The most runs, and the most frames, that a [`WaitsNear`] may name.
 pub const WAITS_NEAR_NAMES_MAX: usize = 1_000;
 
@@ -185,14 +169,13 @@ pub struct WaitsNear {
     /// that this node knows to be within a frame of any node.
     pub runs: Vec<RunId>,
     /// Frames of this node that other nodes named.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default)]
     pub frames: Vec<FrameId>,
     /// The tag of a request at this node, to get its number.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tag: Option<Tag>,
     /// All nodes that the caller reads. While the connection is open, the node names them to other
     /// callers that search near the same runs or frames.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default)]
     pub nodes: Vec<NodeAt>,
 }
 

@@ -6,34 +6,26 @@ use serde::{Deserialize, Serialize};
 use super::status::is_default;
 use crate::{PartyInfo, Tag};
 
-/// `Metrics`: asks for the daemon's counters and the state of its keys.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct MetricsQuery {}
+/// The parameters of `Metrics`, `Graph`, `Configuration`, `Reload`, `Stop` and `Identify`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NoParameters {}
 
-/// The reply to a [`MetricsQuery`].
+/// The reply to `Metrics`: the daemon's counters and the state of its keys.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Metrics {
     /// All figures, in the format of OpenMetrics 1.0.
     pub text: String,
 }
 
-/// `Stop`: ends the daemon; the next daemon takes over its holds. Only for the same user and root.
-/// The daemon replies before it ends.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Stop {}
-
-/// The reply to [`Stop`].
+/// The reply to `Stop`, which ends the daemon; the next daemon takes over its holds. Only for the
+/// same user and root. The daemon replies before it ends.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stopping {
     /// The process that will end.
     pub pid: u32,
 }
 
-/// `Reload`: reads the configuration again. Only for root and the daemon's user.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Reload {}
-
-/// The result of a [`Reload`].
+/// The reply to `Reload`, which reads the configuration again. Only for root and the daemon's user.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reloaded {
     /// The file that was read; null if there is none.
@@ -58,11 +50,8 @@ pub struct SettingChange {
     pub restart: bool,
 }
 
-/// `Configuration`: asks for the settings in force and their sources.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ConfigurationQuery {}
-
-/// The reply to [`ConfigurationQuery`]; `canal config --json` prints it.
+/// The reply to `Configuration`, which asks for the settings in force and their sources. `canal
+/// config --json` prints it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Configuration {
     /// The file that was read; null if there is none.
@@ -133,25 +122,19 @@ pub struct Resize {
     /// The key.
     pub key: String,
     /// The number of slots in each bucket; requires `buckets`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub per: Option<u64>,
     /// The number of buckets; requires `per`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub buckets: Option<u64>,
     /// The number of slots, instead of `per` and `buckets`. 0 pauses the key.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slots: Option<u64>,
     /// Whether to forget the stored view.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default)]
     pub forget: bool,
     /// Pauses the key (true) or resumes it (false); its stored view stays.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pause: Option<bool>,
     /// Takes these buckets (for the slots kind: slots) out of service; its stored view stays.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub without: Option<Vec<u64>>,
     /// Returns these buckets or slots to service.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub with: Option<Vec<u64>>,
 }
 
@@ -182,7 +165,6 @@ pub struct Prioritize {
     /// The session.
     pub session: String,
     /// The new priority. Absent: a priority that puts it before all others that wait for its keys.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<i32>,
 }
 
@@ -203,27 +185,21 @@ pub struct Prioritized {
 /// Signals nothing. Exactly one of `key`, `pid`, `session`, `token`, `request` and `superseded_by`
 /// selects them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct WouldKill {
     /// Those of exactly this key.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
     /// Those of this process of this host, including the waiting ones.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
     /// Those of this session, including the waiting ones.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
     /// The hold with this token.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<u64>,
     /// This waiting request.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request: Option<u64>,
     /// The holds that the request with this tag supersedes. There may be none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub superseded_by: Option<Tag>,
     /// With `key`: also the requests that wait for it.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub waiters: bool,
 }
 
@@ -278,10 +254,8 @@ pub struct KillTarget {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Kill {
     /// The token of a hold.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<u64>,
     /// The number of a waiting request.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request: Option<u64>,
     /// The number of the signal.
     pub signal: i32,

@@ -8,29 +8,23 @@ use canal_core::{NodeId, Require};
 /// `Status`: asks for holders and waiters. With `more`, a new [`Status`] follows each change (at
 /// most a few a second) until the caller closes the connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct StatusQuery {
     /// Only this key and those below it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
     /// Only the caller's holds and waiting requests, and their keys.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub mine: bool,
     /// Only the holds and waiting requests of this user, and their keys. `mine` takes precedence.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<u32>,
     /// Only the holds and waiting requests of this session, and their keys.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
     /// Only keys for which a request waits; with `mine` or `uid`, one of that user.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub waiting: bool,
     /// Whether to include details that need a lookup for each holder: its working folder, and the
     /// processes that keep a hold with `with_children`.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub full: bool,
     /// Only keys in use or with a stored view that begin with this text, names only, at most this
     /// many; for completion.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub names_max: Option<u64>,
 }
 
@@ -161,18 +155,17 @@ pub struct KeyInfo<W = Vec<WaiterInfo>> {
     pub left_out: u64,
 }
 
-/// A holder, as reports show it. `T`: as in [`Grant`](crate::Grant).
+/// A holder, as reports show it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(bound(deserialize = "T: Deserialize<'de>"))]
-pub struct HolderInfo<T = String> {
+pub struct HolderInfo {
     /// Its process.
     pub pid: u32,
     /// Its user.
     pub uid: u32,
     /// Its command; null if the caller may not see it.
-    pub command: Option<T>,
+    pub command: Option<String>,
     /// When it was granted, RFC 3339 UTC.
-    pub since: T,
+    pub since: String,
     /// Its fencing token.
     pub token: u64,
     /// Its slots of the key; empty if the report is not about one key.
@@ -183,7 +176,7 @@ pub struct HolderInfo<T = String> {
     pub bucket: Option<u64>,
     /// The working folder of its process, if requested, known and visible to the caller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub folder: Option<T>,
+    pub folder: Option<String>,
     /// For a hold that descendants of the owner keep, if requested: the means to find them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub children: Option<ChildrenInfo>,
@@ -192,19 +185,19 @@ pub struct HolderInfo<T = String> {
     pub mode: Option<Mode>,
     /// The key that it holds, if that is above or below the key of the query.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub key: Option<T>,
+    pub key: Option<String>,
     /// Its session.
-    pub session: T,
+    pub session: String,
     /// The number of its background job, if it is one of the caller's. The daemon does not know;
     /// `canal status` does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job: Option<u64>,
     /// Its host; null on one machine.
-    pub host: Option<T>,
+    pub host: Option<String>,
     /// `running`, `stopped`, `frozen`, `children` (only descendants are left), `unverified` (after
     /// a restart the daemon could not verify that it is the same process).
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub state: Option<T>,
+    pub state: Option<String>,
     /// For a lease, whose `pid` is 0: how long it lives. `command` is the one that requested it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease: Option<LeaseInfo>,
@@ -213,7 +206,7 @@ pub struct HolderInfo<T = String> {
     pub max_run_ms: Option<u64>,
     /// Its note.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub note: Option<T>,
+    pub note: Option<String>,
     /// For a part of a request over nodes: the whole request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub over_nodes: Option<Box<OverNodesInfo>>,
@@ -313,21 +306,17 @@ pub struct EstimateInfo {
 /// `Why`: follows the waits of one process or session to the end of the chain, and the waits of the
 /// requests that wait for it. Exactly one of the two fields is set.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct WhyQuery {
     /// A process.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
     /// A session, as status shows it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
 }
 
-/// `Graph`: asks for all waiters and their blockers.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct GraphQuery {}
-
 /// Waiters and their blockers. The reply to [`WhyQuery`] has them in the order of the chain, the
-/// requested one first, and is empty if it waits for nothing. Also the reply to [`GraphQuery`].
+/// requested one first, and is empty if it waits for nothing. Also the reply to `Graph`,
+/// which asks for all waiters and their blockers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Waits {
     /// One for each waiting request.
@@ -435,12 +424,11 @@ pub struct LeaderQuery {
     pub key: String,
 }
 
-/// The reply to a [`LeaderQuery`]. `T`: as in [`Grant`](crate::Grant).
+/// The reply to a [`LeaderQuery`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(bound(deserialize = "T: Deserialize<'de>"))]
-pub struct Leader<T = String> {
+pub struct Leader {
     /// The holder; null while there is none. The state of its process is not looked up.
-    pub leader: Option<HolderInfo<T>>,
+    pub leader: Option<HolderInfo>,
     /// Whether this may be out of date: the daemon works over an engine and does not receive the
     /// other hosts' changes. Without a leader: whether the daemon knows none because of that.
     #[serde(default)]

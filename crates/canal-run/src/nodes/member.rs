@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use canal_lock::client::nodes::link::{Link, Replies, Reply, failure, parameters};
 use canal_protocol::{
-    Abandon, Failure, INTERFACE, Identify, NODES_INTERFACE, Node, NodeFailure, NodeIdentity,
+    Abandon, Failure, INTERFACE, NODES_INTERFACE, NoParameters, Node, NodeFailure, NodeIdentity,
     Report, Tag,
 };
 use canal_sys::clock::boottime_ms;
@@ -160,7 +160,7 @@ impl Member {
         self.link = Some(Link::open(&self.node, here, options, self.alive_s)?);
         self.connected_at = boottime_ms();
         self.beaten_at = self.connected_at;
-        self.call(Kind::Identify, &Identify {})
+        self.call(Kind::Identify, &NoParameters {})
     }
 
     pub(super) fn close(&mut self) {

@@ -11,9 +11,7 @@ use crate::cli::{Failed, connect, user_name};
 use crate::client::{Client, ClientError, Start, last_line_of_log};
 use crate::daemon::{self, SeenHook, Separation};
 use crate::protocol::place::{Place, Rule, uid_of_machine};
-use crate::protocol::{
-    Configuration, ConfigurationQuery, DaemonInfo, EngineInfo, Status, StatusQuery,
-};
+use crate::protocol::{Configuration, DaemonInfo, EngineInfo, NoParameters, Status, StatusQuery};
 use crate::sys::dir::{DirError, IfMissing, open_private};
 use crate::sys::process::user::{geteuid, lstat};
 
@@ -91,7 +89,7 @@ pub(super) fn look(place: &Place) -> (Vec<Finding>, Option<DaemonInfo>) {
     let query = StatusQuery { names_max: Some(0), ..StatusQuery::default() };
     let asked = Client::connect(place, Start::Never).and_then(|mut client| {
         let status = client.status(&query)?;
-        let configuration = client.configuration(&ConfigurationQuery {})?;
+        let configuration = client.configuration(&NoParameters {})?;
         Ok((status, configuration))
     });
     match asked {

@@ -42,7 +42,7 @@ fn keys(lease: &EndedLease) -> String {
 
 /// `expired 3m12s ago, at 14:02:11: not renewed for 1m00s`.
 fn end(lease: &EndedLease, now: &Now) -> String {
-    let when = format!("{}, at {}", now.ago(&lease.lost.at), now.clock(&lease.lost.at));
+    let when = now.when(&lease.lost.at);
     match lease.reason.as_str() {
         "expired" => {
             let ttl = stated(Duration::from_millis(lease.lost.ttl_ms));

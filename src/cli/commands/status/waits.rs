@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::cli::wording::participant::{by_mode, held, named, party, short_command, wanted};
 use crate::cli::{Global, Now, Result, connect, plural, sanitize, stdout};
-use crate::protocol::{BlockerInfo, GraphQuery, Mode, PartyInfo, WaitInfo, Waits, WhyQuery};
+use crate::protocol::{BlockerInfo, Mode, NoParameters, PartyInfo, WaitInfo, Waits, WhyQuery};
 
 /// The depth beyond which a chain is not indented further.
 const DEPTH_MAX: usize = 20;
@@ -145,7 +145,7 @@ fn blocker_line(blocker: &BlockerInfo, its: Its, now: &Now) -> String {
 }
 
 pub(super) fn graph(json: bool, global: &Global) -> Result {
-    let waits = connect::client(global)?.graph(&GraphQuery {})?;
+    let waits = connect::client(global)?.graph(&NoParameters {})?;
     stdout::report(&waits, json, || dot(&waits))
 }
 

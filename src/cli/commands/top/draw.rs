@@ -4,9 +4,10 @@
 use ratatui_core::buffer::Buffer;
 use ratatui_core::layout::Rect;
 use ratatui_core::style::{Modifier, Style};
+use unicode_truncate::UnicodeTruncateStr;
 
 use super::feed::{Answer, Ask};
-use super::model::{Above, Bottom, Model, Row};
+use super::model::{Above, Bottom, Model, held_since, waits_since};
 use super::timeline::timeline;
 use crate::cli::commands::history::records;
 use crate::cli::commands::status::scope::Scope;
@@ -245,13 +246,13 @@ fn nothing(model: &Model, status: &Status, scope: Scope<'_>, columns: usize, now
 }
 
 /// The list of keys.
-fn list(rows: &[Row<'_>], columns: usize, now: &Now) -> Body {
-    let cells: Vec<[String; 6]> = rows.iter().map(|row| cells(row, now)).collect();
+fn list(keys: &[&KeyInfo], columns: usize, now: &Now) -> Body {
+    let cells: Vec<[String; 6]> = keys.iter().map(|key| cells(key, now)).collect();
     let names = ["KEY", "HELD", "WAIT", "LONGEST", "HELD FOR", "HOLDER"].map(str::to_owned);
     let widths = widths(&names, &cells, columns);
     let fixed = vec![line(HEAD, row_text(&names, &widths))];
-    let moving = rows.iter().zip(&cells).enumerate().map(|(at, (row, cells))| {
-        let style = match row.key {
+    let moving = keys.iter().zip(&cells).enumerate().map(|(at, (key, cells))| {
+        let style = match key {
             KeyInfo { paused: true, .. } => WARNING,
             key if key.holders.is_empty() && key.waiting == 0 => NOTE,
             _ => PLAIN,
@@ -262,9 +263,8 @@ fn list(rows: &[Row<'_>], columns: usize, now: &Now) -> Body {
 }
 
 /// Key, held, waiting, longest wait, longest hold, longest holder.
-fn cells(row: &Row<'_>, now: &Now) -> [String; 6] {
-    let Row { key, waits_since, held_since } = row;
-    let age = |since: &Option<&str>| since.map(|since| now.age(since)).unwrap_or_default();
+fn cells(key: &KeyInfo, now: &Now) -> [String; 6] {
+    let age = |since: Option<&String>| since.map(|since| now.age(since)).unwrap_or_default();
     let name = sanitize(&key.key);
     let paused = key.paused.then(|| "paused".to_owned());
     let out = view::out_of_service(key).map(|numbers| format!("out: {numbers}"));
@@ -273,8 +273,8 @@ fn cells(row: &Row<'_>, now: &Now) -> [String; 6] {
         if marks.is_empty() { name } else { format!("{name} ({})", marks.join(", ")) },
         held(key),
         if key.waiting > 0 { key.waiting.to_string() } else { String::new() },
-        age(waits_since),
-        age(held_since),
+        age(waits_since(key)),
+        age(held_since(key)),
         holder(key),
     ]
 }
@@ -358,7 +358,10 @@ fn bottom(model: &Model, columns: usize) -> (Vec<Line>, Option<usize>) {
     let typed = |name: &str, text: &str| {
         let (name, text) = (sanitize(name), sanitize(text));
         // Shows the end of the text, where the user is typing.
-        let shown = format!("{name}{}", tail(&text, columns.saturating_sub(width(&name) + 1)));
+        let shown = format!(
+            "{name}{}",
+            text.unicode_truncate_start(columns.saturating_sub(width(&name) + 1)).0
+        );
         let cursor = Some(width(&shown));
         (vec![line(PLAIN, shown)], cursor)
     };
@@ -382,12 +385,6 @@ fn bottom(model: &Model, columns: usize) -> (Vec<Line>, Option<usize>) {
         }
     };
     (lines, None)
-}
-
-/// The end of a text, in at most this many columns.
-fn tail(text: &str, columns: usize) -> &str {
-    let mut ends = text.char_indices().map(|(at, _)| &text[at..]);
-    ends.find(|end| width(end) <= columns).unwrap_or_default()
 }
 
 /// A sentence in several lines. If it is too long, only its beginning and its end.

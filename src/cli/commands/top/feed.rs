@@ -129,13 +129,11 @@ fn watch(mut client: Client, query: StatusQuery, jobs: &Folder, teller: &Teller)
 fn answer(target: &Target, asks: &Receiver<Ask>, teller: &Teller) {
     let mut client = None;
     while let Ok(ask) = asks.recv() {
-        let answer = match &mut client {
-            Some(client) => ask.put(client),
-            None => match target.connect() {
-                Ok(connected) => ask.put(client.insert(connected)),
-                Err(failed) => Answer::Failed(failed),
-            },
+        let connected = match &mut client {
+            Some(client) => Ok(client),
+            None => target.connect().map(|connected| client.insert(connected)),
         };
+        let answer = connected.and_then(|client| ask.put(client)).unwrap_or_else(Answer::Failed);
         if !teller.tell(News::Answer(ask, Box::new(answer))) {
             return;
         }
@@ -147,11 +145,13 @@ pub(super) const SIGNAL: Signal = Signal::SIGTERM;
 
 /// A holder or a waiter of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Who {
-    /// The hold with this token, of this session.
-    Holder { token: u64, session: String },
-    /// The request that has waited in this session since then.
-    Waiter { session: String, pid: u32, since: String },
+pub(super) struct Who {
+    /// The token of a hold.
+    pub(super) token: Option<u64>,
+    pub(super) session: String,
+    pub(super) pid: u32,
+    /// When its hold or wait began.
+    pub(super) since: String,
 }
 
 /// A question to the daemon, or an action.
@@ -187,11 +187,7 @@ pub(super) enum Answer {
 
 impl Ask {
     /// Sends it, and waits for the answer.
-    pub(super) fn put(&self, client: &mut Client) -> Answer {
-        self.try_to(client).unwrap_or_else(Answer::Failed)
-    }
-
-    fn try_to(&self, client: &mut Client) -> Result<Answer> {
+    fn put(&self, client: &mut Client) -> Result<Answer> {
         let now = Now::here();
         Ok(match self {
             Self::Chain(target) => Answer::Chain(client.why(target)?),
@@ -250,13 +246,10 @@ fn absent(left_out: u64) -> Failed {
 impl Who {
     /// Whether the daemon's target is the same holder or waiter.
     fn is(&self, target: &KillTarget) -> bool {
-        match self {
-            Self::Holder { token, .. } => target.token == Some(*token),
-            Self::Waiter { session, pid, since } => {
-                let party = &target.party;
-                target.request.is_some()
-                    && (&party.session, party.pid, &target.since) == (session, *pid, since)
-            }
-        }
+        let party = &target.party;
+        target.token == self.token
+            && (self.token.is_some()
+                || (&party.session, party.pid, &target.since)
+                    == (&self.session, self.pid, &self.since))
     }
 }

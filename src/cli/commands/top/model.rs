@@ -92,7 +92,7 @@ impl OpenKey {
 
 impl Model {
     /// The listed keys, in their order.
-    pub(super) fn rows(&self) -> Vec<Row<'_>> {
+    pub(super) fn rows(&self) -> Vec<&KeyInfo> {
         self.status.as_ref().map(|status| self.choice.rows(&status.keys)).unwrap_or_default()
     }
 
@@ -113,7 +113,7 @@ impl Model {
             return all.iter().position(|who| Some(who) == open.marked.as_ref());
         }
         let rows = self.rows();
-        rows.iter().position(|row| Some(&row.key.key) == self.marked.as_ref())
+        rows.iter().position(|key| Some(&key.key) == self.marked.as_ref())
     }
 
     /// Handles a report.
@@ -293,15 +293,13 @@ impl Model {
         let Some(who) = open.marked.clone() else {
             return self.say("no one holds or waits for it");
         };
-        match (what, who) {
-            ('w', Who::Holder { session, .. } | Who::Waiter { session, .. }) => {
-                self.cover(Ask::Chain(WhyQuery { session: Some(session), pid: None }))
-            }
-            ('r', Who::Holder { token, .. }) => self.ask(Ask::WouldRelease { token }),
-            ('r', Who::Waiter { .. }) => {
+        match (what, who.token) {
+            ('w', _) => self.cover(Ask::Chain(WhyQuery { session: Some(who.session), pid: None })),
+            ('r', Some(token)) => self.ask(Ask::WouldRelease { token }),
+            ('r', None) => {
                 self.say("it is waiting and holds no part of this key; press x to end its process")
             }
-            (_, who) => {
+            _ => {
                 let key = open.key.clone();
                 self.ask(Ask::WouldKill { key, who })
             }
@@ -323,7 +321,7 @@ impl Model {
                 open.marked = everyone.and_then(|all| all.get(at).cloned());
                 open.at = at;
             }
-            None => self.marked = self.rows().get(at).map(|row| row.key.key.clone()),
+            None => self.marked = self.rows().get(at).map(|key| key.key.clone()),
         }
     }
 
@@ -336,9 +334,9 @@ impl Model {
             let rows = self.rows();
             let after = self.marked.as_ref().map(|marked| {
                 // The first of the keys that follow it by name.
-                rows.iter().filter(|row| row.key.key > *marked).map(|row| &row.key.key).min()
+                rows.iter().map(|key| &key.key).filter(|key| *key > marked).min()
             });
-            let next = after.flatten().or_else(|| rows.first().map(|row| &row.key.key));
+            let next = after.flatten().or_else(|| rows.first().map(|key| &key.key));
             self.marked = next.cloned();
         }
     }
@@ -346,16 +344,15 @@ impl Model {
 
 /// The holders and the waiters of a key, in display order.
 fn everyone(key: &KeyInfo) -> Vec<Who> {
-    let holders = key
-        .holders
-        .iter()
-        .map(|holder| Who::Holder { token: holder.token, session: holder.session.clone() });
-    let waiters = key.waiters.iter().map(|waiter| Who::Waiter {
-        session: waiter.session.clone(),
-        pid: waiter.pid,
-        since: waiter.since.clone(),
-    });
-    holders.chain(waiters).collect()
+    let holders = key.holders.iter().map(|it| (Some(it.token), &it.session, it.pid, &it.since));
+    let waiters = key.waiters.iter().map(|it| (None, &it.session, it.pid, &it.since));
+    let who = |(token, session, pid, since): (_, &String, _, &String)| Who {
+        token,
+        session: session.clone(),
+        pid,
+        since: since.clone(),
+    };
+    holders.chain(waiters).map(who).collect()
 }
 
 /// Where a key moves to from a row.
@@ -414,16 +411,6 @@ pub(super) struct Choice {
     pub(super) filter: String,
 }
 
-/// A key of the list.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Row<'a> {
-    pub(super) key: &'a KeyInfo,
-    /// The start of the longest wait.
-    pub(super) waits_since: Option<&'a str>,
-    /// The start of the longest hold.
-    pub(super) held_since: Option<&'a str>,
-}
-
 impl Order {
     /// All orders with their names for display.
     const ALL: [(Self, &str); 4] = [
@@ -445,28 +432,30 @@ impl Choice {
     }
 
     /// The keys of the list.
-    pub(super) fn rows<'a>(&self, keys: &'a [KeyInfo]) -> Vec<Row<'a>> {
+    pub(super) fn rows<'a>(&self, keys: &'a [KeyInfo]) -> Vec<&'a KeyInfo> {
         let filter = self.filter.to_lowercase();
         let listed = keys.iter().filter(|key| filter.is_empty() || has(key, &filter));
-        let mut rows: Vec<Row<'a>> = listed.map(Row::new).collect();
-        // Times are RFC 3339 in UTC, so their text sorts like the times.
-        let none_last = |since: Option<&'a str>| (since.is_none(), since);
+        let mut rows: Vec<&KeyInfo> = listed.collect();
+        let none_last = |since: Option<&'a String>| (since.is_none(), since);
         match self.order {
-            Order::Waiters => rows.sort_by_key(|row| u64::MAX - row.key.waiting),
-            Order::LongestWait => rows.sort_by_key(|row| none_last(row.waits_since)),
-            Order::LongestHold => rows.sort_by_key(|row| none_last(row.held_since)),
+            Order::Waiters => rows.sort_by_key(|key| u64::MAX - key.waiting),
+            Order::LongestWait => rows.sort_by_cached_key(|key| none_last(waits_since(key))),
+            Order::LongestHold => rows.sort_by_cached_key(|key| none_last(held_since(key))),
             Order::Name => {}
         }
         rows
     }
 }
 
-impl<'a> Row<'a> {
-    fn new(key: &'a KeyInfo) -> Self {
-        let waits_since = key.waiters.iter().map(|waiter| waiter.since.as_str()).min();
-        let held_since = key.holders.iter().map(|holder| holder.since.as_str()).min();
-        Self { key, waits_since, held_since }
-    }
+/// The start of the longest wait for a key. Times are RFC 3339 in UTC, so their text sorts like the
+/// times.
+pub(super) fn waits_since(key: &KeyInfo) -> Option<&String> {
+    key.waiters.iter().map(|waiter| &waiter.since).min()
+}
+
+/// The start of the longest hold of a key.
+pub(super) fn held_since(key: &KeyInfo) -> Option<&String> {
+    key.holders.iter().map(|holder| &holder.since).min()
 }
 
 /// Whether the name of a key, or one of its holders or waiters, contains a text.

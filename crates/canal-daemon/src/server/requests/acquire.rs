@@ -16,11 +16,12 @@ use crate::server::requests::leases::lease_owner;
 use crate::server::step::{Caller, Result, Step, lost_track};
 use crate::store::ledger::disk_full;
 use crate::view::holder::granted_keys;
+use crate::view::shown::Held;
 use crate::waiters::waiting::Asked;
-use crate::wording::{self, Use, bad, pid_of, superseded, too_many_wait};
+use crate::wording::{self, Use, bad, pid_of, refused, superseded, too_many_wait};
 use canal_core::{
-    Above, Change, FrameId, Granted, Key, Outcome, OverNodes, OwnSlots, Owner, Refusal, Request,
-    RequestId, Tag, UnixMillis, Wait, differs_in_nodes,
+    Above, Change, FrameId, Granted, Key, Outcome, OverNodes, OwnSlots, Owner, Reason, Refusal,
+    Request, RequestId, Tag, UnixMillis, Wait, differs_in_nodes,
 };
 use canal_protocol::{Acquire, ErrorName, Failure, SizeNote, WouldAcquire, WouldGrant, Wrapper};
 use canal_sys::clock;
@@ -502,14 +503,14 @@ impl Server {
 
     fn timeout_reason(&self, request: RequestId, viewer: u32) -> Failure {
         let shown = self.shown(viewer);
-        let Some(why) = shown.why(request) else {
-            return Failure::new(ErrorName::Refused, "the wait timed out").because("timeout");
+        let Some((why, _, clause)) = shown.why(request) else {
+            return refused("timeout", "the wait timed out");
         };
-        if why.is_paused {
+        if why.reason == Reason::Paused {
             return wording::timeout_while_paused(&why.key);
         }
-        let mut failure = wording::timeout(why.key.as_str(), &why.clause);
-        if why.held.is_some()
+        let mut failure = wording::timeout(why.key.as_str(), &clause);
+        if Held::by(&why.reason).is_some()
             && let Some(waiter) = self.decide.table().waiter(request)
         {
             failure.holders = shown.holders(&waiter.request, why.item, OwnSlots::LeftOut).into();

@@ -96,7 +96,7 @@ impl Server {
         }
         if let Some(request) = self.waiting_part(lease) {
             self.propose(Change::Withdraw { request });
-            return Ok(Step::reply(&Released::<String>::default()));
+            return Ok(Step::reply(&Released::default()));
         }
         match self.live_lease(caller.peer, lease) {
             Ok(frame) => Ok(give_back(Giving::All { frame })),
@@ -202,9 +202,11 @@ impl Server {
         };
         // They were granted the first key of the lease after its loss.
         let holders = self.shown(peer.uid).holders_since(&past.key, past.token);
-        let lost = Some(Box::new(lost_lease(past)));
-        let failure = Failure::new(ErrorName::LeaseLost, lost_words(past));
-        Failure { holders: holders.into(), lost, ..failure.because(reason(past.why)) }
+        let (lost, reason) = (lost_lease(past), reason(past.why));
+        // Another field has the time of the loss.
+        let message = lost.sentence(reason, "").unwrap_or_default();
+        let failure = Failure::new(ErrorName::LeaseLost, message).because(reason);
+        Failure { holders: holders.into(), lost: Some(Box::new(lost)), ..failure }
     }
 
     /// Ends the leases that had expired at `now`, in milliseconds of CLOCK_BOOTTIME.
@@ -329,26 +331,6 @@ fn reason(why: LeaseEnd) -> &'static str {
     }
 }
 
-/// The lost keys and the reason. Another field has the time of the loss.
-fn lost_words(past: &PastLease) -> String {
-    let keys = match past.more_keys {
-        0 => format!("`{}`", past.key),
-        1 => format!("`{}` and 1 other key", past.key),
-        more => format!("`{}` and {more} other keys", past.key),
-    };
-    let lease = format!("the lease on {keys} (token {})", past.token);
-    match past.why {
-        LeaseEnd::Expired => {
-            format!("{lease} expired: it was not renewed for {}", stated_ms(past.ttl_ms))
-        }
-        LeaseEnd::Released => format!("{lease} was released"),
-        LeaseEnd::Forced => format!("{lease} was broken by force"),
-        LeaseEnd::Withdrawn => {
-            format!("the daemon took {lease} back: its client ended before it confirmed the grant")
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -378,7 +360,8 @@ mod tests {
             (past(LeaseEnd::Released, 1), "`db` and 1 other key (token 7) was released"),
             (past(LeaseEnd::Forced, 2), "`db` and 2 other keys (token 7) was broken by force"),
         ] {
-            assert_eq!(lost_words(&past), format!("the lease on {words}"));
+            let said = lost_lease(&past).sentence(reason(past.why), "").unwrap();
+            assert_eq!(said, format!("the lease on {words}"));
         }
     }
 

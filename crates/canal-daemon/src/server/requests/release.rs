@@ -10,7 +10,7 @@ use crate::server::requests::caller::of_handle;
 use crate::server::step::{Caller, Result, Step};
 use crate::view::shown::Shown;
 use crate::waiters::leases::name_of;
-use crate::wording::{Text, bad, denied, not_held, owner_words, pid_of};
+use crate::wording::{bad, denied, not_held, owner_words, pid_of};
 use canal_core::{
     Change, FrameId, HoldState, Key, Outcome, Owner, Release as Giving, RequestId, Token,
 };
@@ -267,10 +267,10 @@ pub(super) fn give_back(giving: Giving) -> Step {
 
 /// A hold that a release has ended, or would end, with the released keys. The session of a hold is
 /// still known, even if the frame ended with it.
-fn told<'h>(shown: &Shown<'h>, hold: &'h HoldState, keys: &[&'h Key]) -> ReleasedHold<Text<'h>> {
+fn told(shown: &Shown<'_>, hold: &HoldState, keys: &[&Key]) -> ReleasedHold {
     let one = if let [key] = keys { Some(*key) } else { None };
     let holder = shown.holder_briefly(hold, one);
-    let keys = keys.iter().map(|key| Text::Itself(key.as_str())).collect();
+    let keys = keys.iter().map(|key| key.to_string()).collect();
     ReleasedHold { token: hold.token.0, keys, holder }
 }
 

@@ -10,14 +10,14 @@ use crate::metrics::open_metrics::text;
 use crate::net::call_state::{CallState, StatusWatch};
 use crate::server::Server;
 use crate::server::step::{Caller, Result, Step};
-use crate::view::holder::{LeaderFound, LeaderWatch};
-use crate::view::shown::{Shown, conflict, held_item};
+use crate::view::holder::LeaderFound;
+use crate::view::shown::{Shown, competing, held_item};
 use crate::view::status::Selection;
 use crate::waiters::waiting::Asked;
 use crate::wording::{self, bad, pid_of, time};
 use canal_core::{
-    Blocker, By, CycleStep, FrameId, HoldState, Item, Key, Mode, Refusal, Request, RequestId,
-    Table, UnixMillis, WaiterState,
+    Blocker, By, CycleStep, FrameId, HoldState, Key, Mode, Refusal, Request, RequestId, Table,
+    UnixMillis, WaiterState,
 };
 use canal_protocol::{
     BLOCKERS_SHOWN_MAX, BlockerInfo, CycleStepInfo, Failure, LeaderQuery, Metrics, PartyInfo,
@@ -116,13 +116,14 @@ impl Server {
         let Caller { id, peer, more, .. } = *caller;
         let key = items::key(&*query.key)?;
         let found = self.find_leader(&key)?;
-        let (told, reply) = (found.told(), self.shown(peer.uid).leader_reply(found, &key));
+        let reply = self.shown(peer.uid).leader_reply(found, &key);
+        let watch = found.watched(key);
         match self.conns.get(id).filter(|conn| more && !conn.heard_end()) {
             None => Ok(Step::Answer(Answer::reply(&reply))),
             Some(conn) => {
                 conn.progress_written(written(&reply, Follows::More));
                 self.due.leaders.are_watched = true;
-                Ok(Step::Wait(CallState::WatchesLeader(Box::new(LeaderWatch { key, told }))))
+                Ok(Step::Wait(CallState::WatchesLeader(Box::new(watch))))
             }
         }
     }
@@ -134,7 +135,7 @@ impl Server {
     pub(crate) fn find_leader(&self, key: &Key) -> Result<LeaderFound<'_>> {
         // While this host reads the log again from its start, the table shows past leaders.
         if !self.decide.is_member() {
-            return Ok(LeaderFound::UNKNOWN);
+            return Ok(LeaderFound { hold: None, stale: true });
         }
         self.shown(self.about.uid).leader(key, self.decide.cluster().is_some_and(Cluster::is_stale))
     }
@@ -191,19 +192,25 @@ fn asked_frames(table: &Table, query: &WhyQuery) -> Result<Vec<FrameId>> {
 struct Budget {
     waits: usize,
     blockers: usize,
+    /// How many requests were not examined because the budget was spent.
+    left_out: u64,
 }
 
 /// The content of one report.
-const BUDGET: Budget = Budget { waits: WAITS_SHOWN_MAX, blockers: BLOCKERS_LOOKED_AT_MAX };
+const BUDGET: Budget =
+    Budget { waits: WAITS_SHOWN_MAX, blockers: BLOCKERS_LOOKED_AT_MAX, left_out: 0 };
 
 impl Budget {
-    fn is_spent(&self) -> bool {
-        self.waits == 0 || self.blockers == 0
-    }
-
-    fn spend(&mut self, blockers: usize) {
-        self.waits = self.waits.saturating_sub(1);
-        self.blockers = self.blockers.saturating_sub(blockers);
+    /// What blocks a request. `None` if the budget is spent.
+    fn blockers(&mut self, table: &Table, request: RequestId) -> Option<Vec<Blocker>> {
+        if self.waits == 0 || self.blockers == 0 {
+            self.left_out += 1;
+            return None;
+        }
+        let blockers = table.blockers(request);
+        self.waits -= 1;
+        self.blockers = self.blockers.saturating_sub(blockers.len());
+        Some(blockers)
     }
 }
 
@@ -211,17 +218,11 @@ impl Shown<'_> {
     /// All waiting requests.
     fn graph(&self) -> Waits {
         let mut budget = BUDGET;
-        let mut waits = Waits::default();
-        for waiter in self.table.waiters() {
-            if budget.is_spent() {
-                waits.left_out += 1;
-                continue;
-            }
-            let blockers = self.table.blockers(waiter.id);
-            budget.spend(blockers.len());
-            waits.waits.extend(self.wait(waiter, &blockers));
-        }
-        waits
+        let waits = self
+            .table
+            .waiters()
+            .filter_map(|waiter| self.wait(waiter, &budget.blockers(self.table, waiter.id)?));
+        Waits { waits: waits.collect(), left_out: budget.left_out, ..Waits::default() }
     }
 
     /// The requests that wait in these frames and the frames that they enclose, then the requests
@@ -239,12 +240,7 @@ impl Shown<'_> {
         }
         while let Some(request) = next.pop_front() {
             let Some(waiter) = self.table.waiter(request) else { continue };
-            if budget.is_spent() {
-                waits.left_out += 1;
-                continue;
-            }
-            let blockers = self.table.blockers(request);
-            budget.spend(blockers.len());
+            let Some(blockers) = budget.blockers(self.table, request) else { continue };
             waits.waits.extend(self.wait(waiter, &blockers));
             for blocker in blockers {
                 match blocker.by {
@@ -259,7 +255,7 @@ impl Shown<'_> {
                 }
             }
         }
-        waits
+        Waits { left_out: budget.left_out, ..waits }
     }
 
     /// The requests that wait for one of these frames, or for any frame of the session that the
@@ -275,17 +271,11 @@ impl Shown<'_> {
             Some(_) => frames.iter().flat_map(|frame| all_of(*frame)).copied().collect(),
             None => frames.iter().copied().collect(),
         };
-        let (mut budget, mut left_out) = (BUDGET, 0);
-        let mut rest: Vec<(&WaiterState, Vec<Blocker>)> = Vec::new();
-        for waiter in self.table.waiters() {
-            if budget.is_spent() {
-                left_out += 1;
-                continue;
-            }
-            let blockers = self.table.blockers(waiter.id);
-            budget.spend(blockers.len());
-            rest.push((waiter, blockers));
-        }
+        let mut budget = BUDGET;
+        let rest = self.table.waiters();
+        let rest =
+            rest.filter_map(|waiter| Some((waiter, budget.blockers(self.table, waiter.id)?)));
+        let mut rest: Vec<(&WaiterState, Vec<Blocker>)> = rest.collect();
         let mut found = Vec::new();
         loop {
             let waits = |(_, blockers): &mut (&WaiterState, Vec<Blocker>)| {
@@ -293,7 +283,7 @@ impl Shown<'_> {
             };
             let next: Vec<_> = rest.extract_if(.., waits).collect();
             if next.is_empty() {
-                return (found, left_out);
+                return (found, budget.left_out);
             }
             for (waiter, blockers) in next {
                 found.extend(self.wait(waiter, &blockers));
@@ -304,8 +294,8 @@ impl Shown<'_> {
 
     fn wait(&self, waiter: &WaiterState, blockers: &[Blocker]) -> Option<WaitInfo> {
         let asked = &waiter.request;
-        let (key, mode, reason) = if let Some(why) = self.why(waiter.id) {
-            (why.key, why.mode, why.clause)
+        let (key, mode, reason) = if let Some((why, mode, clause)) = self.why(waiter.id) {
+            (why.key, mode, clause)
         } else {
             let item = asked.items.first()?;
             (item.key.clone(), item.ask.mode(), "about to be granted".to_owned())
@@ -335,16 +325,18 @@ impl Shown<'_> {
 
     /// A hold that blocks a request for a key.
     fn holding(&self, hold: &HoldState, key: &Key, mode: Mode) -> BlockerInfo {
-        let item = held_item(&hold.items, key, mode);
-        let (key, mode) = item.map_or((key, mode), |item| (&item.key, item.mode));
+        let (key, mode) = held_item(&hold.items, key, mode).unwrap_or((key, mode));
         let party = self.party(&hold.asked, self.table.session(hold.frame));
         BlockerInfo { party, key: key.to_string(), mode, holds: true, since: time(hold.since) }
     }
 
     /// A request that goes before another request for a key.
     fn wanting(&self, asked: &Asked, key: &Key, mode: Mode) -> BlockerInfo {
-        let item = wanted_item(&asked.request.items, key, mode);
-        let (key, mode) = item.map_or((key, mode), |item| (&item.key, item.ask.mode()));
+        let items = asked.request.items.iter().map(|item| (&item.key, item.ask.mode()));
+        // It may be behind the other request only because of its place in the queue of the key.
+        let item = competing(items.clone(), key, mode);
+        let item = item.or_else(|| items.clone().find(|(other, _)| *other == key));
+        let (key, mode) = item.unwrap_or((key, mode));
         let party = self.party(&asked.request, asked.session);
         BlockerInfo { party, key: key.to_string(), mode, holds: false, since: time(asked.since) }
     }
@@ -374,7 +366,6 @@ fn waiters_inside(table: &Table) -> BTreeMap<FrameId, Vec<RequestId>> {
     inside
 }
 
-/// Describes a deadlock to the client whose request was chosen to end it.
 impl Server {
     /// The failure of a request that was chosen to end a deadlock, as a user may see it. `refused`
     /// is that request: the table no longer contains it.
@@ -474,12 +465,4 @@ impl Teller<'_> {
             since: time(UnixMillis(0)),
         })
     }
-}
-
-/// The item of another waiter that competes with a request for a key. Prefers an item of the key
-/// itself.
-fn wanted_item<'a>(items: &'a [Item], key: &Key, mode: Mode) -> Option<&'a Item> {
-    let competing = || items.iter().filter(|it| conflict((key, mode), (&it.key, it.ask.mode())));
-    let of_the_key = || items.iter().find(|other| other.key == *key);
-    competing().find(|it| it.key == *key).or_else(|| competing().next()).or_else(of_the_key)
 }

@@ -25,7 +25,7 @@ use serde::de::DeserializeOwned;
 use canal_protocol::frame::{self, Decoder, REPLY_BYTES_MAX};
 use canal_protocol::node_address::{NodeAddress, SshHost};
 use canal_protocol::place::Place;
-use canal_protocol::{ErrorName, Failure, Identify, NODES_INTERFACE, Node, NodeFailure};
+use canal_protocol::{ErrorName, Failure, NODES_INTERFACE, NoParameters, Node, NodeFailure};
 use canal_sys::clock::boottime_ms;
 use canal_sys::fds;
 use canal_sys::process::child::{End, Reap, end_with_parent, ended, fork};
@@ -200,7 +200,7 @@ impl Link {
             // No network can cut this connection off without a sign.
             self.heard_at = boottime_ms();
             let method = format!("{NODES_INTERFACE}.Identify");
-            let _ = self.send(&method, &Identify {}, Replies::None);
+            let _ = self.send(&method, &NoParameters {}, Replies::None);
         } else {
             self.pending.push(0);
             self.write();

@@ -6,7 +6,9 @@ use serde_json::json;
 
 use super::{Client, ClientError, Start, Watch, tag};
 use canal_protocol::place::Rule;
-use canal_protocol::{Acquire, Confirm, ErrorName, Release, Resize, StatusQuery, Stop, WireItem};
+use canal_protocol::{
+    Acquire, Confirm, ErrorName, NoParameters, Release, Resize, StatusQuery, WireItem,
+};
 
 mod acquire;
 mod busy;
@@ -331,7 +333,7 @@ fn a_daemon_that_ends_at_each_call_is_given_up() {
     let mut client = Client::connect(&scratch.place, patient()).unwrap();
     let error = client.status(&StatusQuery::default()).unwrap_err();
     assert!(matches!(error, ClientError::Gone(_)), "{error:?}");
-    client.stop(&Stop {}).unwrap();
+    client.stop(&NoParameters {}).unwrap();
     assert!(daemon.join().unwrap() > 1);
 }
 
@@ -377,7 +379,7 @@ fn stopping_waits_for_the_end_of_the_connection() {
         Instant::now()
     });
     let mut client = Client::connect(&scratch.place, patient()).unwrap();
-    assert_eq!(client.stop(&Stop {}).unwrap().pid, 1);
+    assert_eq!(client.stop(&NoParameters {}).unwrap().pid, 1);
     let after = Instant::now();
     assert!(daemon.join().unwrap() <= after);
 }

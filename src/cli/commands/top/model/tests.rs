@@ -69,7 +69,7 @@ pub(crate) fn press(model: &mut Model, keys: &str) -> Option<Effect> {
 }
 
 fn listed(model: &Model) -> String {
-    model.rows().iter().map(|row| row.key.key.as_str()).collect::<Vec<_>>().join(" ")
+    model.rows().iter().map(|key| key.key.as_str()).collect::<Vec<_>>().join(" ")
 }
 
 fn said(model: &Model) -> &str {
@@ -140,13 +140,14 @@ fn the_mark_on_a_page_stays_on_its_holder() {
     press(&mut model, "\n↓");
     let open = model.open.clone().unwrap();
     assert_eq!(open.key, "b");
-    let Some(Who::Waiter { pid, .. }) = open.marked else { panic!("{open:?}") };
-    assert_eq!(pid, 4102);
+    let marked = open.marked.unwrap();
+    assert_eq!((marked.token, marked.pid), (None, 4102));
     // The holder ends, and the first waiter is granted.
     model.report(status(&[key("b", 102, 1, 1)]));
     assert_eq!(
         model.open.clone().unwrap().marked,
-        Some(Who::Waiter {
+        Some(Who {
+            token: None,
             session: "s202".to_owned(),
             pid: 4202,
             since: "2026-11-20T14:02:11Z".to_owned(),
@@ -214,12 +215,10 @@ fn what_waits_is_ended_and_not_released() {
     let mut model = model(three());
     assert_eq!(press(&mut model, "\n↓r"), None);
     assert!(said(&model).contains("press x to end its process"), "{:?}", model.bottom);
-    let Some(Effect::Ask(Ask::WouldKill { key, who: Who::Waiter { pid, .. } })) =
-        press(&mut model, "x")
-    else {
+    let Some(Effect::Ask(Ask::WouldKill { key, who })) = press(&mut model, "x") else {
         panic!("{:?}", model.bottom)
     };
-    assert_eq!((key.as_str(), pid), ("b", 4102));
+    assert_eq!((key.as_str(), who.token, who.pid), ("b", None, 4102));
     let failed = Failed::new("not yours").hint("ask root");
     let ask = Ask::WouldRelease { token: 1 };
     model.answer(&ask, Answer::Failed(failed));
