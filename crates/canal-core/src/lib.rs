@@ -14,7 +14,7 @@ mod state;
 mod transition;
 mod why;
 
-pub use admission::node_limits::differs_in_nodes;
+pub use admission::node_limits::{are_rivals, differs_in_nodes};
 pub use deadlock::{PartialTable, shortest_cycle};
 pub use leader::Leadership;
 pub use model::{

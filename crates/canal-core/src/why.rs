@@ -272,7 +272,7 @@ impl Table {
     }
 
     /// The holds outside the lineage that conflict with an item of a key.
-    pub(crate) fn conflicting_holds<'a>(
+    pub fn conflicting_holds<'a>(
         &'a self,
         key: &'a Key,
         mode: Mode,

@@ -66,6 +66,9 @@ pub(crate) fn paused_clause(key: &Key) -> String {
     format!("paused; resume it with `canal resize {key} --resume`")
 }
 
+/// Why a request still waits although nothing blocks it.
+pub(crate) const ABOUT_TO_BE_GRANTED: &str = "about to be granted";
+
 /// Why a request waits, in one clause.
 pub(crate) fn reason(reason: &Reason) -> String {
     match reason {

@@ -16,8 +16,8 @@ use canal_sys::process::user::{geteuid, stat};
 /// The longest path of a socket, in bytes: `sun_path` has 108, including the final NUL.
 pub const SOCKET_PATH_MAX: usize = 107;
 
-/// The directory of a daemon shared by users.
-const SHARED_DIR: &str = "/run/canal";
+/// The directory of a daemon shared by users. While it exists, all clients use that daemon.
+pub const SHARED_DIR: &str = "/run/canal";
 /// The directory of a user's own daemon, without the uid at its end.
 const USER_DIR: &str = "/tmp/canal-";
 /// The name of the socket in both directories.

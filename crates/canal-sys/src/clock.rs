@@ -30,6 +30,12 @@ pub fn unix_ms() -> u64 {
     since.map_or(0, milliseconds)
 }
 
+/// A time of CLOCK_BOOTTIME as milliseconds since 1970-01-01 UTC by the system's present clock.
+#[must_use]
+pub fn unix_of(boottime: u64) -> u64 {
+    unix_ms().saturating_add(boottime).saturating_sub(boottime_ms())
+}
+
 /// The current time of CLOCK_MONOTONIC, which does not include suspend.
 #[must_use]
 pub fn now() -> Instant {

@@ -175,11 +175,7 @@ fn time_namespace() -> u64 {
 }
 
 fn write_name(to: &[AtomicU8; NAME_BYTES], name: &str) {
-    let mut end = name.len().min(NAME_BYTES);
-    while !name.is_char_boundary(end) {
-        end -= 1;
-    }
-    for (to, byte) in to.iter().zip(name[..end].bytes()) {
+    for (to, byte) in to.iter().zip(canal_text::beginning(name, NAME_BYTES).bytes()) {
         to.store(byte, Ordering::Relaxed);
     }
 }

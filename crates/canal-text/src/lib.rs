@@ -7,6 +7,15 @@ pub mod shell_word;
 #[cfg(feature = "durations")]
 pub mod time;
 
+/// As much of the beginning of a text as fits into this many bytes.
+pub fn beginning(text: &str, bytes_max: usize) -> &str {
+    let mut end = text.len().min(bytes_max);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
+}
+
 /// A number and its word: `1 slot`, `2 slots`.
 pub fn plural(n: u64, one: &str, many: &str) -> String {
     format!("{n} {}", if n == 1 { one } else { many })

@@ -196,7 +196,7 @@ impl RenewalHost<'_> {
             let lease = LeaseInfo {
                 ttl_ms: renewed.iter().map(|renewed| renewed.lease.ttl_ms).min().unwrap_or(0),
                 left_ms: Some(left),
-                expires: time_of(self.deadline.kill_at),
+                expires: Some(time_of(self.deadline.kill_at)),
                 renewals: renewed.iter().map(|renewed| renewed.lease.renewals).max().unwrap_or(0),
             };
             stdout::print_json(&RenewedOverNodes {

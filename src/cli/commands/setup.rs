@@ -24,13 +24,9 @@ use crate::cli::{Failed, Result, stdout};
 use crate::client::{Client, OWN, ServiceManager, Start};
 use crate::daemon::{PACKAGED_CONFIG, first_start_statement};
 use crate::protocol::StatusQuery;
-use crate::protocol::place::MachineUid;
-use crate::protocol::place::{MACHINE_CONFIG, Place, Rule};
+use crate::protocol::place::{MACHINE_CONFIG, MachineUid, Place, Rule, SHARED_DIR};
 use crate::sys::process::exec::{Lookup, lookup};
 use crate::sys::process::user::{geteuid, lstat};
-
-/// The directory whose existence directs all clients to the daemon of the machine.
-const SHARED_DIR: &str = "/run/canal";
 
 pub(crate) fn run(args: &SetupArgs) -> Result {
     let (steps, at_boot) = plan(args.first_start)?;

@@ -3,14 +3,12 @@
 use crate::client::nodes::known_nodes::KnownNode;
 use crate::nodes::{Change, Held, Outcome, Refusal, Require};
 use crate::protocol::node_address::NodeAddress;
+use crate::protocol::place::SHARED_DIR;
 use crate::protocol::{ErrorName, Failure, Node};
 use crate::run::nodes::{Ending, Line, NotHeld, Purpose, Word, Wording};
 
 use super::lost;
 use super::time::clock_of;
-
-/// The directory of the daemon that all users of a machine share.
-const SHARED: &str = "/run/canal";
 
 /// The texts of coordinators.
 pub(crate) const WORDING: Wording = Wording { line, end: not_held };
@@ -33,13 +31,13 @@ pub(crate) fn line(word: &Word<'_>, purpose: Purpose) -> Option<Line> {
 /// Names the users of the daemons of new nodes, because people who reach a machine as another user
 /// may not share its locks.
 fn met(nodes: &[(&Node, KnownNode)]) -> String {
-    let one = |(node, recorded): &(&Node, KnownNode)| match recorded.place == SHARED {
+    let one = |(node, recorded): &(&Node, KnownNode)| match recorded.place == SHARED_DIR {
         true => format!("{} is the shared daemon of all users on {}", node.name, recorded.machine),
         false => format!("{} is {}", node.name, recorded.shown()),
     };
     let each: Vec<String> = nodes.iter().map(one).collect();
     let is_apart = |(node, recorded): &&(&Node, KnownNode)| {
-        matches!(node.address, NodeAddress::Ssh(_)) && recorded.place != SHARED
+        matches!(node.address, NodeAddress::Ssh(_)) && recorded.place != SHARED_DIR
     };
     let whose = match nodes.iter().filter(is_apart).count() {
         0 => "",
@@ -235,7 +233,7 @@ mod tests {
         };
         let (web1, web2, here) =
             (node("web1", "ssh:web1"), node("web2", "ssh:web2"), node("a", "unix:/a/canal.sock"));
-        let all = [(&web1, recorded(SHARED)), (&web2, recorded("/w")), (&here, recorded("/a"))];
+        let all = [(&web1, recorded(SHARED_DIR)), (&web2, recorded("/w")), (&here, recorded("/a"))];
         let shared = "web1 is the shared daemon of all users on m";
         let apart = "web2 is the daemon of user 7 at /w on m";
         let own = "a is the daemon of user 7 at /a on m";

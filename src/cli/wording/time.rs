@@ -125,14 +125,12 @@ impl Now {
 
 /// A time of CLOCK_BOOTTIME in milliseconds, as [`Now::clock`] shows it.
 pub(crate) fn clock_of(at: u64) -> String {
-    time_of(at).map(|at| Now::here().clock(&at)).unwrap_or_default()
+    Now::here().clock(&time_of(at))
 }
 
 /// A time of CLOCK_BOOTTIME in milliseconds, in RFC 3339 and UTC.
-pub(crate) fn time_of(at: u64) -> Option<String> {
-    let at = clock::unix_ms().saturating_add(at).saturating_sub(clock::boottime_ms());
-    let at = Timestamp::from_millisecond(i64::try_from(at).unwrap_or(i64::MAX));
-    at.ok().map(|at| at.to_string())
+pub(crate) fn time_of(at: u64) -> String {
+    canal_text::time::utc(clock::unix_of(at))
 }
 
 /// The rest of a time.

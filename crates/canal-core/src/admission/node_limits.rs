@@ -78,9 +78,35 @@ fn parts(item: &Item) -> (&Key, Mode) {
     (&item.key, item.ask.mode())
 }
 
-/// Whether two items compete: each can block the other.
-pub(crate) fn are_rivals(one: (&Key, Mode), other: (&Key, Mode)) -> bool {
+/// Whether two items compete: each can block the other, because both are slots of the same key, or
+/// one of them is a write and one key covers the other.
+#[must_use]
+pub fn are_rivals(one: (&Key, Mode), other: (&Key, Mode)) -> bool {
     let counted = one.1 == Mode::Counted && other.1 == Mode::Counted && one.0 == other.0;
     let near = one.0.covers(other.0) || other.0.covers(one.0);
     counted || near && conflict(one.1, other.1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_write_keeps_out_all_above_and_below_and_slots_only_those_of_their_key() {
+        use Mode::{Counted, Read, Write};
+        let rivals = |(one, mode): (&str, Mode), (other, as_): (&str, Mode)| {
+            let [one, other] = [one, other].map(|text| Key::new(text).unwrap());
+            let forth = are_rivals((&one, mode), (&other, as_));
+            assert_eq!(forth, are_rivals((&other, as_), (&one, mode)));
+            forth
+        };
+        assert!(rivals(("a", Write), ("a/b", Read)));
+        assert!(rivals(("a/b", Write), ("a", Counted)));
+        assert!(rivals(("a", Write), ("a", Write)));
+        assert!(rivals(("a", Counted), ("a", Counted)));
+        assert!(!rivals(("a", Counted), ("a/b", Counted)));
+        assert!(!rivals(("a", Read), ("a/b", Counted)));
+        assert!(!rivals(("a/b", Write), ("a/c", Write)));
+        assert!(!rivals(("a", Write), ("ab", Read)));
+    }
 }

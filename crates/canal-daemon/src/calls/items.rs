@@ -219,12 +219,9 @@ pub(crate) fn command(mut text: String) -> Command {
         text.shrink_to_fit();
         return Command(text);
     }
-    let mut end = text.len().min(COMMAND_BYTES_MAX);
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    let mut shown = sanitize(&text[..end]);
-    if end < text.len() {
+    let kept = canal_text::beginning(&text, COMMAND_BYTES_MAX);
+    let mut shown = sanitize(kept);
+    if kept.len() < text.len() {
         shown.push('…');
     }
     shown.shrink_to_fit();

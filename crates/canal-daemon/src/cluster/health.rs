@@ -99,8 +99,7 @@ impl Cluster {
 
 /// Converts milliseconds of CLOCK_BOOTTIME to a wall clock time, by the machine's current clock.
 fn at(boot_ms: u64) -> String {
-    let (now, boot_now) = (clock::unix_ms(), clock::boottime_ms());
-    time(UnixMillis(now.saturating_add(boot_ms).saturating_sub(boot_now)))
+    time(UnixMillis(clock::unix_of(boot_ms)))
 }
 
 /// Describes the recovery of a table that hosts share.

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::view::shown::{Shown, blocking_holds, held_item};
+use crate::view::shown::{Shown, held_item};
 use crate::waiters::leases::is_collecting;
 use crate::wording::{pid_of, time};
 use canal_core::{
@@ -36,16 +36,16 @@ pub(crate) enum Looks {
 
 impl<'a> Shown<'a> {
     /// A holder, with its slots of `key`.
-    pub(crate) fn holder(&self, hold: &HoldState, key: Option<&Key>, looks: Looks) -> HolderInfo {
+    pub(crate) fn holder(&self, hold: &HoldState, key: &Key, looks: Looks) -> HolderInfo {
         let has_state = looks != Looks::Briefly && hold.asked.ttl_ms.is_none();
         let state = has_state.then(|| self.state(hold)).flatten();
         let (folder, children) = match looks {
             Looks::Fully => (self.folder(&hold.asked, hold.frame), self.keepers(hold)),
             Looks::Closely | Looks::Briefly => (None, None),
         };
-        let item = key.and_then(|key| hold.items.iter().find(|item| item.key == *key));
+        let item = hold.items.iter().find(|item| item.key == *key);
         let (bucket, state) = (item.and_then(bucket), state.map(str::to_owned));
-        HolderInfo { state, bucket, folder, children, ..self.holder_briefly(hold, key) }
+        HolderInfo { state, bucket, folder, children, ..self.holder_briefly(hold, Some(key)) }
     }
 
     /// The working directory of a process that holds or waits, if it is known and the viewer may
@@ -160,28 +160,24 @@ impl<'a> Shown<'a> {
         let holds = tokens.into_iter().filter_map(|token| self.table.hold(token));
         let mut frames = BTreeSet::new();
         let each_once = holds.filter(|hold| frames.insert(hold.frame)).take(HOLDERS_SHOWN_MAX);
-        let shown = each_once.filter_map(|hold| {
-            let (held, _) = held_item(&hold.items, key, ask.mode())?;
-            Some(self.holder_of(hold, held, key))
-        });
-        shown.collect()
+        each_once.filter_map(|hold| self.holder_of(hold, key, ask.mode())).collect()
     }
 
     /// The holders that were granted a key, or a key above or below it, after a token.
     pub(crate) fn holders_since(&self, key: &Key, token: Token) -> Vec<HolderInfo> {
-        let found = blocking_holds(self.table, key, Mode::Write, HOLDERS_SHOWN_MAX);
-        let mut found: Vec<_> = found.filter(|it| it.hold.token > token).collect();
-        found.sort_by_key(|obstacle| obstacle.hold.token);
-        found.dedup_by_key(|obstacle| obstacle.hold.token);
-        found.truncate(HOLDERS_SHOWN_MAX);
-        let shown = found.into_iter();
-        shown.map(|obstacle| self.holder_of(obstacle.hold, &obstacle.item.key, key)).collect()
+        let tokens = self.table.conflicting_holds(key, Mode::Write, &[]);
+        let later = tokens.take(HOLDERS_LOOKED_AT_MAX).filter(|it| *it > token);
+        let later: BTreeSet<Token> = later.collect();
+        let holds = later.into_iter().filter_map(|token| self.table.hold(token));
+        let shown = holds.filter_map(|hold| self.holder_of(hold, key, Mode::Write));
+        shown.take(HOLDERS_SHOWN_MAX).collect()
     }
 
-    /// A holder of one of its keys, for a client that asks for `key`.
-    fn holder_of(&self, hold: &HoldState, held: &Key, key: &Key) -> HolderInfo {
-        let holder = self.holder(hold, Some(held), Looks::Closely);
-        HolderInfo { key: (held != key).then(|| held.to_string()), ..holder }
+    /// A holder that blocks a request for `key`.
+    fn holder_of(&self, hold: &HoldState, key: &Key, mode: Mode) -> Option<HolderInfo> {
+        let (held, _) = held_item(&hold.items, key, mode)?;
+        let holder = self.holder(hold, held, Looks::Closely);
+        Some(HolderInfo { key: (held != key).then(|| held.to_string()), ..holder })
     }
 }
 

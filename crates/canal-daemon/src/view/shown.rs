@@ -9,12 +9,9 @@ use crate::waiters::leases::Leases;
 use crate::wording::{self, reason};
 use canal_core::{
     FrameId, HeldItem, HoldState, HostId, Item, Key, Mode, OwnSlots, Reason, Request, RequestId,
-    Table, Why,
+    Table, Why, are_rivals,
 };
 use canal_history::Summary;
-
-/// The most keys below a key that are searched for holds that block a request for the key.
-const KEYS_LOOKED_AT_MAX: usize = 1000;
 
 /// The table, restricted to the data that one client may see.
 #[derive(Clone, Copy, Debug)]
@@ -65,11 +62,6 @@ impl<'a> Shown<'a> {
         self.table.host(host).map(|host| host.label.clone())
     }
 
-    /// Like [`Self::label_of`], but only for hosts other than this one.
-    fn elsewhere(&self, hold: &HoldState) -> Option<String> {
-        self.label_of(hold.frame).filter(|_| hold.asked.host != self.here)
-    }
-
     pub(crate) fn command(&self, uid: u32, command: &str) -> Option<String> {
         self.sees(uid).then(|| command.to_owned())
     }
@@ -107,8 +99,8 @@ impl Shown<'_> {
     /// it no longer has a reason to wait.
     pub(crate) fn why(&self, request: RequestId) -> Option<(Why, Mode, String)> {
         let why = self.table.why(request)?;
-        let mode = self.table.waiter(request)?.request.items.get(why.item)?.ask.mode();
-        let clause = self.clause(&why, mode);
+        let asked = &self.table.waiter(request)?.request;
+        let (mode, clause) = (mode_of(asked, why.item)?, self.clause(&why, asked));
         Some((why, mode, clause))
     }
 
@@ -119,21 +111,17 @@ impl Shown<'_> {
         around.any(|frame| self.table.holds_in(frame.id).next().is_some())
     }
 
-    pub(crate) fn clause(&self, why: &Why, mode: Mode) -> String {
+    /// Why a request waits, in one clause.
+    pub(crate) fn clause(&self, why: &Why, asked: &Request) -> String {
         let (hold, holds) = match why.reason {
             Reason::Conflict { hold, holds } => (hold, holds),
             Reason::Paused => return wording::paused_clause(&why.key),
             _ => return reason(&why.reason),
         };
-        let hold = self.table.hold(hold);
-        let held = hold.and_then(|hold| held_item(&hold.items, &why.key, mode));
-        match (hold, held) {
-            (Some(hold), Some(held)) => {
-                let (owner, host) = (&hold.asked.owner, self.elsewhere(hold));
-                wording::conflict(&why.key, held, owner, host.as_deref(), holds)
-            }
-            _ => reason(&why.reason),
-        }
+        let hold = self.table.hold(hold).zip(mode_of(asked, why.item));
+        let conflict =
+            hold.and_then(|(hold, mode)| self.conflict_with(hold, &why.key, mode, holds));
+        conflict.unwrap_or_else(|| reason(&why.reason))
     }
 
     /// The conflict that blocks an item, apart from taken slots, in one clause.
@@ -142,16 +130,25 @@ impl Shown<'_> {
         let mode = ask.mode();
         let blocking =
             self.table.blocking_holds(asked, item, OwnSlots::LeftOut, usize::MAX).into_iter();
-        let found = blocking.filter_map(|token| {
-            let hold = self.table.hold(token)?;
-            let held = held_item(&hold.items, key, mode)?;
-            (mode == Mode::Write || held.1 == Mode::Write).then_some((hold, held))
+        let holds = blocking.filter_map(|token| self.table.hold(token)).filter(|hold| {
+            let held = held_item(&hold.items, key, mode);
+            held.is_some_and(|(_, held)| mode == Mode::Write || held == Mode::Write)
         });
-        let found: Vec<_> = found.collect();
-        let (hold, held) = found.first()?;
-        let (owner, host) = (&hold.asked.owner, self.elsewhere(hold));
-        Some(wording::conflict(key, *held, owner, host.as_deref(), found.len() as u64))
+        let holds: Vec<&HoldState> = holds.collect();
+        self.conflict_with(holds.first()?, key, mode, holds.len() as u64)
     }
+
+    /// A hold that blocks a request for a key, and the number of all such holds, in one clause.
+    fn conflict_with(&self, hold: &HoldState, key: &Key, mode: Mode, holds: u64) -> Option<String> {
+        let held = held_item(&hold.items, key, mode)?;
+        let host = self.label_of(hold.frame).filter(|_| hold.asked.host != self.here);
+        Some(wording::conflict(key, held, &hold.asked.owner, host.as_deref(), holds))
+    }
+}
+
+/// The mode of an item of a request.
+pub(crate) fn mode_of(asked: &Request, item: usize) -> Option<Mode> {
+    Some(asked.items.get(item)?.ask.mode())
 }
 
 /// The key and the mode of the item of a hold that blocks a request for a key.
@@ -170,89 +167,6 @@ pub(crate) fn competing<'a>(
     key: &Key,
     mode: Mode,
 ) -> Option<(&'a Key, Mode)> {
-    let mut competing = items.filter(|item| conflict((key, mode), *item));
+    let mut competing = items.filter(|item| are_rivals((key, mode), *item));
     competing.clone().find(|(other, _)| *other == key).or_else(|| competing.next())
-}
-
-/// A hold that blocks a request, and the blocking item.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct BlockingHold<'a> {
-    pub hold: &'a HoldState,
-    pub item: &'a HeldItem,
-}
-
-/// Whether two items exclude each other: both are slots of the same key, or one of them is a write
-/// and one key covers the other.
-pub(crate) fn conflict(one: (&Key, Mode), other: (&Key, Mode)) -> bool {
-    let (key, mode) = one;
-    let (other, other_mode) = other;
-    if mode == Mode::Write || other_mode == Mode::Write {
-        return key.covers(other) || other.covers(key);
-    }
-    mode == Mode::Counted && other_mode == Mode::Counted && key == other
-}
-
-/// The holds that conflict with an item, whether or not the item fits in addition to them. Holds of
-/// the key itself come first, then holds of the keys above it, then holds of the keys below it.
-///
-/// At most `each` holds are returned for each key, and at most [`KEYS_LOOKED_AT_MAX`] keys below
-/// the key are examined.
-pub(crate) fn blocking_holds<'a>(
-    table: &'a Table,
-    key: &'a Key,
-    mode: Mode,
-    each: usize,
-) -> impl Iterator<Item = BlockingHold<'a>> {
-    let below = table.keys(Some(key)).filter(move |other| *other != key).take(KEYS_LOOKED_AT_MAX);
-    let related = std::iter::once(key.clone()).chain(above(key)).chain(below.cloned());
-    related.flat_map(move |other| {
-        let holds = table.holders(&other).filter_map(|token| table.hold(token));
-        let in_the_way = holds.filter_map(|hold| {
-            let mut items = hold.items.iter();
-            let item = items
-                .find(|item| item.key == other && conflict((key, mode), (&item.key, item.mode)))?;
-            Some(BlockingHold { hold, item })
-        });
-        in_the_way.take(each).collect::<Vec<_>>()
-    })
-}
-
-/// The keys that cover a key, without the key itself. The nearest key comes first.
-fn above(key: &Key) -> impl Iterator<Item = Key> {
-    let ends = key.as_str().rmatch_indices('/').map(|(at, _)| at);
-    ends.filter_map(|end| Key::new(key.as_str().get(..end)?).ok())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn key(text: &str) -> Key {
-        Key::new(text).unwrap()
-    }
-
-    #[test]
-    fn a_write_keeps_out_all_above_and_below_and_slots_only_those_of_their_key() {
-        use Mode::{Counted, Read, Write};
-        let conflicts = |(one, mode): (&str, Mode), (other, as_): (&str, Mode)| {
-            let forth = conflict((&key(one), mode), (&key(other), as_));
-            assert_eq!(forth, conflict((&key(other), as_), (&key(one), mode)));
-            forth
-        };
-        assert!(conflicts(("a", Write), ("a/b", Read)));
-        assert!(conflicts(("a/b", Write), ("a", Counted)));
-        assert!(conflicts(("a", Write), ("a", Write)));
-        assert!(conflicts(("a", Counted), ("a", Counted)));
-        assert!(!conflicts(("a", Counted), ("a/b", Counted)));
-        assert!(!conflicts(("a", Read), ("a/b", Counted)));
-        assert!(!conflicts(("a/b", Write), ("a/c", Write)));
-        assert!(!conflicts(("a", Write), ("ab", Read)));
-    }
-
-    #[test]
-    fn the_keys_above_are_all_prefixes_of_whole_components() {
-        let above = |text| above(&key(text)).map(|key| key.to_string()).collect::<Vec<_>>();
-        assert_eq!(above("a/bc/d"), ["a/bc", "a"]);
-        assert!(above("abc").is_empty());
-    }
 }

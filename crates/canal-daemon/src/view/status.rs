@@ -10,8 +10,8 @@ use crate::history::estimates::{self, EstimateBudget};
 use crate::processes::identity::PROCESSES_LOOKED_AT_MAX;
 use crate::view::holder::Looks;
 use crate::view::shown::Shown;
-use crate::wording::{self, pid_of, time};
-use canal_core::{FrameId, HoldState, Key, Mode, Request, RequestId, Table, WaiterState, Why};
+use crate::wording::{self, ABOUT_TO_BE_GRANTED, pid_of, time};
+use canal_core::{FrameId, HoldState, Key, Request, RequestId, Table, WaiterState, Why};
 use canal_protocol::{EstimateInfo, KeyInfo, LeaseInfo, WaiterInfo};
 use canal_sys::clock;
 
@@ -90,12 +90,9 @@ impl<'a> Shown<'a> {
         let request = &waiter.request;
         let item = request.items.iter().find(|item| item.key == *key)?;
         let reason = match whys.of(self.table, waiter) {
-            Some(why) if why.key == *key => self.clause(&why, item.ask.mode()),
-            Some(why) => {
-                let mode = request.items.get(why.item).map_or(Mode::Counted, |it| it.ask.mode());
-                format!("{} (`{}`)", self.clause(&why, mode), why.key)
-            }
-            None => "about to be granted".to_owned(),
+            Some(why) if why.key == *key => self.clause(&why, request),
+            Some(why) => format!("{} (`{}`)", self.clause(&why, request), why.key),
+            None => ABOUT_TO_BE_GRANTED.to_owned(),
         };
         Some(WaiterInfo {
             pid: pid_of(&request.owner),
@@ -157,7 +154,7 @@ impl<'a> KeysReport<'a> {
         let holders = holds.iter().map(|hold| {
             let looks = if self.looks_left > 0 { self.looks } else { Looks::Briefly };
             self.looks_left = self.looks_left.saturating_sub(1);
-            shown.holder(hold, Some(key), looks)
+            shown.holder(hold, key, looks)
         });
         let settings = table.settings(key);
         KeyInfo {

@@ -18,6 +18,7 @@ use canal_protocol::{
     BlockerInfo, CycleStepInfo, Node, NodeAt, NodeFailure, NodeId, NodeIdentity, PartyInfo,
     READ_NODES_MAX, RunId, Tag, WaitsFound, WaitsNear,
 };
+use canal_text::time::utc;
 
 use super::member::{Answer, Heard, Kind, Member};
 use super::request::{Around, NodesRequest};
@@ -356,7 +357,7 @@ impl<'a> WaitsReader<'a> {
             waiter: self.party_of(found, waiter(found, step.id)?.frame)?,
             key: step.key.to_string(),
             mode: step.mode,
-            blocker: BlockerInfo { party, key, mode, holds, since: time(since) },
+            blocker: BlockerInfo { party, key, mode, holds, since: utc(since.0) },
             node: Some(source.member.node.name.clone()),
         })
     }
@@ -432,9 +433,4 @@ fn told(ring: &[Step]) -> String {
             "deadlock on `{key}`: {requests} requests on nodes would wait for each other forever"
         ),
     }
-}
-
-fn time(at: UnixMillis) -> String {
-    let at = i64::try_from(at.0).unwrap_or(i64::MAX);
-    jiff::Timestamp::from_millisecond(at).unwrap_or(jiff::Timestamp::MAX).to_string()
 }

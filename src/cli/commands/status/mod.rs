@@ -116,17 +116,13 @@ impl Report<'_> {
     fn show_again(&self, status: &Status, now: &Now) -> Result<ReaderState> {
         // The size of the terminal may have changed.
         let screen = Screen::of_stdout();
-        match screen {
-            Some(screen)
-                if !self.args.json
-                    && std::env::var_os("TERM").is_some_and(|term| term != "dumb") =>
-            {
-                let page = self.page(status, Some(screen), now);
-                stdout::draw(&redrawn(&stdout::styled(&on_screen(&page, screen))))
-            }
-            _ if self.args.json => stdout::print_styled(&self.text(status, screen, now)?),
-            _ => stdout::print_styled(&format!("{}\n", self.text(status, screen, now)?)),
+        let can_move = std::env::var_os("TERM").is_some_and(|term| term != "dumb");
+        if let Some(screen) = screen.filter(|_| can_move && !self.args.json) {
+            let page = self.page(status, Some(screen), now);
+            return stdout::draw(&redrawn(&stdout::styled(&on_screen(&page, screen))));
         }
+        let end = if self.args.json { "" } else { "\n" };
+        stdout::print_styled(&(self.text(status, screen, now)? + end))
     }
 }
 

@@ -44,10 +44,10 @@ pub(super) enum News {
 #[derive(Debug)]
 pub(super) struct Feed {
     news: Receiver<News>,
-    teller: Teller,
-    target: Target,
-    /// Sends questions to the thread that asks the daemon; `None` until it is needed.
-    asks: Option<Sender<Ask>>,
+    /// Readable as soon as there is news.
+    wake: Arc<EventFd>,
+    /// Sends questions to the thread that asks the daemon.
+    asks: Sender<Ask>,
 }
 
 impl Feed {
@@ -57,45 +57,40 @@ impl Feed {
         let wake = EventFd::from_flags(flags);
         let wake =
             wake.map_err(|error| Failed::new(format!("cannot create an eventfd: {error}")))?;
-        let (sender, news) = sync_channel(NEWS_MAX);
-        let teller = Teller { wake: Arc::new(wake), sender };
+        let wake = Arc::new(wake);
+        let ((sender, news), (asks, to_ask)) = (sync_channel(NEWS_MAX), channel());
+        let teller = Teller { wake: Arc::clone(&wake), sender };
         // Only the screen may write to the terminal.
         let target = target.with_verbosity(Verbosity::Silent);
         let (jobs, watcher) = (Folder::of(&target.place), teller.clone());
         thread::spawn(move || watch(client, query, &jobs, &watcher));
-        Ok(Self { news, teller, target, asks: None })
+        thread::spawn(move || answer(&target, &to_ask, &teller));
+        Ok(Self { news, wake, asks })
     }
 
     /// Takes the news that has arrived since the last call.
-    pub(super) fn take(&mut self) -> Vec<News> {
+    pub(super) fn take(&self) -> Vec<News> {
         // The event is cleared first, so that news arriving now wakes the screen again.
-        let _ = self.teller.wake.read();
+        let _ = self.wake.read();
         self.news.try_iter().collect()
     }
 
     /// Sends a question to the daemon, without waiting for the answer.
-    pub(super) fn ask(&mut self, ask: Ask) {
-        let asks = self.asks.get_or_insert_with(|| {
-            let (asks, to_ask) = channel();
-            let (target, teller) = (self.target.clone(), self.teller.clone());
-            thread::spawn(move || answer(&target, &to_ask, &teller));
-            asks
-        });
+    pub(super) fn ask(&self, ask: Ask) {
         // The thread lives while this sender does.
-        let _ = asks.send(ask);
+        let _ = self.asks.send(ask);
     }
 }
 
 impl AsFd for Feed {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.teller.wake.as_fd()
+        self.wake.as_fd()
     }
 }
 
 /// The sending end of the news.
 #[derive(Clone, Debug)]
 struct Teller {
-    /// Readable as soon as there is news.
     wake: Arc<EventFd>,
     sender: SyncSender<News>,
 }

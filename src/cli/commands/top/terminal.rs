@@ -11,6 +11,7 @@ use std::panic;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
+use anstream::{AutoStream, ColorChoice};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal, raise};
@@ -88,7 +89,8 @@ pub(super) struct Terminal {
     signals: Signals,
     /// The present content of the screen.
     shown: Buffer,
-    palette: Palette,
+    /// Whether the terminal and its user want colours, not only bold, faint and reverse.
+    choice: ColorChoice,
     /// Whether the terminal shows the alternate screen. One that has accepted no output does not
     /// yet.
     is_entered: bool,
@@ -120,11 +122,8 @@ impl Terminal {
         let output = TerminalOutput::of(io::stdout()).map_err(cannot_use)?;
         OUTPUT.get_or_init(|| output);
         let is_entered = take(&signals)?;
-        let palette = match anstream::AutoStream::choice(&io::stdout()) {
-            anstream::ColorChoice::Never => Palette::Plain,
-            _ => Palette::Colours,
-        };
-        Ok(Self { signals, shown: Buffer::empty(Rect::ZERO), palette, is_entered })
+        let choice = AutoStream::choice(&io::stdout());
+        Ok(Self { signals, shown: Buffer::empty(Rect::ZERO), choice, is_entered })
     }
 
     /// The area of the whole screen.
@@ -148,7 +147,7 @@ impl Terminal {
             self.shown = Buffer::empty(next.area);
             text.push_str(CLEAR);
         }
-        text += &changes(&self.shown, &next, cursor, self.palette);
+        text += &changes(&self.shown, &next, cursor, self.choice);
         self.shown = next;
         match write(&text, &self.signals)? {
             true => self.is_entered = true,
@@ -371,23 +370,15 @@ fn key_of(last: u8, numbers: &[u8]) -> Option<Key> {
 }
 
 /// Clears the screen.
-pub(super) const CLEAR: &str = "\x1b[0m\x1b[2J";
-
-/// The styles that the terminal and its user want.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Palette {
-    Colours,
-    /// Bold, faint and reverse only.
-    Plain,
-}
+const CLEAR: &str = "\x1b[0m\x1b[2J";
 
 /// The output that turns the screen `before` into the screen `next`, with the cursor where the user
 /// types. Empty if the two are equal.
-pub(super) fn changes(
+fn changes(
     before: &Buffer,
     next: &Buffer,
     cursor: Option<(u16, u16)>,
-    palette: Palette,
+    choice: ColorChoice,
 ) -> String {
     let mut text = String::new();
     let mut behind = None;
@@ -397,7 +388,7 @@ pub(super) fn changes(
             // Numbers of lines and columns begin at 1.
             let _ = write!(text, "\x1b[{};{}H", y + 1, x + 1);
         }
-        let wanted = style_of(cell, palette);
+        let wanted = style_of(cell, choice);
         if wanted != style {
             let _ = write!(text, "\x1b[0{wanted}m");
             style = wanted;
@@ -421,8 +412,8 @@ pub(super) fn changes(
 }
 
 /// The parameters of SGR after the 0.
-fn style_of(cell: &Cell, palette: Palette) -> String {
-    let is_yellow = palette == Palette::Colours && cell.fg == Color::Yellow;
+fn style_of(cell: &Cell, choice: ColorChoice) -> String {
+    let is_yellow = choice != ColorChoice::Never && cell.fg == Color::Yellow;
     let parameters = [
         (cell.modifier.contains(Modifier::BOLD), ";1"),
         (cell.modifier.contains(Modifier::DIM), ";2"),
@@ -502,9 +493,9 @@ mod tests {
     fn only_what_differs_is_written() {
         let before = buffer(["a 12s", "b"], Style::new());
         let next = buffer(["a 13s", "b"], Style::new());
-        assert_eq!(changes(&before, &before, None, Palette::Plain), "");
-        assert_eq!(changes(&before, &next, None, Palette::Plain), "\x1b[1;4H3\x1b[?25l");
-        let typed = changes(&before, &before, Some((2, 1)), Palette::Plain);
+        assert_eq!(changes(&before, &before, None, ColorChoice::Never), "");
+        assert_eq!(changes(&before, &next, None, ColorChoice::Never), "\x1b[1;4H3\x1b[?25l");
+        let typed = changes(&before, &before, Some((2, 1)), ColorChoice::Never);
         assert_eq!(typed, "\x1b[2;3H\x1b[?25h");
     }
 
@@ -515,7 +506,7 @@ mod tests {
         let next = buffer(["a漢字 b", "z漢"], warning);
         let mut terminal = vt100::Parser::new(2, 10, 0);
         for (from, to) in [(&Buffer::empty(before.area), &before), (&before, &next)] {
-            terminal.process(changes(from, to, None, Palette::Colours).as_bytes());
+            terminal.process(changes(from, to, None, ColorChoice::Always).as_bytes());
         }
         assert_eq!(terminal.screen().contents(), "a漢字 b\nz漢");
         let cell = terminal.screen().cell(0, 0).unwrap();
@@ -526,8 +517,8 @@ mod tests {
     fn without_colours_none_is_written() {
         let blank = Buffer::empty(Rect::new(0, 0, 10, 2));
         let next = buffer(["a", "b"], Style::new().fg(Color::Yellow).add_modifier(Modifier::DIM));
-        assert!(changes(&blank, &next, None, Palette::Colours).contains("\x1b[0;2;33m"));
-        let plain = changes(&blank, &next, None, Palette::Plain);
+        assert!(changes(&blank, &next, None, ColorChoice::Always).contains("\x1b[0;2;33m"));
+        let plain = changes(&blank, &next, None, ColorChoice::Never);
         assert!(plain.contains("\x1b[0;2m") && !plain.contains("33"), "{plain:?}");
     }
 }

@@ -11,10 +11,10 @@ use crate::net::call_state::{CallState, StatusWatch};
 use crate::server::Server;
 use crate::server::step::{Caller, Result, Step};
 use crate::view::holder::LeaderFound;
-use crate::view::shown::{Shown, competing, held_item};
+use crate::view::shown::{Shown, competing, held_item, mode_of};
 use crate::view::status::Selection;
 use crate::waiters::waiting::Asked;
-use crate::wording::{self, bad, pid_of, time};
+use crate::wording::{self, ABOUT_TO_BE_GRANTED, bad, pid_of, time};
 use canal_core::{
     Blocker, By, CycleStep, FrameId, HoldState, Key, Mode, Refusal, Request, RequestId, Table,
     UnixMillis, WaiterState,
@@ -298,7 +298,7 @@ impl Shown<'_> {
             (why.key, mode, clause)
         } else {
             let item = asked.items.first()?;
-            (item.key.clone(), item.ask.mode(), "about to be granted".to_owned())
+            (item.key.clone(), item.ask.mode(), ABOUT_TO_BE_GRANTED.to_owned())
         };
         let shown = blockers.iter().filter_map(|blocker| self.blocker(asked, blocker));
         Some(WaitInfo {
@@ -313,7 +313,7 @@ impl Shown<'_> {
     }
 
     fn blocker(&self, asked: &Request, blocker: &Blocker) -> Option<BlockerInfo> {
-        let (key, mode) = (&blocker.key, asked.items.get(blocker.item)?.ask.mode());
+        let (key, mode) = (&blocker.key, mode_of(asked, blocker.item)?);
         match blocker.by {
             By::Hold(token, _) => Some(self.holding(self.table.hold(token)?, key, mode)),
             By::Waiter(request, _) => {
@@ -400,8 +400,7 @@ struct Teller<'a> {
 impl Teller<'_> {
     fn step(&self, step: &CycleStep) -> CycleStepInfo {
         let asked = self.asked(step.request);
-        let mode =
-            asked.as_ref().and_then(|asked| Some(asked.request.items.get(step.item)?.ask.mode()));
+        let mode = asked.as_ref().and_then(|asked| mode_of(&asked.request, step.item));
         let mode = mode.unwrap_or(Mode::Counted);
         CycleStepInfo {
             waiter: self.party(asked.as_ref(), step.frame),

@@ -10,7 +10,7 @@ use std::ffi::OsString;
 
 use canal_protocol::NodeFailure;
 use canal_protocol::node_address::{NodeAddress, SshHost};
-use canal_text::shell_word;
+use canal_text::{beginning, shell_word};
 
 /// How long ssh may take to connect, in seconds.
 const CONNECT_S: u32 = 10;
@@ -160,7 +160,10 @@ fn of_ssh(host: &SshHost, said: &str) -> NodeFailure {
     }
     match last(said) {
         "" => NodeFailure::passing("ssh: the connection was closed"),
-        last => NodeFailure::passing(format!("ssh: {}", cut(last.trim_start_matches("ssh: ")))),
+        last => NodeFailure::passing(format!(
+            "ssh: {}",
+            beginning(last.trim_start_matches("ssh: "), QUOTED_BYTES)
+        )),
     }
 }
 
@@ -173,10 +176,13 @@ fn of_bridge(code: i32, said: &str) -> NodeFailure {
     let line = said.lines().rev().find_map(|line| line.trim().strip_prefix("canal: "));
     let hint = said.lines().rev().find_map(|line| line.trim().strip_prefix("hint: "));
     let failure = match line {
-        Some(line) => NodeFailure::passing(cut(line)),
+        Some(line) => NodeFailure::passing(beginning(line, QUOTED_BYTES)),
         None => match last(said) {
             "" => NodeFailure::passing(format!("the bridge there ended with code {code}")),
-            last => NodeFailure::passing(format!("the other side reports: {}", cut(last))),
+            last => NodeFailure::passing(format!(
+                "the other side reports: {}",
+                beginning(last, QUOTED_BYTES)
+            )),
         },
     };
     match hint {
@@ -195,14 +201,6 @@ pub fn older() -> NodeFailure {
 /// The last line that is not empty.
 fn last(said: &str) -> &str {
     said.lines().rev().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default()
-}
-
-fn cut(text: &str) -> &str {
-    let mut end = text.len().min(QUOTED_BYTES);
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    &text[..end]
 }
 
 #[cfg(test)]
