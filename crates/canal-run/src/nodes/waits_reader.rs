@@ -8,7 +8,7 @@
 use std::borrow::Cow;
 use std::collections::{BTreeSet, VecDeque};
 
-use canal_core::{By, FrameId, Key, Mode, Request, RequestId, UnixMillis, WaiterState};
+use canal_core::{By, FrameId, Key, Mode, Request, RequestId, WaiterState};
 use canal_lock::client::Start;
 use canal_lock::client::nodes::link::parameters;
 use canal_nodes::Millis;
