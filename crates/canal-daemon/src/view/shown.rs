@@ -104,7 +104,8 @@ impl Shown<'_> {
         Some((why, mode, clause))
     }
 
-    /// Whether a frame or one that encloses it holds something. Such holds do not block its requests.
+    /// Whether a frame or one that encloses it holds something. Such holds do not block its
+    /// requests.
     pub(crate) fn nests(&self, frame: FrameId) -> bool {
         let state = |frame| self.table.frame(frame);
         let mut around = std::iter::successors(state(frame), |inner| state(inner.parent?));
