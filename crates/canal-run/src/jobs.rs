@@ -29,6 +29,7 @@ use serde::{Deserialize, Serialize};
 use canal_protocol::Tag;
 use canal_protocol::place::Place;
 use canal_sys::clock::unix_ms;
+use canal_sys::dir::remove_if_there;
 
 const RECORD: &str = "job";
 const LOG: &str = "log";
@@ -66,10 +67,26 @@ impl Folder {
     /// # Errors
     /// Names the file that cannot be opened.
     pub fn begin(&self, tag: Tag, named: Option<&Path>) -> io::Result<NewJob> {
-        DirBuilder::new().recursive(true).mode(0o700).create(&self.0).map_err(|error| {
-            io::Error::new(error.kind(), format!("{}: {error}", self.0.display()))
-        })?;
-        NewJob::create(self.clone(), tag, named)
+        let create = DirBuilder::new().recursive(true).mode(0o700).create(&self.0);
+        create.map_err(|error| of(&self.0, error))?;
+        let name = format!("new-{tag}");
+        let named = named.map(std::path::absolute).transpose()?;
+        let mut options = OpenOptions::new();
+        // The command itself writes the log, because a process in between could block it or lose
+        // output. So canal never truncates a log.
+        options.append(true).create(true).custom_flags(libc::O_NOCTTY);
+        let beside = self.log(&name);
+        let path = named.as_ref().unwrap_or(&beside);
+        if named.is_none() {
+            options.mode(0o600);
+        }
+        let log = options.open(path).map_err(|error| of(path, error))?;
+        let path = self.record(&name);
+        let mut options = OpenOptions::new();
+        let record = options.read(true).write(true).create_new(true).mode(0o600).open(&path);
+        let record = record.map_err(|error| of(&path, error))?;
+        flock(&record, FlockOperation::LockExclusive)?;
+        Ok(NewJob { folder: self.clone(), name, record, log, named })
     }
 
     /// The record of a job, by its number or by that of its session; `None` if there is none.
@@ -110,8 +127,8 @@ impl Folder {
                 continue;
             }
             let bytes = size(&number);
-            removed(&self.log(&name))?;
-            removed(&self.record(&name))?;
+            remove_if_there(&self.log(&name))?;
+            remove_if_there(&self.record(&name))?;
             pruned.jobs += 1;
             pruned.bytes += bytes;
             pruned.left = pruned.left.saturating_sub(bytes);
@@ -124,15 +141,15 @@ impl Folder {
     fn sweep(&self) -> io::Result<()> {
         for path in self.records()? {
             if path.is_symlink() && !path.exists() {
-                removed(&path)?;
+                remove_if_there(&path)?;
                 continue;
             }
             let is_new =
                 path.file_stem().is_some_and(|it| it.as_encoded_bytes().starts_with(b"new-"));
             let age = || fs::metadata(&path)?.modified()?.elapsed().map_err(io::Error::other);
             if is_new && age().is_ok_and(|age| age > PREPARED_WITHIN) && !is_attended(&path) {
-                removed(&path.with_extension(LOG))?;
-                removed(&path)?;
+                remove_if_there(&path.with_extension(LOG))?;
+                remove_if_there(&path)?;
             }
         }
         Ok(())
@@ -157,16 +174,14 @@ impl Folder {
     }
 }
 
+/// An error that names its file.
+fn of(path: &Path, error: io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+}
+
 /// Whether the supervisor of a job lives, or may live.
 fn is_attended(record: &Path) -> bool {
     File::open(record).is_ok_and(|file| attended(&file).unwrap_or(true))
-}
-
-fn removed(path: &Path) -> io::Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
 }
 
 /// The job as it was submitted.
@@ -182,18 +197,6 @@ pub struct Submitted {
     pub command: String,
     /// The file that gets the output.
     pub log: PathBuf,
-}
-
-/// When the command started.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Started {
-    started_ms: u64,
-}
-
-/// The session that its request has now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Session {
-    session: u64,
 }
 
 /// How a job ended: with an exit code, or by a signal.
@@ -237,9 +240,8 @@ impl Record {
         let content = content(&file)?;
         let mut lines = content.lines().map(str::trim_end);
         let submitted: Submitted = serde_json::from_str(lines.next().unwrap_or_default())?;
-        let started_ms = filled(lines.next())?.map(|started: Started| started.started_ms);
-        let end = filled(lines.next())?;
-        let session = filled(lines.next())?.map_or(submitted.job, |it: Session| it.session);
+        let (started_ms, end) = (filled(lines.next())?, filled(lines.next())?);
+        let session = filled(lines.next())?.unwrap_or(submitted.job);
         Ok(Self { file, submitted, started_ms, end, session })
     }
 
@@ -283,31 +285,6 @@ pub struct NewJob {
 }
 
 impl NewJob {
-    /// Creates the record, and opens the log: `named`, or a file beside the record.
-    fn create(folder: Folder, tag: Tag, named: Option<&Path>) -> io::Result<Self> {
-        let name = format!("new-{tag}");
-        let of = |path: &Path, error: io::Error| {
-            io::Error::new(error.kind(), format!("{}: {error}", path.display()))
-        };
-        let named = named.map(std::path::absolute).transpose()?;
-        let mut options = OpenOptions::new();
-        // The command itself writes the log, because a process in between could block it or lose
-        // output. So canal never truncates a log.
-        options.append(true).create(true).custom_flags(libc::O_NOCTTY);
-        let beside = folder.log(&name);
-        let path = named.as_ref().unwrap_or(&beside);
-        if named.is_none() {
-            options.mode(0o600);
-        }
-        let log = options.open(path).map_err(|error| of(path, error))?;
-        let path = folder.record(&name);
-        let mut options = OpenOptions::new();
-        let record = options.read(true).write(true).create_new(true).mode(0o600).open(&path);
-        let record = record.map_err(|error| of(&path, error))?;
-        flock(&record, FlockOperation::LockExclusive)?;
-        Ok(Self { folder, name, record, log, named })
-    }
-
     /// Another handle of the same record, with the same lock.
     pub fn to_close(&self) -> io::Result<OpenRecord> {
         Ok(OpenRecord(self.record.try_clone()?))
@@ -331,9 +308,9 @@ impl NewJob {
 
     /// Records that the request of the published job has another session now.
     pub fn moved(&self, job: u64, session: u64) -> io::Result<()> {
-        fill(&self.record, 3, &Session { session })?;
+        fill(&self.record, 3, &session)?;
         let name = self.folder.record(&session.to_string());
-        removed(&name)?;
+        remove_if_there(&name)?;
         symlink(format!("{job}.{RECORD}"), name)
     }
 
@@ -361,7 +338,7 @@ impl OpenRecord {
     /// Records that the command is about to start, and that the end of the supervisor no longer
     /// prevents it.
     pub fn started(&self) -> io::Result<()> {
-        fill(&self.0, 1, &Started { started_ms: unix_ms() })
+        fill(&self.0, 1, &unix_ms())
     }
 
     /// Records how the job ended. Does nothing for a job without a number.

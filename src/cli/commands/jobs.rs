@@ -14,7 +14,7 @@
 //! Invariant: either the caller learns the number of the job, or there is no job.
 
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
+use std::io::{self, BufRead, BufReader, ErrorKind, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::thread;
@@ -337,16 +337,9 @@ pub(crate) fn log(args: &LogArgs, global: &Global) -> Result {
 
 /// Prints the rest of the log, byte by byte as the command wrote it.
 fn print(log: &mut File) -> io::Result<()> {
-    let mut buffer = [0; 64 * 1024];
     let mut stdout = io::stdout().lock();
-    loop {
-        match log.read(&mut buffer) {
-            Ok(0) => return stdout.flush(),
-            Ok(count) => stdout.write_all(&buffer[..count])?,
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
+    io::copy(log, &mut stdout)?;
+    stdout.flush()
 }
 
 /// `canal log --prune`.

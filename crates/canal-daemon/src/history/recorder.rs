@@ -1,5 +1,6 @@
 //! Follows the decisions of the table, and records each request of this host that has ended.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -10,7 +11,7 @@ use crate::calls::in_flight::Applied;
 use crate::config::sections::On;
 use crate::history::requests::{EndedRequest, Exits, Open, OwnSlots, Unseen};
 use crate::history::writer::{self, Files, Noted, Queue, Search};
-use crate::metrics::counters::{Counters, Ended};
+use crate::metrics::counters::Counters;
 use crate::wording::pid_of;
 use canal_core::{
     Change, CycleStep, FrameId, HostId, Outcome, Owner, Refusal, Release, Request, RequestId,
@@ -234,8 +235,8 @@ impl History {
         }
         // Requests that no daemon saw end began before this daemon started to count.
         for ended in self.ended.iter().filter(|ended| !ended.at_least) {
-            let (asked, ending, held_ms) = (&*ended.open.asked, &ended.ending, ended.held_ms());
-            self.counters.ended(Ended { asked, ending, at_ms: ended.ended_ms, held_ms });
+            let EndedRequest { open, ending, ended_ms, .. } = ended;
+            self.counters.ended(&open.asked, ending, *ended_ms, ended.held_ms());
         }
         if self.files.is_none() {
             self.ended.clear();
@@ -271,7 +272,8 @@ impl History {
         let keep_ms = self.files.as_ref().map_or(0, |files| files.limits.keep_ms);
         let oldest = clock::unix_ms().saturating_sub(keep_ms);
         let since_ms = query.since_ms.max(oldest);
-        self.queue.search(id, begin(Query { since_ms, ..query }));
+        let search = begin(Query { since_ms, ..query });
+        self.queue.give(|work| work.searches.push_back((id, search)));
         true
     }
 
@@ -295,7 +297,7 @@ impl History {
             self.hand_over_open();
         }
         if let Some(thread) = self.thread.take() {
-            self.queue.close();
+            self.queue.give(|work| work.closing = true);
             if thread.join().is_err() {
                 tracing::error!("the history thread has failed");
             }
@@ -303,9 +305,9 @@ impl History {
     }
 
     /// Hands these records to the thread, which writes those that are not in the files yet.
-    fn recall(&mut self, records: Batch) {
+    fn recall(&mut self, mut records: Batch) {
         if !records.is_empty() && self.starts() {
-            self.queue.recall(records);
+            self.queue.give(|work| work.recalled.take_from(&mut records));
         }
     }
 
@@ -365,20 +367,17 @@ impl History {
                 }
             }
             Outcome::Granted(granted) => {
-                if let Some(open) = self.open.get_mut(&granted.request) {
-                    let since = table.hold(granted.token).map(|hold| hold.since);
-                    let since = since.unwrap_or(open.asked_at);
-                    open.granted = Some((granted.token, since));
-                    open.slots = OwnSlots::of(&granted.items);
-                    self.counters.granted(&open.asked, since.0, open.waited_ms(since));
-                } else if let Some(hold) = table.hold(granted.token)
-                    && is_of(table, hold.frame, here)
-                {
-                    let slots = OwnSlots::of(&granted.items);
-                    let open = Open { slots, ..Open::of_hold(table, hold) };
-                    self.counters.granted(&open.asked, hold.since.0, open.waited_ms(hold.since));
-                    self.open.insert(granted.request, open);
-                }
+                let hold = table.hold(granted.token);
+                let ours = hold.filter(|hold| is_of(table, hold.frame, here));
+                let open = match (self.open.entry(granted.request), ours) {
+                    (Entry::Occupied(open), _) => open.into_mut(),
+                    (Entry::Vacant(open), Some(hold)) => open.insert(Open::of_hold(table, hold)),
+                    (Entry::Vacant(_), None) => return,
+                };
+                let since = hold.map_or(open.asked_at, |hold| hold.since);
+                open.granted = Some((granted.token, since));
+                open.slots = OwnSlots::of(&granted.items);
+                self.counters.granted(&open.asked, since.0, open.waited_ms(since));
             }
             Outcome::ConfirmedAt { request, token, .. } => {
                 if let Some(open) = self.open.get_mut(request)
@@ -401,16 +400,10 @@ impl History {
                     self.add(open, ending);
                 }
             }
-            Outcome::Withdrawn { request } => {
+            Outcome::Withdrawn { request } | Outcome::Released { request, whole: true, .. } => {
                 if let Some(open) = self.open.remove(request)
-                    && let Some(ending) = self.withdrawn(change, *request)
+                    && let Some(ending) = self.ending(change, by, &open, *request)
                 {
-                    self.add(open, ending);
-                }
-            }
-            Outcome::Released { request, whole: true, .. } => {
-                if let Some(open) = self.open.remove(request) {
-                    let ending = self.released(change, by, &open, *request);
                     self.add(open, ending);
                 }
             }
@@ -433,48 +426,36 @@ impl History {
         }
     }
 
-    /// How a waiting request ended; `None` if it is requested again.
-    fn withdrawn(&mut self, change: &Change, request: RequestId) -> Option<Ending> {
-        let timed_out = self.timed_out.remove(&request);
-        // The process of its client may have ended in the meantime.
-        if self.abandoned.remove(&request) {
-            return Some(Ending::Abandoned);
-        }
-        match change {
-            Change::End { .. } => Some(Ending::Ended),
-            _ if timed_out => Some(Ending::Timeout),
-            // The next incarnation of the host requests it again.
-            Change::HostGone { .. } => None,
-            _ => Some(Ending::Withdrawn),
-        }
-    }
-
-    /// How a hold ended.
-    fn released(
+    /// How a request ended; `None` if it is requested again.
+    fn ending(
         &mut self,
         change: &Change,
         by: Option<&Credentials>,
         open: &Open,
         request: RequestId,
-    ) -> Ending {
+    ) -> Option<Ending> {
         let timed_out = self.timed_out.remove(&request);
         let abandoned = self.abandoned.remove(&request);
-        match change {
-            // Its client never received the grant.
-            Change::End { .. } | Change::Withdraw { .. } if abandoned => Ending::Abandoned,
-            Change::Release(Release::Hold { forced: true, .. }) => {
-                Ending::Forced { by: by.map(|peer| HistoryClient { uid: peer.uid, pid: peer.pid }) }
+        let is_held = open.granted.is_some();
+        Some(match change {
+            Change::Release(Release::Hold { forced: true, .. }) if is_held => {
+                let by = by.map(|peer| HistoryClient { uid: peer.uid, pid: peer.pid });
+                Ending::Forced { by }
             }
             // The daemon releases a hold that descendants kept when the last of them has ended.
-            Change::Release(_) if open.owner_ended => Ending::Ended,
-            Change::Release(_) => Ending::Released,
+            Change::Release(_) if is_held && open.owner_ended => Ending::Ended,
+            Change::Release(_) if is_held => Ending::Released,
+            Change::Expire { .. } if is_held => Ending::Expired,
+            Change::HostGone { .. } if is_held => Ending::Lost,
+            // From here on, a client with a hold never received the grant, unless its process has
+            // ended. The process of a client that gave up may have ended in the meantime.
+            _ if abandoned => Ending::Abandoned,
             Change::End { .. } => Ending::Ended,
-            Change::Expire { .. } => Ending::Expired,
-            Change::HostGone { .. } => Ending::Lost,
-            Change::Withdraw { .. } if timed_out => Ending::Timeout,
-            // The grant was revoked before its client received it.
+            _ if timed_out => Ending::Timeout,
+            // The next incarnation of the host requests it again.
+            Change::HostGone { .. } => return None,
             _ => Ending::Withdrawn,
-        }
+        })
     }
 
     /// Adds the request, which has just ended.

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::waiters::leases::is_collecting;
 use crate::wording::pid_of;
@@ -258,23 +257,23 @@ const KEPT_MAX: usize = 256;
 #[derive(Debug, Default)]
 pub(super) struct Exits {
     pub(super) of: BTreeMap<FrameId, Arc<Exit>>,
-    /// The number of pidfds kept, here and in records that are not written yet.
-    kept: Arc<AtomicUsize>,
+    /// Each pidfd that is kept, here or in a record that is not written yet, has a reference.
+    kept: Arc<()>,
 }
 
 /// A process that has ended.
 #[derive(Debug)]
 pub(crate) struct Exit {
     pidfd: Pidfd,
-    kept: Arc<AtomicUsize>,
+    _kept: Arc<()>,
 }
 
 impl Exits {
     /// Keeps the pidfd of the owner of a frame, if there is room among `descriptors`.
     pub(super) fn keep(&mut self, frame: FrameId, pidfd: Pidfd, descriptors: usize) {
-        if self.kept.load(Ordering::Relaxed) < KEPT_MAX.min(descriptors / SHARE_OF_DESCRIPTORS) {
-            self.kept.fetch_add(1, Ordering::Relaxed);
-            let exit = Exit { pidfd, kept: Arc::clone(&self.kept) };
+        let most = KEPT_MAX.min(descriptors / SHARE_OF_DESCRIPTORS);
+        if Arc::strong_count(&self.kept) <= most {
+            let exit = Exit { pidfd, _kept: Arc::clone(&self.kept) };
             self.of.insert(frame, Arc::new(exit));
         }
     }
@@ -284,12 +283,6 @@ impl Exit {
     /// How the process ended; `None` if the kernel does not report it, or not yet.
     pub(super) fn ending(&self) -> Option<Ending> {
         self.pidfd.wait_status().or_else(|| zombie_status(&self.pidfd)).map(ending)
-    }
-}
-
-impl Drop for Exit {
-    fn drop(&mut self) {
-        self.kept.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -357,9 +350,9 @@ mod tests {
         assert_eq!(exits.of.len(), 3);
         let held = exits.of.get(&FrameId(0)).cloned();
         exits.of.clear();
-        assert_eq!(exits.kept.load(Ordering::Relaxed), 1);
+        assert_eq!(Arc::strong_count(&exits.kept), 2);
         drop(held);
-        assert_eq!(exits.kept.load(Ordering::Relaxed), 0);
+        assert_eq!(Arc::strong_count(&exits.kept), 1);
         assert!(pidfd.wait_end(60_000));
         assert_eq!(zombie_status(&pidfd), Some(0));
         child.wait().unwrap();

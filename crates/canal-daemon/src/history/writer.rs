@@ -8,7 +8,6 @@
 use std::collections::VecDeque;
 use std::io;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::{Duration, Instant};
@@ -41,10 +40,6 @@ pub(crate) enum Search {
 pub(crate) struct Queue {
     state: Mutex<State>,
     wake: Condvar,
-    /// Whether `found` is not empty.
-    has_found: AtomicBool,
-    /// The total size of the files in bytes; 0 while it is unknown.
-    bytes: AtomicU64,
 }
 
 /// The open requests at a time.
@@ -57,17 +52,17 @@ pub(super) struct Noted {
 
 /// The work for the thread.
 #[derive(Debug, Default)]
-struct Work {
+pub(super) struct Work {
     batch: Batch,
     /// The requests that ended with a process, about which the kernel may have an exit status.
     /// Their number is bounded by the processes that `Exits` keeps.
     with_exit: Vec<EndedRequest>,
     /// The requests that ended before this daemon started.
-    recalled: Batch,
+    pub recalled: Batch,
     noted: Option<Noted>,
-    searches: VecDeque<(ConnId, Search)>,
+    pub searches: VecDeque<(ConnId, Search)>,
     /// The thread ends after this work.
-    closing: bool,
+    pub closing: bool,
 }
 
 impl Work {
@@ -90,21 +85,16 @@ struct State {
     rests: bool,
     /// The number of dropped records.
     dropped: u64,
-    /// Notes for operators.
-    notes: [Option<String>; 2],
+    /// The total size of the files in bytes, once it is known.
+    bytes: Option<u64>,
+    /// A note for operators about a file that was set aside or is damaged.
+    aside: Option<String>,
+    /// A note for operators about files that cannot be written at present.
+    failure: Option<String>,
     /// Wakes the daemon.
     waker: Option<Waker>,
     /// How long keys were held recently; `None` before the files are read.
     summary: Option<Arc<Summary>>,
-}
-
-/// The subject of a note. A later note on the same subject replaces it.
-#[derive(Clone, Copy, Debug)]
-enum About {
-    /// A file that was set aside.
-    Aside,
-    /// Files that cannot be written at present.
-    Writing,
 }
 
 impl Queue {
@@ -132,17 +122,11 @@ impl Queue {
     }
 
     /// Hands over work that the thread begins at once.
-    fn give(&self, add: impl FnOnce(&mut Work)) {
+    pub(super) fn give(&self, add: impl FnOnce(&mut Work)) {
         let mut state = self.lock();
         add(&mut state.work);
         state.rests = false;
         self.wake.notify_one();
-    }
-
-    /// Hands over the records of requests that ended before this daemon started. They may already
-    /// be in the files.
-    pub(super) fn recall(&self, mut records: Batch) {
-        self.give(|work| work.recalled.take_from(&mut records));
     }
 
     /// Hands over the open requests.
@@ -153,16 +137,6 @@ impl Queue {
         });
     }
 
-    /// Starts a search. The result is for this connection.
-    pub(super) fn search(&self, id: ConnId, search: Search) {
-        self.give(|work| work.searches.push_back((id, search)));
-    }
-
-    /// Asks the thread to end when everything is written.
-    pub(super) fn close(&self) {
-        self.give(|work| work.closing = true);
-    }
-
     /// Sets the waker that wakes the daemon when there is a result.
     pub(crate) fn wake_by(&self, waker: Waker) {
         self.lock().waker = Some(waker);
@@ -170,12 +144,7 @@ impl Queue {
 
     /// Takes the results since the last call.
     pub(crate) fn take_found(&self) -> Vec<(ConnId, Search)> {
-        if !self.has_found.load(Ordering::Acquire) {
-            return Vec::new();
-        }
-        let mut state = self.lock();
-        self.has_found.store(false, Ordering::Release);
-        std::mem::take(&mut state.found)
+        std::mem::take(&mut self.lock().found)
     }
 
     /// The number of records dropped since the daemon started.
@@ -190,12 +159,13 @@ impl Queue {
 
     /// The total size of the files in bytes, if it is known.
     pub(crate) fn bytes(&self) -> Option<u64> {
-        Some(self.bytes.load(Ordering::Relaxed)).filter(|bytes| *bytes > 0)
+        self.lock().bytes
     }
 
     /// Notes for operators.
     pub(crate) fn notes(&self) -> Vec<String> {
-        self.lock().notes.iter().flatten().cloned().collect()
+        let state = self.lock();
+        [&state.aside, &state.failure].into_iter().flatten().cloned().collect()
     }
 }
 
@@ -230,7 +200,6 @@ impl Queue {
     fn answer(&self, id: ConnId, found: Search) {
         let mut state = self.lock();
         state.found.push((id, found));
-        self.has_found.store(true, Ordering::Release);
         if let Some(waker) = &state.waker {
             waker.wake_by_ref();
         }
@@ -242,14 +211,6 @@ impl Queue {
         let summary = Some(Arc::new(summary.clone()));
         let before = std::mem::replace(&mut self.lock().summary, summary);
         drop(before);
-    }
-
-    fn note(&self, about: About, note: Option<String>) {
-        self.lock().notes[about as usize] = note;
-    }
-
-    fn set_bytes(&self, bytes: u64) {
-        self.bytes.store(bytes, Ordering::Relaxed);
     }
 
     pub(super) fn count_dropped(&self, count: u64) {
@@ -404,7 +365,7 @@ impl Writer {
         self.open();
         let Some(store) = &mut self.store else { return self.queue.count_dropped(batch.records()) };
         match store.append(batch, clock::unix_ms()) {
-            Ok(()) => self.queue.set_bytes(store.bytes()),
+            Ok(()) => self.queue.lock().bytes = Some(store.bytes()),
             Err(error) => {
                 self.store = None;
                 self.queue.count_dropped(batch.records());
@@ -423,13 +384,14 @@ impl Writer {
                 if let Some(aside) = aside {
                     tracing::warn!("moved a history file aside: {aside}");
                     let note = format!("it moved one of its history files aside: {aside}");
-                    self.queue.note(About::Aside, Some(note));
+                    self.queue.lock().aside = Some(note);
                 }
                 if self.failed.take().is_some() {
                     tracing::info!("writing the history again");
                 }
-                self.queue.note(About::Writing, None);
-                self.queue.set_bytes(store.bytes());
+                let mut state = self.queue.lock();
+                (state.failure, state.bytes) = (None, Some(store.bytes()));
+                drop(state);
                 self.store = Some(store);
             }
             Err(error) => self.fail(&error),
@@ -443,14 +405,14 @@ impl Writer {
         }
         self.failed = Some(Instant::now());
         let note = format!("it cannot write its history in {dir}: {error}");
-        self.queue.note(About::Writing, Some(note));
+        self.queue.lock().failure = Some(note);
     }
 
     fn note_damage(&self, found: &Found) {
         if let Some(first) = found.damaged {
             let path = self.files.dir.join(format!("{first:016x}"));
             let note = format!("one of its history files is damaged: {}", path.display());
-            self.queue.note(About::Aside, Some(note));
+            self.queue.lock().aside = Some(note);
         }
     }
 }

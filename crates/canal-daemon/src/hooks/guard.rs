@@ -137,9 +137,8 @@ impl Job {
     /// Starts the program. Its standard input is a file with the facts, so that it does not matter
     /// whether the program reads them.
     fn start(self) -> Result<Child, String> {
-        let account = Account::find(self.user.as_deref())?;
         let (file, arguments) = self.run.split_first().ok_or("it does not name a program")?;
-        check_program(Path::new(file), geteuid().as_raw(), account.uid)?;
+        let account = find_program(file, self.user.as_deref(), geteuid().as_raw())?;
         let line = self.facts.for_viewer(account.uid).line();
         let input = file_of(&line).map_err(|error| format!("cannot open its input: {error}"))?;
         let mut command = Command::new(file);
@@ -172,10 +171,7 @@ fn watch(mut child: Child, channel: &UnixStream, until: Instant) -> Outcome {
     let cut_short =
         pidfd.as_ref().map_or(Some(Outcome::TimedOut), |pidfd| wait(pidfd, channel, until));
     let (status, refused) = end_all(&mut child, pidfd.as_ref());
-    outcome(
-        status,
-        cut_short.map(|it| if it == Outcome::TimedOut { timed_out(refused) } else { it }),
-    )
+    outcome(status, cut_short, refused)
 }
 
 /// Waits until the program ends by itself. Otherwise returns why it must end.
@@ -205,19 +201,21 @@ fn wait(pidfd: &Pidfd, channel: &UnixStream, until: Instant) -> Option<Outcome> 
     }
 }
 
-/// The outcome for a program that ran too long.
-fn timed_out(refused: Option<SignalRefused>) -> Outcome {
-    refused.map_or(Outcome::TimedOut, |refused| Outcome::NotEnded(refused.to_string()))
-}
-
-fn outcome(status: Option<ExitStatus>, cut_short: Option<Outcome>) -> Outcome {
-    if let Some(cut_short) = cut_short {
-        return cut_short;
-    }
-    match status.map(|status| (status.code(), status.signal())) {
-        Some((Some(code), _)) => Outcome::Exited(code),
-        Some((None, Some(signal))) => Outcome::Killed(signal),
-        _ => Outcome::TimedOut,
+/// The outcome for a program that ended with a status or had to end, and for a process that could
+/// not be killed.
+fn outcome(
+    status: Option<ExitStatus>,
+    cut_short: Option<Outcome>,
+    refused: Option<SignalRefused>,
+) -> Outcome {
+    match (cut_short, refused) {
+        (Some(Outcome::TimedOut), Some(refused)) => Outcome::NotEnded(refused.to_string()),
+        (Some(cut_short), _) => cut_short,
+        (None, _) => match status.map(|status| (status.code(), status.signal())) {
+            Some((Some(code), _)) => Outcome::Exited(code),
+            Some((None, Some(signal))) => Outcome::Killed(signal),
+            _ => Outcome::TimedOut,
+        },
     }
 }
 
@@ -263,13 +261,13 @@ pub(crate) struct Account {
 }
 
 impl Account {
-    /// Looks up a user by name or number; without one, the user of this process. The lookup may
-    /// wait for a directory service.
+    /// Looks up a user by name or number; without one, the user of the daemon. The lookup may wait
+    /// for a directory service.
     ///
     /// # Errors
     /// Nothing can run as that user. The reason is text for people.
-    pub(crate) fn find(user: Option<&str>) -> Result<Self, String> {
-        let own = geteuid();
+    pub(crate) fn find(user: Option<&str>, daemon: u32) -> Result<Self, String> {
+        let own = Uid::from_raw(daemon);
         let Some(wanted) = user else {
             // A container may run the daemon under a number that no password database contains.
             let known = User::from_uid(own).ok().flatten();
@@ -304,6 +302,13 @@ fn known(user: &str) -> Result<User, String> {
         account = found(User::from_uid(Uid::from_raw(number))).map_err(failed)?;
     }
     account.ok_or_else(|| format!("there is no user `{user}`"))
+}
+
+/// Looks up the user that runs a program of a daemon of the user `daemon`, and checks the program.
+fn find_program(path: &str, user: Option<&str>, daemon: u32) -> Result<Account, String> {
+    let account = Account::find(user, daemon)?;
+    check_program(Path::new(path), daemon, account.uid)?;
+    Ok(account)
 }
 
 /// Checks the program of a hook that a daemon of the user `daemon` runs as `user`. Links are
@@ -357,25 +362,11 @@ pub fn look_at(place: &Place, daemon: u32) -> anyhow::Result<Vec<SeenHook>> {
     let seen = config.hooks.iter().enumerate().map(|(number, hook)| {
         let problem = match &hook.user {
             None if daemon == 0 => Some("root's daemon needs `user` for it".to_owned()),
-            user => problem(hook.program(), user.as_deref(), daemon).err(),
+            user => find_program(hook.program(), user.as_deref(), daemon).err(),
         };
         SeenHook { name: format!("hooks[{number}]"), program: hook.program().to_owned(), problem }
     });
     Ok(seen.collect())
-}
-
-fn problem(path: &str, user: Option<&str>, daemon: u32) -> Result<(), String> {
-    let user = match user {
-        Some(user) => {
-            let uid = known(user)?.uid.as_raw();
-            if uid != daemon && daemon != 0 {
-                return Err(format!("only root's daemon can run it as another user (`{user}`)"));
-            }
-            uid
-        }
-        None => daemon,
-    };
-    check_program(Path::new(path), daemon, user)
 }
 
 #[cfg(test)]
@@ -395,12 +386,13 @@ mod tests {
     #[test]
     fn why_a_program_had_to_end_says_more_than_its_status() {
         let killed = Some(ExitStatus::from_raw(9));
-        assert_eq!(outcome(killed, Some(Outcome::TimedOut)), Outcome::TimedOut);
+        assert_eq!(outcome(killed, Some(Outcome::TimedOut), None), Outcome::TimedOut);
         let refused = SignalRefused { pid: Pid::from_raw(12), uid: Some(0) };
         let why = "cannot signal pid 12: it runs as root".to_owned();
-        assert_eq!(outcome(None, Some(timed_out(Some(refused)))), Outcome::NotEnded(why));
-        assert_eq!(outcome(killed, None), Outcome::Killed(9));
-        assert_eq!(outcome(Some(ExitStatus::from_raw(3 << 8)), None), Outcome::Exited(3));
+        let late = outcome(None, Some(Outcome::TimedOut), Some(refused));
+        assert_eq!(late, Outcome::NotEnded(why));
+        assert_eq!(outcome(killed, None, None), Outcome::Killed(9));
+        assert_eq!(outcome(Some(ExitStatus::from_raw(3 << 8)), None, None), Outcome::Exited(3));
         let text = serde_json::to_string(&Outcome::NotStarted("x".to_owned())).unwrap();
         assert_eq!(text, "{\"not-started\":\"x\"}");
         assert_eq!(serde_json::from_str::<Outcome>("\"timed-out\"").unwrap(), Outcome::TimedOut);
@@ -426,8 +418,8 @@ mod tests {
 
     #[test]
     fn a_user_is_found_by_name_and_number() {
-        let root = Account::find(Some("root"));
-        let by_number = Account::find(Some("0"));
+        let root = Account::find(Some("root"), geteuid().as_raw());
+        let by_number = Account::find(Some("0"), geteuid().as_raw());
         if geteuid().is_root() {
             let (root, by_number) = (root.unwrap(), by_number.unwrap());
             assert_eq!((root.uid, root.name.as_str(), root.ids.is_none()), (0, "root", true));
@@ -435,9 +427,9 @@ mod tests {
         } else {
             assert!(root.unwrap_err().starts_with("only root's daemon can run it"));
         }
-        let own = Account::find(None).unwrap();
+        let own = Account::find(None, geteuid().as_raw()).unwrap();
         assert_eq!((own.uid, own.ids.is_none()), (geteuid().as_raw(), true));
-        let nobody = Account::find(Some("no such user")).unwrap_err();
+        let nobody = Account::find(Some("no such user"), geteuid().as_raw()).unwrap_err();
         assert_eq!(nobody, "there is no user `no such user`");
     }
 

@@ -5,10 +5,10 @@
 //! at a bounded rate. Dropped events are counted.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::net::Shutdown;
 use std::ops::Bound;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ use crate::hooks::event::{About, Event};
 use crate::hooks::guard::{Job, Outcome};
 use crate::wording::time;
 use canal_core::UnixMillis;
-use canal_sys::{clock, fds};
+use canal_sys::clock;
 use canal_text::duration::{milliseconds, stated};
 
 /// How long after the timeout of the program its guard is killed, if the guard does not answer.
@@ -167,7 +167,7 @@ impl Shared {
     /// # Errors
     /// The guard cannot be started, or did not answer.
     fn run(&self, program: &Path, job: &Job, patience: Duration) -> io::Result<Outcome> {
-        let (mut ours, its) = UnixStream::pair()?;
+        let (ours, its) = UnixStream::pair()?;
         ours.set_read_timeout(Some(patience))?;
         {
             let mut state = self.lock();
@@ -184,7 +184,7 @@ impl Shared {
             // it is dropped here.
             command.spawn()?
         };
-        let said = say(&ours, job).and_then(|()| hear(&mut ours));
+        let said = answer(&ours, job);
         if said.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
             // The guard is stopped. The kernel kills the program together with it.
             let _ = child.kill();
@@ -231,19 +231,10 @@ impl Shared {
     }
 }
 
-/// Sends a job to a guard.
-fn say(channel: &UnixStream, job: &Job) -> io::Result<()> {
-    let job = serde_json::to_vec(job)?;
-    let mut rest = job.as_slice();
-    while !rest.is_empty() {
-        let sent = fds::send(channel.as_fd(), rest, &[], 0)?;
-        rest = rest.get(sent..).unwrap_or_default();
-    }
-    channel.shutdown(Shutdown::Write)
-}
-
-/// Reads the answer of a guard until the channel closes.
-fn hear(channel: &mut UnixStream) -> io::Result<Vec<u8>> {
+/// Sends a job to a guard, and reads its answer until the channel closes.
+fn answer(mut channel: &UnixStream, job: &Job) -> io::Result<Vec<u8>> {
+    channel.write_all(&serde_json::to_vec(job)?)?;
+    channel.shutdown(Shutdown::Write)?;
     let mut said = Vec::new();
     channel.take(SAID_MAX).read_to_end(&mut said)?;
     Ok(said)

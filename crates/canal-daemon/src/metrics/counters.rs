@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use canal_core::{Key, Request, Table};
-use canal_history::{Ending, Reason};
+use canal_history::Ending;
 
 /// The most keys with separate figures. The figures of the others are added up.
 pub(crate) const KEYS_MAX: usize = 100;
@@ -56,7 +56,7 @@ impl Histogram {
     }
 }
 
-/// The reasons why requests end without a grant: first each [`Reason`], in its order.
+/// The reasons why requests end without a grant.
 pub(crate) const REFUSALS: [&str; 9] = [
     "full",
     "paused",
@@ -82,6 +82,8 @@ pub(crate) struct Series {
     pub waits: Histogram,
     /// How long ended holds lasted.
     pub holds: Histogram,
+    /// The state of the key when it was last looked at.
+    pub now: KeyFigures,
     /// When the key was last used, in milliseconds since 1970 UTC.
     used_ms: u64,
 }
@@ -102,17 +104,6 @@ pub(crate) struct Counters {
     full_until_ms: u64,
 }
 
-/// A request that has ended.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Ended<'a> {
-    pub asked: &'a Request,
-    pub ending: &'a Ending,
-    /// When it ended, in milliseconds since 1970 UTC.
-    pub at_ms: u64,
-    /// How long it held its locks, in milliseconds; `None` if it was never granted.
-    pub held_ms: Option<u64>,
-}
-
 impl Counters {
     /// Counters that begin at this time, in milliseconds since 1970 UTC.
     pub(crate) fn since(since_ms: u64) -> Self {
@@ -128,9 +119,15 @@ impl Counters {
         }
     }
 
-    /// Counts an end.
-    pub(crate) fn ended(&mut self, ended: Ended<'_>) {
-        let Ended { asked, ending, at_ms, held_ms } = ended;
+    /// Counts the end of a request at this time, in milliseconds since 1970 UTC. `held_ms`: how
+    /// long it held its locks; `None` if it was never granted.
+    pub(crate) fn ended(
+        &mut self,
+        asked: &Request,
+        ending: &Ending,
+        at_ms: u64,
+        held_ms: Option<u64>,
+    ) {
         let refusal = refusal(ending);
         for item in &asked.items {
             let series = self.series(&item.key, at_ms);
@@ -140,8 +137,8 @@ impl Counters {
             }
         }
         if held_ms.is_none() {
-            self.deadlocks += u64::from(refusal == Reason::Deadlock as usize);
-        } else if let Some(loss) = loss(ending) {
+            self.deadlocks += u64::from(REFUSALS[refusal] == "deadlock");
+        } else if let Some(loss) = index_of(&LOSSES, ending) {
             self.losses[loss] += 1;
         }
     }
@@ -188,22 +185,12 @@ impl Counters {
 
 /// Why a request ended without a grant, as an index in [`REFUSALS`].
 fn refusal(ending: &Ending) -> usize {
-    match ending {
-        Ending::Refused { reason, .. } => *reason as usize,
-        Ending::Timeout => 7,
-        // Its client, its process or its host has ended.
-        _ => 8,
-    }
+    // For the last one, its client, its process or its host has ended.
+    index_of(&REFUSALS, ending).unwrap_or(REFUSALS.len() - 1)
 }
 
-/// The index in [`LOSSES`] for the end of a hold that its owner did not release.
-fn loss(ending: &Ending) -> Option<usize> {
-    match ending {
-        Ending::Expired => Some(0),
-        Ending::Lost => Some(1),
-        Ending::Forced { .. } => Some(2),
-        _ => None,
-    }
+fn index_of(words: &[&str], ending: &Ending) -> Option<usize> {
+    words.iter().position(|word| *word == ending.word())
 }
 
 /// The most keys of a table that are examined. The others are missing from the figures of the other
@@ -223,11 +210,8 @@ pub(crate) const APPENDS: [u64; BUCKETS] = [
 /// All figures at one time.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Snapshot {
+    /// The counters, with the state of each key.
     pub counters: Counters,
-    /// The figures of the keys that have separate figures.
-    pub keys: BTreeMap<Key, KeyFigures>,
-    /// The figures of all other keys that were examined.
-    pub other: KeyFigures,
     /// All holds of the table.
     pub holds: u64,
     /// All waiting requests of the table.
@@ -272,39 +256,30 @@ impl Snapshot {
     /// The figures of a table at this time, in milliseconds since 1970 UTC, with the counters. A
     /// key in the table gets separate figures if there is room.
     pub(crate) fn of(table: &Table, counters: &mut Counters, now_ms: u64) -> Self {
-        let (mut keys, mut other) = (BTreeMap::new(), KeyFigures::default());
+        // Keys that are no longer in the table are not held.
+        counters.keys.values_mut().for_each(|series| series.now = KeyFigures::default());
+        counters.other.now = KeyFigures::default();
         for key in table.keys(None).take(KEYS_LOOKED_AT_MAX) {
-            let figures = KeyFigures {
-                slots: table.held_of(key),
-                holds: table.holders(key).count() as u64,
-                capacity: table.effective_capacity(key),
-                waiting: table.waiting_for(key) as u64,
-                oldest_ms: 0,
-                paused: table.settings(key).paused,
-            };
-            if counters.knows(key, now_ms) {
-                keys.insert(key.clone(), figures);
-            } else {
-                other.slots += figures.slots;
-                other.holds += figures.holds;
-                other.waiting += figures.waiting;
+            let is_known = counters.knows(key, now_ms);
+            let now = &mut counters.series(key, now_ms).now;
+            now.slots += table.held_of(key);
+            now.holds += table.holders(key).count() as u64;
+            now.waiting += table.waiting_for(key) as u64;
+            if is_known {
+                now.capacity = table.effective_capacity(key);
+                now.paused = table.settings(key).paused;
             }
         }
         for waiter in table.waiters().take(WAITERS_LOOKED_AT_MAX) {
             let waits_ms = now_ms.saturating_sub(waiter.since.0);
             for item in &waiter.request.items {
-                let figures = keys.get_mut(&item.key).unwrap_or(&mut other);
-                figures.oldest_ms = figures.oldest_ms.max(waits_ms);
+                let Counters { keys, other, .. } = &mut *counters;
+                let now = &mut keys.get_mut(&item.key).unwrap_or(other).now;
+                now.oldest_ms = now.oldest_ms.max(waits_ms);
             }
-        }
-        // Keys that are no longer in the table are not held.
-        for key in counters.keys.keys() {
-            keys.entry(key.clone()).or_default();
         }
         Self {
             counters: counters.clone(),
-            keys,
-            other,
             holds: table.holds().len() as u64,
             waiting: table.waiters().len() as u64,
             ..Self::default()
@@ -315,6 +290,7 @@ impl Snapshot {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use canal_history::Reason;
 
     /// A request for one slot of each of these keys.
     pub(in crate::metrics) fn request(keys: &[&str]) -> Request {
@@ -335,7 +311,7 @@ pub(super) mod tests {
 
     fn end(counters: &mut Counters, keys: &[&str], ending: &Ending, held_ms: Option<u64>) {
         let asked = request(keys);
-        counters.ended(Ended { asked: &asked, ending, at_ms: 1, held_ms });
+        counters.ended(&asked, ending, 1, held_ms);
     }
 
     #[test]
@@ -388,7 +364,7 @@ pub(super) mod tests {
             (Ending::Lost, "lost"),
             (Ending::Forced { by: None }, "forced"),
         ] {
-            assert_eq!(loss(&ending).map(|it| LOSSES[it]), Some(name));
+            assert_eq!(index_of(&LOSSES, &ending).map(|it| LOSSES[it]), Some(name));
         }
         let mut counters = Counters::default();
         // A deadlock over two keys counts once.
@@ -480,13 +456,13 @@ pub(super) mod tests {
         ];
         let found = seen(&table(changes), 10_000);
         assert_eq!((found.holds, found.waiting), (2, 2));
-        let a = &found.keys[&key("a")];
+        let a = &found.counters.keys[&key("a")].now;
         assert_eq!((a.slots, a.holds, a.waiting, a.oldest_ms), (1, 1, 2, 8_000));
-        let b = &found.keys[&key("b")];
+        let b = &found.counters.keys[&key("b")].now;
         assert_eq!((b.slots, b.holds, b.waiting, b.oldest_ms), (0, 0, 1, 8_000));
-        let w = &found.keys[&key("w")];
+        let w = &found.counters.keys[&key("w")].now;
         assert_eq!((w.slots, w.holds, w.capacity), (0, 1, None), "a writer has no slot");
-        let idle = &found.keys[&key("idle")];
+        let idle = &found.counters.keys[&key("idle")].now;
         assert_eq!((idle.capacity, idle.paused, idle.oldest_ms), (Some(4), true, 0));
     }
 
@@ -499,8 +475,8 @@ pub(super) mod tests {
         changes.push(ask(9_999, &[last], false));
         let count = changes.len() as u64;
         let found = seen(&table(changes), (count + 5) * 1000);
-        assert_eq!(found.keys.len(), KEYS_MAX);
-        let other = &found.other;
+        assert_eq!(found.counters.keys.len(), KEYS_MAX);
+        let other = &found.counters.other.now;
         assert_eq!((other.slots, other.holds, other.waiting), (7, 7, 1));
         assert_eq!((other.oldest_ms, other.capacity), (5_000, None));
     }
@@ -510,6 +486,6 @@ pub(super) mod tests {
         let mut counters = Counters::default();
         assert!(counters.knows(&key("gone"), 1));
         let found = Snapshot::of(&Table::default(), &mut counters, 2);
-        assert_eq!(found.keys[&key("gone")], KeyFigures::default());
+        assert_eq!(found.counters.keys[&key("gone")].now, KeyFigures::default());
     }
 }

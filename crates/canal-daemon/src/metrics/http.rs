@@ -15,6 +15,7 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use httparse::{EMPTY_HEADER, Request};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use socket2::{Domain, SockAddr, Socket, Type};
@@ -409,67 +410,44 @@ pub(crate) enum Via {
     Unix,
 }
 
+/// The most headers of a request. Collectors send about ten.
+const HEADERS_MAX: usize = 64;
+
 /// Parses the part of a request that has arrived; `None` if more has to arrive.
 pub(crate) fn parse(bytes: &[u8], via: Via) -> Option<Status> {
-    let end = head_end(bytes);
-    if end.unwrap_or(bytes.len()) > HEAD_BYTES_MAX {
+    // The parser would skip empty lines before a request.
+    if matches!(bytes, [b'\r' | b'\n', ..]) {
+        return Some(Status::BadRequest);
+    }
+    let mut headers = [EMPTY_HEADER; HEADERS_MAX];
+    let mut request = Request::new(&mut headers);
+    let length = match request.parse(bytes) {
+        Ok(httparse::Status::Complete(length)) => length,
+        Ok(httparse::Status::Partial) if bytes.len() <= HEAD_BYTES_MAX => return None,
+        Ok(httparse::Status::Partial) | Err(httparse::Error::TooManyHeaders) => usize::MAX,
+        Err(httparse::Error::Version) => return Some(Status::VersionNotSupported),
+        Err(_) => return Some(Status::BadRequest),
+    };
+    if length > HEAD_BYTES_MAX {
         return Some(Status::HeadTooLarge);
     }
-    let head = bytes.get(..end?)?;
-    let Ok(head) = std::str::from_utf8(head) else { return Some(Status::BadRequest) };
-    let mut lines = head.split('\n').map(|line| line.strip_suffix('\r').unwrap_or(line));
-    let first = lines.next().unwrap_or_default();
-    Some(first_line(first).and_then(|()| headers(lines, via)).err().unwrap_or(Status::Ok))
-}
-
-/// The length of the first line and the headers, without the empty line after them.
-fn head_end(bytes: &[u8]) -> Option<usize> {
-    let mut begin = 0;
-    for (at, _) in bytes.iter().enumerate().filter(|(_, byte)| **byte == b'\n') {
-        if matches!(&bytes[begin..at], b"" | b"\r") && begin > 0 {
-            return Some(begin - 1);
-        }
-        begin = at + 1;
+    if request.method != Some("GET") {
+        return Some(Status::MethodNotAllowed);
     }
-    None
-}
-
-fn first_line(line: &str) -> Result<(), Status> {
-    let words: Vec<&str> = line.split(' ').collect();
-    let [method, target, version] = words[..] else { return Err(Status::BadRequest) };
-    match version {
-        "HTTP/1.1" | "HTTP/1.0" => {}
-        other if other.starts_with("HTTP/") => return Err(Status::VersionNotSupported),
-        _ => return Err(Status::BadRequest),
+    if request.path.and_then(|target| target.split('?').next()) != Some("/metrics") {
+        return Some(Status::NotFound);
     }
-    if method != "GET" {
-        return Err(Status::MethodNotAllowed);
-    }
-    let path = target.split_once('?').map_or(target, |(path, _)| path);
-    if path == "/metrics" { Ok(()) } else { Err(Status::NotFound) }
-}
-
-fn headers<'a>(lines: impl Iterator<Item = &'a str>, via: Via) -> Result<(), Status> {
-    let mut host = None;
-    for line in lines {
-        let (name, value) = line.split_once(':').ok_or(Status::BadRequest)?;
-        if name.is_empty() || name.contains(|c: char| c.is_ascii_whitespace()) {
-            return Err(Status::BadRequest);
-        }
-        if name.eq_ignore_ascii_case("host") && host.replace(value.trim()).is_some() {
-            return Err(Status::BadRequest);
-        }
-    }
-    match (via, host) {
-        (Via::Unix, _) => Ok(()),
-        (Via::Tcp, None) => Err(Status::BadRequest),
-        (Via::Tcp, Some(host)) if is_loopback(host) => Ok(()),
-        (Via::Tcp, Some(_)) => Err(Status::Forbidden),
-    }
+    let mut hosts = request.headers.iter().filter(|it| it.name.eq_ignore_ascii_case("host"));
+    Some(match (via, hosts.next(), hosts.next()) {
+        (_, _, Some(_)) | (Via::Tcp, None, None) => Status::BadRequest,
+        (Via::Tcp, Some(host), None) if !is_loopback(host.value) => Status::Forbidden,
+        _ => Status::Ok,
+    })
 }
 
 /// Whether a `Host` names this machine, with any port: a tunnel may have another port.
-fn is_loopback(host: &str) -> bool {
+fn is_loopback(host: &[u8]) -> bool {
+    let Ok(host) = std::str::from_utf8(host).map(str::trim) else { return false };
     let (name, port) = match host.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         Some((name, rest)) => (name, rest),
         None => host.split_at(host.find(':').unwrap_or(host.len())),

@@ -3,10 +3,9 @@
 use std::fmt::{Display, Write};
 
 use crate::metrics::counters::{
-    APPENDS, BUCKETS, EngineFigures, Histogram, KeyFigures, LENGTHS, LOSSES, OTHER, REFUSALS,
-    Series, Snapshot,
+    APPENDS, BUCKETS, Counters, EngineFigures, Histogram, KeyFigures, LENGTHS, LOSSES, OTHER,
+    REFUSALS, Series, Snapshot,
 };
-use canal_core::Key;
 
 /// The content type of the text, for an HTTP header.
 pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -15,8 +14,11 @@ pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0
 pub(crate) fn text(snapshot: &Snapshot) -> String {
     let mut text = Text(String::with_capacity(16 * 1024));
     text.about_the_daemon(snapshot);
-    text.about_keys(snapshot);
-    text.counted(snapshot);
+    let counters = &snapshot.counters;
+    let keys = counters.keys.iter().map(|(key, series)| (key.as_str(), series));
+    let all: Vec<_> = keys.chain([(OTHER, &counters.other)]).collect();
+    text.about_keys(&all);
+    text.counted(counters, &all);
     if let Some(engine) = &snapshot.engine {
         text.about_the_engine(engine);
     }
@@ -27,8 +29,8 @@ pub(crate) fn text(snapshot: &Snapshot) -> String {
 /// A label and its value.
 type Label<'a> = (&'a str, &'a str);
 
-/// The figure of a key; `None` if it has none.
-type OfKey = fn(&KeyFigures) -> Option<String>;
+/// The figure of a key, a time in microseconds; `None` if it has none.
+type OfKey = fn(&KeyFigures) -> Option<u64>;
 
 /// The histogram of a key.
 type Lengths = fn(&Series) -> &Histogram;
@@ -39,11 +41,9 @@ impl Text {
     fn about_the_daemon(&mut self, snapshot: &Snapshot) {
         self.family("canal_build_info", "gauge", "The version of the daemon; always 1.");
         self.sample("canal_build_info", &[("version", env!("CARGO_PKG_VERSION"))], 1);
-        self.one(
-            "canal_start_time_seconds",
-            "When the daemon started, in seconds since 1970 UTC.",
-            Seconds::of_ms(snapshot.counters.since_ms),
-        );
+        let start_us = snapshot.counters.since_ms.saturating_mul(1000);
+        let help = "When the daemon started, in seconds since 1970 UTC.";
+        self.one("canal_start_time_seconds", help, start_us);
         self.one("canal_connections", "Connections that are open.", snapshot.connections);
         self.one("canal_holds", "Holds on all keys.", snapshot.holds);
         self.one("canal_waiting_requests", "Requests that are waiting.", snapshot.waiting);
@@ -58,37 +58,31 @@ impl Text {
     }
 
     /// Writes the state of each key.
-    fn about_keys(&mut self, snapshot: &Snapshot) {
+    fn about_keys(&mut self, all: &[(&str, &Series)]) {
         let families: [(&str, &str, OfKey); 6] = [
-            ("canal_key_held_slots", "Slots of the key that are held.", |key| {
-                Some(key.slots.to_string())
-            }),
+            ("canal_key_held_slots", "Slots of the key that are held.", |key| Some(key.slots)),
             ("canal_key_holds", "Holds on the key, including reads and writes.", |key| {
-                Some(key.holds.to_string())
+                Some(key.holds)
             }),
             (
                 "canal_key_capacity_slots",
                 "Slots of the key: its stored size, or the latest holder's.",
-                |key| key.capacity.map(|capacity| capacity.to_string()),
+                |key| key.capacity,
             ),
             ("canal_key_waiting_requests", "Requests that are waiting for the key.", |key| {
-                Some(key.waiting.to_string())
+                Some(key.waiting)
             }),
             (
                 "canal_key_oldest_wait_seconds",
                 "How long the oldest waiter of the key has been waiting.",
-                |key| Some(Seconds::of_ms(key.oldest_ms).to_string()),
+                |key| Some(key.oldest_ms.saturating_mul(1000)),
             ),
-            ("canal_key_paused", "Whether the key is paused.", |key| {
-                Some(u64::from(key.paused).to_string())
-            }),
+            ("canal_key_paused", "Whether the key is paused.", |key| Some(key.paused.into())),
         ];
-        let keys = snapshot.keys.iter().map(|(key, figures)| (key.as_str(), figures));
-        let keys: Vec<_> = keys.chain([(OTHER, &snapshot.other)]).collect();
         for (name, help, value) in families {
             self.family(name, "gauge", help);
-            for (key, figures) in &keys {
-                if let Some(value) = value(figures) {
+            for (key, series) in all {
+                if let Some(value) = value(&series.now) {
                     self.sample(name, &[("key", key)], value);
                 }
             }
@@ -96,17 +90,14 @@ impl Text {
     }
 
     /// Writes the counters since the daemon started.
-    fn counted(&mut self, snapshot: &Snapshot) {
-        let counters = &snapshot.counters;
-        let keys = counters.keys.iter().map(|(key, series): (&Key, _)| (key.as_str(), series));
-        let all: Vec<(&str, &Series)> = keys.chain([(OTHER, &counters.other)]).collect();
+    fn counted(&mut self, counters: &Counters, all: &[(&str, &Series)]) {
         self.family("canal_grants", "counter", "Requests of this host that were granted, by key.");
-        for &(key, series) in &all {
+        for &(key, series) in all {
             self.sample("canal_grants_total", &[("key", key)], series.grants);
         }
         let help = "Requests of this host that ended without a grant, by key and reason.";
         self.family("canal_refusals", "counter", help);
-        for &(key, series) in &all {
+        for &(key, series) in all {
             for (reason, count) in REFUSALS.into_iter().zip(series.refusals) {
                 self.sample("canal_refusals_total", &[("key", key), ("reason", reason)], count);
             }
@@ -117,7 +108,7 @@ impl Text {
         ];
         for (name, help, of) in lengths {
             self.family(name, "histogram", help);
-            for &(key, series) in &all {
+            for &(key, series) in all {
                 self.histogram(name, &[("key", key)], &LENGTHS, of(series));
             }
         }
@@ -137,7 +128,7 @@ impl Text {
         let member = u64::from(engine.is_member);
         self.one("canal_engine_member", "Whether this host is a member of the table.", member);
         let help = "How long, in total, the daemon has been unable to use its engine.";
-        self.total("canal_engine_away_seconds", help, Seconds::of_ms(engine.away_ms));
+        self.total("canal_engine_away_seconds", help, engine.away_ms.saturating_mul(1000));
         let help = "How long changes of this host took to come back from the engine's log.";
         self.family("canal_engine_append_seconds", "histogram", help);
         self.histogram("canal_engine_append_seconds", &[], &APPENDS, &engine.appends);
@@ -146,13 +137,13 @@ impl Text {
 
 impl Text {
     /// Writes a gauge without labels.
-    fn one(&mut self, name: &str, help: &str, value: impl Display) {
+    fn one(&mut self, name: &str, help: &str, value: u64) {
         self.family(name, "gauge", help);
         self.sample(name, &[], value);
     }
 
     /// Writes a counter without labels.
-    fn total(&mut self, name: &str, help: &str, value: impl Display) {
+    fn total(&mut self, name: &str, help: &str, value: u64) {
         self.family(name, "counter", help);
         self.sample(&format!("{name}_total"), &[], value);
     }
@@ -160,13 +151,13 @@ impl Text {
     fn family(&mut self, name: &str, kind: &str, help: &str) {
         // Writing to memory does not fail, here and below.
         let _ = writeln!(self.0, "# TYPE {name} {kind}");
-        if let Some(unit) = ["seconds", "bytes"].iter().find(|unit| name.ends_with(**unit)) {
+        if let Some(unit) = unit(name) {
             let _ = writeln!(self.0, "# UNIT {name} {unit}");
         }
         let _ = writeln!(self.0, "# HELP {name} {help}");
     }
 
-    fn sample(&mut self, name: &str, labels: &[Label<'_>], value: impl Display) {
+    fn sample(&mut self, name: &str, labels: &[Label<'_>], value: u64) {
         self.0.push_str(name);
         for (n, (label, value)) in labels.iter().enumerate() {
             self.0.push(if n == 0 { '{' } else { ',' });
@@ -178,7 +169,11 @@ impl Text {
         if !labels.is_empty() {
             self.0.push('}');
         }
-        let _ = writeln!(self.0, " {value}");
+        // A time is in microseconds.
+        let _ = match unit(name) {
+            Some("seconds") => writeln!(self.0, " {}", Seconds(value)),
+            _ => writeln!(self.0, " {value}"),
+        };
     }
 
     fn histogram(
@@ -198,7 +193,7 @@ impl Text {
             self.sample(&bucket, &labels, below);
         }
         self.sample(&format!("{name}_count"), labels, below);
-        self.sample(&format!("{name}_sum"), labels, Seconds(histogram.sum_us));
+        self.sample(&format!("{name}_sum"), labels, histogram.sum_us);
     }
 
     fn escaped(&mut self, value: &str) {
@@ -213,15 +208,15 @@ impl Text {
     }
 }
 
+/// The unit of a family or a sample.
+fn unit(name: &str) -> Option<&'static str> {
+    let name = name.strip_suffix("_total").or(name.strip_suffix("_sum")).unwrap_or(name);
+    ["seconds", "bytes"].into_iter().find(|unit| name.ends_with(unit))
+}
+
 /// Microseconds, written as seconds: `0.5`, `60.0`.
 #[derive(Clone, Copy, Debug)]
 struct Seconds(u64);
-
-impl Seconds {
-    fn of_ms(ms: u64) -> Self {
-        Self(ms.saturating_mul(1000))
-    }
-}
 
 impl Display for Seconds {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -238,7 +233,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::metrics::counters::Counters;
+    use canal_core::Key;
     use crate::metrics::counters::tests::request;
 
     fn snapshot() -> Snapshot {
@@ -252,7 +247,7 @@ mod tests {
         snapshot.counters.granted(&request(&["db", odd]), 1, 1_200);
         let held =
             KeyFigures { slots: 2, capacity: Some(3), oldest_ms: 61_000, ..KeyFigures::default() };
-        snapshot.keys.insert(Key::new("db").unwrap(), held);
+        snapshot.counters.keys.get_mut(&Key::new("db").unwrap()).unwrap().now = held;
         snapshot
     }
 

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
+use serde_json::Value;
 
 use crate::cli::arguments::definition::HistoryArgs;
 use crate::cli::find_job::{add_numbers_of_ended, look_up};
@@ -154,39 +155,46 @@ fn ring(record: &HistoryRecord) -> String {
     format!("waited for each other: {}", steps.join(", "))
 }
 
-/// The first line of `--csv`.
-const CSV_NAMES: &str = "number,asked,ended,how,exit,signal,waited_ms,held_ms,keys,user,pid,session,\
-                     token,host,note,command,at_least\r\n";
+/// The columns of `--csv`: fields of a record, and the names of its keys and its user.
+const CSV_NAMES: [&str; 17] = [
+    "number",
+    "asked",
+    "ended",
+    "how",
+    "exit",
+    "signal",
+    "waited_ms",
+    "held_ms",
+    "keys",
+    "user",
+    "pid",
+    "session",
+    "token",
+    "host",
+    "note",
+    "command",
+    "at_least",
+];
 
 /// A line of names, and one line for each record.
 fn csv(records: &[HistoryRecord]) -> String {
-    CSV_NAMES.to_owned() + &records.iter().map(csv_line).collect::<String>()
+    let names = CSV_NAMES.join(",") + "\r\n";
+    names + &records.iter().map(csv_line).collect::<String>()
 }
 
 fn csv_line(record: &HistoryRecord) -> String {
-    let shown = |number: Option<u64>| number.map(|it| it.to_string()).unwrap_or_default();
-    let own = |text: &Option<String>| text.clone().unwrap_or_default();
-    let keys: Vec<&str> = record.items.iter().map(|item| item.key.as_str()).collect();
-    let values = [
-        record.number.to_string(),
-        record.asked.clone(),
-        record.ended.clone(),
-        record.how.clone(),
-        shown(record.exit.map(u64::from)),
-        shown(record.signal.map(u64::from)),
-        record.waited_ms.to_string(),
-        shown(record.held_ms),
-        keys.join(" "),
-        user_name::name(record.uid),
-        record.pid.to_string(),
-        own(&record.session),
-        shown(record.token),
-        own(&record.host),
-        own(&record.note),
-        own(&record.command),
-        if record.at_least { "true".to_owned() } else { String::new() },
-    ];
-    values.map(|value| quoted(&sanitize(&value))).join(",") + "\r\n"
+    let fields = serde_json::to_value(record).unwrap_or_default();
+    let value = |name| match (name, &fields[name]) {
+        ("keys", _) => {
+            let keys: Vec<&str> = record.items.iter().map(|item| item.key.as_str()).collect();
+            keys.join(" ")
+        }
+        ("user", _) => user_name::name(record.uid),
+        (_, Value::Null) => String::new(),
+        (_, Value::String(text)) => text.clone(),
+        (_, other) => other.to_string(),
+    };
+    CSV_NAMES.map(|name| quoted(&sanitize(&value(name)))).join(",") + "\r\n"
 }
 
 fn quoted(value: &str) -> String {

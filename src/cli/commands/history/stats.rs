@@ -1,8 +1,9 @@
 //! `canal stats`: reports how long requests waited and held their locks, by user and by command;
 //! how much of each key was in use; and how many slots a key should have.
 
-use std::fs::{self, OpenOptions};
+use std::fs::{self, Permissions};
 use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -183,29 +184,16 @@ fn exists(path: &Path) -> Failed {
 }
 
 /// Writes the text to another file in the same directory, and gives it its name once it is
-/// complete.
+/// complete. If another program has taken the name in the meantime, it keeps it without `force`.
 fn write_whole(path: &Path, text: &str, force: bool) -> io::Result<()> {
-    let Some(name) = path.file_name() else { return Err(ErrorKind::InvalidInput.into()) };
-    let name = format!(".{}.{}.new", name.to_string_lossy(), std::process::id());
-    let beside = path.with_file_name(name);
-    let mut file = OpenOptions::new().write(true).create_new(true).open(&beside)?;
-    let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_all());
-    let named = written.and_then(|()| {
-        if force {
-            return fs::rename(&beside, path);
-        }
-        match fs::hard_link(&beside, path) {
-            // If another program has taken the name in the meantime, it keeps it.
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => Err(error),
-            // The file system does not support hard links.
-            Err(_) => fs::rename(&beside, path),
-            Ok(()) => fs::remove_file(&beside),
-        }
-    });
-    if named.is_err() {
-        let _ = fs::remove_file(&beside);
-    }
-    named
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    // The umask restricts it, as for any new file.
+    let mode = Permissions::from_mode(0o666);
+    let mut file = tempfile::Builder::new().permissions(mode).tempfile_in(dir)?;
+    file.write_all(text.as_bytes())?;
+    file.as_file().sync_all()?;
+    let named = if force { file.persist(path) } else { file.persist_noclobber(path) };
+    named.map(drop).map_err(|error| error.error)
 }
 
 #[cfg(test)]
