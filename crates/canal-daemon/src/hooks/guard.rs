@@ -40,7 +40,7 @@ use canal_sys::pidfd::Pidfd;
 use canal_sys::process::child::{Reap, UserIds, become_subreaper, children, ended, spawn_apart};
 use canal_sys::process::user::{self, SignalRefused, found, geteuid};
 use canal_sys::{fds, signals};
-use canal_text::shell_word;
+use canal_text::{duration::stated, shell_word};
 
 /// The descriptor of the guard's end of the channel to the daemon.
 const CHANNEL: i32 = 0;
@@ -71,24 +71,9 @@ pub(crate) struct Job {
     pub facts: Facts,
 }
 
-/// The result of a job.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum Outcome {
-    /// The program ended with this exit code.
-    Exited(i32),
-    /// A signal killed the program.
-    Killed(i32),
-    /// The program was killed because it ran too long.
-    TimedOut,
-    /// The program ran too long, and a process that it started cannot be killed. The reason is text
-    /// for people.
-    NotEnded(String),
-    /// The program was killed because the daemon ended.
-    DaemonEnded,
-    /// The program was not started. The reason is text for people.
-    NotStarted(String),
-}
+/// The result of a job: what went wrong with the program, as text for people; `None` if it did its
+/// work or the daemon has ended.
+pub(crate) type Outcome = Option<String>;
 
 /// Does the job that the daemon sends, and reports the result.
 ///
@@ -127,10 +112,11 @@ fn stand_alone() -> io::Result<UnixStream> {
 
 impl Job {
     fn carry_out(self, channel: &UnixStream) -> Outcome {
-        let until = Instant::now() + Duration::from_millis(self.timeout_ms);
+        let timeout = Duration::from_millis(self.timeout_ms);
+        let until = Instant::now() + timeout;
         match self.start() {
-            Ok(child) => watch(child, channel, until),
-            Err(why) => Outcome::NotStarted(why),
+            Ok(child) => watch(child, channel, until, timeout),
+            Err(why) => Some(format!("could not be started: {why}")),
         }
     }
 
@@ -164,18 +150,25 @@ fn file_of(content: &[u8]) -> io::Result<File> {
     Ok(file)
 }
 
+/// Why a program must end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum CutShort {
+    TimedOut,
+    DaemonEnded,
+}
+
 /// Waits until the program has ended or must end, and ends everything that it started.
-fn watch(mut child: Child, channel: &UnixStream, until: Instant) -> Outcome {
+fn watch(mut child: Child, channel: &UnixStream, until: Instant, timeout: Duration) -> Outcome {
     // Without a pidfd, the process has no descriptor left.
     let pidfd = Pidfd::open(child.id()).ok();
     let cut_short =
-        pidfd.as_ref().map_or(Some(Outcome::TimedOut), |pidfd| wait(pidfd, channel, until));
+        pidfd.as_ref().map_or(Some(CutShort::TimedOut), |pidfd| wait(pidfd, channel, until));
     let (status, refused) = end_all(&mut child, pidfd.as_ref());
-    outcome(status, cut_short, refused)
+    outcome(status, cut_short, refused, timeout)
 }
 
 /// Waits until the program ends by itself. Otherwise returns why it must end.
-fn wait(pidfd: &Pidfd, channel: &UnixStream, until: Instant) -> Option<Outcome> {
+fn wait(pidfd: &Pidfd, channel: &UnixStream, until: Instant) -> Option<CutShort> {
     loop {
         let left = until.saturating_duration_since(Instant::now());
         let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
@@ -186,37 +179,37 @@ fn wait(pidfd: &Pidfd, channel: &UnixStream, until: Instant) -> Option<Outcome> 
         ];
         match poll(&mut found, timeout) {
             Ok(_) | Err(Errno::EINTR) => {}
-            Err(_) => return Some(Outcome::TimedOut),
+            Err(_) => return Some(CutShort::TimedOut),
         }
         let is_gone = found[1].revents().is_some_and(|events| !events.is_empty());
         if pidfd.has_ended() {
             return None;
         }
         if is_gone {
-            return Some(Outcome::DaemonEnded);
+            return Some(CutShort::DaemonEnded);
         }
         if left.is_zero() {
-            return Some(Outcome::TimedOut);
+            return Some(CutShort::TimedOut);
         }
     }
 }
 
-/// The outcome for a program that ended with a status or had to end, and for a process that could
-/// not be killed.
+/// The outcome for a program that ended with a status or had to end, and for a process that it
+/// started and that cannot be killed.
 fn outcome(
     status: Option<ExitStatus>,
-    cut_short: Option<Outcome>,
+    cut_short: Option<CutShort>,
     refused: Option<SignalRefused>,
+    timeout: Duration,
 ) -> Outcome {
-    match (cut_short, refused) {
-        (Some(Outcome::TimedOut), Some(refused)) => Outcome::NotEnded(refused.to_string()),
-        (Some(cut_short), _) => cut_short,
-        (None, _) => match status.map(|status| (status.code(), status.signal())) {
-            Some((Some(code), _)) => Outcome::Exited(code),
-            Some((None, Some(signal))) => Outcome::Killed(signal),
-            _ => Outcome::TimedOut,
-        },
-    }
+    let timeout = stated(timeout);
+    Some(match (cut_short, status.map(|status| (status.code(), status.signal())), refused) {
+        (Some(CutShort::DaemonEnded), ..) | (None, Some((Some(0), _)), _) => return None,
+        (None, Some((Some(code), _)), _) => format!("ended with exit code {code}"),
+        (None, Some((_, Some(signal))), _) => format!("was killed by signal {signal}"),
+        (.., Some(why)) => format!("has been running for longer than {timeout}: {why}"),
+        (.., None) => format!("was killed: it ran longer than {timeout}"),
+    })
 }
 
 /// Kills the process group of the program, then the processes that have left the group, which by
@@ -385,17 +378,19 @@ mod tests {
 
     #[test]
     fn why_a_program_had_to_end_says_more_than_its_status() {
-        let killed = Some(ExitStatus::from_raw(9));
-        assert_eq!(outcome(killed, Some(Outcome::TimedOut), None), Outcome::TimedOut);
+        let found = |status: Option<i32>, cut_short, refused| {
+            let status = status.map(ExitStatus::from_raw);
+            outcome(status, cut_short, refused, Duration::from_secs(3))
+        };
+        let (late, gone) = (Some(CutShort::TimedOut), Some(CutShort::DaemonEnded));
+        let text = |text: &str| Some(text.to_owned());
+        assert_eq!(found(Some(9), late, None), text("was killed: it ran longer than 3s"));
         let refused = SignalRefused { pid: Pid::from_raw(12), uid: Some(0) };
-        let why = "cannot signal pid 12: it runs as root".to_owned();
-        let late = outcome(None, Some(Outcome::TimedOut), Some(refused));
-        assert_eq!(late, Outcome::NotEnded(why));
-        assert_eq!(outcome(killed, None, None), Outcome::Killed(9));
-        assert_eq!(outcome(Some(ExitStatus::from_raw(3 << 8)), None, None), Outcome::Exited(3));
-        let text = serde_json::to_string(&Outcome::NotStarted("x".to_owned())).unwrap();
-        assert_eq!(text, "{\"not-started\":\"x\"}");
-        assert_eq!(serde_json::from_str::<Outcome>("\"timed-out\"").unwrap(), Outcome::TimedOut);
+        let why = "has been running for longer than 3s: cannot signal pid 12: it runs as root";
+        assert_eq!(found(None, late, Some(refused)), text(why));
+        assert_eq!(found(Some(9), None, None), text("was killed by signal 9"));
+        assert_eq!(found(Some(3 << 8), None, None), text("ended with exit code 3"));
+        assert_eq!((found(Some(0), None, None), found(Some(9), gone, None)), (None, None));
     }
 
     #[test]
@@ -406,10 +401,10 @@ mod tests {
         let soon = || Instant::now() + Duration::from_millis(20);
         // The daemon has only finished sending, so the program must not end.
         ours.shutdown(std::net::Shutdown::Write).unwrap();
-        assert_eq!(wait(&pidfd, &its, soon()), Some(Outcome::TimedOut));
+        assert_eq!(wait(&pidfd, &its, soon()), Some(CutShort::TimedOut));
         drop(ours);
         let late = Instant::now() + Duration::from_secs(600);
-        assert_eq!(wait(&pidfd, &its, late), Some(Outcome::DaemonEnded));
+        assert_eq!(wait(&pidfd, &its, late), Some(CutShort::DaemonEnded));
         child.kill().unwrap();
         assert!(pidfd.wait_end(10_000));
         assert_eq!(wait(&pidfd, &its, late), None);

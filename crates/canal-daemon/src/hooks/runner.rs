@@ -23,7 +23,7 @@ use crate::hooks::guard::{Job, Outcome};
 use crate::wording::time;
 use canal_core::UnixMillis;
 use canal_sys::clock;
-use canal_text::duration::{milliseconds, stated};
+use canal_text::duration::milliseconds;
 
 /// How long after the timeout of the program its guard is killed, if the guard does not answer.
 const GUARD_LATE: Duration = Duration::from_secs(15);
@@ -172,7 +172,7 @@ impl Shared {
         {
             let mut state = self.lock();
             if state.closing {
-                return Ok(Outcome::DaemonEnded);
+                return Ok(None);
             }
             state.running = Some(ours.try_clone()?);
         }
@@ -197,20 +197,8 @@ impl Shared {
 
     /// Updates the note with the result of an event.
     fn heed(&self, settings: &HookSettings, outcome: io::Result<Outcome>) {
-        let note = match outcome {
-            Ok(Outcome::Exited(0) | Outcome::DaemonEnded) => None,
-            Ok(Outcome::Exited(code)) => Some(format!("ended with exit code {code}")),
-            Ok(Outcome::Killed(signal)) => Some(format!("was killed by signal {signal}")),
-            Ok(Outcome::TimedOut) => {
-                Some(format!("was killed: it ran longer than {}", stated(settings.timeout)))
-            }
-            Ok(Outcome::NotEnded(why)) => Some(format!(
-                "has been running for longer than {}: {why}",
-                stated(settings.timeout)
-            )),
-            Ok(Outcome::NotStarted(why)) => Some(format!("could not be started: {why}")),
-            Err(error) => Some(format!("could not be started: {error}")),
-        };
+        let note =
+            outcome.unwrap_or_else(|error| Some(format!("could not be started: {error}")));
         let mut state = self.lock();
         (state.running, state.busy) = (None, false);
         let before = state.note.take();
