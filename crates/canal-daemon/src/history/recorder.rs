@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::calls::call::ConnId;
 use crate::calls::in_flight::Applied;
 use crate::config::sections::On;
-use crate::history::requests::{EndedRequest, Exits, Open, OwnSlots, Unseen};
+use crate::history::requests::{EndedRequest, Exits, Granted, Open, Unseen};
 use crate::history::writer::{self, Files, Noted, Queue, Search};
 use crate::metrics::counters::Counters;
 use crate::wording::pid_of;
@@ -375,15 +375,16 @@ impl History {
                     (Entry::Vacant(_), None) => return,
                 };
                 let since = hold.map_or(open.asked_at, |hold| hold.since);
-                open.granted = Some((granted.token, since));
-                open.slots = OwnSlots::of(&granted.items);
+                // A hold that ended within the same entry has left no slots behind.
+                let items = hold.map(|hold| hold.items.clone()).unwrap_or_default();
+                open.granted = Some(Granted { token: granted.token, since, items });
                 self.counters.granted(&open.asked, since.0, open.waited_ms(since));
             }
             Outcome::ConfirmedAt { request, token, .. } => {
                 if let Some(open) = self.open.get_mut(request)
-                    && let Some((held, _)) = &mut open.granted
+                    && let Some(granted) = &mut open.granted
                 {
-                    *held = *token;
+                    granted.token = *token;
                 }
             }
             Outcome::Requeued { request, .. } => {
@@ -546,7 +547,6 @@ fn refused_at_once(asked: &Arc<Request>, table: &Table, here: HostId) -> Open {
         session: frame.map(|frame| table.session(frame)).unwrap_or_default(),
         asked_at: UnixMillis(clock::unix_ms()),
         granted: None,
-        slots: OwnSlots::None,
         owner_ended: false,
     }
 }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use crate::waiters::leases::is_collecting;
 use crate::wording::pid_of;
 use canal_core::{
-    FrameId, GrantedItem, HoldState, Key, Owner, Request, RequestId, SlotRange, Slots, Table,
-    Token, UnixMillis, View, WaiterState,
+    FrameId, HeldItem, HoldState, Owner, Request, RequestId, Table, Token, UnixMillis, View,
+    WaiterState,
 };
 use canal_history::{Batch, Ending, Fields, Item};
 use canal_sys::pidfd::Pidfd;
@@ -21,11 +21,19 @@ pub(crate) struct Open {
     /// The outermost frame.
     pub session: FrameId,
     pub asked_at: UnixMillis,
-    pub granted: Option<(Token, UnixMillis)>,
-    /// The slots that it holds.
-    pub slots: OwnSlots,
+    /// Its hold as it was granted; `None` if it waits.
+    pub granted: Option<Granted>,
     /// Whether the owner has ended, so that only its descendants keep the hold.
     pub owner_ended: bool,
+}
+
+/// A hold as it was granted.
+#[derive(Clone, Debug)]
+pub(crate) struct Granted {
+    pub token: Token,
+    pub since: UnixMillis,
+    /// Each item with its slots.
+    pub items: Vec<HeldItem>,
 }
 
 impl Open {
@@ -36,7 +44,6 @@ impl Open {
             session: table.session(waiter.frame),
             asked_at: waiter.since,
             granted: None,
-            slots: OwnSlots::None,
             owner_ended: false,
         }
     }
@@ -47,15 +54,18 @@ impl Open {
             frame: hold.frame,
             session: table.session(hold.frame),
             asked_at: hold.asked_at,
-            granted: Some((hold.token, hold.since)),
-            slots: OwnSlots::of_hold(&hold.asked, hold),
+            granted: Some(Granted {
+                token: hold.token,
+                since: hold.since,
+                items: hold.items.clone(),
+            }),
             owner_ended: hold.orphaned,
         }
     }
 
     /// When its hold began, or else when it was requested.
     pub(super) fn begun_at(&self) -> UnixMillis {
-        self.granted.map_or(self.asked_at, |(_, since)| since)
+        self.granted.as_ref().map_or(self.asked_at, |granted| granted.since)
     }
 
     /// How long the request had waited at this time.
@@ -86,41 +96,37 @@ pub(crate) struct EndedRequest {
 
 impl EndedRequest {
     pub(crate) fn waited_ms(&self) -> u64 {
-        let granted_at = self.open.granted.map(|(_, since)| since);
+        let granted_at = self.open.granted.as_ref().map(|granted| granted.since);
         self.open.waited_ms(granted_at.unwrap_or(UnixMillis(self.ended_ms)))
     }
 
     pub(crate) fn held_ms(&self) -> Option<u64> {
-        self.open.granted.map(|(_, since)| self.ended_ms.saturating_sub(since.0))
-    }
-
-    /// The token of its hold; 0 if it was never granted.
-    pub(crate) fn token(&self) -> u64 {
-        self.open.granted.map_or(0, |(token, _)| token.0)
+        let granted = self.open.granted.as_ref()?;
+        Some(self.ended_ms.saturating_sub(granted.since.0))
     }
 
     /// The fields of its record.
     pub(crate) fn fields(&self) -> Fields<'_> {
-        let Open { asked, session, granted, slots, .. } = &self.open;
-        let slots = if granted.is_some() { slots } else { &OwnSlots::None };
-        let items = asked.items.iter().enumerate().map(|(number, item)| {
-            let counted = item.ask.counted();
-            let (slots, size) = slots.of_item(number);
+        let Open { asked, session, granted, .. } = &self.open;
+        let held = granted.as_ref().map_or(&[][..], |granted| &granted.items);
+        let items = asked.items.iter().map(|item| {
+            let held = held.iter().find(|held| held.key == item.key);
+            let (count, stated) = item.ask.counted().unzip();
+            let size = held.and_then(|held| held.view).or(stated.flatten());
             Item {
                 key: item.key.as_str().into(),
                 mode: item.ask.mode(),
-                count: counted.map_or(0, |(count, _)| count),
-                slots: slots.into(),
-                size: counted.map_or(0, |(_, view)| {
-                    size.unwrap_or_else(|| view.unwrap_or(View::ONE).capacity())
-                }),
+                count: count.unwrap_or(0),
+                size: stated.map_or(0, |_| size.unwrap_or(View::ONE).capacity()),
+                // Slots of another hold are not its own.
+                slots: held.filter(|held| !held.shared).map_or(&[][..], |held| &held.slots.0).into(),
             }
         });
         Fields {
             ended_ms: self.ended_ms,
             waited_ms: self.waited_ms(),
             held_ms: self.held_ms(),
-            token: self.token(),
+            token: granted.as_ref().map_or(0, |granted| granted.token.0),
             items: items.collect(),
             session: session.0,
             uid: asked.uid,
@@ -132,61 +138,6 @@ impl EndedRequest {
             ending: self.ending.clone(),
         }
     }
-}
-
-/// The slots of each item of a request, without slots that belong to another hold.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) enum OwnSlots {
-    #[default]
-    None,
-    /// The only item has this slot; the number is the size of the lock. This is the usual request,
-    /// and it needs no allocation.
-    One([SlotRange; 1], u64),
-    /// The slots of each item and the size of its lock, in the order of the items.
-    Each(Box<[(Slots, u64)]>),
-}
-
-impl OwnSlots {
-    /// The slots of a grant.
-    pub(super) fn of(items: &[GrantedItem]) -> Self {
-        match items {
-            [GrantedItem { slots: Slots(ranges), shared: false, view, .. }] if matches!(ranges[..], [SlotRange(first, last)] if first == last) => {
-                Self::One([ranges[0]], capacity(*view))
-            }
-            items if items.iter().all(|item| item.shared || item.slots.is_empty()) => Self::None,
-            items => {
-                let own = |item: &GrantedItem| match item.shared {
-                    true => (Slots::default(), capacity(item.view)),
-                    false => (item.slots.clone(), capacity(item.view)),
-                };
-                Self::Each(items.iter().map(own).collect())
-            }
-        }
-    }
-
-    /// The slots of a hold, of which some items may have been released.
-    fn of_hold(asked: &Request, hold: &HoldState) -> Self {
-        let slots_of = |key: &Key| {
-            let held = hold.items.iter().find(|item| item.key == *key && !item.shared);
-            held.map(|item| (item.slots.clone(), capacity(item.view))).unwrap_or_default()
-        };
-        Self::Each(asked.items.iter().map(|item| slots_of(&item.key)).collect())
-    }
-
-    /// The slots of the item with this number, and the size of its lock when it was granted, if it
-    /// is known.
-    fn of_item(&self, item: usize) -> (&[SlotRange], Option<u64>) {
-        let (slots, size): (&[SlotRange], u64) = match self {
-            Self::One(slot, size) if item == 0 => (slot, *size),
-            Self::None | Self::One(..) => (&[], 0),
-            Self::Each(each) => each.get(item).map_or((&[], 0), |(slots, size)| (&slots.0, *size)),
-        };
-        (slots, Some(size).filter(|size| *size > 0))
-    }
-}
-
-fn capacity(view: Option<View>) -> u64 {
-    view.map_or(0, View::capacity)
 }
 
 /// The requests that ended while no daemon ran.
@@ -300,34 +251,51 @@ mod tests {
     use std::process::Command;
 
     use super::*;
+    use canal_core::Slots;
 
-    fn granted(ranges: &[(u64, u64)], shared: bool) -> GrantedItem {
-        let ranges = ranges.iter().map(|(first, last)| SlotRange(*first, *last));
-        let view = Some(View::Slots { slots: 4 });
-        GrantedItem { acquired: 1, slots: Slots(ranges.collect()), shared, view }
+    /// The slots and the size of each item of a request for `a` and `b`, of which it holds these.
+    fn recorded(items: Vec<HeldItem>) -> Vec<(Vec<u64>, u64)> {
+        let request = serde_json::json!({
+            "tag": format!("{:032x}", 1), "owner": { "process": { "pid": 1, "started": 2 } },
+            "uid": 7, "command": "x", "wait": "no", "items": [
+                { "key": "a", "ask": { "counted": { "count": 1, "view": { "slots": { "slots": 9 } } } } },
+                { "key": "b", "ask": { "counted": { "count": 1 } } }
+            ]
+        });
+        let granted = Some(Granted { token: Token(1), since: UnixMillis(1), items });
+        let open = Open {
+            asked: Arc::new(serde_json::from_value(request).unwrap()),
+            frame: FrameId(1),
+            session: FrameId(1),
+            asked_at: UnixMillis(1),
+            granted,
+            owner_ended: false,
+        };
+        let ended = open.ended_at(2, Ending::Ended);
+        let items = ended.fields().items.into_iter();
+        items.map(|item| (Slots(item.slots.into_owned()).iter().collect(), item.size)).collect()
     }
 
-    fn slots(of: &OwnSlots, item: usize) -> Vec<u64> {
-        Slots(of.of_item(item).0.to_vec()).iter().collect()
+    fn held(key: &str, ranges: &[(u64, u64)], shared: bool) -> HeldItem {
+        let item = serde_json::json!({
+            "key": key, "mode": "counted", "slots": ranges, "shared": shared,
+            "view": { "slots": { "slots": 4 } }
+        });
+        serde_json::from_value(item).unwrap()
     }
 
     #[test]
     fn each_item_keeps_its_own_slots() {
-        let one = OwnSlots::of(&[granted(&[(3, 3)], false)]);
-        assert_eq!(one, OwnSlots::One([SlotRange(3, 3)], 4));
-        assert_eq!((one.of_item(0).1, one.of_item(1).1), (Some(4), None));
-        assert_eq!((slots(&one, 0), slots(&one, 1)), (vec![3], vec![]));
-        let several = OwnSlots::of(&[granted(&[], false), granted(&[(0, 1), (4, 4)], false)]);
-        assert_eq!((slots(&several, 0), slots(&several, 1)), (vec![], vec![0, 1, 4]));
-        assert_eq!(several.of_item(2).0, []);
+        assert_eq!(recorded(vec![held("a", &[(3, 3)], false)]), [(vec![3], 4), (vec![], 1)]);
+        let second = recorded(vec![held("b", &[(0, 1), (4, 4)], false)]);
+        assert_eq!(second, [(vec![], 9), (vec![0, 1, 4], 4)]);
+        assert_eq!(recorded(Vec::new()), [(vec![], 9), (vec![], 1)]);
     }
 
     #[test]
     fn slots_of_another_hold_are_not_its_own() {
-        assert_eq!(OwnSlots::of(&[granted(&[(3, 3)], true)]), OwnSlots::None);
-        assert_eq!(OwnSlots::of(&[granted(&[], false)]), OwnSlots::None, "a writer");
-        let mixed = OwnSlots::of(&[granted(&[(3, 3)], true), granted(&[(5, 5)], false)]);
-        assert_eq!((slots(&mixed, 0), slots(&mixed, 1)), (vec![], vec![5]));
+        let mixed = recorded(vec![held("a", &[(3, 3)], true), held("b", &[(5, 5)], false)]);
+        assert_eq!(mixed, [(vec![], 4), (vec![5], 4)]);
     }
 
     #[test]

@@ -168,7 +168,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::history::requests::{Open, OwnSlots};
+    use crate::history::requests::{Granted, Open};
     use crate::wording::time;
     use canal_core::{FrameId, Mode, Token, UnixMillis};
 
@@ -181,8 +181,11 @@ mod tests {
             frame: FrameId(3),
             session: FrameId(3),
             asked_at: UnixMillis(7_000),
-            granted: Some((Token(5), UnixMillis(8_000))),
-            slots: OwnSlots::None,
+            granted: Some(Granted {
+                token: Token(5),
+                since: UnixMillis(8_000),
+                items: Vec::new(),
+            }),
             owner_ended: false,
         };
         open.ended_at(10_000, ending)
