@@ -22,32 +22,18 @@ pub(crate) const HEADER: usize = 8;
 /// KiB.
 pub(crate) const RECORD_MAX: usize = 1 << 20;
 
-/// The end of a block of memory, to which postcard adds.
-struct End<'a>(&'a mut Vec<u8>);
-
-impl Extend<u8> for End<'_> {
-    fn extend<I: IntoIterator<Item = u8>>(&mut self, bytes: I) {
-        self.0.extend(bytes);
-    }
-}
+/// Room for the form of a usual record.
+const USUAL_BYTES: usize = 192;
 
 /// Appends a record in its form. Returns whether it did: it omits a record that is too long.
 pub(crate) fn append(record: &Fields<'_>, out: &mut Vec<u8>) -> bool {
-    let begin = out.len();
-    out.extend([0; HEADER]);
-    // A form in memory fails only for sequences of unknown length, and there are none.
-    let _ = postcard::to_extend(record, End(out));
-    let payload = &out[begin + HEADER..];
-    let length = payload.len();
-    if length > RECORD_MAX {
-        out.truncate(begin);
-        return false;
-    }
-    let checksum = crc32fast::hash(payload);
-    // It is at most `RECORD_MAX`.
-    let length = u32::try_from(length).unwrap_or(u32::MAX);
-    out[begin..begin + 4].copy_from_slice(&length.to_le_bytes());
-    out[begin + 4..begin + HEADER].copy_from_slice(&checksum.to_le_bytes());
+    // This fails only for sequences of unknown length, and there are none.
+    let payload = postcard::to_extend(record, Vec::with_capacity(USUAL_BYTES)).unwrap_or_default();
+    let length = u32::try_from(payload.len()).ok().filter(|_| payload.len() <= RECORD_MAX);
+    let Some(length) = length else { return false };
+    out.extend(length.to_le_bytes());
+    out.extend(crc32fast::hash(&payload).to_le_bytes());
+    out.extend(payload);
     true
 }
 

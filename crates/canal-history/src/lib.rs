@@ -28,7 +28,7 @@ pub use checkpoint::{Checkpoint, unrecorded};
 pub use estimate::{Holder, Sample, Summary, Waiter, estimates};
 pub use frames::Batch;
 pub use record::{Ending, Fields, Item, Reason, Record};
-pub use search::{Found, Query, Search};
+pub use search::{Query, Search};
 pub use store::{Limits, Store};
 pub use tally::{Present, Running, Tally};
 

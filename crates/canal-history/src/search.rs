@@ -1,7 +1,7 @@
 //! Finds records, the newest first, one file per step. Between two steps, the caller can write the
 //! requests that ended meanwhile.
 
-use canal_protocol::HistoryRecord;
+use canal_protocol::HistoryPage;
 
 use super::frames::{Frame, Frames, Head};
 use super::store::Store;
@@ -28,17 +28,6 @@ pub struct Query {
     pub limit: usize,
 }
 
-/// The result of a search.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Found {
-    /// The newest first.
-    pub records: Vec<HistoryRecord>,
-    /// The `before` of the query for the next page; `None` on the last page.
-    pub before: Option<u64>,
-    /// A damaged file, by the number of its first record. The records after the damage are omitted.
-    pub damaged: Option<u64>,
-}
-
 /// A search in progress.
 #[derive(Debug)]
 pub struct Search {
@@ -46,13 +35,16 @@ pub struct Search {
     /// Files from this record on have been searched.
     below: u64,
     bytes: usize,
-    pub found: Found,
+    /// The records found so far, the newest first.
+    pub found: HistoryPage,
+    /// A damaged file, by the number of its first record. The records after the damage are omitted.
+    pub damaged: Option<u64>,
 }
 
 impl Search {
     pub fn new(query: Query) -> Self {
         let below = query.before.unwrap_or(u64::MAX);
-        Self { query, below, bytes: 0, found: Found::default() }
+        Self { query, below, bytes: 0, found: HistoryPage::default(), damaged: None }
     }
 
     /// Searches the next file. Returns whether the search is over.
@@ -69,7 +61,7 @@ impl Search {
             }
         }
         if frames.at < bytes.len() {
-            self.found.damaged = Some(segment.first);
+            self.damaged = Some(segment.first);
         }
         for (number, frame) in fitting.into_iter().rev() {
             if self.found.records.len() >= self.query.limit || self.bytes >= BYTES_MAX {
@@ -81,7 +73,7 @@ impl Search {
                     self.bytes += frame.length();
                     self.found.records.push(record.shown(number));
                 }
-                None => self.found.damaged = Some(segment.first),
+                None => self.damaged = Some(segment.first),
             }
         }
         // The records before this file ended before its first record did.
@@ -128,6 +120,7 @@ mod tests {
     use super::*;
     use crate::record::{Ending, Record, tests::record};
     use crate::store::Limits;
+    use canal_protocol::HistoryRecord;
 
     /// 3,000 records in several files: keys a, a/b and c in turns, users 0 to 4.
     fn store() -> (Store, tempfile::TempDir) {
@@ -146,7 +139,7 @@ mod tests {
         (store, dir)
     }
 
-    fn find(store: &Store, query: Query) -> Found {
+    fn find(store: &Store, query: Query) -> HistoryPage {
         let mut search = Search::new(query);
         while !search.step(store) {}
         search.found

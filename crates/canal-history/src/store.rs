@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -97,7 +97,7 @@ impl Store {
         Ok((store, aside))
     }
 
-    /// Takes over a file that is not appended to. Returns why that is impossible, if it is.
+    /// Takes over a file. Returns why that is impossible, if it is.
     fn take_up(&mut self, first: u64, mut file: File) -> io::Result<Option<&'static str>> {
         let bytes = file.metadata()?.len();
         let mut begin = [0; 64];
@@ -120,20 +120,17 @@ impl Store {
             return Ok(Some("is damaged"));
         }
         let mut options = OpenOptions::new();
-        let mut file =
-            options.append(true).custom_flags(libc::O_NOFOLLOW).open(self.path(first))?;
+        options.append(true).custom_flags(libc::O_NOFOLLOW);
+        let mut current = options.open(self.path(first))?;
         if found.end < bytes.len() {
-            file.set_len(found.end as u64)?;
+            current.set_len(found.end as u64)?;
         }
-        let mut end = found.end as u64;
-        if end == 0 {
-            file.write_all(MAGIC)?;
-            end = MAGIC.len() as u64;
+        if found.end == 0 {
+            current.write_all(MAGIC)?;
         }
-        let first_ms = first_ms(&bytes[..found.end]);
-        self.segments.push_back(Segment { first, bytes: end, first_ms });
-        self.current = Some(file);
-        Ok(None)
+        self.current = Some(current);
+        file.rewind()?;
+        self.take_up(first, file)
     }
 
     /// Appends records, the oldest first, and removes records that are too old or too many.

@@ -99,7 +99,7 @@ pub struct Running {
 }
 
 /// A count in progress.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Tally {
     query: Query,
     /// Only the commands of this user are counted separately; `None` means all.
@@ -115,15 +115,7 @@ pub struct Tally {
 
 impl Tally {
     pub fn new(query: Query, viewer: Option<u32>, present: Present) -> Self {
-        Self {
-            query,
-            viewer,
-            present,
-            below: u64::MAX,
-            arrivals: Vec::new(),
-            to_try: None,
-            counts: Counts::default(),
-        }
+        Self { query, viewer, present, below: u64::MAX, ..Self::default() }
     }
 
     /// Counts the next file, or tries the next number of slots. Returns whether all is done.

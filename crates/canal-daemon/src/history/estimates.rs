@@ -13,25 +13,16 @@ const WAITERS_MAX: usize = 100;
 const HOLDERS_MAX: usize = 200;
 
 /// The most holders and waiters examined for one report. Each takes about 10 µs.
-const LOOKED_AT_MAX: usize = 1_000;
-
-/// The number of holders and waiters that a report may still examine.
-#[derive(Debug)]
-pub(crate) struct EstimateBudget(usize);
-
-impl Default for EstimateBudget {
-    fn default() -> Self {
-        Self(LOOKED_AT_MAX)
-    }
-}
+pub(crate) const LOOKED_AT_MAX: usize = 1_000;
 
 /// How much longer each request that waits for a key usually waits, if the history is sufficient.
+/// `may_look_at`: how many holders and waiters the report may still examine.
 pub(crate) fn of_key(
     table: &Table,
     key: &Key,
     summary: &Summary,
     now_ms: u64,
-    budget: &mut EstimateBudget,
+    may_look_at: &mut usize,
 ) -> BTreeMap<RequestId, EstimateInfo> {
     // Many requests in a queue run the same command.
     let mut known: BTreeMap<String, Option<Sample>> = BTreeMap::new();
@@ -43,10 +34,8 @@ pub(crate) fn of_key(
         return BTreeMap::new();
     };
     let looked_at = holders.len() + waiters.len();
-    if looked_at > budget.0 {
-        return BTreeMap::new();
-    }
-    budget.0 -= looked_at;
+    let Some(left) = may_look_at.checked_sub(looked_at) else { return BTreeMap::new() };
+    *may_look_at = left;
     let (requests, waiters): (Vec<(RequestId, bool)>, Vec<Waiter>) = waiters.into_iter().unzip();
     let found = requests.into_iter().zip(estimates(&holders, &waiters));
     let found = found.filter(|((_, is_alone), _)| *is_alone);

@@ -15,9 +15,9 @@ use crate::metrics::counters::Counters;
 use crate::wording::pid_of;
 use canal_core::{
     Change, CycleStep, FrameId, HostId, Outcome, Owner, Refusal, Release, Request, RequestId,
-    Table, Tag, Token, UnixMillis,
+    Revision, Table, Tag, Token, UnixMillis,
 };
-use canal_history::{Batch, Checkpoint, Ending, Fields, Query, Reason, Summary};
+use canal_history::{Batch, Checkpoint, Ending, Fields, Reason, Summary};
 use canal_protocol::{HistoryClient, HistoryStep};
 use canal_sys::clock;
 use canal_sys::peer::Credentials;
@@ -121,12 +121,8 @@ impl History {
         table: &Table,
         here: HostId,
     ) {
-        let asked = match change {
-            Change::Request(of) if of.host == here => Some((RequestId(applied.revision.0), of)),
-            _ => None,
-        };
         for outcome in &applied.outcomes {
-            self.take_in_outcome((change, by), asked, outcome, table, here);
+            self.take_in_outcome((change, by), applied.revision, outcome, table, here);
         }
         self.is_changed |= !applied.outcomes.is_empty();
         if let Change::End { frame } = change {
@@ -256,25 +252,21 @@ impl History {
         }
     }
 
-    /// Starts a search for a connection, which `begin` makes of the query. Returns whether it was
-    /// started: it is not if the history is off or has no thread.
-    pub(crate) fn search(
-        &mut self,
-        id: ConnId,
-        query: Query,
-        begin: impl FnOnce(Query) -> Search,
-    ) -> bool {
+    /// Starts a search for a connection. Returns whether it was started: it is not if the history
+    /// is off or has no thread.
+    pub(crate) fn search(&mut self, id: ConnId, search: Search) -> bool {
         if !self.starts() {
             return false;
         }
         // The search also finds the requests that ended in this turn.
         self.hand_over();
-        let keep_ms = self.files.as_ref().map_or(0, |files| files.limits.keep_ms);
-        let oldest = clock::unix_ms().saturating_sub(keep_ms);
-        let since_ms = query.since_ms.max(oldest);
-        let search = begin(Query { since_ms, ..query });
         self.queue.give(|work| work.searches.push_back((id, search)));
         true
+    }
+
+    /// How long a record is kept, in milliseconds.
+    pub(crate) fn kept_ms(&self) -> u64 {
+        self.files.as_ref().map_or(0, |files| files.limits.keep_ms)
     }
 
     /// Updates how long keys were held recently. At first this is unknown, because the thread reads
@@ -353,7 +345,7 @@ impl History {
     fn take_in_outcome(
         &mut self,
         (change, by): (&Change, Option<&Credentials>),
-        asked: Option<(RequestId, &Arc<Request>)>,
+        revision: Revision,
         outcome: &Outcome,
         table: &Table,
         here: HostId,
@@ -393,8 +385,12 @@ impl History {
                 }
             }
             Outcome::Refused { request, why } => {
-                let at_once = asked.filter(|(asked, _)| asked == request);
-                let at_once = || at_once.map(|(_, asked)| refused_at_once(asked, table, here));
+                let at_once = || match change {
+                    Change::Request(asked) if asked.host == here && revision.0 == request.0 => {
+                        Some(refused_at_once(asked, table, here))
+                    }
+                    _ => None,
+                };
                 if let Some(open) = self.open.remove(request).or_else(at_once)
                     && let Some(ending) = refused(table, &open, why)
                 {

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use crate::calls::call::ConnId;
 use crate::history::requests::EndedRequest;
-use canal_history::{Batch, Checkpoint, Found, Limits, Store, Summary, Tally, unrecorded};
+use canal_history::{Batch, Checkpoint, Limits, Store, Summary, Tally, unrecorded};
 use canal_sys::clock;
 
 /// Records wait at most about this long before they are written. A killed daemon loses the records
@@ -302,7 +302,7 @@ impl Writer {
             is_under_way = self.store.as_ref().is_some_and(|store| !search.step(store));
             if !is_under_way && let Some((id, search)) = searches.pop_front() {
                 if let Search::Records(search) = &search {
-                    self.note_damage(&search.found);
+                    self.note_damage(search.damaged);
                 }
                 self.queue.answer(id, search);
             }
@@ -408,8 +408,8 @@ impl Writer {
         self.queue.lock().failure = Some(note);
     }
 
-    fn note_damage(&self, found: &Found) {
-        if let Some(first) = found.damaged {
+    fn note_damage(&self, damaged: Option<u64>) {
+        if let Some(first) = damaged {
             let path = self.files.dir.join(format!("{first:016x}"));
             let note = format!("one of its history files is damaged: {}", path.display());
             self.queue.lock().aside = Some(note);

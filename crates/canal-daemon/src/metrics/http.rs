@@ -203,10 +203,8 @@ impl Connection {
     }
 
     fn answer(&mut self, status: Status, body: &str) {
-        let (line, kind) = match status {
-            Status::Ok => (status.texts().0, CONTENT_TYPE),
-            _ => (status.texts().0, "text/plain; charset=utf-8"),
-        };
+        let line = status.texts().0;
+        let kind = if status == Status::Ok { CONTENT_TYPE } else { "text/plain; charset=utf-8" };
         let allow = if status == Status::MethodNotAllowed { "Allow: GET\r\n" } else { "" };
         let answer = format!(
             "HTTP/1.1 {line}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n{allow}\

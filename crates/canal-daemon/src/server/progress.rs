@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::calls::call::ConnId;
 use crate::due::is_due;
-use crate::history::estimates::{self, EstimateBudget};
+use crate::history::estimates;
 use crate::net::call_state::CallState;
 use crate::server::Server;
 use crate::server::liveness::AHEAD_EVERY;
@@ -86,7 +86,7 @@ impl Server {
 
     fn tell_all_progress(&mut self) {
         self.observe.history.learn();
-        let (mut scenes, mut budget) = (BTreeMap::new(), EstimateBudget::default());
+        let (mut scenes, mut budget) = (BTreeMap::new(), estimates::LOOKED_AT_MAX);
         let takers = self.waiters.iter().filter(|(_, waiter)| waiter.more);
         let takers: Vec<RequestId> = takers.map(|(request, _)| request).collect();
         for request in takers {
@@ -101,7 +101,7 @@ impl Server {
         request: RequestId,
         scenes: &mut BTreeMap<(Key, Mode), Scene>,
         looked_up_max: usize,
-        budget: Option<&mut EstimateBudget>,
+        budget: Option<&mut usize>,
     ) {
         let Some(waiter) = self.waiters.get(request) else { return };
         let Some(id) = self.conns.waiter(request) else { return };
@@ -173,8 +173,9 @@ impl Server {
         }
     }
 
-    /// The facts that all waiters of a key share. Without a budget, there are no estimates.
-    fn scene(&self, key: &Key, looked_up_max: usize, budget: Option<&mut EstimateBudget>) -> Scene {
+    /// The facts that all waiters of a key share. `budget`: how many holders and waiters the
+    /// estimates may examine; without it, there are no estimates.
+    fn scene(&self, key: &Key, looked_up_max: usize, budget: Option<&mut usize>) -> Scene {
         let waiting = self.decide.table().waiting_for(key);
         let served =
             if waiting <= looked_up_max { self.decide.table().served(key) } else { Vec::new() };

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use serde::{Serialize, Serializer};
 
-use crate::history::estimates::{self, EstimateBudget};
+use crate::history::estimates;
 use crate::processes::identity::PROCESSES_LOOKED_AT_MAX;
 use crate::view::holder::Looks;
 use crate::view::shown::Shown;
@@ -38,7 +38,7 @@ impl<'a> Shown<'a> {
                 looks,
                 looks_left: PROCESSES_LOOKED_AT_MAX,
                 rows_left,
-                estimates: EstimateBudget::default(),
+                may_look_at: estimates::LOOKED_AT_MAX,
             };
             let whys = Rc::new(Whys::default());
             let keys = self.selected(&selection).take(shown);
@@ -125,7 +125,7 @@ struct KeysReport<'a> {
     looks_left: usize,
     /// How many more bytes holders and waiters may take.
     rows_left: usize,
-    estimates: EstimateBudget,
+    may_look_at: usize,
 }
 
 impl<'a> KeysReport<'a> {
@@ -149,7 +149,7 @@ impl<'a> KeysReport<'a> {
         let (waiting, unshown_waiters) = fitting(of_waiters, &mut self.rows_left);
         let estimates = shown.summary.filter(|_| waiting > 0).map(|summary| {
             let now = clock::unix_ms();
-            estimates::of_key(table, key, summary, now, &mut self.estimates)
+            estimates::of_key(table, key, summary, now, &mut self.may_look_at)
         });
         let holders = holds.iter().map(|hold| {
             let looks = if self.looks_left > 0 { self.looks } else { Looks::Briefly };

@@ -1,6 +1,6 @@
 use super::*;
-use canal_core::{ENTRY_VERSION, Entry, Revision};
-use canal_history::Limits;
+use canal_core::{ENTRY_VERSION, Entry};
+use canal_history::{Limits, Query};
 
 /// A table and its recorder. Each entry comes one second after the previous one.
 struct Scene {

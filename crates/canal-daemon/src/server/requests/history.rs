@@ -10,7 +10,7 @@ use crate::net::connection::Connection;
 use crate::server::Server;
 use crate::server::step::{Caller, Result, Step};
 use canal_core::{HeldItem, HoldState, Key, Mode, View};
-use canal_history::{Found, Present, Query, Running, Tally};
+use canal_history::{Present, Query, Running, Tally};
 use canal_protocol::{
     ErrorName, Failure, HistoryPage, HistoryQuery, HistoryStats, HistoryStatsQuery,
 };
@@ -26,27 +26,32 @@ impl Server {
     /// Starts a search. The client gets the answer once the search has finished.
     pub(crate) fn history(&mut self, caller: &Caller, query: &HistoryQuery) -> Result {
         let key = query.key.as_deref().map(items::key).transpose()?;
-        let since_ms = query.since_ms.map_or(0, |ms| clock::unix_ms().saturating_sub(ms));
         let limit = query.limit.unwrap_or(PAGE_MAX).clamp(1, PAGE_MAX);
         let query = Query {
-            key: key.map(|key| key.as_str().to_owned()),
-            since_ms,
             uid: query.uid,
             session: query.session.as_deref().map(items::session).transpose()?.map(|it| it.0),
             failed: query.failed,
             before: query.before,
             limit: usize::try_from(limit).unwrap_or(usize::MAX),
+            ..self.of_key(key.as_ref(), query.since_ms)
         };
-        self.look_up(caller.id, query, |query| Search::Records(canal_history::Search::new(query)))
+        self.look_up(caller.id, Search::Records(canal_history::Search::new(query)))
     }
 
-    fn look_up(&mut self, id: ConnId, query: Query, begin: impl FnOnce(Query) -> Search) -> Result {
+    /// A query for the records of a key that ended within this time and are not too old.
+    fn of_key(&self, key: Option<&Key>, since_ms: Option<u64>) -> Query {
+        let kept_ms = self.observe.history.kept_ms();
+        let since_ms = clock::unix_ms().saturating_sub(since_ms.map_or(kept_ms, |ms| ms.min(kept_ms)));
+        Query { key: key.map(|key| key.as_str().to_owned()), since_ms, ..Query::default() }
+    }
+
+    fn look_up(&mut self, id: ConnId, search: Search) -> Result {
         if !self.observe.history.is_on() {
             let message = "this daemon keeps no history";
             return Err(Failure::new(ErrorName::Unsupported, message)
                 .hint("set `max` in `[history]` of canal.toml, and restart the daemon"));
         }
-        if !self.observe.history.search(id, query, begin) {
+        if !self.observe.history.search(id, search) {
             let message = "the daemon could not start its history thread";
             return Err(Failure::new(ErrorName::Fault, message));
         }
@@ -57,24 +62,16 @@ impl Server {
     /// and how many slots a key should have. The client gets the answer once all are counted.
     pub(crate) fn history_stats(&mut self, caller: &Caller, query: &HistoryStatsQuery) -> Result {
         let key = query.key.as_deref().map(items::key).transpose()?;
-        let now_ms = clock::unix_ms();
         let present = Present {
-            now_ms,
+            now_ms: clock::unix_ms(),
             stored: key.as_ref().and_then(|key| self.stored_size(key)),
             running: self.running(key.as_ref(), query.uid),
         };
-        let query = Query {
-            key: key.map(|key| key.as_str().to_owned()),
-            since_ms: query.since_ms.map_or(0, |ms| now_ms.saturating_sub(ms)),
-            uid: query.uid,
-            ..Query::default()
-        };
+        let query = Query { uid: query.uid, ..self.of_key(key.as_ref(), query.since_ms) };
         // As in other replies, only root sees the commands of all users.
         let uid = caller.peer.uid;
         let viewer = (uid != 0).then_some(uid);
-        self.look_up(caller.id, query, |query| {
-            Search::Counts(Box::new(Tally::new(query, viewer, present)))
-        })
+        self.look_up(caller.id, Search::Counts(Box::new(Tally::new(query, viewer, present))))
     }
 
     fn stored_size(&self, key: &Key) -> Option<u64> {
@@ -98,12 +95,12 @@ impl Server {
             let dropped = self.observe.history.queue.dropped();
             let step = match found {
                 Search::Records(search) => {
-                    let Found { mut records, before, .. } = search.found;
+                    let mut page = HistoryPage { dropped, ..search.found };
                     let shown = self.shown(conn.peer.uid);
-                    for record in &mut records {
+                    for record in &mut page.records {
                         record.command.take_if(|_| !shown.sees(record.uid));
                     }
-                    Step::reply(&HistoryPage { records, before, dropped })
+                    Step::reply(&page)
                 }
                 Search::Counts(tally) => {
                     let stored = |key: &str| self.stored_size(&items::key(key).ok()?);
