@@ -119,7 +119,10 @@ impl EndedRequest {
                 count: count.unwrap_or(0),
                 size: stated.map_or(0, |_| size.unwrap_or(View::ONE).capacity()),
                 // Slots of another hold are not its own.
-                slots: held.filter(|held| !held.shared).map_or(&[][..], |held| &held.slots.0).into(),
+                slots: held
+                    .filter(|held| !held.shared)
+                    .map_or(&[][..], |held| &held.slots.0)
+                    .into(),
             }
         });
         Fields {

@@ -181,11 +181,7 @@ mod tests {
             frame: FrameId(3),
             session: FrameId(3),
             asked_at: UnixMillis(7_000),
-            granted: Some(Granted {
-                token: Token(5),
-                since: UnixMillis(8_000),
-                items: Vec::new(),
-            }),
+            granted: Some(Granted { token: Token(5), since: UnixMillis(8_000), items: Vec::new() }),
             owner_ended: false,
         };
         open.ended_at(10_000, ending)

@@ -197,8 +197,7 @@ impl Shared {
 
     /// Updates the note with the result of an event.
     fn heed(&self, settings: &HookSettings, outcome: io::Result<Outcome>) {
-        let note =
-            outcome.unwrap_or_else(|error| Some(format!("could not be started: {error}")));
+        let note = outcome.unwrap_or_else(|error| Some(format!("could not be started: {error}")));
         let mut state = self.lock();
         (state.running, state.busy) = (None, false);
         let before = state.note.take();

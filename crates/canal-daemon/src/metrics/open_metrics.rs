@@ -233,8 +233,8 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use canal_core::Key;
     use crate::metrics::counters::tests::request;
+    use canal_core::Key;
 
     fn snapshot() -> Snapshot {
         let mut snapshot = Snapshot {

@@ -41,7 +41,8 @@ impl Server {
     /// A query for the records of a key that ended within this time and are not too old.
     fn of_key(&self, key: Option<&Key>, since_ms: Option<u64>) -> Query {
         let kept_ms = self.observe.history.kept_ms();
-        let since_ms = clock::unix_ms().saturating_sub(since_ms.map_or(kept_ms, |ms| ms.min(kept_ms)));
+        let since_ms =
+            clock::unix_ms().saturating_sub(since_ms.map_or(kept_ms, |ms| ms.min(kept_ms)));
         Query { key: key.map(|key| key.as_str().to_owned()), since_ms, ..Query::default() }
     }
 
