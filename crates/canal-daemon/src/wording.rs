@@ -40,12 +40,12 @@ pub(crate) fn conflict(
     holds: u64,
 ) -> String {
     let (key, mode) = held;
-    let who = owner_words(owner);
-    let who = host.map_or_else(|| who.clone(), |host| format!("{who} on {host}"));
-    let by = match holds.saturating_sub(1) {
-        0 => format!("by {who}"),
-        others => format!("by {who} and {}", plural(others, "other", "others")),
+    let on = host.map(|host| format!(" on {host}")).unwrap_or_default();
+    let others = match holds.saturating_sub(1) {
+        0 => String::new(),
+        others => format!(" and {}", plural(others, "other", "others")),
     };
+    let by = format!("by {}{on}{others}", owner_words(owner));
     let key = match (key == asked, asked.covers(key)) {
         (true, _) => None,
         (false, true) => Some(format!("`{key}`, a key below it,")),
@@ -299,39 +299,34 @@ fn paused(key: &Key, message: String) -> Failure {
 fn too_large(item: &Item, capacity: u64, stored: Option<View>) -> Failure {
     let (key, wanted) = (&item.key, count(item));
     let view = stored.or(item.ask.stated());
-    if view.unwrap_or(View::ONE).capacity() > capacity {
-        let hint = format!("return slot or bucket N to service with `canal resize {key} --with N`");
-        if capacity == 0 {
-            let message = format!("`{key}` cannot be granted: all its slots are out of service");
-            return refused("full", message).hint(hint);
-        }
-        let (wanted, verb) = (slots(wanted), if capacity == 1 { "is" } else { "are" });
-        let left = slots(capacity);
-        let message =
-            format!("{wanted} of `{key}` can never be granted: only {left} {verb} in service");
-        return Failure::new(ErrorName::BadRequest, message).hint(hint);
+    let is_reduced = view.unwrap_or(View::ONE).capacity() > capacity;
+    let with = format!("return slot or bucket N to service with `canal resize {key} --with N`");
+    if capacity == 0 && is_reduced {
+        let message = format!("`{key}` cannot be granted: all its slots are out of service");
+        return refused("full", message).hint(with);
     }
     if capacity == 0 {
         let which = if stored.is_some() { "stored" } else { "given" };
-        return refused(
-            "full",
-            format!("`{key}` cannot be granted: its {which} size has 0 buckets"),
-        );
+        let message = format!("`{key}` cannot be granted: its {which} size has 0 buckets");
+        return refused("full", message);
     }
-    let bound = match (stored, view) {
-        (Some(stored), _) => format!("its stored size is {stored}"),
-        (None, Some(view)) => format!("the given size is {view}"),
-        (None, None) => format!("no size is given, so it has {}", slots(capacity)),
-    };
     let size = match view {
         Some(View::Buckets { per, .. }) => {
             format!("--per {per} --buckets {}", wanted.div_ceil(per.max(1)))
         }
         Some(View::Slots { .. }) | None => format!("--slots {wanted}"),
     };
-    let hint = match stored {
-        Some(_) => format!("make room with `canal resize {key} {size}`"),
-        None => format!("give {size} or more"),
+    let more = format!("give {size} or more");
+    let (bound, hint) = match (stored, view) {
+        _ if is_reduced => {
+            (format!("only {} in service", plural(capacity, "slot is", "slots are")), with)
+        }
+        (Some(stored), _) => (
+            format!("its stored size is {stored}"),
+            format!("make room with `canal resize {key} {size}`"),
+        ),
+        (None, Some(view)) => (format!("the given size is {view}"), more),
+        (None, None) => (format!("no size is given, so it has {}", slots(capacity)), more),
     };
     let message = format!("{} of `{key}` can never be granted: {bound}", slots(wanted));
     Failure::new(ErrorName::BadRequest, message).hint(hint)

@@ -58,12 +58,14 @@ pub(crate) fn note(
     let mut lines = Vec::from_iter(by_sudo.clone());
     if is_new {
         let all = daemon::separations(place);
-        note_told(place, users_in(&all), has_started);
+        if place.is_users_own() {
+            record(place, &users_in(&all), has_started);
+        }
         let others =
             all.iter().filter(|it| by_sudo.is_none() || !matches!(it, Separation::OtherUsers(_)));
         lines.extend(others.map(|it| format!("{}; {ONE_TABLE}", about(it))));
     } else if is_due {
-        let mut newcomers = newcomers(place);
+        let mut newcomers = record(place, &users_in(&daemon::separations(place)), false);
         if let Some(uid) = caller().filter(|_| by_sudo.is_some()) {
             newcomers.remove(&uid);
         }
@@ -100,31 +102,13 @@ fn users_in(found: &[Separation]) -> BTreeSet<u32> {
     found.iter().flat_map(uids).collect()
 }
 
-/// Finds the users whose daemons were not reported before, and records them as reported. Empty if
-/// another client looks at the same time, or if the record cannot be written: no warning is better
-/// than the same one from each command.
-fn newcomers(place: &Place) -> BTreeSet<u32> {
+/// Records these users as reported, and returns those who were not before. With `anew`, the record
+/// has no other users, because the daemon has just started. Empty if another client has the record,
+/// or if it cannot be written: no warning is better than the same one from each command.
+fn record(place: &Place, users: &BTreeSet<u32>, anew: bool) -> BTreeSet<u32> {
     let Some(mut file) = open_told(place) else { return BTreeSet::new() };
-    // The other client looked while this one waited for its lock.
-    if !looked_long_ago(place) && file.metadata().is_ok_and(|found| found.len() > 0) {
-        return BTreeSet::new();
-    }
-    let told = read_told(&mut file);
-    let found = users_in(&daemon::separations(place));
-    if write_told(&mut file, &(&told | &found)) { &found - &told } else { BTreeSet::new() }
-}
-
-/// Records these users as reported. With `anew`, the record has no other users, because the daemon
-/// has just started.
-fn note_told(place: &Place, mut users: BTreeSet<u32>, anew: bool) {
-    if !place.is_users_own() {
-        return;
-    }
-    let Some(mut file) = open_told(place) else { return };
-    if !anew {
-        users.extend(read_told(&mut file));
-    }
-    write_told(&mut file, &users);
+    let told = if anew { BTreeSet::new() } else { read_told(&mut file) };
+    if write_told(&mut file, &(&told | users)) { users - &told } else { BTreeSet::new() }
 }
 
 /// Opens the file for this client alone. `None` if another client has it, or the file cannot be
