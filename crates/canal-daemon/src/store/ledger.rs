@@ -201,9 +201,7 @@ impl Ledger {
     /// Creates the journal's files again if they are missing.
     pub(crate) fn recreate(&mut self) -> io::Result<()> {
         let Some((table, kept)) = self.kept() else { return Ok(()) };
-        let (snapshot, room) = (table.snapshot(), kept.rooms.sum);
-        kept.journal.recreate(&kept.dir, &snapshot, &kept.origin, RULES_VERSION, room)?;
-        kept.turn.clear();
+        kept.compact(table)?;
         // These files may be in the same directory.
         kept.leases.write_anew(table)?;
         kept.change(|_| {})

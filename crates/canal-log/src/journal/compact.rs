@@ -1,10 +1,10 @@
-//! Continues in the other file, and recreates both files.
+//! Continues in the other file, and recreates a file that was removed.
 //!
 //! Until its mark is written, the other file is unused, whatever it contains; from then on its
-//! higher generation counts. So the journal is complete at every moment.
+//! higher generation counts. A file that is created gets its name when it is complete. So the
+//! journal is complete at every moment.
 
 use std::io;
-use std::path::Path;
 
 use super::file::{self, JournalFile};
 use super::format::{Header, LIVE, RETIRED};
@@ -24,7 +24,8 @@ struct Image {
 
 impl Journal {
     /// Continues in the other file, which begins with `snapshot`, and keeps room for `reserve`
-    /// bytes. If that fails, the current file stays in use and nothing is lost.
+    /// bytes. Creates that file if it is missing. If that fails, the current file stays in use and
+    /// nothing is lost.
     ///
     /// # Errors
     /// Usually a full disk. [`Journal::wants_compaction`] then waits for the same number of bytes
@@ -45,39 +46,8 @@ impl Journal {
         done
     }
 
-    /// Recreates the files in `dir` from memory.
-    ///
-    /// # Errors
-    /// The journal is then unchanged, and the caller can try again.
-    pub fn recreate(
-        &mut self,
-        dir: &Path,
-        snapshot: &Snapshot,
-        origin: &Origin,
-        rules: u32,
-        reserve: u64,
-    ) -> io::Result<()> {
-        let mut image = self.image(snapshot, origin, rules, reserve)?;
-        image.bytes[..LIVE.len()].copy_from_slice(&LIVE);
-        let index = self.live.as_ref().map_or(0, |live| live.file.index);
-        let size = self.size.max(image.need.next_multiple_of(file::PAGE));
-        let file = JournalFile::create(dir, index, size, &image.bytes)?;
-        // Without the other file, there is no compaction until it can be created, but nothing is
-        // lost.
-        let other = JournalFile::create(dir, 1 - index, self.size, &RETIRED);
-        if other.is_err() {
-            let _ = disk::remove(&file::path(dir, 1 - index));
-        }
-        self.dir = dir.to_owned();
-        self.spares[index] = None;
-        self.spares[1 - index] = other.ok();
-        self.live = Some(live(file, image));
-        self.compact_after = self.compaction_step();
-        Ok(())
-    }
-
     /// Whether the current file was removed from its directory (by a cleaning job, for example).
-    /// The daemon then creates the directory again and calls [`Journal::recreate`].
+    /// The daemon then creates the directory again and calls [`Journal::compact`].
     #[must_use]
     pub fn vanished(&self) -> bool {
         match &self.live {
@@ -101,25 +71,31 @@ impl Journal {
         Ok(Image { bytes, header, revision: snapshot.globals.revision, need })
     }
 
-    fn switch(&mut self, image: Image) -> io::Result<()> {
+    fn switch(&mut self, mut image: Image) -> io::Result<()> {
         let index = self.live.as_ref().map_or(0, |live| 1 - live.file.index);
-        let mut file = match self.spares[index].take() {
-            Some(file) if !file.vanished() => file,
-            _ => JournalFile::create(&self.dir, index, self.size, &RETIRED)?,
-        };
-        if let Err(error) = fill(&mut file, &image, self.size) {
-            self.spares[index] = Some(file);
-            return Err(error);
-        }
-        if let Err(error) = file.commit() {
-            // The mark may or may not have been written. It must not stay: this file would count,
-            // and records appended to the other file would be lost.
-            match file.retire() {
-                Ok(()) => self.spares[index] = Some(file),
-                Err(_) => disk::remove(&file.path)?,
+        let file = match self.spares[index].take() {
+            Some(mut file) if !file.vanished() => {
+                if let Err(error) = fill(&mut file, &image, self.size) {
+                    self.spares[index] = Some(file);
+                    return Err(error);
+                }
+                if let Err(error) = file.commit() {
+                    // The mark may or may not have been written. It must not stay: this file would
+                    // count, and records appended to the other file would be lost.
+                    match file.retire() {
+                        Ok(()) => self.spares[index] = Some(file),
+                        Err(_) => disk::remove(&file.path)?,
+                    }
+                    return Err(error);
+                }
+                file
             }
-            return Err(error);
-        }
+            _ => {
+                image.bytes[..LIVE.len()].copy_from_slice(&LIVE);
+                let size = self.size.max(image.need.next_multiple_of(file::PAGE));
+                JournalFile::create(&self.dir, index, size, &image.bytes)?
+            }
+        };
         let len = file.len();
         let origin = image.header.origin.clone();
         if let Some(mut old) = self.live.replace(live(file, image)) {

@@ -147,9 +147,11 @@ fn a_creation_killed_anywhere_can_be_done_again() {
 }
 
 #[test]
-fn recreate_killed_anywhere_leaves_the_old_files_or_the_new_ones() {
-    let recreate =
-        |journal: &mut Journal, dir: &Path| journal.recreate(dir, &snapshot(8), &origin(), 6, 0);
+fn a_compaction_into_a_file_that_was_removed_leaves_the_old_file_or_the_new_one() {
+    let recreate = |journal: &mut Journal, dir: &Path| {
+        remove_other(journal, dir);
+        journal.compact(&snapshot(8), &origin(), 6, 0)
+    };
     stopped_everywhere(used().path(), recreate, |dir, mut journal, done| {
         let opened = open(dir.path());
         let found = content(&opened);

@@ -65,7 +65,10 @@ impl World {
             Doing::Append(..) => journal.append_all(&batch),
             Doing::Admit(reserve) => journal.admit(0, *reserve).map_err(|no_room| no_room.error),
             Doing::Compact => journal.compact(&snapshot(last), &origin(), 5, 500),
-            Doing::Recreate => journal.recreate(dir, &snapshot(last), &origin(), 5, 500),
+            Doing::Recreate => {
+                remove_other(journal, dir);
+                journal.compact(&snapshot(last), &origin(), 5, 500)
+            }
             _ => Ok(()),
         };
         match budget {
