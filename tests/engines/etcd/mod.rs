@@ -14,14 +14,14 @@ mod tls;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
-use canal::log::engine::{Engine, etcd, fixed};
+use canal::log::engine::{Engine, etcd};
 
 use crate::engine_contract::{Log, contract};
 use crate::etcd_server;
 
 /// An engine for an address.
 fn open(address: &str) -> Box<dyn Engine + Send> {
-    Box::new(etcd::open(fixed(address)).unwrap())
+    Box::new(etcd::open(super::fixed(address)).unwrap())
 }
 
 /// A separate prefix on the server that the tests share.

@@ -1,7 +1,7 @@
 //! The duties of every engine.
 
+use canal::log::engine::Engine;
 use canal::log::engine::postgres;
-use canal::log::engine::{Engine, fixed};
 
 use crate::engine_contract::{Log, contract};
 use crate::postgres_server::shared;
@@ -13,7 +13,7 @@ struct Database {
 
 impl Log for Database {
     fn engine(&self, label: &str) -> Box<dyn Engine + Send> {
-        Box::new(postgres::open(fixed(&self.url), label).unwrap())
+        Box::new(postgres::open(crate::engines::fixed(&self.url), label).unwrap())
     }
 }
 

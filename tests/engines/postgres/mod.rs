@@ -12,7 +12,6 @@ mod schema;
 mod session;
 mod tls;
 
-use canal::log::engine::fixed;
 use canal::log::engine::postgres;
 use events::EngineEvents as _;
 
@@ -21,7 +20,7 @@ use crate::isolation;
 
 /// A host that has made no calls yet.
 fn opened(url: &str, label: &str) -> Peer {
-    Peer::with(Box::new(postgres::open(fixed(url), label).unwrap()), label)
+    Peer::with(Box::new(postgres::open(super::fixed(url), label).unwrap()), label)
 }
 
 /// A host that is registered and reads.

@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use canal::log::engine::fixed;
 use canal::log::engine::postgres;
 
 use super::{is_installed, joined, unable};
+use crate::engines::fixed;
 use crate::postgres_server::{Server, shared, start_postgres};
 
 fn openssl(dir: &Path, arguments: &str) {

@@ -14,8 +14,8 @@ pub struct Inspection {
     pub user: Option<String>,
     /// The reasons why a daemon cannot use the engine: missing rights, foreign data.
     pub obstacles: Vec<Outage>,
-    /// Facts that an operator should know, and act on.
-    pub remarks: Vec<Remark>,
+    /// Facts that an operator should know, each with the action to take.
+    pub remarks: Vec<(String, &'static str)>,
     /// The table in it; `None` before the first daemon creates it.
     pub table: Option<TableSize>,
     /// The daemons that share the table.
@@ -34,15 +34,6 @@ pub enum Transport {
     Plain,
     /// It does not leave this machine.
     Local,
-}
-
-/// A fact that an operator should know.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Remark {
-    /// The fact.
-    pub what: String,
-    /// The action to take.
-    pub hint: String,
 }
 
 /// The size of the stored table.

@@ -29,7 +29,7 @@ pub use calls::{
     Alive, Answer, Append, Batch, Call, Claimant, Ends, Era, EraChange, Evidence, Hash, Identity,
     Link, Outage, Placed, Position, Read, Registration, Sign, Stored,
 };
-pub use inspection::{Inspection, Remark, ServerClock, TableSize, Transport};
+pub use inspection::{Inspection, ServerClock, TableSize, Transport};
 pub use open::{inspect, open};
 #[cfg(any(feature = "etcd", feature = "postgres"))]
 pub use thread::EngineThread;
@@ -41,13 +41,6 @@ pub const FORMAT: u32 = 1;
 /// Returns the address of the engine. Called before each attempt to connect: passwords and
 /// certificates change while a daemon runs.
 pub type Source = Box<dyn FnMut() -> Result<String, Outage> + Send>;
-
-/// An address that never changes.
-#[must_use]
-pub fn fixed(url: &str) -> Source {
-    let url = url.to_owned();
-    Box::new(move || Ok(url.clone()))
-}
 
 /// Why no engine could be opened.
 #[derive(Debug, thiserror::Error)]

@@ -7,13 +7,14 @@
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::thread;
 use std::time::Duration;
 
-use tokio::runtime;
+use tokio::runtime::{self, Runtime};
 use tokio::sync::mpsc;
 use tokio::task::LocalSet;
 use tokio::time::Instant;
@@ -43,7 +44,7 @@ impl EngineThread {
     where
         F: Future<Output = Infallible>,
     {
-        let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
+        let runtime = runtime()?;
         let (calls, called) = mpsc::unbounded_channel();
         let (answer, answers) = mpsc::unbounded_channel();
         let dropped = answer.clone();
@@ -199,6 +200,11 @@ impl Caller {
             }
         }
     }
+}
+
+/// A runtime on the present thread.
+pub(super) fn runtime() -> io::Result<Runtime> {
+    runtime::Builder::new_current_thread().enable_all().build()
 }
 
 /// A random number.

@@ -60,7 +60,7 @@ fn about(engine: &SeenEngine) -> Vec<Finding> {
     }
     findings.extend(seen.obstacles.iter().map(|it| outage("engine rights", it.why.clone(), it)));
     let remarks = seen.remarks.iter();
-    findings.extend(remarks.map(|it| Finding::advice("engine", &it.what, &it.hint)));
+    findings.extend(remarks.map(|(what, hint)| Finding::advice("engine", what, *hint)));
     if seen.obstacles.is_empty() {
         findings.push(hosts(engine));
     }

@@ -6,7 +6,6 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::path::PathBuf;
-use std::str::FromStr;
 
 use anyhow::{Context, bail, ensure};
 use http::uri::Authority;
@@ -56,13 +55,11 @@ pub(super) struct Tls {
 
 /// Parses an address.
 pub(super) fn parse(url: &str) -> Result<Address, OpenError> {
-    url.parse().map_err(|error: anyhow::Error| OpenError::Address(error.to_string()))
+    Address::parse(url).map_err(|error| OpenError::Address(error.to_string()))
 }
 
-impl FromStr for Address {
-    type Err = anyhow::Error;
-
-    fn from_str(text: &str) -> anyhow::Result<Self> {
+impl Address {
+    fn parse(text: &str) -> anyhow::Result<Self> {
         let (tls, rest) = match (text.strip_prefix("etcd://"), text.strip_prefix("etcds://")) {
             (Some(rest), _) => (None, rest),
             (None, Some(rest)) => (Some(Tls::default()), rest),
@@ -143,7 +140,7 @@ mod tests {
     use super::*;
 
     fn parse(text: &str) -> anyhow::Result<Address> {
-        text.parse()
+        Address::parse(text)
     }
 
     #[test]

@@ -115,18 +115,18 @@ impl Client {
     }
 
     /// Does some work, and once more with a new token if etcd refuses the present one: the work was
-    /// then not done.
+    /// then not done. Fails with `bad_token` if etcd refuses the new one, too.
     pub(crate) async fn with_token<T>(
         &self,
+        bad_token: EtcdError,
         work: impl AsyncFn() -> Result<T, EtcdError>,
     ) -> Result<T, EtcdError> {
         match work().await {
-            Err(EtcdError::Token) => {
-                self.log_in().await?;
-                work().await
-            }
-            done => done,
+            Err(EtcdError::Token) => {}
+            done => return done,
         }
+        self.log_in().await?;
+        work().await.map_err(|error| if error == EtcdError::Token { bad_token } else { error })
     }
 
     /// Sends one question and returns its answer.
@@ -135,9 +135,9 @@ impl Client {
         Q: Message + Clone + 'static,
         A: Message + Default + 'static,
     {
-        let asked =
-            self.with_token(async || self.unary(path, self.request(question.clone())).await);
-        asked.await.map_err(|error| error.with_new_token(|| EtcdError::away(BAD_TOKEN)))
+        let bad_token = EtcdError::away(BAD_TOKEN);
+        self.with_token(bad_token, async || self.unary(path, self.request(question.clone())).await)
+            .await
     }
 
     pub(crate) async fn txn(&self, txn: Txn) -> Result<TxnDone, EtcdError> {
@@ -183,15 +183,15 @@ impl Client {
             filters: vec![NO_DELETE],
             fragment: true,
         };
-        let created = self.with_token(async || {
+        self.with_token(EtcdError::forbidden(), async || {
             let ask = WatchRequest { create: Some(create.clone()) };
             // The watch ends when the stream of questions ends.
             let asks = tokio_stream::once(ask).chain(tokio_stream::pending());
             let mut watch = Watch(self.stream("/etcdserverpb.Watch/Watch", asks).await?);
             unless_canceled(self.within(watch.0.message()).await?)?;
             Ok(watch)
-        });
-        created.await.map_err(|error| error.with_new_token(EtcdError::forbidden))
+        })
+        .await
     }
 
     /// Waits for a stream's next message, within the bound on one call.

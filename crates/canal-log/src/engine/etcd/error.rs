@@ -39,11 +39,6 @@ impl EtcdError {
             "etcdctl role grant-permission ROLE --prefix=true readwrite PREFIX/",
         )
     }
-
-    /// The error instead of [`Self::Token`] for a token that etcd has just issued.
-    pub(super) fn with_new_token(self, instead: impl FnOnce() -> Self) -> Self {
-        if self == Self::Token { instead() } else { self }
-    }
 }
 
 impl From<Outage> for EtcdError {

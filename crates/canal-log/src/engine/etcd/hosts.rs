@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::error::EtcdError;
+use super::error::{BAD_TOKEN, EtcdError};
 use super::layout::{Meta, Name, State, decode, encode, position};
 use super::messages::{
     Lease, LeaseGrant, LeaseLives, Nothing, Range, Ranged, Txn, all, delete, one, put, put_leased,
@@ -254,7 +254,7 @@ async fn keep(shared: &Shared, host: HostId, lease: i64) -> Result<(u64, [Ranged
 /// another request.
 async fn keep_alive(shared: &Shared, id: i64) -> Result<LeaseLives, EtcdError> {
     let client = &shared.client;
-    let kept = client.with_token(async || {
+    let kept = client.with_token(EtcdError::away(BAD_TOKEN), async || {
         let question = tokio_stream::once(Lease { id });
         let mut kept = client.stream("/etcdserverpb.Lease/LeaseKeepAlive", question).await?;
         client.within(kept.message()).await

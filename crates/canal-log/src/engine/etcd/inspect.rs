@@ -10,9 +10,9 @@ use super::client::{Client, explained};
 use super::error::EtcdError;
 use super::hosts::meta_of;
 use super::layout::{Keys, Name, decode};
-use super::messages::{Range, Ranged, Status, Txn, all, one, put, reads, version_is};
+use super::messages::{Range, Status, Txn, all, one, put, reads, version_is};
 use super::worker::greet;
-use crate::engine::{Identity, Inspection, Outage, Remark, TableSize, Transport};
+use crate::engine::{Identity, Inspection, Outage, TableSize, Transport};
 
 /// Inspects the members that an address names, and through the first usable one the table in that
 /// etcd.
@@ -61,23 +61,20 @@ async fn look(
         if alarm.contains("NOSPACE") {
             seen.obstacles.push(Outage::from(EtcdError::Full));
         } else {
-            seen.remarks.push(Remark {
-                what: format!("etcd reports an alarm: {alarm}"),
-                hint: "see `etcdctl alarm list`".to_owned(),
-            });
+            let what = format!("etcd reports an alarm: {alarm}");
+            seen.remarks.push((what, "see `etcdctl alarm list`"));
         }
     }
     let everything = Range { limit: 1, keys_only: true, ..all(keys.everything()) };
-    let done = client.txn(reads([everything, one(keys.meta()), all(keys.names())])).await?;
+    let log = Range { limit: 1, keys_only: true, ..all(keys.log()) };
+    let done = client.txn(reads([everything, one(keys.meta()), all(keys.names()), log])).await?;
     if seen.obstacles.is_empty() {
         check_writing(client, keys).await?;
     }
-    let [_, meta, names] = done.found();
+    let [_, meta, names, log] = done.found();
     if meta_of(&meta)?.is_none() {
         return Ok(());
     }
-    let log = Range { count_only: true, ..all(keys.log()) };
-    let log: Ranged = client.ask("/etcdserverpb.KV/Range", log).await?;
     seen.table = Some(TableSize {
         batches: u64::try_from(log.count).unwrap_or_default(),
         bytes: u64::try_from(status.db_size).unwrap_or_default(),

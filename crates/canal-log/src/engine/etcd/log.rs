@@ -160,11 +160,14 @@ fn verdict(
 
 /// Delivers the snapshot and all batches after it, then those that are appended from then on.
 pub(crate) async fn load(shared: Shared) -> Result<(), EtcdError> {
-    let (snapshot, batches, revision) =
-        despite_compaction(async || read_all(&shared).await).await?;
-    let covered = snapshot.as_ref().map_or(Position(0), |snapshot| snapshot.position);
-    let start = Cursor { position: covered, read: None };
-    let cursor = batches.last().map_or(start, Cursor::behind);
+    let (snapshot, (batches, cursor, revision)) = despite_compaction(async || {
+        let snapshot = read_snapshot(&shared).await?;
+        let position = snapshot.as_ref().map_or(Position(0), |snapshot| snapshot.position);
+        let further = read_after(&shared, Cursor { position, read: None }).await?;
+        // Another snapshot has replaced it meanwhile.
+        Ok((snapshot, further.map_err(|_| EtcdError::OtherRevision)?))
+    })
+    .await?;
     shared.engine.reaches(cursor.position.0);
     shared.engine.say(Answer::Loaded { snapshot, batches });
     go_on(&shared, cursor, Some(revision)).await
@@ -233,7 +236,7 @@ async fn watch(shared: &Shared, cursor: &mut Cursor, revision: i64) -> Result<()
 /// reason why the log cannot be read from there.
 type CatchUp = Result<(Vec<Placed>, Cursor, i64), Answer>;
 
-/// Reads again if etcd compacts the revision meanwhile.
+/// Reads again if etcd compacts the revision, or a snapshot is replaced, meanwhile.
 async fn despite_compaction<T>(
     read: impl AsyncFn() -> Result<T, EtcdError>,
 ) -> Result<T, EtcdError> {
@@ -263,22 +266,13 @@ async fn read_after(shared: &Shared, cursor: Cursor) -> Result<CatchUp, EtcdErro
     Ok(Ok((batches, cursor, revision)))
 }
 
-/// The snapshot, the batches after it, and the revision at which they are complete.
-async fn read_all(shared: &Shared) -> Result<(Option<Stored>, Vec<Placed>, i64), EtcdError> {
-    let ranges = [one(shared.keys().pointer()), page(shared, Position(0))];
-    let done = shared.client.txn(reads(ranges)).await?;
+/// The snapshot, if there is one.
+async fn read_snapshot(shared: &Shared) -> Result<Option<Stored>, EtcdError> {
+    let done = shared.client.txn(reads([one(shared.keys().pointer())])).await?;
     let revision = done.revision();
-    let [pointer, log] = done.found();
-    let snapshot = match pointer.first() {
-        Some(kv) => Some(read_snapshot(shared, decode(kv)?, revision).await?),
-        None => None,
-    };
-    let covered = snapshot.as_ref().map_or(Position(0), |snapshot| snapshot.position);
-    let kvs = rest(shared, log, Position(0), revision).await?;
-    Ok((snapshot, placed(shared, kvs, covered), revision))
-}
-
-async fn read_snapshot(shared: &Shared, at: Pointer, revision: i64) -> Result<Stored, EtcdError> {
+    let [pointer] = done.found();
+    let Some(kv) = pointer.first() else { return Ok(None) };
+    let at: Pointer = decode(kv)?;
     let mut body = Vec::new();
     for number in 0..at.pieces {
         let range = Range { revision, ..one(shared.keys().piece(&at.name, number)) };
@@ -291,7 +285,7 @@ async fn read_snapshot(shared: &Shared, at: Pointer, revision: i64) -> Result<St
             "stop all daemons, then delete everything below the prefix: etcdctl del --prefix",
         ));
     }
-    Ok(Stored { position: at.position, body })
+    Ok(Some(Stored { position: at.position, body }))
 }
 
 /// A range of the first batches after a position, by key.
@@ -382,21 +376,23 @@ pub(crate) async fn store(shared: Shared, stored: Stored) -> Result<(), EtcdErro
 }
 
 async fn store_once(shared: &Shared, stored: &Stored) -> Result<Position, EtcdError> {
-    let mut existing = existing(shared).await?;
-    if existing.keeps(stored) {
-        return Ok(existing.position);
-    }
-    let made = put_pieces(shared, stored).await?;
+    let mut made = None;
     for _ in 0..STORE_TRIES {
-        if move_pointer(shared, &made, existing.revision).await? {
-            tidy(shared, &made).await?;
-            return Ok(made.position);
-        }
-        existing = self::existing(shared).await?;
-        if existing.keeps(stored) {
-            let pieces = delete_all(shared.keys().pieces(&made.name));
-            change(shared, vec![pieces]).await?;
+        let existing = existing(shared).await?;
+        // The new one is no newer, or belongs to a history that this etcd has lost.
+        if existing.position >= stored.position || existing.head < stored.position {
+            if let Some(Pointer { name, .. }) = &made {
+                change(shared, vec![delete_all(shared.keys().pieces(name))]).await?;
+            }
             return Ok(existing.position);
+        }
+        let made = match &mut made {
+            Some(made) => made,
+            none => none.insert(put_pieces(shared, stored).await?),
+        };
+        if move_pointer(shared, made, existing.revision).await? {
+            tidy(shared, made).await?;
+            return Ok(made.position);
         }
     }
     Err(EtcdError::away("too many daemons are storing snapshots at the same time"))
@@ -409,14 +405,6 @@ struct StoredSnapshot {
     revision: i64,
     /// The end of the log.
     head: Position,
-}
-
-impl StoredSnapshot {
-    /// Whether the present snapshot stays: the new one is no newer, or belongs to a history that
-    /// this etcd has lost.
-    fn keeps(&self, new: &Stored) -> bool {
-        self.position >= new.position || self.head < new.position
-    }
 }
 
 async fn existing(shared: &Shared) -> Result<StoredSnapshot, EtcdError> {

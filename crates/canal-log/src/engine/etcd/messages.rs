@@ -40,8 +40,6 @@ pub(crate) struct Range {
     pub revision: i64,
     #[prost(bool, tag = "8")]
     pub keys_only: bool,
-    #[prost(bool, tag = "9")]
-    pub count_only: bool,
     #[prost(int64, tag = "10")]
     pub min_mod_revision: i64,
     #[prost(int64, tag = "11")]

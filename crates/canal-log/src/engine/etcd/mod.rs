@@ -24,8 +24,7 @@ mod worker;
 
 pub use log::BODY_MAX;
 
-use tokio::runtime;
-
+use super::thread::runtime;
 use super::{EngineThread, Inspection, OpenError, Source};
 use address::parse;
 use layout::Keys;
@@ -47,6 +46,5 @@ pub fn open(mut source: Source) -> Result<EngineThread, OpenError> {
 /// [`OpenError`]
 pub fn inspect(url: &str) -> Result<Inspection, OpenError> {
     let address = parse(url)?;
-    let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
-    Ok(runtime.block_on(inspect::inspect(&address)))
+    Ok(runtime()?.block_on(inspect::inspect(&address)))
 }

@@ -117,66 +117,57 @@ fn is_password_missing(error: &Error) -> bool {
     innermost(error) == "password missing"
 }
 
+/// A plain explanation where there is one. The server's own text is in the server's language, and
+/// describes statements that the user did not write.
 fn of_server(said: &DbError) -> PostgresError {
     let why = said.message().to_owned();
-    let hint = match *said.code() {
+    tracing::debug!("the server reports: {why}");
+    let refused = |hint: &str| PostgresError::refused(why.as_str(), hint);
+    match *said.code() {
         SqlState::T_R_SERIALIZATION_FAILURE
         | SqlState::T_R_DEADLOCK_DETECTED
-        | SqlState::UNIQUE_VIOLATION => return PostgresError::Undone(why),
-        SqlState::QUERY_CANCELED => return PostgresError::silent(),
-        SqlState::INSUFFICIENT_PRIVILEGE => {
-            return PostgresError::Outage(Outage::refused(why, None));
-        }
+        | SqlState::UNIQUE_VIOLATION => PostgresError::Undone(why),
+        SqlState::QUERY_CANCELED => PostgresError::silent(),
+        SqlState::INSUFFICIENT_PRIVILEGE => Outage::refused(why, None).into(),
         // PgBouncer refuses parameters that it cannot forward.
         SqlState::PROTOCOL_VIOLATION if why.contains("startup parameter") => {
-            return PostgresError::refused(format!("this is a pooler ({why})"), DIRECT);
+            PostgresError::refused(format!("this is a pooler ({why})"), DIRECT)
         }
         SqlState::INVALID_PASSWORD => {
-            "check the user and password in the URL, or in a password file (~/.pgpass)"
+            refused("check the user and password in the URL, or in a password file (~/.pgpass)")
         }
         // The text is in the server's language, but the function's name is not.
         SqlState::INVALID_AUTHORIZATION_SPECIFICATION
             if said.routine() == Some("InitializeSessionUserId") =>
         {
-            "create the role on the server (CREATE ROLE … LOGIN PASSWORD '…'), or name another \
-             user in the URL"
+            refused(
+                "create the role on the server (CREATE ROLE … LOGIN PASSWORD '…'), or name \
+                 another user in the URL",
+            )
         }
-        SqlState::INVALID_AUTHORIZATION_SPECIFICATION => {
+        SqlState::INVALID_AUTHORIZATION_SPECIFICATION => refused(
             "check pg_hba.conf on the server: it lists the users, the addresses, and whether TLS \
-             is required (sslmode=require)"
-        }
+             is required (sslmode=require)",
+        ),
         SqlState::INVALID_CATALOG_NAME => {
-            "create it with `createdb`, or name another one in the URL"
+            refused("create it with `createdb`, or name another one in the URL")
         }
-        _ => {
-            tracing::debug!("the server reports: {why}");
-            let plain = in_plain_words(said.code()).map(str::to_owned);
-            return PostgresError::away(
-                plain.unwrap_or_else(|| format!("the server reports: {why}")),
-            );
+        SqlState::ADMIN_SHUTDOWN => PostgresError::away(
+            "the server is shutting down, or an administrator ended the session",
+        ),
+        SqlState::CRASH_SHUTDOWN => PostgresError::away("the server is restarting after a crash"),
+        SqlState::CANNOT_CONNECT_NOW => {
+            PostgresError::away("the server is starting up or shutting down")
         }
-    };
-    PostgresError::refused(why, hint)
-}
-
-/// A plain explanation of a server error. The server's own text is in the server's language, and
-/// describes statements that the user did not write.
-fn in_plain_words(code: &SqlState) -> Option<&'static str> {
-    Some(match *code {
-        SqlState::ADMIN_SHUTDOWN => {
-            "the server is shutting down, or an administrator ended the session"
-        }
-        SqlState::CRASH_SHUTDOWN => "the server is restarting after a crash",
-        SqlState::CANNOT_CONNECT_NOW => "the server is starting up or shutting down",
         SqlState::TOO_MANY_CONNECTIONS => {
-            "the server has reached its connection limit (max_connections)"
+            PostgresError::away("the server has reached its connection limit (max_connections)")
         }
-        SqlState::READ_ONLY_SQL_TRANSACTION => "the database is read-only",
-        SqlState::DISK_FULL => "the server's disk is full",
-        SqlState::OUT_OF_MEMORY => "the server is out of memory",
-        SqlState::UNDEFINED_TABLE => "the log's tables are gone",
-        _ => return None,
-    })
+        SqlState::READ_ONLY_SQL_TRANSACTION => PostgresError::away("the database is read-only"),
+        SqlState::DISK_FULL => PostgresError::away("the server's disk is full"),
+        SqlState::OUT_OF_MEMORY => PostgresError::away("the server is out of memory"),
+        SqlState::UNDEFINED_TABLE => PostgresError::away("the log's tables are gone"),
+        _ => PostgresError::away(format!("the server reports: {why}")),
+    }
 }
 
 fn of_tls(error: &Error, why: &str) -> PostgresError {

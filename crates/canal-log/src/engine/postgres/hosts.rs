@@ -115,10 +115,7 @@ ORDER BY h.host"#
             cursor.learn_head(head);
         }
         let Some(ttl_ms) = number_if_any(first, 0)? else {
-            let why = match number_if_any(first, 3)? {
-                Some(ended) => format!("incarnation {} was ended at position {ended}", host.0),
-                None => format!("the log has no incarnation {} of this daemon", host.0),
-            };
+            let why = not_alive(host, number_if_any(first, 3)?);
             return Ok(Answer::Fenced { host, why });
         };
         if let Some(last_seen) = &mut self.known.last_seen {
@@ -136,6 +133,14 @@ ORDER BY h.host"#
             });
         }
         Ok(Answer::Renewed { asked_at, ttl_ms, head: Position(head), hosts })
+    }
+}
+
+/// Why an incarnation cannot go on: it was ended at a position, or the log does not have it.
+pub(super) fn not_alive(HostId(host): HostId, ended: Option<u64>) -> String {
+    match ended {
+        Some(ended) => format!("incarnation {host} was ended at position {ended}"),
+        None => format!("the log has no incarnation {host} of this daemon"),
     }
 }
 

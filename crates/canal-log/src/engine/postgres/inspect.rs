@@ -8,7 +8,7 @@ use super::error::PostgresError;
 use super::schema::{ExistingTables, foreign};
 use super::session::{PATIENCE, Session};
 use super::settings::url::{Settings, is_local};
-use crate::engine::{Inspection, Outage, Remark, ServerClock, TableSize, Transport};
+use crate::engine::{Inspection, Outage, ServerClock, TableSize, Transport};
 use canal_sys::clock;
 
 /// The query for the server's own properties, and those of this session.
@@ -61,11 +61,8 @@ impl Session {
             ..Inspection::default()
         };
         if row.text(3) == "off" {
-            seen.remarks.push(Remark {
-                what: "the server is running with fsync = off: if it crashes, locks can be lost"
-                    .to_owned(),
-                hint: "set `fsync = on` on the server".to_owned(),
-            });
+            let what = "the server is running with fsync = off: if it crashes, locks can be lost";
+            seen.remarks.push((what.to_owned(), "set `fsync = on` on the server"));
         }
         let found = self.find().await?;
         seen.obstacles.extend(self.obstacle(&found).await?);

@@ -17,6 +17,7 @@ use tokio_postgres::{IsolationLevel, Row};
 
 use super::era::noted;
 use super::error::PostgresError;
+use super::hosts::not_alive;
 use super::notification::Notification;
 use super::rows::{number, number_if_any};
 use super::session::{Cursor, Session};
@@ -367,8 +368,8 @@ fn quoted(text: &str) -> String {
 fn fenced(verdict: &str, append: &Append, last: u64, ended: u64) -> String {
     let (host, sequence) = (append.host.0, append.sequence);
     match verdict {
-        "ended" => format!("incarnation {host} was ended at position {ended}"),
-        "unknown" => format!("the log has no incarnation {host} of this daemon"),
+        "ended" => not_alive(append.host, Some(ended)),
+        "unknown" => not_alive(append.host, None),
         _ if sequence <= last => {
             format!("batch {sequence} of incarnation {host} has other contents in the log")
         }

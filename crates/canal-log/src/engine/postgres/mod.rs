@@ -20,8 +20,7 @@ mod session;
 mod settings;
 mod worker;
 
-use tokio::runtime;
-
+use super::thread::runtime;
 use super::{EngineThread, Inspection, OpenError, Source};
 use session::Session;
 use settings::url::Settings;
@@ -47,8 +46,7 @@ pub fn open(mut source: Source, label: &str) -> Result<EngineThread, OpenError> 
 /// [`OpenError`]
 pub fn inspect(url: &str, label: &str) -> Result<Inspection, OpenError> {
     let settings = parse(url, label)?;
-    let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
-    Ok(runtime.block_on(Session::inspect(&settings)))
+    Ok(runtime()?.block_on(Session::inspect(&settings)))
 }
 
 fn parse(url: &str, label: &str) -> Result<Settings, OpenError> {
