@@ -349,7 +349,7 @@ pub(crate) fn on_lease(
     target: &Target,
     host: &mut dyn Host,
 ) -> Result<Option<Ending>> {
-    let nodes = named(handle.addresses(), target)?;
+    let nodes = named(handle.parts.iter().map(|part| &part.address), target)?;
     let around = around(target, Vec::new());
     let request = NodesRequest::of_lease(handle, nodes, note, new_ttl_ms, around);
     crate::run::nodes::on_lease(what, handle, &request, host).map_err(not_called)

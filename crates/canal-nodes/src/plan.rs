@@ -7,10 +7,13 @@ use serde::{Deserialize, Serialize};
 use super::Millis;
 
 /// How long a node may be silent while it is needed, in milliseconds.
-const SILENCE_MS: Millis = 5_000;
+pub(crate) const SILENCE_MS: Millis = 5_000;
 
-/// The same while enough others answer: then it is passed over.
-const PASS_OVER_MS: Millis = 1_000;
+/// How long to try to reach nodes without which nothing can be done.
+pub(crate) const PATIENCE_MS: Millis = 3 * SILENCE_MS;
+
+/// The same as the first while enough others answer: then it is passed over.
+pub(crate) const PASS_OVER_MS: Millis = 1_000;
 
 /// A request over nodes, with everything that its coordinator needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -96,11 +99,7 @@ pub struct Timing {
     /// From KILL to the end of the TTL. Clocks may differ by a tenth of it, and it takes time to
     /// end a command.
     pub margin_ms: Millis,
-    /// How long a node that should answer may be silent.
-    pub silence_ms: Millis,
-    /// How long the node whose turn it is may be silent while enough others answer.
-    pub pass_over_ms: Millis,
-    /// The same for a node that holds a lease of a running command.
+    /// How long a node that holds a lease of a running command may be silent.
     pub renewal_silence_ms: Millis,
 }
 
@@ -113,8 +112,6 @@ impl Timing {
             renewal_ms: ttl_ms / 3,
             grace_ms: ttl_ms / 6,
             margin_ms: ttl_ms / 12,
-            silence_ms: SILENCE_MS,
-            pass_over_ms: PASS_OVER_MS,
             renewal_silence_ms: SILENCE_MS.min(ttl_ms / 6),
         }
     }

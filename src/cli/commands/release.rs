@@ -74,7 +74,7 @@ fn at_nodes(handle: &LeaseHandle, json: bool, target: &Target) -> Result {
     let parts = Parts { handle, answers };
     let count = |which: fn(&PartAnswer) -> bool| answers.iter().filter(|it| which(it)).count();
     let lost = count(|answer| matches!(answer.said, Some(PartSaid::Lost(_))));
-    if answers.len() - lost < handle.need() {
+    if answers.len() - lost < handle.need {
         return Err(parts.lost(&[], json, verbosity)?);
     }
     if count(|answer| answer.said.is_some()) == 0 {

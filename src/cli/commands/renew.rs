@@ -201,9 +201,9 @@ impl RenewalHost<'_> {
             };
             stdout::print_json(&RenewedOverNodes {
                 keys,
-                token: self.handle.token(),
+                token: self.handle.token,
                 lease,
-                need: self.handle.need(),
+                need: self.handle.need,
                 nodes: parts.reports(),
             })?;
         }
@@ -214,7 +214,7 @@ impl RenewalHost<'_> {
         };
         lines.iter().for_each(|line| verbosity.note(line));
         answers.iter().filter_map(|it| self.other_ttl(it)).for_each(|it| verbosity.note(&it));
-        let token = self.handle.token().map(|token| format!(", token {token}"));
+        let token = self.handle.token.map(|token| format!(", token {token}"));
         verbosity.detail(&format!(
             "renewed {} until {} on {} of {} nodes{}",
             keys.join(", "),

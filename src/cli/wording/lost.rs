@@ -129,7 +129,7 @@ impl<'a> Parts<'a> {
     /// The answer of each node.
     pub(crate) fn reports(self) -> Vec<PartReport<'a>> {
         let Self { handle, answers } = self;
-        answers.iter().zip(handle.held()).map(|(answer, held)| report(answer, held)).collect()
+        answers.iter().zip(&handle.parts).map(|(answer, part)| report(answer, part.held)).collect()
     }
 
     /// A line for each node that held a part when the handle was made, and has not confirmed that
@@ -146,7 +146,7 @@ impl<'a> Parts<'a> {
 
     fn held(self) -> impl Iterator<Item = &'a PartAnswer> {
         let Self { handle, answers } = self;
-        answers.iter().zip(handle.held()).filter(|(_, held)| *held).map(|(answer, _)| answer)
+        answers.iter().zip(&handle.parts).filter(|(_, part)| part.held).map(|(answer, _)| answer)
     }
 
     /// The parts that were released, each with its node.
@@ -169,7 +169,7 @@ impl<'a> Parts<'a> {
             _ => None,
         });
         let lost: Vec<_> = lost.collect();
-        let need = handle.need();
+        let need = handle.need;
         let message = match (lost.len(), answers.len()) {
             (0, _) => {
                 format!("the lease counts as lost: fewer than {need} nodes renewed it in time")

@@ -16,6 +16,7 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde::Deserialize;
+use serde_json::Value;
 
 use canal_protocol::frame::{Decoder, FrameError, MESSAGE_BYTES_MAX, REPLY_BYTES_MAX};
 use canal_protocol::place::Place;
@@ -118,7 +119,7 @@ fn attach(
     let answered = connection
         .send(&method, &Restrict { keys: keys.to_vec() }, Replies::One, None, limits)
         .and_then(|()| connection.reply(limits))
-        .and_then(parameters::<serde_json::Value>);
+        .and_then(parameters::<Value>);
     match answered {
         Ok(_) => Ok(connection.into_socket()),
         Err(error) if error.is_unknown_method() => Err(BridgeError::OlderDaemon),
@@ -250,22 +251,19 @@ impl Bridge<'_> {
         self.heard_at = boottime_ms();
         self.from_client.feed(&buffer[..count]);
         while let Some(message) = self.from_client.next_message().map_err(too_large)? {
-            match self.traffic.client_said(message) {
-                Passing::Beat => {
-                    self.to_client.extend(BEAT);
-                    let silent_ms = self.heard_at.saturating_sub(self.passed_at);
-                    if self.traffic.word_after_ms().is_some_and(|after_ms| silent_ms >= after_ms) {
-                        add(&mut self.to_daemon, WORD);
-                        self.passed_at = self.heard_at;
-                    }
+            if self.traffic.client_said(message) {
+                add(&mut self.to_daemon, message);
+                self.passed_at = self.heard_at;
+                if self.socket.is_none() {
+                    self.socket = Some(attach(true)?);
                 }
-                Passing::Call => {
-                    add(&mut self.to_daemon, message);
-                    self.passed_at = self.heard_at;
-                    if self.socket.is_none() {
-                        self.socket = Some(attach(true)?);
-                    }
-                }
+                continue;
+            }
+            self.to_client.extend(BEAT);
+            let silent_ms = self.heard_at.saturating_sub(self.passed_at);
+            if self.traffic.word_after_ms().is_some_and(|after_ms| silent_ms >= after_ms) {
+                add(&mut self.to_daemon, WORD);
+                self.passed_at = self.heard_at;
             }
         }
         Ok(true)
@@ -389,30 +387,6 @@ enum Call {
     Other,
 }
 
-/// The bridge's action on a message of the client.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Passing {
-    /// A sign of life: the bridge answers it with another beat.
-    Beat,
-    /// A call, which the bridge passes to the daemon.
-    Call,
-}
-
-#[derive(Default, Deserialize)]
-struct CallSeen {
-    method: String,
-    #[serde(default)]
-    oneway: bool,
-    #[serde(default)]
-    more: bool,
-    parameters: Option<ParametersSeen>,
-}
-
-#[derive(Deserialize)]
-struct ParametersSeen {
-    ttl_ms: Option<u64>,
-}
-
 #[derive(Deserialize)]
 struct ReplySeen {
     #[serde(default)]
@@ -421,29 +395,30 @@ struct ReplySeen {
 }
 
 impl Traffic {
-    /// Records a whole message of the client, without its terminator.
-    fn client_said(&mut self, message: &[u8]) -> Passing {
+    /// Records a whole message of the client, without its terminator. Returns whether it is a call,
+    /// which the bridge passes to the daemon, and not a beat.
+    fn client_said(&mut self, message: &[u8]) -> bool {
         if message.is_empty() {
-            return Passing::Beat;
+            return false;
         }
         // The daemon answers a message that it does not understand with an error, which is one
         // reply.
-        let seen: CallSeen = serde_json::from_slice(message).unwrap_or_default();
-        let name = seen.method.strip_prefix(NODES_INTERFACE).and_then(|it| it.strip_prefix('.'));
-        let call = match name {
-            Some("Collect") => Call::Collect,
-            Some("ConfirmAt") => Call::ConfirmAt,
-            _ if seen.more => Call::Watch,
+        let seen: Value = serde_json::from_slice(message).unwrap_or_default();
+        let method = seen["method"].as_str().and_then(|it| it.strip_prefix(NODES_INTERFACE));
+        let call = match method {
+            Some(".Collect") => Call::Collect,
+            Some(".ConfirmAt") => Call::ConfirmAt,
+            _ if seen["more"] == true => Call::Watch,
             _ => Call::Other,
         };
         if call == Call::Collect {
             self.collecting = true;
-            self.ttl_ms = seen.parameters.and_then(|it| it.ttl_ms).or(self.ttl_ms);
+            self.ttl_ms = seen["parameters"]["ttl_ms"].as_u64().or(self.ttl_ms);
         }
-        if !seen.oneway {
+        if seen["oneway"] != true {
             self.owed.push_back(call);
         }
-        Passing::Call
+        true
     }
 
     /// Records a whole message of the daemon, without its terminator.
@@ -492,7 +467,7 @@ mod tests {
 
     fn call(traffic: &mut Traffic, method: &str, more: &str) {
         let message = format!("{{\"method\":\"io.canal.Nodes.{method}\"{more}}}");
-        assert_eq!(traffic.client_said(message.as_bytes()), Passing::Call);
+        assert!(traffic.client_said(message.as_bytes()));
     }
 
     #[test]
@@ -540,7 +515,7 @@ mod tests {
     #[test]
     fn what_is_no_call_is_answered_once_all_the_same() {
         let mut traffic = Traffic::default();
-        assert_eq!(traffic.client_said(b"junk"), Passing::Call);
+        assert!(traffic.client_said(b"junk"));
         assert!(!traffic.may_reattach());
         traffic.daemon_said(b"{\"error\":\"x\"}");
         assert!(traffic.may_reattach());
@@ -552,7 +527,7 @@ mod tests {
     fn a_client_may_be_silent_for_the_ttl_of_its_lease() {
         let mut traffic = Traffic::default();
         assert_eq!(traffic.silence_ms(), 60_000);
-        assert_eq!(traffic.client_said(b""), Passing::Beat);
+        assert!(!traffic.client_said(b""));
         call(&mut traffic, "Collect", ",\"parameters\":{\"ttl_ms\":20000}");
         assert_eq!(traffic.silence_ms(), 20_000);
         call(&mut traffic, "Collect", "");

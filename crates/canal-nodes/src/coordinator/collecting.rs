@@ -12,7 +12,8 @@ use canal_protocol::NodeFailure;
 
 use super::node::{Hold, Node, Turn};
 use super::{Coordinator, Phase, Round};
-use crate::{Asking, Call, Change, Effect, Millis, Outcome, Refusal, Require, Timing};
+use crate::plan::{PASS_OVER_MS, SILENCE_MS};
+use crate::{Asking, Call, Change, Effect, Millis, Outcome, Refusal, Require};
 
 /// The state of the node whose turn it is.
 enum Step {
@@ -53,7 +54,7 @@ impl Coordinator {
         if let Some(outcome) = self.time_over(turn) {
             return self.end(turn, outcome);
         }
-        let is_open = |at: &usize| self.nodes[*at].link.is_open();
+        let is_open = |at: &usize| self.nodes[*at].is_open();
         let is_settled = |at: usize| is_open(&at) || self.never_grants(at);
         let all_settled = (0..self.nodes.len()).all(is_settled);
         let open = (0..self.nodes.len()).filter(is_open);
@@ -104,7 +105,7 @@ impl Coordinator {
         let from = self.plan.asked_at;
         #[cfg(test)]
         let from = match crate::sim::is_broken(crate::sim::Rule::WaitsOnce) {
-            true => self.begun?,
+            true => self.begun,
             false => from,
         };
         if !turn.is_past(from.saturating_add(wait_ms)) {
@@ -130,10 +131,10 @@ impl Coordinator {
         refusal: Refusal,
         why: NodeFailure,
     ) -> Outcome {
-        let is_over = |since: Millis| now >= since.saturating_add(self.timing.pass_over_ms);
+        let is_over = |since: Millis| now >= since.saturating_add(PASS_OVER_MS);
         let is_silent = |at: &usize| match self.nodes[*at].hold {
             Hold::Asked { since } | Hold::Releasing { since } => is_over(since),
-            _ => self.nodes[*at].link.silent_since().is_some_and(is_over),
+            _ => self.nodes[*at].silent_since.is_some_and(is_over),
         };
         let others = self.members.iter().copied().filter(|at| Some(*at) != node);
         Outcome::Refused { node, refusal, why, silent: others.filter(is_silent).collect() }
@@ -202,23 +203,22 @@ impl Coordinator {
         if crate::sim::is_broken(crate::sim::Rule::AnnouncesLists) {
             return false;
         }
-        let pass_over_ms = self.timing.pass_over_ms;
         let mut is_pending = false;
         for at in self.members.clone() {
             let has_to = self.plan.require == Require::Majority && !self.is_granted(at);
             if !has_to || self.never_grants(at) || self.nodes[at].is_announced && self.is_free(at) {
                 continue;
             }
-            if self.is_free(at) && self.nodes[at].link.is_open() && self.may_answer(turn, at) {
+            if self.is_free(at) && self.nodes[at].is_open() && self.may_answer(turn, at) {
                 self.ask(turn, at, Asking { no_wait: true, spare: true });
             }
             is_pending |= match self.nodes[at].hold {
                 Hold::Asked { since } | Hold::Releasing { since } => {
-                    !turn.is_silent(since, pass_over_ms)
+                    !turn.is_silent(since, PASS_OVER_MS)
                 }
                 Hold::Nothing => {
-                    let link = &self.nodes[at].link;
-                    !link.is_open() && link.may_answer(turn, pass_over_ms)
+                    let node = &self.nodes[at];
+                    !node.is_open() && node.may_answer(turn, PASS_OVER_MS)
                 }
                 _ => false,
             };
@@ -265,11 +265,10 @@ impl Coordinator {
         }
         let is_first = self.granted().next().is_none();
         let must_not_wait = self.plan.wait_ms == Some(0);
-        let Timing { silence_ms, pass_over_ms, .. } = self.timing;
         let others_answer = self.answering_beyond(turn, round.at) >= self.need;
-        let silence_ms = if others_answer { pass_over_ms } else { silence_ms };
+        let silence_ms = if others_answer { PASS_OVER_MS } else { SILENCE_MS };
         match self.nodes[at].hold {
-            Hold::Nothing if self.nodes[at].link.is_open() => {
+            Hold::Nothing if self.nodes[at].is_open() => {
                 // The node may just have refused it as a spare; here the request waits.
                 self.nodes[at].ask_at = 0;
                 let no_wait = must_not_wait && is_first;
@@ -290,13 +289,13 @@ impl Coordinator {
             // The holder of the first node has the lock, unless its owner passed over that node. So
             // even with `-n`, a later node gets a little time: if it refused at once, two cron jobs
             // could refuse each other.
-            Hold::Queued if must_not_wait && turn.is_past(round.since + pass_over_ms) => {
+            Hold::Queued if must_not_wait && turn.is_past(round.since + PASS_OVER_MS) => {
                 let why = NodeFailure::passing("another request holds it");
                 let outcome = self.refused(turn.now, Some(at), Refusal::Full, why);
                 self.end(turn, outcome);
                 Step::Ended
             }
-            Hold::Nothing if others_answer && !self.nodes[at].link.may_answer(turn, silence_ms) => {
+            Hold::Nothing if others_answer && !self.nodes[at].may_answer(turn, silence_ms) => {
                 Step::Next
             }
             _ => Step::Stay,
@@ -307,7 +306,7 @@ impl Coordinator {
     /// this one.
     fn answering_beyond(&self, turn: &mut Turn, at: usize) -> usize {
         let later = self.members.iter().skip(at + 1).filter(|at| {
-            !self.is_granted(**at) && self.nodes[**at].link.is_open() && self.may_answer(turn, **at)
+            !self.is_granted(**at) && self.nodes[**at].is_open() && self.may_answer(turn, **at)
         });
         self.granted().count() + later.count()
     }
@@ -317,11 +316,11 @@ impl Coordinator {
     fn ask_passed_over(&mut self, turn: &mut Turn, round: Round) {
         for at in self.members.clone().into_iter().take(round.at) {
             match self.nodes[at].hold {
-                Hold::Nothing if self.nodes[at].link.is_open() && self.may_answer(turn, at) => {
+                Hold::Nothing if self.nodes[at].is_open() && self.may_answer(turn, at) => {
                     self.ask(turn, at, Asking { no_wait: true, spare: false });
                 }
                 Hold::Asked { since } | Hold::Releasing { since } => {
-                    self.suspect(turn, at, since, self.timing.silence_ms);
+                    self.suspect(turn, at, since, SILENCE_MS);
                 }
                 _ => {}
             }
@@ -344,12 +343,12 @@ impl Coordinator {
             let may_answer = self.may_answer(turn, at);
             let node = &self.nodes[at];
             match node.hold {
-                Hold::Nothing if may_answer && node.link.is_open() && node.refused.is_none() => {
+                Hold::Nothing if may_answer && node.is_open() && node.refused.is_none() => {
                     let no_wait = self.plan.wait_ms == Some(0);
                     self.ask(turn, at, Asking { no_wait, spare: false });
                 }
                 Hold::Asked { since } | Hold::Releasing { since } => {
-                    self.suspect(turn, at, since, self.timing.silence_ms);
+                    self.suspect(turn, at, since, SILENCE_MS);
                 }
                 _ => {}
             }
@@ -403,12 +402,12 @@ impl Coordinator {
         node.asked = Some(asking);
         node.is_announced |= asking.spare;
         node.hold = Hold::Asked { since: turn.now };
-        turn.call(at, Call::Ask(node.lease, asking), self.timing.silence_ms);
+        turn.call(at, Call::Ask(node.lease, asking), SILENCE_MS);
     }
 
     /// Releases anything that an earlier attempt, or another coordinator, may have left.
     pub(super) fn release_leftover(&mut self, turn: &mut Turn, at: usize) {
-        if self.nodes[at].hold == Hold::Unknown && self.nodes[at].link.is_open() {
+        if self.nodes[at].hold == Hold::Unknown && self.nodes[at].is_open() {
             self.release(turn, at);
         }
     }
@@ -437,7 +436,7 @@ impl Coordinator {
         let node = &mut self.nodes[at];
         node.hold = Hold::Confirming { since: turn.now };
         node.asked = None;
-        turn.call(at, Call::ConfirmAt(node.lease, token), self.timing.silence_ms);
+        turn.call(at, Call::ConfirmAt(node.lease, token), SILENCE_MS);
     }
 
     /// Withdraws requests and unconfirmed grants, and releases confirmed leases.
@@ -489,7 +488,7 @@ impl Coordinator {
 
     /// Whether a node will not grant the request until a person changes something.
     pub(super) fn never_grants(&self, at: usize) -> bool {
-        self.nodes[at].unfit.is_some() || self.nodes[at].link.is_permanently_away()
+        self.nodes[at].unfit.is_some() || self.nodes[at].is_permanently_away()
     }
 
     /// Whether a node answers, or may answer soon, and may grant its part.
@@ -497,7 +496,7 @@ impl Coordinator {
         let node = &self.nodes[at];
         let waits = matches!(node.hold, Hold::Queued);
         let is_ready = node.unfit.is_none() && (waits || turn.is_past(node.grants_from));
-        is_ready && node.link.may_answer(turn, self.timing.silence_ms)
+        is_ready && node.may_answer(turn, SILENCE_MS)
     }
 
     /// Releases the lease that a node may hold, if the node is in reach.
@@ -506,9 +505,9 @@ impl Coordinator {
         node.sent = None;
         node.renewing = None;
         node.hold = Hold::Unknown;
-        if node.link.is_open() {
+        if node.is_open() {
             node.hold = Hold::Releasing { since: turn.now };
-            turn.call(at, Call::Release(node.lease), self.timing.silence_ms);
+            turn.call(at, Call::Release(node.lease), SILENCE_MS);
         }
     }
 
@@ -516,7 +515,7 @@ impl Coordinator {
     pub(super) fn cancel(&mut self, turn: &mut Turn, at: usize) {
         let node = &mut self.nodes[at];
         node.hold = Hold::Nothing;
-        node.link.close(turn.now);
+        node.close(turn.now);
         turn.carry_out(Effect::Node(at, Call::Cancel));
     }
 
@@ -538,7 +537,7 @@ impl Coordinator {
 
     /// Begins to release everything. Returns true: another phase has begun.
     pub(super) fn end(&mut self, turn: &Turn, outcome: Outcome) -> bool {
-        self.phase = Phase::Ending { outcome, until: turn.now + self.timing.silence_ms };
+        self.phase = Phase::Ending { outcome, until: turn.now + SILENCE_MS };
         true
     }
 }

@@ -2,6 +2,7 @@
 
 use super::node::{Hold, Turn};
 use super::{Coordinator, Phase};
+use crate::plan::SILENCE_MS;
 use crate::{Change, Effect, Event, Input, Millis, Outcome, Refusal, Require};
 use canal_core::Token;
 use canal_protocol::NodeFailure;
@@ -173,7 +174,7 @@ impl Coordinator {
                 self.end(turn, Outcome::Failed(vec![(at, why)]));
             }
             _ if self.plan.require == Require::Any => node.refused = Some((refusal, why)),
-            _ if is_spare || !is_its_turn => node.ask_at = turn.now + self.timing.silence_ms,
+            _ if is_spare || !is_its_turn => node.ask_at = turn.now + SILENCE_MS,
             _ => {
                 let outcome = self.refused(turn.now, Some(at), refusal, why);
                 self.end(turn, outcome);

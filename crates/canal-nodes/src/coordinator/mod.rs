@@ -15,9 +15,10 @@ mod running;
 #[cfg(test)]
 mod tests;
 
-use node::{Hold, Link, Node, Turn};
+use node::{Hold, Node, Turn};
 use progress::Said;
 
+use super::plan::{PATIENCE_MS, SILENCE_MS};
 use super::{Call, Checkpoint, Effect, Input, Millis, Outcome, Part, Plan, Require, Timing};
 use canal_core::Token;
 
@@ -44,8 +45,8 @@ pub struct Coordinator {
     least_token: Token,
     /// How many times a node had already used the token that it should confirm.
     tokens_taken: u32,
-    /// The time of the first input.
-    begun: Option<Millis>,
+    /// When it was made.
+    begun: Millis,
     /// The time at which the coordinator wants to be called again.
     wake_at: Option<Millis>,
     /// No node counts as silent before this time.
@@ -87,25 +88,24 @@ struct Round {
 }
 
 impl Coordinator {
-    /// A coordinator that has asked no node yet. Its first input is [`Input::Tick`].
+    /// A coordinator that has asked no node yet, at `now`. Its first input is [`Input::Tick`].
     #[must_use]
-    pub fn new(plan: Plan) -> Self {
-        let timing = Timing::new(plan.ttl_ms);
+    pub fn new(plan: Plan, now: Millis) -> Self {
         let members: Vec<usize> = (0..plan.nodes.len()).collect();
-        let need = plan.require.least(members.len());
-        let nodes = members.iter().map(|_| Node::new(0)).collect();
-        let phase = Self::first_phase(&plan, 0);
         Self {
-            plan,
-            timing,
+            timing: Timing::new(plan.ttl_ms),
+            need: plan.require.least(members.len()),
+            nodes: members.iter().map(|_| Node::new(now)).collect(),
             members,
-            need,
-            nodes,
-            phase,
+            phase: match plan.require.counts_the_alive() {
+                true => Phase::Counting { until: now + SILENCE_MS },
+                false => Phase::Collecting(Round { at: 0, since: now }),
+            },
+            plan,
             token: None,
             least_token: Token(0),
             tokens_taken: 0,
-            begun: None,
+            begun: now,
             wake_at: None,
             patient_until: 0,
             published: None,
@@ -117,8 +117,8 @@ impl Coordinator {
     /// started. If it was not, the request continues where it waits, and the coordinator releases
     /// each part that the other one may have confirmed.
     #[must_use]
-    pub fn take_over(plan: Plan, checkpoint: &Checkpoint, runs: bool) -> Self {
-        let mut new = Self::new(plan);
+    pub fn take_over(plan: Plan, checkpoint: &Checkpoint, runs: bool, now: Millis) -> Self {
+        let mut new = Self::new(plan, now);
         for part in &checkpoint.parts {
             let node = &mut new.nodes[part.node];
             node.lease = part.lease;
@@ -144,23 +144,25 @@ impl Coordinator {
     /// too few nodes have a part left; the coordinator releases the rest. [`Outcome::Failed`] means
     /// that too few nodes answer; the parts stay as they are. It never asks a node for a new part.
     #[must_use]
-    pub fn renew_lease(plan: Plan, checkpoint: &Checkpoint) -> Self {
-        let mut new = Self::of_lease(plan, checkpoint);
+    pub fn renew_lease(plan: Plan, checkpoint: &Checkpoint, now: Millis) -> Self {
+        let mut new = Self::of_lease(plan, checkpoint, now);
         new.phase = Phase::Renewing;
         new
     }
 
     /// A coordinator that releases a lease and ends.
     #[must_use]
-    pub fn give_back_lease(plan: Plan, checkpoint: &Checkpoint) -> Self {
-        let mut new = Self::of_lease(plan, checkpoint);
-        new.phase = Phase::Ending { outcome: Outcome::GivenBack(Vec::new()), until: 0 };
+    pub fn give_back_lease(plan: Plan, checkpoint: &Checkpoint, now: Millis) -> Self {
+        let mut new = Self::of_lease(plan, checkpoint, now);
+        let until = now.saturating_add(PATIENCE_MS);
+        new.phase = Phase::Ending { outcome: Outcome::GivenBack(Vec::new()), until };
         new
     }
 
-    fn of_lease(plan: Plan, checkpoint: &Checkpoint) -> Self {
+    fn of_lease(plan: Plan, checkpoint: &Checkpoint, now: Millis) -> Self {
         // All other requirements might ask for further parts.
-        let mut new = Self::take_over(Plan { require: Require::All, ..plan }, checkpoint, true);
+        let plan = Plan { require: Require::All, ..plan };
+        let mut new = Self::take_over(plan, checkpoint, true, now);
         new.nodes.iter_mut().for_each(|node| node.sent = None);
         new
     }
@@ -175,7 +177,6 @@ impl Coordinator {
             self.patient_until = now.saturating_add(LATE_MS);
         }
         let mut turn = Turn::new(now, self.patient_until);
-        self.begin(now);
         self.hear(input, &mut turn);
         while self.advance(&mut turn) {}
         if !matches!(self.phase, Phase::Over) {
@@ -198,27 +199,6 @@ impl Coordinator {
         Checkpoint { token: self.token, need: self.need, parts }
     }
 
-    fn begin(&mut self, now: Millis) {
-        if self.begun.is_some() {
-            return;
-        }
-        self.begun = Some(now);
-        self.nodes.iter_mut().for_each(|node| node.link = Link::new(now));
-        let patience_ms = self.patience_ms();
-        if matches!(self.phase, Phase::Counting { .. } | Phase::Collecting(_)) {
-            self.phase = Self::first_phase(&self.plan, now);
-        } else if let Phase::Ending { until, .. } = &mut self.phase {
-            *until = now.saturating_add(patience_ms);
-        }
-    }
-
-    fn first_phase(plan: &Plan, now: Millis) -> Phase {
-        match plan.require.counts_the_alive() {
-            true => Phase::Counting { until: now + Timing::new(plan.ttl_ms).silence_ms },
-            false => Phase::Collecting(Round { at: 0, since: now }),
-        }
-    }
-
     /// Decides the next step from the known state. Returns whether another phase has begun.
     fn advance(&mut self, turn: &mut Turn) -> bool {
         match self.phase.clone() {
@@ -237,11 +217,10 @@ impl Coordinator {
         for at in 0..self.nodes.len() {
             let is_needed = self.needs_link(at);
             let node = &mut self.nodes[at];
-            if is_needed && node.link.is_due(turn) {
-                node.link.connect();
+            if is_needed && node.connects(turn) {
                 turn.carry_out(Effect::Node(at, Call::Connect));
-            } else if matches!(self.phase, Phase::Running) && !is_needed && !node.link.is_closed() {
-                node.link.close(turn.now);
+            } else if matches!(self.phase, Phase::Running) && !is_needed && !node.is_closed() {
+                node.close(turn.now);
                 turn.carry_out(Effect::Node(at, Call::Cancel));
             }
         }

@@ -61,101 +61,26 @@ const RETRY_MS: Millis = 500;
 /// The longest such wait while no command runs.
 const RETRY_MAX_MS: Millis = 15_000;
 
-/// The connection to one node.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Link {
-    state: State,
-    /// The time since which the node is silent; `None` while the connection is open.
-    silent_since: Option<Millis>,
-    /// Why it last failed; `None` once it has been open again.
-    trouble: Option<NodeFailure>,
-    /// The earliest time to open the next connection.
-    retry_at: Millis,
-    failures: u32,
-}
-
+/// The connection to a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum State {
+enum Link {
     #[default]
     Closed,
     Connecting,
     Open,
 }
 
-impl Link {
-    /// A connection that is yet to be opened.
-    pub(super) fn new(now: Millis) -> Self {
-        Self { silent_since: Some(now), retry_at: now, ..Self::default() }
-    }
-
-    pub(super) fn is_open(&self) -> bool {
-        self.state == State::Open
-    }
-
-    pub(super) fn is_closed(&self) -> bool {
-        self.state == State::Closed
-    }
-
-    pub(super) fn silent_since(&self) -> Option<Millis> {
-        self.silent_since
-    }
-
-    pub(super) fn is_permanently_away(&self) -> bool {
-        self.trouble.as_ref().is_some_and(|trouble| trouble.permanent)
-    }
-
-    /// Whether the node answers, or has been silent so briefly that it still may.
-    pub(super) fn may_answer(&self, turn: &mut Turn, silence_ms: Millis) -> bool {
-        let is_silent = |since: Millis| turn.is_silent(since, silence_ms);
-        !self.is_permanently_away() && !self.silent_since.is_some_and(is_silent)
-    }
-
-    pub(super) fn is_due(&self, turn: &mut Turn) -> bool {
-        self.is_closed() && turn.is_past(self.retry_at)
-    }
-
-    pub(super) fn connect(&mut self) {
-        self.state = State::Connecting;
-    }
-
-    pub(super) fn reached(&mut self) {
-        self.state = State::Open;
-        self.silent_since = None;
-        self.trouble = None;
-        self.failures = 0;
-    }
-
-    /// Records that the connection broke or could not be opened. The next attempt follows after at
-    /// most `longest_ms`.
-    pub(super) fn fail(&mut self, now: Millis, trouble: NodeFailure, longest_ms: Option<Millis>) {
-        let delay_ms = (RETRY_MS << self.failures.min(5)).min(longest_ms.unwrap_or(RETRY_MAX_MS));
-        self.state = State::Closed;
-        self.silent_since.get_or_insert(now);
-        self.trouble = Some(trouble);
-        self.retry_at = now.saturating_add(delay_ms);
-        self.failures += 1;
-    }
-
-    /// Records that a call has been unanswered since `since`, and opens another connection at once.
-    pub(super) fn suspect(&mut self, now: Millis, since: Millis) {
-        self.state = State::Closed;
-        self.silent_since.get_or_insert(since);
-        self.trouble = Some(NodeFailure::passing("it does not answer"));
-        self.retry_at = now;
-    }
-
-    /// Records that the connection was closed on purpose.
-    pub(super) fn close(&mut self, now: Millis) {
-        self.state = State::Closed;
-        self.silent_since.get_or_insert(now);
-        self.retry_at = now;
-    }
-}
-
 /// The coordinator's knowledge of one node.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Node {
-    pub(super) link: Link,
+    link: Link,
+    /// The time since which it is silent; `None` while the connection is open.
+    pub(super) silent_since: Option<Millis>,
+    /// Why the connection last failed; `None` once it has been open again.
+    trouble: Option<NodeFailure>,
+    /// The earliest time to open the next connection.
+    retry_at: Millis,
+    failures: u32,
     pub(super) hold: Hold,
     /// The number of the lease in the last request to it; 0 before the first.
     pub(super) lease: u32,
@@ -212,8 +137,27 @@ pub(super) enum Hold {
 }
 
 impl Node {
+    /// A node whose connection is yet to be opened.
     pub(super) fn new(now: Millis) -> Self {
-        Self { link: Link::new(now), ..Self::default() }
+        Self { silent_since: Some(now), retry_at: now, ..Self::default() }
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        self.link == Link::Open
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.link == Link::Closed
+    }
+
+    pub(super) fn is_permanently_away(&self) -> bool {
+        self.trouble.as_ref().is_some_and(|trouble| trouble.permanent)
+    }
+
+    /// Whether the node answers, or has been silent so briefly that it still may.
+    pub(super) fn may_answer(&self, turn: &mut Turn, silence_ms: Millis) -> bool {
+        let is_silent = |since: Millis| turn.is_silent(since, silence_ms);
+        !self.is_permanently_away() && !self.silent_since.is_some_and(is_silent)
     }
 
     /// Whether it was asked for a spare, and is not yet asked to confirm.
@@ -232,33 +176,57 @@ impl Node {
 
     /// Why it cannot be used at present, as text for the user.
     pub(super) fn obstacle(&self) -> NodeFailure {
-        let known = self.unfit.clone().or_else(|| self.link.trouble.clone());
+        let known = self.unfit.clone().or_else(|| self.trouble.clone());
         known.unwrap_or_else(|| {
-            NodeFailure::passing(match self.link.is_open() {
+            NodeFailure::passing(match self.is_open() {
                 true => "it is new or has lost its state, and does not grant node leases yet",
                 false => "it does not answer",
             })
         })
     }
 
+    /// Whether to open the connection now; if so, the caller must do so.
+    pub(super) fn connects(&mut self, turn: &mut Turn) -> bool {
+        let connects = self.is_closed() && turn.is_past(self.retry_at);
+        if connects {
+            self.link = Link::Connecting;
+        }
+        connects
+    }
+
     pub(super) fn reached(&mut self) {
-        self.link.reached();
-        self.renew_at = 0;
+        self.link = Link::Open;
+        (self.silent_since, self.trouble) = (None, None);
+        (self.failures, self.renew_at) = (0, 0);
     }
 
+    /// Records that the connection broke or could not be opened. The next attempt follows after at
+    /// most `longest_ms`.
     pub(super) fn away(&mut self, now: Millis, trouble: NodeFailure, longest_ms: Option<Millis>) {
-        self.disconnected();
-        self.link.fail(now, trouble, longest_ms);
+        let delay_ms = (RETRY_MS << self.failures.min(5)).min(longest_ms.unwrap_or(RETRY_MAX_MS));
+        self.disconnected(trouble, now);
+        self.retry_at = now.saturating_add(delay_ms);
+        self.failures += 1;
     }
 
-    /// Records that a call has been unanswered since `since`.
+    /// Records that a call has been unanswered since `since`, and opens another connection at once.
     pub(super) fn suspect(&mut self, now: Millis, since: Millis) {
-        self.disconnected();
-        self.link.suspect(now, since);
+        self.disconnected(NodeFailure::passing("it does not answer"), since);
+        self.retry_at = now;
+    }
+
+    /// Records that the connection was closed on purpose.
+    pub(super) fn close(&mut self, now: Millis) {
+        self.link = Link::Closed;
+        self.silent_since.get_or_insert(now);
+        self.retry_at = now;
     }
 
     /// Records that the connection has ended.
-    fn disconnected(&mut self) {
+    fn disconnected(&mut self, trouble: NodeFailure, since: Millis) {
+        self.link = Link::Closed;
+        self.silent_since.get_or_insert(since);
+        self.trouble = Some(trouble);
         self.renewing = None;
         // The node knows the list only while the connection is open.
         self.is_announced = false;

@@ -2,6 +2,7 @@
 
 use super::node::{Hold, Turn};
 use super::{Coordinator, Phase};
+use crate::plan::{PASS_OVER_MS, SILENCE_MS};
 use crate::{Change, Effect, Held, Millis};
 
 /// The state of the whole request in the last reports.
@@ -28,10 +29,9 @@ impl Coordinator {
 
     /// Reports together all nodes that have new state, once each node has answered or is silent.
     fn report_new(&mut self, turn: &mut Turn) {
-        let silence_ms = self.timing.silence_ms;
         let is_settled = self.members.iter().all(|at| {
-            let link = &self.nodes[*at].link;
-            link.is_open() || !link.may_answer(turn, silence_ms)
+            let node = &self.nodes[*at];
+            node.is_open() || !node.may_answer(turn, SILENCE_MS)
         });
         let (mut new, mut is_news) = (Vec::new(), false);
         for (at, node) in self.nodes.iter_mut().enumerate() {
@@ -52,18 +52,17 @@ impl Coordinator {
             Phase::Running => self.timing.renewal_silence_ms,
             // The request passed over it and waits at a later node.
             Phase::Collecting(round) if self.waits() && self.members[..round.at].contains(&at) => {
-                self.timing.pass_over_ms
+                PASS_OVER_MS
             }
-            _ => self.timing.silence_ms,
+            _ => SILENCE_MS,
         };
-        let link = &self.nodes[at].link;
-        let Some(since) = link.silent_since() else {
+        let Some(since) = self.nodes[at].silent_since else {
             if self.nodes[at].said_away.take().is_some() {
                 turn.carry_out(Effect::Say(Change::Back(at, self.held())));
             }
             return;
         };
-        if link.may_answer(turn, silence_ms) {
+        if self.nodes[at].may_answer(turn, silence_ms) {
             return;
         }
         let why = self.nodes[at].obstacle().what;
@@ -88,10 +87,9 @@ impl Coordinator {
     fn report_too_few(&mut self, turn: &mut Turn) {
         let asks = matches!(self.phase, Phase::Collecting(_) | Phase::Counting { .. });
         // Nodes that do not grant yet still answer.
-        let silence_ms = self.timing.silence_ms;
         let answers = |at: &&usize| {
             let node = &self.nodes[**at];
-            node.unfit.is_none() && node.link.may_answer(turn, silence_ms)
+            node.unfit.is_none() && node.may_answer(turn, SILENCE_MS)
         };
         let answering = self.members.iter().filter(answers).count();
         let too_few = (asks && answering < self.need).then_some(answering);
@@ -114,7 +112,7 @@ impl Coordinator {
 
     /// When the running command stops if the silent nodes stay silent.
     fn stops_at(&self) -> Option<Millis> {
-        let answers = |at: &usize| self.nodes[*at].link.is_open();
+        let answers = |at: &usize| self.nodes[*at].is_open();
         let answering = self.sure_nodes().filter(answers).count();
         self.published.filter(|_| matches!(self.phase, Phase::Running) && answering < self.need)
     }

@@ -11,6 +11,7 @@ use super::node::{Hold, Turn};
 use super::{Coordinator, Phase, Round};
 use canal_sys::deadline::Deadline;
 
+use crate::plan::{PATIENCE_MS, SILENCE_MS};
 use crate::{Asking, Call, Effect, Millis, Outcome, Require, Timing};
 
 impl Coordinator {
@@ -22,14 +23,13 @@ impl Coordinator {
                 self.nodes[*at].sent = Some(turn.now);
             }
         }
-        let silence_ms = self.timing.silence_ms;
         let mut is_pending = false;
         for &at in chosen {
             let is_lost = match self.nodes[at].hold {
                 Hold::Firm => false,
                 Hold::Confirming { since } => {
                     is_pending = true;
-                    self.suspect(turn, at, since, silence_ms)
+                    self.suspect(turn, at, since, SILENCE_MS)
                 }
                 _ => true,
             };
@@ -122,7 +122,7 @@ impl Coordinator {
             if !self.members.contains(&at) {
                 self.release_leftover(turn, at);
                 if let Hold::Releasing { since } = self.nodes[at].hold {
-                    self.suspect(turn, at, since, self.timing.silence_ms);
+                    self.suspect(turn, at, since, SILENCE_MS);
                 }
             } else {
                 self.keep_lease(turn, at);
@@ -184,7 +184,7 @@ impl Coordinator {
     /// Renews the lease of a node, or finds out whether it has one.
     pub(super) fn keep_lease(&mut self, turn: &mut Turn, at: usize) {
         let node = &self.nodes[at];
-        if !matches!(node.hold, Hold::Firm | Hold::Unknown) || !node.link.is_open() {
+        if !matches!(node.hold, Hold::Firm | Hold::Unknown) || !node.is_open() {
             return;
         }
         match node.renewing {
@@ -202,7 +202,7 @@ impl Coordinator {
     pub(super) fn renew(&mut self, turn: &mut Turn, at: usize) {
         let silence_ms = self.timing_of(at).renewal_silence_ms;
         let node = &mut self.nodes[at];
-        if node.link.is_open() {
+        if node.is_open() {
             node.renewing = Some(turn.now);
             turn.call(at, Call::Renew(node.lease), silence_ms);
         }
@@ -213,13 +213,13 @@ impl Coordinator {
         if !self.plan.require.has_spares() {
             return;
         }
-        let is_ready = self.may_answer(turn, at) && self.nodes[at].link.is_open();
+        let is_ready = self.may_answer(turn, at) && self.nodes[at].is_open();
         match self.nodes[at].hold {
             Hold::Nothing if is_ready => {
                 self.ask(turn, at, Asking { no_wait: true, spare: true });
             }
             Hold::Asked { since } | Hold::Confirming { since } | Hold::Releasing { since } => {
-                self.suspect(turn, at, since, self.timing.silence_ms);
+                self.suspect(turn, at, since, SILENCE_MS);
             }
             Hold::Collecting { token } => {
                 // Its tokens may have grown beyond the token of the run. The nodes that confirmed
@@ -232,15 +232,7 @@ impl Coordinator {
     }
 }
 
-/// The factor by which a node may be silent longer than usual if nothing can be done without it.
-const PATIENCE: Millis = 3;
-
 impl Coordinator {
-    /// How long to try to reach nodes without which nothing can be done.
-    pub(super) fn patience_ms(&self) -> Millis {
-        PATIENCE * self.timing.silence_ms
-    }
-
     /// Renews each part once, and keeps renewing when enough nodes have answered.
     pub(super) fn renew_parts(&mut self, turn: &mut Turn) -> bool {
         let members = self.members.iter().copied();
@@ -252,11 +244,11 @@ impl Coordinator {
             self.keep_lease(turn, at);
         }
         let is_enough = self.sure_nodes().count() >= self.need;
-        let patience_ms = if is_enough { self.timing.silence_ms } else { self.patience_ms() };
-        let is_over = turn.is_past(self.begun.unwrap_or(turn.now).saturating_add(patience_ms));
+        let patience_ms = if is_enough { SILENCE_MS } else { PATIENCE_MS };
+        let is_over = turn.is_past(self.begun.saturating_add(patience_ms));
         let owed: Vec<usize> =
             self.members.iter().copied().filter(|at| self.owes_renewal(*at)).collect();
-        let may_answer = |at: &usize| !self.nodes[*at].link.is_permanently_away();
+        let may_answer = |at: &usize| !self.nodes[*at].is_permanently_away();
         if !is_over && owed.iter().any(may_answer) {
             return false;
         }
@@ -290,8 +282,7 @@ impl Coordinator {
             match node.hold {
                 Hold::Asked { .. } | Hold::Collecting { .. } | Hold::Confirming { .. } => true,
                 Hold::Nothing => {
-                    let silence_ms = self.timing.silence_ms;
-                    let until = node.link.silent_since().map(|since| since + silence_ms);
+                    let until = node.silent_since.map(|since| since + SILENCE_MS);
                     let is_ready = node.ask_at.max(node.grants_from) <= now;
                     is_ready && !self.never_grants(*at) && until.is_none_or(|until| now < until)
                 }
@@ -314,7 +305,7 @@ impl Coordinator {
             }
         }
         left.reverse();
-        let is_hopeless = |at: &usize| self.nodes[*at].link.is_permanently_away();
+        let is_hopeless = |at: &usize| self.nodes[*at].is_permanently_away();
         let is_over = left.iter().all(is_hopeless) || turn.is_past(until);
         if is_over {
             let outcome = match outcome {
@@ -337,7 +328,7 @@ impl Coordinator {
                 let has_ended = |sent: Millis| turn.now >= sent.saturating_add(longest_ms);
                 if node.sent.is_some_and(has_ended) {
                     self.nodes[at].gone();
-                } else if node.link.is_open() {
+                } else if node.is_open() {
                     self.release(turn, at);
                 }
             }

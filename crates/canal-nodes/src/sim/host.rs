@@ -113,12 +113,12 @@ impl Job {
     }
 
     /// The process that stays by the command begins a coordinator, which may have to take over.
-    pub(super) fn begin_coordinator(&mut self) {
+    pub(super) fn begin_coordinator(&mut self, now: Millis) {
         let plan = self.plan.clone();
         let runs = self.command.is_some() || self.is_done;
         let coordinator = match &self.checkpoint {
-            Some(checkpoint) => Coordinator::take_over(plan, checkpoint, runs),
-            None => Coordinator::new(plan),
+            Some(checkpoint) => Coordinator::take_over(plan, checkpoint, runs, now),
+            None => Coordinator::new(plan, now),
         };
         let first = if self.is_done { Input::Stop } else { Input::Tick };
         let inbox = VecDeque::from([first]);

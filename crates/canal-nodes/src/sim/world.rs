@@ -428,7 +428,7 @@ impl World {
             let shown = host.clock.at(self.now);
             let mut job = self.profile.draw_job(&mut self.rng, self.next_run, shown);
             self.next_run += 1;
-            job.begin_coordinator();
+            job.begin_coordinator(shown);
             let what =
                 format!("host {at} begins run {}: {:?} over {:?}", job.run, job.plan, job.at);
             self.hosts[at].job = Some(job);
@@ -442,7 +442,7 @@ impl World {
             && self.now >= job.restarts_at
         {
             self.seen.takeovers += 1;
-            job.begin_coordinator();
+            job.begin_coordinator(shown);
         }
         while let Some(job) = &mut self.hosts[at].job
             && let Some(input) = job.next_input(self.now, clock)

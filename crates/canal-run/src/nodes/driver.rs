@@ -80,29 +80,24 @@ impl<'a> Driver<'a> {
         left: Option<(Checkpoint, bool)>,
     ) -> Self {
         let unsettled_since = left.as_ref().filter(|(_, runs)| *runs).map(|_| boottime_ms());
-        let begin = |plan| match left {
-            Some((checkpoint, runs)) => Coordinator::take_over(plan, &checkpoint, runs),
-            None => Coordinator::new(plan),
+        let begin = |plan, now| match left {
+            Some((checkpoint, runs)) => Coordinator::take_over(plan, &checkpoint, runs, now),
+            None => Coordinator::new(plan, now),
         };
         Self { unsettled_since, here: met.here, ..Self::with(request, met.nodes, begin) }
     }
 
     /// A coordinator of an existing lease. `request` is that of its handle.
     pub(super) fn of_lease(request: &'a NodesRequest, handle: &LeaseHandle, what: OnLease) -> Self {
-        let nodes = handle.leases().zip(&request.nodes).enumerate();
-        let nodes = nodes
-            .map(|(at, ((id, _), node))| NodeState::unasked(at, id, node, request.ttl_ms))
-            .collect();
-        let leases = handle.leases().enumerate();
-        let parts = leases.map(|(node, (_, lease))| Part { node, lease, sent: None, asked: None });
-        let checkpoint = Checkpoint {
-            token: handle.token().map(Token),
-            need: handle.need(),
-            parts: parts.collect(),
-        };
-        let begin = |plan| match what {
-            OnLease::Renew => Coordinator::renew_lease(plan, &checkpoint),
-            OnLease::GiveBack => Coordinator::give_back_lease(plan, &checkpoint),
+        let (mut nodes, mut parts) = (Vec::new(), Vec::new());
+        for (at, (part, node)) in handle.parts.iter().zip(&request.nodes).enumerate() {
+            nodes.push(NodeState::unasked(at, part.id, node, request.ttl_ms));
+            parts.push(Part { node: at, lease: part.lease, sent: None, asked: None });
+        }
+        let checkpoint = Checkpoint { token: handle.token.map(Token), need: handle.need, parts };
+        let begin = |plan, now| match what {
+            OnLease::Renew => Coordinator::renew_lease(plan, &checkpoint, now),
+            OnLease::GiveBack => Coordinator::give_back_lease(plan, &checkpoint, now),
         };
         Self { renews_note: true, ..Self::with(request, nodes, begin) }
     }
@@ -110,7 +105,7 @@ impl<'a> Driver<'a> {
     fn with(
         request: &'a NodesRequest,
         nodes: Vec<NodeState>,
-        begin: impl FnOnce(Plan) -> Coordinator,
+        begin: impl FnOnce(Plan, Millis) -> Coordinator,
     ) -> Self {
         let plan = Plan {
             nodes: nodes.iter().map(|node| node.id).collect(),
@@ -121,7 +116,7 @@ impl<'a> Driver<'a> {
         };
         Self {
             request,
-            coordinator: begin(plan),
+            coordinator: begin(plan, boottime_ms()),
             nodes,
             kept: None,
             wake_at: None,

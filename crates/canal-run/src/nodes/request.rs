@@ -60,7 +60,7 @@ pub struct NodesRequest {
 
 impl NodesRequest {
     /// A request about an existing lease, which asks for nothing new. `nodes` are those of
-    /// [`LeaseHandle::addresses`], under the user's names; each renewal carries `note` and
+    /// [`LeaseHandle::parts`], under the user's names; each renewal carries `note` and
     /// `new_ttl_ms`.
     #[must_use]
     pub fn of_lease(
@@ -77,10 +77,10 @@ impl NodesRequest {
             under: EnclosingLeases::default(),
             nodes,
             require: Require::All,
-            ttl_ms: new_ttl_ms.unwrap_or(handle.ttl_ms()),
+            ttl_ms: new_ttl_ms.unwrap_or(handle.ttl_ms),
             new_ttl_ms,
             asked_at: boottime_ms(),
-            secret: handle.secret(),
+            secret: handle.secret,
         }
     }
 

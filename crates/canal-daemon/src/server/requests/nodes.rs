@@ -362,51 +362,40 @@ impl Server {
     }
 
     fn frame_found(&self, viewer: u32, frame: FrameId) -> FrameFound {
-        let (table, shown) = (self.decide.table(), self.shown(viewer));
-        let (uid, pid, lease) = table.frame(frame).map_or((0, 0, false), |state| {
-            (state.uid, pid_of(&state.owner), state.lease.is_some())
-        });
-        let (session, (command, part_of, under_run, under_frame)) =
-            (shown.session(frame), Default::default());
-        let mut found = FrameFound {
-            frame,
-            session,
-            pid,
-            uid,
-            command,
-            lease,
-            part_of,
-            under_run,
-            under_frame,
-        };
+        let (table, shown, state) =
+            (self.decide.table(), self.shown(viewer), self.decide.table().frame(frame));
+        let uid = state.map_or(0, |state| state.uid);
         let holds = table.holds_in(frame).map(|hold| (&hold.asked, hold.provisional));
         let waiting = table.waiters_in(frame).map(|waiter| (&waiter.request, true));
-        for (asked, is_collecting) in holds.chain(waiting) {
-            found.lease |= asked.ttl_ms.is_some();
-            let command = || {
-                let command = shown.command(uid, &asked.command.0)?;
-                Some(command.chars().take(COMMAND_CHARS_MAX).collect())
-            };
-            found.command = found.command.or_else(command);
-            found.part_of = found.part_of.or_else(|| {
-                let over = asked.over_nodes.as_deref()?;
-                Some(PartFound {
-                    run: over.run,
-                    nodes: over.nodes.clone(),
-                    require: over.require,
-                    loose: over.spare && is_collecting,
-                })
-            });
-            match asked.above.as_deref() {
-                Some(Above::Run(run)) => found.under_run = found.under_run.or(Some(*run)),
-                Some(Above::Frame(node, frame)) => {
-                    let (node, frame) = (*node, *frame);
-                    found.under_frame = found.under_frame.or(Some(FrameOfNode { node, frame }));
-                }
-                None => {}
-            }
+        let all: Vec<_> = holds.chain(waiting).collect();
+        let asked = || all.iter().map(|(asked, _)| *asked);
+        let command = |asked: &Arc<Request>| {
+            let command = shown.command(uid, &asked.command.0)?;
+            Some(command.chars().take(COMMAND_CHARS_MAX).collect())
+        };
+        let part_of = all.iter().find_map(|(asked, is_collecting)| {
+            let OverNodes { run, nodes, require, spare } = asked.over_nodes.as_deref()?;
+            let (nodes, loose) = (nodes.clone(), *spare && *is_collecting);
+            Some(PartFound { run: *run, nodes, require: *require, loose })
+        });
+        FrameFound {
+            frame,
+            session: shown.session(frame),
+            pid: state.map_or(0, |state| pid_of(&state.owner)),
+            uid,
+            command: asked().find_map(command),
+            lease: state.is_some_and(|state| state.lease.is_some())
+                || asked().any(|asked| asked.ttl_ms.is_some()),
+            part_of,
+            under_run: asked().find_map(|asked| match asked.above.as_deref()? {
+                Above::Run(run) => Some(*run),
+                Above::Frame(..) => None,
+            }),
+            under_frame: asked().find_map(|asked| match asked.above.as_deref()? {
+                Above::Frame(node, frame) => Some(FrameOfNode { node: *node, frame: *frame }),
+                Above::Run(_) => None,
+            }),
         }
-        found
     }
 }
 

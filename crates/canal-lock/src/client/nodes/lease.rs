@@ -11,10 +11,10 @@ use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
 
-use hmac_sha256::HMAC;
+use hmac_sha256::{HMAC, Hash};
 use serde::{Deserialize, Serialize};
 
-use canal_core::{LEASE_OVER_NODES_MS_MIN, NODES_MAX, Token};
+use canal_core::{LEASE_OVER_NODES_MS_MIN, NODES_MAX};
 use canal_protocol::node_address::NodeAddress;
 use canal_protocol::{Handle, Node, NodeId, RunId, Tag};
 
@@ -32,12 +32,6 @@ const BYTES_MAX: usize = 8 * 1024;
 
 /// The longest text.
 pub const LEASE_HANDLE_CHARS_MAX: usize = PREFIX.len() + 2 * BYTES_MAX;
-
-/// The bytes other than the nodes': version, secret, token, TTL, two numbers, checksum.
-const FIXED_BYTES: usize = 1 + 16 + 8 + 8 + 2 + CHECKSUM_BYTES;
-
-/// The bytes of a node without its address.
-const NODE_BYTES: usize = 16 + 4 + 1 + 2;
 
 const CHECKSUM_BYTES: usize = 4;
 
@@ -57,23 +51,33 @@ pub struct HeldPart {
 /// A lease over nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseHandle {
-    secret: Secret,
-    token: Option<Token>,
-    ttl_ms: u64,
-    need: usize,
-    parts: Vec<LeasePart>,
+    /// The source of the names and secrets of its parts.
+    pub secret: Secret,
+    /// The fencing token; `None` if the requirement excludes no other command.
+    pub token: Option<u64>,
+    /// How long each node keeps its part without a renewal, in milliseconds.
+    pub ttl_ms: u64,
+    /// How many nodes must hold it.
+    pub need: usize,
+    /// The parts, ascending by the id of their node.
+    pub parts: Vec<LeasePart>,
 }
 
 /// The part of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct LeasePart {
-    address: NodeAddress,
-    id: NodeId,
+pub struct LeasePart {
+    /// The address of the node.
+    pub address: NodeAddress,
+    /// Its id.
+    pub id: NodeId,
     /// The number of its lease, not 0.
-    lease: u32,
+    pub lease: u32,
     /// Whether it was confirmed when the handle was made.
-    held: bool,
+    pub held: bool,
 }
+
+/// The fields of a handle and of its parts, in the order of its bytes.
+type Content = (u128, Option<u64>, u64, usize, Vec<(String, u128, u32, bool)>);
 
 /// A text that is not a handle. The error does not repeat it: it may be a handle with an extra
 /// letter.
@@ -105,12 +109,16 @@ impl LeaseHandle {
     /// # Errors
     /// It would be too long.
     pub fn fits(nodes: &[Node]) -> Result<(), HandleTooLong> {
-        let address = |node: &Node| node.address.to_string().len();
-        let bytes =
-            nodes.iter().map(|node| NODE_BYTES + address(node)).sum::<usize>() + FIXED_BYTES;
-        match bytes <= BYTES_MAX {
-            true => Ok(()),
-            false => Err(HandleTooLong { nodes: nodes.len(), chars: PREFIX.len() + 2 * bytes }),
+        let (id, lease, held) = (NodeId(u128::MAX), u32::MAX, true);
+        let part = |node: &Node| LeasePart { address: node.address.clone(), id, lease, held };
+        let (secret, token, ttl_ms) = (Secret(u128::MAX), Some(u64::MAX), u64::MAX);
+        let parts = nodes.iter().map(part).collect();
+        let longest = Self { secret, token, ttl_ms, need: nodes.len(), parts };
+        match longest.reveal().len() {
+            chars if chars > LEASE_HANDLE_CHARS_MAX => {
+                Err(HandleTooLong { nodes: nodes.len(), chars })
+            }
+            _ => Ok(()),
         }
     }
 
@@ -129,65 +137,20 @@ impl LeaseHandle {
             Some(LeasePart { address, id: part.id, lease: part.lease, held: part.held })
         };
         let parts = held.iter().filter(|part| part.lease > 0).filter_map(part).collect();
-        Self { secret, token: token.map(Token), ttl_ms, need, parts }
+        Self { secret, token, ttl_ms, need, parts }
     }
 
     /// The secret as text: letters and digits only.
     #[must_use]
     pub fn reveal(&self) -> String {
-        let mut text = PREFIX.to_owned();
-        for byte in self.bytes() {
-            for digit in [byte >> 4, byte & 0xf] {
-                text.extend(char::from_digit(digit.into(), 16));
-            }
-        }
-        text
+        let digits = self.bytes().into_iter().map(|byte| format!("{byte:02x}"));
+        [PREFIX.to_owned()].into_iter().chain(digits).collect()
     }
 
     /// Whether a text is meant as the handle of a lease over nodes.
     #[must_use]
     pub fn is_meant(text: &str) -> bool {
         text.starts_with(PREFIX)
-    }
-
-    /// The fencing token; `None` if the requirement excludes no other command.
-    #[must_use]
-    pub fn token(&self) -> Option<u64> {
-        self.token.map(|token| token.0)
-    }
-
-    /// How long each node keeps its part without a renewal, in milliseconds.
-    #[must_use]
-    pub fn ttl_ms(&self) -> u64 {
-        self.ttl_ms
-    }
-
-    /// How many nodes must hold it.
-    #[must_use]
-    pub fn need(&self) -> usize {
-        self.need
-    }
-
-    /// The addresses of its nodes.
-    pub fn addresses(&self) -> impl Iterator<Item = &NodeAddress> {
-        self.parts.iter().map(|part| &part.address)
-    }
-
-    /// Whether each node held its part when the handle was made, in the order of
-    /// [`Self::addresses`].
-    pub fn held(&self) -> impl Iterator<Item = bool> {
-        self.parts.iter().map(|part| part.held)
-    }
-
-    /// The source of the names and secrets of its parts.
-    #[must_use]
-    pub fn secret(&self) -> Secret {
-        self.secret
-    }
-
-    /// The id of each node and the number of its lease, in the order of [`Self::addresses`].
-    pub fn leases(&self) -> impl Iterator<Item = (NodeId, u32)> {
-        self.parts.iter().map(|part| (part.id, part.lease))
     }
 
     /// The secret of a node's part. A node that the handle does not name may have joined later; if
@@ -212,57 +175,37 @@ impl LeaseHandle {
     }
 
     fn bytes(&self) -> Vec<u8> {
-        let number = |number: usize| u8::try_from(number).unwrap_or(u8::MAX);
+        let Self { secret: Secret(secret), token, ttl_ms, need, parts } = self;
+        let part = |part: &LeasePart| (part.address.to_string(), part.id.0, part.lease, part.held);
+        let content: Content = (*secret, *token, *ttl_ms, *need, parts.iter().map(part).collect());
         let mut bytes = vec![VERSION];
-        bytes.extend(self.secret.as_handle().bits().to_be_bytes());
-        bytes.extend(self.token.map_or(0, |token| token.0).to_be_bytes());
-        bytes.extend(self.ttl_ms.to_be_bytes());
-        bytes.extend([number(self.need), number(self.parts.len())]);
-        for part in &self.parts {
-            let address = part.address.to_string();
-            bytes.extend(part.id.0.to_be_bytes());
-            bytes.extend(part.lease.to_be_bytes());
-            bytes.push(part.held.into());
-            bytes.extend(u16::try_from(address.len()).unwrap_or(u16::MAX).to_be_bytes());
-            bytes.extend(address.into_bytes());
-        }
-        bytes.extend(crc32fast::hash(&bytes).to_be_bytes());
+        // It fails for no value of this type.
+        bytes.extend(serde_json::to_vec(&content).unwrap_or_default());
+        bytes.extend(checksum(&bytes));
         bytes
     }
 
     fn of_bytes(bytes: &[u8]) -> Result<Self, LeaseHandleError> {
-        let Some((content, sum)) = bytes.split_last_chunk::<CHECKSUM_BYTES>() else {
-            return Err(LeaseHandleError::Damaged);
-        };
-        if crc32fast::hash(content).to_be_bytes() != *sum {
-            return Err(LeaseHandleError::Damaged);
+        match bytes.split_last_chunk::<CHECKSUM_BYTES>() {
+            Some((content, sum)) if checksum(content) == *sum => match content.split_first() {
+                Some((&VERSION, rest)) => Self::of_content(rest),
+                Some(_) => return Err(LeaseHandleError::Later),
+                None => None,
+            },
+            _ => None,
         }
-        match content.split_first() {
-            Some((&VERSION, rest)) => Self::of_content(rest).ok_or(LeaseHandleError::Damaged),
-            Some(_) => Err(LeaseHandleError::Later),
-            None => Err(LeaseHandleError::Damaged),
-        }
+        .ok_or(LeaseHandleError::Damaged)
     }
 
-    fn of_content(rest: &[u8]) -> Option<Self> {
-        let (secret, rest) = rest.split_first_chunk()?;
-        let (token, rest) = rest.split_first_chunk()?;
-        let (ttl_ms, rest) = rest.split_first_chunk()?;
-        let ([need, count], mut rest) = rest.split_first_chunk::<2>()?;
-        let mut parts = Vec::new();
-        for _ in 0..*count {
-            let part;
-            (part, rest) = LeasePart::of_content(rest)?;
-            parts.push(part);
+    fn of_content(bytes: &[u8]) -> Option<Self> {
+        let content: Content = serde_json::from_slice(bytes).ok()?;
+        let (secret, token, ttl_ms, need, parts) = content;
+        let mut handle = Self { secret: Secret(secret), token, ttl_ms, need, parts: Vec::new() };
+        for (address, id, lease, held) in parts {
+            let (address, id) = (address.parse().ok()?, NodeId(id));
+            handle.parts.push(LeasePart { address, id, lease, held });
         }
-        let handle = Self {
-            secret: Secret::of(Handle::new(u128::from_be_bytes(*secret))),
-            token: Some(u64::from_be_bytes(*token)).filter(|token| *token > 0).map(Token),
-            ttl_ms: u64::from_be_bytes(*ttl_ms),
-            need: usize::from(*need),
-            parts,
-        };
-        (rest.is_empty() && handle.is_sound()).then_some(handle)
+        handle.is_sound().then_some(handle)
     }
 
     /// Whether the handle has the properties that a coordinator relies on.
@@ -276,23 +219,6 @@ impl LeaseHandle {
     }
 }
 
-impl LeasePart {
-    fn of_content(rest: &[u8]) -> Option<(Self, &[u8])> {
-        let (id, rest) = rest.split_first_chunk()?;
-        let (lease, rest) = rest.split_first_chunk()?;
-        let ([held], rest) = rest.split_first_chunk::<1>()?;
-        let (length, rest) = rest.split_first_chunk()?;
-        let (address, rest) = rest.split_at_checked(u16::from_be_bytes(*length).into())?;
-        let part = Self {
-            address: str::from_utf8(address).ok()?.parse().ok()?,
-            id: NodeId(u128::from_be_bytes(*id)),
-            lease: u32::from_be_bytes(*lease),
-            held: *held != 0,
-        };
-        Some((part, rest))
-    }
-}
-
 impl FromStr for LeaseHandle {
     type Err = LeaseHandleError;
 
@@ -301,14 +227,19 @@ impl FromStr for LeaseHandle {
         if digits.len() > 2 * BYTES_MAX || digits.len() % 2 != 0 {
             return Err(LeaseHandleError::Damaged);
         }
-        let digit = |byte: &u8| char::from(*byte).to_digit(16).and_then(|it| u8::try_from(it).ok());
-        let byte = |pair: &[u8]| match pair {
-            [high, low] => Some((digit(high)? << 4) | digit(low)?),
-            _ => None,
+        let byte = |pair: &[u8]| {
+            let is_hex = pair.iter().all(u8::is_ascii_hexdigit);
+            let pair = str::from_utf8(pair).ok().filter(|_| is_hex)?;
+            u8::from_str_radix(pair, 16).ok()
         };
         let bytes: Option<Vec<u8>> = digits.as_bytes().chunks(2).map(byte).collect();
         Self::of_bytes(&bytes.ok_or(LeaseHandleError::Damaged)?)
     }
+}
+
+fn checksum(content: &[u8]) -> [u8; CHECKSUM_BYTES] {
+    let hash = Hash::hash(content);
+    [hash[0], hash[1], hash[2], hash[3]]
 }
 
 /// The source of the names and secrets of all leases of one request. Each node learns only those of
@@ -465,10 +396,11 @@ mod tests {
         assert!(text.len() <= LEASE_HANDLE_CHARS_MAX);
         assert_eq!(text.parse(), Ok(handle.clone()));
         assert_eq!(text[1..].to_uppercase().parse::<Handle>().ok(), None);
-        assert_eq!(handle.token(), Some(4711));
-        assert_eq!(handle.need(), 2);
-        assert_eq!(handle.leases().nth(1), Some((NodeId(7), 3)));
-        let addresses: Vec<String> = handle.addresses().map(ToString::to_string).collect();
+        assert_eq!(handle.token, Some(4711));
+        assert_eq!(handle.need, 2);
+        assert_eq!((handle.parts[1].id, handle.parts[1].lease), (NodeId(7), 3));
+        let addresses: Vec<String> =
+            handle.parts.iter().map(|part| part.address.to_string()).collect();
         assert_eq!(addresses, ["unix:/x y/s", "ssh:deploy@web1:2222", "local"]);
         assert!(!format!("{handle:?}").contains("77"), "{handle:?}");
     }
@@ -479,8 +411,8 @@ mod tests {
         let held = [part(2, 5, 1), part(0, 7, 0), part(1, 9, 2)];
         let secret = Secret::of(Handle::new(1));
         let handle = LeaseHandle::new(secret, None, 60_000, 2, &nodes(), &held);
-        assert_eq!(handle.addresses().count(), 2);
-        assert_eq!(handle.reveal().parse::<LeaseHandle>().unwrap().token(), None);
+        assert_eq!(handle.parts.len(), 2);
+        assert_eq!(handle.reveal().parse::<LeaseHandle>().unwrap().token, None);
     }
 
     #[test]
@@ -520,7 +452,7 @@ mod tests {
         let mut later = sound.bytes();
         later.truncate(later.len() - CHECKSUM_BYTES);
         later[0] = VERSION + 1;
-        later.extend(crc32fast::hash(&later).to_be_bytes());
+        later.extend(checksum(&later));
         assert_eq!(LeaseHandle::of_bytes(&later), Err(LeaseHandleError::Later));
     }
 

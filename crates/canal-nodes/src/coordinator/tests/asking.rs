@@ -36,7 +36,7 @@ fn a_majority_starts_with_enough_and_asks_the_others_as_spares() {
 
 #[test]
 fn a_majority_waits_a_second_for_nodes_that_may_know_another_list() {
-    let mut scene = Scene::with(Coordinator::new(plan(3, Require::Majority)));
+    let mut scene = Scene::with(Coordinator::new(plan(3, Require::Majority), 1_000));
     scene.hear(Input::Tick);
     scene.hear(Input::Node(0, Event::Reached));
     scene.hear(Input::Node(1, Event::Reached));
@@ -267,7 +267,7 @@ fn any_keeps_its_places_elsewhere_if_a_confirmation_fails() {
 
 #[test]
 fn a_silent_node_is_passed_over_after_1_s_if_enough_others_answer() {
-    let mut scene = Scene::with(Coordinator::new(plan(3, Require::Majority)));
+    let mut scene = Scene::with(Coordinator::new(plan(3, Require::Majority), 1_000));
     scene.hear(Input::Tick);
     scene.hear(Input::Node(1, Event::Reached));
     assert_eq!(scene.pass(4_000), [""; 0], "node 1 alone is not enough");
@@ -348,7 +348,7 @@ fn whoever_has_the_first_node_has_the_lock() {
     assert_eq!(done, ["cancel 1", "cancel 0", "refused Some(1) Full"]);
 
     // A silent node does not delay it for long either.
-    let mut scene = Scene::with(Coordinator::new(now(Require::Majority)));
+    let mut scene = Scene::with(Coordinator::new(now(Require::Majority), 1_000));
     scene.hear(Input::Tick);
     (1..3).for_each(|node| drop(scene.hear(Input::Node(node, Event::Reached))));
     assert_eq!(scene.pass(1_000), ["ask 1 #1 now"]);
@@ -366,7 +366,7 @@ fn with_no_wait_any_is_refused_when_the_last_node_is() {
 #[test]
 fn with_no_wait_a_node_that_is_needed_and_away_is_a_failure() {
     let plan = Plan { wait_ms: Some(0), ..plan(2, Require::All) };
-    let mut scene = Scene::with(Coordinator::new(plan));
+    let mut scene = Scene::with(Coordinator::new(plan, 1_000));
     scene.hear(Input::Tick);
     scene.hear(Input::Node(0, Event::Reached));
     scene.hear(away(1));
@@ -437,7 +437,7 @@ fn a_node_that_made_its_state_anew_is_waited_for_without_keeping_others() {
 
 #[test]
 fn nodes_whose_state_is_new_are_named_together_and_once() {
-    let mut scene = Scene::with(Coordinator::new(plan(3, Require::All)));
+    let mut scene = Scene::with(Coordinator::new(plan(3, Require::All), 1_000));
     scene.hear(Input::Tick);
     for node in 0..3 {
         assert_eq!(scene.said, []);
@@ -506,7 +506,7 @@ fn a_victim_of_a_deadlock_gives_all_back_and_is_refused_while_it_waits_only() {
 
 #[test]
 fn only_those_that_answer_within_5_s_count_as_alive() {
-    let mut scene = Scene::with(Coordinator::new(plan(3, Require::AllAlive)));
+    let mut scene = Scene::with(Coordinator::new(plan(3, Require::AllAlive), 1_000));
     scene.hear(Input::Tick);
     scene.hear(Input::Node(0, Event::Reached));
     assert_eq!(scene.hear(Input::Node(2, Event::Reached)), [""; 0]);

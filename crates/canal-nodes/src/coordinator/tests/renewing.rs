@@ -11,7 +11,8 @@ fn checkpoint(nodes: usize, need: usize) -> Checkpoint {
 
 /// A majority of three.
 fn renewing() -> Scene {
-    let coordinator = Coordinator::renew_lease(plan(3, Require::Majority), &checkpoint(3, 2));
+    let coordinator =
+        Coordinator::renew_lease(plan(3, Require::Majority), &checkpoint(3, 2), 1_000);
     let mut scene = Scene::with(coordinator);
     assert_eq!(scene.hear(Input::Tick), ["connect 0", "connect 1", "connect 2"]);
     scene
@@ -107,7 +108,7 @@ fn without_answers_of_enough_nodes_nothing_is_given_back() {
 fn giving_back_tells_each_node_and_names_those_that_were_not_reached() {
     let giving_back = || {
         let plan = plan(3, Require::Majority);
-        let mut scene = Scene::with(Coordinator::give_back_lease(plan, &checkpoint(3, 2)));
+        let mut scene = Scene::with(Coordinator::give_back_lease(plan, &checkpoint(3, 2), 1_000));
         assert_eq!(scene.hear(Input::Tick), ["connect 0", "connect 1", "connect 2"]);
         assert_eq!(scene.hear(Input::Node(1, Event::Reached)), ["release 1 #1"]);
         assert_eq!(scene.hear(Input::Node(0, Event::Reached)), ["release 0 #1"]);

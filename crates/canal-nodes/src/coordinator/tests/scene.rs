@@ -36,7 +36,7 @@ impl Scene {
 
     fn reached_at(plan: Plan, now: Millis) -> (Self, Vec<String>) {
         let count = plan.nodes.len();
-        let mut scene = Self { now, ..Self::with(Coordinator::new(plan)) };
+        let mut scene = Self { now, ..Self::with(Coordinator::new(plan, now)) };
         let connected: Vec<String> = (0..count).map(|node| format!("connect {node}")).collect();
         assert_eq!(scene.hear(Input::Tick), connected);
         let done =

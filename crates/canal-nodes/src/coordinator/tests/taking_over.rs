@@ -6,7 +6,8 @@ use canal_core::Token;
 
 fn take_over(scene: &Scene, nodes: u128, require: Require, runs: bool) -> Scene {
     let checkpoint = scene.coordinator.checkpoint();
-    let mut next = Scene::with(Coordinator::take_over(plan(nodes, require), &checkpoint, runs));
+    let mut next =
+        Scene::with(Coordinator::take_over(plan(nodes, require), &checkpoint, runs, scene.now));
     next.now = scene.now;
     next
 }
@@ -44,8 +45,8 @@ fn a_running_command_keeps_its_deadline_and_its_leases() {
     let part = |node, sent| Part { node, lease: 1, sent, asked: None };
     let parts = vec![part(0, Some(1_000)), part(1, Some(1_000)), part(2, None)];
     assert_eq!(checkpoint, Checkpoint { token: Some(Token(6)), need: 2, parts });
+    scene.now = 11_000;
     let mut next = take_over(&scene, 3, Require::Majority, true);
-    next.now = 11_000;
     let done = next.hear(Input::Tick);
     assert_eq!(done, ["deadline 56000", "connect 0", "connect 1", "connect 2"]);
     // It finds out what each node holds.
@@ -77,9 +78,9 @@ fn a_lease_that_was_lost_meanwhile_is_lost() {
 
 #[test]
 fn one_that_takes_over_too_late_ends_the_command() {
-    let scene = Scene::running(plan(2, Require::All));
+    let mut scene = Scene::running(plan(2, Require::All));
+    scene.now = 56_000;
     let mut next = take_over(&scene, 2, Require::All, true);
-    next.now = 56_000;
     assert_eq!(next.hear(Input::Tick), ["kill"]);
 }
 
