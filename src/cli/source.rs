@@ -189,7 +189,7 @@ fn at_daemon(
 ) -> Result<Taken, NotAcquired> {
     let Asking { request, owner, progress: choice, unattended, verbosity } = *asking;
     let mut client = target.connect_for(request.wait_ms)?;
-    client.audience = (!unattended).then(Audience::new);
+    client.audience = (!unattended).then(Audience::default);
     // Most requests do not wait, so the display is allocated only when needed.
     let mut waiting: Option<Box<Waiting>> = None;
     let mut within = WaitWithin::new(&client, request);
@@ -366,7 +366,7 @@ fn wait(
     end: &ChildEnd,
     mut coordinator: Option<&mut OverNodes>,
 ) -> Result<Start, NotAcquired> {
-    let audience = (!asking.unattended).then(Audience::new);
+    let audience = (!asking.unattended).then(Audience::default);
     let mut display = Display { asking, shown: None, sleep: None, audience };
     loop {
         match display.next(end, coordinator.as_deref())? {

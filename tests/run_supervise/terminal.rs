@@ -7,7 +7,7 @@ use std::process::{Child, Command};
 
 use canal::sys::clock::boottime_ms;
 use canal::sys::deadline::{Deadline, Writer};
-use canal::sys::fds;
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::pty::openpty;
 use nix::sys::signal::{Signal, kill};
@@ -139,8 +139,8 @@ pub(crate) fn a_command_stopped_past_its_deadline_does_no_more_work() {
     let writer = Writer::create(1, "engine", "host", deadline(later)).unwrap();
     // The scene inherits these copies.
     let [page, line] = [writer.page(), writer.line()].map(|fd| fd.try_clone_to_owned().unwrap());
-    fds::clear_cloexec(page.as_fd()).unwrap();
-    fds::clear_cloexec(line.as_fd()).unwrap();
+    fcntl(&page, FcntlArg::F_SETFD(FdFlag::empty())).unwrap();
+    fcntl(&line, FcntlArg::F_SETFD(FdFlag::empty())).unwrap();
     let descriptors = format!("{}:{}", page.as_raw_fd(), line.as_raw_fd());
     // Waits until both are stopped, and continues only the parent. If the whole group continued,
     // the order of the two would be unknown.

@@ -98,11 +98,7 @@ impl Place {
 
     /// The place of a user's own daemon.
     pub fn of_user(uid: u32) -> Self {
-        let mut dir = USER_DIR.to_owned();
-        dir.push_str(&uid.to_string());
-        let dir = PathBuf::from(dir);
-        let socket = dir.join(USUAL_SOCKET);
-        Self { socket, dir, rule: Rule::PerUser, uid: uid.into(), stores: OnceLock::new() }
+        Self::with_usual_socket(format!("{USER_DIR}{uid}").into(), Rule::PerUser, uid.into())
     }
 
     /// The place of the user's own daemon, named by its socket, so that `/run/canal` does not take
@@ -177,25 +173,19 @@ impl Place {
                 socket.display()
             ));
         }
-        let Some(dir) = dir else {
-            return Err(format!(
-                "the path of the socket does not name a file: {}",
-                socket.display()
-            ));
-        };
+        let unnamed =
+            || format!("the path of the socket does not name a file: {}", socket.display());
+        let dir = dir.ok_or_else(unnamed)?;
         Ok(Self { socket, dir, rule: Rule::Given, uid, stores: OnceLock::new() })
     }
 
     /// The place of the machine's daemon, whether or not its directory exists.
     pub fn shared(uid: MachineUid) -> Self {
-        let dir = PathBuf::from(SHARED_DIR);
-        Self {
-            socket: dir.join(USUAL_SOCKET),
-            dir,
-            rule: Rule::Shared,
-            uid,
-            stores: OnceLock::new(),
-        }
+        Self::with_usual_socket(SHARED_DIR.into(), Rule::Shared, uid)
+    }
+
+    fn with_usual_socket(dir: PathBuf, rule: Rule, uid: MachineUid) -> Self {
+        Self { socket: dir.join(USUAL_SOCKET), dir, rule, uid, stores: OnceLock::new() }
     }
 }
 
@@ -224,7 +214,7 @@ fn any_parent(file: &Path) -> Result<(PathBuf, Option<PathBuf>), String> {
 /// The home of this process's user. In a user namespace, the home must belong to that user.
 /// Otherwise, root of a user namespace would use the home of the machine's root.
 fn own_home() -> Option<PathBuf> {
-    let uid = geteuid();
+    let uid = Uid::from_raw(geteuid().as_raw());
     let outside = Uid::from_raw(uid_of_machine(uid.as_raw()));
     if outside == uid {
         return passwd_home(uid);

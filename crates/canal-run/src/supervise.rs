@@ -198,7 +198,8 @@ pub fn supervise(
             fate_query: FateQuery::default(),
             asked_fate: false,
             children: Vec::new(),
-            time_limit: TimeLimit::NotStarted,
+            time_signal: None,
+            due: None,
             reached: Vec::new(),
             end: None,
             signalled: Vec::new(),
@@ -223,19 +224,6 @@ pub fn supervise(
     std::process::exit(child(childs).into())
 }
 
-/// The state of the time limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum TimeLimit {
-    /// The command waits for its lock, or has no limit.
-    NotStarted,
-    /// The command must end at this time.
-    Running(Instant),
-    /// The command was signalled, and is killed at this time.
-    Signalled(Option<Instant>),
-    /// It was killed.
-    Killed,
-}
-
 /// The state of the supervisor.
 struct Supervisor<'a> {
     command: Pid,
@@ -257,7 +245,10 @@ struct Supervisor<'a> {
     asked_fate: bool,
     /// The descriptors that keep the hold while descendants live.
     children: Vec<OwnedFd>,
-    time_limit: TimeLimit,
+    /// The last signal of the time limit: that of [`Limits::signal`], then SIGKILL.
+    time_signal: Option<Signal>,
+    /// When the next signal of the time limit is sent.
+    due: Option<Instant>,
     /// The signals of the time limit that reached the command, or after its end, its descendants.
     reached: Vec<Signal>,
     end: Option<child::End>,
@@ -364,9 +355,7 @@ impl Supervisor<'_> {
                     channel.send(&Ready, &[]);
                 }
                 self.children = descriptors;
-                let deadline =
-                    self.limits.max_run.and_then(|most| Instant::now().checked_add(most));
-                self.time_limit = deadline.map_or(TimeLimit::NotStarted, TimeLimit::Running);
+                self.due = self.limits.max_run.and_then(|most| Instant::now().checked_add(most));
             }
         }
         Ok(true)
@@ -497,25 +486,19 @@ impl Supervisor<'_> {
 
     fn enforce_time_limit(&mut self, left: &[Pid]) {
         let now = Instant::now();
-        match self.time_limit {
-            TimeLimit::Running(deadline) if now >= deadline => {
-                let kill_at = self.limits.kill_after.and_then(|grace| now.checked_add(grace));
-                self.time_limit = TimeLimit::Signalled(kill_at);
+        if self.due.take_if(|due| now >= *due).is_some() {
+            if self.time_signal.is_none() {
+                self.due = self.limits.kill_after.and_then(|grace| now.checked_add(grace));
+                self.time_signal = Some(self.limits.signal);
                 self.send_for_time(self.limits.signal);
                 self.send(SIGCONT);
-            }
-            TimeLimit::Signalled(Some(kill_at)) if now >= kill_at => {
-                self.time_limit = TimeLimit::Killed;
+            } else {
+                self.time_signal = Some(SIGKILL);
                 self.signalled.clear();
                 self.send_for_time(SIGKILL);
             }
-            _ => {}
         }
-        let signal = match self.time_limit {
-            TimeLimit::NotStarted | TimeLimit::Running(_) => return,
-            TimeLimit::Signalled(_) => self.limits.signal,
-            TimeLimit::Killed => SIGKILL,
-        };
+        let Some(signal) = self.time_signal else { return };
         let has_reached = self.signal_descendants(left, signal);
         // If the command itself could not be signalled, a signal to its descendants did not end it.
         if has_reached && self.end.is_some() && !self.refused.contains(&self.command) {
@@ -575,12 +558,7 @@ impl Supervisor<'_> {
 
     /// Waits for an event, or until something is due.
     fn wait(&self) -> io::Result<()> {
-        let due = match self.time_limit {
-            TimeLimit::Running(due) | TimeLimit::Signalled(Some(due)) => {
-                Some(due.saturating_duration_since(Instant::now()))
-            }
-            _ => None,
-        };
+        let due = self.due.map(|due| due.saturating_duration_since(Instant::now()));
         let look = match self.monitor.as_ref().map(HoldMonitor::phase) {
             Some(Phase::Killing) if self.refused.is_empty() => Some(LOOK_KILLING),
             // A warning may end, because the hold may become safe again.

@@ -7,7 +7,8 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-use super::process::user::stat;
+use crate::kernel::{open_files, pids};
+use crate::process::user::stat;
 use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, UnixAddr, bind, recv, send, socket,
 };
@@ -29,17 +30,6 @@ pub fn take(name: &str) -> io::Result<OwnedFd> {
 /// Neither `sock_diag` (which a kernel can be built without) nor /proc reports it.
 pub fn user_of(name: &str) -> io::Result<Option<u32>> {
     by_sock_diag(name).or_else(|_| by_proc(name))
-}
-
-/// All names in this network namespace that begin with this prefix, each with its user as our user
-/// namespace sees it.
-///
-/// # Errors
-/// `sock_diag` does not report them.
-pub fn all_with_prefix(prefix: &str) -> io::Result<Vec<(String, u32)>> {
-    let mut found = all()?;
-    found.retain(|(name, _)| name.starts_with(prefix));
-    Ok(found)
 }
 
 /// `SOCK_DIAG_BY_FAMILY`, from linux/sock_diag.h.
@@ -71,8 +61,11 @@ fn by_sock_diag(name: &str) -> io::Result<Option<u32>> {
     Ok(all()?.into_iter().find(|(found, _)| found == name).map(|(_, uid)| uid))
 }
 
-/// Asks the kernel for all abstract names, each with its user.
-fn all() -> io::Result<Vec<(String, u32)>> {
+/// All names in this network namespace, each with its user as our user namespace sees it.
+///
+/// # Errors
+/// `sock_diag` does not report them.
+pub fn all() -> io::Result<Vec<(String, u32)>> {
     let flags = SockFlag::SOCK_CLOEXEC;
     let protocol = SockProtocol::NetlinkSockDiag;
     let fd = socket(AddressFamily::Netlink, SockType::Raw, flags, protocol)?;
@@ -160,11 +153,10 @@ fn by_proc(name: &str) -> io::Result<Option<u32>> {
         return Ok(None);
     };
     let link = format!("socket:[{inode}]");
-    for entry in fs::read_dir("/proc")? {
-        let entry = entry?;
-        let is_process = entry.file_name().as_encoded_bytes().iter().all(u8::is_ascii_digit);
-        if is_process && has_open(&entry.path().join("fd"), &link) {
-            return Ok(Some(stat(&entry.path())?.st_uid));
+    for pid in pids()? {
+        let is_socket = |file| fs::read_link(file).is_ok_and(|it| it.as_os_str() == link.as_str());
+        if open_files(pid).any(is_socket) {
+            return Ok(Some(stat(format!("/proc/{pid}"))?.st_uid));
         }
     }
     Err(io::Error::new(io::ErrorKind::NotFound, "no visible process has the abstract name"))
@@ -177,12 +169,6 @@ fn inode_in<'a>(line: &'a [u8], name: &str) -> Option<&'a str> {
     let mut words = line.split_whitespace().skip(6);
     let inode = words.next()?;
     (words.next()?.strip_prefix('@')? == name).then_some(inode)
-}
-
-fn has_open(descriptors: &std::path::Path, link: &str) -> bool {
-    let Ok(descriptors) = fs::read_dir(descriptors) else { return false };
-    let mut links = descriptors.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
-    links.any(|found| found.as_os_str() == link)
 }
 
 #[cfg(test)]
@@ -219,14 +205,14 @@ mod tests {
     }
 
     #[test]
-    fn names_are_found_by_their_beginning() {
+    fn all_names_are_found_with_their_users() {
         let (one, two, other) = (name("begin-1"), name("begin-2"), name("elsewhere"));
         let _taken = [&one, &two, &other].map(|name| take(name).unwrap());
         let own = crate::process::user::geteuid().as_raw();
-        let mut found = all_with_prefix("canal-test-begin-").unwrap();
-        found.retain(|(name, _)| name.ends_with(&std::process::id().to_string()));
+        let mut found = all().unwrap();
+        found.retain(|(name, _)| [&one, &two, &other].contains(&name));
         found.sort();
-        assert_eq!(found, [(one, own), (two, own)]);
+        assert_eq!(found, [(one, own), (two, own), (other, own)]);
     }
 
     #[test]

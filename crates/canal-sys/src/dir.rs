@@ -10,10 +10,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use nix::errno::Errno;
-use nix::fcntl::{OFlag, open};
-use nix::sys::stat::{Mode, SFlag};
-use rustix::fs::Stat;
+use rustix::fs::{CWD, FileType, Mode, OFlags, mkdir, mkfifoat, open};
+use rustix::io::Errno;
 
 use super::process::user::{fstat, is_dir, lstat};
 
@@ -77,6 +75,15 @@ pub fn remove_if_there(path: &Path) -> io::Result<bool> {
     }
 }
 
+/// Creates a FIFO for its owner, and its directory, unless they exist.
+pub fn make_fifo(path: &Path) -> io::Result<()> {
+    fs::create_dir_all(path.parent().unwrap_or(path))?;
+    match mkfifoat(CWD, path, Mode::RUSR | Mode::WUSR) {
+        Ok(()) | Err(Errno::EXIST) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
 /// How to handle a directory that does not exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IfMissing {
@@ -95,9 +102,9 @@ pub fn open_private(path: &Path, uid: u32, missing: IfMissing) -> Result<OwnedFd
     // With a trailing slash or dot, the call would follow a link.
     let path = &path.components().collect::<PathBuf>();
     if missing == IfMissing::Create {
-        match nix::unistd::mkdir(path, Mode::S_IRWXU) {
-            Ok(()) | Err(Errno::EEXIST) => {}
-            Err(Errno::ENOENT) => {
+        match mkdir(path, Mode::RWXU) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(Errno::NOENT) => {
                 let parent = path.parent().unwrap_or(path);
                 // A file system such as proc also refuses new names this way.
                 return Err(match parent.is_dir() {
@@ -105,13 +112,15 @@ pub fn open_private(path: &Path, uid: u32, missing: IfMissing) -> Result<OwnedFd
                     false => DirError::Missing(parent.to_owned()),
                 });
             }
-            Err(error) => return Err(DirError::Io(path.clone(), error.into())),
+            Err(error) => return Err(io_error(path, error)),
         }
     }
-    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let dir = open(path, flags, Mode::empty()).map_err(|error| not_opened(path, uid, error))?;
-    let stat = fstat(&dir).map_err(|error| DirError::Io(path.clone(), error))?;
-    check_owner(path, &stat, uid)?;
+    let stat = fstat(&dir).map_err(|error| io_error(path, error))?;
+    if stat.st_uid != uid {
+        return Err(DirError::Foreign(path.clone(), stat.st_uid, uid));
+    }
     let mode = stat.st_mode & 0o7777;
     if mode & OTHERS_WRITE != 0 {
         return Err(DirError::Open(path.clone(), mode));
@@ -131,16 +140,18 @@ pub fn open_private(path: &Path, uid: u32, missing: IfMissing) -> Result<OwnedFd
 pub fn make_private(path: &Path, uid: u32) -> Result<(), DirError> {
     // With a trailing slash or dot, the call would follow a link.
     let path = &path.components().collect::<PathBuf>();
-    let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let Ok(dir) = open(path, flags, Mode::empty()) else { return Ok(()) };
-    let failed = |error: io::Error| DirError::Io(path.clone(), error);
-    let stat = fstat(&dir).map_err(failed)?;
+    let stat = fstat(&dir).map_err(|error| io_error(path, error))?;
     if stat.st_uid != uid || stat.st_mode & 0o7777 == 0o700 {
         return Ok(());
     }
     // The path of the descriptor keeps pointing at this directory even if its name changes.
     let opened = PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd()));
-    let set = |mode| fs::set_permissions(&opened, fs::Permissions::from_mode(mode)).map_err(failed);
+    let set = |mode| {
+        let permissions = fs::Permissions::from_mode(mode);
+        fs::set_permissions(&opened, permissions).map_err(|error| io_error(path, error))
+    };
     if stat.st_mode & (OTHERS_WRITE | 0o700) != 0o700 {
         set(0o500)?;
         check_entries(path, &opened, uid)?;
@@ -150,14 +161,14 @@ pub fn make_private(path: &Path, uid: u32) -> Result<(), DirError> {
 
 /// Checks that everything in a directory of ours belongs to us too.
 fn check_entries(path: &Path, opened: &Path, uid: u32) -> Result<(), DirError> {
-    let failed = |error: io::Error| DirError::Io(path.to_owned(), error);
+    let failed = |error: io::Error| io_error(path, error);
     for entry in fs::read_dir(opened).map_err(failed)? {
         let entry = entry.map_err(failed)?;
         let named = || path.join(entry.file_name());
-        let found = match lstat(&entry.path()) {
+        let found = match lstat(entry.path()) {
             Ok(found) => found,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-            Err(error) => return Err(DirError::Io(named(), error)),
+            Err(Errno::NOENT) => continue,
+            Err(error) => return Err(io_error(&named(), error)),
         };
         if found.st_uid != uid && found.st_uid != 0 {
             return Err(DirError::Planted(named(), found.st_uid));
@@ -187,7 +198,7 @@ pub fn is_private(path: &Path, uid: u32) -> bool {
 /// one system call.
 #[must_use]
 pub fn is_closed_to_others(path: &Path) -> bool {
-    lstat(path).is_ok_and(|stat| is_dir(&stat) && stat.st_mode & Mode::S_IWOTH.bits() == 0)
+    lstat(path).is_ok_and(|stat| is_dir(&stat) && stat.st_mode & libc::S_IWOTH == 0)
 }
 
 /// Calls a function with a path as a C string. (nix reserves a kilobyte of stack for each path,
@@ -195,40 +206,31 @@ pub fn is_closed_to_others(path: &Path) -> bool {
 ///
 /// # Errors
 /// EINVAL if the path contains a NUL; otherwise the errors of the call.
-pub fn with_c_str<T>(
-    path: &Path,
-    call: impl FnOnce(&CStr) -> Result<T, Errno>,
-) -> Result<T, Errno> {
-    call(&CString::new(path.as_os_str().as_bytes()).map_err(|_| Errno::EINVAL)?)
+pub fn with_c_str<T>(path: &Path, call: impl FnOnce(&CStr) -> nix::Result<T>) -> nix::Result<T> {
+    call(&CString::new(path.as_os_str().as_bytes()).map_err(|_| nix::errno::Errno::EINVAL)?)
 }
 
-fn check_owner(path: &Path, stat: &Stat, uid: u32) -> Result<(), DirError> {
-    if stat.st_uid == uid {
-        return Ok(());
-    }
-    Err(DirError::Foreign(path.to_owned(), stat.st_uid, uid))
+fn io_error(path: &Path, error: impl Into<io::Error>) -> DirError {
+    DirError::Io(path.to_owned(), error.into())
 }
 
 /// Explains why a directory could not be opened, so that the user knows what to change.
 fn not_opened(path: &Path, uid: u32, error: Errno) -> DirError {
     let owned = path.to_owned();
     match (error, lstat(path)) {
-        (Errno::ENOENT, _) => DirError::Missing(owned),
+        (Errno::NOENT, _) => DirError::Missing(owned),
         // With O_DIRECTORY | O_NOFOLLOW, a link returns ENOTDIR, or ELOOP on kernels that check for
         // it first.
-        (Errno::ELOOP | Errno::ENOTDIR, Ok(stat)) => {
-            match SFlag::from_bits_truncate(stat.st_mode & SFlag::S_IFMT.bits()) {
-                SFlag::S_IFLNK => DirError::Symlink(owned),
-                SFlag::S_IFDIR => DirError::Io(owned, error.into()),
-                _ => DirError::NotADirectory(owned),
-            }
-        }
-        // For another user's directory with mode 0700, name its owner instead of reporting EACCES.
-        (Errno::EACCES, Ok(stat)) => match check_owner(path, &stat, uid) {
-            Err(foreign) => foreign,
-            Ok(()) => DirError::Io(owned, error.into()),
+        (Errno::LOOP | Errno::NOTDIR, Ok(stat)) => match FileType::from_raw_mode(stat.st_mode) {
+            FileType::Symlink => DirError::Symlink(owned),
+            FileType::Directory => io_error(path, error),
+            _ => DirError::NotADirectory(owned),
         },
-        _ => DirError::Io(owned, error.into()),
+        // For another user's directory with mode 0700, name its owner instead of reporting EACCES.
+        (Errno::ACCESS, Ok(stat)) if stat.st_uid != uid => {
+            DirError::Foreign(owned, stat.st_uid, uid)
+        }
+        _ => io_error(path, error),
     }
 }
 

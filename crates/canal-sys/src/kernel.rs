@@ -1,12 +1,13 @@
-//! Selects the newer system calls that canal may use, and measures the machine.
+//! Selects the newer system calls that canal may use, measures the machine, and reads lists and
+//! fields in /proc.
 //!
 //! canal never tries a call that is not allowed here, so that a test on a new kernel runs the code
 //! for an old kernel.
 
-use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::thread::available_parallelism;
+use std::{fs, io};
 
 use rustix::system::sysinfo;
 
@@ -73,16 +74,40 @@ pub fn memory_bytes() -> Option<u64> {
     Some(cgroup_limit().map_or(machine, |limit| limit.min(machine))).filter(|bytes| *bytes > 0)
 }
 
+/// The cgroup (version 2) of this process.
+pub(crate) fn own_cgroup() -> Option<String> {
+    let own = fs::read_to_string("/proc/self/cgroup").ok()?;
+    own.lines().find_map(|line| line.strip_prefix("0::")).map(str::to_owned)
+}
+
 /// The smallest `memory.max` of this process's cgroup and those above it. See cgroups(7).
 fn cgroup_limit() -> Option<u64> {
-    let own = fs::read_to_string("/proc/self/cgroup").ok()?;
-    let path = own.lines().find_map(|line| line.strip_prefix("0::/"))?;
     let root = Path::new("/sys/fs/cgroup");
-    let folder = root.join(path);
+    let folder = root.join(own_cgroup()?.strip_prefix('/')?);
     let levels = folder.ancestors().take_while(|level| level.starts_with(root));
     levels
         .filter_map(|level| fs::read_to_string(level.join("memory.max")).ok()?.trim().parse().ok())
         .min()
+}
+
+/// The pids in /proc, whichever namespace it belongs to.
+pub(crate) fn pids() -> io::Result<Vec<u32>> {
+    let mut pids = Vec::new();
+    for entry in fs::read_dir("/proc")? {
+        pids.extend(entry?.file_name().to_str().and_then(|name| name.parse::<u32>().ok()));
+    }
+    Ok(pids)
+}
+
+/// The links to the files that a process visibly has open.
+pub(crate) fn open_files(pid: u32) -> impl Iterator<Item = PathBuf> {
+    let links = fs::read_dir(format!("/proc/{pid}/fd"));
+    links.into_iter().flatten().flatten().map(|link| link.path())
+}
+
+/// The value of a field in a file that has one field a line.
+pub(crate) fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim)
 }
 
 #[cfg(test)]

@@ -34,31 +34,6 @@ fn map(size: usize) -> *mut u8 {
     if at == libc::MAP_FAILED { ptr::null_mut() } else { at.cast() }
 }
 
-/// Moves a block to another place and size.
-///
-/// # Safety
-/// As for [`GlobalAlloc::realloc`].
-unsafe fn moved<A: GlobalAlloc>(
-    allocator: &A,
-    block: *mut u8,
-    layout: Layout,
-    size: usize,
-) -> *mut u8 {
-    // SAFETY: the caller promises that the new size, rounded up, does not overflow.
-    let wanted = unsafe { Layout::from_size_align_unchecked(size, layout.align()) };
-    // SAFETY: the layout comes from the caller. Its size is not 0.
-    let moved = unsafe { allocator.alloc(wanted) };
-    if !moved.is_null() {
-        // SAFETY: both blocks are at least as long as the shorter size, and do not overlap. The old
-        // block has this layout and is no longer used.
-        unsafe {
-            ptr::copy_nonoverlapping(block, moved, layout.size().min(size));
-            allocator.dealloc(block, layout);
-        }
-    }
-    moved
-}
-
 // SAFETY: large blocks are separate mappings of at least the requested size. Small blocks belong to
 // the other allocator, which keeps the contract. This code never allocates or panics.
 unsafe impl<A: GlobalAlloc> GlobalAlloc for LargeApart<A> {
@@ -104,8 +79,19 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for LargeApart<A> {
             // SAFETY: the caller keeps the contract. The other allocator allocated every block of
             // this layout.
             (false, false) => unsafe { self.0.realloc(block, layout, size) },
-            // SAFETY: the caller keeps the contract. This allocator allocated the block.
-            _ => unsafe { moved(self, block, layout, size) },
+            _ => {
+                // SAFETY: the layout comes from the caller. Its size is not 0.
+                let moved = unsafe { self.alloc(wanted) };
+                if !moved.is_null() {
+                    // SAFETY: both blocks are at least as long as the shorter size, and do not
+                    // overlap. The old block has this layout and is no longer used.
+                    unsafe {
+                        ptr::copy_nonoverlapping(block, moved, layout.size().min(size));
+                        self.dealloc(block, layout);
+                    }
+                }
+                moved
+            }
         }
     }
 }

@@ -41,37 +41,27 @@ pub fn credentials(socket: BorrowedFd<'_>) -> io::Result<Credentials> {
 /// The kernel's error, such as ENODATA for a socket without a peer process.
 pub fn groups(socket: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
     simulated!(|_| Ok(Vec::new()));
-    let mut groups: Vec<libc::gid_t> = vec![0; GROUPS_USUAL];
-    loop {
-        let room = size_of_val(groups.as_slice());
-        let mut bytes = libc::socklen_t::try_from(room).map_err(io::Error::other)?;
-        // SAFETY: the kernel writes at most `bytes` bytes of integers into the vector, which has
-        // that many, and stores their number in `bytes`. Both outlive the call.
-        let told = unsafe {
-            libc::getsockopt(
-                socket.as_raw_fd(),
-                libc::SOL_SOCKET,
-                libc::SO_PEERGROUPS,
-                groups.as_mut_ptr().cast(),
-                &raw mut bytes,
-            )
-        };
-        let there = bytes as usize / size_of::<libc::gid_t>();
-        if told == 0 {
-            groups.truncate(there);
-            return Ok(groups);
-        }
-        let error = io::Error::last_os_error();
-        // With ERANGE, the kernel has stored the required size.
-        if error.raw_os_error() != Some(libc::ERANGE) || there <= groups.len() {
-            return Err(error);
-        }
-        groups.resize(there, 0);
-    }
+    let mut groups: Vec<libc::gid_t> = vec![0; GROUPS_MAX];
+    let room = size_of_val(groups.as_slice());
+    let mut bytes = libc::socklen_t::try_from(room).map_err(io::Error::other)?;
+    // SAFETY: the kernel writes at most `bytes` bytes of integers into the vector, which has that
+    // many, and stores their number in `bytes`. Both outlive the call.
+    let told = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERGROUPS,
+            groups.as_mut_ptr().cast(),
+            &raw mut bytes,
+        )
+    };
+    Errno::result(told)?;
+    groups.truncate(bytes as usize / size_of::<libc::gid_t>());
+    Ok(groups)
 }
 
-/// Few users are in more groups than this; they cost one more call.
-const GROUPS_USUAL: usize = 32;
+/// The kernel's limit (`NGROUPS_MAX`). Memory that it does not write costs nothing.
+const GROUPS_MAX: usize = 65_536;
 
 /// The process at the other end. Uses `SO_PEERPIDFD` (Linux 6.5), which also works after the
 /// process has died. Older kernels use `SO_PEERCRED` and pidfd_open, with a check that the pid was

@@ -14,9 +14,10 @@ use nix::sys::signal::Signal;
 use nix::sys::statfs::{FsType, fstatfs};
 use rustix::process::{Pid, PidfdFlags, pidfd_open, pidfd_send_signal};
 
+use super::fds::poll_within;
 #[cfg(any(test, feature = "sim"))]
 use super::kernel::simulated::Descriptor;
-use super::kernel::{Feature, allows};
+use super::kernel::{Feature, allows, field};
 
 /// `PID_FS_MAGIC` of linux/magic.h: the file system of pidfds since Linux 6.9.
 const PID_FS_MAGIC: FsType = FsType(0x5049_4446);
@@ -87,20 +88,20 @@ impl Pidfd {
     /// executes a program.
     #[must_use]
     pub fn has_ended(&self) -> bool {
-        self.is_readable(PollTimeout::ZERO) && self.is_readable(PollTimeout::ZERO)
+        self.is_readable() && self.is_readable()
     }
 
-    /// Waits up to `timeout_ms` for the process to end. Returns whether it has ended.
-    pub fn wait_end(&self, timeout_ms: u16) -> bool {
-        let deadline = Instant::now() + Duration::from_millis(timeout_ms.into());
+    /// Waits up to `patience` for the process to end. Returns whether it has ended.
+    pub fn wait_end(&self, patience: Duration) -> bool {
+        let begun = Instant::now();
         loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            // Rounded up, so that the last wait does not end before the deadline.
-            let left = u16::try_from(left.as_micros().div_ceil(1000)).unwrap_or(timeout_ms);
-            if self.is_readable(left.into()) && self.has_ended() {
+            let left = patience.saturating_sub(begun.elapsed());
+            let mut polled = [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)];
+            let _ = poll_within(&mut polled, Some(left));
+            if self.has_ended() {
                 return true;
             }
-            if left == 0 {
+            if left.is_zero() {
                 return false;
             }
         }
@@ -122,7 +123,7 @@ impl Pidfd {
     pub fn pid(&self) -> Option<u32> {
         simulated!(|kernel| kernel.pid(Descriptor::of(&self.0)));
         if allows(Feature::PidfdInfo) {
-            match self.info() {
+            match self.info(libc::PIDFD_INFO_PID) {
                 Ok(info) => return Some(info.pid),
                 Err(Errno::ESRCH) => return None,
                 // The process is in a pid namespace that is not below ours.
@@ -158,7 +159,7 @@ impl Pidfd {
         if !allows(Feature::PidfdInfo) {
             return None;
         }
-        let info = self.info().ok()?;
+        let info = self.info(libc::PIDFD_INFO_CREDS).ok()?;
         let told = info.mask & u64::from(libc::PIDFD_INFO_CREDS) != 0;
         told.then_some(info.ruid)
     }
@@ -171,21 +172,15 @@ impl Pidfd {
         if !allows(Feature::PidfdInfo) {
             return None;
         }
-        let info = self.info_about(libc::PIDFD_INFO_EXIT).ok()?;
+        let info = self.info(libc::PIDFD_INFO_EXIT).ok()?;
         let told = info.mask & u64::from(libc::PIDFD_INFO_EXIT) != 0;
         told.then_some(info.exit_code)
     }
 
-    fn is_readable(&self, timeout: PollTimeout) -> bool {
+    fn is_readable(&self) -> bool {
         let mut fds = [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)];
-        poll(&mut fds, timeout).is_ok_and(|ready| ready > 0)
+        poll(&mut fds, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
             && fds[0].revents().is_some_and(|events| events.contains(PollFlags::POLLIN))
-    }
-
-    /// `PIDFD_GET_INFO` (Linux 6.13). Returns ESRCH for a reaped process, EREMOTE for a process
-    /// outside our pid namespace, and ENOTTY or EINVAL on older kernels.
-    fn info(&self) -> Result<libc::pidfd_info, Errno> {
-        self.info_about(libc::PIDFD_INFO_PID | libc::PIDFD_INFO_CREDS)
     }
 
     /// The inode of a namespace of the process (Linux 6.11). Only tried on kernels with
@@ -201,7 +196,9 @@ impl Pidfd {
         Ok(nix::sys::stat::fstat(&fd)?.st_ino)
     }
 
-    fn info_about(&self, mask: u32) -> Result<libc::pidfd_info, Errno> {
+    /// `PIDFD_GET_INFO` (Linux 6.13). Returns ESRCH for a reaped process, EREMOTE for a process
+    /// outside our pid namespace, and ENOTTY or EINVAL on older kernels.
+    fn info(&self, mask: u32) -> Result<libc::pidfd_info, Errno> {
         // SAFETY: the structure is all integers, for which zeros are a value.
         let mut info: libc::pidfd_info = unsafe { std::mem::zeroed() };
         info.mask = mask.into();
@@ -215,8 +212,7 @@ impl Pidfd {
     fn pid_by_fdinfo(&self) -> Option<u32> {
         let path = format!("/proc/self/fdinfo/{}", self.0.as_raw_fd());
         let text = std::fs::read_to_string(path).ok()?;
-        let pid = text.lines().find_map(|line| line.strip_prefix("Pid:"))?;
-        pid.trim().parse().ok()
+        field(&text, "Pid:")?.parse().ok()
     }
 }
 

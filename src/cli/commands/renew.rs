@@ -293,8 +293,7 @@ fn ends_within(process: &Pidfd, time_ms: u64) -> bool {
     let until = boottime_ms_after(time_ms);
     loop {
         let left = until.saturating_sub(boottime_ms());
-        let sleep = u16::try_from(left.min(SLEEP_MS_MAX)).unwrap_or(u16::MAX);
-        if process.wait_end(sleep) {
+        if process.wait_end(Duration::from_millis(left.min(SLEEP_MS_MAX))) {
             return true;
         }
         if left == 0 {

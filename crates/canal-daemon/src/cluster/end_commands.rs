@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::host::{Known, LostWhy, Member};
 use crate::processes::descendants::{self, Trace};
-use crate::processes::holder_record::{Claim, Holder, HolderRecord, Removable};
+use crate::processes::holder_record::{Claim, Holder, HolderRecord};
 use crate::processes::identity::find;
 use crate::processes::lost_processes::{LOOK_EVERY_MS, LostProcesses, Stage};
 use crate::processes::owners::Owners;
@@ -156,7 +156,7 @@ impl Terminator {
             let known = told.mark.map_or(Known::TooOld, |mark| member.knows(mark));
             match Claim::of(watched.table, known, token, &told) {
                 Claim::Holds => {}
-                Claim::Over(removable) => self.record.end(token, removable),
+                Claim::Over => self.record.end(token),
                 Claim::Unknown => {
                     self.schedule_kill(watched, (token, told), now, Why::Rewritten);
                 }
@@ -200,18 +200,16 @@ impl Terminator {
         if let Some((mut page, why, _)) = self.page.take_if(|(.., kill_at)| now >= *kill_at) {
             page.lost(why);
         }
-        for (token, removable) in self.lost_processes.look(now, find) {
-            self.record.end(token, removable);
+        for token in self.lost_processes.look(now, find) {
+            self.record.end(token);
         }
     }
 
     /// Handles a hold that has ended in the table, while this host is a member. A process that lost
     /// the token in an earlier membership did not release anything.
     pub(super) fn hold_ended(&mut self, table: &Table, token: Token) {
-        if !self.lost_processes.has(token)
-            && let Some(removable) = Removable::of_release(table, token)
-        {
-            self.record.end(token, removable);
+        if !self.lost_processes.has(token) && table.hold(token).is_none() {
+            self.record.end(token);
         }
     }
 }

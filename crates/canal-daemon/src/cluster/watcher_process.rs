@@ -8,11 +8,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use nix::errno::Errno;
-use nix::sys::prctl;
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::time::TimeSpec;
 use nix::time::{ClockId, ClockNanosleepFlags, clock_nanosleep};
-use nix::unistd::{Pid, setsid};
+use nix::unistd::Pid;
 
 use crate::cluster::watcher::{CHANNEL, PAGE, TOLD_TO_END};
 use crate::logging;
@@ -24,7 +23,7 @@ use crate::processes::lost_processes::LostProcesses;
 use canal_core::Token;
 use canal_sys::deadline::Reader;
 use canal_sys::process::Origin;
-use canal_sys::process::child::{Reap, end_with_parent, ended, fork};
+use canal_sys::process::child::{Reap, end_with_parent, ended, fork, leave_parent};
 use canal_sys::{clock, fds, signals};
 
 /// After the daemon has ended, how often the watcher checks whether another daemon has taken its
@@ -83,17 +82,11 @@ pub fn watch(options: &Options, start: &dyn Fn()) -> anyhow::Result<()> {
 
 /// Drops everything inherited from the daemon, except for the channel to it and standard error.
 fn stand_alone() -> io::Result<OwnedFd> {
-    let channel = fds::adopt(CHANNEL)?;
-    fds::close_from(3);
-    // A signal to the job of a daemon in the foreground must not end the watcher.
-    setsid()?;
-    std::env::set_current_dir("/")?;
+    let channel = leave_parent(CHANNEL)?;
     SigSet::empty().thread_set_mask()?;
     signals::set_default(Signal::SIGCHLD)?;
     signals::set_ignored(Signal::SIGHUP)?;
     signals::set_ignored(Signal::SIGINT)?;
-    // The kernel took the process name from the file that was executed, which has another name.
-    let _ = prctl::set_name(c"canal");
     Ok(channel)
 }
 
@@ -193,8 +186,7 @@ impl Alone {
                 self.lost_processes.add((*token, *told), (None, trace), None, kill_at);
             }
         }
-        let over = self.lost_processes.look(now, find);
-        self.over.extend(over.into_iter().map(|(token, _)| token));
+        self.over.extend(self.lost_processes.look(now, find));
         self.recorded.keys().all(|token| self.over.contains(token))
     }
 

@@ -313,7 +313,7 @@ pub(crate) fn read_text(path: &Path) -> Result<String, ConfigError> {
     if !found.is_file() {
         return Err(refused("is not a regular file".to_owned()));
     }
-    let owned = user::fstat(&file).map_err(failed)?;
+    let owned = user::fstat(&file).map_err(|error| failed(error.into()))?;
     let (owner, uid) = (owned.st_uid, user::geteuid().as_raw());
     if owner != uid && !is_root(owner) {
         let may = if uid == 0 { "root".to_owned() } else { format!("root or uid {uid}") };

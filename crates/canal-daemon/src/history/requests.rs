@@ -324,7 +324,7 @@ mod tests {
         assert_eq!(Arc::strong_count(&exits.kept), 2);
         drop(held);
         assert_eq!(Arc::strong_count(&exits.kept), 1);
-        assert!(pidfd.wait_end(60_000));
+        assert!(pidfd.wait_end(std::time::Duration::from_secs(60)));
         assert_eq!(zombie_status(&pidfd), Some(0));
         child.wait().unwrap();
         assert_eq!(zombie_status(&pidfd), None);

@@ -26,18 +26,19 @@ use anyhow::Context;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::memfd::{MFdFlags, memfd_create};
-use nix::sys::prctl;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::sys::stat::{Mode, umask};
-use nix::unistd::{Pid, Uid, User, getgrouplist, setsid};
+use nix::unistd::{Pid, Uid, User, getgrouplist};
 use serde::{Deserialize, Serialize};
 
 use crate::config::file::{Config, OTHERS_WRITE, is_root};
 use crate::hooks::event::Facts;
 use canal_protocol::place::Place;
 use canal_sys::pidfd::Pidfd;
-use canal_sys::process::child::{Reap, UserIds, become_subreaper, children, ended, spawn_apart};
+use canal_sys::process::child::{
+    Reap, UserIds, become_subreaper, children_of, ended, leave_parent, spawn_apart,
+};
 use canal_sys::process::user::{self, SignalRefused, found, geteuid};
 use canal_sys::{fds, signals};
 use canal_text::{duration::stated, shell_word};
@@ -93,11 +94,7 @@ pub fn guard() -> anyhow::Result<()> {
 
 /// Drops everything inherited from the daemon, except for the channel to it.
 fn stand_alone() -> io::Result<UnixStream> {
-    let channel = fds::adopt(CHANNEL)?;
-    fds::close_from(3);
-    // A signal to the job of a daemon in the foreground must not end the guard.
-    setsid()?;
-    std::env::set_current_dir("/")?;
+    let channel = leave_parent(CHANNEL)?;
     umask(Mode::from_bits_truncate(0o022));
     // The daemon ignores SIGXFSZ.
     signals::set_default(Signal::SIGXFSZ)?;
@@ -105,8 +102,6 @@ fn stand_alone() -> io::Result<UnixStream> {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
     setrlimit(Resource::RLIMIT_NOFILE, soft.min(DESCRIPTORS), hard)?;
     become_subreaper()?;
-    // The kernel took the process name from the file that was executed, which has another name.
-    let _ = prctl::set_name(c"canal");
     Ok(channel.into())
 }
 
@@ -223,12 +218,12 @@ fn end_all(
     let _ = killpg(Pid::from_raw(child.id().cast_signed()), Signal::SIGKILL);
     let until = Instant::now() + END_MAX;
     if let Some(pidfd) = pidfd {
-        pidfd.wait_end(u16::try_from(END_MAX.as_millis()).unwrap_or(u16::MAX));
+        pidfd.wait_end(END_MAX);
     }
     let status = child.try_wait().ok().flatten();
     let mut refused = None;
     while Instant::now() < until {
-        let left = children().unwrap_or_default();
+        let left = children_of(Pid::this()).unwrap_or_default();
         refused = None;
         if left.is_empty() {
             break;
@@ -406,7 +401,7 @@ mod tests {
         let late = Instant::now() + Duration::from_secs(600);
         assert_eq!(wait(&pidfd, &its, late), Some(CutShort::DaemonEnded));
         child.kill().unwrap();
-        assert!(pidfd.wait_end(10_000));
+        assert!(pidfd.wait_end(Duration::from_millis(10_000)));
         assert_eq!(wait(&pidfd, &its, late), None);
         child.wait().unwrap();
     }

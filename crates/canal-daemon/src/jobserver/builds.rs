@@ -278,7 +278,7 @@ impl Jobservers {
     }
 
     /// The builds for which an earlier daemon left files.
-    pub(crate) fn found(&self) -> Vec<Tag> {
+    pub(crate) fn found(&self) -> BTreeSet<Tag> {
         pipes::found(&self.dir)
     }
 

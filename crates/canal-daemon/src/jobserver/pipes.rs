@@ -4,6 +4,7 @@
 //! open for reading and writing. So without a daemon, a build that reads waits, and a build that
 //! writes is not killed by SIGPIPE.
 
+use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -15,11 +16,11 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl, open};
 use nix::sys::epoll::EpollFlags;
 use nix::sys::inotify::{AddWatchFlags, Inotify};
 use nix::sys::stat::Mode;
-use nix::unistd::{mkfifo, read, write};
+use nix::unistd::{read, write};
 
 use crate::poller::Poller;
 use canal_core::Tag;
-use canal_sys::dir::remove_if_there;
+use canal_sys::dir::{make_fifo, remove_if_there};
 
 /// The byte that represents a token, as in GNU make.
 const TOKEN: &[u8] = b"+";
@@ -89,14 +90,11 @@ fn count_file() -> OpenOptions {
 }
 
 /// The builds that have files.
-pub(crate) fn found(dir: &Path) -> Vec<Tag> {
-    let Ok(entries) = std::fs::read_dir(dir) else { return Vec::new() };
+pub(crate) fn found(dir: &Path) -> BTreeSet<Tag> {
+    let Ok(entries) = std::fs::read_dir(dir) else { return BTreeSet::new() };
     let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
     let tags = names.filter_map(|name| name.split_once('.')?.0.parse().ok());
-    let mut tags: Vec<Tag> = tags.collect();
-    tags.sort_unstable();
-    tags.dedup();
-    tags
+    tags.collect()
 }
 
 /// Removes the files of a build.
@@ -112,19 +110,12 @@ pub(crate) fn remove(dir: &Path, tag: Tag) {
 impl Pipes {
     /// Creates the files of a user's build, or uses the existing ones.
     pub(crate) fn make(dir: &Path, tag: Tag, form: Form, uid: u32) -> io::Result<Self> {
-        match std::fs::create_dir(dir) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-            _ => {}
-        }
         let endings = match form {
             Form::Descriptors => &ENDINGS[..2],
             Form::Name => &ENDINGS[..1],
         };
         for ending in endings {
-            match mkfifo(&path(dir, tag, ending), Mode::S_IRUSR | Mode::S_IWUSR) {
-                Ok(()) | Err(Errno::EEXIST) => {}
-                Err(error) => return Err(error.into()),
-            }
+            make_fifo(&path(dir, tag, ending))?;
         }
         if form == Form::Name {
             std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o711))?;

@@ -6,6 +6,8 @@
 
 use std::time::Duration;
 
+use canal_core::Tag;
+
 /// How long an offer stays with a build even if others want it.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(100);
 
@@ -30,9 +32,9 @@ pub(crate) struct Standing {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SlotFrom {
     /// A token that this build returned. The same build may get it.
-    Spare(usize),
+    Spare(Tag),
     /// An offer that this build did not take.
-    Untaken(usize),
+    Untaken(Tag),
     /// The table, if a slot is free.
     Free,
 }
@@ -40,37 +42,32 @@ pub(crate) enum SlotFrom {
 /// The next offer: the build that gets it, and the source of its slot. `None` if there is nothing
 /// to offer. `is_free` checks whether the table would grant a slot to a build.
 pub(crate) fn next(
-    builds: &[Standing],
-    is_free: impl Fn(usize) -> bool,
-) -> Option<(usize, SlotFrom)> {
-    let may_want_more = |at: &usize| builds[*at].untaken_for.is_none() && !builds[*at].barred;
-    let mut wanting: Vec<usize> = (0..builds.len()).filter(may_want_more).collect();
-    wanting.sort_by_key(|at| {
-        let build = &builds[*at];
-        (!build.ready_in.is_zero(), build.in_use, build.latest)
-    });
-    let from = |to: usize| {
-        let spare = std::iter::once(to).chain(0..builds.len()).find(|at| builds[*at].spare > 0);
-        if let Some(at) = spare {
-            return Some(SlotFrom::Spare(at));
+    builds: &[(Tag, Standing)],
+    is_free: impl Fn(Tag) -> bool,
+) -> Option<(Tag, SlotFrom)> {
+    let mut wanting: Vec<_> =
+        builds.iter().filter(|(_, it)| it.untaken_for.is_none() && !it.barred).collect();
+    wanting.sort_by_key(|(_, it)| (!it.ready_in.is_zero(), it.in_use, it.latest));
+    let from = |to: &(Tag, Standing)| {
+        if let Some((spare, _)) = std::iter::once(to).chain(builds).find(|(_, it)| it.spare > 0) {
+            return Some(SlotFrom::Spare(*spare));
         }
-        if is_free(to) {
+        if is_free(to.0) {
             return Some(SlotFrom::Free);
         }
-        let is_old = |at: &usize| builds[*at].untaken_for.is_some_and(|age| age >= PATIENCE);
-        let untaken = (0..builds.len()).find(is_old);
-        untaken.filter(|_| builds[to].ready_in.is_zero()).map(SlotFrom::Untaken)
+        let is_old = |it: &Standing| it.untaken_for.is_some_and(|age| age >= PATIENCE);
+        let (untaken, _) = builds.iter().find(|(_, it)| is_old(it))?;
+        to.1.ready_in.is_zero().then_some(SlotFrom::Untaken(*untaken))
     };
-    wanting.into_iter().find_map(|to| Some((to, from(to)?)))
+    wanting.into_iter().find_map(|to| Some((to.0, from(to)?)))
 }
 
 /// How long until an untaken offer can move to another build. `None` if that depends on other
 /// events.
-pub(crate) fn next_look(builds: &[Standing]) -> Option<Duration> {
-    let ages = builds.iter().filter_map(|build| build.untaken_for);
-    let oldest = ages.max()?;
-    let wanting = builds.iter().filter(|build| build.untaken_for.is_none());
-    let first = wanting.map(|build| build.ready_in).min()?;
+pub(crate) fn next_look(builds: &[(Tag, Standing)]) -> Option<Duration> {
+    let oldest = builds.iter().filter_map(|(_, build)| build.untaken_for).max()?;
+    let wanting = builds.iter().filter(|(_, build)| build.untaken_for.is_none());
+    let first = wanting.map(|(_, build)| build.ready_in).min()?;
     Some(first.max(PATIENCE.saturating_sub(oldest)))
 }
 
@@ -78,8 +75,21 @@ pub(crate) fn next_look(builds: &[Standing]) -> Option<Duration> {
 mod tests {
     use super::*;
 
-    const FULL: fn(usize) -> bool = |_| false;
-    const FREE: fn(usize) -> bool = |_| true;
+    const FULL: fn(Tag) -> bool = |_| false;
+    const FREE: fn(Tag) -> bool = |_| true;
+
+    /// The next offer among builds that are named by their numbers.
+    fn next(builds: &[Standing], is_free: fn(Tag) -> bool) -> Option<(Tag, SlotFrom)> {
+        super::next(&numbered(builds), is_free)
+    }
+
+    fn next_look(builds: &[Standing]) -> Option<Duration> {
+        super::next_look(&numbered(builds))
+    }
+
+    fn numbered(builds: &[Standing]) -> Vec<(Tag, Standing)> {
+        (0..).map(Tag).zip(builds.iter().copied()).collect()
+    }
 
     fn wants(in_use: usize) -> Standing {
         Standing { in_use, ..Standing::default() }
@@ -91,7 +101,7 @@ mod tests {
 
     #[test]
     fn a_free_slot_goes_to_the_build_with_the_fewest_tokens() {
-        assert_eq!(next(&[wants(2), wants(1), wants(3)], FREE), Some((1, SlotFrom::Free)));
+        assert_eq!(next(&[wants(2), wants(1), wants(3)], FREE), Some((Tag(1), SlotFrom::Free)));
         assert_eq!(next(&[wants(2), wants(1)], FULL), None);
     }
 
@@ -99,14 +109,14 @@ mod tests {
     fn among_equals_it_goes_to_the_build_whose_latest_offer_is_the_oldest() {
         let late = Standing { latest: 9, ..wants(1) };
         let early = Standing { latest: 3, ..wants(1) };
-        assert_eq!(next(&[late, early], FREE), Some((1, SlotFrom::Free)));
+        assert_eq!(next(&[late, early], FREE), Some((Tag(1), SlotFrom::Free)));
     }
 
     #[test]
     fn a_returned_token_goes_to_the_build_that_has_fewer() {
         let rich = Standing { spare: 1, ..wants(3) };
-        assert_eq!(next(&[rich, wants(1)], FULL), Some((1, SlotFrom::Spare(0))));
-        assert_eq!(next(&[rich, wants(4)], FULL), Some((0, SlotFrom::Spare(0))));
+        assert_eq!(next(&[rich, wants(1)], FULL), Some((Tag(1), SlotFrom::Spare(Tag(0)))));
+        assert_eq!(next(&[rich, wants(4)], FULL), Some((Tag(0), SlotFrom::Spare(Tag(0)))));
     }
 
     #[test]
@@ -120,7 +130,7 @@ mod tests {
         assert_eq!(next(&soon, FULL), None);
         assert_eq!(next_look(&soon), Some(PATIENCE / 4 * 3));
         let now = [wants(5), leaves_untaken(PATIENCE)];
-        assert_eq!(next(&now, FULL), Some((0, SlotFrom::Untaken(1))));
+        assert_eq!(next(&now, FULL), Some((Tag(0), SlotFrom::Untaken(Tag(1)))));
         assert_eq!(next_look(&now), Some(Duration::ZERO));
     }
 
@@ -130,8 +140,16 @@ mod tests {
         let builds = [rests, leaves_untaken(PATIENCE)];
         assert_eq!(next(&builds, FULL), None);
         assert_eq!(next_look(&builds), Some(PATIENCE * 7));
-        assert_eq!(next(&builds, FREE), Some((0, SlotFrom::Free)), "what is free it gets at once");
-        assert_eq!(next(&[rests, wants(4)], FREE), Some((1, SlotFrom::Free)), "after the others");
+        assert_eq!(
+            next(&builds, FREE),
+            Some((Tag(0), SlotFrom::Free)),
+            "what is free it gets at once"
+        );
+        assert_eq!(
+            next(&[rests, wants(4)], FREE),
+            Some((Tag(1), SlotFrom::Free)),
+            "after the others"
+        );
     }
 
     #[test]

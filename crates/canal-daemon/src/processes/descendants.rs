@@ -28,12 +28,11 @@ use nix::fcntl::{OFlag, open};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 use nix::sys::stat::{Mode, fstat};
-use nix::unistd::mkfifo;
 
 use crate::processes::owners::{Owners, WatchId};
 use canal_core::{Tag, Token};
 use canal_protocol::HOLD_VARIABLE;
-use canal_sys::dir::remove_if_there;
+use canal_sys::dir::{make_fifo, remove_if_there};
 use canal_sys::pidfd::Pidfd;
 use canal_sys::process::{self, OwnProgram};
 
@@ -48,12 +47,18 @@ pub(crate) const NAME: &str = "children";
 #[derive(Debug)]
 pub(crate) struct Children {
     dir: PathBuf,
-    fifos: BTreeMap<Token, Fifo>,
+    holds: BTreeMap<Token, Kept>,
     /// The holds whose FIFO may have writers, or whose last writer cannot be watched yet. The
     /// daemon tries these again.
     unsure: BTreeSet<Token>,
-    /// The holds whose FIFO this daemon did not find.
-    removed: BTreeMap<Token, Tag>,
+}
+
+/// How the daemon finds out whether descendants keep a hold.
+#[derive(Debug)]
+enum Kept {
+    ByFifo(Fifo),
+    /// This daemon did not find the FIFO of the hold with this tag.
+    ByMarks(Tag),
 }
 
 #[derive(Debug)]
@@ -76,12 +81,7 @@ enum Writers {
 impl Children {
     /// Uses the FIFOs in `children/` of the daemon's directory.
     pub(crate) fn new(dir: &Path) -> Self {
-        Self {
-            dir: dir.join(NAME),
-            fifos: BTreeMap::new(),
-            unsure: BTreeSet::new(),
-            removed: BTreeMap::new(),
-        }
+        Self { dir: dir.join(NAME), holds: BTreeMap::new(), unsure: BTreeSet::new() }
     }
 
     /// Creates the FIFO of a hold, or uses the existing FIFO. Returns a write end that the owner
@@ -94,28 +94,20 @@ impl Children {
 
     /// Creates the FIFO of a hold, or uses the existing FIFO, and keeps its read end open.
     fn open(&mut self, token: Token, tag: Tag) -> io::Result<PathBuf> {
-        if let Some(fifo) = self.fifos.get(&token) {
+        if let Some(Kept::ByFifo(fifo)) = self.holds.get(&token) {
             return Ok(fifo.path.clone());
         }
         let path = self.dir.join(tag.to_string());
-        match std::fs::create_dir(&self.dir) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-            _ => {}
-        }
-        match mkfifo(&path, Mode::S_IRUSR | Mode::S_IWUSR) {
-            Ok(()) | Err(Errno::EEXIST) => {}
-            Err(error) => return Err(error.into()),
-        }
+        make_fifo(&path)?;
+        // If the FIFO was removed, its client asks again, so no process runs under the hold yet.
         self.open_existing(token, path.clone())?;
-        // Its client asks again, so no process runs under the hold yet.
-        self.removed.remove(&token);
         Ok(path)
     }
 
     fn open_existing(&mut self, token: Token, path: PathBuf) -> io::Result<()> {
         let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW;
         let read_end = open(&path, flags, Mode::empty())?;
-        self.fifos.insert(token, Fifo { path, read_end, awaited: None });
+        self.holds.insert(token, Kept::ByFifo(Fifo { path, read_end, awaited: None }));
         Ok(())
     }
 
@@ -125,13 +117,13 @@ impl Children {
     /// # Errors
     /// The FIFO exists and cannot be opened.
     pub(crate) fn take_over(&mut self, token: Token, tag: Tag) -> io::Result<()> {
-        if self.fifos.contains_key(&token) {
+        if let Some(Kept::ByFifo(_)) = self.holds.get(&token) {
             return Ok(());
         }
         match self.open_existing(token, self.dir.join(tag.to_string())) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 tracing::warn!(token = token.0, "its FIFO is gone: searching for its processes");
-                self.removed.insert(token, tag);
+                self.holds.insert(token, Kept::ByMarks(tag));
                 Ok(())
             }
             opened => opened,
@@ -139,12 +131,13 @@ impl Children {
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.fifos.len()
+        self.holds.len()
     }
 
     /// The device and the inode of a hold's FIFO.
     pub(crate) fn fifo_id(&self, token: Token) -> Option<(u64, u64)> {
-        let stat = fstat(&self.fifos.get(&token)?.read_end).ok()?;
+        let Kept::ByFifo(fifo) = self.holds.get(&token)? else { return None };
+        let stat = fstat(&fifo.read_end).ok()?;
         Some((stat.st_dev, stat.st_ino))
     }
 
@@ -154,12 +147,14 @@ impl Children {
     }
 
     fn look(&self, token: Token) -> Writers {
-        let Some(fifo) = self.fifos.get(&token) else {
-            // Its FIFO was removed. No event reports the end of its processes.
-            return match self.removed.get(&token).map(|tag| run_under(*tag)) {
-                None | Some(Ok(false)) => Writers::None,
-                Some(Ok(true) | Err(_)) => Writers::Unsure,
-            };
+        let fifo = match self.holds.get(&token) {
+            None => return Writers::None,
+            Some(Kept::ByFifo(fifo)) => fifo,
+            // No event reports the end of its processes.
+            Some(Kept::ByMarks(tag)) => {
+                let is_over = matches!(run_under(*tag), Ok(false));
+                return if is_over { Writers::None } else { Writers::Unsure };
+            }
         };
         let mut hangs_up = [PollFd::new(fifo.read_end.as_fd(), PollFlags::empty())];
         let polled = poll(&mut hangs_up, PollTimeout::ZERO);
@@ -209,10 +204,10 @@ impl Children {
         tag: Tag,
         owners: &mut Owners,
     ) -> io::Result<Writers> {
-        if !self.removed.contains_key(&token) {
+        if !self.holds.contains_key(&token) {
             self.open(token, tag)?;
         }
-        if let Some(fifo) = self.fifos.get_mut(&token)
+        if let Some(Kept::ByFifo(fifo)) = self.holds.get_mut(&token)
             && fifo.awaited.is_none()
         {
             fifo.awaited = Some(owners.await_writers(token, &fifo.read_end)?);
@@ -228,15 +223,13 @@ impl Children {
 
     /// Forgets a FIFO that is not watched yet. [`Self::sweep`] removes its file.
     pub(crate) fn forget(&mut self, token: Token) {
-        self.fifos.remove(&token);
-        self.removed.remove(&token);
+        self.holds.remove(&token);
     }
 
     /// Removes the FIFO of a hold that has ended.
     pub(crate) fn remove(&mut self, token: Token, owners: &mut Owners) {
         self.unsure.remove(&token);
-        self.removed.remove(&token);
-        let Some(fifo) = self.fifos.remove(&token) else { return };
+        let Some(Kept::ByFifo(fifo)) = self.holds.remove(&token) else { return };
         if let Some(id) = fifo.awaited {
             owners.forget_writers(id, &fifo.read_end);
         }
@@ -247,7 +240,7 @@ impl Children {
 
     /// Removes the FIFOs of all holds, which have all ended.
     pub(crate) fn remove_all(&mut self, owners: &mut Owners) {
-        let tokens: Vec<Token> = self.fifos.keys().chain(self.removed.keys()).copied().collect();
+        let tokens: Vec<Token> = self.holds.keys().copied().collect();
         tokens.into_iter().for_each(|token| self.remove(token, owners));
     }
 
@@ -255,7 +248,8 @@ impl Children {
     pub(crate) fn sweep(&self) {
         let Ok(entries) = std::fs::read_dir(&self.dir) else { return };
         for path in entries.flatten().map(|entry| entry.path()) {
-            if !self.fifos.values().any(|fifo| fifo.path == path) {
+            let is_its = |kept: &Kept| matches!(kept, Kept::ByFifo(fifo) if fifo.path == path);
+            if !self.holds.values().any(is_its) {
                 let _ = std::fs::remove_file(path);
             }
         }
@@ -486,7 +480,7 @@ mod tests {
         let (dir, mut children) = children();
         children.open(Token(1), Tag(1)).unwrap();
         children.open(Token(2), Tag(2)).unwrap();
-        children.fifos.remove(&Token(2));
+        children.holds.remove(&Token(2));
         children.sweep();
         let left: Vec<_> = std::fs::read_dir(dir.path().join("children"))
             .unwrap()
@@ -517,8 +511,9 @@ mod tests {
         let mut stranger = under(&Tag(other).to_string(), "exec sleep 60");
         let mut parent = under(&Tag(lost).to_string(), "env -i sleep 60 & wait");
         let parent_pid = Pid::from_raw(parent.id().cast_signed());
-        wait_until("it has a child", || !children_of(parent_pid).is_empty());
-        let child = Pidfd::open(children_of(parent_pid)[0].as_raw().unsigned_abs()).unwrap();
+        wait_until("it has a child", || !children_of(parent_pid).unwrap().is_empty());
+        let child =
+            Pidfd::open(children_of(parent_pid).unwrap()[0].as_raw().unsigned_abs()).unwrap();
         assert_eq!(kill(&[&trace(lost), &trace(1)]), [Tag(lost)].into());
         assert_eq!((killed_by(&mut inner), killed_by(&mut parent)), (Some(9), Some(9)));
         wait_until("its child is dead", || child.has_ended());

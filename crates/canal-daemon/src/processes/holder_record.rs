@@ -4,10 +4,9 @@
 //! unreachable, and the table drops the holds of a host that was declared gone. Yet the next daemon
 //! must find these processes, because they must be dead before it joins.
 //!
-//! Invariants: the file contains a process from before it receives its grant until a [`Removable`]
-//! proves that it no longer has to be ended. A [`Removable`] exists only for a process that was
-//! seen dead, that holds nothing according to the log, or that may outlive its lock because its
-//! client chose so.
+//! Invariant: the file contains a process from before it receives its grant until the process no
+//! longer has to be ended. That is only true of a process that was seen dead, that holds nothing
+//! according to the log, or that may outlive its lock because its client chose so.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
@@ -25,7 +24,6 @@ use crate::wording::StartError;
 use canal_core::{HoldState, OnLost, Owner, ProcessId, Request, Table, Tag, Token};
 use canal_log::journal::disk;
 use canal_sys::dir::remove_if_there;
-use canal_sys::pidfd::Pidfd;
 use canal_sys::process::{Found, Origin};
 
 /// A process that received a grant.
@@ -61,46 +59,23 @@ impl Holder {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct WatchId(pub u64);
 
-/// Proves that a process no longer has to be ended.
-#[derive(Debug)]
-pub(crate) struct Removable(());
-
-impl Removable {
-    /// The kernel reports that the process has ended.
-    pub(crate) fn of_end(pidfd: &Pidfd) -> Option<Self> {
-        pidfd.has_ended().then_some(Self(()))
-    }
-
-    /// The lookup shows that the process no longer exists. An unknown state is not removable.
-    pub(crate) fn of_absence(found: &Found) -> Option<Self> {
-        matches!(found, Found::Gone).then_some(Self(()))
-    }
-
-    /// The log contained the grant, and no longer does. `table` is the table that this host follows
-    /// as a member, in the history in which it sent the grant.
-    pub(crate) fn of_release(table: &Table, token: Token) -> Option<Self> {
-        table.hold(token).is_none().then_some(Self(()))
-    }
-
-    /// The client chose that its command is not killed (`--on-lost`), and the chosen step was
-    /// taken.
-    pub(crate) fn of_choice(on_lost: OnLost, was_asked_to_end: bool) -> Option<Self> {
-        let is_over = match on_lost {
-            OnLost::Warn => true,
-            OnLost::Term => was_asked_to_end,
-            OnLost::Kill => false,
-        };
-        is_over.then_some(Self(()))
+/// Whether a client chose that its command is not killed (`--on-lost`), and the chosen step was
+/// taken.
+pub(crate) fn may_outlive_lock(on_lost: OnLost, was_asked_to_end: bool) -> bool {
+    match on_lost {
+        OnLost::Warn => true,
+        OnLost::Term => was_asked_to_end,
+        OnLost::Kill => false,
     }
 }
 
 /// The state of a recorded process according to the log that this host now follows.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Claim {
     /// It still has its hold.
     Holds,
     /// It released the hold, or an operator took the hold away.
-    Over(Removable),
+    Over,
     /// The log does not contain it because its history was rewritten, or its state cannot be
     /// determined.
     Unknown,
@@ -113,9 +88,7 @@ impl Claim {
             Some(hold) if hold.asked.owner == Owner::Process(told.process) => Self::Holds,
             // Each history assigns tokens in order, but two histories can assign the same token to
             // different grants.
-            None if known == Known::Same => {
-                Removable::of_release(table, token).map_or(Self::Unknown, Self::Over)
-            }
+            None if known == Known::Same => Self::Over,
             _ => Self::Unknown,
         }
     }
@@ -129,33 +102,27 @@ const STALE_LINES_MAX: usize = 4096;
 
 const HOLDERS_HINT: &str = "let them end under a daemon with that engine, or end them";
 
-/// A line of the file.
+/// A line of the file, after the first.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Line {
-    /// The first line: the boot and the namespaces in which the pids are valid.
-    Origin(Origin),
     Told(Token, Holder),
     Ended(Token),
-    /// The largest token that was sent and whose line is no longer in the file.
-    Largest(Token),
-    /// The watcher that is responsible for these processes if the daemon is killed.
-    Watcher(WatchId),
-    /// The number of the directory.
-    Dir(u64),
 }
 
-/// The content of a file.
-#[derive(Debug, Default)]
+/// The content of a file. All but the processes is in its first line.
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Recorded {
+    /// The boot and the namespaces in which the pids are valid.
     by: Option<Origin>,
-    each: BTreeMap<Token, Holder>,
-    /// The watcher that is responsible for the processes, if any.
+    /// The watcher that is responsible for the processes if the daemon is killed, if any.
     watcher: Option<WatchId>,
     /// The largest token, whether or not its hold has ended.
     largest: Token,
-    /// The number of the directory.
+    /// The number of the directory, which is random.
     dir_number: Option<u64>,
+    #[serde(skip)]
+    each: BTreeMap<Token, Holder>,
 }
 
 impl Recorded {
@@ -180,12 +147,9 @@ impl Recorded {
 #[derive(Debug)]
 pub(crate) struct HolderRecord {
     path: PathBuf,
-    origin: Origin,
     /// `None` if there is nothing to record, or if the file could not be created.
     file: Option<File>,
     recorded: Recorded,
-    /// The number of the directory, which is random.
-    dir_number: u64,
     /// The number of outdated lines in the file.
     stale: usize,
     /// Whether the last line may be incomplete. A line appended to it would be unreadable.
@@ -201,9 +165,9 @@ impl HolderRecord {
     pub(crate) fn open(dir: &Path, origin: Origin, discard: bool) -> anyhow::Result<Self> {
         let path = dir.join(NAME);
         let recorded = recorded(&path, &origin, discard)?;
-        let dir_number = recorded.dir_number.map_or_else(getrandom::u64, Ok)?;
-        let (file, stale, torn) = (None, 0, false);
-        let mut holder_record = Self { path, origin, file, recorded, dir_number, stale, torn };
+        let dir_number = Some(recorded.dir_number.map_or_else(getrandom::u64, Ok)?);
+        let recorded = Recorded { by: Some(origin), dir_number, ..recorded };
+        let mut holder_record = Self { path, file: None, recorded, stale: 0, torn: false };
         holder_record.write_anew()?;
         Ok(holder_record)
     }
@@ -229,7 +193,7 @@ impl HolderRecord {
     }
 
     /// Records that the process of this token no longer has to be ended.
-    pub(crate) fn end(&mut self, token: Token, _: Removable) {
+    pub(crate) fn end(&mut self, token: Token) {
         if self.recorded.each.remove(&token).is_none() {
             return;
         }
@@ -251,7 +215,7 @@ impl HolderRecord {
     /// It is not recorded. Then the watcher of the previous daemon stays responsible.
     pub(crate) fn hand_over_to(&mut self, watcher: WatchId) -> io::Result<()> {
         self.recorded.watcher = Some(watcher);
-        self.append(&Line::Watcher(watcher))
+        self.write_anew()
     }
 
     /// The marks that identify the processes of a hold, apart from its owner.
@@ -266,7 +230,7 @@ impl HolderRecord {
 
     /// The number of the directory.
     pub(crate) fn dir_number(&self) -> u64 {
-        self.dir_number
+        self.recorded.dir_number.unwrap_or_default()
     }
 
     /// All recorded processes, with their tokens.
@@ -308,15 +272,12 @@ impl HolderRecord {
     }
 
     fn write_anew(&mut self) -> io::Result<()> {
-        let lines = self.recorded.each.iter().map(|(token, told)| Line::Told(*token, *told));
-        let mut bytes = Vec::new();
-        let origin = Line::Origin(self.origin.clone());
-        let first = [origin, Line::Largest(self.recorded.largest), Line::Dir(self.dir_number)];
-        let watcher = self.recorded.watcher.map(Line::Watcher);
-        for line in first.into_iter().chain(watcher).chain(lines) {
-            serde_json::to_writer(&mut bytes, &line)?;
+        let mut bytes = serde_json::to_vec(&self.recorded)?;
+        for (token, told) in self.iter() {
             bytes.push(b'\n');
+            serde_json::to_writer(&mut bytes, &Line::Told(token, told))?;
         }
+        bytes.push(b'\n');
         let beside = self.path.with_extension("new");
         let mut options = OpenOptions::new();
         options.append(true).create(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
@@ -401,20 +362,18 @@ const UNSEEN_HINT: &str = "run the daemon where these processes are (perhaps in 
                            they are gone, omit them with `canal daemon --discard-journal`";
 
 fn read(bytes: &[u8]) -> Recorded {
-    let mut recorded = Recorded::default();
-    for line in bytes.split(|byte| *byte == b'\n') {
-        // The last line may be incomplete. Its process did not receive its grant.
-        let Ok(line) = serde_json::from_slice(line) else { continue };
-        if let Line::Told(token, _) | Line::Ended(token) | Line::Largest(token) = line {
-            recorded.largest = recorded.largest.max(token);
-        }
-        match line {
-            Line::Origin(origin) => recorded.by = Some(origin),
-            Line::Told(token, told) => drop(recorded.each.insert(token, told)),
-            Line::Ended(token) => drop(recorded.each.remove(&token)),
-            Line::Largest(_) => {}
-            Line::Watcher(id) => recorded.watcher = Some(id),
-            Line::Dir(number) => recorded.dir_number = Some(number),
+    let mut lines = bytes.split(|byte| *byte == b'\n');
+    let first = lines.next().and_then(|first| serde_json::from_slice(first).ok());
+    let mut recorded: Recorded = first.unwrap_or_default();
+    for line in lines {
+        match serde_json::from_slice(line) {
+            Ok(Line::Told(token, told)) => {
+                recorded.largest = recorded.largest.max(token);
+                recorded.each.insert(token, told);
+            }
+            Ok(Line::Ended(token)) => drop(recorded.each.remove(&token)),
+            // The last line may be incomplete. Its process did not receive its grant.
+            Err(_) => {}
         }
     }
     recorded
@@ -446,26 +405,22 @@ mod tests {
     fn a_token_below_the_next_one_is_no_proof_of_a_release() {
         let table = table(Token(100));
         let claim = |known| Claim::of(&table, known, Token(99), &told(11));
-        assert!(matches!(claim(Known::Same), Claim::Over(_)));
-        assert!(matches!(claim(Known::Other), Claim::Unknown), "others were granted it since");
-        assert!(matches!(claim(Known::TooOld), Claim::Unknown), "nobody can tell");
+        assert_eq!(claim(Known::Same), Claim::Over);
+        assert_eq!(claim(Known::Other), Claim::Unknown, "others were granted it since");
+        assert_eq!(claim(Known::TooOld), Claim::Unknown, "nobody can tell");
     }
 
     #[test]
     fn only_on_lost_warn_or_a_sent_term_lets_a_process_outlive_its_lock() {
-        assert!(Removable::of_choice(OnLost::Kill, true).is_none());
-        assert!(Removable::of_choice(OnLost::Term, false).is_none());
-        assert!(Removable::of_choice(OnLost::Term, true).is_some());
-        assert!(Removable::of_choice(OnLost::Warn, false).is_some());
+        assert!(!may_outlive_lock(OnLost::Kill, true));
+        assert!(!may_outlive_lock(OnLost::Term, false));
+        assert!(may_outlive_lock(OnLost::Term, true));
+        assert!(may_outlive_lock(OnLost::Warn, false));
     }
 
     fn told(pid: u32) -> Holder {
         let process = ProcessId { pid, started: 7, inode: u64::MAX };
         Holder { process, on_lost: OnLost::Kill, mark: None, tag: None, taken_over: false }
-    }
-
-    fn removable() -> Removable {
-        Removable::of_absence(&Found::Gone).unwrap()
     }
 
     fn origin(boot: &str) -> Origin {
@@ -478,7 +433,7 @@ mod tests {
         let mut holder_record = HolderRecord::open(dir.path(), origin("a"), false).unwrap();
         holder_record.tell(Token(1), told(11)).unwrap();
         holder_record.tell(Token(2), told(12)).unwrap();
-        holder_record.end(Token(1), removable());
+        holder_record.end(Token(1));
         drop(holder_record);
         let mut torn = OpenOptions::new().append(true).open(dir.path().join(NAME)).unwrap();
         torn.write_all(b"{\"told\":[3,{\"proc").unwrap();
@@ -551,7 +506,7 @@ mod tests {
         assert_eq!(its(1, "b"), None, "another boot");
         // A restarted daemon that is not a member yet takes nothing over.
         let mut holder_record = HolderRecord::open(dir.path(), origin("a"), false).unwrap();
-        holder_record.end(Token(1), removable());
+        holder_record.end(Token(1));
         assert_eq!(its(1, "a"), Some(vec![Token(2)]));
         holder_record.hand_over_to(WatchId(2)).unwrap();
         assert_eq!((its(1, "a"), its(2, "a")), (None, Some(vec![Token(2)])));
@@ -564,7 +519,7 @@ mod tests {
         holder_record.tell(Token(0), told(1)).unwrap();
         for token in 1..20_000 {
             holder_record.tell(Token(token), told(2)).unwrap();
-            holder_record.end(Token(token), removable());
+            holder_record.end(Token(token));
         }
         let path = dir.path().join(NAME);
         assert!(path.metadata().unwrap().len() < 1 << 20);

@@ -1,8 +1,8 @@
 //! Processes that have lost their holds, until they no longer have to be ended.
 //!
-//! Invariant: a process leaves this list only with a [`Removable`]. A process that must be killed
-//! leaves only when no process that runs under its hold is found. A signal counts as sent only if
-//! the kernel accepted it.
+//! Invariant: a process leaves this list only when it was seen dead, or when it may outlive its
+//! lock. A process that must be killed leaves only when no process that runs under its hold is
+//! found. A signal counts as sent only if the kernel accepted it.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -10,7 +10,7 @@ use std::io;
 use nix::sys::signal::Signal;
 
 use crate::processes::descendants::{self, Trace};
-use crate::processes::holder_record::{Holder, Removable};
+use crate::processes::holder_record::{Holder, may_outlive_lock};
 use canal_core::{OnLost, ProcessId, Tag, Token};
 use canal_sys::pidfd::{Pidfd, is_gone};
 use canal_sys::process::Found;
@@ -69,8 +69,8 @@ struct Lost {
     pidfd: Option<Pidfd>,
     /// Identifies the processes that are killed along with it.
     trace: Option<Trace>,
-    /// Proves that the process itself no longer has to be ended.
-    over: Option<Removable>,
+    /// Whether the process itself no longer has to be ended.
+    is_over: bool,
     /// How many consecutive checks found no process that runs under its hold.
     clean: u8,
     /// When the process is killed, in milliseconds of CLOCK_BOOTTIME. Before that, it gets TERM.
@@ -104,7 +104,7 @@ impl LostProcesses {
             told,
             pidfd,
             trace: trace.filter(|_| told.on_lost == OnLost::Kill),
-            over: None,
+            is_over: false,
             clean: 0,
             kill_at,
             done,
@@ -139,26 +139,15 @@ impl LostProcesses {
 
     /// Sends the signals that are due now. Returns the processes that no longer have to be ended.
     /// `find` looks up a process.
-    pub(crate) fn look(
-        &mut self,
-        now: u64,
-        find: impl Fn(ProcessId) -> Found,
-    ) -> Vec<(Token, Removable)> {
+    pub(crate) fn look(&mut self, now: u64, find: impl Fn(ProcessId) -> Found) -> Vec<Token> {
         let traces: Vec<&Trace> = self.0.iter().filter_map(|lost| lost.trace_due(now)).collect();
         let left = descendants::kill(&traces);
-        let mut over = Vec::new();
-        self.0.retain_mut(|lost| {
+        let over = self.0.extract_if(.., |lost| {
             lost.note_left(&left, now);
-            if lost.over.is_none() {
-                lost.over = lost.look(now, &find);
-            }
-            let is_clean = lost.trace.is_none() || lost.clean >= CLEAN_LOOKS;
-            let removable = lost.over.take_if(|_| is_clean);
-            let stays = removable.is_none();
-            over.extend(removable.map(|removable| (lost.token, removable)));
-            stays
+            lost.is_over = lost.is_over || lost.look(now, &find);
+            lost.is_over && (lost.trace.is_none() || lost.clean >= CLEAN_LOOKS)
         });
-        over
+        over.map(|lost| lost.token).collect()
     }
 }
 
@@ -171,14 +160,14 @@ impl Lost {
     /// the owner is killed, because some of them are found through the owner, and again after the
     /// owner has ended.
     fn trace_due(&self, now: u64) -> Option<&Trace> {
-        let is_due = self.over.is_some() || self.done < Some(Stage::Killed);
+        let is_due = self.is_over || self.done < Some(Stage::Killed);
         self.trace.as_ref().filter(|_| is_due && now >= self.kill_at)
     }
 
     /// Notes whether a process was found that runs under this hold.
     fn note_left(&mut self, left: &BTreeSet<Tag>, now: u64) {
         let Some(trace) = &self.trace else { return };
-        if now < self.kill_at || self.over.is_none() {
+        if now < self.kill_at || !self.is_over {
             return;
         }
         if left.contains(&trace.tag) {
@@ -190,29 +179,32 @@ impl Lost {
         }
     }
 
-    fn look(&mut self, now: u64, find: impl Fn(ProcessId) -> Found) -> Option<Removable> {
+    /// Sends the signal that is due to the process itself. Returns whether it no longer has to be
+    /// ended. An unknown state does not count.
+    fn look(&mut self, now: u64, find: impl Fn(ProcessId) -> Found) -> bool {
         let Holder { process, on_lost, .. } = self.told;
-        if let Some(removable) = Removable::of_choice(on_lost, self.done.is_some()) {
-            return Some(removable);
+        if may_outlive_lock(on_lost, self.done.is_some()) {
+            return true;
         }
         if self.pidfd.is_none() {
             match find(process) {
                 Found::Same(pidfd) => self.pidfd = Some(pidfd),
                 Found::Unknown(error) => self.complain("it cannot be found", &error),
-                found @ Found::Gone => return Removable::of_absence(&found),
+                Found::Gone => return true,
             }
         }
-        let pidfd = self.pidfd.as_ref()?;
-        if let Some(removable) = Removable::of_end(pidfd) {
-            return Some(removable);
+        let Some(pidfd) = &self.pidfd else { return false };
+        if pidfd.has_ended() {
+            return true;
         }
         let due = if now < self.kill_at { Stage::Asked } else { Stage::Killed };
-        let due = due.allowed(on_lost)?;
-        if Some(due) > self.done {
-            self.signal(due, now);
+        if let Some(due) = due.allowed(on_lost) {
+            if Some(due) > self.done {
+                self.signal(due, now);
+            }
+            self.note_lateness(now);
         }
-        self.note_lateness(now);
-        None
+        false
     }
 
     fn signal(&mut self, stage: Stage, now: u64) {

@@ -4,11 +4,11 @@
 //! whatever happens to the files.
 
 use std::ffi::OsStr;
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use nix::sys::socket::{
 
 use crate::config::sections::SocketAccess;
 use crate::net::listen::Listener;
-use crate::runtime_dir::locks::{self, ClaimError, FileId, InstanceGuard};
+use crate::runtime_dir::locks::{self, ClaimError, InstanceGuard, is_at};
 use canal_protocol::place::{Place, Rule, USUAL_SOCKET};
 use canal_sys::dir::{IfMissing, make_private, open_lock, open_private, remove_if_there};
 
@@ -45,8 +45,8 @@ pub(crate) struct Claim {
 pub(crate) struct RuntimeDir {
     claim: Claim,
     pub listener: Listener,
-    /// The identity of the socket's file. `None` if the service manager created it.
-    socket: Option<FileId>,
+    /// The socket's file. `None` if the service manager created it.
+    socket: Option<File>,
     watch: Option<Inotify>,
     /// Whether files were removed and could not be created again yet.
     pub restore_failed: bool,
@@ -61,10 +61,9 @@ impl Replacing {
     /// Waits until no other process replaces the daemon.
     pub fn begin(place: &Place, uid: u32) -> Result<Self, ClaimError> {
         open_dir(place, uid)?;
-        let failed = |error| ClaimError::Io { path: replace_path(place), error };
-        let file = open_lock(&replace_path(place)).map_err(failed)?;
-        let not_locked = |error| ClaimError::Lock { path: replace_path(place), error };
-        fs2::FileExt::lock_exclusive(&file).map_err(not_locked)?;
+        let path = replace_path(place);
+        let file = open_lock(&path).map_err(ClaimError::at(&path))?;
+        fs2::FileExt::lock_exclusive(&file).map_err(|error| ClaimError::Lock { path, error })?;
         Ok(Self(Arc::new(file)))
     }
 
@@ -107,11 +106,10 @@ impl Claim {
 
     fn with((dir, lock): (File, File), place: &Place, uid: u32) -> Result<Self, ClaimError> {
         let guard = InstanceGuard::raise(place)?;
-        let state = locks::take_state(place, &guard.name);
-        let state = state.map_err(|error| ClaimError::Io { path: place.dir.clone(), error })?;
+        let state = locks::take_state(place, &guard.name).map_err(ClaimError::at(&place.dir))?;
         let access = SocketAccess::default();
         let mut claim = Self { place: place.clone(), uid, dir, lock, guard, state, access };
-        claim.sign().map_err(|error| ClaimError::Io { path: lock_path(place), error })?;
+        claim.sign().map_err(ClaimError::at(&lock_path(place)))?;
         Ok(claim)
     }
 
@@ -136,15 +134,11 @@ impl Claim {
         access: SocketAccess,
     ) -> Result<RuntimeDir, ClaimError> {
         self.access = access;
-        let failed = |error| ClaimError::Io { path: self.place.socket.clone(), error };
         let (listener, socket) = match given {
             Some(listener) => (listener, None),
-            None => {
-                let (listener, id) = self.bind()?;
-                (listener, Some(id))
-            }
+            None => self.bind().map(|(listener, socket)| (listener, Some(socket)))?,
         };
-        let listener = Listener::new(listener).map_err(failed)?;
+        let listener = Listener::new(listener).map_err(ClaimError::at(&self.place.socket))?;
         let watch = self.watch();
         if let Err(error) = &watch {
             tracing::warn!(%error, "cannot watch the daemon's directory; checking it every second");
@@ -154,7 +148,7 @@ impl Claim {
 
     /// Binds our socket. If no further file can be created (a disk can run out of inodes, too),
     /// removes the socket of a dead daemon to make room.
-    fn bind(&self) -> Result<(UnixListener, FileId), ClaimError> {
+    fn bind(&self) -> Result<(UnixListener, File), ClaimError> {
         match self.bind_beside() {
             Err(ClaimError::Io { error, .. })
                 if is_full(&error) && self.remove_dead_socket().is_ok() =>
@@ -177,17 +171,19 @@ impl Claim {
 
     /// Creates the socket under another name and renames it, so that clients never find a socket
     /// that does not listen. The rename replaces the socket of an earlier daemon.
-    fn bind_beside(&self) -> Result<(UnixListener, FileId), ClaimError> {
-        let failed = |error| ClaimError::Io { path: self.place.socket.clone(), error };
+    fn bind_beside(&self) -> Result<(UnixListener, File), ClaimError> {
+        let failed = ClaimError::at(&self.place.socket);
         let made = self.place.dir.join(".canal.sock.new");
-        let fd = self.bind_at(&made).map_err(failed)?;
+        let fd = self.bind_at(&made).map_err(&failed)?;
         self.permit(&made)?;
         // The queue of connections is as long as the kernel allows (net.core.somaxconn). The
         // constant is 128 in musl, and 4096 in glibc.
         listen(&fd, Backlog::MAXALLOWABLE).map_err(|error| failed(error.into()))?;
-        let id = FileId::of(&made).map_err(failed)?;
+        let mut options = OpenOptions::new();
+        let options = options.read(true).custom_flags(libc::O_PATH | libc::O_NOFOLLOW);
+        let file = options.open(&made).map_err(&failed)?;
         std::fs::rename(&made, &self.place.socket).map_err(failed)?;
-        Ok((UnixListener::from(fd), id))
+        Ok((UnixListener::from(fd), file))
     }
 
     fn bind_at(&self, made: &Path) -> io::Result<OwnedFd> {
@@ -210,29 +206,32 @@ impl Claim {
         Ok(inotify)
     }
 
+    /// Reports removals from our directories.
     fn add_watches(&self, inotify: &Inotify) -> io::Result<()> {
-        add_watch(inotify, &self.place.dir)?;
+        let gone = AddWatchFlags::IN_DELETE
+            | AddWatchFlags::IN_MOVED_FROM
+            | AddWatchFlags::IN_DELETE_SELF
+            | AddWatchFlags::IN_MOVE_SELF;
+        inotify.add_watch(&self.place.dir, gone)?;
         if self.state.is_some() {
-            add_watch(inotify, &self.place.stores().state_dir)?;
+            inotify.add_watch(&self.place.stores().state_dir, gone)?;
         }
         Ok(())
     }
 
     /// Gives a new socket its group and its mode.
     fn permit(&self, made: &Path) -> Result<(), ClaimError> {
-        let socket = || self.place.socket.clone();
+        let failed = |what: String| {
+            move |error| ClaimError::Access { socket: self.place.socket.clone(), what, error }
+        };
         if let Some(group) = &self.access.group {
-            std::os::unix::fs::lchown(made, None, Some(group.gid)).map_err(|error| {
-                let what = format!("the group {} (`group` of `[socket]`)", group.called);
-                ClaimError::Access { socket: socket(), what, error }
-            })?;
+            let what = format!("the group {} (`group` of `[socket]`)", group.called);
+            std::os::unix::fs::lchown(made, None, Some(group.gid)).map_err(failed(what))?;
         }
         let usual = if self.place.rule == Rule::Shared { 0o666 } else { 0o600 };
         let mode = self.access.mode.unwrap_or(usual);
-        std::fs::set_permissions(made, std::fs::Permissions::from_mode(mode)).map_err(|error| {
-            let what = format!("the mode {mode:04o}");
-            ClaimError::Access { socket: socket(), what, error }
-        })
+        std::fs::set_permissions(made, std::fs::Permissions::from_mode(mode))
+            .map_err(failed(format!("the mode {mode:04o}")))
     }
 }
 
@@ -264,9 +263,12 @@ impl RuntimeDir {
             while watch.read_events().is_ok_and(|events| !events.is_empty()) {}
         }
         let Claim { place, lock, state, .. } = &self.claim;
-        let socket = self.socket.is_some_and(|ours| FileId::of(&place.socket).ok() != Some(ours));
         let state = state.as_ref().is_some_and(|lock| !locks::has_state(place, lock));
-        socket || state || FileId::of_file(lock).ok() != FileId::of(&lock_path(place)).ok()
+        self.has_lost_socket() || state || !is_at(&lock_path(place), lock)
+    }
+
+    fn has_lost_socket(&self) -> bool {
+        self.socket.as_ref().is_some_and(|ours| !is_at(&self.claim.place.socket, ours))
     }
 
     /// Restores the missing files, except for the socket: clients must not connect before the
@@ -275,34 +277,30 @@ impl RuntimeDir {
         let Claim { place, uid, .. } = &self.claim;
         let (place, uid) = (place.clone(), *uid);
         let dir = open_dir(&place, uid)?;
-        let failed = |error| ClaimError::Io { path: place.dir.clone(), error };
-        if FileId::of_file(&dir).map_err(failed)?
-            != FileId::of_file(&self.claim.dir).map_err(failed)?
-        {
-            fs2::FileExt::try_lock_shared(&dir).map_err(failed)?;
+        let failed = ClaimError::at(&place.dir);
+        if !is_at(&place.dir, &self.claim.dir) {
+            fs2::FileExt::try_lock_shared(&dir).map_err(&failed)?;
             self.claim.dir = dir;
-            if InstanceGuard::name(&place).map_err(failed)? != self.claim.guard.name {
+            if InstanceGuard::name(&place).map_err(&failed)? != self.claim.guard.name {
                 self.claim.guard = InstanceGuard::raise(&place)?;
             }
         }
-        if FileId::of_file(&self.claim.lock).ok() != FileId::of(&lock_path(&place)).ok() {
+        if !is_at(&lock_path(&place), &self.claim.lock) {
             self.claim.lock = take_lock(&place)?;
-            self.claim.sign().map_err(|error| ClaimError::Io { path: lock_path(&place), error })?;
+            self.claim.sign().map_err(ClaimError::at(&lock_path(&place)))?;
         }
         let Claim { guard, state: Some(lock), .. } = &mut self.claim else { return Ok(()) };
-        let path = place.stores().state_dir.clone();
         locks::restore_state(&place, &guard.name, lock)
-            .map_err(|error| ClaimError::Io { path, error })
+            .map_err(ClaimError::at(&place.stores().state_dir))
     }
 
     /// Opens the place to clients again, after [`Self::restore`].
     pub(crate) fn reopen(&mut self) -> Result<(), ClaimError> {
-        let path = self.claim.place.socket.clone();
-        let failed = |error| ClaimError::Io { path: path.clone(), error };
-        if self.socket.is_some_and(|ours| FileId::of(&path).ok() != Some(ours)) {
-            let (listener, id) = self.claim.bind()?;
-            self.listener = Listener::new(listener).map_err(failed)?;
-            self.socket = Some(id);
+        let failed = ClaimError::at(&self.claim.place.socket);
+        if self.has_lost_socket() {
+            let (listener, socket) = self.claim.bind()?;
+            self.listener = Listener::new(listener).map_err(&failed)?;
+            self.socket = Some(socket);
         }
         if let Some(inotify) = &self.watch {
             self.claim.add_watches(inotify).map_err(failed)?;
@@ -312,9 +310,8 @@ impl RuntimeDir {
 
     /// Removes our socket, so that clients do not try to connect to it.
     pub(crate) fn close(&self) {
-        let path = &self.claim.place.socket;
-        if self.socket.is_some_and(|ours| FileId::of(path).ok() == Some(ours)) {
-            let _ = std::fs::remove_file(path);
+        if self.socket.is_some() && !self.has_lost_socket() {
+            let _ = std::fs::remove_file(&self.claim.place.socket);
         }
     }
 }
@@ -353,9 +350,8 @@ fn take_locks(place: &Place, uid: u32) -> Result<(File, File), ClaimError> {
 /// Takes the instance lock.
 fn take_lock(place: &Place) -> Result<File, ClaimError> {
     let path = lock_path(place);
-    let failed = |error| ClaimError::Io { path: path.clone(), error };
     loop {
-        let mut lock = open_lock(&path).map_err(failed)?;
+        let mut lock = open_lock(&path).map_err(ClaimError::at(&path))?;
         if let Err(error) = fs2::FileExt::try_lock_exclusive(&lock) {
             if error.kind() != fs2::lock_contended_error().kind() {
                 return Err(ClaimError::Lock { path, error });
@@ -365,7 +361,7 @@ fn take_lock(place: &Place) -> Result<File, ClaimError> {
             return Err(running(place, &text));
         }
         // Another process may have removed the file between the open and the lock.
-        if FileId::of(&path).ok() == FileId::of_file(&lock).ok() {
+        if is_at(&path, &lock) {
             return Ok(lock);
         }
     }
@@ -384,15 +380,6 @@ fn running(place: &Place, signed: &[u8]) -> ClaimError {
         return ClaimError::OtherSocket { dir: place.dir.clone(), theirs, pid };
     }
     ClaimError::Running { socket: place.socket.clone(), pid }
-}
-
-fn add_watch(inotify: &Inotify, dir: &Path) -> io::Result<()> {
-    let gone = AddWatchFlags::IN_DELETE
-        | AddWatchFlags::IN_MOVED_FROM
-        | AddWatchFlags::IN_DELETE_SELF
-        | AddWatchFlags::IN_MOVE_SELF;
-    inotify.add_watch(dir, gone)?;
-    Ok(())
 }
 
 #[cfg(test)]

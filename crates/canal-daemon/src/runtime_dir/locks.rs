@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 use nix::unistd::{AccessFlags, access};
 
 use crate::store::node::machine_name;
+use canal_log::journal::disk::leads_to;
 use canal_protocol::place::{BESIDE_SOCKET, Place};
 use canal_sys::abstract_name;
 use canal_sys::dir::{open_lock, remove_if_there};
@@ -77,23 +78,16 @@ pub enum ClaimError {
     },
 }
 
-/// The identity of a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct FileId {
-    device: u64,
-    inode: u64,
+impl ClaimError {
+    /// Names the file at which a system call failed.
+    pub(super) fn at(path: &Path) -> impl Fn(io::Error) -> Self {
+        |error| Self::Io { path: path.to_owned(), error }
+    }
 }
 
-impl FileId {
-    pub(super) fn of(path: &Path) -> io::Result<Self> {
-        let found = fs::symlink_metadata(path)?;
-        Ok(Self { device: found.dev(), inode: found.ino() })
-    }
-
-    pub(super) fn of_file(file: &File) -> io::Result<Self> {
-        let found = file.metadata()?;
-        Ok(Self { device: found.dev(), inode: found.ino() })
-    }
+/// Whether this is still the file at a path.
+pub(super) fn is_at(path: &Path, file: &File) -> bool {
+    leads_to(path, file).unwrap_or(false)
 }
 
 /// The abstract socket.
@@ -123,13 +117,12 @@ impl InstanceGuard {
 
     /// Takes the name, unless a daemon of this user has it.
     pub(crate) fn raise(place: &Place) -> Result<Self, ClaimError> {
-        let failed = |error| ClaimError::Io { path: place.dir.clone(), error };
-        let name = Self::name(place).map_err(failed)?;
+        let name = Self::name(place).map_err(ClaimError::at(&place.dir))?;
         for _ in 0..LOOKS {
             match abstract_name::take(&name) {
                 Ok(socket) => return Ok(Self { name, socket: Some(socket) }),
                 Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
-                Err(error) => return Err(failed(error)),
+                Err(error) => return Err(ClaimError::at(&place.dir)(error)),
             }
             match abstract_name::user_of(&name) {
                 Ok(Some(uid)) if uid == canal_sys::process::user::geteuid().as_raw() => {
@@ -211,7 +204,7 @@ pub(super) fn restore_state(place: &Place, here: &str, lock: &mut File) -> io::R
 
 /// Whether the file of the lock is where other daemons find it.
 pub(super) fn has_state(place: &Place, lock: &File) -> bool {
-    FileId::of(&place.stores().state_dir.join(NAME)).ok() == FileId::of_file(lock).ok()
+    is_at(&place.stores().state_dir.join(NAME), lock)
 }
 
 /// The lock, or the reason why this daemon cannot have the directory.
@@ -248,7 +241,7 @@ fn attempt(
                 )));
             }
             // Another process may have removed the file between the open and the lock.
-            Ok(()) if FileId::of(&path).ok() != FileId::of_file(&file).ok() => {}
+            Ok(()) if !is_at(&path, &file) => {}
             Ok(()) => {
                 // Overwrites in place, so that it succeeds on a full disk. The lock counts even if
                 // it fails.

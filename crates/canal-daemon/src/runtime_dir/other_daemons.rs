@@ -101,7 +101,7 @@ pub fn users_with_daemons() -> BTreeSet<u32> {
 /// ([`InstanceGuard`](super::locks::InstanceGuard)).
 fn daemons_of_users(above: &Path) -> io::Result<Vec<(u32, bool)>> {
     let above = fs::metadata(above)?;
-    let names = abstract_name::all_with_prefix("canal-")?;
+    let names = abstract_name::all()?;
     let of_daemon = |(name, owner): (String, u32)| {
         let (uid, device, inode) = parts(&name)?;
         // Any user can take any name, but the kernel reports the real user of the socket.

@@ -75,11 +75,9 @@ impl Server {
         }
         loop {
             let standings = self.standings(&builds, now);
-            let next = share::next(&standings, |to| {
-                builds.get(to).is_some_and(|build| self.grantable_token(*build).is_some())
-            });
+            let next = share::next(&standings, |to| self.grantable_token(to).is_some());
             let Some((to, from)) = next else { break };
-            self.move_slot(&builds, to, from, now);
+            self.move_slot(to, from, now);
             if self.decide.has_proposed() {
                 return;
             }
@@ -93,23 +91,19 @@ impl Server {
         }
     }
 
-    fn standings(&self, builds: &[Tag], now: Instant) -> Vec<Standing> {
-        let nothing = Standing { barred: true, ..Standing::default() };
+    fn standings(&self, builds: &[Tag], now: Instant) -> Vec<(Tag, Standing)> {
         let standing = |tag: &Tag| {
             let held = self.job_tokens(*tag).len();
-            self.jobservers.get(*tag)?.standing(held, now)
+            Some((*tag, self.jobservers.get(*tag)?.standing(held, now)?))
         };
-        builds.iter().map(|tag| standing(tag).unwrap_or(nothing)).collect()
+        builds.iter().filter_map(standing).collect()
     }
 
     /// Gives a build a slot, and offers its job token.
-    fn move_slot(&mut self, builds: &[Tag], to: usize, from: SlotFrom, now: Instant) {
-        let Some(build) = builds.get(to).copied() else { return };
-        let giver = match from {
-            SlotFrom::Spare(at) | SlotFrom::Untaken(at) => builds.get(at).copied(),
-            SlotFrom::Free => None,
+    fn move_slot(&mut self, build: Tag, from: SlotFrom, now: Instant) {
+        let (SlotFrom::Spare(giver) | SlotFrom::Untaken(giver)) = from else {
+            return self.take_slot(build);
         };
-        let Some(giver) = giver else { return self.take_slot(build) };
         if giver == build {
             return self.jobservers.offer(build, now);
         }
@@ -270,7 +264,7 @@ impl Server {
             _ => None,
         });
         let frames: Vec<(Tag, FrameId)> = frames.collect();
-        let mut builds: BTreeSet<Tag> = self.jobservers.found().into_iter().collect();
+        let mut builds = self.jobservers.found();
         builds.extend(frames.iter().map(|(build, _)| *build));
         for build in builds {
             let table = self.decide.table();

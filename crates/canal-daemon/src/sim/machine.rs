@@ -360,7 +360,9 @@ impl Kernel for Machine {
         self.asked();
         self.with_pid(pid, |process| {
             let Process { state, parent, started, .. } = *process;
-            Stat { state, parent, started }
+            let mut stat = Stat::default();
+            (stat.state, stat.parent, stat.started) = (state, parent, started);
+            stat
         })
     }
 

@@ -479,7 +479,7 @@ fn ends(daemon: &Pidfd, pid: u32, limits: Limits) -> bool {
     let mut owed = Owed::new(limits);
     loop {
         let patience = owed.patience();
-        if daemon.wait_end(u16::try_from(patience.as_millis()).unwrap_or(u16::MAX)) {
+        if daemon.wait_end(patience) {
             return true;
         }
         if owed.grow(patience, || activity(Some(pid))) {

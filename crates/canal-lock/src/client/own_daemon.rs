@@ -8,16 +8,15 @@
 //! Invariant: a request reaches the machine's daemon only if the user's own one has no holders and
 //! no waiters, or has been asked to end.
 
-use nix::errno::Errno;
-use nix::sys::stat::lstat;
+use rustix::io::Errno;
 
 use super::calls::Client;
 use super::connection::silence::Options;
 use super::error::{ClientError, Result};
 use canal_protocol::place::{Place, Rule};
 use canal_protocol::{KeyInfo, NoParameters, Status, StatusQuery};
-use canal_sys::dir::{is_private, with_c_str};
-use canal_sys::process::user::geteuid;
+use canal_sys::dir::is_private;
+use canal_sys::process::user::{geteuid, lstat};
 
 /// Refuses the request if the user's own daemon still has holds that a daemon of the machine does
 /// not know.
@@ -31,9 +30,8 @@ pub(super) fn refuse_holders(place: &Place, options: &Options) -> Result<()> {
         return Ok(());
     }
     let own = Place::of_user_by_socket(place.uid.get());
-    let found = with_c_str(&own.socket, lstat);
     let is_ours = || is_private(&own.dir, geteuid().as_raw());
-    if found.is_err_and(|error| error == Errno::ENOENT) || !is_ours() {
+    if lstat(&own.socket).is_err_and(|error| error == Errno::NOENT) || !is_ours() {
         return Ok(());
     }
     let mut client = Client::connect(&own, options.clone())?;

@@ -137,7 +137,7 @@ pub(crate) fn open_plain(options: &mut OpenOptions, path: &Path) -> io::Result<O
 }
 
 /// Whether a path leads to this file.
-pub(crate) fn leads_to(path: &Path, file: &File) -> io::Result<bool> {
+pub fn leads_to(path: &Path, file: &File) -> io::Result<bool> {
     let (own, there) = (file.metadata()?, fs::symlink_metadata(path)?);
     Ok((there.dev(), there.ino()) == (own.dev(), own.ino()))
 }

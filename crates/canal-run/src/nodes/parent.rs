@@ -18,7 +18,7 @@ use canal_protocol::{Node, NodeFailure};
 use canal_sys::deadline::{Deadline, Reader, Writer};
 use canal_sys::fds;
 use canal_sys::pidfd::Pidfd;
-use canal_sys::process::child::{Reap, children, ended, fork};
+use canal_sys::process::child::{Reap, children_of, ended, fork};
 use canal_sys::terminal::output::Audience;
 
 use super::process::{CoordinatorProcess, Purpose, Wording, fault};
@@ -212,7 +212,7 @@ impl OverNodes {
             return;
         }
         let present = self.coordinator.as_ref().map(|(pid, _)| *pid);
-        for pid in children().unwrap_or_default() {
+        for pid in children_of(Pid::this()).unwrap_or_default() {
             if Some(pid) != present && self.is_part(pid) {
                 let _ = ended(pid, Reap::Now);
             }

@@ -96,9 +96,9 @@ fn a_directory_of_another_user_is_refused_with_its_owner() {
 #[test]
 fn a_directory_of_another_user_that_cannot_be_opened_is_reported_as_that() {
     let folder = tempfile::tempdir().unwrap();
-    let error = not_opened(folder.path(), own() + 1, Errno::EACCES);
+    let error = not_opened(folder.path(), own() + 1, Errno::ACCESS);
     assert!(matches!(error, DirError::Foreign(_, owner, _) if owner == own()), "{error}");
-    let error = not_opened(folder.path(), own(), Errno::EACCES);
+    let error = not_opened(folder.path(), own(), Errno::ACCESS);
     assert!(matches!(error, DirError::Io(..)), "{error}");
 }
 

@@ -19,17 +19,7 @@ use nix::sys::signal::Signal;
 
 use crate::peer::Credentials;
 use crate::process::Origin;
-
-/// The fields of `/proc/PID/stat` of a simulated process.
-#[derive(Clone, Copy, Debug)]
-pub struct Stat {
-    /// The state letter.
-    pub state: char,
-    /// The parent's pid.
-    pub parent: u32,
-    /// When the process started, in clock ticks since boot.
-    pub started: u64,
-}
+pub use crate::process::Stat;
 
 /// The answers of a simulated machine's kernel to the daemon that runs there.
 pub trait Kernel: fmt::Debug {

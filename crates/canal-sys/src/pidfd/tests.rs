@@ -3,7 +3,7 @@ use std::process::{Child, Command, Stdio};
 use std::os::fd::FromRawFd;
 
 use super::*;
-use crate::rerun::{self, BOUND, BOUND_MS, wait_until};
+use crate::rerun::{self, BOUND, wait_until};
 
 fn sleeper() -> Child {
     Command::new("sleep").arg("60").stdin(Stdio::null()).spawn().unwrap()
@@ -18,12 +18,12 @@ fn a_process_is_followed_from_life_over_death_to_the_reap() {
     let mut child = sleeper();
     let pidfd = Pidfd::open(child.id()).unwrap();
     assert!(!pidfd.has_ended());
-    assert!(!pidfd.wait_end(1));
+    assert!(!pidfd.wait_end(Duration::from_millis(1)));
     assert_eq!(pidfd.pid(), Some(child.id()));
     assert_eq!(pidfd.pid_by_fdinfo(), Some(child.id()));
 
     pidfd.signal(Signal::SIGKILL).unwrap();
-    assert!(pidfd.wait_end(BOUND_MS));
+    assert!(pidfd.wait_end(BOUND));
     assert!(pidfd.has_ended(), "a zombie has ended");
     assert_eq!(pidfd.pid(), Some(child.id()), "a zombie keeps its number");
     assert_eq!(pidfd.pid_by_fdinfo(), Some(child.id()));
@@ -42,7 +42,7 @@ fn a_process_is_followed_from_life_over_death_to_the_reap() {
 fn waiting_takes_as_long_as_asked_and_no_longer() {
     let own = Pidfd::open(std::process::id()).unwrap();
     let before = Instant::now();
-    assert!(!own.wait_end(30));
+    assert!(!own.wait_end(Duration::from_millis(30)));
     assert!(before.elapsed() >= Duration::from_millis(30));
     assert!(before.elapsed() < BOUND);
 }
@@ -200,7 +200,7 @@ fn a_process_whose_first_thread_ended_has_not_ended() {
         "the other thread sleeps"
     );
     pidfd.signal(Signal::SIGKILL).unwrap();
-    assert!(pidfd.wait_end(BOUND_MS));
+    assert!(pidfd.wait_end(BOUND));
     child.wait().unwrap();
 }
 

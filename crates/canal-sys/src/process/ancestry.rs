@@ -1,13 +1,13 @@
 //! Finds all processes, the ancestors of a process, and the processes that it started.
 
 use std::collections::BTreeSet;
-use std::ffi::OsStr;
 use std::{fs, io};
 
 use nix::unistd::{Pid, getpgid};
 
 use super::child::children_of;
 use super::state::{Stat, parent};
+use crate::kernel;
 use crate::pidfd::Pidfd;
 
 /// The pids of all processes of our pid namespace and of those below it. A process that lives
@@ -31,25 +31,11 @@ pub fn all() -> io::Result<Vec<u32>> {
 pub fn visible() -> io::Result<Vec<u32>> {
     simulated!(|kernel| Ok(kernel.pids()));
     let own = fs::read_link("/proc/self")?;
-    let number = |name: &OsStr| name.to_str().and_then(|name| name.parse::<u32>().ok());
-    if number(own.as_os_str()) != Some(std::process::id()) {
+    if own.to_str() != Some(&std::process::id().to_string()) {
         let text = "/proc does not show the processes of this pid namespace";
         return Err(io::Error::new(io::ErrorKind::Unsupported, text));
     }
-    let mut all = Vec::new();
-    for entry in fs::read_dir("/proc")? {
-        all.extend(number(&entry?.file_name()));
-    }
-    Ok(all)
-}
-
-/// An ancestor of a process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ancestor {
-    /// Its pid.
-    pub pid: u32,
-    /// When it started, in clock ticks since boot.
-    pub started: u64,
+    kernel::pids()
 }
 
 /// The visible ancestors of the process that has this pid now, its parent first. A process whose
@@ -59,22 +45,20 @@ pub struct Ancestor {
 /// Pids that are reused meanwhile do no harm. If a child still has the same parent after the parent
 /// was read, it had this parent all the time, because the kernel gives a child a new parent the
 /// moment the old one ends.
-pub fn ancestors(pid: u32) -> impl Iterator<Item = Ancestor> {
-    let first = Stat::read(pid).map(|stat| Ancestor { pid, started: stat.started });
-    std::iter::successors(first.and_then(parent_of), |child| parent_of(*child))
+pub fn ancestors(pid: u32) -> impl Iterator<Item = u32> {
+    let first = Stat::read(pid).and_then(|stat| parent_of((pid, stat.started)));
+    std::iter::successors(first, |child| parent_of(*child)).map(|(pid, _)| pid)
 }
 
-fn parent_of(child: Ancestor) -> Option<Ancestor> {
+/// The parent of a process that has this pid and started at this time, in the same form.
+fn parent_of((child, child_started): (u32, u64)) -> Option<(u32, u64)> {
     let parent_now = || {
-        let stat = Stat::read(child.pid)?;
-        (stat.started == child.started && child.started != 0).then_some(stat.parent)
+        let stat = Stat::read(child)?;
+        (stat.started == child_started && child_started != 0).then_some(stat.parent)
     };
-    let pid = parent_now()?;
-    if pid == 0 {
-        return None;
-    }
+    let pid = parent_now().filter(|pid| *pid != 0)?;
     let started = Stat::read(pid)?.started;
-    (parent_now()? == pid).then_some(Ancestor { pid, started })
+    (parent_now()? == pid).then_some((pid, started))
 }
 
 /// Adds the descendants of these processes, except the `spared` ones and their descendants. Each
@@ -84,7 +68,7 @@ pub fn add_descendants(found: &mut Vec<(u32, Pidfd)>, spared: impl Fn(u32) -> bo
     let mut seen: BTreeSet<u32> = found.iter().map(|(pid, _)| *pid).collect();
     let mut at = 0;
     while let Some((above, pidfd)) = found.get(at) {
-        let below = children_of(Pid::from_raw(above.cast_signed()));
+        let below = children_of(Pid::from_raw(above.cast_signed())).unwrap_or_default();
         let above_lives = || pidfd.pid() == Some(*above);
         let mut more = Vec::new();
         for pid in below.into_iter().map(|pid| pid.as_raw().unsigned_abs()) {

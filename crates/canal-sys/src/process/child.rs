@@ -1,7 +1,7 @@
 //! Forks without exec, starts programs apart from this process, and finds out how children end.
 
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 
@@ -14,6 +14,7 @@ use nix::unistd::{ForkResult, Gid, Pid, Uid, setgroups, setresgid, setresuid, se
 use rustix::process::{WaitId, WaitIdOptions, WaitIdStatus, waitid};
 
 use super::state::parent;
+use crate::{fds, kernel};
 
 /// Forks. Returns `Some` with the child's pid in the parent, and `None` in the child.
 ///
@@ -89,6 +90,23 @@ pub fn outlive_parent() -> io::Result<()> {
     Ok(prctl::set_pdeathsig(None)?)
 }
 
+/// Drops most of what this process inherited from the daemon that started it: all descriptors but
+/// the standard ones, its session and its folder. Returns the channel to the daemon, which is one
+/// of the standard descriptors.
+///
+/// # Errors
+/// The channel is not open.
+pub fn leave_parent(channel: RawFd) -> io::Result<OwnedFd> {
+    let channel = fds::adopt(channel)?;
+    fds::close_from(3);
+    // A signal to the job of a daemon in the foreground must not end this process.
+    setsid()?;
+    std::env::set_current_dir("/")?;
+    // The kernel took the process name from the file that was executed, which has another name.
+    let _ = prctl::set_name(c"canal");
+    Ok(channel)
+}
+
 /// Makes orphaned descendants of this process its children (PR_SET_CHILD_SUBREAPER, Linux 3.4). The
 /// setting survives exec, and children do not inherit it.
 pub fn become_subreaper() -> io::Result<()> {
@@ -106,6 +124,15 @@ pub struct UserIds {
     pub groups: Vec<Gid>,
 }
 
+impl UserIds {
+    /// Makes this process one of the user.
+    pub(super) fn take_on(&self) -> io::Result<()> {
+        setgroups(&self.groups)?;
+        setresgid(self.gid, self.gid, self.gid)?;
+        Ok(setresuid(self.uid, self.uid, self.uid)?)
+    }
+}
+
 /// Starts a program in its own session and process group, as another user if one is given. The
 /// number of the group is the child's pid. If this thread ends, the kernel kills the child.
 ///
@@ -114,11 +141,7 @@ pub struct UserIds {
 pub fn spawn_apart(command: &mut Command, user: Option<UserIds>) -> io::Result<Child> {
     let enter = move || -> io::Result<()> {
         setsid()?;
-        if let Some(UserIds { uid, gid, groups }) = &user {
-            setgroups(groups)?;
-            setresgid(*gid, *gid, *gid)?;
-            setresuid(*uid, *uid, *uid)?;
-        }
+        user.as_ref().map_or(Ok(()), UserIds::take_on)?;
         // A change of user clears it, so it comes last.
         prctl::set_pdeathsig(Signal::SIGKILL)?;
         Ok(())
@@ -172,57 +195,41 @@ fn wait(child: Pid, options: WaitIdOptions) -> io::Result<Option<WaitIdStatus>> 
     Ok(rustix::io::retry_on_intr(ask)?)
 }
 
-/// The children of this single-threaded process, including adopted children and those that have
-/// ended but were not reaped. Misses no child if only the caller reaps.
+/// The visible children of all threads of a process, including adopted children and those that have
+/// ended but were not reaped. May miss children that appear, end or are adopted at the same time.
+/// Misses no child of this process if it has a single thread and only the caller reaps.
 ///
-/// `/proc/self/task/TID/children` (Linux 3.5, CONFIG_PROC_CHILDREN) skips children only when others
+/// `/proc/PID/task/TID/children` (Linux 3.5, CONFIG_PROC_CHILDREN) skips children only when others
 /// leave the list at the same time. Without this file, reads the parent of every process.
-pub fn children() -> io::Result<Vec<Pid>> {
-    let path = format!("/proc/self/task/{}/children", nix::unistd::gettid());
-    match std::fs::read_to_string(path) {
-        Ok(text) => Ok(text.split_whitespace().filter_map(to_pid).collect()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => children_by_parent(Pid::this()),
-        Err(error) => Err(error),
-    }
-}
-
-/// The visible children of all threads of a process. May miss children that appear, end or are
-/// adopted at the same time.
-#[must_use]
-pub fn children_of(pid: Pid) -> Vec<Pid> {
+pub fn children_of(pid: Pid) -> io::Result<Vec<Pid>> {
     simulated!(|kernel| {
         let children = kernel.children(pid.as_raw().unsigned_abs()).into_iter();
-        children.map(|pid| Pid::from_raw(pid.cast_signed())).collect()
+        Ok(children.map(|pid| Pid::from_raw(pid.cast_signed())).collect())
     });
-    let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
+    let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else {
+        return children_by_parent(pid);
+    };
     let mut children = Vec::new();
     for thread in threads.flatten() {
         match std::fs::read_to_string(thread.path().join("children")) {
-            Ok(text) => children.extend(text.split_whitespace().filter_map(to_pid)),
+            Ok(text) => {
+                let pids = text.split_whitespace().filter_map(|pid| pid.parse().ok());
+                children.extend(pids.map(Pid::from_raw));
+            }
             Err(error) if error.kind() == io::ErrorKind::NotFound && thread.path().exists() => {
-                return children_by_parent(pid).unwrap_or_default();
+                return children_by_parent(pid);
             }
             // The thread has ended.
             Err(_) => {}
         }
     }
-    children
-}
-
-fn children_by_parent(of: Pid) -> io::Result<Vec<Pid>> {
-    let of = of.as_raw().unsigned_abs();
-    let mut children = Vec::new();
-    for entry in std::fs::read_dir("/proc")?.flatten() {
-        let Some(pid) = entry.file_name().to_str().and_then(to_pid) else { continue };
-        if parent(pid.as_raw().unsigned_abs()) == Some(of) {
-            children.push(pid);
-        }
-    }
     Ok(children)
 }
 
-fn to_pid(text: &str) -> Option<Pid> {
-    text.parse().ok().map(Pid::from_raw)
+fn children_by_parent(of: Pid) -> io::Result<Vec<Pid>> {
+    let mut children = kernel::pids()?;
+    children.retain(|pid| parent(*pid) == Some(of.as_raw().unsigned_abs()));
+    Ok(children.into_iter().map(|pid| Pid::from_raw(pid.cast_signed())).collect())
 }
 
 #[cfg(test)]
@@ -272,19 +279,19 @@ mod tests {
     fn the_children_of_another_process_are_those_of_all_its_threads() {
         let mut shell = shell("sleep 60 & sleep 60 & wait");
         let shell_pid = pid(&shell);
-        rerun::wait_until("both are there", || children_of(shell_pid).len() == 2);
-        let mut found = children_of(shell_pid);
+        rerun::wait_until("both are there", || children_of(shell_pid).unwrap().len() == 2);
+        let mut found = children_of(shell_pid).unwrap();
         let mut by_parent = children_by_parent(shell_pid).unwrap();
         found.sort_unstable();
         by_parent.sort_unstable();
         assert_eq!(found, by_parent);
         // Children of a thread other than the first are included: this thread made the shell.
-        assert!(children_of(Pid::this()).contains(&shell_pid));
+        assert!(children_of(Pid::this()).unwrap().contains(&shell_pid));
         for sleep in found {
             kill(sleep, Signal::SIGKILL).unwrap();
         }
         shell.wait().unwrap();
-        assert!(children_of(shell_pid).is_empty());
+        assert!(children_of(shell_pid).unwrap().is_empty());
     }
 
     #[test]
@@ -304,8 +311,8 @@ mod tests {
         let leader = pid(&shell);
         assert_eq!(getpgid(Some(leader)).unwrap(), leader);
         assert_eq!(getsid(Some(leader)).unwrap(), leader);
-        rerun::wait_until("both are there", || children_of(leader).len() == 2);
-        let found = children_of(leader);
+        rerun::wait_until("both are there", || children_of(leader).unwrap().len() == 2);
+        let found = children_of(leader).unwrap();
         killpg(leader, Signal::SIGKILL).unwrap();
         shell.wait().unwrap();
         // There may be no process to reap them.

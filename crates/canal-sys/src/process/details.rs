@@ -3,20 +3,21 @@
 //!
 //! The kernel shows all but the name and the command line of another user's process only to root.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, Read};
-use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 use nix::fcntl::OFlag;
-use nix::sys::stat::{fstat, stat};
+use nix::sys::stat::{FileStat, fstat, stat};
 
 use canal_text::safe_text::sanitize;
 
 use super::ancestry::visible;
 use super::user;
+use crate::kernel::{field, open_files};
 
 /// The most bytes of a command line that are read.
 pub const COMMAND_LINE_MAX: usize = 4096;
@@ -77,19 +78,13 @@ pub fn variable(pid: u32, name: &str) -> Option<OsString> {
 #[must_use]
 pub fn has_open(pid: u32, files: &[&File]) -> Vec<usize> {
     simulated!(|kernel| kernel.has_open(pid, files));
-    let ids = files.iter().map(|file| fstat(file.as_fd()).ok().map(|it| (it.st_dev, it.st_ino)));
-    let ids: Vec<_> = ids.collect();
-    if ids.is_empty() {
+    if files.is_empty() {
         return Vec::new();
     }
-    let Ok(entries) = fs::read_dir(format!("/proc/{pid}/fd")) else { return Vec::new() };
-    let open = entries.flatten().filter_map(|entry| stat(&entry.path()).ok());
-    let mut found: Vec<usize> = open
-        .filter_map(|it| ids.iter().position(|id| *id == Some((it.st_dev, it.st_ino))))
-        .collect();
-    found.sort_unstable();
-    found.dedup();
-    found
+    let ids: Vec<_> = files.iter().map(|file| fstat(file).ok().map(|it| id_of(&it))).collect();
+    let open = open_files(pid).filter_map(|link| file_of(&link));
+    let found = open.filter_map(|file| ids.iter().position(|id| *id == Some(file)));
+    found.collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 /// Whether a process visibly has a file of this name open. The name also matches a removed file
@@ -97,8 +92,7 @@ pub fn has_open(pid: u32, files: &[&File]) -> Vec<usize> {
 #[must_use]
 pub fn has_named(pid: u32, name: &str) -> bool {
     simulated!(|kernel| kernel.has_named(pid, name));
-    let Ok(entries) = fs::read_dir(format!("/proc/{pid}/fd")) else { return false };
-    entries.flatten().any(|entry| is_link_to(&entry.path(), name))
+    open_files(pid).any(|link| is_link_to(&link, name))
 }
 
 /// Whether a link below `/proc/PID/fd` names a file of this name, which may have been removed.
@@ -114,7 +108,7 @@ pub fn is_link_to(link: &Path, name: &str) -> bool {
 pub fn folder(pid: u32, uid: Option<u32>) -> Option<PathBuf> {
     simulated!(|_| None);
     // The files below /proc/PID belong to root if the process is privileged in any way.
-    let shown_to = || user::stat(Path::new(&format!("/proc/{pid}"))).ok().map(|it| it.st_uid);
+    let shown_to = || user::stat(format!("/proc/{pid}")).ok().map(|it| it.st_uid);
     if uid.is_some() && shown_to() != uid {
         return None;
     }
@@ -129,13 +123,10 @@ pub fn folder(pid: u32, uid: Option<u32>) -> Option<PathBuf> {
 /// /proc belongs to another namespace.
 pub fn writers_of(device: u64, inode: u64) -> io::Result<Vec<u32>> {
     let writes = |pid: &u32| {
-        let Ok(entries) = fs::read_dir(format!("/proc/{pid}/fd")) else { return false };
-        entries.flatten().any(|entry| {
-            let is_it =
-                stat(&entry.path()).is_ok_and(|it| (it.st_dev, it.st_ino) == (device, inode));
-            let number = entry.file_name();
-            let info = || format!("/proc/{pid}/fdinfo/{}", number.to_string_lossy());
-            is_it && fs::read_to_string(info()).is_ok_and(|info| is_open_for_writing(&info))
+        open_files(*pid).filter(|link| file_of(link) == Some((device, inode))).any(|link| {
+            let number = link.file_name().unwrap_or_default().to_string_lossy();
+            fs::read_to_string(format!("/proc/{pid}/fdinfo/{number}"))
+                .is_ok_and(|info| is_open_for_writing(&info))
         })
     };
     Ok(visible()?.into_iter().filter(writes).collect())
@@ -143,8 +134,7 @@ pub fn writers_of(device: u64, inode: u64) -> io::Result<Vec<u32>> {
 
 /// Whether the text of `/proc/PID/fdinfo/N` shows that the file is open for writing.
 fn is_open_for_writing(info: &str) -> bool {
-    let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
-    let flags = flags.and_then(|flags| i32::from_str_radix(flags.trim(), 8).ok());
+    let flags = field(info, "flags:").and_then(|flags| i32::from_str_radix(flags, 8).ok());
     flags.is_some_and(|flags| flags & OFlag::O_ACCMODE.bits() != OFlag::O_RDONLY.bits())
 }
 
@@ -159,7 +149,7 @@ impl OwnProgram {
     /// Looks up the program of this process.
     #[must_use]
     pub fn find() -> Self {
-        let own = "/proc/self/exe";
+        let own = Path::new("/proc/self/exe");
         Self { file: file_of(own), path: path_of(own) }
     }
 
@@ -168,19 +158,24 @@ impl OwnProgram {
     #[must_use]
     pub fn is_of(&self, pid: u32) -> bool {
         simulated!(|kernel| kernel.is_canal(pid));
-        let link = format!("/proc/{pid}/exe");
-        let is = |ours: Option<(u64, u64)>| ours.is_some() && file_of(&link) == ours;
-        is(self.file) || self.path.is_some() && path_of(&link) == self.path
+        let link = PathBuf::from(format!("/proc/{pid}/exe"));
+        self.file.is_some() && file_of(&link) == self.file
+            || self.path.is_some() && path_of(&link) == self.path
     }
 }
 
-fn file_of(link: &str) -> Option<(u64, u64)> {
-    stat(link).ok().map(|it| (it.st_dev, it.st_ino))
+/// The device and the inode of the file at the end of a link.
+fn file_of(link: &Path) -> Option<(u64, u64)> {
+    stat(link).ok().map(|it| id_of(&it))
+}
+
+fn id_of(stat: &FileStat) -> (u64, u64) {
+    (stat.st_dev, stat.st_ino)
 }
 
 /// The path of the program, without the suffix that the kernel adds if a newer file has replaced
 /// it.
-fn path_of(link: &str) -> Option<PathBuf> {
+fn path_of(link: &Path) -> Option<PathBuf> {
     let path = fs::read_link(link).ok()?.into_os_string().into_vec();
     let path = path.strip_suffix(b" (deleted)").unwrap_or(&path).to_vec();
     Some(OsString::from_vec(path).into())

@@ -105,13 +105,13 @@ impl Origin {
             }
             other => other,
         };
-        let pid_namespace = named("/proc/self/ns/pid", |_| pid_namespace)?;
+        let pid_namespace = pid_namespace.map_err(|error| named("/proc/self/ns/pid", &error))?;
         // Linux 5.6, and only if it was configured.
         let time_namespace = match inode("/proc/self/ns/time") {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 by_kernel(Namespace::Time).unwrap_or(0)
             }
-            other => named("/proc/self/ns/time", |_| other)?,
+            other => other.map_err(|error| named("/proc/self/ns/time", &error))?,
         };
         Ok(Self { boot_id: boot_id.trim_end().to_owned(), pid_namespace, time_namespace })
     }
@@ -137,6 +137,6 @@ impl Origin {
     }
 }
 
-fn named<T>(path: &str, read: impl FnOnce(&str) -> io::Result<T>) -> io::Result<T> {
-    read(path).map_err(|error| io::Error::new(error.kind(), format!("{path}: {error}")))
+fn named(path: &str, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{path}: {error}"))
 }

@@ -13,14 +13,14 @@ pub mod startup;
 mod state;
 pub mod user;
 
-pub use ancestry::{Ancestor, add_descendants, add_orphans_of_group, all, ancestors, visible};
+pub use ancestry::{add_descendants, add_orphans_of_group, all, ancestors, visible};
 pub use details::{
     COMMAND_LINE_MAX, OwnProgram, command_line, first_words, folder, has_named, has_open,
     is_link_to, name, variable, writers_of,
 };
 pub use identity::{FIRST_PID_NAMESPACE, Found, Origin, find, identity};
 pub use state::{
-    Activity, RunState, activity, parent, run_state, started, state_letter, zombie_status,
+    Activity, RunState, Stat, activity, parent, run_state, started, state_letter, zombie_status,
 };
 pub use user::{become_user, may_look_into_others, uid_of};
 

@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::io::Read;
 
+use crate::kernel::field;
 use crate::pidfd::Pidfd;
 
 /// What a process is doing.
@@ -96,19 +97,19 @@ const ROOM: usize = 1536;
 /// `PF_EXITING` of linux/sched.h: the thread is in do_exit.
 const PF_EXITING: u64 = 0x4;
 
-/// The fields that canal uses. Their numbers are those of proc_pid_stat(5).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Stat {
+/// The fields of `/proc/PID/stat` that canal uses. Their numbers are those of proc_pid_stat(5).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stat {
     /// 3: the state letter.
-    pub(super) state: char,
+    pub state: char,
     /// 4: the parent's pid.
-    pub(super) parent: u32,
+    pub parent: u32,
     /// 9: the flags of the thread (of the first thread, in a process's stat).
     flags: u64,
     /// 20: the number of live threads, including a first thread that ended before the others.
     threads: u64,
     /// 22: when it started, in clock ticks since boot.
-    pub(super) started: u64,
+    pub started: u64,
     /// 35: where it waits in the kernel. 0 if it does not wait, or if this process may not see it.
     wait_channel: u64,
     /// 52: the status of wait(2). 0 before the end, or if this process may not see it.
@@ -117,11 +118,7 @@ pub(super) struct Stat {
 
 impl Stat {
     pub(super) fn read(pid: u32) -> Option<Self> {
-        simulated!(|kernel| {
-            let crate::kernel::simulated::Stat { state, parent, started } = kernel.stat(pid)?;
-            let (flags, threads, wait_channel, exit_code) = (0, 1, 0, 0);
-            Some(Self { state, parent, flags, threads, started, wait_channel, exit_code })
-        });
+        simulated!(|kernel| kernel.stat(pid));
         let mut file = File::open(format!("/proc/{pid}/stat")).ok()?;
         // With enough room, the kernel returns everything in one read. Each read is expensive.
         let mut room = [0; ROOM];
@@ -183,8 +180,7 @@ fn state_of_threads(pid: u32) -> RunState {
 
 /// Whether a thread has a pending SIGKILL, such as exit_group(2) sends to all other threads.
 fn is_killed(status: &str) -> bool {
-    let pending = status.lines().find_map(|line| line.strip_prefix("SigPnd:"));
-    let pending = pending.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    let pending = field(status, "SigPnd:").and_then(|mask| u64::from_str_radix(mask, 16).ok());
     pending.is_some_and(|mask| mask & (1 << (libc::SIGKILL - 1)) != 0)
 }
 

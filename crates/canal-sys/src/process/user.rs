@@ -5,45 +5,24 @@
 //! reports that every user is root and owns every file; canal would then look for the user's locks
 //! where root's are. So these functions call the kernel without the C library.
 
-use std::os::fd::AsFd;
 use std::path::Path;
 use std::{fmt, fs, io};
 
 use nix::errno::Errno;
 use nix::sys::prctl;
-use nix::unistd::{Gid, Pid, Uid, User, setfsgid, setfsuid, setgroups, setresgid, setresuid};
+use nix::unistd::{Gid, Pid, Uid, User, setfsgid, setfsuid};
 use rustix::fs::Stat;
 use rustix::thread::{
-    CapabilitySet, CapabilitySets, configure_capability_in_ambient_set,
+    CapabilitySet, CapabilitySets, capabilities, configure_capability_in_ambient_set,
     remove_capability_from_bounding_set, set_capabilities,
 };
 
 use super::child::UserIds;
+use crate::kernel::field;
 use crate::pidfd::Pidfd;
 
-/// The effective user.
-#[must_use]
-pub fn geteuid() -> Uid {
-    Uid::from_raw(rustix::process::geteuid().as_raw())
-}
-
-/// The real user.
-#[must_use]
-pub fn getuid() -> Uid {
-    Uid::from_raw(rustix::process::getuid().as_raw())
-}
-
-/// The effective group.
-#[must_use]
-pub fn getegid() -> Gid {
-    Gid::from_raw(rustix::process::getegid().as_raw())
-}
-
-/// The real group.
-#[must_use]
-pub fn getgid() -> Gid {
-    Gid::from_raw(rustix::process::getgid().as_raw())
-}
+// The effective and the real user and group.
+pub use rustix::process::{getegid, geteuid, getgid, getuid};
 
 /// The result of a lookup of a user or a group by name. In a chroot without /etc/passwd or
 /// /etc/group, musl reports ENOENT, which getpwnam(3) and getgrnam(3) list as one of the errors
@@ -83,29 +62,8 @@ impl Drop for FilesOf {
     }
 }
 
-/// Owner and mode of a file, and the other fields of stat(2). Follows links.
-///
-/// # Errors
-/// Those of stat(2).
-pub fn stat(path: &Path) -> io::Result<Stat> {
-    Ok(rustix::fs::stat(path)?)
-}
-
-/// Like [`stat()`], but describes a link itself.
-///
-/// # Errors
-/// Those of lstat(2).
-pub fn lstat(path: &Path) -> io::Result<Stat> {
-    Ok(rustix::fs::lstat(path)?)
-}
-
-/// Like [`stat()`], for an open file.
-///
-/// # Errors
-/// Those of fstat(2).
-pub fn fstat(file: impl AsFd) -> io::Result<Stat> {
-    Ok(rustix::fs::fstat(file)?)
-}
+// Owner and mode of a file, and the other fields of stat(2).
+pub use rustix::fs::{fstat, lstat, stat};
 
 /// Whether this describes a directory.
 #[must_use]
@@ -117,8 +75,8 @@ pub fn is_dir(stat: &Stat) -> bool {
 /// process: CAP_SYS_PTRACE, and CAP_DAC_READ_SEARCH for the modes of the files in /proc.
 #[must_use]
 pub fn may_look_into_others() -> bool {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    effective(&status).is_some_and(|effective| effective & NEEDED == NEEDED)
+    let needed = CapabilitySet::SYS_PTRACE | CapabilitySet::DAC_READ_SEARCH;
+    capabilities(None).is_ok_and(|own| own.effective.contains(needed))
 }
 
 /// Makes this process of root a process of another user for good. Of root's capabilities, it and
@@ -126,7 +84,7 @@ pub fn may_look_into_others() -> bool {
 ///
 /// # Errors
 /// This process may not become that user.
-pub fn become_user(UserIds { uid, gid, groups }: &UserIds) -> io::Result<()> {
+pub fn become_user(user: &UserIds) -> io::Result<()> {
     for capability in CapabilitySet::all().iter() {
         // A kernel that does not know a capability cannot give it.
         if capability.bits().count_ones() == 1 && capability != CapabilitySet::KILL {
@@ -134,9 +92,7 @@ pub fn become_user(UserIds { uid, gid, groups }: &UserIds) -> io::Result<()> {
         }
     }
     prctl::set_keepcaps(true)?;
-    setgroups(groups)?;
-    setresgid(*gid, *gid, *gid)?;
-    setresuid(*uid, *uid, *uid)?;
+    user.take_on()?;
     let kill = CapabilitySet::KILL;
     set_capabilities(None, CapabilitySets { effective: kill, permitted: kill, inheritable: kill })?;
     configure_capability_in_ambient_set(kill, true)?;
@@ -144,14 +100,6 @@ pub fn become_user(UserIds { uid, gid, groups }: &UserIds) -> io::Result<()> {
     // A change of user clears it, and gives the files of this process in /proc to root.
     prctl::set_dumpable(true)?;
     Ok(())
-}
-
-/// CAP_DAC_READ_SEARCH and CAP_SYS_PTRACE of linux/capability.h.
-const NEEDED: u64 = 1 << 2 | 1 << 19;
-
-fn effective(status: &str) -> Option<u64> {
-    let bits = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
-    u64::from_str_radix(bits.trim(), 16).ok()
 }
 
 /// The real user of the process of a pidfd. `None` if the process was reaped or is not visible from
@@ -170,8 +118,7 @@ pub(super) fn uid_by_status(pidfd: &Pidfd) -> Option<u32> {
         return None;
     }
     let status = String::from_utf8_lossy(&status);
-    let uids = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
-    uids.split_whitespace().next()?.parse().ok()
+    field(&status, "Uid:")?.split_whitespace().next()?.parse().ok()
 }
 
 /// A process that this one may not signal.
@@ -218,14 +165,6 @@ mod tests {
         assert_eq!(found::<u32>(Err(Errno::ENOENT)), Ok(None));
         assert_eq!(found::<u32>(Err(Errno::EIO)), Err(Errno::EIO));
         assert_eq!(found(Ok(Some(1))), Ok(Some(1)));
-    }
-
-    #[test]
-    fn the_effective_set_is_read() {
-        let status = "CapPrm:\t000001ffffffffff\nCapEff:\t0000000000080024\nCapBnd:\t0\n";
-        assert_eq!(effective(status), Some(0x8_0024));
-        assert_eq!(0x8_0024 & NEEDED, NEEDED);
-        assert_eq!(effective(""), None);
     }
 
     #[test]

@@ -97,19 +97,13 @@ impl TerminalOutput {
 }
 
 /// The readers of standard output and standard error.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Audience {
     /// Whether each had lost its readers at the last check.
     is_gone: [bool; 2],
 }
 
 impl Audience {
-    /// Starts without a check.
-    #[must_use]
-    pub fn new() -> Self {
-        Self { is_gone: [false; 2] }
-    }
-
     /// The descriptors to poll, for no events: poll(2) reports unasked that a pipe has lost its
     /// reader, and that a terminal or a connection was hung up. Omits descriptors that have already
     /// lost their reader, because poll would never sleep on them.
@@ -122,12 +116,6 @@ impl Audience {
     pub fn has_left(&mut self) -> bool {
         self.is_gone = [1, 2].map(|fd| is_broken(standard(fd)));
         self.is_gone == [true; 2]
-    }
-}
-
-impl Default for Audience {
-    fn default() -> Self {
-        Self::new()
     }
 }
 

@@ -17,7 +17,7 @@ use canal_core::{Ask, FrameId, HoldState, Item, Key, Owner, ProcessId, room_of};
 use canal_protocol::{ErrorName, Failure, Handle, Release, Restrict};
 use canal_sys::peer;
 use canal_sys::pidfd::Pidfd;
-use canal_sys::process::{Ancestor, Found, ancestors};
+use canal_sys::process::{Found, ancestors};
 
 /// How many ancestors of a process are searched for the process whose frame encloses it.
 const ANCESTORS_MAX: usize = 256;
@@ -296,7 +296,7 @@ impl Server {
         let table = self.decide.table();
         let session = table.session(named);
         let mut innermost = None;
-        for Ancestor { pid, .. } in ancestors(pid).take(ANCESTORS_MAX) {
+        for pid in ancestors(pid).take(ANCESTORS_MAX) {
             let mut frames = table.frames_of_number(self.decide.host(), pid);
             let Some(frame) = frames.find(|frame| self.may_enclose(*frame, uid)) else { continue };
             if table.session(frame) == session {

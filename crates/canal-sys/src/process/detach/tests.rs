@@ -6,7 +6,7 @@ use nix::sys::signal::{SigSet, Signal};
 
 use super::*;
 use crate::pidfd::Pidfd;
-use crate::rerun::{self, BOUND, BOUND_MS, wait_for_lines, wait_until};
+use crate::rerun::{self, BOUND, wait_for_lines, wait_until};
 
 const SCENE: &str = "process::detach::tests::starts_in_odd_circumstances";
 const SHELL: &str = "/bin/sh";
@@ -52,7 +52,7 @@ fn a_program_that_is_up_goes_on() {
     assert!(!pidfd.has_ended());
     assert_ne!(crate::process::parent(pid), Some(std::process::id()));
     pidfd.signal(Signal::SIGKILL).unwrap();
-    assert!(pidfd.wait_end(BOUND_MS));
+    assert!(pidfd.wait_end(BOUND));
 }
 
 #[test]

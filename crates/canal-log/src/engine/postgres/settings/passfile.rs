@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::ensure;
 use canal_sys::process::user::{getuid, stat};
-use nix::unistd::User;
+use nix::unistd::{Uid, User};
 use tokio_postgres::Config;
 use tokio_postgres::config::Host;
 
@@ -54,7 +54,11 @@ fn fill_from(config: &mut Config, path: &Path, must: bool) -> anyhow::Result<Opt
 
 /// The home directory of this process's user, from the user database.
 pub(crate) fn home() -> Option<PathBuf> {
-    Some(User::from_uid(getuid()).ok()??.dir)
+    Some(own_user()?.dir)
+}
+
+fn own_user() -> Option<User> {
+    User::from_uid(Uid::from_raw(getuid().as_raw())).ok()?
 }
 
 /// The password of the first line that matches.
@@ -68,7 +72,7 @@ fn find(text: &str, config: &Config) -> Option<String> {
     let port = config.get_ports().first().copied().unwrap_or(5432).to_string();
     let user = config
         .get_user()
-        .map_or_else(|| User::from_uid(getuid()).ok()?.map(|u| u.name), |u| Some(u.to_owned()))?;
+        .map_or_else(|| own_user().map(|user| user.name), |user| Some(user.to_owned()))?;
     let database = config.get_dbname().unwrap_or(&user);
     let wanted = [host.as_str(), &port, database, &user];
     text.lines().filter(|line| !line.starts_with('#')).find_map(|line| {
