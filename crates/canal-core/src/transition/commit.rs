@@ -267,7 +267,7 @@ impl Table {
             }
             Change::Policy { bypass_max } => self.globals.bypass_max = (*bypass_max).max(1),
             Change::Floor { token } => {
-                self.globals.next_token = self.globals.next_token.max(*token)
+                self.globals.next_token = self.globals.next_token.max(*token);
             }
             _ => {
                 self.mark_hosts(entry);

@@ -147,8 +147,8 @@ pub(crate) fn table_of(
     }
     let holds: Vec<_> = leases.values().map(|lease| lease.hold.clone()).collect();
     let ids = there.iter().map(|frame| frame.0).chain(holds.iter().map(|hold| hold.request.0));
-    let mut globals = Globals::default();
-    globals.revision = Revision(ids.chain([reserved.0]).max().unwrap_or(0));
+    let revision = Revision(ids.chain([reserved.0]).max().unwrap_or(0));
+    let mut globals = Globals { revision, ..Globals::default() };
     let next_token = holds.iter().map(|hold| Token(hold.token.0 + 1)).max();
     globals.next_token = next_token.unwrap_or(globals.next_token);
     Ok(Table::restore(&Snapshot { globals, frames, holds, ..Snapshot::default() })?)

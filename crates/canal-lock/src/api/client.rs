@@ -46,7 +46,7 @@ impl Client {
     /// Connects to the daemon that the `canal` command uses, and starts one if necessary.
     ///
     /// # Errors
-    /// [`ErrorKind::Unreachable`].
+    /// [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable).
     pub fn connect() -> Result<Self, Error> {
         Self::connect_to(&Endpoint::new())
     }
@@ -54,8 +54,8 @@ impl Client {
     /// Connects to this daemon.
     ///
     /// # Errors
-    /// [`ErrorKind::Unreachable`], and
-    /// [`ErrorKind::Invalid`] for a path that cannot name a socket.
+    /// [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable), and
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a path that cannot name a socket.
     pub fn connect_to(endpoint: &Endpoint) -> Result<Self, Error> {
         endpoint.connect_for(None).map(Self)
     }
@@ -80,7 +80,7 @@ impl Client {
     /// the chain. The result is empty if the process does not wait.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] if the process neither holds nor waits.
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if the process neither holds nor waits.
     pub fn why(&mut self, pid: u32) -> Result<Waits, Error> {
         Ok(self.0.why(&WhyQuery { pid: Some(pid), session: None })?)
     }

@@ -171,10 +171,12 @@ impl Guard {
     /// ignores errors.
     ///
     /// # Errors
-    /// [`ErrorKind::Lost`] if the lock was no longer held. [`ErrorKind::Unreachable`] if no daemon
-    /// answered within a few seconds: the lock may stay held until this process ends.
-    /// [`ErrorKind::Unavailable`] if the daemon cannot reach the engine: the lock is released once
-    /// it can. [`ErrorKind::Invalid`] in a process that was forked from the one that took the lock.
+    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) if the lock was no longer held.
+    /// [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable) if no daemon answered within a few
+    /// seconds: the lock may stay held until this process ends.
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) if the daemon cannot reach the
+    /// engine: the lock is released once it can. [`ErrorKind::Invalid`](crate::ErrorKind::Invalid)
+    /// in a process that was forked from the one that took the lock.
     pub fn release(mut self) -> Result<(), Error> {
         if self.pid != std::process::id() {
             let message = format!("the lock belongs to process {}", self.pid);
