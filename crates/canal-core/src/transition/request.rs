@@ -5,13 +5,15 @@ use std::collections::BTreeSet;
 use super::commit::Transition;
 use crate::admission::admit::Obstacle;
 use crate::state::table::Contender;
-use crate::{Ask, Granted, Key, Outcome, Owner, Refusal, Request, RequestId, Table, View, Wait};
+use crate::{
+    Ask, Granted, Key, Outcome, Owner, Refusal, Request, RequestId, Table, View, Wait, WaiterState,
+};
 
 impl Transition<'_> {
     pub(crate) fn decide(&mut self, asked: &Request) {
         let request = RequestId(self.table.globals.revision.0);
         let mut superseded = self.table.superseded_waiters(asked);
-        if self.table.verdict_without(&superseded, asked, request).is_some() {
+        if !self.table.is_refused_without(&superseded, asked, request) {
             self.supersede(&mut superseded, request);
         }
         let mut outcome = self.table.verdict(asked, request);
@@ -41,31 +43,48 @@ impl Transition<'_> {
 }
 
 impl Table {
-    /// The decision about a new request if the requests that it supersedes were gone. `None` if
-    /// there are none, or if it would be refused. It may then still be granted: an older request
-    /// can block one that is ahead of the new one, which then bypasses both.
-    fn verdict_without(
-        &self,
+    /// Whether a new request would be refused if those that it supersedes were gone. It may be
+    /// granted in spite of that: an older request can block one that is ahead of the new one, which
+    /// then bypasses both.
+    fn is_refused_without(
+        &mut self,
         superseded: &[RequestId],
         asked: &Request,
         request: RequestId,
-    ) -> Option<Outcome> {
+    ) -> bool {
         if superseded.is_empty() {
-            return None;
+            return false;
         }
-        let mut without = self.clone();
+        let aside = self.set_aside(superseded);
+        let verdict = self.verdict_alone(asked, request);
+        for waiter in aside {
+            self.use_locks(&waiter.request);
+            // Cannot fail: its frame is still there.
+            drop(self.add_waiter(waiter));
+        }
+        matches!(verdict, Outcome::Refused { .. })
+    }
+
+    /// Removes waiters, and returns them.
+    fn set_aside(&mut self, requests: &[RequestId]) -> Vec<WaiterState> {
         // Cannot fail: they wait.
-        superseded.iter().for_each(|waiter| drop(without.remove_waiter(*waiter)));
-        let verdict = without.verdict_alone(asked, request);
-        Some(verdict).filter(|verdict| !matches!(verdict, Outcome::Refused { .. }))
+        requests.iter().filter_map(|request| self.remove_waiter(*request).ok()).collect()
     }
 
     /// The decision about a request if it were the next entry. Changes nothing.
     #[must_use]
     pub fn verdict_on(&self, asked: &Request) -> Outcome {
         let request = RequestId(self.globals.revision.0 + 1);
-        let verdict = self.verdict_without(&self.superseded_waiters(asked), asked, request);
-        verdict.unwrap_or_else(|| self.verdict_alone(asked, request))
+        let superseded = self.superseded_waiters(asked);
+        if !superseded.is_empty() {
+            let mut without = self.clone();
+            without.set_aside(&superseded);
+            let verdict = without.verdict_alone(asked, request);
+            if !matches!(verdict, Outcome::Refused { .. }) {
+                return verdict;
+            }
+        }
+        self.verdict_alone(asked, request)
     }
 
     /// The decision about a request if it were the next entry and superseded no other request.
