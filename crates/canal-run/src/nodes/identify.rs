@@ -13,9 +13,6 @@ use super::request::{Host, NodesRequest, PartSaid, PartTrouble, Wish, Word};
 /// How long nodes may take to send their identity, if the request does not wait for longer.
 const MEET_MS: u64 = 5_000;
 
-/// How long to wait before a node that was not reached is asked again.
-const AGAIN_MS: u64 = 500;
-
 /// A node whose id is known, and its last answers.
 #[derive(Debug)]
 pub(super) struct NodeState {
@@ -81,24 +78,17 @@ struct Asked {
     at: usize,
     member: Member,
     result: Option<Result<Box<NodeIdentity>, NodeFailure>>,
-    /// When to ask it, or to ask it again.
-    ask_at: Option<Millis>,
 }
 
 impl Asked {
     fn new(at: usize, node: Node, request: &NodesRequest) -> Self {
         let member = Member::new(node).with_ttl(request.ttl_ms);
-        Self { at, member, result: None, ask_at: Some(0) }
+        Self { at, member, result: None }
     }
 
-    fn fail(&mut self, failure: NodeFailure, again_before: Millis) {
+    fn fail(&mut self, failure: NodeFailure) {
         self.member.close();
-        let ask_at = boottime_ms() + AGAIN_MS;
-        if self.result.is_none() && !failure.permanent && ask_at < again_before {
-            self.ask_at = Some(ask_at);
-        } else {
-            self.result.get_or_insert(Err(failure));
-        }
+        self.result.get_or_insert(Err(failure));
     }
 }
 
@@ -183,31 +173,22 @@ fn meet_nodes(request: &NodesRequest, host: &mut dyn Host) -> Result<Option<Met>
     Ok(Some(Met { nodes: known, here: None }))
 }
 
-/// Asks all of them at once, each until it has answered or is out of reach. If the request may wait
-/// for a given time, a node may be out of reach for that time. Returns false if the caller gave up.
+/// Asks all of them at once, each until it has answered or is out of reach. Returns false if the
+/// caller gave up.
 fn ask_all(
     asked: &mut [Asked],
     request: &NodesRequest,
     host: &mut dyn Host,
 ) -> Result<bool, NodeFailure> {
-    let wait_ms = request.asked.wait_ms;
-    let meet_ms = wait_ms.map_or(u64::MAX, |wait_ms| wait_ms.max(MEET_MS));
+    let meet_ms = request.asked.wait_ms.map_or(u64::MAX, |wait_ms| wait_ms.max(MEET_MS));
     let until = request.asked_at.saturating_add(meet_ms);
-    let again_before = wait_ms.map_or(0, |wait_ms| request.asked_at.saturating_add(wait_ms));
-    loop {
-        let now = boottime_ms();
-        for one in asked.iter_mut() {
-            if one.ask_at.take_if(|at| *at <= now).is_some()
-                && let Err(failure) = one.member.open(&request.around)
-            {
-                one.fail(failure, again_before);
-            }
+    for one in asked.iter_mut() {
+        if let Err(failure) = one.member.open(&request.around) {
+            one.fail(failure);
         }
-        if asked.iter().all(|one| one.result.is_some()) {
-            return Ok(true);
-        }
-        let due = asked.iter().filter_map(|one| one.ask_at).chain([until]).min();
-        let left_ms = due.map_or(u64::MAX, |due| due.saturating_sub(now));
+    }
+    while asked.iter().any(|one| one.result.is_none()) {
+        let left_ms = until.saturating_sub(boottime_ms());
         sleep(asked.iter().map(|one| &one.member), host.polled(), left_ms)?;
         if host.turn(boottime_ms()) != Wish::GoOn {
             return Ok(false);
@@ -216,13 +197,14 @@ fn ask_all(
             for heard in one.member.turn() {
                 match heard {
                     Heard::Identity(identity) => one.result = Some(Ok(identity)),
-                    Heard::Away(failure) => one.fail(failure, again_before),
+                    Heard::Away(failure) => one.fail(failure),
                     _ => {}
                 }
             }
             if one.result.is_none() && boottime_ms() >= until {
-                one.fail(NodeFailure::passing("it does not answer"), 0);
+                one.fail(NodeFailure::passing("it does not answer"));
             }
         }
     }
+    Ok(true)
 }
