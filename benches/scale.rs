@@ -14,7 +14,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use canal::client::{Client, Start, tag};
-use canal::protocol::place::Place;
+use canal::protocol::paths::Place;
 use canal::protocol::{Acquire, Confirm, StatusQuery, WireItem};
 use canal::sys::pidfd::Pidfd;
 use common::{Children, Daemon, private_kib, row};

@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use crate::client::{Client, ClientError, Start};
 use crate::protocol::NoParameters;
-use crate::protocol::place::{MachineUid, Place};
+use crate::protocol::paths::{MachineUid, Place};
 use crate::{Endpoint, Error, daemon};
 
 /// How long the daemon may take to start.

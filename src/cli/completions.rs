@@ -10,7 +10,7 @@ use crate::cli::arguments::definition::{CompleteArgs, CompletionKind, Completion
 use crate::cli::{Global, Result, Target, stdout};
 use crate::client::{Client, Start};
 use crate::protocol::StatusQuery;
-use crate::protocol::place::Place;
+use crate::protocol::paths::Place;
 
 /// The longest delay that a user who types should notice.
 const DEADLINE: Duration = Duration::from_millis(100);

@@ -10,7 +10,7 @@ use crate::cli::{Failed, Global, Now, Result, Verbosity, user_name};
 use crate::client::{
     Client, ClientError, OWN, Options, ServiceManager, Start, environment, is_from_outside,
 };
-use crate::protocol::place::{MachineUid, Place, Rule, uid_of_machine};
+use crate::protocol::paths::{MachineUid, Place, Rule, uid_of_machine};
 use crate::protocol::{ErrorName, HistoryQuery, NodeFailure, StatusQuery};
 use crate::run::OwnCode;
 use crate::shell_word;

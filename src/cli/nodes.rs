@@ -11,7 +11,7 @@ use crate::client::nodes::known_nodes::KnownNodes;
 use crate::daemon;
 use crate::protocol::Node;
 use crate::protocol::node_address::NodeAddress;
-use crate::protocol::place::{Place, Rule};
+use crate::protocol::paths::{Place, Rule};
 use crate::run::nodes::Around;
 
 /// The nodes that the words of a list name.

@@ -6,12 +6,11 @@
 
 use std::path::PathBuf;
 
-use canal_protocol::place::Place;
+use canal_protocol::paths::Place;
 
 mod calls;
 mod cluster;
 mod config;
-mod due;
 mod event_loop;
 mod fault;
 mod history;
@@ -33,6 +32,7 @@ mod start;
 mod store;
 #[cfg(test)]
 mod tests;
+mod timers;
 mod view;
 mod waiters;
 mod wording;
@@ -50,7 +50,7 @@ pub use crate::runtime_dir::claim::Replacing;
 pub use crate::runtime_dir::locks::runs;
 pub use crate::runtime_dir::other_daemons::{Separation, separations, users_with_daemons};
 pub use crate::start::{check, report_failure, run};
-pub use crate::store::node::first_start_statement;
+pub use crate::store::node_identity::first_start_statement;
 pub use crate::wording::StartError;
 pub use canal_log::engine::{Identity, Inspection, Outage, TableSize, Transport};
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use crate::config::effective::Overrides;
 use crate::runtime_dir::claim::Replacing;
 use canal_protocol::SettingSource;
-use canal_protocol::place::Place;
+use canal_protocol::paths::Place;
 
 /// The options of a daemon.
 #[derive(Clone, Debug)]

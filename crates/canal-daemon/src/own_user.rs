@@ -18,7 +18,7 @@ use nix::unistd::{Gid, Uid, User, getgrouplist};
 
 use crate::wording::StartError;
 use canal_log::journal::last_origin;
-use canal_protocol::place::{Place, Rule};
+use canal_protocol::paths::{Place, Rule};
 use canal_sys::fds;
 use canal_sys::process::child::UserIds;
 use canal_sys::process::user::{geteuid, stat};

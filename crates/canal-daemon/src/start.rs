@@ -17,7 +17,6 @@ use crate::config::effective::EffectiveConfig;
 use crate::config::file::Config;
 use crate::config::limits::DESCRIPTORS_MIN;
 use crate::config::sections::SocketAccess;
-use crate::due::{BoottimeTimer, Due};
 use crate::event_loop::{Signals, work};
 use crate::history::recorder::History;
 use crate::history::writer::Files;
@@ -35,8 +34,9 @@ use crate::runtime_dir::locks::ClaimError;
 use crate::runtime_dir::other_daemons::{Separation, separations};
 use crate::server::Server;
 use crate::server::observe::Observe;
-use crate::store::node::{self, Node};
+use crate::store::node_identity::{self, Node};
 use crate::store::recover::{Recovered, recover};
+use crate::timers::{BoottimeTimer, Due};
 use crate::view::size_notes::ToldSizes;
 use crate::waiters::leases::Leases;
 use crate::waiters::waiting::Waiters;
@@ -45,7 +45,7 @@ use crate::{logging, own_user};
 use canal_core::UnixMillis;
 use canal_log::journal::{NoRoom, OpenError};
 use canal_protocol::DaemonInfo;
-use canal_protocol::place::{Place, Rule};
+use canal_protocol::paths::{Place, Rule};
 use canal_sys::process::{FIRST_PID_NAMESPACE, Origin, detach, may_look_into_others};
 use canal_sys::{clock, fds, peer, signals};
 use canal_text::shell_word;
@@ -206,11 +206,11 @@ pub(crate) fn open(
         holder_record::refuse_holders(&place.dir, &Origin::read()?, options.discard_journal)?;
     }
     shared_marker::check(options, config, chosen.as_ref())?;
-    let stated = node::take_first_start(place);
+    let stated = node_identity::take_first_start(place);
     let is_first_start =
         stated.context("the file of `canal setup --first-start`")? || options.first_start;
     if is_first_start {
-        node::check_first_start(place, chosen.is_some())?;
+        node_identity::check_first_start(place, chosen.is_some())?;
     }
     let (mut recovered, member) = match &chosen {
         None => (recover(place, config, options.discard_journal)?, None),

@@ -10,7 +10,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
-use super::frames::{self, Batch, Frames};
+use super::file_format::{self, Batch, Frames};
 use super::record::Fields;
 use super::store::{Store, open_plain};
 use canal_sys::dir::remove_if_there;
@@ -54,7 +54,7 @@ impl Checkpoint {
         out.extend(self.known_ms.to_le_bytes());
         out.push(length);
         out.extend(boot);
-        out.extend(frames::MAGIC);
+        out.extend(file_format::MAGIC);
         out.extend(self.records.form());
         let (new, path) = (dir.join(NEW), dir.join(NAME));
         remove_if_there(&new)?;

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-use super::frames::{Batch, Frames};
+use super::file_format::{Batch, Frames};
 use super::record::Fields;
 use super::replay::Slots;
 use super::store::Store;

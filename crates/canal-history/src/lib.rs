@@ -15,7 +15,7 @@
 
 mod checkpoint;
 mod estimate;
-mod frames;
+mod file_format;
 mod histogram;
 mod record;
 mod replay;
@@ -26,7 +26,7 @@ mod timeline;
 
 pub use checkpoint::{Checkpoint, unrecorded};
 pub use estimate::{Holder, Sample, Summary, Waiter, estimates};
-pub use frames::Batch;
+pub use file_format::Batch;
 pub use record::{Ending, Fields, Item, Reason, Record};
 pub use search::{Query, Search};
 pub use store::{Limits, Store};

@@ -10,7 +10,7 @@ use canal_text::time::utc;
 
 /// A request that has ended, granted or not. The daemon writes it without copying its texts.
 ///
-/// The values that a search compares come first, see `Head` in `frames.rs`.
+/// The values that a search compares come first, see `Head` in `file_format.rs`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fields<'a> {
     /// When it ended, in milliseconds since 1970 UTC.

@@ -3,7 +3,7 @@
 
 use canal_protocol::HistoryPage;
 
-use super::frames::{Frame, Frames, Head};
+use super::file_format::{Frame, Frames, Head};
 use super::store::Store;
 
 /// The bytes of records at which a search ends, approximately.

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use postcard::take_from_bytes;
 
-use super::frames::{self, Batch, HEADER, MAGIC};
+use super::file_format::{self, Batch, HEADER, MAGIC};
 use canal_sys::dir::remove_if_there;
 use canal_sys::process::user;
 
@@ -114,7 +114,7 @@ impl Store {
     fn take_up_last(&mut self, first: u64, mut file: File) -> io::Result<Option<&'static str>> {
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes)?;
-        let found = frames::readable(&bytes);
+        let found = file_format::readable(&bytes);
         self.next = first.saturating_add(found.records);
         if found.damaged {
             return Ok(Some("is damaged"));

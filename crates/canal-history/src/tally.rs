@@ -4,7 +4,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::frames::Frames;
+use super::file_format::Frames;
 use super::histogram::{Bins, Histogram};
 use super::record::Fields;
 use super::replay::{Arrival, replay};

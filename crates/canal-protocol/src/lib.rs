@@ -11,7 +11,7 @@ pub mod frame;
 mod messages;
 mod node;
 pub mod node_address;
-pub mod place;
+pub mod paths;
 pub mod service;
 
 pub use canal_core::{

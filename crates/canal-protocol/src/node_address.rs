@@ -7,7 +7,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use super::place::{SOCKET_PATH_MAX, USUAL_SOCKET};
+use super::paths::{SOCKET_PATH_MAX, USUAL_SOCKET};
 
 /// The address of the daemon that all commands of this machine call.
 const LOCAL: &str = "local";

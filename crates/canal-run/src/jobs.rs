@@ -27,7 +27,7 @@ use rustix::io::{Errno, retry_on_intr};
 use serde::{Deserialize, Serialize};
 
 use canal_protocol::Tag;
-use canal_protocol::place::Place;
+use canal_protocol::paths::Place;
 use canal_sys::clock::unix_ms;
 use canal_sys::dir::remove_if_there;
 

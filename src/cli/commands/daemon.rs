@@ -20,7 +20,7 @@ use crate::client::{
     self, Client, ClientError, OWN, ServiceManager, Start, environment, own_program,
 };
 use crate::daemon::{self, Options};
-use crate::protocol::place::{Place, Rule};
+use crate::protocol::paths::{Place, Rule};
 use crate::protocol::{NoParameters, Reloaded, StatusQuery};
 use crate::run::nodes::watch_for_deadlocks;
 

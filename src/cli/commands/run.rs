@@ -16,7 +16,7 @@ use crate::client::environment::clash;
 use crate::client::hold_monitor::LostHold;
 use crate::client::{Fate, OWN, is_on_demand_daemon};
 use crate::duration::milliseconds;
-use crate::protocol::place::Rule;
+use crate::protocol::paths::Rule;
 use crate::protocol::{Acquire, Mode, Wrapper};
 use crate::run::jobs::OpenRecord;
 use crate::run::nodes::{ChildEnd, Line, Purpose};

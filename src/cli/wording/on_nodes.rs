@@ -3,7 +3,7 @@
 use crate::client::nodes::known_nodes::KnownNode;
 use crate::nodes::{Change, Held, Outcome, Refusal, Require};
 use crate::protocol::node_address::NodeAddress;
-use crate::protocol::place::SHARED_DIR;
+use crate::protocol::paths::SHARED_DIR;
 use crate::protocol::{ErrorName, Failure, Node};
 use crate::run::nodes::{Ending, Line, NotHeld, Purpose, Word, Wording};
 

@@ -18,7 +18,7 @@ use crate::sys::process::user::geteuid;
 
 use crate::cli::{Verbosity, user_name};
 use crate::daemon::{self, Separation};
-use crate::protocol::place::{Place, Rule};
+use crate::protocol::paths::{Place, Rule};
 
 /// If set, the daemon of this socket is meant to be separate from others.
 const SEPARATE: &str = "CANAL_SEPARATE";

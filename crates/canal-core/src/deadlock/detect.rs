@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::reduction::Edges;
+use super::graph_reduction::Edges;
 use crate::{By, CycleStep, FrameId, Mode, RequestId, Table};
 
 impl Table {

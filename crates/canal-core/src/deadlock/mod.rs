@@ -4,9 +4,9 @@
 //! it in the entry that closed the cycle.
 
 mod detect;
+pub(crate) mod graph_reduction;
 mod own_blockers;
 mod partial_table;
-pub(crate) mod reduction;
 
 pub use detect::shortest_cycle;
 pub use partial_table::PartialTable;

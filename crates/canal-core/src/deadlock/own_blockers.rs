@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::reduction::Edges;
+use super::graph_reduction::Edges;
 use crate::index::grant_order::Rank;
 use crate::state::table::Contender;
 use crate::{FrameId, GrantedItem, Key, Mode, RequestId, Table};

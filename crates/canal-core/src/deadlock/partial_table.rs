@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use super::reduction::{Edges, must};
+use super::graph_reduction::{Edges, must};
 use crate::{
     Above, Command, Diverged, FrameId, LeaseId, Owner, Request, RequestId, RunId, Snapshot, Table,
     Tag, Token,

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::commit::Transition;
-use crate::deadlock::reduction::Edges;
+use crate::deadlock::graph_reduction::Edges;
 use crate::index::grant_order::Rank;
 use crate::index::lock::Lock;
 use crate::{

@@ -19,7 +19,7 @@ use crate::wording::StartError;
 use canal_log::engine::{
     self, Answer, Call, Engine, Identity, Inspection, OpenError, Outage, Registration, Source,
 };
-use canal_protocol::place::Place;
+use canal_protocol::paths::Place;
 use canal_sys::clock;
 use canal_sys::process::Origin;
 

@@ -23,7 +23,7 @@ use crate::store::recover::Recovered;
 use crate::wording::StartError;
 use canal_core::{Token, UnixMillis};
 use canal_log::engine::{Answer, Engine, Outage};
-use canal_protocol::place::Place;
+use canal_protocol::paths::Place;
 use canal_sys::clock;
 use canal_sys::deadline::Writer;
 use canal_sys::process::Origin;

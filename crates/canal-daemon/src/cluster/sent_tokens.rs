@@ -17,7 +17,7 @@ use crate::host::Memory;
 use crate::processes::holder_record::HolderRecord;
 use canal_core::Token;
 use canal_log::replace::{replace, sweep};
-use canal_protocol::place::Place;
+use canal_protocol::paths::Place;
 
 /// The file's name.
 const NAME: &str = "tokens";

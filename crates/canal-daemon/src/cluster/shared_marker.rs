@@ -18,7 +18,7 @@ use crate::config::file::Config;
 use crate::options::Options;
 use crate::wording::StartError;
 use canal_log::replace::{replace, sweep};
-use canal_protocol::place::Place;
+use canal_protocol::paths::Place;
 
 /// The file's name.
 const NAME: &str = "engine";
@@ -183,7 +183,7 @@ fn read(path: &Path) -> io::Result<Option<Noted>> {
 
 #[cfg(test)]
 mod tests {
-    use canal_protocol::place::{BESIDE_SOCKET, Rule, Stores};
+    use canal_protocol::paths::{BESIDE_SOCKET, Rule, Stores};
 
     use super::*;
 

@@ -23,11 +23,11 @@ use std::time::{Duration, Instant};
 
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 
-use crate::due::is_due;
 use crate::net::connections::{Conns, Source};
 use crate::options::Options;
 use crate::processes::holder_record::{HolderRecord, WatchId};
-use canal_protocol::place::Rule;
+use crate::timers::is_due;
+use canal_protocol::paths::Rule;
 use canal_sys::clock;
 use canal_sys::deadline::Writer;
 use canal_sys::fds;

@@ -28,7 +28,7 @@ use crate::config::{nodes, permissions, sections, written};
 use crate::logging;
 use crate::processes::identity::NOBODY;
 use canal_core::{Ask, Item, Key, View};
-use canal_protocol::place::{MACHINE_CONFIG, uid_of_machine};
+use canal_protocol::paths::{MACHINE_CONFIG, uid_of_machine};
 use canal_sys::process::user;
 use canal_text::shell_word;
 

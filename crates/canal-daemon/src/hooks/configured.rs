@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::config::sections::{HookSettings, On};
-use crate::due::is_due;
 use crate::history::recorder::is_of;
 use crate::history::requests::EndedRequest;
 use crate::hooks::event::{About, Event};
 use crate::hooks::runner::Runner;
+use crate::timers::is_due;
 use canal_core::{HostId, Request, Table, Tag, UnixMillis};
 use canal_sys::clock;
 use canal_text::duration::milliseconds;

@@ -34,7 +34,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::file::{Config, OTHERS_WRITE, is_root};
 use crate::hooks::event::Facts;
-use canal_protocol::place::Place;
+use canal_protocol::paths::Place;
 use canal_sys::pidfd::Pidfd;
 use canal_sys::process::child::{
     Reap, UserIds, become_subreaper, children_of, ended, leave_parent, spawn_apart,

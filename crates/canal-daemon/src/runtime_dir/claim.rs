@@ -22,7 +22,7 @@ use nix::sys::socket::{
 use crate::config::sections::SocketAccess;
 use crate::net::listen::Listener;
 use crate::runtime_dir::locks::{self, ClaimError, InstanceGuard, is_at};
-use canal_protocol::place::{Place, Rule, USUAL_SOCKET};
+use canal_protocol::paths::{Place, Rule, USUAL_SOCKET};
 use canal_sys::dir::{IfMissing, make_private, open_lock, open_private, remove_if_there};
 
 /// A place that this daemon has claimed, but not opened to clients yet.

@@ -19,9 +19,9 @@ use std::time::{Duration, Instant};
 
 use nix::unistd::{AccessFlags, access};
 
-use crate::store::node::machine_name;
+use crate::store::node_identity::machine_name;
 use canal_log::journal::disk::leads_to;
-use canal_protocol::place::{BESIDE_SOCKET, Place};
+use canal_protocol::paths::{BESIDE_SOCKET, Place};
 use canal_sys::abstract_name;
 use canal_sys::dir::{open_lock, remove_if_there};
 
@@ -297,7 +297,7 @@ mod tests {
     use std::sync::OnceLock;
 
     use super::*;
-    use canal_protocol::place::{Rule, Stores, USUAL_SOCKET};
+    use canal_protocol::paths::{Rule, Stores, USUAL_SOCKET};
     use canal_sys::rerun;
 
     fn place(dir: &Path) -> Place {

@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::{fs, io};
 
-use canal_protocol::place::Place;
+use canal_protocol::paths::Place;
 use canal_sys::abstract_name;
 use canal_sys::process::{FIRST_PID_NAMESPACE, Origin};
 

@@ -12,7 +12,7 @@ use crate::net::call_state::CallState;
 use crate::processes::identity::{self, cannot_watch, peer_pidfd};
 use crate::server::Server;
 use crate::server::step::{Result, Step};
-use crate::view::shown::Shown;
+use crate::view::visible_table::Shown;
 use crate::waiters::leases::{LeaseNews, UnsyncedLease};
 use crate::wording::{cannot, given_up, not_held, owner_gone, pid_of};
 use canal_core::{Change, FrameId, FrameState, Granted, Owner, RequestId, Token};

@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use crate::calls::call::{Asked, ConnId};
 use crate::calls::in_flight::Completion;
 use crate::config::effective::Purpose;
-use crate::due::is_stopped;
 use crate::net::call_state::{Awaiting, CallState, PendingCall};
 use crate::processes::identity::{PROCESSES_LOOKED_AT_MAX, find};
 use crate::server::Server;
+use crate::timers::is_stopped;
 use crate::wording::pid_of;
 use canal_core::{
     Change, FrameId, HoldState, Owner, ProcessId, Release, Request, RequestId, Token, WaiterState,

@@ -16,7 +16,7 @@ use crate::hooks::event::{Event, HolderFacts};
 use crate::metrics::counters::Snapshot;
 use crate::metrics::exporter::Exporter;
 use crate::store::ledger::Ledger;
-use crate::view::shown::Shown;
+use crate::view::visible_table::Shown;
 use crate::wording::{pid_of, time};
 use canal_core::{Change, OwnSlots, Token};
 use canal_history::Ending;

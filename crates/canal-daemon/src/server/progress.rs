@@ -7,12 +7,12 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use crate::calls::call::ConnId;
-use crate::due::is_due;
 use crate::history::estimates;
 use crate::net::call_state::CallState;
 use crate::server::Server;
 use crate::server::liveness::AHEAD_EVERY;
-use crate::view::shown::Held;
+use crate::timers::is_due;
+use crate::view::visible_table::Held;
 use crate::waiters::waiting::progress_hash;
 use canal_core::{Key, Mode, OwnSlots, RequestId};
 use canal_protocol::{EstimateInfo, HolderInfo, Progress};

@@ -20,7 +20,6 @@ use std::time::{Duration, Instant};
 
 use crate::calls::call::{Answer, Asked, Call, ConnId, Replies, Trait};
 use crate::calls::table::table_of_calls;
-use crate::due::is_due;
 use crate::net::call_state::CallState;
 use crate::net::connection::{CALLS_AHEAD_MAX, Connection};
 use crate::net::connections::{Accepted, Source};
@@ -29,7 +28,8 @@ use crate::processes::owners::Ended;
 use crate::server::Server;
 use crate::server::liveness::STOPPED_EVERY;
 use crate::server::step::{Caller, Result, Step};
-use crate::view::shown::Shown;
+use crate::timers::is_due;
+use crate::view::visible_table::Shown;
 use canal_protocol::service::{Description, DescriptionQuery, Info, ServiceError, description};
 use canal_sys::clock;
 use canal_text::duration::stated;

@@ -20,7 +20,7 @@ use crate::server::Server;
 use crate::start::open;
 use canal_log::engine::Position;
 use canal_log::sim::disk::{self as fault, Disk};
-use canal_protocol::place::Place;
+use canal_protocol::paths::Place;
 use canal_sys::kernel::simulated::on;
 
 /// The maximum number of turns in one step. A daemon that always has more work is a fault.

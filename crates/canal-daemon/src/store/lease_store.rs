@@ -173,7 +173,7 @@ mod tests {
         Ask, Change, Command, HostId, Item, Key, LeaseId, Outcome, Owner, ProcessId, Request, Tag,
         View, Wait,
     };
-    use canal_protocol::place::{Place, Rule, Stores};
+    use canal_protocol::paths::{Place, Rule, Stores};
 
     fn recovered(dir: &Path) -> Recovered {
         try_recover(dir).unwrap()

@@ -4,6 +4,6 @@
 
 pub(super) mod lease_store;
 pub(super) mod ledger;
-pub(crate) mod node;
+pub(crate) mod node_identity;
 pub(super) mod previous_journal;
 pub(super) mod recover;

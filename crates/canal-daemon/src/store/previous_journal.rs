@@ -12,7 +12,7 @@ use canal_core::{
 };
 use canal_log::Record;
 use canal_log::journal::{Journal, OpenError, Opened, salvage};
-use canal_protocol::place::Place;
+use canal_protocol::paths::Place;
 use canal_sys::process::{Found, Origin};
 
 const DISCARD_HINT: &str = "run `canal daemon --discard-journal` to set it aside and to log the \

@@ -22,7 +22,7 @@ use canal_core::{Change, FrameId, Outcome, Owner, ProcessId, Release, Table, Tok
 use canal_log::journal::{Batch, OpenError};
 use canal_log::leases::{HeldLease, LeaseLog};
 use canal_log::state::{self, Durable};
-use canal_protocol::place::Place;
+use canal_protocol::paths::Place;
 use canal_sys::clock;
 use canal_sys::pidfd::Pidfd;
 use canal_sys::process::{Found, Origin};
@@ -283,7 +283,7 @@ mod tests {
     use super::*;
     use canal_core::{Key, Revision, Setting, View};
     use canal_log::sim::disk as fault;
-    use canal_protocol::place::{Rule, Stores};
+    use canal_protocol::paths::{Rule, Stores};
 
     fn place(dir: &Path) -> Place {
         Place {

@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use fastrand::Rng;
 use serde_json::{Value, json};
 
-use crate::store::node::Node;
+use crate::store::node_identity::Node;
 use crate::tests::{Holder, Peer, World, granted, hex, try_mutex};
 use canal_core::{Token, UnixMillis};
 use canal_sys::clock;

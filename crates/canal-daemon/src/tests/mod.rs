@@ -20,7 +20,7 @@ use crate::runtime_dir::claim::Claim;
 use crate::runtime_dir::locks::ClaimError;
 use crate::server::Server;
 use crate::store::recover::recover;
-use canal_protocol::place::Place;
+use canal_protocol::paths::Place;
 use canal_sys::fds;
 use canal_sys::peer::Credentials;
 use canal_sys::pidfd::Pidfd;

@@ -25,7 +25,7 @@ use crate::tests::{Holder, Peer, World, call, claim, granted, hex, mutex, try_mu
 use canal_core::{Ask, Change, Command, HostId, Item, Key, Owner, Request, Tag, View, Wait};
 use canal_log::engine::{Answer, Call, Engine, Identity, Outage};
 use canal_log::sim::engine::{Flavour, Server};
-use canal_protocol::place::Place;
+use canal_protocol::paths::Place;
 use canal_sys::clock;
 use canal_sys::pidfd::Pidfd;
 use canal_sys::process::Origin;

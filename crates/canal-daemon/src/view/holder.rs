@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::view::shown::{Shown, held_item};
+use crate::view::visible_table::{Shown, held_item};
 use crate::waiters::leases::is_collecting;
 use crate::wording::{pid_of, time};
 use canal_core::{

@@ -3,6 +3,6 @@
 //! Invariant: only the user of a process and root can see its command and its working directory.
 
 pub(super) mod holder;
-pub(super) mod shown;
 pub(super) mod size_notes;
 pub(super) mod status;
+pub(super) mod visible_table;

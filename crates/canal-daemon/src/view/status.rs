@@ -9,7 +9,7 @@ use serde::{Serialize, Serializer};
 use crate::history::estimates;
 use crate::processes::identity::PROCESSES_LOOKED_AT_MAX;
 use crate::view::holder::Looks;
-use crate::view::shown::Shown;
+use crate::view::visible_table::Shown;
 use crate::wording::{self, ABOUT_TO_BE_GRANTED, pid_of, time};
 use canal_core::{FrameId, HoldState, Key, Request, RequestId, Table, WaiterState, Why};
 use canal_protocol::{EstimateInfo, KeyInfo, LeaseInfo, WaiterInfo};

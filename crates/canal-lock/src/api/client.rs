@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use canal_protocol::place::{MachineUid, Place};
+use canal_protocol::paths::{MachineUid, Place};
 use canal_protocol::{NoParameters, StatusQuery, WhyQuery};
 
 use super::error::Error;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::error::Error;
 use super::loss::{LossMonitor, Lost};
 use crate::client::{Acquired, Client, ClientError, environment};
-use canal_protocol::place::{Place, Rule};
+use canal_protocol::paths::{Place, Rule};
 use canal_protocol::{ErrorName, Failure, Grant, GrantedKey, Release, Released, Tag};
 
 /// A lock that this process holds. Dropping it releases the lock.

@@ -13,7 +13,7 @@ use nix::poll::{PollFd, PollFlags};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use canal_protocol::Tag;
-use canal_protocol::place::Place;
+use canal_protocol::paths::Place;
 use canal_sys::deadline::{Reader, Why};
 use canal_sys::fds;
 

@@ -19,7 +19,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use canal_protocol::frame::{Decoder, FrameError, MESSAGE_BYTES_MAX, REPLY_BYTES_MAX};
-use canal_protocol::place::Place;
+use canal_protocol::paths::Place;
 use canal_protocol::{NODES_INTERFACE, Restrict};
 use canal_sys::clock::boottime_ms;
 use canal_sys::fds;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde::Serialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 
-use canal_protocol::place::Place;
+use canal_protocol::paths::Place;
 use canal_protocol::{
     Configuration, Confirm, DeadlinePageFound, DeadlinePageQuery, EndedLeases, EndedLeasesQuery,
     ErrorName, Failure, Handle, HistoryPage, HistoryQuery, HistoryStats, HistoryStatsQuery, Kill,

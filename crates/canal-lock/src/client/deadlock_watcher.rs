@@ -11,7 +11,7 @@ use super::calls::Client;
 use super::channel::{End, Received, channel};
 use super::connection::program;
 use super::connection::silence::{Options, Start};
-use canal_protocol::place::{Place, Rule};
+use canal_protocol::paths::{Place, Rule};
 use canal_protocol::{Acquire, CycleStepInfo, ErrorName, Failure, Tag};
 
 /// How long the request waits before it starts a process that looks.

@@ -13,7 +13,7 @@ use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFl
 use super::calls::Client;
 use super::connection::silence::Options;
 use super::error::ClientError;
-use canal_protocol::place::Place;
+use canal_protocol::paths::Place;
 use canal_protocol::{DeadlinePageQuery, ErrorName, OnLost, Tag};
 use canal_sys::clock::boottime_ms;
 use canal_sys::deadline::{self, Reader, State, Why};

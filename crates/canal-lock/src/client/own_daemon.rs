@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use super::calls::Client;
 use super::connection::silence::Options;
 use super::error::{ClientError, Result};
-use canal_protocol::place::{Place, Rule};
+use canal_protocol::paths::{Place, Rule};
 use canal_protocol::{KeyInfo, NoParameters, Status, StatusQuery};
 use canal_sys::dir::is_private;
 use canal_sys::process::user::{geteuid, lstat};

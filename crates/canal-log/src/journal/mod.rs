@@ -9,7 +9,7 @@ pub mod disk;
 mod file;
 pub(crate) mod format;
 mod open;
-mod room;
+mod reserved_space;
 
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -24,7 +24,7 @@ use canal_sys::process::Origin;
 pub use file::path as file_path;
 pub use format::OpenError;
 pub use open::{last_origin, salvage};
-pub use room::room_for;
+pub use reserved_space::room_for;
 
 /// The size of each of the two files at creation, in bytes.
 const FILE_BYTES: u64 = 1 << 20;

@@ -7,11 +7,11 @@
 //! Invariant: a lease counts towards the deadline only from the time before the coordinator sent
 //! the call that the node has answered.
 
-mod collecting;
-mod hearing;
+mod holding;
 mod node;
 mod progress;
-mod running;
+mod quorum;
+mod replies;
 #[cfg(test)]
 mod tests;
 

@@ -10,7 +10,7 @@ use canal_lock::client::Options;
 use canal_lock::client::nodes::known_nodes::{KnownNode, KnownNodes};
 use canal_lock::client::nodes::lease::{EnclosingLeases, HeldPart, LeaseHandle, Secret};
 use canal_nodes::{Change, Checkpoint, Millis, Outcome, Require};
-use canal_protocol::place::Place;
+use canal_protocol::paths::Place;
 use canal_protocol::{
     Acquire, CycleStepInfo, ErrorName, Failure, Grant, Node, NodeFailure, NodeId, Progress,
     Released, Renewed,

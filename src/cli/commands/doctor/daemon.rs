@@ -10,7 +10,7 @@ use crate::cli::wording::separation::{ONE_TABLE, about};
 use crate::cli::{Failed, connect, user_name};
 use crate::client::{Client, ClientError, Start, last_line_of_log};
 use crate::daemon::{self, SeenHook, Separation};
-use crate::protocol::place::{Place, Rule, uid_of_machine};
+use crate::protocol::paths::{Place, Rule, uid_of_machine};
 use crate::protocol::{Configuration, DaemonInfo, EngineInfo, NoParameters, Status, StatusQuery};
 use crate::sys::dir::{DirError, IfMissing, open_private};
 use crate::sys::process::user::{geteuid, lstat};

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::finding::{Finding, Level};
 use crate::cli::{Failed, short};
 use crate::daemon::{self, Identity, Inspection, Outage, SeenEngine, TableSize, Transport};
-use crate::protocol::place::Place;
+use crate::protocol::paths::Place;
 
 /// Clocks that differ by less count as equal. A wrong clock of the engine is only a note, because
 /// no lock depends on it.

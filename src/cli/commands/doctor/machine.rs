@@ -14,7 +14,7 @@ use nix::sys::statvfs::{FsFlags, statvfs};
 use super::finding::Finding;
 use crate::cli::short;
 use crate::protocol::DaemonInfo;
-use crate::protocol::place::Place;
+use crate::protocol::paths::Place;
 use crate::sys::clock::unix_ms;
 use crate::sys::pidfd::{FORBIDDEN_HINT, Pidfd};
 use crate::sys::process::{self, Origin};

@@ -3,9 +3,9 @@
 //!
 //! Invariant: it acts only by calls to the engine and events for its driver.
 
-mod attention;
 mod drive;
 mod follow;
+mod idle;
 mod join;
 mod recover;
 
@@ -16,10 +16,10 @@ use crate::host::incarnation::{Incarnation, Memory, Recovering};
 use crate::host::snapshot_keeper::{Differs, SnapshotKeeper};
 use crate::host::writer::Writer;
 use crate::host::{Event, LostWhy, Now, Settings, Standing, encoding};
-use attention::Attention;
 use canal_core::HostId;
 use canal_log::engine::{Call, Ends, Evidence, Identity, Outage, Position, Registration};
 use canal_sys::deadline::Deadline;
+use idle::Attention;
 
 /// One host's part in the log of many.
 #[derive(Debug, Default)]

@@ -16,7 +16,7 @@ use crate::server::requests::leases::lease_owner;
 use crate::server::step::{Caller, Result, Step, lost_track};
 use crate::store::ledger::disk_full;
 use crate::view::holder::granted_keys;
-use crate::view::shown::Held;
+use crate::view::visible_table::Held;
 use crate::waiters::waiting::Asked;
 use crate::wording::{self, Use, bad, pid_of, refused, superseded, too_many_wait};
 use canal_core::{

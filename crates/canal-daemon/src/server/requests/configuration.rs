@@ -18,7 +18,7 @@ use crate::server::step::{Caller, Result, Step};
 use crate::store::ledger::setting_bytes;
 use crate::wording::time;
 use canal_core::{BYPASS_MAX_DEFAULT, Change, Key, Setting, View};
-use canal_protocol::place::Rule;
+use canal_protocol::paths::Rule;
 use canal_protocol::{
     Configuration, ErrorName, Failure, Reloaded, SettingChange, SettingInfo, SettingSource,
     Stopping,

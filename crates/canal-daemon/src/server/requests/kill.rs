@@ -13,7 +13,7 @@ use crate::calls::items;
 use crate::processes::identity::{NOBODY, find};
 use crate::server::Server;
 use crate::server::step::{Caller, Result, Step};
-use crate::view::shown::Shown;
+use crate::view::visible_table::Shown;
 use crate::wording::{bad, denied, not_held, pid_of, time};
 use canal_core::{FrameId, HoldState, Owner, Request, RequestId, Token, UnixMillis, WaiterState};
 use canal_protocol::{Failure, Kill, KillTarget, KillTargets, Killed, WouldKill};

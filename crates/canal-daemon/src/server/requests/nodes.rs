@@ -12,7 +12,7 @@ use crate::server::Server;
 use crate::server::requests::acquire::Part;
 use crate::server::step::{Caller, Result, Step};
 use crate::store::ledger::renewal_bytes;
-use crate::store::node;
+use crate::store::node_identity;
 use crate::waiters::leases::{Reported, name_of};
 use crate::wording::{bad, cannot, pid_of, superseded};
 use canal_core::{
@@ -36,7 +36,7 @@ impl Server {
         let uid = self.about.uid;
         let identity = NodeIdentity {
             node: self.node_id()?,
-            machine: node::host_name(),
+            machine: node_identity::host_name(),
             place,
             uid,
             user: self.node.user.name(uid).map(str::to_owned),
@@ -50,14 +50,14 @@ impl Server {
     /// The id of this node. A machine that has no name gets one, which is stored with the rest of
     /// the state.
     pub(crate) fn node_id(&mut self) -> Result<NodeId> {
-        let machine = match node::machine_name() {
+        let machine = match node_identity::machine_name() {
             Some(machine) => machine,
             None => {
                 let named = self.decide.ledger_mut().machine_name();
                 named.map_err(cannot("store the name of this machine"))?
             }
         };
-        Ok(node::id(&machine, &self.runtime_dir.place().dir, self.about.uid))
+        Ok(node_identity::id(&machine, &self.runtime_dir.place().dir, self.about.uid))
     }
 
     /// Whether this daemon may grant over nodes now.

@@ -8,7 +8,7 @@ use crate::net::call_state::PendingCall;
 use crate::server::Server;
 use crate::server::requests::caller::of_handle;
 use crate::server::step::{Caller, Result, Step};
-use crate::view::shown::Shown;
+use crate::view::visible_table::Shown;
 use crate::waiters::leases::name_of;
 use crate::wording::{bad, denied, not_held, owner_words, pid_of};
 use canal_core::{

@@ -11,8 +11,8 @@ use crate::net::call_state::{CallState, StatusWatch};
 use crate::server::Server;
 use crate::server::step::{Caller, Result, Step};
 use crate::view::holder::LeaderFound;
-use crate::view::shown::{Shown, competing, held_item, mode_of};
 use crate::view::status::Selection;
+use crate::view::visible_table::{Shown, competing, held_item, mode_of};
 use crate::waiters::waiting::Asked;
 use crate::wording::{self, ABOUT_TO_BE_GRANTED, bad, pid_of, time};
 use canal_core::{

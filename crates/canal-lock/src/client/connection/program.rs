@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::client::error::{ClientError, Result};
-use canal_protocol::place::{Place, Rule};
+use canal_protocol::paths::{Place, Rule};
 use canal_sys::process::exec::{Lookup, lookup};
 use canal_sys::process::user::geteuid;
 use canal_sys::process::{self, startup};

@@ -23,7 +23,7 @@ use nix::unistd::Pid;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, fstat, open};
 use rustix::io::Errno;
 
-use canal_protocol::place::{Place, Rule};
+use canal_protocol::paths::{Place, Rule};
 use canal_sys::dir::{
     DirError, IfMissing, is_closed_to_others, is_private, make_private, open_lock, open_private,
 };

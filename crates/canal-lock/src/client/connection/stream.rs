@@ -23,7 +23,7 @@ use serde_json::value::RawValue;
 use super::silence::{Limits, Options, Owed};
 use crate::client::error::{CallOutcome, ClientError, Result};
 use canal_protocol::frame::{self, Decoder, REPLY_BYTES_MAX};
-use canal_protocol::place::Place;
+use canal_protocol::paths::Place;
 use canal_protocol::{ErrorName, Failure, INTERFACE};
 use canal_sys::deadline::Reader;
 use canal_sys::dir::with_c_str;

@@ -16,7 +16,7 @@ use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
 use canal_protocol::node_address::NodeAddress;
-use canal_protocol::place::{Place, Rule};
+use canal_protocol::paths::{Place, Rule};
 use canal_protocol::{Node, NodeFailure, NodeId, NodeIdentity};
 use canal_sys::dir::{IfMissing, open_lock, open_private};
 

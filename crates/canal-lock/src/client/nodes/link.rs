@@ -24,7 +24,7 @@ use serde::de::DeserializeOwned;
 
 use canal_protocol::frame::{self, Decoder, REPLY_BYTES_MAX};
 use canal_protocol::node_address::{NodeAddress, SshHost};
-use canal_protocol::place::Place;
+use canal_protocol::paths::Place;
 use canal_protocol::{ErrorName, Failure, NODES_INTERFACE, NoParameters, Node, NodeFailure};
 use canal_sys::clock::boottime_ms;
 use canal_sys::fds;

@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 use crate::client::{Options, Start};
 use canal_protocol::frame::{self, Decoder, MESSAGE_BYTES_MAX};
-use canal_protocol::place::{Place, Rule};
+use canal_protocol::paths::{Place, Rule};
 use canal_sys::fds;
 use canal_sys::rerun::BOUND;
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use super::{Client, ClientError, Start, Watch, tag};
-use canal_protocol::place::Rule;
+use canal_protocol::paths::Rule;
 use canal_protocol::{
     Acquire, Confirm, ErrorName, NoParameters, Release, Resize, StatusQuery, WireItem,
 };

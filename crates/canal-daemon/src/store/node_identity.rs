@@ -18,7 +18,7 @@ use crate::own_user::OwnUser;
 use crate::wording::StartError;
 use canal_core::NodeId;
 use canal_log::{journal, leases, state};
-use canal_protocol::place::{Place, Rule};
+use canal_protocol::paths::{Place, Rule};
 use canal_sys::clock;
 use canal_sys::dir::remove_if_there;
 
