@@ -75,6 +75,16 @@ pub fn remove_if_there(path: &Path) -> io::Result<bool> {
     }
 }
 
+/// Opens a file as a mere name: neither to read nor to write it, and no end of a FIFO. Follows no
+/// link.
+///
+/// # Errors
+/// Those of openat(2).
+pub fn open_path(path: &Path) -> io::Result<OwnedFd> {
+    // std cannot: its mask of the access modes contains O_PATH where musl defines it.
+    Ok(open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?)
+}
+
 /// Creates a FIFO for its owner, and its directory, unless they exist.
 pub fn make_fifo(path: &Path) -> io::Result<()> {
     fs::create_dir_all(path.parent().unwrap_or(path))?;

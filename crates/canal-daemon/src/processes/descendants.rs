@@ -17,10 +17,9 @@
 //! then a child of a process that is signalled.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
@@ -32,7 +31,7 @@ use nix::sys::stat::{Mode, fstat};
 use crate::processes::owners::{Owners, WatchId};
 use canal_core::{Tag, Token};
 use canal_protocol::HOLD_VARIABLE;
-use canal_sys::dir::{make_fifo, remove_if_there};
+use canal_sys::dir::{make_fifo, open_path, remove_if_there};
 use canal_sys::pidfd::Pidfd;
 use canal_sys::process::{self, OwnProgram};
 
@@ -267,10 +266,7 @@ pub(crate) struct Trace {
 impl Trace {
     /// The trace of a hold. `dir` is the directory of the daemon's files.
     pub(crate) fn of(tag: Tag, dir: &Path) -> Self {
-        // This opens neither end of the FIFO.
-        let mut options = OpenOptions::new();
-        options.read(true).custom_flags(libc::O_PATH | libc::O_NOFOLLOW);
-        Self { tag, fifo: options.open(dir.join(NAME).join(tag.to_string())).ok() }
+        Self { tag, fifo: open_path(&dir.join(NAME).join(tag.to_string())).ok().map(File::from) }
     }
 }
 

@@ -4,11 +4,11 @@
 //! whatever happens to the files.
 
 use std::ffi::OsStr;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -23,7 +23,9 @@ use crate::config::sections::SocketAccess;
 use crate::net::listen::Listener;
 use crate::runtime_dir::locks::{self, ClaimError, InstanceGuard, is_at};
 use canal_protocol::paths::{Place, Rule, USUAL_SOCKET};
-use canal_sys::dir::{IfMissing, make_private, open_lock, open_private, remove_if_there};
+use canal_sys::dir::{
+    IfMissing, make_private, open_lock, open_path, open_private, remove_if_there,
+};
 
 /// A place that this daemon has claimed, but not opened to clients yet.
 #[derive(Debug)]
@@ -179,9 +181,7 @@ impl Claim {
         // The queue of connections is as long as the kernel allows (net.core.somaxconn). The
         // constant is 128 in musl, and 4096 in glibc.
         listen(&fd, Backlog::MAXALLOWABLE).map_err(|error| failed(error.into()))?;
-        let mut options = OpenOptions::new();
-        let options = options.read(true).custom_flags(libc::O_PATH | libc::O_NOFOLLOW);
-        let file = options.open(&made).map_err(&failed)?;
+        let file = File::from(open_path(&made).map_err(&failed)?);
         std::fs::rename(&made, &self.place.socket).map_err(failed)?;
         Ok((UnixListener::from(fd), file))
     }

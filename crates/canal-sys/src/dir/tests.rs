@@ -172,3 +172,20 @@ fn a_file_system_that_takes_no_directories_is_not_said_to_be_missing() {
     );
     assert_eq!(said("/proc/nope/deeper"), "/proc/nope does not exist");
 }
+
+/// An ordinary open of a FIFO that nobody writes to would wait for a writer.
+#[test]
+fn a_name_is_opened_without_an_end_of_its_fifo() {
+    let folder = tempfile::tempdir().unwrap();
+    let fifo = folder.path().join("fifo");
+    make_fifo(&fifo).unwrap();
+    let opened = open_path(&fifo).unwrap();
+    assert_eq!(fstat(&opened).unwrap().st_ino, lstat(&fifo).unwrap().st_ino);
+    let flags = OFlags::WRONLY | OFlags::NONBLOCK;
+    let writer = open(&fifo, flags, Mode::empty());
+    assert_eq!(writer.unwrap_err(), Errno::NXIO, "nobody has the other end open");
+    let link = folder.path().join("link");
+    symlink(&fifo, &link).unwrap();
+    let opened = open_path(&link).unwrap();
+    assert_eq!(fstat(&opened).unwrap().st_ino, lstat(&link).unwrap().st_ino);
+}
