@@ -73,7 +73,7 @@ impl Target {
             verbosity.fine_detail(&format!("calling the daemon at {socket}, {why}"));
         }
         let client = Client::connect(&self.place, self.options().of_wait(wait_ms));
-        let mut client = client.map_err(|error| no_client(error, &self.place))?;
+        let mut client = client?;
         let has_started = client.has_started_daemon();
         separation::note(&self.place, self.by_environment, has_started, verbosity);
         if verbosity >= Verbosity::Detailed {
@@ -141,25 +141,22 @@ pub(crate) fn client(global: &Global) -> Result<Client> {
     Target::of(global)?.connect()
 }
 
-pub(crate) fn no_client(error: ClientError, place: &Place) -> Failed {
-    match &error {
-        ClientError::NoDaemon(_) => Failed::from(error).hint(match place.rule {
-            Rule::Shared => not_on_demand(place),
-            Rule::Given | Rule::PerUser => "leave out --no-start to start a daemon, or run one in \
-                                            the foreground with `canal daemon`"
-                .to_owned(),
-        }),
-        _ => error.into(),
+fn hint_without_daemon(place: &Place) -> String {
+    match place.rule {
+        Rule::Shared => not_on_demand(place),
+        Rule::Given | Rule::PerUser => "leave out --no-start to start a daemon, or run one in the \
+                                        foreground with `canal daemon`"
+            .to_owned(),
     }
 }
 
-/// Turns an error of the client into a failure of canal (125).
 impl From<NodeFailure> for Failed {
     fn from(NodeFailure { what, hint, .. }: NodeFailure) -> Self {
         Self::new(what).hint_if(hint)
     }
 }
 
+/// Turns an error of the client into a failure of canal (125).
 impl From<ClientError> for Failed {
     fn from(error: ClientError) -> Self {
         match error {
@@ -171,6 +168,10 @@ impl From<ClientError> for Failed {
             ClientError::Abandoned => {
                 Self::with_code(OwnCode::NotAcquired.number(), error.to_string())
                     .hint("keep waiting with `--unattended`")
+            }
+            ClientError::NoDaemon(ref place) => {
+                let hint = hint_without_daemon(place);
+                Self::new(error.to_string()).hint(hint)
             }
             ClientError::Start(message) => started_badly(&message),
             ClientError::Place(message) => {

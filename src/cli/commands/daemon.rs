@@ -50,8 +50,7 @@ pub(crate) fn run(args: &DaemonArgs, global: &Global) -> Result {
         let verbose = vec![OsString::from("-v"); global.verbose.into()];
         let arguments = [passed_on(args), verbose].concat();
         let pid = client::replace_daemon(&place, OWN.as_ref(), arguments)
-            .and_then(|()| Client::connect(&place, Start::Never)?.status(&StatusQuery::default()))
-            .map_err(|error| connect::no_client(error, &place))?
+            .and_then(|()| Client::connect(&place, Start::Never)?.status(&StatusQuery::default()))?
             .daemon
             .pid;
         verbosity.detail(&format!("the new daemon is running, pid {pid}"));
@@ -249,7 +248,7 @@ pub(crate) fn bridge(args: &BridgeArgs, global: &Global) -> Result {
     let (input, output) = (io::stdin(), io::stdout());
     match bridge::bridge(&target.place, &target.options(), keys, input.as_fd(), output.as_fd()) {
         Ok(()) => Ok(()),
-        Err(BridgeError::Client(error)) => Err(connect::no_client(error, &target.place)),
+        Err(BridgeError::Client(error)) => Err(error.into()),
         Err(error @ BridgeError::OlderDaemon) => Err(Failed::new(error.to_string())
             .hint("start the newer one with `canal daemon --replace`")),
         Err(error) => Err(Failed::new(error.to_string())),

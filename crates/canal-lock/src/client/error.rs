@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use canal_protocol::Failure;
 use canal_protocol::frame::FrameError;
+use canal_protocol::paths::Place;
 use canal_sys::process::state_letter;
 
 /// The result of a call, or of a step of one.
@@ -24,9 +25,9 @@ pub enum ClientError {
         /// The daemon's message, or the name if there is none.
         message: String,
     },
-    /// No daemon runs, and starting one was not allowed. Contains the socket that was tried.
-    #[error("no daemon is running at {0}")]
-    NoDaemon(PathBuf),
+    /// No daemon runs at this place, and starting one was not allowed.
+    #[error("no daemon is running at {}", .0.socket.display())]
+    NoDaemon(Box<Place>),
     /// A daemon was started but could not come up. Contains its own message.
     #[error("{0}")]
     Start(String),

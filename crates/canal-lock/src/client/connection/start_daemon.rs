@@ -79,7 +79,7 @@ fn wait_for_one(
 ) -> Result<Connection> {
     let may_start = options.start == Start::IfNeeded && may_start(place);
     if !may_start && wait.is_zero() {
-        return Err(ClientError::NoDaemon(place.socket.clone()));
+        return Err(ClientError::NoDaemon(place.clone().into()));
     }
     let idle = if may_start { options.up } else { wait };
     let mut owed = Owed::new(Limits { idle, ..options.limits });
@@ -100,7 +100,7 @@ fn wait_for_one(
         if owed.grow(waited, || activity_of_coming(place, left.as_deref())) {
             return Err(match may_start {
                 true => never_up(place, owed.silent, left.as_deref()),
-                false => ClientError::NoDaemon(place.socket.clone()),
+                false => ClientError::NoDaemon(place.clone().into()),
             });
         }
         thread::sleep(pause_of_own);

@@ -18,7 +18,7 @@ fn without_a_daemon_and_with_no_start_a_client_fails_at_once() {
     let mut scratch = Scratch::new();
     let before = Instant::now();
     let error = Client::connect(&scratch.place, Start::Never).unwrap_err();
-    assert!(matches!(&error, ClientError::NoDaemon(path) if *path == scratch.place.socket));
+    assert!(matches!(&error, ClientError::NoDaemon(place) if **place == scratch.place));
     // A socket without a listener, or a missing directory, also means that no daemon runs.
     drop(scratch.listen());
     let error = Client::connect(&scratch.place, Start::Never).unwrap_err();
