@@ -274,6 +274,19 @@ mod tests {
         assert_eq!(started_badly("died").message, "died");
     }
 
+    /// Also if the daemon ended during a call, when nothing but the error names the place.
+    #[test]
+    fn whoever_misses_a_daemon_learns_how_to_start_one() {
+        let hint = |place: Place| {
+            let failed = Failed::from(ClientError::NoDaemon(Box::new(place)));
+            failed.hint.unwrap_or_default()
+        };
+        let uid = geteuid().as_raw();
+        assert!(hint(Place::of_user(uid)).contains("leave out --no-start"));
+        let of_machine = hint(Place::shared(uid_of_machine(uid).into()));
+        assert!(of_machine.contains("start"), "{of_machine}");
+    }
+
     #[test]
     fn a_stopped_daemon_can_be_continued() {
         assert!(silent(7, 'T').hint.unwrap_or_default().contains("kill -CONT 7"));

@@ -59,13 +59,14 @@ pub(crate) fn note(
     if is_new {
         let all = daemon::separations(place);
         if place.is_users_own() {
-            record(place, &users_in(&all), has_started);
+            let earlier = if has_started { Earlier::Forget } else { Earlier::Keep };
+            record(place, &users_in(&all), earlier);
         }
         let others =
             all.iter().filter(|it| by_sudo.is_none() || !matches!(it, Separation::OtherUsers(_)));
         lines.extend(others.map(|it| format!("{}; {ONE_TABLE}", about(it))));
     } else if is_due {
-        let mut newcomers = record(place, &users_in(&daemon::separations(place)), false);
+        let mut newcomers = record(place, &users_in(&daemon::separations(place)), Earlier::Keep);
         if let Some(uid) = caller().filter(|_| by_sudo.is_some()) {
             newcomers.remove(&uid);
         }
@@ -102,12 +103,23 @@ fn users_in(found: &[Separation]) -> BTreeSet<u32> {
     found.iter().flat_map(uids).collect()
 }
 
-/// Records these users as reported, and returns those who were not before. With `anew`, the record
-/// has no other users, because the daemon has just started. Empty if another client has the record,
-/// or if it cannot be written: no warning is better than the same one from each command.
-fn record(place: &Place, users: &BTreeSet<u32>, anew: bool) -> BTreeSet<u32> {
+/// Whether the users that earlier commands have reported stay in the record.
+#[derive(Clone, Copy, Debug)]
+enum Earlier {
+    Keep,
+    /// The daemon has just started, so the next command reports them again.
+    Forget,
+}
+
+/// Records these users as reported, and returns those that no earlier command has reported. The
+/// result is empty if another client is using the record, or if it cannot be written: no warning is
+/// better than the same one from each command.
+fn record(place: &Place, users: &BTreeSet<u32>, earlier: Earlier) -> BTreeSet<u32> {
     let Some(mut file) = open_told(place) else { return BTreeSet::new() };
-    let told = if anew { BTreeSet::new() } else { read_told(&mut file) };
+    let told = match earlier {
+        Earlier::Keep => read_told(&mut file),
+        Earlier::Forget => BTreeSet::new(),
+    };
     if write_told(&mut file, &(&told | users)) { users - &told } else { BTreeSet::new() }
 }
 
