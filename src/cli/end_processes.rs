@@ -238,7 +238,7 @@ pub(crate) fn end_superseded(target: &Target, tag: Tag) -> Result {
         verbosity.note(&format!("{}: superseded", sent(ending.target, Signal::SIGTERM)));
         refused.iter().for_each(|line| verbosity.message(line));
     }
-    let grace = Some(Length::Finite(GRACE));
+    let grace = Some(Some(GRACE));
     match wait_for(&mut endings, Signal::SIGTERM, grace, verbosity).as_slice() {
         [] => Ok(()),
         [left, ..] => Err(Failed::new(format!("{} cannot be ended", left.shown()))),
@@ -253,7 +253,7 @@ pub(crate) fn wait_for(
     kill_after: Option<Length>,
     verbosity: Verbosity,
 ) -> Vec<Left> {
-    let time = kill_after.map_or(Some(WAIT), Length::finite);
+    let time = kill_after.unwrap_or(Some(WAIT));
     if wait(endings, time) {
         return Vec::new();
     }

@@ -151,7 +151,7 @@ impl WaitArgs {
     pub(crate) fn wait_ms(&self) -> Option<u64> {
         match self.no_wait {
             true => Some(0),
-            false => self.wait.and_then(Length::finite).map(value::millis),
+            false => self.wait.flatten().map(value::millis),
         }
     }
 

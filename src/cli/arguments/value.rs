@@ -13,34 +13,18 @@ pub(crate) use crate::duration::{milliseconds_up as millis, short, stated};
 use crate::protocol::{OnLost, WhyQuery};
 use crate::sys::kernel;
 
-/// The value of `--wait` and similar options.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Length {
-    /// A limited time.
-    Finite(Duration),
-    /// No limit.
-    Infinite,
-}
-
-impl Length {
-    /// The time, unless there is no limit.
-    pub(crate) fn finite(self) -> Option<Duration> {
-        match self {
-            Self::Finite(time) => Some(time),
-            Self::Infinite => None,
-        }
-    }
-}
+/// The value of `--wait` and similar options: a time, or `None` for no limit.
+pub(crate) type Length = Option<Duration>;
 
 /// Reads a duration, or `infinity`.
 pub(crate) fn length(text: &str) -> Result<Length, String> {
     if text == "infinity" {
-        return Ok(Length::Infinite);
+        return Ok(None);
     }
     if is_negative(text) {
         return Err("must not be negative".to_owned());
     }
-    duration::parse(text).map(Length::Finite).ok_or_else(|| NOT_A_DURATION.to_owned())
+    duration::parse(text).map(Some).ok_or_else(|| NOT_A_DURATION.to_owned())
 }
 
 /// Whether the text is a duration after a minus sign.
@@ -51,7 +35,7 @@ fn is_negative(text: &str) -> bool {
 /// Like [`length`], but refuses zero.
 pub(crate) fn some_length(text: &str) -> Result<Length, String> {
     match length(text) {
-        Ok(length) if length != Length::Finite(Duration::ZERO) => Ok(length),
+        Ok(length) if length != Some(Duration::ZERO) => Ok(length),
         Err(error) if !is_negative(text) => Err(error),
         _ => Err("must be more than 0; `infinity` sets no limit".to_owned()),
     }
@@ -61,12 +45,12 @@ pub(crate) fn some_length(text: &str) -> Result<Length, String> {
 /// forgotten lease ends.
 pub(crate) fn ttl(text: &str) -> Result<Duration, String> {
     match length(text) {
-        Ok(Length::Finite(ttl)) if ttl > Duration::from_millis(LEASE_MS_MAX) => {
+        Ok(Some(ttl)) if ttl > Duration::from_millis(LEASE_MS_MAX) => {
             let most = stated(Duration::from_millis(LEASE_MS_MAX));
             Err(format!("a TTL can be at most {most}; renew the lease to keep it longer"))
         }
-        Ok(Length::Finite(ttl)) if ttl >= Duration::from_millis(LEASE_MS_MIN) => Ok(ttl),
-        Ok(Length::Infinite) => Err("a lease must end at some point, so that another client can \
+        Ok(Some(ttl)) if ttl >= Duration::from_millis(LEASE_MS_MIN) => Ok(ttl),
+        Ok(None) => Err("a lease must end at some point, so that another client can \
                                      take the lock"
             .to_owned()),
         Err(error) if !is_negative(text) => Err(error),
@@ -223,10 +207,10 @@ mod tests {
     #[test]
     fn a_length_is_a_duration_or_infinity_and_never_negative() {
         assert_eq!(
-            length("1us").map(|length| matches!(length, Length::Finite(l) if millis(l) == 1)),
+            length("1us").map(|length| length.map(millis) == Some(1)),
             Ok(true)
         );
-        assert_eq!(length("infinity"), Ok(Length::Infinite));
+        assert_eq!(length("infinity"), Ok(None));
         assert_eq!(length("10x").unwrap_err(), NOT_A_DURATION);
         assert_eq!(length("-5").unwrap_err(), "must not be negative");
         for text in ["0", "-1", "-1h30m"] {

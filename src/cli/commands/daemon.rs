@@ -64,7 +64,7 @@ pub(crate) fn run(args: &DaemonArgs, global: &Global) -> Result {
         verbose: global.verbose,
         idle_exit_s: args.idle_exit.map(idle_seconds),
         engine: args.engine.clone(),
-        engine_ttl_ms: args.engine_ttl.map(|ttl| ttl.finite().map_or(u64::MAX, millis)),
+        engine_ttl_ms: args.engine_ttl.map(|ttl| ttl.map_or(u64::MAX, millis)),
         host: args.host.clone(),
         without_engine: args.no_engine,
         replaces: None,
@@ -122,7 +122,7 @@ fn restart_unit(args: &DaemonArgs) -> Result {
 
 /// The options of this command that the daemon in the background gets.
 fn passed_on(args: &DaemonArgs) -> Vec<OsString> {
-    let duration = |length: Length| match length.finite() {
+    let duration = |length: Length| match length {
         Some(length) => format!("{}ms", millis(length)),
         None => "infinity".to_owned(),
     };
@@ -230,7 +230,7 @@ fn reload(place: &Place, verbosity: Verbosity) -> Result {
 /// Whole seconds, rounded up; 0 means never.
 fn idle_seconds(length: Length) -> u64 {
     let up = |length: Duration| length.as_secs().saturating_add((length.subsec_nanos() > 0).into());
-    length.finite().map_or(0, up)
+    length.map_or(0, up)
 }
 
 /// Prints the metrics for a monitoring system. Fails if the reader goes away, because a collector
@@ -272,8 +272,8 @@ mod tests {
 
     #[test]
     fn idle_seconds_never_round_down_to_never() {
-        let seconds = |ms| idle_seconds(Length::Finite(Duration::from_millis(ms)));
+        let seconds = |ms| idle_seconds(Some(Duration::from_millis(ms)));
         assert_eq!((seconds(1), seconds(1000), seconds(1001)), (1, 1, 2));
-        assert_eq!(idle_seconds(Length::Infinite), 0);
+        assert_eq!(idle_seconds(None), 0);
     }
 }

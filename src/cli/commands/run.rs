@@ -11,7 +11,7 @@ use crate::cli::arguments::definition::{HowArgs, JobserverArg, RunArgs};
 use crate::cli::arguments::request::ProgressArg;
 use crate::cli::source::{self, Asking, NotAcquired, Source, Witness, print};
 use crate::cli::wording::{lost, refusal};
-use crate::cli::{Failed, Global, Length, Result, Verbosity, cut, stated, wrong};
+use crate::cli::{Failed, Global, Result, Verbosity, cut, stated, wrong};
 use crate::client::environment::clash;
 use crate::client::hold_monitor::LostHold;
 use crate::client::{Fate, OWN, is_on_demand_daemon};
@@ -351,8 +351,8 @@ fn limits(how: &HowArgs) -> Result<Limits> {
         return Err(wrong("run", format!("{option} needs --max-run")));
     }
     Ok(Limits {
-        max_run: how.max_run.and_then(Length::finite),
-        kill_after: how.kill_after.map_or(Some(KILL_AFTER_DEFAULT), Length::finite),
+        max_run: how.max_run.flatten(),
+        kill_after: how.kill_after.unwrap_or(Some(KILL_AFTER_DEFAULT)),
         signal: how.signal.unwrap_or(Signal::SIGTERM),
         with_children: how.with_children || how.jobserver.is_some(),
         on_lost: how.on_lost.unwrap_or_default(),
@@ -364,6 +364,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::cli::Length;
 
     const HOW: HowArgs = HowArgs {
         shell: None,
@@ -379,14 +380,14 @@ mod tests {
     };
 
     fn seconds(n: u64) -> Option<Length> {
-        Some(Length::Finite(Duration::from_secs(n)))
+        Some(Some(Duration::from_secs(n)))
     }
 
     #[test]
     fn only_a_bound_on_the_run_needs_a_parent() {
         let max_run = |how: HowArgs| limits(&how).unwrap().max_run;
         assert_eq!(max_run(HowArgs { with_children: true, ..HOW }), None);
-        assert_eq!(max_run(HowArgs { max_run: Some(Length::Infinite), ..HOW }), None);
+        assert_eq!(max_run(HowArgs { max_run: Some(None), ..HOW }), None);
         let limits = limits(&HowArgs { max_run: seconds(3), ..HOW }).unwrap();
         assert_eq!(limits.max_run, Some(Duration::from_secs(3)));
         assert_eq!(limits.kill_after, Some(KILL_AFTER_DEFAULT));

@@ -10,7 +10,7 @@ use crate::cli::arguments::definition::HistoryArgs;
 use crate::cli::find_job::{add_numbers_of_ended, look_up};
 use crate::cli::output::page::{COLUMNS, NOTE, PLAIN, Page, print};
 use crate::cli::{
-    Global, Length, Now, Result, Target, command_line, millis, plural, sanitize, short, stdout,
+    Global, Now, Result, Target, command_line, millis, plural, sanitize, short, stdout,
     user_name,
 };
 use crate::client::Client;
@@ -25,7 +25,7 @@ pub(crate) fn run(args: &HistoryArgs, global: &Global) -> Result {
     let (mut client, key, session) = look_up(args.key.as_ref(), &target)?;
     let query = HistoryQuery {
         key: key.map(ToString::to_string),
-        since_ms: args.since.and_then(Length::finite).map(millis),
+        since_ms: args.since.flatten().map(millis),
         uid: args.user,
         session,
         failed: args.failed,

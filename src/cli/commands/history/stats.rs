@@ -14,7 +14,7 @@ use crate::cli::arguments::definition::StatsArgs;
 use crate::cli::output::page::{COLUMNS, COLUMNS_ASSUMED, KEY, NOTE, PLAIN, Page, Screen};
 use crate::cli::output::sanitize::fold;
 use crate::cli::{
-    Failed, Global, Length, Now, Result, command_line, connect, millis, plural, stated, stdout,
+    Failed, Global, Now, Result, command_line, connect, millis, plural, stated, stdout,
     user_name,
 };
 use crate::protocol::{HistoryCount, HistoryStats, HistoryStatsQuery};
@@ -34,7 +34,7 @@ const INDENT: usize = 2;
 const NAMES: [&str; COLUMNS] = ["", "MEDIAN", "COUNT", "P90", "P99", "MAX", "OF"];
 
 pub(crate) fn run(args: &StatsArgs, global: &Global) -> Result {
-    let since = args.since.and_then(Length::finite);
+    let since = args.since.flatten();
     let query = HistoryStatsQuery {
         key: args.key.as_ref().map(ToString::to_string),
         since_ms: since.map(millis),

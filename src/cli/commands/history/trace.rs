@@ -13,7 +13,7 @@ use serde::Serialize;
 use super::records::ask_all;
 use crate::cli::arguments::definition::TraceArgs;
 use crate::cli::{
-    Global, Length, Result, command_line, connect, millis, sanitize, stdout, user_name,
+    Global, Result, command_line, connect, millis, sanitize, stdout, user_name,
 };
 use crate::protocol::{HistoryItem, HistoryQuery, HistoryRecord, Mode};
 
@@ -24,7 +24,7 @@ const SLOTS_SHOWN_MAX: usize = 256;
 pub(crate) fn run(args: &TraceArgs, global: &Global) -> Result {
     let query = HistoryQuery {
         key: args.key.as_ref().map(ToString::to_string),
-        since_ms: args.since.and_then(Length::finite).map(millis),
+        since_ms: args.since.flatten().map(millis),
         ..HistoryQuery::default()
     };
     let mut client = connect::client(global)?;
