@@ -107,7 +107,7 @@ impl Page {
 
     /// The page as text, fitted to `columns`, or uncut if there are none.
     pub(crate) fn render(&self, columns: Option<usize>) -> String {
-        self.lines(columns).into_iter().map(|(_, line)| line + "\n").collect()
+        styled(&self.lines(columns.unwrap_or(usize::MAX)))
     }
 
     /// The first lines of the page that fit into `room` lines. If some do not fit, the last line of
@@ -118,29 +118,21 @@ impl Page {
         room: usize,
         left_out: impl FnOnce(LeftOut) -> String,
     ) -> String {
-        let mut lines = self.lines(Some(columns));
+        let mut lines = self.lines(columns);
         if lines.len() > room {
             let rest = lines.split_off(room.saturating_sub(1));
-            let last = lines.last().and_then(|(group, _)| *group);
-            let is_cut = |group: Option<usize>| group.is_none() || group == last;
-            let lines_cut = rest.iter().filter(|(group, _)| is_cut(*group)).count();
+            let last = lines.last().and_then(|line| line.group);
+            let is_cut = |line: &&Line| line.group.is_none() || line.group == last;
+            let lines_cut = rest.iter().filter(is_cut).count();
             let groups = last.map_or(self.groups.len(), |last| self.groups.len() - 1 - last);
-            lines.push((None, cut(&left_out(LeftOut { groups, lines: lines_cut }), columns)));
+            let text = cut(&left_out(LeftOut { groups, lines: lines_cut }), columns);
+            lines.push(Line { group: None, style: PLAIN, text });
         }
-        lines.into_iter().map(|(_, line)| line + "\n").collect()
+        styled(&lines)
     }
 
-    /// The lines of the page, each with the number of its group.
-    fn lines(&self, columns: Option<usize>) -> Vec<(Option<usize>, String)> {
-        let styled = |line: Line| {
-            let (start, end) = (line.style.render(), line.style.render_reset());
-            (line.group, format!("{start}{}{end}", line.text))
-        };
-        self.unstyled_lines(columns).into_iter().map(styled).collect()
-    }
-
-    /// The lines of the page without their styles in the text.
-    pub(crate) fn unstyled_lines(&self, columns: Option<usize>) -> Vec<Line> {
+    /// The lines of the page, fitted to `columns`, or uncut with `usize::MAX`.
+    pub(crate) fn lines(&self, columns: usize) -> Vec<Line> {
         let widths = self.widths(columns);
         let mut lines = Vec::new();
         for (at, (row, style)) in self.rows.iter().enumerate() {
@@ -148,8 +140,7 @@ impl Page {
             for line in row.lines(&widths, columns) {
                 // Cleaned in full, because a style from the daemon's text would look like one of
                 // ours.
-                let line = sanitize(line.trim_end());
-                let text = columns.map_or_else(|| line.clone(), |columns| cut(&line, columns));
+                let text = cut(&sanitize(line.trim_end()), columns);
                 lines.push(Line { group, style: *style, text });
             }
         }
@@ -157,13 +148,13 @@ impl Page {
     }
 
     /// The width of each column but the last; `None` if there is no room for it.
-    fn widths(&self, columns: Option<usize>) -> [Option<usize>; COLUMNS - 1] {
+    fn widths(&self, columns: usize) -> [Option<usize>; COLUMNS - 1] {
         let mut widths = [0; COLUMNS - 1];
         for (row, _) in &self.rows {
             let Row::Cells(cells) = row else { continue };
             for (at, (widest, cell)) in widths.iter_mut().zip(cells.iter()).enumerate() {
-                let is_cut = columns.is_some() && self.whole != Some(at);
-                let most = if is_cut { WIDE } else { usize::MAX };
+                let is_whole = columns == usize::MAX || self.whole == Some(at);
+                let most = if is_whole { usize::MAX } else { WIDE };
                 *widest = width(cell).min(most).max(*widest);
             }
         }
@@ -173,7 +164,7 @@ impl Page {
             each.sum::<usize>() + GAP.len() + LAST_AT_LEAST
         };
         for column in DISPENSABLE {
-            if columns.is_none_or(|columns| taken(&widths) <= columns) {
+            if taken(&widths) <= columns {
                 break;
             }
             widths[column] = None;
@@ -182,14 +173,21 @@ impl Page {
     }
 }
 
+/// The text of the lines, with their styles.
+fn styled(lines: &[Line]) -> String {
+    let styled = |line: &Line| {
+        format!("{}{}{}\n", line.style.render(), line.text, line.style.render_reset())
+    };
+    lines.iter().map(styled).collect()
+}
+
 impl Row {
-    fn lines(&self, widths: &[Option<usize>], columns: Option<usize>) -> Vec<String> {
+    fn lines(&self, widths: &[Option<usize>], columns: usize) -> Vec<String> {
         match self {
             Self::Title(name, said) => title(name, said, columns),
             Self::Note(text) => {
                 let indent = " ".repeat(GAP.len() * 2 + widths[0].unwrap_or(0));
-                let room =
-                    columns.map_or(usize::MAX, |columns| columns.saturating_sub(indent.len()));
+                let room = columns.saturating_sub(indent.len());
                 fold(text, room).iter().map(|line| format!("{indent}{line}")).collect()
             }
             Self::Cells(cells) => vec![row(cells, widths, columns)],
@@ -198,8 +196,7 @@ impl Row {
 }
 
 /// One line, if enough of the name fits into it.
-fn title(name: &str, said: &str, columns: Option<usize>) -> Vec<String> {
-    let Some(columns) = columns else { return vec![format!("{name}{GAP}{said}")] };
+fn title(name: &str, said: &str, columns: usize) -> Vec<String> {
     let room = columns.saturating_sub(width(said) + GAP.len());
     if width(name) > room && room < columns * 2 / 3 {
         return vec![cut(name, columns), format!("{GAP}{said}")];
@@ -207,7 +204,7 @@ fn title(name: &str, said: &str, columns: Option<usize>) -> Vec<String> {
     vec![format!("{}{GAP}{said}", cut(name, room.max(LAST_AT_LEAST)))]
 }
 
-fn row(cells: &[String; COLUMNS], widths: &[Option<usize>], columns: Option<usize>) -> String {
+fn row(cells: &[String; COLUMNS], widths: &[Option<usize>], columns: usize) -> String {
     let mut line = String::new();
     for (cell, wide) in cells.iter().zip(widths) {
         let Some(wide) = *wide else { continue };
@@ -215,14 +212,8 @@ fn row(cells: &[String; COLUMNS], widths: &[Option<usize>], columns: Option<usiz
         line += &padded(&cut(cell, wide), wide);
     }
     line += GAP;
-    let last = &cells[COLUMNS - 1];
-    match columns {
-        None => line + last,
-        Some(columns) => {
-            let room = columns.saturating_sub(width(&line)).max(LAST_AT_LEAST);
-            line + &cut(last, room)
-        }
-    }
+    let room = columns.saturating_sub(width(&line)).max(LAST_AT_LEAST);
+    line + &cut(&cells[COLUMNS - 1], room)
 }
 
 /// The size of a terminal.
@@ -274,6 +265,14 @@ mod tests {
             page.render(Some(36)),
             "  a    1       x  x  x  a long comm…\n       first second\n  bbb  22  漢  x  x  x  short\n"
         );
+    }
+
+    #[test]
+    fn a_text_of_others_controls_no_terminal() {
+        let mut page = Page::default();
+        page.line("\x1b]0;x\x07\x1b[2J\u{9b}1m\x1b[1ma", KEY);
+        let clean = "?]0;x??[2J?1m?[1ma";
+        assert_eq!(page.render(None), format!("{}{clean}{}\n", KEY.render(), KEY.render_reset()));
     }
 
     #[test]

@@ -5,26 +5,6 @@ use unicode_width::UnicodeWidthStr;
 
 pub(crate) use crate::safe_text::{is_unsafe, lines, one_line as command_line, sanitize};
 
-/// Removes everything that controls a terminal from a text of several lines, except the line ends
-/// and canal's own styles (`ESC [ 1 m`).
-pub(crate) fn styled_lines(text: &str) -> String {
-    const BEGIN: &str = "\x1b[";
-    let mut parts = text.split(BEGIN);
-    let mut clean = lines(parts.next().unwrap_or_default());
-    for part in parts {
-        let rest = part.trim_start_matches(|c: char| c.is_ascii_digit() || c == ';');
-        match rest.strip_prefix('m') {
-            Some(rest) => {
-                clean += BEGIN;
-                clean += &part[..part.len() - rest.len()];
-                clean += &lines(rest);
-            }
-            None => clean += &format!("?[{}", lines(part)),
-        }
-    }
-    clean
-}
-
 /// How many columns the text takes.
 pub(crate) fn width(text: &str) -> usize {
     text.width()
@@ -66,15 +46,6 @@ pub(crate) fn fold(text: &str, columns: usize) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn only_styles_are_left_of_what_steers_a_terminal() {
-        assert_eq!(styled_lines("\x1b[1;33ma\x1b[0m\n\x1b[m"), "\x1b[1;33ma\x1b[0m\n\x1b[m");
-        assert_eq!(
-            styled_lines("\x1b]0;x\x07\x1b[2J\u{9b}1m\x1b[1\x1b[m"),
-            "?]0;x??[2J?1m?[1\x1b[m"
-        );
-    }
 
     #[test]
     fn cutting_counts_columns_not_bytes() {

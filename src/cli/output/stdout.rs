@@ -4,7 +4,7 @@ use std::io::{self, ErrorKind, Write};
 
 use serde::Serialize;
 
-use super::sanitize::{is_unsafe, lines, styled_lines};
+use super::sanitize::{is_unsafe, lines};
 use crate::cli::{Failed, Result};
 use crate::sys::process::startup;
 
@@ -51,18 +51,16 @@ pub(crate) fn draw(text: &str) -> Result<ReaderState> {
     }
 }
 
-/// Like [`print()`], but drops styles if stdout or the user (`NO_COLOR`) does not support them.
+/// Prints JSON or a page, which have cleaned every text of others; see [`styled`].
 pub(crate) fn print_styled(text: &str) -> Result<ReaderState> {
     draw(&styled(text))
 }
 
-/// Cleans the text except for its styles, and drops the styles too if stdout or the user
-/// (`NO_COLOR`) does not support them.
+/// The text without its styles if stdout or the user (`NO_COLOR`) does not support them.
 pub(crate) fn styled(text: &str) -> String {
-    let text = styled_lines(text);
     match anstream::AutoStream::choice(&io::stdout()) {
-        anstream::ColorChoice::Never => anstream::adapter::strip_str(&text).to_string(),
-        _ => text,
+        anstream::ColorChoice::Never => anstream::adapter::strip_str(text).to_string(),
+        _ => text.to_owned(),
     }
 }
 

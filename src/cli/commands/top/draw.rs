@@ -137,7 +137,7 @@ fn head(model: &Model, columns: usize, now: &Now) -> Vec<Line> {
         ));
     }
     if let Some(page) = view::cut_off(status, now) {
-        lines.extend(page.unstyled_lines(Some(columns)));
+        lines.extend(page.lines(columns));
     }
     let mut page = Page::default();
     match (&model.above, &model.open) {
@@ -155,7 +155,7 @@ fn head(model: &Model, columns: usize, now: &Now) -> Vec<Line> {
         }
         (None, None) => head_of_list(&mut page, model, status, now),
     }
-    lines.extend(page.unstyled_lines(Some(columns)));
+    lines.extend(page.lines(columns));
     lines
 }
 
@@ -203,7 +203,7 @@ fn body_above(model: &Model, above: &Above, columns: usize, now: &Now) -> Vec<Li
                 let page = records::page(&found.records, found.dropped, now);
                 let rows = timeline(key, &found.records, model.key(key), columns, now);
                 let timeline = rows.into_iter().map(|row| line(PLAIN, row));
-                timeline.chain(page.unstyled_lines(Some(columns))).collect()
+                timeline.chain(page.lines(columns)).collect()
             }
             _ => pending(),
         },
@@ -226,7 +226,7 @@ fn hanging(first: &str, indent: usize, text: &str, room: usize) -> Vec<Line> {
 fn body_of_key(model: &Model, status: &Status, columns: usize, now: &Now) -> Body {
     let selected = model.mark();
     let page = model.opened().map(|key| view::participants(status, key, selected, now));
-    let mut fixed = page.map(|page| page.unstyled_lines(Some(columns))).unwrap_or_default();
+    let mut fixed = page.map(|page| page.lines(columns)).unwrap_or_default();
     if fixed.is_empty() {
         let key = model.open.as_ref().map(|open| sanitize(&open.key)).unwrap_or_default();
         return nothing(model, status, Scope::Key(&key), columns, now);
