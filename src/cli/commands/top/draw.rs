@@ -25,24 +25,15 @@ const BOTTOM_LINES_MAX: usize = 4;
 const COMMANDS_FROM: usize = 72;
 
 /// The keyboard help of the list.
-const KEYS_OF_LIST: [&str; 8] =
-    ["? help", "q quit", "Enter open", "/ filter", "s sort", "h history", "p pause", "z size"];
+const KEYS_OF_LIST: &str =
+    "? help  q quit  Enter open  / filter  s sort  h history  p pause  z size";
 
 /// The keyboard help of the page of a key.
-const KEYS_OF_KEY: [&str; 9] = [
-    "? help",
-    "q quit",
-    "Esc back",
-    "w chain",
-    "h history",
-    "r release",
-    "x kill",
-    "p pause",
-    "z size",
-];
+const KEYS_OF_KEY: &str =
+    "? help  q quit  Esc back  w chain  h history  r release  x kill  p pause  z size";
 
 /// The keyboard help of a page above another one.
-const KEYS_ABOVE: [&str; 3] = ["Esc back", "q quit", "arrows scroll"];
+const KEYS_ABOVE: &str = "Esc back  q quit  arrows scroll";
 
 /// The complete keyboard help.
 const HELP: [(&str, &str); 15] = [
@@ -63,21 +54,21 @@ const HELP: [(&str, &str); 15] = [
     ("y", "confirm r, x, z or p"),
 ];
 
-/// The lines at the head of a page, and those below, which scroll.
-type Body = (Vec<Line>, Vec<Line>);
-
 /// Draws the model. Returns the position of the cursor, too, if the user is typing. Stores in the
 /// model how far a page is scrolled, because only this function knows the limits.
 pub(super) fn draw(model: &mut Model, area: Rect, now: &Now) -> (Buffer, Option<(u16, u16)>) {
     let (columns, height) = (usize::from(area.width), usize::from(area.height));
     let (bottom, cursor) = bottom(model, columns);
     let bottom_at = height.saturating_sub(bottom.len());
-    let mut head = head(model, columns, now);
+    let mut fixed = head(model, columns, now);
     // Leaves room for some of the page, however much there is to show above it.
-    head.truncate(bottom_at.saturating_sub(2));
-    let (mut fixed, mut moving) = body(model, columns, now);
-    fixed.truncate(bottom_at - head.len());
-    let room = bottom_at - head.len() - fixed.len();
+    fixed.truncate(bottom_at.saturating_sub(2));
+    let mut moving = body(model, columns, now);
+    // The names of the columns, above the first group, do not scroll.
+    let names = moving.iter().position(|line| line.group.is_some()).unwrap_or(0);
+    fixed.extend(moving.drain(..names));
+    fixed.truncate(bottom_at);
+    let room = bottom_at - fixed.len();
     let marked = if model.above.is_none() { model.mark() } else { None };
     let of_mark = |line: &Line| marked.is_some() && line.group == marked;
     model.top = top(&moving, model.top, of_mark, room);
@@ -88,7 +79,7 @@ pub(super) fn draw(model: &mut Model, area: Rect, now: &Now) -> (Buffer, Option<
         first.text.replace_range(..1, ">");
     }
     let mut buffer = Buffer::empty(area);
-    let page = head.iter().chain(&fixed).chain(moving.iter().skip(model.top).take(room));
+    let page = fixed.iter().chain(moving.iter().skip(model.top).take(room));
     let lines = (0..).zip(page).chain((bottom_at..).zip(&bottom));
     for (y, line) in lines.filter(|(y, _)| *y < height) {
         let (y, mut style) = (place(y), Style::from(line.style));
@@ -174,16 +165,25 @@ fn head_of_list(page: &mut Page, model: &Model, status: &Status, now: &Now) {
     }
 }
 
-fn body(model: &Model, columns: usize, now: &Now) -> Body {
-    match (&model.above, &model.status) {
-        (_, None) => Body::default(),
-        (Some(above), _) => (Vec::new(), body_above(model, above, columns, now)),
-        (None, Some(status)) if model.open.is_some() => body_of_key(model, status, columns, now),
-        (None, Some(status)) => match model.rows() {
-            rows if rows.is_empty() => nothing(model, status, Scope::Overview, columns, now),
-            rows => list(&rows, columns, now),
-        },
+fn body(model: &Model, columns: usize, now: &Now) -> Vec<Line> {
+    let Some(status) = &model.status else { return Vec::new() };
+    let (lines, scope) = match (&model.above, &model.open) {
+        (Some(above), _) => return body_above(model, above, columns, now),
+        (None, Some(open)) => {
+            let page = |key| view::participants(status, key, model.mark(), now);
+            let lines = model.opened().map(|key| page(key).lines(columns));
+            (lines.unwrap_or_default(), Scope::Key(&open.key))
+        }
+        (None, None) => (list(&model.rows(), columns, now), Scope::Overview),
+    };
+    if lines.iter().any(|line| line.group.is_some()) {
+        return lines;
     }
+    let text = match (scope, model.choice.filter.is_empty()) {
+        (Scope::Overview, false) => "no key matches; Esc lists all".to_owned(),
+        _ => view::nothing(scope, model.is_part, view::cut_off(status, now).is_some()),
+    };
+    folded(&sanitize(&text), columns)
 }
 
 fn body_above(model: &Model, above: &Above, columns: usize, now: &Now) -> Vec<Line> {
@@ -223,35 +223,13 @@ fn hanging(first: &str, indent: usize, text: &str, room: usize) -> Vec<Line> {
     fold(text, room).iter().zip(lead).map(|(text, lead)| line(PLAIN, lead + text)).collect()
 }
 
-fn body_of_key(model: &Model, status: &Status, columns: usize, now: &Now) -> Body {
-    let selected = model.mark();
-    let page = model.opened().map(|key| view::participants(status, key, selected, now));
-    let mut fixed = page.map(|page| page.lines(columns)).unwrap_or_default();
-    if fixed.is_empty() {
-        let key = model.open.as_ref().map(|open| sanitize(&open.key)).unwrap_or_default();
-        return nothing(model, status, Scope::Key(&key), columns, now);
-    }
-    let head = fixed.iter().take_while(|line| line.group.is_none()).count();
-    let moving = fixed.split_off(head);
-    (fixed, moving)
-}
-
-/// The message if there is nothing to show.
-fn nothing(model: &Model, status: &Status, scope: Scope<'_>, columns: usize, now: &Now) -> Body {
-    let text = match (scope, model.choice.filter.is_empty()) {
-        (Scope::Overview, false) => "no key matches; Esc lists all".to_owned(),
-        _ => view::nothing(scope, model.is_part, view::cut_off(status, now).is_some()),
-    };
-    (Vec::new(), folded(&text, columns))
-}
-
-/// The list of keys.
-fn list(keys: &[&KeyInfo], columns: usize, now: &Now) -> Body {
+/// The list of keys, below the names of its columns.
+fn list(keys: &[&KeyInfo], columns: usize, now: &Now) -> Vec<Line> {
     let cells: Vec<[String; 6]> = keys.iter().map(|key| cells(key, now)).collect();
     let names = ["KEY", "HELD", "WAIT", "LONGEST", "HELD FOR", "HOLDER"].map(str::to_owned);
     let widths = widths(&names, &cells, columns);
-    let fixed = vec![line(HEAD, row_text(&names, &widths))];
-    let moving = keys.iter().zip(&cells).enumerate().map(|(at, (key, cells))| {
+    let names = line(HEAD, row_text(&names, &widths));
+    let rows = keys.iter().zip(&cells).enumerate().map(|(at, (key, cells))| {
         let style = match key {
             KeyInfo { paused: true, .. } => WARNING,
             key if key.holders.is_empty() && key.waiting == 0 => NOTE,
@@ -259,7 +237,7 @@ fn list(keys: &[&KeyInfo], columns: usize, now: &Now) -> Body {
         };
         Line { group: Some(at), style, text: row_text(cells, &widths) }
     });
-    (fixed, moving.collect())
+    std::iter::once(names).chain(rows).collect()
 }
 
 /// Key, held, waiting, longest wait, longest hold, longest holder.
@@ -376,10 +354,10 @@ fn bottom(model: &Model, columns: usize) -> (Vec<Line>, Option<usize>) {
         Bottom::Said(text) => sentences(text, columns, PLAIN),
         Bottom::Asking => pending(),
         Bottom::Help => {
-            let keys: &[&str] = match (&model.above, &model.open) {
-                (Some(_), _) => &KEYS_ABOVE,
-                (None, Some(_)) => &KEYS_OF_KEY,
-                (None, None) => &KEYS_OF_LIST,
+            let keys = match (&model.above, &model.open) {
+                (Some(_), _) => KEYS_ABOVE,
+                (None, Some(_)) => KEYS_OF_KEY,
+                (None, None) => KEYS_OF_LIST,
             };
             vec![line(NOTE, as_many_as_fit(keys, columns))]
         }
@@ -399,9 +377,9 @@ fn sentences(text: &str, columns: usize, style: anstyle::Style) -> Vec<Line> {
     lines.into_iter().map(|text| line(style, text)).collect()
 }
 
-fn as_many_as_fit(keys: &[&str], columns: usize) -> String {
+fn as_many_as_fit(keys: &str, columns: usize) -> String {
     let mut text = String::new();
-    for key in keys {
+    for key in keys.split(GAP) {
         let gap = if text.is_empty() { "" } else { GAP };
         if width(&text) + gap.len() + width(key) <= columns {
             text += gap;
