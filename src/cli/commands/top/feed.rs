@@ -4,9 +4,8 @@
 //! a second one. Each action is the call of the command of that name, with the same permissions and
 //! messages. canal first asks what the action would do, and shows that.
 
-use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 use std::thread;
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -45,7 +44,7 @@ pub(super) enum News {
 pub(super) struct Feed {
     news: Receiver<News>,
     /// Readable as soon as there is news.
-    wake: Arc<EventFd>,
+    pub(super) wake: Arc<EventFd>,
     /// Sends questions to the thread that asks the daemon.
     asks: Sender<Ask>,
 }
@@ -59,12 +58,18 @@ impl Feed {
             wake.map_err(|error| Failed::new(format!("cannot create an eventfd: {error}")))?;
         let wake = Arc::new(wake);
         let ((sender, news), (asks, to_ask)) = (sync_channel(NEWS_MAX), channel());
-        let teller = Teller { wake: Arc::clone(&wake), sender };
+        let to_wake = Arc::clone(&wake);
+        // Sends news, and returns whether the screen still exists.
+        let tell = move |news| {
+            let is_there = sender.send(news).is_ok();
+            let _ = to_wake.write(1);
+            is_there
+        };
         // Only the screen may write to the terminal.
         let target = target.with_verbosity(Verbosity::Silent);
-        let (jobs, watcher) = (Folder::of(&target.place), teller.clone());
-        thread::spawn(move || watch(client, query, &jobs, &watcher));
-        thread::spawn(move || answer(&target, &to_ask, &teller));
+        let (jobs, tell_state) = (Folder::of(&target.place), tell.clone());
+        thread::spawn(move || watch(client, query, &jobs, tell_state));
+        thread::spawn(move || answer(&target, &to_ask, tell));
         Ok(Self { news, wake, asks })
     }
 
@@ -82,29 +87,7 @@ impl Feed {
     }
 }
 
-impl AsFd for Feed {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.wake.as_fd()
-    }
-}
-
-/// The sending end of the news.
-#[derive(Clone, Debug)]
-struct Teller {
-    wake: Arc<EventFd>,
-    sender: SyncSender<News>,
-}
-
-impl Teller {
-    /// Sends news. Returns whether the screen still exists.
-    fn tell(&self, news: News) -> bool {
-        let is_there = self.sender.send(news).is_ok();
-        let _ = self.wake.write(1);
-        is_there
-    }
-}
-
-fn watch(mut client: Client, query: StatusQuery, jobs: &Folder, teller: &Teller) {
+fn watch(mut client: Client, query: StatusQuery, jobs: &Folder, tell: impl Fn(News) -> bool) {
     let mut watch = Watch::new(query);
     loop {
         let news = match watch.look(&mut client, None) {
@@ -115,13 +98,13 @@ fn watch(mut client: Client, query: StatusQuery, jobs: &Folder, teller: &Teller)
             Err(error) => News::Over(Err(error.into())),
         };
         let is_over = matches!(news, News::Over(_));
-        if !teller.tell(news) || is_over {
+        if !tell(news) || is_over {
             return;
         }
     }
 }
 
-fn answer(target: &Target, asks: &Receiver<Ask>, teller: &Teller) {
+fn answer(target: &Target, asks: &Receiver<Ask>, tell: impl Fn(News) -> bool) {
     let mut client = None;
     while let Ok(ask) = asks.recv() {
         let connected = match &mut client {
@@ -129,7 +112,7 @@ fn answer(target: &Target, asks: &Receiver<Ask>, teller: &Teller) {
             None => target.connect().map(|connected| client.insert(connected)),
         };
         let answer = connected.and_then(|client| ask.put(client)).unwrap_or_else(Answer::Failed);
-        if !teller.tell(News::Answer(ask, Box::new(answer))) {
+        if !tell(News::Answer(ask, Box::new(answer))) {
             return;
         }
     }

@@ -65,7 +65,7 @@ impl Top {
             self.terminal.show(buffer, cursor)?;
             let pause = self.escape_at.map(|at| at.saturating_duration_since(Instant::now()));
             let time = now.good_for().into_iter().chain(pause).min();
-            let events = self.terminal.wait(&self.feed, time)?;
+            let events = self.terminal.wait(&self.feed.wake, time)?;
             if let ControlFlow::Break(signal) = self.turn(&events)? {
                 return Ok(signal);
             }
