@@ -7,8 +7,8 @@
 //! Invariant: root never connects to another user's daemon, because the user could redirect root.
 
 use std::collections::BTreeSet;
-use std::fs::{File, OpenOptions};
-use std::io::{Read, Seek, Write};
+use std::fs::OpenOptions;
+use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
@@ -59,14 +59,15 @@ pub(crate) fn note(
     if is_new {
         let all = daemon::separations(place);
         if place.is_users_own() {
-            let earlier = if has_started { Earlier::Forget } else { Earlier::Keep };
-            record(place, &users_in(&all), earlier);
+            let _ = record(place, &users_in(&all), has_started);
         }
         let others =
             all.iter().filter(|it| by_sudo.is_none() || !matches!(it, Separation::OtherUsers(_)));
         lines.extend(others.map(|it| format!("{}; {ONE_TABLE}", about(it))));
     } else if is_due {
-        let mut newcomers = record(place, &users_in(&daemon::separations(place)), Earlier::Keep);
+        let users = users_in(&daemon::separations(place));
+        // No warning is better than the same one from each command.
+        let mut newcomers = record(place, &users, has_started).unwrap_or_default();
         if let Some(uid) = caller().filter(|_| by_sudo.is_some()) {
             newcomers.remove(&uid);
         }
@@ -97,53 +98,29 @@ fn looked_long_ago(place: &Place) -> bool {
 /// The users in the findings that have their own daemons.
 fn users_in(found: &[Separation]) -> BTreeSet<u32> {
     let uids = |it: &Separation| match it {
-        Separation::OtherUsers(uids) => uids.clone(),
-        _ => BTreeSet::new(),
+        Separation::OtherUsers(uids) => Some(uids.clone()),
+        _ => None,
     };
-    found.iter().flat_map(uids).collect()
+    found.iter().find_map(uids).unwrap_or_default()
 }
 
-/// Whether the users that earlier commands have reported stay in the record.
-#[derive(Clone, Copy, Debug)]
-enum Earlier {
-    Keep,
-    /// The daemon has just started, so the next command reports them again.
-    Forget,
-}
-
-/// Records these users as reported, and returns those that no earlier command has reported. The
-/// result is empty if another client is using the record, or if it cannot be written: no warning is
-/// better than the same one from each command.
-fn record(place: &Place, users: &BTreeSet<u32>, earlier: Earlier) -> BTreeSet<u32> {
-    let Some(mut file) = open_told(place) else { return BTreeSet::new() };
-    let told = match earlier {
-        Earlier::Keep => read_told(&mut file),
-        Earlier::Forget => BTreeSet::new(),
-    };
-    if write_told(&mut file, &(&told | users)) { users - &told } else { BTreeSet::new() }
-}
-
-/// Opens the file for this client alone. `None` if another client has it, or the file cannot be
-/// created.
-fn open_told(place: &Place) -> Option<File> {
-    let file = open_lock(&told_path(place)).ok()?;
-    fs2::FileExt::try_lock_exclusive(&file).ok()?;
-    Some(file)
-}
-
-fn read_told(file: &mut File) -> BTreeSet<u32> {
+/// Records these users as reported, and returns those that no earlier command has reported. Commands
+/// before the start of the daemon do not count. The time of the file is the time of the check.
+///
+/// # Errors
+/// Another client is using the record, or it cannot be written.
+fn record(place: &Place, users: &BTreeSet<u32>, has_started: bool) -> io::Result<BTreeSet<u32>> {
+    let mut file = open_lock(&told_path(place))?;
+    fs2::FileExt::try_lock_exclusive(&file)?;
     let mut text = String::new();
     let _ = file.read_to_string(&mut text);
-    text.split_whitespace().filter_map(|uid| uid.parse().ok()).collect()
-}
-
-/// Writes the users, and returns whether that succeeded. The time of the file is the time of the
-/// check.
-fn write_told(file: &mut File, users: &BTreeSet<u32>) -> bool {
-    let mut text: String = users.iter().map(|uid| format!("{uid} ")).collect();
-    text.push('\n');
-    let written = file.rewind().and_then(|()| file.set_len(0));
-    written.and_then(|()| file.write_all(text.as_bytes())).is_ok()
+    let told = text.split_whitespace().filter_map(|uid| uid.parse().ok()).filter(|_| !has_started);
+    let told: BTreeSet<u32> = told.collect();
+    let text: String = (&told | users).iter().map(|uid| format!("{uid} ")).collect();
+    file.rewind()?;
+    file.set_len(0)?;
+    file.write_all((text + "\n").as_bytes())?;
+    Ok(users - &told)
 }
 
 /// Explains a separation to the user.
