@@ -6,7 +6,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use crate::cli::arguments::definition::{CompleteArgs, CompletionKind, CompletionsArgs, Shell};
+use crate::cli::arguments::definition::{CompletionKind, Shell};
 use crate::cli::{Global, Result, Target, stdout};
 use crate::client::{Client, Start};
 use crate::protocol::StatusQuery;
@@ -19,8 +19,8 @@ const DEADLINE: Duration = Duration::from_millis(100);
 const NAMES_MAX: u64 = 500;
 
 /// Prints a script.
-pub(crate) fn run(args: &CompletionsArgs) -> Result {
-    stdout::print(match args.shell {
+pub(crate) fn run(shell: Shell) -> Result {
+    stdout::print(match shell {
         Shell::Bash => include_str!("../../completions/canal.bash"),
         Shell::Zsh => include_str!("../../completions/_canal"),
         Shell::Fish => include_str!("../../completions/canal.fish"),
@@ -30,8 +30,8 @@ pub(crate) fn run(args: &CompletionsArgs) -> Result {
 
 /// Lists names. It starts no daemon, prints nothing to stderr, and lists nothing if the daemon does
 /// not answer within [`DEADLINE`].
-pub(crate) fn complete(args: &CompleteArgs, global: &Global) {
-    if let (Ok(target), what, prefix) = (Target::of(global), args.what, args.prefix.clone()) {
+pub(crate) fn complete(what: CompletionKind, prefix: String, global: &Global) {
+    if let Ok(target) = Target::of(global) {
         let (sender, receiver) = mpsc::channel();
         // Connecting may block, so this is a thread, which ends with the process.
         thread::spawn(move || sender.send(names(what, &target.place, prefix)));

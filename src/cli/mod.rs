@@ -111,12 +111,12 @@ fn dispatch(cli: &Cli) -> Result<u8> {
         Some(Verb::Resize(args)) => resize::run(args, global),
         Some(Verb::Daemon(args)) => daemon::run(args, global),
         Some(Verb::Bridge(args)) => daemon::bridge(args, global),
-        Some(Verb::Config(args)) => config::run(args, global),
+        Some(Verb::Config { json }) => config::run(*json, global),
         Some(Verb::Setup(args)) => setup::run(args),
-        Some(Verb::Completions(args)) => completions::run(args),
-        Some(Verb::Man(args)) => man::run(args),
-        Some(Verb::Complete(args)) => {
-            completions::complete(args, global);
+        Some(Verb::Completions { shell }) => completions::run(*shell),
+        Some(Verb::Man { dir }) => man::run(dir),
+        Some(Verb::Complete { what, prefix }) => {
+            completions::complete(*what, prefix.clone(), global);
             Ok(())
         }
         Some(Verb::DeadlockWatcher) => daemon::deadlock_watcher(global),

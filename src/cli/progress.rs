@@ -359,11 +359,6 @@ impl Stderr {
     fn write(text: &str) -> io::Result<()> {
         io::stderr().lock().write_all(text.as_bytes())
     }
-
-    /// Writes the escape code that moves the cursor `n` places.
-    fn move_cursor(n: usize, towards: char) -> io::Result<()> {
-        if n == 0 { Ok(()) } else { Self::write(&format!("\x1b[{n}{towards}")) }
-    }
 }
 
 impl TermLike for Stderr {
@@ -371,20 +366,21 @@ impl TermLike for Stderr {
         u16::try_from(columns() + 1).unwrap_or(u16::MAX)
     }
 
-    fn move_cursor_up(&self, n: usize) -> io::Result<()> {
-        Self::move_cursor(n, 'A')
+    // The bar has one line, so indicatif only moves the cursor by 0.
+    fn move_cursor_up(&self, _: usize) -> io::Result<()> {
+        Ok(())
     }
 
-    fn move_cursor_down(&self, n: usize) -> io::Result<()> {
-        Self::move_cursor(n, 'B')
+    fn move_cursor_down(&self, _: usize) -> io::Result<()> {
+        Ok(())
     }
 
-    fn move_cursor_right(&self, n: usize) -> io::Result<()> {
-        Self::move_cursor(n, 'C')
+    fn move_cursor_right(&self, _: usize) -> io::Result<()> {
+        Ok(())
     }
 
-    fn move_cursor_left(&self, n: usize) -> io::Result<()> {
-        Self::move_cursor(n, 'D')
+    fn move_cursor_left(&self, _: usize) -> io::Result<()> {
+        Ok(())
     }
 
     fn write_line(&self, text: &str) -> io::Result<()> {
@@ -414,11 +410,8 @@ impl Drop for TerminalLine {
 
 /// The room of a line. The last column stays free for the cursor.
 fn columns() -> usize {
-    let columns = match terminal_size_of(io::stderr()) {
-        Some((Width(columns), _)) if columns > 0 => usize::from(columns),
-        _ => COLUMNS_ASSUMED,
-    };
-    columns - 1
+    let size = terminal_size_of(io::stderr()).filter(|(Width(columns), _)| *columns > 0);
+    size.map_or(COLUMNS_ASSUMED, |(Width(columns), _)| columns.into()) - 1
 }
 
 #[cfg(test)]

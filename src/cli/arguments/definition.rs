@@ -10,10 +10,11 @@ use nix::sys::signal::Signal;
 
 use crate::cli::{Verbosity, user_name};
 use crate::core::Key;
+use crate::nodes::Require;
 use crate::protocol::{OnLost, StatusQuery, WhyQuery};
 
 use super::lock::{KeyArg, LockArgs, plain_key, prefix};
-use super::nodes::{LeaderNodesArgs, NodesArgs};
+use super::nodes::{NodesArgs, leader_require};
 use super::note::NoteArgs;
 use super::request::{HandleArgs, SessionArgs, WaitArgs};
 use super::value::{
@@ -122,18 +123,37 @@ pub(crate) enum Verb {
     /// Connect standard input and output to the daemon, for ssh
     Bridge(BridgeArgs),
     /// Show the configuration and where each value comes from
-    Config(ConfigArgs),
+    Config {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// Find problems with the setup, and how to fix them
     Doctor(DoctorArgs),
     /// Share one table of locks among all users of this machine
     Setup(SetupArgs),
     /// Print a shell's completion script
-    Completions(CompletionsArgs),
+    Completions {
+        /// The shell
+        #[arg(value_name = "SHELL")]
+        shell: Shell,
+    },
     /// Write the man pages to a directory
-    Man(ManArgs),
+    Man {
+        /// An existing directory
+        #[arg(value_name = "DIR")]
+        dir: PathBuf,
+    },
     /// For the completion scripts
     #[command(hide = true)]
-    Complete(CompleteArgs),
+    Complete {
+        /// The kind of words to list
+        #[arg(value_name = "WHAT")]
+        what: CompletionKind,
+        /// The beginning of the word
+        #[arg(value_name = "PREFIX", default_value = "", hide_default_value = true)]
+        prefix: String,
+    },
     /// For programs that use the library
     #[command(hide = true)]
     DeadlockWatcher,
@@ -492,8 +512,12 @@ pub(crate) struct LeaderArgs {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
-    #[command(flatten)]
-    pub(crate) nodes: LeaderNodesArgs,
+    /// Ask these nodes, named as for canal run --on
+    #[arg(long, value_name = "NODES", help_heading = "On several machines")]
+    pub(crate) on: Vec<String>,
+    /// How many nodes must name the same leader [default: majority]
+    #[arg(long, value_name = "HOW MANY", value_parser = leader_require(), requires = "on", help_heading = "On several machines")]
+    pub(crate) require: Option<Require>,
 }
 
 /// Show and end the processes that hold a lock
@@ -679,14 +703,6 @@ pub(crate) struct BridgeArgs {
     pub(crate) keys: Vec<Key>,
 }
 
-/// Show the configuration and where each value comes from
-#[derive(Args, Debug)]
-pub(crate) struct ConfigArgs {
-    /// Print JSON
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
 /// Find problems with the setup, and how to fix them
 #[derive(Args, Debug)]
 pub(crate) struct DoctorArgs {
@@ -713,39 +729,12 @@ pub(crate) struct SetupArgs {
     pub(crate) dry_run: bool,
 }
 
-/// Print a shell's completion script
-#[derive(Args, Debug)]
-pub(crate) struct CompletionsArgs {
-    /// The shell
-    #[arg(value_name = "SHELL")]
-    pub(crate) shell: Shell,
-}
-
 /// A shell that has a completion script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Shell {
     Bash,
     Zsh,
     Fish,
-}
-
-/// Write the man pages to a directory
-#[derive(Args, Debug)]
-pub(crate) struct ManArgs {
-    /// An existing directory
-    #[arg(value_name = "DIR")]
-    pub(crate) dir: PathBuf,
-}
-
-/// For the completion scripts
-#[derive(Args, Debug)]
-pub(crate) struct CompleteArgs {
-    /// The kind of words to list
-    #[arg(value_name = "WHAT")]
-    pub(crate) what: CompletionKind,
-    /// The beginning of the word
-    #[arg(value_name = "PREFIX", default_value = "", hide_default_value = true)]
-    pub(crate) prefix: String,
 }
 
 /// The kinds of words that the completions ask for.

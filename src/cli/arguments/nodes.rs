@@ -38,36 +38,12 @@ pub(crate) struct NodesArgs {
     pub(crate) require: Option<Require>,
 }
 
-/// The options that choose the nodes to ask for a leader.
-#[derive(Args, Clone, Debug, Default)]
-#[command(next_help_heading = "On several machines")]
-pub(crate) struct LeaderNodesArgs {
-    /// Ask these nodes, named as for canal run --on
-    #[arg(long, value_name = "NODES")]
-    pub(crate) on: Vec<String>,
-    /// How many nodes must name the same leader [default: majority]
-    #[arg(long, value_name = "HOW MANY", value_parser = leader_require(), requires = "on")]
-    pub(crate) require: Option<Require>,
-}
-
 /// How many nodes must name a leader. Fewer than a majority could name two.
-fn leader_require() -> impl TypedValueParser<Value = Require> {
+pub(super) fn leader_require() -> impl TypedValueParser<Value = Require> {
     one_of([
         ("all", "Every node", Require::All),
         ("majority", "More than half of the nodes", Require::Majority),
     ])
-}
-
-impl LeaderNodesArgs {
-    /// Whether the command asks several nodes.
-    pub(crate) fn is_given(&self) -> bool {
-        !self.on.is_empty()
-    }
-
-    /// How many of `nodes` must name a leader.
-    pub(crate) fn least(&self, nodes: usize) -> usize {
-        self.require.unwrap_or(Require::Majority).least(nodes)
-    }
 }
 
 /// How many nodes must grant a lock.

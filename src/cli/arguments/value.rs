@@ -86,10 +86,7 @@ fn whole(text: &str) -> Result<Option<u64>, String> {
 
 /// A whole number that is at least 1.
 pub(crate) fn positive(text: &str) -> Result<u64, String> {
-    match whole(text)? {
-        Some(n) if n > 0 => Ok(n),
-        _ => Err("must be at least 1".to_owned()),
-    }
+    whole(text)?.filter(|n| *n > 0).ok_or_else(|| "must be at least 1".to_owned())
 }
 
 /// A number of slots, at least 1. It may depend on this machine: `cpus`, `cpus/4`, or `memory:8G`
@@ -157,16 +154,13 @@ pub(crate) fn priority(text: &str) -> Result<i32, String> {
 /// The process or session at which the chain of waits starts. A session is written as by
 /// `canal status`: `s17`.
 pub(crate) fn why(text: &str) -> Result<WhyQuery, String> {
-    let read = match text.strip_prefix('s') {
-        Some(digits) => {
-            number(digits).ok().map(|_| WhyQuery { session: Some(text.to_owned()), pid: None })
-        }
-        None => {
-            let pid = number(text).ok().and_then(|number| u32::try_from(number).ok());
-            pid.map(|pid| WhyQuery { pid: Some(pid), session: None })
-        }
-    };
-    read.ok_or_else(|| "neither a process number nor a session such as s17".to_owned())
+    let (digits, is_session) = text.strip_prefix('s').map_or((text, false), |it| (it, true));
+    let pid = number(digits).ok().map(u32::try_from);
+    match (pid, is_session) {
+        (Some(_), true) => Ok(WhyQuery { session: Some(text.to_owned()), pid: None }),
+        (Some(Ok(pid)), false) => Ok(WhyQuery { pid: Some(pid), session: None }),
+        _ => Err("neither a process number nor a session such as s17".to_owned()),
+    }
 }
 
 /// Reads one of these words, each with its help and its meaning.

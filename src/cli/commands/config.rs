@@ -1,6 +1,5 @@
 //! `canal config`: shows the configuration in force, and the source of each value.
 
-use crate::cli::arguments::definition::ConfigArgs;
 use crate::cli::output::sanitize::{padded, width};
 use crate::cli::{Global, Now, Result, connect, cut, sanitize, stdout};
 use crate::protocol::{Configuration, NoParameters, SettingChange, SettingInfo, SettingSource};
@@ -8,9 +7,9 @@ use crate::protocol::{Configuration, NoParameters, SettingChange, SettingInfo, S
 /// The most columns to which names and values are aligned.
 const COLUMNS_MAX: usize = 40;
 
-pub(crate) fn run(args: &ConfigArgs, global: &Global) -> Result {
+pub(crate) fn run(json: bool, global: &Global) -> Result {
     let found = connect::client(global)?.configuration(&NoParameters {})?;
-    stdout::report(&found, args.json, || page(&found, &Now::here()))
+    stdout::report(&found, json, || page(&found, &Now::here()))
 }
 
 fn page(found: &Configuration, now: &Now) -> String {

@@ -9,6 +9,7 @@ use crate::cli::output::stdout::{self, ReaderState};
 use crate::cli::wording::participant::holder;
 use crate::cli::{Failed, Global, Now, Result, Target, Verbosity, sanitize};
 use crate::client::Watch;
+use crate::nodes::Require;
 use crate::protocol::{HolderInfo, Leader, LeaderQuery};
 use crate::run::OwnCode;
 use crate::run::nodes::{LeaderAtNodes, LeaderView, NodeState, NodeView};
@@ -47,7 +48,7 @@ struct NodeLine<'a> {
 pub(crate) fn run(args: &LeaderArgs, global: &Global) -> Result {
     let target = Target::of(global)?;
     let (key, json, verbosity) = (args.name.as_str(), args.json, target.verbosity);
-    if !args.nodes.is_given() {
+    if args.on.is_empty() {
         let mut client = target.connect()?;
         let question = Question { key, json, need: 1, verbosity };
         let query = LeaderQuery { key: key.to_owned() };
@@ -58,8 +59,8 @@ pub(crate) fn run(args: &LeaderArgs, global: &Global) -> Result {
         let mut watch = Watch::of_leader(query);
         return question.watch(|| Ok(watch.next(&mut client, None)?.map(of_daemon)));
     }
-    let nodes = listed(&args.nodes.on, &target)?;
-    let need = args.nodes.least(nodes.len());
+    let nodes = listed(&args.on, &target)?;
+    let need = args.require.unwrap_or(Require::Majority).least(nodes.len());
     let around = around(&target, nodes);
     let mut asked = LeaderAtNodes::new(key, need, &around);
     let question = Question { key, json, need, verbosity };

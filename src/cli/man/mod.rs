@@ -6,11 +6,11 @@
 
 use std::fs;
 use std::io;
+use std::path::Path;
 
 use clap::{Arg, Command};
 use clap_mangen::Man;
 
-use super::arguments::definition::ManArgs;
 use super::definition;
 use super::output::sanitize::fold;
 use crate::cli::{Failed, Result};
@@ -44,9 +44,9 @@ const BY_HAND: &[(&str, &str)] = &[
     ("canal-json.7", include_str!("../../../man/canal-json.7")),
 ];
 
-pub(crate) fn run(args: &ManArgs) -> Result {
+pub(crate) fn run(dir: &Path) -> Result {
     for (name, text) in pages() {
-        let path = args.dir.join(name);
+        let path = dir.join(name);
         fs::write(&path, text)
             .map_err(|error| Failed::new(format!("cannot write {}: {error}", path.display())))?;
     }
