@@ -57,7 +57,6 @@ pub(crate) fn run(args: &DaemonArgs, global: &Global) -> Result {
         return Ok(());
     }
     let mut options = Options {
-        place,
         on_demand: args.on_demand,
         discard_journal: args.discard_journal,
         first_start: args.first_start,
@@ -67,9 +66,8 @@ pub(crate) fn run(args: &DaemonArgs, global: &Global) -> Result {
         engine_ttl_ms: args.engine_ttl.map(|ttl| ttl.map_or(u64::MAX, millis)),
         host: args.host.clone(),
         without_engine: args.no_engine,
-        replaces: None,
-        embedded: false,
         watcher: Some(own_program()),
+        ..Options::at(place)
     };
     if args.watcher {
         // The next client that needs the daemon reports the error.
