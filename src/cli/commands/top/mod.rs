@@ -21,7 +21,7 @@ use crate::cli::{Failed, Global, Now, Result, Target, Verbosity};
 use crate::run::SUCCESS;
 use crate::sys::signals::die_by;
 use feed::{Feed, News};
-use model::{Effect, Model, OpenKey};
+use model::{Model, OpenKey};
 use terminal::{Events, Key, Keyboard, Signals, Terminal};
 
 /// How long an Escape must stand alone to count as a key. Slow lines may split the bytes of a key.
@@ -88,8 +88,8 @@ impl Top {
         for news in self.feed.take() {
             match news {
                 News::Status(status) => {
-                    let effect = self.model.report(*status);
-                    self.carry_out(effect);
+                    let again = self.model.report(*status);
+                    again.into_iter().for_each(|ask| self.feed.ask(ask));
                 }
                 News::Lost => self.model.is_lost = true,
                 News::Answer(ask, answer) => self.model.answer(&ask, *answer),
@@ -101,11 +101,14 @@ impl Top {
             }
         }
         for key in self.keys(&events.typed) {
-            let effect = self.model.press(key);
-            if effect == Some(Effect::Quit) {
-                return Ok(ControlFlow::Break(None));
+            if key == Key::Redraw {
+                self.terminal.forget();
+                continue;
             }
-            self.carry_out(effect);
+            match self.model.press(key) {
+                ControlFlow::Continue(ask) => ask.into_iter().for_each(|ask| self.feed.ask(ask)),
+                ControlFlow::Break(()) => return Ok(ControlFlow::Break(None)),
+            }
         }
         Ok(ControlFlow::Continue(()))
     }
@@ -120,13 +123,5 @@ impl Top {
             keys.extend(self.keyboard.pause());
         }
         keys
-    }
-
-    fn carry_out(&mut self, effect: Option<Effect>) {
-        match effect {
-            Some(Effect::Ask(ask)) => self.feed.ask(ask),
-            Some(Effect::Redraw) => self.terminal.forget(),
-            Some(Effect::Quit) | None => {}
-        }
     }
 }

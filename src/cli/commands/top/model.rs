@@ -4,6 +4,8 @@
 //! Invariant: the model requests an action only after the user confirms a question that names its
 //! target. The display may change in the meantime, but the action may not.
 
+use std::ops::ControlFlow;
+
 use super::feed::{Answer, Ask, Who};
 use super::terminal::Key;
 use crate::cli::arguments::lock::view_of;
@@ -75,15 +77,6 @@ pub(super) enum Bottom {
     Asking,
 }
 
-/// A task for the caller.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) enum Effect {
-    Quit,
-    /// Redraw the whole screen.
-    Redraw,
-    Ask(Ask),
-}
-
 impl OpenKey {
     pub(super) fn new(key: String) -> Self {
         Self { key, marked: None, at: 0 }
@@ -117,12 +110,12 @@ impl Model {
     }
 
     /// Handles a report.
-    pub(super) fn report(&mut self, status: Status) -> Option<Effect> {
+    pub(super) fn report(&mut self, status: Status) -> Option<Ask> {
         (self.status, self.is_lost) = (Some(status), false);
         self.keep_marks();
         match &self.above {
             // The chain and the history may have changed too.
-            Some(Above::Answer(ask, Some(_))) => Some(Effect::Ask(ask.clone())),
+            Some(Above::Answer(ask, Some(_))) => Some(ask.clone()),
             _ => None,
         }
     }
@@ -157,31 +150,29 @@ impl Model {
         }
     }
 
-    /// Handles a key press.
-    pub(super) fn press(&mut self, key: Key) -> Option<Effect> {
-        if key == Key::Redraw {
-            return Some(Effect::Redraw);
-        }
-        match std::mem::take(&mut self.bottom) {
+    /// Handles a key press. Returns what to ask the daemon, or that canal quits.
+    pub(super) fn press(&mut self, key: Key) -> ControlFlow<(), Option<Ask>> {
+        ControlFlow::Continue(match std::mem::take(&mut self.bottom) {
             Bottom::Filter => self.type_filter(key),
             Bottom::Size { key: of, typed } => self.type_size(of, typed, key),
             Bottom::Question(_, then) if matches!(key, Key::Char('y' | 'Y')) => self.ask(then),
             Bottom::Question(..) => self.say("nothing was done"),
+            _ if key == Key::Char('q') => return ControlFlow::Break(()),
             Bottom::Help | Bottom::Said(_) | Bottom::Asking => self.command(key),
-        }
+        })
     }
 
-    fn ask(&mut self, ask: Ask) -> Option<Effect> {
+    fn ask(&mut self, ask: Ask) -> Option<Ask> {
         self.bottom = Bottom::Asking;
-        Some(Effect::Ask(ask))
+        Some(ask)
     }
 
-    fn say(&mut self, text: &str) -> Option<Effect> {
+    fn say(&mut self, text: &str) -> Option<Ask> {
         self.bottom = Bottom::Said(text.to_owned());
         None
     }
 
-    fn type_filter(&mut self, key: Key) -> Option<Effect> {
+    fn type_filter(&mut self, key: Key) -> Option<Ask> {
         match key {
             Key::Enter => return None,
             Key::Escape => {
@@ -196,7 +187,7 @@ impl Model {
         None
     }
 
-    fn type_size(&mut self, of: String, mut typed: String, key: Key) -> Option<Effect> {
+    fn type_size(&mut self, of: String, mut typed: String, key: Key) -> Option<Ask> {
         match key {
             Key::Escape => return None,
             Key::Enter => match resize(&of, &typed) {
@@ -213,14 +204,13 @@ impl Model {
         None
     }
 
-    fn command(&mut self, key: Key) -> Option<Effect> {
+    fn command(&mut self, key: Key) -> Option<Ask> {
         let key = match key {
             Key::Char('j') => Key::Down,
             Key::Char('k') => Key::Up,
             key => key,
         };
         match (key, self.above.is_some()) {
-            (Key::Char('q'), _) => return Some(Effect::Quit),
             (Key::Escape | Key::Backspace, _) => self.back(),
             (Key::Up | Key::Down | Key::PageUp | Key::PageDown | Key::Home | Key::End, false) => {
                 let last = self.count().saturating_sub(1);
@@ -248,9 +238,9 @@ impl Model {
     }
 
     /// Shows the answer to a question above the present page.
-    fn cover(&mut self, ask: Ask) -> Option<Effect> {
+    fn cover(&mut self, ask: Ask) -> Option<Ask> {
         (self.above, self.top) = (Some(Above::Answer(ask.clone(), None)), 0);
-        Some(Effect::Ask(ask))
+        Some(ask)
     }
 
     fn back(&mut self) {
@@ -262,7 +252,7 @@ impl Model {
     }
 
     /// Handles a key press for the open or marked key.
-    fn about_key(&mut self, what: char) -> Option<Effect> {
+    fn about_key(&mut self, what: char) -> Option<Ask> {
         let open = self.open.as_ref().map(|open| open.key.clone());
         let Some(key) = open.or_else(|| self.marked.clone()) else {
             return self.say("no key is selected");
@@ -285,7 +275,7 @@ impl Model {
     }
 
     /// Handles a key press for the marked holder or waiter.
-    fn about_someone(&mut self, what: char) -> Option<Effect> {
+    fn about_someone(&mut self, what: char) -> Option<Ask> {
         let Some(open) = &self.open else {
             return self
                 .say("press Enter to open a key first; this acts on its holders and waiters");

@@ -4,7 +4,6 @@
 use std::fs;
 use std::path::Path;
 
-use super::super::model::Effect;
 use super::super::model::tests::{model, press, status, three};
 use super::*;
 use crate::cli::wording::time::tests::at;
@@ -123,7 +122,7 @@ fn screens_are_as_they_were_agreed() {
 #[test]
 fn a_chain_and_a_question_fit_on_a_small_screen() {
     let mut model = model(three());
-    let Some(Effect::Ask(ask)) = press(&mut model, "\nw") else { panic!() };
+    let Some(ask) = press(&mut model, "\nw") else { panic!() };
     assert!(text(&mut model, (40, 12)).contains("waiting for the daemon"));
     model.answer(&ask, Answer::Chain(Waits::default()));
     let shown = text(&mut model, (40, 12));

@@ -50,9 +50,9 @@ pub(crate) fn model(status: Status) -> Model {
     model
 }
 
-/// Presses keys, and returns the effect of the last one.
-pub(crate) fn press(model: &mut Model, keys: &str) -> Option<Effect> {
-    let mut effect = None;
+/// Presses keys, and returns what the last one asks.
+pub(crate) fn press(model: &mut Model, keys: &str) -> Option<Ask> {
+    let mut asked = None;
     for c in keys.chars() {
         let key = match c {
             '\n' => Key::Enter,
@@ -63,9 +63,9 @@ pub(crate) fn press(model: &mut Model, keys: &str) -> Option<Effect> {
             '⤓' => Key::End,
             c => Key::Char(c),
         };
-        effect = model.press(key);
+        asked = model.press(key).continue_value().expect("canal does not quit");
     }
-    effect
+    asked
 }
 
 fn listed(model: &Model) -> String {
@@ -165,11 +165,11 @@ fn the_mark_on_a_page_stays_on_its_holder() {
 fn the_chain_is_asked_anew_with_each_report_and_only_while_it_is_shown() {
     let mut model = model(three());
     let target = WhyQuery { session: Some("s2".to_owned()), pid: None };
-    assert_eq!(press(&mut model, "\nw"), Some(Effect::Ask(Ask::Chain(target.clone()))));
+    assert_eq!(press(&mut model, "\nw"), Some(Ask::Chain(target.clone())));
     // The answer is on its way.
     assert_eq!(model.report(three()), None);
     model.answer(&Ask::Chain(target.clone()), Answer::Chain(Waits::default()));
-    assert_eq!(model.report(three()), Some(Effect::Ask(Ask::Chain(target.clone()))));
+    assert_eq!(model.report(three()), Some(Ask::Chain(target.clone())));
     press(&mut model, "\x1b");
     assert_eq!((model.report(three()), &model.above), (None, &None));
     // An answer that comes too late.
@@ -182,7 +182,7 @@ fn the_chain_is_asked_anew_with_each_report_and_only_while_it_is_shown() {
 fn nothing_is_done_without_a_yes_to_the_question_about_it() {
     let question = || Answer::Question("break it?".to_owned(), Ask::Release { token: 2 });
     for (answer, expected) in [
-        ("y", Some(Effect::Ask(Ask::Release { token: 2 }))),
+        ("y", Some(Ask::Release { token: 2 })),
         ("n", None),
         ("\n", None),
         ("\x1b", None),
@@ -190,7 +190,7 @@ fn nothing_is_done_without_a_yes_to_the_question_about_it() {
     ] {
         let mut model = model(three());
         let ask = Ask::WouldRelease { token: 2 };
-        assert_eq!(press(&mut model, "\nr"), Some(Effect::Ask(ask.clone())));
+        assert_eq!(press(&mut model, "\nr"), Some(ask.clone()));
         model.answer(&ask, question());
         assert_eq!(said(&model), "break it?");
         assert_eq!(press(&mut model, answer), expected, "{answer:?}");
@@ -215,7 +215,7 @@ fn what_waits_is_ended_and_not_released() {
     let mut model = model(three());
     assert_eq!(press(&mut model, "\n↓r"), None);
     assert!(said(&model).contains("press x to end its process"), "{:?}", model.bottom);
-    let Some(Effect::Ask(Ask::WouldKill { key, who })) = press(&mut model, "x") else {
+    let Some(Ask::WouldKill { key, who }) = press(&mut model, "x") else {
         panic!("{:?}", model.bottom)
     };
     assert_eq!((key.as_str(), who.token, who.pid), ("b", None, 4102));
@@ -234,7 +234,7 @@ fn a_size_is_typed_read_and_confirmed() {
         (text, press(&mut model, "y"))
     };
     let resize = Resize { key: "b".to_owned(), ..Resize::default() };
-    let order = |resize| Some(Effect::Ask(Ask::Resize(resize)));
+    let order = |resize| Some(Ask::Resize(resize));
     let (text, effect) = stored("34\x08x2");
     assert_eq!(text, "store 3x2 as the size of b for everyone?");
     assert_eq!(effect, order(Resize { per: Some(3), buckets: Some(2), ..resize.clone() }));
@@ -259,7 +259,7 @@ fn a_key_is_paused_and_a_paused_one_resumed() {
         let mut model = model(status(&[b]));
         assert_eq!(press(&mut model, "p"), None);
         assert_eq!(said(&model).starts_with("resume b"), is_paused);
-        let Some(Effect::Ask(Ask::Resize(resize))) = press(&mut model, "y") else { panic!() };
+        let Some(Ask::Resize(resize)) = press(&mut model, "y") else { panic!() };
         assert_eq!((resize.key.as_str(), resize.pause), ("b", Some(!is_paused)));
     }
 }
@@ -268,12 +268,12 @@ fn a_key_is_paused_and_a_paused_one_resumed() {
 fn a_page_above_is_left_before_anything_else_happens() {
     let mut model = model(three());
     let asked = press(&mut model, "\nh");
-    assert_eq!(asked, Some(Effect::Ask(Ask::History { key: "b".to_owned() })));
+    assert_eq!(asked, Some(Ask::History { key: "b".to_owned() }));
     assert_eq!(press(&mut model, "x"), None, "it is about what is not seen");
     assert_eq!((&model.above, &model.bottom), (&None, &Bottom::Help));
     press(&mut model, "?\x1b\x1b");
     assert_eq!(model.open, None);
-    assert_eq!(press(&mut model, "q"), Some(Effect::Quit));
+    assert!(model.press(Key::Char('q')).is_break());
 }
 
 #[test]
