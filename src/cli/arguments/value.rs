@@ -200,10 +200,7 @@ mod tests {
 
     #[test]
     fn a_length_is_a_duration_or_infinity_and_never_negative() {
-        assert_eq!(
-            length("1us").map(|length| length.map(millis) == Some(1)),
-            Ok(true)
-        );
+        assert_eq!(length("1us").map(|length| length.map(millis) == Some(1)), Ok(true));
         assert_eq!(length("infinity"), Ok(None));
         assert_eq!(length("10x").unwrap_err(), NOT_A_DURATION);
         assert_eq!(length("-5").unwrap_err(), "must not be negative");

@@ -10,8 +10,7 @@ use crate::cli::arguments::definition::HistoryArgs;
 use crate::cli::find_job::{add_numbers_of_ended, look_up};
 use crate::cli::output::page::{COLUMNS, NOTE, PLAIN, Page, print};
 use crate::cli::{
-    Global, Now, Result, Target, command_line, millis, plural, sanitize, short, stdout,
-    user_name,
+    Global, Now, Result, Target, command_line, millis, plural, sanitize, short, stdout, user_name,
 };
 use crate::client::Client;
 use crate::protocol::{HistoryClient, HistoryPage, HistoryQuery, HistoryRecord, HistoryStep};

@@ -14,8 +14,7 @@ use crate::cli::arguments::definition::StatsArgs;
 use crate::cli::output::page::{COLUMNS, COLUMNS_ASSUMED, KEY, NOTE, PLAIN, Page, Screen};
 use crate::cli::output::sanitize::fold;
 use crate::cli::{
-    Failed, Global, Now, Result, command_line, connect, millis, plural, stated, stdout,
-    user_name,
+    Failed, Global, Now, Result, command_line, connect, millis, plural, stated, stdout, user_name,
 };
 use crate::protocol::{HistoryCount, HistoryStats, HistoryStatsQuery};
 

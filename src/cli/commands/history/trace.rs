@@ -12,9 +12,7 @@ use serde::Serialize;
 
 use super::records::ask_all;
 use crate::cli::arguments::definition::TraceArgs;
-use crate::cli::{
-    Global, Result, command_line, connect, millis, sanitize, stdout, user_name,
-};
+use crate::cli::{Global, Result, command_line, connect, millis, sanitize, stdout, user_name};
 use crate::protocol::{HistoryItem, HistoryQuery, HistoryRecord, Mode};
 
 /// The most slots of one hold that get a row.
