@@ -104,8 +104,8 @@ fn users_in(found: &[Separation]) -> BTreeSet<u32> {
     found.iter().find_map(uids).unwrap_or_default()
 }
 
-/// Records these users as reported, and returns those that no earlier command has reported. Commands
-/// before the start of the daemon do not count. The time of the file is the time of the check.
+/// Records these users as reported, and returns those that no command has reported since the start
+/// of the daemon. The time of the file is the time of the check.
 ///
 /// # Errors
 /// Another client is using the record, or it cannot be written.
