@@ -12,7 +12,6 @@ use crate::cli::arguments::request::{ProgressArg, SessionArgs, WaitArgs, not_bel
 use crate::cli::end_processes::end_superseded;
 use crate::cli::nodes::{around, listed, named, near};
 use crate::cli::progress::Waiting;
-use crate::cli::wording::on_nodes::{self, unread};
 use crate::cli::wording::participant;
 use crate::cli::{Failed, Global, Result, Target, Verbosity, cut, wrong};
 use crate::client::deadlock_watcher::WaitWithin;
@@ -25,7 +24,8 @@ use crate::protocol::{
     WireItem,
 };
 use crate::run::nodes::{
-    BeforeStart, ChildEnd, Ending, Host, Line, NodesRequest, OnLease, OverNodes, Purpose, Start,
+    BeforeStart, ChildEnd, Ending, Host, Line, News, NodesRequest, OnLease, OverNodes, Purpose,
+    Start, unread,
 };
 use crate::run::{OwnCode, Taken, TakenFromNodes};
 use crate::sys::clock::boottime_ms;
@@ -296,13 +296,13 @@ impl Nodes {
             around: around(target, near),
             nodes: self.nodes.clone(),
             require: self.require,
+            purpose: self.purpose,
             ttl_ms: self.ttl_ms,
             new_ttl_ms: None,
             asked_at: boottime_ms(),
             secret: Secret::new()?,
         };
-        let engine = on_nodes::engine(self.require, self.nodes.len());
-        OverNodes::begin(asked, self.purpose, &engine, on_nodes::WORDING).map_err(not_called)
+        OverNodes::begin(asked).map_err(not_called)
     }
 
     /// Waits until the lock is held. `end` belongs to the coordinator of a command; without one, a
@@ -371,14 +371,16 @@ fn wait(
     loop {
         match display.next(end, coordinator.as_deref())? {
             None => display.update(None),
-            Some(BeforeStart::Waits { name, progress }) => display.update(Some((name, progress))),
-            Some(BeforeStart::New { names, until }) => {
+            Some(BeforeStart::News(News::Waits { name, progress })) => {
+                display.update(Some((name, progress)));
+            }
+            Some(BeforeStart::News(News::New { names, until })) => {
                 display.show("").count_down(&names, until);
                 display.update(None);
             }
-            Some(BeforeStart::Line(line)) => {
+            Some(BeforeStart::News(News::Away(text) | News::Note(text))) => {
                 display.make_room();
-                print(&line, asking.verbosity);
+                asking.verbosity.note(&text);
             }
             Some(BeforeStart::Start(start)) => {
                 display.end();
@@ -487,12 +489,8 @@ fn at(key: &str, name: &str) -> String {
 
 /// Prints a line of a coordinator.
 pub(crate) fn print(line: &Line, verbosity: Verbosity) {
-    let (say, advise) = match line.is_note {
-        true => (Verbosity::note as fn(Verbosity, &str), Verbosity::advice as fn(Verbosity, &str)),
-        false => (Verbosity::message as _, Verbosity::hint as _),
-    };
-    say(verbosity, &line.text);
-    if let Some(hint) = &line.hint {
-        advise(verbosity, hint);
+    match line {
+        Line::Note(text) => verbosity.note(text),
+        Line::Message(text) => verbosity.message(text),
     }
 }

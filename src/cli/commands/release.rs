@@ -9,17 +9,15 @@ use crate::cli::arguments::definition::ReleaseArgs;
 use crate::cli::arguments::request::GivenHandle;
 use crate::cli::output::stderr::confirm;
 use crate::cli::owner::Owner;
-use crate::cli::source::{on_lease, print};
+use crate::cli::source::on_lease;
 use crate::cli::wording::lost::{self, PartReport, Parts};
-use crate::cli::wording::on_nodes::line;
 use crate::cli::wording::participant::holder;
 use crate::cli::{Failed, Global, Now, Result, Target, Verbosity, connect, stdout, wrong};
 use crate::client::nodes::lease::LeaseHandle;
 use crate::client::{Client, ClientError};
 use crate::core::Key;
-use crate::nodes::Change;
 use crate::protocol::{ErrorName, HolderInfo, Release, Released, ReleasedHold, StatusQuery};
-use crate::run::nodes::{Host, OnLease, PartAnswer, PartSaid, Purpose, Word};
+use crate::run::nodes::{Host, News, OnLease, PartAnswer, PartSaid};
 
 pub(crate) fn run(args: &ReleaseArgs, global: &Global) -> Result {
     let (mut release, force_key) = match what(args)? {
@@ -106,12 +104,12 @@ struct ReleaseHost {
 }
 
 impl Host for ReleaseHost {
-    fn say(&mut self, word: &Word<'_>) {
+    fn say(&mut self, news: News) {
         // The result names the nodes that are away.
-        if !matches!(word, Word::Change { change: Change::Away { .. }, .. })
-            && let Some(line) = line(word, Purpose::Lease)
+        if !matches!(news, News::Away(_))
+            && let Some(note) = news.note()
         {
-            print(&line, self.verbosity);
+            self.verbosity.note(&note);
         }
     }
 }

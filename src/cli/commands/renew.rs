@@ -14,16 +14,15 @@ use crate::cli::arguments::definition::RenewArgs;
 use crate::cli::arguments::nodes::ttl_ms;
 use crate::cli::arguments::request::GivenHandle;
 use crate::cli::owner::Owner;
-use crate::cli::source::{on_lease, print};
+use crate::cli::source::on_lease;
 use crate::cli::wording::lost::{self, PartReport, Parts};
-use crate::cli::wording::on_nodes::line;
 use crate::cli::wording::time::{Now, clock_of, time_of};
 use crate::cli::{Failed, Global, Result, Target, Verbosity, millis, stated, stdout, wrong};
 use crate::client::nodes::lease::LeaseHandle;
 use crate::client::{Client, ClientError};
-use crate::nodes::{Change, Millis, Outcome};
+use crate::nodes::{Millis, Outcome};
 use crate::protocol::{ErrorName, Handle, LeaseInfo, Renew, Renewed};
-use crate::run::nodes::{Host, OnLease, PartAnswer, PartSaid, Purpose, Start, Wish, Word};
+use crate::run::nodes::{Host, News, OnLease, PartAnswer, PartSaid, Start, Wish};
 use crate::run::{OwnCode, SUCCESS};
 use crate::sys::clock::{boottime_ms, boottime_ms_after};
 use crate::sys::deadline::Deadline;
@@ -261,14 +260,13 @@ impl Host for RenewalHost<'_> {
         self.is_lost = true;
     }
 
-    fn say(&mut self, word: &Word<'_>) {
-        let is_away = matches!(word, Word::Change { change: Change::Away { .. }, .. });
+    fn say(&mut self, news: News) {
         // Without a process, the result names the nodes that are away.
-        if is_away && self.renewal.process.is_none() {
+        if matches!(news, News::Away(_)) && self.renewal.process.is_none() {
             return;
         }
-        if let Some(line) = line(word, Purpose::Lease) {
-            print(&line, self.renewal.verbosity);
+        if let Some(note) = news.note() {
+            self.renewal.verbosity.note(&note);
         }
     }
 

@@ -19,7 +19,7 @@ use crate::duration::milliseconds;
 use crate::protocol::paths::Rule;
 use crate::protocol::{Acquire, Mode, Wrapper};
 use crate::run::jobs::OpenRecord;
-use crate::run::nodes::{ChildEnd, Line, Purpose};
+use crate::run::nodes::{ChildEnd, LOST_HINT, Line, Purpose};
 use crate::run::{
     Asked as ByCaller, ChildChannel, Command, Ended, KILL_AFTER_DEFAULT, Limits, NotBegun, NotRun,
     OwnCode, SupervisorHooks, become_command, jobserver, supervise,
@@ -200,7 +200,7 @@ impl SupervisorHooks for &Job<'_> {
 
     fn lost(&mut self, lost: &LostHold) {
         self.verbosity.message(&lost::of_hold(lost, &self.request.keys()));
-        self.verbosity.hint(lost::HINT);
+        self.verbosity.hint(LOST_HINT);
     }
 
     fn refused(&mut self, refused: &SignalRefused) {

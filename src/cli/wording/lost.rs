@@ -10,14 +10,11 @@ use crate::client::hold_monitor::LostHold;
 use crate::client::nodes::lease::LeaseHandle;
 use crate::protocol::{Failure, HolderInfo, LostLease, OnLost, ReleasedHold};
 use crate::run::OwnCode;
-use crate::run::nodes::{PartAnswer, PartSaid, PartTrouble};
+use crate::run::nodes::{LOST_HINT, PartAnswer, PartSaid, PartTrouble};
 use crate::sys::deadline::Why;
 
 use super::participant::holder;
 use super::time::clock_of;
-
-/// Advice for a lost lock.
-pub(crate) const HINT: &str = "see LOSING THE LOCK in canal-run(1)";
 
 /// Advice about a process that canal cannot signal.
 pub(crate) const REFUSED_HINT: &str = "run canal as the same user or as root so that it can end \
@@ -25,7 +22,7 @@ pub(crate) const REFUSED_HINT: &str = "run canal as the same user or as root so 
 
 /// The failure of a command that did not start because its lock was already lost.
 pub(crate) fn not_begun(lost: &LostHold, keys: &[&str]) -> Failed {
-    Failed::with_code(OwnCode::LockLost.number(), of_hold(lost, keys)).hint(HINT)
+    Failed::with_code(OwnCode::LockLost.number(), of_hold(lost, keys)).hint(LOST_HINT)
 }
 
 /// Describes what was lost, when and why, and the consequence.

@@ -5,7 +5,6 @@
 
 pub(super) mod deadlock;
 pub(super) mod lost;
-pub(super) mod on_nodes;
 pub(super) mod participant;
 pub(super) mod refusal;
 pub(super) mod separation;

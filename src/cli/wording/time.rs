@@ -3,14 +3,12 @@
 use std::cell::Cell;
 use std::time::Duration;
 
+use canal_text::time;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
 use crate::cli::short;
 use crate::sys::clock;
-
-/// The time zone of the machine, if `TZ` does not name another.
-const LOCALTIME: &str = "/etc/localtime";
 
 /// The moment from which ages are computed, and the time zone of clock times.
 #[derive(Clone, Debug)]
@@ -24,7 +22,7 @@ pub(crate) struct Now {
 impl Now {
     /// The present moment, in the time zone of this process.
     pub(crate) fn here() -> Self {
-        Self { at: Timestamp::now(), zone: zone_here(), good_for: Cell::default() }
+        Self { at: Timestamp::now(), zone: time::zone_here(), good_for: Cell::default() }
     }
 
     /// How long ago that was; `?` if the text is not a time, zero for a time in the future.
@@ -111,26 +109,18 @@ impl Now {
     /// When that was: `14:02:11` today, `Nov 19 14:02` this year, otherwise `2025-11-19`.
     pub(crate) fn clock(&self, since: &str) -> String {
         let Ok(since) = since.parse::<Timestamp>() else { return "?".to_owned() };
-        let (since, now) = (since.to_zoned(self.zone.clone()), self.at.to_zoned(self.zone.clone()));
-        let format = if since.date() == now.date() {
-            "%H:%M:%S"
-        } else if since.year() == now.year() {
-            "%b %e %H:%M"
-        } else {
-            "%Y-%m-%d"
-        };
-        since.strftime(format).to_string()
+        time::clock(since, self.at, &self.zone)
     }
 }
 
 /// A time of CLOCK_BOOTTIME in milliseconds, as [`Now::clock`] shows it.
 pub(crate) fn clock_of(at: u64) -> String {
-    Now::here().clock(&time_of(at))
+    time::clock_here(clock::unix_of(at))
 }
 
 /// A time of CLOCK_BOOTTIME in milliseconds, in RFC 3339 and UTC.
 pub(crate) fn time_of(at: u64) -> String {
-    canal_text::time::utc(clock::unix_of(at))
+    time::utc(clock::unix_of(at))
 }
 
 /// The rest of a time.
@@ -160,17 +150,6 @@ fn until_less(left: Duration) -> Duration {
 /// When the text that [`short`] makes of an age changes next.
 fn until_next(age: Duration) -> Duration {
     Duration::from_secs((age.as_secs() / unit(age) + 1) * unit(age)) - age
-}
-
-/// The time zone of this process.
-fn zone_here() -> TimeZone {
-    if std::env::var_os("TZ").is_some() {
-        return TimeZone::system();
-    }
-    // Reads the file itself. `TimeZone::system` searches the whole time zone database for its name,
-    // which takes half of the system calls of a `canal status`.
-    let file = std::fs::read(LOCALTIME).ok();
-    file.and_then(|zone| TimeZone::tzif("", &zone).ok()).unwrap_or_else(TimeZone::system)
 }
 
 #[cfg(test)]

@@ -30,9 +30,10 @@ use canal_sys::fds;
 use super::identify::{Met, NodeState};
 use super::member::{Answer, Heard, Kind, Member, unexpected};
 use super::request::{
-    Ending, Host, Named, NodesRequest, PartAnswer, PartSaid, PartTrouble, Start, Wish, Word,
+    Ending, Host, Named, News, NodesRequest, PartAnswer, PartSaid, PartTrouble, Start, Wish,
 };
 use super::waits_reader::{GiveWay, WaitsReader};
+use super::wording::{news, unread};
 
 /// How often to check for processes that have ended, and for nodes that are about to hold their
 /// part.
@@ -176,7 +177,7 @@ impl<'a> Driver<'a> {
         };
         let found = self.waits_reader.turn(waits, boottime_ms());
         if let Some(nodes) = self.waits_reader.news.take() {
-            host.say(&Word::Unread { nodes: &nodes });
+            host.say(News::Note(unread(&nodes)));
         }
         match found {
             None => return false,
@@ -267,7 +268,9 @@ impl<'a> Driver<'a> {
                 if let Change::Held(held, waits_for) = &change {
                     self.report(*held, waits_for);
                 }
-                host.say(&Word::Change { change: &change, names: &self.names() });
+                if let Some(news) = news(&change, &self.names(), self.request.purpose) {
+                    host.say(news);
+                }
             }
             Effect::End(outcome) => return ControlFlow::Break(Some(self.ending(outcome))),
             Effect::WakeAt(at) => self.wake_at = Some(at),
@@ -435,7 +438,7 @@ impl<'a> Driver<'a> {
         Ok(match (kind, result) {
             (Kind::Collect, Ok(reply)) if continues => {
                 let progress = parameters(&reply)?;
-                host.say(&Word::Waits { name: &state.member.node.name, progress: &progress });
+                host.say(News::Waits { name: state.member.node.name.clone(), progress });
                 Event::Queued
             }
             (Kind::Collect, Ok(reply)) => {

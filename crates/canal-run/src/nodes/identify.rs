@@ -8,7 +8,8 @@ use canal_protocol::{Grant, Node, NodeFailure, NodeId, NodeIdentity};
 use canal_sys::clock::boottime_ms;
 
 use super::member::{Heard, Member, sleep};
-use super::request::{Host, NodesRequest, PartSaid, PartTrouble, Wish, Word};
+use super::request::{Host, News, NodesRequest, PartSaid, PartTrouble, Wish};
+use super::wording;
 
 /// How long nodes may take to send their identity, if the request does not wait for longer.
 const MEET_MS: u64 = 5_000;
@@ -150,7 +151,9 @@ fn meet_nodes(request: &NodesRequest, host: &mut dyn Host) -> Result<Option<Met>
                     let which = format!("{name}, which canal has never reached");
                     return Err(unreached(&which, failure));
                 }
-                host.say(&Word::LeftOut { name, failure: &failure });
+                let why = &failure.what;
+                let text = format!("skipping {name}, which canal has never reached: {why}");
+                host.say(News::Note(text));
                 if known.is_empty() && at + 1 == request.nodes.len() {
                     let which = format!("any of the nodes; {name}");
                     return Err(unreached(&which, failure));
@@ -160,7 +163,7 @@ fn meet_nodes(request: &NodesRequest, host: &mut dyn Host) -> Result<Option<Met>
         }
     }
     if !met.is_empty() {
-        host.say(&Word::Met { nodes: &met });
+        host.say(News::Note(wording::met(&met)));
     }
     known.sort_by_key(|known| known.id);
     if let Some(pair) = known.windows(2).find(|pair| pair[0].id == pair[1].id) {

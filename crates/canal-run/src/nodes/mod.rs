@@ -27,16 +27,17 @@ mod process;
 mod request;
 mod takeover;
 mod waits_reader;
+mod wording;
 
 pub use deadlock_watcher::watch_for_deadlocks;
 pub use driver::OnLease;
 pub use leading::{LeaderAtNodes, LeaderView, NodeState, NodeView};
 pub use parent::{ChildEnd, OverNodes};
-pub use process::{Purpose, Wording};
 pub use request::{
-    Around, BeforeStart, Ending, Host, Line, Named, NodesRequest, NotHeld, PartAnswer, PartSaid,
-    PartTrouble, Start, Wish, Word,
+    Around, BeforeStart, Ending, Host, Line, Named, News, NodesRequest, NotHeld, PartAnswer,
+    PartSaid, PartTrouble, Purpose, Start, Wish,
 };
+pub use wording::{LOST_HINT, unread};
 
 use std::io;
 

@@ -21,9 +21,12 @@ use canal_sys::pidfd::Pidfd;
 use canal_sys::process::child::{Reap, children_of, ended, fork};
 use canal_sys::terminal::output::Audience;
 
-use super::process::{CoordinatorProcess, Purpose, Wording, fault};
-use super::request::{BeforeStart, Line, NodesRequest, Start, ToCoordinator, ToParent, Wish};
+use super::process::{CoordinatorProcess, fault};
+use super::request::{
+    BeforeStart, Line, NodesRequest, Purpose, Start, ToCoordinator, ToParent, Wish,
+};
 use super::takeover::{Left, Takeover};
+use super::wording::engine;
 
 /// The shortest time between the starts of two coordinators.
 const START_AFTER: Duration = Duration::from_millis(500);
@@ -34,8 +37,6 @@ const GIVE_BACK: Duration = Duration::from_secs(5);
 /// A request over nodes, from the side of the process that stays by its command.
 pub struct OverNodes {
     request: Rc<NodesRequest>,
-    purpose: Purpose,
-    wording: Wording,
     writer: Writer,
     takeover: Takeover,
     /// The coordinator's end of its channel to the child, for the next coordinator.
@@ -65,20 +66,16 @@ impl OverNodes {
     ///
     /// # Errors
     /// No process or memory is left.
-    pub fn begin(
-        request: NodesRequest,
-        purpose: Purpose,
-        engine: &str,
-        wording: Wording,
-    ) -> io::Result<(Self, ChildEnd)> {
+    pub fn begin(request: NodesRequest) -> io::Result<(Self, ChildEnd)> {
         let (to_child, channel) = channel()?;
         let label = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
         let host = u64::from(std::process::id());
         // No lock is held, so no command may start.
         let none = Deadline::default();
-        let writer = Writer::create(host, engine, &label.unwrap_or_default(), none)?;
+        let engine = engine(request.require, request.nodes.len());
+        let writer = Writer::create(host, &engine, &label.unwrap_or_default(), none)?;
         let [page, line] = [writer.page(), writer.line()].map(|fd| fd.try_clone_to_owned());
-        let parent = match purpose {
+        let parent = match request.purpose {
             Purpose::Command(_) => Some(Pidfd::open(std::process::id())?),
             Purpose::Lease => None,
         };
@@ -87,8 +84,6 @@ impl OverNodes {
         let child = ChildEnd { request: asked, channel, page, line, parent };
         let mut this = Self {
             request,
-            purpose,
-            wording,
             writer,
             takeover: Takeover::create()?,
             to_child: Some(to_child),
@@ -133,8 +128,6 @@ impl OverNodes {
             parent,
             child,
             command,
-            purpose: self.purpose,
-            wording: self.wording,
             begun: false,
             parent_gone: false,
             wish: Wish::GoOn,
@@ -179,11 +172,8 @@ impl OverNodes {
             && self.started.elapsed() >= START_AFTER
             && let Err(error) = self.start(Some(command))
         {
-            self.lines.push(Line {
-                is_note: false,
-                text: format!("cannot start another coordinator: {error}"),
-                hint: None,
-            });
+            let text = format!("cannot start another coordinator: {error}");
+            self.lines.push(Line::Message(text));
         }
         std::mem::take(&mut self.lines)
     }
@@ -191,7 +181,7 @@ impl OverNodes {
     fn hear(&mut self) {
         while let Some((pid, channel)) = &self.coordinator {
             match channel.receive::<ToParent>() {
-                Received::Message(ToParent::Line(line), _) => self.lines.push(line),
+                Received::Message(ToParent::Note(text), _) => self.lines.push(Line::Note(text)),
                 // The caller looks at the page whenever it wakes.
                 Received::Message(ToParent::Look, _) => {}
                 Received::Nothing => return,

@@ -18,7 +18,7 @@ use nix::unistd::setsid;
 use crate::descendants::kill_with_descendants;
 use canal_lock::client::channel::{End, Received};
 use canal_lock::client::nodes::lease::HeldPart;
-use canal_nodes::{Change, Checkpoint, Millis, Outcome};
+use canal_nodes::{Checkpoint, Millis, Outcome};
 use canal_protocol::{ErrorName, Failure, NodeFailure, OnLost};
 use canal_sys::clock::boottime_ms;
 use canal_sys::deadline::{Deadline, Why, Writer};
@@ -28,34 +28,17 @@ use canal_sys::signals;
 use super::driver::Driver;
 use super::identify::{self, Met, NodeState};
 use super::request::{
-    BeforeStart, Ending, Host, Line, Named, NodesRequest, NotHeld, PartAnswer, Start,
-    ToCoordinator, ToParent, Wish, Word,
+    BeforeStart, Ending, Host, Named, News, NodesRequest, NotHeld, PartAnswer, Purpose, Start,
+    ToCoordinator, ToParent, Wish,
 };
 use super::takeover::{Left, Takeover};
+use super::wording;
 
 /// How often to check for due actions while the command is being killed.
 const LOOK_KILLING_MS: u64 = 50;
 
 /// How long to wait before resending a message when the channel was full.
 const AGAIN_MS: u64 = 100;
-
-/// The texts for the user.
-#[derive(Clone, Copy, Debug)]
-pub struct Wording {
-    /// The line for a report, or none.
-    pub line: fn(&Word<'_>, Purpose) -> Option<Line>,
-    /// Why a request is not held; `None` if its caller gave up.
-    pub end: fn(&Ending) -> Option<NotHeld>,
-}
-
-/// The purpose of the lock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Purpose {
-    /// The child, which becomes a command, and what to do with it if the lock is lost.
-    Command(OnLost),
-    /// A lease, which outlives the process that asked for it.
-    Lease,
-}
 
 /// The process of a coordinator.
 pub(super) struct CoordinatorProcess<'a> {
@@ -66,8 +49,6 @@ pub(super) struct CoordinatorProcess<'a> {
     /// `None` once the command has begun, or its process has ended.
     pub(super) child: Option<End>,
     pub(super) command: Option<Pidfd>,
-    pub(super) purpose: Purpose,
-    pub(super) wording: Wording,
     /// Whether the command may have begun.
     pub(super) begun: bool,
     pub(super) parent_gone: bool,
@@ -119,7 +100,7 @@ impl CoordinatorProcess<'_> {
             self.kill_at = None;
             self.writer.publish(Deadline::default());
         }
-        if self.purpose != Purpose::Lease {
+        if self.request.purpose != Purpose::Lease {
             // If the message reached the child, it no longer listens.
             self.unsent = start;
         }
@@ -133,28 +114,17 @@ impl CoordinatorProcess<'_> {
 
     fn end(&mut self, ending: &Ending) {
         if self.child.is_some() && !self.begun {
-            return self.not_held((self.wording.end)(ending));
+            return self.not_held(wording::not_held(ending));
         }
         if let Outcome::GivenBack(left) = &ending.outcome
             && !left.is_empty()
         {
             let names: Vec<&str> = left.iter().map(|node| ending.names[*node].as_str()).collect();
-            self.line(Line {
-                is_note: true,
-                text: format!(
-                    "{} did not answer: the lock ends there when its TTL expires",
-                    names.join(", ")
-                ),
-                hint: None,
-            });
+            let names = names.join(", ");
+            self.say(News::Note(format!(
+                "{names} did not answer: the lock ends there when its TTL expires"
+            )));
         }
-    }
-
-    fn line(&self, line: Line) {
-        match &self.child {
-            Some(child) if !self.begun => child.send(&BeforeStart::Line(line), &[]),
-            _ => self.parent.send(&ToParent::Line(line), &[]),
-        };
     }
 
     /// Reads the messages of the child and of the parent.
@@ -200,7 +170,7 @@ impl CoordinatorProcess<'_> {
 
     /// When to kill the command, if it may have begun and canal is to kill it.
     fn due_kill(&self) -> Option<Millis> {
-        self.kill_at.filter(|_| self.begun && self.purpose == Purpose::Command(OnLost::Kill))
+        self.kill_at.filter(|_| self.begun && self.request.purpose == Purpose::Command(OnLost::Kill))
     }
 
     fn kill_if_due(&mut self, now: Millis) {
@@ -233,7 +203,7 @@ impl Host for CoordinatorProcess<'_> {
         if let Some(left) = self.left.take() {
             self.hand_over(Left { start: Some(start.clone()), ..left });
         }
-        if self.purpose != Purpose::Lease {
+        if self.request.purpose != Purpose::Lease {
             self.unsent = Some(start);
             self.send_start();
         }
@@ -241,7 +211,7 @@ impl Host for CoordinatorProcess<'_> {
     }
 
     fn settled(&mut self, parts: &[HeldPart]) {
-        if self.purpose == Purpose::Lease
+        if self.request.purpose == Purpose::Lease
             && let Some(start) = self.left.as_ref().and_then(|left| left.start.clone())
         {
             self.unsent = Some(Start { parts: parts.to_vec(), ..start });
@@ -256,27 +226,11 @@ impl Host for CoordinatorProcess<'_> {
         self.kill_if_due(boottime_ms());
     }
 
-    fn say(&mut self, word: &Word<'_>) {
+    fn say(&mut self, news: News) {
         if let Some(child) = self.child.as_ref().filter(|_| !self.begun) {
-            let shown = match word {
-                Word::Waits { name, progress } => {
-                    let (name, progress) = ((*name).to_owned(), (*progress).clone());
-                    Some(BeforeStart::Waits { name, progress })
-                }
-                Word::Change { change: Change::NotYet(nodes, until), names } => {
-                    let name = |at: &usize| names.get(*at).copied().unwrap_or("?").to_owned();
-                    let names = nodes.iter().map(name).collect();
-                    Some(BeforeStart::New { names, until: *until })
-                }
-                _ => None,
-            };
-            if let Some(shown) = shown {
-                child.send(&shown, &[]);
-                return;
-            }
-        }
-        if let Some(line) = (self.wording.line)(word, self.purpose) {
-            self.line(line);
+            child.send(&BeforeStart::News(news), &[]);
+        } else if let Some(note) = news.note() {
+            self.parent.send(&ToParent::Note(note), &[]);
         }
     }
 

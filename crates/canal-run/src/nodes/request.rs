@@ -7,13 +7,13 @@ use serde::{Deserialize, Serialize};
 
 use canal_core::FrameId;
 use canal_lock::client::Options;
-use canal_lock::client::nodes::known_nodes::{KnownNode, KnownNodes};
+use canal_lock::client::nodes::known_nodes::KnownNodes;
 use canal_lock::client::nodes::lease::{EnclosingLeases, HeldPart, LeaseHandle, Secret};
-use canal_nodes::{Change, Checkpoint, Millis, Outcome, Require};
+use canal_nodes::{Checkpoint, Millis, Outcome, Require};
 use canal_protocol::paths::Place;
 use canal_protocol::{
-    Acquire, CycleStepInfo, ErrorName, Failure, Grant, Node, NodeFailure, NodeId, Progress,
-    Released, Renewed,
+    Acquire, CycleStepInfo, ErrorName, Failure, Grant, Node, NodeId, OnLost, Progress, Released,
+    Renewed,
 };
 use canal_sys::clock::boottime_ms;
 use canal_sys::deadline::Deadline;
@@ -31,6 +31,15 @@ pub struct Around {
     pub options: Options,
 }
 
+/// The purpose of the lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// The child, which becomes a command, and what to do with it if the lock is lost.
+    Command(OnLost),
+    /// A lease, which outlives the process that asked for it.
+    Lease,
+}
+
 /// The request to the nodes.
 #[derive(Clone, Debug)]
 pub struct NodesRequest {
@@ -40,6 +49,7 @@ pub struct NodesRequest {
     pub nodes: Vec<Node>,
     /// How many of them must grant it.
     pub require: Require,
+    pub purpose: Purpose,
     /// How long each keeps its lease without a renewal, in milliseconds.
     pub ttl_ms: u64,
     /// For a renewal that changes the TTL: the new TTL.
@@ -77,6 +87,7 @@ impl NodesRequest {
             under: EnclosingLeases::default(),
             nodes,
             require: Require::All,
+            purpose: Purpose::Lease,
             ttl_ms: new_ttl_ms.unwrap_or(handle.ttl_ms),
             new_ttl_ms,
             asked_at: boottime_ms(),
@@ -112,7 +123,7 @@ pub trait Host {
     fn kill_now(&mut self) {}
 
     /// Reports something to the user.
-    fn say(&mut self, word: &Word<'_>);
+    fn say(&mut self, news: News);
 
     /// The descriptors to poll besides the connections.
     fn polled(&self) -> Vec<PollFd<'_>> {
@@ -192,41 +203,27 @@ pub enum PartSaid {
     Lost(Box<Failure>),
 }
 
-/// A report to the user. Nodes have the names that the user knows.
-#[derive(Debug)]
-pub enum Word<'a> {
-    /// Nodes were met for the first time.
-    Met {
-        /// Each node and its identity.
-        nodes: &'a [(&'a Node, KnownNode)],
-    },
-    /// A node that was never met is out of reach, and the request proceeds without it.
-    LeftOut {
-        /// Its name.
-        name: &'a str,
-        /// The reason.
-        failure: &'a NodeFailure,
-    },
-    /// The request waits at a node.
+/// News of a request for the user. Nodes have the names that the user knows.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum News {
+    /// The request waits at this node.
     Waits {
-        /// Its name.
-        name: &'a str,
+        /// The name of the node.
+        name: String,
         /// The progress of its wait.
-        progress: &'a Progress,
+        progress: Progress,
     },
-    /// The request waits, and a deadlock over these nodes would go unnoticed, because they cannot
-    /// be read.
-    Unread {
-        /// Their names, or their ids.
-        nodes: &'a [String],
-    },
-    /// Any other change; `names` are those of the plan.
-    Change {
-        /// The change.
-        change: &'a Change,
+    /// The request waits until new nodes grant anything.
+    New {
         /// The names of the nodes.
-        names: &'a [&'a str],
+        names: Vec<String>,
+        /// When the last of them begins to grant, in milliseconds of CLOCK_BOOTTIME.
+        until: u64,
     },
+    /// A node is away.
+    Away(String),
+    /// Anything else.
+    Note(String),
 }
 
 /// How a request ended, with the names of its nodes.
@@ -245,22 +242,8 @@ pub struct Ending {
 /// A message from the coordinator to the child before the command starts.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum BeforeStart {
-    /// The request waits at this node.
-    Waits {
-        /// The name of the node.
-        name: String,
-        /// The progress of its wait.
-        progress: Progress,
-    },
-    /// The request waits until new nodes grant anything.
-    New {
-        /// The names of the nodes.
-        names: Vec<String>,
-        /// When the last of them begins to grant, in milliseconds of CLOCK_BOOTTIME.
-        until: u64,
-    },
-    /// Print this line.
-    Line(Line),
+    /// News for the user.
+    News(News),
     /// The lock is held.
     Start(Start),
     /// The lock is not held, and will not be, for this reason; `None` if the caller gave up.
@@ -272,14 +255,12 @@ pub enum BeforeStart {
 pub type NotHeld = (ErrorName, Failure);
 
 /// A line for the user.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Line {
-    /// Whether `-q` hides it.
-    pub is_note: bool,
-    /// The text.
-    pub text: String,
-    /// Advice for the user.
-    pub hint: Option<String>,
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Line {
+    /// A line that `-q` hides.
+    Note(String),
+    /// A line that always appears.
+    Message(String),
 }
 
 /// The lock is held.
@@ -303,8 +284,8 @@ pub struct Start {
 pub(super) enum ToParent {
     /// Look at the deadline page: it has changed in a way that matters at once.
     Look,
-    /// Print this line.
-    Line(Line),
+    /// Print this note.
+    Note(String),
 }
 
 /// A message to the coordinator.

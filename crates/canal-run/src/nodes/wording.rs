@@ -1,36 +1,45 @@
 //! Describes a lock at nodes.
 
-use crate::client::nodes::known_nodes::KnownNode;
-use crate::nodes::{Change, Held, Outcome, Refusal, Require};
-use crate::protocol::node_address::NodeAddress;
-use crate::protocol::paths::SHARED_DIR;
-use crate::protocol::{ErrorName, Failure, Node};
-use crate::run::nodes::{Ending, Line, NotHeld, Purpose, Word, Wording};
+use canal_lock::client::nodes::known_nodes::KnownNode;
+use canal_nodes::{Change, Held, Outcome, Refusal, Require};
+use canal_protocol::node_address::NodeAddress;
+use canal_protocol::paths::SHARED_DIR;
+use canal_protocol::{ErrorName, Failure, Node};
+use canal_sys::clock::unix_of;
+use canal_text::time::clock_here;
 
-use super::lost;
-use super::time::clock_of;
+use super::request::{Ending, News, NotHeld, Purpose};
 
-/// The texts of coordinators.
-pub(crate) const WORDING: Wording = Wording { line, end: not_held };
+/// Advice for a lost lock.
+pub const LOST_HINT: &str = "see LOSING THE LOCK in canal-run(1)";
 
-/// A line about an event, if it matters to users.
-pub(crate) fn line(word: &Word<'_>, purpose: Purpose) -> Option<Line> {
-    let text = match word {
-        Word::Met { nodes } => met(nodes),
-        Word::LeftOut { name, failure } => {
-            format!("skipping {name}, which canal has never reached: {}", failure.what)
+impl News {
+    /// The note for the user. `None` for news that only the display of a wait shows.
+    #[must_use]
+    pub fn note(self) -> Option<String> {
+        match self {
+            Self::Waits { .. } => None,
+            Self::New { names, until } => {
+                let what = match names.len() {
+                    1 => "is new or has lost its state, and grants",
+                    _ => "are new or have lost their state, and grant",
+                };
+                let (names, until) = (names.join(", "), clock_of(until));
+                Some(format!("{names} {what} no node leases until {until}"))
+            }
+            Self::Away(text) | Self::Note(text) => Some(text),
         }
-        // The line that shows the wait contains this.
-        Word::Waits { .. } => return None,
-        Word::Unread { nodes } => unread(nodes),
-        Word::Change { change, names } => change_line(change, names, purpose)?,
-    };
-    Some(Line { is_note: true, text, hint: None })
+    }
+}
+
+/// A time of CLOCK_BOOTTIME in milliseconds.
+fn clock_of(at: u64) -> String {
+    clock_here(unix_of(at))
 }
 
 /// Names the users of the daemons of new nodes, because people who reach a machine as another user
 /// may not share its locks.
-fn met(nodes: &[(&Node, KnownNode)]) -> String {
+pub(super) fn met(nodes: &[(&Node, KnownNode)]) -> String {
     let one = |(node, recorded): &(&Node, KnownNode)| match recorded.place == SHARED_DIR {
         true => format!("{} is the shared daemon of all users on {}", node.name, recorded.machine),
         false => format!("{} is {}", node.name, recorded.shown()),
@@ -48,7 +57,7 @@ fn met(nodes: &[(&Node, KnownNode)]) -> String {
 }
 
 /// Which nodes a search for deadlocks could not read.
-pub(crate) fn unread(nodes: &[String]) -> String {
+pub fn unread(nodes: &[String]) -> String {
     let of_it = if nodes.len() == 1 { "it" } else { "them" };
     format!(
         "cannot read {}: canal would not find a deadlock that involves {of_it}",
@@ -56,10 +65,11 @@ pub(crate) fn unread(nodes: &[String]) -> String {
     )
 }
 
-fn change_line(change: &Change, names: &[&str], purpose: Purpose) -> Option<String> {
+/// The news of a change at the nodes with these names, if it matters to users.
+pub(super) fn news(change: &Change, names: &[&str], purpose: Purpose) -> Option<News> {
     let name = |node: &usize| names.get(*node).copied().unwrap_or("?");
     let on = |held: &Held| held_of(*held, names.len());
-    Some(match change {
+    Some(News::Note(match change {
         Change::Away { node, since, why, held, stops_at } => {
             let then = stops_at.map(|at| {
                 let what = match purpose {
@@ -68,25 +78,21 @@ fn change_line(change: &Change, names: &[&str], purpose: Purpose) -> Option<Stri
                 };
                 format!("; {what} at {} unless the node answers", clock_of(at))
             });
-            format!(
+            return Some(News::Away(format!(
                 "{} has not answered since {} ({why}); the lock is {}{}",
                 name(node),
                 clock_of(*since),
                 on(held),
                 then.unwrap_or_default()
-            )
+            )));
         }
         Change::Back(node, held) => {
             format!("{} is answering again; the lock is {}", name(node), on(held))
         }
         Change::Held(..) => return None,
         Change::NotYet(nodes, until) => {
-            let each: Vec<&str> = nodes.iter().map(name).collect();
-            let what = match nodes.len() {
-                1 => "is new or has lost its state, and grants",
-                _ => "are new or have lost their state, and grant",
-            };
-            format!("{} {what} no node leases until {}", each.join(", "), clock_of(*until))
+            let names = nodes.iter().map(|node| name(node).to_owned()).collect();
+            return Some(News::New { names, until: *until });
         }
         Change::TooFew(Held { held, need }) => format!(
             "too few nodes answer ({held} of {}, {need} needed); canal holds nothing until enough \
@@ -107,7 +113,7 @@ fn change_line(change: &Change, names: &[&str], purpose: Purpose) -> Option<Stri
         Change::Lost(node, held) => {
             format!("{} no longer holds the lock; it is {}", name(node), on(held))
         }
-    })
+    }))
 }
 
 /// `held on 2 of 3 nodes`; `held on 3 of 3 nodes, and 2 are needed` if fewer than all are enough.
@@ -120,7 +126,7 @@ fn held_of(Held { held, need }: Held, all: usize) -> String {
 }
 
 /// The failure of a request that ended like this; `None` if its caller gave up.
-fn not_held(Ending { outcome, names, cycle, .. }: &Ending) -> Option<NotHeld> {
+pub(super) fn not_held(Ending { outcome, names, cycle, .. }: &Ending) -> Option<NotHeld> {
     let name = |node: usize| names.get(node).map_or("?", String::as_str);
     let hint = outcome.hint().map(Box::from);
     let failure = match outcome {
@@ -145,7 +151,7 @@ fn not_held(Ending { outcome, names, cycle, .. }: &Ending) -> Option<NotHeld> {
         Outcome::Lost(nodes) => {
             let nodes: Vec<&str> = nodes.iter().map(|node| name(*node)).collect();
             let message = format!("the lock was lost on {}", nodes.join(", "));
-            Failure::new(ErrorName::LeaseLost, message).hint(lost::HINT)
+            Failure::new(ErrorName::LeaseLost, message).hint(LOST_HINT)
         }
         Outcome::GivenBack(_) => return None,
     };
@@ -163,7 +169,7 @@ fn silence_of<'a>(names: impl Iterator<Item = &'a str>) -> String {
 }
 
 /// The phrase that replaces the engine in messages about a lost lock.
-pub(crate) fn engine(require: Require, nodes: usize) -> String {
+pub(super) fn engine(require: Require, nodes: usize) -> String {
     match require {
         Require::Any => "the node".to_owned(),
         _ if nodes == 1 => "the node".to_owned(),
@@ -175,14 +181,14 @@ pub(crate) fn engine(require: Require, nodes: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::NodeId;
-    use crate::protocol::{NodeFailure, OnLost};
-    use crate::sys::clock;
+    use canal_core::NodeId;
+    use canal_protocol::{NodeFailure, OnLost};
+    use canal_sys::clock;
 
     const NAMES: &[&str] = &["web1", "web2", "web3"];
 
     fn said(change: &Change) -> String {
-        change_line(change, NAMES, Purpose::Command(OnLost::Kill)).unwrap()
+        news(change, NAMES, Purpose::Command(OnLost::Kill)).and_then(News::note).unwrap()
     }
 
     #[test]
@@ -206,7 +212,7 @@ mod tests {
             "{text}"
         );
         assert!(text.ends_with(" unless the node answers"), "{text}");
-        let of_lease = change_line(&away, NAMES, Purpose::Lease).unwrap();
+        let of_lease = news(&away, NAMES, Purpose::Lease).and_then(News::note).unwrap();
         assert!(
             of_lease.contains("held on 2 of 3 nodes; the lease will be lost at "),
             "{of_lease}"
