@@ -12,7 +12,7 @@ use serde::de::{DeserializeOwned, IgnoredAny};
 use canal_protocol::paths::Place;
 use canal_protocol::{
     Configuration, Confirm, DeadlinePageFound, DeadlinePageQuery, EndedLeases, EndedLeasesQuery,
-    ErrorName, Failure, Handle, HistoryPage, HistoryQuery, HistoryStats, HistoryStatsQuery, Kill,
+    ErrorName, Handle, HistoryPage, HistoryQuery, HistoryStats, HistoryStatsQuery, Kill,
     KillTargets, Killed, Leader, LeaderQuery, Metrics, NoParameters, Prioritize, Prioritized,
     Release, Released, Reloaded, Renew, Renewed, Resize, Resized, Status, StatusQuery, Stopping,
     Tag, Waits, WhyQuery, WouldAcquire, WouldGrant, WouldKill,
@@ -405,33 +405,23 @@ impl Client {
                 Ok(released) if may_be_done => return Ok(Some(both(held, released))),
                 Ok(released) => return Ok(Some(released)),
                 Err(ClientError::Gone(lost)) => may_be_done |= lost == CallOutcome::Unknown,
-                Err(ClientError::Failure(failure)) => match outcome(&failure) {
-                    Some(Outcome::Over) if may_be_done => return Ok(Some(held)),
-                    Some(_) if named.key.is_some() => return Ok(None),
-                    _ => return Err(failure.into()),
-                },
+                Err(ClientError::Failure(failure)) => {
+                    let reason = failure.reason.as_deref();
+                    let is_gone = failure.name == ErrorName::NotHeld
+                        || failure.name == ErrorName::LeaseLost && reason == Some("released");
+                    // Otherwise, both the named hold and a later one still exist.
+                    let is_over = is_gone && reason != Some("changed");
+                    if is_over && may_be_done {
+                        return Ok(Some(held));
+                    }
+                    let keeps_later = is_gone && named.key.is_some();
+                    return if keeps_later { Ok(None) } else { Err(failure.into()) };
+                }
                 Err(error) => return Err(error),
             }
             pauses.pause();
         }
         Err(ClientError::Gone(CallOutcome::Unknown))
-    }
-}
-
-/// The consequence of an error for the named hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Outcome {
-    /// The hold has been released.
-    Over,
-    /// The hold still exists, and so does a later one.
-    Changed,
-}
-
-fn outcome(failure: &Failure) -> Option<Outcome> {
-    match (failure.name, failure.reason.as_deref()) {
-        (ErrorName::NotHeld, Some("changed")) => Some(Outcome::Changed),
-        (ErrorName::NotHeld, _) | (ErrorName::LeaseLost, Some("released")) => Some(Outcome::Over),
-        _ => None,
     }
 }
 

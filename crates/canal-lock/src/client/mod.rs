@@ -30,4 +30,4 @@ pub use connection::silence::{Limits, Options, Start};
 pub use connection::start_daemon::{last_line_of_log, replace_daemon};
 pub use error::ClientError;
 pub use hold_monitor::Fate;
-pub use watch::{Watch, Watched};
+pub use watch::Watch;

@@ -12,17 +12,6 @@ use super::calls::{Backoff, Client};
 use super::connection::stream::{Connection, Read, Replies, Reply, parameters};
 use super::error::{ClientError, Result};
 
-/// The result of one look at a watch.
-#[derive(Debug)]
-pub enum Watched<S> {
-    /// The next state.
-    State(S),
-    /// Nothing changed within the given time, or the watch is over.
-    Nothing,
-    /// The daemon went away. The next look continues at the next daemon.
-    Lost,
-}
-
 /// A watch of the state of the locks, or of whatever a query `Q` asks for: one state `S` after the
 /// other.
 #[derive(Debug)]
@@ -34,8 +23,8 @@ pub struct Watch<Q = StatusQuery, S = Status> {
     pauses: Backoff,
     /// Whether a state has arrived.
     has_begun: bool,
-    /// Whether the last look lost the connection.
-    is_lost: bool,
+    /// Whether the last look lost the connection. The next one continues at the next daemon.
+    pub is_lost: bool,
     /// Whether the daemon has sent its last state.
     pub over: bool,
     state: PhantomData<fn() -> S>,
@@ -73,30 +62,28 @@ impl<Q: Serialize, S: DeserializeOwned> Watch<Q, S> {
     /// an error.
     pub fn next(&mut self, client: &mut Client, until: Option<Instant>) -> Result<Option<S>> {
         loop {
-            match self.look(client, until)? {
-                Watched::State(state) => return Ok(Some(state)),
-                Watched::Nothing => return Ok(None),
-                Watched::Lost => {}
+            let state = self.look(client, until)?;
+            if !self.is_lost {
+                return Ok(state);
             }
         }
     }
 
-    /// Like [`Self::next`], but also returns when the daemon goes away.
+    /// Like [`Self::next`], but also returns `None` when the daemon goes away, which sets
+    /// [`Self::is_lost`].
     ///
     /// # Errors
     /// The same as for [`Self::next`].
-    pub fn look(&mut self, client: &mut Client, until: Option<Instant>) -> Result<Watched<S>> {
+    pub fn look(&mut self, client: &mut Client, until: Option<Instant>) -> Result<Option<S>> {
         if std::mem::take(&mut self.is_lost) {
             self.pauses.pause();
         }
         match self.next_once(client, until) {
-            Ok(Some(state)) => Ok(Watched::State(state)),
-            Ok(None) => Ok(Watched::Nothing),
             Err(error) if self.continues_after(&error) => {
                 (self.connection, self.is_lost) = (None, true);
-                Ok(Watched::Lost)
+                Ok(None)
             }
-            Err(error) => Err(error),
+            state => state,
         }
     }
 

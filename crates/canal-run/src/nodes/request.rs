@@ -49,6 +49,7 @@ pub struct NodesRequest {
     pub nodes: Vec<Node>,
     /// How many of them must grant it.
     pub require: Require,
+    /// What the lock is for.
     pub purpose: Purpose,
     /// How long each keeps its lease without a renewal, in milliseconds.
     pub ttl_ms: u64,

@@ -16,7 +16,7 @@ use crate::cli::commands::status::completed;
 use crate::cli::commands::{kill, release, resize};
 use crate::cli::end_processes::{self, Ending};
 use crate::cli::{Failed, Now, Result, Target, Verbosity};
-use crate::client::{Client, Watch, Watched};
+use crate::client::{Client, Watch};
 use crate::protocol::{
     HistoryPage, KillTarget, Release, Resize, Status, StatusQuery, Waits, WhyQuery, WouldKill,
 };
@@ -91,10 +91,10 @@ fn watch(mut client: Client, query: StatusQuery, jobs: &Folder, tell: impl Fn(Ne
     let mut watch = Watch::new(query);
     loop {
         let news = match watch.look(&mut client, None) {
-            Ok(Watched::State(status)) => News::Status(Box::new(completed(status, jobs))),
-            Ok(Watched::Lost) => News::Lost,
-            Ok(Watched::Nothing) if watch.over => News::Over(Ok(())),
-            Ok(Watched::Nothing) => continue,
+            Ok(Some(status)) => News::Status(Box::new(completed(status, jobs))),
+            Ok(None) if watch.is_lost => News::Lost,
+            Ok(None) if watch.over => News::Over(Ok(())),
+            Ok(None) => continue,
             Err(error) => News::Over(Err(error.into())),
         };
         let is_over = matches!(news, News::Over(_));
