@@ -17,7 +17,7 @@ use canal_protocol::paths::Place;
 use canal_sys::deadline::{Reader, Why};
 use canal_sys::fds;
 
-use crate::client::hold_monitor::{HoldMonitor, LostHold, PAUSE_MIN, Phase};
+use crate::client::hold_monitor::{HoldMonitor, LostHold, PAUSE_MIN};
 use crate::client::{Fate, Options, Start};
 
 /// The action on this process if it loses its lock. Only a daemon with an engine (PostgreSQL or
@@ -142,9 +142,7 @@ struct Shared {
 
 struct State {
     page: HoldMonitor,
-    lost: Option<Lost>,
     callbacks: Vec<Callback>,
-    ended: bool,
 }
 
 impl LossMonitor {
@@ -153,9 +151,9 @@ impl LossMonitor {
     /// # Errors
     /// No descriptors or threads are left.
     pub(super) fn begin(page: Reader, token: u64, place: Place, tag: Tag) -> io::Result<Self> {
-        // The daemon carries out any other action that was requested for a loss.
-        let page = HoldMonitor::new(page, token, canal_protocol::OnLost::Warn)?;
-        let state = State { page, lost: None, callbacks: Vec::new(), ended: false };
+        // A lost lock stays lost. The daemon carries out the action that was requested for a loss.
+        let page = HoldMonitor::new(page, token, canal_protocol::OnLost::Term)?;
+        let state = State { page, callbacks: Vec::new() };
         let (state, lost) = (Mutex::new(state), Condvar::new());
         let stop = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
         let shared = Arc::new(Shared { state, lost, stop, place, tag });
@@ -167,23 +165,21 @@ impl LossMonitor {
 
     /// The loss, if it has happened.
     pub(super) fn lost(&self) -> Option<Lost> {
-        self.shared.look().lost.clone()
+        self.shared.lock().lost()
     }
 
     /// Waits for the loss, at most this long.
     pub(super) fn wait_lost(&self, time: Duration) -> Option<Lost> {
-        let state = self.shared.look();
-        let is_held = |state: &mut State| state.lost.is_none();
-        let waited = self.shared.lost.wait_timeout_while(state, time, is_held);
+        let is_held = |state: &mut State| state.lost().is_none();
+        let waited = self.shared.lost.wait_timeout_while(self.shared.lock(), time, is_held);
         let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        state.look();
-        state.lost.clone()
+        state.lost()
     }
 
     /// Calls back at the loss: in the thread, or now if the loss has already happened.
     pub(super) fn on_lost(&self, callback: Callback) {
-        let mut state = self.shared.look();
-        match state.lost.clone() {
+        let mut state = self.shared.lock();
+        match state.lost() {
             None => state.callbacks.push(callback),
             Some(lost) => {
                 drop(state);
@@ -197,9 +193,7 @@ impl Drop for LossMonitor {
     fn drop(&mut self) {
         // A fork shares the event with the process that has the thread.
         if self.pid == std::process::id() {
-            let mut state = self.shared.lock();
-            state.ended = true;
-            state.callbacks.clear();
+            self.shared.lock().callbacks.clear();
             let _ = self.shared.stop.write(1);
         }
     }
@@ -210,21 +204,15 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn look(&self) -> MutexGuard<'_, State> {
-        let mut state = self.lock();
-        state.look();
-        state
-    }
-
     /// Waits until the hold is lost, and reports the loss. Returns early if the watch is ended.
     fn watch(&self) {
         let mut ask_at = None;
         loop {
-            let mut state = self.look();
-            if state.ended {
+            if self.stop.read().is_ok() {
                 return;
             }
-            if let Some(lost) = state.lost.clone() {
+            let mut state = self.lock();
+            if let Some(lost) = state.lost() {
                 let callbacks = std::mem::take(&mut state.callbacks);
                 drop(state);
                 self.lost.notify_all();
@@ -274,16 +262,11 @@ impl Shared {
 }
 
 impl State {
-    /// Records the loss if the page shows one. A lost lock stays lost.
-    fn look(&mut self) {
-        if self.lost.is_some() {
-            return;
-        }
+    /// The loss, if the page shows one.
+    fn lost(&mut self) -> Option<Lost> {
         // The page can be read even if its timer fails.
         let _ = self.page.check();
-        if self.page.phase() != Phase::Held {
-            self.lost = self.page.lost().map(Lost::from);
-        }
+        self.page.lost().map(Lost::from)
     }
 }
 

@@ -184,17 +184,14 @@ impl HoldMonitor {
         let (state, now) = (self.state(), boottime_ms());
         let before = self.phase;
         self.phase = before.next(self.on_lost, &state, now);
-        self.set(self.phase.due(self.on_lost, &state))?;
-        if self.phase == before {
-            return Ok(None);
-        }
         if self.phase == Phase::Held {
             self.lost = None;
         } else if self.lost.is_none() {
             let lost = LostHold::of(&self.page, &state, self.token, now);
             self.lost = Some(LostHold { then: Some(self.on_lost), ..lost });
         }
-        Ok(Some(self.phase))
+        self.set(self.phase.due(self.on_lost, &state))?;
+        Ok(Some(self.phase).filter(|phase| *phase != before))
     }
 
     fn state(&self) -> State {
