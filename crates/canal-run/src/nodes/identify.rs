@@ -42,7 +42,7 @@ impl NodeState {
             at,
             id,
             grants_from: None,
-            member: Member::new(node.clone()).with_ttl(ttl_ms),
+            member: Member::with_ttl(node.clone(), ttl_ms),
             lease: 0,
             grant: None,
             releases: 0,
@@ -83,7 +83,7 @@ struct Asked {
 
 impl Asked {
     fn new(at: usize, node: Node, request: &NodesRequest) -> Self {
-        let member = Member::new(node).with_ttl(request.ttl_ms);
+        let member = Member::with_ttl(node, request.ttl_ms);
         Self { at, member, result: None }
     }
 

@@ -54,7 +54,6 @@ pub(super) struct Member {
     pub(super) node: Node,
     link: Option<Link>,
     calls: VecDeque<Call>,
-    connected_at: u64,
     /// When the node was last asked for a sign of life.
     beaten_at: u64,
     /// How often it is asked for one, in milliseconds, while a part depends on the connection.
@@ -79,9 +78,13 @@ struct Call {
 }
 
 impl Call {
-    /// Whether its answer does not depend on other requests.
-    fn is_due(&self) -> bool {
-        self.kind != Kind::Collect && !self.is_begun
+    /// When its answer is overdue; `None` if it depends on other requests.
+    fn due_at(&self) -> Option<u64> {
+        match self.kind {
+            Kind::Identify => Some(self.sent + CONNECT_MS),
+            Kind::Collect => None,
+            _ => (!self.is_begun).then_some(self.sent + CALL_MS),
+        }
     }
 }
 
@@ -130,36 +133,32 @@ pub(super) struct Answer {
 }
 
 impl Member {
+    /// A node that is only asked.
     pub(super) fn new(node: Node) -> Self {
-        Self {
-            node,
-            link: None,
-            calls: VecDeque::new(),
-            connected_at: 0,
-            beaten_at: 0,
-            beat_ms: BEAT_MS,
-            rest_ms: BEAT_MS,
-            alive_s: ALIVE_S,
-            is_asked: false,
-            reached: false,
-        }
+        Self::with_ttl(node, 2 * BEAT_MS)
     }
 
     /// A node of a request, with leases of this TTL. The command may run for three quarters of the
     /// TTL after the last answer. ssh notices a dead connection after half of the TTL, so that the
     /// last quarter is left to connect again.
-    pub(super) fn with_ttl(self, ttl_ms: u64) -> Self {
-        let beat_ms = (ttl_ms / 6).clamp(BEAT_MS, BEAT_MS_MAX);
-        let alive_s = (ttl_ms / 4_000).clamp(ALIVE_S, ALIVE_S_MAX);
-        Self { beat_ms, rest_ms: (ttl_ms / 2).min(BEAT_MS_MAX_RESTING), alive_s, ..self }
+    pub(super) fn with_ttl(node: Node, ttl_ms: u64) -> Self {
+        Self {
+            node,
+            link: None,
+            calls: VecDeque::new(),
+            beaten_at: 0,
+            beat_ms: (ttl_ms / 6).clamp(BEAT_MS, BEAT_MS_MAX),
+            rest_ms: (ttl_ms / 2).min(BEAT_MS_MAX_RESTING),
+            alive_s: (ttl_ms / 4_000).clamp(ALIVE_S, ALIVE_S_MAX),
+            is_asked: false,
+            reached: false,
+        }
     }
 
     /// Opens a connection, and asks for the node's identity.
     pub(super) fn open(&mut self, around: &Around) -> Result<(), NodeFailure> {
         let Around { here, options, .. } = around;
         self.link = Some(Link::open(&self.node, here, options, self.alive_s)?);
-        self.connected_at = boottime_ms();
-        self.beaten_at = self.connected_at;
         self.call(Kind::Identify, &NoParameters {})
     }
 
@@ -227,12 +226,17 @@ impl Member {
             return 20;
         }
         let beat_at = self.beaten_at.saturating_add(self.beat_ms(link));
-        let until = match self.calls.front() {
-            Some(call) if call.kind == Kind::Identify => self.connected_at + CONNECT_MS,
-            Some(call) if call.is_due() => beat_at.min(call.sent + CALL_MS),
-            _ => beat_at,
+        let due_at = self.calls.front().and_then(Call::due_at);
+        let until = match due_at {
+            Some(due_at) if self.is_connecting() => due_at,
+            _ => due_at.map_or(beat_at, |due_at| beat_at.min(due_at)),
         };
         until.saturating_sub(boottime_ms()).max(1)
+    }
+
+    /// Whether the node has not sent its identity yet.
+    fn is_connecting(&self) -> bool {
+        self.calls.front().is_some_and(|call| call.kind == Kind::Identify)
     }
 
     /// How often the other side needs a sign of life, in milliseconds.
@@ -267,21 +271,20 @@ impl Member {
 
     /// The failure of a node that was silent for too long. Asks for a sign of life in time.
     fn silence(&mut self) -> Option<&'static str> {
-        let beat_ms = self.beat_ms(self.link.as_ref()?);
-        let link = self.link.as_mut()?;
-        let now = boottime_ms();
+        let (beat_ms, now) = (self.beat_ms(self.link.as_ref()?), boottime_ms());
         let since = |time: u64| now.saturating_sub(time);
-        let owed = self.calls.front();
-        if owed.is_some_and(|call| call.kind == Kind::Identify) {
-            return (since(self.connected_at) > CONNECT_MS).then_some("no answer");
+        let is_overdue = self.calls.front().and_then(Call::due_at).is_some_and(|at| now > at);
+        if self.is_connecting() {
+            return is_overdue.then_some("no answer");
         }
-        if owed.is_some_and(|call| call.is_due() && since(call.sent) > CALL_MS) {
+        if is_overdue {
             return Some("its daemon does not answer");
         }
         if since(self.beaten_at) >= beat_ms {
             // If the machine was suspended, or the coordinator stopped, it has not asked for that
             // time.
             let asked_in_time = since(self.beaten_at) < 3 * beat_ms;
+            let link = self.link.as_mut()?;
             if asked_in_time && since(link.heard_at()) > SILENCE_MS.max(2 * beat_ms) {
                 return Some("no data on the connection");
             }

@@ -61,8 +61,8 @@ pub struct Link {
     errors: Option<OwnedFd>,
     said: Vec<u8>,
     decoder: Decoder,
+    /// The bytes that wait to be written.
     pending: Vec<u8>,
-    written: usize,
     heard_at: u64,
     /// Whether the process ends by itself when its input does, after passing on what was sent
     /// before.
@@ -167,7 +167,6 @@ impl Link {
             said: Vec::new(),
             decoder: Decoder::new(REPLY_BYTES_MAX),
             pending: Vec::new(),
-            written: 0,
             heard_at: boottime_ms(),
             ends_by_itself: false,
         }
@@ -193,7 +192,7 @@ impl Link {
     /// Sends a sign of life. A bridge answers it with another one.
     pub fn beat(&mut self) {
         // A beat that still waits to be written has the same effect.
-        if self.written < self.pending.len() {
+        if !self.pending.is_empty() {
             return;
         }
         if self.is_local() {
@@ -222,7 +221,7 @@ impl Link {
     /// The descriptors to poll.
     pub fn polled(&self) -> impl Iterator<Item = PollFd<'_>> {
         let mut events = PollFlags::POLLIN;
-        events.set(PollFlags::POLLOUT, self.written < self.pending.len());
+        events.set(PollFlags::POLLOUT, !self.pending.is_empty());
         let socket = self.socket.as_ref().map(|fd| PollFd::new(fd.as_fd(), events));
         let errors = self.errors.as_ref().map(|fd| PollFd::new(fd.as_fd(), PollFlags::POLLIN));
         socket.into_iter().chain(errors)
@@ -282,20 +281,15 @@ impl Link {
     }
 
     fn write(&mut self) {
-        while self.written < self.pending.len()
+        while !self.pending.is_empty()
             && let Some(socket) = &self.socket
         {
-            match fds::send(socket.as_fd(), &self.pending[self.written..], &[], libc::MSG_DONTWAIT)
-            {
-                Ok(count) => self.written += count,
+            match fds::send(socket.as_fd(), &self.pending, &[], libc::MSG_DONTWAIT) {
+                Ok(count) => drop(self.pending.drain(..count)),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 // A later read finds the end, after everything that came before it.
                 Err(_) => break,
             }
-        }
-        if self.written == self.pending.len() {
-            self.pending.clear();
-            self.written = 0;
         }
     }
 
