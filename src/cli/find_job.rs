@@ -29,7 +29,7 @@ pub(crate) fn named(target: &Target, text: Option<&str>) -> Result<Record> {
     for number in folder.numbers().map_err(unreadable)?.into_iter().rev() {
         // A job may have been removed since.
         let Some(record) = folder.job(number).map_err(unreadable)? else { continue };
-        if text.is_none_or(|key| record.submitted.keys.iter().any(|it| it == key)) {
+        if text.is_none_or(|key| record.job.keys.iter().any(|it| it == key)) {
             return Ok(record);
         }
     }
@@ -62,7 +62,7 @@ pub(crate) fn look_up<'a>(
 /// The name of a job's session. A job of another user has no record here, and usually keeps its
 /// first session.
 pub(crate) fn session(target: &Target, number: u64) -> Result<String> {
-    Ok(record(target, number)?.map_or_else(|| format!("s{number}"), |record| record.session()))
+    Ok(record(target, number)?.map_or_else(|| format!("s{number}"), |record| record.job.session()))
 }
 
 /// Adds the numbers of this user's jobs to their holders and waiters.
@@ -71,7 +71,7 @@ pub(crate) fn add_numbers(status: &mut Status, folder: &Folder) {
     let number = |uid: u32, session: &str| {
         let record = of_session(session, folder).filter(|_| uid == user)?;
         // An earlier table may have had a session with the same number.
-        record.end.is_none().then_some(record.submitted.job)
+        record.job.end.is_none().then_some(record.job.number)
     };
     for key in &mut status.keys {
         key.holders.iter_mut().for_each(|it| it.job = number(it.uid, &it.session));
@@ -83,13 +83,13 @@ pub(crate) fn add_numbers(status: &mut Status, folder: &Folder) {
 pub(crate) fn add_numbers_of_ended(records: &mut [HistoryRecord], folder: &Folder) {
     let user = geteuid().as_raw();
     for record in records.iter_mut().filter(|record| record.uid == user) {
-        let job = record.session.as_deref().and_then(|session| of_session(session, folder));
+        let found = record.session.as_deref().and_then(|session| of_session(session, folder));
         // An earlier table may have had a session with the same number, at another time.
-        let is_its = |job: &Record| {
+        let is_its = |Record { job, .. }: &Record| {
             let is_near = |end: JobEnd| record.ended_ms.abs_diff(end.ended_ms) < RECORDED_WITHIN_MS;
-            record.ended_ms >= job.submitted.at_ms && job.end.is_none_or(is_near)
+            record.ended_ms >= job.at_ms && job.end.is_none_or(is_near)
         };
-        record.job = job.filter(is_its).map(|job| job.submitted.job);
+        record.job = found.filter(is_its).map(|found| found.job.number);
     }
 }
 

@@ -4,9 +4,8 @@
 //! of its first session in the table. The supervisor locks the record as long as it lives, so a
 //! process that waits for the job waits for the lock.
 //!
-//! A record has four lines: the request, the start, the end, and the session if it changed. All but
-//! the first are blank until they are known, so that a full disk cannot prevent them from being
-//! written. A link with the number of the later session leads to the record.
+//! A record is one [`Job`], with blanks after it, so that a full disk cannot prevent the start and
+//! the end from being written. A link with the number of a later session leads to the record.
 //!
 //! The number of a session exists once the request is queued, and is unique across hosts and
 //! reboots. The record, not the history of the daemon, says how a job ended: the history drops
@@ -37,8 +36,8 @@ const LOG: &str = "log";
 /// The longest time that it takes to lock the record of a new job.
 const PREPARED_WITHIN: Duration = Duration::from_secs(60);
 
-/// The length of the lines for the start, the end and the session, without the line feed.
-const BLANK: usize = 80;
+/// The number of blanks: room for the start, the end and a later session.
+const BLANKS: usize = 240;
 
 /// The directory of a user's jobs.
 #[derive(Clone, Debug)]
@@ -184,19 +183,31 @@ fn is_attended(record: &Path) -> bool {
     File::open(record).is_ok_and(|file| attended(&file).unwrap_or(true))
 }
 
-/// The job as it was submitted.
+/// A job, as its record describes it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Submitted {
-    /// The number of the job.
-    pub job: u64,
-    /// When, in milliseconds since 1970 UTC.
+pub struct Job {
+    /// Its number.
+    pub number: u64,
+    /// When it was submitted, in milliseconds since 1970 UTC.
     pub at_ms: u64,
     /// The keys that it asked for.
     pub keys: Vec<String>,
-    /// The command, for display.
-    pub command: String,
     /// The file that gets the output.
     pub log: PathBuf,
+    /// The number of the session that its request has.
+    session: u64,
+    /// When the command started, in milliseconds since 1970 UTC; `None` if it has not.
+    pub started_ms: Option<u64>,
+    /// How the job ended, if its supervisor saw that.
+    pub end: Option<JobEnd>,
+}
+
+impl Job {
+    /// The name of the session that its request has. A host that loses its membership of a shared
+    /// table asks for its waiters again, which gives them other sessions.
+    pub fn session(&self) -> String {
+        format!("s{}", self.session)
+    }
 }
 
 /// How a job ended: with an exit code, or by a signal.
@@ -216,45 +227,24 @@ pub struct JobEnd {
 #[derive(Debug)]
 pub struct Record {
     file: File,
-    /// The job as it was submitted.
-    pub submitted: Submitted,
-    /// When the command started, in milliseconds since 1970 UTC; `None` if it has not.
-    pub started_ms: Option<u64>,
-    /// How the job ended, if its supervisor saw that.
-    pub end: Option<JobEnd>,
-    /// The number of the session that its request has.
-    session: u64,
+    /// The job.
+    pub job: Job,
 }
 
 impl Record {
     /// Reads a record; `None` if there is none.
     fn read(path: &Path) -> io::Result<Option<Self>> {
         match File::open(path) {
-            Ok(file) => Self::of_file(file).map(Some),
+            Ok(file) => Ok(Some(Self { job: read(&file)?, file })),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
         }
     }
 
-    fn of_file(file: File) -> io::Result<Self> {
-        let content = content(&file)?;
-        let mut lines = content.lines().map(str::trim_end);
-        let submitted: Submitted = serde_json::from_str(lines.next().unwrap_or_default())?;
-        let (started_ms, end) = (filled(lines.next())?, filled(lines.next())?);
-        let session = filled(lines.next())?.unwrap_or(submitted.job);
-        Ok(Self { file, submitted, started_ms, end, session })
-    }
-
-    /// The name of the session that its request has. A host that loses its membership of a shared
-    /// table asks for its waiters again, which gives them other sessions.
-    pub fn session(&self) -> String {
-        format!("s{}", self.session)
-    }
-
     /// Waits until the supervisor has ended, and reads the record again.
-    pub fn wait(self) -> io::Result<Self> {
+    pub fn wait(self) -> io::Result<Job> {
         retry_on_intr(|| flock(&self.file, FlockOperation::LockShared))?;
-        Self::of_file(self.file)
+        read(&self.file)
     }
 
     /// Whether the supervisor lives.
@@ -291,27 +281,25 @@ impl NewJob {
     }
 
     /// Gives the job its number. Returns the file of its log.
-    pub fn publish(&self, job: u64, keys: Vec<String>, command: &str) -> io::Result<PathBuf> {
-        let number = job.to_string();
-        let log = self.named.clone().unwrap_or_else(|| self.folder.log(&number));
-        let command = command.to_owned();
-        let submitted = Submitted { job, at_ms: unix_ms(), keys, command, log };
-        let blank = format!("{:BLANK$}\n", "").repeat(3);
-        let text = format!("{}\n{blank}", serde_json::to_string(&submitted)?);
-        self.record.write_all_at(text.as_bytes(), 0)?;
+    pub fn publish(&self, number: u64, keys: Vec<String>) -> io::Result<PathBuf> {
+        let name = number.to_string();
+        let log = self.named.clone().unwrap_or_else(|| self.folder.log(&name));
+        let (session, started_ms, end) = (number, None, None);
+        let job = Job { number, at_ms: unix_ms(), keys, log, session, started_ms, end };
+        write(&self.record, &job, BLANKS)?;
         if self.named.is_none() {
-            fs::rename(self.folder.log(&self.name), &submitted.log)?;
+            fs::rename(self.folder.log(&self.name), &job.log)?;
         }
-        fs::rename(self.folder.record(&self.name), self.folder.record(&number))?;
-        Ok(submitted.log)
+        fs::rename(self.folder.record(&self.name), self.folder.record(&name))?;
+        Ok(job.log)
     }
 
     /// Records that the request of the published job has another session now.
-    pub fn moved(&self, job: u64, session: u64) -> io::Result<()> {
-        fill(&self.record, 3, &session)?;
+    pub fn moved(&self, number: u64, session: u64) -> io::Result<()> {
+        update(&self.record, |job| job.session = session)?;
         let name = self.folder.record(&session.to_string());
         remove_if_there(&name)?;
-        symlink(format!("{job}.{RECORD}"), name)
+        symlink(format!("{number}.{RECORD}"), name)
     }
 
     /// Removes the files of a job that was never published.
@@ -331,14 +319,13 @@ pub struct OpenRecord(File);
 impl OpenRecord {
     /// The name of the job's session, if the job has a number.
     pub fn session(&self) -> Option<String> {
-        let file = self.0.try_clone().ok()?;
-        Record::of_file(file).ok().map(|record| record.session())
+        read(&self.0).ok().map(|job| job.session())
     }
 
     /// Records that the command is about to start, and that the end of the supervisor no longer
     /// prevents it.
     pub fn started(&self) -> io::Result<()> {
-        fill(&self.0, 1, &unix_ms())
+        update(&self.0, |job| job.started_ms = Some(unix_ms()))
     }
 
     /// Records how the job ended. Does nothing for a job without a number.
@@ -346,7 +333,7 @@ impl OpenRecord {
         if self.0.metadata()?.len() == 0 {
             return Ok(());
         }
-        fill(&self.0, 2, &JobEnd { ended_ms: unix_ms(), exit, signal })
+        update(&self.0, |job| job.end = Some(JobEnd { ended_ms: unix_ms(), exit, signal }))
     }
 }
 
@@ -356,23 +343,24 @@ impl AsFd for OpenRecord {
     }
 }
 
-fn content(file: &File) -> io::Result<String> {
+fn read(record: &File) -> io::Result<Job> {
     // Not from the file's position, which several processes share.
-    let mut bytes = vec![0; usize::try_from(file.metadata()?.len()).unwrap_or_default()];
-    let count = file.read_at(&mut bytes, 0)?;
-    bytes.truncate(count);
-    String::from_utf8(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+    let mut bytes = vec![0; usize::try_from(record.metadata()?.len()).unwrap_or_default()];
+    let count = record.read_at(&mut bytes, 0)?;
+    Ok(serde_json::from_slice(&bytes[..count])?)
 }
 
-fn filled<T: for<'de> Deserialize<'de>>(line: Option<&str>) -> io::Result<Option<T>> {
-    let line = line.filter(|line| !line.is_empty());
-    Ok(line.map(serde_json::from_str).transpose()?)
+/// Changes the job within the space that its record has.
+fn update(record: &File, change: impl FnOnce(&mut Job)) -> io::Result<()> {
+    let mut job = read(record)?;
+    change(&mut job);
+    write(record, &job, 0)
 }
 
-/// Fills a blank line.
-fn fill(record: &File, line: usize, value: &impl Serialize) -> io::Result<()> {
-    let content = content(record)?;
-    let before: usize = content.split_inclusive('\n').take(line).map(str::len).sum();
-    let text = format!("{:BLANK$}", serde_json::to_string(value)?);
-    record.write_all_at(text.as_bytes(), before as u64)
+/// Writes the job over the record, with at least this many blanks after it.
+fn write(record: &File, job: &Job, blanks: usize) -> io::Result<()> {
+    let mut text = serde_json::to_vec(job)?;
+    let length = usize::try_from(record.metadata()?.len()).unwrap_or_default();
+    text.resize(length.max(text.len() + blanks), b' ');
+    record.write_all_at(&text, 0)
 }

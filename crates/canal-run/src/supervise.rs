@@ -114,16 +114,21 @@ pub enum Ended {
 }
 
 impl Ended {
+    /// The exit code that says so, or the signal.
+    pub fn code(&self) -> Result<u8, i32> {
+        match self {
+            Self::Exited(code) => Ok(*code),
+            Self::TimeOver(_) => Ok(OwnCode::TimeOver.number()),
+            Self::LockLost(_) => Ok(OwnCode::LockLost.number()),
+            Self::Signaled(signal) => Err(*signal),
+        }
+    }
+
     /// Makes this process end in the same way: returns the exit code to end with, or ends this
     /// process by the same signal (without a second core dump).
     #[must_use]
     pub fn pass_on(self) -> u8 {
-        match self {
-            Self::Exited(code) => code,
-            Self::TimeOver(_) => OwnCode::TimeOver.number(),
-            Self::LockLost(_) => OwnCode::LockLost.number(),
-            Self::Signaled(signal) => signals::die_by(signal),
-        }
+        self.code().unwrap_or_else(|signal| signals::die_by(signal))
     }
 }
 

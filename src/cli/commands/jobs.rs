@@ -24,14 +24,14 @@ use nix::unistd::{dup2_stderr, dup2_stdin, dup2_stdout};
 use serde::{Deserialize, Serialize};
 
 use crate::cli::arguments::definition::{JobWaitArgs, LogArgs, PriorityArgs, RunArgs};
-use crate::cli::commands::run::Job;
+use crate::cli::commands::run;
 use crate::cli::find_job::{named, numbered, session, unreadable};
 use crate::cli::{Failed, Global, Result, Target, plural, stdout, wrong};
 use crate::client::Watch;
 use crate::daemon::{job_bytes_max, written_bytes};
 use crate::protocol::{HistoryQuery, HistoryRecord, Prioritize, Prioritized, StatusQuery, Wrapper};
-use crate::run::jobs::{Folder, NewJob, Pruned, Record};
-use crate::run::{Ended, OwnCode, SUCCESS, supervise};
+use crate::run::jobs::{Folder, Job, NewJob, Pruned, Record};
+use crate::run::{OwnCode, SUCCESS, supervise};
 use crate::sys::clock::unix_ms;
 use crate::sys::process::child::fork_apart;
 use crate::sys::{fds, signals};
@@ -61,7 +61,7 @@ pub(crate) fn submit(args: &RunArgs, global: &Global) -> Result<u8> {
         let why = "--detach cannot be used with --on: a background job belongs to one daemon";
         return Err(wrong("run", why));
     }
-    let mut job = Job::new(args, global)?;
+    let mut job = run::Job::new(args, global)?;
     job.request.wrapper = Some(Wrapper::Supervised);
     let (request, target) = (&job.request, &job.source.target);
     make_room(target)?;
@@ -70,8 +70,7 @@ pub(crate) fn submit(args: &RunArgs, global: &Global) -> Result<u8> {
     let prepared = folder.begin(request.tag, log).and_then(|new| Ok((new, fds::pipe()?)));
     let (new, (reader, writer)) =
         prepared.map_err(|error| Failed::new(format!("cannot prepare the job: {error}")))?;
-    let (keys, shown) =
-        (request.items.iter().map(|it| it.key.to_string()).collect(), request.command.clone());
+    let keys = request.items.iter().map(|it| it.key.to_string()).collect();
     let verbosity = job.verbosity;
     let cannot_start = |error: io::Error| Failed::new(format!("cannot start the job: {error}"));
     match fork_apart() {
@@ -80,7 +79,6 @@ pub(crate) fn submit(args: &RunArgs, global: &Global) -> Result<u8> {
             let reporter = Reporter {
                 new,
                 keys,
-                shown,
                 pipe: Some(writer.into()),
                 published: None,
                 stderr: None,
@@ -110,7 +108,7 @@ pub(crate) fn submit(args: &RunArgs, global: &Global) -> Result<u8> {
 }
 
 /// The process of the job: lets a child take the lock and become the command, and records its end.
-fn background(mut job: Job<'_>, mut reporter: Reporter) -> io::Result<u8> {
+fn background(mut job: run::Job<'_>, mut reporter: Reporter) -> io::Result<u8> {
     let verbosity = job.verbosity;
     dup2_stdin(File::open("/dev/null")?)?;
     dup2_stdout(&reporter.new.log)?;
@@ -133,13 +131,8 @@ fn background(mut job: Job<'_>, mut reporter: Reporter) -> io::Result<u8> {
     };
     let mut hooks = job;
     let ended = supervise(&job.limits, &mut hooks, None, child)?;
-    let (exit, signal) = match &ended {
-        Ended::Exited(code) => (Some(*code), None),
-        Ended::Signaled(signal) => (None, Some(*signal)),
-        Ended::TimeOver(_) => (Some(OwnCode::TimeOver.number()), None),
-        Ended::LockLost(_) => (Some(OwnCode::LockLost.number()), None),
-    };
-    if let Some(Err(error)) = job.record.as_ref().map(|record| record.ended(exit, signal)) {
+    let code = ended.code();
+    if let Some(Err(error)) = job.record.as_ref().map(|record| record.ended(code.ok(), code.err())) {
         verbosity.message(&format!("cannot record how the job ended: {error}"));
     }
     Ok(job.conclude(ended))
@@ -149,7 +142,6 @@ fn background(mut job: Job<'_>, mut reporter: Reporter) -> io::Result<u8> {
 struct Reporter {
     new: NewJob,
     keys: Vec<String>,
-    shown: String,
     /// `None` once it has reported.
     pipe: Option<File>,
     /// The number of the job, and that of its session, once it has reported.
@@ -175,7 +167,7 @@ impl Reporter {
         let Some(pipe) = &mut self.pipe else { return Ok(()) };
         let (job, session) = (number, session.to_owned());
         let keys = std::mem::take(&mut self.keys);
-        let log = self.new.publish(job, keys, &self.shown).map_err(failed)?;
+        let log = self.new.publish(job, keys).map_err(failed)?;
         let sent = send(pipe, &Report::Queued(Queued { job, session, position, log }));
         sent.map_err(|_| Failed::new("the command that submits the job has ended"))?;
         let _ = dup2_stderr(&self.new.log);
@@ -261,29 +253,29 @@ pub(crate) fn wait(args: &JobWaitArgs, global: &Global) -> Result<u8> {
 
 /// Waits until a job has ended.
 fn end_of(target: &Target, record: Record) -> Result<End> {
-    let record = record.wait().map_err(unreadable)?;
-    let job = record.submitted.job;
-    Ok(match (record.started_ms, record.end) {
-        (Some(_), Some(end)) => End::of(job, end.exit, end.signal),
+    let job = record.wait().map_err(unreadable)?;
+    let number = job.number;
+    Ok(match (job.started_ms, job.end) {
+        (Some(_), Some(end)) => End::of(number, end.exit, end.signal),
         // The child of a supervisor that is killed ends with it, unless its command has started.
         (None, end) => {
             let exit = end.and_then(|end| end.exit).unwrap_or(OwnCode::NotAcquired.number());
-            End { job, how: How::NeverRan, exit: Some(exit), signal: None }
+            End { job: number, how: How::NeverRan, exit: Some(exit), signal: None }
         }
         (Some(_), None) => {
             let mut client = target.connect()?;
-            let mut watch = Watch::new(in_table(&record));
+            let mut watch = Watch::new(in_table(&job));
             while watch.next(&mut client, None)?.is_some_and(|status| !status.keys.is_empty()) {}
             let query = HistoryQuery {
-                session: Some(record.session()),
-                since_ms: Some(unix_ms().saturating_sub(record.submitted.at_ms)),
+                session: Some(job.session()),
+                since_ms: Some(unix_ms().saturating_sub(job.at_ms)),
                 limit: Some(1),
                 ..HistoryQuery::default()
             };
             let found = client.history(&query).map(|page| page.records).unwrap_or_default();
             let how = |record: &HistoryRecord| (record.exit, record.signal.map(i32::from));
             let (exit, signal) = found.first().map_or((None, None), how);
-            End::of(job, exit, signal)
+            End::of(number, exit, signal)
         }
     })
 }
@@ -293,15 +285,15 @@ fn may_run(target: &Target, record: &Record) -> Result<bool> {
     if record.is_attended().map_err(unreadable)? {
         return Ok(true);
     }
-    if record.started_ms.is_none() || record.end.is_some() {
+    if record.job.started_ms.is_none() || record.job.end.is_some() {
         return Ok(false);
     }
-    let status = target.connect()?.status(&in_table(record));
+    let status = target.connect()?.status(&in_table(&record.job));
     Ok(!status?.keys.is_empty())
 }
 
-fn in_table(record: &Record) -> StatusQuery {
-    StatusQuery { session: Some(record.session()), ..StatusQuery::default() }
+fn in_table(job: &Job) -> StatusQuery {
+    StatusQuery { session: Some(job.session()), ..StatusQuery::default() }
 }
 
 /// How often to look for further output.
@@ -313,12 +305,12 @@ pub(crate) fn log(args: &LogArgs, global: &Global) -> Result {
         return prune(args, &target);
     }
     let mut record = named(&target, args.job.as_deref())?;
-    let path = record.submitted.log.clone();
+    let path = record.job.log.clone();
     let shown = path.display();
     let mut log = File::open(&path).map_err(|error| {
         Failed::new(format!(
             "cannot open the log of job {}: {shown}: {error}",
-            record.submitted.job
+            record.job.number
         ))
     })?;
     loop {
@@ -331,7 +323,7 @@ pub(crate) fn log(args: &LogArgs, global: &Global) -> Result {
             Err(error) => return Err(Failed::new(format!("cannot print {shown}: {error}"))),
         }
         thread::sleep(LOOK_EVERY);
-        record = numbered(&target, record.submitted.job)?;
+        record = numbered(&target, record.job.number)?;
     }
 }
 
