@@ -76,13 +76,8 @@ pub(crate) fn submit(args: &RunArgs, global: &Global) -> Result<u8> {
     match fork_apart() {
         Ok(true) => {
             drop(reader);
-            let reporter = Reporter {
-                new,
-                keys,
-                pipe: Some(writer.into()),
-                published: None,
-                stderr: None,
-            };
+            let reporter =
+                Reporter { new, keys, pipe: Some(writer.into()), published: None, stderr: None };
             let failed = |error| verbosity.failure(&cannot_start(error));
             std::process::exit(background(job, reporter).unwrap_or_else(failed).into())
         }
@@ -132,7 +127,8 @@ fn background(mut job: run::Job<'_>, mut reporter: Reporter) -> io::Result<u8> {
     let mut hooks = job;
     let ended = supervise(&job.limits, &mut hooks, None, child)?;
     let code = ended.code();
-    if let Some(Err(error)) = job.record.as_ref().map(|record| record.ended(code.ok(), code.err())) {
+    if let Some(Err(error)) = job.record.as_ref().map(|record| record.ended(code.ok(), code.err()))
+    {
         verbosity.message(&format!("cannot record how the job ended: {error}"));
     }
     Ok(job.conclude(ended))
@@ -308,10 +304,7 @@ pub(crate) fn log(args: &LogArgs, global: &Global) -> Result {
     let path = record.job.log.clone();
     let shown = path.display();
     let mut log = File::open(&path).map_err(|error| {
-        Failed::new(format!(
-            "cannot open the log of job {}: {shown}: {error}",
-            record.job.number
-        ))
+        Failed::new(format!("cannot open the log of job {}: {shown}: {error}", record.job.number))
     })?;
     loop {
         // Output that is written before the end is seen is printed after it.

@@ -170,7 +170,8 @@ impl CoordinatorProcess<'_> {
 
     /// When to kill the command, if it may have begun and canal is to kill it.
     fn due_kill(&self) -> Option<Millis> {
-        self.kill_at.filter(|_| self.begun && self.request.purpose == Purpose::Command(OnLost::Kill))
+        self.kill_at
+            .filter(|_| self.begun && self.request.purpose == Purpose::Command(OnLost::Kill))
     }
 
     fn kill_if_due(&mut self, now: Millis) {
