@@ -137,7 +137,12 @@ pub(crate) fn refusal(why: &Refusal, request: &Request, use_of: Option<&Use>) ->
     let key = &item.key;
     match why {
         Refusal::Full { .. } => refused("full", full(item, use_of)),
-        Refusal::OwnDeadlock { .. } => own_deadlock(key),
+        Refusal::OwnDeadlock { .. } => refused(
+            "deadlock",
+            format!(
+                "deadlock: this session already holds `{key}`, so waiting for it would never end"
+            ),
+        ),
         Refusal::Deadlock { cycle } => deadlock(key, cycle.len(), cycle.len()),
         Refusal::Kind { in_use, .. } => wrong_kind(item, *in_use),
         Refusal::MaxWaiting { waiting, .. } => {
@@ -154,10 +159,6 @@ pub(crate) fn refusal(why: &Refusal, request: &Request, use_of: Option<&Use>) ->
         }
         Refusal::RequireTooLarge { .. } => require_too_large(item),
         Refusal::OtherNodes { theirs, .. } => other_nodes(item, theirs, request),
-        Refusal::Unsupported { .. } => Failure::new(
-            ErrorName::Unsupported,
-            format!("this version cannot grant this kind of request for `{key}`"),
-        ),
         Refusal::Invalid { .. }
         | Refusal::Duplicate
         | Refusal::Superseded { .. }
@@ -165,20 +166,6 @@ pub(crate) fn refusal(why: &Refusal, request: &Request, use_of: Option<&Use>) ->
         | Refusal::Recovering => {
             Failure::new(ErrorName::BadRequest, format!("the request for `{key}` is not valid"))
         }
-    }
-}
-
-/// The failure for a request that is refused after it waited. `item` is the item at fault, and
-/// `stored` the stored size of its key.
-pub(crate) fn late_refusal(why: &Refusal, item: Option<&Item>, stored: Option<View>) -> Failure {
-    if let (Refusal::TooLarge { capacity, .. }, Some(item)) = (why, item) {
-        return too_large(item, *capacity, stored);
-    }
-    match (why, item.map(|item| &item.key)) {
-        (Refusal::Deadlock { cycle }, Some(key)) => deadlock(key, cycle.len(), cycle.len()),
-        (Refusal::OwnDeadlock { .. }, Some(key)) => own_deadlock(key),
-        (_, Some(key)) => refused("full", format!("`{key}` can no longer be granted")),
-        (_, None) => refused("full", "the request can no longer be granted"),
     }
 }
 
@@ -219,13 +206,6 @@ fn other_nodes(item: &Item, theirs: &[NodeId], request: &Request) -> Failure {
 fn list_of(nodes: &[NodeId]) -> String {
     let ids: Vec<String> = nodes.iter().map(|node| node.to_string()[..8].to_owned()).collect();
     format!("({})", ids.join(", "))
-}
-
-fn own_deadlock(key: &Key) -> Failure {
-    refused(
-        "deadlock",
-        format!("deadlock: this session already holds `{key}`, so waiting for it would never end"),
-    )
 }
 
 /// The failure for a request that was refused to end a deadlock. The message counts the sessions,
@@ -271,7 +251,6 @@ pub(crate) fn item_of(why: &Refusal) -> Option<usize> {
         | Refusal::TooLarge { item, .. }
         | Refusal::RequireTooLarge { item }
         | Refusal::OtherNodes { item, .. }
-        | Refusal::Unsupported { item }
         | Refusal::Invalid { item } => Some(*item),
         Refusal::Deadlock { cycle } => cycle.first().map(|step| step.item),
         Refusal::Duplicate
@@ -520,7 +499,6 @@ mod tests {
             (failure.message.as_str(), failure.reason.as_deref()),
             (words, Some("deadlock"))
         );
-        assert_eq!(late_refusal(&why, request(None).items.first(), None).message, words);
     }
 
     #[test]
@@ -545,8 +523,6 @@ mod tests {
             let why = Refusal::TooLarge { item: 0, capacity: 2 };
             let failure = refusal(&why, &asked, Some(&used));
             assert_eq!(failure.name, ErrorName::BadRequest);
-            let late = late_refusal(&why, asked.items.first(), stored);
-            assert_eq!(late, failure);
             (failure.message, String::from(failure.hint.unwrap()))
         };
         let two = Some(View::Slots { slots: 2 });

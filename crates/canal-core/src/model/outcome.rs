@@ -271,11 +271,6 @@ pub enum Refusal {
         /// The other list.
         theirs: Vec<NodeId>,
     },
-    /// This version cannot grant items of this kind.
-    Unsupported {
-        /// The item at fault.
-        item: usize,
-    },
     /// The request itself breaks a rule: it has no items, a key twice, a count of 0 or a `per` of
     /// 0.
     Invalid {

@@ -567,8 +567,7 @@ fn refused(table: &Table, open: &Open, why: &Refusal) -> Option<Ending> {
         }
         Refusal::TooLarge { .. } | Refusal::RequireTooLarge { .. } => Reason::TooLarge,
         Refusal::Kind { .. } | Refusal::OtherNodes { .. } => Reason::Mismatch,
-        Refusal::Unsupported { .. }
-        | Refusal::Invalid { .. }
+        Refusal::Invalid { .. }
         | Refusal::Duplicate
         | Refusal::CannotEnd { .. }
         | Refusal::Recovering => return None,

@@ -15,7 +15,7 @@ use crate::net::call_state::{CallState, PendingCall, Subject};
 use crate::server::Server;
 use crate::server::step::{Result, ended_unseen};
 use crate::store::ledger::NO_HOST;
-use crate::wording::{self, given_up, owner_gone};
+use crate::wording::{given_up, owner_gone};
 use canal_core::{
     Change, Entry, FrameId, Granted, HoldState, Outcome, Refusal, RequestId, Revision, Snapshot,
 };
@@ -342,20 +342,8 @@ impl Server {
     fn refuse_waiter(&mut self, id: RequestId, why: &Refusal) -> Option<(ConnId, Failure)> {
         let waiter = self.waiters.ended(id)?;
         let conn = self.conns.waiter(id)?;
-        let uid = self.conns.peek(conn).map(|conn| conn.peer.uid);
-        let viewer = uid.unwrap_or(waiter.asked.request.uid);
-        match why {
-            Refusal::Deadlock { cycle } => {
-                return Some((conn, self.deadlock(viewer, cycle, &waiter.asked)));
-            }
-            Refusal::Superseded { by } => {
-                return Some((conn, self.superseded_failure(viewer, *by)));
-            }
-            _ => {}
-        }
-        let item = wording::item_of(why).and_then(|at| waiter.asked.request.items.get(at));
-        let stored = item.and_then(|item| self.decide.table().settings(&item.key).view);
-        Some((conn, wording::late_refusal(why, item, stored)))
+        let viewer = self.conns.peek(conn)?.peer.uid;
+        Some((conn, self.refusal(viewer, &waiter.asked, why)))
     }
 
     /// Whether a grant is to a request of this host.

@@ -426,7 +426,7 @@ impl Server {
             self.observe.history.take_back(newcomer.request.tag);
             return Ok(Step::Wait(CallState::Deferred(newcomer)));
         }
-        let mut failure = self.refusal(id, &newcomer, why);
+        let mut failure = self.early_refusal(id, &newcomer, why);
         if let Refusal::TooLarge { item, .. } = why
             && let Some(conn) = self.conns.peek(id)
             && let Some(item) = newcomer.request.items.get(*item)
@@ -447,48 +447,53 @@ impl Server {
         Err(failure)
     }
 
-    fn refusal(&self, id: ConnId, newcomer: &PendingAcquire, why: &Refusal) -> Failure {
-        let request = &newcomer.request;
+    /// The failure for a request that is refused before it waits.
+    fn early_refusal(&self, id: ConnId, newcomer: &PendingAcquire, why: &Refusal) -> Failure {
+        let request = newcomer.request.clone();
         let would_wait = matches!(why, Refusal::Full { .. } | Refusal::Paused { .. });
         if let (true, Some(most)) = (would_wait, newcomer.crowd) {
             return too_many_wait(most, request.uid);
         }
         let peer = self.conns.peek(id).map(|conn| conn.peer);
-        let viewer = peer.map_or(NOBODY, |peer| peer.uid);
-        match (why, peer) {
-            (Refusal::Superseded { by }, _) => return self.superseded_failure(viewer, *by),
-            (Refusal::CannotEnd { token }, Some(peer)) => {
-                return self.cannot_supersede(peer, *token);
-            }
-            (Refusal::Deadlock { cycle }, _) => {
-                let session = cycle.first().map_or(FrameId(0), |step| step.frame);
-                let since = UnixMillis(clock::unix_ms());
-                let asked = Asked { request: request.clone(), session, since };
-                return self.deadlock(viewer, cycle, &asked);
-            }
-            _ => {}
+        if let (Refusal::CannotEnd { token }, Some(peer)) = (why, peer) {
+            return self.cannot_supersede(peer, *token);
         }
-        let found = wording::item_of(why).and_then(|at| Some((at, request.items.get(at)?)));
-        let Some((at, item)) = found else { return wording::refusal(why, request, None) };
-        let (shown, table) = (self.shown(viewer), self.decide.table());
-        let use_of = Use {
-            slots: table.use_for(request, at),
-            stored: table.settings(&item.key).view,
-            conflict: shown.conflict(request, at),
-        };
-        let mut failure = wording::refusal(why, request, Some(&use_of));
-        if failure.name == ErrorName::Refused {
+        let viewer = peer.map_or(NOBODY, |peer| peer.uid);
+        // A deadlock is told with the session of the requests behind.
+        let since = UnixMillis(clock::unix_ms());
+        let asked = Asked { request, session: FrameId(0), since };
+        let mut failure = self.refusal(viewer, &asked, why);
+        if failure.name == ErrorName::Refused
+            && !matches!(why, Refusal::Deadlock { .. })
+            && let Some(at) = wording::item_of(why)
+        {
             // Count the slots of the request's own session: its holds are listed, too.
-            failure.holders = shown.holders(request, at, OwnSlots::Count).into();
+            let holders = self.shown(viewer).holders(&asked.request, at, OwnSlots::Count);
+            failure.holders = holders.into();
         }
         failure
     }
 
-    /// The error for a client whose request a newer one supersedes.
-    pub(crate) fn superseded_failure(&self, viewer: u32, by: RequestId) -> Failure {
-        let by = self.decide.table().request(by).map(Arc::as_ref);
-        let command = by.and_then(|by| self.shown(viewer).command(by.uid, &by.command.0));
-        wording::superseded_by(by, command.as_deref())
+    /// The failure for a request that the table refused, as a user may see it.
+    pub(crate) fn refusal(&self, viewer: u32, asked: &Asked, why: &Refusal) -> Failure {
+        let (shown, table) = (self.shown(viewer), self.decide.table());
+        let request = &*asked.request;
+        match why {
+            Refusal::Deadlock { cycle } => return self.deadlock(viewer, cycle, asked),
+            Refusal::Superseded { by } => {
+                let by = table.request(*by).map(Arc::as_ref);
+                let command = by.and_then(|by| shown.command(by.uid, &by.command.0));
+                return wording::superseded_by(by, command.as_deref());
+            }
+            _ => {}
+        }
+        let found = wording::item_of(why).and_then(|at| Some((at, request.items.get(at)?)));
+        let use_of = found.map(|(at, item)| Use {
+            slots: table.use_for(request, at),
+            stored: table.settings(&item.key).view,
+            conflict: shown.conflict(request, at),
+        });
+        wording::refusal(why, request, use_of.as_ref())
     }
 
     /// The error for a waiter whose time is over.

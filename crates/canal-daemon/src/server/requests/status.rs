@@ -9,15 +9,15 @@ use crate::logging;
 use crate::metrics::open_metrics::text;
 use crate::net::call_state::{CallState, StatusWatch};
 use crate::server::Server;
-use crate::server::step::{Caller, Result, Step};
+use crate::server::step::{Caller, Result, Step, lost_track};
 use crate::view::holder::LeaderFound;
 use crate::view::status::Selection;
 use crate::view::visible_table::{Shown, competing, held_item, mode_of};
 use crate::waiters::waiting::Asked;
 use crate::wording::{self, ABOUT_TO_BE_GRANTED, bad, pid_of, time};
 use canal_core::{
-    Blocker, By, CycleStep, FrameId, HoldState, Key, Mode, Refusal, Request, RequestId, Table,
-    UnixMillis, WaiterState,
+    Blocker, By, CycleStep, FrameId, HoldState, Key, Mode, Request, RequestId, Table, UnixMillis,
+    WaiterState,
 };
 use canal_protocol::{
     BLOCKERS_SHOWN_MAX, BlockerInfo, CycleStepInfo, Failure, LeaderQuery, Metrics, PartyInfo,
@@ -371,7 +371,7 @@ impl Server {
     /// is that request: the table no longer contains it.
     pub(crate) fn deadlock(&self, viewer: u32, cycle: &[CycleStep], refused: &Asked) -> Failure {
         let Some((first, last)) = cycle.first().zip(cycle.last()) else {
-            return wording::late_refusal(&Refusal::Duplicate, None, None);
+            return lost_track();
         };
         // The frame of the first request may no longer exist. The last step waits for a frame of
         // the same session, and that frame exists.
