@@ -15,6 +15,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
+use crate::config::effective::{EffectiveConfig, Purpose};
 use crate::net::connections::Source;
 use crate::server::Server;
 use canal_sys::clock;
@@ -53,7 +54,9 @@ pub(crate) fn work(server: &mut Server, signals: &Signals) -> anyhow::Result<()>
                 tracing::info!("stopping on {signal}");
                 server.stopping = true;
             } else if hangup {
-                server.effective.reload_asked = true;
+                tracing::info!("reading the configuration again on SIGHUP");
+                let EffectiveConfig { readings, paths, .. } = &mut server.effective;
+                readings.order(None, Purpose::Reload, paths, clock::now());
                 server.turn()?;
             }
         }

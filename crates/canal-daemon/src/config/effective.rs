@@ -16,6 +16,7 @@ use std::task::Waker;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::calls::call::ConnId;
 use crate::config::file::Config;
 use crate::config::written::needs_restart;
 use canal_core::UnixMillis;
@@ -35,8 +36,6 @@ pub(crate) struct EffectiveConfig {
     pub read_at: UnixMillis,
     /// The maximum number of open descriptors.
     descriptors: u64,
-    /// Whether SIGHUP asked for the file to be read again. The next turn reads it.
-    pub reload_asked: bool,
     /// The readings of the file, for the calls that wait for them.
     pub readings: Readings,
 }
@@ -61,8 +60,7 @@ impl EffectiveConfig {
         overrides: Overrides,
     ) -> Self {
         let read_at = UnixMillis(clock::unix_ms());
-        let readings = Readings::default();
-        Self { config, paths, overrides, read_at, descriptors, reload_asked: false, readings }
+        Self { config, paths, overrides, read_at, descriptors, readings: Readings::default() }
     }
 
     /// Puts another configuration in force that was just read. Engine, socket, history and metrics
@@ -116,14 +114,18 @@ pub(crate) enum Purpose {
     Show,
 }
 
-/// An order to read the configuration. The call that waits for the result keeps the order.
+/// An order to read the configuration.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Asked {
+pub(crate) struct Order {
+    /// The connection whose call waits for the result. The order stands even if that is closed.
+    pub by: Option<ConnId>,
     pub purpose: Purpose,
+    /// Whether it names no group, so that the daemon can read it at once.
+    is_quick: bool,
     /// The number of the first reading that begins after the order.
-    pub reading: u64,
+    reading: u64,
     /// After this time, the client learns that there is no configuration yet.
-    pub until: Instant,
+    until: Instant,
 }
 
 /// The readings of the configuration.
@@ -133,33 +135,76 @@ pub(crate) struct Readings {
     under_way: Option<Receiver<Read>>,
     /// How many readings have begun.
     begun: u64,
-    /// A configuration to put in force although no call waits for that.
-    pub reload: Option<Asked>,
+    /// The orders that are not answered yet.
+    orders: Vec<Order>,
     /// Wakes the daemon when a reading is done.
     pub waker: Option<Waker>,
 }
 
 /// Reads the first of the files that exists.
-pub(crate) fn read(paths: &[PathBuf]) -> Read {
+fn read(paths: &[PathBuf]) -> Read {
     Config::read_for_daemon(paths).map_err(|error| error.to_string())
 }
 
 impl Readings {
-    /// An order for a reading that has not begun yet.
-    pub(crate) fn ask(&self, purpose: Purpose, now: Instant) -> Asked {
-        Asked { purpose, reading: self.begun + 1, until: now + READING_MAX }
+    /// Orders a reading that has not begun yet.
+    pub(crate) fn order(
+        &mut self,
+        by: Option<ConnId>,
+        purpose: Purpose,
+        paths: &[PathBuf],
+        now: Instant,
+    ) {
+        let (reading, until) = (self.begun + 1, now + READING_MAX);
+        let is_quick = !Config::looks_up_groups(paths);
+        self.orders.push(Order { by, purpose, is_quick, reading, until });
     }
 
-    /// Whether a reading has to begin for this order, and none is under way.
-    pub(crate) fn must_begin_for(&self, asked: &Asked) -> bool {
-        self.under_way.is_none() && asked.reading > self.begun
+    /// When the next order has waited too long.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        self.orders.iter().map(|order| order.until).min()
+    }
+
+    /// Takes the orders that were answered, or not in time, each with its answer. Begins the next
+    /// reading if an order needs one.
+    pub(crate) fn answered(&mut self, paths: &[PathBuf], now: Instant) -> Vec<(Order, Read)> {
+        let (result, mut answered) = (self.take(), Vec::new());
+        if self.orders.is_empty() {
+            return answered;
+        }
+        if let Some(result) = result {
+            self.answer(&result, |order, begun| order.reading <= begun, &mut answered);
+        }
+        self.answer(&silence(), |order, _| order.until <= now, &mut answered);
+        if self.orders.iter().any(|order| order.is_quick) {
+            // An older reading must not replace this one.
+            self.answer(&read(paths), |_, _| true, &mut answered);
+        }
+        if self.under_way.is_none()
+            && self.orders.iter().any(|order| order.reading > self.begun)
+            && let Err(error) = self.begin(paths.to_vec())
+        {
+            let why = format!("cannot read the configuration: {error}");
+            self.answer(&Err(why), |_, _| true, &mut answered);
+        }
+        answered
+    }
+
+    fn answer(
+        &mut self,
+        read: &Read,
+        is_due: impl Fn(&Order, u64) -> bool,
+        answered: &mut Vec<(Order, Read)>,
+    ) {
+        let due = self.orders.extract_if(.., |order| is_due(order, self.begun));
+        answered.extend(due.map(|order| (order, read.clone())));
     }
 
     /// Starts a thread that reads the first of the files that exists, for all orders so far.
     ///
     /// # Errors
     /// The system has no thread left.
-    pub(crate) fn begin(&mut self, paths: Vec<PathBuf>) -> io::Result<()> {
+    fn begin(&mut self, paths: Vec<PathBuf>) -> io::Result<()> {
         let (say, result) = mpsc::channel();
         let waker = self.waker.clone();
         thread::Builder::new().name("canal-config".to_owned()).spawn(move || {
@@ -172,8 +217,8 @@ impl Readings {
         Ok(())
     }
 
-    /// Takes a result that is ready, and the number of its reading.
-    pub(crate) fn take(&mut self) -> Option<(u64, Read)> {
+    /// Takes a result that is ready.
+    fn take(&mut self) -> Option<Read> {
         let read = match self.under_way.as_ref()?.try_recv() {
             Ok(read) => read,
             Err(TryRecvError::Empty) => return None,
@@ -182,12 +227,12 @@ impl Readings {
             }
         };
         self.under_way = None;
-        Some((self.begun, read))
+        Some(read)
     }
 }
 
 /// The error if the configuration could not be read in time.
-pub(crate) fn silence() -> Read {
+fn silence() -> Read {
     let seconds = READING_MAX.as_secs();
     Err(format!(
         "cannot look up its groups within {seconds} s: the directory service does not answer \
@@ -244,18 +289,22 @@ mod tests {
     #[test]
     fn who_asks_while_a_thread_reads_gets_what_is_read_afterwards() {
         let now = Instant::now();
+        let dir = tempfile::tempdir().unwrap();
+        let paths = [dir.path().join("canal.toml")];
+        let groups = "[[permission]]\ngroups = [\"root\"]\nmay = [\"hold\"]\n";
+        std::fs::write(&paths[0], groups).unwrap();
         let mut readings = Readings::default();
-        let one = readings.ask(Purpose::Show, now);
-        assert!(readings.must_begin_for(&one));
+        readings.order(None, Purpose::Show, &paths, now);
         // A reading whose result the test supplies.
         let (say, result) = mpsc::channel();
         (readings.begun, readings.under_way) = (1, Some(result));
-        let two = readings.ask(Purpose::Reload, now);
-        assert!(!readings.must_begin_for(&two), "one at a time");
-        assert!(readings.take().is_none());
+        readings.order(None, Purpose::Reload, &paths, now);
+        assert!(readings.answered(&paths, now).is_empty());
+        assert_eq!(readings.begun, 1, "one at a time");
         say.send(Ok(Config::default())).unwrap();
-        let (reading, _) = readings.take().unwrap();
-        assert!(one.reading <= reading && two.reading > reading);
-        assert!(readings.must_begin_for(&two) && !readings.must_begin_for(&one));
+        let answered = readings.answered(&paths, now);
+        let answered: Vec<Purpose> = answered.iter().map(|(order, _)| order.purpose).collect();
+        assert_eq!(answered, [Purpose::Show]);
+        assert_eq!(readings.begun, 2, "a reading for the second");
     }
 }

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::calls::call::{Asked, Call, Replies};
-use crate::config::effective;
 use crate::host::Ticket;
 use crate::view::holder::LeaderWatch;
 use crate::view::status::Selection;
@@ -38,8 +37,8 @@ pub(crate) enum CallState {
     Deferred(PendingAcquire),
     /// The disk: a lease is granted but not durable yet.
     Stores(Box<UnsyncedLease>),
-    /// The configuration, which a thread reads.
-    Configuration(effective::Asked),
+    /// The configuration: see `server/requests/configuration.rs`.
+    Configuration,
     /// Its turn to receive a report: see `server/turn.rs`.
     Report,
     /// The result of its query to the history: see `server/requests/history.rs`.
@@ -147,7 +146,6 @@ pub(crate) enum Subject {
     Log,
     Death,
     Disk,
-    Configuration,
 }
 
 impl CallState {
@@ -158,7 +156,6 @@ impl CallState {
             Self::Log(_) => Some(Subject::Log),
             Self::Deferred(_) => Some(Subject::Death),
             Self::Stores(_) => Some(Subject::Disk),
-            Self::Configuration(_) => Some(Subject::Configuration),
             _ => None,
         }
     }

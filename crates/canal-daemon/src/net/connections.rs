@@ -10,7 +10,6 @@ use nix::sys::epoll::{EpollEvent, EpollFlags};
 use slotmap::{Key, KeyData, SlotMap};
 
 use crate::calls::call::ConnId;
-use crate::config::effective::Asked;
 use crate::host::Ticket;
 use crate::net::call_state::{Awaiting, CallState, LogWait, PendingCall, Subject};
 use crate::net::connection::Connection;
@@ -257,14 +256,6 @@ impl Conns {
         })
     }
 
-    /// The calls that wait for the configuration.
-    pub(crate) fn configuration_waits(&self) -> impl Iterator<Item = &Asked> {
-        self.waits(Subject::Configuration).filter_map(|(_, state)| match state {
-            CallState::Configuration(asked) => Some(asked),
-            _ => None,
-        })
-    }
-
     /// The latest time at which the next deferred request is decided again.
     pub(crate) fn next_deferred(&self) -> Option<Instant> {
         let until = |(_, state): (ConnId, &CallState)| match state {
@@ -387,8 +378,14 @@ impl Conns {
     fn settle_flushed(&mut self, id: ConnId) {
         let Some(conn) = self.open.get(id) else { return };
         let flushed = conn.is_flushed();
-        let answered = conn.calls.is_empty()
-            && !matches!(conn.state, CallState::Log(_) | CallState::Stores(_) | CallState::History);
+        let is_answered_later = matches!(
+            conn.state,
+            CallState::Log(_)
+                | CallState::Stores(_)
+                | CallState::History
+                | CallState::Configuration
+        );
+        let answered = conn.calls.is_empty() && !is_answered_later;
         let closes = conn.is_closing() || conn.heard_end() && answered;
         if closes && flushed {
             return self.part(id);

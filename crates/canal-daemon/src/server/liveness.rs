@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 
 use crate::calls::call::{Asked, ConnId};
 use crate::calls::in_flight::Completion;
-use crate::config::effective::Purpose;
 use crate::net::call_state::{Awaiting, CallState, PendingCall};
 use crate::processes::identity::{PROCESSES_LOOKED_AT_MAX, find};
 use crate::server::Server;
@@ -159,10 +158,6 @@ impl Server {
                     conn.calls.clear();
                 }
             }
-            // A configuration that the client wanted to put in force is still put in force.
-            CallState::Configuration(asked) if asked.purpose == Purpose::Reload => {
-                self.effective.readings.reload = Some(asked);
-            }
             _ => {}
         }
         for request in gone {
@@ -183,7 +178,7 @@ impl Server {
                 Awaiting::Change(..) => !conn.is_closing(),
                 _ => false,
             },
-            CallState::Report | CallState::History => true,
+            CallState::Report | CallState::History | CallState::Configuration => true,
             _ => false,
         };
         if goes_on { CallState::Idle } else { self.conns.set_state(id, CallState::Idle) }

@@ -90,8 +90,6 @@ impl Server {
         self.settle()?;
         let now = clock::now();
         self.on_time(now)?;
-        self.reload_if_asked();
-        self.end_readings(now);
         self.retry_deferred(deaths);
         self.serve(leases_over_at)?;
         while self.share_slots(now) {
@@ -100,7 +98,7 @@ impl Server {
         self.inform(now);
         self.serve_reports();
         self.end_searches();
-        self.begin_reading();
+        self.read_configuration(now);
         self.observe.give_metrics(&mut self.decide, self.conns.len());
         self.settle()?;
         #[cfg(test)]
@@ -282,7 +280,7 @@ impl Server {
             self.jobservers.due,
             self.observe.due(),
             self.decide.watcher_due(),
-            self.readers().map(|asked| asked.until).min(),
+            self.effective.readings.due(),
             self.conns.next_deferred(),
             self.runtime_dir.listener.pauses_until,
         ];

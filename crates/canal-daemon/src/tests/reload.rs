@@ -13,6 +13,9 @@ use canal_core::{Change, Key, Setting, View};
 use canal_sys::clock;
 use canal_sys::rerun::wait_until;
 
+/// A thread reads a configuration that names a group.
+const GROUP: &str = "[[permission]]\ngroups = [\"root\"]\nmay = [\"hold\"]\n";
+
 impl World {
     /// Writes the configuration and makes the daemon read it.
     #[track_caller]
@@ -33,8 +36,9 @@ impl World {
     fn reader(&mut self, purpose: Purpose, since: Duration) -> (ConnId, Peer) {
         let (id, peer) = self.connect_as(0);
         let since = clock::now().checked_sub(since).unwrap();
-        let asked = self.server.effective.readings.ask(purpose, since);
-        self.server.conns.set_state(id, CallState::Configuration(asked));
+        let effective = &mut self.server.effective;
+        effective.readings.order(Some(id), purpose, &effective.paths, since);
+        self.server.conns.set_state(id, CallState::Configuration);
         self.server.turn().unwrap();
         (id, peer)
     }
@@ -69,6 +73,7 @@ fn over_an_engine_the_file_never_overwrites_what_is_stored() {
 #[test]
 fn nobody_waits_longer_for_the_configuration_than_a_client_does() {
     let mut world = World::new();
+    std::fs::write(world.place.dir.join("canal.toml"), GROUP).unwrap();
     let (_, mut shows) = world.reader(Purpose::Show, Duration::from_secs(5));
     let (_, mut reloads) = world.reader(Purpose::Reload, Duration::from_secs(5));
     let (waits, _peer) = world.reader(Purpose::Show, Duration::ZERO);
@@ -77,13 +82,14 @@ fn nobody_waits_longer_for_the_configuration_than_a_client_does() {
     let failure = reloads.reply().unwrap()["parameters"]["message"].to_string();
     assert!(failure.contains("the directory service does not answer"), "{failure}");
     let waits = world.server.conns.peek(waits).unwrap().state();
-    assert!(matches!(waits, CallState::Configuration(_)));
+    assert!(matches!(waits, CallState::Configuration));
 }
 
 #[test]
 fn a_configuration_is_put_in_force_although_the_client_that_asked_has_left() {
     let mut world = World::new();
-    std::fs::write(world.place.dir.join("canal.toml"), "[keys.a]\nslots = 2\n").unwrap();
+    let config = format!("[keys.a]\nslots = 2\n{GROUP}");
+    std::fs::write(world.place.dir.join("canal.toml"), config).unwrap();
     let (_, peer) = world.reader(Purpose::Reload, Duration::ZERO);
     drop(peer);
     wait_until("the configuration is in force", || {

@@ -28,7 +28,7 @@ impl Server {
             CallState::Report => self.reports.has(id),
             // A call waits for the configuration at most until a time.
             CallState::Idle
-            | CallState::Configuration(_)
+            | CallState::Configuration
             | CallState::History
             | CallState::Watches(_)
             | CallState::WatchesLeader(_) => true,

@@ -5,13 +5,14 @@
 
 use std::time::Instant;
 
-use crate::config::effective::{self, Asked, Purpose, Read, binds_everybody};
+use crate::config::effective::{EffectiveConfig, Purpose, Read, binds_everybody};
 use crate::config::file::Config;
 use crate::config::sections::Listen;
 use crate::config::values::written_bytes;
 use crate::config::written::{SPREAD, changes, name_of_key};
 use crate::logging;
-use crate::net::call_state::{CallState, Subject};
+use crate::net::call_state::CallState;
+use crate::net::connection::Connection;
 use crate::server::Server;
 use crate::server::requests::resize::barred;
 use crate::server::step::{Caller, Result, Step};
@@ -33,22 +34,7 @@ impl Server {
         let Credentials { uid, pid, .. } = caller.peer;
         self.check_operator(uid, "change the configuration in force")?;
         tracing::info!(uid, pid, "reading the configuration again for a client");
-        match self.read_configuration(Purpose::Reload) {
-            Ok(read) => self.put_into_effect(read).map(|reloaded| Step::reply(&reloaded)),
-            Err(asked) => Ok(Step::Wait(CallState::Configuration(asked))),
-        }
-    }
-
-    /// Reads the configuration again if SIGHUP asked for that.
-    pub(crate) fn reload_if_asked(&mut self) {
-        if std::mem::take(&mut self.effective.reload_asked) {
-            tracing::info!("reading the configuration again on SIGHUP");
-            match self.read_configuration(Purpose::Reload) {
-                // The log already reports the result.
-                Ok(read) => drop(self.put_into_effect(read)),
-                Err(asked) => self.effective.readings.reload = Some(asked),
-            }
-        }
+        Ok(self.await_configuration(caller, Purpose::Reload))
     }
 
     /// Reports the settings in force and how the file differs now. Users other than root and the
@@ -58,73 +44,28 @@ impl Server {
         if !self.is_operator(caller.peer.uid) {
             return self.show_configuration(None);
         }
-        match self.read_configuration(Purpose::Show) {
-            Ok(read) => self.show_configuration(Some(&read)),
-            Err(asked) => Step::Wait(CallState::Configuration(asked)),
-        }
+        self.await_configuration(caller, Purpose::Show)
     }
 
-    /// Reads the configuration, also for all who wait for a thread to read it.
-    ///
-    /// # Errors
-    /// A thread has to read it, because names of groups have to be looked up.
-    /// [`Self::end_readings`] then continues.
-    fn read_configuration(&mut self, purpose: Purpose) -> Result<Read, Asked> {
-        if Config::looks_up_groups(&self.effective.paths) {
-            return Err(self.effective.readings.ask(purpose, clock::now()));
-        }
-        let read = effective::read(&self.effective.paths);
-        self.answer_readers(|_| true, &read);
-        Ok(read)
+    fn await_configuration(&mut self, caller: &Caller, purpose: Purpose) -> Step {
+        let EffectiveConfig { readings, paths, .. } = &mut self.effective;
+        readings.order(Some(caller.id), purpose, paths, clock::now());
+        Step::Wait(CallState::Configuration)
     }
 
-    /// The orders to read the configuration that are not answered yet.
-    pub(crate) fn readers(&self) -> impl Iterator<Item = &Asked> {
-        self.conns.configuration_waits().chain(&self.effective.readings.reload)
-    }
-
-    /// Ends the calls whose configuration was read, or was not read in time.
-    pub(crate) fn end_readings(&mut self, now: Instant) {
-        if let Some((reading, read)) = self.effective.readings.take() {
-            self.answer_readers(|asked| asked.reading <= reading, &read);
-        }
-        let is_over = |asked: &Asked| asked.until <= now;
-        if self.readers().any(is_over) {
-            self.answer_readers(is_over, &effective::silence());
-        }
-    }
-
-    /// Starts a thread that reads the configuration, if an order waits for that and no thread reads
-    /// yet.
-    pub(crate) fn begin_reading(&mut self) {
-        let readings = &self.effective.readings;
-        if !self.readers().any(|asked| readings.must_begin_for(asked)) {
-            return;
-        }
-        if let Err(error) = self.effective.readings.begin(self.effective.paths.clone()) {
-            let why = format!("cannot read the configuration: {error}");
-            self.answer_readers(|_| true, &Err(why));
-        }
-    }
-
-    fn answer_readers(&mut self, is_due: impl Fn(&Asked) -> bool, read: &Read) {
-        let due = self.conns.end_waits(
-            Subject::Configuration,
-            |state| matches!(state, CallState::Configuration(asked) if is_due(asked)),
-        );
-        for (id, state) in due {
-            let CallState::Configuration(asked) = state else { continue };
-            let step = match asked.purpose {
-                Purpose::Show => Ok(self.show_configuration(Some(read))),
-                Purpose::Reload => {
-                    self.put_into_effect(read.clone()).map(|reloaded| Step::reply(&reloaded))
-                }
+    /// Reads the configuration if that was ordered, and answers the orders.
+    pub(crate) fn read_configuration(&mut self, now: Instant) {
+        for (order, read) in self.effective.readings.answered(&self.effective.paths, now) {
+            let step = match order.purpose {
+                Purpose::Show => Ok(self.show_configuration(Some(&read))),
+                Purpose::Reload => self.put_into_effect(read).map(|it| Step::reply(&it)),
             };
-            self.carry_out(id, step);
-        }
-        if self.effective.readings.reload.take_if(|asked| is_due(asked)).is_some() {
-            // The log already reports the result.
-            let _ = self.put_into_effect(read.clone());
+            // Without a call, the log has already reported the result.
+            if let Some(id) = order.by
+                && let Some(CallState::Configuration) = self.conns.peek(id).map(Connection::state)
+            {
+                self.carry_out(id, step);
+            }
         }
     }
 
