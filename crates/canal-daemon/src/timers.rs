@@ -27,8 +27,6 @@ pub(crate) struct Due {
     pub progress: Option<Instant>,
     /// Sends the changes to clients that watch the status.
     pub watch: Option<Instant>,
-    /// Whether a client may be watching the status.
-    pub watched: bool,
     /// Reports the next leader to the clients that watch one.
     pub leaders: DueLeaders,
     /// Checks the daemon's files.
@@ -51,8 +49,6 @@ pub(crate) struct Due {
 /// When to report the next leader to the clients that watch one.
 #[derive(Debug, Default)]
 pub(crate) struct DueLeaders {
-    /// Whether a client may be watching a leader.
-    pub are_watched: bool,
     /// When to check the leaders.
     pub look: Option<Instant>,
     /// The earliest time for the next check.
@@ -62,10 +58,8 @@ pub(crate) struct DueLeaders {
 impl DueLeaders {
     /// Notes a change: schedules the next check of the leaders as early as allowed.
     pub(crate) fn changed(&mut self, now: Instant) {
-        if self.are_watched {
-            let soon = self.rest_until.map_or(now, |rested| rested.max(now));
-            self.look = Some(self.look.map_or(soon, |look| look.min(soon)));
-        }
+        let soon = self.rest_until.map_or(now, |rested| rested.max(now));
+        self.look = Some(self.look.map_or(soon, |look| look.min(soon)));
     }
 }
 

@@ -39,22 +39,15 @@ pub(crate) enum CallState {
     Stores(Box<UnsyncedLease>),
     /// The configuration: see `server/requests/configuration.rs`.
     Configuration,
-    /// Its turn to receive a report: see `server/turn.rs`.
-    Report,
+    /// Its turn to receive a report: of this part of the status, which it watches, or the one that
+    /// the next call asks for. See `server/turn.rs`.
+    Report(Option<Selection>),
     /// The result of its query to the history: see `server/requests/history.rs`.
     History,
     /// The next change of a part of the status.
-    Watches(Box<StatusWatch>),
+    Watches(Selection),
     /// The next leader of a key.
     WatchesLeader(Box<LeaderWatch>),
-}
-
-/// A client that watches a part of the status.
-#[derive(Debug, Default)]
-pub(crate) struct StatusWatch {
-    pub selection: Selection,
-    /// Whether the connection is queued for a report.
-    pub is_queued: bool,
 }
 
 /// A call that waits for the log.
@@ -146,18 +139,24 @@ pub(crate) enum Subject {
     Log,
     Death,
     Disk,
+    Report,
+    Status,
+    Leader,
 }
 
 impl CallState {
-    /// The subject of the wait, if something beyond the connection depends on the call.
+    /// The subject of the wait, if the daemon has to find the calls that wait for it.
     pub(crate) fn subject(&self) -> Option<Subject> {
-        match self {
-            Self::Waits(_) => Some(Subject::Grant),
-            Self::Log(_) => Some(Subject::Log),
-            Self::Deferred(_) => Some(Subject::Death),
-            Self::Stores(_) => Some(Subject::Disk),
-            _ => None,
-        }
+        Some(match self {
+            Self::Waits(_) => Subject::Grant,
+            Self::Log(_) => Subject::Log,
+            Self::Deferred(_) => Subject::Death,
+            Self::Stores(_) => Subject::Disk,
+            Self::Report(_) => Subject::Report,
+            Self::Watches(_) => Subject::Status,
+            Self::WatchesLeader(_) => Subject::Leader,
+            Self::Idle | Self::Configuration | Self::History => return None,
+        })
     }
 }
 

@@ -16,7 +16,7 @@ use serde::Serialize;
 
 use crate::calls::call::{self, Answer, Call, Follows, Replies, written};
 use crate::jobserver::pipes::Form;
-use crate::net::call_state::{CallState, LogWait, StatusWatch, Subject};
+use crate::net::call_state::{CallState, LogWait, Subject};
 use canal_core::{Key, ProcessId, Request, RequestId};
 use canal_protocol::frame::{Decoder, FrameError, MESSAGE_BYTES_MAX};
 use canal_protocol::{ErrorName, Failure, SizeNote, WaitsNear, WireItem};
@@ -149,11 +149,6 @@ impl Connection {
         if let CallState::Log(wait) = &mut self.state { Some(wait) } else { None }
     }
 
-    /// The watch of the status by the current call.
-    pub(crate) fn status_watch_mut(&mut self) -> Option<&mut StatusWatch> {
-        if let CallState::Watches(watch) = &mut self.state { Some(watch) } else { None }
-    }
-
     /// Notes that a call was taken from the queue.
     pub(crate) fn begin_call(&mut self, replies: Replies) {
         self.replies = replies;
@@ -195,18 +190,11 @@ impl Connection {
         self.output.queue.shrink_to_fit();
     }
 
-    /// Whether the connection is queued for a report.
-    pub(crate) fn awaits_report(&self) -> bool {
-        match &self.state {
-            CallState::Report => true,
-            CallState::Watches(watch) => watch.is_queued,
-            _ => false,
-        }
-    }
-
     /// Whether nothing in the table depends on the connection.
     pub(crate) fn holds_nothing(&self) -> bool {
-        self.state.subject().is_none() && self.untold.is_none() && self.provisional.is_empty()
+        use CallState::{Deferred, Log, Stores, Waits};
+        let asks = matches!(self.state, Waits(_) | Log(_) | Deferred(_) | Stores(_));
+        !asks && self.untold.is_none() && self.provisional.is_empty()
     }
 }
 
@@ -258,14 +246,14 @@ impl Connection {
     /// Whether the queued calls are served before the next read. A call that waits for a report
     /// keeps them waiting.
     fn is_about_to_be_served(&self) -> bool {
-        !matches!(self.state, CallState::Report)
+        !matches!(self.state, CallState::Report(None))
     }
 
     /// Queues the complete calls. Returns false if there are more than may be queued now.
     fn understand(&mut self) -> bool {
         while !self.is_deaf() {
             let full = self.calls.len() >= CALLS_AHEAD_MAX;
-            if full && matches!(self.state, CallState::Idle | CallState::Report) {
+            if full && matches!(self.state, CallState::Idle | CallState::Report(None)) {
                 // The queued calls are about to be served.
                 return !self.decoder.has_message();
             }

@@ -1,6 +1,6 @@
 //! All connections, and the work for each of them in this turn.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -149,11 +149,6 @@ impl Conns {
         self.open.iter().map(|(id, conn)| (id, conn.as_ref()))
     }
 
-    /// The connections whose call is in such a state.
-    pub(crate) fn those(&self, is: impl Fn(&CallState) -> bool) -> Vec<ConnId> {
-        self.iter().filter(|(_, conn)| is(conn.state())).map(|(id, _)| id).collect()
-    }
-
     /// A connection to change. Its queued output is written at the end of the turn.
     pub(crate) fn get(&mut self, id: ConnId) -> Option<&mut Connection> {
         let conn = self.open.get_mut(id)?;
@@ -243,9 +238,14 @@ impl Conns {
     }
 
     /// The calls that wait for a subject, in the order in which they began to wait.
-    fn waits(&self, subject: Subject) -> impl Iterator<Item = (ConnId, &CallState)> {
+    pub(crate) fn waits(&self, subject: Subject) -> impl Iterator<Item = (ConnId, &CallState)> {
         let places = self.waits.range((subject, 0)..=(subject, u64::MAX));
         places.filter_map(|(_, id)| Some((*id, &self.open.get(*id)?.state)))
+    }
+
+    /// The connections whose calls wait for a subject, in the same order.
+    pub(crate) fn those(&self, subject: Subject) -> Vec<ConnId> {
+        self.waits(subject).map(|(id, _)| id).collect()
     }
 
     /// The calls that wait for the log, in the order in which they began to wait.
@@ -428,6 +428,9 @@ impl Conns {
         if !conn.watched_for.is_empty() {
             self.poller.remove(&*conn);
         }
+        if let Some(place) = &conn.place {
+            self.waits.remove(place);
+        }
         let Some(conn) = self.open.remove(id) else { return };
         self.turned_away -= usize::from(conn.turned_away.is_some());
         if let Some(count) = self.of_users.get_mut(&conn.peer.uid) {
@@ -480,6 +483,23 @@ impl Conns {
         let others = self.open.iter().filter(move |(id, _)| *id != but);
         others.filter_map(|(_, conn)| conn.over_nodes.as_deref())
     }
+}
+
+/// Sorts connections into the order in which they are served: users take turns, and the connections
+/// of each user keep the order in which their calls arrived.
+pub(crate) fn in_turns<U: Ord>(active: impl Iterator<Item = (U, ConnId)>) -> Vec<ConnId> {
+    let mut users: BTreeMap<U, VecDeque<ConnId>> = BTreeMap::new();
+    for (user, id) in active {
+        users.entry(user).or_default().push_back(id);
+    }
+    let mut ordered = Vec::new();
+    while !users.is_empty() {
+        users.retain(|_, ids| {
+            ordered.extend(ids.pop_front());
+            !ids.is_empty()
+        });
+    }
+    ordered
 }
 
 const BECOMES_READABLE: EpollFlags = EpollFlags::EPOLLIN.union(EpollFlags::EPOLLET);
@@ -554,6 +574,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     use super::*;
+    use crate::view::status::Selection;
 
     fn peer() -> Credentials {
         Credentials { pid: 1, uid: 0, gid: 0 }
@@ -614,7 +635,7 @@ mod tests {
         }
         let time = Duration::from_secs(60);
         let now = conns.peek(ids[0]).unwrap().heard_at + time;
-        conns.set_state(ids[1], CallState::Watches(Box::default()));
+        conns.set_state(ids[1], CallState::Watches(Selection::default()));
         conns.get(ids[2]).unwrap().heard_at = now;
         assert!(conns.close_idle(now, time));
         assert!(conns.peek(ids[0]).is_none());
@@ -623,6 +644,22 @@ mod tests {
         assert!(!conns.close_idle(now + time, time), "it was looked just before");
         assert!(conns.close_idle(now + time * 2, time));
         assert_eq!((conns.of_user(7), conns.of_user(8)), (1, 0));
+    }
+
+    fn id(number: u64) -> ConnId {
+        KeyData::from_ffi((1 << 32) | number).into()
+    }
+
+    #[test]
+    fn a_user_with_many_connections_delays_each_other_user_by_one_call() {
+        let flood = (0..1000).map(|at| (7, id(at)));
+        let others = [(9, id(5000)), (8, id(6000)), (9, id(4000))];
+        let ordered = in_turns(flood.chain(others));
+        let ordered: Vec<u64> =
+            ordered.iter().map(|id| id.data().as_ffi() & u64::from(u32::MAX)).collect();
+        assert_eq!(ordered[..6], [0, 6000, 5000, 1, 4000, 2]);
+        assert_eq!(ordered.len(), 1003);
+        assert!(ordered[6..].is_sorted());
     }
 
     #[test]

@@ -178,7 +178,7 @@ impl Server {
                 Awaiting::Change(..) => !conn.is_closing(),
                 _ => false,
             },
-            CallState::Report | CallState::History | CallState::Configuration => true,
+            CallState::Report(None) | CallState::History | CallState::Configuration => true,
             _ => false,
         };
         if goes_on { CallState::Idle } else { self.conns.set_state(id, CallState::Idle) }

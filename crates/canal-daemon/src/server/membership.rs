@@ -261,14 +261,13 @@ impl Server {
     fn needs_announcements(&self) -> bool {
         let table = self.decide.table();
         let holds = || table.frames_of_host(self.decide.host()).next().is_some();
-        let watches =
-            |it: &CallState| matches!(it, CallState::Watches(_) | CallState::WatchesLeader(_));
+        let watchers = [Subject::Report, Subject::Status, Subject::Leader];
         self.decide.is_shared()
             && (self.waiters.iter().next().is_some()
                 || self.leases.next_end().is_some()
                 || table.recovery().is_some()
                 || self.observe.hooks.are_told_of_ends() && holds()
-                || self.conns.iter().any(|(_, conn)| watches(conn.state())))
+                || watchers.iter().any(|it| self.conns.waits(*it).next().is_some()))
     }
 }
 

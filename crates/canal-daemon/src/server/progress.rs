@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use crate::calls::call::ConnId;
 use crate::history::estimates;
-use crate::net::call_state::CallState;
+use crate::net::call_state::{CallState, Subject};
+use crate::net::connection::Connection;
 use crate::server::Server;
 use crate::server::liveness::AHEAD_EVERY;
 use crate::timers::is_due;
@@ -78,8 +79,11 @@ impl Server {
             let every = PROGRESS_EVERY.max(PROGRESS_EVERY_PER_WAITER.saturating_mul(waiters));
             self.due.progress.get_or_insert(now + every);
         }
-        self.due.leaders.changed(now);
-        if self.due.watched {
+        let is_watched = |subject| self.conns.waits(subject).next().is_some();
+        if is_watched(Subject::Leader) {
+            self.due.leaders.changed(now);
+        }
+        if is_watched(Subject::Status) {
             self.due.watch.get_or_insert(now + WATCH_EVERY);
         }
     }
@@ -189,18 +193,14 @@ impl Server {
     }
 
     fn tell_watchers(&mut self) {
-        let watchers = self.conns.those(|state| matches!(state, CallState::Watches(_)));
-        self.due.watched = !watchers.is_empty();
-        for id in watchers {
-            let Some(conn) = self.conns.get(id) else { continue };
-            if conn.is_flushed() {
-                let watch = conn.status_watch_mut();
-                if watch.is_some_and(|it| !std::mem::replace(&mut it.is_queued, true)) {
-                    self.reports.add(id, conn.peer.uid, conn.unsent());
-                }
-            } else {
+        for id in self.conns.those(Subject::Status) {
+            if !self.conns.peek(id).is_some_and(Connection::is_flushed) {
                 // The client is still reading the last report. It gets the next one after that.
                 self.due.watch = Some(clock::now() + WATCH_EVERY);
+            } else if let CallState::Watches(selection) =
+                self.conns.set_state(id, CallState::Idle)
+            {
+                self.conns.set_state(id, CallState::Report(Some(selection)));
             }
         }
     }
@@ -226,10 +226,8 @@ const UNREAD_EVERY: Duration = Duration::from_millis(250);
 impl Server {
     /// Informs each watcher whose last message names another leader.
     fn tell_leaders(&mut self) {
-        let watchers = self.conns.those(|state| matches!(state, CallState::WatchesLeader(_)));
-        self.due.leaders.are_watched = !watchers.is_empty();
         self.due.leaders.rest_until = Some(clock::now() + LOOK_EVERY);
-        for id in watchers {
+        for id in self.conns.those(Subject::Leader) {
             self.tell_leader(id);
         }
     }

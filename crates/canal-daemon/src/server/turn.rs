@@ -14,7 +14,7 @@
 //! state of its wait. Before a turn answers a call or sends a grant, it applies every death that
 //! was reported before the turn.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -22,7 +22,7 @@ use crate::calls::call::{Answer, Asked, Call, ConnId, Replies, Trait};
 use crate::calls::table::table_of_calls;
 use crate::net::call_state::CallState;
 use crate::net::connection::{CALLS_AHEAD_MAX, Connection};
-use crate::net::connections::{Accepted, Source};
+use crate::net::connections::{Accepted, Source, in_turns};
 use crate::net::unread_reports::REPORT_TIME_PER_TURN;
 use crate::processes::owners::Ended;
 use crate::server::Server;
@@ -239,23 +239,6 @@ impl Batch {
     }
 }
 
-/// Sorts connections into the order in which they are served: users take turns, and the connections
-/// of each user keep the order in which their calls arrived.
-fn in_turns(active: impl Iterator<Item = (u32, ConnId)>) -> Vec<ConnId> {
-    let mut users: BTreeMap<u32, VecDeque<ConnId>> = BTreeMap::new();
-    for (uid, id) in active {
-        users.entry(uid).or_default().push_back(id);
-    }
-    let mut ordered = Vec::new();
-    while !users.is_empty() {
-        users.retain(|_, ids| {
-            ordered.extend(ids.pop_front());
-            !ids.is_empty()
-        });
-    }
-    ordered
-}
-
 /// Schedules work, and does the work that is due.
 impl Server {
     /// How long the daemon may sleep if no event arrives and its boottime timer does not go off.
@@ -444,10 +427,7 @@ impl Server {
             return self.serve_next(id);
         }
         // The connection waits for its turn.
-        self.conns.set_state(id, CallState::Report);
-        if let Some(conn) = self.conns.peek(id) {
-            self.reports.add(id, conn.peer.uid, conn.unsent());
-        }
+        self.conns.set_state(id, CallState::Report(None));
     }
 
     /// Serves the next call of a connection, even if it asks for a report or needs the log.
@@ -490,60 +470,34 @@ impl Server {
     /// Builds reports while this turn has room and time for them.
     pub(crate) fn serve_reports(&mut self) {
         let begun = clock::now();
-        let Some(stuck) = self.reports.begin(&self.conns, begun) else { return };
+        let Some((waiting, stuck)) = self.reports.begin(&self.conns, begun) else { return };
         for id in stuck {
             tracing::debug!("closing a connection that does not read its report");
             self.conns.get(id).into_iter().for_each(Connection::discard_output);
         }
         let mut time = Duration::ZERO;
-        while time < REPORT_TIME_PER_TURN
-            && let Some(id) = self.reports.next(&self.conns)
-        {
-            self.report_to(id);
-            time = clock::now().saturating_duration_since(begun);
+        for id in waiting {
+            if time < REPORT_TIME_PER_TURN && self.reports.may_get(&self.conns, id) {
+                self.report_to(id);
+                time = clock::now().saturating_duration_since(begun);
+            }
         }
         self.reports.end(begun, time);
     }
 
     fn report_to(&mut self, id: ConnId) {
-        let Some(conn) = self.conns.get(id) else { return };
-        let uid = conn.peer.uid;
-        if let Some(watch) = conn.status_watch_mut() {
-            watch.is_queued = false;
-            let selection = watch.selection.clone();
-            self.show_status(id, uid, &selection);
-        } else if matches!(conn.state(), CallState::Report) {
-            let was_full = conn.calls.len() >= CALLS_AHEAD_MAX;
-            self.conns.set_state(id, CallState::Idle);
-            self.serve_next(id);
-            self.conns.activate(id);
-            if was_full {
-                self.conns.unheard.push(id);
+        let Some(conn) = self.conns.peek(id) else { return };
+        let (uid, was_full) = (conn.peer.uid, conn.calls.len() >= CALLS_AHEAD_MAX);
+        match self.conns.set_state(id, CallState::Idle) {
+            CallState::Report(Some(watched)) => self.show_status(id, uid, watched),
+            _ => {
+                self.serve_next(id);
+                self.conns.activate(id);
+                if was_full {
+                    self.conns.unheard.push(id);
+                }
             }
         }
         self.reports.sent(&self.conns, id);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use slotmap::{Key, KeyData};
-
-    use super::*;
-
-    fn id(number: u64) -> ConnId {
-        KeyData::from_ffi((1 << 32) | number).into()
-    }
-
-    #[test]
-    fn a_user_with_many_connections_delays_each_other_user_by_one_call() {
-        let flood = (0..1000).map(|at| (7, id(at)));
-        let others = [(9, id(5000)), (8, id(6000)), (9, id(4000))];
-        let ordered = in_turns(flood.chain(others));
-        let ordered: Vec<u64> =
-            ordered.iter().map(|id| id.data().as_ffi() & u64::from(u32::MAX)).collect();
-        assert_eq!(ordered[..6], [0, 6000, 5000, 1, 4000, 2]);
-        assert_eq!(ordered.len(), 1003);
-        assert!(ordered[6..].is_sorted());
     }
 }

@@ -14,7 +14,7 @@ use crate::config::sections::HistorySettings;
 use crate::history::recorder::History;
 use crate::history::writer::Files;
 use crate::hooks::configured::Hooks;
-use crate::net::call_state::{CallState, PendingAcquire};
+use crate::net::call_state::{CallState, PendingAcquire, Subject};
 use crate::processes::identity::process_of;
 use crate::server::observe::Observe;
 use crate::server::step::Step;
@@ -389,7 +389,7 @@ fn a_waiter_whose_grant_may_not_be_told_yet_is_told_why() {
     peer.send(&with_more(call("Status", &json!({}))), &[]);
     world.turn();
     peer.reply().unwrap();
-    let id = world.server.conns.those(|state| matches!(state, CallState::Watches(_)))[0];
+    let id = world.server.conns.those(Subject::Status)[0];
     // As with an engine that does not answer renewals.
     let table = world.server.decide.table();
     let hold = table.holds().next().unwrap();

@@ -25,9 +25,9 @@ impl Server {
             },
             CallState::Deferred(newcomer) => newcomer.deferred_until.is_some(),
             CallState::Stores(_) => false,
-            CallState::Report => self.reports.has(id),
             // A call waits for the configuration at most until a time.
             CallState::Idle
+            | CallState::Report(_)
             | CallState::Configuration
             | CallState::History
             | CallState::Watches(_)

@@ -7,7 +7,7 @@ use crate::calls::items;
 use crate::cluster::membership::Cluster;
 use crate::logging;
 use crate::metrics::open_metrics::text;
-use crate::net::call_state::{CallState, StatusWatch};
+use crate::net::call_state::CallState;
 use crate::server::Server;
 use crate::server::step::{Caller, Result, Step, lost_track};
 use crate::view::holder::LeaderFound;
@@ -76,19 +76,18 @@ impl Server {
             None => Ok(Step::Answer(Answer::report(report))),
             Some(conn) => {
                 conn.progress_written(report);
-                self.due.watched = true;
-                let watch = StatusWatch { selection, is_queued: false };
-                Ok(Step::Wait(CallState::Watches(Box::new(watch))))
+                Ok(Step::Wait(CallState::Watches(selection)))
             }
         }
     }
 
     /// Sends the state of the locks that a client watches.
-    pub(crate) fn show_status(&mut self, id: ConnId, viewer: u32, selection: &Selection) {
-        let report = self.status_report(id, viewer, selection, Follows::More);
+    pub(crate) fn show_status(&mut self, id: ConnId, viewer: u32, selection: Selection) {
+        let report = self.status_report(id, viewer, &selection, Follows::More);
         if let Some(conn) = self.conns.get(id) {
             conn.progress_written(report);
         }
+        self.conns.set_state(id, CallState::Watches(selection));
     }
 
     /// The state of the selected locks. Empty for a client that wants no reply, to save the work.
@@ -122,7 +121,6 @@ impl Server {
             None => Ok(Step::Answer(Answer::reply(&reply))),
             Some(conn) => {
                 conn.progress_written(written(&reply, Follows::More));
-                self.due.leaders.are_watched = true;
                 Ok(Step::Wait(CallState::WatchesLeader(Box::new(watch))))
             }
         }
