@@ -8,7 +8,6 @@ use std::time::Instant;
 
 use crate::calls::call::{Asked, Call, Replies};
 use crate::host::Ticket;
-use crate::view::holder::LeaderWatch;
 use crate::view::status::Selection;
 use crate::waiters::leases::UnsyncedLease;
 use canal_core::{Key, LeaseId, Outcome, Release, Request, RequestId, Table, Wait};
@@ -46,8 +45,9 @@ pub(crate) enum CallState {
     History,
     /// The next change of a part of the status.
     Watches(Selection),
-    /// The next leader of a key.
-    WatchesLeader(Box<LeaderWatch>),
+    /// The next leader of a key. The number is the
+    /// [news](crate::view::holder::LeaderFound::news) that its client got last.
+    WatchesLeader(Key, u64),
 }
 
 /// A call that waits for the log.
@@ -154,7 +154,7 @@ impl CallState {
             Self::Stores(_) => Subject::Disk,
             Self::Report(_) => Subject::Report,
             Self::Watches(_) => Subject::Status,
-            Self::WatchesLeader(_) => Subject::Leader,
+            Self::WatchesLeader(..) => Subject::Leader,
             Self::Idle | Self::Configuration | Self::History => return None,
         })
     }

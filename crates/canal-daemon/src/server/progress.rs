@@ -234,23 +234,20 @@ impl Server {
 
     fn tell_leader(&mut self, id: ConnId) {
         let Some(conn) = self.conns.peek(id) else { return };
-        let CallState::WatchesLeader(watch) = conn.state() else { return };
-        let (key, viewer, has_read) = (watch.key.clone(), conn.peer.uid, conn.is_flushed());
-        let (watch, reply) = match self.find_leader(&key) {
-            Ok(found) if found.watched(key.clone()) == **watch => return,
+        let CallState::WatchesLeader(key, told) = conn.state() else { return };
+        let (key, viewer, has_read) = (key.clone(), conn.peer.uid, conn.is_flushed());
+        let (news, reply) = match self.find_leader(&key) {
+            Ok(found) if found.news() == *told => return,
             Ok(_) if !has_read => {
                 self.due.leaders.look = Some(clock::now() + UNREAD_EVERY);
                 return;
             }
-            Ok(found) => {
-                let reply = self.shown(viewer).leader_reply(found, &key);
-                (found.watched(key), reply)
-            }
+            Ok(found) => (found.news(), self.shown(viewer).leader_reply(found, &key)),
             Err(failure) => return self.carry_out(id, Err(failure)),
         };
         if let Some(conn) = self.conns.get(id) {
             conn.progress(&reply);
         }
-        self.conns.set_state(id, CallState::WatchesLeader(Box::new(watch)));
+        self.conns.set_state(id, CallState::WatchesLeader(key, news));
     }
 }

@@ -31,7 +31,7 @@ impl Server {
             | CallState::Configuration
             | CallState::History
             | CallState::Watches(_)
-            | CallState::WatchesLeader(_) => true,
+            | CallState::WatchesLeader(..) => true,
         }
     }
 }

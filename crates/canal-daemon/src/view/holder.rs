@@ -5,6 +5,7 @@
 //! grow while it sleeps.
 
 use std::collections::BTreeSet;
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 
 use crate::view::visible_table::{Shown, held_item};
 use crate::waiters::leases::is_collecting;
@@ -254,18 +255,7 @@ fn slots_shown(slots: &Slots, view: Option<View>) -> Vec<SlotInfo> {
     slots.iter().map(|slot| SlotInfo { slot, bucket: bucket(slot) }).collect()
 }
 
-/// A client that watches the leader of a key, which is its only holder, and the facts of the last
-/// report to it whose change is news.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct LeaderWatch {
-    pub key: Key,
-    /// The token of the leader; `None` if there was none.
-    token: Option<Token>,
-    note: Option<Box<str>>,
-    stale: bool,
-}
-
-/// The current leader of a key.
+/// The current leader of a key: its only holder.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LeaderFound<'a> {
     /// `None` if there is no leader, or if this host cannot read the log and knows none.
@@ -310,9 +300,9 @@ impl<'a> Shown<'a> {
 }
 
 impl LeaderFound<'_> {
-    /// A client that watches the key, after a report of this leader.
-    pub(crate) fn watched(self, key: Key) -> LeaderWatch {
-        let note = self.hold.and_then(|hold| hold.asked.note.as_deref()).map(Box::from);
-        LeaderWatch { key, token: self.hold.map(|hold| hold.token), note, stale: self.stale }
+    /// A hash of the facts whose change is news to a client that watches the leader.
+    pub(crate) fn news(self) -> u64 {
+        let leader = self.hold.map(|hold| (hold.token, hold.asked.note.as_deref()));
+        BuildHasherDefault::<DefaultHasher>::default().hash_one((leader, self.stale))
     }
 }

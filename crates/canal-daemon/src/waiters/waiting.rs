@@ -63,14 +63,20 @@ pub(crate) fn progress_hash(position: usize, clause: &str, estimate: Option<&Est
 }
 
 impl Asked {
-    pub(crate) fn of_waiter(table: &Table, state: &WaiterState) -> Self {
+    fn of_waiter(table: &Table, state: &WaiterState) -> Self {
         let (request, session) = (state.request.clone(), table.session(state.frame));
         Self { request, session, since: state.since }
     }
 
-    pub(crate) fn of_hold(table: &Table, hold: &HoldState) -> Self {
+    fn of_hold(table: &Table, hold: &HoldState) -> Self {
         let (request, session) = (hold.asked.clone(), table.session(hold.frame));
         Self { request, session, since: hold.asked_at }
+    }
+
+    /// A request that waits or was granted.
+    pub(crate) fn of(table: &Table, request: RequestId) -> Option<Self> {
+        let waiter = table.waiter(request).map(|waiter| Self::of_waiter(table, waiter));
+        waiter.or_else(|| table.hold_of(request).map(|hold| Self::of_hold(table, hold)))
     }
 
     /// When its wait expires, in milliseconds of CLOCK_BOOTTIME.

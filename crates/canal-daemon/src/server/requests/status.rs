@@ -57,7 +57,7 @@ impl Server {
     }
 
     pub(crate) fn status(&mut self, caller: &Caller, query: &StatusQuery) -> Result {
-        let Caller { id, peer, more, .. } = *caller;
+        let peer = caller.peer;
         if let Some(max) = query.names_max {
             let max = usize::try_from(max).unwrap_or(usize::MAX).min(NAMES_MAX);
             let keys = self.shown(peer.uid).names(query.key.as_deref().unwrap_or(""), max);
@@ -70,13 +70,29 @@ impl Server {
             waiting: query.waiting,
             full: query.full,
         };
-        let follows = if more { Follows::More } else { Follows::Nothing };
-        let report = self.status_report(id, peer.uid, &selection, follows);
-        match self.conns.get(id).filter(|conn| more && !conn.heard_end()) {
-            None => Ok(Step::Answer(Answer::report(report))),
+        let follows = self.follows(caller);
+        let report = self.status_report(caller.id, peer.uid, &selection, follows);
+        Ok(self.answer_or_watch(caller, report, CallState::Watches(selection)))
+    }
+
+    /// Whether a client watches the subject of its call.
+    fn follows(&self, caller: &Caller) -> Follows {
+        let sends_on = self.conns.peek(caller.id).is_some_and(|conn| !conn.heard_end());
+        if caller.more && sends_on { Follows::More } else { Follows::Nothing }
+    }
+
+    fn answer_or_watch(
+        &mut self,
+        caller: &Caller,
+        report: Option<Vec<u8>>,
+        watch: CallState,
+    ) -> Step {
+        let follows = self.follows(caller);
+        match self.conns.get(caller.id).filter(|_| follows == Follows::More) {
+            None => Step::Answer(Answer::report(report)),
             Some(conn) => {
                 conn.progress_written(report);
-                Ok(Step::Wait(CallState::Watches(selection)))
+                Step::Wait(watch)
             }
         }
     }
@@ -112,18 +128,12 @@ impl Server {
 /// Finds the leader of a key.
 impl Server {
     pub(crate) fn leader(&mut self, caller: &Caller, query: &LeaderQuery) -> Result {
-        let Caller { id, peer, more, .. } = *caller;
         let key = items::key(&*query.key)?;
         let found = self.find_leader(&key)?;
-        let reply = self.shown(peer.uid).leader_reply(found, &key);
-        let watch = found.watched(key);
-        match self.conns.get(id).filter(|conn| more && !conn.heard_end()) {
-            None => Ok(Step::Answer(Answer::reply(&reply))),
-            Some(conn) => {
-                conn.progress_written(written(&reply, Follows::More));
-                Ok(Step::Wait(CallState::WatchesLeader(Box::new(watch))))
-            }
-        }
+        let (reply, news) =
+            (self.shown(caller.peer.uid).leader_reply(found, &key), found.news());
+        let report = written(&reply, self.follows(caller));
+        Ok(self.answer_or_watch(caller, report, CallState::WatchesLeader(key, news)))
     }
 
     /// The leader of a key, as far as this host knows.
@@ -315,8 +325,7 @@ impl Shown<'_> {
         match blocker.by {
             By::Hold(token, _) => Some(self.holding(self.table.hold(token)?, key, mode)),
             By::Waiter(request, _) => {
-                let asked = Asked::of_waiter(self.table, self.table.waiter(request)?);
-                Some(self.wanting(&asked, key, mode))
+                Some(self.wanting(&Asked::of(self.table, request)?, key, mode))
             }
         }
     }
@@ -349,6 +358,21 @@ impl Shown<'_> {
             run: asked.over_nodes.as_deref().map(|over| over.run),
         }
     }
+
+    /// The party of a frame whose request is not known.
+    fn party_of(&self, frame: FrameId) -> PartyInfo {
+        let state = self.table.frame(frame);
+        let uid = state.map_or(0, |state| state.uid);
+        let hold = self.table.holds_in(frame).next();
+        PartyInfo {
+            pid: state.map_or(0, |state| pid_of(&state.owner)),
+            uid,
+            command: hold.and_then(|hold| self.command(uid, &hold.asked.command.0)),
+            session: self.session(frame),
+            lease: state.is_some_and(|state| state.lease.is_some()),
+            run: hold.and_then(|hold| Some(hold.asked.over_nodes.as_deref()?.run)),
+        }
+    }
 }
 
 /// The waiting requests of each frame and of the frames that it encloses.
@@ -373,93 +397,49 @@ impl Server {
         };
         // The frame of the first request may no longer exist. The last step waits for a frame of
         // the same session, and that frame exists.
-        let session = self.decide.table().session(last.by.frame());
-        let teller = Teller { server: self, viewer, refused, request: first.request, session };
-        let steps: Box<[_]> = cycle.iter().map(|step| teller.step(step)).collect();
+        let shown = self.shown(viewer);
+        let session = shown.table.session(last.by.frame());
+        // The request, whether it still waits, was granted, or was refused in this turn.
+        let asked = |request: RequestId| match self.waiters.get(request) {
+            _ if request == first.request => Some(Asked { session, ..refused.clone() }),
+            Some(waiter) => Some(waiter.asked.clone()),
+            None => Asked::of(shown.table, request),
+        };
+        let steps = cycle.iter().map(|step| {
+            let waiter = asked(step.request);
+            let mode = waiter.as_ref().and_then(|asked| mode_of(&asked.request, step.item));
+            let mode = mode.unwrap_or(Mode::Counted);
+            let blocker = match step.by {
+                By::Hold(token, _) => {
+                    shown.table.hold(token).map(|hold| shown.holding(hold, &step.key, mode))
+                }
+                By::Waiter(request, _) => {
+                    asked(request).map(|asked| shown.wanting(&asked, &step.key, mode))
+                }
+            };
+            CycleStepInfo {
+                waiter: match waiter {
+                    Some(asked) => shown.party(&asked.request, asked.session),
+                    None => shown.party_of(step.frame),
+                },
+                key: step.key.to_string(),
+                mode,
+                // It may have ended in this turn.
+                blocker: blocker.unwrap_or_else(|| BlockerInfo {
+                    party: shown.party_of(step.by.frame()),
+                    key: step.key.to_string(),
+                    mode,
+                    holds: matches!(step.by, By::Hold(..)),
+                    since: time(UnixMillis(0)),
+                }),
+                node: None,
+            }
+        });
+        let steps: Box<[_]> = steps.collect();
         let sessions: BTreeSet<_> = steps.iter().map(|step| &step.waiter.session).collect();
         let processes: BTreeSet<_> = cycle.iter().map(|step| step.frame).collect();
         let mut failure = wording::deadlock(&first.key, sessions.len(), processes.len());
         failure.cycle = steps;
         failure
-    }
-}
-
-/// Builds the description of a deadlock.
-struct Teller<'a> {
-    server: &'a Server,
-    viewer: u32,
-    refused: &'a Asked,
-    /// The refused request.
-    request: RequestId,
-    /// Its session.
-    session: FrameId,
-}
-
-impl Teller<'_> {
-    fn step(&self, step: &CycleStep) -> CycleStepInfo {
-        let asked = self.asked(step.request);
-        let mode = asked.as_ref().and_then(|asked| mode_of(&asked.request, step.item));
-        let mode = mode.unwrap_or(Mode::Counted);
-        CycleStepInfo {
-            waiter: self.party(asked.as_ref(), step.frame),
-            key: step.key.to_string(),
-            mode,
-            blocker: self.blocker(step.by, &step.key, mode),
-            node: None,
-        }
-    }
-
-    /// The request, whether it still waits, was granted, or was refused in this turn.
-    fn asked(&self, request: RequestId) -> Option<Asked> {
-        if request == self.request {
-            return Some(Asked { session: self.session, ..self.refused.clone() });
-        }
-        if let Some(waiter) = self.server.waiters.get(request) {
-            return Some(waiter.asked.clone());
-        }
-        let table = self.server.decide.table();
-        match table.waiter(request) {
-            Some(waiter) => Some(Asked::of_waiter(table, waiter)),
-            None => table.hold_of(request).map(|hold| Asked::of_hold(table, hold)),
-        }
-    }
-
-    fn party(&self, asked: Option<&Asked>, frame: FrameId) -> PartyInfo {
-        let shown = self.server.shown(self.viewer);
-        if let Some(asked) = asked {
-            return shown.party(&asked.request, asked.session);
-        }
-        let table = shown.table;
-        let state = table.frame(frame);
-        let uid = state.map_or(0, |state| state.uid);
-        let hold = table.holds_in(frame).next();
-        PartyInfo {
-            pid: state.map_or(0, |state| pid_of(&state.owner)),
-            uid,
-            command: hold.and_then(|hold| shown.command(uid, &hold.asked.command.0)),
-            session: shown.session(frame),
-            lease: state.is_some_and(|state| state.lease.is_some()),
-            run: hold.and_then(|hold| Some(hold.asked.over_nodes.as_deref()?.run)),
-        }
-    }
-
-    fn blocker(&self, by: By, key: &Key, mode: Mode) -> BlockerInfo {
-        let shown = self.server.shown(self.viewer);
-        let found = match by {
-            By::Hold(token, _) => {
-                shown.table.hold(token).map(|hold| shown.holding(hold, key, mode))
-            }
-            By::Waiter(request, _) => {
-                self.asked(request).map(|asked| shown.wanting(&asked, key, mode))
-            }
-        };
-        // It may have ended in this turn.
-        found.unwrap_or_else(|| BlockerInfo {
-            party: self.party(None, by.frame()),
-            key: key.to_string(),
-            mode,
-            holds: matches!(by, By::Hold(..)),
-            since: time(UnixMillis(0)),
-        })
     }
 }
