@@ -339,7 +339,8 @@ pub(crate) fn server(
         conns.await_source(Source::RUNTIME_DIR, watch)?;
     }
     let holds = ledger.table.holds().filter(|hold| hold.provisional);
-    let mut waiters = Waiters::of_table(&ledger.table, ledger.host);
+    let mut waiters = Waiters::default();
+    waiters.follow_table(&ledger.table, ledger.host);
     waiters.unclaimed = holds.map(|hold| hold.request).collect();
     let mut server = Server {
         about,

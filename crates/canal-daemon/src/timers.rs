@@ -17,10 +17,10 @@ pub(crate) struct Due {
     pub come_back: Option<Instant>,
     /// Gives up those whose process is busy, too.
     pub come_back_if_busy: Option<Instant>,
-    /// Checks the waiters of the previous daemon that have not come back.
-    pub detached: Option<Instant>,
-    /// Checks stopped waiters.
-    pub stopped: Option<Instant>,
+    /// Looks at processes that the kernel does not report: of stopped waiters, of waiters of the
+    /// previous daemon that have not come back, and of holds whose last descendant cannot be
+    /// watched.
+    pub processes: Option<Instant>,
     /// Closes a connection that took too long to read its last reply.
     pub closing: Option<Instant>,
     /// Sends the changes to waiters.
@@ -28,13 +28,13 @@ pub(crate) struct Due {
     /// Sends the changes to clients that watch the status.
     pub watch: Option<Instant>,
     /// Reports the next leader to the clients that watch one.
-    pub leaders: DueLeaders,
+    pub leaders: Option<Instant>,
+    /// The earliest time to do so after a change.
+    pub leaders_rest_until: Option<Instant>,
     /// Checks the daemon's files.
     pub home: Option<Instant>,
     /// Searches again for processes of which the daemon could not find out whether they live.
     pub verify: Option<Instant>,
-    /// Tries again to watch for the last descendant of a hold.
-    pub unsure: Option<Instant>,
     /// The time at which every lease over nodes that the daemon may not know has ended. The daemon
     /// is not woken for it: the next turn after it notes that.
     pub node_settled: Option<Instant>,
@@ -44,23 +44,6 @@ pub(crate) struct Due {
     pub check_ahead: CheckAhead,
     /// Whether anything has changed since updates to waiters and watchers were last scheduled.
     pub changed: bool,
-}
-
-/// When to report the next leader to the clients that watch one.
-#[derive(Debug, Default)]
-pub(crate) struct DueLeaders {
-    /// When to check the leaders.
-    pub look: Option<Instant>,
-    /// The earliest time for the next check.
-    pub rest_until: Option<Instant>,
-}
-
-impl DueLeaders {
-    /// Notes a change: schedules the next check of the leaders as early as allowed.
-    pub(crate) fn changed(&mut self, now: Instant) {
-        let soon = self.rest_until.map_or(now, |rested| rested.max(now));
-        self.look = Some(self.look.map_or(soon, |look| look.min(soon)));
-    }
 }
 
 /// Whether a time has come. If so, clears it.

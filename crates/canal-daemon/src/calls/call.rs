@@ -137,7 +137,10 @@ impl Asked {
 /// The message is not a call. The daemon cannot trust anything that follows it.
 pub(crate) fn read(message: &[u8], fds: &mut Vec<OwnedFd>) -> Result<Call, FrameError> {
     let Incoming { method, parameters, more, oneway } = frame::parse(message)?;
-    let asked = understand(&method, parameters).unwrap_or_else(|error| Asked::Wrong(error.into()));
+    let (interface, name) = method.rsplit_once('.').unwrap_or_default();
+    let asked = Asked::read(interface, name, parameters);
+    let asked = asked.unwrap_or_else(|| Err(ServiceError::unknown(&method)));
+    let asked = asked.unwrap_or_else(|error| Asked::Wrong(error.into()));
     let owner_fd = match &asked {
         Asked::Acquire(acquire) => acquire.owner_fd,
         Asked::Release(release) | Asked::WouldRelease(release) => release.owner_fd,
@@ -151,12 +154,6 @@ pub(crate) fn read(message: &[u8], fds: &mut Vec<OwnedFd>) -> Result<Call, Frame
         (false, false) => Replies::One,
     };
     Ok(Call { asked, replies, fds })
-}
-
-fn understand(method: &str, parameters: Option<&RawValue>) -> Result<Asked, ServiceError> {
-    let unknown = || ServiceError::unknown(method);
-    let (interface, name) = method.rsplit_once('.').ok_or_else(unknown)?;
-    Asked::read(interface, name, parameters).unwrap_or_else(|| Err(unknown()))
 }
 
 fn typed<T: DeserializeOwned>(parameters: Option<&RawValue>) -> Result<T, ServiceError> {
@@ -218,17 +215,14 @@ impl Answer {
 
     /// An error that varlink defines.
     pub(crate) fn service_error(error: &ServiceError) -> Self {
-        Self::of(&Reply { parameters: error, continues: false, error: Some(error.qualified()) })
+        let name = Some(error.qualified());
+        Self::report(bytes_of(&Reply { parameters: error, continues: false, error: name }))
     }
 
     /// An error of this interface.
     pub(crate) fn failure(failure: &Failure) -> Self {
         let error = Some(failure.name.qualified());
-        Self::of(&Reply { parameters: failure, continues: false, error })
-    }
-
-    fn of<T: Serialize>(reply: &Reply<&T>) -> Self {
-        Self::report(bytes_of(reply))
+        Self::report(bytes_of(&Reply { parameters: failure, continues: false, error }))
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::Instant;
 use crate::calls::call::{Asked, Call, Replies};
 use crate::host::Ticket;
 use crate::view::status::Selection;
-use crate::waiters::leases::UnsyncedLease;
+use crate::waiters::leases::LeaseNews;
 use canal_core::{Key, LeaseId, Outcome, Release, Request, RequestId, Table, Wait};
 use canal_sys::clock;
 use canal_sys::pidfd::Pidfd;
@@ -34,8 +34,9 @@ pub(crate) enum CallState {
     Log(LogWait),
     /// The end of a holder whose process is exiting, for a request that may not wait.
     Deferred(PendingAcquire),
-    /// The disk: a lease is granted but not durable yet.
-    Stores(Box<UnsyncedLease>),
+    /// The disk: the lease of this request is granted but not durable yet. The client then gets
+    /// the news.
+    Stores(RequestId, Box<LeaseNews>),
     /// The configuration: see `server/requests/configuration.rs`.
     Configuration,
     /// Its turn to receive a report: of this part of the status, which it watches, or the one that
@@ -151,7 +152,7 @@ impl CallState {
             Self::Waits(_) => Subject::Grant,
             Self::Log(_) => Subject::Log,
             Self::Deferred(_) => Subject::Death,
-            Self::Stores(_) => Subject::Disk,
+            Self::Stores(..) => Subject::Disk,
             Self::Report(_) => Subject::Report,
             Self::Watches(_) => Subject::Status,
             Self::WatchesLeader(..) => Subject::Leader,

@@ -193,7 +193,7 @@ impl Connection {
     /// Whether nothing in the table depends on the connection.
     pub(crate) fn holds_nothing(&self) -> bool {
         use CallState::{Deferred, Log, Stores, Waits};
-        let asks = matches!(self.state, Waits(_) | Log(_) | Deferred(_) | Stores(_));
+        let asks = matches!(self.state, Waits(_) | Log(_) | Deferred(_) | Stores(..));
         !asks && self.untold.is_none() && self.provisional.is_empty()
     }
 }

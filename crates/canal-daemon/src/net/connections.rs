@@ -381,7 +381,7 @@ impl Conns {
         let is_answered_later = matches!(
             conn.state,
             CallState::Log(_)
-                | CallState::Stores(_)
+                | CallState::Stores(..)
                 | CallState::History
                 | CallState::Configuration
         );

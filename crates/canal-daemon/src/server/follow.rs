@@ -17,7 +17,7 @@ use crate::server::step::{Result, ended_unseen};
 use crate::store::ledger::NO_HOST;
 use crate::wording::{given_up, owner_gone};
 use canal_core::{
-    Change, Entry, FrameId, Granted, HoldState, Outcome, Refusal, RequestId, Revision, Snapshot,
+    Change, Entry, FrameId, Granted, HoldState, Outcome, RequestId, Revision, Snapshot,
 };
 use canal_protocol::{ErrorName, Failure};
 use canal_sys::clock;
@@ -296,7 +296,12 @@ impl Server {
                     "took back a grant before its client got it"
                 );
             }
-            Outcome::Refused { request, why } => return self.refuse_waiter(*request, why),
+            Outcome::Refused { request, why } => {
+                let waiter = self.waiters.ended(*request)?;
+                let conn = self.conns.waiter(*request)?;
+                let viewer = self.conns.peek(conn)?.peer.uid;
+                return Some((conn, self.refusal(viewer, &waiter.asked, why)));
+            }
             Outcome::Withdrawn { request } => {
                 self.waiters.ended(*request)?;
                 let conn = self.conns.waiter(*request)?;
@@ -322,8 +327,10 @@ impl Server {
                 self.leases.begin(self.decide.table(), self.decide.host(), *frame);
             }
             Outcome::Prioritized { request, .. } => {
-                if let Some(waiter) = self.decide.table().waiter(*request) {
-                    self.waiters.replace_request(waiter);
+                if let Some(changed) = self.decide.table().waiter(*request)
+                    && let Some(waiter) = self.waiters.get_mut(*request)
+                {
+                    waiter.asked.request = Arc::clone(&changed.request);
                 }
             }
             Outcome::NotHeld
@@ -336,14 +343,6 @@ impl Server {
             | Outcome::Stored { .. } => {}
         }
         None
-    }
-
-    /// Refuses a request that waited.
-    fn refuse_waiter(&mut self, id: RequestId, why: &Refusal) -> Option<(ConnId, Failure)> {
-        let waiter = self.waiters.ended(id)?;
-        let conn = self.conns.waiter(id)?;
-        let viewer = self.conns.peek(conn)?.peer.uid;
-        Some((conn, self.refusal(viewer, &waiter.asked, why)))
     }
 
     /// Whether a grant is to a request of this host.
@@ -387,8 +386,8 @@ impl Server {
             // All leases that wait for this become durable together.
             let stored = self.decide.ledger_mut().keep_leases();
             for (id, state) in unsynced {
-                let CallState::Stores(lease) = state else { continue };
-                let step = self.step_of_lease(id, *lease, &stored);
+                let CallState::Stores(request, news) = state else { continue };
+                let step = self.step_of_lease(id, request, *news, &stored);
                 self.carry_out(id, step);
             }
         }

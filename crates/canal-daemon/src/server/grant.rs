@@ -13,7 +13,7 @@ use crate::processes::identity::{self, cannot_watch, peer_pidfd};
 use crate::server::Server;
 use crate::server::step::{Result, Step};
 use crate::view::visible_table::Shown;
-use crate::waiters::leases::{LeaseNews, UnsyncedLease};
+use crate::waiters::leases::LeaseNews;
 use crate::wording::{cannot, given_up, not_held, owner_gone, pid_of};
 use canal_core::{Change, FrameId, FrameState, Granted, Owner, RequestId, Token};
 use canal_protocol::{ConfirmedAt, DeadlinePageQuery, ErrorName, Failure, Wrapper};
@@ -29,8 +29,12 @@ impl Server {
             let conn = self.end_waiter(request)?;
             return Some((conn, Err(given_up())));
         }
-        if self.decide.table().hold(granted.token).is_none() {
-            return self.forget_taken_back(request);
+        let table = self.decide.table();
+        if table.hold(granted.token).is_none() {
+            // A later withdrawal or death has taken it back.
+            let is_known = table.waiter(request).is_some() || table.hold_of(request).is_some();
+            let conn = if is_known { None } else { self.end_waiter(request) };
+            return Some((conn?, Err(owner_gone())));
         }
         if self.decide.in_flight.is_being_suspended(request) {
             return None;
@@ -67,16 +71,6 @@ impl Server {
             return true;
         }
         self.decide.table().may_be_told(token)
-    }
-
-    /// Forgets a grant that a later withdrawal or death has taken back.
-    fn forget_taken_back(&mut self, request: RequestId) -> Option<(ConnId, Result)> {
-        let table = self.decide.table();
-        if table.waiter(request).is_some() || table.hold_of(request).is_some() {
-            return None;
-        }
-        let conn = self.end_waiter(request)?;
-        Some((conn, Err(owner_gone())))
     }
 
     /// Checks the process of a granted waiter. Returns its pid if it is stopped or frozen: the
@@ -205,11 +199,8 @@ impl Server {
         self.decide.record_grant(token).map_err(cannot("record the owner"))?;
         let Some(conn) = self.conns.get(id) else { return Err(owner_gone()) };
         let shown = Shown::to(conn.peer.uid, self.decide.ledger(), &self.leases, &self.owners);
-        let mut grant = match granted {
-            Some(granted) => shown.grant(granted),
-            None => self.decide.table().hold(token).map(|hold| shown.held(hold)),
-        };
-        let Some(grant) = &mut grant else { return Err(owner_gone()) };
+        let Some(hold) = shown.table.hold(token) else { return Err(owner_gone()) };
+        let mut grant = shown.grant(hold, granted);
         grant.notes = self.told_sizes.notes(self.decide.table(), &asked, Some(token));
         grant.notes.append(&mut conn.asked.key_notes);
         grant.children_fd = asked.children.then_some(0);
@@ -225,16 +216,8 @@ impl Server {
         } else if !closes_on_grant {
             conn.untold = Some(request);
         }
-        let answer = Answer::with_fds(grant, fds);
+        let answer = Answer::with_fds(&grant, fds);
         Ok(Step::Answer(Answer { closes: closes_on_grant, ..answer }))
-    }
-
-    /// Confirms a client's part of a request over nodes, once the lease is durable.
-    pub(crate) fn tell_confirmed(&self, request: RequestId, token: Token) -> Step {
-        if self.decide.ledger().is_untold_lease(token) {
-            return wait_for_disk(request, LeaseNews::Confirmed(token));
-        }
-        Step::reply(&ConfirmedAt { token: token.0 })
     }
 
     /// The next step of a call that waited for its lease to be durable. A lease that cannot be made
@@ -242,10 +225,10 @@ impl Server {
     pub(crate) fn step_of_lease(
         &mut self,
         id: ConnId,
-        lease: UnsyncedLease,
+        request: RequestId,
+        news: LeaseNews,
         stored: &io::Result<()>,
     ) -> Result {
-        let UnsyncedLease { request, news } = lease;
         if self.decide.table().hold_of(request).is_none() {
             let message = "the daemon took the lease back before its client got it";
             return Err(Failure::new(ErrorName::LeaseLost, message));
@@ -266,8 +249,8 @@ impl Server {
 }
 
 /// Makes a call wait until its lease is durable. The client then gets `news`.
-fn wait_for_disk(request: RequestId, news: LeaseNews) -> Step {
-    Step::Wait(CallState::Stores(Box::new(UnsyncedLease { request, news })))
+pub(super) fn wait_for_disk(request: RequestId, news: LeaseNews) -> Step {
+    Step::Wait(CallState::Stores(request, Box::new(news)))
 }
 
 /// Hands the deadline page to the clients that run the commands of holders.

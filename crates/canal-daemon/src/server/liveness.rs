@@ -21,8 +21,9 @@ use canal_core::{
 use canal_sys::clock;
 use canal_sys::process::{Activity, Found, RunState, activity};
 
-/// How often the daemon checks whether stopped waiters run again.
-pub(crate) const STOPPED_EVERY: Duration = Duration::from_millis(250);
+/// How often the daemon checks whether stopped waiters run again, and tries again to watch for the
+/// last descendant of a hold.
+pub(crate) const PROCESSES_EVERY: Duration = Duration::from_millis(250);
 
 /// How often the daemon searches for stopped waiters that are ahead of other waiters.
 pub(crate) const AHEAD_EVERY: Duration = Duration::from_secs(1);
@@ -78,13 +79,6 @@ impl Server {
     pub(crate) fn end_of_writers(&mut self, token: Token) {
         if self.decide.table().hold(token).is_some_and(|hold| hold.orphaned) {
             self.end_without_writers(token);
-        }
-    }
-
-    /// Checks again the holds for which the daemon does not know whether descendants live.
-    pub(crate) fn look_at_unsure(&mut self) {
-        for token in self.children.unsure().clone() {
-            self.end_of_writers(token);
         }
     }
 
@@ -152,7 +146,7 @@ impl Server {
                 }
                 gone.push(request);
             }
-            CallState::Stores(lease) => gone.push(lease.request),
+            CallState::Stores(request, _) => gone.push(request),
             CallState::Log(wait) => {
                 if let (Awaiting::Membership, Some(conn)) = (wait.what, self.conns.get(id)) {
                     conn.calls.clear();
@@ -269,7 +263,6 @@ impl Server {
             // The client of a waiter from the previous daemon has to come back first.
             if self.waiters.get(request).is_some() && !self.is_back(request) {
                 self.waiters.absent.insert(request, None);
-                self.due.detached = Some(clock::now());
                 continue;
             }
             self.propose(Change::Resume { request });
@@ -301,17 +294,21 @@ impl Server {
         self.due.come_back_if_busy = Some(now + COME_BACK_TIME_IF_BUSY);
         // The others are checked soon: most will be back by then.
         self.suspend_stopped(PROCESSES_LOOKED_AT_MAX);
-        self.due.detached = Some(now + STOPPED_EVERY);
+    }
+
+    /// Whether waiters of the previous daemon may come back.
+    pub(crate) fn awaits_detached(&self) -> bool {
+        self.due.come_back.is_some() || !self.waiters.absent.is_empty()
     }
 
     /// Checks the waiters that have not come back.
     pub(crate) fn look_at_detached(&mut self, now: Instant) {
-        self.suspend_stopped(usize::MAX);
+        if self.awaits_detached() {
+            self.suspend_stopped(usize::MAX);
+        }
         for (request, back_until) in std::mem::take(&mut self.waiters.absent) {
             self.look_at_away(now, request, back_until);
         }
-        let goes_on = self.due.come_back.is_some() || !self.waiters.absent.is_empty();
-        self.due.detached = goes_on.then_some(now + STOPPED_EVERY);
     }
 
     /// Withdraws the requests and provisional grants of the previous daemon whose client has not
@@ -324,7 +321,10 @@ impl Server {
         let mut lost: Vec<RequestId> = waiting.into_iter().chain(unclaimed.clone()).collect();
         lost.retain(|request| !self.is_back(*request));
         if self.due.come_back_if_busy.is_some_and(|at| now < at) {
-            let late = self.take_late(&mut lost);
+            // Checks only the first of many, and leaves the rest for later.
+            let unchecked = lost.split_off(lost.len().min(PROCESSES_LOOKED_AT_MAX));
+            let busy = lost.extract_if(.., |request| self.is_busy(*request));
+            let late: BTreeSet<RequestId> = busy.chain(unchecked).collect();
             self.waiters.unclaimed = unclaimed.intersection(&late).copied().collect();
             self.due.come_back = (!late.is_empty()).then_some(now + COME_BACK_EVERY);
         }
@@ -334,15 +334,7 @@ impl Server {
                 "dropped requests because their clients did not reconnect"
             );
         }
-        lost.into_iter().for_each(|request| self.give_up(request));
-    }
-
-    /// Extracts the requests whose client may still come back, because its process is busy. Checks
-    /// only the first of many, and leaves the rest for later.
-    fn take_late(&self, lost: &mut Vec<RequestId>) -> BTreeSet<RequestId> {
-        let unchecked = lost.split_off(lost.len().min(PROCESSES_LOOKED_AT_MAX));
-        let busy = lost.extract_if(.., |request| self.is_busy(*request));
-        busy.chain(unchecked).collect()
+        lost.into_iter().for_each(|request| self.propose(Change::Withdraw { request }));
     }
 
     /// Whether the process that made a request is busy.
@@ -352,10 +344,6 @@ impl Server {
         asker.is_some_and(|process| {
             matches!(find(process), Found::Same(_)) && activity(process.pid) == Activity::Busy
         })
-    }
-
-    fn give_up(&mut self, request: RequestId) {
-        self.propose(Change::Withdraw { request });
     }
 
     /// Suspends the detached waiters whose process is stopped. Checks `at_most` waiters.
@@ -390,12 +378,12 @@ impl Server {
         match lives_of(&waiter.request) {
             // With the owner, the whole frame has ended.
             [_, Some(RunState::Gone)] => self.end(waiter.frame),
-            [Some(RunState::Gone), _] => self.give_up(request),
+            [Some(RunState::Gone), _] => self.propose(Change::Withdraw { request }),
             lives if lives.contains(&Some(RunState::Stopped)) => {
                 self.waiters.absent.insert(request, None);
             }
             _ => match back_until {
-                Some(until) if until <= now => self.give_up(request),
+                Some(until) if until <= now => self.propose(Change::Withdraw { request }),
                 until => {
                     let until = until.unwrap_or(now + COME_BACK_TIME);
                     self.waiters.absent.insert(request, Some(until));

@@ -155,7 +155,6 @@ impl Server {
         let again: Vec<_> = again.collect();
         self.leases = Leases::default();
         self.due.come_back = None;
-        self.due.detached = None;
         self.owners.forget_all();
         self.children.remove_all(&mut self.owners);
         self.conns.disown_all();
@@ -363,16 +362,10 @@ impl Server {
         for (id, state) in self.conns.end_waits(Subject::Log, is_waiting) {
             let CallState::Log(wait) = state else { continue };
             if let Awaiting::MembershipOf(newcomer) = wait.what {
-                self.ask_again(id, newcomer);
+                let step = self.ask(newcomer);
+                self.carry_out(id, Ok(step));
             }
         }
-    }
-
-    /// Repeats a request for a lock, or the question whether it would be granted, for a call that
-    /// had to wait until then.
-    pub(super) fn ask_again(&mut self, id: ConnId, newcomer: PendingAcquire) {
-        let step = self.ask(newcomer);
-        self.carry_out(id, Ok(step));
     }
 
     /// Asks for deferred requests again: all of them after a death, otherwise those whose time is
@@ -383,7 +376,8 @@ impl Server {
         let is_due = |state: &CallState| matches!(state, CallState::Deferred(it) if is_due(it));
         for (id, state) in self.conns.end_waits(Subject::Death, is_due) {
             if let CallState::Deferred(newcomer) = state {
-                self.ask_again(id, newcomer);
+                let step = self.ask(newcomer);
+                self.carry_out(id, Ok(step));
             }
         }
     }

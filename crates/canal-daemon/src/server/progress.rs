@@ -53,7 +53,7 @@ impl Server {
         for request in newcomers {
             // Estimates take time, and there may be many newcomers: they get estimates with the
             // next progress.
-            self.tell_progress(request, &mut scenes, LOOKED_UP_MAX, None);
+            self.tell_progress(request, &mut scenes, None);
         }
         if is_due(&mut self.due.progress, now) {
             self.tell_all_progress();
@@ -64,7 +64,7 @@ impl Server {
         if std::mem::take(&mut self.due.changed) {
             self.schedule(now);
         }
-        if is_due(&mut self.due.leaders.look, now) {
+        if is_due(&mut self.due.leaders, now) {
             self.tell_leaders();
         }
     }
@@ -81,7 +81,8 @@ impl Server {
         }
         let is_watched = |subject| self.conns.waits(subject).next().is_some();
         if is_watched(Subject::Leader) {
-            self.due.leaders.changed(now);
+            let soon = self.due.leaders_rest_until.map_or(now, |rested| rested.max(now));
+            self.due.leaders = self.due.leaders.into_iter().chain([soon]).min();
         }
         if is_watched(Subject::Status) {
             self.due.watch.get_or_insert(now + WATCH_EVERY);
@@ -94,7 +95,7 @@ impl Server {
         let takers = self.waiters.iter().filter(|(_, waiter)| waiter.more);
         let takers: Vec<RequestId> = takers.map(|(request, _)| request).collect();
         for request in takers {
-            self.tell_progress(request, &mut scenes, usize::MAX, Some(&mut budget));
+            self.tell_progress(request, &mut scenes, Some(&mut budget));
         }
     }
 
@@ -104,7 +105,6 @@ impl Server {
         &mut self,
         request: RequestId,
         scenes: &mut BTreeMap<(Key, Mode), Scene>,
-        looked_up_max: usize,
         budget: Option<&mut usize>,
     ) {
         let Some(waiter) = self.waiters.get(request) else { return };
@@ -120,9 +120,7 @@ impl Server {
             return self.tell_kept_grant(request, id);
         };
         let key = why.key;
-        let scene = scenes
-            .entry((key.clone(), mode))
-            .or_insert_with(|| self.scene(&key, looked_up_max, budget));
+        let scene = scenes.entry((key.clone(), mode)).or_insert_with(|| self.scene(&key, budget));
         let estimate = scene.estimates.get(&request).copied();
         let position = scene.positions.get(&request).copied().unwrap_or(scene.waiting);
         let news = progress_hash(position, &reason, estimate.as_ref());
@@ -178,18 +176,17 @@ impl Server {
     }
 
     /// The facts that all waiters of a key share. `budget`: how many holders and waiters the
-    /// estimates may examine; without it, there are no estimates.
-    fn scene(&self, key: &Key, looked_up_max: usize, budget: Option<&mut usize>) -> Scene {
-        let waiting = self.decide.table().waiting_for(key);
-        let served =
-            if waiting <= looked_up_max { self.decide.table().served(key) } else { Vec::new() };
-        let positions = served.into_iter().zip(1..).collect();
-        let estimates = self.observe.history.summary().zip(budget).map(|(summary, budget)| {
-            let now = clock::unix_ms();
-            estimates::of_key(self.decide.table(), key, summary, now, budget)
-        });
-        let estimates = estimates.unwrap_or_default();
-        Scene { positions, waiting, holders: BTreeMap::new(), estimates }
+    /// estimates may examine; without it, there are no estimates, and only few positions.
+    fn scene(&self, key: &Key, budget: Option<&mut usize>) -> Scene {
+        let table = self.decide.table();
+        let mut scene = Scene { waiting: table.waiting_for(key), ..Scene::default() };
+        if budget.is_some() || scene.waiting <= LOOKED_UP_MAX {
+            scene.positions = table.served(key).into_iter().zip(1..).collect();
+        }
+        if let Some((summary, budget)) = self.observe.history.summary().zip(budget) {
+            scene.estimates = estimates::of_key(table, key, summary, clock::unix_ms(), budget);
+        }
+        scene
     }
 
     fn tell_watchers(&mut self) {
@@ -226,7 +223,7 @@ const UNREAD_EVERY: Duration = Duration::from_millis(250);
 impl Server {
     /// Informs each watcher whose last message names another leader.
     fn tell_leaders(&mut self) {
-        self.due.leaders.rest_until = Some(clock::now() + LOOK_EVERY);
+        self.due.leaders_rest_until = Some(clock::now() + LOOK_EVERY);
         for id in self.conns.those(Subject::Leader) {
             self.tell_leader(id);
         }
@@ -239,7 +236,7 @@ impl Server {
         let (news, reply) = match self.find_leader(&key) {
             Ok(found) if found.news() == *told => return,
             Ok(_) if !has_read => {
-                self.due.leaders.look = Some(clock::now() + UNREAD_EVERY);
+                self.due.leaders = Some(clock::now() + UNREAD_EVERY);
                 return;
             }
             Ok(found) => (found.news(), self.shown(viewer).leader_reply(found, &key)),

@@ -26,16 +26,13 @@ use crate::net::connections::{Accepted, Source, in_turns};
 use crate::net::unread_reports::REPORT_TIME_PER_TURN;
 use crate::processes::owners::Ended;
 use crate::server::Server;
-use crate::server::liveness::STOPPED_EVERY;
+use crate::server::liveness::PROCESSES_EVERY;
 use crate::server::step::{Caller, Result, Step};
 use crate::timers::is_due;
 use crate::view::visible_table::Shown;
 use canal_protocol::service::{Description, DescriptionQuery, Info, ServiceError, description};
 use canal_sys::clock;
 use canal_text::duration::stated;
-
-/// How often the daemon tries again to watch for the last descendant of a hold.
-const UNSURE_EVERY: Duration = Duration::from_millis(250);
 
 /// The most calls served in a turn. The others are served in the next turn. Users take turns again
 /// there, so a later call of a user with fewer calls may be served first.
@@ -92,13 +89,14 @@ impl Server {
         self.on_time(now)?;
         self.retry_deferred(deaths);
         self.serve(leases_over_at)?;
+        self.read_configuration(now);
+        self.settle()?;
         while self.share_slots(now) {
             self.settle()?;
         }
         self.inform(now);
         self.serve_reports();
         self.end_searches();
-        self.read_configuration(now);
         self.observe.give_metrics(&mut self.decide, self.conns.len());
         self.settle()?;
         #[cfg(test)]
@@ -247,18 +245,16 @@ impl Server {
         let due = &self.due;
         let times = [
             due.come_back,
-            due.detached,
-            due.stopped,
+            due.processes,
             due.check_ahead.due,
             due.closing,
             due.node_settled,
             due.progress,
             due.watch,
-            due.leaders.look,
+            due.leaders,
             self.reports.due,
             due.home,
             due.verify,
-            due.unsure,
             due.idle,
             self.jobservers.due,
             self.observe.due(),
@@ -289,17 +285,15 @@ impl Server {
         if is_due(&mut self.due.come_back, now) {
             self.give_up_the_lost(now);
         }
-        if is_due(&mut self.due.detached, now) {
-            self.look_at_detached(now);
-        }
-        if is_due(&mut self.due.stopped, now) {
+        if is_due(&mut self.due.processes, now) {
             self.look_at_stopped();
+            self.look_at_detached(now);
+            for token in self.children.unsure().clone() {
+                self.end_of_writers(token);
+            }
         }
         if is_due(&mut self.due.check_ahead.due, now) {
             self.check_ahead_of_waiters(now);
-        }
-        if is_due(&mut self.due.unsure, now) {
-            self.look_at_unsure();
         }
         if is_due(&mut self.due.node_settled, now) {
             self.settle_node();
@@ -311,11 +305,11 @@ impl Server {
 
     /// Schedules the next work at the end of a turn, because no event may start another turn.
     pub(crate) fn look_ahead(&mut self, now: Instant) {
-        if !self.waiters.suspended.is_empty() {
-            self.due.stopped.get_or_insert(now + STOPPED_EVERY);
-        }
-        if !self.children.unsure().is_empty() {
-            self.due.unsure.get_or_insert(now + UNSURE_EVERY);
+        if self.awaits_detached()
+            || !self.waiters.suspended.is_empty()
+            || !self.children.unsure().is_empty()
+        {
+            self.due.processes.get_or_insert(now + PROCESSES_EVERY);
         }
         self.due.closing = self.conns.close_slow(now);
         self.reports.look_ahead(&self.conns, now);

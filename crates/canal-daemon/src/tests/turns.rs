@@ -20,7 +20,7 @@ use crate::server::observe::Observe;
 use crate::server::step::Step;
 use crate::server::turn::{Batch, CALLS_PER_TURN};
 use crate::tests::{Holder, Peer, World, call, granted, hex, mutex, try_mutex};
-use crate::waiters::leases::{LeaseNews, UnsyncedLease};
+use crate::waiters::leases::LeaseNews;
 use crate::waiters::waiting::granted as granted_later;
 use canal_core::{Owner, Tag, Token, Wait};
 use canal_sys::rerun::wait_until;
@@ -90,16 +90,16 @@ fn a_hold_whose_descendants_cannot_be_watched_ends_when_they_do() {
     owner.end();
     world.server.owners.fail(2);
     world.turn();
-    assert!(world.server.due.unsure.is_some());
-    world.server.due.unsure = Some(Instant::now());
+    assert!(world.server.due.processes.is_some());
+    world.server.due.processes = Some(Instant::now());
     world.server.turn().unwrap();
     end_descendant(&world, asker, token);
     world.turn();
     assert!(world.server.decide.table().hold(token).is_some(), "its end was not reported");
-    world.server.due.unsure = world.server.due.unsure.map(|_| Instant::now());
+    world.server.due.processes = world.server.due.processes.map(|_| Instant::now());
     world.server.turn().unwrap();
     assert!(world.server.decide.table().hold(token).is_none());
-    assert_eq!(world.server.due.unsure, None);
+    assert_eq!(world.server.due.processes, None);
 }
 
 #[test]
@@ -441,8 +441,7 @@ fn a_lease_whose_client_leaves_while_it_is_stored_is_taken_back() {
     let (id, _peer) = world.connect_as(world.server.about.uid);
     let hold = world.server.decide.table().holds().next().unwrap();
     let (request, news) = (hold.request, LeaseNews::Granted(None));
-    let lease = UnsyncedLease { request, news };
-    world.server.conns.set_state(id, CallState::Stores(Box::new(lease)));
+    world.server.conns.set_state(id, CallState::Stores(request, Box::new(news)));
     world.server.disconnect(id);
     world.server.follow().unwrap();
     assert_eq!(world.server.decide.table().hold_of(request), None);

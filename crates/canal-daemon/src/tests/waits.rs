@@ -24,7 +24,7 @@ impl Server {
                 Awaiting::MembershipOf(_) => self.decide.is_shared(),
             },
             CallState::Deferred(newcomer) => newcomer.deferred_until.is_some(),
-            CallState::Stores(_) => false,
+            CallState::Stores(..) => false,
             // A call waits for the configuration at most until a time.
             CallState::Idle
             | CallState::Report(_)

@@ -191,31 +191,22 @@ fn bucket(item: &HeldItem) -> Option<u64> {
 }
 
 impl<'a> Shown<'a> {
-    /// A grant that was just decided.
-    pub(crate) fn grant(&self, granted: &Granted) -> Option<Grant> {
-        let hold = self.table.hold(granted.token)?;
-        if hold.items.len() < hold.asked.items.len() {
-            // Part of the hold was released before the client received the grant.
-            return Some(self.held(hold));
-        }
-        Some(self.grant_of(hold, granted_keys(&hold.asked, granted)))
-    }
-
-    /// The keys that a request holds, for a client that asks again. `acquired` is the number held
-    /// now, because the number right after the grant is no longer known.
-    pub(crate) fn held(&self, hold: &HoldState) -> Grant {
-        let keys = hold.items.iter().map(|item| GrantedKey {
+    /// The grant of a hold. For a client that asks again, and if a part of the hold was released
+    /// before the client received the grant, `acquired` is the number held now, because the number
+    /// right after the grant is no longer known.
+    pub(crate) fn grant(&self, hold: &HoldState, decided: Option<&Granted>) -> Grant {
+        let decided = decided.filter(|decided| decided.items.len() == hold.items.len());
+        let keys = hold.items.iter().enumerate().map(|(at, item)| GrantedKey {
             key: item.key.to_string(),
-            acquired: self.acquired(item),
+            acquired: match decided.and_then(|decided| decided.items.get(at)) {
+                Some(decided) => decided.acquired,
+                None => self.acquired(item),
+            },
             slots: slots_shown(&item.slots, item.view),
             mode: item.mode,
         });
-        self.grant_of(hold, keys.collect())
-    }
-
-    fn grant_of(&self, hold: &HoldState, keys: Vec<GrantedKey>) -> Grant {
         Grant {
-            keys,
+            keys: keys.collect(),
             token: hold.token.0,
             owner: OwnerInfo {
                 pid: pid_of(&hold.asked.owner),
@@ -239,7 +230,7 @@ impl<'a> Shown<'a> {
     }
 }
 
-/// The keys that a request was granted, or would be.
+/// The keys that a request would be granted.
 pub(crate) fn granted_keys(asked: &Request, granted: &Granted) -> Vec<GrantedKey> {
     let keys = asked.items.iter().zip(&granted.items).map(|(item, granted)| GrantedKey {
         key: item.key.to_string(),

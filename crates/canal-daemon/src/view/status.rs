@@ -1,6 +1,6 @@
 //! The keys of a status, each with its holders and waiters.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -30,21 +30,18 @@ impl<'a> Shown<'a> {
         let keys = self.selected(&selection).map(|key| KEY_BYTES + key.as_str().len());
         let (shown, left_out) = fitting(keys, &mut keys_left);
         rows_left -= REPORT_BYTES_MAX / 2 - keys_left;
-        let each = Each(move || {
-            let looks = if selection.full { Looks::Fully } else { Looks::Closely };
-            let mut report = KeysReport {
-                shown: self,
-                selection: selection.clone(),
-                looks,
-                looks_left: PROCESSES_LOOKED_AT_MAX,
-                rows_left,
-                may_look_at: estimates::LOOKED_AT_MAX,
-            };
-            let whys = Rc::new(Whys::default());
-            let keys = self.selected(&selection).take(shown);
-            keys.map(move |key| report.key(key, &whys))
-        });
-        (each, left_out)
+        let keys = self.selected(&selection).take(shown);
+        let looks = if selection.full { Looks::Fully } else { Looks::Closely };
+        let mut report = KeysReport {
+            shown: self,
+            selection,
+            looks,
+            looks_left: PROCESSES_LOOKED_AT_MAX,
+            rows_left,
+            may_look_at: estimates::LOOKED_AT_MAX,
+        };
+        let whys = Rc::new(Whys::default());
+        (each(keys.map(move |key| report.key(key, &whys))), left_out)
     }
 
     /// The keys of a selection.
@@ -151,6 +148,7 @@ impl<'a> KeysReport<'a> {
             let now = clock::unix_ms();
             estimates::of_key(table, key, summary, now, &mut self.may_look_at)
         });
+        let (estimates, whys) = (estimates.unwrap_or_default(), Rc::clone(whys));
         let holders = holds.iter().map(|hold| {
             let looks = if self.looks_left > 0 { self.looks } else { Looks::Briefly };
             self.looks_left = self.looks_left.saturating_sub(1);
@@ -168,18 +166,12 @@ impl<'a> KeysReport<'a> {
             without: settings.without.0.iter().copied().collect(),
             waiting: queue.len() as u64,
             holders: holders.collect(),
-            waiters: Each({
-                let whys = Rc::clone(whys);
-                let estimates = Rc::new(estimates.unwrap_or_default());
-                move || {
-                    let waiters = waiters.clone().into_iter().take(waiting);
-                    let (whys, estimates) = (Rc::clone(&whys), Rc::clone(&estimates));
-                    waiters.filter_map(move |(position, waiter)| {
-                        let estimate = estimates.get(&waiter.id).copied();
-                        shown.waiter(waiter, key, position, &whys, estimate)
-                    })
-                }
-            }),
+            waiters: each(waiters.into_iter().take(waiting).filter_map(
+                move |(position, waiter)| {
+                    let estimate = estimates.get(&waiter.id).copied();
+                    shown.waiter(waiter, key, position, &whys, estimate)
+                },
+            )),
             left_out: unshown_holders + unshown_waiters,
         }
     }
@@ -227,13 +219,17 @@ fn slot_bytes(hold: &HoldState, key: &Key) -> usize {
     usize::try_from(slots).unwrap_or(usize::MAX).saturating_mul(EACH)
 }
 
-/// A sequence whose items are created one by one while it is written. A report of ten thousand
-/// waiters is never in memory as a whole, because an allocator may keep such memory.
-struct Each<F>(F);
+/// A sequence whose items are created one by one while it is written, once. A report of ten
+/// thousand waiters is never in memory as a whole, because an allocator may keep such memory.
+struct Each<I>(Cell<Option<I>>);
 
-impl<F: Fn() -> I, I: Iterator<Item: Serialize>> Serialize for Each<F> {
+fn each<I: Iterator<Item: Serialize>>(items: I) -> Each<I> {
+    Each(Cell::new(Some(items)))
+}
+
+impl<I: Iterator<Item: Serialize>> Serialize for Each<I> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq((self.0)())
+        serializer.collect_seq(self.0.take().into_iter().flatten())
     }
 }
 

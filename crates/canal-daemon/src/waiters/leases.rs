@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use sha2::{Digest, Sha256};
 
-use canal_core::{FrameId, Granted, HoldState, HostId, LeaseId, RequestId, Table, Token};
+use canal_core::{FrameId, Granted, HoldState, HostId, LeaseId, Table, Token};
 use canal_protocol::Handle;
 use canal_sys::clock;
 
@@ -142,13 +142,6 @@ pub(crate) fn name_of(handle: Handle) -> LeaseId {
 /// Whether a hold is an unconfirmed part of a request over nodes.
 pub(crate) fn is_collecting(hold: &HoldState) -> bool {
     hold.provisional && hold.asked.over_nodes.is_some()
-}
-
-/// The grant or the confirmation of a lease that has not been sent yet.
-#[derive(Debug)]
-pub(crate) struct UnsyncedLease {
-    pub request: RequestId,
-    pub news: LeaseNews,
 }
 
 /// The message for a client once its lease is durable.

@@ -89,13 +89,6 @@ impl Asked {
 }
 
 impl Waiters {
-    /// The waiters of a host according to its table, without connections yet.
-    pub(crate) fn of_table(table: &Table, host: HostId) -> Self {
-        let mut waiters = Self::default();
-        waiters.follow_table(table, host);
-        waiters
-    }
-
     /// Takes the waiters of a host from its table. They replace the previous ones.
     pub(crate) fn follow_table(&mut self, table: &Table, host: HostId) {
         (self.requests, self.ends, self.users) = Default::default();
@@ -162,13 +155,6 @@ impl Waiters {
         }
         if more {
             self.newcomers.push(request);
-        }
-    }
-
-    /// Replaces the content of a request that was changed in the table.
-    pub(crate) fn replace_request(&mut self, state: &WaiterState) {
-        if let Some(waiter) = self.get_mut(state.id) {
-            waiter.asked.request = Arc::clone(&state.request);
         }
     }
 

@@ -20,10 +20,10 @@ use crate::view::visible_table::Held;
 use crate::waiters::waiting::Asked;
 use crate::wording::{self, Use, bad, pid_of, refused, superseded, too_many_wait};
 use canal_core::{
-    Above, Change, FrameId, Granted, Key, Outcome, OverNodes, OwnSlots, Owner, Reason, Refusal,
+    Above, Change, FrameId, Granted, Outcome, OverNodes, OwnSlots, Owner, Reason, Refusal,
     Request, RequestId, Tag, UnixMillis, Wait, differs_in_nodes,
 };
-use canal_protocol::{Acquire, ErrorName, Failure, SizeNote, WouldAcquire, WouldGrant, Wrapper};
+use canal_protocol::{Acquire, ErrorName, Failure, WouldAcquire, WouldGrant, Wrapper};
 use canal_sys::clock;
 use canal_sys::process::{RunState, run_state};
 
@@ -427,10 +427,12 @@ impl Server {
             return Ok(Step::Wait(CallState::Deferred(newcomer)));
         }
         let mut failure = self.early_refusal(id, &newcomer, why);
+        // The text of `--key` may have been read as a count for a key, not as a size.
         if let Refusal::TooLarge { item, .. } = why
             && let Some(conn) = self.conns.peek(id)
             && let Some(item) = newcomer.request.items.get(*item)
-            && let Some(text) = count_in_text_of(&conn.asked.key_notes, &item.key)
+            && let Some(note) = conn.asked.key_notes.iter().find(|it| it.key == item.key.as_str())
+            && let Some(text) = note.read.as_deref().filter(|_| note.stated.starts_with(':'))
         {
             failure = failure.hint(wording::count_in_text(text));
         }
@@ -459,7 +461,7 @@ impl Server {
             return self.cannot_supersede(peer, *token);
         }
         let viewer = peer.map_or(NOBODY, |peer| peer.uid);
-        // A deadlock is told with the session of the requests behind.
+        // Only a deadlock has a session, and finds it itself.
         let since = UnixMillis(clock::unix_ms());
         let asked = Asked { request, session: FrameId(0), since };
         let mut failure = self.refusal(viewer, &asked, why);
@@ -498,27 +500,25 @@ impl Server {
 
     /// The error for a waiter whose time is over.
     pub(crate) fn timeout_failure(&mut self, request: RequestId, viewer: u32) -> Failure {
-        let mut failure = self.timeout_reason(request, viewer);
+        let shown = self.shown(viewer);
+        let mut failure = match shown.why(request) {
+            None => refused("timeout", "the wait timed out"),
+            Some((why, ..)) if why.reason == Reason::Paused => {
+                wording::timeout_while_paused(&why.key)
+            }
+            Some((why, _, clause)) => {
+                let mut failure = wording::timeout(why.key.as_str(), &clause);
+                let waiter = shown.table.waiter(request);
+                if let Some(waiter) = waiter.filter(|_| Held::by(&why.reason).is_some()) {
+                    let holders = shown.holders(&waiter.request, why.item, OwnSlots::LeftOut);
+                    failure.holders = holders.into();
+                }
+                failure
+            }
+        };
         let table = self.decide.table();
         if let Some(waiter) = table.waiter(request) {
             failure.add_notes(self.told_sizes.notes(table, &waiter.request, None));
-        }
-        failure
-    }
-
-    fn timeout_reason(&self, request: RequestId, viewer: u32) -> Failure {
-        let shown = self.shown(viewer);
-        let Some((why, _, clause)) = shown.why(request) else {
-            return refused("timeout", "the wait timed out");
-        };
-        if why.reason == Reason::Paused {
-            return wording::timeout_while_paused(&why.key);
-        }
-        let mut failure = wording::timeout(why.key.as_str(), &clause);
-        if Held::by(&why.reason).is_some()
-            && let Some(waiter) = self.decide.table().waiter(request)
-        {
-            failure.holders = shown.holders(&waiter.request, why.item, OwnSlots::LeftOut).into();
         }
         failure
     }
@@ -535,10 +535,4 @@ impl Server {
             .filter(|hold| hold.asked.host == self.decide.host())
             .any(|hold| run_state(pid_of(&hold.asked.owner)) == RunState::Exiting)
     }
-}
-
-/// The text of `--key` that was read as a count for a key, not as a size.
-fn count_in_text_of<'a>(notes: &'a [SizeNote], key: &Key) -> Option<&'a str> {
-    let note = notes.iter().find(|note| note.key == key.as_str())?;
-    note.read.as_deref().filter(|_| note.stated.starts_with(':'))
 }

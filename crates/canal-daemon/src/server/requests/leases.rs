@@ -151,12 +151,26 @@ impl Server {
             }
             Some(Outcome::Renewed { frame, .. }) => {
                 if keeps_ttl {
-                    self.decide.ledger_mut().keep_leases().map_err(|error| not_kept(&error))?;
+                    self.decide.ledger_mut().keep_leases().map_err(|error| {
+                        let message = format!(
+                            "the lease is renewed, but the daemon cannot store its TTL to survive a \
+                             reboot: {error}"
+                        );
+                        Failure::new(ErrorName::DiskFull, message)
+                    })?;
                 }
-                match self.told_renewed(*frame) {
-                    Some(renewed) => Ok(Step::reply(&renewed)),
-                    None => Err(self.lease_lost(peer, lease)),
-                }
+                let hold = self.decide.table().holds_in(*frame).next();
+                let shown = self.shown(peer.uid);
+                let Some((hold, info)) = hold.and_then(|hold| Some((hold, shown.lease(hold)?)))
+                else {
+                    return Err(self.lease_lost(peer, lease));
+                };
+                Ok(Step::reply(&Renewed {
+                    keys: hold.items.iter().map(|item| item.key.to_string()).collect(),
+                    token: hold.token.0,
+                    session: shown.session(*frame),
+                    lease: info,
+                }))
             }
             _ => Err(match self.live_lease(peer, lease) {
                 Ok(_) => self.lease_lost(peer, lease),
@@ -177,17 +191,6 @@ impl Server {
             return Err(bad("the lease with this handle is still waiting for its lock"));
         }
         Ok(frame)
-    }
-
-    fn told_renewed(&self, frame: FrameId) -> Option<Renewed> {
-        let hold = self.decide.table().holds_in(frame).next()?;
-        let shown = self.shown(hold.asked.uid);
-        Some(Renewed {
-            keys: hold.items.iter().map(|item| item.key.to_string()).collect(),
-            token: hold.token.0,
-            session: shown.session(frame),
-            lease: shown.lease(hold)?,
-        })
     }
 
     /// The error for a lease that has ended.
@@ -284,15 +287,6 @@ impl Server {
         let hint = "see `longest_ttl` under `[nodes]` in the configuration of that node";
         Err(bad(message).hint(hint))
     }
-}
-
-/// The failure if the new TTL is in force but not durable, so that a reboot may restore the old
-/// one.
-fn not_kept(error: &std::io::Error) -> Failure {
-    let message = format!(
-        "the lease is renewed, but the daemon cannot store its TTL to survive a reboot: {error}"
-    );
-    Failure::new(ErrorName::DiskFull, message)
 }
 
 /// Checks whether a lease can have this TTL, in milliseconds.

@@ -9,18 +9,19 @@ use crate::calls::in_flight::Applied;
 use crate::calls::items;
 use crate::net::call_state::PendingCall;
 use crate::server::Server;
+use crate::server::grant::wait_for_disk;
 use crate::server::requests::acquire::Part;
 use crate::server::step::{Caller, Result, Step};
 use crate::store::ledger::renewal_bytes;
 use crate::store::node_identity;
-use crate::waiters::leases::{Reported, name_of};
+use crate::waiters::leases::{LeaseNews, Reported, name_of};
 use crate::wording::{bad, cannot, pid_of, superseded};
 use canal_core::{
     Above, CONFIRMED_TOKEN_MAX, Change, FrameId, Key, NODES_MAX, NodeId, Outcome, OverNodes, Owner,
     Request, RequestId, RunId, Snapshot, Token, UnixMillis,
 };
 use canal_protocol::{
-    Acquire, Collect, ConfirmAt, ErrorName, Failure, FrameFound, FrameOfNode, LeaseAsked, NodeAt,
+    Acquire, Collect, ConfirmAt, ConfirmedAt, ErrorName, Failure, FrameFound, FrameOfNode, LeaseAsked, NodeAt,
     NodeIdentity, NodesRefusal, PartFound, READ_NODES_MAX, REPORTED_NODES_MAX, Report,
     WAITS_NEAR_NAMES_MAX, WaitsFound, WaitsNear,
 };
@@ -203,7 +204,10 @@ impl Server {
         match applied.outcomes.first() {
             Some(Outcome::ConfirmedAt { token, .. }) => {
                 self.conns.disown(request);
-                Ok(self.tell_confirmed(request, *token))
+                if self.decide.ledger().is_untold_lease(*token) {
+                    return Ok(wait_for_disk(request, LeaseNews::Confirmed(*token)));
+                }
+                Ok(Step::reply(&ConfirmedAt { token: token.0 }))
             }
             Some(Outcome::NotConfirmed { least: Some(least) }) => {
                 let message = format!(
