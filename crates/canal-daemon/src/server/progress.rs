@@ -194,8 +194,7 @@ impl Server {
             if !self.conns.peek(id).is_some_and(Connection::is_flushed) {
                 // The client is still reading the last report. It gets the next one after that.
                 self.due.watch = Some(clock::now() + WATCH_EVERY);
-            } else if let CallState::Watches(selection) =
-                self.conns.set_state(id, CallState::Idle)
+            } else if let CallState::Watches(selection) = self.conns.set_state(id, CallState::Idle)
             {
                 self.conns.set_state(id, CallState::Report(Some(selection)));
             }

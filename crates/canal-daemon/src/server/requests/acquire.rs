@@ -20,8 +20,8 @@ use crate::view::visible_table::Held;
 use crate::waiters::waiting::Asked;
 use crate::wording::{self, Use, bad, pid_of, refused, superseded, too_many_wait};
 use canal_core::{
-    Above, Change, FrameId, Granted, Outcome, OverNodes, OwnSlots, Owner, Reason, Refusal,
-    Request, RequestId, Tag, UnixMillis, Wait, differs_in_nodes,
+    Above, Change, FrameId, Granted, Outcome, OverNodes, OwnSlots, Owner, Reason, Refusal, Request,
+    RequestId, Tag, UnixMillis, Wait, differs_in_nodes,
 };
 use canal_protocol::{Acquire, ErrorName, Failure, WouldAcquire, WouldGrant, Wrapper};
 use canal_sys::clock;

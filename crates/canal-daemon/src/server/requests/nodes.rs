@@ -21,9 +21,9 @@ use canal_core::{
     Request, RequestId, RunId, Snapshot, Token, UnixMillis,
 };
 use canal_protocol::{
-    Acquire, Collect, ConfirmAt, ConfirmedAt, ErrorName, Failure, FrameFound, FrameOfNode, LeaseAsked, NodeAt,
-    NodeIdentity, NodesRefusal, PartFound, READ_NODES_MAX, REPORTED_NODES_MAX, Report,
-    WAITS_NEAR_NAMES_MAX, WaitsFound, WaitsNear,
+    Acquire, Collect, ConfirmAt, ConfirmedAt, ErrorName, Failure, FrameFound, FrameOfNode,
+    LeaseAsked, NodeAt, NodeIdentity, NodesRefusal, PartFound, READ_NODES_MAX, REPORTED_NODES_MAX,
+    Report, WAITS_NEAR_NAMES_MAX, WaitsFound, WaitsNear,
 };
 use canal_sys::clock;
 use canal_sys::peer::Credentials;

@@ -130,8 +130,7 @@ impl Server {
     pub(crate) fn leader(&mut self, caller: &Caller, query: &LeaderQuery) -> Result {
         let key = items::key(&*query.key)?;
         let found = self.find_leader(&key)?;
-        let (reply, news) =
-            (self.shown(caller.peer.uid).leader_reply(found, &key), found.news());
+        let (reply, news) = (self.shown(caller.peer.uid).leader_reply(found, &key), found.news());
         let report = written(&reply, self.follows(caller));
         Ok(self.answer_or_watch(caller, report, CallState::WatchesLeader(key, news)))
     }
