@@ -42,9 +42,7 @@ macro_rules! contract {
             join: renewals_report_the_head_and_the_living_hosts;
             eras: nothing_is_done_before_the_first_era_is_noted;
             eras: one_of_many_hosts_notes_an_era_and_all_read_it_in_one_place;
-            eras: an_era_that_is_noted_twice_is_in_the_log_once;
-            eras: an_era_that_the_engine_did_not_report_is_not_noted;
-            eras: a_host_that_comes_later_gets_no_report_of_the_era;
+            eras: a_host_that_comes_later_notes_no_era;
             eras: followers_read_eras_and_snapshots_cover_them;
             append: appended_batches_come_back_in_order;
             append: all_hosts_see_concurrent_appends_in_the_same_order;

@@ -6,10 +6,10 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-use canal_core::HostId;
+use canal_core::{Change, HostId};
 use canal_log::engine::{
-    Alive, Answer, Append, Call, Claimant, Ends, Engine, EraChange, Evidence, Hash, Identity,
-    Placed, Position, Read, Registration, Stored,
+    Alive, Answer, Append, Batch, Call, Claimant, Ends, Engine, Evidence, Hash, Identity, Placed,
+    Position, Read, Registration, Stored,
 };
 use sha2::{Digest, Sha256};
 
@@ -43,10 +43,6 @@ pub(crate) struct Peer {
     pub(crate) log: Vec<Placed>,
     /// All batches with eras, likewise.
     pub(crate) noted: Vec<Placed>,
-    /// The eras that the engine reported.
-    pub(crate) eras: Vec<EraChange>,
-    /// Whether the host notes an era as soon as the engine reports it.
-    pub(crate) notes: bool,
     /// Whether an answer to `Follow` is outstanding.
     follows: bool,
     /// The incarnation, once registered.
@@ -69,8 +65,6 @@ impl Peer {
             kept: VecDeque::new(),
             log: Vec::new(),
             noted: Vec::new(),
-            eras: Vec::new(),
-            notes: true,
             follows: false,
             host: HostId(0),
             sequence: 0,
@@ -106,16 +100,9 @@ impl Peer {
         }
     }
 
-    /// Records eras, and separates their batches from those of hosts.
+    /// Separates the batches with eras from those of hosts.
     fn without_eras(&mut self, answer: Answer) -> Option<Answer> {
         match answer {
-            Answer::NewEra(begun) => {
-                self.eras.push(begun);
-                if self.notes {
-                    self.note_era();
-                }
-                None
-            }
             Answer::Batches(batches) => {
                 let (eras, batches) = apart(batches);
                 let is_news = eras.is_empty() || !batches.is_empty() || self.follows;
@@ -136,22 +123,11 @@ impl Peer {
         }
     }
 
-    /// Notes the era that the engine reported last.
-    pub(crate) fn note_era(&mut self) {
-        let EraChange { before, era, .. } = self.eras.last().unwrap().clone();
-        let body = format!("era {} by {}", era.number, self.label).into_bytes();
-        self.call(Call::NoteEra { before, era, body });
-    }
-
-    /// Waits until the engine has reported `count` eras.
-    pub(crate) fn until_eras(&mut self, count: usize) {
-        let until = Instant::now() + BOUND;
-        while self.eras.len() < count {
-            if let Some(answer) = self.poll(Duration::from_millis(10)) {
-                self.kept.push_back(answer);
-            }
-            assert!(Instant::now() < until, "{}: no NewEra came, but {:?}", self.label, self.kept);
-        }
+    /// Loads the log. Returns the number of each era in it, and whether entries may be missing
+    /// since.
+    pub(crate) fn load_eras(&mut self) -> Vec<(u64, bool)> {
+        self.load();
+        self.noted.iter().map(era_of).collect()
     }
 
     /// Waits for an answer that `want` accepts. Meanwhile reads arriving batches, and keeps other
@@ -343,6 +319,17 @@ impl Peer {
     /// Fails unless the batches that it read are in order.
     pub(crate) fn in_order(&self) {
         assert!(self.log.is_sorted_by(|a, b| a.position < b.position), "{:?}", self.log);
+    }
+}
+
+fn era_of(placed: &Placed) -> (u64, bool) {
+    let batch = Batch::decode(&placed.body).unwrap();
+    assert_eq!((batch.host, batch.sequence), (HostId(0), placed.sequence));
+    match batch.entries.first().map(|entry| &entry.change) {
+        Some(Change::Era { number, may_lack, .. }) if *number == placed.sequence => {
+            (*number, *may_lack)
+        }
+        other => panic!("{other:?}"),
     }
 }
 

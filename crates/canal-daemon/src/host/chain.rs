@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::encoding;
 use canal_core::{Change, Entry, HostId, Revision};
-use canal_log::engine::{Batch, Hash, Link, Placed, Position, Read};
+use canal_log::engine::{Batch, Hash, Link, NO_HOST, Placed, Position, Read};
 
 /// The number of links to keep, for comparison with other chains.
 pub(super) const RECENT_MAX: usize = 1024;
@@ -33,9 +33,6 @@ pub(super) struct Chain {
     #[serde(default)]
     era: u64,
 }
-
-/// The author of the batches that note eras.
-const NO_HOST: HostId = HostId(0);
 
 /// An incarnation that has joined and not ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -278,8 +275,7 @@ fn batch_of(placed: &Placed) -> Result<Batch, Trouble> {
     let Placed { host, sequence, .. } = *placed;
     let name = encoding::author(host, sequence);
     let unreadable = |what: String| Trouble::Unreadable(format!("{name}: {what}"));
-    let batch = encoding::read_batch(&placed.body);
-    let batch = batch.map_err(|error| unreadable(error.to_string()))?;
+    let batch = Batch::decode(&placed.body).map_err(|error| unreadable(error.to_string()))?;
     if (batch.host, batch.sequence) != (host, sequence) {
         let inside = encoding::author(batch.host, batch.sequence);
         return Err(unreadable(format!("it contains {inside}")));

@@ -98,7 +98,7 @@ impl Writer {
     ) -> Append {
         let sequence = self.sequence + 1;
         let (entries, tickets) = proposals.into_iter().unzip();
-        let body = encoding::write_batch(&Batch { host, sequence, seen, entries });
+        let body = Batch { host, sequence, seen, entries }.encode();
         let append = Append { host, sequence, body, ends };
         self.in_flight = Some(InFlightBatch {
             append: append.clone(),

@@ -301,6 +301,11 @@ impl State {
     }
 }
 
+/// The wall clock of every machine.
+pub(super) fn unix_ms(now_ms: u64, is_wrong_time: bool) -> u64 {
+    if is_wrong_time { 1 } else { 1_700_000_000_000 + now_ms }
+}
+
 impl Kernel for Machine {
     fn boottime_ms(&self) -> u64 {
         self.asked();
@@ -309,10 +314,7 @@ impl Kernel for Machine {
 
     fn unix_ms(&self) -> u64 {
         self.asked();
-        match self.is_wrong_time {
-            true => 1,
-            false => 1_700_000_000_000 + self.state.borrow().now_ms,
-        }
+        unix_ms(self.state.borrow().now_ms, self.is_wrong_time)
     }
 
     fn instant(&self) -> Instant {

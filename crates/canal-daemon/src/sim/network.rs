@@ -7,7 +7,9 @@ use std::task::{Context, Poll};
 use fastrand::Rng;
 
 use super::fault_profile::FaultProfile;
+use super::machine::unix_ms;
 use super::rule::{Rule, is_broken};
+use canal_core::UnixMillis;
 use canal_log::engine::{Answer, Call, Engine, Position};
 use canal_log::sim::engine::{self as simulated, Counts, Flavour, Server};
 use canal_log::sim::network::Link;
@@ -53,6 +55,7 @@ pub(super) struct Network {
     lives: u64,
     /// Whether notifications can be lost and answers duplicated.
     is_flaky: bool,
+    is_wrong_time: bool,
     /// Hosts make a snapshot after this many batches.
     snapshot_batches: u64,
     /// Earlier states of the engine, if it may lose the end of its log.
@@ -115,6 +118,7 @@ impl Network {
             down_until: 0,
             lives: 1,
             is_flaky,
+            is_wrong_time: profile.is_wrong_time,
             snapshot_batches: profile.snapshot_batches,
             past: profile
                 .loses_log()
@@ -153,11 +157,8 @@ impl Network {
             if wire.link.cut || is_new {
                 self.server.disconnect(at);
             }
-            let reaches = is_new && !wire.link.cut && now_ms >= self.down_until;
-            if let Some(era) = reaches.then(|| self.server.connect(at)).flatten() {
-                wire.link.answer(rng, now_ms, era);
-            }
         }
+        self.server.unix = UnixMillis(unix_ms(now_ms, self.is_wrong_time));
         if now_ms < self.down_until {
             return;
         }
@@ -184,10 +185,8 @@ impl Network {
             let gap = rng.u64(1..4);
             if connection != link.connection {
                 // It can still take effect, but neither its answer nor a batch reaches anyone.
-                let is_lost = matches!(
-                    call,
-                    Call::Load | Call::Follow { .. } | Call::Attend { .. } | Call::NoteEra { .. }
-                );
+                let is_lost =
+                    matches!(call, Call::Load | Call::Follow { .. } | Call::Attend { .. });
                 if !is_lost && !self.server.is_in_new_era() {
                     self.server.call(at, now_ms, gap, call);
                 }

@@ -49,17 +49,6 @@ pub enum Call {
         /// Whether to announce batches.
         listens: bool,
     },
-    /// Notes an era in the log, by a batch whose author is [`HostId`] 0, if the engine's last noted
-    /// era is still `before`. There is no answer: the engine either carries out the calls that
-    /// waited for it, or sends `Answer::NewEra` again.
-    NoteEra {
-        /// The last era that `Answer::NewEra` named.
-        before: Option<Era>,
-        /// The era that begins.
-        era: Era,
-        /// The encoded `Batch`, numbered like the era.
-        body: Vec<u8>,
-    },
     /// Replaces the snapshot, then drops the batches that it includes. Answered by
     /// `Answer::Stored`. Has no effect if the snapshot is older than the stored one, or if the log
     /// does not reach its position: it then belongs to a history that the engine has lost.
@@ -189,9 +178,6 @@ pub enum Answer {
         /// All incarnations that have not ended.
         hosts: Vec<Alive>,
     },
-    /// The engine is in an era that the log does not name yet. It carries out no other call before
-    /// `Call::NoteEra`, so that no host appends as if nothing had been lost.
-    NewEra(EraChange),
     /// Answers `Store`.
     Stored {
         /// The position of the snapshot that is now stored.
@@ -292,40 +278,6 @@ pub struct Stored {
     pub position: Position,
     /// The encoded snapshot. The engine divides it as needed.
     pub body: Vec<u8>,
-}
-
-/// A life of the engine. Another one begins whenever the engine may have lost data that it had
-/// acknowledged: after a restart, the promotion of a standby, or the restore of a backup.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Era {
-    /// The number among the eras that the log names; the first is 1.
-    pub number: u64,
-    /// The engine's evidence that it is in this era, which only its own driver reads.
-    pub sign: String,
-}
-
-/// An era that the log does not name yet.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct EraChange {
-    /// The last era that the log names.
-    pub before: Option<Era>,
-    /// The era that begins, with the next number.
-    pub era: Era,
-    /// Whether acknowledged batches may be missing. A database that recovers from a crash has them
-    /// all; a promoted standby or a restored backup may not.
-    pub may_lack: bool,
-}
-
-/// The end of an era's sign if data from before it may be missing.
-pub(super) const LACKS: &str = "/lacks";
-
-impl EraChange {
-    /// The era after `before`, with this sign.
-    pub(super) fn after(before: Option<Era>, sign: &str, may_lack: bool) -> Self {
-        let number = before.as_ref().map_or(0, |era| era.number).saturating_add(1);
-        let lacks = if may_lack { LACKS } else { "" };
-        Self { before, era: Era { number, sign: format!("{sign}{lacks}") }, may_lack }
-    }
 }
 
 /// The identity of a daemon: the same for a daemon that is restarted in the same place.

@@ -12,7 +12,9 @@
     allow(dead_code, reason = "what the engines share is unused where both are left out")
 )]
 
+pub mod body;
 mod calls;
+pub(crate) mod era;
 #[cfg(feature = "etcd")]
 pub mod etcd;
 mod inspection;
@@ -26,9 +28,10 @@ use std::fmt;
 use std::task::{Context, Poll};
 
 pub use calls::{
-    Alive, Answer, Append, Batch, Call, Claimant, Ends, Era, EraChange, Evidence, Hash, Identity,
-    Link, Outage, Placed, Position, Read, Registration, Sign, Stored,
+    Alive, Answer, Append, Batch, Call, Claimant, Ends, Evidence, Hash, Identity, Link, Outage,
+    Placed, Position, Read, Registration, Sign, Stored,
 };
+pub use era::NO_HOST;
 pub use inspection::{Inspection, ServerClock, TableSize, Transport};
 pub use open::{inspect, open};
 #[cfg(any(feature = "etcd", feature = "postgres"))]

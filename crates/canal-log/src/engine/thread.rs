@@ -5,7 +5,6 @@
 //! pause between two attempts to reach it leaves most of the remaining time, so an engine that is
 //! back in time is found in time.
 
-use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::io;
 use std::sync::Arc;
@@ -19,7 +18,7 @@ use tokio::sync::mpsc;
 use tokio::task::LocalSet;
 use tokio::time::Instant;
 
-use super::{Answer, Call, Engine, EraChange, OpenError, Outage};
+use super::{Answer, Call, Engine, OpenError, Outage};
 use canal_sys::clock::boottime_ms;
 
 /// The daemon's side of the thread.
@@ -53,7 +52,6 @@ impl EngineThread {
             renew_by: renew_by.clone(),
             answers: answer,
             calls: called,
-            held: VecDeque::new(),
             away: None,
         };
         thread::Builder::new().name(name.to_owned()).spawn(move || {
@@ -97,8 +95,6 @@ pub(super) struct Caller {
     /// The channel for answers. Its receiver exists while the thread runs.
     pub(super) answers: mpsc::UnboundedSender<Answer>,
     calls: mpsc::UnboundedReceiver<Call>,
-    /// Calls that came while an era was noted.
-    held: VecDeque<Call>,
     /// The outage that was reported, while it lasts.
     away: Option<Outage>,
 }
@@ -106,13 +102,6 @@ pub(super) struct Caller {
 impl Caller {
     /// The next call.
     pub(super) async fn call(&mut self) -> Call {
-        match self.held.pop_front() {
-            Some(call) => call,
-            None => self.new_call().await,
-        }
-    }
-
-    async fn new_call(&mut self) -> Call {
         match self.calls.recv().await {
             Some(call) => call,
             // The thread is about to end.
@@ -137,7 +126,6 @@ impl Caller {
     /// Reports that the engine can be reached again, if it was away. Discards earlier calls.
     fn back(&mut self) {
         if self.away.take().is_some() {
-            self.held.clear();
             while self.calls.try_recv().is_ok() {}
             self.answer(Answer::Back);
         }
@@ -180,25 +168,6 @@ impl Caller {
         let _ = getrandom::fill(&mut byte);
         let share = 1.0 - f64::from(byte[0]) / 512.0;
         tokio::time::sleep(self.renew_by.pause(usual).mul_f64(share)).await;
-    }
-
-    /// Requests from the host the batch that notes an era, and holds other calls meanwhile.
-    pub(super) async fn noting(&mut self, begun: &EraChange) -> Vec<u8> {
-        loop {
-            self.answer(Answer::NewEra(begun.clone()));
-            loop {
-                match self.new_call().await {
-                    Call::NoteEra { before, era, body } => {
-                        if before == begun.before && era == begun.era {
-                            return body;
-                        }
-                        // It answers an earlier request.
-                        break;
-                    }
-                    other => self.held.push_back(other),
-                }
-            }
-        }
     }
 }
 
@@ -280,8 +249,7 @@ mod tests {
         let (_calls, called) = mpsc::unbounded_channel();
         let (answers, mut answered) = mpsc::unbounded_channel();
         let renew_by = RenewBy::default();
-        let held = VecDeque::new();
-        let mut caller = Caller { renew_by, answers, calls: called, held, away: None };
+        let mut caller = Caller { renew_by, answers, calls: called, away: None };
         let (silent, refused) = (Outage::unreachable("x"), Outage::refused("x", None));
         for outage in [&silent, &silent, &Outage::unreachable("y"), &silent, &refused, &refused] {
             caller.away(outage.clone());

@@ -6,11 +6,12 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::engine::era::{Era, EraChange};
 use crate::engine::{
-    Alive, Answer, Append, Call, Claimant, Engine, Era, EraChange, Evidence, Hash, Identity,
-    Placed, Position, Read, Registration, Sign, Stored,
+    Alive, Answer, Append, Call, Claimant, Engine, Evidence, Hash, Identity, NO_HOST, Placed,
+    Position, Read, Registration, Sign, Stored,
 };
-use canal_core::HostId;
+use canal_core::{HostId, UnixMillis};
 
 /// The scheme of its address.
 pub(crate) const SCHEME: &str = "simulated";
@@ -103,10 +104,8 @@ pub struct Server {
     incarnation: u64,
     /// Whether batches may be missing since the noted era.
     may_lack: bool,
-    /// Calls made in an era that is not noted yet.
-    held_back: BTreeMap<usize, Vec<Call>>,
-    /// The clients whose connections were notified that an era begins.
-    told: BTreeSet<usize>,
+    /// The wall clock of the host that notes an era.
+    pub unix: UnixMillis,
     pub counts: Counts,
 }
 
@@ -140,8 +139,6 @@ impl Server {
     pub fn live_anew(&mut self, incarnation: u64, may_lack: bool) {
         self.cursors.clear();
         self.resting.clear();
-        self.held_back.clear();
-        self.told.clear();
         self.incarnation = incarnation;
         self.may_lack |= may_lack;
     }
@@ -150,54 +147,28 @@ impl Server {
     pub fn disconnect(&mut self, client: usize) {
         self.cursors.remove(&client);
         self.resting.remove(&client);
-        self.held_back.remove(&client);
-        self.told.remove(&client);
-    }
-
-    /// A client has connected. It is notified, once per connection, if an era begins.
-    pub fn connect(&mut self, client: usize) -> Option<Answer> {
-        let era = self.new_era().filter(|_| self.told.insert(client))?;
-        Some(self.report(era))
-    }
-
-    fn report(&self, era: Era) -> Answer {
-        Answer::NewEra(EraChange { before: self.noted.clone(), era, may_lack: self.may_lack })
     }
 
     pub fn is_in_new_era(&self) -> bool {
-        self.new_era().is_some()
+        self.incarnation != 0
+            && self.noted.as_ref().is_none_or(|noted| noted.sign != self.incarnation.to_string())
     }
 
-    /// The era that begins, unless it is noted.
-    fn new_era(&self) -> Option<Era> {
-        let sign = self.incarnation.to_string();
-        let noted =
-            self.incarnation == 0 || self.noted.as_ref().is_some_and(|noted| noted.sign == sign);
-        let number = self.noted.as_ref().map_or(0, |noted| noted.number) + 1;
-        (!noted).then_some(Era { number, sign })
+    /// Notes the era that begins, as the first host does that connects.
+    fn note_era(&mut self, gap: u64) {
+        if !self.is_in_new_era() {
+            return;
+        }
+        let begun = EraChange::after(self.noted.take(), "", std::mem::take(&mut self.may_lack));
+        self.head = Position(self.head.0 + gap);
+        let (position, sequence, body) = (self.head, begun.era.number, begun.batch(self.unix));
+        self.log.push(Placed { position, host: NO_HOST, sequence, body });
+        self.noted = Some(Era { sign: self.incarnation.to_string(), ..begun.era });
     }
 
-    /// Accepts a call of a client. Returns its answers, if there are any now.
+    /// Accepts a call of a client. Returns its answers.
     pub fn calls(&mut self, client: usize, now_ms: u64, gap: u64, call: Call) -> Vec<Answer> {
-        if let Call::NoteEra { before, era, body } = call {
-            if self.new_era().as_ref() == Some(&era) && before == self.noted {
-                self.head = Position(self.head.0 + gap);
-                let (position, sequence) = (self.head, era.number);
-                self.log.push(Placed { position, host: HostId(0), sequence, body });
-                self.noted = Some(era);
-                self.may_lack = false;
-            }
-            if let Some(era) = self.new_era() {
-                return vec![self.report(era)];
-            }
-            let held_back = self.held_back.remove(&client).unwrap_or_default();
-            let calls = held_back.into_iter();
-            return calls.flat_map(|call| self.calls(client, now_ms, gap, call)).collect();
-        }
-        if self.is_in_new_era() {
-            self.held_back.entry(client).or_default().push(call);
-            return self.connect(client).into_iter().collect();
-        }
+        self.note_era(gap);
         if let Call::Attend { listens } = call {
             let batches = self.unread(client);
             if listens {
@@ -247,7 +218,7 @@ impl Server {
             }
             Call::Append(append) => self.append(now_ms, gap, append),
             Call::Renew { host, asked_at } => self.renew(now_ms, host, asked_at),
-            Call::NoteEra { .. } | Call::Attend { .. } => unreachable!("it was taken before"),
+            Call::Attend { .. } => unreachable!("it was taken before"),
             Call::Store(stored) => {
                 self.store(stored);
                 let position = self.stored.as_ref().map_or(Position(0), |stored| stored.position);

@@ -71,7 +71,6 @@ impl Member {
             Answer::Renewed { asked_at, ttl_ms, head, hosts } => {
                 self.renewed((asked_at, ttl_ms), head, &hosts);
             }
-            Answer::NewEra(begun) => self.note_era(begun),
             Answer::Stored { position } => self.stored(position),
             Answer::Attends { listens } => self.attends(listens),
             Answer::Away(outage) => self.gone_away(outage),
@@ -319,7 +318,7 @@ impl Member {
     /// it may accept the connection and refuse the calls.
     fn come_back(&mut self) {
         self.cut = false;
-        self.forget_calls();
+        self.calls.clear();
         let now_ms = self.now.boot_ms;
         if self.standing == Standing::Registering {
             if self.registering_ms == u64::MAX {

@@ -265,12 +265,7 @@ impl Member {
         self.failure_detector.seen.clear();
         self.unknown_since.clear();
         self.snapshot_keeper.forget();
-        self.forget_calls();
-    }
-
-    /// Drops all calls except the one that the engine must carry out first.
-    pub(in crate::host) fn forget_calls(&mut self) {
-        self.calls.retain(|call| matches!(call, Call::NoteEra { .. }));
+        self.calls.clear();
     }
 
     pub(in crate::host) fn differs(&mut self, Differs(revision): Differs) {

@@ -1,13 +1,10 @@
-//! A host's part in the [recovery](Recovery) of a table whose log may have lost entries. It notes
-//! the eras of the engine, reports which tokens its clients received, and proposes that the longest
-//! TTL has passed.
+//! A host's part in the [recovery](Recovery) of a table whose log may have lost entries. It reports
+//! which tokens its clients received, and proposes that the longest TTL has passed.
 
 use crate::host::failure_detector::silence_ms;
 use crate::host::incarnation::{Incarnation, Memory, Recovering};
-use crate::host::writer::entry;
-use crate::host::{Known, Mark, Member, Standing, encoding};
-use canal_core::{Change, HostId, Recovery, Token};
-use canal_log::engine::{Batch, Call, EraChange, Link};
+use crate::host::{Known, Mark, Member, Standing};
+use canal_core::{Change, Recovery, Token};
 
 impl Member {
     /// The memory for a later daemon of this place.
@@ -91,20 +88,6 @@ impl Member {
             let from = recovering.from;
             self.writer.push(Change::TtlPassed { from }, self.now.unix, None);
         }
-    }
-
-    /// Notes an era that the log does not name yet. This comes before all other calls: the engine
-    /// carries out no other call until then.
-    pub(in crate::host) fn note_era(&mut self, begun: EraChange) {
-        let EraChange { before, era, may_lack } = begun;
-        let unix = self.now.unix;
-        let number = era.number;
-        let change = Change::Era { number, may_lack, floor: Token::by_clock(unix) };
-        let entries = vec![entry(change, unix)];
-        let batch = Batch { host: HostId(0), sequence: number, seen: Link::default(), entries };
-        let body = encoding::write_batch(&batch);
-        self.calls.retain(|call| !matches!(call, Call::NoteEra { .. }));
-        self.calls.push_front(Call::NoteEra { before, era, body });
     }
 
     /// Reports the received tokens again, because the log names another era.

@@ -4,7 +4,7 @@ use crate::host::tests::direct::{Direct, TTL_MS, identity, server, settings};
 use crate::host::writer::{BYTES_MAX, ENTRIES_MAX};
 use crate::host::{Event, LostWhy};
 use canal_core::{Change, HostId, UnixMillis};
-use canal_log::engine::{Answer, Call, Ends, Evidence, Outage};
+use canal_log::engine::{Answer, Batch, Call, Ends, Evidence, Outage};
 
 fn append(host: &mut Direct) -> canal_log::engine::Append {
     let at = host.calls.iter().position(|call| matches!(call, Call::Append(_))).unwrap();
@@ -246,9 +246,9 @@ fn rule_02_a_foreign_batch_under_our_number_is_not_taken_for_ours() {
     let ticket = host.ask(10, "a");
     host.drive(1);
     let ours = append(&mut host);
-    let mut batch = crate::host::encoding::read_batch(&ours.body).unwrap();
+    let mut batch = Batch::decode(&ours.body).unwrap();
     batch.entries[0].at = UnixMillis(77);
-    let body = crate::host::encoding::write_batch(&batch);
+    let body = batch.encode();
     server.call(1, 1, 1, Call::Append(canal_log::engine::Append { body, ..ours }));
     let echo = server.push(1).unwrap();
     host.tell(1, echo);

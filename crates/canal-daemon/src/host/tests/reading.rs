@@ -2,7 +2,7 @@
 //! nothing.
 
 use crate::host::chain::{Chain, Known, RECENT_MAX, Step, Trouble, Trust};
-use crate::host::encoding::{genesis, write_batch};
+use crate::host::encoding::genesis;
 use crate::host::tests::direct::{Direct, TTL_MS, at, identity, server, settings};
 use crate::host::writer::entry;
 use crate::host::{Event, LostWhy, Settings};
@@ -17,7 +17,7 @@ fn is_rewritten(event: &Event) -> bool {
 fn batch(host: u64, sequence: u64, seen: Link, changes: Vec<Change>) -> Placed {
     let entries = changes.into_iter().map(|change| entry(change, Default::default())).collect();
     let host = HostId(host);
-    let body = write_batch(&Batch { host, sequence, seen, entries });
+    let body = Batch { host, sequence, seen, entries }.encode();
     Placed { position: Position(seen.position.0 + 1), host, sequence, body }
 }
 

@@ -1,9 +1,9 @@
 //! More of rule 9: how hosts react when the engine begins another era, or history was lost.
 
-use crate::host::tests::direct::{self, Direct, TTL_MS, at, identity, server, settings};
+use crate::host::tests::direct::{self, Direct, TTL_MS, identity, server, settings};
 use crate::host::{Event, LostWhy, Memory, Settings, Standing};
 use canal_core::{Change, HostId, Token};
-use canal_log::engine::{Answer, Call, Outage};
+use canal_log::engine::{Answer, Outage};
 use canal_log::sim::engine::Server;
 
 /// A batch that notes an era, or reports received tokens: its host, and `told`.
@@ -43,29 +43,12 @@ fn two() -> (Server, Direct, Direct) {
 }
 
 #[test]
-fn the_first_host_notes_the_first_era_before_it_asks_for_anything_else() {
+fn the_first_era_is_noted_before_any_host_joins() {
     let (_, one, two) = two();
     assert_eq!(eras(&one), [(1, false)]);
     assert_eq!((eras(&two), two.table.recovery()), (vec![(1, false)], None));
     assert_eq!(presents(&two), [(HostId(1), Token(0), false), (HostId(2), Token(0), false)]);
     assert!(matches!(one.entries[0].0.change, Change::Era { .. }));
-}
-
-#[test]
-fn an_era_entry_comes_first_and_survives_a_loss() {
-    let (mut server, mut one, _) = two();
-    server.live_anew(2, false);
-    one.ask(11, "b");
-    one.member.answer(at(2), Answer::Back);
-    let answers = server.calls(1, 2, 1, Call::Follow { after: None });
-    let Some(Answer::NewEra(_)) = answers.first() else { panic!("{answers:?}") };
-    one.member.answer(at(2), answers[0].clone());
-    let why = "for the test".to_owned();
-    let host = one.id();
-    one.member.answer(at(2), Answer::Fenced { host, why });
-    let calls = one.member.take_calls();
-    assert!(matches!(calls.first(), Some(Call::NoteEra { .. })), "{calls:?}");
-    assert_eq!(calls.iter().filter(|call| matches!(call, Call::NoteEra { .. })).count(), 1);
 }
 
 #[test]

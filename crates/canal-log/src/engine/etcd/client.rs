@@ -27,7 +27,8 @@ use super::messages::{
     TxnDone, WatchCreate, WatchRequest, Watched, end_of,
 };
 use crate::engine::calls::innermost;
-use crate::engine::{Era, Outage};
+use crate::engine::Outage;
+use crate::engine::era::Era;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 

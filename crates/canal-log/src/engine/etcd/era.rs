@@ -10,10 +10,11 @@ use super::hosts::meta_of;
 use super::layout::{Keys, decode, encode, position};
 use super::messages::{Status, Txn, one, put, reads, revision_is};
 use super::shared::Shared;
-use crate::engine::calls::LACKS;
-use crate::engine::thread::{Caller, random};
-use crate::engine::{Era, EraChange};
-use canal_core::HostId;
+use crate::engine::NO_HOST;
+use crate::engine::era::{Era, EraChange, LACKS};
+use crate::engine::thread::random;
+use canal_core::UnixMillis;
+use canal_sys::clock;
 
 /// How many times a member may be behind what it has just reported.
 const TRIES: usize = 10;
@@ -97,11 +98,7 @@ pub(crate) async fn look_after(
 }
 
 /// Notes the era if the log does not name it.
-pub(crate) async fn settle(
-    shared: &Shared,
-    mut seen: Observation,
-    caller: &mut Caller,
-) -> Result<(), EtcdError> {
+pub(crate) async fn settle(shared: &Shared, mut seen: Observation) -> Result<(), EtcdError> {
     let look =
         async || look_after(shared.client.status().await?, &shared.client, shared.keys()).await;
     let (known, unique) = (&shared.engine.known, random()?);
@@ -110,8 +107,7 @@ pub(crate) async fn settle(
         // exactly.
         seen = look().await?;
         let Some(begun) = seen.begun(known, unique) else { break };
-        let body = caller.noting(&begun).await;
-        if let Some(at) = note(shared, &seen, &begun, body).await? {
+        if let Some(at) = note(shared, &seen, &begun).await? {
             known.settle(at, Some(begun.era));
             return Ok(());
         }
@@ -127,7 +123,6 @@ async fn note(
     shared: &Shared,
     seen: &Observation,
     begun: &EraChange,
-    body: Vec<u8>,
 ) -> Result<Option<i64>, EtcdError> {
     let keys = shared.keys();
     let at = seen.noted.as_ref().map_or(0, |(_, at)| *at);
@@ -135,7 +130,7 @@ async fn note(
         compare: vec![revision_is(keys.era(), at)],
         success: vec![
             put(keys.era(), encode(&begun.era)?),
-            put(keys.batch(HostId(0), begun.era.number), body),
+            put(keys.batch(NO_HOST, begun.era.number), begun.batch(UnixMillis(clock::unix_ms()))),
             put(keys.head(), Vec::new()),
         ],
         failure: Vec::new(),

@@ -3,7 +3,7 @@
 //! | key | holds | is deleted |
 //! |---|---|---|
 //! | `meta` | [`Meta`]: format and epoch | never |
-//! | `era` | the last [`Era`](crate::engine::Era) that the log names | never |
+//! | `era` | the last [`Era`](crate::engine::era::Era) that the log names | never |
 //! | `next` | the number of the last incarnation | never |
 //! | `head` | nothing: its revision is the position of the last batch | never |
 //! | `names/<incarnation>` | [`Name`]: its identity | with its end |

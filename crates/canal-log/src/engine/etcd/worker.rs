@@ -140,7 +140,7 @@ async fn serve(
     seen: Observation,
     caller: &mut Caller,
 ) -> Result<Infallible, EtcdError> {
-    era::settle(&shared, seen, caller).await?;
+    era::settle(&shared, seen).await?;
     let mut tasks = JoinSet::new();
     let mut running = Running::default();
     let error = loop {
@@ -197,9 +197,8 @@ impl Running {
                     self.store = Some((position, task));
                 }
             }
-            // Nothing to switch: a watch of etcd wakes no host that waits for nothing. And there is
-            // no longer an era to note.
-            Call::Attend { .. } | Call::NoteEra { .. } => {}
+            // Nothing to switch: a watch of etcd wakes no host that waits for nothing.
+            Call::Attend { .. } => {}
         }
     }
 

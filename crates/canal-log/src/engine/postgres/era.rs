@@ -8,8 +8,7 @@ use tokio_postgres::Row;
 
 use super::error::PostgresError;
 use super::rows::number;
-use crate::engine::calls::LACKS;
-use crate::engine::{Era, EraChange};
+use crate::engine::era::{Era, EraChange, LACKS};
 use canal_sys::clock::boottime_ms;
 
 /// The identifier of the system, where canal may ask for it.

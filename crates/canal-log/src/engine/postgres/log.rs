@@ -21,8 +21,10 @@ use super::hosts::not_alive;
 use super::notification::Notification;
 use super::rows::{number, number_if_any};
 use super::session::{Cursor, Session};
-use crate::engine::{Answer, Append, EraChange, Evidence, Placed, Position, Read, Stored};
-use canal_core::HostId;
+use crate::engine::era::EraChange;
+use crate::engine::{Answer, Append, Evidence, Placed, Position, Read, Stored};
+use canal_core::{HostId, UnixMillis};
+use canal_sys::clock;
 
 /// The number of batches to read at once while following the log.
 const PAGE: i64 = 256;
@@ -124,18 +126,13 @@ FROM judged"#
     }
 
     /// Notes an era, with a batch in the log, if the previous era is still the last on the server.
-    /// Returns whether this call did so. Afterwards, the session knows the server's present era.
-    pub(crate) async fn note(
-        &mut self,
-        begun: &EraChange,
-        body: &[u8],
-    ) -> Result<bool, PostgresError> {
-        let row = self.row(&self.noting(begun, body)).await?;
+    /// Afterwards, the session knows the server's present era.
+    pub(crate) async fn note(&mut self, begun: &EraChange) -> Result<(), PostgresError> {
+        let row = self.row(&self.noting(begun)).await?;
         if row.text(1).is_empty() {
             return Err(PostgresError::away("cannot parse the server's answer"));
         }
-        let done = row.number(0);
-        match done {
+        match row.number(0) {
             Some(position) => {
                 self.seen.noted = Some(begun.era.clone());
                 self.seen.progress.position = position;
@@ -148,19 +145,19 @@ FROM judged"#
                 }
             }
         }
-        Ok(done.is_some())
+        Ok(())
     }
 
     /// The statements that note an era, in one message and so in one transaction. They take the
     /// lock of the head as an append does.
-    fn noting(&self, begun: &EraChange, body: &[u8]) -> String {
+    fn noting(&self, begun: &EraChange) -> String {
         let (schema, table) = (&self.schema, self.seen.table);
         let (number, sign) = (begun.era.number, quoted(&begun.era.sign));
         let (before, before_sign) = match &begun.before {
             Some(before) => (before.number, quoted(&before.sign)),
             None => (0, String::new()),
         };
-        let body = HEXLOWER.encode(body);
+        let body = HEXLOWER.encode(&begun.batch(UnixMillis(clock::unix_ms())));
         format!(
             r#"SELECT FROM "{schema}".head FOR UPDATE;
 WITH head AS (UPDATE "{schema}".head

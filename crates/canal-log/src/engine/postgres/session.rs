@@ -18,7 +18,7 @@ use super::error::{DIRECT, PostgresError};
 use super::notification::{Notification, Seal};
 use super::rows::TextRow;
 use super::settings::url::Settings;
-use crate::engine::EraChange;
+use crate::engine::era::EraChange;
 use crate::engine::thread::{self, RenewBy};
 use canal_core::HostId;
 use canal_sys::clock::boottime_ms;

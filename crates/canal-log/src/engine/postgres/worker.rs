@@ -56,8 +56,7 @@ async fn open(endpoint: &mut Endpoint, caller: &Caller) -> Result<Session, Outag
 /// Carries out calls, and reads what the server announces, until the session ends.
 async fn serve(session: &mut Session, caller: &mut Caller) -> Result<Infallible, PostgresError> {
     while let Some(begun) = session.begun() {
-        let body = caller.noting(&begun).await;
-        in_time(session.note(&begun, &body)).await?;
+        in_time(session.note(&begun)).await?;
     }
     loop {
         let is_behind = session.is_behind();
@@ -128,8 +127,7 @@ async fn attempt(session: &mut Session, call: &Call) -> Result<Vec<Answer>, Post
         Call::Load => session.load().await?,
         Call::Follow { after } => session.follow(*after).await?,
         Call::Renew { host, asked_at } => session.renew(*host, *asked_at).await?,
-        // There is no era left to note, and `attend` did the other.
-        Call::NoteEra { .. } | Call::Attend { .. } => return Ok(Vec::new()),
+        Call::Attend { .. } => return Ok(Vec::new()),
         Call::Store(stored) => session.store(stored).await?,
     };
     Ok(vec![answer])
