@@ -9,18 +9,8 @@ use std::io;
 use super::file::{self, JournalFile};
 use super::format::{Header, LIVE, RETIRED};
 use super::{Journal, Live, MARGIN, disk, format};
-use canal_core::{ENTRY_VERSION, Revision, Snapshot};
+use canal_core::{ENTRY_VERSION, Snapshot};
 use canal_sys::process::Origin;
-
-/// The beginning of a file: a header and a snapshot.
-struct Image {
-    bytes: Vec<u8>,
-    header: Header,
-    /// That of the snapshot.
-    revision: Revision,
-    /// The bytes that the file needs, with those reserved for records.
-    need: u64,
-}
 
 impl Journal {
     /// Continues in the other file, which begins with `snapshot`, and keeps room for `reserve`
@@ -37,8 +27,16 @@ impl Journal {
         rules: u32,
         reserve: u64,
     ) -> io::Result<()> {
-        let image = self.image(snapshot, origin, rules, reserve)?;
-        let done = self.switch(image);
+        let generation = self.live.as_ref().map_or(0, |live| live.header.generation) + 1;
+        let header = Header { generation, entries: ENTRY_VERSION, rules, origin: origin.clone() };
+        let mut bytes = header.encode()?;
+        format::encode(&mut bytes, snapshot)?;
+        let begin = bytes.len() as u64;
+        let need = begin.saturating_add(reserve).saturating_add(MARGIN);
+        let revision = snapshot.globals.revision;
+        let done = self
+            .write_other(bytes, need)
+            .map(|file| self.switch(Live { file, header, revision, begin, end: begin }));
         self.compact_after = match done {
             Ok(()) => self.compaction_step(),
             Err(_) => self.appended().saturating_add(self.compaction_step()),
@@ -56,26 +54,13 @@ impl Journal {
         }
     }
 
-    fn image(
-        &self,
-        snapshot: &Snapshot,
-        origin: &Origin,
-        rules: u32,
-        reserve: u64,
-    ) -> io::Result<Image> {
-        let generation = self.live.as_ref().map_or(0, |live| live.header.generation) + 1;
-        let header = Header { generation, entries: ENTRY_VERSION, rules, origin: origin.clone() };
-        let mut bytes = header.encode()?;
-        format::encode(&mut bytes, snapshot)?;
-        let need = (bytes.len() as u64).saturating_add(reserve).saturating_add(MARGIN);
-        Ok(Image { bytes, header, revision: snapshot.globals.revision, need })
-    }
-
-    fn switch(&mut self, mut image: Image) -> io::Result<()> {
+    /// Puts the other file into use with this beginning, a header and a snapshot, and with room for
+    /// `need` bytes.
+    fn write_other(&mut self, mut bytes: Vec<u8>, need: u64) -> io::Result<JournalFile> {
         let index = self.live.as_ref().map_or(0, |live| 1 - live.file.index);
-        let file = match self.spares[index].take() {
+        match self.spares[index].take() {
             Some(mut file) if !file.vanished() => {
-                if let Err(error) = fill(&mut file, &image, self.size) {
+                if let Err(error) = fill(&mut file, &bytes, need, self.size) {
                     self.spares[index] = Some(file);
                     return Err(error);
                 }
@@ -88,46 +73,43 @@ impl Journal {
                     }
                     return Err(error);
                 }
-                file
+                Ok(file)
             }
             _ => {
-                image.bytes[..LIVE.len()].copy_from_slice(&LIVE);
-                let size = self.size.max(image.need.next_multiple_of(file::PAGE));
-                JournalFile::create(&self.dir, index, size, &image.bytes)?
+                bytes[..LIVE.len()].copy_from_slice(&LIVE);
+                let size = self.size.max(need.next_multiple_of(file::PAGE));
+                JournalFile::create(&self.dir, index, size, &bytes)
             }
-        };
-        let len = file.len();
-        let origin = image.header.origin.clone();
-        if let Some(mut old) = self.live.replace(live(file, image)) {
-            let retired = old.file.retire();
-            // Remove the header of another boot: it could otherwise describe a damaged file of this
-            // boot (OpenError::Damaged::origin).
-            if retired.is_ok() && old.header.origin != origin {
-                let _ = old.file.cut(RETIRED.len() as u64);
-            }
-            // If these fail, the next compaction repeats them: the higher generation counts.
-            let _ = old.file.shrink(len.max(self.size));
-            let index = old.file.index;
-            self.spares[index] = Some(old.file);
         }
-        Ok(())
+    }
+
+    /// Takes the file before out of use.
+    fn switch(&mut self, new: Live) {
+        let len = new.file.len();
+        let origin = new.header.origin.clone();
+        let Some(mut old) = self.live.replace(new) else { return };
+        let retired = old.file.retire();
+        // Remove the header of another boot: it could otherwise describe a damaged file of this
+        // boot (OpenError::Damaged::origin).
+        if retired.is_ok() && old.header.origin != origin {
+            let _ = old.file.cut(RETIRED.len() as u64);
+        }
+        // If these fail, the next compaction repeats them: the higher generation counts.
+        let _ = old.file.shrink(len.max(self.size));
+        let index = old.file.index;
+        self.spares[index] = Some(old.file);
     }
 }
 
-/// Writes the whole image except the mark into an unused file.
-fn fill(file: &mut JournalFile, image: &Image, size: u64) -> io::Result<()> {
+/// Writes all of `bytes` except the mark into an unused file.
+fn fill(file: &mut JournalFile, bytes: &[u8], need: u64, size: u64) -> io::Result<()> {
     file.retire()?;
     // Returns the space of a formerly large table to the disk.
-    let enough = image.need.next_multiple_of(file::CHUNK).max(size);
+    let enough = need.next_multiple_of(file::CHUNK).max(size);
     if file.len() / 2 > enough {
         file.shrink(enough)?;
     }
-    file.grow(image.need)?;
-    file.cut(image.bytes.len() as u64)?;
-    file.write(RETIRED.len() as u64, &image.bytes[RETIRED.len()..])
-}
-
-fn live(file: JournalFile, Image { bytes, header, revision, .. }: Image) -> Live {
-    let begin = bytes.len() as u64;
-    Live { file, header, revision, begin, end: begin }
+    file.grow(need)?;
+    file.cut(bytes.len() as u64)?;
+    file.write(RETIRED.len() as u64, &bytes[RETIRED.len()..])
 }

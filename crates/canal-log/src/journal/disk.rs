@@ -94,15 +94,11 @@ pub fn sync_dir(dir: &Path) -> io::Result<()> {
 pub(super) fn allocate(file: &File, len: u64) -> io::Result<()> {
     #[cfg(any(test, feature = "sim"))]
     fault::allocation(file, len)?;
-    if fs2::FileExt::allocate(file, len).is_ok() {
-        return Ok(());
-    }
-    // posix_fallocate returns its error and leaves errno alone, where fs2 reads it: call it again
-    // to get the error. On tmpfs it fails with EINTR at a signal.
     let size = libc::off_t::try_from(len).map_err(io::Error::other)?;
     loop {
         match nix::fcntl::posix_fallocate(file, 0, size) {
             Ok(()) => return Ok(()),
+            // On tmpfs, at a signal.
             Err(Errno::EINTR) => {}
             // A file system without support; glibc then writes, musl does not.
             Err(Errno::EOPNOTSUPP) => return fill(file, len),

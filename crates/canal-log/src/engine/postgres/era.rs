@@ -4,11 +4,14 @@
 //! `head` table) and by the time of its start. Another place or start means another era. The sign
 //! of an era is the place, the start, and [`LACKS`] if something may be missing.
 
+use std::collections::BTreeMap;
+
 use tokio_postgres::Row;
 
 use super::error::PostgresError;
 use super::rows::number;
 use crate::engine::era::{Era, EraChange, LACKS};
+use canal_core::HostId;
 use canal_sys::clock::boottime_ms;
 
 /// The identifier of the system, where canal may ask for it.
@@ -47,62 +50,67 @@ impl Progress {
     }
 }
 
-/// The history of the server that a host knows from its own sessions.
+/// The knowledge of this host from its session and all earlier ones.
 ///
 /// A server started from a base backup or a copy of the disk shows only another start, like a
 /// server that merely restarted. So only a host that has just seen the server accepts it as a
 /// restart: it knows how far the log and the server had advanced, and a copy has not advanced that
 /// far.
-#[derive(Clone, Debug)]
-pub(crate) struct LastSeen {
-    place: String,
-    /// The era that the log named.
-    era: Option<Era>,
-    progress: Progress,
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Known {
+    /// The nonces of the incarnations that were registered here. After a fail-over that lost them,
+    /// the server could assign the same numbers to others.
+    pub nonces: BTreeMap<HostId, u128>,
+    /// The server in the era that was settled last, as far as it has advanced since.
+    seen: Option<Observation>,
     /// When the server last answered, in milliseconds of CLOCK_BOOTTIME.
     at: u64,
-    /// The TTL of the host; 0 before it has one.
-    ttl_ms: u64,
+    /// The TTL of this host; 0 before it has one.
+    pub ttl_ms: u64,
 }
 
-impl LastSeen {
-    /// The history of a server whose era is known.
-    pub(crate) fn of(seen: &Observation, before: Option<&Self>) -> Self {
-        Self {
-            place: seen.place.clone(),
-            era: seen.noted.clone(),
-            progress: seen.progress,
-            at: boottime_ms(),
-            ttl_ms: before.map_or(0, |before| before.ttl_ms),
-        }
-    }
-
-    /// Records the TTL of the host.
-    pub(crate) fn lives(&mut self, ttl_ms: u64) {
-        self.ttl_ms = ttl_ms;
+impl Known {
+    /// Records a server whose era the log names.
+    pub(super) fn sees(&mut self, seen: &Observation) {
+        self.seen = Some(seen.clone());
+        self.at = boottime_ms();
     }
 
     /// Records that the log reaches up to this position.
-    pub(crate) fn reaches(&mut self, position: u64) {
-        self.progress.position = self.progress.position.max(position);
+    pub(super) fn reaches(&mut self, position: u64) {
+        if let Some(Observation { progress, .. }) = &mut self.seen {
+            progress.position = progress.position.max(position);
+        }
     }
 
     /// Records that the server has flushed its log up to here.
-    pub(crate) fn flushed(&mut self, lsn: u64) {
-        self.progress.lsn = self.progress.lsn.max(lsn);
+    pub(super) fn flushed(&mut self, lsn: u64) {
+        if let Some(Observation { progress, .. }) = &mut self.seen {
+            progress.lsn = progress.lsn.max(lsn);
+        }
         self.at = boottime_ms();
+    }
+
+    /// The condition that a row of `hosts` belongs to the incarnation of this daemon.
+    pub(super) fn is_own(&self, host: HostId) -> String {
+        match self.nonces.get(&host) {
+            Some(nonce) => format!("AND nonce = '\\x{nonce:032x}'"),
+            None => String::new(),
+        }
     }
 
     /// Whether the server still has everything that it was known to have.
     fn confirms(&self, seen: &Observation) -> bool {
-        self.place == seen.place && !seen.progress.is_behind(self.progress)
+        let has_all = |last: &Observation| !seen.progress.is_behind(last.progress);
+        self.seen.as_ref().is_some_and(|last| last.place == seen.place && has_all(last))
     }
 
     /// Whether the server has since lost something that no era reports.
     fn denies(&self, seen: &Observation) -> bool {
-        let is_told = seen.noted != self.era
+        let Some(last) = &self.seen else { return false };
+        let is_told = seen.noted != last.noted
             && seen.noted.as_ref().is_some_and(|era| era.sign.ends_with(LACKS));
-        self.place == seen.place && seen.progress.is_behind(self.progress) && !is_told
+        last.place == seen.place && seen.progress.is_behind(last.progress) && !is_told
     }
 }
 
@@ -119,23 +127,22 @@ impl Observation {
     }
 
     /// The new era, if the log does not name it yet. `now` is in milliseconds of CLOCK_BOOTTIME.
-    pub(crate) fn begun(&self, last_seen: Option<&LastSeen>, now: u64) -> Option<EraChange> {
+    pub(crate) fn begun(&self, known: &Known, now: u64) -> Option<EraChange> {
         let sign = format!("{}/{}", self.place, self.started);
         let before = self.noted.clone();
         let may_lack = match &before {
-            None => last_seen.is_some_and(|last_seen| !last_seen.confirms(self)),
+            None => known.seen.is_some() && !known.confirms(self),
             Some(noted) => {
                 let noted = noted.sign.strip_suffix(LACKS).unwrap_or(&noted.sign);
-                if noted == sign && last_seen.is_none_or(|last_seen| !last_seen.denies(self)) {
+                if noted == sign && !known.denies(self) {
                     return None;
                 }
                 // Without an identifier, it may be any server.
                 let same_place = !self.place.starts_with('/')
                     && noted.rsplit_once('/').is_some_and(|(place, _)| place == self.place);
                 // A copy may have been made since then, which becomes more likely with time.
-                let fresh =
-                    |last_seen: &&LastSeen| now.saturating_sub(last_seen.at) <= last_seen.ttl_ms;
-                !(same_place && last_seen.filter(fresh).is_some_and(|it| it.confirms(self)))
+                let is_fresh = now.saturating_sub(known.at) <= known.ttl_ms;
+                !(same_place && is_fresh && known.confirms(self))
             }
         };
         Some(EraChange::after(before, &sign, may_lack))
@@ -157,64 +164,67 @@ mod tests {
         Observation { noted, place: "1/2/3".to_owned(), started, table: 3, progress }
     }
 
-    fn last_seen(seen: &Observation) -> LastSeen {
-        LastSeen { at: 1000, ttl_ms: 500, ..LastSeen::of(seen, None) }
+    fn nothing() -> Known {
+        Known::default()
+    }
+
+    fn known(seen: &Observation) -> Known {
+        Known { seen: Some(seen.clone()), at: 1000, ttl_ms: 500, ..nothing() }
     }
 
     #[test]
     fn the_era_that_is_noted_goes_on_unless_something_was_lost() {
         let same = seen(Some((4, "1/2/3/7")), 7, (10, 100));
-        assert_eq!(same.begun(None, 0), None);
-        assert_eq!(same.begun(Some(&last_seen(&same)), 9000), None);
+        assert_eq!(same.begun(&nothing(), 0), None);
+        assert_eq!(same.begun(&known(&same), 9000), None);
         for lost in [(9, 100), (10, 99)] {
             let lost = Observation {
                 progress: Progress { position: lost.0, lsn: lost.1 },
                 ..same.clone()
             };
-            let begun = lost.begun(Some(&last_seen(&same)), 1000).unwrap();
+            let begun = lost.begun(&known(&same), 1000).unwrap();
             assert_eq!((begun.era.number, begun.may_lack), (5, true));
             assert_eq!(begun.era.sign, "1/2/3/7/lacks");
             // Once one host has noted it, the others need not.
             let told = Observation { noted: Some(begun.era), ..lost.clone() };
-            assert_eq!(told.begun(Some(&last_seen(&same)), 1000), None);
-            assert_eq!(told.begun(None, 1000), None);
+            assert_eq!(told.begun(&known(&same), 1000), None);
+            assert_eq!(told.begun(&nothing(), 1000), None);
             // Unless the host that noted the era did not know of the loss.
             let other = Era { number: 5, sign: "1/2/3/7".to_owned() };
             let untold = Observation { noted: Some(other), ..lost };
-            assert!(untold.begun(Some(&last_seen(&same)), 1000).unwrap().may_lack);
+            assert!(untold.begun(&known(&same), 1000).unwrap().may_lack);
         }
     }
 
     #[test]
     fn the_first_era_lacks_nothing_unless_a_host_knows_more() {
         let first = seen(None, 7, (0, 100));
-        let begun = first.begun(None, 0).unwrap();
+        let begun = first.begun(&nothing(), 0).unwrap();
         assert_eq!((begun.before, begun.may_lack), (None, false));
         assert_eq!(begun.era, Era { number: 1, sign: "1/2/3/7".to_owned() });
-        assert!(!first.begun(Some(&last_seen(&first)), 9000).unwrap().may_lack);
+        assert!(!first.begun(&known(&first), 9000).unwrap().may_lack);
         let other = Observation { place: "1/2/4".to_owned(), ..first.clone() };
-        assert!(first.begun(Some(&last_seen(&other)), 1000).unwrap().may_lack);
+        assert!(first.begun(&known(&other), 1000).unwrap().may_lack);
     }
 
     #[test]
     fn a_restart_is_one_for_a_host_that_just_saw_the_server() {
-        let before = last_seen(&seen(None, 7, (10, 100)));
+        let before = known(&seen(None, 7, (10, 100)));
         let again = seen(Some((1, "1/2/3/7")), 8, (10, 120));
-        let lacks = |seen: &Observation, last_seen: Option<&LastSeen>, now| {
-            seen.begun(last_seen, now).unwrap().may_lack
-        };
-        assert!(!lacks(&again, Some(&before), 1500));
-        assert!(lacks(&again, Some(&before), 1501), "too long ago");
-        assert!(lacks(&again, None, 1000), "a daemon that is started saw nothing");
+        let lacks =
+            |seen: &Observation, known: &Known, now| seen.begun(known, now).unwrap().may_lack;
+        assert!(!lacks(&again, &before, 1500));
+        assert!(lacks(&again, &before, 1501), "too long ago");
+        assert!(lacks(&again, &nothing(), 1000), "a daemon that is started saw nothing");
         let copy = Observation { progress: Progress { position: 9, lsn: 120 }, ..again.clone() };
-        assert!(lacks(&copy, Some(&before), 1000));
+        assert!(lacks(&copy, &before, 1000));
         // Another host may not know that something is missing.
         let promoted = Observation { place: "1/5/3".to_owned(), ..again.clone() };
-        let endpoint = LastSeen { place: "1/5/3".to_owned(), ..before.clone() };
-        assert!(lacks(&promoted, Some(&before), 1000));
-        assert!(lacks(&promoted, Some(&endpoint), 1000));
+        assert!(lacks(&promoted, &before, 1000));
+        let there = Observation { place: "1/5/3".to_owned(), ..seen(None, 7, (10, 100)) };
+        assert!(lacks(&promoted, &known(&there), 1000));
         let unnamed =
             Observation { place: "/2/3".to_owned(), ..seen(Some((1, "/2/3/7")), 8, (10, 120)) };
-        assert!(lacks(&unnamed, Some(&LastSeen::of(&unnamed, None)), 0));
+        assert!(lacks(&unnamed, &Known { at: 0, ..known(&unnamed) }, 0));
     }
 }

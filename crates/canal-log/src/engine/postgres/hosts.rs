@@ -40,9 +40,7 @@ SELECT host, ttl_ms, (SELECT epoch FROM "{schema}".head)
         // at least one of them sees the other.
         let others = self.others(&identity.label, host).await?;
         self.known.nonces.insert(HostId(host), *nonce);
-        if let Some(last_seen) = &mut self.known.last_seen {
-            last_seen.lives(ttl_ms);
-        }
+        self.known.ttl_ms = ttl_ms;
         let asked_at = *asked_at;
         Ok(Answer::Registered { host: HostId(host), ttl_ms, asked_at, epoch, others })
     }
@@ -118,11 +116,9 @@ ORDER BY h.host"#
             let why = not_alive(host, number_if_any(first, 3)?);
             return Ok(Answer::Fenced { host, why });
         };
-        if let Some(last_seen) = &mut self.known.last_seen {
-            last_seen.lives(ttl_ms);
-            last_seen.flushed(number(first, 7)?);
-            last_seen.reaches(head);
-        }
+        self.known.ttl_ms = ttl_ms;
+        self.known.flushed(number(first, 7)?);
+        self.known.reaches(head);
         let mut hosts = Vec::with_capacity(rows.len());
         for row in &rows {
             let Some(host) = number_if_any(row, 4)? else { continue };

@@ -3,7 +3,6 @@
 //! Invariant: an open session writes to a primary, through no pooler, in tables of this program's
 //! format, knows the server's era, and is notified of every append while it listens.
 
-use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::time::Duration;
 
@@ -13,14 +12,13 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_postgres::{AsyncMessage, Client, Connection, Error};
 
-use super::era::{LastSeen, Observation};
+use super::era::{Known, Observation};
 use super::error::{DIRECT, PostgresError};
 use super::notification::{Notification, Seal};
 use super::rows::TextRow;
 use super::settings::url::Settings;
 use crate::engine::era::EraChange;
 use crate::engine::thread::{self, RenewBy};
-use canal_core::HostId;
 use canal_sys::clock::boottime_ms;
 
 /// The time limit for any request to the server. The server itself gives up slightly earlier,
@@ -107,38 +105,6 @@ impl Cursor {
     /// Whether there is more to read.
     pub(crate) fn is_behind(&self) -> bool {
         self.head > self.after
-    }
-}
-
-/// The knowledge of this host from its session and all earlier ones.
-#[derive(Debug, Default)]
-pub(crate) struct Known {
-    /// The nonces of the incarnations that were registered here. After a fail-over that lost them,
-    /// the server could assign the same numbers to others.
-    pub(crate) nonces: BTreeMap<HostId, u128>,
-    /// The history that the server had.
-    pub(crate) last_seen: Option<LastSeen>,
-}
-
-impl Known {
-    /// Records the history of a server whose era is known.
-    pub(super) fn sees(&mut self, seen: &Observation) {
-        self.last_seen = Some(LastSeen::of(seen, self.last_seen.as_ref()));
-    }
-
-    /// Records that the log reaches up to this position.
-    pub(super) fn reaches(&mut self, position: u64) {
-        if let Some(last_seen) = &mut self.last_seen {
-            last_seen.reaches(position);
-        }
-    }
-
-    /// The condition that a row of `hosts` belongs to the incarnation of this daemon.
-    pub(super) fn is_own(&self, host: HostId) -> String {
-        match self.nonces.get(&host) {
-            Some(nonce) => format!("AND nonce = '\\x{nonce:032x}'"),
-            None => String::new(),
-        }
     }
 }
 
@@ -259,7 +225,7 @@ impl Session {
 
     /// The new era, if the log does not name it. If it does, this host has seen it, too.
     pub(super) fn begun(&mut self) -> Option<EraChange> {
-        let begun = self.seen.begun(self.known.last_seen.as_ref(), boottime_ms());
+        let begun = self.seen.begun(&self.known, boottime_ms());
         if begun.is_none() {
             self.known.sees(&self.seen);
         }
