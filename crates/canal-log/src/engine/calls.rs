@@ -2,7 +2,6 @@
 
 use std::fmt;
 
-use data_encoding::HEXLOWER;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -313,7 +312,8 @@ pub struct Claimant {
 
 /// Why the engine is unusable for now. None of it is final: an operator can repair it, and canal
 /// keeps trying.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{why}")]
 pub struct Outage {
     /// The error, as canal shows it.
     pub why: String,
@@ -366,8 +366,8 @@ pub struct Position(pub u64);
 
 /// A SHA-256 hash, in hexadecimal when written.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(into = "String", try_from = "String")]
-pub struct Hash(pub [u8; 32]);
+#[serde(transparent)]
+pub struct Hash(#[serde(with = "const_hex::serde")] pub [u8; 32]);
 
 impl Hash {
     /// The hash of these bytes.
@@ -377,24 +377,9 @@ impl Hash {
     }
 }
 
-impl From<Hash> for String {
-    fn from(hash: Hash) -> Self {
-        hash.to_string()
-    }
-}
-
-impl TryFrom<String> for Hash {
-    type Error = &'static str;
-
-    fn try_from(text: String) -> Result<Self, Self::Error> {
-        let bytes = HEXLOWER.decode(text.as_bytes()).ok().and_then(|bytes| bytes.try_into().ok());
-        bytes.map(Self).ok_or("a hash is 64 hexadecimal digits")
-    }
-}
-
 impl fmt::Display for Hash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&HEXLOWER.encode(&self.0))
+        f.write_str(&const_hex::encode(self.0))
     }
 }
 

@@ -8,17 +8,22 @@ use crate::engine::Outage;
 use crate::engine::calls::innermost;
 
 /// Why a call was not carried out, or may not have been.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum EtcdError {
     /// Connect again, perhaps to another member.
-    Outage(Outage),
+    #[error(transparent)]
+    Outage(#[from] Outage),
     /// The requested revision has been compacted, or does not exist yet.
+    #[error("etcd compacts too early")]
     OtherRevision,
     /// The token has expired, or the users were changed: log in again.
+    #[error("{BAD_TOKEN}")]
     Token,
     /// The lease has ended.
+    #[error("a lease in etcd ended early")]
     NoLease,
     /// etcd is at its quota and accepts no writes until space is freed.
+    #[error("{FULL}")]
     Full,
 }
 
@@ -41,23 +46,14 @@ impl EtcdError {
     }
 }
 
-impl From<Outage> for EtcdError {
-    fn from(outage: Outage) -> Self {
-        Self::Outage(outage)
-    }
-}
-
 impl From<EtcdError> for Outage {
     fn from(error: EtcdError) -> Self {
+        let why = error.to_string();
         match error {
             EtcdError::Outage(outage) => outage,
-            EtcdError::OtherRevision => Self::unreachable("etcd compacts too early"),
-            EtcdError::Token => Self::unreachable(BAD_TOKEN),
-            EtcdError::NoLease => Self::unreachable("a lease in etcd ended early"),
             // The call can wait: an operator makes room, or etcd itself does.
-            EtcdError::Full => {
-                Self { why: FULL.to_owned(), hint: Some(ROOM.to_owned()), refused: false }
-            }
+            EtcdError::Full => Self { hint: Some(ROOM.to_owned()), ..Self::unreachable(why) },
+            _ => Self::unreachable(why),
         }
     }
 }

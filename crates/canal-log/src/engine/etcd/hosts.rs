@@ -118,7 +118,7 @@ async fn again(
     registration: &Registration,
     seen: &Registry,
 ) -> Result<Option<Answer>, EtcdError> {
-    let nonce = hex(registration.nonce);
+    let nonce = registration.nonce.to_be_bytes();
     let known = seen.names.iter().find(|(_, name)| name.nonce == nonce);
     let leased = known.and_then(|(host, name)| Some((host, name, seen.leases.get(host)?)));
     let Some((host, name, lease)) = leased else { return Ok(None) };
@@ -127,7 +127,7 @@ async fn again(
         return Ok(None);
     }
     let own = OwnIncarnation { name: encode(name)?, lease: *lease, ttl_ms };
-    registered(shared, registration, seen, (*host, own), seen.meta.as_ref()).map(Some)
+    Ok(seen.meta.as_ref().map(|meta| registered(shared, registration, seen, (*host, own), meta)))
 }
 
 /// Takes the next number, unless another host has taken it.
@@ -141,8 +141,8 @@ async fn enter(
     let (last, revision) = seen.next;
     let host = HostId(last + 1);
     let ttl_ms = lease.ttl_ms();
-    let name =
-        encode(&Name { identity: registration.identity.clone(), nonce: hex(registration.nonce) })?;
+    let (identity, nonce) = (registration.identity.clone(), registration.nonce.to_be_bytes());
+    let name = encode(&Name { identity, nonce })?;
     let state = State { sequence: 0, body: String::new(), ttl_ms };
     let mut txn = Txn {
         compare: vec![revision_is(keys.next(), revision)],
@@ -154,12 +154,15 @@ async fn enter(
         ],
         failure: Vec::new(),
     };
-    let mut meta = seen.meta.clone();
-    if meta.is_none() {
-        let new = meta.insert(Meta { format: FORMAT, epoch: hex(random()?) });
-        txn.compare.push(revision_is(keys.meta(), 0));
-        txn.success.push(put(keys.meta(), encode(new)?));
-    }
+    let meta = match &seen.meta {
+        Some(meta) => meta.clone(),
+        None => {
+            let new = Meta { format: FORMAT, epoch: random()?.to_be_bytes() };
+            txn.compare.push(revision_is(keys.meta(), 0));
+            txn.success.push(put(keys.meta(), encode(&new)?));
+            new
+        }
+    };
     let done = match shared.client.txn(txn).await {
         // The lease ended before it was used: the next request gets a new one.
         Err(EtcdError::NoLease) => return Err(EtcdError::away("etcd took longer than the TTL")),
@@ -169,7 +172,7 @@ async fn enter(
         return Ok(None);
     }
     let own = OwnIncarnation { name, lease: lease.id, ttl_ms };
-    registered(shared, registration, seen, (host, own), meta.as_ref()).map(Some)
+    Ok(Some(registered(shared, registration, seen, (host, own), &meta)))
 }
 
 fn registered(
@@ -177,33 +180,22 @@ fn registered(
     registration: &Registration,
     seen: &Registry,
     (host, own): (HostId, OwnIncarnation),
-    meta: Option<&Meta>,
-) -> Result<Answer, EtcdError> {
+    meta: &Meta,
+) -> Answer {
     let ttl_ms = own.ttl_ms;
     shared.engine.known.suit(ttl_ms);
     shared.engine.remember(host, own);
-    let epoch = meta.and_then(|meta| u128::from_str_radix(&meta.epoch, 16).ok());
-    let epoch = epoch.ok_or_else(|| {
-        EtcdError::refused(
-            "the log in etcd has no epoch",
-            "use another prefix, or delete everything below this one",
-        )
-    })?;
+    let epoch = u128::from_be_bytes(meta.epoch);
     let others = seen.names.iter().filter(|(other, name)| {
         **other != host && name.identity.label == registration.identity.label
     });
     let others = others.map(|(other, name)| Claimant {
         host: *other,
-        // An unreadable nonce matches no daemon.
-        nonce: u128::from_str_radix(&name.nonce, 16).unwrap_or_default(),
+        nonce: u128::from_be_bytes(name.nonce),
         identity: name.identity.clone(),
     });
     let others = others.collect();
-    Ok(Answer::Registered { host, ttl_ms, asked_at: registration.asked_at, epoch, others })
-}
-
-fn hex(number: u128) -> String {
-    format!("{number:032x}")
+    Answer::Registered { host, ttl_ms, asked_at: registration.asked_at, epoch, others }
 }
 
 /// Renews the lease of an incarnation, and reads the other hosts' leases.

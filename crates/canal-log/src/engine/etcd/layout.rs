@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use super::error::EtcdError;
 use super::messages::{KeyValue, Ranged};
-use crate::engine::{Identity, Outage, Position};
+use crate::engine::{Hash, Identity, Outage, Position};
 use canal_core::HostId;
 
 /// The keys below a prefix that ends with `/`.
@@ -85,16 +85,16 @@ impl Ranged {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Meta {
     pub(super) format: u32,
-    /// Hexadecimal.
-    pub(super) epoch: String,
+    #[serde(with = "const_hex::serde")]
+    pub(super) epoch: [u8; 16],
 }
 
 /// The identity of an incarnation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Name {
     pub(super) identity: Identity,
-    /// Hexadecimal.
-    pub(super) nonce: String,
+    #[serde(with = "const_hex::serde")]
+    pub(super) nonce: [u8; 16],
 }
 
 /// The last batch of an incarnation; its position is the key's revision. The key's version is the
@@ -115,8 +115,8 @@ pub(super) struct Pointer {
     /// Its pieces are `snapshot/<name>/0` to `pieces` − 1.
     pub(super) name: String,
     pub(super) pieces: u64,
-    /// The SHA-256 of the whole, hexadecimal.
-    pub(super) body: String,
+    /// That of the whole.
+    pub(super) body: Hash,
 }
 
 pub(super) fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>, EtcdError> {

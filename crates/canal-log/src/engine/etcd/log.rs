@@ -279,7 +279,7 @@ async fn read_snapshot(shared: &Shared) -> Result<Option<Stored>, EtcdError> {
         let [found] = shared.client.txn(reads([range])).await?.found();
         body.extend(found.kvs.into_iter().flat_map(|kv| kv.value));
     }
-    if Hash::of(&body).to_string() != at.body {
+    if Hash::of(&body) != at.body {
         return Err(EtcdError::refused(
             format!("the snapshot `{}` in etcd is damaged", at.name),
             "stop all daemons, then delete everything below the prefix: etcdctl del --prefix",
@@ -431,8 +431,7 @@ async fn put_pieces(shared: &Shared, stored: &Stored) -> Result<Pointer, EtcdErr
         change(shared, vec![put(key, piece.to_vec())]).await?;
         pieces += 1;
     }
-    let body = Hash::of(&stored.body).to_string();
-    Ok(Pointer { position: stored.position, name, pieces, body })
+    Ok(Pointer { position: stored.position, name, pieces, body: Hash::of(&stored.body) })
 }
 
 async fn move_pointer(shared: &Shared, to: &Pointer, seen: i64) -> Result<bool, EtcdError> {
@@ -532,7 +531,7 @@ mod tests {
 
     fn pointer(at: u64) -> Option<Pointer> {
         let name = String::new();
-        Some(Pointer { position: Position(at), name, pieces: 1, body: String::new() })
+        Some(Pointer { position: Position(at), name, pieces: 1, body: Hash::default() })
     }
 
     #[derive(Debug, PartialEq, Eq)]

@@ -12,11 +12,13 @@ use crate::engine::Outage;
 use crate::engine::calls::innermost;
 
 /// Why there is no session, or no answer.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub(super) enum PostgresError {
     /// The server is unusable for now. The request may or may not have been carried out.
-    Outage(Outage),
+    #[error(transparent)]
+    Outage(#[from] Outage),
     /// The server rolled the transaction back in favour of another one; ask again immediately.
+    #[error("{0}")]
     Undone(String),
 }
 
@@ -68,12 +70,6 @@ impl PostgresError {
     /// Whether the server itself denied permission.
     pub(super) fn is_denied(error: &Error) -> bool {
         error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE)
-    }
-}
-
-impl From<Outage> for PostgresError {
-    fn from(outage: Outage) -> Self {
-        Self::Outage(outage)
     }
 }
 

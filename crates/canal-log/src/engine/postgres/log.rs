@@ -11,7 +11,6 @@
 //! If that is not possible, it gets [`Answer::Compacted`] or [`Answer::Rewritten`], and nothing
 //! else.
 
-use data_encoding::HEXLOWER;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{IsolationLevel, Row};
 
@@ -90,7 +89,7 @@ impl Session {
         };
         let payload = self.seal.payload(append);
         let nonce = self.known.is_own(append.host);
-        let body = HEXLOWER.encode(&append.body);
+        let body = const_hex::encode(&append.body);
         // Each statement sees everything that was committed before it began, so the statements take
         // the locks first: the lock of the head, which every append takes, then that of the hosts,
         // which stops their renewal counters.
@@ -157,7 +156,7 @@ FROM judged"#
             Some(before) => (before.number, quoted(&before.sign)),
             None => (0, String::new()),
         };
-        let body = HEXLOWER.encode(&begun.batch(UnixMillis(clock::unix_ms())));
+        let body = const_hex::encode(begun.batch(UnixMillis(clock::unix_ms())));
         format!(
             r#"SELECT FROM "{schema}".head FOR UPDATE;
 WITH head AS (UPDATE "{schema}".head

@@ -3,7 +3,6 @@
 //! Invariant: a batch is taken from a notification only if it directly follows the last one that
 //! was read. Otherwise the notification only shows how far the log reaches.
 
-use data_encoding::HEXLOWER;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};
 
@@ -56,7 +55,7 @@ impl Seal {
     pub(super) fn payload(&self, append: &Append) -> String {
         let sealed = (append.body.len() <= BODY_MAX).then(|| self.seal(append)).flatten();
         let Some((check, body)) = sealed else { return "position::text".to_owned() };
-        let (check, body) = (HEXLOWER.encode(&check), HEXLOWER.encode(&body));
+        let (check, body) = (const_hex::encode(&check), const_hex::encode(&body));
         let (host, sequence) = (append.host.0, append.sequence);
         format!(
             "position || ' {host} {sequence} {check} {body} ' || \
@@ -117,7 +116,7 @@ impl Seal {
 }
 
 fn unhex(digits: &str) -> Option<Vec<u8>> {
-    HEXLOWER.decode(digits.as_bytes()).ok()
+    const_hex::decode(digits).ok()
 }
 
 #[cfg(test)]
@@ -140,7 +139,7 @@ mod tests {
             .chain_update(check)
             .chain_update(&seal.epoch)
             .finalize();
-        format!("{position}{sealed}{}", HEXLOWER.encode(&signature))
+        format!("{position}{sealed}{}", const_hex::encode(&signature))
     }
 
     #[test]
@@ -148,7 +147,7 @@ mod tests {
         for body in [&b""[..], b"a short one", &[b'x'; BODY_MAX]] {
             let payload = sent(&seal(), 9, body);
             assert!(payload.len() < 8000, "{}", payload.len());
-            assert!(body.is_empty() || !payload.contains(&HEXLOWER.encode(body)));
+            assert!(body.is_empty() || !payload.contains(&const_hex::encode(body)));
             let placed = seal().open(&Notification::read(&payload)).unwrap();
             assert_eq!((placed.position, placed.host), (Position(9), HostId(3)));
             assert_eq!((placed.sequence, placed.body.as_slice()), (4, body));
