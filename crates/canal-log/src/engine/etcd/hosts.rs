@@ -39,16 +39,29 @@ pub(crate) async fn register(shared: Shared, registration: Registration) -> Resu
         shared.client.ask("/etcdserverpb.Lease/LeaseGrant", LeaseGrant { ttl_s }).await?;
     for _ in 0..TRIES {
         let seen = look(&shared).await?;
-        let mut answer = again(&shared, &registration, &seen).await?;
-        if answer.is_some() {
+        let mut mine = again(&shared, &registration, &seen).await?;
+        if mine.is_some() {
             revoke(&shared, lease.id).await?;
         } else {
-            answer = enter(&shared, &registration, &seen, &lease).await?;
+            mine = enter(&shared, &registration, &seen, &lease).await?;
         }
-        if let Some(answer) = answer {
-            shared.engine.say(answer);
-            return Ok(());
-        }
+        let Some((host, own, epoch)) = mine else { continue };
+        let Registration { identity, asked_at, .. } = registration;
+        let ttl_ms = own.ttl_ms;
+        shared.engine.known.suit(ttl_ms);
+        shared.engine.remember(host, own);
+        let claims = |other: HostId, name: &Name| {
+            other != host && name.identity.label == identity.label
+        };
+        let others = seen.names.into_iter().filter(|(other, name)| claims(*other, name));
+        let others = others.map(|(host, Name { identity, nonce })| Claimant {
+            host,
+            nonce: u128::from_be_bytes(nonce),
+            identity,
+        });
+        let (epoch, others) = (u128::from_be_bytes(epoch), others.collect());
+        shared.engine.say(Answer::Registered { host, ttl_ms, asked_at, epoch, others });
+        return Ok(());
     }
     Err(EtcdError::away("too many daemons are registering at the same time"))
 }
@@ -110,24 +123,24 @@ pub(crate) fn meta_of(found: &Ranged) -> Result<Option<Meta>, EtcdError> {
     ))
 }
 
-/// The answer to a repeated request: the incarnation with the same nonce, if it still lives.
+/// An incarnation of this daemon, and the epoch of the log.
+type Mine = (HostId, OwnIncarnation, [u8; 16]);
+
+/// The incarnation with the nonce of a repeated request, if it still lives.
 ///
 /// Renews its lease, which may have been granted before this request.
 async fn again(
     shared: &Shared,
     registration: &Registration,
     seen: &Registry,
-) -> Result<Option<Answer>, EtcdError> {
+) -> Result<Option<Mine>, EtcdError> {
     let nonce = registration.nonce.to_be_bytes();
     let known = seen.names.iter().find(|(_, name)| name.nonce == nonce);
-    let leased = known.and_then(|(host, name)| Some((host, name, seen.leases.get(host)?)));
-    let Some((host, name, lease)) = leased else { return Ok(None) };
-    let (ttl_ms, _) = keep(shared, *host, *lease).await?;
-    if ttl_ms == 0 {
-        return Ok(None);
-    }
-    let own = OwnIncarnation { name: encode(name)?, lease: *lease, ttl_ms };
-    Ok(seen.meta.as_ref().map(|meta| registered(shared, registration, seen, (*host, own), meta)))
+    let leased = known.and_then(|(host, name)| Some((*host, name, *seen.leases.get(host)?)));
+    let (Some((host, name, lease)), Some(meta)) = (leased, &seen.meta) else { return Ok(None) };
+    let (ttl_ms, _) = keep(shared, host, lease).await?;
+    let own = OwnIncarnation { name: encode(name)?, lease, ttl_ms };
+    Ok((ttl_ms > 0).then_some((host, own, meta.epoch)))
 }
 
 /// Takes the next number, unless another host has taken it.
@@ -136,7 +149,7 @@ async fn enter(
     registration: &Registration,
     seen: &Registry,
     lease: &LeaseLives,
-) -> Result<Option<Answer>, EtcdError> {
+) -> Result<Option<Mine>, EtcdError> {
     let keys = shared.keys();
     let (last, revision) = seen.next;
     let host = HostId(last + 1);
@@ -154,13 +167,13 @@ async fn enter(
         ],
         failure: Vec::new(),
     };
-    let meta = match &seen.meta {
-        Some(meta) => meta.clone(),
+    let epoch = match &seen.meta {
+        Some(meta) => meta.epoch,
         None => {
-            let new = Meta { format: FORMAT, epoch: random()?.to_be_bytes() };
+            let epoch = random()?.to_be_bytes();
             txn.compare.push(revision_is(keys.meta(), 0));
-            txn.success.push(put(keys.meta(), encode(&new)?));
-            new
+            txn.success.push(put(keys.meta(), encode(&Meta { format: FORMAT, epoch })?));
+            epoch
         }
     };
     let done = match shared.client.txn(txn).await {
@@ -168,34 +181,8 @@ async fn enter(
         Err(EtcdError::NoLease) => return Err(EtcdError::away("etcd took longer than the TTL")),
         done => done?,
     };
-    if !done.succeeded {
-        return Ok(None);
-    }
     let own = OwnIncarnation { name, lease: lease.id, ttl_ms };
-    Ok(Some(registered(shared, registration, seen, (host, own), &meta)))
-}
-
-fn registered(
-    shared: &Shared,
-    registration: &Registration,
-    seen: &Registry,
-    (host, own): (HostId, OwnIncarnation),
-    meta: &Meta,
-) -> Answer {
-    let ttl_ms = own.ttl_ms;
-    shared.engine.known.suit(ttl_ms);
-    shared.engine.remember(host, own);
-    let epoch = u128::from_be_bytes(meta.epoch);
-    let others = seen.names.iter().filter(|(other, name)| {
-        **other != host && name.identity.label == registration.identity.label
-    });
-    let others = others.map(|(other, name)| Claimant {
-        host: *other,
-        nonce: u128::from_be_bytes(name.nonce),
-        identity: name.identity.clone(),
-    });
-    let others = others.collect();
-    Answer::Registered { host, ttl_ms, asked_at: registration.asked_at, epoch, others }
+    Ok(done.succeeded.then_some((host, own, epoch)))
 }
 
 /// Renews the lease of an incarnation, and reads the other hosts' leases.

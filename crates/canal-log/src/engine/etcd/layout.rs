@@ -65,18 +65,28 @@ impl Keys {
 
     /// The batch to which this key belongs.
     pub(super) fn batch_in(&self, key: &[u8]) -> Option<(HostId, u64)> {
-        let rest = std::str::from_utf8(key.strip_prefix(self.log().as_slice())?).ok()?;
-        let (host, sequence) = rest.split_once('/')?;
+        let (host, sequence) = below(&self.log(), key)?.split_once('/')?;
         Some((HostId(host.parse().ok()?), sequence.parse().ok()?))
     }
+
+    /// The position of the snapshot to which this key belongs; `None` for the pointer.
+    pub(super) fn piece_in(&self, key: &[u8]) -> Option<Position> {
+        let (name, _) = below(&self.snapshots(), key)?.split_once('/')?;
+        let (position, _) = name.split_once('-')?;
+        position.parse().ok().map(Position)
+    }
+}
+
+/// The rest of a key that has this prefix.
+fn below<'a>(prefix: &[u8], key: &'a [u8]) -> Option<&'a str> {
+    std::str::from_utf8(key.strip_prefix(prefix)?).ok()
 }
 
 impl Ranged {
     /// The keys that consist of `prefix` and the number of a host.
     pub(super) fn of_hosts(&self, prefix: Vec<u8>) -> impl Iterator<Item = (HostId, &KeyValue)> {
         self.kvs.iter().filter_map(move |kv| {
-            let number = std::str::from_utf8(kv.key.strip_prefix(prefix.as_slice())?).ok()?;
-            Some((HostId(number.parse().ok()?), kv))
+            Some((HostId(below(&prefix, &kv.key)?.parse().ok()?), kv))
         })
     }
 }

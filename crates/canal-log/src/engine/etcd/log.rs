@@ -57,7 +57,6 @@ pub(crate) async fn append(shared: Shared, append: Append) -> Result<(), EtcdErr
         return Err(Outage::refused(why, None).into());
     }
     let answer = shared.once_there_is_room(async || append_once(&shared, &append).await).await?;
-    shared.engine.has_room(true);
     shared.engine.say(answer);
     Ok(())
 }
@@ -376,49 +375,36 @@ pub(crate) async fn store(shared: Shared, stored: Stored) -> Result<(), EtcdErro
 }
 
 async fn store_once(shared: &Shared, stored: &Stored) -> Result<Position, EtcdError> {
-    let mut made = None;
+    let keys = shared.keys();
+    let mut made: Option<Pointer> = None;
     for _ in 0..STORE_TRIES {
-        let existing = existing(shared).await?;
+        let ranges = [one(keys.pointer()), one(keys.head())];
+        let [pointer, head] = shared.client.txn(reads(ranges)).await?.found();
+        let head = head.first().map_or(0, |kv| kv.mod_revision);
+        let (now, seen) = match pointer.first() {
+            Some(kv) => (decode::<Pointer>(kv)?.position, kv.mod_revision),
+            None => (Position(0), 0),
+        };
         // The new one is no newer, or belongs to a history that this etcd has lost.
-        if existing.position >= stored.position || existing.head < stored.position {
+        if now >= stored.position || position(head) < stored.position {
             if let Some(Pointer { name, .. }) = &made {
-                change(shared, vec![delete_all(shared.keys().pieces(name))]).await?;
+                change(shared, vec![delete_all(keys.pieces(name))]).await?;
             }
-            return Ok(existing.position);
+            return Ok(now);
         }
         let made = match &mut made {
             Some(made) => made,
             none => none.insert(put_pieces(shared, stored).await?),
         };
-        if move_pointer(shared, made, existing.revision).await? {
+        let before = revision(made.position).saturating_sub(1);
+        let compare = vec![revision_is(keys.pointer(), seen), is_put_after(keys.head(), before)];
+        let success = vec![put(keys.pointer(), encode(made)?)];
+        if shared.client.txn(Txn { compare, success, failure: Vec::new() }).await?.succeeded {
             tidy(shared, made).await?;
             return Ok(made.position);
         }
     }
     Err(EtcdError::away("too many daemons are storing snapshots at the same time"))
-}
-
-/// The present snapshot, if any, and the end of the log.
-struct StoredSnapshot {
-    position: Position,
-    /// The revision of the pointer's key.
-    revision: i64,
-    /// The end of the log.
-    head: Position,
-}
-
-async fn existing(shared: &Shared) -> Result<StoredSnapshot, EtcdError> {
-    let keys = shared.keys();
-    let ranges = [one(keys.pointer()), one(keys.head())];
-    let [pointer, head] = shared.client.txn(reads(ranges)).await?.found();
-    let head = position(head.first().map_or(0, |kv| kv.mod_revision));
-    Ok(match pointer.first() {
-        Some(kv) => {
-            let Pointer { position, .. } = decode(kv)?;
-            StoredSnapshot { position, revision: kv.mod_revision, head }
-        }
-        None => StoredSnapshot { position: Position(0), revision: 0, head },
-    })
 }
 
 /// Stores the pieces under a new name: two hosts may store snapshots of one position with different
@@ -434,33 +420,16 @@ async fn put_pieces(shared: &Shared, stored: &Stored) -> Result<Pointer, EtcdErr
     Ok(Pointer { position: stored.position, name, pieces, body: Hash::of(&stored.body) })
 }
 
-async fn move_pointer(shared: &Shared, to: &Pointer, seen: i64) -> Result<bool, EtcdError> {
-    let key = shared.keys().pointer();
-    let before = revision(to.position).saturating_sub(1);
-    let compare = vec![revision_is(key.clone(), seen), is_put_after(shared.keys().head(), before)];
-    let success = vec![put(key, encode(to)?)];
-    Ok(shared.client.txn(Txn { compare, success, failure: Vec::new() }).await?.succeeded)
-}
-
 /// Deletes the batches before the snapshot's last one, and the pieces of older snapshots, complete
 /// or not. The last batch stays for readers that have read exactly up to it.
 async fn tidy(shared: &Shared, now: &Pointer) -> Result<(), EtcdError> {
     let keys = shared.keys();
     let covered = Range { max_mod_revision: revision(now.position) - 1, ..all(keys.log()) };
     delete_found(shared, covered, |kv| position(kv.mod_revision) < now.position).await?;
-    let prefix = keys.snapshots();
-    delete_found(shared, all(prefix.clone()), |kv| {
-        piece_of(&prefix, &kv.key).is_some_and(|at| at < now.position)
+    delete_found(shared, all(keys.snapshots()), |kv| {
+        keys.piece_in(&kv.key).is_some_and(|position| position < now.position)
     })
     .await
-}
-
-/// The position of a piece's snapshot; `None` for the pointer.
-fn piece_of(prefix: &[u8], key: &[u8]) -> Option<Position> {
-    let rest = std::str::from_utf8(key.strip_prefix(prefix)?).ok()?;
-    let (name, _) = rest.split_once('/')?;
-    let (position, _) = name.split_once('-')?;
-    position.parse().ok().map(Position)
 }
 
 /// Deletes the wanted keys of a range. No host puts any of them again.

@@ -153,7 +153,11 @@ impl Shared {
                     self.engine.has_room(false);
                     tokio::time::sleep(FULL_PAUSE).await;
                 }
-                done => return done,
+                Err(other) => return Err(other),
+                Ok(done) => {
+                    self.engine.has_room(true);
+                    return Ok(done);
+                }
             }
         }
     }

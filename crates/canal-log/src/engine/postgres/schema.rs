@@ -9,50 +9,8 @@ use super::notification::Seal;
 use super::session::Session;
 use crate::engine::{FORMAT, Outage};
 
-/// The tables. `head` has one row: the format and the epoch of the log, the last position, the last
-/// incarnation, the position of the snapshot (0: none), and the number and sign of the last era (0:
-/// none). `position` is that of the last batch. `hosts` has a row for each incarnation, `log` one
-/// for each batch, and `snapshot` one for each part of the snapshot.
-///
-/// `fillfactor` leaves room for new versions of rows that change all the time, so that they need no
-/// new entries in an index.
-const TABLES: &str = r#"
-CREATE TABLE "{}".head (
-    one boolean PRIMARY KEY DEFAULT true CHECK (one),
-    format integer NOT NULL,
-    epoch bytea NOT NULL,
-    position bigint NOT NULL DEFAULT 0,
-    incarnation bigint NOT NULL DEFAULT 0,
-    snapshot bigint NOT NULL DEFAULT 0,
-    era bigint NOT NULL DEFAULT 0,
-    era_sign text NOT NULL DEFAULT ''
-) WITH (fillfactor = 10);
-CREATE TABLE "{}".hosts (
-    host bigint PRIMARY KEY,
-    nonce bytea NOT NULL UNIQUE,
-    label text NOT NULL,
-    identity text NOT NULL,
-    ttl_ms bigint NOT NULL,
-    renewals bigint NOT NULL DEFAULT 0,
-    sequence bigint NOT NULL DEFAULT 0,
-    hash bytea,
-    placed bigint,
-    ended bigint
-) WITH (fillfactor = 40);
-CREATE TABLE "{}".log (
-    position bigint PRIMARY KEY,
-    host bigint NOT NULL,
-    sequence bigint NOT NULL,
-    body bytea NOT NULL,
-    UNIQUE (host, sequence)
-);
-CREATE TABLE "{}".snapshot (
-    position bigint NOT NULL,
-    part integer NOT NULL,
-    body bytea NOT NULL,
-    PRIMARY KEY (position, part)
-);
-"#;
+/// The tables.
+const TABLES: &str = include_str!("schema.sql");
 
 /// The objects that exist under the name of the schema.
 pub(super) struct ExistingTables {
@@ -130,7 +88,7 @@ impl Session {
             self.client.batch_execute(&create).await.map_err(|error| denied(error, hint))?;
         }
         let hint = format!("GRANT USAGE, CREATE ON SCHEMA \"{schema}\" TO {}", found.user);
-        let tables = TABLES.replace("{}", schema);
+        let tables = TABLES.replace(":\"schema\"", &format!("\"{schema}\""));
         self.client.batch_execute(&tables).await.map_err(|error| denied(error, hint))?;
         let epoch = &self.proof;
         let head = format!(
