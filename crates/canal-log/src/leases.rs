@@ -236,12 +236,12 @@ fn held(path: &Path, bytes: &[u8]) -> Result<(Held, usize), OpenError> {
                 frames += 1;
             }
             _ if frames < header.frames => {
-                return Err(OpenError::damaged(path, at, "the file was cut short", None));
+                return Err(OpenError::damaged(path, at, "the file was cut short"));
             }
             Framed::Torn { .. } | Framed::End => return Ok((leases, at)),
             Framed::Bad { .. } if is_unfinished(bytes, at) => return Ok((leases, at)),
             Framed::Bad { offset, what } => {
-                return Err(OpenError::damaged(path, offset, what, None));
+                return Err(OpenError::damaged(path, offset, what));
             }
         }
     }
@@ -250,7 +250,7 @@ fn held(path: &Path, bytes: &[u8]) -> Result<(Held, usize), OpenError> {
 fn header(path: &Path, bytes: &[u8]) -> Result<(Header, usize), OpenError> {
     let (payload, next) = format::read(bytes, 0)
         .whole(0, "it does not begin like a record of leases")
-        .map_err(|(offset, what)| OpenError::damaged(path, offset, what, None))?;
+        .map_err(|(offset, what)| OpenError::damaged(path, offset, what))?;
     let header: Header = parse(path, 0, payload)?;
     if header.version > VERSION {
         return Err(OpenError::newer(path, header.version, VERSION));
@@ -273,7 +273,7 @@ fn is_unfinished(bytes: &[u8], at: usize) -> bool {
 
 fn parse<T: DeserializeOwned>(path: &Path, at: usize, payload: &[u8]) -> Result<T, OpenError> {
     serde_json::from_slice(payload)
-        .map_err(|error| OpenError::damaged(path, at, error.to_string(), None))
+        .map_err(|error| OpenError::damaged(path, at, error.to_string()))
 }
 
 #[cfg(test)]

@@ -34,10 +34,7 @@ pub(super) fn create_dir(dir: &Path) -> io::Result<()> {
 }
 
 fn try_replace(dir: &Path, name: &str, content: &[u8]) -> io::Result<File> {
-    let mut suffix = [0; 16];
-    getrandom::fill(&mut suffix)?;
-    let suffix = u128::from_ne_bytes(suffix);
-    let beside = dir.join(format!("{}{suffix:032x}", prefix(name)));
+    let beside = dir.join(format!("{}{:016x}", prefix(name), getrandom::u64()?));
     let mut options = OpenOptions::new();
     options.write(true).create_new(true).mode(0o600);
     let file = options.open(&beside)?;

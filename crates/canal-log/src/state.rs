@@ -233,7 +233,7 @@ mod tests {
     fn files_of_a_killed_process_are_removed() {
         let dir = tempfile::tempdir().unwrap();
         store(dir.path(), &durable(1)).unwrap();
-        let left = dir.path().join(format!("{NAME}.new-{}", "0".repeat(32)));
+        let left = dir.path().join(format!("{NAME}.new-{}", "0".repeat(16)));
         fs::write(&left, "half").unwrap();
         assert_eq!(read(dir.path()).unwrap(), Some(durable(1)));
         assert!(!left.exists());

@@ -11,7 +11,7 @@ use canal_core::{
     Change, Globals, Outcome, Owner, ProcessId, RULES_VERSION, Snapshot, Table, Token,
 };
 use canal_log::Record;
-use canal_log::journal::{Journal, OpenError, Opened, salvage};
+use canal_log::journal::{Journal, OpenError, Opened, last_origin, salvage};
 use canal_protocol::paths::Place;
 use canal_sys::process::{Found, Origin};
 
@@ -186,7 +186,9 @@ pub(crate) fn open(place: &Place, origin: &Origin, discard: bool) -> anyhow::Res
     match &error {
         // Records from before the last boot are void anyway. They were not synced, so a power cut
         // may have left any part of them.
-        OpenError::Damaged { origin: Some(by), .. } if !by.may_share_boot(origin) => {
+        OpenError::Damaged { .. }
+            if last_origin(&place.dir).is_some_and(|by| !by.may_share_boot(origin)) =>
+        {
             tracing::warn!(%error, "set the journal aside: it is from before the last boot");
             discarded(place)
         }

@@ -163,10 +163,9 @@ impl Caller {
     /// Waits for slightly less than `usual`, so that hosts that lost the engine together do not all
     /// return at once; for even less if commands depend on it.
     async fn pause(&self, usual: Duration) {
-        let mut byte = [0];
         // Without random numbers, the pause is merely not spread.
-        let _ = getrandom::fill(&mut byte);
-        let share = 1.0 - f64::from(byte[0]) / 512.0;
+        let random = f64::from(getrandom::u32().unwrap_or(0)) / f64::from(u32::MAX);
+        let share = 1.0 - random / 2.0;
         tokio::time::sleep(self.renew_by.pause(usual).mul_f64(share)).await;
     }
 }

@@ -90,7 +90,7 @@ impl Journal {
         let Some(mut old) = self.live.replace(new) else { return };
         let retired = old.file.retire();
         // Remove the header of another boot: it could otherwise describe a damaged file of this
-        // boot (OpenError::Damaged::origin).
+        // boot (see `last_origin`).
         if retired.is_ok() && old.header.origin != origin {
             let _ = old.file.cut(RETIRED.len() as u64);
         }

@@ -62,8 +62,7 @@ impl Header {
     ///
     /// The first [`HEAD_MAX`] bytes of the file are enough.
     pub(super) fn decode(path: &Path, file: &[u8]) -> Result<(Self, usize), OpenError> {
-        let damaged =
-            |(offset, what): (usize, String)| OpenError::damaged(path, offset, what, None);
+        let damaged = |(offset, what): (usize, String)| OpenError::damaged(path, offset, what);
         let Some(([.., a, b, c, d], rest)) = file.split_first_chunk::<12>() else {
             return Err(damaged((0, "it is too short".to_owned())));
         };
@@ -104,9 +103,6 @@ pub enum OpenError {
         offset: u64,
         /// The error.
         what: String,
-        /// The writer, if it can still be read. Records of another boot are void anyway, and may
-        /// well be damaged: they are not synced, so a power cut leaves holes.
-        origin: Option<Origin>,
     },
     /// A later version of canal wrote it.
     #[error("a newer canal wrote {path} (format {found}, this one reads up to {known})")]
@@ -129,14 +125,8 @@ pub enum OpenError {
 }
 
 impl OpenError {
-    pub(crate) fn damaged(
-        path: &Path,
-        offset: usize,
-        what: impl Into<String>,
-        origin: Option<&Origin>,
-    ) -> Self {
-        let (path, offset, origin) = (path.to_owned(), offset as u64, origin.cloned());
-        Self::Damaged { path, offset, what: what.into(), origin }
+    pub(crate) fn damaged(path: &Path, offset: usize, what: impl Into<String>) -> Self {
+        Self::Damaged { path: path.to_owned(), offset: offset as u64, what: what.into() }
     }
 
     pub(crate) fn newer(path: &Path, found: u32, known: u32) -> Self {

@@ -44,15 +44,6 @@ struct Body {
 
 /// Opens or creates the journal in `dir` with files of `size` bytes.
 pub(super) fn open(dir: &Path, size: u64) -> Result<Opened, OpenError> {
-    open_found(dir, size).map_err(|error| match error {
-        OpenError::Damaged { path, offset, what, origin: None } => {
-            OpenError::Damaged { path, offset, what, origin: last_origin(dir) }
-        }
-        other => other,
-    })
-}
-
-fn open_found(dir: &Path, size: u64) -> Result<Opened, OpenError> {
     use FileState::{Live, Missing, Retired, Unused};
     match [look(dir, 0)?, look(dir, 1)?] {
         [(Some(a), Live(of_a)), (Some(b), Live(of_b))] => {
@@ -61,7 +52,7 @@ fn open_found(dir: &Path, size: u64) -> Result<Opened, OpenError> {
                 Ordering::Less => recover(dir, size, b, of_b, Some(a)),
                 Ordering::Equal => {
                     let what = "both files have the same generation";
-                    Err(OpenError::damaged(&a.path, 0, what, Some(&of_a.origin)))
+                    Err(OpenError::damaged(&a.path, 0, what))
                 }
             }
         }
@@ -84,12 +75,13 @@ fn open_found(dir: &Path, size: u64) -> Result<Opened, OpenError> {
     }
 }
 
-/// The last writer, if a header can still be read.
+/// The last writer, if a header can still be read. After another boot, the records are void, and
+/// may well be damaged: they are not synced, so a power cut leaves holes.
 pub fn last_origin(dir: &Path) -> Option<Origin> {
     latest(dir, |file| file.head().ok()).map(|(header, _)| header.origin)
 }
 
-/// The header of the latest file, and the bytes that `read` got from the file.
+/// The header of the file in use, or else of the latest one, and the bytes that `read` got from it.
 fn latest(dir: &Path, read: impl Fn(&JournalFile) -> Option<Vec<u8>>) -> Option<(Header, Vec<u8>)> {
     let found = [0, 1].into_iter().filter_map(|index| {
         let file = JournalFile::open(dir, index).ok()??;
@@ -97,7 +89,7 @@ fn latest(dir: &Path, read: impl Fn(&JournalFile) -> Option<Vec<u8>>) -> Option<
         let (header, _) = Header::decode(&file.path, &bytes).ok()?;
         Some((header, bytes))
     });
-    found.max_by_key(|(header, _)| header.generation)
+    found.max_by_key(|(header, bytes)| (bytes.starts_with(&LIVE), header.generation))
 }
 
 fn look(dir: &Path, index: usize) -> Result<(Option<JournalFile>, FileState), OpenError> {
@@ -117,7 +109,7 @@ fn look(dir: &Path, index: usize) -> Result<(Option<JournalFile>, FileState), Op
         }
         _ => {
             if !file.read().map_err(failed)?.is_empty() {
-                return Err(OpenError::damaged(&name, 0, "it does not begin like a journal", None));
+                return Err(OpenError::damaged(&name, 0, "it does not begin like a journal"));
             }
             file.found(0);
             FileState::Unused
@@ -149,12 +141,11 @@ fn recover(
     // Files are created complete and never become shorter: a cut at the end of a record would look
     // sound.
     if file.len() < size || !file.len().is_multiple_of(PAGE) {
-        let (len, what) = (file.len() as usize, "the file was cut short");
-        return Err(OpenError::damaged(&name, len, what, Some(&header.origin)));
+        return Err(OpenError::damaged(&name, file.len() as usize, "the file was cut short"));
     }
     let bytes = file.read().map_err(failed)?;
     let content = Content { bytes: &bytes, len: file.len() as usize };
-    let body = read(&name, content, &header)?;
+    let body = read(&name, content)?;
     drop(bytes);
     if let Some(fault) = body.fault {
         return Err(fault);
@@ -190,11 +181,9 @@ fn recover(
 }
 
 /// Reads the snapshot, and the records up to their end or to damage.
-fn read(name: &Path, file: Content<'_>, header: &Header) -> Result<Body, OpenError> {
+fn read(name: &Path, file: Content<'_>) -> Result<Body, OpenError> {
     let (_, start) = Header::decode(name, file.bytes)?;
-    let broken = |(offset, what): (usize, String)| {
-        OpenError::damaged(name, offset, what, Some(&header.origin))
-    };
+    let broken = |(offset, what): (usize, String)| OpenError::damaged(name, offset, what);
     let (payload, begin) =
         format::read(file, start).whole(start, "the snapshot is cut short").map_err(broken)?;
     let snapshot: Snapshot = serde_json::from_slice(payload)
@@ -203,7 +192,7 @@ fn read(name: &Path, file: Content<'_>, header: &Header) -> Result<Body, OpenErr
     let mut next_revision = snapshot.globals.revision.0 + 1;
     let fault = loop {
         match format::read(file, end) {
-            Framed::Whole { payload, next } => match parse(name, end, payload, header) {
+            Framed::Whole { payload, next } => match parse(name, end, payload) {
                 Ok(record) if record.revision == Revision(next_revision) => {
                     records.push(record);
                     end = next;
@@ -226,7 +215,7 @@ fn read(name: &Path, file: Content<'_>, header: &Header) -> Result<Body, OpenErr
     Ok(Body { snapshot, records, begin, end, torn, fault })
 }
 
-fn parse(name: &Path, at: usize, payload: &[u8], header: &Header) -> Result<Record, OpenError> {
+fn parse(name: &Path, at: usize, payload: &[u8]) -> Result<Record, OpenError> {
     match serde_json::from_slice::<Record>(payload) {
         Ok(record) if record.entry.version <= ENTRY_VERSION => Ok(record),
         Ok(record) => {
@@ -239,10 +228,7 @@ fn parse(name: &Path, at: usize, payload: &[u8], header: &Header) -> Result<Reco
                 Ok(Some(found)) if found > ENTRY_VERSION.into() && found <= u16::MAX.into() => {
                     Err(OpenError::newer(name, found as u32, ENTRY_VERSION.into()))
                 }
-                _ => {
-                    let what = format!("a record: {error}");
-                    Err(OpenError::damaged(name, at, what, Some(&header.origin)))
-                }
+                _ => Err(OpenError::damaged(name, at, format!("a record: {error}"))),
             }
         }
     }
@@ -257,7 +243,7 @@ fn not_in_use(dir: &Path, found: &[FileState; 2]) -> OpenError {
         [_, FileState::Missing] => (1, "it is missing"),
         _ => (0, "neither this file nor the other one is in use"),
     };
-    OpenError::damaged(&path(dir, index), 0, what, None)
+    OpenError::damaged(&path(dir, index), 0, what)
 }
 
 /// Reads as much as possible of the journal in `dir`, and changes nothing: its writer, the table at
@@ -266,7 +252,7 @@ fn not_in_use(dir: &Path, found: &[FileState; 2]) -> OpenError {
 pub fn salvage(dir: &Path) -> Option<(Origin, Snapshot, Vec<Record>)> {
     let (header, bytes) =
         latest(dir, |file| file.read().ok().filter(|bytes| bytes.starts_with(&LIVE)))?;
-    let body = read(dir, Content::from(&bytes), &header).ok()?;
+    let body = read(dir, Content::from(&bytes)).ok()?;
     Some((header.origin, body.snapshot, body.records))
 }
 

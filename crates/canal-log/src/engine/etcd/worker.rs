@@ -27,11 +27,9 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// Serves the caller, over one connection after another. Other keys would be another table.
 pub(super) async fn work(keys: Keys, mut source: Source, mut caller: Caller) -> Infallible {
     let engine = Rc::new(EngineState::new(keys, caller.answers.clone()));
-    let mut byte = [0];
     // Begins with a random member, so that not all daemons connect to the first. Without
     // randomness, it is the first.
-    let _ = getrandom::fill(&mut byte);
-    let mut next = byte[0].into();
+    let mut next = getrandom::u32().unwrap_or(0) as usize;
     let connect = async |_: &Caller| {
         let address = address(&mut source, &engine)?;
         reach_one(&address, &mut next, &engine).await

@@ -17,7 +17,7 @@ fn small() -> (TempDir, Vec<u8>, Vec<usize>) {
 
 fn damage(dir: &Path) -> (PathBuf, u64, Option<Origin>) {
     match try_open(dir) {
-        Err(OpenError::Damaged { path, offset, origin, .. }) => (path, offset, origin),
+        Err(OpenError::Damaged { path, offset, .. }) => (path, offset, last_origin(dir)),
         other => panic!("not damaged: {other:?}"),
     }
 }
