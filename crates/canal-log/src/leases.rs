@@ -272,8 +272,7 @@ fn is_unfinished(bytes: &[u8], at: usize) -> bool {
 }
 
 fn parse<T: DeserializeOwned>(path: &Path, at: usize, payload: &[u8]) -> Result<T, OpenError> {
-    serde_json::from_slice(payload)
-        .map_err(|error| OpenError::damaged(path, at, error.to_string()))
+    serde_json::from_slice(payload).map_err(|error| OpenError::damaged(path, at, error.to_string()))
 }
 
 #[cfg(test)]

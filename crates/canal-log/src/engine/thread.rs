@@ -48,12 +48,8 @@ impl EngineThread {
         let (answer, answers) = mpsc::unbounded_channel();
         let dropped = answer.clone();
         let renew_by = RenewBy::default();
-        let caller = Caller {
-            renew_by: renew_by.clone(),
-            answers: answer,
-            calls: called,
-            away: None,
-        };
+        let caller =
+            Caller { renew_by: renew_by.clone(), answers: answer, calls: called, away: None };
         thread::Builder::new().name(name.to_owned()).spawn(move || {
             LocalSet::new().block_on(&runtime, async {
                 tokio::select! {

@@ -23,11 +23,11 @@ use tower::{Service, service_fn};
 use super::address::{Address, Tls, User};
 use super::error::{BAD_TOKEN, EtcdError, LOST, SILENT, certificate};
 use super::messages::{
-    Authenticate, Authenticated, KeyValue, NO_DELETE, Nothing, Status as MemberStatus, Txn,
-    TxnDone, WatchCreate, WatchRequest, Watched, end_of,
+    Authenticate, Authenticated, KeyValue, NO_DELETE, Status as MemberStatus, Txn, TxnDone,
+    WatchCreate, WatchRequest, Watched, end_of,
 };
-use crate::engine::calls::innermost;
 use crate::engine::Outage;
+use crate::engine::calls::innermost;
 use crate::engine::era::Era;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -143,13 +143,13 @@ impl Client {
 
     pub(crate) async fn txn(&self, txn: Txn) -> Result<TxnDone, EtcdError> {
         let done: TxnDone = self.ask("/etcdserverpb.KV/Txn", txn).await?;
-        self.known.revision.set(self.known.revision.get().max(done.revision()));
+        self.known.revision.set(self.known.revision.get().max(done.header.revision));
         Ok(done)
     }
 
     /// The member's report about itself.
     pub(crate) async fn status(&self) -> Result<MemberStatus, EtcdError> {
-        self.ask("/etcdserverpb.Maintenance/Status", Nothing {}).await
+        self.ask("/etcdserverpb.Maintenance/Status", ()).await
     }
 
     /// A stream of questions and a stream of answers. etcd ends it when its member sees no leader.

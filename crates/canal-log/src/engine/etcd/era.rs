@@ -74,10 +74,9 @@ pub(crate) async fn look_after(
     keys: &Keys,
 ) -> Result<Observation, EtcdError> {
     for _ in 0..TRIES {
-        let Some(header) = &status.header else { break };
-        let (cluster, first) = (header.cluster_id, header.revision);
+        let (cluster, first) = (status.header.cluster_id, status.header.revision);
         let done = client.txn(reads([one(keys.meta()), one(keys.era())])).await?;
-        let revision = done.revision();
+        let revision = done.header.revision;
         let [meta, era] = done.found();
         meta_of(&meta)?;
         let noted = match era.first() {
@@ -136,7 +135,7 @@ async fn note(
         failure: Vec::new(),
     };
     let done = shared.client.txn(txn).await?;
-    let revision = done.revision();
+    let revision = done.header.revision;
     if done.succeeded {
         shared.engine.reaches(position(revision).0);
     }

@@ -9,8 +9,8 @@ use std::time::Duration;
 use super::error::{BAD_TOKEN, EtcdError};
 use super::layout::{Meta, Name, State, decode, encode, position};
 use super::messages::{
-    Lease, LeaseGrant, LeaseLives, Nothing, Range, Ranged, Txn, all, delete, one, put, put_leased,
-    reads, revision_is, value_is, version_is,
+    Lease, LeaseGrant, LeaseLives, Range, Ranged, Txn, all, delete, one, put, put_leased, reads,
+    revision_is, value_is, version_is,
 };
 use super::shared::{OwnIncarnation, Shared, declared_gone};
 use crate::engine::thread::random;
@@ -50,9 +50,8 @@ pub(crate) async fn register(shared: Shared, registration: Registration) -> Resu
         let ttl_ms = own.ttl_ms;
         shared.engine.known.suit(ttl_ms);
         shared.engine.remember(host, own);
-        let claims = |other: HostId, name: &Name| {
-            other != host && name.identity.label == identity.label
-        };
+        let claims =
+            |other: HostId, name: &Name| other != host && name.identity.label == identity.label;
         let others = seen.names.into_iter().filter(|(other, name)| claims(*other, name));
         let others = others.map(|(host, Name { identity, nonce })| Claimant {
             host,
@@ -85,7 +84,7 @@ pub(crate) async fn withdraw(shared: Shared, host: HostId) -> Result<(), EtcdErr
 /// Revokes an unneeded lease.
 async fn revoke(shared: &Shared, id: i64) -> Result<(), EtcdError> {
     match shared.client.ask("/etcdserverpb.Lease/LeaseRevoke", Lease { id }).await {
-        Ok(Nothing {}) | Err(EtcdError::NoLease) => Ok(()),
+        Ok(()) | Err(EtcdError::NoLease) => Ok(()),
         Err(other) => Err(other),
     }
 }
@@ -222,7 +221,7 @@ async fn keep(shared: &Shared, host: HostId, lease: i64) -> Result<(u64, [Ranged
         let hosts = Range { keys_only: true, ..all(keys.hosts()) };
         let ranges = [one(keys.name(host)), hosts, all(keys.states()), one(keys.head())];
         let done = shared.client.txn(reads(ranges)).await?;
-        if kept.header.as_ref().is_some_and(|header| header.raft_term == done.raft_term()) {
+        if kept.header.raft_term == done.header.raft_term {
             return Ok((kept.ttl_ms(), done.found()));
         }
     }

@@ -85,9 +85,9 @@ fn below<'a>(prefix: &[u8], key: &'a [u8]) -> Option<&'a str> {
 impl Ranged {
     /// The keys that consist of `prefix` and the number of a host.
     pub(super) fn of_hosts(&self, prefix: Vec<u8>) -> impl Iterator<Item = (HostId, &KeyValue)> {
-        self.kvs.iter().filter_map(move |kv| {
-            Some((HostId(below(&prefix, &kv.key)?.parse().ok()?), kv))
-        })
+        self.kvs
+            .iter()
+            .filter_map(move |kv| Some((HostId(below(&prefix, &kv.key)?.parse().ok()?), kv)))
     }
 }
 

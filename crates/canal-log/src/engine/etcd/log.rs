@@ -78,7 +78,7 @@ async fn append_once(shared: &Shared, append: &Append) -> Result<Answer, EtcdErr
     };
     let done = shared.client.txn(txn).await?;
     if done.succeeded {
-        let position = position(done.revision());
+        let position = position(done.header.revision);
         shared.engine.reaches(position.0);
         return Ok(Answer::Appended { host, sequence, position });
     }
@@ -253,7 +253,7 @@ async fn read_after(shared: &Shared, cursor: Cursor) -> Result<CatchUp, EtcdErro
     let batch = cursor.read.map_or_else(|| keys.log(), |read| keys.batch(read.host, read.sequence));
     let ranges = [one(keys.pointer()), one(batch), page(shared, cursor.position)];
     let done = shared.client.txn(reads(ranges)).await?;
-    let revision = done.revision();
+    let revision = done.header.revision;
     let [pointer, batch, log] = done.found();
     let pointer: Option<Pointer> = pointer.first().map(decode).transpose()?;
     if let Some(stopped) = stop(&cursor, pointer.as_ref(), batch.first()) {
@@ -268,7 +268,7 @@ async fn read_after(shared: &Shared, cursor: Cursor) -> Result<CatchUp, EtcdErro
 /// The snapshot, if there is one.
 async fn read_snapshot(shared: &Shared) -> Result<Option<Stored>, EtcdError> {
     let done = shared.client.txn(reads([one(shared.keys().pointer())])).await?;
-    let revision = done.revision();
+    let revision = done.header.revision;
     let [pointer] = done.found();
     let Some(kv) = pointer.first() else { return Ok(None) };
     let at: Pointer = decode(kv)?;

@@ -67,9 +67,6 @@ pub(crate) struct Put {
     pub lease: i64,
 }
 
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct Nothing {}
-
 /// One of these is set. On the wire, that is a `oneof`.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Operation {
@@ -123,8 +120,9 @@ pub(crate) struct Txn {
 
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct TxnDone {
-    #[prost(message, optional, tag = "1")]
-    pub header: Option<Header>,
+    /// With the revision at which it was carried out.
+    #[prost(message, required, tag = "1")]
+    pub header: Header,
     #[prost(bool, tag = "2")]
     pub succeeded: bool,
     #[prost(message, repeated, tag = "3")]
@@ -147,8 +145,8 @@ pub(crate) struct Lease {
 /// `LeaseGrantResponse`, and `LeaseKeepAliveResponse`.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct LeaseLives {
-    #[prost(message, optional, tag = "1")]
-    pub header: Option<Header>,
+    #[prost(message, required, tag = "1")]
+    pub header: Header,
     #[prost(int64, tag = "2")]
     pub id: i64,
     /// 0 or less: there is no such lease.
@@ -225,8 +223,8 @@ pub(crate) struct Authenticated {
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Status {
     /// Filled in before the indexes are read.
-    #[prost(message, optional, tag = "1")]
-    pub header: Option<Header>,
+    #[prost(message, required, tag = "1")]
+    pub header: Header,
     #[prost(string, tag = "2")]
     pub version: String,
     /// The size of its files, in bytes.
@@ -318,15 +316,6 @@ pub(crate) fn reads(ranges: impl IntoIterator<Item = Range>) -> Txn {
 }
 
 impl TxnDone {
-    /// The revision at which it was carried out.
-    pub(crate) fn revision(&self) -> i64 {
-        self.header.as_ref().map_or(0, |header| header.revision)
-    }
-
-    pub(crate) fn raft_term(&self) -> u64 {
-        self.header.as_ref().map_or(0, |header| header.raft_term)
-    }
-
     /// The results of its ranges, in order. `more` is set if a limit cut one off.
     pub(crate) fn found<const N: usize>(self) -> [Ranged; N] {
         let mut ranged = self.responses.into_iter().filter_map(|outcome| outcome.range);
