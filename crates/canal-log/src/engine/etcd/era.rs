@@ -96,50 +96,37 @@ pub(crate) async fn look_after(
     Err(EtcdError::away("this etcd member is behind the others"))
 }
 
-/// Notes the era if the log does not name it.
+/// Notes the era, with a batch in the log, if the log does not name it.
 pub(crate) async fn settle(shared: &Shared, mut seen: Observation) -> Result<(), EtcdError> {
-    let look =
-        async || look_after(shared.client.status().await?, &shared.client, shared.keys()).await;
-    let (known, unique) = (&shared.engine.known, random()?);
+    let (known, keys, unique) = (&shared.engine.known, shared.keys(), random()?);
+    let look = async || look_after(shared.client.status().await?, &shared.client, keys).await;
     while seen.begun(known, unique).is_some() {
         // Look once more: a member that had been behind no longer is, and reports its lead more
         // exactly.
         seen = look().await?;
         let Some(begun) = seen.begun(known, unique) else { break };
-        if let Some(at) = note(shared, &seen, &begun).await? {
-            known.settle(at, Some(begun.era));
+        let at = seen.noted.as_ref().map_or(0, |(_, at)| *at);
+        let body = begun.batch(UnixMillis(clock::unix_ms()));
+        let txn = Txn {
+            compare: vec![revision_is(keys.era(), at)],
+            success: vec![
+                put(keys.era(), encode(&begun.era)?),
+                put(keys.batch(NO_HOST, begun.era.number), body),
+                put(keys.head(), Vec::new()),
+            ],
+            failure: Vec::new(),
+        };
+        let done = shared.client.txn(txn).await?;
+        if done.succeeded {
+            shared.engine.reaches(position(done.header.revision).0);
+            known.settle(done.header.revision, Some(begun.era));
             return Ok(());
         }
+        // Another host has noted it.
         seen = look().await?;
     }
     known.settle(seen.revision, seen.noted.map(|(era, _)| era));
     Ok(())
-}
-
-/// Notes an era with a batch in the log, unless another host has. Returns the revision of the
-/// batch.
-async fn note(
-    shared: &Shared,
-    seen: &Observation,
-    begun: &EraChange,
-) -> Result<Option<i64>, EtcdError> {
-    let keys = shared.keys();
-    let at = seen.noted.as_ref().map_or(0, |(_, at)| *at);
-    let txn = Txn {
-        compare: vec![revision_is(keys.era(), at)],
-        success: vec![
-            put(keys.era(), encode(&begun.era)?),
-            put(keys.batch(NO_HOST, begun.era.number), begun.batch(UnixMillis(clock::unix_ms()))),
-            put(keys.head(), Vec::new()),
-        ],
-        failure: Vec::new(),
-    };
-    let done = shared.client.txn(txn).await?;
-    let revision = done.header.revision;
-    if done.succeeded {
-        shared.engine.reaches(position(revision).0);
-    }
-    Ok(done.succeeded.then_some(revision))
 }
 
 #[cfg(test)]

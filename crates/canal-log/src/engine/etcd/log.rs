@@ -57,6 +57,7 @@ pub(crate) async fn append(shared: Shared, append: Append) -> Result<(), EtcdErr
         return Err(Outage::refused(why, None).into());
     }
     let answer = shared.once_there_is_room(async || append_once(&shared, &append).await).await?;
+    shared.engine.has_room(true);
     shared.engine.say(answer);
     Ok(())
 }

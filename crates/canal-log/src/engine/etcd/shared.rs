@@ -153,11 +153,7 @@ impl Shared {
                     self.engine.has_room(false);
                     tokio::time::sleep(FULL_PAUSE).await;
                 }
-                Err(other) => return Err(other),
-                Ok(done) => {
-                    self.engine.has_room(true);
-                    return Ok(done);
-                }
+                done => return done,
             }
         }
     }
