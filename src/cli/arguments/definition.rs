@@ -11,9 +11,9 @@ use nix::sys::signal::Signal;
 use crate::cli::{Verbosity, user_name};
 use crate::core::Key;
 use crate::nodes::Require;
-use crate::protocol::{OnLost, StatusQuery, WhyQuery};
+use crate::protocol::{OnLost, StatusQuery, WhyQuery, WireItem};
 
-use super::lock::{KeyArg, LockArgs, plain_key, prefix};
+use super::lock::{LockArgs, plain_key, prefix, sized_key};
 use super::nodes::{NodesArgs, leader_require};
 use super::note::NoteArgs;
 use super::request::{HandleArgs, SessionArgs, WaitArgs};
@@ -248,8 +248,8 @@ pub(crate) enum JobserverArg {
 )]
 pub(crate) struct AcquireArgs {
     /// The lock, written as for --key
-    #[arg(value_name = "KEY", help_heading = None)]
-    pub(crate) key: Option<KeyArg>,
+    #[arg(value_name = "KEY", value_parser = sized_key, help_heading = None)]
+    pub(crate) key: Option<WireItem>,
     #[command(flatten)]
     pub(crate) lock: LockArgs,
     #[command(flatten)]
@@ -476,8 +476,8 @@ pub(crate) struct HistoryArgs {
 )]
 pub(crate) struct TestArgs {
     /// The locks that must all be free, written as for --key
-    #[arg(value_name = "KEY", help_heading = None)]
-    pub(crate) operands: Vec<KeyArg>,
+    #[arg(value_name = "KEY", value_parser = sized_key, help_heading = None)]
+    pub(crate) operands: Vec<WireItem>,
     #[command(flatten)]
     pub(crate) lock: LockArgs,
     #[command(flatten)]

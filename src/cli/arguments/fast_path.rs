@@ -9,7 +9,7 @@ use std::mem::replace;
 use std::os::unix::ffi::OsStrExt;
 
 use super::definition::{Global, JobserverArg, RunArgs};
-use super::lock::{KeyArg, plain_key};
+use super::lock::{literal, plain_key, sized_key};
 use super::value::{exit_code, length, number, positive, priority, slots};
 
 /// Reads `canal run …`; returns `None` to leave the line to clap.
@@ -84,8 +84,8 @@ fn option<'a>(
         return None;
     }
     match name {
-        b"key" => lock.keys.push(text.parse().ok()?),
-        b"key-literal" => lock.literals.push(KeyArg::literal(text).ok()?),
+        b"key" => lock.keys.push(sized_key(text).ok()?),
+        b"key-literal" => lock.literals.push(literal(text).ok()?),
         b"read" => lock.reads.push(plain_key(text).ok()?),
         b"write" => lock.writes.push(plain_key(text).ok()?),
         b"per" => once(&mut lock.per, positive(text))?,

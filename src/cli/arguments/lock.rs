@@ -2,7 +2,6 @@
 //! `--read` and `--write`.
 
 use std::collections::BTreeMap;
-use std::str::FromStr;
 
 use clap::Args;
 
@@ -20,13 +19,13 @@ pub(crate) struct LockArgs {
     /// PxB is P slots in each of B buckets. VIEW is the size that this request assumes. If the
     /// argument contains a /, all of it is the KEY: it cannot have a VIEW or COUNT. To take several
     /// locks at once, repeat the option or combine it with --read and --write.
-    #[arg(short = 'k', long = "key", value_name = "KEY[=VIEW][:COUNT]")]
-    pub(crate) keys: Vec<KeyArg>,
+    #[arg(short = 'k', long = "key", value_name = "KEY[=VIEW][:COUNT]", value_parser = sized_key)]
+    pub(crate) keys: Vec<WireItem>,
     /// Lock KEY as written, even with = or : in it
     ///
     /// Use this for a key that comes from a variable. The option may be repeated.
-    #[arg(long = "key-literal", value_name = "KEY", value_parser = KeyArg::literal)]
-    pub(crate) literals: Vec<KeyArg>,
+    #[arg(long = "key-literal", value_name = "KEY", value_parser = literal)]
+    pub(crate) literals: Vec<WireItem>,
     /// Share KEY and all keys below it with other readers
     ///
     /// Writers wait until all readers have ended. The option may be repeated.
@@ -61,15 +60,9 @@ pub(crate) struct LockArgs {
     pub(crate) count: Option<u64>,
 }
 
-/// One `--key` or `--key-literal`, as an item of the request.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct KeyArg(WireItem);
-
-impl KeyArg {
-    /// Reads a key exactly as written.
-    pub(super) fn literal(text: &str) -> Result<Self, String> {
-        Ok(Self(WireItem { key: plain_key(text)?.text().clone(), ..WireItem::default() }))
-    }
+/// Reads one `--key-literal`: a key exactly as written.
+pub(super) fn literal(text: &str) -> Result<WireItem, String> {
+    Ok(WireItem { key: plain_key(text)?.text().clone(), ..WireItem::default() })
 }
 
 /// Reads a key exactly as written: `=` and `:` belong to it.
@@ -82,23 +75,20 @@ pub(crate) fn prefix(text: &str) -> Result<Key, String> {
     plain_key(text.strip_suffix('/').unwrap_or(text))
 }
 
-impl FromStr for KeyArg {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let (key, rest) = text.split_at(text.find(['=', ':']).unwrap_or(text.len()));
-        let size = size_of(rest);
-        let has_two_readings = !rest.is_empty() && size.is_ok();
-        let note = has_two_readings.then(|| text.into());
-        // The text may contain user input, such as `deploy/$BRANCH`: `deploy/fix=2` must not become
-        // the key of another branch.
-        // An error instead would break jobs on the day that someone chooses an odd name.
-        if text.contains('/') {
-            return Ok(Self(WireItem { text: note, ..Self::literal(text)?.0 }));
-        }
-        let key = plain_key(key)?.text().clone();
-        Ok(Self(WireItem { key, text: note, ..size? }))
+/// Reads one `--key`: a key that may have a size and a count.
+pub(crate) fn sized_key(text: &str) -> Result<WireItem, String> {
+    let (key, rest) = text.split_at(text.find(['=', ':']).unwrap_or(text.len()));
+    let size = size_of(rest);
+    let has_two_readings = !rest.is_empty() && size.is_ok();
+    let note = has_two_readings.then(|| text.into());
+    // The text may contain user input, such as `deploy/$BRANCH`: `deploy/fix=2` must not become the
+    // key of another branch.
+    // An error instead would break jobs on the day that someone chooses an odd name.
+    if text.contains('/') {
+        return Ok(WireItem { text: note, ..literal(text)? });
     }
+    let key = plain_key(key)?.text().clone();
+    Ok(WireItem { key, text: note, ..size? })
 }
 
 /// Reads what follows the key in `--key`: `=VIEW`, `:COUNT`, both or nothing.
@@ -161,11 +151,11 @@ impl LockArgs {
     ///
     /// # Errors
     /// An option also names a key.
-    pub(crate) fn with_operand(&self, operand: Option<&KeyArg>) -> Result<Self> {
+    pub(crate) fn with_operand(&self, operand: Option<&WireItem>) -> Result<Self> {
         let mut lock = self.clone();
         let Some(operand) = operand else { return Ok(lock) };
         if !self.names_none() {
-            let key = &operand.0.key;
+            let key = &operand.key;
             return Err(Failed::new(format!("`{key}` cannot follow options that name keys"))
                 .hint("add it with --key KEY, --read KEY or --write KEY"));
         }
@@ -186,7 +176,7 @@ impl LockArgs {
     fn counted(&self) -> Result<Vec<WireItem>> {
         let described =
             [self.per, self.buckets, self.slots, self.count].iter().any(Option::is_some);
-        let keys: Vec<&KeyArg> = self.keys.iter().chain(&self.literals).collect();
+        let keys: Vec<&WireItem> = self.keys.iter().chain(&self.literals).collect();
         match keys.as_slice() {
             [] if described && !self.names_no_tree() => {
                 Err(Failed::new("--per, --buckets, --slots and --count need a --key"))
@@ -200,7 +190,7 @@ impl LockArgs {
                  are given",
             )
             .hint("write the size with each key: --key db=3x2:1 --key deploy=1")),
-            several => several.iter().map(|one| self.item(one.0.clone())).collect(),
+            several => several.iter().map(|one| self.item((*one).clone())).collect(),
         }
     }
 
@@ -216,7 +206,7 @@ impl LockArgs {
     }
 
     /// The only key, with the size and count from the options.
-    fn describe(&self, KeyArg(one): &KeyArg) -> Result<WireItem> {
+    fn describe(&self, one: &WireItem) -> Result<WireItem> {
         let (per, buckets, slots) = stated_size(self.per, self.buckets, self.slots)?;
         if per.or(slots).is_some() && one.per.or(one.slots).is_some() {
             return Err(Failed::new(format!(
@@ -285,7 +275,7 @@ mod tests {
     use super::*;
 
     fn args(keys: &[&str]) -> LockArgs {
-        LockArgs { keys: keys.iter().map(|k| k.parse().unwrap()).collect(), ..LockArgs::default() }
+        LockArgs { keys: keys.iter().map(|k| sized_key(k).unwrap()).collect(), ..LockArgs::default() }
     }
 
     fn wire(key: &str, size: Option<Size>, count: Option<u64>) -> WireItem {
@@ -348,7 +338,7 @@ mod tests {
             ("db:x", "the number after `:` is the number of slots to take"),
             ("a:1=2", "`:1=2`: not a whole number; the number after"),
         ] {
-            let error = text.parse::<KeyArg>().unwrap_err();
+            let error = sized_key(text).unwrap_err();
             assert!(error.contains(why), "{text}: {error}");
         }
     }
@@ -363,14 +353,14 @@ mod tests {
             assert_eq!(items, [asked], "{text}");
         }
         for text in ["fix=2", "fix:2", "a=3x2:1", "host:5432", "a/b=2", "=", ":", "k="] {
-            let literals = vec![KeyArg::literal(text).unwrap()];
+            let literals = vec![literal(text).unwrap()];
             let lock = LockArgs { literals, ..LockArgs::default() };
             assert_eq!(lock.items().unwrap(), [wire(text, None, None)]);
             let sized = LockArgs { slots: Some(4), count: Some(2), ..lock };
             let asked = WireItem { text: None, ..wire(text, slots(4), Some(2)) };
             assert_eq!(sized.items().unwrap(), [asked]);
         }
-        let literals = vec![KeyArg::literal("b=2").unwrap()];
+        let literals = vec![literal("b=2").unwrap()];
         let items = LockArgs { literals, ..args(&["a=2"]) }.items().unwrap();
         assert_eq!(items, [wire("a", slots(2), None), wire("b=2", None, None)]);
     }
@@ -469,7 +459,7 @@ mod tests {
 
     #[test]
     fn a_key_stands_alone_instead_of_an_option() {
-        let operand: KeyArg = "a=3:2".parse().unwrap();
+        let operand = sized_key("a=3:2").unwrap();
         let lock = LockArgs::default().with_operand(Some(&operand)).unwrap();
         assert_eq!(lock.items().unwrap(), [wire("a", slots(3), Some(2))]);
         assert_eq!(args(&["b"]).with_operand(None).unwrap().items().unwrap().len(), 1);

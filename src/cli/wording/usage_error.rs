@@ -11,13 +11,13 @@ use clap::CommandFactory;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use crate::cli::arguments::definition::Cli;
-use crate::cli::arguments::lock::KeyArg;
+use crate::cli::arguments::lock::sized_key;
 use crate::cli::arguments::value::number;
 use crate::cli::{Failed, Verbosity, cut};
 use crate::run::SUCCESS;
 
-/// The most columns of a wrong value in a message.
-const VALUE_COLUMNS: usize = 40;
+/// The most columns of a word of the user in a message or hint.
+const WORD_COLUMNS: usize = 40;
 
 /// Reports what clap did not accept as a command line. Help and version are printed and are a
 /// success; everything else is a usage error (125).
@@ -65,27 +65,17 @@ fn print(error: &clap::Error) -> u8 {
 }
 
 fn explain(error: &clap::Error, words: impl Iterator<Item = String>) -> Failed {
-    Failed::new(message(error)).hint(hint(error, &Line::of(words)))
+    Failed::new(message(error)).hint(hint(error, &line(words)))
 }
 
-/// The command line that contains the error.
-#[derive(Debug, Default)]
-struct Line {
-    /// The subcommand, if the user named one.
-    verb: Option<String>,
-    /// The first word after the subcommand that is not an option.
-    operand: Option<String>,
-}
+/// The subcommand, if the user named one, and the first word after it that is not an option.
+type Line = (Option<String>, Option<String>);
 
-impl Line {
-    fn of(words: impl Iterator<Item = String>) -> Self {
-        let definition = Cli::command();
-        let known =
-            |word: &String| definition.find_subcommand(word).is_some_and(|c| !c.is_hide_set());
-        let mut words = words.take_while(|word| word != "--");
-        let verb = words.find(known);
-        Self { verb, operand: words.find(|word| !word.starts_with('-')) }
-    }
+fn line(words: impl Iterator<Item = String>) -> Line {
+    let definition = Cli::command();
+    let known = |word: &String| definition.find_subcommand(word).is_some_and(|c| !c.is_hide_set());
+    let mut words = words.take_while(|word| word != "--");
+    (words.find(known), words.find(|word| !word.starts_with('-')))
 }
 
 fn message(error: &clap::Error) -> String {
@@ -96,16 +86,16 @@ fn message(error: &clap::Error) -> String {
         ErrorKind::UnknownArgument => format!("extra argument `{arg}`"),
         ErrorKind::InvalidSubcommand => {
             let word = text(error, ContextKind::InvalidSubcommand);
-            format!("unknown command `{}`", cut(&word, VALUE_COLUMNS))
+            format!("unknown command `{}`", cut(&word, WORD_COLUMNS))
         }
         ErrorKind::InvalidValue if value.is_empty() => format!("{arg} needs a value"),
         ErrorKind::InvalidValue => {
             let known = text(error, ContextKind::ValidValue);
-            format!("{arg}: `{}` is not one of {known}", cut(&value, VALUE_COLUMNS))
+            format!("{arg}: `{}` is not one of {known}", cut(&value, WORD_COLUMNS))
         }
         ErrorKind::ValueValidation => {
             let why = std::error::Error::source(error).map(ToString::to_string);
-            let shown = if value.is_empty() { "''".to_owned() } else { cut(&value, VALUE_COLUMNS) };
+            let shown = if value.is_empty() { "''".to_owned() } else { cut(&value, WORD_COLUMNS) };
             format!("{arg} {shown}: {}", why.unwrap_or_default())
         }
         ErrorKind::TooManyValues => format!("{arg} takes no value"),
@@ -142,9 +132,6 @@ fn name_of(shown: &str) -> String {
     first.trim_matches(['<', '>', '[', ']', '.']).to_owned()
 }
 
-/// The most columns of a word that a hint repeats.
-const WORD_COLUMNS: usize = 40;
-
 /// The hint for a request with 0 slots. The caller probably means to pause the key.
 const NONE_HINT: &str = "to stop all grants until `--resume`, run `canal resize KEY --pause`";
 
@@ -175,21 +162,21 @@ const FOREIGN: &[(&[&str], &str)] = &[
 ];
 
 /// The hint for an error.
-fn hint(error: &clap::Error, line: &Line) -> String {
-    let hint = from_elsewhere(error, line).or_else(|| did_you_mean(error));
-    hint.unwrap_or_else(|| match &line.verb {
+fn hint(error: &clap::Error, (verb, operand): &Line) -> String {
+    let known = verb.as_deref().unwrap_or_default();
+    let hint = from_elsewhere(error, known, operand.as_deref()).or_else(|| did_you_mean(error));
+    hint.unwrap_or_else(|| match verb {
         Some(verb) => format!("see `canal help {verb}`"),
         None => "see `canal help`".to_owned(),
     })
 }
 
 /// The hint for words that are right in other programs, or in other subcommands of canal.
-fn from_elsewhere(error: &clap::Error, line: &Line) -> Option<String> {
+fn from_elsewhere(error: &clap::Error, verb: &str, operand: Option<&str>) -> Option<String> {
     let arg = text(error, ContextKind::InvalidArg);
     let value = text(error, ContextKind::InvalidValue);
     let (option, word) = (name_of(&arg), cut(&arg, WORD_COLUMNS));
     let is_option = arg.starts_with('-');
-    let verb = line.verb.as_deref().unwrap_or_default();
     Some(match (error.kind(), verb) {
         (ErrorKind::UnknownArgument, "run" | "acquire") if is_option => {
             let foreign = FOREIGN.iter().find(|(options, _)| options.contains(&&*option));
@@ -201,11 +188,11 @@ fn from_elsewhere(error: &clap::Error, line: &Line) -> Option<String> {
             format!("give the key without an option: `canal {verb} KEY`")
         }
         (ErrorKind::UnknownArgument, _) if is_option => return None,
-        (ErrorKind::UnknownArgument, "acquire") if arg.parse::<KeyArg>().is_ok() => {
+        (ErrorKind::UnknownArgument, "acquire") if sized_key(&arg).is_ok() => {
             format!("add it with `--key {word}`; canal takes all keys together")
         }
         (ErrorKind::UnknownArgument, "resize") => {
-            let key = cut(line.operand.as_deref()?, WORD_COLUMNS);
+            let key = cut(operand?, WORD_COLUMNS);
             format!("run `canal resize {key} {}`", size(&arg)?)
         }
         (ErrorKind::UnknownArgument, "release") => {
