@@ -83,20 +83,20 @@ impl Now {
         Duration::try_from(self.at.duration_since(since)).ok()
     }
 
-    /// The rest of a time that began at `since`, or how long it has been over; `None` if the text
-    /// is not a time.
-    pub(crate) fn left(&self, since: &str, whole: Duration) -> Option<Left> {
+    /// The rest of a time that began at `since`, `, 6m47s left`, or how long it has been over,
+    /// ` exceeded by 3m12s`; `None` if the text is not a time.
+    pub(crate) fn left(&self, since: &str, whole: Duration) -> Option<String> {
         let since: Timestamp = since.parse().ok()?;
         let passed = Duration::try_from(self.at.duration_since(since)).unwrap_or_default();
         Some(match whole.checked_sub(passed) {
             Some(left) if !left.is_zero() => {
                 self.changes_in(until_less(left));
-                Left::Some(short(left))
+                format!(", {} left", short(left))
             }
             _ => {
                 let over = passed - whole;
                 self.changes_in(until_next(over));
-                Left::OverFor(short(over))
+                format!(" exceeded by {}", short(over))
             }
         })
     }
@@ -121,15 +121,6 @@ pub(crate) fn clock_of(at: u64) -> String {
 /// A time of CLOCK_BOOTTIME in milliseconds, in RFC 3339 and UTC.
 pub(crate) fn time_of(at: u64) -> String {
     time::utc(clock::unix_of(at))
-}
-
-/// The rest of a time.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Left {
-    /// This much is left.
-    Some(String),
-    /// The time has been over for this long.
-    OverFor(String),
 }
 
 /// The unit, in seconds, of the text that [`short`] makes of this time.
@@ -203,8 +194,8 @@ pub(crate) mod tests {
     fn what_is_left_of_a_time_or_since_when_it_is_over() {
         let now = at("2026-11-20T14:05:23.500Z");
         let left = |since: &str| now.left(since, Duration::from_secs(600));
-        let some = |text: &str| Some(Left::Some(text.to_owned()));
-        let over = |text: &str| Some(Left::OverFor(text.to_owned()));
+        let some = |text: &str| Some(format!(", {text} left"));
+        let over = |text: &str| Some(format!(" exceeded by {text}"));
         assert_eq!(left("2026-11-20T14:02:11Z"), some("6m47s"));
         assert_eq!(now.good_for(), Some(Duration::from_nanos(500_000_001)));
         assert_eq!(left("2026-11-20T13:55:23.500Z"), over("0s"));

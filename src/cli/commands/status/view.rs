@@ -7,9 +7,8 @@ use super::hosts;
 use super::scope::Scope;
 use crate::cli::output::page::{COLUMNS, KEY, LeftOut, NOTE, PLAIN, Page, WARNING};
 use crate::cli::wording::participant::{by_mode, clause, left, over_nodes, slots};
-use crate::cli::wording::time::{Left, Now};
 use crate::cli::wording::waiting::estimate;
-use crate::cli::{command_line, plural, sanitize, stated, user_name};
+use crate::cli::{Now, command_line, plural, sanitize, stated, user_name};
 use crate::core::Kind;
 use crate::protocol::{
     ChildrenInfo, DaemonInfo, HolderInfo, KeyInfo, LeaseInfo, Mode, Status, WaiterInfo,
@@ -279,11 +278,7 @@ impl Drawer<'_> {
     /// `--max-run 10m00s, 6m48s left`.
     fn max_run(&self, holder: &HolderInfo) -> Option<String> {
         let most = Duration::from_millis(holder.max_run_ms?);
-        let left = match self.now.left(&holder.since, most)? {
-            Left::Some(left) => format!(", {left} left"),
-            Left::OverFor(over) => format!(" exceeded by {over}"),
-        };
-        Some(format!("--max-run {}{left}", stated(most)))
+        Some(format!("--max-run {}{}", stated(most), self.now.left(&holder.since, most)?))
     }
 
     /// The host of a process whose pid has no meaning on the host that answers.
