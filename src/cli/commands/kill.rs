@@ -129,17 +129,14 @@ fn show(found: &KillTargets, endings: &[Ending<'_>], signal: Signal, verbosity: 
         let line = line(target, &now);
         let ending = endings.iter().find(|ending| std::ptr::eq(ending.target, target));
         let started = ending.map_or(0, Ending::started) as u64;
-        match &target.refused {
-            None if started > 0 && ends(signal) => {
-                let started = plural(started, "process", "processes");
-                let signal = name(signal);
-                verbosity.note(&format!(
-                    "about to send {signal} to {line}, and to {started} that it started"
-                ));
-            }
-            None => verbosity.note(&format!("about to send {} to {line}", name(signal))),
-            Some(_) => verbosity.note(&format!("cannot end {line}")),
-        }
+        let and_more = match started > 0 && ends(signal) {
+            true => format!(", and to {} that it started", plural(started, "process", "processes")),
+            false => String::new(),
+        };
+        verbosity.note(&match &target.refused {
+            None => format!("about to send {} to {line}{and_more}", name(signal)),
+            Some(_) => format!("cannot end {line}"),
+        });
     }
     if found.left_out > 0 {
         let more = plural(found.left_out, "more holder or waiter", "more holders or waiters");

@@ -103,11 +103,9 @@ fn checkpoint(engine: &EngineInfo, hosts: &[HostInfo], now: &Now) -> (String, St
 fn recovering(recovery: &RecoveryInfo, now: &Now) -> String {
     let RecoveryInfo { since, hosts, left_ms } = recovery;
     let names: Vec<_> = hosts.iter().map(|host| sanitize(host)).collect();
-    let hosts = match names.len() {
-        0 => None,
-        1 => Some(format!("for host {} to report or be declared gone", names[0])),
-        _ => Some(format!("for hosts {} to report or be declared gone", names.join(", "))),
-    };
+    let noun = if names.len() == 1 { "host" } else { "hosts" };
+    let hosts = (!names.is_empty())
+        .then(|| format!("for {noun} {} to report or be declared gone", names.join(", ")));
     let left = left_ms.map(|ms| {
         let seconds = Duration::from_secs(ms.div_ceil(1000));
         format!("for {} more", stated(seconds))
