@@ -20,6 +20,8 @@ mod source;
 mod user_name;
 mod wording;
 
+pub use man::pages as man_pages;
+
 // The names that most commands use.
 pub(crate) use canal_text::plural;
 
@@ -77,11 +79,6 @@ pub fn definition() -> clap::Command {
     let mut definition = Cli::command();
     definition.build();
     definition
-}
-
-/// The man pages that `canal man` writes: file name and text.
-pub fn man_pages() -> Vec<(String, String)> {
-    man::pages()
 }
 
 fn dispatch(cli: &Cli) -> Result<u8> {

@@ -53,8 +53,8 @@ pub(crate) fn run(dir: &Path) -> Result {
     Ok(())
 }
 
-/// All pages: file name and text.
-pub(crate) fn pages() -> Vec<(String, String)> {
+/// The pages that `canal man` writes: file name and text.
+pub fn pages() -> Vec<(String, String)> {
     let canal = definition();
     let verbs = canal.get_subcommands().filter(|verb| !verb.is_hide_set());
     let commands = verbs.filter(|verb| verb.get_name() != "help").cloned();

@@ -16,12 +16,10 @@ use super::sanitize::sanitize;
 pub(crate) struct Failed {
     /// The exit code.
     pub(crate) code: u8,
-    /// The message: lower case, one line.
+    /// The message: lower case, one line. If it is empty, nothing (further) is printed.
     pub(crate) message: String,
     /// Advice for the user.
     pub(crate) hint: Option<String>,
-    /// Whether to print nothing (further).
-    pub(crate) silent: bool,
 }
 
 /// The result of a step that can end the command.
@@ -35,12 +33,12 @@ impl Failed {
 
     /// A failure with this exit code.
     pub(crate) fn with_code(code: u8, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), hint: None, silent: false }
+        Self { code, message: message.into(), hint: None }
     }
 
     /// A failure that prints nothing (further).
     pub(crate) fn silent(code: u8) -> Self {
-        Self { code, message: String::new(), hint: None, silent: true }
+        Self::with_code(code, "")
     }
 
     /// Adds advice.
@@ -88,7 +86,7 @@ pub(crate) enum Verbosity {
 impl Verbosity {
     /// Prints why a command failed and what to do about it, and returns its exit code.
     pub(crate) fn failure(self, failed: &Failed) -> u8 {
-        if !failed.silent {
+        if !failed.message.is_empty() {
             self.message(&failed.message);
             if let Some(hint) = &failed.hint {
                 self.hint(hint);
