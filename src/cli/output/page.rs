@@ -1,6 +1,7 @@
 //! A page of text: lines, and rows of columns that are as wide as they need to be.
 
 use std::io::{self, IsTerminal};
+use std::ops::Range;
 
 use anstyle::{AnsiColor, Style};
 use terminal_size::{Height, Width, terminal_size_of};
@@ -8,7 +9,7 @@ use terminal_size::{Height, Width, terminal_size_of};
 use crate::cli::output::sanitize::{fold, padded, width};
 use crate::cli::{Result, cut, sanitize, stdout};
 
-/// The number of columns of a row. The last column takes the rest of the line.
+/// The number of columns of most pages. The last column takes the rest of the line.
 pub(crate) const COLUMNS: usize = 7;
 
 /// The largest width of a column on a terminal, except for the last one.
@@ -23,7 +24,8 @@ const DISPENSABLE: [usize; 4] = [4, 2, 5, 3];
 /// The width of a terminal of unknown size, and of a plot that is not on a terminal.
 pub(crate) const COLUMNS_ASSUMED: usize = 80;
 
-const GAP: &str = "  ";
+/// The space before each column.
+pub(crate) const GAP: &str = "  ";
 
 pub(crate) const PLAIN: Style = Style::new();
 pub(crate) const HEAD: Style = Style::new().dimmed();
@@ -31,23 +33,34 @@ pub(crate) const KEY: Style = Style::new().bold();
 pub(crate) const NOTE: Style = Style::new().dimmed();
 pub(crate) const WARNING: Style = AnsiColor::Yellow.on_default();
 
+/// Chooses the width of each column, from the width of its widest cell and the columns of the
+/// terminal; `None` leaves a column out. The last column counts as empty, and is not padded.
+pub(crate) type Layout<const N: usize> = fn([usize; N], usize) -> [Option<usize>; N];
+
 /// Rows, from top to bottom.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Page {
-    rows: Vec<(Row, Style)>,
+#[derive(Clone, Debug)]
+pub(crate) struct Page<const N: usize = COLUMNS> {
+    rows: Vec<(Row<N>, Style)>,
     /// The first row of each group. Rows before the first group belong to none.
     groups: Vec<usize>,
-    /// A column that is never cut, however wide it is.
-    whole: Option<usize>,
+    layout: Layout<N>,
+    /// The columns that are aligned to the right.
+    right: Range<usize>,
+}
+
+impl Default for Page {
+    fn default() -> Self {
+        Self::with(table::<COLUMNS>, 0..0)
+    }
 }
 
 #[derive(Clone, Debug)]
-enum Row {
+enum Row<const N: usize> {
     /// A name of any length, and a text about it.
     Title(String, String),
     /// A sentence under a row, indented to its second column.
     Note(String),
-    Cells(Box<[String; COLUMNS]>),
+    Cells(Box<[String; N]>),
 }
 
 /// A line of a page.
@@ -68,15 +81,15 @@ pub(crate) struct LeftOut {
     pub(crate) lines: usize,
 }
 
-impl Page {
+impl<const N: usize> Page<N> {
+    /// A page with this layout, and with these columns aligned to the right.
+    pub(crate) fn with(layout: Layout<N>, right: Range<usize>) -> Self {
+        Self { rows: Vec::new(), groups: Vec::new(), layout, right }
+    }
+
     /// Begins a group of rows.
     pub(crate) fn group(&mut self) {
         self.groups.push(self.rows.len());
-    }
-
-    /// Makes a column as wide as its widest cell.
-    pub(crate) fn keep_whole(&mut self, column: usize) {
-        self.whole = Some(column);
     }
 
     /// Adds a name and a text about it. If the line is too long, the name is cut, or the text moves
@@ -96,12 +109,12 @@ impl Page {
     }
 
     /// Adds the names of the columns.
-    pub(crate) fn names(&mut self, names: [&str; COLUMNS]) {
+    pub(crate) fn names(&mut self, names: [&str; N]) {
         self.cells(names.map(str::to_owned), HEAD);
     }
 
     /// Adds a row.
-    pub(crate) fn cells(&mut self, cells: [String; COLUMNS], style: Style) {
+    pub(crate) fn cells(&mut self, cells: [String; N], style: Style) {
         self.rows.push((Row::Cells(Box::new(cells)), style));
     }
 
@@ -133,11 +146,20 @@ impl Page {
 
     /// The lines of the page, fitted to `columns`, or uncut with `usize::MAX`.
     pub(crate) fn lines(&self, columns: usize) -> Vec<Line> {
-        let widths = self.widths(columns);
+        let widths = (self.layout)(self.widest(), columns);
         let mut lines = Vec::new();
         for (at, (row, style)) in self.rows.iter().enumerate() {
             let group = self.groups.partition_point(|begin| *begin <= at).checked_sub(1);
-            for line in row.lines(&widths, columns) {
+            let texts = match row {
+                Row::Title(name, said) => title(name, said, columns),
+                Row::Note(text) => {
+                    let indent = " ".repeat(GAP.len() * 2 + widths[0].unwrap_or(0));
+                    let folded = fold(text, columns.saturating_sub(indent.len()));
+                    folded.iter().map(|line| format!("{indent}{line}")).collect()
+                }
+                Row::Cells(cells) => vec![self.row(cells, &widths)],
+            };
+            for line in texts {
                 // Cleaned in full, because a style from the daemon's text would look like one of
                 // ours.
                 let text = cut(&sanitize(line.trim_end()), columns);
@@ -147,30 +169,55 @@ impl Page {
         lines
     }
 
-    /// The width of each column but the last; `None` if there is no room for it.
-    fn widths(&self, columns: usize) -> [Option<usize>; COLUMNS - 1] {
-        let mut widths = [0; COLUMNS - 1];
+    fn row(&self, cells: &[String; N], widths: &[Option<usize>; N]) -> String {
+        let mut line = String::new();
+        for (at, (cell, wide)) in cells.iter().zip(widths).enumerate() {
+            let Some(wide) = *wide else { continue };
+            let cell = cut(cell, wide);
+            line += GAP;
+            line += &match at {
+                _ if self.right.contains(&at) => format!("{cell:>wide$}"),
+                _ if at + 1 < N => padded(&cell, wide),
+                _ => cell,
+            };
+        }
+        line
+    }
+
+    /// The width of the widest cell of each column but the last.
+    fn widest(&self) -> [usize; N] {
+        let mut widest = [0; N];
         for (row, _) in &self.rows {
             let Row::Cells(cells) = row else { continue };
-            for (at, (widest, cell)) in widths.iter_mut().zip(cells.iter()).enumerate() {
-                let is_whole = columns == usize::MAX || self.whole == Some(at);
-                let most = if is_whole { usize::MAX } else { WIDE };
-                *widest = width(cell).min(most).max(*widest);
+            for (widest, cell) in widest.iter_mut().zip(&cells[..N - 1]) {
+                *widest = width(cell).max(*widest);
             }
         }
-        let mut widths = widths.map(Some);
-        let taken = |widths: &[Option<usize>]| {
-            let each = widths.iter().flatten().map(|wide| GAP.len() + wide);
-            each.sum::<usize>() + GAP.len() + LAST_AT_LEAST
-        };
-        for column in DISPENSABLE {
-            if taken(&widths) <= columns {
-                break;
-            }
-            widths[column] = None;
-        }
-        widths
+        widest
     }
+}
+
+/// The layout of most pages: a terminal cuts long cells, except in the column `WHOLE`, and omits
+/// some columns.
+pub(crate) fn table<const WHOLE: usize>(
+    widest: [usize; COLUMNS],
+    columns: usize,
+) -> [Option<usize>; COLUMNS] {
+    let is_cut = |at: usize| at != WHOLE && columns < usize::MAX;
+    let wide = |at: usize| if is_cut(at) { widest[at].min(WIDE) } else { widest[at] };
+    let mut widths = std::array::from_fn(|at| Some(wide(at)));
+    let taken = |widths: &[Option<usize>]| {
+        let each = widths[..COLUMNS - 1].iter().flatten().map(|wide| GAP.len() + wide);
+        each.sum::<usize>() + GAP.len()
+    };
+    for column in DISPENSABLE {
+        if taken(&widths) + LAST_AT_LEAST <= columns {
+            break;
+        }
+        widths[column] = None;
+    }
+    widths[COLUMNS - 1] = Some(columns.saturating_sub(taken(&widths)).max(LAST_AT_LEAST));
+    widths
 }
 
 /// The text of the lines, with their styles.
@@ -181,20 +228,6 @@ fn styled(lines: &[Line]) -> String {
     lines.iter().map(styled).collect()
 }
 
-impl Row {
-    fn lines(&self, widths: &[Option<usize>], columns: usize) -> Vec<String> {
-        match self {
-            Self::Title(name, said) => title(name, said, columns),
-            Self::Note(text) => {
-                let indent = " ".repeat(GAP.len() * 2 + widths[0].unwrap_or(0));
-                let room = columns.saturating_sub(indent.len());
-                fold(text, room).iter().map(|line| format!("{indent}{line}")).collect()
-            }
-            Self::Cells(cells) => vec![row(cells, widths, columns)],
-        }
-    }
-}
-
 /// One line, if enough of the name fits into it.
 fn title(name: &str, said: &str, columns: usize) -> Vec<String> {
     let room = columns.saturating_sub(width(said) + GAP.len());
@@ -202,18 +235,6 @@ fn title(name: &str, said: &str, columns: usize) -> Vec<String> {
         return vec![cut(name, columns), format!("{GAP}{said}")];
     }
     vec![format!("{}{GAP}{said}", cut(name, room.max(LAST_AT_LEAST)))]
-}
-
-fn row(cells: &[String; COLUMNS], widths: &[Option<usize>], columns: usize) -> String {
-    let mut line = String::new();
-    for (cell, wide) in cells.iter().zip(widths) {
-        let Some(wide) = *wide else { continue };
-        line += GAP;
-        line += &padded(&cut(cell, wide), wide);
-    }
-    line += GAP;
-    let room = columns.saturating_sub(width(&line)).max(LAST_AT_LEAST);
-    line + &cut(&cells[COLUMNS - 1], room)
 }
 
 /// The size of a terminal.

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::cli::arguments::definition::HistoryArgs;
 use crate::cli::find_job::{add_numbers_of_ended, look_up};
-use crate::cli::output::page::{COLUMNS, NOTE, PLAIN, Page, print};
+use crate::cli::output::page::{COLUMNS, NOTE, PLAIN, Page, print, table};
 use crate::cli::{
     Global, Now, Result, Target, command_line, millis, plural, sanitize, short, stdout, user_name,
 };
@@ -79,12 +79,11 @@ const NAMES: [&str; COLUMNS] = ["ENDED", "HOW", "WAITED", "HELD", "PID", "USER",
 const HOW: usize = 1;
 
 pub(crate) fn page(records: &[HistoryRecord], dropped: u64, now: &Now) -> Page {
-    let mut page = Page::default();
+    let mut page = Page::with(table::<HOW>, 0..0);
     if records.is_empty() {
         page.line("no matching request has ended", PLAIN);
     } else {
         page.names(NAMES);
-        page.keep_whole(HOW);
     }
     for record in records {
         page.cells(cells(record, now), PLAIN);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::hosts;
 use super::scope::Scope;
-use crate::cli::output::page::{COLUMNS, KEY, LeftOut, NOTE, PLAIN, Page, WARNING};
+use crate::cli::output::page::{COLUMNS, KEY, LeftOut, NOTE, PLAIN, Page, WARNING, table};
 use crate::cli::wording::participant::{by_mode, clause, left, over_nodes, slots};
 use crate::cli::wording::waiting::estimate;
 use crate::cli::{Now, command_line, plural, sanitize, stated, user_name};
@@ -74,9 +74,8 @@ pub(super) fn page(
 
 /// A line for each holder and waiter, with its key, and nothing else.
 pub(super) fn one_line_each(status: &Status, now: &Now) -> Page {
-    let mut page = Page::default();
+    let mut page = Page::with(table::<0>, 0..0);
     page.names(["KEY", "PLACE", "PID", "USER", "FOR", "SLOTS", "COMMAND"]);
-    page.keep_whole(0);
     for key in &status.keys {
         let drawer = Drawer { status, key, scope: Scope::Everything, verbose: false, now };
         let holders = key.holders.iter().map(|holder| drawer.holder_cells(holder));

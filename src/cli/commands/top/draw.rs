@@ -13,8 +13,8 @@ use crate::cli::commands::history::records;
 use crate::cli::commands::status::scope::Scope;
 use crate::cli::commands::status::view;
 use crate::cli::commands::status::waits;
-use crate::cli::output::page::{HEAD, KEY, Line, NOTE, PLAIN, Page, WARNING};
-use crate::cli::output::sanitize::{fold, padded, width};
+use crate::cli::output::page::{GAP, KEY, Line, NOTE, PLAIN, Page, WARNING};
+use crate::cli::output::sanitize::{fold, width};
 use crate::cli::{Now, command_line, cut, plural, sanitize, user_name};
 use crate::protocol::{KeyInfo, Mode, Status};
 
@@ -225,19 +225,18 @@ fn hanging(first: &str, indent: usize, text: &str, room: usize) -> Vec<Line> {
 
 /// The list of keys, below the names of its columns.
 fn list(keys: &[&KeyInfo], columns: usize, now: &Now) -> Vec<Line> {
-    let cells: Vec<[String; 6]> = keys.iter().map(|key| cells(key, now)).collect();
-    let names = ["KEY", "HELD", "WAIT", "LONGEST", "HELD FOR", "HOLDER"].map(str::to_owned);
-    let widths = widths(&names, &cells, columns);
-    let names = line(HEAD, row_text(&names, &widths));
-    let rows = keys.iter().zip(&cells).enumerate().map(|(at, (key, cells))| {
+    let mut page = Page::with(widths, 1..5);
+    page.names(["KEY", "HELD", "WAIT", "LONGEST", "HELD FOR", "HOLDER"]);
+    for key in keys {
+        page.group();
         let style = match key {
             KeyInfo { paused: true, .. } => WARNING,
             key if key.holders.is_empty() && key.waiting == 0 => NOTE,
             _ => PLAIN,
         };
-        Line { group: Some(at), style, text: row_text(cells, &widths) }
-    });
-    std::iter::once(names).chain(rows).collect()
+        page.cells(cells(key, now), style);
+    }
+    page.lines(columns)
 }
 
 /// Key, held, waiting, longest wait, longest hold, longest holder.
@@ -282,52 +281,28 @@ fn holder(key: &KeyInfo) -> String {
     format!("{}: {command}{more}", user_name::name(first.uid))
 }
 
-/// The width of each column; 0 if there is no room for it.
-fn widths(names: &[String; 6], cells: &[[String; 6]], columns: usize) -> [usize; 6] {
-    let mut widths = [0; 6];
-    for row in std::iter::once(names).chain(cells) {
-        for (widest, cell) in widths.iter_mut().zip(row) {
-            *widest = width(cell).max(*widest);
-        }
-    }
-    widths[5] = 0;
-    let taken = |widths: &[usize; 6]| -> usize {
-        MARK + widths[1..].iter().filter(|it| **it > 0).map(|it| it + GAP.len()).sum::<usize>()
+/// The layout of the list.
+fn widths(widest: [usize; 6], columns: usize) -> [Option<usize>; 6] {
+    let mut widths = widest.map(Some);
+    widths[5] = None;
+    let taken = |widths: &[Option<usize>; 6]| -> usize {
+        GAP.len() + widths[1..].iter().flatten().map(|it| it + GAP.len()).sum::<usize>()
     };
     if columns >= COMMANDS_FROM {
         let rest = columns.saturating_sub(taken(&widths) + GAP.len());
-        widths[0] = widths[0].min(rest / 2).max(8);
-        widths[5] = rest.saturating_sub(widths[0]);
+        let name = widest[0].min(rest / 2).max(8);
+        (widths[0], widths[5]) = (Some(name), Some(rest.saturating_sub(name)));
         return widths;
     }
     // The name is the subject of the row.
-    let name_least = widths[0].min(columns / 2).max(8);
+    let name_least = widest[0].min(columns / 2).max(8);
     for column in [4, 3] {
         if name_least + taken(&widths) > columns {
-            widths[column] = 0;
+            widths[column] = None;
         }
     }
-    widths[0] = columns.saturating_sub(taken(&widths)).max(8);
+    widths[0] = Some(columns.saturating_sub(taken(&widths)).max(8));
     widths
-}
-
-const GAP: &str = "  ";
-/// The columns of the mark.
-const MARK: usize = 2;
-
-/// The name and the holder are left-aligned; numbers and times are right-aligned.
-fn row_text(cells: &[String; 6], widths: &[usize; 6]) -> String {
-    let mut text = " ".repeat(MARK);
-    let shown = cells.iter().zip(*widths).enumerate().filter(|(_, (_, wide))| *wide > 0);
-    for (at, (cell, wide)) in shown {
-        let cell = cut(cell, wide);
-        text += &match at {
-            0 => padded(&cell, wide),
-            5 => format!("{GAP}{cell}"),
-            _ => format!("{GAP}{cell:>wide$}"),
-        };
-    }
-    text
 }
 
 /// The lines at the bottom, and the column of the cursor in the last one, if the user is typing
