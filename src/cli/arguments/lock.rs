@@ -275,7 +275,10 @@ mod tests {
     use super::*;
 
     fn args(keys: &[&str]) -> LockArgs {
-        LockArgs { keys: keys.iter().map(|k| sized_key(k).unwrap()).collect(), ..LockArgs::default() }
+        LockArgs {
+            keys: keys.iter().map(|k| sized_key(k).unwrap()).collect(),
+            ..LockArgs::default()
+        }
     }
 
     fn wire(key: &str, size: Option<Size>, count: Option<u64>) -> WireItem {
