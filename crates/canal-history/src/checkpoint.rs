@@ -118,7 +118,7 @@ pub fn unrecorded(store: &Store, batch: &Batch) -> Batch {
     let mut below = u64::MAX;
     while let Some((segment, bytes)) = store.read_before(&mut below) {
         let frames = Frames::of(&bytes).into_iter().flatten();
-        let late = frames.filter(|it| it.head().is_some_and(|head| head.ended_ms >= since_ms));
+        let late = frames.filter(|frame| frame.ended_ms() >= since_ms);
         known.extend(late.filter_map(|frame| frame.record()).map(|record| record.identity()));
         if segment.first_ms < since_ms {
             break;

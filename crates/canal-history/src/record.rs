@@ -10,17 +10,18 @@ use canal_text::time::utc;
 
 /// A request that has ended, granted or not. The daemon writes it without copying its texts.
 ///
-/// The values that a search compares come first, see `Head` in `file_format.rs`.
+/// The time and the first key come first: most records do not fit a search, which skips them
+/// without reading more.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fields<'a> {
     /// When it ended, in milliseconds since 1970 UTC.
     pub ended_ms: u64,
-    /// The user.
-    pub uid: u32,
-    pub ending: Ending,
     /// The items of the request.
     #[serde(borrow)]
     pub items: Vec<Item<'a>>,
+    /// The user.
+    pub uid: u32,
+    pub ending: Ending,
     /// How many milliseconds it waited.
     pub waited_ms: u64,
     /// How many milliseconds it held its locks; `None` if it was never granted.

@@ -3,7 +3,8 @@
 
 use canal_protocol::HistoryPage;
 
-use super::file_format::{Frame, Frames, Head};
+use super::file_format::{Frame, Frames};
+use super::record::Fields;
 use super::store::Store;
 
 /// The bytes of records at which a search ends, approximately.
@@ -54,27 +55,28 @@ impl Search {
             // It was removed to make room.
             return bytes.is_empty();
         };
-        let mut fitting = Vec::new();
-        for (number, frame) in (segment.first..).zip(&mut frames) {
-            if self.query.before.is_none_or(|before| number < before) && self.query.fits(&frame) {
-                fitting.push((number, frame));
-            }
-        }
+        let all: Vec<_> = (segment.first..).zip(&mut frames).collect();
         if frames.at < bytes.len() {
             self.damaged = Some(segment.first);
         }
-        for (number, frame) in fitting.into_iter().rev() {
+        for (number, frame) in all.into_iter().rev() {
+            let is_before = self.query.before.is_none_or(|before| number < before);
+            if !is_before || !self.query.may_fit(&frame) {
+                continue;
+            }
+            let Some(record) = frame.record() else {
+                self.damaged = Some(segment.first);
+                continue;
+            };
+            if !self.query.fits(&record) {
+                continue;
+            }
             if self.found.records.len() >= self.query.limit || self.bytes >= BYTES_MAX {
                 self.found.before = self.found.records.last().map(|record| record.number);
                 return true;
             }
-            match frame.record() {
-                Some(record) => {
-                    self.bytes += frame.length();
-                    self.found.records.push(record.shown(number));
-                }
-                None => self.damaged = Some(segment.first),
-            }
+            self.bytes += frame.length();
+            self.found.records.push(record.shown(number));
         }
         // The records before this file ended before its first record did.
         segment.first_ms < self.query.since_ms
@@ -82,28 +84,20 @@ impl Search {
 }
 
 impl Query {
-    /// Whether a record fits, except for its position.
-    pub(super) fn fits(&self, frame: &Frame<'_>) -> bool {
-        let Self { since_ms, uid, failed, session, .. } = self;
-        let is_of = |session| frame.record().is_some_and(|record| record.session == session);
-        frame.head().is_some_and(|head| {
-            head.ended_ms >= *since_ms
-                && uid.is_none_or(|uid| head.uid == uid)
-                && (!failed || head.ending.is_failure())
-                && self.fits_key(&head, frame)
-                && session.is_none_or(is_of)
+    /// Whether a record may fit, by its first values.
+    pub(super) fn may_fit(&self, frame: &Frame<'_>) -> bool {
+        frame.head().is_none_or(|(ended_ms, items, key)| {
+            ended_ms >= self.since_ms && (items != 1 || self.is_about(key))
         })
     }
 
-    fn fits_key(&self, head: &Head<'_>, frame: &Frame<'_>) -> bool {
-        if self.key.is_none() || head.key().is_some_and(|key| self.is_about(key)) {
-            return true;
-        }
-        // Most records have one key, so nothing more is read.
-        head.items > 1
-            && frame
-                .record()
-                .is_some_and(|record| record.items.iter().any(|item| self.is_about(&item.key)))
+    /// Whether a record fits, except for its position.
+    pub(super) fn fits(&self, record: &Fields<'_>) -> bool {
+        record.ended_ms >= self.since_ms
+            && self.uid.is_none_or(|uid| record.uid == uid)
+            && self.session.is_none_or(|session| record.session == session)
+            && (!self.failed || record.ending.is_failure())
+            && (self.key.is_none() || record.items.iter().any(|item| self.is_about(&item.key)))
     }
 
     /// Whether a key is that of the query or a key below it.

@@ -10,8 +10,6 @@ use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use postcard::take_from_bytes;
-
 use super::file_format::{self, Batch, HEADER, MAGIC};
 use canal_sys::dir::remove_if_there;
 use canal_sys::process::user;
@@ -102,10 +100,10 @@ impl Store {
         let bytes = file.metadata()?.len();
         let mut begin = [0; 64];
         let read = file.read(&mut begin)?;
-        if !begin[..read].starts_with(MAGIC) {
+        let Some(record) = begin[..read].strip_prefix(MAGIC) else {
             return Ok(Some("is not a history file, or has another version"));
-        }
-        let first_ms = first_ms(&begin[..read]);
+        };
+        let first_ms = record.get(HEADER..).map_or(0, file_format::ended_ms);
         self.segments.push_back(Segment { first, bytes, first_ms });
         Ok(None)
     }
@@ -263,12 +261,6 @@ impl Store {
     fn path(&self, first: u64) -> PathBuf {
         self.dir.join(name_of(first))
     }
-}
-
-/// When the first record of a file ended, of which only the beginning need be there; 0 without one.
-fn first_ms(bytes: &[u8]) -> u64 {
-    let payload = bytes.strip_prefix(MAGIC).and_then(|frame| frame.get(HEADER..));
-    payload.and_then(|payload| take_from_bytes(payload).ok()).map_or(0, |(ms, _)| ms)
 }
 
 fn name_of(first: u64) -> String {

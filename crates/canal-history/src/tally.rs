@@ -139,8 +139,9 @@ impl Tally {
         let Some((segment, bytes)) = store.read_before(&mut self.below) else { return true };
         let before = self.arrivals.len();
         for frame in Frames::of(&bytes).into_iter().flatten() {
-            if self.query.fits(&frame)
+            if self.query.may_fit(&frame)
                 && let Some(record) = frame.record()
+                && self.query.fits(&record)
             {
                 self.count(&record);
                 self.count_use(&record, before < ARRIVALS_MAX);
