@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::calls::call::ConnId;
 use crate::calls::in_flight::Applied;
 use crate::config::sections::On;
-use crate::history::requests::{EndedRequest, Exits, Granted, Open, Unseen};
+use crate::history::requests::{EndedRequest, Exits, Open, Unseen};
 use crate::history::writer::{self, Files, Noted, Queue, Search};
 use crate::metrics::counters::Counters;
 use crate::wording::pid_of;
@@ -128,8 +128,9 @@ impl History {
         if let Change::End { frame } = change {
             // The holds that are kept for descendants are those of an owner that has ended.
             for hold in table.holds_in(*frame) {
-                if let Some(open) = self.open.get_mut(&hold.request) {
-                    open.owner_ended = true;
+                let open = self.open.get_mut(&hold.request);
+                if let Some(hold) = open.and_then(|open| open.hold.as_mut()) {
+                    Arc::make_mut(hold).orphaned = true;
                 }
             }
         }
@@ -313,7 +314,7 @@ impl History {
         let is_changed = std::mem::take(&mut self.is_changed);
         let open = is_changed.then(|| {
             let (held, waiting): (Vec<_>, Vec<_>) =
-                self.open.values().partition(|open| open.granted.is_some());
+                self.open.values().partition(|open| open.hold.is_some());
             let noted = held.into_iter().chain(waiting).take(NOTED_MAX);
             let ended = |open: &Open| {
                 let ended = open.clone().ended_at(at_ms, Ending::Reboot);
@@ -359,29 +360,26 @@ impl History {
                 }
             }
             Outcome::Granted(granted) => {
-                let hold = table.hold(granted.token);
-                let ours = hold.filter(|hold| is_of(table, hold.frame, here));
+                // `None` if the hold ended within the same entry.
+                let hold = table.hold_to_keep(granted.token);
+                let ours = hold.as_ref().filter(|hold| is_of(table, hold.frame, here));
                 let open = match (self.open.entry(granted.request), ours) {
                     (Entry::Occupied(open), _) => open.into_mut(),
                     (Entry::Vacant(open), Some(hold)) => open.insert(Open::of_hold(table, hold)),
                     (Entry::Vacant(_), None) => return,
                 };
-                let since = hold.map_or(open.asked_at, |hold| hold.since);
-                // A hold that ended within the same entry has left no slots behind.
-                let items = hold.map(|hold| hold.items.clone()).unwrap_or_default();
-                open.granted = Some(Granted { token: granted.token, since, items });
+                open.hold = hold;
+                let since = open.begun_at();
                 self.counters.granted(&open.asked, since.0, open.waited_ms(since));
             }
             Outcome::ConfirmedAt { request, token, .. } => {
-                if let Some(open) = self.open.get_mut(request)
-                    && let Some(granted) = &mut open.granted
-                {
-                    granted.token = *token;
+                if let Some(hold) = self.open.get_mut(request).and_then(|open| open.hold.as_mut()) {
+                    Arc::make_mut(hold).token = *token;
                 }
             }
             Outcome::Requeued { request, .. } => {
                 if let Some(open) = self.open.get_mut(request) {
-                    open.granted = None;
+                    open.hold = None;
                 }
             }
             Outcome::Refused { request, why } => {
@@ -433,14 +431,15 @@ impl History {
     ) -> Option<Ending> {
         let timed_out = self.timed_out.remove(&request);
         let abandoned = self.abandoned.remove(&request);
-        let is_held = open.granted.is_some();
+        let is_held = open.hold.is_some();
+        let is_orphaned = open.hold.as_ref().is_some_and(|hold| hold.orphaned);
         Some(match change {
             Change::Release(Release::Hold { forced: true, .. }) if is_held => {
                 let by = by.map(|peer| HistoryClient { uid: peer.uid, pid: peer.pid });
                 Ending::Forced { by }
             }
             // The daemon releases a hold that descendants kept when the last of them has ended.
-            Change::Release(_) if is_held && open.owner_ended => Ending::Ended,
+            Change::Release(_) if is_orphaned => Ending::Ended,
             Change::Release(_) if is_held => Ending::Released,
             Change::Expire { .. } if is_held => Ending::Expired,
             Change::HostGone { .. } if is_held => Ending::Lost,
@@ -458,7 +457,7 @@ impl History {
     /// Adds the request, which has just ended.
     fn add(&mut self, mut open: Open, ending: Ending) {
         let is_untold = matches!(ending, Ending::Withdrawn | Ending::Abandoned | Ending::Timeout);
-        open.granted.take_if(|_| is_untold);
+        open.hold.take_if(|_| is_untold);
         let (mut seen_until, mut exit) = (None, None);
         if ending == Ending::Ended {
             seen_until = self.unseen.get(&open.frame).copied();
@@ -492,7 +491,7 @@ impl History {
     /// and leases move to another host.
     pub(crate) fn lose(&mut self) {
         let is_lost =
-            |open: &Open| open.granted.is_some() && matches!(open.asked.owner, Owner::Process(_));
+            |open: &Open| open.hold.is_some() && matches!(open.asked.owner, Owner::Process(_));
         let lost: Vec<RequestId> =
             self.open.iter().filter(|(_, open)| is_lost(open)).map(|(id, _)| *id).collect();
         for request in lost {
@@ -510,7 +509,7 @@ impl History {
         let gone: Vec<RequestId> = self.open.keys().filter(|id| !lives(id)).copied().collect();
         for request in gone {
             // A request that waited is made again.
-            if let Some(open) = self.open.remove(&request).filter(|open| open.granted.is_some()) {
+            if let Some(open) = self.open.remove(&request).filter(|open| open.hold.is_some()) {
                 self.add(open, Ending::Lost);
             }
         }
@@ -542,8 +541,7 @@ fn refused_at_once(asked: &Arc<Request>, table: &Table, here: HostId) -> Open {
         frame: frame.unwrap_or_default(),
         session: frame.map(|frame| table.session(frame)).unwrap_or_default(),
         asked_at: UnixMillis(clock::unix_ms()),
-        granted: None,
-        owner_ended: false,
+        hold: None,
     }
 }
 

@@ -6,8 +6,7 @@ use std::sync::Arc;
 use crate::waiters::leases::is_collecting;
 use crate::wording::pid_of;
 use canal_core::{
-    FrameId, HeldItem, HoldState, Owner, Request, RequestId, Table, Token, UnixMillis, View,
-    WaiterState,
+    FrameId, HoldState, Owner, Request, RequestId, Table, UnixMillis, View, WaiterState,
 };
 use canal_history::{Batch, Ending, Fields, Item};
 use canal_sys::pidfd::Pidfd;
@@ -22,18 +21,7 @@ pub(crate) struct Open {
     pub session: FrameId,
     pub asked_at: UnixMillis,
     /// Its hold as it was granted; `None` if it waits.
-    pub granted: Option<Granted>,
-    /// Whether the owner has ended, so that only its descendants keep the hold.
-    pub owner_ended: bool,
-}
-
-/// A hold as it was granted.
-#[derive(Clone, Debug)]
-pub(crate) struct Granted {
-    pub token: Token,
-    pub since: UnixMillis,
-    /// Each item with its slots.
-    pub items: Vec<HeldItem>,
+    pub hold: Option<Arc<HoldState>>,
 }
 
 impl Open {
@@ -43,8 +31,7 @@ impl Open {
             frame: waiter.frame,
             session: table.session(waiter.frame),
             asked_at: waiter.since,
-            granted: None,
-            owner_ended: false,
+            hold: None,
         }
     }
 
@@ -54,18 +41,13 @@ impl Open {
             frame: hold.frame,
             session: table.session(hold.frame),
             asked_at: hold.asked_at,
-            granted: Some(Granted {
-                token: hold.token,
-                since: hold.since,
-                items: hold.items.clone(),
-            }),
-            owner_ended: hold.orphaned,
+            hold: table.hold_to_keep(hold.token),
         }
     }
 
     /// When its hold began, or else when it was requested.
     pub(super) fn begun_at(&self) -> UnixMillis {
-        self.granted.as_ref().map_or(self.asked_at, |granted| granted.since)
+        self.hold.as_ref().map_or(self.asked_at, |hold| hold.since)
     }
 
     /// How long the request had waited at this time.
@@ -96,19 +78,19 @@ pub(crate) struct EndedRequest {
 
 impl EndedRequest {
     pub(crate) fn waited_ms(&self) -> u64 {
-        let granted_at = self.open.granted.as_ref().map(|granted| granted.since);
+        let granted_at = self.open.hold.as_ref().map(|hold| hold.since);
         self.open.waited_ms(granted_at.unwrap_or(UnixMillis(self.ended_ms)))
     }
 
     pub(crate) fn held_ms(&self) -> Option<u64> {
-        let granted = self.open.granted.as_ref()?;
-        Some(self.ended_ms.saturating_sub(granted.since.0))
+        let hold = self.open.hold.as_ref()?;
+        Some(self.ended_ms.saturating_sub(hold.since.0))
     }
 
     /// The fields of its record.
     pub(crate) fn fields(&self) -> Fields<'_> {
-        let Open { asked, session, granted, .. } = &self.open;
-        let held = granted.as_ref().map_or(&[][..], |granted| &granted.items);
+        let Open { asked, session, hold, .. } = &self.open;
+        let held = hold.as_ref().map_or(&[][..], |hold| &hold.items);
         let items = asked.items.iter().map(|item| {
             let held = held.iter().find(|held| held.key == item.key);
             let (count, stated) = item.ask.counted().unzip();
@@ -129,7 +111,7 @@ impl EndedRequest {
             ended_ms: self.ended_ms,
             waited_ms: self.waited_ms(),
             held_ms: self.held_ms(),
-            token: granted.as_ref().map_or(0, |granted| granted.token.0),
+            token: hold.as_ref().map_or(0, |hold| hold.token.0),
             items: items.collect(),
             session: session.0,
             uid: asked.uid,
@@ -156,7 +138,7 @@ impl Unseen {
     pub(crate) fn rebooted(table: &Table, known_ms: u64) -> Self {
         let mut unseen = Self::of_table(table, known_ms);
         unseen.ended.retain(|(_, open, _)| {
-            open.granted.is_none() || matches!(open.asked.owner, Owner::Process(_))
+            open.hold.is_none() || matches!(open.asked.owner, Owner::Process(_))
         });
         unseen.ended.iter_mut().for_each(|(.., how)| *how = Ending::Reboot);
         unseen
@@ -168,7 +150,7 @@ impl Unseen {
             let open = Open::of_hold(table, hold);
             match is_collecting(hold) {
                 // Its client never received the grant.
-                true => (hold.request, Open { granted: None, ..open }, Ending::Withdrawn),
+                true => (hold.request, Open { hold: None, ..open }, Ending::Withdrawn),
                 false => (hold.request, open, Ending::Ended),
             }
         });
@@ -250,11 +232,29 @@ fn ending(status: i32) -> Ending {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::process::Command;
 
     use super::*;
-    use canal_core::Slots;
+    use canal_core::{HeldItem, Slots, Token};
+
+    /// A request of frame 3 at 7 s, to which these items were granted at 8 s with token 5.
+    pub(crate) fn open_hold(asked: Arc<Request>, items: Vec<HeldItem>) -> Open {
+        let (frame, asked_at) = (FrameId(3), UnixMillis(7_000));
+        let hold = HoldState {
+            token: Token(5),
+            request: RequestId(1),
+            asked: Arc::clone(&asked),
+            frame,
+            since: UnixMillis(8_000),
+            asked_at,
+            provisional: false,
+            orphaned: false,
+            passed: 0,
+            items,
+        };
+        Open { asked, frame, session: frame, asked_at, hold: Some(Arc::new(hold)) }
+    }
 
     /// The slots and the size of each item of a request for `a` and `b`, of which it holds these.
     fn recorded(items: Vec<HeldItem>) -> Vec<(Vec<u64>, u64)> {
@@ -265,15 +265,8 @@ mod tests {
                 { "key": "b", "ask": { "counted": { "count": 1 } } }
             ]
         });
-        let granted = Some(Granted { token: Token(1), since: UnixMillis(1), items });
-        let open = Open {
-            asked: Arc::new(serde_json::from_value(request).unwrap()),
-            frame: FrameId(1),
-            session: FrameId(1),
-            asked_at: UnixMillis(1),
-            granted,
-            owner_ended: false,
-        };
+        let asked = Arc::new(serde_json::from_value(request).unwrap());
+        let open = open_hold(asked, items);
         let ended = open.ended_at(2, Ending::Ended);
         let items = ended.fields().items.into_iter();
         items.map(|item| (Slots(item.slots.into_owned()).iter().collect(), item.size)).collect()

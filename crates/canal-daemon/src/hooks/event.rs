@@ -168,22 +168,15 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::history::requests::{Granted, Open};
+    use crate::history::requests::tests::open_hold;
     use crate::wording::time;
-    use canal_core::{FrameId, Mode, Token, UnixMillis};
+    use canal_core::{Mode, UnixMillis};
 
     fn ended(ending: Ending) -> EndedRequest {
         let text = r#"{"tag":"00000000000000000000000000000001","owner":{"process":{"pid":12,"started":2}},"uid":7,"command":"x",
             "note":"n","items":[{"key":"a","ask":{"counted":{"count":2}}},{"key":"b","ask":"write"}],
             "wait":{"yes":{}}}"#;
-        let open = Open {
-            asked: Arc::new(serde_json::from_str(text).unwrap()),
-            frame: FrameId(3),
-            session: FrameId(3),
-            asked_at: UnixMillis(7_000),
-            granted: Some(Granted { token: Token(5), since: UnixMillis(8_000), items: Vec::new() }),
-            owner_ended: false,
-        };
+        let open = open_hold(Arc::new(serde_json::from_str(text).unwrap()), Vec::new());
         open.ended_at(10_000, ending)
     }
 
