@@ -1,60 +1,83 @@
-//! Serves metrics on a socket: the thread for collectors, and its exchange with the daemon.
+//! Serves metrics on a socket: a thread that accepts collectors, one for each collector, and their
+//! exchange with the daemon.
 //!
-//! Each side holds the mutex only to move data in or out. The thread asks for figures when a
-//! collector does, at most once a second, and the daemon supplies them in its next turn.
+//! Each side holds the mutex only to move data in or out. The thread of a collector asks for
+//! figures, at most once a second, and the daemon supplies them in its next turn.
+//!
+//! Invariant: there are at most [`COLLECTORS_MAX`], and none stays for longer than
+//! [`COLLECTOR_TIME`].
 
-use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::io::{self, ErrorKind};
+use std::net::Shutdown;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::Waker;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::eventfd::{EfdFlags, EventFd};
+use socket2::Socket;
 
 use crate::config::sections::Listen;
 use crate::metrics::counters::Snapshot;
-use crate::metrics::http::{CONNECTIONS_MAX, Connections, Listener};
+use crate::metrics::http::{Listener, Peer, Status, Via};
 use crate::metrics::open_metrics::text;
 
-/// The descriptors that serving metrics needs: for the collectors, the socket, the bell, and one
-/// further collector until the thread knows whether there is room for it.
-pub(crate) const DESCRIPTORS: u64 = CONNECTIONS_MAX as u64 + 3;
+/// The most collectors connected at once. A further one replaces the one that has been sending its
+/// request for longest.
+const COLLECTORS_MAX: usize = 8;
+
+/// The longest time for which a collector may be connected.
+const COLLECTOR_TIME: Duration = Duration::from_secs(10);
+
+/// The descriptors that serving metrics needs: for the collectors, the socket, and one further
+/// collector until the thread knows whether there is room for it.
+pub(crate) const DESCRIPTORS: u64 = COLLECTORS_MAX as u64 + 2;
+
+/// If there are no figures after this time, collectors receive the answer that the daemon is busy.
+const FIGURES_TIME: Duration = Duration::from_secs(2);
 
 /// All collectors that ask within this time receive the same figures.
 const FRESH_TIME: Duration = Duration::from_secs(1);
 
-/// How long to wait before trying an address in use again, in milliseconds.
-const RETRY_MS: u16 = 5_000;
+/// How long to wait before trying an address in use again.
+const BIND_AGAIN_AFTER: Duration = Duration::from_secs(5);
 
-/// The stack size of the thread.
+/// How long the daemon stops accepting collectors if it has no descriptor or no thread left for
+/// one.
+const ACCEPT_AGAIN_AFTER: Duration = Duration::from_millis(250);
+
+/// The stack size of the threads.
 const STACK_BYTES: usize = 256 * 1024;
 
-/// The nice value of the thread.
+/// The nice value of the threads.
 const LOWEST_PRIORITY: i32 = 19;
 
-/// The daemon's side of the thread that serves collectors.
+/// The daemon's side of the threads that serve collectors.
 #[derive(Debug)]
 pub(crate) struct Exporter {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// The state shared by the thread and the daemon.
-#[derive(Debug)]
+/// The state shared by the threads and the daemon.
+#[derive(Debug, Default)]
 struct Shared {
     state: Mutex<State>,
-    /// Wakes the thread.
-    bell: EventFd,
+    /// Notified when figures arrive, and when the daemon ends.
+    changed: Condvar,
+    /// The last figures, and the time until which they are fresh. A collector that asks for figures
+    /// holds the mutex until it has them, and the others wait for the same figures.
+    fresh: Mutex<Option<(Instant, Arc<str>)>>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// Whether the thread wants figures.
+    /// Whether a collector wants figures.
     asked: bool,
     figures: Option<Box<Snapshot>>,
     closing: bool,
+    /// The socket, once it listens.
+    listener: Option<Arc<Listener>>,
     /// A note for operators.
     note: Option<String>,
     /// Wakes the daemon.
@@ -65,22 +88,19 @@ impl Exporter {
     /// Begins to serve metrics. If the address is in use, the thread tries again from time to time.
     ///
     /// # Errors
-    /// The system has no descriptor or no thread left.
+    /// The system has no thread left.
     pub(crate) fn start(listen: Listen) -> io::Result<Self> {
-        let flags = EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC;
-        let bell = EventFd::from_value_and_flags(0, flags)?;
-        let shared = Arc::new(Shared { state: Mutex::default(), bell });
-        let of_thread = Arc::clone(&shared);
-        let thread = std::thread::Builder::new().name("metrics".to_owned());
-        let thread = thread.stack_size(STACK_BYTES).spawn(move || {
-            // This applies to this thread only.
+        let shared = Arc::<Shared>::default();
+        let its = Arc::clone(&shared);
+        let thread = start_thread(move || {
+            // This applies to this thread, and to those that it starts.
             let _ = rustix::process::setpriority_process(None, LOWEST_PRIORITY);
-            of_thread.work(&listen);
+            its.work(&listen);
         })?;
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// Sets the waker that wakes the daemon when the thread wants figures.
+    /// Sets the waker that wakes the daemon when a collector wants figures.
     pub(crate) fn wake_by(&self, waker: Waker) {
         let mut state = self.shared.lock();
         if state.asked {
@@ -89,7 +109,7 @@ impl Exporter {
         state.waker = Some(waker);
     }
 
-    /// Whether the thread wants figures.
+    /// Whether a collector wants figures.
     pub(crate) fn is_asked(&self) -> bool {
         self.shared.lock().asked
     }
@@ -99,7 +119,7 @@ impl Exporter {
         let mut state = self.shared.lock();
         (state.asked, state.figures) = (false, Some(Box::new(figures)));
         drop(state);
-        self.shared.ring();
+        self.shared.changed.notify_all();
     }
 
     /// The note for operators.
@@ -111,8 +131,14 @@ impl Exporter {
 /// Ends the thread, and removes the socket. A daemon that fails does not leave it behind, either.
 impl Drop for Exporter {
     fn drop(&mut self) {
-        self.shared.lock().closing = true;
-        self.shared.ring();
+        let mut state = self.shared.lock();
+        state.closing = true;
+        if let Some(listener) = state.listener.take() {
+            // The thread may be waiting for a collector.
+            let _ = listener.socket.shutdown(Shutdown::Both);
+        }
+        drop(state);
+        self.shared.changed.notify_all();
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
@@ -121,31 +147,47 @@ impl Drop for Exporter {
     }
 }
 
-impl Shared {
-    /// Locks the state. A thread that panicked left it consistent: each change is a single move.
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn ring(&self) {
-        let _ = self.bell.write(1);
-    }
+fn start_thread(work: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+    std::thread::Builder::new().name("metrics".to_owned()).stack_size(STACK_BYTES).spawn(work)
 }
 
-/// The thread's side.
+/// Locks a mutex. A thread that panicked left its content consistent: each change is a single move.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A connected collector. The list of the thread that accepts them does not keep it open.
+struct Collector {
+    stream: Socket,
+    via: Via,
+    /// Whether it waits for its answer. It then gives way to no other.
+    is_answered: AtomicBool,
+}
+
+type Collectors = Vec<(Weak<Collector>, JoinHandle<()>)>;
+
+/// The side of the threads.
 impl Shared {
-    fn work(&self, listen: &Listen) {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    /// Waits until the daemon ends, but not longer than this.
+    fn pause(&self, time: Duration) {
+        drop(self.changed.wait_timeout_while(self.lock(), time, |state| !state.closing));
+    }
+
+    fn work(self: &Arc<Self>, listen: &Listen) {
         let mut failed = false;
         while !self.lock().closing {
             match Listener::bind(listen) {
                 Ok(listener) => {
                     tracing::info!("serving metrics on {listen}");
-                    self.lock().note = None;
-                    if let Err(error) = self.serve(listener) {
-                        tracing::error!(%error, "no longer serving metrics");
-                        self.lock().note = Some(format!("not serving metrics: {error}"));
-                    }
-                    return;
+                    let listener = Arc::new(listener);
+                    let mut state = self.lock();
+                    (state.note, state.listener) = (None, Some(Arc::clone(&listener)));
+                    drop(state);
+                    return self.serve(&listener);
                 }
                 Err(error) => {
                     let note = format!("cannot serve metrics on {listen}: {error}");
@@ -155,68 +197,107 @@ impl Shared {
                     self.lock().note = Some(note);
                 }
             }
-            let mut fds = [PollFd::new(self.bell.as_fd(), PollFlags::POLLIN)];
-            let _ = poll(&mut fds, PollTimeout::from(RETRY_MS));
+            self.pause(BIND_AGAIN_AFTER);
         }
     }
 
     /// Serves collectors until the daemon ends.
-    fn serve(&self, listener: Listener) -> io::Result<()> {
-        let mut connections = Connections::new(listener);
-        let mut fresh: Option<(Instant, String)> = None;
-        loop {
-            connections.wait(self, fresh.as_ref().map(|(until, _)| *until))?;
-            // The thread checks all state that a wake-up can concern after this read.
-            let _ = self.bell.read();
-            let figures = {
-                let mut state = self.lock();
-                if state.closing {
-                    return Ok(());
-                }
-                state.figures.take()
-            };
-            let now = Instant::now();
-            fresh = fresh.filter(|(until, _)| now < *until);
-            if let Some(figures) = figures {
-                fresh = Some((now + FRESH_TIME, text(&figures)));
-            }
-            connections.go_on(now);
-            match &fresh {
-                Some((_, text)) => connections.answer(text, now),
-                None if connections.want_figures() => self.ask(),
-                None => {}
+    fn serve(self: &Arc<Self>, listener: &Listener) {
+        let mut open = Collectors::new();
+        while !self.lock().closing {
+            let added = listener.socket.accept().and_then(|(stream, _)| {
+                let is_answered = AtomicBool::new(false);
+                self.add(&mut open, Collector { stream, via: listener.via(), is_answered })
+            });
+            let closing = self.lock().closing;
+            if let Err(error) = added
+                && error.kind() != ErrorKind::ConnectionAborted
+                && !closing
+            {
+                tracing::warn!(%error, "cannot accept a collector of metrics");
+                self.pause(ACCEPT_AGAIN_AFTER);
             }
         }
     }
 
-    /// Asks the daemon for figures, unless this is already done.
-    fn ask(&self) {
-        let mut state = self.lock();
-        if !std::mem::replace(&mut state.asked, true)
-            && let Some(waker) = &state.waker
+    /// Starts a thread for a collector, if there is room for it.
+    fn add(self: &Arc<Self>, open: &mut Collectors, collector: Collector) -> io::Result<()> {
+        open.retain(|(_, thread)| !thread.is_finished());
+        if open.len() >= COLLECTORS_MAX {
+            let gives_way = |(it, _): &(Weak<Collector>, _)| {
+                it.upgrade().is_none_or(|it| !it.is_answered.load(Ordering::Relaxed))
+            };
+            let Some(at) = open.iter().position(gives_way) else { return Ok(()) };
+            let (gone, thread) = open.remove(at);
+            if let Some(gone) = gone.upgrade() {
+                let _ = gone.stream.shutdown(Shutdown::Both);
+            }
+            let _ = thread.join();
+        }
+        let collector = Arc::new(collector);
+        let (weak, shared) = (Arc::downgrade(&collector), Arc::clone(self));
+        open.push((weak, start_thread(move || shared.answer(&collector))?));
+        Ok(())
+    }
+
+    /// Answers one request.
+    fn answer(&self, collector: &Collector) {
+        let Collector { stream, via, is_answered } = collector;
+        let mut peer = Peer { stream, until: Instant::now() + COLLECTOR_TIME };
+        let Some(mut status) = peer.request(*via) else { return };
+        let mut figures = None;
+        if status == Status::Ok {
+            is_answered.store(true, Ordering::Relaxed);
+            figures = self.figures();
+            status = if figures.is_some() { Status::Ok } else { Status::Unavailable };
+        }
+        let answered = peer.answer(status, figures.as_deref().unwrap_or_default());
+        is_answered.store(false, Ordering::Relaxed);
+        if answered.is_ok() {
+            let _ = peer.discard_rest();
+        }
+    }
+
+    /// Fresh figures; `None` if the daemon does not give any in time.
+    fn figures(&self) -> Option<Arc<str>> {
+        let until = Instant::now() + FIGURES_TIME;
+        let mut fresh = lock(&self.fresh);
+        if let Some((until, text)) = &*fresh
+            && Instant::now() < *until
         {
+            return Some(Arc::clone(text));
+        }
+        let mut state = self.lock();
+        (state.asked, state.figures) = (true, None);
+        if let Some(waker) = &state.waker {
             waker.wake_by_ref();
         }
-    }
-}
-
-impl AsFd for Shared {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.bell.as_fd()
+        let left = until.saturating_duration_since(Instant::now());
+        let waits = |state: &mut State| state.figures.is_none() && !state.closing;
+        let waited = self.changed.wait_timeout_while(state, left, waits);
+        let figures = waited.unwrap_or_else(PoisonError::into_inner).0.figures.take()?;
+        let text = Arc::from(text(&figures));
+        *fresh = Some((Instant::now() + FRESH_TIME, Arc::clone(&text)));
+        Some(text)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::io::{Read, Write};
+    use std::os::fd::{AsFd, OwnedFd};
     use std::os::unix::net::UnixStream;
     use std::path::Path;
 
+    use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
     use super::*;
+
+    const REQUEST: &[u8] = b"GET /metrics HTTP/1.0\r\n\r\n";
 
     fn get(path: &Path) -> UnixStream {
         let mut stream = UnixStream::connect(path).unwrap();
-        stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").unwrap();
+        stream.write_all(REQUEST).unwrap();
         stream
     }
 
@@ -275,5 +356,54 @@ mod tests {
         assert!(note.starts_with("cannot serve metrics on ") && note.contains("in use"), "{note}");
         drop(exporter);
         assert!(path.exists(), "it is not ours");
+    }
+
+    fn connect(shared: &Arc<Shared>, open: &mut Collectors) -> UnixStream {
+        let (peer, stream) = UnixStream::pair().unwrap();
+        let stream = Socket::from(OwnedFd::from(stream));
+        let is_answered = AtomicBool::new(false);
+        shared.add(open, Collector { stream, via: Via::Unix, is_answered }).unwrap();
+        peer
+    }
+
+    fn count_answered(open: &Collectors) -> usize {
+        let open = open.iter().filter_map(|(collector, _)| collector.upgrade());
+        open.filter(|it| it.is_answered.load(Ordering::Relaxed)).count()
+    }
+
+    #[test]
+    fn one_who_asks_takes_the_place_of_the_one_who_says_nothing_for_longest() {
+        let (shared, mut open) = (Arc::<Shared>::default(), Collectors::new());
+        let silent: Vec<_> =
+            (0..COLLECTORS_MAX + 3).map(|_| connect(&shared, &mut open)).collect();
+        assert_eq!(open.len(), COLLECTORS_MAX);
+        assert!(silent[..3].iter().all(peek) && !silent[3..].iter().any(peek));
+        let mut asking = Vec::new();
+        for count in 1..=COLLECTORS_MAX {
+            asking.push(connect(&shared, &mut open));
+            asking.last_mut().unwrap().write_all(REQUEST).unwrap();
+            wait_until("it waits for its answer", || count_answered(&open) == count);
+            assert_eq!(open.len(), COLLECTORS_MAX);
+        }
+        assert!(silent.iter().all(peek));
+        // A new collector does not replace one that waits for its answer.
+        assert_eq!(read_all(connect(&shared, &mut open)), "");
+        assert_eq!(count_answered(&open), COLLECTORS_MAX);
+        let exporter = Exporter { shared, thread: None };
+        exporter.give(Snapshot::default());
+        assert!(asking.into_iter().all(|peer| read_all(peer).ends_with("# EOF\n")));
+    }
+
+    #[test]
+    fn a_collector_does_not_wait_for_a_daemon_that_is_busy_for_long() {
+        let (shared, mut open) = (Arc::<Shared>::default(), Collectors::new());
+        let mut peers = [connect(&shared, &mut open), connect(&shared, &mut open)];
+        peers.iter_mut().for_each(|peer| peer.write_all(REQUEST).unwrap());
+        let begun = Instant::now();
+        for peer in peers {
+            let text = read_all(peer);
+            assert!(text.starts_with("HTTP/1.1 503 "), "{text}");
+        }
+        assert!(begun.elapsed() < COLLECTOR_TIME);
     }
 }

@@ -1,291 +1,94 @@
-//! The connections of collectors over HTTP, served by one thread, and the socket to which they
-//! connect. Only `GET /metrics` is served.
+//! HTTP for collectors: the socket to which they connect, and the one request and answer of a
+//! connection. Only `GET /metrics` is served.
 //!
-//! Invariants: there are at most [`CONNECTIONS_MAX`], none stays open for longer than
-//! [`CONNECTION_TIME`], and no peer blocks the thread, which never waits for a single connection.
-//! canal removes a socket in the file system only if no process listens on it, and never removes
-//! anything else at its path.
+//! Invariants: a connection ends at its time, whatever its peer does. canal removes a socket in the
+//! file system only if no process listens on it, and never removes anything else at its path.
 
 use std::fs::{self, Permissions};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{IpAddr, Shutdown, TcpListener};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use httparse::{EMPTY_HEADER, Request};
-use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use crate::config::sections::Listen;
 use crate::metrics::open_metrics::CONTENT_TYPE;
 
-/// How long the daemon stops accepting connections if it has no descriptor left to refuse one with.
-const ACCEPT_AGAIN_AFTER: Duration = Duration::from_millis(250);
-
-/// The most collectors connected at once. A further one replaces the one that has been sending its
-/// request for longest.
-pub(crate) const CONNECTIONS_MAX: usize = 8;
-
-/// The longest time for which a connection may be open.
-pub(crate) const CONNECTION_TIME: Duration = Duration::from_secs(10);
-
-/// If there are no figures after this time, collectors receive the answer that the daemon is busy.
-const FIGURES_TIME: Duration = Duration::from_secs(2);
-
 /// The most bytes that are read and discarded from a peer that sends more than its request. If the
-/// thread closed the connection immediately, the kernel would discard the answer.
-const LEFT_BYTES_MAX: usize = 256 * 1024;
+/// connection closed immediately, the kernel would discard the answer.
+const LEFT_BYTES_MAX: u64 = 256 * 1024;
 
-/// The number of descriptors that [`Connections::wait`] polls before those of connections.
-const OTHER_FDS: usize = 2;
-
-/// The most connections accepted before the open ones are served.
-const ACCEPTS_AT_ONCE: usize = 16;
-
-/// A connection of a collector.
-#[derive(Debug)]
-struct Connection {
-    stream: Socket,
-    via: Via,
-    state: State,
-    until: Instant,
+/// The connection of a collector.
+pub(super) struct Peer<'a> {
+    pub stream: &'a Socket,
+    /// From this time on, nothing more is read or written.
+    pub until: Instant,
 }
 
-#[derive(Debug)]
-enum State {
-    /// The collector sends its request; this much has arrived.
-    Reading(Vec<u8>),
-    /// The collector waits for figures, until this time.
-    Waiting(Instant),
-    Writing {
-        answer: Vec<u8>,
-        sent: usize,
-    },
-    /// The answer is sent. The number counts the bytes received since.
-    Ending(usize),
-    Closed,
-}
-
-/// The connections of collectors, and the socket to which they connect.
-#[derive(Debug)]
-pub(super) struct Connections {
-    listener: Listener,
-    /// Oldest first.
-    each: Vec<Connection>,
-    /// The thread accepts no connection before this time.
-    rests_until: Option<Instant>,
-}
-
-impl Connections {
-    pub(super) fn new(listener: Listener) -> Self {
-        Self { listener, each: Vec::new(), rests_until: None }
+impl Peer<'_> {
+    fn time_left(&self) -> io::Result<Option<Duration>> {
+        let left = self.until.saturating_duration_since(Instant::now());
+        // The kernel would take a time-out below a microsecond for none.
+        if left < Duration::from_millis(1) { Err(ErrorKind::TimedOut.into()) } else { Ok(Some(left)) }
     }
 
-    /// Whether a collector waits for figures.
-    pub(super) fn want_figures(&self) -> bool {
-        self.each.iter().any(|it| matches!(it.state, State::Waiting(_)))
+    /// Reads a request. `None` if the peer goes away or sends only a part of it.
+    pub(super) fn request(&mut self, via: Via) -> Option<Status> {
+        let mut bytes = Vec::new();
+        let mut piece = [0; 1024];
+        loop {
+            let length = self.read(&mut piece).ok().filter(|length| *length > 0)?;
+            bytes.extend(&piece[..length]);
+            let status = parse(&bytes, via);
+            if status.is_some() {
+                return status;
+            }
+        }
     }
 
-    /// Sleeps until something happens, but not beyond `latest`.
-    ///
-    /// # Errors
-    /// The same as for poll(2).
-    pub(super) fn wait(&mut self, bell: &impl AsFd, latest: Option<Instant>) -> io::Result<()> {
-        let accepts =
-            if self.rests_until.is_none() { PollFlags::POLLIN } else { PollFlags::empty() };
-        let mut fds = vec![
-            PollFd::new(bell.as_fd(), PollFlags::POLLIN),
-            PollFd::new(self.listener.socket.as_fd(), accepts),
-        ];
-        fds.extend(self.each.iter().map(|it| PollFd::new(it.stream.as_fd(), it.awaits())));
-        let ends = self.each.iter().map(Connection::next_end);
-        let next = ends.chain(self.rests_until).chain(latest).min();
-        match poll(&mut fds, timeout(next)) {
-            Err(Errno::EINTR) => return Ok(()),
-            polled => polled?,
+    /// Sends the figures, or what is wrong with the request.
+    pub(super) fn answer(&mut self, status: Status, figures: &str) -> io::Result<()> {
+        let (line, problem) = status.texts();
+        let (kind, body) = match status {
+            Status::Ok => (CONTENT_TYPE, figures),
+            _ => ("text/plain; charset=utf-8", problem),
         };
-        let is_gone = |fd: &PollFd<'_>| {
-            fd.revents().is_some_and(|it| it.intersects(PollFlags::POLLHUP | PollFlags::POLLERR))
-        };
-        let gone: Vec<bool> = fds.iter().skip(OTHER_FDS).map(is_gone).collect();
-        drop(fds);
-        for (connection, is_gone) in self.each.iter_mut().zip(gone) {
-            // Other connections notice it when they read or write.
-            if is_gone && matches!(connection.state, State::Waiting(_)) {
-                connection.state = State::Closed;
-            }
-        }
-        Ok(())
-    }
-
-    /// Accepts new connections, and serves each connection as far as possible without waiting.
-    pub(super) fn go_on(&mut self, now: Instant) {
-        self.each.iter_mut().for_each(|connection| connection.go_on(now));
-        self.each.retain(|connection| !matches!(connection.state, State::Closed));
-        if self.rests_until.is_some_and(|until| now < until) {
-            return;
-        }
-        self.rests_until = None;
-        for _ in 0..ACCEPTS_AT_ONCE {
-            match self.listener.accept() {
-                Ok(Some(stream)) => self.add(stream, now),
-                Ok(None) => return,
-                Err(error) => {
-                    tracing::warn!(%error, "cannot accept a collector of metrics");
-                    self.rests_until = Some(now + ACCEPT_AGAIN_AFTER);
-                    return;
-                }
-            }
-        }
-    }
-
-    fn add(&mut self, stream: Socket, now: Instant) {
-        let state = State::Reading(Vec::new());
-        let until = now + CONNECTION_TIME;
-        let mut connection = Connection { stream, via: self.listener.via(), state, until };
-        // Most requests have already arrived.
-        connection.go_on(now);
-        if matches!(connection.state, State::Closed) {
-            return;
-        }
-        if self.each.len() >= CONNECTIONS_MAX {
-            let gives_way =
-                |it: &Connection| matches!(it.state, State::Reading(_) | State::Ending(_));
-            let Some(at) = self.each.iter().position(gives_way) else { return };
-            self.each.remove(at);
-        }
-        self.each.push(connection);
-    }
-
-    /// Answers all collectors that wait for figures.
-    pub(super) fn answer(&mut self, body: &str, now: Instant) {
-        for connection in &mut self.each {
-            if matches!(connection.state, State::Waiting(_)) {
-                connection.answer(Status::Ok, body);
-                connection.go_on(now);
-            }
-        }
-        self.each.retain(|connection| !matches!(connection.state, State::Closed));
-    }
-}
-
-/// Whether to try again when poll(2) reports that the socket is ready.
-fn is_transient(error: &io::Error) -> bool {
-    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
-}
-
-/// The time until an instant, in the form that poll(2) takes.
-fn timeout(until: Option<Instant>) -> PollTimeout {
-    let Some(until) = until else { return PollTimeout::NONE };
-    // Rounded up, so that the instant has passed when poll(2) returns.
-    let left = until.saturating_duration_since(Instant::now()).as_millis() + 1;
-    PollTimeout::from(u16::try_from(left).unwrap_or(u16::MAX))
-}
-
-impl Connection {
-    fn awaits(&self) -> PollFlags {
-        match self.state {
-            State::Reading(_) | State::Ending(_) => PollFlags::POLLIN,
-            State::Writing { .. } => PollFlags::POLLOUT,
-            State::Waiting(_) | State::Closed => PollFlags::empty(),
-        }
-    }
-
-    fn next_end(&self) -> Instant {
-        match self.state {
-            State::Waiting(until) => until.min(self.until),
-            _ => self.until,
-        }
-    }
-
-    fn answer(&mut self, status: Status, body: &str) {
-        let line = status.texts().0;
-        let kind = if status == Status::Ok { CONTENT_TYPE } else { "text/plain; charset=utf-8" };
         let allow = if status == Status::MethodNotAllowed { "Allow: GET\r\n" } else { "" };
         let answer = format!(
             "HTTP/1.1 {line}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n{allow}\
              Connection: close\r\n\r\n{body}",
             body.len()
         );
-        self.state = State::Writing { answer: answer.into_bytes(), sent: 0 };
+        self.write_all(answer.as_bytes())?;
+        self.stream.shutdown(Shutdown::Write)
     }
 
-    fn refuse(&mut self, status: Status) {
-        self.answer(status, status.texts().1);
+    /// Discards what the peer sends after its request.
+    pub(super) fn discard_rest(&mut self) -> io::Result<()> {
+        io::copy(&mut Read::take(self, LEFT_BYTES_MAX), &mut io::sink()).map(drop)
+    }
+}
+
+impl Read for Peer<'_> {
+    fn read(&mut self, piece: &mut [u8]) -> io::Result<usize> {
+        self.stream.set_read_timeout(self.time_left()?)?;
+        self.stream.read(piece)
+    }
+}
+
+impl Write for Peer<'_> {
+    fn write(&mut self, piece: &[u8]) -> io::Result<usize> {
+        self.stream.set_write_timeout(self.time_left()?)?;
+        self.stream.write(piece)
     }
 
-    fn go_on(&mut self, now: Instant) {
-        if now >= self.until {
-            self.state = State::Closed;
-        }
-        if let State::Reading(_) = self.state {
-            self.read_request(now);
-        }
-        if let State::Waiting(until) = self.state
-            && now >= until
-        {
-            self.refuse(Status::Unavailable);
-        }
-        if let State::Writing { .. } = self.state {
-            self.write();
-        }
-        if let State::Ending(_) = self.state {
-            self.read_rest();
-        }
-    }
-
-    fn read_request(&mut self, now: Instant) {
-        let State::Reading(bytes) = &mut self.state else { return };
-        let mut piece = [0; 1024];
-        let mut is_over = false;
-        // A request that is too long is detected before the rest of it arrives.
-        while bytes.len() <= HEAD_BYTES_MAX && !is_over {
-            match self.stream.read(&mut piece) {
-                // The peer may still read an answer.
-                Ok(0) => is_over = true,
-                Ok(length) => bytes.extend(&piece[..length]),
-                Err(error) if is_transient(&error) => break,
-                Err(_) => return self.state = State::Closed,
-            }
-        }
-        match parse(bytes, self.via) {
-            None if is_over => self.state = State::Closed,
-            None => {}
-            Some(Status::Ok) => self.state = State::Waiting(now + FIGURES_TIME),
-            Some(other) => self.refuse(other),
-        }
-    }
-
-    fn write(&mut self) {
-        let State::Writing { answer, sent } = &mut self.state else { return };
-        while let Some(left @ [_, ..]) = answer.get(*sent..) {
-            match self.stream.write(left) {
-                Ok(0) => return self.state = State::Closed,
-                Ok(length) => *sent += length,
-                Err(error) if is_transient(&error) => return,
-                Err(_) => return self.state = State::Closed,
-            }
-        }
-        let _ = self.stream.shutdown(Shutdown::Write);
-        self.state = State::Ending(0);
-    }
-
-    fn read_rest(&mut self) {
-        let State::Ending(left) = &mut self.state else { return };
-        let mut piece = [0; 4096];
-        while *left < LEFT_BYTES_MAX {
-            match self.stream.read(&mut piece) {
-                Ok(0) => break,
-                Ok(length) => *left += length,
-                Err(error) if is_transient(&error) => return,
-                Err(_) => break,
-            }
-        }
-        self.state = State::Closed;
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 
@@ -321,21 +124,7 @@ impl Listener {
                 (Socket::from(OwnedFd::from(listener)), Some(path.clone()))
             }
         };
-        socket.set_nonblocking(true)?;
         Ok(Self { socket, path })
-    }
-
-    /// The next connection; `None` if there is none now.
-    ///
-    /// # Errors
-    /// The process has no descriptor left.
-    pub(crate) fn accept(&self) -> io::Result<Option<Socket>> {
-        match self.socket.accept() {
-            Ok((stream, _)) => stream.set_nonblocking(true).map(|()| Some(stream)),
-            Err(error) if is_transient(&error) => Ok(None),
-            Err(error) if error.kind() == ErrorKind::ConnectionAborted => Ok(None),
-            Err(error) => Err(error),
-        }
     }
 
     pub(crate) fn via(&self) -> Via {
@@ -469,26 +258,15 @@ mod tests {
 
     const REQUEST: &[u8] = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n";
 
-    fn connections() -> (Connections, std::net::SocketAddr) {
-        let any = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
-        let listener = Listener::bind(&Listen::Tcp(any)).unwrap();
-        let address = listener.socket.local_addr().unwrap().as_socket().unwrap();
-        (Connections::new(listener), address)
+    /// A connection, and the daemon's side of it.
+    fn connected() -> (TcpStream, Socket) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (peer, Socket::from(listener.accept().unwrap().0))
     }
 
-    /// Serves the connections until a condition holds.
-    #[track_caller]
-    fn until(connections: &mut Connections, holds: impl Fn(&Connections) -> bool) {
-        let begun = Instant::now();
-        while !holds(connections) {
-            assert!(begun.elapsed() < Duration::from_secs(60), "{connections:?}");
-            connections.go_on(begun);
-            std::thread::yield_now();
-        }
-    }
-
-    fn count_waiting(connections: &Connections) -> usize {
-        connections.each.iter().filter(|it| matches!(it.state, State::Waiting(_))).count()
+    fn later() -> Instant {
+        Instant::now() + Duration::from_secs(60)
     }
 
     fn read_all(stream: &mut TcpStream) -> String {
@@ -499,104 +277,78 @@ mod tests {
 
     #[test]
     fn each_byte_may_come_alone() {
-        let (mut connections, address) = connections();
-        let mut peer = TcpStream::connect(address).unwrap();
+        let (mut peer, stream) = connected();
+        peer.set_nodelay(true).unwrap();
+        let served = std::thread::spawn(move || {
+            let mut served = Peer { stream: &stream, until: later() };
+            let status = served.request(Via::Tcp).unwrap();
+            served.answer(status, "figures\n").unwrap();
+            served.discard_rest().unwrap();
+        });
         for byte in REQUEST {
-            assert!(!connections.want_figures());
+            assert!(!served.is_finished());
             peer.write_all(&[*byte]).unwrap();
-            connections.go_on(Instant::now());
         }
-        until(&mut connections, Connections::want_figures);
-        connections.answer("figures\n", Instant::now());
         let text = read_all(&mut peer);
         assert!(
             text.starts_with("HTTP/1.1 200 OK\r\n") && text.ends_with("\r\n\r\nfigures\n"),
             "{text}"
         );
         drop(peer);
-        until(&mut connections, |it| it.each.is_empty());
+        served.join().unwrap();
     }
 
     #[test]
     fn a_peer_that_has_said_all_is_answered_and_one_that_is_gone_is_forgotten() {
-        let (mut connections, address) = connections();
-        let mut peer = TcpStream::connect(address).unwrap();
+        let (mut peer, stream) = connected();
         peer.write_all(REQUEST).unwrap();
         peer.shutdown(Shutdown::Write).unwrap();
-        until(&mut connections, Connections::want_figures);
-        connections.answer("figures\n", Instant::now());
+        let mut served = Peer { stream: &stream, until: later() };
+        assert_eq!(served.request(Via::Tcp), Some(Status::Ok));
+        served.answer(Status::Ok, "figures\n").unwrap();
         assert!(read_all(&mut peer).ends_with("figures\n"));
-        let silent = TcpStream::connect(address).unwrap();
-        until(&mut connections, |it| {
-            it.each.iter().any(|it| matches!(it.state, State::Reading(_)))
-        });
+        let (silent, stream) = connected();
         drop(silent);
-        until(&mut connections, |it| it.each.is_empty());
-    }
-
-    #[test]
-    fn one_who_asks_takes_the_place_of_the_one_who_says_nothing_for_longest() {
-        let (mut connections, address) = connections();
-        let silent: Vec<TcpStream> =
-            (0..CONNECTIONS_MAX + 3).map(|_| TcpStream::connect(address).unwrap()).collect();
-        until(&mut connections, |it| it.each.len() == CONNECTIONS_MAX);
-        let mut asking: Vec<TcpStream> = Vec::new();
-        for count in 1..=CONNECTIONS_MAX {
-            asking.push(TcpStream::connect(address).unwrap());
-            asking.last_mut().unwrap().write_all(REQUEST).unwrap();
-            until(&mut connections, |it| count_waiting(it) == count);
-            assert!(connections.each.len() <= CONNECTIONS_MAX);
-        }
-        // A new collector does not replace one that waits for its answer.
-        let mut late = TcpStream::connect(address).unwrap();
-        late.write_all(REQUEST).unwrap();
-        connections.go_on(Instant::now());
-        assert_eq!(connections.each.len(), CONNECTIONS_MAX);
-        assert_eq!(count_waiting(&connections), CONNECTIONS_MAX);
-        connections.answer("x", Instant::now());
-        assert!(asking.iter_mut().all(|peer| read_all(peer).ends_with("\r\n\r\nx")));
-        drop(silent);
+        assert_eq!(Peer { stream: &stream, until: later() }.request(Via::Tcp), None);
     }
 
     #[test]
     fn a_slow_peer_is_closed_when_its_time_is_over() {
-        let (mut connections, address) = connections();
-        let mut peer = TcpStream::connect(address).unwrap();
+        let (mut peer, stream) = connected();
         peer.write_all(b"GET /met").unwrap();
-        until(&mut connections, |it| it.each.len() == 1);
-        let begun = connections.each[0].until - CONNECTION_TIME;
-        connections.go_on(begun + CONNECTION_TIME - Duration::from_millis(1));
-        assert_eq!(connections.each.len(), 1);
-        connections.go_on(begun + CONNECTION_TIME);
-        assert!(connections.each.is_empty());
-        assert_eq!(read_all(&mut peer), "");
+        let until = Instant::now() + Duration::from_millis(20);
+        let mut served = Peer { stream: &stream, until };
+        assert_eq!(served.request(Via::Tcp), None);
+        assert!(Instant::now() + Duration::from_millis(1) >= until);
+        // A peer that reads nothing does not keep its connection either.
+        let much = "x".repeat(64 << 20);
+        served.until = Instant::now() + Duration::from_millis(20);
+        assert!(served.answer(Status::Ok, &much).is_err());
+        drop(stream);
+        let _ = peer.read_to_end(&mut Vec::new());
     }
 
     #[test]
-    fn a_collector_does_not_wait_for_a_daemon_that_is_busy_for_long() {
-        let (mut connections, address) = connections();
-        let mut peer = TcpStream::connect(address).unwrap();
-        peer.write_all(REQUEST).unwrap();
-        until(&mut connections, Connections::want_figures);
-        connections.go_on(Instant::now() + FIGURES_TIME);
+    fn a_daemon_that_is_busy_is_an_answer_too() {
+        let (mut peer, stream) = connected();
+        Peer { stream: &stream, until: later() }.answer(Status::Unavailable, "").unwrap();
         assert!(read_all(&mut peer).starts_with("HTTP/1.1 503 "));
     }
 
     #[test]
     fn a_request_that_is_too_long_is_answered_and_the_rest_thrown_away() {
-        let (mut connections, address) = connections();
-        let mut peer = TcpStream::connect(address).unwrap();
-        peer.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
+        let (mut peer, stream) = connected();
         let mut writer = peer.try_clone().unwrap();
         let sends = std::thread::spawn(move || {
-            // The peer may close the connection before everything is sent.
-            let _ = writer.write_all(&vec![b'x'; 100 * 1024]);
-            let _ = writer.shutdown(Shutdown::Write);
+            writer.write_all(&vec![b'x'; 100 * 1024]).unwrap();
+            writer.shutdown(Shutdown::Write).unwrap();
         });
-        until(&mut connections, |_| peer.peek(&mut [0]).is_ok());
-        until(&mut connections, |it| it.each.is_empty());
+        let mut served = Peer { stream: &stream, until: later() };
+        assert_eq!(served.request(Via::Tcp), Some(Status::HeadTooLarge));
+        served.answer(Status::HeadTooLarge, "").unwrap();
+        served.discard_rest().unwrap();
         sends.join().unwrap();
-        peer.set_read_timeout(None).unwrap();
+        drop(stream);
         assert!(read_all(&mut peer).starts_with("HTTP/1.1 431 "));
     }
 
@@ -614,7 +366,7 @@ mod tests {
         assert_eq!(Listener::bind(&listen).unwrap_err().kind(), ErrorKind::AddrInUse);
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, MODE);
         UnixStream::connect(&path).unwrap();
-        assert!(first.accept().unwrap().is_some());
+        assert!(first.socket.accept().is_ok());
         drop(first);
         assert!(!path.exists());
     }

@@ -2,7 +2,7 @@
 //!
 //! `counters` belongs to the recorder of the history, which knows each grant and each end. It also
 //! has the snapshot, all figures at one time, which `server/observe.rs` takes; `open_metrics`
-//! formats it. `exporter` serves the text from its own thread, with `http`.
+//! formats it. `exporter` serves the text from threads of its own, with `http`.
 //!
 //! The recorder counts even if no history is kept, so the two always agree.
 //!

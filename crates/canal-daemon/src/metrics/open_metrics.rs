@@ -1,11 +1,12 @@
 //! Formats a snapshot as OpenMetrics 1.0.
 
-use std::fmt::{Display, Write};
+use std::fmt::Write;
 
 use crate::metrics::counters::{
     APPENDS, BUCKETS, Counters, EngineFigures, Histogram, KeyFigures, LENGTHS, LOSSES, OTHER,
     REFUSALS, Series, Snapshot,
 };
+use canal_core::Key;
 
 /// The content type of the text, for an HTTP header.
 pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -15,8 +16,8 @@ pub(crate) fn text(snapshot: &Snapshot) -> String {
     let mut text = Text(String::with_capacity(16 * 1024));
     text.about_the_daemon(snapshot);
     let counters = &snapshot.counters;
-    let keys = counters.keys.iter().map(|(key, series)| (key.as_str(), series));
-    let all: Vec<_> = keys.chain([(OTHER, &counters.other)]).collect();
+    let keys = counters.keys.iter().map(|(key, series)| (escaped(key), series));
+    let all: Vec<_> = keys.chain([(OTHER.to_owned(), &counters.other)]).collect();
     text.about_keys(&all);
     text.counted(counters, &all);
     if let Some(engine) = &snapshot.engine {
@@ -24,6 +25,11 @@ pub(crate) fn text(snapshot: &Snapshot) -> String {
     }
     text.0.push_str("# EOF\n");
     text.0
+}
+
+/// The value of a label. A key contains no line break.
+fn escaped(key: &Key) -> String {
+    key.as_str().replace('\\', r"\\").replace('"', "\\\"")
 }
 
 /// A label and its value.
@@ -58,7 +64,7 @@ impl Text {
     }
 
     /// Writes the state of each key.
-    fn about_keys(&mut self, all: &[(&str, &Series)]) {
+    fn about_keys(&mut self, all: &[(String, &Series)]) {
         let families: [(&str, &str, OfKey); 6] = [
             ("canal_key_held_slots", "Slots of the key that are held.", |key| Some(key.slots)),
             ("canal_key_holds", "Holds on the key, including reads and writes.", |key| {
@@ -83,23 +89,23 @@ impl Text {
             self.family(name, "gauge", help);
             for (key, series) in all {
                 if let Some(value) = value(&series.now) {
-                    self.sample(name, &[("key", key)], value);
+                    self.sample(name, &[("key", key.as_str())], value);
                 }
             }
         }
     }
 
     /// Writes the counters since the daemon started.
-    fn counted(&mut self, counters: &Counters, all: &[(&str, &Series)]) {
+    fn counted(&mut self, counters: &Counters, all: &[(String, &Series)]) {
         self.family("canal_grants", "counter", "Requests of this host that were granted, by key.");
-        for &(key, series) in all {
-            self.sample("canal_grants_total", &[("key", key)], series.grants);
+        for (key, series) in all {
+            self.sample("canal_grants_total", &[("key", key.as_str())], series.grants);
         }
         let help = "Requests of this host that ended without a grant, by key and reason.";
         self.family("canal_refusals", "counter", help);
-        for &(key, series) in all {
+        for (key, series) in all {
             for (reason, count) in REFUSALS.into_iter().zip(series.refusals) {
-                self.sample("canal_refusals_total", &[("key", key), ("reason", reason)], count);
+                self.sample("canal_refusals_total", &[("key", key.as_str()), ("reason", reason)], count);
             }
         }
         let lengths: [(&str, &str, Lengths); 2] = [
@@ -108,8 +114,8 @@ impl Text {
         ];
         for (name, help, of) in lengths {
             self.family(name, "histogram", help);
-            for &(key, series) in all {
-                self.histogram(name, &[("key", key)], &LENGTHS, of(series));
+            for (key, series) in all {
+                self.histogram(name, &[("key", key.as_str())], &LENGTHS, of(series));
             }
         }
         let help = "Deadlocks that canal found; it ended each one by refusing a request.";
@@ -161,17 +167,14 @@ impl Text {
         self.0.push_str(name);
         for (n, (label, value)) in labels.iter().enumerate() {
             self.0.push(if n == 0 { '{' } else { ',' });
-            self.0.push_str(label);
-            self.0.push_str("=\"");
-            self.escaped(value);
-            self.0.push('"');
+            let _ = write!(self.0, "{label}=\"{value}\"");
         }
         if !labels.is_empty() {
             self.0.push('}');
         }
         // A time is in microseconds.
         let _ = match unit(name) {
-            Some("seconds") => writeln!(self.0, " {}", Seconds(value)),
+            Some("seconds") => writeln!(self.0, " {}", seconds(value)),
             _ => writeln!(self.0, " {value}"),
         };
     }
@@ -185,7 +188,7 @@ impl Text {
     ) {
         let bucket = format!("{name}_bucket");
         let mut below = 0;
-        let limits = limits.iter().map(|limit| Seconds(*limit).to_string());
+        let limits = limits.iter().map(|limit| seconds(*limit));
         for (limit, count) in limits.chain(["+Inf".to_owned()]).zip(histogram.counts) {
             below += count;
             let mut labels = labels.to_vec();
@@ -194,17 +197,6 @@ impl Text {
         }
         self.sample(&format!("{name}_count"), labels, below);
         self.sample(&format!("{name}_sum"), labels, histogram.sum_us);
-    }
-
-    fn escaped(&mut self, value: &str) {
-        for letter in value.chars() {
-            match letter {
-                '\\' => self.0.push_str("\\\\"),
-                '"' => self.0.push_str("\\\""),
-                '\n' => self.0.push_str("\\n"),
-                other => self.0.push(other),
-            }
-        }
     }
 }
 
@@ -215,17 +207,8 @@ fn unit(name: &str) -> Option<&'static str> {
 }
 
 /// Microseconds, written as seconds: `0.5`, `60.0`.
-#[derive(Clone, Copy, Debug)]
-struct Seconds(u64);
-
-impl Display for Seconds {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (whole, mut part, mut digits) = (self.0 / 1_000_000, self.0 % 1_000_000, 6);
-        while digits > 1 && part.is_multiple_of(10) {
-            (part, digits) = (part / 10, digits - 1);
-        }
-        write!(f, "{whole}.{part:0digits$}")
-    }
+fn seconds(us: u64) -> String {
+    format!("{:?}", us as f64 / 1e6)
 }
 
 #[cfg(test)]
@@ -234,7 +217,6 @@ mod tests {
 
     use super::*;
     use crate::metrics::counters::tests::request;
-    use canal_core::Key;
 
     fn snapshot() -> Snapshot {
         let mut snapshot = Snapshot {
@@ -254,7 +236,7 @@ mod tests {
     #[test]
     fn times_are_written_in_seconds_without_rounding() {
         let shown = [0, 500, 10_000, 1_500_000, 60_000_000, 86_400_000_001];
-        let shown = shown.map(|us| Seconds(us).to_string());
+        let shown = shown.map(seconds);
         assert_eq!(shown, ["0.0", "0.0005", "0.01", "1.5", "60.0", "86400.000001"]);
     }
 
