@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use super::file_format::{self, Batch, Frames};
@@ -21,12 +21,9 @@ const NAME: &str = "open";
 /// The name of the file while it is written.
 const NEW: &str = "open.new";
 
+/// The time follows (eight bytes), then the name of the boot (after its length) and the records, in
+/// the form of a file of records.
 const MAGIC: &[u8; 16] = b"canal open 1   \n";
-
-/// The position of the last time at which the requests are known to have been open: eight bytes.
-/// The name of the boot (after its length) and the records follow, in the form of a file of
-/// records.
-const TIME_AT: usize = MAGIC.len();
 
 /// The requests that were open at one time.
 #[derive(Debug, Default)]
@@ -35,7 +32,7 @@ pub struct Checkpoint {
     pub boot_id: String,
     /// The last time at which they are known to have been open.
     pub known_ms: u64,
-    /// Their records, as if each request had ended at that time.
+    /// Their records, as if each request had ended at that time and no daemon had seen it.
     pub records: Batch,
 }
 
@@ -65,16 +62,6 @@ impl Checkpoint {
         fs::rename(new, path)
     }
 
-    /// Records that the requests in the file are still open at this time.
-    ///
-    /// # Errors
-    /// Those of write(2), or there is no such file.
-    pub fn confirm(dir: &Path, known_ms: u64) -> io::Result<()> {
-        let mut options = OpenOptions::new();
-        let file = options.write(true).custom_flags(libc::O_NOFOLLOW).open(dir.join(NAME))?;
-        file.write_all_at(&known_ms.to_le_bytes(), TIME_AT as u64)
-    }
-
     /// Reads the file; `None` if there is none, or if it cannot be read.
     pub fn read(dir: &Path) -> Option<Self> {
         let mut bytes = Vec::new();
@@ -85,25 +72,12 @@ impl Checkpoint {
         let (length, rest) = rest.split_first()?;
         let (boot, rest) = rest.split_at_checked(usize::from(*length))?;
         let boot_id = std::str::from_utf8(boot).ok()?.to_owned();
-        let records = Frames::of(rest)?.map_while(|frame| frame.record());
-        let records = records.map(|record| record.known_until(known_ms)).collect();
+        let records = Frames::of(rest)?.map_while(|frame| frame.record()).collect();
         Some(Self { boot_id, known_ms, records })
     }
 }
 
 impl Fields<'_> {
-    /// The record of a request that was open at this time and ended at an unknown time after it.
-    fn known_until(mut self, known_ms: u64) -> Self {
-        let more_ms = known_ms.saturating_sub(self.ended_ms);
-        self.ended_ms += more_ms;
-        match &mut self.held_ms {
-            Some(held_ms) => *held_ms += more_ms,
-            None => self.waited_ms += more_ms,
-        }
-        self.at_least = true;
-        self
-    }
-
     /// The values that distinguish this request from all others.
     fn identity(&self) -> (u64, u64, u32, String) {
         let key = self.items.first().map(|item| item.key.to_string()).unwrap_or_default();
@@ -133,10 +107,10 @@ mod tests {
     use crate::record::{Ending, Record, tests::record};
     use crate::store::Limits;
 
-    /// The record of a request that has held its lock since this time, made a second later.
-    fn open(since_ms: u64, key: &str) -> Record {
+    /// The record of a request that had held its lock for a second at this time.
+    fn open(known_ms: u64, key: &str) -> Record {
         let ending = Ending::Reboot;
-        Record { held_ms: Some(1_000), ending, ..record(since_ms + 1_000, key, 0) }
+        Record { held_ms: Some(1_000), ending, at_least: true, ..record(known_ms, key, 0) }
     }
 
     fn checkpoint(records: &[Record]) -> Checkpoint {
@@ -145,26 +119,19 @@ mod tests {
     }
 
     #[test]
-    fn what_is_open_is_known_until_the_file_was_confirmed_last() {
+    fn what_is_open_is_what_was_written_last() {
         let dir = tempfile::tempdir().unwrap();
         let dir = dir.path();
         assert!(Checkpoint::read(dir).is_none());
-        let waiter = Record { held_ms: None, token: 0, ..open(50_000, "w") };
-        checkpoint(&[open(10_000, "a"), waiter]).write(dir).unwrap();
-        let read = Checkpoint::read(dir).unwrap();
-        assert_eq!((read.boot_id.as_str(), read.known_ms), ("one boot", 60_000));
-        let times = |of: &Checkpoint| {
-            let of = of.records.read();
-            of.map(|it| (it.asked_ms(), it.waited_ms, it.held_ms, it.at_least)).collect::<Vec<_>>()
-        };
-        let expected = [(8_500, 1_500, Some(50_000), true), (49_500, 10_500, None, true)];
-        assert_eq!(times(&read), expected);
-        Checkpoint::confirm(dir, 90_000).unwrap();
-        let later = times(&Checkpoint::read(dir).unwrap());
-        assert_eq!((later[0].2, later[1].1), (Some(80_000), 40_500));
+        let waiter = Record { held_ms: None, token: 0, ..open(60_000, "w") };
+        for records in [vec![open(60_000, "a"), waiter], vec![open(60_000, "b")]] {
+            checkpoint(&records).write(dir).unwrap();
+            let read = Checkpoint::read(dir).unwrap();
+            assert_eq!((read.boot_id.as_str(), read.known_ms), ("one boot", 60_000));
+            assert!(read.records.read().eq(records));
+        }
         checkpoint(&[]).write(dir).unwrap();
         assert!(Checkpoint::read(dir).is_none());
-        assert!(Checkpoint::confirm(dir, 1).is_err());
     }
 
     #[test]
@@ -190,12 +157,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let limits = Limits { keep_ms: u64::MAX, max_bytes: 1 << 20 };
         let (mut store, _) = Store::open(dir.path(), limits).unwrap();
-        let ended = |since_ms, key| Record { ending: Ending::Exited(0), ..open(since_ms, key) };
-        store.append(&[ended(1_000, "a"), ended(30_000, "b")].iter().collect(), 0).unwrap();
-        // The first request held its lock for longer than the file states, and one request is
+        let ended = |ms, key| Record { ending: Ending::Exited(0), ..open(ms, key) };
+        store.append(&[ended(10_000, "a"), ended(30_000, "b")].iter().collect(), 0).unwrap();
+        // The first request held its lock for longer than was noted before, and one request is
         // listed twice.
-        let left = [open(1_000, "a").known_until(90_000), open(1_000, "c"), open(1_000, "c")];
-        assert!(unrecorded(&store, &left.into_iter().collect()).read().eq([open(1_000, "c")]));
+        let longer = Record { held_ms: Some(81_000), ..open(90_000, "a") };
+        let left = [longer, open(10_000, "c"), open(10_000, "c")];
+        assert!(unrecorded(&store, &left.into_iter().collect()).read().eq([open(10_000, "c")]));
         assert!(unrecorded(&store, &Batch::default()).is_empty());
     }
 }

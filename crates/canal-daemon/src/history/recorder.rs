@@ -10,7 +10,7 @@ use crate::calls::call::ConnId;
 use crate::calls::in_flight::Applied;
 use crate::config::sections::On;
 use crate::history::requests::{EndedRequest, Exits, Open, Unseen};
-use crate::history::writer::{self, Files, Noted, Queue, Search};
+use crate::history::writer::{self, Files, Queue, Search};
 use crate::metrics::counters::Counters;
 use crate::wording::pid_of;
 use canal_core::{
@@ -306,24 +306,23 @@ impl History {
 
     /// Hands over the open requests, if there are any now or there were at the last note.
     fn hand_over_open(&mut self) {
+        self.is_changed = false;
         if !self.is_noted && self.open.is_empty() || !self.starts() {
-            self.is_changed = false;
             return;
         }
-        let at_ms = clock::unix_ms();
-        let is_changed = std::mem::take(&mut self.is_changed);
-        let open = is_changed.then(|| {
-            let (held, waiting): (Vec<_>, Vec<_>) =
-                self.open.values().partition(|open| open.hold.is_some());
-            let noted = held.into_iter().chain(waiting).take(NOTED_MAX);
-            let ended = |open: &Open| {
-                let ended = open.clone().ended_at(at_ms, Ending::Reboot);
-                EndedRequest { host: self.host.clone(), ..ended }
-            };
-            noted.map(ended).collect()
-        });
+        let known_ms = clock::unix_ms();
+        let (held, waiting): (Vec<_>, Vec<_>) =
+            self.open.values().partition(|open| open.hold.is_some());
+        let mut records = Batch::default();
+        for open in held.into_iter().chain(waiting).take(NOTED_MAX) {
+            let ended = open.clone().ended_at(known_ms, Ending::Reboot);
+            let ended = EndedRequest { host: self.host.clone(), at_least: true, ..ended };
+            records.push(&ended.fields());
+        }
         self.is_noted = !self.open.is_empty();
-        self.queue.note_open(Noted { at_ms, open });
+        let boot_id = self.files.as_ref().map(|files| files.boot_id.clone()).unwrap_or_default();
+        let noted = Checkpoint { boot_id, known_ms, records };
+        self.queue.give(|work| work.noted = Some(noted));
     }
 
     /// Starts the thread if it does not run. Returns whether it runs.

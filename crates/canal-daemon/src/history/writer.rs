@@ -42,14 +42,6 @@ pub(crate) struct Queue {
     wake: Condvar,
 }
 
-/// The open requests at a time.
-#[derive(Debug)]
-pub(super) struct Noted {
-    pub at_ms: u64,
-    /// `None` if nothing has changed since the last note.
-    pub open: Option<Vec<EndedRequest>>,
-}
-
 /// The work for the thread.
 #[derive(Debug, Default)]
 pub(super) struct Work {
@@ -59,7 +51,8 @@ pub(super) struct Work {
     with_exit: Vec<EndedRequest>,
     /// The requests that ended before this daemon started.
     pub recalled: Batch,
-    noted: Option<Noted>,
+    /// The open requests.
+    pub noted: Option<Checkpoint>,
     pub searches: VecDeque<(ConnId, Search)>,
     /// The thread ends after this work.
     pub closing: bool,
@@ -127,14 +120,6 @@ impl Queue {
         add(&mut state.work);
         state.rests = false;
         self.wake.notify_one();
-    }
-
-    /// Hands over the open requests.
-    pub(super) fn note_open(&self, noted: Noted) {
-        self.give(|work| {
-            let before = work.noted.take().and_then(|before| before.open);
-            work.noted = Some(Noted { open: noted.open.or(before), ..noted });
-        });
     }
 
     /// Sets the waker that wakes the daemon when there is a result.
@@ -274,8 +259,6 @@ struct Writer {
 impl Writer {
     fn work(mut self) {
         let mut searches: VecDeque<(ConnId, Search)> = VecDeque::new();
-        // Whether the first search is in progress.
-        let mut is_under_way = false;
         let mut batch = Batch::default();
         self.open();
         self.summary = self.store.as_ref().map(Summary::of).unwrap_or_default();
@@ -289,18 +272,14 @@ impl Writer {
             self.append(&work.batch);
             batch = work.batch;
             batch.clear();
-            if let Some(noted) = work.noted {
-                self.note_open(noted);
-            }
+            work.noted.iter().for_each(|noted| self.note_open(noted));
             if work.closing {
                 return;
             }
             let Some((_, search)) = searches.front_mut() else { continue };
-            if !is_under_way {
-                self.open();
-            }
-            is_under_way = self.store.as_ref().is_some_and(|store| !search.step(store));
-            if !is_under_way && let Some((id, search)) = searches.pop_front() {
+            self.open();
+            let is_over = self.store.as_ref().is_none_or(|store| search.step(store));
+            if is_over && let Some((id, search)) = searches.pop_front() {
                 if let Search::Records(search) = &search {
                     self.note_damage(search.damaged);
                 }
@@ -335,24 +314,14 @@ impl Writer {
         }
     }
 
-    /// Notes the open requests, or that they are still open.
-    fn note_open(&mut self, noted: Noted) {
+    /// Notes the open requests.
+    fn note_open(&mut self, noted: &Checkpoint) {
         self.open();
-        if self.store.is_none() {
-            return;
-        }
-        let (dir, known_ms) = (&self.files.dir, noted.at_ms);
-        let written = match noted.open {
-            None => Checkpoint::confirm(dir, known_ms),
-            Some(open) => {
-                let boot_id = self.files.boot_id.clone();
-                let records = open.iter().map(EndedRequest::fields).collect();
-                Checkpoint { boot_id, known_ms, records }.write(dir)
-            }
-        };
-        if let Err(error) = written {
-            let dir = dir.display();
-            tracing::debug!("cannot record open requests in {dir}: {error}");
+        let dir = &self.files.dir;
+        if self.store.is_some()
+            && let Err(error) = noted.write(dir)
+        {
+            tracing::debug!("cannot record open requests in {}: {error}", dir.display());
         }
     }
 
