@@ -144,12 +144,8 @@ impl Hooks {
     /// Reports the end of a request.
     pub(crate) fn tell_end(&self, ended: &EndedRequest) {
         let Some(on) = On::of(&ended.ending) else { return };
-        let mut event = None;
         for hook in self.each.iter().filter(|hook| hook.is_for(on, &ended.open.asked)) {
-            let event = event.get_or_insert_with(|| Event::of_end(on, ended));
-            if hook.runner.has_room(event.by_uid()) {
-                hook.runner.push(event.clone());
-            }
+            hook.runner.push(ended.by_uid(), || Some(Event::of_end(on, ended)));
         }
     }
 
@@ -181,11 +177,7 @@ impl Hooks {
                     continue;
                 }
                 has_told = true;
-                if hook.runner.has_room(one.asked.uid)
-                    && let Some(event) = write_out(one)
-                {
-                    hook.runner.push(event);
-                }
+                hook.runner.push(one.asked.uid, || write_out(one));
             }
         }
         if has_told && let Some(by) = &self.by {

@@ -32,21 +32,23 @@ impl On {
     }
 }
 
+impl EndedRequest {
+    /// The user against whose limits its event counts. For a forced release, this is the user who
+    /// forced it, if known; otherwise, it is the owner of the request.
+    pub(crate) fn by_uid(&self) -> u32 {
+        match self.ending {
+            Ending::Forced { by: Some(by) } => by.uid,
+            _ => self.open.asked.uid,
+        }
+    }
+}
+
 impl Event {
     /// The end of a request.
     pub(crate) fn of_end(on: On, ended: &EndedRequest) -> Self {
         // The kernel's report stays with the history, which closes its descriptor.
         let ended = EndedRequest { exit: None, ..ended.clone() };
         Self { on, ended, reason: None, holders: Vec::new() }
-    }
-
-    /// The user against whose limits the event counts. For a forced release, this is the user who
-    /// forced it, if known; otherwise, it is the owner of the request.
-    pub(crate) fn by_uid(&self) -> u32 {
-        match self.ended.ending {
-            Ending::Forced { by: Some(by) } => by.uid,
-            _ => self.ended.open.asked.uid,
-        }
     }
 
     /// The input for the program of the hook.
@@ -198,7 +200,7 @@ mod tests {
         let about = About { socket: "/s".to_owned(), host: Some("alpha".to_owned()) };
         let forced = ended(Ending::Forced { by: Some(HistoryClient { uid: 9, pid: 77 }) });
         let event = Event::of_end(On::ForcedRelease, &forced);
-        assert_eq!(event.by_uid(), 9, "who does it again and again has many events");
+        assert_eq!(event.ended.by_uid(), 9, "who does it again and again has many events");
         let facts = event.facts(&about, 4);
         assert_eq!((facts.uid, facts.pid, facts.token, facts.dropped), (7, 12, Some(5), 4));
         assert_eq!(facts.by, Some(HistoryClient { uid: 9, pid: 77 }));
@@ -212,7 +214,7 @@ mod tests {
         let cycle = vec![HistoryStep { session, uid: 7, pid: 12, key }];
         let ending = Ending::Refused { reason: Reason::Deadlock, cycle };
         let event = Event::of_end(On::Deadlock, &ended(ending));
-        assert_eq!(event.by_uid(), 7);
+        assert_eq!(event.ended.by_uid(), 7);
         assert_eq!(event.facts(&about, 0).cycle[0].session, "s3");
         let lost = Event::of_end(On::LostLease, &ended(Ending::Lost)).facts(&about, 0);
         assert_eq!(lost.how.as_deref(), Some("lost"));

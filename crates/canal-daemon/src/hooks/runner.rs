@@ -7,7 +7,6 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
-use std::ops::Bound;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
@@ -78,14 +77,13 @@ impl Runner {
         Self { shared, thread: thread.ok() }
     }
 
-    /// Whether there is room for another event of this user. If not, counts it as dropped.
-    pub(crate) fn has_room(&self, uid: u32) -> bool {
-        self.thread.is_some() && self.shared.lock().backlog.has_room(uid)
-    }
-
-    pub(crate) fn push(&self, event: Event) {
-        self.shared.lock().backlog.push(event.by_uid(), event);
-        self.shared.wake.notify_one();
+    /// Adds an event of this user, which is made only if there is room for it.
+    pub(crate) fn push(&self, uid: u32, event: impl FnOnce() -> Option<Event>) {
+        let has_room = self.thread.is_some() && self.shared.lock().backlog.has_room(uid);
+        if has_room && let Some(event) = event() {
+            self.shared.lock().backlog.push(uid, event);
+            self.shared.wake.notify_one();
+        }
     }
 
     /// Whether a program runs, or an event waits.
@@ -244,14 +242,16 @@ const PERIOD: Duration = Duration::from_secs(6);
 pub(crate) struct Backlog<E> {
     users: BTreeMap<u32, OfUser<E>>,
     waiting: usize,
-    /// The user whose event was taken last.
-    last: Option<u32>,
+    /// The number of events that were taken.
+    taken: u64,
     dropped: u64,
 }
 
 #[derive(Debug)]
 struct OfUser<E> {
     waiting: VecDeque<E>,
+    /// The number of all events taken when its last one was, or when it was added.
+    turn: u64,
     /// The time at which the user's taken events would be used up, at one event per period.
     used_until: Option<Instant>,
 }
@@ -269,18 +269,14 @@ pub(crate) enum Next<E> {
 
 impl<E> Default for Backlog<E> {
     fn default() -> Self {
-        Self { users: BTreeMap::new(), waiting: 0, last: None, dropped: 0 }
+        Self { users: BTreeMap::new(), waiting: 0, taken: 0, dropped: 0 }
     }
 }
 
 impl<E> OfUser<E> {
     /// When the next event of the user may be taken; `None` if it may be taken now.
-    fn may_at(&self) -> Option<Instant> {
-        self.used_until.and_then(|until| until.checked_sub(PERIOD * (BURST - 1)))
-    }
-
-    fn is_ready(&self, now: Instant) -> bool {
-        self.may_at().is_none_or(|at| at <= now)
+    fn may_at(&self, now: Instant) -> Option<Instant> {
+        self.used_until?.checked_sub(PERIOD * (BURST - 1)).filter(|at| *at > now)
     }
 }
 
@@ -307,8 +303,8 @@ impl<E> Backlog<E> {
             self.waiting -= 1;
             self.dropped += 1;
         }
-        let user = self.users.entry(uid);
-        let user = user.or_insert(OfUser { waiting: VecDeque::new(), used_until: None });
+        let new = OfUser { waiting: VecDeque::new(), turn: self.taken, used_until: None };
+        let user = self.users.entry(uid).or_insert(new);
         user.waiting.push_back(event);
         self.waiting += 1;
     }
@@ -318,23 +314,18 @@ impl<E> Backlog<E> {
         self.users.retain(|_, user| {
             !user.waiting.is_empty() || user.used_until.is_some_and(|until| until > now)
         });
-        let last = self.last.map_or(Bound::Unbounded, Bound::Excluded);
-        let after = self.users.range((last, Bound::Unbounded));
-        let before = match self.last {
-            Some(last) => self.users.range(..=last),
-            None => self.users.range(..0),
+        let waiting = self.users.values_mut().filter(|it| !it.waiting.is_empty());
+        let Some(user) = waiting.min_by_key(|it| (it.may_at(now), it.turn)) else {
+            return Next::Nothing;
         };
-        let with_events =
-            || after.clone().chain(before.clone()).filter(|(_, it)| !it.waiting.is_empty());
-        let Some(uid) = with_events().find(|(_, it)| it.is_ready(now)).map(|(uid, _)| *uid) else {
-            let next = with_events().filter_map(|(_, it)| it.may_at()).min();
-            return next.map_or(Next::Nothing, Next::At);
-        };
-        let Some(user) = self.users.get_mut(&uid) else { return Next::Nothing };
+        if let Some(at) = user.may_at(now) {
+            return Next::At(at);
+        }
         let Some(event) = user.waiting.pop_front() else { return Next::Nothing };
         user.used_until = Some(user.used_until.map_or(now, |until| until.max(now)) + PERIOD);
+        self.taken += 1;
+        user.turn = self.taken;
         self.waiting -= 1;
-        self.last = Some(uid);
         Next::Event(event, std::mem::take(&mut self.dropped))
     }
 
