@@ -10,8 +10,10 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+use postcard::take_from_bytes;
+
 use super::file_format::{self, Batch, Frames};
-use super::record::Fields;
+use super::record::Record;
 use super::store::{Store, open_plain};
 use canal_sys::dir::remove_if_there;
 
@@ -21,9 +23,8 @@ const NAME: &str = "open";
 /// The name of the file while it is written.
 const NEW: &str = "open.new";
 
-/// The time follows (eight bytes), then the name of the boot (after its length) and the records, in
-/// the form of a file of records.
-const MAGIC: &[u8; 16] = b"canal open 1   \n";
+/// The time and the name of the boot follow, then the records in the form of a file of records.
+const MAGIC: &[u8; 16] = b"canal open 2   \n";
 
 /// The requests that were open at one time.
 #[derive(Debug, Default)]
@@ -45,12 +46,8 @@ impl Checkpoint {
         if self.records.is_empty() {
             return remove_if_there(&dir.join(NAME)).map(drop);
         }
-        let boot = self.boot_id.as_bytes();
-        let length = u8::try_from(boot.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
-        let mut out = Vec::from(MAGIC);
-        out.extend(self.known_ms.to_le_bytes());
-        out.push(length);
-        out.extend(boot);
+        let head = (self.known_ms, &self.boot_id);
+        let mut out = postcard::to_extend(&head, Vec::from(MAGIC)).map_err(io::Error::other)?;
         out.extend(file_format::MAGIC);
         out.extend(self.records.form());
         let (new, path) = (dir.join(NEW), dir.join(NAME));
@@ -66,18 +63,14 @@ impl Checkpoint {
     pub fn read(dir: &Path) -> Option<Self> {
         let mut bytes = Vec::new();
         io::Read::read_to_end(&mut open_plain(&dir.join(NAME)).ok()?, &mut bytes).ok()?;
-        let rest = bytes.strip_prefix(MAGIC)?;
-        let (known, rest) = rest.split_first_chunk()?;
-        let known_ms = u64::from_le_bytes(*known);
-        let (length, rest) = rest.split_first()?;
-        let (boot, rest) = rest.split_at_checked(usize::from(*length))?;
-        let boot_id = std::str::from_utf8(boot).ok()?.to_owned();
+        let head = take_from_bytes(bytes.strip_prefix(MAGIC)?);
+        let ((known_ms, boot_id), rest): ((u64, String), _) = head.ok()?;
         let records = Frames::of(rest)?.map_while(|frame| frame.record()).collect();
         Some(Self { boot_id, known_ms, records })
     }
 }
 
-impl Fields<'_> {
+impl Record<'_> {
     /// The values that distinguish this request from all others.
     fn identity(&self) -> (u64, u64, u32, String) {
         let key = self.items.first().map(|item| item.key.to_string()).unwrap_or_default();
@@ -104,16 +97,16 @@ pub fn unrecorded(store: &Store, batch: &Batch) -> Batch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::{Ending, Record, tests::record};
+    use crate::record::{Ending, tests::record};
     use crate::store::Limits;
 
     /// The record of a request that had held its lock for a second at this time.
-    fn open(known_ms: u64, key: &str) -> Record {
+    fn open(known_ms: u64, key: &str) -> Record<'static> {
         let ending = Ending::Reboot;
         Record { held_ms: Some(1_000), ending, at_least: true, ..record(known_ms, key, 0) }
     }
 
-    fn checkpoint(records: &[Record]) -> Checkpoint {
+    fn checkpoint(records: &[Record<'static>]) -> Checkpoint {
         let records = records.iter().cloned().collect();
         Checkpoint { boot_id: "one boot".to_owned(), known_ms: 60_000, records }
     }

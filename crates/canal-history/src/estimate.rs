@@ -9,7 +9,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use super::file_format::{Batch, Frames};
-use super::record::Fields;
+use super::record::Record;
 use super::replay::Slots;
 use super::store::Store;
 use canal_core::Mode;
@@ -246,7 +246,7 @@ impl Summary {
         summary
     }
 
-    fn add_record(&mut self, record: &Fields<'_>) {
+    fn add_record(&mut self, record: &Record<'_>) {
         let Some(held_ms) = record.held_ms.filter(|_| !record.at_least) else { return };
         for item in record.items.iter().filter(|item| item.mode == Mode::Counted) {
             self.add(&item.key, &record.command, held_ms);
@@ -315,7 +315,6 @@ mod tests {
     mod measured;
 
     use super::*;
-    use crate::record::Record;
     use crate::record::tests::record;
     use crate::store::Limits;
 
@@ -525,7 +524,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let limits = Limits { keep_ms: u64::MAX, max_bytes: 1 << 20 };
         let (mut store, _) = Store::open(dir.path(), limits).unwrap();
-        let all: Vec<Record> =
+        let all: Vec<Record<'static>> =
             (0..3_000_u64).map(|n| Record { held_ms: Some(n), ..record(n, "k", 0) }).collect();
         store.append(&all.iter().collect(), 0).unwrap();
         let mut added = Summary::default();

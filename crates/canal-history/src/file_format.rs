@@ -10,7 +10,7 @@ use std::borrow::Borrow;
 
 use postcard::take_from_bytes;
 
-use super::record::Fields;
+use super::record::Record;
 
 /// The first bytes of each file. The number is the version of all that follows.
 pub(crate) const MAGIC: &[u8; 16] = b"canal history 4\n";
@@ -23,7 +23,7 @@ pub(crate) const HEADER: usize = 8;
 pub(crate) const RECORD_MAX: usize = 1 << 20;
 
 /// Appends a record in its form. Returns whether it did: it omits a record that is too long.
-pub(crate) fn append(record: &Fields<'_>, out: &mut Vec<u8>) -> bool {
+pub(crate) fn append(record: &Record<'_>, out: &mut Vec<u8>) -> bool {
     let begin = out.len();
     out.extend([0; HEADER]);
     // This fails only for sequences of unknown length, and there are none.
@@ -105,7 +105,7 @@ impl<'a> Frame<'a> {
     }
 
     /// The record; `None` if it is damaged.
-    pub(crate) fn record(&self) -> Option<Fields<'a>> {
+    pub(crate) fn record(&self) -> Option<Record<'a>> {
         if self.is_intact() { postcard::from_bytes(self.payload).ok() } else { None }
     }
 }
@@ -175,7 +175,7 @@ pub(crate) struct Part<'a> {
 
 impl Batch {
     /// Appends a record. Omits one that is longer than a file may have.
-    pub fn push(&mut self, record: &Fields<'_>) {
+    pub fn push(&mut self, record: &Record<'_>) {
         self.records += u64::from(append(record, &mut self.bytes));
     }
 
@@ -213,7 +213,7 @@ impl Batch {
     }
 
     /// The records, read again.
-    pub fn read(&self) -> impl Iterator<Item = Fields<'_>> {
+    pub fn read(&self) -> impl Iterator<Item = Record<'_>> {
         Frames::of_appended(&self.bytes).filter_map(|frame| frame.record())
     }
 
@@ -232,7 +232,7 @@ impl Batch {
     }
 }
 
-impl<'a, F: Borrow<Fields<'a>>> FromIterator<F> for Batch {
+impl<'a, F: Borrow<Record<'a>>> FromIterator<F> for Batch {
     fn from_iter<I: IntoIterator<Item = F>>(records: I) -> Self {
         let mut batch = Self::default();
         records.into_iter().for_each(|record| batch.push(record.borrow()));
@@ -243,10 +243,9 @@ impl<'a, F: Borrow<Fields<'a>>> FromIterator<F> for Batch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::Record;
     use crate::record::tests::{every_kind, record};
 
-    fn file(records: &[Record]) -> Vec<u8> {
+    fn file(records: &[Record<'static>]) -> Vec<u8> {
         let mut out = MAGIC.to_vec();
         for record in records {
             assert!(append(record, &mut out));
@@ -254,7 +253,7 @@ mod tests {
         out
     }
 
-    fn some() -> Vec<Record> {
+    fn some() -> Vec<Record<'static>> {
         (1..=3).map(|n| record(n, "x", 0)).collect()
     }
 
@@ -309,7 +308,7 @@ mod tests {
 
     #[test]
     fn parts_have_every_record_once_in_their_order() {
-        let records: Vec<Record> = (1..=20).map(|n| record(n, "x", 0)).collect();
+        let records: Vec<Record<'static>> = (1..=20).map(|n| record(n, "x", 0)).collect();
         let mut batch = Batch::default();
         batch.take_from(&mut records[..7].iter().collect());
         batch.take_from(&mut records[7..].iter().collect());
@@ -342,7 +341,7 @@ mod tests {
     }
 
     /// The form of a record, without its length and checksum.
-    fn form(record: &Record) -> Vec<u8> {
+    fn form(record: &Record<'_>) -> Vec<u8> {
         postcard::to_extend(record, Vec::new()).unwrap()
     }
 

@@ -27,7 +27,7 @@ mod timeline;
 pub use checkpoint::{Checkpoint, unrecorded};
 pub use estimate::{Holder, Sample, Summary, Waiter, estimates};
 pub use file_format::Batch;
-pub use record::{Ending, Fields, Item, Reason, Record};
+pub use record::{Ending, Item, Reason, Record};
 pub use search::{Query, Search};
 pub use store::{Limits, Store};
 pub use tally::{Present, Running, Tally};

@@ -13,7 +13,7 @@ use canal_text::time::utc;
 /// The time and the first key come first: most records do not fit a search, which skips them
 /// without reading more.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Fields<'a> {
+pub struct Record<'a> {
     /// When it ended, in milliseconds since 1970 UTC.
     pub ended_ms: u64,
     /// The items of the request.
@@ -43,9 +43,6 @@ pub struct Fields<'a> {
     /// known to have waited or held its locks, and the length until then is a lower bound.
     pub at_least: bool,
 }
-
-/// A record that borrows nothing.
-pub type Record = Fields<'static>;
 
 /// The part of a request for one key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -150,7 +147,7 @@ impl Ending {
     }
 }
 
-impl Fields<'_> {
+impl Record<'_> {
     /// When it was requested, in milliseconds since 1970 UTC.
     pub fn asked_ms(&self) -> u64 {
         let before = self.waited_ms.saturating_add(self.held_ms.unwrap_or(0));
@@ -210,7 +207,7 @@ pub(super) mod tests {
     use super::*;
 
     /// A record of a hold that ended at this time.
-    pub(crate) fn record(ended_ms: u64, key: &str, uid: u32) -> Record {
+    pub(crate) fn record(ended_ms: u64, key: &str, uid: u32) -> Record<'static> {
         Record {
             ended_ms,
             waited_ms: 1_500,
@@ -261,7 +258,7 @@ pub(super) mod tests {
     }
 
     /// A record with every field, with each ending.
-    pub(crate) fn every_kind() -> impl Iterator<Item = Record> {
+    pub(crate) fn every_kind() -> impl Iterator<Item = Record<'static>> {
         endings().into_iter().map(|ending| {
             let item = |key: &str, mode, count| {
                 let ranges = [(0, 0), (3, 900), (u64::MAX - 1, u64::MAX)];

@@ -4,7 +4,7 @@
 use canal_protocol::HistoryPage;
 
 use super::file_format::{Frame, Frames};
-use super::record::Fields;
+use super::record::Record;
 use super::store::Store;
 
 /// The bytes of records at which a search ends, approximately.
@@ -92,7 +92,7 @@ impl Query {
     }
 
     /// Whether a record fits, except for its position.
-    pub(super) fn fits(&self, record: &Fields<'_>) -> bool {
+    pub(super) fn fits(&self, record: &Record<'_>) -> bool {
         record.ended_ms >= self.since_ms
             && self.uid.is_none_or(|uid| record.uid == uid)
             && self.session.is_none_or(|session| record.session == session)
@@ -112,7 +112,7 @@ impl Query {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::{Ending, Record, tests::record};
+    use crate::record::{Ending, tests::record};
     use crate::store::Limits;
     use canal_protocol::HistoryRecord;
 
@@ -121,7 +121,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let limits = Limits { keep_ms: u64::MAX, max_bytes: 1 << 20 };
         let (mut store, _) = Store::open(dir.path(), limits).unwrap();
-        let all: Vec<Record> = (0..3_000_u32)
+        let all: Vec<Record<'static>> = (0..3_000_u32)
             .map(|n| {
                 let key = ["a", "a/b", "c"][n as usize % 3];
                 let ending = if n % 10 == 0 { Ending::Exited(1) } else { Ending::Released };

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::file_format::Frames;
 use super::histogram::{Bins, Histogram};
-use super::record::Fields;
+use super::record::Record;
 use super::replay::{Arrival, replay};
 use super::search::Query;
 use super::store::Store;
@@ -155,7 +155,7 @@ impl Tally {
     }
 
     /// Adds a hold to the keys of the query.
-    fn count_use(&mut self, record: &Fields<'_>, collects: bool) {
+    fn count_use(&mut self, record: &Record<'_>, collects: bool) {
         let Some(held_ms) = record.held_ms else { return };
         let (asked_ms, since_ms) = (record.asked_ms(), self.query.since_ms);
         let begin_ms = record.ended_ms.saturating_sub(held_ms).max(since_ms);
@@ -212,7 +212,7 @@ impl Tally {
         all.filter(|slots| *slots > 0).collect()
     }
 
-    fn count(&mut self, record: &Fields<'_>) {
+    fn count(&mut self, record: &Record<'_>) {
         let Counts { all, wait_bins, hold_bins, users, commands, left_out, .. } = &mut self.counts;
         all.add(record);
         if let Some(held_ms) = record.held_ms {
@@ -350,7 +350,7 @@ impl Counted {
         self.refused += other.refused;
     }
 
-    fn add(&mut self, record: &Fields<'_>) {
+    fn add(&mut self, record: &Record<'_>) {
         match record.held_ms {
             Some(held_ms) => {
                 self.waits.add(record.waited_ms);
@@ -379,7 +379,7 @@ impl Counted {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::{Ending, Item, Reason, Record, tests::record};
+    use crate::record::{Ending, Item, Reason, tests::record};
     use crate::store::Limits;
 
     #[test]
@@ -388,7 +388,7 @@ mod tests {
         let limits = Limits { keep_ms: u64::MAX, max_bytes: 1 << 20 };
         let (mut store, _) = Store::open(dir.path(), limits).unwrap();
         let full = Ending::Refused { reason: Reason::Full, cycle: Vec::new() };
-        let all: Vec<Record> = (1..=6_000_u32)
+        let all: Vec<Record<'static>> = (1..=6_000_u32)
             .map(|n| {
                 let of = record(n.into(), if n % 2 == 0 { "a" } else { "b" }, n % 3);
                 let command = format!("job {}", n % 2).into();
@@ -449,7 +449,7 @@ mod tests {
 
     /// Requests for slots of `a`, one each second, each for three seconds, of which two hold at
     /// once: each pair waits a second longer than the pair before. One in three also reads `b`.
-    fn steady(count: u64) -> Vec<Record> {
+    fn steady(count: u64) -> Vec<Record<'static>> {
         let of = |n: u64| {
             let waited_ms = n / 2 * 1000;
             let ended_ms = n * 1000 + waited_ms + 3000;
@@ -467,7 +467,7 @@ mod tests {
         (0..count).map(of).collect()
     }
 
-    fn counted(records: &[Record], key: Option<&str>, since_ms: u64, present: Present) -> Counts {
+    fn counted(records: &[Record<'static>], key: Option<&str>, since_ms: u64, present: Present) -> Counts {
         let dir = tempfile::tempdir().unwrap();
         let limits = Limits { keep_ms: u64::MAX, max_bytes: 1 << 20 };
         let (mut store, _) = Store::open(dir.path(), limits).unwrap();

@@ -17,7 +17,7 @@ use canal_core::{
     Change, CycleStep, FrameId, HostId, Outcome, Owner, Refusal, Release, Request, RequestId,
     Revision, Table, Tag, Token, UnixMillis,
 };
-use canal_history::{Batch, Checkpoint, Ending, Fields, Reason, Summary};
+use canal_history::{Batch, Checkpoint, Ending, Reason, Record, Summary};
 use canal_protocol::{HistoryClient, HistoryStep};
 use canal_sys::clock;
 use canal_sys::peer::Credentials;
@@ -56,8 +56,8 @@ pub(crate) struct History {
     pub queue: Arc<Queue>,
     /// `None` if requests that end are only counted.
     files: Option<Files>,
-    /// How long keys were held recently, as of the last update.
-    summary: Option<Arc<Summary>>,
+    /// How long keys were held recently, as of the last [`Self::learn`].
+    pub summary: Option<Arc<Summary>>,
     /// The ended requests that the hooks have not received yet; `None` if no hook needs them.
     notable: Option<Vec<EndedRequest>>,
     /// The name of this host, if other hosts share the table.
@@ -65,7 +65,7 @@ pub(crate) struct History {
     /// `None` until the thread has work.
     thread: Option<JoinHandle<()>>,
     /// When to note the open requests.
-    note_due: Option<Instant>,
+    pub note_due: Option<Instant>,
     /// The time between the last two notes.
     note_pause: Duration,
     /// Whether the open requests have changed since the last note.
@@ -151,7 +151,7 @@ impl History {
         if !is_of_this_boot {
             // Leases outlive the machine.
             for it in left.records.read().filter(|it| it.pid != 0 || it.held_ms.is_none()) {
-                records.push(&Fields { ending: Ending::Reboot, ..it });
+                records.push(&Record { ending: Ending::Reboot, ..it });
             }
         } else if shares {
             self.left = Some(Checkpoint { known_ms, ..left });
@@ -167,7 +167,7 @@ impl History {
         if let Some(left) = self.left.take() {
             let held = left.records.read().filter(|it| it.held_ms.is_some() && it.pid != 0);
             let gone = held.filter(|it| table.hold(Token(it.token)).is_none());
-            self.recall(gone.map(|it| Fields { ending: ending.clone(), ..it }).collect());
+            self.recall(gone.map(|it| Record { ending: ending.clone(), ..it }).collect());
         }
     }
 
@@ -176,11 +176,6 @@ impl History {
         if let Some(left) = &self.left {
             self.unseen.insert(frame, left.known_ms);
         }
-    }
-
-    /// When to note the open requests.
-    pub(crate) fn note_due(&self) -> Option<Instant> {
-        self.note_due
     }
 
     /// Notes the open requests if that is due. Called after the replies are written.
@@ -242,7 +237,7 @@ impl History {
             // them frees them.
             for ended in self.ended.drain(..) {
                 match ended.exit {
-                    None => self.batch.push(&ended.fields()),
+                    None => self.batch.push(&ended.record()),
                     Some(_) => self.with_exit.push(ended),
                 }
             }
@@ -276,11 +271,6 @@ impl History {
         if self.starts() {
             self.summary = self.queue.summary();
         }
-    }
-
-    /// How long keys were held recently, as of the last [`Self::learn`].
-    pub(crate) fn summary(&self) -> Option<&Summary> {
-        self.summary.as_deref()
     }
 
     /// Writes the remaining records. Called when the daemon ends.
@@ -317,7 +307,7 @@ impl History {
         for open in held.into_iter().chain(waiting).take(NOTED_MAX) {
             let ended = open.clone().ended_at(known_ms, Ending::Reboot);
             let ended = EndedRequest { host: self.host.clone(), at_least: true, ..ended };
-            records.push(&ended.fields());
+            records.push(&ended.record());
         }
         self.is_noted = !self.open.is_empty();
         let boot_id = self.files.as_ref().map(|files| files.boot_id.clone()).unwrap_or_default();

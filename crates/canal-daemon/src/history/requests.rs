@@ -8,7 +8,7 @@ use crate::wording::pid_of;
 use canal_core::{
     FrameId, HoldState, Owner, Request, RequestId, Table, UnixMillis, View, WaiterState,
 };
-use canal_history::{Batch, Ending, Fields, Item};
+use canal_history::{Batch, Ending, Item, Record};
 use canal_sys::pidfd::Pidfd;
 use canal_sys::process::zombie_status;
 
@@ -87,8 +87,8 @@ impl EndedRequest {
         Some(self.ended_ms.saturating_sub(hold.since.0))
     }
 
-    /// The fields of its record.
-    pub(crate) fn fields(&self) -> Fields<'_> {
+    /// Its record.
+    pub(crate) fn record(&self) -> Record<'_> {
         let Open { asked, session, hold, .. } = &self.open;
         let held = hold.as_ref().map_or(&[][..], |hold| &hold.items);
         let items = asked.items.iter().map(|item| {
@@ -107,7 +107,7 @@ impl EndedRequest {
                     .into(),
             }
         });
-        Fields {
+        Record {
             ended_ms: self.ended_ms,
             waited_ms: self.waited_ms(),
             held_ms: self.held_ms(),
@@ -172,7 +172,7 @@ impl Unseen {
             // It was open when the client made the request, and when it was granted.
             let ended_ms = open.begun_at().0.max(known_ms);
             let ended = open.clone().ended_at(ended_ms, how.clone());
-            records.push(&EndedRequest { host: host.cloned(), at_least: true, ..ended }.fields());
+            records.push(&EndedRequest { host: host.cloned(), at_least: true, ..ended }.record());
         }
         records
     }
@@ -268,7 +268,7 @@ pub(crate) mod tests {
         let asked = Arc::new(serde_json::from_value(request).unwrap());
         let open = open_hold(asked, items);
         let ended = open.ended_at(2, Ending::Ended);
-        let items = ended.fields().items.into_iter();
+        let items = ended.record().items.into_iter();
         items.map(|item| (Slots(item.slots.into_owned()).iter().collect(), item.size)).collect()
     }
 

@@ -162,20 +162,14 @@ impl Queue {
     fn take(&self, is_busy: bool, is_late: bool, batch: Batch) -> Work {
         let mut state = self.lock();
         if !is_busy {
-            while state.work.is_empty() && !state.work.is_urgent() && !is_late {
-                state.rests = true;
-                state = self.wake.wait(state).unwrap_or_else(PoisonError::into_inner);
-            }
-            state.rests = false;
-            let until = Instant::now() + BATCH_TIME;
-            while !state.work.is_urgent() {
-                let left = until.saturating_duration_since(Instant::now());
-                if left.is_zero() {
-                    break;
-                }
-                let waited = self.wake.wait_timeout(state, left);
-                state = waited.unwrap_or_else(PoisonError::into_inner).0;
-            }
+            let rests = |it: &mut State| {
+                it.rests = it.work.is_empty() && !it.work.is_urgent() && !is_late;
+                it.rests
+            };
+            state = self.wake.wait_while(state, rests).unwrap_or_else(PoisonError::into_inner);
+            let is_early = |it: &mut State| !it.work.is_urgent();
+            let waited = self.wake.wait_timeout_while(state, BATCH_TIME, is_early);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
         let closing = state.work.closing;
         std::mem::replace(&mut state.work, Work { batch, closing, ..Work::default() })
@@ -294,8 +288,8 @@ impl Writer {
         let late = std::mem::take(&mut self.late).into_iter().map(|ended| (ended, true));
         for (ended, now) in late.chain(with_exit.into_iter().map(|ended| (ended, now))) {
             match ended.exit.as_ref().and_then(|exit| exit.ending()) {
-                Some(ending) => batch.push(&EndedRequest { ending, ..ended }.fields()),
-                None if now => batch.push(&ended.fields()),
+                Some(ending) => batch.push(&EndedRequest { ending, ..ended }.record()),
+                None if now => batch.push(&ended.record()),
                 None => self.late.push(ended),
             }
         }
@@ -389,11 +383,11 @@ impl Writer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use canal_history::{Ending, Fields};
+    use canal_history::{Ending, Record};
 
     fn pushed(batch: &mut Batch, command: &str) {
         let (ended_ms, waited_ms, token, session, uid, pid) = Default::default();
-        batch.push(&Fields {
+        batch.push(&Record {
             ended_ms,
             waited_ms,
             held_ms: None,

@@ -38,9 +38,9 @@ pub(crate) struct Hooks {
     /// The hooks that a reload removed, until their threads have ended.
     retired: Vec<Runner>,
     /// When to search the table.
-    due: Option<Instant>,
+    pub due: Option<Instant>,
     /// Whether anything has changed since the next search was scheduled.
-    stirred: bool,
+    pub stirred: bool,
 }
 
 /// The means to run the programs.
@@ -116,15 +116,6 @@ impl Hooks {
         if self.least_after().is_some() {
             self.due = Some(clock::now());
         }
-    }
-
-    /// Notes that something has changed.
-    pub(crate) fn stir(&mut self) {
-        self.stirred = true;
-    }
-
-    pub(crate) fn due(&self) -> Option<Instant> {
-        self.due
     }
 
     /// Whether it is time to search the table. If so, the search is no longer scheduled.

@@ -54,7 +54,7 @@ impl Event {
     /// The input for the program of the hook.
     pub(crate) fn facts(&self, about: &About, dropped: u64) -> Facts {
         let is_lost = matches!(self.ended.ending, Ending::Expired | Ending::Lost);
-        let told = self.ended.fields().shown(0);
+        let told = self.ended.record().shown(0);
         Facts {
             event: self.on,
             at: told.ended,

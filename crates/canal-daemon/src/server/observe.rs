@@ -60,7 +60,7 @@ impl Observe {
         ledger: &Ledger,
     ) {
         if !applied.outcomes.is_empty() {
-            self.hooks.stir();
+            self.hooks.stirred = true;
         }
         self.history.take_in(change, by, applied, &ledger.table, ledger.host);
     }
@@ -111,7 +111,7 @@ impl Observe {
 
     /// When something has to be passed on even if nothing happens.
     pub(crate) fn due(&self) -> Option<Instant> {
-        self.hooks.due().into_iter().chain(self.history.note_due()).min()
+        self.hooks.due.into_iter().chain(self.history.note_due).min()
     }
 
     /// Sets the waker that wakes the daemon when a thread has or wants something.

@@ -183,7 +183,7 @@ impl Server {
         if budget.is_some() || scene.waiting <= LOOKED_UP_MAX {
             scene.positions = table.served(key).into_iter().zip(1..).collect();
         }
-        if let Some((summary, budget)) = self.observe.history.summary().zip(budget) {
+        if let Some((summary, budget)) = self.observe.history.summary.as_deref().zip(budget) {
             scene.estimates = estimates::of_key(table, key, summary, clock::unix_ms(), budget);
         }
         scene

@@ -17,7 +17,7 @@ const KEYS: u64 = 100;
 /// The time from the end of one record to the end of the next, in milliseconds.
 const EVERY_MS: u64 = 200;
 
-fn record(n: u64, now_ms: u64, count: u64) -> Record {
+fn record(n: u64, now_ms: u64, count: u64) -> Record<'static> {
     let slots = vec![SlotRange(n % 3, n % 3)].into();
     let key = format!("build/{}", n % KEYS).into();
     Record {
@@ -43,7 +43,7 @@ fn write(dir: &Path, count: u64, limits: Limits) {
     let now_ms = u64::try_from(std::time::UNIX_EPOCH.elapsed().unwrap().as_millis()).unwrap();
     let all: Vec<u64> = (0..count).collect();
     for batch in all.chunks(4_096) {
-        let records: Vec<Record> = batch.iter().map(|n| record(*n, now_ms, count)).collect();
+        let records: Vec<Record<'static>> = batch.iter().map(|n| record(*n, now_ms, count)).collect();
         store.append(&records.iter().collect(), now_ms).unwrap();
     }
 }

@@ -172,12 +172,12 @@ fn a_daemon_in_which_nothing_happens_notes_what_is_open_less_and_less_often() {
     let mut scene = Scene::in_dir(dir.path());
     let mut now = Instant::now();
     scene.history.note_open(now);
-    assert_eq!(scene.history.note_due(), None);
+    assert_eq!(scene.history.note_due, None);
     scene.ask(1, "a", true);
     scene.history.note_open(now);
     let mut pauses = Vec::new();
     for _ in 0..9 {
-        let due = scene.history.note_due().unwrap();
+        let due = scene.history.note_due.unwrap();
         pauses.push((due - now).as_secs());
         now = due;
         scene.history.note_open(now);
@@ -185,7 +185,7 @@ fn a_daemon_in_which_nothing_happens_notes_what_is_open_less_and_less_often() {
     assert_eq!(pauses, [30, 60, 120, 240, 480, 960, 1_920, 3_600, 3_600]);
     scene.ask(2, "b", true);
     scene.history.note_open(now);
-    assert_eq!(scene.history.note_due(), Some(now + NOTED_WITHIN));
+    assert_eq!(scene.history.note_due, Some(now + NOTED_WITHIN));
     for which in [1, 2] {
         scene.apply(Change::End { frame: scene.frame(which) });
     }
@@ -193,7 +193,7 @@ fn a_daemon_in_which_nothing_happens_notes_what_is_open_less_and_less_often() {
     now += NOTED_WITHIN;
     scene.history.note_open(now);
     scene.history.note_open(now);
-    assert_eq!(scene.history.note_due(), None);
+    assert_eq!(scene.history.note_due, None);
     scene.history.close();
 }
 
@@ -210,7 +210,7 @@ fn what_was_left_over_an_engine_is_lost_if_the_table_has_it_no_longer() {
     let mut next = Scene::in_dir(dir.path());
     next.history.take_in_unseen(&Unseen::default(), true);
     next.history.note_open(Instant::now());
-    assert_eq!(next.history.note_due(), None, "what was left is not overwritten");
+    assert_eq!(next.history.note_due, None, "what was left is not overwritten");
     next.table = table;
     next.apply(Change::End { frame: scene.frame(1) });
     next.history.follow(&next.table, HERE);
