@@ -67,32 +67,11 @@ impl<'a> Event<'a> {
 enum Args<'a> {
     Name { name: String },
     Order { sort_index: usize },
-    Record(Box<About<'a>>),
-}
-
-#[derive(Clone, Debug, Serialize)]
-struct About<'a> {
-    how: &'a str,
-    user: String,
-    pid: u32,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    exit: Option<u8>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    signal: Option<u8>,
-    waited_ms: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    held_ms: Option<u64>,
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    at_least: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    session: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    token: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    host: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    note: Option<String>,
-    number: u64,
+    Record {
+        user: String,
+        #[serde(flatten)]
+        record: &'a HistoryRecord,
+    },
 }
 
 /// A part of a key, in display order. It has one row, or several for holds at the same time.
@@ -257,21 +236,7 @@ fn name(record: &HistoryRecord) -> String {
 }
 
 fn about(record: &HistoryRecord) -> Args<'_> {
-    Args::Record(Box::new(About {
-        how: &record.how,
-        user: user_name::name(record.uid),
-        pid: record.pid,
-        exit: record.exit,
-        signal: record.signal,
-        waited_ms: record.waited_ms,
-        held_ms: record.held_ms,
-        at_least: record.at_least,
-        session: record.session.as_deref(),
-        token: record.token,
-        host: record.host.as_deref(),
-        note: record.note.as_deref().map(sanitize),
-        number: record.number,
-    }))
+    Args::Record { user: user_name::name(record.uid), record }
 }
 
 /// An event that names a row.
