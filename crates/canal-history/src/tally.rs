@@ -467,7 +467,12 @@ mod tests {
         (0..count).map(of).collect()
     }
 
-    fn counted(records: &[Record<'static>], key: Option<&str>, since_ms: u64, present: Present) -> Counts {
+    fn counted(
+        records: &[Record<'static>],
+        key: Option<&str>,
+        since_ms: u64,
+        present: Present,
+    ) -> Counts {
         let dir = tempfile::tempdir().unwrap();
         let limits = Limits { keep_ms: u64::MAX, max_bytes: 1 << 20 };
         let (mut store, _) = Store::open(dir.path(), limits).unwrap();

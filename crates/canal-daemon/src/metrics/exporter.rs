@@ -374,8 +374,7 @@ mod tests {
     #[test]
     fn one_who_asks_takes_the_place_of_the_one_who_says_nothing_for_longest() {
         let (shared, mut open) = (Arc::<Shared>::default(), Collectors::new());
-        let silent: Vec<_> =
-            (0..COLLECTORS_MAX + 3).map(|_| connect(&shared, &mut open)).collect();
+        let silent: Vec<_> = (0..COLLECTORS_MAX + 3).map(|_| connect(&shared, &mut open)).collect();
         assert_eq!(open.len(), COLLECTORS_MAX);
         assert!(silent[..3].iter().all(peek) && !silent[3..].iter().any(peek));
         let mut asking = Vec::new();

@@ -34,7 +34,11 @@ impl Peer<'_> {
     fn time_left(&self) -> io::Result<Option<Duration>> {
         let left = self.until.saturating_duration_since(Instant::now());
         // The kernel would take a time-out below a microsecond for none.
-        if left < Duration::from_millis(1) { Err(ErrorKind::TimedOut.into()) } else { Ok(Some(left)) }
+        if left < Duration::from_millis(1) {
+            Err(ErrorKind::TimedOut.into())
+        } else {
+            Ok(Some(left))
+        }
     }
 
     /// Reads a request. `None` if the peer goes away or sends only a part of it.

@@ -105,7 +105,11 @@ impl Text {
         self.family("canal_refusals", "counter", help);
         for (key, series) in all {
             for (reason, count) in REFUSALS.into_iter().zip(series.refusals) {
-                self.sample("canal_refusals_total", &[("key", key.as_str()), ("reason", reason)], count);
+                self.sample(
+                    "canal_refusals_total",
+                    &[("key", key.as_str()), ("reason", reason)],
+                    count,
+                );
             }
         }
         let lengths: [(&str, &str, Lengths); 2] = [

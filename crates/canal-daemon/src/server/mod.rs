@@ -93,6 +93,10 @@ impl Server {
     /// The table as a user may see it.
     pub(crate) fn shown(&self, viewer: u32) -> Shown<'_> {
         let shown = Shown::to(viewer, self.decide.ledger(), &self.leases, &self.owners);
-        Shown { children: Some(&self.children), summary: self.observe.history.summary.as_deref(), ..shown }
+        Shown {
+            children: Some(&self.children),
+            summary: self.observe.history.summary.as_deref(),
+            ..shown
+        }
     }
 }

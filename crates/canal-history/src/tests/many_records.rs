@@ -43,7 +43,8 @@ fn write(dir: &Path, count: u64, limits: Limits) {
     let now_ms = u64::try_from(std::time::UNIX_EPOCH.elapsed().unwrap().as_millis()).unwrap();
     let all: Vec<u64> = (0..count).collect();
     for batch in all.chunks(4_096) {
-        let records: Vec<Record<'static>> = batch.iter().map(|n| record(*n, now_ms, count)).collect();
+        let records: Vec<Record<'static>> =
+            batch.iter().map(|n| record(*n, now_ms, count)).collect();
         store.append(&records.iter().collect(), now_ms).unwrap();
     }
 }

@@ -65,8 +65,12 @@ impl<'a> Event<'a> {
 #[derive(Clone, Debug, Serialize)]
 #[serde(untagged)]
 enum Args<'a> {
-    Name { name: String },
-    Order { sort_index: usize },
+    Name {
+        name: String,
+    },
+    Order {
+        sort_index: usize,
+    },
     Record {
         user: String,
         #[serde(flatten)]
