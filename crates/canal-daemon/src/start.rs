@@ -27,6 +27,7 @@ use crate::metrics::exporter::{self, Exporter};
 use crate::net::connections::{Conns, Source};
 use crate::net::unread_reports::Reports;
 use crate::options::Options;
+use crate::processes::descendants::Children;
 use crate::processes::holder_record;
 use crate::processes::owners::Owners;
 use crate::runtime_dir::claim::{Claim, is_full};
@@ -34,8 +35,8 @@ use crate::runtime_dir::locks::ClaimError;
 use crate::runtime_dir::other_daemons::{Separation, separations};
 use crate::server::Server;
 use crate::server::observe::Observe;
-use crate::store::node_identity::{self, Node};
-use crate::store::recover::{Recovered, recover};
+use crate::store::node_identity;
+use crate::store::recover::{Recovered, journal_of, recover};
 use crate::timers::{BoottimeTimer, Due};
 use crate::view::size_notes::ToldSizes;
 use crate::waiters::leases::Leases;
@@ -201,9 +202,10 @@ pub(crate) fn open(
 ) -> anyhow::Result<Server> {
     let place = &options.place;
     let uid = canal_sys::process::user::geteuid().as_raw();
+    let origin = Origin::read()?;
     let chosen = Chosen::of(options, config)?;
     if chosen.is_none() {
-        holder_record::refuse_holders(&place.dir, &Origin::read()?, options.discard_journal)?;
+        holder_record::refuse_holders(&place.dir, &origin, options.discard_journal)?;
     }
     shared_marker::check(options, config, chosen.as_ref())?;
     let stated = node_identity::take_first_start(place);
@@ -212,17 +214,14 @@ pub(crate) fn open(
     if is_first_start {
         node_identity::check_first_start(place, chosen.is_some())?;
     }
-    let (mut recovered, member) = match &chosen {
-        None => (recover(place, config, options.discard_journal)?, None),
-        Some(chosen) => {
-            let (recovered, member) = begin(options, chosen)?;
-            (recovered, Some(member))
-        }
+    let member = chosen.as_ref().map(|chosen| begin(options, chosen, &origin)).transpose()?;
+    let mut recovered = match member {
+        None => recover(place, config, &origin, options.discard_journal)?,
+        Some(_) => Recovered::default(),
     };
     if is_first_start {
         let settled = recovered.ledger.settle_node();
         settled.context("cannot record that this node has granted nothing")?;
-        recovered.is_anew = false;
     }
     let paths = place.stores().config.clone();
     let taken = config.metrics.listen.as_ref().map_or(0, |_| exporter::DESCRIPTORS);
@@ -235,15 +234,16 @@ pub(crate) fn open(
         );
     }
     let runtime_dir = claim.open(given, config.socket.clone())?;
-    let unseen = std::mem::take(&mut recovered.unseen);
-    let boot_id = recovered.origin.boot_id.clone();
-    let mut server = server(place, uid, runtime_dir, effective, recovered)?;
+    let mut unseen = std::mem::take(&mut recovered.unseen);
+    let mut server = server(place, uid, runtime_dir, effective, &origin, recovered)?;
+    unseen.leave_out(server.decide.table());
+    let boot_id = origin.boot_id.clone();
     if let Some((chosen, member)) = chosen.as_ref().zip(member) {
         if place.rule == Rule::Shared && !may_look_into_others() {
             tracing::warn!("{BLIND}");
             server.about.notes.push(BLIND.to_owned());
         }
-        server.decide.share(Cluster::open(options, chosen, member)?);
+        server.decide.share(Cluster::open(options, chosen, origin, member)?);
         tracing::info!(engine = chosen.name, host = chosen.label, "joining");
     }
     // A daemon in a thread of another program writes and offers only what the program asked for.
@@ -299,15 +299,12 @@ pub(crate) fn server(
     uid: u32,
     home: crate::runtime_dir::claim::RuntimeDir,
     effective: EffectiveConfig,
-    recovered: Recovered,
+    origin: &Origin,
+    Recovered { ledger, mut notes, .. }: Recovered,
 ) -> anyhow::Result<Server> {
-    let Recovered { ledger, origin, children, found, unverified, mut notes, .. } = recovered;
-    let node = match &recovered.state_dir {
-        Some(dir) => Node::new(dir, recovered.is_anew, effective.config.limits.nodes_longest_ttl),
-        None => Node::default(),
-    };
+    let node = ledger.node(effective.config.limits.nodes_longest_ttl);
     notes.extend(home.notes());
-    notes.extend(notes_about(place, &origin));
+    notes.extend(notes_about(place, origin));
     notes.extend(detach::notes());
     for note in &notes {
         tracing::warn!("{note}");
@@ -320,14 +317,7 @@ pub(crate) fn server(
         uid,
         notes,
     };
-    let mut owners = Owners::new()?;
-    owners.unverified = unverified;
-    for (frame, pidfd) in found {
-        if let Err(error) = owners.watch(frame, None, pidfd) {
-            tracing::warn!(%error, session = %format_args!("s{frame}"), "cannot watch an owner");
-            owners.unverified.insert(frame);
-        }
-    }
+    let owners = Owners::new()?;
     let conns = Conns::new()?;
     conns.await_source(Source::WAKES, &owners)?;
     let jobservers = Jobservers::new(&place.dir)?;
@@ -338,19 +328,15 @@ pub(crate) fn server(
     if let Some(watch) = home.watch() {
         conns.await_source(Source::RUNTIME_DIR, watch)?;
     }
-    let holds = ledger.table.holds().filter(|hold| hold.provisional);
-    let mut waiters = Waiters::default();
-    waiters.follow_table(&ledger.table, ledger.host);
-    waiters.unclaimed = holds.map(|hold| hold.request).collect();
     let mut server = Server {
         about,
         runtime_dir: home,
         effective,
-        waiters,
-        leases: Leases::of_table(&ledger.table, ledger.host),
+        waiters: Waiters::default(),
+        leases: Leases::default(),
         decide: Decide::new(ledger),
         owners,
-        children,
+        children: Children::new(&place.dir),
         jobservers,
         conns,
         reports: Reports::new(uid),
@@ -362,14 +348,12 @@ pub(crate) fn server(
         stopping: false,
     };
     server.due.node_settled = server.node.grants_from;
-    if server.waiters.expects_any() {
-        server.await_detached();
-        server.follow()?;
+    if server.decide.is_member() {
+        server.resume()?;
     }
-    server.await_orphans();
-    server.follow()?;
     server.take_up_jobservers();
     server.follow()?;
+    server.decide.commit().with_context(|| journal_of(place))?;
     // The first turn may be far away, and recovered leases may expire before it.
     server.look_ahead(clock::now());
     server.set_alarm()?;

@@ -19,7 +19,6 @@ use crate::metrics::counters::Histogram;
 use crate::options::Options;
 use crate::processes::holder_record::HolderRecord;
 use crate::store::previous_journal;
-use crate::store::recover::Recovered;
 use crate::wording::StartError;
 use canal_core::{Token, UnixMillis};
 use canal_log::engine::{Answer, Engine, Outage};
@@ -113,10 +112,10 @@ impl Cluster {
     pub(crate) fn open(
         options: &Options,
         chosen: &Chosen,
+        origin: Origin,
         (mut member, engine): MemberOf,
     ) -> anyhow::Result<Self> {
         let place = &options.place;
-        let origin = Origin::read()?;
         let (mark, boots) = SharedMarker::prepare(place, chosen, &origin.boot_id)
             .context("cannot record the engine")?;
         let holder_record = HolderRecord::open(&place.dir, origin, options.discard_journal)
@@ -234,20 +233,22 @@ pub(crate) type MemberOf = (Member, Box<dyn Engine>);
 ///
 /// # Errors
 /// This host cannot take part. The error is a [`StartError`] if the user can do something about it.
-pub(crate) fn begin(options: &Options, chosen: &Chosen) -> anyhow::Result<(Recovered, MemberOf)> {
+pub(crate) fn begin(
+    options: &Options,
+    chosen: &Chosen,
+    origin: &Origin,
+) -> anyhow::Result<MemberOf> {
     let place = &options.place;
-    let origin = Origin::read()?;
     if options.discard_journal {
-        previous_journal::open(place, &origin, true)?;
+        previous_journal::open(place, origin, true)?;
     }
     if origin.boot_id.is_empty() {
         return Err(StartError { what: NO_BOOT.to_owned(), hint: NO_BOOT_HINT.into() }.into());
     }
-    refuse_living(place, &origin)?;
-    let (nonce, identity) = (nonce()?, chosen.identity(place, &origin));
+    refuse_living(place, origin)?;
+    let (nonce, identity) = (nonce()?, chosen.identity(place, origin));
     let engine = chosen.open(options)?;
-    let member = Member::new(chosen.settings, identity, nonce);
-    Ok((Recovered::of_engine(&place.dir, origin), (member, engine)))
+    Ok((Member::new(chosen.settings, identity, nonce), engine))
 }
 
 /// Refuses to start while a live process of this place holds a lock that is in a journal.

@@ -220,11 +220,6 @@ impl Children {
         &self.unsure
     }
 
-    /// Forgets a FIFO that is not watched yet. [`Self::sweep`] removes its file.
-    pub(crate) fn forget(&mut self, token: Token) {
-        self.holds.remove(&token);
-    }
-
     /// Removes the FIFO of a hold that has ended.
     pub(crate) fn remove(&mut self, token: Token, owners: &mut Owners) {
         self.unsure.remove(&token);

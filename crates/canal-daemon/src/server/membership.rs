@@ -14,7 +14,7 @@ use crate::server::progress::outside_queue;
 use crate::server::step::ended_unseen;
 use crate::store::ledger::NO_HOST;
 use crate::store::recover::token_by_clock;
-use crate::waiters::leases::Leases;
+use crate::waiters::leases::{Leases, is_collecting};
 use crate::waiters::waiting::Waiter;
 use crate::wording;
 use canal_core::{Change, FrameId, Globals, HostId, Owner, ProcessId, RequestId};
@@ -23,11 +23,38 @@ use canal_protocol::Failure;
 use canal_sys::clock;
 use canal_sys::process::Found;
 
-/// Joins the table that many hosts share, and leaves it.
+/// Takes over what an earlier daemon left, joins the table that many hosts share, and leaves it.
 ///
-/// Invariant: this host verifies everything that it takes over from an earlier incarnation before
-/// it asks for anything new.
+/// Invariant: this host verifies everything that it takes over from an earlier daemon or
+/// incarnation before it asks for anything new.
 impl Server {
+    /// Continues with the journal of the previous daemon, whose connections have ended.
+    ///
+    /// # Errors
+    /// As for [`Self::follow`].
+    pub(crate) fn resume(&mut self) -> anyhow::Result<()> {
+        if self.decide.is_used() {
+            self.propose(Change::Detach { host: self.decide.host() });
+        }
+        let collecting = self.decide.table().holds().filter(|hold| is_collecting(hold));
+        let collecting: Vec<RequestId> = collecting.map(|hold| hold.request).collect();
+        collecting.into_iter().for_each(|request| self.propose(Change::Withdraw { request }));
+        self.follow()?;
+        self.take_over();
+        self.follow()?;
+        if self.decide.is_used() {
+            let table = self.decide.table();
+            tracing::info!(
+                holds = table.holds().len(),
+                waiting = table.waiters().len(),
+                unverified = self.owners.unverified.len(),
+                "took over the previous daemon's holds and waiters"
+            );
+        }
+        self.follow_configuration();
+        self.follow()
+    }
+
     /// Handles the event that this host has become a member under this id.
     pub(crate) fn joined(&mut self, host: HostId, adopted: Option<HostId>) {
         tracing::info!(host = host.0, adopted = adopted.map(|host| host.0), "joined");
@@ -50,12 +77,12 @@ impl Server {
         self.resume_put_off();
     }
 
-    /// Takes over this host's part of the table: the requests and holds of an adopted incarnation,
-    /// and leases of hosts that are gone.
+    /// Takes over this host's part of the table: the requests and holds of an earlier daemon or an
+    /// adopted incarnation, and leases of hosts that are gone.
     fn take_over(&mut self) {
         let (table, host) = (self.decide.table(), self.decide.host());
         self.waiters.follow_table(table, host);
-        self.leases = Leases::of_table(table, host);
+        self.leases.follow(table, host);
         self.observe.follow(self.decide.ledger());
         let frames: Vec<_> = table.frames_of_host(host).collect();
         let enclosing: BTreeSet<FrameId> =
@@ -92,7 +119,7 @@ impl Server {
     fn prove(&mut self, frame: FrameId, process: ProcessId, encloses: bool) {
         match find(process) {
             Found::Same(pidfd) if !pidfd.has_ended() => {
-                // A process that only waits is recognized by its connection when it reconnects.
+                // A process that only waits is identified by its connection when it reconnects.
                 let holds = self.decide.table().holds_in(frame).next().is_some();
                 if (encloses || holds)
                     && let Err(error) = self.owners.watch(frame, None, pidfd)
@@ -102,6 +129,8 @@ impl Server {
                 }
             }
             Found::Same(_) | Found::Gone => {
+                tracing::info!(pid = process.pid, session = %format_args!("s{frame}"),
+                               "a process ended while no daemon was running");
                 self.observe.history.ends_unseen(frame);
                 self.end(frame);
             }
@@ -113,8 +142,8 @@ impl Server {
         }
     }
 
-    /// Proposes the configuration's views and policy where the table has no other setting. Stored
-    /// settings belong to all hosts, and the hosts' configurations may differ.
+    /// Proposes the settings and the policy of the configuration and the state file. In a shared
+    /// table, only where no host has stored another setting: the hosts' configurations may differ.
     fn follow_configuration(&mut self) {
         let table = self.decide.table();
         // The log is new. Its tokens must be greater than those of any earlier journal.
@@ -122,8 +151,10 @@ impl Server {
             let floor = Change::Floor { token: token_by_clock() };
             self.propose(floor);
         }
-        let views = self.views_to_change(&self.effective.config, &mut Vec::new());
-        self.propose_settings(views);
+        let mut notes = Vec::new();
+        let settings = self.settings_to_change(&self.effective.config, &mut notes);
+        notes.iter().for_each(|note| tracing::warn!("{note}"));
+        self.propose_settings(settings);
     }
 
     /// Handles the loss of our incarnation, and with it of all holds of its processes.

@@ -12,14 +12,12 @@ use canal_core::{FrameId, Globals, HoldState, RequestId, Revision, Snapshot, Tab
 use canal_log::leases::{Changes, HeldLease, LeaseLog};
 use canal_sys::clock;
 
-/// The leases of a table, and their changes that are not durable yet.
+/// The file of a table's leases, and the changes that are not durable yet.
 #[derive(Debug)]
 pub(crate) struct LeaseStore {
     log: LeaseLog,
-    /// The leases that hold something.
-    tokens: BTreeSet<Token>,
-    /// The leases whose state in the file is another one: they are not there yet, have another note
-    /// or TTL there, or no longer hold anything.
+    /// The tokens of leases whose state in the file is another one than in the table: they are not
+    /// there yet, have another note or TTL there, or no longer hold anything.
     unstored: BTreeSet<Token>,
     /// Set after a failed write: the daemon does not write ends and notes of leases again before
     /// this time.
@@ -32,41 +30,18 @@ const AGAIN_AFTER: Duration = Duration::from_secs(1);
 impl LeaseStore {
     /// The leases of a table.
     pub(crate) fn new(log: LeaseLog, table: &Table) -> Self {
-        let tokens = lease_tokens(table);
-        let unstored = log.tokens().filter(|token| !tokens.contains(token));
-        let unstored = unstored.chain(tokens.iter().filter(|token| !log.has(**token)).copied());
-        Self { unstored: unstored.collect(), log, tokens, again_at: None }
+        let ended = log.tokens().filter(|token| !is_lease(table, *token));
+        let unstored = ended.chain(lease_tokens(table).filter(|token| !log.has(*token)));
+        Self { unstored: unstored.collect(), log, again_at: None }
     }
 
-    /// Notes that a lease was granted.
-    pub(crate) fn begin(&mut self, token: Token) {
-        self.tokens.insert(token);
-        self.unstored.insert(token);
-    }
-
-    /// Notes that the lease of a part of a request over nodes is confirmed, perhaps with another
-    /// token.
-    pub(crate) fn confirm(&mut self, was: Token, token: Token) {
-        if was == token && self.tokens.contains(&token) {
-            return self.change(token);
-        }
-        self.end(was);
-        self.begin(token);
-    }
-
-    /// Notes that a hold has ended. Does nothing unless the hold belonged to a lease.
-    pub(crate) fn end(&mut self, token: Token) {
-        if self.tokens.remove(&token) && !self.log.has(token) {
+    /// Notes that the hold of this token has begun, changed or ended in the table. Does nothing
+    /// unless the hold belongs to a lease.
+    pub(crate) fn note(&mut self, table: &Table, token: Token) {
+        if self.log.has(token) || is_lease(table, token) {
+            self.unstored.insert(token);
+        } else {
             self.unstored.remove(&token);
-        } else if self.log.has(token) {
-            self.unstored.insert(token);
-        }
-    }
-
-    /// Notes that the note or the TTL of a lease has changed.
-    pub(crate) fn change(&mut self, token: Token) {
-        if self.tokens.contains(&token) {
-            self.unstored.insert(token);
         }
     }
 
@@ -89,14 +64,11 @@ impl LeaseStore {
         if self.unstored.is_empty() {
             return Ok(());
         }
-        let tokens = &self.tokens;
         let (held, ended): (Vec<_>, Vec<_>) =
-            self.unstored.iter().copied().partition(|token| tokens.contains(token));
+            self.unstored.iter().copied().partition(|token| is_lease(table, *token));
         let held = held.into_iter().filter_map(|token| keep(table, token)).collect();
-        let changes = Changes { ended, held };
-        let all = || tokens.iter().filter_map(|token| keep(table, *token)).collect();
-        let stored = self.log.store(changes, all);
-        self.note(stored)
+        let stored = self.log.store(Changes { ended, held }, || all(table));
+        self.stored(stored)
     }
 
     /// Rewrites the file with all leases.
@@ -104,12 +76,11 @@ impl LeaseStore {
     /// # Errors
     /// Names the file.
     pub(crate) fn write_anew(&mut self, table: &Table) -> io::Result<()> {
-        let all = self.tokens.iter().filter_map(|token| keep(table, *token)).collect();
-        let stored = self.log.write_anew(all);
-        self.note(stored)
+        let stored = self.log.write_anew(all(table));
+        self.stored(stored)
     }
 
-    fn note(&mut self, stored: io::Result<()>) -> io::Result<()> {
+    fn stored(&mut self, stored: io::Result<()>) -> io::Result<()> {
         match stored {
             Ok(()) => {
                 self.unstored.clear();
@@ -154,11 +125,22 @@ pub(crate) fn table_of(
     Ok(Table::restore(&Snapshot { globals, frames, holds, ..Snapshot::default() })?)
 }
 
+/// Whether this is the token of a lease that holds something.
+fn is_lease(table: &Table, token: Token) -> bool {
+    table.hold(token).is_some_and(is_kept)
+}
+
+fn is_kept(hold: &HoldState) -> bool {
+    hold.asked.ttl_ms.is_some() && !is_collecting(hold)
+}
+
 /// The tokens of a table's leases.
-fn lease_tokens(table: &Table) -> BTreeSet<Token> {
-    let is_kept = |hold: &&HoldState| hold.asked.ttl_ms.is_some() && !is_collecting(hold);
-    let leases = table.holds().filter(is_kept);
-    leases.map(|hold| hold.token).collect()
+fn lease_tokens(table: &Table) -> impl Iterator<Item = Token> {
+    table.holds().filter(|hold| is_kept(hold)).map(|hold| hold.token)
+}
+
+fn all(table: &Table) -> Vec<HeldLease> {
+    lease_tokens(table).filter_map(|token| keep(table, token)).collect()
 }
 
 #[cfg(test)]
@@ -174,6 +156,7 @@ mod tests {
         View, Wait,
     };
     use canal_protocol::paths::{Place, Rule, Stores};
+    use canal_sys::process::Origin;
 
     fn recovered(dir: &Path) -> Recovered {
         try_recover(dir).unwrap()
@@ -188,7 +171,7 @@ mod tests {
             stores: Stores { state_dir: dir.join("state"), config: Vec::new() }.into(),
         };
         let config = Config::read(&place.stores().config).unwrap();
-        recover(&place, &config, false)
+        recover(&place, &config, &Origin::read().unwrap(), false)
     }
 
     fn ask(recovered: &mut Recovered, tag: u128, owner: Owner, items: Vec<Item>) -> Token {
@@ -279,7 +262,7 @@ mod tests {
         // A second reboot, with the added lease.
         reboot(second);
         let third = recovered(dir.path());
-        assert_eq!(lease_tokens(&third.ledger.table), BTreeSet::from([one, two, next]));
+        assert!(lease_tokens(&third.ledger.table).eq([one, two, next]));
     }
 
     #[test]
@@ -331,7 +314,7 @@ mod tests {
         first.ledger.apply(Change::Expire { frame, renewal: 1 });
         reboot(first);
         let second = recovered(dir.path());
-        assert_eq!(lease_tokens(&second.ledger.table), BTreeSet::from([kept]));
+        assert!(lease_tokens(&second.ledger.table).eq([kept]));
         let note = second.ledger.table.hold(kept).unwrap().asked.note.as_deref();
         assert_eq!(note, Some("step 2"));
     }
@@ -370,7 +353,7 @@ mod tests {
             ask(&mut first, n, lease(n), vec![slot(&format!("k{n}"), 1)]);
             first.ledger.keep_leases().unwrap();
         }
-        let all = lease_tokens(&first.ledger.table);
+        let all: Vec<Token> = lease_tokens(&first.ledger.table).collect();
         reboot(first);
         let path = dir.path().join("state/leases.log");
         let mut bytes = std::fs::read(&path).unwrap();
@@ -388,7 +371,7 @@ mod tests {
         // The leases are recovered once the damage is repaired.
         bytes[middle] ^= 1;
         std::fs::write(&path, &bytes).unwrap();
-        assert_eq!(lease_tokens(&recovered(dir.path()).ledger.table), all);
+        assert!(lease_tokens(&recovered(dir.path()).ledger.table).eq(all));
     }
 
     #[test]

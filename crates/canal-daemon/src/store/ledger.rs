@@ -7,12 +7,13 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::calls::in_flight::Applied;
 use crate::config::file::Config;
 use crate::fault::Fault;
 use crate::store::lease_store::LeaseStore;
-use crate::waiters::leases::is_collecting;
+use crate::store::node_identity::Node;
 use canal_core::{
     Change, ENTRY_VERSION, Entry, HostId, Key, Outcome, RULES_VERSION, Request, RequestId,
     Revision, Setting, Settings, Table, Token, UnixMillis,
@@ -38,7 +39,9 @@ const REQUESTS_LEFT_MIN: u64 = 1 << 10;
 const REQUESTS_RESERVED_AT_ONCE: u64 = 1 << 12;
 
 /// The table, and the embedded journal, which keeps the table's log unless an engine does.
-#[derive(Debug)]
+///
+/// By default, an engine keeps the log.
+#[derive(Debug, Default)]
 pub(crate) struct Ledger {
     pub table: Table,
     /// The id of this host in the log. With an engine it is [`NO_HOST`] while this host is not a
@@ -55,10 +58,9 @@ pub(crate) struct Ledger {
 pub(crate) const NO_HOST: HostId = HostId(0);
 
 impl Ledger {
-    /// A table, and the embedded journal that keeps its log. Without one, the table follows the log
-    /// that an engine keeps.
-    pub(super) fn new(table: Table, journal: Option<JournalStore>) -> Self {
-        Self { table, host: NO_HOST, journal: journal.map(Box::new), now: None }
+    /// A table, and the embedded journal that keeps its log.
+    pub(super) fn new(table: Table, journal: JournalStore) -> Self {
+        Self { table, journal: Some(Box::new(journal)), ..Self::default() }
     }
 
     pub(super) fn kept(&mut self) -> Option<(&Table, &mut JournalStore)> {
@@ -207,6 +209,13 @@ impl Ledger {
         kept.change(|_| {})
     }
 
+    /// This daemon as a node.
+    pub(crate) fn node(&self, longest_ttl: Duration) -> Node {
+        self.journal.as_ref().map_or_else(Node::default, |kept| {
+            Node::new(&kept.state_dir, kept.durable.node.is_anew, longest_ttl)
+        })
+    }
+
     /// The generated name of a machine that has no name. It is created on the first call.
     ///
     /// # Errors
@@ -272,6 +281,15 @@ impl Rooms {
         self.sum -= self.each.insert(id, room).unwrap_or(0);
     }
 
+    /// Adds the room of a request that has none yet, if it waits or holds something.
+    fn begin(&mut self, table: &Table, id: RequestId) {
+        if !self.each.contains_key(&id)
+            && let Some(request) = table.request(id)
+        {
+            self.add(id, request);
+        }
+    }
+
     fn remove(&mut self, id: RequestId) {
         self.sum -= self.each.remove(&id).unwrap_or(0);
     }
@@ -293,27 +311,19 @@ impl JournalStore {
     }
 
     fn account(&mut self, table: &Table, entry: &Entry, outcome: &Outcome) {
-        let mut keep_room = |id: RequestId| {
-            if let Change::Request(request) = &entry.change
-                && id.0 == table.revision().0
-            {
-                self.rooms.add(id, request);
-            }
-        };
+        let Self { rooms, leases, .. } = self;
         match outcome {
-            Outcome::Queued { request, .. } => keep_room(*request),
+            Outcome::Queued { request, .. } => rooms.begin(table, *request),
             Outcome::Granted(granted) => {
-                keep_room(granted.request);
-                let hold = table.hold(granted.token);
-                if hold.is_some_and(|hold| hold.asked.ttl_ms.is_some() && !is_collecting(hold)) {
-                    self.leases.begin(granted.token);
-                }
+                rooms.begin(table, granted.request);
+                leases.note(table, granted.token);
             }
             Outcome::ConfirmedAt { was, token, .. } => {
                 if let Some(hold) = table.hold(*token) {
-                    self.rooms.add(hold.request, &hold.asked);
+                    rooms.add(hold.request, &hold.asked);
                 }
-                self.leases.confirm(*was, *token);
+                leases.note(table, *was);
+                leases.note(table, *token);
             }
             Outcome::Renewed { frame, .. }
                 if matches!(
@@ -322,17 +332,17 @@ impl JournalStore {
                 ) =>
             {
                 for hold in table.holds_in(*frame) {
-                    self.rooms.add(hold.request, &hold.asked);
-                    self.leases.change(hold.token);
+                    rooms.add(hold.request, &hold.asked);
+                    leases.note(table, hold.token);
                 }
             }
-            Outcome::Requeued { token, .. } => self.leases.end(*token),
+            Outcome::Requeued { token, .. } => leases.note(table, *token),
             Outcome::Withdrawn { request } | Outcome::Refused { request, .. } => {
-                self.rooms.remove(*request);
+                rooms.remove(*request);
             }
             Outcome::Released { request, token, whole: true, .. } => {
-                self.rooms.remove(*request);
-                self.leases.end(*token);
+                rooms.remove(*request);
+                leases.note(table, *token);
             }
             _ => {}
         }

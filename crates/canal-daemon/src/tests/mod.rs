@@ -24,7 +24,7 @@ use canal_protocol::paths::Place;
 use canal_sys::fds;
 use canal_sys::peer::Credentials;
 use canal_sys::pidfd::Pidfd;
-use canal_sys::process::{RunState, run_state};
+use canal_sys::process::{Origin, RunState, run_state};
 use canal_sys::rerun::wait_until;
 
 pub(super) mod fuzz;
@@ -34,6 +34,7 @@ pub(super) mod other_users;
 pub(super) mod recovering;
 pub(super) mod reload;
 pub(super) mod rest;
+mod restart;
 pub(super) mod turns;
 mod waits;
 
@@ -51,27 +52,38 @@ impl World {
     fn new() -> Self {
         let folder = tempfile::Builder::new().prefix("canal-turns-").tempdir().unwrap();
         std::fs::DirBuilder::new().mode(0o700).create(folder.path().join("run")).unwrap();
-        Self::within(folder)
+        Self::within(folder, "")
     }
 
     /// The next daemon of the directory.
     fn again(self) -> Self {
-        drop(self.server);
-        Self::within(self._folder)
+        self.again_with("")
     }
 
-    fn within(folder: tempfile::TempDir) -> Self {
+    /// The next daemon of the directory, with this configuration.
+    fn again_with(self, config: &str) -> Self {
+        drop(self.server);
+        Self::within(self._folder, config)
+    }
+
+    fn within(folder: tempfile::TempDir, config: &str) -> Self {
         let dir = folder.path().join("run");
         let uid = canal_sys::process::user::geteuid().as_raw();
         let place = Place::find(Some(&dir.join("canal.sock")), uid).unwrap();
         let claim = claim(&place, uid);
-        let config = Config::read(&[]).unwrap();
-        let recovered = recover(&place, &config, false).unwrap();
+        let path = folder.path().join("canal.toml");
+        std::fs::write(&path, config).unwrap();
+        // Without settings, the daemon runs without a file.
+        let paths = if config.is_empty() { Vec::new() } else { vec![path] };
+        let config = Config::read(&paths).unwrap();
+        let origin = Origin::read().unwrap();
+        let recovered = recover(&place, &config, &origin, false).unwrap();
         let overrides = Overrides { idle_exit_s: Some(0), ..Overrides::default() };
         let effective =
             EffectiveConfig::new(config, place.stores().config.clone(), 1024, overrides);
         let home = claim.open(None, SocketAccess::default()).unwrap();
-        let server = crate::start::server(&place, uid, home, effective, recovered).unwrap();
+        let server = crate::start::server(&place, uid, home, effective, &origin, recovered);
+        let server = server.unwrap();
         Self { server, place, _folder: folder }
     }
 

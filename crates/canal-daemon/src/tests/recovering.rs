@@ -117,12 +117,13 @@ impl World {
         };
         let member = Member::new(settings, identity, nonce);
         let origin = Origin::read().unwrap();
-        let recovered = Recovered::of_engine(&dir, origin.clone());
+        let recovered = Recovered::default();
         let overrides = Overrides { idle_exit_s: Some(0), ..Overrides::default() };
         let effective =
             EffectiveConfig::new(config, place.stores().config.clone(), 1024, overrides);
         let home = claim.open(None, SocketAccess::default()).unwrap();
-        let mut server = crate::start::server(&place, uid, home, effective, recovered).unwrap();
+        let server = crate::start::server(&place, uid, home, effective, &origin, recovered);
+        let mut server = server.unwrap();
         let status = EngineStatus {
             name: "fake".to_owned(),
             lives_on: true,

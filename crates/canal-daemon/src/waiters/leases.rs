@@ -50,16 +50,8 @@ impl Leases {
         Some(format!("commands on different nodes might run at the same time: {why}"))
     }
 
-    /// The leases of a table that hold something, with a full TTL from now, because no client could
-    /// renew a lease while no daemon ran.
-    pub(crate) fn of_table(table: &Table, here: HostId) -> Self {
-        let mut leases = Self::default();
-        table.frames().for_each(|frame| leases.begin(table, here, frame.id));
-        leases
-    }
-
-    /// Follows a table that replaces another one. Keeps the deadlines of leases that are in it, and
-    /// starts those of new leases.
+    /// Follows a table that replaces another one. Keeps the deadlines of leases that are in it. New
+    /// leases have a full TTL from now: no client could renew them while no daemon ran.
     pub(crate) fn follow(&mut self, table: &Table, here: HostId) {
         let gone: Vec<FrameId> =
             self.of.keys().copied().filter(|id| table.frame(*id).is_none()).collect();

@@ -18,7 +18,7 @@ use crate::server::requests::resize::barred;
 use crate::server::step::{Caller, Result, Step};
 use crate::store::ledger::setting_bytes;
 use crate::wording::time;
-use canal_core::{BYPASS_MAX_DEFAULT, Change, Key, Setting, View};
+use canal_core::{BYPASS_MAX_DEFAULT, Change, Key, Setting};
 use canal_protocol::paths::Rule;
 use canal_protocol::{
     Configuration, ErrorName, Failure, Reloaded, SettingChange, SettingInfo, SettingSource,
@@ -77,7 +77,7 @@ impl Server {
         })?;
         let changed = changes(&self.effective.config.written, &config.written);
         let mut notes = Vec::new();
-        let resizes = self.views_to_change(&config, &mut notes);
+        let resizes = self.settings_to_change(&config, &mut notes);
         let bytes: u64 = resizes.iter().map(|(key, _)| setting_bytes(key, 0)).sum();
         if bytes > 0 {
             self.reserve(bytes)?;
@@ -109,10 +109,10 @@ impl Server {
         Ok(Reloaded { file, changed, notes })
     }
 
-    /// Proposes these views, and the policy of the configuration in force.
-    pub(crate) fn propose_settings(&mut self, views: Vec<(Key, Option<View>)>) {
-        for (key, view) in views {
-            self.propose(Change::Set { key, setting: Setting::View(view) });
+    /// Proposes these settings, and the policy of the configuration in force.
+    pub(crate) fn propose_settings(&mut self, settings: Vec<(Key, Setting)>) {
+        for (key, setting) in settings {
+            self.propose(Change::Set { key, setting });
         }
         let stated = self.effective.config.policy.bypass_max;
         if let Some(change) = self.decide.change_of_policy(stated) {
@@ -120,23 +120,25 @@ impl Server {
         }
     }
 
-    /// The views of keys that a configuration changes. Adds a note to `notes` for each view that it
-    /// cannot change.
+    /// The settings of keys that a configuration or the state file changes. Adds a note to `notes`
+    /// for each view that the configuration cannot change.
     ///
     /// With the embedded journal, a stored view comes from the configuration unless somebody stored
     /// it by hand. Over an engine, a stored view belongs to all hosts, so the configuration sets
     /// only views that are not stored yet.
-    pub(crate) fn views_to_change(
+    pub(crate) fn settings_to_change(
         &self,
         config: &Config,
         notes: &mut Vec<String>,
-    ) -> Vec<(Key, Option<View>)> {
+    ) -> Vec<(Key, Setting)> {
         let before = &self.effective.config.views;
         let mut changed = Vec::new();
         if self.decide.is_shared() {
             for (key, view) in &config.views {
                 match self.decide.table().settings(key).view {
-                    None if self.decide.is_member() => changed.push((key.clone(), Some(*view))),
+                    None if self.decide.is_member() => {
+                        changed.push((key.clone(), Setting::View(Some(*view))));
+                    }
                     Some(stored) if stored != *view && before.get(key) != Some(view) => {
                         notes.push(format!(
                             "`{key}` keeps the size {stored}, which is stored for all hosts; \
@@ -157,12 +159,14 @@ impl Server {
             return changed;
         }
         for (key, setting) in self.decide.ledger().settings_to_follow(config) {
-            let Setting::View(view) = setting else { continue };
-            let refused = self.decide.refusal_of_view(&key, view);
+            let refused = match setting {
+                Setting::View(view) => self.decide.refusal_of_view(&key, view),
+                _ => None,
+            };
             if let Some(why) = refused.as_ref().and_then(barred) {
                 notes.push(format!("the configured size of `{key}` does not apply: `{key}` {why}"));
             } else {
-                changed.push((key, view));
+                changed.push((key, setting));
             }
         }
         for (key, view) in &config.views {
