@@ -11,7 +11,7 @@ use sd_notify::NotifyState;
 
 use crate::cluster::decide::Decide;
 use crate::cluster::engine::Chosen;
-use crate::cluster::membership::{Cluster, begin, refuse_living};
+use crate::cluster::membership::{Cluster, refuse_living};
 use crate::cluster::shared_marker;
 use crate::config::effective::EffectiveConfig;
 use crate::config::file::Config;
@@ -127,7 +127,7 @@ pub fn check(options: &Options) -> anyhow::Result<()> {
     if !options.discard_journal {
         refuse_living(place, &origin)?;
     }
-    chosen.probe(options, &origin)
+    chosen.check(place, &origin)
 }
 
 fn come_up(options: &Options) -> anyhow::Result<Option<(Server, Signals)>> {
@@ -214,8 +214,9 @@ pub(crate) fn open(
     if is_first_start {
         node_identity::check_first_start(place, chosen.is_some())?;
     }
-    let member = chosen.as_ref().map(|chosen| begin(options, chosen, &origin)).transpose()?;
-    let mut recovered = match member {
+    let cluster = chosen.as_ref().map(|chosen| Cluster::open(options, chosen, &origin));
+    let cluster = cluster.transpose()?;
+    let mut recovered = match cluster {
         None => recover(place, config, &origin, options.discard_journal)?,
         Some(_) => Recovered::default(),
     };
@@ -234,16 +235,16 @@ pub(crate) fn open(
         );
     }
     let runtime_dir = claim.open(given, config.socket.clone())?;
-    let mut unseen = std::mem::take(&mut recovered.unseen);
-    let mut server = server(place, uid, runtime_dir, effective, &origin, recovered)?;
+    let Recovered { ledger, notes, mut unseen } = recovered;
+    let decide = Decide::new(ledger, cluster);
+    let mut server = server(place, uid, runtime_dir, effective, &origin, (decide, notes))?;
     unseen.leave_out(server.decide.table());
-    let boot_id = origin.boot_id.clone();
-    if let Some((chosen, member)) = chosen.as_ref().zip(member) {
+    let boot_id = origin.boot_id;
+    if let Some(chosen) = &chosen {
         if place.rule == Rule::Shared && !may_look_into_others() {
             tracing::warn!("{BLIND}");
             server.about.notes.push(BLIND.to_owned());
         }
-        server.decide.share(Cluster::open(options, chosen, origin, member)?);
         tracing::info!(engine = chosen.name, host = chosen.label, "joining");
     }
     // A daemon in a thread of another program writes and offers only what the program asked for.
@@ -300,9 +301,9 @@ pub(crate) fn server(
     home: crate::runtime_dir::claim::RuntimeDir,
     effective: EffectiveConfig,
     origin: &Origin,
-    Recovered { ledger, mut notes, .. }: Recovered,
+    (decide, mut notes): (Decide, Vec<String>),
 ) -> anyhow::Result<Server> {
-    let node = ledger.node(effective.config.limits.nodes_longest_ttl);
+    let node = decide.ledger().node(effective.config.limits.nodes_longest_ttl);
     notes.extend(home.notes());
     notes.extend(notes_about(place, origin));
     notes.extend(detach::notes());
@@ -334,7 +335,7 @@ pub(crate) fn server(
         effective,
         waiters: Waiters::default(),
         leases: Leases::default(),
-        decide: Decide::new(ledger),
+        decide,
         owners,
         children: Children::new(&place.dir),
         jobservers,

@@ -18,13 +18,12 @@ use crate::calls::in_flight::{Applied, Completion, VOID};
 use crate::calls::in_flight::{InFlight, Proposed};
 use crate::cluster::end_commands::Watched;
 use crate::cluster::health::not_yet;
-use crate::cluster::membership::{self, Cluster, OngoingOutage, now};
+use crate::cluster::membership::{self, Cluster, now};
 use crate::cluster::shared_marker::SharedMarker;
-use crate::host::{Event, LostWhy, Ticket};
+use crate::host::{Chain, Event, LostWhy, Ticket};
 use crate::metrics::counters::APPENDS;
 use crate::net::connections::Conns;
 use crate::processes::holder_record::Holder;
-use crate::processes::lost_processes::Stage;
 use crate::processes::owners::Owners;
 use crate::store::ledger::{Ledger, NO_HOST};
 use canal_core::{
@@ -47,13 +46,9 @@ pub(crate) struct Decide {
 }
 
 impl Decide {
-    pub(crate) fn new(ledger: Ledger) -> Self {
-        Self { ledger, in_flight: InFlight::default(), cluster: None }
-    }
-
-    /// Makes this host take part in a table that many hosts share.
-    pub(crate) fn share(&mut self, cluster: Cluster) {
-        self.cluster = Some(Box::new(cluster));
+    /// With a cluster, an engine keeps the log.
+    pub(crate) fn new(ledger: Ledger, cluster: Option<Cluster>) -> Self {
+        Self { ledger, in_flight: InFlight::default(), cluster: cluster.map(Box::new) }
     }
 
     pub(crate) fn table(&self) -> &Table {
@@ -222,9 +217,9 @@ impl Decide {
     }
 
     /// Offers a snapshot of the table for new hosts.
-    pub(crate) fn store_snapshot(&mut self) {
+    pub(crate) fn store_snapshot(&mut self, chain: Chain) {
         if let Some(cluster) = &mut self.cluster {
-            cluster.member.store(&self.ledger.table.snapshot());
+            cluster.member.store(chain, &self.ledger.table.snapshot());
         }
     }
 
@@ -235,33 +230,18 @@ impl Decide {
     pub(crate) fn note_engine(&mut self, event: Event) -> anyhow::Result<()> {
         let Some(cluster) = &mut self.cluster else { return Ok(()) };
         match event {
-            Event::Away(outage) => {
-                if outage.refused {
-                    cluster.end_if_seen(&outage)?;
-                    tracing::error!(hint = outage.hint, "cannot use the engine: {}", outage.why);
-                } else {
-                    tracing::warn!("cannot reach the engine: {}", outage.why);
-                }
-                OngoingOutage::record(&mut cluster.status.away, outage);
+            Event::Away(outage) if outage.refused => {
+                cluster.end_if_seen(&outage)?;
+                tracing::error!(hint = outage.hint, "cannot use the engine: {}", outage.why);
             }
-            Event::Back => {
-                tracing::info!("the engine is reachable again");
-                let away = cluster.status.away.take();
-                let was_away = away.map_or(0, |away| away.length_ms());
-                cluster.status.away_ms = cluster.status.away_ms.saturating_add(was_away);
-            }
-            Event::Full(Some(outage)) => OngoingOutage::record(&mut cluster.status.full, outage),
-            Event::Full(None) => cluster.status.full = None,
+            Event::Away(outage) => tracing::warn!("cannot reach the engine: {}", outage.why),
+            Event::Back => tracing::info!("the engine is reachable again"),
             Event::Hindered(outage) => {
                 let outage = cluster.dated(outage, &self.ledger.table);
                 cluster.end_if_seen(&outage)?;
                 tracing::error!(hint = outage.hint, "cannot join: {}", outage.why);
-                OngoingOutage::record(&mut cluster.status.unable, outage);
             }
-            Event::Unhindered => {
-                tracing::info!("can join again");
-                cluster.status.unable = None;
-            }
+            Event::Unhindered => tracing::info!("can join again"),
             _ => {}
         }
         Ok(())
@@ -304,7 +284,6 @@ impl Decide {
         let Cluster { status, member, mark, page, terminator, watcher, .. } = cluster;
         status.lives_on = true;
         status.let_in = true;
-        status.unable = None;
         let new = Writer::create(host.0, &status.name, &member.identity.label, member.deadline)?;
         // For later daemons.
         if let Some(Err(error)) = mark.as_mut().map(SharedMarker::set) {
@@ -387,13 +366,11 @@ impl Decide {
         let is_member = self.ledger.is_member();
         self.watch(owners, |cluster, watched| {
             let Deadline { term_at, kill_at, .. } = cluster.member.deadline;
-            if is_member && now < term_at {
-                cluster.terminator.signalled.clear();
-                cluster.terminator.unsignalled.clear();
-            } else if is_member {
-                let stage = if now < kill_at { Stage::Asked } else { Stage::Killed };
-                cluster.terminator.stop_all(stage, watched);
-            } else if cluster.unclaimed_until().is_some_and(|until| now >= until) {
+            if is_member && now >= term_at {
+                return cluster.terminator.endanger_all(kill_at);
+            }
+            cluster.terminator.lost_processes.spare(|_| false);
+            if !is_member && cluster.unclaimed_until().is_some_and(|until| now >= until) {
                 cluster.terminator.schedule_all(watched, now, Why::Away);
             }
         });
@@ -429,10 +406,10 @@ impl Decide {
 
     /// Ends the commands that are due. Returns whether requests had to wait for their end and can
     /// be proposed now.
-    pub(crate) fn end_lost(&mut self, now: u64) -> bool {
+    pub(crate) fn end_lost(&mut self, owners: &Owners, now: u64) -> bool {
         let Some(cluster) = &mut self.cluster else { return false };
         let was_awaited = cluster.terminator.lost_processes.are_awaited();
-        cluster.terminator.end_due(now);
+        cluster.terminator.end_due(Watched { table: &self.ledger.table, owners }, now);
         if cluster.terminator.lost_processes.are_awaited() {
             return false;
         }

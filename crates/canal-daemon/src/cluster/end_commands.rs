@@ -1,29 +1,24 @@
 //! Decides which commands to end, and when, so that they end before other hosts can be granted the
 //! same locks.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use crate::host::{Known, LostWhy, Member};
-use crate::processes::descendants::{self, Trace};
 use crate::processes::holder_record::{Claim, Holder, HolderRecord};
 use crate::processes::identity::find;
-use crate::processes::lost_processes::{LOOK_EVERY_MS, LostProcesses, Stage};
+use crate::processes::lost_processes::{LOOK_EVERY_MS, LostProcesses};
 use crate::processes::owners::Owners;
-use canal_core::{OnLost, Owner, ProcessId, Table, Token};
+use canal_core::{Owner, ProcessId, Table, Token};
 use canal_sys::deadline::{Why, Writer};
-use canal_sys::pidfd::{Pidfd, is_gone};
-use canal_sys::process::Found;
+use canal_sys::pidfd::Pidfd;
 
 /// The commands that received a grant, and those that are being ended.
 #[derive(Debug)]
 pub(crate) struct Terminator {
     /// The processes of this host that received a grant.
     pub record: HolderRecord,
-    /// The processes that were signalled because this host cannot renew, with the last signal.
-    pub signalled: BTreeMap<ProcessId, Stage>,
-    /// The processes for which that signal failed. The failure was logged.
-    pub unsignalled: BTreeSet<ProcessId>,
-    /// The processes whose holds are lost, until they no longer have to be ended.
+    /// The processes whose holds are lost, or will be unless the engine answers, until they no
+    /// longer have to be ended.
     pub lost_processes: LostProcesses,
     /// Whether the member waits until none of these processes is left.
     pub awaited: bool,
@@ -42,8 +37,6 @@ impl Terminator {
     pub(super) fn new(record: HolderRecord) -> Self {
         Self {
             record,
-            signalled: BTreeMap::new(),
-            unsignalled: BTreeSet::new(),
             lost_processes: LostProcesses::default(),
             awaited: false,
             page: None,
@@ -53,9 +46,8 @@ impl Terminator {
 
     /// When the terminator needs a turn, in milliseconds of CLOCK_BOOTTIME.
     pub(super) fn next_due(&self, now: u64) -> Option<u64> {
-        let soon = self.page.is_some() || !self.unsignalled.is_empty();
-        let soon = soon.then_some(now + LOOK_EVERY_MS);
-        self.lost_processes.next_look(now).into_iter().chain(soon).min()
+        let page = self.page.is_some().then_some(now + LOOK_EVERY_MS);
+        self.lost_processes.next_look(now).into_iter().chain(page).min()
     }
 
     /// A message about the processes that must end before this host makes requests.
@@ -84,42 +76,13 @@ impl<'a> Watched<'a> {
 }
 
 impl Terminator {
-    /// Sends the signal of this stage to the commands that have not received it.
-    pub(super) fn stop_all(&mut self, stage: Stage, watched: Watched<'_>) {
-        if stage == Stage::Killed {
-            self.kill_descendants();
+    /// Schedules the end of all commands unless the engine answers before `kill_at`.
+    pub(super) fn endanger_all(&mut self, kill_at: u64) {
+        let Self { record, lost_processes, .. } = self;
+        lost_processes.spare(|token| record.get(token).is_some());
+        for (token, told) in record.iter() {
+            lost_processes.endanger((token, told), || record.trace_of(&told), kill_at);
         }
-        for (token, told) in self.record.iter().collect::<Vec<_>>() {
-            let Holder { process, on_lost, .. } = told;
-            let Some(stage) = stage.allowed(on_lost) else { continue };
-            if self.lost_processes.has(token) || self.signalled.get(&process) >= Some(&stage) {
-                continue;
-            }
-            match signal(watched, token, process, stage) {
-                Ok(()) => {
-                    self.signalled.insert(process, stage);
-                    self.unsignalled.remove(&process);
-                }
-                Err(error) => {
-                    if self.unsignalled.insert(process) {
-                        let pid = process.pid;
-                        tracing::error!(pid, token = token.0, %error, "cannot stop the process yet");
-                    }
-                }
-            }
-        }
-    }
-
-    /// Kills the processes that run under the holds whose owners are about to be killed. Processes
-    /// started in the meantime are killed once this host has released the holds.
-    fn kill_descendants(&self) {
-        let is_due = |token, told: &Holder| {
-            let done = self.signalled.get(&told.process) >= Some(&Stage::Killed);
-            told.on_lost == OnLost::Kill && !done && !self.lost_processes.has(token)
-        };
-        let due = self.record.iter().filter(|(token, told)| is_due(*token, told));
-        let traces: Vec<Trace> = due.filter_map(|(_, told)| self.record.trace_of(&told)).collect();
-        descendants::kill(&traces.iter().collect::<Vec<_>>());
     }
 
     /// Schedules the end of all commands that held something in the membership that is lost, with
@@ -183,6 +146,9 @@ impl Terminator {
         kill_at: u64,
         why: Why,
     ) {
+        if self.lost_processes.has(token) {
+            return;
+        }
         // The first reason is kept.
         self.lost.entry(token).or_insert(why);
         if self.lost.len() > LOST_MAX {
@@ -190,17 +156,17 @@ impl Terminator {
         }
         // If no descriptor is left for a copy, the process is looked up later.
         let pidfd = watched.find(token, told.process).and_then(|pidfd| pidfd.try_clone().ok());
-        let done = self.signalled.get(&told.process).copied();
         let trace = self.record.trace_of(&told);
-        self.lost_processes.add((token, told), (pidfd, trace), done, kill_at);
+        self.lost_processes.add((token, told), (pidfd, trace), kill_at);
     }
 
     /// Ends the commands that are due.
-    pub(super) fn end_due(&mut self, now: u64) {
+    pub(super) fn end_due(&mut self, watched: Watched<'_>, now: u64) {
         if let Some((mut page, why, _)) = self.page.take_if(|(.., kill_at)| now >= *kill_at) {
             page.lost(why);
         }
-        for token in self.lost_processes.look(now, find) {
+        let watched = |token, process| watched.find(token, process);
+        for token in self.lost_processes.look(now, watched, find) {
             self.record.end(token);
         }
     }
@@ -210,40 +176,7 @@ impl Terminator {
     pub(super) fn hold_ended(&mut self, table: &Table, token: Token) {
         if !self.lost_processes.has(token) && table.hold(token).is_none() {
             self.record.end(token);
-        }
-    }
-}
-
-/// Signals the process of a token, through the pidfd that is already open, if any.
-fn signal(
-    watched: Watched<'_>,
-    token: Token,
-    process: ProcessId,
-    stage: Stage,
-) -> std::io::Result<()> {
-    let found;
-    let pidfd = match watched.find(token, process) {
-        Some(pidfd) => pidfd,
-        None => match find(process) {
-            Found::Same(pidfd) => {
-                found = pidfd;
-                &found
-            }
-            Found::Gone => return Ok(()),
-            Found::Unknown(error) => return Err(error),
-        },
-    };
-    let signal = stage.signal();
-    match pidfd.signal(signal) {
-        Err(error) if !is_gone(&error) => Err(error),
-        _ => {
-            let pid = process.pid;
-            tracing::warn!(
-                pid,
-                token = token.0,
-                "the engine has been away for too long: sent {signal}"
-            );
-            Ok(())
+            self.lost_processes.spare(|other| other != token);
         }
     }
 }

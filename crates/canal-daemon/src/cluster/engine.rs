@@ -7,8 +7,6 @@
 use std::fmt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::task::{Context, Poll, Waker};
-use std::time::{Duration, Instant};
 
 use crate::config::file::Config;
 use crate::config::sections::{EngineSettings, shown_address};
@@ -16,11 +14,8 @@ use crate::host::Settings;
 use crate::options::Options;
 use crate::processes::holder_record;
 use crate::wording::StartError;
-use canal_log::engine::{
-    self, Answer, Call, Engine, Identity, Inspection, OpenError, Outage, Registration, Source,
-};
+use canal_log::engine::{self, Engine, Identity, Inspection, OpenError, Outage, Source};
 use canal_protocol::paths::Place;
-use canal_sys::clock;
 use canal_sys::process::Origin;
 
 /// The maximum length of a host name, in bytes.
@@ -173,59 +168,40 @@ impl Chosen {
     fn inspect(&self, place: &Place, origin: &Origin) -> anyhow::Result<SeenEngine> {
         let seen = engine::inspect(self.scheme(), &self.url, &self.label);
         let seen = seen.map_err(|error| self.not_opened(error))?;
-        let same_label = seen.hosts.iter().filter(|who| who.label == self.label);
-        let label_taken_by = holder_of_label(&self.identity(place, origin), same_label).cloned();
+        let us = self.identity(place, origin);
+        let is_ours = |who: &Identity| {
+            let is_same = (&who.machine, who.uid, &who.dir) == (&us.machine, us.uid, &us.dir);
+            is_same && (who.boot != us.boot || who.dir_number == us.dir_number)
+        };
+        let mut others = seen.hosts.iter().filter(|who| who.label == us.label);
+        // The other hosts wait for an incarnation of this place.
+        let has_it = others.clone().any(is_ours);
+        let label_taken_by = others.next().filter(|_| !has_it).cloned();
         let (name, label) = (self.name.clone(), self.label.clone());
         Ok(SeenEngine { name, label, seen, label_taken_by })
     }
 
-    /// Checks that the engine admits this host and answers, and that no other host uses our label.
-    /// The check registers an incarnation and withdraws it again.
+    /// Checks, before a daemon with this engine replaces another one, that the engine admits this
+    /// host, and that no other host uses our label. Changes nothing in the engine.
     ///
     /// # Errors
     /// The engine does not admit this host, or another host has the label.
-    pub(crate) fn probe(&self, options: &Options, origin: &Origin) -> anyhow::Result<()> {
-        let mut engine = self.open(options)?;
-        let identity = self.identity(&options.place, origin);
-        engine.call(Call::Register(Registration {
-            identity: identity.clone(),
-            nonce: nonce()?,
-            ttl_ms: self.settings.ttl_ms,
-            asked_at: clock::boottime_ms(),
-        }));
-        let answer = self.answer(&mut *engine)?;
-        let Answer::Registered { host, others, .. } = answer else { return Ok(()) };
-        engine.call(Call::Withdraw { host });
-        // If the withdrawal fails, the incarnation ends after its TTL. It never had the label.
-        let _ = self.answer(&mut *engine);
-        match holder_of_label(&identity, others.iter().map(|other| &other.identity)) {
-            None => Ok(()),
-            Some(Identity { uid, dir, machine, .. }) => {
-                let who = format!("uid {uid}, {dir}, machine {machine}");
-                let what = format!("another host has the name `{}`: {who}", self.label);
-                let hint =
-                    "give this host another name with --host; the running daemon is unchanged";
-                Err(unusable(&what, hint))
-            }
+    pub(crate) fn check(&self, place: &Place, origin: &Origin) -> anyhow::Result<()> {
+        let SeenEngine { seen, label_taken_by, .. } = self.inspect(place, origin)?;
+        let is_reached = seen.servers.iter().any(|(_, reached)| reached.is_ok());
+        let unreached = seen.servers.into_iter().find_map(|(_, reached)| reached.err());
+        let unreached = unreached.filter(|_| !is_reached);
+        if let Some(Outage { why, hint, .. }) = unreached.or(seen.obstacles.into_iter().next()) {
+            let what = format!("cannot use {}: {why}", self.name);
+            let hint = hint.map_or_else(String::new, |hint| format!("{hint}; "));
+            let hint = format!("{hint}the running daemon is unchanged");
+            return Err(StartError { what, hint: hint.into() }.into());
         }
-    }
-
-    /// Waits for the engine's next answer. The calling daemon does not serve clients yet.
-    fn answer(&self, engine: &mut dyn Engine) -> anyhow::Result<Answer> {
-        let until = Instant::now() + PROBE_MAX;
-        loop {
-            match engine.poll(&mut Context::from_waker(Waker::noop())) {
-                Poll::Ready(Answer::Away(Outage { why, hint, .. })) => {
-                    let what = format!("cannot use {}: {why}", self.name);
-                    let hint = hint.map_or_else(String::new, |hint| format!("{hint}; "));
-                    let hint = format!("{hint}the running daemon is unchanged");
-                    return Err(StartError { what, hint: hint.into() }.into());
-                }
-                Poll::Ready(answer) => return Ok(answer),
-                Poll::Pending if Instant::now() < until => std::thread::sleep(PROBE_PAUSE),
-                Poll::Pending => anyhow::bail!("{} does not answer", self.name),
-            }
-        }
+        let Some(Identity { uid, dir, machine, .. }) = label_taken_by else { return Ok(()) };
+        let who = format!("uid {uid}, {dir}, machine {machine}");
+        let what = format!("another host has the name `{}`: {who}", self.label);
+        let hint = "give this host another name with --host; the running daemon is unchanged";
+        Err(unusable(&what, hint))
     }
 
     /// Returns the function that reads the address again before each attempt to connect, from the
@@ -233,26 +209,22 @@ impl Chosen {
     /// last address: a mistake in a file that the user is editing must not cut this host off from
     /// its engine.
     fn source(&self, options: Options) -> Source {
-        let mut last = Some(self.url.clone());
-        let mut complaint = String::new();
-        let mut first = true;
+        let (mut last, mut complaint) = (self.url.clone(), String::new());
         Box::new(move || {
-            // The first address was read just now.
-            let said = match std::mem::take(&mut first) {
-                true => Ok(last.clone()),
-                false => Config::read(&options.place.stores().config)
-                    .map_err(anyhow::Error::from)
-                    .and_then(|config| stated(&options, &config)),
-            };
-            match said {
+            let read = Config::read(&options.place.stores().config).map_err(anyhow::Error::from);
+            let problem = match read.and_then(|config| stated(&options, &config)) {
                 Ok(Some(url)) => {
-                    complaint.clear();
-                    last = Some(url);
+                    last = url;
+                    String::new()
                 }
-                Ok(None) => complain(&mut complaint, "no engine is given now".to_owned()),
-                Err(error) => complain(&mut complaint, format!("{error:#}")),
+                Ok(None) => "no engine is given now".to_owned(),
+                Err(error) => format!("{error:#}"),
+            };
+            if !problem.is_empty() && problem != complaint {
+                tracing::warn!("keeping the previous address of the engine: {problem}");
             }
-            last.clone().ok_or_else(|| Outage::refused("no engine is given", None))
+            complaint = problem;
+            Ok(last.clone())
         })
     }
 
@@ -278,30 +250,6 @@ pub(super) fn nonce() -> anyhow::Result<u128> {
     Ok(u128::from_ne_bytes(nonce))
 }
 
-/// Returns another host that has our label. Returns `None` if an incarnation of this place has the
-/// label, because the other hosts wait for that incarnation.
-fn holder_of_label<'a>(
-    us: &Identity,
-    mut others: impl Iterator<Item = &'a Identity> + Clone,
-) -> Option<&'a Identity> {
-    let is_ours = |who: &Identity| {
-        let is_same = (&who.machine, who.uid, &who.dir) == (&us.machine, us.uid, &us.dir);
-        is_same && (who.boot != us.boot || who.dir_number == us.dir_number)
-    };
-    if others.clone().any(is_ours) {
-        return None;
-    }
-    others.next()
-}
-
-/// Logs a problem once: the same text is not logged twice in a row.
-fn complain(before: &mut String, what: String) {
-    if *before != what {
-        tracing::warn!("keeping the previous address of the engine: {what}");
-        *before = what;
-    }
-}
-
 /// The address in `CANAL_ENGINE`. A daemon that a client started ignores it.
 fn variable(options: &Options) -> Option<String> {
     let variable = std::env::var("CANAL_ENGINE").ok().filter(|text| !text.is_empty());
@@ -322,10 +270,6 @@ fn stated(options: &Options, config: &Config) -> anyhow::Result<Option<String>> 
         (None, None, None, None) => Ok(None),
     }
 }
-
-/// How long a daemon that is about to replace another daemon waits for the engine's answer.
-const PROBE_MAX: Duration = Duration::from_secs(20);
-const PROBE_PAUSE: Duration = Duration::from_millis(5);
 
 const LEFT_OUT_HINT: &str = "build canal with the default features, which include all engines; \
                              this one was built with --no-default-features";

@@ -1,8 +1,8 @@
 //! The state of this host's membership: for `canal status` and metrics, and in the failures for
 //! clients that this host cannot serve.
 
-use crate::cluster::membership::{Cluster, OngoingOutage};
-use crate::host::Standing;
+use crate::cluster::membership::Cluster;
+use crate::host::{Member, OngoingOutage, Standing};
 use crate::metrics::counters::EngineFigures;
 use crate::store::ledger::Ledger;
 use crate::wording::{StartError, time};
@@ -16,50 +16,59 @@ impl Cluster {
     /// Whether the table may be out of date, because this host receives no changes of other hosts
     /// from the engine.
     pub(crate) fn is_stale(&self) -> bool {
-        self.status.away.is_some() || self.status.unable.is_some()
+        self.member.outage.is_some() || self.member.obstacle.is_some()
     }
 
     /// The counters and measurements of the engine.
     pub(crate) fn figures(&self, is_member: bool) -> EngineFigures {
-        let ongoing_ms = self.status.away.as_ref().map_or(0, OngoingOutage::length_ms);
+        let Member { outage, away_ms, .. } = &self.member;
+        let since_ms = |it: &OngoingOutage| clock::boottime_ms().saturating_sub(it.since.boot_ms);
         EngineFigures {
-            is_away: self.status.away.is_some(),
+            is_away: outage.is_some(),
             is_member,
-            away_ms: self.status.away_ms.saturating_add(ongoing_ms),
+            away_ms: away_ms.saturating_add(outage.as_ref().map_or(0, since_ms)),
             appends: self.status.appends.clone(),
         }
     }
 
     /// The engine and this host's membership, for clients.
     pub(crate) fn shown(&self, ledger: &Ledger) -> EngineInfo {
-        let (link, member) = (&self.status, ledger.is_member());
-        let trouble = link.away.as_ref().or(link.unable.as_ref());
-        let state = match trouble {
-            Some(ongoing) if ongoing.outage.refused => "unable",
+        let (member, trouble) = (ledger.is_member(), self.trouble(&ledger.table));
+        let state = match &trouble {
+            Some(it) if it.outage.refused => "unable",
             Some(_) => "away",
             None if member => "member",
             None => "joining",
         };
-        let known = trouble.or(link.full.as_ref().filter(|_| member));
-        let (why, hint) = match known.map(|ongoing| ongoing.outage.clone()) {
+        let away_since = trouble.as_ref().map(|it| time(it.since.unix));
+        let known = trouble.or(self.member.full.clone().filter(|_| member));
+        let (why, hint) = match known.map(|it| it.outage) {
             Some(Outage { why, hint, .. }) => (Some(why), hint),
             None if member => (None, None),
             None => (self.what_for(), None),
         };
         let stops = member.then(|| at(self.member.deadline.term_at));
         EngineInfo {
-            name: link.name.clone(),
+            name: self.status.name.clone(),
             state: state.to_owned(),
             host: self.member.identity.label.clone(),
             id: member.then_some(ledger.host.0),
             ttl_ms: self.member.settings.ttl_ms,
             renewed: self.member.renewed_ms().map(at),
             stops,
-            away_since: trouble.map(|away| time(away.since)),
+            away_since,
             why,
             hint,
             recovery: self.recovery_shown(&ledger.table),
         }
+    }
+
+    /// Why this host cannot read the log, or cannot take part.
+    fn trouble(&self, table: &Table) -> Option<OngoingOutage> {
+        let obstacle = self.member.obstacle.clone();
+        let dated =
+            |it: OngoingOutage| OngoingOutage { outage: self.dated(it.outage, table), ..it };
+        self.member.outage.clone().or_else(|| obstacle.map(dated))
     }
 
     /// The event that this host waits for before it joins.
@@ -158,21 +167,22 @@ impl Cluster {
 
     /// The failure for a client whose call needs a membership that this host does not have.
     pub(crate) fn not_a_member(&self, ledger: &Ledger) -> Failure {
-        let advised = |ongoing: &&OngoingOutage| ongoing.outage.hint.is_some();
-        let advised = self.status.away.as_ref().or(self.status.full.as_ref()).filter(advised);
-        if let Some(OngoingOutage { outage: Outage { why, hint, .. }, since, .. }) =
-            self.status.refusal().or(advised)
+        let Member { outage, full, .. } = &self.member;
+        let refusal = self.trouble(&ledger.table).filter(|it| it.outage.refused);
+        let advised = outage.as_ref().or(full.as_ref()).filter(|it| it.outage.hint.is_some());
+        if let Some(OngoingOutage { outage: Outage { why, hint, .. }, since }) =
+            refusal.or_else(|| advised.cloned())
         {
-            let since = time(*since);
+            let since = time(since.unix);
             let failure =
                 away(format!("the daemon has been unable to use its engine since {since}: {why}"));
             return match hint {
-                Some(hint) => failure.hint(hint.as_str()),
+                Some(hint) => failure.hint(hint),
                 None => failure,
             };
         }
-        if let Some(OngoingOutage { outage, since, .. }) = &self.status.away {
-            let (since, why) = (time(*since), &outage.why);
+        if let Some(OngoingOutage { outage: Outage { why, .. }, since }) = outage {
+            let since = time(since.unix);
             let message =
                 format!("the daemon has been unable to reach its engine since {since}: {why}");
             return away(message).hint(
@@ -206,7 +216,8 @@ impl Cluster {
     /// Whether the engine refuses this host and a person has to act, so that the daemon can serve
     /// no call. Once this host has been a member, requests that may wait keep waiting.
     pub(crate) fn is_refused(&self) -> bool {
-        !self.status.let_in && self.status.refusal().is_some()
+        let trouble = self.member.outage.as_ref().or(self.member.obstacle.as_ref());
+        !self.status.let_in && trouble.is_some_and(|it| it.outage.refused)
     }
 }
 

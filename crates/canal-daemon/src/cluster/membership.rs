@@ -21,36 +21,11 @@ use crate::processes::holder_record::HolderRecord;
 use crate::store::previous_journal;
 use crate::wording::StartError;
 use canal_core::{Token, UnixMillis};
-use canal_log::engine::{Answer, Engine, Outage};
+use canal_log::engine::{Answer, Engine};
 use canal_protocol::paths::Place;
 use canal_sys::clock;
 use canal_sys::deadline::Writer;
 use canal_sys::process::Origin;
-
-/// Why the engine cannot be used or this host cannot take part, and since when.
-#[derive(Clone, Debug)]
-pub(crate) struct OngoingOutage {
-    pub outage: Outage,
-    pub since: UnixMillis,
-    /// As `since`, in milliseconds of CLOCK_BOOTTIME.
-    pub since_boot_ms: u64,
-}
-
-impl OngoingOutage {
-    /// Records an outage. During an outage the record keeps the start time, because the first
-    /// problem may hide the next one.
-    pub(super) fn record(ongoing: &mut Option<Self>, outage: Outage) {
-        let now = || (UnixMillis(clock::unix_ms()), clock::boottime_ms());
-        let (since, since_boot_ms) =
-            ongoing.as_ref().map_or_else(now, |before| (before.since, before.since_boot_ms));
-        *ongoing = Some(Self { outage, since, since_boot_ms });
-    }
-
-    /// How long it has lasted, in milliseconds.
-    pub(super) fn length_ms(&self) -> u64 {
-        clock::boottime_ms().saturating_sub(self.since_boot_ms)
-    }
-}
 
 /// The daemon's knowledge about the engine, except for its log.
 #[derive(Debug, Default)]
@@ -62,25 +37,10 @@ pub(crate) struct EngineStatus {
     pub lives_on: bool,
     /// Whether this host was a member while this daemon ran.
     pub let_in: bool,
-    /// Why the engine cannot be used now.
-    pub away: Option<OngoingOutage>,
-    /// The total length of earlier outages of the engine, in milliseconds.
-    pub away_ms: u64,
     /// How long changes of this host took to come back from the log.
     pub appends: Histogram,
-    /// Why this host cannot take part now although the engine answers.
-    pub unable: Option<OngoingOutage>,
-    /// Why the engine stores nothing now although it answers.
-    pub full: Option<OngoingOutage>,
     /// When this daemon started, in milliseconds of CLOCK_BOOTTIME.
     pub began_ms: u64,
-}
-
-impl EngineStatus {
-    /// Why this host cannot take part, if that lasts until a person acts.
-    pub(super) fn refusal(&self) -> Option<&OngoingOutage> {
-        self.away.as_ref().or(self.unable.as_ref()).filter(|it| it.outage.refused)
-    }
 }
 
 /// This host's part in a table that hosts share.
@@ -105,20 +65,31 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    /// Reads the files of earlier daemons of this place, and prepares those of this daemon.
+    /// Begins to take part in the table of an engine: reads the files of earlier daemons of this
+    /// place, and prepares those of this daemon.
     ///
     /// # Errors
-    /// A file cannot be read or written, or the record names processes of another namespace.
+    /// This host cannot take part; a [`StartError`] if the user can do something about it.
     pub(crate) fn open(
         options: &Options,
         chosen: &Chosen,
-        origin: Origin,
-        (mut member, engine): MemberOf,
+        origin: &Origin,
     ) -> anyhow::Result<Self> {
         let place = &options.place;
+        if options.discard_journal {
+            previous_journal::open(place, origin, true)?;
+        }
+        if origin.boot_id.is_empty() {
+            return Err(StartError { what: NO_BOOT.to_owned(), hint: NO_BOOT_HINT.into() }.into());
+        }
+        refuse_living(place, origin)?;
+        let (nonce, identity) = (nonce()?, chosen.identity(place, origin));
+        let engine = chosen.open(options)?;
+        let mut member = Member::new(chosen.settings, identity, nonce);
         let (mark, boots) = SharedMarker::prepare(place, chosen, &origin.boot_id)
             .context("cannot record the engine")?;
-        let holder_record = HolderRecord::open(&place.dir, origin, options.discard_journal)
+        let discard = options.discard_journal;
+        let holder_record = HolderRecord::open(&place.dir, origin.clone(), discard)
             .with_context(|| format!("the record of owners in {}", place.dir.display()))?;
         let tokens = SentTokens::open(place, &chosen.name)
             .context(place.dir.display().to_string())
@@ -130,16 +101,15 @@ impl Cluster {
             ..EngineStatus::default()
         };
         member.boots = boots;
-        let mut cluster = Self::new((member, engine), status, holder_record, tokens);
-        cluster.mark = Some(mark);
-        cluster.watcher = Watcher::of(options);
-        Ok(cluster)
+        let cluster = Self::new(member, engine, status, holder_record, tokens);
+        Ok(Self { mark: Some(mark), watcher: Watcher::of(options), ..cluster })
     }
 
     /// A cluster without a watcher, which leaves no mark for later daemons. It starts the member,
     /// which registers under the number of this place's directory.
     pub(crate) fn new(
-        (mut member, engine): MemberOf,
+        mut member: Member,
+        engine: Box<dyn Engine>,
         status: EngineStatus,
         holder_record: HolderRecord,
         tokens: SentTokens,
@@ -224,32 +194,6 @@ const NO_BOOT: &str = "cannot read /proc/sys/kernel/random/boot_id, which other 
                        tell this boot of the machine from an earlier one";
 
 const NO_BOOT_HINT: &str = "mount all of /proc here: `mount -t proc proc /proc`";
-
-/// The member state machine of this host, and its engine.
-pub(crate) type MemberOf = (Member, Box<dyn Engine>);
-
-/// Begins to take part in the table of an engine. [`Cluster::open`] continues once the daemon has
-/// its place.
-///
-/// # Errors
-/// This host cannot take part. The error is a [`StartError`] if the user can do something about it.
-pub(crate) fn begin(
-    options: &Options,
-    chosen: &Chosen,
-    origin: &Origin,
-) -> anyhow::Result<MemberOf> {
-    let place = &options.place;
-    if options.discard_journal {
-        previous_journal::open(place, origin, true)?;
-    }
-    if origin.boot_id.is_empty() {
-        return Err(StartError { what: NO_BOOT.to_owned(), hint: NO_BOOT_HINT.into() }.into());
-    }
-    refuse_living(place, origin)?;
-    let (nonce, identity) = (nonce()?, chosen.identity(place, origin));
-    let engine = chosen.open(options)?;
-    Ok((Member::new(chosen.settings, identity, nonce), engine))
-}
 
 /// Refuses to start while a live process of this place holds a lock that is in a journal.
 ///

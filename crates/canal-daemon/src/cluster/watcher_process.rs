@@ -183,10 +183,10 @@ impl Alone {
             let left = self.recorded.iter().filter(|(token, _)| !self.over.contains(token));
             for (token, told) in left {
                 let trace = told.tag.map(|tag| Trace::of(tag, &self.dir));
-                self.lost_processes.add((*token, *told), (None, trace), None, kill_at);
+                self.lost_processes.add((*token, *told), (None, trace), kill_at);
             }
         }
-        self.over.extend(self.lost_processes.look(now, find));
+        self.over.extend(self.lost_processes.look(now, |_, _| None, find));
         self.recorded.keys().all(|token| self.over.contains(token))
     }
 

@@ -17,7 +17,7 @@ pub(super) const RECENT_MAX: usize = 1024;
 
 /// The state of a reader after a batch.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct Chain {
+pub(crate) struct Chain {
     genesis: Hash,
     /// The link of the last batch.
     pub(super) link: Link,
@@ -52,9 +52,9 @@ pub(super) enum Step {
     Void,
     /// It does not count: its author had read another history. Otherwise, one such batch would cost
     /// all other hosts their locks.
-    Divergent { host: HostId },
-    /// Its entries count.
-    Counts { host: HostId, sequence: u64, first: Revision, entries: Vec<Entry> },
+    Divergent,
+    /// Its entries count; the first of them has this revision.
+    Counts { first: Revision, entries: Vec<Entry> },
 }
 
 /// A batch that a reader cannot process. The chain is unchanged.
@@ -171,19 +171,19 @@ impl Chain {
         if placed.position <= self.link.position {
             return Ok(Step::Known);
         }
-        let step = match self.judge(placed, trust)? {
-            Step::Divergent { .. } if trust == Trust::Live => return Err(Trouble::Divergent),
-            step => step,
-        };
+        let step = self.judge(placed, trust)?;
+        if step == Step::Divergent && trust == Trust::Live {
+            return Err(Trouble::Divergent);
+        }
         self.advance(placed);
         let Placed { host, sequence, .. } = *placed;
-        let first = Revision(self.revision.0 + 1);
+        let seat = Seat { sequence, first: self.next_revision() };
         match &step {
             Step::Counts { entries, .. } => {
                 if host == NO_HOST {
                     self.era = sequence;
                 } else {
-                    self.seats.insert(host, Seat { sequence, first });
+                    self.seats.insert(host, seat);
                 }
                 self.revision.0 += entries.len() as u64;
                 for entry in entries {
@@ -194,10 +194,8 @@ impl Chain {
                     }
                 }
             }
-            Step::Divergent { .. } => {
-                if let Some(seat) = self.seats.get_mut(&host) {
-                    *seat = Seat { sequence, first };
-                }
+            Step::Divergent => {
+                self.seats.entry(host).and_modify(|it| *it = seat);
             }
             Step::Void | Step::Known => {}
         }
@@ -217,7 +215,7 @@ impl Chain {
                 // A reader that has missed the join of a host would ignore all its batches.
                 let is_divergent = trust == Trust::Live
                     && batch_of(placed).is_ok_and(|it| self.knows(it.seen) == Known::Other);
-                return Ok(if is_divergent { Step::Divergent { host } } else { Step::Void });
+                return Ok(if is_divergent { Step::Divergent } else { Step::Void });
             }
         };
         let name = encoding::author(host, sequence);
@@ -234,16 +232,15 @@ impl Chain {
             )));
         }
         if trust.compares() && self.knows(batch.seen) == Known::Other {
-            return Ok(Step::Divergent { host });
+            return Ok(Step::Divergent);
         }
-        let first = Revision(self.revision.0 + 1);
-        Ok(Step::Counts { host, sequence, first, entries: batch.entries })
+        Ok(Step::Counts { first: self.next_revision(), entries: batch.entries })
     }
 
     /// The effect of a batch that notes an era. The engine accepts one batch for each number, and
     /// its author need not have read anything.
     fn judge_era(&self, placed: &Placed) -> Result<Step, Trouble> {
-        let Placed { host, sequence, .. } = *placed;
+        let sequence = placed.sequence;
         if sequence <= self.era {
             return Ok(Step::Void);
         }
@@ -254,8 +251,11 @@ impl Chain {
                 format!("era {sequence}: the batch has more than the entry that begins an era");
             return Err(Trouble::Unreadable(what));
         }
-        let first = Revision(self.revision.0 + 1);
-        Ok(Step::Counts { host, sequence, first, entries })
+        Ok(Step::Counts { first: self.next_revision(), entries })
+    }
+
+    fn next_revision(&self) -> Revision {
+        Revision(self.revision.0 + 1)
     }
 
     fn advance(&mut self, placed: &Placed) {

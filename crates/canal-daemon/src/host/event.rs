@@ -1,5 +1,6 @@
 //! The events that a member emits for its driver, the daemon.
 
+use crate::host::Chain;
 use canal_core::{Entry, HostId, Revision, Snapshot, UnixMillis};
 use canal_log::engine::Outage;
 
@@ -11,6 +12,25 @@ pub(crate) struct Now {
     /// The time of day: for display, and for tokens after the log lost entries. No other decision
     /// uses it.
     pub unix: UnixMillis,
+}
+
+/// Why the engine cannot be used or this host cannot take part, and since when.
+#[derive(Clone, Debug)]
+pub(crate) struct OngoingOutage {
+    pub outage: Outage,
+    pub since: Now,
+}
+
+impl OngoingOutage {
+    /// Notes an outage. The start time stays that of the first one, which may have hidden the
+    /// others. Returns whether the outage differs from the one before.
+    pub(super) fn note(ongoing: &mut Option<Self>, outage: &Outage, now: Now) -> bool {
+        let before = ongoing.take();
+        let is_new = before.as_ref().is_none_or(|it| it.outage != *outage);
+        let since = before.map_or(now, |it| it.since);
+        *ongoing = Some(Self { outage: outage.clone(), since });
+        is_new
+    }
 }
 
 /// Identifies a proposal.
@@ -71,14 +91,14 @@ pub(crate) enum Event {
         /// Why.
         why: LostWhy,
     },
-    /// Pass a plain copy of the current table to [`super::Member::store`].
-    SnapshotWanted,
+    /// Pass this chain and a plain copy of the current table to [`super::Member::store`].
+    SnapshotWanted(Box<Chain>),
     /// The engine cannot be used for now. Sent again if the reason changes.
     Away(Outage),
     /// The engine answers again.
     Back,
-    /// The engine answers but stores nothing, for this reason; `None`: it stores again.
-    Full(Option<Outage>),
+    /// The engine answers but stores nothing, or stores again.
+    Full,
     /// The engine answers, but this host cannot take part at present. It keeps trying;
     /// [`Event::Unhindered`] or [`Event::Joined`] follows when it succeeds. Sent again if the
     /// reason changes. Commands run on while their deadlines allow; without a renewal, they end at

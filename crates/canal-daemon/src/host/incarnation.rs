@@ -34,17 +34,23 @@ pub(super) struct Incarnation {
     pub(super) chain: Chain,
     /// Whether the log was loaded once.
     pub(super) is_read: bool,
-    /// Set while the log is loading; the call is repeated when due.
-    pub(super) loading: Option<u64>,
-    /// Set while the host confirms that the log is still the one that it read; the call is repeated
-    /// when due.
-    pub(super) confirming: Option<u64>,
+    /// The call for more of the log, and when it is made or repeated.
+    pub(super) reading: Option<(Reading, u64)>,
     /// When the engine became reachable again, until a renewal sent since then is answered.
     pub(super) reconnected_ms: Option<u64>,
     /// The length of the log when it was first seen after the engine became reachable again.
     pub(super) head_then: Position,
-    /// Set while there are batches that this host has not read; it reads them when due.
-    pub(super) behind: Option<u64>,
+}
+
+/// Why a host calls for more of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reading {
+    /// It loads the log.
+    Loading,
+    /// It confirms that the log is still the one that it read.
+    Confirming,
+    /// There are batches that it has not read.
+    Behind,
 }
 
 impl Incarnation {
@@ -60,15 +66,22 @@ impl Incarnation {
 
     /// The call that loads the log, to be repeated when due.
     pub(super) fn load(&mut self, now_ms: u64) -> Call {
-        self.loading = Some(now_ms + self.timing.ttl_ms / 2);
-        self.confirming = None;
-        self.behind = None;
+        self.reading = Some((Reading::Loading, now_ms + self.timing.ttl_ms / 2));
         Call::Load
     }
 
     /// Whether the log is neither being loaded nor confirmed.
     pub(super) fn is_settled(&self) -> bool {
-        self.loading.is_none() && self.confirming.is_none()
+        matches!(self.reading, None | Some((Reading::Behind, _)))
+    }
+
+    pub(super) fn is_loading(&self) -> bool {
+        matches!(self.reading, Some((Reading::Loading, _)))
+    }
+
+    /// Ends this kind of reading.
+    pub(super) fn has_read(&mut self, what: Reading) {
+        self.reading.take_if(|(reading, _)| *reading == what);
     }
 }
 
@@ -168,7 +181,6 @@ pub(super) struct Recovering {
     pub(super) from: Revision,
     /// When this host read that entry.
     pub(super) since_ms: u64,
-    pub(super) longest_ttl_ms: u64,
     /// Whether this host has proposed that the TTL has passed.
     pub(super) said: bool,
 }

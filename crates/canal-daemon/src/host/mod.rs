@@ -20,8 +20,8 @@ mod snapshot_keeper;
 pub(crate) mod tests;
 mod writer;
 
-pub(crate) use chain::{Known, Mark};
-pub(crate) use event::{Event, LostWhy, Now, Standing, Ticket};
+pub(crate) use chain::{Chain, Known, Mark};
+pub(crate) use event::{Event, LostWhy, Now, OngoingOutage, Standing, Ticket};
 pub(crate) use incarnation::Memory;
 pub(crate) use member::Member;
 pub(crate) use settings::{Settings, Timing};

@@ -74,12 +74,9 @@ impl Made {
     }
 }
 
-/// The snapshots that are wanted, made and claimed.
+/// The snapshots that are made and claimed.
 #[derive(Debug, Default)]
 pub(super) struct SnapshotKeeper {
-    /// For each unanswered [`super::Event::SnapshotWanted`]: the chain at that batch, if it still
-    /// counts.
-    wanted: VecDeque<Option<Chain>>,
     known: VecDeque<(Revision, Hash)>,
     claims: VecDeque<(Revision, String)>,
     /// Every replica makes one, since any of them may be gone when it is due.
@@ -88,29 +85,14 @@ pub(super) struct SnapshotKeeper {
 }
 
 impl SnapshotKeeper {
-    /// Whether a snapshot is wanted after this batch.
-    pub(super) fn is_wanted(&mut self, chain: &Chain, every: u64) -> bool {
-        let wanted = chain.batches.is_multiple_of(every.max(1));
-        if wanted {
-            self.wanted.push_back(Some(chain.clone()));
-        }
-        wanted
-    }
-
-    /// Forgets everything about tables, because a new history begins.
-    pub(super) fn forget(&mut self) {
-        let wanted = self.wanted.iter().map(|_| None).collect();
-        *self = Self { wanted, ..Self::default() };
-    }
-
-    /// Takes the table for the oldest request.
+    /// Takes the table after the last batch of this chain.
     pub(super) fn take(
         &mut self,
+        chain: Chain,
         table: &Snapshot,
         now_ms: u64,
         every: u64,
     ) -> Result<(), Differs> {
-        let Some(chain) = self.wanted.pop_front().flatten() else { return Ok(()) };
         if table.globals.revision != chain.revision {
             return Ok(());
         }

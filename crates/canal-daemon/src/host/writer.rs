@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use super::{Ticket, encoding};
 use canal_core::{Change, ENTRY_VERSION, Entry, HostId, UnixMillis};
-use canal_log::engine::{Append, Batch, Ends, Link};
+use canal_log::engine::{Append, Batch, Ends, Link, Placed};
 
 /// The most entries in a batch.
 pub(super) const ENTRIES_MAX: usize = 1024;
@@ -125,9 +125,9 @@ impl Writer {
     }
 
     /// Whether a batch read under this host's name differs from the one that it sent.
-    pub(super) fn is_foreign(&self, sequence: u64, body: &[u8]) -> bool {
+    pub(super) fn is_foreign(&self, read: &Placed) -> bool {
         let sent = self.in_flight.as_ref().map(|in_flight| &in_flight.append);
-        sent.is_some_and(|sent| sent.sequence == sequence && sent.body != body)
+        sent.is_some_and(|sent| sent.sequence == read.sequence && sent.body != read.body)
     }
 
     /// Records that the engine acknowledged a batch, or will no longer acknowledge it.

@@ -111,7 +111,7 @@ impl Children {
     }
 
     /// Opens the FIFO that an earlier daemon created for a hold, and keeps its read end open. If
-    /// the FIFO was removed, [`Self::has_writers`] searches for the processes of the hold.
+    /// the FIFO was removed, [`Self::await_end`] searches for the processes of the hold.
     ///
     /// # Errors
     /// The FIFO exists and cannot be opened.
@@ -141,7 +141,8 @@ impl Children {
     }
 
     /// Whether a process has, or may have, a write end of the hold's FIFO open.
-    pub(crate) fn has_writers(&self, token: Token) -> bool {
+    #[cfg(test)]
+    fn has_writers(&self, token: Token) -> bool {
         self.look(token) != Writers::None
     }
 

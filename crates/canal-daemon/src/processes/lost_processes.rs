@@ -4,7 +4,7 @@
 //! lock. A process that must be killed leaves only when no process that runs under its hold is
 //! found. A signal counts as sent only if the kernel accepted it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
 use nix::sys::signal::Signal;
@@ -56,15 +56,17 @@ impl Stage {
     }
 }
 
-/// The processes that have lost their holds.
+/// The processes that have lost their holds, and those that lose them unless the engine answers.
 #[derive(Debug, Default)]
-pub(crate) struct LostProcesses(Vec<Lost>);
+pub(crate) struct LostProcesses(BTreeMap<Token, Lost>);
 
-/// A process that has lost its hold.
+/// A process that has to end.
 #[derive(Debug)]
 struct Lost {
     token: Token,
     told: Holder,
+    /// Whether its hold is lost. Otherwise it keeps the hold if the engine answers in time.
+    is_lost: bool,
     /// `None` until it can be opened, because there may be no descriptors left.
     pidfd: Option<Pidfd>,
     /// Identifies the processes that are killed along with it.
@@ -85,75 +87,120 @@ struct Lost {
 }
 
 impl LostProcesses {
-    /// Schedules the end of a process, as far as its `on_lost` setting allows: TERM from now on,
-    /// KILL at `kill_at`. At `kill_at` the processes that run under its hold are killed, too.
-    /// `done` is the last signal already sent. A second call for the same token changes nothing.
+    /// Schedules the end of a process that has lost its hold, as far as its `on_lost` setting
+    /// allows: TERM from now on, KILL at `kill_at`. At `kill_at` the processes that run under its
+    /// hold are killed, too. A second call for the same token changes nothing.
     pub(crate) fn add(
         &mut self,
         (token, told): (Token, Holder),
         (pidfd, trace): (Option<Pidfd>, Option<Trace>),
-        done: Option<Stage>,
         kill_at: u64,
     ) {
-        if self.has(token) {
-            return;
+        let lost = self.0.entry(token).or_insert_with(|| Lost::new((token, told), trace, kill_at));
+        if !lost.is_lost {
+            (lost.is_lost, lost.kill_at) = (true, kill_at);
+            lost.pidfd = pidfd.or(lost.pidfd.take());
         }
-        let killed_at = (done == Some(Stage::Killed)).then_some(kill_at);
-        self.0.push(Lost {
-            token,
-            told,
-            pidfd,
-            trace: trace.filter(|_| told.on_lost == OnLost::Kill),
-            is_over: false,
-            clean: 0,
-            kill_at,
-            done,
-            killed_at,
-            complained: false,
-            is_late: false,
-        });
     }
 
+    /// The same for a process that keeps its hold if it is [spared](Self::spare) before `kill_at`.
+    pub(crate) fn endanger(
+        &mut self,
+        (token, told): (Token, Holder),
+        trace: impl FnOnce() -> Option<Trace>,
+        kill_at: u64,
+    ) {
+        let lost =
+            self.0.entry(token).or_insert_with(|| Lost::new((token, told), trace(), kill_at));
+        if !lost.is_lost {
+            lost.kill_at = kill_at;
+        }
+    }
+
+    /// Keeps only the processes that have lost their hold, and those that `is_endangered` names.
+    pub(crate) fn spare(&mut self, is_endangered: impl Fn(Token) -> bool) {
+        self.0.retain(|token, lost| lost.is_lost || is_endangered(*token));
+    }
+
+    /// Whether the process of a token has lost its hold and has to end.
     pub(crate) fn has(&self, token: Token) -> bool {
-        self.0.iter().any(|lost| lost.token == token)
+        self.0.get(&token).is_some_and(|lost| lost.is_lost)
     }
 
     /// Whether this host must make no requests, because one of these processes may still run its
     /// program.
     pub(crate) fn are_awaited(&self) -> bool {
-        self.0.iter().any(Lost::is_awaited)
+        self.0.values().any(Lost::is_awaited)
     }
 
     /// The pids of the processes that this host waits for.
     pub(crate) fn awaited(&self) -> BTreeSet<u32> {
-        let awaited = self.0.iter().filter(|lost| lost.is_awaited());
+        let awaited = self.0.values().filter(|lost| lost.is_awaited());
         awaited.map(|lost| lost.told.process.pid).collect()
     }
 
-    /// When to check the processes next, in milliseconds of CLOCK_BOOTTIME.
+    /// When to check the processes next, in milliseconds of CLOCK_BOOTTIME. Until its `kill_at`,
+    /// nothing has to be checked of an endangered process that has got TERM.
     pub(crate) fn next_look(&self, now: u64) -> Option<u64> {
+        let is_due = |lost: &&Lost| lost.is_lost || lost.done.is_none() && !lost.is_over;
         let late = |lost: &Lost| now > lost.kill_at.saturating_add(UNKILLABLE_MS);
-        let every = if self.0.iter().all(late) { LATE_EVERY_MS } else { LOOK_EVERY_MS };
-        (!self.0.is_empty()).then_some(now.saturating_add(every))
+        self.0.values().find(is_due)?;
+        let every = if self.0.values().all(late) { LATE_EVERY_MS } else { LOOK_EVERY_MS };
+        Some(now.saturating_add(every))
     }
 
-    /// Sends the signals that are due now. Returns the processes that no longer have to be ended.
+    /// Sends the signals that are due now. Returns the processes that have lost their hold and no
+    /// longer have to be ended. `watched` returns the pidfd of a process that is already open,
     /// `find` looks up a process.
-    pub(crate) fn look(&mut self, now: u64, find: impl Fn(ProcessId) -> Found) -> Vec<Token> {
-        let traces: Vec<&Trace> = self.0.iter().filter_map(|lost| lost.trace_due(now)).collect();
+    pub(crate) fn look<'a>(
+        &mut self,
+        now: u64,
+        watched: impl Fn(Token, ProcessId) -> Option<&'a Pidfd>,
+        find: impl Fn(ProcessId) -> Found,
+    ) -> Vec<Token> {
+        let traces: Vec<&Trace> = self.0.values().filter_map(|lost| lost.trace_due(now)).collect();
         let left = descendants::kill(&traces);
-        let over = self.0.extract_if(.., |lost| {
+        // A process with several holds gets each signal once.
+        let mut sent: BTreeSet<(ProcessId, Stage)> = BTreeSet::new();
+        sent.extend(self.0.values().filter_map(|lost| Some((lost.told.process, lost.done?))));
+        let over = self.0.iter_mut().filter_map(|(token, lost)| {
             lost.note_left(&left, now);
-            lost.is_over = lost.is_over || lost.look(now, &find);
-            lost.is_over && (lost.trace.is_none() || lost.clean >= CLEAN_LOOKS)
+            let pidfd = watched(*token, lost.told.process);
+            lost.is_over = lost.is_over || lost.look(now, pidfd, &find, &mut sent);
+            let is_clean = lost.trace.is_none() || lost.clean >= CLEAN_LOOKS;
+            (lost.is_lost && lost.is_over && is_clean).then_some(*token)
         });
-        over.map(|lost| lost.token).collect()
+        let over: Vec<Token> = over.collect();
+        over.iter().for_each(|token| drop(self.0.remove(token)));
+        over
     }
 }
 
 impl Lost {
+    fn new((token, told): (Token, Holder), trace: Option<Trace>, kill_at: u64) -> Self {
+        Self {
+            token,
+            told,
+            is_lost: false,
+            pidfd: None,
+            trace: trace.filter(|_| told.on_lost == OnLost::Kill),
+            is_over: false,
+            clean: 0,
+            kill_at,
+            done: None,
+            killed_at: None,
+            complained: false,
+            is_late: false,
+        }
+    }
+
     fn is_awaited(&self) -> bool {
-        self.told.on_lost == OnLost::Kill && !self.is_late
+        self.is_lost && self.told.on_lost == OnLost::Kill && !self.is_late
+    }
+
+    /// Why it has to end, for messages.
+    fn why(&self) -> &'static str {
+        if self.is_lost { "its lock is lost" } else { "the engine has been away for too long" }
     }
 
     /// The trace, if the processes that run under this hold must be killed now. This happens before
@@ -181,45 +228,50 @@ impl Lost {
 
     /// Sends the signal that is due to the process itself. Returns whether it no longer has to be
     /// ended. An unknown state does not count.
-    fn look(&mut self, now: u64, find: impl Fn(ProcessId) -> Found) -> bool {
+    fn look(
+        &mut self,
+        now: u64,
+        watched: Option<&Pidfd>,
+        find: impl Fn(ProcessId) -> Found,
+        sent: &mut BTreeSet<(ProcessId, Stage)>,
+    ) -> bool {
         let Holder { process, on_lost, .. } = self.told;
         if may_outlive_lock(on_lost, self.done.is_some()) {
             return true;
         }
-        if self.pidfd.is_none() {
+        if watched.is_none() && self.pidfd.is_none() {
             match find(process) {
                 Found::Same(pidfd) => self.pidfd = Some(pidfd),
                 Found::Unknown(error) => self.complain("it cannot be found", &error),
                 Found::Gone => return true,
             }
         }
-        let Some(pidfd) = &self.pidfd else { return false };
+        let Some(pidfd) = watched.or(self.pidfd.as_ref()) else { return false };
         if pidfd.has_ended() {
             return true;
         }
         let due = if now < self.kill_at { Stage::Asked } else { Stage::Killed };
         if let Some(due) = due.allowed(on_lost) {
             if Some(due) > self.done {
-                self.signal(due, now);
+                let is_sent = sent.contains(&(process, due));
+                let signalled = if is_sent { Ok(()) } else { pidfd.signal(due.signal()) };
+                match signalled {
+                    Ok(()) => {
+                        if sent.insert((process, due)) {
+                            let (pid, token, signal) = (process.pid, self.token.0, due.signal());
+                            tracing::warn!(pid, token, "{}: sent {signal}", self.why());
+                        }
+                        self.done = Some(due);
+                        self.killed_at = (due == Stage::Killed).then_some(now);
+                    }
+                    // The next check finds its end.
+                    Err(error) if is_gone(&error) => {}
+                    Err(error) => self.complain("it cannot be signalled", &error),
+                }
             }
             self.note_lateness(now);
         }
         false
-    }
-
-    fn signal(&mut self, stage: Stage, now: u64) {
-        let (pid, token, signal) = (self.told.process.pid, self.token.0, stage.signal());
-        let Some(pidfd) = &self.pidfd else { return };
-        match pidfd.signal(signal) {
-            Ok(()) => {
-                tracing::warn!(pid, token, "its lock is lost: sent {signal}");
-                self.done = Some(stage);
-                self.killed_at = (stage == Stage::Killed).then_some(now);
-            }
-            // The next check finds its end.
-            Err(error) if is_gone(&error) => {}
-            Err(error) => self.complain("it cannot be signalled", &error),
-        }
     }
 
     fn note_lateness(&mut self, now: u64) {
@@ -235,7 +287,7 @@ impl Lost {
         if !self.complained {
             self.complained = true;
             let (pid, token) = (self.told.process.pid, self.token.0);
-            tracing::error!(pid, token, %error, "it lost its lock, and {what}; trying again");
+            tracing::error!(pid, token, %error, "{}, and {what}; trying again", self.why());
         }
     }
 }
@@ -258,13 +310,17 @@ mod tests {
         (child, Holder { process, on_lost: OnLost::Kill, mark: None, tag: None, taken_over: false })
     }
 
+    fn unwatched(_: Token, _: ProcessId) -> Option<&'static Pidfd> {
+        None
+    }
+
     fn sleeper() -> (Child, Holder) {
         shell("exec sleep 60")
     }
 
     fn lost_processes(told: Holder, kill_at: u64) -> LostProcesses {
         let mut lost_processes = LostProcesses::default();
-        lost_processes.add((TOKEN, told), (None, None), None, kill_at);
+        lost_processes.add((TOKEN, told), (None, None), kill_at);
         lost_processes
     }
 
@@ -273,7 +329,7 @@ mod tests {
     }
 
     fn until_over(lost_processes: &mut LostProcesses, now: u64) {
-        rerun::wait_until("it is over", || !lost_processes.look(now, find).is_empty());
+        rerun::wait_until("it is over", || !lost_processes.look(now, unwatched, find).is_empty());
         assert!(!lost_processes.has(TOKEN));
     }
 
@@ -283,7 +339,7 @@ mod tests {
         let mut lost_processes = lost_processes(told, 0);
         let no_descriptors = || Found::Unknown(io::Error::from_raw_os_error(libc::EMFILE));
         for now in 1..100 {
-            assert!(lost_processes.look(now * 10_000, |_| no_descriptors()).is_empty());
+            assert!(lost_processes.look(now * 10_000, unwatched, |_| no_descriptors()).is_empty());
             assert!(lost_processes.are_awaited(), "nothing was sent yet");
         }
         until_over(&mut lost_processes, 1_000_000);
@@ -295,12 +351,15 @@ mod tests {
         let ((first, one), (second, other)) = (sleeper(), sleeper());
         let now = 1_000_000;
         let mut lost_processes = lost_processes(one, now);
-        lost_processes.add((Token(8), other), (None, None), Some(Stage::Asked), now + 500);
+        lost_processes.add((Token(8), other), (None, None), now + 500);
+        lost_processes.0.get_mut(&Token(8)).unwrap().done = Some(Stage::Asked);
         until_over(&mut lost_processes, now);
         assert_eq!(killed_by(first), Some(9));
         assert!(lost_processes.has(Token(8)) && lost_processes.are_awaited());
         assert_eq!(lost_processes.next_look(now), Some(now + LOOK_EVERY_MS));
-        rerun::wait_until("it is over", || !lost_processes.look(now + 500, find).is_empty());
+        rerun::wait_until("it is over", || {
+            !lost_processes.look(now + 500, unwatched, find).is_empty()
+        });
         assert_eq!(killed_by(second), Some(9));
     }
 
@@ -308,8 +367,8 @@ mod tests {
     fn a_process_that_got_term_is_killed_later() {
         let (mut child, told) = shell("trap '' TERM; echo; exec sleep 60 >/dev/null");
         let mut lost_processes = lost_processes(told, 100);
-        assert!(lost_processes.look(50, find).is_empty());
-        assert!(lost_processes.look(60, find).is_empty());
+        assert!(lost_processes.look(50, unwatched, find).is_empty());
+        assert!(lost_processes.look(60, unwatched, find).is_empty());
         let _ = child.try_wait().unwrap();
         until_over(&mut lost_processes, 100);
         assert!(matches!(killed_by(child), Some(9 | 15)));
@@ -319,7 +378,7 @@ mod tests {
     fn the_first_kill_time_of_a_process_counts() {
         let (child, told) = sleeper();
         let mut lost_processes = lost_processes(told, 1_000);
-        lost_processes.add((TOKEN, told), (None, None), None, u64::MAX);
+        lost_processes.add((TOKEN, told), (None, None), u64::MAX);
         until_over(&mut lost_processes, 1_000);
         assert_eq!(killed_by(child), Some(9));
     }
@@ -329,11 +388,13 @@ mod tests {
         let (child, told) = sleeper();
         let mut lost_processes = LostProcesses::default();
         // The test pretends that the KILL was accepted, because no process here survives a KILL.
-        lost_processes.add((TOKEN, told), (None, None), Some(Stage::Killed), 1_000);
-        assert!(lost_processes.look(1_000 + UNKILLABLE_MS, find).is_empty());
+        lost_processes.add((TOKEN, told), (None, None), 1_000);
+        let lost = lost_processes.0.get_mut(&TOKEN).unwrap();
+        (lost.done, lost.killed_at) = (Some(Stage::Killed), Some(1_000));
+        assert!(lost_processes.look(1_000 + UNKILLABLE_MS, unwatched, find).is_empty());
         assert!(lost_processes.are_awaited());
         let late = 1_001 + UNKILLABLE_MS;
-        assert!(lost_processes.look(late, find).is_empty());
+        assert!(lost_processes.look(late, unwatched, find).is_empty());
         assert!(!lost_processes.are_awaited() && lost_processes.has(TOKEN));
         assert_eq!(lost_processes.next_look(late), Some(late + LATE_EVERY_MS));
         Pidfd::open(child.id()).unwrap().signal(Signal::SIGKILL).unwrap();
@@ -356,13 +417,35 @@ mod tests {
         lost_processes.add(
             (TOKEN, told),
             (None, told.tag.map(|tag| Trace::of(tag, dir.path()))),
-            None,
             1_000,
         );
-        assert!(lost_processes.look(999, find).is_empty(), "its time has not come");
+        assert!(lost_processes.look(999, unwatched, find).is_empty(), "its time has not come");
         assert!(!Pidfd::open(left.id()).unwrap().has_ended());
         until_over(&mut lost_processes, 1_000);
         assert_eq!(killed_by(left), Some(9));
+    }
+
+    #[test]
+    fn an_endangered_process_is_asked_once_and_spared_if_the_engine_answers() {
+        let (mut child, told) = shell("trap '' TERM; echo; exec sleep 60 >/dev/null");
+        let mut lost_processes = LostProcesses::default();
+        for (token, kill_at) in [(TOKEN, 100), (Token(8), 100), (TOKEN, 200)] {
+            lost_processes.endanger((token, told), || None, kill_at);
+        }
+        assert!(lost_processes.look(50, unwatched, find).is_empty());
+        assert!(!lost_processes.has(TOKEN) && !lost_processes.are_awaited());
+        assert_eq!(lost_processes.next_look(50), None, "it has got TERM for both tokens");
+        lost_processes.spare(|token| token == TOKEN);
+        assert!(lost_processes.look(150, unwatched, find).is_empty());
+        let _ = child.try_wait().unwrap();
+        // It loses the hold before the time that it had.
+        lost_processes.add((TOKEN, told), (None, None), 160);
+        assert!(lost_processes.are_awaited());
+        until_over(&mut lost_processes, 160);
+        lost_processes.endanger((Token(9), told), || None, 100);
+        lost_processes.spare(|_| false);
+        assert_eq!(lost_processes.next_look(0), None);
+        assert!(matches!(killed_by(child), Some(9 | 15)));
     }
 
     #[test]
@@ -374,12 +457,16 @@ mod tests {
             find(process)
         };
         let warned = Holder { on_lost: OnLost::Warn, ..told };
-        assert_eq!(lost_processes(warned, 0).look(1, counted).len(), 1);
+        assert_eq!(lost_processes(warned, 0).look(1, unwatched, counted).len(), 1);
         assert_eq!(looks.get(), 0);
         let mut lost_processes = lost_processes(Holder { on_lost: OnLost::Term, ..told }, 0);
         assert!(!lost_processes.are_awaited());
-        assert!(lost_processes.look(1, counted).is_empty(), "it is asked to end");
-        assert_eq!(lost_processes.look(1, counted).len(), 1, "that is all that may be done");
+        assert!(lost_processes.look(1, unwatched, counted).is_empty(), "it is asked to end");
+        assert_eq!(
+            lost_processes.look(1, unwatched, counted).len(),
+            1,
+            "that is all that may be done"
+        );
         assert_eq!(looks.get(), 1);
         assert_eq!(killed_by(child), Some(15));
     }

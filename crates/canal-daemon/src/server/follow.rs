@@ -31,6 +31,7 @@ impl Server {
     /// The table cannot follow the log. The daemon then has to end.
     pub(crate) fn follow(&mut self) -> anyhow::Result<()> {
         while let Some(event) = self.decide.next_event() {
+            let recovered = self.decide.table().recovery().is_some();
             match event {
                 Event::Entry { revision, entry, ticket } => {
                     self.follow_entry(revision, &entry, ticket);
@@ -41,13 +42,14 @@ impl Server {
                 Event::Clear => self.clear(),
                 Event::Joined { host, adopted } => self.joined(host, adopted),
                 Event::Lost { host, why } => self.lost(host, &why),
-                Event::SnapshotWanted => self.decide.store_snapshot(),
+                Event::SnapshotWanted(chain) => self.decide.store_snapshot(*chain),
                 Event::Present => self.resume_put_off(),
                 event => {
                     self.decide.note_engine(event)?;
                     self.due.changed = true;
                 }
             }
+            self.follow_recovery(recovered);
         }
         Ok(())
     }
@@ -64,17 +66,15 @@ impl Server {
             Change::Release(giving) if by.is_some() => self.holds_at_stake(giving),
             _ => Vec::new(),
         };
-        let recovered = self.decide.table().recovery().is_some();
         let applied = self.apply(revision, entry, by);
         if let Some((ticket, proposed)) = proposed {
-            self.came_back(ticket, proposed, applied, &before);
+            self.came_back(ticket, proposed, applied, Some(&before));
         }
         if let Change::Suspend { request } = entry.change
             && !self.waiters.suspended.contains_key(&request)
         {
             self.tell_after_all(request);
         }
-        self.follow_recovery(recovered);
         if matches!(entry.change, Change::HostGone { .. }) && self.decide.is_member() {
             // Requests may have waited for the end of an earlier incarnation.
             self.ask_for_those_waiting();
@@ -102,13 +102,14 @@ impl Server {
         applied
     }
 
-    /// Completes a change of this host that was applied at its place in the log.
+    /// Completes a change of this host that is in the table. `before`: the holds that it may have
+    /// released; `None` if the table was replaced as a whole, so that the outcomes are unknown.
     fn came_back(
         &mut self,
         ticket: Ticket,
         proposed: Proposed,
         applied: Applied,
-        before: &[Arc<HoldState>],
+        before: Option<&[Arc<HoldState>]>,
     ) {
         match (proposed.then, proposed.change) {
             (Completion::Nothing, Change::End { frame }) => self.ended(frame),
@@ -135,57 +136,50 @@ impl Server {
         }
     }
 
-    /// The next step of a call whose change was applied.
+    /// The next step of a call whose change is in the table. `before` as for [`Self::came_back`].
     fn step_after(
         &mut self,
         id: ConnId,
         peer: Credentials,
         call: PendingCall,
-        applied: Applied,
-        before: &[Arc<HoldState>],
+        mut applied: Applied,
+        before: Option<&[Arc<HoldState>]>,
     ) -> Result {
-        match call {
-            PendingCall::Ask(newcomer) => self.asked(id, newcomer, applied),
-            PendingCall::Question(newcomer) => self.question(id, newcomer),
-            PendingCall::Release(giving) => self.given_back(peer, &giving, before, &applied),
-            PendingCall::Renew(renewing) => self.renewed(peer, &renewing, &applied),
-            PendingCall::Resize(key) => self.resized(&key, &applied),
-            PendingCall::Prioritize(request, before, priority) => {
+        match (call, before) {
+            (PendingCall::Ask(newcomer), Some(_)) => self.asked(id, newcomer, applied),
+            (PendingCall::Ask(newcomer), None) => {
+                self.find_absorbed(id, newcomer.more, RequestId(applied.revision.0))
+            }
+            (PendingCall::Renew(renewing), seen) => {
+                if seen.is_none() {
+                    applied.outcomes = renewing.unseen(self.decide.table());
+                }
+                self.renewed(peer, &renewing, &applied)
+            }
+            (PendingCall::Release(giving), Some(before)) => {
+                self.given_back(peer, &giving, before, &applied)
+            }
+            (PendingCall::Resize(key), Some(_)) => self.resized(&key, &applied),
+            (PendingCall::Prioritize(request, before, priority), Some(_)) => {
                 self.prioritized(request, before, priority)
             }
-            PendingCall::Confirm(request) => self.confirmed(request),
-            PendingCall::ConfirmAt(request) => self.confirmed_at(request, &applied),
+            // The table is the same whether the change had an effect or found nothing to do, so the
+            // result is unknown.
+            (
+                PendingCall::Release(_) | PendingCall::Resize(_) | PendingCall::Prioritize(..),
+                None,
+            ) => Err(done_unseen()),
+            (PendingCall::Question(newcomer), _) => self.question(id, newcomer),
+            (PendingCall::Confirm(request), _) => self.confirmed(request),
+            (PendingCall::ConfirmAt(request), _) => self.confirmed_at(request, &applied),
         }
     }
 
     /// Handles a change of this host that is part of a table that was replaced as a whole.
     fn absorbed(&mut self, ticket: Ticket, revision: Revision) {
-        let Some(proposed) = self.decide.in_flight.take(ticket) else { return };
-        let mut applied = Applied { revision, outcomes: Vec::new() };
-        let Completion::Call(id, peer) = proposed.then else {
-            return self.came_back(ticket, proposed, applied, &[]);
-        };
-        let Some(call) = self.conns.take_awaiting(id, ticket) else {
-            return self.came_back(ticket, proposed, applied, &[]);
-        };
-        let step = match call {
-            PendingCall::Renew(renewing) => {
-                applied.outcomes = renewing.unseen(self.decide.table());
-                self.renewed(peer, &renewing, &applied)
-            }
-            PendingCall::Ask(newcomer) => {
-                self.find_absorbed(id, newcomer.more, RequestId(revision.0))
-            }
-            // The table is the same whether the change had an effect or found nothing to do, so the
-            // result is unknown.
-            PendingCall::Release(_) | PendingCall::Resize(_) | PendingCall::Prioritize(..) => {
-                Err(done_unseen())
-            }
-            PendingCall::Question(_) | PendingCall::Confirm(_) | PendingCall::ConfirmAt(_) => {
-                self.step_after(id, peer, call, applied, &[])
-            }
-        };
-        self.carry_out(id, step);
+        if let Some(proposed) = self.decide.in_flight.take(ticket) {
+            self.came_back(ticket, proposed, Applied { revision, outcomes: Vec::new() }, None);
+        }
     }
 
     fn find_absorbed(&mut self, id: ConnId, more: bool, request: RequestId) -> Result {
@@ -213,13 +207,11 @@ impl Server {
     }
 
     fn replace_table(&mut self, snapshot: &Snapshot) -> anyhow::Result<()> {
-        let recovered = self.decide.table().recovery().is_some();
         self.decide.replace_table(snapshot)?;
         self.due.changed = true;
         if self.decide.host() != NO_HOST {
             self.catch_up();
         }
-        self.follow_recovery(recovered);
         if self.decide.is_member() {
             self.ask_for_those_waiting();
         }

@@ -241,7 +241,7 @@ impl Server {
     /// Ends the commands that are due. Once they are dead, asks for the requests that had to wait
     /// for that.
     pub(crate) fn end_lost(&mut self, now: u64) {
-        if self.decide.end_lost(now) {
+        if self.decide.end_lost(&self.owners, now) {
             self.ask_for_those_waiting();
         }
     }
@@ -390,13 +390,7 @@ impl Server {
         let is_waiting = |state: &CallState| {
             matches!(state, CallState::Log(LogWait { what: Awaiting::MembershipOf(_), .. }))
         };
-        for (id, state) in self.conns.end_waits(Subject::Log, is_waiting) {
-            let CallState::Log(wait) = state else { continue };
-            if let Awaiting::MembershipOf(newcomer) = wait.what {
-                let step = self.ask(newcomer);
-                self.carry_out(id, Ok(step));
-            }
-        }
+        self.ask_again(Subject::Log, is_waiting);
     }
 
     /// Asks for deferred requests again: all of them after a death, otherwise those whose time is
@@ -405,11 +399,20 @@ impl Server {
         let now = clock::now();
         let is_due = |it: &PendingAcquire| deaths || it.deferred_until.is_none_or(|at| at <= now);
         let is_due = |state: &CallState| matches!(state, CallState::Deferred(it) if is_due(it));
-        for (id, state) in self.conns.end_waits(Subject::Death, is_due) {
-            if let CallState::Deferred(newcomer) = state {
-                let step = self.ask(newcomer);
-                self.carry_out(id, Ok(step));
-            }
+        self.ask_again(Subject::Death, is_due);
+    }
+
+    /// Repeats requests for locks, or questions whether they would be granted, for calls that had
+    /// to wait until then.
+    fn ask_again(&mut self, subject: Subject, is_due: impl Fn(&CallState) -> bool) {
+        for (id, state) in self.conns.end_waits(subject, is_due) {
+            let newcomer = match state {
+                CallState::Deferred(it) => it,
+                CallState::Log(LogWait { what: Awaiting::MembershipOf(it), .. }) => it,
+                _ => continue,
+            };
+            let step = self.ask(newcomer);
+            self.carry_out(id, Ok(step));
         }
     }
 }

@@ -147,11 +147,8 @@ fn replay(snapshot: &Snapshot, records: &[Record], same_rules: bool) -> anyhow::
 /// The table of a journal of which a part may be missing or damaged.
 fn as_far_as_readable(snapshot: &Snapshot, records: &[Record]) -> Option<Table> {
     let mut table = Table::restore(snapshot).ok()?;
-    for record in records {
-        if table.replay(record.revision, &record.entry, &record.outcomes).is_err() {
-            break;
-        }
-    }
+    let mut replay = |it: &Record| table.replay(it.revision, &it.entry, &it.outcomes);
+    let _ = records.iter().try_for_each(&mut replay);
     Some(table)
 }
 

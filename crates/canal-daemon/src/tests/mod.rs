@@ -13,6 +13,7 @@ use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use crate::calls::call::ConnId;
+use crate::cluster::decide::Decide;
 use crate::config::effective::{EffectiveConfig, Overrides};
 use crate::config::file::Config;
 use crate::config::sections::SocketAccess;
@@ -82,7 +83,8 @@ impl World {
         let effective =
             EffectiveConfig::new(config, place.stores().config.clone(), 1024, overrides);
         let home = claim.open(None, SocketAccess::default()).unwrap();
-        let server = crate::start::server(&place, uid, home, effective, &origin, recovered);
+        let decide = (Decide::new(recovered.ledger, None), recovered.notes);
+        let server = crate::start::server(&place, uid, home, effective, &origin, decide);
         let server = server.unwrap();
         Self { server, place, _folder: folder }
     }

@@ -11,6 +11,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::calls::in_flight::Completion;
+use crate::cluster::decide::Decide;
 use crate::cluster::membership::{Cluster, EngineStatus};
 use crate::cluster::sent_tokens::SentTokens;
 use crate::config::effective::{EffectiveConfig, Overrides};
@@ -20,7 +21,7 @@ use crate::host::tests::direct::Direct;
 use crate::host::{Member, Settings};
 use crate::processes::holder_record::HolderRecord;
 use crate::processes::identity::process_of;
-use crate::store::recover::Recovered;
+use crate::store::ledger::Ledger;
 use crate::tests::{Holder, Peer, World, call, claim, granted, hex, mutex, try_mutex};
 use canal_core::{Ask, Change, Command, HostId, Item, Key, Owner, Request, Tag, View, Wait};
 use canal_log::engine::{Answer, Call, Engine, Identity, Outage};
@@ -117,24 +118,23 @@ impl World {
         };
         let member = Member::new(settings, identity, nonce);
         let origin = Origin::read().unwrap();
-        let recovered = Recovered::default();
         let overrides = Overrides { idle_exit_s: Some(0), ..Overrides::default() };
         let effective =
             EffectiveConfig::new(config, place.stores().config.clone(), 1024, overrides);
         let home = claim.open(None, SocketAccess::default()).unwrap();
-        let server = crate::start::server(&place, uid, home, effective, &origin, recovered);
-        let mut server = server.unwrap();
         let status = EngineStatus {
             name: "fake".to_owned(),
             lives_on: true,
             began_ms: clock::boottime_ms(),
             ..EngineStatus::default()
         };
-        let holder_record = HolderRecord::open(&dir, origin, false).unwrap();
+        let holder_record = HolderRecord::open(&dir, origin.clone(), false).unwrap();
         let tokens = SentTokens::open(&place, "fake").unwrap();
-        let cluster =
-            Cluster::new((member, Box::new(engine.clone())), status, holder_record, tokens);
-        server.decide.share(cluster);
+        let engine = Box::new(engine.clone());
+        let cluster = Cluster::new(member, engine, status, holder_record, tokens);
+        let decide = (Decide::new(Ledger::default(), Some(cluster)), Vec::new());
+        let server = crate::start::server(&place, uid, home, effective, &origin, decide);
+        let server = server.unwrap();
         let mut world = Self { server, place, _folder: folder };
         world.turns();
         assert!(world.server.decide.is_member());

@@ -2,9 +2,9 @@
 //! deadlines.
 
 use crate::host::failure_detector::silence_ms;
-use crate::host::incarnation::{Incarnation, is_due};
+use crate::host::incarnation::{Incarnation, Reading, is_due};
 use crate::host::settings::too_short;
-use crate::host::{Event, LostWhy, Member, Now, Standing, Ticket};
+use crate::host::{Chain, Event, LostWhy, Member, Now, OngoingOutage, Standing, Ticket};
 use canal_core::{Change, HostId, Snapshot, UnixMillis};
 use canal_log::engine::{Alive, Answer, Call, Ends, Evidence, Outage, Position};
 
@@ -16,7 +16,10 @@ impl Member {
         match self.settings.check(self.settings.ttl_ms) {
             Ok(_) => self.register_at(now.boot_ms),
             // No call was sent to the engine, and none will be.
-            Err(error) => self.events.push_back(Event::Hindered(too_short(error))),
+            Err(error) => {
+                OngoingOutage::note(&mut self.obstacle, &too_short(error), now);
+                self.tell_obstacle();
+            }
         }
         self.on_time();
     }
@@ -75,7 +78,12 @@ impl Member {
             Answer::Attends { listens } => self.attends(listens),
             Answer::Away(outage) => self.gone_away(outage),
             Answer::Back => self.come_back(),
-            Answer::Full(full) => self.events.push_back(Event::Full(full)),
+            Answer::Full(full) => {
+                let before = self.full.take();
+                let since = before.map_or(now, |it| it.since);
+                self.full = full.map(|outage| OngoingOutage { outage, since });
+                self.events.push_back(Event::Full);
+            }
         }
         self.on_time();
     }
@@ -107,10 +115,10 @@ impl Member {
         self.on_time();
     }
 
-    /// The answer to [`Event::SnapshotWanted`]: the table as it was at that event.
-    pub(crate) fn store(&mut self, snapshot: &Snapshot) {
+    /// The answer to [`Event::SnapshotWanted`]: its chain, and the table as it was at that event.
+    pub(crate) fn store(&mut self, chain: Chain, snapshot: &Snapshot) {
         let every = self.settings.snapshot_batches;
-        match self.snapshot_keeper.take(snapshot, self.now.boot_ms, every) {
+        match self.snapshot_keeper.take(chain, snapshot, self.now.boot_ms, every) {
             Ok(()) => self.store_due(),
             Err(differs) => self.differs(differs),
         }
@@ -141,12 +149,11 @@ impl Member {
             incarnation.renew = Some(now_ms + patience_ms);
             self.calls.push_back(Call::Renew { host: incarnation.host, asked_at: now_ms });
         }
-        if is_due(incarnation.loading, now_ms) {
-            self.calls.push_back(incarnation.load(now_ms));
-        } else if is_due(incarnation.confirming, now_ms) {
-            self.confirm_log();
-        } else if incarnation.is_settled() && is_due(incarnation.behind, now_ms) {
-            self.send_follow();
+        match incarnation.reading.filter(|(_, at_ms)| *at_ms <= now_ms) {
+            Some((Reading::Loading, _)) => self.calls.push_back(incarnation.load(now_ms)),
+            Some((Reading::Confirming, _)) => self.confirm_log(),
+            Some((Reading::Behind, _)) => self.send_follow(None),
+            None => {}
         }
         self.recover_on_time();
         self.append_again();
@@ -164,9 +171,7 @@ impl Member {
         let registering = self.standing == Standing::Registering;
         let register = self.register.filter(|_| registering);
         let renew = incarnation.and_then(|incarnation| incarnation.renew);
-        let read = incarnation.and_then(|incarnation| {
-            incarnation.loading.or(incarnation.confirming).or(incarnation.behind)
-        });
+        let read = incarnation.and_then(|incarnation| Some(incarnation.reading?.1));
         let settled = incarnation.filter(|incarnation| incarnation.is_settled());
         let again = self.writer.in_flight.as_ref().zip(settled);
         let again = again.map(|(in_flight, incarnation)| {
@@ -177,9 +182,9 @@ impl Member {
     }
 
     /// Requests the batches after the last one read.
-    fn send_follow(&mut self) {
+    fn send_follow(&mut self, reading: Option<(Reading, u64)>) {
         if let Some(incarnation) = self.incarnation.as_mut().filter(|it| it.is_read) {
-            incarnation.behind = None;
+            incarnation.reading = reading;
             self.calls.push_back(Call::Follow { after: incarnation.chain.last });
         }
     }
@@ -187,10 +192,9 @@ impl Member {
     /// Like [`Self::send_follow`], but appends nothing until the engine confirms that the log still
     /// contains everything read so far.
     fn confirm_log(&mut self) {
-        if let Some(incarnation) = self.incarnation.as_mut().filter(|it| it.is_read) {
-            incarnation.confirming = Some(self.now.boot_ms + incarnation.timing.renewal_ms);
-        }
-        self.send_follow();
+        let Some(incarnation) = &self.incarnation else { return };
+        let again_ms = self.now.boot_ms + incarnation.timing.renewal_ms;
+        self.send_follow(Some((Reading::Confirming, again_ms)));
     }
 
     /// Whether this host has read everything that was in the log when the engine became reachable
@@ -258,8 +262,9 @@ impl Member {
             incarnation.reconnected_ms = None;
             incarnation.head_then = head;
         }
-        if incarnation.is_settled() && read < head && incarnation.behind.is_none() {
-            incarnation.behind = Some(now_ms + incarnation.timing.renewal_ms / 4);
+        if read < head {
+            let at_ms = now_ms + incarnation.timing.renewal_ms / 4;
+            incarnation.reading.get_or_insert((Reading::Behind, at_ms));
         }
         if self.standing == Standing::Member {
             self.deadline = incarnation.deadline();
@@ -308,9 +313,8 @@ impl Member {
         self.cut = true;
         self.listen_again();
         self.tell_withdrawn();
-        if self.outage.as_ref() != Some(&outage) {
-            self.events.push_back(Event::Away(outage.clone()));
-            self.outage = Some(outage);
+        if OngoingOutage::note(&mut self.outage, &outage, self.now) {
+            self.events.push_back(Event::Away(outage));
         }
     }
 
@@ -335,7 +339,7 @@ impl Member {
             incarnation.renew = Some(now_ms);
         }
         incarnation.reconnected_ms = Some(now_ms);
-        if incarnation.loading.is_some() {
+        if incarnation.is_loading() {
             self.calls.push_back(incarnation.load(now_ms));
         } else {
             self.confirm_log();

@@ -1,17 +1,17 @@
 //! Reads the log: from its beginning or a snapshot, batch by batch, and again after a gap.
 
 use crate::host::chain::{Chain, Step, Trouble, Trust};
-use crate::host::incarnation::Incarnation;
+use crate::host::incarnation::{Incarnation, Reading};
 use crate::host::snapshot_keeper::{Kept, read_kept};
 use crate::host::{Event, Known, LostWhy, Member, Standing};
-use canal_core::{Change, Entry, HostId, Revision};
+use canal_core::{Change, Entry, Revision};
 use canal_log::engine::{Call, Outage, Placed, Position, Stored};
 
 impl Member {
     pub(in crate::host) fn loaded(&mut self, snapshot: Option<Stored>, batches: &[Placed]) {
         // Applies even if no load is expected: the batches that follow continue from this snapshot.
         let Some(incarnation) = self.incarnation.as_mut() else { return };
-        incarnation.loading = None;
+        incarnation.has_read(Reading::Loading);
         let epoch = incarnation.epoch;
         let kept = match snapshot.map(|stored| self.read_snapshot(&stored, epoch)).transpose() {
             Ok(kept) => kept,
@@ -115,13 +115,15 @@ impl Member {
 
     pub(in crate::host) fn batches(&mut self, batches: &[Placed]) {
         // While the log is loading, the next batches do not continue those read before.
-        let Some(incarnation) = self.incarnation.as_mut().filter(|it| it.loading.is_none()) else {
+        let Some(incarnation) = self.incarnation.as_mut().filter(|it| !it.is_loading()) else {
             return;
         };
-        incarnation.confirming = None;
+        incarnation.has_read(Reading::Confirming);
         self.read(batches, Trust::Live);
-        if let Some(incarnation) = &mut self.incarnation {
-            incarnation.behind.take_if(|_| incarnation.chain.link.position >= incarnation.head);
+        if let Some(incarnation) = &mut self.incarnation
+            && incarnation.chain.link.position >= incarnation.head
+        {
+            incarnation.has_read(Reading::Behind);
         }
         self.store_due();
     }
@@ -155,33 +157,30 @@ impl Member {
                 return false;
             }
         };
+        let is_ours = self.is_us(placed.host);
         match step {
             Step::Known => true,
-            Step::Void => self.after_batch(),
-            Step::Divergent { host } if self.is_us(host) => {
+            Step::Divergent if is_ours => {
                 self.rewritten();
                 false
             }
-            Step::Divergent { .. } => self.after_batch(),
-            Step::Counts { host, sequence, .. }
-                if self.is_us(host) && self.writer.is_foreign(sequence, &placed.body) =>
-            {
+            Step::Void | Step::Divergent => self.after_batch(),
+            Step::Counts { .. } if is_ours && self.writer.is_foreign(placed) => {
                 let why = "another process is appending to the log in its name".to_owned();
                 self.lose(LostWhy::Fenced { why });
                 false
             }
-            Step::Counts { host, sequence, first, entries } => {
-                self.apply((host, sequence), first, entries) && self.after_batch()
+            Step::Counts { first, entries } => {
+                self.apply(placed, first, entries) && self.after_batch()
             }
         }
     }
 
     /// Delivers the entries of a batch. Returns whether the incarnation still exists after it.
-    fn apply(&mut self, batch: (HostId, u64), first: Revision, entries: Vec<Entry>) -> bool {
-        let (host, sequence) = batch;
+    fn apply(&mut self, batch: &Placed, first: Revision, entries: Vec<Entry>) -> bool {
         let us = self.incarnation.as_ref().map(|incarnation| incarnation.host);
-        let ours = us == Some(host);
-        let tickets = if ours { self.writer.confirmed(sequence) } else { Vec::new() };
+        let ours = us == Some(batch.host);
+        let tickets = if ours { self.writer.confirmed(batch.sequence) } else { Vec::new() };
         let tickets = tickets.into_iter().chain(std::iter::repeat(None));
         let (mut end, mut differs) = (None, None);
         for ((revision, ticket), entry) in (first.0..).zip(tickets).zip(entries) {
@@ -229,8 +228,9 @@ impl Member {
 
     fn after_batch(&mut self) -> bool {
         let Some(incarnation) = &self.incarnation else { return false };
-        if self.snapshot_keeper.is_wanted(&incarnation.chain, self.settings.snapshot_batches) {
-            self.events.push_back(Event::SnapshotWanted);
+        if incarnation.chain.batches.is_multiple_of(self.settings.snapshot_batches.max(1)) {
+            let chain = Box::new(incarnation.chain.clone());
+            self.events.push_back(Event::SnapshotWanted(chain));
         }
         self.store_due();
         true
@@ -261,7 +261,7 @@ impl Member {
 
     /// Loads the log again: without that, the next batches cannot be read.
     pub(in crate::host) fn reload(&mut self) {
-        if let Some(incarnation) = self.incarnation.as_mut().filter(|it| it.loading.is_none()) {
+        if let Some(incarnation) = self.incarnation.as_mut().filter(|it| !it.is_loading()) {
             self.calls.push_back(incarnation.load(self.now.boot_ms));
         }
     }

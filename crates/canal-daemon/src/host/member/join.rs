@@ -56,11 +56,9 @@ impl Member {
             others: Others::sort(&self.identity, &self.lost, &self.boots, others),
             chain: Chain::new(epoch),
             is_read: false,
-            loading: None,
-            confirming: None,
+            reading: None,
             reconnected_ms: None,
             head_then: Position(0),
-            behind: None,
         });
         self.standing = Standing::Reading;
         self.calls.push_back(incarnation.load(self.now.boot_ms));

@@ -12,10 +12,10 @@ mod recover;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::host::failure_detector::FailureDetector;
-use crate::host::incarnation::{Incarnation, Memory, Recovering};
+use crate::host::incarnation::{Incarnation, Memory, Reading, Recovering};
 use crate::host::snapshot_keeper::{Differs, SnapshotKeeper};
 use crate::host::writer::Writer;
-use crate::host::{Event, LostWhy, Now, Settings, Standing, encoding};
+use crate::host::{Event, LostWhy, Now, OngoingOutage, Settings, Standing, encoding};
 use canal_core::HostId;
 use canal_log::engine::{Call, Ends, Evidence, Identity, Outage, Position, Registration};
 use canal_sys::deadline::Deadline;
@@ -34,9 +34,13 @@ pub(crate) struct Member {
     /// Whether the connection to the engine is cut.
     pub(in crate::host) cut: bool,
     /// Why the engine cannot be used, until it answers again.
-    pub(in crate::host) outage: Option<Outage>,
+    pub(crate) outage: Option<OngoingOutage>,
+    /// The total length of earlier outages of the engine, in milliseconds.
+    pub(crate) away_ms: u64,
     /// Why this host cannot take part although the engine answers.
-    pub(in crate::host) obstacle: Option<Outage>,
+    pub(crate) obstacle: Option<OngoingOutage>,
+    /// Why the engine stores nothing although it answers.
+    pub(crate) full: Option<OngoingOutage>,
     /// How many incarnations in a row met an obstacle.
     setbacks: u32,
     /// The incarnation that is being withdrawn. Its obstacle is reported after that.
@@ -182,11 +186,10 @@ impl Member {
         self.setbacks = self.setbacks.saturating_add(1);
         self.register_at(self.now.boot_ms + wait_ms.min(self.settings.ttl_ms));
         self.withdrawing = unused.filter(|_| !self.cut);
-        if self.obstacle.as_ref() == Some(&obstacle) {
+        if !OngoingOutage::note(&mut self.obstacle, &obstacle, self.now) {
             self.calls.extend(self.withdrawing.take().map(|host| Call::Withdraw { host }));
             return;
         }
-        self.obstacle = Some(obstacle);
         match self.withdrawing {
             // Withdraw first: the daemon may exit when it gets the event, and other hosts would
             // wait for this incarnation's end.
@@ -203,9 +206,9 @@ impl Member {
             return self.hinder(obstacle);
         };
         incarnation.renew = None;
-        incarnation.loading = Some(self.now.boot_ms + incarnation.timing.renewal_ms);
-        if self.obstacle.as_ref() != Some(&obstacle) {
-            self.obstacle = Some(obstacle);
+        let again_ms = self.now.boot_ms + incarnation.timing.renewal_ms;
+        incarnation.reading = Some((Reading::Loading, again_ms));
+        if OngoingOutage::note(&mut self.obstacle, &obstacle, self.now) {
             self.tell_obstacle();
         }
         self.end_read();
@@ -225,7 +228,8 @@ impl Member {
     }
 
     pub(in crate::host) fn tell_obstacle(&mut self) {
-        self.events.extend(self.obstacle.clone().map(Event::Hindered));
+        let obstacle = self.obstacle.as_ref().map(|it| it.outage.clone());
+        self.events.extend(obstacle.map(Event::Hindered));
     }
 
     /// Reports the obstacle of a withdrawn incarnation, whether or not the withdrawal succeeded.
@@ -237,7 +241,10 @@ impl Member {
 
     /// Records that the engine answered.
     pub(in crate::host) fn hear(&mut self) {
-        if !self.cut && self.outage.take().is_some() {
+        if !self.cut
+            && let Some(OngoingOutage { since, .. }) = self.outage.take()
+        {
+            self.away_ms += self.now.boot_ms.saturating_sub(since.boot_ms);
             self.events.push_back(Event::Back);
         }
     }
@@ -264,7 +271,9 @@ impl Member {
         self.writer = Writer::default();
         self.failure_detector.seen.clear();
         self.unknown_since.clear();
-        self.snapshot_keeper.forget();
+        // A new history begins.
+        self.snapshot_keeper = SnapshotKeeper::default();
+        self.events.retain(|event| !matches!(event, Event::SnapshotWanted(_)));
         self.calls.clear();
     }
 

@@ -47,23 +47,21 @@ impl Member {
     /// [`crate::host::Event::Entry`] and [`crate::host::Event::Restore`] that changed them.
     pub(crate) fn recovers(&mut self, recovery: Option<&Recovery>, longest_ttl_ms: u64) {
         self.longest_ttl_ms = longest_ttl_ms;
-        let Some(from) = recovery.and_then(|recovery| recovery.ttl_from) else {
-            self.recovering = None;
-            return;
-        };
-        let same = self.recovering.filter(|it| it.from == from);
+        let from = recovery.and_then(|recovery| recovery.ttl_from);
+        let same = self.recovering.filter(|it| Some(it.from) == from);
         // The wait begins now: the entry was in the log before this host read it.
-        let new = Recovering { from, since_ms: self.now.boot_ms, longest_ttl_ms, said: false };
-        self.recovering = Some(Recovering { longest_ttl_ms, ..same.unwrap_or(new) });
+        let since_ms = self.now.boot_ms;
+        self.recovering = same.or(from.map(|from| Recovering { from, since_ms, said: false }));
     }
 
     /// When the longest TTL will have passed since the entry from which the recovery counts, in
     /// milliseconds of CLOCK_BOOTTIME.
     #[must_use]
     pub(crate) fn recovered_at(&self) -> Option<u64> {
-        let Recovering { since_ms, longest_ttl_ms, .. } = self.recovering?;
+        let Recovering { since_ms, .. } = self.recovering?;
         let own_ms = self.incarnation.as_ref().map_or(self.settings.ttl_ms, |it| it.timing.ttl_ms);
-        let wait_ms = silence_ms(self.failure_detector.longest_ttl_ms(longest_ttl_ms.max(own_ms)));
+        let longest_ms = self.longest_ttl_ms.max(own_ms);
+        let wait_ms = silence_ms(self.failure_detector.longest_ttl_ms(longest_ms));
         #[cfg(test)]
         let wait_ms = match crate::sim::is_broken(crate::sim::Rule::RecoveriesWait) {
             true => 0,

@@ -97,7 +97,7 @@ impl Direct {
                     self.outcomes.extend(ticket.map(|ticket| (ticket, outcomes)));
                     self.entries.push((entry, ticket));
                 }
-                Event::SnapshotWanted => self.member.store(&self.table.snapshot()),
+                Event::SnapshotWanted(chain) => self.member.store(*chain, &self.table.snapshot()),
                 event => {
                     if let Event::Restore(snapshot) = &event {
                         self.table = Table::restore(snapshot).unwrap();

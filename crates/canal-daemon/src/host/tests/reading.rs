@@ -39,7 +39,7 @@ fn rule_09_batches_of_a_host_with_another_history_are_ignored() {
     let divergent = batch(2, 1, other, vec![joining(2)]);
     assert_eq!(read(&divergent, &mut chain, Trust::Live), Err(Trouble::Divergent), "or we have");
     assert_eq!(chain, before);
-    let step = Step::Divergent { host: HostId(2) };
+    let step = Step::Divergent;
     assert_eq!(read(&divergent, &mut chain, Trust::Loaded), Ok(step), "it is the author");
     assert_eq!(chain.revision, before.revision);
     let mut next = batch(2, 2, chain.link, vec![Change::Policy { bypass_max: 1 }]);
