@@ -249,7 +249,8 @@ pub(crate) fn open(
     }
     // A daemon in a thread of another program writes and offers only what the program asked for.
     let files = config.history.limits().filter(|_| !options.embedded).map(|limits| {
-        let state_dir = server.decide.ledger().state_dir().unwrap_or(place.state_dir());
+        let journal = server.decide.ledger().journal();
+        let state_dir = journal.map_or(place.state_dir(), |journal| &*journal.state_dir);
         Files { dir: state_dir.join("history"), limits, boot_id }
     });
     server.owners.keeps_ended = files.is_some();

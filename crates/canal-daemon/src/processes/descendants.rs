@@ -142,7 +142,7 @@ impl Children {
 
     /// Whether a process has, or may have, a write end of the hold's FIFO open.
     #[cfg(test)]
-    fn has_writers(&self, token: Token) -> bool {
+    pub(crate) fn has_writers(&self, token: Token) -> bool {
         self.look(token) != Writers::None
     }
 

@@ -193,7 +193,7 @@ impl Server {
             match request {
                 Some(request) => {
                     let step = self.wait_for_membership(id, request);
-                    self.carry_out(id, step);
+                    self.carry_out(id, Ok(step));
                 }
                 None => self.carry_out(id, Err(ended_unseen())),
             }

@@ -95,7 +95,7 @@ impl Observe {
         let figures = Snapshot::of(decide.table(), counters, clock::unix_ms());
         Snapshot {
             connections: connections as u64,
-            journal_bytes: decide.ledger().journal_bytes(),
+            journal_bytes: decide.ledger().journal().map(|it| it.journal.bytes()),
             history_bytes: self.history.queue.bytes(),
             history_dropped: self.history.queue.dropped(),
             engine: decide.cluster().map(|cluster| cluster.figures(decide.is_member())),

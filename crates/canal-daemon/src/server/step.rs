@@ -117,7 +117,7 @@ impl Server {
     /// this host is a member; any other call fails.
     pub(super) fn without_membership(&mut self, id: ConnId, call: PendingCall) -> Result {
         match call {
-            PendingCall::Ask(newcomer) => self.wait_for_membership(id, newcomer),
+            PendingCall::Ask(newcomer) => Ok(self.wait_for_membership(id, newcomer)),
             _ => Err(self.decide.not_a_member()),
         }
     }
@@ -150,17 +150,11 @@ impl Server {
     }
 
     /// Makes a request wait until this host is a member and may propose it.
-    ///
-    /// # Errors
-    /// Without an engine, there is nothing to wait for.
-    pub(crate) fn wait_for_membership(&mut self, id: ConnId, newcomer: PendingAcquire) -> Result {
+    pub(crate) fn wait_for_membership(&mut self, id: ConnId, newcomer: PendingAcquire) -> Step {
         if self.conns.peek(id).is_none_or(|conn| conn.heard_end() || conn.is_closing()) {
-            return Ok(Step::Leave);
+            return Step::Leave;
         }
-        if !self.decide.is_shared() {
-            return Err(self.decide.not_a_member());
-        }
-        Ok(self.wait_for_log(id, Awaiting::MembershipOf(newcomer)))
+        self.wait_for_log(id, Awaiting::MembershipOf(newcomer))
     }
 }
 

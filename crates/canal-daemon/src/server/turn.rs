@@ -371,7 +371,8 @@ impl Server {
     }
 
     fn restore_home(&mut self) -> anyhow::Result<()> {
-        let is_whole = !self.runtime_dir.is_damaged() && !self.decide.ledger().vanished();
+        let vanished = self.decide.ledger().journal().is_some_and(|it| it.journal.vanished());
+        let is_whole = !self.runtime_dir.is_damaged() && !vanished;
         if is_whole && !self.runtime_dir.restore_failed {
             return Ok(());
         }

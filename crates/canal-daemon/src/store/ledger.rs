@@ -185,19 +185,9 @@ impl Ledger {
         self.kept().map_or(Ok(()), |(table, kept)| kept.compact(table))
     }
 
-    /// The directory of the data that survives a reboot; `None` if an engine keeps the log.
-    pub(crate) fn state_dir(&self) -> Option<&Path> {
-        self.journal.as_ref().map(|journal| &*journal.state_dir)
-    }
-
-    /// How many bytes of the journal are in use; `None` if an engine keeps the log.
-    pub(crate) fn journal_bytes(&self) -> Option<u64> {
-        self.journal.as_ref().map(|journal| journal.journal.bytes())
-    }
-
-    /// Whether files of the journal were removed.
-    pub(crate) fn vanished(&self) -> bool {
-        self.journal.as_ref().is_some_and(|journal| journal.journal.vanished())
+    /// The embedded journal; `None` if an engine keeps the log.
+    pub(crate) fn journal(&self) -> Option<&JournalStore> {
+        self.journal.as_deref()
     }
 
     /// Creates the journal's files again if they are missing.

@@ -21,11 +21,10 @@ const DISCARD_HINT: &str = "run `canal daemon --discard-journal` to set it aside
 /// The content of the journal that an earlier daemon left.
 pub(crate) struct PreviousJournal {
     pub journal: Journal,
-    pub table: Table,
+    /// The table with which the daemon continues; `None` if all that it contains has ended.
+    pub table: Option<Table>,
     /// Greater than every token in the journal.
     pub next_token: Token,
-    /// Whether the daemon continues with the journal's table.
-    pub goes_on: bool,
     /// Whether the journal must be rewritten before records are appended.
     pub begins_anew: bool,
     /// Notes for operators.
@@ -43,34 +42,32 @@ impl PreviousJournal {
     /// or its outcomes differ from the decisions of its rules.
     pub(crate) fn read(opened: Opened, dir: &Path, origin: &Origin) -> anyhow::Result<Self> {
         let Opened { journal, origin: written_by, rules, snapshot, records, .. } = opened;
-        let ended = |journal, next_token, unseen| Self {
+        let mut found = Self {
             journal,
-            table: Table::default(),
-            next_token,
-            goes_on: false,
+            table: None,
+            next_token: Globals::default().next_token,
             begins_anew: true,
             notes: Vec::new(),
-            unseen,
+            unseen: Unseen::default(),
         };
-        let (Some(written_by), Some(snapshot)) = (written_by, snapshot) else {
-            return Ok(ended(journal, Globals::default().next_token, Unseen::default()));
-        };
+        let (Some(written_by), Some(snapshot)) = (written_by, snapshot) else { return Ok(found) };
         let known_ms = records.iter().map(|record| record.entry.at.0).max().unwrap_or(0);
         if !written_by.may_share_boot(origin) {
             tracing::info!("the machine has rebooted: earlier holds have ended");
             // Requests ended with the machine, as far as the remaining journal contains them.
-            let table = as_far_as_readable(&snapshot, &records);
-            let unseen = table.map(|table| Unseen::rebooted(&table, known_ms)).unwrap_or_default();
-            return Ok(ended(journal, last_token(&snapshot, &records), unseen));
+            if let Some(table) = as_far_as_readable(&snapshot, &records) {
+                found.unseen = Unseen::rebooted(&table, known_ms);
+            }
+            found.next_token = last_token(&snapshot, &records);
+            return Ok(found);
         }
         let same_rules = rules == RULES_VERSION;
         let table = replay(&snapshot, &records, same_rules)?;
         // This happens before the translation, so the processes have their original pids.
-        let unseen = Unseen::of_table(&table, known_ms);
-        let mut notes = Vec::new();
+        found.unseen = Unseen::of_table(&table, known_ms);
         let table = match written_by.shares_numbers(origin) {
             true => table,
-            false => adopted(&table, dir, &Visible::look(&written_by, origin), &mut notes)?,
+            false => adopted(&table, dir, &Visible::look(&written_by, origin), &mut found.notes)?,
         };
         if !same_rules {
             tracing::info!(
@@ -79,9 +76,9 @@ impl PreviousJournal {
                 "an earlier version with other rules wrote the journal"
             );
         }
-        let next_token = table.globals().next_token;
-        let begins_anew = !same_rules || written_by != *origin;
-        Ok(Self { journal, table, next_token, goes_on: true, begins_anew, notes, unseen })
+        found.next_token = table.globals().next_token;
+        found.begins_anew = !same_rules || written_by != *origin;
+        Ok(Self { table: Some(table), ..found })
     }
 }
 

@@ -53,8 +53,9 @@ pub(crate) fn recover(
     if opened.torn_bytes > 0 {
         tracing::warn!(bytes = opened.torn_bytes, "the journal ended in the middle of a record");
     }
-    let mut old = PreviousJournal::read(opened, &place.dir, origin)?;
-    let goes_on = old.goes_on;
+    let old = PreviousJournal::read(opened, &place.dir, origin)?;
+    let goes_on = old.table.is_some();
+    let mut table = old.table.unwrap_or_default();
     let was_anew = durable.as_ref().is_some_and(|durable| durable.node.is_anew);
     // The journal of this boot contains all leases; after a reboot, the file of the leases does.
     let is_anew = was_anew || !goes_on && (durable.is_none() || !has_leases);
@@ -63,7 +64,7 @@ pub(crate) fn recover(
     let floor = (!goes_on).then(|| reserved.max(old.next_token).max(token_by_clock()));
     let mut durable = durable.unwrap_or_else(|| {
         // Those that the lost state file must have contained.
-        let mut settings = old.table.snapshot().settings;
+        let mut settings = table.snapshot().settings;
         settings.retain(|key, settings| {
             settings.view.take_if(|view| config.views.get(key) == Some(view));
             !settings.is_default()
@@ -72,11 +73,11 @@ pub(crate) fn recover(
     });
     durable.node.is_anew = is_anew;
     if !goes_on {
-        old.table = table_of(&leases, durable.reserved_request)
+        table = table_of(&leases, durable.reserved_request)
             .with_context(|| format!("the leases in {}", state_dir.display()))?;
     }
     let kept = JournalStore {
-        rooms: Rooms::of_table(&old.table),
+        rooms: Rooms::of_table(&table),
         journal: old.journal,
         state_dir,
         durable,
@@ -84,9 +85,9 @@ pub(crate) fn recover(
         dir: place.dir.clone(),
         fault: Fault::from_environment(),
         turn: Batch::default(),
-        leases: LeaseStore::new(lease_log, &old.table),
+        leases: LeaseStore::new(lease_log, &table),
     };
-    let mut ledger = Ledger::new(old.table, kept);
+    let mut ledger = Ledger::new(table, kept);
     if let Some(token) = floor {
         // This comes before the journal is begun, because the next daemon continues with its
         // content even if this daemon is killed right after it began the journal.

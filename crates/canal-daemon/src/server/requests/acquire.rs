@@ -217,7 +217,7 @@ impl Server {
             }
             // The daemon proposes the request again once the recovery is over.
             Some(Outcome::Refused { why: Refusal::Recovering, .. }) => {
-                self.wait_for_membership(id, newcomer)
+                Ok(self.wait_for_membership(id, newcomer))
             }
             // The daemon proposes the request again once that incarnation is gone.
             Some(Outcome::Refused { why: Refusal::Duplicate, .. })
@@ -226,7 +226,7 @@ impl Server {
                     self.is_of_lost_incarnation(known, *uid, owner)
                 }) =>
             {
-                self.wait_for_membership(id, newcomer)
+                Ok(self.wait_for_membership(id, newcomer))
             }
             Some(Outcome::Refused { why, .. }) => self.refuse(id, newcomer, &why),
             _ => {
