@@ -39,11 +39,11 @@ use crate::store::node_identity;
 use crate::store::recover::{Recovered, journal_of, recover};
 use crate::timers::{BoottimeTimer, Due};
 use crate::view::size_notes::ToldSizes;
-use crate::waiters::leases::Leases;
+use crate::waiters::leases::{Leases, is_collecting};
 use crate::waiters::waiting::Waiters;
 use crate::wording::{StartError, time};
 use crate::{logging, own_user};
-use canal_core::UnixMillis;
+use canal_core::{Change, RequestId, UnixMillis};
 use canal_log::journal::{NoRoom, OpenError};
 use canal_protocol::DaemonInfo;
 use canal_protocol::paths::{Place, Rule};
@@ -351,7 +351,7 @@ pub(crate) fn server(
     };
     server.due.node_settled = server.node.grants_from;
     if server.decide.is_member() {
-        server.resume()?;
+        resume(&mut server)?;
     }
     server.take_up_jobservers();
     server.follow()?;
@@ -360,6 +360,30 @@ pub(crate) fn server(
     server.look_ahead(clock::now());
     server.set_alarm()?;
     Ok(server)
+}
+
+/// Continues with the journal of the previous daemon, whose connections have ended.
+fn resume(server: &mut Server) -> anyhow::Result<()> {
+    if server.decide.is_used() {
+        server.propose(Change::Detach { host: server.decide.host() });
+    }
+    let collecting = server.decide.table().holds().filter(|hold| is_collecting(hold));
+    let collecting: Vec<RequestId> = collecting.map(|hold| hold.request).collect();
+    collecting.into_iter().for_each(|request| server.propose(Change::Withdraw { request }));
+    server.follow()?;
+    server.take_over();
+    server.follow()?;
+    if server.decide.is_used() {
+        let table = server.decide.table();
+        tracing::info!(
+            holds = table.holds().len(),
+            waiting = table.waiters().len(),
+            unverified = server.owners.unverified.len(),
+            "took over the previous daemon's holds and waiters"
+        );
+    }
+    server.follow_configuration();
+    server.follow()
 }
 
 /// Writes why this daemon does not run to the process that started it.

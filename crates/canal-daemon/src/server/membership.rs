@@ -14,7 +14,7 @@ use crate::server::progress::outside_queue;
 use crate::server::step::ended_unseen;
 use crate::store::ledger::NO_HOST;
 use crate::store::recover::token_by_clock;
-use crate::waiters::leases::{Leases, is_collecting};
+use crate::waiters::leases::Leases;
 use crate::waiters::waiting::Waiter;
 use crate::wording;
 use canal_core::{Change, FrameId, Globals, HostId, Owner, ProcessId, RequestId};
@@ -28,33 +28,6 @@ use canal_sys::process::Found;
 /// Invariant: this host verifies everything that it takes over from an earlier daemon or
 /// incarnation before it asks for anything new.
 impl Server {
-    /// Continues with the journal of the previous daemon, whose connections have ended.
-    ///
-    /// # Errors
-    /// As for [`Self::follow`].
-    pub(crate) fn resume(&mut self) -> anyhow::Result<()> {
-        if self.decide.is_used() {
-            self.propose(Change::Detach { host: self.decide.host() });
-        }
-        let collecting = self.decide.table().holds().filter(|hold| is_collecting(hold));
-        let collecting: Vec<RequestId> = collecting.map(|hold| hold.request).collect();
-        collecting.into_iter().for_each(|request| self.propose(Change::Withdraw { request }));
-        self.follow()?;
-        self.take_over();
-        self.follow()?;
-        if self.decide.is_used() {
-            let table = self.decide.table();
-            tracing::info!(
-                holds = table.holds().len(),
-                waiting = table.waiters().len(),
-                unverified = self.owners.unverified.len(),
-                "took over the previous daemon's holds and waiters"
-            );
-        }
-        self.follow_configuration();
-        self.follow()
-    }
-
     /// Handles the event that this host has become a member under this id.
     pub(crate) fn joined(&mut self, host: HostId, adopted: Option<HostId>) {
         tracing::info!(host = host.0, adopted = adopted.map(|host| host.0), "joined");
@@ -79,7 +52,7 @@ impl Server {
 
     /// Takes over this host's part of the table: the requests and holds of an earlier daemon or an
     /// adopted incarnation, and leases of hosts that are gone.
-    fn take_over(&mut self) {
+    pub(crate) fn take_over(&mut self) {
         let (table, host) = (self.decide.table(), self.decide.host());
         self.waiters.follow_table(table, host);
         self.leases.follow(table, host);
@@ -144,7 +117,7 @@ impl Server {
 
     /// Proposes the settings and the policy of the configuration and the state file. In a shared
     /// table, only where no host has stored another setting: the hosts' configurations may differ.
-    fn follow_configuration(&mut self) {
+    pub(crate) fn follow_configuration(&mut self) {
         let table = self.decide.table();
         // The log is new. Its tokens must be greater than those of any earlier journal.
         if table.globals().next_token == Globals::default().next_token {
