@@ -13,14 +13,11 @@ thread_local! {
 /// The name of a user, or the uid if there is no name. The system is asked only once, because it
 /// may query a directory service.
 pub(crate) fn name(uid: u32) -> String {
-    KNOWN.with_borrow_mut(|known| known.entry(uid).or_insert_with(|| ask(uid)).clone())
-}
-
-fn ask(uid: u32) -> String {
-    match User::from_uid(Uid::from_raw(uid)) {
+    let ask = || match User::from_uid(Uid::from_raw(uid)) {
         Ok(Some(user)) => user.name,
         Ok(None) | Err(_) => uid.to_string(),
-    }
+    };
+    KNOWN.with_borrow_mut(|known| known.entry(uid).or_insert_with(ask).clone())
 }
 
 /// A message with the names of users in place of `uid 1001`. The daemon writes numbers, because it

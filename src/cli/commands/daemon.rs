@@ -40,8 +40,7 @@ pub(crate) fn run(args: &DaemonArgs, global: &Global) -> Result {
         return Ok(());
     }
     if args.reload {
-        reload(&place, verbosity)?;
-        return Ok(());
+        return reload(&place, verbosity);
     }
     if args.replace && !args.foreground && is_systemds(&place) {
         return restart_unit(args);
@@ -124,21 +123,16 @@ fn passed_on(args: &DaemonArgs) -> Vec<OsString> {
         Some(length) => format!("{}ms", millis(length)),
         None => "infinity".to_owned(),
     };
-    let mut words = Vec::new();
-    for (option, value) in [
+    let values = [
         ("--idle-exit", args.idle_exit.map(duration)),
         ("--engine", args.engine.clone()),
         ("--engine-ttl", args.engine_ttl.map(duration)),
         ("--host", args.host.clone()),
-    ] {
-        words.extend(value.map(|value| format!("{option}={value}")));
-    }
-    for (option, is_given) in
-        [("--no-engine", args.no_engine), ("--discard-journal", args.discard_journal)]
-    {
-        words.extend(is_given.then(|| option.to_owned()));
-    }
-    words.into_iter().map(OsString::from).collect()
+    ];
+    let values =
+        values.into_iter().filter_map(|(name, value)| Some(format!("{name}={}", value?).into()));
+    let flags = [("--no-engine", args.no_engine), ("--discard-journal", args.discard_journal)];
+    values.chain(flags.iter().filter(|(_, given)| *given).map(|(name, _)| name.into())).collect()
 }
 
 /// Ends the running daemon, if one with these options could take its place.

@@ -55,7 +55,8 @@ fn report(args: &StatusArgs, global: &Global) -> Result {
             if !matches!(report.show_again(status, &now)?, ReaderState::There) {
                 break;
             }
-            let good_for = now.good_for().filter(|_| report.ages());
+            // The ages on a terminal change even without news.
+            let good_for = now.good_for().filter(|_| io::stdout().is_terminal() && !args.json);
             until = good_for.and_then(|time| Instant::now().checked_add(time));
         }
     } else {
@@ -105,11 +106,6 @@ impl Report<'_> {
             return view::one_line_each(status, now);
         }
         view::page(status, scope, is_part, self.verbose, now)
-    }
-
-    /// Whether the report contains ages, which change even without news.
-    fn ages(&self) -> bool {
-        io::stdout().is_terminal() && !self.args.json
     }
 
     /// Shows the page again: on a terminal in place of the last one, elsewhere after it.
