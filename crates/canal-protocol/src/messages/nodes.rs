@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 use crate::{Handle, WireItem};
 use canal_core::{Above, FrameId, NodeId, RequestId, Require, RunId, Snapshot, Tag};
 
-/// The reply to `Identify`, which asks which node the daemon is.
+/// A node, as its clients know it from then on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct NodeIdentity {
+pub struct KnownNode {
     /// The id of the node, which survives restarts of the daemon and of the machine.
     pub node: NodeId,
     /// The name of the machine, for people.
@@ -21,6 +21,28 @@ pub struct NodeIdentity {
     pub uid: u32,
     /// The name of that user; null if it has none.
     pub user: Option<String>,
+}
+
+impl KnownNode {
+    /// `the daemon of deploy (user 1001) at /tmp/canal-1001 on web1`.
+    #[must_use]
+    pub fn shown(&self) -> String {
+        let Self { machine, place, uid, user, .. } = self;
+        let user = match user {
+            Some(user) => format!("{user} (user {uid})"),
+            // The name that this machine knows for the number may be another user's.
+            None => format!("user {uid}"),
+        };
+        format!("the daemon of {user} at {place} on {machine}")
+    }
+}
+
+/// The reply to `Identify`, which asks which node the daemon is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeIdentity {
+    /// The node.
+    #[serde(flatten)]
+    pub known: KnownNode,
     /// The version of the daemon's program.
     pub version: String,
     /// Whether its state outlives a reboot. Without that, the daemon is not a node.

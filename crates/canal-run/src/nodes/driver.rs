@@ -13,7 +13,6 @@ use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 
 use canal_core::Token;
-use canal_lock::client::nodes::known_nodes::KnownNode;
 use canal_lock::client::nodes::lease::{HeldPart, LeaseHandle};
 use canal_lock::client::nodes::link::{self, parameters};
 use canal_nodes::{
@@ -22,7 +21,7 @@ use canal_nodes::{
 };
 use canal_protocol::{
     Acquire, Collect, ConfirmAt, ConfirmedAt, CycleStepInfo, ErrorName, Failure, FrameOfNode,
-    Grant, NodeFailure, NodeId, NodeIdentity, NodesRefusal, Release, Renew, Renewed, Report,
+    Grant, KnownNode, NodeFailure, NodeId, NodesRefusal, Release, Renew, Renewed, Report,
 };
 use canal_sys::clock::boottime_ms;
 use canal_sys::fds;
@@ -393,7 +392,7 @@ impl<'a> Driver<'a> {
         for heard in self.nodes[node].member.turn() {
             let event = match heard {
                 Heard::Away(failure) => Err(failure),
-                Heard::Identity(identity) => self.check(node, &identity).map(|()| {
+                Heard::Identity(identity) => self.check(node, &identity.known).map(|()| {
                     self.nodes[node].member.reached = true;
                     reached(identity.grants_from_ms)
                 }),
@@ -497,10 +496,10 @@ impl<'a> Driver<'a> {
     }
 
     /// Whether the daemon is the one in the plan.
-    fn check(&self, node: usize, identity: &NodeIdentity) -> Result<(), NodeFailure> {
+    fn check(&self, node: usize, known: &KnownNode) -> Result<(), NodeFailure> {
         let state = &self.nodes[node];
-        self.request.around.known_nodes.meet(&state.member.node, &KnownNode::of(identity))?;
-        match identity.node == state.id {
+        self.request.around.known_nodes.meet(&state.member.node, known)?;
+        match known.node == state.id {
             true => Ok(()),
             false => Err(NodeFailure::permanent("it is now a different daemon")),
         }

@@ -1,7 +1,6 @@
 //! Finds out which daemons a list of nodes names, before anything else is asked of them: a request
 //! carries the ids of all its nodes.
 
-use canal_lock::client::nodes::known_nodes::KnownNode;
 use canal_nodes::{Millis, Require};
 use canal_protocol::node_address::NodeAddress;
 use canal_protocol::{Grant, Node, NodeFailure, NodeId, NodeIdentity};
@@ -111,7 +110,7 @@ pub(super) fn meet(
             return Ok(None);
         }
         let [Asked { result, .. }] = asked;
-        met.here = result.and_then(Result::ok).map(|identity| identity.node);
+        met.here = result.and_then(Result::ok).map(|identity| identity.known.node);
     }
     Ok(Some(met))
 }
@@ -135,12 +134,11 @@ fn meet_nodes(request: &NodesRequest, host: &mut dyn Host) -> Result<Option<Met>
         let node = &request.nodes[at];
         match result {
             Some(Ok(identity)) => {
-                let recorded = KnownNode::of(&identity);
+                let NodeIdentity { known: recorded, grants_from_ms: left_ms, .. } = *identity;
                 request.around.known_nodes.meet(node, &recorded)?;
                 if node.address != NodeAddress::Local {
                     met.push((node, recorded.clone()));
                 }
-                let left_ms = identity.grants_from_ms;
                 let grants_from = left_ms.map(|left_ms| boottime_ms().saturating_add(left_ms));
                 let state = NodeState::unasked(at, recorded.node, node, request.ttl_ms);
                 known.push(NodeState { grants_from, member, ..state });

@@ -7,12 +7,11 @@
 //! Invariant: an answer counts only for the node to which its connection was pinned, and each
 //! daemon counts once.
 
-use canal_lock::client::nodes::known_nodes::KnownNode;
 use canal_lock::client::nodes::link::{self, parameters};
 use canal_nodes::Millis;
 use canal_nodes::leadership::{Claim, Said, Verdict, judge};
 use canal_protocol::{
-    ErrorName, HolderInfo, Leader, LeaderQuery, Node, NodeFailure, NodeId, NodeIdentity,
+    ErrorName, HolderInfo, KnownNode, Leader, LeaderQuery, Node, NodeFailure, NodeId,
 };
 use canal_sys::clock::boottime_ms;
 
@@ -145,7 +144,7 @@ impl<'a> LeaderAtNodes<'a> {
     fn hear(&mut self, at: usize) -> Result<(), NodeFailure> {
         for heard in self.sources[at].member.turn() {
             let heard = match heard {
-                Heard::Identity(identity) => self.identified(at, &identity)?,
+                Heard::Identity(identity) => self.identified(at, &identity.known)?,
                 Heard::Answer(answer) => self.sources[at].take(answer),
                 Heard::Away(failure) => Err(failure),
             };
@@ -162,18 +161,18 @@ impl<'a> LeaderAtNodes<'a> {
     fn identified(
         &mut self,
         at: usize,
-        identity: &NodeIdentity,
+        known: &KnownNode,
     ) -> Result<Result<(), NodeFailure>, NodeFailure> {
-        let (node, recorded) = (&self.sources[at].member.node, KnownNode::of(identity));
-        if let Err(failure) = self.around.known_nodes.meet(node, &recorded) {
+        let node = &self.sources[at].member.node;
+        if let Err(failure) = self.around.known_nodes.meet(node, known) {
             return Ok(Err(failure));
         }
         let mut others = self.sources.iter().enumerate().filter(|(other, _)| *other != at);
-        if let Some((_, other)) = others.find(|(_, other)| other.id == Some(recorded.node)) {
-            return Err(one_daemon(&other.member.node, node, &recorded.shown()));
+        if let Some((_, other)) = others.find(|(_, other)| other.id == Some(known.node)) {
+            return Err(one_daemon(&other.member.node, node, &known.shown()));
         }
         let source = &mut self.sources[at];
-        source.id = Some(recorded.node);
+        source.id = Some(known.node);
         Ok(source.member.call(Kind::Leader, &self.query))
     }
 }

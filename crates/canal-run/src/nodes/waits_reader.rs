@@ -15,7 +15,7 @@ use canal_nodes::Millis;
 use canal_nodes::deadlock::{Deadlock, Detector, Named, Next, RequestName, Step, Way};
 use canal_protocol::node_address::NodeAddress;
 use canal_protocol::{
-    BlockerInfo, CycleStepInfo, Node, NodeAt, NodeFailure, NodeId, NodeIdentity, PartyInfo,
+    BlockerInfo, CycleStepInfo, Node, NodeAt, NodeFailure, NodeId, PartyInfo,
     READ_NODES_MAX, RunId, Tag, WaitsFound, WaitsNear,
 };
 use canal_text::time::utc;
@@ -259,11 +259,11 @@ impl<'a> WaitsReader<'a> {
         for heard in self.sources[at].member.turn() {
             match heard {
                 Heard::Identity(identity) => {
-                    if let Err(failure) = self.check(at, &identity) {
+                    if let Err(failure) = self.check(at, identity.known.node) {
                         return self.lose(at, &failure);
                     }
                     let source = &mut self.sources[at];
-                    source.id = Some(identity.node);
+                    source.id = Some(identity.known.node);
                     source.member.reached = true;
                     self.send(at);
                 }
@@ -302,12 +302,12 @@ impl<'a> WaitsReader<'a> {
 
     /// Whether a daemon is the one to which its address was pinned, and is not already read by
     /// another name.
-    fn check(&self, at: usize, identity: &NodeIdentity) -> Result<(), NodeFailure> {
-        if self.sources[at].expected.is_some_and(|expected| expected != identity.node) {
+    fn check(&self, at: usize, node: NodeId) -> Result<(), NodeFailure> {
+        if self.sources[at].expected.is_some_and(|expected| expected != node) {
             return Err(NodeFailure::permanent("it is now a different daemon"));
         }
         let mut others = self.sources.iter().enumerate().filter(|(other, _)| *other != at);
-        if others.any(|(_, other)| other.id == Some(identity.node) && !other.is_useless) {
+        if others.any(|(_, other)| other.id == Some(node) && !other.is_useless) {
             return Err(NodeFailure::permanent("canal already reads it under another name"));
         }
         Ok(())

@@ -1,10 +1,9 @@
 //! Describes a lock at nodes.
 
-use canal_lock::client::nodes::known_nodes::KnownNode;
 use canal_nodes::{Change, Held, Outcome, Refusal, Require};
 use canal_protocol::node_address::NodeAddress;
 use canal_protocol::paths::SHARED_DIR;
-use canal_protocol::{ErrorName, Failure, Node};
+use canal_protocol::{ErrorName, Failure, KnownNode, Node};
 use canal_sys::clock::unix_of;
 use canal_text::time::clock_here;
 

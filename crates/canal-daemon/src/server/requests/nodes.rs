@@ -22,8 +22,8 @@ use canal_core::{
 };
 use canal_protocol::{
     Acquire, Collect, ConfirmAt, ConfirmedAt, ErrorName, Failure, FrameFound, FrameOfNode,
-    LeaseAsked, NodeAt, NodeIdentity, NodesRefusal, PartFound, READ_NODES_MAX, REPORTED_NODES_MAX,
-    Report, WAITS_NEAR_NAMES_MAX, WaitsFound, WaitsNear,
+    KnownNode, LeaseAsked, NodeAt, NodeIdentity, NodesRefusal, PartFound, READ_NODES_MAX,
+    REPORTED_NODES_MAX, Report, WAITS_NEAR_NAMES_MAX, WaitsFound, WaitsNear,
 };
 use canal_sys::clock;
 use canal_sys::peer::Credentials;
@@ -35,12 +35,10 @@ impl Server {
     pub(crate) fn identify(&mut self) -> Result {
         let place = self.runtime_dir.place().dir.display().to_string();
         let uid = self.about.uid;
+        let user = self.node.user.name(uid).map(str::to_owned);
+        let (node, machine) = (self.node_id()?, node_identity::host_name());
         let identity = NodeIdentity {
-            node: self.node_id()?,
-            machine: node_identity::host_name(),
-            place,
-            uid,
-            user: self.node.user.name(uid).map(str::to_owned),
+            known: KnownNode { node, machine, place, uid, user },
             version: env!("CARGO_PKG_VERSION").to_owned(),
             lasting: self.node.is_lasting && !self.decide.is_shared(),
             grants_from_ms: self.node.left().map(milliseconds),

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use canal_protocol::node_address::NodeAddress;
 use canal_protocol::paths::{Place, Rule};
-use canal_protocol::{Node, NodeFailure, NodeId, NodeIdentity};
+use canal_protocol::{KnownNode, Node, NodeFailure, NodeId};
 use canal_sys::dir::{IfMissing, open_lock, open_private};
 
 /// The name of the file.
@@ -25,22 +25,6 @@ const NAME: &str = "nodes.json";
 
 /// The name of the file that is locked while the other one is replaced.
 const LOCK: &str = "nodes.lock";
-
-/// A node that was met.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct KnownNode {
-    /// The id of the node.
-    pub node: NodeId,
-    /// The name of its machine, for messages.
-    pub machine: String,
-    /// The directory of its socket.
-    pub place: String,
-    /// The uid of its daemon.
-    pub uid: u32,
-    /// The name of that user, if it has one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub user: Option<String>,
-}
 
 /// The file with the identities that a user has met.
 #[derive(Clone, Debug)]
@@ -53,32 +37,6 @@ pub struct KnownNodes {
 struct Content {
     version: u32,
     nodes: BTreeMap<String, KnownNode>,
-}
-
-impl KnownNode {
-    /// The part of an identity that is saved.
-    #[must_use]
-    pub fn of(identity: &NodeIdentity) -> Self {
-        Self {
-            node: identity.node,
-            machine: identity.machine.clone(),
-            place: identity.place.clone(),
-            uid: identity.uid,
-            user: identity.user.clone(),
-        }
-    }
-
-    /// `the daemon of deploy (user 1001) at /tmp/canal-1001 on web1`.
-    #[must_use]
-    pub fn shown(&self) -> String {
-        let Self { machine, place, uid, user, .. } = self;
-        let user = match user {
-            Some(user) => format!("{user} (user {uid})"),
-            // The name that this machine knows for the number may be another user's.
-            None => format!("user {uid}"),
-        };
-        format!("the daemon of {user} at {place} on {machine}")
-    }
 }
 
 impl KnownNodes {
