@@ -14,7 +14,7 @@ use canal_lock::client::channel::{End, Received, channel};
 use canal_lock::client::environment::{Variables, variables_over_nodes};
 use canal_lock::client::nodes::lease::LeaseHandle;
 use canal_nodes::Require;
-use canal_protocol::{Node, NodeFailure};
+use canal_protocol::NodeFailure;
 use canal_sys::deadline::{Deadline, Reader, Writer};
 use canal_sys::fds;
 use canal_sys::pidfd::Pidfd;
@@ -249,24 +249,18 @@ impl ChildEnd {
         &self.request
     }
 
-    /// The handle of the lock that is held, if its nodes are at these addresses.
-    fn handle_at(&self, nodes: &[Node], start: &Start) -> LeaseHandle {
-        let NodesRequest { secret, ttl_ms, .. } = *self.request;
-        LeaseHandle::new(secret, start.token, ttl_ms, start.need, nodes, &start.parts)
-    }
-
-    /// The handle of the lease that is held.
+    /// The handle of the lock that is held.
     #[must_use]
     pub fn handle(&self, start: &Start) -> LeaseHandle {
-        self.handle_at(&self.request.nodes, start)
+        let NodesRequest { secret, ttl_ms, ref nodes, .. } = *self.request;
+        LeaseHandle::new(secret, start.token, ttl_ms, start.need, nodes, &start.parts)
     }
 
     /// The variables for the command. `socket` is the daemon's socket if the caller named one.
     #[must_use]
     pub fn variables(&self, start: &Start, socket: Option<&Path>) -> Variables {
-        let NodesRequest { asked, secret, require, under, nodes, around, .. } = &*self.request;
-        let lease = |nodes: &[Node]| self.handle_at(nodes, start);
-        let under = under.clone().with(lease, nodes, &around.here.socket).reveal();
+        let NodesRequest { asked, secret, require, under, around, .. } = &*self.request;
+        let under = under.clone().with(self.handle(start), &around.here.socket).reveal();
         // Slots of several nodes do not form one list.
         let single = start.grant.as_ref().filter(|_| *require == Require::Any);
         let run = secret.run();

@@ -326,21 +326,15 @@ impl EnclosingLeases {
         Self(words.filter_map(|word| word.parse().ok()).collect())
     }
 
-    /// Adds a lease inside these leases. `nodes` are those of its request, and `socket` is that of
-    /// the daemon of this machine, which a list of nodes calls `local`.
+    /// Adds a lease inside these leases. `socket` is that of the daemon of this machine, which a
+    /// list of nodes calls `local`. A lease whose handle is too long is left out.
     #[must_use]
-    pub fn with(
-        mut self,
-        lease: impl FnOnce(&[Node]) -> LeaseHandle,
-        nodes: &[Node],
-        socket: &Path,
-    ) -> Self {
-        let mut nodes = nodes.to_vec();
-        for node in nodes.iter_mut().filter(|node| node.address == NodeAddress::Local) {
-            node.address = NodeAddress::Unix(socket.to_owned());
+    pub fn with(mut self, mut lease: LeaseHandle, socket: &Path) -> Self {
+        for part in lease.parts.iter_mut().filter(|part| part.address == NodeAddress::Local) {
+            part.address = NodeAddress::Unix(socket.to_owned());
         }
-        if LeaseHandle::fits(&nodes).is_ok() {
-            self.0.push(lease(&nodes));
+        if lease.reveal().len() <= LEASE_HANDLE_CHARS_MAX {
+            self.0.push(lease);
         }
         let outer = self.0.len().saturating_sub(LEASES_MAX);
         self.0.drain(..outer);
@@ -483,22 +477,16 @@ mod tests {
         assert_eq!(format!("{secret:?}"), "Secret(…)");
     }
 
-    fn node(address: &str) -> Node {
-        Node { name: address.to_owned(), address: address.parse().unwrap(), canal: None }
-    }
-
     fn with(around: EnclosingLeases, bits: u128, nodes: &[(&str, u128)]) -> EnclosingLeases {
-        let list: Vec<Node> = nodes.iter().map(|(address, _)| node(address)).collect();
-        let held = nodes.iter().enumerate().map(|(at, (_, id))| HeldPart {
-            at,
+        let part = |(address, id): &(&str, u128)| LeasePart {
+            address: address.parse().unwrap(),
             id: NodeId(*id),
             lease: 2,
             held: true,
-        });
-        let held: Vec<HeldPart> = held.collect();
-        let secret = Secret::of(Handle::new(bits));
-        let lease = |nodes: &[Node]| LeaseHandle::new(secret, Some(3), 60_000, 1, nodes, &held);
-        around.with(lease, &list, Path::new("/here/s"))
+        };
+        let (secret, parts) = (Secret::of(Handle::new(bits)), nodes.iter().map(part).collect());
+        let lease = LeaseHandle { secret, token: Some(3), ttl_ms: 60_000, need: 1, parts };
+        around.with(lease, Path::new("/here/s"))
     }
 
     fn handle_of(bits: u128, node: u128, lease: u32) -> Option<Handle> {
