@@ -25,7 +25,7 @@ use crate::protocol::{
 };
 use crate::run::nodes::{
     BeforeStart, ChildEnd, Ending, Host, Line, News, NodesRequest, OnLease, OverNodes, Purpose,
-    Start, unread,
+    Start, Wish, unread,
 };
 use crate::run::{OwnCode, Taken, TakenFromNodes};
 use crate::sys::clock::boottime_ms;
@@ -333,8 +333,7 @@ impl Nodes {
                 Ok(Taken::FromNodes(Box::new(TakenFromNodes { start, page, end, coordinator })))
             }
             Err(why) => {
-                let lines = coordinator.map(|mut it| it.finish()).unwrap_or_default();
-                lines.iter().for_each(|line| print(line, asking.verbosity));
+                end_coordinator(coordinator, Wish::Stop, asking.verbosity);
                 Err(why)
             }
         }
@@ -485,6 +484,12 @@ impl Display<'_> {
 /// `deploy at web1`.
 fn at(key: &str, name: &str) -> String {
     format!("{key} on {name}")
+}
+
+/// Ends the coordinator of a lock at nodes, if there is one.
+pub(crate) fn end_coordinator(coordinator: Option<OverNodes>, wish: Wish, verbosity: Verbosity) {
+    let lines = coordinator.map(|mut it| it.end(wish)).unwrap_or_default();
+    lines.iter().for_each(|line| print(line, verbosity));
 }
 
 /// Prints a line of a coordinator.

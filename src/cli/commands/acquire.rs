@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::cli::arguments::definition::{AcquireArgs, TestArgs};
 use crate::cli::arguments::request::WaitArgs;
 use crate::cli::owner::Owner;
-use crate::cli::source::{self, Asking, NotAcquired, Source, keys_granted, print};
+use crate::cli::source::{self, Asking, NotAcquired, Source, end_coordinator, keys_granted};
 use crate::cli::wording::refusal::{self, Refused};
 use crate::cli::{Failed, Global, Result, Target, Verbosity, millis, stated, stdout, wrong};
 use crate::client::{self, ClientError, environment};
@@ -19,7 +19,7 @@ use crate::nodes::Require;
 use crate::protocol::{
     Confirm, ErrorName, Grant, GrantedKey, LeaseAsked, OWNER_GONE, SizeNote, WouldAcquire,
 };
-use crate::run::nodes::Purpose;
+use crate::run::nodes::{Purpose, Wish};
 use crate::run::{OwnCode, Taken, TakenFromNodes};
 use crate::sys::clock::boottime_ms;
 use crate::sys::deadline::Reader;
@@ -114,11 +114,8 @@ pub(crate) fn run(args: &AcquireArgs, global: &Global) -> Result {
         }
         Ok(Taken::FromNodes(mut taken)) => {
             let told = tell_lease(&taken, args.json);
-            let lines = taken.coordinator.as_mut().map(|coordinator| match told {
-                Ok(()) => coordinator.leave(),
-                Err(_) => coordinator.finish(),
-            });
-            lines.iter().flatten().for_each(|line| print(line, verbosity));
+            let wish = if told.is_ok() { Wish::Leave } else { Wish::Stop };
+            end_coordinator(taken.coordinator.take(), wish, verbosity);
             told?;
         }
         Err(NotAcquired::Failed(failed)) => return Err(failed),

@@ -9,7 +9,7 @@ use nix::unistd::Pid;
 
 use crate::cli::arguments::definition::{HowArgs, JobserverArg, RunArgs};
 use crate::cli::arguments::request::ProgressArg;
-use crate::cli::source::{self, Asking, NotAcquired, Source, Witness, print};
+use crate::cli::source::{self, Asking, NotAcquired, Source, Witness, end_coordinator, print};
 use crate::cli::wording::{lost, refusal};
 use crate::cli::{Failed, Global, Result, Verbosity, cut, stated, wrong};
 use crate::client::environment::clash;
@@ -19,7 +19,7 @@ use crate::duration::milliseconds;
 use crate::protocol::paths::Rule;
 use crate::protocol::{Acquire, Mode, Wrapper};
 use crate::run::jobs::OpenRecord;
-use crate::run::nodes::{ChildEnd, LOST_HINT, Line, Purpose};
+use crate::run::nodes::{ChildEnd, LOST_HINT, Line, Purpose, Wish};
 use crate::run::{
     Asked as ByCaller, ChildChannel, Command, Ended, KILL_AFTER_DEFAULT, Limits, NotBegun, NotRun,
     OwnCode, SupervisorHooks, become_command, jobserver, supervise,
@@ -175,8 +175,7 @@ impl<'a> Job<'a> {
         let mut hooks = self;
         let child = |channel| self.start_in_child(channel, end, None);
         let ended = supervise(&self.limits, &mut hooks, coordinator.as_mut(), child);
-        let lines = coordinator.map(|mut it| it.finish()).unwrap_or_default();
-        lines.iter().for_each(|line| print(line, self.verbosity));
+        end_coordinator(coordinator, Wish::Stop, self.verbosity);
         let ended =
             ended.map_err(|error| Failed::new(format!("cannot start the command: {error}")))?;
         Ok(self.conclude(ended))

@@ -14,6 +14,7 @@ use nix::unistd::dup2_stderr;
 use canal_lock::client::channel::{End, Received};
 use canal_lock::client::deadlock_watcher::Found;
 use canal_lock::client::nodes::link;
+use canal_nodes::Input;
 use canal_protocol::{RunId, Tag};
 use canal_sys::clock::boottime_ms;
 use canal_sys::fds;
@@ -22,7 +23,7 @@ use canal_sys::process::child::fork;
 use super::member::sleep;
 use super::process::stand_alone;
 use super::request::Around;
-use super::waits_reader::{GiveWay, WaitsReader};
+use super::waits_reader::WaitsReader;
 
 /// `canal deadlock-watcher`, which [`WaitWithin`](canal_lock::client::deadlock_watcher::WaitWithin)
 /// starts: it starts a process that looks and is not a child of the waiting one. Standard input is
@@ -48,8 +49,8 @@ fn look(around: &Around, run: RunId, tag: Tag, channel: &End) {
     let mut waits_reader = WaitsReader::of_plain(around, run, tag);
     loop {
         let found = waits_reader.turn(true, boottime_ms());
-        if let Some(GiveWay::Refusal { why, cycle }) = found {
-            channel.send(&Found::Deadlock { message: why, cycle }, &[]);
+        if let Some(Input::Deadlock(message)) = found {
+            channel.send(&Found::Deadlock { message, cycle: waits_reader.cycle }, &[]);
             return;
         }
         if let Some(nodes) = waits_reader.news.take() {

@@ -20,7 +20,7 @@ use canal_nodes::{
     Part, Plan, Refusal,
 };
 use canal_protocol::{
-    Acquire, Collect, ConfirmAt, ConfirmedAt, CycleStepInfo, ErrorName, Failure, FrameOfNode,
+    Acquire, Collect, ConfirmAt, ConfirmedAt, ErrorName, Failure, FrameOfNode,
     Grant, KnownNode, NodeFailure, NodeId, NodesRefusal, Release, Renew, Renewed, Report,
 };
 use canal_sys::clock::boottime_ms;
@@ -29,9 +29,9 @@ use canal_sys::fds;
 use super::identify::{Met, NodeState};
 use super::member::{Answer, Heard, Kind, Member, unexpected};
 use super::request::{
-    Ending, Host, Named, News, NodesRequest, PartAnswer, PartSaid, PartTrouble, Start, Wish,
+    Ending, Host, News, NodesRequest, PartAnswer, PartSaid, PartTrouble, Start, Wish,
 };
-use super::waits_reader::{GiveWay, WaitsReader};
+use super::waits_reader::WaitsReader;
 use super::wording::{news, unread};
 
 /// How often to check for processes that have ended, and for nodes that are about to hold their
@@ -58,8 +58,6 @@ pub(super) struct Driver<'a> {
     waits_reader: WaitsReader<'a>,
     /// The node of this machine's daemon, if it encloses the request.
     here: Option<NodeId>,
-    /// The ring for which the request was refused.
-    cycle: Vec<CycleStepInfo>,
 }
 
 /// The purpose for which an existing lease is used.
@@ -124,7 +122,6 @@ impl<'a> Driver<'a> {
             renews_note: false,
             waits_reader: WaitsReader::new(request),
             here: None,
-            cycle: Vec::new(),
         }
     }
 
@@ -178,22 +175,16 @@ impl<'a> Driver<'a> {
         if let Some(nodes) = self.waits_reader.news.take() {
             host.say(News::Note(unread(&nodes)));
         }
-        match found {
-            None => return false,
-            Some(GiveWay::Surrender) => inputs.push_back(Input::Surrender),
-            Some(GiveWay::Refusal { why, cycle }) => {
-                self.cycle = cycle;
-                inputs.push_back(Input::Deadlock(why));
-            }
-        }
-        true
+        let is_found = found.is_some();
+        inputs.extend(found);
+        is_found
     }
 
     fn keep(&mut self, host: &mut dyn Host) {
         let checkpoint = self.coordinator.checkpoint();
         if self.kept.as_ref() != Some(&checkpoint) {
-            let named = self.nodes.iter().map(|node| Named { at: node.at, id: node.id });
-            host.keep(named.collect(), checkpoint.clone());
+            let nodes = self.nodes.iter().map(|node| (node.at, node.id));
+            host.keep(nodes.collect(), checkpoint.clone());
             self.kept = Some(checkpoint);
         }
     }
@@ -522,7 +513,7 @@ impl<'a> Driver<'a> {
         let names = self.names().into_iter().map(str::to_owned).collect();
         let is_deadlock =
             matches!(&outcome, Outcome::Refused { refusal: Refusal::Deadlock, node: None, .. });
-        let cycle = if is_deadlock { self.cycle.clone() } else { Vec::new() };
+        let cycle = if is_deadlock { self.waits_reader.cycle.clone() } else { Vec::new() };
         Ending { outcome, names, answers: self.answers(), cycle }
     }
 }

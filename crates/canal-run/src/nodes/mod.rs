@@ -34,7 +34,7 @@ pub use driver::OnLease;
 pub use leading::{LeaderAtNodes, LeaderView, NodeState, NodeView};
 pub use parent::{ChildEnd, OverNodes};
 pub use request::{
-    Around, BeforeStart, Ending, Host, Line, Named, News, NodesRequest, NotHeld, PartAnswer,
+    Around, BeforeStart, Ending, Host, Line, News, NodesRequest, NotHeld, PartAnswer,
     PartSaid, PartTrouble, Purpose, Start, Wish,
 };
 pub use wording::{LOST_HINT, unread};

@@ -62,7 +62,7 @@ pub struct ChildEnd {
 impl OverNodes {
     /// Starts a coordinator. This process must have one thread. For a command, it stays by the
     /// command, and the child takes the other side. For a lease, it has both sides: if it ends
-    /// before [`Self::leave`], everything is released.
+    /// before [`Self::end`], everything is released.
     ///
     /// # Errors
     /// No process or memory is left.
@@ -215,17 +215,9 @@ impl OverNodes {
         getsid(Some(pid)).is_ok_and(|session| self.sessions.contains(&session.as_raw()))
     }
 
-    /// Waits a while, after the end of the command, until everything is released.
-    pub fn finish(&mut self) -> Vec<Line> {
-        self.end(Wish::Stop)
-    }
-
-    /// Ends the coordinator after the handle was printed, and leaves the leases as they are.
-    pub fn leave(&mut self) -> Vec<Line> {
-        self.end(Wish::Leave)
-    }
-
-    fn end(&mut self, wish: Wish) -> Vec<Line> {
+    /// Ends the coordinator, which first releases everything ([`Wish::Stop`]), or leaves the leases
+    /// as they are ([`Wish::Leave`]). Waits a while for that.
+    pub fn end(&mut self, wish: Wish) -> Vec<Line> {
         if let Some((_, channel)) = &self.coordinator {
             channel.send(&ToCoordinator::Wish(wish), &[]);
         }

@@ -19,7 +19,7 @@ use crate::descendants::kill_with_descendants;
 use canal_lock::client::channel::{End, Received};
 use canal_lock::client::nodes::lease::HeldPart;
 use canal_nodes::{Checkpoint, Millis, Outcome};
-use canal_protocol::{ErrorName, Failure, NodeFailure, OnLost};
+use canal_protocol::{ErrorName, Failure, NodeFailure, NodeId, OnLost};
 use canal_sys::clock::boottime_ms;
 use canal_sys::deadline::{Deadline, Why, Writer};
 use canal_sys::pidfd::Pidfd;
@@ -28,7 +28,7 @@ use canal_sys::signals;
 use super::driver::Driver;
 use super::identify::{self, Met, NodeState};
 use super::request::{
-    BeforeStart, Ending, Host, Named, News, NodesRequest, NotHeld, PartAnswer, Purpose, Start,
+    BeforeStart, Ending, Host, News, NodesRequest, NotHeld, PartAnswer, Purpose, Start,
     ToCoordinator, ToParent, Wish,
 };
 use super::takeover::{Left, Takeover};
@@ -68,7 +68,7 @@ impl CoordinatorProcess<'_> {
         let (met, checkpoint) = match self.left.clone() {
             Some(Left { nodes, checkpoint, start }) => {
                 self.take_over(start);
-                let known = nodes.iter().filter_map(|Named { at, id }| {
+                let known = nodes.iter().filter_map(|(at, id)| {
                     Some(NodeState::unasked(*at, *id, request.nodes.get(*at)?, request.ttl_ms))
                 });
                 // A request that is made again names its enclosing run, but no frame.
@@ -184,7 +184,7 @@ impl CoordinatorProcess<'_> {
 }
 
 impl Host for CoordinatorProcess<'_> {
-    fn keep(&mut self, nodes: Vec<Named>, checkpoint: Checkpoint) {
+    fn keep(&mut self, nodes: Vec<(usize, NodeId)>, checkpoint: Checkpoint) {
         let start = self.left.take().and_then(|left| left.start);
         self.hand_over(Left { nodes, checkpoint, start });
     }

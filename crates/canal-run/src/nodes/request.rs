@@ -105,8 +105,9 @@ impl NodesRequest {
 
 /// The process in which the driver of a coordinator runs.
 pub trait Host {
-    /// Saves the state that another coordinator needs to take over.
-    fn keep(&mut self, _nodes: Vec<Named>, _checkpoint: Checkpoint) {}
+    /// Saves the state that another coordinator needs to take over. `nodes` are those of the plan:
+    /// the place of each in the list of the user, and its id.
+    fn keep(&mut self, _nodes: Vec<(usize, NodeId)>, _checkpoint: Checkpoint) {}
 
     /// Publishes the deadline of the command.
     fn publish(&mut self, _deadline: Deadline) {}
@@ -162,15 +163,6 @@ impl Wish {
             *self = next;
         }
     }
-}
-
-/// A node and its id, in the order of the plan.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Named {
-    /// Its place in the list of the user.
-    pub at: usize,
-    /// Its id.
-    pub id: NodeId,
 }
 
 /// A node's last answer about its part of a lease.

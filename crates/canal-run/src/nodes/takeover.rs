@@ -12,8 +12,9 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use serde::{Deserialize, Serialize};
 
 use canal_nodes::Checkpoint;
+use canal_protocol::NodeId;
 
-use super::request::{Named, Start};
+use super::request::Start;
 
 /// The space for each of the two copies, with its length before it.
 const COPY_BYTES: u64 = 1 << 20;
@@ -25,7 +26,8 @@ pub(super) struct Takeover(File);
 /// The state that another coordinator left behind.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Left {
-    pub(super) nodes: Vec<Named>,
+    /// The nodes of the plan: the place of each in the list of the user, and its id.
+    pub(super) nodes: Vec<(usize, NodeId)>,
     pub(super) checkpoint: Checkpoint,
     /// The child's message that the lock is held, sent or about to be sent. If this is set, the
     /// command may have begun.
@@ -90,7 +92,7 @@ mod tests {
         let asked = Some(Asking { no_wait: false, spare: true });
         let parts = vec![Part { node: 1, lease: 3, sent: Some(token), asked }];
         let checkpoint = Checkpoint { token: Some(Token(token)), need: 2, parts };
-        let nodes = vec![Named { at: 1, id: NodeId(5) }, Named { at: 0, id: NodeId(9) }];
+        let nodes = vec![(1, NodeId(5)), (0, NodeId(9))];
         Left { nodes, checkpoint, start: None }
     }
 

@@ -11,8 +11,8 @@ use std::collections::{BTreeSet, VecDeque};
 use canal_core::{By, FrameId, Key, Mode, Request, RequestId, WaiterState};
 use canal_lock::client::Start;
 use canal_lock::client::nodes::link::parameters;
-use canal_nodes::Millis;
 use canal_nodes::deadlock::{Deadlock, Detector, Named, Next, RequestName, Step, Way};
+use canal_nodes::{Input, Millis};
 use canal_protocol::node_address::NodeAddress;
 use canal_protocol::{
     BlockerInfo, CycleStepInfo, Node, NodeAt, NodeFailure, NodeId, PartyInfo,
@@ -37,6 +37,8 @@ pub(super) struct WaitsReader<'a> {
     unread: Vec<String>,
     /// These nodes, until the user has been notified of them.
     pub(super) news: Option<Vec<String>>,
+    /// The ring for which the request must be refused, the request first.
+    pub(super) cycle: Vec<CycleStepInfo>,
 }
 
 /// The waiting request.
@@ -66,19 +68,6 @@ struct Source {
     /// The numbers of the unanswered calls.
     sent: VecDeque<u64>,
     last: Option<WaitsFound>,
-}
-
-/// How the request must give way.
-pub(super) enum GiveWay {
-    /// It asks again, behind the others.
-    Surrender,
-    /// It is refused.
-    Refusal {
-        /// The deadlock, as text for the user.
-        why: String,
-        /// The ring, the request first.
-        cycle: Vec<CycleStepInfo>,
-    },
 }
 
 impl<'a> WaitsReader<'a> {
@@ -119,8 +108,8 @@ impl<'a> WaitsReader<'a> {
         }
         let named = Named { runs: runs.into_iter().collect(), ..Named::default() };
         let detector = Detector::new(named, sources.len());
-        let (wake_at, looks, unread, news) = (None, 0, Vec::new(), None);
-        Self { own, around, detector, sources, wake_at, looks, unread, news }
+        let (wake_at, looks, unread, news, cycle) = Default::default();
+        Self { own, around, detector, sources, wake_at, looks, unread, news, cycle }
     }
 
     /// Adds the nodes that others read, if they can be found.
@@ -183,8 +172,8 @@ impl<'a> WaitsReader<'a> {
         }
     }
 
-    /// Continues to look while the request waits. Returns whether it must give way.
-    pub(super) fn turn(&mut self, waits: bool, now: Millis) -> Option<GiveWay> {
+    /// Continues to look while the request waits. Returns how it must give way, if it must.
+    pub(super) fn turn(&mut self, waits: bool, now: Millis) -> Option<Input> {
         self.detector.waits(waits, now);
         if waits {
             (0..self.sources.len()).for_each(|at| self.hear(at));
@@ -196,7 +185,7 @@ impl<'a> WaitsReader<'a> {
                 }
                 Next::GiveWay { way: Way::Surrender, .. } => {
                     self.close_all();
-                    return Some(GiveWay::Surrender);
+                    return Some(Input::Surrender);
                 }
                 Next::GiveWay { deadlock, way: Way::Refusal } => {
                     return Some(self.refusal(deadlock));
@@ -328,14 +317,14 @@ impl<'a> WaitsReader<'a> {
         self.sources.iter_mut().for_each(Source::close);
     }
 
-    /// The ring as canal shows it, the request first, from the last answers of the nodes.
-    fn refusal(&self, deadlock: Deadlock) -> GiveWay {
+    /// The refusal of the request. The ring is what the last answers of the nodes show.
+    fn refusal(&mut self, deadlock: Deadlock) -> Input {
         let mut ring = deadlock.ring;
         let own = self.detector.own();
         let first = ring.iter().position(|step| Some(step.request) == own).unwrap_or_default();
         ring.rotate_left(first);
-        let cycle = ring.iter().filter_map(|step| self.step(step)).collect();
-        GiveWay::Refusal { why: told(&ring), cycle }
+        self.cycle = ring.iter().filter_map(|step| self.step(step)).collect();
+        Input::Deadlock(told(&ring))
     }
 
     fn step(&self, step: &Step) -> Option<CycleStepInfo> {
