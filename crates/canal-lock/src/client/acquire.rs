@@ -33,30 +33,10 @@ const RETRY_MS_MIN: u64 = 10_000;
 pub(crate) type OnProgress<'a> =
     &'a mut dyn FnMut(Option<&Progress>) -> Result<Option<Duration>, Box<Failure>>;
 
-/// The end of a wait, by CLOCK_BOOTTIME, which is also the daemon's clock.
-#[derive(Clone, Copy, Debug)]
-struct WaitDeadline(Option<u64>);
-
-impl WaitDeadline {
-    fn after(wait_ms: Option<u64>) -> Self {
-        Self(wait_ms.map(boottime_ms_after))
-    }
-
-    /// The rest of the wait, for the next daemon. For a wait that has begun, it is never 0, because
-    /// 0 means not to wait at all.
-    fn left_ms(self, wait_ms: Option<u64>) -> Option<u64> {
-        let until = self.0?;
-        let least = wait_ms.map_or(1, |wait_ms| wait_ms.min(1));
-        Some(until.saturating_sub(boottime_ms()).max(least))
-    }
-
-    fn left(self) -> Option<Duration> {
-        self.0.map(|until| Duration::from_millis(until.saturating_sub(boottime_ms())))
-    }
-
-    fn is_past(self, by_ms: u64) -> bool {
-        self.0.is_some_and(|until| boottime_ms() >= until.saturating_add(by_ms))
-    }
+/// Whether a wait until then, by CLOCK_BOOTTIME, which is also the daemon's clock, has been over for
+/// this long.
+fn is_past(until: Option<u64>, by_ms: u64) -> bool {
+    until.is_some_and(|until| boottime_ms() >= until.saturating_add(by_ms))
 }
 
 /// The FIFOs of a jobserver, from the side of its build.
@@ -112,7 +92,7 @@ impl Client {
         progress: OnProgress<'_>,
     ) -> Result<Acquired> {
         own_daemon::refuse_holders(&self.place, &self.options)?;
-        let until = WaitDeadline::after(request.wait_ms);
+        let until = request.wait_ms.map(boottime_ms_after);
         let mut asked = Cow::Borrowed(request);
         let owner_fd = owner.map(|_| 0);
         if request.owner_fd != owner_fd {
@@ -128,7 +108,7 @@ impl Client {
             };
             match self.acquire_once(&asked, owner, until, on_progress) {
                 Ok(acquired) => return Ok(acquired),
-                Err(ClientError::Gone(_)) if !until.is_past(RETRY_MS_MIN) => {}
+                Err(ClientError::Gone(_)) if !is_past(until, RETRY_MS_MIN) => {}
                 Err(error) => return Err(error),
             }
             if answered {
@@ -137,7 +117,11 @@ impl Client {
             }
             pauses.pause();
             let again = asked.to_mut();
-            again.wait_ms = until.left_ms(request.wait_ms);
+            // The rest of the wait. For a wait that has begun, it is never 0, because 0 means not to
+            // wait at all.
+            again.wait_ms = until.zip(request.wait_ms).map(|(until, wait_ms)| {
+                until.saturating_sub(boottime_ms()).max(wait_ms.min(1))
+            });
             // A request that was queued has superseded others.
             again.supersede = again.supersede.filter(|_| !was_queued);
         }
@@ -147,7 +131,7 @@ impl Client {
         &mut self,
         request: &Acquire,
         owner: Option<&Pidfd>,
-        until: WaitDeadline,
+        until: Option<u64>,
         progress: OnProgress<'_>,
     ) -> Result<Acquired> {
         let mut connection = self.take_connection()?;
@@ -196,7 +180,7 @@ fn waits(word: &Progress) -> String {
 
 /// One wait for a grant on one connection.
 struct Wait<'a> {
-    until: WaitDeadline,
+    until: Option<u64>,
     silence: Silence,
     /// When to call `progress` next if the daemon sends nothing.
     call_at: Option<Instant>,
@@ -230,7 +214,7 @@ impl Wait<'_> {
                         }
                         self.call(None, progress)?;
                     }
-                    let (is_over, now) = (self.until.is_past(0), Instant::now());
+                    let (is_over, now) = (is_past(self.until, 0), Instant::now());
                     if self.silence.grow(waited, is_over, now, || connection.activity()) {
                         return Err(ClientError::silent(connection.pid()));
                     }
@@ -242,7 +226,8 @@ impl Wait<'_> {
     /// How long to sleep until something is due.
     fn patience(&self) -> Duration {
         let now = Instant::now();
-        let patience = self.silence.patience(self.until.left(), now);
+        let left = self.until.map(|until| until.saturating_sub(boottime_ms()));
+        let patience = self.silence.patience(left.map(Duration::from_millis), now);
         self.call_at.map_or(patience, |at| patience.min(at.saturating_duration_since(now)))
     }
 

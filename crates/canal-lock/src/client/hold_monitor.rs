@@ -219,7 +219,7 @@ impl HoldMonitor {
     /// that case another daemon may have ended the command.
     pub fn command_may_be_ended(&mut self) -> bool {
         self.writer_gone = self.writer_gone || self.page.is_left();
-        self.writer_gone && self.phase == Phase::Held && self.state().lost.is_none()
+        self.orphaned_but_safe_for().is_some()
     }
 
     /// The action taken so far.

@@ -4,7 +4,7 @@
 
 use std::borrow::Cow;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
@@ -247,15 +247,10 @@ impl Connection {
     /// Waits until the daemon closes the connection, for the time that it may take for a message.
     /// Returns whether it did.
     pub(crate) fn wait_closed(&mut self, limits: Limits) -> bool {
-        let mut owed = Owed::new(limits);
         loop {
-            match self.read(owed.patience(), None) {
-                Ok(Read::Nothing(waited)) => {
-                    if owed.grow(waited, || self.activity()) {
-                        return false;
-                    }
-                }
+            match self.reply(limits) {
                 Ok(_) => {}
+                Err(ClientError::Silent { .. }) => return false,
                 Err(_) => return true,
             }
         }
@@ -278,6 +273,12 @@ impl Connection {
             }
         };
         Ok(if is_over? { patience } else { Duration::ZERO })
+    }
+}
+
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 }
 

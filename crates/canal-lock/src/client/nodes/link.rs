@@ -8,13 +8,15 @@
 //! Invariant: bytes read from a link belong to that link alone, and a link that has ended yields
 //! nothing.
 
-use std::io;
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read as _};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
-use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags};
 use nix::sys::signal::{Signal, kill};
@@ -22,7 +24,7 @@ use nix::unistd::Pid;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use canal_protocol::frame::{self, Decoder, REPLY_BYTES_MAX};
+use canal_protocol::frame;
 use canal_protocol::node_address::{NodeAddress, SshHost};
 use canal_protocol::paths::Place;
 use canal_protocol::{ErrorName, Failure, NODES_INTERFACE, NoParameters, Node, NodeFailure};
@@ -33,12 +35,9 @@ use canal_sys::process::child::{End, Reap, end_with_parent, ended, fork};
 use super::ssh;
 use crate::client::connection::silence::Options;
 use crate::client::connection::start_daemon::{Starts, connect, connect_at_once};
-use crate::client::connection::stream::Outgoing;
+use crate::client::connection::stream::{Connection, Outgoing, Read};
 pub use crate::client::connection::stream::{Replies, Reply};
 use crate::client::error::ClientError;
-
-/// The most bytes that one call reads.
-const READ_BYTES: usize = 64 * 1024;
 
 /// How many of the last bytes from a process's standard error are kept.
 const SAID_BYTES: usize = 16 * 1024;
@@ -56,11 +55,10 @@ pub struct Link {
     process: Option<Pid>,
     reach: Reach,
     /// `None` until that daemon listens, and once the other side has closed its end.
-    socket: Option<OwnedFd>,
+    connection: Option<Connection>,
     /// The standard error of the process.
-    errors: Option<OwnedFd>,
+    errors: Option<File>,
     said: Vec<u8>,
-    decoder: Decoder,
     /// The bytes that wait to be written.
     pending: Vec<u8>,
     heard_at: u64,
@@ -162,10 +160,9 @@ impl Link {
         Self {
             process,
             reach,
-            socket,
-            errors,
+            connection: socket.map(Connection::new),
+            errors: errors.map(File::from),
             said: Vec::new(),
-            decoder: Decoder::new(REPLY_BYTES_MAX),
             pending: Vec::new(),
             heard_at: boottime_ms(),
             ends_by_itself: false,
@@ -222,7 +219,7 @@ impl Link {
     pub fn polled(&self) -> impl Iterator<Item = PollFd<'_>> {
         let mut events = PollFlags::POLLIN;
         events.set(PollFlags::POLLOUT, !self.pending.is_empty());
-        let socket = self.socket.as_ref().map(|fd| PollFd::new(fd.as_fd(), events));
+        let socket = self.connection.as_ref().map(|it| PollFd::new(it.as_fd(), events));
         let errors = self.errors.as_ref().map(|fd| PollFd::new(fd.as_fd(), PollFlags::POLLIN));
         socket.into_iter().chain(errors)
     }
@@ -235,21 +232,21 @@ impl Link {
         self.write();
         self.read_errors();
         let mut answers = Vec::new();
-        while let Some(socket) = &self.socket {
-            let mut buffer = vec![0; READ_BYTES];
-            match nix::unistd::read(socket, &mut buffer) {
-                Ok(count) if count > 0 => {
-                    self.heard_at = boottime_ms();
-                    self.decoder.feed(&buffer[..count]);
-                    self.take_answers(&mut answers)?;
+        while let Some(connection) = &mut self.connection {
+            let read = connection.read(Duration::ZERO, None);
+            if let Ok(Read::Nothing(_)) = read {
+                return Ok(answers);
+            }
+            // The end is a sign of life, too: its process ends soon.
+            self.heard_at = boottime_ms();
+            match read {
+                // Without content, it is a beat.
+                Ok(Read::Message(message)) if !message.is_empty() => {
+                    answers.push(frame::parse(&message).map_err(|error| wrong(&error))?);
                 }
-                Err(Errno::EAGAIN) => return Ok(answers),
-                Err(Errno::EINTR) => {}
-                Ok(_) | Err(_) => {
-                    // A sign of life, too: its process ends soon.
-                    self.heard_at = boottime_ms();
-                    self.socket = None;
-                }
+                Ok(_) => {}
+                Err(ClientError::Protocol(what)) => return Err(wrong(&what)),
+                Err(_) => self.connection = None,
             }
         }
         // What came before the end comes first.
@@ -259,32 +256,11 @@ impl Link {
         Ok(answers)
     }
 
-    fn take_answers(&mut self, answers: &mut Vec<Reply>) -> Result<(), NodeFailure> {
-        let wrong = |what: String| {
-            NodeFailure::permanent(format!(
-                "expected an answer from canal, but the other side sent: {what}"
-            ))
-            .hint(
-                "make sure that login scripts there print nothing in a session without a terminal",
-            )
-        };
-        while let Some(message) =
-            self.decoder.next_message().map_err(|error| wrong(error.to_string()))?
-        {
-            if message.is_empty() {
-                // A beat.
-                continue;
-            }
-            answers.push(frame::parse(message).map_err(|error| wrong(error.to_string()))?);
-        }
-        Ok(())
-    }
-
     fn write(&mut self) {
         while !self.pending.is_empty()
-            && let Some(socket) = &self.socket
+            && let Some(connection) = &self.connection
         {
-            match fds::send(socket.as_fd(), &self.pending, &[], libc::MSG_DONTWAIT) {
+            match fds::send(connection.as_fd(), &self.pending, &[], libc::MSG_DONTWAIT) {
                 Ok(count) => drop(self.pending.drain(..count)),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 // A later read finds the end, after everything that came before it.
@@ -294,25 +270,17 @@ impl Link {
     }
 
     fn read_errors(&mut self) {
-        let Some(errors) = &self.errors else { return };
-        loop {
-            let mut buffer = [0; 4096];
-            match nix::unistd::read(errors, &mut buffer) {
-                Ok(0) => break,
-                Ok(count) => {
-                    self.said.extend_from_slice(&buffer[..count]);
-                    let surplus = self.said.len().saturating_sub(SAID_BYTES);
-                    self.said.drain(..surplus);
-                }
-                Err(Errno::EINTR) => {}
-                Err(Errno::EAGAIN) => return,
-                Err(_) => break,
-            }
+        let Some(errors) = &mut self.errors else { return };
+        // It keeps what it has read even if it fails.
+        let read = errors.read_to_end(&mut self.said);
+        let surplus = self.said.len().saturating_sub(SAID_BYTES);
+        self.said.drain(..surplus);
+        if !read.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
+            self.errors = None;
         }
-        self.errors = None;
     }
 
-    /// Without a socket: connects to the daemon that the process has started, or finds out why the
+    /// Without a connection: connects to the daemon that the process has started, or finds out why the
     /// link ended, once the process has ended or is stuck.
     fn follow_process(&mut self) -> Result<(), NodeFailure> {
         let end = self.process.map(|process| ended(process, Reap::Later));
@@ -331,7 +299,7 @@ impl Link {
             Reach::Ssh(host, canal) => ssh::explain(host, canal.as_deref(), code, &said),
             Reach::Here(place) if code == Some(0) => match connect_at_once(place) {
                 Ok(Some(socket)) => {
-                    self.socket = Some(socket);
+                    self.connection = Some(Connection::new(socket));
                     // This reaps it.
                     let _ = self.process.take().map(|process| ended(process, Reap::Now));
                     self.write();
@@ -349,7 +317,7 @@ impl Link {
     /// again soon.
     #[must_use]
     pub fn is_closing(&self) -> bool {
-        self.socket.is_none() && (self.errors.is_none() || !self.is_local())
+        self.connection.is_none() && (self.errors.is_none() || !self.is_local())
     }
 
     /// Makes sure that what was sent arrives even if the link is dropped.
@@ -367,6 +335,13 @@ impl Drop for Link {
         }
         ENDING.lock().unwrap_or_else(PoisonError::into_inner).push(process);
     }
+}
+
+/// The failure of another side that is not canal.
+fn wrong(what: &dyn fmt::Display) -> NodeFailure {
+    let what = format!("expected an answer from canal, but the other side sent: {what}");
+    NodeFailure::permanent(what)
+        .hint("make sure that login scripts there print nothing in a session without a terminal")
 }
 
 /// The parameters of an answer that is no error.
