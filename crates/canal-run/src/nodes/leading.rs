@@ -85,7 +85,6 @@ struct Source {
 impl<'a> LeaderAtNodes<'a> {
     /// Asks the nodes of `around.near` for the leader of a key. At least `least` of them must name
     /// it.
-    #[must_use]
     pub fn new(key: &str, least: usize, around: &'a Around) -> Self {
         let sources = around.near.iter().cloned().map(Source::new).collect();
         let query = LeaderQuery { key: key.to_owned() };
@@ -117,7 +116,6 @@ impl<'a> LeaderAtNodes<'a> {
     }
 
     /// The present knowledge.
-    #[must_use]
     pub fn view(&self) -> LeaderView {
         let said: Vec<Said> = self.sources.iter().map(Source::said).collect();
         let (leader, stale) = match judge(&said, self.least) {

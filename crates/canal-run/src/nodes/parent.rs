@@ -210,7 +210,6 @@ impl OverNodes {
     }
 
     /// Whether a process is a coordinator, or one of its ssh processes.
-    #[must_use]
     pub fn is_part(&self, pid: Pid) -> bool {
         getsid(Some(pid)).is_ok_and(|session| self.sessions.contains(&session.as_raw()))
     }
@@ -236,20 +235,17 @@ impl OverNodes {
 
 impl ChildEnd {
     /// The request.
-    #[must_use]
     pub fn request(&self) -> &NodesRequest {
         &self.request
     }
 
     /// The handle of the lock that is held.
-    #[must_use]
     pub fn handle(&self, start: &Start) -> LeaseHandle {
         let NodesRequest { secret, ttl_ms, ref nodes, .. } = *self.request;
         LeaseHandle::new(secret, start.token, ttl_ms, start.need, nodes, &start.parts)
     }
 
     /// The variables for the command. `socket` is the daemon's socket if the caller named one.
-    #[must_use]
     pub fn variables(&self, start: &Start, socket: Option<&Path>) -> Variables {
         let NodesRequest { asked, secret, require, under, around, .. } = &*self.request;
         let under = under.clone().with(self.handle(start), &around.here.socket).reveal();

@@ -73,7 +73,6 @@ impl NodesRequest {
     /// A request about an existing lease, which asks for nothing new. `nodes` are those of
     /// [`LeaseHandle::parts`], under the user's names; each renewal carries `note` and
     /// `new_ttl_ms`.
-    #[must_use]
     pub fn of_lease(
         handle: &LeaseHandle,
         nodes: Vec<Node>,
@@ -97,7 +96,6 @@ impl NodesRequest {
     }
 
     /// Whether it is made within a run over nodes, or within a command that canal runs here.
-    #[must_use]
     pub fn is_nested(&self) -> bool {
         self.asked.under_run.is_some() || self.under_frame.is_some()
     }

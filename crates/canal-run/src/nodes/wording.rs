@@ -14,7 +14,6 @@ pub const LOST_HINT: &str = "see LOSING THE LOCK in canal-run(1)";
 
 impl News {
     /// The note for the user. `None` for news that only the display of a wait shows.
-    #[must_use]
     pub fn note(self) -> Option<String> {
         match self {
             Self::Waits { .. } => None,

@@ -43,7 +43,6 @@ impl KnownNodes {
     /// The identities for the user of this place. The file is next to a socket that was given
     /// explicitly, and otherwise in the user's own state directory: the state directory of the
     /// machine's daemon belongs to another user.
-    #[must_use]
     pub fn of(place: &Place) -> Self {
         let dir = match place.rule {
             Rule::Given => place.stores().state_dir.clone(),
@@ -108,7 +107,6 @@ impl KnownNodes {
         self.write(&content)
     }
 
-    #[must_use]
     pub fn path(&self) -> PathBuf {
         self.dir.join(NAME)
     }

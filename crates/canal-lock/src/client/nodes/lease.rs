@@ -123,7 +123,6 @@ impl LeaseHandle {
     }
 
     /// The handle of a held lease. `nodes` are those of the request.
-    #[must_use]
     pub fn new(
         secret: Secret,
         token: Option<u64>,
@@ -141,21 +140,18 @@ impl LeaseHandle {
     }
 
     /// The secret as text: letters and digits only.
-    #[must_use]
     pub fn reveal(&self) -> String {
         let digits = self.bytes().into_iter().map(|byte| format!("{byte:02x}"));
         [PREFIX.to_owned()].into_iter().chain(digits).collect()
     }
 
     /// Whether a text is meant as the handle of a lease over nodes.
-    #[must_use]
     pub fn is_meant(text: &str) -> bool {
         text.starts_with(PREFIX)
     }
 
     /// The secret of a node's part. A node that the handle does not name may have joined later; if
     /// so, it was asked only once.
-    #[must_use]
     pub fn of_node(&self, id: NodeId) -> Handle {
         let part = self.parts.iter().find(|part| part.id == id);
         self.secret.handle(id, part.map_or(1, |part| part.lease))
@@ -262,32 +258,17 @@ impl Secret {
         crate::client::tag().map(|Tag(bits)| Self(bits))
     }
 
-    /// The secret that a text shows.
-    #[must_use]
-    pub fn of(handle: Handle) -> Self {
-        Self(handle.bits())
-    }
-
-    /// The text of the secret, for a handle.
-    #[must_use]
-    pub fn as_handle(self) -> Handle {
-        Handle::new(self.0)
-    }
-
     /// The public name of the request.
-    #[must_use]
     pub fn run(self) -> RunId {
         RunId(self.derived("run", NodeId(0), 0))
     }
 
     /// The secret of a lease of a node.
-    #[must_use]
     pub fn handle(self, node: NodeId, lease: u32) -> Handle {
         Handle::new(self.derived("handle", node, lease))
     }
 
     /// The name of the request for a lease of a node.
-    #[must_use]
     pub fn tag(self, node: NodeId, lease: u32) -> Tag {
         Tag(self.derived("tag", node, lease))
     }
@@ -316,7 +297,6 @@ pub struct EnclosingLeases(Vec<LeaseHandle>);
 
 impl EnclosingLeases {
     /// The leases that the environment of this process names, without words that are not handles.
-    #[must_use]
     pub fn of_environment() -> Self {
         Self::of_text(&std::env::var(environment::UNDER).unwrap_or_default())
     }
@@ -342,14 +322,12 @@ impl EnclosingLeases {
     }
 
     /// The text for the environment.
-    #[must_use]
     pub fn reveal(&self) -> String {
         let leases: Vec<String> = self.0.iter().map(LeaseHandle::reveal).collect();
         leases.join(" ")
     }
 
     /// The handle of the innermost lease at a node. A lease with this handle need not exist.
-    #[must_use]
     pub fn handle(&self, node: NodeId) -> Option<Handle> {
         let innermost = self.0.iter().rev();
         let named = innermost.clone().find(|lease| lease.has_node(node));
@@ -357,7 +335,6 @@ impl EnclosingLeases {
     }
 
     /// The handle of the innermost lease at the daemon of a socket of this machine.
-    #[must_use]
     pub fn at_socket(&self, socket: &Path) -> Option<Handle> {
         self.0.iter().rev().find_map(|lease| lease.of_socket(socket))
     }
@@ -379,7 +356,7 @@ mod tests {
     fn handle() -> LeaseHandle {
         let part = |at, id, lease, held| HeldPart { at, id: NodeId(id), lease, held };
         let held = [part(2, 5, 1, true), part(0, 7, 3, true), part(1, 9, 2, false)];
-        LeaseHandle::new(Secret::of(Handle::new(77)), Some(4711), 60_000, 2, &nodes(), &held)
+        LeaseHandle::new(Secret(77), Some(4711), 60_000, 2, &nodes(), &held)
     }
 
     #[test]
@@ -403,7 +380,7 @@ mod tests {
     fn a_node_that_was_never_asked_is_not_in_it() {
         let part = |at, id, lease| HeldPart { at, id: NodeId(id), lease, held: lease > 0 };
         let held = [part(2, 5, 1), part(0, 7, 0), part(1, 9, 2)];
-        let secret = Secret::of(Handle::new(1));
+        let secret = Secret(1);
         let handle = LeaseHandle::new(secret, None, 60_000, 2, &nodes(), &held);
         assert_eq!(handle.parts.len(), 2);
         assert_eq!(handle.reveal().parse::<LeaseHandle>().unwrap().token, None);
@@ -473,7 +450,6 @@ mod tests {
         all.sort_unstable();
         all.dedup();
         assert_eq!(all.len(), count);
-        assert_eq!(Secret::of(secret.as_handle()), secret);
         assert_eq!(format!("{secret:?}"), "Secret(…)");
     }
 
@@ -484,13 +460,13 @@ mod tests {
             lease: 2,
             held: true,
         };
-        let (secret, parts) = (Secret::of(Handle::new(bits)), nodes.iter().map(part).collect());
+        let (secret, parts) = (Secret(bits), nodes.iter().map(part).collect());
         let lease = LeaseHandle { secret, token: Some(3), ttl_ms: 60_000, need: 1, parts };
         around.with(lease, Path::new("/here/s"))
     }
 
     fn handle_of(bits: u128, node: u128, lease: u32) -> Option<Handle> {
-        Some(Secret::of(Handle::new(bits)).handle(NodeId(node), lease))
+        Some(Secret(bits).handle(NodeId(node), lease))
     }
 
     #[test]

@@ -204,13 +204,11 @@ impl Link {
     }
 
     /// Whether the other side is a daemon of this machine, not a bridge.
-    #[must_use]
     pub fn is_local(&self) -> bool {
         matches!(self.reach, Reach::Here(_))
     }
 
     /// When the other side last sent something, by CLOCK_BOOTTIME in milliseconds.
-    #[must_use]
     pub fn heard_at(&self) -> u64 {
         self.heard_at
     }
@@ -315,7 +313,6 @@ impl Link {
 
     /// Whether the process at this side is about to end. If so, the caller must call [`Self::turn`]
     /// again soon.
-    #[must_use]
     pub fn is_closing(&self) -> bool {
         self.connection.is_none() && (self.errors.is_none() || !self.is_local())
     }

@@ -18,7 +18,6 @@ const CONNECT_S: u32 = 10;
 /// The arguments of ssh for a bridge at a host. `canal` is the program on that host. After
 /// `alive_s` seconds without a byte, ssh asks the other side for one, and gives up if none comes
 /// within the same time.
-#[must_use]
 pub fn arguments(host: &SshHost, canal: Option<&str>, alive_s: u64) -> Vec<OsString> {
     let options = [
         // No user is present to type.
@@ -66,7 +65,6 @@ const QUOTED_BYTES: usize = 200;
 
 /// Why an ssh process ended. `canal` is the program on the host, `code` the exit code (`None` if a
 /// signal killed ssh), and `said` its error output.
-#[must_use]
 pub fn explain(host: &SshHost, canal: Option<&str>, code: Option<i32>, said: &str) -> NodeFailure {
     match code {
         Some(SSH_ITSELF) => of_ssh(host, said),
@@ -192,7 +190,6 @@ fn of_bridge(code: i32, said: &str) -> NodeFailure {
 }
 
 /// The failure of a canal that does not support nodes.
-#[must_use]
 pub fn older() -> NodeFailure {
     NodeFailure::permanent("the canal there is older and does not support nodes")
         .hint("install the same version on all nodes, and run `canal daemon --replace` there")
