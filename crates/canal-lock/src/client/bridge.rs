@@ -9,16 +9,16 @@
 //! answer, and no grant ends with it.
 
 use std::collections::VecDeque;
-use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
+use std::{fmt, io};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde::Deserialize;
 use serde_json::Value;
 
-use canal_protocol::frame::{Decoder, FrameError, MESSAGE_BYTES_MAX, REPLY_BYTES_MAX};
+use canal_protocol::frame::{Decoder, MESSAGE_BYTES_MAX};
 use canal_protocol::paths::Place;
 use canal_protocol::{NODES_INTERFACE, Restrict};
 use canal_sys::clock::boottime_ms;
@@ -27,7 +27,7 @@ use canal_text::duration::stated;
 
 use super::connection::silence::Options;
 use super::connection::start_daemon::{Starts, connect};
-use super::connection::stream::{Replies, parameters};
+use super::connection::stream::{Connection, Read, Replies, parameters};
 use super::error::{ClientError, Result};
 
 /// The most bytes that one call reads.
@@ -86,13 +86,12 @@ pub fn bridge(
     output: BorrowedFd<'_>,
 ) -> Result<(), BridgeError> {
     let attach = |again: bool| attach(place, options, keys, again);
-    let socket = attach(false)?;
+    let daemon = attach(false)?;
     let bridge = Bridge {
         input: Some(input),
         output,
-        socket: Some(socket),
+        daemon: Some(daemon),
         from_client: Decoder::new(MESSAGE_BYTES_MAX),
-        from_daemon: Decoder::new(REPLY_BYTES_MAX),
         to_client: VecDeque::new(),
         to_daemon: VecDeque::new(),
         traffic: Traffic::default(),
@@ -108,12 +107,12 @@ fn attach(
     options: &Options,
     keys: Option<&[String]>,
     again: bool,
-) -> Result<OwnedFd, BridgeError> {
+) -> Result<Connection, BridgeError> {
     // A daemon that dies while it owes an answer ends the bridge, so each attachment has its own
     // count.
     let starts = &mut Starts::default();
     let mut connection = connect(place, options, again, starts)?;
-    let Some(keys) = keys else { return Ok(connection.into_socket()) };
+    let Some(keys) = keys else { return Ok(connection) };
     let limits = options.limits;
     let method = format!("{NODES_INTERFACE}.Restrict");
     let answered = connection
@@ -121,7 +120,7 @@ fn attach(
         .and_then(|()| connection.reply(limits))
         .and_then(parameters::<Value>);
     match answered {
-        Ok(_) => Ok(connection.into_socket()),
+        Ok(_) => Ok(connection),
         Err(error) if error.is_unknown_method() => Err(BridgeError::OlderDaemon),
         Err(ClientError::Gone(_)) => Err(BridgeError::DaemonGone),
         Err(error) => Err(error.into()),
@@ -148,9 +147,8 @@ struct Bridge<'a> {
     input: Option<BorrowedFd<'a>>,
     output: BorrowedFd<'a>,
     /// `None` after the daemon went away, until the client sends its next message.
-    socket: Option<OwnedFd>,
+    daemon: Option<Connection>,
     from_client: Decoder,
-    from_daemon: Decoder,
     /// The bytes that wait to be written to the client.
     to_client: VecDeque<u8>,
     to_daemon: VecDeque<u8>,
@@ -162,7 +160,7 @@ struct Bridge<'a> {
 }
 
 /// Opens a connection. The argument is `true` if there has been one before.
-type Attach<'a> = &'a dyn Fn(bool) -> Result<OwnedFd, BridgeError>;
+type Attach<'a> = &'a dyn Fn(bool) -> Result<Connection, BridgeError>;
 
 impl Bridge<'_> {
     fn run(mut self, attach: Attach<'_>) -> Result<(), BridgeError> {
@@ -180,7 +178,7 @@ impl Bridge<'_> {
             }
             let ready = self.wait(left.min(SLEEP_MS_MAX))?;
             // First, so that no call is sent to a daemon that has gone away.
-            if ready.socket {
+            if ready.daemon {
                 self.read_daemon()?;
             }
             if ready.input && !self.read_client(attach)? {
@@ -197,7 +195,7 @@ impl Bridge<'_> {
 
     /// Whether nothing remains to be done after the client's end.
     fn is_over(&self) -> bool {
-        let owed = self.traffic.only_short_answers_owed() && self.socket.is_some();
+        let owed = self.traffic.only_short_answers_owed() && self.daemon.is_some();
         self.input.is_none() && self.to_client.is_empty() && !owed
     }
 
@@ -216,11 +214,11 @@ impl Bridge<'_> {
         if let Some(input) = reads {
             polled.push(PollFd::new(input, PollFlags::POLLIN));
         }
-        if let Some(socket) = &self.socket {
+        if let Some(daemon) = &self.daemon {
             let mut events = PollFlags::empty();
             events.set(PollFlags::POLLIN, !is_full(&self.to_client));
             events.set(PollFlags::POLLOUT, !self.to_daemon.is_empty());
-            polled.push(PollFd::new(socket.as_fd(), events));
+            polled.push(PollFd::new(daemon.as_fd(), events));
         }
         let writes = match self.to_client.is_empty() {
             // poll(2) reports the end of the reader even if no event is requested.
@@ -232,7 +230,7 @@ impl Bridge<'_> {
         let mut ready = polled.iter().map(|fd| fd.any().unwrap_or(false));
         Ok(Ready {
             input: reads.is_some() && ready.next().unwrap_or(false),
-            socket: self.socket.is_some() && ready.next().unwrap_or(false),
+            daemon: self.daemon.is_some() && ready.next().unwrap_or(false),
             output: ready.next().unwrap_or(false),
         })
     }
@@ -254,8 +252,8 @@ impl Bridge<'_> {
             if self.traffic.client_said(message) {
                 add(&mut self.to_daemon, message);
                 self.passed_at = self.heard_at;
-                if self.socket.is_none() {
-                    self.socket = Some(attach(true)?);
+                if self.daemon.is_none() {
+                    self.daemon = Some(attach(true)?);
                 }
                 continue;
             }
@@ -270,44 +268,38 @@ impl Bridge<'_> {
     }
 
     fn read_daemon(&mut self) -> Result<(), BridgeError> {
-        let Some(socket) = &self.socket else { return Ok(()) };
-        let mut buffer = vec![0; READ_BYTES];
-        // Descriptors are closed because they mean nothing on another machine.
-        let mut received = Vec::new();
-        let flags = libc::MSG_DONTWAIT;
-        match fds::receive(socket.as_fd(), &mut buffer, &mut received, flags) {
-            Ok(0) => return self.lose_daemon(),
-            Ok(count) => self.from_daemon.feed(&buffer[..count]),
-            Err(error) => {
-                return match error.kind() {
-                    io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(()),
-                    _ => self.lose_daemon(),
-                };
+        while let Some(daemon) = &mut self.daemon {
+            match daemon.read(Duration::ZERO, None) {
+                Ok(Read::Message(message)) => {
+                    // Descriptors are closed because they mean nothing on another machine.
+                    drop(daemon.take_received());
+                    self.traffic.daemon_said(&message);
+                    add(&mut self.to_client, &message);
+                }
+                Ok(Read::Part) => {}
+                Ok(Read::Nothing(_)) => break,
+                Err(ClientError::Protocol(what)) => return Err(too_large(what)),
+                Err(_) => self.lose_daemon()?,
             }
-        }
-        while let Some(message) = self.from_daemon.next_message().map_err(too_large)? {
-            self.traffic.daemon_said(message);
-            add(&mut self.to_client, message);
         }
         Ok(())
     }
 
     fn lose_daemon(&mut self) -> Result<(), BridgeError> {
-        self.socket = None;
+        self.daemon = None;
         if !self.traffic.may_reattach() {
             return Err(BridgeError::DaemonGone);
         }
         // A call without an answer may be lost here, just as it may be lost with the daemon.
         self.to_daemon = VecDeque::new();
-        self.from_daemon = Decoder::new(REPLY_BYTES_MAX);
         Ok(())
     }
 
     fn write_daemon(&mut self) -> Result<(), BridgeError> {
-        let Some(socket) = &self.socket else { return Ok(()) };
+        let Some(daemon) = &self.daemon else { return Ok(()) };
         while !self.to_daemon.is_empty() {
             let (left, _) = self.to_daemon.as_slices();
-            match fds::send(socket.as_fd(), left, &[], libc::MSG_DONTWAIT) {
+            match fds::send(daemon.as_fd(), left, &[], libc::MSG_DONTWAIT) {
                 Ok(count) => wrote(&mut self.to_daemon, count),
                 Err(error) => match error.kind() {
                     io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => break,
@@ -343,7 +335,7 @@ impl Bridge<'_> {
 #[derive(Clone, Copy, Debug)]
 struct Ready {
     input: bool,
-    socket: bool,
+    daemon: bool,
     output: bool,
 }
 
@@ -358,8 +350,8 @@ fn has_hung_up(output: BorrowedFd<'_>) -> bool {
         && polled[0].revents().is_some_and(|events| events.intersects(gone))
 }
 
-fn too_large(error: FrameError) -> BridgeError {
-    BridgeError::Io(io::Error::new(io::ErrorKind::InvalidData, error.to_string()))
+fn too_large(what: impl fmt::Display) -> BridgeError {
+    BridgeError::Io(io::Error::new(io::ErrorKind::InvalidData, what.to_string()))
 }
 
 /// How long a client that has not yet asked for a lease may be silent, in milliseconds.

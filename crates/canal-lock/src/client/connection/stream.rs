@@ -224,11 +224,6 @@ impl Connection {
         Ok(message.map_or(Read::Part, |message| Read::Message(message.to_vec())))
     }
 
-    /// Returns the bare socket. Discards what was read but not taken.
-    pub(crate) fn into_socket(self) -> OwnedFd {
-        self.socket
-    }
-
     /// Takes the descriptors that have come so far.
     pub(crate) fn take_received(&mut self) -> Received {
         Received(std::mem::take(&mut self.received).into_iter().map(Some).collect())
