@@ -322,15 +322,14 @@ impl Nodes {
             }
         };
         let begun = end.begin().map_err(|error| not_called(error).into());
-        let taken = begun.and_then(|page| Ok((page, wait(asking, &end, coordinator.as_mut())?)));
-        match taken {
-            Ok((page, start)) => {
+        match begun.and_then(|()| wait(asking, &end, coordinator.as_mut())) {
+            Ok(start) => {
                 if coordinator.is_none() {
                     let (keys, nodes) = (asking.request.keys(), &start.nodes);
                     let acquired = format!("acquired {} on {}", keys.join(", "), nodes.join(", "));
                     asking.verbosity.detail(&acquired);
                 }
-                Ok(Taken::FromNodes(Box::new(TakenFromNodes { start, page, end, coordinator })))
+                Ok(Taken::FromNodes(Box::new(TakenFromNodes { start, end, coordinator })))
             }
             Err(why) => {
                 end_coordinator(coordinator, Wish::Stop, asking.verbosity);

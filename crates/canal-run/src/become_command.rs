@@ -75,9 +75,7 @@ pub enum Taken {
 pub struct TakenFromNodes {
     /// The grants.
     pub start: Start,
-    /// Shows until when the lock is safe.
-    pub page: Reader,
-    /// The channel over which it was taken.
+    /// The channel over which it was taken, and its deadline page.
     pub end: ChildEnd,
     /// The coordinator, if this process is its parent.
     pub coordinator: Option<OverNodes>,
@@ -91,7 +89,7 @@ impl Taken {
                 page.as_ref().map(|page| (page, grant.token))
             }
             // The token is for messages.
-            Self::FromNodes(taken) => Some((&taken.page, taken.start.token.unwrap_or(0))),
+            Self::FromNodes(taken) => Some((&taken.end.page, taken.start.token.unwrap_or(0))),
         }
     }
 

@@ -142,7 +142,7 @@ pub(crate) fn run(args: &AcquireArgs, global: &Global) -> Result {
 
 /// Prints a lease over nodes for its owner, unless it is already lost.
 fn tell_lease(taken: &TakenFromNodes, json: bool) -> Result {
-    let TakenFromNodes { start, page, end, .. } = taken;
+    let TakenFromNodes { start, end, .. } = taken;
     let request = end.request();
     let handle = end.handle(start).reveal();
     let mut keys: Vec<GrantedKey> = start.grant.iter().flat_map(|it| it.keys.clone()).collect();
@@ -171,7 +171,7 @@ fn tell_lease(taken: &TakenFromNodes, json: bool) -> Result {
         }
         false => variables(&handle, start.token, &names, &keys),
     };
-    check_kept(Some(page), "the lease was lost before its handle could be printed")?;
+    check_kept(Some(&end.page), "the lease was lost before its handle could be printed")?;
     stdout::print_or_fail(&text)
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -52,8 +52,8 @@ pub struct OverNodes {
 pub struct ChildEnd {
     request: Rc<NodesRequest>,
     channel: End,
-    page: OwnedFd,
-    line: OwnedFd,
+    /// Shows until when the lock is safe.
+    pub page: Reader,
     /// The process that stays by the command; `None` if it is this one. Its pid has no meaning in
     /// another pid namespace, where getppid(2) is 0 whether the process lives or not.
     parent: Option<Pidfd>,
@@ -75,13 +75,13 @@ impl OverNodes {
         let engine = engine(request.require, request.nodes.len());
         let writer = Writer::create(host, &engine, &label.unwrap_or_default(), none)?;
         let [page, line] = [writer.page(), writer.line()].map(|fd| fd.try_clone_to_owned());
+        let page = Reader::open(page?, line?)?;
         let parent = match request.purpose {
             Purpose::Command(_) => Some(Pidfd::open(std::process::id())?),
             Purpose::Lease => None,
         };
         let request = Rc::new(request);
-        let (page, line, asked) = (page?, line?, Rc::clone(&request));
-        let child = ChildEnd { request: asked, channel, page, line, parent };
+        let child = ChildEnd { request: Rc::clone(&request), channel, page, parent };
         let mut this = Self {
             request,
             writer,
@@ -255,15 +255,14 @@ impl ChildEnd {
         variables_over_nodes(run, &asked.keys(), &start.nodes, start.token, single, socket, &under)
     }
 
-    /// In the child: tells the coordinator which process becomes the command. Returns the page,
-    /// which shows until when the lock is safe.
+    /// In the child: tells the coordinator which process becomes the command.
     ///
     /// # Errors
-    /// The page cannot be read, or no descriptors are left.
-    pub fn begin(&self) -> io::Result<Reader> {
+    /// No descriptors are left.
+    pub fn begin(&self) -> io::Result<()> {
         let this = Pidfd::open(std::process::id())?;
         self.channel.send(&ToCoordinator::Command, &[this.as_fd()]);
-        Reader::open(self.page.try_clone()?, self.line.try_clone()?)
+        Ok(())
     }
 
     /// Gives up the places of a waiting request, because no reader of its output is left.
