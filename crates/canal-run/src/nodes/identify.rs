@@ -93,29 +93,27 @@ impl Asked {
 }
 
 /// Finds out about the nodes of a request. Asks those that were not met before, and the daemon of
-/// this machine if it encloses the request. Returns `None` if the caller gave up.
+/// this machine if it encloses the request. The error is `None` if the caller gave up.
 pub(super) fn meet(
     request: &NodesRequest,
     host: &mut dyn Host,
-) -> Result<Option<Met>, NodeFailure> {
-    let Some(mut met) = meet_nodes(request, host)? else { return Ok(None) };
+) -> Result<Met, Option<NodeFailure>> {
+    let mut met = meet_nodes(request, host)?;
     if request.under_frame.is_none() {
-        return Ok(Some(met));
+        return Ok(met);
     }
     let is_local = |known: &&NodeState| request.nodes[known.at].address == NodeAddress::Local;
     met.here = met.nodes.iter().find(is_local).map(|known| known.id);
     if met.here.is_none() {
         let mut asked = [Asked::new(0, Node::at(NodeAddress::Local), request)];
-        if !ask_all(&mut asked, request, host)? {
-            return Ok(None);
-        }
+        ask_all(&mut asked, request, host)?;
         let [Asked { result, .. }] = asked;
         met.here = result.and_then(Result::ok).map(|identity| identity.known.node);
     }
-    Ok(Some(met))
+    Ok(met)
 }
 
-fn meet_nodes(request: &NodesRequest, host: &mut dyn Host) -> Result<Option<Met>, NodeFailure> {
+fn meet_nodes(request: &NodesRequest, host: &mut dyn Host) -> Result<Met, Option<NodeFailure>> {
     let mut known = Vec::new();
     let mut asked = Vec::new();
     for (at, node) in request.nodes.iter().enumerate() {
@@ -126,9 +124,7 @@ fn meet_nodes(request: &NodesRequest, host: &mut dyn Host) -> Result<Option<Met>
             None => asked.push(Asked::new(at, node.clone(), request)),
         }
     }
-    if !ask_all(&mut asked, request, host)? {
-        return Ok(None);
-    }
+    ask_all(&mut asked, request, host)?;
     let mut met = Vec::new();
     for Asked { at, member, result, .. } in asked {
         let node = &request.nodes[at];
@@ -147,17 +143,17 @@ fn meet_nodes(request: &NodesRequest, host: &mut dyn Host) -> Result<Option<Met>
                 let name = &node.name;
                 if request.require != Require::Any && !request.require.counts_the_alive() {
                     let which = format!("{name}, which canal has never reached");
-                    return Err(unreached(&which, failure));
+                    return Err(Some(unreached(&which, failure)));
                 }
                 let why = &failure.what;
                 let text = format!("skipping {name}, which canal has never reached: {why}");
                 host.say(News::Note(text));
                 if known.is_empty() && at + 1 == request.nodes.len() {
                     let which = format!("any of the nodes; {name}");
-                    return Err(unreached(&which, failure));
+                    return Err(Some(unreached(&which, failure)));
                 }
             }
-            None => return Ok(None),
+            None => return Err(None),
         }
     }
     if !met.is_empty() {
@@ -169,18 +165,17 @@ fn meet_nodes(request: &NodesRequest, host: &mut dyn Host) -> Result<Option<Met>
         let recorded = |node: &Node| request.around.known_nodes.known(&node.address).ok().flatten();
         let what = recorded(one).or_else(|| recorded(other));
         let what = what.map_or_else(|| format!("node {}", pair[0].id), |it| it.shown());
-        return Err(one_daemon(one, other, &what));
+        return Err(Some(one_daemon(one, other, &what)));
     }
-    Ok(Some(Met { nodes: known, here: None }))
+    Ok(Met { nodes: known, here: None })
 }
 
-/// Asks all of them at once, each until it has answered or is out of reach. Returns false if the
-/// caller gave up.
+/// Asks all of them at once, each until it has answered or is out of reach.
 fn ask_all(
     asked: &mut [Asked],
     request: &NodesRequest,
     host: &mut dyn Host,
-) -> Result<bool, NodeFailure> {
+) -> Result<(), Option<NodeFailure>> {
     let meet_ms = request.asked.wait_ms.map_or(u64::MAX, |wait_ms| wait_ms.max(MEET_MS));
     let until = request.asked_at.saturating_add(meet_ms);
     for one in asked.iter_mut() {
@@ -190,9 +185,10 @@ fn ask_all(
     }
     while asked.iter().any(|one| one.result.is_none()) {
         let left_ms = until.saturating_sub(boottime_ms());
-        sleep(asked.iter().map(|one| &one.member), host.polled(), left_ms)?;
+        sleep(asked.iter().map(|one| &one.member), host.polled(), left_ms)
+            .map_err(NodeFailure::from)?;
         if host.turn(boottime_ms()) != Wish::GoOn {
-            return Ok(false);
+            return Err(None);
         }
         for one in asked.iter_mut() {
             for heard in one.member.turn() {
@@ -207,5 +203,5 @@ fn ask_all(
             }
         }
     }
-    Ok(true)
+    Ok(())
 }

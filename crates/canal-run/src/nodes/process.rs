@@ -76,9 +76,8 @@ impl CoordinatorProcess<'_> {
                 (met, Some((checkpoint, self.begun)))
             }
             None => match identify::meet(request, self) {
-                Ok(Some(met)) => (met, None),
-                Ok(None) => return self.not_held(None),
-                Err(failure) => return self.not_held(Some(fault(failure))),
+                Ok(met) => (met, None),
+                Err(failure) => return self.not_held(failure.map(fault)),
             },
         };
         let mut driver = Driver::new(request, met, checkpoint);
