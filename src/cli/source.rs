@@ -149,10 +149,9 @@ pub(crate) struct Asking<'a> {
 /// Why a request acquired nothing.
 #[derive(Debug)]
 pub(crate) enum NotAcquired {
-    /// It was refused: the lock is busy, the wait is over, or there is a deadlock.
+    /// It was refused: the lock is busy, the wait is over, or there is a deadlock. Or the daemon did
+    /// not consider it, because the command needs a supervisor.
     Refused(Failure),
-    /// The daemon did not consider the request, because the command needs a supervisor.
-    SupervisorRequired(Failure),
     /// canal failed.
     Failed(Failed),
 }
@@ -166,11 +165,10 @@ impl From<Failed> for NotAcquired {
 impl From<ClientError> for NotAcquired {
     fn from(error: ClientError) -> Self {
         match error {
-            ClientError::Failure(failure) if failure.name == ErrorName::Refused => {
+            ClientError::Failure(failure)
+                if matches!(failure.name, ErrorName::Refused | ErrorName::SupervisorRequired) =>
+            {
                 Self::Refused(failure)
-            }
-            ClientError::Failure(failure) if failure.name == ErrorName::SupervisorRequired => {
-                Self::SupervisorRequired(failure)
             }
             error => Self::Failed(error.into()),
         }

@@ -275,7 +275,7 @@ impl Supervisor<'_> {
             let _ = self.descendants.adopt(Some(self.command));
         }
         loop {
-            while self.receive()? {}
+            self.receive()?;
             self.check_command()?;
             if let Some(nodes) = &mut self.nodes {
                 let lines = nodes.turn(self.end.is_none().then_some(self.command));
@@ -283,7 +283,7 @@ impl Supervisor<'_> {
             }
             if self.end.is_some() {
                 // The child may have reported its lock and been killed since.
-                while self.receive()? {}
+                self.receive()?;
             }
             self.check_lock()?;
             if let Some(end) = self.end.filter(|_| !self.waits_for_descendants()) {
@@ -343,27 +343,29 @@ impl Supervisor<'_> {
             || self.monitor.as_ref().is_some_and(HoldMonitor::ends_descendants)
     }
 
-    /// Reads one message of the child. Returns whether there may be more.
-    fn receive(&mut self) -> io::Result<bool> {
-        let Some(channel) = &self.channel else { return Ok(false) };
-        match channel.receive() {
-            Received::Nothing => return Ok(false),
-            Received::End => self.channel = None,
-            Received::Message(ChildMessage::NotBegun, _) => self.monitor = None,
-            Received::Message(ChildMessage::Granted { token }, mut descriptors) => {
-                if let Some(token) = token.filter(|_| descriptors.len() >= 2) {
-                    let (line, page) = (descriptors.remove(1), descriptors.remove(0));
-                    let page = Reader::open(page, line)?;
-                    self.monitor = Some(HoldMonitor::new(page, token, self.limits.on_lost)?);
-                    self.descendants.adopt(Some(self.command))?;
-                    // A child that has ended does not need the message.
-                    channel.send(&Ready, &[]);
+    /// Reads the messages of the child.
+    fn receive(&mut self) -> io::Result<()> {
+        while let Some(channel) = &self.channel {
+            match channel.receive() {
+                Received::Nothing => break,
+                Received::End => self.channel = None,
+                Received::Message(ChildMessage::NotBegun, _) => self.monitor = None,
+                Received::Message(ChildMessage::Granted { token }, mut descriptors) => {
+                    if let Some(token) = token.filter(|_| descriptors.len() >= 2) {
+                        let (line, page) = (descriptors.remove(1), descriptors.remove(0));
+                        let page = Reader::open(page, line)?;
+                        self.monitor = Some(HoldMonitor::new(page, token, self.limits.on_lost)?);
+                        self.descendants.adopt(Some(self.command))?;
+                        // A child that has ended does not need the message.
+                        channel.send(&Ready, &[]);
+                    }
+                    self.children = descriptors;
+                    let max_run = self.limits.max_run;
+                    self.due = max_run.and_then(|most| Instant::now().checked_add(most));
                 }
-                self.children = descriptors;
-                self.due = self.limits.max_run.and_then(|most| Instant::now().checked_add(most));
             }
         }
-        Ok(true)
+        Ok(())
     }
 
     /// Checks whether the command has stopped or ended.
@@ -393,7 +395,7 @@ impl Supervisor<'_> {
             }
             // This process may have been stopped for a long time, perhaps since before the child
             // reported its lock. It must not continue a command that it is about to kill.
-            while self.receive()? {}
+            self.receive()?;
             self.check_lock()?;
             if self.monitor.as_ref().is_some_and(|monitor| monitor.phase() == Phase::Killing) {
                 continue;

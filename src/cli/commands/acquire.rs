@@ -119,7 +119,6 @@ pub(crate) fn run(args: &AcquireArgs, global: &Global) -> Result {
             told?;
         }
         Err(NotAcquired::Failed(failed)) => return Err(failed),
-        Err(NotAcquired::SupervisorRequired(failure)) => return Err(Failed::new(failure.message)),
         Err(NotAcquired::Refused(failure)) => {
             let failed = refusal::explain(&failure, &args.wait, verbosity);
             stdout::json_if(args.json, &Refused::new(&failure, failure.notes()))?;

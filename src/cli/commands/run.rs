@@ -17,7 +17,7 @@ use crate::client::hold_monitor::LostHold;
 use crate::client::{Fate, OWN, is_on_demand_daemon};
 use crate::duration::milliseconds;
 use crate::protocol::paths::Rule;
-use crate::protocol::{Acquire, Mode, Wrapper};
+use crate::protocol::{Acquire, ErrorName, Mode, Wrapper};
 use crate::run::jobs::OpenRecord;
 use crate::run::nodes::{ChildEnd, LOST_HINT, Line, Purpose, Wish};
 use crate::run::{
@@ -149,10 +149,12 @@ impl<'a> Job<'a> {
         let taken = match self.source.take(&asking, end, witness) {
             Ok(taken) => taken,
             Err(NotAcquired::Failed(failed)) => return Some(failed),
+            Err(NotAcquired::Refused(failure)) if failure.name == ErrorName::SupervisorRequired => {
+                return None;
+            }
             Err(NotAcquired::Refused(failure)) => {
                 return Some(refusal::explain(&failure, wait, verbosity));
             }
-            Err(NotAcquired::SupervisorRequired(_)) => return None,
         };
         let place = &target.place;
         let socket = (place.rule == Rule::Given).then_some(place.socket.as_path());
