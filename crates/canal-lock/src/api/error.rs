@@ -41,6 +41,8 @@ pub enum ErrorKind {
 }
 
 /// The reason why a call failed. Its text is the message that the `canal` command would print.
+#[derive(thiserror::Error)]
+#[error(transparent)]
 pub struct Error(Box<ClientError>);
 
 impl Error {
@@ -92,12 +94,6 @@ impl Error {
     }
 }
 
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = f.debug_struct("Error");
@@ -109,12 +105,6 @@ impl fmt::Debug for Error {
             shown.field("source", &source);
         }
         shown.finish_non_exhaustive()
-    }
-}
-
-impl std::error::Error for Error {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        if let ClientError::Io(source) = &*self.0 { Some(source) } else { None }
     }
 }
 
