@@ -91,33 +91,24 @@ pub enum LeaseHandleError {
     Later,
 }
 
-/// The handle of a lease would be too long.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "the handle of a lease on these {nodes} nodes would have {chars} characters, more than {}",
-    LEASE_HANDLE_CHARS_MAX
-)]
-pub struct HandleTooLong {
-    nodes: usize,
-    chars: usize,
-}
-
 impl LeaseHandle {
     /// Whether the handle of a lease over these nodes is short enough. Callers check this before
     /// they take anything.
     ///
     /// # Errors
-    /// It would be too long.
-    pub fn fits(nodes: &[Node]) -> Result<(), HandleTooLong> {
+    /// It would be too long, in words for the user.
+    pub fn fits(nodes: &[Node]) -> Result<(), String> {
         let (id, lease, held) = (NodeId(u128::MAX), u32::MAX, true);
         let part = |node: &Node| LeasePart { address: node.address.clone(), id, lease, held };
         let (secret, token, ttl_ms) = (Secret(u128::MAX), Some(u64::MAX), u64::MAX);
         let parts = nodes.iter().map(part).collect();
         let longest = Self { secret, token, ttl_ms, need: nodes.len(), parts };
         match longest.reveal().len() {
-            chars if chars > LEASE_HANDLE_CHARS_MAX => {
-                Err(HandleTooLong { nodes: nodes.len(), chars })
-            }
+            chars if chars > LEASE_HANDLE_CHARS_MAX => Err(format!(
+                "the handle of a lease on these {} nodes would have {chars} characters, more than \
+                 {LEASE_HANDLE_CHARS_MAX}",
+                nodes.len()
+            )),
             _ => Ok(()),
         }
     }
@@ -433,7 +424,7 @@ mod tests {
         let long: NodeAddress = format!("ssh:{}", "x".repeat(200)).parse().unwrap();
         let node = |n| Node { name: format!("{n}"), address: long.clone(), canal: None };
         let many: Vec<Node> = (0..NODES_MAX).map(node).collect();
-        let error = LeaseHandle::fits(&many).unwrap_err().to_string();
+        let error = LeaseHandle::fits(&many).unwrap_err();
         assert!(error.contains(" on these 64 nodes would have "), "{error}");
     }
 
