@@ -275,13 +275,11 @@ impl<'a> Driver<'a> {
             Call::Connect | Call::Cancel => {
                 // Earlier messages of the node no longer count.
                 inputs.retain(|input| !matches!(input, Input::Node(of, _) if *of == node));
-                match call {
-                    Call::Connect => self.connect(node, inputs),
-                    _ => {
-                        member.close();
-                        Ok(())
-                    }
+                if call == Call::Connect {
+                    return self.connect(node, inputs);
                 }
+                member.close();
+                Ok(())
             }
             Call::Ask(lease, asking) => {
                 (self.nodes[node].lease, self.nodes[node].grant) = (lease, None);
