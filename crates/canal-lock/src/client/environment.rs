@@ -78,17 +78,14 @@ fn named<const N: usize>(variables: [(&'static str, Option<OsString>); N]) -> Va
 /// The slots of a grant: those of the first key under the plain names, and those of each key under
 /// names with the key as suffix. `CANAL_SLOTS` lists the slots of all keys.
 fn of_slots(keys: &[GrantedKey]) -> Variables {
-    let mut variables: Variables = Vec::new();
     let all: Vec<SlotInfo> = keys.iter().flat_map(|key| &key.slots).copied().collect();
-    variables.push((SLOTS.into(), Some(list(&all))));
+    let mut variables: Variables = vec![(SLOTS.into(), Some(list(&all)))];
     let counted: Vec<&GrantedKey> = keys.iter().filter(|key| key.mode == Mode::Counted).collect();
-    let first = counted.first().map_or(&[][..], |key| &key.slots);
-    variables.extend(of_one(SLOT.into(), BUCKET.into(), first));
+    variables.extend(of_one("", counted.first().map_or(&[][..], |key| &key.slots)));
     for key in counted {
-        let suffix = suffix(&key.key);
-        variables.push((format!("{SLOTS}_{suffix}").into(), Some(list(&key.slots))));
-        let (slot, bucket) = (format!("{SLOT}_{suffix}"), format!("{BUCKET}_{suffix}"));
-        variables.extend(of_one(slot.into(), bucket.into(), &key.slots));
+        let suffix = format!("_{}", suffix(&key.key));
+        variables.push((format!("{SLOTS}{suffix}").into(), Some(list(&key.slots))));
+        variables.extend(of_one(&suffix, &key.slots));
     }
     variables
 }
@@ -98,11 +95,12 @@ fn list(slots: &[SlotInfo]) -> OsString {
 }
 
 /// The slot and the bucket, if the hold has exactly one slot.
-fn of_one(slot: Cow<'static, str>, bucket: Cow<'static, str>, slots: &[SlotInfo]) -> Variables {
+fn of_one(suffix: &str, slots: &[SlotInfo]) -> Variables {
     let one = if let [one] = slots { Some(one) } else { None };
-    let number = |number: u64| OsString::from(number.to_string());
-    let in_bucket = one.and_then(|one| one.bucket).map(number);
-    vec![(slot, one.map(|one| number(one.slot))), (bucket, in_bucket)]
+    let set = |name: &str, number: Option<u64>| {
+        (format!("{name}{suffix}").into(), number.map(|number| number.to_string().into()))
+    };
+    vec![set(SLOT, one.map(|one| one.slot)), set(BUCKET, one.and_then(|one| one.bucket))]
 }
 
 /// A key as part of a variable's name: `gpu/0` becomes `GPU_0`.

@@ -304,15 +304,15 @@ impl Member {
             }
             _ => self.calls.pop_front().ok_or_else(unexpected)?,
         };
-        match kind {
-            Kind::ConfirmAt => self.is_asked = false,
-            Kind::Collect => self.is_asked = !reply.is_error(),
-            _ => {}
-        }
         let result = match failure(&reply) {
             Some(failure) => Err(failure?),
             None => Ok(reply),
         };
+        match kind {
+            Kind::ConfirmAt => self.is_asked = false,
+            Kind::Collect => self.is_asked = result.is_ok(),
+            _ => {}
+        }
         Ok(match (kind, result) {
             (Kind::Identify, Ok(reply)) => Heard::Identity(parameters(&reply)?),
             (Kind::Identify, Err(failure)) => Heard::Away(NodeFailure::permanent(failure.message)),

@@ -80,11 +80,6 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// Whether the reply is an error.
-    pub fn is_error(&self) -> bool {
-        self.error.is_some()
-    }
-
     /// The parameters of the reply, or of its error. A method without output may omit them.
     pub(crate) fn parameters(&self) -> &str {
         self.parameters.as_deref().map_or("{}", RawValue::get)
