@@ -62,8 +62,7 @@ impl Source {
         let nodes = listed(&args.on, &target)?;
         if purpose == Purpose::Lease {
             LeaseHandle::fits(&nodes).map_err(|error| {
-                Failed::new(error)
-                    .hint("name fewer nodes, or give them shorter addresses")
+                Failed::new(error).hint("name fewer nodes, or give them shorter addresses")
             })?;
         }
         let require = args.require();

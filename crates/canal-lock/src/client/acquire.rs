@@ -119,9 +119,9 @@ impl Client {
             let again = asked.to_mut();
             // The rest of the wait. For a wait that has begun, it is never 0, because 0 means not to
             // wait at all.
-            again.wait_ms = until.zip(request.wait_ms).map(|(until, wait_ms)| {
-                until.saturating_sub(boottime_ms()).max(wait_ms.min(1))
-            });
+            again.wait_ms = until
+                .zip(request.wait_ms)
+                .map(|(until, wait_ms)| until.saturating_sub(boottime_ms()).max(wait_ms.min(1)));
             // A request that was queued has superseded others.
             again.supersede = again.supersede.filter(|_| !was_queued);
         }

@@ -20,8 +20,8 @@ use canal_nodes::{
     Part, Plan, Refusal,
 };
 use canal_protocol::{
-    Acquire, Collect, ConfirmAt, ConfirmedAt, ErrorName, Failure, FrameOfNode,
-    Grant, KnownNode, NodeFailure, NodeId, NodesRefusal, Release, Renew, Renewed, Report,
+    Acquire, Collect, ConfirmAt, ConfirmedAt, ErrorName, Failure, FrameOfNode, Grant, KnownNode,
+    NodeFailure, NodeId, NodesRefusal, Release, Renew, Renewed, Report,
 };
 use canal_sys::clock::boottime_ms;
 use canal_sys::fds;

@@ -34,8 +34,8 @@ pub use driver::OnLease;
 pub use leading::{LeaderAtNodes, LeaderView, NodeState, NodeView};
 pub use parent::{ChildEnd, OverNodes};
 pub use request::{
-    Around, BeforeStart, Ending, Host, Line, News, NodesRequest, NotHeld, PartAnswer,
-    PartSaid, PartTrouble, Purpose, Start, Wish,
+    Around, BeforeStart, Ending, Host, Line, News, NodesRequest, NotHeld, PartAnswer, PartSaid,
+    PartTrouble, Purpose, Start, Wish,
 };
 pub use wording::{LOST_HINT, unread};
 

@@ -15,8 +15,8 @@ use canal_nodes::deadlock::{Deadlock, Detector, Named, Next, RequestName, Step, 
 use canal_nodes::{Input, Millis};
 use canal_protocol::node_address::NodeAddress;
 use canal_protocol::{
-    BlockerInfo, CycleStepInfo, Node, NodeAt, NodeFailure, NodeId, PartyInfo,
-    READ_NODES_MAX, RunId, Tag, WaitsFound, WaitsNear,
+    BlockerInfo, CycleStepInfo, Node, NodeAt, NodeFailure, NodeId, PartyInfo, READ_NODES_MAX,
+    RunId, Tag, WaitsFound, WaitsNear,
 };
 use canal_text::time::utc;
 
