@@ -148,8 +148,8 @@ pub(crate) struct Asking<'a> {
 /// Why a request acquired nothing.
 #[derive(Debug)]
 pub(crate) enum NotAcquired {
-    /// It was refused: the lock is busy, the wait is over, or there is a deadlock. Or the daemon did
-    /// not consider it, because the command needs a supervisor.
+    /// It was refused: the lock is busy, the wait is over, or there is a deadlock. Or the daemon
+    /// did not consider it, because the command needs a supervisor.
     Refused(Failure),
     /// canal failed.
     Failed(Failed),

@@ -33,8 +33,8 @@ const RETRY_MS_MIN: u64 = 10_000;
 pub(crate) type OnProgress<'a> =
     &'a mut dyn FnMut(Option<&Progress>) -> Result<Option<Duration>, Box<Failure>>;
 
-/// Whether a wait until then, by CLOCK_BOOTTIME, which is also the daemon's clock, has been over for
-/// this long.
+/// Whether a wait until then, by CLOCK_BOOTTIME, which is also the daemon's clock, has been over
+/// for this long.
 fn is_past(until: Option<u64>, by_ms: u64) -> bool {
     until.is_some_and(|until| boottime_ms() >= until.saturating_add(by_ms))
 }
@@ -117,8 +117,8 @@ impl Client {
             }
             pauses.pause();
             let again = asked.to_mut();
-            // The rest of the wait. For a wait that has begun, it is never 0, because 0 means not to
-            // wait at all.
+            // The rest of the wait. For a wait that has begun, it is never 0, because 0 means not
+            // to wait at all.
             again.wait_ms = until
                 .zip(request.wait_ms)
                 .map(|(until, wait_ms)| until.saturating_sub(boottime_ms()).max(wait_ms.min(1)));

@@ -278,8 +278,8 @@ impl Link {
         }
     }
 
-    /// Without a connection: connects to the daemon that the process has started, or finds out why the
-    /// link ended, once the process has ended or is stuck.
+    /// Without a connection: connects to the daemon that the process has started, or finds out why
+    /// the link ended, once the process has ended or is stuck.
     fn follow_process(&mut self) -> Result<(), NodeFailure> {
         let end = self.process.map(|process| ended(process, Reap::Later));
         let code = match end {
