@@ -49,8 +49,8 @@ const AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// The watcher of a daemon.
 #[derive(Debug, Default)]
 pub(crate) struct Watcher {
-    /// How the watcher is started. `None` if this daemon has no watcher.
-    program: Option<Program>,
+    /// The program of the watcher, and its arguments. `None` if this daemon has no watcher.
+    program: Option<(PathBuf, Vec<OsString>)>,
     /// The holds that the watcher is responsible for at present.
     duty: WatchId,
     running: Option<Running>,
@@ -59,12 +59,6 @@ pub(crate) struct Watcher {
     started: Option<Instant>,
     /// When to start another watcher.
     pub due: Option<Instant>,
-}
-
-#[derive(Debug)]
-struct Program {
-    file: PathBuf,
-    arguments: Vec<OsString>,
 }
 
 #[derive(Debug)]
@@ -87,7 +81,7 @@ impl Watcher {
                 arguments.extend(["--socket".into(), place.socket.clone().into()]);
             }
             arguments.extend((0..*verbose).map(|_| "-v".into()));
-            Program { file: file.clone(), arguments }
+            (file.clone(), arguments)
         });
         Self { program, ..Self::default() }
     }
@@ -161,7 +155,7 @@ impl Watcher {
             Some(running) => running,
             None => {
                 self.started = Some(clock::now());
-                program.start()?
+                start(program)?
             }
         };
         let WatchId(duty) = self.duty;
@@ -189,12 +183,10 @@ impl Watcher {
     }
 }
 
-impl Program {
-    fn start(&self) -> io::Result<Running> {
-        let (channel, its) =
-            socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;
-        let mut command = Command::new(&self.file);
-        command.arg0("canal").args(&self.arguments).stdin(its).stdout(Stdio::null());
-        Ok(Running { child: command.spawn()?, channel })
-    }
+fn start((file, arguments): &(PathBuf, Vec<OsString>)) -> io::Result<Running> {
+    let (channel, its) =
+        socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;
+    let mut command = Command::new(file);
+    command.arg0("canal").args(arguments).stdin(its).stdout(Stdio::null());
+    Ok(Running { child: command.spawn()?, channel })
 }

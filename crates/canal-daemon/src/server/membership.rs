@@ -279,38 +279,23 @@ impl Server {
 ///
 /// Invariant: a client that expects a message gets one before it would consider the daemon dead.
 impl Server {
-    /// Sends what is due to the clients whose calls wait for the log.
+    /// Sends what is due to the clients whose calls wait for the log. Fails all these calls while
+    /// the engine refuses this host and only a person can fix that.
     pub(crate) fn look_at_pending(&mut self) {
-        if self.conns.log_waits().next().is_none() {
-            return;
-        }
-        self.fail_pending();
         let now = clock::boottime_ms();
-        let due = self.conns.log_waits().filter(|(_, wait)| wait.due() <= now);
+        let is_refused = self.decide.cluster().is_some_and(Cluster::is_refused);
+        let due = self.conns.log_waits().filter(|(_, wait)| is_refused || wait.due() <= now);
         let due: Vec<ConnId> = due.map(|(id, _)| id).collect();
-        for id in due {
-            self.look_at_one(id, now);
-        }
+        due.into_iter().for_each(|id| self.look_at_one(id, now, is_refused));
     }
 
-    /// Fails the calls that wait for the log while the engine refuses this host and only a person
-    /// can fix that.
-    fn fail_pending(&mut self) {
-        if !self.decide.cluster().is_some_and(Cluster::is_refused) {
-            return;
-        }
-        let ids: Vec<ConnId> = self.conns.log_waits().map(|(id, _)| id).collect();
-        for id in ids {
-            let failure = self.decide.not_a_member();
-            self.give_up_waiting(id, failure);
-        }
-    }
-
-    fn look_at_one(&mut self, id: ConnId, now: u64) {
+    fn look_at_one(&mut self, id: ConnId, now: u64, is_refused: bool) {
         let why = self.decide.not_a_member();
         let Some(conn) = self.conns.get(id) else { return };
         let Some(LogWait { patience, .. }) = conn.log_wait_mut() else { return };
-        let Some(patience) = patience else { return self.give_up_waiting(id, why) };
+        let Some(patience) = patience.as_mut().filter(|_| !is_refused) else {
+            return self.give_up_waiting(id, why);
+        };
         if patience.until.is_some_and(|until| until <= now) {
             let failure = wording::timeout(&patience.key, &why.message);
             return self.give_up_waiting(id, failure);
@@ -347,7 +332,7 @@ impl Server {
     pub(super) fn put_off(&mut self, id: ConnId) {
         let step = self.wait_for_log(id, Awaiting::Membership);
         self.carry_out(id, Ok(step));
-        self.fail_pending();
+        self.look_at_pending();
     }
 
     /// Serves the calls that waited until this host is a member, or has read the log.
