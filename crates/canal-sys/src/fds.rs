@@ -156,7 +156,7 @@ pub(super) fn highest_open() -> u32 {
 /// EBADF if the descriptor is not open.
 pub fn adopt(number: RawFd) -> io::Result<OwnedFd> {
     // SAFETY: only fcntl uses it, and fcntl fails if it is not open.
-    set_cloexec(unsafe { BorrowedFd::borrow_raw(number) })?;
+    fcntl(unsafe { BorrowedFd::borrow_raw(number) }, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))?;
     // SAFETY: it is open, and by agreement no other code in this process knows it.
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
@@ -185,18 +185,6 @@ pub fn raise_limit(at_least: u64) -> io::Result<u64> {
 /// A pipe with both ends close-on-exec: the read end, then the write end.
 pub fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(nix::unistd::pipe2(OFlag::O_CLOEXEC)?)
-}
-
-/// Makes a descriptor close-on-exec.
-pub fn set_cloexec(fd: BorrowedFd<'_>) -> io::Result<()> {
-    fcntl(fd, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))?;
-    Ok(())
-}
-
-/// Lets the next program inherit a descriptor.
-pub fn clear_cloexec(fd: BorrowedFd<'_>) -> io::Result<()> {
-    fcntl(fd, FcntlArg::F_SETFD(FdFlag::empty()))?;
-    Ok(())
 }
 
 /// Moves a descriptor to the lowest free number from `at_least` on, where the next program inherits

@@ -73,13 +73,13 @@ const GROUPS_MAX: usize = 65_536;
 /// `Unsupported` if the kernel is older than 6.5 and the peer has no pid in our pid namespace.
 /// Otherwise the kernel's error, such as EMFILE.
 pub fn pidfd(socket: BorrowedFd<'_>, accepted_ticks: u64) -> io::Result<Option<Pidfd>> {
-    simulated!(|kernel| Ok(kernel.peer_pidfd(socket)?.map(Pidfd::from_kernel)));
+    simulated!(|kernel| Ok(kernel.peer_pidfd(socket)?.map(Pidfd)));
     if allows(Feature::PeerPidfd) {
         match by_peer_pidfd(socket) {
             // Old kernels lack it, and a filter of system calls may forbid it.
             Err(Errno::ENOPROTOOPT | Errno::EPERM | Errno::EACCES | Errno::ENOSYS) => {}
             Err(error) => return Err(error.into()),
-            Ok(found) => return Ok(found.map(Pidfd::from_kernel)),
+            Ok(found) => return Ok(found.map(Pidfd)),
         }
     }
     by_number(credentials(socket)?.pid, accepted_ticks)

@@ -39,7 +39,7 @@ pub(crate) enum Namespace {
 
 /// A descriptor that refers to the same process for its whole life (Linux 5.3).
 #[derive(Debug)]
-pub struct Pidfd(OwnedFd);
+pub struct Pidfd(pub(super) OwnedFd);
 
 impl Pidfd {
     /// Opens the process that has this pid now.
@@ -68,11 +68,6 @@ impl Pidfd {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "the pidfd of a thread"));
         }
         Ok(Self(fd))
-    }
-
-    /// Takes over a descriptor that the kernel itself returned as the pidfd of a process.
-    pub(super) fn from_kernel(fd: OwnedFd) -> Self {
-        Self(fd)
     }
 
     /// Another descriptor of the same process.
@@ -122,16 +117,13 @@ impl Pidfd {
     #[must_use]
     pub fn pid(&self) -> Option<u32> {
         simulated!(|kernel| kernel.pid(Descriptor::of(&self.0)));
-        if allows(Feature::PidfdInfo) {
-            match self.info(libc::PIDFD_INFO_PID) {
-                Ok(info) => return Some(info.pid),
-                Err(Errno::ESRCH) => return None,
-                // The process is in a pid namespace that is not below ours.
-                Err(Errno::EREMOTE) => return Some(0),
-                Err(_) => {}
-            }
+        match self.info(libc::PIDFD_INFO_PID) {
+            Ok(info) => Some(info.pid),
+            Err(Errno::ESRCH) => None,
+            // The process is in a pid namespace that is not below ours.
+            Err(Errno::EREMOTE) => Some(0),
+            Err(_) => self.pid_by_fdinfo(),
         }
-        self.pid_by_fdinfo()
     }
 
     /// The inode that identifies the process within this boot. 0 if the kernel has no pidfs.
@@ -156,12 +148,7 @@ impl Pidfd {
     /// The real user (`PIDFD_GET_INFO`), if the kernel reports it.
     pub(super) fn real_uid(&self) -> Option<u32> {
         simulated!(|kernel| kernel.uid(Descriptor::of(&self.0)));
-        if !allows(Feature::PidfdInfo) {
-            return None;
-        }
-        let info = self.info(libc::PIDFD_INFO_CREDS).ok()?;
-        let told = info.mask & u64::from(libc::PIDFD_INFO_CREDS) != 0;
-        told.then_some(info.ruid)
+        self.info(libc::PIDFD_INFO_CREDS).ok().map(|info| info.ruid)
     }
 
     /// How the process ended, once its parent has reaped it (`PIDFD_GET_INFO`, Linux 6.15): the
@@ -169,12 +156,7 @@ impl Pidfd {
     #[must_use]
     pub fn wait_status(&self) -> Option<i32> {
         simulated!(|_| None);
-        if !allows(Feature::PidfdInfo) {
-            return None;
-        }
-        let info = self.info(libc::PIDFD_INFO_EXIT).ok()?;
-        let told = info.mask & u64::from(libc::PIDFD_INFO_EXIT) != 0;
-        told.then_some(info.exit_code)
+        self.info(libc::PIDFD_INFO_EXIT).ok().map(|info| info.exit_code)
     }
 
     fn is_readable(&self) -> bool {
@@ -197,14 +179,21 @@ impl Pidfd {
     }
 
     /// `PIDFD_GET_INFO` (Linux 6.13). Returns ESRCH for a reaped process, EREMOTE for a process
-    /// outside our pid namespace, and ENOTTY or EINVAL on older kernels.
+    /// outside our pid namespace, ENOTTY or EINVAL on older kernels, and ENODATA if the kernel
+    /// reports something else than what `mask` names.
     fn info(&self, mask: u32) -> Result<libc::pidfd_info, Errno> {
+        if !allows(Feature::PidfdInfo) {
+            return Err(Errno::ENOTTY);
+        }
         // SAFETY: the structure is all integers, for which zeros are a value.
         let mut info: libc::pidfd_info = unsafe { std::mem::zeroed() };
         info.mask = mask.into();
         // SAFETY: the request number contains the size of the structure, which outlives the call.
         let got = unsafe { libc::ioctl(self.0.as_raw_fd(), libc::PIDFD_GET_INFO, &raw mut info) };
         Errno::result(got)?;
+        if info.mask & u64::from(mask) == 0 {
+            return Err(Errno::ENODATA);
+        }
         Ok(info)
     }
 

@@ -71,13 +71,7 @@ pub fn die_by(signal: i32) -> u8 {
     let _ = nix::sys::prctl::set_dumpable(false);
     let _ = setrlimit(Resource::RLIMIT_CORE, 0, 0);
     by_default(signal);
-    // SAFETY: the set is local, and is emptied before it is used.
-    unsafe {
-        let mut set = std::mem::zeroed();
-        libc::sigemptyset(&raw mut set);
-        libc::sigaddset(&raw mut set, signal);
-        libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const set, std::ptr::null_mut());
-    }
+    change_mask(libc::SIG_UNBLOCK, 1 << (signal - 1));
     128_u8.wrapping_add(signal.to_le_bytes()[0])
 }
 

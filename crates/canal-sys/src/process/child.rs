@@ -1,5 +1,6 @@
 //! Forks without exec, starts programs apart from this process, and finds out how children end.
 
+use std::ffi::CString;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
@@ -10,7 +11,9 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::prctl;
 use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitStatus, waitpid};
-use nix::unistd::{ForkResult, Gid, Pid, Uid, setgroups, setresgid, setresuid, setsid};
+use nix::unistd::{
+    ForkResult, Gid, Pid, Uid, User, getgrouplist, setgroups, setresgid, setresuid, setsid,
+};
 use rustix::process::{WaitId, WaitIdOptions, WaitIdStatus, waitid};
 
 use super::state::parent;
@@ -21,16 +24,21 @@ use crate::{fds, kernel};
 /// A multithreaded process's child may only do what is safe in a signal handler. So this fails
 /// (`Unsupported`) if /proc shows several threads.
 pub fn fork() -> io::Result<Option<Pid>> {
-    if std::fs::read_dir("/proc/self/task").is_ok_and(|tasks| tasks.count() > 1) {
-        let text = "cannot fork: this process has several threads";
-        return Err(io::Error::new(io::ErrorKind::Unsupported, text));
-    }
+    refuse_threads()?;
     // SAFETY: with a single thread, the child is a full copy: no lock of another thread can stay
     // locked in it forever.
     match unsafe { nix::unistd::fork() }? {
         ForkResult::Parent { child } => Ok(Some(child)),
         ForkResult::Child => Ok(None),
     }
+}
+
+fn refuse_threads() -> io::Result<()> {
+    if std::fs::read_dir("/proc/self/task").is_ok_and(|tasks| tasks.count() > 1) {
+        let text = "cannot fork: this process has several threads";
+        return Err(io::Error::new(io::ErrorKind::Unsupported, text));
+    }
+    Ok(())
 }
 
 /// Forks a process into its own session. The process does not lead the session, so it cannot get a
@@ -40,26 +48,43 @@ pub fn fork() -> io::Result<Option<Pid>> {
 /// # Errors
 /// The same as for [`fork`].
 pub fn fork_apart() -> io::Result<bool> {
-    let Some(between) = fork()? else {
+    refuse_threads()?;
+    // SAFETY: as in `fork`.
+    Ok(unsafe { fork_twice() }?)
+}
+
+/// Like [`fork_apart`], for a process that may have several threads.
+///
+/// # Safety
+/// If it has, the new process may only do what is safe in a signal handler.
+pub(super) unsafe fn fork_twice() -> nix::Result<bool> {
+    // SAFETY: the child calls only functions that are safe in a signal handler.
+    let ForkResult::Parent { child: between } = (unsafe { nix::unistd::fork() })? else {
         // This cannot fail: a new process leads no process group.
         let _ = setsid();
-        return match fork() {
-            Ok(None) => Ok(true),
-            Ok(Some(_)) => std::process::exit(0),
-            Err(error) => std::process::exit(error.raw_os_error().unwrap_or(libc::EAGAIN)),
-        };
+        // SAFETY: the caller keeps the rule for the new process.
+        match unsafe { nix::unistd::fork() } {
+            Ok(ForkResult::Child) => return Ok(true),
+            Ok(ForkResult::Parent { .. }) => exit(0),
+            Err(error) => exit(error as i32),
+        }
     };
     loop {
         match waitpid(between, None) {
             Err(Errno::EINTR) => {}
-            Ok(WaitStatus::Exited(_, error)) if error != 0 => {
-                return Err(io::Error::from_raw_os_error(error));
-            }
-            // ECHILD: SIGCHLD is ignored.
+            Ok(WaitStatus::Exited(_, error)) if error != 0 => return Err(Errno::from_raw(error)),
+            // ECHILD: SIGCHLD is ignored, or another thread waits for all children.
             Ok(_) | Err(Errno::ECHILD) => return Ok(false),
-            Err(error) => return Err(error.into()),
+            Err(error) => return Err(error),
         }
     }
+}
+
+/// Ends this process without its exit handlers: those of the parent must not run in its child.
+/// Async-signal-safe.
+pub(super) fn exit(status: i32) -> ! {
+    // SAFETY: the call takes an integer and does not return.
+    unsafe { libc::_exit(status) }
 }
 
 /// Makes the kernel kill this process, which [`fork`] made, when its parent ends. `channel` is a
@@ -125,6 +150,12 @@ pub struct UserIds {
 }
 
 impl UserIds {
+    /// Looks up the groups of a user. The lookup may wait for a directory service.
+    pub fn of(user: &User) -> nix::Result<Self> {
+        let name = CString::new(user.name.as_str()).map_err(|_| Errno::EINVAL)?;
+        Ok(Self { uid: user.uid, gid: user.gid, groups: getgrouplist(&name, user.gid)? })
+    }
+
     /// Makes this process one of the user.
     pub(super) fn take_on(&self) -> io::Result<()> {
         setgroups(&self.groups)?;

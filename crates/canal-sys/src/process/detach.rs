@@ -8,19 +8,19 @@ use std::ffi::{CString, OsString};
 use std::fs;
 use std::io::{self, Read};
 use std::mem::zeroed;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::poll::{PollFd, PollFlags};
 use nix::sys::resource::{Resource, getrlimit};
-use nix::sys::wait::waitpid;
-use nix::unistd::{ForkResult, fork};
+use rustix::process::getpriority_process;
 
+use super::child::{exit, fork_twice};
 use super::exec::{Prepared, entry};
-use crate::kernel::{Feature, allows};
+use crate::kernel::{Feature, allows, own_cgroup};
 use crate::pidfd::Pidfd;
 use crate::{fds, signals};
 
@@ -57,7 +57,15 @@ pub fn start(
 ) -> io::Result<Started> {
     let plan = Plan::new(program, argv, environment, log)?;
     let (reader, writer) = fds::pipe()?;
-    fork_twice(&plan, &writer)?;
+    // No handler of ours may run in the children.
+    let blocked = signals::block_all();
+    // SAFETY: the new process calls only async-signal-safe functions, and never returns.
+    let forked = unsafe { fork_twice() };
+    if forked == Ok(true) {
+        become_program(&plan, writer.as_raw_fd());
+    }
+    blocked.restore();
+    forked?;
     // This function closes our write end when it returns; otherwise the reader would never reach
     // the end.
     let (pipe, program) = (reader.into(), program.to_owned());
@@ -84,10 +92,15 @@ impl Started {
         let deadline = Instant::now() + patience;
         let mut buffer = [0; 4096];
         while (self.bytes.len() as u64) < REPORT_MAX {
-            if !wait_readable(self.pipe.as_fd(), deadline)? {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let mut polled = [PollFd::new(self.pipe.as_fd(), PollFlags::POLLIN)];
+            if fds::poll_within(&mut polled, Some(left))? {
                 return Ok(None);
             }
-            match self.pipe.read(&mut buffer) {
+            if polled[0].any() == Some(false) {
+                continue;
+            }
+            match (&self.pipe).read(&mut buffer) {
                 Ok(0) => break,
                 Ok(length) => {
                     self.bytes.extend_from_slice(&buffer[..length]);
@@ -157,7 +170,6 @@ struct Record {
 }
 
 const PID: u8 = b'p';
-const STEP_FORK: u8 = b'f';
 const STEP_NULL: u8 = b'n';
 const STEP_EXEC: u8 = b'e';
 
@@ -181,7 +193,6 @@ impl Record {
     fn error(&self, program: &Path) -> io::Error {
         let error = io::Error::from_raw_os_error(self.number);
         let what = match self.about {
-            STEP_FORK => "fork".into(),
             STEP_NULL => "/dev/null".into(),
             _ => program.display().to_string(),
         };
@@ -196,55 +207,24 @@ impl Record {
     }
 }
 
-fn fork_twice(plan: &Plan, writer: &OwnedFd) -> io::Result<()> {
-    // No handler of ours may run in the children.
-    let blocked = signals::block_all();
-    // SAFETY: the child calls only async-signal-safe functions, and never returns.
-    let forked = unsafe { fork() };
-    if matches!(forked, Ok(ForkResult::Child)) {
-        first_child(plan, writer.as_fd());
-    }
-    blocked.restore();
-    let ForkResult::Parent { child } = forked? else { return Ok(()) };
-    loop {
-        match waitpid(child, None) {
-            Err(Errno::EINTR) => {}
-            // ECHILD: SIGCHLD is ignored, or another thread waits for all children.
-            Ok(_) | Err(Errno::ECHILD) => return Ok(()),
-            Err(error) => return Err(error.into()),
-        }
-    }
-}
-
-fn first_child(plan: &Plan, writer: BorrowedFd<'_>) -> ! {
-    // This cannot fail: a new process leads no process group.
-    let _ = nix::unistd::setsid();
-    // SAFETY: as for the first fork.
-    match unsafe { fork() } {
-        Ok(ForkResult::Child) => second_child(plan, writer),
-        Ok(ForkResult::Parent { .. }) => exit(0),
-        Err(error) => fail(writer.as_raw_fd(), STEP_FORK, error),
-    }
-}
-
 /// This process is not the leader of its session, so opening a terminal cannot make it the
 /// controlling terminal.
-fn second_child(plan: &Plan, writer: BorrowedFd<'_>) -> ! {
-    Record { about: PID, number: nix::unistd::getpid().as_raw() }.write(writer.as_raw_fd());
+fn become_program(plan: &Plan, writer: i32) -> ! {
+    Record { about: PID, number: nix::unistd::getpid().as_raw() }.write(writer);
     // SAFETY: umask takes an integer, chdir a NUL-terminated string.
     unsafe {
         libc::umask(0o077);
         libc::chdir(c"/".as_ptr());
     }
-    if let Err(error) = arrange_descriptors(plan, writer.as_raw_fd()) {
-        fail(REPORT_FD, STEP_NULL, error);
+    if let Err(error) = arrange_descriptors(plan, writer) {
+        fail(STEP_NULL, error);
     }
     reset_scheduling();
     raise_limits();
     reset_memory();
     reset_signals();
     let error = plan.program.exec();
-    fail(REPORT_FD, STEP_EXEC, error)
+    fail(STEP_EXEC, error)
 }
 
 /// Makes the pipe [`REPORT_FD`], reopens 0, 1 and 2, and closes all others.
@@ -277,30 +257,9 @@ fn arrange_descriptors(plan: &Plan, writer: i32) -> Result<(), Errno> {
     Ok(())
 }
 
-fn fail(fd: i32, step: u8, error: Errno) -> ! {
-    Record { about: step, number: error as i32 }.write(fd);
+fn fail(step: u8, error: Errno) -> ! {
+    Record { about: step, number: error as i32 }.write(REPORT_FD);
     exit(127)
-}
-
-fn exit(status: i32) -> ! {
-    // SAFETY: _exit runs no handlers. The parent's atexit handlers must not run in its child.
-    unsafe { libc::_exit(status) }
-}
-
-/// Waits until data or the end can be read. Returns false at the deadline.
-fn wait_readable(fd: BorrowedFd<'_>, deadline: Instant) -> io::Result<bool> {
-    loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
-        match poll(&mut [PollFd::new(fd, PollFlags::POLLIN)], timeout) {
-            Ok(0) if left.is_zero() => return Ok(false),
-            // The timeout was truncated to milliseconds, or to the longest that poll can wait, so
-            // the deadline has not passed yet.
-            Ok(0) | Err(Errno::EINTR) => {}
-            Ok(_) => return Ok(true),
-            Err(error) => return Err(error.into()),
-        }
-    }
 }
 
 /// `IOPRIO_WHO_PROCESS` of linux/ioprio.h.
@@ -334,33 +293,30 @@ fn reset_scheduling() {
 
 /// Raises every limit as far as allowed, except the stack's.
 fn raise_limits() {
+    let free = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
     for kind in 0..LIMITS {
+        // Root may raise these above the hard limit. Limits of descriptors and processes are set on
+        // purpose and stay.
+        let hurts = matches!(
+            kind as _,
+            libc::RLIMIT_AS
+                | libc::RLIMIT_CPU
+                | libc::RLIMIT_DATA
+                | libc::RLIMIT_FSIZE
+                | libc::RLIMIT_RSS
+        );
         // SAFETY: the structure is two integers. getrlimit writes it, setrlimit reads it.
         unsafe {
             let mut limit: libc::rlimit = zeroed();
-            if libc::getrlimit(kind as _, &raw mut limit) != 0 {
+            if hurts && libc::setrlimit(kind as _, &raw const free) == 0
+                || libc::getrlimit(kind as _, &raw mut limit) != 0
+            {
                 continue;
             }
-            let wanted = match kind as _ {
+            limit.rlim_cur = match kind as _ {
                 libc::RLIMIT_STACK => limit.rlim_cur.max(STACK_BYTES.min(limit.rlim_max)),
                 _ => limit.rlim_max,
             };
-            // Root may raise these above the hard limit. Limits of descriptors and processes are
-            // set on purpose and stay.
-            let hurts = matches!(
-                kind as _,
-                libc::RLIMIT_AS
-                    | libc::RLIMIT_CPU
-                    | libc::RLIMIT_DATA
-                    | libc::RLIMIT_FSIZE
-                    | libc::RLIMIT_RSS
-            );
-            let free =
-                libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
-            if hurts && libc::setrlimit(kind as _, &raw const free) == 0 {
-                continue;
-            }
-            limit.rlim_cur = wanted;
             libc::setrlimit(kind as _, &raw const limit);
         }
     }
@@ -388,7 +344,6 @@ fn reset_signals() {
     // inherit as ignored like any other. All zeros mean the default, whatever the order of the
     // fields.
     let default = [0_u64; 8];
-    let none = 0_u64;
     for signal in 1..=SIGNALS {
         // SAFETY: the kernel reads its own, smaller structure from the buffer.
         unsafe {
@@ -397,20 +352,11 @@ fn reset_signals() {
                 signal,
                 default.as_ptr(),
                 std::ptr::null_mut::<u64>(),
-                size_of_val(&none),
+                size_of::<u64>(),
             );
         }
     }
-    // SAFETY: the kernel reads the number of bytes of the set that the last argument states.
-    unsafe {
-        libc::syscall(
-            libc::SYS_rt_sigprocmask,
-            libc::SIG_SETMASK,
-            &raw const none,
-            std::ptr::null_mut::<u64>(),
-            size_of_val(&none),
-        );
-    }
+    signals::change_mask(libc::SIG_SETMASK, 0);
 }
 
 /// A lower limit of descriptors is reported.
@@ -434,8 +380,7 @@ pub fn notes() -> Vec<String> {
 }
 
 fn nice() -> Option<String> {
-    // SAFETY: the call takes integers and does not touch our memory.
-    let nice = unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
+    let nice = getpriority_process(None).ok()?;
     (nice > 0).then(|| format!("nice value {nice}"))
 }
 
@@ -449,38 +394,27 @@ fn policy() -> Option<String> {
 }
 
 fn io_priority() -> Option<String> {
-    const WHO_PROCESS: libc::c_int = 1;
     const CLASS_SHIFT: libc::c_long = 13;
     const CLASS_IDLE: libc::c_long = 3;
     // SAFETY: the call takes integers and does not touch our memory.
-    let priority = unsafe { libc::syscall(libc::SYS_ioprio_get, WHO_PROCESS, 0) };
+    let priority = unsafe { libc::syscall(libc::SYS_ioprio_get, IOPRIO_WHO_PROCESS, 0) };
     (priority >= 0 && priority >> CLASS_SHIFT == CLASS_IDLE).then(|| "i/o priority idle".to_owned())
 }
 
-fn limits() -> Vec<String> {
-    let finite = |kind| getrlimit(kind).ok().map(|(soft, _)| soft).filter(is_finite);
-    let mut notes = Vec::new();
-    for (kind, what, unit) in [
-        (Resource::RLIMIT_AS, "address space", "bytes"),
-        (Resource::RLIMIT_DATA, "data", "bytes"),
-        (Resource::RLIMIT_FSIZE, "file size", "bytes"),
-        (Resource::RLIMIT_CPU, "processor time", "seconds"),
-    ] {
-        if let Some(limit) = finite(kind) {
-            notes.push(format!("{what} limited to {limit} {unit}"));
-        }
-    }
-    if let Some(limit) = finite(Resource::RLIMIT_STACK).filter(|&limit| limit < STACK_BYTES_FEW) {
-        notes.push(format!("stack limited to {limit} bytes"));
-    }
-    if let Some(limit) = finite(Resource::RLIMIT_NOFILE).filter(|&limit| limit < DESCRIPTORS_FEW) {
-        notes.push(format!("open descriptors limited to {limit}"));
-    }
-    notes
-}
-
-fn is_finite(limit: &u64) -> bool {
-    *limit != libc::RLIM_INFINITY
+/// The limits below which a daemon may fail.
+fn limits() -> impl Iterator<Item = String> {
+    let limits = [
+        (Resource::RLIMIT_AS, libc::RLIM_INFINITY, "address space", " bytes"),
+        (Resource::RLIMIT_DATA, libc::RLIM_INFINITY, "data", " bytes"),
+        (Resource::RLIMIT_FSIZE, libc::RLIM_INFINITY, "file size", " bytes"),
+        (Resource::RLIMIT_CPU, libc::RLIM_INFINITY, "processor time", " seconds"),
+        (Resource::RLIMIT_STACK, STACK_BYTES_FEW, "stack", " bytes"),
+        (Resource::RLIMIT_NOFILE, DESCRIPTORS_FEW, "open descriptors", ""),
+    ];
+    limits.into_iter().filter_map(|(kind, enough, what, unit)| {
+        let (limit, _) = getrlimit(kind).ok()?;
+        (limit < enough).then(|| format!("{what} limited to {limit}{unit}"))
+    })
 }
 
 fn oom_score() -> Option<String> {
@@ -491,8 +425,7 @@ fn oom_score() -> Option<String> {
 
 /// A process cannot leave its cgroup: killing or limiting the cgroup affects this process too.
 fn cgroup() -> Option<String> {
-    let text = fs::read_to_string("/proc/self/cgroup").ok()?;
-    let path = text.lines().find_map(|line| line.strip_prefix("0::"))?;
+    let path = own_cgroup()?;
     (path != "/").then(|| format!("in the cgroup {path}"))
 }
 

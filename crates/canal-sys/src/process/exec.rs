@@ -8,10 +8,13 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use crate::process::user::{getegid, geteuid, getgid, getuid};
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, AtFlags};
+use nix::sys::stat::stat;
 use nix::unistd::{AccessFlags, access, faccessat};
+
+use crate::dir::with_c_str;
+use crate::process::user::{getegid, geteuid, getgid, getuid};
 
 /// The search path if PATH is not set, as glibc's confstr(_CS_PATH) returns it.
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
@@ -42,48 +45,36 @@ fn lookup_along(command: &OsStr, path: Option<&OsStr>) -> Lookup {
     if command.is_empty() {
         return Lookup::NotFound;
     }
-    let mut file = Candidate(Vec::new());
     if command.as_bytes().contains(&b'/') {
-        return match file.check(b"", command.as_bytes()) {
-            Ok(()) => Lookup::Found(command.into()),
+        let file = PathBuf::from(command);
+        return match check(&file) {
+            Ok(()) => Lookup::Found(file),
             Err(Errno::ENOENT) => Lookup::NotFound,
-            Err(error) => Lookup::NotExecutable(command.into(), error.into()),
+            Err(error) => Lookup::NotExecutable(file, error.into()),
         };
     }
     let mut denied = None;
     let path = path.unwrap_or(OsStr::new(DEFAULT_PATH));
     for folder in path.as_bytes().split(|&byte| byte == b':') {
-        match file.check(folder, command.as_bytes()) {
-            Ok(()) => return Lookup::Found(file.path()),
-            Err(Errno::EACCES) if file.exists() => {
-                denied.get_or_insert_with(|| file.path());
+        // An empty folder is the current directory: the name stays as it is.
+        let file = Path::new(OsStr::from_bytes(folder)).join(command);
+        match check(&file) {
+            Ok(()) => return Lookup::Found(file),
+            Err(Errno::EACCES) if with_c_str(&file, stat).is_ok() => {
+                denied.get_or_insert(file);
             }
             Err(Errno::EACCES | Errno::ENOENT | Errno::ESTALE | Errno::ENOTDIR | Errno::ENODEV)
             | Err(Errno::ETIMEDOUT) => {}
-            Err(error) => return Lookup::NotExecutable(file.path(), error.into()),
+            Err(error) => return Lookup::NotExecutable(file, error.into()),
         }
     }
     denied.map_or(Lookup::NotFound, |file| Lookup::NotExecutable(file, Errno::EACCES.into()))
 }
 
-/// The path of a file to check, NUL-terminated. Its memory is reused for each folder.
-struct Candidate(Vec<u8>);
-
-impl Candidate {
-    /// Whether we may execute the file of this name in this folder with our effective ids. Returns
-    /// the error of execve(2).
-    fn check(&mut self, folder: &[u8], name: &[u8]) -> Result<(), Errno> {
-        self.0.clear();
-        self.0.extend_from_slice(folder);
-        // An empty folder is the current directory: the name stays as it is.
-        if folder.last().is_some_and(|&last| last != b'/') {
-            self.0.push(b'/');
-        }
-        self.0.extend_from_slice(name);
-        self.0.push(0);
-        let file = CStr::from_bytes_with_nul(&self.0).map_err(|_| Errno::EINVAL)?;
-        let stat = nix::sys::stat::stat(file)?;
-        if stat.st_mode & libc::S_IFMT != libc::S_IFREG {
+/// Whether we may execute a file with our effective ids. Returns the error of execve(2).
+fn check(file: &Path) -> nix::Result<()> {
+    with_c_str(file, |file| {
+        if stat(file)?.st_mode & libc::S_IFMT != libc::S_IFREG {
             return Err(Errno::EACCES);
         }
         // If effective and real ids are the same, uses the call that every kernel and container
@@ -93,16 +84,7 @@ impl Candidate {
             return access(file, AccessFlags::X_OK);
         }
         faccessat(AT_FDCWD, file, AccessFlags::X_OK, AtFlags::AT_EACCESS)
-    }
-
-    fn exists(&self) -> bool {
-        CStr::from_bytes_with_nul(&self.0).is_ok_and(|file| nix::sys::stat::stat(file).is_ok())
-    }
-
-    fn path(&self) -> PathBuf {
-        let path = self.0.split_last().map_or(&[][..], |(_, path)| path);
-        OsStr::from_bytes(path).into()
-    }
+    })
 }
 
 /// Executes `file` with `argv` (`argv[0]` included, any bytes) and our environment. Sets each

@@ -3,6 +3,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use nix::sys::signal::{SigSet, Signal};
+use nix::sys::wait::waitpid;
 
 use super::*;
 use crate::pidfd::Pidfd;
