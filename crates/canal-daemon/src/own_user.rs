@@ -6,7 +6,6 @@
 //!
 //! Invariant: root leaves no file in a directory of another user.
 
-use std::ffi::CString;
 use std::fs::DirBuilder;
 use std::os::unix::fs::{DirBuilderExt, chown};
 use std::sync::mpsc::{self, Receiver};
@@ -14,7 +13,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::Context;
-use nix::unistd::{Gid, Uid, User, getgrouplist};
+use nix::unistd::{Gid, Uid, User};
 
 use crate::wording::StartError;
 use canal_log::journal::last_origin;
@@ -77,10 +76,7 @@ pub fn become_owner(place: &Place) -> anyhow::Result<()> {
     }
     let gid = Gid::from_raw(dir.st_gid);
     let user = match User::from_uid(uid).ok().flatten() {
-        Some(user) => {
-            let groups = getgrouplist(&CString::new(user.name)?, user.gid)?;
-            UserIds { uid, gid: user.gid, groups }
-        }
+        Some(user) => UserIds::of(&user)?,
         None => UserIds { uid, gid, groups: vec![gid] },
     };
     let state_dir = &place.stores().state_dir;

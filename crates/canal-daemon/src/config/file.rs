@@ -29,7 +29,7 @@ use crate::logging;
 use crate::processes::identity::NOBODY;
 use canal_core::{Ask, Item, Key, View};
 use canal_protocol::paths::{MACHINE_CONFIG, uid_of_machine};
-use canal_sys::process::user;
+use canal_sys::process::user::{self, Stat};
 use canal_text::shell_word;
 
 /// The packaged configuration of the machine's daemon. It is in force where there is no file.
@@ -183,22 +183,6 @@ impl Config {
         self.written.iter().find(|one| one.name == name).map(|one| one.line)
     }
 
-    /// Whether [`Self::read`] would look up groups by their names, which can take long.
-    pub(crate) fn looks_up_groups(paths: &[PathBuf]) -> bool {
-        // An unreadable file counts as one without groups. The daemon soon finds out why it is
-        // unreadable.
-        let text = match first_text(paths) {
-            Ok(Some((_, text))) => text,
-            Ok(None) if is_machines(paths) => PACKAGED.to_owned(),
-            Ok(None) | Err(_) => return false,
-        };
-        let Ok(file) = text.parse::<toml::Table>() else { return false };
-        let of_socket = file.get("socket").and_then(|socket| socket.get("group"));
-        let entries = file.get("permission").and_then(|it| it.as_array()).into_iter().flatten();
-        let of_entries = entries.filter_map(|entry| entry.get("groups")?.as_array()).flatten();
-        of_entries.chain(of_socket).any(toml::Value::is_str)
-    }
-
     fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
         let wrong = |at: usize, what: String| ConfigError::Wrong {
             path: path.to_owned(),
@@ -295,9 +279,6 @@ fn first_text(paths: &[PathBuf]) -> Result<Option<(&Path, String)>, ConfigError>
     Ok(None)
 }
 
-/// The mode bits that let other users write.
-pub(crate) const OTHERS_WRITE: u32 = 0o022;
-
 /// The text of a configuration file. Links are followed; the checks apply to their target.
 ///
 /// # Errors
@@ -313,27 +294,38 @@ pub(crate) fn read_text(path: &Path) -> Result<String, ConfigError> {
     if !found.is_file() {
         return Err(refused("is not a regular file".to_owned()));
     }
-    let owned = user::fstat(&file).map_err(|error| failed(error.into()))?;
-    let (owner, uid) = (owned.st_uid, user::geteuid().as_raw());
-    if owner != uid && !is_root(owner) {
-        let may = if uid == 0 { "root".to_owned() } else { format!("root or uid {uid}") };
-        return Err(refused(format!("belongs to uid {owner} and must belong to {may}")));
-    }
-    let mode = owned.st_mode & 0o7777;
-    if mode & OTHERS_WRITE != 0 {
-        let path = shell_word::of_path(path);
-        return Err(refused(format!(
-            "is writable by other users (mode {mode:04o}): run `chmod go-w {path}`"
-        )));
-    }
+    let found = user::fstat(&file).map_err(|error| failed(error.into()))?;
+    check_writers(path, &found, &[user::geteuid().as_raw()]).map_err(refused)?;
     let mut text = String::new();
     file.read_to_string(&mut text).map_err(failed)?;
     Ok(text)
 }
 
+/// Checks that only root and these users can have written a file.
+///
+/// # Errors
+/// The reason, as the rest of a sentence about the file.
+pub(crate) fn check_writers(path: &Path, found: &Stat, users: &[u32]) -> Result<(), String> {
+    let (owner, mode) = (found.st_uid, found.st_mode & 0o7777);
+    if !users.contains(&owner) && !is_root(owner) {
+        let mut may = vec!["root".to_owned()];
+        may.extend(users.iter().filter(|uid| **uid != 0).map(|uid| format!("uid {uid}")));
+        may.dedup();
+        return Err(format!("belongs to uid {owner} and must belong to {}", may.join(" or ")));
+    }
+    // Others can write.
+    if mode & 0o022 != 0 {
+        let path = shell_word::of_path(path);
+        return Err(format!(
+            "is writable by other users (mode {mode:04o}): run `chmod go-w {path}`"
+        ));
+    }
+    Ok(())
+}
+
 /// Whether a file belongs to the machine's root. A user namespace that does not map root shows it
 /// as the overflow user, like all other users that it does not map.
-pub(crate) fn is_root(owner: u32) -> bool {
+fn is_root(owner: u32) -> bool {
     owner == 0 || owner == NOBODY && uid_of_machine(0) != 0
 }
 

@@ -12,7 +12,6 @@
 //! write the program could act as the user of the hook. As with the configuration, canal does not
 //! check the directories above the file.
 
-use std::ffi::CString;
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::os::fd::AsFd;
@@ -29,10 +28,10 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::sys::stat::{Mode, umask};
-use nix::unistd::{Pid, Uid, User, getgrouplist};
+use nix::unistd::{Pid, Uid, User};
 use serde::{Deserialize, Serialize};
 
-use crate::config::file::{Config, OTHERS_WRITE, is_root};
+use crate::config::file::{Config, check_writers};
 use crate::hooks::event::Facts;
 use canal_protocol::paths::Place;
 use canal_sys::pidfd::Pidfd;
@@ -41,7 +40,7 @@ use canal_sys::process::child::{
 };
 use canal_sys::process::user::{self, SignalRefused, found, geteuid};
 use canal_sys::{fds, signals};
-use canal_text::{duration::stated, shell_word};
+use canal_text::duration::stated;
 
 /// The descriptor of the guard's end of the channel to the daemon.
 const CHANNEL: i32 = 0;
@@ -269,10 +268,8 @@ impl Account {
         let ids = if found.uid == own {
             None
         } else if own.is_root() {
-            let name = CString::new(found.name.as_str()).map_err(|error| error.to_string())?;
-            let groups = getgrouplist(&name, found.gid)
-                .map_err(|error| format!("cannot look up the groups of `{wanted}`: {error}"))?;
-            Some(UserIds { uid: found.uid, gid: found.gid, groups })
+            let failed = |error| format!("cannot look up the groups of `{wanted}`: {error}");
+            Some(UserIds::of(&found).map_err(failed)?)
         } else {
             return Err(format!("only root's daemon can run it as another user (`{wanted}`)"));
         };
@@ -310,19 +307,8 @@ pub(crate) fn check_program(path: &Path, daemon: u32, user: u32) -> Result<(), S
         return Err("it is not a regular file".to_owned());
     }
     let owned = user::stat(path).map_err(|error| format!("cannot read it: {error}"))?;
-    let (owner, mode) = (owned.st_uid, owned.st_mode & 0o7777);
-    if owner != daemon && owner != user && !is_root(owner) {
-        let mut may = vec!["root".to_owned()];
-        may.extend([daemon, user].iter().filter(|uid| **uid != 0).map(|uid| format!("uid {uid}")));
-        may.dedup();
-        return Err(format!("it belongs to uid {owner} and must belong to {}", may.join(" or ")));
-    }
-    if mode & OTHERS_WRITE != 0 {
-        let path = shell_word::of_path(path);
-        return Err(format!(
-            "it is writable by other users (mode {mode:04o}): run `chmod go-w {path}`"
-        ));
-    }
+    check_writers(path, &owned, &[daemon, user]).map_err(|why| format!("it {why}"))?;
+    let mode = owned.st_mode & 0o7777;
     if mode & 0o111 == 0 {
         return Err(format!("it is not executable (mode {mode:04o})"));
     }

@@ -11,7 +11,6 @@ use std::{fmt, fs, io};
 use nix::errno::Errno;
 use nix::sys::prctl;
 use nix::unistd::{Gid, Pid, Uid, User, setfsgid, setfsuid};
-use rustix::fs::Stat;
 use rustix::thread::{
     CapabilitySet, CapabilitySets, capabilities, configure_capability_in_ambient_set,
     remove_capability_from_bounding_set, set_capabilities,
@@ -63,7 +62,7 @@ impl Drop for FilesOf {
 }
 
 // Owner and mode of a file, and the other fields of stat(2).
-pub use rustix::fs::{fstat, lstat, stat};
+pub use rustix::fs::{Stat, fstat, lstat, stat};
 
 /// Whether this describes a directory.
 #[must_use]
