@@ -115,6 +115,11 @@ impl Timing {
             renewal_silence_ms: SILENCE_MS.min(ttl_ms / 6),
         }
     }
+
+    /// How long a command may run without a renewal.
+    pub(crate) fn lived_ms(&self) -> Millis {
+        self.ttl_ms - self.margin_ms
+    }
 }
 
 /// A coordinator's knowledge of the leases of its request. The driver hands it to the process that

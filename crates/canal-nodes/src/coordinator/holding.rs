@@ -27,9 +27,9 @@ impl Coordinator {
         for &at in chosen {
             let is_lost = match self.nodes[at].hold {
                 Hold::Firm => false,
-                Hold::Confirming { since } => {
+                Hold::Confirming { .. } => {
                     is_pending = true;
-                    self.suspect(turn, at, since, SILENCE_MS)
+                    self.suspect(turn, at, SILENCE_MS)
                 }
                 _ => true,
             };
@@ -41,7 +41,7 @@ impl Coordinator {
         if is_pending {
             return false;
         }
-        match self.deadline(turn.now).filter(|deadline| turn.now < deadline.term_at) {
+        match self.deadline().filter(|deadline| turn.now < deadline.term_at) {
             Some(deadline) => {
                 self.start(turn, chosen, deadline);
                 true
@@ -75,7 +75,7 @@ impl Coordinator {
                     self.renew(turn, at);
                     !self.may_answer(turn, at)
                 }
-                Some(since) => self.suspect(turn, at, since, self.timing.renewal_silence_ms),
+                Some(_) => self.suspect(turn, at, self.timing.renewal_silence_ms),
             };
             if is_lost {
                 self.fail_to_confirm(turn, at);
@@ -91,14 +91,8 @@ impl Coordinator {
         }
         // Releases surplus requests and grants, except spares.
         for at in 0..self.nodes.len() {
-            if self.nodes[at].is_spare() {
-                continue;
-            }
-            match self.nodes[at].hold {
-                Hold::Asked { .. } | Hold::Queued | Hold::Collecting { .. } => {
-                    self.cancel(turn, at);
-                }
-                _ => {}
+            if !self.nodes[at].is_spare() {
+                self.cancel(turn, at);
             }
         }
         self.published = Some(deadline.kill_at);
@@ -108,8 +102,8 @@ impl Coordinator {
     }
 
     pub(super) fn keep_running(&mut self, turn: &mut Turn) -> bool {
-        let deadline = self.deadline(turn.now);
-        let Some(deadline) = deadline.filter(|deadline| !turn.is_past(deadline.kill_at)) else {
+        let deadline = self.deadline().filter(|deadline| !turn.is_past(deadline.kill_at));
+        let Some(deadline) = deadline else {
             self.phase = Phase::Lost;
             turn.carry_out(Effect::KillNow);
             return true;
@@ -121,9 +115,7 @@ impl Coordinator {
         for at in 0..self.nodes.len() {
             if !self.members.contains(&at) {
                 self.release_leftover(turn, at);
-                if let Hold::Releasing { since } = self.nodes[at].hold {
-                    self.suspect(turn, at, since, SILENCE_MS);
-                }
+                self.suspect(turn, at, SILENCE_MS);
             } else {
                 self.keep_lease(turn, at);
                 self.keep_spare(turn, at);
@@ -134,7 +126,7 @@ impl Coordinator {
 
     /// Until when enough nodes certainly hold the lock: the time by which all but `need - 1` may
     /// have granted it to another request. `None` if too few hold it.
-    pub(super) fn deadline(&self, now: Millis) -> Option<Deadline> {
+    pub(super) fn deadline(&self) -> Option<Deadline> {
         let sure = |at| (self.sure_until(at), self.timing_of(at).ttl_ms);
         let mut until: Vec<(Millis, Millis)> = self.sure_nodes().map(sure).collect();
         until.sort_unstable_by(|one, other| other.cmp(one));
@@ -146,15 +138,8 @@ impl Coordinator {
         };
         let (kill_at, ttl_ms) = *until.get(need.checked_sub(1)?)?;
         let timing = Timing::new(ttl_ms);
-        let lived_ms = timing.ttl_ms - timing.margin_ms;
-        let term_at = match kill_at {
-            Millis::MAX => Millis::MAX,
-            _ => kill_at.saturating_sub(timing.grace_ms),
-        };
-        let reached_at = match kill_at {
-            Millis::MAX => now,
-            _ => kill_at.saturating_sub(lived_ms),
-        };
+        let before = |ms| kill_at.saturating_sub(ms);
+        let (reached_at, term_at) = (before(timing.lived_ms()), before(timing.grace_ms));
         Some(Deadline { reached_at, term_at, kill_at })
     }
 
@@ -165,20 +150,13 @@ impl Coordinator {
 
     /// Until when a node certainly holds it.
     pub(super) fn sure_until(&self, at: usize) -> Millis {
-        let timing = self.timing_of(at);
-        let lived_ms = timing.ttl_ms - timing.margin_ms;
+        let lived_ms = self.timing_of(at).lived_ms();
         self.nodes[at].sent.map_or(0, |sent| sent.saturating_add(lived_ms))
     }
 
     /// The durations that follow from the TTL of a node's lease.
     pub(super) fn timing_of(&self, at: usize) -> Timing {
         self.nodes[at].ttl_ms.map_or(self.timing, Timing::new)
-    }
-
-    /// The members that no longer certainly hold the lock.
-    pub(super) fn lost_nodes(&self, now: Millis) -> Vec<usize> {
-        let members = self.members.iter().copied();
-        members.filter(|at| self.sure_until(*at) <= now).collect()
     }
 
     /// Renews the lease of a node, or finds out whether it has one.
@@ -188,9 +166,9 @@ impl Coordinator {
             return;
         }
         match node.renewing {
-            Some(since) => {
+            Some(_) => {
                 let silence_ms = self.timing_of(at).renewal_silence_ms;
-                self.suspect(turn, at, since, silence_ms);
+                self.suspect(turn, at, silence_ms);
             }
             None if node.hold == Hold::Unknown || turn.is_past(node.renew_at) => {
                 self.renew(turn, at);
@@ -218,16 +196,14 @@ impl Coordinator {
             Hold::Nothing if is_ready => {
                 self.ask(turn, at, Asking { no_wait: true, spare: true });
             }
-            Hold::Asked { since } | Hold::Confirming { since } | Hold::Releasing { since } => {
-                self.suspect(turn, at, since, SILENCE_MS);
-            }
             Hold::Collecting { token } => {
                 // Its tokens may have grown beyond the token of the run. The nodes that confirmed
                 // before the start keep the order of runs.
                 let token = self.token.map_or(token, |run| run.max(token));
                 self.confirm_at(turn, at, token);
             }
-            _ => {}
+            Hold::Firm | Hold::Unknown => {}
+            _ => drop(self.suspect(turn, at, SILENCE_MS)),
         }
     }
 }
@@ -246,8 +222,10 @@ impl Coordinator {
         let is_enough = self.sure_nodes().count() >= self.need;
         let patience_ms = if is_enough { SILENCE_MS } else { PATIENCE_MS };
         let is_over = turn.is_past(self.begun.saturating_add(patience_ms));
-        let owed: Vec<usize> =
-            self.members.iter().copied().filter(|at| self.owes_renewal(*at)).collect();
+        let owes = |at: &usize| {
+            self.nodes[*at].hold != Hold::Nothing && self.nodes[*at].sent.is_none()
+        };
+        let owed: Vec<usize> = self.members.iter().copied().filter(owes).collect();
         let may_answer = |at: &usize| !self.nodes[*at].is_permanently_away();
         if !is_over && owed.iter().any(may_answer) {
             return false;
@@ -259,7 +237,7 @@ impl Coordinator {
         }
         // If this process was stopped meanwhile, the answers are too old, and the parts are renewed
         // again.
-        let Some(deadline) = self.deadline(turn.now).filter(|it| turn.now < it.term_at) else {
+        let Some(deadline) = self.deadline().filter(|it| turn.now < it.term_at) else {
             return false;
         };
         self.published = Some(deadline.kill_at);
@@ -267,11 +245,6 @@ impl Coordinator {
         let nodes = self.sure_nodes().collect();
         turn.carry_out(Effect::Start { token: self.token, nodes, deadline });
         true
-    }
-
-    /// Whether a node has yet to answer.
-    fn owes_renewal(&self, at: usize) -> bool {
-        self.nodes[at].hold != Hold::Nothing && self.nodes[at].sent.is_none()
     }
 
     /// Whether a node that the start did not need may soon hold its part as well.
@@ -299,8 +272,7 @@ impl Coordinator {
         let mut left = Vec::new();
         for at in (0..self.nodes.len()).rev() {
             self.give_back_at(turn, at);
-            let node = &self.nodes[at];
-            if node.hold != Hold::Nothing {
+            if self.nodes[at].hold != Hold::Nothing {
                 left.push(at);
             }
         }
@@ -321,18 +293,15 @@ impl Coordinator {
     fn give_back_at(&mut self, turn: &mut Turn, at: usize) {
         let timing = self.timing_of(at);
         let longest_ms = timing.ttl_ms + timing.margin_ms;
-        let node = &self.nodes[at];
-        match node.hold {
-            Hold::Asked { .. } | Hold::Queued | Hold::Collecting { .. } => self.cancel(turn, at),
-            Hold::Firm | Hold::Unknown | Hold::Confirming { .. } => {
-                let has_ended = |sent: Millis| turn.now >= sent.saturating_add(longest_ms);
-                if node.sent.is_some_and(has_ended) {
-                    self.nodes[at].gone();
-                } else if node.is_open() {
-                    self.release(turn, at);
-                }
+        self.cancel(turn, at);
+        let node = &mut self.nodes[at];
+        if matches!(node.hold, Hold::Firm | Hold::Unknown | Hold::Confirming { .. }) {
+            let has_ended = |sent: Millis| turn.now >= sent.saturating_add(longest_ms);
+            if node.sent.is_some_and(has_ended) {
+                node.gone();
+            } else if node.is_open() {
+                self.release(turn, at);
             }
-            Hold::Nothing | Hold::Releasing { .. } => {}
         }
     }
 }

@@ -124,11 +124,9 @@ impl Coordinator {
             node.lease = part.lease;
             node.sent = part.sent.filter(|_| runs);
             node.asked = part.asked;
-            node.hold = match part.lease {
-                0 => Hold::Nothing,
-                _ if node.asked.is_some() => Hold::Nothing,
-                _ => Hold::Unknown,
-            };
+            if part.lease > 0 && part.asked.is_none() {
+                node.hold = Hold::Unknown;
+            }
         }
         if runs {
             new.members = checkpoint.parts.iter().map(|part| part.node).collect();

@@ -136,6 +136,13 @@ pub(super) enum Hold {
     Releasing { since: Millis },
 }
 
+impl Hold {
+    /// Whether the node forgets the request when the connection ends.
+    pub(super) fn ends_with_connection(self) -> bool {
+        matches!(self, Self::Asked { .. } | Self::Queued | Self::Collecting { .. })
+    }
+}
+
 impl Node {
     /// A node whose connection is yet to be opened.
     pub(super) fn new(now: Millis) -> Self {
@@ -158,6 +165,16 @@ impl Node {
     pub(super) fn may_answer(&self, turn: &mut Turn, silence_ms: Millis) -> bool {
         let is_silent = |since: Millis| turn.is_silent(since, silence_ms);
         !self.is_permanently_away() && !self.silent_since.is_some_and(is_silent)
+    }
+
+    /// The time since which a call is unanswered.
+    pub(super) fn unanswered_since(&self) -> Option<Millis> {
+        match self.hold {
+            Hold::Asked { since } | Hold::Confirming { since } | Hold::Releasing { since } => {
+                Some(since)
+            }
+            _ => self.renewing,
+        }
     }
 
     /// Whether it was asked for a spare, and is not yet asked to confirm.
@@ -232,7 +249,7 @@ impl Node {
         self.is_announced = false;
         self.ask_at = 0;
         self.hold = match self.hold {
-            Hold::Asked { .. } | Hold::Queued | Hold::Collecting { .. } => Hold::Nothing,
+            hold if hold.ends_with_connection() => Hold::Nothing,
             Hold::Releasing { .. } if self.asked.is_some() => Hold::Nothing,
             Hold::Confirming { .. } | Hold::Releasing { .. } => Hold::Unknown,
             other => other,

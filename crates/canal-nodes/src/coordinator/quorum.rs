@@ -280,8 +280,8 @@ impl Coordinator {
                 self.release(turn, at);
                 Step::Stay
             }
-            Hold::Asked { since } | Hold::Releasing { since } => {
-                match self.suspect(turn, at, since, silence_ms) {
+            Hold::Asked { .. } | Hold::Releasing { .. } => {
+                match self.suspect(turn, at, silence_ms) {
                     true => Step::Next,
                     false => Step::Stay,
                 }
@@ -319,10 +319,7 @@ impl Coordinator {
                 Hold::Nothing if self.nodes[at].is_open() && self.may_answer(turn, at) => {
                     self.ask(turn, at, Asking { no_wait: true, spare: false });
                 }
-                Hold::Asked { since } | Hold::Releasing { since } => {
-                    self.suspect(turn, at, since, SILENCE_MS);
-                }
-                _ => {}
+                _ => drop(self.suspect(turn, at, SILENCE_MS)),
             }
         }
     }
@@ -347,10 +344,7 @@ impl Coordinator {
                     let no_wait = self.plan.wait_ms == Some(0);
                     self.ask(turn, at, Asking { no_wait, spare: false });
                 }
-                Hold::Asked { since } | Hold::Releasing { since } => {
-                    self.suspect(turn, at, since, SILENCE_MS);
-                }
-                _ => {}
+                _ => drop(self.suspect(turn, at, SILENCE_MS)),
             }
         }
         if self.granted().count() >= self.need {
@@ -442,16 +436,12 @@ impl Coordinator {
     /// Withdraws requests and unconfirmed grants, and releases confirmed leases.
     fn give_back(&mut self, turn: &mut Turn) {
         for at in (0..self.nodes.len()).rev() {
-            match self.nodes[at].hold {
-                Hold::Asked { .. } | Hold::Queued | Hold::Collecting { .. } => {
-                    self.cancel(turn, at);
-                }
-                Hold::Confirming { .. } | Hold::Firm => self.release(turn, at),
-                Hold::Nothing | Hold::Unknown | Hold::Releasing { .. } => {}
+            self.cancel(turn, at);
+            if matches!(self.nodes[at].hold, Hold::Confirming { .. } | Hold::Firm) {
+                self.release(turn, at);
             }
-            self.nodes[at].refused = None;
-            self.nodes[at].is_announced = false;
-            self.nodes[at].ask_at = 0;
+            let node = &mut self.nodes[at];
+            (node.refused, node.is_announced, node.ask_at) = (None, false, 0);
         }
         self.token = None;
     }
@@ -511,26 +501,23 @@ impl Coordinator {
         }
     }
 
-    /// Withdraws a request or a collecting grant.
+    /// Withdraws a request or a collecting grant, if the node has one.
     pub(super) fn cancel(&mut self, turn: &mut Turn, at: usize) {
         let node = &mut self.nodes[at];
-        node.hold = Hold::Nothing;
-        node.close(turn.now);
-        turn.carry_out(Effect::Node(at, Call::Cancel));
+        if node.hold.ends_with_connection() {
+            node.hold = Hold::Nothing;
+            node.close(turn.now);
+            turn.carry_out(Effect::Node(at, Call::Cancel));
+        }
     }
 
-    /// Reconnects to a node that has not answered a call since `since`, if that was long ago.
-    /// Returns whether it was.
-    pub(super) fn suspect(
-        &mut self,
-        turn: &mut Turn,
-        at: usize,
-        since: Millis,
-        silence_ms: Millis,
-    ) -> bool {
+    /// Reconnects to a node that has not answered a call for so long. Returns whether it did.
+    pub(super) fn suspect(&mut self, turn: &mut Turn, at: usize, silence_ms: Millis) -> bool {
+        let node = &mut self.nodes[at];
+        let Some(since) = node.unanswered_since() else { return false };
         let is_silent = turn.is_silent(since, silence_ms);
         if is_silent {
-            self.nodes[at].suspect(turn.now, since);
+            node.suspect(turn.now, since);
         }
         is_silent
     }

@@ -213,7 +213,10 @@ impl Coordinator {
 
     fn stop(&mut self, turn: &mut Turn) {
         let outcome = match self.phase {
-            Phase::Lost => Outcome::Lost(self.lost_nodes(turn.now)),
+            // The members that no longer certainly hold the lock.
+            Phase::Lost => Outcome::Lost(
+                self.members.iter().copied().filter(|at| self.sure_until(*at) <= turn.now).collect(),
+            ),
             Phase::Ending { .. } | Phase::Over => return,
             _ => Outcome::GivenBack(Vec::new()),
         };
