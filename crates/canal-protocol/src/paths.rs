@@ -4,7 +4,6 @@
 //! Finding a place touches no file: the code that opens the directory checks that it exists and is
 //! private.
 
-use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -162,10 +161,8 @@ impl Place {
     }
 
     fn given(socket: &Path, uid: MachineUid) -> Result<Self, String> {
-        let (socket, dir) = match plain_parent(socket) {
-            Some(dir) => (socket.to_owned(), Some(dir)),
-            None => any_parent(socket)?,
-        };
+        let socket = std::path::absolute(socket)
+            .map_err(|error| format!("the socket {}: {error}", socket.display()))?;
         let length = socket.as_os_str().len();
         if length > SOCKET_PATH_MAX {
             return Err(format!(
@@ -173,9 +170,11 @@ impl Place {
                 socket.display()
             ));
         }
+        let names_a_file =
+            socket.file_name().is_some() && !socket.as_os_str().as_bytes().ends_with(b"/");
         let unnamed =
             || format!("the path of the socket does not name a file: {}", socket.display());
-        let dir = dir.ok_or_else(unnamed)?;
+        let dir = socket.parent().filter(|_| names_a_file).ok_or_else(unnamed)?.to_owned();
         Ok(Self { socket, dir, rule: Rule::Given, uid, stores: OnceLock::new() })
     }
 
@@ -187,28 +186,6 @@ impl Place {
     fn with_usual_socket(dir: PathBuf, rule: Rule, uid: MachineUid) -> Self {
         Self { socket: dir.join(USUAL_SOCKET), dir, rule, uid, stores: OnceLock::new() }
     }
-}
-
-/// The folder of a file whose path is absolute and already in its shortest form; `None` if
-/// [`any_parent`] has to find it.
-fn plain_parent(file: &Path) -> Option<PathBuf> {
-    let bytes = file.as_os_str().as_bytes();
-    let mut names = bytes.strip_prefix(b"/")?.split(|&byte| byte == b'/');
-    if names.any(|name| matches!(name, b"" | b"." | b"..")) {
-        return None;
-    }
-    let end = bytes.iter().rposition(|&byte| byte == b'/')?.max(1);
-    Some(OsStr::from_bytes(&bytes[..end]).into())
-}
-
-/// The absolute path, and the folder of the file that it names, if it names one.
-fn any_parent(file: &Path) -> Result<(PathBuf, Option<PathBuf>), String> {
-    let absolute = std::path::absolute(file)
-        .map_err(|error| format!("the socket {}: {error}", file.display()))?;
-    let names_a_file =
-        absolute.file_name().is_some() && !absolute.as_os_str().as_bytes().ends_with(b"/");
-    let dir = absolute.parent().filter(|_| names_a_file).map(Path::to_owned);
-    Ok((absolute, dir))
 }
 
 /// The home of this process's user. In a user namespace, the home must belong to that user.
@@ -308,19 +285,6 @@ mod tests {
         for path in ["/", "/tmp/", "/tmp/.."] {
             let error = Place::find(Some(Path::new(path)), 0).unwrap_err();
             assert!(error.contains("does not name a file"), "{path}: {error}");
-        }
-    }
-
-    #[test]
-    fn a_plain_path_has_the_folder_that_any_has() {
-        for path in ["/x", "/a/x.sock", "/a/.b/..c/x", "/.../x"] {
-            let any = any_parent(Path::new(path)).unwrap();
-            assert_eq!(plain_parent(Path::new(path)), any.1, "{path}");
-            assert_eq!(any.0, Path::new(path));
-        }
-        for path in ["", "x", "./x", "/", "//x", "/a//x", "/a/", "/a/.", "/a/./x", "/a/..", "/../x"]
-        {
-            assert_eq!(plain_parent(Path::new(path)), None, "{path}");
         }
     }
 

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
 use std::{fmt, io};
 
 use nix::fcntl::{FcntlArg, OFlag, SealFlag, fcntl, open};
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::poll::PollFlags;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 use nix::sys::stat::{Mode, fstat, stat};
@@ -383,8 +383,7 @@ impl Reader {
     /// Whether the page no longer changes: the incarnation is lost, or its daemon has ended.
     #[must_use]
     pub fn is_left(&self) -> bool {
-        let mut polled = [PollFd::new(self.line.as_fd(), PollFlags::POLLIN)];
-        poll(&mut polled, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
+        !fds::events_now(&self.line, PollFlags::POLLIN).is_empty()
     }
 
     /// The liveness pipe, to poll for its end.

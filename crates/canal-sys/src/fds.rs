@@ -5,12 +5,12 @@
 use std::fs::OpenOptions;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
-use nix::poll::{PollFd, PollTimeout, poll};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 use nix::unistd::{dup2_stdin, dup2_stdout};
@@ -85,6 +85,13 @@ pub fn poll_within(polled: &mut [PollFd<'_>], within: Option<Duration>) -> io::R
         Err(Errno::EINTR) => Ok(false),
         Err(error) => Err(error.into()),
     }
+}
+
+/// The events of a descriptor at this moment: those wanted, and errors and hang-ups unasked.
+pub fn events_now(fd: impl AsFd, wanted: PollFlags) -> PollFlags {
+    let mut polled = [PollFd::new(fd.as_fd(), wanted)];
+    let _ = poll(&mut polled, PollTimeout::ZERO);
+    polled[0].revents().unwrap_or(PollFlags::empty())
 }
 
 /// Closes the descriptors that this process inherited, except these and standard error, for

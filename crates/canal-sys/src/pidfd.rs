@@ -9,12 +9,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::poll::{PollFd, PollFlags};
 use nix::sys::signal::Signal;
 use nix::sys::statfs::{FsType, fstatfs};
 use rustix::process::{Pid, PidfdFlags, pidfd_open, pidfd_send_signal};
 
-use super::fds::poll_within;
+use super::fds::{events_now, poll_within};
 #[cfg(any(test, feature = "sim"))]
 use super::kernel::simulated::Descriptor;
 use super::kernel::{Feature, allows, field};
@@ -160,9 +160,7 @@ impl Pidfd {
     }
 
     fn is_readable(&self) -> bool {
-        let mut fds = [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)];
-        poll(&mut fds, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
-            && fds[0].revents().is_some_and(|events| events.contains(PollFlags::POLLIN))
+        events_now(&self.0, PollFlags::POLLIN).contains(PollFlags::POLLIN)
     }
 
     /// The inode of a namespace of the process (Linux 6.11). Only tried on kernels with

@@ -327,7 +327,7 @@ impl Decide {
     pub(crate) fn leave_unused(&mut self) -> bool {
         let is_used = self.is_used() || self.in_flight.len() > 0;
         self.cluster.as_mut().is_some_and(|cluster| {
-            !is_used && cluster.terminator.record.is_empty() && cluster.member.leave(now())
+            !is_used && cluster.terminator.record.each().is_empty() && cluster.member.leave(now())
         })
     }
 
@@ -447,8 +447,8 @@ impl Decide {
 
     /// The recorded tokens that the table no longer has.
     pub(crate) fn ended_tokens(&self) -> Vec<Token> {
-        let recorded = self.cluster.iter().flat_map(|cluster| cluster.terminator.record.tokens());
-        recorded.filter(|token| self.ledger.table.hold(*token).is_none()).collect()
+        let recorded = self.cluster.iter().flat_map(|cluster| cluster.terminator.record.each().keys());
+        recorded.copied().filter(|token| self.ledger.table.hold(*token).is_none()).collect()
     }
 
     /// Why this hold was lost, if its process was ended for that reason.

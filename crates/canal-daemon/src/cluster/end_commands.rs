@@ -79,9 +79,9 @@ impl Terminator {
     /// Schedules the end of all commands unless the engine answers before `kill_at`.
     pub(super) fn endanger_all(&mut self, kill_at: u64) {
         let Self { record, lost_processes, .. } = self;
-        lost_processes.spare(|token| record.get(token).is_some());
-        for (token, told) in record.iter() {
-            lost_processes.endanger((token, told), || record.trace_of(&told), kill_at);
+        lost_processes.spare(|token| record.each().contains_key(&token));
+        for (token, told) in record.each() {
+            lost_processes.endanger((*token, *told), || record.trace_of(told), kill_at);
         }
     }
 
@@ -115,7 +115,7 @@ impl Terminator {
     /// Schedules the kill of processes that received a grant that the log does not contain. Forgets
     /// the processes whose grant has ended.
     pub(super) fn schedule_unknown(&mut self, member: &Member, watched: Watched<'_>, now: u64) {
-        for (token, told) in self.record.iter().collect::<Vec<_>>() {
+        for (token, told) in self.record.each().clone() {
             let known = told.mark.map_or(Known::TooOld, |mark| member.knows(mark));
             match Claim::of(watched.table, known, token, &told) {
                 Claim::Holds => {}
@@ -132,7 +132,7 @@ impl Terminator {
         if crate::sim::is_broken(crate::sim::Rule::LostCommandsAreEnded) {
             return;
         }
-        for (token, told) in self.record.iter().collect::<Vec<_>>() {
+        for (token, told) in self.record.each().clone() {
             self.schedule_kill(watched, (token, told), kill_at, why);
         }
     }

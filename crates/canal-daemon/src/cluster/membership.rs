@@ -175,14 +175,14 @@ impl Cluster {
     /// Whether the client of a hold certainly received its grant: a daemon of this host records
     /// that before it sends the grant.
     pub(crate) fn was_told(&self, token: Token) -> bool {
-        self.terminator.record.get(token).is_some_and(|holder| !holder.taken_over)
+        self.terminator.record.each().get(&token).is_some_and(|holder| !holder.taken_over)
     }
 
     /// The latest time until which the previous daemon may have renewed the holds in the record, if
     /// this daemon has not taken them over. A watcher knows the deadline more exactly, but the
     /// watcher may have been killed, too.
     pub(super) fn unclaimed_until(&self) -> Option<u64> {
-        let is_unclaimed = !self.status.let_in && !self.terminator.record.is_empty();
+        let is_unclaimed = !self.status.let_in && !self.terminator.record.each().is_empty();
         is_unclaimed.then(|| self.status.began_ms.saturating_add(self.member.settings.ttl_ms))
     }
 }

@@ -73,7 +73,8 @@ impl SentTokens {
     pub(super) fn memory(&self, record: Option<&HolderRecord>) -> Memory {
         let epoch = self.noted.epoch;
         let recorded = record.map_or(Token(0), HolderRecord::largest);
-        let marks = record.into_iter().flat_map(HolderRecord::iter).filter_map(|(_, it)| it.mark);
+        let holders = record.into_iter().flat_map(|record| record.each().values());
+        let marks = holders.filter_map(|holder| holder.mark);
         Memory {
             epoch,
             mark: marks.max_by_key(|mark| mark.position),

@@ -19,12 +19,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::poll::PollFlags;
 use nix::sys::signal::Signal;
 use nix::sys::stat::{Mode, fstat};
 
@@ -32,6 +32,7 @@ use crate::processes::owners::{Owners, WatchId};
 use canal_core::{Tag, Token};
 use canal_protocol::HOLD_VARIABLE;
 use canal_sys::dir::{make_fifo, open_path, remove_if_there};
+use canal_sys::fds::events_now;
 use canal_sys::pidfd::Pidfd;
 use canal_sys::process::{self, OwnProgram};
 
@@ -156,11 +157,7 @@ impl Children {
                 return if is_over { Writers::None } else { Writers::Unsure };
             }
         };
-        let mut hangs_up = [PollFd::new(fifo.read_end.as_fd(), PollFlags::empty())];
-        let polled = poll(&mut hangs_up, PollTimeout::ZERO);
-        if polled.is_ok_and(|count| count > 0)
-            && hangs_up[0].revents().is_some_and(|events| events.contains(PollFlags::POLLHUP))
-        {
+        if events_now(&fifo.read_end, PollFlags::empty()).contains(PollFlags::POLLHUP) {
             return Writers::None;
         }
         // After a FIFO was opened again, poll(2) does not report that all writers have closed it.

@@ -233,23 +233,9 @@ impl HolderRecord {
         self.recorded.dir_number.unwrap_or_default()
     }
 
-    /// All recorded processes, with their tokens.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (Token, Holder)> {
-        self.recorded.each.iter().map(|(token, told)| (*token, *told))
-    }
-
-    /// The record of a token, if its process must still be remembered.
-    pub(crate) fn get(&self, token: Token) -> Option<&Holder> {
-        self.recorded.each.get(&token)
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.recorded.each.is_empty()
-    }
-
-    /// The tokens of all recorded processes.
-    pub(crate) fn tokens(&self) -> Vec<Token> {
-        self.recorded.each.keys().copied().collect()
+    /// The recorded processes, which must still be remembered, by their tokens.
+    pub(crate) fn each(&self) -> &BTreeMap<Token, Holder> {
+        &self.recorded.each
     }
 
     /// Creates the file again if it was removed.
@@ -273,9 +259,9 @@ impl HolderRecord {
 
     fn write_anew(&mut self) -> io::Result<()> {
         let mut bytes = serde_json::to_vec(&self.recorded)?;
-        for (token, told) in self.iter() {
+        for (token, told) in self.each() {
             bytes.push(b'\n');
-            serde_json::to_writer(&mut bytes, &Line::Told(token, told))?;
+            serde_json::to_writer(&mut bytes, &Line::Told(*token, *told))?;
         }
         bytes.push(b'\n');
         let beside = self.path.with_extension("new");
@@ -427,6 +413,12 @@ mod tests {
         Origin { boot_id: boot.to_owned(), pid_namespace: 1, time_namespace: 0 }
     }
 
+    /// The tokens that a daemon of this boot finds in the file.
+    fn tokens(dir: &tempfile::TempDir, origin: Origin) -> Vec<Token> {
+        let record = HolderRecord::open(dir.path(), origin, false).unwrap();
+        record.each().keys().copied().collect()
+    }
+
     #[test]
     fn the_successor_of_a_killed_watcher_finds_all_holders() {
         let dir = tempfile::tempdir().unwrap();
@@ -438,15 +430,10 @@ mod tests {
         let mut torn = OpenOptions::new().append(true).open(dir.path().join(NAME)).unwrap();
         torn.write_all(b"{\"told\":[3,{\"proc").unwrap();
         let mut again = HolderRecord::open(dir.path(), origin("a"), false).unwrap();
-        assert_eq!(again.iter().collect::<Vec<_>>(), [(Token(2), told(12))]);
+        assert_eq!(*again.each(), BTreeMap::from([(Token(2), told(12))]));
         again.tell(Token(4), told(14)).unwrap();
-        let tokens = HolderRecord::open(dir.path(), origin("a"), false).unwrap().tokens();
-        assert_eq!(tokens, [Token(2), Token(4)]);
-        assert_eq!(
-            HolderRecord::open(dir.path(), origin("b"), false).unwrap().tokens(),
-            [],
-            "another boot"
-        );
+        assert_eq!(tokens(&dir, origin("a")), [Token(2), Token(4)]);
+        assert_eq!(tokens(&dir, origin("b")), [], "another boot");
     }
 
     #[test]
@@ -473,7 +460,7 @@ mod tests {
         assert!(error.to_string().contains("names 1 process in another"), "{error}");
         refuse_holders(dir.path(), &here, false).unwrap_err();
         refuse_holders(dir.path(), &here, true).unwrap();
-        assert_eq!(HolderRecord::open(dir.path(), here, true).unwrap().tokens(), []);
+        assert_eq!(HolderRecord::open(dir.path(), here, true).unwrap().each().len(), 0);
     }
 
     #[test]
@@ -484,10 +471,7 @@ mod tests {
         holder_record.file.as_mut().unwrap().write_all(b"{\"told\":[1,{").unwrap();
         holder_record.torn = true;
         holder_record.tell(Token(2), told(12)).unwrap();
-        assert_eq!(
-            HolderRecord::open(dir.path(), origin("a"), false).unwrap().tokens(),
-            [Token(2)]
-        );
+        assert_eq!(tokens(&dir, origin("a")), [Token(2)]);
     }
 
     #[test]
@@ -525,12 +509,9 @@ mod tests {
         assert!(path.metadata().unwrap().len() < 1 << 20);
         std::fs::remove_file(&path).unwrap();
         holder_record.restore().unwrap();
-        assert_eq!(
-            HolderRecord::open(dir.path(), origin("a"), false).unwrap().tokens(),
-            [Token(0)]
-        );
+        assert_eq!(tokens(&dir, origin("a")), [Token(0)]);
         let again = HolderRecord::open(dir.path(), origin("b"), true).unwrap();
-        assert_eq!(again.tokens(), [], "another boot");
+        assert_eq!(again.each().len(), 0, "another boot");
         assert_eq!(again.largest(), Token(19_999));
     }
 }

@@ -74,7 +74,7 @@ impl Graph {
                 for Blocker { item, key, by } in node.table.blockers(id) {
                     let next = match by {
                         By::Hold(_, frame) => inside.get(&node.name_of(frame)).cloned(),
-                        By::Waiter(other, frame) => Some(vec![node.request_name(other, frame)]),
+                        By::Waiter(other, frame) => Some(vec![node.name_in(frame, other)]),
                     };
                     let mode = waiter.request.items[item].ask.mode();
                     let step = Step { request, node: node.id, id, key, mode, by };

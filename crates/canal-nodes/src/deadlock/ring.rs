@@ -2,23 +2,20 @@
 
 use canal_core::{By, FrameId, Key, Mode, NodeId, RequestId, RunId};
 
-/// A frame, over all nodes.
+/// The name of something over all nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum FrameName {
-    /// The frame of a run over nodes.
+pub enum Name<T> {
+    /// That of a run over nodes.
     Run(RunId),
-    /// Any other frame, at one node.
-    Plain(NodeId, FrameId),
+    /// Any other, at one node.
+    Plain(NodeId, T),
 }
 
+/// A frame, over all nodes.
+pub type FrameName = Name<FrameId>;
+
 /// A request that waits, over all nodes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum RequestName {
-    /// A request over nodes.
-    Run(RunId),
-    /// Any other request, at one node.
-    Plain(NodeId, RequestId),
-}
+pub type RequestName = Name<RequestId>;
 
 /// Requests that wait for each other: none can continue until one of them gives way.
 #[derive(Clone, Debug, PartialEq, Eq)]

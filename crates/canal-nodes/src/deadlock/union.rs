@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::ring::{FrameName, RequestName, Way};
+use super::ring::{FrameName, Name, RequestName, Way};
 use canal_core::{
     Above, Diverged, FrameId, FrameState, NodeId, PartialTable, RequestId, Require, RunId,
     Snapshot, UnixMillis,
@@ -69,14 +69,12 @@ impl<'a> Node<'a> {
 
     /// The name of a frame, over all nodes.
     pub(super) fn name_of(&self, frame: FrameId) -> FrameName {
-        let part_of = self.part_of(frame);
-        part_of.map_or(FrameName::Plain(self.id, frame), |part_of| FrameName::Run(part_of.run))
+        self.name_in(frame, frame)
     }
 
-    /// The name of a request in a frame, over all nodes.
-    pub(super) fn request_name(&self, request: RequestId, frame: FrameId) -> RequestName {
-        let part_of = self.part_of(frame);
-        part_of.map_or(RequestName::Plain(self.id, request), |it| RequestName::Run(it.run))
+    /// The name of something in a frame, over all nodes.
+    pub(super) fn name_in<T>(&self, frame: FrameId, own: T) -> Name<T> {
+        self.part_of(frame).map_or(Name::Plain(self.id, own), |part_of| Name::Run(part_of.run))
     }
 
     /// The frame that encloses a frame, over all nodes.
@@ -133,7 +131,7 @@ impl<'a> Union<'a> {
     fn add_requests(&mut self, at: usize) {
         let node = &self.nodes[at];
         for waiter in node.table.waiters() {
-            let name = node.request_name(waiter.id, waiter.frame);
+            let name = node.name_in(waiter.frame, waiter.id);
             let request = self.requests.entry(name).or_insert_with(|| Request {
                 frame: node.name_of(waiter.frame),
                 parts: Vec::new(),

@@ -7,7 +7,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 
 use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::poll::PollFlags;
 use nix::sys::prctl;
 use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitStatus, waitpid};
@@ -99,11 +99,9 @@ pub fn end_with_parent(channel: BorrowedFd<'_>) -> io::Result<()> {
     prctl::set_pdeathsig(Signal::SIGKILL)?;
     // The kernel sends no signal if the parent ended before this line. The parent's pid does not
     // show that: it is 0 if the parent is in another pid namespace, alive or not.
-    let mut polled = [PollFd::new(channel, PollFlags::empty())];
-    poll(&mut polled, PollTimeout::ZERO)?;
-    match polled[0].any() {
-        Some(true) => Err(io::Error::new(io::ErrorKind::BrokenPipe, "the parent has ended")),
-        _ => Ok(()),
+    match fds::events_now(channel, PollFlags::empty()).is_empty() {
+        true => Ok(()),
+        false => Err(io::Error::new(io::ErrorKind::BrokenPipe, "the parent has ended")),
     }
 }
 

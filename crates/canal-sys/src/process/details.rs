@@ -33,32 +33,27 @@ pub fn name(pid: u32) -> Option<String> {
 /// there is none, the short name in brackets. Reads at most [`COMMAND_LINE_MAX`] bytes.
 #[must_use]
 pub fn command_line(pid: u32) -> Option<String> {
+    let line = arguments(pid)?;
+    let Some(last) = line.iter().rposition(|&byte| byte != 0) else {
+        return name(pid).map(|name| format!("[{name}]"));
+    };
+    let words: Vec<_> = line[..=last].split(|&byte| byte == 0).collect();
+    Some(sanitize(&String::from_utf8_lossy(&words.join(&b' '))))
+}
+
+/// The beginning of the command line, each argument ended by a NUL.
+fn arguments(pid: u32) -> Option<Vec<u8>> {
     let file = File::open(format!("/proc/{pid}/cmdline")).ok()?;
     let mut line = Vec::new();
     file.take(COMMAND_LINE_MAX as u64).read_to_end(&mut line).ok()?;
-    let end = line.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
-    if end == 0 {
-        return name(pid).map(|name| format!("[{name}]"));
-    }
-    line.truncate(end);
-    for byte in &mut line {
-        if *byte == 0 {
-            *byte = b' ';
-        }
-    }
-    Some(sanitize(&String::from_utf8_lossy(&line)))
+    Some(line)
 }
 
 /// The first words of the command line, byte for byte, if they are within its first
 /// [`COMMAND_LINE_MAX`] bytes. Empty if there is no such process, or if it is a zombie.
 #[must_use]
 pub fn first_words(pid: u32, count: usize) -> Vec<OsString> {
-    let mut line = Vec::new();
-    let file = File::open(format!("/proc/{pid}/cmdline"));
-    let read = file.map(|file| file.take(COMMAND_LINE_MAX as u64).read_to_end(&mut line));
-    if !matches!(read, Ok(Ok(_))) {
-        return Vec::new();
-    }
+    let line = arguments(pid).unwrap_or_default();
     let words = line.split_inclusive(|byte| *byte == 0).filter_map(|word| word.strip_suffix(&[0]));
     words.take(count).map(|word| OsString::from_vec(word.to_vec())).collect()
 }

@@ -97,21 +97,11 @@ impl Origin {
     pub fn read() -> io::Result<Self> {
         simulated!(|kernel| Ok(kernel.origin()));
         let boot_id = fs::read_to_string(BOOT_ID).unwrap_or_default();
-        let inode = |path: &str| fs::metadata(path).map(|file| file.ino());
-        let by_kernel = |namespace| Pidfd::open(std::process::id())?.namespace(namespace);
-        let pid_namespace = match inode("/proc/self/ns/pid") {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                by_kernel(Namespace::Pid).map_err(|_| error)
-            }
-            other => other,
-        };
-        let pid_namespace = pid_namespace.map_err(|error| named("/proc/self/ns/pid", &error))?;
+        let pid_namespace = namespace("/proc/self/ns/pid", Namespace::Pid)?;
         // Linux 5.6, and only if it was configured.
-        let time_namespace = match inode("/proc/self/ns/time") {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                by_kernel(Namespace::Time).unwrap_or(0)
-            }
-            other => other.map_err(|error| named("/proc/self/ns/time", &error))?,
+        let time_namespace = match namespace("/proc/self/ns/time", Namespace::Time) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
+            found => found?,
         };
         Ok(Self { boot_id: boot_id.trim_end().to_owned(), pid_namespace, time_namespace })
     }
@@ -137,6 +127,17 @@ impl Origin {
     }
 }
 
-fn named(path: &str, error: &io::Error) -> io::Error {
-    io::Error::new(error.kind(), format!("{path}: {error}"))
+/// The inode of a namespace of this process. Without /proc, the kernel may report it.
+fn namespace(path: &str, namespace: Namespace) -> io::Result<u64> {
+    let by_kernel = || Pidfd::open(std::process::id())?.namespace(namespace);
+    let error = match fs::metadata(path) {
+        Ok(file) => return Ok(file.ino()),
+        Err(error) => error,
+    };
+    if error.kind() == io::ErrorKind::NotFound
+        && let Ok(inode) = by_kernel()
+    {
+        return Ok(inode);
+    }
+    Err(io::Error::new(error.kind(), format!("{path}: {error}")))
 }

@@ -11,6 +11,8 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::termios::{FlushArg, tcflush};
 
+use crate::fds::events_now;
+
 /// How long the last output waits for a terminal that accepts nothing.
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -128,10 +130,7 @@ fn standard(fd: i32) -> BorrowedFd<'static> {
 /// Whether a pipe has lost its reader, or a terminal or a connection was hung up. A file is never
 /// broken.
 fn is_broken(fd: impl AsFd) -> bool {
-    let mut polled = [PollFd::new(fd.as_fd(), PollFlags::empty())];
-    let broken = PollFlags::POLLERR | PollFlags::POLLHUP;
-    matches!(poll(&mut polled, PollTimeout::ZERO), Ok(1))
-        && polled[0].revents().is_some_and(|events| events.intersects(broken))
+    events_now(fd, PollFlags::empty()).intersects(PollFlags::POLLERR | PollFlags::POLLHUP)
 }
 
 #[cfg(test)]
