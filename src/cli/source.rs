@@ -18,14 +18,14 @@ use crate::client::deadlock_watcher::WaitWithin;
 use crate::client::nodes::lease::{EnclosingLeases, LeaseHandle, Secret};
 use crate::client::{self, ClientError};
 use crate::core::FrameId;
-use crate::nodes::Require;
+use crate::nodes::{Require, Task};
 use crate::protocol::{
     Acquire, ErrorName, Failure, Grant, GrantedKey, Mode, Node, Progress, SizeNote, Superseded,
     WireItem,
 };
 use crate::run::nodes::{
-    BeforeStart, ChildEnd, Ending, Host, Line, News, NodesRequest, OnLease, OverNodes, Purpose,
-    Start, Wish, unread,
+    BeforeStart, ChildEnd, Ending, Host, Line, News, NodesRequest, OverNodes, Purpose, Start, Wish,
+    unread,
 };
 use crate::run::{OwnCode, Taken, TakenFromNodes};
 use crate::sys::clock::boottime_ms;
@@ -338,7 +338,7 @@ impl Nodes {
 
 /// Renews or releases an existing lease. A renewal carries the note and the TTL.
 pub(crate) fn on_lease(
-    what: OnLease,
+    task: Task,
     handle: &LeaseHandle,
     (note, new_ttl_ms): (Option<String>, Option<u64>),
     target: &Target,
@@ -347,7 +347,7 @@ pub(crate) fn on_lease(
     let nodes = named(handle.parts.iter().map(|part| &part.address), target)?;
     let around = around(target, Vec::new());
     let request = NodesRequest::of_lease(handle, nodes, note, new_ttl_ms, around);
-    crate::run::nodes::on_lease(what, handle, &request, host).map_err(not_called)
+    crate::run::nodes::on_lease(task, handle, &request, host).map_err(not_called)
 }
 
 fn not_called(error: std::io::Error) -> Failed {

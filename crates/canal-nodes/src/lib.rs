@@ -44,7 +44,7 @@ mod sim;
 pub use coordinator::Coordinator;
 pub use effect::{Call, Change, Effect, Held, Outcome};
 pub use input::{Event, Input, Refusal};
-pub use plan::{Asking, Checkpoint, Part, Plan, Require, Timing};
+pub use plan::{Asking, Checkpoint, Part, Plan, Require, Task, Timing};
 
 /// A time or a duration, in milliseconds. Times are those of CLOCK_BOOTTIME.
 pub type Millis = u64;

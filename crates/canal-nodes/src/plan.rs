@@ -134,6 +134,24 @@ pub struct Checkpoint {
     pub parts: Vec<Part>,
 }
 
+/// How a coordinator continues with the parts that another one left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Task {
+    /// The request may still wait, and continues where it waits. The coordinator releases each part
+    /// that the other one may have confirmed.
+    Wait,
+    /// The command was started.
+    Run,
+    /// Renew each part of a lease. [`Effect::Start`](crate::Effect::Start) means that enough nodes
+    /// have renewed theirs; the coordinator then continues to renew.
+    /// [`Outcome::Lost`](crate::Outcome::Lost) means that too few nodes have a part left; the
+    /// coordinator releases the rest. [`Outcome::Failed`](crate::Outcome::Failed) means that too few
+    /// nodes answer; the parts stay as they are. It never asks a node for a new part.
+    Renew,
+    /// Release a lease at each node in reach, and end.
+    GiveBack,
+}
+
 /// The known state of one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Part {

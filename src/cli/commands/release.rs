@@ -16,8 +16,9 @@ use crate::cli::{Failed, Global, Now, Result, Target, Verbosity, connect, stdout
 use crate::client::nodes::lease::LeaseHandle;
 use crate::client::{Client, ClientError};
 use crate::core::Key;
+use crate::nodes::Task;
 use crate::protocol::{ErrorName, HolderInfo, Release, Released, ReleasedHold, StatusQuery};
-use crate::run::nodes::{Host, News, OnLease, PartAnswer, PartSaid};
+use crate::run::nodes::{Host, News, PartAnswer, PartSaid};
 
 pub(crate) fn run(args: &ReleaseArgs, global: &Global) -> Result {
     let (mut release, force_key) = match what(args)? {
@@ -66,7 +67,7 @@ pub(crate) fn run(args: &ReleaseArgs, global: &Global) -> Result {
 fn at_nodes(handle: &LeaseHandle, json: bool, target: &Target) -> Result {
     let verbosity = target.verbosity;
     let mut host = ReleaseHost { verbosity };
-    let ending = on_lease(OnLease::GiveBack, handle, (None, None), target, &mut host)?;
+    let ending = on_lease(Task::GiveBack, handle, (None, None), target, &mut host)?;
     let Some(ending) = ending else { return Ok(()) };
     let answers = &ending.answers;
     let parts = Parts { handle, answers };

@@ -20,9 +20,9 @@ use crate::cli::wording::time::{Now, clock_of, time_of};
 use crate::cli::{Failed, Global, Result, Target, Verbosity, millis, stated, stdout, wrong};
 use crate::client::nodes::lease::LeaseHandle;
 use crate::client::{Client, ClientError};
-use crate::nodes::{Millis, Outcome};
+use crate::nodes::{Millis, Outcome, Task};
 use crate::protocol::{ErrorName, Handle, LeaseInfo, Renew, Renewed};
-use crate::run::nodes::{Host, News, OnLease, PartAnswer, PartSaid, Start, Wish};
+use crate::run::nodes::{Host, News, PartAnswer, PartSaid, Start, Wish};
 use crate::run::{OwnCode, SUCCESS};
 use crate::sys::clock::{boottime_ms, boottime_ms_after};
 use crate::sys::deadline::Deadline;
@@ -140,7 +140,7 @@ impl Renewal<'_> {
             is_lost: false,
             failed: None,
         };
-        let ending = on_lease(OnLease::Renew, handle, (note, self.ttl_ms), target, &mut host)?;
+        let ending = on_lease(Task::Renew, handle, (note, self.ttl_ms), target, &mut host)?;
         if let Some(failed) = host.failed {
             return Err(failed);
         }

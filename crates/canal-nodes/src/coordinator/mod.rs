@@ -19,7 +19,7 @@ use node::{Hold, Node, Turn};
 use progress::Said;
 
 use super::plan::{PATIENCE_MS, SILENCE_MS};
-use super::{Call, Checkpoint, Effect, Input, Millis, Outcome, Part, Plan, Require, Timing};
+use super::{Call, Checkpoint, Effect, Input, Millis, Outcome, Part, Plan, Require, Task, Timing};
 use canal_core::Token;
 
 /// A coordinator that is called this many milliseconds later than it wanted was stopped. For the
@@ -113,55 +113,34 @@ impl Coordinator {
         }
     }
 
-    /// A coordinator that continues after another one ended. `runs` tells whether the command was
-    /// started. If it was not, the request continues where it waits, and the coordinator releases
-    /// each part that the other one may have confirmed.
+    /// A coordinator that continues with the parts that another one left.
     #[must_use]
-    pub fn take_over(plan: Plan, checkpoint: &Checkpoint, runs: bool, now: Millis) -> Self {
-        let mut new = Self::new(plan, now);
-        for part in &checkpoint.parts {
+    pub fn take_over(plan: Plan, left: &Checkpoint, task: Task, now: Millis) -> Self {
+        let require = match task {
+            Task::Wait | Task::Run => plan.require,
+            // All other requirements might ask for further parts.
+            Task::Renew | Task::GiveBack => Require::All,
+        };
+        let mut new = Self::new(Plan { require, ..plan }, now);
+        for part in &left.parts {
             let node = &mut new.nodes[part.node];
-            node.lease = part.lease;
-            node.sent = part.sent.filter(|_| runs);
-            node.asked = part.asked;
+            (node.lease, node.asked) = (part.lease, part.asked);
+            node.sent = part.sent.filter(|_| task == Task::Run);
             if part.lease > 0 && part.asked.is_none() {
                 node.hold = Hold::Unknown;
             }
         }
-        if runs {
-            new.members = checkpoint.parts.iter().map(|part| part.node).collect();
-            new.need = checkpoint.need;
-            new.token = checkpoint.token;
-            new.phase = Phase::Running;
-        }
-        new
-    }
-
-    /// A coordinator that renews each part of a lease. [`Effect::Start`] means that enough nodes
-    /// have renewed theirs; the coordinator then continues to renew. [`Outcome::Lost`] means that
-    /// too few nodes have a part left; the coordinator releases the rest. [`Outcome::Failed`] means
-    /// that too few nodes answer; the parts stay as they are. It never asks a node for a new part.
-    #[must_use]
-    pub fn renew_lease(plan: Plan, checkpoint: &Checkpoint, now: Millis) -> Self {
-        let mut new = Self::of_lease(plan, checkpoint, now);
-        new.phase = Phase::Renewing;
-        new
-    }
-
-    /// A coordinator that releases a lease and ends.
-    #[must_use]
-    pub fn give_back_lease(plan: Plan, checkpoint: &Checkpoint, now: Millis) -> Self {
-        let mut new = Self::of_lease(plan, checkpoint, now);
-        let until = now.saturating_add(PATIENCE_MS);
-        new.phase = Phase::Ending { outcome: Outcome::GivenBack(Vec::new()), until };
-        new
-    }
-
-    fn of_lease(plan: Plan, checkpoint: &Checkpoint, now: Millis) -> Self {
-        // All other requirements might ask for further parts.
-        let plan = Plan { require: Require::All, ..plan };
-        let mut new = Self::take_over(plan, checkpoint, true, now);
-        new.nodes.iter_mut().for_each(|node| node.sent = None);
+        new.phase = match task {
+            Task::Wait => return new,
+            Task::Run => Phase::Running,
+            Task::Renew => Phase::Renewing,
+            Task::GiveBack => {
+                let until = now.saturating_add(PATIENCE_MS);
+                Phase::Ending { outcome: Outcome::GivenBack(Vec::new()), until }
+            }
+        };
+        new.members = left.parts.iter().map(|part| part.node).collect();
+        (new.need, new.token) = (left.need, left.token);
         new
     }
 

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use super::clock::Clock;
 use super::table::LeaseName;
-use crate::{Checkpoint, Coordinator, Effect, Input, Millis, Outcome, Plan};
+use crate::{Checkpoint, Coordinator, Effect, Input, Millis, Outcome, Plan, Task};
 use canal_core::OverNodes;
 use canal_sys::deadline::Deadline;
 
@@ -116,8 +116,9 @@ impl Job {
     pub(super) fn begin_coordinator(&mut self, now: Millis) {
         let plan = self.plan.clone();
         let runs = self.command.is_some() || self.is_done;
+        let task = if runs { Task::Run } else { Task::Wait };
         let coordinator = match &self.checkpoint {
-            Some(checkpoint) => Coordinator::take_over(plan, checkpoint, runs, now),
+            Some(left) => Coordinator::take_over(plan, left, task, now),
             None => Coordinator::new(plan, now),
         };
         let first = if self.is_done { Input::Stop } else { Input::Tick };

@@ -17,7 +17,7 @@ use canal_lock::client::nodes::lease::{HeldPart, LeaseHandle};
 use canal_lock::client::nodes::link::{self, parameters};
 use canal_nodes::{
     Asking, Call, Change, Checkpoint, Coordinator, Effect, Event, Held, Input, Millis, Outcome,
-    Part, Plan, Refusal,
+    Part, Plan, Refusal, Task,
 };
 use canal_protocol::{
     Acquire, Collect, ConfirmAt, ConfirmedAt, ErrorName, Failure, FrameOfNode, Grant, KnownNode,
@@ -60,50 +60,33 @@ pub(super) struct Driver<'a> {
     here: Option<NodeId>,
 }
 
-/// The purpose for which an existing lease is used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OnLease {
-    /// Renew it.
-    Renew,
-    /// Release it at each node in reach.
-    GiveBack,
-}
-
 impl<'a> Driver<'a> {
-    /// A coordinator of a new request, or of one that another coordinator began. In that case,
-    /// `left` is the state that the other one left behind, and whether the command may run.
+    /// A coordinator of a new request, or of one that another coordinator began and `left`.
     pub(super) fn new(
         request: &'a NodesRequest,
         met: Met,
-        left: Option<(Checkpoint, bool)>,
+        left: Option<(Checkpoint, Task)>,
     ) -> Self {
-        let unsettled_since = left.as_ref().filter(|(_, runs)| *runs).map(|_| boottime_ms());
-        let begin = |plan, now| match left {
-            Some((checkpoint, runs)) => Coordinator::take_over(plan, &checkpoint, runs, now),
-            None => Coordinator::new(plan, now),
-        };
-        Self { unsettled_since, here: met.here, ..Self::with(request, met.nodes, begin) }
+        let runs = left.as_ref().is_some_and(|(_, task)| *task == Task::Run);
+        let unsettled_since = runs.then(boottime_ms);
+        Self { unsettled_since, here: met.here, ..Self::with(request, met.nodes, left) }
     }
 
     /// A coordinator of an existing lease. `request` is that of its handle.
-    pub(super) fn of_lease(request: &'a NodesRequest, handle: &LeaseHandle, what: OnLease) -> Self {
+    pub(super) fn of_lease(request: &'a NodesRequest, handle: &LeaseHandle, task: Task) -> Self {
         let (mut nodes, mut parts) = (Vec::new(), Vec::new());
         for (at, (part, node)) in handle.parts.iter().zip(&request.nodes).enumerate() {
             nodes.push(NodeState::unasked(at, part.id, node, request.ttl_ms));
             parts.push(Part { node: at, lease: part.lease, sent: None, asked: None });
         }
-        let checkpoint = Checkpoint { token: handle.token.map(Token), need: handle.need, parts };
-        let begin = |plan, now| match what {
-            OnLease::Renew => Coordinator::renew_lease(plan, &checkpoint, now),
-            OnLease::GiveBack => Coordinator::give_back_lease(plan, &checkpoint, now),
-        };
-        Self { renews_note: true, ..Self::with(request, nodes, begin) }
+        let left = Checkpoint { token: handle.token.map(Token), need: handle.need, parts };
+        Self { renews_note: true, ..Self::with(request, nodes, Some((left, task))) }
     }
 
     fn with(
         request: &'a NodesRequest,
         nodes: Vec<NodeState>,
-        begin: impl FnOnce(Plan, Millis) -> Coordinator,
+        left: Option<(Checkpoint, Task)>,
     ) -> Self {
         let plan = Plan {
             nodes: nodes.iter().map(|node| node.id).collect(),
@@ -112,9 +95,14 @@ impl<'a> Driver<'a> {
             wait_ms: request.asked.wait_ms,
             asked_at: request.asked_at,
         };
+        let now = boottime_ms();
+        let coordinator = match left {
+            Some((left, task)) => Coordinator::take_over(plan, &left, task, now),
+            None => Coordinator::new(plan, now),
+        };
         Self {
             request,
-            coordinator: begin(plan, boottime_ms()),
+            coordinator,
             nodes,
             kept: None,
             wake_at: None,

@@ -30,7 +30,6 @@ mod waits_reader;
 mod wording;
 
 pub use deadlock_watcher::watch_for_deadlocks;
-pub use driver::OnLease;
 pub use leading::{LeaderAtNodes, LeaderView, NodeState, NodeView};
 pub use parent::{ChildEnd, OverNodes};
 pub use request::{
@@ -42,6 +41,7 @@ pub use wording::{LOST_HINT, unread};
 use std::io;
 
 use canal_lock::client::nodes::lease::LeaseHandle;
+use canal_nodes::Task;
 use driver::Driver;
 
 /// Renews or releases a lease from this process, which must have one thread. `request` is
@@ -51,10 +51,10 @@ use driver::Driver;
 /// # Errors
 /// A system call failed.
 pub fn on_lease(
-    what: OnLease,
+    task: Task,
     handle: &LeaseHandle,
     request: &NodesRequest,
     host: &mut dyn Host,
 ) -> io::Result<Option<Ending>> {
-    Driver::of_lease(request, handle, what).run(host)
+    Driver::of_lease(request, handle, task).run(host)
 }

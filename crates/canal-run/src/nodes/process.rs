@@ -18,7 +18,7 @@ use nix::unistd::setsid;
 use crate::descendants::kill_with_descendants;
 use canal_lock::client::channel::{End, Received};
 use canal_lock::client::nodes::lease::HeldPart;
-use canal_nodes::{Checkpoint, Millis, Outcome};
+use canal_nodes::{Checkpoint, Millis, Outcome, Task};
 use canal_protocol::{ErrorName, Failure, NodeFailure, NodeId, OnLost};
 use canal_sys::clock::boottime_ms;
 use canal_sys::deadline::{Deadline, Why, Writer};
@@ -73,7 +73,7 @@ impl CoordinatorProcess<'_> {
                 });
                 // A request that is made again names its enclosing run, but no frame.
                 let met = Met { nodes: known.collect(), here: None };
-                (met, Some((checkpoint, self.begun)))
+                (met, Some((checkpoint, if self.begun { Task::Run } else { Task::Wait })))
             }
             None => match identify::meet(request, self) {
                 Ok(met) => (met, None),

@@ -1,7 +1,7 @@
 //! Renews and releases a lease of which only the handle is known.
 
 use super::scene::{Scene, away, confirmed, granted, never, plan, refused};
-use crate::{Change, Checkpoint, Coordinator, Event, Input, Part, Refusal, Require};
+use crate::{Change, Checkpoint, Coordinator, Event, Input, Part, Refusal, Require, Task};
 use canal_core::Token;
 
 fn checkpoint(nodes: usize, need: usize) -> Checkpoint {
@@ -9,11 +9,14 @@ fn checkpoint(nodes: usize, need: usize) -> Checkpoint {
     Checkpoint { token: Some(Token(9)), need, parts: (0..nodes).map(part).collect() }
 }
 
-/// A majority of three.
+/// A lease of a majority of three.
+fn lease(task: Task) -> Scene {
+    let plan = plan(3, Require::Majority);
+    Scene::with(Coordinator::take_over(plan, &checkpoint(3, 2), task, 1_000))
+}
+
 fn renewing() -> Scene {
-    let coordinator =
-        Coordinator::renew_lease(plan(3, Require::Majority), &checkpoint(3, 2), 1_000);
-    let mut scene = Scene::with(coordinator);
+    let mut scene = lease(Task::Renew);
     assert_eq!(scene.hear(Input::Tick), ["connect 0", "connect 1", "connect 2"]);
     scene
 }
@@ -107,8 +110,7 @@ fn without_answers_of_enough_nodes_nothing_is_given_back() {
 #[test]
 fn giving_back_tells_each_node_and_names_those_that_were_not_reached() {
     let giving_back = || {
-        let plan = plan(3, Require::Majority);
-        let mut scene = Scene::with(Coordinator::give_back_lease(plan, &checkpoint(3, 2), 1_000));
+        let mut scene = lease(Task::GiveBack);
         assert_eq!(scene.hear(Input::Tick), ["connect 0", "connect 1", "connect 2"]);
         assert_eq!(scene.hear(Input::Node(1, Event::Reached)), ["release 1 #1"]);
         assert_eq!(scene.hear(Input::Node(0, Event::Reached)), ["release 0 #1"]);

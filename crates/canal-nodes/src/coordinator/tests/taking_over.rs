@@ -1,13 +1,14 @@
 //! A coordinator continues after another one ended.
 
 use super::scene::{Scene, confirmed, granted, plan};
-use crate::{Checkpoint, Coordinator, Event, Input, Part, Require};
+use crate::{Checkpoint, Coordinator, Event, Input, Part, Require, Task};
 use canal_core::Token;
 
 fn take_over(scene: &Scene, nodes: u128, require: Require, runs: bool) -> Scene {
     let checkpoint = scene.coordinator.checkpoint();
+    let task = if runs { Task::Run } else { Task::Wait };
     let mut next =
-        Scene::with(Coordinator::take_over(plan(nodes, require), &checkpoint, runs, scene.now));
+        Scene::with(Coordinator::take_over(plan(nodes, require), &checkpoint, task, scene.now));
     next.now = scene.now;
     next
 }
