@@ -138,7 +138,7 @@ pub(crate) fn a_command_stopped_past_its_deadline_does_no_more_work() {
     let later = boottime_ms() + 600_000;
     let writer = Writer::create(1, "engine", "host", deadline(later)).unwrap();
     // The scene inherits these copies.
-    let [page, line] = [writer.page(), writer.line()].map(|fd| fd.try_clone_to_owned().unwrap());
+    let [page, line] = writer.reader.descriptors().map(|fd| fd.try_clone_to_owned().unwrap());
     fcntl(&page, FcntlArg::F_SETFD(FdFlag::empty())).unwrap();
     fcntl(&line, FcntlArg::F_SETFD(FdFlag::empty())).unwrap();
     let descriptors = format!("{}:{}", page.as_raw_fd(), line.as_raw_fd());

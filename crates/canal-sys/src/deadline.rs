@@ -229,12 +229,10 @@ impl fmt::Debug for Mapping {
 /// the content of the page stays.
 #[derive(Debug)]
 pub struct Writer {
-    mapping: Mapping,
-    /// A read-only descriptor.
-    page: OwnedFd,
-    /// Reaches its end when we close `line_kept`, or when the kernel closes it at the end of this
+    /// The page as its readers see it, but with a mapping that can be written. Its liveness pipe
+    /// reaches its end when we close `line_kept`, or when the kernel closes it at the end of this
     /// process.
-    line: OwnedFd,
+    pub reader: Reader,
     line_kept: Option<OwnedFd>,
 }
 
@@ -264,43 +262,26 @@ impl Writer {
         page.version.store(VERSION, Ordering::Relaxed);
         page.magic.store(MAGIC, Ordering::Relaxed);
         let (line, line_kept) = fds::pipe()?;
-        Ok(Self { mapping, page: read_only(file)?, line, line_kept: Some(line_kept) })
+        let reader = Reader { mapping, page: read_only(file)?, line };
+        Ok(Self { reader, line_kept: Some(line_kept) })
     }
 
     /// Moves the deadline. After [`Self::lost`] readers ignore it.
     pub fn publish(&self, deadline: Deadline) {
-        self.mapping.page().publish(deadline);
+        self.reader.mapping.page().publish(deadline);
     }
 
     /// Reports to all readers at once that the incarnation's holds are lost. The daemon calls this
     /// before it acts on the loss, so that the supervisor of a command that it ends can find out
     /// why.
     pub fn lost(&mut self, why: Why) {
-        self.mapping.page().lose(Lost { why, at: clock::boottime_ms() });
+        self.reader.mapping.page().lose(Lost { why, at: clock::boottime_ms() });
         self.line_kept = None;
-    }
-
-    /// The current content.
-    #[must_use]
-    pub fn state(&self) -> State {
-        self.mapping.page().state()
-    }
-
-    /// The page's descriptor, for `deadline_fd` of a grant.
-    #[must_use]
-    pub fn page(&self) -> BorrowedFd<'_> {
-        self.page.as_fd()
     }
 
     /// All descriptors that a forked process must keep open when it closes the others.
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        [&self.page, &self.line].into_iter().chain(&self.line_kept).map(AsFd::as_fd)
-    }
-
-    /// The liveness pipe's descriptor, for `liveness_fd` of a grant.
-    #[must_use]
-    pub fn line(&self) -> BorrowedFd<'_> {
-        self.line.as_fd()
+        self.reader.descriptors().into_iter().chain(self.line_kept.as_ref().map(AsFd::as_fd))
     }
 }
 
@@ -319,6 +300,7 @@ fn read_only(file: OwnedFd) -> io::Result<OwnedFd> {
 #[derive(Debug)]
 pub struct Reader {
     mapping: Mapping,
+    /// A read-only descriptor.
     page: OwnedFd,
     line: OwnedFd,
 }
@@ -392,7 +374,8 @@ impl Reader {
         self.line.as_fd()
     }
 
-    /// The descriptors to pass on: the page, then the liveness pipe.
+    /// The descriptors to pass on: the page (`deadline_fd` of a grant), which can only be read, then
+    /// the liveness pipe (`liveness_fd`).
     #[must_use]
     pub fn descriptors(&self) -> [BorrowedFd<'_>; 2] {
         [self.page.as_fd(), self.line.as_fd()]

@@ -98,39 +98,31 @@ pub fn events_now(fd: impl AsFd, wanted: PollFlags) -> PollFlags {
 /// messages. Standard input and output lead nowhere. A process that waits for the end of a pipe, or
 /// for a file lock, then does not wait for this one.
 pub fn keep_only(keep: &[BorrowedFd<'_>]) {
-    close_from_except(3, keep);
+    close_except(keep);
     if let Ok(null) = OpenOptions::new().read(true).write(true).open("/dev/null") {
         let _ = dup2_stdin(&null);
         let _ = dup2_stdout(&null);
     }
 }
 
-/// Closes every descriptor from `first` on, for a process that is about to take on another task.
-/// Code that still has one of them as an [`OwnedFd`] must not use or drop it.
-pub fn close_from(first: u32) {
-    if !(allows(Feature::CloseRange) && close_range_from(first)) {
-        close_up_to(first, highest_open());
-    }
-}
-
-/// Closes every descriptor from `first` on except those in `keep`, like [`close_from`].
-pub fn close_from_except(first: u32, keep: &[BorrowedFd<'_>]) {
-    let mut keep: Vec<u32> =
-        keep.iter().filter_map(|fd| u32::try_from(fd.as_raw_fd()).ok()).collect();
+/// Closes every descriptor except the standard ones and these, for a process that is about to take
+/// on another task. Code that still has one of them as an [`OwnedFd`] must not use or drop it.
+pub fn close_except(keep: &[BorrowedFd<'_>]) {
+    let mut keep: Vec<u32> = keep.iter().map(|fd| fd.as_raw_fd().unsigned_abs()).collect();
     keep.sort_unstable();
-    let mut next = first;
-    for kept in keep.into_iter().filter(|kept| *kept >= first) {
-        if next < kept {
-            close_up_to(next, kept - 1);
-        }
+    let mut next = 3;
+    for kept in keep.into_iter().filter(|kept| *kept >= 3) {
+        close_up_to(next, kept - 1);
         next = kept + 1;
     }
-    close_from(next);
+    if !(allows(Feature::CloseRange) && close_range_from(next)) {
+        close_up_to(next, highest_open());
+    }
 }
 
 /// `close_range` (Linux 5.9). Returns whether the kernel has it and allows it.
 pub(super) fn close_range_from(first: u32) -> bool {
-    // SAFETY: the call takes three integers. `close_from` documents the effect of closing.
+    // SAFETY: the call takes three integers. `close_except` documents the effect of closing.
     unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, 0) == 0 }
 }
 
@@ -138,7 +130,7 @@ pub(super) fn close_range_from(first: u32) -> bool {
 pub(super) fn close_up_to(first: u32, last: u32) {
     for fd in first..=last {
         if let Ok(fd) = RawFd::try_from(fd) {
-            // SAFETY: the call takes an integer. `close_from` documents the effect of closing.
+            // SAFETY: the call takes an integer. `close_except` documents the effect of closing.
             unsafe { libc::close(fd) };
         }
     }

@@ -466,8 +466,9 @@ impl Decide {
         let index = |at: usize| u32::try_from(at).unwrap_or(u32::MAX);
         let found =
             DeadlinePageFound { deadline_fd: index(fds.len()), liveness_fd: index(fds.len() + 1) };
-        fds.push(page.page().try_clone_to_owned()?);
-        fds.push(page.line().try_clone_to_owned()?);
+        for fd in page.reader.descriptors() {
+            fds.push(fd.try_clone_to_owned()?);
+        }
         Ok(Some(found))
     }
 

@@ -161,7 +161,7 @@ impl Watcher {
         let WatchId(duty) = self.duty;
         let [a, b, c, d, e, f, g, h] = duty.to_ne_bytes();
         let word = [PAGE, a, b, c, d, e, f, g, h];
-        let descriptors = [page.page(), page.line()];
+        let descriptors = page.reader.descriptors();
         let sent = fds::send(running.channel.as_fd(), &word, &descriptors, libc::MSG_DONTWAIT);
         match sent {
             Ok(_) => self.running = Some(running),

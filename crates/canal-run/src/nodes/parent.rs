@@ -74,7 +74,7 @@ impl OverNodes {
         let none = Deadline::default();
         let engine = engine(request.require, request.nodes.len());
         let writer = Writer::create(host, &engine, &label.unwrap_or_default(), none)?;
-        let [page, line] = [writer.page(), writer.line()].map(|fd| fd.try_clone_to_owned());
+        let [page, line] = writer.reader.descriptors().map(|fd| fd.try_clone_to_owned());
         let page = Reader::open(page?, line?)?;
         let parent = match request.purpose {
             Purpose::Command(_) => Some(Pidfd::open(std::process::id())?),

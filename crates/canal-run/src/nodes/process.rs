@@ -92,7 +92,7 @@ impl CoordinatorProcess<'_> {
     /// sent or about to be sent.
     fn take_over(&mut self, start: Option<Start>) {
         self.begun = start.is_some();
-        let deadline = self.writer.state().deadline;
+        let deadline = self.writer.reader.state().deadline;
         self.kill_at = Some(deadline.kill_at).filter(|at| *at > 0);
         if !self.begun {
             // The child got no message, and the parts held for it are released.

@@ -18,8 +18,8 @@ fn deadline(at: u64) -> Deadline {
 }
 
 fn reader(writer: &Writer) -> Reader {
-    let page = writer.page().try_clone_to_owned().unwrap();
-    Reader::open(page, writer.line().try_clone_to_owned().unwrap()).unwrap()
+    let [page, line] = writer.reader.descriptors().map(|fd| fd.try_clone_to_owned().unwrap());
+    Reader::open(page, line).unwrap()
 }
 
 /// Whether the reader sees within a minute that the writer has gone. A child that another test
@@ -41,7 +41,7 @@ fn a_reader_sees_the_last_published_deadline() {
     assert_eq!(reader.state(), State { deadline: deadline(1000), lost: None });
     writer.publish(deadline(2000));
     assert_eq!(reader.state().deadline, deadline(2000));
-    assert_eq!(writer.state(), reader.state());
+    assert_eq!(writer.reader.state(), reader.state());
     assert_eq!(
         (reader.host(), reader.engine(), reader.label()),
         (7, "etcd".into(), "alpha".into())
@@ -99,7 +99,7 @@ fn again(fd: &impl AsFd) -> io::Result<std::fs::File> {
 #[test]
 fn the_descriptor_of_a_reader_can_neither_write_nor_resize_the_page() {
     let writer = write(1000);
-    let page = writer.page();
+    let [page, _] = writer.reader.descriptors();
     assert_eq!(nix::unistd::write(page, b"x"), Err(Errno::EBADF), "it is open to read only");
     // A descriptor that the reader opens itself cannot write either.
     let mut mine = again(&page).unwrap();
@@ -158,7 +158,7 @@ fn publishes_what_it_is_told() {
     }
     let channel = fds::adopt(0).unwrap();
     let writer = write(0);
-    let sent = fds::send(channel.as_fd(), b"p", &[writer.page(), writer.line()], 0).unwrap();
+    let sent = fds::send(channel.as_fd(), b"p", &writer.reader.descriptors(), 0).unwrap();
     assert_eq!(sent, 1);
     let mut count = 0;
     while fds::receive(channel.as_fd(), &mut [0; 1], &mut Vec::new(), 0).unwrap() == 1 {

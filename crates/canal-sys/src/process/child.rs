@@ -121,7 +121,7 @@ pub fn outlive_parent() -> io::Result<()> {
 /// The channel is not open.
 pub fn leave_parent(channel: RawFd) -> io::Result<OwnedFd> {
     let channel = fds::adopt(channel)?;
-    fds::close_from(3);
+    fds::close_except(&[]);
     // A signal to the job of a daemon in the foreground must not end this process.
     setsid()?;
     std::env::set_current_dir("/")?;

@@ -138,7 +138,7 @@ impl Link {
             .map_err(|error| failed(error.into()))?;
         let Some(process) = fork().map_err(failed)? else {
             drop(errors);
-            fds::close_from_except(3, &[its_errors.as_fd()]);
+            fds::close_except(&[its_errors.as_fd()]);
             if end_with_parent(its_errors.as_fd()).is_err() {
                 std::process::exit(START_FAILED);
             }

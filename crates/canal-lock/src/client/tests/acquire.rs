@@ -147,12 +147,14 @@ fn a_deadline_page_comes_beside_the_other_descriptor_and_is_asked_for_again() {
         (grant["children_fd"], grant["deadline_fd"], grant["liveness_fd"]) =
             (1.into(), 2.into(), 0.into());
         let first = page();
-        peer.reply_with(grant, &[first.line(), children.as_fd(), first.page()]);
+        let [its_page, line] = first.reader.descriptors();
+        peer.reply_with(grant, &[line, children.as_fd(), its_page]);
         let (method, parameters) = peer.call();
         assert_eq!(method, "DeadlinePage");
         drop(first);
         let next = page();
-        peer.reply_with(json!({ "deadline_fd": 0, "liveness_fd": 1 }), &[next.page(), next.line()]);
+        let found = json!({ "deadline_fd": 0, "liveness_fd": 1 });
+        peer.reply_with(found, &next.reader.descriptors());
         (parameters["tag"].clone(), next)
     });
     let request = request(None);
