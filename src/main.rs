@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 #[cfg(target_env = "musl")]
-use canal::sys::memory::LargeApart;
+use canal::sys::allocator::LargeApart;
 #[cfg(target_env = "musl")]
 use dlmalloc::GlobalDlmalloc;
 

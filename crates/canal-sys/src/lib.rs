@@ -15,13 +15,13 @@ macro_rules! simulated {
     };
 }
 
-pub mod abstract_name;
+pub mod abstract_socket;
+pub mod allocator;
 pub mod clock;
 pub mod deadline;
 pub mod dir;
 pub mod fds;
 pub mod kernel;
-pub mod memory;
 pub mod peer;
 pub mod pidfd;
 pub mod process;

@@ -22,7 +22,7 @@ use nix::unistd::{AccessFlags, access};
 use crate::store::node_identity::machine_name;
 use canal_log::journal::disk::leads_to;
 use canal_protocol::paths::{BESIDE_SOCKET, Place};
-use canal_sys::abstract_name;
+use canal_sys::abstract_socket;
 use canal_sys::dir::{open_lock, remove_if_there};
 
 /// The errors of a claim.
@@ -119,12 +119,12 @@ impl InstanceGuard {
     pub(crate) fn raise(place: &Place) -> Result<Self, ClaimError> {
         let name = Self::name(place).map_err(ClaimError::at(&place.dir))?;
         for _ in 0..LOOKS {
-            match abstract_name::take(&name) {
+            match abstract_socket::take(&name) {
                 Ok(socket) => return Ok(Self { name, socket: Some(socket) }),
                 Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
                 Err(error) => return Err(ClaimError::at(&place.dir)(error)),
             }
-            match abstract_name::user_of(&name) {
+            match abstract_socket::user_of(&name) {
                 Ok(Some(uid)) if uid == canal_sys::process::user::geteuid().as_raw() => {
                     return Err(ClaimError::Running { socket: place.socket.clone(), pid: None });
                 }
@@ -148,7 +148,7 @@ impl InstanceGuard {
 #[must_use]
 pub fn runs(place: &Place, uid: u32) -> bool {
     let name = InstanceGuard::name_for(place, uid).ok();
-    let user = name.and_then(|name| abstract_name::user_of(&name).ok().flatten());
+    let user = name.and_then(|name| abstract_socket::user_of(&name).ok().flatten());
     user == Some(uid)
 }
 

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::{fs, io};
 
 use canal_protocol::paths::Place;
-use canal_sys::abstract_name;
+use canal_sys::abstract_socket;
 use canal_sys::process::{FIRST_PID_NAMESPACE, Origin};
 
 /// Why commands on this machine may not share the user's own daemon.
@@ -101,7 +101,7 @@ pub fn users_with_daemons() -> BTreeSet<u32> {
 /// ([`InstanceGuard`](super::locks::InstanceGuard)).
 fn daemons_of_users(above: &Path) -> io::Result<Vec<(u32, bool)>> {
     let above = fs::metadata(above)?;
-    let names = abstract_name::all()?;
+    let names = abstract_socket::all()?;
     let of_daemon = |(name, owner): (String, u32)| {
         let (uid, device, inode) = parts(&name)?;
         // Any user can take any name, but the kernel reports the real user of the socket.
