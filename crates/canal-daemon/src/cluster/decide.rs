@@ -447,7 +447,8 @@ impl Decide {
 
     /// The recorded tokens that the table no longer has.
     pub(crate) fn ended_tokens(&self) -> Vec<Token> {
-        let recorded = self.cluster.iter().flat_map(|cluster| cluster.terminator.record.each().keys());
+        let recorded =
+            self.cluster.iter().flat_map(|cluster| cluster.terminator.record.each().keys());
         recorded.copied().filter(|token| self.ledger.table.hold(*token).is_none()).collect()
     }
 

@@ -1,5 +1,6 @@
 //! Reading the configuration again.
 
+use std::net::Shutdown;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -78,6 +79,18 @@ fn nobody_waits_longer_for_the_configuration_than_a_client_does() {
     assert!(failure.contains("the directory service does not answer"), "{failure}");
     let waits = world.server.conns.peek(waits).unwrap().state();
     assert!(matches!(waits, CallState::Configuration));
+}
+
+#[test]
+fn a_client_that_only_stopped_sending_is_shown_the_configuration() {
+    let mut world = World::new();
+    let mut peer = world.connect();
+    peer.send(&call("Configuration", &json!({})), &[]);
+    peer.stream.shutdown(Shutdown::Write).unwrap();
+    wait_until("it is shown", || {
+        world.turns();
+        peer.reply().is_some()
+    });
 }
 
 #[test]

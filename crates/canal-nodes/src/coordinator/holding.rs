@@ -222,9 +222,8 @@ impl Coordinator {
         let is_enough = self.sure_nodes().count() >= self.need;
         let patience_ms = if is_enough { SILENCE_MS } else { PATIENCE_MS };
         let is_over = turn.is_past(self.begun.saturating_add(patience_ms));
-        let owes = |at: &usize| {
-            self.nodes[*at].hold != Hold::Nothing && self.nodes[*at].sent.is_none()
-        };
+        let owes =
+            |at: &usize| self.nodes[*at].hold != Hold::Nothing && self.nodes[*at].sent.is_none();
         let owed: Vec<usize> = self.members.iter().copied().filter(owes).collect();
         let may_answer = |at: &usize| !self.nodes[*at].is_permanently_away();
         if !is_over && owed.iter().any(may_answer) {

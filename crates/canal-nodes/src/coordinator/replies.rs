@@ -215,7 +215,11 @@ impl Coordinator {
         let outcome = match self.phase {
             // The members that no longer certainly hold the lock.
             Phase::Lost => Outcome::Lost(
-                self.members.iter().copied().filter(|at| self.sure_until(*at) <= turn.now).collect(),
+                self.members
+                    .iter()
+                    .copied()
+                    .filter(|at| self.sure_until(*at) <= turn.now)
+                    .collect(),
             ),
             Phase::Ending { .. } | Phase::Over => return,
             _ => Outcome::GivenBack(Vec::new()),
