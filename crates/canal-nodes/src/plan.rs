@@ -145,8 +145,8 @@ pub enum Task {
     /// Renew each part of a lease. [`Effect::Start`](crate::Effect::Start) means that enough nodes
     /// have renewed theirs; the coordinator then continues to renew.
     /// [`Outcome::Lost`](crate::Outcome::Lost) means that too few nodes have a part left; the
-    /// coordinator releases the rest. [`Outcome::Failed`](crate::Outcome::Failed) means that too few
-    /// nodes answer; the parts stay as they are. It never asks a node for a new part.
+    /// coordinator releases the rest. [`Outcome::Failed`](crate::Outcome::Failed) means that too
+    /// few nodes answer; the parts stay as they are. It never asks a node for a new part.
     Renew,
     /// Release a lease at each node in reach, and end.
     GiveBack,

@@ -374,8 +374,8 @@ impl Reader {
         self.line.as_fd()
     }
 
-    /// The descriptors to pass on: the page (`deadline_fd` of a grant), which can only be read, then
-    /// the liveness pipe (`liveness_fd`).
+    /// The descriptors to pass on: the page (`deadline_fd` of a grant), which can only be read,
+    /// then the liveness pipe (`liveness_fd`).
     #[must_use]
     pub fn descriptors(&self) -> [BorrowedFd<'_>; 2] {
         [self.page.as_fd(), self.line.as_fd()]

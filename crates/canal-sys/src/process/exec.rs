@@ -13,7 +13,6 @@ use nix::fcntl::{AT_FDCWD, AtFlags};
 use nix::sys::stat::stat;
 use nix::unistd::{AccessFlags, access, faccessat};
 
-use crate::dir::with_c_str;
 use crate::process::user::{getegid, geteuid, getgid, getuid};
 
 /// The search path if PATH is not set, as glibc's confstr(_CS_PATH) returns it.
@@ -60,7 +59,7 @@ fn lookup_along(command: &OsStr, path: Option<&OsStr>) -> Lookup {
         let file = Path::new(OsStr::from_bytes(folder)).join(command);
         match check(&file) {
             Ok(()) => return Lookup::Found(file),
-            Err(Errno::EACCES) if with_c_str(&file, stat).is_ok() => {
+            Err(Errno::EACCES) if file.exists() => {
                 denied.get_or_insert(file);
             }
             Err(Errno::EACCES | Errno::ENOENT | Errno::ESTALE | Errno::ENOTDIR | Errno::ENODEV)
@@ -73,18 +72,16 @@ fn lookup_along(command: &OsStr, path: Option<&OsStr>) -> Lookup {
 
 /// Whether we may execute a file with our effective ids. Returns the error of execve(2).
 fn check(file: &Path) -> nix::Result<()> {
-    with_c_str(file, |file| {
-        if stat(file)?.st_mode & libc::S_IFMT != libc::S_IFREG {
-            return Err(Errno::EACCES);
-        }
-        // If effective and real ids are the same, uses the call that every kernel and container
-        // has. With the flag, the call is faccessat2 (Linux 5.8), which older containers refuse
-        // with EPERM.
-        if geteuid() == getuid() && getegid() == getgid() {
-            return access(file, AccessFlags::X_OK);
-        }
-        faccessat(AT_FDCWD, file, AccessFlags::X_OK, AtFlags::AT_EACCESS)
-    })
+    let file = CString::new(file.as_os_str().as_bytes()).map_err(|_| Errno::EINVAL)?;
+    if stat(&*file)?.st_mode & libc::S_IFMT != libc::S_IFREG {
+        return Err(Errno::EACCES);
+    }
+    // If effective and real ids are the same, uses the call that every kernel and container has.
+    // With the flag, the call is faccessat2 (Linux 5.8), which older containers refuse with EPERM.
+    if geteuid() == getuid() && getegid() == getgid() {
+        return access(&*file, AccessFlags::X_OK);
+    }
+    faccessat(AT_FDCWD, &*file, AccessFlags::X_OK, AtFlags::AT_EACCESS)
 }
 
 /// Executes `file` with `argv` (`argv[0]` included, any bytes) and our environment. Sets each
