@@ -6,12 +6,12 @@
 use std::rc::Rc;
 
 use super::address::Address;
-use super::client::{Client, explained};
+use super::client::Client;
 use super::error::EtcdError;
 use super::hosts::meta_of;
 use super::layout::{Keys, Name, decode};
 use super::messages::{Range, Status, Txn, all, one, put, reads, version_is};
-use super::worker::greet;
+use super::worker::connect;
 use crate::engine::{Identity, Inspection, Outage, TableSize, Transport};
 
 /// Inspects the members that an address names, and through the first usable one the table in that
@@ -24,8 +24,8 @@ pub(super) async fn inspect(address: &Address) -> Inspection {
     };
     let mut usable = None;
     for endpoint in &address.endpoints {
-        let version = match reach(address, endpoint).await {
-            Ok((client, status)) => {
+        let version = match connect(address, endpoint, &Rc::default()).await {
+            Ok((client, status, _)) => {
                 let version = format!("etcd {}", status.version);
                 usable.get_or_insert((client, status));
                 Ok(version)
@@ -40,15 +40,6 @@ pub(super) async fn inspect(address: &Address) -> Inspection {
         seen.obstacles.push(error.into());
     }
     seen
-}
-
-/// Connects to a member, and checks that a daemon could use it.
-async fn reach(address: &Address, endpoint: &str) -> Result<(Client, Status), EtcdError> {
-    let client = Client::connect(address, endpoint, &Rc::default()).await?;
-    match greet(&client).await {
-        Ok((status, _)) => Ok((client, status)),
-        Err(error) => Err(explained(error, endpoint, address)),
-    }
 }
 
 async fn look(

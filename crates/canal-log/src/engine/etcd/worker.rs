@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::task::{AbortHandle, JoinSet};
 
 use super::address::{self, Address};
-use super::client::{Client, explained};
+use super::client::{Client, Known, explained};
 use super::era::Observation;
 use super::error::EtcdError;
 use super::hosts::{register, renew, withdraw};
@@ -30,7 +30,7 @@ pub(super) async fn work(keys: Keys, mut source: Source, mut caller: Caller) -> 
     // Begins with a random member, so that not all daemons connect to the first. Without
     // randomness, it is the first.
     let mut next = getrandom::u32().unwrap_or(0) as usize;
-    let connect = async |_: &Caller| {
+    let reach_any = async |_: &Caller| {
         let address = address(&mut source, &engine)?;
         reach_one(&address, &mut next, &engine).await
     };
@@ -38,7 +38,7 @@ pub(super) async fn work(keys: Keys, mut source: Source, mut caller: Caller) -> 
         let Err(error) = serve(shared, seen, caller).await;
         error.into()
     };
-    caller.serve_on(PAUSE_MAX, connect, serve).await
+    caller.serve_on(PAUSE_MAX, reach_any, serve).await
 }
 
 /// The present address. Any part of it may have changed, above all the passwords.
@@ -87,18 +87,25 @@ async fn reach(
     endpoint: &str,
     engine: &Rc<EngineState>,
 ) -> Result<(Shared, Observation), EtcdError> {
-    let client = Client::connect(address, endpoint, &engine.known).await?;
-    let greeted = async {
-        let (status, version) = greet(&client).await?;
-        engine.has_room(!status.errors.iter().any(|error| error.contains("NOSPACE")));
-        Ok((era::look_after(status, &client, &engine.keys).await?, exact(version)))
-    };
-    let (seen, exact) = greeted.await.map_err(|error| explained(error, endpoint, address))?;
-    Ok((Shared { client, engine: Rc::clone(engine), exact }, seen))
+    let (client, status, version) = connect(address, endpoint, &engine.known).await?;
+    engine.has_room(!status.errors.iter().any(|error| error.contains("NOSPACE")));
+    let seen = era::look_after(status, &client, &engine.keys).await;
+    let seen = seen.map_err(|error| explained(error, endpoint, address))?;
+    Ok((Shared { client, engine: Rc::clone(engine), exact: exact(version) }, seen))
 }
 
-/// Logs in to a member, and checks that it can serve requests.
-pub(super) async fn greet(client: &Client) -> Result<(Status, Version), EtcdError> {
+/// Connects and logs in to a member, and checks that it can serve requests.
+pub(super) async fn connect(
+    address: &Address,
+    endpoint: &str,
+    known: &Rc<Known>,
+) -> Result<(Client, Status, Version), EtcdError> {
+    let client = Client::connect(address, endpoint, known).await?;
+    let greeted = greet(&client).await.map_err(|error| explained(error, endpoint, address));
+    greeted.map(|(status, version)| (client, status, version))
+}
+
+async fn greet(client: &Client) -> Result<(Status, Version), EtcdError> {
     client.log_in().await?;
     let status = client.status().await?;
     let version = version(&status.version);
