@@ -13,6 +13,8 @@ use canal_core::{Item, Request};
 const SUSPENSIONS: u64 = 1;
 /// The most ranges in which the bound counts an item's slots.
 const RANGES_MAX: u64 = 16_384;
+/// The most bytes of a range: two numbers of 20 digits, and the punctuation around them.
+const RANGE: u64 = 44;
 /// How many times a key is written: in the request, in its release by key (twice), at the end of
 /// its owner, in its release by token, and three times in the snapshot.
 const KEYS: u64 = 8;
@@ -60,11 +62,7 @@ pub fn room_for(request: &Request) -> u64 {
 fn ranges(item: &Item) -> u64 {
     // The size that the request passes is no limit: a larger one may be stored.
     let (count, _) = item.ask.counted().unwrap_or_default();
-    count.min(RANGES_MAX).saturating_mul(2 * digits(u64::MAX) + 4)
-}
-
-fn digits(number: u64) -> u64 {
-    u64::from(number.checked_ilog10().unwrap_or(0)) + 1
+    count.min(RANGES_MAX).saturating_mul(RANGE)
 }
 
 /// The bytes of a text as JSON.

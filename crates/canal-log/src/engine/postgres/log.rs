@@ -173,7 +173,7 @@ FROM "{schema}".head"#
 
     /// Whether there is more to read.
     pub(crate) fn is_behind(&self) -> bool {
-        self.cursor.is_some_and(|cursor| cursor.is_behind())
+        self.cursor.is_some_and(|cursor| cursor.head > cursor.after)
     }
 
     /// Reads the whole log as of one instant, and follows it from there.

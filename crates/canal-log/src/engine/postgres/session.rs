@@ -101,11 +101,6 @@ impl Cursor {
         self.after = position;
         self.head = self.head.max(position);
     }
-
-    /// Whether there is more to read.
-    pub(crate) fn is_behind(&self) -> bool {
-        self.head > self.after
-    }
 }
 
 impl Session {
