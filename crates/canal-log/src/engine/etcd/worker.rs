@@ -169,38 +169,27 @@ async fn serve(
 #[derive(Default)]
 struct Running {
     reader: Option<AbortHandle>,
-    append: Option<(Append, AbortHandle)>,
-    store: Option<(Position, AbortHandle)>,
+    append: Single<Append>,
+    store: Single<Position>,
 }
 
 impl Running {
     fn begin(&mut self, shared: &Shared, call: Call, tasks: &mut JoinSet<Result<(), EtcdError>>) {
         let shared = shared.clone();
         match call {
-            Call::Register(registration) => {
-                tasks.spawn_local(register(shared, registration));
-            }
-            Call::Withdraw { host } => {
-                tasks.spawn_local(withdraw(shared, host));
+            Call::Register(registration) => drop(tasks.spawn_local(register(shared, registration))),
+            Call::Withdraw { host } => drop(tasks.spawn_local(withdraw(shared, host))),
+            Call::Renew { host, asked_at } => {
+                drop(tasks.spawn_local(renew(shared, host, asked_at)))
             }
             Call::Load => self.read(tasks.spawn_local(log::load(shared))),
             Call::Follow { after } => self.read(tasks.spawn_local(log::follow(shared, after))),
+            // If it is in flight, it may be waiting for room.
             Call::Append(append) => {
-                // If it is in flight, it may be waiting for room.
-                if ends_unless_same(self.append.as_ref(), &append) {
-                    let task = tasks.spawn_local(log::append(shared, append.clone()));
-                    self.append = Some((append, task));
-                }
-            }
-            Call::Renew { host, asked_at } => {
-                tasks.spawn_local(renew(shared, host, asked_at));
+                self.append.begin(append.clone(), || tasks.spawn_local(log::append(shared, append)))
             }
             Call::Store(stored) => {
-                let position = stored.position;
-                if ends_unless_same(self.store.as_ref(), &position) {
-                    let task = tasks.spawn_local(log::store(shared, stored));
-                    self.store = Some((position, task));
-                }
+                self.store.begin(stored.position, || tasks.spawn_local(log::store(shared, stored)))
             }
             // Nothing to switch: a watch of etcd wakes no host that waits for nothing.
             Call::Attend { .. } => {}
@@ -215,13 +204,26 @@ impl Running {
     }
 }
 
-/// Ends a task, unless it does the same as the next one. Returns whether the next one is to begin.
-fn ends_unless_same<T: PartialEq>(task: Option<&(T, AbortHandle)>, next: &T) -> bool {
-    let Some((before, task)) = task.filter(|(_, task)| !task.is_finished()) else { return true };
-    if before != next {
-        task.abort();
+/// A task, and its subject.
+struct Single<T>(Option<(T, AbortHandle)>);
+
+impl<T> Default for Single<T> {
+    fn default() -> Self {
+        Self(None)
     }
-    before != next
+}
+
+impl<T: PartialEq> Single<T> {
+    /// Begins a task, and ends the one before, unless that one has the same subject.
+    fn begin(&mut self, next: T, spawn: impl FnOnce() -> AbortHandle) {
+        if let Some((before, task)) = self.0.as_ref().filter(|(_, task)| !task.is_finished()) {
+            if *before == next {
+                return;
+            }
+            task.abort();
+        }
+        self.0 = Some((next, spawn()));
+    }
 }
 
 #[cfg(test)]
