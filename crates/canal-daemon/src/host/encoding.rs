@@ -3,7 +3,7 @@
 use sha2::{Digest, Sha256};
 
 use canal_core::{Entry, HostId, Snapshot};
-use canal_log::engine::body::json;
+use canal_log::engine::encoding::json;
 use canal_log::engine::{Hash, Link, Position};
 
 /// Roughly how many bytes an entry adds to a batch.
@@ -48,7 +48,7 @@ pub(super) fn author(host: HostId, sequence: u64) -> String {
 mod tests {
     use super::*;
     use crate::host::snapshot_keeper::read_kept;
-    use canal_log::engine::body::Unreadable;
+    use canal_log::engine::encoding::Unreadable;
 
     #[test]
     fn rule_01_a_snapshot_of_another_version_is_refused_by_its_first_line() {

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::chain::Chain;
 use super::encoding::table_hash;
 use canal_core::{Change, Revision, Snapshot};
-use canal_log::engine::body::{Unreadable, read, write};
+use canal_log::engine::encoding::{Unreadable, read, write};
 use canal_log::engine::{Hash, Position, Stored};
 
 /// A table, and the state that a reader needs to continue from it.

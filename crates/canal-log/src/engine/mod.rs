@@ -12,8 +12,8 @@
     allow(dead_code, reason = "what the engines share is unused where both are left out")
 )]
 
-pub mod body;
 mod calls;
+pub mod encoding;
 pub(crate) mod era;
 #[cfg(feature = "etcd")]
 pub mod etcd;

@@ -7,7 +7,7 @@
 use super::client::{Client, Known};
 use super::error::EtcdError;
 use super::hosts::meta_of;
-use super::layout::{Keys, decode, encode, position};
+use super::keys::{Keys, decode, encode, position};
 use super::messages::{Status, Txn, one, put, reads, revision_is};
 use super::shared::Shared;
 use crate::engine::NO_HOST;

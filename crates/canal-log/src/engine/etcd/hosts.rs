@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::error::{BAD_TOKEN, EtcdError};
-use super::layout::{Meta, Name, State, decode, encode, position};
+use super::keys::{Meta, Name, State, decode, encode, position};
 use super::messages::{
     Lease, LeaseGrant, LeaseLives, Range, Ranged, Txn, all, delete, one, put, put_leased, reads,
     revision_is, value_is, version_is,

@@ -9,7 +9,7 @@ use super::address::Address;
 use super::client::Client;
 use super::error::EtcdError;
 use super::hosts::meta_of;
-use super::layout::{Keys, Name, decode};
+use super::keys::{Keys, Name, decode};
 use super::messages::{Range, Status, Txn, all, one, put, reads, version_is};
 use super::worker::connect;
 use crate::engine::{Identity, Inspection, Outage, TableSize, Transport};

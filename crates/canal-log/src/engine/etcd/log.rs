@@ -18,7 +18,7 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 use super::error::EtcdError;
-use super::layout::{Pointer, State, decode, encode, position, revision};
+use super::keys::{Pointer, State, decode, encode, position, revision};
 use super::messages::{
     Compare, KeyValue, Operation, Range, Ranged, Txn, all, delete, delete_all, get, is_put_after,
     is_there, one, put, reads, revision_is, value_is, version_is,

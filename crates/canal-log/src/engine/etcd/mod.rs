@@ -1,6 +1,6 @@
 //! An etcd, 3.4 or later, as the engine.
 //!
-//! A separate thread talks gRPC to it. `layout` lists the keys. Every change is one transaction
+//! A separate thread talks gRPC to it. `keys` lists the keys. Every change is one transaction
 //! that compares its conditions, and every read is linearizable. `worker` keeps the promises of
 //! [`engine`](super) about calls and answers.
 //!
@@ -16,7 +16,7 @@ mod era;
 mod error;
 mod hosts;
 mod inspect;
-mod layout;
+mod keys;
 mod log;
 mod messages;
 mod shared;
@@ -27,7 +27,7 @@ pub use log::BODY_MAX;
 use super::thread::runtime;
 use super::{EngineThread, Inspection, OpenError, Source};
 use address::parse;
-use layout::Keys;
+use keys::Keys;
 
 /// Begins to connect to an etcd. Reports a failure to connect by
 /// [`Answer::Away`](super::Answer::Away).

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::client::{Client, Known};
 use super::error::{EtcdError, FULL, ROOM};
-use super::layout::{Keys, State, decode};
+use super::keys::{Keys, State, decode};
 use super::messages::{one, reads};
 use crate::engine::Answer;
 use canal_core::HostId;

@@ -14,7 +14,7 @@ use super::client::{Client, Known, explained};
 use super::era::Observation;
 use super::error::EtcdError;
 use super::hosts::{register, renew, withdraw};
-use super::layout::Keys;
+use super::keys::Keys;
 use super::messages::Status;
 use super::shared::{EngineState, Shared};
 use super::{era, log};
