@@ -7,14 +7,12 @@
 
 use std::convert::Infallible;
 use std::io;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::thread;
 use std::time::Duration;
 
 use tokio::runtime::{self, Runtime};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::LocalSet;
 use tokio::time::Instant;
 
@@ -29,7 +27,7 @@ pub struct EngineThread {
     lets_rest: bool,
     calls: mpsc::UnboundedSender<Call>,
     answers: mpsc::UnboundedReceiver<Answer>,
-    renew_by: RenewBy,
+    renew_by: watch::Sender<[u64; 2]>,
 }
 
 impl EngineThread {
@@ -47,9 +45,9 @@ impl EngineThread {
         let (calls, called) = mpsc::unbounded_channel();
         let (answer, answers) = mpsc::unbounded_channel();
         let dropped = answer.clone();
-        let renew_by = RenewBy::default();
-        let caller =
-            Caller { renew_by: renew_by.clone(), answers: answer, calls: called, away: None };
+        let (renew_by, times) = watch::channel([0, 0]);
+        let renew = RenewBy(times);
+        let caller = Caller { renew_by: renew, answers: answer, calls: called, away: None };
         thread::Builder::new().name(name.to_owned()).spawn(move || {
             LocalSet::new().block_on(&runtime, async {
                 tokio::select! {
@@ -69,7 +67,7 @@ impl Engine for EngineThread {
     }
 
     fn renew_by(&mut self, times: [u64; 2]) {
-        self.renew_by.set(times);
+        self.renew_by.send_replace(times);
     }
 
     fn lets_rest(&self) -> bool {
@@ -200,19 +198,11 @@ const PAUSE_MIN: Duration = Duration::from_millis(50);
 #[cfg(feature = "postgres")]
 const ATTEMPT_MIN: Duration = Duration::from_secs(1);
 
-/// When commands of this host end unless it renews first. The daemon sets it, and the engine's
-/// thread reads it.
-#[derive(Clone, Debug, Default)]
-pub(super) struct RenewBy(Arc<[AtomicU64; 2]>);
+/// When commands of this host end unless it renews first, in milliseconds of CLOCK_BOOTTIME.
+#[derive(Debug)]
+pub(super) struct RenewBy(watch::Receiver<[u64; 2]>);
 
 impl RenewBy {
-    /// Sets the times, in milliseconds of CLOCK_BOOTTIME.
-    pub(super) fn set(&self, times: [u64; 2]) {
-        for (known, time) in self.0.iter().zip(times) {
-            known.store(time, Ordering::Relaxed);
-        }
-    }
-
     /// The pause to make instead of `usual`.
     pub(super) fn pause(&self, usual: Duration) -> Duration {
         self.left().map_or(usual, |left| usual.min((left / 4).max(PAUSE_MIN)))
@@ -226,7 +216,7 @@ impl RenewBy {
 
     /// The time until the next of the two times.
     fn left(&self) -> Option<Duration> {
-        left(self.0.each_ref().map(|time| time.load(Ordering::Relaxed)), boottime_ms())
+        left(*self.0.borrow(), boottime_ms())
     }
 }
 
@@ -243,7 +233,7 @@ mod tests {
     fn an_outage_is_reported_once_and_again_if_its_reason_changes() {
         let (_calls, called) = mpsc::unbounded_channel();
         let (answers, mut answered) = mpsc::unbounded_channel();
-        let renew_by = RenewBy::default();
+        let renew_by = RenewBy(watch::channel([0, 0]).1);
         let mut caller = Caller { renew_by, answers, calls: called, away: None };
         let (silent, refused) = (Outage::unreachable("x"), Outage::refused("x", None));
         for outage in [&silent, &silent, &Outage::unreachable("y"), &silent, &refused, &refused] {
@@ -283,14 +273,15 @@ mod tests {
 
     #[test]
     fn a_pause_leaves_most_of_the_time_that_is_left() {
-        let renew_by = RenewBy::default();
+        let (times, seen) = watch::channel([0, 0]);
+        let renew_by = RenewBy(seen);
         assert_eq!((renew_by.pause(USUAL), renew_by.attempt(USUAL)), (USUAL, USUAL));
         let in_two_seconds = boottime_ms() + 2_000;
-        renew_by.set([in_two_seconds, in_two_seconds]);
+        times.send_replace([in_two_seconds, in_two_seconds]);
         assert!(renew_by.pause(USUAL) <= Duration::from_millis(500));
         assert!(renew_by.attempt(USUAL) <= ATTEMPT_MIN);
         assert_eq!(renew_by.pause(PAUSE_MIN), PAUSE_MIN, "it is not made longer");
-        renew_by.set([boottime_ms() + 1, 0]);
+        times.send_replace([boottime_ms() + 1, 0]);
         assert!(renew_by.pause(USUAL) >= PAUSE_MIN, "it never becomes a busy loop");
     }
 }
