@@ -147,6 +147,7 @@ fn a_wiped_etcd_lacks_entries_that_a_host_had_seen() {
     wipe();
     back(&mut one);
     assert_eq!(one.load_eras(), [(1, true)]);
+    drop(one);
     wipe();
     assert_eq!(joined(&at(&server), "new").load_eras(), [(1, false)]);
 }

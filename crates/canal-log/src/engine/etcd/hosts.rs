@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::error::{BAD_TOKEN, EtcdError};
-use super::keys::{Meta, Name, State, decode, encode, position};
+use super::keys::{Format, Meta, Name, State, decode, encode, position};
 use super::messages::{
     Lease, LeaseGrant, LeaseLives, Range, Ranged, Txn, all, delete, one, put, put_leased, reads,
     revision_is, value_is, version_is,
@@ -107,14 +107,13 @@ async fn look(shared: &Shared) -> Result<Registry, EtcdError> {
 /// The format and epoch of the log, if it exists and this program can read it.
 pub(crate) fn meta_of(found: &Ranged) -> Result<Option<Meta>, EtcdError> {
     let Some(kv) = found.first() else { return Ok(None) };
-    let meta: Meta = decode(kv)?;
-    if meta.format == FORMAT {
-        return Ok(Some(meta));
+    let Format { format } = decode(kv)?;
+    if format == FORMAT {
+        return decode(kv).map(Some);
     }
     let why = format!(
-        "the log in etcd has format {}, but this canal needs {FORMAT}: all hosts need the same \
-         format",
-        meta.format
+        "the log in etcd has format {format}, but this canal needs {FORMAT}: all hosts need the \
+         same format"
     );
     Err(EtcdError::refused(
         why,

@@ -91,6 +91,12 @@ impl Ranged {
     }
 }
 
+/// The part of [`Meta`] that every format has.
+#[derive(Deserialize)]
+pub(super) struct Format {
+    pub(super) format: u32,
+}
+
 /// The format and the epoch of the log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Meta {
