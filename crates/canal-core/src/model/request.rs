@@ -247,12 +247,14 @@ pub struct Supersede {
     pub which: Option<Superseded>,
 }
 
-impl Supersede {
-    /// A copy with this group that supersedes no request.
-    #[must_use]
-    pub fn but_none(mut self: Box<Self>) -> Box<Self> {
-        self.which = None;
-        self
+impl Request {
+    /// Notes that the request has already waited: the limit on waiting requests does not apply to
+    /// it, and it supersedes no others again.
+    pub fn has_waited(&mut self) {
+        self.max_waiting = None;
+        if let Some(supersede) = &mut self.supersede {
+            supersede.which = None;
+        }
     }
 }
 

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use crate::index::grant_order::Rank;
 use crate::index::key_tree::{KeyTree, PerMode};
 use crate::{
-    FrameId, FrameState, Globals, HoldState, HostId, Key, Owner, ProcessId, Request, RequestId,
-    Revision, Tag, Token, Usage, WaiterState,
+    FrameId, FrameState, Globals, HoldState, HostId, Key, Owner, ProcessId, Release, Request,
+    RequestId, Revision, Tag, Token, Usage, WaiterState,
 };
 
 /// The lock table: a function of the entries applied to it.
@@ -129,6 +129,17 @@ impl Table {
     #[must_use]
     pub fn hold_to_keep(&self, token: Token) -> Option<Arc<HoldState>> {
         self.holds.get(&token).cloned()
+    }
+
+    /// The holds that a release ends, as a whole or in part.
+    #[must_use]
+    pub fn holds_of(&self, release: &Release) -> Vec<Arc<HoldState>> {
+        let tokens: Vec<Token> = match release {
+            Release::Latest { frame, key } => self.latest_hold(*frame, key).into_iter().collect(),
+            Release::All { frame } => self.holds_in(*frame).map(|hold| hold.token).collect(),
+            Release::Hold { token, .. } => vec![*token],
+        };
+        tokens.into_iter().filter_map(|token| self.hold_to_keep(token)).collect()
     }
 
     /// The frame of an owner that has not ended.

@@ -90,23 +90,15 @@ impl Transition<'_> {
     }
 
     fn release(&mut self, release: &Release) {
-        let tokens: Vec<Token> = match release {
-            Release::Latest { frame, key } => {
-                if let Some(token) = self.table.latest_hold(*frame, key) {
-                    return self.release_keys(token, vec![key.clone()]);
-                }
-                Vec::new()
-            }
-            Release::All { frame } => self.table.holds_in(*frame).map(|hold| hold.token).collect(),
-            Release::Hold { token, .. } => {
-                self.table.hold(*token).map(|hold| hold.token).into_iter().collect()
-            }
-        };
-        if tokens.is_empty() {
+        let holds = self.table.holds_of(release);
+        if holds.is_empty() {
             return self.commit(Outcome::NotHeld);
         }
-        for token in tokens {
-            self.release_whole(token);
+        for hold in holds {
+            match release {
+                Release::Latest { key, .. } => self.release_keys(hold.token, vec![key.clone()]),
+                Release::All { .. } | Release::Hold { .. } => self.release_whole(hold.token),
+            }
         }
     }
 

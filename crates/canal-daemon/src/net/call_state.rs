@@ -179,9 +179,7 @@ impl PendingAcquire {
     /// requests does not apply to it, and it supersedes no others again.
     pub(crate) fn again(mut request: Arc<Request>, more: bool, pidfd: Option<Pidfd>) -> Self {
         if request.max_waiting.is_some() || request.supersede.is_some() {
-            let request = Arc::make_mut(&mut request);
-            request.max_waiting = None;
-            request.supersede = request.supersede.take().map(|it| it.but_none());
+            Arc::make_mut(&mut request).has_waited();
         }
         Self { request, more, pidfd, ..Self::default() }
     }

@@ -82,7 +82,7 @@ pub(crate) struct Connection {
     /// Whether the client closed the connection without having read everything that was sent.
     pub is_reset: bool,
     /// Whether the daemon closes it once the output is written. It serves nothing further on it.
-    is_closing: bool,
+    pub is_closing: bool,
     /// The replies that the client expects to the current call.
     replies: Replies,
     /// The facts about the client's request that the table does not know.
@@ -172,7 +172,7 @@ impl Connection {
 
     /// Whether there is a call that can be served now.
     pub(crate) fn is_ready(&self) -> bool {
-        matches!(self.state, CallState::Idle) && !self.calls.is_empty() && !self.is_closing()
+        matches!(self.state, CallState::Idle) && !self.calls.is_empty() && !self.is_closing
     }
 
     /// Whether the client neither calls nor waits for anything, and has sent nothing for `time`.
@@ -294,7 +294,7 @@ impl Connection {
     /// Whether incoming data is discarded. The daemon reads it only to notice the end of the
     /// connection.
     fn is_deaf(&self) -> bool {
-        self.is_closing() || self.input != Input::Open
+        self.is_closing || self.input != Input::Open
     }
 }
 
@@ -336,17 +336,12 @@ impl Connection {
             self.discard_output();
             return false;
         }
-        !(self.output.stuck || self.is_closing() || self.is_oneway())
+        !(self.output.stuck || self.is_closing || self.is_oneway())
     }
 
     /// Whether the client expects no reply to the current call.
     pub(crate) fn is_oneway(&self) -> bool {
         self.replies == Replies::None
-    }
-
-    /// Whether the daemon serves nothing further on the connection.
-    pub(crate) fn is_closing(&self) -> bool {
-        self.is_closing
     }
 
     /// Closes the connection as soon as the output is written.
@@ -357,7 +352,7 @@ impl Connection {
     /// Drops the output that was not written, so that the client never receives it, and closes the
     /// connection.
     pub(crate) fn discard_output(&mut self) {
-        self.output.drop_all();
+        self.output = Output { stuck: true, ..Output::default() };
         self.close();
     }
 
@@ -410,11 +405,6 @@ impl Output {
     pub(crate) fn unsent(&self) -> usize {
         let bytes: usize = self.queue.iter().map(|(bytes, _)| bytes.len()).sum();
         bytes.saturating_sub(self.sent)
-    }
-
-    /// Drops the output that was not written. The client must receive nothing further.
-    pub(crate) fn drop_all(&mut self) {
-        *self = Self { stuck: true, ..Self::default() };
     }
 
     /// Writes as much as the client accepts now.

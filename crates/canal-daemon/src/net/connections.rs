@@ -341,7 +341,7 @@ impl Conns {
         if conn.read(&mut self.buffer, flags.intersects(HANGS_UP)) {
             self.unheard.push(id);
         }
-        if conn.heard_end() || conn.is_closing() {
+        if conn.heard_end() || conn.is_closing {
             self.disconnected.push(id);
         }
         self.activate(id);
@@ -386,7 +386,7 @@ impl Conns {
                 | CallState::Configuration
         );
         let answered = conn.calls.is_empty() && !is_answered_later;
-        let closes = conn.is_closing() || conn.heard_end() && answered;
+        let closes = conn.is_closing || conn.heard_end() && answered;
         if closes && flushed {
             return self.part(id);
         }

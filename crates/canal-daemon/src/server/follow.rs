@@ -63,7 +63,7 @@ impl Server {
         });
         // After the release, the table no longer has them.
         let before = match &entry.change {
-            Change::Release(giving) if by.is_some() => self.holds_at_stake(giving),
+            Change::Release(giving) if by.is_some() => self.decide.table().holds_of(giving),
             _ => Vec::new(),
         };
         let applied = self.apply(revision, entry, by);

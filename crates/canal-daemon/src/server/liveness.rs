@@ -169,7 +169,7 @@ impl Server {
             // The change completes even if its client no longer waits for the answer.
             CallState::Log(wait) => match wait.what {
                 Awaiting::Change(_, PendingCall::Ask(_)) => false,
-                Awaiting::Change(..) => !conn.is_closing(),
+                Awaiting::Change(..) => !conn.is_closing,
                 _ => false,
             },
             CallState::Report(None) | CallState::History | CallState::Configuration => true,

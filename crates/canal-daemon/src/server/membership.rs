@@ -10,7 +10,6 @@ use crate::host::LostWhy;
 use crate::net::call_state::{Awaiting, CallState, LogWait, PendingAcquire, PendingCall, Subject};
 use crate::processes::identity::find;
 use crate::server::Server;
-use crate::server::progress::outside_queue;
 use crate::server::step::ended_unseen;
 use crate::store::ledger::NO_HOST;
 use crate::store::recover::token_by_clock;
@@ -19,7 +18,7 @@ use crate::waiters::waiting::Waiter;
 use crate::wording;
 use canal_core::{Change, FrameId, Globals, HostId, Owner, ProcessId, RequestId};
 use canal_history::Ending;
-use canal_protocol::Failure;
+use canal_protocol::{Failure, Progress};
 use canal_sys::clock;
 use canal_sys::process::Found;
 
@@ -130,7 +129,9 @@ impl Server {
         self.propose_settings(settings);
     }
 
-    /// Handles the loss of our incarnation, and with it of all holds of its processes.
+    /// Handles the loss of our incarnation, and with it of all holds of its processes. The next
+    /// incarnation asks again for the waiting requests, behind requests that other hosts have made
+    /// meanwhile.
     pub(crate) fn lost(&mut self, host: HostId, why: &LostWhy) {
         if host == NO_HOST || host != self.decide.host() {
             return;
@@ -139,15 +140,6 @@ impl Server {
         let now = clock::boottime_ms();
         self.decide.lose_holds(why, &self.owners, now);
         self.observe.history.lose();
-        self.lose_membership();
-        self.end_lost(now);
-        self.due.changed = true;
-    }
-
-    /// Handles the loss of the membership. The holds of its processes are void. The next
-    /// incarnation asks again for the waiting requests, behind requests that other hosts have made
-    /// meanwhile.
-    fn lose_membership(&mut self) {
         self.decide.end_membership();
         // This drops everything known about the waiters, including grants that have not been sent
         // yet.
@@ -171,18 +163,16 @@ impl Server {
                 None => self.carry_out(id, Err(ended_unseen())),
             }
         }
+        self.end_lost(now);
+        self.due.changed = true;
     }
 
     fn newcomer_again(&self, id: RequestId, waiter: &Waiter) -> Option<PendingAcquire> {
         let table = self.decide.table();
-        let asked = table.request(id)?;
-        let pidfd = if asked.provisional {
-            let pidfd = self.owners.of(table.frame_of_request(id)?);
-            pidfd.and_then(|pidfd| pidfd.try_clone().ok())
-        } else {
-            None
-        };
-        Some(PendingAcquire::again(asked.clone(), waiter.more, pidfd))
+        let asked = table.request(id)?.clone();
+        let frame = table.frame_of_request(id).filter(|_| asked.provisional);
+        let pidfd = frame.and_then(|frame| self.owners.of(frame)?.try_clone().ok());
+        Some(PendingAcquire::again(asked, waiter.more, pidfd))
     }
 }
 
@@ -301,8 +291,8 @@ impl Server {
             return self.give_up_waiting(id, failure);
         }
         if std::mem::take(&mut patience.untold) {
-            let progress = outside_queue(patience.key.to_string(), why.message);
-            conn.progress(&progress);
+            let (key, reason) = (patience.key.to_string(), why.message);
+            conn.progress(&Progress { key, reason, ..Progress::default() });
         }
     }
 

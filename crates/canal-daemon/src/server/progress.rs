@@ -169,7 +169,7 @@ impl Server {
         let key = item.map_or_else(String::new, |item| item.key.to_string());
         let hold = self.decide.table().hold_of(request);
         let session = hold.map(|hold| format!("s{}", self.decide.table().session(hold.frame)));
-        let progress = Progress { session, ..outside_queue(key, reason) };
+        let progress = Progress { key, session, reason, ..Progress::default() };
         if let Some(conn) = self.conns.get(id) {
             conn.progress(&progress);
         }
@@ -200,12 +200,6 @@ impl Server {
             }
         }
     }
-}
-
-/// The progress of a request that the log or the membership of this host delays.
-pub(super) fn outside_queue(key: String, reason: String) -> Progress {
-    let (session, holders, estimate) = (None, Vec::new(), None);
-    Progress { key, position: 0, waiting: 0, session, reason, holders, estimate }
 }
 
 /// The least time between two checks of the leaders that clients watch, so that a thousand watchers

@@ -4,7 +4,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use crate::calls::call::{Answer, ConnId};
+use crate::calls::call::{Answer, ConnId, Follows};
 use crate::calls::in_flight::{Completion, VOID};
 use crate::net::call_state::{Awaiting, CallState, LogWait, Patience, PendingAcquire, PendingCall};
 use crate::server::Server;
@@ -51,7 +51,7 @@ pub(crate) struct Caller {
     pub id: ConnId,
     pub peer: Credentials,
     /// Whether the client accepts several replies.
-    pub more: bool,
+    pub follows: Follows,
     /// The descriptors that came with the call.
     pub fds: Vec<OwnedFd>,
 }
@@ -151,7 +151,7 @@ impl Server {
 
     /// Makes a request wait until this host is a member and may propose it.
     pub(crate) fn wait_for_membership(&mut self, id: ConnId, newcomer: PendingAcquire) -> Step {
-        if self.conns.peek(id).is_none_or(|conn| conn.heard_end() || conn.is_closing()) {
+        if self.conns.peek(id).is_none_or(|conn| conn.heard_end() || conn.is_closing) {
             return Step::Leave;
         }
         self.wait_for_log(id, Awaiting::MembershipOf(newcomer))

@@ -18,7 +18,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::time::{Duration, Instant};
 
-use crate::calls::call::{Answer, Asked, Call, ConnId, Replies, Trait};
+use crate::calls::call::{Answer, Asked, Call, ConnId, Follows, Replies, Trait};
 use crate::calls::table::table_of_calls;
 use crate::net::call_state::CallState;
 use crate::net::connection::{CALLS_AHEAD_MAX, Connection};
@@ -439,7 +439,9 @@ impl Server {
                 Ok(Step::Leave)
             }
             Ok(()) => {
-                self.begin(asked, &mut Caller { id, peer, more: replies == Replies::Many, fds })
+                let more = replies == Replies::Many && !heard_end;
+                let follows = if more { Follows::More } else { Follows::Nothing };
+                self.begin(asked, &mut Caller { id, peer, follows, fds })
             }
         };
         self.carry_out(id, step);

@@ -8,7 +8,7 @@ use crate::server::Server;
 impl Server {
     /// The state of a call that nothing will end, if there is one at the end of a turn.
     pub(crate) fn forgotten_call(&self) -> Option<String> {
-        let mut calls = self.conns.iter().filter(|(_, conn)| !conn.is_closing() && !self.stopping);
+        let mut calls = self.conns.iter().filter(|(_, conn)| !conn.is_closing && !self.stopping);
         let found = calls.find(|(id, conn)| !self.will_end(*id, conn));
         found.map(|(_, conn)| format!("nothing ends {:?}", conn.state()))
     }

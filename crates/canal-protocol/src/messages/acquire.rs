@@ -290,7 +290,7 @@ pub struct OwnerInfo {
 
 /// A reply with `continues` while an [`Acquire`] waits: immediately when it is queued, and again
 /// after changes (at most about once a second).
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Progress {
     /// The key that blocks it.
     pub key: String,

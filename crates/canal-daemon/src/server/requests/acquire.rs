@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::calls::call::ConnId;
+use crate::calls::call::{ConnId, Follows};
 use crate::calls::in_flight::{Applied, Completion};
 use crate::calls::items;
 use crate::jobserver::pipes::Form;
@@ -46,7 +46,7 @@ impl Server {
         acquire: Box<Acquire>,
         part: Option<Part>,
     ) -> Result {
-        let (id, more) = (caller.id, caller.more);
+        let (id, more) = (caller.id, caller.follows == Follows::More);
         let mut items = items::items(&acquire.items)?;
         let note = items::note(acquire.note.as_deref())?;
         let supersede = items::supersede(acquire.supersede, acquire.group.as_deref())?;
@@ -107,7 +107,7 @@ impl Server {
             }
         };
         let above = under_frame.or(acquire.under_run.map(Above::Run));
-        let request = Request {
+        let mut request = Request {
             tag: acquire.tag,
             host: self.decide.host(),
             parent,
@@ -118,12 +118,8 @@ impl Server {
             items,
             wait,
             priority: acquire.priority,
-            // A request that the log knows from a lost incarnation has already waited.
-            max_waiting: acquire.max_waiting.filter(|_| known.is_none()),
-            supersede: match known {
-                None => supersede,
-                Some(_) => supersede.map(|it| it.but_none()),
-            },
+            max_waiting: acquire.max_waiting,
+            supersede,
             max_run_ms: acquire.max_run_ms,
             provisional,
             children: acquire.with_children,
@@ -133,6 +129,10 @@ impl Server {
             over_nodes,
             above: above.map(Box::new),
         };
+        if known.is_some() {
+            // The log knows it from a lost incarnation.
+            request.has_waited();
+        }
         self.decide.ledger_mut().admit(&request).map_err(|error| disk_full(&error))?;
         let (request, pidfd) = (Arc::new(request), owner.pidfd);
         let newcomer = PendingAcquire { request, pidfd, more, crowd, ..PendingAcquire::default() };
@@ -292,7 +292,7 @@ impl Server {
             Awaiting::Change(ticket, PendingCall::Ask(newcomer))
         };
         if let Awaiting::MembershipOf(it) | Awaiting::Change(_, PendingCall::Ask(it)) = &mut what {
-            it.more = caller.more;
+            it.more = caller.follows == Follows::More;
         }
         Ok(Some(self.wait_for_log(caller.id, what)))
     }

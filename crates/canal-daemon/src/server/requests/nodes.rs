@@ -240,8 +240,13 @@ const NAME_BYTES_MAX: usize = 256;
 /// Notes the progress of a whole request over nodes, as the client of its part reports it.
 impl Server {
     pub(crate) fn report(&mut self, report: &Report) -> Result {
-        let frame = self.decide.table().lease(name_of(report.handle));
-        let Some(frame) = frame.filter(|frame| self.is_over_nodes(*frame)) else {
+        let table = self.decide.table();
+        let is_over_nodes = |frame: &FrameId| {
+            let held = table.holds_in(*frame).map(|hold| &hold.asked);
+            let waits = table.waiters_in(*frame).map(|waiter| &waiter.request);
+            held.chain(waits).any(|asked| asked.over_nodes.is_some())
+        };
+        let Some(frame) = table.lease(name_of(report.handle)).filter(is_over_nodes) else {
             let message = "no request on nodes has this handle: it has ended, or never existed";
             return Err(Failure::new(ErrorName::Gone, message));
         };
@@ -257,13 +262,6 @@ impl Server {
         let before = self.leases.reported.insert(frame, reported.clone());
         self.due.changed |= before.is_none_or(|before| before != reported);
         Ok(Step::done())
-    }
-
-    fn is_over_nodes(&self, frame: FrameId) -> bool {
-        let table = self.decide.table();
-        let held = table.holds_in(frame).map(|hold| &hold.asked);
-        let waits = table.waiters_in(frame).map(|waiter| &waiter.request);
-        held.chain(waits).any(|asked| asked.over_nodes.is_some())
     }
 }
 

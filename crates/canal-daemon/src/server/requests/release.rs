@@ -32,7 +32,7 @@ impl Server {
             Some(handle) => Giving::All { frame: self.live_lease(caller.peer, name_of(handle))? },
             None => self.giving(caller, release)?,
         };
-        let holds = self.holds_at_stake(&giving);
+        let holds = self.decide.table().holds_of(&giving);
         if holds.is_empty() {
             return Err(self.not_held(&giving));
         }
@@ -139,21 +139,6 @@ impl Server {
     ) -> Result<(u32, Option<FrameId>)> {
         let owner = self.owner(caller, owner_fd)?.owner;
         Ok((pid_of(&owner), self.decide.table().frame_of(self.decide.host(), &owner)))
-    }
-
-    /// The holds that a release may end. Read them before the release: afterwards, the table no
-    /// longer has them.
-    pub(crate) fn holds_at_stake(&self, giving: &Giving) -> Vec<Arc<HoldState>> {
-        let table = self.decide.table();
-        let tokens = match giving {
-            Giving::Latest { frame, key } => {
-                let latest = table.latest_hold(*frame, key);
-                return latest.and_then(|token| table.hold_to_keep(token)).into_iter().collect();
-            }
-            Giving::All { frame } => table.holds_in(*frame).map(|hold| hold.token).collect(),
-            Giving::Hold { token, .. } => vec![*token],
-        };
-        tokens.into_iter().filter_map(|token| table.hold_to_keep(token)).collect()
     }
 
     fn not_held(&self, giving: &Giving) -> Failure {

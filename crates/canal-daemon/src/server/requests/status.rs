@@ -70,31 +70,17 @@ impl Server {
             waiting: query.waiting,
             full: query.full,
         };
-        let follows = self.follows(caller);
-        let report = self.status_report(caller.id, peer.uid, &selection, follows);
-        Ok(self.answer_or_watch(caller, report, CallState::Watches(selection)))
+        let report = self.status_report(caller.id, peer.uid, &selection, caller.follows);
+        Ok(self.begin_watch(caller, report, CallState::Watches(selection)))
     }
 
-    /// Whether a client watches the subject of its call.
-    fn follows(&self, caller: &Caller) -> Follows {
-        let sends_on = self.conns.peek(caller.id).is_some_and(|conn| !conn.heard_end());
-        if caller.more && sends_on { Follows::More } else { Follows::Nothing }
-    }
-
-    fn answer_or_watch(
-        &mut self,
-        caller: &Caller,
-        report: Option<Vec<u8>>,
-        watch: CallState,
-    ) -> Step {
-        let follows = self.follows(caller);
-        match self.conns.get(caller.id).filter(|_| follows == Follows::More) {
-            None => Step::Answer(Answer::report(report)),
-            Some(conn) => {
-                conn.progress_written(report);
-                Step::Wait(watch)
-            }
-        }
+    /// Answers a call, or lets it watch its subject if the client wants that.
+    fn begin_watch(&mut self, by: &Caller, report: Option<Vec<u8>>, watch: CallState) -> Step {
+        let Some(conn) = self.conns.get(by.id).filter(|_| by.follows == Follows::More) else {
+            return Step::Answer(Answer::report(report));
+        };
+        conn.progress_written(report);
+        Step::Wait(watch)
     }
 
     /// Sends the state of the locks that a client watches.
@@ -131,8 +117,8 @@ impl Server {
         let key = items::key(&*query.key)?;
         let found = self.find_leader(&key)?;
         let (reply, news) = (self.shown(caller.peer.uid).leader_reply(found, &key), found.news());
-        let report = written(&reply, self.follows(caller));
-        Ok(self.answer_or_watch(caller, report, CallState::WatchesLeader(key, news)))
+        let report = written(&reply, caller.follows);
+        Ok(self.begin_watch(caller, report, CallState::WatchesLeader(key, news)))
     }
 
     /// The leader of a key, as far as this host knows.
