@@ -11,12 +11,12 @@ mod completions;
 mod connect;
 mod end_processes;
 mod find_job;
+mod lock_source;
 mod man;
-mod nodes;
+mod node_list;
 mod output;
 mod owner;
 mod progress;
-mod source;
 mod user_name;
 mod wording;
 

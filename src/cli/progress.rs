@@ -20,7 +20,7 @@ use crate::sys::terminal::drawn_line;
 use crate::sys::terminal::shared::SharedTerminal;
 
 use super::arguments::request::{ProgressArg, inherited};
-use super::output::page::COLUMNS_ASSUMED;
+use super::output::columns::COLUMNS_ASSUMED;
 use super::wording::participant::process;
 use super::wording::waiting::{self, Wait};
 

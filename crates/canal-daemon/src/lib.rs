@@ -12,7 +12,7 @@ mod calls;
 mod cluster;
 mod config;
 mod event_loop;
-mod fault;
+mod fault_injection;
 mod history;
 mod hooks;
 mod host;

@@ -2,11 +2,11 @@
 
 pub mod engine;
 pub mod journal;
-pub mod leases;
-pub mod replace;
+pub mod lease_file;
+pub mod replace_file;
 #[cfg(any(test, feature = "sim"))]
 pub mod sim;
-pub mod state;
+pub mod stored_state;
 
 use serde::{Deserialize, Serialize};
 

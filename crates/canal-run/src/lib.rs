@@ -7,19 +7,19 @@
 //!
 //! Invariant: the command finds everything as canal's caller set it.
 
+mod adopted_processes;
 mod become_command;
-mod command;
-mod descendants;
 mod exit_code;
 mod fate_query;
+mod find_command;
 pub mod jobs;
 pub mod jobserver;
 pub mod nodes;
 mod supervise;
 
 pub use become_command::{Asked, ChildChannel, NotBegun, Taken, TakenFromNodes, become_command};
-pub use command::{Command, NotRun};
 pub use exit_code::{OwnCode, SUCCESS};
+pub use find_command::{Command, NotRun};
 pub use supervise::{Ended, KILL_AFTER_DEFAULT, Limits, SupervisorHooks, supervise};
 
 /// Keeps the tests apart from the user's environment and processes.

@@ -39,8 +39,8 @@ use canal_sys::process::{RunState, run_state};
 use canal_sys::{fds, signals};
 
 use super::OwnCode;
+use super::adopted_processes::{self, Descendants};
 use super::become_command::{ChildChannel, ChildMessage, Ready};
-use super::descendants::{self, Descendants};
 use super::fate_query::FateQuery;
 use super::nodes::{Line, OverNodes};
 
@@ -481,7 +481,7 @@ impl Supervisor<'_> {
                 self.send(SIGKILL);
                 let tops: Vec<Pid> =
                     std::iter::once(self.command).chain(left.iter().copied()).collect();
-                let refused = descendants::kill(&tops, |pid| self.is_apart(pid));
+                let refused = adopted_processes::kill(&tops, |pid| self.is_apart(pid));
                 refused.into_iter().for_each(|refused| self.report(refused));
             }
             Some(Phase::Ending) => {

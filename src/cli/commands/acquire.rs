@@ -10,8 +10,8 @@ use serde::Serialize;
 
 use crate::cli::arguments::definition::{AcquireArgs, TestArgs};
 use crate::cli::arguments::request::WaitArgs;
+use crate::cli::lock_source::{self, Asking, NotAcquired, Source, end_coordinator, keys_granted};
 use crate::cli::owner::Owner;
-use crate::cli::source::{self, Asking, NotAcquired, Source, end_coordinator, keys_granted};
 use crate::cli::wording::refusal::{self, Refused};
 use crate::cli::{Failed, Global, Result, Target, Verbosity, millis, stated, stdout, wrong};
 use crate::client::{self, ClientError, environment};
@@ -56,7 +56,7 @@ pub(crate) fn run(args: &AcquireArgs, global: &Global) -> Result {
     // This precedes the search for the owner, so that errors in the options come first.
     let lock = args.lock.with_operand(args.key.as_ref())?;
     let lock = (&lock, &args.nodes);
-    let mut request = source::request("acquire", lock, &args.wait, args.session, &args.note, "")?;
+    let mut request = lock_source::request("acquire", lock, &args.wait, args.session, &args.note, "")?;
     request.on_lost = args.on_lost.unwrap_or_default();
     if args.nodes.is_given() && args.ttl.is_none() {
         let why = "--on needs --ttl, because other machines cannot see when a process on this \

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use crate::cli::arguments::definition::{BridgeArgs, DaemonArgs};
 use crate::cli::commands::config::changed_setting;
 use crate::cli::connect::execute;
-use crate::cli::nodes::{around, near};
+use crate::cli::node_list::{around, near};
 use crate::cli::{
     Failed, Global, Length, Result, Target, Verbosity, connect, millis, plural, stdout,
 };

@@ -4,7 +4,7 @@
 use serde::Serialize;
 
 use crate::cli::arguments::definition::LeaderArgs;
-use crate::cli::nodes::{around, listed};
+use crate::cli::node_list::{around, listed};
 use crate::cli::output::stdout::{self, ReaderState};
 use crate::cli::wording::participant::holder;
 use crate::cli::{Failed, Global, Now, Result, Target, Verbosity, sanitize};

@@ -7,9 +7,9 @@ use serde::Serialize;
 
 use crate::cli::arguments::definition::ReleaseArgs;
 use crate::cli::arguments::request::GivenHandle;
+use crate::cli::lock_source::on_lease;
 use crate::cli::output::stderr::confirm;
 use crate::cli::owner::Owner;
-use crate::cli::source::on_lease;
 use crate::cli::wording::lost::{self, PartReport, Parts};
 use crate::cli::wording::participant::holder;
 use crate::cli::{Failed, Global, Now, Result, Target, Verbosity, connect, stdout, wrong};

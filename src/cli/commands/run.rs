@@ -9,7 +9,7 @@ use nix::unistd::Pid;
 
 use crate::cli::arguments::definition::{HowArgs, JobserverArg, RunArgs};
 use crate::cli::arguments::request::ProgressArg;
-use crate::cli::source::{self, Asking, NotAcquired, Source, Witness, end_coordinator, print};
+use crate::cli::lock_source::{self, Asking, NotAcquired, Source, Witness, end_coordinator, print};
 use crate::cli::wording::{lost, refusal};
 use crate::cli::{Failed, Global, Result, Verbosity, cut, stated, wrong};
 use crate::client::environment::clash;
@@ -87,7 +87,7 @@ impl<'a> Job<'a> {
         let shown = argv.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
         let lock = (&args.lock, &args.nodes);
         let mut request =
-            source::request("run", lock, &args.wait, args.session, &args.note, &shown)
+            lock_source::request("run", lock, &args.wait, args.session, &args.note, &shown)
                 .map_err(|failed| key_before_command(failed, args))?;
         check_jobserver(args, &request)?;
         check_variables(&request)?;

@@ -2,7 +2,7 @@
 //!
 //! Invariant: data goes to stdout and messages go to stderr, one write per line.
 
-pub(super) mod page;
+pub(super) mod columns;
 pub(super) mod sanitize;
 pub(super) mod stderr;
 pub(crate) mod stdout;

@@ -6,8 +6,8 @@ mod identity;
 mod lists;
 mod waits;
 
-use canal::log::leases::LeaseLog;
-use canal::log::state::{self, Durable};
+use canal::log::lease_file::LeaseLog;
+use canal::log::stored_state::{self, Durable};
 use serde_json::{Value, json};
 
 use crate::wire::daemon::Daemon;
@@ -30,7 +30,7 @@ fn node() -> Daemon {
 fn node_configured(config: &str) -> Daemon {
     let mut daemon = Daemon::lasting_folder();
     std::fs::write(daemon.path("canal.toml"), config).unwrap();
-    state::store(&daemon.path(""), &Durable::default()).unwrap();
+    stored_state::store(&daemon.path(""), &Durable::default()).unwrap();
     LeaseLog::open(&daemon.path("")).unwrap().log.write_anew(Vec::new()).unwrap();
     daemon.run(|_| {});
     daemon

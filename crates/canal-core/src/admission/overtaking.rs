@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use std::collections::btree_map::Range;
 
 use super::admit::Obstacle;
+use crate::index::counted_lock::Lock;
 use crate::index::grant_order::{Rank, arrived_before};
-use crate::index::lock::Lock;
 use crate::state::table::Contender;
 use crate::{Entry, Granted, Item, Mode, Request, RequestId, Table};
 

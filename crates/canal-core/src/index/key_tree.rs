@@ -7,8 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 
+use super::counted_lock::Lock;
 use super::grant_order::{Rank, Waits, change_waits};
-use super::lock::Lock;
 use crate::{Key, Mode, RequestId, Token};
 
 /// The nodes of all keys in use and of their ancestors.

@@ -3,7 +3,7 @@
 //! Invariant: every index can be computed from the holds, the waiters and the stored views. It
 //! exists so that a decision need not look at all of them.
 
+pub(crate) mod counted_lock;
 pub(crate) mod grant_order;
 pub(crate) mod key_tree;
-pub(crate) mod lock;
 pub(crate) mod slot_pool;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, btree_map};
 use std::sync::Arc;
 
 use super::frames::with_parent;
-use crate::index::lock::Lock;
+use crate::index::counted_lock::Lock;
 use crate::{
     Entry, FrameId, Granted, HeldItem, HoldState, Key, Mode, RequestId, Slots, Table, Token,
     WaiterState, WaiterStatus, key_room,

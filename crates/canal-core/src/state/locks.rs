@@ -5,8 +5,8 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::table::Contender;
+use crate::index::counted_lock::Lock;
 use crate::index::grant_order::Class;
-use crate::index::lock::Lock;
 use crate::{Ask, FrameId, HeldItem, Item, Key, Kind, Mode, Refusal, Request, Table, Token, View};
 
 impl Table {

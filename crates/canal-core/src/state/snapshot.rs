@@ -1,6 +1,6 @@
 //! Conversion between the table and plain data.
 
-use crate::index::lock::Lock;
+use crate::index::counted_lock::Lock;
 use crate::{Diverged, Globals, Key, Snapshot, Table};
 
 impl Table {

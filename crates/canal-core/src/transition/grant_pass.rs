@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use super::commit::Transition;
 use crate::deadlock::graph_reduction::Edges;
+use crate::index::counted_lock::Lock;
 use crate::index::grant_order::Rank;
-use crate::index::lock::Lock;
 use crate::{
     FrameId, Granted, GrantedItem, Key, Mode, Outcome, Refusal, RequestId, Table, WaiterStatus,
 };

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::host::Memory;
 use crate::processes::holder_record::HolderRecord;
 use canal_core::Token;
-use canal_log::replace::{replace, sweep};
+use canal_log::replace_file::{replace, sweep};
 use canal_protocol::paths::Place;
 
 /// The file's name.

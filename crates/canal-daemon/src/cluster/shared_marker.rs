@@ -17,7 +17,7 @@ use crate::cluster::engine::Chosen;
 use crate::config::file::Config;
 use crate::options::Options;
 use crate::wording::StartError;
-use canal_log::replace::{replace, sweep};
+use canal_log::replace_file::{replace, sweep};
 use canal_protocol::paths::Place;
 
 /// The file's name.

@@ -15,13 +15,13 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error};
 
 use crate::calls::items::NUMBER_MAX;
-use crate::config::limits::Limits;
 use crate::config::nodes::ConfiguredNodes;
 use crate::config::permissions::Permissions;
 use crate::config::sections::{
     EngineSettings, HOOKS_MAX, HistorySettings, HookSettings, JobSettings, MetricsSection,
     SocketAccess,
 };
+use crate::config::user_limits::Limits;
 use crate::config::values::optional_duration;
 use crate::config::written::{Written, line_of, name_of_key, with_suggestion};
 use crate::config::{nodes, permissions, sections, written};
@@ -335,7 +335,7 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt, chown, symlink};
 
     use super::*;
-    use crate::config::limits::{LONGEST_TTL_DEFAULT, WAITERS_PER_USER};
+    use crate::config::user_limits::{LONGEST_TTL_DEFAULT, WAITERS_PER_USER};
 
     fn parse(text: &str) -> Result<Config, String> {
         Config::parse(Path::new("canal.toml"), text).map_err(|error| error.to_string())

@@ -5,9 +5,9 @@
 
 pub(super) mod effective;
 pub(super) mod file;
-pub(super) mod limits;
 pub(super) mod nodes;
 pub(super) mod permissions;
 pub(super) mod sections;
+pub(super) mod user_limits;
 pub(super) mod values;
 pub(super) mod written;

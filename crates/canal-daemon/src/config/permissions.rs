@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error};
 
 use crate::config::values::{NumberOrText, optional_key};
-use crate::fault::group_names_hang;
+use crate::fault_injection::group_names_hang;
 use crate::processes::identity::NOBODY;
 use canal_core::Key;
 use canal_sys::process::user::found;

@@ -14,14 +14,14 @@ mod event;
 mod failure_detector;
 mod incarnation;
 mod member;
-mod settings;
 mod snapshot_keeper;
 #[cfg(test)]
 pub(crate) mod tests;
+mod ttl;
 mod writer;
 
 pub(crate) use chain::{Chain, Known, Mark};
 pub(crate) use event::{Event, LostWhy, Now, OngoingOutage, Standing, Ticket};
 pub(crate) use incarnation::Memory;
 pub(crate) use member::Member;
-pub(crate) use settings::{Settings, Timing};
+pub(crate) use ttl::{Settings, Timing};

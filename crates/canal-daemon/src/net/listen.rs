@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 
 use crate::calls::call::Answer;
-use crate::config::limits::KEPT_FOR_GRANTS;
+use crate::config::user_limits::KEPT_FOR_GRANTS;
 use crate::net::connections::{Accepted, Conns, Source};
 use canal_protocol::{ErrorName, Failure};
 use canal_sys::{clock, peer};

@@ -13,7 +13,7 @@ use crate::calls::in_flight::{Applied, Completion, Proposed};
 use crate::host::{Event, Ticket};
 use crate::net::call_state::{CallState, PendingCall, Subject};
 use crate::server::Server;
-use crate::server::step::{Result, ended_unseen};
+use crate::server::call_step::{Result, ended_unseen};
 use crate::store::ledger::NO_HOST;
 use crate::wording::{given_up, owner_gone};
 use canal_core::{

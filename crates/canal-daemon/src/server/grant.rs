@@ -11,7 +11,7 @@ use crate::calls::in_flight::Completion;
 use crate::net::call_state::CallState;
 use crate::processes::identity::{self, cannot_watch, peer_pidfd};
 use crate::server::Server;
-use crate::server::step::{Result, Step};
+use crate::server::call_step::{Result, Step};
 use crate::view::visible_table::Shown;
 use crate::waiters::leases::LeaseNews;
 use crate::wording::{cannot, given_up, not_held, owner_gone, pid_of};

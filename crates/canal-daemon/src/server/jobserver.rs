@@ -9,7 +9,7 @@ use std::time::Instant;
 use crate::calls::in_flight::Completion;
 use crate::jobserver::share::{self, SlotFrom, Standing};
 use crate::server::Server;
-use crate::server::step::Result;
+use crate::server::call_step::Result;
 use crate::wording::bad;
 use canal_core::{
     Ask, Change, FrameId, HoldState, Item, Key, Outcome, Owner, Release, Request, RequestId, Tag,

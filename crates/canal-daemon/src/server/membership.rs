@@ -10,7 +10,7 @@ use crate::host::LostWhy;
 use crate::net::call_state::{Awaiting, CallState, LogWait, PendingAcquire, PendingCall, Subject};
 use crate::processes::identity::find;
 use crate::server::Server;
-use crate::server::step::ended_unseen;
+use crate::server::call_step::ended_unseen;
 use crate::store::ledger::NO_HOST;
 use crate::store::recover::token_by_clock;
 use crate::waiters::leases::Leases;

@@ -1,14 +1,14 @@
 //! The daemon at work: one thread owns all state, and works in turns ([`turn`]).
 
+pub(super) mod call_step;
 mod follow;
 mod grant;
 mod jobserver;
 mod liveness;
 mod membership;
 pub(super) mod observe;
-mod progress;
+mod progress_messages;
 mod requests;
-pub(super) mod step;
 pub(super) mod turn;
 
 use crate::calls::call::ConnId;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::waiters::leases::is_collecting;
 use canal_core::{FrameId, Globals, HoldState, RequestId, Revision, Snapshot, Table, Token};
-use canal_log::leases::{Changes, HeldLease, LeaseLog};
+use canal_log::lease_file::{Changes, HeldLease, LeaseLog};
 use canal_sys::clock;
 
 /// The file of a table's leases, and the changes that are not durable yet.

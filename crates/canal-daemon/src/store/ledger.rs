@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use crate::calls::in_flight::Applied;
 use crate::config::file::Config;
-use crate::fault::Fault;
+use crate::fault_injection::Fault;
 use crate::store::lease_store::LeaseStore;
 use crate::store::node_identity::Node;
 use canal_core::{
@@ -19,7 +19,7 @@ use canal_core::{
     Revision, Setting, Settings, Table, Token, UnixMillis,
 };
 use canal_log::journal::{self, Batch, Journal, NoRoom};
-use canal_log::state::{self, Durable};
+use canal_log::stored_state::{self, Durable};
 use canal_protocol::{ErrorName, Failure};
 use canal_sys::clock;
 use canal_sys::process::Origin;
@@ -369,7 +369,7 @@ impl JournalStore {
     pub(super) fn change(&mut self, change: impl FnOnce(&mut Durable)) -> io::Result<()> {
         let mut durable = self.durable.clone();
         change(&mut durable);
-        state::store(&self.state_dir, &durable)?;
+        stored_state::store(&self.state_dir, &durable)?;
         self.durable = durable;
         Ok(())
     }

@@ -17,7 +17,7 @@ use sha2::{Digest, Sha256};
 use crate::own_user::OwnUser;
 use crate::wording::StartError;
 use canal_core::NodeId;
-use canal_log::{journal, leases, state};
+use canal_log::{journal, lease_file, stored_state};
 use canal_protocol::paths::{Place, Rule};
 use canal_sys::clock;
 use canal_sys::dir::remove_if_there;
@@ -119,7 +119,7 @@ pub(crate) fn check_first_start(place: &Place, has_engine: bool) -> Result<(), S
     // The files that a daemon writes.
     let files = |dir: &Path| {
         let journal = [0, 1].map(|index| journal::file_path(dir, index));
-        [state::NAME, leases::NAME].map(|name| dir.join(name)).into_iter().chain(journal)
+        [stored_state::NAME, lease_file::NAME].map(|name| dir.join(name)).into_iter().chain(journal)
     };
     let mut files = [&*place.dir, place.state_dir()].into_iter().flat_map(files);
     let Some(file) = files.find(|file| may_exist(file)) else { return Ok(()) };

@@ -9,7 +9,7 @@ use std::path::Path;
 use anyhow::Context;
 
 use crate::config::file::Config;
-use crate::fault::Fault;
+use crate::fault_injection::Fault;
 use crate::history::requests::Unseen;
 use crate::store::lease_store::{LeaseStore, table_of};
 use crate::store::ledger::{JournalStore, Ledger, Rooms};
@@ -17,8 +17,8 @@ use crate::store::previous_journal::{self, PreviousJournal};
 use crate::wording::StartError;
 use canal_core::{Change, Token, UnixMillis};
 use canal_log::journal::{Batch, OpenError};
-use canal_log::leases::{HeldLease, LeaseLog};
-use canal_log::state::{self, Durable};
+use canal_log::lease_file::{HeldLease, LeaseLog};
+use canal_log::stored_state::{self, Durable};
 use canal_protocol::paths::Place;
 use canal_sys::clock;
 use canal_sys::process::Origin;
@@ -45,7 +45,7 @@ pub(crate) fn recover(
     discard: bool,
 ) -> anyhow::Result<Recovered> {
     let state_dir = place.state_dir().to_owned();
-    let durable = state::read(&state_dir)?;
+    let durable = stored_state::read(&state_dir)?;
     let (lease_log, leases) = open_leases(&state_dir)?;
     let has_leases = leases.is_some();
     let leases = leases.unwrap_or_default();

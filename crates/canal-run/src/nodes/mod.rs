@@ -20,7 +20,7 @@
 mod deadlock_watcher;
 mod driver;
 mod identify;
-mod leading;
+mod leader_watch;
 mod member;
 mod parent;
 mod process;
@@ -30,7 +30,7 @@ mod waits_reader;
 mod wording;
 
 pub use deadlock_watcher::watch_for_deadlocks;
-pub use leading::{LeaderAtNodes, LeaderView, NodeState, NodeView};
+pub use leader_watch::{LeaderAtNodes, LeaderView, NodeState, NodeView};
 pub use parent::{ChildEnd, OverNodes};
 pub use request::{
     Around, BeforeStart, Ending, Host, Line, News, NodesRequest, NotHeld, PartAnswer, PartSaid,

@@ -15,7 +15,7 @@ use nix::sys::signal::SigSet;
 use nix::sys::signal::Signal::{self, SIGALRM, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use nix::unistd::setsid;
 
-use crate::descendants::kill_with_descendants;
+use crate::adopted_processes::kill_with_descendants;
 use canal_lock::client::channel::{End, Received};
 use canal_lock::client::nodes::lease::HeldPart;
 use canal_nodes::{Checkpoint, Millis, Outcome, Task};

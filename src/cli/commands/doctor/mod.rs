@@ -13,7 +13,7 @@ use serde::Serialize;
 use finding::{Finding, Level};
 
 use crate::cli::arguments::definition::DoctorArgs;
-use crate::cli::output::page::Screen;
+use crate::cli::output::columns::Screen;
 use crate::cli::output::sanitize::fold;
 use crate::cli::{Global, Result, Target, sanitize, stdout};
 use crate::run::SUCCESS;

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::cli::arguments::definition::HistoryArgs;
 use crate::cli::find_job::{add_numbers_of_ended, look_up};
-use crate::cli::output::page::{COLUMNS, NOTE, PLAIN, Page, print, table};
+use crate::cli::output::columns::{COLUMNS, NOTE, PLAIN, Page, print, table};
 use crate::cli::{
     Global, Now, Result, Target, command_line, millis, plural, sanitize, short, stdout, user_name,
 };

@@ -11,7 +11,7 @@ use super::chart::{self, Glyphs, single_key};
 use super::records::length;
 use super::svg;
 use crate::cli::arguments::definition::StatsArgs;
-use crate::cli::output::page::{COLUMNS, COLUMNS_ASSUMED, KEY, NOTE, PLAIN, Page, Screen};
+use crate::cli::output::columns::{COLUMNS, COLUMNS_ASSUMED, KEY, NOTE, PLAIN, Page, Screen};
 use crate::cli::output::sanitize::fold;
 use crate::cli::{
     Failed, Global, Now, Result, command_line, connect, millis, plural, stated, stdout, user_name,

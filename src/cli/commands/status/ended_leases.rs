@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::cli::arguments::definition::StatusArgs;
-use crate::cli::output::page::{KEY, NOTE, PLAIN, Page, print};
+use crate::cli::output::columns::{KEY, NOTE, PLAIN, Page, print};
 use crate::cli::{
     Global, Now, Result, command_line, connect, plural, sanitize, stated, stdout, user_name,
 };

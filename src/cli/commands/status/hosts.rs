@@ -5,7 +5,7 @@ use std::time::Duration;
 use anstyle::Style;
 
 use super::scope::Scope;
-use crate::cli::output::page::{NOTE, Page, WARNING};
+use crate::cli::output::columns::{NOTE, Page, WARNING};
 use crate::cli::wording::participant::clause;
 use crate::cli::{Now, plural, sanitize, stated};
 use crate::protocol::{EngineInfo, HostInfo, RecoveryInfo};

@@ -2,8 +2,8 @@
 
 mod ended_leases;
 mod hosts;
+pub(super) mod render;
 pub(super) mod scope;
-pub(super) mod view;
 pub(super) mod waits;
 
 use std::io::{self, IsTerminal};
@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use crate::cli::arguments::definition::StatusArgs;
 use crate::cli::find_job::{add_numbers, look_up};
-use crate::cli::output::page::{Page, Screen};
+use crate::cli::output::columns::{Page, Screen};
 use crate::cli::output::stdout::ReaderState;
 use crate::cli::{Global, Now, Result, Target, Verbosity, stdout};
 use crate::client::Watch;
@@ -103,9 +103,9 @@ impl Report<'_> {
         };
         let is_part = self.session.is_some() || self.args.only.is_set();
         if self.args.one_line {
-            return view::one_line_each(status, now);
+            return render::one_line_each(status, now);
         }
-        view::page(status, scope, is_part, self.verbose, now)
+        render::page(status, scope, is_part, self.verbose, now)
     }
 
     /// Shows the page again: on a terminal in place of the last one, elsewhere after it.
@@ -126,7 +126,7 @@ impl Report<'_> {
 fn on_screen(page: &Page, screen: Screen) -> String {
     // The last line stays free for the cursor.
     let room = screen.lines.map_or(usize::MAX, |lines| lines.saturating_sub(1).max(2));
-    page.fit(screen.columns, room, view::left_out)
+    page.fit(screen.columns, room, render::left_out)
 }
 
 /// The text in a form that replaces the previous content of the screen.

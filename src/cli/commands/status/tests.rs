@@ -49,7 +49,7 @@ fn status(keys: u64) -> Status {
 /// The screen as a user sees it.
 fn screen(keys: u64, columns: usize, lines: usize) -> String {
     let now = at("2026-11-20T14:05:23Z");
-    let page = view::page(&status(keys), Scope::Overview, false, false, &now);
+    let page = render::page(&status(keys), Scope::Overview, false, false, &now);
     let text = on_screen(&page, Screen { columns, lines: Some(lines) });
     anstream::adapter::strip_str(&text).to_string()
 }

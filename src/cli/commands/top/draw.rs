@@ -10,10 +10,10 @@ use super::feed::{Answer, Ask};
 use super::model::{Above, Bottom, Model, held_since, waits_since};
 use super::timeline::timeline;
 use crate::cli::commands::history::records;
+use crate::cli::commands::status::render;
 use crate::cli::commands::status::scope::Scope;
-use crate::cli::commands::status::view;
 use crate::cli::commands::status::waits;
-use crate::cli::output::page::{GAP, KEY, Line, NOTE, PLAIN, Page, WARNING};
+use crate::cli::output::columns::{GAP, KEY, Line, NOTE, PLAIN, Page, WARNING};
 use crate::cli::output::sanitize::{fold, width};
 use crate::cli::{Now, command_line, cut, plural, sanitize, user_name};
 use crate::protocol::{KeyInfo, Mode, Status};
@@ -127,7 +127,7 @@ fn head(model: &Model, columns: usize, now: &Now) -> Vec<Line> {
             "the daemon has ended; waiting for the next one. Last known state:",
         ));
     }
-    if let Some(page) = view::cut_off(status, now) {
+    if let Some(page) = render::cut_off(status, now) {
         lines.extend(page.lines(columns));
     }
     let mut page = Page::default();
@@ -141,7 +141,7 @@ fn head(model: &Model, columns: usize, now: &Now) -> Vec<Line> {
         }
         (Some(Above::Answer(..)), _) => {}
         (None, Some(open)) => {
-            let said = model.opened().map(view::summary).unwrap_or_default();
+            let said = model.opened().map(render::summary).unwrap_or_default();
             page.title(sanitize(&open.key), said, KEY);
         }
         (None, None) => head_of_list(&mut page, model, status, now),
@@ -151,7 +151,7 @@ fn head(model: &Model, columns: usize, now: &Now) -> Vec<Line> {
 }
 
 fn head_of_list(page: &mut Page, model: &Model, status: &Status, now: &Now) {
-    let (counts, longest) = view::crowd(status, now);
+    let (counts, longest) = render::crowd(status, now);
     page.title(counts, longest, KEY);
     let mut order = model.choice.order.name().to_owned();
     let filter = &model.choice.filter;
@@ -170,7 +170,7 @@ fn body(model: &Model, columns: usize, now: &Now) -> Vec<Line> {
     let (lines, scope) = match (&model.above, &model.open) {
         (Some(above), _) => return body_above(model, above, columns, now),
         (None, Some(open)) => {
-            let page = |key| view::participants(status, key, model.mark(), now);
+            let page = |key| render::participants(status, key, model.mark(), now);
             let lines = model.opened().map(|key| page(key).lines(columns));
             (lines.unwrap_or_default(), Scope::Key(&open.key))
         }
@@ -181,7 +181,7 @@ fn body(model: &Model, columns: usize, now: &Now) -> Vec<Line> {
     }
     let text = match (scope, model.choice.filter.is_empty()) {
         (Scope::Overview, false) => "no key matches; Esc lists all".to_owned(),
-        _ => view::nothing(scope, model.is_part, view::cut_off(status, now).is_some()),
+        _ => render::nothing(scope, model.is_part, render::cut_off(status, now).is_some()),
     };
     folded(&sanitize(&text), columns)
 }
@@ -244,7 +244,7 @@ fn cells(key: &KeyInfo, now: &Now) -> [String; 6] {
     let age = |since: Option<&String>| since.map(|since| now.age(since)).unwrap_or_default();
     let name = sanitize(&key.key);
     let paused = key.paused.then(|| "paused".to_owned());
-    let out = view::out_of_service(key).map(|numbers| format!("out: {numbers}"));
+    let out = render::out_of_service(key).map(|numbers| format!("out: {numbers}"));
     let marks: Vec<String> = paused.into_iter().chain(out).collect();
     [
         if marks.is_empty() { name } else { format!("{name} ({})", marks.join(", ")) },

@@ -3,7 +3,7 @@
 
 use crate::host::failure_detector::silence_ms;
 use crate::host::incarnation::{Incarnation, Reading, is_due};
-use crate::host::settings::too_short;
+use crate::host::ttl::too_short;
 use crate::host::{Chain, Event, LostWhy, Member, Now, OngoingOutage, Standing, Ticket};
 use canal_core::{Change, HostId, Snapshot, UnixMillis};
 use canal_log::engine::{Alive, Answer, Call, Ends, Evidence, Outage, Position};

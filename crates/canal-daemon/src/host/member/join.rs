@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use crate::host::chain::Chain;
 use crate::host::failure_detector::silence_ms;
 use crate::host::incarnation::{Incarnation, Others, described};
-use crate::host::settings::too_short;
+use crate::host::ttl::too_short;
 use crate::host::writer::entry;
 use crate::host::{Event, Member, Standing};
 use canal_core::{Change, HostId};

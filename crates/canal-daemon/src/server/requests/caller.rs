@@ -9,7 +9,7 @@ use crate::config::permissions::{Action, only_operators};
 use crate::net::connection::Connection;
 use crate::processes::identity::{NOBODY, OwnerFound, find, identified, other_owner, peer_pidfd};
 use crate::server::Server;
-use crate::server::step::{Caller, Result, Step};
+use crate::server::call_step::{Caller, Result, Step};
 use crate::store::ledger::disk_full;
 use crate::waiters::leases::name_of;
 use crate::wording::{denied, owner_gone};

@@ -8,7 +8,7 @@ use crate::history::writer::Search;
 use crate::net::call_state::CallState;
 use crate::net::connection::Connection;
 use crate::server::Server;
-use crate::server::step::{Caller, Result, Step};
+use crate::server::call_step::{Caller, Result, Step};
 use canal_core::{HeldItem, HoldState, Key, Mode, View};
 use canal_history::{Present, Query, Running, Tally};
 use canal_protocol::{

@@ -12,7 +12,7 @@ use crate::calls::call::Answer;
 use crate::calls::items;
 use crate::processes::identity::{NOBODY, find};
 use crate::server::Server;
-use crate::server::step::{Caller, Result, Step};
+use crate::server::call_step::{Caller, Result, Step};
 use crate::view::visible_table::Shown;
 use crate::wording::{bad, denied, not_held, pid_of, time};
 use canal_core::{FrameId, HoldState, Owner, Request, RequestId, Token, UnixMillis, WaiterState};

@@ -8,7 +8,7 @@ use crate::calls::items::{self, WITHOUT_MAX};
 use crate::config::permissions::Action;
 use crate::net::call_state::PendingCall;
 use crate::server::Server;
-use crate::server::step::{Caller, Result, Step};
+use crate::server::call_step::{Caller, Result, Step};
 use crate::store::ledger::setting_bytes;
 use crate::wording::{bad, cannot, denied, not_held, used_as};
 use canal_core::{Change, Key, Outcome, RequestId, Setting, Table, View, WaiterState};

@@ -9,7 +9,7 @@ use crate::logging;
 use crate::metrics::open_metrics::text;
 use crate::net::call_state::CallState;
 use crate::server::Server;
-use crate::server::step::{Caller, Result, Step, lost_track};
+use crate::server::call_step::{Caller, Result, Step, lost_track};
 use crate::view::holder::LeaderFound;
 use crate::view::status::Selection;
 use crate::view::visible_table::{Shown, competing, held_item, mode_of};

@@ -10,7 +10,7 @@ use crate::cli::arguments::nodes::{NodesArgs, ttl_ms};
 use crate::cli::arguments::note::NoteArgs;
 use crate::cli::arguments::request::{ProgressArg, SessionArgs, WaitArgs, not_believed, not_new};
 use crate::cli::end_processes::end_superseded;
-use crate::cli::nodes::{around, listed, named, near};
+use crate::cli::node_list::{around, listed, named, near};
 use crate::cli::progress::Waiting;
 use crate::cli::wording::participant;
 use crate::cli::{Failed, Global, Result, Target, Verbosity, cut, wrong};

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::hosts;
 use super::scope::Scope;
-use crate::cli::output::page::{COLUMNS, KEY, LeftOut, NOTE, PLAIN, Page, WARNING, table};
+use crate::cli::output::columns::{COLUMNS, KEY, LeftOut, NOTE, PLAIN, Page, WARNING, table};
 use crate::cli::wording::participant::{by_mode, clause, left, over_nodes, slots};
 use crate::cli::wording::waiting::estimate;
 use crate::cli::{Now, command_line, plural, sanitize, stated, user_name};

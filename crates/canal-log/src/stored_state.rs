@@ -1,6 +1,6 @@
 //! The state that must survive a reboot: the floors of the tokens and of the requests' numbers, the
 //! stored sizes, the pauses, and what is out of service.
-//! (The leases are in a [separate file](super::leases).)
+//! (The leases are in a [separate file](super::lease_file).)
 //!
 //! The file is replaced as a whole: at every moment, even during a power cut, it is either the old
 //! one or the new one.
@@ -12,7 +12,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::replace::{create_dir, named, replace, sweep};
+use super::replace_file::{create_dir, named, replace, sweep};
 use canal_core::{Key, RequestId, Setting, Settings, Token};
 
 /// The name of the file.

@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use super::journal::OpenError;
 use super::journal::disk::{self, leads_to, open_plain};
 use super::journal::format::{self, Content, Framed};
-use super::replace::{named, replace, sweep};
+use super::replace_file::{named, replace, sweep};
 use canal_core::{FrameState, HoldState, Token};
 
 /// The name of the file.
