@@ -15,7 +15,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
-use crate::config::effective::Purpose;
+use crate::config::effective::{EffectiveConfig, Purpose};
 use crate::net::connections::Source;
 use crate::server::Server;
 use canal_sys::clock;
@@ -55,7 +55,8 @@ pub(crate) fn work(server: &mut Server, signals: &Signals) -> anyhow::Result<()>
                 server.stopping = true;
             } else if hangup {
                 tracing::info!("reading the configuration again on SIGHUP");
-                server.effective.readings.order(None, Purpose::Reload, clock::now());
+                let EffectiveConfig { readings, paths, .. } = &mut server.effective;
+                readings.order(None, Purpose::Reload, paths, clock::now());
                 server.turn()?;
             }
         }

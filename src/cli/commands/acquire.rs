@@ -56,7 +56,8 @@ pub(crate) fn run(args: &AcquireArgs, global: &Global) -> Result {
     // This precedes the search for the owner, so that errors in the options come first.
     let lock = args.lock.with_operand(args.key.as_ref())?;
     let lock = (&lock, &args.nodes);
-    let mut request = lock_source::request("acquire", lock, &args.wait, args.session, &args.note, "")?;
+    let mut request =
+        lock_source::request("acquire", lock, &args.wait, args.session, &args.note, "")?;
     request.on_lost = args.on_lost.unwrap_or_default();
     if args.nodes.is_given() && args.ttl.is_none() {
         let why = "--on needs --ttl, because other machines cannot see when a process on this \

@@ -1,8 +1,8 @@
 //! The configuration in force, the options and variables that override it, and the reading of a new
 //! one.
 //!
-//! A thread reads the file outside of the daemon's turns, and wakes the daemon when it is done. The
-//! names of groups may be in a directory service that does not answer; meanwhile the daemon serves
+//! A thread looks up the names of groups outside of the daemon's turns, and wakes the daemon when
+//! it is done. They may be in a directory service that does not answer; meanwhile the daemon serves
 //! its clients.
 //!
 //! Invariant: at most one thread reads, however many calls wait. A call never gets a configuration
@@ -120,6 +120,8 @@ pub(crate) struct Order {
     /// The connection whose call waits for the result. The order stands even if that is closed.
     pub by: Option<ConnId>,
     pub purpose: Purpose,
+    /// Whether it names no group, so that the daemon can read it at once.
+    is_quick: bool,
     /// The number of the first reading that begins after the order.
     reading: u64,
     /// After this time, the client learns that there is no configuration yet.
@@ -139,11 +141,23 @@ pub(crate) struct Readings {
     pub waker: Option<Waker>,
 }
 
+/// Reads the first of the files that exists.
+fn read(paths: &[PathBuf]) -> Read {
+    Config::read_for_daemon(paths).map_err(|error| error.to_string())
+}
+
 impl Readings {
     /// Orders a reading that has not begun yet.
-    pub(crate) fn order(&mut self, by: Option<ConnId>, purpose: Purpose, now: Instant) {
+    pub(crate) fn order(
+        &mut self,
+        by: Option<ConnId>,
+        purpose: Purpose,
+        paths: &[PathBuf],
+        now: Instant,
+    ) {
         let (reading, until) = (self.begun + 1, now + READING_MAX);
-        self.orders.push(Order { by, purpose, reading, until });
+        let is_quick = !Config::looks_up_groups(paths);
+        self.orders.push(Order { by, purpose, is_quick, reading, until });
     }
 
     /// When the next order has waited too long.
@@ -162,6 +176,10 @@ impl Readings {
             self.answer(&result, |order, begun| order.reading <= begun, &mut answered);
         }
         self.answer(&silence(), |order, _| order.until <= now, &mut answered);
+        if self.orders.iter().any(|order| order.is_quick) {
+            // An older reading must not replace this one.
+            self.answer(&read(paths), |_, _| true, &mut answered);
+        }
         if self.under_way.is_none()
             && self.orders.iter().any(|order| order.reading > self.begun)
             && let Err(error) = self.begin(paths.to_vec())
@@ -191,8 +209,7 @@ impl Readings {
         let waker = self.waker.clone();
         thread::Builder::new().name("canal-config".to_owned()).spawn(move || {
             // The receiver no longer exists if the daemon ends.
-            let read = Config::read_for_daemon(&paths).map_err(|error| error.to_string());
-            let _ = say.send(read);
+            let _ = say.send(read(&paths));
             waker.inspect(Waker::wake_by_ref);
         })?;
         self.begun += 1;
@@ -272,16 +289,20 @@ mod tests {
     #[test]
     fn who_asks_while_a_thread_reads_gets_what_is_read_afterwards() {
         let now = Instant::now();
+        let dir = tempfile::tempdir().unwrap();
+        let paths = [dir.path().join("canal.toml")];
+        let groups = "[[permission]]\ngroups = [\"root\"]\nmay = [\"hold\"]\n";
+        std::fs::write(&paths[0], groups).unwrap();
         let mut readings = Readings::default();
-        readings.order(None, Purpose::Show, now);
+        readings.order(None, Purpose::Show, &paths, now);
         // A reading whose result the test supplies.
         let (say, result) = mpsc::channel();
         (readings.begun, readings.under_way) = (1, Some(result));
-        readings.order(None, Purpose::Reload, now);
-        assert!(readings.answered(&[], now).is_empty());
+        readings.order(None, Purpose::Reload, &paths, now);
+        assert!(readings.answered(&paths, now).is_empty());
         assert_eq!(readings.begun, 1, "one at a time");
         say.send(Ok(Config::default())).unwrap();
-        let answered = readings.answered(&[], now);
+        let answered = readings.answered(&paths, now);
         let answered: Vec<Purpose> = answered.iter().map(|(order, _)| order.purpose).collect();
         assert_eq!(answered, [Purpose::Show]);
         assert_eq!(readings.begun, 2, "a reading for the second");

@@ -183,6 +183,22 @@ impl Config {
         self.written.iter().find(|one| one.name == name).map(|one| one.line)
     }
 
+    /// Whether [`Self::read`] would look up groups by their names, which can take long.
+    pub(crate) fn looks_up_groups(paths: &[PathBuf]) -> bool {
+        // An unreadable file counts as one without groups. The daemon soon finds out why it is
+        // unreadable.
+        let text = match first_text(paths) {
+            Ok(Some((_, text))) => text,
+            Ok(None) if is_machines(paths) => PACKAGED.to_owned(),
+            Ok(None) | Err(_) => return false,
+        };
+        let Ok(file) = text.parse::<toml::Table>() else { return false };
+        let of_socket = file.get("socket").and_then(|socket| socket.get("group"));
+        let entries = file.get("permission").and_then(|it| it.as_array()).into_iter().flatten();
+        let of_entries = entries.filter_map(|entry| entry.get("groups")?.as_array()).flatten();
+        of_entries.chain(of_socket).any(toml::Value::is_str)
+    }
+
     fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
         let wrong = |at: usize, what: String| ConfigError::Wrong {
             path: path.to_owned(),

@@ -14,6 +14,9 @@ use canal_core::{Change, Key, Setting, View};
 use canal_sys::clock;
 use canal_sys::rerun::wait_until;
 
+/// A thread reads a configuration that names a group.
+const GROUP: &str = "[[permission]]\ngroups = [\"root\"]\nmay = [\"hold\"]\n";
+
 impl World {
     /// Writes the configuration and makes the daemon read it.
     #[track_caller]
@@ -34,7 +37,8 @@ impl World {
     fn reader(&mut self, purpose: Purpose, since: Duration) -> (ConnId, Peer) {
         let (id, peer) = self.connect_as(0);
         let since = clock::now().checked_sub(since).unwrap();
-        self.server.effective.readings.order(Some(id), purpose, since);
+        let effective = &mut self.server.effective;
+        effective.readings.order(Some(id), purpose, &effective.paths, since);
         self.server.conns.set_state(id, CallState::Configuration);
         self.server.turn().unwrap();
         (id, peer)
@@ -70,6 +74,7 @@ fn over_an_engine_the_file_never_overwrites_what_is_stored() {
 #[test]
 fn nobody_waits_longer_for_the_configuration_than_a_client_does() {
     let mut world = World::new();
+    std::fs::write(world.place.dir.join("canal.toml"), GROUP).unwrap();
     let (_, mut shows) = world.reader(Purpose::Show, Duration::from_secs(5));
     let (_, mut reloads) = world.reader(Purpose::Reload, Duration::from_secs(5));
     let (waits, _peer) = world.reader(Purpose::Show, Duration::ZERO);
@@ -96,7 +101,8 @@ fn a_client_that_only_stopped_sending_is_shown_the_configuration() {
 #[test]
 fn a_configuration_is_put_in_force_although_the_client_that_asked_has_left() {
     let mut world = World::new();
-    std::fs::write(world.place.dir.join("canal.toml"), "[keys.a]\nslots = 2\n").unwrap();
+    let config = format!("[keys.a]\nslots = 2\n{GROUP}");
+    std::fs::write(world.place.dir.join("canal.toml"), config).unwrap();
     let (_, peer) = world.reader(Purpose::Reload, Duration::ZERO);
     drop(peer);
     wait_until("the configuration is in force", || {

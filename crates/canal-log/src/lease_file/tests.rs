@@ -317,7 +317,7 @@ const DISK: &str = "CANAL_TEST_DISK";
 fn a_full_disk_refuses_a_lease_and_loses_none() {
     let dir = tempfile::tempdir().unwrap();
     let mount = format!("mount -t tmpfs -o size=1m,mode=700 tmpfs \"${DISK}\" &&");
-    let scene = rerun::command("leases::tests::full_disk", &mount);
+    let scene = rerun::command("lease_file::tests::full_disk", &mount);
     let mut program = std::process::Command::new("unshare");
     program.args(["--mount", "--map-root-user"]).arg(scene.get_program()).args(scene.get_args());
     program.envs(scene.get_envs().filter_map(|(name, value)| Some((name, value?))));
@@ -333,7 +333,7 @@ fn a_full_disk_refuses_a_lease_and_loses_none() {
 #[test]
 #[ignore = "a scene"]
 fn full_disk() {
-    if !rerun::plays("leases::tests::full_disk") {
+    if !rerun::plays("lease_file::tests::full_disk") {
         return;
     }
     let dir = PathBuf::from(std::env::var_os(DISK).unwrap());
@@ -378,7 +378,7 @@ fn leases_stored_before_the_writer_was_killed_are_found() {
     let dir = tempfile::tempdir().unwrap();
     let mut last = 0;
     for round in 0..4 {
-        let mut writer = rerun::command("leases::tests::writer", "")
+        let mut writer = rerun::command("lease_file::tests::writer", "")
             .env(DIR, dir.path())
             .stdout(Stdio::piped())
             .spawn()
@@ -404,7 +404,7 @@ fn leases_stored_before_the_writer_was_killed_are_found() {
 #[test]
 #[ignore = "a scene"]
 fn writer() {
-    if !rerun::plays("leases::tests::writer") {
+    if !rerun::plays("lease_file::tests::writer") {
         return;
     }
     let dir = PathBuf::from(std::env::var_os(DIR).unwrap());

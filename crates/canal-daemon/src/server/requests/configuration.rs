@@ -5,7 +5,7 @@
 
 use std::time::Instant;
 
-use crate::config::effective::{Purpose, Read, binds_everybody};
+use crate::config::effective::{EffectiveConfig, Purpose, Read, binds_everybody};
 use crate::config::file::Config;
 use crate::config::sections::Listen;
 use crate::config::values::written_bytes;
@@ -48,7 +48,8 @@ impl Server {
     }
 
     fn await_configuration(&mut self, caller: &Caller, purpose: Purpose) -> Step {
-        self.effective.readings.order(Some(caller.id), purpose, clock::now());
+        let EffectiveConfig { readings, paths, .. } = &mut self.effective;
+        readings.order(Some(caller.id), purpose, paths, clock::now());
         Step::Wait(CallState::Configuration)
     }
 
