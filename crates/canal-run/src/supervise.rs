@@ -128,7 +128,7 @@ impl Ended {
     /// process by the same signal (without a second core dump).
     #[must_use]
     pub fn pass_on(self) -> u8 {
-        self.code().unwrap_or_else(|signal| signals::die_by(signal))
+        self.code().unwrap_or_else(signals::die_by)
     }
 }
 

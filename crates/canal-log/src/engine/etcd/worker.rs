@@ -180,16 +180,17 @@ impl Running {
             Call::Register(registration) => drop(tasks.spawn_local(register(shared, registration))),
             Call::Withdraw { host } => drop(tasks.spawn_local(withdraw(shared, host))),
             Call::Renew { host, asked_at } => {
-                drop(tasks.spawn_local(renew(shared, host, asked_at)))
+                drop(tasks.spawn_local(renew(shared, host, asked_at)));
             }
             Call::Load => self.read(tasks.spawn_local(log::load(shared))),
             Call::Follow { after } => self.read(tasks.spawn_local(log::follow(shared, after))),
             // If it is in flight, it may be waiting for room.
             Call::Append(append) => {
-                self.append.begin(append.clone(), || tasks.spawn_local(log::append(shared, append)))
+                self.append
+                    .begin(append.clone(), || tasks.spawn_local(log::append(shared, append)));
             }
             Call::Store(stored) => {
-                self.store.begin(stored.position, || tasks.spawn_local(log::store(shared, stored)))
+                self.store.begin(stored.position, || tasks.spawn_local(log::store(shared, stored)));
             }
             // Nothing to switch: a watch of etcd wakes no host that waits for nothing.
             Call::Attend { .. } => {}

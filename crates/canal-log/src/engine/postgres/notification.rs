@@ -55,7 +55,7 @@ impl Seal {
     pub(super) fn payload(&self, append: &Append) -> String {
         let sealed = (append.body.len() <= BODY_MAX).then(|| self.seal(append)).flatten();
         let Some((check, body)) = sealed else { return "position::text".to_owned() };
-        let (check, body) = (const_hex::encode(&check), const_hex::encode(&body));
+        let (check, body) = (const_hex::encode(check), const_hex::encode(body));
         let (host, sequence) = (append.host.0, append.sequence);
         format!(
             "position || ' {host} {sequence} {check} {body} ' || \
@@ -139,7 +139,7 @@ mod tests {
             .chain_update(check)
             .chain_update(&seal.epoch)
             .finalize();
-        format!("{position}{sealed}{}", const_hex::encode(&signature))
+        format!("{position}{sealed}{}", const_hex::encode(signature))
     }
 
     #[test]
