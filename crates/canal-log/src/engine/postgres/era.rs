@@ -44,12 +44,6 @@ pub(super) struct Progress {
     lsn: u64,
 }
 
-impl Progress {
-    fn is_behind(self, other: Self) -> bool {
-        self.position < other.position || self.lsn < other.lsn
-    }
-}
-
 /// The knowledge of this host from its session and all earlier ones.
 ///
 /// A server started from a base backup or a copy of the disk shows only another start, like a
@@ -101,8 +95,7 @@ impl Known {
 
     /// Whether the server still has everything that it was known to have.
     fn confirms(&self, seen: &Observation) -> bool {
-        let has_all = |last: &Observation| !seen.progress.is_behind(last.progress);
-        self.seen.as_ref().is_some_and(|last| last.place == seen.place && has_all(last))
+        self.seen.as_ref().is_some_and(|last| last.place == seen.place && !seen.is_behind(last))
     }
 
     /// Whether the server has since lost something that no era reports.
@@ -110,7 +103,7 @@ impl Known {
         let Some(last) = &self.seen else { return false };
         let is_told = seen.noted != last.noted
             && seen.noted.as_ref().is_some_and(|era| era.sign.ends_with(LACKS));
-        last.place == seen.place && seen.progress.is_behind(last.progress) && !is_told
+        last.place == seen.place && seen.is_behind(last) && !is_told
     }
 }
 
@@ -124,6 +117,15 @@ impl Observation {
         let (started, lsn) = (row.try_get(column + 6)?, number(row, column + 7)?);
         let place = format!("{system}/{timeline}/{table}");
         Ok(Self { noted, place, started, table, progress: Progress { position, lsn } })
+    }
+
+    /// Whether the log or the server has advanced less than in an earlier observation. Each era
+    /// that was noted since then is a batch, which can have taken the position of one that is lost.
+    fn is_behind(&self, last: &Self) -> bool {
+        let number = |of: &Self| of.noted.as_ref().map_or(0, |era| era.number);
+        let eras = number(self).saturating_sub(number(last));
+        self.progress.position.saturating_sub(eras) < last.progress.position
+            || self.progress.lsn < last.progress.lsn
     }
 
     /// The new era, if the log does not name it yet. `now` is in milliseconds of CLOCK_BOOTTIME.
@@ -196,6 +198,18 @@ mod tests {
         }
     }
 
+    /// Another host, which had seen less, took a restored backup for a restart.
+    #[test]
+    fn the_batch_of_an_era_does_not_stand_for_one_that_is_lost() {
+        let before = known(&seen(Some((1, "1/2/3/7")), 7, (10, 100)));
+        let restarted = |position| seen(Some((2, "1/2/3/8")), 8, (position, 120));
+        assert_eq!(restarted(11).begun(&before, 1000), None, "nothing is lost");
+        let begun = restarted(10).begun(&before, 1000).unwrap();
+        assert_eq!((begun.era.number, begun.may_lack), (3, true));
+        let again = Observation { started: 9, ..restarted(10) };
+        assert!(again.begun(&before, 1000).unwrap().may_lack);
+    }
+
     #[test]
     fn the_first_era_lacks_nothing_unless_a_host_knows_more() {
         let first = seen(None, 7, (0, 100));
@@ -209,7 +223,8 @@ mod tests {
 
     #[test]
     fn a_restart_is_one_for_a_host_that_just_saw_the_server() {
-        let before = known(&seen(None, 7, (10, 100)));
+        let seen_before = seen(Some((1, "1/2/3/7")), 7, (10, 100));
+        let before = known(&seen_before);
         let again = seen(Some((1, "1/2/3/7")), 8, (10, 120));
         let lacks =
             |seen: &Observation, known: &Known, now| seen.begun(known, now).unwrap().may_lack;
@@ -221,7 +236,7 @@ mod tests {
         // Another host may not know that something is missing.
         let promoted = Observation { place: "1/5/3".to_owned(), ..again.clone() };
         assert!(lacks(&promoted, &before, 1000));
-        let there = Observation { place: "1/5/3".to_owned(), ..seen(None, 7, (10, 100)) };
+        let there = Observation { place: "1/5/3".to_owned(), ..seen_before };
         assert!(lacks(&promoted, &known(&there), 1000));
         let unnamed =
             Observation { place: "/2/3".to_owned(), ..seen(Some((1, "/2/3/7")), 8, (10, 120)) };

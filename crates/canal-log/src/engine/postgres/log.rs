@@ -139,6 +139,7 @@ FROM judged"#
             }
             None => {
                 self.seen.noted = noted(row.number(1).unwrap_or(0), row.text(2));
+                self.seen.progress.position = row.number(3).unwrap_or(0);
                 if self.seen.noted == begun.before {
                     return Err(PostgresError::replaced());
                 }
@@ -166,7 +167,7 @@ WITH head AS (UPDATE "{schema}".head
 log AS (INSERT INTO "{schema}".log (position, host, sequence, body)
     SELECT head.position, 0, {number}, '\x{body}'::bytea FROM head),
 told AS MATERIALIZED (SELECT pg_notify('{schema}', position::text) FROM head)
-SELECT (SELECT position FROM head), era, era_sign, (SELECT count(*) FROM told) IS NULL
+SELECT (SELECT position FROM head), era, era_sign, position, (SELECT count(*) FROM told) IS NULL
 FROM "{schema}".head"#
         )
     }
