@@ -8,7 +8,7 @@
     allow(dead_code, reason = "the tests of hosts use the rest")
 )]
 mod fixtures;
-use fixtures::servers::{self, etcd_server, own_postgres, postgres_server, shared_servers, ssh};
+use fixtures::servers::{self, etcd_server, postgres_server, psql, shared_servers, ssh};
 use fixtures::{
     backend, bound, engine_contract, expected_text, fake_daemon, isolation, lease, namespace,
     screen, script, shared_table, terminal, wire, world,

@@ -1,10 +1,11 @@
 //! `canal completions`, which prints the scripts of `completions/`, and `canal complete`, which
 //! lists names for them while a user types.
 
-use std::collections::BTreeSet;
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
+
+use itertools::Itertools as _;
 
 use crate::cli::arguments::definition::{CompletionKind, Shell};
 use crate::cli::{Global, Result, Target, stdout};
@@ -56,8 +57,8 @@ fn names(what: CompletionKind, place: &Place, prefix: String) -> Option<Vec<Stri
             let holders = keys.iter().flat_map(|key| &key.holders).map(|it| it.pid);
             let waiters = keys.iter().flat_map(|key| &key.waiters).map(|it| it.pid);
             // A lease has no process.
-            let pids: BTreeSet<u32> = holders.chain(waiters).filter(|pid| *pid != 0).collect();
-            pids.iter().map(u32::to_string).collect()
+            let pids = holders.chain(waiters).filter(|pid| *pid != 0);
+            pids.sorted().dedup().map(|pid| pid.to_string()).collect()
         }
     };
     names.retain(|name| name.starts_with(&prefix));

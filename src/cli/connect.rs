@@ -6,18 +6,22 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::cli::{Failed, Global, Now, Result, Verbosity, user_name};
+use crate::cli::{Failed, Global, Now, Result, Verbosity, stderr, user_name};
 use crate::client::{
-    Client, ClientError, OWN, Options, ServiceManager, Start, environment, is_from_outside,
+    Client, ClientError, Limits, OWN, Options, ServiceManager, Start, command_environment,
+    is_from_outside,
 };
 use crate::protocol::paths::{MachineUid, Place, Rule, uid_of_machine};
-use crate::protocol::{ErrorName, HistoryQuery, NodeFailure, StatusQuery};
+use crate::protocol::{ErrorName, Failure, HistoryQuery, NodeFailure, Overrun, StatusQuery, Tag};
 use crate::run::OwnCode;
 use crate::shell_word;
 use crate::sys::process::user::geteuid;
 use crate::sys::terminal::drawn_line;
 
-use super::wording::separation;
+use crate::cli::wording::separate_daemons;
+
+/// How long the daemon may take to connect, and to answer a report that a command ran for too long.
+const REPORTED_WITHIN: Duration = Duration::from_millis(250);
 
 /// The longest wait until the history has the end of a job.
 const RECORDED_WITHIN: Duration = Duration::from_secs(5);
@@ -32,26 +36,22 @@ const RECORDED_SINCE_MS: u64 = 60_000;
 #[derive(Clone, Debug)]
 pub(crate) struct Target {
     pub(crate) place: Place,
-    start: Start,
-    pub(crate) verbosity: Verbosity,
+    /// They start this program as the daemon, whatever the name of its file.
+    pub(crate) options: Options,
     /// Whether the variable `CANAL_SOCKET` named the socket.
-    by_environment: bool,
+    pub(crate) by_environment: bool,
 }
 
 impl Target {
     /// The target that the global options name.
     pub(crate) fn of(global: &Global) -> Result<Self> {
-        let variable = std::env::var_os(environment::SOCKET).map(PathBuf::from);
+        let variable = std::env::var_os(command_environment::SOCKET).map(PathBuf::from);
         let given = global.socket.as_deref().or(variable.as_deref());
         let place = Place::find(given, MachineUid::own()).map_err(Failed::new)?;
         let start = if global.no_start { Start::Never } else { Start::IfNeeded };
         let by_environment = global.socket.is_none() && place.rule == Rule::Given;
-        Ok(Self { place, start, verbosity: global.verbosity(), by_environment })
-    }
-
-    /// The same target with another verbosity.
-    pub(crate) fn with_verbosity(self, verbosity: Verbosity) -> Self {
-        Self { verbosity, ..self }
+        let options = Options { program: Some(OWN.into()), ..Options::from(start) };
+        Ok(Self { place, options, by_environment })
     }
 
     /// Connects, starts a daemon if necessary and allowed, and prints what keeps its locks apart
@@ -62,37 +62,42 @@ impl Target {
 
     /// Connects for a request that waits at most this long.
     pub(crate) fn connect_for(&self, wait_ms: Option<u64>) -> Result<Client> {
-        let verbosity = self.verbosity;
-        if verbosity >= Verbosity::Detailed {
+        if stderr::shows(Verbosity::Detailed) {
             let why = match self.place.rule {
                 Rule::Given => "given by --socket or CANAL_SOCKET",
                 Rule::Shared => "this machine's",
                 Rule::PerUser => "this user's own",
             };
             let socket = self.place.socket.display();
-            verbosity.fine_detail(&format!("calling the daemon at {socket}, {why}"));
+            stderr::fine_detail(&format!("calling the daemon at {socket}, {why}"));
         }
-        let client = Client::connect(&self.place, self.options().of_wait(wait_ms));
+        let client = Client::connect(&self.place, self.options.clone().of_wait(wait_ms));
         let mut client = client?;
         let has_started = client.has_started_daemon();
-        separation::note(&self.place, self.by_environment, has_started, verbosity);
-        if verbosity >= Verbosity::Detailed {
+        separate_daemons::note(&self.place, self.by_environment, has_started);
+        if stderr::shows(Verbosity::Detailed) {
             if has_started {
-                verbosity.fine_detail("no daemon was running; this command started one");
+                stderr::fine_detail("no daemon was running; this command started one");
             }
-            verbosity.fine_detail(&introduction(&mut client));
+            stderr::fine_detail(&introduction(&mut client));
             client.trace = Some(|line| {
                 // The waiting line appears again below the message.
                 drawn_line::erase();
-                Verbosity::Detailed.fine_detail(line);
+                stderr::fine_detail(line);
             });
         }
         Ok(client)
     }
 
-    /// Client options that start this program as the daemon, whatever the name of its file.
-    pub(crate) fn options(&self) -> Options {
-        Options { program: Some(OWN.into()), ..Options::from(self.start) }
+    /// Reports to the daemon that the command of the request with this tag has run for too long. A
+    /// daemon that does not answer soon cannot delay the end of the command.
+    pub(crate) fn report_overrun(&self, tag: Tag) {
+        let limits = Limits::of(REPORTED_WITHIN, REPORTED_WITHIN);
+        let options = Options { start: Start::Never, limits, ..self.options.clone() };
+        if let Ok(mut client) = Client::connect(&self.place, options) {
+            // Without the report, the history only has the exit status.
+            let _ = client.overrun(&Overrun { tag });
+        }
     }
 
     /// Waits until the history has the end of a background job. Returns at once if no daemon
@@ -104,7 +109,7 @@ impl Target {
             limit: Some(1),
             ..HistoryQuery::default()
         };
-        let Ok(mut client) = Client::connect(&self.place, self.options()) else { return };
+        let Ok(mut client) = Client::connect(&self.place, self.options.clone()) else { return };
         let until = Instant::now() + RECORDED_WITHIN;
         while client.history(&query).is_ok_and(|page| page.records.is_empty())
             && Instant::now() < until
@@ -136,70 +141,67 @@ fn introduction(client: &mut Client) -> String {
     )
 }
 
-/// Connects to the daemon that the global options name.
-pub(crate) fn client(global: &Global) -> Result<Client> {
-    Target::of(global)?.connect()
-}
-
-fn hint_without_daemon(place: &Place) -> String {
-    match place.rule {
-        Rule::Shared => not_on_demand(place),
-        Rule::Given | Rule::PerUser => "leave out --no-start to start a daemon, or run one in the \
-                                        foreground with `canal daemon`"
-            .to_owned(),
-    }
-}
-
 impl From<NodeFailure> for Failed {
     fn from(NodeFailure { what, hint, .. }: NodeFailure) -> Self {
         Self::new(what).hint_if(hint)
     }
 }
 
+impl From<Failure> for Failed {
+    fn from(failure: Failure) -> Self {
+        ClientError::Failure(failure).into()
+    }
+}
+
 /// Turns an error of the client into a failure of canal (125).
 impl From<ClientError> for Failed {
     fn from(error: ClientError) -> Self {
-        match error {
-            ClientError::Failure(failure) => {
-                let lost = failure.name == ErrorName::LeaseLost;
-                let code = if lost { OwnCode::LockLost } else { OwnCode::Failed };
-                Self::with_code(code.number(), failure.message).hint_if(failure.hint)
+        let hint = match &error {
+            ClientError::Start(message) => return started_badly(message),
+            ClientError::Failure(failure) => failure.hint.as_deref().map(str::to_owned),
+            ClientError::Abandoned => Some("keep waiting with `--unattended`".to_owned()),
+            ClientError::NoDaemon(place) => Some(match place.rule {
+                Rule::Shared => not_on_demand(place),
+                Rule::Given | Rule::PerUser => {
+                    "leave out --no-start to start a daemon, or run one \
+                                                in the foreground with `canal daemon`"
+                        .to_owned()
+                }
+            }),
+            ClientError::Place(_) => {
+                Some("choose another directory with --socket or CANAL_SOCKET".to_owned())
             }
-            ClientError::Abandoned => {
-                Self::with_code(OwnCode::NotAcquired.number(), error.to_string())
-                    .hint("keep waiting with `--unattended`")
+            ClientError::Silent { pid: 0, .. } => {
+                Some("find the reason with `canal doctor`".to_owned())
             }
-            ClientError::NoDaemon(ref place) => {
-                let hint = hint_without_daemon(place);
-                Self::new(error.to_string()).hint(hint)
+            ClientError::Silent { pid, state: 'T' | 't' } => {
+                Some(format!("it is stopped; continue it with `kill -CONT {pid}`"))
             }
-            ClientError::Start(message) => started_badly(&message),
-            ClientError::Place(message) => {
-                Self::new(message).hint("choose another directory with --socket or CANAL_SOCKET")
-            }
-            ClientError::Silent { pid, state } => silent(pid, state),
-            ClientError::HeldAtOwnDaemon { ref socket, .. } => {
+            ClientError::Silent { pid, .. } => Some(format!(
+                "end it with `kill -9 {pid}`; the next daemon takes over all holds, and nothing is \
+                 lost"
+            )),
+            ClientError::HeldAtOwnDaemon { socket, .. } => {
                 let socket = shell_word::of_path(socket);
-                Self::new(error.to_string()).hint(format!(
+                Some(format!(
                     "wait until they end (`canal status --socket {socket}`), or give them up with \
                      `canal daemon --stop --socket {socket}`"
                 ))
             }
-            other => Self::new(other.to_string()),
+            _ => None,
+        };
+        let code = match &error {
+            ClientError::Failure(failure) if failure.name == ErrorName::LeaseLost => {
+                OwnCode::LockLost
+            }
+            ClientError::Abandoned => OwnCode::NotAcquired,
+            _ => OwnCode::Failed,
+        };
+        let failed = Self { hint, ..Self::with_code(code.number(), error.to_string()) };
+        match error {
+            ClientError::Failure(failure) => Self { failure: Some(Box::new(failure)), ..failed },
+            _ => failed,
         }
-    }
-}
-
-fn silent(pid: u32, state: char) -> Failed {
-    let failed = Failed::new(ClientError::Silent { pid, state }.to_string());
-    match (pid, state) {
-        (0, _) => failed.hint("find the reason with `canal doctor`"),
-        (_, 'T' | 't') => {
-            failed.hint(format!("it is stopped; continue it with `kill -CONT {pid}`"))
-        }
-        _ => failed.hint(format!(
-            "end it with `kill -9 {pid}`; the next daemon takes over all holds, and nothing is lost"
-        )),
     }
 }
 
@@ -289,6 +291,7 @@ mod tests {
 
     #[test]
     fn a_stopped_daemon_can_be_continued() {
+        let silent = |pid, state| Failed::from(ClientError::Silent { pid, state });
         assert!(silent(7, 'T').hint.unwrap_or_default().contains("kill -CONT 7"));
         assert!(silent(7, 'R').hint.unwrap_or_default().contains("kill -9 7"));
         let unknown = silent(0, '?');

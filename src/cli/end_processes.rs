@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 
-use crate::cli::wording::participant::{self, party, short_command};
-use crate::cli::{Failed, Length, Result, Target, Verbosity, stated, user_name};
+use crate::cli::wording::holders_and_waiters::{self, party, short_command};
+use crate::cli::{Failed, Length, Result, Target, stated, stderr, user_name};
 use crate::client::{Client, ClientError, OWN, is_on_demand_daemon};
 use crate::protocol::{ErrorName, Kill, KillTarget, KillTargets, Tag, WouldKill};
 use crate::sys::pidfd::{Pidfd, is_gone};
@@ -167,7 +167,7 @@ impl Left {
     fn shown(&self) -> String {
         match &self.command {
             Some(command) => format!("pid {} `{}`", self.pid, short_command(command)),
-            None => participant::process(self.pid),
+            None => holders_and_waiters::process(self.pid),
         }
     }
 }
@@ -226,7 +226,6 @@ const GRACE: Duration = Duration::from_secs(10);
 /// or its grant. Sends SIGTERM, and SIGKILL to those that still run after 10 s. Returns once all
 /// have ended.
 pub(crate) fn end_superseded(target: &Target, tag: Tag) -> Result {
-    let verbosity = target.verbosity;
     // The client of the request waits on its connection.
     let mut client = target.connect()?;
     let asked = WouldKill { superseded_by: Some(tag), ..WouldKill::default() };
@@ -235,11 +234,11 @@ pub(crate) fn end_superseded(target: &Target, tag: Tag) -> Result {
     let mut endings = endings_of(&mut client, &found)?;
     for ending in &mut endings {
         let refused = ending.signal(&mut client, Signal::SIGTERM)?;
-        verbosity.note(&format!("{}: superseded", sent(ending.target, Signal::SIGTERM)));
-        refused.iter().for_each(|line| verbosity.message(line));
+        stderr::note(&format!("{}: superseded", sent(ending.target, Signal::SIGTERM)));
+        refused.iter().for_each(|line| stderr::message(line));
     }
     let grace = Some(Some(GRACE));
-    match wait_for(&mut endings, Signal::SIGTERM, grace, verbosity).as_slice() {
+    match wait_for(&mut endings, Signal::SIGTERM, grace).as_slice() {
         [] => Ok(()),
         [left, ..] => Err(Failed::new(format!("{} cannot be ended", left.shown()))),
     }
@@ -251,7 +250,6 @@ pub(crate) fn wait_for(
     endings: &mut [Ending<'_>],
     signal: Signal,
     kill_after: Option<Length>,
-    verbosity: Verbosity,
 ) -> Vec<Left> {
     let time = kill_after.unwrap_or(Some(WAIT));
     if wait(endings, time) {
@@ -265,9 +263,9 @@ pub(crate) fn wait_for(
             ending.look();
             let (killed, refused) = ending.send(0, Signal::SIGKILL);
             for one in &killed {
-                verbosity.note(&format!("killed {}, {since}", one.shown()));
+                stderr::note(&format!("killed {}, {since}", one.shown()));
             }
-            refused.iter().for_each(|line| verbosity.message(line));
+            refused.iter().for_each(|line| stderr::message(line));
             is_any_killed |= !killed.is_empty();
         }
         if is_any_killed && wait(endings, Some(WAIT)) {
@@ -283,9 +281,9 @@ pub(crate) fn wait_for(
             let shown = left.shown();
             // canal has already reported why it cannot end this process.
             if ending.refused.contains(&left.pid) {
-                verbosity.message(&format!("{shown} is still running"));
+                stderr::message(&format!("{shown} is still running"));
             } else {
-                verbosity.message(&format!("{shown} is still running, {since}"));
+                stderr::message(&format!("{shown} is still running, {since}"));
                 is_deaf = true;
             }
             all_left.push(left);
@@ -294,7 +292,7 @@ pub(crate) fn wait_for(
     if is_deaf && kill_after.is_none() && signal != Signal::SIGKILL {
         let hint = "kill the remaining processes with `--kill-after 10s`, or kill immediately with \
                     `--signal KILL`";
-        verbosity.hint(hint);
+        stderr::hint(hint);
     }
     all_left
 }

@@ -2,12 +2,12 @@
 
 use std::io;
 
-use crate::cli::arguments::value::job;
+use crate::cli::arguments::parse_value::job;
 use crate::cli::{Failed, Result, Target};
 use crate::client::Client;
 use crate::core::Key;
 use crate::protocol::{HistoryRecord, Status, StatusQuery};
-use crate::run::jobs::{Folder, JobEnd, Record};
+use crate::run::job_files::{Folder, JobEnd, Record};
 use crate::sys::process::user::geteuid;
 
 /// How far the history and the record of a job may differ about its end, in milliseconds.

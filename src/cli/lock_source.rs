@@ -3,19 +3,20 @@
 use std::mem::take;
 use std::time::Duration;
 
+use itertools::Itertools as _;
 use nix::unistd::Pid;
 
-use crate::cli::arguments::lock::LockArgs;
 use crate::cli::arguments::nodes::{NodesArgs, ttl_ms};
-use crate::cli::arguments::note::NoteArgs;
-use crate::cli::arguments::request::{ProgressArg, SessionArgs, WaitArgs, not_believed, not_new};
+use crate::cli::arguments::request::{
+    ProgressArg, RequestArgs, WaitArgs, inherited, not_believed, not_new,
+};
 use crate::cli::end_processes::end_superseded;
 use crate::cli::node_list::{around, listed, named, near};
 use crate::cli::progress::Waiting;
-use crate::cli::wording::participant;
-use crate::cli::{Failed, Global, Result, Target, Verbosity, cut, wrong};
-use crate::client::deadlock_watcher::WaitWithin;
+use crate::cli::wording::holders_and_waiters;
+use crate::cli::{Failed, Global, Result, Target, Verbosity, cut, stderr, wrong};
 use crate::client::nodes::lease::{EnclosingLeases, LeaseHandle, Secret};
+use crate::client::wait_within_run::WaitWithin;
 use crate::client::{self, ClientError};
 use crate::core::FrameId;
 use crate::nodes::{Require, Task};
@@ -51,10 +52,9 @@ impl Source {
         if !args.is_given() {
             return Ok(Self { target: Target::of(global)?, nodes: None });
         }
-        let verbosity = global.verbosity();
         // No daemon remembers for all nodes how the keys were read, so each request gets the notes.
         for note in request.items.iter().filter_map(SizeNote::of_text) {
-            verbosity.note(&note.message);
+            stderr::note(&note.message);
         }
         args.check(&request.items)?;
         let ttl_ms = ttl_ms(ttl)?;
@@ -68,10 +68,10 @@ impl Source {
         let require = args.require();
         if nodes.len() == 2 && require == Require::Majority {
             let what = if purpose == Purpose::Lease { "the lease" } else { "the command" };
-            verbosity.note(&format!(
+            stderr::note(&format!(
                 "a majority of 2 nodes is both of them: the loss of either ends {what}"
             ));
-            verbosity.advice("name a third node, or give --require all");
+            stderr::advice("name a third node, or give --require all");
         }
         Ok(Self { target, nodes: Some(Nodes { nodes, require, ttl_ms, purpose }) })
     }
@@ -83,7 +83,7 @@ impl Source {
         asking: &Asking<'_>,
         end: Option<ChildEnd>,
         witness: Option<Witness<'_>>,
-    ) -> Result<Taken, NotAcquired> {
+    ) -> Result<Taken> {
         match &self.nodes {
             None => at_daemon(&self.target, asking, witness),
             Some(nodes) => nodes.take(&self.target, asking, end),
@@ -97,12 +97,11 @@ const COMMAND_COLUMNS_MAX: usize = 1000;
 /// The request that the options of `canal VERB` describe, under a new tag.
 pub(crate) fn request(
     verb: &str,
-    (lock, nodes): (&LockArgs, &NodesArgs),
-    wait: &WaitArgs,
-    session: SessionArgs,
-    note: &NoteArgs,
+    asked: &RequestArgs,
+    nodes: &NodesArgs,
     command: &str,
 ) -> Result<Acquire> {
+    let RequestArgs { lock, session, wait, note } = asked;
     let mut request = Acquire {
         tag: client::tag()?,
         items: lock.items()?,
@@ -139,39 +138,7 @@ pub(crate) struct Asking<'a> {
     pub(crate) request: &'a Acquire,
     /// The owner of the lock, if that is not this process.
     pub(crate) owner: Option<&'a Pidfd>,
-    pub(crate) progress: ProgressArg,
-    /// Whether the request keeps waiting when stdout and stderr have no reader left.
-    pub(crate) unattended: bool,
-    pub(crate) verbosity: Verbosity,
-}
-
-/// Why a request acquired nothing.
-#[derive(Debug)]
-pub(crate) enum NotAcquired {
-    /// It was refused: the lock is busy, the wait is over, or there is a deadlock. Or the daemon
-    /// did not consider it, because the command needs a supervisor.
-    Refused(Failure),
-    /// canal failed.
-    Failed(Failed),
-}
-
-impl From<Failed> for NotAcquired {
-    fn from(failed: Failed) -> Self {
-        Self::Failed(failed)
-    }
-}
-
-impl From<ClientError> for NotAcquired {
-    fn from(error: ClientError) -> Self {
-        match error {
-            ClientError::Failure(failure)
-                if matches!(failure.name, ErrorName::Refused | ErrorName::SupervisorRequired) =>
-            {
-                Self::Refused(failure)
-            }
-            error => Self::Failed(error.into()),
-        }
-    }
+    pub(crate) wait: &'a WaitArgs,
 }
 
 /// Learns the session of a request at a daemon, and its position in the queue, which is 0 once it
@@ -183,8 +150,13 @@ fn at_daemon(
     target: &Target,
     asking: &Asking<'_>,
     mut witness: Option<Witness<'_>>,
-) -> Result<Taken, NotAcquired> {
-    let Asking { request, owner, progress: choice, unattended, verbosity } = *asking;
+) -> Result<Taken> {
+    let Asking { request, owner, wait } = *asking;
+    // A background job has no terminal, and nobody waits for it.
+    let (choice, unattended) = match witness {
+        Some(_) => (ProgressArg::None, true),
+        None => (wait.progress.unwrap_or_default(), wait.unattended),
+    };
     let mut client = target.connect_for(request.wait_ms)?;
     client.audience = (!unattended).then(Audience::default);
     // Most requests do not wait, so the display is allocated only when needed.
@@ -209,7 +181,7 @@ fn at_daemon(
                 Box::new(Failure { hint, ..Failure::new(ErrorName::Fault, message) })
             })?;
         }
-        let begin = || Box::new(Waiting::new(verbosity, choice, &request.items));
+        let begin = || Box::new(Waiting::new(stderr::verbosity(), choice, &request.items));
         let waiting = waiting.get_or_insert_with(begin);
         let again = within.turn(waiting.update(progress));
         if let Some(nodes) = within.unread() {
@@ -220,22 +192,18 @@ fn at_daemon(
     if let Some(mut waiting) = waiting {
         waiting.end();
     }
-    let acquired = result.map_err(NotAcquired::from).inspect_err(|why| {
-        if let NotAcquired::Refused(failure) = why {
-            size_notes(failure.notes(), verbosity);
+    let acquired = result.inspect_err(|error| {
+        if let ClientError::Failure(failure) = error {
+            size_notes(failure.notes());
         }
     })?;
-    size_notes(&acquired.grant.notes, verbosity);
-    if verbosity >= Verbosity::Verbose {
+    size_notes(&acquired.grant.notes);
+    if stderr::shows(Verbosity::Verbose) {
         let Grant { keys, token, .. } = &acquired.grant;
-        verbosity.detail(&format!("acquired {}, token {token}", keys_granted(keys)));
+        stderr::detail(&format!("acquired {}, token {token}", keys_granted(keys)));
     }
-    if let Some(message) = not_believed(request, &acquired.grant) {
-        verbosity.detail(&message);
-    }
-    if let Some(message) = not_new(request, &acquired.grant) {
-        verbosity.note(&message);
-    }
+    not_believed(request, &acquired.grant).iter().for_each(|it| stderr::detail(it));
+    not_new(request, &acquired.grant, inherited()).iter().for_each(|it| stderr::note(it));
     end_them()?;
     if let Some(witness) = witness {
         witness(&acquired.grant.session, 0)?;
@@ -245,23 +213,22 @@ fn at_daemon(
 
 /// Prints where the size in the request differs from the size that others use. Each difference
 /// appears only once for each daemon and user, because cron mails every line.
-fn size_notes(notes: &[SizeNote], verbosity: Verbosity) {
+fn size_notes(notes: &[SizeNote]) {
     for note in notes.iter().filter(|note| note.first) {
-        verbosity.note(&note.message);
+        stderr::note(&note.message);
     }
 }
 
 /// `db slot 4 (5 held), conf to read`.
 pub(crate) fn keys_granted(keys: &[GrantedKey]) -> String {
-    let keys = keys.iter().map(|key| match key.mode {
+    let granted = |GrantedKey { key, mode, slots, acquired, .. }: &GrantedKey| match mode {
         Mode::Counted => {
-            let slots: Vec<_> = key.slots.iter().map(|slot| slot.slot).collect();
-            format!("{} slot {} ({} held)", key.key, participant::slots(&slots), key.acquired)
+            let slots: Vec<_> = slots.iter().map(|slot| slot.slot).collect();
+            format!("{key} slot {} ({acquired} held)", holders_and_waiters::slots(&slots))
         }
-        Mode::Read => format!("{} to read", key.key),
-        Mode::Write => format!("{} to write", key.key),
-    });
-    keys.collect::<Vec<_>>().join(", ")
+        Mode::Read | Mode::Write => format!("{key} {}", holders_and_waiters::wanted(*mode)),
+    };
+    keys.iter().map(granted).join(", ")
 }
 
 /// The nodes of a lock.
@@ -304,12 +271,7 @@ impl Nodes {
 
     /// Waits until the lock is held. `end` belongs to the coordinator of a command; without one, a
     /// lease gets its own, and this process looks after it.
-    fn take(
-        &self,
-        target: &Target,
-        asking: &Asking<'_>,
-        end: Option<ChildEnd>,
-    ) -> Result<Taken, NotAcquired> {
+    fn take(&self, target: &Target, asking: &Asking<'_>, end: Option<ChildEnd>) -> Result<Taken> {
         let (mut coordinator, end) = match end {
             Some(end) => (None, end),
             None => {
@@ -318,18 +280,18 @@ impl Nodes {
                 (Some(coordinator), end)
             }
         };
-        let begun = end.begin().map_err(|error| not_called(error).into());
+        let begun = end.begin().map_err(not_called);
         match begun.and_then(|()| wait(asking, &end, coordinator.as_mut())) {
             Ok(start) => {
                 if coordinator.is_none() {
                     let (keys, nodes) = (asking.request.keys(), &start.nodes);
                     let acquired = format!("acquired {} on {}", keys.join(", "), nodes.join(", "));
-                    asking.verbosity.detail(&acquired);
+                    stderr::detail(&acquired);
                 }
                 Ok(Taken::FromNodes(Box::new(TakenFromNodes { start, end, coordinator })))
             }
             Err(why) => {
-                end_coordinator(coordinator, Wish::Stop, asking.verbosity);
+                end_coordinator(coordinator, Wish::Stop);
                 Err(why)
             }
         }
@@ -360,8 +322,8 @@ fn wait(
     asking: &Asking<'_>,
     end: &ChildEnd,
     mut coordinator: Option<&mut OverNodes>,
-) -> Result<Start, NotAcquired> {
-    let audience = (!asking.unattended).then(Audience::default);
+) -> Result<Start> {
+    let audience = (!asking.wait.unattended).then(Audience::default);
     let mut display = Display { asking, shown: None, sleep: None, audience };
     loop {
         match display.next(end, coordinator.as_deref())? {
@@ -375,7 +337,7 @@ fn wait(
             }
             Some(BeforeStart::News(News::Away(text) | News::Note(text))) => {
                 display.make_room();
-                asking.verbosity.note(&text);
+                stderr::note(&text);
             }
             Some(BeforeStart::Start(start)) => {
                 display.end();
@@ -384,17 +346,15 @@ fn wait(
             Some(BeforeStart::End(why)) => {
                 display.end();
                 return Err(match why {
-                    Some((name, failure)) => {
-                        ClientError::Failure(Failure { name, ..failure }).into()
-                    }
-                    None => Failed::silent(OwnCode::Failed.number()).into(),
+                    Some((name, failure)) => Failure { name, ..failure }.into(),
+                    None => Failed::silent(OwnCode::Failed.number()),
                 });
             }
         }
         let lines = coordinator.as_mut().map(|it| it.turn(Some(Pid::this()))).unwrap_or_default();
         if !lines.is_empty() {
             display.make_room();
-            lines.iter().for_each(|line| print(line, asking.verbosity));
+            lines.iter().for_each(print);
         }
     }
 }
@@ -440,11 +400,12 @@ impl Display<'_> {
         if self.shown.as_ref().is_some_and(|(before, _)| before != name) {
             self.end();
         }
-        let Asking { request, progress, verbosity, .. } = *self.asking;
+        let Asking { request, wait, .. } = *self.asking;
         let (_, waiting) = self.shown.get_or_insert_with(|| {
             let on_node = |it: &WireItem| WireItem { key: at(&it.key, name).into(), ..it.clone() };
             let items: Vec<WireItem> = request.items.iter().map(on_node).collect();
-            (name.to_owned(), Waiting::new(verbosity, progress, &items))
+            let choice = wait.progress.unwrap_or_default();
+            (name.to_owned(), Waiting::new(stderr::verbosity(), choice, &items))
         });
         waiting
     }
@@ -483,15 +444,15 @@ fn at(key: &str, name: &str) -> String {
 }
 
 /// Ends the coordinator of a lock at nodes, if there is one.
-pub(crate) fn end_coordinator(coordinator: Option<OverNodes>, wish: Wish, verbosity: Verbosity) {
+pub(crate) fn end_coordinator(coordinator: Option<OverNodes>, wish: Wish) {
     let lines = coordinator.map(|mut it| it.end(wish)).unwrap_or_default();
-    lines.iter().for_each(|line| print(line, verbosity));
+    lines.iter().for_each(print);
 }
 
 /// Prints a line of a coordinator.
-pub(crate) fn print(line: &Line, verbosity: Verbosity) {
+pub(crate) fn print(line: &Line) {
     match line {
-        Line::Note(text) => verbosity.note(text),
-        Line::Message(text) => verbosity.message(text),
+        Line::Note(text) => stderr::note(text),
+        Line::Message(text) => stderr::message(text),
     }
 }

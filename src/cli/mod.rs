@@ -1,6 +1,6 @@
-//! The command line. `commands` has one file per subcommand, `arguments` parses, `source` takes
-//! locks, `wording` writes the sentences, `progress` shows a wait, and `output` writes to stdout
-//! and stderr.
+//! The command line. `commands` has one file per subcommand, `arguments` parses, `lock_source`
+//! takes locks, `wording` writes the sentences, `progress` shows a wait, and `output` writes to
+//! stdout and stderr.
 //!
 //! Invariant: data goes to stdout, messages go to stderr through `output::stderr`, and each exit
 //! code of canal itself is one of [`OwnCode`](crate::run::OwnCode).
@@ -26,11 +26,11 @@ pub use man::pages as man_pages;
 pub(crate) use canal_text::plural;
 
 pub(crate) use arguments::definition::Global;
-pub(crate) use arguments::value::{Length, millis, short, stated};
+pub(crate) use arguments::parse_value::{Length, millis, short, stated, stated_ms};
 pub(crate) use connect::Target;
 pub(crate) use output::sanitize::{command_line, cut, sanitize};
 pub(crate) use output::stderr::{Failed, Result, Verbosity};
-pub(crate) use output::stdout;
+pub(crate) use output::{stderr, stdout};
 pub(crate) use wording::time::Now;
 pub(crate) use wording::usage_error::wrong;
 
@@ -44,7 +44,7 @@ use arguments::definition::{Cli, Verb};
 use arguments::fast_path;
 use commands::{
     acquire, config, daemon, doctor, history, jobs, kill, leader, release, renew, resize, run,
-    setup, status, top,
+    setup, status, test, top,
 };
 use wording::usage_error;
 
@@ -55,7 +55,8 @@ pub fn main(words: &[OsString]) -> u8 {
     let Some((global, args)) = fast_path::read(words.iter().map(OsString::as_os_str)) else {
         return by_clap(words);
     };
-    run::run(&args, &global).unwrap_or_else(|failed| global.verbosity().failure(&failed))
+    global.verbosity().apply();
+    run::run(&args, &global).unwrap_or_else(|failed| stderr::failure(&failed))
 }
 
 /// Parses with clap what the fast path does not handle.
@@ -68,9 +69,10 @@ fn by_clap(words: &[OsString]) -> u8 {
     if let Some(Verb::Run(args) | Verb::Submit(args)) = &mut cli.verb {
         args.how.detach |= is_submit;
         // A background job may outlive the command that submits it.
-        args.session.new_session |= args.how.detach;
+        args.asked.session.new_session |= args.how.detach;
     }
-    dispatch(&cli).unwrap_or_else(|failed| cli.global.verbosity().failure(&failed))
+    cli.global.verbosity().apply();
+    dispatch(&cli).unwrap_or_else(|failed| stderr::failure(&failed))
 }
 
 /// The definition of the command line, which is the source of the help, the man pages and the tests
@@ -83,32 +85,33 @@ pub fn definition() -> clap::Command {
 
 fn dispatch(cli: &Cli) -> Result<u8> {
     let global = &cli.global;
+    let target = || Target::of(global);
     let done = match &cli.verb {
         None => Err(usage_error::nothing_to_do()),
         Some(Verb::Run(args) | Verb::Submit(args)) if args.how.detach => {
             return jobs::submit(args, global);
         }
         Some(Verb::Run(args) | Verb::Submit(args)) => return run::run(args, global),
-        Some(Verb::Wait(args)) => return jobs::wait(args, global),
-        Some(Verb::Top(args)) => return top::run(args, global),
+        Some(Verb::Wait(args)) => return jobs::wait(args, &target()?),
+        Some(Verb::Top(args)) => return top::run(args, target()?),
         Some(Verb::Kill(args)) => return kill::run(args, global),
-        Some(Verb::Doctor(args)) => return doctor::run(args, global),
-        Some(Verb::Log(args)) => jobs::log(args, global),
-        Some(Verb::Priority(args)) => jobs::priority(args, global),
+        Some(Verb::Doctor(args)) => return doctor::run(args, &target()?),
+        Some(Verb::Log(args)) => jobs::log(args, &target()?),
+        Some(Verb::Priority(args)) => jobs::priority(args, &target()?),
         Some(Verb::Acquire(args)) => acquire::run(args, global),
         Some(Verb::Release(args)) => release::run(args, global),
         Some(Verb::Renew(args)) => renew::run(args, global),
-        Some(Verb::Status(args)) => status::run(args, global),
-        Some(Verb::History(args)) => history::records::run(args, global),
-        Some(Verb::Stats(args)) => history::stats::run(args, global),
-        Some(Verb::Trace(args)) => history::trace::run(args, global),
-        Some(Verb::Metrics) => daemon::metrics(global),
-        Some(Verb::Leader(args)) => leader::run(args, global),
-        Some(Verb::Test(args)) => acquire::test(args, global),
+        Some(Verb::Status(args)) => status::run(args, &target()?),
+        Some(Verb::History(args)) => history::records::run(args, &target()?),
+        Some(Verb::Stats(args)) => history::stats::run(args, &target()?),
+        Some(Verb::Trace(args)) => history::trace::run(args, &target()?),
+        Some(Verb::Metrics) => daemon::metrics(&target()?),
+        Some(Verb::Leader(args)) => leader::run(args, &target()?),
+        Some(Verb::Test(args)) => test::run(args, global),
         Some(Verb::Resize(args)) => resize::run(args, global),
         Some(Verb::Daemon(args)) => daemon::run(args, global),
-        Some(Verb::Bridge(args)) => daemon::bridge(args, global),
-        Some(Verb::Config { json }) => config::run(*json, global),
+        Some(Verb::Bridge(args)) => daemon::bridge(args, &target()?),
+        Some(Verb::Config { json }) => config::run(*json, &target()?),
         Some(Verb::Setup(args)) => setup::run(args),
         Some(Verb::Completions { shell }) => completions::run(*shell),
         Some(Verb::Man { dir }) => man::run(dir),
@@ -116,7 +119,7 @@ fn dispatch(cli: &Cli) -> Result<u8> {
             completions::complete(*what, prefix.clone(), global);
             Ok(())
         }
-        Some(Verb::DeadlockWatcher) => daemon::deadlock_watcher(global),
+        Some(Verb::DeadlockWatcher) => daemon::deadlock_watcher(&target()?),
     };
     done.map(|()| SUCCESS)
 }

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use crate::cli::{Failed, Result, Target};
-use crate::client::environment;
+use crate::client::command_environment;
 use crate::client::nodes::known_nodes::KnownNodes;
 use crate::daemon;
 use crate::protocol::Node;
@@ -45,7 +45,7 @@ pub(crate) fn named<'a>(
 /// The configuration is unusable.
 pub(crate) fn near(target: &Target) -> Result<Vec<Node>> {
     let known = configured(&target.place)?;
-    let around = std::env::var(environment::RUN_NODES).unwrap_or_default();
+    let around = std::env::var(command_environment::RUN_NODES).unwrap_or_default();
     let words = around.split(',').chain(known.nodes.keys().map(String::as_str));
     let near = words.filter_map(|word| known.node(word.trim()).ok());
     Ok(near.filter(|node| node.address != NodeAddress::Local).collect())
@@ -53,7 +53,7 @@ pub(crate) fn near(target: &Target) -> Result<Vec<Node>> {
 
 /// How a request of this machine reaches its nodes, and those `near` it.
 pub(crate) fn around(target: &Target, near: Vec<Node>) -> Around {
-    let (here, options) = (target.place.clone(), target.options());
+    let (here, options) = (target.place.clone(), target.options.clone());
     Around { near, known_nodes: KnownNodes::of(&here), here, options }
 }
 

@@ -12,7 +12,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle, TermLike};
 use nix::unistd::{Pid, getpgid, getpgrp, tcgetpgrp};
 use terminal_size::{Width, terminal_size_of};
 
-use crate::cli::{Now, Verbosity};
+use crate::cli::{Now, Verbosity, stderr};
 use crate::protocol::{Mode, Progress, WireItem};
 use crate::sys::clock::boottime_ms;
 use crate::sys::process::parent;
@@ -21,8 +21,8 @@ use crate::sys::terminal::shared::SharedTerminal;
 
 use super::arguments::request::{ProgressArg, inherited};
 use super::output::columns::COLUMNS_ASSUMED;
-use super::wording::participant::process;
 use super::wording::waiting::{self, Wait};
+use crate::cli::wording::holders_and_waiters::process;
 
 /// The most ancestors of this process that canal examines.
 const ANCESTORS_MAX: usize = 64;
@@ -53,9 +53,10 @@ enum Outlet {
 }
 
 /// The display of one wait.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Waiting {
-    verbosity: Verbosity,
+    /// Whether the user wants to see it.
+    is_shown: bool,
     choice: ProgressArg,
     /// When the daemon first reported progress.
     began: Option<Instant>,
@@ -76,15 +77,11 @@ impl Waiting {
     pub(crate) fn new(verbosity: Verbosity, choice: ProgressArg, items: &[WireItem]) -> Self {
         let at_once = verbosity >= Verbosity::Verbose;
         Self {
-            verbosity,
+            is_shown: verbosity >= Verbosity::Normal,
             choice,
-            began: None,
             next_line_after: if at_once { Duration::ZERO } else { FIRST_LINE_AFTER },
-            last: None,
-            new_nodes: None,
             items: items.to_vec(),
-            line: None,
-            warned: false,
+            ..Self::default()
         }
     }
 
@@ -95,7 +92,7 @@ impl Waiting {
         if let Some(progress) = progress {
             self.last = Some((progress.clone(), Instant::now()));
         }
-        if self.verbosity < Verbosity::Normal || self.last.is_none() && self.new_nodes.is_none() {
+        if !self.is_shown || self.last.is_none() && self.new_nodes.is_none() {
             return None;
         }
         if progress.is_some() && !self.warned {
@@ -128,7 +125,7 @@ impl Waiting {
         if let Some(line) = &mut self.line {
             line.erase();
         }
-        self.verbosity.note(text);
+        stderr::note(text);
     }
 
     /// Warns if an ancestor of this process holds the lock. The daemon cannot detect that deadlock,
@@ -147,7 +144,7 @@ impl Waiting {
         let is_of_ours = inherited().is_some_and(|session| session == holder.session);
         self.warned = true;
         self.note(&note);
-        self.verbosity.advice(if is_of_ours {
+        stderr::advice(if is_of_ours {
             "release the lock first, or leave out `--new-session`, so that the locks of the outer \
              command do not block this one"
         } else {
@@ -193,7 +190,7 @@ impl Waiting {
             self.next_line_after = (2 * self.next_line_after).max(SECOND_LINE_AFTER);
         }
         let text = self.text(None, here, Some(passed));
-        self.verbosity.note(&format!("{} {text}", Now::here().stamp()));
+        stderr::note(&format!("{} {text}", Now::here().stamp()));
         self.next_line_after - passed
     }
 

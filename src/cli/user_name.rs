@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
+use itertools::Itertools as _;
 use nix::unistd::{Uid, User};
 
 thread_local! {
@@ -27,8 +28,7 @@ pub(crate) fn in_message(text: &str) -> Cow<'_, str> {
         return text.into();
     }
     let parts = text.split('`').enumerate();
-    let parts = parts.map(|(n, part)| if n % 2 == 0 { named(part) } else { part.to_owned() });
-    parts.collect::<Vec<_>>().join("`").into()
+    parts.map(|(n, part)| if n % 2 == 0 { named(part) } else { part.to_owned() }).join("`").into()
 }
 
 /// Precedes the number of a user in a message.

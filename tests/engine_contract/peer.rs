@@ -11,6 +11,7 @@ use canal_log::engine::{
     Alive, Answer, Append, Batch, Call, Claimant, Ends, Engine, Evidence, Hash, Identity, Placed,
     Position, Read, Registration, Stored,
 };
+use canal_sys::kernel::random;
 use sha2::{Digest, Sha256};
 
 use super::Log;
@@ -365,7 +366,5 @@ pub(crate) fn read_of(placed: &Placed) -> Read {
 }
 
 pub(crate) fn nonce() -> u128 {
-    let mut bytes = [0; 16];
-    getrandom::fill(&mut bytes).unwrap();
-    u128::from_ne_bytes(bytes)
+    random::u128().unwrap()
 }

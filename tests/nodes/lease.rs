@@ -13,7 +13,7 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::nodes::run::{NAMES, Nodes, TTL, coordinator};
+use crate::nodes::run::{NAMES, Nodes, PAST_TTL, coordinator};
 use crate::world::canal;
 use crate::world::process::{Cmd, Proc, alive, root_or_skip, signal, wait_until};
 
@@ -208,7 +208,7 @@ fn a_lease_is_kept_as_long_as_a_process_lives() {
     let keeper = nodes.with(&lease, "renew", &["--while", &process.pid_text()]).spawn();
     let away = nodes.nodes[2].daemon_pid();
     signal(away, Signal::SIGSTOP);
-    let until = Instant::now() + TTL + TTL / 2;
+    let until = Instant::now() + PAST_TTL;
     while Instant::now() < until {
         assert!(nodes.nodes[..2].iter().all(|node| node.held("x") == 1));
         thread::sleep(Duration::from_millis(200));

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Gid, Pid, Uid, chown};
 
-use crate::nodes::run::{Nodes, TTL, coordinator, parent, rests};
+use crate::nodes::run::{Nodes, PAST_TTL, coordinator, parent, rests};
 use crate::ssh::{Server, Ssh, Sshd, sshd_or_skip};
 use crate::world::executable::executable;
 use crate::world::process::{Cmd, Ended, Proc, alive, children, root_or_skip, signal, wait_until};
@@ -141,7 +141,7 @@ fn a_lock_is_held_over_three_servers_and_survives_the_end_of_every_connection() 
         // It may have ended by itself.
         let _ = kill(Pid::from_raw(bridge), Signal::SIGKILL);
     }
-    let until = Instant::now() + TTL + TTL / 2;
+    let until = Instant::now() + PAST_TTL;
     while Instant::now() < until {
         assert!(alive(command), "the command keeps running");
         std::thread::sleep(Duration::from_millis(200));
@@ -183,7 +183,7 @@ fn the_jump_hosts_and_shared_connections_of_the_user_are_used_and_none_is_made()
     let (holder, command) = start(&nodes, &ssh, "ssh:web3");
     master.kill();
     wait_until("there is another connection", || accepted(2) > before);
-    let until = Instant::now() + TTL;
+    let until = Instant::now() + PAST_TTL;
     while Instant::now() < until {
         assert!(alive(command), "the command keeps running");
         std::thread::sleep(Duration::from_millis(200));

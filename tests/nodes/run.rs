@@ -18,6 +18,9 @@ use crate::world::process::{
 /// The shortest TTL.
 pub(crate) const TTL: Duration = Duration::from_secs(10);
 
+/// When every lease with this TTL has ended that nothing renews.
+pub(crate) const PAST_TTL: Duration = Duration::from_secs(12);
+
 /// Three daemons, and a place for the commands that ask them.
 pub(crate) struct Nodes {
     pub(crate) here: World,
@@ -29,11 +32,15 @@ pub(crate) const NAMES: [&str; 3] = ["a", "b", "c"];
 /// A node with new state grants nothing for this time.
 const CONFIGURATION: &str = "[nodes]\nlongest_ttl = \"10s\"\n";
 
-/// The files of a node that has granted before.
+/// The files of a node that has granted before. Its operator states its first start, because it
+/// would otherwise grant nothing until [`TTL`] is over, and the other tests wait for these files.
 static STATE: LazyLock<[(&str, Vec<u8>); 4]> = LazyLock::new(|| {
-    let node = new_node(CONFIGURATION);
+    let node = World::new();
+    node.configure(CONFIGURATION);
+    let daemon = first_start(&node);
     run_at(&node, &[]).end().code(0);
     node.canal(["daemon", "--stop"]).end().code(0);
+    daemon.end().code(0);
     ["state.json", "journal.0", "journal.1", "leases.log"]
         .map(|file| (file, fs::read(node.runtime().join(file)).unwrap()))
 });
@@ -313,7 +320,7 @@ fn a_killed_coordinator_is_replaced_and_the_lock_stays_held() {
         coordinator(parent, command).is_some_and(|pid| pid != first)
     });
     // Its leases would have ended by now.
-    let until = Instant::now() + TTL + TTL / 2;
+    let until = Instant::now() + PAST_TTL;
     while Instant::now() < until {
         assert!(alive(command), "the command keeps running");
         assert!(nodes.held().iter().sum::<u64>() >= 2);
@@ -353,7 +360,7 @@ fn a_command_whose_parent_is_killed_keeps_the_lock_until_it_ends() {
     let parent = parent(command);
     signal(parent, Signal::SIGKILL);
     wait_until("it is gone", || !alive(parent));
-    let until = Instant::now() + TTL + TTL / 2;
+    let until = Instant::now() + PAST_TTL;
     while Instant::now() < until {
         assert!(alive(command), "the command keeps running");
         assert_eq!(nodes.held(), [1, 1, 1]);
@@ -371,7 +378,7 @@ fn nodes_that_are_killed_and_come_back_cost_the_command_nothing() {
     for node in &nodes.nodes {
         node.kill_daemon();
     }
-    let until = Instant::now() + TTL + TTL / 2;
+    let until = Instant::now() + PAST_TTL;
     while Instant::now() < until {
         assert!(alive(command), "the command keeps running");
         std::thread::sleep(Duration::from_millis(200));
@@ -397,7 +404,7 @@ fn a_majority_survives_the_loss_of(lost: usize) {
     wait_until("the third holds it, too", || nodes.held() == [1, 1, 1]);
     let daemon = nodes.nodes[lost].daemon_pid();
     signal(daemon, Signal::SIGSTOP);
-    let until = Instant::now() + TTL + TTL / 2;
+    let until = Instant::now() + PAST_TTL;
     while Instant::now() < until {
         assert!(alive(command), "without {}", NAMES[lost]);
         std::thread::sleep(Duration::from_millis(200));
@@ -662,13 +669,42 @@ fn what_ssh_says_is_said_with_what_to_do() {
 }
 
 #[test]
+fn a_first_meeting_that_breaks_off_is_repeated_within_the_wait() {
+    let nodes = Nodes::new();
+    let run = |on: &str, script: &str, wait: &str| {
+        nodes.path_with_ssh();
+        let path = stand_in(&nodes, script);
+        let words = ["run", "--on", on, "--ttl", "10s", "-w", wait, "-k", "x", "--", "true"];
+        nodes.here.canal(words).env("PATH", &path).end()
+    };
+    // The first connection ends before the other side reads anything, the second one while the node
+    // is to identify itself.
+    let breaks_twice = r#"times="${0%/*}/times-$host"
+if mkdir "$times-1" 2>/dev/null; then exit 255; fi
+if mkdir "$times-2" 2>/dev/null; then head -c 1 >/dev/null; exit 255; fi
+CANAL_SOCKET=$(cat "${0%/*}/socket-of-$host") exec sh -c "$command""#;
+    let met = run("ssh:a,ssh:b", breaks_twice, "60s").code(0);
+    for name in ["ssh:a", "ssh:b"] {
+        let said = format!("cannot reach {name} yet: ssh: the connection was closed");
+        assert_eq!(met.stderr.matches(&said).count(), 1, "{}", met.stderr);
+    }
+    // It is never reached, and the others were.
+    let breaks_always = r#"if [ "$host" = d ]; then exit 255; fi
+CANAL_SOCKET=$(cat "${0%/*}/socket-of-$host") exec sh -c "$command""#;
+    let refused = run("ssh:a,ssh:d", breaks_always, "1s").code(125);
+    let said = "cannot reach ssh:d, which canal has never reached: ssh: the connection was closed";
+    assert!(refused.stderr.contains(said), "{}", refused.stderr);
+    nodes.until_free();
+}
+
+#[test]
 fn a_killed_bridge_is_replaced() {
     let nodes = Nodes::new();
     let (run, command) = nodes.start_over_ssh();
     let coordinator = coordinator(parent(command), command).unwrap();
     wait_until("it has its bridges", || children(coordinator).len() == 3);
     children(coordinator).into_iter().for_each(|pid| signal(pid, Signal::SIGKILL));
-    let until = Instant::now() + TTL + TTL / 2;
+    let until = Instant::now() + PAST_TTL;
     while Instant::now() < until {
         assert!(alive(command), "the command keeps running");
         std::thread::sleep(Duration::from_millis(200));

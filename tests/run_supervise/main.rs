@@ -49,6 +49,7 @@ tests! {
         the_command_gets_its_signals_as_the_caller_set_them,
         descriptors_that_the_command_closes_are_closed;
     max_run:
+        the_hook_learns_of_a_command_that_runs_too_long_once,
         a_command_that_ends_in_time_is_not_signalled,
         a_command_that_runs_too_long_is_ended,
         a_command_that_ends_with_0_after_its_time_is_124,

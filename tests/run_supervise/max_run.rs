@@ -7,6 +7,13 @@ use crate::bound::BOUND;
 use crate::scene::{Running, code, lives, output};
 use crate::wait_until;
 
+pub(crate) fn the_hook_learns_of_a_command_that_runs_too_long_once() {
+    let limits = ["--max-run", "100", "--kill-after", "100"];
+    let long = output(&limits, "trap '' TERM; while :; do sleep 0.01; done");
+    assert_eq!(String::from_utf8_lossy(&long.stderr), "overran\n");
+    assert_eq!(String::from_utf8_lossy(&output(&["--max-run", "60000"], "exit 3").stderr), "");
+}
+
 pub(crate) fn a_command_that_ends_in_time_is_not_signalled() {
     assert_eq!(code(&["--max-run", "60000"], "exit 3"), Some(3));
     let output = output(&["--max-run", "60000"], "kill -TERM $$");

@@ -11,7 +11,7 @@ use canal::client::Fate;
 use canal::client::hold_monitor::LostHold;
 use canal::protocol::OnLost;
 use canal::run::{ChildChannel, Limits, OwnCode, SupervisorHooks, supervise};
-use canal::sys::deadline::Reader;
+use canal::sys::deadline_page::Reader;
 use canal::sys::fds;
 use canal::sys::process::user::SignalRefused;
 use canal::sys::process::{exec, startup};
@@ -29,6 +29,10 @@ struct Nobody;
 impl SupervisorHooks for Nobody {
     fn lost(&mut self, lost: &LostHold) {
         eprintln!("lost token {}", lost.token);
+    }
+
+    fn overrun(&mut self) {
+        eprintln!("overran");
     }
 
     fn refused(&mut self, refused: &SignalRefused) {

@@ -6,7 +6,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command};
 
 use canal::sys::clock::boottime_ms;
-use canal::sys::deadline::{Deadline, Writer};
+use canal::sys::deadline_page::{Deadline, Writer};
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::pty::openpty;

@@ -7,28 +7,21 @@
 
 mod admission;
 mod deadlock;
+mod find_leader;
 mod index;
-mod leader;
 mod model;
+mod queries;
 mod state;
 mod transition;
-mod why;
+mod why_waiting;
 
 pub use admission::node_limits::{are_rivals, differs_in_nodes};
 pub use deadlock::{PartialTable, shortest_cycle};
-pub use leader::Leadership;
-pub use model::{
-    Above, Ask, BYPASS_MAX_DEFAULT, By, CONFIRMED_TOKEN_MAX, Change, Command, CycleStep, Diverged,
-    ENTRY_VERSION, Entry, FrameId, FrameState, GROUP_BYTES_MAX, Globals, Granted, GrantedItem,
-    HeldItem, HoldState, HostId, HostState, Item, KEY_BYTES_MAX, Key, KeyError, Kind, LEASE_MS_MAX,
-    LEASE_MS_MIN, LEASE_OVER_NODES_MS_MIN, LeaseEnd, LeaseId, LeaseState, Mode, NODES_MAX, NodeId,
-    OnLost, OutOfService, Outcome, OverNodes, Owner, PAST_LEASES_MAX, PastLease, PastRequest,
-    ProcessId, RULES_VERSION, Recovery, Refusal, Release, Request, RequestId, Require, Revision,
-    RunId, SUPERSEDED_MAX, Setting, Settings, SlotRange, Slots, Snapshot, Supersede, Superseded,
-    Tag, Token, UnixMillis, Usage, View, Wait, WaiterState, WaiterStatus, key_room, room_of,
-};
+pub use find_leader::Leadership;
+pub use model::*;
+pub use queries::SizeFound;
 pub use state::Table;
-pub use why::{Blocker, OwnSlots, Reason, SizeFound, Why};
+pub use why_waiting::{OwnSlots, Reason, Why};
 
 #[cfg(test)]
 mod tests;

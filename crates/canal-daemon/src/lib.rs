@@ -8,6 +8,7 @@ use std::path::PathBuf;
 
 use canal_protocol::paths::Place;
 
+mod adaptive_spin;
 mod calls;
 mod cluster;
 mod config;
@@ -15,9 +16,10 @@ mod event_loop;
 mod fault_injection;
 mod history;
 mod hooks;
-mod host;
 mod jobserver;
+mod lease_deadlines;
 mod logging;
+mod membership;
 mod metrics;
 mod net;
 mod options;
@@ -37,17 +39,18 @@ mod view;
 mod waiters;
 mod wording;
 
-pub use crate::cluster::engine::{SeenEngine, look_at as look_at_engine};
-pub use crate::cluster::watcher_process::watch;
+pub use crate::cluster::choose_engine::{SeenEngine, look_at as look_at_engine};
+pub use crate::cluster::daemon_watcher::watch;
 pub use crate::config::file::PACKAGED as PACKAGED_CONFIG;
 pub use crate::config::nodes::ConfiguredNodes;
 pub use crate::config::values::written_bytes;
 pub use crate::event_loop::LAST_LINE;
-pub use crate::hooks::guard::{SeenHook, guard as guard_hook, look_at as look_at_hooks};
+pub use crate::hooks::guard::guard as guard_hook;
+pub use crate::hooks::program_environment::{SeenHook, look_at as look_at_hooks};
 pub use crate::options::Options;
 pub use crate::own_user::become_owner;
 pub use crate::runtime_dir::claim::Replacing;
-pub use crate::runtime_dir::locks::runs;
+pub use crate::runtime_dir::instance_lock::runs;
 pub use crate::runtime_dir::other_daemons::{Separation, separations, users_with_daemons};
 pub use crate::start::{check, report_failure, run};
 pub use crate::store::node_identity::first_start_statement;
@@ -79,12 +82,12 @@ pub fn job_bytes_max(paths: &[PathBuf]) -> anyhow::Result<u64> {
     Ok(config::file::Config::read(paths)?.jobs.max_bytes)
 }
 
-/// Begins to replace the daemon of a user at a place. Waits while another process replaces it.
+/// Begins to replace the daemon of this user at a place. Waits while another process replaces it.
 ///
 /// # Errors
 /// The place cannot be used.
-pub fn replace(place: &Place, uid: u32) -> anyhow::Result<Replacing> {
-    Ok(Replacing::begin(place, uid)?)
+pub fn replace(place: &Place) -> anyhow::Result<Replacing> {
+    Ok(Replacing::begin(place)?)
 }
 
 /// Keeps the tests apart from the user's environment and processes.

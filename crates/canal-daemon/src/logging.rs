@@ -16,7 +16,7 @@ use std::sync::{Mutex, OnceLock};
 use anyhow::Context;
 use jiff::Timestamp;
 use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::poll::PollFlags;
 use tracing::Subscriber;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt::format::Writer;
@@ -25,6 +25,7 @@ use tracing_subscriber::reload;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
 use canal_protocol::SettingSource;
+use canal_sys::fds::events_now;
 use canal_text::plural;
 use canal_text::safe_text::sanitize;
 
@@ -195,11 +196,8 @@ fn write_now(fd: BorrowedFd<'_>, text: &[u8]) -> Result<(), usize> {
     for piece in text.chunks(PIECE_BYTES) {
         let mut rest = piece;
         while !rest.is_empty() {
-            let mut fds = [PollFd::new(fd, PollFlags::POLLOUT)];
-            match poll(&mut fds, PollTimeout::ZERO) {
-                Ok(1..) => {}
-                Err(Errno::EINTR) => continue,
-                _ => return Err(written),
+            if events_now(fd, PollFlags::POLLOUT).is_empty() {
+                return Err(written);
             }
             match nix::unistd::write(fd, rest) {
                 Ok(count @ 1..) => {

@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 
-use crate::config::effective::Overrides;
 use crate::runtime_dir::claim::Replacing;
 use canal_protocol::SettingSource;
 use canal_protocol::paths::Place;
@@ -47,28 +46,25 @@ pub struct Options {
 }
 
 impl Options {
-    /// The overrides that these options and the environment state.
-    pub(crate) fn overrides(&self) -> Overrides {
-        let variable = std::env::var_os("CANAL_ENGINE").filter(|text| !text.is_empty());
-        let option = |given: bool, option| given.then_some((SettingSource::CommandLine, option));
-        let engine = match variable {
-            // A daemon that a client started ignores the variable.
-            Some(_) if self.engine.is_none() && !self.is_on_demand() => {
-                Some((SettingSource::Environment, "CANAL_ENGINE"))
+    /// The option or the variable that overrides a setting of the configuration, if one does.
+    pub(crate) fn override_of(&self, setting: &str) -> Option<(SettingSource, &'static str)> {
+        let option = match setting {
+            "daemon.idle_exit" if self.idle_exit_s.is_some() => "--idle-exit",
+            "engine.url" if self.engine.is_some() => "--engine",
+            "engine.url" if self.engine_variable().is_some() => {
+                return Some((SettingSource::Environment, "CANAL_ENGINE"));
             }
-            _ => option(self.engine.is_some(), "--engine"),
+            "engine.ttl" if self.engine_ttl_ms.is_some() => "--engine-ttl",
+            "engine.host" if self.host.is_some() => "--host",
+            _ => return None,
         };
-        let settings = [
-            ("daemon.idle_exit", option(self.idle_exit_s.is_some(), "--idle-exit")),
-            ("engine.url", engine),
-            ("engine.ttl", option(self.engine_ttl_ms.is_some(), "--engine-ttl")),
-            ("engine.host", option(self.host.is_some(), "--host")),
-        ];
-        Overrides {
-            idle_exit_s: self.idle_exit_s,
-            verbose: self.verbose,
-            settings: settings.into_iter().filter_map(|(name, by)| Some((name, by?))).collect(),
-        }
+        Some((SettingSource::CommandLine, option))
+    }
+
+    /// The address in `CANAL_ENGINE`. A daemon that a client started ignores it.
+    pub(crate) fn engine_variable(&self) -> Option<String> {
+        let variable = std::env::var("CANAL_ENGINE").ok().filter(|text| !text.is_empty());
+        variable.filter(|_| !self.is_on_demand())
     }
 
     /// The options of a daemon at this place about which nothing is stated.

@@ -63,12 +63,8 @@ impl Poller {
         }
     }
 
-    /// Takes the pending events without waiting. If the buffer is full, there may be more.
-    pub(crate) fn take(&self, events: &mut [EpollEvent]) -> usize {
-        self.epoll.wait(events, EpollTimeout::ZERO).unwrap_or(0)
-    }
-
-    /// As [`Self::take`], but waits for the first event; forever without a time.
+    /// Takes the pending events. Waits for the first one; forever without a time. If the buffer is
+    /// full, there may be more.
     pub(crate) fn wait(&self, events: &mut [EpollEvent], time: Option<Duration>) -> usize {
         // Rounded up. Otherwise the daemon would be awake for the last part of a millisecond.
         let milliseconds = time.map(|time| time.as_nanos().div_ceil(1_000_000));

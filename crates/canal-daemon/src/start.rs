@@ -9,29 +9,31 @@ use nix::sys::signal::Signal;
 use nix::sys::stat::{Mode, umask};
 use sd_notify::NotifyState;
 
-use crate::cluster::decide::Decide;
-use crate::cluster::engine::Chosen;
-use crate::cluster::membership::{Cluster, refuse_living};
-use crate::cluster::shared_marker;
+use crate::cluster::choose_engine::Chosen;
+use crate::cluster::engine_required;
+use crate::cluster::journal_or_engine::Decide;
+use crate::cluster::member_and_engine::{Cluster, refuse_living};
 use crate::config::effective::EffectiveConfig;
 use crate::config::file::Config;
-use crate::config::sections::SocketAccess;
+use crate::config::sections_and_defaults::SocketAccess;
 use crate::config::user_limits::DESCRIPTORS_MIN;
 use crate::event_loop::{Signals, work};
 use crate::history::recorder::History;
 use crate::history::writer::Files;
-use crate::hooks::configured::Hooks;
+use crate::hooks::active_hooks::Hooks;
 use crate::hooks::event::About;
 use crate::jobserver::builds::Jobservers;
+use crate::lease_deadlines::{Leases, is_collecting};
 use crate::metrics::exporter::{self, Exporter};
-use crate::net::connections::{Conns, Source};
+use crate::net::all_connections::{Conns, Source};
 use crate::net::unread_reports::Reports;
 use crate::options::Options;
-use crate::processes::descendants::Children;
+use crate::processes::find_descendants::Children;
 use crate::processes::holder_record;
-use crate::processes::owners::Owners;
-use crate::runtime_dir::claim::{Claim, is_full};
-use crate::runtime_dir::locks::ClaimError;
+use crate::processes::watch_owners::Owners;
+use crate::runtime_dir::bind_socket::is_full;
+use crate::runtime_dir::claim::{Claim, RuntimeDir};
+use crate::runtime_dir::instance_lock::ClaimError;
 use crate::runtime_dir::other_daemons::{Separation, separations};
 use crate::server::Server;
 use crate::server::observe::Observe;
@@ -39,14 +41,14 @@ use crate::store::node_identity;
 use crate::store::recover::{Recovered, journal_of, recover};
 use crate::timers::{BoottimeTimer, Due};
 use crate::view::size_notes::ToldSizes;
-use crate::waiters::leases::{Leases, is_collecting};
-use crate::waiters::waiting::Waiters;
+use crate::waiters::Waiters;
 use crate::wording::{StartError, time};
 use crate::{logging, own_user};
 use canal_core::{Change, RequestId, UnixMillis};
 use canal_log::journal::{NoRoom, OpenError};
 use canal_protocol::DaemonInfo;
 use canal_protocol::paths::{Place, Rule};
+use canal_sys::process::user::geteuid;
 use canal_sys::process::{FIRST_PID_NAMESPACE, Origin, detach, may_look_into_others};
 use canal_sys::{clock, fds, peer, signals};
 use canal_text::shell_word;
@@ -121,7 +123,7 @@ pub fn check(options: &Options) -> anyhow::Result<()> {
         holder_record::refuse_holders(&place.dir, &origin, options.discard_journal)?;
     }
     if !options.without_engine {
-        shared_marker::check(options, &config, chosen.as_ref())?;
+        engine_required::check(options, &config, chosen.as_ref())?;
     }
     let Some(chosen) = chosen else { return Ok(()) };
     if !options.discard_journal {
@@ -138,10 +140,9 @@ fn come_up(options: &Options) -> anyhow::Result<Option<(Server, Signals)>> {
         // full disk, and does not end the daemon.
         signals::set_ignored(Signal::SIGXFSZ)?;
     }
-    let uid = canal_sys::process::user::geteuid().as_raw();
     let claimed = match options.is_on_demand() {
-        true => Claim::on_demand(place, uid),
-        false => Claim::new(place, uid),
+        true => Claim::on_demand(place),
+        false => Claim::new(place),
     };
     if let Some(replacing) = &options.replaces {
         replacing.end();
@@ -201,13 +202,12 @@ pub(crate) fn open(
     descriptors: u64,
 ) -> anyhow::Result<Server> {
     let place = &options.place;
-    let uid = canal_sys::process::user::geteuid().as_raw();
     let origin = Origin::read()?;
     let chosen = Chosen::of(options, config)?;
     if chosen.is_none() {
         holder_record::refuse_holders(&place.dir, &origin, options.discard_journal)?;
     }
-    shared_marker::check(options, config, chosen.as_ref())?;
+    engine_required::check(options, config, chosen.as_ref())?;
     let stated = node_identity::take_first_start(place);
     let is_first_start =
         stated.context("the file of `canal setup --first-start`")? || options.first_start;
@@ -224,10 +224,10 @@ pub(crate) fn open(
         let settled = recovered.ledger.settle_node();
         settled.context("cannot record that this node has granted nothing")?;
     }
-    let paths = place.stores().config.clone();
     let taken = config.metrics.listen.as_ref().map_or(0, |_| exporter::DESCRIPTORS);
     let descriptors = descriptors.saturating_sub(taken);
-    let effective = EffectiveConfig::new(config.clone(), paths, descriptors, options.overrides());
+    let effective =
+        EffectiveConfig::new(config.clone(), place.stores().config.clone(), descriptors);
     if given.is_some() && config.socket != SocketAccess::default() {
         tracing::warn!(
             "the socket comes from the service manager: its unit sets group and mode, and \
@@ -237,7 +237,7 @@ pub(crate) fn open(
     let runtime_dir = claim.open(given, config.socket.clone())?;
     let Recovered { ledger, notes, mut unseen } = recovered;
     let decide = Decide::new(ledger, cluster);
-    let mut server = server(place, uid, runtime_dir, effective, &origin, (decide, notes))?;
+    let mut server = server(options.clone(), runtime_dir, effective, &origin, (decide, notes))?;
     unseen.leave_out(server.decide.table());
     let boot_id = origin.boot_id;
     if let Some(chosen) = &chosen {
@@ -253,7 +253,6 @@ pub(crate) fn open(
         let state_dir = journal.map_or(place.state_dir(), |journal| &*journal.state_dir);
         Files { dir: state_dir.join("history"), limits, boot_id }
     });
-    server.owners.keeps_ended = files.is_some();
     let host = chosen.as_ref().map(|chosen| chosen.label.as_str());
     let mut history = History::new(files, host);
     history.take_in_unseen(&unseen, chosen.is_some());
@@ -297,16 +296,16 @@ fn descriptors() -> anyhow::Result<u64> {
 }
 
 pub(crate) fn server(
-    place: &Place,
-    uid: u32,
-    home: crate::runtime_dir::claim::RuntimeDir,
+    options: Options,
+    home: RuntimeDir,
     effective: EffectiveConfig,
     origin: &Origin,
     (decide, mut notes): (Decide, Vec<String>),
 ) -> anyhow::Result<Server> {
+    let (place, uid) = (options.place.clone(), geteuid().as_raw());
     let node = decide.ledger().node(effective.config.limits.nodes_longest_ttl);
     notes.extend(home.notes());
-    notes.extend(notes_about(place, origin));
+    notes.extend(notes_about(&place, origin));
     notes.extend(detach::notes());
     for note in &notes {
         tracing::warn!("{note}");
@@ -332,6 +331,7 @@ pub(crate) fn server(
     }
     let mut server = Server {
         about,
+        options,
         runtime_dir: home,
         effective,
         waiters: Waiters::default(),
@@ -355,7 +355,7 @@ pub(crate) fn server(
     }
     server.take_up_jobservers();
     server.follow()?;
-    server.decide.commit().with_context(|| journal_of(place))?;
+    server.decide.commit().with_context(|| journal_of(&place))?;
     // The first turn may be far away, and recovered leases may expire before it.
     server.look_ahead(clock::now());
     server.set_alarm()?;

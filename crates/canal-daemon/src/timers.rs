@@ -134,7 +134,7 @@ pub(crate) fn is_stopped(pid: u32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::net::connections::{Conns, Source};
+    use crate::net::all_connections::{Conns, Source};
     use canal_sys::clock;
 
     #[test]

@@ -15,7 +15,7 @@ use postcard::take_from_bytes;
 use super::file_format::{self, Batch, Frames};
 use super::record::Record;
 use super::store::{Store, open_plain};
-use canal_sys::dir::remove_if_there;
+use canal_sys::private_dir::remove_if_there;
 
 /// The name of the file. Files of records have numbers as names, so it differs from them all.
 const NAME: &str = "open";
@@ -97,8 +97,8 @@ pub fn unrecorded(store: &Store, batch: &Batch) -> Batch {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::disk_space::Limits;
     use crate::record::{Ending, tests::record};
-    use crate::store::Limits;
 
     /// The record of a request that had held its lock for a second at this time.
     fn open(known_ms: u64, key: &str) -> Record<'static> {

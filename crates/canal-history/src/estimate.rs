@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use super::file_format::{Batch, Frames};
 use super::record::Record;
-use super::replay::Slots;
+use super::simulate_size::Slots;
 use super::store::Store;
 use canal_core::Mode;
 use canal_protocol::EstimateInfo;
@@ -315,8 +315,8 @@ mod tests {
     mod measured;
 
     use super::*;
+    use crate::disk_space::Limits;
     use crate::record::tests::record;
-    use crate::store::Limits;
 
     /// Lengths from 0.9 to 1.1 times this one.
     fn about(ms: u64) -> Option<Sample> {

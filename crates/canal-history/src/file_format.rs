@@ -8,12 +8,12 @@
 
 use std::borrow::Borrow;
 
-use postcard::take_from_bytes;
+use postcard::{ser_flavors, take_from_bytes};
 
 use super::record::Record;
 
 /// The first bytes of each file. The number is the version of all that follows.
-pub(crate) const MAGIC: &[u8; 16] = b"canal history 4\n";
+pub(crate) const MAGIC: &[u8; 16] = b"canal history 5\n";
 
 /// The bytes before each record: its length, and its CRC-32.
 pub(crate) const HEADER: usize = 8;
@@ -22,16 +22,36 @@ pub(crate) const HEADER: usize = 8;
 /// KiB.
 pub(crate) const RECORD_MAX: usize = 1 << 20;
 
+/// Writes to the end of a block of memory. [`postcard::to_extend`] would copy byte by byte.
+struct Appending<'a>(&'a mut Vec<u8>);
+
+impl ser_flavors::Flavor for Appending<'_> {
+    type Output = ();
+
+    fn try_push(&mut self, byte: u8) -> postcard::Result<()> {
+        self.0.push(byte);
+        Ok(())
+    }
+
+    fn try_extend(&mut self, bytes: &[u8]) -> postcard::Result<()> {
+        self.0.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    fn finalize(self) -> postcard::Result<()> {
+        Ok(())
+    }
+}
+
 /// Appends a record in its form. Returns whether it did: it omits a record that is too long.
 pub(crate) fn append(record: &Record<'_>, out: &mut Vec<u8>) -> bool {
     let begin = out.len();
     out.extend([0; HEADER]);
     // This fails only for sequences of unknown length, and there are none.
-    let Ok(whole) = postcard::to_extend(record, std::mem::take(out)) else { return false };
-    *out = whole;
+    let written = postcard::serialize_with_flavor(record, Appending(out));
     let (header, payload) = out[begin..].split_at_mut(HEADER);
-    let length = u32::try_from(payload.len()).ok().filter(|_| payload.len() <= RECORD_MAX);
-    let Some(length) = length else {
+    let fits = written.is_ok() && payload.len() <= RECORD_MAX;
+    let Some(length) = u32::try_from(payload.len()).ok().filter(|_| fits) else {
         out.truncate(begin);
         return false;
     };

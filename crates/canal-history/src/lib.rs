@@ -1,9 +1,10 @@
 //! A bounded record of ended requests and holds, in files.
 //!
-//! `record` is one request, `frames` has the form of a file of records, `store` keeps the files,
-//! `search` finds records, and `tally` counts them with `histogram` and `timeline`. `replay`
-//! simulates the recorded requests with another size, `estimate` predicts waits, and `checkpoint`
-//! keeps the requests that are still open.
+//! `record` is one request, `file_format` has the form of a file of records, `store` keeps the
+//! files within the limits of `disk_space`, `search` finds records, and `statistics` counts them
+//! with `histogram` and `timeline`.
+//! `simulate_size` simulates the recorded requests with another size, `estimate` predicts waits,
+//! and `checkpoint` keeps the requests that are still open.
 //!
 //! Plain files, because the embedded databases that were tried fail on damaged files (redb panicked
 //! on 112 of 300 with flipped bits, and would end the daemon at each start) or add 18 s to the
@@ -14,23 +15,25 @@
 #![expect(missing_docs, reason = "fields whose name says all, for packages of canal alone")]
 
 mod checkpoint;
+mod disk_space;
 mod estimate;
 mod file_format;
 mod histogram;
 mod record;
-mod replay;
 mod search;
+mod simulate_size;
+mod statistics;
 mod store;
-mod tally;
 mod timeline;
 
 pub use checkpoint::{Checkpoint, unrecorded};
+pub use disk_space::Limits;
 pub use estimate::{Holder, Sample, Summary, Waiter, estimates};
 pub use file_format::Batch;
-pub use record::{Ending, Item, Reason, Record};
+pub use record::{Ending, Item, Record};
 pub use search::{Query, Search};
-pub use store::{Limits, Store};
-pub use tally::{Present, Running, Tally};
+pub use statistics::{Present, Running, Tally};
+pub use store::Store;
 
 /// Keeps the tests apart from the user's environment and processes.
 #[cfg(test)]

@@ -88,31 +88,26 @@ pub enum Ending {
     Abandoned,
     /// The wait took longer than the client allowed.
     Timeout,
-    /// The table refused it.
-    Refused {
-        reason: Reason,
-        /// The deadlock, the refused request first; empty for other reasons.
-        cycle: Vec<HistoryStep>,
-    },
-}
-
-/// Why the table refused a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Reason {
-    /// It was not allowed to wait, and too few slots were free.
+    /// It was refused: it was not allowed to wait, and too few slots were free.
     Full,
-    /// A key was paused, and it was not allowed to wait.
+    /// It was refused: a key was paused, and it was not allowed to wait.
     Paused,
-    /// Too many requests were already waiting.
+    /// It was refused: too many requests were already waiting.
     MaxWaiting,
-    /// It would have waited forever.
-    Deadlock,
-    /// It asked for more slots than the lock has.
+    /// It was refused: it would have waited forever. Has the deadlock, the refused request first;
+    /// nothing if it would have waited for itself.
+    Deadlock(Vec<HistoryStep>),
+    /// It was refused: it asked for more slots than the lock has.
     TooLarge,
-    /// The key was in use as another kind of lock.
+    /// It was refused: the key was in use as another kind of lock.
     Mismatch,
-    /// A newer request superseded it.
+    /// It was refused: a newer request superseded it.
     Superseded,
+    /// The process ended after its supervisor had signalled it, because it had run for longer than
+    /// `--max-run` allows. Both are `None` if the kernel did not report how it ended.
+    MaxRun { exit: Option<u8>, signal: Option<u8> },
+    /// It waited, and this client ended its process with this signal, through the daemon.
+    KilledWaiting { signal: u8, by: HistoryClient },
 }
 
 impl Ending {
@@ -128,15 +123,32 @@ impl Ending {
             Self::Withdrawn => "withdrawn",
             Self::Abandoned => "abandoned",
             Self::Timeout => "timeout",
-            Self::Refused { reason, .. } => match reason {
-                Reason::Full => "full",
-                Reason::Paused => "paused",
-                Reason::MaxWaiting => "max-waiting",
-                Reason::Deadlock => "deadlock",
-                Reason::TooLarge => "too-large",
-                Reason::Mismatch => "mismatch",
-                Reason::Superseded => "superseded",
-            },
+            Self::MaxRun { .. } => "max-run",
+            Self::KilledWaiting { .. } => "killed",
+            Self::Full => "full",
+            Self::Paused => "paused",
+            Self::MaxWaiting => "max-waiting",
+            Self::Deadlock(_) => "deadlock",
+            Self::TooLarge => "too-large",
+            Self::Mismatch => "mismatch",
+            Self::Superseded => "superseded",
+        }
+    }
+
+    /// The ending of a process that ended with this status of wait(2). An ending that is not that
+    /// of a process stays as it is.
+    #[must_use]
+    pub fn with_status(self, status: i32) -> Self {
+        let (exit, signal) = match u8::try_from(status & 0x7f) {
+            Ok(0) => (Some(u8::try_from(status >> 8 & 0xff).unwrap_or(u8::MAX)), None),
+            Ok(signal) => (None, Some(signal)),
+            Err(_) => return self,
+        };
+        match (self, exit, signal) {
+            (Self::MaxRun { .. }, ..) => Self::MaxRun { exit, signal },
+            (Self::Ended, Some(exit), _) => Self::Exited(exit),
+            (Self::Ended, _, Some(signal)) => Self::Killed(signal),
+            (other, ..) => other,
         }
     }
 
@@ -167,7 +179,11 @@ impl Record<'_> {
             Ending::Exited(status) => exit = Some(*status),
             Ending::Killed(number) => signal = Some(*number),
             Ending::Forced { by: client } => by = *client,
-            Ending::Refused { cycle: steps, .. } => cycle = steps.clone(),
+            Ending::MaxRun { exit: status, signal: number } => (exit, signal) = (*status, *number),
+            Ending::KilledWaiting { signal: number, by: client } => {
+                (signal, by) = (Some(*number), Some(*client));
+            }
+            Ending::Deadlock(steps) => cycle = steps.clone(),
             _ => {}
         }
         HistoryRecord {
@@ -252,8 +268,10 @@ pub(super) mod tests {
             Ending::Withdrawn,
             Ending::Abandoned,
             Ending::Timeout,
-            Ending::Refused { reason: Reason::Mismatch, cycle: Vec::new() },
-            Ending::Refused { reason: Reason::Deadlock, cycle: vec![step("s1"), step("s2")] },
+            Ending::Mismatch,
+            Ending::Deadlock(vec![step("s1"), step("s2")]),
+            Ending::MaxRun { exit: None, signal: Some(15) },
+            Ending::KilledWaiting { signal: 15, by },
         ]
     }
 
@@ -290,6 +308,20 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn a_status_is_read_as_wait_gives_it() {
+        let of = |status: i32| Ending::Ended.with_status(status);
+        assert_eq!(of(0), Ending::Exited(0));
+        assert_eq!(of(9 << 8), Ending::Exited(9));
+        assert_eq!(of(255 << 8), Ending::Exited(255));
+        assert_eq!(of(9), Ending::Killed(9));
+        assert_eq!(of(11 | 0x80), Ending::Killed(11), "with a core dump");
+        let limited = |status: i32| Ending::MaxRun { exit: None, signal: None }.with_status(status);
+        assert_eq!(limited(0), Ending::MaxRun { exit: Some(0), signal: None });
+        assert_eq!(limited(15), Ending::MaxRun { exit: None, signal: Some(15) });
+        assert_eq!(Ending::Released.with_status(15), Ending::Released);
+    }
+
+    #[test]
     fn an_end_that_nobody_wanted_or_knows_is_a_failure() {
         let of = |ending: Ending| ending.is_failure();
         assert!(!of(Ending::Released) && !of(Ending::Exited(0)));
@@ -304,7 +336,9 @@ pub(super) mod tests {
             Ending::Withdrawn,
             Ending::Abandoned,
             Ending::Timeout,
-            Ending::Refused { reason: Reason::Full, cycle: Vec::new() },
+            Ending::Full,
+            Ending::MaxRun { exit: Some(0), signal: None },
+            Ending::KilledWaiting { signal: 15, by: HistoryClient { uid: 0, pid: 1 } },
         ];
         for ending in failures {
             assert!(of(ending.clone()), "{ending:?}");

@@ -112,8 +112,8 @@ impl Query {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::disk_space::Limits;
     use crate::record::{Ending, tests::record};
-    use crate::store::Limits;
     use canal_protocol::HistoryRecord;
 
     /// 3,000 records in several files: keys a, a/b and c in turns, users 0 to 4.

@@ -10,33 +10,13 @@ use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use super::disk_space::{Limits, check_space};
 use super::file_format::{self, Batch, HEADER, MAGIC};
-use canal_sys::dir::remove_if_there;
+use canal_sys::private_dir::remove_if_there;
 use canal_sys::process::user;
 
 /// The name of an unreadable file. One such file is kept.
 const DAMAGED: &str = "damaged";
-
-/// The smallest size of the files, if `max_bytes` allows it.
-const FILE_BYTES_MIN: u64 = 64 * 1024;
-
-/// The largest size: a search reads a whole file at once.
-const FILE_BYTES_MAX: u64 = 8 * 1024 * 1024;
-
-/// With at least this many files, removing the oldest loses little.
-const FILES: u64 = 8;
-
-/// The disk space left to others, such as the journal, which must be able to grow.
-const SPACE_LEFT: u64 = 4 << 20;
-
-/// How much to keep.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// How many milliseconds to keep a record.
-    pub keep_ms: u64,
-    /// The total size of the files in bytes.
-    pub max_bytes: u64,
-}
 
 /// The files of the history.
 #[derive(Debug)]
@@ -137,10 +117,8 @@ impl Store {
     /// Some of the records could not be written. The records written before stay.
     pub fn append(&mut self, batch: &Batch, now_ms: u64) -> io::Result<()> {
         self.forget_removed();
-        if fs2::available_space(&self.dir)? < SPACE_LEFT {
-            return Err(io::ErrorKind::StorageFull.into());
-        }
-        for part in batch.parts(self.file_bytes()) {
+        check_space(&self.dir)?;
+        for part in batch.parts(self.limits.file_bytes()) {
             self.write(part.bytes, part.records, part.first_ms)?;
         }
         self.remove_old(now_ms)
@@ -149,7 +127,8 @@ impl Store {
     fn write(&mut self, bytes: &[u8], count: u64, begin_ms: u64) -> io::Result<()> {
         let length = bytes.len() as u64;
         let used = self.segments.back().map_or(0, |segment| segment.bytes);
-        if self.current.is_none() || used > MAGIC.len() as u64 && used + length > self.file_bytes()
+        if self.current.is_none()
+            || used > MAGIC.len() as u64 && used + length > self.limits.file_bytes()
         {
             self.current = None;
             self.make_room(length + MAGIC.len() as u64)?;
@@ -186,12 +165,6 @@ impl Store {
         self.segments.retain(|segment| segment.first != first);
         self.segments.push_back(Segment { first, bytes: MAGIC.len() as u64, first_ms: begin_ms });
         Ok(())
-    }
-
-    /// The size at which a file is full.
-    fn file_bytes(&self) -> u64 {
-        let share = (self.limits.max_bytes / FILES).clamp(FILE_BYTES_MIN, FILE_BYTES_MAX);
-        share.min(self.limits.max_bytes / 2)
     }
 
     /// Removes the oldest files until there is room for this many more bytes.

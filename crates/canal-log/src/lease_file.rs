@@ -18,9 +18,9 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::journal::OpenError;
-use super::journal::disk::{self, leads_to, open_plain};
 use super::journal::format::{self, Content, Framed};
 use super::replace_file::{named, replace, sweep};
+use crate::disk::{self, leads_to, open_plain};
 use canal_core::{FrameState, HoldState, Token};
 
 /// The name of the file.
@@ -108,7 +108,6 @@ impl LeaseLog {
     }
 
     /// Whether a lease is in the file.
-    #[must_use]
     pub fn has(&self, token: Token) -> bool {
         self.live.contains_key(&token)
     }

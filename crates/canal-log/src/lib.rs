@@ -1,5 +1,6 @@
 //! The keepers of the ordered entries from which the table is computed.
 
+pub mod disk;
 pub mod engine;
 pub mod journal;
 pub mod lease_file;
@@ -12,32 +13,23 @@ use serde::{Deserialize, Serialize};
 
 use canal_core::{Entry, Outcome, Revision};
 
-/// An entry at its place in the log, with its outcomes.
+/// An entry at its place in the log, with its outcomes; both may be borrowed for writing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Record {
+#[serde(bound(serialize = "E: Serialize, O: Serialize + AsRef<[Outcome]>"))]
+pub struct Record<E = Entry, O = Vec<Outcome>> {
     /// The place.
     #[serde(rename = "r")]
     pub revision: Revision,
     /// The entry.
     #[serde(rename = "e")]
-    pub entry: Entry,
+    pub entry: E,
     /// Its outcomes.
-    #[serde(default, rename = "o", skip_serializing_if = "Vec::is_empty")]
-    pub outcomes: Vec<Outcome>,
+    #[serde(default, rename = "o", skip_serializing_if = "is_empty")]
+    pub outcomes: O,
 }
 
-/// A borrowed [`Record`] for writing.
-#[derive(Clone, Copy, Debug, Serialize)]
-pub struct RecordRef<'a> {
-    /// The place.
-    #[serde(rename = "r")]
-    pub revision: Revision,
-    /// The entry.
-    #[serde(rename = "e")]
-    pub entry: &'a Entry,
-    /// Its outcomes.
-    #[serde(rename = "o", skip_serializing_if = "<[_]>::is_empty")]
-    pub outcomes: &'a [Outcome],
+fn is_empty(outcomes: &impl AsRef<[Outcome]>) -> bool {
+    outcomes.as_ref().is_empty()
 }
 
 // The engine contract names this crate both from outside and from within.

@@ -9,7 +9,8 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
 
-use super::journal::disk;
+use crate::disk;
+use canal_sys::kernel::random;
 
 /// Gives the file `name` in `dir` this content: writes a temporary file, syncs it, renames it, and
 /// syncs the directory. Returns the new file, open for writing.
@@ -34,7 +35,7 @@ pub(super) fn create_dir(dir: &Path) -> io::Result<()> {
 }
 
 fn try_replace(dir: &Path, name: &str, content: &[u8]) -> io::Result<File> {
-    let beside = dir.join(format!("{}{:016x}", prefix(name), getrandom::u64()?));
+    let beside = dir.join(format!("{}{:016x}", prefix(name), random::u64()?));
     let mut options = OpenOptions::new();
     options.write(true).create_new(true).mode(0o600);
     let file = options.open(&beside)?;
@@ -137,8 +138,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         for budget in 1.. {
             replace(dir.path(), NAME, b"the old one").unwrap();
-            let (replaced, stopped) =
-                crate::sim::disk::after(budget, || replace(dir.path(), NAME, b"the new one"));
+            let (replaced, stopped) = crate::sim::disk_faults::after(budget, || {
+                replace(dir.path(), NAME, b"the new one")
+            });
             let content = fs::read(dir.path().join(NAME)).unwrap();
             if replaced.is_ok() {
                 assert_eq!(content, b"the new one");

@@ -2,7 +2,7 @@
 
 use canal_core::Token;
 use canal_protocol::NodeFailure;
-use canal_sys::deadline::Deadline;
+use canal_sys::deadline_page::Deadline;
 
 use super::{Asking, Millis, Refusal};
 
@@ -78,7 +78,6 @@ pub enum Outcome {
 
 impl Outcome {
     /// Advice for the user.
-    #[must_use]
     pub fn hint(&self) -> Option<&str> {
         match self {
             Self::Refused { why, .. } => why.hint.as_deref(),

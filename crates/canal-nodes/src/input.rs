@@ -24,11 +24,9 @@ pub enum Input {
 /// An event at a node. Failures are texts for the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A connection is open, and the daemon there is the one to which the name is pinned.
-    Reached,
-    /// Like [`Self::Reached`], but the node does not grant anything over nodes for this many
-    /// milliseconds, because it had to recreate its state.
-    NotYet(Millis),
+    /// A connection is open, and the daemon there is the one to which the name is pinned. If it had
+    /// to recreate its state, it does not grant anything over nodes for this many milliseconds.
+    Reached(Option<Millis>),
     /// No connection could be opened, or it broke.
     Away(NodeFailure),
     /// The request waits at the node. This event may come repeatedly.

@@ -8,7 +8,7 @@
 //! The driver must obey these rules:
 //!
 //! - There is one connection to each node. [`Call::Connect`] closes the old one, if there is one,
-//!   and opens another; one [`Event::Reached`] or one [`Event::Away`] answers it. One `Away`
+//!   and opens another; one `Reached(None)` or one [`Event::Away`] answers it. One `Away`
 //!   reports a connection that breaks later. The driver passes on no message from a connection that
 //!   is closed, broken, or reported as `Away`. After [`Call::Cancel`] it passes on nothing about
 //!   the node before the next `Connect`.
@@ -36,15 +36,17 @@ mod coordinator;
 pub mod deadlock;
 mod effect;
 mod input;
-pub mod leadership;
+pub mod leader_by_majority;
 mod plan;
 #[cfg(test)]
 mod sim;
+mod timing;
 
 pub use coordinator::Coordinator;
 pub use effect::{Call, Change, Effect, Held, Outcome};
 pub use input::{Event, Input, Refusal};
-pub use plan::{Asking, Checkpoint, Part, Plan, Require, Task, Timing};
+pub use plan::{Asking, Checkpoint, Part, Plan, Require, Task};
+pub use timing::Timing;
 
 /// A time or a duration, in milliseconds. Times are those of CLOCK_BOOTTIME.
 pub type Millis = u64;

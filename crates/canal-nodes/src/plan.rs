@@ -1,19 +1,10 @@
-//! The plan of a request, the durations that follow from it, and the state that a coordinator needs
-//! to take over.
+//! The plan of a request: its nodes, and how many of them must grant it; and the state that a
+//! coordinator needs to take over.
 
 use canal_core::{NodeId, Require as Asked, Token};
 use serde::{Deserialize, Serialize};
 
 use super::Millis;
-
-/// How long a node may be silent while it is needed, in milliseconds.
-pub(crate) const SILENCE_MS: Millis = 5_000;
-
-/// How long to try to reach nodes without which nothing can be done.
-pub(crate) const PATIENCE_MS: Millis = 3 * SILENCE_MS;
-
-/// The same as the first while enough others answer: then it is passed over.
-pub(crate) const PASS_OVER_MS: Millis = 1_000;
 
 /// A request over nodes, with everything that its coordinator needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,7 +42,6 @@ pub enum Require {
 
 impl Require {
     /// The form in which a node gets it.
-    #[must_use]
     pub fn as_asked(self) -> Asked {
         match self {
             Self::All | Self::AllAlive => Asked::All,
@@ -61,64 +51,24 @@ impl Require {
     }
 
     /// How many of `nodes` must grant it.
-    #[must_use]
     pub fn least(self, nodes: usize) -> usize {
         self.as_asked().least(nodes)
     }
 
     /// Whether only the nodes that answer within 5 s count.
-    #[must_use]
     pub fn counts_the_alive(self) -> bool {
         matches!(self, Self::AllAlive | Self::MajorityAlive)
     }
 
     /// Whether a request asks, after the start, the nodes that it did not need for it.
-    #[must_use]
     pub fn has_spares(self) -> bool {
         matches!(self, Self::Majority | Self::MajorityAlive)
     }
 
     /// Whether two commands that exclude each other can never run at once, even if the network is
     /// cut. Only then does the command get a token.
-    #[must_use]
     pub fn is_exclusive(self) -> bool {
         !self.counts_the_alive()
-    }
-}
-
-/// The durations that follow from a TTL, in milliseconds. Grace and margin have the same
-/// proportions as over an engine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Timing {
-    /// The time to live.
-    pub ttl_ms: Millis,
-    /// How often a lease is renewed.
-    pub renewal_ms: Millis,
-    /// From TERM to KILL.
-    pub grace_ms: Millis,
-    /// From KILL to the end of the TTL. Clocks may differ by a tenth of it, and it takes time to
-    /// end a command.
-    pub margin_ms: Millis,
-    /// How long a node that holds a lease of a running command may be silent.
-    pub renewal_silence_ms: Millis,
-}
-
-impl Timing {
-    /// The durations for a TTL.
-    #[must_use]
-    pub fn new(ttl_ms: u64) -> Self {
-        Self {
-            ttl_ms,
-            renewal_ms: ttl_ms / 3,
-            grace_ms: ttl_ms / 6,
-            margin_ms: ttl_ms / 12,
-            renewal_silence_ms: SILENCE_MS.min(ttl_ms / 6),
-        }
-    }
-
-    /// How long a command may run without a renewal.
-    pub(crate) fn lived_ms(&self) -> Millis {
-        self.ttl_ms - self.margin_ms
     }
 }
 

@@ -7,6 +7,7 @@
 
 use std::ffi::CStr;
 
+use canal_text::small_pieces::SmallPieces;
 use serde::{Deserialize, Serialize};
 
 /// The most bytes of one call, without the NUL.
@@ -146,7 +147,7 @@ pub fn parse_last_reply<'a, T: Deserialize<'a>>(message: &'a [u8]) -> Option<T> 
 /// [`FrameError::Malformed`] if the value has no JSON form.
 pub fn append<T: Serialize>(message: &T, out: &mut Vec<u8>) -> Result<(), FrameError> {
     let before = out.len();
-    serde_json::to_writer(&mut *out, message).inspect_err(|_| out.truncate(before))?;
+    serde_json::to_writer(SmallPieces(out), message).inspect_err(|_| out.truncate(before))?;
     out.push(END);
     Ok(())
 }

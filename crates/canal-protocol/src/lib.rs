@@ -15,14 +15,11 @@ pub mod paths;
 pub mod service;
 
 pub use canal_core::{
-    GROUP_BYTES_MAX, Kind, Mode, NodeId, OnLost, Require, RunId, Superseded, Tag,
+    GROUP_BYTES_MAX, Kind, Mode, NOTE_BYTES_MAX, NodeId, OnLost, Require, RunId, Superseded, Tag,
 };
 pub use messages::*;
 pub use node::{Node, NodeFailure};
 pub use service::{INTERFACE, INTERFACE_DESCRIPTION, NODES_DESCRIPTION, NODES_INTERFACE};
-
-/// The most bytes of a note.
-pub const NOTE_BYTES_MAX: usize = 512;
 
 /// The environment variable of a command over an engine, and of its descendants: the tags of its
 /// holds, separated by blanks. With it, the daemon finds the remaining processes of a command whose

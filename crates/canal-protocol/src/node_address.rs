@@ -7,13 +7,15 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
+
 use super::paths::{SOCKET_PATH_MAX, USUAL_SOCKET};
 
 /// The address of the daemon that all commands of this machine call.
 const LOCAL: &str = "local";
 
 /// The address of a node's daemon. Its text form is the user's, in one spelling only.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum NodeAddress {
     /// The daemon that all commands of this machine call.
     ///
@@ -27,7 +29,7 @@ pub enum NodeAddress {
 }
 
 /// The target of an ssh connection.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct SshHost {
     /// The user; `None`: the one in the configuration of ssh.
     pub user: Option<String>,

@@ -12,19 +12,21 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use canal_lock::client::channel::{End, Received};
-use canal_lock::client::environment::{Variables, hold_variable, of_a_new_session, variables};
+use canal_lock::client::command_environment::{
+    Variables, hold_variable, of_a_new_session, variables,
+};
 use canal_lock::client::hold_monitor::LostHold;
 use canal_lock::client::{Acquired, Client};
 use canal_protocol::{Release, Tag};
 use canal_sys::clock::boottime_ms;
-use canal_sys::deadline::Reader;
+use canal_sys::deadline_page::Reader;
 use canal_sys::fds;
 use canal_sys::process::child::outlive_parent;
 use canal_sys::process::{exec, startup};
 
-use super::jobs::OpenRecord;
+use super::job_files::OpenRecord;
 use super::nodes::{ChildEnd, OverNodes, Start};
-use super::{Command, NotRun, jobserver};
+use super::{Command, NotRun, makeflags};
 
 /// The lowest number for the descriptors that descendants keep, if the limit allows: above those
 /// that scripts and shells use.
@@ -162,12 +164,12 @@ fn begin(
     if let Some(Err(error)) = asked.record.map(OpenRecord::started) {
         return Err(NotBegun::Failed(format!("cannot record that the job starts: {error}")));
     }
-    let not_run = |error| NotBegun::NotRun(NotRun::after_exec(command, error));
+    let not_run = |error| NotBegun::NotRun(command.not_run(error));
     if let Some(fd) = children {
         fds::inherit(fd, CHILDREN_FD_AT_LEAST).map_err(not_run)?;
     }
     if let Some(ends) = jobserver {
-        variables.extend(jobserver::inherit(ends, CHILDREN_FD_AT_LEAST).map_err(not_run)?);
+        variables.extend(makeflags::inherit(ends, CHILDREN_FD_AT_LEAST).map_err(not_run)?);
     }
     startup::restore();
     // The last check before the exec: a process that was stopped meanwhile finds out here that its

@@ -13,7 +13,7 @@ use nix::unistd::Pid;
 
 use canal_lock::client::Fate;
 use canal_lock::client::channel::{End, Received, channel};
-use canal_sys::deadline::{Reader, Why};
+use canal_sys::deadline_page::{Reader, Why};
 use canal_sys::process::child::{Reap, end_with_parent, ended, fork};
 
 /// A query that is repeated until it is answered.

@@ -12,15 +12,17 @@ mod become_command;
 mod exit_code;
 mod fate_query;
 mod find_command;
-pub mod jobs;
-pub mod jobserver;
+pub mod job_files;
+pub mod makeflags;
 pub mod nodes;
+mod signals_passed_on;
 mod supervise;
 
 pub use become_command::{Asked, ChildChannel, NotBegun, Taken, TakenFromNodes, become_command};
-pub use exit_code::{OwnCode, SUCCESS};
-pub use find_command::{Command, NotRun};
-pub use supervise::{Ended, KILL_AFTER_DEFAULT, Limits, SupervisorHooks, supervise};
+pub use canal_sys::process::exec::NotRun;
+pub use exit_code::{Ended, OwnCode, SUCCESS};
+pub use find_command::Command;
+pub use supervise::{KILL_AFTER_DEFAULT, Limits, SupervisorHooks, supervise};
 
 /// Keeps the tests apart from the user's environment and processes.
 #[cfg(test)]

@@ -14,17 +14,12 @@
 
 use std::fs::File;
 use std::io;
-use std::mem;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use libc::signalfd_siginfo;
 use nix::poll::{PollFd, PollFlags};
-use nix::sys::signal::Signal::{
-    self, SIGALRM, SIGCHLD, SIGCONT, SIGHUP, SIGINT, SIGKILL, SIGQUIT, SIGTERM, SIGTSTP, SIGTTIN,
-    SIGTTOU, SIGUSR1, SIGUSR2, SIGWINCH,
-};
-use nix::sys::signal::{SigSet, kill, killpg, raise};
+use nix::sys::signal::Signal::{self, SIGCHLD, SIGCONT, SIGKILL, SIGTERM};
+use nix::sys::signal::{SigSet, kill, killpg};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd::{Pid, getpgid, setpgid};
 
@@ -32,17 +27,17 @@ use canal_lock::client::Fate;
 use canal_lock::client::channel::{End, Received, channel};
 use canal_lock::client::hold_monitor::{HoldMonitor, LostHold, Phase};
 use canal_protocol::OnLost;
-use canal_sys::deadline::Reader;
+use canal_sys::deadline_page::Reader;
 use canal_sys::process::child::{self, Reap, ended, fork, stopped};
 use canal_sys::process::user::SignalRefused;
-use canal_sys::process::{RunState, run_state};
 use canal_sys::{fds, signals};
 
-use super::OwnCode;
 use super::adopted_processes::{self, Descendants};
 use super::become_command::{ChildChannel, ChildMessage, Ready};
+use super::exit_code::Ended;
 use super::fate_query::FateQuery;
 use super::nodes::{Line, OverNodes};
+use super::signals_passed_on::{PASSED_ON, has_got, stop_too};
 
 /// The time from the signal of `--max-run` to SIGKILL, without `--kill-after`.
 pub const KILL_AFTER_DEFAULT: Duration = Duration::from_secs(10);
@@ -83,6 +78,9 @@ pub trait SupervisorHooks {
     /// supervisor neither waits for it nor ends it.
     fn is_daemon(&self, pid: Pid) -> bool;
 
+    /// Called when the command has run for too long, before it is signalled for that.
+    fn overrun(&mut self) {}
+
     /// Called when the command has ended, before its process is reaped. Until then, the daemon can
     /// read its exit status on every kernel.
     fn ended(&mut self) {}
@@ -100,54 +98,12 @@ pub trait SupervisorHooks {
     fn say(&mut self, _line: &Line) {}
 }
 
-/// How a supervised command ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ended {
-    /// With an exit code: the command's, or canal's own if the command was never run.
-    Exited(u8),
-    /// By a signal.
-    Signaled(i32),
-    /// It ran too long and was ended; this was the last signal that reached it.
-    TimeOver(Signal),
-    /// The lock was lost, and the command was ended for that, or could not be signalled.
-    LockLost(Box<LostHold>),
-}
-
-impl Ended {
-    /// The exit code that says so, or the signal.
-    pub fn code(&self) -> Result<u8, i32> {
-        match self {
-            Self::Exited(code) => Ok(*code),
-            Self::TimeOver(_) => Ok(OwnCode::TimeOver.number()),
-            Self::LockLost(_) => Ok(OwnCode::LockLost.number()),
-            Self::Signaled(signal) => Err(*signal),
-        }
-    }
-
-    /// Makes this process end in the same way: returns the exit code to end with, or ends this
-    /// process by the same signal (without a second core dump).
-    #[must_use]
-    pub fn pass_on(self) -> u8 {
-        self.code().unwrap_or_else(signals::die_by)
-    }
-}
-
 /// How often to check the remaining descendants, in addition to each end of one: a process can
 /// become a daemon without a signal.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// The same while killing them: new ones can appear without a signal.
 const LOOK_KILLING: Duration = Duration::from_millis(20);
-
-/// Signals that are passed on.
-const PASSED_ON: [Signal; 12] = [
-    SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGCONT, SIGWINCH, SIGALRM, SIGTSTP,
-    SIGTTIN, SIGTTOU,
-];
-
-/// Signals that the kernel sends to a whole foreground group.
-const OF_TERMINAL: [Signal; 8] =
-    [SIGHUP, SIGINT, SIGQUIT, SIGCONT, SIGWINCH, SIGTSTP, SIGTTIN, SIGTTOU];
 
 /// Forks. The child calls `child`, which takes the lock and becomes the command with
 /// [`become_command`](super::become_command()), or returns the exit code to end with. The parent
@@ -323,19 +279,9 @@ impl Supervisor<'_> {
     }
 
     fn living(&mut self) -> io::Result<Vec<Pid>> {
-        let mut descendants = mem::take(&mut self.descendants);
-        let is_known =
-            |pid: Pid| pid == self.command || self.fate_query.is(pid) || self.is_apart(pid);
-        let living = descendants.living(is_known);
-        self.descendants = descendants;
-        living
-    }
-
-    /// Whether a process is neither the command's nor this one's: a daemon that also serves other
-    /// clients, or part of a coordinator.
-    fn is_apart(&self, pid: Pid) -> bool {
-        let is_part = || self.nodes.as_ref().is_some_and(|nodes| nodes.is_part(pid));
-        self.hooks.is_daemon(pid) || is_part()
+        let Self { command, fate_query, hooks, nodes, descendants, .. } = self;
+        descendants
+            .living(|pid| pid == *command || fate_query.is(pid) || is_apart(pid, *hooks, nodes))
     }
 
     fn waits_for_descendants(&self) -> bool {
@@ -390,7 +336,7 @@ impl Supervisor<'_> {
         while let Some(info) = self.signals.read_signal()? {
             let number = i32::try_from(info.ssi_signo).unwrap_or(0);
             let Ok(signal) = Signal::try_from(number) else { continue };
-            if signal == SIGCHLD || self.has_got(signal, &info) {
+            if signal == SIGCHLD || has_got(self.command, self.leads_group, signal, &info) {
                 continue;
             }
             // This process may have been stopped for a long time, perhaps since before the child
@@ -408,21 +354,6 @@ impl Supervisor<'_> {
             }
         }
         Ok(())
-    }
-
-    /// Whether the command received the signal without the supervisor.
-    fn has_got(&self, signal: Signal, info: &signalfd_siginfo) -> bool {
-        if self.leads_group {
-            return false;
-        }
-        if info.ssi_code == libc::SI_KERNEL {
-            return OF_TERMINAL.contains(&signal);
-        }
-        let command = self.command.as_raw().unsigned_abs();
-        // The command signalled its group, which includes us.
-        info.ssi_pid == command
-            // A shell continues the whole group.
-            || signal == SIGCONT && run_state(command) != RunState::Stopped
     }
 
     /// Reads the deadline page, and asks for another one if the page has lost its writer. Until the
@@ -481,7 +412,8 @@ impl Supervisor<'_> {
                 self.send(SIGKILL);
                 let tops: Vec<Pid> =
                     std::iter::once(self.command).chain(left.iter().copied()).collect();
-                let refused = adopted_processes::kill(&tops, |pid| self.is_apart(pid));
+                let refused =
+                    adopted_processes::kill(&tops, |pid| is_apart(pid, self.hooks, &self.nodes));
                 refused.into_iter().for_each(|refused| self.report(refused));
             }
             Some(Phase::Ending) => {
@@ -496,6 +428,10 @@ impl Supervisor<'_> {
         if self.due.take_if(|due| now >= *due).is_some() {
             if self.time_signal.is_none() {
                 self.due = self.limits.kill_after.and_then(|grace| now.checked_add(grace));
+                // Earlier than the signal: the daemon may learn of the end at once.
+                if probe(self.command).is_ok() {
+                    self.hooks.overrun();
+                }
                 self.time_signal = Some(self.limits.signal);
                 self.send_for_time(self.limits.signal);
                 self.send(SIGCONT);
@@ -586,26 +522,13 @@ impl Supervisor<'_> {
     }
 }
 
+/// Whether a process is neither the command's nor this one's: a daemon that also serves other
+/// clients, or part of a coordinator.
+fn is_apart(pid: Pid, hooks: &dyn SupervisorHooks, nodes: &Option<&mut OverNodes>) -> bool {
+    hooks.is_daemon(pid) || nodes.as_ref().is_some_and(|nodes| nodes.is_part(pid))
+}
+
 /// Whether this process may signal another one.
 fn probe(pid: Pid) -> io::Result<()> {
     Ok(kill(pid, None)?)
-}
-
-/// Stops this process by the signal that stopped the command, so that the shell sees the same as
-/// without canal. Returns when this process is continued.
-fn stop_too(signal: i32) -> io::Result<()> {
-    let signal = Signal::try_from(signal).unwrap_or(Signal::SIGSTOP);
-    if signal == Signal::SIGSTOP {
-        return Ok(raise(signal)?);
-    }
-    let was_ignored = signals::set_default(signal)?;
-    raise(signal)?;
-    let mut only = SigSet::empty();
-    only.add(signal);
-    only.thread_unblock()?;
-    only.thread_block()?;
-    if was_ignored {
-        signals::set_ignored(signal)?;
-    }
-    Ok(())
 }

@@ -9,7 +9,6 @@ use nix::time::{ClockId, clock_gettime};
 use canal_text::duration::milliseconds;
 
 /// Milliseconds of CLOCK_BOOTTIME. The clock is monotonic and includes suspend.
-#[must_use]
 pub fn boottime_ms() -> u64 {
     simulated!(|kernel| kernel.boottime_ms());
     boottime_ns() / 1_000_000
@@ -17,13 +16,11 @@ pub fn boottime_ms() -> u64 {
 
 /// The first whole millisecond of CLOCK_BOOTTIME after this time has passed. The clock is between
 /// two milliseconds now; counting from the earlier one would end too soon.
-#[must_use]
 pub fn boottime_ms_after(time_ms: u64) -> u64 {
     boottime_ns().div_ceil(1_000_000).saturating_add(time_ms)
 }
 
 /// Milliseconds since 1970-01-01 UTC by the system's clock. For display, never for decisions.
-#[must_use]
 pub fn unix_ms() -> u64 {
     simulated!(|kernel| kernel.unix_ms());
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
@@ -31,13 +28,11 @@ pub fn unix_ms() -> u64 {
 }
 
 /// A time of CLOCK_BOOTTIME as milliseconds since 1970-01-01 UTC by the system's present clock.
-#[must_use]
 pub fn unix_of(boottime: u64) -> u64 {
     unix_ms().saturating_add(boottime).saturating_sub(boottime_ms())
 }
 
 /// The current time of CLOCK_MONOTONIC, which does not include suspend.
-#[must_use]
 pub fn now() -> Instant {
     simulated!(|kernel| kernel.instant());
     Instant::now()

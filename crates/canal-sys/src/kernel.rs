@@ -11,6 +11,7 @@ use std::{fs, io};
 
 use rustix::system::sysinfo;
 
+pub mod random;
 #[cfg(any(test, feature = "sim"))]
 pub mod simulated;
 
@@ -42,7 +43,6 @@ impl Feature {
 /// Whether canal may use a facility. False if `CANAL_KERNEL=MAJOR.MINOR` in the environment (a
 /// switch for tests) names a kernel older than the first one that has it. True does not describe
 /// the running kernel: callers still fall back on ENOSYS, EINVAL and ENOPROTOOPT.
-#[must_use]
 pub fn allows(feature: Feature) -> bool {
     static PRETENDED: OnceLock<Option<(u32, u32)>> = OnceLock::new();
     let pretended = PRETENDED
@@ -60,14 +60,12 @@ fn parse_version(text: &str) -> Option<(u32, u32)> {
 }
 
 /// The processors that this process may use: those of its affinity, within its cgroups' quota.
-#[must_use]
 pub fn processors() -> u64 {
     available_parallelism().map_or(1, |count| count.get() as u64)
 }
 
 /// The memory in bytes, within the limits of this process's cgroups (version 2). `None` if the
 /// kernel does not report it.
-#[must_use]
 pub fn memory_bytes() -> Option<u64> {
     let info = sysinfo();
     let machine = info.totalram.checked_mul(u64::from(info.mem_unit))?;

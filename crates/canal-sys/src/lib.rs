@@ -18,12 +18,12 @@ macro_rules! simulated {
 pub mod abstract_socket;
 pub mod allocator;
 pub mod clock;
-pub mod deadline;
-pub mod dir;
+pub mod deadline_page;
 pub mod fds;
 pub mod kernel;
 pub mod peer;
 pub mod pidfd;
+pub mod private_dir;
 pub mod process;
 pub mod signals;
 pub mod terminal;

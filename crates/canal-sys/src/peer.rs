@@ -86,14 +86,12 @@ pub fn pidfd(socket: BorrowedFd<'_>, accepted_ticks: u64) -> io::Result<Option<P
 }
 
 /// Whether this kernel has `SO_PEERPIDFD` (Linux 6.5). Tries it on a pair of sockets.
-#[must_use]
 pub fn has_peer_pidfd() -> bool {
     let tried = || by_peer_pidfd(UnixStream::pair().ok()?.0.as_fd()).ok();
     allows(Feature::PeerPidfd) && tried().is_some()
 }
 
 /// The current time in clock ticks since boot, the unit of a process's start time.
-#[must_use]
 pub fn ticks_now() -> u64 {
     let hertz = sysconf(SysconfVar::CLK_TCK).ok().flatten();
     let hertz = hertz.and_then(|hertz| u64::try_from(hertz).ok()).filter(|&hertz| hertz > 0);

@@ -81,7 +81,6 @@ impl Pidfd {
     /// Whether the whole process has ended (a zombie has ended). Never blocks. An end counts only
     /// if a second poll confirms it: one poll can be wrong while a thread other than the leader
     /// executes a program.
-    #[must_use]
     pub fn has_ended(&self) -> bool {
         self.is_readable() && self.is_readable()
     }
@@ -114,7 +113,6 @@ impl Pidfd {
 
     /// The pid in our pid namespace. 0 if the process has none here, `None` after its parent reaped
     /// it.
-    #[must_use]
     pub fn pid(&self) -> Option<u32> {
         simulated!(|kernel| kernel.pid(Descriptor::of(&self.0)));
         match self.info(libc::PIDFD_INFO_PID) {
@@ -127,7 +125,6 @@ impl Pidfd {
     }
 
     /// The inode that identifies the process within this boot. 0 if the kernel has no pidfs.
-    #[must_use]
     pub fn inode(&self) -> u64 {
         simulated!(|kernel| kernel.inode(Descriptor::of(&self.0)));
         if !allows(Feature::Pidfs) {
@@ -153,7 +150,6 @@ impl Pidfd {
 
     /// How the process ended, once its parent has reaped it (`PIDFD_GET_INFO`, Linux 6.15): the
     /// status of wait(2). `None` before that, and on kernels that do not report it.
-    #[must_use]
     pub fn wait_status(&self) -> Option<i32> {
         simulated!(|_| None);
         self.info(libc::PIDFD_INFO_EXIT).ok().map(|info| info.exit_code)
@@ -232,7 +228,6 @@ fn named(error: io::Error) -> io::Error {
 
 /// Whether an error of [`Pidfd::open`] or [`Pidfd::signal`] means that the process is gone: ESRCH,
 /// EINVAL for a dying process or for a thread, ENOENT for a thread (Linux 6.16).
-#[must_use]
 pub fn is_gone(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ESRCH | libc::EINVAL | libc::ENOENT))
 }

@@ -10,10 +10,28 @@ use jiff::{Span, SpanRelativeTo};
 pub const NOT_A_DURATION: &str =
     "not a duration; one looks like 90, 0.5, 500ms, 1h30m, 30d or PT5M";
 
-/// Reads `90`, `0.5`, `500ms`, `1h 30m`, `2d`, `1w` or `PT5M`. A bare number means seconds, and a
-/// day has 24 hours.
+/// The same for a text whose number is too large. The limit is that of [`Span`].
 #[cfg(feature = "durations")]
-pub fn parse(text: &str) -> Option<Duration> {
+const TOO_LONG: &str = "too long; the longest duration is 7304484d";
+
+/// Reads `90`, `0.5`, `500ms`, `1h 30m`, `2d`, `1w` or `PT5M`. A bare number means seconds, and a
+/// day has 24 hours. The error is the end of a message.
+#[cfg(feature = "durations")]
+pub fn parse(text: &str) -> Result<Duration, &'static str> {
+    span(text).ok_or_else(|| if is_duration_but_too_long(text) { TOO_LONG } else { NOT_A_DURATION })
+}
+
+/// Whether the text is a duration with smaller numbers: the library's error does not say so.
+#[cfg(feature = "durations")]
+fn is_duration_but_too_long(text: &str) -> bool {
+    let mut small: Vec<char> =
+        text.chars().map(|c| if c.is_ascii_digit() { '1' } else { c }).collect();
+    small.dedup_by(|a, b| (*a, *b) == ('1', '1'));
+    span(&small.into_iter().collect::<String>()).is_some()
+}
+
+#[cfg(feature = "durations")]
+fn span(text: &str) -> Option<Duration> {
     let bare = text.bytes().all(|b| b.is_ascii_digit() || b == b'.');
     let zero = if text.starts_with('.') { "0" } else { "" };
     let unit = if bare { "s" } else { "" };
@@ -25,7 +43,7 @@ pub fn parse(text: &str) -> Option<Duration> {
 /// Reads a duration like [`parse`]; the error names the text.
 #[cfg(feature = "durations")]
 pub fn read(text: &str) -> Result<Duration, String> {
-    parse(text).ok_or_else(|| format!("`{text}` is {NOT_A_DURATION}"))
+    parse(text).map_err(|why| format!("`{text}` is {why}"))
 }
 
 /// A duration as text for people, with at most two units: `0s`, `59s`, `3m12s`, `2h05m`, `4d03h`.
@@ -93,13 +111,17 @@ mod tests {
             ("2d", 172_800_000),
             ("1w", 604_800_000),
         ] {
-            assert_eq!(parse(text), Some(Duration::from_millis(ms)), "{text}");
+            assert_eq!(parse(text), Ok(Duration::from_millis(ms)), "{text}");
         }
         for text in ["", "x", "10x", "inf", "nan", "1e3", "1mo", "P1Y", "1y", ".", "1..2", "soon"] {
-            assert_eq!(parse(text), None, "{text}");
+            assert_eq!(parse(text), Err(NOT_A_DURATION), "{text}");
         }
-        for text in ["-5", "-5m", "-PT5M", "5m ago", "99999999999999999999"] {
-            assert_eq!(parse(text), None, "{text}");
+        for text in ["-5", "-5m", "-PT5M", "5m ago", "-99999999999999999999"] {
+            assert_eq!(parse(text), Err(NOT_A_DURATION), "{text}");
+        }
+        assert_eq!(parse("7304484d"), Ok(Duration::from_secs(7_304_484 * 86_400)));
+        for text in ["7304485d", "1000000000d", "99999999999999999999", "PT99999999999999999999H"] {
+            assert_eq!(parse(text), Err(TOO_LONG), "{text}");
         }
     }
 

@@ -4,6 +4,7 @@
 pub mod duration;
 pub mod safe_text;
 pub mod shell_word;
+pub mod small_pieces;
 #[cfg(feature = "durations")]
 pub mod time;
 

@@ -13,13 +13,13 @@ use crate::core::Key;
 use crate::nodes::Require;
 use crate::protocol::{OnLost, StatusQuery, WhyQuery, WireItem};
 
-use super::lock::{LockArgs, plain_key, prefix, sized_key};
+use super::keys_and_sizes::{LockArgs, plain_key, prefix, sized_key, slots_or_none};
 use super::nodes::{NodesArgs, leader_require};
 use super::note::NoteArgs;
-use super::request::{HandleArgs, SessionArgs, WaitArgs};
-use super::value::{
-    self, Length, job, number, on_lost, pid, positive, priority, signal, slots_or_none, why,
+use super::parse_value::{
+    self, Length, job, number, on_lost, pid, positive, priority, signal, why,
 };
+use super::request::{HandleArgs, RequestArgs, SessionArgs};
 
 /// Limit how many commands run at once, and show what is waiting and why
 #[derive(Debug, Parser)]
@@ -167,19 +167,13 @@ pub(crate) enum Verb {
 )]
 pub(crate) struct RunArgs {
     #[command(flatten)]
-    pub(crate) lock: LockArgs,
-    #[command(flatten)]
-    pub(crate) session: SessionArgs,
-    #[command(flatten)]
-    pub(crate) wait: WaitArgs,
-    #[command(flatten)]
-    pub(crate) note: NoteArgs,
+    pub(crate) asked: RequestArgs,
     #[command(flatten)]
     pub(crate) how: HowArgs,
     #[command(flatten)]
     pub(crate) nodes: NodesArgs,
     /// How long a node keeps the lock after its last renewal [default: 60]
-    #[arg(long, hide_short_help = true, value_name = "DUR", value_parser = value::ttl, allow_negative_numbers = true, help_heading = "On several machines")]
+    #[arg(long, hide_short_help = true, value_name = "DUR", value_parser = parse_value::ttl, allow_negative_numbers = true, help_heading = "On several machines")]
     pub(crate) ttl: Option<Duration>,
     /// The command and its arguments
     #[arg(hide_short_help = true, value_name = "COMMAND", trailing_var_arg = true, help_heading = None)]
@@ -194,10 +188,10 @@ pub(crate) struct HowArgs {
     #[arg(short = 'c', value_name = "STRING", allow_hyphen_values = true)]
     pub(crate) shell: Option<OsString>,
     /// End the command after DUR, and exit with 124
-    #[arg(long, value_name = "DUR", value_parser = value::some_length, allow_negative_numbers = true)]
+    #[arg(long, value_name = "DUR", value_parser = parse_value::some_length, allow_negative_numbers = true)]
     pub(crate) max_run: Option<Length>,
     /// Kill the command DUR after --max-run has sent its signal [default: 10]
-    #[arg(long, hide_short_help = true, value_name = "DUR", value_parser = value::length, allow_negative_numbers = true)]
+    #[arg(long, hide_short_help = true, value_name = "DUR", value_parser = parse_value::length, allow_negative_numbers = true)]
     pub(crate) kill_after: Option<Length>,
     /// The signal that --max-run sends [default: TERM]
     #[arg(long, hide_short_help = true, value_name = "SIG", value_parser = signal, allow_negative_numbers = true)]
@@ -251,20 +245,14 @@ pub(crate) struct AcquireArgs {
     #[arg(value_name = "KEY", value_parser = sized_key, help_heading = None)]
     pub(crate) key: Option<WireItem>,
     #[command(flatten)]
-    pub(crate) lock: LockArgs,
-    #[command(flatten)]
-    pub(crate) session: SessionArgs,
-    #[command(flatten)]
-    pub(crate) wait: WaitArgs,
-    #[command(flatten)]
-    pub(crate) note: NoteArgs,
+    pub(crate) asked: RequestArgs,
     /// The process that owns the lock, such as $$ in a script [default: the parent process]
     #[arg(long, value_name = "PID", value_parser = pid, allow_negative_numbers = true, help_heading = None)]
     pub(crate) pid: Option<u32>,
     #[command(flatten)]
     pub(crate) nodes: NodesArgs,
     /// Take a lease that ends DUR after its last renewal, and print its handle and token
-    #[arg(long, value_name = "DUR", value_parser = value::ttl, allow_negative_numbers = true, conflicts_with = "pid", help_heading = None)]
+    #[arg(long, value_name = "DUR", value_parser = parse_value::ttl, allow_negative_numbers = true, conflicts_with = "pid", help_heading = None)]
     pub(crate) ttl: Option<Duration>,
     /// What to do if the lock is lost [default: kill]
     ///
@@ -320,7 +308,7 @@ pub(crate) struct RenewArgs {
     #[arg(long = "while", value_name = "PID", value_parser = pid, allow_negative_numbers = true)]
     pub(crate) while_lives: Option<u32>,
     /// Set how long the lease lasts without a renewal
-    #[arg(long, value_name = "DUR", value_parser = value::ttl, allow_negative_numbers = true)]
+    #[arg(long, value_name = "DUR", value_parser = parse_value::ttl, allow_negative_numbers = true)]
     pub(crate) ttl: Option<Duration>,
     #[command(flatten)]
     pub(crate) note: NoteArgs,
@@ -413,7 +401,7 @@ pub(crate) struct StatsArgs {
     #[arg(value_name = "KEY", value_parser = plain_key)]
     pub(crate) key: Option<Key>,
     /// Include only the last DUR
-    #[arg(long, value_name = "DUR", value_parser = value::some_length, allow_negative_numbers = true)]
+    #[arg(long, value_name = "DUR", value_parser = parse_value::some_length, allow_negative_numbers = true)]
     pub(crate) since: Option<Length>,
     /// Include only requests by USER, a name or number
     #[arg(long, value_name = "USER", value_parser = user_name::uid)]
@@ -439,7 +427,7 @@ pub(crate) struct TraceArgs {
     #[arg(value_name = "KEY", value_parser = plain_key)]
     pub(crate) key: Option<Key>,
     /// Include only the last DUR
-    #[arg(long, value_name = "DUR", value_parser = value::some_length, allow_negative_numbers = true)]
+    #[arg(long, value_name = "DUR", value_parser = parse_value::some_length, allow_negative_numbers = true)]
     pub(crate) since: Option<Length>,
 }
 
@@ -450,7 +438,7 @@ pub(crate) struct HistoryArgs {
     #[arg(value_name = "KEY|%N", value_parser = plain_key)]
     pub(crate) key: Option<Key>,
     /// Include only the last DUR
-    #[arg(long, value_name = "DUR", value_parser = value::some_length, allow_negative_numbers = true)]
+    #[arg(long, value_name = "DUR", value_parser = parse_value::some_length, allow_negative_numbers = true)]
     pub(crate) since: Option<Length>,
     /// Include only requests by USER, a name or number
     #[arg(long, value_name = "USER", value_parser = user_name::uid)]
@@ -539,7 +527,7 @@ pub(crate) struct KillArgs {
     /// Kill the processes that are still running DUR after the signal
     ///
     /// Without this option, canal waits 10 s and then lists the processes that are still running.
-    #[arg(long, value_name = "DUR", value_parser = value::length, allow_negative_numbers = true)]
+    #[arg(long, value_name = "DUR", value_parser = parse_value::length, allow_negative_numbers = true)]
     pub(crate) kill_after: Option<Length>,
     /// Do not ask for confirmation
     #[arg(short, long)]
@@ -654,14 +642,14 @@ pub(crate) struct DaemonArgs {
     #[arg(long, conflicts_with_all = ["stop", "replace", "idle_exit", "discard_journal", "engine", "engine_ttl", "host", "no_engine"])]
     pub(crate) reload: bool,
     /// Exit after DUR with no locks, requests or clients [default: as configured]
-    #[arg(long, value_name = "DUR", value_parser = value::some_length, allow_negative_numbers = true)]
+    #[arg(long, value_name = "DUR", value_parser = parse_value::some_length, allow_negative_numbers = true)]
     pub(crate) idle_exit: Option<Length>,
     /// Share one table with other hosts through postgres://… or etcd://…
     /// [default: $CANAL_ENGINE, or as configured]
     #[arg(long, value_name = "URL")]
     pub(crate) engine: Option<String>,
     /// Give up this host's locks DUR after its last renewal [default: 60]
-    #[arg(long, value_name = "DUR", value_parser = value::some_length, allow_negative_numbers = true)]
+    #[arg(long, value_name = "DUR", value_parser = parse_value::some_length, allow_negative_numbers = true)]
     pub(crate) engine_ttl: Option<Length>,
     /// This host's name [default: the machine's]
     #[arg(long, value_name = "NAME")]
@@ -855,8 +843,8 @@ mod tests {
         ] {
             let run = run(args);
             assert_eq!(run.command, command, "{args:?}");
-            assert_eq!(run.lock.keys.len(), 1, "{args:?}");
-            assert!(!run.wait.no_wait, "{args:?}");
+            assert_eq!(run.asked.lock.keys.len(), 1, "{args:?}");
+            assert!(!run.asked.wait.no_wait, "{args:?}");
         }
     }
 

@@ -9,8 +9,9 @@ use std::mem::replace;
 use std::os::unix::ffi::OsStrExt;
 
 use super::definition::{Global, JobserverArg, RunArgs};
-use super::lock::{literal, plain_key, sized_key};
-use super::value::{exit_code, length, number, positive, priority, slots};
+use super::keys_and_sizes::{literal, plain_key, sized_key, slots};
+use super::parse_value::{exit_code, length, number, positive, priority};
+use super::request::RequestArgs;
 
 /// Reads `canal run …`; returns `None` to leave the line to clap.
 pub(crate) fn read<'a>(words: impl Iterator<Item = &'a OsStr>) -> Option<(Global, RunArgs)> {
@@ -39,7 +40,7 @@ pub(crate) fn read<'a>(words: impl Iterator<Item = &'a OsStr>) -> Option<(Global
         option(&mut global, &mut run, name, value.map(OsStr::from_bytes), &mut words)?;
     }
     run.command.extend(words.map(OsStr::to_owned));
-    let contradicts = run.wait.no_wait && run.wait.wait.is_some();
+    let contradicts = run.asked.wait.no_wait && run.asked.wait.wait.is_some();
     (!contradicts && !run.command.is_empty()).then_some((global, run))
 }
 
@@ -64,19 +65,17 @@ fn option<'a>(
     value: Option<&'a OsStr>,
     rest: &mut impl Iterator<Item = &'a OsStr>,
 ) -> Option<()> {
-    let RunArgs { lock, session, wait, note, how, .. } = run;
-    let is_first_flag = match name {
-        b"no-wait" => Some(!replace(&mut wait.no_wait, true)),
-        b"new-session" => Some(!replace(&mut session.new_session, true)),
-        b"with-children" => Some(!replace(&mut how.with_children, true)),
-        b"unattended" => Some(!replace(&mut wait.unattended, true)),
-        b"no-start" => Some(!replace(&mut global.no_start, true)),
-        b"quiet" => Some(replace(&mut global.quiet, 1) == 0),
-        b"jobserver" => Some(how.jobserver.replace(JobserverArg::Auto).is_none()),
-        _ => None,
-    };
-    if let Some(is_first) = is_first_flag {
-        return (is_first && value.is_none()).then_some(());
+    let RunArgs { asked: RequestArgs { lock, session, wait, note }, how, .. } = run;
+    let flag = |is_first: bool| (is_first && value.is_none()).then_some(());
+    match name {
+        b"no-wait" => return flag(!replace(&mut wait.no_wait, true)),
+        b"new-session" => return flag(!replace(&mut session.new_session, true)),
+        b"with-children" => return flag(!replace(&mut how.with_children, true)),
+        b"unattended" => return flag(!replace(&mut wait.unattended, true)),
+        b"no-start" => return flag(!replace(&mut global.no_start, true)),
+        b"quiet" => return flag(replace(&mut global.quiet, 1) == 0),
+        b"jobserver" => return flag(how.jobserver.replace(JobserverArg::Auto).is_none()),
+        _ => {}
     }
     let text = value.or_else(|| rest.next())?.to_str()?;
     // A leading dash may mean that the value is missing and this is the next option.

@@ -7,8 +7,8 @@
 
 pub(super) mod definition;
 pub(super) mod fast_path;
-pub(super) mod lock;
+pub(super) mod keys_and_sizes;
 pub(super) mod nodes;
 pub(super) mod note;
+pub(super) mod parse_value;
 pub(super) mod request;
-pub(super) mod value;

@@ -10,7 +10,7 @@ use crate::core::LEASE_OVER_NODES_MS_MIN;
 use crate::nodes::Require;
 use crate::protocol::{Mode, WireItem};
 
-use super::value::{one_of, stated};
+use super::parse_value::{millis, one_of, stated, stated_ms};
 
 /// How long a node keeps its part after the last renewal, by default.
 pub(crate) const TTL_DEFAULT: Duration = Duration::from_secs(60);
@@ -98,9 +98,9 @@ impl NodesArgs {
 /// The TTL is too short to reach a node again in time.
 pub(crate) fn ttl_ms(ttl: Option<Duration>) -> Result<u64> {
     let ttl = ttl.unwrap_or(TTL_DEFAULT);
-    let ttl_ms = super::value::millis(ttl);
+    let ttl_ms = millis(ttl);
     if ttl_ms < LEASE_OVER_NODES_MS_MIN {
-        let least = stated(Duration::from_millis(LEASE_OVER_NODES_MS_MIN));
+        let least = stated_ms(LEASE_OVER_NODES_MS_MIN);
         return Err(Failed::new(format!(
             "a TTL of {} is too short for a node lease: it must be at least {least}",
             stated(ttl)

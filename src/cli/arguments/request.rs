@@ -7,13 +7,28 @@ use clap::builder::TypedValueParser;
 use clap::{Args, ValueEnum};
 
 use crate::cli::{Failed, Result};
-use crate::client::environment;
+use crate::client::command_environment;
 use crate::client::nodes::lease::{EnclosingLeases, LEASE_HANDLE_CHARS_MAX, LeaseHandle};
 use crate::protocol::{Acquire, GROUP_BYTES_MAX, Grant, Handle, Superseded};
 use crate::run::OwnCode;
 use crate::safe_text::is_unsafe;
 
-use super::value::{self, Length, exit_code, number, one_of, priority};
+use super::keys_and_sizes::LockArgs;
+use super::note::NoteArgs;
+use super::parse_value::{self, Length, exit_code, number, one_of, priority};
+
+/// The options of a request.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct RequestArgs {
+    #[command(flatten)]
+    pub(crate) lock: LockArgs,
+    #[command(flatten)]
+    pub(crate) session: SessionArgs,
+    #[command(flatten)]
+    pub(crate) wait: WaitArgs,
+    #[command(flatten)]
+    pub(crate) note: NoteArgs,
+}
 
 /// The options that choose the session.
 #[derive(Args, Clone, Copy, Debug, Default)]
@@ -30,7 +45,7 @@ impl SessionArgs {
     /// Makes a request part of what encloses it; of nothing with `--new-session`.
     pub(crate) fn join(self, request: &mut Acquire) {
         if !self.new_session {
-            environment::join(request);
+            command_environment::join(request);
         }
     }
 
@@ -63,23 +78,21 @@ pub(crate) fn not_believed(request: &Acquire, grant: &Grant) -> Option<String> {
 
 /// The message if `--new-session` has no effect because the process already belongs to the session
 /// of its earlier locks. This happens if canal becomes its command, and the command is canal again.
-pub(crate) fn not_new(request: &Acquire, grant: &Grant) -> Option<String> {
-    let session = request.session.is_none().then(inherited)??;
-    same_process(&session, grant)
+pub(crate) fn not_new(
+    request: &Acquire,
+    grant: &Grant,
+    inherited: Option<String>,
+) -> Option<String> {
+    let session = inherited.filter(|it| request.session.is_none() && *it == grant.session)?;
+    let pid = grant.owner.pid;
+    Some(format!(
+        "--new-session has no effect: process {pid} itself took the locks of session {session}"
+    ))
 }
 
 /// The session in the environment.
 pub(crate) fn inherited() -> Option<String> {
-    std::env::var(environment::SESSION).ok()
-}
-
-fn same_process(session: &str, grant: &Grant) -> Option<String> {
-    (*session == *grant.session).then(|| {
-        format!(
-            "--new-session has no effect: process {} itself took the locks of session {session}",
-            grant.owner.pid
-        )
-    })
+    std::env::var(command_environment::SESSION).ok()
 }
 
 /// The options for the wait.
@@ -92,7 +105,7 @@ pub(crate) struct WaitArgs {
     /// Wait at most DUR, such as 10, 500ms or 1h30m [default: infinity]
     ///
     /// Then exit with 75. A number without a unit is in seconds; 0 means do not wait.
-    #[arg(short = 'w', long, value_name = "DUR", value_parser = value::length, allow_negative_numbers = true)]
+    #[arg(short = 'w', long, value_name = "DUR", value_parser = parse_value::length, allow_negative_numbers = true)]
     pub(crate) wait: Option<Length>,
     /// Exit with N instead of 75; 0 skips quietly
     ///
@@ -151,7 +164,7 @@ impl WaitArgs {
     pub(crate) fn wait_ms(&self) -> Option<u64> {
         match self.no_wait {
             true => Some(0),
-            false => self.wait.flatten().map(value::millis),
+            false => self.wait.flatten().map(parse_value::millis),
         }
     }
 
@@ -264,10 +277,12 @@ mod tests {
             message.starts_with("began session s5 instead of s3, because CANAL_FRAME=f4"),
             "{message}"
         );
-        assert_eq!(same_process("s3", &grant), None);
-        let message = same_process("s5", &grant).unwrap();
+        let new = Acquire::default();
+        assert_eq!(not_new(&new, &grant, Some("s3".to_owned())), None);
+        let inherited = Some("s5".to_owned());
+        let message = not_new(&new, &grant, inherited.clone()).unwrap();
         assert!(message.starts_with("--new-session has no effect: process 1"), "{message}");
-        assert_eq!(not_new(&request, &grant), None, "it asked for no new one");
+        assert_eq!(not_new(&request, &grant, inherited), None, "it asked for no new one");
         request.frame = None;
         assert_eq!(not_believed(&request, &grant), None);
     }
@@ -275,7 +290,7 @@ mod tests {
     #[test]
     fn a_new_session_is_enclosed_by_nothing() {
         let new = SessionArgs { new_session: true };
-        for variable in [environment::SESSION, environment::FRAME, "PATH"] {
+        for variable in [command_environment::SESSION, command_environment::FRAME, "PATH"] {
             assert_eq!(new.enclosing(variable), None);
         }
         let mut request = Acquire::default();

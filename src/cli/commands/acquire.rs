@@ -1,28 +1,27 @@
-//! `canal acquire`: takes a lock for another process, or as a lease. `canal test` checks whether
-//! locks are free, without taking them.
+//! `canal acquire`: takes a lock for another process, or as a lease.
 //!
 //! The lock is provisional until canal has printed and confirmed it. If canal ends before that, the
 //! daemon withdraws the grant, or the coordinator releases it at all nodes.
 
 use std::os::unix::process::parent_id;
 
+use itertools::Itertools as _;
 use serde::Serialize;
 
-use crate::cli::arguments::definition::{AcquireArgs, TestArgs};
-use crate::cli::arguments::request::WaitArgs;
-use crate::cli::lock_source::{self, Asking, NotAcquired, Source, end_coordinator, keys_granted};
+use crate::cli::arguments::definition::AcquireArgs;
+use crate::cli::arguments::request::RequestArgs;
+use crate::cli::lock_source::{self, Asking, Source, end_coordinator};
 use crate::cli::owner::Owner;
-use crate::cli::wording::refusal::{self, Refused};
-use crate::cli::{Failed, Global, Result, Target, Verbosity, millis, stated, stdout, wrong};
-use crate::client::{self, ClientError, environment};
+use crate::cli::wording::print_refusal::{self, Refused};
+use crate::cli::{Failed, Global, Result, millis, stated, stderr, stdout, wrong};
+use crate::client::{self, ClientError};
 use crate::nodes::Require;
-use crate::protocol::{
-    Confirm, ErrorName, Grant, GrantedKey, LeaseAsked, OWNER_GONE, SizeNote, WouldAcquire,
-};
+use crate::protocol::{Confirm, ErrorName, Grant, GrantedKey, LeaseAsked, OWNER_GONE, SizeNote};
 use crate::run::nodes::{Purpose, Wish};
 use crate::run::{OwnCode, Taken, TakenFromNodes};
 use crate::sys::clock::boottime_ms;
-use crate::sys::deadline::Reader;
+use crate::sys::deadline_page::Reader;
+use crate::sys::pidfd::Pidfd;
 use crate::sys::process;
 
 /// The `--json` output of a lease over nodes.
@@ -47,17 +46,16 @@ struct AskedNode<'a> {
 }
 
 pub(crate) fn run(args: &AcquireArgs, global: &Global) -> Result {
-    if args.wait.conflict_exit_code == Some(0) {
+    if args.asked.wait.conflict_exit_code == Some(0) {
         return Err(Failed::new("-E 0 would let the script continue without the lock").hint(
             "with `canal acquire`, choose another code and test for it; only `canal run -E \
                    0` skips its command",
         ));
     }
     // This precedes the search for the owner, so that errors in the options come first.
-    let lock = args.lock.with_operand(args.key.as_ref())?;
-    let lock = (&lock, &args.nodes);
-    let mut request =
-        lock_source::request("acquire", lock, &args.wait, args.session, &args.note, "")?;
+    let lock = args.asked.lock.with_operand(args.key.as_ref())?;
+    let asked = RequestArgs { lock, ..args.asked.clone() };
+    let mut request = lock_source::request("acquire", &asked, &args.nodes, "")?;
     request.on_lost = args.on_lost.unwrap_or_default();
     if args.nodes.is_given() && args.ttl.is_none() {
         let why = "--on needs --ttl, because other machines cannot see when a process on this \
@@ -67,7 +65,6 @@ pub(crate) fn run(args: &AcquireArgs, global: &Global) -> Result {
              renew --while PID`",
         ));
     }
-    let verbosity = global.verbosity();
     let source = Source::of(global, &args.nodes, args.ttl, &request, Purpose::Lease)?;
     let owner = match args.ttl {
         Some(ttl) => {
@@ -85,17 +82,12 @@ pub(crate) fn run(args: &AcquireArgs, global: &Global) -> Result {
             let owner = Owner::find(args.pid)?;
             request.command = owner.command();
             let socket = &source.target.place.socket;
-            request.under = args.session.enclosing_leases().at_socket(socket);
+            request.under = asked.session.enclosing_leases().at_socket(socket);
             Some(owner)
         }
     };
-    let asking = Asking {
-        request: &request,
-        owner: owner.as_ref().map(|owner| &owner.pidfd),
-        progress: args.wait.progress.unwrap_or_default(),
-        unattended: args.wait.unattended,
-        verbosity,
-    };
+    let owner_fd = owner.as_ref().map(|owner| &owner.pidfd);
+    let asking = Asking { request: &request, owner: owner_fd, wait: &asked.wait };
     match source.take(&asking, None, None) {
         Ok(Taken::FromDaemon { mut client, mut acquired }) => {
             acquired.grant.handle = request.lease.map(|lease| lease.handle);
@@ -109,29 +101,29 @@ pub(crate) fn run(args: &AcquireArgs, global: &Global) -> Result {
                 None => {}
             }
             let confirmed = client.confirm(&Confirm { tag: request.tag });
-            let has_ended = || owner.as_ref().is_some_and(|owner| owner.pidfd.has_ended());
+            let has_ended = || owner_fd.is_some_and(Pidfd::has_ended);
             confirmed.map_err(|error| unconfirmed(error, has_ended))?;
             check_kept(acquired.page.as_ref(), "the lock was lost before canal could report it")?;
         }
         Ok(Taken::FromNodes(mut taken)) => {
             let told = tell_lease(&taken, args.json);
             let wish = if told.is_ok() { Wish::Leave } else { Wish::Stop };
-            end_coordinator(taken.coordinator.take(), wish, verbosity);
+            end_coordinator(taken.coordinator.take(), wish);
             told?;
         }
-        Err(NotAcquired::Failed(failed)) => return Err(failed),
-        Err(NotAcquired::Refused(failure)) => {
-            let failed = refusal::explain(&failure, &args.wait, verbosity);
+        Err(Failed { failure: Some(failure), .. }) if failure.name == ErrorName::Refused => {
+            let failed = print_refusal::explain(&failure, &asked.wait);
             stdout::json_if(args.json, &Refused::new(&failure, failure.notes()))?;
             return Err(failed);
         }
+        Err(failed) => return Err(failed),
     }
     match (owner, args.ttl) {
         (Some(owner), _) => {
-            let say = if owner.by_default { Verbosity::note } else { Verbosity::detail };
-            say(verbosity, &format!("held for {}", owner.shown()));
+            let say = if owner.by_default { stderr::note } else { stderr::detail };
+            say(&format!("held for {}", owner.shown()));
         }
-        (None, ttl) => verbosity.detail(&format!(
+        (None, ttl) => stderr::detail(&format!(
             "took a lease of {}; renew it with `canal renew`, release it with `canal release \
              --handle`",
             stated(ttl.unwrap_or_default())
@@ -155,9 +147,9 @@ fn tell_lease(taken: &TakenFromNodes, json: bool) -> Result {
     }
     let text = match json {
         true => {
-            let nodes = start.parts.iter();
-            let nodes = nodes.filter_map(|part| {
-                Some(AskedNode { name: &request.nodes.get(part.at)?.name, held: part.held })
+            let nodes = start.parts.iter().filter_map(|part| {
+                let node = request.nodes.iter().find(|node| node.address == part.address)?;
+                Some(AskedNode { name: &node.name, held: part.held })
             });
             stdout::json(&LeaseOverNodes {
                 keys,
@@ -206,59 +198,14 @@ fn variables(
     names: &[(&str, String)],
     keys: &[GrantedKey],
 ) -> String {
-    let mut lines = format!("CANAL_HANDLE={handle}\n");
-    let mut line = |name: &str, value: &str| lines += &format!("{name}={value}\n");
-    if let Some(token) = token {
-        line("CANAL_TOKEN", &token.to_string());
-    }
+    let first = [("CANAL_HANDLE", handle.to_owned())].into_iter();
+    let token = token.map(|token| ("CANAL_TOKEN", token.to_string()));
     // An address may contain a space, and would then be two words.
-    for (name, value) in names.iter().filter(|(_, it)| !it.contains(char::is_whitespace)) {
-        line(name, value);
-    }
-    let slots = keys.iter().flat_map(|key| &key.slots).map(|slot| slot.slot.to_string());
-    let slots: Vec<String> = slots.collect();
-    if !slots.is_empty() {
-        line("CANAL_SLOTS", &slots.join(","));
-    }
-    lines
-}
-
-/// The `--json` output of `canal test`: whether all locks are free.
-#[derive(Debug, Serialize)]
-struct Tested<'a> {
-    free: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    keys: Option<&'a [GrantedKey]>,
-    #[serde(flatten)]
-    refused: Option<Refused<'a>>,
-    #[serde(skip_serializing_if = "<[_]>::is_empty")]
-    notes: &'a [SizeNote],
-}
-
-pub(crate) fn test(args: &TestArgs, global: &Global) -> Result {
-    let items = args.lock().items()?;
-    let frame = args.session.enclosing(environment::FRAME);
-    let target = Target::of(global)?;
-    let verbosity = target.verbosity;
-    let under = args.session.enclosing_leases().at_socket(&target.place.socket);
-    let asked = WouldAcquire { items, priority: 0, frame, under };
-    // How canal read the keys.
-    let notes: Vec<SizeNote> = asked.items.iter().filter_map(SizeNote::of_text).collect();
-    match target.connect()?.would_acquire(&asked) {
-        Ok(grant) => {
-            let keys = Some(&*grant.keys);
-            let tested = Tested { free: true, keys, refused: None, notes: &notes };
-            stdout::json_if(args.json, &tested)?;
-            verbosity.detail(&format!("free: {}", keys_granted(&grant.keys)));
-            Ok(())
-        }
-        Err(ClientError::Failure(failure)) if failure.name == ErrorName::Refused => {
-            let refused = Some(Refused::new(&failure, &notes));
-            stdout::json_if(args.json, &Tested { free: false, keys: None, refused, notes: &[] })?;
-            Err(refusal::explain(&failure, &WaitArgs::default(), verbosity))
-        }
-        Err(error) => Err(error.into()),
-    }
+    let names = names.iter().filter(|(_, it)| !it.contains(char::is_whitespace)).cloned();
+    let slots = keys.iter().flat_map(|key| &key.slots).map(|slot| slot.slot).join(",");
+    let slots = (!slots.is_empty()).then_some(("CANAL_SLOTS", slots));
+    let all = first.chain(token).chain(names).chain(slots);
+    all.map(|(name, value)| format!("{name}={value}\n")).collect()
 }
 
 #[cfg(test)]

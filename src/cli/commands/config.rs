@@ -1,14 +1,14 @@
 //! `canal config`: shows the configuration in force, and the source of each value.
 
 use crate::cli::output::sanitize::{padded, width};
-use crate::cli::{Global, Now, Result, connect, cut, sanitize, stdout};
+use crate::cli::{Now, Result, Target, cut, sanitize, stdout};
 use crate::protocol::{Configuration, NoParameters, SettingChange, SettingInfo, SettingSource};
 
 /// The most columns to which names and values are aligned.
 const COLUMNS_MAX: usize = 40;
 
-pub(crate) fn run(json: bool, global: &Global) -> Result {
-    let found = connect::client(global)?.configuration(&NoParameters {})?;
+pub(crate) fn run(json: bool, target: &Target) -> Result {
+    let found = target.connect()?.configuration(&NoParameters {})?;
     stdout::report(&found, json, || page(&found, &Now::here()))
 }
 

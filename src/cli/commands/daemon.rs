@@ -13,11 +13,11 @@ use crate::cli::commands::config::changed_setting;
 use crate::cli::connect::execute;
 use crate::cli::node_list::{around, near};
 use crate::cli::{
-    Failed, Global, Length, Result, Target, Verbosity, connect, millis, plural, stdout,
+    Failed, Global, Length, Result, Target, Verbosity, millis, plural, stderr, stdout,
 };
 use crate::client::bridge::{self, BridgeError};
 use crate::client::{
-    self, Client, ClientError, OWN, ServiceManager, Start, environment, own_program,
+    self, Client, ClientError, OWN, ServiceManager, Start, command_environment, own_program,
 };
 use crate::daemon::{self, Options};
 use crate::protocol::paths::{Place, Rule};
@@ -30,17 +30,16 @@ pub(crate) fn run(args: &DaemonArgs, global: &Global) -> Result {
         return Ok(());
     }
     let target = Target::of(global)?;
-    let verbosity = target.verbosity;
     let place = target.place.clone();
     if args.stop {
         match stop(&place)? {
-            Some(pid) => verbosity.detail(&format!("stopped the daemon, pid {pid}")),
-            None => verbosity.note(&format!("no daemon is running at {}", place.socket.display())),
+            Some(pid) => stderr::detail(&format!("stopped the daemon, pid {pid}")),
+            None => stderr::note(&format!("no daemon is running at {}", place.socket.display())),
         }
         return Ok(());
     }
     if args.reload {
-        return reload(&place, verbosity);
+        return reload(&place);
     }
     if args.replace && !args.foreground && is_systemds(&place) {
         return restart_unit(args);
@@ -52,7 +51,7 @@ pub(crate) fn run(args: &DaemonArgs, global: &Global) -> Result {
             .and_then(|()| Client::connect(&place, Start::Never)?.status(&StatusQuery::default()))?
             .daemon
             .pid;
-        verbosity.detail(&format!("the new daemon is running, pid {pid}"));
+        stderr::detail(&format!("the new daemon is running, pid {pid}"));
         return Ok(());
     }
     let mut options = Options {
@@ -70,12 +69,11 @@ pub(crate) fn run(args: &DaemonArgs, global: &Global) -> Result {
     };
     if args.watcher {
         // The next client that needs the daemon reports the error.
-        let target = target.with_verbosity(Verbosity::Quiet);
-        let start = || drop(target.connect());
-        daemon::watch(&options, &start)?;
+        Verbosity::Quiet.apply();
+        daemon::watch(&options, move || drop(target.connect()))?;
         return Ok(());
     }
-    prepare(args, &mut options, verbosity).inspect_err(|failed| {
+    prepare(args, &mut options).inspect_err(|failed| {
         if args.on_demand {
             daemon::report_failure(&failed.message, failed.hint.as_deref());
         }
@@ -85,12 +83,12 @@ pub(crate) fn run(args: &DaemonArgs, global: &Global) -> Result {
 }
 
 /// Prepares this process to be the daemon with these options.
-fn prepare(args: &DaemonArgs, options: &mut Options, verbosity: Verbosity) -> Result {
+fn prepare(args: &DaemonArgs, options: &mut Options) -> Result {
     // systemd has the socket of the machine's daemon, and starts that as another user.
     if ServiceManager::of_machine() != ServiceManager::Systemd {
         daemon::become_owner(&options.place)?;
     }
-    if args.replace { replace(options, verbosity) } else { Ok(()) }
+    if args.replace { replace(options) } else { Ok(()) }
 }
 
 /// Whether systemd runs the daemon of a place.
@@ -136,9 +134,9 @@ fn passed_on(args: &DaemonArgs) -> Vec<OsString> {
 }
 
 /// Ends the running daemon, if one with these options could take its place.
-fn replace(options: &mut Options, verbosity: Verbosity) -> Result {
+fn replace(options: &mut Options) -> Result {
     let (place, uid) = (&options.place, crate::sys::process::user::geteuid().as_raw());
-    let replacing = daemon::replace(place, uid)?;
+    let replacing = daemon::replace(place)?;
     if daemon::runs(place, uid) {
         daemon::check(options)?;
     }
@@ -149,7 +147,7 @@ fn replace(options: &mut Options, verbosity: Verbosity) -> Result {
     // too.
     while !free && Instant::now() < until {
         if let Some(pid) = stop(place)? {
-            verbosity.detail(&format!("stopped the daemon, pid {pid}"));
+            stderr::detail(&format!("stopped the daemon, pid {pid}"));
         }
         let again = Instant::now() + STOP_AGAIN;
         while !free && Instant::now() < again {
@@ -189,7 +187,7 @@ fn stop(place: &Place) -> Result<Option<u32>> {
 }
 
 /// Makes the running daemon read its configuration again, and prints the result.
-fn reload(place: &Place, verbosity: Verbosity) -> Result {
+fn reload(place: &Place) -> Result {
     let reloaded =
         Client::connect(place, Start::Never).and_then(|mut client| client.reload(&NoParameters {}));
     match reloaded {
@@ -202,17 +200,16 @@ fn reload(place: &Place, verbosity: Verbosity) -> Result {
                 Some(file) => format!("read {file}: {what}"),
                 None => format!("there is no configuration file: {what}"),
             };
-            verbosity.message(&first);
-            changed.iter().for_each(|it| verbosity.message(&changed_setting(it)));
-            notes.iter().for_each(|note| verbosity.message(note));
+            stderr::message(&first);
+            changed.iter().for_each(|it| stderr::message(&changed_setting(it)));
+            notes.iter().for_each(|note| stderr::message(note));
         }
         Err(ClientError::NoDaemon(_)) => {
             let next = match daemon::check_configuration(place)? {
                 Some(file) => format!("the next one will read {}", file.display()),
                 None => "the next one will find no configuration".to_owned(),
             };
-            verbosity
-                .message(&format!("no daemon is running at {}; {next}", place.socket.display()));
+            stderr::message(&format!("no daemon is running at {}; {next}", place.socket.display()));
         }
         Err(error) => return Err(error.into()),
     }
@@ -227,18 +224,17 @@ fn idle_seconds(length: Length) -> u64 {
 
 /// Prints the metrics for a monitoring system. Fails if the reader goes away, because a collector
 /// that reads files would take half of the metrics for all of them.
-pub(crate) fn metrics(global: &Global) -> Result {
-    let found = connect::client(global)?.metrics(&NoParameters {})?;
+pub(crate) fn metrics(target: &Target) -> Result {
+    let found = target.connect()?.metrics(&NoParameters {})?;
     stdout::print_or_fail(&found.text)
 }
 
 /// `canal bridge`, which ssh runs at a node.
-pub(crate) fn bridge(args: &BridgeArgs, global: &Global) -> Result {
-    let target = Target::of(global)?;
+pub(crate) fn bridge(args: &BridgeArgs, target: &Target) -> Result {
     let keys: Vec<String> = args.keys.iter().map(|key| key.as_str().to_owned()).collect();
     let keys = args.leases.then_some(keys.as_slice());
     let (input, output) = (io::stdin(), io::stdout());
-    match bridge::bridge(&target.place, &target.options(), keys, input.as_fd(), output.as_fd()) {
+    match bridge::bridge(&target.place, &target.options, keys, input.as_fd(), output.as_fd()) {
         Ok(()) => Ok(()),
         Err(BridgeError::Client(error)) => Err(error.into()),
         Err(error @ BridgeError::OlderDaemon) => Err(Failed::new(error.to_string())
@@ -249,11 +245,10 @@ pub(crate) fn bridge(args: &BridgeArgs, global: &Global) -> Result {
 
 /// `canal deadlock-watcher`, which looks for deadlocks on behalf of a request that waits at the
 /// daemon of this machine.
-pub(crate) fn deadlock_watcher(global: &Global) -> Result {
-    let target = Target::of(global)?;
+pub(crate) fn deadlock_watcher(target: &Target) -> Result {
     let failed = |error| Failed::new(format!("cannot search for deadlocks: {error}"));
-    if let Some(run) = environment::run() {
-        watch_for_deadlocks(&around(&target, near(&target)?), run).map_err(failed)?;
+    if let Some(run) = command_environment::run() {
+        watch_for_deadlocks(&around(target, near(target)?), run).map_err(failed)?;
     }
     Ok(())
 }

@@ -10,8 +10,8 @@ use crate::cli::arguments::definition::KillArgs;
 use crate::cli::end_processes::{Ending, Left, endings_of, ends, name, refusal, sent, wait_for};
 use crate::cli::find_job::look_up;
 use crate::cli::output::stderr::confirm;
-use crate::cli::wording::participant::{clause, party};
-use crate::cli::{Failed, Global, Now, Result, Target, Verbosity, plural, sanitize, stdout, wrong};
+use crate::cli::wording::holders_and_waiters::{clause, party};
+use crate::cli::{Failed, Global, Now, Result, Target, plural, sanitize, stderr, stdout, wrong};
 use crate::protocol::{KillTarget, KillTargets, WouldKill};
 use crate::run::{OwnCode, SUCCESS};
 
@@ -43,7 +43,6 @@ pub(crate) fn run(args: &KillArgs, global: &Global) -> Result<u8> {
         return Err(wrong("kill", message));
     }
     let target = Target::of(global)?;
-    let verbosity = target.verbosity;
     let (mut client, _, session) = look_up(args.key.as_ref(), &target)?;
     if let (Some(session), Some(key)) = (session, &args.key) {
         let number = key.as_str().trim_start_matches('%');
@@ -61,36 +60,36 @@ pub(crate) fn run(args: &KillArgs, global: &Global) -> Result<u8> {
     // The order is from the end of the queue to the holders. Otherwise, ending a process would
     // grant its lock to the next waiter.
     endings.reverse();
-    show(&found, &endings, signal, verbosity);
+    show(&found, &endings, signal);
     if found.targets.iter().all(|target| target.refused.is_some()) {
         found.targets.iter().try_for_each(refusal)?;
     }
     if !args.yes {
         let count = plural(endings.len() as u64, "process", "processes");
         let (question, again) = (format!("end {count}?"), again(args));
-        confirm(&question, "signalled no process", &again, verbosity)?;
+        confirm(&question, "signalled no process", &again)?;
     }
-    let refused = found.targets.iter();
-    let refused =
-        refused.filter_map(|it| Some(Refused { message: it.refused.clone()?, target: it }));
-    let mut refused: Vec<Refused<'_>> = refused.collect();
+    let targets = found.targets.iter();
+    let mut refused: Vec<_> = targets
+        .filter_map(|target| Some(Refused { message: target.refused.clone()?, target }))
+        .collect();
     let (mut signalled, mut all) = (Vec::new(), true);
     for mut ending in endings {
         match ending.signal(&mut client, signal) {
             Ok(not_signalled) => {
-                verbosity.detail(&sent(ending.target, signal));
+                stderr::detail(&sent(ending.target, signal));
                 all &= not_signalled.is_empty();
-                not_signalled.iter().for_each(|line| verbosity.message(line));
+                not_signalled.iter().for_each(|line| stderr::message(line));
                 signalled.push(ending);
             }
             Err(failed) => {
-                verbosity.failure(&failed);
+                stderr::failure(&failed);
                 refused.push(Refused { message: failed.message, target: ending.target });
             }
         }
     }
     let left = match ends(signal) {
-        true => wait_for(&mut signalled, signal, args.kill_after, verbosity),
+        true => wait_for(&mut signalled, signal, args.kill_after),
         false => Vec::new(),
     };
     let done = all && refused.is_empty() && left.is_empty();
@@ -123,7 +122,7 @@ fn what(args: &KillArgs) -> Result<WouldKill> {
 }
 
 /// Prints which processes canal is about to end, and which it is not.
-fn show(found: &KillTargets, endings: &[Ending<'_>], signal: Signal, verbosity: Verbosity) {
+fn show(found: &KillTargets, endings: &[Ending<'_>], signal: Signal) {
     let now = Now::here();
     for target in &found.targets {
         let line = line(target, &now);
@@ -133,18 +132,18 @@ fn show(found: &KillTargets, endings: &[Ending<'_>], signal: Signal, verbosity: 
             true => format!(", and to {} that it started", plural(started, "process", "processes")),
             false => String::new(),
         };
-        verbosity.note(&match &target.refused {
+        stderr::note(&match &target.refused {
             None => format!("about to send {} to {line}{and_more}", name(signal)),
             Some(_) => format!("cannot end {line}"),
         });
     }
     if found.left_out > 0 {
         let more = plural(found.left_out, "more holder or waiter", "more holders or waiters");
-        verbosity.note(&format!("{more}; canal does not signal them"));
+        stderr::note(&format!("{more}; canal does not signal them"));
     }
     if found.targets.len() > 1 {
         let refused = found.targets.iter().filter_map(|target| target.refused.as_ref());
-        refused.for_each(|refused| verbosity.message(refused));
+        refused.for_each(|refused| stderr::message(refused));
     }
 }
 

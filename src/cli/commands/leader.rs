@@ -1,13 +1,14 @@
 //! `canal leader`: shows the leader that holds a lock, at a daemon, or at several nodes if enough
 //! of them agree on it.
 
+use itertools::Itertools as _;
 use serde::Serialize;
 
 use crate::cli::arguments::definition::LeaderArgs;
 use crate::cli::node_list::{around, listed};
 use crate::cli::output::stdout::{self, ReaderState};
-use crate::cli::wording::participant::holder;
-use crate::cli::{Failed, Global, Now, Result, Target, Verbosity, sanitize};
+use crate::cli::wording::holders_and_waiters::holder;
+use crate::cli::{Failed, Now, Result, Target, sanitize, stderr};
 use crate::client::Watch;
 use crate::nodes::Require;
 use crate::protocol::{HolderInfo, Leader, LeaderQuery};
@@ -45,12 +46,11 @@ struct NodeLine<'a> {
     message: Option<&'a str>,
 }
 
-pub(crate) fn run(args: &LeaderArgs, global: &Global) -> Result {
-    let target = Target::of(global)?;
-    let (key, json, verbosity) = (args.name.as_str(), args.json, target.verbosity);
+pub(crate) fn run(args: &LeaderArgs, target: &Target) -> Result {
+    let (key, json) = (args.name.as_str(), args.json);
     if args.on.is_empty() {
         let mut client = target.connect()?;
-        let question = Question { key, json, need: 1, verbosity };
+        let question = Question { key, json, need: 1 };
         let query = LeaderQuery { key: key.to_owned() };
         let of_daemon = |said| LeaderView { said, nodes: Vec::new() };
         if !args.watch {
@@ -59,11 +59,11 @@ pub(crate) fn run(args: &LeaderArgs, global: &Global) -> Result {
         let mut watch = Watch::of_leader(query);
         return question.watch(|| Ok(watch.next(&mut client, None)?.map(of_daemon)));
     }
-    let nodes = listed(&args.on, &target)?;
+    let nodes = listed(&args.on, target)?;
     let need = args.require.unwrap_or(Require::Majority).least(nodes.len());
-    let around = around(&target, nodes);
+    let around = around(target, nodes);
     let mut asked = LeaderAtNodes::new(key, need, &around);
-    let question = Question { key, json, need, verbosity };
+    let question = Question { key, json, need };
     let view = first(&mut asked)?;
     if args.watch {
         if question.is_hopeless(&view) {
@@ -100,7 +100,6 @@ struct Question<'a> {
     json: bool,
     /// How many nodes must name the leader.
     need: usize,
-    verbosity: Verbosity,
 }
 
 impl Question<'_> {
@@ -113,15 +112,15 @@ impl Question<'_> {
             if let Some(leader) = leader {
                 stdout::print(&text(self.key, leader, &Now::here()))?;
             }
-            view.nodes.iter().filter_map(away).for_each(|line| self.verbosity.note(&line));
+            view.nodes.iter().filter_map(away).for_each(|line| stderr::note(&line));
         }
         if *stale {
-            self.verbosity.note(STALE);
+            stderr::note(STALE);
         }
         if leader.is_some() {
             return Ok(());
         }
-        self.verbosity.note(&format!("`{}` has no leader: {vacant}", self.key));
+        stderr::note(&format!("`{}` has no leader: {vacant}", self.key));
         Err(Failed::silent(OwnCode::NotAcquired.number()))
     }
 
@@ -131,11 +130,11 @@ impl Question<'_> {
         while let Some(view) = next()? {
             self.exclusive(&view.nodes)?;
             let before = last.as_ref().map(|last| &last.nodes[..]).unwrap_or_default();
-            changes(before, &view.nodes).iter().for_each(|line| self.verbosity.note(line));
+            changes(before, &view.nodes).iter().for_each(|line| stderr::note(line));
             // The first state from the next daemon may repeat the last one.
             if last.as_ref().is_none_or(|last| news(&last.said) != news(&view.said)) {
                 let undecided = undecided(&view.nodes).filter(|_| view.said.stale);
-                undecided.iter().for_each(|line| self.verbosity.note(line));
+                undecided.iter().for_each(|line| stderr::note(line));
                 if stdout::print_json(&self.line(&view))? == ReaderState::Gone {
                     break;
                 }
@@ -153,16 +152,14 @@ impl Question<'_> {
     }
 
     fn unknown(&self, view: &LeaderView) -> Failed {
-        let away: Vec<String> = view.nodes.iter().filter_map(away).collect();
+        let away = view.nodes.iter().filter_map(away).join("; ");
         let hint = view.nodes.iter().find_map(|node| match &node.state {
             NodeState::Away(failure) => failure.hint.clone(),
             _ => None,
         });
-        let message = format!("the leader of `{}` is unknown: {}", self.key, away.join("; "));
-        let need = self.need;
-        Failed::new(message).hint(hint.unwrap_or_else(|| {
-            format!("{need} of {} nodes must name the leader", view.nodes.len())
-        }))
+        let (need, all) = (self.need, view.nodes.len());
+        Failed::new(format!("the leader of `{}` is unknown: {away}", self.key))
+            .hint(hint.unwrap_or_else(|| format!("{need} of {all} nodes must name the leader")))
     }
 
     /// # Errors
@@ -263,13 +260,13 @@ fn text(key: &str, leader: &HolderInfo, now: &Now) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::wording::participant::tests::somebody;
+    use crate::cli::wording::holders_and_waiters::tests::somebody;
     use crate::cli::wording::time::tests::at;
-    use crate::nodes::leadership::Claim;
+    use crate::nodes::leader_by_majority::Claim;
     use crate::protocol::{NodeFailure, RunId};
 
     fn question(key: &str) -> Question<'_> {
-        Question { key, json: true, need: 2, verbosity: Verbosity::Silent }
+        Question { key, json: true, need: 2 }
     }
 
     const SINCE: &str = "2026-11-20T14:02:11Z";

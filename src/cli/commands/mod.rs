@@ -17,4 +17,5 @@ pub(super) mod resize;
 pub(super) mod run;
 pub(super) mod setup;
 pub(super) mod status;
+pub(super) mod test;
 pub(super) mod top;

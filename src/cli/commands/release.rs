@@ -10,9 +10,9 @@ use crate::cli::arguments::request::GivenHandle;
 use crate::cli::lock_source::on_lease;
 use crate::cli::output::stderr::confirm;
 use crate::cli::owner::Owner;
+use crate::cli::wording::holders_and_waiters::holder;
 use crate::cli::wording::lost::{self, PartReport, Parts};
-use crate::cli::wording::participant::holder;
-use crate::cli::{Failed, Global, Now, Result, Target, Verbosity, connect, stdout, wrong};
+use crate::cli::{Failed, Global, Now, Result, Target, stderr, stdout, wrong};
 use crate::client::nodes::lease::LeaseHandle;
 use crate::client::{Client, ClientError};
 use crate::core::Key;
@@ -21,60 +21,54 @@ use crate::protocol::{ErrorName, HolderInfo, Release, Released, ReleasedHold, St
 use crate::run::nodes::{Host, News, PartAnswer, PartSaid};
 
 pub(crate) fn run(args: &ReleaseArgs, global: &Global) -> Result {
-    let (mut release, force_key) = match what(args)? {
-        What::Here(release) => (release, None),
-        What::Forced(key) => (Release::default(), Some(key)),
+    let mut release = match what(args)? {
+        What::AtDaemon(release) => release,
         What::OverNodes(handle) => return at_nodes(&handle, args.json, &Target::of(global)?),
     };
     let by_name = args.force || release.handle.is_some();
     let owner = if by_name { None } else { Some(Owner::find(args.pid)?) };
-    let verbosity = global.verbosity();
-    let mut client = connect::client(global)?;
-    if let Some(key) = &force_key {
-        release.token = Some(only_holder(&mut client, key)?);
-    }
+    let mut client = Target::of(global)?.connect()?;
     if args.force {
-        let held = client.would_release(&release)?;
-        for line in lines(&held, "about to break the hold on", "by") {
-            verbosity.note(&line);
+        let key = release.key.take();
+        if let Some(key) = &key {
+            release.token = Some(only_holder(&mut client, key)?);
         }
-    }
-    // A token on the command line identifies the hold. A key does not, because another process may
-    // have it by now.
-    if let Some(key) = force_key.filter(|_| !args.yes) {
-        let again = format!("canal release --force --yes {key}");
-        confirm("break the hold?", "released nothing", &again, verbosity)?;
+        let held = client.would_release(&release)?;
+        lines(&held, "about to break the hold on", "by").iter().for_each(|line| stderr::note(line));
+        // A token on the command line identifies the hold. A key does not, because another process
+        // may have it by now.
+        if let Some(key) = key.filter(|_| !args.yes) {
+            let again = format!("canal release --force --yes {key}");
+            confirm("break the hold?", "released nothing", &again)?;
+        }
     }
     let released = match client.release_once(&release, owner.as_ref().map(|owner| &owner.pidfd)) {
         Ok(released) => released,
         Err(ClientError::Failure(failure)) if failure.name == ErrorName::LeaseLost => {
-            return Err(lost::explain(&failure, args.json, verbosity)?);
+            return Err(lost::explain(&failure, args.json)?);
         }
         Err(error) => return Err(explained(error, args, owner.as_ref())),
     };
     stdout::json_if(args.json, &released)?;
     // canal always reports a hold that was broken by force.
-    let say = if args.force { Verbosity::note } else { Verbosity::detail };
-    let (done, whose) =
-        if args.force { ("broke the hold on", "by") } else { ("released", "held by") };
-    for line in lines(&released, done, whose) {
-        say(verbosity, &line);
-    }
+    let (say, done, whose): (fn(&str), _, _) = match args.force {
+        true => (stderr::note, "broke the hold on", "by"),
+        false => (stderr::detail, "released", "held by"),
+    };
+    lines(&released, done, whose).iter().for_each(|line| say(line));
     Ok(())
 }
 
 /// Releases a lease at all its nodes.
 fn at_nodes(handle: &LeaseHandle, json: bool, target: &Target) -> Result {
-    let verbosity = target.verbosity;
-    let mut host = ReleaseHost { verbosity };
-    let ending = on_lease(Task::GiveBack, handle, (None, None), target, &mut host)?;
+    let ending = on_lease(Task::GiveBack, handle, (None, None), target, &mut ReleaseHost)?;
     let Some(ending) = ending else { return Ok(()) };
     let answers = &ending.answers;
     let parts = Parts { handle, answers };
     let count = |which: fn(&PartAnswer) -> bool| answers.iter().filter(|it| which(it)).count();
     let lost = count(|answer| matches!(answer.said, Some(PartSaid::Lost(_))));
     if answers.len() - lost < handle.need {
-        return Err(parts.lost(&[], json, verbosity)?);
+        return Err(parts.lost(&[], json)?);
     }
     if count(|answer| answer.said.is_some()) == 0 {
         return Err(parts.unreached(ending.outcome.hint()));
@@ -82,12 +76,13 @@ fn at_nodes(handle: &LeaseHandle, json: bool, target: &Target) -> Result {
     let released = parts.released().map(|(_, released)| released).collect();
     stdout::json_if(json, &ReleasedOverNodes { released, nodes: parts.reports() })?;
     for (name, one) in parts.released() {
-        verbosity.detail(&format!("released {} on {name}", one.keys.join(", ")));
+        stderr::detail(&format!("released {} on {name}", one.keys.join(", ")));
     }
-    parts.missing().iter().for_each(|line| verbosity.note(line));
+    parts.missing().iter().for_each(|line| stderr::note(line));
     if count(|answer| answer.said.is_none()) > 0 {
-        verbosity
-            .advice("wait for the unreachable nodes: the lease ends on them when its TTL expires");
+        stderr::advice(
+            "wait for the unreachable nodes: the lease ends on them when its TTL expires",
+        );
     }
     Ok(())
 }
@@ -100,9 +95,7 @@ struct ReleasedOverNodes<'a> {
 }
 
 /// The host of a driver that releases a lease.
-struct ReleaseHost {
-    verbosity: Verbosity,
-}
+struct ReleaseHost;
 
 impl Host for ReleaseHost {
     fn say(&mut self, news: News) {
@@ -110,7 +103,7 @@ impl Host for ReleaseHost {
         if !matches!(news, News::Away(_))
             && let Some(note) = news.note()
         {
-            self.verbosity.note(&note);
+            stderr::note(&note);
         }
     }
 }
@@ -159,10 +152,8 @@ fn explained(error: ClientError, args: &ReleaseArgs, owner: Option<&Owner>) -> F
 
 /// The holds to release.
 enum What {
-    /// A hold at the daemon of this place.
-    Here(Release),
-    /// The only hold of this key, by force.
-    Forced(String),
+    /// Holds at the daemon of this place; with `--force KEY`, the only hold of the key.
+    AtDaemon(Release),
     /// A lease at nodes.
     OverNodes(Box<LeaseHandle>),
 }
@@ -180,7 +171,7 @@ fn what(args: &ReleaseArgs) -> Result<What> {
         match args.which.read()? {
             Some(GivenHandle::OverNodes(handle)) => return Ok(What::OverNodes(handle)),
             Some(GivenHandle::OfDaemon(handle)) => {
-                return Ok(What::Here(Release { handle: Some(handle), ..Release::default() }));
+                return Ok(What::AtDaemon(Release { handle: Some(handle), ..Release::default() }));
             }
             None => {}
         }
@@ -188,25 +179,24 @@ fn what(args: &ReleaseArgs) -> Result<What> {
     if args.yes && !args.force {
         return error("--yes needs --force KEY, the only form that asks for confirmation");
     }
-    let here = |release| Ok(What::Here(release));
+    let at_daemon = |release| Ok(What::AtDaemon(release));
     match (&args.key, args.all, args.force, args.token) {
-        (None, false, true, Some(token)) => match args.pid {
-            None => here(Release { token: Some(token), ..Release::default() }),
-            Some(_) => error("--force --token releases a hold of any process: leave out --pid"),
-        },
-        (Some(key), false, true, None) => match args.pid {
-            None => Ok(What::Forced(key.text().to_string())),
-            Some(_) => error("--force KEY breaks the hold of any process: leave out --pid"),
-        },
+        (None, false, true, Some(_)) if args.pid.is_some() => {
+            error("--force --token releases a hold of any process: leave out --pid")
+        }
+        (Some(_), false, true, None) if args.pid.is_some() => {
+            error("--force KEY breaks the hold of any process: leave out --pid")
+        }
+        (None, false, true, token @ Some(_)) => at_daemon(Release { token, ..Release::default() }),
+        (Some(key), false, _, None) => {
+            at_daemon(Release { key: Some(key.text().clone()), ..Release::default() })
+        }
         (_, _, true, None) => Err(wrong("release", "--force needs KEY or --token")
             .hint("run `canal status -v` to see the tokens")),
         (_, _, true, Some(_)) => error("--force --token names a hold; leave out KEY and --all"),
         (_, _, false, Some(_)) => error("--token needs --force"),
         (Some(_), true, false, None) => error("KEY and --all cannot be given together"),
-        (Some(key), false, false, None) => {
-            here(Release { key: Some(key.text().clone()), ..Release::default() })
-        }
-        (None, true, false, None) => here(Release { all: true, ..Release::default() }),
+        (None, true, false, None) => at_daemon(Release { all: true, ..Release::default() }),
         (None, false, false, None) => error("no lock given; give its KEY, --all, or --handle"),
     }
 }
@@ -214,9 +204,8 @@ fn what(args: &ReleaseArgs) -> Result<What> {
 /// `released db held by pid 812 `make test` (alice, for 3m12s)`.
 pub(super) fn lines(released: &Released, done: &str, whose: &str) -> Vec<String> {
     let now = Now::here();
-    let line = |one: &ReleasedHold| {
-        let (keys, holder) = (one.keys.join(", "), holder(&one.holder, &now));
-        format!("{done} {keys} {whose} {holder}")
+    let line = |ReleasedHold { keys, holder: who, .. }: &ReleasedHold| {
+        format!("{done} {} {whose} {}", keys.join(", "), holder(who, &now))
     };
     released.released.iter().map(line).collect()
 }

@@ -17,7 +17,7 @@ use crate::cli::lock_source::on_lease;
 use crate::cli::owner::Owner;
 use crate::cli::wording::lost::{self, PartReport, Parts};
 use crate::cli::wording::time::{Now, clock_of, time_of};
-use crate::cli::{Failed, Global, Result, Target, Verbosity, millis, stated, stdout, wrong};
+use crate::cli::{Failed, Global, Result, Target, millis, stated_ms, stderr, stdout, wrong};
 use crate::client::nodes::lease::LeaseHandle;
 use crate::client::{Client, ClientError};
 use crate::nodes::{Millis, Outcome, Task};
@@ -25,7 +25,7 @@ use crate::protocol::{ErrorName, Handle, LeaseInfo, Renew, Renewed};
 use crate::run::nodes::{Host, News, PartAnswer, PartSaid, Start, Wish};
 use crate::run::{OwnCode, SUCCESS};
 use crate::sys::clock::{boottime_ms, boottime_ms_after};
-use crate::sys::deadline::Deadline;
+use crate::sys::deadline_page::Deadline;
 use crate::sys::pidfd::Pidfd;
 
 /// The longest single sleep. The clock of the sleep stands still while the machine is suspended,
@@ -55,7 +55,7 @@ pub(crate) fn run(args: &RenewArgs, global: &Global) -> Result {
     let process = args.while_lives.map(|pid| Owner::find(Some(pid))).transpose()?;
     let process = process.as_ref().map(|process| &process.pidfd);
     let target = Target::of(global)?;
-    let renewal = Renewal { ttl_ms, process, json: args.json, verbosity: target.verbosity };
+    let renewal = Renewal { ttl_ms, process, json: args.json };
     match handle {
         GivenHandle::OfDaemon(handle) => renewal.at_daemon(handle, note, &target),
         GivenHandle::OverNodes(handle) => renewal.at_nodes(&handle, note, &target),
@@ -70,7 +70,6 @@ struct Renewal<'a> {
     /// The lease is kept while this process lives.
     process: Option<&'a Pidfd>,
     json: bool,
-    verbosity: Verbosity,
 }
 
 impl Renewal<'_> {
@@ -79,11 +78,11 @@ impl Renewal<'_> {
         let mut renewed_at = boottime_ms();
         let renewed = self.renew(&mut client, handle, note)??;
         stdout::json_if(self.json, &renewed)?;
-        self.verbosity.detail(&message(&renewed, &Now::here()));
+        stderr::detail(&message(&renewed, &Now::here()));
         let mut ttl_ms = renewed.lease.ttl_ms;
         if self.ttl_ms.is_some_and(|asked| asked != ttl_ms) {
-            let ttl = stated(Duration::from_millis(ttl_ms));
-            self.verbosity.message(&format!("the lease keeps its TTL of {ttl}"));
+            let ttl = stated_ms(ttl_ms);
+            stderr::message(&format!("the lease keeps its TTL of {ttl}"));
         }
         let Some(process) = self.process else { return Ok(()) };
         // Renews the lease every third of its TTL, until the process ends. After a failure, tries
@@ -98,20 +97,20 @@ impl Renewal<'_> {
             match self.renew(&mut client, handle, None)? {
                 Ok(renewed) => {
                     if failing {
-                        self.verbosity.note("renewed the lease again");
+                        stderr::note("renewed the lease again");
                     }
-                    self.verbosity.detail(&message(&renewed, &Now::here()));
+                    stderr::detail(&message(&renewed, &Now::here()));
                     (renewed_at, failing) = (asked_at, false);
                     // Another client may have changed the TTL.
                     ttl_ms = renewed.lease.ttl_ms;
                 }
                 Err(error) if process.has_ended() => {
-                    self.verbosity.detail(&error.to_string());
+                    stderr::detail(&error.to_string());
                     return Ok(());
                 }
                 Err(error) => {
                     if boottime_ms().saturating_sub(renewed_at) > ttl_ms {
-                        let ttl = stated(Duration::from_millis(ttl_ms));
+                        let ttl = stated_ms(ttl_ms);
                         let message = format!(
                             "canal has been unable to renew the lease for the last {ttl}, so it \
                              counts as lost: {error}"
@@ -123,8 +122,7 @@ impl Renewal<'_> {
                         );
                     }
                     if !failing {
-                        self.verbosity
-                            .message(&format!("cannot renew the lease; trying again: {error}"));
+                        stderr::message(&format!("cannot renew the lease; trying again: {error}"));
                     }
                     failing = true;
                 }
@@ -147,7 +145,7 @@ impl Renewal<'_> {
         let Some(ending) = ending else { return Ok(()) };
         let parts = Parts { handle, answers: &ending.answers };
         Err(match &ending.outcome {
-            Outcome::Lost(nodes) => parts.lost(nodes, self.json, self.verbosity)?,
+            Outcome::Lost(nodes) => parts.lost(nodes, self.json)?,
             outcome => parts.unreached(outcome.hint()),
         })
     }
@@ -164,10 +162,10 @@ impl Renewal<'_> {
             Err(ClientError::Failure(failure)) if failure.name == ErrorName::LeaseLost => {
                 // A script releases its lease while its renewals run in parallel. Nothing is lost.
                 if self.process.is_some() && failure.reason.as_deref() == Some("released") {
-                    self.verbosity.detail("the lease was released; nothing is left to renew");
+                    stderr::detail("the lease was released; nothing is left to renew");
                     return Err(Failed::silent(SUCCESS));
                 }
-                Err(lost::explain(&failure, self.json, self.verbosity)?)
+                Err(lost::explain(&failure, self.json)?)
             }
             result => Ok(result),
         }
@@ -186,7 +184,7 @@ struct RenewalHost<'a> {
 
 impl RenewalHost<'_> {
     fn report(&self, answers: &[PartAnswer]) -> Result {
-        let Renewal { process, json, verbosity, .. } = self.renewal;
+        let Renewal { process, json, .. } = self.renewal;
         let parts = Parts { handle: self.handle, answers };
         let renewed: Vec<&Renewed> = answers.iter().filter_map(renewed).collect();
         let keys = renewed.first().map(|renewed| renewed.keys.as_slice()).unwrap_or_default();
@@ -211,10 +209,10 @@ impl RenewalHost<'_> {
             // The next report states since when the node has been away, and the consequence.
             Some(_) => parts.gone(),
         };
-        lines.iter().for_each(|line| verbosity.note(line));
-        answers.iter().filter_map(|it| self.other_ttl(it)).for_each(|it| verbosity.note(&it));
+        lines.iter().for_each(|line| stderr::note(line));
+        answers.iter().filter_map(|it| self.other_ttl(it)).for_each(|it| stderr::note(&it));
         let token = self.handle.token.map(|token| format!(", token {token}"));
-        verbosity.detail(&format!(
+        stderr::detail(&format!(
             "renewed {} until {} on {} of {} nodes{}",
             keys.join(", "),
             clock_of(self.deadline.kill_at),
@@ -228,13 +226,12 @@ impl RenewalHost<'_> {
     /// The warning that a node has another TTL in force than the requested one.
     fn other_ttl(&self, answer: &PartAnswer) -> Option<String> {
         let (wanted, is) = (self.renewal.ttl_ms?, renewed(answer)?.lease.ttl_ms);
-        let is_text = stated(Duration::from_millis(is));
         let why = match is.cmp(&wanted) {
             Ordering::Equal => return None,
             Ordering::Greater => "another process may rely on it",
             Ordering::Less => "its `longest_ttl` does not allow a longer one",
         };
-        Some(format!("{} keeps the TTL of {is_text}: {why}", answer.name))
+        Some(format!("{} keeps the TTL of {}: {why}", answer.name, stated_ms(is)))
     }
 }
 
@@ -266,7 +263,7 @@ impl Host for RenewalHost<'_> {
             return;
         }
         if let Some(note) = news.note() {
-            self.renewal.verbosity.note(&note);
+            stderr::note(&note);
         }
     }
 

@@ -1,15 +1,17 @@
 //! `canal resize`: stores the size of a key, pauses or resumes it, and takes parts of it out of
 //! service.
 
+use itertools::Itertools as _;
+
 use crate::cli::arguments::definition::ResizeArgs;
-use crate::cli::arguments::lock::stated_size;
+use crate::cli::arguments::keys_and_sizes::stated_size;
 use crate::cli::wording::usage_error::with_its_size;
-use crate::cli::{Failed, Global, Result, connect, stdout, wrong};
+use crate::cli::{Failed, Global, Result, Target, stdout, wrong};
 use crate::protocol::{Resize, Resized};
 
 pub(crate) fn run(args: &ResizeArgs, global: &Global) -> Result {
     let resize = what(args)?;
-    let resized = connect::client(global)?.resize(&resize)?;
+    let resized = Target::of(global)?.connect()?.resize(&resize)?;
     stdout::report(&resized, args.json, || told(&resize, &resized) + "\n")
 }
 
@@ -38,8 +40,8 @@ fn what(args: &ResizeArgs) -> Result<Resize> {
 pub(super) fn told(asked: &Resize, resized: &Resized) -> String {
     if asked.without.is_some() || asked.with.is_some() {
         let Resized { key, held, waiting, .. } = resized;
-        let numbers: Vec<String> = resized.without.iter().map(u64::to_string).collect();
-        let out = if numbers.is_empty() { "nothing".to_owned() } else { numbers.join(", ") };
+        let numbers = resized.without.iter().join(", ");
+        let out = if numbers.is_empty() { "nothing" } else { &numbers };
         return format!("{key}: {out} out of service; {held} held, {waiting} waiting");
     }
     sentence(resized, asked.pause.is_none() && asked.slots != Some(0))
@@ -63,7 +65,7 @@ fn sentence(resized: &Resized, sized: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::arguments::lock::plain_key;
+    use crate::cli::arguments::keys_and_sizes::plain_key;
 
     fn args() -> ResizeArgs {
         let key = plain_key("db").ok();

@@ -4,25 +4,25 @@ use std::ffi::OsString;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 
+use itertools::Itertools as _;
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
 use crate::cli::arguments::definition::{HowArgs, JobserverArg, RunArgs};
-use crate::cli::arguments::request::ProgressArg;
-use crate::cli::lock_source::{self, Asking, NotAcquired, Source, Witness, end_coordinator, print};
-use crate::cli::wording::{lost, refusal};
-use crate::cli::{Failed, Global, Result, Verbosity, cut, stated, wrong};
-use crate::client::environment::clash;
+use crate::cli::lock_source::{self, Asking, Source, Witness, end_coordinator, print};
+use crate::cli::wording::{lost, print_refusal};
+use crate::cli::{Failed, Global, Result, cut, stated, stderr, wrong};
+use crate::client::command_environment::clash;
 use crate::client::hold_monitor::LostHold;
 use crate::client::{Fate, OWN, is_on_demand_daemon};
 use crate::duration::milliseconds;
 use crate::protocol::paths::Rule;
 use crate::protocol::{Acquire, ErrorName, Mode, Wrapper};
-use crate::run::jobs::OpenRecord;
+use crate::run::job_files::OpenRecord;
 use crate::run::nodes::{ChildEnd, LOST_HINT, Line, Purpose, Wish};
 use crate::run::{
     Asked as ByCaller, ChildChannel, Command, Ended, KILL_AFTER_DEFAULT, Limits, NotBegun, NotRun,
-    OwnCode, SupervisorHooks, become_command, jobserver, supervise,
+    SupervisorHooks, become_command, makeflags, supervise,
 };
 use crate::sys::process::user::SignalRefused;
 
@@ -57,7 +57,6 @@ fn check_variables(request: &Acquire) -> Result {
 /// Everything that is needed to take the lock and become the command.
 pub(super) struct Job<'a> {
     args: &'a RunArgs,
-    pub(super) verbosity: Verbosity,
     pub(super) source: Source,
     command: Command,
     pub(super) request: Acquire,
@@ -71,7 +70,6 @@ pub(super) struct Job<'a> {
 impl<'a> Job<'a> {
     /// Reads the command line, and finds the command.
     pub(super) fn new(args: &'a RunArgs, global: &Global) -> Result<Self> {
-        let verbosity = global.verbosity();
         let argv = argv(args)?;
         let limits = limits(&args.how)?;
         let outside = [("--log", args.how.log.is_some()), ("--json", args.how.json)];
@@ -84,16 +82,14 @@ impl<'a> Job<'a> {
                 "--ttl needs --on: without nodes, the lock lasts as long as the command",
             ));
         }
-        let shown = argv.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
-        let lock = (&args.lock, &args.nodes);
-        let mut request =
-            lock_source::request("run", lock, &args.wait, args.session, &args.note, &shown)
-                .map_err(|failed| key_before_command(failed, args))?;
+        let shown = argv.iter().map(|word| word.to_string_lossy()).join(" ");
+        let mut request = lock_source::request("run", &args.asked, &args.nodes, &shown)
+            .map_err(|failed| key_before_command(failed, args))?;
         check_jobserver(args, &request)?;
         check_variables(&request)?;
-        request.with_children = args.how.with_children || args.how.jobserver.is_some();
+        request.with_children = limits.with_children;
         request.jobserver = args.how.jobserver.is_some();
-        request.on_lost = args.how.on_lost.unwrap_or_default();
+        request.on_lost = limits.on_lost;
         request.max_run_ms = limits.max_run.map(milliseconds);
         // Without a limit, nothing needs a parent.
         let wrapper = if limits.max_run.is_some() { Wrapper::Supervised } else { Wrapper::Exec };
@@ -103,18 +99,18 @@ impl<'a> Job<'a> {
         let command = Command::find(argv).map_err(|not_run| not_found(not_run, args))?;
         if let Some(form) = args.how.jobserver {
             request.jobserver_fifo = match form {
-                JobserverArg::Auto => jobserver::finds_fifo(&command),
+                JobserverArg::Auto => makeflags::finds_fifo(&command),
                 JobserverArg::Fifo => true,
                 JobserverArg::Pipe => false,
             };
-            warn_of_unused_jobserver(&command, &request, verbosity);
+            warn_of_unused_jobserver(&command, &request);
         }
         let purpose = Purpose::Command(request.on_lost);
         let source = Source::of(global, &args.nodes, args.ttl, &request, purpose)?;
         let socket = &source.target.place.socket;
-        request.under = args.session.enclosing_leases().at_socket(socket);
+        request.under = args.asked.session.enclosing_leases().at_socket(socket);
         let (can_be_lost, record) = (false, None);
-        Ok(Self { args, verbosity, source, command, request, limits, can_be_lost, record })
+        Ok(Self { args, source, command, request, limits, can_be_lost, record })
     }
 
     /// Like [`Self::start`], in the child of a supervisor. Returns the exit code.
@@ -126,7 +122,7 @@ impl<'a> Job<'a> {
     ) -> u8 {
         let failed = self.start(Some(child_channel), end, witness);
         let unseen = || Failed::new("the daemon cannot see the command's supervisor");
-        self.verbosity.failure(&failed.unwrap_or_else(unseen))
+        stderr::failure(&failed.unwrap_or_else(unseen))
     }
 
     /// Takes the lock and becomes the command; returns only if that fails, with the reason. `None`
@@ -138,27 +134,23 @@ impl<'a> Job<'a> {
         end: Option<ChildEnd>,
         witness: Option<Witness<'_>>,
     ) -> Option<Failed> {
-        let wait = &self.args.wait;
-        let (progress, unattended) = match witness {
-            Some(_) => (ProgressArg::None, true),
-            None => (wait.progress.unwrap_or_default(), wait.unattended),
-        };
-        let Self { request, verbosity, .. } = self;
-        let (verbosity, target) = (*verbosity, &self.source.target);
-        let asking = Asking { request, owner: None, progress, unattended, verbosity };
+        let (request, wait, target) = (&self.request, &self.args.asked.wait, &self.source.target);
+        let asking = Asking { request, owner: None, wait };
         let taken = match self.source.take(&asking, end, witness) {
             Ok(taken) => taken,
-            Err(NotAcquired::Failed(failed)) => return Some(failed),
-            Err(NotAcquired::Refused(failure)) if failure.name == ErrorName::SupervisorRequired => {
-                return None;
-            }
-            Err(NotAcquired::Refused(failure)) => {
-                return Some(refusal::explain(&failure, wait, verbosity));
+            Err(failed) => {
+                return match &failed.failure {
+                    Some(why) if why.name == ErrorName::SupervisorRequired => None,
+                    Some(why) if why.name == ErrorName::Refused => {
+                        Some(print_refusal::explain(why, wait))
+                    }
+                    _ => Some(failed),
+                };
             }
         };
         let place = &target.place;
         let socket = (place.rule == Rule::Given).then_some(place.socket.as_path());
-        let (tag, new_session) = (request.tag, self.args.session.new_session);
+        let (tag, new_session) = (request.tag, self.args.asked.session.new_session);
         let record = self.record.as_ref();
         let asked = ByCaller { tag, socket, new_session, record };
         Some(match become_command(&self.command, taken, asked, child_channel) {
@@ -171,13 +163,13 @@ impl<'a> Job<'a> {
     /// Lets a child take the lock, and stays as its parent.
     fn supervise(&self) -> Result<u8> {
         let Source { target, nodes } = &self.source;
-        let under = self.args.session.enclosing_leases();
+        let under = self.args.asked.session.enclosing_leases();
         let asked = nodes.as_ref().map(|nodes| nodes.ask(target, &self.request, under));
         let (mut coordinator, end) = asked.transpose()?.unzip();
         let mut hooks = self;
         let child = |channel| self.start_in_child(channel, end, None);
         let ended = supervise(&self.limits, &mut hooks, coordinator.as_mut(), child);
-        end_coordinator(coordinator, Wish::Stop, self.verbosity);
+        end_coordinator(coordinator, Wish::Stop);
         let ended =
             ended.map_err(|error| Failed::new(format!("cannot start the command: {error}")))?;
         Ok(self.conclude(ended))
@@ -187,8 +179,7 @@ impl<'a> Job<'a> {
     pub(super) fn conclude(&self, ended: Ended) -> u8 {
         if let Ended::TimeOver(signal) = ended {
             let after = self.limits.max_run.map(stated).unwrap_or_default();
-            let message = format!("ended the command with {signal} after {after} (--max-run)");
-            self.verbosity.message(&message);
+            stderr::message(&format!("ended the command with {signal} after {after} (--max-run)"));
         }
         ended.pass_on()
     }
@@ -200,17 +191,24 @@ impl SupervisorHooks for &Job<'_> {
     }
 
     fn lost(&mut self, lost: &LostHold) {
-        self.verbosity.message(&lost::of_hold(lost, &self.request.keys()));
-        self.verbosity.hint(LOST_HINT);
+        stderr::message(&lost::of_hold(lost, &self.request.keys()));
+        stderr::hint(LOST_HINT);
     }
 
     fn refused(&mut self, refused: &SignalRefused) {
-        self.verbosity.message(&refused.to_string());
-        self.verbosity.hint(lost::REFUSED_HINT);
+        stderr::message(&refused.to_string());
+        stderr::hint(lost::REFUSED_HINT);
     }
 
     fn is_daemon(&self, pid: Pid) -> bool {
         is_on_demand_daemon(pid.as_raw().unsigned_abs(), Some(Path::new(OWN)))
+    }
+
+    fn overrun(&mut self) {
+        // Nodes have only the lease of the coordinator, which releases it.
+        if self.source.nodes.is_none() {
+            self.source.target.report_overrun(self.request.tag);
+        }
     }
 
     fn ended(&mut self) {
@@ -222,7 +220,7 @@ impl SupervisorHooks for &Job<'_> {
     fn ask(&self, token: u64) -> Option<Fate> {
         // With nodes, the page belongs to this process, so it never loses its writer.
         let Source { target, nodes } = &self.source;
-        let ask = || Fate::ask(&target.place, target.options(), self.request.tag, token);
+        let ask = || Fate::ask(&target.place, target.options.clone(), self.request.tag, token);
         nodes.is_none().then(ask).flatten()
     }
 
@@ -231,7 +229,7 @@ impl SupervisorHooks for &Job<'_> {
     }
 
     fn say(&mut self, line: &Line) {
-        print(line, self.verbosity);
+        print(line);
     }
 }
 
@@ -262,7 +260,7 @@ fn not_found(not_run: NotRun, args: &RunArgs) -> Failed {
     let line = args.command.len() == 1 && name.contains(SHELL_ONLY);
     // A long line cannot be a file name.
     let too_long = line && not_run.error.raw_os_error() == Some(libc::ENAMETOOLONG);
-    let is_for_shell = (not_run.code == OwnCode::NotFound || too_long)
+    let is_for_shell = (not_run.is_not_found() || too_long)
         && args.how.shell.is_none()
         && (line || BUILTINS.contains(&name.as_str()));
     let failed = Failed::from(not_run);
@@ -283,7 +281,7 @@ const HINT_COLUMNS: usize = 60;
 /// ./x`.
 fn key_before_command(failed: Failed, args: &RunArgs) -> Failed {
     match args.command.as_slice() {
-        [key, dashes, ..] if args.lock.names_none() && dashes == "--" => {
+        [key, dashes, ..] if args.asked.lock.names_none() && dashes == "--" => {
             let key = cut(&key.to_string_lossy(), HINT_COLUMNS);
             failed.hint(format!("give the key with an option: canal run --key {key} -- COMMAND"))
         }
@@ -296,12 +294,8 @@ fn check_jobserver(args: &RunArgs, request: &Acquire) -> Result {
     if args.how.jobserver.is_none() {
         return Ok(());
     }
-    let is_one_slot = match request.items.as_slice() {
-        [item] => {
-            item.mode.is_none_or(|mode| mode == Mode::Counted) && item.count.unwrap_or(1) == 1
-        }
-        _ => false,
-    };
+    let is_one_slot = matches!(request.items.as_slice(), [item]
+        if matches!(item.mode, None | Some(Mode::Counted)) && item.count.unwrap_or(1) == 1);
     let wrong = |why: &str| Err(wrong("run", format!("--jobserver {why}")));
     if args.nodes.is_given() {
         return wrong("cannot be combined with --on, because its slots belong to one daemon");
@@ -316,28 +310,28 @@ fn check_jobserver(args: &RunArgs, request: &Acquire) -> Result {
 }
 
 /// Warns of a build that will probably not use its jobserver.
-fn warn_of_unused_jobserver(command: &Command, request: &Acquire, verbosity: Verbosity) {
+fn warn_of_unused_jobserver(command: &Command, request: &Acquire) {
     let key = request.items.first().map_or("", |item| &item.key);
-    if let Some((tool, jobs)) = jobserver::number_of_jobs(&command.argv) {
-        verbosity.message(&format!(
+    if let Some((tool, jobs)) = makeflags::number_of_jobs(&command.argv) {
+        stderr::message(&format!(
             "`{jobs}` makes {tool} ignore the jobserver: its jobs do not take slots of `{key}`"
         ));
-        verbosity.hint(&format!("leave out `{jobs}`: the slots of the key limit the jobs"));
+        stderr::hint(&format!("leave out `{jobs}`: the slots of the key limit the jobs"));
     }
-    if jobserver::removes_variable(command) {
-        verbosity.message(&format!(
+    if makeflags::removes_variable(command) {
+        stderr::message(&format!(
             "sudo removes MAKEFLAGS, by which a build finds the jobserver: its jobs do not take \
              slots of `{key}`"
         ));
-        verbosity.hint("keep it with `sudo --preserve-env=MAKEFLAGS`");
-    } else if let Some(closes) = jobserver::closes_descriptors(command)
+        stderr::hint("keep it with `sudo --preserve-env=MAKEFLAGS`");
+    } else if let Some(closes) = makeflags::closes_descriptors(command)
         && !request.jobserver_fifo
     {
-        verbosity.message(&format!(
+        stderr::message(&format!(
             "{closes} closes the descriptors of the jobserver: a make older than 4.4 then runs \
              one job at a time, and jobs of ninja and cargo do not take slots of `{key}`"
         ));
-        verbosity.hint(
+        stderr::hint(
             "put GNU make 4.4 first in the PATH, because it finds the jobserver by name; for \
              ninja and cargo, use --jobserver=fifo; in Python, pass close_fds=False to subprocess",
         );

@@ -25,7 +25,7 @@ use crate::client::{Client, OWN, ServiceManager, Start};
 use crate::daemon::{PACKAGED_CONFIG, first_start_statement};
 use crate::protocol::StatusQuery;
 use crate::protocol::paths::{MACHINE_CONFIG, MachineUid, Place, Rule, SHARED_DIR};
-use crate::sys::process::exec::{Lookup, lookup};
+use crate::sys::process::exec::lookup;
 use crate::sys::process::user::{geteuid, lstat};
 
 pub(crate) fn run(args: &SetupArgs) -> Result {
@@ -42,11 +42,8 @@ pub(crate) fn run(args: &SetupArgs) -> Result {
     }
     for step in &steps {
         match step {
-            Step::Copy { to } => {
-                create(to, &fs::read(OWN).map_err(unreadable)?, 0o755).map_err(Failed::new)?;
-            }
-            Step::Write { path, text, mode } => {
-                create(path, text.as_bytes(), *mode).map_err(Failed::new)?;
+            Step::Write { path, content, mode } => {
+                create(path, content, *mode).map_err(Failed::new)?;
             }
             Step::Run(command) => execute(command).map_err(undo)?,
             Step::Keep { .. } => {}
@@ -128,10 +125,8 @@ const PACKAGED_UNITS: [&str; 2] =
 /// A step. Steps are in the order in which they are carried out.
 #[derive(Debug, PartialEq, Eq)]
 enum Step {
-    /// Copy this program.
-    Copy { to: PathBuf },
     /// Write a file with this mode.
-    Write { path: PathBuf, text: String, mode: u32 },
+    Write { path: PathBuf, content: Vec<u8>, mode: u32 },
     /// Leave an existing file as it is.
     Keep { path: PathBuf, is_same: bool },
     /// Run a program with these arguments, which contain no blanks.
@@ -173,7 +168,7 @@ fn plan(is_first_start: bool) -> Result<(Vec<Step>, Option<&'static str>)> {
         // Packages contain the scripts for all service managers except OpenRC.
         let script = if manager == ServiceManager::OpenRc { OPENRC } else { LSB };
         steps.push(write(Path::new(MACHINE_CONFIG), PACKAGED_CONFIG, 0o644)?);
-        steps.push(write(Path::new(INIT_SCRIPT), &script.replace(PACKAGED, &program), 0o755)?);
+        steps.push(write(Path::new(INIT_SCRIPT), script.replace(PACKAGED, &program), 0o755)?);
         steps.extend(make_user()?.iter().map(|command| Step::Run(command)));
         let add = match manager {
             ServiceManager::OpenRc => Some("rc-update add canal default"),
@@ -200,7 +195,9 @@ fn description(steps: &[Step], at_boot: Option<&str>) -> String {
         "canal setup creates one table of locks for all users of this machine:\n".to_owned();
     for step in steps {
         text += &match step {
-            Step::Copy { to } => format!("  copy   this program to {}\n", to.display()),
+            Step::Write { path, .. } if path == Path::new(INSTALLED) => {
+                format!("  copy   this program to {INSTALLED}\n")
+            }
             Step::Write { path, .. } => format!("  write  {}\n", path.display()),
             Step::Keep { path, is_same } => {
                 let how =
@@ -229,20 +226,13 @@ fn program() -> Result<(String, Option<Step>)> {
     {
         return Ok((own.to_owned(), None));
     }
-    let installed = Path::new(INSTALLED);
-    let step = match existing(installed)? {
-        None => Step::Copy { to: installed.to_owned() },
-        Some(there) if fs::read(OWN).is_ok_and(|own| own == there) => {
-            Step::Keep { path: installed.to_owned(), is_same: true }
+    match write(Path::new(INSTALLED), fs::read(OWN).map_err(unreadable)?, 0o755)? {
+        Step::Keep { is_same: false, .. } => {
+            Err(Failed::new(format!("{INSTALLED} is another program or version"))
+                .hint(format!("run `{INSTALLED} setup`, or remove it first")))
         }
-        Some(_) => {
-            let what = format!("{INSTALLED} is another program or version");
-            return Err(
-                Failed::new(what).hint(format!("run `{INSTALLED} setup`, or remove it first"))
-            );
-        }
-    };
-    Ok((INSTALLED.to_owned(), Some(step)))
+        step => Ok((INSTALLED.to_owned(), Some(step))),
+    }
 }
 
 /// Whether every user can execute the program and only root can change it.
@@ -271,7 +261,7 @@ fn make_user() -> Result<&'static [&'static str]> {
         "addgroup -S canal",
         "adduser -S -D -H -h /var/lib/canal -s /sbin/nologin -G canal canal",
     ];
-    let has = |program: &str| matches!(lookup(OsStr::new(program)), Lookup::Found(_));
+    let has = |program: &str| lookup(OsStr::new(program)).is_ok();
     let commands = if has("useradd") && has("groupadd") {
         FULL
     } else if has("adduser") && has("addgroup") {
@@ -291,10 +281,11 @@ fn make_user() -> Result<&'static [&'static str]> {
     Ok(commands.get(needed).unwrap_or_default())
 }
 
-fn write(path: &Path, text: &str, mode: u32) -> Result<Step> {
-    Ok(match existing(path)? {
-        None => Step::Write { path: path.to_owned(), text: text.to_owned(), mode },
-        Some(there) => Step::Keep { path: path.to_owned(), is_same: there == text.as_bytes() },
+fn write(path: &Path, content: impl Into<Vec<u8>>, mode: u32) -> Result<Step> {
+    let (path, content) = (path.to_owned(), content.into());
+    Ok(match existing(&path)? {
+        None => Step::Write { path, content, mode },
+        Some(there) => Step::Keep { path, is_same: there == content },
     })
 }
 
@@ -398,7 +389,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("unit");
         let step = |text: &str| write(&path, text, 0o644);
-        let written = Step::Write { path: path.clone(), text: "x".into(), mode: 0o644 };
+        let written = Step::Write { path: path.clone(), content: "x".into(), mode: 0o644 };
         assert_eq!(step("x").unwrap(), written);
         fs::write(&path, "x").unwrap();
         assert_eq!(step("x").unwrap(), Step::Keep { path: path.clone(), is_same: true });

@@ -50,7 +50,7 @@ pub(crate) struct Page<const N: usize = COLUMNS> {
 
 impl Default for Page {
     fn default() -> Self {
-        Self::with(table::<COLUMNS>, 0..0)
+        Self::with(table::<COLUMNS, COLUMNS>, 0..0)
     }
 }
 
@@ -199,15 +199,15 @@ impl<const N: usize> Page<N> {
 
 /// The layout of most pages: a terminal cuts long cells, except in the column `WHOLE`, and omits
 /// some columns.
-pub(crate) fn table<const WHOLE: usize>(
-    widest: [usize; COLUMNS],
+pub(crate) fn table<const WHOLE: usize, const N: usize>(
+    widest: [usize; N],
     columns: usize,
-) -> [Option<usize>; COLUMNS] {
+) -> [Option<usize>; N] {
     let is_cut = |at: usize| at != WHOLE && columns < usize::MAX;
     let wide = |at: usize| if is_cut(at) { widest[at].min(WIDE) } else { widest[at] };
     let mut widths = std::array::from_fn(|at| Some(wide(at)));
     let taken = |widths: &[Option<usize>]| {
-        let each = widths[..COLUMNS - 1].iter().flatten().map(|wide| GAP.len() + wide);
+        let each = widths[..N - 1].iter().flatten().map(|wide| GAP.len() + wide);
         each.sum::<usize>() + GAP.len()
     };
     for column in DISPENSABLE {
@@ -216,7 +216,7 @@ pub(crate) fn table<const WHOLE: usize>(
         }
         widths[column] = None;
     }
-    widths[COLUMNS - 1] = Some(columns.saturating_sub(taken(&widths)).max(LAST_AT_LEAST));
+    widths[N - 1] = Some(columns.saturating_sub(taken(&widths)).max(LAST_AT_LEAST));
     widths
 }
 
@@ -259,7 +259,7 @@ impl Screen {
 }
 
 /// Prints a page as wide as the terminal, if stdout is one.
-pub(crate) fn print(page: &Page) -> Result {
+pub(crate) fn print<const N: usize>(page: &Page<N>) -> Result {
     let columns = Screen::of_stdout().map(|screen| screen.columns);
     stdout::print_styled(&page.render(columns)).map(drop)
 }

@@ -4,5 +4,5 @@
 
 pub(super) mod columns;
 pub(super) mod sanitize;
-pub(super) mod stderr;
+pub(crate) mod stderr;
 pub(crate) mod stdout;

@@ -4,9 +4,11 @@
 //! stderr does not change what canal does.
 
 use std::io::{self, IsTerminal, Write};
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use crate::cli::user_name;
 use crate::daemon::StartError;
+use crate::protocol::Failure;
 use crate::run::{NotRun, OwnCode};
 
 use super::sanitize::sanitize;
@@ -20,6 +22,8 @@ pub(crate) struct Failed {
     pub(crate) message: String,
     /// Advice for the user.
     pub(crate) hint: Option<String>,
+    /// The answer of a daemon or of nodes that the message is from.
+    pub(crate) failure: Option<Box<Failure>>,
 }
 
 /// The result of a step that can end the command.
@@ -33,7 +37,7 @@ impl Failed {
 
     /// A failure with this exit code.
     pub(crate) fn with_code(code: u8, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), hint: None }
+        Self { code, message: message.into(), hint: None, failure: None }
     }
 
     /// A failure that prints nothing (further).
@@ -57,7 +61,7 @@ impl Failed {
 
 impl From<NotRun> for Failed {
     fn from(not_run: NotRun) -> Self {
-        Self::with_code(not_run.code.number(), not_run.to_string())
+        Self::with_code(OwnCode::of_not_run(&not_run).number(), not_run.to_string())
     }
 }
 
@@ -83,55 +87,75 @@ pub(crate) enum Verbosity {
     Detailed,
 }
 
+/// The verbosity of this process.
+static OF_PROCESS: AtomicU8 = AtomicU8::new(Verbosity::Normal as u8);
+
 impl Verbosity {
-    /// Prints why a command failed and what to do about it, and returns its exit code.
-    pub(crate) fn failure(self, failed: &Failed) -> u8 {
-        if !failed.message.is_empty() {
-            self.message(&failed.message);
-            if let Some(hint) = &failed.hint {
-                self.hint(hint);
-            }
+    const ALL: [Self; 5] = [Self::Silent, Self::Quiet, Self::Normal, Self::Verbose, Self::Detailed];
+
+    /// Makes this the verbosity of the process, and of those that it forks.
+    pub(crate) fn apply(self) {
+        OF_PROCESS.store(self as u8, Ordering::Relaxed);
+    }
+}
+
+/// The verbosity of this process.
+pub(crate) fn verbosity() -> Verbosity {
+    Verbosity::ALL[usize::from(OF_PROCESS.load(Ordering::Relaxed))]
+}
+
+/// Whether the process prints what needs at least this verbosity.
+pub(crate) fn shows(least: Verbosity) -> bool {
+    verbosity() >= least
+}
+
+/// Prints why a command failed and what to do about it, and returns its exit code.
+pub(crate) fn failure(failed: &Failed) -> u8 {
+    if !failed.message.is_empty() {
+        message(&failed.message);
+        if let Some(advice) = &failed.hint {
+            hint(advice);
         }
-        failed.code
     }
+    failed.code
+}
 
-    /// Prints an error: `canal: …`.
-    pub(crate) fn message(self, text: &str) {
-        self.at_least(Self::Quiet, "canal: ", text);
-    }
+/// Prints an error: `canal: …`.
+pub(crate) fn message(text: &str) {
+    print(Verbosity::Quiet, "canal: ", text);
+}
 
-    /// Prints advice on an error: `hint: …`.
-    pub(crate) fn hint(self, text: &str) {
-        self.at_least(Self::Quiet, "hint: ", text);
-    }
+/// Prints advice on an error: `hint: …`.
+pub(crate) fn hint(text: &str) {
+    print(Verbosity::Quiet, "hint: ", text);
+}
 
-    /// Prints a message that is not a failure of canal, and that `-q` hides.
-    pub(crate) fn note(self, text: &str) {
-        self.at_least(Self::Normal, "canal: ", text);
-    }
+/// Prints a message that is not a failure of canal, and that `-q` hides.
+pub(crate) fn note(text: &str) {
+    print(Verbosity::Normal, "canal: ", text);
+}
 
-    /// Prints advice on a note.
-    pub(crate) fn advice(self, text: &str) {
-        self.at_least(Self::Normal, "hint: ", text);
-    }
+/// Prints advice on a note.
+pub(crate) fn advice(text: &str) {
+    print(Verbosity::Normal, "hint: ", text);
+}
 
-    /// Prints a line that only `-v` shows.
-    pub(crate) fn detail(self, text: &str) {
-        self.at_least(Self::Verbose, "canal: ", text);
-    }
+/// Prints a line that only `-v` shows.
+pub(crate) fn detail(text: &str) {
+    print(Verbosity::Verbose, "canal: ", text);
+}
 
-    /// Prints a line that only `-vv` shows.
-    pub(crate) fn fine_detail(self, text: &str) {
-        self.at_least(Self::Detailed, "canal: ", text);
-    }
+/// Prints a line that only `-vv` shows.
+pub(crate) fn fine_detail(text: &str) {
+    print(Verbosity::Detailed, "canal: ", text);
+}
 
-    fn at_least(self, least: Self, lead: &str, text: &str) {
-        if self >= least {
-            let text = without_numbers(text);
-            let line = format!("{lead}{}\n", sanitize(&user_name::in_message(&text)));
-            // An error here cannot be reported anywhere.
-            let _ = io::stderr().lock().write_all(line.as_bytes());
-        }
+fn print(least: Verbosity, lead: &str, text: &str) {
+    if shows(least) {
+        let text = without_numbers(text);
+        let line = format!("{lead}{}\n", sanitize(&user_name::in_message(&text)));
+        // An error here cannot be reported anywhere.
+        let _ = io::stderr().lock().write_all(line.as_bytes());
     }
 }
 
@@ -151,9 +175,9 @@ fn without_numbers(text: &str) -> String {
 
 /// Asks the question that follows the list of affected processes. Without a terminal, `--yes` is
 /// required: `again` is the command with it. `undone` is the message that nothing was done.
-pub(crate) fn confirm(question: &str, undone: &str, again: &str, verbosity: Verbosity) -> Result {
+pub(crate) fn confirm(question: &str, undone: &str, again: &str) -> Result {
     let hint = format!("run `{again}` to skip the question");
-    if verbosity < Verbosity::Normal {
+    if !shows(Verbosity::Normal) {
         return Err(Failed::new("-q hides the question: give --yes").hint(hint));
     }
     if !io::stdin().is_terminal() || !io::stderr().is_terminal() {

@@ -1,6 +1,6 @@
 //! Describes a deadlock: each waiter of the ring, and what it waits for.
 
-use super::participant::{clause, held, party, party_again, wanted};
+use super::holders_and_waiters::{clause, held, party, party_again, wanted};
 use crate::cli::sanitize;
 use crate::protocol::{BlockerInfo, CycleStepInfo, PartyInfo};
 
@@ -61,7 +61,7 @@ fn obstacle(step: &CycleStepInfo) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::wording::participant::tests::someone;
+    use crate::cli::wording::holders_and_waiters::tests::someone;
     use crate::protocol::{Mode, RunId};
 
     fn step(waiter: PartyInfo, key: &str, holder: PartyInfo, of: &str) -> CycleStepInfo {

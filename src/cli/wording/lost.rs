@@ -3,17 +3,18 @@
 
 use std::time::Duration;
 
+use itertools::Itertools as _;
 use serde::Serialize;
 
-use crate::cli::{Failed, Now, Result, Verbosity, short, stdout};
+use crate::cli::{Failed, Now, Result, short, stderr, stdout};
 use crate::client::hold_monitor::LostHold;
 use crate::client::nodes::lease::LeaseHandle;
 use crate::protocol::{Failure, HolderInfo, LostLease, OnLost, ReleasedHold};
 use crate::run::OwnCode;
 use crate::run::nodes::{LOST_HINT, PartAnswer, PartSaid, PartTrouble};
-use crate::sys::deadline::Why;
+use crate::sys::deadline_page::Why;
 
-use super::participant::holder;
+use super::holders_and_waiters::holder;
 use super::time::clock_of;
 
 /// Advice about a process that canal cannot signal.
@@ -32,7 +33,7 @@ pub(crate) fn of_hold(lost: &LostHold, keys: &[&str]) -> String {
 
 /// `lost `db` (token 77) at 14:02:11: canal last reached etcd 45s earlier; canal ends the command`.
 fn hold_sentence(lost: &LostHold, keys: &[&str], at: &str) -> String {
-    let keys: Vec<String> = keys.iter().map(|key| format!("`{key}`")).collect();
+    let keys = keys.iter().map(|key| format!("`{key}`")).join(", ");
     let LostHold { token, engine, host, .. } = lost;
     let silence = short(Duration::from_millis(lost.at.saturating_sub(lost.reached_at)));
     let reached = format!("canal last reached {engine} {silence} earlier");
@@ -54,7 +55,7 @@ fn hold_sentence(lost: &LostHold, keys: &[&str], at: &str) -> String {
         Some(OnLost::Kill | OnLost::Term) => "canal ends the command",
         Some(OnLost::Warn) => "the command keeps running (--on-lost warn)",
     };
-    format!("lost {} (token {token}) at {at}: {why}; {then}", keys.join(", "))
+    format!("lost {keys} (token {token}) at {at}: {why}; {then}")
 }
 
 /// The `--json` output.
@@ -72,7 +73,7 @@ struct LossReport<'a> {
 }
 
 /// Prints the message, and returns the exit code.
-pub(crate) fn explain(failure: &Failure, json: bool, verbosity: Verbosity) -> Result<Failed> {
+pub(crate) fn explain(failure: &Failure, json: bool) -> Result<Failed> {
     let reason = reason(failure);
     if json {
         stdout::print_json(&LossReport {
@@ -84,11 +85,12 @@ pub(crate) fn explain(failure: &Failure, json: bool, verbosity: Verbosity) -> Re
         })?;
     }
     for line in lines(failure, reason, &Now::here()) {
-        verbosity.message(&line);
+        stderr::message(&line);
     }
     if reason == "expired" {
-        verbosity
-            .hint("renew a lease every third of its TTL, so that one failed renewal does no harm");
+        stderr::hint(
+            "renew a lease every third of its TTL, so that one failed renewal does no harm",
+        );
     }
     Ok(Failed::silent(OwnCode::LockLost.number()))
 }
@@ -159,7 +161,7 @@ impl<'a> Parts<'a> {
 
     /// Reports that too few nodes held the lease, and returns the failure with its exit code.
     /// `late` are the nodes that did not renew it in time.
-    pub(crate) fn lost(self, late: &[usize], json: bool, verbosity: Verbosity) -> Result<Failed> {
+    pub(crate) fn lost(self, late: &[usize], json: bool) -> Result<Failed> {
         let Self { handle, answers } = self;
         let lost = answers.iter().filter_map(|answer| match &answer.said {
             Some(PartSaid::Lost(failure)) => Some(failure),
@@ -186,11 +188,11 @@ impl<'a> Parts<'a> {
                 ..LossReport::default()
             })?;
         }
-        verbosity.message(&message);
+        stderr::message(&message);
         let late = late.iter().filter_map(|node| answers.get(*node));
         let late =
             late.filter(|answer| matches!(answer.said, Some(PartSaid::Renewed(_)))).map(away);
-        self.missing().into_iter().chain(late).for_each(|line| verbosity.message(&line));
+        self.missing().into_iter().chain(late).for_each(|line| stderr::message(&line));
         Ok(Failed::silent(OwnCode::LockLost.number()))
     }
 
@@ -241,7 +243,7 @@ fn reason(failure: &Failure) -> &str {
 
 #[cfg(test)]
 mod tests {
-    use crate::cli::wording::participant::tests::somebody;
+    use crate::cli::wording::holders_and_waiters::tests::somebody;
     use crate::cli::wording::time::tests::at;
     use crate::protocol::ErrorName;
 

@@ -4,10 +4,10 @@
 //! it becomes part of a message.
 
 pub(super) mod deadlock;
+pub(super) mod holders_and_waiters;
 pub(super) mod lost;
-pub(super) mod participant;
-pub(super) mod refusal;
-pub(super) mod separation;
+pub(super) mod print_refusal;
+pub(super) mod separate_daemons;
 pub(super) mod time;
 pub(super) mod usage_error;
 pub(super) mod waiting;

@@ -11,9 +11,9 @@ use clap::CommandFactory;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use crate::cli::arguments::definition::Cli;
-use crate::cli::arguments::lock::sized_key;
-use crate::cli::arguments::value::number;
-use crate::cli::{Failed, Verbosity, cut};
+use crate::cli::arguments::keys_and_sizes::sized_key;
+use crate::cli::arguments::parse_value::number;
+use crate::cli::{Failed, Verbosity, cut, stderr};
 use crate::run::SUCCESS;
 
 /// The most columns of a word of the user in a message or hint.
@@ -25,14 +25,12 @@ pub(crate) fn report(error: &clap::Error, words: &[OsString]) -> u8 {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => print(error),
         _ => {
-            let verbosity = if silent(words.iter().map(OsString::as_os_str)) {
-                Verbosity::Silent
-            } else {
-                Verbosity::Normal
-            };
+            if silent(words.iter().map(OsString::as_os_str)) {
+                Verbosity::Silent.apply();
+            }
             // An argument of the command need not be UTF-8.
             let words = words.iter().skip(1).filter_map(|word| word.to_str().map(str::to_owned));
-            verbosity.failure(&explain(error, words))
+            stderr::failure(&explain(error, words))
         }
     }
 }
@@ -58,7 +56,7 @@ fn print(error: &clap::Error) -> u8 {
     let text = error.render().ansi().to_string();
     match anstream::stdout().lock().write_all(text.as_bytes()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Verbosity::Normal.failure(&Failed::new(format!("cannot write the help: {error}")))
+            stderr::failure(&Failed::new(format!("cannot write the help: {error}")))
         }
         _ => SUCCESS,
     }
@@ -187,6 +185,9 @@ fn from_elsewhere(error: &clap::Error, verb: &str, operand: Option<&str>) -> Opt
         {
             format!("give the key without an option: `canal {verb} KEY`")
         }
+        (ErrorKind::UnknownArgument, "") if is_option && is_of_run(&option) => {
+            format!("write `run` before the option: `canal run {option} …`")
+        }
         (ErrorKind::UnknownArgument, _) if is_option => return None,
         (ErrorKind::UnknownArgument, "acquire") if sized_key(&arg).is_ok() => {
             format!("add it with `--key {word}`; canal takes all keys together")
@@ -213,6 +214,19 @@ fn from_elsewhere(error: &clap::Error, verb: &str, operand: Option<&str>) -> Opt
     })
 }
 
+/// Whether `canal run` has an option.
+fn is_of_run(option: &str) -> bool {
+    let definition = Cli::command();
+    let has = |run: &clap::Command| {
+        run.get_arguments().any(|arg| {
+            let short = arg.get_short().map(|short| format!("-{short}"));
+            let long = arg.get_long().map(|long| format!("--{long}"));
+            [short, long].iter().flatten().any(|name| name == option)
+        })
+    };
+    definition.find_subcommand("run").is_some_and(has)
+}
+
 /// The command that was probably meant by `canal resize KEY=VIEW`, which does not set a size.
 pub(crate) fn with_its_size(key: &str) -> Option<String> {
     let (key, view) = key.rsplit_once('=')?;
@@ -232,26 +246,30 @@ fn size(word: &str) -> Option<String> {
 /// The hint for a typing error.
 fn did_you_mean(error: &clap::Error) -> Option<String> {
     use ContextKind as Kind;
-    [
+    let verb = Cli::command();
+    // A subcommand for internal use is no suggestion.
+    let is_hidden = |text: &str| verb.find_subcommand(text).is_some_and(clap::Command::is_hide_set);
+    let pairs = [
         (Kind::SuggestedArg, Kind::InvalidArg),
         (Kind::SuggestedSubcommand, Kind::InvalidSubcommand),
         (Kind::SuggestedValue, Kind::InvalidValue),
-    ]
-    .into_iter()
-    .map(|(suggested, wrong)| (text(error, suggested), text(error, wrong)))
-    .find(|(text, wrong)| {
-        let verb = Cli::command();
-        // A subcommand for internal use is no suggestion.
-        let is_hidden = || verb.find_subcommand(text).is_some_and(clap::Command::is_hide_set);
-        !text.is_empty() && is_near(text, wrong) && !is_hidden()
-    })
-    .map(|(text, _)| format!("did you mean `{}`?", name_of(&text)))
+    ];
+    let nearest = pairs.into_iter().find_map(|(suggested, wrong)| {
+        let (suggested, wrong) = (text(error, suggested), text(error, wrong));
+        // clap may suggest several subcommands.
+        let suggested = suggested.split(", ").filter(|text| !text.is_empty() && !is_hidden(text));
+        let near = suggested.filter_map(|text| Some((distance(text, &wrong)?, name_of(text))));
+        near.min_by_key(|(distance, _)| *distance)
+    });
+    nearest.map(|(_, name)| format!("did you mean `{name}`?"))
 }
 
-/// Whether one word may be a typing error for the other. clap takes `--frobnicate` for `--on`.
-fn is_near(suggested: &str, wrong: &str) -> bool {
+/// How far one word is from the other; `None` if it is no typing error for it. clap takes
+/// `--frobnicate` for `--on`.
+fn distance(suggested: &str, wrong: &str) -> Option<usize> {
     let [suggested, wrong] = [suggested, wrong].map(|word| word.trim_start_matches('-'));
-    2 * strsim::osa_distance(suggested, wrong) <= suggested.len().max(wrong.len())
+    let distance = strsim::osa_distance(suggested, wrong);
+    (2 * distance <= suggested.len().max(wrong.len())).then_some(distance)
 }
 
 #[cfg(test)]
@@ -368,6 +386,8 @@ mod tests {
             ),
             (&["run", "--kei", "x"], "did you mean `--key`?"),
             (&["rum"], "did you mean `run`?"),
+            (&["stauts"], "did you mean `status`?"),
+            (&["-k", "x", "make"], "write `run` before the option: `canal run -k …`"),
             (&["lookot"], "see `canal help`"),
             (&["--no-start", "run", "--bogus"], "see `canal help run`"),
             (&["--bogus"], "see `canal help`"),

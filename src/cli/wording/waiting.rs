@@ -6,7 +6,9 @@
 use std::time::Duration;
 
 use crate::cli::output::sanitize::width;
-use crate::cli::wording::participant::{clause, held, left, ordinal, short_command, wanted};
+use crate::cli::wording::holders_and_waiters::{
+    clause, held, left, ordinal, short_command, wanted,
+};
 use crate::cli::{Now, cut, sanitize, short, user_name};
 use crate::duration::milliseconds;
 use crate::protocol::{EstimateInfo, HOLDERS_SHOWN_MAX, HolderInfo, Mode, Progress};
@@ -171,7 +173,7 @@ pub(crate) mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::cli::wording::participant::tests::somebody;
+    use crate::cli::wording::holders_and_waiters::tests::somebody;
     use crate::cli::wording::time::tests::at;
 
     const SINCE: &str = "2026-11-20T14:02:11Z";

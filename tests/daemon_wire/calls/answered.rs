@@ -302,7 +302,8 @@ fn every_call_is_answered_in_every_order_of_calls() {
     eprintln!("SEED={seed}");
     let mut random = Random(seed);
     let mut scene = Scene::of(GROUPS);
-    for _ in 0..1_000 / GROUPS {
+    // The daemon's simulator tries many more orders.
+    for _ in 0..20 {
         let groups = 0..GROUPS;
         let mut wishes: Vec<Wish> = groups.flat_map(|group| random.wishes_of(group)).collect();
         random.shuffle(&mut wishes);

@@ -25,7 +25,10 @@ use crate::wire::peer::{Peer, call, mutex};
 const CALLS_AHEAD_MAX: usize = 256;
 
 /// How many connections the flooding user has.
-const FLOODING: usize = 40;
+const FLOODING: usize = 16;
+
+/// How many times the others ask during a flood.
+const CALLS: u128 = 20;
 
 /// The flooding user, and a user with a larger uid, because the daemon serves users in the order of
 /// their uids.
@@ -153,12 +156,12 @@ fn a_flooding_user_does_not_keep_other_users_from_being_answered() {
     flooder.until("flooding");
     let mut bystander = Other::start(&daemon, BYSTANDER, "ask");
     let mut other = daemon.connect();
-    for tag in 0..50 {
+    for tag in 0..CALLS {
         other.call("Acquire", mutex(tag, "other"));
         other.call("Release", json!({ "key": "other" }));
         daemon.connect().call("Status", json!({ "key": "other" }));
     }
-    assert_eq!(bystander.until("answered"), "50");
+    assert_eq!(bystander.until("answered"), CALLS.to_string());
     // The flood never stopped.
     flooder.go_on();
     let (before, after) = (flooder.until("so far"), flooder.until("later"));
@@ -246,10 +249,10 @@ fn flood(socket: &Path) {
 /// Calls repeatedly, each time after the reply.
 fn ask(socket: &Path) {
     let mut peer = Peer::connect(socket).unwrap();
-    for tag in 0..50 {
+    for tag in 0..CALLS {
         peer.call("Acquire", mutex(2 << 100 | tag, "bystander"));
         peer.call("Release", json!({ "key": "bystander" }));
         Peer::connect(socket).unwrap().call("Status", json!({ "key": "bystander" }));
     }
-    println!("answered 50");
+    println!("answered {CALLS}");
 }

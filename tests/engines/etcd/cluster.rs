@@ -3,7 +3,8 @@
 use super::conditions::{append_at_last, away, back, joined, read_at_last, read_on};
 use crate::engine_contract::peer::Peer;
 use crate::etcd_server::cluster::{endpoints, leader, until_another_leads};
-use crate::etcd_server::{Etcd, installed, start_etcd_cluster, until};
+use crate::etcd_server::{Etcd, installed, start_etcd_cluster};
+use crate::world::process::wait_until;
 
 fn all(members: &[Etcd]) -> String {
     format!("etcd://{}", endpoints(members))
@@ -83,9 +84,7 @@ fn a_host_leaves_a_stopped_member_for_another() {
             append_at_last(peer, b"x");
         }
         member.resume();
-        let healthy =
-            || member.ctl(&["--command-timeout=1s", "endpoint", "health"]).status.success();
-        until("it is there again", healthy);
+        wait_until("it is there again", || member.is_healthy());
     }
     for peer in &mut peers {
         read_at_last(peer, 9);

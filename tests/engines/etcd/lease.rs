@@ -8,7 +8,7 @@ use canal::log::engine::{Alive, Evidence, Sign};
 use super::conditions::{fenced_renewal, register_for, renew_unless_away};
 use super::{Prefix, prefix};
 use crate::engine_contract::peer::{Appending, Peer};
-use crate::etcd_server::until;
+use crate::world::process::wait_until;
 
 fn sign(of: &Peer, seen_by: &mut Peer) -> Option<Sign> {
     let (_, hosts) = seen_by.renew().unwrap();
@@ -33,7 +33,7 @@ fn lapses(log: &Prefix, ttl_ms: u64) -> bool {
         return false;
     }
     assert_eq!((sign_before, ended), (Some(Sign::Watched), Appending::Overtaken));
-    until("the lease has run out", || sign(&old, &mut new) == Some(Sign::Lapsed));
+    wait_until("the lease has run out", || sign(&old, &mut new) == Some(Sign::Lapsed));
     // The incarnation has not ended: it can still append.
     old.append(b"b");
     assert!(matches!(new.end(old.host, Evidence::Lapsed), Appending::At(_)));
@@ -49,7 +49,7 @@ fn a_renewal_after_the_lease_was_lost_is_fenced_with_the_reason() {
     let Some(log) = prefix() else { return };
     let (mut one, mut two) = (Peer::new(&log, "one"), Peer::joined(&log, "two"));
     register_for(&mut one, 1000);
-    until("the lease has run out", || sign(&one, &mut two) == Some(Sign::Lapsed));
+    wait_until("the lease has run out", || sign(&one, &mut two) == Some(Sign::Lapsed));
     assert!(fenced_renewal(&mut one).contains("lease"));
     // A host that sees this cannot revive.
     assert!(fenced_renewal(&mut one).contains("lease"));
@@ -80,7 +80,7 @@ fn a_vanished_lease_counts_only_after_its_ttl_where_etcd_revokes_too_early() {
     let ttl_ms = register_for(&mut one, 2000);
     log.server.ctl_ok(&["del", &format!("/test{}/hosts/{}", log.number, one.host)]);
     let began = Instant::now();
-    until("it is seen", || sign(&one, &mut two) == Some(Sign::Lapsed));
+    wait_until("it is seen", || sign(&one, &mut two) == Some(Sign::Lapsed));
     assert!(exact || began.elapsed() >= Duration::from_millis(ttl_ms * 11 / 10));
 }
 

@@ -4,22 +4,7 @@ use canal::log::engine::{Answer, Call, Registration};
 
 use super::conditions::{away, back, joined, nothing_comes, peer};
 use crate::engine_contract::peer::Peer;
-use crate::etcd_server::{Etcd, installed, start_etcd_with, until};
-
-fn fill(server: &Etcd) {
-    let value = "x".repeat(100_000);
-    // On a stalled machine a put fails too.
-    until("etcd is out of space", || {
-        while server.ctl(&["put", "filler", &value]).status.success() {}
-        server.ctl_ok(&["alarm", "list"]).contains("NOSPACE")
-    });
-}
-
-fn make_room(server: &Etcd) {
-    server.ctl_ok(&["compact", &server.revision().to_string()]);
-    server.ctl_ok(&["defrag"]);
-    server.ctl_ok(&["alarm", "disarm"]);
-}
+use crate::etcd_server::{Etcd, installed, start_etcd_with};
 
 fn ask_to_register(peer: &mut Peer) {
     let (identity, nonce) = (peer.identity(), 1);
@@ -44,7 +29,7 @@ fn a_full_etcd_still_renews_and_takes_the_batch_once_there_is_room() {
     let mut one = joined(&format!("etcd://{}", server.endpoint()), "one");
     one.append(b"a");
     one.read(1);
-    fill(&server);
+    server.fill();
     // The engine keeps one append in flight, however often the host asks.
     for _ in 0..5 {
         one.ask(2, b"b", None);
@@ -53,7 +38,7 @@ fn a_full_etcd_still_renews_and_takes_the_batch_once_there_is_room() {
     one.until("Full", |answer| is_full(answer).then_some(()));
     nothing_comes(&mut one);
     assert!(one.renew().is_some());
-    make_room(&server);
+    server.make_room();
     one.until("room again", |answer| matches!(answer, Answer::Full(None)).then_some(()));
     one.until("Appended", |answer| {
         matches!(answer, Answer::Appended { sequence: 2, .. }).then_some(())
@@ -68,11 +53,11 @@ fn a_host_refused_by_a_full_etcd_registers_once_there_is_room() {
         return;
     }
     let server = small_server();
-    fill(&server);
+    server.fill();
     let mut one = peer(&format!("etcd://{}", server.endpoint()), "one");
     ask_to_register(&mut one);
     away(&mut one);
-    make_room(&server);
+    server.make_room();
     loop {
         back(&mut one);
         ask_to_register(&mut one);
@@ -93,7 +78,7 @@ fn a_host_on_a_full_etcd_is_told_how_to_make_room() {
         return;
     }
     let server = small_server();
-    fill(&server);
+    server.fill();
     let mut one = peer(&format!("etcd://{}", server.endpoint()), "one");
     ask_to_register(&mut one);
     let outage = one.until("Away", |answer| match answer {

@@ -6,6 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use super::events::EngineEvents as _;
 use super::{joined, opened, unable};
 use crate::postgres_server::{Server, shared, start_postgres};
+use crate::world::process::wait_until;
 
 /// A server that asks for passwords, with a user and database `locks` whose password is
 /// `pass word`.
@@ -47,7 +48,7 @@ fn a_password_changed_during_a_session_can_be_changed_back() {
     server.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'locks'");
     one.away();
     // At least one attempt fails because of the password.
-    crate::postgres_server::until("a refusal", || server.log().contains("authentication failed"));
+    wait_until("a refusal", || server.log().contains("authentication failed"));
     server.sql("ALTER ROLE locks PASSWORD 'pass word'");
     one.back();
     assert!(one.renew().is_some());

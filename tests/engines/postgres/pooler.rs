@@ -4,7 +4,8 @@ use std::fs;
 use std::process::{Child, Command, Stdio};
 
 use super::{is_installed, unable};
-use crate::postgres_server::{Server, as_server_user, free_port, shared, until};
+use crate::postgres_server::{Server, as_server_user, free_port, shared};
+use crate::world::process::wait_until;
 
 /// A PgBouncer in front of the server. Dropping it ends it.
 struct Pooler {
@@ -32,7 +33,7 @@ impl Pooler {
         let child =
             command.arg(dir.join("ini")).stdin(Stdio::null()).stdout(log.try_clone().unwrap());
         let child = child.stderr(log).spawn().unwrap();
-        until("PgBouncer", || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok());
+        wait_until("PgBouncer", || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok());
         Self { child, port }
     }
 }

@@ -5,7 +5,8 @@ use std::time::Duration;
 use super::events::EngineEvents as _;
 use super::joined;
 use crate::engine_contract::peer::Peer;
-use crate::postgres_server::{Server, shared, start_postgres, until};
+use crate::postgres_server::{Server, shared, start_postgres};
+use crate::world::process::wait_until;
 
 fn activity(server: &Server, url: &str, column: &str) -> String {
     let database = url.rsplit('/').next().unwrap();
@@ -82,7 +83,7 @@ fn transactions(server: &Server, grants: usize, may_rest: bool) -> i64 {
     }
     // A session reports what it did when it ends.
     drop(peers);
-    until("all sessions end", || activity(server, &url, "count(*)") == "0");
+    wait_until("all sessions end", || activity(server, &url, "count(*)") == "0");
     let database = url.rsplit('/').next().unwrap();
     let query = format!("SELECT xact_commit FROM pg_stat_database WHERE datname = '{database}'");
     server.sql(&query).parse().unwrap()

@@ -218,11 +218,7 @@ fn a_host_joins_a_full_etcd_once_there_is_room() {
         "--heartbeat-interval=50",
         "--election-timeout=500",
     ]);
-    let value = "x".repeat(100_000);
-    wait_until("etcd is out of space", || {
-        while server.ctl(&["put", "filler", &value]).status.success() {}
-        server.ctl_ok(&["alarm", "list"]).contains("NOSPACE")
-    });
+    server.fill();
     let log = Log::in_etcd(&server.endpoint(), None);
     let a = Host::new(&log, "a", "ttl = \"3s\"", None);
     // A request that may wait does so; the daemon refuses the other one with the reason.
@@ -230,9 +226,7 @@ fn a_host_joins_a_full_etcd_once_there_is_room() {
     let refused = a.world.canal(["run", "-n", "-k", "x", "--", "echo", "ran"]).end().code(125);
     assert!(refused.stderr.contains("etcd is out of space"), "{refused:?}");
     assert!(refused.stderr.contains("hint: make room with"), "{refused:?}");
-    server.ctl_ok(&["compact", &server.revision().to_string()]);
-    server.ctl_ok(&["defrag"]);
-    server.ctl_ok(&["alarm", "disarm"]);
+    server.make_room();
     a.until("member");
     waiter.end().code(0);
     a.world.canal(["run", "-k", "x", "--", "true"]).end().code(0);

@@ -1,25 +1,11 @@
 //! An etcd that has used up its quota while commands run and wait.
 
-use crate::etcd_server::{Etcd, installed, start_etcd_with, until};
+use crate::etcd_server::{installed, start_etcd_with};
 use crate::shared_table::commands::{finish, next, start_for_now};
 use crate::shared_table::{Log, hosts, until_idle};
 use crate::world::process::{alive, signal, wait_until};
 
 use nix::sys::signal::Signal;
-
-fn fill(server: &Etcd) {
-    let value = "x".repeat(100_000);
-    until("etcd is out of space", || {
-        while server.ctl(&["put", "filler", &value]).status.success() {}
-        server.ctl_ok(&["alarm", "list"]).contains("NOSPACE")
-    });
-}
-
-fn make_room(server: &Etcd) {
-    server.ctl_ok(&["compact", &server.revision().to_string()]);
-    server.ctl_ok(&["defrag"]);
-    server.ctl_ok(&["alarm", "disarm"]);
-}
 
 #[test]
 fn a_full_etcd_is_shown_and_a_daemon_killed_meanwhile_costs_no_waiter_its_place() {
@@ -32,7 +18,7 @@ fn a_full_etcd_is_shown_and_a_daemon_killed_meanwhile_costs_no_waiter_its_place(
     let holder = start_for_now(&a, "1");
     let waiter = next(&a, "2");
     a.world.until_waiting("x", 1);
-    fill(&server);
+    server.fill();
     let late = next(&a, "3");
     let engine = || a.world.look().and_then(|status| status.engine);
     let shows =
@@ -48,7 +34,7 @@ fn a_full_etcd_is_shown_and_a_daemon_killed_meanwhile_costs_no_waiter_its_place(
         a.world.canal(["status"]).end();
         shows()
     });
-    make_room(&server);
+    server.make_room();
     a.until("member");
     wait_until("nothing is full", || engine().is_some_and(|it| it.why.is_none()));
     finish(&a, "1");

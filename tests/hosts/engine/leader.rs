@@ -1,7 +1,7 @@
 //! An etcd of three members loses its leader, or its majority, while commands run and wait.
 
 use crate::etcd_server::cluster::{leader, until_another_leads};
-use crate::etcd_server::{Etcd, installed, start_etcd_cluster, until};
+use crate::etcd_server::{Etcd, installed, start_etcd_cluster};
 use crate::shared_table::commands::{
     finish, lost, never_both, next, queue, start, start_for_now, witnessed,
 };
@@ -87,7 +87,7 @@ fn no_two_holders_overlap_while_leaders_change() {
     let ran = || Events::of(&hosts[0].world).started().len();
     for round in 0..3 {
         let (fallen, before) = (leader(&members), ran());
-        until("they run", || ran() > before + 10);
+        wait_until("they run", || ran() > before + 10);
         if round == 1 {
             members[fallen].pause();
         } else {
@@ -95,7 +95,7 @@ fn no_two_holders_overlap_while_leaders_change() {
         }
         until_another_leads(&members, fallen);
         let before = ran();
-        until("they run again", || ran() > before + 10);
+        wait_until("they run again", || ran() > before + 10);
         if round == 1 {
             members[fallen].resume();
         } else {

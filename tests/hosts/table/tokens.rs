@@ -33,10 +33,10 @@ while canal release -q --handle $CANAL_HANDLE; [ $? = 125 ]; do :; done"#;
 
 /// The test kills a client after this many grants, or a daemon.
 const CLIENT_KILLS: usize = 6;
-const DAEMON_KILLS: usize = 60;
+const DAEMON_KILLS: usize = 40;
 
 fn wanted() -> usize {
-    std::env::var("CANAL_GRANTS").ok().and_then(|it| it.parse().ok()).unwrap_or(600)
+    std::env::var("CANAL_GRANTS").ok().and_then(|it| it.parse().ok()).unwrap_or(240)
 }
 
 /// The number of kinds of clients; most kinds are the plain one.

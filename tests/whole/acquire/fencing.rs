@@ -6,7 +6,7 @@ use std::process::Stdio;
 
 use crate::backend::over_engines;
 use crate::lease::Lease;
-use crate::own_postgres::Postgres;
+use crate::psql::Database;
 use crate::world::World;
 use crate::world::executable::executable;
 use crate::world::process::{Ended, wait_until};
@@ -105,13 +105,13 @@ fn each_command_of_a_run_has_a_larger_token() {
 #[test]
 fn in_sql_a_lost_lease_cannot_change_the_resource() {
     let world = World::with_daemon();
-    let Some(server) = Postgres::start(&world, "the SQL of docs/fencing.md") else { return };
-    server.sql("CREATE TABLE accounts (name text PRIMARY KEY, balance bigint)").code(0);
-    server.sql("INSERT INTO accounts VALUES ('ann', 100)").code(0);
-    server.sql(&block("sql", "CREATE TABLE fences")).code(0);
+    let Some(database) = Database::new(&world) else { return };
+    database.sql("CREATE TABLE accounts (name text PRIMARY KEY, balance bigint)").code(0);
+    database.sql("INSERT INTO accounts VALUES ('ann', 100)").code(0);
+    database.sql(&block("sql", "CREATE TABLE fences")).code(0);
     let change = block("sql", "BEGIN;");
-    let change = |token: u64| server.with(&change, &[("token", token)]);
-    let balance = || server.sql("SELECT balance FROM accounts").code(0).stdout;
+    let change = |token: u64| database.with(&change, &[("token", token)]);
+    let balance = || database.sql("SELECT balance FROM accounts").code(0).stdout;
     let (lost, next) = lost_and_next(&world);
     change(lost.token).code(0);
     change(next.token).code(0);
@@ -121,25 +121,26 @@ fn in_sql_a_lost_lease_cannot_change_the_resource() {
     assert!(refused.stderr.contains(&format!("token {} is stale", lost.token)), "{refused:?}");
     assert_eq!(balance(), "70\n");
     // The function refuses a resource that has no row.
-    let unknown = server.sql("SELECT fence('nothing', 1)");
+    let unknown = database.sql("SELECT fence('nothing', 1)");
     assert!(unknown.stderr.contains("is stale"), "{unknown:?}");
 }
 
 #[test]
 fn in_sql_a_concurrent_older_token_waits_and_is_refused() {
     let world = World::with_daemon();
-    let Some(server) = Postgres::start(&world, "the SQL of docs/fencing.md") else { return };
-    server.sql(&block("sql", "CREATE TABLE fences")).code(0);
-    server.sql("CREATE TABLE log (token bigint)").code(0);
+    let Some(database) = Database::new(&world) else { return };
+    database.sql(&block("sql", "CREATE TABLE fences")).code(0);
+    database.sql("CREATE TABLE log (token bigint)").code(0);
     let (lost, next) = lost_and_next(&world);
-    let slow = server.interactive();
-    let mut slow = slow;
+    let mut slow = database.interactive();
     slow.say(&format!("BEGIN; SELECT fence('accounts', {}); SELECT 'fenced';", next.token));
     wait_until("the later one has the fence", || slow.said().contains("fenced"));
-    let early = server.spawn(&format!("BEGIN; SELECT fence('accounts', {}); COMMIT;", lost.token));
+    let early = format!("BEGIN; SELECT fence('accounts', {}); COMMIT;", lost.token);
+    let early = database.spawn(&early);
     wait_until("the earlier one waits for the row", || {
-        let waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
-        server.sql(waits).stdout == "1\n"
+        let waits = "SELECT count(*) FROM pg_stat_activity
+            WHERE wait_event_type = 'Lock' AND datname = current_database()";
+        database.sql(waits).stdout == "1\n"
     });
     slow.say("COMMIT;");
     slow.end();

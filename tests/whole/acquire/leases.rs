@@ -114,10 +114,11 @@ fn a_lease_lives_as_long_as_it_is_renewed() {
         let world = World::with_daemon();
         let (begun, mut before) = (Instant::now(), Instant::now());
         let lease = Lease::take(&world, &millis(ttl), &["-k", "x"]);
-        while begun.elapsed() < ttl * 5 / 2 {
+        while begun.elapsed() < ttl * 3 / 2 {
             let asked = Instant::now();
             let renewed = lease.renew(&world);
-            let busy = world.canal(["run", "-n", "-q", "-k", "x", "--", "true"]).end();
+            let wait = millis(ttl / 8);
+            let busy = world.canal(["run", "-w", &wait, "-q", "-k", "x", "--", "true"]).end();
             if before.elapsed() > ttl {
                 return None;
             }
@@ -204,12 +205,19 @@ fn a_stopped_client_that_waits_for_a_lease_blocks_no_other() {
 fn leases_survive_kills_of_the_daemon_with_their_token_and_a_whole_ttl() {
     in_time(Duration::from_secs(3), |ttl| {
         let world = World::with_daemon();
+        let (begun, mut killed) = (Instant::now(), Instant::now());
         let lease = Lease::take(&world, &millis(ttl), &["-k", "x"]);
         let mut larger = lease.token;
         // The total is longer than the TTL, but no gap between two daemons is.
-        let begun = Instant::now();
         while begun.elapsed() < ttl * 5 / 3 {
-            let killed = Instant::now();
+            // The lease also keeps others out between two kills.
+            let wait = millis(ttl / 10);
+            let busy = world.canal(["run", "-w", &wait, "-q", "-k", "x", "--", "true"]).end();
+            if killed.elapsed() > ttl {
+                return None;
+            }
+            busy.code(75);
+            killed = Instant::now();
             world.kill_daemon();
             let shown = world.status().keys.into_iter().find(|key| key.key == "x");
             let took = killed.elapsed();

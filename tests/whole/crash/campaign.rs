@@ -19,7 +19,7 @@ over_engines! {
 
 /// The length of the campaign in seconds; `CAMPAIGN=600` overrides it.
 fn length() -> u64 {
-    if backend::is_engine() { 5 } else { 10 }
+    if backend::is_engine() { 3 } else { 5 }
 }
 
 /// A command that holds its lock for a while, with the kernel as witness. It takes a flock(2) on a
@@ -47,7 +47,7 @@ fn clients(world: &World) -> Vec<Proc> {
         format!("exec canal run -k b=1x2 -w 0.4 -- sh -c '{WITNESS}'"),
         format!("exec canal run -k a=2 --max-run 5 -- sh -c '{WITNESS}'"),
         format!("exec canal run -k c --with-children -- sh -c '{WITNESS}'"),
-        "exec canal run -n -q -k c -- true".to_owned(),
+        "canal run -n -q -k c -- true; sleep 0.1".to_owned(),
         format!("{acquire}; {WITNESS}"),
         "canal acquire -q -w 60 -k b=1x2 --pid $$ && canal acquire -q -n -k d --pid $$
             canal release -q --all --pid $$; sleep 0.05"
@@ -55,7 +55,7 @@ fn clients(world: &World) -> Vec<Proc> {
     ];
     let looped = |script: &String| {
         fs::write(world.path("work/stop"), "").unwrap();
-        let looping = "while [ -e stop ]; do sh -c \"$0\" 2>>errors; sleep 0.01; done";
+        let looping = "while [ -e stop ]; do sh -c \"$0\" 2>>errors; sleep 0.05; done";
         let mut cmd = world.program("sh", ["-c", looping, script]);
         cmd = cmd.env("CLIENT", "1");
         cmd.spawn()

@@ -13,9 +13,9 @@ fn a_killed_daemon_loses_no_hold_and_no_waiter() {
 }
 
 #[test]
-fn a_hundred_runs_in_a_row_never_conflict() {
+fn runs_in_a_row_never_conflict() {
     let world = World::of_linux_5_10();
-    let script = "i=0; while [ $i -lt 100 ]; do
+    let script = "i=0; while [ $i -lt 30 ]; do
         canal run -n -k x -- true || { echo \"run $i: $?\"; exit 1; }
         i=$((i + 1))
     done";
@@ -24,19 +24,19 @@ fn a_hundred_runs_in_a_row_never_conflict() {
 }
 
 #[test]
-fn a_hundred_runs_at_once_stay_within_capacity() {
+fn runs_at_once_stay_within_capacity() {
     let world = World::of_linux_5_10();
     let body = recorded("sleep 0.01");
     let spawn = |i: usize| {
         let name = i.to_string();
         world.canal(["run", "-k", "x=4x1", "--", "sh", "-c", &body, "sh", &name]).spawn()
     };
-    let all: Vec<Proc> = (0..100).map(spawn).collect();
+    let all: Vec<Proc> = (0..40).map(spawn).collect();
     for one in all {
         one.end().code(0);
     }
     let events = Events::of(&world);
-    assert_eq!(events.ended(), 100);
+    assert_eq!(events.ended(), 40);
     assert!(events.most_at_once() <= 4, "{}", events.most_at_once());
 }
 

@@ -19,7 +19,7 @@ use crate::world::{World, canal, journal_only};
 
 over_engines! {
     "a daemon has to join before it answers":
-        a_hundred_runs_at_once_without_a_daemon_start_one_daemon_and_all_run,
+        fifty_runs_at_once_without_a_daemon_start_one_daemon_and_all_run,
         a_daemon_is_replaced_without_losing_holders_and_waiters;
 }
 
@@ -35,7 +35,7 @@ fn stat(pid: i32, field: usize) -> i64 {
 }
 
 #[test]
-fn a_hundred_runs_at_once_without_a_daemon_start_one_daemon_and_all_run() {
+fn fifty_runs_at_once_without_a_daemon_start_one_daemon_and_all_run() {
     let world = World::new();
     let body = recorded("sleep 0.01");
     let spawn = |i: usize| {
@@ -44,13 +44,13 @@ fn a_hundred_runs_at_once_without_a_daemon_start_one_daemon_and_all_run() {
         let lock = ["run", "--progress", "none", "-k", "x", "--per", "4", "--"];
         world.canal([&lock[..], &["sh", "-c", &body, "sh", &name]].concat()).spawn()
     };
-    let all: Vec<Proc> = (0..100).map(spawn).collect();
+    let all: Vec<Proc> = (0..50).map(spawn).collect();
     for one in all {
         let ended = one.end();
         assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""), "{ended:?}");
     }
     let events = Events::of(&world);
-    assert_eq!(events.ended(), 100);
+    assert_eq!(events.ended(), 50);
     assert!(events.most_at_once() <= 4, "{}", events.most_at_once());
     wait_until("one daemon is left", || daemons(&world).len() == 1);
     world.until_idle();

@@ -2,6 +2,5 @@
 
 mod kills;
 mod restarts;
-mod slots;
 mod steps;
 mod victim;

@@ -111,8 +111,8 @@ fn after_a_restart_siblings_and_other_sessions_still_exclude_each_other() {
 
 #[test]
 fn a_cycle_that_closes_after_a_restart_is_found() {
+    let world = World::with_daemon();
     for closed_by_the_younger in [true, false] {
-        let world = World::with_daemon();
         let mut elder = Script::start(&world, "elder", "--write a", "-k b=1");
         let mut younger = Script::start(&world, "younger", "-k b=1", "--read a/x");
         let [first, last] = if closed_by_the_younger {
@@ -146,8 +146,8 @@ fn a_cycle_that_would_close_while_no_daemon_runs_is_found() {
 
 #[test]
 fn a_daemon_killed_as_a_cycle_closes_refuses_exactly_one_request() {
-    for _ in 0..5 {
-        let world = World::with_daemon();
+    let world = World::with_daemon();
+    for _ in 0..3 {
         let mut elder = Script::start(&world, "elder", "--write a", "--write b");
         let mut younger = Script::start(&world, "younger", "--write b", "--write a");
         elder.go_and_wait(&world);

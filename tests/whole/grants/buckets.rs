@@ -130,21 +130,6 @@ fn a_number_is_a_bucket_where_there_are_buckets_and_else_a_slot() {
 }
 
 #[test]
-fn waiters_that_no_longer_fit_are_parked_until_their_slots_return() {
-    let world = World::with_daemon();
-    let holder = world.holder(&["-k", "gpu", "-j", "2"]);
-    let both = world.waiter("gpu", &["-j", "2", "--count", "2"], &["echo", "both"]);
-    world.canal(["resize", "gpu", "--without", "0"]).end().code(0);
-    // The parked waiter bars nobody, and the holder's slot is not one of those that are left.
-    let run = ["run", "-k", "gpu", "-j", "2", "-c", "echo $CANAL_SLOT"];
-    assert_eq!(world.canal(run).end().code(0).stdout, "1\n");
-    holder.finish();
-    world.canal(["resize", "gpu", "--with", "0"]).end().code(0);
-    assert_eq!(both.end().code(0).stdout, "both\n");
-    world.until_idle();
-}
-
-#[test]
 fn a_call_that_contradicts_itself_is_a_usage_error() {
     let world = World::new();
     for more in [&["--with", "1"][..], &["--slots", "2"], &["--pause"]] {

@@ -19,17 +19,6 @@ fn resize(world: &World, args: &[&str]) {
 }
 
 #[test]
-fn a_resize_grants_waiters() {
-    let world = World::with_daemon();
-    resize(&world, &["x", "--slots", "1"]);
-    let holder = world.holder(&["-k", "x"]);
-    let waiter = world.waiter("x", &[], &["echo", "on"]);
-    resize(&world, &["x", "--slots", "2"]);
-    assert_eq!(waiter.end().code(0).stdout, "on\n");
-    holder.finish();
-}
-
-#[test]
 fn resizing_a_held_lock_of_buckets_grants_waiters() {
     let world = World::with_daemon();
     resize(&world, &["db", "--per", "2", "--buckets", "1"]);

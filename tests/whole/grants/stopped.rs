@@ -41,19 +41,6 @@ fn a_stopped_waiter_blocks_no_other_and_goes_on_when_it_runs_again() {
 }
 
 #[test]
-fn a_stopped_waiter_that_does_not_fit_blocks_no_other() {
-    let world = World::with_daemon();
-    world.canal(["resize", "x", "--slots", "3"]).end().code(0);
-    let holder = world.holder(&["-k", "x", "--count", "2"]);
-    let stopped = world.waiter("x", &["--count", "3"], &["echo", "all"]);
-    stopped.stop();
-    world.canal(["run", "-w", "20", "-k", "x", "--", "true"]).end().code(0);
-    stopped.signal(Signal::SIGCONT);
-    holder.finish();
-    assert_eq!(stopped.end().code(0).stdout, "all\n");
-}
-
-#[test]
 fn a_stopped_waiter_for_another_process_blocks_no_other() {
     let world = World::with_daemon();
     let holder = world.holder(&["-k", "x"]);

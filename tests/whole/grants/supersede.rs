@@ -120,15 +120,6 @@ fn superseding_a_running_command_says_so_and_withdraws_the_waiters_too() {
 }
 
 #[test]
-fn a_command_never_supersedes_those_around_it() {
-    let world = World::with_daemon().on_one_host();
-    let inner = "canal run -k d --supersede running -- echo inner; echo outer";
-    let ended = world.canal(["run", "-k", "d", "-c", inner]).end().code(0);
-    assert_eq!(ended.stdout, "inner\nouter\n");
-    world.until_idle();
-}
-
-#[test]
 fn a_holder_that_cannot_be_ended_refuses_the_request_and_leaves_the_waiters() {
     let world = World::with_daemon().on_one_host();
     world.canal(["acquire", "d", "--ttl", "1m", "--json"]).end().code(0);

@@ -137,6 +137,74 @@ fn what_was_refused_given_up_and_released_is_recorded_too() {
 }
 
 #[test]
+fn a_command_that_the_time_limit_ended_is_told_from_one_that_was_killed() {
+    let world = World::with_daemon().on_one_host();
+    let run = |key: &str, max_run: &str, script: &str| {
+        world.canal(["run", "--max-run", max_run, "-k", key, "-c", script]).end()
+    };
+    run("plain", "50ms", "exec sleep 600").code(124);
+    run("graceful", "50ms", "trap 'kill $!; exit 0' TERM; sleep 600 & wait").code(124);
+    assert_eq!(run("other", "1h", "kill -TERM $$").signal, Some(Signal::SIGTERM as i32));
+    run("good", "1h", "exit 0").code(0);
+    let job = ["submit", "--max-run", "50ms", "-k", "job", "--", "sleep", "600"];
+    let job = world.canal(job).end().code(0).stdout;
+    world.canal(["wait", job.split(' ').next().unwrap()]).end().code(124);
+    for (key, how, end) in [
+        ("plain", "max-run", "signal 15"),
+        ("graceful", "max-run", "exit 0"),
+        ("other", "ended", "signal 15"),
+        ("good", "ended", "exit 0"),
+        ("job", "max-run", "signal 15"),
+    ] {
+        let found = until_recorded(&world, &[key], 1);
+        assert_eq!(found[0]["how"], how, "{key}: {found:?}");
+        if tells_exits() {
+            assert_eq!(hows(&found), [format!("{how} {end}")]);
+        }
+        let failures = usize::from(key != "good");
+        if tells_exits() || how == "max-run" {
+            assert_eq!(records(&world, &["--failed", key]).len(), failures, "{key}");
+        }
+    }
+    let shown = world.canal(["history"]).end().code(0).stdout;
+    assert_eq!(shown.matches("  max-run").count(), 3, "{shown}");
+    let trace = world.canal(["trace", "plain"]).end().code(0).stdout;
+    assert!(trace.contains("\"how\":\"max-run\""), "{trace}");
+}
+
+#[test]
+fn a_waiter_that_canal_kill_ended_did_not_give_up() {
+    let world = World::with_daemon().on_one_host();
+    let holder = world.holder(&["-k", "a"]);
+    let killed = world.waiter("a", &[], &["true"]);
+    let pid = killed.pid_text();
+    let kill = world.canal(["kill", "--yes", "--pid", &pid]).spawn();
+    assert_eq!(killed.end().signal, Some(Signal::SIGTERM as i32));
+    let found = until_recorded(&world, &["a"], 1);
+    assert_eq!(hows(&found), ["killed signal 15"]);
+    let by = json!({ "uid": nix::unistd::geteuid().as_raw(), "pid": kill.pid() });
+    assert_eq!(found[0]["by"], by);
+    assert!(found[0]["held_ms"].is_null(), "{found:?}");
+    kill.end().code(0);
+    // Ctrl-C, as the terminal sends it.
+    let interrupted = world.waiter("a", &[], &["true"]);
+    interrupted.signal(Signal::SIGINT);
+    interrupted.end();
+    // A signal that ends no process is not the reason for a later end.
+    let continued = world.waiter("a", &[], &["true"]);
+    let pid = continued.pid_text();
+    world.canal(["kill", "--yes", "--signal", "CONT", "--pid", &pid]).end().code(0);
+    continued.kill();
+    let found = until_recorded(&world, &["a"], 3);
+    let others = &found[1..];
+    assert!(others.iter().all(|it| it["how"] != "killed" && it["by"].is_null()), "{others:?}");
+    holder.finish();
+    let shown = world.canal(["history", "a"]).end().code(0).stdout;
+    assert_eq!(shown.matches("  (killed: TERM)  ").count(), 1, "{shown}");
+    assert!(shown.contains(" (pid ") && shown.contains("killed by "), "{shown}");
+}
+
+#[test]
 fn a_lease_that_was_not_renewed_is_expired() {
     let world = World::with_daemon().on_one_host();
     let ended = world.canal(["acquire", "--ttl", "1", "lease"]).end();

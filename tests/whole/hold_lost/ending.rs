@@ -3,7 +3,7 @@
 use std::os::unix::fs::symlink;
 
 use canal::sys::clock::boottime_ms;
-use canal::sys::deadline::Why;
+use canal::sys::deadline_page::Why;
 use nix::sys::signal::Signal;
 
 use crate::fake_daemon::{Fake, LONG, Running, deadline, lives, signal};

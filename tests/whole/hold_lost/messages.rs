@@ -1,6 +1,6 @@
 //! The message about a lost hold.
 
-use canal::sys::deadline::Why;
+use canal::sys::deadline_page::Why;
 
 use crate::fake_daemon::{Fake, LONG};
 

@@ -61,7 +61,10 @@ fn a_wait_begins_before_the_end_and_lasts_until_then() {
     let mut wait = world.canal(["wait", &job]).spawn();
     wait_until("it sleeps", || process::state(wait.pid()) == Some('S'));
     assert!(!wait.has_ended());
-    process::signal(holder(&world, "a"), Signal::SIGTERM);
+    let command = holder(&world, "a");
+    // A job that is ended before its command begins has not been killed.
+    wait_until("its command runs", || process::runs_another_program(command));
+    process::signal(command, Signal::SIGTERM);
     assert_eq!(wait.end().signal, Some(15));
 }
 

@@ -132,6 +132,38 @@ fn the_output_goes_to_the_log_and_nothing_is_read() {
     assert_eq!(printed, fs::read_to_string(log).unwrap());
 }
 
+/// Whether a process has this file open.
+fn is_open(file: &Path) -> bool {
+    let processes = fs::read_dir("/proc").unwrap().flatten();
+    let descriptors =
+        processes.filter_map(|process| fs::read_dir(process.path().join("fd")).ok()).flatten();
+    descriptors.flatten().any(|fd| fs::read_link(fd.path()).is_ok_and(|it| it == file))
+}
+
+/// Neither while the job waits nor while it runs, on any kernel.
+#[test]
+fn a_job_keeps_no_descriptor_of_its_caller() {
+    for kernel in ["", "5.4"] {
+        let world = World::with_daemon().on_one_host();
+        let file = world.path("work").join("held");
+        let holding = world.holder(&["-k", "x"]);
+        // 9 as flock(1) uses it, and the standard input closed.
+        let script = "exec 9>held 0<&-
+            canal submit -k x -- sh -c 'readlink /proc/self/fd/0; echo runs; exec sleep 600'";
+        let submitted = world.sh(script).env("CANAL_KERNEL", kernel).end().code(0).stdout;
+        assert!(!is_open(&file), "the job waits");
+        let own = fs::File::open(&file).unwrap();
+        assert!(is_open(&file), "the test would notice it");
+        drop(own);
+        holding.finish();
+        let job = submitted.split(' ').next().unwrap();
+        let log = || world.canal(["log", job]).end().stdout;
+        wait_until("the job runs", || log().ends_with("runs\n"));
+        assert!(!is_open(&file), "the job runs");
+        assert_eq!(log(), "/dev/null\nruns\n");
+    }
+}
+
 #[test]
 fn a_log_is_followed_until_the_job_ends() {
     let world = World::with_daemon().on_one_host();

@@ -67,7 +67,7 @@ fn a_guard_goes_on_with_the_page_of_the_next_daemon() {
         let old = fake.shared().writer.replace(writer(LONG, LONG));
         drop(old);
         wait_until("the present daemon is asked", || asked() > before);
-        fake.shared().writer.as_mut().unwrap().lost(canal::sys::deadline::Why::Gone);
+        fake.shared().writer.as_mut().unwrap().lost(canal::sys::deadline_page::Why::Gone);
         guard.wait_lost(Duration::from_millis(100)).is_some()
     });
     assert_eq!(told.recv_timeout(BOUND).unwrap().reason, LostReason::Gone);

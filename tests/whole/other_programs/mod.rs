@@ -1,6 +1,4 @@
-//! Replays other lock programs through the command line.
+//! What other lock programs do, through the command line.
 
-mod canal_lock;
-mod locks;
+mod flaws;
 mod sharplock;
-mod sleeplocks;

@@ -24,7 +24,7 @@ fn setting<'a>(unit: &'a str, name: &str) -> &'a str {
 /// Starts the commands of the units, kills one leader after another, and reads the watcher's file.
 const STORY: &str = r#"
 mount -t tmpfs -o mode=755 tmpfs /usr/local/bin
-cp /mnt/canal /usr/local/bin/canal
+ln -s /mnt/canal /usr/local/bin/canal
 printf '#!/bin/sh\nexec sleep 600\n' >/usr/local/bin/scheduler
 cat >/usr/local/bin/follow-leader <<'END OF SCRIPT'
 FOLLOW_HERE

@@ -8,7 +8,7 @@ use serde_json::Value;
 /// Sets the folder of a recipe, and the file of its stand-ins' records.
 const PREPARE: &str = r#"
 mount -t tmpfs -o mode=755 tmpfs /usr/local/bin
-cp /mnt/canal /usr/local/bin/canal
+ln -s /mnt/canal /usr/local/bin/canal
 mkdir /mnt/work /mnt/bin
 cd /mnt/work
 export PATH="/mnt/bin:$PATH"

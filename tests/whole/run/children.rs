@@ -63,7 +63,7 @@ fn with_children_a_process_left_in_the_background_keeps_the_lock() {
 #[test]
 fn with_children_the_lock_is_free_when_the_command_ends_without_any() {
     let world = World::with_daemon();
-    for _ in 0..20 {
+    for _ in 0..8 {
         world.canal(["run", "-n", "--with-children", "-k", "x", "--", "true"]).end().code(0);
         world.until_held("x", 0);
     }

@@ -248,7 +248,9 @@ case $1 in enable)
 esac
 END
     chmod 755 /mnt/systemctl
-    chmod 700 /mnt/canal
+    install -m 700 /mnt/canal /mnt/own
+    umount /mnt/canal
+    mv /mnt/own /mnt/canal
     mkdir /etc/systemd 2>/dev/null
     export LC_ALL=C
 "#;

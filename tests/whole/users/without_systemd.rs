@@ -143,7 +143,9 @@ fn setup_installs_a_script_that_starts_replaces_and_stops_the_daemon() {
     let world = World::new();
     // canal copies a program in /mnt that only root may execute.
     let script = r#"
-        chmod 700 /mnt/canal
+        install -m 700 /mnt/canal /mnt/own
+        umount /mnt/canal
+        mv /mnt/own /mnt/canal
         try canal setup --dry-run
         try canal setup --yes
         try stat -c '%a %U %n' /usr/local/bin/canal /etc/init.d/canal /run/canal

@@ -105,7 +105,7 @@ impl Table {
         if all == 0 {
             return 0;
         }
-        let counts = |share: &Share| share.items.against(mode);
+        let counts = |share: &Share| share.items.against(mode).sum::<usize>();
         let own = lineage.iter().filter_map(|frame| self.frames.get(frame)).map(|frame| {
             let above = key.path().filter_map(|covering| frame.shares.get(covering));
             let below = key.below_in(&frame.shares).map(|(_, share)| share);
@@ -122,8 +122,7 @@ impl Table {
                 return false;
             };
             let own = self.counted_by(&item.key, &contender.lineage);
-            let own = Slots::together(own.map(|item| &item.slots));
-            let held = lock.settings.without.in_service(class.unit, &own);
+            let held = lock.in_service(class.unit, own.map(|item| &item.slots));
             held > 0 && held.saturating_add(class.count) > class.capacity
         })
     }

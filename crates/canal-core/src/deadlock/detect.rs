@@ -4,10 +4,10 @@
 //! that the candidates can reach. It ends every frame that can end, admits every request that can
 //! then be admitted, and repeats. Whatever remains is deadlocked.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use super::graph_reduction::Edges;
-use crate::{By, CycleStep, FrameId, Mode, RequestId, Table};
+use crate::{FrameId, Mode, RequestId, Table, WaitFor};
 
 impl Table {
     /// A request can be part of a deadlock only if its session waits and holds a key that another
@@ -30,7 +30,7 @@ impl Table {
     /// The request whose refusal breaks the deadlock, and its cycle.
     ///
     /// The order of the waiters does not matter. Once nothing can move, a predecessor of a session
-    /// that holds something waits forever, so the request bypasses it (see `own_blockers`). A
+    /// that holds something waits forever, so the request bypasses it (see `upgrade_and_bypass`). A
     /// session that holds nothing blocks only the waiters behind it. So each remaining session that
     /// holds something waits for a hold of another remaining session: every deadlock contains a
     /// cycle of holds. Holds only become fewer during the reduction, so the result does not depend
@@ -48,7 +48,7 @@ impl Table {
     pub(crate) fn victim(
         &self,
         deadlock_candidates: &BTreeSet<RequestId>,
-    ) -> Option<(RequestId, Vec<CycleStep>)> {
+    ) -> Option<(RequestId, Vec<WaitFor>)> {
         let reachable = self.reachable(deadlock_candidates.iter().copied(), Edges::Holds);
         if !reachable.may_close_cycle {
             return None;
@@ -56,8 +56,14 @@ impl Table {
         let reduction = self.subtable(&reachable).reduce(Edges::Holds, None);
         let residual = &reduction.residual;
         let inside = residual.waiters_inside();
-        let cycle =
-            |request| shortest_cycle(request, |request| residual.waits_for_holds(request, &inside));
+        // Each wait for a hold, with the requests that must end before it.
+        let steps = |request| -> Vec<(WaitFor, &[RequestId])> {
+            let before = |frame| inside.get(&frame).map_or(&[][..], Vec::as_slice);
+            let waits = residual.waits_for_holds(request);
+            let before: Vec<_> = waits.iter().map(|wait| before(wait.by.frame())).collect();
+            waits.into_iter().zip(before).collect()
+        };
+        let cycle = |request| shortest_cycle(request, steps);
         // Prefer the youngest session, and within it the latest request.
         let mut waiting: Vec<(FrameId, RequestId)> = residual
             .waiters
@@ -71,27 +77,6 @@ impl Table {
         let helps = |request| reduction.helped_by_refusal(request).into_iter().any(on_a_cycle);
         let mut helpful = requests().filter(|request| helps(*request));
         helpful.find_map(with_cycle).or_else(|| requests().find_map(with_cycle))
-    }
-
-    /// One step for each hold that blocks a request, with the requests that must end before it.
-    fn waits_for_holds<'a>(
-        &self,
-        request: RequestId,
-        inside: &'a BTreeMap<FrameId, Vec<RequestId>>,
-    ) -> Vec<(CycleStep, &'a [RequestId])> {
-        let Some(waiter) = self.waiters.get(&request) else { return Vec::new() };
-        let frame = waiter.frame;
-        let lineage = self.lineage(frame, None);
-        let mut steps = Vec::new();
-        for (item, wanted) in waiter.request.items.iter().enumerate() {
-            let holds = self.holds_in_the_way(wanted, &lineage).into_iter();
-            steps.extend(holds.filter_map(|token| {
-                let by = By::Hold(token, self.hold(token)?.frame);
-                let step = CycleStep { request, frame, item, key: wanted.key.clone(), by };
-                Some((step, inside.get(&by.frame()).map_or(&[][..], Vec::as_slice)))
-            }));
-        }
-        steps
     }
 }
 

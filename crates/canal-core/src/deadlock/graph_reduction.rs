@@ -13,7 +13,7 @@ use std::ops::Bound;
 use crate::admission::admit::Obstacle;
 use crate::index::grant_order::{Class, Rank};
 use crate::state::table::{Contender, Frame};
-use crate::{FrameId, HoldState, Item, Key, Mode, RequestId, Slots, Snapshot, Table, Token};
+use crate::{FrameId, Globals, HoldState, Item, Key, Mode, RequestId, Snapshot, Table, Token};
 
 /// The sessions and keys that some requests can wait for.
 #[derive(Debug, Default)]
@@ -127,12 +127,15 @@ impl Table {
         let waiters = ids.iter().filter_map(|id| self.waiter(*id));
         let held = holds.iter().flat_map(|hold| hold.items.iter().map(|item| &item.key));
         let keys: BTreeSet<&Key> = reachable.keys.values().copied().chain(held).collect();
-        let locks = keys.into_iter().map(|key| (key, self.tree.lock(key)));
+        let settings = keys.into_iter().map(|key| (key, &self.tree.lock(key).settings));
+        let stored = settings.filter(|(_, settings)| !settings.is_default());
+        let Globals { revision, next_token, bypass_max, .. } = self.globals;
         let snapshot = Snapshot {
+            globals: Globals { revision, next_token, bypass_max, ..Globals::default() },
+            settings: stored.map(|(key, settings)| (key.clone(), settings.clone())).collect(),
             frames: frames.values().map(|frame| frame.state.clone()).collect(),
             holds: holds.into_iter().cloned().collect(),
             waiters: waiters.filter(|waiter| !self.is_inactive(waiter)).cloned().collect(),
-            ..self.outline(locks)
         };
         match Self::restore(&snapshot) {
             Ok(subtable) => subtable,
@@ -188,7 +191,8 @@ struct Blocked {
 impl Table {
     /// The requests that wait in each frame and in the frames inside it. A frame ends only after
     /// all of them have ended.
-    pub(super) fn waiters_inside(&self) -> BTreeMap<FrameId, Vec<RequestId>> {
+    #[must_use]
+    pub fn waiters_inside(&self) -> BTreeMap<FrameId, Vec<RequestId>> {
         let mut inside: BTreeMap<FrameId, Vec<RequestId>> =
             self.frames.keys().map(|frame| (*frame, Vec::new())).collect();
         for waiter in self.waiters.values() {
@@ -353,8 +357,7 @@ impl Table {
     fn may_fit_without(&self, item: &Item, lineage: &[FrameId], gone: &[FrameId]) -> bool {
         let Some((lock, class)) = self.contested(item, lineage) else { return true };
         let items = self.counted_by(&item.key, gone).filter(|item| !item.shared);
-        let slots = Slots::together(items.map(|item| &item.slots));
-        let freed = lock.settings.without.in_service(class.unit, &slots);
+        let freed = lock.in_service(class.unit, items.map(|item| &item.slots));
         let left = lock.held_in_service(class.unit) - freed;
         left.saturating_add(class.count) <= class.capacity
     }

@@ -5,8 +5,8 @@
 
 mod detect;
 pub(crate) mod graph_reduction;
-mod own_blockers;
 mod partial_table;
+mod upgrade_and_bypass;
 
 pub use detect::shortest_cycle;
 pub use partial_table::PartialTable;

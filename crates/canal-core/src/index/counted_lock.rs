@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::grant_order::{Class, Waits};
-use super::slot_pool::SlotPool;
-use crate::{Ask, Kind, Settings, SlotRange, Slots, Token, View};
+use super::grant_order::{Class, Rank, Waits, change_waits};
+use super::slots_and_buckets::SlotPool;
+use crate::{Kind, Settings, SlotRange, Slots, Token, View};
 
 /// The counted lock of one key. It is in use while items of it are held or waited for.
 #[derive(Clone, Debug, Default)]
@@ -51,11 +51,13 @@ impl Lock {
 
     /// How many held slots are out of service.
     pub(crate) fn held_out(&self, unit: u64) -> u64 {
-        if self.settings.without.is_empty() {
-            0
-        } else {
-            self.settings.without.held(unit, &self.free)
-        }
+        self.settings.without.held(unit, &self.free)
+    }
+
+    /// How many slots of some sets, which may overlap, are in service.
+    pub(crate) fn in_service<'a>(&self, unit: u64, sets: impl Iterator<Item = &'a Slots>) -> u64 {
+        let pool = SlotPool::of(sets);
+        pool.count() - self.settings.without.held(unit, &pool)
     }
 
     /// The slots for a request that fits: one in the bucket with the fewest held slots if the
@@ -87,15 +89,31 @@ impl Lock {
         self.free.give_back(slots);
     }
 
-    /// Counts one more use. The first use fixes the kind.
-    pub(crate) fn use_by(&mut self, ask: &Ask) {
-        if let Some((_, own)) = ask.counted() {
-            self.use_as(self.view_of(own).kind());
+    /// Adds an item of a waiter that wants `count` slots, or removes it. An inactive waiter uses
+    /// the lock, but is not in its queue.
+    pub(crate) fn change_waiter(
+        &mut self,
+        (count, own): (u64, Option<View>),
+        rank: Rank,
+        rests: bool,
+        is_added: bool,
+    ) {
+        match is_added {
+            true => self.add_use(self.view_of(own).kind()),
+            false => self.remove_use(),
+        }
+        if !rests {
+            let class = self.class_of(count, own);
+            let waits = self.queue.entry(class).or_default();
+            change_waits(waits, rank, is_added);
+            if waits.is_empty() {
+                self.queue.remove(&class);
+            }
         }
     }
 
-    /// Counts one more use, as a lock of this kind.
-    pub(crate) fn use_as(&mut self, kind: Kind) {
+    /// Counts one more use. The first use fixes the kind.
+    pub(crate) fn add_use(&mut self, kind: Kind) {
         if self.uses == 0 {
             self.kind = Some(kind);
         }

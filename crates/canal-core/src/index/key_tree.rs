@@ -9,17 +9,12 @@ use std::sync::LazyLock;
 
 use super::counted_lock::Lock;
 use super::grant_order::{Rank, Waits, change_waits};
-use crate::{Key, Mode, RequestId, Token};
+use crate::{HeldItem, Item, Key, Mode, RequestId, Settings, Token};
 
 /// The nodes of all keys in use and of their ancestors.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct KeyTree {
     nodes: BTreeMap<Key, Box<Node>>,
-}
-
-/// The modes that conflict with a mode.
-fn against(mode: Mode) -> &'static [Mode] {
-    if mode == Mode::Write { &[Mode::Read, Mode::Write] } else { &[Mode::Write] }
 }
 
 /// Whether two modes conflict, on keys of which one covers the other.
@@ -69,19 +64,14 @@ impl KeyTree {
         self.node(key).map_or(&IDLE, |node| &node.lock)
     }
 
-    pub(crate) fn lock_mut(&mut self, key: &Key) -> Option<&mut Lock> {
-        self.nodes.get_mut(key).map(|node| &mut node.lock)
-    }
-
     /// Changes the counted lock of a key.
     pub(crate) fn change_lock(&mut self, key: &Key, change: impl FnOnce(&mut Lock)) {
         self.change_own(key, |node| change(&mut node.lock));
     }
 
-    /// All locks, in the order of their keys.
-    pub(crate) fn locks(&self) -> impl Iterator<Item = (&Key, &Lock)> {
-        let locks = self.nodes.iter().map(|(key, node)| (key, &node.lock));
-        locks.filter(|(_, lock)| !lock.is_idle())
+    /// The settings of all keys, in order.
+    pub(crate) fn settings(&self) -> impl Iterator<Item = (&Key, &Settings)> {
+        self.nodes.iter().map(|(key, node)| (key, &node.lock.settings))
     }
 
     /// Changes the key's own node, and drops it if it becomes empty.
@@ -91,15 +81,6 @@ impl KeyTree {
         if node.is_empty() {
             self.nodes.remove(key);
         }
-    }
-
-    /// Changes the sums of a key and of its ancestors, and the key's own node.
-    fn change(&mut self, key: &Key, sums: impl Fn(&mut Sums), own: impl FnOnce(&mut Node)) {
-        self.change_above(key, &sums);
-        self.change_own(key, |node| {
-            sums(&mut node.here);
-            own(node);
-        });
     }
 
     /// Changes the sums of the ancestors of a key.
@@ -116,29 +97,33 @@ impl KeyTree {
         }
     }
 
-    /// Adds a hold. Returns the lock of the key.
-    pub(crate) fn add_hold(&mut self, key: &Key, mode: Mode, token: Token) -> &mut Lock {
-        let sums = |sums: &mut Sums| *sums.held.of_mut(mode) += 1;
-        self.change_above(key, sums);
-        let node = self.nodes.entry(key.clone()).or_default();
+    /// Adds an item of a hold. Returns the lock of its key, which a counted item uses.
+    pub(crate) fn add_hold(&mut self, item: &HeldItem, token: Token) -> &mut Lock {
+        let sums = |sums: &mut Sums| *sums.held.of_mut(item.mode) += 1;
+        self.change_above(&item.key, sums);
+        let node = self.nodes.entry(item.key.clone()).or_default();
         sums(&mut node.here);
         node.holds.insert(token);
+        if let (Mode::Counted, Some(view)) = (item.mode, item.view) {
+            node.lock.add_use(view.kind());
+        }
         &mut node.lock
     }
 
-    /// Removes the item of a hold, and one use of its lock. `free` frees the slots of a counted
+    /// Removes an item of a hold, and its use of the lock. `free` frees the slots of a counted
     /// item.
     pub(crate) fn remove_hold(
         &mut self,
-        key: &Key,
-        mode: Mode,
+        item: &HeldItem,
         token: Token,
         free: impl FnOnce(&mut Lock),
     ) {
-        let sums = |sums: &mut Sums| *sums.held.of_mut(mode) -= 1;
-        self.change(key, sums, |node| {
+        let sums = |sums: &mut Sums| *sums.held.of_mut(item.mode) -= 1;
+        self.change_above(&item.key, sums);
+        self.change_own(&item.key, |node| {
+            sums(&mut node.here);
             node.holds.remove(&token);
-            if mode == Mode::Counted {
+            if item.mode == Mode::Counted {
                 free(&mut node.lock);
                 node.lock.remove_use();
             }
@@ -155,25 +140,30 @@ impl KeyTree {
         }
     }
 
-    /// Adds an item of an active waiter, or removes it.
-    pub(crate) fn change_waiter(&mut self, key: &Key, mode: Mode, rank: Rank, is_added: bool) {
-        let sums = |sums: &mut Sums| change_waits(sums.waits.of_mut(mode), rank, is_added);
-        self.change(key, sums, |_| ());
-    }
-
-    /// Adds an inactive waiter, or removes it.
-    pub(crate) fn change_inactive(&mut self, key: &Key, request: RequestId, is_added: bool) {
-        self.change_own(key, |node| {
-            match is_added {
-                true => node.inactive.insert(request),
-                false => node.inactive.remove(&request),
-            };
-        });
+    /// Adds an item of a waiter, or removes it. `rests`: whether the waiter is inactive.
+    pub(crate) fn change_waiter(&mut self, item: &Item, rank: Rank, rests: bool, is_added: bool) {
+        let sums = |sums: &mut Sums| {
+            change_waits(sums.waits.of_mut(item.ask.mode()), rank, is_added);
+        };
+        let own = |node: &mut Node| {
+            match (rests, is_added) {
+                (false, _) => sums(&mut node.here),
+                (true, true) => drop(node.inactive.insert(rank.request)),
+                (true, false) => drop(node.inactive.remove(&rank.request)),
+            }
+            if let Some(wanted) = item.ask.counted() {
+                node.lock.change_waiter(wanted, rank, rests, is_added);
+            }
+        };
+        if !rests {
+            self.change_above(&item.key, sums);
+        }
+        self.change_own(&item.key, own);
     }
 
     /// How many held items conflict with an item of `key`, whose node is already known.
     pub(crate) fn conflicts(&self, key: &Key, node: Option<&Node>, mode: Mode) -> usize {
-        let count = |sums: &Sums| sums.held.against(mode);
+        let count = |sums: &Sums| sums.held.against(mode).sum::<usize>();
         let covering = key.above().filter_map(|covering| self.nodes.get(covering));
         let above: usize = covering.map(|node| count(&node.here)).sum();
         above + node.map_or(0, |node| count(&node.here) + count(&node.below))
@@ -186,7 +176,7 @@ impl KeyTree {
         key: &'a Key,
         mode: Mode,
     ) -> impl Iterator<Item = (&'a Key, &'a BTreeSet<Token>)> {
-        let held = move |sums: &Sums| sums.held.against(mode) > 0;
+        let held = move |sums: &Sums| sums.held.against(mode).any(|count| *count > 0);
         let below = self.node(key).filter(|node| held(&node.below)).map(|_| self.below(key));
         let nodes = self.above(key).chain(below.into_iter().flatten());
         nodes.filter(move |(_, node)| held(&node.here)).map(|(key, node)| (key, &node.holds))
@@ -206,9 +196,7 @@ impl KeyTree {
     ) -> impl Iterator<Item = &'a Waits> + use<'a> {
         let above = self.above(key).map(|(_, node)| &node.here);
         let below = self.node(key).into_iter().map(|node| &node.below);
-        above
-            .chain(below)
-            .flat_map(move |sums| against(mode).iter().map(|mode| sums.waits.of(*mode)))
+        above.chain(below).flat_map(move |sums| sums.waits.against(mode))
     }
 
     /// The waiters for this key in a mode; counted items count as reads.
@@ -217,10 +205,10 @@ impl KeyTree {
         waits.into_iter().flat_map(|waits| waits.keys().copied())
     }
 
-    /// The waiters for keys below a key.
+    /// The waiters for keys below a key that conflict with an item of it.
     pub(crate) fn waiting_below(&self, key: &Key, mode: Mode) -> impl Iterator<Item = Rank> {
-        let waits = self.node(key).map(|node| node.below.waits.of(mode));
-        waits.into_iter().flat_map(|waits| waits.keys().copied())
+        let waits = self.node(key).into_iter().flat_map(move |node| node.below.waits.against(mode));
+        waits.flat_map(|waits| waits.keys().copied())
     }
 
     /// Whether a competitor for an item of `key` is behind a rank.
@@ -267,12 +255,11 @@ impl<T> PerMode<T> {
     pub(crate) fn of_mut(&mut self, mode: Mode) -> &mut T {
         if mode == Mode::Write { &mut self.writes } else { &mut self.reads }
     }
-}
 
-impl PerMode<usize> {
-    /// The number of items that conflict with an item of a mode.
-    pub(crate) fn against(&self, mode: Mode) -> usize {
-        against(mode).iter().map(|mode| self.of(*mode)).sum()
+    /// The values for the modes that conflict with a mode.
+    pub(crate) fn against(&self, mode: Mode) -> impl Iterator<Item = &T> {
+        let reads = Some(&self.reads).filter(|_| mode == Mode::Write);
+        reads.into_iter().chain([&self.writes])
     }
 }
 

@@ -6,4 +6,5 @@
 pub(crate) mod counted_lock;
 pub(crate) mod grant_order;
 pub(crate) mod key_tree;
-pub(crate) mod slot_pool;
+mod out_of_service;
+pub(crate) mod slots_and_buckets;

@@ -165,9 +165,10 @@ pub struct GrantedItem {
     pub view: Option<View>,
 }
 
-/// One step of a deadlock: a request that waits, and the frame that it waits for.
+/// One edge of the wait-for graph: an item of a waiting request, and a hold or request that blocks
+/// it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CycleStep {
+pub struct WaitFor {
     /// The request that waits.
     pub request: RequestId,
     /// The frame that waits.
@@ -218,7 +219,7 @@ pub enum Refusal {
     Deadlock {
         /// The whole cycle in the order of the waits, beginning with the refused request. The last
         /// step waits for a frame of the first step's session.
-        cycle: Vec<CycleStep>,
+        cycle: Vec<WaitFor>,
     },
     /// The key is in use as another kind of lock.
     Kind {

@@ -58,7 +58,7 @@ pub struct Request {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl_ms: Option<u64>,
     /// The fate of the command if its host loses the hold while it runs (only over an engine).
-    #[serde(default, skip_serializing_if = "super::snapshot::is_zero")]
+    #[serde(default, skip_serializing_if = "super::id::is_zero")]
     pub on_lost: OnLost,
     /// The client's process, if the request may wait and its owner is a lease or another process.
     /// Only the daemon of its host uses it, after a restart.
@@ -228,6 +228,9 @@ pub enum Wait {
         until: Option<u64>,
     },
 }
+
+/// The most bytes of a note.
+pub const NOTE_BYTES_MAX: usize = 512;
 
 /// The most bytes of the name of a group.
 pub const GROUP_BYTES_MAX: usize = 256;

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    BYPASS_MAX_DEFAULT, Change, Command, FrameId, HostId, Key, LeaseId, Mode, Owner, Release,
-    Request, RequestId, Revision, Settings, Slots, Tag, Token, UnixMillis, View,
+    BYPASS_MAX_DEFAULT, FrameId, HostId, Key, LeaseState, Mode, Owner, PastLease, Request,
+    RequestId, Revision, Settings, Slots, Tag, Token, UnixMillis, View,
 };
 
 /// The whole table as plain data. Two tables are identical if and only if their snapshots are
@@ -47,14 +47,14 @@ pub struct Globals {
     #[serde(default, skip_serializing_if = "VecDeque::is_empty")]
     pub superseded: VecDeque<PastRequest>,
     /// The last era of the engine that the log names; 0 if it names none.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "super::id::is_zero")]
     pub era: u64,
     /// The longest TTL of any host so far, in milliseconds.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "super::id::is_zero")]
     pub longest_ttl_ms: u64,
     /// The log lost entries after the grants with smaller tokens. A client that has not yet learned
     /// of such a grant must not learn of it.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "super::id::is_zero")]
     pub untold_below: Token,
     /// The recovery in progress.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -77,10 +77,6 @@ impl Default for Globals {
             recovery: None,
         }
     }
-}
-
-pub(super) fn is_zero<N: Default + PartialEq>(number: &N) -> bool {
-    *number == N::default()
 }
 
 /// A request that was superseded.
@@ -135,7 +131,7 @@ pub struct HoldState {
     pub orphaned: bool,
     /// How many later requests were granted before it. The request keeps this count if the grant is
     /// taken back.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "super::id::is_zero")]
     pub passed: u32,
     /// The items held, in the order of the request, without released ones.
     pub items: Vec<HeldItem>,
@@ -238,84 +234,4 @@ pub struct Recovery {
     pub ttl_from: Option<Revision>,
     /// The next token at the start of the recovery: the log has issued only smaller ones.
     pub next_token: Token,
-}
-
-/// The shortest TTL of a lease, in milliseconds. A client starts a process for each renewal, and
-/// even a busy machine can do that in time.
-pub const LEASE_MS_MIN: u64 = 1000;
-
-/// The longest TTL of a lease in milliseconds, 30 days. A client that needs a lease for longer
-/// renews it. A forgotten lease does not block others forever.
-pub const LEASE_MS_MAX: u64 = 30 * 24 * 60 * 60 * 1000;
-
-/// The shortest TTL of a lease over nodes, in milliseconds. A shorter one leaves no time to
-/// reconnect to a node.
-pub const LEASE_OVER_NODES_MS_MIN: u64 = 10_000;
-
-/// The number of ended leases to remember. A client that renews an ended lease usually does so
-/// within about one TTL.
-pub const PAST_LEASES_MAX: usize = 256;
-
-/// The state that makes a frame a lease.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LeaseState {
-    /// How long it lives after a renewal, in milliseconds.
-    pub ttl_ms: u64,
-    /// The number of renewals.
-    #[serde(default)]
-    pub renewals: u64,
-    /// The time of the last renewal.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub renewed: Option<UnixMillis>,
-}
-
-/// A lease that held something and ended.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PastLease {
-    /// The lease.
-    pub lease: LeaseId,
-    /// When it ended.
-    pub at: UnixMillis,
-    /// How it ended.
-    pub why: LeaseEnd,
-    /// The token of its hold.
-    pub token: Token,
-    /// The first of the keys that it held.
-    pub key: Key,
-    /// The number of further keys.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub more_keys: usize,
-    /// Its TTL, in milliseconds.
-    pub ttl_ms: u64,
-    /// The user that requested it.
-    #[serde(default)]
-    pub uid: u32,
-    /// The command that requested it.
-    #[serde(default)]
-    pub command: Command,
-}
-
-/// How a lease ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum LeaseEnd {
-    /// It was not renewed within its TTL.
-    Expired,
-    /// It was released by its handle.
-    Released,
-    /// A client forced its release by its token.
-    Forced,
-    /// Its client disappeared before it confirmed the grant.
-    Withdrawn,
-}
-
-impl LeaseEnd {
-    pub(crate) fn by(change: &Change) -> Self {
-        match change {
-            Change::Expire { .. } => Self::Expired,
-            Change::Release(Release::Hold { forced: true, .. }) => Self::Forced,
-            Change::Release(_) => Self::Released,
-            _ => Self::Withdrawn,
-        }
-    }
 }

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, btree_map};
 use std::sync::Arc;
 
-use super::frames::with_parent;
+use super::nested_frames::with_parent;
 use crate::index::counted_lock::Lock;
 use crate::{
     Entry, FrameId, Granted, HeldItem, HoldState, Key, Mode, RequestId, Slots, Table, Token,
@@ -17,22 +17,15 @@ impl Table {
         if granted.token < self.globals.next_token {
             return Err(format!("token {} was granted before", granted.token));
         }
-        let (asked, asked_at) = match self.waiters.get(&id) {
-            Some(waiter) => (waiter.request.clone(), waiter.since),
-            None => (self.stored_form(self.asked(entry, id)?), entry.at),
+        let (asked, asked_at, passed) = match self.waiters.get(&id) {
+            Some(waiter) => (waiter.request.clone(), waiter.since, waiter.passed),
+            None => (self.stored_form(self.asked(entry, id)?), entry.at, 0),
         };
         if asked.items.len() != granted.items.len() {
             return Err(format!("request {id} has {} items", asked.items.len()));
         }
         self.open_frame(granted.frame, &asked)?;
         let asked = with_parent(asked, self.parent_of(granted.frame));
-        let waited = self.waiters.contains_key(&id);
-        let mut passed = 0;
-        if waited {
-            // The hold takes over the waiter's use of its locks.
-            self.use_locks(&asked);
-            passed = self.remove_waiter(id)?.passed;
-        }
         let items: Vec<HeldItem> = std::iter::zip(&asked.items, &granted.items)
             .map(|(item, given)| HeldItem {
                 key: item.key.clone(),
@@ -47,11 +40,10 @@ impl Table {
         // one. So that token stays free.
         let given_out = if asked.over_nodes.is_some() { 2 } else { 1 };
         self.globals.next_token = Token(granted.token.0 + given_out);
-        self.take_slots(granted.token, &items, |lock, at| {
-            if !waited {
-                lock.use_by(&asked.items[at].ask);
-            }
-        })?;
+        self.take_slots(granted.token, &items)?;
+        if self.waiters.contains_key(&id) {
+            self.remove_waiter(id)?;
+        }
         self.add_hold(HoldState {
             token: granted.token,
             request: id,
@@ -68,22 +60,15 @@ impl Table {
         Ok(())
     }
 
-    /// Takes the slots of a hold. `note_use` counts the use of each item's lock, unless the caller
-    /// has done so.
-    pub(crate) fn take_slots(
-        &mut self,
-        token: Token,
-        items: &[HeldItem],
-        note_use: impl Fn(&mut Lock, usize),
-    ) -> Result<(), String> {
-        for (at, item) in items.iter().enumerate() {
-            let lock = self.tree.add_hold(&item.key, item.mode, token);
+    /// Takes the slots of a hold.
+    pub(crate) fn take_slots(&mut self, token: Token, items: &[HeldItem]) -> Result<(), String> {
+        for item in items {
+            let lock = self.tree.add_hold(item, token);
             if item.mode != Mode::Counted {
                 continue;
             }
-            note_use(lock, at);
-            if lock.is_idle() {
-                return Err(format!("no lock {}", item.key));
+            if item.view.is_none() {
+                return Err(format!("`{}` of token {token} has no size", item.key));
             }
             if item.shared {
                 lock.sharers.insert(token);
@@ -153,7 +138,7 @@ impl Table {
         self.usage_mut(uid).key_bytes -= key_room(&item.key);
         self.unshare(frame, token, item);
         let Self { tree, holds, .. } = self;
-        tree.remove_hold(&item.key, item.mode, token, |lock| free_slots(lock, token, item, holds));
+        tree.remove_hold(item, token, |lock| free_slots(lock, token, item, holds));
     }
 
     fn unshare(&mut self, frame: FrameId, token: Token, item: &HeldItem) {
@@ -184,7 +169,6 @@ impl Table {
 
     pub(crate) fn revoke(&mut self, id: RequestId, token: Token) -> Result<(), String> {
         let hold = self.holds.get(&token).ok_or_else(|| format!("no hold {token}"))?.clone();
-        self.use_locks(&hold.asked);
         self.end_hold(token)?;
         self.add_waiter(WaiterState {
             id,
@@ -208,7 +192,7 @@ fn free_slots(
     item: &HeldItem,
     holds: &mut BTreeMap<Token, Arc<HoldState>>,
 ) {
-    if lock.is_idle() || lock.sharers.remove(&token) {
+    if lock.sharers.remove(&token) {
         return;
     }
     let shares = |token: &Token| {

@@ -6,9 +6,12 @@
 use std::sync::Arc;
 
 use crate::{
-    Entry, FrameId, HostId, LeaseEnd, LeaseId, Owner, PAST_LEASES_MAX, PastLease, Table, Token,
-    UnixMillis,
+    Entry, FrameId, HostId, LeaseEnd, LeaseId, Owner, PastLease, Table, Token, UnixMillis,
 };
+
+/// The number of ended leases to remember. A client that renews an ended lease usually does so
+/// within about one TTL.
+pub(crate) const PAST_LEASES_MAX: usize = 256;
 
 impl Table {
     /// The frame of a lease that holds or waits, whichever host watches over it.

@@ -3,14 +3,15 @@
 //! Invariant: nothing here decides. The table carries out an entry or a recorded outcome, and keeps
 //! its indexes consistent with its frames, holds and waiters.
 
-mod frames;
+mod applicable_size;
 mod holds;
 mod hosts;
-mod leases;
-mod locks;
+pub(crate) mod leases;
+mod nested_frames;
 mod queues;
 mod recovery;
-mod snapshot;
+mod reentry;
+mod snapshot_and_restore;
 pub(crate) mod table;
 mod waiters;
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::index::grant_order::{Rank, change_waits};
+use crate::index::grant_order::Rank;
 use crate::{FrameId, Key, Mode, Refusal, RequestId, Setting, Table, WaiterState, WaiterStatus};
 
 impl Table {
@@ -36,21 +36,7 @@ impl Table {
         let Some(waiter) = self.waiters.get(&id) else { return };
         let rank = Rank::of(waiter);
         for item in &waiter.request.items {
-            if rests {
-                self.tree.change_inactive(&item.key, id, is_added);
-                continue;
-            }
-            self.tree.change_waiter(&item.key, item.ask.mode(), rank, is_added);
-            if let Some((count, own)) = item.ask.counted()
-                && let Some(lock) = self.tree.lock_mut(&item.key)
-            {
-                let class = lock.class_of(count, own);
-                let waits = lock.queue.entry(class).or_default();
-                change_waits(waits, rank, is_added);
-                if waits.is_empty() {
-                    lock.queue.remove(&class);
-                }
-            }
+            self.tree.change_waiter(item, rank, rests, is_added);
         }
     }
 

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::{Change, Entry, HostId, Recovery, Revision, Table, Token, UnixMillis};
+use crate::{Change, Entry, Globals, HostId, Recovery, Revision, Table, Token, UnixMillis};
 
 impl Table {
     /// The recovery in progress, if there is one. Nothing is granted while it lasts.
@@ -31,68 +31,60 @@ impl Table {
     pub fn may_be_told(&self, token: Token) -> bool {
         self.globals.recovery.is_none() && token >= self.globals.untold_below
     }
+}
 
+impl Globals {
     /// Applies the changes of recovery entries that need no decision.
     pub(crate) fn mark_recovery(&mut self, entry: &Entry) {
         match &entry.change {
-            Change::Era { number, may_lack, floor } if *number > self.globals.era => {
+            Change::Era { number, may_lack, floor } if *number > self.era => {
+                self.era = *number;
                 // Nothing can be missing before the first entry of a log.
-                let begins = self.globals.revision > Revision(1);
-                self.globals.era = *number;
-                if begins {
-                    let hosts = self.globals.hosts.keys().copied().collect();
-                    let from = may_lack.then_some(self.globals.revision);
-                    self.recover(entry.at, hosts, from);
+                if self.revision > Revision(1) {
+                    let hosts = self.hosts.keys().copied().collect();
+                    self.recover(entry.at, hosts, may_lack.then_some(self.revision));
                 }
-                self.globals.next_token = self.globals.next_token.max(*floor);
+                self.next_token = self.next_token.max(*floor);
             }
             Change::Present { host, told, bound, lost, ttl_ms, floor } => {
-                let next = self
-                    .globals
-                    .recovery
-                    .as_ref()
-                    .map_or(self.globals.next_token, |it| it.next_token);
+                let next = self.recovery.as_ref().map_or(self.next_token, |it| it.next_token);
                 if *lost || *told >= next {
-                    self.recover(entry.at, BTreeSet::new(), Some(self.globals.revision));
-                    self.globals.next_token = self.globals.next_token.max(*floor);
+                    self.recover(entry.at, BTreeSet::new(), Some(self.revision));
+                    self.next_token = self.next_token.max(*floor);
                 }
                 let largest = Token((*told).max(*bound).0.saturating_add(1));
-                self.globals.next_token = self.globals.next_token.max(largest);
-                self.globals.longest_ttl_ms = self.globals.longest_ttl_ms.max(*ttl_ms);
+                self.next_token = self.next_token.max(largest);
+                self.longest_ttl_ms = self.longest_ttl_ms.max(*ttl_ms);
                 self.remove_unheard(*host);
             }
             Change::HostGone { host, .. } => self.remove_unheard(*host),
             Change::HostAdopt { old, .. } => self.remove_unheard(*old),
             Change::TtlPassed { from } => {
-                if let Some(recovery) = &mut self.globals.recovery {
+                if let Some(recovery) = &mut self.recovery {
                     recovery.ttl_from.take_if(|since| since == from);
                 }
             }
             _ => {}
         }
         let is_over = |it: &mut Recovery| it.unheard.is_empty() && it.ttl_from.is_none();
-        self.globals.recovery.take_if(is_over);
+        self.recovery.take_if(is_over);
     }
 
     /// Begins a recovery, or extends the one in progress.
-    fn recover(&mut self, at: UnixMillis, hosts: BTreeSet<HostId>, ttl_from: Option<Revision>) {
-        let next_token = self.globals.next_token;
-        let recovery = self.globals.recovery.get_or_insert_with(|| Recovery {
-            since: at,
-            unheard: BTreeSet::new(),
-            ttl_from: None,
-            next_token,
-        });
+    fn recover(&mut self, since: UnixMillis, hosts: BTreeSet<HostId>, ttl_from: Option<Revision>) {
+        let next_token = self.next_token;
+        let begun = Recovery { since, unheard: BTreeSet::new(), ttl_from: None, next_token };
+        let recovery = self.recovery.get_or_insert(begun);
         recovery.unheard.extend(hosts);
         if ttl_from.is_some() {
-            self.globals.untold_below = next_token;
+            self.untold_below = next_token;
         }
         // The latest entry counts: more entries may have been lost in the meantime.
         recovery.ttl_from = ttl_from.or(recovery.ttl_from);
     }
 
     fn remove_unheard(&mut self, host: HostId) {
-        if let Some(recovery) = &mut self.globals.recovery {
+        if let Some(recovery) = &mut self.recovery {
             recovery.unheard.remove(&host);
         }
     }

@@ -105,6 +105,12 @@ impl Table {
         self.hold(*self.granted.get(&request)?)
     }
 
+    /// The hold of the request with this tag.
+    #[must_use]
+    pub fn hold_tagged(&self, tag: Tag) -> Option<&HoldState> {
+        self.hold_of(self.tagged(tag)?)
+    }
+
     /// The content of a request that waits or holds.
     #[must_use]
     pub fn request(&self, id: RequestId) -> Option<&Arc<Request>> {

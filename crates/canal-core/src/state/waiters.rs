@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::frames::with_parent;
+use super::nested_frames::with_parent;
 use crate::{
     Change, Entry, FrameId, PastRequest, Refusal, Request, RequestId, SUPERSEDED_MAX, Table, Tag,
     WaiterState, WaiterStatus, room_of,
@@ -18,7 +18,6 @@ impl Table {
     ) -> Result<(), String> {
         let asked = self.stored_form(self.asked(entry, id)?);
         self.open_frame(frame, &asked)?;
-        self.use_locks(&asked);
         let mut waiter = WaiterState {
             id,
             request: with_parent(asked, self.parent_of(frame)),
@@ -44,7 +43,7 @@ impl Table {
         }
     }
 
-    /// Adds a waiter whose frame exists and is already counted by its locks.
+    /// Adds a waiter whose frame exists.
     pub(crate) fn add_waiter(&mut self, waiter: WaiterState) -> Result<(), String> {
         let (id, frame) = (waiter.id, waiter.frame);
         self.frame_mut(frame)?.waiters.insert(id);
@@ -59,7 +58,7 @@ impl Table {
         Ok(())
     }
 
-    /// Removes a waiter, and its use of its locks.
+    /// Removes a waiter.
     pub(crate) fn remove_waiter(&mut self, id: RequestId) -> Result<WaiterState, String> {
         self.dequeue(id);
         let waiter =
@@ -72,9 +71,6 @@ impl Table {
         }
         self.count_in_session(waiter.frame, 0, -1);
         self.bypass_exhausted.remove(&id);
-        for item in &waiter.request.items {
-            self.remove_use(&item.key, item.ask.mode());
-        }
         Ok(*waiter)
     }
 

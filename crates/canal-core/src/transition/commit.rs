@@ -271,7 +271,7 @@ impl Table {
             }
             _ => {
                 self.mark_hosts(entry);
-                self.mark_recovery(entry);
+                self.globals.mark_recovery(entry);
             }
         }
     }

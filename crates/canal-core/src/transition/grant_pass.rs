@@ -73,10 +73,8 @@ impl Transition<'_> {
                 self.grant_readers(&covering);
             }
         }
-        let mut below: Vec<Rank> = self.table.tree.waiting_below(key, Mode::Write).collect();
-        if wide {
-            below.extend(self.table.tree.waiting_below(key, Mode::Read));
-        }
+        let freed = if wide { Mode::Write } else { Mode::Read };
+        let mut below: Vec<Rank> = self.table.tree.waiting_below(key, freed).collect();
         below.sort_unstable();
         for rank in below {
             self.try_waiter(rank.request);

@@ -5,7 +5,7 @@
 
 mod apply;
 mod commit;
+mod decide_request;
 mod grant_pass;
-mod request;
-mod spares;
+mod node_spares;
 mod supersede;

@@ -31,10 +31,7 @@ impl Table {
     /// waits or holds.
     #[must_use]
     pub fn superseded_holds(&self, request: RequestId) -> Vec<Token> {
-        match self.request(request) {
-            Some(asked) => self.holds_before(asked, request),
-            None => Vec::new(),
-        }
+        self.request(request).map_or_else(Vec::new, |asked| self.holds_before(asked, request))
     }
 
     fn holds_before(&self, asked: &Request, request: RequestId) -> Vec<Token> {

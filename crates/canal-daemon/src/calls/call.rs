@@ -8,15 +8,15 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use slotmap::new_key_type;
 
-use crate::calls::table::table_of_calls;
+use crate::calls::call_table::table_of_calls;
 use crate::wording::bad;
 use canal_protocol::frame::{self, FrameError};
 use canal_protocol::service::{DescriptionQuery, SERVICE, ServiceError};
 use canal_protocol::{
     Abandon, Acquire, Collect, Confirm, ConfirmAt, DeadlinePageQuery, EndedLeasesQuery, Failure,
     HistoryQuery, HistoryStatsQuery, INTERFACE, Kill, LeaderQuery, NODES_INTERFACE, NoParameters,
-    Prioritize, Release, Renew, Report, Resize, Restrict, StatusQuery, WaitsNear, WhyQuery,
-    WouldAcquire, WouldKill, Wrapper,
+    Overrun, Prioritize, Release, Renew, Report, Resize, Restrict, StatusQuery, WaitsNear,
+    WhyQuery, WouldAcquire, WouldKill, Wrapper,
 };
 
 /// A parsed call.
@@ -158,14 +158,14 @@ pub(crate) fn read(message: &[u8], fds: &mut Vec<OwnedFd>) -> Result<Call, Frame
 
 fn typed<T: DeserializeOwned>(parameters: Option<&RawValue>) -> Result<T, ServiceError> {
     let parameters = parameters.map_or("{}", RawValue::get);
-    serde_json::from_slice(parameters.as_bytes()).map_err(|error| wrong::<T>(parameters, &error))
+    serde_json::from_str(parameters).map_err(|error| wrong::<T>(parameters, &error))
 }
 
 /// The error for wrong parameters. It names the wrong parameter: a second parser reads the
 /// parameters again and notes the path.
 #[cold]
 fn wrong<T: DeserializeOwned>(parameters: &str, error: &serde_json::Error) -> ServiceError {
-    let mut reader = serde_json::Deserializer::from_slice(parameters.as_bytes());
+    let mut reader = serde_json::Deserializer::from_str(parameters);
     match serde_path_to_error::deserialize::<_, T>(&mut reader) {
         Err(error) => ServiceError::invalid(error.path().to_string(), error.inner()),
         Ok(_) => ServiceError::InvalidParameter {
@@ -191,8 +191,7 @@ const USUAL_BYTES: usize = 512;
 /// it at once, so it needs no copy of that state.
 #[derive(Debug)]
 pub(crate) struct Answer {
-    /// The message; `None` if it has no JSON form.
-    pub message: Option<Vec<u8>>,
+    pub message: Vec<u8>,
     pub fds: Vec<OwnedFd>,
     /// Whether the daemon closes the connection as soon as it has written the message.
     pub closes: bool,
@@ -200,7 +199,12 @@ pub(crate) struct Answer {
 
 impl Answer {
     pub(crate) fn reply<T: Serialize>(parameters: &T) -> Self {
-        Self::report(written(parameters, Follows::Nothing))
+        Self::followed(parameters, Follows::Nothing)
+    }
+
+    /// A reply that announces what follows it.
+    pub(crate) fn followed<T: Serialize>(parameters: &T, follows: Follows) -> Self {
+        Self::of(&Reply { parameters, continues: follows == Follows::More, error: None })
     }
 
     /// A reply with descriptors.
@@ -208,21 +212,22 @@ impl Answer {
         Self { fds, ..Self::reply(parameters) }
     }
 
-    /// A serialized report.
-    pub(crate) fn report(message: Option<Vec<u8>>) -> Self {
-        Self { message, fds: Vec::new(), closes: false }
-    }
-
     /// An error that varlink defines.
     pub(crate) fn service_error(error: &ServiceError) -> Self {
-        let name = Some(error.qualified());
-        Self::report(bytes_of(&Reply { parameters: error, continues: false, error: name }))
+        Self::of(&Reply { parameters: error, continues: false, error: Some(error.qualified()) })
     }
 
     /// An error of this interface.
     pub(crate) fn failure(failure: &Failure) -> Self {
         let error = Some(failure.name.qualified());
-        Self::report(bytes_of(&Reply { parameters: failure, continues: false, error }))
+        Self::of(&Reply { parameters: failure, continues: false, error })
+    }
+
+    fn of<T: Serialize>(reply: &Reply<T>) -> Self {
+        let mut message = Vec::with_capacity(USUAL_BYTES);
+        let written = frame::append(reply, &mut message)
+            .inspect_err(|error| tracing::error!(%error, "a reply has no JSON form"));
+        Self { message, fds: Vec::new(), closes: written.is_err() }
     }
 }
 
@@ -232,22 +237,6 @@ pub(crate) enum Follows {
     Nothing,
     /// Another reply to the same call.
     More,
-}
-
-/// Serializes a reply. `None` if it has no JSON form.
-pub(crate) fn written<T: Serialize>(parameters: &T, follows: Follows) -> Option<Vec<u8>> {
-    bytes_of(&Reply { parameters, continues: follows == Follows::More, error: None })
-}
-
-fn bytes_of<T: Serialize>(reply: &Reply<T>) -> Option<Vec<u8>> {
-    let mut bytes = Vec::with_capacity(USUAL_BYTES);
-    match frame::append(reply, &mut bytes) {
-        Ok(()) => Some(bytes),
-        Err(error) => {
-            tracing::error!(%error, "a reply has no JSON form");
-            None
-        }
-    }
 }
 
 #[derive(Serialize)]

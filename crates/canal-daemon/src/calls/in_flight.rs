@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::calls::call::ConnId;
-use crate::host::Ticket;
+use crate::membership::Ticket;
 use canal_core::{Change, Outcome, Request, RequestId, Revision, Tag, Wait};
 use canal_sys::clock;
 use canal_sys::peer::Credentials;
@@ -85,19 +85,18 @@ impl InFlight {
         self.each.len()
     }
 
-    fn has(&self, change: &Change) -> bool {
-        self.each.iter().any(|(_, proposed)| proposed.change == *change)
+    fn has(&self, is: impl Fn(&Change) -> bool) -> bool {
+        self.each.iter().any(|(_, proposed)| is(&proposed.change))
     }
 
     /// Whether a request is being suspended. This revokes a grant that precedes it in the log.
     pub(crate) fn is_being_suspended(&self, request: RequestId) -> bool {
-        self.has(&Change::Suspend { request })
+        self.has(|it| *it == Change::Suspend { request })
     }
 
     /// Whether a request is being withdrawn. Its client receives no further message.
     pub(crate) fn is_leaving(&self, id: RequestId) -> bool {
-        let is_it = |it: &Change| matches!(it, Change::Withdraw { request, .. } if *request == id);
-        self.each.iter().any(|(_, proposed)| is_it(&proposed.change))
+        self.has(|it| matches!(it, Change::Withdraw { request, .. } if *request == id))
     }
 
     /// The requests that calls made.
@@ -140,7 +139,7 @@ impl InFlight {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::calls::items::plain_request;
+    use crate::calls::parameters::plain_request;
     use canal_core::{HostId, LeaseId, Owner};
 
     fn request(tag: u128, uid: u32, wait: Wait) -> Change {

@@ -4,6 +4,6 @@
 //! `server/call_step.rs`.
 
 pub(super) mod call;
+pub(super) mod call_table;
 pub(super) mod in_flight;
-pub(super) mod items;
-pub(super) mod table;
+pub(super) mod parameters;

@@ -3,13 +3,13 @@
 
 use std::collections::BTreeMap;
 
-use crate::host::{Known, LostWhy, Member};
+use crate::membership::{Known, LostWhy, Member};
 use crate::processes::holder_record::{Claim, Holder, HolderRecord};
-use crate::processes::identity::find;
+use crate::processes::identify_owner::find;
 use crate::processes::lost_processes::{LOOK_EVERY_MS, LostProcesses};
-use crate::processes::owners::Owners;
+use crate::processes::watch_owners::Owners;
 use canal_core::{Owner, ProcessId, Table, Token};
-use canal_sys::deadline::{Why, Writer};
+use canal_sys::deadline_page::{Why, Writer};
 use canal_sys::pidfd::Pidfd;
 
 /// The commands that received a grant, and those that are being ended.
@@ -59,6 +59,19 @@ impl Terminator {
     }
 }
 
+/// The commands to end.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum ToEnd<'a> {
+    /// Those whose deadline has passed.
+    Due,
+    /// All for which this host had locks. They must be dead before it joins.
+    All,
+    /// Those whose grant the log does not know, because its history was rewritten.
+    Unknown,
+    /// Those that held something in the membership that is lost.
+    Lost(&'a LostWhy),
+}
+
 /// The processes whose pidfds are already open.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Watched<'a> {
@@ -103,13 +116,6 @@ impl Terminator {
         };
         self.page = page.map(|page| (page, why, kill_at));
         self.schedule_all(watched, kill_at, why);
-    }
-
-    /// Schedules the end of all commands for which this host had locks. They must have ended before
-    /// it joins. Processes that are already scheduled keep their time.
-    pub(super) fn clear(&mut self, watched: Watched<'_>, now: u64) {
-        self.schedule_all(watched, now, Why::Gone);
-        self.awaited = true;
     }
 
     /// Schedules the kill of processes that received a grant that the log does not contain. Forgets

@@ -1,10 +1,10 @@
 //! The state of this host's membership: for `canal status` and metrics, and in the failures for
 //! clients that this host cannot serve.
 
-use crate::cluster::membership::Cluster;
-use crate::host::{Member, OngoingOutage, Standing};
+use crate::cluster::member_and_engine::Cluster;
+use crate::membership::{Member, OngoingOutage, Standing};
 use crate::metrics::counters::EngineFigures;
-use crate::store::ledger::Ledger;
+use crate::store::table_and_log::Ledger;
 use crate::wording::{StartError, time};
 use canal_core::{HostState, Table, UnixMillis};
 use canal_log::engine::Outage;

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::host::Memory;
+use crate::membership::Memory;
 use crate::processes::holder_record::HolderRecord;
 use canal_core::Token;
 use canal_log::replace_file::{replace, sweep};

@@ -1,5 +1,4 @@
-//! The configuration in force, the options and variables that override it, and the reading of a new
-//! one.
+//! The configuration in force, and the reading of a new one.
 //!
 //! A thread looks up the names of groups outside of the daemon's turns, and wakes the daemon when
 //! it is done. They may be in a directory service that does not answer; meanwhile the daemon serves
@@ -8,7 +7,6 @@
 //! Invariant: at most one thread reads, however many calls wait. A call never gets a configuration
 //! that was read before it asked.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Receiver, TryRecvError};
@@ -18,9 +16,9 @@ use std::time::{Duration, Instant};
 
 use crate::calls::call::ConnId;
 use crate::config::file::Config;
-use crate::config::written::needs_restart;
+use crate::config::settings_in_file::Written;
 use canal_core::UnixMillis;
-use canal_protocol::SettingSource;
+use canal_protocol::SettingChange;
 use canal_sys::clock;
 
 /// The configuration in force.
@@ -29,9 +27,6 @@ pub(crate) struct EffectiveConfig {
     /// The configuration that was read last, except that the engine, the socket, the history and
     /// the metrics are those of the start.
     pub config: Config,
-    /// The places where a configuration may be; the first that exists counts.
-    pub paths: Vec<PathBuf>,
-    pub overrides: Overrides,
     /// When the daemon read it.
     pub read_at: UnixMillis,
     /// The maximum number of open descriptors.
@@ -40,27 +35,12 @@ pub(crate) struct EffectiveConfig {
     pub readings: Readings,
 }
 
-/// The overrides of the configuration: the daemon's command line and its environment.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Overrides {
-    /// `--idle-exit`, in seconds.
-    pub idle_exit_s: Option<u64>,
-    /// How many times `-v` was given.
-    pub verbose: u8,
-    /// The settings that they override, each with its source and the option or variable.
-    pub settings: BTreeMap<&'static str, (SettingSource, &'static str)>,
-}
-
 impl EffectiveConfig {
     /// Takes a configuration that was just read.
-    pub(crate) fn new(
-        config: Config,
-        paths: Vec<PathBuf>,
-        descriptors: u64,
-        overrides: Overrides,
-    ) -> Self {
+    pub(crate) fn new(config: Config, paths: Vec<PathBuf>, descriptors: u64) -> Self {
         let read_at = UnixMillis(clock::unix_ms());
-        Self { config, paths, overrides, read_at, descriptors, readings: Readings::default() }
+        let readings = Readings { paths, ..Readings::default() };
+        Self { config, read_at, descriptors, readings }
     }
 
     /// Puts another configuration in force that was just read. Engine, socket, history and metrics
@@ -80,16 +60,43 @@ impl EffectiveConfig {
         self.config.limits.connections(self.descriptors, owners)
     }
 
-    /// The daemon ends after this time without work. `None` means never.
-    pub(crate) fn idle_exit(&self) -> Option<Duration> {
-        let stated = self.overrides.idle_exit_s.map(Duration::from_secs);
+    /// The daemon ends after this time without work. `None` means never. `stated_s` is the time
+    /// that the command line states, in seconds.
+    pub(crate) fn idle_exit(&self, stated_s: Option<u64>) -> Option<Duration> {
+        let stated = stated_s.map(Duration::from_secs);
         stated.or(self.config.daemon.idle_exit).filter(|time| !time.is_zero())
     }
 
     /// The file that contains the settings, or the file in which the user would write them.
     pub(crate) fn file(&self) -> &Path {
-        self.config.path.as_ref().or(self.paths.first()).map_or(Path::new(""), PathBuf::as_path)
+        self.config
+            .path
+            .as_ref()
+            .or(self.readings.paths.first())
+            .map_or(Path::new(""), PathBuf::as_path)
     }
+}
+
+/// Whether a change of this setting takes effect only after a restart.
+pub(crate) fn needs_restart(name: &str) -> bool {
+    ["engine.", "socket.", "history.", "metrics."].iter().any(|table| name.starts_with(table))
+}
+
+/// The settings that differ between two configurations, in the order of their names.
+pub(crate) fn changes(before: &[Written], now: &[Written]) -> Vec<SettingChange> {
+    let in_one = |all: &[Written], name: &str| {
+        all.iter().find(|one| one.name == name).map(|one| one.value.clone())
+    };
+    let mut names: Vec<&String> = before.iter().chain(now).map(|one| &one.name).collect();
+    names.sort();
+    names.dedup();
+    let each = names.into_iter().map(|name| SettingChange {
+        restart: needs_restart(name),
+        name: name.clone(),
+        before: in_one(before, name),
+        now: in_one(now, name),
+    });
+    each.filter(|change| change.before != change.now).collect()
 }
 
 /// Whether a setting binds every user, and so is no secret: a size, a permission or a limit. Hooks
@@ -131,6 +138,8 @@ pub(crate) struct Order {
 /// The readings of the configuration.
 #[derive(Debug, Default)]
 pub(crate) struct Readings {
+    /// The places where a configuration may be; the first that exists counts.
+    pub paths: Vec<PathBuf>,
     /// The result of the thread that reads, if one does.
     under_way: Option<Receiver<Read>>,
     /// How many readings have begun.
@@ -148,15 +157,9 @@ fn read(paths: &[PathBuf]) -> Read {
 
 impl Readings {
     /// Orders a reading that has not begun yet.
-    pub(crate) fn order(
-        &mut self,
-        by: Option<ConnId>,
-        purpose: Purpose,
-        paths: &[PathBuf],
-        now: Instant,
-    ) {
+    pub(crate) fn order(&mut self, by: Option<ConnId>, purpose: Purpose, now: Instant) {
         let (reading, until) = (self.begun + 1, now + READING_MAX);
-        let is_quick = !Config::looks_up_groups(paths);
+        let is_quick = !Config::looks_up_groups(&self.paths);
         self.orders.push(Order { by, purpose, is_quick, reading, until });
     }
 
@@ -167,7 +170,7 @@ impl Readings {
 
     /// Takes the orders that were answered, or not in time, each with its answer. Begins the next
     /// reading if an order needs one.
-    pub(crate) fn answered(&mut self, paths: &[PathBuf], now: Instant) -> Vec<(Order, Read)> {
+    pub(crate) fn answered(&mut self, now: Instant) -> Vec<(Order, Read)> {
         let (result, mut answered) = (self.take(), Vec::new());
         if self.orders.is_empty() {
             return answered;
@@ -178,11 +181,11 @@ impl Readings {
         self.answer(&silence(), |order, _| order.until <= now, &mut answered);
         if self.orders.iter().any(|order| order.is_quick) {
             // An older reading must not replace this one.
-            self.answer(&read(paths), |_, _| true, &mut answered);
+            self.answer(&read(&self.paths), |_, _| true, &mut answered);
         }
         if self.under_way.is_none()
             && self.orders.iter().any(|order| order.reading > self.begun)
-            && let Err(error) = self.begin(paths.to_vec())
+            && let Err(error) = self.begin()
         {
             let why = format!("cannot read the configuration: {error}");
             self.answer(&Err(why), |_, _| true, &mut answered);
@@ -204,9 +207,9 @@ impl Readings {
     ///
     /// # Errors
     /// The system has no thread left.
-    fn begin(&mut self, paths: Vec<PathBuf>) -> io::Result<()> {
+    fn begin(&mut self) -> io::Result<()> {
         let (say, result) = mpsc::channel();
-        let waker = self.waker.clone();
+        let (paths, waker) = (self.paths.clone(), self.waker.clone());
         thread::Builder::new().name("canal-config".to_owned()).spawn(move || {
             // The receiver no longer exists if the daemon ends.
             let _ = say.send(read(&paths));
@@ -243,6 +246,7 @@ fn silence() -> Read {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::settings_in_file::written;
 
     fn config(text: &str) -> Config {
         let dir = tempfile::tempdir().unwrap();
@@ -254,17 +258,15 @@ mod tests {
     #[test]
     fn a_changed_configuration_leaves_the_engine_in_force() {
         let first = config("engine = \"etcd://a\"\n[limits]\nwaiters_per_user = 1\n");
-        let overrides = Overrides { idle_exit_s: Some(7), ..Overrides::default() };
-        let mut effective = EffectiveConfig::new(first, Vec::new(), 1024, overrides);
+        let mut effective = EffectiveConfig::new(first, Vec::new(), 1024);
         effective.replace(config(
             "engine = \"etcd://b\"\n[limits]\nwaiters_per_user = 2\n[daemon]\nidle_exit = \"9s\"\n",
         ));
         assert_eq!(effective.config.engine.url.as_deref(), Some("etcd://a"));
         assert_eq!(effective.config.limits.waiters_per_user, 2);
-        let idle_exit = effective.idle_exit().map(|it| it.as_secs());
+        let idle_exit = effective.idle_exit(Some(7)).map(|it| it.as_secs());
         assert_eq!(idle_exit, Some(7), "the command line comes first");
-        effective.overrides.idle_exit_s = Some(0);
-        assert_eq!(effective.idle_exit(), None);
+        assert_eq!(effective.idle_exit(Some(0)), None);
         let written: Vec<_> =
             effective.config.written.iter().map(|it| format!("{}={}", it.name, it.value)).collect();
         assert_eq!(
@@ -277,8 +279,7 @@ mod tests {
     fn the_file_that_permissions_name_is_the_one_read_or_the_first_candidate() {
         let file = |config: Config| {
             let paths = vec!["/etc/canal/canal.toml".into()];
-            let effective = EffectiveConfig::new(config, paths, 1024, Overrides::default());
-            effective.file().to_owned()
+            EffectiveConfig::new(config, paths, 1024).file().to_owned()
         };
         assert_eq!(file(Config::default()), Path::new("/etc/canal/canal.toml"));
         let read = config("");
@@ -290,21 +291,45 @@ mod tests {
     fn who_asks_while_a_thread_reads_gets_what_is_read_afterwards() {
         let now = Instant::now();
         let dir = tempfile::tempdir().unwrap();
-        let paths = [dir.path().join("canal.toml")];
+        let path = dir.path().join("canal.toml");
         let groups = "[[permission]]\ngroups = [\"root\"]\nmay = [\"hold\"]\n";
-        std::fs::write(&paths[0], groups).unwrap();
-        let mut readings = Readings::default();
-        readings.order(None, Purpose::Show, &paths, now);
+        std::fs::write(&path, groups).unwrap();
+        let mut readings = Readings { paths: vec![path], ..Readings::default() };
+        readings.order(None, Purpose::Show, now);
         // A reading whose result the test supplies.
         let (say, result) = mpsc::channel();
         (readings.begun, readings.under_way) = (1, Some(result));
-        readings.order(None, Purpose::Reload, &paths, now);
-        assert!(readings.answered(&paths, now).is_empty());
+        readings.order(None, Purpose::Reload, now);
+        assert!(readings.answered(now).is_empty());
         assert_eq!(readings.begun, 1, "one at a time");
         say.send(Ok(Config::default())).unwrap();
-        let answered = readings.answered(&paths, now);
+        let answered = readings.answered(now);
         let answered: Vec<Purpose> = answered.iter().map(|(order, _)| order.purpose).collect();
         assert_eq!(answered, [Purpose::Show]);
         assert_eq!(readings.begun, 2, "a reading for the second");
+    }
+
+    #[test]
+    fn only_what_is_stated_differently_is_a_change() {
+        let before =
+            written("[limits]\nconnections = 1\nwaiters_per_user = 2\n[keys.a]\nslots = 1\n");
+        let now =
+            written("[keys.a]\nslots = 2\n\n\n[limits]\nconnections = 1\nleases_per_user = 3\n");
+        let found: Vec<_> = changes(&before, &now)
+            .into_iter()
+            .map(|it| (it.name, it.before.unwrap_or_default(), it.now.unwrap_or_default()))
+            .collect();
+        let change = |name: &str, before: &str, now: &str| {
+            (name.to_owned(), before.to_owned(), now.to_owned())
+        };
+        assert_eq!(
+            found,
+            [
+                change("keys.a", "1", "2"),
+                change("limits.leases_per_user", "", "3"),
+                change("limits.waiters_per_user", "2", ""),
+            ]
+        );
+        assert_eq!(changes(&before, &before), []);
     }
 }

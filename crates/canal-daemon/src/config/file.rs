@@ -4,29 +4,28 @@
 //! The daemon does not use a file that other users may have written.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::fs::OpenOptions;
 use std::io::{self, Read};
 use std::mem::take;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use serde::Deserialize;
-use serde::de::{Deserializer, Error};
 
-use crate::calls::items::NUMBER_MAX;
+use crate::calls::parameters::NUMBER_MAX;
+use crate::config::hooks::{HOOKS_MAX, HookSettings};
 use crate::config::nodes::ConfiguredNodes;
 use crate::config::permissions::Permissions;
-use crate::config::sections::{
-    EngineSettings, HOOKS_MAX, HistorySettings, HookSettings, JobSettings, MetricsSection,
+use crate::config::sections_and_defaults::{
+    DaemonSection, EngineSettings, HistorySettings, JobSettings, MetricsSection, PolicySection,
     SocketAccess,
 };
+use crate::config::settings_in_file::{Written, line_of, name_of_key};
+use crate::config::typo_suggestions::with_suggestion;
 use crate::config::user_limits::Limits;
-use crate::config::values::optional_duration;
-use crate::config::written::{Written, line_of, name_of_key, with_suggestion};
-use crate::config::{nodes, permissions, sections, written};
-use crate::logging;
-use crate::processes::identity::NOBODY;
+use crate::config::{nodes, permissions, sections_and_defaults, settings_in_file};
+use crate::processes::identify_owner::NOBODY;
 use canal_core::{Ask, Item, Key, View};
 use canal_protocol::paths::{MACHINE_CONFIG, uid_of_machine};
 use canal_sys::process::user::{self, Stat};
@@ -60,7 +59,7 @@ pub(crate) struct Config {
     pub permissions: Permissions,
     /// Access to the socket, if the daemon creates it.
     pub socket: SocketAccess,
-    #[serde(deserialize_with = "sections::either")]
+    #[serde(deserialize_with = "sections_and_defaults::either")]
     pub engine: EngineSettings,
     pub history: HistorySettings,
     pub jobs: JobSettings,
@@ -83,12 +82,13 @@ pub(crate) enum ConfigError {
     /// The file cannot be read.
     #[error("{path}: {error}")]
     Io { path: PathBuf, error: io::Error },
-    /// The file must not be used.
-    #[error("{path} {what}")]
-    Refused { path: PathBuf, what: String },
-    /// The file contains an error.
-    #[error("{path}, line {line}: {what}")]
-    Wrong { path: PathBuf, line: u64, what: String },
+    /// The file must not be used, or a line of it is wrong. Names the file.
+    #[error("{0}")]
+    Unusable(String),
+}
+
+fn wrong(path: &Path, line: u64, what: impl fmt::Display) -> ConfigError {
+    ConfigError::Unusable(format!("{}, line {line}: {what}", path.display()))
 }
 
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -98,30 +98,6 @@ struct KeySection {
     buckets: Option<u64>,
     slots: Option<u64>,
     spread: Option<bool>,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub(crate) struct PolicySection {
-    /// How many times a waiter may be overtaken.
-    pub bypass_max: Option<u32>,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub(crate) struct DaemonSection {
-    /// 0 means never.
-    #[serde(deserialize_with = "optional_duration")]
-    pub idle_exit: Option<Duration>,
-    /// The log filter, in the syntax of `CANAL_LOG`.
-    #[serde(deserialize_with = "log_filter")]
-    pub log: Option<String>,
-}
-
-fn log_filter<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
-    let filter = String::deserialize(from)?;
-    logging::check(&filter).map_err(D::Error::custom)?;
-    Ok(Some(filter))
 }
 
 impl Config {
@@ -147,7 +123,7 @@ impl Config {
             text = text.replace(&format!("[\"{PACKAGED_GROUP}\"]"), "[]");
         }
         let config = Self::parse(Path::new(MACHINE_CONFIG), &text)?;
-        let written = written::written(PACKAGED);
+        let written = settings_in_file::written(PACKAGED);
         Ok(Self { path: None, written, nodes: ConfiguredNodes::default(), ..config })
     }
 
@@ -170,12 +146,9 @@ impl Config {
         Err(self.wrong_setting(&format!("hooks[{number}]"), what))
     }
 
-    fn wrong_setting(&self, name: &str, what: impl Into<String>) -> ConfigError {
-        ConfigError::Wrong {
-            path: self.path.clone().unwrap_or_default(),
-            line: self.line(name).unwrap_or(1),
-            what: what.into(),
-        }
+    fn wrong_setting(&self, name: &str, what: impl fmt::Display) -> ConfigError {
+        let path = self.path.as_deref().unwrap_or(Path::new(""));
+        wrong(path, self.line(name).unwrap_or(1), what)
     }
 
     /// The line of a setting, if the file contains it.
@@ -200,20 +173,16 @@ impl Config {
     }
 
     fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
-        let wrong = |at: usize, what: String| ConfigError::Wrong {
-            path: path.to_owned(),
-            line: line_of(text, at),
-            what,
-        };
-        let at = |(at, what)| wrong(at, what);
+        let at = |(at, what): (usize, String)| wrong(path, line_of(text, at), what);
         let read: Result<Self, toml::de::Error> = toml::from_str(text);
         let mut config = read.map_err(|error| {
             let start = error.span().map_or(0, |span| span.start);
-            wrong(start, with_suggestion(error.message()))
+            at((start, with_suggestion(error.message())))
         })?;
-        (config.path, config.written) = (Some(path.to_owned()), written::written(text));
+        (config.path, config.written) = (Some(path.to_owned()), settings_in_file::written(text));
         for (name, section) in take(&mut config.keys) {
-            let wrong = |what| config.wrong_setting(&format!("keys.{}", name_of_key(&name)), what);
+            let wrong =
+                |what: String| config.wrong_setting(&format!("keys.{}", name_of_key(&name)), what);
             let key = Key::new(&name).map_err(|error| wrong(format!("`{name}`: {error}")))?;
             let view = section.view(&key).map_err(wrong)?;
             if section.spread == Some(true) {
@@ -302,7 +271,7 @@ fn first_text(paths: &[PathBuf]) -> Result<Option<(&Path, String)>, ConfigError>
 /// daemon's, or is writable by others.
 pub(crate) fn read_text(path: &Path) -> Result<String, ConfigError> {
     let failed = |error: io::Error| ConfigError::Io { path: path.to_owned(), error };
-    let refused = |what: String| ConfigError::Refused { path: path.to_owned(), what };
+    let refused = |what: String| ConfigError::Unusable(format!("{} {what}", path.display()));
     // Opening a FIFO without a writer must not block the daemon.
     let opened = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
     let mut file = opened.map_err(failed)?;
@@ -349,6 +318,7 @@ fn is_root(owner: u32) -> bool {
 mod tests {
     use std::fs;
     use std::os::unix::fs::{PermissionsExt, chown, symlink};
+    use std::time::Duration;
 
     use super::*;
     use crate::config::user_limits::{LONGEST_TTL_DEFAULT, WAITERS_PER_USER};
@@ -659,7 +629,7 @@ mod tests {
 
     fn refusal(path: &Path) -> String {
         match read_text(path).unwrap_err() {
-            error @ ConfigError::Refused { .. } => error.to_string(),
+            error @ ConfigError::Unusable(_) => error.to_string(),
             other => panic!("{other}"),
         }
     }

@@ -5,9 +5,11 @@
 
 pub(super) mod effective;
 pub(super) mod file;
+pub(super) mod hooks;
 pub(super) mod nodes;
 pub(super) mod permissions;
-pub(super) mod sections;
+pub(super) mod sections_and_defaults;
+pub(super) mod settings_in_file;
+pub(super) mod typo_suggestions;
 pub(super) mod user_limits;
 pub(super) mod values;
-pub(super) mod written;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use toml::Spanned;
 
-use crate::config::written::with_suggestion;
+use crate::config::typo_suggestions::with_suggestion;
 use canal_core::{LEASE_MS_MAX, LEASE_OVER_NODES_MS_MIN};
 use canal_protocol::Node;
 use canal_protocol::node_address::NodeAddress;

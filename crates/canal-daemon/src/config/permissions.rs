@@ -13,7 +13,7 @@ use serde::de::{Deserializer, Error};
 
 use crate::config::values::{NumberOrText, optional_key};
 use crate::fault_injection::group_names_hang;
-use crate::processes::identity::NOBODY;
+use crate::processes::identify_owner::NOBODY;
 use canal_core::Key;
 use canal_sys::process::user::found;
 

@@ -1,23 +1,24 @@
 //! Follows the decisions of the table, and records each request of this host that has ended.
 
+use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::calls::call::ConnId;
 use crate::calls::in_flight::Applied;
-use crate::config::sections::On;
-use crate::history::requests::{EndedRequest, Exits, Open, Unseen};
+use crate::config::hooks::On;
+use crate::history::followed_requests::{EndedRequest, Exits, Unseen};
 use crate::history::writer::{self, Files, Queue, Search};
 use crate::metrics::counters::Counters;
+use crate::waiters::Open;
 use crate::wording::pid_of;
 use canal_core::{
-    Change, CycleStep, FrameId, HostId, Outcome, Owner, Refusal, Release, Request, RequestId,
-    Revision, Table, Tag, Token, UnixMillis,
+    Change, FrameId, HostId, Outcome, Owner, Refusal, Release, RequestId, Revision, Table, Tag,
+    Token, WaitFor,
 };
-use canal_history::{Batch, Checkpoint, Ending, Reason, Record, Summary};
+use canal_history::{Batch, Checkpoint, Ending, Record, Summary};
 use canal_protocol::{HistoryClient, HistoryStep};
 use canal_sys::clock;
 use canal_sys::peer::Credentials;
@@ -31,6 +32,19 @@ const NOTED_AT_LEAST_EVERY: Duration = Duration::from_secs(3_600);
 
 /// The most open requests that are noted, holds before waiters.
 const NOTED_MAX: usize = 10_000;
+
+/// Why a request is about to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cause {
+    /// It has waited for as long as it may. With an engine, its withdrawal does not carry this.
+    TimedOut,
+    /// Its client has reported that its output has no reader.
+    Abandoned,
+    /// It waits, and this client has had its process signalled.
+    Killed { signal: u8, by: HistoryClient },
+    /// Its supervisor has reported that it ends the command, which ran for too long.
+    Overrun,
+}
 
 /// The history of this daemon, its counters, and the events for hooks.
 #[derive(Debug, Default)]
@@ -46,10 +60,8 @@ pub(crate) struct History {
     /// Frames whose process ended while no daemon ran, with the last time at which the process is
     /// known to have lived.
     unseen: BTreeMap<FrameId, u64>,
-    /// Waiters whose time has expired. With an engine, their withdrawal does not carry this reason.
-    pub timed_out: BTreeSet<RequestId>,
-    /// Waiters whose clients have reported that their output has no reader.
-    pub abandoned: BTreeSet<RequestId>,
+    /// Why requests are about to end, where the change that ends them does not show it.
+    causes: BTreeMap<RequestId, Cause>,
     /// The counts of grants and ends, for `canal metrics`.
     counters: Counters,
     /// Connects it to the thread that writes and searches the records.
@@ -98,6 +110,11 @@ impl History {
     pub(crate) fn tell_hooks(&mut self, are_told: bool) {
         let before = self.notable.take();
         self.notable = are_told.then(|| before.unwrap_or_default());
+    }
+
+    /// Notes why a request is about to end. It may still be granted, or go on for other reasons.
+    pub(crate) fn expect_end(&mut self, request: RequestId, cause: Cause) {
+        self.causes.insert(request, cause);
     }
 
     /// Takes the ended requests for hooks since the last call.
@@ -374,7 +391,7 @@ impl History {
             Outcome::Refused { request, why } => {
                 let at_once = || match change {
                     Change::Request(asked) if asked.host == here && revision.0 == request.0 => {
-                        Some(refused_at_once(asked, table, here))
+                        Some(Open::refused_at_once(table, here, asked))
                     }
                     _ => None,
                 };
@@ -418,37 +435,44 @@ impl History {
         open: &Open,
         request: RequestId,
     ) -> Option<Ending> {
-        let timed_out = self.timed_out.remove(&request);
-        let abandoned = self.abandoned.remove(&request);
+        let cause = self.causes.remove(&request);
         let is_held = open.hold.is_some();
         let is_orphaned = open.hold.as_ref().is_some_and(|hold| hold.orphaned);
-        Some(match change {
-            Change::Release(Release::Hold { forced: true, .. }) if is_held => {
+        Some(match (change, cause) {
+            (Change::Release(Release::Hold { forced: true, .. }), _) if is_held => {
                 let by = by.map(|peer| HistoryClient { uid: peer.uid, pid: peer.pid });
                 Ending::Forced { by }
             }
             // The daemon releases a hold that descendants kept when the last of them has ended.
-            Change::Release(_) if is_orphaned => Ending::Ended,
-            Change::Release(_) if is_held => Ending::Released,
-            Change::Expire { .. } if is_held => Ending::Expired,
-            Change::HostGone { .. } if is_held => Ending::Lost,
+            (Change::Release(_), Some(Cause::Overrun)) if is_orphaned => OVERRUN,
+            (Change::Release(_), _) if is_orphaned => Ending::Ended,
+            (Change::Release(_), _) if is_held => Ending::Released,
+            (Change::Expire { .. }, _) if is_held => Ending::Expired,
+            (Change::HostGone { .. }, _) if is_held => Ending::Lost,
+            (Change::End { .. }, Some(Cause::Overrun)) => OVERRUN,
+            // It was granted before the signal ended it, so the exit status says how it ended.
+            (Change::End { .. }, Some(Cause::Killed { .. })) if is_held => Ending::Ended,
             // From here on, a client with a hold never received the grant, unless its process has
             // ended. The process of a client that gave up may have ended in the meantime.
-            _ if abandoned => Ending::Abandoned,
-            Change::End { .. } => Ending::Ended,
-            _ if timed_out => Ending::Timeout,
+            (_, Some(Cause::Abandoned)) => Ending::Abandoned,
+            (_, Some(Cause::Killed { signal, by })) => Ending::KilledWaiting { signal, by },
+            (Change::End { .. }, _) => Ending::Ended,
+            (_, Some(Cause::TimedOut)) => Ending::Timeout,
             // The next incarnation of the host requests it again.
-            Change::HostGone { .. } => return None,
+            (Change::HostGone { .. }, _) => return None,
             _ => Ending::Withdrawn,
         })
     }
 
     /// Adds the request, which has just ended.
     fn add(&mut self, mut open: Open, ending: Ending) {
-        let is_untold = matches!(ending, Ending::Withdrawn | Ending::Abandoned | Ending::Timeout);
+        let is_untold = matches!(
+            ending,
+            Ending::Withdrawn | Ending::Abandoned | Ending::Timeout | Ending::KilledWaiting { .. }
+        );
         open.hold.take_if(|_| is_untold);
         let (mut seen_until, mut exit) = (None, None);
-        if ending == Ending::Ended {
+        if matches!(ending, Ending::Ended | Ending::MaxRun { .. }) {
             seen_until = self.unseen.get(&open.frame).copied();
             exit = self.exits.of.get(&open.frame).cloned();
         }
@@ -502,8 +526,7 @@ impl History {
                 self.add(open, Ending::Lost);
             }
         }
-        self.timed_out.retain(|request| self.open.contains_key(request));
-        self.abandoned.retain(|request| self.open.contains_key(request));
+        self.causes.retain(|request, _| self.open.contains_key(request));
         self.exits.of.clear();
         self.is_changed = true;
         for waiter in table.waiters().filter(|waiter| is_of(table, waiter.frame, here)) {
@@ -515,6 +538,9 @@ impl History {
     }
 }
 
+/// The end of a command that ran for too long, before its exit status is known.
+const OVERRUN: Ending = Ending::MaxRun { exit: None, signal: None };
+
 /// Whether this host is responsible for a frame.
 pub(crate) fn is_of(table: &Table, frame: FrameId, here: HostId) -> bool {
     // The job tokens of a build are not requests of a client. The build has its own record.
@@ -522,47 +548,33 @@ pub(crate) fn is_of(table: &Table, frame: FrameId, here: HostId) -> bool {
     table.frame(frame).is_some_and(|frame| frame.host == here && !is_token(&frame.owner))
 }
 
-/// A request that was refused immediately. It may have a frame from an earlier request.
-fn refused_at_once(asked: &Arc<Request>, table: &Table, here: HostId) -> Open {
-    let frame = table.frame_of(here, &asked.owner).or(asked.parent);
-    Open {
-        asked: Arc::clone(asked),
-        frame: frame.unwrap_or_default(),
-        session: frame.map(|frame| table.session(frame)).unwrap_or_default(),
-        asked_at: UnixMillis(clock::unix_ms()),
-        hold: None,
-    }
-}
-
 /// The record of a refusal; `None` if the request was invalid, or is made again.
 fn refused(table: &Table, open: &Open, why: &Refusal) -> Option<Ending> {
-    let mut cycle = Vec::new();
-    let reason = match why {
-        Refusal::Full { .. } => Reason::Full,
-        Refusal::Paused { .. } => Reason::Paused,
-        Refusal::MaxWaiting { .. } => Reason::MaxWaiting,
-        Refusal::Superseded { .. } => Reason::Superseded,
-        Refusal::OwnDeadlock { .. } => Reason::Deadlock,
-        Refusal::Deadlock { cycle: steps } => {
-            cycle.extend(steps.iter().map(|step| cycle_step(table, step)));
+    Some(match why {
+        Refusal::Full { .. } => Ending::Full,
+        Refusal::Paused { .. } => Ending::Paused,
+        Refusal::MaxWaiting { .. } => Ending::MaxWaiting,
+        Refusal::Superseded { .. } => Ending::Superseded,
+        Refusal::OwnDeadlock { .. } => Ending::Deadlock(Vec::new()),
+        Refusal::Deadlock { cycle } => {
+            let mut cycle: Vec<_> = cycle.iter().map(|step| cycle_step(table, step)).collect();
             // Its frame may have ended with it.
             if let Some(first) = cycle.first_mut() {
                 first.session = format!("s{}", open.session);
                 (first.uid, first.pid) = (open.asked.uid, pid_of(&open.asked.owner));
             }
-            Reason::Deadlock
+            Ending::Deadlock(cycle)
         }
-        Refusal::TooLarge { .. } | Refusal::RequireTooLarge { .. } => Reason::TooLarge,
-        Refusal::Kind { .. } | Refusal::OtherNodes { .. } => Reason::Mismatch,
+        Refusal::TooLarge { .. } | Refusal::RequireTooLarge { .. } => Ending::TooLarge,
+        Refusal::Kind { .. } | Refusal::OtherNodes { .. } => Ending::Mismatch,
         Refusal::Invalid { .. }
         | Refusal::Duplicate
         | Refusal::CannotEnd { .. }
         | Refusal::Recovering => return None,
-    };
-    Some(Ending::Refused { reason, cycle })
+    })
 }
 
-fn cycle_step(table: &Table, step: &CycleStep) -> HistoryStep {
+fn cycle_step(table: &Table, step: &WaitFor) -> HistoryStep {
     let frame = table.frame(step.frame);
     HistoryStep {
         session: format!("s{}", table.session(step.frame)),

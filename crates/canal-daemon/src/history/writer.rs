@@ -13,7 +13,7 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use crate::calls::call::ConnId;
-use crate::history::requests::EndedRequest;
+use crate::history::followed_requests::EndedRequest;
 use canal_history::{Batch, Checkpoint, Limits, Store, Summary, Tally, unrecorded};
 use canal_sys::clock;
 
@@ -287,8 +287,11 @@ impl Writer {
     fn add_exits(&mut self, with_exit: Vec<EndedRequest>, now: bool, batch: &mut Batch) {
         let late = std::mem::take(&mut self.late).into_iter().map(|ended| (ended, true));
         for (ended, now) in late.chain(with_exit.into_iter().map(|ended| (ended, now))) {
-            match ended.exit.as_ref().and_then(|exit| exit.ending()) {
-                Some(ending) => batch.push(&EndedRequest { ending, ..ended }.record()),
+            match ended.exit.as_ref().and_then(|exit| exit.status()) {
+                Some(status) => {
+                    let ending = ended.ending.clone().with_status(status);
+                    batch.push(&EndedRequest { ending, ..ended }.record());
+                }
                 None if now => batch.push(&ended.record()),
                 None => self.late.push(ended),
             }

@@ -3,9 +3,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::sections::On;
-use crate::history::requests::EndedRequest;
-use canal_history::{Ending, Reason};
+use crate::config::hooks::On;
+use crate::history::followed_requests::EndedRequest;
+use canal_history::Ending;
 use canal_protocol::{HistoryClient, HistoryItem, HistoryStep};
 
 /// An event. It shares the request with the log, so creating it is cheap.
@@ -26,7 +26,7 @@ impl On {
         match ending {
             Ending::Expired | Ending::Lost => Some(Self::LostLease),
             Ending::Forced { .. } => Some(Self::ForcedRelease),
-            Ending::Refused { reason: Reason::Deadlock, .. } => Some(Self::Deadlock),
+            Ending::Deadlock(_) => Some(Self::Deadlock),
             _ => None,
         }
     }
@@ -170,7 +170,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::history::requests::tests::open_hold;
+    use crate::history::followed_requests::tests::open_hold;
     use crate::wording::time;
     use canal_core::{Mode, UnixMillis};
 
@@ -184,13 +184,12 @@ mod tests {
 
     #[test]
     fn hooks_are_told_of_three_ends_only() {
-        let refused = |reason| Ending::Refused { reason, cycle: Vec::new() };
         let told = |ending: &Ending| On::of(ending);
         assert_eq!(told(&Ending::Expired), Some(On::LostLease));
         assert_eq!(told(&Ending::Lost), Some(On::LostLease));
         assert_eq!(told(&Ending::Forced { by: None }), Some(On::ForcedRelease));
-        assert_eq!(told(&refused(Reason::Deadlock)), Some(On::Deadlock));
-        for ending in [Ending::Released, Ending::Ended, Ending::Timeout, refused(Reason::Full)] {
+        assert_eq!(told(&Ending::Deadlock(Vec::new())), Some(On::Deadlock));
+        for ending in [Ending::Released, Ending::Ended, Ending::Timeout, Ending::Full] {
             assert_eq!(told(&ending), None);
         }
     }
@@ -212,8 +211,7 @@ mod tests {
         assert_eq!((facts.how, facts.host.as_deref()), (None, Some("alpha")));
         let (session, key) = ("s3".to_owned(), "a".to_owned());
         let cycle = vec![HistoryStep { session, uid: 7, pid: 12, key }];
-        let ending = Ending::Refused { reason: Reason::Deadlock, cycle };
-        let event = Event::of_end(On::Deadlock, &ended(ending));
+        let event = Event::of_end(On::Deadlock, &ended(Ending::Deadlock(cycle)));
         assert_eq!(event.ended.by_uid(), 7);
         assert_eq!(event.facts(&about, 0).cycle[0].session, "s3");
         let lost = Event::of_end(On::LostLease, &ended(Ending::Lost)).facts(&about, 0);

@@ -7,16 +7,13 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use nix::sys::epoll::{EpollEvent, EpollFlags};
-use nix::sys::inotify::{InitFlags, Inotify};
+use nix::sys::inotify::Inotify;
 
 use crate::jobserver::pipes::{self, BuildEnds, Form, Pipes};
-use crate::jobserver::share::{PATIENCE, Standing};
+use crate::jobserver::share::{PASSED_OVER_MAX, PATIENCE, Standing};
 use crate::poller::Poller;
 use canal_core::{Key, Revision, Tag, Token};
-use canal_sys::clock;
-
-/// The longest time for which the daemon skips a build that did not take its offer.
-const PASSED_OVER_MAX: Duration = Duration::from_secs(60);
+use canal_sys::{clock, private_dir};
 
 /// A build with a jobserver.
 ///
@@ -255,10 +252,10 @@ impl Jobservers {
 
     /// Continues a build of an earlier daemon.
     pub(crate) fn take_over(&mut self, token: Token, tag: Tag, key: &Key) -> io::Result<()> {
-        let opened = Pipes::take_over(&self.dir, tag);
-        let failed = opened.as_ref().err().map(ToString::to_string);
-        self.add(token, tag, key, opened.ok())?;
-        failed.map_or(Ok(()), |error| Err(io::Error::other(error)))
+        match Pipes::take_over(&self.dir, tag) {
+            Ok(pipes) => self.add(token, tag, key, Some(pipes)),
+            Err(error) => self.add(token, tag, key, None).and(Err(error)),
+        }
     }
 
     fn add(&mut self, token: Token, tag: Tag, key: &Key, pipes: Option<Pipes>) -> io::Result<()> {
@@ -270,7 +267,7 @@ impl Jobservers {
 
     fn watch(&mut self, pipes: &Pipes) -> io::Result<()> {
         if pipes.form() == Form::Name && self.accesses.is_none() {
-            let accesses = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
+            let accesses = private_dir::inotify()?;
             self.poller.add(&accesses, 0, EpollFlags::EPOLLIN | EpollFlags::EPOLLET)?;
             self.accesses = Some(accesses);
         }
@@ -282,8 +279,10 @@ impl Jobservers {
         pipes::found(&self.dir)
     }
 
-    pub(crate) fn sweep(&self, tag: Tag) {
+    /// Removes the files of a build whose hold has ended. Its tokens must end, too.
+    pub(crate) fn forget(&mut self, tag: Tag) {
         pipes::remove(&self.dir, tag);
+        self.ended.push(tag);
     }
 
     /// Handles the end of a hold. If it was the hold of a build, its tokens must end, too.
@@ -293,8 +292,7 @@ impl Jobservers {
         if let Some(Build { pipes: Some(pipes), .. }) = self.builds.remove(&tag) {
             pipes.forget(&self.poller);
         }
-        pipes::remove(&self.dir, tag);
-        self.ended.push(tag);
+        self.forget(tag);
     }
 
     /// The builds whose tokens must end.
@@ -318,7 +316,7 @@ impl Jobservers {
         }
         let mut events = [EpollEvent::empty(); EVENTS_AT_ONCE];
         loop {
-            let taken = self.poller.take(&mut events);
+            let taken = self.poller.wait(&mut events, Some(Duration::ZERO));
             any |= taken > 0;
             if taken < events.len() {
                 return any;
@@ -331,17 +329,10 @@ impl Jobservers {
         self.builds.values().map(|build| build.key.clone()).collect()
     }
 
-    /// The builds of a key.
-    pub(crate) fn of_key(&self, key: &Key) -> Vec<Tag> {
-        let of_key = self.builds.iter().filter(|(_, build)| build.key == *key);
-        of_key.map(|(tag, _)| *tag).collect()
-    }
-
-    /// The builds of a key, of the keys above it and of the keys below it.
-    pub(crate) fn around(&self, key: &Key) -> Vec<Tag> {
-        let is_around = |build: &Build| build.key.covers(key) || key.covers(&build.key);
-        let around = self.builds.iter().filter(|(_, build)| is_around(build));
-        around.map(|(tag, _)| *tag).collect()
+    /// The builds of the keys that `is` selects.
+    pub(crate) fn of_keys(&self, is: impl Fn(&Key) -> bool) -> Vec<Tag> {
+        let of_keys = self.builds.iter().filter(|(_, build)| is(&build.key));
+        of_keys.map(|(tag, _)| *tag).collect()
     }
 
     pub(crate) fn get(&self, tag: Tag) -> Option<&Build> {

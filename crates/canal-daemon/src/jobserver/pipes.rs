@@ -20,7 +20,7 @@ use nix::unistd::{read, write};
 
 use crate::poller::Poller;
 use canal_core::Tag;
-use canal_sys::dir::{make_fifo, remove_if_there};
+use canal_sys::private_dir::{make_fifo, remove_if_there};
 
 /// The byte that represents a token, as in GNU make.
 const TOKEN: &[u8] = b"+";

@@ -11,6 +11,9 @@ use canal_core::Tag;
 /// How long an offer stays with a build even if others want it.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(100);
 
+/// The longest time for which the daemon skips a build that did not take its offer.
+pub(crate) const PASSED_OVER_MAX: Duration = Duration::from_secs(60);
+
 /// The state of a build, for comparison with others of its key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Standing {

@@ -128,16 +128,16 @@ impl Counters {
         at_ms: u64,
         held_ms: Option<u64>,
     ) {
-        let refusal = refusal(ending);
+        let refusal = || refusal(ending);
         for item in &asked.items {
             let series = self.series(&item.key, at_ms);
             match held_ms {
                 Some(held_ms) => series.holds.add(&LENGTHS, held_ms.saturating_mul(1000)),
-                None => series.refusals[refusal] += 1,
+                None => series.refusals[refusal()] += 1,
             }
         }
         if held_ms.is_none() {
-            self.deadlocks += u64::from(REFUSALS[refusal] == "deadlock");
+            self.deadlocks += u64::from(REFUSALS[refusal()] == "deadlock");
         } else if let Some(loss) = index_of(&LOSSES, ending) {
             self.losses[loss] += 1;
         }
@@ -145,20 +145,24 @@ impl Counters {
 
     /// Whether a key that is used at this time has separate figures.
     pub(crate) fn knows(&mut self, key: &Key, at_ms: u64) -> bool {
-        if key.as_str() == OTHER || !(self.keys.contains_key(key) || self.has_room(at_ms)) {
-            return false;
+        if let Some(series) = self.keys.get_mut(key) {
+            series.used_ms = series.used_ms.max(at_ms);
+            return true;
         }
-        let series = self.keys.entry(key.clone()).or_default();
-        series.used_ms = series.used_ms.max(at_ms);
-        true
+        let knows = key.as_str() != OTHER && self.has_room(at_ms);
+        if knows {
+            self.keys.insert(key.clone(), Series { used_ms: at_ms, ..Series::default() });
+        }
+        knows
     }
 
     fn series(&mut self, key: &Key, at_ms: u64) -> &mut Series {
-        if self.knows(key, at_ms) {
-            self.keys.entry(key.clone()).or_default()
-        } else {
-            &mut self.other
+        if self.knows(key, at_ms)
+            && let Some(series) = self.keys.get_mut(key)
+        {
+            return series;
         }
+        &mut self.other
     }
 
     /// Whether there is room for another key, after removing one that was not used for long.
@@ -290,7 +294,6 @@ impl Snapshot {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use canal_history::Reason;
 
     /// A request for one slot of each of these keys.
     pub(in crate::metrics) fn request(keys: &[&str]) -> Request {
@@ -343,15 +346,14 @@ pub(super) mod tests {
 
     #[test]
     fn each_way_to_end_without_a_grant_has_its_name() {
-        let refused = |reason| Ending::Refused { reason, cycle: Vec::new() };
         for (ending, name) in [
-            (refused(Reason::Full), "full"),
-            (refused(Reason::Paused), "paused"),
-            (refused(Reason::MaxWaiting), "max-waiting"),
-            (refused(Reason::Deadlock), "deadlock"),
-            (refused(Reason::TooLarge), "too-large"),
-            (refused(Reason::Mismatch), "mismatch"),
-            (refused(Reason::Superseded), "superseded"),
+            (Ending::Full, "full"),
+            (Ending::Paused, "paused"),
+            (Ending::MaxWaiting, "max-waiting"),
+            (Ending::Deadlock(Vec::new()), "deadlock"),
+            (Ending::TooLarge, "too-large"),
+            (Ending::Mismatch, "mismatch"),
+            (Ending::Superseded, "superseded"),
             (Ending::Timeout, "timeout"),
             (Ending::Withdrawn, "withdrawn"),
             (Ending::Abandoned, "withdrawn"),
@@ -368,7 +370,7 @@ pub(super) mod tests {
         }
         let mut counters = Counters::default();
         // A deadlock over two keys counts once.
-        end(&mut counters, &["a", "b"], &refused(Reason::Deadlock), None);
+        end(&mut counters, &["a", "b"], &Ending::Deadlock(Vec::new()), None);
         assert_eq!(counters.deadlocks, 1);
     }
 

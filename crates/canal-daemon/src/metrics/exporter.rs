@@ -10,14 +10,15 @@
 use std::io::{self, ErrorKind};
 use std::net::Shutdown;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::mpsc::{self, Sender};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::Waker;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use socket2::Socket;
 
-use crate::config::sections::Listen;
+use crate::config::sections_and_defaults::Listen;
 use crate::metrics::counters::Snapshot;
 use crate::metrics::http::{Listener, Peer, Status, Via};
 use crate::metrics::open_metrics::text;
@@ -63,8 +64,6 @@ pub(crate) struct Exporter {
 #[derive(Debug, Default)]
 struct Shared {
     state: Mutex<State>,
-    /// Notified when figures arrive, and when the daemon ends.
-    changed: Condvar,
     /// The last figures, and the time until which they are fresh. A collector that asks for figures
     /// holds the mutex until it has them, and the others wait for the same figures.
     fresh: Mutex<Option<(Instant, Arc<str>)>>,
@@ -72,9 +71,8 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Whether a collector wants figures.
-    asked: bool,
-    figures: Option<Box<Snapshot>>,
+    /// Takes the figures to the thread of a collector, if one waits for them.
+    wanted: Option<Sender<Snapshot>>,
     closing: bool,
     /// The socket, once it listens.
     listener: Option<Arc<Listener>>,
@@ -103,7 +101,7 @@ impl Exporter {
     /// Sets the waker that wakes the daemon when a collector wants figures.
     pub(crate) fn wake_by(&self, waker: Waker) {
         let mut state = self.shared.lock();
-        if state.asked {
+        if state.wanted.is_some() {
             waker.wake_by_ref();
         }
         state.waker = Some(waker);
@@ -111,15 +109,15 @@ impl Exporter {
 
     /// Whether a collector wants figures.
     pub(crate) fn is_asked(&self) -> bool {
-        self.shared.lock().asked
+        self.shared.lock().wanted.is_some()
     }
 
     /// Hands figures over.
     pub(crate) fn give(&self, figures: Snapshot) {
-        let mut state = self.shared.lock();
-        (state.asked, state.figures) = (false, Some(Box::new(figures)));
-        drop(state);
-        self.shared.changed.notify_all();
+        if let Some(wanted) = self.shared.lock().wanted.take() {
+            // The collector no longer waits if the daemon was busy for long.
+            let _ = wanted.send(figures);
+        }
     }
 
     /// The note for operators.
@@ -132,16 +130,15 @@ impl Exporter {
 impl Drop for Exporter {
     fn drop(&mut self) {
         let mut state = self.shared.lock();
-        state.closing = true;
+        (state.closing, state.wanted) = (true, None);
         if let Some(listener) = state.listener.take() {
             // The thread may be waiting for a collector.
             let _ = listener.socket.shutdown(Shutdown::Both);
         }
         drop(state);
-        self.shared.changed.notify_all();
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
+        let Some(thread) = self.thread.take() else { return };
+        thread.thread().unpark();
+        if thread.join().is_err() {
             tracing::error!("the thread that serves metrics has failed");
         }
     }
@@ -172,11 +169,6 @@ impl Shared {
         lock(&self.state)
     }
 
-    /// Waits until the daemon ends, but not longer than this.
-    fn pause(&self, time: Duration) {
-        drop(self.changed.wait_timeout_while(self.lock(), time, |state| !state.closing));
-    }
-
     fn work(self: &Arc<Self>, listen: &Listen) {
         let mut failed = false;
         while !self.lock().closing {
@@ -197,7 +189,8 @@ impl Shared {
                     self.lock().note = Some(note);
                 }
             }
-            self.pause(BIND_AGAIN_AFTER);
+            // The end of the daemon wakes the thread.
+            std::thread::park_timeout(BIND_AGAIN_AFTER);
         }
     }
 
@@ -215,7 +208,7 @@ impl Shared {
                 && !closing
             {
                 tracing::warn!(%error, "cannot accept a collector of metrics");
-                self.pause(ACCEPT_AGAIN_AFTER);
+                std::thread::park_timeout(ACCEPT_AGAIN_AFTER);
             }
         }
     }
@@ -246,10 +239,10 @@ impl Shared {
         let mut peer = Peer { stream, until: Instant::now() + COLLECTOR_TIME };
         let Some(mut status) = peer.request(*via) else { return };
         let mut figures = None;
-        if status == Status::Ok {
+        if status == Status::OK {
             is_answered.store(true, Ordering::Relaxed);
             figures = self.figures();
-            status = if figures.is_some() { Status::Ok } else { Status::Unavailable };
+            status = if figures.is_some() { Status::OK } else { Status::UNAVAILABLE };
         }
         let answered = peer.answer(status, figures.as_deref().unwrap_or_default());
         is_answered.store(false, Ordering::Relaxed);
@@ -267,16 +260,13 @@ impl Shared {
         {
             return Some(Arc::clone(text));
         }
+        let (wanted, figures) = mpsc::channel();
         let mut state = self.lock();
-        (state.asked, state.figures) = (true, None);
-        if let Some(waker) = &state.waker {
-            waker.wake_by_ref();
-        }
+        state.wanted = Some(wanted).filter(|_| !state.closing);
+        state.waker.iter().for_each(Waker::wake_by_ref);
+        drop(state);
         let left = until.saturating_duration_since(Instant::now());
-        let waits = |state: &mut State| state.figures.is_none() && !state.closing;
-        let waited = self.changed.wait_timeout_while(state, left, waits);
-        let figures = waited.unwrap_or_else(PoisonError::into_inner).0.figures.take()?;
-        let text = Arc::from(text(&figures));
+        let text = Arc::from(text(&figures.recv_timeout(left).ok()?));
         *fresh = Some((Instant::now() + FRESH_TIME, Arc::clone(&text)));
         Some(text)
     }

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use httparse::{EMPTY_HEADER, Request};
 use socket2::{Domain, SockAddr, Socket, Type};
 
-use crate::config::sections::Listen;
+use crate::config::sections_and_defaults::Listen;
 use crate::metrics::open_metrics::CONTENT_TYPE;
 
 /// The most bytes that are read and discarded from a peer that sends more than its request. If the
@@ -57,12 +57,12 @@ impl Peer<'_> {
 
     /// Sends the figures, or what is wrong with the request.
     pub(super) fn answer(&mut self, status: Status, figures: &str) -> io::Result<()> {
-        let (line, problem) = status.texts();
+        let Status(line, mistake) = status;
         let (kind, body) = match status {
-            Status::Ok => (CONTENT_TYPE, figures),
-            _ => ("text/plain; charset=utf-8", problem),
+            Status::OK => (CONTENT_TYPE, figures),
+            _ => ("text/plain; charset=utf-8", mistake),
         };
-        let allow = if status == Status::MethodNotAllowed { "Allow: GET\r\n" } else { "" };
+        let allow = if status == Status::WRONG_METHOD { "Allow: GET\r\n" } else { "" };
         let answer = format!(
             "HTTP/1.1 {line}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n{allow}\
              Connection: close\r\n\r\n{body}",
@@ -159,37 +159,21 @@ fn is_left(path: &Path) -> io::Result<bool> {
 /// The maximum length of a request in bytes: its first line and its headers.
 pub(crate) const HEAD_BYTES_MAX: usize = 8 * 1024;
 
-/// The status of the answer to a request.
+/// The answer to a request: its status line, and a text that explains a mistake to a person.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Status {
-    Ok,
-    BadRequest,
-    Forbidden,
-    NotFound,
-    MethodNotAllowed,
-    HeadTooLarge,
-    Unavailable,
-    VersionNotSupported,
-}
+pub(crate) struct Status(&'static str, &'static str);
 
 impl Status {
-    /// The status line, and the explanation for a person who sent a wrong request.
-    fn texts(self) -> (&'static str, &'static str) {
-        match self {
-            Self::Ok => ("200 OK", ""),
-            Self::BadRequest => ("400 Bad Request", "this is not an HTTP 1.1 request\n"),
-            Self::Forbidden => {
-                ("403 Forbidden", "the Host of the request is not a loopback address\n")
-            }
-            Self::NotFound => ("404 Not Found", "the metrics are at /metrics\n"),
-            Self::MethodNotAllowed => ("405 Method Not Allowed", "read the metrics with GET\n"),
-            Self::HeadTooLarge => {
-                ("431 Request Header Fields Too Large", "the request is longer than 8 KiB\n")
-            }
-            Self::Unavailable => ("503 Service Unavailable", "the daemon is busy\n"),
-            Self::VersionNotSupported => ("505 HTTP Version Not Supported", "this is HTTP 1.1\n"),
-        }
-    }
+    pub(super) const OK: Self = Self("200 OK", "");
+    const BAD_REQUEST: Self = Self("400 Bad Request", "this is not an HTTP 1.1 request\n");
+    const FORBIDDEN: Self =
+        Self("403 Forbidden", "the Host of the request is not a loopback address\n");
+    const NOT_FOUND: Self = Self("404 Not Found", "the metrics are at /metrics\n");
+    const WRONG_METHOD: Self = Self("405 Method Not Allowed", "read the metrics with GET\n");
+    const HEAD_TOO_LARGE: Self =
+        Self("431 Request Header Fields Too Large", "the request is longer than 8 KiB\n");
+    pub(super) const UNAVAILABLE: Self = Self("503 Service Unavailable", "the daemon is busy\n");
+    const WRONG_VERSION: Self = Self("505 HTTP Version Not Supported", "this is HTTP 1.1\n");
 }
 
 /// The kind of socket on which a request arrived.
@@ -208,7 +192,7 @@ const HEADERS_MAX: usize = 64;
 pub(crate) fn parse(bytes: &[u8], via: Via) -> Option<Status> {
     // The parser would skip empty lines before a request.
     if matches!(bytes, [b'\r' | b'\n', ..]) {
-        return Some(Status::BadRequest);
+        return Some(Status::BAD_REQUEST);
     }
     let mut headers = [EMPTY_HEADER; HEADERS_MAX];
     let mut request = Request::new(&mut headers);
@@ -216,23 +200,23 @@ pub(crate) fn parse(bytes: &[u8], via: Via) -> Option<Status> {
         Ok(httparse::Status::Complete(length)) => length,
         Ok(httparse::Status::Partial) if bytes.len() <= HEAD_BYTES_MAX => return None,
         Ok(httparse::Status::Partial) | Err(httparse::Error::TooManyHeaders) => usize::MAX,
-        Err(httparse::Error::Version) => return Some(Status::VersionNotSupported),
-        Err(_) => return Some(Status::BadRequest),
+        Err(httparse::Error::Version) => return Some(Status::WRONG_VERSION),
+        Err(_) => return Some(Status::BAD_REQUEST),
     };
     if length > HEAD_BYTES_MAX {
-        return Some(Status::HeadTooLarge);
+        return Some(Status::HEAD_TOO_LARGE);
     }
     if request.method != Some("GET") {
-        return Some(Status::MethodNotAllowed);
+        return Some(Status::WRONG_METHOD);
     }
     if request.path.and_then(|target| target.split('?').next()) != Some("/metrics") {
-        return Some(Status::NotFound);
+        return Some(Status::NOT_FOUND);
     }
     let mut hosts = request.headers.iter().filter(|it| it.name.eq_ignore_ascii_case("host"));
     Some(match (via, hosts.next(), hosts.next()) {
-        (_, _, Some(_)) | (Via::Tcp, None, None) => Status::BadRequest,
-        (Via::Tcp, Some(host), None) if !is_loopback(host.value) => Status::Forbidden,
-        _ => Status::Ok,
+        (_, _, Some(_)) | (Via::Tcp, None, None) => Status::BAD_REQUEST,
+        (Via::Tcp, Some(host), None) if !is_loopback(host.value) => Status::FORBIDDEN,
+        _ => Status::OK,
     })
 }
 
@@ -258,7 +242,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::config::sections::Listen;
+    use crate::config::sections_and_defaults::Listen;
 
     const REQUEST: &[u8] = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n";
 
@@ -308,8 +292,8 @@ mod tests {
         peer.write_all(REQUEST).unwrap();
         peer.shutdown(Shutdown::Write).unwrap();
         let mut served = Peer { stream: &stream, until: later() };
-        assert_eq!(served.request(Via::Tcp), Some(Status::Ok));
-        served.answer(Status::Ok, "figures\n").unwrap();
+        assert_eq!(served.request(Via::Tcp), Some(Status::OK));
+        served.answer(Status::OK, "figures\n").unwrap();
         assert!(read_all(&mut peer).ends_with("figures\n"));
         let (silent, stream) = connected();
         drop(silent);
@@ -327,7 +311,7 @@ mod tests {
         // A peer that reads nothing does not keep its connection either.
         let much = "x".repeat(64 << 20);
         served.until = Instant::now() + Duration::from_millis(20);
-        assert!(served.answer(Status::Ok, &much).is_err());
+        assert!(served.answer(Status::OK, &much).is_err());
         drop(stream);
         let _ = peer.read_to_end(&mut Vec::new());
     }
@@ -335,7 +319,7 @@ mod tests {
     #[test]
     fn a_daemon_that_is_busy_is_an_answer_too() {
         let (mut peer, stream) = connected();
-        Peer { stream: &stream, until: later() }.answer(Status::Unavailable, "").unwrap();
+        Peer { stream: &stream, until: later() }.answer(Status::UNAVAILABLE, "").unwrap();
         assert!(read_all(&mut peer).starts_with("HTTP/1.1 503 "));
     }
 
@@ -348,8 +332,8 @@ mod tests {
             writer.shutdown(Shutdown::Write).unwrap();
         });
         let mut served = Peer { stream: &stream, until: later() };
-        assert_eq!(served.request(Via::Tcp), Some(Status::HeadTooLarge));
-        served.answer(Status::HeadTooLarge, "").unwrap();
+        assert_eq!(served.request(Via::Tcp), Some(Status::HEAD_TOO_LARGE));
+        served.answer(Status::HEAD_TOO_LARGE, "").unwrap();
         served.discard_rest().unwrap();
         sends.join().unwrap();
         drop(stream);
@@ -406,59 +390,59 @@ mod tests {
         for end in 0..whole.len() {
             assert_eq!(tcp(&whole[..end]), None, "{end}");
         }
-        assert_eq!(tcp(whole), Some(Status::Ok));
-        assert_eq!(tcp(&whole.replace("\r\n", "\n")), Some(Status::Ok));
-        assert_eq!(tcp(&format!("{whole}GET /metrics")), Some(Status::Ok), "one per connection");
+        assert_eq!(tcp(whole), Some(Status::OK));
+        assert_eq!(tcp(&whole.replace("\r\n", "\n")), Some(Status::OK));
+        assert_eq!(tcp(&format!("{whole}GET /metrics")), Some(Status::OK), "one per connection");
         let query = "GET /metrics?name=x HTTP/1.0\r\nhost:[::1]\r\n\r\n";
-        assert_eq!(tcp(query), Some(Status::Ok));
+        assert_eq!(tcp(query), Some(Status::OK));
     }
 
     #[test]
     fn everything_else_is_refused_by_name() {
         for (first, status) in [
-            ("POST /metrics HTTP/1.1", Status::MethodNotAllowed),
-            ("HEAD /metrics HTTP/1.1", Status::MethodNotAllowed),
-            ("get /metrics HTTP/1.1", Status::MethodNotAllowed),
-            ("GET / HTTP/1.1", Status::NotFound),
-            ("GET /metrics/ HTTP/1.1", Status::NotFound),
-            ("GET /metrics/../metrics HTTP/1.1", Status::NotFound),
-            ("GET http://localhost/metrics HTTP/1.1", Status::NotFound),
-            ("GET /metrics HTTP/2", Status::VersionNotSupported),
-            ("GET /metrics", Status::BadRequest),
-            ("GET  /metrics HTTP/1.1", Status::BadRequest),
-            ("", Status::BadRequest),
-            ("\u{16}\u{3}\u{1}", Status::BadRequest),
+            ("POST /metrics HTTP/1.1", Status::WRONG_METHOD),
+            ("HEAD /metrics HTTP/1.1", Status::WRONG_METHOD),
+            ("get /metrics HTTP/1.1", Status::WRONG_METHOD),
+            ("GET / HTTP/1.1", Status::NOT_FOUND),
+            ("GET /metrics/ HTTP/1.1", Status::NOT_FOUND),
+            ("GET /metrics/../metrics HTTP/1.1", Status::NOT_FOUND),
+            ("GET http://localhost/metrics HTTP/1.1", Status::NOT_FOUND),
+            ("GET /metrics HTTP/2", Status::WRONG_VERSION),
+            ("GET /metrics", Status::BAD_REQUEST),
+            ("GET  /metrics HTTP/1.1", Status::BAD_REQUEST),
+            ("", Status::BAD_REQUEST),
+            ("\u{16}\u{3}\u{1}", Status::BAD_REQUEST),
         ] {
             let request = format!("{first}\r\nHost: localhost\r\n\r\n");
             assert_eq!(tcp(&request), Some(status), "{first:?}");
         }
         for (header, status) in [
-            ("Host: evil.example", Status::Forbidden),
-            ("Host: localhost.evil.example", Status::Forbidden),
-            ("Host: 127.0.0.1.evil.example", Status::Forbidden),
-            ("Host: 192.168.0.1", Status::Forbidden),
-            ("Host: ", Status::Forbidden),
-            ("Host: localhost:x", Status::Forbidden),
-            ("Host: localhost:", Status::Forbidden),
-            ("Accept: */*", Status::BadRequest),
-            ("Host: localhost\r\nHost: localhost", Status::BadRequest),
-            ("Host: localhost\r\n folded", Status::BadRequest),
-            ("Host : localhost", Status::BadRequest),
-            ("localhost", Status::BadRequest),
-            ("Host: 127.0.0.1", Status::Ok),
-            ("Host: 127.1.2.3:80", Status::Ok),
-            ("HOST:\tLocalhost", Status::Ok),
-            ("Host: [::1]:9632", Status::Ok),
+            ("Host: evil.example", Status::FORBIDDEN),
+            ("Host: localhost.evil.example", Status::FORBIDDEN),
+            ("Host: 127.0.0.1.evil.example", Status::FORBIDDEN),
+            ("Host: 192.168.0.1", Status::FORBIDDEN),
+            ("Host: ", Status::FORBIDDEN),
+            ("Host: localhost:x", Status::FORBIDDEN),
+            ("Host: localhost:", Status::FORBIDDEN),
+            ("Accept: */*", Status::BAD_REQUEST),
+            ("Host: localhost\r\nHost: localhost", Status::BAD_REQUEST),
+            ("Host: localhost\r\n folded", Status::BAD_REQUEST),
+            ("Host : localhost", Status::BAD_REQUEST),
+            ("localhost", Status::BAD_REQUEST),
+            ("Host: 127.0.0.1", Status::OK),
+            ("Host: 127.1.2.3:80", Status::OK),
+            ("HOST:\tLocalhost", Status::OK),
+            ("Host: [::1]:9632", Status::OK),
         ] {
             let request = format!("GET /metrics HTTP/1.1\r\n{header}\r\n\r\n");
             assert_eq!(tcp(&request), Some(status), "{header:?}");
         }
         assert_eq!(
             parse(b"GET /metrics HTTP/1.1\r\nA: \xff\r\n\r\n", Via::Tcp),
-            Some(Status::BadRequest)
+            Some(Status::BAD_REQUEST)
         );
         let nameless = b"GET /metrics HTTP/1.0\r\n\r\n";
-        assert_eq!(parse(nameless, Via::Unix), Some(Status::Ok));
+        assert_eq!(parse(nameless, Via::Unix), Some(Status::OK));
     }
 
     #[test]
@@ -466,8 +450,8 @@ mod tests {
         let line = format!("A: {}\r\n", "x".repeat(1_000));
         let request = format!("GET /metrics HTTP/1.1\r\n{}", line.repeat(20));
         assert_eq!(tcp(&request[..HEAD_BYTES_MAX]), None);
-        assert_eq!(tcp(&request), Some(Status::HeadTooLarge));
-        assert_eq!(tcp(&"x".repeat(HEAD_BYTES_MAX + 1)), Some(Status::HeadTooLarge));
+        assert_eq!(tcp(&request), Some(Status::HEAD_TOO_LARGE));
+        assert_eq!(tcp(&"x".repeat(HEAD_BYTES_MAX + 1)), Some(Status::HEAD_TOO_LARGE));
     }
 
     proptest! {
@@ -475,7 +459,7 @@ mod tests {
         #[test]
         fn any_bytes_are_read(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
             let whole = [&bytes[..], b"\r\n\r\n"].concat();
-            prop_assert!(parse(&whole, Via::Tcp).is_some_and(|status| status != Status::Ok));
+            prop_assert!(parse(&whole, Via::Tcp).is_some_and(|status| status != Status::OK));
             for end in 0..bytes.len() {
                 let _ = parse(&bytes[..end], Via::Unix);
             }

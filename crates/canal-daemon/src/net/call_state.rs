@@ -7,10 +7,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::calls::call::{Asked, Call, Replies};
-use crate::host::Ticket;
-use crate::view::status::Selection;
-use crate::waiters::leases::LeaseNews;
-use canal_core::{Key, LeaseId, Outcome, Release, Request, RequestId, Table, Wait};
+use crate::membership::Ticket;
+use crate::view::status_keys::Selection;
+use canal_core::{Granted, Key, LeaseId, Outcome, Release, Request, RequestId, Table, Wait};
 use canal_sys::clock;
 use canal_sys::pidfd::Pidfd;
 
@@ -27,7 +26,7 @@ pub(crate) enum CallState {
     /// Nothing: the next call can be served.
     #[default]
     Idle,
-    /// A grant of this request. [`Conns::waiter`](crate::net::connections::Conns::waiter)
+    /// A grant of this request. [`Conns::waiter`](crate::net::all_connections::Conns::waiter)
     /// finds the connection.
     Waits(RequestId),
     /// The shared log.
@@ -35,14 +34,14 @@ pub(crate) enum CallState {
     /// The end of a holder whose process is exiting, for a request that may not wait.
     Deferred(PendingAcquire),
     /// The disk: the lease of this request is granted but not durable yet. The client then gets
-    /// the news.
-    Stores(RequestId, Box<LeaseNews>),
+    /// the grant, or the token that confirms its part of a request over nodes.
+    Stores(RequestId, Option<Box<Granted>>),
     /// The configuration: see `server/requests/configuration.rs`.
     Configuration,
     /// Its turn to receive a report: of this part of the status, which it watches, or the one that
     /// the next call asks for. See `server/turn.rs`.
     Report(Option<Selection>),
-    /// The result of its query to the history: see `server/requests/history.rs`.
+    /// The result of its query to the history: see `server/requests/reports/history.rs`.
     History,
     /// The next change of a part of the status.
     Watches(Selection),
@@ -96,12 +95,11 @@ pub(crate) enum PendingCall {
 }
 
 /// A request on its way to the table.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct PendingAcquire {
     pub request: Arc<Request>,
     /// The pidfd of the owner, if it is already open.
     pub pidfd: Option<Pidfd>,
-    pub more: bool,
     /// The end of the deferral, if the daemon deferred the request instead of refusing it.
     pub deferred_until: Option<Instant>,
     /// The limit on waiting requests, if the user has reached it. The daemon then grants this
@@ -175,22 +173,28 @@ impl LogWait {
 }
 
 impl PendingAcquire {
+    /// A new request.
+    pub(crate) fn new(request: Arc<Request>, pidfd: Option<Pidfd>) -> Self {
+        let (deferred_until, crowd, is_question) = Default::default();
+        Self { request, pidfd, deferred_until, crowd, is_question }
+    }
+
     /// A request that already waited, for the next membership of this host. The limit on waiting
     /// requests does not apply to it, and it supersedes no others again.
-    pub(crate) fn again(mut request: Arc<Request>, more: bool, pidfd: Option<Pidfd>) -> Self {
+    pub(crate) fn again(mut request: Arc<Request>, pidfd: Option<Pidfd>) -> Self {
         if request.max_waiting.is_some() || request.supersede.is_some() {
             Arc::make_mut(&mut request).has_waited();
         }
-        Self { request, more, pidfd, ..Self::default() }
+        Self::new(request, pidfd)
     }
 
     /// The state for reports to the client while the shared log delays the request, if the request
-    /// may wait.
-    pub(crate) fn patience(&self) -> Option<Patience> {
+    /// may wait. `untold`: whether the client accepts progress messages.
+    pub(crate) fn patience(&self, untold: bool) -> Option<Patience> {
         let Wait::Yes { until } = self.request.wait else { return None };
         let key =
             self.request.items.first().map(|item| item.key.text().clone()).unwrap_or_default();
-        Some(Patience { until, untold: self.more, key })
+        Some(Patience { until, untold, key })
     }
 }
 

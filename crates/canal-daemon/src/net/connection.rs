@@ -14,7 +14,7 @@ use libc::MSG_DONTWAIT;
 use nix::sys::epoll::EpollFlags;
 use serde::Serialize;
 
-use crate::calls::call::{self, Answer, Call, Follows, Replies, written};
+use crate::calls::call::{self, Answer, Call, Follows, Replies};
 use crate::jobserver::pipes::Form;
 use crate::net::call_state::{CallState, LogWait, Subject};
 use canal_core::{Key, ProcessId, Request, RequestId};
@@ -68,7 +68,7 @@ pub(crate) struct Connection {
     decoder: Decoder,
     fds: Vec<OwnedFd>,
     pub calls: VecDeque<Call>,
-    /// The event that the current call waits for. [`Conns`](crate::net::connections::Conns)
+    /// The event that the current call waits for. [`Conns`](crate::net::all_connections::Conns)
     /// sets it.
     pub(in crate::net) state: CallState,
     /// The place of the call among those that wait for the same subject.
@@ -196,15 +196,7 @@ impl Connection {
         let asks = matches!(self.state, Waits(_) | Log(_) | Deferred(_) | Stores(..));
         !asks && self.untold.is_none() && self.provisional.is_empty()
     }
-}
 
-impl AsFd for Connection {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
-    }
-}
-
-impl Connection {
     /// Reads the available data and queues the calls in it. `hung_up`: the kernel reported that the
     /// client closed its end, so a short read does not mean that nothing follows. Returns whether
     /// there may be more data, which has to wait for the next turn.
@@ -296,35 +288,19 @@ impl Connection {
     fn is_deaf(&self) -> bool {
         self.is_closing || self.input != Input::Open
     }
-}
 
-impl Connection {
     /// Queues a message that precedes the final reply.
     pub(crate) fn progress<T: Serialize>(&mut self, parameters: &T) {
-        self.progress_written(written(parameters, Follows::More));
+        self.answer(Answer::followed(parameters, Follows::More));
     }
 
-    /// Queues a serialized report that others follow.
-    pub(crate) fn progress_written(&mut self, report: Option<Vec<u8>>) {
-        if self.takes_words() {
-            self.put_message(report, Vec::new());
-        }
-    }
-
-    /// Queues the final reply to the current call.
+    /// Queues a reply to the current call.
     pub(crate) fn answer(&mut self, answer: Answer) {
         if self.takes_words() {
-            self.put_message(answer.message, answer.fds);
+            self.output.put(answer.message, answer.fds);
         }
         if answer.closes {
             self.close();
-        }
-    }
-
-    fn put_message(&mut self, message: Option<Vec<u8>>, fds: Vec<OwnedFd>) {
-        match message {
-            Some(message) => self.output.put(message, fds),
-            None => self.close(),
         }
     }
 
@@ -336,7 +312,13 @@ impl Connection {
             self.discard_output();
             return false;
         }
-        !(self.output.stuck || self.is_closing || self.is_oneway())
+        !self.is_closing && !self.is_oneway()
+    }
+
+    /// What may follow a reply to the current call.
+    pub(crate) fn follows(&self) -> Follows {
+        let takes_more = self.replies == Replies::Many && !self.heard_end();
+        if takes_more { Follows::More } else { Follows::Nothing }
     }
 
     /// Whether the client expects no reply to the current call.
@@ -352,7 +334,7 @@ impl Connection {
     /// Drops the output that was not written, so that the client never receives it, and closes the
     /// connection.
     pub(crate) fn discard_output(&mut self) {
-        self.output = Output { stuck: true, ..Output::default() };
+        self.output = Output::default();
         self.close();
     }
 
@@ -380,6 +362,12 @@ impl Connection {
     }
 }
 
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
 /// Messages for a client, and the descriptors that accompany them.
 #[derive(Debug, Default)]
 pub(crate) struct Output {
@@ -387,8 +375,6 @@ pub(crate) struct Output {
     queue: VecDeque<(Vec<u8>, Vec<OwnedFd>)>,
     /// How many bytes of the first entry were sent.
     sent: usize,
-    /// Output was dropped before it was written, so the client must receive nothing further.
-    pub stuck: bool,
 }
 
 impl Output {
@@ -412,9 +398,6 @@ impl Output {
     /// # Errors
     /// The connection is no longer usable.
     pub(crate) fn write(&mut self, socket: BorrowedFd<'_>) -> io::Result<()> {
-        if self.stuck {
-            return Err(io::ErrorKind::OutOfMemory.into());
-        }
         while let Some((bytes, descriptors)) = self.queue.front_mut() {
             let rest = bytes.get(self.sent..).unwrap_or_default();
             let with: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();

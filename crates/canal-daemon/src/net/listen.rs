@@ -1,4 +1,4 @@
-//! Accepts connections, and limits how many there are.
+//! Accepts connections.
 //!
 //! Invariant: when descriptors run out, the daemon refuses new clients and closes no open
 //! connection. If it cannot even refuse, new clients wait in the queue, and the daemon tries again
@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 
 use crate::calls::call::Answer;
-use crate::config::user_limits::KEPT_FOR_GRANTS;
-use crate::net::connections::{Accepted, Conns, Source};
-use canal_protocol::{ErrorName, Failure};
+use crate::net::all_connections::{Accepted, Conns, Source};
+use crate::net::connection_limits::{ConnectionLimits, full, turned_away_max};
+use canal_protocol::Failure;
 use canal_sys::{clock, peer};
 
 /// The most connections accepted in a turn, so that the open connections are served, too.
@@ -26,15 +26,6 @@ const ACCEPT_AGAIN_AFTER: Duration = Duration::from_millis(250);
 
 /// The most bytes per turn that are read and discarded from clients that are refused immediately.
 const REFUSED_BYTES_PER_TURN: usize = 256 * 1024;
-
-/// How many connections over the limit stay open until their client has received the error.
-fn turned_away_max(connections_max: usize) -> usize {
-    (connections_max / 32).min(64)
-}
-
-/// A user may have this many times as many connections as are still left for all users. That is
-/// three quarters of all connections if no other user has any.
-const SHARE_OF_WHAT_IS_LEFT: usize = 3;
 
 /// The socket that clients connect to.
 #[derive(Debug)]
@@ -105,18 +96,17 @@ impl Listener {
         if turned_away.is_some() && conns.close_idle(clock::now(), idle) {
             turned_away = judged(conns);
         }
-        let Some(why) = turned_away else {
-            self.said = false;
-            conns.open(OwnedFd::from(stream), credentials, peer::ticks_now(), None);
-            return;
-        };
-        if !std::mem::replace(&mut self.said, true) {
-            tracing::warn!("{why}; refusing more");
+        let had_said = std::mem::replace(&mut self.said, turned_away.is_some());
+        if let Some(why) = &turned_away {
+            if !had_said {
+                tracing::warn!("{why}; refusing more");
+            }
+            if conns.taken_in().1 >= turned_away_max(room.all) {
+                return refuse(stream, why, budget);
+            }
         }
-        if conns.taken_in().1 >= turned_away_max(room.all) {
-            return refuse(stream, &why, budget);
-        }
-        conns.open(OwnedFd::from(stream), credentials, peer::ticks_now(), Some(Box::new(why)));
+        let turned_away = turned_away.map(Box::new);
+        conns.open(OwnedFd::from(stream), credentials, peer::ticks_now(), turned_away);
     }
 
     /// Accepts a client with the spare descriptor and turns it away. Returns whether this worked.
@@ -154,7 +144,6 @@ fn is_out_of_descriptors(error: &io::Error) -> bool {
 
 /// Sends the failure to a client, as far as possible without waiting, and closes the connection.
 fn refuse(mut stream: UnixStream, failure: &Failure, budget: &mut usize) {
-    let Some(bytes) = Answer::failure(failure).message else { return };
     if stream.set_nonblocking(true).is_err() {
         return;
     }
@@ -168,57 +157,7 @@ fn refuse(mut stream: UnixStream, failure: &Failure, budget: &mut usize) {
             break;
         }
     }
-    let _ = stream.write_all(&bytes);
-}
-
-/// The failure for a client if the limit on all connections is reached.
-fn full() -> Failure {
-    let message = "the daemon has reached its limit on connections";
-    Failure::new(ErrorName::TooManyConnections, message).hint(
-        "try again later, or raise `connections` in the configuration or the limit on open files",
-    )
-}
-
-/// The failure for a client whose user already has its share.
-fn has_share(uid: u32, has: usize) -> Failure {
-    let message =
-        format!("uid {uid} has {has} connections to the daemon, the most that one user may have");
-    Failure::new(ErrorName::TooManyConnections, message).hint(
-        "try again later, or raise `connections_per_user` or `connections` in the configuration",
-    )
-}
-
-/// The limits on connections.
-///
-/// Invariant: root and the user that runs the daemon are accepted while there is any room. Whatever
-/// other users do, every user gets a part of the rest.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ConnectionLimits {
-    /// The limit for all users together.
-    pub all: usize,
-    /// The limit for each user, if the configuration sets one.
-    pub each: Option<usize>,
-    /// The user that runs the daemon.
-    pub own: u32,
-}
-
-impl ConnectionLimits {
-    /// Why to turn away another connection of a user; `None` to accept it. `there` counts the
-    /// connections of all users, `has` those of this user.
-    pub(crate) fn turns_away(&self, uid: u32, there: usize, has: usize) -> Option<Failure> {
-        if uid == 0 || uid == self.own {
-            return (there >= self.all).then(full);
-        }
-        let kept = self.all / KEPT_FOR_GRANTS;
-        let left = self.all.saturating_sub(kept).saturating_sub(there);
-        if left == 0 {
-            return Some(full());
-        }
-        // A share of the remaining room, not of the whole, so that a few users together cannot take
-        // everything.
-        let most = self.each.unwrap_or(left.saturating_mul(SHARE_OF_WHAT_IS_LEFT));
-        (has >= most).then(|| has_share(uid, has))
-    }
+    let _ = stream.write_all(&Answer::failure(failure).message);
 }
 
 #[cfg(test)]
@@ -245,56 +184,5 @@ mod tests {
             refuse(ours, &full(), &mut budget);
             assert!(writing.join().unwrap() >= REFUSED_BYTES_PER_TURN);
         });
-    }
-
-    const ROOM: ConnectionLimits = ConnectionLimits { all: 1600, each: None, own: 7 };
-
-    /// Lets users connect in turn until all are turned away. Returns how many connections each user
-    /// has.
-    fn filled(room: ConnectionLimits, users: &[u32]) -> Vec<usize> {
-        let mut has = vec![0; users.len()];
-        loop {
-            let before = has.clone();
-            for (at, uid) in users.iter().enumerate() {
-                let there = has.iter().sum();
-                has[at] += usize::from(room.turns_away(*uid, there, has[at]).is_none());
-            }
-            if has == before {
-                return has;
-            }
-        }
-    }
-
-    #[test]
-    fn one_user_gets_three_quarters_of_the_connections_and_many_leave_room_for_another() {
-        let alone = filled(ROOM, &[1000])[0];
-        assert!((1100..=1130).contains(&alone), "{alone}");
-        for count in [2, 5, 50] {
-            let users: Vec<u32> = (1000..1000 + count).collect();
-            let has = filled(ROOM, &users);
-            let there = has.iter().sum::<usize>();
-            assert!(has.iter().all(|each| *each > 0), "{has:?}");
-            assert_eq!(ROOM.turns_away(999, there, 0), None, "{there} are there");
-            assert_eq!(ROOM.turns_away(0, there, 0), None);
-        }
-    }
-
-    #[test]
-    fn root_and_the_daemons_own_user_get_in_while_there_is_room_at_all() {
-        for uid in [0, 7] {
-            assert_eq!(filled(ROOM, &[uid]), [1600]);
-            assert_eq!(ROOM.turns_away(uid, 1600, 0), Some(full()));
-        }
-        assert_eq!(ROOM.turns_away(8, 1500, 0), Some(full()));
-        assert_eq!(ROOM.turns_away(7, 1500, 0), None);
-    }
-
-    #[test]
-    fn the_configured_limit_per_user_does_not_bind_root_and_the_daemons_user() {
-        let room = ConnectionLimits { each: Some(3), ..ROOM };
-        assert_eq!(filled(room, &[1000, 1001]), [3, 3]);
-        let why = room.turns_away(1000, 6, 3);
-        assert_eq!(why, Some(has_share(1000, 3)));
-        assert_eq!(room.turns_away(7, 6, 3), None);
     }
 }

@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use crate::calls::call::ConnId;
+use crate::net::all_connections::{Conns, in_turns};
 use crate::net::call_state::Subject;
 use crate::net::connection::OUTPUT_BYTES_MAX;
-use crate::net::connections::{Conns, in_turns};
 use canal_sys::clock;
 
 /// A user with this many bytes of unread reports gets no further report.
@@ -184,8 +184,8 @@ mod tests {
     use slotmap::KeyData;
 
     use super::*;
+    use crate::net::all_connections::Conns;
     use crate::net::call_state::CallState;
-    use crate::net::connections::Conns;
     use canal_sys::peer::Credentials;
 
     /// Connections of these users that await a report, in this order.
@@ -196,7 +196,7 @@ mod tests {
         for uid in users {
             let (ours, other) = UnixStream::pair().unwrap();
             let peer = Credentials { pid: 1, uid: *uid, gid: 0 };
-            let (id, _) = conns.open(ours.into(), peer, 0, None);
+            let id = conns.open(ours.into(), peer, 0, None);
             conns.set_state(id, CallState::Report(None));
             ids.push(id);
             theirs.push(other);

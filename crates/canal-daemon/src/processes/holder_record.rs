@@ -17,17 +17,19 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 
-use crate::host::{Known, Mark};
-use crate::processes::descendants::Trace;
-use crate::processes::identity::{Standing, Visible, find};
+use crate::membership::{Known, Mark};
+use crate::processes::find_descendants::Trace;
+use crate::processes::identify_owner::find;
+use crate::processes::other_namespaces::{Standing, Visible};
 use crate::wording::StartError;
 use canal_core::{HoldState, OnLost, Owner, ProcessId, Request, Table, Tag, Token};
-use canal_log::journal::disk;
-use canal_sys::dir::remove_if_there;
+use canal_log::disk;
+use canal_sys::kernel::random;
+use canal_sys::private_dir::remove_if_there;
 use canal_sys::process::{Found, Origin};
 
 /// A process that received a grant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Holder {
     pub process: ProcessId,
     #[serde(default)]
@@ -117,6 +119,9 @@ pub(crate) struct Recorded {
     by: Option<Origin>,
     /// The watcher that is responsible for the processes if the daemon is killed, if any.
     watcher: Option<WatchId>,
+    /// The TTL of the membership that the processes depend on, in milliseconds. The next daemon may
+    /// have another one.
+    ttl_ms: Option<u64>,
     /// The largest token, whether or not its hold has ended.
     largest: Token,
     /// The number of the directory, which is random.
@@ -165,7 +170,7 @@ impl HolderRecord {
     pub(crate) fn open(dir: &Path, origin: Origin, discard: bool) -> anyhow::Result<Self> {
         let path = dir.join(NAME);
         let recorded = recorded(&path, &origin, discard)?;
-        let dir_number = Some(recorded.dir_number.map_or_else(getrandom::u64, Ok)?);
+        let dir_number = Some(recorded.dir_number.map_or_else(random::u64, Ok)?);
         let recorded = Recorded { by: Some(origin), dir_number, ..recorded };
         let mut holder_record = Self { path, file: None, recorded, stale: 0, torn: false };
         holder_record.write_anew()?;
@@ -208,6 +213,17 @@ impl HolderRecord {
         }
     }
 
+    /// Records the TTL of a membership, before a process receives a grant under it.
+    ///
+    /// # Errors
+    /// It is not recorded yet.
+    pub(crate) fn set_ttl(&mut self, ttl_ms: u64) -> io::Result<()> {
+        if self.recorded.ttl_ms.replace(ttl_ms) == Some(ttl_ms) {
+            return Ok(());
+        }
+        self.write_anew()
+    }
+
     /// Records the watcher that is responsible for these processes from now on if the daemon is
     /// killed.
     ///
@@ -226,6 +242,11 @@ impl HolderRecord {
     /// The largest token that was ever sent here, as far as is known.
     pub(crate) fn largest(&self) -> Token {
         self.recorded.largest
+    }
+
+    /// The TTL of the last membership, if there was one.
+    pub(crate) fn ttl_ms(&self) -> Option<u64> {
+        self.recorded.ttl_ms
     }
 
     /// The number of the directory.

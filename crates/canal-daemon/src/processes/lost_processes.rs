@@ -9,7 +9,7 @@ use std::io;
 
 use nix::sys::signal::Signal;
 
-use crate::processes::descendants::{self, Trace};
+use crate::processes::find_descendants::{self, Trace};
 use crate::processes::holder_record::{Holder, may_outlive_lock};
 use canal_core::{OnLost, ProcessId, Tag, Token};
 use canal_sys::pidfd::{Pidfd, is_gone};
@@ -61,7 +61,7 @@ impl Stage {
 pub(crate) struct LostProcesses(BTreeMap<Token, Lost>);
 
 /// A process that has to end.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Lost {
     token: Token,
     told: Holder,
@@ -159,7 +159,7 @@ impl LostProcesses {
         find: impl Fn(ProcessId) -> Found,
     ) -> Vec<Token> {
         let traces: Vec<&Trace> = self.0.values().filter_map(|lost| lost.trace_due(now)).collect();
-        let left = descendants::kill(&traces);
+        let left = find_descendants::kill(&traces);
         // A process with several holds gets each signal once.
         let mut sent: BTreeSet<(ProcessId, Stage)> = BTreeSet::new();
         sent.extend(self.0.values().filter_map(|lost| Some((lost.told.process, lost.done?))));
@@ -178,20 +178,8 @@ impl LostProcesses {
 
 impl Lost {
     fn new((token, told): (Token, Holder), trace: Option<Trace>, kill_at: u64) -> Self {
-        Self {
-            token,
-            told,
-            is_lost: false,
-            pidfd: None,
-            trace: trace.filter(|_| told.on_lost == OnLost::Kill),
-            is_over: false,
-            clean: 0,
-            kill_at,
-            done: None,
-            killed_at: None,
-            complained: false,
-            is_late: false,
-        }
+        let trace = trace.filter(|_| told.on_lost == OnLost::Kill);
+        Self { token, told, trace, kill_at, ..Self::default() }
     }
 
     fn is_awaited(&self) -> bool {
@@ -298,7 +286,7 @@ mod tests {
     use std::process::{Child, Command};
 
     use super::*;
-    use crate::processes::identity::{find, process_of};
+    use crate::processes::identify_owner::{find, process_of};
     use canal_protocol::HOLD_VARIABLE;
     use canal_sys::rerun;
 

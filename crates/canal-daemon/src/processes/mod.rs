@@ -3,8 +3,9 @@
 //! Invariant: a process is identified by its pidfd, or by its pid together with properties that
 //! distinguish it from the next process with that pid.
 
-pub(super) mod descendants;
+pub(super) mod find_descendants;
 pub(super) mod holder_record;
-pub(super) mod identity;
+pub(super) mod identify_owner;
 pub(super) mod lost_processes;
-pub(super) mod owners;
+pub(super) mod other_namespaces;
+pub(super) mod watch_owners;

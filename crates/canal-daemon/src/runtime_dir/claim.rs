@@ -6,32 +6,26 @@
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
-use nix::errno::Errno;
-use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
-use nix::sys::socket::{
-    AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket,
-};
+use nix::sys::inotify::{AddWatchFlags, Inotify};
 
-use crate::config::sections::SocketAccess;
+use crate::config::sections_and_defaults::SocketAccess;
 use crate::net::listen::Listener;
-use crate::runtime_dir::locks::{self, ClaimError, InstanceGuard, is_at};
-use canal_protocol::paths::{Place, Rule, USUAL_SOCKET};
-use canal_sys::dir::{
-    IfMissing, make_private, open_lock, open_path, open_private, remove_if_there,
-};
+use crate::runtime_dir::bind_socket::bind;
+use crate::runtime_dir::instance_lock::{self, ClaimError, InstanceGuard, is_at};
+use canal_protocol::paths::{Place, USUAL_SOCKET};
+use canal_sys::private_dir::{self, IfMissing, make_private, open_lock, open_private};
+use canal_sys::process::user::geteuid;
 
 /// A place that this daemon has claimed, but not opened to clients yet.
 #[derive(Debug)]
 pub(crate) struct Claim {
     place: Place,
-    uid: u32,
     /// The directory, with a shared lock that makes clean-up programs leave it alone.
     dir: File,
     /// The instance lock.
@@ -61,8 +55,8 @@ pub struct Replacing(Arc<File>);
 
 impl Replacing {
     /// Waits until no other process replaces the daemon.
-    pub fn begin(place: &Place, uid: u32) -> Result<Self, ClaimError> {
-        open_dir(place, uid)?;
+    pub fn begin(place: &Place) -> Result<Self, ClaimError> {
+        open_dir(place)?;
         let path = replace_path(place);
         let file = open_lock(&path).map_err(ClaimError::at(&path))?;
         fs2::FileExt::lock_exclusive(&file).map_err(|error| ClaimError::Lock { path, error })?;
@@ -91,26 +85,27 @@ impl Replacing {
 
 impl Claim {
     /// Claims the place for a daemon that a client started, unless a daemon is being replaced.
-    pub(crate) fn on_demand(place: &Place, uid: u32) -> Result<Self, ClaimError> {
-        let locks = take_locks(place, uid)?;
+    pub(crate) fn on_demand(place: &Place) -> Result<Self, ClaimError> {
+        let locks = take_locks(place)?;
         // A replacement begins before the old daemon releases its lock, so this check cannot miss
         // it.
         if Replacing::is_under_way(place) {
             return Err(ClaimError::Running { socket: place.socket.clone(), pid: None });
         }
-        Self::with(locks, place, uid)
+        Self::with(locks, place)
     }
 
     /// Claims the place.
-    pub(crate) fn new(place: &Place, uid: u32) -> Result<Self, ClaimError> {
-        Self::with(take_locks(place, uid)?, place, uid)
+    pub(crate) fn new(place: &Place) -> Result<Self, ClaimError> {
+        Self::with(take_locks(place)?, place)
     }
 
-    fn with((dir, lock): (File, File), place: &Place, uid: u32) -> Result<Self, ClaimError> {
+    fn with((dir, lock): (File, File), place: &Place) -> Result<Self, ClaimError> {
         let guard = InstanceGuard::raise(place)?;
-        let state = locks::take_state(place, &guard.name).map_err(ClaimError::at(&place.dir))?;
+        let state =
+            instance_lock::take_state(place, &guard.name).map_err(ClaimError::at(&place.dir))?;
         let access = SocketAccess::default();
-        let mut claim = Self { place: place.clone(), uid, dir, lock, guard, state, access };
+        let mut claim = Self { place: place.clone(), dir, lock, guard, state, access };
         claim.sign().map_err(ClaimError::at(&lock_path(place)))?;
         Ok(claim)
     }
@@ -138,7 +133,8 @@ impl Claim {
         self.access = access;
         let (listener, socket) = match given {
             Some(listener) => (listener, None),
-            None => self.bind().map(|(listener, socket)| (listener, Some(socket)))?,
+            None => bind(&self.place, &self.dir, &self.access)
+                .map(|(listener, socket)| (listener, Some(socket)))?,
         };
         let listener = Listener::new(listener).map_err(ClaimError::at(&self.place.socket))?;
         let watch = self.watch();
@@ -148,60 +144,8 @@ impl Claim {
         Ok(RuntimeDir { claim: self, listener, socket, watch: watch.ok(), restore_failed: false })
     }
 
-    /// Binds our socket. If no further file can be created (a disk can run out of inodes, too),
-    /// removes the socket of a dead daemon to make room.
-    fn bind(&self) -> Result<(UnixListener, File), ClaimError> {
-        match self.bind_beside() {
-            Err(ClaimError::Io { error, .. })
-                if is_full(&error) && self.remove_dead_socket().is_ok() =>
-            {
-                self.bind_beside()
-            }
-            other => other,
-        }
-    }
-
-    /// Removes the socket that an earlier daemon left. We have the instance lock, so no daemon uses
-    /// that socket.
-    fn remove_dead_socket(&self) -> io::Result<()> {
-        let path = &self.place.socket;
-        if !std::fs::symlink_metadata(path)?.file_type().is_socket() {
-            return Err(io::ErrorKind::InvalidInput.into());
-        }
-        std::fs::remove_file(path)
-    }
-
-    /// Creates the socket under another name and renames it, so that clients never find a socket
-    /// that does not listen. The rename replaces the socket of an earlier daemon.
-    fn bind_beside(&self) -> Result<(UnixListener, File), ClaimError> {
-        let failed = ClaimError::at(&self.place.socket);
-        let made = self.place.dir.join(".canal.sock.new");
-        let fd = self.bind_at(&made).map_err(&failed)?;
-        self.permit(&made)?;
-        // The queue of connections is as long as the kernel allows (net.core.somaxconn). The
-        // constant is 128 in musl, and 4096 in glibc.
-        listen(&fd, Backlog::MAXALLOWABLE).map_err(|error| failed(error.into()))?;
-        let file = File::from(open_path(&made).map_err(&failed)?);
-        std::fs::rename(&made, &self.place.socket).map_err(failed)?;
-        Ok((UnixListener::from(fd), file))
-    }
-
-    fn bind_at(&self, made: &Path) -> io::Result<OwnedFd> {
-        remove_if_there(made)?;
-        let fd = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
-        // Uses the path of the open directory, because this name may be longer than the socket's
-        // name, whose length was checked.
-        let name = format!("/proc/self/fd/{}/.canal.sock.new", self.dir.as_raw_fd());
-        match bind(fd.as_raw_fd(), &UnixAddr::new(name.as_str())?) {
-            // There is no /proc.
-            Err(Errno::ENOENT) => bind(fd.as_raw_fd(), &UnixAddr::new(made)?)?,
-            bound => bound?,
-        }
-        Ok(fd)
-    }
-
     fn watch(&self) -> io::Result<Inotify> {
-        let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
+        let inotify = private_dir::inotify()?;
         self.add_watches(&inotify)?;
         Ok(inotify)
     }
@@ -218,32 +162,12 @@ impl Claim {
         }
         Ok(())
     }
-
-    /// Gives a new socket its group and its mode.
-    fn permit(&self, made: &Path) -> Result<(), ClaimError> {
-        let failed = |what: String| {
-            move |error| ClaimError::Access { socket: self.place.socket.clone(), what, error }
-        };
-        if let Some(group) = &self.access.group {
-            let what = format!("the group {} (`group` of `[socket]`)", group.called);
-            std::os::unix::fs::lchown(made, None, Some(group.gid)).map_err(failed(what))?;
-        }
-        let usual = if self.place.rule == Rule::Shared { 0o666 } else { 0o600 };
-        let mode = self.access.mode.unwrap_or(usual);
-        std::fs::set_permissions(made, std::fs::Permissions::from_mode(mode))
-            .map_err(failed(format!("the mode {mode:04o}")))
-    }
 }
 
 impl RuntimeDir {
     /// Becomes readable when something in our directories was removed.
     pub(crate) fn watch(&self) -> Option<impl AsFd> {
         self.watch.as_ref()
-    }
-
-    /// The place of these files.
-    pub(crate) fn place(&self) -> &Place {
-        &self.claim.place
     }
 
     /// Notes for operators.
@@ -253,7 +177,7 @@ impl RuntimeDir {
             format!("another user has the abstract socket `{name}`, which belongs to this daemon")
         };
         let of_guard = socket.is_none().then(of_guard);
-        of_guard.into_iter().chain(locks::state_note(&self.claim.place))
+        of_guard.into_iter().chain(instance_lock::state_note(&self.claim.place))
     }
 
     /// Whether one of our files is missing, except for the journal.
@@ -263,7 +187,7 @@ impl RuntimeDir {
             while watch.read_events().is_ok_and(|events| !events.is_empty()) {}
         }
         let Claim { place, lock, state, .. } = &self.claim;
-        let state = state.as_ref().is_some_and(|lock| !locks::has_state(place, lock));
+        let state = state.as_ref().is_some_and(|lock| !instance_lock::has_state(place, lock));
         self.has_lost_socket() || state || !is_at(&lock_path(place), lock)
     }
 
@@ -274,9 +198,8 @@ impl RuntimeDir {
     /// Restores the missing files, except for the socket: clients must not connect before the
     /// journal exists.
     pub(crate) fn restore(&mut self) -> Result<(), ClaimError> {
-        let Claim { place, uid, .. } = &self.claim;
-        let (place, uid) = (place.clone(), *uid);
-        let dir = open_dir(&place, uid)?;
+        let place = self.claim.place.clone();
+        let dir = open_dir(&place)?;
         let failed = ClaimError::at(&place.dir);
         if !is_at(&place.dir, &self.claim.dir) {
             fs2::FileExt::try_lock_shared(&dir).map_err(&failed)?;
@@ -290,7 +213,7 @@ impl RuntimeDir {
             self.claim.sign().map_err(ClaimError::at(&lock_path(&place)))?;
         }
         let Claim { guard, state: Some(lock), .. } = &mut self.claim else { return Ok(()) };
-        locks::restore_state(&place, &guard.name, lock)
+        instance_lock::restore_state(&place, &guard.name, lock)
             .map_err(ClaimError::at(&place.stores().state_dir))
     }
 
@@ -298,7 +221,8 @@ impl RuntimeDir {
     pub(crate) fn reopen(&mut self) -> Result<(), ClaimError> {
         let failed = ClaimError::at(&self.claim.place.socket);
         if self.has_lost_socket() {
-            let (listener, socket) = self.claim.bind()?;
+            let Claim { place, dir, access, .. } = &self.claim;
+            let (listener, socket) = bind(place, dir, access)?;
             self.listener = Listener::new(listener).map_err(&failed)?;
             self.socket = Some(socket);
         }
@@ -318,16 +242,12 @@ impl RuntimeDir {
 
 /// Opens the directory of a place, and creates it if it is missing. If it is the user's own
 /// directory, which canal created, makes it private.
-fn open_dir(place: &Place, uid: u32) -> Result<File, ClaimError> {
+fn open_dir(place: &Place) -> Result<File, ClaimError> {
+    let uid = geteuid().as_raw();
     if place.is_users_own() {
         make_private(&place.dir, uid)?;
     }
     Ok(File::from(open_private(&place.dir, uid, IfMissing::Create)?))
-}
-
-/// Whether there is no room for another file, on the disk or in the user's quota.
-pub(crate) fn is_full(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
 fn replace_path(place: &Place) -> PathBuf {
@@ -339,8 +259,8 @@ fn lock_path(place: &Place) -> PathBuf {
 }
 
 /// Takes the locks of a place: a shared one on its directory, and the instance lock.
-fn take_locks(place: &Place, uid: u32) -> Result<(File, File), ClaimError> {
-    let dir = open_dir(place, uid)?;
+fn take_locks(place: &Place) -> Result<(File, File), ClaimError> {
+    let dir = open_dir(place)?;
     // Several daemons may share the lock on the directory: it means "in use".
     let not_locked = |error| ClaimError::Lock { path: place.dir.clone(), error };
     fs2::FileExt::try_lock_shared(&dir).map_err(not_locked)?;
@@ -385,6 +305,7 @@ fn running(place: &Place, signed: &[u8]) -> ClaimError {
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::MetadataExt;
+    use std::path::Path;
 
     use super::*;
     use crate::config::permissions::Group;
@@ -393,11 +314,11 @@ mod tests {
     /// Claims a place whose claim was dropped. A process that another test starts has a copy of the
     /// claim until it executes its program.
     #[track_caller]
-    fn claim_again(place: &Place, claim: fn(&Place, u32) -> Result<Claim, ClaimError>) -> Claim {
-        let mut claimed = claim(place, uid());
+    fn claim_again(place: &Place, claim: fn(&Place) -> Result<Claim, ClaimError>) -> Claim {
+        let mut claimed = claim(place);
         wait_until("nothing has the dropped claim", || {
             if matches!(claimed, Err(ClaimError::Running { .. })) {
-                claimed = claim(place, uid());
+                claimed = claim(place);
             }
             !matches!(claimed, Err(ClaimError::Running { .. }))
         });
@@ -408,16 +329,12 @@ mod tests {
         Place::find(Some(&dir.join("d/canal.sock")), 0).unwrap()
     }
 
-    fn uid() -> u32 {
-        canal_sys::process::user::geteuid().as_raw()
-    }
-
     #[test]
     fn a_second_claim_names_the_first_one() {
         let dir = tempfile::tempdir().unwrap();
         let place = place(dir.path());
-        let _first = Claim::new(&place, uid()).unwrap();
-        let Err(ClaimError::Running { pid, .. }) = Claim::new(&place, uid()) else {
+        let _first = Claim::new(&place).unwrap();
+        let Err(ClaimError::Running { pid, .. }) = Claim::new(&place) else {
             panic!("a second claim was granted");
         };
         assert_eq!(pid, Some(std::process::id()));
@@ -427,9 +344,9 @@ mod tests {
     fn a_second_socket_in_a_directory_is_refused_by_the_name_of_the_first() {
         let dir = tempfile::tempdir().unwrap();
         let place = place(dir.path());
-        let _first = Claim::new(&place, uid()).unwrap();
+        let _first = Claim::new(&place).unwrap();
         let other = Place::find(Some(&dir.path().join("d/other.sock")), 0).unwrap();
-        for claimed in [Claim::new(&other, uid()), Claim::on_demand(&other, uid())] {
+        for claimed in [Claim::new(&other), Claim::on_demand(&other)] {
             let Err(ClaimError::OtherSocket { theirs, pid, .. }) = claimed else {
                 panic!("{claimed:?}");
             };
@@ -444,7 +361,7 @@ mod tests {
         let gid = canal_sys::process::user::getegid().as_raw();
         let group = Group { gid, called: "ours".to_owned() };
         let access = SocketAccess { group: Some(group), mode: Some(0o660) };
-        let home = Claim::new(&place, uid()).unwrap().open(None, access).unwrap();
+        let home = Claim::new(&place).unwrap().open(None, access).unwrap();
         let found = std::fs::symlink_metadata(&place.socket).unwrap();
         assert_eq!((found.mode() & 0o7777, found.gid()), (0o660, gid));
         drop(home);
@@ -458,11 +375,11 @@ mod tests {
     fn a_daemon_that_a_client_starts_gives_way_to_one_that_replaces() {
         let dir = tempfile::tempdir().unwrap();
         let place = place(dir.path());
-        let old = Claim::on_demand(&place, uid()).unwrap();
-        let replacing = Replacing::begin(&place, uid()).unwrap();
+        let old = Claim::on_demand(&place).unwrap();
+        let replacing = Replacing::begin(&place).unwrap();
         assert!(!replacing.is_free(&place));
         drop(old);
-        assert!(matches!(Claim::on_demand(&place, uid()), Err(ClaimError::Running { .. })));
+        assert!(matches!(Claim::on_demand(&place), Err(ClaimError::Running { .. })));
         wait_until("nothing has the dropped claim", || replacing.is_free(&place));
         let new = claim_again(&place, Claim::new);
         replacing.end();
@@ -474,9 +391,9 @@ mod tests {
     fn a_claim_outlives_the_removal_of_all_files() {
         let dir = tempfile::tempdir().unwrap();
         let place = place(dir.path());
-        let first = Claim::new(&place, uid()).unwrap();
+        let first = Claim::new(&place).unwrap();
         std::fs::remove_dir_all(&place.dir).unwrap();
-        assert!(matches!(Claim::new(&place, uid()), Err(ClaimError::Running { .. })));
+        assert!(matches!(Claim::new(&place), Err(ClaimError::Running { .. })));
         drop(first);
         claim_again(&place, Claim::new);
     }

@@ -98,7 +98,7 @@ pub fn users_with_daemons() -> BTreeSet<u32> {
 
 /// The running daemons of users, in all mount namespaces that share our network namespace: the user
 /// of each, and whether its directory is in our /tmp. They are identified by their abstract sockets
-/// ([`InstanceGuard`](super::locks::InstanceGuard)).
+/// ([`InstanceGuard`](super::instance_lock::InstanceGuard)).
 fn daemons_of_users(above: &Path) -> io::Result<Vec<(u32, bool)>> {
     let above = fs::metadata(above)?;
     let names = abstract_socket::all()?;
@@ -144,7 +144,7 @@ fn is_another_tmp() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::runtime_dir::locks::InstanceGuard;
+    use crate::runtime_dir::instance_lock::InstanceGuard;
 
     #[test]
     fn the_guard_name_of_a_per_user_daemon_tells_its_uid_and_its_tmp() {

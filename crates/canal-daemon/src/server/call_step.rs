@@ -50,8 +50,6 @@ pub(crate) type Result<T = Step, E = Failure> = std::result::Result<T, E>;
 pub(crate) struct Caller {
     pub id: ConnId,
     pub peer: Credentials,
-    /// Whether the client accepts several replies.
-    pub follows: Follows,
     /// The descriptors that came with the call.
     pub fds: Vec<OwnedFd>,
 }
@@ -125,10 +123,9 @@ impl Server {
 
 /// Makes calls wait.
 impl Server {
-    /// Makes a call wait until its request is granted or refused. With `more`, the client takes
-    /// progress messages.
-    pub(crate) fn wait_for_grant(&mut self, id: ConnId, request: RequestId, more: bool) -> Step {
-        self.waiters.attach(request, more);
+    /// Makes a call wait until its request is granted or refused.
+    pub(crate) fn wait_for_grant(&mut self, id: ConnId, request: RequestId) -> Step {
+        self.waiters.attach(request);
         if let Some(conn) = self.conns.get(id) {
             conn.save_memory();
         }
@@ -143,7 +140,9 @@ impl Server {
         let since = *conn.wordless_since.get_or_insert_with(clock::boottime_ms);
         let patience = match &what {
             Awaiting::Membership => conn.calls.front().and_then(Patience::of),
-            Awaiting::MembershipOf(it) | Awaiting::Change(_, PendingCall::Ask(it)) => it.patience(),
+            Awaiting::MembershipOf(it) | Awaiting::Change(_, PendingCall::Ask(it)) => {
+                it.patience(conn.follows() == Follows::More)
+            }
             Awaiting::Change(..) => None,
         };
         Step::Wait(CallState::Log(LogWait { what, since, patience: patience.map(Box::new) }))

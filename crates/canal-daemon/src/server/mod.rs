@@ -1,33 +1,37 @@
 //! The daemon at work: one thread owns all state, and works in turns ([`turn`]).
 
 pub(super) mod call_step;
-mod follow;
-mod grant;
-mod jobserver;
+mod caller;
+mod due_work;
+mod follow_log;
+mod job_tokens;
 mod liveness;
-mod membership;
 pub(super) mod observe;
-mod progress_messages;
+mod progress_and_watches;
 mod requests;
+mod send_grants;
+mod shared_table;
+mod stop_and_idle_exit;
 pub(super) mod turn;
 
 use crate::calls::call::ConnId;
-use crate::cluster::decide::Decide;
+use crate::cluster::journal_or_engine::Decide;
 use crate::config::effective::EffectiveConfig;
 use crate::jobserver::builds::Jobservers;
-use crate::net::connections::{Accepted, Conns};
-use crate::net::listen::ConnectionLimits;
+use crate::lease_deadlines::Leases;
+use crate::net::all_connections::{Accepted, Conns};
+use crate::net::connection_limits::ConnectionLimits;
 use crate::net::unread_reports::Reports;
-use crate::processes::descendants::Children;
-use crate::processes::owners::Owners;
+use crate::options::Options;
+use crate::processes::find_descendants::Children;
+use crate::processes::watch_owners::Owners;
 use crate::runtime_dir::claim::RuntimeDir;
 use crate::server::observe::Observe;
 use crate::store::node_identity::Node;
 use crate::timers::{BoottimeTimer, Due};
 use crate::view::size_notes::ToldSizes;
 use crate::view::visible_table::Shown;
-use crate::waiters::leases::Leases;
-use crate::waiters::waiting::Waiters;
+use crate::waiters::Waiters;
 use canal_core::RequestId;
 use canal_protocol::DaemonInfo;
 
@@ -35,6 +39,7 @@ use canal_protocol::DaemonInfo;
 #[derive(Debug)]
 pub(crate) struct Server {
     pub about: DaemonInfo,
+    pub options: Options,
     pub runtime_dir: RuntimeDir,
     pub effective: EffectiveConfig,
     /// The table and its log.
@@ -60,7 +65,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Accepts new connections.
+    /// Accepts new connections, and reads what their clients have sent.
     pub(crate) fn accept(&mut self) -> Accepted {
         let mut connections_max = self.connections_max();
         if self.conns.len() >= connections_max {

@@ -3,20 +3,21 @@
 //! Invariants: no decision depends on this. Hooks get their events only after the answers of a turn
 //! are written.
 
+use std::collections::BTreeSet;
 use std::task::Waker;
 use std::time::Instant;
 
 use crate::calls::in_flight::Applied;
-use crate::cluster::decide::Decide;
-use crate::config::sections::{HookSettings, On};
+use crate::cluster::journal_or_engine::Decide;
+use crate::config::hooks::{HookSettings, On};
 use crate::history::recorder::History;
-use crate::history::requests::Open;
-use crate::hooks::configured::{Hooks, Lasting, lasting};
+use crate::hooks::active_hooks::{Hooks, Lasting, lasting};
 use crate::hooks::event::{Event, HolderFacts};
 use crate::metrics::counters::Snapshot;
 use crate::metrics::exporter::Exporter;
-use crate::store::ledger::Ledger;
+use crate::store::table_and_log::Ledger;
 use crate::view::visible_table::Shown;
+use crate::waiters::Open;
 use crate::wording::{pid_of, time};
 use canal_core::{Change, OwnSlots, Token};
 use canal_history::Ending;
@@ -171,27 +172,22 @@ impl Shown<'_> {
 
     /// The first of the holders that have these holds.
     fn holders_of(&self, tokens: impl Iterator<Item = Token>) -> Vec<HolderFacts> {
-        let mut holders: Vec<HolderFacts> = Vec::new();
-        for hold in tokens.filter_map(|token| self.table.hold(token)) {
-            if holders.iter().all(|known| known.token != hold.token.0) {
-                holders.push(HolderFacts {
-                    uid: hold.asked.uid,
-                    pid: pid_of(&hold.asked.owner),
-                    command: Some(hold.asked.command.0.clone()),
-                    since: time(hold.since),
-                    token: hold.token.0,
-                });
-            }
-            if holders.len() >= HOLDERS_MAX {
-                break;
-            }
-        }
-        holders
+        let mut seen = BTreeSet::new();
+        let holds = tokens.filter(|token| seen.insert(*token));
+        let holds = holds.filter_map(|token| self.table.hold(token)).take(HOLDERS_MAX);
+        let holders = holds.map(|hold| HolderFacts {
+            uid: hold.asked.uid,
+            pid: pid_of(&hold.asked.owner),
+            command: Some(hold.asked.command.0.clone()),
+            since: time(hold.since),
+            token: hold.token.0,
+        });
+        holders.collect()
     }
 
     /// The event for a long hold.
     fn long_hold(&self, one: Lasting<'_>, now_ms: u64) -> Option<Event> {
-        let hold = self.table.hold_of(self.table.tagged(one.asked.tag)?)?;
+        let hold = self.table.hold_tagged(one.asked.tag)?;
         let ended = Open::of_hold(self.table, hold).ended_at(now_ms, Ending::Ended);
         Some(Event { on: one.on, ended, reason: None, holders: Vec::new() })
     }

@@ -1,4 +1,4 @@
-//! The steps of a turn of the daemon, their order, and the work that is due at a time.
+//! The steps of a turn of the daemon, and their order. `due_work` does what is due at a time.
 //!
 //! A turn carries out a [`Batch`] in this order: closed connections and deaths, releases and
 //! renewals, requests. Each of them only proposes changes. The turn follows the log after each
@@ -6,33 +6,30 @@
 //! replies. If many clients call at once, some calls are recorded and answered before the next
 //! calls are served. A turn reads no connection after it began to serve.
 //!
-//! Each message has a handler in its own file in `requests`; the handler returns a [`Step`]. `step`
-//! carries it out: it answers the call, or keeps the [`CallState`] of a call that waits in the
-//! connection. `follow` and `membership` take that state out and continue the call.
+//! Each message has a handler in its own file in `requests`; the handler returns a [`Step`].
+//! `call_step` carries it out: it answers the call, or keeps the [`CallState`] of a call that waits
+//! in the connection. `follow_log` and `shared_table` take that state out and continue the call.
 //!
 //! Invariants: a call that was taken from its connection is answered, or its connection keeps the
 //! state of its wait. Before a turn answers a call or sends a grant, it applies every death that
 //! was reported before the turn.
 
 use std::collections::BTreeSet;
-use std::io;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use crate::calls::call::{Answer, Asked, Call, ConnId, Follows, Replies, Trait};
-use crate::calls::table::table_of_calls;
+use crate::calls::call::{Answer, Asked, Call, ConnId, Trait};
+use crate::calls::call_table::table_of_calls;
+use crate::cluster::end_commands::ToEnd;
+use crate::net::all_connections::{Accepted, Source, in_turns};
 use crate::net::call_state::CallState;
 use crate::net::connection::{CALLS_AHEAD_MAX, Connection};
-use crate::net::connections::{Accepted, Source, in_turns};
 use crate::net::unread_reports::REPORT_TIME_PER_TURN;
-use crate::processes::owners::Ended;
+use crate::processes::watch_owners::Ended;
 use crate::server::Server;
 use crate::server::call_step::{Caller, Result, Step};
-use crate::server::liveness::PROCESSES_EVERY;
-use crate::timers::is_due;
 use crate::view::visible_table::Shown;
 use canal_protocol::service::{Description, DescriptionQuery, Info, ServiceError, description};
 use canal_sys::clock;
-use canal_text::duration::stated;
 
 /// The most calls served in a turn. The others are served in the next turn. Users take turns again
 /// there, so a later call of a user with fewer calls may be served first.
@@ -55,7 +52,8 @@ impl Server {
     /// A decision cannot be recorded. The daemon then has to end without a reply, and the next
     /// daemon continues from the recorded state.
     pub(crate) fn turn(&mut self) -> anyhow::Result<()> {
-        self.stop_in_time();
+        // First, because the daemon itself may have been stopped for any length of time.
+        self.end_commands(ToEnd::Due);
         self.jobservers.take_returned();
         let batch = Batch::take(self);
         self.carry_out_batch(batch)
@@ -122,9 +120,11 @@ impl Server {
         let mut left = CALLS_PER_TURN;
         loop {
             self.settle()?;
-            let active = std::mem::take(&mut self.conns.active).into_iter();
+            let mut ready = std::mem::take(&mut self.conns.active);
             let user = |id| self.conns.peek(id).map(|conn| conn.peer.uid);
-            let active = in_turns(active.filter_map(|id| Some((user(id)?, id))));
+            let active = in_turns(ready.drain(..).filter_map(|id| Some((user(id)?, id))));
+            // The list keeps its memory.
+            self.conns.active = ready;
             // However many calls there are, every renewal that was read is served before a lease
             // ends.
             let (over_at, mut all) = (leases_over_at.take(), usize::MAX);
@@ -224,7 +224,6 @@ impl Batch {
         }
         if lease_is_over || server.conns.reported.contains(&Source::LISTENER) {
             accepted = server.accept();
-            server.conns.read_newcomers();
         }
         let leases_over_at =
             lease_is_over.then(|| server.conns.accept_backlog.caught_up(begun, accepted)).flatten();
@@ -234,157 +233,6 @@ impl Batch {
             disconnected: std::mem::take(&mut server.conns.disconnected),
             leases_over_at,
         }
-    }
-}
-
-/// Schedules work, and does the work that is due.
-impl Server {
-    /// How long the daemon may sleep if no event arrives and its boottime timer does not go off.
-    pub(crate) fn time_to_sleep(&self) -> Option<Duration> {
-        let now = clock::now();
-        let due = &self.due;
-        let times = [
-            due.come_back,
-            due.processes,
-            due.check_ahead.due,
-            due.closing,
-            due.node_settled,
-            due.progress,
-            due.watch,
-            due.leaders,
-            self.reports.due,
-            due.home,
-            due.verify,
-            due.idle,
-            self.jobservers.due,
-            self.observe.due(),
-            self.decide.watcher_due(),
-            self.effective.readings.due(),
-            self.conns.next_deferred(),
-            self.runtime_dir.listener.pauses_until,
-        ];
-        times.into_iter().flatten().min().map(|at| at.saturating_duration_since(now))
-    }
-
-    /// Sets the timer for work that is also due while the machine is suspended: the ends of waits
-    /// and leases, and the deadlines of the engine.
-    pub(crate) fn set_alarm(&mut self) -> io::Result<()> {
-        if self.conns.reported.remove(&Source::BOOTTIME_TIMER) {
-            self.timer.went_off();
-        }
-        let log_due = self.conns.log_waits().map(|(_, wait)| wait.due()).min();
-        let ends = [self.waiters.next_end(), self.leases.next_end(), log_due];
-        let next = ends.into_iter().chain([self.decide.next_due()]).flatten().min();
-        self.timer.set(next)
-    }
-
-    /// Does the work that is due.
-    fn on_time(&mut self, now: Instant) -> anyhow::Result<()> {
-        self.end_waits()?;
-        self.look_at_pending();
-        if is_due(&mut self.due.come_back, now) {
-            self.give_up_the_lost(now);
-        }
-        if is_due(&mut self.due.processes, now) {
-            self.look_at_stopped();
-            self.look_at_detached(now);
-            for token in self.children.unsure().clone() {
-                self.end_of_writers(token);
-            }
-        }
-        if is_due(&mut self.due.check_ahead.due, now) {
-            self.check_ahead_of_waiters(now);
-        }
-        if is_due(&mut self.due.node_settled, now) {
-            self.settle_node();
-        }
-        self.look_after_home(now);
-        self.decide.look_after_watcher(&mut self.conns, now);
-        Ok(())
-    }
-
-    /// Schedules the next work at the end of a turn, because no event may start another turn.
-    pub(crate) fn look_ahead(&mut self, now: Instant) {
-        if self.awaits_detached()
-            || !self.waiters.suspended.is_empty()
-            || !self.children.unsure().is_empty()
-        {
-            self.due.processes.get_or_insert(now + PROCESSES_EVERY);
-        }
-        self.due.closing = self.conns.close_slow(now);
-        self.reports.look_ahead(&self.conns, now);
-        self.note_idleness(now);
-    }
-
-    fn note_idleness(&mut self, now: Instant) {
-        let Some(limit) = self.effective.idle_exit() else { return };
-        if self.conns.len() > 0 || self.decide.is_used() || self.observe.hooks.are_busy() {
-            self.due.idle = None;
-        } else if is_due(&mut self.due.idle, now) {
-            tracing::info!("idle for {}; the daemon is exiting", stated(limit));
-            self.stopping = true;
-        } else {
-            self.due.idle.get_or_insert(now + limit);
-        }
-    }
-}
-
-/// How often to check files that cannot be watched.
-const LOOKS_EVERY: Duration = Duration::from_secs(1);
-
-/// How long to wait after a removal before files are restored: a running `rm -r` must find nothing
-/// new.
-const CALM: Duration = Duration::from_millis(20);
-
-/// How long to wait before a failed attempt is repeated.
-const AGAIN_AFTER: Duration = Duration::from_millis(100);
-
-/// How often to look again for a process whose life is uncertain.
-const VERIFIED_EVERY: Duration = Duration::from_secs(10);
-
-/// Watches the daemon's files, and restores removed files from memory.
-impl Server {
-    fn look_after_home(&mut self, now: Instant) {
-        if self.conns.reported.remove(&Source::RUNTIME_DIR) {
-            self.due.home = Some(now + CALM);
-        }
-        if is_due(&mut self.due.home, now) {
-            match self.restore_home() {
-                Ok(()) => self.runtime_dir.restore_failed = false,
-                Err(error) => {
-                    if !std::mem::replace(&mut self.runtime_dir.restore_failed, true) {
-                        tracing::warn!("cannot restore the files yet: {error:#}");
-                    }
-                    self.due.home = Some(now + AGAIN_AFTER);
-                }
-            }
-        }
-        if self.runtime_dir.watch().is_none() {
-            self.due.home.get_or_insert(now + LOOKS_EVERY);
-        }
-        if is_due(&mut self.due.verify, now) {
-            self.verify_again();
-        }
-        if !self.owners.unverified.is_empty() {
-            self.due.verify.get_or_insert(now + VERIFIED_EVERY);
-        }
-    }
-
-    fn restore_home(&mut self) -> anyhow::Result<()> {
-        let vanished = self.decide.ledger().journal().is_some_and(|it| it.journal.vanished());
-        let is_whole = !self.runtime_dir.is_damaged() && !vanished;
-        if is_whole && !self.runtime_dir.restore_failed {
-            return Ok(());
-        }
-        if !self.runtime_dir.restore_failed {
-            tracing::warn!("another process removed files of this daemon; restoring them");
-        }
-        self.runtime_dir.restore()?;
-        self.decide.restore_files()?;
-        self.runtime_dir.reopen()?;
-        // The listener is registered already unless it was created again.
-        let _ = self.conns.await_source(Source::LISTENER, &self.runtime_dir.listener);
-        Ok(())
     }
 }
 
@@ -438,11 +286,7 @@ impl Server {
             Ok(()) if (self.stopping || heard_end) && asked.is(Trait::AsksForLock) => {
                 Ok(Step::Leave)
             }
-            Ok(()) => {
-                let more = replies == Replies::Many && !heard_end;
-                let follows = if more { Follows::More } else { Follows::Nothing };
-                self.begin(asked, &mut Caller { id, peer, follows, fds })
-            }
+            Ok(()) => self.begin(asked, &mut Caller { id, peer, fds }),
         };
         self.carry_out(id, step);
     }

@@ -6,7 +6,7 @@
 use super::host::Host;
 use super::programs::received_grants::{ReceivedGrant, Until};
 use super::world::{STEP_MS, World};
-use crate::host::Mark;
+use crate::membership::Mark;
 use canal_core::{Owner, Snapshot, Table, WaiterState, WaiterStatus};
 
 /// How long it may take until all hosts have read the whole log.

@@ -20,6 +20,7 @@ impl World {
         if self.now_ms < self.hosts[at].spared_until {
             return;
         }
+        tracing::debug!(?fault, at, until, "a fault");
         match fault {
             Fault::KillDaemon | Fault::StopDaemon | Fault::Freeze | Fault::Reboot => {
                 self.disturb_machine(fault, at, until, clock_ms);

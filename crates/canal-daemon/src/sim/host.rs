@@ -13,13 +13,13 @@ use super::machine::{Killed, Machine, Serial};
 use super::programs::program::Program;
 use super::watch::Watch;
 use crate::config::file::Config;
-use crate::net::connections::Source;
+use crate::net::all_connections::Source;
 use crate::options::Options;
 use crate::runtime_dir::claim::Claim;
 use crate::server::Server;
 use crate::start::open;
 use canal_log::engine::Position;
-use canal_log::sim::disk::{self as fault, Disk};
+use canal_log::sim::disk_faults::{self as fault, Disk};
 use canal_protocol::paths::Place;
 use canal_sys::kernel::simulated::on;
 
@@ -126,7 +126,7 @@ impl Host {
         let caught = || on(machine.clone(), || catch_unwind(AssertUnwindSafe(work)));
         let is_bad_disk = now_ms < self.bad_disk_until;
         if !is_bad_disk {
-            self.disk = Disk::default();
+            self.disk = Disk { written: self.disk.written, ..Disk::default() };
         }
         let (done, was_stopped) = fault::on(&mut self.disk, || match self.disk_budget {
             Some(budget) => fault::after(budget, caught),
@@ -251,7 +251,7 @@ fn start(place: &Place) -> anyhow::Result<Server> {
         ..Options::at(place.clone())
     };
     let config = Config::read(&place.stores().config)?;
-    let claim = Claim::new(place, canal_sys::process::user::geteuid().as_raw())?;
+    let claim = Claim::new(place)?;
     open(&options, &config, claim, None, DESCRIPTORS)
 }
 

@@ -10,15 +10,17 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::panic::resume_unwind;
 use std::time::{Duration, Instant};
 
+use fastrand::Rng;
 use nix::errno::Errno;
+use nix::sys::inotify::Inotify;
 use nix::sys::signal::Signal;
 use nix::sys::socket::{UnixAddr, getpeername};
 
 use canal_protocol::HOLD_VARIABLE;
-use canal_sys::fds;
 use canal_sys::kernel::simulated::{Descriptor, Kernel, Stat};
 use canal_sys::peer::Credentials;
 use canal_sys::process::{Origin, is_link_to};
+use canal_sys::{fds, private_dir, rerun};
 
 /// The panic that kills a daemon in the middle of a turn.
 #[derive(Debug)]
@@ -66,6 +68,10 @@ struct State {
     /// The true time at which each process ended.
     ended_at: BTreeMap<Serial, u64>,
     last_serial: Serial,
+    /// The source of random numbers.
+    rng: Rng,
+    /// How many kernel calls the daemon has made.
+    calls: u64,
     /// The daemon is killed after this many kernel calls.
     kill_after: Option<u64>,
 }
@@ -73,6 +79,7 @@ struct State {
 #[derive(Debug)]
 pub(super) struct Machine {
     state: RefCell<State>,
+    inotify: Inotify,
     base: Instant,
     number: usize,
     /// The speed of its clock, in thousandths of the true speed.
@@ -104,10 +111,13 @@ impl Machine {
             sockets: BTreeMap::new(),
             ended_at: BTreeMap::new(),
             last_serial: 0,
+            rng: Rng::with_seed(number as u64),
+            calls: 0,
             kill_after: None,
         };
+        let (state, inotify) = (RefCell::new(state), inotify());
         let uid = canal_sys::process::user::geteuid().as_raw();
-        Self { state: RefCell::new(state), base, number, rate, is_wrong_time, uid }
+        Self { state, inotify, base, number, rate, is_wrong_time, uid }
     }
 
     /// Sets the true time, in milliseconds since the run began.
@@ -251,9 +261,15 @@ impl Machine {
         self.state.borrow().sockets.get(name).copied().ok_or_else(|| Errno::ENODATA.into())
     }
 
+    /// How many kernel calls the daemons have made.
+    pub(super) fn calls(&self) -> u64 {
+        self.state.borrow().calls
+    }
+
     /// Counts a kernel call of the daemon, and kills the daemon if its time is up.
     fn asked(&self) {
         let mut state = self.state.borrow_mut();
+        state.calls += 1;
         let Some(left) = state.kill_after else { return };
         state.kill_after = left.checked_sub(1);
         let is_killed = state.kill_after.is_none();
@@ -301,6 +317,17 @@ impl State {
     }
 }
 
+/// The inotify instance of a machine. The system has few of them, which other tests use, too. A
+/// daemon can do without, but then it does something else, which no seed decided.
+fn inotify() -> Inotify {
+    let mut made = None;
+    rerun::wait_until("an inotify instance is free (fs.inotify.max_user_instances)", || {
+        made = private_dir::inotify().ok();
+        made.is_some()
+    });
+    made.unwrap()
+}
+
 /// The wall clock of every machine.
 pub(super) fn unix_ms(now_ms: u64, is_wrong_time: bool) -> u64 {
     if is_wrong_time { 1 } else { 1_700_000_000_000 + now_ms }
@@ -319,6 +346,16 @@ impl Kernel for Machine {
 
     fn instant(&self) -> Instant {
         self.base + Duration::from_millis(self.clock())
+    }
+
+    fn random(&self) -> u128 {
+        self.state.borrow_mut().rng.u128(..)
+    }
+
+    fn inotify(&self) -> io::Result<OwnedFd> {
+        // A daemon reads no events of its predecessor.
+        while self.inotify.read_events().is_ok() {}
+        self.inotify.as_fd().try_clone_to_owned()
     }
 
     fn origin(&self) -> Origin {

@@ -3,11 +3,11 @@
 use std::fmt;
 use std::path::Path;
 
-use crate::cluster::watcher_process::{Alone, Duty};
+use crate::cluster::daemon_watcher::{Alone, Duty};
 use crate::processes::holder_record::WatchId;
 use crate::server::Server;
 use canal_core::HostId;
-use canal_sys::deadline::Reader;
+use canal_sys::deadline_page::Reader;
 use canal_sys::process::Origin;
 
 /// The watcher of a machine.

@@ -48,10 +48,16 @@ pub(super) struct World {
     _folder: TempDir,
 }
 
+/// The name of the folder of the daemons' files begins with this.
+pub(super) const FOLDER: &str = "canal-sim-";
+
+/// The log line of each step of a machine.
+pub(super) const STEP: &str = "a step of a machine";
+
 /// The folder of the daemons' files: in memory, if the machine has such a directory.
 fn folder() -> TempDir {
     let mut builder = tempfile::Builder::new();
-    builder.prefix("canal-sim-");
+    builder.prefix(FOLDER);
     builder.tempdir_in("/dev/shm").or_else(|_| builder.tempdir()).unwrap()
 }
 
@@ -148,6 +154,7 @@ impl World {
                 self.hosts[at].run_daemon(self.now_ms)?;
             }
             self.bury(at);
+            self.note_state(at);
             match self.network {
                 Some(_) => {
                     self.check_reads(at)?;
@@ -164,6 +171,15 @@ impl World {
             self.check_agreement()?;
         }
         Ok(())
+    }
+
+    /// Logs what two runs of the same seed must have in common.
+    fn note_state(&self, at: usize) {
+        let Host { machine, daemon, disk, daemons, .. } = &self.hosts[at];
+        let cluster = daemon.as_ref().and_then(|server| server.decide.cluster());
+        let read_to = cluster.and_then(|cluster| cluster.read_to());
+        let (calls, written, rng) = (machine.calls(), disk.written, self.rng.get_seed());
+        tracing::trace!(at, daemons, calls, written, rng, ?read_to, "{STEP}");
     }
 
     /// Starts commands from time to time.

@@ -7,7 +7,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::waiters::leases::is_collecting;
+use crate::lease_deadlines::is_collecting;
 use canal_core::{FrameId, Globals, HoldState, RequestId, Revision, Snapshot, Table, Token};
 use canal_log::lease_file::{Changes, HeldLease, LeaseLog};
 use canal_sys::clock;

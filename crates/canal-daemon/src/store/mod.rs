@@ -3,7 +3,7 @@
 //! Invariant: the daemon records a change before it reports it to a client.
 
 pub(super) mod lease_store;
-pub(super) mod ledger;
 pub(crate) mod node_identity;
 pub(super) mod previous_journal;
 pub(super) mod recover;
+pub(super) mod table_and_log;

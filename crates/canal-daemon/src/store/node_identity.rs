@@ -20,7 +20,7 @@ use canal_core::NodeId;
 use canal_log::{journal, lease_file, stored_state};
 use canal_protocol::paths::{Place, Rule};
 use canal_sys::clock;
-use canal_sys::dir::remove_if_there;
+use canal_sys::private_dir::remove_if_there;
 
 /// An in-memory file system that `libc` does not name.
 const RAMFS_MAGIC: FsType = FsType(0x8584_58f6);

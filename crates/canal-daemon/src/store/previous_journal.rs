@@ -2,13 +2,16 @@
 //!
 //! Invariant: a journal that cannot be read is never treated as an empty journal.
 
+use std::collections::BTreeSet;
 use std::path::Path;
+use std::sync::Arc;
 
-use crate::history::requests::Unseen;
-use crate::processes::identity::{NotAdopted, Standing, Visible, adopt, find};
+use crate::history::followed_requests::Unseen;
+use crate::processes::identify_owner::find;
+use crate::processes::other_namespaces::{Standing, Visible};
 use crate::wording::StartError;
 use canal_core::{
-    Change, Globals, Outcome, Owner, ProcessId, RULES_VERSION, Snapshot, Table, Token,
+    Change, Globals, Outcome, Owner, ProcessId, RULES_VERSION, Request, Snapshot, Table, Token,
 };
 use canal_log::Record;
 use canal_log::journal::{Journal, OpenError, Opened, last_origin, salvage};
@@ -89,29 +92,54 @@ fn adopted(
     visible: &Visible,
     notes: &mut Vec<String>,
 ) -> anyhow::Result<Table> {
-    match adopt(table, visible) {
-        Ok((table, unverified)) => {
-            tracing::info!(
-                unverified = unverified.len(),
-                "the journal comes from another pid or time namespace; identified its processes \
-                 here"
-            );
-            if !unverified.is_empty() {
-                notes.push(format!("{UNVERIFIED}: {}", unverified.join(", ")));
-            }
-            Ok(table)
-        }
-        Err(NotAdopted::Diverged(error)) => Err(error.into()),
-        Err(NotAdopted::Nameless(holders)) => {
-            let what = format!(
-                "the journal in {} names processes in another pid or time namespace, which canal \
-                 cannot identify before Linux 6.9: {}",
-                dir.display(),
-                holders.join(", ")
-            );
-            Err(StartError { what, hint: NAMELESS_HINT.into() }.into())
-        }
+    let nameless = holders(table, |process| process.inode == 0);
+    if !nameless.is_empty() {
+        let what = format!(
+            "the journal in {} names processes in another pid or time namespace, which canal \
+             cannot identify before Linux 6.9: {}",
+            dir.display(),
+            nameless.join(", ")
+        );
+        return Err(StartError { what, hint: NAMELESS_HINT.into() }.into());
     }
+    let unverified = holders(table, |process| visible.standing(process) == Standing::Unknown);
+    let owner = |owner: &mut Owner| {
+        if let Owner::Process(process) = owner {
+            *process = visible.translate(*process);
+        }
+    };
+    let request = |request: &mut Arc<Request>| {
+        let request = Arc::make_mut(request);
+        owner(&mut request.owner);
+        request.asker = request.asker.map(|asker| visible.translate(asker));
+    };
+    let mut snapshot = table.snapshot();
+    snapshot.frames.iter_mut().for_each(|frame| owner(&mut frame.owner));
+    snapshot.holds.iter_mut().for_each(|hold| request(&mut hold.asked));
+    snapshot.waiters.iter_mut().for_each(|waiter| request(&mut waiter.request));
+    let table = Table::restore(&snapshot)?;
+    tracing::info!(
+        unverified = unverified.len(),
+        "the journal comes from another pid or time namespace; identified its processes here"
+    );
+    if !unverified.is_empty() {
+        notes.push(format!("{UNVERIFIED}: {}", unverified.join(", ")));
+    }
+    Ok(table)
+}
+
+/// The keys and the command of each holder whose process is one of these.
+fn holders(table: &Table, is: impl Fn(ProcessId) -> bool) -> Vec<String> {
+    let held = table.holds().filter(|hold| !hold.orphaned);
+    let named = held.filter_map(|hold| match hold.asked.owner {
+        Owner::Process(process) if is(process) => {
+            let keys: BTreeSet<&str> = hold.items.iter().map(|item| item.key.as_str()).collect();
+            let keys = keys.into_iter().collect::<Vec<_>>().join(" ");
+            Some(format!("{keys} ({})", hold.asked.command.0))
+        }
+        _ => None,
+    });
+    named.collect()
 }
 
 const UNVERIFIED: &str = "the daemon cannot see from this pid namespace whether these holders are \

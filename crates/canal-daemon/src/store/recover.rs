@@ -10,10 +10,10 @@ use anyhow::Context;
 
 use crate::config::file::Config;
 use crate::fault_injection::Fault;
-use crate::history::requests::Unseen;
+use crate::history::followed_requests::Unseen;
 use crate::store::lease_store::{LeaseStore, table_of};
-use crate::store::ledger::{JournalStore, Ledger, Rooms};
 use crate::store::previous_journal::{self, PreviousJournal};
+use crate::store::table_and_log::{JournalStore, Ledger, Rooms};
 use crate::wording::StartError;
 use canal_core::{Change, Token, UnixMillis};
 use canal_log::journal::{Batch, OpenError};
@@ -147,7 +147,7 @@ mod tests {
 
     use super::*;
     use canal_core::Revision;
-    use canal_log::sim::disk as fault;
+    use canal_log::sim::disk_faults as fault;
     use canal_protocol::paths::{Rule, Stores};
 
     fn place(dir: &Path) -> Place {

@@ -190,7 +190,10 @@ fn random_call(rng: &mut Rng) -> Vec<u8> {
         19 => ("io.canal.Lock.Why", why(rng)),
         20 => (["io.canal.Lock.Graph", "io.canal.Lock.Metrics"][rng.usize(..2)], json!({})),
         21 => match rng.u8(..4) {
-            3 => ("io.canal.Lock.Abandon", json!({ "tag": tag(rng) })),
+            3 => {
+                let method = *pick(rng, &["io.canal.Lock.Abandon", "io.canal.Lock.Overrun"]);
+                (method, json!({ "tag": tag(rng) }))
+            }
             0 => ("io.canal.Lock.DeadlinePage", json!({})),
             1 => ("io.canal.Lock.Configuration", json!({})),
             _ => ("io.canal.Lock.Reload", json!({})),

@@ -13,12 +13,13 @@ use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use crate::calls::call::ConnId;
-use crate::cluster::decide::Decide;
-use crate::config::effective::{EffectiveConfig, Overrides};
+use crate::cluster::journal_or_engine::Decide;
+use crate::config::effective::EffectiveConfig;
 use crate::config::file::Config;
-use crate::config::sections::SocketAccess;
+use crate::config::sections_and_defaults::SocketAccess;
+use crate::options::Options;
 use crate::runtime_dir::claim::Claim;
-use crate::runtime_dir::locks::ClaimError;
+use crate::runtime_dir::instance_lock::ClaimError;
 use crate::server::Server;
 use crate::store::recover::recover;
 use canal_protocol::paths::Place;
@@ -28,16 +29,16 @@ use canal_sys::pidfd::Pidfd;
 use canal_sys::process::{Origin, RunState, run_state};
 use canal_sys::rerun::wait_until;
 
+mod forgotten_calls;
 pub(super) mod fuzz;
+pub(super) mod idle_host;
 pub(super) mod jobserver;
-pub(super) mod late;
 pub(super) mod other_users;
 pub(super) mod recovering;
 pub(super) mod reload;
-pub(super) mod rest;
 mod restart;
 pub(super) mod turns;
-mod waits;
+pub(super) mod waiters_not_back;
 
 /// More turns than any test needs.
 const TURNS_MAX: usize = 10_000;
@@ -71,7 +72,7 @@ impl World {
         let dir = folder.path().join("run");
         let uid = canal_sys::process::user::geteuid().as_raw();
         let place = Place::find(Some(&dir.join("canal.sock")), uid).unwrap();
-        let claim = claim(&place, uid);
+        let claim = claim(&place);
         let path = folder.path().join("canal.toml");
         std::fs::write(&path, config).unwrap();
         // Without settings, the daemon runs without a file.
@@ -79,12 +80,11 @@ impl World {
         let config = Config::read(&paths).unwrap();
         let origin = Origin::read().unwrap();
         let recovered = recover(&place, &config, &origin, false).unwrap();
-        let overrides = Overrides { idle_exit_s: Some(0), ..Overrides::default() };
-        let effective =
-            EffectiveConfig::new(config, place.stores().config.clone(), 1024, overrides);
+        let options = Options { idle_exit_s: Some(0), ..Options::at(place.clone()) };
+        let effective = EffectiveConfig::new(config, place.stores().config.clone(), 1024);
         let home = claim.open(None, SocketAccess::default()).unwrap();
         let decide = (Decide::new(recovered.ledger, None), recovered.notes);
-        let server = crate::start::server(&place, uid, home, effective, &origin, decide);
+        let server = crate::start::server(options, home, effective, &origin, decide);
         let server = server.unwrap();
         Self { server, place, _folder: folder }
     }
@@ -101,7 +101,7 @@ impl World {
         ours.set_nonblocking(true).unwrap();
         stream.set_nonblocking(true).unwrap();
         let peer = Credentials { pid: std::process::id(), uid, gid: uid };
-        let (id, _) = self.server.conns.open(ours.into(), peer, 0, None);
+        let id = self.server.conns.open(ours.into(), peer, 0, None);
         (id, Peer { stream, received: Vec::new(), fds: Vec::new() })
     }
 
@@ -151,11 +151,11 @@ impl World {
 }
 
 /// Claims a place for the next daemon.
-fn claim(place: &Place, uid: u32) -> Claim {
-    let mut claim = Claim::new(place, uid);
+fn claim(place: &Place) -> Claim {
+    let mut claim = Claim::new(place);
     wait_until("what other tests start has let go of the earlier daemon's lock", || {
         if matches!(claim, Err(ClaimError::Running { .. })) {
-            claim = Claim::new(place, uid);
+            claim = Claim::new(place);
         }
         !matches!(claim, Err(ClaimError::Running { .. }))
     });

@@ -60,6 +60,8 @@ fn a_grant_is_confirmed_by_its_own_user_only() {
     world.lease_of(&mut owner, 1, &["k"]);
     let reply = world.call(&mut other, "Confirm", &json!({ "tag": hex(1) }));
     denied(&reply, "the grant belongs to another user");
+    let reply = world.call(&mut other, "Overrun", &json!({ "tag": hex(1) }));
+    assert_eq!(reply["error"], "io.canal.Lock.UnknownTag", "{reply}");
     // Nothing was confirmed: the client leaves, and the grant is revoked.
     drop(owner);
     world.turn();

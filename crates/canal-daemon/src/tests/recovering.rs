@@ -11,17 +11,18 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::calls::in_flight::Completion;
-use crate::cluster::decide::Decide;
-use crate::cluster::membership::{Cluster, EngineStatus};
+use crate::cluster::journal_or_engine::Decide;
+use crate::cluster::member_and_engine::{Cluster, EngineStatus};
 use crate::cluster::sent_tokens::SentTokens;
-use crate::config::effective::{EffectiveConfig, Overrides};
+use crate::config::effective::EffectiveConfig;
 use crate::config::file::Config;
-use crate::config::sections::SocketAccess;
-use crate::host::tests::direct::Direct;
-use crate::host::{Member, Settings};
+use crate::config::sections_and_defaults::SocketAccess;
+use crate::membership::tests::direct::Direct;
+use crate::membership::{Member, Settings};
+use crate::options::Options;
 use crate::processes::holder_record::HolderRecord;
-use crate::processes::identity::process_of;
-use crate::store::ledger::Ledger;
+use crate::processes::identify_owner::process_of;
+use crate::store::table_and_log::Ledger;
 use crate::tests::{Holder, Peer, World, call, claim, granted, hex, mutex, try_mutex};
 use canal_core::{Ask, Change, Command, HostId, Item, Key, Owner, Request, Tag, View, Wait};
 use canal_log::engine::{Answer, Call, Engine, Identity, Outage};
@@ -105,7 +106,7 @@ impl World {
         std::fs::DirBuilder::new().mode(0o700).recursive(true).create(&dir).unwrap();
         let uid = canal_sys::process::user::geteuid().as_raw();
         let place = Place::find(Some(&dir.join("canal.sock")), uid).unwrap();
-        let claim = claim(&place, uid);
+        let claim = claim(&place);
         let config = Config::read(&[]).unwrap();
         let identity = Identity {
             label: "here".to_owned(),
@@ -118,9 +119,8 @@ impl World {
         };
         let member = Member::new(settings, identity, nonce);
         let origin = Origin::read().unwrap();
-        let overrides = Overrides { idle_exit_s: Some(0), ..Overrides::default() };
-        let effective =
-            EffectiveConfig::new(config, place.stores().config.clone(), 1024, overrides);
+        let options = Options { idle_exit_s: Some(0), ..Options::at(place.clone()) };
+        let effective = EffectiveConfig::new(config, place.stores().config.clone(), 1024);
         let home = claim.open(None, SocketAccess::default()).unwrap();
         let status = EngineStatus {
             name: "fake".to_owned(),
@@ -133,7 +133,7 @@ impl World {
         let engine = Box::new(engine.clone());
         let cluster = Cluster::new(member, engine, status, holder_record, tokens);
         let decide = (Decide::new(Ledger::default(), Some(cluster)), Vec::new());
-        let server = crate::start::server(&place, uid, home, effective, &origin, decide);
+        let server = crate::start::server(options, home, effective, &origin, decide);
         let server = server.unwrap();
         let mut world = Self { server, place, _folder: folder };
         world.turns();
@@ -318,8 +318,8 @@ fn a_grant_that_a_suspension_on_its_way_takes_back_is_not_told() {
     world.turns();
     assert_eq!(peer.reply(), None, "it waits");
     let request = world.server.decide.table().waiters().next().unwrap().id;
-    world.server.suspend(request, 1, Completion::Nothing);
-    world.server.waiters.suspended.remove(&request);
+    world.server.suspend(request, Completion::Nothing);
+    world.server.waiters.stopped.remove(&request);
     release(&mut other, &engine);
     world.turns();
     assert_eq!(peer.reply(), None, "it is not told of what was taken back");
@@ -345,11 +345,11 @@ fn a_waiter_that_is_back_and_stopped_for_a_moment_is_granted_its_lock() {
     let mut peer = ask_for(&world, 2, "a", &owner);
     world.turns();
     owner.stop();
-    world.server.look_at_detached(clock::now());
+    world.server.look_at_stopped(clock::now());
     owner.go_on();
     engine.is_silent.store(false, Ordering::Relaxed);
     world.turns();
-    world.server.look_at_detached(clock::now());
+    world.server.look_at_stopped(clock::now());
     release(&mut other, &engine);
     world.turns();
     granted(&peer.reply().expect("a grant"));

@@ -37,8 +37,7 @@ impl World {
     fn reader(&mut self, purpose: Purpose, since: Duration) -> (ConnId, Peer) {
         let (id, peer) = self.connect_as(0);
         let since = clock::now().checked_sub(since).unwrap();
-        let effective = &mut self.server.effective;
-        effective.readings.order(Some(id), purpose, &effective.paths, since);
+        self.server.effective.readings.order(Some(id), purpose, since);
         self.server.conns.set_state(id, CallState::Configuration);
         self.server.turn().unwrap();
         (id, peer)

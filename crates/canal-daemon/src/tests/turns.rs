@@ -10,18 +10,16 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::config::sections::HistorySettings;
+use crate::config::sections_and_defaults::HistorySettings;
 use crate::history::recorder::History;
 use crate::history::writer::Files;
-use crate::hooks::configured::Hooks;
+use crate::hooks::active_hooks::Hooks;
 use crate::net::call_state::{CallState, PendingAcquire, Subject};
-use crate::processes::identity::process_of;
+use crate::processes::identify_owner::process_of;
 use crate::server::call_step::Step;
 use crate::server::observe::Observe;
 use crate::server::turn::{Batch, CALLS_PER_TURN};
 use crate::tests::{Holder, Peer, World, call, granted, hex, mutex, try_mutex};
-use crate::waiters::leases::LeaseNews;
-use crate::waiters::waiting::granted as granted_later;
 use canal_core::{Owner, Tag, Token, Wait};
 use canal_sys::rerun::wait_until;
 
@@ -393,8 +391,8 @@ fn a_waiter_whose_grant_may_not_be_told_yet_is_told_why() {
     // As with an engine that does not answer renewals.
     let table = world.server.decide.table();
     let hold = table.holds().next().unwrap();
-    let granted = granted_later(table, hold);
-    let step = world.server.keep_untold(id, true, &granted);
+    let granted = table.granted(hold);
+    let step = world.server.keep_untold(id, &granted);
     assert!(matches!(step, Ok(Step::Wait(_))));
     world.server.carry_out(id, step);
     world.server.turn().unwrap();
@@ -420,7 +418,7 @@ fn a_deferred_request_is_granted_as_soon_as_the_holder_has_ended() {
     (asked.tag, asked.wait) = (Tag(2), Wait::No);
     asked.owner = Owner::Process(process_of(&owner.pidfd()).unwrap());
     let until = Instant::now() + Duration::from_secs(3600);
-    let mut newcomer = PendingAcquire::again(request, false, Some(owner.pidfd()));
+    let mut newcomer = PendingAcquire::again(request, Some(owner.pidfd()));
     newcomer.deferred_until = Some(until);
     world.server.conns.set_state(id, CallState::Deferred(newcomer));
     world.turn();
@@ -439,9 +437,10 @@ fn a_lease_whose_client_leaves_while_it_is_stored_is_taken_back() {
     parameters["lease"] = json!({ "handle": hex(1), "ttl_ms": 600_000 });
     granted(&world.call(&mut asker, "Acquire", &parameters));
     let (id, _peer) = world.connect_as(world.server.about.uid);
-    let hold = world.server.decide.table().holds().next().unwrap();
-    let (request, news) = (hold.request, LeaseNews::Granted(None));
-    world.server.conns.set_state(id, CallState::Stores(request, Box::new(news)));
+    let table = world.server.decide.table();
+    let hold = table.holds().next().unwrap();
+    let (request, granted) = (hold.request, Box::new(table.granted(hold)));
+    world.server.conns.set_state(id, CallState::Stores(request, Some(granted)));
     world.server.disconnect(id);
     world.server.follow().unwrap();
     assert_eq!(world.server.decide.table().hold_of(request), None);

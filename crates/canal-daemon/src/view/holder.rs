@@ -4,15 +4,16 @@
 //! A client that watches the leader gets the present state, not a queue of changes, which would
 //! grow while it sleeps.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 
-use crate::view::visible_table::{Shown, held_item};
-use crate::waiters::leases::is_collecting;
+use crate::lease_deadlines::is_collecting;
+use crate::view::visible_table::{Shown, frame_name, held_item};
 use crate::wording::{pid_of, time};
 use canal_core::{
-    FrameId, Granted, HeldItem, HoldState, Item, Key, Leadership, Mode, OwnSlots, Owner, Request,
-    Slots, Token, UnixMillis, View,
+    FrameId, Granted, GrantedItem, HeldItem, HoldState, Item, Key, Leadership, Mode, OwnSlots,
+    Owner, Request, Token, UnixMillis,
 };
 use canal_protocol::{
     ChildrenInfo, ErrorName, Failure, Grant, GrantedKey, HOLDERS_SHOWN_MAX, HolderInfo, Leader,
@@ -127,7 +128,7 @@ impl<'a> Shown<'a> {
     /// The hold of the build that has a job token; `None` if the hold is not a job token.
     fn build_of(&self, hold: &HoldState) -> Option<&'a HoldState> {
         match hold.asked.owner {
-            Owner::Jobserver(build) => self.table.hold_of(self.table.tagged(build)?),
+            Owner::Jobserver(build) => self.table.hold_tagged(build),
             Owner::Process(_) | Owner::Lease(_) => None,
         }
     }
@@ -191,59 +192,40 @@ fn bucket(item: &HeldItem) -> Option<u64> {
 }
 
 impl<'a> Shown<'a> {
-    /// The grant of a hold. For a client that asks again, and if a part of the hold was released
-    /// before the client received the grant, `acquired` is the number held now, because the number
-    /// right after the grant is no longer known.
-    pub(crate) fn grant(&self, hold: &HoldState, decided: Option<&Granted>) -> Grant {
-        let decided = decided.filter(|decided| decided.items.len() == hold.items.len());
-        let keys = hold.items.iter().enumerate().map(|(at, item)| GrantedKey {
-            key: item.key.to_string(),
-            acquired: match decided.and_then(|decided| decided.items.get(at)) {
-                Some(decided) => decided.acquired,
-                None => self.acquired(item),
-            },
-            slots: slots_shown(&item.slots, item.view),
-            mode: item.mode,
-        });
+    /// The grant of a hold. If a part of the hold was released before the client received the
+    /// grant, `acquired` is the number held now, because the number right after the grant is no
+    /// longer known.
+    pub(crate) fn grant(&self, hold: &HoldState, granted: &Granted) -> Grant {
+        let items = match granted.items.len() == hold.items.len() {
+            true => Cow::Borrowed(&granted.items),
+            false => Cow::Owned(self.table.granted(hold).items),
+        };
+        let keys = hold.items.iter().zip(&*items);
         Grant {
-            keys: keys.collect(),
+            keys: keys.map(|(item, granted)| granted_key(&item.key, item.mode, granted)).collect(),
             token: hold.token.0,
             owner: OwnerInfo {
                 pid: pid_of(&hold.asked.owner),
                 command: hold.asked.command.0.clone(),
             },
             session: self.session(hold.frame),
-            frame: format!("f{}", hold.frame),
+            frame: frame_name("f", hold.frame),
             lease: self.lease(hold),
             ..Grant::default()
         }
     }
-
-    fn acquired(&self, item: &HeldItem) -> u64 {
-        if item.mode == Mode::Counted {
-            return self.table.held_of(&item.key);
-        }
-        let holds = self.table.holders(&item.key).filter_map(|token| self.table.hold(token));
-        let is_same = |held: &HeldItem| held.key == item.key && held.mode == item.mode;
-        let same = holds.filter(|hold| hold.items.iter().any(is_same));
-        same.map(|hold| hold.frame).collect::<BTreeSet<_>>().len() as u64
-    }
 }
 
-/// The keys that a request would be granted.
-pub(crate) fn granted_keys(asked: &Request, granted: &Granted) -> Vec<GrantedKey> {
-    let keys = asked.items.iter().zip(&granted.items).map(|(item, granted)| GrantedKey {
-        key: item.key.to_string(),
+/// A key that a request was granted, or would be.
+pub(crate) fn granted_key(key: &Key, mode: Mode, granted: &GrantedItem) -> GrantedKey {
+    let bucket = |slot| granted.view.and_then(|view| view.bucket(slot));
+    let slots = granted.slots.iter().map(|slot| SlotInfo { slot, bucket: bucket(slot) });
+    GrantedKey {
+        key: key.as_str().to_owned(),
         acquired: granted.acquired,
-        slots: slots_shown(&granted.slots, granted.view),
-        mode: item.ask.mode(),
-    });
-    keys.collect()
-}
-
-fn slots_shown(slots: &Slots, view: Option<View>) -> Vec<SlotInfo> {
-    let bucket = |slot| view.and_then(|view| view.bucket(slot));
-    slots.iter().map(|slot| SlotInfo { slot, bucket: bucket(slot) }).collect()
+        slots: slots.collect(),
+        mode,
+    }
 }
 
 /// The current leader of a key: its only holder.

@@ -4,5 +4,5 @@
 
 pub(super) mod holder;
 pub(super) mod size_notes;
-pub(super) mod status;
+pub(super) mod status_keys;
 pub(super) mod visible_table;

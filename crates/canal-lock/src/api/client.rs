@@ -8,7 +8,7 @@ use canal_protocol::{NoParameters, StatusQuery, WhyQuery};
 
 use super::error::Error;
 use super::status::{Status, Waits};
-use crate::client::{self, Options, Start, Watch, environment};
+use crate::client::{self, Options, Start, Watch, command_environment};
 
 /// A connection to a daemon that reports its holders and waiters. It reconnects by itself if the
 /// daemon is replaced. A forked process must open its own connection.
@@ -208,7 +208,7 @@ impl Endpoint {
 
     /// Connects for a request that waits at most this long.
     pub(super) fn connect_for(&self, wait_ms: Option<u64>) -> Result<client::Client, Error> {
-        let variable = std::env::var_os(environment::SOCKET).map(PathBuf::from);
+        let variable = std::env::var_os(command_environment::SOCKET).map(PathBuf::from);
         let given = self.socket.as_deref().or(variable.as_deref());
         let place = Place::find(given, MachineUid::own()).map_err(Error::invalid)?;
         let start = if self.never_starts { Start::Never } else { Start::IfNeeded };

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::error::Error;
 use super::loss::{LossMonitor, Lost};
-use crate::client::{Acquired, Client, ClientError, environment};
+use crate::client::{Acquired, Client, ClientError, command_environment};
 use canal_protocol::paths::{Place, Rule};
 use canal_protocol::{ErrorName, Failure, Grant, GrantedKey, Release, Released, Tag};
 
@@ -158,8 +158,10 @@ impl Guard {
     pub fn pass_to(&self, command: &mut Command) {
         let Place { rule, socket, .. } = &self.client.place;
         let socket = (*rule == Rule::Given).then_some(socket.as_path());
-        let hold = self.monitor.as_ref().map(|_| environment::hold_variable(self.tag));
-        for (name, value) in environment::variables(&self.grant, socket).into_iter().chain(hold) {
+        let hold = self.monitor.as_ref().map(|_| command_environment::hold_variable(self.tag));
+        for (name, value) in
+            command_environment::variables(&self.grant, socket).into_iter().chain(hold)
+        {
             match value {
                 Some(value) => command.env(&*name, value),
                 None => command.env_remove(&*name),

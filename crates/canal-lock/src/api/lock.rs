@@ -7,9 +7,9 @@ use super::error::{Error, ErrorKind};
 use super::guard::Guard;
 use super::loss::OnLost;
 use super::status::Progress;
-use crate::client::deadlock_watcher::WaitWithin;
 use crate::client::nodes::lease::EnclosingLeases;
-use crate::client::{self, environment};
+use crate::client::wait_within_run::WaitWithin;
+use crate::client::{self, command_environment};
 use canal_core::Key;
 use canal_protocol::{Acquire, Mode, NOTE_BYTES_MAX, Superseded, WireItem};
 use canal_sys::process;
@@ -335,7 +335,7 @@ impl Lock {
             ..self.asked.clone()
         };
         if !self.new_session {
-            environment::join(&mut request);
+            command_environment::join(&mut request);
         }
         Ok(request)
     }

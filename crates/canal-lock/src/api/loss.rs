@@ -14,7 +14,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use canal_protocol::Tag;
 use canal_protocol::paths::Place;
-use canal_sys::deadline::{Reader, Why};
+use canal_sys::deadline_page::{Reader, Why};
 use canal_sys::fds;
 
 use crate::client::hold_monitor::{HoldMonitor, LostHold, PAUSE_MIN};

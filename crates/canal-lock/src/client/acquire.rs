@@ -9,13 +9,13 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use super::calls::{Backoff, Client};
-use super::connection::silence::Silence;
 use super::connection::stream::{Connection, Read, Replies, Reply, parameters};
+use super::connection::time_limits::Silence;
 use super::error::{ClientError, Result};
-use super::own_daemon;
+use super::former_user_daemon;
 use canal_protocol::{Abandon, Acquire, Failure, Grant, Progress, frame};
 use canal_sys::clock::{boottime_ms, boottime_ms_after};
-use canal_sys::deadline::Reader;
+use canal_sys::deadline_page::Reader;
 use canal_sys::pidfd::Pidfd;
 use canal_sys::terminal::output::Audience;
 
@@ -91,7 +91,7 @@ impl Client {
         owner: Option<&Pidfd>,
         progress: OnProgress<'_>,
     ) -> Result<Acquired> {
-        own_daemon::refuse_holders(&self.place, &self.options)?;
+        former_user_daemon::refuse_holders(&self.place, &self.options)?;
         let until = request.wait_ms.map(boottime_ms_after);
         let mut asked = Cow::Borrowed(request);
         let owner_fd = owner.map(|_| 0);

@@ -9,12 +9,12 @@
 //! answer, and no grant ends with it.
 
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 use std::{fmt, io};
 
 use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::poll::{PollFd, PollFlags};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -25,7 +25,7 @@ use canal_sys::clock::boottime_ms;
 use canal_sys::fds;
 use canal_text::duration::stated;
 
-use super::connection::silence::Options;
+use super::connection::options::Options;
 use super::connection::start_daemon::{Starts, connect};
 use super::connection::stream::{Connection, Read, Replies, parameters};
 use super::error::{ClientError, Result};
@@ -93,7 +93,6 @@ pub fn bridge(
         daemon: Some(daemon),
         from_client: Decoder::new(MESSAGE_BYTES_MAX),
         to_client: VecDeque::new(),
-        to_daemon: VecDeque::new(),
         traffic: Traffic::default(),
         heard_at: boottime_ms(),
         passed_at: 0,
@@ -127,21 +126,6 @@ fn attach(
     }
 }
 
-/// Adds a message to the bytes that wait to be written.
-fn add(pending: &mut VecDeque<u8>, message: &[u8]) {
-    pending.extend(message);
-    pending.push_back(0);
-}
-
-/// Removes bytes that were written.
-fn wrote(pending: &mut VecDeque<u8>, count: usize) {
-    pending.drain(..count);
-    if pending.is_empty() {
-        // Releases the memory of a large message.
-        *pending = VecDeque::new();
-    }
-}
-
 struct Bridge<'a> {
     /// `None` once the client has ended.
     input: Option<BorrowedFd<'a>>,
@@ -151,7 +135,6 @@ struct Bridge<'a> {
     from_client: Decoder,
     /// The bytes that wait to be written to the client.
     to_client: VecDeque<u8>,
-    to_daemon: VecDeque<u8>,
     traffic: Traffic,
     /// When the client last sent something, by CLOCK_BOOTTIME.
     heard_at: u64,
@@ -164,33 +147,27 @@ type Attach<'a> = &'a dyn Fn(bool) -> Result<Connection, BridgeError>;
 
 impl Bridge<'_> {
     fn run(mut self, attach: Attach<'_>) -> Result<(), BridgeError> {
-        loop {
-            if self.is_over() {
-                return Ok(());
-            }
+        while !self.is_over() {
             let left = self.left_ms();
             if left == 0 {
                 let silence = Duration::from_millis(self.traffic.silence_ms());
-                return match self.input {
-                    Some(_) => Err(BridgeError::Silent(silence)),
-                    None => Ok(()),
-                };
+                return self.input.map_or(Ok(()), |_| Err(BridgeError::Silent(silence)));
             }
-            let ready = self.wait(left.min(SLEEP_MS_MAX))?;
+            let [input, daemon, output] = self.wait(left.min(SLEEP_MS_MAX))?;
             // First, so that no call is sent to a daemon that has gone away.
-            if ready.daemon {
+            if daemon {
                 self.read_daemon()?;
             }
-            if ready.input && !self.read_client(attach)? {
+            if input && !self.read_client(attach)? {
                 self.input = None;
                 self.heard_at = boottime_ms();
             }
-            self.write_daemon()?;
-            if ready.output && !self.write_client()? {
+            if output && !self.write_client()? {
                 // The client no longer reads.
                 return Ok(());
             }
         }
+        Ok(())
     }
 
     /// Whether nothing remains to be done after the client's end.
@@ -208,31 +185,25 @@ impl Bridge<'_> {
         most.saturating_sub(boottime_ms().saturating_sub(self.heard_at))
     }
 
-    fn wait(&self, timeout_ms: u64) -> Result<Ready, BridgeError> {
-        let mut polled = Vec::with_capacity(3);
-        let reads = self.input.filter(|_| !is_full(&self.to_daemon) && !is_full(&self.to_client));
-        if let Some(input) = reads {
-            polled.push(PollFd::new(input, PollFlags::POLLIN));
-        }
-        if let Some(daemon) = &self.daemon {
-            let mut events = PollFlags::empty();
-            events.set(PollFlags::POLLIN, !is_full(&self.to_client));
-            events.set(PollFlags::POLLOUT, !self.to_daemon.is_empty());
-            polled.push(PollFd::new(daemon.as_fd(), events));
-        }
-        let writes = match self.to_client.is_empty() {
-            // poll(2) reports the end of the reader even if no event is requested.
-            true => PollFlags::empty(),
-            false => PollFlags::POLLOUT,
-        };
-        polled.push(PollFd::new(self.output, writes));
+    /// Whether the client's input, the daemon and the client's output are ready without waiting.
+    fn wait(&self, timeout_ms: u64) -> Result<[bool; 3], BridgeError> {
+        let is_full = self.to_client.len() >= PENDING_MAX;
+        let unsent = self.daemon.as_ref().map_or(0, Connection::unsent);
+        let input = self.input.filter(|_| unsent < PENDING_MAX && !is_full);
+        let mut replies = PollFlags::empty();
+        replies.set(PollFlags::POLLIN, !is_full);
+        // poll(2) reports the end of the reader even if no event is requested.
+        let mut room = PollFlags::empty();
+        room.set(PollFlags::POLLOUT, !self.to_client.is_empty());
+        let fds = [
+            input.map(|input| PollFd::new(input, PollFlags::POLLIN)),
+            self.daemon.as_ref().map(|daemon| daemon.polled(replies)),
+            Some(PollFd::new(self.output, room)),
+        ];
+        let mut polled: Vec<_> = fds.iter().flatten().cloned().collect();
         fds::poll_within(&mut polled, Some(Duration::from_millis(timeout_ms)))?;
         let mut ready = polled.iter().map(|fd| fd.any().unwrap_or(false));
-        Ok(Ready {
-            input: reads.is_some() && ready.next().unwrap_or(false),
-            daemon: self.daemon.is_some() && ready.next().unwrap_or(false),
-            output: ready.next().unwrap_or(false),
-        })
+        Ok(fds.map(|fd| fd.is_some() && ready.next().unwrap_or(false)))
     }
 
     /// Reads from the client. Returns whether it is still there.
@@ -249,18 +220,23 @@ impl Bridge<'_> {
         self.heard_at = boottime_ms();
         self.from_client.feed(&buffer[..count]);
         while let Some(message) = self.from_client.next_message().map_err(too_large)? {
-            if self.traffic.client_said(message) {
-                add(&mut self.to_daemon, message);
-                self.passed_at = self.heard_at;
+            let silent_ms = self.heard_at.saturating_sub(self.passed_at);
+            let passed = if self.traffic.client_said(message) {
                 if self.daemon.is_none() {
                     self.daemon = Some(attach(true)?);
                 }
-                continue;
-            }
-            self.to_client.extend(BEAT);
-            let silent_ms = self.heard_at.saturating_sub(self.passed_at);
-            if self.traffic.word_after_ms().is_some_and(|after_ms| silent_ms >= after_ms) {
-                add(&mut self.to_daemon, WORD);
+                message
+            } else {
+                self.to_client.extend(BEAT);
+                if self.traffic.word_after_ms().is_none_or(|after_ms| silent_ms < after_ms) {
+                    continue;
+                }
+                WORD
+            };
+            if let Some(daemon) = &mut self.daemon {
+                daemon.pending().extend(passed);
+                daemon.pending().push(0);
+                daemon.flush();
                 self.passed_at = self.heard_at;
             }
         }
@@ -269,12 +245,14 @@ impl Bridge<'_> {
 
     fn read_daemon(&mut self) -> Result<(), BridgeError> {
         while let Some(daemon) = &mut self.daemon {
+            daemon.flush();
             match daemon.read(Duration::ZERO, None) {
                 Ok(Read::Message(message)) => {
                     // Descriptors are closed because they mean nothing on another machine.
                     drop(daemon.take_received());
                     self.traffic.daemon_said(&message);
-                    add(&mut self.to_client, &message);
+                    self.to_client.extend(message);
+                    self.to_client.push_back(0);
                 }
                 Ok(Read::Part) => {}
                 Ok(Read::Nothing(_)) => break,
@@ -285,31 +263,11 @@ impl Bridge<'_> {
         Ok(())
     }
 
+    /// A call without an answer may be lost here, just as it may be lost with the daemon.
     fn lose_daemon(&mut self) -> Result<(), BridgeError> {
         self.daemon = None;
         if !self.traffic.may_reattach() {
             return Err(BridgeError::DaemonGone);
-        }
-        // A call without an answer may be lost here, just as it may be lost with the daemon.
-        self.to_daemon = VecDeque::new();
-        Ok(())
-    }
-
-    fn write_daemon(&mut self) -> Result<(), BridgeError> {
-        let Some(daemon) = &self.daemon else { return Ok(()) };
-        while !self.to_daemon.is_empty() {
-            let (left, _) = self.to_daemon.as_slices();
-            match fds::send(daemon.as_fd(), left, &[], libc::MSG_DONTWAIT) {
-                Ok(count) => wrote(&mut self.to_daemon, count),
-                Err(error) => match error.kind() {
-                    io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => break,
-                    // The bridge first reads what the daemon sent before its end.
-                    _ => {
-                        self.to_daemon = VecDeque::new();
-                        return Ok(());
-                    }
-                },
-            }
         }
         Ok(())
     }
@@ -318,36 +276,21 @@ impl Bridge<'_> {
     fn write_client(&mut self) -> Result<bool, BridgeError> {
         if self.to_client.is_empty() {
             // The event can only be the end of the reader.
-            return Ok(!has_hung_up(self.output));
+            return Ok(fds::events_now(self.output, PollFlags::empty()).is_empty());
         }
         let (left, _) = self.to_client.as_slices();
         match nix::unistd::write(self.output, &left[..left.len().min(WRITE_BYTES)]) {
-            Ok(count) => wrote(&mut self.to_client, count),
+            Ok(count) => drop(self.to_client.drain(..count)),
             Err(Errno::EINTR | Errno::EAGAIN) => {}
             Err(Errno::EPIPE | Errno::ECONNRESET | Errno::EIO) => return Ok(false),
             Err(error) => return Err(io::Error::from(error).into()),
         }
+        if self.to_client.is_empty() {
+            // Releases the memory of a large message.
+            self.to_client = VecDeque::new();
+        }
         Ok(true)
     }
-}
-
-/// The directions that are ready without waiting.
-#[derive(Clone, Copy, Debug)]
-struct Ready {
-    input: bool,
-    daemon: bool,
-    output: bool,
-}
-
-fn is_full(pending: &VecDeque<u8>) -> bool {
-    pending.len() >= PENDING_MAX
-}
-
-fn has_hung_up(output: BorrowedFd<'_>) -> bool {
-    let mut polled = [PollFd::new(output, PollFlags::empty())];
-    let gone = PollFlags::POLLERR | PollFlags::POLLHUP | PollFlags::POLLNVAL;
-    poll(&mut polled, PollTimeout::ZERO).is_ok()
-        && polled[0].revents().is_some_and(|events| events.intersects(gone))
 }
 
 fn too_large(what: impl fmt::Display) -> BridgeError {

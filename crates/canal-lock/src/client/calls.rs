@@ -13,17 +13,19 @@ use canal_protocol::paths::Place;
 use canal_protocol::{
     Configuration, Confirm, DeadlinePageFound, DeadlinePageQuery, EndedLeases, EndedLeasesQuery,
     ErrorName, Handle, HistoryPage, HistoryQuery, HistoryStats, HistoryStatsQuery, Kill,
-    KillTargets, Killed, Leader, LeaderQuery, Metrics, NoParameters, Prioritize, Prioritized,
-    Release, Released, Reloaded, Renew, Renewed, Resize, Resized, Status, StatusQuery, Stopping,
-    Tag, Waits, WhyQuery, WouldAcquire, WouldGrant, WouldKill,
+    KillTargets, Killed, Leader, LeaderQuery, Metrics, NoParameters, Overrun, Prioritize,
+    Prioritized, Release, Released, Reloaded, Renew, Renewed, Resize, Resized, Status, StatusQuery,
+    Stopping, Tag, Waits, WhyQuery, WouldAcquire, WouldGrant, WouldKill,
 };
-use canal_sys::deadline::Reader;
+use canal_sys::deadline_page::Reader;
+use canal_sys::kernel::random;
 use canal_sys::pidfd::Pidfd;
 use canal_sys::terminal::output::Audience;
 
-use super::connection::silence::{Limits, Options, Owed};
+use super::connection::options::Options;
 use super::connection::start_daemon::{Starts, connect};
 use super::connection::stream::{Connection, Received, Replies, activity, parameters};
+use super::connection::time_limits::{Limits, Owed};
 use super::error::{CallOutcome, ClientError, Result};
 
 /// A connection to the daemon of a place.
@@ -45,9 +47,7 @@ pub struct Client {
 /// # Errors
 /// The system cannot provide random bytes.
 pub fn tag() -> Result<Tag> {
-    let mut tag = [0; 16];
-    getrandom::fill(&mut tag).map_err(std::io::Error::from)?;
-    Ok(Tag(u128::from_ne_bytes(tag)))
+    Ok(Tag(random::u128()?))
 }
 
 /// A new random secret for a lease.
@@ -327,6 +327,13 @@ calls! {
     /// signal it. [`ClientError::Gone`] if the daemon may have sent the signal and ended before it
     /// answered.
     kill(Kill) -> Killed = "Kill";
+
+    /// Reports that the command of a hold has run for too long, and is about to be ended. Only the
+    /// history depends on it.
+    ///
+    /// # Errors
+    /// [`ErrorName::UnknownTag`](canal_protocol::ErrorName::UnknownTag) if there is no such hold.
+    overrun(Overrun) -> IgnoredAny = "Overrun";
 
     /// Releases a hold of this process.
     ///

@@ -11,12 +11,12 @@ use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 
 use super::calls::Client;
-use super::connection::silence::Options;
+use super::connection::options::Options;
 use super::error::ClientError;
 use canal_protocol::paths::Place;
 use canal_protocol::{DeadlinePageQuery, ErrorName, OnLost, Tag};
 use canal_sys::clock::boottime_ms;
-use canal_sys::deadline::{self, Reader, State, Why};
+use canal_sys::deadline_page::{self, Reader, State, Why};
 
 /// What happened to a hold whose deadline page has lost its writer.
 #[derive(Debug)]
@@ -121,7 +121,7 @@ pub struct HoldMonitor {
     phase: Phase,
     lost: Option<LostHold>,
     /// The loss that a daemon reported without a page for this hold.
-    reported: Option<deadline::Lost>,
+    reported: Option<deadline_page::Lost>,
     /// Runs on CLOCK_BOOTTIME, unlike the timeout of poll(2): after a suspend it has expired.
     timer: TimerFd,
     /// The time for which the timer is set.
@@ -209,7 +209,7 @@ impl HoldMonitor {
                 }
             }
             Fate::Lost(why) => {
-                let lost = deadline::Lost { why, at: boottime_ms() };
+                let lost = deadline_page::Lost { why, at: boottime_ms() };
                 self.reported.get_or_insert(lost);
             }
         }
@@ -276,11 +276,12 @@ impl HoldMonitor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use canal_sys::deadline::Deadline;
+    use canal_sys::deadline_page::Deadline;
 
     const PAGE: State =
         State { deadline: Deadline { reached_at: 0, term_at: 100, kill_at: 150 }, lost: None };
-    const LOST: State = State { lost: Some(deadline::Lost { why: Why::Gone, at: 20 }), ..PAGE };
+    const LOST: State =
+        State { lost: Some(deadline_page::Lost { why: Why::Gone, at: 20 }), ..PAGE };
 
     /// The phases at these times, from the first on.
     fn phases(on_lost: OnLost, times: &[u64]) -> Vec<Phase> {

@@ -9,13 +9,13 @@ mod acquire;
 pub mod bridge;
 mod calls;
 pub mod channel;
+pub mod command_environment;
 mod connection;
-pub mod deadlock_watcher;
-pub mod environment;
 mod error;
+mod former_user_daemon;
 pub mod hold_monitor;
 pub mod nodes;
-mod own_daemon;
+pub mod wait_within_run;
 mod watch;
 
 #[cfg(test)]
@@ -23,11 +23,12 @@ mod tests;
 
 pub use acquire::{Acquired, JobserverEnds};
 pub use calls::{Client, handle, tag};
-pub use connection::program::{
+pub use connection::daemon_program::{
     OWN, ServiceManager, is_from_outside, is_on_demand_daemon, own_program,
 };
-pub use connection::silence::{Limits, Options, Start};
+pub use connection::options::{Options, Start};
 pub use connection::start_daemon::{last_line_of_log, replace_daemon};
+pub use connection::time_limits::Limits;
 pub use error::ClientError;
 pub use hold_monitor::Fate;
 pub use watch::Watch;

@@ -250,7 +250,6 @@ pub struct Placed {
 
 impl Placed {
     /// Its identity, for a reader.
-    #[must_use]
     pub fn read(&self) -> Read {
         let Self { position, host, sequence, ref body } = *self;
         Read { position, host, sequence, body: Hash::of(body) }
@@ -371,7 +370,6 @@ pub struct Hash(#[serde(with = "const_hex::serde")] pub [u8; 32]);
 
 impl Hash {
     /// The hash of these bytes.
-    #[must_use]
     pub fn of(bytes: &[u8]) -> Self {
         Self(Sha256::digest(bytes).into())
     }

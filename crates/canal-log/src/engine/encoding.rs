@@ -6,8 +6,12 @@
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::{Batch, FORMAT};
+use super::Batch;
 use canal_core::RULES_VERSION;
+
+/// The version of the stored data: its layout, its encoding and the rules of the table. The engine
+/// refuses hosts of another version.
+pub const FORMAT: u32 = 1;
 
 /// Why this host cannot use a body in the engine, and must stop reading.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -57,7 +61,6 @@ pub fn read<T: DeserializeOwned>(what: &str, body: &[u8]) -> Result<T, Unreadabl
 
 impl Batch {
     /// The body of the batch in the log.
-    #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         write("batch", self)
     }

@@ -60,7 +60,6 @@ pub struct ServerClock {
 impl ServerClock {
     /// The comparison for a server that reported `theirs` between `before` and `after`, all in
     /// milliseconds since 1970.
-    #[must_use]
     pub fn read(before: u64, theirs: i64, after: u64) -> Self {
         let [before, after] = [before, after].map(|it| i64::try_from(it).unwrap_or(i64::MAX));
         let error_ms = (after.saturating_sub(before) / 2).max(0).saturating_add(1);

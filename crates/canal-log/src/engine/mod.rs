@@ -14,6 +14,8 @@
 
 mod calls;
 pub mod encoding;
+#[cfg(any(feature = "etcd", feature = "postgres"))]
+mod engine_thread;
 pub(crate) mod era;
 #[cfg(feature = "etcd")]
 pub mod etcd;
@@ -21,8 +23,6 @@ mod inspection;
 mod open;
 #[cfg(feature = "postgres")]
 pub mod postgres;
-#[cfg(any(feature = "etcd", feature = "postgres"))]
-mod thread;
 
 use std::fmt;
 use std::task::{Context, Poll};
@@ -31,15 +31,12 @@ pub use calls::{
     Alive, Answer, Append, Batch, Call, Claimant, Ends, Evidence, Hash, Identity, Link, Outage,
     Placed, Position, Read, Registration, Sign, Stored,
 };
+pub use encoding::FORMAT;
+#[cfg(any(feature = "etcd", feature = "postgres"))]
+pub use engine_thread::EngineThread;
 pub use era::NO_HOST;
 pub use inspection::{Inspection, ServerClock, TableSize, Transport};
 pub use open::{inspect, open};
-#[cfg(any(feature = "etcd", feature = "postgres"))]
-pub use thread::EngineThread;
-
-/// The version of the stored data: its layout, its encoding and the rules of the table. The engine
-/// refuses hosts of another version.
-pub const FORMAT: u32 = 1;
 
 /// Returns the address of the engine. Called before each attempt to connect: passwords and
 /// certificates change while a daemon runs.
@@ -48,9 +45,9 @@ pub type Source = Box<dyn FnMut() -> Result<String, Outage> + Send>;
 /// Why no engine could be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The address is invalid.
-    #[error("{0}")]
-    Address(String),
+    /// The address is missing or invalid.
+    #[error(transparent)]
+    Address(#[from] Outage),
     /// The engine's thread, or the runtime on it, cannot start.
     #[error("cannot start a thread for the engine: {0}")]
     Thread(#[from] std::io::Error),

@@ -1,4 +1,4 @@
-//! Continues in the other file, and recreates a file that was removed.
+//! Decides when to continue in the other file, and does so; recreates a file that was removed.
 //!
 //! Until its mark is written, the other file is unused, whatever it contains; from then on its
 //! higher generation counts. A file that is created gets its name when it is complete. So the
@@ -8,11 +8,25 @@ use std::io;
 
 use super::file::{self, JournalFile};
 use super::format::{Header, LIVE, RETIRED};
-use super::{Journal, Live, MARGIN, disk, format};
+use super::room_for_request::MARGIN;
+use super::{Journal, Live, format};
+use crate::disk;
 use canal_core::{ENTRY_VERSION, Snapshot};
 use canal_sys::process::Origin;
 
 impl Journal {
+    /// Whether enough was appended since the snapshot to make compaction worthwhile. A new journal
+    /// needs it at once.
+    pub fn wants_compaction(&self) -> bool {
+        self.live.is_none() || self.appended() > self.compact_after
+    }
+
+    /// The bytes to append between two compactions: at least as many as the second one writes, so
+    /// that all compactions together cost at most as much as the appends.
+    pub(super) fn compaction_step(&self) -> u64 {
+        self.live.as_ref().map_or(0, |live| live.begin).max(self.size / 2)
+    }
+
     /// Continues in the other file, which begins with `snapshot`, and keeps room for `reserve`
     /// bytes. Creates that file if it is missing. If that fails, the current file stays in use and
     /// nothing is lost.
@@ -46,7 +60,6 @@ impl Journal {
 
     /// Whether the current file was removed from its directory (by a cleaning job, for example).
     /// The daemon then creates the directory again and calls [`Journal::compact`].
-    #[must_use]
     pub fn vanished(&self) -> bool {
         match &self.live {
             Some(live) => live.file.vanished(),
@@ -64,10 +77,10 @@ impl Journal {
                     self.spares[index] = Some(file);
                     return Err(error);
                 }
-                if let Err(error) = file.commit() {
+                if let Err(error) = file.mark(LIVE) {
                     // The mark may or may not have been written. It must not stay: this file would
                     // count, and records appended to the other file would be lost.
-                    match file.retire() {
+                    match file.mark(RETIRED) {
                         Ok(()) => self.spares[index] = Some(file),
                         Err(_) => disk::remove(&file.path)?,
                     }
@@ -88,7 +101,7 @@ impl Journal {
         let len = new.file.len();
         let origin = new.header.origin.clone();
         let Some(mut old) = self.live.replace(new) else { return };
-        let retired = old.file.retire();
+        let retired = old.file.mark(RETIRED);
         // Remove the header of another boot: it could otherwise describe a damaged file of this
         // boot (see `last_origin`).
         if retired.is_ok() && old.header.origin != origin {
@@ -103,7 +116,7 @@ impl Journal {
 
 /// Writes all of `bytes` except the mark into an unused file.
 fn fill(file: &mut JournalFile, bytes: &[u8], need: u64, size: u64) -> io::Result<()> {
-    file.retire()?;
+    file.mark(RETIRED)?;
     // Returns the space of a formerly large table to the disk.
     let enough = need.next_multiple_of(file::CHUNK).max(size);
     if file.len() / 2 > enough {

@@ -8,11 +8,13 @@ use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use super::disk::{self, leads_to, open_plain};
-use super::format::{LIVE, Mark, RETIRED, is_zero};
+use super::format::{Mark, is_zero};
+use crate::disk::{self, leads_to, open_plain};
 
 /// A kill leaves a write within a page complete: the kernel checks for signals only between pages.
 pub(super) const PAGE: u64 = 4096;
+/// The size of each of the two files at creation, in bytes.
+pub(super) const FILE_BYTES: u64 = 1 << 20;
 /// Files grow by this much at once.
 pub(super) const CHUNK: u64 = 1 << 20;
 
@@ -180,17 +182,8 @@ impl JournalFile {
         Ok(())
     }
 
-    /// Puts the file into use.
-    pub(super) fn commit(&mut self) -> io::Result<()> {
-        self.mark(LIVE)
-    }
-
-    /// Takes the file out of use.
-    pub(super) fn retire(&mut self) -> io::Result<()> {
-        self.mark(RETIRED)
-    }
-
-    fn mark(&mut self, mark: Mark) -> io::Result<()> {
+    /// Puts the file into use (`LIVE`), or takes it out of use (`RETIRED`).
+    pub(super) fn mark(&mut self, mark: Mark) -> io::Result<()> {
         self.dirty = self.dirty.max(mark.len() as u64);
         disk::write_mark(&self.file, &mark)
     }

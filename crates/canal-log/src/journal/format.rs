@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use canal_core::ENTRY_VERSION;
 use canal_sys::process::Origin;
+use canal_text::small_pieces::SmallPieces;
 
 /// The format that this program writes.
 pub(super) const FORMAT: u32 = 1;
@@ -195,7 +196,7 @@ pub(crate) fn encode(buffer: &mut Vec<u8>, payload: &impl Serialize) -> io::Resu
 
 fn encode_at(buffer: &mut Vec<u8>, start: usize, payload: &impl Serialize) -> io::Result<()> {
     buffer.extend_from_slice(&[0; PREFIX]);
-    serde_json::to_writer(&mut *buffer, payload)?;
+    serde_json::to_writer(SmallPieces(buffer), payload)?;
     let length = buffer.len() - start - PREFIX;
     let Some(field) = u32::try_from(length).ok().filter(|_| length <= PAYLOAD_MAX) else {
         let what = format!("a record of {length} bytes exceeds the journal's limit");

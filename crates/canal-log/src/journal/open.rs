@@ -2,17 +2,19 @@
 //!
 //! It finds exactly the records that were appended, less a torn tail that was not reported to any
 //! client, or it returns an error. It never takes an inexplicable file for an old or an empty one.
-//! From an unusable journal, it reads the intact part.
+//! From an unusable journal, it reads the intact part; it can also set one aside.
 
 use std::cmp::Ordering;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+use std::{fs, io, iter};
 
 use serde_json::Value;
 
 use super::file::{JournalFile, PAGE, path, path_new};
 use super::format::{self, Content, Framed, Header, LIVE, Mark, RETIRED};
-use super::{Journal, Live, OpenError, Opened, disk};
-use crate::Record;
+use super::{Journal, Live, OpenError, Opened};
+use crate::{Record, disk};
 use canal_core::{ENTRY_VERSION, Revision, Snapshot};
 use canal_sys::process::Origin;
 
@@ -159,7 +161,7 @@ fn recover(
     // A compaction was killed after it had put one file into use and before it took the other out.
     // If that fails now, the next compaction repeats it.
     if let Some(other) = &mut other {
-        let _ = other.retire();
+        let _ = other.mark(RETIRED);
     }
     let mut spares = [None, None];
     spares[1 - file.index] = other;
@@ -248,12 +250,49 @@ fn not_in_use(dir: &Path, found: &[FileState; 2]) -> OpenError {
 
 /// Reads as much as possible of the journal in `dir`, and changes nothing: its writer, the table at
 /// the beginning of the file, and the records after it, up to damage.
-#[must_use]
 pub fn salvage(dir: &Path) -> Option<(Origin, Snapshot, Vec<Record>)> {
     let (header, bytes) =
         latest(dir, |file| file.read().ok().filter(|bytes| bytes.starts_with(&LIVE)))?;
     let body = read(dir, Content::from(&bytes)).ok()?;
     Some((header.origin, body.snapshot, body.records))
+}
+
+impl Journal {
+    /// Renames the journal's files (`journal.N.discarded-UNIXSECONDS`); returns their names.
+    ///
+    /// # Errors
+    /// Stops at the first file that could not be renamed; the caller can try again.
+    pub fn discard(dir: &Path) -> io::Result<Vec<PathBuf>> {
+        // The file in use comes last: until then the journal is unchanged.
+        let mut indices = [0, 1];
+        indices.sort_by_key(|index| {
+            let head = JournalFile::open(dir, *index).ok().flatten().map(|file| file.head());
+            matches!(head, Some(Ok(head)) if head.starts_with(&LIVE))
+        });
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let mut names = Vec::new();
+        for index in indices {
+            let from = path(dir, index);
+            let to = free_name(&from, now.as_secs());
+            match fs::rename(&from, &to) {
+                Ok(()) => names.push(to),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(names)
+    }
+}
+
+/// An unused name derived from `from`.
+fn free_name(from: &Path, seconds: u64) -> PathBuf {
+    let suffixes = iter::once(String::new()).chain((1_u32..).map(|n| format!("-{n}")));
+    let mut names = suffixes.map(|suffix| {
+        let mut name = from.as_os_str().to_owned();
+        name.push(format!(".discarded-{seconds}{suffix}"));
+        PathBuf::from(name)
+    });
+    names.find(|name| fs::symlink_metadata(name).is_err()).unwrap_or_default()
 }
 
 #[cfg(test)]

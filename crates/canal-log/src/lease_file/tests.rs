@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tempfile::TempDir;
 
 use super::*;
-use crate::sim::disk as fault;
+use crate::sim::disk_faults as fault;
 use canal_core::{
     Ask, Command, FrameId, HeldItem, HostId, Item, Key, LeaseId, LeaseState, Mode, Owner, Request,
     RequestId, SlotRange, Slots, Tag, UnixMillis, View, Wait,

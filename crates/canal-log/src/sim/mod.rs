@@ -4,6 +4,6 @@
 
 #[cfg(test)]
 mod contract;
-pub mod disk;
+pub mod disk_faults;
 pub mod engine;
 pub mod network;

@@ -1,31 +1,26 @@
 //! The coordinator of one request over nodes.
 //!
-//! Each input first updates the state of a node (`hearing`). The phase of the request then decides
-//! what to do about the state of all nodes (`collecting`, `running`). So the result does not depend
-//! on the order in which two nodes answer.
+//! Each input first updates the state of a node (`replies`). The phase of the request then decides
+//! what to do about the state of all nodes (`quorum_requests`, `renewal`). So the result
+//! does not depend on the order in which two nodes answer.
 //!
 //! Invariant: a lease counts towards the deadline only from the time before the coordinator sent
 //! the call that the node has answered.
 
-mod holding;
-mod node;
+mod node_state;
 mod progress;
-mod quorum;
+mod quorum_requests;
+mod renewal;
 mod replies;
 #[cfg(test)]
 mod tests;
 
-use node::{Hold, Node, Turn};
+use node_state::{Hold, Node, Turn};
 use progress::Said;
 
-use super::plan::{PATIENCE_MS, SILENCE_MS};
+use super::timing::{LATE_MS, PATIENCE_MS, SILENCE_MS};
 use super::{Call, Checkpoint, Effect, Input, Millis, Outcome, Part, Plan, Require, Task, Timing};
 use canal_core::Token;
-
-/// A coordinator that is called this many milliseconds later than it wanted was stopped. For the
-/// same time it then reads the messages that arrived meanwhile, before it counts any node as
-/// silent.
-const LATE_MS: Millis = 1_000;
 
 /// The coordinator of one request over nodes.
 #[derive(Debug)]
@@ -89,7 +84,6 @@ struct Round {
 
 impl Coordinator {
     /// A coordinator that has asked no node yet, at `now`. Its first input is [`Input::Tick`].
-    #[must_use]
     pub fn new(plan: Plan, now: Millis) -> Self {
         let members: Vec<usize> = (0..plan.nodes.len()).collect();
         Self {
@@ -114,7 +108,6 @@ impl Coordinator {
     }
 
     /// A coordinator that continues with the parts that another one left.
-    #[must_use]
     pub fn take_over(plan: Plan, left: &Checkpoint, task: Task, now: Millis) -> Self {
         let require = match task {
             Task::Wait | Task::Run => plan.require,
@@ -166,7 +159,6 @@ impl Coordinator {
     }
 
     /// The state that another coordinator needs to take over.
-    #[must_use]
     pub fn checkpoint(&self) -> Checkpoint {
         let part = |node: &usize| {
             let Node { lease, sent, asked, .. } = self.nodes[*node];

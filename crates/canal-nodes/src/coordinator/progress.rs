@@ -1,8 +1,8 @@
 //! Reports each change once.
 
-use super::node::{Hold, Turn};
+use super::node_state::{Hold, Turn};
 use super::{Coordinator, Phase};
-use crate::plan::{PASS_OVER_MS, SILENCE_MS};
+use crate::timing::{PASS_OVER_MS, SILENCE_MS};
 use crate::{Change, Effect, Held, Millis};
 
 /// The state of the whole request in the last reports.

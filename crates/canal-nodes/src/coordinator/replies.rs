@@ -1,8 +1,8 @@
 //! Updates the state of a node from each input.
 
-use super::node::{Hold, Turn};
+use super::node_state::{Hold, Turn};
 use super::{Coordinator, Phase};
-use crate::plan::SILENCE_MS;
+use crate::timing::SILENCE_MS;
 use crate::{Change, Effect, Event, Input, Millis, Outcome, Refusal, Require};
 use canal_core::Token;
 use canal_protocol::NodeFailure;
@@ -34,10 +34,11 @@ impl Coordinator {
     fn hear_node(&mut self, at: usize, event: Event, turn: &mut Turn) {
         let node = &mut self.nodes[at];
         match event {
-            Event::Reached => node.reached(),
-            Event::NotYet(left_ms) => {
+            Event::Reached(grants_in_ms) => {
                 node.reached();
-                node.grants_from = turn.now.saturating_add(left_ms);
+                if let Some(left_ms) = grants_in_ms {
+                    node.grants_from = turn.now.saturating_add(left_ms);
+                }
             }
             Event::Away(failure) => {
                 let runs = matches!(self.phase, Phase::Running);

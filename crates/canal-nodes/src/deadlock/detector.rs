@@ -9,8 +9,8 @@
 
 use std::collections::BTreeSet;
 
-use super::find::find;
-use super::ring::{Deadlock, RequestName, Way};
+use super::find::{Deadlock, find};
+use super::union::{RequestName, Way};
 use crate::Millis;
 use canal_core::{Above, FrameId, NodeId, RunId};
 use canal_protocol::WaitsFound;
@@ -101,7 +101,6 @@ struct Look {
 
 impl Detector {
     /// A detector that asks this many nodes, first about these runs and frames.
-    #[must_use]
     pub fn new(first_named: Named, nodes: usize) -> Self {
         Self { first_named, nodes, ..Self::default() }
     }
@@ -112,7 +111,6 @@ impl Detector {
     }
 
     /// The name of the request, if it is known.
-    #[must_use]
     pub fn own(&self) -> Option<RequestName> {
         self.own
     }
@@ -127,7 +125,6 @@ impl Detector {
     }
 
     /// How many looks are over.
-    #[must_use]
     pub fn looks(&self) -> u64 {
         self.looks
     }

@@ -1,12 +1,62 @@
-//! Finds the deadlocks among the requests that remain.
+//! Finds the deadlocks among the requests that remain, and describes them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::reading::join;
-use super::ring::{Deadlock, FrameName, RequestName, Step, Victim, Way};
-use super::union::Union;
-use canal_core::{Blocker, By, Diverged, shortest_cycle};
+use super::union::{FrameName, RequestName, Union, Way};
+use canal_core::{By, Diverged, Key, Mode, NodeId, RequestId, WaitFor, shortest_cycle};
 use canal_protocol::WaitsFound;
+
+/// Requests that wait for each other: none can continue until one of them gives way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Deadlock {
+    /// A shortest ring through the first victim, in the order of the waits. The last step's blocker
+    /// waits in the first step.
+    pub ring: Vec<Step>,
+    /// The requests that can give way, in their order. The first is the youngest one that helps
+    /// another by giving way. If the deadlock persists after `n` further looks, the `n`-th after it
+    /// acts.
+    pub victims: Vec<Victim>,
+}
+
+/// One step of a ring: a request waits for a key at a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// The request.
+    pub request: RequestName,
+    /// The node at which it waits.
+    pub node: NodeId,
+    /// The name of the request there.
+    pub id: RequestId,
+    /// The key for which it waits.
+    pub key: Key,
+    /// The mode in which it wants the key.
+    pub mode: Mode,
+    /// The hold or the other request that blocks it there.
+    pub by: By,
+}
+
+/// A request that can give way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Victim {
+    /// The request.
+    pub request: RequestName,
+    /// How it gives way.
+    pub way: Way,
+}
+
+impl Deadlock {
+    /// The request that must give way after this many looks found the same deadlock, including the
+    /// first. `None` if fewer requests can.
+    pub fn victim(&self, looks: usize) -> Option<Victim> {
+        self.victims.get(looks.checked_sub(1)?).copied()
+    }
+
+    /// The requests in its ring.
+    pub fn requests(&self) -> impl Iterator<Item = RequestName> {
+        self.ring.iter().map(|step| step.request)
+    }
+}
 
 /// The deadlocks in the common part of two readings, one for each set of requests that wait for
 /// each other. The second reading must begin after the last answer of the first.
@@ -71,7 +121,7 @@ impl Graph {
             let mut steps = Vec::new();
             for (node, id) in rest.parts(request) {
                 let Some(waiter) = node.table.waiter(id) else { continue };
-                for Blocker { item, key, by } in node.table.blockers(id) {
+                for WaitFor { item, key, by, .. } in node.table.blockers(id) {
                     let next = match by {
                         By::Hold(_, frame) => inside.get(&node.name_of(frame)).cloned(),
                         By::Waiter(other, frame) => Some(vec![node.name_in(frame, other)]),

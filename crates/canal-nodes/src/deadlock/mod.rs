@@ -18,13 +18,12 @@
 mod detector;
 mod find;
 mod reading;
-mod ring;
 mod union;
 
 pub use detector::{Detector, Named, Next};
-pub use find::{find, find_in};
+pub use find::{Deadlock, Step, Victim, find, find_in};
 pub use reading::join;
-pub use ring::{Deadlock, FrameName, RequestName, Step, Victim, Way};
+pub use union::{FrameName, RequestName, Way};
 
 #[cfg(test)]
 mod tests;

@@ -17,7 +17,6 @@ use canal_protocol::{PartFound, WaitsFound};
 
 /// The common part of two readings, node by node. The second one must begin after the last answer
 /// of the first.
-#[must_use]
 pub fn join(first: &[WaitsFound], second: &[WaitsFound]) -> Vec<WaitsFound> {
     let both = second.iter().filter_map(|later| {
         let earlier = first.iter().find(|earlier| earlier.node == later.node)?;

@@ -7,12 +7,36 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::ring::{FrameName, Name, RequestName, Way};
 use canal_core::{
     Above, Diverged, FrameId, FrameState, NodeId, PartialTable, RequestId, Require, RunId,
     Snapshot, UnixMillis,
 };
 use canal_protocol::{FrameFound, PartFound, WaitsFound};
+
+/// The name of something over all nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Name<T> {
+    /// That of a run over nodes.
+    Run(RunId),
+    /// Any other, at one node.
+    Plain(NodeId, T),
+}
+
+/// A frame, over all nodes.
+pub type FrameName = Name<FrameId>;
+
+/// A request that waits, over all nodes.
+pub type RequestName = Name<RequestId>;
+
+/// How a request gives way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// It releases everything that it has collected so far, and asks again behind the others. Its
+    /// command does not run yet, so the user does not notice.
+    Surrender,
+    /// It is refused, and its command does not run.
+    Refusal,
+}
 
 /// The age of a request: the larger, the younger. The age of its session counts first.
 pub(super) type Age = (UnixMillis, FrameName, UnixMillis, RequestName);

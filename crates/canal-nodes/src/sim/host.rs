@@ -7,7 +7,7 @@ use super::clock::Clock;
 use super::table::LeaseName;
 use crate::{Checkpoint, Coordinator, Effect, Input, Millis, Outcome, Plan, Task};
 use canal_core::OverNodes;
-use canal_sys::deadline::Deadline;
+use canal_sys::deadline_page::Deadline;
 
 /// A machine.
 #[derive(Debug)]

@@ -13,7 +13,7 @@ use super::table::{Asked, LeaseName, Told};
 use crate::{Asking, Effect, Event, Input, Plan, Refusal};
 use canal_core::{LEASE_OVER_NODES_MS_MIN, Token};
 use canal_protocol::NodeFailure;
-use canal_sys::deadline::Deadline;
+use canal_sys::deadline_page::Deadline;
 
 /// The longest time to kill a command, as a part of its TTL: well within the margin.
 const KILL_PART: u64 = 25;
@@ -241,10 +241,10 @@ impl World {
         wire.is_served = is_up;
         wire.heard_at = self.now;
         match is_up {
-            true => match self.nodes[node].grants_in_ms(self.now) {
-                Some(left_ms) => self.hand_on(id, Event::NotYet(left_ms)),
-                None => self.hand_on(id, Event::Reached),
-            },
+            true => {
+                let grants_in_ms = self.nodes[node].grants_in_ms(self.now);
+                self.hand_on(id, Event::Reached(grants_in_ms));
+            }
             false => self.lose(id),
         }
     }

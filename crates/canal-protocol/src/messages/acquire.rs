@@ -322,6 +322,14 @@ pub struct Abandon {
     pub tag: Tag,
 }
 
+/// `Overrun`: the command of the granted request with this tag has run for longer than its caller
+/// allows, and its supervisor is about to end it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Overrun {
+    /// The tag of the request.
+    pub tag: Tag,
+}
+
 /// `Confirm`: the client has passed a provisional grant on to its owner.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Confirm {

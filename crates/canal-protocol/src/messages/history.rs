@@ -51,8 +51,8 @@ pub struct HistoryRecord {
     #[serde(default)]
     pub ended_ms: u64,
     /// How it ended: `released`, `ended`, `expired`, `forced`, `lost`, `reboot`, `withdrawn`,
-    /// `abandoned`, `timeout`, `full`, `paused`, `max-waiting`, `superseded`, `deadlock`,
-    /// `too-large` or `mismatch`.
+    /// `abandoned`, `timeout`, `killed`, `max-run`, `full`, `paused`, `max-waiting`, `superseded`,
+    /// `deadlock`, `too-large` or `mismatch`.
     pub how: String,
     /// The exit status of the process, if it exited and the kernel reported it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -60,7 +60,8 @@ pub struct HistoryRecord {
     /// The signal that killed the process, if the kernel reported it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signal: Option<u8>,
-    /// The client that released it by force, if it called this host's daemon.
+    /// The client that released it by force or killed it while it waited, if it called this host's
+    /// daemon.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<HistoryClient>,
     /// The deadlock, the refused request first.

@@ -12,20 +12,19 @@ use nix::poll::{PollFd, PollFlags};
 use nix::unistd::dup2_stderr;
 
 use canal_lock::client::channel::{End, Received};
-use canal_lock::client::deadlock_watcher::Found;
-use canal_lock::client::nodes::link;
+use canal_lock::client::wait_within_run::Found;
 use canal_nodes::Input;
 use canal_protocol::{RunId, Tag};
 use canal_sys::clock::boottime_ms;
 use canal_sys::fds;
 use canal_sys::process::child::fork;
 
-use super::member::sleep;
-use super::process::stand_alone;
-use super::request::Around;
+use super::coordinator_process::stand_alone;
+use super::node_connection::sleep;
+use super::nodes_request::Around;
 use super::waits_reader::WaitsReader;
 
-/// `canal deadlock-watcher`, which [`WaitWithin`](canal_lock::client::deadlock_watcher::WaitWithin)
+/// `canal deadlock-watcher`, which [`WaitWithin`](canal_lock::client::wait_within_run::WaitWithin)
 /// starts: it starts a process that looks and is not a child of the waiting one. Standard input is
 /// the channel.
 ///
@@ -56,7 +55,6 @@ fn look(around: &Around, run: RunId, tag: Tag, channel: &End) {
         if let Some(nodes) = waits_reader.news.take() {
             channel.send(&Found::Unread(nodes), &[]);
         }
-        link::reap();
         let due_ms = waits_reader.wake_at.map_or(u64::MAX, |at| at.saturating_sub(boottime_ms()));
         let own = PollFd::new(channel.as_fd(), PollFlags::POLLIN);
         let _ = sleep(waits_reader.members(), [own], due_ms);

@@ -5,16 +5,10 @@
 use std::collections::VecDeque;
 use std::io;
 use std::ops::ControlFlow;
-use std::os::fd::AsFd;
-use std::time::Duration;
-
-use nix::poll::{PollFd, PollFlags};
-use nix::sys::time::TimeSpec;
-use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 
 use canal_core::Token;
-use canal_lock::client::nodes::lease::{HeldPart, LeaseHandle};
-use canal_lock::client::nodes::link::{self, parameters};
+use canal_lock::client::nodes::lease::LeaseHandle;
+use canal_lock::client::nodes::link::parameters;
 use canal_nodes::{
     Asking, Call, Change, Checkpoint, Coordinator, Effect, Event, Held, Input, Millis, Outcome,
     Part, Plan, Refusal, Task,
@@ -24,37 +18,32 @@ use canal_protocol::{
     NodeFailure, NodeId, NodesRefusal, Release, Renew, Renewed, Report,
 };
 use canal_sys::clock::boottime_ms;
-use canal_sys::fds;
 
-use super::identify::{Met, NodeState};
-use super::member::{Answer, Heard, Kind, Member, unexpected};
-use super::request::{
+use super::identify_nodes::NodeState;
+use super::node_connection::{Answer, Heard, Kind, sleep, unexpected};
+use super::node_wording::{news, unread};
+use super::nodes_request::{
     Ending, Host, News, NodesRequest, PartAnswer, PartSaid, PartTrouble, Start, Wish,
 };
 use super::waits_reader::WaitsReader;
-use super::wording::{news, unread};
 
-/// How often to check for processes that have ended, and for nodes that are about to hold their
-/// part.
+/// How often to check for nodes that are about to hold their part, which wakes no descriptor.
 const LOOK_MS: Millis = 1_000;
 
 /// How long to wait for other nodes after the start before the host gets the list of held parts.
 const SETTLE_MS: Millis = 5_000;
 
-/// The inputs for the coordinator.
-type Inputs = VecDeque<Input>;
-
 /// A coordinator with its connections.
 pub(super) struct Driver<'a> {
     request: &'a NodesRequest,
     coordinator: Coordinator,
+    /// The next inputs of the coordinator.
+    inputs: VecDeque<Input>,
     nodes: Vec<NodeState>,
     kept: Option<Checkpoint>,
     wake_at: Option<Millis>,
     /// When the command could start, until the host knows that no further node is expected.
     unsettled_since: Option<Millis>,
-    /// Whether renewals carry a note: the request's.
-    renews_note: bool,
     waits_reader: WaitsReader<'a>,
     /// The node of this machine's daemon, if it encloses the request.
     here: Option<NodeId>,
@@ -62,30 +51,11 @@ pub(super) struct Driver<'a> {
 
 impl<'a> Driver<'a> {
     /// A coordinator of a new request, or of one that another coordinator began and `left`.
+    /// `here` is the node of this machine's daemon, if it encloses the request.
     pub(super) fn new(
         request: &'a NodesRequest,
-        met: Met,
-        left: Option<(Checkpoint, Task)>,
-    ) -> Self {
-        let runs = left.as_ref().is_some_and(|(_, task)| *task == Task::Run);
-        let unsettled_since = runs.then(boottime_ms);
-        Self { unsettled_since, here: met.here, ..Self::with(request, met.nodes, left) }
-    }
-
-    /// A coordinator of an existing lease. `request` is that of its handle.
-    pub(super) fn of_lease(request: &'a NodesRequest, handle: &LeaseHandle, task: Task) -> Self {
-        let (mut nodes, mut parts) = (Vec::new(), Vec::new());
-        for (at, (part, node)) in handle.parts.iter().zip(&request.nodes).enumerate() {
-            nodes.push(NodeState::unasked(at, part.id, node, request.ttl_ms));
-            parts.push(Part { node: at, lease: part.lease, sent: None, asked: None });
-        }
-        let left = Checkpoint { token: handle.token.map(Token), need: handle.need, parts };
-        Self { renews_note: true, ..Self::with(request, nodes, Some((left, task))) }
-    }
-
-    fn with(
-        request: &'a NodesRequest,
         nodes: Vec<NodeState>,
+        here: Option<NodeId>,
         left: Option<(Checkpoint, Task)>,
     ) -> Self {
         let plan = Plan {
@@ -96,6 +66,7 @@ impl<'a> Driver<'a> {
             asked_at: request.asked_at,
         };
         let now = boottime_ms();
+        let unsettled_since = matches!(left, Some((_, Task::Run))).then_some(now);
         let coordinator = match left {
             Some((left, task)) => Coordinator::take_over(plan, &left, task, now),
             None => Coordinator::new(plan, now),
@@ -103,75 +74,81 @@ impl<'a> Driver<'a> {
         Self {
             request,
             coordinator,
+            inputs: VecDeque::from([Input::Tick]),
             nodes,
             kept: None,
             wake_at: None,
-            unsettled_since: None,
-            renews_note: false,
+            unsettled_since,
             waits_reader: WaitsReader::new(request),
-            here: None,
+            here,
         }
+    }
+
+    /// A coordinator of an existing lease. `request` is that of its handle.
+    pub(super) fn of_lease(request: &'a NodesRequest, handle: &LeaseHandle, task: Task) -> Self {
+        let (mut nodes, mut parts) = (Vec::new(), Vec::new());
+        for (at, (part, node)) in handle.parts.iter().zip(&request.nodes).enumerate() {
+            nodes.push(NodeState::unasked(part.id, node, request.ttl_ms));
+            parts.push(Part { node: at, lease: part.lease, sent: None, asked: None });
+        }
+        let left = Checkpoint { token: handle.token.map(Token), need: handle.need, parts };
+        Self::new(request, nodes, None, Some((left, task)))
     }
 
     /// Runs until the request is over, or until the host stops; then it returns `None`.
     pub(super) fn run(&mut self, host: &mut dyn Host) -> io::Result<Option<Ending>> {
-        let mut inputs = VecDeque::from([Input::Tick]);
-        // The clock of poll(2) stops while the machine is suspended.
-        let timer = TimerFd::new(ClockId::CLOCK_BOOTTIME, TimerFlags::TFD_CLOEXEC)?;
         loop {
             let now = boottime_ms();
             match host.turn(now) {
                 Wish::GoOn => {}
-                Wish::Stop => inputs.push_back(Input::Stop),
+                Wish::Stop => self.inputs.push_back(Input::Stop),
                 Wish::Abandon => {
                     self.abandon();
-                    inputs.push_back(Input::Stop);
+                    self.inputs.push_back(Input::Stop);
                 }
                 Wish::Leave => return Ok(None),
             }
             if self.wake_at.is_some_and(|at| at <= now) {
                 self.wake_at = None;
-                inputs.push_back(Input::Tick);
+                self.inputs.push_back(Input::Tick);
             }
-            while let Some(input) = inputs.pop_front() {
+            while let Some(input) = self.inputs.pop_front() {
                 let effects = self.coordinator.handle(input, boottime_ms());
                 self.keep(host);
                 for effect in effects {
-                    if let ControlFlow::Break(end) = self.carry_out(effect, host, &mut inputs) {
+                    if let ControlFlow::Break(end) = self.carry_out(effect, host) {
                         return Ok(end);
                     }
                 }
             }
             self.settle(host);
-            if self.look(host, &mut inputs) {
+            if self.look(host) {
                 continue;
             }
-            self.wait(host, &timer)?;
+            self.wait(host)?;
             for node in 0..self.nodes.len() {
-                self.hear(node, host, &mut inputs);
+                self.hear(node, host);
             }
         }
     }
 
     /// Looks for deadlocks. Returns whether the coordinator must get an input about one.
-    fn look(&mut self, host: &mut dyn Host, inputs: &mut Inputs) -> bool {
+    fn look(&mut self, host: &mut dyn Host) -> bool {
         let waits = match self.request.is_nested() {
             true => self.coordinator.waits(),
             false => self.coordinator.holds_while_it_waits(),
         };
-        let found = self.waits_reader.turn(waits, boottime_ms());
+        self.inputs.extend(self.waits_reader.turn(waits, boottime_ms()));
         if let Some(nodes) = self.waits_reader.news.take() {
             host.say(News::Note(unread(&nodes)));
         }
-        let is_found = found.is_some();
-        inputs.extend(found);
-        is_found
+        !self.inputs.is_empty()
     }
 
     fn keep(&mut self, host: &mut dyn Host) {
         let checkpoint = self.coordinator.checkpoint();
         if self.kept.as_ref() != Some(&checkpoint) {
-            let nodes = self.nodes.iter().map(|node| (node.at, node.id));
+            let nodes = self.nodes.iter().map(|it| (it.member.node.address.clone(), it.id));
             host.keep(nodes.collect(), checkpoint.clone());
             self.kept = Some(checkpoint);
         }
@@ -186,50 +163,25 @@ impl<'a> Driver<'a> {
         }
         self.unsettled_since = None;
         let parts = self.coordinator.checkpoint().parts;
-        let parts = parts.iter().map(|part| {
-            let NodeState { at, id, .. } = self.nodes[part.node];
-            HeldPart { at, id, lease: part.lease, held: part.sent.is_some() }
-        });
-        host.settled(&parts.collect::<Vec<_>>());
+        let part = |part: &Part| self.nodes[part.node].part(part.lease, part.sent.is_some());
+        host.settled(&parts.iter().map(part).collect::<Vec<_>>());
     }
 
-    fn wait(&self, host: &dyn Host, timer: &TimerFd) -> io::Result<()> {
-        let now = boottime_ms();
-        let due = [self.wake_at, host.due(), self.waits_reader.wake_at].into_iter().flatten();
-        // These changes wake no descriptor, so they need regular checks.
-        let is_looked_at = link::reap() || self.unsettled_since.is_some();
+    fn wait(&self, host: &dyn Host) -> io::Result<()> {
+        let due = [self.wake_at, host.due(), self.waits_reader.wake_at].into_iter().flatten().min();
+        let within_ms = due.map_or(Millis::MAX, |at| at.saturating_sub(boottime_ms()));
+        let look_ms = if self.unsettled_since.is_some() { LOOK_MS } else { Millis::MAX };
         let members = self.nodes.iter().map(|node| &node.member).chain(self.waits_reader.members());
-        let patience = due
-            .map(|at| at.saturating_sub(now))
-            .chain(members.clone().map(Member::patience_ms))
-            .chain(is_looked_at.then_some(LOOK_MS))
-            .min();
-        match patience.and_then(|ms| now.checked_add(ms)) {
-            // A time of 0 would disarm it.
-            Some(at) => {
-                let at = TimeSpec::from_duration(Duration::from_millis(at.max(1)));
-                timer.set(Expiration::OneShot(at), TimerSetTimeFlags::TFD_TIMER_ABSTIME)?;
-            }
-            None => timer.unset()?,
-        }
-        let polled = members.flat_map(Member::polled).chain(host.polled());
-        let timer = PollFd::new(timer.as_fd(), PollFlags::POLLIN);
-        let mut polled: Vec<PollFd<'_>> = polled.chain([timer]).collect();
-        fds::poll_within(&mut polled, None).map(drop)
+        sleep(members, host.polled(), within_ms.min(look_ms))
     }
 
     /// Carries out an effect. Breaks with the end of the request, or with `None` if the host
     /// continues without the driver.
-    fn carry_out(
-        &mut self,
-        effect: Effect,
-        host: &mut dyn Host,
-        inputs: &mut Inputs,
-    ) -> ControlFlow<Option<Ending>> {
+    fn carry_out(&mut self, effect: Effect, host: &mut dyn Host) -> ControlFlow<Option<Ending>> {
         match effect {
             Effect::Node(node, call) => {
-                if let Err(failure) = self.call(node, call, inputs) {
-                    self.lose(node, failure, inputs);
+                if let Err(failure) = self.call(node, call) {
+                    self.lose(node, failure);
                 }
             }
             Effect::Start { token, nodes, deadline } => {
@@ -246,9 +198,9 @@ impl<'a> Driver<'a> {
                 if let Change::Held(held, waits_for) = &change {
                     self.report(*held, waits_for);
                 }
-                if let Some(news) = news(&change, &self.names(), self.request.purpose) {
-                    host.say(news);
-                }
+                let names: Vec<&str> =
+                    self.nodes.iter().map(|it| it.answer.name.as_str()).collect();
+                news(&change, &names, self.request.purpose).into_iter().for_each(|it| host.say(it));
             }
             Effect::End(outcome) => return ControlFlow::Break(Some(self.ending(outcome))),
             Effect::WakeAt(at) => self.wake_at = Some(at),
@@ -256,15 +208,15 @@ impl<'a> Driver<'a> {
         ControlFlow::Continue(())
     }
 
-    fn call(&mut self, node: usize, call: Call, inputs: &mut Inputs) -> Result<(), NodeFailure> {
+    fn call(&mut self, node: usize, call: Call) -> Result<(), NodeFailure> {
         let (request, secret) = (self.request, self.request.secret);
         let NodeState { id, member, .. } = &mut self.nodes[node];
         match call {
             Call::Connect | Call::Cancel => {
                 // Earlier messages of the node no longer count.
-                inputs.retain(|input| !matches!(input, Input::Node(of, _) if *of == node));
+                self.inputs.retain(|input| !matches!(input, Input::Node(of, _) if *of == node));
                 if call == Call::Connect {
-                    return self.connect(node, inputs);
+                    return self.connect(node);
                 }
                 member.close();
                 Ok(())
@@ -279,7 +231,8 @@ impl<'a> Driver<'a> {
                 member.call(Kind::ConfirmAt, &ConfirmAt { tag, handle, token, note: None })
             }
             Call::Renew(lease) => {
-                let note = request.asked.note.clone().filter(|_| self.renews_note);
+                // A node has the note of a new request already.
+                let note = request.asked.note.clone().filter(|_| request.is_of_lease());
                 let (handle, ttl_ms) = (secret.handle(*id, lease), request.new_ttl_ms);
                 member.call(Kind::Renew, &Renew { handle, note, ttl_ms })
             }
@@ -292,21 +245,15 @@ impl<'a> Driver<'a> {
         }
     }
 
-    fn names(&self) -> Vec<&str> {
-        self.nodes.iter().map(|node| node.member.node.name.as_str()).collect()
-    }
-
     /// The message that these nodes hold the lock.
     fn start(&self, token: Option<Token>, nodes: &[usize]) -> Start {
         let nodes = || nodes.iter().map(|node| &self.nodes[*node]);
-        let part =
-            |node: &NodeState| HeldPart { at: node.at, id: node.id, lease: node.lease, held: true };
         Start {
             token: token.map(|token| token.0),
-            nodes: nodes().map(|node| node.member.node.name.clone()).collect(),
+            nodes: nodes().map(|node| node.answer.name.clone()).collect(),
             grant: nodes().next().and_then(|node| node.grant.clone()),
             need: self.coordinator.checkpoint().need,
-            parts: nodes().map(part).collect(),
+            parts: nodes().map(|node| node.part(node.lease, true)).collect(),
         }
     }
 
@@ -338,13 +285,13 @@ impl<'a> Driver<'a> {
         }
     }
 
-    fn connect(&mut self, node: usize, inputs: &mut Inputs) -> Result<(), NodeFailure> {
+    fn connect(&mut self, node: usize) -> Result<(), NodeFailure> {
         let state = &mut self.nodes[node];
         if state.member.is_open() && !state.member.reached && state.lease == 0 {
             // It was opened to find out its identity.
             state.member.reached = true;
             let left_ms = state.grants_from.map(|at| at.saturating_sub(boottime_ms()));
-            inputs.push_back(Input::Node(node, reached(left_ms)));
+            self.inputs.push_back(Input::Node(node, Event::Reached(left_ms)));
             return Ok(());
         }
         state.member.close();
@@ -358,34 +305,34 @@ impl<'a> Driver<'a> {
         }
     }
 
-    fn lose(&mut self, node: usize, failure: NodeFailure, inputs: &mut Inputs) {
+    fn lose(&mut self, node: usize, failure: NodeFailure) {
         let state = &mut self.nodes[node];
         state.member.close();
-        state.trouble = Some(PartTrouble::Away(failure.what.clone()));
-        inputs.push_back(Input::Node(node, Event::Away(failure)));
+        state.answer.trouble = Some(PartTrouble::Away(failure.what.clone()));
+        self.inputs.push_back(Input::Node(node, Event::Away(failure)));
     }
 
-    fn hear(&mut self, node: usize, host: &mut dyn Host, inputs: &mut Inputs) {
+    fn hear(&mut self, node: usize, host: &mut dyn Host) {
         for heard in self.nodes[node].member.turn() {
             let event = match heard {
                 Heard::Away(failure) => Err(failure),
                 Heard::Identity(identity) => self.check(node, &identity.known).map(|()| {
                     self.nodes[node].member.reached = true;
-                    reached(identity.grants_from_ms)
+                    Event::Reached(identity.grants_from_ms)
                 }),
                 Heard::Answer(answer) => {
                     if let Some(refused) = self.refused_part(&answer) {
                         let trouble = PartTrouble::Refused(refused.what.clone());
-                        self.lose(node, refused, inputs);
-                        self.nodes[node].trouble = Some(trouble);
+                        self.lose(node, refused);
+                        self.nodes[node].answer.trouble = Some(trouble);
                         return;
                     }
                     self.understand(node, answer, host)
                 }
             };
             match event {
-                Ok(event) => inputs.push_back(Input::Node(node, event)),
-                Err(failure) => return self.lose(node, failure, inputs),
+                Ok(event) => self.inputs.push_back(Input::Node(node, event)),
+                Err(failure) => return self.lose(node, failure),
             }
         }
     }
@@ -414,7 +361,7 @@ impl<'a> Driver<'a> {
         Ok(match (kind, result) {
             (Kind::Collect, Ok(reply)) if continues => {
                 let progress = parameters(&reply)?;
-                host.say(News::Waits { name: state.member.node.name.clone(), progress });
+                host.say(News::Waits { name: state.answer.name.clone(), progress });
                 Event::Queued
             }
             (Kind::Collect, Ok(reply)) => {
@@ -440,21 +387,21 @@ impl<'a> Driver<'a> {
             (Kind::Renew, Ok(reply)) => {
                 let renewed: Box<Renewed> = parameters(&reply)?;
                 let ttl_ms = Some(renewed.lease.ttl_ms);
-                state.said = Some(PartSaid::Renewed(renewed));
+                state.answer.said = Some(PartSaid::Renewed(renewed));
                 Event::Renewed { sent, ttl_ms }
             }
             (Kind::Release, Ok(reply)) => {
-                state.said = Some(PartSaid::Released(parameters(&reply)?));
+                state.answer.said = Some(PartSaid::Released(parameters(&reply)?));
                 Event::Gone
             }
             // The part is lost.
             (Kind::Renew | Kind::Release, Err(failure)) => {
                 // The answer to an earlier release of this command did not arrive.
                 let was_ours = state.releases > 1 && failure.reason.as_deref() == Some("released");
-                match state.said {
+                match state.answer.said {
                     Some(PartSaid::Released(_) | PartSaid::Lost(_)) => {}
-                    _ if was_ours => state.said = Some(PartSaid::Released(Box::default())),
-                    _ => state.said = Some(PartSaid::Lost(failure)),
+                    _ if was_ours => state.answer.said = Some(PartSaid::Released(Box::default())),
+                    _ => state.answer.said = Some(PartSaid::Lost(failure)),
                 }
                 Event::Gone
             }
@@ -464,12 +411,7 @@ impl<'a> Driver<'a> {
     }
 
     fn answers(&self) -> Vec<PartAnswer> {
-        let answer = |node: &NodeState| PartAnswer {
-            name: node.member.node.name.clone(),
-            said: node.said.clone(),
-            trouble: node.trouble.clone(),
-        };
-        self.nodes.iter().map(answer).collect()
+        self.nodes.iter().map(|node| node.answer.clone()).collect()
     }
 
     /// Whether the daemon is the one in the plan.
@@ -486,7 +428,7 @@ impl<'a> Driver<'a> {
     fn report(&mut self, Held { held, need }: Held, waits_for: &[usize]) {
         let number = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
         let (need, held) = (number(need), number(held));
-        let name = |node: &usize| self.nodes[*node].member.node.name.clone();
+        let name = |node: &usize| self.nodes[*node].answer.name.clone();
         let waits_for: Vec<String> = waits_for.iter().map(name).collect();
         for state in self.nodes.iter_mut().filter(|it| it.member.reached && it.lease > 0) {
             let handle = self.request.secret.handle(state.id, state.lease);
@@ -496,17 +438,11 @@ impl<'a> Driver<'a> {
     }
 
     fn ending(&self, outcome: Outcome) -> Ending {
-        let names = self.names().into_iter().map(str::to_owned).collect();
         let is_deadlock =
             matches!(&outcome, Outcome::Refused { refusal: Refusal::Deadlock, node: None, .. });
         let cycle = if is_deadlock { self.waits_reader.cycle.clone() } else { Vec::new() };
-        Ending { outcome, names, answers: self.answers(), cycle }
+        Ending { outcome, answers: self.answers(), cycle }
     }
-}
-
-/// The event of a node that sent its identity, and for how long it does not grant anything.
-fn reached(left_ms: Option<Millis>) -> Event {
-    left_ms.map_or(Event::Reached, Event::NotYet)
 }
 
 /// The words with which a node refused something.

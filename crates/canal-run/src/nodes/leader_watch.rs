@@ -1,26 +1,29 @@
 //! Asks several nodes which request leads by holding a key, and reconnects to those that go away.
 //!
 //! The answer of a node counts while its connection lives, and for a moment after that: a daemon
-//! that restarts, or an ssh that ended, is reached again by then. [`canal_nodes::leadership`]
-//! draws the conclusion.
+//! that restarts, or an ssh that ended, is reached again by then.
+//! [`canal_nodes::leader_by_majority`] draws the conclusion.
 //!
 //! Invariant: an answer counts only for the node to which its connection was pinned, and each
 //! daemon counts once.
 
-use canal_lock::client::nodes::link::{self, parameters};
+use canal_lock::client::nodes::link::parameters;
 use canal_nodes::Millis;
-use canal_nodes::leadership::{Claim, Said, Verdict, judge};
+use canal_nodes::leader_by_majority::{Claim, Said, Verdict, judge};
 use canal_protocol::{
     ErrorName, HolderInfo, KnownNode, Leader, LeaderQuery, Node, NodeFailure, NodeId,
 };
 use canal_sys::clock::boottime_ms;
 
-use super::identify::one_daemon;
-use super::member::{Answer, Heard, Kind, Member, sleep};
-use super::request::Around;
+use super::identify_nodes::one_daemon;
+use super::node_connection::{Answer, Heard, Kind, Member, sleep};
+use super::nodes_request::Around;
 
 /// How long the last answer of a node counts after its connection has ended.
 const LAST_WORD_MS: Millis = 5_000;
+
+/// The longest time that [`LeaderAtNodes::turn`] takes.
+const TURN_MS: Millis = 1_000;
 
 /// How long to wait before a node is asked again, at first and at most.
 const PAUSE_MS: (Millis, Millis) = (500, 15_000);
@@ -106,12 +109,11 @@ impl<'a> LeaderAtNodes<'a> {
             }
         }
         let now = boottime_ms();
-        let due_ms = self.sources.iter().map(|source| source.due_ms(now)).min();
-        sleep(self.sources.iter().map(|it| &it.member), [], due_ms.unwrap_or(u64::MAX))?;
+        let due_ms = self.sources.iter().map(|source| source.due_ms(now)).fold(TURN_MS, u64::min);
+        sleep(self.sources.iter().map(|it| &it.member), [], due_ms)?;
         for at in 0..self.sources.len() {
             self.hear(at)?;
         }
-        link::reap();
         Ok(())
     }
 

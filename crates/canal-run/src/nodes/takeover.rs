@@ -13,8 +13,9 @@ use serde::{Deserialize, Serialize};
 
 use canal_nodes::Checkpoint;
 use canal_protocol::NodeId;
+use canal_protocol::node_address::NodeAddress;
 
-use super::request::Start;
+use super::nodes_request::Start;
 
 /// The space for each of the two copies, with its length before it.
 const COPY_BYTES: u64 = 1 << 20;
@@ -26,8 +27,8 @@ pub(super) struct Takeover(File);
 /// The state that another coordinator left behind.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Left {
-    /// The nodes of the plan: the place of each in the list of the user, and its id.
-    pub(super) nodes: Vec<(usize, NodeId)>,
+    /// The nodes of the plan.
+    pub(super) nodes: Vec<(NodeAddress, NodeId)>,
     pub(super) checkpoint: Checkpoint,
     /// The child's message that the lock is held, sent or about to be sent. If this is set, the
     /// command may have begun.
@@ -92,7 +93,8 @@ mod tests {
         let asked = Some(Asking { no_wait: false, spare: true });
         let parts = vec![Part { node: 1, lease: 3, sent: Some(token), asked }];
         let checkpoint = Checkpoint { token: Some(Token(token)), need: 2, parts };
-        let nodes = vec![(1, NodeId(5)), (0, NodeId(9))];
+        let other = "ssh:web".parse().unwrap();
+        let nodes = vec![(other, NodeId(5)), (NodeAddress::Local, NodeId(9))];
         Left { nodes, checkpoint, start: None }
     }
 

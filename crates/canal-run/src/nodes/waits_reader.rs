@@ -6,7 +6,7 @@
 //! Invariant: a reading counts only for the node to which its connection was pinned.
 
 use std::borrow::Cow;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 
 use canal_core::{By, FrameId, Key, Mode, Request, RequestId, WaiterState};
 use canal_lock::client::Start;
@@ -20,14 +20,16 @@ use canal_protocol::{
 };
 use canal_text::time::utc;
 
-use super::member::{Answer, Heard, Kind, Member};
-use super::request::{Around, NodesRequest};
+use super::node_connection::{Answer, Heard, Kind, Member};
+use super::nodes_request::{Around, NodesRequest};
 
 /// Reads the waits of the nodes for one request.
 pub(super) struct WaitsReader<'a> {
     own: Own<'a>,
     around: &'a Around,
     detector: Detector,
+    /// The last question to the nodes, with its number.
+    question: (u64, Named),
     sources: Vec<Source>,
     /// The latest time for the next call of [`Self::turn`].
     pub(super) wake_at: Option<Millis>,
@@ -63,10 +65,10 @@ struct Source {
     is_read: bool,
     /// Whether no further attempt can help.
     is_useless: bool,
-    /// The question for it once it is reached.
-    wanted: Option<(u64, Named)>,
-    /// The numbers of the unanswered calls.
-    sent: VecDeque<u64>,
+    /// Whether it gets the last question once it is reached.
+    is_wanted: bool,
+    /// The number of unanswered calls.
+    unanswered: usize,
     last: Option<WaitsFound>,
 }
 
@@ -108,8 +110,8 @@ impl<'a> WaitsReader<'a> {
         }
         let named = Named { runs: runs.into_iter().collect(), ..Named::default() };
         let detector = Detector::new(named, sources.len());
-        let (wake_at, looks, unread, news, cycle) = Default::default();
-        Self { own, around, detector, sources, wake_at, looks, unread, news, cycle }
+        let (question, wake_at, looks, unread, news, cycle) = Default::default();
+        Self { own, around, detector, question, sources, wake_at, looks, unread, news, cycle }
     }
 
     /// Adds the nodes that others read, if they can be found.
@@ -181,7 +183,8 @@ impl<'a> WaitsReader<'a> {
         loop {
             match self.detector.next(now) {
                 Next::Ask { round, named } => {
-                    (0..self.sources.len()).for_each(|at| self.ask(at, round, &named));
+                    self.question = (round, named);
+                    (0..self.sources.len()).for_each(|at| self.ask(at));
                 }
                 Next::GiveWay { way: Way::Surrender, .. } => {
                     self.close_all();
@@ -207,13 +210,13 @@ impl<'a> WaitsReader<'a> {
         self.sources.iter().map(|source| &source.member)
     }
 
-    fn ask(&mut self, at: usize, round: u64, named: &Named) {
+    fn ask(&mut self, at: usize) {
         let source = &mut self.sources[at];
         source.is_read = false;
         if source.is_useless {
-            return self.detector.answer(round, at, None);
+            return self.detector.answer(self.question.0, at, None);
         }
-        source.wanted = Some((round, named.clone()));
+        source.is_wanted = true;
         if !source.member.is_open() {
             let mut around = Cow::Borrowed(self.around);
             if source.is_told {
@@ -227,10 +230,10 @@ impl<'a> WaitsReader<'a> {
     }
 
     fn send(&mut self, at: usize) {
-        let nodes = self.read();
+        let (nodes, (_, named)) = (self.read(), &self.question);
         let source = &mut self.sources[at];
-        let Some(id) = source.id.filter(|_| source.member.reached) else { return };
-        let Some((round, named)) = source.wanted.take() else { return };
+        let is_ready = source.is_wanted && source.member.reached;
+        let Some(id) = source.id.filter(|_| is_ready) else { return };
         let of_node = named.frames.iter().filter(|(node, _)| *node == id);
         let frames = of_node.map(|(_, frame)| *frame).collect();
         let tag = match (self.own, &source.member.node.address) {
@@ -238,7 +241,7 @@ impl<'a> WaitsReader<'a> {
             _ => None,
         };
         let asked = WaitsNear { runs: named.runs.iter().copied().collect(), frames, tag, nodes };
-        source.sent.push_back(round);
+        (source.is_wanted, source.unanswered) = (false, source.unanswered + 1);
         if let Err(failure) = source.member.call(Kind::WaitsNear, &asked) {
             self.lose(at, &failure);
         }
@@ -270,10 +273,14 @@ impl<'a> WaitsReader<'a> {
         }
     }
 
-    /// Takes the answer to the oldest question; `None` if the node does not answer it.
+    /// Takes the answer to the oldest question; `None` if the node does not answer it. Only the
+    /// last question matters.
     fn take(&mut self, at: usize, found: Option<WaitsFound>) {
-        let source = &mut self.sources[at];
-        let Some(round) = source.sent.pop_front() else { return };
+        let (round, source) = (self.question.0, &mut self.sources[at]);
+        source.unanswered = source.unanswered.saturating_sub(1);
+        if source.unanswered > 0 {
+            return;
+        }
         let Some(found) = found else { return self.detector.answer(round, at, None) };
         let found = Some(found).filter(|found| Some(found.node) == source.id);
         // Another machine's answer about this machine's request does not count.
@@ -302,13 +309,12 @@ impl<'a> WaitsReader<'a> {
         Ok(())
     }
 
-    /// Records that a node cannot be read now: all its open questions get an empty answer.
+    /// Records that a node cannot be read now: an open question gets an empty answer.
     fn lose(&mut self, at: usize, failure: &NodeFailure) {
         let source = &mut self.sources[at];
         source.is_useless |= failure.permanent;
-        let wanted = source.wanted.take().map(|(round, _)| round);
-        for round in source.sent.drain(..).chain(wanted) {
-            self.detector.answer(round, at, None);
+        if source.is_wanted || source.unanswered > 0 {
+            self.detector.answer(self.question.0, at, None);
         }
         source.close();
     }
@@ -379,15 +385,14 @@ impl Source {
             id: None,
             is_read: false,
             is_useless: false,
-            wanted: None,
-            sent: VecDeque::new(),
+            is_wanted: false,
+            unanswered: 0,
             last: None,
         }
     }
 
     fn close(&mut self) {
-        self.wanted = None;
-        self.sent.clear();
+        (self.is_wanted, self.unanswered) = (false, 0);
         self.member.close();
     }
 

@@ -32,6 +32,16 @@ pub trait Kernel: fmt::Debug {
     /// The current time of the monotonic clock.
     fn instant(&self) -> Instant;
 
+    /// A random number.
+    fn random(&self) -> u128;
+
+    /// An inotify instance with no unread events. It may be one that an earlier daemon of this
+    /// machine used, with its watches.
+    ///
+    /// # Errors
+    /// There is no descriptor left.
+    fn inotify(&self) -> io::Result<OwnedFd>;
+
     /// The boot and the namespaces.
     fn origin(&self) -> Origin;
 

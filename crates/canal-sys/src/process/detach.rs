@@ -123,13 +123,11 @@ impl Started {
 
     /// The process, if its pid arrived in time. Only for messages: if it ended at once, another
     /// process may have its pid.
-    #[must_use]
     pub fn into_process(self) -> Option<Pidfd> {
         self.process
     }
 
     /// The pid of the process; `None` while it is unknown.
-    #[must_use]
     pub fn pid(&self) -> Option<u32> {
         let record = Record::take(&mut &self.bytes[..]).filter(|record| record.about == PID)?;
         u32::try_from(record.number).ok()
@@ -367,16 +365,9 @@ const STACK_BYTES_FEW: u64 = 1024 * 1024;
 
 /// The inherited circumstances that may harm a daemon, one note each: "nice value 5", "address
 /// space limited to 1048576 bytes". Empty if there are none.
-#[must_use]
 pub fn notes() -> Vec<String> {
-    let mut notes = Vec::new();
-    notes.extend(nice());
-    notes.extend(policy());
-    notes.extend(io_priority());
-    notes.extend(limits());
-    notes.extend(oom_score());
-    notes.extend(cgroup());
-    notes
+    let priorities = [nice(), policy(), io_priority()].into_iter().flatten();
+    priorities.chain(limits()).chain(oom_score()).chain(cgroup()).collect()
 }
 
 fn nice() -> Option<String> {

@@ -23,7 +23,6 @@ use crate::kernel::{field, open_files};
 pub const COMMAND_LINE_MAX: usize = 4096;
 
 /// The short name (15 bytes at most). Control characters are replaced by `?`.
-#[must_use]
 pub fn name(pid: u32) -> Option<String> {
     let name = fs::read(format!("/proc/{pid}/comm")).ok()?;
     Some(sanitize(&String::from_utf8_lossy(name.strip_suffix(b"\n").unwrap_or(&name))))
@@ -31,7 +30,6 @@ pub fn name(pid: u32) -> Option<String> {
 
 /// The command line, its arguments joined by blanks (control characters are replaced by `?`). If
 /// there is none, the short name in brackets. Reads at most [`COMMAND_LINE_MAX`] bytes.
-#[must_use]
 pub fn command_line(pid: u32) -> Option<String> {
     let line = arguments(pid)?;
     let Some(last) = line.iter().rposition(|&byte| byte != 0) else {
@@ -51,7 +49,6 @@ fn arguments(pid: u32) -> Option<Vec<u8>> {
 
 /// The first words of the command line, byte for byte, if they are within its first
 /// [`COMMAND_LINE_MAX`] bytes. Empty if there is no such process, or if it is a zombie.
-#[must_use]
 pub fn first_words(pid: u32, count: usize) -> Vec<OsString> {
     let line = arguments(pid).unwrap_or_default();
     let words = line.split_inclusive(|byte| *byte == 0).filter_map(|word| word.strip_suffix(&[0]));
@@ -60,7 +57,6 @@ pub fn first_words(pid: u32, count: usize) -> Vec<OsString> {
 
 /// The value of a variable in the environment with which a process was started. `None` if the
 /// variable is not set, or if the environment is not visible.
-#[must_use]
 pub fn variable(pid: u32, name: &str) -> Option<OsString> {
     simulated!(|kernel| kernel.variable(pid, name));
     let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
@@ -70,7 +66,6 @@ pub fn variable(pid: u32, name: &str) -> Option<OsString> {
 }
 
 /// The positions in `files` of those that a process visibly has open.
-#[must_use]
 pub fn has_open(pid: u32, files: &[&File]) -> Vec<usize> {
     simulated!(|kernel| kernel.has_open(pid, files));
     if files.is_empty() {
@@ -84,7 +79,6 @@ pub fn has_open(pid: u32, files: &[&File]) -> Vec<usize> {
 
 /// Whether a process visibly has a file of this name open. The name also matches a removed file
 /// that had it.
-#[must_use]
 pub fn has_named(pid: u32, name: &str) -> bool {
     simulated!(|kernel| kernel.has_named(pid, name));
     open_files(pid).any(|link| is_link_to(&link, name))
@@ -99,7 +93,6 @@ pub fn is_link_to(link: &Path, name: &str) -> bool {
 
 /// The working folder of a process, if visible. With `uid`, only if the process belongs to this
 /// user and has no further privileges, so that the kernel would show the folder to the user too.
-#[must_use]
 pub fn folder(pid: u32, uid: Option<u32>) -> Option<PathBuf> {
     simulated!(|_| None);
     // The files below /proc/PID belong to root if the process is privileged in any way.
@@ -142,7 +135,6 @@ pub struct OwnProgram {
 
 impl OwnProgram {
     /// Looks up the program of this process.
-    #[must_use]
     pub fn find() -> Self {
         let own = Path::new("/proc/self/exe");
         Self { file: file_of(own), path: path_of(own) }
@@ -150,7 +142,6 @@ impl OwnProgram {
 
     /// Whether a process runs this program. A program that an upgrade replaced counts, and so does
     /// its replacement.
-    #[must_use]
     pub fn is_of(&self, pid: u32) -> bool {
         simulated!(|kernel| kernel.is_canal(pid));
         let link = PathBuf::from(format!("/proc/{pid}/exe"));

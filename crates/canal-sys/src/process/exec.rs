@@ -4,9 +4,9 @@
 
 use std::borrow::Cow;
 use std::ffi::{CStr, CString, OsStr, OsString};
-use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::{fmt, io};
 
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, AtFlags};
@@ -21,36 +21,55 @@ const DEFAULT_PATH: &str = "/bin:/usr/bin";
 /// The program that runs a file whose format the kernel does not know (`_PATH_BSHELL`).
 const SHELL: &CStr = c"/bin/sh";
 
-/// The result of the search for a command.
+/// A command that cannot be run. Its text begins with the command.
 #[derive(Debug)]
-pub enum Lookup {
-    /// An executable file.
-    Found(PathBuf),
-    /// A file that exists but cannot be executed (exit code 126).
-    NotExecutable(PathBuf, io::Error),
-    /// No such file (exit code 127).
-    NotFound,
+pub struct NotRun {
+    /// The file that was found; without one, the command as it was called.
+    pub command: OsString,
+    /// The system's error. Its kind is `NotFound` if there is no such command, or if the
+    /// interpreter of its file is missing.
+    pub error: io::Error,
+}
+
+impl NotRun {
+    fn new(command: impl Into<OsString>, error: impl Into<io::Error>) -> Self {
+        Self { command: command.into(), error: error.into() }
+    }
+
+    /// Whether the command, or the interpreter of its file, was not found.
+    pub fn is_not_found(&self) -> bool {
+        self.error.kind() == io::ErrorKind::NotFound
+    }
+}
+
+impl fmt::Display for NotRun {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = self.command.to_string_lossy();
+        if self.is_not_found() && self.error.get_ref().is_none() {
+            return write!(f, "{name}: command not found");
+        }
+        write!(f, "{name}: cannot be executed: {}", self.error)
+    }
 }
 
 /// Finds a command as a shell does: a name without `/` along PATH of our environment. As in bash, a
 /// folder that cannot be searched holds no command; execvp(3) would report a command that cannot be
 /// executed.
-#[must_use]
-pub fn lookup(command: &OsStr) -> Lookup {
+///
+/// # Errors
+/// There is no such file, or it cannot be executed.
+pub fn lookup(command: &OsStr) -> Result<PathBuf, NotRun> {
     lookup_along(command, std::env::var_os("PATH").as_deref())
 }
 
-fn lookup_along(command: &OsStr, path: Option<&OsStr>) -> Lookup {
+fn lookup_along(command: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, NotRun> {
+    let not_found = || NotRun::new(command, Errno::ENOENT);
     if command.is_empty() {
-        return Lookup::NotFound;
+        return Err(not_found());
     }
     if command.as_bytes().contains(&b'/') {
         let file = PathBuf::from(command);
-        return match check(&file) {
-            Ok(()) => Lookup::Found(file),
-            Err(Errno::ENOENT) => Lookup::NotFound,
-            Err(error) => Lookup::NotExecutable(file, error.into()),
-        };
+        return check(&file).map(|()| file).map_err(|error| NotRun::new(command, error));
     }
     let mut denied = None;
     let path = path.unwrap_or(OsStr::new(DEFAULT_PATH));
@@ -58,16 +77,16 @@ fn lookup_along(command: &OsStr, path: Option<&OsStr>) -> Lookup {
         // An empty folder is the current directory: the name stays as it is.
         let file = Path::new(OsStr::from_bytes(folder)).join(command);
         match check(&file) {
-            Ok(()) => return Lookup::Found(file),
+            Ok(()) => return Ok(file),
             Err(Errno::EACCES) if file.exists() => {
                 denied.get_or_insert(file);
             }
             Err(Errno::EACCES | Errno::ENOENT | Errno::ESTALE | Errno::ENOTDIR | Errno::ENODEV)
             | Err(Errno::ETIMEDOUT) => {}
-            Err(error) => return Lookup::NotExecutable(file, error.into()),
+            Err(error) => return Err(NotRun::new(file, error)),
         }
     }
-    denied.map_or(Lookup::NotFound, |file| Lookup::NotExecutable(file, Errno::EACCES.into()))
+    Err(denied.map_or_else(not_found, |file| NotRun::new(file, Errno::EACCES)))
 }
 
 /// Whether we may execute a file with our effective ids. Returns the error of execve(2).

@@ -12,7 +12,6 @@ use canal_core::ProcessId;
 const INODES_ARE_UNIQUE: bool = cfg!(target_pointer_width = "64");
 
 /// The identity of the process of a pidfd (a zombie still has one). `None` if it was reaped.
-#[must_use]
 pub fn identity(pidfd: &Pidfd) -> Option<ProcessId> {
     let inode = pidfd.inode();
     let pid = pidfd.pid()?;
@@ -44,7 +43,6 @@ pub enum Found {
 }
 
 /// Looks for a process again, after a restart of the daemon within the same boot and pid namespace.
-#[must_use]
 pub fn find(process: ProcessId) -> Found {
     if process.pid == 0 {
         return unknown("it has no pid in this pid namespace");
@@ -60,12 +58,13 @@ pub fn find(process: ProcessId) -> Found {
         return if process.inode == inode { Found::Same(pidfd) } else { Found::Gone };
     }
     // An inode would be better evidence: start times are only as fine as a clock tick.
-    let both = |one: u64, other: u64| (one != 0 && other != 0).then_some(one == other);
-    let Some(started) = start_of(&pidfd, process.pid) else { return Found::Gone };
-    match both(process.started, started) {
-        Some(true) => Found::Same(pidfd),
-        Some(false) => Found::Gone,
-        None => unknown("cannot read its start time"),
+    match start_of(&pidfd, process.pid) {
+        None => Found::Gone,
+        Some(started) if started == 0 || process.started == 0 => {
+            unknown("cannot read its start time")
+        }
+        Some(started) if started == process.started => Found::Same(pidfd),
+        Some(_) => Found::Gone,
     }
 }
 
@@ -107,13 +106,11 @@ impl Origin {
     }
 
     /// Whether both may be from one boot.
-    #[must_use]
     pub fn may_share_boot(&self, other: &Self) -> bool {
         self.boot_id == other.boot_id || self.boot_id.is_empty() || other.boot_id.is_empty()
     }
 
     /// Whether pids and start times mean the same for both.
-    #[must_use]
     pub fn shares_numbers(&self, other: &Self) -> bool {
         let of = |origin: &Self| (origin.pid_namespace, origin.time_namespace);
         self.may_share_boot(other) && of(self) == of(other)
@@ -121,7 +118,6 @@ impl Origin {
 
     /// Whether the process that has this pid here is the machine's own init, which never ends.
     /// Process 1 of a container ends with the container.
-    #[must_use]
     pub fn is_init_of_machine(&self, pid: u32) -> bool {
         pid == 1 && self.pid_namespace == FIRST_PID_NAMESPACE
     }
@@ -130,14 +126,8 @@ impl Origin {
 /// The inode of a namespace of this process. Without /proc, the kernel may report it.
 fn namespace(path: &str, namespace: Namespace) -> io::Result<u64> {
     let by_kernel = || Pidfd::open(std::process::id())?.namespace(namespace);
-    let error = match fs::metadata(path) {
-        Ok(file) => return Ok(file.ino()),
-        Err(error) => error,
-    };
-    if error.kind() == io::ErrorKind::NotFound
-        && let Ok(inode) = by_kernel()
-    {
-        return Ok(inode);
-    }
-    Err(io::Error::new(error.kind(), format!("{path}: {error}")))
+    fs::metadata(path).map(|file| file.ino()).or_else(|error| match by_kernel() {
+        Ok(inode) if error.kind() == io::ErrorKind::NotFound => Ok(inode),
+        _ => Err(io::Error::new(error.kind(), format!("{path}: {error}"))),
+    })
 }

@@ -23,7 +23,6 @@ pub struct Startup {
 
 /// The path by which this program was executed, made absolute; `None` if the kernel does not report
 /// it. Unlike `/proc/self/exe`, it works without /proc. Another file may have that path by now.
-#[must_use]
 pub fn executed_as() -> Option<PathBuf> {
     // SAFETY: the call takes an integer.
     let address = unsafe { libc::getauxval(libc::AT_EXECFN) };
@@ -75,13 +74,18 @@ extern "C" fn record() {
 }
 
 /// The state with which this process was started.
-#[must_use]
 pub fn recorded() -> Startup {
     let found = FOUND.load(Ordering::Relaxed);
     Startup {
         sigpipe_ignored: found & SIGPIPE_IGNORED != 0,
         open: [0, 1, 2].map(|fd| found & (1 << fd) == 0),
     }
+}
+
+/// Makes [`restore`] leave descriptors 0, 1 and 2 open: this process has opened all of them for the
+/// command.
+pub fn standard_descriptors_opened() {
+    FOUND.fetch_and(SIGPIPE_IGNORED, Ordering::Relaxed);
 }
 
 /// Restores SIGPIPE, blocked signals and descriptors 0 to 2 as they were found. Call this just

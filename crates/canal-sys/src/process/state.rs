@@ -35,7 +35,6 @@ pub enum Activity {
 
 /// The state of the process with this pid. If the first thread of a process ended before the
 /// others, this is the state of the others.
-#[must_use]
 pub fn run_state(pid: u32) -> RunState {
     Stat::read(pid).map_or(RunState::Gone, |stat| state_by(pid, &stat))
 }
@@ -50,7 +49,6 @@ fn state_by(pid: u32, stat: &Stat) -> RunState {
 }
 
 /// Whether the process with this pid is busy, as its clients see it.
-#[must_use]
 pub fn activity(pid: u32) -> Activity {
     let Some(stat) = Stat::read(pid) else { return Activity::Idle };
     match (state_by(pid, &stat), stat.state) {
@@ -61,19 +59,16 @@ pub fn activity(pid: u32) -> Activity {
 }
 
 /// When the process started, in clock ticks since boot (field 22 of `/proc/PID/stat`).
-#[must_use]
 pub fn started(pid: u32) -> Option<u64> {
     Stat::read(pid).map(|stat| stat.started)
 }
 
 /// The parent's pid (field 4 of `/proc/PID/stat`). 0 if it is in another pid namespace.
-#[must_use]
 pub fn parent(pid: u32) -> Option<u32> {
     Stat::read(pid).map(|stat| stat.parent)
 }
 
 /// The state letter of `/proc/PID/stat`, for messages.
-#[must_use]
 pub fn state_letter(pid: u32) -> Option<char> {
     Stat::read(pid).map(|stat| stat.state)
 }
@@ -81,7 +76,6 @@ pub fn state_letter(pid: u32) -> Option<char> {
 /// The end of a process that its parent has not reaped yet: the status of wait(2) (field 52 of
 /// `/proc/PID/stat`, Linux 3.5). `None` if it was reaped, or if this process may not see the
 /// status.
-#[must_use]
 pub fn zombie_status(pidfd: &Pidfd) -> Option<i32> {
     let pid = pidfd.pid().filter(|&pid| pid != 0)?;
     let stat = Stat::read(pid).filter(|stat| stat.state == 'Z' && pidfd.has_ended())?;

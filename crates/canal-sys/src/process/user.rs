@@ -65,14 +65,12 @@ impl Drop for FilesOf {
 pub use rustix::fs::{Stat, fstat, lstat, stat};
 
 /// Whether this describes a directory.
-#[must_use]
 pub fn is_dir(stat: &Stat) -> bool {
     stat.st_mode & libc::S_IFMT == libc::S_IFDIR
 }
 
 /// Whether this process has both capabilities for reading the environment and the open files of any
 /// process: CAP_SYS_PTRACE, and CAP_DAC_READ_SEARCH for the modes of the files in /proc.
-#[must_use]
 pub fn may_look_into_others() -> bool {
     let needed = CapabilitySet::SYS_PTRACE | CapabilitySet::DAC_READ_SEARCH;
     capabilities(None).is_ok_and(|own| own.effective.contains(needed))
@@ -103,7 +101,6 @@ pub fn become_user(user: &UserIds) -> io::Result<()> {
 
 /// The real user of the process of a pidfd. `None` if the process was reaped or is not visible from
 /// here.
-#[must_use]
 pub fn uid_of(pidfd: &Pidfd) -> Option<u32> {
     pidfd.real_uid().or_else(|| uid_by_status(pidfd))
 }
@@ -131,7 +128,6 @@ pub struct SignalRefused {
 
 impl SignalRefused {
     /// The refusal that the result of a signal shows: EPERM for a process that has not ended.
-    #[must_use]
     pub fn by(result: &io::Result<()>, pid: Pid) -> Option<Self> {
         let is_refused = |error: &io::Error| error.raw_os_error() == Some(libc::EPERM);
         if !result.as_ref().is_err_and(is_refused) {

@@ -42,7 +42,6 @@ pub fn draw(mut write: impl FnMut()) {
 }
 
 /// Whether the line is on the screen.
-#[must_use]
 pub fn is_drawn() -> bool {
     DRAWN.load(Ordering::Relaxed)
 }

@@ -7,11 +7,10 @@ use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::time::Duration;
 
-use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::poll::{PollFd, PollFlags};
 use nix::sys::termios::{FlushArg, tcflush};
 
-use crate::fds::events_now;
+use crate::fds::{events_now, poll_within};
 
 /// How long the last output waits for a terminal that accepts nothing.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -47,7 +46,7 @@ impl TerminalOutput {
     /// # Errors
     /// The terminal cannot be written, for example because it is gone.
     pub fn write_until(&self, bytes: &[u8], stop: BorrowedFd<'_>) -> io::Result<bool> {
-        self.write(bytes, Some(stop), PollTimeout::NONE)
+        self.write(bytes, Some(stop), None)
     }
 
     /// Writes the last output. Discards earlier output that the terminal has not accepted.
@@ -55,10 +54,9 @@ impl TerminalOutput {
     /// # Errors
     /// The terminal cannot be written, for example because it is gone.
     pub fn write_last(&self, bytes: &[u8]) -> io::Result<()> {
-        let patience = PollTimeout::try_from(PATIENCE).unwrap_or(PollTimeout::MAX);
-        if !self.write(bytes, None, patience)? {
+        if !self.write(bytes, None, Some(PATIENCE))? {
             tcflush(&self.device, FlushArg::TCOFLUSH)?;
-            self.write(bytes, None, PollTimeout::ZERO)?;
+            self.write(bytes, None, Some(Duration::ZERO))?;
         }
         Ok(())
     }
@@ -68,14 +66,17 @@ impl TerminalOutput {
         &self,
         mut bytes: &[u8],
         stop: Option<BorrowedFd<'_>>,
-        patience: PollTimeout,
+        patience: Option<Duration>,
     ) -> io::Result<bool> {
         while !bytes.is_empty() {
             match (&self.device).write(bytes) {
                 Ok(count) => bytes = &bytes[count..],
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    if !self.wait(stop, patience)? {
+                    let mut polled = vec![PollFd::new(self.device.as_fd(), PollFlags::POLLOUT)];
+                    polled.extend(stop.map(|stop| PollFd::new(stop, PollFlags::POLLIN)));
+                    let is_over = poll_within(&mut polled, patience)?;
+                    if is_over || polled.get(1).is_some_and(|stop| stop.any() == Some(true)) {
                         return Ok(false);
                     }
                 }
@@ -83,18 +84,6 @@ impl TerminalOutput {
             }
         }
         Ok(true)
-    }
-
-    /// Waits until the terminal accepts more. Returns whether it does.
-    fn wait(&self, stop: Option<BorrowedFd<'_>>, patience: PollTimeout) -> io::Result<bool> {
-        let mut fds = vec![PollFd::new(self.device.as_fd(), PollFlags::POLLOUT)];
-        fds.extend(stop.map(|stop| PollFd::new(stop, PollFlags::POLLIN)));
-        match poll(&mut fds, patience) {
-            Ok(0) => Ok(false),
-            Ok(_) => Ok(fds.get(1).is_none_or(|stop| !stop.any().unwrap_or(false))),
-            Err(Errno::EINTR) => Ok(true),
-            Err(error) => Err(error.into()),
-        }
     }
 }
 

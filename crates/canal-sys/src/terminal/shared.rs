@@ -78,7 +78,6 @@ impl SharedTerminal {
     /// Whether this process draws. It does from the first time that no other process draws, or that
     /// all that do are stopped, until one of them continues. If the kernel does not lock this
     /// device, each process draws.
-    #[must_use]
     pub fn draws(&self) -> bool {
         // It may have released its byte meanwhile. Locking a byte that it still has changes
         // nothing.
@@ -125,13 +124,11 @@ impl SharedTerminal {
     }
 
     /// Whether the line of another process is on the screen.
-    #[must_use]
     pub fn is_drawn_by_other(&self) -> bool {
         self.locked(LINE, 1).is_some()
     }
 
     /// How many processes wait on this terminal, including this one.
-    #[must_use]
     pub fn waiting(&self) -> usize {
         let mut found = 1;
         let mut unseen = vec![(PROCESSES, PID_MAX + 1)];

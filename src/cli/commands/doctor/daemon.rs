@@ -4,23 +4,25 @@
 use std::fs::File;
 use std::path::Path;
 
+use itertools::Itertools as _;
+
 use super::finding::Finding;
 use crate::cli::commands::config::changed_setting;
-use crate::cli::wording::separation::{ONE_TABLE, about};
+use crate::cli::wording::separate_daemons::{ONE_TABLE, about};
 use crate::cli::{Failed, connect, user_name};
 use crate::client::{Client, ClientError, Start, last_line_of_log};
 use crate::daemon::{self, SeenHook, Separation};
 use crate::protocol::paths::{Place, Rule, uid_of_machine};
 use crate::protocol::{Configuration, DaemonInfo, EngineInfo, NoParameters, Status, StatusQuery};
-use crate::sys::dir::{DirError, IfMissing, open_private};
+use crate::sys::private_dir::{DirError, IfMissing, open_private};
 use crate::sys::process::user::{geteuid, lstat};
 
 /// Returns the findings, and whether the daemon there can be asked. A client that connects repairs
 /// the user's own directory.
-pub(super) fn socket(place: &Place, is_option: bool) -> (Vec<Finding>, bool) {
+pub(super) fn socket(place: &Place, by_environment: bool) -> (Vec<Finding>, bool) {
     let why = match place.rule {
-        Rule::Given if is_option => "given by --socket",
-        Rule::Given => "given by CANAL_SOCKET",
+        Rule::Given if by_environment => "given by CANAL_SOCKET",
+        Rule::Given => "given by --socket",
         Rule::Shared => "/run/canal exists, so users share one daemon",
         Rule::PerUser => "no other socket is given, and /run/canal does not exist",
     };
@@ -139,7 +141,7 @@ pub(super) fn file(place: &Place) -> Finding {
 }
 
 fn unconfigured() -> Finding {
-    Finding::fine("configuration", "no configuration file; all settings have their default values")
+    Finding::fine("configuration", "no configuration file is in force; all settings are defaults")
 }
 
 fn running(status: &Status, place: &Place) -> Vec<Finding> {
@@ -176,8 +178,8 @@ fn in_force(found: &Configuration) -> Vec<Finding> {
         [(now, "run `canal daemon --reload`"), (restart, "run `canal daemon --replace`")]
     {
         if !changes.is_empty() {
-            let changes: Vec<_> = changes.into_iter().map(changed_setting).collect();
-            let message = format!("not in force yet: {}", changes.join("; "));
+            let changes = changes.into_iter().map(changed_setting).join("; ");
+            let message = format!("not in force yet: {changes}");
             findings.push(Finding::problem("configuration", message, hint));
         }
     }

@@ -15,7 +15,7 @@ use finding::{Finding, Level};
 use crate::cli::arguments::definition::DoctorArgs;
 use crate::cli::output::columns::Screen;
 use crate::cli::output::sanitize::fold;
-use crate::cli::{Global, Result, Target, sanitize, stdout};
+use crate::cli::{Result, Target, sanitize, stdout};
 use crate::run::SUCCESS;
 
 /// The exit code if there are problems.
@@ -28,24 +28,24 @@ struct Report<'a> {
     problems: usize,
 }
 
-pub(crate) fn run(args: &DoctorArgs, global: &Global) -> Result<u8> {
-    let place = Target::of(global)?.place;
-    let (mut findings, can_ask) = daemon::socket(&place, global.socket.is_some());
+pub(crate) fn run(args: &DoctorArgs, target: &Target) -> Result<u8> {
+    let place = &target.place;
+    let (mut findings, can_ask) = daemon::socket(place, target.by_environment);
     let (found, daemon) =
-        if can_ask { daemon::look(&place) } else { (vec![daemon::file(&place)], None) };
+        if can_ask { daemon::look(place) } else { (vec![daemon::file(place)], None) };
     findings.extend(found);
-    findings.extend(daemon::hooks(&place, daemon.as_ref()));
+    findings.extend(daemon::hooks(place, daemon.as_ref()));
     // A running daemon reports the state of its engine itself.
     let is_asked_for = args.engine.is_some() || std::env::var_os("CANAL_ENGINE").is_some();
     if daemon.is_none() || is_asked_for {
-        let seen = engine::look(&place, args.engine.as_deref(), &findings);
+        let seen = engine::look(place, args.engine.as_deref(), &findings);
         findings.extend(seen);
     }
-    findings.extend(daemon::other_daemons(&place));
+    findings.extend(daemon::other_daemons(place));
     findings.extend(machine::clock(daemon.as_ref()));
     findings.extend(machine::command_path());
     findings.extend(machine::kernel());
-    findings.extend(machine::disks(&place));
+    findings.extend(machine::disks(place));
     let problems = findings.iter().filter(|it| it.level == Level::Problem).count();
     // A terminal of unknown size gets the lines of a log.
     let screen = Screen::of_stdout().filter(|screen| screen.lines.is_some());

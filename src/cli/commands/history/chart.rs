@@ -3,6 +3,7 @@
 
 use std::iter;
 
+use itertools::Itertools as _;
 use jiff::Timestamp;
 
 use super::records::length;
@@ -195,31 +196,7 @@ pub(super) fn keys(keys: &[HistoryKeyUse], columns: usize, glyphs: Glyphs) -> Ve
     lines
 }
 
-/// How long requests would have waited with other numbers of slots, one line for each number.
-pub(super) fn slots(of: &HistorySlots) -> Vec<String> {
-    let mut rows = vec![["SLOTS", "MEDIAN", "P90", "MAX"].map(str::to_owned)];
-    for row in &of.rows {
-        let now = if row.slots == of.present { " now" } else { "" };
-        let waits = row.waits;
-        rows.push([
-            format!("{}{now}", row.slots),
-            length(waits.median_ms),
-            length(waits.p90_ms),
-            length(waits.max_ms),
-        ]);
-    }
-    let wide = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
-    let [slots, median, p90] = [wide(0), wide(1), wide(2)];
-    let unfit = iter::once(0).chain(of.rows.iter().map(|row| row.unfit));
-    let lines = rows.iter().zip(unfit).map(|(row, unfit)| {
-        let [n, half, nine, max] = row;
-        let more = if unfit > 0 { format!("  ({unfit} need more slots)") } else { String::new() };
-        format!("  {n:<slots$}  {half:<median$}  {nine:<p90$}  {max}{more}")
-    });
-    lines.collect()
-}
-
-/// The title of the table of [`slots`].
+/// The title of the table, or plot, of the waits with other numbers of slots.
 pub(super) fn slots_said(of: &HistorySlots) -> String {
     let which = match (of.requests, of.more) {
         (1, false) => "the request".to_owned(),
@@ -282,7 +259,7 @@ impl Series {
         let queue = averages(&key.waited);
         let highest = columns.iter().copied().fold(1.0, f64::max);
         let each = sizes(key);
-        let sizes = each.iter().min().copied().zip(each.iter().max().copied());
+        let sizes = each.iter().copied().minmax().into_option();
         let top = match sizes {
             // Ends and grants at the same time overlap a little.
             Some((_, most)) if highest <= most as f64 * OVERLAP_MAX => most as f64,
@@ -329,7 +306,6 @@ fn millis(time: &str) -> Option<u64> {
 pub(super) mod tests {
     use super::*;
     use crate::cli::wording::time::tests::at;
-    use crate::protocol::{HistoryLengths, HistorySlotsRow};
 
     fn bins() -> Vec<HistoryBin> {
         let bin = |up_to_ms, count| HistoryBin { up_to_ms, count };
@@ -406,35 +382,6 @@ pub(super) mod tests {
                 "  db?     0.9 at once           ██▄  ▄▂▂█▂▄",
             ]
         );
-    }
-
-    #[test]
-    fn the_present_number_of_slots_is_marked() {
-        let row = |slots, ms, unfit| HistorySlotsRow {
-            slots,
-            waits: HistoryLengths { median_ms: ms, p90_ms: 9 * ms, p99_ms: 0, max_ms: 90 * ms },
-            unfit,
-        };
-        let of = HistorySlots {
-            key: "deploy".to_owned(),
-            present: 2,
-            requests: 120,
-            more: false,
-            rows: vec![row(1, 61_000, 7), row(2, 1_000, 0), row(3, 0, 0)],
-        };
-        assert_eq!(
-            slots(&of),
-            [
-                "  SLOTS  MEDIAN  P90    MAX",
-                "  1      1m01s   9m09s  1h31m  (7 need more slots)",
-                "  2 now  1.0s    9.0s   1m30s",
-                "  3      0.0s    0.0s   0.0s",
-            ]
-        );
-        let said = "simulated waits by number of slots, for all 120 requests at the same times";
-        assert_eq!(slots_said(&of), said);
-        let some = HistorySlots { more: true, ..of };
-        assert!(slots_said(&some).contains("the last 120 requests"));
     }
 
     #[test]

@@ -3,25 +3,25 @@
 
 use std::time::Duration;
 
+use itertools::Itertools as _;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::cli::arguments::definition::HistoryArgs;
 use crate::cli::find_job::{add_numbers_of_ended, look_up};
-use crate::cli::output::columns::{COLUMNS, NOTE, PLAIN, Page, print, table};
+use crate::cli::output::columns::{NOTE, PLAIN, Page, print, table};
 use crate::cli::{
-    Global, Now, Result, Target, command_line, millis, plural, sanitize, short, stdout, user_name,
+    Now, Result, Target, command_line, millis, plural, sanitize, short, stdout, user_name,
 };
 use crate::client::Client;
 use crate::protocol::{HistoryClient, HistoryPage, HistoryQuery, HistoryRecord, HistoryStep};
-use crate::run::jobs::Folder;
+use crate::run::job_files::Folder;
 
 /// How many records to show if the user passes no count.
 const SHOWN: u64 = 50;
 
-pub(crate) fn run(args: &HistoryArgs, global: &Global) -> Result {
-    let target = Target::of(global)?;
-    let (mut client, key, session) = look_up(args.key.as_ref(), &target)?;
+pub(crate) fn run(args: &HistoryArgs, target: &Target) -> Result {
+    let (mut client, key, session) = look_up(args.key.as_ref(), target)?;
     let query = HistoryQuery {
         key: key.map(ToString::to_string),
         since_ms: args.since.flatten().map(millis),
@@ -74,12 +74,30 @@ pub(super) fn length(ms: u64) -> String {
     short(Duration::from_millis(ms))
 }
 
-const NAMES: [&str; COLUMNS] = ["ENDED", "HOW", "WAITED", "HELD", "PID", "USER", "KEY  COMMAND"];
+/// The number of columns.
+const COLUMNS: usize = 8;
+
+const NAMES: [&str; COLUMNS] = ["ENDED", "HOW", "WAITED", "HELD", "PID", "USER", "KEY", "COMMAND"];
+
 /// The column that shows how a record ended.
 const HOW: usize = 1;
 
-pub(crate) fn page(records: &[HistoryRecord], dropped: u64, now: &Now) -> Page {
-    let mut page = Page::with(table::<HOW>, 0..0);
+/// The column of the keys.
+const KEYS: usize = 6;
+
+/// On a terminal, long keys may take up to half of the space that they share with the commands.
+fn layout(widest: [usize; COLUMNS], columns: usize) -> [Option<usize>; COLUMNS] {
+    let mut widths = table::<HOW, COLUMNS>(widest, columns);
+    if let [.., Some(keys), Some(commands)] = &mut widths {
+        let more = widest[KEYS].saturating_sub(*keys);
+        let more = more.min(commands.saturating_sub(*keys) / 2);
+        (*keys, *commands) = (*keys + more, *commands - more);
+    }
+    widths
+}
+
+pub(crate) fn page(records: &[HistoryRecord], dropped: u64, now: &Now) -> Page<COLUMNS> {
+    let mut page = Page::with(layout, 0..0);
     if records.is_empty() {
         page.line("no matching request has ended", PLAIN);
     } else {
@@ -87,8 +105,9 @@ pub(crate) fn page(records: &[HistoryRecord], dropped: u64, now: &Now) -> Page {
     }
     for record in records {
         page.cells(cells(record, now), PLAIN);
+        let did = if record.how == KILLED { KILLED } else { "released" };
         let by =
-            |by: HistoryClient| format!("released by {} (pid {})", user_name::name(by.uid), by.pid);
+            |by: HistoryClient| format!("{did} by {} (pid {})", user_name::name(by.uid), by.pid);
         page.note(record.note.as_ref().map(|note| format!("note: {}", command_line(note))), NOTE);
         page.note(record.by.map(by), NOTE);
         page.note((record.cycle.len() > 1).then(|| ring(record)), NOTE);
@@ -101,7 +120,6 @@ pub(crate) fn page(records: &[HistoryRecord], dropped: u64, now: &Now) -> Page {
 }
 
 fn cells(record: &HistoryRecord, now: &Now) -> [String; COLUMNS] {
-    let keys: Vec<String> = record.items.iter().map(|item| sanitize(&item.key)).collect();
     let command = record.command.as_deref().map(command_line).unwrap_or_default();
     let job = record.job.map(|job| format!("%{job} ")).unwrap_or_default();
     let pid = if record.pid == 0 { "lease".to_owned() } else { record.pid.to_string() };
@@ -117,18 +135,28 @@ fn cells(record: &HistoryRecord, now: &Now) -> [String; COLUMNS] {
         record.held_ms.map(least).unwrap_or_default(),
         pid,
         user_name::name(record.uid),
-        format!("{}  {job}{command}", keys.join(", ")),
+        record.items.iter().map(|item| sanitize(&item.key)).join(", "),
+        job + &command,
     ]
 }
 
-/// `exit 1`, `killed: TERM`, `busy`.
+/// The words of the protocol for two kinds of ends.
+const KILLED: &str = "killed";
+const MAX_RUN: &str = "max-run";
+
+/// `exit 1`, `killed: TERM`, `max-run: TERM`, `busy`.
 fn how(record: &HistoryRecord) -> String {
+    let is_over = record.how == MAX_RUN;
     let text = match (record.exit, record.signal, record.how.as_str()) {
-        (Some(status), _, _) => format!("exit {status}"),
-        (_, Some(signal), _) => match Signal::try_from(i32::from(signal)) {
-            Ok(known) => format!("killed: {}", known.as_str().trim_start_matches("SIG")),
-            Err(_) => format!("killed: {signal}"),
-        },
+        (Some(status), ..) if is_over => format!("{MAX_RUN}: exit {status}"),
+        (Some(status), ..) => format!("exit {status}"),
+        (_, Some(signal), _) => {
+            let what = if is_over { MAX_RUN } else { KILLED };
+            match Signal::try_from(i32::from(signal)) {
+                Ok(known) => format!("{what}: {}", known.as_str().trim_start_matches("SIG")),
+                Err(_) => format!("{what}: {signal}"),
+            }
+        }
         (_, _, "ended") if record.held_ms.is_none() => "gave up".to_owned(),
         (_, _, "ended") => "ended (exit status unknown)".to_owned(),
         (_, _, "withdrawn") => "gave up".to_owned(),
@@ -149,8 +177,7 @@ fn ring(record: &HistoryRecord) -> String {
         let (session, key) = (sanitize(&step.session), sanitize(&step.key));
         format!("{session} (pid {}) for `{key}`", step.pid)
     };
-    let steps: Vec<String> = record.cycle.iter().map(step).collect();
-    format!("waited for each other: {}", steps.join(", "))
+    format!("waited for each other: {}", record.cycle.iter().map(step).join(", "))
 }
 
 /// The columns of `--csv`: fields of a record, and the names of its keys and its user.
@@ -183,10 +210,7 @@ fn csv(records: &[HistoryRecord]) -> String {
 fn csv_line(record: &HistoryRecord) -> String {
     let fields = serde_json::to_value(record).unwrap_or_default();
     let value = |name| match (name, &fields[name]) {
-        ("keys", _) => {
-            let keys: Vec<&str> = record.items.iter().map(|item| item.key.as_str()).collect();
-            keys.join(" ")
-        }
+        ("keys", _) => record.items.iter().map(|item| &item.key).join(" "),
         ("user", _) => user_name::name(record.uid),
         (_, Value::Null) => String::new(),
         (_, Value::String(text)) => text.clone(),
@@ -248,28 +272,36 @@ mod tests {
         let mut forced = record("forced", Some(1));
         forced.by = Some(HistoryClient { uid: 0, pid: 77 });
         forced.pid = 0;
+        let by = Some(HistoryClient { uid: 0, pid: 78 });
+        let waiting = HistoryRecord { signal: Some(15), by, ..record("killed", None) };
+        let limited = HistoryRecord { signal: Some(9), ..record("max-run", Some(60_000)) };
+        let in_time = HistoryRecord { exit: Some(0), ..record("max-run", Some(60_000)) };
         let at_least = |record| HistoryRecord { at_least: true, ..record };
         let rebooted = [
             at_least(record("reboot", Some(9_000))),
             at_least(record("reboot", None)),
             at_least(record("ended", None)),
         ];
-        let all = [exit, killed, record("full", None), refused, forced];
+        let all = [exit, killed, record("full", None), refused, forced, waiting, limited, in_time];
         let all: Vec<_> = all.into_iter().chain(rebooted).collect();
         assert_eq!(
             shown(&all, 2, Some(80)),
-            "  ENDED     HOW           WAITED  HELD   PID    USER  KEY  COMMAND\n  \
-             14:02:11  exit 0        0.3s    3m12s  812    root  deploy  ./deploy.sh --all\n  \
-             14:02:11  killed: TERM  0.3s    1.0s   812    root  deploy  %17 ./deploy.sh -…\n            \
+            "  ENDED     HOW              WAITED  HELD   PID    USER  KEY     COMMAND\n  \
+             14:02:11  exit 0           0.3s    3m12s  812    root  deploy  ./deploy.sh --…\n  \
+             14:02:11  killed: TERM     0.3s    1.0s   812    root  deploy  %17 ./deploy.s…\n            \
              note: run 7\n  \
-             14:02:11  busy          0.3s           812    root  deploy  ./deploy.sh --all\n  \
-             14:02:11  deadlock      0.3s           812    root  deploy  ./deploy.sh --all\n            \
+             14:02:11  busy             0.3s           812    root  deploy  ./deploy.sh --…\n  \
+             14:02:11  deadlock         0.3s           812    root  deploy  ./deploy.sh --…\n            \
              waited for each other: s1 (pid 9) for `a`, s2 (pid 9) for `b`\n  \
-             14:02:11  forced        0.3s    0.0s   lease  root  deploy  ./deploy.sh --all\n            \
+             14:02:11  forced           0.3s    0.0s   lease  root  deploy  ./deploy.sh --…\n            \
              released by root (pid 77)\n  \
-             14:02:11  reboot        0.3s    9.0s+  812    root  deploy  ./deploy.sh --all\n  \
-             14:02:11  reboot        0.3s+          812    root  deploy  ./deploy.sh --all\n  \
-             14:02:11  gave up       0.3s+          812    root  deploy  ./deploy.sh --all\n\
+             14:02:11  (killed: TERM)   0.3s           812    root  deploy  ./deploy.sh --…\n            \
+             killed by root (pid 78)\n  \
+             14:02:11  max-run: KILL    0.3s    1m00s  812    root  deploy  ./deploy.sh --…\n  \
+             14:02:11  max-run: exit 0  0.3s    1m00s  812    root  deploy  ./deploy.sh --…\n  \
+             14:02:11  reboot           0.3s    9.0s+  812    root  deploy  ./deploy.sh --…\n  \
+             14:02:11  reboot           0.3s+          812    root  deploy  ./deploy.sh --…\n  \
+             14:02:11  gave up          0.3s+          812    root  deploy  ./deploy.sh --…\n\
              2 records were left out because too many arrived at the same time\n"
         );
         for columns in [40, 50, 60] {
@@ -283,8 +315,40 @@ mod tests {
     fn an_unknown_exit_status_is_never_cut() {
         let text = shown(&[record("ended", Some(2_000))], 0, Some(80));
         let line =
-            "  14:02:11  ended (exit status unknown)  0.3s    2.0s  812  root  deploy  ./dep…";
+            "  14:02:11  ended (exit status unknown)  0.3s    2.0s  root  deploy  ./deploy.s…";
         assert_eq!(text.lines().nth(1), Some(line), "{text}");
+    }
+
+    #[test]
+    fn the_commands_are_aligned_whatever_the_keys() {
+        let of = |keys: &[&str]| {
+            let item = |key: &&str| HistoryItem {
+                key: (*key).to_owned(),
+                mode: Mode::Counted,
+                count: 1,
+                slots: None,
+            };
+            let (items, exit) = (keys.iter().map(item).collect(), Some(0));
+            HistoryRecord { items, exit, ..record("ended", Some(1_000)) }
+        };
+        let long = "team/project/nightly/linux-x86_64";
+        let all = [of(&["a"]), of(&["漢字/b"]), of(&["a", "db/main"]), of(&[long])];
+        let whole = shown(&all[..3], 0, None);
+        let begin = "  14:02:11  exit 0  0.3s    1.0s  812  root  ";
+        assert_eq!(
+            whole,
+            format!(
+                "  ENDED     HOW     WAITED  HELD  PID  USER  KEY         COMMAND\n\
+                 {begin}a           ./deploy.sh --all\n\
+                 {begin}漢字/b      ./deploy.sh --all\n\
+                 {begin}a, db/main  ./deploy.sh --all\n"
+            )
+        );
+        // A long key is cut to half of the space that it shares with the command.
+        let cut = shown(&all, 0, Some(80));
+        let last = cut.lines().last().unwrap_or_default();
+        assert_eq!(last, format!("{begin}team/project/ni…  ./deploy.sh --all"), "{cut}");
+        assert!(shown(&all, 0, Some(120)).contains(long), "there is room for it");
     }
 
     #[test]

@@ -11,12 +11,16 @@ use super::chart::{self, Glyphs, single_key};
 use super::records::length;
 use super::svg;
 use crate::cli::arguments::definition::StatsArgs;
-use crate::cli::output::columns::{COLUMNS, COLUMNS_ASSUMED, KEY, NOTE, PLAIN, Page, Screen};
+use crate::cli::output::columns::{
+    COLUMNS, COLUMNS_ASSUMED, KEY, NOTE, PLAIN, Page, Screen, table,
+};
 use crate::cli::output::sanitize::fold;
 use crate::cli::{
-    Failed, Global, Now, Result, command_line, connect, millis, plural, stated, stdout, user_name,
+    Failed, Now, Result, Target, command_line, millis, plural, stated, stdout, user_name,
 };
-use crate::protocol::{HistoryCount, HistoryStats, HistoryStatsQuery};
+use crate::protocol::{
+    HistoryCount, HistorySlots, HistorySlotsRow, HistoryStats, HistoryStatsQuery,
+};
 
 /// How many users and keys a page shows.
 const SHOWN: usize = 10;
@@ -32,14 +36,14 @@ const INDENT: usize = 2;
 
 const NAMES: [&str; COLUMNS] = ["", "MEDIAN", "COUNT", "P90", "P99", "MAX", "OF"];
 
-pub(crate) fn run(args: &StatsArgs, global: &Global) -> Result {
+pub(crate) fn run(args: &StatsArgs, target: &Target) -> Result {
     let since = args.since.flatten();
     let query = HistoryStatsQuery {
         key: args.key.as_ref().map(ToString::to_string),
         since_ms: since.map(millis),
         uid: args.user,
     };
-    let found = connect::client(global)?.history_stats(&query)?;
+    let found = target.connect()?.history_stats(&query)?;
     let about = args.key.as_ref().map_or("all keys", |key| key.as_str());
     if args.json {
         stdout::print_json(&found)?;
@@ -75,7 +79,7 @@ fn page(found: &HistoryStats, about: &str, since: Option<Duration>, columns: usi
     page.title(about.to_owned(), counts(found, since), KEY);
     if let Some(slots) = &found.slots {
         let columns = columns.saturating_sub(INDENT);
-        part(&mut page, &chart::slots_said(slots), chart::slots(slots), columns);
+        part(&mut page, &chart::slots_said(slots), slots_table(slots), columns);
         page.line("", PLAIN);
     }
     if count > refused {
@@ -123,6 +127,19 @@ fn draw(page: &mut Page, found: &HistoryStats, columns: usize, glyphs: Glyphs, n
         let keys = &found.keys[..found.keys.len().min(SHOWN)];
         part(page, "in use, by key", chart::keys(keys, columns, glyphs), columns);
     }
+}
+
+/// How long requests would have waited with other numbers of slots, one line for each number.
+fn slots_table(of: &HistorySlots) -> Vec<String> {
+    let mut page = Page::with(table::<0, 4>, 0..0);
+    page.names(["SLOTS", "MEDIAN", "P90", "MAX"]);
+    for HistorySlotsRow { slots, waits, unfit } in &of.rows {
+        let now = if *slots == of.present { " now" } else { "" };
+        let [median, p90, max] = [waits.median_ms, waits.p90_ms, waits.max_ms].map(length);
+        let more = if *unfit > 0 { format!("  ({unfit} need more slots)") } else { String::new() };
+        page.cells([format!("{slots}{now}"), median, p90, max + &more], PLAIN);
+    }
+    page.lines(usize::MAX).into_iter().map(|line| line.text).collect()
 }
 
 /// Adds a title and the lines below it, if there are lines.
@@ -200,7 +217,7 @@ mod tests {
     use super::*;
     use crate::cli::commands::history::chart::tests::key_use;
     use crate::cli::wording::time::tests::at;
-    use crate::protocol::{HistoryBin, HistoryLengths, HistorySlots, HistorySlotsRow};
+    use crate::protocol::{HistoryBin, HistoryLengths};
 
     fn of(count: u64, command: Option<&str>) -> HistoryCount {
         let lengths =
@@ -214,6 +231,35 @@ mod tests {
             waits: lengths(100),
             holds: lengths(20_000),
         }
+    }
+
+    #[test]
+    fn the_present_number_of_slots_is_marked() {
+        let row = |slots, ms, unfit| HistorySlotsRow {
+            slots,
+            waits: HistoryLengths { median_ms: ms, p90_ms: 9 * ms, p99_ms: 0, max_ms: 90 * ms },
+            unfit,
+        };
+        let of = HistorySlots {
+            key: "deploy".to_owned(),
+            present: 2,
+            requests: 120,
+            more: false,
+            rows: vec![row(1, 61_000, 7), row(2, 1_000, 0), row(3, 0, 0)],
+        };
+        assert_eq!(
+            slots_table(&of),
+            [
+                "  SLOTS  MEDIAN  P90    MAX",
+                "  1      1m01s   9m09s  1h31m  (7 need more slots)",
+                "  2 now  1.0s    9.0s   1m30s",
+                "  3      0.0s    0.0s   0.0s",
+            ]
+        );
+        let said = "simulated waits by number of slots, for all 120 requests at the same times";
+        assert_eq!(chart::slots_said(&of), said);
+        let some = HistorySlots { more: true, ..of };
+        assert!(chart::slots_said(&some).contains("the last 120 requests"));
     }
 
     #[test]

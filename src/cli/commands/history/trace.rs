@@ -12,20 +12,20 @@ use serde::Serialize;
 
 use super::records::ask_all;
 use crate::cli::arguments::definition::TraceArgs;
-use crate::cli::{Global, Result, command_line, connect, millis, sanitize, stdout, user_name};
+use crate::cli::{Result, Target, command_line, millis, sanitize, stdout, user_name};
 use crate::protocol::{HistoryItem, HistoryQuery, HistoryRecord, Mode};
 
 /// The most slots of one hold that get a row.
 const SLOTS_SHOWN_MAX: usize = 256;
 
 /// Prints a trace. If the reader goes away, that is a failure, because half a trace is useless.
-pub(crate) fn run(args: &TraceArgs, global: &Global) -> Result {
+pub(crate) fn run(args: &TraceArgs, target: &Target) -> Result {
     let query = HistoryQuery {
         key: args.key.as_ref().map(ToString::to_string),
         since_ms: args.since.flatten().map(millis),
         ..HistoryQuery::default()
     };
-    let mut client = connect::client(global)?;
+    let mut client = target.connect()?;
     let found = ask_all(&mut client, query, u64::MAX)?;
     let mut text = String::from("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[");
     for (number, event) in events(&found.records).iter().enumerate() {
@@ -123,7 +123,7 @@ impl Lane {
     }
 }
 
-/// A hold in a row, in milliseconds since 1970 UTC.
+/// A hold or a wait, in milliseconds since 1970 UTC.
 #[derive(Clone, Copy, Debug)]
 struct Span<'a> {
     begin_ms: u64,
@@ -131,48 +131,41 @@ struct Span<'a> {
     record: &'a HistoryRecord,
 }
 
-/// The records of one key.
-#[derive(Debug, Default)]
-struct OfKey<'a> {
-    lanes: BTreeMap<Lane, Vec<Span<'a>>>,
-    /// The requests that waited, with this key as their first one.
-    waited: Vec<&'a HistoryRecord>,
-}
-
 /// All events of these records.
 fn events(records: &[HistoryRecord]) -> Vec<Event<'_>> {
-    let mut keys: BTreeMap<&str, OfKey<'_>> = BTreeMap::new();
+    let mut keys: BTreeMap<&str, BTreeMap<Lane, Vec<Span<'_>>>> = BTreeMap::new();
     for record in records {
+        let granted_ms = record.ended_ms.saturating_sub(record.held_ms.unwrap_or(0));
         for (number, item) in record.items.iter().enumerate() {
             let of_key = keys.entry(&item.key).or_default();
+            let mut add = |lane, begin_ms, end_ms| {
+                of_key.entry(lane).or_default().push(Span { begin_ms, end_ms, record });
+            };
+            // A wait belongs to the first key of its request.
             if number == 0 && record.waited_ms > 0 {
-                of_key.waited.push(record);
+                add(Lane::Waiting, granted_ms.saturating_sub(record.waited_ms), granted_ms);
             }
-            if let Some(held_ms) = record.held_ms {
-                let begin_ms = record.ended_ms.saturating_sub(held_ms);
-                let span = Span { begin_ms, end_ms: record.ended_ms, record };
-                for lane in lanes(item, SLOTS_SHOWN_MAX) {
-                    of_key.lanes.entry(lane).or_default().push(span);
-                }
+            if record.held_ms.is_some() {
+                let held = lanes(item, SLOTS_SHOWN_MAX).into_iter();
+                held.for_each(|lane| add(lane, granted_ms, record.ended_ms));
             }
         }
     }
     let mut events = Vec::new();
-    for (pid, (key, of_key)) in (1..).zip(keys) {
+    for (pid, (key, mut lanes)) in (1..).zip(keys) {
         events.push(named("process_name", sanitize(key), pid, 0));
-        let lanes = of_key.lanes.into_iter();
-        let rows = lanes.flat_map(|(lane, spans)| {
+        let waits = lanes.remove(&Lane::Waiting).unwrap_or_default();
+        let rows = lanes.into_iter().flat_map(|(lane, spans)| {
             let rows = lane.rows(spans).into_iter().enumerate();
             rows.map(move |(number, spans)| (lane.row(number), spans))
         });
         for (tid, (row, spans)) in (1..).zip(rows) {
             events.push(named("thread_name", row, pid, tid));
-            let order = Args::Order { sort_index: tid };
-            events
-                .push(Event { args: order, ..named("thread_sort_index", String::new(), pid, tid) });
+            let args = Args::Order { sort_index: tid };
+            events.push(Event { args, ..named("thread_sort_index", String::new(), pid, tid) });
             events.extend(spans.iter().map(|span| hold(span, pid, tid)));
         }
-        events.extend(of_key.waited.into_iter().flat_map(|record| wait(record, pid)));
+        events.extend(waits.iter().flat_map(|span| wait(span, pid)));
     }
     events
 }
@@ -221,9 +214,8 @@ fn hold<'a>(span: &Span<'a>, pid: usize, tid: usize) -> Event<'a> {
 }
 
 /// The begin and the end of a wait.
-fn wait(record: &HistoryRecord, pid: usize) -> [Event<'_>; 2] {
-    let end_ms = record.ended_ms.saturating_sub(record.held_ms.unwrap_or(0));
-    let begin_ms = end_ms.saturating_sub(record.waited_ms);
+fn wait<'a>(span: &Span<'a>, pid: usize) -> [Event<'a>; 2] {
+    let Span { begin_ms, end_ms, record } = *span;
     [("b", begin_ms), ("e", end_ms)].map(|(ph, at_ms)| Event {
         cat: Some("wait"),
         id: Some(record.number),

@@ -1,18 +1,16 @@
 //! `canal status --ended`: shows the leases that ended recently.
 
-use std::time::Duration;
-
 use crate::cli::arguments::definition::StatusArgs;
 use crate::cli::output::columns::{KEY, NOTE, PLAIN, Page, print};
 use crate::cli::{
-    Global, Now, Result, command_line, connect, plural, sanitize, stated, stdout, user_name,
+    Now, Result, Target, command_line, plural, sanitize, stated_ms, stdout, user_name,
 };
 use crate::protocol::{EndedLease, EndedLeases, EndedLeasesQuery};
 
-pub(super) fn run(args: &StatusArgs, global: &Global) -> Result {
+pub(super) fn run(args: &StatusArgs, target: &Target) -> Result {
     let key = args.key.as_ref().or(args.only.under.as_ref()).map(ToString::to_string);
     let query = EndedLeasesQuery { key, mine: args.only.mine, uid: args.only.user };
-    let ended = connect::client(global)?.ended_leases(&query)?;
+    let ended = target.connect()?.ended_leases(&query)?;
     if args.json {
         return stdout::print_json(&ended).map(drop);
     }
@@ -45,8 +43,7 @@ fn end(lease: &EndedLease, now: &Now) -> String {
     let when = now.when(&lease.lost.at);
     match lease.reason.as_str() {
         "expired" => {
-            let ttl = stated(Duration::from_millis(lease.lost.ttl_ms));
-            format!("expired {when}: not renewed for {ttl}")
+            format!("expired {when}: not renewed for {}", stated_ms(lease.lost.ttl_ms))
         }
         "released" => format!("released {when}"),
         "forced" => format!("broken by force {when}"),

@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use anstyle::Style;
+use itertools::Itertools as _;
 
 use super::scope::Scope;
 use crate::cli::output::columns::{NOTE, Page, WARNING};
-use crate::cli::wording::participant::clause;
-use crate::cli::{Now, plural, sanitize, stated};
+use crate::cli::wording::holders_and_waiters::clause;
+use crate::cli::{Now, plural, sanitize, stated, stated_ms};
 use crate::protocol::{EngineInfo, HostInfo, RecoveryInfo};
 
 /// How many hosts an overview names.
@@ -49,7 +50,7 @@ pub(super) fn list(
         page.line(format!("  {more}; `canal status -v` shows all"), NOTE);
     }
     if verbose {
-        let ttl = stated(Duration::from_millis(engine.ttl_ms));
+        let ttl = stated_ms(engine.ttl_ms);
         page.line(format!("  a host that does not renew for {ttl} counts as gone"), NOTE);
     }
 }
@@ -102,18 +103,16 @@ fn checkpoint(engine: &EngineInfo, hosts: &[HostInfo], now: &Now) -> (String, St
 /// to report or be declared gone, and for 52s more`.
 fn recovering(recovery: &RecoveryInfo, now: &Now) -> String {
     let RecoveryInfo { since, hosts, left_ms } = recovery;
-    let names: Vec<_> = hosts.iter().map(|host| sanitize(host)).collect();
-    let noun = if names.len() == 1 { "host" } else { "hosts" };
-    let hosts = (!names.is_empty())
-        .then(|| format!("for {noun} {} to report or be declared gone", names.join(", ")));
-    let left = left_ms.map(|ms| {
-        let seconds = Duration::from_secs(ms.div_ceil(1000));
-        format!("for {} more", stated(seconds))
-    });
-    let waits = hosts.into_iter().chain(left).collect::<Vec<_>>().join(", and ");
-    let waits = if waits.is_empty() { waits } else { format!("; waiting {waits}") };
+    let names = hosts.iter().map(|host| sanitize(host)).join(", ");
+    let noun = if hosts.len() == 1 { "host" } else { "hosts" };
+    let hosts = format!("for {noun} {names} to report or be declared gone");
+    let hosts = Some(hosts).filter(|_| !names.is_empty());
+    let left = left_ms.map(|ms| Duration::from_secs(ms.div_ceil(1000)));
+    let left = left.map(|left| format!("for {} more", stated(left)));
+    let waits = hosts.into_iter().chain(left).join(", and ");
+    let waiting = if waits.is_empty() { "" } else { "; waiting " };
     let since = now.clock(since);
-    format!("the table has been recovering since {since}: no locks are granted yet{waits}")
+    format!("the table has been recovering since {since}: no locks are granted yet{waiting}{waits}")
 }
 
 /// How long the engine has been silent, if it should have answered two renewals in that time. It

@@ -13,10 +13,10 @@ use crate::cli::arguments::definition::StatusArgs;
 use crate::cli::find_job::{add_numbers, look_up};
 use crate::cli::output::columns::{Page, Screen};
 use crate::cli::output::stdout::ReaderState;
-use crate::cli::{Global, Now, Result, Target, Verbosity, stdout};
+use crate::cli::{Now, Result, Target, Verbosity, stderr, stdout};
 use crate::client::Watch;
 use crate::protocol::Status;
-use crate::run::jobs::Folder;
+use crate::run::job_files::Folder;
 use crate::sys::process::writers_of;
 use scope::Scope;
 
@@ -27,19 +27,18 @@ const CLEAR_LINE: &str = "\x1b[K\n";
 /// Clears the rest of the screen.
 const CLEAR_BELOW: &str = "\x1b[J";
 
-pub(crate) fn run(args: &StatusArgs, global: &Global) -> Result {
+pub(crate) fn run(args: &StatusArgs, target: &Target) -> Result {
     match &args.why {
-        Some(target) => waits::why(target, args.json, global),
-        None if args.graph => waits::graph(args.json, global),
-        None if args.ended => ended_leases::run(args, global),
-        None => report(args, global),
+        Some(of) => waits::why(of, args.json, target),
+        None if args.graph => waits::graph(args.json, target),
+        None if args.ended => ended_leases::run(args, target),
+        None => report(args, target),
     }
 }
 
-fn report(args: &StatusArgs, global: &Global) -> Result {
-    let target = Target::of(global)?;
-    let (mut client, key, session) = look_up(args.key.as_ref(), &target)?;
-    let report = Report { args, session, verbose: target.verbosity >= Verbosity::Verbose };
+fn report(args: &StatusArgs, target: &Target) -> Result {
+    let (mut client, key, session) = look_up(args.key.as_ref(), target)?;
+    let report = Report { args, session, verbose: stderr::shows(Verbosity::Verbose) };
     let query = args.only.query(key, report.session.clone());
     let jobs = Folder::of(&target.place);
     if args.watch {

@@ -1,14 +1,15 @@
 //! Lays out the page of a status.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
+
+use itertools::Itertools as _;
 
 use super::hosts;
 use super::scope::Scope;
 use crate::cli::output::columns::{COLUMNS, KEY, LeftOut, NOTE, PLAIN, Page, WARNING, table};
-use crate::cli::wording::participant::{by_mode, clause, left, over_nodes, slots};
+use crate::cli::wording::holders_and_waiters::{by_mode, clause, left, over_nodes, slots};
 use crate::cli::wording::waiting::estimate;
-use crate::cli::{Now, command_line, plural, sanitize, stated, user_name};
+use crate::cli::{Now, command_line, plural, sanitize, stated_ms, user_name};
 use crate::core::Kind;
 use crate::protocol::{
     ChildrenInfo, DaemonInfo, HolderInfo, KeyInfo, LeaseInfo, Mode, Status, WaiterInfo,
@@ -74,7 +75,7 @@ pub(super) fn page(
 
 /// A line for each holder and waiter, with its key, and nothing else.
 pub(super) fn one_line_each(status: &Status, now: &Now) -> Page {
-    let mut page = Page::with(table::<0>, 0..0);
+    let mut page = Page::with(table::<0, COLUMNS>, 0..0);
     page.names(["KEY", "PLACE", "PID", "USER", "FOR", "SLOTS", "COMMAND"]);
     for key in &status.keys {
         let drawer = Drawer { status, key, scope: Scope::Everything, verbose: false, now };
@@ -132,19 +133,15 @@ pub(crate) fn cut_off(status: &Status, now: &Now) -> Option<Page> {
 pub(crate) fn crowd(status: &Status, now: &Now) -> (String, String) {
     let keys = status.keys.len() as u64 + status.left_out;
     // A holder or waiter of several keys counts once.
-    let holders = status.keys.iter().flat_map(|key| &key.holders).map(|holder| holder.token);
+    let holders = status.keys.iter().flat_map(|key| &key.holders).unique_by(|it| it.token);
     let waiters = || status.keys.iter().flat_map(|key| &key.waiters);
-    let each_once = waiters().map(|waiter| (&waiter.session, waiter.pid, &waiter.since));
-    let holders = holders.collect::<BTreeSet<_>>().len() as u64;
-    let count = each_once.collect::<BTreeSet<_>>().len() as u64;
+    let each_once = waiters().unique_by(|waiter| (&waiter.session, waiter.pid, &waiter.since));
+    let (holders, count) = (holders.count() as u64, each_once.count() as u64);
     let oldest = waiters().max_by_key(|waiter| now.passed(&waiter.since));
-    let counts = [
-        plural(keys, "key", "keys"),
-        plural(holders, "holder", "holders"),
-        plural(count, "waiter", "waiters"),
-    ];
+    let (keys, holders) = (plural(keys, "key", "keys"), plural(holders, "holder", "holders"));
+    let counts = format!("{keys}, {holders}, {}", plural(count, "waiter", "waiters"));
     let oldest = oldest.map(|waiter| format!("longest wait {}", now.age(&waiter.since)));
-    (counts.join(", "), oldest.unwrap_or_default())
+    (counts, oldest.unwrap_or_default())
 }
 
 /// The message for a report without keys.
@@ -276,8 +273,9 @@ impl Drawer<'_> {
 
     /// `--max-run 10m00s, 6m48s left`.
     fn max_run(&self, holder: &HolderInfo) -> Option<String> {
-        let most = Duration::from_millis(holder.max_run_ms?);
-        Some(format!("--max-run {}{}", stated(most), self.now.left(&holder.since, most)?))
+        let most = holder.max_run_ms?;
+        let left = self.now.left(&holder.since, Duration::from_millis(most))?;
+        Some(format!("--max-run {}{left}", stated_ms(most)))
     }
 
     /// The host of a process whose pid has no meaning on the host that answers.
@@ -338,13 +336,12 @@ pub(crate) fn summary(key: &KeyInfo) -> String {
         paused.then(|| "paused".to_owned()),
         out_of_service(key).map(|numbers| format!("out of service: {numbers}")),
     ];
-    parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
+    parts.into_iter().flatten().join(", ")
 }
 
 /// `2 5`: the slots or buckets that are out of service.
 pub(crate) fn out_of_service(key: &KeyInfo) -> Option<String> {
-    let numbers: Vec<String> = key.without.iter().map(u64::to_string).collect();
-    (!numbers.is_empty()).then(|| numbers.join(" "))
+    (!key.without.is_empty()).then(|| key.without.iter().join(" "))
 }
 
 /// The text in the column of the slots if the request takes no slots.
@@ -388,7 +385,7 @@ fn state(state: &str) -> Option<&'static str> {
 
 /// `a lease of 1m00s, 42s left`.
 fn lease_words(lease: &LeaseInfo, verbose: bool) -> String {
-    let ttl = stated(Duration::from_millis(lease.ttl_ms));
+    let ttl = stated_ms(lease.ttl_ms);
     let left = left(Some(lease));
     let renewed = match lease.renewals {
         0 => ", never renewed".to_owned(),
@@ -401,15 +398,14 @@ fn lease_words(lease: &LeaseInfo, verbose: bool) -> String {
 fn place(holder: &HolderInfo) -> Option<String> {
     let bucket = holder.bucket.map(|bucket| format!("bucket {bucket}"));
     let folder = holder.folder.as_ref().map(|folder| format!("in {}", sanitize(folder)));
-    let parts: Vec<_> = bucket.into_iter().chain(folder).collect();
-    (!parts.is_empty()).then(|| parts.join(", "))
+    Some(bucket.into_iter().chain(folder).join(", ")).filter(|parts| !parts.is_empty())
 }
 
 /// `kept by pid 900, pid 901 (--with-children)`; `None` if only the owner itself keeps it.
 fn kept_by(owner: u32, children: &ChildrenInfo) -> Option<String> {
-    let pids = children.pids.iter().filter(|pid| **pid != owner);
-    let pids: Vec<_> = pids.map(|pid| format!("pid {pid}")).collect();
-    (!pids.is_empty()).then(|| format!("kept by {} (--with-children)", pids.join(", ")))
+    let others = children.pids.iter().filter(|pid| **pid != owner);
+    let pids = others.map(|pid| format!("pid {pid}")).join(", ");
+    (!pids.is_empty()).then(|| format!("kept by {pids} (--with-children)"))
 }
 
 fn number(pid: u32, lease: bool) -> String {

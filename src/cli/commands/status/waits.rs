@@ -6,16 +6,20 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::cli::wording::participant::{by_mode, held, named, party, short_command, wanted};
-use crate::cli::{Global, Now, Result, connect, plural, sanitize, stdout};
+use itertools::Itertools as _;
+
+use crate::cli::wording::holders_and_waiters::{
+    by_mode, held, named, party, short_command, wanted,
+};
+use crate::cli::{Now, Result, Target, plural, sanitize, stdout};
 use crate::protocol::{BlockerInfo, Mode, NoParameters, PartyInfo, WaitInfo, Waits, WhyQuery};
 
 /// The depth beyond which a chain is not indented further.
 const DEPTH_MAX: usize = 20;
 
-pub(super) fn why(target: &WhyQuery, json: bool, global: &Global) -> Result {
-    let waits = connect::client(global)?.why(target)?;
-    stdout::report(&waits, json, || text(target, &waits, &Now::here()))
+pub(super) fn why(of: &WhyQuery, json: bool, target: &Target) -> Result {
+    let waits = target.connect()?.why(of)?;
+    stdout::report(&waits, json, || text(of, &waits, &Now::here()))
 }
 
 /// The chain of the target's waits, and the waiters for the target.
@@ -27,13 +31,11 @@ fn story(target: &WhyQuery, waits: &Waits, now: &Now) -> String {
     if waits.waits.is_empty() {
         return format!("{} is not waiting for anything\n", shown(target));
     }
-    let mut of: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
-    for (at, wait) in waits.waits.iter().enumerate() {
-        of.entry(&wait.waiter.session).or_default().push(at);
-    }
+    let all = 0..waits.waits.len();
+    let of = all.clone().into_group_map_by(|at| waits.waits[*at].waiter.session.as_str());
     let mut told = vec![false; waits.waits.len()];
     let mut text = String::new();
-    for root in 0..waits.waits.len() {
+    for root in all {
         // An explicit stack, because a chain can be as long as the number of sessions.
         let mut stack = vec![Pending::Wait(root, 0, None)];
         while let Some(next) = stack.pop() {
@@ -144,8 +146,8 @@ fn blocker_line(blocker: &BlockerInfo, its: Its, now: &Now) -> String {
     }
 }
 
-pub(super) fn graph(json: bool, global: &Global) -> Result {
-    let waits = connect::client(global)?.graph(&NoParameters {})?;
+pub(super) fn graph(json: bool, target: &Target) -> Result {
+    let waits = target.connect()?.graph(&NoParameters {})?;
     stdout::report(&waits, json, || dot(&waits))
 }
 
@@ -153,18 +155,14 @@ pub(super) fn graph(json: bool, global: &Global) -> Result {
 /// each waiter to each of its blockers, in the order of the waits.
 fn dot(waits: &Waits) -> String {
     let mut nodes: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
-    let (mut seen, mut edges) = (BTreeSet::new(), String::new());
     for wait in &waits.waits {
         let blockers = wait.blockers.iter().map(|blocker| &blocker.party);
         for party in std::iter::once(&wait.waiter).chain(blockers) {
             nodes.entry(&party.session).or_default().insert(line(party));
         }
-        for edge in wait.blockers.iter().map(|blocker| edge(wait, blocker)) {
-            if seen.insert(edge.clone()) {
-                edges += &edge;
-            }
-        }
     }
+    let edges_of = |wait: &WaitInfo| wait.blockers.iter().map(|it| edge(wait, it)).collect_vec();
+    let edges = waits.waits.iter().flat_map(edges_of).unique().join("");
     let mut text = "digraph canal {\n  rankdir=LR;\n  node [shape=box];\n".to_owned();
     for (session, processes) in nodes {
         let name = quoted(&sanitize(session));
@@ -212,7 +210,7 @@ fn quoted(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::wording::participant::tests::someone;
+    use crate::cli::wording::holders_and_waiters::tests::someone;
     use crate::cli::wording::time::tests::at;
 
     const SINCE: &str = "2026-11-20T14:02:11Z";

@@ -1,6 +1,7 @@
 //! Draws the model. All text goes through [`sanitize`], so that foreign text cannot control the
 //! terminal.
 
+use itertools::Itertools as _;
 use ratatui_core::buffer::Buffer;
 use ratatui_core::layout::Rect;
 use ratatui_core::style::{Modifier, Style};
@@ -153,8 +154,8 @@ fn head(model: &Model, columns: usize, now: &Now) -> Vec<Line> {
 fn head_of_list(page: &mut Page, model: &Model, status: &Status, now: &Now) {
     let (counts, longest) = render::crowd(status, now);
     page.title(counts, longest, KEY);
-    let mut order = model.choice.order.name().to_owned();
-    let filter = &model.choice.filter;
+    let mut order = model.order.name().to_owned();
+    let filter = &model.filter;
     if !filter.is_empty() {
         order = format!("{} match `{}`, {order}", model.rows().len(), sanitize(filter));
     }
@@ -179,7 +180,7 @@ fn body(model: &Model, columns: usize, now: &Now) -> Vec<Line> {
     if lines.iter().any(|line| line.group.is_some()) {
         return lines;
     }
-    let text = match (scope, model.choice.filter.is_empty()) {
+    let text = match (scope, model.filter.is_empty()) {
         (Scope::Overview, false) => "no key matches; Esc lists all".to_owned(),
         _ => render::nothing(scope, model.is_part, render::cut_off(status, now).is_some()),
     };
@@ -245,9 +246,9 @@ fn cells(key: &KeyInfo, now: &Now) -> [String; 6] {
     let name = sanitize(&key.key);
     let paused = key.paused.then(|| "paused".to_owned());
     let out = render::out_of_service(key).map(|numbers| format!("out: {numbers}"));
-    let marks: Vec<String> = paused.into_iter().chain(out).collect();
+    let marks = paused.into_iter().chain(out).join(", ");
     [
-        if marks.is_empty() { name } else { format!("{name} ({})", marks.join(", ")) },
+        if marks.is_empty() { name } else { format!("{name} ({marks})") },
         held(key),
         if key.waiting > 0 { key.waiting.to_string() } else { String::new() },
         age(waits_since(key)),
@@ -319,7 +320,7 @@ fn bottom(model: &Model, columns: usize) -> (Vec<Line>, Option<usize>) {
         (vec![line(PLAIN, shown)], cursor)
     };
     let lines = match &model.bottom {
-        Bottom::Filter => return typed("filter: ", &model.choice.filter),
+        Bottom::Filter => return typed("filter: ", &model.filter),
         Bottom::Size { key, typed: text } => {
             let name = cut(&sanitize(key), columns / 3);
             let hint = if columns < COMMANDS_FROM { "" } else { " (4, or 3x2; empty forgets it)" };

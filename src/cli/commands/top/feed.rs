@@ -15,12 +15,12 @@ use crate::cli::commands::history::records;
 use crate::cli::commands::status::completed;
 use crate::cli::commands::{kill, release, resize};
 use crate::cli::end_processes::{self, Ending};
-use crate::cli::{Failed, Now, Result, Target, Verbosity};
+use crate::cli::{Failed, Now, Result, Target};
 use crate::client::{Client, Watch};
 use crate::protocol::{
     HistoryPage, KillTarget, Release, Resize, Status, StatusQuery, Waits, WhyQuery, WouldKill,
 };
-use crate::run::jobs::Folder;
+use crate::run::job_files::Folder;
 
 /// How many items may wait while the terminal accepts no output. Then canal stops reading from the
 /// daemon.
@@ -65,8 +65,6 @@ impl Feed {
             let _ = to_wake.write(1);
             is_there
         };
-        // Only the screen may write to the terminal.
-        let target = target.with_verbosity(Verbosity::Silent);
         let (jobs, tell_state) = (Folder::of(&target.place), tell.clone());
         thread::spawn(move || watch(client, query, &jobs, tell_state));
         thread::spawn(move || answer(&target, &to_ask, tell));

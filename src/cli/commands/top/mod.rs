@@ -17,7 +17,7 @@ use nix::sys::signal::Signal;
 
 use crate::cli::arguments::definition::TopArgs;
 use crate::cli::find_job::look_up;
-use crate::cli::{Failed, Global, Now, Result, Target, Verbosity};
+use crate::cli::{Failed, Now, Result, Target, Verbosity, stderr};
 use crate::run::SUCCESS;
 use crate::sys::signals::die_by;
 use feed::{Feed, News};
@@ -27,11 +27,11 @@ use terminal::{Events, Key, Keyboard, Signals, Terminal};
 /// How long an Escape must stand alone to count as a key. Slow lines may split the bytes of a key.
 const ESCAPE_PAUSE: Duration = Duration::from_millis(200);
 
-pub(crate) fn run(args: &TopArgs, global: &Global) -> Result<u8> {
+pub(crate) fn run(args: &TopArgs, target: Target) -> Result<u8> {
     terminal::check()?;
     // Later messages of a connection would appear in the middle of the screen.
-    let verbosity = global.verbosity().min(Verbosity::Verbose);
-    let target = Target::of(global)?.with_verbosity(verbosity);
+    let verbosity = stderr::verbosity();
+    verbosity.min(Verbosity::Verbose).apply();
     let (client, key, session) = look_up(args.key.as_ref(), &target)?;
     let open = key.map(|key| OpenKey::new(key.to_string()));
     let is_part = session.is_some() || args.only.is_set();
@@ -39,7 +39,11 @@ pub(crate) fn run(args: &TopArgs, global: &Global) -> Result<u8> {
     let feed = Feed::start(client, target, args.only.query(key, session))?;
     let model = Model { open, is_part, ..Model::default() };
     let (keyboard, escape_at, terminal) = (Keyboard::default(), None, Terminal::enter(signals)?);
-    match (Top { model, keyboard, escape_at, feed, terminal }).run()? {
+    // Only the screen may write to the terminal.
+    Verbosity::Silent.apply();
+    let ended = Top { model, keyboard, escape_at, feed, terminal }.run();
+    verbosity.apply();
+    match ended? {
         None => Ok(SUCCESS),
         Some(signal) => Ok(die_by(signal as i32)),
     }

@@ -8,7 +8,7 @@ use std::ops::ControlFlow;
 
 use super::feed::{Answer, Ask, Who};
 use super::terminal::Key;
-use crate::cli::arguments::lock::view_of;
+use crate::cli::arguments::keys_and_sizes::view_of;
 use crate::cli::user_name;
 use crate::protocol::{KeyInfo, Resize, Status, WhyQuery};
 
@@ -16,7 +16,7 @@ use crate::protocol::{KeyInfo, Resize, Status, WhyQuery};
 const TYPED_MAX: usize = 200;
 
 /// How many rows PageUp and PageDown move.
-const PAGE_ROWS: usize = 8;
+const PAGE_ROWS: isize = 8;
 
 /// The whole model.
 #[derive(Debug, Default)]
@@ -27,8 +27,10 @@ pub(super) struct Model {
     pub(super) is_lost: bool,
     /// Whether the daemon reports only a part of the locks.
     pub(super) is_part: bool,
-    /// The keys to list, and their order.
-    pub(super) choice: Choice,
+    /// The keys that come first in the list.
+    pub(super) order: Order,
+    /// Lists only keys with this text in their name, or in a user or command of a holder or waiter.
+    pub(super) filter: String,
     /// The marked key in the list.
     pub(super) marked: Option<String>,
     /// The key whose page is open.
@@ -86,7 +88,17 @@ impl OpenKey {
 impl Model {
     /// The listed keys, in their order.
     pub(super) fn rows(&self) -> Vec<&KeyInfo> {
-        self.status.as_ref().map(|status| self.choice.rows(&status.keys)).unwrap_or_default()
+        let filter = self.filter.to_lowercase();
+        let keys = self.status.iter().flat_map(|status| &status.keys);
+        let mut rows: Vec<&KeyInfo> =
+            keys.filter(|key| filter.is_empty() || has(key, &filter)).collect();
+        match self.order {
+            Order::Waiters => rows.sort_by_key(|key| u64::MAX - key.waiting),
+            Order::LongestWait => rows.sort_by_cached_key(|key| none_last(waits_since(key))),
+            Order::LongestHold => rows.sort_by_cached_key(|key| none_last(held_since(key))),
+            Order::Name => {}
+        }
+        rows
     }
 
     /// The key whose page is open, from the last report.
@@ -176,11 +188,11 @@ impl Model {
         match key {
             Key::Enter => return None,
             Key::Escape => {
-                self.choice.filter.clear();
+                self.filter.clear();
                 self.keep_marks();
                 return None;
             }
-            _ => edit(&mut self.choice.filter, key),
+            _ => edit(&mut self.filter, key),
         }
         self.bottom = Bottom::Filter;
         self.keep_marks();
@@ -210,16 +222,17 @@ impl Model {
             Key::Char('k') => Key::Up,
             key => key,
         };
+        if let Some(rows) = rows(key) {
+            let moved = |at: usize| at.saturating_add_signed(rows);
+            match self.above {
+                // Drawing reduces the end to the length of the page.
+                Some(_) => self.top = moved(self.top),
+                None => self.mark_at(moved(self.mark().unwrap_or(0)).min(self.last())),
+            }
+            return None;
+        }
         match (key, self.above.is_some()) {
             (Key::Escape | Key::Backspace, _) => self.back(),
-            (Key::Up | Key::Down | Key::PageUp | Key::PageDown | Key::Home | Key::End, false) => {
-                let last = self.count().saturating_sub(1);
-                self.mark_at(moved(key, self.mark().unwrap_or(0), last).min(last));
-            }
-            (Key::Up | Key::Down | Key::PageUp | Key::PageDown | Key::Home | Key::End, true) => {
-                // Drawing reduces the end to the length of the page.
-                self.top = moved(key, self.top, usize::MAX / 2);
-            }
             (Key::Char('?'), false) => (self.above, self.top) = (Some(Above::Help), 0),
             // All other keys act on the page below.
             (_, true) => self.back(),
@@ -228,7 +241,9 @@ impl Model {
                 (self.open, self.top) = (Some(OpenKey::new(self.marked.clone()?)), 0);
                 self.keep_marks();
             }
-            (Key::Char('s'), _) if self.open.is_none() => self.choice.next_order(),
+            (Key::Char('s'), _) if self.open.is_none() => {
+                self.order = Order::ALL[(self.order as usize + 1) % Order::ALL.len()].0;
+            }
             (Key::Char('/'), _) if self.open.is_none() => self.bottom = Bottom::Filter,
             (Key::Char(c @ ('h' | 'p' | 'z')), _) => return self.about_key(c),
             (Key::Char(c @ ('w' | 'r' | 'x')), _) => return self.about_someone(c),
@@ -246,7 +261,7 @@ impl Model {
     fn back(&mut self) {
         self.top = 0;
         if self.above.take().is_none() && self.open.take().is_none() {
-            self.choice.filter.clear();
+            self.filter.clear();
         }
         self.keep_marks();
     }
@@ -296,12 +311,13 @@ impl Model {
         }
     }
 
-    /// The length of the list, or the number of holders and waiters of the open key.
-    fn count(&self) -> usize {
-        match &self.open {
+    /// The last position in the list, or among the holders and waiters of the open key.
+    fn last(&self) -> usize {
+        let count = match &self.open {
             Some(_) => self.opened().map_or(0, |key| key.holders.len() + key.waiters.len()),
             None => self.rows().len(),
-        }
+        };
+        count.saturating_sub(1)
     }
 
     fn mark_at(&mut self, at: usize) {
@@ -319,7 +335,7 @@ impl Model {
     fn keep_marks(&mut self) {
         if let Some(open) = &self.open {
             let at = self.mark().unwrap_or(open.at);
-            self.mark_at(at.min(self.count().saturating_sub(1)));
+            self.mark_at(at.min(self.last()));
         } else if self.mark().is_none() {
             let rows = self.rows();
             let after = self.marked.as_ref().map(|marked| {
@@ -345,16 +361,17 @@ fn everyone(key: &KeyInfo) -> Vec<Who> {
     holders.chain(waiters).map(who).collect()
 }
 
-/// Where a key moves to from a row.
-fn moved(key: Key, at: usize, last: usize) -> usize {
-    match key {
-        Key::Up => at.saturating_sub(1),
-        Key::Down => at + 1,
-        Key::PageUp => at.saturating_sub(PAGE_ROWS),
-        Key::PageDown => at + PAGE_ROWS,
-        Key::Home => 0,
-        _ => last,
-    }
+/// By how many rows a key moves.
+fn rows(key: Key) -> Option<isize> {
+    Some(match key {
+        Key::Up => -1,
+        Key::Down => 1,
+        Key::PageUp => -PAGE_ROWS,
+        Key::PageDown => PAGE_ROWS,
+        Key::Home => isize::MIN,
+        Key::End => isize::MAX,
+        _ => return None,
+    })
 }
 
 fn edit(text: &mut String, key: Key) {
@@ -393,14 +410,6 @@ pub(super) enum Order {
     Name,
 }
 
-/// The keys to list, and their order.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Choice {
-    pub(super) order: Order,
-    /// Lists only keys with this text in their name, or in a user or command of a holder or waiter.
-    pub(super) filter: String,
-}
-
 impl Order {
     /// All orders with their names for display.
     const ALL: [(Self, &str); 4] = [
@@ -416,25 +425,9 @@ impl Order {
     }
 }
 
-impl Choice {
-    pub(super) fn next_order(&mut self) {
-        self.order = Order::ALL[(self.order as usize + 1) % Order::ALL.len()].0;
-    }
-
-    /// The keys of the list.
-    pub(super) fn rows<'a>(&self, keys: &'a [KeyInfo]) -> Vec<&'a KeyInfo> {
-        let filter = self.filter.to_lowercase();
-        let listed = keys.iter().filter(|key| filter.is_empty() || has(key, &filter));
-        let mut rows: Vec<&KeyInfo> = listed.collect();
-        let none_last = |since: Option<&'a String>| (since.is_none(), since);
-        match self.order {
-            Order::Waiters => rows.sort_by_key(|key| u64::MAX - key.waiting),
-            Order::LongestWait => rows.sort_by_cached_key(|key| none_last(waits_since(key))),
-            Order::LongestHold => rows.sort_by_cached_key(|key| none_last(held_since(key))),
-            Order::Name => {}
-        }
-        rows
-    }
+/// A key to sort by that puts keys without this time last.
+fn none_last(since: Option<&String>) -> (bool, Option<&String>) {
+    (since.is_none(), since)
 }
 
 /// The start of the longest wait for a key. Times are RFC 3339 in UTC, so their text sorts like the

@@ -1,9 +1,10 @@
 //! Replays recorded histories of canal_lock and sleeplocks step by step.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
+use super::reentry::{a_re_entrant_hold_is_counted, a_slots_lock_is_re_entrant_also_when_full};
 use crate::tests::world::{Wish, World, by, granted, grants, key};
 use crate::*;
 
@@ -34,6 +35,57 @@ fn text<'v>(step: &'v Value, field: &str) -> &'v str {
 
 fn number(step: &Value, field: &str) -> u64 {
     step[field].as_u64().unwrap_or_else(|| panic!("no {field} in {step}"))
+}
+
+/// The flaws of both originals, each with a test of the right behaviour.
+const FLAWS: [(&str, fn()); 19] = [
+    ("creator_dies", sleeplocks_a_dead_holder_frees_only_its_own_slot),
+    (
+        "dead_waiter_gets_the_slot",
+        sleeplocks_dead_holders_wake_the_queue_and_dead_waiters_are_passed,
+    ),
+    ("execute_nested_full", a_slots_lock_is_re_entrant_also_when_full),
+    ("execute_nested_room", a_re_entrant_hold_is_counted),
+    ("holder_dies_other_holder_remains", sleeplocks_a_dead_holder_frees_only_its_own_slot),
+    (
+        "holder_dies_with_waiters",
+        sleeplocks_dead_holders_wake_the_queue_and_dead_waiters_are_passed,
+    ),
+    ("p_buckets_zero", canal_lock_odd_views_admit_none),
+    ("p_death_with_larger_start", canal_lock_differing_per_never_corrupts_the_count),
+    ("p_larger_maxper_after_full", canal_lock_differing_per_never_corrupts_the_count),
+    (
+        "p_manager_killed_by_death_with_smaller_start",
+        canal_lock_differing_per_never_corrupts_the_count,
+    ),
+    ("p_maxper_zero", canal_lock_odd_views_admit_none),
+    ("p_release_by_non_holder", canal_lock_foreign_releases_change_nothing),
+    ("p_release_larger_maxper", canal_lock_differing_per_never_corrupts_the_count),
+    ("p_release_smaller_maxper", canal_lock_differing_per_never_corrupts_the_count),
+    ("p_release_zero_held", canal_lock_foreign_releases_change_nothing),
+    ("p_smaller_maxper_clamps", canal_lock_differing_per_never_corrupts_the_count),
+    ("reacquire_all_slots_used", a_slots_lock_is_re_entrant_also_when_full),
+    ("reacquire_when_full", a_slots_lock_is_re_entrant_also_when_full),
+    ("reacquire_when_room", a_re_entrant_hold_is_counted),
+];
+
+/// Flaws that are not about the table, and the tests of the right behaviour.
+const FLAWS_OUTSIDE: [(&str, &str); 6] = [
+    ("p_buckets_negative", "tests/whole/other_programs/flaws.rs"),
+    ("p_manager_crash_forgets", "tests/whole/crash/kill.rs"),
+    ("p_maxper_negative", "tests/whole/other_programs/flaws.rs"),
+    ("slots_float", "tests/whole/other_programs/flaws.rs"),
+    ("slots_negative", "tests/whole/other_programs/flaws.rs"),
+    ("unknown_request_kills", "tests/daemon_wire/calls/service.rs"),
+];
+
+#[test]
+fn each_flaw_has_its_test() {
+    let files = [CANAL_LOCK, SLEEPLOCKS].map(|it| serde_json::from_str::<Value>(it).unwrap());
+    let all = files.iter().flat_map(|file| file["flaws"].as_array().unwrap());
+    let found: BTreeSet<&str> = all.map(|flaw| text(flaw, "name")).collect();
+    let listed = FLAWS.iter().map(|it| it.0).chain(FLAWS_OUTSIDE.iter().map(|it| it.0));
+    assert_eq!(found, listed.collect());
 }
 
 #[test]
@@ -283,7 +335,7 @@ fn canal_lock_odd_views_admit_none() {
 
 #[test]
 fn sleeplocks_dead_holders_wake_the_queue_and_dead_waiters_are_passed() {
-    // holder_dies_with_waiters, dead_waiter_gets_the_slot, holder_dies_other_holder_remains.
+    // holder_dies_with_waiters, dead_waiter_gets_the_slot.
     let mut world = World::new();
     world.take(by(1).slots("lock", 1));
     world.wait(by(2).slots("lock", 1));
@@ -291,4 +343,16 @@ fn sleeplocks_dead_holders_wake_the_queue_and_dead_waiters_are_passed() {
     assert_eq!(world.die(2), []);
     assert_eq!(world.die(1), [third]);
     assert_eq!(world.refused(by(4).slots("lock", 1).now()), Refusal::Full { item: 0 });
+}
+
+#[test]
+fn sleeplocks_a_dead_holder_frees_only_its_own_slot() {
+    // holder_dies_other_holder_remains, creator_dies.
+    let mut world = World::new();
+    world.take(by(1).slots("lock", 2));
+    world.take(by(2).slots("lock", 2));
+    let third = world.wait(by(3).slots("lock", 2));
+    assert_eq!(world.die(1), [third]);
+    assert_eq!(world.held("lock"), 2);
+    assert_eq!(world.refused(by(4).slots("lock", 2).now()), Refusal::Full { item: 0 });
 }

@@ -4,7 +4,7 @@ use crate::tests::world::{World, by, granted, owner};
 use crate::*;
 
 #[test]
-fn a_slots_lock_is_re_entrant_also_when_full() {
+pub(super) fn a_slots_lock_is_re_entrant_also_when_full() {
     // sleeplocks: reacquire_when_full, reacquire_all_slots_used, execute_nested_full.
     let mut world = World::new();
     let first = world.take(by(1).slots("lock", 1));
@@ -16,7 +16,7 @@ fn a_slots_lock_is_re_entrant_also_when_full() {
 }
 
 #[test]
-fn a_re_entrant_hold_is_counted() {
+pub(super) fn a_re_entrant_hold_is_counted() {
     // sleeplocks: reacquire_when_room, execute_nested_room. In the original, one release freed
     // everything.
     let mut world = World::new();

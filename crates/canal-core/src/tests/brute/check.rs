@@ -327,7 +327,7 @@ fn check_outcome(table: &Table, entry: &Entry, outcome: &Outcome) -> BTreeSet<Re
 /// Checks the choice of a victim. Candidates are the requests on a cycle whose refusal lets another
 /// request on a cycle proceed, or, if there are none, all requests on a cycle. The victim is the
 /// latest request of the youngest session among them.
-fn check_victim(state: &Snapshot, victim: RequestId, cycle: &[CycleStep]) {
+fn check_victim(state: &Snapshot, victim: RequestId, cycle: &[WaitFor]) {
     let stuck = deadlocked(state);
     let vain = waiting_in_vain(state);
     assert!(ids(&stuck).is_subset(&vain), "{:?} of {vain:?} {}", ids(&stuck), brief(state));
@@ -348,7 +348,7 @@ fn check_victim(state: &Snapshot, victim: RequestId, cycle: &[CycleStep]) {
 
 /// Checks that the cycle begins with the victim, that each step leads to the next, and that the
 /// last step leads back.
-fn check_cycle(stuck: &Snapshot, victim: RequestId, cycle: &[CycleStep]) {
+fn check_cycle(stuck: &Snapshot, victim: RequestId, cycle: &[WaitFor]) {
     assert_eq!(cycle[0].request, victim, "{}", brief(stuck));
     for (step, next) in cycle.iter().zip(cycle.iter().skip(1).chain(&cycle[..1])) {
         let context = || format!("{step:?} {cycle:?} {}", brief(stuck));

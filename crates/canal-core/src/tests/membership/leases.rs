@@ -1,5 +1,6 @@
 //! Leases: they live by renewal, end by an entry, and are remembered for a while.
 
+use crate::state::leases::PAST_LEASES_MAX;
 use crate::tests::world::{World, by, grants, lease, owner, victims};
 use crate::*;
 

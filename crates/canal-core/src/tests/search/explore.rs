@@ -473,7 +473,6 @@ fn explore(name: &str, scope: Scope) -> Seen {
     let mut known = BTreeSet::from([normal(&start, scope)]);
     let mut level = vec![start];
     let mut all = Seen::default();
-    let begun = std::time::Instant::now();
     for depth in 1..=scope.depth.unwrap_or(usize::MAX) {
         let parts = level.chunks(level.len().div_ceil(4).max(1));
         let found: Vec<(BTreeMap<Normal, Table>, Seen)> = std::thread::scope(|threads| {
@@ -504,7 +503,7 @@ fn explore(name: &str, scope: Scope) -> Seen {
             break;
         }
     }
-    println!("{name}: {all:?} in {:.1?}", begun.elapsed());
+    println!("{name}: {all:?}");
     all
 }
 

@@ -169,3 +169,32 @@ fn a_deadlock_over_slots_is_found_when_the_third_begins_to_wait_for_a_fourth() {
     assert_eq!(victims(&world), [fourth]);
     assert_eq!(world.die(4), [third]);
 }
+
+#[test]
+fn a_third_that_can_free_one_slot_avoids_no_deadlock_over_two() {
+    let mut world = World::new();
+    let three = Some(View::Slots { slots: 3 });
+    world.take(by(1).write("b"));
+    world.take(by(2).item("k", 2, three));
+    world.take(by(3).item("k", 1, three));
+    let two = world.wait(by(1).item("k", 2, three));
+    let (write, _) = world.ask(by(2).write("b"));
+    assert_eq!(victims(&world), [write]);
+    assert_eq!(world.die(2), [two]);
+}
+
+#[test]
+fn a_smaller_size_closes_a_cycle_over_slots() {
+    let mut world = World::new();
+    world.resize("k", Some(View::Buckets { per: 1, buckets: 4 }));
+    world.take(by(1).write("b"));
+    world.take(by(2).item("k", 2, None));
+    world.take(by(3).bare("k"));
+    let two = world.wait(by(1).item("k", 2, None));
+    let write = world.wait(by(2).write("b"));
+    // Session 3 can free the slot that is missing.
+    assert_eq!(victims(&world), []);
+    world.resize("k", Some(View::Buckets { per: 1, buckets: 3 }));
+    assert_eq!(victims(&world), [write]);
+    assert_eq!(world.die(2), [two]);
+}

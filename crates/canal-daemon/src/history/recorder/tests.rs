@@ -1,5 +1,5 @@
 use super::*;
-use canal_core::{ENTRY_VERSION, Entry};
+use canal_core::{ENTRY_VERSION, Entry, Request, UnixMillis};
 use canal_history::{Limits, Query};
 
 /// A table and its recorder. Each entry comes one second after the previous one.
@@ -81,13 +81,39 @@ fn what_waits_and_holds_is_followed_to_its_end() {
     assert_eq!(scene.ended()[1], (2, Ending::Forced { by: None }, true));
     // With an engine, a withdrawal does not show that the time had expired.
     let fourth = scene.ask(4, "a", true);
-    scene.history.timed_out.insert(fourth);
+    scene.history.expect_end(fourth, Cause::TimedOut);
     scene.apply(Change::Withdraw { request: fourth });
     assert_eq!(scene.ended()[2], (4, Ending::Timeout, false));
     scene.apply(Change::Release(Release::All { frame: scene.frame(3) }));
     assert_eq!(scene.ended()[3], (3, Ending::Released, true));
     scene.apply(Change::Withdraw { request: third });
     assert_eq!((scene.open(), scene.ended().len()), (0, 4));
+}
+
+#[test]
+fn an_expected_end_has_its_cause_if_it_comes_as_expected() {
+    let (by, signal) = (HistoryClient { uid: 7, pid: 77 }, 15);
+    let killed = Cause::Killed { signal, by };
+    let mut scene = Scene::new();
+    let first = scene.ask(1, "a", true);
+    let waiting = [2, 3, 4, 5].map(|pid| scene.ask(pid, "a", true));
+    scene.history.expect_end(first, Cause::Overrun);
+    waiting[..3].iter().for_each(|request| scene.history.expect_end(*request, killed));
+    // The daemon may first notice the end of the connection or that of the process.
+    scene.apply(Change::Withdraw { request: waiting[1] });
+    scene.apply(Change::End { frame: scene.frame(4) });
+    let gone = Ending::KilledWaiting { signal, by };
+    assert_eq!(scene.ended(), [(3, gone.clone(), false), (4, gone, false)]);
+    scene.apply(Change::End { frame: scene.frame(1) });
+    assert_eq!(scene.ended()[2], (1, OVERRUN, true));
+    // It was granted first, so the history needs its exit status.
+    scene.apply(Change::End { frame: scene.frame(2) });
+    assert_eq!(scene.ended()[3], (2, Ending::Ended, true));
+    // A supervisor may report an end that another one forestalls.
+    scene.history.expect_end(waiting[3], Cause::Overrun);
+    scene.apply(Change::Release(Release::All { frame: scene.frame(5) }));
+    assert_eq!(scene.ended()[4], (5, Ending::Released, true));
+    assert_eq!((scene.open(), scene.history.causes.len()), (0, 0));
 }
 
 #[test]
@@ -112,7 +138,7 @@ fn grants_and_ends_are_counted_whether_they_are_written_or_not() {
 fn a_refusal_is_recorded_unless_the_request_is_asked_again() {
     let mut scene = Scene::new();
     scene.ask(1, "a", true);
-    let full = Ending::Refused { reason: Reason::Full, cycle: Vec::new() };
+    let full = Ending::Full;
     scene.ask(2, "a", false);
     scene.ask(3, "a", false);
     assert_eq!(scene.ended(), [(2, full.clone(), false), (3, full.clone(), false)]);

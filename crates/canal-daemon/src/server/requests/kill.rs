@@ -9,14 +9,16 @@ use std::os::fd::OwnedFd;
 use nix::sys::signal::Signal;
 
 use crate::calls::call::Answer;
-use crate::calls::items;
-use crate::processes::identity::{NOBODY, find};
+use crate::calls::parameters;
+use crate::history::recorder::Cause;
+use crate::processes::identify_owner::{NOBODY, find};
 use crate::server::Server;
 use crate::server::call_step::{Caller, Result, Step};
 use crate::view::visible_table::Shown;
+use crate::waiters::Open;
 use crate::wording::{bad, denied, not_held, pid_of, time};
-use canal_core::{FrameId, HoldState, Owner, Request, RequestId, Token, UnixMillis, WaiterState};
-use canal_protocol::{Failure, Kill, KillTarget, KillTargets, Killed, WouldKill};
+use canal_core::{HoldState, Owner, RequestId, Table, Token};
+use canal_protocol::{Failure, HistoryClient, Kill, KillTarget, KillTargets, Killed, WouldKill};
 use canal_sys::peer::Credentials;
 use canal_sys::pidfd::{Pidfd, is_gone};
 use canal_sys::process::{Found, uid_of};
@@ -44,7 +46,7 @@ impl Server {
                     fds.extend(pidfd.try_clone().map(OwnedFd::from));
                 }
             });
-            told.push(target.told(&shown, killable.err()));
+            told.push(shown.kill_target(&target, killable.err()));
         }
         let process_fd = (!fds.is_empty()).then_some(0);
         let found = KillTargets { targets: told, left_out, process_fd };
@@ -52,13 +54,13 @@ impl Server {
     }
 
     /// Sends the signal.
-    pub(crate) fn kill(&self, caller: &Caller, kill: &Kill) -> Result {
+    pub(crate) fn kill(&mut self, caller: &Caller, kill: &Kill) -> Result {
         let Ok(signal) = Signal::try_from(kill.signal) else {
             return Err(bad(format!("{} is not a signal number", kill.signal)));
         };
         let target = self.target_named(kill.token, kill.request)?;
         let signalled = self.killable(caller.peer, &target, |pidfd| pidfd.signal(signal))?;
-        let pid = target.pid();
+        let pid = pid_of(&target.asked.owner);
         signalled.map_err(|error| match error.kind() {
             _ if is_gone(&error) => past(&format!("process {pid} has ended")),
             io::ErrorKind::PermissionDenied => {
@@ -68,44 +70,46 @@ impl Server {
             }
             _ => denied(format!("cannot signal process {pid}: {error}")),
         })?;
-        let (uid, by, keys) = (caller.peer.uid, caller.peer.pid, target.keys.join(", "));
+        let (uid, by, keys) = (caller.peer.uid, caller.peer.pid, target.keys().join(", "));
         tracing::info!(pid, uid, by, %keys, %signal, "signalled");
+        if let Some(request) = waiting(self.decide.table(), &target).filter(|_| ends(signal)) {
+            let signal = u8::try_from(signal as i32).unwrap_or_default();
+            let by = HistoryClient { uid, pid: by };
+            self.observe.history.expect_end(request, Cause::Killed { signal, by });
+        }
         Ok(Step::reply(&Killed { pid }))
     }
 
-    fn targets(&self, asked: &WouldKill) -> Result<Vec<Target<'_>>> {
+    fn targets(&self, asked: &WouldKill) -> Result<Vec<Open>> {
         let table = self.decide.table();
+        let hold = |hold| Open::of_hold(table, hold);
+        let waiter = |waiter| Open::of_waiter(table, waiter);
         let named = (asked.token, asked.request);
         Ok(match (&asked.key, asked.pid, &asked.session, named, asked.superseded_by) {
             (Some(key), None, None, (None, None), None) => {
-                let key = items::key(&**key)?;
+                let key = parameters::key(&**key)?;
                 let holds = table.holders(&key).filter_map(|token| table.hold(token));
-                let mut targets: Vec<Target<'_>> = holds.map(Target::hold).collect();
-                if asked.waiters {
-                    let waiting = table.served(&key).into_iter().filter_map(|id| table.waiter(id));
-                    targets.extend(waiting.map(Target::waiter));
-                }
-                targets
+                let queue = if asked.waiters { table.served(&key) } else { Vec::new() };
+                let waits = queue.into_iter().filter_map(|id| table.waiter(id));
+                holds.map(hold).chain(waits.map(waiter)).collect()
             }
             (None, Some(pid), None, (None, None), None) => {
                 // A process in another pid namespace has no pid here.
                 let frames =
                     || table.frames_of_number(self.decide.host(), pid).filter(|_| pid != 0);
-                let holds = frames().flat_map(|frame| table.holds_in(frame)).map(Target::hold);
-                let waits = frames().flat_map(|frame| table.waiters_in(frame));
-                holds.chain(waits.map(Target::waiter)).collect()
+                let holds = frames().flat_map(|frame| table.holds_in(frame)).map(hold);
+                let waits = frames().flat_map(|frame| table.waiters_in(frame)).map(waiter);
+                holds.chain(waits).collect()
             }
             (None, None, Some(session), (None, None), None) => {
-                let session = items::session(session)?;
-                let is_in = |frame| table.session(frame) == session;
-                let holds = table.holds().filter(|hold| is_in(hold.frame)).map(Target::hold);
-                let waits = table.waiters().filter(|waiter| is_in(waiter.frame));
-                holds.chain(waits.map(Target::waiter)).collect()
+                let session = parameters::session(session)?;
+                let all = table.holds().map(hold).chain(table.waiters().map(waiter));
+                all.filter(|open| open.session == session).collect()
             }
             (None, None, None, (None, None), Some(tag)) => {
                 let request = table.tagged(tag).into_iter();
                 let tokens = request.flat_map(|request| table.superseded_holds(request));
-                tokens.filter_map(|token| table.hold(token)).map(Target::hold).collect()
+                tokens.filter_map(|token| table.hold(token)).map(hold).collect()
             }
             (None, None, None, (token, request), None) if named != (None, None) => {
                 vec![self.target_named(token, request)?]
@@ -120,7 +124,7 @@ impl Server {
 
     /// The failure for a request that supersedes a hold whose process it cannot end.
     pub(crate) fn cannot_supersede(&self, peer: Credentials, token: Token) -> Failure {
-        let hold = self.decide.table().hold(token).map(Target::hold);
+        let hold = self.target_named(Some(token.0), None).ok();
         match hold.map(|hold| self.killable(peer, &hold, |_| ())) {
             Some(Err(failure)) => failure,
             // It has changed since.
@@ -129,20 +133,18 @@ impl Server {
     }
 
     /// The hold or request that a client names, if it still exists.
-    fn target_named(&self, token: Option<u64>, request: Option<u64>) -> Result<Target<'_>> {
+    fn target_named(&self, token: Option<u64>, request: Option<u64>) -> Result<Open> {
         let table = self.decide.table();
         match (token, request) {
             (Some(token), None) => {
-                let hold = table.hold(Token(token)).map(Target::hold);
+                let hold = table.hold(Token(token)).map(|hold| Open::of_hold(table, hold));
                 hold.ok_or_else(|| past(&format!("the hold with token {token} has ended")))
             }
-            (None, Some(request)) => {
-                let waiter = table.waiter(RequestId(request)).map(Target::waiter);
-                waiter.ok_or_else(|| match table.hold_of(RequestId(request)) {
-                    Some(_) => past("the request has been granted"),
-                    None => past("the request is no longer waiting"),
-                })
-            }
+            (None, Some(request)) => match Open::of(table, RequestId(request)) {
+                Some(Open { hold: Some(_), .. }) => Err(past("the request has been granted")),
+                Some(waiter) => Ok(waiter),
+                None => Err(past("the request is no longer waiting")),
+            },
             _ => Err(bad("give exactly one of `token` and `request`")),
         }
     }
@@ -151,18 +153,19 @@ impl Server {
     fn killable<T>(
         &self,
         peer: Credentials,
-        target: &Target<'_>,
+        target: &Open,
         act: impl FnOnce(&Pidfd) -> T,
     ) -> Result<T> {
-        let (asked, pid) = (target.asked, target.pid());
+        let (asked, hold) = (&target.asked, target.hold.as_deref());
+        let pid = pid_of(&asked.owner);
         let Owner::Process(id) = asked.owner else {
             let whose = match asked.owner {
                 Owner::Jobserver(_) => "a job token of a build",
                 _ => "a lease",
             };
             let failure = denied(format!("{whose} has no process to end"));
-            return Err(match target.token {
-                Some(token) => {
+            return Err(match hold {
+                Some(HoldState { token, .. }) => {
                     failure.hint(format!("break it with `canal release --force --token {token}`"))
                 }
                 None => failure,
@@ -173,7 +176,7 @@ impl Server {
             return Err(denied(format!("process {pid} is running on host {host}"))
                 .hint("run `canal kill` there"));
         }
-        if target.orphaned {
+        if hold.is_some_and(|hold| hold.orphaned) {
             let message = format!(
                 "process {pid} has ended, but processes that it started keep the lock \
                  (--with-children)"
@@ -220,65 +223,35 @@ impl Server {
     }
 }
 
-/// A hold or a waiting request.
-#[derive(Debug)]
-struct Target<'a> {
-    /// The token of a hold.
-    token: Option<Token>,
-    /// The number of a waiting request.
-    request: Option<RequestId>,
-    asked: &'a Request,
-    frame: FrameId,
-    keys: Vec<String>,
-    since: UnixMillis,
-    orphaned: bool,
-}
-
-impl<'a> Target<'a> {
-    fn hold(hold: &'a HoldState) -> Self {
-        Self {
-            token: Some(hold.token),
-            request: None,
-            asked: &hold.asked,
-            frame: hold.frame,
-            keys: hold.items.iter().map(|item| item.key.to_string()).collect(),
-            since: hold.since,
-            orphaned: hold.orphaned,
-        }
-    }
-
-    fn waiter(waiter: &'a WaiterState) -> Self {
-        Self {
-            token: None,
-            request: Some(waiter.id),
-            asked: &waiter.request,
-            frame: waiter.frame,
-            keys: waiter.request.items.iter().map(|item| item.key.to_string()).collect(),
-            since: waiter.since,
-            orphaned: false,
-        }
-    }
-
-    fn pid(&self) -> u32 {
-        pid_of(&self.asked.owner)
-    }
-
-    /// Its description for a client. `refused`: why the client cannot end it.
-    fn told(self, shown: &Shown<'_>, refused: Option<Failure>) -> KillTarget {
+impl Shown<'_> {
+    /// A hold or waiting request, for a client that wants to end its process. `refused`: why it
+    /// cannot.
+    fn kill_target(&self, target: &Open, refused: Option<Failure>) -> KillTarget {
         let (refused, hint) = refused.map_or((None, None), |it| (Some(it.message), it.hint));
         KillTarget {
-            token: self.token.map(|token| token.0),
-            request: self.request.map(|request| request.0),
-            keys: self.keys,
-            party: shown.party(self.asked, shown.table.session(self.frame)),
-            since: time(self.since),
-            host: shown.label_of(self.frame),
-            folder: shown.folder(self.asked, self.frame),
-            note: self.asked.note.as_deref().map(str::to_owned),
+            token: target.hold.as_ref().map(|hold| hold.token.0),
+            request: waiting(self.table, target).map(|request| request.0),
+            keys: target.keys(),
+            party: self.party(target),
+            since: time(target.begun_at()),
+            host: self.label_of(target.frame),
+            folder: self.folder(&target.asked, target.frame),
+            note: target.asked.note.as_deref().map(str::to_owned),
             refused,
             hint: hint.map(String::from),
         }
     }
+}
+
+/// The number of a request, if it waits.
+fn waiting(table: &Table, target: &Open) -> Option<RequestId> {
+    if target.hold.is_none() { table.tagged(target.asked.tag) } else { None }
+}
+
+/// Whether the default action of a signal ends the process.
+fn ends(signal: Signal) -> bool {
+    use Signal::{SIGCHLD, SIGCONT, SIGSTOP, SIGTSTP, SIGTTIN, SIGTTOU, SIGURG, SIGWINCH};
+    !matches!(signal, SIGCHLD | SIGCONT | SIGSTOP | SIGTSTP | SIGTTIN | SIGTTOU | SIGURG | SIGWINCH)
 }
 
 /// The failure for a client that named something that has since changed.

@@ -2,15 +2,15 @@
 
 use crate::calls::call::ConnId;
 use crate::calls::in_flight::Applied;
-use crate::calls::items;
+use crate::calls::parameters;
+use crate::lease_deadlines::{is_collecting, name_of};
 use crate::net::call_state::{PendingCall, PendingRenewal};
-use crate::processes::identity::OwnerFound;
+use crate::processes::identify_owner::OwnerFound;
 use crate::server::Server;
 use crate::server::call_step::{Caller, Result, Step};
-use crate::server::requests::caller::checked;
+use crate::server::caller::checked;
 use crate::server::requests::release::give_back;
-use crate::store::ledger::renewal_bytes;
-use crate::waiters::leases::{is_collecting, name_of};
+use crate::store::table_and_log::renewal_bytes;
 use crate::wording::{bad, superseded, time};
 use canal_core::{
     Change, FrameId, LEASE_MS_MAX, LEASE_MS_MIN, LeaseEnd, LeaseId, Outcome, Owner, PastLease,
@@ -46,7 +46,7 @@ impl Server {
         {
             return Err(failure);
         }
-        let note = items::new_note(renew.note.as_deref())?;
+        let note = parameters::new_note(renew.note.as_deref())?;
         // A lease has one hold.
         let table = self.decide.table();
         let frame = table.lease(lease).and_then(|frame| table.frame(frame));
@@ -255,7 +255,7 @@ impl Server {
 
     /// Lists the leases that ended recently.
     pub(crate) fn ended_leases(&self, caller: &Caller, query: &EndedLeasesQuery) -> Result {
-        let key = query.key.as_deref().map(items::key).transpose()?;
+        let key = query.key.as_deref().map(parameters::key).transpose()?;
         let uid = if query.mine { Some(caller.peer.uid) } else { query.uid };
         let shown = self.shown(caller.peer.uid);
         let ended = self.decide.table().globals().past_leases.iter().rev();
@@ -330,7 +330,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::calls::items::plain_request;
+    use crate::calls::parameters::plain_request;
     use canal_core::{
         Ask, Command, ENTRY_VERSION, Entry, HostId, Item, Key, Release, Request, Revision, Table,
         Tag, Token, UnixMillis, Wait,

@@ -1,13 +1,15 @@
-//! The calls of clients: one file for each subject. Replies about the whole table (status, why,
-//! graph) may be long, so a turn builds them only while there is room.
+//! The calls of clients: one file for each subject. `reports` answers about the whole table; these
+//! replies may be long, so a turn builds them only while there is room.
 
 mod acquire;
-mod caller;
 mod configuration;
-mod history;
 mod kill;
 mod leases;
 mod nodes;
+mod priority;
+mod reattach;
+mod refuse;
 mod release;
+mod reload;
+mod reports;
 mod resize;
-mod status;

@@ -3,18 +3,21 @@
 use std::sync::Arc;
 
 use crate::calls::in_flight::Applied;
-use crate::calls::items;
+use crate::calls::parameters;
+use crate::history::recorder::Cause;
+use crate::lease_deadlines::name_of;
 use crate::net::call_state::PendingCall;
 use crate::server::Server;
 use crate::server::call_step::{Caller, Result, Step};
-use crate::server::requests::caller::of_handle;
+use crate::server::caller::of_handle;
 use crate::view::visible_table::Shown;
-use crate::waiters::leases::name_of;
 use crate::wording::{bad, denied, not_held, owner_words, pid_of};
 use canal_core::{
     Change, FrameId, HoldState, Key, Outcome, Owner, Release as Giving, RequestId, Token,
 };
-use canal_protocol::{Abandon, Confirm, ErrorName, Failure, Release, Released, ReleasedHold};
+use canal_protocol::{
+    Abandon, Confirm, ErrorName, Failure, Overrun, Release, Released, ReleasedHold,
+};
 use canal_sys::peer::Credentials;
 
 impl Server {
@@ -38,9 +41,9 @@ impl Server {
         }
         let shown = self.shown(caller.peer.uid);
         let released = holds.iter().map(|hold| match &giving {
-            Giving::Latest { key, .. } => told(&shown, hold, &[key]),
+            Giving::Latest { key, .. } => told(&shown, hold, std::slice::from_ref(key)),
             Giving::All { .. } | Giving::Hold { .. } => {
-                let keys: Vec<&Key> = hold.items.iter().map(|item| &item.key).collect();
+                let keys: Vec<Key> = hold.items.iter().map(|item| item.key.clone()).collect();
                 told(&shown, hold, &keys)
             }
         });
@@ -52,7 +55,7 @@ impl Server {
         let Release { key, all, token, handle, .. } = release;
         Ok(match (key, *all, *token, *handle) {
             (Some(key), false, token, None) => {
-                let key = items::key(key.clone())?;
+                let key = parameters::key(key.clone())?;
                 let (pid, frame) = self.frame_of_owner(caller, release.owner_fd)?;
                 let frame = frame.ok_or_else(|| self.does_not_hold(pid, &key))?;
                 if let Some(token) = token {
@@ -118,7 +121,7 @@ impl Server {
         released.extend(applied.outcomes.iter().filter_map(|outcome| {
             let Outcome::Released { token, keys, .. } = outcome else { return None };
             let hold = before.iter().find(|hold| hold.token == *token)?;
-            Some(told(&shown, hold, &keys.iter().collect::<Vec<_>>()))
+            Some(told(&shown, hold, keys))
         }));
         if released.is_empty() {
             return Err(self.not_held(giving));
@@ -174,9 +177,7 @@ impl Server {
     /// client may have been stopped before it read the grant, and then cannot know how much was
     /// left.
     pub(crate) fn confirm(&mut self, caller: &Caller, confirm: &Confirm) -> Result {
-        let table = self.decide.table();
-        let hold = table.tagged(confirm.tag).and_then(|request| table.hold_of(request));
-        let Some(hold) = hold else { return Err(taken_back()) };
+        let hold = self.decide.table().hold_tagged(confirm.tag).ok_or_else(taken_back)?;
         if ![0, hold.asked.uid].contains(&caller.peer.uid) {
             return Err(denied("the grant belongs to another user"));
         }
@@ -208,7 +209,17 @@ impl Server {
         else {
             return Err(Failure::new(ErrorName::UnknownTag, "no waiting request has this tag"));
         };
-        self.observe.history.abandoned.insert(waiter.id);
+        self.observe.history.expect_end(waiter.id, Cause::Abandoned);
+        Ok(Step::done())
+    }
+
+    /// Notes that the command of a hold is about to be ended because it ran for too long.
+    pub(crate) fn overrun(&mut self, caller: &Caller, overrun: &Overrun) -> Result {
+        let hold = self.decide.table().hold_tagged(overrun.tag);
+        let Some(hold) = hold.filter(|it| [0, it.asked.uid].contains(&caller.peer.uid)) else {
+            return Err(Failure::new(ErrorName::UnknownTag, "no hold has this tag"));
+        };
+        self.observe.history.expect_end(hold.request, Cause::Overrun);
         Ok(Step::done())
     }
 
@@ -252,10 +263,9 @@ pub(super) fn give_back(giving: Giving) -> Step {
 
 /// A hold that a release has ended, or would end, with the released keys. The session of a hold is
 /// still known, even if the frame ended with it.
-fn told(shown: &Shown<'_>, hold: &HoldState, keys: &[&Key]) -> ReleasedHold {
-    let one = if let [key] = keys { Some(*key) } else { None };
-    let holder = shown.holder_briefly(hold, one);
-    let keys = keys.iter().map(|key| key.to_string()).collect();
+fn told(shown: &Shown<'_>, hold: &HoldState, keys: &[Key]) -> ReleasedHold {
+    let holder = shown.holder_briefly(hold, if let [key] = keys { Some(key) } else { None });
+    let keys = keys.iter().map(|key| key.as_str().to_owned()).collect();
     ReleasedHold { token: hold.token.0, keys, holder }
 }
 

@@ -16,7 +16,7 @@ use canal_protocol::{
     Acquire, Confirm, DeadlinePageFound, DeadlinePageQuery, Grant, Handle, LeaseAsked, Release,
     Renew, Wrapper,
 };
-use canal_sys::deadline::Reader;
+use canal_sys::deadline_page::Reader;
 
 /// How long a client waits for an overdue answer of the daemon, in milliseconds.
 const ANSWER_MS: u64 = 5_000;
@@ -276,6 +276,7 @@ impl Program {
         }
         self.speak(around);
         while let Some(word) = self.conversation.as_mut().and_then(Conversation::next) {
+            tracing::trace!(process = self.serial, ?word, "a message of the daemon");
             match word {
                 Word::Progress => self.owed_since = None,
                 Word::Closed => {

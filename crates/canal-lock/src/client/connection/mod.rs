@@ -3,7 +3,8 @@
 //!
 //! Invariant: no wait takes longer than its caller allowed.
 
-pub(super) mod program;
-pub(super) mod silence;
+pub(super) mod daemon_program;
+pub(super) mod options;
 pub(super) mod start_daemon;
 pub(super) mod stream;
+pub(super) mod time_limits;

@@ -20,25 +20,26 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use nix::sys::wait::WaitStatus;
 use nix::unistd::Pid;
-use rustix::fs::{FlockOperation, Mode, OFlags, flock, fstat, open};
+use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
 use canal_protocol::paths::{Place, Rule};
-use canal_sys::dir::{
-    DirError, IfMissing, is_closed_to_others, is_private, make_private, open_lock, open_private,
-};
 use canal_sys::pidfd::Pidfd;
+use canal_sys::private_dir::{
+    DirError, IfMissing, check_closed_to_others, is_private, make_private, open_lock, open_private,
+};
 use canal_sys::process::Activity;
 use canal_sys::process::detach::{self, GAVE_WAY, Started};
 use canal_sys::process::user::{FilesOf, geteuid};
 use canal_text::duration::stated;
 use canal_text::safe_text::one_line;
 
-use super::program::{self, may_start};
-use super::silence::{Limits, Options, Owed, Start};
+use super::daemon_program::{self, may_start};
+use super::options::{Options, Start};
 use super::stream::{
     Connection, activity, connect_if_free, connect_if_running, pid_in, recorded_pid,
 };
+use super::time_limits::{Limits, Owed};
 use crate::client::error::{ClientError, Result};
 
 /// The first pause between two attempts while a daemon starts, which takes about 20 ms.
@@ -137,10 +138,12 @@ fn never_up(place: &Place, after: Duration, left: Option<&Path>) -> ClientError 
 }
 
 /// Whether the directory of a place exists. It is an error if it cannot be trusted.
+///
+/// The client cannot know which user to expect as the owner of a shared one (root or a service's
+/// user), but refuses a directory in which any user can create another socket.
 fn check_dir(place: &Place, missing: IfMissing) -> Result<bool> {
     let checked = match place.rule {
-        Rule::Shared if is_closed_to_others(&place.dir) => return Ok(true),
-        Rule::Shared => check_shared(&place.dir),
+        Rule::Shared => check_closed_to_others(&place.dir),
         Rule::Given | Rule::PerUser => {
             let uid = geteuid().as_raw();
             if is_private(&place.dir, uid) {
@@ -151,7 +154,7 @@ fn check_dir(place: &Place, missing: IfMissing) -> Result<bool> {
             match made.and_then(|()| open_private(&place.dir, uid, missing)) {
                 // Every user has to trust root: this is the directory of a service.
                 Err(DirError::Foreign(_, 0, _)) if place.rule == Rule::Given => {
-                    check_shared(&place.dir)
+                    check_closed_to_others(&place.dir)
                 }
                 other => other.map(drop),
             }
@@ -163,26 +166,6 @@ fn check_dir(place: &Place, missing: IfMissing) -> Result<bool> {
         Err(DirError::Missing(_)) if missing == IfMissing::Fail => Ok(false),
         Err(error) => Err(ClientError::Place(error.to_string())),
     }
-}
-
-/// Checks the directory of a daemon that another user runs. The client cannot know which user to
-/// expect (root or a service's user), but refuses a directory in which any user can create another
-/// socket.
-fn check_shared(path: &Path) -> Result<(), DirError> {
-    let owned = || path.to_owned();
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let dir = open(path, flags, Mode::empty()).map_err(|error| match error {
-        Errno::NOENT => DirError::Missing(owned()),
-        Errno::LOOP => DirError::Symlink(owned()),
-        Errno::NOTDIR => DirError::NotADirectory(owned()),
-        other => DirError::Io(owned(), other.into()),
-    })?;
-    let stat = fstat(&dir).map_err(|error| DirError::Io(owned(), error.into()))?;
-    let mode = stat.st_mode & !libc::S_IFMT;
-    if mode & libc::S_IWOTH != 0 {
-        return Err(DirError::Open(owned(), mode));
-    }
-    Ok(())
 }
 
 /// The PATH of the daemon, independent of the PATH of its starter.
@@ -228,7 +211,7 @@ pub(crate) fn attempt(
         return Ok(Some(connection));
     }
     *left = None;
-    let program = program::find(options.program.as_deref())?;
+    let program = daemon_program::find(options.program.as_deref())?;
     let log = log_of(place);
     starts.begin(place)?;
     let limits = Limits { idle: options.up, ..options.limits };
@@ -261,7 +244,7 @@ pub(crate) fn attempt(
 /// The new daemon could not replace the running one, which still runs unless the error states
 /// otherwise.
 pub fn replace_daemon(place: &Place, program: &Path, arguments: Vec<OsString>) -> Result<()> {
-    let program = program::find(Some(program))?;
+    let program = daemon_program::find(Some(program))?;
     let argv = [argv(place), vec!["--replace".into()], arguments].concat();
     // The caller is an operator, whose engine it is.
     let engine = std::env::var_os("CANAL_ENGINE").map(|url| ("CANAL_ENGINE".into(), url));
@@ -333,7 +316,7 @@ fn lock_path(place: &Place, answer: Duration, waited: Duration) -> PathBuf {
 }
 
 fn argv(place: &Place) -> Vec<OsString> {
-    let mut argv: Vec<OsString> = program::ARGV.map(OsString::from).into();
+    let mut argv: Vec<OsString> = daemon_program::ARGV.map(OsString::from).into();
     // Even for a user's own daemon, because `/run/canal` may have been created since the client
     // looked for it.
     if place.rule != Rule::Shared {

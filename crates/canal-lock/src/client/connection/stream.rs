@@ -4,12 +4,11 @@
 
 use std::borrow::Cow;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
 use nix::errno::Errno;
-use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags};
 use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, UnixAddr, connect, setsockopt, socket, sockopt,
@@ -20,14 +19,15 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::silence::{Limits, Options, Owed};
+use super::options::Options;
+use super::time_limits::{Limits, Owed};
 use crate::client::error::{CallOutcome, ClientError, Result};
 use canal_protocol::frame::{self, Decoder, REPLY_BYTES_MAX};
 use canal_protocol::paths::Place;
 use canal_protocol::{ErrorName, Failure, INTERFACE};
-use canal_sys::deadline::Reader;
-use canal_sys::dir::with_c_str;
+use canal_sys::deadline_page::Reader;
 use canal_sys::pidfd::Pidfd;
+use canal_sys::private_dir::with_c_str;
 use canal_sys::process::{self, Activity};
 use canal_sys::terminal::output::Audience;
 use canal_sys::{fds, peer};
@@ -38,12 +38,14 @@ const READ_BYTES: usize = 512;
 /// How many bytes one read of a longer message takes.
 const READ_BYTES_MAX: usize = 64 * 1024;
 
-/// A non-blocking socket that is connected to the daemon.
+/// A socket that is connected to the daemon, or to a bridge that leads to one.
 #[derive(Debug)]
 pub(crate) struct Connection {
     socket: OwnedFd,
     decoder: Decoder,
     buffer: Vec<u8>,
+    /// The bytes that wait to be written.
+    pending: Vec<u8>,
     received: Vec<OwnedFd>,
     /// The daemon closed its end before it had received the whole call.
     cut: bool,
@@ -121,6 +123,7 @@ impl Connection {
             socket,
             decoder: Decoder::new(REPLY_BYTES_MAX),
             buffer: Vec::new(),
+            pending: Vec::new(),
             received: Vec::new(),
             cut: false,
         }
@@ -170,6 +173,37 @@ impl Connection {
             }
         }
         Ok(())
+    }
+
+    /// The bytes for [`Self::flush`], to which the caller appends messages.
+    pub(crate) fn pending(&mut self) -> &mut Vec<u8> {
+        &mut self.pending
+    }
+
+    /// Writes as much as possible without waiting. A later read finds the end of the connection,
+    /// after everything that came before it.
+    pub(crate) fn flush(&mut self) {
+        while !self.pending.is_empty() {
+            match fds::send(self.socket.as_fd(), &self.pending, &[], libc::MSG_DONTWAIT) {
+                Ok(count) => drop(self.pending.drain(..count)),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(_) => self.pending.clear(),
+            }
+        }
+        // Releases the memory of a large message.
+        self.pending = Vec::new();
+    }
+
+    /// How many bytes wait to be written.
+    pub(crate) fn unsent(&self) -> usize {
+        self.pending.len()
+    }
+
+    /// The socket with these events to poll, and that there is room if bytes wait to be written.
+    pub(crate) fn polled(&self, mut events: PollFlags) -> PollFd<'_> {
+        events.set(PollFlags::POLLOUT, !self.pending.is_empty());
+        PollFd::new(self.socket.as_fd(), events)
     }
 
     /// Waits for the next reply. It is an error if the daemon is silent for too long.
@@ -266,12 +300,6 @@ impl Connection {
     }
 }
 
-impl AsFd for Connection {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
-    }
-}
-
 /// The activity of the daemon with this pid. For a daemon within this process it is unknown,
 /// because the client that asks runs too.
 pub(crate) fn activity(pid: Option<u32>) -> Activity {
@@ -321,45 +349,29 @@ fn read<T: DeserializeOwned>(parameters: &str) -> Result<T> {
         .map_err(|error| ClientError::Protocol(error.to_string()))
 }
 
-/// A socket, its address, and whether it is connected.
-type Tried = (OwnedFd, UnixAddr, Result<(), Errno>);
-
-fn try_once(place: &Place) -> Result<Tried> {
-    let address =
-        with_c_str(&place.socket, UnixAddr::new).map_err(|error| refused(place, error))?;
-    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-    let socket =
-        socket(AddressFamily::Unix, SockType::Stream, flags, None).map_err(io::Error::from)?;
-    let connected = connect(socket.as_raw_fd(), &address);
-    Ok((socket, address, connected))
-}
-
 /// Connects without waiting; `None` if no process listens, or if its queue of connections is full.
 pub(crate) fn connect_if_free(place: &Place) -> Result<Option<OwnedFd>> {
-    let (socket, _, connected) = try_once(place)?;
-    match connected {
-        Ok(()) => Ok(Some(socket)),
-        Err(Errno::ENOENT | Errno::ECONNREFUSED | Errno::EAGAIN) => Ok(None),
-        Err(error) => Err(refused(place, error)),
+    match try_to_connect(place, None) {
+        Err(Errno::EAGAIN) => Ok(None),
+        tried => tried.map_err(|error| refused(place, error)),
     }
 }
 
 /// Connects to the process that listens; `None` if none does.
 pub(crate) fn connect_if_running(place: &Place, options: &Options) -> Result<Option<Connection>> {
-    let (socket, address, mut connected) = try_once(place)?;
     let mut owed = Owed::new(options.limits);
     // The first wait gets the whole time, because each further one starts at the end of the queue.
     let mut patience = options.limits.idle;
-    while connected == Err(Errno::EAGAIN) {
-        connected = wait_in_line(&socket, &address, patience);
+    let mut tried = try_to_connect(place, None);
+    while matches!(tried, Err(Errno::EAGAIN)) {
+        tried = try_to_connect(place, Some(patience));
         if owed.grow(patience, || activity(recorded_pid(place))) {
             break;
         }
         patience = owed.patience();
     }
-    match connected {
-        Ok(()) => Ok(Some(Connection::new(socket))),
-        Err(Errno::ENOENT | Errno::ECONNREFUSED) => Ok(None),
+    match tried {
+        Ok(socket) => Ok(socket.map(Connection::new)),
         Err(Errno::EAGAIN) => Err(ClientError::silent(recorded_pid(place))),
         Err(error) => Err(refused(place, error)),
     }
@@ -370,21 +382,27 @@ fn refused(place: &Place, error: Errno) -> ClientError {
     ClientError::Place(format!("cannot connect to {}: {error}", place.socket.display()))
 }
 
-/// Waits in the full queue of connections that the daemon has not accepted, as a blocking
-/// connect(2) does. SO_SNDTIMEO bounds the wait; EAGAIN means that the time has passed.
-fn wait_in_line(socket: &OwnedFd, address: &UnixAddr, patience: Duration) -> Result<(), Errno> {
-    // 0 would mean a wait without end.
-    let milliseconds = i64::try_from(patience.as_millis()).unwrap_or(i64::MAX).max(1);
-    setsockopt(socket, sockopt::SendTimeout, &TimeVal::milliseconds(milliseconds))?;
-    fcntl(socket.as_fd(), FcntlArg::F_SETFL(OFlag::empty()))?;
-    let connected = loop {
-        match connect(socket.as_raw_fd(), address) {
+/// Connects to the process that listens; `None` if there is none. The daemon may have a full queue
+/// of connections that it has not accepted yet. This waits for a place in it for `patience`, or not
+/// at all, and then fails with EAGAIN.
+fn try_to_connect(place: &Place, patience: Option<Duration>) -> Result<Option<OwnedFd>, Errno> {
+    let mut flags = SockFlag::SOCK_CLOEXEC;
+    flags.set(SockFlag::SOCK_NONBLOCK, patience.is_none());
+    let address = with_c_str(&place.socket, UnixAddr::new)?;
+    let socket = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
+    if let Some(patience) = patience {
+        // It bounds connect(2). 0 would mean a wait without end.
+        let milliseconds = i64::try_from(patience.as_millis()).unwrap_or(i64::MAX).max(1);
+        setsockopt(&socket, sockopt::SendTimeout, &TimeVal::milliseconds(milliseconds))?;
+    }
+    loop {
+        match connect(socket.as_raw_fd(), &address) {
+            Ok(()) => return Ok(Some(socket)),
+            Err(Errno::ENOENT | Errno::ECONNREFUSED) => return Ok(None),
             Err(Errno::EINTR) => {}
-            other => break other,
+            Err(error) => return Err(error),
         }
-    };
-    fcntl(socket.as_fd(), FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
-    connected
+    }
 }
 
 /// The pid that the daemon wrote to its instance lock.

@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use canal_protocol::node_address::NodeAddress;
 use canal_protocol::paths::{Place, Rule};
 use canal_protocol::{KnownNode, Node, NodeFailure, NodeId};
-use canal_sys::dir::{IfMissing, open_lock, open_private};
+use canal_sys::private_dir::{IfMissing, open_lock, open_private};
 
 /// The name of the file.
 const NAME: &str = "nodes.json";
@@ -81,30 +81,31 @@ impl KnownNodes {
             return Ok(());
         }
         let address = node.address.to_string();
-        let differs = |before: &KnownNode| {
+        // Whether it is known; an error if another one is.
+        let is_known = |content: &Content| {
+            let Some(before) = content.nodes.get(&address) else { return Ok(false) };
+            if before.node == seen.node {
+                return Ok(true);
+            }
             let (name, now, before) = (&node.name, seen.shown(), before.shown());
             let hint = format!(
                 "if that is intended and no command is using the node, remove \"{address}\" from {}",
                 self.path().display()
             );
             let what = format!("{name} is now a different daemon: {now} (previously {before})");
-            NodeFailure::permanent(what).hint(hint)
+            Err(NodeFailure::permanent(what).hint(hint))
         };
         // Nearly always the identity is already known, and nothing need be written.
-        match self.read()?.nodes.get(&address) {
-            Some(before) if before.node == seen.node => return Ok(()),
-            Some(before) => return Err(differs(before)),
-            None => {}
+        if is_known(&self.read()?)? {
+            return Ok(());
         }
         self.make_dir()?;
         let _locked = self.lock()?;
         let mut content = self.read()?;
-        if let Some(before) = content.nodes.get(&address).filter(|before| before.node != seen.node)
-        {
-            return Err(differs(before));
-        }
+        is_known(&content)?;
         content.nodes.insert(address, seen.clone());
-        self.write(&content)
+        content.version = 1;
+        self.write(&content).map_err(|error| unusable(&self.path(), error))
     }
 
     pub fn path(&self) -> PathBuf {
@@ -113,13 +114,12 @@ impl KnownNodes {
 
     fn read(&self) -> Result<Content, NodeFailure> {
         let path = self.path();
-        let mut text = String::new();
-        match File::open(&path).and_then(|mut file| file.read_to_string(&mut text)) {
-            Ok(_) => {}
+        let text = match fs::read(&path) {
+            Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Content::default()),
             Err(error) => return Err(unusable(&path, error)),
-        }
-        serde_json::from_slice(text.as_bytes()).map_err(|error| {
+        };
+        serde_json::from_slice(&text).map_err(|error| {
             let path = path.display();
             let hint = format!(
                 "if no command is using these nodes, remove {path} to accept all of them again"
@@ -144,33 +144,21 @@ impl KnownNodes {
         locked.map_err(|error| unusable(&path, error))
     }
 
-    fn write(&self, content: &Content) -> Result<(), NodeFailure> {
+    /// Syncs a new file to disk before it gives it the name of the present one.
+    fn write(&self, content: &Content) -> io::Result<()> {
         let beside = self.dir.join(format!("{NAME}.new"));
-        let content = Content { version: 1, nodes: content.nodes.clone() };
-        let text = serde_json::to_string_pretty(&content).map_err(io::Error::from);
-        let written = text.and_then(|text| write_whole(&beside, &(text + "\n")));
-        written
-            .and_then(|()| fs::rename(&beside, self.path()))
-            .map_err(|error| unusable(&self.path(), error))
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
+        let mut file = options.open(&beside)?;
+        file.write_all((serde_json::to_string_pretty(content)? + "\n").as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&beside, self.path())
     }
 }
 
 /// The failure if a file cannot be read or saved.
 fn unusable(path: &Path, error: io::Error) -> NodeFailure {
     NodeFailure::permanent(format!("{}: {error}", path.display()))
-}
-
-/// Writes a file and syncs it to disk before giving it its name.
-fn write_whole(path: &Path, text: &str) -> io::Result<()> {
-    let mut file = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .custom_flags(libc::O_NOFOLLOW)
-        .open(path)?;
-    file.write_all(text.as_bytes())?;
-    file.sync_all()
 }
 
 #[cfg(test)]

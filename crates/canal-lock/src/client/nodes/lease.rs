@@ -18,7 +18,7 @@ use canal_core::{LEASE_OVER_NODES_MS_MIN, NODES_MAX};
 use canal_protocol::node_address::NodeAddress;
 use canal_protocol::{Handle, Node, NodeId, RunId, Tag};
 
-use crate::client::environment;
+use crate::client::command_environment;
 use crate::client::error::Result;
 
 /// The beginning of the text. No handle of a single daemon begins with it.
@@ -34,19 +34,6 @@ const BYTES_MAX: usize = 8 * 1024;
 pub const LEASE_HANDLE_CHARS_MAX: usize = PREFIX.len() + 2 * BYTES_MAX;
 
 const CHECKSUM_BYTES: usize = 4;
-
-/// The known state of a node's part.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct HeldPart {
-    /// The place of the node in the list of the user.
-    pub at: usize,
-    /// Its id.
-    pub id: NodeId,
-    /// The number of the lease in the last request to it; 0 if it was not asked.
-    pub lease: u32,
-    /// Whether the node has confirmed it.
-    pub held: bool,
-}
 
 /// A lease over nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,15 +51,16 @@ pub struct LeaseHandle {
 }
 
 /// The part of a node.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeasePart {
     /// The address of the node.
     pub address: NodeAddress,
     /// Its id.
     pub id: NodeId,
-    /// The number of its lease, not 0.
+    /// The number of the lease in the last request to it; 0, never in a handle, if it was not
+    /// asked.
     pub lease: u32,
-    /// Whether it was confirmed when the handle was made.
+    /// Whether the node has confirmed it; in a handle, before the handle was made.
     pub held: bool,
 }
 
@@ -113,20 +101,15 @@ impl LeaseHandle {
         }
     }
 
-    /// The handle of a held lease. `nodes` are those of the request.
+    /// The handle of a held lease, from the known state of each node.
     pub fn new(
         secret: Secret,
         token: Option<u64>,
         ttl_ms: u64,
         need: usize,
-        nodes: &[Node],
-        held: &[HeldPart],
+        known: &[LeasePart],
     ) -> Self {
-        let part = |part: &HeldPart| {
-            let address = nodes.get(part.at)?.address.clone();
-            Some(LeasePart { address, id: part.id, lease: part.lease, held: part.held })
-        };
-        let parts = held.iter().filter(|part| part.lease > 0).filter_map(part).collect();
+        let parts = known.iter().filter(|part| part.lease > 0).cloned().collect();
         Self { secret, token, ttl_ms, need, parts }
     }
 
@@ -289,7 +272,7 @@ pub struct EnclosingLeases(Vec<LeaseHandle>);
 impl EnclosingLeases {
     /// The leases that the environment of this process names, without words that are not handles.
     pub fn of_environment() -> Self {
-        Self::of_text(&std::env::var(environment::UNDER).unwrap_or_default())
+        Self::of_text(&std::env::var(command_environment::UNDER).unwrap_or_default())
     }
 
     fn of_text(text: &str) -> Self {
@@ -344,10 +327,13 @@ mod tests {
         vec![node("web1", "ssh:deploy@web1:2222"), node("here", "local"), node("x", "unix:/x y/s")]
     }
 
+    fn part(at: usize, id: u128, lease: u32, held: bool) -> LeasePart {
+        LeasePart { address: nodes()[at].address.clone(), id: NodeId(id), lease, held }
+    }
+
     fn handle() -> LeaseHandle {
-        let part = |at, id, lease, held| HeldPart { at, id: NodeId(id), lease, held };
         let held = [part(2, 5, 1, true), part(0, 7, 3, true), part(1, 9, 2, false)];
-        LeaseHandle::new(Secret(77), Some(4711), 60_000, 2, &nodes(), &held)
+        LeaseHandle::new(Secret(77), Some(4711), 60_000, 2, &held)
     }
 
     #[test]
@@ -369,10 +355,10 @@ mod tests {
 
     #[test]
     fn a_node_that_was_never_asked_is_not_in_it() {
-        let part = |at, id, lease| HeldPart { at, id: NodeId(id), lease, held: lease > 0 };
+        let part = |at, id, lease| part(at, id, lease, lease > 0);
         let held = [part(2, 5, 1), part(0, 7, 0), part(1, 9, 2)];
         let secret = Secret(1);
-        let handle = LeaseHandle::new(secret, None, 60_000, 2, &nodes(), &held);
+        let handle = LeaseHandle::new(secret, None, 60_000, 2, &held);
         assert_eq!(handle.parts.len(), 2);
         assert_eq!(handle.reveal().parse::<LeaseHandle>().unwrap().token, None);
     }

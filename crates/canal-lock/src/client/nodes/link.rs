@@ -13,7 +13,7 @@ use std::fs::File;
 use std::io::{self, Read as _};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ use canal_sys::fds;
 use canal_sys::process::child::{End, Reap, end_with_parent, ended, fork};
 
 use super::ssh;
-use crate::client::connection::silence::Options;
+use crate::client::connection::options::Options;
 use crate::client::connection::start_daemon::{Starts, connect, connect_at_once};
 use crate::client::connection::stream::{Connection, Outgoing, Read};
 pub use crate::client::connection::stream::{Replies, Reply};
@@ -48,6 +48,9 @@ const SSH: &str = "ssh";
 /// The exit code of a process that could not start a daemon.
 const START_FAILED: i32 = 125;
 
+/// How long an ssh may take to end after its side of the connection, in milliseconds.
+const STUCK_MS: u64 = 1000;
+
 /// A connection to a node.
 #[derive(Debug)]
 pub struct Link {
@@ -56,11 +59,11 @@ pub struct Link {
     reach: Reach,
     /// `None` until that daemon listens, and once the other side has closed its end.
     connection: Option<Connection>,
+    /// The bytes to write once that daemon listens.
+    early: Vec<u8>,
     /// The standard error of the process.
     errors: Option<File>,
     said: Vec<u8>,
-    /// The bytes that wait to be written.
-    pending: Vec<u8>,
     heard_at: u64,
     /// Whether the process ends by itself when its input does, after passing on what was sent
     /// before.
@@ -91,35 +94,28 @@ impl Link {
             NodeAddress::Local => Self::on_this_machine(here.clone(), options),
             NodeAddress::Unix(socket) => {
                 let place = Place::find(Some(socket), here.uid.clone());
-                let place = place.map_err(NodeFailure::permanent)?;
-                Self::on_this_machine(place, options)
+                Self::on_this_machine(place.map_err(NodeFailure::permanent)?, options)
             }
             NodeAddress::Ssh(host) => Self::over_ssh(host, node.canal.as_deref(), alive_s),
         }
     }
 
     fn over_ssh(host: &SshHost, canal: Option<&str>, alive_s: u64) -> Result<Self, NodeFailure> {
-        let failed = |error: io::Error| NodeFailure::passing(format!("cannot start ssh: {error}"));
-        let (socket, its) = UnixStream::pair().map_err(failed)?;
-        let (socket, its) = (OwnedFd::from(socket), OwnedFd::from(its));
-        let (errors, its_errors) = fds::pipe().map_err(failed)?;
-        let mut command = Command::new(SSH);
-        command
-            .args(ssh::arguments(host, canal, alive_s))
-            .env("LC_ALL", "C")
-            .stdin(its.try_clone().map_err(failed)?)
-            .stdout(its)
-            .stderr(Stdio::from(its_errors));
-        let child = command.spawn().map_err(|error| match error.kind() {
+        let start = || {
+            let (socket, its) = UnixStream::pair()?;
+            let (socket, its) = (OwnedFd::from(socket), OwnedFd::from(its));
+            let (errors, its_errors) = errors()?;
+            let mut command = Command::new(SSH);
+            command.args(ssh::arguments(host, canal, alive_s)).env("LC_ALL", "C");
+            let child = command.stdin(its.try_clone()?).stdout(its).stderr(its_errors).spawn()?;
+            Ok((socket, Pid::from_raw(child.id().cast_signed()), errors))
+        };
+        let started = start().map_err(|error: io::Error| match error.kind() {
             io::ErrorKind::NotFound => NodeFailure::permanent("there is no `ssh` on this machine")
                 .hint("install openssh-client"),
-            _ => failed(error),
-        })?;
-        let process = Pid::from_raw(child.id().cast_signed());
-        for fd in [&socket, &errors] {
-            fcntl(fd, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))
-                .map_err(|error| failed(error.into()))?;
-        }
+            _ => NodeFailure::passing(format!("cannot start ssh: {error}")),
+        });
+        let (socket, process, errors) = started?;
         let reach = Reach::Ssh(host.clone(), canal.map(str::to_owned));
         Ok(Self::new(reach, Some(socket), Some((process, errors))))
     }
@@ -131,42 +127,32 @@ impl Link {
         if let Ok(Some(socket)) = connect_at_once(&place) {
             return Ok(Self::new(Reach::Here(place), Some(socket), None));
         }
-        let failed =
-            |error: io::Error| NodeFailure::passing(format!("cannot start a daemon: {error}"));
-        let (errors, its_errors) = fds::pipe().map_err(failed)?;
-        fcntl(&errors, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))
-            .map_err(|error| failed(error.into()))?;
-        let Some(process) = fork().map_err(failed)? else {
-            drop(errors);
-            fds::close_except(&[its_errors.as_fd()]);
-            if end_with_parent(its_errors.as_fd()).is_err() {
-                std::process::exit(START_FAILED);
+        let start = || {
+            let (errors, its_errors) = errors()?;
+            if let Some(process) = fork()? {
+                return Ok((process, errors));
             }
-            let code = match connect(&place, options, false, &mut Starts::default()) {
-                Ok(_) => 0,
-                Err(error) => {
-                    // It does not matter if the reader is gone.
-                    let _ = nix::unistd::write(&its_errors, error.to_string().as_bytes());
-                    START_FAILED
-                }
-            };
-            std::process::exit(code);
+            fds::close_except(&[its_errors.as_fd()]);
+            let connected = end_with_parent(its_errors.as_fd())
+                .map_err(ClientError::from)
+                .and_then(|()| connect(&place, options, false, &mut Starts::default()));
+            if let Err(error) = &connected {
+                // It does not matter if the reader is gone.
+                let _ = nix::unistd::write(&its_errors, error.to_string().as_bytes());
+            }
+            std::process::exit(if connected.is_ok() { 0 } else { START_FAILED });
         };
-        Ok(Self::new(Reach::Here(place), None, Some((process, errors))))
+        let process = start().map_err(|error: io::Error| {
+            NodeFailure::passing(format!("cannot start a daemon: {error}"))
+        })?;
+        Ok(Self::new(Reach::Here(place), None, Some(process)))
     }
 
-    fn new(reach: Reach, socket: Option<OwnedFd>, process: Option<(Pid, OwnedFd)>) -> Self {
-        let (process, errors) = process.unzip();
-        Self {
-            process,
-            reach,
-            connection: socket.map(Connection::new),
-            errors: errors.map(File::from),
-            said: Vec::new(),
-            pending: Vec::new(),
-            heard_at: boottime_ms(),
-            ends_by_itself: false,
-        }
+    fn new(reach: Reach, socket: Option<OwnedFd>, process: Option<(Pid, File)>) -> Self {
+        let ((process, errors), connection) = (process.unzip(), socket.map(Connection::new));
+        let (early, said, heard_at) = (Vec::new(), Vec::new(), boottime_ms());
+        let ends_by_itself = false;
+        Self { process, reach, connection, early, errors, said, heard_at, ends_by_itself }
     }
 
     /// Sends a call. `method` includes its interface. [`Self::turn`] writes what cannot be written
@@ -180,16 +166,21 @@ impl Link {
         parameters: &P,
         replies: Replies,
     ) -> Result<(), NodeFailure> {
-        frame::append(&Outgoing::new(method, parameters, replies), &mut self.pending)
+        frame::append(&Outgoing::new(method, parameters, replies), self.pending())
             .map_err(|error| NodeFailure::permanent(error.to_string()))?;
-        self.write();
+        self.connection.as_mut().map(Connection::flush);
         Ok(())
+    }
+
+    /// The bytes that wait to be written.
+    fn pending(&mut self) -> &mut Vec<u8> {
+        self.connection.as_mut().map_or(&mut self.early, Connection::pending)
     }
 
     /// Sends a sign of life. A bridge answers it with another one.
     pub fn beat(&mut self) {
         // A beat that still waits to be written has the same effect.
-        if !self.pending.is_empty() {
+        if !self.pending().is_empty() {
             return;
         }
         if self.is_local() {
@@ -197,9 +188,9 @@ impl Link {
             self.heard_at = boottime_ms();
             let method = format!("{NODES_INTERFACE}.Identify");
             let _ = self.send(&method, &NoParameters {}, Replies::None);
-        } else {
-            self.pending.push(0);
-            self.write();
+        } else if let Some(connection) = &mut self.connection {
+            connection.pending().push(0);
+            connection.flush();
         }
     }
 
@@ -215,9 +206,7 @@ impl Link {
 
     /// The descriptors to poll.
     pub fn polled(&self) -> impl Iterator<Item = PollFd<'_>> {
-        let mut events = PollFlags::POLLIN;
-        events.set(PollFlags::POLLOUT, !self.pending.is_empty());
-        let socket = self.connection.as_ref().map(|it| PollFd::new(it.as_fd(), events));
+        let socket = self.connection.as_ref().map(|it| it.polled(PollFlags::POLLIN));
         let errors = self.errors.as_ref().map(|fd| PollFd::new(fd.as_fd(), PollFlags::POLLIN));
         socket.into_iter().chain(errors)
     }
@@ -227,10 +216,10 @@ impl Link {
     /// # Errors
     /// The link has ended; the error contains the reason.
     pub fn turn(&mut self) -> Result<Vec<Reply>, NodeFailure> {
-        self.write();
         self.read_errors();
         let mut answers = Vec::new();
         while let Some(connection) = &mut self.connection {
+            connection.flush();
             let read = connection.read(Duration::ZERO, None);
             if let Ok(Read::Nothing(_)) = read {
                 return Ok(answers);
@@ -254,19 +243,6 @@ impl Link {
         Ok(answers)
     }
 
-    fn write(&mut self) {
-        while !self.pending.is_empty()
-            && let Some(connection) = &self.connection
-        {
-            match fds::send(connection.as_fd(), &self.pending, &[], libc::MSG_DONTWAIT) {
-                Ok(count) => drop(self.pending.drain(..count)),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // A later read finds the end, after everything that came before it.
-                Err(_) => break,
-            }
-        }
-    }
-
     fn read_errors(&mut self) {
         let Some(errors) = &mut self.errors else { return };
         // It keeps what it has read even if it fails.
@@ -281,15 +257,15 @@ impl Link {
     /// Without a connection: connects to the daemon that the process has started, or finds out why
     /// the link ended, once the process has ended or is stuck.
     fn follow_process(&mut self) -> Result<(), NodeFailure> {
-        let end = self.process.map(|process| ended(process, Reap::Later));
-        let code = match end {
+        let code = match self.process.map(|process| ended(process, Reap::Later)) {
             Some(Ok(Some(End::Exited(code)))) => Some(i32::from(code)),
-            None | Some(Ok(Some(End::Killed(_))) | Err(_)) => None,
-            Some(Ok(None)) => match &self.reach {
-                // Its last output is on the way, unless it is stuck.
-                Reach::Ssh(..) if boottime_ms().saturating_sub(self.heard_at) >= 1000 => None,
-                _ => return Ok(()),
-            },
+            // Its last output is on the way, unless it is stuck.
+            Some(Ok(None))
+                if self.is_local() || boottime_ms().saturating_sub(self.heard_at) < STUCK_MS =>
+            {
+                return Ok(());
+            }
+            _ => None,
         };
         self.read_errors();
         let said = String::from_utf8_lossy(&self.said).replace('\r', "");
@@ -297,10 +273,11 @@ impl Link {
             Reach::Ssh(host, canal) => ssh::explain(host, canal.as_deref(), code, &said),
             Reach::Here(place) if code == Some(0) => match connect_at_once(place) {
                 Ok(Some(socket)) => {
-                    self.connection = Some(Connection::new(socket));
+                    let connection = self.connection.insert(Connection::new(socket));
+                    connection.pending().append(&mut self.early);
+                    connection.flush();
                     // This reaps it.
                     let _ = self.process.take().map(|process| ended(process, Reap::Now));
-                    self.write();
                     return Ok(());
                 }
                 Ok(None) => NodeFailure::passing("its daemon has ended or is busy"),
@@ -332,6 +309,13 @@ impl Drop for Link {
         }
         ENDING.lock().unwrap_or_else(PoisonError::into_inner).push(process);
     }
+}
+
+/// A pipe for the standard error of a process; reading from it never waits.
+fn errors() -> io::Result<(File, OwnedFd)> {
+    let (errors, its_errors) = fds::pipe()?;
+    fcntl(&errors, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+    Ok((errors.into(), its_errors))
 }
 
 /// The failure of another side that is not canal.

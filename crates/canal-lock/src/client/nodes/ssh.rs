@@ -144,8 +144,6 @@ fn of_ssh(host: &SshHost, said: &str) -> NodeFailure {
         return NodeFailure::permanent(format!("ssh cannot use its configuration: {}", last(said)));
     }
     for (words, what) in [
-        ("Connection timed out", "ssh: connection timed out"),
-        ("Operation timed out", "ssh: connection timed out"),
         ("timed out", "ssh: connection timed out"),
         ("Connection refused", "ssh: connection refused"),
         ("No route to host", "ssh: no route to host"),

@@ -7,7 +7,7 @@ use std::sync::mpsc;
 
 use super::*;
 use canal_protocol::{DeadlinePageQuery, ErrorName, Failure, Progress};
-use canal_sys::deadline::{Deadline, Writer};
+use canal_sys::deadline_page::{Deadline, Writer};
 use canal_sys::pidfd::Pidfd;
 use fake::{Peer, grant, progress};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};

@@ -11,7 +11,7 @@ use std::os::unix::net::UnixStream;
 
 use super::*;
 use crate::client::Options;
-use crate::client::connection::program;
+use crate::client::connection::daemon_program;
 
 #[test]
 fn without_a_daemon_and_with_no_start_a_client_fails_at_once() {
@@ -38,7 +38,7 @@ fn a_shared_daemon_is_waited_for_and_started_by_root_alone() {
     let options = Options { start: Start::IfNeeded, program, ..impatient() };
     let before = Instant::now();
     let error = Client::connect(&scratch.place, options).unwrap_err();
-    if program::may_start(&scratch.place) {
+    if daemon_program::may_start(&scratch.place) {
         assert!(matches!(error, ClientError::Start(_)), "{error:?}");
     } else {
         assert!(matches!(error, ClientError::NoDaemon(_)), "{error:?}");

@@ -11,7 +11,7 @@ use anyhow::{Context, bail, ensure};
 use http::uri::Authority;
 use percent_encoding::percent_decode_str;
 
-use crate::engine::OpenError;
+use crate::engine::Outage;
 
 /// The prefix of all keys if the address names none.
 const PREFIX: &str = "canal";
@@ -53,13 +53,12 @@ pub(super) struct Tls {
     pub identity: Option<(PathBuf, PathBuf)>,
 }
 
-/// Parses an address.
-pub(super) fn parse(url: &str) -> Result<Address, OpenError> {
-    Address::parse(url).map_err(|error| OpenError::Address(error.to_string()))
-}
-
 impl Address {
-    fn parse(text: &str) -> anyhow::Result<Self> {
+    pub(super) fn parse(text: &str) -> Result<Self, Outage> {
+        Self::read(text).map_err(|error| Outage::refused(error.to_string(), None))
+    }
+
+    fn read(text: &str) -> anyhow::Result<Self> {
         let (tls, rest) = match (text.strip_prefix("etcd://"), text.strip_prefix("etcds://")) {
             (Some(rest), _) => (None, rest),
             (None, Some(rest)) => (Some(Tls::default()), rest),
@@ -139,7 +138,7 @@ fn parse_query(query: &str, tls: Option<Tls>) -> anyhow::Result<Option<Tls>> {
 mod tests {
     use super::*;
 
-    fn parse(text: &str) -> anyhow::Result<Address> {
+    fn parse(text: &str) -> Result<Address, Outage> {
         Address::parse(text)
     }
 

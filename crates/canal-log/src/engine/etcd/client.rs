@@ -87,7 +87,7 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// Connects to one of the endpoints.
+    /// Connects to one of the endpoints. Errors do not name it.
     pub(crate) async fn connect(
         address: &Address,
         endpoint: &str,
@@ -108,8 +108,8 @@ impl Client {
         let connecting = target.connect_with_connector(once);
         let channel = match timeout(patience, connecting).await {
             Ok(Ok(channel)) => channel,
-            Ok(Err(error)) => return Err(refused(&error, endpoint, address.tls.is_some())),
-            Err(_) => return Err(EtcdError::away(format!("etcd at {endpoint}: does not answer"))),
+            Ok(Err(error)) => return Err(refused(&error, address.tls.is_some())),
+            Err(_) => return Err(EtcdError::away("does not answer")),
         };
         let (user, known) = (address.user.clone(), Rc::clone(known));
         Ok(Self { channel, user, token: Rc::default(), known })
@@ -283,7 +283,7 @@ fn dial(address: &Address, endpoint: &str, within: Duration) -> Result<Endpoint,
     })
 }
 
-fn refused(error: &tonic::transport::Error, endpoint: &str, tls: bool) -> EtcdError {
+fn refused(error: &tonic::transport::Error, tls: bool) -> EtcdError {
     let why = innermost(error);
     if let Some(error) = certificate(&why) {
         return error;
@@ -297,15 +297,15 @@ fn refused(error: &tonic::transport::Error, endpoint: &str, tls: bool) -> EtcdEr
         (true, false) => CLOSES_AT_ONCE,
         (false, _) => &why,
     };
-    EtcdError::away(format!("etcd at {endpoint}: {why}"))
+    EtcdError::away(why)
 }
 
 /// The error of a member, with its name.
-pub(crate) fn explained(error: EtcdError, endpoint: &str, address: &Address) -> EtcdError {
-    let EtcdError::Outage(Outage { why, refused: false, .. }) = error else { return error };
+pub(crate) fn explained(error: EtcdError, endpoint: &str, address: &Address) -> Outage {
+    let EtcdError::Outage(Outage { why, refused: false, .. }) = error else { return error.into() };
     let speaks_tls = why.starts_with(LOST) && address.tls.is_none();
     let why = if speaks_tls { CLOSES_AT_ONCE } else { &why };
-    EtcdError::away(format!("etcd at {endpoint}: {why}"))
+    Outage::unreachable(format!("etcd at {endpoint}: {why}"))
 }
 
 /// Reports every put, in the order of revisions.

@@ -7,12 +7,13 @@
 use super::client::{Client, Known};
 use super::error::EtcdError;
 use super::hosts::meta_of;
-use super::keys::{Keys, decode, encode, position};
+use super::keys::{Keys, decode, position};
 use super::messages::{Status, Txn, one, put, reads, revision_is};
 use super::shared::Shared;
 use crate::engine::NO_HOST;
+use crate::engine::encoding::json;
+use crate::engine::engine_thread::random;
 use crate::engine::era::{Era, EraChange, LACKS};
-use crate::engine::thread::random;
 use canal_core::UnixMillis;
 use canal_sys::clock;
 
@@ -110,7 +111,7 @@ pub(crate) async fn settle(shared: &Shared, mut seen: Observation) -> Result<(),
         let txn = Txn {
             compare: vec![revision_is(keys.era(), at)],
             success: vec![
-                put(keys.era(), encode(&begun.era)?),
+                put(keys.era(), json(&begun.era)),
                 put(keys.batch(NO_HOST, begun.era.number), body),
                 put(keys.head(), Vec::new()),
             ],

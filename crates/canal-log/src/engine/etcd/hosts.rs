@@ -7,13 +7,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::error::{BAD_TOKEN, EtcdError};
-use super::keys::{Format, Meta, Name, State, decode, encode, position};
+use super::keys::{Format, Meta, Name, State, decode, position};
 use super::messages::{
     Lease, LeaseGrant, LeaseLives, Range, Ranged, Txn, all, delete, one, put, put_leased, reads,
     revision_is, value_is, version_is,
 };
 use super::shared::{OwnIncarnation, Shared, declared_gone};
-use crate::engine::thread::random;
+use crate::engine::encoding::json;
+use crate::engine::engine_thread::random;
 use crate::engine::{Alive, Answer, Claimant, FORMAT, Position, Registration, Sign};
 use canal_core::HostId;
 
@@ -137,7 +138,7 @@ async fn again(
     let leased = known.and_then(|(host, name)| Some((*host, name, *seen.leases.get(host)?)));
     let (Some((host, name, lease)), Some(meta)) = (leased, &seen.meta) else { return Ok(None) };
     let (ttl_ms, _) = keep(shared, host, lease).await?;
-    let own = OwnIncarnation { name: encode(name)?, lease, ttl_ms };
+    let own = OwnIncarnation { name: json(name), lease, ttl_ms };
     Ok((ttl_ms > 0).then_some((host, own, meta.epoch)))
 }
 
@@ -153,14 +154,14 @@ async fn enter(
     let host = HostId(last + 1);
     let ttl_ms = lease.ttl_ms();
     let (identity, nonce) = (registration.identity.clone(), registration.nonce.to_be_bytes());
-    let name = encode(&Name { identity, nonce })?;
+    let name = json(&Name { identity, nonce });
     let state = State { sequence: 0, body: String::new(), ttl_ms };
     let mut txn = Txn {
         compare: vec![revision_is(keys.next(), revision)],
         success: vec![
-            put(keys.next(), encode(&host)?),
+            put(keys.next(), json(&host)),
             put(keys.name(host), name.clone()),
-            put(keys.state(host), encode(&state)?),
+            put(keys.state(host), json(&state)),
             put_leased(keys.host(host), lease.id),
         ],
         failure: Vec::new(),
@@ -170,7 +171,7 @@ async fn enter(
         None => {
             let epoch = random()?.to_be_bytes();
             txn.compare.push(revision_is(keys.meta(), 0));
-            txn.success.push(put(keys.meta(), encode(&Meta { format: FORMAT, epoch })?));
+            txn.success.push(put(keys.meta(), json(&Meta { format: FORMAT, epoch })));
             epoch
         }
     };

@@ -6,7 +6,7 @@
 use std::rc::Rc;
 
 use super::address::Address;
-use super::client::Client;
+use super::client::{Client, explained};
 use super::error::EtcdError;
 use super::hosts::meta_of;
 use super::keys::{Keys, Name, decode};
@@ -30,7 +30,7 @@ pub(super) async fn inspect(address: &Address) -> Inspection {
                 usable.get_or_insert((client, status));
                 Ok(version)
             }
-            Err(error) => Err(error.into()),
+            Err(error) => Err(explained(error, endpoint, address)),
         };
         seen.servers.push((endpoint.clone(), version));
     }

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use super::error::EtcdError;
 use super::messages::{KeyValue, Ranged};
-use crate::engine::{Hash, Identity, Outage, Position};
+use crate::engine::{Hash, Identity, Position};
 use canal_core::HostId;
 
 /// The keys below a prefix that ends with `/`.
@@ -133,11 +133,6 @@ pub(super) struct Pointer {
     pub(super) pieces: u64,
     /// That of the whole.
     pub(super) body: Hash,
-}
-
-pub(super) fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>, EtcdError> {
-    let encoded = serde_json::to_vec(value);
-    encoded.map_err(|error| Outage::refused(format!("cannot encode: {error}"), None).into())
 }
 
 /// Decodes a value that canal wrote; the prefix is canal's alone.

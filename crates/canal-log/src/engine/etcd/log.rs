@@ -18,13 +18,14 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 use super::error::EtcdError;
-use super::keys::{Pointer, State, decode, encode, position, revision};
+use super::keys::{Keys, Pointer, State, decode, position, revision};
 use super::messages::{
-    Compare, KeyValue, Operation, Range, Ranged, Txn, all, delete, delete_all, get, is_put_after,
-    is_there, one, put, reads, revision_is, value_is, version_is,
+    KeyValue, Operation, Range, Ranged, Txn, all, delete, delete_all, get, is_put_after, is_there,
+    one, put, reads, revision_is, value_is, version_is,
 };
 use super::shared::{OwnIncarnation, Shared, declared_gone};
-use crate::engine::thread::random;
+use crate::engine::encoding::json;
+use crate::engine::engine_thread::random;
 use crate::engine::{Answer, Append, Ends, Evidence, Hash, Outage, Placed, Position, Read, Stored};
 
 /// The largest body of a batch, in bytes: etcd accepts requests of up to 1.5 MiB.
@@ -69,15 +70,7 @@ async fn append_once(shared: &Shared, append: &Append) -> Result<Answer, EtcdErr
         return Ok(Answer::Overtaken { host, sequence, ends });
     }
     let Some(own) = shared.own(host).await? else { return Ok(declared_gone(host)) };
-    let keys = shared.keys();
-    let batch = keys.batch(host, sequence);
-    let questions = [keys.name(host), keys.state(host), batch].map(|key| get(one(key)));
-    let txn = Txn {
-        compare: conditions(shared, append, &own),
-        success: changes(shared, append, &own)?,
-        failure: questions.into(),
-    };
-    let done = shared.client.txn(txn).await?;
+    let done = shared.client.txn(appending(shared.keys(), append, &own)).await?;
     if done.succeeded {
         let position = position(done.header.revision);
         shared.engine.reaches(position.0);
@@ -88,46 +81,33 @@ async fn append_once(shared: &Shared, append: &Append) -> Result<Answer, EtcdErr
     verdict(append, state.first().filter(|_| lives), batch.first())
 }
 
-fn conditions(shared: &Shared, append: &Append, own: &OwnIncarnation) -> Vec<Compare> {
-    let keys = shared.keys();
-    let version = i64::try_from(append.sequence).unwrap_or(i64::MAX);
-    let mut conditions = vec![
-        value_is(keys.name(append.host), own.name.clone()),
-        version_is(keys.state(append.host), version),
-    ];
-    if let Some(Ends { host, evidence }) = append.ends {
-        conditions.push(match evidence {
+/// The transaction that appends a batch, or reads why it cannot.
+fn appending(keys: &Keys, append: &Append, own: &OwnIncarnation) -> Txn {
+    let Append { host, sequence, ends, ref body } = *append;
+    let (name, state, batch) = (keys.name(host), keys.state(host), keys.batch(host, sequence));
+    let questions = [&name, &state, &batch].map(|key| get(one(key.clone())));
+    let version = i64::try_from(sequence).unwrap_or(i64::MAX);
+    let mut txn = Txn {
+        compare: vec![value_is(name, own.name.clone()), version_is(state, version)],
+        success: vec![put(batch, body.clone()), put(keys.head(), Vec::new())],
+        failure: questions.into(),
+    };
+    // A transaction may put a key only once.
+    if ends.is_none_or(|ends| ends.host != host) {
+        let state = State { sequence, body: Hash::of(body).to_string(), ttl_ms: own.ttl_ms };
+        txn.success.push(put(keys.state(host), json(&state)));
+    }
+    if let Some(Ends { host, evidence }) = ends {
+        txn.compare.push(match evidence {
             Evidence::Unknown => version_is(keys.state(host), 0),
             _ => is_there(keys.state(host)),
         });
         if evidence == Evidence::Lapsed {
-            conditions.push(version_is(keys.host(host), 0));
+            txn.compare.push(version_is(keys.host(host), 0));
         }
+        txn.success.extend([keys.name(host), keys.state(host), keys.host(host)].map(delete));
     }
-    conditions
-}
-
-fn changes(
-    shared: &Shared,
-    append: &Append,
-    own: &OwnIncarnation,
-) -> Result<Vec<Operation>, EtcdError> {
-    let keys = shared.keys();
-    let mut changes = vec![
-        put(keys.batch(append.host, append.sequence), append.body.clone()),
-        put(keys.head(), Vec::new()),
-    ];
-    let ends = append.ends.map(|ends| ends.host);
-    // A transaction may put a key only once.
-    if ends != Some(append.host) {
-        let body = Hash::of(&append.body).to_string();
-        let state = State { sequence: append.sequence, body, ttl_ms: own.ttl_ms };
-        changes.push(put(keys.state(append.host), encode(&state)?));
-    }
-    if let Some(host) = ends {
-        changes.extend([keys.name(host), keys.state(host), keys.host(host)].map(delete));
-    }
-    Ok(changes)
+    txn
 }
 
 /// Why it was not carried out. `state` is `None` if the author has ended.
@@ -350,21 +330,17 @@ impl Cursor {
 /// reader that has read exactly up to it can be checked too.
 fn stop(cursor: &Cursor, pointer: Option<&Pointer>, batch: Option<&KeyValue>) -> Option<Answer> {
     let covered = pointer.map_or(Position(0), |pointer| pointer.position);
-    let (same, other) = match (&cursor.read, batch) {
+    let is_same_history = match (&cursor.read, batch) {
         (Some(read), Some(kv)) => {
-            let at = position(kv.mod_revision);
-            let same = at == read.position && Hash::of(&kv.value) == read.body;
-            (same, !same)
+            position(kv.mod_revision) == read.position && Hash::of(&kv.value) == read.body
         }
-        (Some(_), None) => (false, false),
-        (None, _) => (covered == cursor.position, false),
+        // A snapshot may have covered it.
+        (Some(_), None) => covered > cursor.position,
+        (None, _) => covered >= cursor.position,
     };
-    if !other && covered > cursor.position {
-        Some(Answer::Compacted)
-    } else if same {
-        None
-    } else {
-        Some(Answer::Rewritten)
+    match is_same_history {
+        false => Some(Answer::Rewritten),
+        true => (covered > cursor.position).then_some(Answer::Compacted),
     }
 }
 
@@ -399,7 +375,7 @@ async fn store_once(shared: &Shared, stored: &Stored) -> Result<Position, EtcdEr
         };
         let before = revision(made.position).saturating_sub(1);
         let compare = vec![revision_is(keys.pointer(), seen), is_put_after(keys.head(), before)];
-        let success = vec![put(keys.pointer(), encode(made)?)];
+        let success = vec![put(keys.pointer(), json(made))];
         if shared.client.txn(Txn { compare, success, failure: Vec::new() }).await?.succeeded {
             tidy(shared, made).await?;
             return Ok(made.position);
@@ -467,7 +443,7 @@ mod tests {
 
     fn state(sequence: u64, body: &[u8]) -> KeyValue {
         let state = State { sequence, body: Hash::of(body).to_string(), ttl_ms: 1000 };
-        KeyValue { value: encode(&state).unwrap(), mod_revision: 7, ..KeyValue::default() }
+        KeyValue { value: json(&state), mod_revision: 7, ..KeyValue::default() }
     }
 
     #[test]

@@ -24,9 +24,9 @@ mod worker;
 
 pub use log::BODY_MAX;
 
-use super::thread::runtime;
+use super::engine_thread::runtime;
 use super::{EngineThread, Inspection, OpenError, Source};
-use address::parse;
+use address::Address;
 use keys::Keys;
 
 /// Begins to connect to an etcd. Reports a failure to connect by
@@ -35,8 +35,7 @@ use keys::Keys;
 /// # Errors
 /// The address is invalid, or the system has no thread or no descriptors left.
 pub fn open(mut source: Source) -> Result<EngineThread, OpenError> {
-    let url = source().map_err(|outage| OpenError::Address(outage.why))?;
-    let keys = Keys::new(&parse(&url)?.prefix);
+    let keys = Keys::new(&Address::parse(&source()?)?.prefix);
     EngineThread::start("canal-etcd", false, |caller| worker::work(keys, source, caller))
 }
 
@@ -45,6 +44,6 @@ pub fn open(mut source: Source) -> Result<EngineThread, OpenError> {
 /// # Errors
 /// [`OpenError`]
 pub fn inspect(url: &str) -> Result<Inspection, OpenError> {
-    let address = parse(url)?;
+    let address = Address::parse(url)?;
     Ok(runtime()?.block_on(inspect::inspect(&address)))
 }

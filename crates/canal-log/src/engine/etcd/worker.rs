@@ -9,17 +9,18 @@ use std::time::Duration;
 
 use tokio::task::{AbortHandle, JoinSet};
 
-use super::address::{self, Address};
+use super::address::Address;
 use super::client::{Client, Known, explained};
 use super::era::Observation;
-use super::error::EtcdError;
+use super::error::{EtcdError, SILENT};
 use super::hosts::{register, renew, withdraw};
 use super::keys::Keys;
 use super::messages::Status;
 use super::shared::{EngineState, Shared};
 use super::{era, log};
-use crate::engine::thread::Caller;
-use crate::engine::{Append, Call, OpenError, Outage, Position, Source};
+use crate::engine::engine_thread::Caller;
+use crate::engine::{Append, Call, Outage, Source};
+use canal_sys::kernel::random;
 
 /// The longest pause between two attempts to reach a member.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
@@ -29,7 +30,7 @@ pub(super) async fn work(keys: Keys, mut source: Source, mut caller: Caller) -> 
     let engine = Rc::new(EngineState::new(keys, caller.answers.clone()));
     // Begins with a random member, so that not all daemons connect to the first. Without
     // randomness, it is the first.
-    let mut next = getrandom::u32().unwrap_or(0) as usize;
+    let mut next = random::u64().unwrap_or(0) as usize;
     let reach_any = async |_: &Caller| {
         let address = address(&mut source, &engine)?;
         reach_one(&address, &mut next, &engine).await
@@ -43,8 +44,7 @@ pub(super) async fn work(keys: Keys, mut source: Source, mut caller: Caller) -> 
 
 /// The present address. Any part of it may have changed, above all the passwords.
 fn address(source: &mut Source, engine: &EngineState) -> Result<Address, Outage> {
-    let refused = |error: OpenError| Outage::refused(error.to_string(), None);
-    let address = address::parse(&source()?).map_err(refused)?;
+    let address = Address::parse(&source()?)?;
     if Keys::new(&address.prefix) == engine.keys { Ok(address) } else { Err(Outage::moved()) }
 }
 
@@ -60,7 +60,7 @@ async fn reach_one(
         *next += 1;
         match reach(address, endpoint, engine).await {
             Ok(found) => return Ok(found),
-            Err(error) => outages.push(error.into()),
+            Err(error) => outages.push(explained(error, endpoint, address)),
         }
     }
     Err(outage(&outages))
@@ -68,20 +68,17 @@ async fn reach_one(
 
 /// The error to report. A member that does not answer may come back unaided and be usable.
 fn outage(outages: &[Outage]) -> Outage {
-    let silent = outages.iter().find(|outage| !outage.refused);
-    let refused = outages.iter().find(|outage| outage.refused);
-    match (silent, refused) {
-        (Some(silent), Some(refused)) => Outage {
-            why: format!("{}; another member: {}", silent.why, refused.why),
-            hint: refused.hint.clone(),
-            refused: false,
-        },
-        (Some(one), None) | (None, Some(one)) => one.clone(),
-        (None, None) => Outage::unreachable(super::error::SILENT),
+    let first = |refused| outages.iter().find(|outage| outage.refused == refused).cloned();
+    match (first(false), first(true)) {
+        (Some(silent), Some(refused)) => {
+            let why = format!("{}; another member: {}", silent.why, refused.why);
+            Outage { why, refused: false, ..refused }
+        }
+        (one, other) => one.or(other).unwrap_or_else(|| Outage::unreachable(SILENT)),
     }
 }
 
-/// Connects to a member and checks that it is usable.
+/// Connects to a member and checks that it is usable. Errors do not name it.
 async fn reach(
     address: &Address,
     endpoint: &str,
@@ -89,23 +86,17 @@ async fn reach(
 ) -> Result<(Shared, Observation), EtcdError> {
     let (client, status, version) = connect(address, endpoint, &engine.known).await?;
     engine.has_room(!status.errors.iter().any(|error| error.contains("NOSPACE")));
-    let seen = era::look_after(status, &client, &engine.keys).await;
-    let seen = seen.map_err(|error| explained(error, endpoint, address))?;
+    let seen = era::look_after(status, &client, &engine.keys).await?;
     Ok((Shared { client, engine: Rc::clone(engine), exact: exact(version) }, seen))
 }
 
-/// Connects and logs in to a member, and checks that it can serve requests.
+/// Connects and logs in to a member, and checks that it can serve requests. Errors do not name it.
 pub(super) async fn connect(
     address: &Address,
     endpoint: &str,
     known: &Rc<Known>,
 ) -> Result<(Client, Status, Version), EtcdError> {
     let client = Client::connect(address, endpoint, known).await?;
-    let greeted = greet(&client).await.map_err(|error| explained(error, endpoint, address));
-    greeted.map(|(status, version)| (client, status, version))
-}
-
-async fn greet(client: &Client) -> Result<(Status, Version), EtcdError> {
     client.log_in().await?;
     let status = client.status().await?;
     let version = version(&status.version);
@@ -119,7 +110,7 @@ async fn greet(client: &Client) -> Result<(Status, Version), EtcdError> {
     if status.leader == 0 {
         return Err(EtcdError::away("has no leader: too few members can reach each other"));
     }
-    Ok((status, version))
+    Ok((client, status, version))
 }
 
 /// Major, minor, patch.
@@ -169,8 +160,7 @@ async fn serve(
 #[derive(Default)]
 struct Running {
     reader: Option<AbortHandle>,
-    append: Single<Append>,
-    store: Single<Position>,
+    append: Option<(Append, AbortHandle)>,
 }
 
 impl Running {
@@ -184,14 +174,18 @@ impl Running {
             }
             Call::Load => self.read(tasks.spawn_local(log::load(shared))),
             Call::Follow { after } => self.read(tasks.spawn_local(log::follow(shared, after))),
-            // If it is in flight, it may be waiting for room.
             Call::Append(append) => {
-                self.append
-                    .begin(append.clone(), || tasks.spawn_local(log::append(shared, append)));
+                if let Some((before, task)) = &self.append {
+                    // If it is in flight, it may be waiting for room.
+                    if *before == append && !task.is_finished() {
+                        return;
+                    }
+                    task.abort();
+                }
+                let task = tasks.spawn_local(log::append(shared, append.clone()));
+                self.append = Some((append, task));
             }
-            Call::Store(stored) => {
-                self.store.begin(stored.position, || tasks.spawn_local(log::store(shared, stored)));
-            }
+            Call::Store(stored) => drop(tasks.spawn_local(log::store(shared, stored))),
             // Nothing to switch: a watch of etcd wakes no host that waits for nothing.
             Call::Attend { .. } => {}
         }
@@ -202,28 +196,6 @@ impl Running {
         if let Some(before) = self.reader.replace(reader) {
             before.abort();
         }
-    }
-}
-
-/// A task, and its subject.
-struct Single<T>(Option<(T, AbortHandle)>);
-
-impl<T> Default for Single<T> {
-    fn default() -> Self {
-        Self(None)
-    }
-}
-
-impl<T: PartialEq> Single<T> {
-    /// Begins a task, and ends the one before, unless that one has the same subject.
-    fn begin(&mut self, next: T, spawn: impl FnOnce() -> AbortHandle) {
-        if let Some((before, task)) = self.0.as_ref().filter(|(_, task)| !task.is_finished()) {
-            if *before == next {
-                return;
-            }
-            task.abort();
-        }
-        self.0 = Some((next, spawn()));
     }
 }
 

@@ -56,7 +56,6 @@ impl Session {
                 }
                 Ok(answers)
             }
-            ("", _) => Err(PostgresError::away("cannot parse the server's answer")),
             ("overtaken", _) => Ok(vec![Answer::Overtaken { host, sequence, ends: append.ends }]),
             ("replaced", _) => Err(PostgresError::replaced()),
             (verdict, _) => {
@@ -128,9 +127,6 @@ FROM judged"#
     /// Afterwards, the session knows the server's present era.
     pub(crate) async fn note(&mut self, begun: &EraChange) -> Result<(), PostgresError> {
         let row = self.row(&self.noting(begun)).await?;
-        if row.text(1).is_empty() {
-            return Err(PostgresError::away("cannot parse the server's answer"));
-        }
         match row.number(0) {
             Some(position) => {
                 self.seen.noted = Some(begun.era.clone());
@@ -291,7 +287,8 @@ FROM "{schema}".head AS head LEFT JOIN LATERAL (
         Ok(if batches.is_empty() { None } else { Some(Answer::Batches(batches)) })
     }
 
-    /// Replaces the snapshot, unless the stored one is at least as new.
+    /// Replaces the snapshot, unless the stored one is at least as new. If it fails, a transaction
+    /// may be open.
     pub(crate) async fn store(&mut self, stored: &Stored) -> Result<Answer, PostgresError> {
         let schema = &self.schema;
         let query = format!(r#"SELECT snapshot FROM "{schema}".head"#);
@@ -306,16 +303,6 @@ FROM "{schema}".head AS head LEFT JOIN LATERAL (
         if stored.position.0 <= now || stored.position.0 > read || !fits {
             return Ok(Answer::Stored { position: Position(now) });
         }
-        let done = self.replace(stored).await;
-        if done.is_err() {
-            // If the connection is gone, the rollback fails and is not needed.
-            let _ = self.client.batch_execute("ROLLBACK").await;
-        }
-        done
-    }
-
-    async fn replace(&self, stored: &Stored) -> Result<Answer, PostgresError> {
-        let schema = &self.schema;
         let position = stored.position.0;
         self.client.batch_execute("BEGIN").await?;
         let put = format!(

@@ -20,7 +20,7 @@ mod session;
 mod settings;
 mod worker;
 
-use super::thread::runtime;
+use super::engine_thread::runtime;
 use super::{EngineThread, Inspection, OpenError, Source};
 use session::Session;
 use settings::url::Settings;
@@ -34,8 +34,7 @@ use worker::Endpoint;
 /// # Errors
 /// [`OpenError`].
 pub fn open(mut source: Source, label: &str) -> Result<EngineThread, OpenError> {
-    let url = source().map_err(|outage| OpenError::Address(outage.why))?;
-    let table = parse(&url, label)?.table();
+    let table = Settings::parse(&source()?, label)?.table();
     let endpoint = Endpoint { table, label: label.to_owned(), source };
     EngineThread::start("canal-postgres", true, |caller| worker::work(endpoint, caller))
 }
@@ -45,10 +44,6 @@ pub fn open(mut source: Source, label: &str) -> Result<EngineThread, OpenError> 
 /// # Errors
 /// [`OpenError`]
 pub fn inspect(url: &str, label: &str) -> Result<Inspection, OpenError> {
-    let settings = parse(url, label)?;
+    let settings = Settings::parse(url, label)?;
     Ok(runtime()?.block_on(Session::inspect(&settings)))
-}
-
-fn parse(url: &str, label: &str) -> Result<Settings, OpenError> {
-    Settings::parse(url, label).map_err(|error| OpenError::Address(error.to_string()))
 }

@@ -1,6 +1,6 @@
 //! Reads the rows of the server's answers.
 
-use tokio_postgres::{Error, Row, SimpleQueryMessage};
+use tokio_postgres::{Error, Row, SimpleQueryMessage, SimpleQueryRow};
 
 /// The number in a column.
 pub(super) fn number(row: &Row, column: usize) -> Result<u64, Error> {
@@ -18,22 +18,20 @@ fn unsigned(number: i64) -> u64 {
 }
 
 /// A row whose columns are text.
-pub(super) struct TextRow(Vec<Option<String>>);
+pub(super) struct TextRow(SimpleQueryRow);
 
 impl TextRow {
-    /// The last row of an answer; without columns if there is none.
-    pub(super) fn last(messages: &[SimpleQueryMessage]) -> Self {
-        let row = messages.iter().rev().find_map(|message| match message {
-            SimpleQueryMessage::Row(row) => Some(row),
+    /// The last row of an answer.
+    pub(super) fn last(messages: Vec<SimpleQueryMessage>) -> Option<Self> {
+        messages.into_iter().rev().find_map(|message| match message {
+            SimpleQueryMessage::Row(row) => Some(Self(row)),
             _ => None,
-        });
-        let columns = row.into_iter().flat_map(|row| (0..row.len()).map(|column| row.get(column)));
-        Self(columns.map(|text| text.map(str::to_owned)).collect())
+        })
     }
 
     /// The text in a column; empty if there is none.
     pub(super) fn text(&self, column: usize) -> &str {
-        self.0.get(column).and_then(Option::as_deref).unwrap_or_default()
+        self.0.try_get(column).ok().flatten().unwrap_or_default()
     }
 
     /// The number in a column, if there is one.

@@ -24,15 +24,10 @@ pub(super) struct ExistingTables {
 
 impl Session {
     /// Creates the tables if there are none; fails if the existing ones are not canal's. Also reads
-    /// the server's era.
+    /// the server's era. If it fails, the session must end, which undoes what was created.
     pub(crate) async fn make_schema(&mut self) -> Result<(), PostgresError> {
         if !self.find().await?.head {
-            let made = self.make().await;
-            if made.is_err() {
-                // If the connection is gone, the rollback fails and is not needed.
-                let _ = self.client.batch_execute("ROLLBACK").await;
-            }
-            made?;
+            self.make().await?;
         }
         self.seen = self.check_format().await?;
         let epoch = format!("SELECT epoch FROM \"{}\".head", self.schema);

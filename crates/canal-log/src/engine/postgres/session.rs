@@ -17,8 +17,8 @@ use super::error::{DIRECT, PostgresError};
 use super::notification::{Notification, Seal};
 use super::rows::TextRow;
 use super::settings::url::Settings;
+use crate::engine::engine_thread::{self, RenewBy};
 use crate::engine::era::EraChange;
-use crate::engine::thread::{self, RenewBy};
 use canal_sys::clock::boottime_ms;
 
 /// The time limit for any request to the server. The server itself gives up slightly earlier,
@@ -127,7 +127,7 @@ impl Session {
     }
 
     async fn log_in(settings: &Settings) -> Result<Self, PostgresError> {
-        let proof = format!("{:032x}", thread::random()?);
+        let proof = format!("{:032x}", engine_thread::random()?);
         let mut config = settings.config.clone();
         // A setting in the message that opens a session applies to this session only. A pooler
         // refuses it, or answers from another session.
@@ -213,9 +213,16 @@ impl Session {
         Ok(())
     }
 
+    /// Ends the open transaction, if there is one, without its changes.
+    pub(super) async fn roll_back(&self) -> Result<(), PostgresError> {
+        Ok(self.client.batch_execute("ROLLBACK").await?)
+    }
+
     /// The last row of the answer to these statements, as text.
     pub(super) async fn row(&self, statements: &str) -> Result<TextRow, PostgresError> {
-        Ok(TextRow::last(&self.client.simple_query(statements).await?))
+        let messages = self.client.simple_query(statements).await?;
+        let unreadable = || PostgresError::away("cannot parse the server's answer");
+        TextRow::last(messages).ok_or_else(unreadable)
     }
 
     /// The new era, if the log does not name it. If it does, this host has seen it, too.

@@ -10,8 +10,9 @@ use tokio::time::timeout;
 
 use super::error::PostgresError;
 use super::session::{PATIENCE, Session};
-use crate::engine::thread::Caller;
-use crate::engine::{Answer, Call, OpenError, Outage, Source};
+use super::settings::url::Settings;
+use crate::engine::engine_thread::Caller;
+use crate::engine::{Answer, Call, Outage, Source};
 
 /// The longest pause between attempts to connect.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
@@ -45,8 +46,7 @@ pub(super) async fn work(mut endpoint: Endpoint, mut caller: Caller) -> Infallib
 
 /// Opens a session with the address and the files that it names, as they are now.
 async fn open(endpoint: &mut Endpoint, caller: &Caller) -> Result<Session, Outage> {
-    let refused = |error: OpenError| Outage::refused(error.to_string(), None);
-    let settings = super::parse(&(endpoint.source)()?, &endpoint.label).map_err(refused)?;
+    let settings = Settings::parse(&(endpoint.source)()?, &endpoint.label)?;
     if settings.table() != endpoint.table {
         return Err(Outage::moved());
     }
@@ -91,6 +91,8 @@ async fn carry_out(
         match in_time(attempt(session, &call)).await {
             Err(PostgresError::Undone(why)) if attempts < ATTEMPTS => {
                 tracing::debug!("asking again: {why}");
+                // Only the transaction of several messages is still open.
+                in_time(session.roll_back()).await?;
                 attempts += 1;
             }
             other => break other?,

@@ -1,7 +1,8 @@
 //! Compaction loses nothing, even when stopped at any byte and step.
 
 use super::*;
-use crate::sim::disk as fault;
+use crate::journal::format::LIVE;
+use crate::sim::disk_faults as fault;
 
 /// The content of a journal: the revision of the snapshot, and that of the last record.
 fn content(opened: &Opened) -> (u64, u64) {

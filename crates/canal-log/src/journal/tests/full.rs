@@ -3,7 +3,7 @@
 use std::process::Command as Program;
 
 use super::*;
-use crate::sim::disk as fault;
+use crate::sim::disk_faults as fault;
 use canal_sys::rerun;
 
 #[test]

@@ -15,7 +15,6 @@ use std::sync::Arc;
 use tempfile::TempDir;
 
 use super::*;
-use crate::RecordRef;
 use canal_core::{
     Ask, Change, Command, Entry, FrameId, Globals, Granted, GrantedItem, HostId, Item, Key,
     Outcome, Owner, ProcessId, Request, RequestId, Settings, SlotRange, Slots, Tag, Token,
@@ -296,7 +295,7 @@ fn another_file_under_its_name_counts_as_vanished() {
 fn a_borrowed_record_is_written_as_the_record_itself() {
     for record in records(1..10) {
         let Record { revision, entry, outcomes } = &record;
-        let borrowed = RecordRef { revision: *revision, entry, outcomes };
+        let borrowed = Record { revision: *revision, entry, outcomes };
         let written = serde_json::to_string(&borrowed).unwrap();
         assert_eq!(written, serde_json::to_string(&record).unwrap());
     }

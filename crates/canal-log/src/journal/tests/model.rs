@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use proptest::test_runner::TestCaseResult;
 
 use super::*;
-use crate::sim::disk as fault;
+use crate::sim::disk_faults as fault;
 
 #[derive(Clone, Debug)]
 enum Doing {

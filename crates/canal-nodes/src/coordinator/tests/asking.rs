@@ -38,8 +38,8 @@ fn a_majority_starts_with_enough_and_asks_the_others_as_spares() {
 fn a_majority_waits_a_second_for_nodes_that_may_know_another_list() {
     let mut scene = Scene::with(Coordinator::new(plan(3, Require::Majority), 1_000));
     scene.hear(Input::Tick);
-    scene.hear(Input::Node(0, Event::Reached));
-    scene.hear(Input::Node(1, Event::Reached));
+    scene.hear(Input::Node(0, Event::Reached(None)));
+    scene.hear(Input::Node(1, Event::Reached(None)));
     scene.hear(granted(0, 5));
     assert_eq!(scene.hear(granted(1, 5)), [""; 0], "node 2 may answer soon");
     let confirm = ["confirm 0 #1 at 6", "confirm 1 #1 at 6"];
@@ -73,7 +73,7 @@ fn a_spare_is_asked_anew_if_it_is_needed() {
     (0..2).for_each(|node| drop(scene.hear(Input::Node(node, Event::Gone))));
     scene.hear(granted(0, 5));
     assert_eq!(scene.hear(granted(1, 5)), [""; 0], "node 2 may answer soon");
-    assert_eq!(scene.hear(Input::Node(2, Event::Reached)), ["ask 2 #1 spare"]);
+    assert_eq!(scene.hear(Input::Node(2, Event::Reached(None))), ["ask 2 #1 spare"]);
     scene.hear(away(1));
     assert!(scene.pass(1_000).contains(&"release 2 #1".to_owned()));
     assert_eq!(scene.hear(Input::Node(2, Event::Gone)), ["ask 2 #2"]);
@@ -238,7 +238,7 @@ fn a_confirmation_that_is_not_answered_is_taken_back_when_the_node_is_back() {
     );
     // The node may have confirmed it. The coordinator does not ask before the node has answered
     // that it did not.
-    assert_eq!(scene.hear(Input::Node(1, Event::Reached)), ["release 1 #1", "ask 0 #2"]);
+    assert_eq!(scene.hear(Input::Node(1, Event::Reached(None))), ["release 1 #1", "ask 0 #2"]);
     assert_eq!(scene.hear(granted(0, 9)), [""; 0]);
     assert_eq!(scene.hear(Input::Node(1, Event::Gone)), ["ask 1 #2"]);
 }
@@ -269,13 +269,13 @@ fn any_keeps_its_places_elsewhere_if_a_confirmation_fails() {
 fn a_silent_node_is_passed_over_after_1_s_if_enough_others_answer() {
     let mut scene = Scene::with(Coordinator::new(plan(3, Require::Majority), 1_000));
     scene.hear(Input::Tick);
-    scene.hear(Input::Node(1, Event::Reached));
+    scene.hear(Input::Node(1, Event::Reached(None)));
     assert_eq!(scene.pass(4_000), [""; 0], "node 1 alone is not enough");
-    assert_eq!(scene.hear(Input::Node(2, Event::Reached)), ["ask 1 #1"]);
+    assert_eq!(scene.hear(Input::Node(2, Event::Reached(None))), ["ask 1 #1"]);
     scene.hear(Input::Node(1, Event::Queued));
     assert!(matches!(scene.said.as_slice(), [Change::Away { node: 0, .. }, Change::Held(..)]));
     // Waiting at that node as well would break the order.
-    assert_eq!(scene.hear(Input::Node(0, Event::Reached)), ["ask 0 #1 now"]);
+    assert_eq!(scene.hear(Input::Node(0, Event::Reached(None))), ["ask 0 #1 now"]);
     assert_eq!(scene.hear(refused(0, Refusal::Full)), [""; 0]);
     assert_eq!(scene.pass(5_000), ["ask 0 #2 now"]);
     assert_eq!(scene.hear(granted(0, 5)), [""; 0]);
@@ -307,10 +307,10 @@ fn a_request_that_reaches_too_few_holds_nothing_until_enough_answer() {
     let given_back = ["cancel 1", "cancel 0", "connect 0", "connect 1"];
     assert_eq!(done.iter().filter(|it| *it != "connect 2").collect::<Vec<_>>(), given_back);
     assert!(scene.said.contains(&Change::TooFew(Held { held: 2, need: 3 })));
-    scene.hear(Input::Node(0, Event::Reached));
-    assert_eq!(scene.hear(Input::Node(1, Event::Reached)), [""; 0]);
+    scene.hear(Input::Node(0, Event::Reached(None)));
+    assert_eq!(scene.hear(Input::Node(1, Event::Reached(None))), [""; 0]);
     scene.pass(600_000);
-    assert_eq!(scene.hear(Input::Node(2, Event::Reached)), ["ask 0 #1"]);
+    assert_eq!(scene.hear(Input::Node(2, Event::Reached(None))), ["ask 0 #1"]);
 }
 
 #[test]
@@ -321,9 +321,9 @@ fn a_lost_grant_begins_the_round_anew_unless_enough_are_left() {
     // The grant of node 0 ended with its connection. Waiting at node 0 while the request waits for
     // node 1 would break the order.
     assert_eq!(scene.hear(away(0)), ["cancel 1", "connect 1"]);
-    scene.hear(Input::Node(1, Event::Reached));
+    scene.hear(Input::Node(1, Event::Reached(None)));
     assert_eq!(scene.pass(500), ["connect 0"]);
-    assert_eq!(scene.hear(Input::Node(0, Event::Reached)), ["ask 0 #1"]);
+    assert_eq!(scene.hear(Input::Node(0, Event::Reached(None))), ["ask 0 #1"]);
 
     let (mut scene, _) = Scene::reached(plan(3, Require::Majority));
     scene.hear(granted(0, 5));
@@ -350,7 +350,7 @@ fn whoever_has_the_first_node_has_the_lock() {
     // A silent node does not delay it for long either.
     let mut scene = Scene::with(Coordinator::new(now(Require::Majority), 1_000));
     scene.hear(Input::Tick);
-    (1..3).for_each(|node| drop(scene.hear(Input::Node(node, Event::Reached))));
+    (1..3).for_each(|node| drop(scene.hear(Input::Node(node, Event::Reached(None)))));
     assert_eq!(scene.pass(1_000), ["ask 1 #1 now"]);
     assert_eq!(scene.hear(refused(1, Refusal::Full)), ["refused Some(1) Full, 0 is silent"]);
 }
@@ -368,7 +368,7 @@ fn with_no_wait_a_node_that_is_needed_and_away_is_a_failure() {
     let plan = Plan { wait_ms: Some(0), ..plan(2, Require::All) };
     let mut scene = Scene::with(Coordinator::new(plan, 1_000));
     scene.hear(Input::Tick);
-    scene.hear(Input::Node(0, Event::Reached));
+    scene.hear(Input::Node(0, Event::Reached(None)));
     scene.hear(away(1));
     let done = scene.pass(5_000);
     assert_eq!(done.last().map(String::as_str), Some("failed 1: timed out"));
@@ -395,7 +395,7 @@ fn the_time_to_wait_is_one_clock_over_all_nodes() {
     scene.hear(away(1));
     let done = scene.pass(9_000);
     assert!(done.contains(&"cancel 0".to_owned()), "{done:?}");
-    scene.hear(Input::Node(0, Event::Reached));
+    scene.hear(Input::Node(0, Event::Reached(None)));
     let done = scene.pass(1_000);
     assert_eq!(done.last().map(String::as_str), Some("failed 1: timed out"));
 }
@@ -429,7 +429,7 @@ fn a_node_that_made_its_state_anew_is_waited_for_without_keeping_others() {
     scene.hear(granted(0, 5));
     let done = scene.hear(refused(1, Refusal::NotYet(600_000)));
     assert_eq!(done, ["cancel 0", "connect 0"]);
-    scene.hear(Input::Node(0, Event::Reached));
+    scene.hear(Input::Node(0, Event::Reached(None)));
     assert!(scene.said.contains(&Change::NotYet(vec![1], 601_000)));
     assert_eq!(scene.pass(599_999), [""; 0]);
     assert_eq!(scene.pass(1), ["ask 0 #1"]);
@@ -441,7 +441,7 @@ fn nodes_whose_state_is_new_are_named_together_and_once() {
     scene.hear(Input::Tick);
     for node in 0..3 {
         assert_eq!(scene.said, []);
-        assert_eq!(scene.hear(Input::Node(node, Event::NotYet(60_000))), [""; 0]);
+        assert_eq!(scene.hear(Input::Node(node, Event::Reached(Some(60_000)))), [""; 0]);
     }
     assert_eq!(scene.said, [Change::NotYet(vec![0, 1, 2], 61_000)]);
     assert_eq!(scene.pass(60_000), ["ask 0 #1"]);
@@ -453,7 +453,7 @@ fn a_node_that_turns_out_to_be_new_is_named_with_those_before() {
     let (mut scene, _) = Scene::reached(plan(2, Require::All));
     scene.hear(refused(0, Refusal::NotYet(60_000)));
     assert_eq!(scene.said, [Change::NotYet(vec![0], 61_000)]);
-    scene.hear(Input::Node(1, Event::NotYet(30_000)));
+    scene.hear(Input::Node(1, Event::Reached(Some(30_000))));
     assert_eq!(scene.said[1..], [Change::NotYet(vec![0, 1], 61_000)]);
 }
 
@@ -464,7 +464,7 @@ fn a_request_comes_back_under_the_number_that_waits_for_it() {
     scene.hear(Input::Node(1, Event::Queued));
     scene.hear(away(1));
     assert_eq!(scene.pass(500), ["connect 1"]);
-    assert_eq!(scene.hear(Input::Node(1, Event::Reached)), ["ask 1 #1"]);
+    assert_eq!(scene.hear(Input::Node(1, Event::Reached(None))), ["ask 1 #1"]);
     // After a refusal it is no longer in the queue: the next request starts at the end.
     let (mut scene, _) = Scene::reached(plan(2, Require::Any));
     scene.hear(refused(0, Refusal::NotYet(1_000)));
@@ -478,9 +478,9 @@ fn a_request_that_gives_way_asks_anew_behind_the_others() {
     scene.hear(Input::Node(1, Event::Queued));
     let done = scene.hear(Input::Surrender);
     assert_eq!(done, ["cancel 1", "cancel 0", "connect 0", "connect 1"]);
-    assert_eq!(scene.hear(Input::Node(1, Event::Reached)), ["release 1 #1"]);
+    assert_eq!(scene.hear(Input::Node(1, Event::Reached(None))), ["release 1 #1"]);
     // The old place could outlive a broken connection.
-    assert_eq!(scene.hear(Input::Node(0, Event::Reached)), ["release 0 #1"]);
+    assert_eq!(scene.hear(Input::Node(0, Event::Reached(None))), ["release 0 #1"]);
     assert_eq!(scene.hear(Input::Node(0, Event::Gone)), ["ask 0 #2"]);
     // It has no effect once the command may have begun.
     let mut scene = Scene::running(plan(2, Require::All));
@@ -508,8 +508,8 @@ fn a_victim_of_a_deadlock_gives_all_back_and_is_refused_while_it_waits_only() {
 fn only_those_that_answer_within_5_s_count_as_alive() {
     let mut scene = Scene::with(Coordinator::new(plan(3, Require::AllAlive), 1_000));
     scene.hear(Input::Tick);
-    scene.hear(Input::Node(0, Event::Reached));
-    assert_eq!(scene.hear(Input::Node(2, Event::Reached)), [""; 0]);
+    scene.hear(Input::Node(0, Event::Reached(None)));
+    assert_eq!(scene.hear(Input::Node(2, Event::Reached(None))), [""; 0]);
     assert_eq!(scene.pass(5_000), ["ask 0 #1"]);
     assert_eq!(scene.hear(granted(0, 5)), ["ask 2 #1"]);
     assert_eq!(scene.hear(granted(2, 5)), ["confirm 0 #1 at 6", "confirm 2 #1 at 6"]);
@@ -528,7 +528,7 @@ fn one_that_does_not_answer_any_more_does_not_count_as_alive_either() {
     scene.hear(away(1));
     let done = scene.pass(5_000);
     assert!(done.contains(&"cancel 0".to_owned()), "{done:?}");
-    scene.hear(Input::Node(0, Event::Reached));
+    scene.hear(Input::Node(0, Event::Reached(None)));
     assert_eq!(scene.hear(granted(0, 6)), ["ask 2 #1"]);
     assert_eq!(scene.hear(granted(2, 6)), ["confirm 0 #1 at 7", "confirm 2 #1 at 7"]);
 }
@@ -552,7 +552,7 @@ fn a_node_that_is_away_is_told_once_and_again_when_it_is_back() {
     scene.pass(500);
     scene.hear(away(1));
     scene.pass(5_000);
-    scene.hear(Input::Node(0, Event::Reached));
+    scene.hear(Input::Node(0, Event::Reached(None)));
     scene.pass(15_000);
     scene.hear(away(1));
     let away: Vec<_> =
@@ -566,7 +566,7 @@ fn a_node_that_is_away_is_told_once_and_again_when_it_is_back() {
         stops_at: None,
     };
     assert_eq!(away, [expected]);
-    scene.hear(Input::Node(1, Event::Reached));
+    scene.hear(Input::Node(1, Event::Reached(None)));
     assert!(scene.said.contains(&Change::Back(1, Held { held: 0, need: 2 })));
 }
 

@@ -29,7 +29,7 @@ fn renewed(node: usize, sent: u64) -> Input {
 fn the_ttl_that_a_node_says_counts_and_not_that_of_the_plan() {
     let mut scene = renewing();
     for node in 0..3 {
-        scene.hear(Input::Node(node, Event::Reached));
+        scene.hear(Input::Node(node, Event::Reached(None)));
     }
     scene.now = 1_200;
     let renewed = |node, ttl_ms| Input::Node(node, Event::Renewed { sent: 1_000, ttl_ms });
@@ -47,8 +47,8 @@ fn the_ttl_that_a_node_says_counts_and_not_that_of_the_plan() {
 #[test]
 fn it_counts_until_the_kth_latest_deadline_from_the_time_before_each_was_sent() {
     let mut scene = renewing();
-    assert_eq!(scene.hear(Input::Node(0, Event::Reached)), ["renew 0 #1"]);
-    assert_eq!(scene.hear(Input::Node(1, Event::Reached)), ["renew 1 #1"]);
+    assert_eq!(scene.hear(Input::Node(0, Event::Reached(None))), ["renew 0 #1"]);
+    assert_eq!(scene.hear(Input::Node(1, Event::Reached(None))), ["renew 1 #1"]);
     assert_eq!(scene.hear(away(2)), [""; 0]);
     scene.now = 1_200;
     assert_eq!(scene.hear(renewed(0, 1_000)), [""; 0]);
@@ -57,7 +57,7 @@ fn it_counts_until_the_kth_latest_deadline_from_the_time_before_each_was_sent() 
     assert_eq!(scene.pass(4_800), ["connect 2", "start 9 [0, 1] until 56000"]);
     assert!(matches!(scene.said.last(), Some(Change::Away { node: 2, .. })), "{:?}", scene.said);
     // The coordinator continues to renew, and counts the third node when it answers.
-    assert_eq!(scene.hear(Input::Node(2, Event::Reached)), ["renew 2 #1"]);
+    assert_eq!(scene.hear(Input::Node(2, Event::Reached(None))), ["renew 2 #1"]);
     assert_eq!(scene.hear(renewed(2, 6_000)), ["deadline 56100"]);
     assert_eq!(scene.pass(15_000), ["renew 0 #1"]);
 }
@@ -65,7 +65,7 @@ fn it_counts_until_the_kth_latest_deadline_from_the_time_before_each_was_sent() 
 #[test]
 fn all_that_answer_are_enough_without_a_wait() {
     let mut scene = renewing();
-    (0..3).for_each(|node| drop(scene.hear(Input::Node(node, Event::Reached))));
+    (0..3).for_each(|node| drop(scene.hear(Input::Node(node, Event::Reached(None)))));
     scene.hear(renewed(0, 1_000));
     scene.hear(renewed(1, 1_000));
     assert_eq!(scene.hear(renewed(2, 1_000)), ["start 9 [0, 1, 2] until 56000"]);
@@ -74,7 +74,7 @@ fn all_that_answer_are_enough_without_a_wait() {
 #[test]
 fn what_is_left_of_a_lost_lease_is_given_back() {
     let mut scene = renewing();
-    (0..3).for_each(|node| drop(scene.hear(Input::Node(node, Event::Reached))));
+    (0..3).for_each(|node| drop(scene.hear(Input::Node(node, Event::Reached(None)))));
     assert_eq!(scene.hear(Input::Node(0, Event::Gone)), [""; 0]);
     assert_eq!(scene.hear(renewed(2, 1_000)), [""; 0]);
     assert_eq!(scene.hear(Input::Node(1, Event::Gone)), ["release 2 #1"]);
@@ -84,7 +84,7 @@ fn what_is_left_of_a_lost_lease_is_given_back() {
 #[test]
 fn a_part_that_one_node_lost_is_not_asked_for_again() {
     let mut scene = renewing();
-    (0..3).for_each(|node| drop(scene.hear(Input::Node(node, Event::Reached))));
+    (0..3).for_each(|node| drop(scene.hear(Input::Node(node, Event::Reached(None)))));
     scene.hear(Input::Node(0, Event::Gone));
     scene.hear(renewed(1, 1_000));
     assert_eq!(scene.hear(renewed(2, 1_000)), ["start 9 [1, 2] until 56000", "cancel 0"]);
@@ -94,7 +94,7 @@ fn a_part_that_one_node_lost_is_not_asked_for_again() {
 #[test]
 fn without_answers_of_enough_nodes_nothing_is_given_back() {
     let mut scene = renewing();
-    assert_eq!(scene.hear(Input::Node(2, Event::Reached)), ["renew 2 #1"]);
+    assert_eq!(scene.hear(Input::Node(2, Event::Reached(None))), ["renew 2 #1"]);
     scene.hear(never(0));
     scene.hear(never(1));
     let failed = "failed 0: no such host, 1: no such host";
@@ -112,8 +112,8 @@ fn giving_back_tells_each_node_and_names_those_that_were_not_reached() {
     let giving_back = || {
         let mut scene = lease(Task::GiveBack);
         assert_eq!(scene.hear(Input::Tick), ["connect 0", "connect 1", "connect 2"]);
-        assert_eq!(scene.hear(Input::Node(1, Event::Reached)), ["release 1 #1"]);
-        assert_eq!(scene.hear(Input::Node(0, Event::Reached)), ["release 0 #1"]);
+        assert_eq!(scene.hear(Input::Node(1, Event::Reached(None))), ["release 1 #1"]);
+        assert_eq!(scene.hear(Input::Node(0, Event::Reached(None))), ["release 0 #1"]);
         assert_eq!(scene.hear(Input::Node(0, Event::Gone)), [""; 0]);
         assert_eq!(scene.hear(Input::Node(1, Event::Gone)), [""; 0]);
         scene
@@ -124,7 +124,7 @@ fn giving_back_tells_each_node_and_names_those_that_were_not_reached() {
     scene.hear(away(2));
     assert_eq!(scene.pass(15_000), ["connect 2", "given back [2]"]);
     let mut scene = giving_back();
-    assert_eq!(scene.hear(Input::Node(2, Event::Reached)), ["release 2 #1"]);
+    assert_eq!(scene.hear(Input::Node(2, Event::Reached(None))), ["release 2 #1"]);
     assert_eq!(scene.hear(Input::Node(2, Event::Gone)), ["given back []"]);
 }
 

@@ -65,7 +65,7 @@ fn the_command_is_killed_when_too_few_leases_are_sure() {
     assert!(!done.contains(&"kill".to_owned()), "{done:?}");
     assert_eq!(scene.pass(1).last().map(String::as_str), Some("kill"));
     // Before the command has ended, no lease is released or renewed.
-    assert_eq!(scene.hear(Input::Node(1, Event::Reached)), [""; 0]);
+    assert_eq!(scene.hear(Input::Node(1, Event::Reached(None))), [""; 0]);
     assert_eq!(scene.hear(Input::Node(0, Event::Renewed { sent: 50_000, ttl_ms: None })), [""; 0]);
     assert_eq!(scene.pass(100), [""; 0]);
     assert_eq!(scene.hear(Input::Stop), ["release 1 #1", "release 0 #1"]);
@@ -160,10 +160,10 @@ fn a_spare_is_asked_for_when_nothing_is_left_of_what_was_asked_before() {
     let now = scene.now;
     scene.hear(confirmed(1, now));
     scene.hear(confirmed(2, now));
-    assert_eq!(scene.hear(Input::Node(0, Event::Reached)), ["release 0 #1"]);
+    assert_eq!(scene.hear(Input::Node(0, Event::Reached(None))), ["release 0 #1"]);
     scene.hear(away(0));
     scene.pass(1_000);
-    assert_eq!(scene.hear(Input::Node(0, Event::Reached)), ["release 0 #1"]);
+    assert_eq!(scene.hear(Input::Node(0, Event::Reached(None))), ["release 0 #1"]);
     assert_eq!(scene.hear(Input::Node(0, Event::Gone)), ["ask 0 #2 spare"]);
 }
 
@@ -173,7 +173,7 @@ fn a_renewal_that_is_not_answered_is_sent_again_over_another_connection() {
     assert_eq!(scene.pass(20_000), ["renew 0 #1", "renew 1 #1"]);
     scene.hear(Input::Node(0, Event::Renewed { sent: 21_000, ttl_ms: None }));
     assert_eq!(scene.pass(5_000), ["connect 1"]);
-    assert_eq!(scene.hear(Input::Node(1, Event::Reached)), ["renew 1 #1"]);
+    assert_eq!(scene.hear(Input::Node(1, Event::Reached(None))), ["renew 1 #1"]);
     let change = scene.said.iter().find(|it| matches!(it, Change::Away { .. })).unwrap();
     let Change::Away { node, since, held: Held { held, need }, stops_at, .. } = change else {
         unreachable!()

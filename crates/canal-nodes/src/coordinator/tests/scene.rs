@@ -39,8 +39,9 @@ impl Scene {
         let mut scene = Self { now, ..Self::with(Coordinator::new(plan, now)) };
         let connected: Vec<String> = (0..count).map(|node| format!("connect {node}")).collect();
         assert_eq!(scene.hear(Input::Tick), connected);
-        let done =
-            (0..count).flat_map(|node| scene.hear(Input::Node(node, Event::Reached))).collect();
+        let done = (0..count)
+            .flat_map(|node| scene.hear(Input::Node(node, Event::Reached(None))))
+            .collect();
         (scene, done)
     }
 

@@ -21,8 +21,8 @@ fn before_the_start_what_was_to_be_confirmed_is_given_back_and_asked_anew() {
     scene.hear(confirmed(0, 1_000));
     let mut next = take_over(&scene, 2, Require::All, false);
     assert_eq!(next.hear(Input::Tick), ["connect 0", "connect 1"]);
-    assert_eq!(next.hear(Input::Node(0, Event::Reached)), ["release 0 #1"]);
-    assert_eq!(next.hear(Input::Node(1, Event::Reached)), ["release 1 #1"]);
+    assert_eq!(next.hear(Input::Node(0, Event::Reached(None))), ["release 0 #1"]);
+    assert_eq!(next.hear(Input::Node(1, Event::Reached(None))), ["release 1 #1"]);
     assert_eq!(next.hear(Input::Node(0, Event::Gone)), ["ask 0 #2"]);
 }
 
@@ -33,8 +33,8 @@ fn before_the_start_the_request_goes_on_where_it_waits() {
     scene.hear(Input::Node(1, Event::Queued));
     let mut next = take_over(&scene, 2, Require::All, false);
     next.hear(Input::Tick);
-    next.hear(Input::Node(1, Event::Reached));
-    assert_eq!(next.hear(Input::Node(0, Event::Reached)), ["ask 0 #1"]);
+    next.hear(Input::Node(1, Event::Reached(None)));
+    assert_eq!(next.hear(Input::Node(0, Event::Reached(None))), ["ask 0 #1"]);
     assert_eq!(next.hear(granted(0, 5)), ["ask 1 #1"]);
 }
 
@@ -51,8 +51,8 @@ fn a_running_command_keeps_its_deadline_and_its_leases() {
     let done = next.hear(Input::Tick);
     assert_eq!(done, ["deadline 56000", "connect 0", "connect 1", "connect 2"]);
     // It finds out what each node holds.
-    assert_eq!(next.hear(Input::Node(0, Event::Reached)), ["renew 0 #1"]);
-    assert_eq!(next.hear(Input::Node(2, Event::Reached)), ["renew 2 #1"]);
+    assert_eq!(next.hear(Input::Node(0, Event::Reached(None))), ["renew 0 #1"]);
+    assert_eq!(next.hear(Input::Node(2, Event::Reached(None))), ["renew 2 #1"]);
     assert_eq!(next.hear(Input::Node(0, Event::Renewed { sent: 11_000, ttl_ms: None })), [""; 0]);
     // The other one had not confirmed its spare, or it had and reported that to no process.
     assert_eq!(
@@ -66,14 +66,14 @@ fn a_lease_that_was_lost_meanwhile_is_lost() {
     let scene = Scene::running(plan(2, Require::All));
     let mut next = take_over(&scene, 2, Require::All, true);
     next.hear(Input::Tick);
-    next.hear(Input::Node(1, Event::Reached));
+    next.hear(Input::Node(1, Event::Reached(None)));
     assert_eq!(next.hear(Input::Node(1, Event::Gone)), ["kill"]);
     // A spare that was never held is not one of the nodes that count.
     let mut scene = Scene::running(plan(3, Require::Majority));
     scene.hear(granted(2, 5));
     let mut next = take_over(&scene, 3, Require::Majority, true);
     next.hear(Input::Tick);
-    next.hear(Input::Node(2, Event::Reached));
+    next.hear(Input::Node(2, Event::Reached(None)));
     assert_eq!(next.hear(Input::Node(2, Event::Gone)), ["ask 2 #2 spare"]);
 }
 
@@ -90,8 +90,8 @@ fn a_command_that_has_ended_meanwhile_gives_everything_back() {
     let scene = Scene::running(plan(2, Require::All));
     let mut next = take_over(&scene, 2, Require::All, true);
     assert_eq!(next.hear(Input::Stop), ["connect 0", "connect 1"]);
-    assert_eq!(next.hear(Input::Node(1, Event::Reached)), ["release 1 #1"]);
-    assert_eq!(next.hear(Input::Node(0, Event::Reached)), ["release 0 #1"]);
+    assert_eq!(next.hear(Input::Node(1, Event::Reached(None))), ["release 1 #1"]);
+    assert_eq!(next.hear(Input::Node(0, Event::Reached(None))), ["release 0 #1"]);
     next.hear(Input::Node(0, Event::Gone));
     assert_eq!(next.hear(Input::Node(1, Event::Gone)), ["given back []"]);
 }

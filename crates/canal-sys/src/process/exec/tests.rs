@@ -22,24 +22,21 @@ fn folders() -> (tempfile::TempDir, OsString) {
     (top, path.into_iter().collect())
 }
 
-fn found(lookup: Lookup) -> PathBuf {
-    match lookup {
-        Lookup::Found(file) => file,
-        other => panic!("{other:?}"),
-    }
+fn refused(lookup: Result<PathBuf, NotRun>) -> (PathBuf, i32) {
+    let not_run = lookup.unwrap_err();
+    assert!(!not_run.is_not_found(), "{not_run:?}");
+    (not_run.command.into(), not_run.error.raw_os_error().unwrap())
 }
 
-fn refused(lookup: Lookup) -> (PathBuf, i32) {
-    match lookup {
-        Lookup::NotExecutable(file, error) => (file, error.raw_os_error().unwrap()),
-        other => panic!("{other:?}"),
-    }
+#[track_caller]
+fn assert_not_found(lookup: Result<PathBuf, NotRun>, name: &str) {
+    assert_eq!(lookup.unwrap_err().to_string(), format!("{name}: command not found"));
 }
 
 #[test]
 fn the_first_executable_file_along_path_is_found() {
     let (top, path) = folders();
-    let file = found(lookup_along(OsStr::new("x"), Some(&path)));
+    let file = lookup_along(OsStr::new("x"), Some(&path)).unwrap();
     assert_eq!(file, top.path().join("two/x"));
 }
 
@@ -64,12 +61,10 @@ fn a_folder_is_not_executable() {
 fn a_missing_program_is_not_found() {
     let (top, path) = folders();
     for name in ["z", "", "./not/there", "/not/there"] {
-        let lookup = lookup_along(OsStr::new(name), Some(&path));
-        assert!(matches!(lookup, Lookup::NotFound), "{name}: {lookup:?}");
+        assert_not_found(lookup_along(OsStr::new(name), Some(&path)), name);
     }
     symlink(top.path().join("gone"), top.path().join("two/dangling")).unwrap();
-    let lookup = lookup_along(OsStr::new("dangling"), Some(&path));
-    assert!(matches!(lookup, Lookup::NotFound), "{lookup:?}");
+    assert_not_found(lookup_along(OsStr::new("dangling"), Some(&path)), "dangling");
 }
 
 /// An ordinary user may keep root's PATH after `su` without `-`. Root can search every folder.
@@ -95,8 +90,7 @@ fn looks_as_another_user() {
     let top = PathBuf::from(std::env::var_os("FOLDERS").unwrap());
     let (one, two) = (top.join("one"), top.join("two"));
     let along = |folders: &[&Path]| std::env::join_paths(folders).unwrap();
-    let lookup = lookup_along(OsStr::new("x"), Some(&along(&[&two])));
-    assert!(matches!(lookup, Lookup::NotFound), "{lookup:?}");
+    assert_not_found(lookup_along(OsStr::new("x"), Some(&along(&[&two]))), "x");
     let lookup = lookup_along(OsStr::new("x"), Some(&along(&[&two, &one])));
     assert_eq!(refused(lookup), (one.join("x"), libc::EACCES));
 }
@@ -105,7 +99,7 @@ fn looks_as_another_user() {
 fn a_name_with_a_slash_is_taken_as_it_is() {
     let (top, path) = folders();
     let file = top.path().join("one/../two/x");
-    assert_eq!(found(lookup_along(file.as_os_str(), Some(&path))), file);
+    assert_eq!(lookup_along(file.as_os_str(), Some(&path)).unwrap(), file);
     let below = top.path().join("two/x/below");
     assert_eq!(refused(lookup(below.as_os_str())).1, libc::ENOTDIR);
 }
@@ -121,7 +115,7 @@ fn a_loop_of_symbolic_links_is_reported_as_that() {
 
 #[test]
 fn without_path_the_usual_folders_are_looked_in() {
-    let file = found(lookup_along(OsStr::new("sh"), None));
+    let file = lookup_along(OsStr::new("sh"), None).unwrap();
     assert!(file == Path::new("/bin/sh") || file == Path::new("/usr/bin/sh"), "{file:?}");
 }
 

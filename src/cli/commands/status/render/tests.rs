@@ -1,6 +1,6 @@
 use super::*;
 use crate::cli::output::sanitize::width;
-use crate::cli::wording::participant::tests::somebody;
+use crate::cli::wording::holders_and_waiters::tests::somebody;
 use crate::cli::wording::time::tests::at;
 use crate::protocol::EngineInfo;
 

@@ -92,7 +92,7 @@ fn keys_are_sorted_by_what_the_user_wants_to_see_first() {
         (Order::Waiters, "b c a"),
     ] {
         press(&mut model, "s");
-        assert_eq!((model.choice.order, listed(&model).as_str()), (order, expected));
+        assert_eq!((model.order, listed(&model).as_str()), (order, expected));
     }
 }
 
@@ -287,5 +287,5 @@ fn j_and_k_move_the_mark_but_are_text_in_a_filter() {
     press(&mut model, "j");
     assert_eq!(marked(&model), second);
     press(&mut model, "/jk");
-    assert_eq!(model.choice.filter, "jk");
+    assert_eq!(model.filter, "jk");
 }

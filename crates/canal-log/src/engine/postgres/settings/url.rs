@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use anyhow::{anyhow, bail, ensure};
 use percent_encoding::percent_decode_str;
+use serde::Deserialize;
+use serde::de::{self, IntoDeserializer};
 use tokio::time::timeout;
 use tokio_postgres::Config;
 use tokio_postgres::config::{Host, SslMode, TargetSessionAttrs};
@@ -15,6 +17,7 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::passfile;
 use super::tls;
+use crate::engine::Outage;
 use crate::engine::postgres::error::PostgresError;
 
 /// The schema of the tables, unless `canal_schema` names another one.
@@ -52,7 +55,11 @@ struct Options {
 }
 
 impl Settings {
-    pub(crate) fn parse(url: &str, label: &str) -> anyhow::Result<Self> {
+    pub(crate) fn parse(url: &str, label: &str) -> Result<Self, Outage> {
+        Self::read(url, label).map_err(|error| Outage::refused(error.to_string(), None))
+    }
+
+    fn read(url: &str, label: &str) -> anyhow::Result<Self> {
         let (options, rest) = split(url)?;
         let mut config: Config = rest.parse().map_err(|error: tokio_postgres::Error| {
             let why = error.source().map_or_else(|| error.to_string(), ToString::to_string);
@@ -106,11 +113,8 @@ pub(crate) fn is_local(config: &Config) -> bool {
 
 /// Removes canal's own options from `url`.
 fn split(url: &str) -> anyhow::Result<(Options, String)> {
-    let mut options = Options::default();
-    let Some((base, query)) = url.split_once('?') else {
-        return Ok((options, url.to_owned()));
-    };
-    let mut rest = Vec::new();
+    let (base, query) = url.split_once('?').unwrap_or((url, ""));
+    let (mut options, mut rest) = (Options::default(), Vec::new());
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         let Some((name, value)) = pair.split_once('=') else {
             bail!("not a PostgreSQL address: option `{pair}` has no value");
@@ -128,19 +132,14 @@ fn split(url: &str) -> anyhow::Result<(Options, String)> {
             _ => rest.push(pair),
         }
     }
-    let rest = if rest.is_empty() { base.to_owned() } else { format!("{base}?{}", rest.join("&")) };
-    Ok((options, rest))
+    Ok((options, format!("{base}?{}", rest.join("&"))))
 }
 
 fn mode(value: &str) -> anyhow::Result<tls::Mode> {
-    Ok(match value {
-        "disable" => tls::Mode::Disable,
-        "prefer" => tls::Mode::Prefer,
-        "require" => tls::Mode::Require,
-        "verify-ca" => tls::Mode::VerifyCa,
-        "verify-full" => tls::Mode::VerifyFull,
-        other => bail!("sslmode=`{other}`: use disable, prefer, require, verify-ca or verify-full"),
-    })
+    let unknown = |_: de::value::Error| {
+        anyhow!("sslmode=`{value}`: use disable, prefer, require, verify-ca or verify-full")
+    };
+    tls::Mode::deserialize(value.into_deserializer()).map_err(unknown)
 }
 
 /// The name is checked strictly enough to be used in a statement without quoting.
@@ -160,7 +159,7 @@ fn schema(name: Option<String>) -> anyhow::Result<String> {
 mod tests {
     use super::*;
 
-    fn parse(url: &str) -> anyhow::Result<Settings> {
+    fn parse(url: &str) -> Result<Settings, Outage> {
         Settings::parse(url, "web")
     }
 

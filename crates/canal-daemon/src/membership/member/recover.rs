@@ -1,0 +1,120 @@
+//! A host's part in the [recovery](Recovery) of a table whose log may have lost entries. It reports
+//! which tokens its clients received, and proposes that the longest TTL has passed.
+
+use crate::membership::failure_detector::silence_ms;
+use crate::membership::incarnation::{Incarnation, Memory, Recovering};
+use crate::membership::{Known, Mark, Member, Standing};
+use canal_core::{Change, Recovery, Token};
+
+impl Member {
+    /// The memory for a later daemon of this place.
+    #[must_use]
+    pub(crate) fn memory(&self) -> Memory {
+        Memory { mark: self.mark().or(self.memory.mark), ..self.memory }
+    }
+
+    /// Records that a client on this host receives a token.
+    pub(crate) fn tell(&mut self, token: Token) {
+        self.memory.told = self.memory.told.max(token);
+    }
+
+    fn loaded_incarnation(&self) -> Option<&Incarnation> {
+        self.incarnation.as_ref().filter(|incarnation| incarnation.is_read)
+    }
+
+    /// How far the log was read; for [`Self::knows`], also by a later daemon of this host.
+    #[must_use]
+    pub(crate) fn mark(&self) -> Option<Mark> {
+        self.loaded_incarnation().map(|incarnation| incarnation.chain.mark())
+    }
+
+    /// Whether the history read at a mark is part of the current history.
+    #[must_use]
+    pub(crate) fn knows(&self, mark: Mark) -> Known {
+        self.loaded_incarnation().map_or(Known::TooOld, |it| it.chain.knows_mark(mark))
+    }
+
+    /// Whether this member compares no histories; tests use it to prove that they detect that.
+    pub(in crate::membership) fn is_blind(&self) -> bool {
+        #[cfg(test)]
+        let is_blind = crate::sim::is_broken(crate::sim::Rule::HistoriesAreCompared);
+        #[cfg(not(test))]
+        let is_blind = false;
+        is_blind
+    }
+
+    /// Takes the recovery of the table, and the longest TTL in the table. Call it after each
+    /// [`crate::membership::Event::Entry`] and [`crate::membership::Event::Restore`] that changed
+    /// them.
+    pub(crate) fn recovers(&mut self, recovery: Option<&Recovery>, longest_ttl_ms: u64) {
+        self.longest_ttl_ms = longest_ttl_ms;
+        let from = recovery.and_then(|recovery| recovery.ttl_from);
+        let same = self.recovering.filter(|it| Some(it.from) == from);
+        // The wait begins now: the entry was in the log before this host read it.
+        let since_ms = self.now.boot_ms;
+        self.recovering = same.or(from.map(|from| Recovering { from, since_ms, said: false }));
+    }
+
+    /// When the longest TTL will have passed since the entry from which the recovery counts, in
+    /// milliseconds of CLOCK_BOOTTIME.
+    #[must_use]
+    pub(crate) fn recovered_at(&self) -> Option<u64> {
+        let Recovering { since_ms, .. } = self.recovering?;
+        let own_ms = self.incarnation.as_ref().map_or(self.settings.ttl_ms, |it| it.timing.ttl_ms);
+        let longest_ms = self.longest_ttl_ms.max(own_ms);
+        let wait_ms = silence_ms(self.failure_detector.longest_ttl_ms(longest_ms));
+        #[cfg(test)]
+        let wait_ms = match crate::sim::is_broken(crate::sim::Rule::RecoveriesWait) {
+            true => 0,
+            false => wait_ms,
+        };
+        Some(since_ms.saturating_add(wait_ms))
+    }
+
+    pub(in crate::membership) fn may_say_recovered(&self) -> bool {
+        let waits = self.recovering.is_some_and(|recovering| !recovering.said);
+        waits && self.standing == Standing::Member && !self.leaving
+    }
+
+    /// Proposes that the longest TTL has passed, once it has.
+    pub(in crate::membership) fn recover_on_time(&mut self) {
+        let due = self.recovered_at().is_some_and(|at_ms| at_ms <= self.now.boot_ms);
+        if !due || !self.may_say_recovered() {
+            return;
+        }
+        if let Some(recovering) = &mut self.recovering {
+            recovering.said = true;
+            let from = recovering.from;
+            self.writer.push(Change::TtlPassed { from }, self.now.unix, None);
+        }
+    }
+
+    /// Reports the received tokens again, because the log names another era.
+    pub(in crate::membership) fn present_again(&mut self) {
+        if self.standing != Standing::Member || self.leaving {
+            return;
+        }
+        if let Some(incarnation) = &self.incarnation {
+            let present =
+                self.memory.present(incarnation.host, incarnation.timing.ttl_ms, self.now.unix);
+            self.writer.push(present, self.now.unix, None);
+        }
+    }
+
+    /// Reports the received tokens again if the log lost entries that an earlier incarnation or
+    /// daemon had read, unless the host has already reported that. Called when the host has joined
+    /// and has read the log up to that point, because only then is the loss certain.
+    pub(in crate::membership) fn present_what_was_lost(&mut self) {
+        let Some(mark) = self.memory.mark.take() else {
+            self.memory.lost = false;
+            return;
+        };
+        let said = std::mem::take(&mut self.memory.lost);
+        let lost = !self.is_blind() && self.knows(mark) == Known::Other;
+        if lost && !said {
+            self.memory.lost = true;
+            self.present_again();
+            self.memory.lost = false;
+        }
+    }
+}

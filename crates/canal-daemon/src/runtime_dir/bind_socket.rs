@@ -1,0 +1,98 @@
+//! Binds the socket, and gives it its group and mode.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+
+use nix::errno::Errno;
+use nix::sys::socket::{
+    AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind as bind_fd, listen, socket,
+};
+
+use crate::config::sections_and_defaults::SocketAccess;
+use crate::runtime_dir::instance_lock::ClaimError;
+use canal_protocol::paths::Place;
+use canal_sys::private_dir::{open_path, remove_if_there};
+
+/// Binds the socket of a place in its open directory. If no further file can be created (a disk can
+/// run out of inodes, too), removes the socket of a dead daemon to make room: the caller has the
+/// instance lock, so no daemon uses that socket. Also returns the socket's file.
+pub(super) fn bind(
+    place: &Place,
+    dir: &File,
+    access: &SocketAccess,
+) -> Result<(UnixListener, File), ClaimError> {
+    match bind_beside(place, dir, access) {
+        Err(ClaimError::Io { error, .. })
+            if is_full(&error) && remove_dead_socket(&place.socket).is_ok() =>
+        {
+            bind_beside(place, dir, access)
+        }
+        other => other,
+    }
+}
+
+fn remove_dead_socket(path: &Path) -> io::Result<()> {
+    if !std::fs::symlink_metadata(path)?.file_type().is_socket() {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    std::fs::remove_file(path)
+}
+
+/// Whether there is no room for another file, on the disk or in the user's quota.
+pub(crate) fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
+/// Creates the socket under another name and renames it, so that clients never find a socket that
+/// does not listen. The rename replaces the socket of an earlier daemon.
+fn bind_beside(
+    place: &Place,
+    dir: &File,
+    access: &SocketAccess,
+) -> Result<(UnixListener, File), ClaimError> {
+    let failed = ClaimError::at(&place.socket);
+    let made = place.dir.join(NEW);
+    let fd = bind_at(&made, dir).map_err(&failed)?;
+    permit(&made, place, access)?;
+    // The queue of connections is as long as the kernel allows (net.core.somaxconn). The constant
+    // is 128 in musl, and 4096 in glibc.
+    listen(&fd, Backlog::MAXALLOWABLE).map_err(|error| failed(error.into()))?;
+    let file = File::from(open_path(&made).map_err(&failed)?);
+    std::fs::rename(&made, &place.socket).map_err(failed)?;
+    Ok((UnixListener::from(fd), file))
+}
+
+/// The name of a new socket until it listens.
+const NEW: &str = ".canal.sock.new";
+
+fn bind_at(made: &Path, dir: &File) -> io::Result<OwnedFd> {
+    remove_if_there(made)?;
+    let fd = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
+    // Uses the path of the open directory, because this name may be longer than the socket's name,
+    // whose length was checked.
+    let name = format!("/proc/self/fd/{}/{NEW}", dir.as_raw_fd());
+    match bind_fd(fd.as_raw_fd(), &UnixAddr::new(name.as_str())?) {
+        // There is no /proc.
+        Err(Errno::ENOENT) => bind_fd(fd.as_raw_fd(), &UnixAddr::new(made)?)?,
+        bound => bound?,
+    }
+    Ok(fd)
+}
+
+/// Gives a new socket its group and its mode.
+fn permit(made: &Path, place: &Place, access: &SocketAccess) -> Result<(), ClaimError> {
+    let failed = |what: String| {
+        move |error| ClaimError::Access { socket: place.socket.clone(), what, error }
+    };
+    if let Some(group) = &access.group {
+        let what = format!("the group {} (`group` of `[socket]`)", group.called);
+        std::os::unix::fs::lchown(made, None, Some(group.gid)).map_err(failed(what))?;
+    }
+    let mode = access.mode_at(place.rule);
+    std::fs::set_permissions(made, std::fs::Permissions::from_mode(mode))
+        .map_err(failed(format!("the mode {mode:04o}")))
+}

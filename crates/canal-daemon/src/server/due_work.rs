@@ -1,0 +1,147 @@
+//! The work of a turn that is due at a time: when the daemon wakes for it, and the work itself.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use crate::net::all_connections::Source;
+use crate::server::Server;
+use crate::server::liveness::stopped_and_returning_waiters::PROCESSES_EVERY;
+use crate::timers::is_due;
+use canal_sys::clock;
+
+impl Server {
+    /// How long the daemon may sleep if no event arrives and its boottime timer does not go off.
+    pub(crate) fn time_to_sleep(&self) -> Option<Duration> {
+        let now = clock::now();
+        let due = &self.due;
+        let times = [
+            due.come_back,
+            due.processes,
+            due.check_ahead.due,
+            due.closing,
+            due.node_settled,
+            due.progress,
+            due.watch,
+            due.leaders,
+            self.reports.due,
+            due.home,
+            due.verify,
+            due.idle,
+            self.jobservers.due,
+            self.observe.due(),
+            self.decide.watcher_due(),
+            self.effective.readings.due(),
+            self.conns.next_deferred(),
+            self.runtime_dir.listener.pauses_until,
+        ];
+        times.into_iter().flatten().min().map(|at| at.saturating_duration_since(now))
+    }
+
+    /// Sets the timer for work that is also due while the machine is suspended: the ends of waits
+    /// and leases, and the deadlines of the engine.
+    pub(crate) fn set_alarm(&mut self) -> io::Result<()> {
+        if self.conns.reported.remove(&Source::BOOTTIME_TIMER) {
+            self.timer.went_off();
+        }
+        let log_due = self.conns.log_waits().map(|(_, wait)| wait.due()).min();
+        let ends = [self.waiters.next_end(), self.leases.next_end(), log_due];
+        let next = ends.into_iter().chain([self.decide.next_due()]).flatten().min();
+        self.timer.set(next)
+    }
+
+    /// Does the work that is due.
+    pub(super) fn on_time(&mut self, now: Instant) -> anyhow::Result<()> {
+        self.end_waits()?;
+        self.look_at_pending();
+        if is_due(&mut self.due.come_back, now) {
+            self.give_up_the_lost(now);
+        }
+        if is_due(&mut self.due.processes, now) {
+            self.look_at_stopped(now);
+            for token in self.children.unsure().clone() {
+                self.end_of_writers(token);
+            }
+        }
+        if is_due(&mut self.due.check_ahead.due, now) {
+            self.check_ahead_of_waiters(now);
+        }
+        if is_due(&mut self.due.node_settled, now) {
+            self.settle_node();
+        }
+        self.look_after_home(now);
+        self.decide.look_after_watcher(&mut self.conns, now);
+        Ok(())
+    }
+
+    /// Schedules the next work at the end of a turn, because no event may start another turn.
+    pub(crate) fn look_ahead(&mut self, now: Instant) {
+        if self.due.come_back.is_some()
+            || !self.waiters.stopped.is_empty()
+            || !self.children.unsure().is_empty()
+        {
+            self.due.processes.get_or_insert(now + PROCESSES_EVERY);
+        }
+        self.due.closing = self.conns.close_slow(now);
+        self.reports.look_ahead(&self.conns, now);
+        self.note_idleness(now);
+    }
+}
+
+/// How often to check files that cannot be watched.
+const LOOKS_EVERY: Duration = Duration::from_secs(1);
+
+/// How long to wait after a removal before files are restored: a running `rm -r` must find nothing
+/// new.
+const CALM: Duration = Duration::from_millis(20);
+
+/// How long to wait before a failed attempt is repeated.
+const AGAIN_AFTER: Duration = Duration::from_millis(100);
+
+/// How often to look again for a process whose life is uncertain.
+const VERIFIED_EVERY: Duration = Duration::from_secs(10);
+
+/// Watches the daemon's files, and restores removed files from memory.
+impl Server {
+    fn look_after_home(&mut self, now: Instant) {
+        if self.conns.reported.remove(&Source::RUNTIME_DIR) {
+            self.due.home = Some(now + CALM);
+        }
+        if is_due(&mut self.due.home, now) {
+            match self.restore_home() {
+                Ok(()) => self.runtime_dir.restore_failed = false,
+                Err(error) => {
+                    if !std::mem::replace(&mut self.runtime_dir.restore_failed, true) {
+                        tracing::warn!("cannot restore the files yet: {error:#}");
+                    }
+                    self.due.home = Some(now + AGAIN_AFTER);
+                }
+            }
+        }
+        if self.runtime_dir.watch().is_none() {
+            self.due.home.get_or_insert(now + LOOKS_EVERY);
+        }
+        if is_due(&mut self.due.verify, now) {
+            self.verify_again();
+        }
+        if !self.owners.unverified.is_empty() {
+            self.due.verify.get_or_insert(now + VERIFIED_EVERY);
+        }
+    }
+
+    fn restore_home(&mut self) -> anyhow::Result<()> {
+        let vanished = self.decide.ledger().journal().is_some_and(|it| it.journal.vanished());
+        let is_whole = !self.runtime_dir.is_damaged() && !vanished;
+        if is_whole && !self.runtime_dir.restore_failed {
+            return Ok(());
+        }
+        if !self.runtime_dir.restore_failed {
+            tracing::warn!("another process removed files of this daemon; restoring them");
+        }
+        self.runtime_dir.restore()?;
+        self.decide.restore_files()?;
+        self.runtime_dir.reopen()?;
+        // The listener is registered already unless it was created again.
+        let _ = self.conns.await_source(Source::LISTENER, &self.runtime_dir.listener);
+        Ok(())
+    }
+}

@@ -1,0 +1,5 @@
+//! Reports about the whole table, which may be long, and about the history.
+
+mod history;
+mod status;
+mod waits;

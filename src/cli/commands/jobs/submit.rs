@@ -1,0 +1,192 @@
+//! `canal submit` and `canal run --detach`: submits a job, and returns once its request is queued.
+//! The job is an ordinary `canal run` with a supervisor, in its own session. Until its request is
+//! queued, its messages go to the caller's stderr; from then on they go to its log.
+//!
+//! Invariant: either the caller learns the number of the job, or there is no job.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+
+use nix::unistd::{dup2_stderr, dup2_stdin, dup2_stdout};
+use serde::{Deserialize, Serialize};
+
+use crate::cli::arguments::definition::RunArgs;
+use crate::cli::commands::jobs::log::told;
+use crate::cli::commands::run;
+use crate::cli::find_job::unreadable;
+use crate::cli::{Failed, Global, Result, Target, stderr, stdout, wrong};
+use crate::daemon::{job_bytes_max, written_bytes};
+use crate::protocol::Wrapper;
+use crate::run::job_files::{Folder, NewJob};
+use crate::run::{SUCCESS, supervise};
+use crate::sys::fds;
+use crate::sys::process::child::fork_apart;
+use crate::sys::process::startup;
+
+/// What the job reports to the command that submits it.
+#[derive(Debug, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum Report {
+    /// Its request is queued or granted.
+    Queued(Queued),
+    /// It has ended with this exit code, and has printed why.
+    Ended(u8),
+}
+
+/// A job whose request is queued; the `--json` output.
+#[derive(Debug, Deserialize, Serialize)]
+struct Queued {
+    job: u64,
+    session: String,
+    /// Its place in the queue; 0 if it was granted at once.
+    position: u64,
+    log: PathBuf,
+}
+
+pub(crate) fn submit(args: &RunArgs, global: &Global) -> Result<u8> {
+    if args.nodes.is_given() {
+        let why = "--detach cannot be used with --on: a background job belongs to one daemon";
+        return Err(wrong("run", why));
+    }
+    let mut job = run::Job::new(args, global)?;
+    job.request.wrapper = Some(Wrapper::Supervised);
+    let (request, target) = (&job.request, &job.source.target);
+    make_room(target)?;
+    let folder = Folder::of(&target.place);
+    let log = args.how.log.as_deref();
+    let prepared = folder.begin(request.tag, log).and_then(|new| Ok((new, fds::pipe()?)));
+    let (new, (reader, writer)) =
+        prepared.map_err(|error| Failed::new(format!("cannot prepare the job: {error}")))?;
+    let keys = request.items.iter().map(|it| it.key.to_string()).collect();
+    let cannot_start = |error: io::Error| Failed::new(format!("cannot start the job: {error}"));
+    match fork_apart() {
+        Ok(true) => {
+            drop(reader);
+            let reporter =
+                Reporter { new, keys, pipe: Some(writer.into()), published: None, stderr: None };
+            let failed = |error| stderr::failure(&cannot_start(error));
+            std::process::exit(background(job, reporter).unwrap_or_else(failed).into())
+        }
+        Ok(false) => drop((writer, new)),
+        Err(error) => {
+            new.discard();
+            return Err(cannot_start(error));
+        }
+    }
+    let mut line = String::new();
+    BufReader::new(File::from(reader)).read_line(&mut line).map_err(cannot_start)?;
+    match serde_json::from_str(&line) {
+        Ok(Report::Queued(queued)) => {
+            stdout::print_or_fail(&match args.how.json {
+                true => stdout::json(&queued)?,
+                false => format!("{} {} {}\n", queued.job, queued.position, queued.log.display()),
+            })?;
+            Ok(SUCCESS)
+        }
+        Ok(Report::Ended(code)) => Ok(code),
+        Err(_) => Err(Failed::new("the job was ended before its request was queued")),
+    }
+}
+
+/// The process of the job: lets a child take the lock and become the command, and records its end.
+fn background(mut job: run::Job<'_>, mut reporter: Reporter) -> io::Result<u8> {
+    let pipe = reporter.pipe.as_ref().map(AsFd::as_fd);
+    let kept: Vec<_> = reporter.new.descriptors().into_iter().chain(pipe).collect();
+    // A pipe or a file lock of the caller must not stay open for as long as the job waits or runs.
+    // The descriptors that keep an enclosing hold (--with-children) belong to the caller as well: a
+    // job has a session of its own.
+    fds::close_except(&kept);
+    dup2_stdin(File::open("/dev/null")?)?;
+    dup2_stdout(&reporter.new.log)?;
+    reporter.stderr = Some(io::stderr().as_fd().try_clone_to_owned()?);
+    dup2_stderr(&reporter.new.log)?;
+    startup::standard_descriptors_opened();
+    job.record = Some(reporter.new.to_close()?);
+    let job = &job;
+    let child = move |channel| {
+        if let Some(stderr) = &reporter.stderr {
+            // Otherwise the messages are in the log.
+            let _ = dup2_stderr(stderr);
+        }
+        let code = job.start_in_child(
+            channel,
+            None,
+            Some(&mut |session, position| reporter.queued(session, position)),
+        );
+        reporter.ended(code);
+        code
+    };
+    let mut hooks = job;
+    let ended = supervise(&job.limits, &mut hooks, None, child)?;
+    let code = ended.code();
+    if let Some(Err(error)) = job.record.as_ref().map(|record| record.ended(code.ok(), code.err()))
+    {
+        stderr::message(&format!("cannot record how the job ended: {error}"));
+    }
+    Ok(job.conclude(ended))
+}
+
+/// Reports to the command that submits the job, in the process that becomes the job's command.
+struct Reporter {
+    new: NewJob,
+    keys: Vec<String>,
+    /// `None` once it has reported.
+    pipe: Option<File>,
+    /// The number of the job, and that of its session, once it has reported.
+    published: Option<(u64, u64)>,
+    /// The caller's stderr.
+    stderr: Option<OwnedFd>,
+}
+
+impl Reporter {
+    /// Gives the job its number, and reports it once. From then on, follows its session.
+    fn queued(&mut self, session: &str, position: u64) -> Result {
+        let number = session.strip_prefix('s').and_then(|digits| digits.parse().ok());
+        let number = number
+            .ok_or_else(|| Failed::new("the daemon did not give the request a job number"))?;
+        let failed = |error| Failed::new(format!("cannot record the job: {error}"));
+        if let Some((job, known)) = &mut self.published {
+            if *known != number {
+                self.new.moved(*job, number).map_err(failed)?;
+                *known = number;
+            }
+            return Ok(());
+        }
+        let Some(pipe) = &mut self.pipe else { return Ok(()) };
+        let (job, session) = (number, session.to_owned());
+        let keys = std::mem::take(&mut self.keys);
+        let log = self.new.publish(job, keys).map_err(failed)?;
+        let sent = send(pipe, &Report::Queued(Queued { job, session, position, log }));
+        sent.map_err(|_| Failed::new("the command that submits the job has ended"))?;
+        let _ = dup2_stderr(&self.new.log);
+        (self.pipe, self.stderr, self.published) = (None, None, Some((job, job)));
+        Ok(())
+    }
+
+    /// Reports the end of a job that was not queued.
+    fn ended(&mut self, code: u8) {
+        if let Some(mut pipe) = self.pipe.take() {
+            self.new.discard();
+            // If the caller has ended, the report has no reader.
+            let _ = send(&mut pipe, &Report::Ended(code));
+        }
+    }
+}
+
+fn send(pipe: &mut File, report: &Report) -> io::Result<()> {
+    let mut line = serde_json::to_vec(report)?;
+    line.push(b'\n');
+    pipe.write_all(&line)
+}
+
+/// Makes room for another job. A configuration that cannot be read removes nothing.
+fn make_room(target: &Target) -> Result {
+    let Ok(most) = job_bytes_max(&target.place.stores().config) else { return Ok(()) };
+    let pruned = Folder::of(&target.place).prune(most).map_err(unreadable)?;
+    if pruned.jobs > 0 {
+        stderr::note(&format!("{}; `jobs.max` is {}", told(pruned), written_bytes(most)));
+    }
+    Ok(())
+}
