@@ -14,7 +14,6 @@ mod rooms;
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -229,8 +228,7 @@ fn a_package_is_built_for_this_machine_alone_unless_others_are_named() {
     let folder = tempfile::tempdir().unwrap();
     // No target is installed, so nothing is built.
     let rustc = folder.path().join("rustc");
-    fs::write(&rustc, "#!/bin/sh\necho /nonexistent\n").unwrap();
-    fs::set_permissions(&rustc, fs::Permissions::from_mode(0o755)).unwrap();
+    executable::executable(&rustc, "#!/bin/sh\necho /nonexistent\n");
     let path = format!("{}:{}", folder.path().display(), std::env::var("PATH").unwrap());
     let missing = |words: &[&str]| {
         let mut build = Command::new(root().join("packaging/build"));

@@ -286,6 +286,7 @@ mod tests {
         let (read_end, write_end) = io::pipe().unwrap();
         let mut read_end = File::from(std::os::fd::OwnedFd::from(read_end));
         let write_end = std::os::fd::OwnedFd::from(write_end);
+        let same_end = write_end.try_clone().unwrap();
         let write = Box::new(move |text: &[u8]| write_now(write_end.as_fd(), text));
         let log = RefCell::new(Lines::new(write, false));
         let line = [b"x".repeat(9_999), b"\n".to_vec()].concat();
@@ -310,6 +311,9 @@ mod tests {
         assert_eq!(lines.iter().filter(|line| line.len() == 9_999).count(), whole);
         assert_eq!(lines[lines.len() - 2..], [" WARN lost 4 lines of this log", "again"]);
         drop(read_end);
+        canal_sys::rerun::wait_until("nothing can read", || {
+            events_now(same_end.as_fd(), PollFlags::empty()).contains(PollFlags::POLLERR)
+        });
         write();
         assert_eq!(lost(), 1, "a reader that is gone is no failure either");
         assert!(note().unwrap().ends_with("of its log"));

@@ -147,8 +147,10 @@ mod tests {
             } else {
                 assert!([&b"the old one"[..], b"the new one"].contains(&content.as_slice()));
             }
-            sweep(dir.path(), NAME);
-            assert_eq!(names(dir.path()), [NAME]);
+            canal_sys::rerun::wait_until("nothing is left behind", || {
+                sweep(dir.path(), NAME);
+                names(dir.path()) == [NAME]
+            });
             if !stopped {
                 return;
             }

@@ -50,6 +50,19 @@ pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
+/// Waits until there is a value, for at most [`BOUND`].
+///
+/// Tests also wait for what a closed descriptor ends: a lock, a listener, the last writer of a
+/// file. A process that a parallel test starts keeps a copy of it until it executes its program.
+pub fn wait_for<T>(what: &str, mut value: impl FnMut() -> Option<T>) -> T {
+    let mut found = None;
+    wait_until(what, || {
+        found = value();
+        found.is_some()
+    });
+    found.unwrap()
+}
+
 /// Reads a file that another process writes, once it has `lines` whole lines.
 pub fn wait_for_lines(path: &Path, lines: usize) -> String {
     let mut text = String::new();

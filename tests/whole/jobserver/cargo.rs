@@ -1,10 +1,10 @@
 //! A cargo build that starts several rustc.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 
 use super::builds::{check_end, go, until_started, without_jobserver};
 use crate::world::World;
+use crate::world::executable::executable;
 
 const CRATES: usize = 6;
 
@@ -33,8 +33,7 @@ fn write_project(world: &World) {
         fs::write(work.join(&name).join("Cargo.toml"), package).unwrap();
         fs::write(work.join(&name).join("src/lib.rs"), "pub fn f() {}\n").unwrap();
     }
-    fs::write(work.join("wrapper"), WRAPPER).unwrap();
-    fs::set_permissions(work.join("wrapper"), fs::Permissions::from_mode(0o755)).unwrap();
+    executable(work.join("wrapper"), WRAPPER);
 }
 
 #[test]

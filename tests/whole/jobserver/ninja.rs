@@ -2,10 +2,11 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::symlink;
 
 use super::builds::{JOBS, check_end, go, until_at_once, without_jobserver};
 use crate::world::World;
+use crate::world::executable::executable;
 use crate::world::process::{Cmd, installed_or_skip};
 
 /// The ninja that is a client of jobservers. `.ci/run` installs it.
@@ -76,9 +77,7 @@ fn canal_says_that_sudo_hides_the_jobserver_and_how_it_does_not() {
     let sudo = "#!/bin/sh\nkeep=-uMAKEFLAGS\n\
                 case $1 in --preserve-env=MAKEFLAGS) shift; keep=-uCARGO_MAKEFLAGS ;; esac\n\
                 exec env $keep \"$@\"\n";
-    let path = world.path("bin").join("sudo");
-    fs::write(&path, sudo).unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    executable(world.path("bin").join("sudo"), sudo);
     let ended = run(&world, &["sudo", "ninja", "--quiet"]).end().code(0);
     let warning = "canal: sudo removes MAKEFLAGS, by which a build finds the jobserver: its jobs \
                    do not take slots of `cpu`\nhint: keep it with `sudo \

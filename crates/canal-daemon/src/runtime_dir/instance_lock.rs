@@ -345,13 +345,15 @@ mod tests {
         let reason = attempt("canal-1-b", Some("m")).unwrap_err();
         assert!(reason.starts_with("another daemon of yours (pid "), "{reason}");
         drop(first);
-        let second = attempt("canal-1-b", Some("m")).unwrap();
-        drop(second);
-        let reason = attempt("canal-1-b", Some("other")).unwrap_err();
-        assert!(reason.contains("belongs to your daemon on another machine"), "{reason}");
+        let later = |machine| rerun::wait_for("the lock", || attempt("canal-1-b", machine).ok());
+        drop(later(Some("m")));
+        rerun::wait_until("the reason names the other machine", || {
+            let reason = attempt("canal-1-b", Some("other")).unwrap_err();
+            reason.contains("belongs to your daemon on another machine")
+        });
         // A container may have no id.
-        drop(attempt("canal-1-b", None).unwrap());
-        drop(attempt("canal-1-b", Some("other")).unwrap());
+        drop(later(None));
+        drop(later(Some("other")));
     }
 
     #[test]

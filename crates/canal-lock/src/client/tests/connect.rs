@@ -12,6 +12,7 @@ use std::os::unix::net::UnixStream;
 use super::*;
 use crate::client::Options;
 use crate::client::connection::daemon_program;
+use canal_sys::rerun;
 
 #[test]
 fn without_a_daemon_and_with_no_start_a_client_fails_at_once() {
@@ -21,6 +22,7 @@ fn without_a_daemon_and_with_no_start_a_client_fails_at_once() {
     assert!(matches!(&error, ClientError::NoDaemon(place) if **place == scratch.place));
     // A socket without a listener, or a missing directory, also means that no daemon runs.
     drop(scratch.listen());
+    rerun::wait_until("nothing listens", || UnixStream::connect(&scratch.place.socket).is_err());
     let error = Client::connect(&scratch.place, Start::Never).unwrap_err();
     assert!(matches!(error, ClientError::NoDaemon(_)), "{error:?}");
     scratch.place.dir.push("missing");

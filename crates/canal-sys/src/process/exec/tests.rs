@@ -1,12 +1,17 @@
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
+use std::process::Command;
 
 use super::*;
 use crate::rerun;
 
+/// Writes a file. Another process does: a child of a parallel test would inherit the descriptor,
+/// and the kernel executes no file that a process has open for writing.
 fn put(file: &Path, mode: u32, text: &str) {
-    fs::write(file, text).unwrap();
-    fs::set_permissions(file, fs::Permissions::from_mode(mode)).unwrap();
+    let script = r#"printf %s "$2" >"$0" && chmod "$1" "$0""#;
+    let mut writer = Command::new("sh");
+    writer.args(["-c", script]).arg(file).args([&format!("{mode:o}"), text]);
+    assert!(writer.status().unwrap().success());
 }
 
 /// `one` contains an `x` that cannot be executed. `two` contains an `x` that can, and the folder
