@@ -5,7 +5,8 @@ cat > $init <<'END'
 PROMPT=
 fpath=($COMPLETIONS $fpath)
 autoload -U compinit
-compinit -u -D
+# The dump is in the home of this test.
+compinit -u -d $HOME/.zcompdump
 bindkey '^I' complete-word
 compadd() {
   if [[ ${@[1,(i)(-|--)]} != *-(O|A|D)\ * ]]; then
