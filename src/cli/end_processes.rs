@@ -12,6 +12,7 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use itertools::Itertools as _;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 
@@ -21,9 +22,6 @@ use crate::client::{Client, ClientError, OWN, is_on_demand_daemon};
 use crate::protocol::{ErrorName, Kill, KillTarget, KillTargets, Tag, WouldKill};
 use crate::sys::pidfd::{Pidfd, is_gone};
 use crate::sys::process::{self, add_descendants, add_orphans_of_group, uid_of};
-
-/// How long canal waits for the processes to end.
-const WAIT: Duration = Duration::from_secs(10);
 
 /// Fails if the caller cannot end this target.
 pub(crate) fn refusal(target: &KillTarget) -> Result {
@@ -38,15 +36,12 @@ pub(crate) fn endings_of<'a>(
     client: &mut Client,
     found: &'a KillTargets,
 ) -> Result<Vec<Ending<'a>>> {
-    let mut processes: Vec<&KillTarget> = Vec::new();
-    for target in found.targets.iter().filter(|target| target.refused.is_none()) {
-        let (pid, host) = (target.party.pid, &target.host);
-        // A process of another pid namespace has no pid here.
-        if pid == 0 || !processes.iter().any(|it| it.party.pid == pid && it.host == *host) {
-            processes.push(target);
-        }
-    }
-    processes.into_iter().map(|target| Ending::find(client, target)).collect()
+    let targets = found.targets.iter().filter(|target| target.refused.is_none()).enumerate();
+    // A process of another pid namespace has no pid here.
+    let identity = |(at, KillTarget { party, host, .. }): &(usize, &'a KillTarget)| {
+        (party.pid, host, if party.pid == 0 { *at } else { 0 })
+    };
+    targets.unique_by(identity).map(|(_, target)| Ending::find(client, target)).collect()
 }
 
 /// The message about a process that was signalled.
@@ -100,22 +95,18 @@ impl<'a> Ending<'a> {
     pub(crate) fn signal(&mut self, client: &mut Client, signal: Signal) -> Result<Vec<String>> {
         // Once a process has ended, its orphans can no longer be found.
         self.look();
-        match client.kill(&kill(self.target, signal)) {
-            Ok(_) => {}
-            Err(ClientError::Gone(_)) => {
-                let message = "the daemon ended before it answered; it may have sent the signal";
-                return Err(Failed::new(message));
+        client.kill(&kill(self.target, signal)).map_err(|error| match error {
+            ClientError::Gone(_) => {
+                Failed::new("the daemon ended before it answered; it may have sent the signal")
             }
-            Err(error) => return Err(error.into()),
-        }
+            error => error.into(),
+        })?;
         if !ends(signal) {
             return Ok(Vec::new());
         }
         let (_, refused) = self.send(1, signal);
         // A stopped process handles the signal only after it continues.
-        for (_, process) in &self.tree {
-            let _ = process.signal(Signal::SIGCONT);
-        }
+        self.tree.iter().for_each(|(_, process)| drop(process.signal(Signal::SIGCONT)));
         Ok(refused)
     }
 
@@ -128,8 +119,7 @@ impl<'a> Ending<'a> {
             let named = Left::of(*pid);
             match process.signal(signal) {
                 Ok(()) => sent.push(named),
-                Err(error) if is_gone(&error) => {}
-                Err(error) if self.refused.insert(*pid) => {
+                Err(error) if !is_gone(&error) && self.refused.insert(*pid) => {
                     refused.push(not_signalled(*pid, process, &error));
                 }
                 Err(_) => {}
@@ -187,9 +177,7 @@ fn wait(endings: &mut [Ending<'_>], time: Option<Duration>) -> bool {
         let pause = PollTimeout::try_from(pause).unwrap_or(PollTimeout::MAX);
         // If the wait is interrupted, it is merely shorter.
         let _ = poll(&mut [PollFd::new(first.as_fd(), PollFlags::POLLIN)], pause);
-        for ending in endings.iter_mut() {
-            ending.look();
-        }
+        endings.iter_mut().for_each(Ending::look);
     }
 }
 
@@ -219,7 +207,7 @@ fn kill(target: &KillTarget, signal: Signal) -> Kill {
     Kill { token: target.token, request: target.request, signal: signal as i32 }
 }
 
-/// How long the commands have after SIGTERM.
+/// How long superseded commands have after SIGTERM, and again after SIGKILL.
 const GRACE: Duration = Duration::from_secs(10);
 
 /// Ends the commands that the request with this tag supersedes, once it has its place in the queue
@@ -237,21 +225,21 @@ pub(crate) fn end_superseded(target: &Target, tag: Tag) -> Result {
         stderr::note(&format!("{}: superseded", sent(ending.target, Signal::SIGTERM)));
         refused.iter().for_each(|line| stderr::message(line));
     }
-    let grace = Some(Some(GRACE));
-    match wait_for(&mut endings, Signal::SIGTERM, grace).as_slice() {
+    match wait_for(&mut endings, Signal::SIGTERM, Some(Some(GRACE)), GRACE).as_slice() {
         [] => Ok(()),
         [left, ..] => Err(Failed::new(format!("{} cannot be ended", left.shown()))),
     }
 }
 
-/// Waits for the end of the signalled processes, and kills them after `kill_after`. Reports those
-/// that remain.
+/// Waits for the end of the signalled processes, and kills them after `kill_after`. Gives up those
+/// that still run `most` after the last signal, and reports them.
 pub(crate) fn wait_for(
     endings: &mut [Ending<'_>],
     signal: Signal,
     kill_after: Option<Length>,
+    most: Duration,
 ) -> Vec<Left> {
-    let time = kill_after.unwrap_or(Some(WAIT));
+    let time = kill_after.unwrap_or(Some(most));
     if wait(endings, time) {
         return Vec::new();
     }
@@ -262,37 +250,33 @@ pub(crate) fn wait_for(
         for ending in endings.iter_mut() {
             ending.look();
             let (killed, refused) = ending.send(0, Signal::SIGKILL);
-            for one in &killed {
-                stderr::note(&format!("killed {}, {since}", one.shown()));
-            }
+            killed.iter().for_each(|it| stderr::note(&format!("killed {}, {since}", it.shown())));
             refused.iter().for_each(|line| stderr::message(line));
             is_any_killed |= !killed.is_empty();
         }
-        if is_any_killed && wait(endings, Some(WAIT)) {
+        if is_any_killed && wait(endings, Some(most)) {
             return Vec::new();
         }
-        since = format!("{} after KILL", stated(WAIT));
+        since = format!("{} after KILL", stated(most));
     }
     let mut all_left = Vec::new();
     let mut is_deaf = false;
     for ending in endings.iter() {
         for (pid, _) in ending.living() {
             let left = Left::of(*pid);
-            let shown = left.shown();
-            // canal has already reported why it cannot end this process.
-            if ending.refused.contains(&left.pid) {
-                stderr::message(&format!("{shown} is still running"));
-            } else {
-                stderr::message(&format!("{shown} is still running, {since}"));
-                is_deaf = true;
-            }
+            // canal has already reported why it cannot end some processes.
+            let is_refused = ending.refused.contains(pid);
+            let since = if is_refused { String::new() } else { format!(", {since}") };
+            stderr::message(&format!("{} is still running{since}", left.shown()));
+            is_deaf |= !is_refused;
             all_left.push(left);
         }
     }
     if is_deaf && kill_after.is_none() && signal != Signal::SIGKILL {
-        let hint = "kill the remaining processes with `--kill-after 10s`, or kill immediately with \
-                    `--signal KILL`";
-        stderr::hint(hint);
+        stderr::hint(
+            "kill the remaining processes with `--kill-after 10s`, or kill immediately with \
+             `--signal KILL`",
+        );
     }
     all_left
 }

@@ -3,6 +3,8 @@
 //!
 //! Invariant: canal signals only what it has shown, and the processes started by that.
 
+use std::time::Duration;
+
 use nix::sys::signal::Signal;
 use serde::Serialize;
 
@@ -14,6 +16,9 @@ use crate::cli::wording::holders_and_waiters::{clause, party};
 use crate::cli::{Failed, Global, Now, Result, Target, plural, sanitize, stderr, stdout, wrong};
 use crate::protocol::{KillTarget, KillTargets, WouldKill};
 use crate::run::{OwnCode, SUCCESS};
+
+/// How long canal waits for the processes to end, and again after `--kill-after` has killed them.
+const WAIT: Duration = Duration::from_secs(10);
 
 /// The `--json` output.
 #[derive(Debug, Serialize)]
@@ -36,10 +41,9 @@ pub(crate) fn run(args: &KillArgs, global: &Global) -> Result<u8> {
     let mut asked = what(args)?;
     let signal = args.signal.unwrap_or(Signal::SIGTERM);
     if args.kill_after.is_some() && !ends(signal) {
-        let message = format!(
-            "--kill-after needs a signal that ends processes, and {} does not",
-            name(signal)
-        );
+        let name = name(signal);
+        let message =
+            format!("--kill-after needs a signal that ends processes, and {name} does not");
         return Err(wrong("kill", message));
     }
     let target = Target::of(global)?;
@@ -49,9 +53,8 @@ pub(crate) fn run(args: &KillArgs, global: &Global) -> Result<u8> {
         // A script that ends the holder of key 17 must not end job 17.
         if args.yes && number == key.as_str() {
             let message = format!("no key `{number}` is in use, but there is a job {number}");
-            return Err(
-                Failed::new(message).hint(format!("end the job with `canal kill --yes %{number}`"))
-            );
+            let hint = format!("end the job with `canal kill --yes %{number}`");
+            return Err(Failed::new(message).hint(hint));
         }
         asked = WouldKill { session: Some(session), ..WouldKill::default() };
     }
@@ -89,7 +92,7 @@ pub(crate) fn run(args: &KillArgs, global: &Global) -> Result<u8> {
         }
     }
     let left = match ends(signal) {
-        true => wait_for(&mut signalled, signal, args.kill_after),
+        true => wait_for(&mut signalled, signal, args.kill_after, WAIT),
         false => Vec::new(),
     };
     let done = all && refused.is_empty() && left.is_empty();
