@@ -21,9 +21,16 @@ use crate::protocol::{ErrorName, HolderInfo, Release, Released, ReleasedHold, St
 use crate::run::nodes::{Host, News, PartAnswer, PartSaid};
 
 pub(crate) fn run(args: &ReleaseArgs, global: &Global) -> Result {
-    let mut release = match what(args)? {
-        What::AtDaemon(release) => release,
-        What::OverNodes(handle) => return at_nodes(&handle, args.json, &Target::of(global)?),
+    let names_hold = args.key.is_some() || args.all || args.force || args.token.is_some();
+    let given = if names_hold || args.pid.is_some() { None } else { args.which.read()? };
+    let mut release = match given {
+        None => what(args)?,
+        Some(GivenHandle::OfDaemon(handle)) => {
+            Release { handle: Some(handle), ..Release::default() }
+        }
+        Some(GivenHandle::OverNodes(handle)) => {
+            return at_nodes(&handle, args.json, &Target::of(global)?);
+        }
     };
     let by_name = args.force || release.handle.is_some();
     let owner = if by_name { None } else { Some(Owner::find(args.pid)?) };
@@ -100,11 +107,8 @@ struct ReleaseHost;
 impl Host for ReleaseHost {
     fn say(&mut self, news: News) {
         // The result names the nodes that are away.
-        if !matches!(news, News::Away(_))
-            && let Some(note) = news.note()
-        {
-            stderr::note(&note);
-        }
+        let note = if matches!(news, News::Away(_)) { None } else { news.note() };
+        note.iter().for_each(|note| stderr::note(note));
     }
 }
 
@@ -119,12 +123,11 @@ fn only_holder(client: &mut Client, key: &str) -> Result<u64> {
         [holder] => Ok(holder.token),
         [] => Err(Failed::new(format!("no one holds `{key}`"))
             .hint("run `canal status` to see the holders and waiters")),
-        _ => {
+        [..] => {
             let count = holders.len();
-            Err(Failed::new(format!(
-                "`{key}` has {count} holders; choose one with --force --token"
-            ))
-            .hint(format!("run `canal status -v {key}` to see the tokens")))
+            let message = format!("`{key}` has {count} holders; choose one with --force --token");
+            let hint = format!("run `canal status -v {key}` to see the tokens");
+            Err(Failed::new(message).hint(hint))
         }
     }
 }
@@ -132,8 +135,8 @@ fn only_holder(client: &mut Client, key: &str) -> Result<u64> {
 /// Adds a hint about what is easy to overlook: KEY has no size here, and the owner is the parent
 /// process, which is not obvious in a pipe or a subshell.
 fn explained(error: ClientError, args: &ReleaseArgs, owner: Option<&Owner>) -> Failed {
-    let not_held = matches!(&error, ClientError::Failure(f) if f.name == ErrorName::NotHeld);
     let failed = Failed::from(error);
+    let not_held = failed.failure.as_ref().is_some_and(|it| it.name == ErrorName::NotHeld);
     let is_sized = |key: &Key| key.as_str().contains(['=', ':']) && !key.as_str().contains('/');
     match owner {
         // The daemon's own hint may be better.
@@ -150,36 +153,16 @@ fn explained(error: ClientError, args: &ReleaseArgs, owner: Option<&Owner>) -> F
     }
 }
 
-/// The holds to release.
-enum What {
-    /// Holds at the daemon of this place; with `--force KEY`, the only hold of the key.
-    AtDaemon(Release),
-    /// A lease at nodes.
-    OverNodes(Box<LeaseHandle>),
-}
-
-/// The holds that the command line names with exactly one of KEY, --all, --handle, --force KEY and
-/// --force --token; without these, the lease whose handle is in the environment.
-fn what(args: &ReleaseArgs) -> Result<What> {
+/// The holds at the daemon of this place that the command line names with exactly one of KEY,
+/// --all, --force KEY and --force --token. With `--force KEY`, it is the only hold of the key.
+fn what(args: &ReleaseArgs) -> Result<Release> {
     let error = |message: &str| Err(wrong("release", message));
-    let others = args.key.is_some() || args.all || args.force || args.token.is_some();
-    if others || args.pid.is_some() {
-        if args.which.handle.is_some() {
-            return error("--handle names a whole lease: leave out KEY, --all, --token and --pid");
-        }
-    } else {
-        match args.which.read()? {
-            Some(GivenHandle::OverNodes(handle)) => return Ok(What::OverNodes(handle)),
-            Some(GivenHandle::OfDaemon(handle)) => {
-                return Ok(What::AtDaemon(Release { handle: Some(handle), ..Release::default() }));
-            }
-            None => {}
-        }
+    if args.which.handle.is_some() {
+        return error("--handle names a whole lease: leave out KEY, --all, --token and --pid");
     }
     if args.yes && !args.force {
         return error("--yes needs --force KEY, the only form that asks for confirmation");
     }
-    let at_daemon = |release| Ok(What::AtDaemon(release));
     match (&args.key, args.all, args.force, args.token) {
         (None, false, true, Some(_)) if args.pid.is_some() => {
             error("--force --token releases a hold of any process: leave out --pid")
@@ -187,16 +170,16 @@ fn what(args: &ReleaseArgs) -> Result<What> {
         (Some(_), false, true, None) if args.pid.is_some() => {
             error("--force KEY breaks the hold of any process: leave out --pid")
         }
-        (None, false, true, token @ Some(_)) => at_daemon(Release { token, ..Release::default() }),
+        (None, false, true, token @ Some(_)) => Ok(Release { token, ..Release::default() }),
         (Some(key), false, _, None) => {
-            at_daemon(Release { key: Some(key.text().clone()), ..Release::default() })
+            Ok(Release { key: Some(key.text().clone()), ..Release::default() })
         }
         (_, _, true, None) => Err(wrong("release", "--force needs KEY or --token")
             .hint("run `canal status -v` to see the tokens")),
         (_, _, true, Some(_)) => error("--force --token names a hold; leave out KEY and --all"),
         (_, _, false, Some(_)) => error("--token needs --force"),
         (Some(_), true, false, None) => error("KEY and --all cannot be given together"),
-        (None, true, false, None) => at_daemon(Release { all: true, ..Release::default() }),
+        (None, true, false, None) => Ok(Release { all: true, ..Release::default() }),
         (None, false, false, None) => error("no lock given; give its KEY, --all, or --handle"),
     }
 }

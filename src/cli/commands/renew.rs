@@ -110,16 +110,15 @@ impl Renewal<'_> {
                 }
                 Err(error) => {
                     if boottime_ms().saturating_sub(renewed_at) > ttl_ms {
-                        let ttl = stated_ms(ttl_ms);
                         let message = format!(
-                            "canal has been unable to renew the lease for the last {ttl}, so it \
-                             counts as lost: {error}"
+                            "canal has been unable to renew the lease for the last {}, so it \
+                             counts as lost: {error}",
+                            stated_ms(ttl_ms)
                         );
+                        let lost = Failed::with_code(OwnCode::LockLost.number(), message);
                         let hint = "run `canal renew` once the daemon answers, to see whether the \
                                     lease has ended";
-                        return Err(
-                            Failed::with_code(OwnCode::LockLost.number(), message).hint(hint)
-                        );
+                        return Err(lost.hint(hint));
                     }
                     if !failing {
                         stderr::message(&format!("cannot renew the lease; trying again: {error}"));
@@ -131,13 +130,8 @@ impl Renewal<'_> {
     }
 
     fn at_nodes(&self, handle: &LeaseHandle, note: Option<String>, target: &Target) -> Result {
-        let mut host = RenewalHost {
-            renewal: *self,
-            handle,
-            deadline: Deadline::default(),
-            is_lost: false,
-            failed: None,
-        };
+        let (renewal, deadline) = (*self, Deadline::default());
+        let mut host = RenewalHost { renewal, handle, deadline, is_lost: false, failed: None };
         let ending = on_lease(Task::Renew, handle, (note, self.ttl_ms), target, &mut host)?;
         if let Some(failed) = host.failed {
             return Err(failed);
@@ -189,37 +183,25 @@ impl RenewalHost<'_> {
         let renewed: Vec<&Renewed> = answers.iter().filter_map(renewed).collect();
         let keys = renewed.first().map(|renewed| renewed.keys.as_slice()).unwrap_or_default();
         if json {
-            let left = self.deadline.kill_at.saturating_sub(boottime_ms());
+            let LeaseHandle { token, need, .. } = *self.handle;
             let lease = LeaseInfo {
                 ttl_ms: renewed.iter().map(|renewed| renewed.lease.ttl_ms).min().unwrap_or(0),
-                left_ms: Some(left),
+                left_ms: Some(self.deadline.kill_at.saturating_sub(boottime_ms())),
                 expires: Some(time_of(self.deadline.kill_at)),
                 renewals: renewed.iter().map(|renewed| renewed.lease.renewals).max().unwrap_or(0),
             };
-            stdout::print_json(&RenewedOverNodes {
-                keys,
-                token: self.handle.token,
-                lease,
-                need: self.handle.need,
-                nodes: parts.reports(),
-            })?;
+            let nodes = parts.reports();
+            stdout::print_json(&RenewedOverNodes { keys, token, lease, need, nodes })?;
         }
-        let lines = match process {
-            None => parts.missing(),
-            // The next report states since when the node has been away, and the consequence.
-            Some(_) => parts.gone(),
-        };
+        // With a process, the next report states since when a node has been away, and the
+        // consequence.
+        let lines = if process.is_some() { parts.gone() } else { parts.missing() };
         lines.iter().for_each(|line| stderr::note(line));
         answers.iter().filter_map(|it| self.other_ttl(it)).for_each(|it| stderr::note(&it));
-        let token = self.handle.token.map(|token| format!(", token {token}"));
-        stderr::detail(&format!(
-            "renewed {} until {} on {} of {} nodes{}",
-            keys.join(", "),
-            clock_of(self.deadline.kill_at),
-            renewed.len(),
-            answers.len(),
-            token.unwrap_or_default()
-        ));
+        let token = self.handle.token.map(|token| format!(", token {token}")).unwrap_or_default();
+        let (keys, until) = (keys.join(", "), clock_of(self.deadline.kill_at));
+        let (on, all) = (renewed.len(), answers.len());
+        stderr::detail(&format!("renewed {keys} until {until} on {on} of {all} nodes{token}"));
         Ok(())
     }
 
@@ -237,10 +219,7 @@ impl RenewalHost<'_> {
 
 /// The renewal of a node's part.
 fn renewed(answer: &PartAnswer) -> Option<&Renewed> {
-    match &answer.said {
-        Some(PartSaid::Renewed(renewed)) => Some(renewed),
-        _ => None,
-    }
+    if let Some(PartSaid::Renewed(renewed)) = &answer.said { Some(renewed) } else { None }
 }
 
 impl Host for RenewalHost<'_> {
@@ -259,12 +238,9 @@ impl Host for RenewalHost<'_> {
 
     fn say(&mut self, news: News) {
         // Without a process, the result names the nodes that are away.
-        if matches!(news, News::Away(_)) && self.renewal.process.is_none() {
-            return;
-        }
-        if let Some(note) = news.note() {
-            stderr::note(&note);
-        }
+        let is_in_result = matches!(news, News::Away(_)) && self.renewal.process.is_none();
+        let note = if is_in_result { None } else { news.note() };
+        note.iter().for_each(|note| stderr::note(note));
     }
 
     fn polled(&self) -> Vec<PollFd<'_>> {
@@ -273,11 +249,9 @@ impl Host for RenewalHost<'_> {
     }
 
     fn turn(&mut self, _now: Millis) -> Wish {
-        if self.renewal.process.is_some_and(Pidfd::has_ended) {
-            return Wish::Leave;
-        }
-        match self.is_lost {
-            true => Wish::Stop,
+        match self.renewal.process.is_some_and(Pidfd::has_ended) {
+            true => Wish::Leave,
+            false if self.is_lost => Wish::Stop,
             false => Wish::GoOn,
         }
     }
