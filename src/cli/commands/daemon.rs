@@ -26,8 +26,7 @@ use crate::run::nodes::watch_for_deadlocks;
 
 pub(crate) fn run(args: &DaemonArgs, global: &Global) -> Result {
     if args.hook_guard {
-        daemon::guard_hook()?;
-        return Ok(());
+        return Ok(daemon::guard_hook()?);
     }
     let target = Target::of(global)?;
     let place = target.place.clone();
@@ -70,25 +69,21 @@ pub(crate) fn run(args: &DaemonArgs, global: &Global) -> Result {
     if args.watcher {
         // The next client that needs the daemon reports the error.
         Verbosity::Quiet.apply();
-        daemon::watch(&options, move || drop(target.connect()))?;
-        return Ok(());
+        return Ok(daemon::watch(&options, move || drop(target.connect()))?);
     }
-    prepare(args, &mut options).inspect_err(|failed| {
+    let mut prepare = || -> Result {
+        // systemd has the socket of the machine's daemon, and starts that as another user.
+        if ServiceManager::of_machine() != ServiceManager::Systemd {
+            daemon::become_owner(&options.place)?;
+        }
+        if args.replace { replace(&mut options) } else { Ok(()) }
+    };
+    prepare().inspect_err(|failed| {
         if args.on_demand {
             daemon::report_failure(&failed.message, failed.hint.as_deref());
         }
     })?;
-    daemon::run(&options)?;
-    Ok(())
-}
-
-/// Prepares this process to be the daemon with these options.
-fn prepare(args: &DaemonArgs, options: &mut Options) -> Result {
-    // systemd has the socket of the machine's daemon, and starts that as another user.
-    if ServiceManager::of_machine() != ServiceManager::Systemd {
-        daemon::become_owner(&options.place)?;
-    }
-    if args.replace { replace(options) } else { Ok(()) }
+    Ok(daemon::run(&options)?)
 }
 
 /// Whether systemd runs the daemon of a place.
@@ -140,22 +135,18 @@ fn replace(options: &mut Options) -> Result {
     if daemon::runs(place, uid) {
         daemon::check(options)?;
     }
-    let until = Instant::now() + REPLACE_MAX;
+    let (until, mut again) = (Instant::now() + REPLACE_MAX, Instant::now());
     // If no daemon runs, a client that wants to stop one would wait until one starts.
-    let mut free = replacing.is_free(place);
-    // A daemon that a client was just starting may come up after the first one ends, and must end
-    // too.
-    while !free && Instant::now() < until {
-        if let Some(pid) = stop(place)? {
-            stderr::detail(&format!("stopped the daemon, pid {pid}"));
-        }
-        let again = Instant::now() + STOP_AGAIN;
-        while !free && Instant::now() < again {
-            free = replacing.is_free(place);
-            if !free {
-                std::thread::sleep(REPLACE_PAUSE);
+    while !replacing.is_free(place) && Instant::now() < until {
+        // A daemon that a client was just starting may come up after the first one ends, and must
+        // end too.
+        if again <= Instant::now() {
+            if let Some(pid) = stop(place)? {
+                stderr::detail(&format!("stopped the daemon, pid {pid}"));
             }
+            again = Instant::now() + STOP_AGAIN;
         }
+        std::thread::sleep(REPLACE_PAUSE);
     }
     options.replaces = Some(replacing);
     Ok(())
@@ -171,9 +162,7 @@ const REPLACE_PAUSE: Duration = Duration::from_millis(5);
 fn stop(place: &Place) -> Result<Option<u32>> {
     let until = Instant::now() + REPLACE_MAX;
     loop {
-        match Client::connect(place, Start::Never)
-            .and_then(|mut client| client.stop(&NoParameters {}))
-        {
+        match Client::connect(place, Start::Never).and_then(|mut it| it.stop(&NoParameters {})) {
             Ok(stopping) => return Ok(Some(stopping.pid)),
             Err(ClientError::NoDaemon(_)) => return Ok(None),
             // The daemon ended before it answered, for example because it was killed. A client may
@@ -188,9 +177,7 @@ fn stop(place: &Place) -> Result<Option<u32>> {
 
 /// Makes the running daemon read its configuration again, and prints the result.
 fn reload(place: &Place) -> Result {
-    let reloaded =
-        Client::connect(place, Start::Never).and_then(|mut client| client.reload(&NoParameters {}));
-    match reloaded {
+    match Client::connect(place, Start::Never).and_then(|mut it| it.reload(&NoParameters {})) {
         Ok(Reloaded { file, changed, notes, .. }) => {
             let what = match changed.len() {
                 0 => "nothing changed".to_owned(),
@@ -218,8 +205,7 @@ fn reload(place: &Place) -> Result {
 
 /// Whole seconds, rounded up; 0 means never.
 fn idle_seconds(length: Length) -> u64 {
-    let up = |length: Duration| length.as_secs().saturating_add((length.subsec_nanos() > 0).into());
-    length.map_or(0, up)
+    length.map_or(0, |length| millis(length).div_ceil(1000))
 }
 
 /// Prints the metrics for a monitoring system. Fails if the reader goes away, because a collector
@@ -234,13 +220,14 @@ pub(crate) fn bridge(args: &BridgeArgs, target: &Target) -> Result {
     let keys: Vec<String> = args.keys.iter().map(|key| key.as_str().to_owned()).collect();
     let keys = args.leases.then_some(keys.as_slice());
     let (input, output) = (io::stdin(), io::stdout());
-    match bridge::bridge(&target.place, &target.options, keys, input.as_fd(), output.as_fd()) {
-        Ok(()) => Ok(()),
-        Err(BridgeError::Client(error)) => Err(error.into()),
-        Err(error @ BridgeError::OlderDaemon) => Err(Failed::new(error.to_string())
-            .hint("start the newer one with `canal daemon --replace`")),
-        Err(error) => Err(Failed::new(error.to_string())),
-    }
+    let ended = bridge::bridge(&target.place, &target.options, keys, input.as_fd(), output.as_fd());
+    ended.map_err(|error| match error {
+        BridgeError::Client(error) => error.into(),
+        BridgeError::OlderDaemon => {
+            Failed::new(error.to_string()).hint("start the newer one with `canal daemon --replace`")
+        }
+        error => Failed::new(error.to_string()),
+    })
 }
 
 /// `canal deadlock-watcher`, which looks for deadlocks on behalf of a request that waits at the
