@@ -8,7 +8,7 @@ use jiff::Timestamp;
 
 use super::records::length;
 use crate::cli::output::sanitize::{padded, width};
-use crate::cli::{Now, cut, sanitize};
+use crate::cli::{Now, cut, plural, sanitize};
 use crate::protocol::{HistoryBin, HistoryKeyUse, HistorySlots, HistoryStats};
 
 /// The height of a plot over time, in lines.
@@ -55,8 +55,7 @@ impl Glyphs {
     fn bar(self, eighths: usize) -> String {
         match self {
             Self::Blocks => {
-                let rest = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"][eighths % 8];
-                "█".repeat(eighths / 8) + rest
+                "█".repeat(eighths / 8) + ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"][eighths % 8]
             }
             Self::Ascii => "#".repeat(eighths.div_ceil(8)),
         }
@@ -79,11 +78,10 @@ pub(super) fn histogram(bins: &[HistoryBin], columns: usize, glyphs: Glyphs) -> 
     let up_to = if glyphs == Glyphs::Blocks { "≤" } else { "<=" };
     let bounds = bounds(bins, up_to);
     let wide = bounds.iter().map(|text| width(text)).max().unwrap_or(0);
-    let counts = bins.iter().map(|bin| bin.count.to_string());
-    let digits = counts.clone().map(|text| text.len()).max().unwrap_or(0);
+    let digits = most.to_string().len();
     let room = columns.saturating_sub(wide + digits + 6).clamp(1, BAR_COLUMNS_MAX);
-    let lines = bounds.into_iter().zip(bins).zip(counts).map(|((bounds, bin), count)| {
-        let bar = glyphs.bar(eighths(bin.count as f64, most as f64, room));
+    let lines = bounds.into_iter().zip(bins).map(|(bounds, HistoryBin { count, .. })| {
+        let bar = glyphs.bar(eighths(*count as f64, most as f64, room));
         format!("  {bounds:>wide$}  {count:>digits$}  {bar}")
     });
     lines.collect()
@@ -92,23 +90,21 @@ pub(super) fn histogram(bins: &[HistoryBin], columns: usize, glyphs: Glyphs) -> 
 /// The bounds of each bin: `≤ 0.3s`, and `> 1d` for the last one.
 pub(super) fn bounds(bins: &[HistoryBin], up_to: &str) -> Vec<String> {
     let before = iter::once(None).chain(bins.iter().map(|bin| bin.up_to_ms));
-    let bounds = bins.iter().zip(before).map(|(bin, before)| match (bin.up_to_ms, before) {
-        (Some(ms), _) => format!("{up_to} {}", bound(ms)),
-        (None, Some(ms)) => format!("> {}", bound(ms)),
-        (None, None) => "> 1d".to_owned(),
+    let bounds = bins.iter().zip(before).map(|(bin, before)| match bin.up_to_ms {
+        Some(ms) => format!("{up_to} {}", bound(ms)),
+        None => format!("> {}", before.map_or_else(|| "1d".to_owned(), bound)),
     });
     bounds.collect()
 }
 
 /// `10ms`, `0.3s`, `30s`, `3m`, `8h`.
 fn bound(ms: u64) -> String {
-    match ms {
-        0..100 => format!("{ms}ms"),
-        100..1_000 => length(ms),
-        _ if ms.is_multiple_of(86_400_000) => format!("{}d", ms / 86_400_000),
-        _ if ms.is_multiple_of(3_600_000) => format!("{}h", ms / 3_600_000),
-        _ if ms.is_multiple_of(60_000) => format!("{}m", ms / 60_000),
-        _ => format!("{}s", ms / 1000),
+    let units = [(86_400_000, "d"), (3_600_000, "h"), (60_000, "m")];
+    match units.iter().find(|(unit, _)| ms.is_multiple_of(*unit)) {
+        _ if ms < 100 => format!("{ms}ms"),
+        _ if ms < 1_000 => length(ms),
+        Some((unit, name)) => format!("{}{name}", ms / unit),
+        None => format!("{}s", ms / 1000),
     }
 }
 
@@ -123,8 +119,7 @@ pub(super) fn use_over_time(
     let room = columns.saturating_sub(LABEL + 3).max(1);
     let Some(series) = Series::of(key, room) else { return Vec::new() };
     let each = (room / series.columns.len().max(1)).clamp(1, BUCKET_COLUMNS_MAX);
-    let heights: Vec<usize> =
-        series.columns.iter().map(|used| eighths(*used, series.top, LINES)).collect();
+    let heights = series.columns.iter().map(|used| eighths(*used, series.top, LINES)).collect_vec();
     // To the left of the plot, below it, and where the two axes meet.
     let [left, below, corner] = match glyphs {
         Glyphs::Blocks => ['│', '─', '└'],
@@ -159,15 +154,11 @@ pub(super) fn said(series: &Series) -> String {
 /// `43% of 3 slots`; `43% of 2 to 8 slots` if the size changed; `1.3 at once` if the size is
 /// unknown.
 pub(super) fn share(series: &Series) -> String {
-    let percent = series.share.map(|share| (share * 100.0).round());
-    match (percent, series.sizes) {
-        (Some(percent), Some((1, 1))) => format!("{percent}% of 1 slot"),
-        (Some(percent), Some((least, most))) if least < most => {
-            format!("{percent}% of {least} to {most} slots")
-        }
-        (Some(percent), Some((size, _))) => format!("{percent}% of {size} slots"),
-        _ => format!("{:.1} at once", series.mean),
-    }
+    let (Some(share), Some((least, most))) = (series.share, series.sizes) else {
+        return format!("{:.1} at once", series.mean);
+    };
+    let least = if least < most { format!("{least} to ") } else { String::new() };
+    format!("{}% of {least}{}", (share * 100.0).round(), plural(most, "slot", "slots"))
 }
 
 /// The label for a height of a plot.
@@ -180,20 +171,17 @@ pub(super) fn level(slots: f64, size: Option<u64>) -> String {
 
 /// One line for each key: its name, its use, and a plot of one line.
 pub(super) fn keys(keys: &[HistoryKeyUse], columns: usize, glyphs: Glyphs) -> Vec<String> {
-    let names: Vec<String> =
-        keys.iter().map(|key| cut(&sanitize(&key.key), NAME_COLUMNS_MAX)).collect();
+    let names = keys.iter().map(|key| cut(&sanitize(&key.key), NAME_COLUMNS_MAX)).collect_vec();
     let wide = names.iter().map(|name| width(name)).max().unwrap_or(0);
-    let mut lines = Vec::new();
-    for (key, name) in keys.iter().zip(names) {
-        // The plot gets the room that the share leaves, which is nearly the same for all keys.
-        let room = columns.saturating_sub(wide + 26).max(1);
-        let Some(series) = Series::of(key, room) else { continue };
+    // The plot gets the room that the share leaves, which is nearly the same for all keys.
+    let room = columns.saturating_sub(wide + 26).max(1);
+    let line = |(key, name): (_, &String)| {
+        let series = Series::of(key, room)?;
         let plot = series.columns.iter().map(|used| glyphs.upward(eighths(*used, series.top, 1)));
-        let plot: String = plot.collect();
-        let share = share(&series);
-        lines.push(format!("  {}  {share:<20}  {}", padded(&name, wide), plot.trim_end()));
-    }
-    lines
+        let (plot, share) = (plot.collect::<String>(), share(&series));
+        Some(format!("  {}  {share:<20}  {}", padded(name, wide), plot.trim_end()))
+    };
+    keys.iter().zip(&names).filter_map(line).collect()
 }
 
 /// The title of the table, or plot, of the waits with other numbers of slots.
@@ -290,16 +278,15 @@ pub(super) fn single_key(found: &HistoryStats) -> Option<&HistoryKeyUse> {
 
 /// The size of the key in each bucket; empty if the size is unknown.
 fn sizes(key: &HistoryKeyUse) -> Vec<u64> {
-    if key.sizes.len() == key.used.len() && key.sizes.iter().all(|size| *size > 0) {
-        return key.sizes.clone();
+    match key.size {
+        _ if key.sizes.len() == key.used.len() && !key.sizes.contains(&0) => key.sizes.clone(),
+        Some(size @ 1..) => vec![size; key.used.len()],
+        _ => Vec::new(),
     }
-    let one = key.size.filter(|size| *size > 0);
-    one.map(|size| vec![size; key.used.len()]).unwrap_or_default()
 }
 
 fn millis(time: &str) -> Option<u64> {
-    let time: Timestamp = time.parse().ok()?;
-    u64::try_from(time.as_millisecond()).ok()
+    u64::try_from(time.parse::<Timestamp>().ok()?.as_millisecond()).ok()
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::cli::arguments::definition::HistoryArgs;
+use crate::cli::end_processes;
 use crate::cli::find_job::{add_numbers_of_ended, look_up};
 use crate::cli::output::columns::{NOTE, PLAIN, Page, print, table};
 use crate::cli::{
@@ -82,14 +83,11 @@ const NAMES: [&str; COLUMNS] = ["ENDED", "HOW", "WAITED", "HELD", "PID", "USER",
 /// The column that shows how a record ended.
 const HOW: usize = 1;
 
-/// The column of the keys.
-const KEYS: usize = 6;
-
 /// On a terminal, long keys may take up to half of the space that they share with the commands.
 fn layout(widest: [usize; COLUMNS], columns: usize) -> [Option<usize>; COLUMNS] {
     let mut widths = table::<HOW, COLUMNS>(widest, columns);
     if let [.., Some(keys), Some(commands)] = &mut widths {
-        let more = widest[KEYS].saturating_sub(*keys);
+        let more = widest[COLUMNS - 2].saturating_sub(*keys);
         let more = more.min(commands.saturating_sub(*keys) / 2);
         (*keys, *commands) = (*keys + more, *commands - more);
     }
@@ -98,10 +96,9 @@ fn layout(widest: [usize; COLUMNS], columns: usize) -> [Option<usize>; COLUMNS] 
 
 pub(crate) fn page(records: &[HistoryRecord], dropped: u64, now: &Now) -> Page<COLUMNS> {
     let mut page = Page::with(layout, 0..0);
-    if records.is_empty() {
-        page.line("no matching request has ended", PLAIN);
-    } else {
-        page.names(NAMES);
+    match records.is_empty() {
+        true => page.line("no matching request has ended", PLAIN),
+        false => page.names(NAMES),
     }
     for record in records {
         page.cells(cells(record, now), PLAIN);
@@ -152,10 +149,8 @@ fn how(record: &HistoryRecord) -> String {
         (Some(status), ..) => format!("exit {status}"),
         (_, Some(signal), _) => {
             let what = if is_over { MAX_RUN } else { KILLED };
-            match Signal::try_from(i32::from(signal)) {
-                Ok(known) => format!("{what}: {}", known.as_str().trim_start_matches("SIG")),
-                Err(_) => format!("{what}: {signal}"),
-            }
+            let known = Signal::try_from(i32::from(signal)).map(end_processes::name);
+            format!("{what}: {}", known.map_or_else(|_| signal.to_string(), str::to_owned))
         }
         (_, _, "ended") if record.held_ms.is_none() => "gave up".to_owned(),
         (_, _, "ended") => "ended (exit status unknown)".to_owned(),
@@ -173,38 +168,19 @@ fn how(record: &HistoryRecord) -> String {
 
 /// `deadlock: s12 waited for a, s14 for b`.
 fn ring(record: &HistoryRecord) -> String {
-    let step = |step: &HistoryStep| {
-        let (session, key) = (sanitize(&step.session), sanitize(&step.key));
-        format!("{session} (pid {}) for `{key}`", step.pid)
+    let step = |HistoryStep { session, pid, key, .. }: &HistoryStep| {
+        format!("{} (pid {pid}) for `{}`", sanitize(session), sanitize(key))
     };
     format!("waited for each other: {}", record.cycle.iter().map(step).join(", "))
 }
 
 /// The columns of `--csv`: fields of a record, and the names of its keys and its user.
-const CSV_NAMES: [&str; 17] = [
-    "number",
-    "asked",
-    "ended",
-    "how",
-    "exit",
-    "signal",
-    "waited_ms",
-    "held_ms",
-    "keys",
-    "user",
-    "pid",
-    "session",
-    "token",
-    "host",
-    "note",
-    "command",
-    "at_least",
-];
+const CSV_NAMES: &str = "number,asked,ended,how,exit,signal,waited_ms,held_ms,keys,user,pid,\
+                         session,token,host,note,command,at_least";
 
 /// A line of names, and one line for each record.
 fn csv(records: &[HistoryRecord]) -> String {
-    let names = CSV_NAMES.join(",") + "\r\n";
-    names + &records.iter().map(csv_line).collect::<String>()
+    [CSV_NAMES, "\r\n"].concat() + &records.iter().map(csv_line).collect::<String>()
 }
 
 fn csv_line(record: &HistoryRecord) -> String {
@@ -216,15 +192,11 @@ fn csv_line(record: &HistoryRecord) -> String {
         (_, Value::String(text)) => text.clone(),
         (_, other) => other.to_string(),
     };
-    CSV_NAMES.map(|name| quoted(&sanitize(&value(name)))).join(",") + "\r\n"
-}
-
-fn quoted(value: &str) -> String {
-    if value.contains([',', '"', '\r', '\n']) {
-        format!("\"{}\"", value.replace('"', "\"\""))
-    } else {
-        value.to_owned()
-    }
+    let quoted = |value: String| match value.contains([',', '"', '\r', '\n']) {
+        true => format!("\"{}\"", value.replace('"', "\"\"")),
+        false => value,
+    };
+    CSV_NAMES.split(',').map(|name| quoted(sanitize(&value(name)))).join(",") + "\r\n"
 }
 
 #[cfg(test)]

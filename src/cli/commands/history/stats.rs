@@ -117,11 +117,9 @@ fn draw(page: &mut Page, found: &HistoryStats, columns: usize, glyphs: Glyphs, n
     for (name, bins) in [("waits", &found.wait_bins), ("holds", &found.hold_bins)] {
         part(page, name, chart::histogram(bins, columns, glyphs), columns);
     }
-    if let Some(key) = single_key(found) {
-        let mut lines = chart::use_over_time(key, columns, glyphs, now).into_iter();
-        if let Some(said) = lines.next() {
-            part(page, &said, lines.collect(), columns);
-        }
+    let plot = single_key(found).map(|key| chart::use_over_time(key, columns, glyphs, now));
+    if let Some((said, lines)) = plot.as_deref().and_then(<[_]>::split_first) {
+        part(page, said, lines.to_vec(), columns);
     }
     if found.keys.len() > 1 {
         let keys = &found.keys[..found.keys.len().min(SHOWN)];
@@ -144,63 +142,42 @@ fn slots_table(of: &HistorySlots) -> Vec<String> {
 
 /// Adds a title and the lines below it, if there are lines.
 fn part(page: &mut Page, title: &str, lines: Vec<String>, columns: usize) {
-    if lines.is_empty() {
-        return;
-    }
-    page.line("", PLAIN);
-    for line in fold(title, columns) {
-        page.line(line, KEY);
-    }
-    for line in lines {
-        page.line(line, PLAIN);
+    if !lines.is_empty() {
+        page.line("", PLAIN);
+        fold(title, columns).into_iter().for_each(|line| page.line(line, KEY));
+        lines.into_iter().for_each(|line| page.line(line, PLAIN));
     }
 }
 
 fn rows(page: &mut Page, of: &HistoryCount, name: &str) {
     let granted = (of.count - of.refused).to_string();
-    for (what, lengths) in [("waits", &of.waits), ("holds", &of.holds)] {
-        let cells = [
-            what.to_owned(),
-            length(lengths.median_ms),
-            granted.clone(),
-            length(lengths.p90_ms),
-            length(lengths.p99_ms),
-            length(lengths.max_ms),
-            name.to_owned(),
-        ];
-        page.cells(cells, PLAIN);
+    for (what, it) in [("waits", &of.waits), ("holds", &of.holds)] {
+        let [median, p90, p99, max] = [it.median_ms, it.p90_ms, it.p99_ms, it.max_ms].map(length);
+        let (what, name) = (what.to_owned(), name.to_owned());
+        page.cells([what, median, granted.clone(), p90, p99, max, name], PLAIN);
     }
 }
-
-/// The path that means standard output.
-const STDOUT: &str = "-";
 
 /// Writes a report. Replaces an existing file only with `force`, and only if it is a regular file.
 fn write(path: &Path, text: &str, force: bool) -> Result {
-    if path == Path::new(STDOUT) {
+    if path == Path::new("-") {
         return stdout::print_or_fail(text);
     }
-    if let Ok(found) = fs::symlink_metadata(path) {
-        if !found.is_file() {
-            return Err(Failed::new(format!("{} is not a regular file", path.display()))
-                .hint("name another file, or `-` for standard output"));
-        }
-        if !force {
-            return Err(exists(path));
-        }
+    let shown = path.display();
+    if fs::symlink_metadata(path).is_ok_and(|found| !found.is_file()) {
+        return Err(Failed::new(format!("{shown} is not a regular file"))
+            .hint("name another file, or `-` for standard output"));
     }
     write_whole(path, text, force).map_err(|error| match error.kind() {
-        ErrorKind::AlreadyExists => exists(path),
-        _ => Failed::new(format!("cannot write {}: {error}", path.display())),
+        ErrorKind::AlreadyExists => {
+            Failed::new(format!("{shown} already exists")).hint("replace it with `--force`")
+        }
+        _ => Failed::new(format!("cannot write {shown}: {error}")),
     })
 }
 
-fn exists(path: &Path) -> Failed {
-    Failed::new(format!("{} already exists", path.display())).hint("replace it with `--force`")
-}
-
 /// Writes the text to another file in the same directory, and gives it its name once it is
-/// complete. If another program has taken the name in the meantime, it keeps it without `force`.
+/// complete. Without `force`, a file that already has the name keeps it.
 fn write_whole(path: &Path, text: &str, force: bool) -> io::Result<()> {
     let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
     // The umask restricts it, as for any new file.

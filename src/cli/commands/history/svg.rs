@@ -55,7 +55,12 @@ pub(super) fn report(found: &HistoryStats, about: &str, counts: &str, now: &Now)
     if let Some(slots) = &found.slots {
         picture.slots(slots);
     }
-    picture.finish()
+    let (body, height) = (picture.body, picture.y + 30);
+    format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{height}\" \
+         viewBox=\"0 0 {WIDTH} {height}\">\n<style>{STYLE}</style>\n\
+         <rect width=\"{WIDTH}\" height=\"{height}\" fill=\"#ffffff\"/>\n{body}</svg>\n"
+    )
 }
 
 /// A text in XML form, shortened, and without characters that control a terminal.
@@ -67,8 +72,7 @@ fn escaped(text: &str) -> String {
         '"' => "&quot;".to_owned(),
         '\'' => "&#39;".to_owned(),
         // XML does not allow these characters.
-        '\u{fffe}' | '\u{ffff}' => "?".to_owned(),
-        c if c.is_control() => "?".to_owned(),
+        c if c.is_control() || matches!(c, '\u{fffe}' | '\u{ffff}') => "?".to_owned(),
         c => c.to_string(),
     };
     cut(&sanitize(text), TEXT_MAX).chars().map(escape).collect()
@@ -140,8 +144,7 @@ impl Picture {
             points += &format!("{left:.1},{level:.1} {:.1},{level:.1} ", left + each);
         }
         if !points.is_empty() {
-            let points = points.trim_end();
-            self.body += &format!("<polyline points=\"{points}\" class=\"size\"/>\n");
+            self.body += &format!("<polyline points=\"{}\" class=\"size\"/>\n", points.trim_end());
         }
     }
 
@@ -203,22 +206,18 @@ impl Picture {
         self.y += GAP;
         let top = self.y;
         let width = (WIDTH - 2 * MARGIN - 30) / 2;
-        let (waits, holds) = (&found.all.waits, &found.all.holds);
         let mut lowest = top;
         for (n, title, bins, lengths, class) in [
-            (0, "waits", &found.wait_bins, waits, "wait"),
-            (1, "holds", &found.hold_bins, holds, "hold"),
+            (0, "waits", &found.wait_bins, &found.all.waits, "wait"),
+            (1, "holds", &found.hold_bins, &found.all.holds, "hold"),
         ] {
             self.y = top;
             let x = MARGIN + n * (width + 30);
             self.text(x, "part", title);
             self.y += 20;
-            let said = format!(
-                "median {}, 90 % up to {}, longest {}",
-                length(lengths.median_ms),
-                length(lengths.p90_ms),
-                length(lengths.max_ms)
-            );
+            let [median, p90, max] =
+                [lengths.median_ms, lengths.p90_ms, lengths.max_ms].map(length);
+            let said = format!("median {median}, 90 % up to {p90}, longest {max}");
             self.text(x, "faint", &said);
             self.y += 6;
             self.bars(bins, x, width, class);
@@ -232,16 +231,15 @@ impl Picture {
         const COUNT: u32 = 60;
         let most = bins.iter().map(|bin| bin.count).max().unwrap_or(0).max(1);
         let room = f64::from(width - LABEL - COUNT);
-        for (bin, bounds) in bins.iter().zip(bounds(bins, "≤")) {
+        for (HistoryBin { count, .. }, bounds) in bins.iter().zip(bounds(bins, "≤")) {
             self.y += LINE;
             self.text(x + LABEL - 8, "faint end", &bounds);
-            let mut long = bin.count as f64 / most as f64 * room;
-            if bin.count > 0 {
+            let mut long = *count as f64 / most as f64 * room;
+            if *count > 0 {
                 long = long.max(1.0);
                 self.rect(f64::from(x + LABEL), f64::from(self.y - 12), long, 15.0, class);
             }
-            let end = x + LABEL + 6 + long as u32;
-            self.text(end, "", &bin.count.to_string());
+            self.text(x + LABEL + 6 + long as u32, "", &count.to_string());
         }
     }
 
@@ -258,12 +256,11 @@ impl Picture {
         for row in &of.rows {
             self.y += LINE + 2;
             let is_present = row.slots == of.present;
-            let now = if is_present { " (now)" } else { "" };
-            let class = if is_present { "now" } else { "" };
-            self.text(columns[0], class, &format!("{}{now}", row.slots));
-            let waits = [row.waits.median_ms, row.waits.p90_ms, row.waits.max_ms];
-            for (x, ms) in columns[1..].iter().zip(waits) {
-                self.text(*x, class, &length(ms));
+            let (now, class) = if is_present { (" (now)", "now") } else { ("", "") };
+            let [median, p90, max] =
+                [row.waits.median_ms, row.waits.p90_ms, row.waits.max_ms].map(length);
+            for (x, text) in columns.iter().zip([format!("{}{now}", row.slots), median, p90, max]) {
+                self.text(*x, class, &text);
             }
             let long = row.waits.p90_ms as f64 / longest as f64 * room;
             self.rect(f64::from(columns[4]), f64::from(self.y - 12), long.max(1.0), 15.0, "wait");
@@ -274,16 +271,6 @@ impl Picture {
         let assumed = "Assumes that requests arrive at the same times and hold their slots for as \
                        long.";
         self.text(MARGIN, "faint", assumed);
-    }
-
-    fn finish(self) -> String {
-        let height = self.y + 30;
-        format!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{height}\" \
-             viewBox=\"0 0 {WIDTH} {height}\">\n<style>{STYLE}</style>\n\
-             <rect width=\"{WIDTH}\" height=\"{height}\" fill=\"#ffffff\"/>\n{}</svg>\n",
-            self.body
-        )
     }
 }
 

@@ -8,6 +8,7 @@
 
 use std::collections::BTreeMap;
 
+use itertools::Itertools as _;
 use serde::Serialize;
 
 use super::records::ask_all;
@@ -27,13 +28,10 @@ pub(crate) fn run(args: &TraceArgs, target: &Target) -> Result {
     };
     let mut client = target.connect()?;
     let found = ask_all(&mut client, query, u64::MAX)?;
-    let mut text = String::from("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[");
-    for (number, event) in events(&found.records).iter().enumerate() {
-        text.push_str(if number == 0 { "\n" } else { ",\n" });
-        text.push_str(stdout::json(event)?.trim_end());
-    }
-    text.push_str("\n]}\n");
-    stdout::print_or_fail(&text)
+    let lines: Vec<String> = events(&found.records).iter().map(stdout::json).try_collect()?;
+    let events = lines.iter().map(|line| line.trim_end()).join(",\n");
+    let first = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[";
+    stdout::print_or_fail(&format!("{first}\n{events}\n]}}\n"))
 }
 
 /// An event of the Chrome trace-event format. Times are in microseconds.
@@ -116,10 +114,16 @@ impl Lane {
     /// The holds of each row.
     fn rows(self, mut spans: Vec<Span<'_>>) -> Vec<Vec<Span<'_>>> {
         spans.sort_by_key(|span| (span.begin_ms, span.end_ms, span.record.number));
-        match self {
-            Self::Slot(_) => vec![in_turn(spans)],
-            _ => beside_each_other(spans),
+        if !matches!(self, Self::Slot(_)) {
+            return beside_each_other(spans);
         }
+        // The holds of a slot never overlap. The end of a hold is recorded shortly after the next
+        // one begins, so this moves the end to that begin.
+        let begins: Vec<u64> = spans.iter().skip(1).map(|span| span.begin_ms).collect();
+        for (span, next) in spans.iter_mut().zip(begins) {
+            span.end_ms = span.end_ms.min(next);
+        }
+        vec![spans]
     }
 }
 
@@ -179,23 +183,12 @@ fn slots(ranges: &str) -> impl Iterator<Item = u64> {
     })
 }
 
-/// The holds of a slot, which never overlap. The end of a hold is recorded shortly after the next
-/// one begins, so this moves the end to that begin.
-fn in_turn(mut spans: Vec<Span<'_>>) -> Vec<Span<'_>> {
-    let begins: Vec<u64> = spans.iter().skip(1).map(|span| span.begin_ms).collect();
-    for (span, next) in spans.iter_mut().zip(begins) {
-        span.end_ms = span.end_ms.min(next);
-    }
-    spans
-}
-
 /// Arranges holds that may overlap: each goes into the first row that has room for it.
 fn beside_each_other(spans: Vec<Span<'_>>) -> Vec<Vec<Span<'_>>> {
     let mut rows: Vec<Vec<Span<'_>>> = Vec::new();
     for span in spans {
-        let has_room =
-            |row: &Vec<Span<'_>>| row.last().is_none_or(|last| last.end_ms <= span.begin_ms);
-        match rows.iter_mut().find(|row| has_room(row)) {
+        let is_over = |last: &Span<'_>| last.end_ms <= span.begin_ms;
+        match rows.iter_mut().find(|row| row.last().is_none_or(is_over)) {
             Some(row) => row.push(span),
             None => rows.push(vec![span]),
         }
