@@ -89,18 +89,13 @@ fn undo(failed: Failed) -> Failed {
 fn is_up() -> Result {
     let place = Place::find(None, MachineUid::own()).map_err(Failed::new)?;
     if place.rule != Rule::Shared {
-        return Err(Failed::new(format!(
-            "{SHARED_DIR} does not exist, although the daemon was started"
-        )));
+        let message = format!("{SHARED_DIR} does not exist, although the daemon was started");
+        return Err(Failed::new(message));
     }
     let mut client = Client::connect(&place, Start::Never)?;
-    let status = client.status(&StatusQuery::default())?;
+    let pid = client.status(&StatusQuery::default())?.daemon.pid;
     let socket = place.socket.display();
-    stdout::print(&format!(
-        "done: the daemon is listening at {socket}, pid {}\n",
-        status.daemon.pid
-    ))?;
-    Ok(())
+    stdout::print(&format!("done: the daemon is listening at {socket}, pid {pid}\n")).map(drop)
 }
 
 /// The files that a package also installs.
@@ -199,10 +194,11 @@ fn description(steps: &[Step], at_boot: Option<&str>) -> String {
                 format!("  copy   this program to {INSTALLED}\n")
             }
             Step::Write { path, .. } => format!("  write  {}\n", path.display()),
-            Step::Keep { path, is_same } => {
-                let how =
-                    if *is_same { "unchanged" } else { "differs from what setup would write" };
-                format!("  keep   {} ({how})\n", path.display())
+            Step::Keep { path, is_same: true } => {
+                format!("  keep   {} (unchanged)\n", path.display())
+            }
+            Step::Keep { path, .. } => {
+                format!("  keep   {} (differs from what setup would write)\n", path.display())
             }
             Step::Run(command) => format!("  run    {command}\n"),
         };
@@ -210,12 +206,10 @@ fn description(steps: &[Step], at_boot: Option<&str>) -> String {
     if let Some(line) = at_boot {
         text += "canal found no service manager that it knows. To start the daemon at each \
                  boot, add this line to root's crontab (`crontab -e`):\n  ";
-        text += line;
-        text += "\n";
+        text = text + line + "\n";
     }
-    text += "Users whose own daemon still holds locks cannot take new locks until those have \
-             been released.\n";
-    text
+    text + "Users whose own daemon still holds locks cannot take new locks until those have been \
+            released.\n"
 }
 
 /// The path of the program for the service, and the step that copies it there.
@@ -237,16 +231,11 @@ fn program() -> Result<(String, Option<Step>)> {
 
 /// Whether every user can execute the program and only root can change it.
 fn is_for_all(program: &Path) -> bool {
-    let of_root = |path: &Path, needed: u32| {
-        lstat(path).is_ok_and(|found| {
-            let mode = found.st_mode;
-            found.st_uid == 0 && mode & 0o022 == 0 && mode & needed == needed
-        })
-    };
+    // Readable and executable for all, and writable for no one but root.
+    let of_root =
+        |path| lstat(path).is_ok_and(|found| found.st_uid == 0 && found.st_mode & 0o577 == 0o555);
     let is_hidden = ["/home", "/root", "/run/user", "/tmp", "/var/tmp"];
-    !is_hidden.iter().any(|dir| program.starts_with(dir))
-        && of_root(program, 0o555)
-        && program.ancestors().skip(1).all(|dir| of_root(dir, 0o555))
+    !is_hidden.iter().any(|dir| program.starts_with(dir)) && program.ancestors().all(of_root)
 }
 
 /// The commands that create the user and the group of the daemon, unless they exist. The programs
@@ -272,9 +261,9 @@ fn make_user() -> Result<&'static [&'static str]> {
     let has_user = User::from_name("canal").is_ok_and(|found| found.is_some());
     let has_group = Group::from_name("canal").is_ok_and(|found| found.is_some());
     if !has_user && commands.is_empty() {
-        return Err(Failed::new(
-            "there is no user `canal`, and neither useradd nor adduser is available to create it",
-        ));
+        let missing =
+            "there is no user `canal`, and neither useradd nor adduser is available to create it";
+        return Err(Failed::new(missing));
     }
     // The group comes first.
     let needed = usize::from(has_group)..if has_user { 1 } else { 2 };
@@ -342,13 +331,10 @@ fn directory(path: &Path) -> Result<OwnedFd, String> {
     for part in path.components() {
         let Component::Normal(name) = part else { continue };
         let mode = Mode::from_bits_truncate(0o755);
-        let made = match mkdirat(&dir, name, mode) {
-            Err(Errno::EEXIST) => Ok(false),
-            made => made.map(|()| true),
-        };
-        let made = made.map_err(failed)?;
+        let made = mkdirat(&dir, name, mode);
+        made.or_else(|error| if error == Errno::EEXIST { Ok(()) } else { Err(failed(error)) })?;
         dir = openat(&dir, name, flags, Mode::empty()).map_err(failed)?;
-        if made {
+        if made.is_ok() {
             // Independent of the umask.
             fchmod(&dir, mode).map_err(failed)?;
         }

@@ -77,10 +77,8 @@ fn shared(place: &Place) -> (Finding, bool) {
             (Finding::problem("directory", problem, format!("chmod o-w {dir}")), false)
         }
         Err(error) => {
-            let hint = format!(
-                "start this machine's daemon, which creates it: {}",
-                connect::started_by_root()
-            );
+            let start = connect::started_by_root();
+            let hint = format!("start this machine's daemon, which creates it: {start}");
             (Finding::problem("directory", format!("{dir}: {error}"), hint), false)
         }
     }
@@ -90,9 +88,7 @@ fn shared(place: &Place) -> (Finding, bool) {
 pub(super) fn look(place: &Place) -> (Vec<Finding>, Option<DaemonInfo>) {
     let query = StatusQuery { names_max: Some(0), ..StatusQuery::default() };
     let asked = Client::connect(place, Start::Never).and_then(|mut client| {
-        let status = client.status(&query)?;
-        let configuration = client.configuration(&NoParameters {})?;
-        Ok((status, configuration))
+        Ok((client.status(&query)?, client.configuration(&NoParameters {})?))
     });
     match asked {
         Ok((status, configuration)) => {
@@ -111,20 +107,17 @@ pub(super) fn look(place: &Place) -> (Vec<Finding>, Option<DaemonInfo>) {
 }
 
 fn none(place: &Place) -> Finding {
-    match place.rule {
-        Rule::Shared => {
-            Finding::problem("daemon", "no daemon is running", connect::not_on_demand(place))
-        }
-        Rule::Given | Rule::PerUser => match last_line_of_log(place) {
-            Some(line) if !line.ends_with(daemon::LAST_LINE) => {
-                let message =
-                    format!("no daemon is running, and the last one did not end cleanly: {line}");
-                let hint = "run any canal command to start one, or `canal daemon -v` to run it in \
-                            the foreground";
-                Finding::advice("daemon", message, hint)
-            }
-            _ => Finding::note("daemon", "no daemon is running; the next command starts one"),
-        },
+    if place.rule == Rule::Shared {
+        let hint = connect::not_on_demand(place);
+        return Finding::problem("daemon", "no daemon is running", hint);
+    }
+    match last_line_of_log(place).filter(|line| !line.ends_with(daemon::LAST_LINE)) {
+        None => Finding::note("daemon", "no daemon is running; the next command starts one"),
+        Some(line) => Finding::advice(
+            "daemon",
+            format!("no daemon is running, and the last one did not end cleanly: {line}"),
+            "run any canal command to start one, or `canal daemon -v` to run it in the foreground",
+        ),
     }
 }
 
@@ -190,9 +183,7 @@ fn engine(engine: &EngineInfo) -> Finding {
     let EngineInfo { name, state, host, why, hint, .. } = engine;
     let why = why.as_deref().map(|why| format!(": {why}")).unwrap_or_default();
     let message = match state.as_str() {
-        "member" => {
-            return Finding::fine("engine", format!("{host} is a member of {name}"));
-        }
+        "member" => return Finding::fine("engine", format!("{host} is a member of {name}")),
         "away" => format!("{name} is unreachable{why}"),
         "unable" => format!("host {host} cannot join {name}{why}"),
         _ => format!("host {host} is not a member of {name} yet{why}"),
@@ -259,29 +250,24 @@ pub(super) fn other_daemons(place: &Place) -> Vec<Finding> {
         // A leftover daemon of another user matters only to users who share the machine's table.
         (!is_shared).then(|| other_user(uid, sudo))
     };
-    let mut findings: Vec<Finding> =
-        daemon::users_with_daemons().into_iter().filter_map(other).collect();
-    if place.rule == Rule::Given && is_shared {
-        findings.push(Finding::advice(
-            "others",
-            "users share the daemon of /run/canal, but you use another socket",
-            "leave out --socket and CANAL_SOCKET to share it",
-        ));
-    }
-    findings
+    let ignored = (place.rule == Rule::Given && is_shared).then(|| {
+        let message = "users share the daemon of /run/canal, but you use another socket";
+        Finding::advice("others", message, "leave out --socket and CANAL_SOCKET to share it")
+    });
+    daemon::users_with_daemons().into_iter().filter_map(other).chain(ignored).collect()
 }
 
 fn other_user(uid: u32, sudo: Option<u32>) -> Finding {
     let (who, socket) = (user_name::name(uid), Place::of_user(uid).socket);
-    let message = format!(
-        "{who} has a daemon at {}, which does not share locks with yours",
-        socket.display()
-    );
-    if Some(uid) == sudo {
-        let hint = format!("run canal without sudo; or {ONE_TABLE}");
-        return Finding::problem("others", message, hint);
+    let socket = socket.display();
+    let message = format!("{who} has a daemon at {socket}, which does not share locks with yours");
+    match Some(uid) == sudo {
+        true => {
+            let hint = format!("run canal without sudo; or {ONE_TABLE}");
+            Finding::problem("others", message, hint)
+        }
+        false => Finding::advice("others", message, format!("{SHARE}{ONE_TABLE}")),
     }
-    Finding::advice("others", message, format!("{SHARE}{ONE_TABLE}"))
 }
 
 #[cfg(test)]

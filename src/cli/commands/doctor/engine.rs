@@ -46,13 +46,9 @@ fn about(engine: &SeenEngine) -> Vec<Finding> {
         return findings;
     }
     findings.push(transport(seen.transport));
-    findings.push(Finding::fine(
-        "engine login",
-        match &seen.user {
-            Some(user) => format!("logged in as {user}"),
-            None => "the engine requires no user".to_owned(),
-        },
-    ));
+    let login = seen.user.as_ref().map(|user| format!("logged in as {user}"));
+    let login = login.unwrap_or_else(|| "the engine requires no user".to_owned());
+    findings.push(Finding::fine("engine login", login));
     if seen.obstacles.is_empty() {
         let fine = "the user has all the rights that a daemon needs";
         findings.push(Finding::fine("engine rights", fine));
@@ -105,24 +101,18 @@ fn size(seen: &Inspection) -> String {
 fn hosts(engine: &SeenEngine) -> Finding {
     let (about, SeenEngine { label, seen, .. }) = ("engine hosts", engine);
     if let Some(other) = &engine.label_taken_by {
-        return Finding::problem(
-            about,
-            format!("another daemon already has this host's name `{label}`: {}", host(other)),
-            "give this host another name: `canal daemon --host NAME`, or `host` in [engine]",
-        );
+        let other = host(other);
+        let message = format!("another daemon already has this host's name `{label}`: {other}");
+        let hint = "give this host another name: `canal daemon --host NAME`, or `host` in [engine]";
+        return Finding::problem(about, message, hint);
     }
     let mut names: Vec<String> = seen.hosts.iter().take(HOSTS_NAMED).map(host).collect();
     let more = seen.hosts.len().saturating_sub(HOSTS_NAMED);
     if more > 0 {
         names.push(format!("{more} more"));
     }
-    Finding::fine(
-        about,
-        match names.len() {
-            0 => "no daemon is using it".to_owned(),
-            _ => format!("used by {}", names.join(", ")),
-        },
-    )
+    let used = format!("used by {}", names.join(", "));
+    Finding::fine(about, if names.is_empty() { "no daemon is using it".to_owned() } else { used })
 }
 
 /// `alpha (uid 0, /run/canal)`.
@@ -134,22 +124,15 @@ fn clock(ahead_ms: i64, error_ms: i64) -> Finding {
     let about = "engine clock";
     let by = ahead_ms.unsigned_abs();
     if ahead_ms.abs() <= CLOCK_MS.saturating_add(error_ms) {
-        let fine = format!(
-            "its clock and this machine's agree within {} ms",
-            by.max(error_ms.unsigned_abs())
-        );
+        let by = by.max(error_ms.unsigned_abs());
+        let fine = format!("its clock and this machine's agree within {by} ms");
         return Finding::fine(about, fine);
     }
     let way = if ahead_ms > 0 { "ahead of" } else { "behind" };
     let by = short(Duration::from_millis(by));
-    Finding::advice(
-        about,
-        format!(
-            "its clock is {by} {way} this machine's, so the ages of other hosts' locks are off by \
-             that much"
-        ),
-        "set both with NTP (`timedatectl`); no lock depends on it",
-    )
+    let off = "so the ages of other hosts' locks are off by that much";
+    let message = format!("its clock is {by} {way} this machine's, {off}");
+    Finding::advice(about, message, "set both with NTP (`timedatectl`); no lock depends on it")
 }
 
 #[cfg(test)]

@@ -51,10 +51,8 @@ fn proc() -> Option<Finding> {
 /// Checks the features of the kernel, how canal replaces missing ones, and the limits of this
 /// process.
 pub(super) fn kernel() -> Vec<Finding> {
-    let release = nix::sys::utsname::uname().map_or_else(
-        |_| "of an unknown version".to_owned(),
-        |it| it.release().to_string_lossy().into_owned(),
-    );
+    let release = nix::sys::utsname::uname().map(|it| it.release().to_string_lossy().into_owned());
+    let release = release.unwrap_or_else(|_| "of an unknown version".to_owned());
     let note = |is_so: bool, text: &str| is_so.then(|| Finding::note("kernel", text));
     let mut findings = Vec::new();
     match Pidfd::open(std::process::id()) {
@@ -196,11 +194,8 @@ fn room(about: &'static str, dir: &Path) -> Finding {
     if bytes < BYTES_MIN || few_files {
         let files = found.files_available();
         let message = format!("{shown} has room for {} MiB and {files} files", bytes / MIB);
-        return Finding::problem(
-            about,
-            message,
-            "free some space: the daemon refuses new requests when the disk is full",
-        );
+        let hint = "free some space: the daemon refuses new requests when the disk is full";
+        return Finding::problem(about, message, hint);
     }
     Finding::fine(about, format!("{shown} has {} MiB left", bytes / MIB))
 }
@@ -225,16 +220,14 @@ pub(super) fn command_path() -> Vec<Finding> {
     let Ok(own) = std::env::current_exe() else { return Vec::new() };
     let is_there = |paths: &[&str]| paths.iter().any(|path| Path::new(path).exists());
     let mut findings = Vec::new();
+    let stated = |file| fs::read_to_string(file).ok().and_then(|text| stated_path(&text));
     if is_there(&CRON_IS_THERE) {
         findings.push(of_crontab("a crontab", PATH_OF_CRON, &own));
-        let stated = fs::read_to_string(CRONTAB).ok().and_then(|text| stated_path(&text));
-        if let Some(path) = stated.filter(|path| path != PATH_OF_CRON) {
-            findings.push(of_crontab(CRONTAB, &path, &own));
-        }
+        let other = stated(CRONTAB).filter(|path| path != PATH_OF_CRON);
+        findings.extend(other.map(|path| of_crontab(CRONTAB, &path, &own)));
     }
     if is_there(&SSHD_IS_THERE) {
-        let stated = fs::read_to_string(ENVIRONMENT).ok().and_then(|text| stated_path(&text));
-        findings.push(of_ssh(stated.as_deref(), &own));
+        findings.push(of_ssh(stated(ENVIRONMENT).as_deref(), &own));
     }
     findings
 }
@@ -282,13 +275,11 @@ fn folders(path: &str) -> String {
 /// The first executable `canal` in a PATH, and whether it is this program.
 fn find(path: &str, own: &Path) -> Option<(PathBuf, bool)> {
     let folders = path.split(':').filter(|dir| !dir.is_empty());
-    let mut files = folders.map(|dir| Path::new(dir).join("canal"));
-    let identity = |file: &Path| fs::metadata(file).ok().map(|it| (it.dev(), it.ino()));
-    let can_run = |file: &PathBuf| {
-        fs::metadata(file).is_ok_and(|found| found.is_file() && found.mode() & 0o111 != 0)
-    };
-    let file = files.find(can_run)?;
-    let is_own = identity(&file) == identity(own);
+    let files = folders.map(|dir| Path::new(dir).join("canal"));
+    let mut found = files.filter_map(|file| Some((fs::metadata(&file).ok()?, file)));
+    let (of_file, file) = found.find(|(it, _)| it.is_file() && it.mode() & 0o111 != 0)?;
+    let identity = |it: fs::Metadata| (it.dev(), it.ino());
+    let is_own = fs::metadata(own).ok().map(identity) == Some(identity(of_file));
     Some((file, is_own))
 }
 
