@@ -6,9 +6,8 @@ use serde::Serialize;
 
 use crate::cli::arguments::definition::LeaderArgs;
 use crate::cli::node_list::{around, listed};
-use crate::cli::output::stdout::{self, ReaderState};
 use crate::cli::wording::holders_and_waiters::holder;
-use crate::cli::{Failed, Now, Result, Target, sanitize, stderr};
+use crate::cli::{Failed, Now, Result, Target, sanitize, stderr, stdout};
 use crate::client::Watch;
 use crate::nodes::Require;
 use crate::protocol::{HolderInfo, Leader, LeaderQuery};
@@ -70,11 +69,9 @@ pub(crate) fn run(args: &LeaderArgs, target: &Target) -> Result {
             return Err(question.unknown(&view));
         }
         let mut first = Some(view);
-        return question.watch(|| {
-            if first.is_none() {
-                asked.turn()?;
-            }
-            Ok(Some(first.take().unwrap_or_else(|| asked.view())))
+        return question.watch(|| match first.take() {
+            None => asked.turn().map(|()| Some(asked.view())).map_err(Failed::from),
+            first => Ok(first),
         });
     }
     if view.said.stale {
@@ -106,12 +103,10 @@ impl Question<'_> {
     /// Prints the leader, or that there is none and why.
     fn answer(&self, view: &LeaderView, vacant: &str) -> Result {
         let Leader { leader, stale } = &view.said;
-        if self.json {
-            stdout::print_json(&self.line(view))?;
-        } else {
-            if let Some(leader) = leader {
-                stdout::print(&text(self.key, leader, &Now::here()))?;
-            }
+        stdout::json_if(self.json, &self.line(view))?;
+        if !self.json {
+            let text = leader.as_ref().map(|leader| text(self.key, leader, &Now::here()));
+            stdout::print(&text.unwrap_or_default())?;
             view.nodes.iter().filter_map(away).for_each(|line| stderr::note(&line));
         }
         if *stale {
@@ -135,7 +130,7 @@ impl Question<'_> {
             if last.as_ref().is_none_or(|last| news(&last.said) != news(&view.said)) {
                 let undecided = undecided(&view.nodes).filter(|_| view.said.stale);
                 undecided.iter().for_each(|line| stderr::note(line));
-                if stdout::print_json(&self.line(&view))? == ReaderState::Gone {
+                if !stdout::print_json(&self.line(&view))? {
                     break;
                 }
             }
@@ -157,9 +152,10 @@ impl Question<'_> {
             NodeState::Away(failure) => failure.hint.clone(),
             _ => None,
         });
-        let (need, all) = (self.need, view.nodes.len());
+        let must = format!("{} of {} nodes must name the leader", self.need, view.nodes.len());
         Failed::new(format!("the leader of `{}` is unknown: {away}", self.key))
-            .hint(hint.unwrap_or_else(|| format!("{need} of {all} nodes must name the leader")))
+            .hint(must)
+            .hint_if(hint)
     }
 
     /// # Errors
@@ -226,16 +222,14 @@ fn away(node: &NodeView) -> Option<String> {
 /// The nodes that went away, and those that answer again. The first answer of a node is not news.
 fn changes(before: &[NodeView], now: &[NodeView]) -> Vec<String> {
     let is_away = |node: &NodeView| matches!(node.state, NodeState::Away(_));
-    let mut lines = Vec::new();
-    for (at, node) in now.iter().enumerate() {
-        let was_away = before.get(at).is_some_and(is_away);
-        match (was_away, is_away(node)) {
-            (false, true) => lines.extend(away(node)),
-            (true, false) => lines.push(format!("{} is answering again", node.name)),
-            (true, true) | (false, false) => {}
-        }
-    }
-    lines
+    let line =
+        |(at, node): (usize, &NodeView)| match (before.get(at).is_some_and(is_away), is_away(node))
+        {
+            (false, true) => away(node),
+            (true, false) => Some(format!("{} is answering again", node.name)),
+            (true, true) | (false, false) => None,
+        };
+    now.iter().enumerate().filter_map(line).collect()
 }
 
 /// Why the leader is unknown, if it is because of nodes that are away.

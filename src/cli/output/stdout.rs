@@ -10,49 +10,40 @@ use crate::sys::process::startup;
 
 /// A value as one line of JSON, with every character escaped that could control a terminal.
 pub(crate) fn json<T: Serialize>(value: &T) -> Result<String> {
-    serde_json::to_string(value)
-        .map(|text| escaped(text) + "\n")
-        .map_err(|error| Failed::new(format!("cannot write JSON: {error}")))
-}
-
-/// Escapes control characters. JSON itself escapes only those below U+0020, and has none outside
-/// its strings.
-fn escaped(text: String) -> String {
-    if !text.chars().any(is_unsafe) {
-        return text;
+    let failed = |error| Failed::new(format!("cannot write JSON: {error}"));
+    let text = serde_json::to_string(value).map_err(failed)? + "\n";
+    // JSON itself escapes only the control characters below U+0020. The line end is the only one
+    // outside its strings.
+    let is_unsafe = |c| c != '\n' && is_unsafe(c);
+    if !text.contains(is_unsafe) {
+        return Ok(text);
     }
     let escape =
         |c: char| c.encode_utf16(&mut [0; 2]).iter().map(|it| format!("\\u{it:04x}")).collect();
-    text.chars().map(|c| if is_unsafe(c) { escape(c) } else { c.to_string() }).collect()
+    Ok(text.chars().map(|c| if is_unsafe(c) { escape(c) } else { c.to_string() }).collect())
 }
 
-/// Whether stdout still has a reader.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ReaderState {
-    /// The reader has not closed the pipe, as far as canal knows.
-    There,
-    /// The reader has closed the pipe.
-    Gone,
-}
+/// Whether the reader of stdout has not closed the pipe, as far as canal knows.
+pub(crate) type HasReader = bool;
 
 /// Prints a report, without characters that could control a terminal, because much of it is other
 /// users' text. A reader that closed the pipe is not a failure.
-pub(crate) fn print(text: &str) -> Result<ReaderState> {
+pub(crate) fn print(text: &str) -> Result<HasReader> {
     draw(&lines(text))
 }
 
 /// Prints a text unchanged. The caller has removed everything that controls the terminal by
 /// accident.
-pub(crate) fn draw(text: &str) -> Result<ReaderState> {
+pub(crate) fn draw(text: &str) -> Result<HasReader> {
     match write(text) {
-        Ok(()) => Ok(ReaderState::There),
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(ReaderState::Gone),
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
         Err(error) => Err(cannot_write(error)),
     }
 }
 
 /// Prints JSON or a page, which have cleaned every text of others; see [`styled`].
-pub(crate) fn print_styled(text: &str) -> Result<ReaderState> {
+pub(crate) fn print_styled(text: &str) -> Result<HasReader> {
     draw(&styled(text))
 }
 
@@ -65,7 +56,7 @@ pub(crate) fn styled(text: &str) -> String {
 }
 
 /// Prints a value as one line of JSON.
-pub(crate) fn print_json<T: Serialize>(value: &T) -> Result<ReaderState> {
+pub(crate) fn print_json<T: Serialize>(value: &T) -> Result<HasReader> {
     print(&json(value)?)
 }
 
@@ -80,8 +71,7 @@ pub(crate) fn report<T: Serialize>(
     as_json: bool,
     text: impl FnOnce() -> String,
 ) -> Result {
-    print(&if as_json { json(value)? } else { text() })?;
-    Ok(())
+    print(&if as_json { json(value)? } else { text() }).map(drop)
 }
 
 /// Prints data that the reader must receive: without a reader, this fails.

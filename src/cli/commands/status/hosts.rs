@@ -72,10 +72,8 @@ pub(super) fn last_known(engine: &EngineInfo, now: &Now) -> String {
 fn checkpoint(engine: &EngineInfo, hosts: &[HostInfo], now: &Now) -> (String, Style) {
     let host = sanitize(&engine.host);
     let why = clause(": ", engine.why.as_deref());
-    let stops = match &engine.stops {
-        Some(stops) => format!("; canal will end commands here at {}", now.clock(stops)),
-        None => String::new(),
-    };
+    let at = engine.stops.as_ref().map(|at| now.clock(at));
+    let stops = clause("; canal will end commands here at ", at.as_deref());
     let words = match (engine.state.as_str(), &engine.away_since) {
         ("member", _) => {
             let of = plural(hosts.len() as u64, "host", "hosts");
@@ -91,8 +89,9 @@ fn checkpoint(engine: &EngineInfo, hosts: &[HostInfo], now: &Now) -> (String, St
             format!("unreachable since {clock} (for {age}){why}{stops}")
         }
         ("unable", since) => {
-            let since = since.as_ref().map(|since| format!(" since {}", now.clock(since)));
-            format!("host {host} has been unable to join{}{why}", since.unwrap_or_default())
+            let since = since.as_ref().map(|since| now.clock(since));
+            let since = clause(" since ", since.as_deref());
+            format!("host {host} has been unable to join{since}{why}")
         }
         _ => format!("host {host} is not a member yet{why}"),
     };
@@ -130,13 +129,11 @@ fn silence(engine: &EngineInfo, now: &Now) -> Option<String> {
 
 /// `host 7 alpha (this one), since 14:02:11, renewed 2s ago`.
 fn about(host: &HostInfo, now: &Now) -> String {
-    let here = if host.here { " (this one)" } else { "" };
-    let renewed = match &host.renewed {
-        Some(at) => format!("renewed {}", now.ago(at)),
-        None => "not seen yet".to_owned(),
-    };
-    let since = now.clock(&host.since);
-    format!("host {} {}{here}, since {since}, {renewed}", host.id, sanitize(&host.host))
+    let HostInfo { id, here, since, renewed, .. } = host;
+    let here = if *here { " (this one)" } else { "" };
+    let renewed = renewed.as_ref().map(|at| format!("renewed {}", now.ago(at)));
+    let renewed = renewed.unwrap_or_else(|| "not seen yet".to_owned());
+    format!("host {id} {}{here}, since {}, {renewed}", sanitize(&host.host), now.clock(since))
 }
 
 #[cfg(test)]

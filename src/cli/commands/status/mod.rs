@@ -12,7 +12,7 @@ use std::time::Instant;
 use crate::cli::arguments::definition::StatusArgs;
 use crate::cli::find_job::{add_numbers, look_up};
 use crate::cli::output::columns::{Page, Screen};
-use crate::cli::output::stdout::ReaderState;
+use crate::cli::output::stdout::HasReader;
 use crate::cli::{Now, Result, Target, Verbosity, stderr, stdout};
 use crate::client::Watch;
 use crate::protocol::Status;
@@ -51,7 +51,7 @@ fn report(args: &StatusArgs, target: &Target) -> Result {
             last = next.map(|status| completed(status, &jobs)).or(last);
             let Some(status) = &last else { continue };
             let now = Now::here();
-            if !matches!(report.show_again(status, &now)?, ReaderState::There) {
+            if !report.show_again(status, &now)? {
                 break;
             }
             // The ages on a terminal change even without news.
@@ -108,7 +108,7 @@ impl Report<'_> {
     }
 
     /// Shows the page again: on a terminal in place of the last one, elsewhere after it.
-    fn show_again(&self, status: &Status, now: &Now) -> Result<ReaderState> {
+    fn show_again(&self, status: &Status, now: &Now) -> Result<HasReader> {
         // The size of the terminal may have changed.
         let screen = Screen::of_stdout();
         let can_move = std::env::var_os("TERM").is_some_and(|term| term != "dumb");

@@ -150,10 +150,10 @@ pub(crate) fn nothing(scope: Scope<'_>, filtered: bool, is_cut_off: bool) -> Str
         (_, false) if filtered => "no lock matches; run `canal status` to see all locks".to_owned(),
         (Scope::Key(key), false) => format!("no one holds or waits for {key}"),
         (_, false) => "no locks are held; no one is waiting".to_owned(),
-        (Scope::Key(key), true) => {
+        (Scope::Key(key), _) => {
             format!("this host does not currently know who holds or waits for {key}")
         }
-        (_, true) => "this host does not currently know which locks are held".to_owned(),
+        _ => "this host does not currently know which locks are held".to_owned(),
     }
 }
 
@@ -193,20 +193,16 @@ impl Drawer<'_> {
             self.holder(page, holder);
         }
         let waiters = &self.key.waiters;
-        let is_overview = self.scope == Scope::Overview;
-        let room = if is_overview { WAITERS_IN_OVERVIEW } else { usize::MAX };
+        let room = if self.scope == Scope::Overview { WAITERS_IN_OVERVIEW } else { usize::MAX };
         let mut reason = None;
         for waiter in waiters.iter().take(room) {
             self.waiter(page, waiter, reason);
             reason = Some(waiter.reason.as_str()).filter(|_| !self.is_full());
         }
-        if waiters.len() > room {
-            let more =
-                plural(waiters.len() as u64 - room as u64, "more is waiting", "more are waiting");
-            page.note(
-                format!("{more}; `canal status {}` shows all", sanitize(&self.key.key)),
-                NOTE,
-            );
+        if let Some(more @ 1..) = waiters.len().checked_sub(room) {
+            let more = plural(more as u64, "more is waiting", "more are waiting");
+            let all = format!("{more}; `canal status {}` shows all", sanitize(&self.key.key));
+            page.note(all, NOTE);
         }
         self.others(page);
     }
@@ -350,48 +346,40 @@ fn taken(mode: Mode) -> &'static str {
 }
 
 fn details(waiter: &WaiterInfo) -> String {
-    let mut text = String::new();
-    if waiter.mode == Mode::Counted && waiter.count != 1 {
-        text += &format!("; asks for {}", plural(waiter.count, "slot", "slots"));
-    }
-    if let Some(view) = &waiter.view {
-        // The daemon only sends a view that the waiter itself passed.
-        let view = sanitize(view);
-        text += &match view.split_once('x') {
-            Some((per, buckets)) => format!("; requested with --per {per} --buckets {buckets}"),
-            None => format!("; requested with -j {view}"),
-        };
-    }
-    if let Some(of) = &waiter.estimate {
-        text += &format!("; {}", estimate(of, Duration::ZERO));
-    }
-    if waiter.priority != 0 {
-        text += &format!("; priority {}", waiter.priority);
-    }
-    text
+    let WaiterInfo { mode, count, view, priority, .. } = waiter;
+    let slots = (*mode == Mode::Counted && *count != 1).then(|| plural(*count, "slot", "slots"));
+    // The daemon only sends a view that the waiter itself passed.
+    let size = view.as_deref().map(sanitize).map(|view| match view.split_once('x') {
+        Some((per, buckets)) => format!("requested with --per {per} --buckets {buckets}"),
+        None => format!("requested with -j {view}"),
+    });
+    let parts = [
+        slots.map(|slots| format!("asks for {slots}")),
+        size,
+        waiter.estimate.as_ref().map(|of| estimate(of, Duration::ZERO)),
+        (*priority != 0).then(|| format!("priority {priority}")),
+    ];
+    parts.iter().flatten().map(|part| format!("; {part}")).collect()
 }
 
 fn state(state: &str) -> Option<&'static str> {
-    match state {
-        "stopped" => Some("is stopped (SIGSTOP, Ctrl-Z or a debugger)"),
-        "frozen" => Some("is frozen (by its cgroup)"),
-        "children" => {
-            Some("has ended, but processes that it started keep the lock (--with-children)")
-        }
-        "unverified" => Some("the daemon could not identify it after a restart"),
-        _ => None,
-    }
+    Some(match state {
+        "stopped" => "is stopped (SIGSTOP, Ctrl-Z or a debugger)",
+        "frozen" => "is frozen (by its cgroup)",
+        "children" => "has ended, but processes that it started keep the lock (--with-children)",
+        "unverified" => "the daemon could not identify it after a restart",
+        _ => return None,
+    })
 }
 
 /// `a lease of 1m00s, 42s left`.
 fn lease_words(lease: &LeaseInfo, verbose: bool) -> String {
-    let ttl = stated_ms(lease.ttl_ms);
-    let left = left(Some(lease));
     let renewed = match lease.renewals {
+        _ if !verbose => String::new(),
         0 => ", never renewed".to_owned(),
         n => format!(", renewed {}", plural(n, "time", "times")),
     };
-    format!("a lease of {ttl}{left}{}", if verbose { renewed } else { String::new() })
+    format!("a lease of {}{}{renewed}", stated_ms(lease.ttl_ms), left(Some(lease)))
 }
 
 /// `bucket 1, in /srv/app`.

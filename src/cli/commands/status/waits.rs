@@ -12,7 +12,7 @@ use crate::cli::wording::holders_and_waiters::{
     by_mode, held, named, party, short_command, wanted,
 };
 use crate::cli::{Now, Result, Target, plural, sanitize, stdout};
-use crate::protocol::{BlockerInfo, Mode, NoParameters, PartyInfo, WaitInfo, Waits, WhyQuery};
+use crate::protocol::{BlockerInfo, NoParameters, PartyInfo, WaitInfo, Waits, WhyQuery};
 
 /// The depth beyond which a chain is not indented further.
 const DEPTH_MAX: usize = 20;
@@ -55,15 +55,12 @@ fn story(target: &WhyQuery, waits: &Waits, now: &Now) -> String {
                 Pending::Blocker(blocker, depth) => {
                     let party = &blocker.party;
                     let of = of.get(party.session.as_str()).map_or(&[][..], Vec::as_slice);
-                    let untold: Vec<&usize> = of.iter().rev().filter(|at| !told[**at]).collect();
-                    let its = match untold.is_empty() {
-                        false => Its::Follow,
-                        true if of.is_empty() => Its::None,
-                        true => Its::Told,
-                    };
                     let wait = |at: &usize| Pending::Wait(*at, depth + 1, Some(party.pid));
-                    stack.extend(untold.into_iter().map(wait));
-                    (depth, blocker_line(blocker, its, now))
+                    let before = stack.len();
+                    stack.extend(of.iter().rev().filter(|at| !told[**at]).map(wait));
+                    let follows = stack.len() > before;
+                    let is_shown = !follows && !of.is_empty();
+                    (depth, blocker_line(blocker, follows, is_shown, now))
                 }
                 Pending::More(n, depth) => (depth, format!("and {}", plural(n, "other", "others"))),
             };
@@ -88,12 +85,11 @@ pub(crate) fn shown(target: &WhyQuery) -> String {
 /// The waiters of the target: a line for each request.
 fn waiters(waits: &Waits, now: &Now) -> String {
     let Waits { waiters, waiters_left_out, .. } = waits;
-    let mut text = match waiters.len() {
-        0 => String::new(),
-        n => {
-            format!("{} for it:\n", plural(n as u64, "request is waiting", "requests are waiting"))
-        }
-    };
+    let waiting = plural(waiters.len() as u64, "request is waiting", "requests are waiting");
+    let mut text = format!("{waiting} for it:\n");
+    if waiters.is_empty() {
+        text.clear();
+    }
     for wait in waiters {
         text += &format!("  {}\n", wait_line(wait, &party(&wait.waiter), now));
     }
@@ -121,27 +117,16 @@ enum Pending<'a> {
     More(u64, usize),
 }
 
-/// The wait of a blocker's own session.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Its {
-    /// Nothing: the chain ends here.
-    None,
-    /// The wait is shown next.
-    Follow,
-    /// The wait was shown earlier.
-    Told,
-}
-
-fn blocker_line(blocker: &BlockerInfo, its: Its, now: &Now) -> String {
+/// A blocker. The wait of its own session, if there is one, `follows`, or is shown above.
+fn blocker_line(blocker: &BlockerInfo, follows: bool, is_shown: bool, now: &Now) -> String {
     let BlockerInfo { party: who, key, mode, holds, since } = blocker;
     let (who, key, since) = (party(who), sanitize(key), now.since(since));
-    let told = if its == Its::Told { ", shown above" } else { "" };
-    match (holds, its) {
+    let told = if is_shown { ", shown above" } else { "" };
+    match (holds, wanted(*mode)) {
         (true, _) => format!("{who} has held `{key}`{} {since}{told}", held(*mode)),
-        (false, Its::Follow) => format!("{who} goes first"),
-        (false, _) => {
-            let wanted = wanted(*mode);
-            format!("{who} goes first: it has been waiting {wanted} `{key}` {since}{told}")
+        (false, _) if follows => format!("{who} goes first"),
+        (false, what) => {
+            format!("{who} goes first: it has been waiting {what} `{key}` {since}{told}")
         }
     }
 }
@@ -189,17 +174,15 @@ fn line(party: &PartyInfo) -> String {
 fn edge(wait: &WaitInfo, blocker: &BlockerInfo) -> String {
     let node = |session: &str| format!("\"{}\"", quoted(&sanitize(session)));
     let (from, to) = (node(&wait.waiter.session), node(&blocker.party.session));
-    let mut label = quoted(&format!("{} {}", mode(wait.mode), sanitize(&wait.key)));
+    let want = |key: &str, of| {
+        quoted(&format!("{} {}", by_mode(of, ["slots of", "read", "write"]), sanitize(key)))
+    };
+    let mut label = want(&wait.key, wait.mode);
     if blocker.key != wait.key {
-        label += "\\n";
-        label += &quoted(&format!("by {} {}", mode(blocker.mode), sanitize(&blocker.key)));
+        label = label + "\\nby " + &want(&blocker.key, blocker.mode);
     }
     let style = if blocker.holds { "" } else { ", style=dashed" };
     format!("  {from} -> {to} [label=\"{label}\"{style}];\n")
-}
-
-fn mode(mode: Mode) -> &'static str {
-    by_mode(mode, ["slots of", "read", "write"])
 }
 
 /// Quotes a text for DOT, where `\` begins an escape and `&` an HTML entity.
@@ -212,6 +195,7 @@ mod tests {
     use super::*;
     use crate::cli::wording::holders_and_waiters::tests::someone;
     use crate::cli::wording::time::tests::at;
+    use crate::protocol::Mode;
 
     const SINCE: &str = "2026-11-20T14:02:11Z";
 

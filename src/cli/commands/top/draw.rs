@@ -17,7 +17,7 @@ use crate::cli::commands::status::waits;
 use crate::cli::output::columns::{GAP, KEY, Line, NOTE, PLAIN, Page, WARNING};
 use crate::cli::output::sanitize::{fold, width};
 use crate::cli::{Now, command_line, cut, plural, sanitize, user_name};
-use crate::protocol::{KeyInfo, Mode, Status};
+use crate::protocol::{HolderInfo, KeyInfo, Mode, Status};
 
 /// The most lines of a question.
 const BOTTOM_LINES_MAX: usize = 4;
@@ -123,14 +123,10 @@ fn head(model: &Model, columns: usize, now: &Now) -> Vec<Line> {
         return vec![line(PLAIN, "waiting for the daemon")];
     };
     if model.is_lost {
-        lines.push(line(
-            WARNING,
-            "the daemon has ended; waiting for the next one. Last known state:",
-        ));
+        let lost = "the daemon has ended; waiting for the next one. Last known state:";
+        lines.push(line(WARNING, lost));
     }
-    if let Some(page) = render::cut_off(status, now) {
-        lines.extend(page.lines(columns));
-    }
+    lines.extend(render::cut_off(status, now).iter().flat_map(|page| page.lines(columns)));
     let mut page = Page::default();
     match (&model.above, &model.open) {
         (Some(Above::Help), _) => page.line("Keys", KEY),
@@ -191,9 +187,8 @@ fn body_above(model: &Model, above: &Above, columns: usize, now: &Now) -> Vec<Li
     match above {
         Above::Help => {
             let room = columns.saturating_sub(8).max(10);
-            HELP.iter()
-                .flat_map(|(key, text)| hanging(&format!("{key:<8}"), 8, text, room))
-                .collect()
+            let lines = |(key, text): &(&str, &str)| hanging(&format!("{key:<8}"), 8, text, room);
+            HELP.iter().flat_map(lines).collect()
         }
         Above::Answer(ask, answer) => match (ask, answer.as_deref()) {
             (Ask::Chain(target), Some(Answer::Chain(found))) => {
@@ -271,15 +266,13 @@ fn held(key: &KeyInfo) -> String {
 
 /// The longest holder: `alice: ./deploy.sh, and 2 more`.
 fn holder(key: &KeyInfo) -> String {
-    let Some(first) = key.holders.iter().min_by_key(|holder| &holder.since) else {
-        return String::new();
-    };
-    let command = first.command.as_deref().map(command_line).unwrap_or_default();
-    let more = match key.holders.len() {
-        1 => String::new(),
-        n => format!(" (and {} more)", n - 1),
-    };
-    format!("{}: {command}{more}", user_name::name(first.uid))
+    let first = key.holders.iter().min_by_key(|holder| &holder.since);
+    let shown = first.map(|HolderInfo { uid, command, .. }| {
+        let command = command.as_deref().map(command_line).unwrap_or_default();
+        format!("{}: {command}", user_name::name(*uid))
+    });
+    let more = key.holders.len().checked_sub(2).map(|n| format!(" (and {} more)", n + 1));
+    shown.unwrap_or_default() + &more.unwrap_or_default()
 }
 
 /// The layout of the list.
@@ -312,10 +305,8 @@ fn bottom(model: &Model, columns: usize) -> (Vec<Line>, Option<usize>) {
     let typed = |name: &str, text: &str| {
         let (name, text) = (sanitize(name), sanitize(text));
         // Shows the end of the text, where the user is typing.
-        let shown = format!(
-            "{name}{}",
-            text.unicode_truncate_start(columns.saturating_sub(width(&name) + 1)).0
-        );
+        let room = columns.saturating_sub(width(&name) + 1);
+        let shown = name + text.unicode_truncate_start(room).0;
         let cursor = Some(width(&shown));
         (vec![line(PLAIN, shown)], cursor)
     };

@@ -53,10 +53,9 @@ impl Feed {
     /// Starts to watch the state of the locks.
     pub(super) fn start(client: Client, target: Target, query: StatusQuery) -> Result<Self> {
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
-        let wake = EventFd::from_flags(flags);
-        let wake =
-            wake.map_err(|error| Failed::new(format!("cannot create an eventfd: {error}")))?;
-        let wake = Arc::new(wake);
+        let wake = EventFd::from_flags(flags).map(Arc::new);
+        let failed = |error| Failed::new(format!("cannot create an eventfd: {error}"));
+        let wake = wake.map_err(failed)?;
         let ((sender, news), (asks, to_ask)) = (sync_channel(NEWS_MAX), channel());
         let to_wake = Arc::clone(&wake);
         // Sends news, and returns whether the screen still exists.

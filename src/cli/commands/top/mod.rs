@@ -33,7 +33,7 @@ pub(crate) fn run(args: &TopArgs, target: Target) -> Result<u8> {
     let verbosity = stderr::verbosity();
     verbosity.min(Verbosity::Verbose).apply();
     let (client, key, session) = look_up(args.key.as_ref(), &target)?;
-    let open = key.map(|key| OpenKey::new(key.to_string()));
+    let open = key.map(|key| OpenKey { key: key.to_string(), ..OpenKey::default() });
     let is_part = session.is_some() || args.only.is_set();
     let signals = Signals::catch()?;
     let feed = Feed::start(client, target, args.only.query(key, session))?;

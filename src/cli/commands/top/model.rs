@@ -44,13 +44,13 @@ pub(super) struct Model {
 }
 
 /// The page of a key.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct OpenKey {
     pub(super) key: String,
     /// The marked holder or waiter.
     pub(super) marked: Option<Who>,
     /// The last position of the mark, in case its holder or waiter is gone.
-    at: usize,
+    pub(super) at: usize,
 }
 
 /// A page above the others, with its answer once that has arrived.
@@ -77,12 +77,6 @@ pub(super) enum Bottom {
     Question(String, Ask),
     /// The daemon has not answered yet.
     Asking,
-}
-
-impl OpenKey {
-    pub(super) fn new(key: String) -> Self {
-        Self { key, marked: None, at: 0 }
-    }
 }
 
 impl Model {
@@ -113,12 +107,10 @@ impl Model {
 
     /// The position of the mark in the list, or among the holders and waiters of the open key.
     pub(super) fn mark(&self) -> Option<usize> {
-        if let Some(open) = &self.open {
-            let all = self.opened().map(everyone).unwrap_or_default();
-            return all.iter().position(|who| Some(who) == open.marked.as_ref());
-        }
-        let rows = self.rows();
-        rows.iter().position(|key| Some(&key.key) == self.marked.as_ref())
+        let Some(OpenKey { marked, .. }) = &self.open else {
+            return self.rows().iter().position(|key| Some(&key.key) == self.marked.as_ref());
+        };
+        everyone(self.opened()?).iter().position(|who| Some(who) == marked.as_ref())
     }
 
     /// Handles a report.
@@ -238,7 +230,8 @@ impl Model {
             (_, true) => self.back(),
             (Key::Enter, _) if self.open.is_some() => return self.about_someone('w'),
             (Key::Enter, _) => {
-                (self.open, self.top) = (Some(OpenKey::new(self.marked.clone()?)), 0);
+                let key = self.marked.clone()?;
+                (self.open, self.top) = (Some(OpenKey { key, ..OpenKey::default() }), 0);
                 self.keep_marks();
             }
             (Key::Char('s'), _) if self.open.is_none() => {
@@ -292,8 +285,8 @@ impl Model {
     /// Handles a key press for the marked holder or waiter.
     fn about_someone(&mut self, what: char) -> Option<Ask> {
         let Some(open) = &self.open else {
-            return self
-                .say("press Enter to open a key first; this acts on its holders and waiters");
+            let first = "press Enter to open a key first; this acts on its holders and waiters";
+            return self.say(first);
         };
         let Some(who) = open.marked.clone() else {
             return self.say("no one holds or waits for it");
@@ -304,10 +297,7 @@ impl Model {
             ('r', None) => {
                 self.say("it is waiting and holds no part of this key; press x to end its process")
             }
-            _ => {
-                let key = open.key.clone();
-                self.ask(Ask::WouldKill { key, who })
-            }
+            _ => self.ask(Ask::WouldKill { key: open.key.clone(), who }),
         }
     }
 
@@ -323,9 +313,8 @@ impl Model {
     fn mark_at(&mut self, at: usize) {
         let everyone = self.opened().map(everyone);
         match &mut self.open {
-            Some(open) => {
-                open.marked = everyone.and_then(|all| all.get(at).cloned());
-                open.at = at;
+            Some(OpenKey { marked, at: last, .. }) => {
+                (*marked, *last) = (everyone.and_then(|all| all.get(at).cloned()), at);
             }
             None => self.marked = self.rows().get(at).map(|key| key.key.clone()),
         }
@@ -337,28 +326,25 @@ impl Model {
             let at = self.mark().unwrap_or(open.at);
             self.mark_at(at.min(self.last()));
         } else if self.mark().is_none() {
-            let rows = self.rows();
-            let after = self.marked.as_ref().map(|marked| {
-                // The first of the keys that follow it by name.
-                rows.iter().map(|key| &key.key).filter(|key| *key > marked).min()
-            });
-            let next = after.flatten().or_else(|| rows.first().map(|key| &key.key));
-            self.marked = next.cloned();
+            let keys: Vec<&String> = self.rows().iter().map(|key| &key.key).collect();
+            // The first of the keys that follow it by name.
+            let follows =
+                |key: &&&String| self.marked.as_ref().is_some_and(|marked| **key > marked);
+            let next = keys.iter().filter(follows).min().or(keys.first());
+            self.marked = next.map(|key| (*key).clone());
         }
     }
 }
 
 /// The holders and the waiters of a key, in display order.
 fn everyone(key: &KeyInfo) -> Vec<Who> {
-    let holders = key.holders.iter().map(|it| (Some(it.token), &it.session, it.pid, &it.since));
-    let waiters = key.waiters.iter().map(|it| (None, &it.session, it.pid, &it.since));
-    let who = |(token, session, pid, since): (_, &String, _, &String)| Who {
-        token,
-        session: session.clone(),
-        pid,
-        since: since.clone(),
+    let who = |token, session: &String, pid, since: &String| {
+        let (session, since) = (session.clone(), since.clone());
+        Who { token, session, pid, since }
     };
-    holders.chain(waiters).map(who).collect()
+    let holders = key.holders.iter().map(|it| who(Some(it.token), &it.session, it.pid, &it.since));
+    let waiters = key.waiters.iter().map(|it| who(None, &it.session, it.pid, &it.since));
+    holders.chain(waiters).collect()
 }
 
 /// By how many rows a key moves.

@@ -98,13 +98,12 @@ pub(super) struct Terminal {
 
 /// Fails if it is impossible to draw a whole screen.
 pub(super) fn check() -> Result {
-    let stream = "use `canal status --watch --json` in programs";
-    if !io::stdin().is_terminal() || !io::stdout().is_terminal() {
-        return Err(
-            Failed::new("canal top needs a terminal on standard input and output").hint(stream)
-        );
-    }
+    let is_terminal = io::stdin().is_terminal() && io::stdout().is_terminal();
     match std::env::var_os("TERM") {
+        _ if !is_terminal => {
+            Err(Failed::new("canal top needs a terminal on standard input and output")
+                .hint("use `canal status --watch --json` in programs"))
+        }
         Some(term) if !term.is_empty() && term != "dumb" => Ok(()),
         _ => Err(Failed::new("canal top needs a terminal that can move its cursor (TERM)")
             .hint("use `canal status --watch`, which prints one page after another")),
