@@ -81,8 +81,7 @@ impl Daemon {
     /// The daemon cannot start: the directory for temporary files is unusable, or the kernel is too
     /// old.
     pub fn start() -> Result<Self, Error> {
-        let dir = new_dir()?;
-        let socket = dir.path().join("canal.sock");
+        let (dir, socket) = new_dir()?;
         let options = daemon::Options {
             idle_exit_s: Some(0),
             without_engine: true,
@@ -91,9 +90,7 @@ impl Daemon {
         };
         let thread = thread::Builder::new().name("canal-daemon".to_owned());
         let thread = thread.spawn(move || daemon::run(&options)).map_err(ClientError::Io)?;
-        let mut daemon = Self { runs_in: RunsIn::Thread(Some(thread)), dir, socket };
-        daemon.wait_until_up()?;
-        Ok(daemon)
+        Self { runs_in: RunsIn::Thread(Some(thread)), dir, socket }.once_up()
     }
 
     /// Starts a program as the daemon: the path of a `canal`, or a name to look up in `PATH`. Use
@@ -103,8 +100,7 @@ impl Daemon {
     /// # Errors
     /// The program cannot be started, or reports why it cannot be a daemon.
     pub fn start_program(canal: impl AsRef<OsStr>) -> Result<Self, Error> {
-        let dir = new_dir()?;
-        let socket = dir.path().join("canal.sock");
+        let (dir, socket) = new_dir()?;
         let log = File::create(dir.path().join(LOG)).map_err(ClientError::Io)?;
         let canal = canal.as_ref();
         let mut command = Command::new(canal);
@@ -114,33 +110,27 @@ impl Daemon {
             let canal = canal.to_string_lossy();
             ClientError::Start(format!("cannot start {canal}: {error}"))
         })?;
-        let mut daemon = Self { runs_in: RunsIn::Process(child), dir, socket };
-        daemon.wait_until_up()?;
-        Ok(daemon)
+        Self { runs_in: RunsIn::Process(child), dir, socket }.once_up()
     }
 
     /// The endpoint of the daemon, for [`Lock::endpoint`](crate::Lock::endpoint) and
     /// [`Client::connect_to`](crate::Client::connect_to). No call through this endpoint starts
     /// another daemon.
-    #[must_use]
     pub fn endpoint(&self) -> Endpoint {
         Endpoint::at(&self.socket).no_start()
     }
 
     /// The path of the daemon's socket.
-    #[must_use]
     pub fn socket(&self) -> &Path {
         &self.socket
     }
 
     /// The directory with the daemon's journal and state; it is removed at the end.
-    #[must_use]
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
 
     /// The process in which the daemon runs.
-    #[must_use]
     pub fn pid(&self) -> u32 {
         match &self.runs_in {
             RunsIn::Thread(_) => std::process::id(),
@@ -148,10 +138,11 @@ impl Daemon {
         }
     }
 
-    fn wait_until_up(&mut self) -> Result<(), Error> {
+    /// The daemon, once clients can connect to it.
+    fn once_up(mut self) -> Result<Self, Error> {
         let begun = Instant::now();
         loop {
-            let Err(error) = self.connect() else { return Ok(()) };
+            let Err(error) = self.connect() else { return Ok(self) };
             if let Some(why) = self.why_ended() {
                 return Err(ClientError::Start(why).into());
             }
@@ -205,9 +196,8 @@ impl Drop for Daemon {
             RunsIn::Thread(thread) => {
                 let thread = thread.take();
                 let stopped = self.stop();
-                if let Some(thread) = thread.filter(|thread| stopped || thread.is_finished()) {
-                    let _ = thread.join();
-                }
+                let ended = thread.filter(|thread| stopped || thread.is_finished());
+                let _ = ended.map(JoinHandle::join);
             }
         }
     }
@@ -218,14 +208,16 @@ fn place(socket: &Path) -> Result<Place, Error> {
     Ok(Place::find(Some(socket), MachineUid::own()).map_err(ClientError::Place)?)
 }
 
-/// A new directory, removed when this value is dropped.
-fn new_dir() -> Result<TempDir, Error> {
+/// A new directory, removed when this value is dropped, and the path for a socket in it.
+fn new_dir() -> Result<(TempDir, PathBuf), Error> {
     let usual = std::env::temp_dir();
     let fits = usual.is_absolute() && usual.as_os_str().len() <= DIR_BYTES_MAX;
     let parent = if fits { usual } else { SHORT_DIR.into() };
     let made = tempfile::Builder::new().prefix("canal-test-").tempdir_in(&parent);
-    Ok(made.map_err(|error| {
+    let dir = made.map_err(|error| {
         let message = format!("cannot create a directory in {}: {error}", parent.display());
         ClientError::Start(message)
-    })?)
+    })?;
+    let socket = dir.path().join("canal.sock");
+    Ok((dir, socket))
 }

@@ -21,12 +21,12 @@ const NAMES_MAX: u64 = 500;
 
 /// Prints a script.
 pub(crate) fn run(shell: Shell) -> Result {
-    stdout::print(match shell {
+    let script = match shell {
         Shell::Bash => include_str!("../../completions/canal.bash"),
         Shell::Zsh => include_str!("../../completions/_canal"),
         Shell::Fish => include_str!("../../completions/canal.fish"),
-    })?;
-    Ok(())
+    };
+    stdout::print(script).map(drop)
 }
 
 /// Lists names. It starts no daemon, prints nothing to stderr, and lists nothing if the daemon does

@@ -71,8 +71,7 @@ impl Target {
             let socket = self.place.socket.display();
             stderr::fine_detail(&format!("calling the daemon at {socket}, {why}"));
         }
-        let client = Client::connect(&self.place, self.options.clone().of_wait(wait_ms));
-        let mut client = client?;
+        let mut client = Client::connect(&self.place, self.options.clone().of_wait(wait_ms))?;
         let has_started = client.has_started_daemon();
         separate_daemons::note(&self.place, self.by_environment, has_started);
         if stderr::shows(Verbosity::Detailed) {
@@ -131,13 +130,11 @@ fn introduction(client: &mut Client) -> String {
         true => "with all rights",
         false => "with the rights from `[[permission]]` of its configuration",
     };
+    let (pid, version, since) = (daemon.pid, daemon.version, Now::here().clock(&daemon.since));
+    let (runs, calls) = (user_name::name(daemon.uid), user_name::name(uid));
     format!(
-        "the daemon is pid {}, version {}, run by {}, running since {}; calling it as {} {rights}",
-        daemon.pid,
-        daemon.version,
-        user_name::name(daemon.uid),
-        Now::here().clock(&daemon.since),
-        user_name::name(uid),
+        "the daemon is pid {pid}, version {version}, run by {runs}, running since {since}; calling \
+         it as {calls} {rights}"
     )
 }
 
@@ -160,19 +157,19 @@ impl From<ClientError> for Failed {
             ClientError::Start(message) => return started_badly(message),
             ClientError::Failure(failure) => failure.hint.as_deref().map(str::to_owned),
             ClientError::Abandoned => Some("keep waiting with `--unattended`".to_owned()),
-            ClientError::NoDaemon(place) => Some(match place.rule {
-                Rule::Shared => not_on_demand(place),
-                Rule::Given | Rule::PerUser => {
-                    "leave out --no-start to start a daemon, or run one \
-                                                in the foreground with `canal daemon`"
-                        .to_owned()
-                }
-            }),
+            ClientError::NoDaemon(place) if place.rule == Rule::Shared => {
+                Some(not_on_demand(place))
+            }
+            ClientError::NoDaemon(_) => {
+                let start = "leave out --no-start to start a daemon, or run one in the foreground \
+                             with `canal daemon`";
+                Some(start.to_owned())
+            }
             ClientError::Place(_) => {
                 Some("choose another directory with --socket or CANAL_SOCKET".to_owned())
             }
             ClientError::Silent { pid: 0, .. } => {
-                Some("find the reason with `canal doctor`".to_owned())
+                Some("find the reason with `canal doctor`".into())
             }
             ClientError::Silent { pid, state: 'T' | 't' } => {
                 Some(format!("it is stopped; continue it with `kill -CONT {pid}`"))
@@ -190,18 +187,16 @@ impl From<ClientError> for Failed {
             }
             _ => None,
         };
-        let code = match &error {
+        let message = error.to_string();
+        let (code, failure) = match error {
+            ClientError::Abandoned => (OwnCode::NotAcquired, None),
             ClientError::Failure(failure) if failure.name == ErrorName::LeaseLost => {
-                OwnCode::LockLost
+                (OwnCode::LockLost, Some(Box::new(failure)))
             }
-            ClientError::Abandoned => OwnCode::NotAcquired,
-            _ => OwnCode::Failed,
+            ClientError::Failure(failure) => (OwnCode::Failed, Some(Box::new(failure))),
+            _ => (OwnCode::Failed, None),
         };
-        let failed = Self { hint, ..Self::with_code(code.number(), error.to_string()) };
-        match error {
-            ClientError::Failure(failure) => Self { failure: Some(Box::new(failure)), ..failed },
-            _ => failed,
-        }
+        Self { code: code.number(), message, hint, failure }
     }
 }
 
@@ -253,14 +248,12 @@ pub(crate) fn not_on_demand(place: &Place) -> String {
             "start the daemon on the system that owns {dir}, such as the container's host"
         );
     }
+    let start = started_by_root();
     match ServiceManager::of_machine() {
         ServiceManager::Systemd => {
-            format!(
-                "run {} to start this machine's daemon, which does not start on demand",
-                started_by_root()
-            )
+            format!("run {start} to start this machine's daemon, which does not start on demand")
         }
-        _ => format!("start it as root, with any canal command or with {}", started_by_root()),
+        _ => format!("start it as root, with any canal command or with {start}"),
     }
 }
 

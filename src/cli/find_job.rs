@@ -85,10 +85,9 @@ pub(crate) fn add_numbers_of_ended(records: &mut [HistoryRecord], folder: &Folde
     for record in records.iter_mut().filter(|record| record.uid == user) {
         let found = record.session.as_deref().and_then(|session| of_session(session, folder));
         // An earlier table may have had a session with the same number, at another time.
-        let is_its = |Record { job, .. }: &Record| {
-            let is_near = |end: JobEnd| record.ended_ms.abs_diff(end.ended_ms) < RECORDED_WITHIN_MS;
-            record.ended_ms >= job.at_ms && job.end.is_none_or(is_near)
-        };
+        let is_near = |end: JobEnd| record.ended_ms.abs_diff(end.ended_ms) < RECORDED_WITHIN_MS;
+        let is_its =
+            |it: &Record| record.ended_ms >= it.job.at_ms && it.job.end.is_none_or(is_near);
         record.job = found.filter(is_its).map(|found| found.job.number);
     }
 }

@@ -53,9 +53,8 @@ impl Source {
             return Ok(Self { target: Target::of(global)?, nodes: None });
         }
         // No daemon remembers for all nodes how the keys were read, so each request gets the notes.
-        for note in request.items.iter().filter_map(SizeNote::of_text) {
-            stderr::note(&note.message);
-        }
+        let notes = request.items.iter().filter_map(SizeNote::of_text);
+        notes.for_each(|note| stderr::note(&note.message));
         args.check(&request.items)?;
         let ttl_ms = ttl_ms(ttl)?;
         let target = Target::of(global)?;
@@ -214,9 +213,7 @@ fn at_daemon(
 /// Prints where the size in the request differs from the size that others use. Each difference
 /// appears only once for each daemon and user, because cron mails every line.
 fn size_notes(notes: &[SizeNote]) {
-    for note in notes.iter().filter(|note| note.first) {
-        stderr::note(&note.message);
-    }
+    notes.iter().filter(|note| note.first).for_each(|note| stderr::note(&note.message));
 }
 
 /// `db slot 4 (5 held), conf to read`.
@@ -284,9 +281,8 @@ impl Nodes {
         match begun.and_then(|()| wait(asking, &end, coordinator.as_mut())) {
             Ok(start) => {
                 if coordinator.is_none() {
-                    let (keys, nodes) = (asking.request.keys(), &start.nodes);
-                    let acquired = format!("acquired {} on {}", keys.join(", "), nodes.join(", "));
-                    stderr::detail(&acquired);
+                    let (keys, nodes) = (asking.request.keys().join(", "), start.nodes.join(", "));
+                    stderr::detail(&format!("acquired {keys} on {nodes}"));
                 }
                 Ok(Taken::FromNodes(Box::new(TakenFromNodes { start, end, coordinator })))
             }
@@ -345,10 +341,9 @@ fn wait(
             }
             Some(BeforeStart::End(why)) => {
                 display.end();
-                return Err(match why {
-                    Some((name, failure)) => Failure { name, ..failure }.into(),
-                    None => Failed::silent(OwnCode::Failed.number()),
-                });
+                let silent = || Failed::silent(OwnCode::Failed.number());
+                let failed = |(name, failure)| Failure { name, ..failure }.into();
+                return Err(why.map_or_else(silent, failed));
             }
         }
         let lines = coordinator.as_mut().map(|it| it.turn(Some(Pid::this()))).unwrap_or_default();

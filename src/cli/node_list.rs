@@ -62,9 +62,8 @@ pub(crate) fn around(target: &Target, near: Vec<Node>) -> Around {
 fn configured(place: &Place) -> Result<NamedNodes> {
     let mut paths = vec![place.stores().config.clone()];
     if place.rule == Rule::Shared {
-        paths.extend(
-            Place::of_user(place.uid.get()).stores().config.last().map(|own| vec![own.clone()]),
-        );
+        let own = Place::of_user(place.uid.get());
+        paths.extend(own.stores().config.last().map(|own| vec![own.clone()]));
     }
     let mut known = NamedNodes::default();
     let (mut read, mut missing) = (Vec::new(), Vec::new());
@@ -166,14 +165,14 @@ impl NamedNodes {
             let address = text.parse().map_err(|why| Failed::new(format!("`{text}`: {why}")))?;
             return Ok(Node::at(address));
         }
+        let file = &self.source;
         let hint = match nearest(text, self.nodes.keys()) {
-            Some(near) => format!("did you mean {near}? It is in [nodes] of {}", self.source),
+            Some(near) => format!("did you mean {near}? It is in [nodes] of {file}"),
             None if self.groups.contains_key(text) => {
-                format!("begin a group with @: @{text} is in [node_groups] of {}", self.source)
+                format!("begin a group with @: @{text} is in [node_groups] of {file}")
             }
             None => format!(
-                "add {text} = \"ssh:{text}\" to [nodes] of {}, or give the address: ssh:{text}",
-                self.source
+                "add {text} = \"ssh:{text}\" to [nodes] of {file}, or give the address: ssh:{text}"
             ),
         };
         Err(Failed::new(format!("unknown node `{text}`")).hint(hint))
@@ -183,11 +182,10 @@ impl NamedNodes {
         if let Some(members) = self.groups.get(name) {
             return Ok(members);
         }
+        let file = &self.source;
         let hint = match nearest(name, self.groups.keys()) {
-            Some(near) => {
-                format!("did you mean @{near}? It is in [node_groups] of {}", self.source)
-            }
-            None => format!("define groups in [node_groups] of {}", self.source),
+            Some(near) => format!("did you mean @{near}? It is in [node_groups] of {file}"),
+            None => format!("define groups in [node_groups] of {file}"),
         };
         Err(Failed::new(format!("unknown group `@{name}`")).hint(hint))
     }

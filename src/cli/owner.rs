@@ -27,17 +27,14 @@ impl Owner {
     pub(crate) fn find(pid: Option<u32>) -> Result<Self> {
         match pid {
             Some(pid) if pid == std::process::id() => {
-                Err(unfit(format!("--pid {pid} is canal itself, which ends immediately")))
+                return Err(unfit(format!("--pid {pid} is canal itself, which ends immediately")));
             }
             Some(pid) if is_init_of_machine(pid) => {
-                Err(unfit("process 1 never ends, so its lock would never end either"))
+                return Err(unfit("process 1 never ends, so its lock would never end either"));
             }
-            Some(pid) => Ok(Self { pidfd: open(pid)?, pid, by_default: false }),
-            None => Self::parent(),
+            Some(pid) => return Ok(Self { pidfd: open(pid)?, pid, by_default: false }),
+            None => {}
         }
-    }
-
-    fn parent() -> Result<Self> {
         let pid = parent_id();
         // The first process of a container may be the script itself.
         if pid == 0 || is_init_of_machine(pid) {
@@ -50,11 +47,6 @@ impl Owner {
             return Err(unfit(format!("the parent process, pid {pid}, has ended")));
         }
         Ok(Self { pidfd, pid, by_default: true })
-    }
-
-    /// The command that the process runs, for display.
-    pub(crate) fn command(&self) -> String {
-        process::command_line(self.pid).unwrap_or_default()
     }
 
     /// `pid 812 (bash)`.

@@ -98,8 +98,8 @@ fn size_of(rest: &str) -> Result<WireItem, String> {
         Some((view, count)) => (view, Some(count)),
         None => (rest, None),
     };
-    let (per, buckets, slots) =
-        view.strip_prefix('=').map(view_of).transpose()?.unwrap_or_default();
+    let view = view.strip_prefix('=').map(view_of).transpose()?;
+    let (per, buckets, slots) = view.unwrap_or_default();
     let count = count.map(|text| {
         positive(text).map_err(|why| {
             format!("`:{text}`: {why}; the number after `:` is the number of slots to take")
@@ -166,12 +166,8 @@ impl LockArgs {
 
     /// Whether no option names a key.
     pub(crate) fn names_none(&self) -> bool {
-        self.keys.is_empty() && self.literals.is_empty() && self.names_no_tree()
-    }
-
-    /// Whether neither `--read` nor `--write` names a key.
-    fn names_no_tree(&self) -> bool {
-        self.reads.is_empty() && self.writes.is_empty()
+        let Self { keys, literals, reads, writes, .. } = self;
+        keys.is_empty() && literals.is_empty() && reads.is_empty() && writes.is_empty()
     }
 
     fn counted(&self) -> Result<Vec<WireItem>> {
@@ -179,7 +175,7 @@ impl LockArgs {
             [self.per, self.buckets, self.slots, self.count].iter().any(Option::is_some);
         let keys: Vec<&WireItem> = self.keys.iter().chain(&self.literals).collect();
         match keys.as_slice() {
-            [] if described && !self.names_no_tree() => {
+            [] if described && (!self.reads.is_empty() || !self.writes.is_empty()) => {
                 Err(Failed::new("--per, --buckets, --slots and --count need a --key"))
             }
             [] if self.spread => {
@@ -196,14 +192,14 @@ impl LockArgs {
     }
 
     fn item(&self, item: WireItem) -> Result<WireItem> {
-        if let Some(count @ 2..) = item.count
-            && self.spread
-        {
-            let key = item.key;
-            return Err(Failed::new(format!("--spread chooses one slot of `{key}`, not {count}")));
+        match item.count {
+            Some(count @ 2..) if self.spread => Err(Failed::new(format!(
+                "--spread chooses one slot of `{}`, not {count}",
+                item.key
+            ))),
+            // The daemon decides whether the count fits, because a stored size may apply instead.
+            _ => Ok(WireItem { spread: self.spread, ..item }),
         }
-        // The daemon decides whether the count fits, because a stored size may apply instead.
-        Ok(WireItem { spread: self.spread, ..item })
     }
 
     /// The only key, with the size and count from the options.
@@ -283,12 +279,12 @@ pub(crate) fn slots_or_none(text: &str) -> Result<u64, String> {
 }
 
 fn of_machine(text: &str) -> Option<Result<u64, String>> {
-    if let Some(divisor) = text.strip_prefix("cpus") {
-        let share = match divisor.strip_prefix('/') {
-            Some(divisor) => positive(divisor),
-            None if divisor.is_empty() => Ok(1),
-            None => return None,
-        };
+    let per_processors = match text.strip_prefix("cpus") {
+        Some("") => Some(Ok(1)),
+        Some(divisor) => divisor.strip_prefix('/').map(positive),
+        None => None,
+    };
+    if let Some(share) = per_processors {
         return Some(share.map(|share| (kernel::processors() / share).max(1)));
     }
     let slot = text.strip_prefix("memory:").map(bytes)?;
@@ -300,17 +296,10 @@ fn of_machine(text: &str) -> Option<Result<u64, String>> {
 
 /// Reads `512M` or `8G`, in powers of 1024.
 fn bytes(text: &str) -> Result<u64, String> {
-    let shift = match text.bytes().last() {
-        Some(b'K') => 10,
-        Some(b'M') => 20,
-        Some(b'G') => 30,
-        Some(b'T') => 40,
-        _ => {
-            return Err("the memory of a slot is a number with K, M, G or T, such as 8G".to_owned());
-        }
-    };
+    let power = text.chars().last().and_then(|unit| "KMGT".find(unit));
+    let power = power.ok_or("the memory of a slot is a number with K, M, G or T, such as 8G")?;
     let count = positive(&text[..text.len() - 1])?;
-    count.checked_mul(1 << shift).ok_or_else(|| "too large".to_owned())
+    count.checked_mul(1024 << (10 * power)).ok_or_else(|| "too large".to_owned())
 }
 
 #[cfg(test)]

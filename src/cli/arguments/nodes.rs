@@ -48,6 +48,7 @@ pub(super) fn leader_require() -> impl TypedValueParser<Value = Require> {
 
 /// How many nodes must grant a lock.
 fn require() -> impl TypedValueParser<Value = Require> {
+    let majority = "More than half of the nodes: survives the loss of the others";
     let all_alive =
         "Every node that answers within 5 s; not exclusive if the network is partitioned";
     let majority_alive = "More than half of the nodes that answer within 5 s; not exclusive if the \
@@ -55,11 +56,7 @@ fn require() -> impl TypedValueParser<Value = Require> {
     one_of([
         ("all", "Every node", Require::All),
         ("any", "One node, the first that is free", Require::Any),
-        (
-            "majority",
-            "More than half of the nodes: survives the loss of the others",
-            Require::Majority,
-        ),
+        ("majority", majority, Require::Majority),
         ("all-alive", all_alive, Require::AllAlive),
         ("majority-alive", majority_alive, Require::MajorityAlive),
     ])
@@ -83,11 +80,10 @@ impl NodesArgs {
         let is_part = matches!(self.require(), Require::Majority | Require::MajorityAlive);
         match items.iter().find(|item| item.mode == Some(Mode::Write)).filter(|_| is_part) {
             None => Ok(()),
-            Some(item) => Err(Failed::new(format!(
-                "--write {} would not block commands on the other nodes",
-                item.key
-            ))
-            .hint("block all nodes with --require all")),
+            Some(WireItem { key, .. }) => {
+                let why = format!("--write {key} would not block commands on the other nodes");
+                Err(Failed::new(why).hint("block all nodes with --require all"))
+            }
         }
     }
 }
@@ -100,12 +96,11 @@ pub(crate) fn ttl_ms(ttl: Option<Duration>) -> Result<u64> {
     let ttl = ttl.unwrap_or(TTL_DEFAULT);
     let ttl_ms = millis(ttl);
     if ttl_ms < LEASE_OVER_NODES_MS_MIN {
-        let least = stated_ms(LEASE_OVER_NODES_MS_MIN);
-        return Err(Failed::new(format!(
-            "a TTL of {} is too short for a node lease: it must be at least {least}",
-            stated(ttl)
-        ))
-        .hint("give a longer one; a shorter one leaves no time to reconnect to a node"));
+        let (ttl, least) = (stated(ttl), stated_ms(LEASE_OVER_NODES_MS_MIN));
+        let short =
+            format!("a TTL of {ttl} is too short for a node lease: it must be at least {least}");
+        let hint = "give a longer one; a shorter one leaves no time to reconnect to a node";
+        return Err(Failed::new(short).hint(hint));
     }
     Ok(ttl_ms)
 }

@@ -10,7 +10,6 @@ use crate::cli::{Failed, Result};
 use crate::client::command_environment;
 use crate::client::nodes::lease::{EnclosingLeases, LEASE_HANDLE_CHARS_MAX, LeaseHandle};
 use crate::protocol::{Acquire, GROUP_BYTES_MAX, Grant, Handle, Superseded};
-use crate::run::OwnCode;
 use crate::safe_text::is_unsafe;
 
 use super::keys_and_sizes::LockArgs;
@@ -166,12 +165,6 @@ impl WaitArgs {
             true => Some(0),
             false => self.wait.flatten().map(parse_value::millis),
         }
-    }
-
-    /// The exit code if the lock is busy or the wait is over. It is not used for a deadlock, which
-    /// a script must not take for work that is done elsewhere.
-    pub(crate) fn conflict_code(&self) -> u8 {
-        self.conflict_exit_code.unwrap_or(OwnCode::NotAcquired.number())
     }
 }
 

@@ -80,7 +80,7 @@ pub(crate) fn run(args: &AcquireArgs, global: &Global) -> Result {
         }
         None => {
             let owner = Owner::find(args.pid)?;
-            request.command = owner.command();
+            request.command = process::command_line(owner.pid).unwrap_or_default();
             let socket = &source.target.place.socket;
             request.under = asked.session.enclosing_leases().at_socket(socket);
             Some(owner)
@@ -118,15 +118,15 @@ pub(crate) fn run(args: &AcquireArgs, global: &Global) -> Result {
         }
         Err(failed) => return Err(failed),
     }
-    match (owner, args.ttl) {
-        (Some(owner), _) => {
+    match owner {
+        Some(owner) => {
             let say = if owner.by_default { stderr::note } else { stderr::detail };
             say(&format!("held for {}", owner.shown()));
         }
-        (None, ttl) => stderr::detail(&format!(
+        None => stderr::detail(&format!(
             "took a lease of {}; renew it with `canal renew`, release it with `canal release \
              --handle`",
-            stated(ttl.unwrap_or_default())
+            stated(args.ttl.unwrap_or_default())
         )),
     }
     Ok(())
@@ -198,14 +198,13 @@ fn variables(
     names: &[(&str, String)],
     keys: &[GrantedKey],
 ) -> String {
-    let first = [("CANAL_HANDLE", handle.to_owned())].into_iter();
-    let token = token.map(|token| ("CANAL_TOKEN", token.to_string()));
+    let mut all = vec![("CANAL_HANDLE", handle.to_owned())];
+    all.extend(token.map(|token| ("CANAL_TOKEN", token.to_string())));
     // An address may contain a space, and would then be two words.
-    let names = names.iter().filter(|(_, it)| !it.contains(char::is_whitespace)).cloned();
+    all.extend(names.iter().filter(|(_, it)| !it.contains(char::is_whitespace)).cloned());
     let slots = keys.iter().flat_map(|key| &key.slots).map(|slot| slot.slot).join(",");
-    let slots = (!slots.is_empty()).then_some(("CANAL_SLOTS", slots));
-    let all = first.chain(token).chain(names).chain(slots);
-    all.map(|(name, value)| format!("{name}={value}\n")).collect()
+    all.extend((!slots.is_empty()).then_some(("CANAL_SLOTS", slots)));
+    all.iter().map(|(name, value)| format!("{name}={value}\n")).collect()
 }
 
 #[cfg(test)]

@@ -17,20 +17,15 @@ fn page(found: &Configuration, now: &Now) -> String {
         Some(file) => format!("configuration {file}, read at {}", now.clock(&found.read)),
         None => format!("no configuration file; looked for {}", found.candidates.join(", ")),
     }];
-    let shown: Vec<[String; 3]> = found
-        .settings
-        .iter()
-        .map(|setting| [setting.name.clone(), setting.value.clone(), source(setting)])
-        .collect();
-    let widest = |column: usize| {
-        let widths = shown.iter().map(|row| width(&row[column]));
+    let widest = |of: fn(&SettingInfo) -> &String| {
+        let widths = found.settings.iter().map(|it| width(of(it)));
         widths.filter(|width| *width <= COLUMNS_MAX).max().unwrap_or(0)
     };
-    let widths = [widest(0), widest(1)];
-    let row = |[name, value, source]: &[String; 3]| {
-        format!("{}  {}  {source}", padded(name, widths[0]), padded(value, widths[1]))
+    let (names, values) = (widest(|it| &it.name), widest(|it| &it.value));
+    let row = |it: &SettingInfo| {
+        format!("{}  {}  {}", padded(&it.name, names), padded(&it.value, values), source(it))
     };
-    lines.extend(shown.iter().map(row));
+    lines.extend(found.settings.iter().map(row));
     if found.withheld {
         lines.push("only root and the daemon's user can see all settings".to_owned());
     }
@@ -60,10 +55,8 @@ fn source(setting: &SettingInfo) -> String {
 
 /// `limits.waiters_per_user: 100 (was not given)`.
 pub(crate) fn changed_setting(change: &SettingChange) -> String {
-    let shown = |value: &Option<String>| match value {
-        Some(value) => cut(value, 2 * COLUMNS_MAX),
-        None => "not given".to_owned(),
-    };
+    let shown =
+        |value: &Option<String>| cut(value.as_deref().unwrap_or("not given"), 2 * COLUMNS_MAX);
     let SettingChange { name, before, now, restart } = change;
     let after = if *restart { ", after a restart: `canal daemon --replace`" } else { "" };
     format!("{name}: {} (was {}){after}", shown(now), shown(before))

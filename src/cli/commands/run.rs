@@ -77,10 +77,8 @@ impl<'a> Job<'a> {
             return Err(wrong("run", format!("{option} needs --detach")));
         }
         if args.ttl.is_some() && !args.nodes.is_given() {
-            return Err(wrong(
-                "run",
-                "--ttl needs --on: without nodes, the lock lasts as long as the command",
-            ));
+            let why = "--ttl needs --on: without nodes, the lock lasts as long as the command";
+            return Err(wrong("run", why));
         }
         let shown = argv.iter().map(|word| word.to_string_lossy()).join(" ");
         let mut request = lock_source::request("run", &args.asked, &args.nodes, &shown)
@@ -138,15 +136,13 @@ impl<'a> Job<'a> {
         let asking = Asking { request, owner: None, wait };
         let taken = match self.source.take(&asking, end, witness) {
             Ok(taken) => taken,
-            Err(failed) => {
-                return match &failed.failure {
-                    Some(why) if why.name == ErrorName::SupervisorRequired => None,
-                    Some(why) if why.name == ErrorName::Refused => {
-                        Some(print_refusal::explain(why, wait))
-                    }
-                    _ => Some(failed),
-                };
-            }
+            Err(failed) => match &failed.failure {
+                Some(why) if why.name == ErrorName::SupervisorRequired => return None,
+                Some(why) if why.name == ErrorName::Refused => {
+                    return Some(print_refusal::explain(why, wait));
+                }
+                _ => return Some(failed),
+            },
         };
         let place = &target.place;
         let socket = (place.rule == Rule::Given).then_some(place.socket.as_path());
@@ -170,9 +166,8 @@ impl<'a> Job<'a> {
         let child = |channel| self.start_in_child(channel, end, None);
         let ended = supervise(&self.limits, &mut hooks, coordinator.as_mut(), child);
         end_coordinator(coordinator, Wish::Stop);
-        let ended =
-            ended.map_err(|error| Failed::new(format!("cannot start the command: {error}")))?;
-        Ok(self.conclude(ended))
+        let failed = |error| Failed::new(format!("cannot start the command: {error}"));
+        Ok(self.conclude(ended.map_err(failed)?))
     }
 
     /// Prints why canal ended the command, if it did, and passes on how the command ended.
@@ -263,15 +258,10 @@ fn not_found(not_run: NotRun, args: &RunArgs) -> Failed {
     let is_for_shell = (not_run.is_not_found() || too_long)
         && args.how.shell.is_none()
         && (line || BUILTINS.contains(&name.as_str()));
-    let failed = Failed::from(not_run);
-    if !is_for_shell {
-        return failed;
-    }
-    failed.hint(if line && !name.contains('\'') && name.len() <= HINT_COLUMNS {
-        format!("give a command line for the shell after -c: -c '{name}'")
-    } else {
-        "give a command line for the shell after -c: -c STRING".to_owned()
-    })
+    let is_shown = line && !name.contains('\'') && name.len() <= HINT_COLUMNS;
+    let shown = if is_shown { format!("'{name}'") } else { "STRING".to_owned() };
+    let hint = format!("give a command line for the shell after -c: -c {shown}");
+    Failed::from(not_run).hint_if(is_for_shell.then_some(hint))
 }
 
 /// The most columns of a command line that a hint repeats.
@@ -300,13 +290,9 @@ fn check_jobserver(args: &RunArgs, request: &Acquire) -> Result {
     if args.nodes.is_given() {
         return wrong("cannot be combined with --on, because its slots belong to one daemon");
     }
-    if !is_one_slot {
-        return wrong(
-            "takes one slot of one --key for each job: leave out other keys, --read, --write and \
-             --count",
-        );
-    }
-    Ok(())
+    let one = "takes one slot of one --key for each job: leave out other keys, --read, --write \
+               and --count";
+    if is_one_slot { Ok(()) } else { wrong(one) }
 }
 
 /// Warns of a build that will probably not use its jobserver.
@@ -341,8 +327,7 @@ fn warn_of_unused_jobserver(command: &Command, request: &Acquire) {
 /// The limits of the command.
 fn limits(how: &HowArgs) -> Result<Limits> {
     let given = [("--kill-after", how.kill_after.is_some()), ("--signal", how.signal.is_some())];
-    let without = given.iter().find(|(_, given)| *given && how.max_run.is_none());
-    if let Some((option, _)) = without {
+    if let Some((option, _)) = given.iter().find(|(_, given)| *given && how.max_run.is_none()) {
         return Err(wrong("run", format!("{option} needs --max-run")));
     }
     Ok(Limits {

@@ -8,7 +8,7 @@ use crate::cli::lock_source::keys_granted;
 use crate::cli::wording::print_refusal::{self, Refused};
 use crate::cli::{Global, Result, Target, stderr, stdout};
 use crate::client::{ClientError, command_environment};
-use crate::protocol::{ErrorName, GrantedKey, SizeNote, WouldAcquire};
+use crate::protocol::{ErrorName, GrantedKey, SizeNote, WouldAcquire, WouldGrant};
 
 /// The `--json` output of `canal test`: whether all locks are free.
 #[derive(Debug, Serialize)]
@@ -31,11 +31,10 @@ pub(crate) fn run(args: &TestArgs, global: &Global) -> Result {
     // How canal read the keys.
     let notes: Vec<SizeNote> = asked.items.iter().filter_map(SizeNote::of_text).collect();
     match target.connect()?.would_acquire(&asked) {
-        Ok(grant) => {
-            let keys = Some(&*grant.keys);
-            let tested = Tested { free: true, keys, refused: None, notes: &notes };
+        Ok(WouldGrant { keys, .. }) => {
+            let tested = Tested { free: true, keys: Some(&keys), refused: None, notes: &notes };
             stdout::json_if(args.json, &tested)?;
-            stderr::detail(&format!("free: {}", keys_granted(&grant.keys)));
+            stderr::detail(&format!("free: {}", keys_granted(&keys)));
             Ok(())
         }
         Err(ClientError::Failure(failure)) if failure.name == ErrorName::Refused => {

@@ -2,7 +2,7 @@
 
 use super::holders_and_waiters::{clause, held, party, party_again, wanted};
 use crate::cli::sanitize;
-use crate::protocol::{BlockerInfo, CycleStepInfo, PartyInfo};
+use crate::protocol::{CycleStepInfo, PartyInfo};
 
 /// One line for each process, in the order of the waits. Each line ends where the next one
 /// continues:
@@ -14,35 +14,26 @@ use crate::protocol::{BlockerInfo, CycleStepInfo, PartyInfo};
 /// ```
 pub(crate) fn lines(cycle: &[CycleStepInfo]) -> Vec<String> {
     let (Some(first), mut lines) = (cycle.first(), Vec::new()) else { return Vec::new() };
+    // Participants of a ring are one process, or one request at nodes, if these are equal.
+    let identity = |it: &PartyInfo| (it.pid, it.run, it.session.clone());
     let mut who = party(&first.waiter);
     for (step, next) in cycle.iter().zip(cycle.iter().skip(1).map(Some).chain([None])) {
+        let blocker = &step.blocker.party;
+        let waiter = next.map_or(&first.waiter, |next| &next.waiter);
+        // The ring closes at the first waiter, which has its line already.
+        let again =
+            |party| next.map_or_else(|| format!(" {}", party_again(party)), |_| String::new());
         let waits = format!("  {who} is waiting {}", obstacle(step));
-        let CycleStepInfo { blocker: BlockerInfo { party: blocker, .. }, .. } = step;
-        match next.map(|next| &next.waiter) {
-            Some(waiter) => {
-                lines.push(waits);
-                // A frame ends only after its children's requests are answered.
-                if !is_same(waiter, blocker) {
-                    lines.push(format!("  {}, which encloses", party(blocker)));
-                }
-                who = format!("{}, which", party(waiter));
-            }
-            None if is_same(&first.waiter, blocker) => {
-                lines.push(format!("{waits} {}", party_again(blocker)));
-            }
-            None => {
-                lines.push(waits);
-                let within = party_again(&first.waiter);
-                lines.push(format!("  {}, which encloses {within}", party(blocker)));
-            }
+        if identity(waiter) == identity(blocker) {
+            lines.push(waits + &again(blocker));
+        } else {
+            // A frame ends only after its children's requests are answered.
+            let encloses = format!("  {}, which encloses{}", party(blocker), again(waiter));
+            lines.extend([waits, encloses]);
         }
+        who = format!("{}, which", party(waiter));
     }
     lines
-}
-
-/// Whether two participants of a ring are one process, or one request at nodes.
-fn is_same(one: &PartyInfo, other: &PartyInfo) -> bool {
-    (one.pid, one.run, &one.session) == (other.pid, other.run, &other.session)
 }
 
 /// `to write `b`, held for writing by`; on nodes, `to write `b` on web1, held for writing by`.
@@ -62,7 +53,7 @@ fn obstacle(step: &CycleStepInfo) -> String {
 mod tests {
     use super::*;
     use crate::cli::wording::holders_and_waiters::tests::someone;
-    use crate::protocol::{Mode, RunId};
+    use crate::protocol::{BlockerInfo, Mode, RunId};
 
     fn step(waiter: PartyInfo, key: &str, holder: PartyInfo, of: &str) -> CycleStepInfo {
         let since = "2026-11-20T14:02:11Z".to_owned();

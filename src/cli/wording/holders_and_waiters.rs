@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use itertools::Itertools as _;
 
-use crate::cli::{Now, command_line, cut, sanitize, short, user_name};
+use crate::cli::{Now, command_line, cut, plural, sanitize, short, user_name};
 use crate::protocol::{HolderInfo, LeaseInfo, Mode, OverNodesInfo, PartyInfo, RunId};
 
 /// The most columns of a command within a sentence.
@@ -30,10 +30,10 @@ pub(crate) fn holder(holder: &HolderInfo, now: &Now) -> String {
 /// `on 2 of 3 nodes, waiting for web3`; `on 3 nodes, of which 2 are needed` if its client did not
 /// report.
 pub(crate) fn over_nodes(over: &OverNodesInfo) -> String {
-    let (need, all) = (over.need, over.nodes.len());
+    let all = over.nodes.len();
     let Some(held) = over.held else {
-        let are = if need == 1 { "is" } else { "are" };
-        return format!("on {all} nodes, of which {need} {are} needed");
+        let needed = plural(over.need, "is", "are");
+        return format!("on {all} nodes, of which {needed} needed");
     };
     let names = over.waits_for.iter().map(|name| sanitize(name)).join(", ");
     let waits = if names.is_empty() { "" } else { ", waiting for " };
@@ -58,12 +58,9 @@ pub(crate) fn short_command(command: &str) -> String {
 
 /// `pid 812 `make test``, `a lease requested by `./ci.sh``.
 fn shown(pid: u32, lease: bool, command: Option<&str>) -> String {
-    let name = named(pid, lease);
-    match command.map(short_command) {
-        Some(command) if lease => format!("{name} requested by `{command}`"),
-        Some(command) => format!("{name} `{command}`"),
-        None => name,
-    }
+    let by = if lease { " requested by" } else { "" };
+    let command = command.map(|command| format!("{by} `{}`", short_command(command)));
+    named(pid, lease) + &command.unwrap_or_default()
 }
 
 /// `pid 812`, `a lease`.
@@ -87,12 +84,10 @@ const RUN_DIGITS: usize = 8;
 pub(crate) fn party(party: &PartyInfo) -> String {
     let PartyInfo { pid, uid, command, session, lease, run } = party;
     let (user, command) = (user_name::name(*uid), command.as_deref());
-    match (run, command) {
+    match (run.map(run_name), command.map(short_command)) {
         (None, _) => format!("{} ({user}, {})", shown(*pid, *lease, command), sanitize(session)),
-        (Some(run), Some(command)) => {
-            format!("`{}` ({user}, {})", short_command(command), run_name(*run))
-        }
-        (Some(run), None) => format!("{} ({user})", run_name(*run)),
+        (Some(run), Some(command)) => format!("`{command}` ({user}, {run})"),
+        (Some(run), None) => format!("{run} ({user})"),
     }
 }
 
@@ -128,11 +123,10 @@ pub(crate) fn held(mode: Mode) -> &'static str {
 /// `1st`, `2nd`, `11th`.
 pub(crate) fn ordinal(n: u64) -> String {
     let end = match (n % 100, n % 10) {
-        (11..=13, _) => "th",
+        (11..=13, _) | (_, 0 | 4..) => "th",
         (_, 1) => "st",
         (_, 2) => "nd",
         (_, 3) => "rd",
-        _ => "th",
     };
     format!("{n}{end}")
 }

@@ -1,6 +1,7 @@
 //! Describes a lost lock or lease: what was lost, when and why, and the present holder; and a lease
 //! over nodes, some of whose nodes do not answer or no longer hold it.
 
+use std::iter::once;
 use std::time::Duration;
 
 use itertools::Itertools as _;
@@ -84,9 +85,7 @@ pub(crate) fn explain(failure: &Failure, json: bool) -> Result<Failed> {
             ..LossReport::default()
         })?;
     }
-    for line in lines(failure, reason, &Now::here()) {
-        stderr::message(&line);
-    }
+    lines(failure, reason, &Now::here()).iter().for_each(|line| stderr::message(line));
     if reason == "expired" {
         stderr::hint(
             "renew a lease every third of its TTL, so that one failed renewal does no harm",
@@ -98,8 +97,9 @@ pub(crate) fn explain(failure: &Failure, json: bool) -> Result<Failed> {
 fn lines(failure: &Failure, reason: &str, now: &Now) -> Vec<String> {
     let sentence = |lost: &LostLease| lost.sentence(reason, &format!(" {}", now.when(&lost.at)));
     let first = failure.lost.as_deref().and_then(sentence);
+    let first = first.unwrap_or_else(|| failure.message.clone());
     let holders = failure.holders.iter().map(|one| format!("now held by {}", holder(one, now)));
-    [first.unwrap_or_else(|| failure.message.clone())].into_iter().chain(holders).collect()
+    once(first).chain(holders).collect()
 }
 
 /// A node's answer, as `--json` prints it.
@@ -162,13 +162,12 @@ impl<'a> Parts<'a> {
     /// Reports that too few nodes held the lease, and returns the failure with its exit code.
     /// `late` are the nodes that did not renew it in time.
     pub(crate) fn lost(self, late: &[usize], json: bool) -> Result<Failed> {
-        let Self { handle, answers } = self;
+        let Self { handle: LeaseHandle { need, .. }, answers } = self;
         let lost = answers.iter().filter_map(|answer| match &answer.said {
             Some(PartSaid::Lost(failure)) => Some(failure),
             _ => None,
         });
         let lost: Vec<_> = lost.collect();
-        let need = handle.need;
         let message = match (lost.len(), answers.len()) {
             (0, _) => {
                 format!("the lease counts as lost: fewer than {need} nodes renewed it in time")
@@ -183,15 +182,14 @@ impl<'a> Parts<'a> {
                 lost: lost.first().map_or("expired", |failure| reason(failure)),
                 message: &message,
                 holders: lost.iter().flat_map(|failure| failure.holders.iter()).collect(),
-                need: Some(need),
+                need: Some(*need),
                 nodes: Some(self.reports()),
                 ..LossReport::default()
             })?;
         }
         stderr::message(&message);
         let late = late.iter().filter_map(|node| answers.get(*node));
-        let late =
-            late.filter(|answer| matches!(answer.said, Some(PartSaid::Renewed(_)))).map(away);
+        let late = late.filter(|it| matches!(it.said, Some(PartSaid::Renewed(_)))).map(away);
         self.missing().into_iter().chain(late).for_each(|line| stderr::message(&line));
         Ok(Failed::silent(OwnCode::LockLost.number()))
     }

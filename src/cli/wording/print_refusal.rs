@@ -46,9 +46,7 @@ pub(crate) fn explain(failure: &Failure, wait: &WaitArgs) -> Failed {
     let code = code(failure, wait);
     let is_deadlock = failure.reason.as_deref() == Some("deadlock");
     if code != 0 && (stderr::shows(Verbosity::Normal) || is_deadlock) {
-        for line in lines(failure, &Now::here()) {
-            stderr::message(&line);
-        }
+        lines(failure, &Now::here()).iter().for_each(|line| stderr::message(line));
         match &failure.hint {
             Some(hint) => stderr::hint(hint),
             None if !failure.cycle.is_empty() => stderr::hint(AGAIN),
@@ -61,8 +59,9 @@ pub(crate) fn explain(failure: &Failure, wait: &WaitArgs) -> Failed {
 }
 
 fn code(failure: &Failure, wait: &WaitArgs) -> u8 {
-    match failure.reason.as_deref() {
-        Some("full" | "timeout" | "paused" | "max-waiting" | "superseded") => wait.conflict_code(),
+    match (failure.reason.as_deref(), wait.conflict_exit_code) {
+        // Not for a deadlock, which a script must not take for work that is done elsewhere.
+        (Some("full" | "timeout" | "paused" | "max-waiting" | "superseded"), Some(code)) => code,
         _ => OwnCode::NotAcquired.number(),
     }
 }

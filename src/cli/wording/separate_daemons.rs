@@ -10,7 +10,6 @@ use std::collections::BTreeSet;
 use std::fs::OpenOptions;
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 use crate::sys::private_dir::open_lock;
@@ -43,22 +42,20 @@ pub(crate) fn note(place: &Place, by_socket_variable: bool, has_started: bool) {
     let always = stderr::shows(Verbosity::Verbose);
     let is_new = has_started || always;
     let is_due = is_new || place.is_users_own() && looked_long_ago(place);
-    if !(is_due || is_under_sudo(place)) || !stderr::shows(Verbosity::Normal) {
-        return;
-    }
-    if std::env::var_os(SEPARATE).is_some_and(|value| !value.is_empty()) {
+    if !(is_due || is_under_sudo(place))
+        || !stderr::shows(Verbosity::Normal)
+        || std::env::var_os(SEPARATE).is_some_and(|value| !value.is_empty())
+    {
         return;
     }
     let by_sudo = under_sudo(place, always);
-    let mut lines = Vec::from_iter(by_sudo.clone());
+    let mut told = Vec::new();
     if is_new {
-        let all = daemon::separations(place);
+        told = daemon::separations(place);
         if place.is_users_own() {
-            let _ = record(place, &users_in(&all), has_started);
+            let _ = record(place, &users_in(&told), has_started);
         }
-        let others =
-            all.iter().filter(|it| by_sudo.is_none() || !matches!(it, Separation::OtherUsers(_)));
-        lines.extend(others.map(|it| format!("{}; {ONE_TABLE}", about(it))));
+        told.retain(|it| by_sudo.is_none() || !matches!(it, Separation::OtherUsers(_)));
     } else if is_due {
         let users = users_in(&daemon::separations(place));
         // No warning is better than the same one from each command.
@@ -66,28 +63,21 @@ pub(crate) fn note(place: &Place, by_socket_variable: bool, has_started: bool) {
         if let Some(uid) = caller().filter(|_| by_sudo.is_some()) {
             newcomers.remove(&uid);
         }
-        if !newcomers.is_empty() {
-            lines.push(format!("{}; {ONE_TABLE}", about(&Separation::OtherUsers(newcomers))));
-        }
+        told.extend((!newcomers.is_empty()).then_some(Separation::OtherUsers(newcomers)));
     }
-    if is_new && by_socket_variable {
-        lines.extend(by_environment(place));
-    }
-    for line in lines {
+    let told = told.iter().map(|it| format!("{}; {ONE_TABLE}", about(it)));
+    let usual = if is_new && by_socket_variable { by_environment(place) } else { None };
+    for line in by_sudo.into_iter().chain(told).chain(usual) {
         stderr::note(&format!("note: {line}"));
     }
 }
 
-fn told_path(place: &Place) -> PathBuf {
-    place.dir.join(TOLD)
-}
-
 /// Whether no client of the daemon has recently looked for other users' daemons.
 fn looked_long_ago(place: &Place) -> bool {
-    let looked = told_path(place).symlink_metadata().and_then(|found| found.modified());
-    let Ok(looked) = looked else { return true };
+    let looked = place.dir.join(TOLD).symlink_metadata().and_then(|found| found.modified());
     // A time in the future means that the clock was set back.
-    !SystemTime::now().duration_since(looked).is_ok_and(|ago| ago < LOOK_EVERY)
+    let ago = looked.ok().and_then(|looked| SystemTime::now().duration_since(looked).ok());
+    ago.is_none_or(|ago| ago >= LOOK_EVERY)
 }
 
 /// The users in the findings that have their own daemons.
@@ -105,7 +95,7 @@ fn users_in(found: &[Separation]) -> BTreeSet<u32> {
 /// # Errors
 /// Another client is using the record, or it cannot be written.
 fn record(place: &Place, users: &BTreeSet<u32>, has_started: bool) -> io::Result<BTreeSet<u32>> {
-    let mut file = open_lock(&told_path(place))?;
+    let mut file = open_lock(&place.dir.join(TOLD))?;
     fs2::FileExt::try_lock_exclusive(&file)?;
     let mut text = String::new();
     let _ = file.read_to_string(&mut text);
@@ -133,25 +123,26 @@ pub(crate) fn about(separation: &Separation) -> String {
                 0 => (last, "has their own daemon"),
                 _ => (format!("{} and {last}", names.join(", ")), "have their own daemons"),
             };
-            format!(
-                "{names} {have} on this machine, so their locks do not block yours, nor yours \
-                 theirs"
-            )
+            let apart = "so their locks do not block yours, nor yours theirs";
+            return format!("{names} {have} on this machine, {apart}");
         }
-        Separation::PrivateTmp => "/tmp is private to this service (PrivateTmp=), so the service \
-                                   does not share locks with your other commands"
-            .to_owned(),
-        Separation::AnotherTmp => "this process has a different /tmp from process 1, so it might \
-                                   not share locks with your other commands"
-            .to_owned(),
-        Separation::DaemonInAnotherTmp => "you have another daemon in another /tmp; it does not \
-                                           share locks with this one"
-            .to_owned(),
-        Separation::PidNamespace => "this is a container or similar (it has its own pid \
-                                     namespace), so it does not share locks with processes \
-                                     outside it"
-            .to_owned(),
+        Separation::PrivateTmp => {
+            "/tmp is private to this service (PrivateTmp=), so the service does not share locks \
+             with your other commands"
+        }
+        Separation::AnotherTmp => {
+            "this process has a different /tmp from process 1, so it might not share locks with \
+             your other commands"
+        }
+        Separation::DaemonInAnotherTmp => {
+            "you have another daemon in another /tmp; it does not share locks with this one"
+        }
+        Separation::PidNamespace => {
+            "this is a container or similar (it has its own pid namespace), so it does not share \
+             locks with processes outside it"
+        }
     }
+    .to_owned()
 }
 
 /// For a socket from the environment: the daemon that this user's other commands use, if it also

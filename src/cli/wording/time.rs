@@ -79,8 +79,7 @@ impl Now {
 
     /// How long ago that was; `None` if the text is not a time, or a time in the future.
     pub(crate) fn passed(&self, since: &str) -> Option<Duration> {
-        let since: Timestamp = since.parse().ok()?;
-        Duration::try_from(self.at.duration_since(since)).ok()
+        self.at.duration_since(since.parse().ok()?).try_into().ok()
     }
 
     /// The rest of a time that began at `since`, `, 6m47s left`, or how long it has been over,
@@ -88,16 +87,13 @@ impl Now {
     pub(crate) fn left(&self, since: &str, whole: Duration) -> Option<String> {
         let since: Timestamp = since.parse().ok()?;
         let passed = Duration::try_from(self.at.duration_since(since)).unwrap_or_default();
-        Some(match whole.checked_sub(passed) {
-            Some(left) if !left.is_zero() => {
-                self.changes_in(until_less(left));
-                format!(", {} left", short(left))
-            }
-            _ => {
-                let over = passed - whole;
-                self.changes_in(until_next(over));
-                format!(" exceeded by {}", short(over))
-            }
+        let (left, over) = (whole.saturating_sub(passed), passed.saturating_sub(whole));
+        Some(if left.is_zero() {
+            self.changes_in(until_next(over));
+            format!(" exceeded by {}", short(over))
+        } else {
+            self.changes_in(until_less(left));
+            format!(", {} left", short(left))
         })
     }
 

@@ -7,8 +7,8 @@
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
 
-use clap::CommandFactory;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Command, CommandFactory};
 
 use crate::cli::arguments::definition::Cli;
 use crate::cli::arguments::keys_and_sizes::sized_key;
@@ -99,10 +99,9 @@ fn message(error: &clap::Error) -> String {
         ErrorKind::TooManyValues => format!("{arg} takes no value"),
         ErrorKind::ArgumentConflict => {
             let prior = name_of(&text(error, ContextKind::PriorArg));
-            if prior.is_empty() || prior == arg {
-                format!("{arg} is given twice")
-            } else {
-                format!("{arg} and {prior} cannot be given together")
+            match prior.is_empty() || prior == arg {
+                true => format!("{arg} is given twice"),
+                false => format!("{arg} and {prior} cannot be given together"),
             }
         }
         ErrorKind::MissingRequiredArgument => format!("{arg} is missing"),
@@ -217,14 +216,13 @@ fn from_elsewhere(error: &clap::Error, verb: &str, operand: Option<&str>) -> Opt
 /// Whether `canal run` has an option.
 fn is_of_run(option: &str) -> bool {
     let definition = Cli::command();
-    let has = |run: &clap::Command| {
-        run.get_arguments().any(|arg| {
-            let short = arg.get_short().map(|short| format!("-{short}"));
-            let long = arg.get_long().map(|long| format!("--{long}"));
-            [short, long].iter().flatten().any(|name| name == option)
-        })
-    };
-    definition.find_subcommand("run").is_some_and(has)
+    let mut options =
+        definition.find_subcommand("run").into_iter().flat_map(Command::get_arguments);
+    options.any(|arg| {
+        let short = arg.get_short().map(|short| format!("-{short}"));
+        let long = arg.get_long().map(|long| format!("--{long}"));
+        [short, long].iter().flatten().any(|name| name == option)
+    })
 }
 
 /// The command that was probably meant by `canal resize KEY=VIEW`, which does not set a size.
@@ -235,12 +233,11 @@ pub(crate) fn with_its_size(key: &str) -> Option<String> {
 
 /// The options for a size: `4` is `--slots 4`, `3x2` is `--per 3 --buckets 2`.
 fn size(word: &str) -> Option<String> {
-    match word.split_once('x') {
-        Some((per, buckets)) => {
-            Some(format!("--per {} --buckets {}", number(per).ok()?, number(buckets).ok()?))
-        }
-        None => Some(format!("--slots {}", number(word).ok()?)),
-    }
+    let number = |text: &str| number(text).ok();
+    let Some((per, buckets)) = word.split_once('x') else {
+        return Some(format!("--slots {}", number(word)?));
+    };
+    Some(format!("--per {} --buckets {}", number(per)?, number(buckets)?))
 }
 
 /// The hint for a typing error.
@@ -248,7 +245,7 @@ fn did_you_mean(error: &clap::Error) -> Option<String> {
     use ContextKind as Kind;
     let verb = Cli::command();
     // A subcommand for internal use is no suggestion.
-    let is_hidden = |text: &str| verb.find_subcommand(text).is_some_and(clap::Command::is_hide_set);
+    let is_hidden = |text: &str| verb.find_subcommand(text).is_some_and(Command::is_hide_set);
     let pairs = [
         (Kind::SuggestedArg, Kind::InvalidArg),
         (Kind::SuggestedSubcommand, Kind::InvalidSubcommand),

@@ -110,19 +110,16 @@ fn background(mut job: run::Job<'_>, mut reporter: Reporter) -> io::Result<u8> {
             // Otherwise the messages are in the log.
             let _ = dup2_stderr(stderr);
         }
-        let code = job.start_in_child(
-            channel,
-            None,
-            Some(&mut |session, position| reporter.queued(session, position)),
-        );
+        let mut queued = |session: &str, position| reporter.queued(session, position);
+        let code = job.start_in_child(channel, None, Some(&mut queued));
         reporter.ended(code);
         code
     };
     let mut hooks = job;
     let ended = supervise(&job.limits, &mut hooks, None, child)?;
     let code = ended.code();
-    if let Some(Err(error)) = job.record.as_ref().map(|record| record.ended(code.ok(), code.err()))
-    {
+    let recorded = job.record.as_ref().map(|record| record.ended(code.ok(), code.err()));
+    if let Some(Err(error)) = recorded {
         stderr::message(&format!("cannot record how the job ended: {error}"));
     }
     Ok(job.conclude(ended))
@@ -144,8 +141,8 @@ impl Reporter {
     /// Gives the job its number, and reports it once. From then on, follows its session.
     fn queued(&mut self, session: &str, position: u64) -> Result {
         let number = session.strip_prefix('s').and_then(|digits| digits.parse().ok());
-        let number = number
-            .ok_or_else(|| Failed::new("the daemon did not give the request a job number"))?;
+        let missing = || Failed::new("the daemon did not give the request a job number");
+        let number = number.ok_or_else(missing)?;
         let failed = |error| Failed::new(format!("cannot record the job: {error}"));
         if let Some((job, known)) = &mut self.published {
             if *known != number {

@@ -84,9 +84,9 @@ fn end_of(target: &Target, record: Record) -> Result<End> {
                 limit: Some(1),
                 ..HistoryQuery::default()
             };
-            let found = client.history(&query).map(|page| page.records).unwrap_or_default();
-            let how = |record: &HistoryRecord| (record.exit, record.signal.map(i32::from));
-            let (exit, signal) = found.first().map_or((None, None), how);
+            let found = client.history(&query).ok().and_then(|it| it.records.into_iter().next());
+            let how = |record: HistoryRecord| (record.exit, record.signal.map(i32::from));
+            let (exit, signal) = found.map(how).unwrap_or_default();
             End::of(number, exit, signal)
         }
     })
