@@ -28,7 +28,6 @@ pub(crate) const COLUMNS_ASSUMED: usize = 80;
 pub(crate) const GAP: &str = "  ";
 
 pub(crate) const PLAIN: Style = Style::new();
-pub(crate) const HEAD: Style = Style::new().dimmed();
 pub(crate) const KEY: Style = Style::new().bold();
 pub(crate) const NOTE: Style = Style::new().dimmed();
 pub(crate) const WARNING: Style = AnsiColor::Yellow.on_default();
@@ -72,15 +71,6 @@ pub(crate) struct Line {
     pub(crate) text: String,
 }
 
-/// The part of a page that did not fit on a screen.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct LeftOut {
-    /// Groups of which no line is shown.
-    pub(crate) groups: usize,
-    /// Lines of other groups, and lines that belong to none.
-    pub(crate) lines: usize,
-}
-
 impl<const N: usize> Page<N> {
     /// A page with this layout, and with these columns aligned to the right.
     pub(crate) fn with(layout: Layout<N>, right: Range<usize>) -> Self {
@@ -110,7 +100,7 @@ impl<const N: usize> Page<N> {
 
     /// Adds the names of the columns.
     pub(crate) fn names(&mut self, names: [&str; N]) {
-        self.cells(names.map(str::to_owned), HEAD);
+        self.cells(names.map(str::to_owned), NOTE);
     }
 
     /// Adds a row.
@@ -124,12 +114,13 @@ impl<const N: usize> Page<N> {
     }
 
     /// The first lines of the page that fit into `room` lines. If some do not fit, the last line of
-    /// the room contains what `left_out` returns about the rest.
+    /// the room contains what `left_out` returns about the number of groups of which no line is
+    /// shown, and the number of other lines.
     pub(crate) fn fit(
         &self,
         columns: usize,
         room: usize,
-        left_out: impl FnOnce(LeftOut) -> String,
+        left_out: impl FnOnce(usize, usize) -> String,
     ) -> String {
         let mut lines = self.lines(columns);
         if lines.len() > room {
@@ -138,7 +129,7 @@ impl<const N: usize> Page<N> {
             let is_cut = |line: &&Line| line.group.is_none() || line.group == last;
             let lines_cut = rest.iter().filter(is_cut).count();
             let groups = last.map_or(self.groups.len(), |last| self.groups.len() - 1 - last);
-            let text = cut(&left_out(LeftOut { groups, lines: lines_cut }), columns);
+            let text = cut(&left_out(groups, lines_cut), columns);
             lines.push(Line { group: None, style: PLAIN, text });
         }
         styled(&lines)
@@ -320,12 +311,12 @@ mod tests {
         }
         let fit = |room| {
             let mut counted = None;
-            let text = page.fit(40, room, |left_out| {
-                counted = Some(left_out);
+            let text = page.fit(40, room, |groups, lines| {
+                counted = Some((groups, lines));
                 "more".to_owned()
             });
             assert!(text.lines().count() <= room, "{text}");
-            counted.map(|LeftOut { groups, lines }| (groups, lines))
+            counted
         };
         assert_eq!(fit(7), None);
         assert_eq!(fit(6), Some((1, 0)));

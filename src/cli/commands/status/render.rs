@@ -6,7 +6,7 @@ use itertools::Itertools as _;
 
 use super::hosts;
 use super::scope::Scope;
-use crate::cli::output::columns::{COLUMNS, KEY, LeftOut, NOTE, PLAIN, Page, WARNING, table};
+use crate::cli::output::columns::{COLUMNS, KEY, NOTE, PLAIN, Page, WARNING, table};
 use crate::cli::wording::holders_and_waiters::{by_mode, clause, left, over_nodes, slots};
 use crate::cli::wording::waiting::estimate;
 use crate::cli::{Now, command_line, plural, sanitize, stated_ms, user_name};
@@ -162,19 +162,17 @@ fn daemon(page: &mut Page, daemon: &DaemonInfo, now: &Now) {
     let who = format!("daemon {version}, pid {pid}, {}", user_name::name(*uid));
     let since = format!("since {} (for {})", now.clock(since), now.age(since));
     page.line(format!("{who}, {since}, {}", sanitize(socket)), PLAIN);
-    for note in notes {
-        page.line(noted(note), WARNING);
-    }
+    notes.iter().for_each(|note| page.line(noted(note), WARNING));
 }
 
 /// Describes what did not fit on the screen, and how to see it.
-pub(super) fn left_out(rest: LeftOut) -> String {
-    let keys = plural(rest.groups as u64, "more key", "more keys");
-    let lines = plural(rest.lines as u64, "more line", "more lines");
-    match (rest.groups, rest.lines) {
-        (0, _) => format!("… {lines}"),
-        (_, 0) => format!("… {keys}; `canal status KEY` shows one"),
-        _ => format!("… {keys}, {lines}; `canal status KEY` shows one"),
+pub(super) fn left_out(keys: usize, lines: usize) -> String {
+    let more_keys = plural(keys as u64, "more key", "more keys");
+    let more_lines = plural(lines as u64, "more line", "more lines");
+    match (keys, lines) {
+        (0, _) => format!("… {more_lines}"),
+        (_, 0) => format!("… {more_keys}; `canal status KEY` shows one"),
+        _ => format!("… {more_keys}, {more_lines}; `canal status KEY` shows one"),
     }
 }
 
@@ -407,9 +405,8 @@ fn number(pid: u32, lease: bool) -> String {
 
 /// `./train.sh`, `%17 ./train.sh` for a background job.
 fn command(command: Option<&String>, job: Option<u64>) -> String {
-    let job = job.map(|job| format!("%{job} ")).unwrap_or_default();
-    let command = command.map(|command| job + &command_line(command));
-    command.unwrap_or_else(|| "(hidden)".to_owned())
+    let Some(command) = command else { return "(hidden)".to_owned() };
+    job.map(|job| format!("%{job} ")).unwrap_or_default() + &command_line(command)
 }
 
 #[cfg(test)]

@@ -178,33 +178,29 @@ impl Model {
 
     fn type_filter(&mut self, key: Key) -> Option<Ask> {
         match key {
-            Key::Enter => return None,
-            Key::Escape => {
-                self.filter.clear();
-                self.keep_marks();
-                return None;
+            Key::Enter => {}
+            Key::Escape => self.filter.clear(),
+            _ => {
+                edit(&mut self.filter, key);
+                self.bottom = Bottom::Filter;
             }
-            _ => edit(&mut self.filter, key),
         }
-        self.bottom = Bottom::Filter;
         self.keep_marks();
         None
     }
 
     fn type_size(&mut self, of: String, mut typed: String, key: Key) -> Option<Ask> {
-        match key {
-            Key::Escape => return None,
+        self.bottom = match key {
+            Key::Escape => Bottom::Help,
             Key::Enter => match resize(&of, &typed) {
-                Ok((question, resize)) => {
-                    self.bottom = Bottom::Question(question, Ask::Resize(resize));
-                }
-                Err(why) => self.bottom = Bottom::Said(why),
+                Ok((question, resize)) => Bottom::Question(question, Ask::Resize(resize)),
+                Err(why) => Bottom::Said(why),
             },
             _ => {
                 edit(&mut typed, key);
-                self.bottom = Bottom::Size { key: of, typed };
+                Bottom::Size { key: of, typed }
             }
-        }
+        };
         None
     }
 

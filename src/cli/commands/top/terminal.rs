@@ -4,7 +4,6 @@
 //! Invariant: however this process ends, except by SIGKILL, it restores the terminal to its
 //! previous state.
 
-use std::fmt::Write as _;
 use std::io::{self, IsTerminal};
 use std::os::fd::AsFd;
 use std::panic;
@@ -385,11 +384,11 @@ fn changes(
     for (x, y, cell) in before.diff(next) {
         if behind != Some((x, y)) {
             // Numbers of lines and columns begin at 1.
-            let _ = write!(text, "\x1b[{};{}H", y + 1, x + 1);
+            text += &format!("\x1b[{};{}H", y + 1, x + 1);
         }
         let wanted = style_of(cell, choice);
         if wanted != style {
-            let _ = write!(text, "\x1b[0{wanted}m");
+            text += &format!("\x1b[0{wanted}m");
             style = wanted;
         }
         text.push_str(cell.symbol());
@@ -401,9 +400,7 @@ fn changes(
         text.push_str("\x1b[0m");
     }
     match cursor {
-        Some((x, y)) => {
-            let _ = write!(text, "\x1b[{};{}H\x1b[?25h", y + 1, x + 1);
-        }
+        Some((x, y)) => text += &format!("\x1b[{};{}H\x1b[?25h", y + 1, x + 1),
         None if !text.is_empty() => text.push_str("\x1b[?25l"),
         None => {}
     }

@@ -31,12 +31,8 @@ pub(super) fn timeline(
     now: &Now,
 ) -> Vec<String> {
     let mut lanes: BTreeMap<Lane, Vec<Span>> = BTreeMap::new();
-    for record in records {
-        past(name, record, &mut lanes, now);
-    }
-    if let Some(key) = present {
-        today(key, &mut lanes, now);
-    }
+    records.iter().for_each(|record| past(name, record, &mut lanes, now));
+    present.into_iter().for_each(|key| today(key, &mut lanes, now));
     let oldest = lanes.values().flatten().map(|(begin, _)| *begin).max();
     let Some(oldest) = oldest.filter(|_| columns > NAME_COLUMNS * 2) else { return Vec::new() };
     let fits = |seconds: &&u64| **seconds * 1000 >= oldest;
@@ -88,9 +84,8 @@ fn past(name: &str, record: &HistoryRecord, lanes: &mut BTreeMap<Lane, Vec<Span>
 
 /// Adds the present holders and waiters.
 fn today(key: &KeyInfo, lanes: &mut BTreeMap<Lane, Vec<Span>>, now: &Now) {
-    let mut add = |lane, since: &str| {
-        lanes.entry(lane).or_default().push((milliseconds(since, now), 0));
-    };
+    let mut add =
+        |lane, since: &str| lanes.entry(lane).or_default().push((milliseconds(since, now), 0));
     for holder in &key.holders {
         match holder.mode {
             Some(Mode::Read) => add(Lane::Read, &holder.since),
