@@ -55,8 +55,6 @@ enum Outlet {
 /// The display of one wait.
 #[derive(Debug, Default)]
 pub(crate) struct Waiting {
-    /// Whether the user wants to see it.
-    is_shown: bool,
     choice: ProgressArg,
     /// When the daemon first reported progress.
     began: Option<Instant>,
@@ -75,14 +73,10 @@ pub(crate) struct Waiting {
 impl Waiting {
     /// A display that has not printed anything.
     pub(crate) fn new(verbosity: Verbosity, choice: ProgressArg, items: &[WireItem]) -> Self {
+        let choice = if verbosity < Verbosity::Normal { ProgressArg::None } else { choice };
         let at_once = verbosity >= Verbosity::Verbose;
-        Self {
-            is_shown: verbosity >= Verbosity::Normal,
-            choice,
-            next_line_after: if at_once { Duration::ZERO } else { FIRST_LINE_AFTER },
-            items: items.to_vec(),
-            ..Self::default()
-        }
+        let next_line_after = if at_once { Duration::ZERO } else { FIRST_LINE_AFTER };
+        Self { choice, next_line_after, items: items.to_vec(), ..Self::default() }
     }
 
     /// Updates the display with the daemon's report, if there is one. Returns when the text changes
@@ -92,7 +86,7 @@ impl Waiting {
         if let Some(progress) = progress {
             self.last = Some((progress.clone(), Instant::now()));
         }
-        if !self.is_shown || self.last.is_none() && self.new_nodes.is_none() {
+        if self.last.is_none() && self.new_nodes.is_none() {
             return None;
         }
         if progress.is_some() && !self.warned {
