@@ -211,37 +211,32 @@ pub(crate) struct HandleArgs {
 impl HandleArgs {
     /// The handle in the option, or else in the environment.
     pub(crate) fn read(&self) -> Result<Option<GivenHandle>> {
-        match self.handle.as_deref() {
-            Some("-") => parsed(&first_line()?, "the handle on standard input").map(Some),
-            Some(given) => parsed(given, "--handle").map(Some),
-            None => {
-                let given = std::env::var(HANDLE).ok().filter(|given| !given.is_empty());
-                given.map(|given| parsed(&given, HANDLE)).transpose()
+        let (text, source) = match self.handle.as_deref() {
+            Some("-") => {
+                let mut line = String::new();
+                let read = io::Read::take(io::stdin().lock(), LINE_BYTES_MAX).read_line(&mut line);
+                read.map_err(|error| Failed::new(format!("cannot read standard input: {error}")))?;
+                (line, "the handle on standard input")
             }
-        }
+            Some(given) => (given.to_owned(), "--handle"),
+            None => match std::env::var(HANDLE) {
+                Ok(given) if !given.is_empty() => (given, HANDLE),
+                _ => return Ok(None),
+            },
+        };
+        let text = text.trim();
+        let handle = match LeaseHandle::is_meant(text) {
+            true => {
+                let handle = text.parse::<LeaseHandle>().map_err(|what| what.to_string());
+                handle.map(Box::new).map(GivenHandle::OverNodes)
+            }
+            false => text.parse().map(GivenHandle::OfDaemon).map_err(str::to_owned),
+        };
+        handle.map(Some).map_err(|what| {
+            Failed::new(format!("{source}: {what}"))
+                .hint("take a lease with `canal acquire --ttl`, which prints its handle")
+        })
     }
-}
-
-fn first_line() -> Result<String> {
-    let mut line = String::new();
-    let read = io::Read::take(io::stdin().lock(), LINE_BYTES_MAX).read_line(&mut line);
-    read.map_err(|error| Failed::new(format!("cannot read standard input: {error}")))?;
-    Ok(line)
-}
-
-fn parsed(text: &str, source: &str) -> Result<GivenHandle> {
-    let text = text.trim();
-    let parsed = match LeaseHandle::is_meant(text) {
-        true => text
-            .parse::<LeaseHandle>()
-            .map(|handle| GivenHandle::OverNodes(Box::new(handle)))
-            .map_err(|what| what.to_string()),
-        false => text.parse::<Handle>().map(GivenHandle::OfDaemon).map_err(str::to_owned),
-    };
-    parsed.map_err(|what| {
-        Failed::new(format!("{source}: {what}"))
-            .hint("take a lease with `canal acquire --ttl`, which prints its handle")
-    })
 }
 
 #[cfg(test)]
