@@ -478,16 +478,6 @@ pub(crate) struct TestArgs {
     pub(crate) json: bool,
 }
 
-impl TestArgs {
-    /// The locks, in the form of `canal run`.
-    pub(crate) fn lock(&self) -> LockArgs {
-        let mut lock = self.lock.clone();
-        lock.keys.extend(self.operands.iter().cloned());
-        lock.count = lock.count.or(self.wanted);
-        lock
-    }
-}
-
 /// Show the leader that holds a lock: exit code 0, or 75 if none
 #[derive(Args, Debug)]
 pub(crate) struct LeaderArgs {

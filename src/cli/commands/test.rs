@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use crate::cli::arguments::definition::TestArgs;
+use crate::cli::arguments::keys_and_sizes::LockArgs;
 use crate::cli::arguments::request::WaitArgs;
 use crate::cli::lock_source::keys_granted;
 use crate::cli::wording::print_refusal::{self, Refused};
@@ -23,7 +24,10 @@ struct Tested<'a> {
 }
 
 pub(crate) fn run(args: &TestArgs, global: &Global) -> Result {
-    let items = args.lock().items()?;
+    // In the form of `canal run`.
+    let keys = args.lock.keys.iter().chain(&args.operands).cloned().collect();
+    let lock = LockArgs { keys, count: args.lock.count.or(args.wanted), ..args.lock.clone() };
+    let items = lock.items()?;
     let frame = args.session.enclosing(command_environment::FRAME);
     let target = Target::of(global)?;
     let under = args.session.enclosing_leases().at_socket(&target.place.socket);

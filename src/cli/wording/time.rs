@@ -36,10 +36,8 @@ impl Now {
     /// About how long ago that was, in one unit below an hour: `42s`, `3m`, `2h05m`; `?` if the
     /// text is not a time.
     pub(crate) fn about(&self, since: &str) -> String {
-        match self.passed(since) {
-            Some(passed) if (60..3_600).contains(&passed.as_secs()) => {
-                format!("{}m", passed.as_secs() / 60)
-            }
+        match self.passed(since).map(|passed| passed.as_secs()) {
+            Some(passed @ 60..3_600) => format!("{}m", passed / 60),
             _ => self.age(since),
         }
     }

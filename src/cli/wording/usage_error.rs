@@ -22,17 +22,15 @@ const WORD_COLUMNS: usize = 40;
 /// Reports what clap did not accept as a command line. Help and version are printed and are a
 /// success; everything else is a usage error (125).
 pub(crate) fn report(error: &clap::Error, words: &[OsString]) -> u8 {
-    match error.kind() {
-        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => print(error),
-        _ => {
-            if silent(words.iter().map(OsString::as_os_str)) {
-                Verbosity::Silent.apply();
-            }
-            // An argument of the command need not be UTF-8.
-            let words = words.iter().skip(1).filter_map(|word| word.to_str().map(str::to_owned));
-            stderr::failure(&explain(error, words))
-        }
+    if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
+        return print(error);
     }
+    if silent(words.iter().map(OsString::as_os_str)) {
+        Verbosity::Silent.apply();
+    }
+    // An argument of the command need not be UTF-8.
+    let words = words.iter().skip(1).filter_map(|word| word.to_str().map(str::to_owned));
+    stderr::failure(&explain(error, words))
 }
 
 /// Whether `-qq` precedes the error in the arguments.
@@ -63,17 +61,18 @@ fn print(error: &clap::Error) -> u8 {
 }
 
 fn explain(error: &clap::Error, words: impl Iterator<Item = String>) -> Failed {
-    Failed::new(message(error)).hint(hint(error, &line(words)))
-}
-
-/// The subcommand, if the user named one, and the first word after it that is not an option.
-type Line = (Option<String>, Option<String>);
-
-fn line(words: impl Iterator<Item = String>) -> Line {
     let definition = Cli::command();
     let known = |word: &String| definition.find_subcommand(word).is_some_and(|c| !c.is_hide_set());
     let mut words = words.take_while(|word| word != "--");
-    (words.find(known), words.find(|word| !word.starts_with('-')))
+    // The subcommand, if the user named one, and the first word after it that is not an option.
+    let (verb, operand) = (words.find(known), words.find(|word| !word.starts_with('-')));
+    let (verb, operand) = (verb.as_deref(), operand.as_deref());
+    let hint = from_elsewhere(error, verb.unwrap_or_default(), operand);
+    let hint = hint.or_else(|| did_you_mean(error)).unwrap_or_else(|| match verb {
+        Some(verb) => format!("see `canal help {verb}`"),
+        None => "see `canal help`".to_owned(),
+    });
+    Failed::new(message(error)).hint(hint)
 }
 
 fn message(error: &clap::Error) -> String {
@@ -157,16 +156,6 @@ const FOREIGN: &[(&[&str], &str)] = &[
          --max-run DUR",
     ),
 ];
-
-/// The hint for an error.
-fn hint(error: &clap::Error, (verb, operand): &Line) -> String {
-    let known = verb.as_deref().unwrap_or_default();
-    let hint = from_elsewhere(error, known, operand.as_deref()).or_else(|| did_you_mean(error));
-    hint.unwrap_or_else(|| match verb {
-        Some(verb) => format!("see `canal help {verb}`"),
-        None => "see `canal help`".to_owned(),
-    })
-}
 
 /// The hint for words that are right in other programs, or in other subcommands of canal.
 fn from_elsewhere(error: &clap::Error, verb: &str, operand: Option<&str>) -> Option<String> {

@@ -5,11 +5,13 @@
 
 use std::time::Duration;
 
+use itertools::Itertools as _;
+
 use crate::cli::output::sanitize::width;
 use crate::cli::wording::holders_and_waiters::{
     clause, held, left, ordinal, short_command, wanted,
 };
-use crate::cli::{Now, cut, sanitize, short, user_name};
+use crate::cli::{Now, cut, plural, sanitize, short, user_name};
 use crate::duration::milliseconds;
 use crate::protocol::{EstimateInfo, HOLDERS_SHOWN_MAX, HolderInfo, Mode, Progress};
 
@@ -38,13 +40,11 @@ pub(crate) fn fitted(wait: &Wait<'_>, columns: Option<usize>, now: &Now) -> Stri
     let columns = columns.unwrap_or(usize::MAX);
     let mut line = cut(&start(wait), columns);
     for (words, text) in parts(wait, now) {
-        let room = columns.saturating_sub(width(&line) + width(&words));
+        let Some(room) = columns.checked_sub(width(&line) + width(&words)) else { break };
         let is_whole = width(&text) <= room;
-        if width(&line) + width(&words) > columns || !is_whole && room < CUT_COLUMNS_MIN {
-            break;
+        if is_whole || room >= CUT_COLUMNS_MIN {
+            line = line + &words + &cut(&text, room);
         }
-        line += &words;
-        line += &cut(&text, room);
         if !is_whole {
             break;
         }
@@ -54,18 +54,14 @@ pub(crate) fn fitted(wait: &Wait<'_>, columns: Option<usize>, now: &Now) -> Stri
 
 /// `waiting for 3 new nodes (web1, web2, web3): first grant in 1m28s`.
 pub(crate) fn new_nodes(names: &[String], left_ms: u64, columns: Option<usize>) -> String {
-    let nodes = if names.len() == 1 { "node" } else { "nodes" };
-    let start = format!("waiting for {} new {nodes} (", names.len());
+    let nodes = plural(names.len() as u64, "new node", "new nodes");
+    let start = format!("waiting for {nodes} (");
     let left = short(Duration::from_secs(left_ms.div_ceil(1000)));
     let end = format!("): first grant in {left}");
     // The nodes answer in any order.
-    let mut names = names.to_vec();
-    names.sort_unstable();
-    let mut names = names.join(", ");
-    if let Some(columns) = columns {
-        names = cut(&names, columns.saturating_sub(width(&start) + width(&end)));
-    }
-    sanitize(&format!("{start}{names}{end}"))
+    let names = names.iter().sorted_unstable().join(", ");
+    let room = columns.unwrap_or(usize::MAX).saturating_sub(width(&start) + width(&end));
+    sanitize(&format!("{start}{}{end}", cut(&names, room)))
 }
 
 /// `waiting to write db for 40s`.
@@ -138,11 +134,6 @@ fn details(holder: &HolderInfo) -> String {
     format!("{name}{host}{left}{halted}").trim_start_matches([',', ' ']).to_owned()
 }
 
-const SECOND: u64 = 1_000;
-const MINUTE: u64 = 60 * SECOND;
-const HOUR: u64 = 60 * MINUTE;
-const DAY: u64 = 24 * HOUR;
-
 /// An estimate that was made `ago`, as text.
 pub(crate) fn estimate(of: &EstimateInfo, ago: Duration) -> String {
     let ago = milliseconds(ago);
@@ -152,10 +143,10 @@ pub(crate) fn estimate(of: &EstimateInfo, ago: Duration) -> String {
         return "longer than usual".to_owned();
     }
     let (unit, name) = match high {
-        0..100_000 => (SECOND, "s"),
-        100_000..6_000_000 => (MINUTE, "min"),
-        6_000_000..172_800_000 => (HOUR, "h"),
-        _ => (DAY, "d"),
+        0..100_000 => (1_000, "s"),
+        100_000..6_000_000 => (60_000, "min"),
+        6_000_000..172_800_000 => (3_600_000, "h"),
+        _ => (86_400_000, "d"),
     };
     let rounded = |ms: u64| (ms + unit / 2) / unit;
     // The upper bound is rounded up, so that the text never claims less.
@@ -336,7 +327,7 @@ pub(crate) mod tests {
     }
 
     fn said(seconds: [u64; 3], ago: u64) -> String {
-        let [low_ms, median_ms, high_ms] = seconds.map(|it| it * SECOND);
+        let [low_ms, median_ms, high_ms] = seconds.map(|it| it * 1_000);
         estimate(&EstimateInfo { low_ms, median_ms, high_ms }, Duration::from_secs(ago))
     }
 

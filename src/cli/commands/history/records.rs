@@ -121,10 +121,8 @@ fn cells(record: &HistoryRecord, now: &Now) -> [String; COLUMNS] {
     let job = record.job.map(|job| format!("%{job} ")).unwrap_or_default();
     let pid = if record.pid == 0 { "lease".to_owned() } else { record.pid.to_string() };
     let least = |ms: u64| if record.at_least { length(ms) + "+" } else { length(ms) };
-    let waited = match record.held_ms {
-        Some(_) => length(record.waited_ms),
-        None => least(record.waited_ms),
-    };
+    let waited = record.waited_ms;
+    let waited = if record.held_ms.is_none() { least(waited) } else { length(waited) };
     [
         now.clock(&record.ended),
         how(record),

@@ -218,10 +218,8 @@ fn wait<'a>(span: &Span<'a>, pid: usize) -> [Event<'a>; 2] {
 
 /// The command, or the user if the caller may not see the command.
 fn name(record: &HistoryRecord) -> String {
-    match record.command.as_deref() {
-        Some(command) if !command.is_empty() => command_line(command),
-        _ => user_name::name(record.uid),
-    }
+    let command = record.command.as_deref().filter(|command| !command.is_empty());
+    command.map_or_else(|| user_name::name(record.uid), command_line)
 }
 
 fn about(record: &HistoryRecord) -> Args<'_> {
