@@ -12,7 +12,7 @@ use crate::client::{
     is_from_outside,
 };
 use crate::protocol::paths::{MachineUid, Place, Rule, uid_of_machine};
-use crate::protocol::{ErrorName, Failure, HistoryQuery, NodeFailure, Overrun, StatusQuery, Tag};
+use crate::protocol::{ErrorName, HistoryQuery, NodeFailure, Overrun, StatusQuery, Tag};
 use crate::run::OwnCode;
 use crate::shell_word;
 use crate::sys::process::user::geteuid;
@@ -141,12 +141,6 @@ fn introduction(client: &mut Client) -> String {
 impl From<NodeFailure> for Failed {
     fn from(NodeFailure { what, hint, .. }: NodeFailure) -> Self {
         Self::new(what).hint_if(hint)
-    }
-}
-
-impl From<Failure> for Failed {
-    fn from(failure: Failure) -> Self {
-        ClientError::Failure(failure).into()
     }
 }
 

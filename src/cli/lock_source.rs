@@ -342,7 +342,8 @@ fn wait(
             Some(BeforeStart::End(why)) => {
                 display.end();
                 let silent = || Failed::silent(OwnCode::Failed.number());
-                let failed = |(name, failure)| Failure { name, ..failure }.into();
+                let failed =
+                    |(name, failure)| ClientError::Failure(Failure { name, ..failure }).into();
                 return Err(why.map_or_else(silent, failed));
             }
         }
