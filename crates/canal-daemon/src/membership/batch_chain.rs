@@ -8,7 +8,6 @@ use std::collections::{BTreeMap, VecDeque};
 
 use serde::{Deserialize, Serialize};
 
-use super::hashes;
 use canal_core::{Change, Entry, HostId, Revision};
 use canal_log::engine::{Batch, Hash, Link, NO_HOST, Placed, Position, Read};
 
@@ -98,13 +97,24 @@ pub(super) enum Trust {
     Blind,
 }
 
+/// The first link of a history.
+pub(super) fn genesis(epoch: u128) -> Link {
+    let hash = Hash::of(&[&b"canal"[..], &epoch.to_be_bytes()].concat());
+    Link { position: Position(0), hash }
+}
+
+/// The name, for messages, of the author of an unreadable batch.
+fn author(host: HostId, sequence: u64) -> String {
+    format!("batch {sequence} of host {host}")
+}
+
 fn short(hash: Hash) -> u64 {
     hash.0.iter().take(8).fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
 impl Chain {
     pub(super) fn new(epoch: u128) -> Self {
-        let genesis = hashes::genesis(epoch);
+        let genesis = genesis(epoch);
         Self { genesis: genesis.hash, link: genesis, ..Self::default() }
     }
 
@@ -114,7 +124,7 @@ impl Chain {
     }
 
     pub(super) fn is_of(&self, epoch: u128) -> bool {
-        self.genesis == hashes::genesis(epoch).hash
+        self.genesis == genesis(epoch).hash
     }
 
     /// How far this history was read.
@@ -197,7 +207,7 @@ impl Chain {
                 return Ok(if is_divergent { Step::Divergent } else { Step::Void });
             }
         };
-        let name = hashes::author(host, sequence);
+        let name = author(host, sequence);
         if sequence != expected {
             let what = format!("{name} follows, but batch {expected} of that host is missing");
             return Err(Trouble::Gap(what));
@@ -242,7 +252,9 @@ impl Chain {
 
     fn advance(&mut self, placed: &Placed) {
         let read = placed.read();
-        self.link = hashes::next_link(self.link, read.position, read.body);
+        let Read { position, body, .. } = read;
+        let hash = [&self.link.hash.0[..], &position.0.to_be_bytes(), &body.0].concat();
+        self.link = Link { position, hash: Hash::of(&hash) };
         self.last = Some(read);
         self.batches += 1;
         if self.recent.len() == RECENT_MAX {
@@ -255,11 +267,11 @@ impl Chain {
 /// The content of a batch, if it is the batch that the engine takes it for.
 fn batch_of(placed: &Placed) -> Result<Batch, Trouble> {
     let Placed { host, sequence, .. } = *placed;
-    let name = hashes::author(host, sequence);
+    let name = author(host, sequence);
     let unreadable = |what: String| Trouble::Unreadable(format!("{name}: {what}"));
     let batch = Batch::decode(&placed.body).map_err(|error| unreadable(error.to_string()))?;
     if (batch.host, batch.sequence) != (host, sequence) {
-        let inside = hashes::author(batch.host, batch.sequence);
+        let inside = author(batch.host, batch.sequence);
         return Err(unreadable(format!("it contains {inside}")));
     }
     Ok(batch)

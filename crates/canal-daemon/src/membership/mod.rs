@@ -11,7 +11,6 @@
 mod batch_chain;
 mod event;
 mod failure_detector;
-mod hashes;
 mod incarnation;
 mod member;
 mod proposal_queue;

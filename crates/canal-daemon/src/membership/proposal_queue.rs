@@ -2,8 +2,9 @@
 
 use std::collections::VecDeque;
 
-use super::{Ticket, hashes};
+use super::Ticket;
 use canal_core::{Change, ENTRY_VERSION, Entry, HostId, UnixMillis};
+use canal_log::engine::encoding::json;
 use canal_log::engine::{Append, Batch, Ends, Link, Placed};
 
 /// The most entries in a batch.
@@ -78,7 +79,7 @@ impl Writer {
         }
         let mut bytes = 0;
         let fits = |(entry, _): &&Proposal| {
-            bytes += hashes::size(entry);
+            bytes += json(entry).len() + 1;
             bytes <= BYTES_MAX
         };
         let fitting = self.queue.iter().take(ENTRIES_MAX).take_while(fits).count();

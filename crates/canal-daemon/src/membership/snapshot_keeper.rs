@@ -12,9 +12,8 @@ use std::collections::VecDeque;
 use serde::{Deserialize, Serialize};
 
 use super::batch_chain::Chain;
-use super::hashes::table_hash;
 use canal_core::{Change, Revision, Snapshot};
-use canal_log::engine::encoding::{Unreadable, read, write};
+use canal_log::engine::encoding::{Unreadable, json, read, write};
 use canal_log::engine::{Hash, Position, Stored};
 
 /// A table, and the state that a reader needs to continue from it.
@@ -28,7 +27,7 @@ pub(super) struct Kept {
 
 pub(super) fn read_kept(body: &[u8]) -> Result<Kept, Unreadable> {
     let kept: Kept = read("snapshot", body)?;
-    if table_hash(&kept.table) != kept.hash {
+    if Hash::of(&json(&kept.table)) != kept.hash {
         return Err(Unreadable::Damaged("its table does not match its hash".to_owned()));
     }
     if kept.table.globals.revision != kept.chain.revision {
@@ -99,7 +98,7 @@ impl SnapshotKeeper {
         if table.globals.revision != chain.revision {
             return Ok(());
         }
-        let hash = table_hash(table);
+        let hash = Hash::of(&json(table));
         self.know(table.globals.revision, hash)?;
         // An earlier snapshot that waits to be stored comes first.
         if self.made.is_none() {
@@ -165,4 +164,15 @@ fn push_bounded<T>(queue: &mut VecDeque<T>, item: T) {
         queue.pop_front();
     }
     queue.push_back(item);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rule_01_a_snapshot_of_another_version_is_refused_by_its_first_line() {
+        let body = b"canal snapshot 2 2\nwhat nobody knows yet";
+        assert!(matches!(read_kept(body), Err(Unreadable::Version { .. })));
+    }
 }

@@ -15,9 +15,9 @@ use crate::membership::failure_detector::FailureDetector;
 use crate::membership::incarnation::{Incarnation, Memory, Reading, Recovering};
 use crate::membership::proposal_queue::Writer;
 use crate::membership::snapshot_keeper::{Differs, SnapshotKeeper};
-use crate::membership::{Event, LostWhy, Now, OngoingOutage, Settings, Standing, hashes};
+use crate::membership::{Event, LostWhy, Now, OngoingOutage, Settings, Standing};
 use canal_core::HostId;
-use canal_log::engine::{Call, Ends, Evidence, Identity, Outage, Position, Registration};
+use canal_log::engine::{Call, Ends, Evidence, Hash, Identity, Outage, Position, Registration};
 use canal_sys::deadline_page::Deadline;
 use resting::Attention;
 
@@ -145,7 +145,7 @@ impl Member {
         self.register = Some(asked_at + self.usual_renewal_ms());
         self.calls.push_back(Call::Register(Registration {
             identity: self.identity.clone(),
-            nonce: hashes::nonce(self.nonce, self.attempt),
+            nonce: nonce(self.nonce, self.attempt),
             ttl_ms: self.settings.ttl_ms,
             asked_at,
         }));
@@ -173,7 +173,7 @@ impl Member {
             return;
         }
         self.leaving = false;
-        self.lost.insert(hashes::nonce(self.nonce, self.attempt));
+        self.lost.insert(nonce(self.nonce, self.attempt));
         self.begin_anew();
         // Requests incarnations at most as often as renewals, if one after another is lost.
         let earliest = self.registering_ms.saturating_add(self.usual_renewal_ms());
@@ -289,5 +289,22 @@ impl Member {
         );
         let hint = "report this bug, with the versions of canal on all hosts".to_owned();
         self.hinder(Outage::refused(why, Some(hint)));
+    }
+}
+
+/// The nonce of the `attempt`th registration, as random as the first.
+fn nonce(first: u128, attempt: u64) -> u128 {
+    let Hash(digest) = Hash::of(&[&first.to_be_bytes()[..], &attempt.to_be_bytes()].concat());
+    digest.iter().take(16).fold(0, |number, byte| number << 8 | u128::from(*byte))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_proposal_has_a_name_of_its_own() {
+        assert_ne!(nonce(1, 0), nonce(1, 1));
+        assert_ne!(nonce(1, 0), nonce(2, 0));
     }
 }
