@@ -118,11 +118,6 @@ impl Chain {
         Self { genesis: genesis.hash, link: genesis, ..Self::default() }
     }
 
-    /// The incarnation that joined first, of those that have not ended.
-    pub(super) fn eldest(&self) -> Option<HostId> {
-        self.seats.keys().next().copied()
-    }
-
     pub(super) fn is_of(&self, epoch: u128) -> bool {
         self.genesis == genesis(epoch).hash
     }
@@ -164,7 +159,16 @@ impl Chain {
         if step == Step::Divergent && trust == Trust::Live {
             return Err(Trouble::Divergent);
         }
-        self.advance(placed);
+        let read = placed.read();
+        let Read { position, body, .. } = read;
+        let hash = [&self.link.hash.0[..], &position.0.to_be_bytes(), &body.0].concat();
+        self.link = Link { position, hash: Hash::of(&hash) };
+        self.last = Some(read);
+        self.batches += 1;
+        if self.recent.len() == RECENT_MAX {
+            self.recent.pop_front();
+        }
+        self.recent.push_back((placed.position, short(self.link.hash)));
         let Placed { host, sequence, .. } = *placed;
         let seat = Seat { sequence, first: self.next_revision() };
         match &step {
@@ -213,12 +217,10 @@ impl Chain {
             return Err(Trouble::Gap(what));
         }
         let batch = batch_of(placed)?;
-        let joins =
-            |change: &Change| matches!(change, Change::HostJoin { host: h, .. } if *h == host);
-        if sequence == 1 && !batch.entries.first().is_some_and(|entry| joins(&entry.change)) {
-            return Err(Trouble::Unreadable(format!(
-                "{name}: the first batch of a host must begin with its join, and this one does not"
-            )));
+        let joins = |it: &Entry| matches!(it.change, Change::HostJoin { host: h, .. } if h == host);
+        if sequence == 1 && !batch.entries.first().is_some_and(joins) {
+            let what = "the first batch of a host must begin with its join, and this one does not";
+            return Err(Trouble::Unreadable(format!("{name}: {what}")));
         }
         let is_divergent = self.knows(batch.seen) == Known::Other;
         #[cfg(test)]
@@ -248,19 +250,6 @@ impl Chain {
 
     fn next_revision(&self) -> Revision {
         Revision(self.revision.0 + 1)
-    }
-
-    fn advance(&mut self, placed: &Placed) {
-        let read = placed.read();
-        let Read { position, body, .. } = read;
-        let hash = [&self.link.hash.0[..], &position.0.to_be_bytes(), &body.0].concat();
-        self.link = Link { position, hash: Hash::of(&hash) };
-        self.last = Some(read);
-        self.batches += 1;
-        if self.recent.len() == RECENT_MAX {
-            self.recent.pop_front();
-        }
-        self.recent.push_back((placed.position, short(self.link.hash)));
     }
 }
 

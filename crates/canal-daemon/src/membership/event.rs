@@ -46,51 +46,28 @@ pub(crate) enum Event {
     /// was decided meanwhile: a request of this host that neither waits nor holds has been refused
     /// or has ended.
     Restore(Box<Snapshot>),
-    /// Apply exactly this entry to the table, now.
-    Entry {
-        /// Its revision.
-        revision: Revision,
-        /// The entry.
-        entry: Entry,
-        /// The proposal that it comes from, if this host proposed it.
-        ticket: Option<Ticket>,
-    },
-    /// A proposal of this host was applied before the snapshot that was just restored. The table
-    /// contains its result.
-    Absorbed {
-        /// The proposal.
-        ticket: Ticket,
-        /// Its revision.
-        revision: Revision,
-    },
+    /// Apply exactly this entry to the table, now, under this revision. `ticket` is the proposal
+    /// that it comes from, if this host proposed it.
+    Entry { revision: Revision, entry: Entry, ticket: Option<Ticket> },
+    /// A proposal of this host was applied under this revision, before the snapshot that was just
+    /// restored. The table contains its result.
+    Absorbed { ticket: Ticket, revision: Revision },
     /// A proposal of this host will never be in the log, or not in a way that counts.
-    Dropped {
-        /// The proposal.
-        ticket: Ticket,
-    },
+    Dropped { ticket: Ticket },
     /// Before the host joins, all commands must be dead that held locks under an earlier daemon of
     /// this place, or under an earlier incarnation of this host. Kill those that remain, wait until
     /// they are dead, then call [`super::Member::cleared`] (at once if none remain). Not sent if
     /// the earlier incarnation is adopted.
     Clear,
     /// The host is a member under this number; the entries that made it one have been applied.
-    Joined {
-        /// The host's incarnation.
-        host: HostId,
-        /// The incarnation whose frames this one adopted. Verify that their processes live, and
-        /// stop commands that run without a hold in the table.
-        adopted: Option<HostId>,
-    },
+    /// `adopted` is the incarnation whose frames this one adopted: verify that their processes
+    /// live, and stop commands that run without a hold in the table.
+    Joined { host: HostId, adopted: Option<HostId> },
     /// The host's incarnation ended, or may have ended: all its holds are lost. End their commands
     /// at once. The deadlines do not move: if the incarnation could not be renewed, TERM was due a
     /// grace period ago and KILL is due now. The member joins again without a call, as another
     /// incarnation, after an [`Event::Clear`].
-    Lost {
-        /// The incarnation.
-        host: HostId,
-        /// Why.
-        why: LostWhy,
-    },
+    Lost { host: HostId, why: LostWhy },
     /// Pass this chain and a plain copy of the current table to [`super::Member::store`].
     SnapshotWanted(Box<Chain>),
     /// The engine cannot be used for now. Sent again if the reason changes.
@@ -116,18 +93,12 @@ pub(crate) enum LostWhy {
     /// It could not be renewed in time.
     #[error("the engine could not be reached in time")]
     NotRenewed,
-    /// The engine reports that it ended.
+    /// The engine reports that it ended, and gives this reason for people.
     #[error("the engine ended this host's membership: {why}")]
-    Fenced {
-        /// The engine's reason, for people.
-        why: String,
-    },
+    Fenced { why: String },
     /// Another host declared it gone.
     #[error("host {by} declared this host gone")]
-    Gone {
-        /// The host that declared it gone.
-        by: HostId,
-    },
+    Gone { by: HostId },
     /// The log is no longer the one that this host had read.
     #[error("the engine's history was rewritten")]
     Rewritten,
@@ -147,10 +118,7 @@ pub(crate) enum Standing {
     /// It reads the log.
     Reading,
     /// Another host has its label and may be gone; it waits for certainty.
-    LabelInUse {
-        /// The other host.
-        by: HostId,
-    },
+    LabelInUse { by: HostId },
     /// It waits until the commands of an earlier incarnation are dead.
     Clearing,
     /// It has appended its join, and waits to read it.

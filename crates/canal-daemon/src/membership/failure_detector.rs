@@ -79,11 +79,11 @@ impl FailureDetector {
             Sign::Renewals(renewals) => {
                 let silent_ms = silence_ms(alive.ttl_ms);
                 #[cfg(test)]
-                let silent_ms = match crate::sim::is_broken(crate::sim::Rule::HostsLiveForTheirTtl)
-                {
-                    true => silent_ms / 2,
-                    false => silent_ms,
-                };
+                let silent_ms = crate::sim::unless_broken(
+                    crate::sim::Rule::HostsLiveForTheirTtl,
+                    silent_ms,
+                    silent_ms / 2,
+                );
                 let gone = asked_ms >= since_ms.saturating_add(silent_ms);
                 gone.then_some(Evidence::Silent { renewals })
             }

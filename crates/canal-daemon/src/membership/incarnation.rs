@@ -3,18 +3,13 @@
 //!
 //! A timer is the time in milliseconds of CLOCK_BOOTTIME at which something is due.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use super::batch_chain::Chain;
 use super::{Mark, Timing};
 use canal_core::{Change, HostId, Revision, Token, UnixMillis};
-use canal_log::engine::{Call, Claimant, Identity, Position, Sign};
+use canal_log::engine::{Call, Position, Sign};
 use canal_sys::deadline_page::Deadline;
-
-/// Whether a timer, which is `None` while it is not set, has expired.
-pub(super) fn is_due(timer: Option<u64>, now_ms: u64) -> bool {
-    timer.is_some_and(|at_ms| at_ms <= now_ms)
-}
 
 /// An incarnation that the engine gave this host.
 #[derive(Debug, Default)]
@@ -99,48 +94,6 @@ pub(super) struct Others {
     pub(super) adopting: Option<HostId>,
 }
 
-impl Others {
-    /// `lost` are the nonces of the incarnations that this daemon gave up. `boots` are the boots in
-    /// which daemons of this place are known to have run.
-    pub(super) fn sort(
-        us: &Identity,
-        lost: &BTreeSet<u128>,
-        boots: &[String],
-        all: Vec<Claimant>,
-    ) -> Self {
-        let mut others = Self::default();
-        for Claimant { host, nonce, identity: who } in all {
-            if lost.contains(&nonce) || is_of_earlier_boot(&who, us, boots) {
-                others.dead.push(host);
-            } else if who == *us {
-                others.ours.push(host);
-            } else {
-                others.foreign.insert(host, (described(&who), None));
-            }
-        }
-        others
-    }
-}
-
-/// Whether every process of `who` must be gone, because the machine has rebooted since. Only this
-/// place's own record of that boot proves it: machines and containers made from one image have the
-/// same machine id, the same folders and often the same name, but each has its own boot.
-fn is_of_earlier_boot(who: &Identity, us: &Identity, boots: &[String]) -> bool {
-    let same_place =
-        (&who.label, &who.machine, who.uid, &who.dir) == (&us.label, &us.machine, us.uid, &us.dir);
-    same_place && who.boot != us.boot && boots.contains(&who.boot)
-}
-
-/// Describes an identity for people.
-pub(super) fn described(who: &Identity) -> String {
-    let Identity { machine, boot, pid_namespace, uid, dir, dir_number, .. } = who;
-    let machine = if machine.is_empty() { "unknown" } else { machine };
-    format!(
-        "uid {uid}, {dir}, machine {machine}, boot {boot}, pid namespace {pid_namespace}, \
-         directory number {dir_number}"
-    )
-}
-
 /// What a host remembers across incarnations: the tokens that its clients received, and the history
 /// that it read. It outlives the daemon too, if the driver stores it.
 ///
@@ -165,10 +118,11 @@ impl Memory {
     pub(super) fn present(&self, host: HostId, ttl_ms: u64, unix: UnixMillis) -> Change {
         let Self { told, bound, lost, .. } = *self;
         #[cfg(test)]
-        let (told, bound) = match crate::sim::is_broken(crate::sim::Rule::ToldTokensAreReported) {
-            true => (Token(0), Token(0)),
-            false => (told, bound),
-        };
+        let (told, bound) = crate::sim::unless_broken(
+            crate::sim::Rule::ToldTokensAreReported,
+            (told, bound),
+            Default::default(),
+        );
         let (bound, floor) = (bound.max(told), Token::by_clock(unix));
         Change::Present { host, told, bound, lost, ttl_ms, floor }
     }

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::Ticket;
+use super::{Now, Ticket};
 use canal_core::{Change, ENTRY_VERSION, Entry, HostId, UnixMillis};
 use canal_log::engine::encoding::json;
 use canal_log::engine::{Append, Batch, Ends, Link, Placed};
@@ -64,18 +64,13 @@ impl Writer {
     }
 
     /// The next batch, if something is queued and nothing is in flight.
-    pub(super) fn next(
-        &mut self,
-        host: HostId,
-        seen: Link,
-        now: (u64, UnixMillis),
-    ) -> Option<Append> {
+    pub(super) fn next(&mut self, host: HostId, seen: Link, now: Now) -> Option<Append> {
         if self.in_flight.is_some() {
             return None;
         }
         if let Some(ends) = self.ends.pop_front() {
-            let gone = entry(Change::HostGone { host: ends.host, by: host }, now.1);
-            return Some(self.send(host, vec![(gone, None)], Some(ends), (seen, now.0)));
+            let gone = entry(Change::HostGone { host: ends.host, by: host }, now.unix);
+            return Some(self.send(host, vec![(gone, None)], Some(ends), (seen, now.boot_ms)));
         }
         let mut bytes = 0;
         let fits = |(entry, _): &&Proposal| {
@@ -86,7 +81,7 @@ impl Writer {
         // A batch has at least one entry.
         let count = fitting.max(1).min(self.queue.len());
         let proposals: Vec<Proposal> = self.queue.drain(..count).collect();
-        (count > 0).then(|| self.send(host, proposals, None, (seen, now.0)))
+        (count > 0).then(|| self.send(host, proposals, None, (seen, now.boot_ms)))
     }
 
     /// Makes a batch of these entries the one in flight. There must be none yet.

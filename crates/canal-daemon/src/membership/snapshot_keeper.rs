@@ -67,13 +67,6 @@ impl Made {
     fn position(&self) -> Position {
         self.kept.chain.link.position
     }
-
-    /// `ttl_ms` is the longest TTL of all hosts. A host that was away for longer has lost its holds
-    /// anyway.
-    fn is_due(&self, batches: u64, now_ms: u64, ttl_ms: u64) -> bool {
-        let read_by_all = now_ms.saturating_sub(self.at_ms) >= ttl_ms;
-        batches >= self.overdue || batches >= self.due && read_by_all
-    }
 }
 
 /// The snapshots that are made and claimed.
@@ -137,10 +130,14 @@ impl SnapshotKeeper {
         Ok(())
     }
 
-    /// The snapshot to store now, if one is due.
+    /// The snapshot to store now, if one is due. `ttl_ms` is the longest TTL of all hosts. A host
+    /// that was away for longer has lost its holds anyway.
     pub(super) fn due(&mut self, chain: &Chain, now_ms: u64, ttl_ms: u64) -> Option<Stored> {
-        let due = |made: &&Made| made.is_due(chain.batches, now_ms, ttl_ms) && !self.storing;
-        let made = self.made.as_ref().filter(due)?;
+        let made = self.made.as_ref().filter(|_| !self.storing)?;
+        let read_by_all = now_ms.saturating_sub(made.at_ms) >= ttl_ms;
+        if chain.batches < if read_by_all { made.due } else { made.overdue } {
+            return None;
+        }
         self.storing = true;
         Some(Stored { position: made.position(), body: write("snapshot", &made.kept) })
     }
@@ -151,11 +148,8 @@ impl SnapshotKeeper {
         let made = self.made.take_if(|made| made.position() <= position)?;
         self.storing = false;
         let ours = made.position() == position;
-        let Kept { hash, table, .. } = made.kept;
-        ours.then(|| Change::Checkpoint {
-            revision: table.globals.revision,
-            table: hash.to_string(),
-        })
+        let (revision, table) = (made.kept.table.globals.revision, made.kept.hash.to_string());
+        ours.then_some(Change::Checkpoint { revision, table })
     }
 }
 

@@ -4,6 +4,9 @@ use super::snapshot_keeper::BATCHES_PER_SNAPSHOT;
 use canal_log::engine::Outage;
 use canal_text::duration::stated_ms;
 
+/// The greatest difference between the rates of two hosts' clocks, in thousandths.
+const DRIFT: u64 = 10;
+
 /// An operator's choices. Durations are in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Settings {
@@ -15,8 +18,6 @@ pub(crate) struct Settings {
     pub grace_ms: Option<u64>,
     /// From KILL to the end of the TTL (m); `None` is T/12.
     pub margin_ms: Option<u64>,
-    /// The greatest difference between the rates of two hosts' clocks, in thousandths.
-    pub drift: u64,
     /// A snapshot is made after this many batches.
     pub snapshot_batches: u64,
 }
@@ -28,7 +29,6 @@ impl Default for Settings {
             renewal_ms: None,
             grace_ms: None,
             margin_ms: None,
-            drift: 10,
             snapshot_batches: BATCHES_PER_SNAPSHOT,
         }
     }
@@ -61,7 +61,7 @@ impl Settings {
             margin_ms: self.margin_ms.unwrap_or(ttl_ms / 12),
         };
         let Timing { renewal_ms, grace_ms, margin_ms, .. } = timing;
-        let drift_ms = ttl_ms.saturating_mul(self.drift).div_ceil(1000);
+        let drift_ms = ttl_ms.saturating_mul(DRIFT).div_ceil(1000);
         let needed_ms = [renewal_ms, renewal_ms, renewal_ms, grace_ms, margin_ms, drift_ms];
         let needed_ms = needed_ms.into_iter().fold(0, u64::saturating_add);
         if needed_ms <= ttl_ms && drift_ms <= margin_ms {

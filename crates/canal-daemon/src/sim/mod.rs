@@ -33,7 +33,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use fastrand::Rng;
 use fault_profile::FaultProfile;
-pub(crate) use rule::{Rule, is_broken};
+pub(crate) use rule::{Rule, is_broken, unless_broken};
 use world::{FOLDER, STEP, Seen, World};
 
 use canal_log::sim::engine::Counts;

@@ -70,3 +70,8 @@ pub(super) fn break_rule(rule: Option<Rule>) {
 pub(crate) fn is_broken(rule: Rule) -> bool {
     BROKEN.get() == Some(rule)
 }
+
+/// This value, or the other one while the rule is broken.
+pub(crate) fn unless_broken<T>(rule: Rule, value: T, broken: T) -> T {
+    if is_broken(rule) { broken } else { value }
+}

@@ -2,7 +2,7 @@
 //! deadlines.
 
 use crate::membership::failure_detector::silence_ms;
-use crate::membership::incarnation::{Incarnation, Reading, is_due};
+use crate::membership::incarnation::{Incarnation, Reading};
 use crate::membership::ttl::too_short;
 use crate::membership::{Chain, Event, LostWhy, Member, Now, OngoingOutage, Standing, Ticket};
 use canal_core::{Change, HostId, Snapshot, UnixMillis};
@@ -37,7 +37,12 @@ impl Member {
     /// The calls to send to the engine now. Take them at the end of each turn, so that all
     /// proposals of the turn go out together.
     pub(crate) fn take_calls(&mut self) -> Vec<Call> {
-        self.append_next();
+        let ready = self.standing == Standing::Member && !self.cut;
+        let may_append = |it: &&Incarnation| ready && it.is_settled();
+        if let Some(Incarnation { host, chain, .. }) = self.incarnation.as_ref().filter(may_append)
+        {
+            self.calls.extend(self.writer.next(*host, chain.link, self.now).map(Call::Append));
+        }
         self.attend_next();
         self.calls.drain(..).collect()
     }
@@ -79,8 +84,7 @@ impl Member {
             Answer::Away(outage) => self.gone_away(outage),
             Answer::Back => self.come_back(),
             Answer::Full(full) => {
-                let before = self.full.take();
-                let since = before.map_or(now, |it| it.since);
+                let since = self.full.take().map_or(now, |it| it.since);
                 self.full = full.map(|outage| OngoingOutage { outage, since });
                 self.events.push_back(Event::Full);
             }
@@ -123,10 +127,9 @@ impl Member {
             Err(differs) => self.differs(differs),
         }
     }
-}
 
-/// Renewals, deadlines, and the repetition of calls.
-impl Member {
+    // Renewals, deadlines, and the repetition of calls.
+
     /// Performs everything that is due, and gives up an incarnation that was not renewed in time.
     fn on_time(&mut self) {
         let now_ms = self.now.boot_ms;
@@ -139,19 +142,20 @@ impl Member {
         if self.cut {
             return;
         }
-        if self.standing == Standing::Registering && is_due(self.register, now_ms) {
+        let is_due = |timer: Option<u64>| timer.is_some_and(|at_ms| at_ms <= now_ms);
+        if is_due(self.register) {
             self.tell_withdrawn();
             self.send_register();
         }
         let Some(incarnation) = &mut self.incarnation else { return };
         let patience_ms = incarnation.timing.renewal_ms;
-        if is_due(incarnation.renew, now_ms) {
+        if is_due(incarnation.renew) {
             incarnation.renew = Some(now_ms + patience_ms);
             self.calls.push_back(Call::Renew { host: incarnation.host, asked_at: now_ms });
         }
         match incarnation.reading.filter(|(_, at_ms)| *at_ms <= now_ms) {
             Some((Reading::Loading, _)) => self.calls.push_back(incarnation.load(now_ms)),
-            Some((Reading::Confirming, _)) => self.confirm_log(),
+            Some((Reading::Confirming, _)) => self.send_follow(Some(Reading::Confirming)),
             Some((Reading::Behind, _)) => self.send_follow(None),
             None => {}
         }
@@ -160,7 +164,6 @@ impl Member {
     }
 
     /// The latest time to call [`Member::tick`], in milliseconds of CLOCK_BOOTTIME.
-    #[must_use]
     pub(crate) fn next_due(&self) -> Option<u64> {
         let incarnation = self.incarnation.as_ref();
         let end = incarnation.map(|incarnation| incarnation.deadline().kill_at);
@@ -168,8 +171,6 @@ impl Member {
             return end;
         }
         let clients = self.read_due();
-        let registering = self.standing == Standing::Registering;
-        let register = self.register.filter(|_| registering);
         let renew = incarnation.and_then(|incarnation| incarnation.renew);
         let read = incarnation.and_then(|incarnation| Some(incarnation.reading?.1));
         let settled = incarnation.filter(|incarnation| incarnation.is_settled());
@@ -178,50 +179,31 @@ impl Member {
             in_flight.asked_ms.unwrap_or(0) + incarnation.timing.renewal_ms
         });
         let recovered = self.recovered_at().filter(|_| self.may_say_recovered());
-        [end, clients, register, renew, read, again, recovered].into_iter().flatten().min()
+        [end, clients, self.register, renew, read, again, recovered].into_iter().flatten().min()
     }
 
-    /// Requests the batches after the last one read.
-    fn send_follow(&mut self, reading: Option<(Reading, u64)>) {
-        if let Some(incarnation) = self.incarnation.as_mut().filter(|it| it.is_read) {
-            incarnation.reading = reading;
-            self.calls.push_back(Call::Follow { after: incarnation.chain.last });
+    /// Requests the batches after the last one read. With [`Reading::Confirming`], appends nothing
+    /// until the engine confirms that the log still contains everything read so far.
+    fn send_follow(&mut self, reading: Option<Reading>) {
+        let now_ms = self.now.boot_ms;
+        if let Some(it) = self.incarnation.as_mut().filter(|it| it.is_read) {
+            it.reading = reading.map(|reading| (reading, now_ms + it.timing.renewal_ms));
+            self.calls.push_back(Call::Follow { after: it.chain.last });
         }
-    }
-
-    /// Like [`Self::send_follow`], but appends nothing until the engine confirms that the log still
-    /// contains everything read so far.
-    fn confirm_log(&mut self) {
-        let Some(incarnation) = &self.incarnation else { return };
-        let again_ms = self.now.boot_ms + incarnation.timing.renewal_ms;
-        self.send_follow(Some((Reading::Confirming, again_ms)));
     }
 
     /// Whether this host has read everything that was in the log when the engine became reachable
     /// again. A grant read before may belong to a history that was lost since.
-    #[must_use]
     pub(crate) fn is_current(&self) -> bool {
         self.incarnation.as_ref().is_some_and(|it| {
             it.is_read && it.reconnected_ms.is_none() && it.chain.link.position >= it.head_then
         })
     }
 
-    /// Sends the next batch if one can be sent.
-    fn append_next(&mut self) {
-        let ready = self.standing == Standing::Member && !self.cut;
-        let may_append = |it: &&Incarnation| ready && it.is_settled();
-        let Some(incarnation) = self.incarnation.as_ref().filter(may_append) else { return };
-        let now = (self.now.boot_ms, self.now.unix);
-        let next = self.writer.next(incarnation.host, incarnation.chain.link, now);
-        self.calls.extend(next.map(Call::Append));
-    }
-
     /// Repeats the batch in flight if it has been unanswered for long.
     fn append_again(&mut self) {
-        let Some(incarnation) = self.incarnation.as_ref().filter(|it| it.is_settled()) else {
-            return;
-        };
-        let (now_ms, patience_ms) = (self.now.boot_ms, incarnation.timing.renewal_ms);
+        let Some(it) = self.incarnation.as_ref().filter(|it| it.is_settled()) else { return };
+        let (now_ms, patience_ms) = (self.now.boot_ms, it.timing.renewal_ms);
         let Some(in_flight) = self.writer.in_flight.as_mut() else { return };
         if in_flight.asked_ms.is_some_and(|asked_ms| now_ms < asked_ms + patience_ms) {
             return;
@@ -239,10 +221,8 @@ impl Member {
         let Some(incarnation) = &mut self.incarnation else { return };
         let since_ms = asked_ms;
         #[cfg(test)]
-        let since_ms = match crate::sim::is_broken(crate::sim::Rule::RenewalsCountWhenSent) {
-            true => now_ms,
-            false => since_ms,
-        };
+        let since_ms =
+            crate::sim::unless_broken(crate::sim::Rule::RenewalsCountWhenSent, since_ms, now_ms);
         // An answer to an earlier incarnation's call.
         if since_ms < incarnation.since_ms {
             return;
@@ -295,8 +275,7 @@ impl Member {
         let is_unknown = |host: &HostId| {
             *host != incarnation.host && alive.iter().all(|alive| alive.host != *host)
         };
-        let unknown: Vec<HostId> =
-            incarnation.chain.seats.keys().copied().filter(is_unknown).collect();
+        let unknown: Vec<_> = incarnation.chain.seats.keys().copied().filter(is_unknown).collect();
         self.unknown_since.retain(|host, _| unknown.contains(host));
         let silent_ms = silence_ms(self.longest_ttl_ms.max(incarnation.timing.ttl_ms));
         let now_ms = self.now.boot_ms;
@@ -342,7 +321,7 @@ impl Member {
         if incarnation.is_loading() {
             self.calls.push_back(incarnation.load(now_ms));
         } else {
-            self.confirm_log();
+            self.send_follow(Some(Reading::Confirming));
         }
         if let Some(in_flight) = self.writer.in_flight.as_mut() {
             // Sent again as soon as the log is known to be the one that was read.

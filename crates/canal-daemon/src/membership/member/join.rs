@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 
 use crate::membership::batch_chain::Chain;
 use crate::membership::failure_detector::silence_ms;
-use crate::membership::incarnation::{Incarnation, Others, described};
+use crate::membership::incarnation::{Incarnation, Others};
 use crate::membership::proposal_queue::entry;
 use crate::membership::ttl::too_short;
 use crate::membership::{Event, Member, Standing};
 use canal_core::{Change, HostId};
-use canal_log::engine::{Call, Claimant, Ends, Evidence, Outage, Sign};
+use canal_log::engine::{Call, Claimant, Ends, Evidence, Identity, Outage, Sign};
 
 /// This host's knowledge of an incarnation with its label.
 enum Claim {
@@ -28,8 +28,7 @@ impl Member {
         epoch: u128,
         others: Vec<Claimant>,
     ) {
-        let asked = self.standing == Standing::Registering && asked_at >= self.registering_ms;
-        if !asked {
+        if self.standing != Standing::Registering || asked_at < self.registering_ms {
             return;
         }
         self.memory.lost |= self.memory.epoch.is_some_and(|before| before != epoch);
@@ -43,7 +42,7 @@ impl Member {
                 return;
             }
         };
-        let others = others.into_iter().filter(|other| other.host != host).collect();
+        let others = self.sort(others.into_iter().filter(|other| other.host != host));
         self.register = None;
         let incarnation = self.incarnation.insert(Incarnation {
             host,
@@ -51,12 +50,33 @@ impl Member {
             timing,
             since_ms: self.registering_ms,
             renew: Some(self.now.boot_ms),
-            others: Others::sort(&self.identity, &self.lost, &self.boots, others),
+            others,
             chain: Chain::new(epoch),
             ..Incarnation::default()
         });
         self.standing = Standing::Reading;
         self.calls.push_back(incarnation.load(self.now.boot_ms));
+    }
+
+    /// Sorts the incarnations with this host's label that have not ended.
+    fn sort(&self, all: impl Iterator<Item = Claimant>) -> Others {
+        let (mut others, us) = (Others::default(), &self.identity);
+        for Claimant { host, nonce, identity: who } in all {
+            let same_place = (&who.label, &who.machine, who.uid, &who.dir)
+                == (&us.label, &us.machine, us.uid, &us.dir);
+            // Every process of an earlier boot must be gone. Only this place's own record of that
+            // boot proves it: machines and containers made from one image have the same machine id,
+            // the same folders and often the same name, but each has its own boot.
+            let has_rebooted = same_place && who.boot != us.boot && self.boots.contains(&who.boot);
+            if has_rebooted || self.lost.contains(&nonce) {
+                others.dead.push(host);
+            } else if who == *us {
+                others.ours.push(host);
+            } else {
+                others.foreign.insert(host, (described(&who), None));
+            }
+        }
+        others
     }
 
     /// Joins, if it can decide how. Called when the log was read, and whenever more is known about
@@ -73,12 +93,15 @@ impl Member {
         let mut waiting = BTreeMap::new();
         for (host, (who, first)) in others.foreign.clone() {
             match self.claim(host, first) {
-                Claim::Gone(evidence) => {
-                    if let Some(evidence) = evidence {
-                        self.writer.push_end(Ends { host, evidence });
-                    }
+                Claim::Gone(None) => {}
+                Claim::Gone(Some(evidence)) => self.writer.push_end(Ends { host, evidence }),
+                Claim::Lives => {
+                    let why = format!("another host has the name `{}`: {who}", self.identity.label);
+                    let hint = "give this host another name with --host".to_owned();
+                    self.hinder(Outage::refused(why, Some(hint)));
+                    self.label_taken_by = Some(host);
+                    return;
                 }
-                Claim::Lives => return self.refuse_label(host, &who),
                 Claim::Unknown(sign) => {
                     waiting.insert(host, (who, sign));
                 }
@@ -122,20 +145,12 @@ impl Member {
     }
 
     /// Notes a join of another host while this one waits.
-    pub(in crate::membership) fn note_join(&mut self, change: &Change) {
-        let Change::HostJoin { host, label, identity } = change else { return };
+    pub(super) fn note_join(&mut self, host: HostId, label: &str, identity: &str) {
         let waits = matches!(self.standing, Standing::LabelInUse { .. } | Standing::Clearing);
         let Some(incarnation) = self.incarnation.as_mut().filter(|_| waits) else { return };
-        if *label == self.identity.label && *host != incarnation.host {
-            incarnation.others.foreign.insert(*host, (identity.clone(), None));
+        if label == self.identity.label && host != incarnation.host {
+            incarnation.others.foreign.insert(host, (identity.to_owned(), None));
         }
-    }
-
-    fn refuse_label(&mut self, host: HostId, who: &str) {
-        let why = format!("another host has the name `{}`: {who}", self.identity.label);
-        let hint = "give this host another name with --host".to_owned();
-        self.hinder(Outage::refused(why, Some(hint)));
-        self.label_taken_by = Some(host);
     }
 
     /// Appends the first batch.
@@ -145,8 +160,7 @@ impl Member {
         let (new, seen) = (incarnation.host, incarnation.chain.link);
         incarnation.others.adopting = adopt;
         let memory = &mut self.memory;
-        memory.lost |=
-            !blind && memory.mark.is_some_and(|mark| incarnation.chain.contradicts(mark));
+        memory.lost |= !blind && memory.mark.is_some_and(|it| incarnation.chain.contradicts(it));
         let label = self.identity.label.clone();
         let join = Change::HostJoin { host: new, label, identity: described(&self.identity) };
         let adoption = adopt.map(|old| entry(Change::HostAdopt { old, new }, now.unix));
@@ -197,4 +211,14 @@ impl Member {
             self.events.push_back(Event::Clear);
         }
     }
+}
+
+/// Describes an identity for people.
+fn described(who: &Identity) -> String {
+    let Identity { machine, boot, pid_namespace, uid, dir, dir_number, .. } = who;
+    let machine = if machine.is_empty() { "unknown" } else { machine };
+    format!(
+        "uid {uid}, {dir}, machine {machine}, boot {boot}, pid namespace {pid_namespace}, \
+         directory number {dir_number}"
+    )
 }

@@ -49,7 +49,7 @@ pub(crate) struct Member {
     attempt: u64,
     /// When the current one was first requested. This host counts its TTL from this time.
     pub(in crate::membership) registering_ms: u64,
-    /// When to request it, or to repeat the request.
+    /// When to request it, or to repeat the request, while this host registers.
     pub(in crate::membership) register: Option<u64>,
     pub(in crate::membership) incarnation: Option<Incarnation>,
     pub(in crate::membership) writer: Writer,
@@ -81,39 +81,32 @@ pub(crate) struct Member {
 
 impl Member {
     /// A member that has not been started. `nonce` is random.
-    #[must_use]
     pub(crate) fn new(settings: Settings, identity: Identity, nonce: u128) -> Self {
         Self { settings, identity, nonce, ..Self::default() }
     }
 
     /// The TTL of the incarnation, in milliseconds.
-    #[must_use]
     pub(crate) fn ttl_ms(&self) -> Option<u64> {
         Some(self.incarnation.as_ref()?.timing.ttl_ms)
     }
 
     /// When the last successful renewal was sent, in milliseconds of CLOCK_BOOTTIME.
-    #[must_use]
     pub(crate) fn renewed_ms(&self) -> Option<u64> {
         self.incarnation.as_ref()?.renewed_ms
     }
 
     /// When an incarnation that has not ended was last known to live, in milliseconds of
     /// CLOCK_BOOTTIME; also while this host is not a member.
-    #[must_use]
     pub(crate) fn heard_ms(&self, host: HostId) -> Option<u64> {
         self.failure_detector.heard.get(&host).copied()
     }
-}
 
-/// Its incarnations.
-impl Member {
+    // Its incarnations.
+
     /// The host's incarnation, while it is a member.
-    #[must_use]
     pub(crate) fn host(&self) -> Option<HostId> {
-        let incarnation =
-            self.incarnation.as_ref().filter(|_| self.standing == Standing::Member)?;
-        Some(incarnation.host)
+        let is_member = self.standing == Standing::Member;
+        self.incarnation.as_ref().filter(|_| is_member).map(|incarnation| incarnation.host)
     }
 
     /// Whether an incarnation is this host's own.
@@ -185,8 +178,7 @@ impl Member {
     pub(in crate::membership) fn hinder(&mut self, obstacle: Outage) {
         self.label_taken_by = None;
         self.tell_withdrawn();
-        let unused = self.incarnation.as_ref().filter(|_| !self.takes_part());
-        let unused = unused.map(|incarnation| incarnation.host);
+        let unused = self.incarnation.as_ref().filter(|_| !self.takes_part()).map(|it| it.host);
         self.lose(LostWhy::Differs);
         let wait_ms = self.usual_renewal_ms().saturating_mul(1 << self.setbacks.min(8));
         self.setbacks = self.setbacks.saturating_add(1);
@@ -284,9 +276,7 @@ impl Member {
     }
 
     pub(in crate::membership) fn differs(&mut self, Differs(revision): Differs) {
-        let why = format!(
-            "this host's table differs from the other hosts' tables at revision {revision}"
-        );
+        let why = format!("{} at revision {revision}", LostWhy::Differs);
         let hint = "report this bug, with the versions of canal on all hosts".to_owned();
         self.hinder(Outage::refused(why, Some(hint)));
     }

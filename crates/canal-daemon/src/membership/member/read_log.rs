@@ -17,7 +17,7 @@ impl Member {
             Ok(kept) => kept,
             Err(why) => {
                 let why = format!("cannot use the snapshot in the engine: {why}");
-                return self.stall(Outage::refused(why, Some(same_version())));
+                return self.stall(Outage::refused(why, Some(SAME_VERSION.to_owned())));
             }
         };
         let Some(incarnation) = self.incarnation.as_mut().filter(|it| !it.is_read) else {
@@ -115,10 +115,8 @@ impl Member {
 
     pub(in crate::membership) fn batches(&mut self, batches: &[Placed]) {
         // While the log is loading, the next batches do not continue those read before.
-        let Some(incarnation) = self.incarnation.as_mut().filter(|it| !it.is_loading()) else {
-            return;
-        };
-        incarnation.has_read(Reading::Confirming);
+        let Some(it) = self.incarnation.as_mut().filter(|it| !it.is_loading()) else { return };
+        it.has_read(Reading::Confirming);
         self.read(batches, Trust::Live);
         if let Some(incarnation) = &mut self.incarnation
             && incarnation.chain.link.position >= incarnation.head
@@ -136,10 +134,8 @@ impl Member {
     }
 
     fn read_one(&mut self, placed: &Placed, trust: Trust) -> bool {
-        let Some(incarnation) = self.incarnation.as_mut().filter(|it| it.is_read) else {
-            return false;
-        };
-        let step = match incarnation.chain.read(placed, trust) {
+        let Some(it) = self.incarnation.as_mut().filter(|it| it.is_read) else { return false };
+        let step = match it.chain.read(placed, trust) {
             Ok(step) => step,
             Err(Trouble::Divergent | Trouble::Gap(_)) if trust == Trust::Live => {
                 self.reload();
@@ -153,7 +149,7 @@ impl Member {
             }
             Err(Trouble::Unreadable(what)) => {
                 let why = format!("cannot read the log in the engine: {what}");
-                self.stall(Outage::refused(why, Some(same_version())));
+                self.stall(Outage::refused(why, Some(SAME_VERSION.to_owned())));
                 return false;
             }
         };
@@ -196,7 +192,9 @@ impl Member {
                         self.tell_lost(LostWhy::Gone { by: *by });
                     }
                 }
-                Change::HostJoin { .. } => self.note_join(&entry.change),
+                Change::HostJoin { host, label, identity } => {
+                    self.note_join(*host, label, identity);
+                }
                 Change::Era { .. } => self.present_again(),
                 Change::Checkpoint { revision, table } => {
                     differs = differs.or(self.snapshot_keeper.claimed(*revision, table).err());
@@ -243,7 +241,8 @@ impl Member {
         let may_store = |it: &&Incarnation| it.is_settled() && !self.cut;
         let Some(incarnation) = self.incarnation.as_ref().filter(may_store) else { return };
         let chain = &incarnation.chain;
-        if self.host().is_none_or(|us| chain.eldest() != Some(us)) {
+        // The incarnation that joined first, of those that have not ended.
+        if self.host().is_none_or(|us| chain.seats.keys().next() != Some(&us)) {
             return;
         }
         let ttl_ms = self.failure_detector.longest_ttl_ms(incarnation.timing.ttl_ms);
@@ -274,6 +273,4 @@ impl Member {
     }
 }
 
-fn same_version() -> String {
-    "run the same version of canal on all hosts of one engine".to_owned()
-}
+const SAME_VERSION: &str = "run the same version of canal on all hosts of one engine";

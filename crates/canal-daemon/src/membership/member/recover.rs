@@ -2,17 +2,11 @@
 //! which tokens its clients received, and proposes that the longest TTL has passed.
 
 use crate::membership::failure_detector::silence_ms;
-use crate::membership::incarnation::{Incarnation, Memory, Recovering};
+use crate::membership::incarnation::{Incarnation, Recovering};
 use crate::membership::{Known, Mark, Member, Standing};
 use canal_core::{Change, Recovery, Token};
 
 impl Member {
-    /// The memory for a later daemon of this place.
-    #[must_use]
-    pub(crate) fn memory(&self) -> Memory {
-        Memory { mark: self.mark().or(self.memory.mark), ..self.memory }
-    }
-
     /// Records that a client on this host receives a token.
     pub(crate) fn tell(&mut self, token: Token) {
         self.memory.told = self.memory.told.max(token);
@@ -23,13 +17,11 @@ impl Member {
     }
 
     /// How far the log was read; for [`Self::knows`], also by a later daemon of this host.
-    #[must_use]
     pub(crate) fn mark(&self) -> Option<Mark> {
         self.loaded_incarnation().map(|incarnation| incarnation.chain.mark())
     }
 
     /// Whether the history read at a mark is part of the current history.
-    #[must_use]
     pub(crate) fn knows(&self, mark: Mark) -> Known {
         self.loaded_incarnation().map_or(Known::TooOld, |it| it.chain.knows_mark(mark))
     }
@@ -57,17 +49,13 @@ impl Member {
 
     /// When the longest TTL will have passed since the entry from which the recovery counts, in
     /// milliseconds of CLOCK_BOOTTIME.
-    #[must_use]
     pub(crate) fn recovered_at(&self) -> Option<u64> {
         let Recovering { since_ms, .. } = self.recovering?;
         let own_ms = self.incarnation.as_ref().map_or(self.settings.ttl_ms, |it| it.timing.ttl_ms);
         let longest_ms = self.longest_ttl_ms.max(own_ms);
         let wait_ms = silence_ms(self.failure_detector.longest_ttl_ms(longest_ms));
         #[cfg(test)]
-        let wait_ms = match crate::sim::is_broken(crate::sim::Rule::RecoveriesWait) {
-            true => 0,
-            false => wait_ms,
-        };
+        let wait_ms = crate::sim::unless_broken(crate::sim::Rule::RecoveriesWait, wait_ms, 0);
         Some(since_ms.saturating_add(wait_ms))
     }
 
@@ -94,9 +82,8 @@ impl Member {
         if self.standing != Standing::Member || self.leaving {
             return;
         }
-        if let Some(incarnation) = &self.incarnation {
-            let present =
-                self.memory.present(incarnation.host, incarnation.timing.ttl_ms, self.now.unix);
+        if let Some(Incarnation { host, timing, .. }) = &self.incarnation {
+            let present = self.memory.present(*host, timing.ttl_ms, self.now.unix);
             self.writer.push(present, self.now.unix, None);
         }
     }

@@ -53,7 +53,6 @@ impl Member {
     }
 
     /// Whether this host may serve a client now. If not, call [`Self::read_up`].
-    #[must_use]
     pub(crate) fn is_present(&self) -> bool {
         let Attention { rests, has_read, is_silent, .. } = self.attention;
         let cannot_read = is_silent || self.cut || self.obstacle.is_some();

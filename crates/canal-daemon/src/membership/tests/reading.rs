@@ -1,9 +1,7 @@
 //! Rules 9, 12 and 13: what hosts read, that it is the same for all, and that reading costs
 //! nothing.
 
-use crate::membership::batch_chain::{
-    Chain, Known, RECENT_MAX, Step, Trouble, Trust, genesis,
-};
+use crate::membership::batch_chain::{Chain, Known, RECENT_MAX, Step, Trouble, Trust, genesis};
 use crate::membership::proposal_queue::entry;
 use crate::membership::tests::direct::{Direct, TTL_MS, at, identity, server, settings};
 use crate::membership::{Event, LostWhy, Settings};
