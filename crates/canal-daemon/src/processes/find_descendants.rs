@@ -141,19 +141,16 @@ impl Children {
         Some((stat.st_dev, stat.st_ino))
     }
 
-    /// Whether a process has, or may have, a write end of the hold's FIFO open.
-    #[cfg(test)]
-    pub(crate) fn has_writers(&self, token: Token) -> bool {
-        self.look(token) != Writers::None
-    }
-
+    /// Whether a process has a write end of the hold's FIFO open.
     fn look(&self, token: Token) -> Writers {
         let fifo = match self.holds.get(&token) {
             None => return Writers::None,
             Some(Kept::ByFifo(fifo)) => fifo,
             // No event reports the end of its processes.
             Some(Kept::ByMarks(tag)) => {
-                let is_over = matches!(run_under(*tag), Ok(false));
+                // The second pass finds a process that another process started during the first
+                // pass before it ended.
+                let is_over = (0..2).all(|_| matches!(is_seen_under(*tag), Ok(false)));
                 return if is_over { Writers::None } else { Writers::Unsure };
             }
         };
@@ -292,12 +289,9 @@ pub(crate) fn kill(traces: &[&Trace]) -> BTreeSet<Tag> {
     for (pid, pidfd) in found {
         // The kernel may refuse the signal, because the process may have changed its user since it
         // began.
-        if pidfd.signal(Signal::SIGKILL).is_ok() {
-            tracing::warn!(
-                pid,
-                "the lock of the command that started it is lost: sent {}",
-                Signal::SIGKILL
-            );
+        let signal = Signal::SIGKILL;
+        if pidfd.signal(signal).is_ok() {
+            tracing::warn!(pid, "the lock of the command that started it is lost: sent {signal}");
         }
     }
     left
@@ -309,12 +303,6 @@ pub(crate) fn kill(traces: &[&Trace]) -> BTreeSet<Tag> {
 ///
 /// # Errors
 /// /proc belongs to another namespace, so that nothing is known.
-pub(crate) fn run_under(tag: Tag) -> io::Result<bool> {
-    // The second pass finds a process that another process started during the first pass before it
-    // ended.
-    Ok(is_seen_under(tag)? || is_seen_under(tag)?)
-}
-
 fn is_seen_under(tag: Tag) -> io::Result<bool> {
     let (own, fifo) = (OwnProgram::find(), tag.to_string());
     let is_under = |pid: &u32| {
@@ -329,11 +317,10 @@ fn tags_of(pid: u32, traces: &[&Trace]) -> BTreeSet<Tag> {
     let named = tags_named(pid);
     let mut tags: BTreeSet<Tag> =
         traces.iter().map(|trace| trace.tag).filter(|tag| named.contains(tag)).collect();
-    let with_fifo: Vec<(Tag, &File)> =
-        traces.iter().filter_map(|trace| Some((trace.tag, trace.fifo.as_ref()?))).collect();
-    let fifos: Vec<&File> = with_fifo.iter().map(|(_, fifo)| *fifo).collect();
+    let with_fifo = traces.iter().filter_map(|trace| Some((trace.tag, trace.fifo.as_ref()?)));
+    let (with_fifo, fifos): (Vec<Tag>, Vec<&File>) = with_fifo.unzip();
     let open = process::has_open(pid, &fifos).into_iter();
-    tags.extend(open.filter_map(|at| Some(with_fifo.get(at)?.0)));
+    tags.extend(open.filter_map(|at| with_fifo.get(at)));
     tags
 }
 
@@ -354,6 +341,13 @@ mod tests {
     use canal_protocol::HOLD_VARIABLE;
     use canal_sys::process::child::children_of;
     use canal_sys::rerun::wait_until;
+
+    impl Children {
+        /// Whether a process has, or may have, a write end of the hold's FIFO open.
+        pub(crate) fn has_writers(&self, token: Token) -> bool {
+            self.look(token) != Writers::None
+        }
+    }
 
     fn children() -> (tempfile::TempDir, Children) {
         let dir = tempfile::tempdir().unwrap();

@@ -36,10 +36,8 @@ pub(crate) struct Holder {
     pub on_lost: OnLost,
     /// How far the log was read when the process received the grant, which is in that part of the
     /// history.
-    #[serde(default)]
     pub mark: Option<Mark>,
     /// The tag of the request, which identifies the processes that were started under the hold.
-    #[serde(default)]
     pub tag: Option<Tag>,
     /// Whether only the table names it, because an earlier daemon of this host took it over, or
     /// ended before it sent the grant. If the hold is lost, the process is ended like any other,
@@ -121,11 +119,11 @@ pub(crate) struct Recorded {
     watcher: Option<WatchId>,
     /// The TTL of the membership that the processes depend on, in milliseconds. The next daemon may
     /// have another one.
-    ttl_ms: Option<u64>,
-    /// The largest token, whether or not its hold has ended.
-    largest: Token,
+    pub ttl_ms: Option<u64>,
+    /// The largest token that was ever sent here, whether or not its hold has ended.
+    pub largest: Token,
     /// The number of the directory, which is random.
-    dir_number: Option<u64>,
+    pub dir_number: Option<u64>,
     #[serde(skip)]
     each: BTreeMap<Token, Holder>,
 }
@@ -239,19 +237,9 @@ impl HolderRecord {
         Some(Trace::of(told.tag?, self.path.parent()?))
     }
 
-    /// The largest token that was ever sent here, as far as is known.
-    pub(crate) fn largest(&self) -> Token {
-        self.recorded.largest
-    }
-
-    /// The TTL of the last membership, if there was one.
-    pub(crate) fn ttl_ms(&self) -> Option<u64> {
-        self.recorded.ttl_ms
-    }
-
-    /// The number of the directory.
-    pub(crate) fn dir_number(&self) -> u64 {
-        self.recorded.dir_number.unwrap_or_default()
+    /// The content of the file.
+    pub(crate) fn content(&self) -> &Recorded {
+        &self.recorded
     }
 
     /// The recorded processes, which must still be remembered, by their tokens.
@@ -305,9 +293,8 @@ impl HolderRecord {
 /// # Errors
 /// Such processes exist, or the file cannot be read.
 pub(crate) fn refuse_holders(dir: &Path, origin: &Origin, discard: bool) -> anyhow::Result<()> {
-    let told = recorded(&dir.join(NAME), origin, discard)?.each;
-    let told = told.into_values().map(|told| told.process);
-    let living = told.filter(|process| !matches!(find(*process), Found::Gone));
+    let told = recorded(&dir.join(NAME), origin, discard)?.each.into_values();
+    let living = told.map(|it| it.process).filter(|it| !matches!(find(*it), Found::Gone));
     let pids: BTreeSet<u32> = living.map(|process| process.pid).collect();
     if pids.is_empty() {
         return Ok(());
@@ -349,11 +336,9 @@ fn recorded(path: &Path, origin: &Origin, discard: bool) -> anyhow::Result<Recor
     }
     if unseen > 0 {
         let unseen = canal_text::plural(unseen, "process", "processes");
-        let what = format!(
-            "{} names {unseen} in another pid or time namespace, which cannot be seen from \
-             here",
-            path.display()
-        );
+        let path = path.display();
+        let place = "in another pid or time namespace, which cannot be seen from here";
+        let what = format!("{path} names {unseen} {place}");
         if !discard {
             return Err(StartError { what, hint: UNSEEN_HINT.into() }.into());
         }
@@ -463,12 +448,12 @@ mod tests {
         let open = |dir: &Path| HolderRecord::open(dir, origin("a"), false).unwrap();
         assert_eq!(dir_number(one.path()), None);
         let mut first = open(one.path());
-        let number = first.dir_number();
+        let number = first.content().dir_number.unwrap();
         std::fs::remove_file(one.path().join(NAME)).unwrap();
         first.restore().unwrap();
         assert_eq!(dir_number(one.path()), Some(number), "it is written again");
-        assert_eq!(open(one.path()).dir_number(), number);
-        assert_ne!(open(other.path()).dir_number(), number);
+        assert_eq!(open(one.path()).content().dir_number, Some(number));
+        assert_ne!(open(other.path()).content().dir_number, Some(number));
     }
 
     #[test]
@@ -533,6 +518,6 @@ mod tests {
         assert_eq!(tokens(&dir, origin("a")), [Token(0)]);
         let again = HolderRecord::open(dir.path(), origin("b"), true).unwrap();
         assert_eq!(again.each().len(), 0, "another boot");
-        assert_eq!(again.largest(), Token(19_999));
+        assert_eq!(again.content().largest, Token(19_999));
     }
 }

@@ -64,12 +64,8 @@ pub(crate) fn identified(pidfd: &Pidfd) -> Result<ProcessId, Failure> {
     process_of(pidfd).ok_or_else(owner_gone)
 }
 
-/// The process that a client passed by its pidfd.
-pub(crate) fn other_owner(
-    peer: peer::Credentials,
-    fd: OwnedFd,
-    over_engine: bool,
-) -> Result<OwnerFound, Failure> {
+/// The process that a client with the user id `by` passed by its pidfd.
+pub(crate) fn other_owner(by: u32, fd: OwnedFd, over_engine: bool) -> Result<OwnerFound, Failure> {
     let pidfd = Pidfd::from_fd(fd)
         .map_err(|error| bad(format!("the descriptor of the owner is not a pidfd: {error}")))?;
     let process = identified(&pidfd)?;
@@ -77,36 +73,28 @@ pub(crate) fn other_owner(
         return Err(denied("a process that the daemon cannot see cannot own a lock"));
     }
     if process.pid == 1 {
-        process_1_may_own(over_engine)?;
+        let origin = Origin::read();
+        let origin =
+            origin.map_err(|error| denied(format!("cannot identify process 1: {error}")))?;
+        if origin.is_init_of_machine(1) {
+            return Err(denied("process 1 never ends, so its lock would never end either"));
+        }
+        // The first process of a namespace is immune to SIGKILL from its own namespace.
+        if over_engine {
+            return Err(denied(
+                "a lock with an engine needs an owner that the daemon can kill, and process 1 of \
+                 a container cannot be killed from within",
+            ));
+        }
     }
     if pidfd.has_ended() {
         return Err(owner_gone());
     }
     let uid = uid_of(&pidfd).ok_or_else(owner_gone)?;
-    if uid != peer.uid && peer.uid != 0 {
-        let (pid, caller) = (process.pid, peer.uid);
-        let what = format!("process {pid} belongs to uid {uid}, but the caller is uid {caller}");
+    if uid != by && by != 0 {
+        let pid = process.pid;
+        let what = format!("process {pid} belongs to uid {uid}, but the caller is uid {by}");
         return Err(denied(what));
     }
     Ok(OwnerFound { owner: Owner::Process(process), uid, pidfd: Some(pidfd) })
-}
-
-/// Checks whether the process with pid 1 here may own a lock.
-///
-/// # Errors
-/// The reason why it may not.
-fn process_1_may_own(over_engine: bool) -> Result<(), Failure> {
-    let origin =
-        Origin::read().map_err(|error| denied(format!("cannot identify process 1: {error}")))?;
-    if origin.is_init_of_machine(1) {
-        return Err(denied("process 1 never ends, so its lock would never end either"));
-    }
-    // The first process of a namespace is immune to SIGKILL from its own namespace.
-    if over_engine {
-        return Err(denied(
-            "a lock with an engine needs an owner that the daemon can kill, and process 1 of a \
-             container cannot be killed from within",
-        ));
-    }
-    Ok(())
 }

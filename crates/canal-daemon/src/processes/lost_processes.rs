@@ -31,29 +31,11 @@ const CLEAN_LOOKS: u8 = 2;
 
 /// The last signal to a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Stage {
+enum Stage {
     /// TERM.
     Asked,
     /// KILL.
     Killed,
-}
-
-impl Stage {
-    pub(crate) fn signal(self) -> Signal {
-        match self {
-            Self::Asked => Signal::SIGTERM,
-            Self::Killed => Signal::SIGKILL,
-        }
-    }
-
-    /// The signal that the command's `--on-lost` setting allows at this stage.
-    pub(crate) fn allowed(self, on_lost: OnLost) -> Option<Self> {
-        match on_lost {
-            OnLost::Kill => Some(self),
-            OnLost::Term => Some(Self::Asked),
-            OnLost::Warn => None,
-        }
-    }
 }
 
 /// The processes that have lost their holds, and those that lose them unless the engine answers.
@@ -106,12 +88,11 @@ impl LostProcesses {
     /// The same for a process that keeps its hold if it is [spared](Self::spare) before `kill_at`.
     pub(crate) fn endanger(
         &mut self,
-        (token, told): (Token, Holder),
+        holder: (Token, Holder),
         trace: impl FnOnce() -> Option<Trace>,
         kill_at: u64,
     ) {
-        let lost =
-            self.0.entry(token).or_insert_with(|| Lost::new((token, told), trace(), kill_at));
+        let lost = self.0.entry(holder.0).or_insert_with(|| Lost::new(holder, trace(), kill_at));
         if !lost.is_lost {
             lost.kill_at = kill_at;
         }
@@ -130,13 +111,14 @@ impl LostProcesses {
     /// Whether this host must make no requests, because one of these processes may still run its
     /// program.
     pub(crate) fn are_awaited(&self) -> bool {
-        self.0.values().any(Lost::is_awaited)
+        !self.awaited().is_empty()
     }
 
     /// The pids of the processes that this host waits for.
     pub(crate) fn awaited(&self) -> BTreeSet<u32> {
-        let awaited = self.0.values().filter(|lost| lost.is_awaited());
-        awaited.map(|lost| lost.told.process.pid).collect()
+        let is_awaited =
+            |lost: &&Lost| lost.is_lost && lost.told.on_lost == OnLost::Kill && !lost.is_late;
+        self.0.values().filter(is_awaited).map(|lost| lost.told.process.pid).collect()
     }
 
     /// When to check the processes next, in milliseconds of CLOCK_BOOTTIME. Until its `kill_at`,
@@ -180,10 +162,6 @@ impl Lost {
     fn new((token, told): (Token, Holder), trace: Option<Trace>, kill_at: u64) -> Self {
         let trace = trace.filter(|_| told.on_lost == OnLost::Kill);
         Self { token, told, trace, kill_at, ..Self::default() }
-    }
-
-    fn is_awaited(&self) -> bool {
-        self.is_lost && self.told.on_lost == OnLost::Kill && !self.is_late
     }
 
     /// Why it has to end, for messages.
@@ -238,27 +216,28 @@ impl Lost {
         if pidfd.has_ended() {
             return true;
         }
-        let due = if now < self.kill_at { Stage::Asked } else { Stage::Killed };
-        if let Some(due) = due.allowed(on_lost) {
-            if Some(due) > self.done {
-                let is_sent = sent.contains(&(process, due));
-                let signalled = if is_sent { Ok(()) } else { pidfd.signal(due.signal()) };
-                match signalled {
-                    Ok(()) => {
-                        if sent.insert((process, due)) {
-                            let (pid, token, signal) = (process.pid, self.token.0, due.signal());
-                            tracing::warn!(pid, token, "{}: sent {signal}", self.why());
-                        }
-                        self.done = Some(due);
-                        self.killed_at = (due == Stage::Killed).then_some(now);
+        let (due, signal) = match on_lost {
+            OnLost::Kill if now >= self.kill_at => (Stage::Killed, Signal::SIGKILL),
+            _ => (Stage::Asked, Signal::SIGTERM),
+        };
+        if Some(due) > self.done {
+            let is_sent = sent.contains(&(process, due));
+            let signalled = if is_sent { Ok(()) } else { pidfd.signal(signal) };
+            match signalled {
+                Ok(()) => {
+                    if sent.insert((process, due)) {
+                        let (pid, token) = (process.pid, self.token.0);
+                        tracing::warn!(pid, token, "{}: sent {signal}", self.why());
                     }
-                    // The next check finds its end.
-                    Err(error) if is_gone(&error) => {}
-                    Err(error) => self.complain("it cannot be signalled", &error),
+                    self.done = Some(due);
+                    self.killed_at = (due == Stage::Killed).then_some(now);
                 }
+                // The next check finds its end.
+                Err(error) if is_gone(&error) => {}
+                Err(error) => self.complain("it cannot be signalled", &error),
             }
-            self.note_lateness(now);
         }
+        self.note_lateness(now);
         false
     }
 

@@ -175,13 +175,9 @@ impl Owners {
     }
 
     /// Watches the last writer of the FIFO of a hold. Data written into the FIFO is not reported.
-    pub(crate) fn await_writers(
-        &mut self,
-        token: Token,
-        read_end: impl AsFd,
-    ) -> io::Result<WatchId> {
+    pub(crate) fn await_writers(&mut self, token: Token, fifo: impl AsFd) -> io::Result<WatchId> {
         self.watched.try_insert_with_key(|id| {
-            self.poller.add(read_end, id.data().as_ffi(), EpollFlags::EPOLLET)?;
+            self.poller.add(fifo, id.data().as_ffi(), EpollFlags::EPOLLET)?;
             Ok(Watched::Writers(token))
         })
     }
@@ -191,12 +187,6 @@ impl Owners {
         if self.watched.remove(id).is_some() {
             self.poller.remove(read_end);
         }
-    }
-
-    /// Makes the next `count` attempts to watch something fail.
-    #[cfg(test)]
-    pub(crate) fn fail(&self, count: u32) {
-        self.poller.fail(count);
     }
 
     /// The number of open pidfds.
@@ -262,6 +252,13 @@ mod tests {
 
     use super::*;
     use crate::processes::identify_owner::process_of;
+
+    impl Owners {
+        /// Makes the next `count` attempts to watch something fail.
+        pub(crate) fn fail(&self, count: u32) {
+            self.poller.fail(count);
+        }
+    }
 
     /// A process that ends when its input is closed, and its identity.
     fn process() -> (Child, ProcessId) {

@@ -22,7 +22,7 @@ impl Server {
         let found = match owner_fd {
             Some(index) => {
                 let fd = nth_fd(std::mem::take(&mut caller.fds), index)?;
-                other_owner(conn.peer, fd, self.decide.is_shared())?
+                other_owner(conn.peer.uid, fd, self.decide.is_shared())?
             }
             None => {
                 let (process, pidfd) = peer_process(conn)?;
