@@ -17,14 +17,15 @@ use crate::runtime_dir::instance_lock::ClaimError;
 use canal_protocol::paths::Place;
 use canal_sys::private_dir::{open_path, remove_if_there};
 
+type Result<T> = std::result::Result<T, ClaimError>;
+
+/// A socket that listens, and its file.
+type Bound = (UnixListener, File);
+
 /// Binds the socket of a place in its open directory. If no further file can be created (a disk can
 /// run out of inodes, too), removes the socket of a dead daemon to make room: the caller has the
-/// instance lock, so no daemon uses that socket. Also returns the socket's file.
-pub(super) fn bind(
-    place: &Place,
-    dir: &File,
-    access: &SocketAccess,
-) -> Result<(UnixListener, File), ClaimError> {
+/// instance lock, so no daemon uses that socket.
+pub(super) fn bind(place: &Place, dir: &File, access: &SocketAccess) -> Result<Bound> {
     match bind_beside(place, dir, access) {
         Err(ClaimError::Io { error, .. })
             if is_full(&error) && remove_dead_socket(&place.socket).is_ok() =>
@@ -49,11 +50,7 @@ pub(crate) fn is_full(error: &io::Error) -> bool {
 
 /// Creates the socket under another name and renames it, so that clients never find a socket that
 /// does not listen. The rename replaces the socket of an earlier daemon.
-fn bind_beside(
-    place: &Place,
-    dir: &File,
-    access: &SocketAccess,
-) -> Result<(UnixListener, File), ClaimError> {
+fn bind_beside(place: &Place, dir: &File, access: &SocketAccess) -> Result<Bound> {
     let failed = ClaimError::at(&place.socket);
     let made = place.dir.join(NEW);
     let fd = bind_at(&made, dir).map_err(&failed)?;
@@ -84,10 +81,9 @@ fn bind_at(made: &Path, dir: &File) -> io::Result<OwnedFd> {
 }
 
 /// Gives a new socket its group and its mode.
-fn permit(made: &Path, place: &Place, access: &SocketAccess) -> Result<(), ClaimError> {
-    let failed = |what: String| {
-        move |error| ClaimError::Access { socket: place.socket.clone(), what, error }
-    };
+fn permit(made: &Path, place: &Place, access: &SocketAccess) -> Result<()> {
+    let socket = &place.socket;
+    let failed = |what| move |error| ClaimError::Access { socket: socket.clone(), what, error };
     if let Some(group) = &access.group {
         let what = format!("the group {} (`group` of `[socket]`)", group.called);
         std::os::unix::fs::lchown(made, None, Some(group.gid)).map_err(failed(what))?;

@@ -48,6 +48,9 @@ pub(crate) struct RuntimeDir {
     pub restore_failed: bool,
 }
 
+/// The file that is locked in the meantime.
+const REPLACE: &str = "replace";
+
 /// Marks that the daemon of a place is being replaced. In the meantime, a daemon that a client
 /// starts does not take the place.
 #[derive(Clone, Debug)]
@@ -57,7 +60,7 @@ impl Replacing {
     /// Waits until no other process replaces the daemon.
     pub fn begin(place: &Place) -> Result<Self, ClaimError> {
         open_dir(place)?;
-        let path = replace_path(place);
+        let path = place.dir.join(REPLACE);
         let file = open_lock(&path).map_err(ClaimError::at(&path))?;
         fs2::FileExt::lock_exclusive(&file).map_err(|error| ClaimError::Lock { path, error })?;
         Ok(Self(Arc::new(file)))
@@ -65,14 +68,13 @@ impl Replacing {
 
     /// Whether a process replaces the daemon.
     fn is_under_way(place: &Place) -> bool {
-        let Ok(file) = File::open(replace_path(place)) else { return false };
+        let Ok(file) = File::open(place.dir.join(REPLACE)) else { return false };
         let held = fs2::lock_contended_error().kind();
         fs2::FileExt::try_lock_shared(&file).is_err_and(|error| error.kind() == held)
     }
 
     /// Whether the place is without a daemon. Even then, a daemon that a client starts does not
     /// take it.
-    #[must_use]
     pub fn is_free(&self, place: &Place) -> bool {
         take_lock(place).is_ok()
     }
@@ -133,21 +135,14 @@ impl Claim {
         self.access = access;
         let (listener, socket) = match given {
             Some(listener) => (listener, None),
-            None => bind(&self.place, &self.dir, &self.access)
-                .map(|(listener, socket)| (listener, Some(socket)))?,
+            None => bind(&self.place, &self.dir, &self.access).map(|it| (it.0, Some(it.1)))?,
         };
         let listener = Listener::new(listener).map_err(ClaimError::at(&self.place.socket))?;
-        let watch = self.watch();
+        let watch = private_dir::inotify().and_then(|it| self.add_watches(&it).map(|()| it));
         if let Err(error) = &watch {
             tracing::warn!(%error, "cannot watch the daemon's directory; checking it every second");
         }
         Ok(RuntimeDir { claim: self, listener, socket, watch: watch.ok(), restore_failed: false })
-    }
-
-    fn watch(&self) -> io::Result<Inotify> {
-        let inotify = private_dir::inotify()?;
-        self.add_watches(&inotify)?;
-        Ok(inotify)
     }
 
     /// Reports removals from our directories.
@@ -173,10 +168,9 @@ impl RuntimeDir {
     /// Notes for operators.
     pub(crate) fn notes(&self) -> impl Iterator<Item = String> {
         let InstanceGuard { name, socket } = &self.claim.guard;
-        let of_guard = || {
+        let of_guard = socket.is_none().then(|| {
             format!("another user has the abstract socket `{name}`, which belongs to this daemon")
-        };
-        let of_guard = socket.is_none().then(of_guard);
+        });
         of_guard.into_iter().chain(instance_lock::state_note(&self.claim.place))
     }
 
@@ -248,10 +242,6 @@ fn open_dir(place: &Place) -> Result<File, ClaimError> {
         make_private(&place.dir, uid)?;
     }
     Ok(File::from(open_private(&place.dir, uid, IfMissing::Create)?))
-}
-
-fn replace_path(place: &Place) -> PathBuf {
-    place.dir.join("replace")
 }
 
 fn lock_path(place: &Place) -> PathBuf {

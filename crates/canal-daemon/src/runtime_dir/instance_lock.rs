@@ -28,54 +28,29 @@ use canal_sys::private_dir::{open_lock, remove_if_there};
 /// The errors of a claim.
 #[derive(Debug, thiserror::Error)]
 pub enum ClaimError {
-    /// Another daemon has the place.
+    /// Another daemon has the place. Its pid may be unknown.
     #[error("a daemon is already running at \
              {socket}{}", .pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default())]
-    Running {
-        socket: PathBuf,
-        /// Its pid, if known.
-        pid: Option<u32>,
-    },
-    /// The daemon of this directory listens at another socket in it.
+    Running { socket: PathBuf, pid: Option<u32> },
+    /// The daemon of this directory listens at another socket in it, `theirs`.
     #[error(
         "the daemon in {dir} is listening at {theirs}{}, and a directory can have only one daemon",
         .pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default()
     )]
-    OtherSocket {
-        dir: PathBuf,
-        /// The socket of the running daemon.
-        theirs: PathBuf,
-        /// Its pid, if known.
-        pid: Option<u32>,
-    },
+    OtherSocket { dir: PathBuf, theirs: PathBuf, pid: Option<u32> },
     /// The socket cannot have the group or the mode that the configuration names.
     #[error("cannot give {socket} {what}: {error}")]
-    Access {
-        socket: PathBuf,
-        /// The group or the mode.
-        what: String,
-        /// The error of the call.
-        error: io::Error,
-    },
-    /// The file system, or a system call filter, does not support the lock.
+    Access { socket: PathBuf, what: String, error: io::Error },
+    /// The file system, or a system call filter, does not support the lock of this file or
+    /// directory.
     #[error("{path}: flock(2): {error}")]
-    Lock {
-        /// The file or directory to lock.
-        path: PathBuf,
-        /// The error of the call.
-        error: io::Error,
-    },
+    Lock { path: PathBuf, error: io::Error },
     /// The directory cannot be used.
     #[error("{0}")]
     Dir(#[from] canal_sys::private_dir::DirError),
-    /// A system call failed.
+    /// A system call failed at this file.
     #[error("{path}: {error}")]
-    Io {
-        /// The file that was accessed.
-        path: PathBuf,
-        /// The error of the call.
-        error: io::Error,
-    },
+    Io { path: PathBuf, error: io::Error },
 }
 
 impl ClaimError {
@@ -145,11 +120,9 @@ impl InstanceGuard {
 /// Whether a daemon of this user runs at a place, as far as this network namespace shows. Does not
 /// contact the daemon. The name is in no directory, so no user can redirect the check to another
 /// place.
-#[must_use]
 pub fn runs(place: &Place, uid: u32) -> bool {
-    let name = InstanceGuard::name_for(place, uid).ok();
-    let user = name.and_then(|name| abstract_socket::user_of(&name).ok().flatten());
-    user == Some(uid)
+    let user = InstanceGuard::name_for(place, uid).and_then(|it| abstract_socket::user_of(&it));
+    user.is_ok_and(|user| user == Some(uid))
 }
 
 /// How often the owner of the name is checked.
@@ -178,7 +151,7 @@ pub(super) fn take_state(place: &Place, here: &str) -> io::Result<Option<File>> 
         return Ok(None);
     }
     let beside = place.dir.join(BESIDE_SOCKET);
-    match attempt(dir, here, machine_name().as_deref(), fs2::FileExt::try_lock_exclusive)? {
+    match attempt_usual(place, here)? {
         Ok(lock) => remove_if_there(&beside).map(|_| Some(lock)),
         Err(reason) => {
             // The file counts even without the reason, which may not fit on a full disk.
@@ -193,18 +166,21 @@ pub(super) fn take_state(place: &Place, here: &str) -> io::Result<Option<File>> 
 /// # Errors
 /// Another daemon was faster, or the directory cannot be created.
 pub(super) fn restore_state(place: &Place, here: &str, lock: &mut File) -> io::Result<()> {
-    if has_state(place, lock) {
-        return Ok(());
+    if !has_state(place, lock) {
+        *lock = attempt_usual(place, here)?.map_err(io::Error::other)?;
     }
-    let dir = &place.stores().state_dir;
-    let taken = attempt(dir, here, machine_name().as_deref(), fs2::FileExt::try_lock_exclusive)?;
-    *lock = taken.map_err(io::Error::other)?;
     Ok(())
 }
 
 /// Whether the file of the lock is where other daemons find it.
 pub(super) fn has_state(place: &Place, lock: &File) -> bool {
     is_at(&place.stores().state_dir.join(NAME), lock)
+}
+
+/// An attempt for the usual state directory of a place.
+fn attempt_usual(place: &Place, here: &str) -> io::Result<Result<File, String>> {
+    let dir = &place.stores().state_dir;
+    attempt(dir, here, machine_name().as_deref(), fs2::FileExt::try_lock_exclusive)
 }
 
 /// The lock, or the reason why this daemon cannot have the directory.
@@ -214,14 +190,14 @@ fn attempt(
     machine: Option<&str>,
     lock: fn(&File) -> io::Result<()>,
 ) -> io::Result<Result<File, String>> {
-    let path = dir.join(NAME);
+    let (path, shown) = (dir.join(NAME), dir.display());
     let machine = machine.unwrap_or_default();
     let gives_up = Instant::now() + EXIT_MAX;
     loop {
         let mut file = match writable(dir).and_then(|()| open_lock(&path)) {
             Ok(file) => file,
             Err(error) if is_unusable(&error) => {
-                return Ok(Err(format!("cannot use {} ({error})", dir.display())));
+                return Ok(Err(format!("cannot use {shown} ({error})")));
             }
             Err(error) => return Err(error),
         };
@@ -235,9 +211,8 @@ fn attempt(
         match locked {
             Ok(()) if is_other => {
                 return Ok(Err(format!(
-                    "{} belongs to your daemon on another machine (if that machine is gone, \
-                     remove {NAME} in that directory)",
-                    dir.display()
+                    "{shown} belongs to your daemon on another machine (if that machine is gone, \
+                     remove {NAME} in that directory)"
                 )));
             }
             // Another process may have removed the file between the open and the lock.
@@ -259,10 +234,7 @@ fn attempt(
                 std::thread::sleep(ATTEMPT_EVERY);
             }
             Err(_) => {
-                return Ok(Err(format!(
-                    "another daemon of yours (pid {pid}) is using {}",
-                    dir.display()
-                )));
+                return Ok(Err(format!("another daemon of yours (pid {pid}) is using {shown}")));
             }
         }
     }

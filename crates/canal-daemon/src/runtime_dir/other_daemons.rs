@@ -50,7 +50,6 @@ impl Separation {
     }
 
     /// Whether a note of a daemon is about a separation.
-    #[must_use]
     pub fn is_told_by(note: &str) -> bool {
         note.starts_with(OTHER_USERS)
             || [PRIVATE_TMP, ANOTHER_TMP, DAEMON_IN_ANOTHER_TMP].contains(&note)
@@ -59,38 +58,32 @@ impl Separation {
 
 /// The visible reasons why the locks of a user's own daemon are separate from others. Empty for any
 /// other place: a user who chooses one knows that it is separate.
-#[must_use]
 pub fn separations(place: &Place) -> Vec<Separation> {
     if !place.is_users_own() {
         return Vec::new();
     }
     let own = canal_sys::process::user::geteuid().as_raw();
     let above = place.dir.parent().unwrap_or(Path::new("/"));
-    let found = daemons_of_users(above).unwrap_or_else(|error| {
+    let found = daemons_of_users(above).inspect_err(|error| {
         tracing::debug!(%error, "cannot search for daemons of other users");
-        Vec::new()
     });
+    let found = found.unwrap_or_default();
     let others = found.iter().filter(|(uid, is_here)| *is_here && *uid != own);
     let others: BTreeSet<u32> = others.map(|(uid, _)| *uid).collect();
-    let mut separations = Vec::new();
-    if !others.is_empty() {
-        separations.push(Separation::OtherUsers(others));
-    }
-    if is_private_tmp() {
-        separations.push(Separation::PrivateTmp);
+    let users = (!others.is_empty()).then_some(Separation::OtherUsers(others));
+    let tmp = if is_private_tmp() {
+        Some(Separation::PrivateTmp)
     } else if is_another_tmp() {
-        separations.push(Separation::AnotherTmp);
-    } else if found.contains(&(own, false)) {
-        separations.push(Separation::DaemonInAnotherTmp);
-    }
-    if Origin::read().is_ok_and(|origin| origin.pid_namespace != FIRST_PID_NAMESPACE) {
-        separations.push(Separation::PidNamespace);
-    }
-    separations
+        Some(Separation::AnotherTmp)
+    } else {
+        found.contains(&(own, false)).then_some(Separation::DaemonInAnotherTmp)
+    };
+    let is_inner = Origin::read().is_ok_and(|origin| origin.pid_namespace != FIRST_PID_NAMESPACE);
+    let namespace = is_inner.then_some(Separation::PidNamespace);
+    [users, tmp, namespace].into_iter().flatten().collect()
 }
 
 /// The users whose own daemons run in this /tmp, as far as this process can see.
-#[must_use]
 pub fn users_with_daemons() -> BTreeSet<u32> {
     let found = daemons_of_users(Path::new("/tmp")).unwrap_or_default();
     found.into_iter().filter(|(_, is_here)| *is_here).map(|(uid, _)| uid).collect()
