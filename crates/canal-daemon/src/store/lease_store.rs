@@ -7,6 +7,8 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use anyhow::Result;
+
 use crate::lease_deadlines::is_collecting;
 use canal_core::{FrameId, Globals, HoldState, RequestId, Revision, Snapshot, Table, Token};
 use canal_log::lease_file::{Changes, HeldLease, LeaseLog};
@@ -105,10 +107,7 @@ fn keep(table: &Table, token: Token) -> Option<HeldLease> {
 
 /// Builds a table of leases only: the state after a reboot, or without a journal. New requests get
 /// larger numbers than `reserved` and than the requests of these leases.
-pub(crate) fn table_of(
-    leases: &BTreeMap<Token, HeldLease>,
-    reserved: RequestId,
-) -> anyhow::Result<Table> {
+pub(crate) fn table_of(leases: &BTreeMap<Token, HeldLease>, reserved: RequestId) -> Result<Table> {
     let mut frames: Vec<_> = leases.values().map(|lease| lease.frame.clone()).collect();
     frames.sort_by_key(|frame| frame.id);
     // The enclosing lease may have ended earlier.
@@ -162,7 +161,7 @@ mod tests {
         try_recover(dir).unwrap()
     }
 
-    fn try_recover(dir: &Path) -> anyhow::Result<Recovered> {
+    fn try_recover(dir: &Path) -> Result<Recovered> {
         let place = Place {
             socket: dir.join("canal.sock"),
             dir: dir.to_owned(),
@@ -217,8 +216,9 @@ mod tests {
     /// Ends a daemon as a reboot would: its records belong to an earlier boot.
     fn reboot(mut recovered: Recovered) {
         recovered.ledger.commit().unwrap();
-        recovered.ledger.kept().unwrap().1.origin.boot_id = "of-an-earlier-start".to_owned();
-        recovered.ledger.compact().unwrap();
+        let (table, kept) = recovered.ledger.kept().unwrap();
+        kept.origin.boot_id = "of-an-earlier-start".to_owned();
+        kept.compact(table).unwrap();
     }
 
     #[test]

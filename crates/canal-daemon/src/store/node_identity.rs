@@ -67,9 +67,7 @@ pub(crate) fn host_name() -> String {
 /// The id of this machine, if it has one.
 pub(crate) fn machine_name() -> Option<String> {
     let names = MACHINE_IDS.iter().filter_map(|path| std::fs::read_to_string(path).ok());
-    names
-        .map(|name| name.trim().to_owned())
-        .find(|name| !name.is_empty() && name != "uninitialized")
+    names.map(|it| it.trim().to_owned()).find(|it| !it.is_empty() && it != "uninitialized")
 }
 
 /// The id of the node of this user at this place of a machine.
@@ -110,11 +108,10 @@ pub(crate) fn take_first_start(place: &Place) -> io::Result<bool> {
 /// # Errors
 /// A daemon has run here before, or this one works over an engine.
 pub(crate) fn check_first_start(place: &Place, has_engine: bool) -> Result<(), StartError> {
+    let refused = |what: String, hint: &'static str| StartError { what, hint: hint.into() };
     if has_engine {
-        return Err(StartError {
-            what: "--first-start is for nodes, and a daemon with an engine is not a node".into(),
-            hint: "leave out --first-start".into(),
-        });
+        let what = "--first-start is for nodes, and a daemon with an engine is not a node";
+        return Err(refused(what.to_owned(), "leave out --first-start"));
     }
     // The files that a daemon writes.
     let files = |dir: &Path| {
@@ -122,23 +119,16 @@ pub(crate) fn check_first_start(place: &Place, has_engine: bool) -> Result<(), S
         [stored_state::NAME, lease_file::NAME].map(|name| dir.join(name)).into_iter().chain(journal)
     };
     let mut files = [&*place.dir, place.state_dir()].into_iter().flat_map(files);
-    let Some(file) = files.find(|file| may_exist(file)) else { return Ok(()) };
-    Err(StartError {
-        what: format!(
-            "--first-start declares that no daemon has run here before, but one has: {} exists",
-            file.display()
-        ),
-        hint: "leave out --first-start: the daemon then waits only if it may have forgotten a \
-               lease"
-            .into(),
-    })
-}
-
-/// Whether a file exists. One that cannot be examined may exist.
-fn may_exist(file: &Path) -> bool {
-    use io::ErrorKind::{NotADirectory, NotFound};
-    let found = file.symlink_metadata();
-    found.map_or_else(|error| !matches!(error.kind(), NotFound | NotADirectory), |_| true)
+    // A file that cannot be examined may exist.
+    let is_missing = |file: &PathBuf| {
+        use io::ErrorKind::{NotADirectory, NotFound};
+        file.symlink_metadata().is_err_and(|it| matches!(it.kind(), NotFound | NotADirectory))
+    };
+    let Some(file) = files.find(|file| !is_missing(file)) else { return Ok(()) };
+    let what = "--first-start declares that no daemon has run here before, but one has:";
+    let hint =
+        "leave out --first-start: the daemon then waits only if it may have forgotten a lease";
+    Err(refused(format!("{what} {} exists", file.display()), hint))
 }
 
 #[cfg(test)]

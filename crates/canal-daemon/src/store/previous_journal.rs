@@ -6,6 +6,8 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
+use anyhow::Result;
+
 use crate::history::followed_requests::Unseen;
 use crate::processes::identify_owner::find;
 use crate::processes::other_namespaces::{Standing, Visible};
@@ -43,7 +45,7 @@ impl PreviousJournal {
     /// # Errors
     /// Processes of another namespace may hold something through it and cannot be identified here,
     /// or its outcomes differ from the decisions of its rules.
-    pub(crate) fn read(opened: Opened, dir: &Path, origin: &Origin) -> anyhow::Result<Self> {
+    pub(crate) fn read(opened: Opened, dir: &Path, origin: &Origin) -> Result<Self> {
         let Opened { journal, origin: written_by, rules, snapshot, records, .. } = opened;
         let mut found = Self {
             journal,
@@ -86,12 +88,7 @@ impl PreviousJournal {
 }
 
 /// The table of another pid or time namespace, with its processes translated to this one.
-fn adopted(
-    table: &Table,
-    dir: &Path,
-    visible: &Visible,
-    notes: &mut Vec<String>,
-) -> anyhow::Result<Table> {
+fn adopted(table: &Table, dir: &Path, visible: &Visible, notes: &mut Vec<String>) -> Result<Table> {
     let nameless = holders(table, |process| process.inode == 0);
     if !nameless.is_empty() {
         let what = format!(
@@ -150,7 +147,7 @@ const NAMELESS_HINT: &str = "run the daemon where these processes are (perhaps i
                              that they are gone, omit them with `canal daemon --discard-journal`";
 
 /// Rebuilds the table from a snapshot and the records that follow it.
-fn replay(snapshot: &Snapshot, records: &[Record], same_rules: bool) -> anyhow::Result<Table> {
+fn replay(snapshot: &Snapshot, records: &[Record], same_rules: bool) -> Result<Table> {
     let mut table = Table::restore(snapshot)?;
     let mut outcomes = Vec::new();
     for record in records {
@@ -196,32 +193,28 @@ fn last_token(snapshot: &Snapshot, records: &[Record]) -> Token {
 ///
 /// # Errors
 /// The journal cannot be used, and `discard` is not set.
-pub(crate) fn open(place: &Place, origin: &Origin, discard: bool) -> anyhow::Result<Opened> {
+pub(crate) fn open(place: &Place, origin: &Origin, discard: bool) -> Result<Opened> {
     if discard {
         name_the_losers(place, origin);
         return discarded(place);
     }
-    let error = match Journal::open(&place.dir) {
-        Ok(opened) => return Ok(opened),
-        Err(error) => error,
-    };
-    match &error {
+    match Journal::open(&place.dir) {
         // Records from before the last boot are void anyway. They were not synced, so a power cut
         // may have left any part of them.
-        OpenError::Damaged { .. }
+        Err(error @ OpenError::Damaged { .. })
             if last_origin(&place.dir).is_some_and(|by| !by.may_share_boot(origin)) =>
         {
             tracing::warn!(%error, "set the journal aside: it is from before the last boot");
             discarded(place)
         }
-        OpenError::Damaged { .. } | OpenError::Newer { .. } => {
+        Err(error @ (OpenError::Damaged { .. } | OpenError::Newer { .. })) => {
             Err(StartError { what: error.to_string(), hint: DISCARD_HINT.into() }.into())
         }
-        OpenError::Io { .. } => Err(error.into()),
+        opened => Ok(opened?),
     }
 }
 
-fn discarded(place: &Place) -> anyhow::Result<Opened> {
+fn discarded(place: &Place) -> Result<Opened> {
     for path in Journal::discard(&place.dir)? {
         tracing::warn!("moved the journal to {}", path.display());
     }

@@ -93,15 +93,15 @@ pub(crate) fn recover(
         // content even if this daemon is killed right after it began the journal.
         ledger.apply(Change::Floor { token });
     }
-    if old.begins_anew {
-        ledger.compact().with_context(|| journal_of(place))?;
-    }
-    if floor.is_some()
-        && let Some((table, kept)) = ledger.kept()
-    {
-        kept.reserve_tokens(table, 0).with_context(|| journal_of(place))?;
-        if is_anew && !was_anew {
-            kept.change(|_| {}).with_context(|| journal_of(place))?;
+    if let Some((table, kept)) = ledger.kept() {
+        if old.begins_anew {
+            kept.compact(table).with_context(|| journal_of(place))?;
+        }
+        if floor.is_some() {
+            kept.reserve_tokens(table, 0).with_context(|| journal_of(place))?;
+            if is_anew && !was_anew {
+                kept.change(|_| {}).with_context(|| journal_of(place))?;
+            }
         }
     }
     Ok(Recovered { ledger, notes: old.notes, unseen: old.unseen })

@@ -173,17 +173,14 @@ impl Ledger {
 
     /// Compacts the journal if that is worthwhile. Called when nothing waits to be recorded.
     pub(crate) fn tidy(&mut self) {
-        if self.journal.as_ref().is_some_and(|kept| kept.journal.wants_compaction()) {
-            match self.compact() {
+        if let Some((table, kept)) = self.kept()
+            && kept.journal.wants_compaction()
+        {
+            match kept.compact(table) {
                 Ok(()) => tracing::debug!("compacted the journal"),
                 Err(error) => tracing::warn!(%error, "cannot compact the journal"),
             }
         }
-    }
-
-    /// Continues in a journal that begins with a snapshot of the table.
-    pub(crate) fn compact(&mut self) -> io::Result<()> {
-        self.kept().map_or(Ok(()), |(table, kept)| kept.compact(table))
     }
 
     /// The embedded journal; `None` if an engine keeps the log.
@@ -295,13 +292,8 @@ impl Rooms {
 impl JournalStore {
     /// Notes an entry that was applied.
     fn note(&mut self, table: &Table, revision: Revision, entry: &Entry, outcomes: &[Outcome]) {
-        outcomes.iter().for_each(|outcome| self.account(table, entry, outcome));
-        self.turn.push(revision, entry, outcomes);
-    }
-
-    fn account(&mut self, table: &Table, entry: &Entry, outcome: &Outcome) {
         let Self { rooms, leases, .. } = self;
-        match outcome {
+        outcomes.iter().for_each(|outcome| match outcome {
             Outcome::Queued { request, .. } => rooms.begin(table, *request),
             Outcome::Granted(granted) => {
                 rooms.begin(table, granted.request);
@@ -315,10 +307,7 @@ impl JournalStore {
                 leases.note(table, *token);
             }
             Outcome::Renewed { frame, .. }
-                if matches!(
-                    entry.change,
-                    Change::Renew { note: Some(_), .. } | Change::Renew { ttl_ms: Some(_), .. }
-                ) =>
+                if !matches!(entry.change, Change::Renew { note: None, ttl_ms: None, .. }) =>
             {
                 for hold in table.holds_in(*frame) {
                     rooms.add(hold.request, &hold.asked);
@@ -334,7 +323,8 @@ impl JournalStore {
                 leases.note(table, *token);
             }
             _ => {}
-        }
+        });
+        self.turn.push(revision, entry, outcomes);
     }
 
     /// Ensures that at least `ahead` tokens can be assigned without a write to the disk.
@@ -411,7 +401,7 @@ impl JournalStore {
 
     /// Continues in a journal that begins with a snapshot of the table, which contains all applied
     /// changes.
-    fn compact(&mut self, table: &Table) -> io::Result<()> {
+    pub(super) fn compact(&mut self, table: &Table) -> io::Result<()> {
         let snapshot = table.snapshot();
         self.journal.compact(&snapshot, &self.origin, RULES_VERSION, self.rooms.sum)?;
         self.turn.clear();
