@@ -4,7 +4,6 @@
 //! Invariant: no message made here contains a password. Only the address itself may contain a
 //! password, and the daemon passes the address to the engine only.
 
-use std::fmt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
@@ -13,6 +12,7 @@ use crate::config::sections_and_defaults::{EngineSettings, shown_address};
 use crate::membership::Settings;
 use crate::options::Options;
 use crate::processes::holder_record;
+use crate::store::node_identity::host_name;
 use crate::wording::StartError;
 use canal_log::engine::{self, Engine, Identity, Inspection, OpenError, Outage, Source};
 use canal_protocol::paths::Place;
@@ -98,10 +98,8 @@ impl Chosen {
             }
             return Ok(None);
         };
-        let label = match options.host.as_ref().or(configured.host.as_ref()) {
-            Some(label) => label.clone(),
-            None => nix::unistd::gethostname()?.to_string_lossy().into_owned(),
-        };
+        let label = options.host.as_ref().or(configured.host.as_ref()).cloned();
+        let label = label.unwrap_or_else(host_name);
         if label.is_empty() || label.len() > LABEL_BYTES_MAX || label.chars().any(char::is_control)
         {
             let what = format!("`{}` is not a valid name for a host", label.escape_debug());
@@ -109,14 +107,9 @@ impl Chosen {
         }
         let defaults = Settings::default();
         let ttl_ms = options.engine_ttl_ms.or(configured.ttl_ms).unwrap_or(defaults.ttl_ms);
-        let settings = Settings {
-            ttl_ms,
-            renewal_ms: configured.renewal_ms,
-            grace_ms: configured.grace_ms,
-            margin_ms: configured.margin_ms,
-            snapshot_batches: snapshot_batches().unwrap_or(defaults.snapshot_batches),
-            ..defaults
-        };
+        let EngineSettings { renewal_ms, grace_ms, margin_ms, .. } = *configured;
+        let snapshot_batches = snapshot_batches().unwrap_or(defaults.snapshot_batches);
+        let settings = Settings { ttl_ms, renewal_ms, grace_ms, margin_ms, snapshot_batches };
         settings.check(ttl_ms).map_err(|error| {
             let hint = "give a longer --engine-ttl, or shorter `renewal`, `grace` and `margin` in \
                         [engine] of the configuration";
@@ -141,17 +134,13 @@ impl Chosen {
     }
 
     fn not_opened(&self, error: OpenError) -> anyhow::Error {
-        let wrong = |error: &dyn fmt::Display| {
-            unusable(&format!("the address of the engine: {error}"), ADDRESS_HINT)
+        let why = match error {
+            OpenError::Address(error) => error.to_string(),
+            OpenError::Thread(error) => return error.into(),
+            OpenError::LeftOut(_) => return unusable(&error.to_string(), LEFT_OUT_HINT),
+            OpenError::Unknown(_) => format!("`{}` does not name a known engine", self.name),
         };
-        match error {
-            OpenError::Address(error) => wrong(&error),
-            OpenError::Thread(error) => error.into(),
-            OpenError::LeftOut(_) => unusable(&error.to_string(), LEFT_OUT_HINT),
-            OpenError::Unknown(_) => {
-                wrong(&format_args!("`{}` does not name a known engine", self.name))
-            }
-        }
+        unusable(&format!("the address of the engine: {why}"), ADDRESS_HINT)
     }
 
     /// Inspects the engine without changing anything there.
@@ -171,8 +160,7 @@ impl Chosen {
         // The other hosts wait for an incarnation of this place.
         let has_it = others.clone().any(is_ours);
         let label_taken_by = others.next().filter(|_| !has_it).cloned();
-        let (name, label) = (self.name.clone(), self.label.clone());
-        Ok(SeenEngine { name, label, seen, label_taken_by })
+        Ok(SeenEngine { name: self.name.clone(), label: us.label, seen, label_taken_by })
     }
 
     /// Checks, before a daemon with this engine replaces another one, that the engine admits this
@@ -237,29 +225,25 @@ impl Chosen {
         // The log contains the identity, so the hashes of the log and the lengths of the records
         // that contain them depend on it. A seed decides all of that.
         #[cfg(test)]
-        let identity = match canal_sys::kernel::simulated::current() {
-            Some(_) => {
-                Identity { machine: String::new(), uid: 0, dir: self.label.clone(), ..identity }
-            }
-            None => identity,
-        };
+        if canal_sys::kernel::simulated::current().is_some() {
+            let dir = self.label.clone();
+            return Identity { machine: String::new(), uid: 0, dir, ..identity };
+        }
         identity
     }
 }
 
 /// The configured address, if any.
 fn stated(options: &Options, config: &Config) -> anyhow::Result<Option<String>> {
-    let configured = &config.engine;
-    match (&options.engine, options.engine_variable(), &configured.url, &configured.url_file) {
-        (Some(url), ..) => Ok(Some(url.clone())),
-        (None, Some(url), ..) => Ok(Some(url)),
-        (None, None, Some(url), _) => {
-            check_readers(url, config.path.as_deref())?;
-            Ok(Some(url.clone()))
-        }
-        (None, None, None, Some(file)) => read_url(file, config.path.as_deref()).map(Some),
-        (None, None, None, None) => Ok(None),
+    if let Some(url) = options.engine.clone().or_else(|| options.engine_variable()) {
+        return Ok(Some(url));
     }
+    let EngineSettings { url, url_file, .. } = &config.engine;
+    if let Some(url) = url {
+        check_readers(url, config.path.as_deref())?;
+        return Ok(Some(url.clone()));
+    }
+    url_file.as_ref().map(|file| read_url(file, config.path.as_deref())).transpose()
 }
 
 const LEFT_OUT_HINT: &str = "build canal with the default features, which include all engines; \

@@ -23,7 +23,6 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use nix::errno::Errno;
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use nix::sys::time::TimeSpec;
@@ -159,9 +158,7 @@ impl Watcher {
             conns.await_source(Source::WATCHER, &running.channel)?;
         }
         let Some(Running { channel, .. }) = &self.running else { return Ok(()) };
-        let WatchId(duty) = self.duty;
-        let [a, b, c, d, e, f, g, h] = duty.to_ne_bytes();
-        let word = [PAGE, a, b, c, d, e, f, g, h];
+        let word = [&[PAGE][..], &self.duty.0.to_ne_bytes()].concat();
         let descriptors = page.reader.descriptors();
         fds::send(channel.as_fd(), &word, &descriptors, libc::MSG_DONTWAIT).map(drop)
     }
@@ -262,24 +259,22 @@ fn until_the_daemon_ends(channel: &OwnedFd) -> io::Result<(Option<Duty>, bool)> 
         let mut word = [0; 9];
         let mut received = Vec::new();
         match fds::receive(channel.as_fd(), &mut word, &mut received, 0) {
-            Ok(0) => return Ok((duty, told_to_end)),
+            Ok(0) => break,
             Ok(_) if word[0] == TOLD_TO_END => told_to_end = true,
             Ok(_) if word[0] == PAGE && received.len() == 2 => {
                 let (line, page) = (received.remove(1), received.remove(0));
                 let [_, id @ ..] = word;
                 let id = WatchId(u64::from_ne_bytes(id));
-                let page = Reader::open(page, line)?;
-                duty = Some(Duty::new(id, page));
+                duty = Some(Duty::new(id, Reader::open(page, line)?));
             }
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             // The daemon ended before it had read everything.
-            Err(error) if error.raw_os_error() == Some(Errno::ECONNRESET as i32) => {
-                return Ok((duty, told_to_end));
-            }
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => break,
             Err(error) => return Err(error),
         }
     }
+    Ok((duty, told_to_end))
 }
 
 /// A watcher whose daemon has ended.
@@ -310,16 +305,28 @@ impl Alone {
     /// Ends the processes that are due now. Returns whether nothing remains to be done.
     pub(crate) fn look(&mut self) -> bool {
         let is_read = self.read_record();
-        self.end_those_due() && is_read
+        let (now, state) = (clock::boottime_ms(), self.duty.page.state());
+        if state.is_over(now) {
+            let kill_at = state.lost.map_or(state.deadline.kill_at, |lost| lost.at);
+            let left = self.recorded.iter().filter(|(token, _)| !self.over.contains(token));
+            for (token, told) in left {
+                let trace = told.tag.map(|tag| Trace::of(tag, &self.dir));
+                self.lost_processes.add((*token, *told), (None, trace), kill_at);
+            }
+        }
+        self.over.extend(self.lost_processes.look(now, |_, _| None, find));
+        is_read && self.recorded.keys().all(|token| self.over.contains(token))
     }
 
     fn until_nothing_is_left(mut self, mut starter: Option<Starter>) {
         self.read_record();
         if !self.recorded.is_empty() {
-            let then =
-                if starter.is_some() { "starting another one" } else { "not starting another one" };
+            let not = if starter.is_some() { "" } else { "not " };
             let locks = self.recorded.len();
-            tracing::warn!(locks, "the daemon ended while locks are held; {then}");
+            tracing::warn!(
+                locks,
+                "the daemon ended while locks are held; {not}starting another one"
+            );
         }
         while !self.look() {
             if let Some(starter) = &mut starter {
@@ -343,21 +350,6 @@ impl Alone {
             }
         }
         true
-    }
-
-    /// Ends the processes that are due. Returns whether nothing remains to be done.
-    fn end_those_due(&mut self) -> bool {
-        let (now, state) = (clock::boottime_ms(), self.duty.page.state());
-        if state.is_over(now) {
-            let kill_at = state.lost.map_or(state.deadline.kill_at, |lost| lost.at);
-            let left = self.recorded.iter().filter(|(token, _)| !self.over.contains(token));
-            for (token, told) in left {
-                let trace = told.tag.map(|tag| Trace::of(tag, &self.dir));
-                self.lost_processes.add((*token, *told), (None, trace), kill_at);
-            }
-        }
-        self.over.extend(self.lost_processes.look(now, |_, _| None, find));
-        self.recorded.keys().all(|token| self.over.contains(token))
     }
 
     /// Sleeps until there may be something to do. `start` is when to start a daemon.

@@ -53,9 +53,9 @@ impl Terminator {
     /// A message about the processes that must end before this host makes requests.
     pub(super) fn awaited_words(&self) -> Option<String> {
         let pids: Vec<String> = self.lost_processes.awaited().iter().map(u32::to_string).collect();
-        let words =
-            || format!("commands that lost their locks must end first: pid {}", pids.join(", "));
-        (!pids.is_empty()).then(words)
+        let pids = pids.join(", ");
+        (!pids.is_empty())
+            .then(|| format!("commands that lost their locks must end first: pid {pids}"))
     }
 }
 
@@ -98,26 +98,6 @@ impl Terminator {
         }
     }
 
-    /// Schedules the end of all commands that held something in the membership that is lost, with
-    /// this page and this deadline.
-    pub(super) fn lose_holds(
-        &mut self,
-        why: &LostWhy,
-        (page, kill_at): (Option<Writer>, u64),
-        watched: Watched<'_>,
-        now: u64,
-    ) {
-        // While no other host can have declared this one gone, no other host has our holds.
-        let (why, kill_at) = match why {
-            LostWhy::NotRenewed => (Why::Away, kill_at),
-            LostWhy::Fenced { .. } | LostWhy::Gone { .. } => (Why::Gone, now),
-            LostWhy::Rewritten => (Why::Rewritten, now),
-            LostWhy::Differs => (Why::Other, now),
-        };
-        self.page = page.map(|page| (page, why, kill_at));
-        self.schedule_all(watched, kill_at, why);
-    }
-
     /// Schedules the kill of processes that received a grant that the log does not contain. Forgets
     /// the processes whose grant has ended.
     pub(super) fn schedule_unknown(&mut self, member: &Member, watched: Watched<'_>, now: u64) {
@@ -126,32 +106,26 @@ impl Terminator {
             match Claim::of(watched.table, known, token, &told) {
                 Claim::Holds => {}
                 Claim::Over => self.record.end(token),
-                Claim::Unknown => {
-                    self.schedule_kill(watched, (token, told), now, Why::Rewritten);
-                }
+                Claim::Unknown => self.schedule_kill(watched, (token, told), now, Why::Rewritten),
             }
         }
     }
 
+    /// Schedules the end of all commands.
     pub(super) fn schedule_all(&mut self, watched: Watched<'_>, kill_at: u64, why: Why) {
         #[cfg(test)]
         if crate::sim::is_broken(crate::sim::Rule::LostCommandsAreEnded) {
             return;
         }
-        for (token, told) in self.record.each().clone() {
-            self.schedule_kill(watched, (token, told), kill_at, why);
+        for holder in self.record.each().clone() {
+            self.schedule_kill(watched, holder, kill_at, why);
         }
     }
 
-    /// Schedules the kill of a process that has lost its hold. It is killed at `kill_at`, in
+    /// Schedules the kill of a process that has lost its hold. It is killed at `at`, in
     /// milliseconds of CLOCK_BOOTTIME.
-    fn schedule_kill(
-        &mut self,
-        watched: Watched<'_>,
-        (token, told): (Token, Holder),
-        kill_at: u64,
-        why: Why,
-    ) {
+    fn schedule_kill(&mut self, watched: Watched<'_>, holder: (Token, Holder), at: u64, why: Why) {
+        let (token, told) = holder;
         if self.lost_processes.has(token) {
             return;
         }
@@ -163,7 +137,7 @@ impl Terminator {
         // If no descriptor is left for a copy, the process is looked up later.
         let pidfd = watched.find(token, told.process).and_then(|pidfd| pidfd.try_clone().ok());
         let trace = self.record.trace_of(&told);
-        self.lost_processes.add((token, told), (pidfd, trace), kill_at);
+        self.lost_processes.add(holder, (pidfd, trace), at);
     }
 
     /// Ends the commands that are due.

@@ -9,7 +9,7 @@ use std::fs::{self, File};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
+use anyhow::{Context, Result};
 use nix::unistd::{AccessFlags, access};
 use serde::{Deserialize, Serialize};
 
@@ -60,7 +60,7 @@ impl SharedMarker {
         place: &Place,
         chosen: &Chosen,
         boot: &str,
-    ) -> anyhow::Result<(Self, Vec<String>)> {
+    ) -> Result<(Self, Vec<String>)> {
         let earlier = earlier_boots(place, boot);
         let mut boots = earlier.clone();
         boots.push(boot.to_owned());
@@ -94,60 +94,43 @@ impl SharedMarker {
 ///
 /// # Errors
 /// A [`StartError`], or the file cannot be read or removed.
-pub(crate) fn check(
-    options: &Options,
-    config: &Config,
-    chosen: Option<&Chosen>,
-) -> anyhow::Result<()> {
+pub(crate) fn check(options: &Options, config: &Config, chosen: Option<&Chosen>) -> Result<()> {
     let place = &options.place;
-    let file = configuration(place, config).display().to_string();
+    // The file in use, or else the one in which the user should name the engine.
+    let file = config.path.as_ref().or(place.stores().config.last());
+    let file = file.map(|file| file.display().to_string()).unwrap_or_default();
     // A home that became read-only may still name the engine.
     let usual = &place.stores().state_dir;
     let read_only = access(usual, AccessFlags::W_OK).is_err().then_some(&**usual);
     for path in directories(place).into_iter().chain(read_only).map(|dir| dir.join(NAME)) {
-        let Some(noted) = read(&path).with_context(|| path.display().to_string())? else {
-            continue;
-        };
-        match chosen {
+        let noted = read(&path).with_context(|| path.display().to_string())?;
+        let Some(Noted { engine, configured, .. }) = noted else { continue };
+        let (but, hint) = match chosen {
             None if options.without_engine => {
                 fs::remove_file(&path).with_context(|| path.display().to_string())?;
-                tracing::warn!(
-                    engine = noted.engine,
-                    "left the engine: locks now belong to this machine only"
-                );
+                tracing::warn!(engine, "left the engine: locks now belong to this machine only");
+                continue;
             }
-            None => {
-                let hint = format!(
+            None => (
+                "no engine is given now".to_owned(),
+                format!(
                     "name it as `url` in [engine] of {file}, or continue without the other hosts \
                      with `canal daemon --no-engine`"
-                );
-                return Err(left(&noted, "no engine is given now", hint));
-            }
+                ),
+            ),
             Some(Chosen { name, .. })
-                if options.is_on_demand() && !noted.configured && *name != noted.engine =>
+                if options.is_on_demand() && !configured && *name != engine =>
             {
-                let hint = format!(
-                    "name the right one in {file}, then run `canal daemon` to change to it"
-                );
-                return Err(left(&noted, &format!("{file} names {name}"), hint));
+                let hint = "then run `canal daemon` to change to it";
+                (format!("{file} names {name}"), format!("name the right one in {file}, {hint}"))
             }
-            Some(_) => {}
-        }
+            Some(_) => continue,
+        };
+        let what = "this daemon shared its locks with other hosts over";
+        let what = format!("{what} {engine}, but {but}");
+        return Err(StartError { what, hint: hint.into() }.into());
     }
     Ok(())
-}
-
-/// The error for a place that would leave the engine that it shared its locks over.
-fn left(noted: &Noted, but: &str, hint: String) -> anyhow::Error {
-    let engine = &noted.engine;
-    let what = format!("this daemon shared its locks with other hosts over {engine}, but {but}");
-    StartError { what, hint: hint.into() }.into()
-}
-
-/// The configuration file in use, or else the file in which the user should name the engine.
-fn configuration(place: &Place, config: &Config) -> PathBuf {
-    let last = || place.stores().config.last().cloned();
-    config.path.clone().or_else(last).unwrap_or_default()
 }
 
 /// The directories that may contain the file. The previous daemon used the socket's directory if
@@ -170,14 +153,11 @@ fn earlier_boots(place: &Place, boot: &str) -> Vec<String> {
 
 fn read(path: &Path) -> io::Result<Option<Noted>> {
     let unnamed = || Noted { engine: "an engine".to_owned(), configured: true, boots: Vec::new() };
+    use ErrorKind::{NotADirectory, NotFound, PermissionDenied};
     match fs::read(path) {
         Ok(bytes) => Ok(Some(serde_json::from_slice(&bytes).unwrap_or_else(|_| unnamed()))),
-        Err(error) => match error.kind() {
-            ErrorKind::NotFound | ErrorKind::NotADirectory | ErrorKind::PermissionDenied => {
-                Ok(None)
-            }
-            _ => Err(error),
-        },
+        Err(it) if matches!(it.kind(), NotFound | NotADirectory | PermissionDenied) => Ok(None),
+        Err(error) => Err(error),
     }
 }
 

@@ -6,7 +6,7 @@ use crate::membership::{Member, OngoingOutage, Standing};
 use crate::metrics::counters::EngineFigures;
 use crate::store::table_and_log::Ledger;
 use crate::wording::{StartError, time};
-use canal_core::{HostState, Table, UnixMillis};
+use canal_core::{HostId, HostState, Table, UnixMillis};
 use canal_log::engine::Outage;
 use canal_protocol::{EngineInfo, ErrorName, Failure, HostInfo, RecoveryInfo};
 use canal_sys::clock;
@@ -66,27 +66,25 @@ impl Cluster {
     /// Why this host cannot read the log, or cannot take part.
     fn trouble(&self, table: &Table) -> Option<OngoingOutage> {
         let obstacle = self.member.obstacle.clone();
-        let dated =
-            |it: OngoingOutage| OngoingOutage { outage: self.dated(it.outage, table), ..it };
-        self.member.outage.clone().or_else(|| obstacle.map(dated))
+        let date = |it: OngoingOutage| OngoingOutage { outage: self.dated(it.outage, table), ..it };
+        self.member.outage.clone().or_else(|| obstacle.map(date))
     }
 
     /// The event that this host waits for before it joins.
     fn what_for(&self) -> Option<String> {
         let what = match self.member.standing {
-            Standing::Registering => "requesting a membership".to_owned(),
-            Standing::Reading => "reading the log".to_owned(),
-            Standing::LabelInUse { by } => format!(
-                "another host (number {}) has the name `{}`; waiting until it answers or is gone",
-                by.0, self.member.identity.label
-            ),
-            Standing::Clearing => return self.terminator.awaited_words(),
-            Standing::Joining | Standing::Member => {
-                "waiting for its own join to appear in the log".to_owned()
+            Standing::Registering => "requesting a membership",
+            Standing::Reading => "reading the log",
+            Standing::LabelInUse { by: HostId(by) } => {
+                let label = &self.member.identity.label;
+                let until = "waiting until it answers or is gone";
+                return Some(format!("another host (number {by}) has the name `{label}`; {until}"));
             }
+            Standing::Clearing => return self.terminator.awaited_words(),
+            Standing::Joining | Standing::Member => "waiting for its own join to appear in the log",
             Standing::Idle => return None,
         };
-        Some(what)
+        Some(what.to_owned())
     }
 
     /// All hosts of the table.
@@ -139,10 +137,9 @@ impl Cluster {
             left_ms: left.map(|at_ms| at_ms.saturating_sub(clock::boottime_ms())),
         })
     }
-}
 
-/// The failures for clients, and whether a person has to act.
-impl Cluster {
+    // The failures for clients, and whether a person has to act.
+
     /// Adds how long the host with our name has been a member, if that is the reason.
     pub(crate) fn dated(&self, outage: Outage, table: &Table) -> Outage {
         let by = self.member.label_taken_by.and_then(|id| table.host(id));
@@ -176,18 +173,16 @@ impl Cluster {
             let since = time(since.unix);
             let failure =
                 away(format!("the daemon has been unable to use its engine since {since}: {why}"));
-            return match hint {
-                Some(hint) => failure.hint(hint),
-                None => failure,
-            };
+            return Failure { hint: hint.map(Into::into), ..failure };
         }
         if let Some(OngoingOutage { outage: Outage { why, .. }, since }) = outage {
             let since = time(since.unix);
-            let message =
-                format!("the daemon has been unable to reach its engine since {since}: {why}");
-            return away(message).hint(
-                "run `canal status` to see when it is back; holds stay valid while that is safe",
-            );
+            let hint =
+                "run `canal status` to see when it is back; holds stay valid while that is safe";
+            let failure = away(format!(
+                "the daemon has been unable to reach its engine since {since}: {why}"
+            ));
+            return failure.hint(hint);
         }
         if let Some(message) = self.terminator.awaited_words() {
             return away(message)

@@ -14,13 +14,12 @@ use std::time::Instant;
 
 use anyhow::Context;
 
-use crate::calls::in_flight::{Applied, Completion, VOID};
-use crate::calls::in_flight::{InFlight, Proposed};
+use crate::calls::in_flight::{Applied, Completion, InFlight, Proposed, VOID};
 use crate::cluster::end_commands::{ToEnd, Watched};
 use crate::cluster::engine_required::SharedMarker;
 use crate::cluster::health::not_yet;
 use crate::cluster::member_and_engine::{self, Cluster, now};
-use crate::membership::{Chain, Event, Ticket};
+use crate::membership::{Chain, Event, LostWhy, Ticket};
 use crate::metrics::counters::APPENDS;
 use crate::net::all_connections::Conns;
 use crate::processes::holder_record::Holder;
@@ -79,10 +78,9 @@ impl Decide {
     pub(crate) fn cluster(&self) -> Option<&Cluster> {
         self.cluster.as_deref()
     }
-}
 
-/// Changes on their way to the table.
-impl Decide {
+    // Changes on their way to the table.
+
     /// Whether this host can propose changes.
     pub(crate) fn is_member(&self) -> bool {
         self.ledger.is_member()
@@ -91,9 +89,8 @@ impl Decide {
     /// Whether this host may propose a request now.
     pub(crate) fn may_ask(&self) -> bool {
         // The table recovers, or a process that lost its hold may still run.
-        let must_not = |cluster: &Cluster| {
-            self.ledger.table.recovery().is_some()
-                || cluster.terminator.lost_processes.are_awaited()
+        let must_not = |it: &Cluster| {
+            self.ledger.table.recovery().is_some() || it.terminator.lost_processes.are_awaited()
         };
         self.is_member() && !self.cluster.as_deref().is_some_and(must_not)
     }
@@ -177,10 +174,9 @@ impl Decide {
         let may_change = !self.is_shared() || self.is_member() && present == BYPASS_MAX_DEFAULT;
         (may_change && present != bypass_max).then_some(Change::Policy { bypass_max })
     }
-}
 
-/// The membership of this host. Without an engine, the host is always a member.
-impl Decide {
+    // The membership of this host. Without an engine, the host is always a member.
+
     /// Whether the engine has answered. If not, the answer will wake `context`.
     pub(crate) fn hears_engine(&mut self, context: &mut TaskContext<'_>) -> bool {
         self.cluster.as_mut().is_some_and(|cluster| cluster.poll(context))
@@ -355,25 +351,23 @@ impl Decide {
         let stops = stops.into_iter().flatten().filter(|at| *at > now);
         stops.chain(cluster.terminator.next_due(now)).chain(cluster.member.next_due()).min()
     }
-}
 
-/// The commands of this host that end if their lock is lost.
-impl Decide {
+    // The commands of this host that end if their lock is lost.
+
     /// Schedules the end of these commands, and ends those that are due. Returns whether requests
     /// had to wait for their end and can be proposed now.
     pub(crate) fn end_commands(&mut self, which: ToEnd<'_>, owners: &Owners, now: u64) -> bool {
+        let is_member = self.ledger.is_member();
         let Some(cluster) = &mut self.cluster else { return false };
         let is_unclaimed = cluster.unclaimed_until().is_some_and(|until| now >= until);
         let Cluster { member, terminator, page, .. } = &mut **cluster;
         let watched = Watched { table: &self.ledger.table, owners };
         let Deadline { term_at, kill_at, .. } = member.deadline;
         match which {
-            ToEnd::Due if self.ledger.is_member() && now >= term_at => {
-                terminator.endanger_all(kill_at);
-            }
+            ToEnd::Due if is_member && now >= term_at => terminator.endanger_all(kill_at),
             ToEnd::Due => {
                 terminator.lost_processes.spare(|_| false);
-                if !self.ledger.is_member() && is_unclaimed {
+                if !is_member && is_unclaimed {
                     terminator.schedule_all(watched, now, Why::Away);
                 }
             }
@@ -387,7 +381,15 @@ impl Decide {
             ToEnd::Lost(why) => {
                 // From now on, this host holds and asks for nothing.
                 self.ledger.host = NO_HOST;
-                terminator.lose_holds(why, (page.take(), kill_at), watched, now);
+                // While no other host can have declared this one gone, no other host has our holds.
+                let (why, kill_at) = match why {
+                    LostWhy::NotRenewed => (Why::Away, kill_at),
+                    LostWhy::Fenced { .. } | LostWhy::Gone { .. } => (Why::Gone, now),
+                    LostWhy::Rewritten => (Why::Rewritten, now),
+                    LostWhy::Differs => (Why::Other, now),
+                };
+                terminator.page = page.take().map(|page| (page, why, kill_at));
+                terminator.schedule_all(watched, kill_at, why);
             }
         }
         let was_awaited = terminator.lost_processes.are_awaited();
@@ -409,7 +411,7 @@ impl Decide {
     pub(crate) fn record_grant(&mut self, token: Token) -> io::Result<()> {
         let hold = self.ledger.table.hold(token);
         let Some((cluster, hold)) = self.cluster.as_mut().zip(hold) else { return Ok(()) };
-        cluster.tokens.tell(token, cluster.member.memory().epoch)?;
+        cluster.tokens.tell(token, cluster.member.memory.epoch)?;
         cluster.member.tell(token);
         let Some(told) = Holder::of(hold, cluster.member.mark()) else { return Ok(()) };
         // A client receives the token again.
@@ -429,8 +431,7 @@ impl Decide {
 
     /// The recorded tokens that the table no longer has.
     pub(crate) fn ended_tokens(&self) -> Vec<Token> {
-        let recorded =
-            self.cluster.iter().flat_map(|cluster| cluster.terminator.record.each().keys());
+        let recorded = self.cluster.iter().flat_map(|it| it.terminator.record.each().keys());
         recorded.copied().filter(|token| self.ledger.table.hold(*token).is_none()).collect()
     }
 
@@ -446,13 +447,12 @@ impl Decide {
     pub(crate) fn add_page(&self, fds: &mut Vec<OwnedFd>) -> io::Result<Option<DeadlinePageFound>> {
         let page = self.cluster.as_ref().and_then(|cluster| cluster.page.as_ref());
         let Some(page) = page else { return Ok(None) };
-        let index = |at: usize| u32::try_from(at).unwrap_or(u32::MAX);
-        let found =
-            DeadlinePageFound { deadline_fd: index(fds.len()), liveness_fd: index(fds.len() + 1) };
+        let deadline_fd = u32::try_from(fds.len()).unwrap_or(u32::MAX);
         for fd in page.reader.descriptors() {
             fds.push(fd.try_clone_to_owned()?);
         }
-        Ok(Some(found))
+        let liveness_fd = deadline_fd.saturating_add(1);
+        Ok(Some(DeadlinePageFound { deadline_fd, liveness_fd }))
     }
 
     /// Creates removed files again.
@@ -493,10 +493,9 @@ impl Decide {
                                     granted");
         }
     }
-}
 
-/// The engine in reports.
-impl Decide {
+    // The engine in reports.
+
     /// The engine's settings in force, without a password.
     pub(crate) fn settings(&self) -> Vec<(&'static str, String)> {
         let Some(cluster) = &self.cluster else { return Vec::new() };

@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::task::{Context as TaskContext, Poll};
 
-use anyhow::Context;
+use anyhow::{Context, Result};
 
 use crate::cluster::choose_engine::Chosen;
 use crate::cluster::daemon_watcher::Watcher;
@@ -71,11 +71,7 @@ impl Cluster {
     ///
     /// # Errors
     /// This host cannot take part; a [`StartError`] if the user can do something about it.
-    pub(crate) fn open(
-        options: &Options,
-        chosen: &Chosen,
-        origin: &Origin,
-    ) -> anyhow::Result<Self> {
+    pub(crate) fn open(options: &Options, chosen: &Chosen, origin: &Origin) -> Result<Self> {
         let place = &options.place;
         if options.discard_journal {
             previous_journal::open(place, origin, true)?;
@@ -117,7 +113,7 @@ impl Cluster {
         tokens: SentTokens,
     ) -> Self {
         member.memory = tokens.memory(Some(&holder_record));
-        member.identity.dir_number = holder_record.dir_number();
+        member.identity.dir_number = holder_record.content().dir_number.unwrap_or_default();
         member.start(now());
         Self {
             member,
@@ -130,18 +126,6 @@ impl Cluster {
             mark: None,
             watcher: Watcher::default(),
         }
-    }
-
-    /// How many reads for clients have ended, and whether one is pending.
-    #[cfg(test)]
-    pub(crate) fn reads(&self) -> (u64, bool) {
-        self.member.reads()
-    }
-
-    /// How far this host has read the log.
-    #[cfg(test)]
-    pub(crate) fn read_to(&self) -> Option<crate::membership::Mark> {
-        self.member.mark()
     }
 }
 
@@ -170,10 +154,9 @@ impl Cluster {
             self.member.answer(now(), answer);
         }
     }
-}
 
-/// A membership, its deadlines and its grants.
-impl Cluster {
+    // A membership, its deadlines and its grants.
+
     /// Whether the client of a hold certainly received its grant: a daemon of this host records
     /// that before it sends the grant.
     pub(crate) fn was_told(&self, token: Token) -> bool {
@@ -187,7 +170,7 @@ impl Cluster {
         let record = &self.terminator.record;
         let is_unclaimed = !self.status.let_in && !record.each().is_empty();
         // The configuration may have changed in between.
-        let ttl_ms = record.ttl_ms().unwrap_or(self.member.settings.ttl_ms);
+        let ttl_ms = record.content().ttl_ms.unwrap_or(self.member.settings.ttl_ms);
         is_unclaimed.then(|| self.status.began_ms.saturating_add(ttl_ms))
     }
 }
@@ -204,7 +187,7 @@ const NO_BOOT_HINT: &str = "mount all of /proc here: `mount -t proc proc /proc`"
 ///
 /// # Errors
 /// Such processes exist.
-pub(crate) fn refuse_living(place: &Place, origin: &Origin) -> anyhow::Result<()> {
+pub(crate) fn refuse_living(place: &Place, origin: &Origin) -> Result<()> {
     let left = previous_journal::living(place, origin);
     if left == 0 {
         return Ok(());
@@ -220,10 +203,22 @@ pub(crate) fn refuse_living(place: &Place, origin: &Origin) -> anyhow::Result<()
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::membership::Settings;
+    use crate::membership::{Mark, Settings};
     use crate::processes::holder_record::Holder;
     use canal_core::{OnLost, ProcessId};
     use canal_log::engine::{Call, Identity};
+
+    impl Cluster {
+        /// How many reads for clients have ended, and whether one is pending.
+        pub(crate) fn reads(&self) -> (u64, bool) {
+            self.member.reads()
+        }
+
+        /// How far this host has read the log.
+        pub(crate) fn read_to(&self) -> Option<Mark> {
+            self.member.mark()
+        }
+    }
 
     /// An engine that never answers.
     #[derive(Debug)]

@@ -72,7 +72,7 @@ impl SentTokens {
     /// The facts that the member needs about the grants that earlier daemons of this place sent.
     pub(super) fn memory(&self, record: Option<&HolderRecord>) -> Memory {
         let epoch = self.noted.epoch;
-        let recorded = record.map_or(Token(0), HolderRecord::largest);
+        let recorded = record.map_or(Token(0), |record| record.content().largest);
         let holders = record.into_iter().flat_map(|record| record.each().values());
         let marks = holders.filter_map(|holder| holder.mark);
         Memory {
@@ -120,12 +120,11 @@ impl SentTokens {
 }
 
 fn read(path: &Path) -> io::Result<Option<Noted>> {
+    use io::ErrorKind::{NotADirectory, NotFound};
     match fs::read(path) {
         Ok(bytes) => Ok(Some(serde_json::from_slice(&bytes)?)),
-        Err(error) => match error.kind() {
-            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Ok(None),
-            _ => Err(error),
-        },
+        Err(error) if matches!(error.kind(), NotFound | NotADirectory) => Ok(None),
+        Err(error) => Err(error),
     }
 }
 
