@@ -6,14 +6,14 @@
 //! no thread or timer: [`Waiting::update`] returns when the text changes next.
 
 use std::io::{self, IsTerminal, Write as _};
-use std::iter::successors;
 use std::time::{Duration, Instant};
 
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle, TermLike};
 use nix::unistd::{Pid, getpgid, getpgrp, tcgetpgrp};
 use terminal_size::{Width, terminal_size_of};
 
 use crate::cli::{Now, Verbosity, stderr};
-use crate::protocol::{HolderInfo, Mode, Progress, WireItem};
+use crate::protocol::{Mode, Progress, WireItem};
 use crate::sys::clock::boottime_ms;
 use crate::sys::process::parent;
 use crate::sys::terminal::drawn_line;
@@ -96,8 +96,7 @@ impl Waiting {
         if outlet != Outlet::Line
             && let Some(line) = self.line.take()
         {
-            // The terminal is left to another job, which has written to it since.
-            line.forget();
+            line.leave();
         }
         match outlet {
             Outlet::Line => {
@@ -117,7 +116,9 @@ impl Waiting {
 
     /// Prints a note above the display.
     pub(crate) fn note(&mut self, text: &str) {
-        self.line.iter().for_each(TerminalLine::erase);
+        if let Some(line) = &mut self.line {
+            line.erase();
+        }
         stderr::note(text);
     }
 
@@ -125,19 +126,16 @@ impl Waiting {
     /// because it does not know that the two belong together.
     fn warn_of_ancestors(&mut self) {
         let Some((last, _)) = &self.last else { return };
-        let mut holders = last.holders.iter().filter(|holder| holder.pid != 0);
-        // The ancestors of this process, the nearest first.
-        let above = |pid: &u32| parent(*pid).filter(|pid| *pid > 1);
-        let ancestors = || successors(parent(std::process::id()), above).take(ANCESTORS_MAX);
-        let is_ancestor = |holder: &&HolderInfo| ancestors().any(|pid| pid == holder.pid);
-        let Some(holder) = holders.find(is_ancestor) else { return };
+        let holders = last.holders.iter().filter(|holder| holder.pid != 0);
+        let mut blocking = holders.filter(|holder| ancestors().any(|pid| pid == holder.pid));
+        let Some(holder) = blocking.next() else { return };
         let key = holder.key.as_ref().unwrap_or(&last.key);
         let pid = process(holder.pid);
         let note = format!(
             "{pid}, which started this command, holds `{key}`: if it waits for this command, \
              neither will ever end"
         );
-        let is_of_ours = inherited().as_ref() == Some(&holder.session);
+        let is_of_ours = inherited().is_some_and(|session| session == holder.session);
         self.warned = true;
         self.note(&note);
         stderr::advice(if is_of_ours {
@@ -152,9 +150,10 @@ impl Waiting {
     /// Erases the line, so that the command finds the terminal as it was.
     pub(crate) fn end(&mut self) {
         let Some(line) = self.line.take() else { return };
-        match outlet(self.choice) {
-            Outlet::Line => line.end(),
-            _ => line.forget(),
+        if outlet(self.choice) == Outlet::Line {
+            line.end();
+        } else {
+            line.leave();
         }
     }
 
@@ -169,11 +168,10 @@ impl Waiting {
             }
             return;
         }
-        // The last column stays free for the cursor.
-        let size = terminal_size_of(io::stderr()).filter(|(Width(columns), _)| *columns > 0);
-        let columns = size.map_or(COLUMNS_ASSUMED, |(Width(columns), _)| columns.into()) - 1;
-        let text = self.text(Some(columns), here, None);
-        self.line.iter_mut().for_each(|line| line.draw(&text));
+        let text = self.text(Some(columns()), here, None);
+        if let Some(line) = &mut self.line {
+            line.draw(text);
+        }
     }
 
     /// Writes a line if one is due. Returns the time until the next one.
@@ -207,6 +205,12 @@ fn is_held_by_this_job(progress: &Progress) -> bool {
     let group = getpgrp();
     let is_ours = |pid: u32| getpgid(Some(Pid::from_raw(pid.cast_signed()))) == Ok(group);
     progress.holders.iter().any(|holder| holder.pid != 0 && is_ours(holder.pid))
+}
+
+/// The ancestors of this process, the nearest first.
+fn ancestors() -> impl Iterator<Item = u32> {
+    let above = |pid: &u32| parent(*pid).filter(|pid| *pid > 1);
+    std::iter::successors(parent(std::process::id()), above).take(ANCESTORS_MAX)
 }
 
 /// Chooses the outlet for a wait now. This changes when a job moves between foreground and
@@ -243,6 +247,7 @@ struct TerminalLine {
     /// How many canals wait here; 0 until this one draws.
     here: usize,
     text: String,
+    bar: ProgressBar,
     paused_until: Option<Instant>,
 }
 
@@ -251,7 +256,7 @@ impl TerminalLine {
     fn begin() -> Self {
         drawn_line::erase_on_signals();
         let shared = SharedTerminal::join(io::stderr()).ok();
-        Self { shared, here: 0, text: String::new(), paused_until: None }
+        Self { shared, here: 0, text: String::new(), bar: new_bar(), paused_until: None }
     }
 
     /// If it is this canal's turn to draw, returns how many canals wait on the terminal. `news`
@@ -279,24 +284,19 @@ impl TerminalLine {
 
     /// Draws the line, unless it is already there. Redrawing an unchanged line would erase the
     /// output of others.
-    fn draw(&mut self, text: &str) {
+    fn draw(&mut self, text: String) {
         if text == self.text && drawn_line::is_drawn() {
             return;
         }
         if let Some(shared) = &self.shared {
             shared.set_drawn(true);
         }
-        // A canal that was killed may have left its line, with the cursor after it. The cursor
-        // stays next to the text, so that a `^C` that the terminal shows does not land on the next
-        // line, from where the line could no longer be erased.
-        let line = format!("\r{text}\x1b[K");
-        // An error here cannot be reported anywhere.
-        drawn_line::draw(|| drop(io::stderr().lock().write_all(line.as_bytes())));
-        text.clone_into(&mut self.text);
+        drawn_line::draw(|| self.bar.set_message(text.clone()));
+        self.text = text;
     }
 
     /// Erases the line of this canal.
-    fn erase(&self) {
+    fn erase(&mut self) {
         drawn_line::erase();
         self.forget();
     }
@@ -314,13 +314,95 @@ impl TerminalLine {
         self.erase();
     }
 
+    /// Leaves the terminal to another job, which has written to it since.
+    fn leave(mut self) {
+        self.forget();
+    }
+
     /// Forgets the position of the line, which has become invalid.
-    fn forget(&self) {
+    fn forget(&mut self) {
+        // A new bar draws the next line, because the old one would erase where its line was.
+        self.bar.set_draw_target(ProgressDrawTarget::hidden());
+        self.bar = new_bar();
         drawn_line::forget();
         if let Some(shared) = &self.shared {
             shared.set_drawn(false);
         }
     }
+}
+
+/// A bar without a spinner, because needless redrawing would erase the output of others.
+fn new_bar() -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::term_like(Box::new(Stderr)));
+    bar.set_style(
+        ProgressStyle::with_template("{msg}").unwrap_or_else(|_| ProgressStyle::default_spinner()),
+    );
+    bar
+}
+
+/// Standard error, as the target of indicatif. indicatif fills the rest of a line with blanks,
+/// which this target drops. Otherwise, the `^C` that the terminal shows would land on the next
+/// line, and the line before it could no longer be erased.
+#[derive(Debug)]
+struct Stderr;
+
+impl Stderr {
+    fn write(text: &str) -> io::Result<()> {
+        io::stderr().lock().write_all(text.as_bytes())
+    }
+}
+
+impl TermLike for Stderr {
+    fn width(&self) -> u16 {
+        u16::try_from(columns() + 1).unwrap_or(u16::MAX)
+    }
+
+    // The bar has one line, so indicatif only moves the cursor by 0.
+    fn move_cursor_up(&self, _: usize) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn move_cursor_down(&self, _: usize) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn move_cursor_right(&self, _: usize) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn move_cursor_left(&self, _: usize) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn write_line(&self, text: &str) -> io::Result<()> {
+        Self::write(&format!("{text}\n"))
+    }
+
+    fn write_str(&self, text: &str) -> io::Result<()> {
+        // A canal that was killed may have left its line, with the cursor after it.
+        if text.trim().is_empty() { Ok(()) } else { Self::write(&format!("\r{text}\x1b[K")) }
+    }
+
+    fn clear_line(&self) -> io::Result<()> {
+        Self::write("\r\x1b[K")
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        io::stderr().lock().flush()
+    }
+}
+
+impl Drop for TerminalLine {
+    fn drop(&mut self) {
+        // Otherwise, the bar would erase the current line.
+        self.bar.set_draw_target(ProgressDrawTarget::hidden());
+    }
+}
+
+/// The room of a line. The last column stays free for the cursor.
+fn columns() -> usize {
+    let size = terminal_size_of(io::stderr()).filter(|(Width(columns), _)| *columns > 0);
+    size.map_or(COLUMNS_ASSUMED, |(Width(columns), _)| columns.into()) - 1
 }
 
 #[cfg(test)]
