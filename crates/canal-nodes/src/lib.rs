@@ -34,19 +34,15 @@
 
 mod coordinator;
 pub mod deadlock;
-mod effect;
-mod input;
+mod inputs_and_effects;
 pub mod leader_by_majority;
 mod plan;
 #[cfg(test)]
 mod sim;
-mod timing;
 
-pub use coordinator::Coordinator;
-pub use effect::{Call, Change, Effect, Held, Outcome};
-pub use input::{Event, Input, Refusal};
+pub use coordinator::{Coordinator, Timing};
+pub use inputs_and_effects::{Call, Change, Effect, Event, Held, Input, Outcome, Refusal};
 pub use plan::{Asking, Checkpoint, Part, Plan, Require, Task};
-pub use timing::Timing;
 
 /// A time or a duration, in milliseconds. Times are those of CLOCK_BOOTTIME.
 pub type Millis = u64;

@@ -17,10 +17,18 @@ mod tests;
 
 use node_state::{Hold, Node, Turn};
 use progress::Said;
+use quorum_requests::SILENCE_MS;
+use renewal::PATIENCE_MS;
 
-use super::timing::{LATE_MS, PATIENCE_MS, SILENCE_MS};
-use super::{Call, Checkpoint, Effect, Input, Millis, Outcome, Part, Plan, Require, Task, Timing};
+use super::{Call, Checkpoint, Effect, Input, Millis, Outcome, Part, Plan, Require, Task};
 use canal_core::Token;
+
+pub use renewal::Timing;
+
+/// A coordinator that is called this many milliseconds later than it wanted was stopped. For the
+/// same time it then reads the messages that arrived meanwhile, before it counts any node as
+/// silent.
+const LATE_MS: Millis = 1_000;
 
 /// The coordinator of one request over nodes.
 #[derive(Debug)]

@@ -1,8 +1,8 @@
 //! Reports each change once.
 
 use super::node_state::{Hold, Turn};
+use super::quorum_requests::{PASS_OVER_MS, SILENCE_MS};
 use super::{Coordinator, Phase};
-use crate::timing::{PASS_OVER_MS, SILENCE_MS};
 use crate::{Change, Effect, Held, Millis};
 
 /// The state of the whole request in the last reports.

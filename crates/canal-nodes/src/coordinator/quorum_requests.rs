@@ -12,8 +12,13 @@ use canal_protocol::NodeFailure;
 
 use super::node_state::{Hold, Node, Turn};
 use super::{Coordinator, Phase, Round};
-use crate::timing::{PASS_OVER_MS, SILENCE_MS};
 use crate::{Asking, Call, Change, Effect, Millis, Outcome, Refusal, Require};
+
+/// How long a node may be silent while it is needed, in milliseconds.
+pub(super) const SILENCE_MS: Millis = 5_000;
+
+/// The same while enough others answer: then it is passed over.
+pub(super) const PASS_OVER_MS: Millis = 1_000;
 
 /// The state of the node whose turn it is.
 enum Step {

@@ -1,8 +1,8 @@
 //! Updates the state of a node from each input.
 
 use super::node_state::{Hold, Turn};
+use super::quorum_requests::SILENCE_MS;
 use super::{Coordinator, Phase};
-use crate::timing::SILENCE_MS;
 use crate::{Change, Effect, Event, Input, Millis, Outcome, Refusal, Require};
 use canal_core::Token;
 use canal_protocol::NodeFailure;

@@ -17,12 +17,10 @@
 
 mod detector;
 mod find;
-mod reading;
 mod union;
 
 pub use detector::{Detector, Named, Next};
-pub use find::{Deadlock, Step, Victim, find, find_in};
-pub use reading::join;
+pub use find::{Deadlock, Step, Victim, find, find_in, join};
 pub use union::{FrameName, RequestName, Way};
 
 #[cfg(test)]
