@@ -122,7 +122,10 @@ impl LeaseLog {
         changes: Changes,
         all: impl FnOnce() -> Vec<HeldLease>,
     ) -> io::Result<()> {
-        if !self.is_whole() {
+        let own = self.file.as_ref();
+        // Whether the file of this name is still the one that this process wrote.
+        let is_whole = own.is_some_and(|own| leads_to(&self.path(), own).is_ok_and(|leads| leads));
+        if !is_whole {
             return self.write_anew(all());
         }
         if self.wants_compaction() {
@@ -193,12 +196,6 @@ impl LeaseLog {
         self.end > self.not_before.max(2 * self.live_bytes + APPENDED_MIN)
     }
 
-    /// Whether the file of this name is still the one that this process wrote.
-    fn is_whole(&self) -> bool {
-        let own = self.file.as_ref();
-        own.is_some_and(|own| leads_to(&self.path(), own).is_ok_and(|leads| leads))
-    }
-
     fn path(&self) -> PathBuf {
         self.dir.join(NAME)
     }
@@ -222,7 +219,13 @@ fn file(path: &Path) -> Result<Option<(Held, u64)>, OpenError> {
 
 /// The leases in the file, and where the last whole frame ends.
 fn held(path: &Path, bytes: &[u8]) -> Result<(Held, usize), OpenError> {
-    let (header, mut at) = header(path, bytes)?;
+    let (payload, mut at) = format::read(bytes, 0)
+        .whole(0, "it does not begin like a record of leases")
+        .map_err(|(offset, what)| OpenError::damaged(path, offset, what))?;
+    let header: Header = parse(path, 0, payload)?;
+    if header.version > VERSION {
+        return Err(OpenError::newer(path, header.version, VERSION));
+    }
     let (mut leases, mut frames) = (Held::new(), 0);
     loop {
         // Missing bytes at the end count as zeros.
@@ -239,22 +242,9 @@ fn held(path: &Path, bytes: &[u8]) -> Result<(Held, usize), OpenError> {
             }
             Framed::Torn { .. } | Framed::End => return Ok((leases, at)),
             Framed::Bad { .. } if is_unfinished(bytes, at) => return Ok((leases, at)),
-            Framed::Bad { offset, what } => {
-                return Err(OpenError::damaged(path, offset, what));
-            }
+            Framed::Bad { offset, what } => return Err(OpenError::damaged(path, offset, what)),
         }
     }
-}
-
-fn header(path: &Path, bytes: &[u8]) -> Result<(Header, usize), OpenError> {
-    let (payload, next) = format::read(bytes, 0)
-        .whole(0, "it does not begin like a record of leases")
-        .map_err(|(offset, what)| OpenError::damaged(path, offset, what))?;
-    let header: Header = parse(path, 0, payload)?;
-    if header.version > VERSION {
-        return Err(OpenError::newer(path, header.version, VERSION));
-    }
-    Ok((header, next))
 }
 
 /// Whether the bytes from `at` on can be one append that a power cut interrupted: at least one of

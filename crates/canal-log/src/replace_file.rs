@@ -35,11 +35,13 @@ pub(super) fn create_dir(dir: &Path) -> io::Result<()> {
 }
 
 fn try_replace(dir: &Path, name: &str, content: &[u8]) -> io::Result<File> {
-    let beside = dir.join(format!("{}{:016x}", prefix(name), random::u64()?));
+    let beside = dir.join(format!("{name}.new-{:016x}", random::u64()?));
     let mut options = OpenOptions::new();
     options.write(true).create_new(true).mode(0o600);
     let file = options.open(&beside)?;
-    let written = fill(&file, content)
+    let written = fs2::FileExt::lock_exclusive(&file)
+        .and_then(|()| disk::write(&file, content, 0))
+        .and_then(|()| disk::sync(&file))
         .and_then(|()| disk::rename(&beside, &dir.join(name)))
         .and_then(|()| disk::sync_dir(dir));
     if written.is_err() {
@@ -49,25 +51,18 @@ fn try_replace(dir: &Path, name: &str, content: &[u8]) -> io::Result<File> {
     written.map(|()| file)
 }
 
-fn fill(file: &File, content: &[u8]) -> io::Result<()> {
-    fs2::FileExt::lock_exclusive(file)?;
-    disk::write(file, content, 0)?;
-    disk::sync(file)
-}
-
 /// Removes the temporary files that killed writers left.
 pub fn sweep(dir: &Path, name: &str) {
-    let prefix = prefix(name);
+    let prefix = format!("{name}.new-");
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         if !entry.file_name().to_str().is_some_and(|found| found.starts_with(&prefix)) {
             continue;
         }
         let path = entry.path();
-        match remove_unlocked(&path) {
-            Ok(()) => {
-                tracing::info!("removed {}, which a killed daemon left behind", path.display());
-            }
-            Err(error) => tracing::debug!(%error, "could not remove {}", path.display()),
+        let (name, removed) = (path.display(), remove_unlocked(&path));
+        match removed {
+            Ok(()) => tracing::info!("removed {name}, which a killed daemon left behind"),
+            Err(error) => tracing::debug!(%error, "could not remove {name}"),
         }
     }
 }
@@ -76,10 +71,6 @@ fn remove_unlocked(path: &Path) -> io::Result<()> {
     let Some(file) = disk::open_plain(OpenOptions::new().write(true), path)? else { return Ok(()) };
     fs2::FileExt::try_lock_exclusive(&file)?;
     fs::remove_file(path)
-}
-
-fn prefix(name: &str) -> String {
-    format!("{name}.new-")
 }
 
 /// An error that names the file.

@@ -364,7 +364,9 @@ pub(super) fn innermost(error: &dyn std::error::Error) -> String {
 pub struct Position(pub u64);
 
 /// A SHA-256 hash, in hexadecimal when written.
-#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 #[serde(transparent)]
 pub struct Hash(#[serde(with = "const_hex::serde")] pub [u8; 32]);
 
@@ -378,12 +380,6 @@ impl Hash {
 impl fmt::Display for Hash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&const_hex::encode(self.0))
-    }
-}
-
-impl fmt::Debug for Hash {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Hash({self})")
     }
 }
 

@@ -62,13 +62,11 @@ impl EngineThread {
 
     /// The two sides of a thread.
     fn sides(lets_rest: bool) -> (Self, Caller) {
-        let (calls, called) = mpsc::unbounded_channel();
-        let (answer, answers) = mpsc::unbounded_channel();
+        let (call, calls) = mpsc::unbounded_channel();
+        let (answers, answer) = mpsc::unbounded_channel();
         let (renew_by, times) = watch::channel([0, 0]);
-        let renew = RenewBy(times);
-        let caller =
-            Caller { renew_by: renew, answers: answer, calls: called, away: None, backs: 0 };
-        (Self { lets_rest, calls, answers, renew_by, backs: 0 }, caller)
+        let caller = Caller { renew_by: RenewBy(times), answers, calls, away: None, backs: 0 };
+        (Self { lets_rest, calls: call, answers: answer, renew_by, backs: 0 }, caller)
     }
 }
 

@@ -253,7 +253,9 @@ pub(crate) fn read<'a>(file: impl Into<Content<'a>>, at: usize) -> Framed<'a> {
     let length = [a, b, c, d];
     let size = u32::from_le_bytes(length) as usize;
     if size == 0 {
-        return end(file, at);
+        let first = file.rest(at).iter().position(|byte| *byte != 0);
+        let follow = |first| bad(at + first, "bytes follow the last record".to_owned());
+        return first.map_or(Framed::End, follow);
     }
     let after = at.saturating_add(PREFIX).saturating_add(size);
     let Some(trailer) = file.byte(after).filter(|_| size <= PAYLOAD_MAX) else {
@@ -288,15 +290,6 @@ fn torn(file: Content<'_>, at: usize, after: usize) -> Framed<'_> {
         Some(inside) => bad(at + PREFIX + inside, "a record cannot contain this".to_owned()),
         None => Framed::Torn { bytes: written },
     }
-}
-
-fn end(file: Content<'_>, at: usize) -> Framed<'_> {
-    let rest = file.rest(at);
-    if is_zero(rest) {
-        return Framed::End;
-    }
-    let first = rest.iter().position(|byte| *byte != 0).unwrap_or_default();
-    bad(at + first, "bytes follow the last record".to_owned())
 }
 
 fn bad<'a>(offset: usize, what: String) -> Framed<'a> {

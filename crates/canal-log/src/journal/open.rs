@@ -73,7 +73,17 @@ pub(super) fn open(dir: &Path, size: u64) -> Result<Opened, OpenError> {
         // second file is marked before the first one is ever taken out of use.
         [(Some(a), Unused), (_, Missing)] => Ok(new(dir, size, a, create_empty(dir, 1, size)?)),
         [(Some(a), Unused | Retired), (Some(b), Unused)] => Ok(new(dir, size, a, b)),
-        [(_, a), (_, b)] => Err(not_in_use(dir, &[a, b])),
+        // There are files, but none of them is in use.
+        [(_, a), (_, b)] => {
+            let (index, what) = match [a, b] {
+                [FileState::Empty, _] => (0, "it is empty"),
+                [_, FileState::Empty] => (1, "it is empty"),
+                [Missing, _] => (0, "it is missing"),
+                [_, Missing] => (1, "it is missing"),
+                _ => (0, "neither this file nor the other one is in use"),
+            };
+            Err(OpenError::damaged(&path(dir, index), 0, what))
+        }
     }
 }
 
@@ -234,18 +244,6 @@ fn parse(name: &Path, at: usize, payload: &[u8]) -> Result<Record, OpenError> {
             }
         }
     }
-}
-
-/// There are files, but none of them is in use.
-fn not_in_use(dir: &Path, found: &[FileState; 2]) -> OpenError {
-    let (index, what) = match found {
-        [FileState::Empty, _] => (0, "it is empty"),
-        [_, FileState::Empty] => (1, "it is empty"),
-        [FileState::Missing, _] => (0, "it is missing"),
-        [_, FileState::Missing] => (1, "it is missing"),
-        _ => (0, "neither this file nor the other one is in use"),
-    };
-    OpenError::damaged(&path(dir, index), 0, what)
 }
 
 /// Reads as much as possible of the journal in `dir`, and changes nothing: its writer, the table at

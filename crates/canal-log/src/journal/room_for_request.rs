@@ -7,7 +7,7 @@
 use serde::Serialize;
 
 use super::{Journal, NoRoom};
-use canal_core::{Item, Request};
+use canal_core::Request;
 
 /// Room reserved for the few records that belong to no request, such as those of a restart.
 pub(super) const MARGIN: u64 = 4096;
@@ -68,8 +68,10 @@ pub fn room_for(request: &Request) -> u64 {
     let command = COMMANDS.saturating_mul(json_bytes(&request.command.0) + note);
     let items = request.items.iter().map(|item| {
         let keys = KEYS * (json_bytes(item.key.as_str()) + 1);
+        // The size that the request passes is no limit: a larger one may be stored.
+        let (count, _) = item.ask.counted().unwrap_or_default();
         // In each grant, and in the snapshot.
-        let ranges = ranges(item).saturating_mul(SUSPENSIONS + 2);
+        let ranges = count.min(RANGES_MAX).saturating_mul(RANGE).saturating_mul(SUSPENSIONS + 2);
         keys + ITEM + ranges
     });
     let nodes = request.over_nodes.as_deref().map_or(0, |over| OVER_NODES + 2 * size(over));
@@ -77,13 +79,6 @@ pub fn room_for(request: &Request) -> u64 {
     let above = request.above.as_deref().map_or(0, |above| 2 * (ABOVE_NAME + size(above)));
     let rest = command + nodes + above + supersede;
     items.fold(REQUEST.saturating_add(rest), u64::saturating_add)
-}
-
-/// The most bytes of an item's slots in one list.
-fn ranges(item: &Item) -> u64 {
-    // The size that the request passes is no limit: a larger one may be stored.
-    let (count, _) = item.ask.counted().unwrap_or_default();
-    count.min(RANGES_MAX).saturating_mul(RANGE)
 }
 
 /// The bytes of a text as JSON.
@@ -114,8 +109,8 @@ mod tests {
         key, queued, refused, request, requeued, waiter,
     };
     use canal_core::{
-        Above, Ask, Change, Command, Entry, GrantedItem, HeldItem, HoldState, KEY_BYTES_MAX, Key,
-        NODES_MAX, NodeId, Outcome, OverNodes, Refusal, Release, Require, Revision, RunId,
+        Above, Ask, Change, Command, Entry, GrantedItem, HeldItem, HoldState, Item, KEY_BYTES_MAX,
+        Key, NODES_MAX, NodeId, Outcome, OverNodes, Refusal, Release, Require, Revision, RunId,
         SlotRange, Slots, Supersede, Superseded, View, WaiterState,
     };
 

@@ -21,7 +21,7 @@ use tonic_prost::ProstCodec;
 use tower::{Service, service_fn};
 
 use super::address::{Address, Tls, User};
-use super::error::{BAD_TOKEN, EtcdError, LOST, SILENT, certificate};
+use super::error::{BAD_TOKEN, EtcdError, LOST, Result, SILENT, certificate};
 use super::messages::{
     Authenticate, Authenticated, KeyValue, NO_DELETE, Status as MemberStatus, Txn, TxnDone,
     WatchCreate, WatchRequest, Watched, end_of,
@@ -92,7 +92,7 @@ impl Client {
         address: &Address,
         endpoint: &str,
         known: &Rc<Known>,
-    ) -> Result<Self, EtcdError> {
+    ) -> Result<Self> {
         let patience = known.patience.get();
         let mut connector = HttpConnector::new();
         connector.enforce_http(false);
@@ -120,8 +120,8 @@ impl Client {
     pub(crate) async fn with_token<T>(
         &self,
         bad_token: EtcdError,
-        work: impl AsyncFn() -> Result<T, EtcdError>,
-    ) -> Result<T, EtcdError> {
+        work: impl AsyncFn() -> Result<T>,
+    ) -> Result<T> {
         match work().await {
             Err(EtcdError::Token) => {}
             done => return done,
@@ -131,50 +131,44 @@ impl Client {
     }
 
     /// Sends one question and returns its answer.
-    pub(crate) async fn ask<Q, A>(&self, path: &'static str, question: Q) -> Result<A, EtcdError>
-    where
-        Q: Message + Clone + 'static,
-        A: Message + Default + 'static,
-    {
-        let bad_token = EtcdError::away(BAD_TOKEN);
-        self.with_token(bad_token, async || self.unary(path, self.request(question.clone())).await)
-            .await
+    pub(crate) async fn ask<A: Message + Default + 'static>(
+        &self,
+        path: &'static str,
+        question: impl Message + Clone + 'static,
+    ) -> Result<A> {
+        let ask = async || self.unary(path, self.request(question.clone())).await;
+        self.with_token(EtcdError::away(BAD_TOKEN), ask).await
     }
 
-    pub(crate) async fn txn(&self, txn: Txn) -> Result<TxnDone, EtcdError> {
+    pub(crate) async fn txn(&self, txn: Txn) -> Result<TxnDone> {
         let done: TxnDone = self.ask("/etcdserverpb.KV/Txn", txn).await?;
         self.known.revision.set(self.known.revision.get().max(done.header.revision));
         Ok(done)
     }
 
     /// The member's report about itself.
-    pub(crate) async fn status(&self) -> Result<MemberStatus, EtcdError> {
+    pub(crate) async fn status(&self) -> Result<MemberStatus> {
         self.ask("/etcdserverpb.Maintenance/Status", ()).await
     }
 
     /// A stream of questions and a stream of answers. etcd ends it when its member sees no leader.
-    pub(crate) async fn stream<Q, A>(
+    pub(crate) async fn stream<Q: Message + 'static, A: Message + Default + 'static>(
         &self,
         path: &'static str,
         questions: impl Stream<Item = Q> + Send + 'static,
-    ) -> Result<Streaming<A>, EtcdError>
-    where
-        Q: Message + 'static,
-        A: Message + Default + 'static,
-    {
+    ) -> Result<Streaming<A>> {
         let mut request = self.request(questions);
         request.metadata_mut().insert("hasleader", MetadataValue::from_static("true"));
-        let codec = ProstCodec::<Q, A>::default();
-        let mut grpc = self.ready().await?;
-        let path = PathAndQuery::from_static(path);
-        Ok(self.within(grpc.streaming(request, path, codec)).await?.into_inner())
+        let (mut grpc, path) = (self.ready().await?, PathAndQuery::from_static(path));
+        let answers = grpc.streaming(request, path, ProstCodec::<Q, A>::default());
+        Ok(self.within(answers).await?.into_inner())
     }
 
     /// Watches every put below a prefix from a revision on.
     ///
     /// Fails with [`EtcdError::OtherRevision`], here or later, if the wanted revisions were
     /// compacted.
-    pub(crate) async fn watch(&self, prefix: Vec<u8>, revision: i64) -> Result<Watch, EtcdError> {
+    pub(crate) async fn watch(&self, prefix: Vec<u8>, revision: i64) -> Result<Watch> {
         let create = WatchCreate {
             range_end: end_of(&prefix),
             key: prefix,
@@ -199,7 +193,7 @@ impl Client {
     pub(crate) async fn within<T>(
         &self,
         answer: impl Future<Output = Result<T, Status>>,
-    ) -> Result<T, EtcdError> {
+    ) -> Result<T> {
         match timeout(self.known.patience.get(), answer).await {
             Ok(done) => Ok(done?),
             Err(_) => Err(EtcdError::away(SILENT)),
@@ -207,7 +201,7 @@ impl Client {
     }
 
     /// Gets a token, if the address names a user.
-    pub(crate) async fn log_in(&self) -> Result<(), EtcdError> {
+    pub(crate) async fn log_in(&self) -> Result<()> {
         let Some(User { name, password }) = self.user.clone() else { return Ok(()) };
         // Without the old token, which etcd would refuse here too.
         let question = Request::new(Authenticate { name, password });
@@ -227,18 +221,17 @@ impl Client {
         Ok(())
     }
 
-    async fn unary<Q, A>(&self, path: &'static str, request: Request<Q>) -> Result<A, EtcdError>
-    where
-        Q: Message + 'static,
-        A: Message + Default + 'static,
-    {
-        let mut grpc = self.ready().await?;
-        let codec = ProstCodec::<Q, A>::default();
-        let path = PathAndQuery::from_static(path);
-        Ok(self.within(grpc.unary(request, path, codec)).await?.into_inner())
+    async fn unary<Q: Message + 'static, A: Message + Default + 'static>(
+        &self,
+        path: &'static str,
+        request: Request<Q>,
+    ) -> Result<A> {
+        let (mut grpc, path) = (self.ready().await?, PathAndQuery::from_static(path));
+        let answer = grpc.unary(request, path, ProstCodec::<Q, A>::default());
+        Ok(self.within(answer).await?.into_inner())
     }
 
-    async fn ready(&self) -> Result<Grpc<Channel>, EtcdError> {
+    async fn ready(&self) -> Result<Grpc<Channel>> {
         let mut grpc = Grpc::new(self.channel.clone()).max_decoding_message_size(usize::MAX);
         match timeout(self.known.patience.get(), grpc.ready()).await {
             Ok(Ok(())) => Ok(grpc),
@@ -256,7 +249,7 @@ impl Client {
     }
 }
 
-fn dial(address: &Address, endpoint: &str, within: Duration) -> Result<Endpoint, EtcdError> {
+fn dial(address: &Address, endpoint: &str, within: Duration) -> Result<Endpoint> {
     let scheme = if address.tls.is_some() { "https" } else { "http" };
     let bad = |why: String| EtcdError::from(Outage::refused(why, None));
     let target = Endpoint::from_shared(format!("{scheme}://{endpoint}"))
@@ -314,14 +307,14 @@ pub(crate) struct Watch(Streaming<Watched>);
 
 impl Watch {
     /// The next puts, perhaps none. Waits without a limit.
-    pub(crate) async fn next(&mut self) -> Result<Vec<KeyValue>, EtcdError> {
+    pub(crate) async fn next(&mut self) -> Result<Vec<KeyValue>> {
         let answer = unless_canceled(self.0.message().await?)?;
         let puts = answer.events.into_iter().filter(|event| event.kind == 0);
         Ok(puts.filter_map(|event| event.kv).collect())
     }
 }
 
-fn unless_canceled(answer: Option<Watched>) -> Result<Watched, EtcdError> {
+fn unless_canceled(answer: Option<Watched>) -> Result<Watched> {
     match answer {
         None => Err(EtcdError::away("etcd ended the watch")),
         Some(answer) if answer.compact_revision > 0 => Err(EtcdError::OtherRevision),

@@ -5,7 +5,7 @@
 //! etcd's folder was replaced by an old copy, regardless of the lead.
 
 use super::client::{Client, Known};
-use super::error::EtcdError;
+use super::error::{EtcdError, Result};
 use super::hosts::meta_of;
 use super::keys::{Keys, decode, position};
 use super::messages::{Status, Txn, one, put, reads, revision_is};
@@ -73,17 +73,15 @@ pub(crate) async fn look_after(
     mut status: Status,
     client: &Client,
     keys: &Keys,
-) -> Result<Observation, EtcdError> {
+) -> Result<Observation> {
     for _ in 0..TRIES {
         let (cluster, first) = (status.header.cluster_id, status.header.revision);
         let done = client.txn(reads([one(keys.meta()), one(keys.era())])).await?;
         let revision = done.header.revision;
         let [meta, era] = done.found();
         meta_of(&meta)?;
-        let noted = match era.first() {
-            Some(kv) => Some((decode::<Era>(kv)?, kv.mod_revision)),
-            None => None,
-        };
+        let noted = era.first().map(|kv| Ok::<_, EtcdError>((decode(kv)?, kv.mod_revision)));
+        let noted: Option<(Era, i64)> = noted.transpose()?;
         // A member that has not yet applied the era is still in an earlier one.
         if noted.as_ref().is_none_or(|(_, at)| *at <= first) {
             let index = |index: u64| i64::try_from(index).unwrap_or(i64::MAX);
@@ -98,7 +96,7 @@ pub(crate) async fn look_after(
 }
 
 /// Notes the era, with a batch in the log, if the log does not name it.
-pub(crate) async fn settle(shared: &Shared, mut seen: Observation) -> Result<(), EtcdError> {
+pub(crate) async fn settle(shared: &Shared, mut seen: Observation) -> Result<()> {
     let (known, keys, unique) = (&shared.engine.known, shared.keys(), random()?);
     let look = async || look_after(shared.client.status().await?, &shared.client, keys).await;
     while seen.begun(known, unique).is_some() {
@@ -115,7 +113,7 @@ pub(crate) async fn settle(shared: &Shared, mut seen: Observation) -> Result<(),
                 put(keys.batch(NO_HOST, begun.era.number), body),
                 put(keys.head(), Vec::new()),
             ],
-            failure: Vec::new(),
+            ..Txn::default()
         };
         let done = shared.client.txn(txn).await?;
         if done.succeeded {

@@ -7,6 +7,9 @@ use tonic::{Code, Status};
 use crate::engine::Outage;
 use crate::engine::calls::innermost;
 
+/// The result of a call to etcd.
+pub(super) type Result<T, E = EtcdError> = std::result::Result<T, E>;
+
 /// Why a call was not carried out, or may not have been.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum EtcdError {

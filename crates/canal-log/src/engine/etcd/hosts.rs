@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::error::{BAD_TOKEN, EtcdError};
+use super::error::{BAD_TOKEN, EtcdError, Result};
 use super::keys::{Format, Meta, Name, State, decode, position};
 use super::messages::{
     Lease, LeaseGrant, LeaseLives, Range, Ranged, Txn, all, delete, one, put, put_leased, reads,
@@ -34,7 +34,7 @@ struct Registry {
     leases: BTreeMap<HostId, i64>,
 }
 
-pub(crate) async fn register(shared: Shared, registration: Registration) -> Result<(), EtcdError> {
+pub(crate) async fn register(shared: Shared, registration: Registration) -> Result<()> {
     let ttl_s = i64::try_from(registration.ttl_ms.div_ceil(1000)).unwrap_or(i64::MAX).max(1);
     let lease: LeaseLives =
         shared.client.ask("/etcdserverpb.Lease/LeaseGrant", LeaseGrant { ttl_s }).await?;
@@ -51,15 +51,13 @@ pub(crate) async fn register(shared: Shared, registration: Registration) -> Resu
         let ttl_ms = own.ttl_ms;
         shared.engine.known.suit(ttl_ms);
         shared.engine.remember(host, own);
-        let claims =
-            |other: HostId, name: &Name| other != host && name.identity.label == identity.label;
-        let others = seen.names.into_iter().filter(|(other, name)| claims(*other, name));
-        let others = others.map(|(host, Name { identity, nonce })| Claimant {
-            host,
-            nonce: u128::from_be_bytes(nonce),
-            identity,
-        });
-        let (epoch, others) = (u128::from_be_bytes(epoch), others.collect());
+        let claimant = |(other, name): (HostId, Name)| {
+            let claims = other != host && name.identity.label == identity.label;
+            let nonce = u128::from_be_bytes(name.nonce);
+            claims.then_some(Claimant { host: other, nonce, identity: name.identity })
+        };
+        let others = seen.names.into_iter().filter_map(claimant).collect();
+        let epoch = u128::from_be_bytes(epoch);
         shared.engine.say(Answer::Registered { host, ttl_ms, asked_at, epoch, others });
         return Ok(());
     }
@@ -67,13 +65,13 @@ pub(crate) async fn register(shared: Shared, registration: Registration) -> Resu
 }
 
 /// Withdraws an incarnation that has appended nothing.
-pub(crate) async fn withdraw(shared: Shared, host: HostId) -> Result<(), EtcdError> {
+pub(crate) async fn withdraw(shared: Shared, host: HostId) -> Result<()> {
     if let Some(own) = shared.own(host).await? {
         let keys = shared.keys();
         // Only its registration has put the key of its state.
         let compare = vec![value_is(keys.name(host), own.name), version_is(keys.state(host), 1)];
         let success = [keys.name(host), keys.state(host), keys.host(host)].map(delete).into();
-        let txn = Txn { compare, success, failure: Vec::new() };
+        let txn = Txn { compare, success, ..Txn::default() };
         if shared.client.txn(txn).await?.succeeded && own.lease != 0 {
             revoke(&shared, own.lease).await?;
         }
@@ -83,30 +81,28 @@ pub(crate) async fn withdraw(shared: Shared, host: HostId) -> Result<(), EtcdErr
 }
 
 /// Revokes an unneeded lease.
-async fn revoke(shared: &Shared, id: i64) -> Result<(), EtcdError> {
+async fn revoke(shared: &Shared, id: i64) -> Result<()> {
     match shared.client.ask("/etcdserverpb.Lease/LeaseRevoke", Lease { id }).await {
         Ok(()) | Err(EtcdError::NoLease) => Ok(()),
         Err(other) => Err(other),
     }
 }
 
-async fn look(shared: &Shared) -> Result<Registry, EtcdError> {
+async fn look(shared: &Shared) -> Result<Registry> {
     let keys = shared.keys();
     let ranges = [one(keys.meta()), one(keys.next()), all(keys.names()), all(keys.hosts())];
     let [meta, next, names, hosts] = shared.client.txn(reads(ranges)).await?.found();
     let meta = meta_of(&meta)?;
-    let next = match next.first() {
-        Some(kv) => (decode(kv)?, kv.mod_revision),
-        None => (0, 0),
-    };
+    let next = next.first().map(|kv| Ok::<_, EtcdError>((decode(kv)?, kv.mod_revision)));
+    let next = next.transpose()?.unwrap_or_default();
     let names = names.of_hosts(keys.names()).map(|(host, kv)| Ok((host, decode(kv)?)));
-    let names = names.collect::<Result<_, EtcdError>>()?;
+    let names = names.collect::<Result<_>>()?;
     let leases = hosts.of_hosts(keys.hosts()).map(|(host, kv)| (host, kv.lease)).collect();
     Ok(Registry { meta, next, names, leases })
 }
 
 /// The format and epoch of the log, if it exists and this program can read it.
-pub(crate) fn meta_of(found: &Ranged) -> Result<Option<Meta>, EtcdError> {
+pub(crate) fn meta_of(found: &Ranged) -> Result<Option<Meta>> {
     let Some(kv) = found.first() else { return Ok(None) };
     let Format { format } = decode(kv)?;
     if format == FORMAT {
@@ -116,10 +112,8 @@ pub(crate) fn meta_of(found: &Ranged) -> Result<Option<Meta>, EtcdError> {
         "the log in etcd has format {format}, but this canal needs {FORMAT}: all hosts need the \
          same format"
     );
-    Err(EtcdError::refused(
-        why,
-        "install the same version as on the other hosts, or use another prefix",
-    ))
+    let hint = "install the same version as on the other hosts, or use another prefix";
+    Err(EtcdError::refused(why, hint))
 }
 
 /// An incarnation of this daemon, and the epoch of the log.
@@ -132,7 +126,7 @@ async fn again(
     shared: &Shared,
     registration: &Registration,
     seen: &Registry,
-) -> Result<Option<Mine>, EtcdError> {
+) -> Result<Option<Mine>> {
     let nonce = registration.nonce.to_be_bytes();
     let known = seen.names.iter().find(|(_, name)| name.nonce == nonce);
     let leased = known.and_then(|(host, name)| Some((*host, name, *seen.leases.get(host)?)));
@@ -148,7 +142,7 @@ async fn enter(
     registration: &Registration,
     seen: &Registry,
     lease: &LeaseLives,
-) -> Result<Option<Mine>, EtcdError> {
+) -> Result<Option<Mine>> {
     let keys = shared.keys();
     let (last, revision) = seen.next;
     let host = HostId(last + 1);
@@ -185,7 +179,7 @@ async fn enter(
 }
 
 /// Renews the lease of an incarnation, and reads the other hosts' leases.
-pub(crate) async fn renew(shared: Shared, host: HostId, asked_at: u64) -> Result<(), EtcdError> {
+pub(crate) async fn renew(shared: Shared, host: HostId, asked_at: u64) -> Result<()> {
     let lost = Answer::Fenced { host, why: format!("etcd lost the lease of host {host}") };
     let answer = match shared.own(host).await? {
         None => declared_gone(host),
@@ -214,30 +208,26 @@ pub(crate) async fn renew(shared: Shared, host: HostId, asked_at: u64) -> Result
 /// A leader that was cut off or stopped may renew a lease when there is already a new leader, which
 /// does not know of it. So the read, which etcd confirms with a majority, comes after the renewal,
 /// and both must be answered in the same term.
-async fn keep(shared: &Shared, host: HostId, lease: i64) -> Result<(u64, [Ranged; 4]), EtcdError> {
+async fn keep(shared: &Shared, host: HostId, lease: i64) -> Result<(u64, [Ranged; 4])> {
     let keys = shared.keys();
     for _ in 0..RENEW_TRIES {
-        let kept = keep_alive(shared, lease).await?;
+        // On a separate stream, so that an answer cannot be mistaken for that to another request.
+        let client = &shared.client;
+        let kept = client.with_token(EtcdError::away(BAD_TOKEN), async || {
+            let question = tokio_stream::once(Lease { id: lease });
+            let mut kept = client.stream("/etcdserverpb.Lease/LeaseKeepAlive", question).await?;
+            client.within(kept.message()).await
+        });
+        let kept: Option<LeaseLives> = kept.await?;
+        let kept = kept.ok_or_else(|| EtcdError::away("etcd ended the renewal"))?;
         let hosts = Range { keys_only: true, ..all(keys.hosts()) };
         let ranges = [one(keys.name(host)), hosts, all(keys.states()), one(keys.head())];
-        let done = shared.client.txn(reads(ranges)).await?;
+        let done = client.txn(reads(ranges)).await?;
         if kept.header.raft_term == done.header.raft_term {
             return Ok((kept.ttl_ms(), done.found()));
         }
     }
     Err(EtcdError::away("etcd is electing a leader"))
-}
-
-/// Renews the lease once, on a separate stream, so that an answer cannot be mistaken for that to
-/// another request.
-async fn keep_alive(shared: &Shared, id: i64) -> Result<LeaseLives, EtcdError> {
-    let client = &shared.client;
-    let kept = client.with_token(EtcdError::away(BAD_TOKEN), async || {
-        let question = tokio_stream::once(Lease { id });
-        let mut kept = client.stream("/etcdserverpb.Lease/LeaseKeepAlive", question).await?;
-        client.within(kept.message()).await
-    });
-    kept.await?.ok_or_else(|| EtcdError::away("etcd ended the renewal"))
 }
 
 /// All incarnations that have not ended, and which of them live.
@@ -246,14 +236,13 @@ async fn keep_alive(shared: &Shared, id: i64) -> Result<LeaseLives, EtcdError> {
 /// its successor to revoke them (etcd#15247). With these versions, a missing lease counts only
 /// after another time to live, plus a tenth for the difference between clocks. By then, its owner
 /// also knows or has given up.
-fn alive(shared: &Shared, hosts: &Ranged, states: &Ranged) -> Result<Vec<Alive>, EtcdError> {
+fn alive(shared: &Shared, hosts: &Ranged, states: &Ranged) -> Result<Vec<Alive>> {
     let keys = shared.keys();
     let watched: BTreeSet<HostId> = hosts.of_hosts(keys.hosts()).map(|(host, _)| host).collect();
-    let mut alive = Vec::new();
-    for (host, kv) in states.of_hosts(keys.states()) {
-        let State { ttl_ms, .. } = decode(kv)?;
-        alive.push(Alive { host, ttl_ms, sign: Sign::Watched });
-    }
+    let states = states.of_hosts(keys.states()).map(|(host, kv)| {
+        Ok(Alive { host, ttl_ms: decode::<State>(kv)?.ttl_ms, sign: Sign::Watched })
+    });
+    let mut alive = states.collect::<Result<Vec<Alive>>>()?;
     alive.sort_by_key(|alive| alive.host);
     let mut gone: Vec<_> = alive.iter_mut().filter(|it| !watched.contains(&it.host)).collect();
     let lapsed = shared.engine.lapsed(&gone.iter().map(|it| it.host).collect::<Vec<_>>());

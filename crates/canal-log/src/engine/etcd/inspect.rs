@@ -7,12 +7,12 @@ use std::rc::Rc;
 
 use super::address::Address;
 use super::client::{Client, explained};
-use super::error::EtcdError;
+use super::error::{EtcdError, Result};
 use super::hosts::meta_of;
 use super::keys::{Keys, Name, decode};
 use super::messages::{Range, Status, Txn, all, one, put, reads, version_is};
 use super::worker::connect;
-use crate::engine::{Identity, Inspection, Outage, TableSize, Transport};
+use crate::engine::{Inspection, Outage, TableSize, Transport};
 
 /// Inspects the members that an address names, and through the first usable one the table in that
 /// etcd.
@@ -42,12 +42,7 @@ pub(super) async fn inspect(address: &Address) -> Inspection {
     seen
 }
 
-async fn look(
-    client: &Client,
-    status: &Status,
-    keys: &Keys,
-    seen: &mut Inspection,
-) -> Result<(), EtcdError> {
+async fn look(client: &Client, status: &Status, keys: &Keys, seen: &mut Inspection) -> Result<()> {
     for alarm in &status.errors {
         if alarm.contains("NOSPACE") {
             seen.obstacles.push(Outage::from(EtcdError::Full));
@@ -60,7 +55,11 @@ async fn look(
     let log = Range { limit: 1, keys_only: true, ..all(keys.log()) };
     let done = client.txn(reads([everything, one(keys.meta()), all(keys.names()), log])).await?;
     if seen.obstacles.is_empty() {
-        check_writing(client, keys).await?;
+        // Checks that the user may write below the prefix. The version of a key is never less than
+        // 0, so nothing is written.
+        let compare = vec![version_is(keys.meta(), -1)];
+        let success = vec![put(keys.never_written(), Vec::new())];
+        client.txn(Txn { compare, success, ..Txn::default() }).await?;
     }
     let [_, meta, names, log] = done.found();
     if meta_of(&meta)?.is_none() {
@@ -72,15 +71,6 @@ async fn look(
         of_server: true,
     });
     let name = |kv| decode::<Name>(kv).map(|name| name.identity);
-    seen.hosts = names.kvs.iter().map(name).collect::<Result<Vec<Identity>, _>>()?;
+    seen.hosts = names.kvs.iter().map(name).collect::<Result<_>>()?;
     Ok(())
-}
-
-/// Checks that the user may write below the prefix. The version of a key is never less than 0, so
-/// nothing is written.
-async fn check_writing(client: &Client, keys: &Keys) -> Result<(), EtcdError> {
-    let never = version_is(keys.meta(), -1);
-    let success = vec![put(keys.never_written(), Vec::new())];
-    let txn = Txn { compare: vec![never], success, failure: Vec::new() };
-    client.txn(txn).await.map(drop)
 }

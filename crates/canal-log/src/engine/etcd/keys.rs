@@ -19,7 +19,7 @@
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::error::EtcdError;
+use super::error::{EtcdError, Result};
 use super::messages::{KeyValue, Ranged};
 use crate::engine::{Hash, Identity, Position};
 use canal_core::HostId;
@@ -85,9 +85,8 @@ fn below<'a>(prefix: &[u8], key: &'a [u8]) -> Option<&'a str> {
 impl Ranged {
     /// The keys that consist of `prefix` and the number of a host.
     pub(super) fn of_hosts(&self, prefix: Vec<u8>) -> impl Iterator<Item = (HostId, &KeyValue)> {
-        self.kvs
-            .iter()
-            .filter_map(move |kv| Some((HostId(below(&prefix, &kv.key)?.parse().ok()?), kv)))
+        let host = move |kv: &KeyValue| Some(HostId(below(&prefix, &kv.key)?.parse().ok()?));
+        self.kvs.iter().filter_map(move |kv| Some((host(kv)?, kv)))
     }
 }
 
@@ -136,7 +135,7 @@ pub(super) struct Pointer {
 }
 
 /// Decodes a value that canal wrote; the prefix is canal's alone.
-pub(super) fn decode<T: DeserializeOwned>(kv: &KeyValue) -> Result<T, EtcdError> {
+pub(super) fn decode<T: DeserializeOwned>(kv: &KeyValue) -> Result<T> {
     serde_json::from_slice(&kv.value).map_err(|error| {
         let key = String::from_utf8_lossy(&kv.key);
         EtcdError::refused(

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use super::error::EtcdError;
+use super::error::{EtcdError, Result};
 use super::keys::{Keys, Pointer, State, decode, position, revision};
 use super::messages::{
     KeyValue, Operation, Range, Ranged, Txn, all, delete, delete_all, get, is_put_after, is_there,
@@ -52,7 +52,7 @@ const KEYS_PAGE: i64 = 1000;
 /// How many times another host's snapshot may come first.
 const STORE_TRIES: usize = 10;
 
-pub(crate) async fn append(shared: Shared, append: Append) -> Result<(), EtcdError> {
+pub(crate) async fn append(shared: Shared, append: Append) -> Result<()> {
     if append.body.len() > BODY_MAX {
         let why = format!("a batch of {} bytes exceeds etcd's limit", append.body.len());
         return Err(Outage::refused(why, None).into());
@@ -63,7 +63,7 @@ pub(crate) async fn append(shared: Shared, append: Append) -> Result<(), EtcdErr
     Ok(())
 }
 
-async fn append_once(shared: &Shared, append: &Append) -> Result<Answer, EtcdError> {
+async fn append_once(shared: &Shared, append: &Append) -> Result<Answer> {
     let Append { host, sequence, ends, .. } = *append;
     if let Some(Ends { evidence: Evidence::Silent { .. }, .. }) = ends {
         // etcd expires leases itself; one host's view of another's silence proves nothing.
@@ -111,11 +111,7 @@ fn appending(keys: &Keys, append: &Append, own: &OwnIncarnation) -> Txn {
 }
 
 /// Why it was not carried out. `state` is `None` if the author has ended.
-fn verdict(
-    append: &Append,
-    state: Option<&KeyValue>,
-    batch: Option<&KeyValue>,
-) -> Result<Answer, EtcdError> {
+fn verdict(append: &Append, state: Option<&KeyValue>, batch: Option<&KeyValue>) -> Result<Answer> {
     let Append { host, sequence, .. } = *append;
     let appended =
         |kv: &KeyValue| Answer::Appended { host, sequence, position: position(kv.mod_revision) };
@@ -139,7 +135,7 @@ fn verdict(
 }
 
 /// Delivers the snapshot and all batches after it, then those that are appended from then on.
-pub(crate) async fn load(shared: Shared) -> Result<(), EtcdError> {
+pub(crate) async fn load(shared: Shared) -> Result<()> {
     let (snapshot, (batches, cursor, revision)) = despite_compaction(async || {
         let snapshot = read_snapshot(&shared).await?;
         let position = snapshot.as_ref().map_or(Position(0), |snapshot| snapshot.position);
@@ -154,18 +150,14 @@ pub(crate) async fn load(shared: Shared) -> Result<(), EtcdError> {
 }
 
 /// Delivers the batches after one that was read, now and from then on.
-pub(crate) async fn follow(shared: Shared, after: Option<Read>) -> Result<(), EtcdError> {
+pub(crate) async fn follow(shared: Shared, after: Option<Read>) -> Result<()> {
     go_on(&shared, Cursor::after(after), None).await
 }
 
 /// Delivers the batches after a cursor while the log can be read from there. All that exist at
 /// `revision` were delivered before. Without a revision, the first answer comes even without
 /// batches.
-async fn go_on(
-    shared: &Shared,
-    mut cursor: Cursor,
-    mut revision: Option<i64>,
-) -> Result<(), EtcdError> {
+async fn go_on(shared: &Shared, mut cursor: Cursor, mut revision: Option<i64>) -> Result<()> {
     loop {
         if let Some(revision) = revision {
             match watch(shared, &mut cursor, revision).await {
@@ -173,14 +165,14 @@ async fn go_on(
                 Err(other) => return Err(other),
             }
         }
-        let (batches, further, at) =
-            match despite_compaction(async || read_after(shared, cursor).await).await? {
-                Ok(further) => further,
-                Err(stopped) => {
-                    shared.engine.say(stopped);
-                    return Ok(());
-                }
-            };
+        let read = despite_compaction(async || read_after(shared, cursor).await).await?;
+        let (batches, further, at) = match read {
+            Ok(further) => further,
+            Err(stopped) => {
+                shared.engine.say(stopped);
+                return Ok(());
+            }
+        };
         if revision.is_none() || !batches.is_empty() {
             shared.engine.say(Answer::Batches(batches));
         }
@@ -189,7 +181,7 @@ async fn go_on(
 }
 
 /// Delivers the batches appended after a revision, until the watch lags.
-async fn watch(shared: &Shared, cursor: &mut Cursor, revision: i64) -> Result<(), EtcdError> {
+async fn watch(shared: &Shared, cursor: &mut Cursor, revision: i64) -> Result<()> {
     let mut watch = shared.client.watch(shared.keys().log(), revision + 1).await?;
     loop {
         let behind = async {
@@ -217,9 +209,7 @@ async fn watch(shared: &Shared, cursor: &mut Cursor, revision: i64) -> Result<()
 type CatchUp = Result<(Vec<Placed>, Cursor, i64), Answer>;
 
 /// Reads again if etcd compacts the revision, or a snapshot is replaced, meanwhile.
-async fn despite_compaction<T>(
-    read: impl AsyncFn() -> Result<T, EtcdError>,
-) -> Result<T, EtcdError> {
+async fn despite_compaction<T>(read: impl AsyncFn() -> Result<T>) -> Result<T> {
     for _ in 0..READ_TRIES {
         match read().await {
             Err(EtcdError::OtherRevision) => {}
@@ -229,7 +219,7 @@ async fn despite_compaction<T>(
     Err(EtcdError::away("etcd compacts faster than canal can read"))
 }
 
-async fn read_after(shared: &Shared, cursor: Cursor) -> Result<CatchUp, EtcdError> {
+async fn read_after(shared: &Shared, cursor: Cursor) -> Result<CatchUp> {
     let keys = shared.keys();
     let batch = cursor.read.map_or_else(|| keys.log(), |read| keys.batch(read.host, read.sequence));
     let ranges = [one(keys.pointer()), one(batch), page(shared, cursor.position)];
@@ -247,7 +237,7 @@ async fn read_after(shared: &Shared, cursor: Cursor) -> Result<CatchUp, EtcdErro
 }
 
 /// The snapshot, if there is one.
-async fn read_snapshot(shared: &Shared) -> Result<Option<Stored>, EtcdError> {
+async fn read_snapshot(shared: &Shared) -> Result<Option<Stored>> {
     let done = shared.client.txn(reads([one(shared.keys().pointer())])).await?;
     let revision = done.header.revision;
     let [pointer] = done.found();
@@ -280,7 +270,7 @@ async fn rest(
     mut found: Ranged,
     after: Position,
     revision: i64,
-) -> Result<Vec<KeyValue>, EtcdError> {
+) -> Result<Vec<KeyValue>> {
     let mut kvs = Vec::new();
     loop {
         let next = found.next_key();
@@ -295,10 +285,10 @@ async fn rest(
 fn placed(shared: &Shared, kvs: Vec<KeyValue>, after: Position) -> Vec<Placed> {
     let batch = |kv: KeyValue| {
         let (host, sequence) = shared.keys().batch_in(&kv.key)?;
-        Some(Placed { position: position(kv.mod_revision), host, sequence, body: kv.value })
+        let batch = Placed { position: position(kv.mod_revision), host, sequence, body: kv.value };
+        Some(batch).filter(|batch| batch.position > after)
     };
     let mut batches: Vec<_> = kvs.into_iter().filter_map(batch).collect();
-    batches.retain(|batch| batch.position > after);
     batches.sort_by_key(|batch| batch.position);
     batches
 }
@@ -338,20 +328,18 @@ fn stop(cursor: &Cursor, pointer: Option<&Pointer>, batch: Option<&KeyValue>) ->
         (Some(_), None) => covered > cursor.position,
         (None, _) => covered >= cursor.position,
     };
-    match is_same_history {
-        false => Some(Answer::Rewritten),
-        true => (covered > cursor.position).then_some(Answer::Compacted),
-    }
+    let compacted = (covered > cursor.position).then_some(Answer::Compacted);
+    if is_same_history { compacted } else { Some(Answer::Rewritten) }
 }
 
 /// Replaces the snapshot, unless the present one is at least as new.
-pub(crate) async fn store(shared: Shared, stored: Stored) -> Result<(), EtcdError> {
+pub(crate) async fn store(shared: Shared, stored: Stored) -> Result<()> {
     let position = shared.once_there_is_room(async || store_once(&shared, &stored).await).await?;
     shared.engine.say(Answer::Stored { position });
     Ok(())
 }
 
-async fn store_once(shared: &Shared, stored: &Stored) -> Result<Position, EtcdError> {
+async fn store_once(shared: &Shared, stored: &Stored) -> Result<Position> {
     let keys = shared.keys();
     let mut made: Option<Pointer> = None;
     for _ in 0..STORE_TRIES {
@@ -376,7 +364,7 @@ async fn store_once(shared: &Shared, stored: &Stored) -> Result<Position, EtcdEr
         let before = revision(made.position).saturating_sub(1);
         let compare = vec![revision_is(keys.pointer(), seen), is_put_after(keys.head(), before)];
         let success = vec![put(keys.pointer(), json(made))];
-        if shared.client.txn(Txn { compare, success, failure: Vec::new() }).await?.succeeded {
+        if shared.client.txn(Txn { compare, success, ..Txn::default() }).await?.succeeded {
             tidy(shared, made).await?;
             return Ok(made.position);
         }
@@ -386,20 +374,19 @@ async fn store_once(shared: &Shared, stored: &Stored) -> Result<Position, EtcdEr
 
 /// Stores the pieces under a new name: two hosts may store snapshots of one position with different
 /// bytes.
-async fn put_pieces(shared: &Shared, stored: &Stored) -> Result<Pointer, EtcdError> {
+async fn put_pieces(shared: &Shared, stored: &Stored) -> Result<Pointer> {
     let name = format!("{}-{:08x}", stored.position.0, random()? >> 96);
-    let mut pieces = 0;
-    for piece in stored.body.chunks(PIECE) {
-        let key = shared.keys().piece(&name, pieces);
+    for (piece, number) in stored.body.chunks(PIECE).zip(0..) {
+        let key = shared.keys().piece(&name, number);
         change(shared, vec![put(key, piece.to_vec())]).await?;
-        pieces += 1;
     }
+    let pieces = stored.body.len().div_ceil(PIECE) as u64;
     Ok(Pointer { position: stored.position, name, pieces, body: Hash::of(&stored.body) })
 }
 
 /// Deletes the batches before the snapshot's last one, and the pieces of older snapshots, complete
 /// or not. The last batch stays for readers that have read exactly up to it.
-async fn tidy(shared: &Shared, now: &Pointer) -> Result<(), EtcdError> {
+async fn tidy(shared: &Shared, now: &Pointer) -> Result<()> {
     let keys = shared.keys();
     let covered = Range { max_mod_revision: revision(now.position) - 1, ..all(keys.log()) };
     delete_found(shared, covered, |kv| position(kv.mod_revision) < now.position).await?;
@@ -414,7 +401,7 @@ async fn delete_found(
     shared: &Shared,
     range: Range,
     wanted: impl Fn(&KeyValue) -> bool,
-) -> Result<(), EtcdError> {
+) -> Result<()> {
     let mut range = Range { keys_only: true, limit: KEYS_PAGE, ..range };
     loop {
         let [found] = shared.client.txn(reads([range.clone()])).await?.found();
@@ -428,7 +415,7 @@ async fn delete_found(
     }
 }
 
-async fn change(shared: &Shared, success: Vec<Operation>) -> Result<(), EtcdError> {
+async fn change(shared: &Shared, success: Vec<Operation>) -> Result<()> {
     shared.client.txn(Txn { success, ..Txn::default() }).await.map(drop)
 }
 

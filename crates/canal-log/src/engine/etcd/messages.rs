@@ -5,245 +5,174 @@
 
 use prost::Message;
 
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct Header {
-    #[prost(uint64, tag = "1")]
-    pub cluster_id: u64,
-    #[prost(int64, tag = "3")]
-    pub revision: i64,
-    #[prost(uint64, tag = "4")]
-    pub raft_term: u64,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct KeyValue {
-    #[prost(bytes = "vec", tag = "1")]
-    pub key: Vec<u8>,
-    #[prost(int64, tag = "3")]
-    pub mod_revision: i64,
-    #[prost(bytes = "vec", tag = "5")]
-    pub value: Vec<u8>,
-    #[prost(int64, tag = "6")]
-    pub lease: i64,
-}
-
-/// Also `DeleteRangeRequest`, without its limits.
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct Range {
-    #[prost(bytes = "vec", tag = "1")]
-    pub key: Vec<u8>,
-    #[prost(bytes = "vec", tag = "2")]
-    pub range_end: Vec<u8>,
-    #[prost(int64, tag = "3")]
-    pub limit: i64,
-    #[prost(int64, tag = "4")]
-    pub revision: i64,
-    #[prost(bool, tag = "8")]
-    pub keys_only: bool,
-    #[prost(int64, tag = "10")]
-    pub min_mod_revision: i64,
-    #[prost(int64, tag = "11")]
-    pub max_mod_revision: i64,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct Ranged {
-    #[prost(message, repeated, tag = "2")]
-    pub kvs: Vec<KeyValue>,
-    #[prost(bool, tag = "3")]
-    pub more: bool,
-    /// The number of keys, regardless of the limit.
-    #[prost(int64, tag = "4")]
-    pub count: i64,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct Put {
-    #[prost(bytes = "vec", tag = "1")]
-    pub key: Vec<u8>,
-    #[prost(bytes = "vec", tag = "2")]
-    pub value: Vec<u8>,
-    #[prost(int64, tag = "3")]
-    pub lease: i64,
-}
-
-/// One of these is set. On the wire, that is a `oneof`.
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct Operation {
-    #[prost(message, optional, tag = "1")]
-    pub range: Option<Range>,
-    #[prost(message, optional, tag = "2")]
-    pub put: Option<Put>,
-    #[prost(message, optional, tag = "3")]
-    pub delete_range: Option<Range>,
-}
-
-/// The result of an [`Operation`]. Only that of a range has content.
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct Outcome {
-    #[prost(message, optional, tag = "1")]
-    pub range: Option<Ranged>,
-}
-
 /// The relation of a [`Compare`] that is not equality, which is 0, and its targets.
 const GREATER: i32 = 1;
 const VERSION: i32 = 0;
 const MOD_REVISION: i32 = 2;
 const VALUE: i32 = 3;
 
-/// Only the operand of its target is set. On the wire, that is a `oneof`.
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct Compare {
-    #[prost(int32, tag = "1")]
-    pub relation: i32,
-    #[prost(int32, tag = "2")]
-    pub target: i32,
-    #[prost(bytes = "vec", tag = "3")]
-    pub key: Vec<u8>,
-    #[prost(int64, optional, tag = "4")]
-    pub version: Option<i64>,
-    #[prost(int64, optional, tag = "6")]
-    pub mod_revision: Option<i64>,
-    #[prost(bytes = "vec", optional, tag = "7")]
-    pub value: Option<Vec<u8>>,
+/// A filter of a [`WatchCreate`]: no deletions.
+pub(crate) const NO_DELETE: i32 = 1;
+
+/// Messages with their fields: name, type, number and kind on the wire.
+macro_rules! messages {
+    ($($(#[$of:meta])* $name:ident {
+        $($(#[$doc:meta])* $field:ident: $type:ty = $tag:tt ($($kind:tt)+);)*
+    })*) => {
+        $($(#[$of])* #[derive(Clone, PartialEq, Message)]
+        pub(crate) struct $name {
+            $($(#[$doc])* #[prost($($kind)+, tag = $tag)] pub $field: $type,)*
+        })*
+    };
 }
 
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct Txn {
-    #[prost(message, repeated, tag = "1")]
-    pub compare: Vec<Compare>,
-    #[prost(message, repeated, tag = "2")]
-    pub success: Vec<Operation>,
-    #[prost(message, repeated, tag = "3")]
-    pub failure: Vec<Operation>,
-}
+messages! {
+    Header {
+        cluster_id: u64 = 1 (uint64);
+        revision: i64 = 3 (int64);
+        raft_term: u64 = 4 (uint64);
+    }
 
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct TxnDone {
-    /// With the revision at which it was carried out.
-    #[prost(message, required, tag = "1")]
-    pub header: Header,
-    #[prost(bool, tag = "2")]
-    pub succeeded: bool,
-    #[prost(message, repeated, tag = "3")]
-    pub responses: Vec<Outcome>,
-}
+    KeyValue {
+        key: Vec<u8> = 1 (bytes = "vec");
+        mod_revision: i64 = 3 (int64);
+        value: Vec<u8> = 5 (bytes = "vec");
+        lease: i64 = 6 (int64);
+    }
 
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct LeaseGrant {
-    #[prost(int64, tag = "1")]
-    pub ttl_s: i64,
-}
+    /// Also `DeleteRangeRequest`, without its limits.
+    Range {
+        key: Vec<u8> = 1 (bytes = "vec");
+        range_end: Vec<u8> = 2 (bytes = "vec");
+        limit: i64 = 3 (int64);
+        revision: i64 = 4 (int64);
+        keys_only: bool = 8 (bool);
+        min_mod_revision: i64 = 10 (int64);
+        max_mod_revision: i64 = 11 (int64);
+    }
 
-/// Also `LeaseRevokeRequest`.
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct Lease {
-    #[prost(int64, tag = "1")]
-    pub id: i64,
-}
+    Ranged {
+        kvs: Vec<KeyValue> = 2 (message, repeated);
+        more: bool = 3 (bool);
+        /// The number of keys, regardless of the limit.
+        count: i64 = 4 (int64);
+    }
 
-/// `LeaseGrantResponse`, and `LeaseKeepAliveResponse`.
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct LeaseLives {
-    #[prost(message, required, tag = "1")]
-    pub header: Header,
-    #[prost(int64, tag = "2")]
-    pub id: i64,
-    /// 0 or less: there is no such lease.
-    #[prost(int64, tag = "3")]
-    pub ttl_s: i64,
+    Put {
+        key: Vec<u8> = 1 (bytes = "vec");
+        value: Vec<u8> = 2 (bytes = "vec");
+        lease: i64 = 3 (int64);
+    }
+
+    /// One of these is set. On the wire, that is a `oneof`.
+    Operation {
+        range: Option<Range> = 1 (message, optional);
+        put: Option<Put> = 2 (message, optional);
+        delete_range: Option<Range> = 3 (message, optional);
+    }
+
+    /// The result of an [`Operation`]. Only that of a range has content.
+    Outcome {
+        range: Option<Ranged> = 1 (message, optional);
+    }
+
+    /// Only the operand of its target is set. On the wire, that is a `oneof`.
+    Compare {
+        relation: i32 = 1 (int32);
+        target: i32 = 2 (int32);
+        key: Vec<u8> = 3 (bytes = "vec");
+        version: Option<i64> = 4 (int64, optional);
+        mod_revision: Option<i64> = 6 (int64, optional);
+        value: Option<Vec<u8>> = 7 (bytes = "vec", optional);
+    }
+
+    Txn {
+        compare: Vec<Compare> = 1 (message, repeated);
+        success: Vec<Operation> = 2 (message, repeated);
+        failure: Vec<Operation> = 3 (message, repeated);
+    }
+
+    TxnDone {
+        /// With the revision at which it was carried out.
+        header: Header = 1 (message, required);
+        succeeded: bool = 2 (bool);
+        responses: Vec<Outcome> = 3 (message, repeated);
+    }
+
+    LeaseGrant {
+        ttl_s: i64 = 1 (int64);
+    }
+
+    /// Also `LeaseRevokeRequest`.
+    Lease {
+        id: i64 = 1 (int64);
+    }
+
+    /// `LeaseGrantResponse`, and `LeaseKeepAliveResponse`.
+    LeaseLives {
+        header: Header = 1 (message, required);
+        id: i64 = 2 (int64);
+        /// 0 or less: there is no such lease.
+        ttl_s: i64 = 3 (int64);
+    }
+
+    WatchRequest {
+        create: Option<WatchCreate> = 1 (message, optional);
+    }
+
+    WatchCreate {
+        key: Vec<u8> = 1 (bytes = "vec");
+        range_end: Vec<u8> = 2 (bytes = "vec");
+        start_revision: i64 = 3 (int64);
+        progress_notify: bool = 4 (bool);
+        filters: Vec<i32> = 5 (int32, repeated);
+        fragment: bool = 8 (bool);
+    }
+
+    Watched {
+        canceled: bool = 4 (bool);
+        compact_revision: i64 = 5 (int64);
+        cancel_reason: String = 6 (string);
+        events: Vec<Event> = 11 (message, repeated);
+    }
+
+    Event {
+        /// 0: put, 1: deleted.
+        kind: i32 = 1 (int32);
+        kv: Option<KeyValue> = 2 (message, optional);
+    }
+
+    Authenticate {
+        name: String = 1 (string);
+        password: String = 2 (string);
+    }
+
+    Authenticated {
+        token: String = 2 (string);
+    }
+
+    Status {
+        /// Filled in before the indexes are read.
+        header: Header = 1 (message, required);
+        version: String = 2 (string);
+        /// The size of its files, in bytes.
+        db_size: i64 = 3 (int64);
+        /// 0: it knows of none.
+        leader: u64 = 4 (uint64);
+        /// The last entry of raft's log that is known to be committed.
+        raft_index: u64 = 5 (uint64);
+        /// The last entry that this member has applied.
+        raft_applied_index: u64 = 7 (uint64);
+        /// Alarms, as text.
+        errors: Vec<String> = 8 (string, repeated);
+        is_learner: bool = 10 (bool);
+    }
 }
 
 impl LeaseLives {
     pub(crate) fn ttl_ms(&self) -> u64 {
         u64::try_from(self.ttl_s).unwrap_or_default() * 1000
     }
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct WatchRequest {
-    #[prost(message, optional, tag = "1")]
-    pub create: Option<WatchCreate>,
-}
-
-/// A filter of a [`WatchCreate`]: no deletions.
-pub(crate) const NO_DELETE: i32 = 1;
-
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct WatchCreate {
-    #[prost(bytes = "vec", tag = "1")]
-    pub key: Vec<u8>,
-    #[prost(bytes = "vec", tag = "2")]
-    pub range_end: Vec<u8>,
-    #[prost(int64, tag = "3")]
-    pub start_revision: i64,
-    #[prost(bool, tag = "4")]
-    pub progress_notify: bool,
-    #[prost(int32, repeated, tag = "5")]
-    pub filters: Vec<i32>,
-    #[prost(bool, tag = "8")]
-    pub fragment: bool,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct Watched {
-    #[prost(bool, tag = "4")]
-    pub canceled: bool,
-    #[prost(int64, tag = "5")]
-    pub compact_revision: i64,
-    #[prost(string, tag = "6")]
-    pub cancel_reason: String,
-    #[prost(message, repeated, tag = "11")]
-    pub events: Vec<Event>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct Event {
-    /// 0: put, 1: deleted.
-    #[prost(int32, tag = "1")]
-    pub kind: i32,
-    #[prost(message, optional, tag = "2")]
-    pub kv: Option<KeyValue>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct Authenticate {
-    #[prost(string, tag = "1")]
-    pub name: String,
-    #[prost(string, tag = "2")]
-    pub password: String,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct Authenticated {
-    #[prost(string, tag = "2")]
-    pub token: String,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct Status {
-    /// Filled in before the indexes are read.
-    #[prost(message, required, tag = "1")]
-    pub header: Header,
-    #[prost(string, tag = "2")]
-    pub version: String,
-    /// The size of its files, in bytes.
-    #[prost(int64, tag = "3")]
-    pub db_size: i64,
-    /// 0: it knows of none.
-    #[prost(uint64, tag = "4")]
-    pub leader: u64,
-    /// The last entry of raft's log that is known to be committed.
-    #[prost(uint64, tag = "5")]
-    pub raft_index: u64,
-    /// The last entry that this member has applied.
-    #[prost(uint64, tag = "7")]
-    pub raft_applied_index: u64,
-    /// Alarms, as text.
-    #[prost(string, repeated, tag = "8")]
-    pub errors: Vec<String>,
-    #[prost(bool, tag = "10")]
-    pub is_learner: bool,
 }
 
 /// The least key that is greater than all keys with this prefix.

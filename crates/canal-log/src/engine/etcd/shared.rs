@@ -9,7 +9,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use super::client::{Client, Known};
-use super::error::{EtcdError, FULL, ROOM};
+use super::error::{EtcdError, FULL, ROOM, Result};
 use super::keys::{Keys, State, decode};
 use super::messages::{one, reads};
 use crate::engine::Answer;
@@ -53,16 +53,15 @@ impl EngineState {
 
     /// Records whether etcd accepts writes. Logs and reports each change.
     pub(super) fn has_room(&self, has: bool) {
-        match (self.full.replace(!has), has) {
-            (false, false) => {
-                tracing::error!("{FULL}; {ROOM}");
-                self.say(Answer::Full(Some(EtcdError::Full.into())));
-            }
-            (true, true) => {
-                tracing::info!("etcd accepts writes again");
-                self.say(Answer::Full(None));
-            }
-            (true, false) | (false, true) => {}
+        if self.full.replace(!has) != has {
+            return;
+        }
+        if has {
+            tracing::info!("etcd accepts writes again");
+            self.say(Answer::Full(None));
+        } else {
+            tracing::error!("{FULL}; {ROOM}");
+            self.say(Answer::Full(Some(EtcdError::Full.into())));
         }
     }
 
@@ -126,7 +125,7 @@ impl Shared {
     }
 
     /// The incarnation of this daemon with that number; `None` if it has ended.
-    pub(super) async fn own(&self, host: HostId) -> Result<Option<OwnIncarnation>, EtcdError> {
+    pub(super) async fn own(&self, host: HostId) -> Result<Option<OwnIncarnation>> {
         let known = self.engine.own.borrow().get(&host).cloned();
         if known.is_some() {
             return Ok(known);
@@ -145,8 +144,8 @@ impl Shared {
     /// Writes, as soon as etcd has room for it.
     pub(super) async fn once_there_is_room<T>(
         &self,
-        write: impl AsyncFn() -> Result<T, EtcdError>,
-    ) -> Result<T, EtcdError> {
+        write: impl AsyncFn() -> Result<T>,
+    ) -> Result<T> {
         loop {
             match write().await {
                 Err(EtcdError::Full) => {

@@ -12,7 +12,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use super::address::Address;
 use super::client::{Client, Known, explained};
 use super::era::Observation;
-use super::error::{EtcdError, SILENT};
+use super::error::{EtcdError, Result, SILENT};
 use super::hosts::{register, renew, withdraw};
 use super::keys::Keys;
 use super::messages::Status;
@@ -83,7 +83,7 @@ async fn reach(
     address: &Address,
     endpoint: &str,
     engine: &Rc<EngineState>,
-) -> Result<(Shared, Observation), EtcdError> {
+) -> Result<(Shared, Observation)> {
     let (client, status, version) = connect(address, endpoint, &engine.known).await?;
     engine.has_room(!status.errors.iter().any(|error| error.contains("NOSPACE")));
     let seen = era::look_after(status, &client, &engine.keys).await?;
@@ -95,7 +95,7 @@ pub(super) async fn connect(
     address: &Address,
     endpoint: &str,
     known: &Rc<Known>,
-) -> Result<(Client, Status, Version), EtcdError> {
+) -> Result<(Client, Status, Version)> {
     let client = Client::connect(address, endpoint, known).await?;
     client.log_in().await?;
     let status = client.status().await?;
@@ -131,11 +131,7 @@ fn exact(version: Version) -> bool {
 }
 
 /// Carries out calls until the connection fails.
-async fn serve(
-    shared: Shared,
-    seen: Observation,
-    caller: &mut Caller,
-) -> Result<Infallible, EtcdError> {
+async fn serve(shared: Shared, seen: Observation, caller: &mut Caller) -> Result<Infallible> {
     era::settle(&shared, seen).await?;
     let mut tasks = JoinSet::new();
     let mut running = Running::default();
@@ -164,7 +160,7 @@ struct Running {
 }
 
 impl Running {
-    fn begin(&mut self, shared: &Shared, call: Call, tasks: &mut JoinSet<Result<(), EtcdError>>) {
+    fn begin(&mut self, shared: &Shared, call: Call, tasks: &mut JoinSet<Result<()>>) {
         let shared = shared.clone();
         match call {
             Call::Register(registration) => drop(tasks.spawn_local(register(shared, registration))),

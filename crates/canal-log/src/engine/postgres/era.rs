@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use tokio_postgres::Row;
 
-use super::error::PostgresError;
+use super::error::Result;
 use super::rows::number;
 use crate::engine::era::{Era, EraChange, LACKS};
 use canal_core::HostId;
@@ -33,12 +33,7 @@ pub(crate) struct Observation {
     started: i64,
     /// The oid of `head`.
     pub table: u32,
-    pub(super) progress: Progress,
-}
-
-/// How far the log and the server have advanced. Neither goes back unless history is lost.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Progress {
+    /// How far the log has advanced. Like `lsn`, it never goes back unless history is lost.
     pub(super) position: u64,
     /// The position up to which the server's own log is on its disk.
     lsn: u64,
@@ -72,15 +67,15 @@ impl Known {
 
     /// Records that the log reaches up to this position.
     pub(super) fn reaches(&mut self, position: u64) {
-        if let Some(Observation { progress, .. }) = &mut self.seen {
-            progress.position = progress.position.max(position);
+        if let Some(seen) = &mut self.seen {
+            seen.position = seen.position.max(position);
         }
     }
 
     /// Records that the server has flushed its log up to here.
     pub(super) fn flushed(&mut self, lsn: u64) {
-        if let Some(Observation { progress, .. }) = &mut self.seen {
-            progress.lsn = progress.lsn.max(lsn);
+        if let Some(seen) = &mut self.seen {
+            seen.lsn = seen.lsn.max(lsn);
         }
         self.at = boottime_ms();
     }
@@ -109,14 +104,14 @@ impl Known {
 
 impl Observation {
     /// Reads the columns of [`SHOWN`], which begin at `column`.
-    pub(crate) fn of(row: &Row, column: usize) -> Result<Self, PostgresError> {
+    pub(crate) fn of(row: &Row, column: usize) -> Result<Self> {
         let noted = noted(number(row, column)?, row.try_get(column + 1)?);
         let position = number(row, column + 2)?;
         let table: u32 = row.try_get(column + 3)?;
         let (system, timeline): (&str, &str) = (row.try_get(column + 4)?, row.try_get(column + 5)?);
         let (started, lsn) = (row.try_get(column + 6)?, number(row, column + 7)?);
         let place = format!("{system}/{timeline}/{table}");
-        Ok(Self { noted, place, started, table, progress: Progress { position, lsn } })
+        Ok(Self { noted, place, started, table, position, lsn })
     }
 
     /// Whether the log or the server has advanced less than in an earlier observation. Each era
@@ -124,8 +119,7 @@ impl Observation {
     fn is_behind(&self, last: &Self) -> bool {
         let number = |of: &Self| of.noted.as_ref().map_or(0, |era| era.number);
         let eras = number(self).saturating_sub(number(last));
-        self.progress.position.saturating_sub(eras) < last.progress.position
-            || self.progress.lsn < last.progress.lsn
+        self.position.saturating_sub(eras) < last.position || self.lsn < last.lsn
     }
 
     /// The new era, if the log does not name it yet. `now` is in milliseconds of CLOCK_BOOTTIME.
@@ -162,8 +156,7 @@ mod tests {
     fn seen(noted: Option<(u64, &str)>, started: i64, progress: (u64, u64)) -> Observation {
         let noted = noted.map(|(number, sign)| Era { number, sign: sign.to_owned() });
         let (position, lsn) = progress;
-        let progress = Progress { position, lsn };
-        Observation { noted, place: "1/2/3".to_owned(), started, table: 3, progress }
+        Observation { noted, place: "1/2/3".to_owned(), started, table: 3, position, lsn }
     }
 
     fn nothing() -> Known {
@@ -180,10 +173,7 @@ mod tests {
         assert_eq!(same.begun(&nothing(), 0), None);
         assert_eq!(same.begun(&known(&same), 9000), None);
         for lost in [(9, 100), (10, 99)] {
-            let lost = Observation {
-                progress: Progress { position: lost.0, lsn: lost.1 },
-                ..same.clone()
-            };
+            let lost = Observation { position: lost.0, lsn: lost.1, ..same.clone() };
             let begun = lost.begun(&known(&same), 1000).unwrap();
             assert_eq!((begun.era.number, begun.may_lack), (5, true));
             assert_eq!(begun.era.sign, "1/2/3/7/lacks");
@@ -231,7 +221,7 @@ mod tests {
         assert!(!lacks(&again, &before, 1500));
         assert!(lacks(&again, &before, 1501), "too long ago");
         assert!(lacks(&again, &nothing(), 1000), "a daemon that is started saw nothing");
-        let copy = Observation { progress: Progress { position: 9, lsn: 120 }, ..again.clone() };
+        let copy = Observation { position: 9, lsn: 120, ..again.clone() };
         assert!(lacks(&copy, &before, 1000));
         // Another host may not know that something is missing.
         let promoted = Observation { place: "1/5/3".to_owned(), ..again.clone() };

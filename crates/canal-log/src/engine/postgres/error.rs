@@ -11,6 +11,9 @@ use tokio_postgres::error::{DbError, SqlState};
 use crate::engine::Outage;
 use crate::engine::calls::innermost;
 
+/// The result of a request to the server.
+pub(super) type Result<T, E = PostgresError> = std::result::Result<T, E>;
+
 /// Why there is no session, or no answer.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum PostgresError {

@@ -3,7 +3,7 @@
 use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
 
-use super::error::PostgresError;
+use super::error::{PostgresError, Result};
 use super::rows::{number, number_if_any};
 use super::session::Session;
 use crate::engine::{Alive, Answer, Claimant, Identity, Position, Registration, Sign};
@@ -11,10 +11,7 @@ use canal_core::HostId;
 
 impl Session {
     /// Registers an incarnation for the nonce, unless it already has one.
-    pub(crate) async fn register(
-        &mut self,
-        registration: &Registration,
-    ) -> Result<Answer, PostgresError> {
+    pub(crate) async fn register(&mut self, registration: &Registration) -> Result<Answer> {
         let Registration { identity, nonce, ttl_ms, asked_at } = registration;
         let schema = &self.schema;
         let told = serde_json::to_string(identity)
@@ -45,7 +42,7 @@ SELECT host, ttl_ms, (SELECT epoch FROM "{schema}".head)
         Ok(Answer::Registered { host: HostId(host), ttl_ms, asked_at, epoch, others })
     }
 
-    async fn others(&self, label: &str, host: u64) -> Result<Vec<Claimant>, PostgresError> {
+    async fn others(&self, label: &str, host: u64) -> Result<Vec<Claimant>> {
         let query = format!(
             r#"SELECT host, identity, nonce FROM "{}".hosts
 WHERE label = $1 AND host <> {host} AND ended IS NULL ORDER BY host"#,
@@ -63,7 +60,7 @@ WHERE label = $1 AND host <> {host} AND ended IS NULL ORDER BY host"#,
     }
 
     /// The daemons that have not ended.
-    pub(super) async fn hosts(&self) -> Result<Vec<Identity>, PostgresError> {
+    pub(super) async fn hosts(&self) -> Result<Vec<Identity>> {
         let query = format!(
             "SELECT identity FROM \"{}\".hosts WHERE ended IS NULL ORDER BY host",
             self.schema
@@ -73,7 +70,7 @@ WHERE label = $1 AND host <> {host} AND ended IS NULL ORDER BY host"#,
     }
 
     /// Withdraws an incarnation that has appended nothing.
-    pub(crate) async fn withdraw(&mut self, host: HostId) -> Result<Answer, PostgresError> {
+    pub(crate) async fn withdraw(&mut self, host: HostId) -> Result<Answer> {
         if let Some(nonce) = self.known.nonces.get(&host) {
             let query = format!(
                 r#"DELETE FROM "{}".hosts
@@ -86,11 +83,7 @@ WHERE host = {host} AND nonce = '\x{nonce:032x}' AND sequence = 0 AND ended IS N
     }
 
     /// Counts a renewal, unless the incarnation has ended.
-    pub(crate) async fn renew(
-        &mut self,
-        host: HostId,
-        asked_at: u64,
-    ) -> Result<Answer, PostgresError> {
+    pub(crate) async fn renew(&mut self, host: HostId, asked_at: u64) -> Result<Answer> {
         let schema = &self.schema;
         let nonce = self.known.is_own(host);
         let query = format!(
@@ -119,15 +112,12 @@ ORDER BY h.host"#
         self.known.ttl_ms = ttl_ms;
         self.known.flushed(number(first, 7)?);
         self.known.reaches(head);
-        let mut hosts = Vec::with_capacity(rows.len());
-        for row in &rows {
-            let Some(host) = number_if_any(row, 4)? else { continue };
-            hosts.push(Alive {
-                host: HostId(host),
-                ttl_ms: number(row, 5)?,
-                sign: Sign::Renewals(number(row, 6)?),
-            });
-        }
+        // This host is among them.
+        let alive = |row: &Row| {
+            let (host, sign) = (HostId(number(row, 4)?), Sign::Renewals(number(row, 6)?));
+            Ok(Alive { host, ttl_ms: number(row, 5)?, sign })
+        };
+        let hosts = rows.iter().map(alive).collect::<Result<_>>()?;
         Ok(Answer::Renewed { asked_at, ttl_ms, head: Position(head), hosts })
     }
 }
@@ -141,7 +131,7 @@ pub(super) fn not_alive(HostId(host): HostId, ended: Option<u64>) -> String {
 }
 
 /// The identity in a column; an error names it as `what`.
-fn identity(row: &Row, column: usize, what: &str) -> Result<Identity, PostgresError> {
+fn identity(row: &Row, column: usize, what: &str) -> Result<Identity> {
     serde_json::from_str(row.try_get(column)?)
         .map_err(|why| PostgresError::away(format!("cannot read {what}: {why}")))
 }

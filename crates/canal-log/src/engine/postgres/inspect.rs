@@ -4,9 +4,9 @@
 
 use tokio_postgres::config::Host;
 
-use super::error::PostgresError;
+use super::error::{PostgresError, Result};
 use super::schema::{ExistingTables, foreign};
-use super::session::{PATIENCE, Session};
+use super::session::{NO_FSYNC, PATIENCE, Session};
 use super::settings::url::{Settings, is_local};
 use crate::engine::{Inspection, Outage, ServerClock, TableSize, Transport};
 use canal_sys::clock;
@@ -33,7 +33,8 @@ impl Session {
         let name = names.collect::<Vec<_>>().join(",");
         let is_local = is_local(&settings.config);
         let looked = async {
-            let session = Self::open_to_read(settings).await?;
+            let session = Self::log_in(settings).await?;
+            session.client.batch_execute("SET default_transaction_read_only = on").await?;
             session.look(&name, is_local).await
         };
         settings.in_time(PATIENCE, looked).await.unwrap_or_else(|error| Inspection {
@@ -42,7 +43,7 @@ impl Session {
         })
     }
 
-    async fn look(&self, name: &str, is_local: bool) -> Result<Inspection, PostgresError> {
+    async fn look(&self, name: &str, is_local: bool) -> Result<Inspection> {
         let before = clock::unix_ms();
         let row = self.row(SERVER).await?;
         let after = clock::unix_ms();
@@ -61,8 +62,7 @@ impl Session {
             ..Inspection::default()
         };
         if row.text(3) == "off" {
-            let what = "the server is running with fsync = off: if it crashes, locks can be lost";
-            seen.remarks.push((what.to_owned(), "set `fsync = on` on the server"));
+            seen.remarks.push((NO_FSYNC.to_owned(), "set `fsync = on` on the server"));
         }
         let found = self.find().await?;
         seen.obstacles.extend(self.obstacle(&found).await?);
@@ -81,15 +81,15 @@ impl Session {
     }
 
     /// The reason why a daemon that logs in as this user cannot use or create the tables.
-    async fn obstacle(&self, found: &ExistingTables) -> Result<Option<Outage>, PostgresError> {
+    async fn obstacle(&self, found: &ExistingTables) -> Result<Option<Outage>> {
         let (schema, ExistingTables { database, user, .. }) = (&self.schema, found);
-        let refused = |why: String, hint: String| Some(PostgresError::refused(why, hint).into());
+        let refused = |why: String, hint: String| PostgresError::refused(why, hint).into();
         if found.head {
             let missing = self.missing_privileges().await?;
             let why =
                 format!("{user} may not use the tables in schema {schema}: {missing} is missing");
             let hint = "let all hosts log in as the user that created them".to_owned();
-            return Ok(if missing.is_empty() { None } else { refused(why, hint) });
+            return Ok((!missing.is_empty()).then(|| refused(why, hint)));
         }
         if found.tables {
             return Ok(Some(foreign(schema).into()));
@@ -111,11 +111,11 @@ impl Session {
             )
         };
         let may = self.row(&question).await?.text(0) == "t";
-        Ok(if may { None } else { refused(why, hint) })
+        Ok((!may).then(|| refused(why, hint)))
     }
 
     /// The rights to the schema and tables that this user lacks, as text: `USAGE, UPDATE on head`.
-    async fn missing_privileges(&self) -> Result<String, PostgresError> {
+    async fn missing_privileges(&self) -> Result<String> {
         let schema = &self.schema;
         let query = format!(
             "SELECT string_agg(t.what, ', ') FROM ( \
@@ -129,7 +129,7 @@ impl Session {
         Ok(self.row(&query).await?.text(0).to_owned())
     }
 
-    async fn size(&self) -> Result<TableSize, PostgresError> {
+    async fn size(&self) -> Result<TableSize> {
         let schema = &self.schema;
         let query = format!(
             "SELECT (SELECT count(*) FROM \"{schema}\".log), \

@@ -15,7 +15,7 @@ use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{IsolationLevel, Row};
 
 use super::era::noted;
-use super::error::PostgresError;
+use super::error::{PostgresError, Result};
 use super::hosts::not_alive;
 use super::notification::Notification;
 use super::rows::{number, number_if_any};
@@ -36,7 +36,7 @@ const BYTES_MAX: usize = 1 << 30;
 
 impl Session {
     /// Appends a batch. Also reports the batch if it directly follows the last one that was read.
-    pub(crate) async fn append(&mut self, append: &Append) -> Result<Vec<Answer>, PostgresError> {
+    pub(crate) async fn append(&mut self, append: &Append) -> Result<Vec<Answer>> {
         let row = self.row(&self.statements(append)).await?;
         let (host, sequence) = (append.host, append.sequence);
         match (row.text(0), row.number(1)) {
@@ -125,17 +125,17 @@ FROM judged"#
 
     /// Notes an era, with a batch in the log, if the previous era is still the last on the server.
     /// Afterwards, the session knows the server's present era.
-    pub(crate) async fn note(&mut self, begun: &EraChange) -> Result<(), PostgresError> {
+    pub(crate) async fn note(&mut self, begun: &EraChange) -> Result<()> {
         let row = self.row(&self.noting(begun)).await?;
         match row.number(0) {
             Some(position) => {
                 self.seen.noted = Some(begun.era.clone());
-                self.seen.progress.position = position;
+                self.seen.position = position;
                 self.known.sees(&self.seen);
             }
             None => {
                 self.seen.noted = noted(row.number(1).unwrap_or(0), row.text(2));
-                self.seen.progress.position = row.number(3).unwrap_or(0);
+                self.seen.position = row.number(3).unwrap_or(0);
                 if self.seen.noted == begun.before {
                     return Err(PostgresError::replaced());
                 }
@@ -174,7 +174,7 @@ FROM "{schema}".head"#
     }
 
     /// Reads the whole log as of one instant, and follows it from there.
-    pub(crate) async fn load(&mut self) -> Result<Answer, PostgresError> {
+    pub(crate) async fn load(&mut self) -> Result<Answer> {
         self.cursor = None;
         let schema = &self.schema;
         let at_once = self.client.build_transaction();
@@ -192,11 +192,9 @@ WHERE position > {position} ORDER BY position"#
         );
         let log = at_once.query_typed(&log, &[]).await?;
         at_once.commit().await?;
-        let batches = log.iter().map(|row| placed(row, 0)).collect::<Result<Vec<_>, _>>()?;
-        let mut body = Vec::new();
-        for part in parts {
-            body.extend_from_slice(part.try_get(0)?);
-        }
+        let batches = log.iter().map(|row| placed(row, 0)).collect::<Result<Vec<_>>>()?;
+        let parts = parts.iter().map(|part| Ok(part.try_get::<_, &[u8]>(0)?));
+        let body = parts.collect::<Result<Vec<_>>>()?.concat();
         let snapshot = (position > 0).then_some(Stored { position: Position(position), body });
         let after = batches.last().map_or(position, |last| last.position.0);
         self.cursor = Some(Cursor::at(after));
@@ -204,7 +202,7 @@ WHERE position > {position} ORDER BY position"#
     }
 
     /// Follows the log after a batch, if the log still contains that batch as it was read.
-    pub(crate) async fn follow(&mut self, after: Option<Read>) -> Result<Answer, PostgresError> {
+    pub(crate) async fn follow(&mut self, after: Option<Read>) -> Result<Answer> {
         self.cursor = None;
         if let Some(answer) = self.differs(after).await? {
             return Ok(answer);
@@ -215,7 +213,7 @@ WHERE position > {position} ORDER BY position"#
     }
 
     /// How the log differs from what was read; `None` if it continues from there.
-    async fn differs(&self, after: Option<Read>) -> Result<Option<Answer>, PostgresError> {
+    async fn differs(&self, after: Option<Read>) -> Result<Option<Answer>> {
         let position = after.map_or(0, |read| read.position.0);
         let query = format!(
             r#"SELECT head.snapshot, l.host, l.sequence, sha256(l.body)
@@ -250,7 +248,7 @@ FROM "{schema}".head AS head LEFT JOIN "{schema}".log AS l ON l.position = {posi
     }
 
     /// Reads the next batches, if there are any.
-    pub(crate) async fn page(&mut self) -> Result<Option<Answer>, PostgresError> {
+    pub(crate) async fn page(&mut self) -> Result<Option<Answer>> {
         let Some(cursor) = &mut self.cursor else { return Ok(None) };
         // One statement sees one instant; batches before the snapshot may be deleted at any moment.
         let query = format!(
@@ -274,12 +272,9 @@ FROM "{schema}".head AS head LEFT JOIN LATERAL (
             self.cursor = None;
             return Ok(Some(Answer::Rewritten));
         }
-        let mut batches = Vec::with_capacity(rows.len());
-        for row in &rows {
-            if number_if_any(row, 2)?.is_some() {
-                batches.push(placed(row, 2)?);
-            }
-        }
+        // Without a further batch, there is one row with the head alone.
+        let further = if number_if_any(first, 2)?.is_some() { rows.as_slice() } else { &[] };
+        let batches = further.iter().map(|row| placed(row, 2)).collect::<Result<Vec<_>>>()?;
         cursor.after = batches.last().map_or(cursor.after, |last| last.position.0);
         // An announced batch that is not there was not meant for this table.
         cursor.head = head.max(cursor.after);
@@ -289,7 +284,7 @@ FROM "{schema}".head AS head LEFT JOIN LATERAL (
 
     /// Replaces the snapshot, unless the stored one is at least as new. If it fails, a transaction
     /// may be open.
-    pub(crate) async fn store(&mut self, stored: &Stored) -> Result<Answer, PostgresError> {
+    pub(crate) async fn store(&mut self, stored: &Stored) -> Result<Answer> {
         let schema = &self.schema;
         let query = format!(r#"SELECT snapshot FROM "{schema}".head"#);
         let now = number(&self.client.query_typed_one(&query, &[]).await?, 0)?;
@@ -315,13 +310,12 @@ FROM "{schema}".head AS head LEFT JOIN LATERAL (
         }
         // The last batch stays for readers that have read exactly up to it. Hosts that ended later
         // stay too, because they must learn how they ended.
-        self.client
-            .batch_execute(&format!(
-                r#"DELETE FROM "{schema}".snapshot WHERE position < {position};
+        let delete = format!(
+            r#"DELETE FROM "{schema}".snapshot WHERE position < {position};
 DELETE FROM "{schema}".log WHERE position < {position};
 DELETE FROM "{schema}".hosts WHERE ended < {position}"#
-            ))
-            .await?;
+        );
+        self.client.batch_execute(&delete).await?;
         // Others wait for the head, so it comes last, in one message with the commit.
         let moved = format!(
             r#"SELECT FROM "{schema}".head FOR UPDATE;
@@ -336,7 +330,7 @@ COMMIT"#
 }
 
 /// The batch whose columns begin at `column`.
-fn placed(row: &Row, column: usize) -> Result<Placed, PostgresError> {
+fn placed(row: &Row, column: usize) -> Result<Placed> {
     Ok(Placed {
         position: Position(number(row, column)?),
         host: HostId(number(row, column + 1)?),

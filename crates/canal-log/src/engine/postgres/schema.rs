@@ -4,7 +4,7 @@
 //! of another format or of other programs.
 
 use super::era::{Observation, SHOWN, SYSTEM};
-use super::error::PostgresError;
+use super::error::{PostgresError, Result};
 use super::notification::Seal;
 use super::session::Session;
 use crate::engine::{FORMAT, Outage};
@@ -25,7 +25,7 @@ pub(super) struct ExistingTables {
 impl Session {
     /// Creates the tables if there are none; fails if the existing ones are not canal's. Also reads
     /// the server's era. If it fails, the session must end, which undoes what was created.
-    pub(crate) async fn make_schema(&mut self) -> Result<(), PostgresError> {
+    pub(crate) async fn make_schema(&mut self) -> Result<()> {
         if !self.find().await?.head {
             self.make().await?;
         }
@@ -36,7 +36,7 @@ impl Session {
         Ok(())
     }
 
-    pub(super) async fn find(&self) -> Result<ExistingTables, PostgresError> {
+    pub(super) async fn find(&self) -> Result<ExistingTables> {
         // Every user can read the catalogue; functions such as to_regclass() need permissions.
         let query = format!(
             "WITH t AS (SELECT c.relname FROM pg_class c JOIN pg_namespace n \
@@ -57,14 +57,12 @@ impl Session {
         })
     }
 
-    async fn make(&self) -> Result<(), PostgresError> {
+    async fn make(&self) -> Result<()> {
         let schema = &self.schema;
         // If several hosts find no tables, one creates them, and the others then find them.
-        self.client
-            .batch_execute(&format!(
-                "BEGIN; SELECT pg_advisory_xact_lock(hashtextextended('canal {schema}', 0))"
-            ))
-            .await?;
+        let begin =
+            format!("BEGIN; SELECT pg_advisory_xact_lock(hashtextextended('canal {schema}', 0))");
+        self.client.batch_execute(&begin).await?;
         let found = self.find().await?;
         if found.head {
             self.client.batch_execute("COMMIT").await?;
@@ -95,7 +93,7 @@ impl Session {
     }
 
     /// Checks that the tables are canal's, and reads the era that they and the server show.
-    pub(super) async fn check_format(&self) -> Result<Observation, PostgresError> {
+    pub(super) async fn check_format(&self) -> Result<Observation> {
         let schema = &self.schema;
         let shown = SHOWN.replace("{system}", if self.tells_system { SYSTEM } else { "''" });
         let query = format!("SELECT format, {shown} FROM \"{schema}\".head");

@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use tokio_postgres::{AsyncMessage, Client, Connection, Error};
 
 use super::era::{Known, Observation};
-use super::error::{DIRECT, PostgresError};
+use super::error::{DIRECT, PostgresError, Result};
 use super::notification::{Notification, Seal};
 use super::rows::TextRow;
 use super::settings::url::Settings;
@@ -29,6 +29,10 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The oldest supported server, as `server_version_num`.
 const OLDEST: u32 = 130_000;
+
+/// The warning about a server that does not write to its disk what it acknowledges.
+pub(super) const NO_FSYNC: &str =
+    "the server is running with fsync = off: if it crashes, locks can be lost";
 
 /// The settings of a session, which override the defaults of the server, the database and the user.
 /// Settings that a server does not know are skipped.
@@ -105,10 +109,7 @@ impl Cursor {
 
 impl Session {
     /// Connects, checks the server and sets up the session.
-    pub(crate) async fn open(
-        settings: &Settings,
-        renew_by: &RenewBy,
-    ) -> Result<Self, PostgresError> {
+    pub(crate) async fn open(settings: &Settings, renew_by: &RenewBy) -> Result<Self> {
         let opened = async {
             let mut session = Self::log_in(settings).await?;
             session.make_schema().await?;
@@ -119,14 +120,8 @@ impl Session {
         settings.in_time(renew_by.attempt(PATIENCE), opened).await
     }
 
-    /// Connects, checks the server, and sets up a session in which the server refuses all changes.
-    pub(crate) async fn open_to_read(settings: &Settings) -> Result<Self, PostgresError> {
-        let session = Self::log_in(settings).await?;
-        session.client.batch_execute("SET default_transaction_read_only = on").await?;
-        Ok(session)
-    }
-
-    async fn log_in(settings: &Settings) -> Result<Self, PostgresError> {
+    /// Connects, checks the server and its settings, but not the tables.
+    pub(super) async fn log_in(settings: &Settings) -> Result<Self> {
         let proof = format!("{:032x}", engine_thread::random()?);
         let mut config = settings.config.clone();
         // A setting in the message that opens a session applies to this session only. A pooler
@@ -157,7 +152,7 @@ impl Session {
     }
 
     /// Makes the server announce appends, or stops that.
-    pub(crate) async fn listen(&mut self, listens: bool) -> Result<(), PostgresError> {
+    pub(crate) async fn listen(&mut self, listens: bool) -> Result<()> {
         if listens != self.listens {
             let verb = if listens { "LISTEN" } else { "UNLISTEN" };
             self.client.batch_execute(&format!("{verb} \"{}\"", self.schema)).await?;
@@ -167,31 +162,25 @@ impl Session {
     }
 
     /// Checks that this server can be used.
-    async fn check(&mut self) -> Result<(), PostgresError> {
-        let row = self
-            .row(
-                "SELECT current_setting('canal.session', true), \
-                 current_setting('server_version_num'), pg_is_in_recovery(), \
-                 current_setting('fsync'), \
-                 has_function_privilege('pg_catalog.pg_control_system()', 'EXECUTE')",
-            )
-            .await?;
+    async fn check(&mut self) -> Result<()> {
+        let query = "SELECT current_setting('canal.session', true), \
+            current_setting('server_version_num'), pg_is_in_recovery(), current_setting('fsync'), \
+            has_function_privilege('pg_catalog.pg_control_system()', 'EXECUTE')";
+        let row = self.row(query).await?;
         fits(row.number(1).unwrap_or(0))?;
         self.is_ours(row.text(0))?;
         if row.text(2) == "t" {
             return Err(PostgresError::away("the server is a standby"));
         }
         if row.text(3) == "off" {
-            tracing::warn!(
-                "the server is running with fsync = off: if it crashes, locks can be lost"
-            );
+            tracing::warn!("{NO_FSYNC}");
         }
         self.tells_system = row.text(4) == "t";
         Ok(())
     }
 
     /// Checks that the session that answered is the one that was opened.
-    pub(crate) fn is_ours(&self, proof: &str) -> Result<(), PostgresError> {
+    pub(crate) fn is_ours(&self, proof: &str) -> Result<()> {
         if proof == self.proof {
             return Ok(());
         }
@@ -200,7 +189,7 @@ impl Session {
         Err(PostgresError::refused(why, DIRECT))
     }
 
-    async fn set_up(&self) -> Result<(), PostgresError> {
+    async fn set_up(&self) -> Result<()> {
         let wanted = WANTED.map(|(name, value)| format!("('{name}', '{value}')")).join(", ");
         let set = format!(
             "SELECT set_config(w.name, w.value, false) FROM (VALUES {wanted}) AS w(name, value) \
@@ -213,13 +202,8 @@ impl Session {
         Ok(())
     }
 
-    /// Ends the open transaction, if there is one, without its changes.
-    pub(super) async fn roll_back(&self) -> Result<(), PostgresError> {
-        Ok(self.client.batch_execute("ROLLBACK").await?)
-    }
-
     /// The last row of the answer to these statements, as text.
-    pub(super) async fn row(&self, statements: &str) -> Result<TextRow, PostgresError> {
+    pub(super) async fn row(&self, statements: &str) -> Result<TextRow> {
         let messages = self.client.simple_query(statements).await?;
         let unreadable = || PostgresError::away("cannot parse the server's answer");
         TextRow::last(messages).ok_or_else(unreadable)
@@ -249,7 +233,7 @@ impl Session {
 }
 
 /// Checks that a server of this version can be used.
-fn fits(version: u32) -> Result<(), PostgresError> {
+fn fits(version: u32) -> Result<()> {
     if version >= OLDEST {
         return Ok(());
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-use super::error::PostgresError;
+use super::error::{PostgresError, Result};
 use super::session::{PATIENCE, Session};
 use super::settings::url::Settings;
 use crate::engine::engine_thread::Caller;
@@ -54,7 +54,7 @@ async fn open(endpoint: &mut Endpoint, caller: &Caller) -> Result<Session, Outag
 }
 
 /// Carries out calls, and reads what the server announces, until the session ends.
-async fn serve(session: &mut Session, caller: &mut Caller) -> Result<Infallible, PostgresError> {
+async fn serve(session: &mut Session, caller: &mut Caller) -> Result<Infallible> {
     while let Some(begun) = session.begun() {
         in_time(session.note(&begun)).await?;
     }
@@ -78,11 +78,7 @@ async fn serve(session: &mut Session, caller: &mut Caller) -> Result<Infallible,
     }
 }
 
-async fn carry_out(
-    session: &mut Session,
-    caller: &Caller,
-    call: Call,
-) -> Result<(), PostgresError> {
+async fn carry_out(session: &mut Session, caller: &Caller, call: Call) -> Result<()> {
     if let Call::Attend { listens } = call {
         return attend(session, caller, listens).await;
     }
@@ -92,7 +88,8 @@ async fn carry_out(
             Err(PostgresError::Undone(why)) if attempts < ATTEMPTS => {
                 tracing::debug!("asking again: {why}");
                 // Only the transaction of several messages is still open.
-                in_time(session.roll_back()).await?;
+                let roll_back = session.client.batch_execute("ROLLBACK");
+                in_time(async { Ok(roll_back.await?) }).await?;
                 attempts += 1;
             }
             other => break other?,
@@ -104,11 +101,7 @@ async fn carry_out(
 
 /// Starts or stops the announcements, then reads everything that is in the log. In this order, no
 /// batch is missed.
-async fn attend(
-    session: &mut Session,
-    caller: &Caller,
-    listens: bool,
-) -> Result<(), PostgresError> {
+async fn attend(session: &mut Session, caller: &Caller, listens: bool) -> Result<()> {
     in_time(session.listen(listens)).await?;
     loop {
         if let Some(answer) = in_time(session.page()).await? {
@@ -121,7 +114,7 @@ async fn attend(
     }
 }
 
-async fn attempt(session: &mut Session, call: &Call) -> Result<Vec<Answer>, PostgresError> {
+async fn attempt(session: &mut Session, call: &Call) -> Result<Vec<Answer>> {
     let answer = match call {
         Call::Append(append) => return session.append(append).await,
         Call::Register(registration) => session.register(registration).await?,
@@ -135,8 +128,6 @@ async fn attempt(session: &mut Session, call: &Call) -> Result<Vec<Answer>, Post
     Ok(vec![answer])
 }
 
-async fn in_time<T>(
-    asked: impl Future<Output = Result<T, PostgresError>>,
-) -> Result<T, PostgresError> {
+async fn in_time<T>(asked: impl Future<Output = Result<T>>) -> Result<T> {
     timeout(PATIENCE, asked).await.unwrap_or_else(|_| Err(PostgresError::silent()))
 }

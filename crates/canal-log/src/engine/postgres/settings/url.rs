@@ -18,7 +18,7 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 use super::passfile;
 use super::tls;
 use crate::engine::Outage;
-use crate::engine::postgres::error::PostgresError;
+use crate::engine::postgres::error::{PostgresError, Result};
 
 /// The schema of the tables, unless `canal_schema` names another one.
 const SCHEMA: &str = "canal";
@@ -98,8 +98,8 @@ impl Settings {
     pub(crate) async fn in_time<T>(
         &self,
         patience: Duration,
-        work: impl Future<Output = Result<T, PostgresError>>,
-    ) -> Result<T, PostgresError> {
+        work: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
         let hosts = u32::try_from(self.config.get_hosts().len().max(1)).unwrap_or(u32::MAX);
         timeout(patience * hosts, work).await.unwrap_or_else(|_| Err(PostgresError::silent()))
     }
