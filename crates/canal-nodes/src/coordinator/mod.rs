@@ -16,7 +16,6 @@ mod replies;
 mod tests;
 
 use node_state::{Hold, Node, Turn};
-use progress::Said;
 use quorum_requests::SILENCE_MS;
 use renewal::PATIENCE_MS;
 
@@ -56,7 +55,10 @@ pub struct Coordinator {
     patient_until: Millis,
     /// The last published time until which the command may run.
     published: Option<Millis>,
-    said: Said,
+    /// The last report: how many nodes hold the lock, and at which nodes the request waits.
+    said_held: (usize, Vec<usize>),
+    /// How many nodes answer, if they were reported as too few.
+    said_too_few: Option<usize>,
 }
 
 /// The phase of the request.
@@ -111,7 +113,8 @@ impl Coordinator {
             wake_at: None,
             patient_until: 0,
             published: None,
-            said: Said::default(),
+            said_held: Default::default(),
+            said_too_few: None,
         }
     }
 
@@ -161,7 +164,7 @@ impl Coordinator {
             self.keep_links(&mut turn);
             self.report(&mut turn);
             self.wake_at = turn.wake_at();
-            self.wake_at.into_iter().for_each(|at| turn.carry_out(Effect::WakeAt(at)));
+            turn.effects.extend(self.wake_at.map(Effect::WakeAt));
         }
         turn.effects
     }

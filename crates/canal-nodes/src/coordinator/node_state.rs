@@ -159,16 +159,6 @@ impl Node {
         !self.is_permanently_away() && !self.silent_since.is_some_and(is_silent)
     }
 
-    /// The time since which a call is unanswered.
-    pub(super) fn unanswered_since(&self) -> Option<Millis> {
-        match self.hold {
-            Hold::Asked { since } | Hold::Confirming { since } | Hold::Releasing { since } => {
-                Some(since)
-            }
-            _ => self.renewing,
-        }
-    }
-
     /// Whether it was asked for a spare, and is not yet asked to confirm.
     pub(super) fn is_spare(&self) -> bool {
         self.asked.is_some_and(|asked| asked.spare)
@@ -215,10 +205,18 @@ impl Node {
         self.failures += 1;
     }
 
-    /// Records that a call has been unanswered since `since`, and opens another connection at once.
-    pub(super) fn suspect(&mut self, now: Millis, since: Millis) {
-        self.disconnected(NodeFailure::passing("it does not answer"), since);
-        self.retry_at = now;
+    /// Reconnects at once if a call has been unanswered for so long. Returns whether it did.
+    pub(super) fn suspect(&mut self, turn: &mut Turn, silence_ms: Millis) -> bool {
+        let since = match self.hold {
+            Hold::Asked { since } | Hold::Confirming { since } | Hold::Releasing { since } => since,
+            _ => self.renewing.unwrap_or(Millis::MAX),
+        };
+        let is_silent = turn.is_silent(since, silence_ms);
+        if is_silent {
+            self.disconnected(NodeFailure::passing("it does not answer"), since);
+            self.retry_at = turn.now;
+        }
+        is_silent
     }
 
     /// Records that the connection was closed on purpose.

@@ -5,15 +5,6 @@ use super::quorum_requests::{PASS_OVER_MS, SILENCE_MS};
 use super::{Coordinator, Phase};
 use crate::{Change, Effect, Held, Millis};
 
-/// The state of the whole request in the last reports.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Said {
-    /// How many nodes hold the lock, and at which nodes the request waits.
-    held: (usize, Vec<usize>),
-    /// How many nodes answer, if they were reported as too few.
-    too_few: Option<usize>,
-}
-
 impl Coordinator {
     pub(super) fn report(&mut self, turn: &mut Turn) {
         if matches!(self.phase, Phase::Lost | Phase::Ending { .. } | Phase::Over) {
@@ -23,7 +14,13 @@ impl Coordinator {
             self.report_link(turn, at);
         }
         self.report_new(turn);
-        self.report_held(turn);
+        let waits = |at: &usize| matches!(self.nodes[*at].hold, Hold::Queued);
+        let held = self.held();
+        let now = (held.held, self.members.iter().copied().filter(waits).collect());
+        if self.said_held != now {
+            self.said_held = now.clone();
+            turn.carry_out(Effect::Say(Change::Held(held, now.1)));
+        }
         self.report_too_few(turn);
     }
 
@@ -74,16 +71,6 @@ impl Coordinator {
         }
     }
 
-    fn report_held(&mut self, turn: &mut Turn) {
-        let waits = |at: &usize| matches!(self.nodes[*at].hold, Hold::Queued);
-        let held = self.held();
-        let now = (held.held, self.members.iter().copied().filter(waits).collect());
-        if self.said.held != now {
-            self.said.held = now.clone();
-            turn.carry_out(Effect::Say(Change::Held(held, now.1)));
-        }
-    }
-
     fn report_too_few(&mut self, turn: &mut Turn) {
         let asks = matches!(self.phase, Phase::Collecting(_) | Phase::Counting { .. });
         // Nodes that do not grant yet still answer.
@@ -93,11 +80,10 @@ impl Coordinator {
         };
         let answering = self.members.iter().filter(answers).count();
         let too_few = (asks && answering < self.need).then_some(answering);
-        if self.said.too_few != too_few {
-            self.said.too_few = too_few;
-            too_few.into_iter().for_each(|held| {
-                turn.carry_out(Effect::Say(Change::TooFew(Held { held, need: self.need })));
-            });
+        if self.said_too_few != too_few {
+            self.said_too_few = too_few;
+            let say = |held| Effect::Say(Change::TooFew(Held { held, need: self.need }));
+            turn.effects.extend(too_few.map(say));
         }
     }
 

@@ -120,12 +120,8 @@ impl Coordinator {
         if may_answer < self.need {
             return Some(self.failed(turn));
         }
-        Some(self.refused(
-            turn.now,
-            None,
-            Refusal::Timeout,
-            NodeFailure::passing("the wait timed out"),
-        ))
+        let why = NodeFailure::passing("the wait timed out");
+        Some(self.refused(turn.now, None, Refusal::Timeout, why))
     }
 
     /// The outcome of a refusal, by a node or by the request itself.
@@ -176,8 +172,7 @@ impl Coordinator {
                 if self.announces(turn) {
                     return false;
                 }
-                let chosen = self.granted().take(self.need).collect();
-                return self.begin_to_confirm(turn, chosen);
+                return self.begin_to_confirm(turn);
             }
             if self.within_reach(turn, round.at, |_| true) < self.need {
                 match self.begin_round(turn) {
@@ -288,10 +283,8 @@ impl Coordinator {
                 Step::Stay
             }
             Hold::Asked { .. } | Hold::Releasing { .. } => {
-                match self.suspect(turn, at, silence_ms) {
-                    true => Step::Next,
-                    false => Step::Stay,
-                }
+                let is_silent = self.nodes[at].suspect(turn, silence_ms);
+                if is_silent { Step::Next } else { Step::Stay }
             }
             // The holder of the first node has the lock, unless its owner passed over that node. So
             // even with `-n`, a later node gets a little time: if it refused at once, two cron jobs
@@ -317,7 +310,7 @@ impl Coordinator {
                 Hold::Nothing if self.nodes[at].is_open() && self.may_answer(turn, at) => {
                     self.ask(turn, at, Asking { no_wait: true, spare: false });
                 }
-                _ => drop(self.suspect(turn, at, SILENCE_MS)),
+                _ => drop(self.nodes[at].suspect(turn, SILENCE_MS)),
             }
         }
     }
@@ -342,17 +335,13 @@ impl Coordinator {
                     let no_wait = self.plan.wait_ms == Some(0);
                     self.ask(turn, at, Asking { no_wait, spare: false });
                 }
-                _ => drop(self.suspect(turn, at, SILENCE_MS)),
+                _ => drop(self.nodes[at].suspect(turn, SILENCE_MS)),
             }
         }
         if self.granted().count() >= self.need {
-            let chosen = self.granted().take(self.need).collect();
-            return self.begin_to_confirm(turn, chosen);
+            return self.begin_to_confirm(turn);
         }
-        match self.refused_by_all(turn) {
-            Some(outcome) => self.end(turn, outcome),
-            None => false,
-        }
+        self.refused_by_all(turn).is_some_and(|outcome| self.end(turn, outcome))
     }
 
     /// The outcome if no node is left that may grant the request. With `-n`, a silent node does not
@@ -404,8 +393,9 @@ impl Coordinator {
         }
     }
 
-    /// Confirms the grants of these nodes with a token that is larger than each of theirs.
-    fn begin_to_confirm(&mut self, turn: &mut Turn, chosen: Vec<usize>) -> bool {
+    /// Confirms as many grants as are needed, with a token that is larger than each of theirs.
+    fn begin_to_confirm(&mut self, turn: &mut Turn) -> bool {
+        let chosen: Vec<usize> = self.granted().take(self.need).collect();
         let tokens = chosen.iter().filter_map(|at| match self.nodes[*at].hold {
             Hold::Collecting { token } => Some((token, *at)),
             _ => None,
@@ -505,17 +495,6 @@ impl Coordinator {
             node.close(turn.now);
             turn.carry_out(Effect::Node(at, Call::Cancel));
         }
-    }
-
-    /// Reconnects to a node that has not answered a call for so long. Returns whether it did.
-    pub(super) fn suspect(&mut self, turn: &mut Turn, at: usize, silence_ms: Millis) -> bool {
-        let node = &mut self.nodes[at];
-        let Some(since) = node.unanswered_since() else { return false };
-        let is_silent = turn.is_silent(since, silence_ms);
-        if is_silent {
-            node.suspect(turn.now, since);
-        }
-        is_silent
     }
 
     /// Begins to release everything. Returns true: another phase has begun.

@@ -66,7 +66,7 @@ impl Coordinator {
                 Hold::Firm => false,
                 Hold::Confirming { .. } => {
                     is_pending = true;
-                    self.suspect(turn, at, SILENCE_MS)
+                    self.nodes[at].suspect(turn, SILENCE_MS)
                 }
                 _ => true,
             };
@@ -112,7 +112,7 @@ impl Coordinator {
                     self.renew(turn, at);
                     !self.may_answer(turn, at)
                 }
-                Some(_) => self.suspect(turn, at, self.timing.renewal_silence_ms),
+                Some(_) => self.nodes[at].suspect(turn, self.timing.renewal_silence_ms),
             };
             if is_lost {
                 self.fail_to_confirm(turn, at);
@@ -152,7 +152,7 @@ impl Coordinator {
         for at in 0..self.nodes.len() {
             if !self.members.contains(&at) {
                 self.release_leftover(turn, at);
-                self.suspect(turn, at, SILENCE_MS);
+                self.nodes[at].suspect(turn, SILENCE_MS);
             } else {
                 self.keep_lease(turn, at);
                 self.keep_spare(turn, at);
@@ -202,15 +202,11 @@ impl Coordinator {
         if !matches!(node.hold, Hold::Firm | Hold::Unknown) || !node.is_open() {
             return;
         }
-        match node.renewing {
-            Some(_) => {
-                let silence_ms = self.timing_of(at).renewal_silence_ms;
-                self.suspect(turn, at, silence_ms);
-            }
-            None if node.hold == Hold::Unknown || turn.is_past(node.renew_at) => {
-                self.renew(turn, at);
-            }
-            None => {}
+        if node.renewing.is_some() {
+            let silence_ms = self.timing_of(at).renewal_silence_ms;
+            self.nodes[at].suspect(turn, silence_ms);
+        } else if node.hold == Hold::Unknown || turn.is_past(node.renew_at) {
+            self.renew(turn, at);
         }
     }
 
@@ -240,7 +236,7 @@ impl Coordinator {
                 self.confirm_at(turn, at, token);
             }
             Hold::Firm | Hold::Unknown => {}
-            _ => drop(self.suspect(turn, at, SILENCE_MS)),
+            _ => drop(self.nodes[at].suspect(turn, SILENCE_MS)),
         }
     }
 

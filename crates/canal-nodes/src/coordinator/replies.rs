@@ -57,7 +57,12 @@ impl Coordinator {
             }
             Event::TokenTaken(least) => {
                 if self.hear_unconfirmed(at, "another lock there already had the token", turn) {
-                    self.skip_tokens(least);
+                    // So far beyond the node's tokens that it cannot reach the next one before it
+                    // is asked to confirm. The distance doubles each time.
+                    let doubled = self.tokens_taken.min(TOKENS_SKIPPED_DOUBLED_MAX);
+                    let least = Token(least.0.saturating_add(TOKENS_SKIPPED << doubled));
+                    self.tokens_taken += 1;
+                    self.least_token = self.least_token.max(least);
                     self.release_spare(at, turn);
                 }
             }
@@ -116,14 +121,6 @@ impl Coordinator {
             }
         }
         true
-    }
-
-    /// Moves the next token so far beyond those of a node that the node cannot reach it before it
-    /// is asked to confirm. The distance doubles each time.
-    fn skip_tokens(&mut self, least: Token) {
-        let beyond = TOKENS_SKIPPED << self.tokens_taken.min(TOKENS_SKIPPED_DOUBLED_MAX);
-        self.tokens_taken += 1;
-        self.least_token = self.least_token.max(Token(least.0.saturating_add(beyond)));
     }
 
     /// Releases a spare that a node granted and cannot confirm; otherwise it would stay collecting.
@@ -215,13 +212,10 @@ impl Coordinator {
     fn stop(&mut self, turn: &mut Turn) {
         let outcome = match self.phase {
             // The members that no longer certainly hold the lock.
-            Phase::Lost => Outcome::Lost(
-                self.members
-                    .iter()
-                    .copied()
-                    .filter(|at| self.sure_until(*at) <= turn.now)
-                    .collect(),
-            ),
+            Phase::Lost => {
+                let is_unsure = |at: &usize| self.sure_until(*at) <= turn.now;
+                Outcome::Lost(self.members.iter().copied().filter(is_unsure).collect())
+            }
             Phase::Ending { .. } | Phase::Over => return,
             _ => Outcome::GivenBack(Vec::new()),
         };

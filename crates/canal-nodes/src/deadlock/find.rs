@@ -13,8 +13,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::union::{FrameName, RequestName, Union, Way};
 use canal_core::{
-    Above, By, Diverged, FrameId, HeldItem, HoldState, Key, Mode, NodeId, RequestId, Settings,
-    Snapshot, Token, WaitFor, WaiterState, shortest_cycle,
+    Above, By, Diverged, FrameId, HeldItem, HoldState, Key, Mode, NodeId, RequestId, Snapshot,
+    Token, WaitFor, WaiterState, shortest_cycle,
 };
 use canal_protocol::{PartFound, WaitsFound};
 
@@ -92,19 +92,19 @@ pub fn find_in(readings: &[WaitsFound]) -> Result<Vec<Deadlock>, Diverged> {
 
 /// The deadlock of requests that wait for each other.
 fn deadlock(rest: &Union<'_>, graph: &Graph, knot: &BTreeSet<RequestName>) -> Option<Deadlock> {
-    let mut able: Vec<RequestName> =
-        knot.iter().copied().filter(|request| rest.can_act(*request)).collect();
+    // The client of a request looks for deadlocks over nodes if it asks at several nodes, or under
+    // a run that does.
+    let is_run = |frame: &FrameName| matches!(frame, FrameName::Run(_));
+    let looks = |request: &RequestName| rest.frames_around(*request).iter().any(is_run);
+    let mut able: Vec<RequestName> = knot.iter().copied().filter(looks).collect();
     able.sort_unstable_by_key(|request| std::cmp::Reverse(rest.age(*request)));
-    let way = |request: &RequestName| {
-        let helps =
-            |way: Way| rest.helped_by(*request, way).iter().any(|other| knot.contains(other));
-        let request = *request;
-        [Way::Surrender, Way::Refusal]
-            .into_iter()
-            .find(|way| helps(*way))
-            .map(|way| Victim { request, way })
+    let helpful = |request: &RequestName| {
+        let mut ways = [Way::Surrender, Way::Refusal].into_iter();
+        let way =
+            ways.find(|way| rest.helped_by(*request, *way).iter().any(|it| knot.contains(it)));
+        Some(Victim { request: *request, way: way? })
     };
-    let mut victims: Vec<Victim> = able.iter().filter_map(way).collect();
+    let mut victims: Vec<Victim> = able.iter().filter_map(helpful).collect();
     if victims.is_empty() {
         // One alone does not help: they must give way one after the other.
         victims.extend(able.iter().map(|request| Victim { request: *request, way: Way::Refusal }));
@@ -204,7 +204,8 @@ fn join_node(earlier: &WaitsFound, later: &WaitsFound) -> WaitsFound {
     let waits_still = |waiter: &&WaiterState| {
         let mut items = waiter.request.items.iter();
         waited.get(&waiter.id).is_some_and(|it| is_same(it, waiter))
-            && items.all(|it| settings_of(earlier, &it.key) == settings_of(later, &it.key))
+            && items
+                .all(|it| earlier.table.settings.get(&it.key) == later.table.settings.get(&it.key))
             && before.get(&waiter.frame) == now.get(&waiter.frame)
     };
     let waiters = later.table.waiters.iter().filter(waits_still).cloned().collect();
@@ -219,10 +220,6 @@ fn join_node(earlier: &WaitsFound, later: &WaitsFound) -> WaitsFound {
 /// The run over nodes to which each frame belongs, and what it claims to be within.
 fn memberships(found: &WaitsFound) -> BTreeMap<FrameId, (Option<&PartFound>, Option<Above>)> {
     found.frames.iter().map(|it| (it.frame, (it.part_of.as_ref(), it.above()))).collect()
-}
-
-fn settings_of<'f>(found: &'f WaitsFound, key: &Key) -> Option<&'f Settings> {
-    found.table.settings.get(key)
 }
 
 /// Whether a request still waits as before.

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use canal_core::{
     Above, Diverged, FrameId, FrameState, NodeId, PartialTable, RequestId, Require, RunId,
-    Snapshot, UnixMillis,
+    UnixMillis,
 };
 use canal_protocol::{FrameFound, PartFound, WaitsFound};
 
@@ -82,7 +82,13 @@ struct Request {
 
 impl<'a> Node<'a> {
     fn of(reading: &'a WaitsFound) -> Result<Self, Diverged> {
-        let table = PartialTable::of(&without_loose_parts(reading))?;
+        // A node takes back loose holds for any other request.
+        let is_loose = |it: &&FrameFound| it.part_of.as_ref().is_some_and(|part| part.loose);
+        let loose: BTreeSet<FrameId> =
+            reading.frames.iter().filter(is_loose).map(|it| it.frame).collect();
+        let mut table = reading.table.clone();
+        table.holds.retain(|hold| !loose.contains(&hold.frame));
+        let table = PartialTable::of(&table)?;
         let found = reading.frames.iter().map(|found| (found.frame, found)).collect();
         Ok(Self { id: reading.node, table, found })
     }
@@ -147,7 +153,10 @@ impl<'a> Union<'a> {
         for at in 0..union.nodes.len() {
             union.add_requests(at);
         }
-        union.count_inside();
+        let waited = union.requests.values().flat_map(|request| union.enclosing(request.frame));
+        for frame in waited.collect::<Vec<_>>() {
+            union.frames.entry(frame).or_default().inside += 1;
+        }
         union.note_births();
         Ok(union)
     }
@@ -171,15 +180,6 @@ impl<'a> Union<'a> {
                 }
                 _ => request.parts.len(),
             };
-        }
-    }
-
-    fn count_inside(&mut self) {
-        let waiting: Vec<FrameName> = self.requests.values().map(|request| request.frame).collect();
-        for frame in waiting {
-            for enclosing in self.enclosing(frame) {
-                self.frames.entry(enclosing).or_default().inside += 1;
-            }
         }
     }
 
@@ -249,12 +249,6 @@ impl<'a> Union<'a> {
         Some((*self.born.get(&session)?, session, it.since, request))
     }
 
-    /// Whether the client of a request looks for deadlocks over nodes: it asks at several nodes, or
-    /// under a run that does.
-    pub(super) fn can_act(&self, request: RequestName) -> bool {
-        self.frames_around(request).iter().any(|frame| matches!(frame, FrameName::Run(_)))
-    }
-
     /// Lets everything continue that can.
     pub(super) fn reduce(&mut self) {
         loop {
@@ -287,9 +281,7 @@ impl<'a> Union<'a> {
         };
         let granted = self.requests.iter().filter(|(_, request)| enough(request));
         let granted: Vec<RequestName> = granted.map(|(name, _)| *name).collect();
-        for request in &granted {
-            self.answer(*request);
-        }
+        granted.iter().for_each(|request| self.answer(*request));
         !granted.is_empty()
     }
 
@@ -332,13 +324,4 @@ impl<'a> Union<'a> {
         let others = self.requests().filter(|other| *other != request);
         others.filter(|other| !without.requests.contains_key(other)).collect()
     }
-}
-
-/// The table of a node without the holds that it takes back for any other request.
-fn without_loose_parts(reading: &WaitsFound) -> Snapshot {
-    let mut table = reading.table.clone();
-    let loose = reading.frames.iter().filter(|it| it.part_of.as_ref().is_some_and(|it| it.loose));
-    let loose: BTreeSet<FrameId> = loose.map(|it| it.frame).collect();
-    table.holds.retain(|hold| !loose.contains(&hold.frame));
-    table
 }
