@@ -242,10 +242,9 @@ impl Supervisor<'_> {
                 self.receive()?;
             }
             self.check_lock()?;
-            if let Some(end) = self.end.filter(|_| !self.waits_for_descendants()) {
-                return self.finish(end);
-            }
-            let left = self.living()?;
+            let ends_descendants = self.monitor.as_ref().is_some_and(HoldMonitor::ends_descendants);
+            let waits = self.end.is_none() || self.limits.with_children || ends_descendants;
+            let left = if waits { self.living()? } else { Vec::new() };
             if let Some(end) = self.end.filter(|_| left.is_empty()) {
                 return self.finish(end);
             }
@@ -282,11 +281,6 @@ impl Supervisor<'_> {
         let Self { command, fate_query, hooks, nodes, descendants, .. } = self;
         descendants
             .living(|pid| pid == *command || fate_query.is(pid) || is_apart(pid, *hooks, nodes))
-    }
-
-    fn waits_for_descendants(&self) -> bool {
-        self.limits.with_children
-            || self.monitor.as_ref().is_some_and(HoldMonitor::ends_descendants)
     }
 
     /// Reads the messages of the child.
@@ -348,9 +342,7 @@ impl Supervisor<'_> {
             }
             self.send(signal);
             if self.end.is_some() {
-                for pid in left {
-                    let _ = kill(*pid, signal);
-                }
+                left.iter().for_each(|pid| _ = kill(*pid, signal));
             }
         }
         Ok(())
@@ -389,9 +381,7 @@ impl Supervisor<'_> {
                     self.send(SIGCONT);
                 }
                 // Without SIGCONT: a process that is about to be killed must not continue first.
-                Phase::Killing => {
-                    self.send(SIGKILL);
-                }
+                Phase::Killing => _ = self.send(SIGKILL),
                 Phase::Held | Phase::Warned => {}
             }
         }
@@ -410,15 +400,12 @@ impl Supervisor<'_> {
         match self.monitor.as_ref().map(HoldMonitor::phase) {
             Some(Phase::Killing) => {
                 self.send(SIGKILL);
-                let tops: Vec<Pid> =
-                    std::iter::once(self.command).chain(left.iter().copied()).collect();
+                let tops = [&[self.command], left].concat();
                 let refused =
                     adopted_processes::kill(&tops, |pid| is_apart(pid, self.hooks, &self.nodes));
                 refused.into_iter().for_each(|refused| self.report(refused));
             }
-            Some(Phase::Ending) => {
-                self.signal_descendants(left, SIGTERM);
-            }
+            Some(Phase::Ending) => _ = self.signal_descendants(left, SIGTERM),
             _ => {}
         }
     }

@@ -66,7 +66,14 @@ impl CoordinatorProcess<'_> {
         let ((nodes, here), left) = match self.left.clone() {
             Some(Left { nodes, checkpoint, start }) => {
                 let task = if start.is_some() { Task::Run } else { Task::Wait };
-                self.take_over(start);
+                if start.is_none() {
+                    // The child got no message, and the parts held for it are released.
+                    self.writer.publish(Deadline::default());
+                }
+                if request.purpose != Purpose::Lease {
+                    // If the message reached the child, it no longer listens.
+                    self.unsent = start;
+                }
                 let known = nodes.iter().filter_map(|(address, id)| {
                     let node = request.nodes.iter().find(|node| node.address == *address)?;
                     Some(NodeState::unasked(*id, node, request.ttl_ms))
@@ -84,19 +91,6 @@ impl CoordinatorProcess<'_> {
             Ok(Some(ending)) => self.end(&ending),
             Ok(None) => {}
             Err(error) => self.not_held(Some(fault(error.into()))),
-        }
-    }
-
-    /// Continues after another coordinator. `start` is the child's message that the lock is held,
-    /// sent or about to be sent.
-    fn take_over(&mut self, start: Option<Start>) {
-        if start.is_none() {
-            // The child got no message, and the parts held for it are released.
-            self.writer.publish(Deadline::default());
-        }
-        if self.request.purpose != Purpose::Lease {
-            // If the message reached the child, it no longer listens.
-            self.unsent = start;
         }
     }
 
@@ -118,12 +112,10 @@ impl CoordinatorProcess<'_> {
         if let Outcome::GivenBack(left) = &ending.outcome
             && !left.is_empty()
         {
-            let names: Vec<&str> =
-                left.iter().map(|node| ending.answers[*node].name.as_str()).collect();
-            let names = names.join(", ");
-            self.say(News::Note(format!(
-                "{names} did not answer: the lock ends there when its TTL expires"
-            )));
+            let names = left.iter().map(|node| ending.answers[*node].name.as_str());
+            let names = names.collect::<Vec<_>>().join(", ");
+            let text = format!("{names} did not answer: the lock ends there when its TTL expires");
+            self.say(News::Note(text));
         }
     }
 
@@ -240,8 +232,7 @@ impl Host for CoordinatorProcess<'_> {
         let ends = [&self.parent, &self.child].into_iter().flatten().map(AsFd::as_fd);
         // The parent reports the end of the command; without a parent the kernel does.
         let command = self.command.iter().filter(|_| self.parent.is_none()).map(AsFd::as_fd);
-        let all = ends.chain(command);
-        all.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect()
+        ends.chain(command).map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect()
     }
 
     fn turn(&mut self, now: Millis) -> Wish {

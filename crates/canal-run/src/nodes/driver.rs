@@ -7,7 +7,7 @@ use std::io;
 use std::ops::ControlFlow;
 
 use canal_core::Token;
-use canal_lock::client::nodes::lease::LeaseHandle;
+use canal_lock::client::nodes::lease::{LeaseHandle, LeasePart};
 use canal_lock::client::nodes::link::parameters;
 use canal_nodes::{
     Asking, Call, Change, Checkpoint, Coordinator, Effect, Event, Held, Input, Millis, Outcome,
@@ -15,7 +15,7 @@ use canal_nodes::{
 };
 use canal_protocol::{
     Acquire, Collect, ConfirmAt, ConfirmedAt, ErrorName, Failure, FrameOfNode, Grant, KnownNode,
-    NodeFailure, NodeId, NodesRefusal, Release, Renew, Renewed, Report,
+    Node, NodeFailure, NodeId, NodesRefusal, Release, Renew, Renewed, Report,
 };
 use canal_sys::clock::boottime_ms;
 
@@ -32,6 +32,28 @@ const LOOK_MS: Millis = 1_000;
 
 /// How long to wait for other nodes after the start before the host gets the list of held parts.
 const SETTLE_MS: Millis = 5_000;
+
+/// Renews or releases a lease from this process, which must have one thread. `request` is
+/// [`NodesRequest::of_lease`]. Calls [`Host::start`] when enough nodes have renewed it; if the host
+/// then continues, keeps the lease until the host stops. Returns `None` if the host stopped.
+///
+/// # Errors
+/// A system call failed.
+pub fn on_lease(
+    task: Task,
+    handle: &LeaseHandle,
+    request: &NodesRequest,
+    host: &mut dyn Host,
+) -> io::Result<Option<Ending>> {
+    let node =
+        |(part, node): (&LeasePart, &Node)| NodeState::unasked(part.id, node, request.ttl_ms);
+    let nodes = handle.parts.iter().zip(&request.nodes).map(node).collect();
+    let parts = handle.parts.iter().enumerate();
+    let parts = parts.map(|(node, it)| Part { node, lease: it.lease, sent: None, asked: None });
+    let (token, need) = (handle.token.map(Token), handle.need);
+    let left = Checkpoint { token, need, parts: parts.collect() };
+    Driver::new(request, nodes, None, Some((left, task))).run(host)
+}
 
 /// A coordinator with its connections.
 pub(super) struct Driver<'a> {
@@ -82,17 +104,6 @@ impl<'a> Driver<'a> {
             waits_reader: WaitsReader::new(request),
             here,
         }
-    }
-
-    /// A coordinator of an existing lease. `request` is that of its handle.
-    pub(super) fn of_lease(request: &'a NodesRequest, handle: &LeaseHandle, task: Task) -> Self {
-        let (mut nodes, mut parts) = (Vec::new(), Vec::new());
-        for (at, (part, node)) in handle.parts.iter().zip(&request.nodes).enumerate() {
-            nodes.push(NodeState::unasked(part.id, node, request.ttl_ms));
-            parts.push(Part { node: at, lease: part.lease, sent: None, asked: None });
-        }
-        let left = Checkpoint { token: handle.token.map(Token), need: handle.need, parts };
-        Self::new(request, nodes, None, Some((left, task)))
     }
 
     /// Runs until the request is over, or until the host stops; then it returns `None`.
@@ -231,8 +242,8 @@ impl<'a> Driver<'a> {
                 member.call(Kind::ConfirmAt, &ConfirmAt { tag, handle, token, note: None })
             }
             Call::Renew(lease) => {
-                // A node has the note of a new request already.
-                let note = request.asked.note.clone().filter(|_| request.is_of_lease());
+                // A node has the note of a new request already; one about a lease asks for nothing.
+                let note = request.asked.note.clone().filter(|_| request.asked.items.is_empty());
                 let (handle, ttl_ms) = (secret.handle(*id, lease), request.new_ttl_ms);
                 member.call(Kind::Renew, &Renew { handle, note, ttl_ms })
             }
@@ -261,6 +272,8 @@ impl<'a> Driver<'a> {
         let NodeState { id, lease, .. } = self.nodes[node];
         let request = self.request;
         let Acquire { priority, max_waiting, under_run, .. } = request.asked;
+        let under_frame = self.here.zip(request.under_frame);
+        let under_frame = under_frame.map(|(node, frame)| FrameOfNode { node, frame });
         Collect {
             run: request.secret.run(),
             tag: request.secret.tag(id, lease),
@@ -278,10 +291,7 @@ impl<'a> Driver<'a> {
             spare: asking.spare,
             under: request.under.handle(id),
             under_run,
-            under_frame: self
-                .here
-                .zip(request.under_frame)
-                .map(|(node, frame)| FrameOfNode { node, frame }),
+            under_frame,
         }
     }
 

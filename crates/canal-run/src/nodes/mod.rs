@@ -31,30 +31,10 @@ mod waits_reader;
 
 pub use coordinator_parent::{ChildEnd, OverNodes};
 pub use deadlock_watcher::watch_for_deadlocks;
+pub use driver::on_lease;
 pub use leader_watch::{LeaderAtNodes, LeaderView, NodeState, NodeView};
 pub use node_wording::{LOST_HINT, unread};
 pub use nodes_request::{
     Around, BeforeStart, Ending, Host, Line, News, NodesRequest, NotHeld, PartAnswer, PartSaid,
     PartTrouble, Purpose, Start, Wish,
 };
-
-use std::io;
-
-use canal_lock::client::nodes::lease::LeaseHandle;
-use canal_nodes::Task;
-use driver::Driver;
-
-/// Renews or releases a lease from this process, which must have one thread. `request` is
-/// [`NodesRequest::of_lease`]. Calls [`Host::start`] when enough nodes have renewed it; if the host
-/// then continues, keeps the lease until the host stops. Returns `None` if the host stopped.
-///
-/// # Errors
-/// A system call failed.
-pub fn on_lease(
-    task: Task,
-    handle: &LeaseHandle,
-    request: &NodesRequest,
-    host: &mut dyn Host,
-) -> io::Result<Option<Ending>> {
-    Driver::of_lease(request, handle, task).run(host)
-}

@@ -197,11 +197,7 @@ impl Member {
         }
     }
 
-    pub(super) fn call<P: Serialize>(
-        &mut self,
-        kind: Kind,
-        parameters: &P,
-    ) -> Result<(), NodeFailure> {
+    pub(super) fn call(&mut self, kind: Kind, what: &impl Serialize) -> Result<(), NodeFailure> {
         let Some(link) = &mut self.link else {
             return Err(NodeFailure::passing("the connection was closed"));
         };
@@ -211,7 +207,7 @@ impl Member {
             Kind::Collect | Kind::Leader => Replies::More,
             _ => Replies::One,
         };
-        link.send(&kind.method(), parameters, replies)?;
+        link.send(&kind.method(), what, replies)?;
         self.calls.push_back(Call { kind, sent, is_begun: false });
         self.is_asked |= kind == Kind::Collect;
         self.beaten_at = sent;
@@ -229,11 +225,8 @@ impl Member {
             return 20;
         }
         let beat_at = self.beaten_at.saturating_add(self.beat_ms(link));
-        let due_at = self.calls.front().and_then(Call::due_at);
-        let until = match due_at {
-            Some(due_at) if self.is_connecting() => due_at,
-            _ => due_at.map_or(beat_at, |due_at| beat_at.min(due_at)),
-        };
+        let due_at = self.calls.front().and_then(Call::due_at).unwrap_or(u64::MAX);
+        let until = if self.is_connecting() { due_at } else { beat_at.min(due_at) };
         until.saturating_sub(boottime_ms()).max(1)
     }
 
@@ -344,8 +337,8 @@ pub(super) fn sleep<'a>(
     // timer, the sleep is longer by that time.
     let timer = TimerFd::new(ClockId::CLOCK_BOOTTIME, TimerFlags::TFD_CLOEXEC).ok();
     // A time of 0 would disarm it.
-    let expiration =
-        Expiration::OneShot(TimeSpec::from_duration(patience.max(Duration::from_millis(1))));
+    let time = TimeSpec::from_duration(patience.max(Duration::from_millis(1)));
+    let expiration = Expiration::OneShot(time);
     timer.iter().for_each(|timer| _ = timer.set(expiration, TimerSetTimeFlags::empty()));
     let mut polled: Vec<PollFd<'_>> = members.flat_map(Member::polled).chain(others).collect();
     polled.extend(timer.iter().map(|timer| PollFd::new(timer.as_fd(), PollFlags::POLLIN)));

@@ -96,11 +96,6 @@ impl NodesRequest {
         }
     }
 
-    /// Whether it is about an existing lease.
-    pub(super) fn is_of_lease(&self) -> bool {
-        self.asked.items.is_empty()
-    }
-
     /// Whether it is made within a run over nodes, or within a command that canal runs here.
     pub fn is_nested(&self) -> bool {
         self.asked.under_run.is_some() || self.under_frame.is_some()

@@ -8,7 +8,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 
-use canal_core::{By, FrameId, Key, Mode, Request, RequestId, WaiterState};
+use canal_core::{By, FrameId, Key, Mode, RequestId, WaiterState};
 use canal_lock::client::Start;
 use canal_lock::client::nodes::link::parameters;
 use canal_nodes::deadlock::{Deadlock, Detector, Named, Next, RequestName, Step, Way};
@@ -344,7 +344,12 @@ impl<'a> WaitsReader<'a> {
             }
             By::Waiter(id, frame) => {
                 let other = waiter(found, id)?;
-                (frame, &step.key, mode_near(&other.request, &step.key), other.since, false)
+                // It may ask for the key itself, or for one above or below it.
+                let items = &other.request.items;
+                let same = items.iter().find(|item| item.key == step.key);
+                let item = same.or_else(|| items.iter().find(|it| is_near(&it.key, &step.key)));
+                let mode = item.map_or(Mode::Counted, |item| item.ask.mode());
+                (frame, &step.key, mode, other.since, false)
             }
         };
         let (party, key) = (self.party_of(found, frame)?, key.to_string());
@@ -407,13 +412,6 @@ fn waiter(found: &WaitsFound, id: RequestId) -> Option<&WaiterState> {
 
 fn is_near(one: &Key, other: &Key) -> bool {
     one.covers(other) || other.covers(one)
-}
-
-/// The mode in which a request asks for a key, or for one above or below it.
-fn mode_near(request: &Request, key: &Key) -> Mode {
-    let own = request.items.iter().find(|item| item.key == *key);
-    let item = own.or_else(|| request.items.iter().find(|item| is_near(&item.key, key)));
-    item.map_or(Mode::Counted, |item| item.ask.mode())
 }
 
 /// A deadlock in one clause.
