@@ -1,7 +1,7 @@
 //! An etcd, 3.4 or later, as the engine.
 //!
 //! A separate thread talks gRPC to it. `keys` lists the keys. Every change is one transaction
-//! that compares its conditions, and every read is linearizable. `worker` keeps the promises of
+//! that compares its conditions, and every read is linearizable. `connect_and_serve` keeps the promises of
 //! [`engine`](super) about calls and answers.
 //!
 //! The messages are written by hand, because `etcd-client` needs protoc to build. etcd's JSON
@@ -12,6 +12,7 @@
 
 mod address;
 mod client;
+mod connect_and_serve;
 mod era;
 mod error;
 mod hosts;
@@ -20,7 +21,6 @@ mod keys;
 mod log;
 mod messages;
 mod shared;
-mod worker;
 
 pub use log::BODY_MAX;
 
@@ -36,7 +36,7 @@ use keys::Keys;
 /// The address is invalid, or the system has no thread or no descriptors left.
 pub fn open(mut source: Source) -> Result<EngineThread, OpenError> {
     let keys = Keys::new(&Address::parse(&source()?)?.prefix);
-    EngineThread::start("canal-etcd", false, |caller| worker::work(keys, source, caller))
+    EngineThread::start("canal-etcd", false, |caller| connect_and_serve::work(keys, source, caller))
 }
 
 /// Inspects an etcd, and changes nothing there.

@@ -8,6 +8,7 @@
 //! discretion of this side. An append is one message, which the server alone carries through. So a
 //! host that is stopped or cut off at any instant blocks no other host.
 
+mod connect_and_serve;
 mod era;
 mod error;
 mod hosts;
@@ -18,13 +19,12 @@ mod rows;
 mod schema;
 mod session;
 mod settings;
-mod worker;
 
 use super::engine_thread::runtime;
 use super::{EngineThread, Inspection, OpenError, Source};
+use connect_and_serve::Endpoint;
 use session::Session;
 use settings::url::Settings;
-use worker::Endpoint;
 
 /// Begins to connect. The address has libpq's form (`postgres://USER@HOST/DATABASE?OPTIONS`), and
 /// may contain `canal_schema=NAME`. `label` is the name by which users know this host.
@@ -36,7 +36,7 @@ use worker::Endpoint;
 pub fn open(mut source: Source, label: &str) -> Result<EngineThread, OpenError> {
     let table = Settings::parse(&source()?, label)?.table();
     let endpoint = Endpoint { table, label: label.to_owned(), source };
-    EngineThread::start("canal-postgres", true, |caller| worker::work(endpoint, caller))
+    EngineThread::start("canal-postgres", true, |caller| connect_and_serve::work(endpoint, caller))
 }
 
 /// Inspects a server without changing it.
