@@ -4,7 +4,6 @@
 //! appended, except at most the records of an append that has not returned. `docs/journal.md`
 //! describes the format byte by byte, and the reasons for the order of the writes.
 
-mod batch;
 mod compact;
 mod file;
 pub(crate) mod format;
@@ -17,10 +16,9 @@ use std::path::{Path, PathBuf};
 use self::file::{FILE_BYTES, JournalFile};
 use self::format::Header;
 use super::Record;
-use canal_core::{Revision, Snapshot};
+use canal_core::{Entry, Outcome, Revision, Snapshot};
 use canal_sys::process::Origin;
 
-pub use batch::Batch;
 pub use file::path as file_path;
 pub use format::OpenError;
 pub use open::{last_origin, salvage};
@@ -107,7 +105,7 @@ impl Journal {
     /// the last one.
     pub fn append(&mut self, records: &Batch) -> io::Result<()> {
         let Some(live) = &mut self.live else {
-            return Err(batch::invalid("began a new journal with a snapshot"));
+            return Err(invalid("began a new journal with a snapshot"));
         };
         let (bytes, revision) = records.after(live.revision)?;
         live.file.append(live.end, bytes)?;
@@ -125,6 +123,66 @@ impl Journal {
     pub fn bytes(&self) -> u64 {
         self.live.as_ref().map_or(0, |live| live.end)
     }
+}
+
+/// Records to append in one write, in the order of insertion.
+#[derive(Debug, Default)]
+pub struct Batch {
+    bytes: Vec<u8>,
+    /// Each record's revision, and the end of its bytes.
+    ends: Vec<(Revision, usize)>,
+    /// Why one of them could not be encoded.
+    failed: Option<io::Error>,
+}
+
+impl Batch {
+    /// Adds a record. If it cannot be encoded, the batch cannot be appended.
+    pub fn push(&mut self, revision: Revision, entry: &Entry, outcomes: &[Outcome]) {
+        let record = Record { revision, entry, outcomes };
+        if let Err(error) = format::encode(&mut self.bytes, &record) {
+            self.failed = Some(error);
+        }
+        self.ends.push((revision, self.bytes.len()));
+    }
+
+    /// The number of records.
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// Whether it is empty.
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    /// Keeps the first `records`.
+    pub fn truncate(&mut self, records: usize) {
+        self.ends.truncate(records);
+        self.bytes.truncate(self.ends.last().map_or(0, |(_, end)| *end));
+    }
+
+    /// Removes all records and keeps some memory for later ones, but not that of a burst.
+    pub fn clear(&mut self) {
+        self.truncate(0);
+        self.bytes.shrink_to(FILE_BYTES as usize);
+        self.failed = None;
+    }
+
+    /// The bytes, and the revision of the last record, if these are the records after `last`.
+    fn after(&self, last: Revision) -> io::Result<(&[u8], Revision)> {
+        if let Some(error) = &self.failed {
+            return Err(io::Error::new(error.kind(), error.to_string()));
+        }
+        let follows = |(revision, next): (&(Revision, usize), u64)| revision.0.0 == next;
+        if !self.ends.iter().zip(last.0 + 1..).all(follows) {
+            return Err(invalid("the revisions of the records have a gap"));
+        }
+        Ok((&self.bytes, self.ends.last().map_or(last, |(revision, _)| *revision)))
+    }
+}
+
+fn invalid(what: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, what)
 }
 
 #[cfg(test)]
