@@ -240,7 +240,7 @@ fn held(path: &Path, bytes: &[u8]) -> Result<(Held, usize), OpenError> {
             _ if frames < header.frames => {
                 return Err(OpenError::damaged(path, at, "the file was cut short"));
             }
-            Framed::Torn { .. } | Framed::End => return Ok((leases, at)),
+            Framed::Torn(_) | Framed::End => return Ok((leases, at)),
             Framed::Bad { .. } if is_unfinished(bytes, at) => return Ok((leases, at)),
             Framed::Bad { offset, what } => return Err(OpenError::damaged(path, offset, what)),
         }

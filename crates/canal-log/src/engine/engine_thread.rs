@@ -38,14 +38,11 @@ pub struct EngineThread {
 impl EngineThread {
     /// Starts a thread that does this work until the daemon drops its side. If the engine lets
     /// hosts rest, it announces batches only to hosts that need them.
-    pub(super) fn start<F>(
+    pub(super) fn start<F: Future<Output = Infallible>>(
         name: &str,
         lets_rest: bool,
         work: impl FnOnce(Caller) -> F + Send + 'static,
-    ) -> Result<Self, OpenError>
-    where
-        F: Future<Output = Infallible>,
-    {
+    ) -> Result<Self, OpenError> {
         let runtime = runtime()?;
         let (engine, caller) = Self::sides(lets_rest);
         let dropped = caller.answers.clone();

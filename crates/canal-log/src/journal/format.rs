@@ -157,11 +157,8 @@ pub(crate) enum Framed<'a> {
         /// The offset after it.
         next: usize,
     },
-    /// The beginning of a record that was not written to its end.
-    Torn {
-        /// The number of its bytes.
-        bytes: usize,
-    },
+    /// The beginning of a record that was not written to its end: the number of its bytes.
+    Torn(usize),
     /// Only zeros to the end of the file.
     End,
     /// Content that was never written in this form.
@@ -180,7 +177,7 @@ impl<'a> Framed<'a> {
         match self {
             Self::Whole { payload, next } => Ok((payload, next)),
             Self::Bad { offset, what } => Err((offset, what)),
-            Self::Torn { .. } | Self::End => Err((at, cut.to_owned())),
+            Self::Torn(_) | Self::End => Err((at, cut.to_owned())),
         }
     }
 }
@@ -288,7 +285,7 @@ fn torn(file: Content<'_>, at: usize, after: usize) -> Framed<'_> {
     let payload = rest[..written].get(PREFIX..).unwrap_or_default();
     match payload.iter().position(|byte| matches!(*byte, 0 | TRAILER)) {
         Some(inside) => bad(at + PREFIX + inside, "a record cannot contain this".to_owned()),
-        None => Framed::Torn { bytes: written },
+        None => Framed::Torn(written),
     }
 }
 
@@ -395,7 +392,7 @@ mod tests {
         for cut in (first..second).rev() {
             file[cut..].fill(0);
             match read(&file, first) {
-                Framed::Torn { bytes } => {
+                Framed::Torn(bytes) => {
                     assert!(bytes <= cut - first && is_zero(&file[first + bytes..]));
                     assert_ne!(file[first + bytes - 1], 0);
                 }
@@ -428,9 +425,7 @@ mod tests {
         file.truncate(second);
         assert!(matches!(read(&file, first), Framed::Whole { next, .. } if next == second));
         file[second - 1] = 0;
-        assert!(
-            matches!(read(&file, first), Framed::Torn { bytes } if bytes == second - first - 1)
-        );
+        assert!(matches!(read(&file, first), Framed::Torn(bytes) if bytes == second - first - 1));
     }
 
     #[test]
@@ -465,7 +460,7 @@ mod tests {
         file[..4].copy_from_slice(&56_u32.to_le_bytes());
         assert!(matches!(read(&file, 0), Framed::Bad { offset: 0, .. }));
         file[..4].copy_from_slice(&55_u32.to_le_bytes());
-        assert!(matches!(read(&file, 0), Framed::Torn { bytes: 1 }));
+        assert!(matches!(read(&file, 0), Framed::Torn(1)));
         file[..4].copy_from_slice(&u32::MAX.to_le_bytes());
         assert!(matches!(read(&file, 0), Framed::Bad { offset: 0, .. }));
     }

@@ -216,7 +216,7 @@ fn read(name: &Path, file: Content<'_>) -> Result<Body, OpenError> {
                 }
                 Err(error) => break Some(error),
             },
-            Framed::Torn { bytes } => {
+            Framed::Torn(bytes) => {
                 torn = bytes;
                 break None;
             }

@@ -43,13 +43,8 @@ pub struct Named {
 /// The next thing to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// Ask all nodes, and pass on the answers with this number.
-    Ask {
-        /// The number.
-        round: u64,
-        /// The runs and frames to ask about.
-        named: Named,
-    },
+    /// Ask all nodes about these runs and frames, and pass on the answers with this number.
+    Ask(u64, Named),
     /// The request has to give way.
     GiveWay {
         /// The deadlock that requires it.
@@ -57,11 +52,9 @@ pub enum Next {
         /// How it gives way.
         way: Way,
     },
-    /// Do nothing before this time, or before the next call of another method.
-    Rest {
-        /// `None`: do nothing before the next call of another method.
-        until: Option<Millis>,
-    },
+    /// Do nothing before this time, or before the next call of another method; `None`: only before
+    /// that.
+    Rest(Option<Millis>),
 }
 
 /// Looks for deadlocks on behalf of one waiting request.
@@ -156,15 +149,15 @@ impl Detector {
     /// The next thing to do now. Call it again until there is nothing.
     pub fn next(&mut self, now: Millis) -> Next {
         if !self.waits {
-            return Next::Rest { until: None };
+            return Next::Rest(None);
         }
         #[cfg(test)]
         if crate::sim::is_broken(crate::sim::Rule::LooksForDeadlocks) {
-            return Next::Rest { until: None };
+            return Next::Rest(None);
         }
         let Some(mut look) = self.look.take() else {
             if now < self.look_at {
-                return Next::Rest { until: Some(self.look_at) };
+                return Next::Rest(Some(self.look_at));
             }
             let (first, rounds, answers) = (None, 0, Vec::new());
             let named = self.first_named.clone();
@@ -174,7 +167,7 @@ impl Detector {
         let is_awaited = look.answers.iter().any(Option::is_none);
         if is_awaited && now < until {
             self.look = Some(look);
-            return Next::Rest { until: Some(until) };
+            return Next::Rest(Some(until));
         }
         let has_more = look.answers.len() < self.nodes;
         let answers = std::mem::take(&mut look.answers);
@@ -205,7 +198,7 @@ impl Detector {
                 self.look_at = now.saturating_add(pause_ms);
                 match decided {
                     Some((deadlock, way)) => Next::GiveWay { deadlock, way },
-                    None => Next::Rest { until: Some(self.look_at) },
+                    None => Next::Rest(Some(self.look_at)),
                 }
             }
         }
@@ -218,7 +211,7 @@ impl Detector {
         let named = look.named.clone();
         self.look = Some(look);
         self.rounds += 1;
-        Next::Ask { round: self.rounds, named }
+        Next::Ask(self.rounds, named)
     }
 
     /// Whether the request must give way, after a look with these readings.

@@ -14,8 +14,8 @@ use canal_nodes::{
     Part, Plan, Refusal, Task,
 };
 use canal_protocol::{
-    Acquire, Collect, ConfirmAt, ConfirmedAt, ErrorName, Failure, FrameOfNode, Grant, KnownNode,
-    Node, NodeFailure, NodeId, NodesRefusal, Release, Renew, Renewed, Report,
+    Acquire, Collect, ConfirmAt, ConfirmedAt, ErrorName, Failure, FrameOfNode, Grant, Node,
+    NodeFailure, NodeId, NodesRefusal, Release, Renew, Renewed, Report,
 };
 use canal_sys::clock::boottime_ms;
 
@@ -326,10 +326,10 @@ impl<'a> Driver<'a> {
         for heard in self.nodes[node].member.turn() {
             let event = match heard {
                 Heard::Away(failure) => Err(failure),
-                Heard::Identity(identity) => self.check(node, &identity.known).map(|()| {
-                    self.nodes[node].member.reached = true;
-                    Event::Reached(identity.grants_from_ms)
-                }),
+                Heard::Identity(identity) => {
+                    let checked = self.nodes[node].check(&self.request.around, &identity.known);
+                    checked.map(|()| Event::Reached(identity.grants_from_ms))
+                }
                 Heard::Answer(answer) => {
                     if let Some(refused) = self.refused_part(&answer) {
                         let trouble = PartTrouble::Refused(refused.what.clone());
@@ -422,16 +422,6 @@ impl<'a> Driver<'a> {
 
     fn answers(&self) -> Vec<PartAnswer> {
         self.nodes.iter().map(|node| node.answer.clone()).collect()
-    }
-
-    /// Whether the daemon is the one in the plan.
-    fn check(&self, node: usize, known: &KnownNode) -> Result<(), NodeFailure> {
-        let state = &self.nodes[node];
-        self.request.around.known_nodes.meet(&state.member.node, known)?;
-        match known.node == state.id {
-            true => Ok(()),
-            false => Err(NodeFailure::permanent("it is now a different daemon")),
-        }
     }
 
     /// Lets each node that was asked show the state of the whole request.

@@ -4,12 +4,12 @@
 use canal_lock::client::nodes::lease::LeasePart;
 use canal_nodes::{Millis, Require};
 use canal_protocol::node_address::NodeAddress;
-use canal_protocol::{Grant, Node, NodeFailure, NodeId, NodeIdentity};
+use canal_protocol::{Grant, KnownNode, Node, NodeFailure, NodeId, NodeIdentity};
 use canal_sys::clock::boottime_ms;
 
 use super::node_connection::{Heard, Member, sleep};
 use super::node_wording;
-use super::nodes_request::{Host, News, NodesRequest, PartAnswer, Wish};
+use super::nodes_request::{Around, Host, News, NodesRequest, PartAnswer, Wish};
 
 /// How long nodes may take to send their identity, if the request does not wait for longer. A
 /// request without a limit does not try for longer either: a name that was never reached may be a
@@ -48,6 +48,16 @@ impl NodeState {
             releases: 0,
             answer: PartAnswer { name: node.name.clone(), said: None, trouble: None },
         }
+    }
+
+    /// Checks that the daemon which answers now is the one in the plan.
+    pub(super) fn check(&mut self, around: &Around, known: &KnownNode) -> Result<(), NodeFailure> {
+        around.known_nodes.meet(&self.member.node, known)?;
+        if known.node != self.id {
+            return Err(NodeFailure::permanent("it is now a different daemon"));
+        }
+        self.member.reached = true;
+        Ok(())
     }
 
     /// Its part of a lease.
@@ -114,15 +124,6 @@ impl Asked {
     }
 }
 
-/// Until when to connect again to nodes that were never reached, after failures that may pass.
-fn retry_until(request: &NodesRequest) -> Millis {
-    let wait_ms = match request.require.counts_the_alive() {
-        true => 0,
-        false => request.asked.wait_ms.unwrap_or(0),
-    };
-    request.asked_at.saturating_add(wait_ms.max(MEET_MS))
-}
-
 /// Finds out about the nodes of a request: returns those that count, ascending by id, and the
 /// daemon of this machine, if it encloses the request and answers. Asks those that were not met
 /// before. The error is `None` if the caller gave up.
@@ -142,7 +143,9 @@ pub(super) fn meet(
     }
     // With `any`, a node that was reached before may be enough.
     let needs_none = request.require == Require::Any && !known.is_empty();
-    let retry_until = if needs_none { 0 } else { retry_until(request) };
+    let wait_ms = request.asked.wait_ms.filter(|_| !request.require.counts_the_alive());
+    let retry_ms = wait_ms.unwrap_or(0).max(MEET_MS);
+    let retry_until = if needs_none { 0 } else { request.asked_at.saturating_add(retry_ms) };
     ask_all(&mut asked, request, retry_until, host)?;
     let (mut met, mut last_failure) = (Vec::new(), None);
     for Asked { member, result, .. } in asked {

@@ -182,7 +182,7 @@ impl<'a> WaitsReader<'a> {
         }
         loop {
             match self.detector.next(now) {
-                Next::Ask { round, named } => {
+                Next::Ask(round, named) => {
                     self.question = (round, named);
                     (0..self.sources.len()).for_each(|at| self.ask(at));
                 }
@@ -193,7 +193,7 @@ impl<'a> WaitsReader<'a> {
                 Next::GiveWay { deadlock, way: Way::Refusal } => {
                     return Some(self.refusal(deadlock));
                 }
-                Next::Rest { until } => {
+                Next::Rest(until) => {
                     self.wake_at = until;
                     self.check_unread();
                     if !waits {

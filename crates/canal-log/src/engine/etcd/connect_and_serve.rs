@@ -32,7 +32,11 @@ pub(super) async fn work(keys: Keys, mut source: Source, mut caller: Caller) -> 
     // randomness, it is the first.
     let mut next = random::u64().unwrap_or(0) as usize;
     let reach_any = async |_: &Caller| {
-        let address = address(&mut source, &engine)?;
+        // Any part of the address may have changed, above all the passwords.
+        let address = Address::parse(&source()?)?;
+        if Keys::new(&address.prefix) != engine.keys {
+            return Err(Outage::moved());
+        }
         reach_one(&address, &mut next, &engine).await
     };
     let serve = async |(shared, seen), caller: &mut Caller| {
@@ -40,12 +44,6 @@ pub(super) async fn work(keys: Keys, mut source: Source, mut caller: Caller) -> 
         error.into()
     };
     caller.serve_on(PAUSE_MAX, reach_any, serve).await
-}
-
-/// The present address. Any part of it may have changed, above all the passwords.
-fn address(source: &mut Source, engine: &EngineState) -> Result<Address, Outage> {
-    let address = Address::parse(&source()?)?;
-    if Keys::new(&address.prefix) == engine.keys { Ok(address) } else { Err(Outage::moved()) }
 }
 
 /// Connects to the first usable member, beginning with the one at `next`.

@@ -122,12 +122,8 @@ type Mine = (HostId, OwnIncarnation, [u8; 16]);
 /// The incarnation with the nonce of a repeated request, if it still lives.
 ///
 /// Renews its lease, which may have been granted before this request.
-async fn again(
-    shared: &Shared,
-    registration: &Registration,
-    seen: &Registry,
-) -> Result<Option<Mine>> {
-    let nonce = registration.nonce.to_be_bytes();
+async fn again(shared: &Shared, asked: &Registration, seen: &Registry) -> Result<Option<Mine>> {
+    let nonce = asked.nonce.to_be_bytes();
     let known = seen.names.iter().find(|(_, name)| name.nonce == nonce);
     let leased = known.and_then(|(host, name)| Some((*host, name, *seen.leases.get(host)?)));
     let (Some((host, name, lease)), Some(meta)) = (leased, &seen.meta) else { return Ok(None) };
@@ -139,7 +135,7 @@ async fn again(
 /// Takes the next number, unless another host has taken it.
 async fn enter(
     shared: &Shared,
-    registration: &Registration,
+    asked: &Registration,
     seen: &Registry,
     lease: &LeaseLives,
 ) -> Result<Option<Mine>> {
@@ -147,7 +143,7 @@ async fn enter(
     let (last, revision) = seen.next;
     let host = HostId(last + 1);
     let ttl_ms = lease.ttl_ms();
-    let (identity, nonce) = (registration.identity.clone(), registration.nonce.to_be_bytes());
+    let (identity, nonce) = (asked.identity.clone(), asked.nonce.to_be_bytes());
     let name = json(&Name { identity, nonce });
     let state = State { sequence: 0, body: String::new(), ttl_ms };
     let mut txn = Txn {

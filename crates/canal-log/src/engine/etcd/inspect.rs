@@ -7,11 +7,11 @@ use std::rc::Rc;
 
 use super::address::Address;
 use super::client::{Client, explained};
+use super::connect_and_serve::connect;
 use super::error::{EtcdError, Result};
 use super::hosts::meta_of;
 use super::keys::{Keys, Name, decode};
 use super::messages::{Range, Status, Txn, all, one, put, reads, version_is};
-use super::connect_and_serve::connect;
 use crate::engine::{Inspection, Outage, TableSize, Transport};
 
 /// Inspects the members that an address names, and through the first usable one the table in that

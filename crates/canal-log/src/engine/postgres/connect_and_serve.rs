@@ -20,19 +20,22 @@ const PAUSE_MAX: Duration = Duration::from_secs(5);
 /// How many times to try a call that the server rolls back.
 const ATTEMPTS: u32 = 5;
 
-/// The address of the server, as far as it is known.
-pub(super) struct Endpoint {
-    /// The database and the schema. Other ones would mean another table.
-    pub(super) table: (Option<String>, String),
-    pub(super) label: String,
-    pub(super) source: Source,
-}
-
-/// Serves the caller, in one session after another.
-pub(super) async fn work(mut endpoint: Endpoint, mut caller: Caller) -> Infallible {
+/// Serves the caller, in one session after another. `table` is the database and the schema: other
+/// ones would mean another table.
+pub(super) async fn work(
+    table: (Option<String>, String),
+    label: String,
+    mut source: Source,
+    mut caller: Caller,
+) -> Infallible {
     let known = RefCell::default();
     let connect = async |caller: &Caller| {
-        let mut session = open(&mut endpoint, caller).await?;
+        // The address and the files that it names, as they are now.
+        let settings = Settings::parse(&source()?, &label)?;
+        if settings.table() != table {
+            return Err(Outage::moved());
+        }
+        let mut session = Session::open(&settings, &caller.renew_by).await?;
         session.known = known.take();
         Ok(session)
     };
@@ -42,15 +45,6 @@ pub(super) async fn work(mut endpoint: Endpoint, mut caller: Caller) -> Infallib
         session.ended_by(error).await.into()
     };
     caller.serve_on(PAUSE_MAX, connect, serve).await
-}
-
-/// Opens a session with the address and the files that it names, as they are now.
-async fn open(endpoint: &mut Endpoint, caller: &Caller) -> Result<Session, Outage> {
-    let settings = Settings::parse(&(endpoint.source)()?, &endpoint.label)?;
-    if settings.table() != endpoint.table {
-        return Err(Outage::moved());
-    }
-    Ok(Session::open(&settings, &caller.renew_by).await?)
 }
 
 /// Carries out calls, and reads what the server announces, until the session ends.

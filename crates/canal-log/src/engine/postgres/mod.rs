@@ -22,7 +22,6 @@ mod settings;
 
 use super::engine_thread::runtime;
 use super::{EngineThread, Inspection, OpenError, Source};
-use connect_and_serve::Endpoint;
 use session::Session;
 use settings::url::Settings;
 
@@ -35,8 +34,10 @@ use settings::url::Settings;
 /// [`OpenError`].
 pub fn open(mut source: Source, label: &str) -> Result<EngineThread, OpenError> {
     let table = Settings::parse(&source()?, label)?.table();
-    let endpoint = Endpoint { table, label: label.to_owned(), source };
-    EngineThread::start("canal-postgres", true, |caller| connect_and_serve::work(endpoint, caller))
+    let label = label.to_owned();
+    EngineThread::start("canal-postgres", true, |caller| {
+        connect_and_serve::work(table, label, source, caller)
+    })
 }
 
 /// Inspects a server without changing it.

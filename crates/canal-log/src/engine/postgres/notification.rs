@@ -77,17 +77,17 @@ impl Seal {
         let words: Vec<&str> = notification.sealed.split(' ').collect();
         let [host, sequence, check, body, signature] = words.as_slice() else { return None };
         let (host, sequence) = (HostId(host.parse().ok()?), sequence.parse().ok()?);
-        let check: [u8; CHECK] = unhex(check)?.try_into().ok()?;
+        let check: [u8; CHECK] = const_hex::decode(check).ok()?.try_into().ok()?;
         let signed = Sha256::new()
             .chain_update(&self.epoch)
             .chain_update(notification.head.to_be_bytes())
             .chain_update(check)
             .chain_update(&self.epoch)
             .finalize();
-        if unhex(signature)? != signed[..] {
+        if const_hex::decode(signature).ok()? != signed[..] {
             return None;
         }
-        let mut body = unhex(body)?;
+        let mut body = const_hex::decode(body).ok()?;
         self.hide(&check, &mut body)?;
         self.check(host, sequence, &body)?.verify_truncated_left(&check).ok()?;
         Some(Placed { position: Position(notification.head), host, sequence, body })
@@ -115,10 +115,6 @@ impl Seal {
     }
 }
 
-fn unhex(digits: &str) -> Option<Vec<u8>> {
-    const_hex::decode(digits).ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -132,7 +128,7 @@ mod tests {
         let append = Append { host: HostId(3), sequence: 4, body: body.to_vec(), ends: None };
         let sql = seal.payload(&append);
         let Some(sealed) = sql.split('\'').nth(1) else { return position.to_string() };
-        let check = unhex(sealed.split(' ').nth(3).unwrap()).unwrap();
+        let check = const_hex::decode(sealed.split(' ').nth(3).unwrap()).unwrap();
         let signature = Sha256::new()
             .chain_update(&seal.epoch)
             .chain_update(position.to_be_bytes())

@@ -242,14 +242,10 @@ fn fits(version: u32) -> Result<()> {
 }
 
 /// Runs the connection until it ends.
-async fn drive<S, T>(
+async fn drive<S: AsyncRead + AsyncWrite + Unpin, T: AsyncRead + AsyncWrite + Unpin>(
     mut connection: Connection<S, T>,
     announce: UnboundedSender<Notification>,
-) -> Option<Error>
-where
-    S: AsyncRead + AsyncWrite + Unpin,
-    T: AsyncRead + AsyncWrite + Unpin,
-{
+) -> Option<Error> {
     loop {
         match poll_fn(|context| connection.poll_message(context)).await {
             Some(Ok(AsyncMessage::Notification(said))) => {

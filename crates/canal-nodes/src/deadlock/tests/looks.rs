@@ -146,8 +146,8 @@ impl Scene {
         detector.is(own);
         detector.waits(true, self.now);
         match detector.next(self.now) {
-            Next::Rest { .. } => {}
-            Next::Ask { round, .. } => {
+            Next::Rest(_) => {}
+            Next::Ask(round, _) => {
                 let nodes = reads.clone();
                 let calls = nodes.into_iter().map(|node| Coming::Call { client: id, round, node });
                 calls.for_each(|call| self.send(call));
