@@ -133,8 +133,7 @@ pub fn become_command(
 ) -> NotBegun {
     let Err(not_begun) = begin(command, &mut taken, asked, child_channel.as_ref());
     if let Some(child_channel) = child_channel {
-        // A parent that has ended does not need the message.
-        child_channel.0.send(&ChildMessage::NotBegun, &[]);
+        child_channel.not_begun();
     }
     // After a loss, the daemon is unreachable, and the hold ends with this process anyway.
     if !matches!(not_begun, NotBegun::Lost(_)) {
@@ -224,5 +223,11 @@ impl ChildChannel {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         outlive_parent()
+    }
+
+    /// Reports to the parent that the command does not begin.
+    pub fn not_begun(self) {
+        // A parent that has ended does not need the message.
+        self.0.send(&ChildMessage::NotBegun, &[]);
     }
 }

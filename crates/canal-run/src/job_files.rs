@@ -110,22 +110,20 @@ impl Folder {
     /// most `most` bytes in total. Logs that the user named stay.
     pub fn prune(&self, most: u64) -> io::Result<Pruned> {
         self.sweep()?;
-        let numbers = self.numbers()?;
-        let size = |number: &u64| {
-            let name = number.to_string();
-            let files = [self.log(&name), self.record(&name)];
+        let names: Vec<String> = self.numbers()?.iter().map(u64::to_string).collect();
+        let size = |name: &String| {
+            let files = [self.log(name), self.record(name)];
             files.iter().map(|file| fs::metadata(file).map_or(0, |it| it.len())).sum::<u64>()
         };
-        let mut pruned = Pruned { left: numbers.iter().map(size).sum(), ..Pruned::default() };
-        for number in numbers {
+        let mut pruned = Pruned { left: names.iter().map(size).sum(), ..Pruned::default() };
+        for name in names {
             if pruned.left <= most && most > 0 {
                 break;
             }
-            let name = number.to_string();
             if is_attended(&self.record(&name)) {
                 continue;
             }
-            let bytes = size(&number);
+            let bytes = size(&name);
             remove_if_there(&self.log(&name))?;
             remove_if_there(&self.record(&name))?;
             pruned.jobs += 1;

@@ -148,10 +148,7 @@ impl Coordinator {
         }
         let members = self.members.iter().copied();
         let never: Vec<usize> = members.filter(|at| self.never_grants(*at)).collect();
-        if self.members.len() - never.len() >= self.need {
-            return None;
-        }
-        Some(self.failed_over(never))
+        (self.members.len() - never.len() < self.need).then(|| self.failed_over(never))
     }
 
     /// The outcome if too few nodes answer.

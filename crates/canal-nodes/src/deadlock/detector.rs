@@ -179,28 +179,24 @@ impl Detector {
         if (look.named.add(&readings) || has_more) && look.rounds < ROUNDS_MAX {
             return self.ask(look, now);
         }
-        match look.first.take() {
-            None => {
-                look.first = Some(readings);
-                look.rounds = 0;
-                self.ask(look, now)
-            }
-            Some(first) => {
-                let decided = self.decide(&first, &readings);
-                // During the first look, others may not have named yet the nodes that they read.
-                let is_first = self.looks == self.looks_before;
-                self.looks += 1;
-                let pause_ms = match self.seen {
-                    Some(_) => TURN_MS,
-                    None if is_first => LOOK_AFTER_MS,
-                    None => LOOK_EVERY_MS,
-                };
-                self.look_at = now.saturating_add(pause_ms);
-                match decided {
-                    Some((deadlock, way)) => Next::GiveWay { deadlock, way },
-                    None => Next::Rest(Some(self.look_at)),
-                }
-            }
+        let Some(first) = look.first.take() else {
+            look.first = Some(readings);
+            look.rounds = 0;
+            return self.ask(look, now);
+        };
+        let decided = self.decide(&first, &readings);
+        // During the first look, others may not have named yet the nodes that they read.
+        let is_first = self.looks == self.looks_before;
+        self.looks += 1;
+        let pause_ms = match self.seen {
+            Some(_) => TURN_MS,
+            None if is_first => LOOK_AFTER_MS,
+            None => LOOK_EVERY_MS,
+        };
+        self.look_at = now.saturating_add(pause_ms);
+        match decided {
+            Some((deadlock, way)) => Next::GiveWay { deadlock, way },
+            None => Next::Rest(Some(self.look_at)),
         }
     }
 

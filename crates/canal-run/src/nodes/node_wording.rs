@@ -129,10 +129,16 @@ pub(super) fn not_held(Ending { outcome, answers, cycle }: &Ending) -> Option<No
     let hint = outcome.hint().map(Box::from);
     let failure = match outcome {
         Outcome::Refused { node, refusal, why, silent } => {
+            let names = silent.iter().map(|node| name(*node)).collect::<Vec<_>>().join(", ");
+            let silence = match silent.len() {
+                0 => String::new(),
+                1 => format!("; {names} does not answer"),
+                _ => format!("; {names} do not answer"),
+            };
             let message = match node {
-                Some(node) => format!("{}: {why}", name(*node)),
-                None => why.what.clone(),
-            } + &silence_of(silent.iter().map(|node| name(*node)));
+                Some(node) => format!("{}: {why}{silence}", name(*node)),
+                None => format!("{}{silence}", why.what),
+            };
             let reason = match refusal {
                 Refusal::Timeout => "timeout",
                 Refusal::Deadlock => "deadlock",
@@ -154,16 +160,6 @@ pub(super) fn not_held(Ending { outcome, answers, cycle }: &Ending) -> Option<No
         Outcome::GivenBack(_) => return None,
     };
     Some((failure.name, failure))
-}
-
-/// The end of a message, about nodes that did not answer.
-fn silence_of<'a>(names: impl Iterator<Item = &'a str>) -> String {
-    let names: Vec<&str> = names.collect();
-    match &names[..] {
-        [] => String::new(),
-        [name] => format!("; {name} does not answer"),
-        names => format!("; {} do not answer", names.join(", ")),
-    }
 }
 
 /// The phrase that replaces the engine in messages about a lost lock.
