@@ -15,14 +15,12 @@ mod replies;
 #[cfg(test)]
 mod tests;
 
-use node_state::{Hold, Node, Turn};
-use quorum_requests::SILENCE_MS;
-use renewal::PATIENCE_MS;
+use node_state::{Hold, Node, PATIENCE_MS, SILENCE_MS, Turn};
 
 use super::{Call, Checkpoint, Effect, Input, Millis, Outcome, Part, Plan, Require, Task};
 use canal_core::Token;
 
-pub use renewal::Timing;
+pub use node_state::Timing;
 
 /// A coordinator that is called this many milliseconds later than it wanted was stopped. For the
 /// same time it then reads the messages that arrived meanwhile, before it counts any node as

@@ -1,10 +1,54 @@
-//! The coordinator's knowledge of one node and of the connection to it, and one call of the
-//! coordinator.
+//! The coordinator's knowledge of one node and of the connection to it, how long a node may be
+//! silent, the durations of its lease, and one call of the coordinator.
 
 use canal_core::Token;
 use canal_protocol::NodeFailure;
 
 use crate::{Asking, Call, Effect, Millis, Refusal};
+
+/// How long a node may be silent while it is needed, in milliseconds.
+pub(super) const SILENCE_MS: Millis = 5_000;
+
+/// The same while enough others answer: then it is passed over.
+pub(super) const PASS_OVER_MS: Millis = 1_000;
+
+/// How long to try to reach nodes without which nothing can be done.
+pub(super) const PATIENCE_MS: Millis = 3 * SILENCE_MS;
+
+/// The durations that follow from a TTL, in milliseconds. Grace and margin have the same
+/// proportions as over an engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timing {
+    /// The time to live.
+    pub ttl_ms: Millis,
+    /// How often a lease is renewed.
+    pub renewal_ms: Millis,
+    /// From TERM to KILL.
+    pub grace_ms: Millis,
+    /// From KILL to the end of the TTL. Clocks may differ by a tenth of it, and it takes time to
+    /// end a command.
+    pub margin_ms: Millis,
+    /// How long a node that holds a lease of a running command may be silent.
+    pub renewal_silence_ms: Millis,
+}
+
+impl Timing {
+    /// The durations for a TTL.
+    pub fn new(ttl_ms: u64) -> Self {
+        Self {
+            ttl_ms,
+            renewal_ms: ttl_ms / 3,
+            grace_ms: ttl_ms / 6,
+            margin_ms: ttl_ms / 12,
+            renewal_silence_ms: SILENCE_MS.min(ttl_ms / 6),
+        }
+    }
+
+    /// How long a command may run without a renewal.
+    pub(crate) fn lived_ms(&self) -> Millis {
+        self.ttl_ms - self.margin_ms
+    }
+}
 
 /// One call of the coordinator.
 #[derive(Debug)]

@@ -1,7 +1,6 @@
 //! Reports each change once.
 
-use super::node_state::{Hold, Turn};
-use super::quorum_requests::{PASS_OVER_MS, SILENCE_MS};
+use super::node_state::{Hold, PASS_OVER_MS, SILENCE_MS, Turn};
 use super::{Coordinator, Phase};
 use crate::{Change, Effect, Held, Millis};
 

@@ -10,15 +10,9 @@
 use canal_core::{CONFIRMED_TOKEN_MAX, Token};
 use canal_protocol::NodeFailure;
 
-use super::node_state::{Hold, Node, Turn};
+use super::node_state::{Hold, Node, PASS_OVER_MS, SILENCE_MS, Turn};
 use super::{Coordinator, Phase, Round};
 use crate::{Asking, Call, Change, Effect, Millis, Outcome, Refusal, Require};
-
-/// How long a node may be silent while it is needed, in milliseconds.
-pub(super) const SILENCE_MS: Millis = 5_000;
-
-/// The same while enough others answer: then it is passed over.
-pub(super) const PASS_OVER_MS: Millis = 1_000;
 
 /// The state of the node whose turn it is.
 enum Step {

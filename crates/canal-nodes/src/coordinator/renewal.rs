@@ -7,49 +7,10 @@
 //! A coordinator can also continue with a lease of which only the handle is known. The time of its
 //! last renewal is unknown, so no part counts before its node has answered.
 
-use super::node_state::{Hold, Turn};
-use super::quorum_requests::SILENCE_MS;
+use super::node_state::{Hold, PATIENCE_MS, SILENCE_MS, Timing, Turn};
 use super::{Coordinator, Phase, Round};
 use crate::{Asking, Call, Effect, Millis, Outcome, Require};
 use canal_sys::deadline_page::Deadline;
-
-/// How long to try to reach nodes without which nothing can be done.
-pub(super) const PATIENCE_MS: Millis = 3 * SILENCE_MS;
-
-/// The durations that follow from a TTL, in milliseconds. Grace and margin have the same
-/// proportions as over an engine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Timing {
-    /// The time to live.
-    pub ttl_ms: Millis,
-    /// How often a lease is renewed.
-    pub renewal_ms: Millis,
-    /// From TERM to KILL.
-    pub grace_ms: Millis,
-    /// From KILL to the end of the TTL. Clocks may differ by a tenth of it, and it takes time to
-    /// end a command.
-    pub margin_ms: Millis,
-    /// How long a node that holds a lease of a running command may be silent.
-    pub renewal_silence_ms: Millis,
-}
-
-impl Timing {
-    /// The durations for a TTL.
-    pub fn new(ttl_ms: u64) -> Self {
-        Self {
-            ttl_ms,
-            renewal_ms: ttl_ms / 3,
-            grace_ms: ttl_ms / 6,
-            margin_ms: ttl_ms / 12,
-            renewal_silence_ms: SILENCE_MS.min(ttl_ms / 6),
-        }
-    }
-
-    /// How long a command may run without a renewal.
-    pub(crate) fn lived_ms(&self) -> Millis {
-        self.ttl_ms - self.margin_ms
-    }
-}
 
 impl Coordinator {
     pub(super) fn confirm(&mut self, turn: &mut Turn, chosen: &[usize]) -> bool {

@@ -1,7 +1,6 @@
 //! Updates the state of a node from each input.
 
-use super::node_state::{Hold, Turn};
-use super::quorum_requests::SILENCE_MS;
+use super::node_state::{Hold, SILENCE_MS, Turn};
 use super::{Coordinator, Phase};
 use crate::{Change, Effect, Event, Input, Millis, Outcome, Refusal, Require};
 use canal_core::Token;

@@ -1,8 +1,8 @@
 //! An etcd, 3.4 or later, as the engine.
 //!
 //! A separate thread talks gRPC to it. `keys` lists the keys. Every change is one transaction
-//! that compares its conditions, and every read is linearizable. `connect_and_serve` keeps the promises of
-//! [`engine`](super) about calls and answers.
+//! that compares its conditions, and every read is linearizable. `connect_and_serve` keeps the
+//! promises of [`engine`](super) about calls and answers.
 //!
 //! The messages are written by hand, because `etcd-client` needs protoc to build. etcd's JSON
 //! gateway can be switched off, and silence on its watch proves nothing.
