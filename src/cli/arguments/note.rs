@@ -86,10 +86,11 @@ fn checked(note: &OsStr, source: &str) -> Result<String> {
     let note = note.to_string_lossy();
     match note.len() {
         0..=NOTE_BYTES_MAX => Ok(note.into_owned()),
-        bytes => Err(Failed::new(format!(
-            "{source} has {bytes} bytes; a note can have at most {NOTE_BYTES_MAX}"
-        ))
-        .hint("put the details elsewhere, and a link to them in the note")),
+        bytes => {
+            let long =
+                format!("{source} has {bytes} bytes; a note can have at most {NOTE_BYTES_MAX}");
+            Err(Failed::new(long).hint("put the details elsewhere, and a link to them in the note"))
+        }
     }
 }
 

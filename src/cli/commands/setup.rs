@@ -250,14 +250,10 @@ fn make_user() -> Result<&'static [&'static str]> {
         "addgroup -S canal",
         "adduser -S -D -H -h /var/lib/canal -s /sbin/nologin -G canal canal",
     ];
-    let has = |program: &str| lookup(OsStr::new(program)).is_ok();
-    let commands = if has("useradd") && has("groupadd") {
-        FULL
-    } else if has("adduser") && has("addgroup") {
-        BUSYBOX
-    } else {
-        &[]
-    };
+    let has = |program: &&str| lookup(OsStr::new(program)).is_ok();
+    let tools = [(["useradd", "groupadd"], FULL), (["adduser", "addgroup"], BUSYBOX)];
+    let tools = tools.into_iter().find(|(programs, _)| programs.iter().all(has));
+    let commands = tools.map(|(_, commands)| commands).unwrap_or_default();
     let has_user = User::from_name("canal").is_ok_and(|found| found.is_some());
     let has_group = Group::from_name("canal").is_ok_and(|found| found.is_some());
     if !has_user && commands.is_empty() {

@@ -38,7 +38,9 @@ type Part = (String, String);
 /// As much of the sentence as fits into `columns`.
 pub(crate) fn fitted(wait: &Wait<'_>, columns: Option<usize>, now: &Now) -> String {
     let columns = columns.unwrap_or(usize::MAX);
-    let mut line = cut(&start(wait), columns);
+    let waited = wait.waited.map(|waited| format!(" for {}", short(waited))).unwrap_or_default();
+    let start = format!("waiting {} {}{waited}", wanted(wait.mode), sanitize(&wait.progress.key));
+    let mut line = cut(&start, columns);
     for (words, text) in parts(wait, now) {
         let Some(room) = columns.checked_sub(width(&line) + width(&words)) else { break };
         let is_whole = width(&text) <= room;
@@ -62,13 +64,6 @@ pub(crate) fn new_nodes(names: &[String], left_ms: u64, columns: Option<usize>) 
     let names = names.iter().sorted_unstable().join(", ");
     let room = columns.unwrap_or(usize::MAX).saturating_sub(width(&start) + width(&end));
     sanitize(&format!("{start}{}{end}", cut(&names, room)))
-}
-
-/// `waiting to write db for 40s`.
-fn start(wait: &Wait<'_>) -> String {
-    let waited = wait.waited.map(|waited| format!(" for {}", short(waited)));
-    let key = sanitize(&wait.progress.key);
-    format!("waiting {} {key}{}", wanted(wait.mode), waited.unwrap_or_default())
 }
 
 /// The parts after the start.

@@ -35,42 +35,39 @@ pub(super) fn socket(place: &Place, by_environment: bool) -> (Vec<Finding>, bool
 }
 
 fn private(place: &Place) -> (Finding, bool) {
-    let dir = place.dir.display();
-    match open_private(&place.dir, geteuid().as_raw(), IfMissing::Fail) {
+    let (about, dir) = ("directory", place.dir.display());
+    let opened = open_private(&place.dir, geteuid().as_raw(), IfMissing::Fail);
+    let can_ask = matches!(opened, Ok(_) | Err(DirError::Missing(_)));
+    let finding = match opened {
         // Without locks, no daemon starts there.
         Ok(opened) => match fs2::FileExt::try_lock_shared(&File::from(opened)) {
-            Ok(()) => {
-                let fine = format!("{dir} is yours, and only you can write to it");
-                (Finding::fine("directory", fine), true)
-            }
+            Ok(()) => Finding::fine(about, format!("{dir} is yours, and only you can write to it")),
             Err(error) => {
                 let hint =
                     "choose a directory on another file system with --socket or CANAL_SOCKET";
-                (Finding::problem("directory", format!("{dir}: flock(2): {error}"), hint), true)
+                Finding::problem(about, format!("{dir}: flock(2): {error}"), hint)
             }
         },
         Err(DirError::Missing(_)) => {
-            let note = format!("{dir} does not exist yet; the first daemon creates it");
-            (Finding::note("directory", note), true)
+            Finding::note(about, format!("{dir} does not exist yet; the first daemon creates it"))
         }
         Err(error @ DirError::Open(..)) if place.is_users_own() => {
-            let note = format!("{error}: the next command makes it private");
-            (Finding::note("directory", note), false)
+            Finding::note(about, format!("{error}: the next command makes it private"))
         }
         Err(error) => {
             let hint = "remove it, or choose another directory with --socket or CANAL_SOCKET";
-            (Finding::problem("directory", error.to_string(), hint), false)
+            Finding::problem(about, error.to_string(), hint)
         }
-    }
+    };
+    (finding, can_ask)
 }
 
 fn shared(place: &Place) -> (Finding, bool) {
     let dir = place.dir.display();
     match lstat(&place.dir) {
         Ok(found) if found.st_mode & 0o002 == 0 => {
-            let (mode, uid) = (found.st_mode & 0o7777, found.st_uid);
-            let fine = format!("{dir} (mode {mode:04o}, owned by {})", user_name::name(uid));
-            (Finding::fine("directory", fine), true)
+            let (mode, owner) = (found.st_mode & 0o7777, user_name::name(found.st_uid));
+            (Finding::fine("directory", format!("{dir} (mode {mode:04o}, owned by {owner})")), true)
         }
         Ok(_) => {
             let problem = format!("{dir} is writable by other users");

@@ -42,11 +42,9 @@ pub(super) fn list(
         Scope::Everything => usize::MAX,
         Scope::Key(_) => return,
     };
-    for host in hosts.iter().take(room) {
-        page.line(format!("  {}", about(host, now)), NOTE);
-    }
-    if hosts.len() > room {
-        let more = plural((hosts.len() - room) as u64, "more host", "more hosts");
+    hosts.iter().take(room).for_each(|host| page.line(format!("  {}", about(host, now)), NOTE));
+    if let Some(more @ 1..) = hosts.len().checked_sub(room) {
+        let more = plural(more as u64, "more host", "more hosts");
         page.line(format!("  {more}; `canal status -v` shows all"), NOTE);
     }
     if verbose {

@@ -11,9 +11,7 @@ use crate::cli::wording::holders_and_waiters::{by_mode, clause, left, over_nodes
 use crate::cli::wording::waiting::estimate;
 use crate::cli::{Now, command_line, plural, sanitize, stated_ms, user_name};
 use crate::core::Kind;
-use crate::protocol::{
-    ChildrenInfo, DaemonInfo, HolderInfo, KeyInfo, LeaseInfo, Mode, Status, WaiterInfo,
-};
+use crate::protocol::{DaemonInfo, HolderInfo, KeyInfo, LeaseInfo, Mode, Status, WaiterInfo};
 
 /// The most waiters that an overview shows for one key.
 const WAITERS_IN_OVERVIEW: usize = 10;
@@ -258,7 +256,10 @@ impl Drawer<'_> {
             page.note(place(holder), NOTE);
             page.note(self.max_run(holder), NOTE);
         }
-        page.note(children.as_ref().and_then(|it| kept_by(*pid, it)), NOTE);
+        let keepers = children.iter().flat_map(|it| &it.pids).filter(|it| *it != pid);
+        let keepers = keepers.map(|pid| format!("pid {pid}")).join(", ");
+        let kept = (!keepers.is_empty()).then(|| format!("kept by {keepers} (--with-children)"));
+        page.note(kept, NOTE);
         page.note(lease.as_ref().map(|lease| lease_words(lease, self.verbose)), NOTE);
         page.note(holder.over_nodes.as_deref().map(over_nodes), NOTE);
         page.note(self.origin(session, holder.host.as_deref(), Some(*token)), NOTE);
@@ -385,13 +386,6 @@ fn place(holder: &HolderInfo) -> Option<String> {
     let bucket = holder.bucket.map(|bucket| format!("bucket {bucket}"));
     let folder = holder.folder.as_ref().map(|folder| format!("in {}", sanitize(folder)));
     Some(bucket.into_iter().chain(folder).join(", ")).filter(|parts| !parts.is_empty())
-}
-
-/// `kept by pid 900, pid 901 (--with-children)`; `None` if only the owner itself keeps it.
-fn kept_by(owner: u32, children: &ChildrenInfo) -> Option<String> {
-    let others = children.pids.iter().filter(|pid| **pid != owner);
-    let pids = others.map(|pid| format!("pid {pid}")).join(", ");
-    (!pids.is_empty()).then(|| format!("kept by {pids} (--with-children)"))
 }
 
 fn number(pid: u32, lease: bool) -> String {

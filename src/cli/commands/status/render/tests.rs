@@ -2,7 +2,7 @@ use super::*;
 use crate::cli::output::sanitize::width;
 use crate::cli::wording::holders_and_waiters::tests::somebody;
 use crate::cli::wording::time::tests::at;
-use crate::protocol::EngineInfo;
+use crate::protocol::{ChildrenInfo, EngineInfo};
 
 const SINCE: &str = "2026-11-20T14:02:11Z";
 
