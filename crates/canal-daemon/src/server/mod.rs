@@ -1,17 +1,17 @@
 //! The daemon at work: one thread owns all state, and works in turns ([`turn`]).
 
 pub(super) mod call_step;
-mod caller;
-mod due_work;
+mod check_permissions_and_quota;
+mod due_work_and_exit;
+mod find_owner_and_parent;
 mod follow_log;
 mod job_tokens;
-mod liveness;
 pub(super) mod observe;
+mod process_ends_and_stops;
 mod progress_and_watches;
 mod requests;
 mod send_grants;
 mod shared_table;
-mod stop_and_idle_exit;
 pub(super) mod turn;
 
 use crate::calls::call::ConnId;

@@ -11,7 +11,7 @@ use crate::history::queue_for_estimate;
 use crate::net::call_state::{CallState, Subject};
 use crate::net::connection::Connection;
 use crate::server::Server;
-use crate::server::liveness::stopped_and_returning_waiters::AHEAD_EVERY;
+use crate::server::process_ends_and_stops::AHEAD_EVERY;
 use crate::timers::is_due;
 use crate::view::visible_table::is_held;
 use crate::waiters::progress_hash;

@@ -10,7 +10,7 @@ use crate::net::call_state::PendingAcquire;
 use crate::net::connection::AskedFor;
 use crate::server::Server;
 use crate::server::call_step::{Caller, Result, Step, lost_track};
-use crate::server::liveness::stopped_and_returning_waiters::AHEAD_LOOKED_AT_MAX;
+use crate::server::process_ends_and_stops::AHEAD_LOOKED_AT_MAX;
 use crate::server::requests::leases::lease_owner;
 use crate::store::table_and_log::disk_full;
 use crate::view::holder::granted_key;

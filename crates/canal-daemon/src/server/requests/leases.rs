@@ -8,7 +8,7 @@ use crate::net::call_state::{PendingCall, PendingRenewal};
 use crate::processes::identify_owner::OwnerFound;
 use crate::server::Server;
 use crate::server::call_step::{Caller, Result, Step};
-use crate::server::caller::checked;
+use crate::server::find_owner_and_parent::checked;
 use crate::server::requests::release::give_back;
 use crate::store::table_and_log::renewal_bytes;
 use crate::wording::{bad, superseded, time};

@@ -10,6 +10,5 @@ mod priority;
 mod reattach;
 mod refuse;
 mod release;
-mod reload;
 mod reports;
 mod resize;

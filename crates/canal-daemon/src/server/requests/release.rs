@@ -9,7 +9,7 @@ use crate::lease_deadlines::name_of;
 use crate::net::call_state::PendingCall;
 use crate::server::Server;
 use crate::server::call_step::{Caller, Result, Step};
-use crate::server::caller::of_handle;
+use crate::server::check_permissions_and_quota::of_handle;
 use crate::view::visible_table::Shown;
 use crate::wording::{bad, denied, not_held, owner_words, pid_of};
 use canal_core::{

@@ -1,4 +1,5 @@
-//! Finds the frame that encloses the frame of a new request.
+//! Finds the process that will own the lock of a call, and the frame that encloses the frame of a
+//! new request.
 //!
 //! Invariant: the daemon accepts a named frame only if the kernel confirms that the future owner of
 //! the lock is the process of that frame, or descends from it. A process that was started from
@@ -8,13 +9,68 @@
 //! A lease belongs to no process. A command under a lock over nodes, and its helpers, prove their
 //! place by the handle of the lease.
 
+use std::os::fd::AsFd;
+
+use crate::calls::call::{ConnId, nth_fd};
 use crate::lease_deadlines::name_of;
-use crate::processes::identify_owner::{OwnerFound, find};
+use crate::net::connection::Connection;
+use crate::processes::identify_owner::{
+    NOBODY, OwnerFound, find, identified, other_owner, peer_pidfd,
+};
 use crate::server::Server;
+use crate::server::call_step::{Caller, Result};
+use crate::wording::{denied, owner_gone};
 use canal_core::{FrameId, Owner, ProcessId};
 use canal_protocol::Handle;
 use canal_sys::pidfd::Pidfd;
 use canal_sys::process::{Found, ancestors};
+
+impl Server {
+    /// The owner: the peer, or the process of a descriptor.
+    pub(crate) fn owner(
+        &mut self,
+        caller: &mut Caller,
+        owner_fd: Option<u32>,
+    ) -> Result<OwnerFound> {
+        let Some(conn) = self.conns.get(caller.id) else { return Err(owner_gone()) };
+        let found = match owner_fd {
+            Some(index) => {
+                let fd = nth_fd(std::mem::take(&mut caller.fds), index)?;
+                other_owner(conn.peer.uid, fd, self.decide.is_shared())?
+            }
+            None => {
+                let (process, pidfd) = peer_process(conn)?;
+                OwnerFound { owner: Owner::Process(process), uid: conn.peer.uid, pidfd }
+            }
+        };
+        checked(found)
+    }
+
+    /// The process at the other end of a connection, if it can be identified.
+    pub(crate) fn asker(&mut self, id: ConnId) -> Option<ProcessId> {
+        let (process, _) = peer_process(self.conns.get(id)?).ok()?;
+        Some(process)
+    }
+}
+
+/// An owner, unless its user is one that nobody can tell from others.
+pub(crate) fn checked(owner: OwnerFound) -> Result<OwnerFound> {
+    if owner.uid == NOBODY {
+        return Err(denied("uid 65534 stands for many users and cannot own a lock"));
+    }
+    Ok(owner)
+}
+
+/// The process at the other end of a connection, and its pidfd if it had to be opened.
+fn peer_process(conn: &mut Connection) -> Result<(ProcessId, Option<Pidfd>)> {
+    if let Some(process) = conn.process {
+        return Ok((process, None));
+    }
+    let pidfd = peer_pidfd(conn.as_fd(), conn.accepted_ticks)?;
+    let process = identified(&pidfd)?;
+    conn.process = Some(process);
+    Ok((process, Some(pidfd)))
+}
 
 /// How many ancestors of a process are searched for the process whose frame encloses it.
 const ANCESTORS_MAX: usize = 256;

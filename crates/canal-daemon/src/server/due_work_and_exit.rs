@@ -1,13 +1,18 @@
-//! The work of a turn that is due at a time: when the daemon wakes for it, and the work itself.
+//! The work of a turn that is due at a time: when the daemon wakes for it, and the work itself. Also
+//! stops the daemon: for a client, or because it has been idle for long enough.
 
 use std::io;
 use std::time::{Duration, Instant};
 
 use crate::net::all_connections::Source;
 use crate::server::Server;
-use crate::server::liveness::stopped_and_returning_waiters::PROCESSES_EVERY;
+use crate::server::call_step::{Caller, Result, Step};
+use crate::server::process_ends_and_stops::PROCESSES_EVERY;
 use crate::timers::is_due;
+use canal_protocol::Stopping;
 use canal_sys::clock;
+use canal_sys::peer::Credentials;
+use canal_text::duration::stated;
 
 impl Server {
     /// How long the daemon may sleep if no event arrives and its boottime timer does not go off.
@@ -143,5 +148,28 @@ impl Server {
         // The listener is registered already unless it was created again.
         let _ = self.conns.await_source(Source::LISTENER, &self.runtime_dir.listener);
         Ok(())
+    }
+}
+
+impl Server {
+    pub(crate) fn stop(&mut self, caller: &Caller) -> Result {
+        let Credentials { uid, pid, .. } = caller.peer;
+        self.check_operator(uid, "stop this daemon")?;
+        tracing::info!(uid, pid, "stopping for a client");
+        self.stopping = true;
+        Ok(Step::reply(&Stopping { pid: self.about.pid }))
+    }
+
+    /// Stops the daemon if it has been idle for the configured time.
+    pub(super) fn note_idleness(&mut self, now: Instant) {
+        let Some(limit) = self.effective.idle_exit(self.options.idle_exit_s) else { return };
+        if self.conns.len() > 0 || self.decide.is_used() || self.observe.hooks.are_busy() {
+            self.due.idle = None;
+        } else if is_due(&mut self.due.idle, now) {
+            tracing::info!("idle for {}; the daemon is exiting", stated(limit));
+            self.stopping = true;
+        } else {
+            self.due.idle.get_or_insert(now + limit);
+        }
     }
 }
