@@ -75,7 +75,8 @@ fn say_farewell(server: &mut Server, context: &mut Context<'_>) -> anyhow::Resul
     let last_moment = clock::now() + FAREWELL_TIME;
     loop {
         let left = last_moment.saturating_duration_since(clock::now());
-        let is_done = server.conns.is_flushed() && server.decide.in_flight.len() == 0;
+        let is_flushed = server.conns.iter().all(|(_, conn)| conn.is_flushed());
+        let is_done = is_flushed && server.decide.in_flight.len() == 0;
         if left.is_zero() || is_done && !server.decide.leave_unused() {
             return Ok(());
         }

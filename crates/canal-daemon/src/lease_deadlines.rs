@@ -53,12 +53,11 @@ impl Leases {
     /// Follows a table that replaces another one. Keeps the deadlines of leases that are in it. New
     /// leases have a full TTL from now: no client could renew them while no daemon ran.
     pub(crate) fn follow(&mut self, table: &Table, here: HostId) {
-        let gone: Vec<FrameId> =
-            self.of.keys().copied().filter(|id| table.frame(*id).is_none()).collect();
-        gone.into_iter().for_each(|frame| self.forget(frame));
-        for frame in table.frames().map(|frame| frame.id).collect::<Vec<_>>() {
-            if !self.of.contains_key(&frame) {
-                self.begin(table, here, frame);
+        let gone = self.of.keys().copied().filter(|id| table.frame(*id).is_none());
+        gone.collect::<Vec<_>>().into_iter().for_each(|frame| self.forget(frame));
+        for frame in table.frames() {
+            if !self.of.contains_key(&frame.id) {
+                self.begin(table, here, frame.id);
             }
         }
     }
@@ -72,9 +71,10 @@ impl Leases {
         if state.host == here && table.holds_in(frame).next().is_some() {
             let ttl_ms = lease.ttl_ms;
             #[cfg(test)]
-            let ttl_ms = match crate::sim::is_broken(crate::sim::Rule::LeasesLast) {
-                true => ttl_ms / 2,
-                false => ttl_ms,
+            let ttl_ms = if crate::sim::is_broken(crate::sim::Rule::LeasesLast) {
+                ttl_ms / 2
+            } else {
+                ttl_ms
             };
             self.begin_for(frame, ttl_ms);
         }
@@ -87,25 +87,10 @@ impl Leases {
         self.ends.insert((end, frame));
     }
 
-    /// Restarts the TTL of a lease now, if it has a deadline. A lease that has expired but has not
-    /// yet ended in the table has none.
-    pub(crate) fn begin_anew(&mut self, table: &Table, here: HostId, frame: FrameId) {
-        if self.of.contains_key(&frame) {
-            self.begin(table, here, frame);
-        }
-    }
-
     pub(crate) fn forget(&mut self, frame: FrameId) {
         if let Some(end) = self.of.remove(&frame) {
             self.ends.remove(&(end, frame));
         }
-    }
-
-    /// Makes every TTL expire.
-    #[cfg(test)]
-    pub(crate) fn all_over(&mut self) {
-        self.of.values_mut().for_each(|end| *end = 0);
-        self.ends = self.of.keys().map(|frame| (0, *frame)).collect();
     }
 
     /// The remaining time of a lease that holds something, in milliseconds.
@@ -139,6 +124,14 @@ pub(crate) fn is_collecting(hold: &HoldState) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    impl Leases {
+        /// Makes every TTL expire.
+        pub(crate) fn all_over(&mut self) {
+            self.of.values_mut().for_each(|end| *end = 0);
+            self.ends = self.of.keys().map(|frame| (0, *frame)).collect();
+        }
+    }
 
     #[test]
     fn a_lease_id_is_half_the_hash_of_its_handle() {

@@ -94,10 +94,7 @@ pub(crate) fn follow(verbose: u8, config: Option<&str>) {
 /// # Errors
 /// It is not. The error describes the mistake.
 pub(crate) fn check(text: &str) -> Result<(), String> {
-    match targets(text) {
-        Ok(_) => Ok(()),
-        Err(error) => Err(format!("`{text}` is not a log filter: {error}")),
-    }
+    targets(text).map(drop).map_err(|error| format!("`{text}` is not a log filter: {error}"))
 }
 
 /// A note for operators if lines were dropped.
@@ -164,12 +161,10 @@ impl io::Write for Lines {
             text.push(b'\n');
         }
         if self.lost > 0 {
+            let time = if self.timed { format!("{:.3} ", Timestamp::now()) } else { String::new() };
             let lost = plural(self.lost, "line", "lines");
             // Writing to memory does not fail.
-            let _ = match self.timed {
-                true => writeln!(text, "{:.3}  WARN lost {lost} of this log", Timestamp::now()),
-                false => writeln!(text, " WARN lost {lost} of this log"),
-            };
+            let _ = writeln!(text, "{time} WARN lost {lost} of this log");
         }
         // An entry is one line, even if it contains text from a client.
         let words = String::from_utf8_lossy(line.strip_suffix(b"\n").unwrap_or(line));

@@ -68,7 +68,6 @@ impl Options {
     }
 
     /// The options of a daemon at this place about which nothing is stated.
-    #[must_use]
     pub fn at(place: Place) -> Self {
         Self {
             place,

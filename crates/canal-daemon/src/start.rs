@@ -47,7 +47,7 @@ use crate::{logging, own_user};
 use canal_core::{Change, RequestId, UnixMillis};
 use canal_log::journal::{NoRoom, OpenError};
 use canal_protocol::DaemonInfo;
-use canal_protocol::paths::{Place, Rule};
+use canal_protocol::paths::Rule;
 use canal_sys::process::user::geteuid;
 use canal_sys::process::{FIRST_PID_NAMESPACE, Origin, detach, may_look_into_others};
 use canal_sys::{clock, fds, peer, signals};
@@ -140,10 +140,7 @@ fn come_up(options: &Options) -> anyhow::Result<Option<(Server, Signals)>> {
         // full disk, and does not end the daemon.
         signals::set_ignored(Signal::SIGXFSZ)?;
     }
-    let claimed = match options.is_on_demand() {
-        true => Claim::on_demand(place),
-        false => Claim::new(place),
-    };
+    let claimed = if options.is_on_demand() { Claim::on_demand(place) } else { Claim::new(place) };
     if let Some(replacing) = &options.replaces {
         replacing.end();
     }
@@ -161,7 +158,16 @@ fn come_up(options: &Options) -> anyhow::Result<Option<(Server, Signals)>> {
     } else {
         let log_file = options.on_demand.then(|| place.dir.join("daemon.log"));
         logging::begin(options.verbose, config.daemon.log.as_deref(), log_file.as_deref())?;
-        (descriptors()?, given_socket()?)
+        let raised = fds::raise_limit(DESCRIPTORS_MIN);
+        let descriptors = raised.context("cannot read the limit on open files")?;
+        if descriptors < DESCRIPTORS_MIN {
+            let what = format!(
+                "the limit on open files is {descriptors}, but a daemon needs {DESCRIPTORS_MIN}"
+            );
+            let hint = "raise the limit (`ulimit -n`), then run `canal daemon`";
+            return Err(StartError { what, hint: hint.into() }.into());
+        }
+        (descriptors, given_socket()?)
     };
     // Before the engine's thread starts, so that the signals are blocked there, too.
     let signals = Signals::take().context("cannot receive signals")?;
@@ -181,13 +187,12 @@ fn not_claimed(error: ClaimError) -> anyhow::Error {
         ClaimError::OtherSocket { theirs, .. } => {
             let theirs = shell_word::of_path(theirs);
             format!("reach it with `--socket {theirs}`; another socket needs its own directory")
+                .into()
         }
-        ClaimError::Lock { .. } => {
-            "choose another directory with --socket or CANAL_SOCKET".to_owned()
-        }
+        ClaimError::Lock { .. } => "choose another directory with --socket or CANAL_SOCKET".into(),
         _ => return error.into(),
     };
-    StartError { what: error.to_string(), hint: hint.into() }.into()
+    StartError { what: error.to_string(), hint }.into()
 }
 
 /// Takes over the state that the previous daemon left, and opens the place to clients.
@@ -216,18 +221,16 @@ pub(crate) fn open(
     }
     let cluster = chosen.as_ref().map(|chosen| Cluster::open(options, chosen, &origin));
     let cluster = cluster.transpose()?;
-    let mut recovered = match cluster {
+    let Recovered { mut ledger, notes, mut unseen } = match cluster {
         None => recover(place, config, &origin, options.discard_journal)?,
         Some(_) => Recovered::default(),
     };
     if is_first_start {
-        let settled = recovered.ledger.settle_node();
-        settled.context("cannot record that this node has granted nothing")?;
+        ledger.settle_node().context("cannot record that this node has granted nothing")?;
     }
     let taken = config.metrics.listen.as_ref().map_or(0, |_| exporter::DESCRIPTORS);
-    let descriptors = descriptors.saturating_sub(taken);
-    let effective =
-        EffectiveConfig::new(config.clone(), place.stores().config.clone(), descriptors);
+    let (config_paths, left) = (place.stores().config.clone(), descriptors.saturating_sub(taken));
+    let effective = EffectiveConfig::new(config.clone(), config_paths, left);
     if given.is_some() && config.socket != SocketAccess::default() {
         tracing::warn!(
             "the socket comes from the service manager: its unit sets group and mode, and \
@@ -235,11 +238,9 @@ pub(crate) fn open(
         );
     }
     let runtime_dir = claim.open(given, config.socket.clone())?;
-    let Recovered { ledger, notes, mut unseen } = recovered;
     let decide = Decide::new(ledger, cluster);
     let mut server = server(options.clone(), runtime_dir, effective, &origin, (decide, notes))?;
     unseen.leave_out(server.decide.table());
-    let boot_id = origin.boot_id;
     if let Some(chosen) = &chosen {
         if place.rule == Rule::Shared && !may_look_into_others() {
             tracing::warn!("{BLIND}");
@@ -251,7 +252,7 @@ pub(crate) fn open(
     let files = config.history.limits().filter(|_| !options.embedded).map(|limits| {
         let journal = server.decide.ledger().journal();
         let state_dir = journal.map_or(place.state_dir(), |journal| &*journal.state_dir);
-        Files { dir: state_dir.join("history"), limits, boot_id }
+        Files { dir: state_dir.join("history"), limits, boot_id: origin.boot_id }
     });
     let host = chosen.as_ref().map(|chosen| chosen.label.as_str());
     let mut history = History::new(files, host);
@@ -259,16 +260,16 @@ pub(crate) fn open(
     history.follow(server.decide.table(), server.decide.host());
     history.hand_over();
     let listen = config.metrics.listen.clone().filter(|_| !options.embedded);
-    let started = listen.map(Exporter::start).transpose();
-    let exporter = started.unwrap_or_else(|error| {
-        tracing::warn!("cannot serve metrics: {error}");
-        server.about.notes.push(format!("cannot serve metrics: {error}"));
+    let exporter = listen.map(Exporter::start).transpose().unwrap_or_else(|error| {
+        let note = format!("cannot serve metrics: {error}");
+        tracing::warn!("{note}");
+        server.about.notes.push(note);
         None
     });
     let program = options.watcher.clone().filter(|_| !options.embedded);
     let hooks = program.map_or_else(Hooks::default, |program| {
-        let host = host.map(str::to_owned);
-        let about = About { socket: place.socket.display().to_string(), host };
+        let socket = place.socket.display().to_string();
+        let about = About { socket, host: host.map(str::to_owned) };
         Hooks::new(program, &place.dir, about, &config.hooks)
     });
     server.observe = Observe::new(history, hooks, exporter);
@@ -281,20 +282,6 @@ const BLIND: &str = "it lacks CAP_SYS_PTRACE or CAP_DAC_READ_SEARCH: if a lock i
                      `canal run` was killed, it ends the command but not the processes that the \
                      command started";
 
-/// The limit on the daemon's descriptors, after raising it.
-fn descriptors() -> anyhow::Result<u64> {
-    let raised = fds::raise_limit(DESCRIPTORS_MIN);
-    let descriptors = raised.context("cannot read the limit on open files")?;
-    if descriptors < DESCRIPTORS_MIN {
-        let what = format!(
-            "the limit on open files is {descriptors}, but a daemon needs {DESCRIPTORS_MIN}"
-        );
-        let hint = "raise the limit (`ulimit -n`), then run `canal daemon`";
-        return Err(StartError { what, hint: hint.into() }.into());
-    }
-    Ok(descriptors)
-}
-
 pub(crate) fn server(
     options: Options,
     home: RuntimeDir,
@@ -305,11 +292,19 @@ pub(crate) fn server(
     let (place, uid) = (options.place.clone(), geteuid().as_raw());
     let node = decide.ledger().node(effective.config.limits.nodes_longest_ttl);
     notes.extend(home.notes());
-    notes.extend(notes_about(&place, origin));
-    notes.extend(detach::notes());
-    for note in &notes {
-        tracing::warn!("{note}");
+    if origin.pid_namespace != FIRST_PID_NAMESPACE {
+        notes.push("it runs in its own pid namespace, such as a container's".to_owned());
     }
+    if !peer::has_peer_pidfd() {
+        notes.push(
+            "the kernel is older than 6.5, so the daemon identifies a peer by its pid and start \
+             time"
+                .to_owned(),
+        );
+    }
+    notes.extend(separations(&place).iter().filter_map(Separation::note));
+    notes.extend(detach::notes());
+    notes.iter().for_each(|note| tracing::warn!("{note}"));
     let about = DaemonInfo {
         pid: std::process::id(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -374,13 +369,10 @@ fn resume(server: &mut Server) -> anyhow::Result<()> {
     server.take_over();
     server.follow()?;
     if server.decide.is_used() {
-        let table = server.decide.table();
-        tracing::info!(
-            holds = table.holds().len(),
-            waiting = table.waiters().len(),
-            unverified = server.owners.unverified.len(),
-            "took over the previous daemon's holds and waiters"
-        );
+        let (table, unverified) = (server.decide.table(), server.owners.unverified.len());
+        let (holds, waiting) = (table.holds().len(), table.waiters().len());
+        let what = "took over the previous daemon's holds and waiters";
+        tracing::info!(holds, waiting, unverified, "{what}");
     }
     server.follow_configuration();
     server.follow()
@@ -409,21 +401,4 @@ fn notify(state: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(state) {
         tracing::debug!(%error, "cannot notify the service manager");
     }
-}
-
-/// The notes for operators about the environment of the daemon.
-fn notes_about(place: &Place, origin: &Origin) -> Vec<String> {
-    let mut notes = Vec::new();
-    if origin.pid_namespace != FIRST_PID_NAMESPACE {
-        notes.push("it runs in its own pid namespace, such as a container's".to_owned());
-    }
-    if !peer::has_peer_pidfd() {
-        notes.push(
-            "the kernel is older than 6.5, so the daemon identifies a peer by its pid and start \
-             time"
-                .to_owned(),
-        );
-    }
-    notes.extend(separations(place).iter().filter_map(Separation::note));
-    notes
 }

@@ -8,7 +8,6 @@ use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 
 use canal_core::RequestId;
-use canal_sys::process::{RunState, run_state};
 
 /// Deadlines of work that covers all its subjects at once.
 #[derive(Debug, Default)]
@@ -40,8 +39,12 @@ pub(crate) struct Due {
     pub node_settled: Option<Instant>,
     /// Ends the daemon because it is unused.
     pub idle: Option<Instant>,
-    /// The check of waiters that are behind others.
-    pub check_ahead: CheckAhead,
+    /// Continues the check of waiters that are behind others. If many wait, it takes several turns.
+    pub check_ahead: Option<Instant>,
+    /// The last waiter that was checked.
+    pub checked_ahead_of: Option<RequestId>,
+    /// Whether a waiter was found behind another since the check began with the first waiter.
+    pub found_behind: bool,
     /// Whether anything has changed since updates to waiters and watchers were last scheduled.
     pub changed: bool,
 }
@@ -55,7 +58,9 @@ pub(crate) fn is_due(due: &mut Option<Instant>, now: Instant) -> bool {
 #[derive(Debug)]
 pub(crate) struct BoottimeTimer {
     timer: TimerFd,
-    set_for: Option<u64>,
+    /// The time for which the timer is set. Unless the timer expired and this was cleared since,
+    /// setting it for the same time does nothing.
+    pub set_for: Option<u64>,
 }
 
 impl BoottimeTimer {
@@ -89,23 +94,6 @@ impl BoottimeTimer {
         self.set_for = at;
         Ok(())
     }
-
-    /// The time for which the timer is set.
-    #[cfg(test)]
-    pub(crate) fn set_for(&self) -> Option<u64> {
-        self.set_for
-    }
-
-    /// Whether the time for which the timer is set has come.
-    #[cfg(test)]
-    pub(crate) fn is_due(&self) -> bool {
-        self.set_for.is_some_and(|at| at <= canal_sys::clock::boottime_ms())
-    }
-
-    /// Notes that the timer expired: the next [`Self::set`] arms it again, even for the same time.
-    pub(crate) fn went_off(&mut self) {
-        self.set_for = None;
-    }
 }
 
 impl AsFd for BoottimeTimer {
@@ -113,22 +101,6 @@ impl AsFd for BoottimeTimer {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.timer.as_fd()
     }
-}
-
-/// The check of waiters that are behind others. If many wait, it takes several turns.
-#[derive(Debug, Default)]
-pub(crate) struct CheckAhead {
-    /// When it continues.
-    pub due: Option<Instant>,
-    /// The last waiter that was checked.
-    pub last: Option<RequestId>,
-    /// Whether a waiter was found behind another since the check began with the first waiter.
-    pub behind: bool,
-}
-
-/// Whether a process is stopped or frozen.
-pub(crate) fn is_stopped(pid: u32) -> bool {
-    matches!(run_state(pid), RunState::Stopped | RunState::Frozen)
 }
 
 #[cfg(test)]
@@ -151,10 +123,10 @@ mod tests {
         alarm.set(Some(at)).unwrap();
         assert!(goes_off(None));
         assert!(clock::boottime_ms() >= at);
-        alarm.went_off();
+        alarm.set_for = None;
         alarm.set(Some(1)).unwrap();
         assert!(goes_off(None));
-        alarm.went_off();
+        alarm.set_for = None;
         alarm.set(Some(at)).unwrap();
         assert!(goes_off(None), "the same time again");
         alarm.set(Some(at + 1_000_000)).unwrap();

@@ -126,24 +126,15 @@ impl Waiters {
     pub(crate) fn follow_table(&mut self, table: &Table, host: HostId) {
         (self.requests, self.ends, self.users) = Default::default();
         let own = table.waiters().filter(|waiter| waiter.request.host == host);
-        own.for_each(|waiter| self.add(table, waiter));
+        own.for_each(|waiter| self.add(waiter.id, Open::of_waiter(table, waiter)));
     }
 
-    pub(crate) fn add(&mut self, table: &Table, state: &WaiterState) {
-        self.insert(state.id, Open::of_waiter(table, state));
-    }
-
-    /// Adds a request that was granted and whose grant cannot be sent yet.
-    pub(crate) fn add_granted(&mut self, table: &Table, hold: &HoldState) {
-        self.insert(hold.request, Open::of_hold(table, hold));
-    }
-
-    fn insert(&mut self, id: RequestId, open: Open) {
+    /// Adds a request that waits, or that was granted and whose grant cannot be sent yet.
+    pub(crate) fn add(&mut self, id: RequestId, open: Open) {
         let _ = self.remove(id);
         self.ends.extend(open.until().map(|until| (until, id)));
         *self.users.entry(open.asked.uid).or_default() += 1;
-        let waiter = Waiter { open, told: None };
-        self.requests.insert(id, Box::new(waiter));
+        self.requests.insert(id, Box::new(Waiter { open, told: None }));
     }
 
     /// Removes a request. The caller ends the call that waits for it.
@@ -204,16 +195,6 @@ impl Waiters {
     pub(crate) fn ended(&mut self, request: RequestId) -> Option<Waiter> {
         self.stopped.remove(&request);
         self.remove(request)
-    }
-
-    /// Whether the previous daemon left a request whose client may come back.
-    pub(crate) fn expects_any(&self) -> bool {
-        !self.requests.is_empty() || !self.unclaimed.is_empty()
-    }
-
-    /// Forgets all requests that wait and all grants that remain to be sent. Returns the requests.
-    pub(crate) fn forget_all(&mut self) -> BTreeMap<RequestId, Box<Waiter>> {
-        std::mem::take(self).requests
     }
 
     /// How many requests of a user wait.

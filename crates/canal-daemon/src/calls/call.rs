@@ -9,14 +9,13 @@ use serde_json::value::RawValue;
 use slotmap::new_key_type;
 
 use crate::calls::call_table::table_of_calls;
-use crate::wording::bad;
 use canal_protocol::frame::{self, FrameError};
 use canal_protocol::service::{DescriptionQuery, SERVICE, ServiceError};
 use canal_protocol::{
     Abandon, Acquire, Collect, Confirm, ConfirmAt, DeadlinePageQuery, EndedLeasesQuery, Failure,
     HistoryQuery, HistoryStatsQuery, INTERFACE, Kill, LeaderQuery, NODES_INTERFACE, NoParameters,
     Overrun, Prioritize, Release, Renew, Report, Resize, Restrict, StatusQuery, WaitsNear,
-    WhyQuery, WouldAcquire, WouldKill, Wrapper,
+    WhyQuery, WouldAcquire, WouldKill,
 };
 
 /// A parsed call.
@@ -113,24 +112,6 @@ macro_rules! define_asked {
 
 table_of_calls!(define_asked);
 
-impl Call {
-    /// Represents a message that is not a call.
-    pub(crate) fn last_words(failure: Failure) -> Self {
-        Self { asked: Asked::Junk(Box::new(failure)), replies: Replies::One, fds: Vec::new() }
-    }
-}
-
-impl Asked {
-    /// Whether a host that rests must read the log before it serves the call.
-    pub(crate) fn needs_news(&self) -> bool {
-        match self {
-            // Over an engine, the daemon refuses it whatever the table says.
-            Self::Acquire(acquire) => acquire.wrapper != Some(Wrapper::Exec),
-            _ => !self.is(Trait::NeedsNoTable),
-        }
-    }
-}
-
 /// Parses a message.
 ///
 /// # Errors
@@ -138,9 +119,9 @@ impl Asked {
 pub(crate) fn read(message: &[u8], fds: &mut Vec<OwnedFd>) -> Result<Call, FrameError> {
     let Incoming { method, parameters, more, oneway } = frame::parse(message)?;
     let (interface, name) = method.rsplit_once('.').unwrap_or_default();
-    let asked = Asked::read(interface, name, parameters);
-    let asked = asked.unwrap_or_else(|| Err(ServiceError::unknown(&method)));
-    let asked = asked.unwrap_or_else(|error| Asked::Wrong(error.into()));
+    let asked = Asked::read(interface, name, parameters)
+        .unwrap_or_else(|| Err(ServiceError::unknown(&method)))
+        .unwrap_or_else(|error| Asked::Wrong(error.into()));
     let owner_fd = match &asked {
         Asked::Acquire(acquire) => acquire.owner_fd,
         Asked::Release(release) | Asked::WouldRelease(release) => release.owner_fd,
@@ -175,15 +156,6 @@ fn wrong<T: DeserializeOwned>(parameters: &str, error: &serde_json::Error) -> Se
     }
 }
 
-/// The descriptor that a call refers to by its index among the descriptors of the call.
-pub(crate) fn nth_fd(fds: Vec<OwnedFd>, index: u32) -> Result<OwnedFd, Failure> {
-    let index = usize::try_from(index).unwrap_or(usize::MAX);
-    fds.into_iter().nth(index).ok_or_else(|| {
-        let message = format!("the call names descriptor {index}, which did not come with it");
-        bad(message)
-    })
-}
-
 /// Most replies fit into this many bytes.
 const USUAL_BYTES: usize = 512;
 
@@ -199,17 +171,12 @@ pub(crate) struct Answer {
 
 impl Answer {
     pub(crate) fn reply<T: Serialize>(parameters: &T) -> Self {
-        Self::followed(parameters, Follows::Nothing)
+        Self::followed(parameters, false)
     }
 
-    /// A reply that announces what follows it.
-    pub(crate) fn followed<T: Serialize>(parameters: &T, follows: Follows) -> Self {
-        Self::of(&Reply { parameters, continues: follows == Follows::More, error: None })
-    }
-
-    /// A reply with descriptors.
-    pub(crate) fn with_fds<T: Serialize>(parameters: &T, fds: Vec<OwnedFd>) -> Self {
-        Self { fds, ..Self::reply(parameters) }
+    /// A reply that announces whether another reply to the same call follows it.
+    pub(crate) fn followed<T: Serialize>(parameters: &T, continues: bool) -> Self {
+        Self::of(&Reply { parameters, continues, error: None })
     }
 
     /// An error that varlink defines.
@@ -229,14 +196,6 @@ impl Answer {
             .inspect_err(|error| tracing::error!(%error, "a reply has no JSON form"));
         Self { message, fds: Vec::new(), closes: written.is_err() }
     }
-}
-
-/// What follows a reply to a call, which the reply announces.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Follows {
-    Nothing,
-    /// Another reply to the same call.
-    More,
 }
 
 #[derive(Serialize)]

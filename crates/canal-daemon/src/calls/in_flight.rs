@@ -85,18 +85,10 @@ impl InFlight {
         self.each.len()
     }
 
-    fn has(&self, is: impl Fn(&Change) -> bool) -> bool {
-        self.each.iter().any(|(_, proposed)| is(&proposed.change))
-    }
-
-    /// Whether a request is being suspended. This revokes a grant that precedes it in the log.
-    pub(crate) fn is_being_suspended(&self, request: RequestId) -> bool {
-        self.has(|it| *it == Change::Suspend { request })
-    }
-
-    /// Whether a request is being withdrawn. Its client receives no further message.
-    pub(crate) fn is_leaving(&self, id: RequestId) -> bool {
-        self.has(|it| matches!(it, Change::Withdraw { request, .. } if *request == id))
+    /// Whether this change is in flight. A suspension revokes a grant that precedes it in the log.
+    /// The client of a request that is being withdrawn receives no further message.
+    pub(crate) fn has(&self, change: &Change) -> bool {
+        self.each.iter().any(|(_, proposed)| proposed.change == *change)
     }
 
     /// The requests that calls made.
@@ -127,20 +119,21 @@ impl InFlight {
             *id = to;
         }
     }
-
-    /// The connection whose call waits for this change.
-    #[cfg(test)]
-    pub(crate) fn conn_of(&self, ticket: Ticket) -> Option<ConnId> {
-        let (_, proposed) = self.each.iter().find(|(other, _)| *other == ticket)?;
-        if let Completion::Call(id, _) = proposed.then { Some(id) } else { None }
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::calls::parameters::plain_request;
+    use crate::tests::plain_request;
     use canal_core::{HostId, LeaseId, Owner};
+
+    impl InFlight {
+        /// The connection whose call waits for this change.
+        pub(crate) fn conn_of(&self, ticket: Ticket) -> Option<ConnId> {
+            let (_, proposed) = self.each.iter().find(|(other, _)| *other == ticket)?;
+            if let Completion::Call(id, _) = proposed.then { Some(id) } else { None }
+        }
+    }
 
     fn request(tag: u128, uid: u32, wait: Wait) -> Change {
         let owner = Owner::Lease(LeaseId(tag));

@@ -6,8 +6,6 @@ use crate::wording::{bad, count};
 use canal_core::{
     Ask, Command, FrameId, GROUP_BYTES_MAX, Item, Key, Setting, Supersede, Superseded, View,
 };
-#[cfg(test)]
-use canal_core::{HostId, Owner, Request, Tag};
 use canal_protocol::{Failure, Mode, NOTE_BYTES_MAX, Resize, WireItem};
 use canal_text::safe_text::{is_unsafe, one_line, sanitize};
 
@@ -41,9 +39,8 @@ pub(crate) fn items(wire: &[WireItem]) -> Result<Vec<Item>, Failure> {
     for wire in wire {
         items.push(item(wire)?);
     }
-    let twice =
-        items.iter().enumerate().find(|(at, item)| items[..*at].iter().any(|o| o.key == item.key));
-    if let Some((_, item)) = twice {
+    let mut each = items.iter().enumerate();
+    if let Some((_, item)) = each.find(|(at, it)| items[..*at].iter().any(|o| o.key == it.key)) {
         return Err(bad(format!("the request names key `{}` twice", item.key)));
     }
     let slots = items.iter().map(count).fold(0, u64::saturating_add);
@@ -56,31 +53,26 @@ pub(crate) fn items(wire: &[WireItem]) -> Result<Vec<Item>, Failure> {
 fn item(wire: &WireItem) -> Result<Item, Failure> {
     let key = key(wire.key.clone())?;
     let ask = match wire.mode.unwrap_or(Mode::Counted) {
-        Mode::Read => whole(wire, &key, Ask::Read)?,
-        Mode::Write => whole(wire, &key, Ask::Write)?,
+        mode @ (Mode::Read | Mode::Write) => {
+            if [wire.count, wire.per, wire.buckets, wire.slots].iter().any(Option::is_some) {
+                return Err(bad(format!(
+                    "`{key}` is read or written: leave out `count`, `per`, `buckets` and `slots`"
+                )));
+            }
+            if mode == Mode::Read { Ask::Read } else { Ask::Write }
+        }
         Mode::Counted => {
             let view = view(&key, wire.per, wire.buckets, wire.slots)?;
             let count = wire.count.unwrap_or(1);
             check_numbers(&key, count, view)?;
             if wire.spread && count > 1 {
-                let message = format!("`spread` chooses one slot of `{key}`, not {count}");
-                return Err(bad(message));
+                return Err(bad(format!("`spread` chooses one slot of `{key}`, not {count}")));
             }
             let ask = Ask::slots(count, view);
             if wire.spread { ask.spread() } else { ask }
         }
     };
     Ok(Item { key, ask })
-}
-
-/// The ask for a key that is read or written as a whole.
-fn whole(wire: &WireItem, key: &Key, ask: Ask) -> Result<Ask, Failure> {
-    if [wire.count, wire.per, wire.buckets, wire.slots].iter().any(Option::is_some) {
-        let message =
-            format!("`{key}` is read or written: leave out `count`, `per`, `buckets` and `slots`");
-        return Err(bad(message));
-    }
-    Ok(ask)
 }
 
 /// A key.
@@ -96,10 +88,8 @@ pub(crate) fn key(text: impl Into<Arc<str>>) -> Result<Key, Failure> {
 /// # Errors
 /// The text has another form.
 pub(crate) fn session(text: &str) -> Result<FrameId, Failure> {
-    let number = text.strip_prefix('s').and_then(|digits| digits.parse().ok());
-    number
-        .map(FrameId)
-        .ok_or_else(|| bad(format!("`{text}` is not a session; one looks like `s42`")))
+    let number = text.strip_prefix('s').and_then(|digits| digits.parse().ok()).map(FrameId);
+    number.ok_or_else(|| bad(format!("`{text}` is not a session; one looks like `s42`")))
 }
 
 /// Checks a count and a size as far as this is possible without the stored sizes. Only the table
@@ -157,14 +147,12 @@ pub(crate) fn setting(resize: &Resize) -> Result<(Key, Setting), Failure> {
     let key = key(&*resize.key)?;
     let view = view(&key, resize.per, resize.buckets, resize.slots)?;
     let service = match (&resize.without, &resize.with) {
-        (None, None) => None,
-        (Some(numbers), None) => Some((numbers, true)),
-        (None, Some(numbers)) => Some((numbers, false)),
         (Some(_), Some(_)) => {
             return Err(bad("`without` and `with` cannot be combined; make two calls"));
         }
+        (without, with) => without.as_ref().or(with.as_ref()),
     };
-    if let Some((numbers, out)) = service {
+    if let Some(numbers) = service {
         if view.is_some() || resize.forget || resize.pause.is_some() {
             return Err(bad(
                 "`without` and `with` cannot be combined with a size or a pause; make two calls",
@@ -172,12 +160,14 @@ pub(crate) fn setting(resize: &Resize) -> Result<(Key, Setting), Failure> {
         }
         let is_many = !(1..=WITHOUT_MAX).contains(&numbers.len());
         if is_many || numbers.iter().any(|number| *number > NUMBER_MAX) {
-            let message = format!(
+            return Err(bad(format!(
                 "`without` and `with` take 1 to {WITHOUT_MAX} numbers, each at most {NUMBER_MAX}"
-            );
-            return Err(bad(message));
+            )));
         }
-        return Ok((key, Setting::Service { numbers: numbers.clone(), out }));
+        return Ok((
+            key,
+            Setting::Service { numbers: numbers.clone(), out: resize.with.is_none() },
+        ));
     }
     let setting = match (view, resize.forget, resize.pause) {
         (Some(View::Buckets { per: 0, .. }), ..) => {
@@ -198,34 +188,18 @@ pub(crate) fn setting(resize: &Resize) -> Result<(Key, Setting), Failure> {
     Ok((key, setting))
 }
 
-/// A request for these items that asks for nothing else, and does not wait.
-#[cfg(test)]
-pub(crate) fn plain_request(
-    tag: Tag,
-    host: HostId,
-    (owner, uid): (Owner, u32),
-    items: Vec<Item>,
-) -> Request {
-    Request { tag, host, owner, uid, items, ..Request::default() }
-}
-
 /// A command in the form that canal shows: shortened, and without characters that could control a
 /// terminal.
 pub(crate) fn command(mut text: String) -> Command {
     let is_visible = |byte: u8| matches!(byte, b' '..=b'~');
     // Nearly all commands are visible ASCII, and checking bytes is faster than checking characters.
     let is_clean = text.bytes().all(is_visible) || !text.chars().any(is_unsafe);
-    if text.len() <= COMMAND_BYTES_MAX && is_clean {
-        text.shrink_to_fit();
-        return Command(text);
+    if text.len() > COMMAND_BYTES_MAX || !is_clean {
+        let kept = canal_text::beginning(&text, COMMAND_BYTES_MAX);
+        text = sanitize(kept) + if kept.len() < text.len() { "…" } else { "" };
     }
-    let kept = canal_text::beginning(&text, COMMAND_BYTES_MAX);
-    let mut shown = sanitize(kept);
-    if kept.len() < text.len() {
-        shown.push('…');
-    }
-    shown.shrink_to_fit();
-    Command(shown)
+    text.shrink_to_fit();
+    Command(text)
 }
 
 /// The note of a request, on one line and without characters that could control a terminal. A blank
@@ -245,10 +219,9 @@ pub(crate) fn new_note(text: Option<&str>) -> Result<Option<Box<str>>, Failure> 
     let Some(text) = text else { return Ok(None) };
     if text.len() > NOTE_BYTES_MAX {
         let bytes = text.len();
-        return Err(bad(format!(
-            "a note can have at most {NOTE_BYTES_MAX} bytes; this one has {bytes}"
-        ))
-        .hint("put the details elsewhere, and a link to them in the note"));
+        let message =
+            format!("a note can have at most {NOTE_BYTES_MAX} bytes; this one has {bytes}");
+        return Err(bad(message).hint("put the details elsewhere, and a link to them in the note"));
     }
     Ok(Some(one_line(text).into()))
 }
@@ -268,16 +241,16 @@ pub(crate) fn supersede(
             "a group name must have 1 to {GROUP_BYTES_MAX} bytes and no control characters"
         )));
     }
-    let group = group.map(Into::into);
     let is_any = which.is_some() || group.is_some();
-    Ok(is_any.then(|| Box::new(Supersede { group, which })))
+    Ok(is_any.then(|| Box::new(Supersede { group: group.map(Into::into), which })))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use canal_core::{
-        Change, ENTRY_VERSION, Entry, KEY_BYTES_MAX, LeaseId, OnLost, ProcessId, UnixMillis, Wait,
+        Change, ENTRY_VERSION, Entry, HostId, KEY_BYTES_MAX, LeaseId, OnLost, Owner, ProcessId,
+        Request, Tag, UnixMillis, Wait,
     };
     use canal_protocol::ErrorName;
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use nix::sys::epoll::{EpollEvent, EpollFlags};
 use slotmap::{Key, KeyData, SlotMap};
 
-use crate::calls::call::ConnId;
+use crate::calls::call::{Answer, ConnId};
 use crate::membership::Ticket;
 use crate::net::call_state::{Awaiting, CallState, LogWait, PendingCall, Subject};
 use crate::net::connection::Connection;
@@ -156,6 +156,13 @@ impl Conns {
         Some(conn)
     }
 
+    /// Queues a reply to the current call of a connection.
+    pub(crate) fn answer(&mut self, id: ConnId, answer: Answer) {
+        if let Some(conn) = self.get(id) {
+            conn.answer(answer);
+        }
+    }
+
     /// Sets the event that the current call of a connection waits for. Returns the previous one.
     pub(crate) fn set_state(&mut self, id: ConnId, state: CallState) -> CallState {
         let Some(conn) = self.open.get_mut(id) else { return CallState::Idle };
@@ -210,17 +217,14 @@ impl Conns {
     /// connection does. It keeps its place if it then waits for the log again.
     pub(crate) fn take_awaiting(&mut self, id: ConnId, ticket: Ticket) -> Option<PendingCall> {
         let state = &mut self.open.get_mut(id)?.state;
-        let call = match std::mem::take(state) {
+        match std::mem::take(state) {
             CallState::Log(LogWait { what: Awaiting::Change(it, call), .. }) if it == ticket => {
-                call
+                self.activate(id);
+                return Some(call);
             }
-            other => {
-                *state = other;
-                return None;
-            }
-        };
-        self.activate(id);
-        Some(call)
+            other => *state = other,
+        }
+        None
     }
 
     /// Like [`Self::end_wait`], but the place of the wait passes to another connection, on which
@@ -260,15 +264,6 @@ impl Conns {
         })
     }
 
-    /// The latest time at which the next deferred request is decided again.
-    pub(crate) fn next_deferred(&self) -> Option<Instant> {
-        let until = |(_, state): (ConnId, &CallState)| match state {
-            CallState::Deferred(newcomer) => newcomer.deferred_until,
-            _ => None,
-        };
-        self.waits(Subject::Death).filter_map(until).min()
-    }
-
     /// The connection whose call asks for the request with this tag, and waits for the log.
     pub(crate) fn asks_for(&self, tag: Tag) -> Option<(ConnId, &Arc<Request>)> {
         self.log_waits().find_map(|(id, wait)| match &wait.what {
@@ -283,8 +278,8 @@ impl Conns {
 
     /// Whether there is work that does not depend on the kernel.
     pub(crate) fn has_work(&self) -> bool {
-        let to_hear = self.reported.contains(&Source::LISTENER) || !self.unheard.is_empty();
-        to_hear || !self.disconnected.is_empty() || !self.active.is_empty()
+        self.reported.contains(&Source::LISTENER)
+            || [&self.unheard, &self.disconnected, &self.active].iter().any(|it| !it.is_empty())
     }
 
     /// Waits until the kernel reports an event, also from sources that are not connections, or
@@ -373,7 +368,7 @@ impl Conns {
     }
 
     fn settle_flushed(&mut self, id: ConnId) {
-        let Some(conn) = self.open.get(id) else { return };
+        let Some(conn) = self.open.get_mut(id) else { return };
         let flushed = conn.is_flushed();
         let is_answered_later = matches!(
             conn.state,
@@ -391,33 +386,26 @@ impl Conns {
             self.closing.push((clock::now() + CLOSING_TIME, id));
         }
         let flags = if flushed { READS } else { READS | EpollFlags::EPOLLOUT };
-        if let Err(error) = self.watch(id, flags) {
-            tracing::warn!(%error, "cannot watch a connection");
-            self.part(id);
-        }
-    }
-
-    /// Polls a connection for these events from now on. Pending events are reported, too.
-    fn watch(&mut self, id: ConnId, flags: EpollFlags) -> io::Result<()> {
-        let Some(conn) = self.open.get_mut(id) else { return Ok(()) };
-        let number = id.data().as_ffi();
         if conn.watched_for == flags {
-            return Ok(());
+            return;
         }
-        if conn.watched_for.is_empty() {
-            self.poller.add(&**conn, number, flags)?;
-        } else {
-            self.poller.change(&**conn, number, flags)?;
+        // Pending events are reported, too.
+        let (number, is_new) = (id.data().as_ffi(), conn.watched_for.is_empty());
+        let watch = if is_new { Poller::add } else { Poller::change };
+        match watch(&self.poller, &*conn, number, flags) {
+            Ok(()) => conn.watched_for = flags,
+            Err(error) => {
+                tracing::warn!(%error, "cannot watch a connection");
+                self.part(id);
+            }
         }
-        conn.watched_for = flags;
-        Ok(())
     }
 
     /// Closes a connection. If something in the table depends on it, the daemon first withdraws
     /// that, in the next turn.
     fn part(&mut self, id: ConnId) {
         let Some(conn) = self.open.get_mut(id) else { return };
-        conn.close();
+        conn.is_closing = true;
         if !conn.holds_nothing() {
             self.disconnected.push(id);
             return;
@@ -428,11 +416,11 @@ impl Conns {
         if let Some((subject, place)) = conn.place {
             self.waits[subject as usize].remove(&place);
         }
-        let Some(conn) = self.open.remove(id) else { return };
         self.turned_away -= usize::from(conn.turned_away.is_some());
         if let Some(count) = self.of_users.get_mut(&conn.peer.uid) {
             *count -= 1;
         }
+        self.open.remove(id);
     }
 
     /// Closes the connections that took too long to read their last reply. Returns when the next of
@@ -448,37 +436,19 @@ impl Conns {
         None
     }
 
-    /// Whether all queued output is written.
-    pub(crate) fn is_flushed(&self) -> bool {
-        self.open.iter().all(|(_, conn)| conn.is_flushed())
-    }
-
     /// The connection on which a provisional grant depends.
     pub(crate) fn with_provisional(&self, request: RequestId) -> Option<ConnId> {
         let mut open = self.open.iter();
         open.find(|(_, conn)| conn.provisional.contains(&request)).map(|(id, _)| id)
     }
 
-    /// Notes that the grant of this request no longer depends on a connection.
-    pub(crate) fn disown(&mut self, request: RequestId) {
+    /// Notes that the grant of this request, or every grant, no longer depends on a connection.
+    pub(crate) fn disown(&mut self, request: Option<RequestId>) {
+        let is_disowned = |other: &RequestId| request.is_none_or(|request| request == *other);
         for (_, conn) in &mut self.open {
-            conn.provisional.retain(|other| *other != request);
-            conn.untold.take_if(|other| *other == request);
+            conn.provisional.retain(|other| !is_disowned(other));
+            conn.untold.take_if(|other| is_disowned(other));
         }
-    }
-
-    /// Notes that grants no longer depend on any connection.
-    pub(crate) fn disown_all(&mut self) {
-        for (_, conn) in &mut self.open {
-            conn.provisional.clear();
-            conn.untold = None;
-        }
-    }
-
-    /// The last requests of the other connections over several nodes.
-    pub(crate) fn over_nodes(&self, but: ConnId) -> impl Iterator<Item = &Request> {
-        let others = self.open.iter().filter(move |(id, _)| *id != but);
-        others.filter_map(|(_, conn)| conn.over_nodes.as_deref())
     }
 }
 
@@ -568,6 +538,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     use super::*;
+    use crate::net::connection::OUTPUT_BYTES_MAX;
     use crate::view::status_keys::Selection;
 
     fn peer() -> Credentials {
@@ -584,7 +555,7 @@ mod tests {
     fn events_of_a_closed_connection_never_reach_the_next_one() {
         let mut conns = Conns::new().unwrap();
         let (before, _theirs) = open(&mut conns);
-        conns.get(before).unwrap().close();
+        conns.get(before).unwrap().is_closing = true;
         conns.disconnected.push(before);
         conns.closing.push((Instant::now(), before));
         conns.flush();
@@ -603,13 +574,20 @@ mod tests {
     fn a_connection_that_cannot_be_watched_is_closed_and_was_not_watched() {
         let mut conns = Conns::new().unwrap();
         let (id, _theirs) = open(&mut conns);
-        conns.poller.fail(1);
-        assert!(conns.watch(id, READS).is_err());
-        assert!(conns.peek(id).unwrap().watched_for.is_empty());
-        conns.watch(id, READS).unwrap();
-        conns.poller.fail(1);
-        assert!(conns.watch(id, READS | EpollFlags::EPOLLOUT).is_err());
-        assert_eq!(conns.peek(id).unwrap().watched_for, READS);
+        // It is not removed at once, because a grant depends on it.
+        conns.get(id).unwrap().provisional.push(RequestId(1));
+        let mut flush = |fails, bytes| {
+            conns.poller.fail(fails);
+            let conn = conns.get(id).unwrap();
+            conn.is_closing = false;
+            conn.progress(&"x".repeat(bytes));
+            conns.flush();
+            let conn = conns.peek(id).unwrap();
+            (conn.is_closing, conn.watched_for)
+        };
+        assert_eq!(flush(1, 0), (true, EpollFlags::empty()));
+        assert_eq!(flush(0, 0), (false, READS));
+        assert_eq!(flush(1, OUTPUT_BYTES_MAX), (true, READS), "the client does not read it all");
         let (other, _theirs) = open(&mut conns);
         conns.poller.fail(1);
         conns.get(other);

@@ -175,8 +175,7 @@ impl LogWait {
 impl PendingAcquire {
     /// A new request.
     pub(crate) fn new(request: Arc<Request>, pidfd: Option<Pidfd>) -> Self {
-        let (deferred_until, crowd, is_question) = Default::default();
-        Self { request, pidfd, deferred_until, crowd, is_question }
+        Self { request, pidfd, deferred_until: None, crowd: None, is_question: false }
     }
 
     /// A request that already waited, for the next membership of this host. The limit on waiting
@@ -192,9 +191,12 @@ impl PendingAcquire {
     /// may wait. `untold`: whether the client accepts progress messages.
     pub(crate) fn patience(&self, untold: bool) -> Option<Patience> {
         let Wait::Yes { until } = self.request.wait else { return None };
-        let key =
-            self.request.items.first().map(|item| item.key.text().clone()).unwrap_or_default();
-        Some(Patience { until, untold, key })
+        let first = self.request.items.first();
+        Some(Patience {
+            until,
+            untold,
+            key: first.map(|it| it.key.text().clone()).unwrap_or_default(),
+        })
     }
 }
 
@@ -205,9 +207,8 @@ impl PendingRenewal {
     pub(crate) fn unseen(&self, table: &Table) -> Vec<Outcome> {
         let frame = table.lease(self.lease).and_then(|frame| table.frame(frame));
         let holding = frame.filter(|frame| table.holds_in(frame.id).next().is_some());
-        let renewed = holding.and_then(|frame| {
-            Some(Outcome::Renewed { frame: frame.id, renewal: frame.lease?.renewals })
-        });
+        let renewal = holding.and_then(|frame| Some((frame.id, frame.lease?.renewals)));
+        let renewed = renewal.map(|(frame, renewal)| Outcome::Renewed { frame, renewal });
         vec![renewed.unwrap_or(Outcome::LeaseGone)]
     }
 }

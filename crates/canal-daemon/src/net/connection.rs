@@ -14,7 +14,7 @@ use libc::MSG_DONTWAIT;
 use nix::sys::epoll::EpollFlags;
 use serde::Serialize;
 
-use crate::calls::call::{self, Answer, Call, Follows, Replies};
+use crate::calls::call::{self, Answer, Asked, Call, Replies};
 use crate::jobserver::pipes::Form;
 use crate::net::call_state::{CallState, LogWait, Subject};
 use canal_core::{Key, ProcessId, Request, RequestId};
@@ -165,7 +165,7 @@ impl Connection {
     fn give_up(&mut self, failure: &Failure) {
         self.replies = Replies::One;
         self.answer(Answer::failure(failure));
-        self.close();
+        self.is_closing = true;
         self.calls.clear();
         self.fds.clear();
     }
@@ -251,15 +251,13 @@ impl Connection {
             }
             let call = match self.decoder.next_message() {
                 Ok(None) => return true,
-                Ok(Some(_)) if self.turned_away.is_some() => {
-                    let failure = self.turned_away.clone();
-                    failure.iter().for_each(|failure| self.give_up(failure));
-                    return true;
-                }
-                Ok(Some(_)) if full => {
-                    let message =
-                        format!("the client has more than {CALLS_AHEAD_MAX} unanswered calls");
-                    self.give_up(&Failure::new(ErrorName::TooMuch, message));
+                Ok(Some(_)) if full || self.turned_away.is_some() => {
+                    let failure = self.turned_away.as_deref().cloned().unwrap_or_else(|| {
+                        let message =
+                            format!("the client has more than {CALLS_AHEAD_MAX} unanswered calls");
+                        Failure::new(ErrorName::TooMuch, message)
+                    });
+                    self.give_up(&failure);
                     return true;
                 }
                 Ok(Some(message)) => call::read(message, &mut self.fds),
@@ -267,20 +265,19 @@ impl Connection {
             };
             match call {
                 Ok(call) => self.calls.push_back(call),
-                Err(error) => self.break_off(&error),
+                // Nothing after this can be decoded. The daemon still answers the earlier calls.
+                Err(error) => {
+                    let name = match error {
+                        FrameError::TooLarge(_) => ErrorName::TooMuch,
+                        FrameError::Malformed(_) => ErrorName::Malformed,
+                    };
+                    let asked = Asked::Junk(Box::new(Failure::new(name, error.to_string())));
+                    self.calls.push_back(Call { asked, replies: Replies::One, fds: Vec::new() });
+                    self.input = Input::BrokenOff;
+                }
             }
         }
         true
-    }
-
-    /// Nothing after this can be decoded. The daemon still answers the earlier calls.
-    fn break_off(&mut self, error: &FrameError) {
-        let name = match error {
-            FrameError::TooLarge(_) => ErrorName::TooMuch,
-            FrameError::Malformed(_) => ErrorName::Malformed,
-        };
-        self.calls.push_back(Call::last_words(Failure::new(name, error.to_string())));
-        self.input = Input::BrokenOff;
     }
 
     /// Whether incoming data is discarded. The daemon reads it only to notice the end of the
@@ -291,34 +288,25 @@ impl Connection {
 
     /// Queues a message that precedes the final reply.
     pub(crate) fn progress<T: Serialize>(&mut self, parameters: &T) {
-        self.answer(Answer::followed(parameters, Follows::More));
+        self.answer(Answer::followed(parameters, true));
     }
 
     /// Queues a reply to the current call.
     pub(crate) fn answer(&mut self, answer: Answer) {
-        if self.takes_words() {
-            self.output.put(answer.message, answer.fds);
-        }
-        if answer.closes {
-            self.close();
-        }
-    }
-
-    /// Whether more may be queued.
-    fn takes_words(&mut self) -> bool {
         self.wordless_since = None;
         if self.output.unsent() > OUTPUT_BYTES_MAX {
             // The client does not read, so the unread output is dropped.
             self.discard_output();
-            return false;
         }
-        !self.is_closing && !self.is_oneway()
+        if !self.is_closing && !self.is_oneway() {
+            self.output.put(answer.message, answer.fds);
+        }
+        self.is_closing |= answer.closes;
     }
 
-    /// What may follow a reply to the current call.
-    pub(crate) fn follows(&self) -> Follows {
-        let takes_more = self.replies == Replies::Many && !self.heard_end();
-        if takes_more { Follows::More } else { Follows::Nothing }
+    /// Whether the client accepts further replies to the current call.
+    pub(crate) fn takes_more(&self) -> bool {
+        self.replies == Replies::Many && !self.heard_end()
     }
 
     /// Whether the client expects no reply to the current call.
@@ -326,16 +314,11 @@ impl Connection {
         self.replies == Replies::None
     }
 
-    /// Closes the connection as soon as the output is written.
-    pub(crate) fn close(&mut self) {
-        self.is_closing = true;
-    }
-
     /// Drops the output that was not written, so that the client never receives it, and closes the
     /// connection.
     pub(crate) fn discard_output(&mut self) {
         self.output = Output::default();
-        self.close();
+        self.is_closing = true;
     }
 
     /// How many bytes the client has not taken yet.
@@ -436,17 +419,13 @@ impl Restriction {
     /// Whether each of these keys equals, or is below, a key of each restriction. A restriction
     /// without keys allows every key.
     pub(crate) fn allows(&self, items: &[WireItem]) -> bool {
-        self.each.iter().all(|keys| {
-            let covers = |item: &WireItem| {
-                Key::shared(item.key.clone()).is_ok_and(|key| keys.iter().any(|it| it.covers(&key)))
-            };
-            keys.is_empty() || items.iter().all(covers)
-        })
+        items.iter().all(|item| self.allows_key(Key::shared(item.key.clone()).ok().as_ref()))
     }
 
-    /// Whether a key equals, or is below, a key of each restriction.
-    pub(crate) fn allows_key(&self, key: &Key) -> bool {
-        self.each.iter().all(|keys| keys.is_empty() || keys.iter().any(|it| it.covers(key)))
+    /// The same for one key; `None` for a text that is no key.
+    pub(crate) fn allows_key(&self, key: Option<&Key>) -> bool {
+        let covers = |keys: &Vec<Key>| key.is_some_and(|key| keys.iter().any(|it| it.covers(key)));
+        self.each.iter().all(|keys| keys.is_empty() || covers(keys))
     }
 
     /// Adds a restriction to these keys. An empty list allows every key. Returns whether there is
@@ -531,7 +510,7 @@ mod tests {
         ] {
             assert_eq!(restriction.allows(&items(asked)), allowed, "{asked:?}");
             let mut each = asked.iter().map(|key| Key::new(key));
-            let all = each.all(|key| key.is_ok_and(|key| restriction.allows_key(&key)));
+            let all = each.all(|key| restriction.allows_key(key.ok().as_ref()));
             assert_eq!(all, allowed, "{asked:?}");
         }
         restriction.each.push(keys(&["deploy/web", "other"]));

@@ -117,10 +117,9 @@ impl Listener {
         if self.spare.take().or_else(spare).is_none() {
             return false;
         }
-        let accepted = self.socket.accept();
-        let accepted = accepted.map(|(stream, _)| refuse(stream, &full(), budget)).is_ok();
+        let accepted = self.socket.accept().map(|(stream, _)| refuse(stream, &full(), budget));
         self.spare = spare();
-        accepted
+        accepted.is_ok()
     }
 }
 
@@ -135,11 +134,10 @@ fn spare() -> Option<File> {
 }
 
 fn is_out_of_descriptors(error: &io::Error) -> bool {
-    let number = error.raw_os_error().unwrap_or(0);
-    matches!(
-        Errno::from_raw(number),
-        Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM | Errno::ENOBUFS
-    )
+    use Errno::{EMFILE, ENFILE, ENOBUFS, ENOMEM};
+    error
+        .raw_os_error()
+        .is_some_and(|number| matches!(Errno::from_raw(number), EMFILE | ENFILE | ENOMEM | ENOBUFS))
 }
 
 /// Sends the failure to a client, as far as possible without waiting, and closes the connection.

@@ -59,9 +59,9 @@ impl Reports {
     /// Notes that a connection got a report, unless it has already read everything.
     pub(crate) fn sent(&mut self, conns: &Conns, id: ConnId) {
         let Some(conn) = conns.peek(id) else { return };
-        self.last = conn.peer.uid;
-        if conn.unsent() > 0 {
-            let (uid, left) = (conn.peer.uid, conn.unsent());
+        let (uid, left) = (conn.peer.uid, conn.unsent());
+        self.last = uid;
+        if left > 0 {
             self.unread.push(Unread { id, uid, left, since: clock::now() });
         }
     }
@@ -106,11 +106,8 @@ impl Reports {
 
     fn waiting(&self, conns: &Conns) -> Waiting {
         let waiting = conns.those(Subject::Report).into_iter();
-        let with_user = |id| {
-            let uid = conns.peek(id)?.peer.uid;
-            Some(((uid <= self.last, uid), id))
-        };
-        waiting.filter_map(with_user).collect()
+        let waiting = waiting.filter_map(|id| Some((conns.peek(id)?.peer.uid, id)));
+        waiting.map(|(uid, id)| ((uid <= self.last, uid), id)).collect()
     }
 
     /// Forgets connections that are closed or have read everything, and notes which clients have
@@ -297,7 +294,7 @@ mod tests {
     #[test]
     fn a_closed_connection_leaves_the_reply_queue() {
         let (mut conns, mut reports, ids, _peers) = waiting(&[7, 8]);
-        conns.get(ids[0]).unwrap().close();
+        conns.get(ids[0]).unwrap().is_closing = true;
         conns.get(ids[0]).unwrap().progress(&"dropped");
         conns.flush();
         reports.look(&conns, Instant::now());

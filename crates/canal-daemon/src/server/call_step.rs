@@ -4,7 +4,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use crate::calls::call::{Answer, ConnId, Follows};
+use crate::calls::call::{Answer, ConnId};
 use crate::calls::in_flight::{Completion, VOID};
 use crate::net::call_state::{Awaiting, CallState, LogWait, Patience, PendingAcquire, PendingCall};
 use crate::server::Server;
@@ -141,7 +141,7 @@ impl Server {
         let patience = match &what {
             Awaiting::Membership => conn.calls.front().and_then(Patience::of),
             Awaiting::MembershipOf(it) | Awaiting::Change(_, PendingCall::Ask(it)) => {
-                it.patience(conn.follows() == Follows::More)
+                it.patience(conn.takes_more())
             }
             Awaiting::Change(..) => None,
         };
@@ -193,9 +193,7 @@ impl Server {
     /// Ends the current call of a connection, so that its next call can be served.
     fn end_call(&mut self, id: ConnId, answer: Answer) {
         self.conns.end_wait(id);
-        if let Some(conn) = self.conns.get(id) {
-            conn.answer(answer);
-        }
+        self.conns.answer(id, answer);
     }
 }
 

@@ -6,12 +6,11 @@ use std::os::fd::AsFd;
 use crate::calls::call::{Asked, ConnId, Trait};
 use crate::calls::parameters;
 use crate::config::permissions::{Action, only_operators};
-use crate::net::connection::Connection;
 use crate::server::Server;
 use crate::server::call_step::{Caller, Result, Step};
 use crate::store::table_and_log::disk_full;
 use crate::wording::{denied, owner_gone};
-use canal_core::{Ask, HoldState, Item, Key, Wait, room_of};
+use canal_core::{Ask, Item, Key, room_of};
 use canal_protocol::{ErrorName, Failure, Handle, Release, Restrict};
 use canal_sys::peer;
 
@@ -49,17 +48,14 @@ impl Server {
         Ok(())
     }
 
-    /// Whether a peer may end a hold that is not its own.
-    pub(crate) fn may_force(&self, id: ConnId, hold: &HoldState) -> Result<()> {
-        if self.conns.peek(id).is_some_and(|conn| conn.peer.uid == hold.asked.uid) {
-            return Ok(());
-        }
-        hold.items.iter().try_for_each(|item| self.may(id, Action::Force, &item.key))
-    }
-
     /// Whether a peer may take this action on a key.
     pub(crate) fn may(&self, id: ConnId, action: Action, key: &Key) -> Result<()> {
-        self.permitted(id, action, key, || what(action, key))
+        self.permitted(id, action, key, || match action {
+            Action::Hold => format!("hold `{key}`"),
+            Action::Resize => format!("resize `{key}`"),
+            Action::Force => format!("break other users' holds on `{key}`"),
+            Action::Priority => format!("ask for `{key}` with a priority above 0"),
+        })
     }
 
     fn permitted(
@@ -70,38 +66,22 @@ impl Server {
         what: impl FnOnce() -> String,
     ) -> Result<()> {
         let Some(conn) = self.conns.peek(id) else { return Err(owner_gone()) };
-        let (uid, owner) = (conn.peer.uid, self.about.uid);
-        if uid == 0 || uid == owner {
+        let (uid, who) = (conn.peer.uid, self.effective.config.permissions.who(action, key));
+        let groups = || {
+            let more = peer::groups(conn.as_fd()).unwrap_or_else(|error| {
+                tracing::warn!(%error, uid, "cannot read the groups of a peer");
+                Vec::new()
+            });
+            more.into_iter().chain([conn.peer.gid]).collect()
+        };
+        if self.is_operator(uid) || who.includes(groups) {
             return Ok(());
         }
-        let who = self.effective.config.permissions.who(action, key);
-        if who.includes(|| groups_of(conn)) {
-            return Ok(());
-        }
-        let (what, only) = (what(), who.only(owner));
+        let (what, only) = (what(), who.only(self.about.uid));
         let file = self.effective.file().display();
         Err(denied(format!("uid {uid} may not {what}; {only} may do so"))
             .hint(format!("see `[[permission]]` in {file} and canal.toml(5)")))
     }
-}
-
-fn what(action: Action, key: &Key) -> String {
-    match action {
-        Action::Hold => format!("hold `{key}`"),
-        Action::Resize => format!("resize `{key}`"),
-        Action::Force => format!("break other users' holds on `{key}`"),
-        Action::Priority => format!("ask for `{key}` with a priority above 0"),
-    }
-}
-
-fn groups_of(conn: &Connection) -> Vec<u32> {
-    let more = peer::groups(conn.as_fd()).unwrap_or_else(|error| {
-        tracing::warn!(%error, uid = conn.peer.uid, "cannot read the groups of a peer");
-        Vec::new()
-    });
-    let mut groups = vec![conn.peer.gid];
-    groups.extend(more);
-    groups
 }
 
 /// Restricts a connection, and enforces its restrictions.
@@ -161,13 +141,6 @@ impl Server {
             return Err(too_much(ErrorName::TooManyKeys, message, "key_bytes_per_user"));
         }
         Ok(())
-    }
-
-    /// The limit on a user's waiting requests, if a request that would wait exceeds it.
-    pub(crate) fn crowd(&self, wait: Wait, uid: u32) -> Option<usize> {
-        let most = self.effective.config.limits.waiters_per_user;
-        let waiting = || self.waiters.of_user(uid) + self.decide.in_flight.of_user(uid);
-        (wait != Wait::No && waiting() >= most).then_some(most)
     }
 
     /// Reserves room in the journal for an entry for which no request has reserved any.

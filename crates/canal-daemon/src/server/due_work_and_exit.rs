@@ -5,6 +5,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use crate::net::all_connections::Source;
+use crate::net::call_state::{CallState, Subject};
 use crate::server::Server;
 use crate::server::call_step::{Caller, Result, Step};
 use crate::server::process_ends_and_stops::PROCESSES_EVERY;
@@ -17,12 +18,15 @@ use canal_text::duration::stated;
 impl Server {
     /// How long the daemon may sleep if no event arrives and its boottime timer does not go off.
     pub(crate) fn time_to_sleep(&self) -> Option<Duration> {
-        let now = clock::now();
-        let due = &self.due;
+        let deferred = self.conns.waits(Subject::Death).filter_map(|(_, state)| match state {
+            CallState::Deferred(newcomer) => newcomer.deferred_until,
+            _ => None,
+        });
+        let (due, next_deferred) = (&self.due, deferred.min());
         let times = [
             due.come_back,
             due.processes,
-            due.check_ahead.due,
+            due.check_ahead,
             due.closing,
             due.node_settled,
             due.progress,
@@ -36,22 +40,22 @@ impl Server {
             self.observe.due(),
             self.decide.watcher_due(),
             self.effective.readings.due(),
-            self.conns.next_deferred(),
+            next_deferred,
             self.runtime_dir.listener.pauses_until,
         ];
-        times.into_iter().flatten().min().map(|at| at.saturating_duration_since(now))
+        times.into_iter().flatten().min().map(|at| at.saturating_duration_since(clock::now()))
     }
 
     /// Sets the timer for work that is also due while the machine is suspended: the ends of waits
     /// and leases, and the deadlines of the engine.
     pub(crate) fn set_alarm(&mut self) -> io::Result<()> {
         if self.conns.reported.remove(&Source::BOOTTIME_TIMER) {
-            self.timer.went_off();
+            self.timer.set_for = None;
         }
         let log_due = self.conns.log_waits().map(|(_, wait)| wait.due()).min();
-        let ends = [self.waiters.next_end(), self.leases.next_end(), log_due];
-        let next = ends.into_iter().chain([self.decide.next_due()]).flatten().min();
-        self.timer.set(next)
+        let waiters = self.waiters.next_end();
+        let ends = [waiters, self.leases.next_end(), log_due, self.decide.next_due()];
+        self.timer.set(ends.into_iter().flatten().min())
     }
 
     /// Does the work that is due.
@@ -63,11 +67,10 @@ impl Server {
         }
         if is_due(&mut self.due.processes, now) {
             self.look_at_stopped(now);
-            for token in self.children.unsure().clone() {
-                self.end_of_writers(token);
-            }
+            let unsure = self.children.unsure().clone();
+            unsure.into_iter().for_each(|token| self.end_of_writers(token));
         }
-        if is_due(&mut self.due.check_ahead.due, now) {
+        if is_due(&mut self.due.check_ahead, now) {
             self.check_ahead_of_waiters(now);
         }
         if is_due(&mut self.due.node_settled, now) {
@@ -136,10 +139,10 @@ impl Server {
     fn restore_home(&mut self) -> anyhow::Result<()> {
         let vanished = self.decide.ledger().journal().is_some_and(|it| it.journal.vanished());
         let is_whole = !self.runtime_dir.is_damaged() && !vanished;
-        if is_whole && !self.runtime_dir.restore_failed {
-            return Ok(());
-        }
         if !self.runtime_dir.restore_failed {
+            if is_whole {
+                return Ok(());
+            }
             tracing::warn!("another process removed files of this daemon; restoring them");
         }
         self.runtime_dir.restore()?;

@@ -11,7 +11,7 @@
 
 use std::os::fd::AsFd;
 
-use crate::calls::call::{ConnId, nth_fd};
+use crate::calls::call::ConnId;
 use crate::lease_deadlines::name_of;
 use crate::net::connection::Connection;
 use crate::processes::identify_owner::{
@@ -19,7 +19,7 @@ use crate::processes::identify_owner::{
 };
 use crate::server::Server;
 use crate::server::call_step::{Caller, Result};
-use crate::wording::{denied, owner_gone};
+use crate::wording::{bad, denied, owner_gone};
 use canal_core::{FrameId, Owner, ProcessId};
 use canal_protocol::Handle;
 use canal_sys::pidfd::Pidfd;
@@ -35,7 +35,10 @@ impl Server {
         let Some(conn) = self.conns.get(caller.id) else { return Err(owner_gone()) };
         let found = match owner_fd {
             Some(index) => {
-                let fd = nth_fd(std::mem::take(&mut caller.fds), index)?;
+                let at = usize::try_from(index).unwrap_or(usize::MAX);
+                let fd = std::mem::take(&mut caller.fds).into_iter().nth(at).ok_or_else(|| {
+                    bad(format!("the call names descriptor {index}, which did not come with it"))
+                })?;
                 other_owner(conn.peer.uid, fd, self.decide.is_shared())?
             }
             None => {
@@ -91,14 +94,11 @@ impl Server {
             // The frame that encloses an existing frame never changes.
             return None;
         }
-        let innermost = |name: &str| {
-            let found = parse(name).and_then(|named| self.innermost(named, process, owner.uid));
+        let innermost = |frame: &str| {
+            let found = parse(frame).and_then(|named| self.innermost(named, process, owner.uid));
             if found.is_none() {
-                tracing::debug!(
-                    pid = process.pid,
-                    frame = name,
-                    "the named frame does not enclose this process"
-                );
+                let pid = process.pid;
+                tracing::debug!(pid, frame, "the named frame does not enclose this process");
             }
             found
         };
@@ -114,32 +114,24 @@ impl Server {
         (is_own && holds.all(|hold| !hold.provisional)).then_some(frame)
     }
 
+    /// The innermost frame from the process up to the frame `named`.
     fn innermost(&self, named: FrameId, process: ProcessId, uid: u32) -> Option<FrameId> {
         if !self.may_enclose(named, uid) {
             return None;
         }
         // The pid belongs to this process while the process exists. The filter after the search
-        // checks that.
+        // checks that. If the process of a frame is alive now, it had its pid during the search as
+        // well, so no other process had that pid.
         let Found::Same(pidfd) = find(process) else { return None };
-        let found = self.innermost_above(process.pid, named, uid);
-        found.filter(|_| pidfd.pid() == Some(process.pid))
-    }
-
-    /// The innermost frame from the process `pid` up to the frame `named`. If the process of a
-    /// frame is alive now, it had its pid during the search as well, so no other process had that
-    /// pid.
-    fn innermost_above(&self, pid: u32, named: FrameId, uid: u32) -> Option<FrameId> {
-        let table = self.decide.table();
-        let session = table.session(named);
-        let mut innermost = None;
-        for pid in ancestors(pid).take(ANCESTORS_MAX) {
+        let (table, mut innermost) = (self.decide.table(), None);
+        for pid in ancestors(process.pid).take(ANCESTORS_MAX) {
             let mut frames = table.frames_of_number(self.decide.host(), pid);
             let Some(frame) = frames.find(|frame| self.may_enclose(*frame, uid)) else { continue };
-            if table.session(frame) == session {
+            if table.session(frame) == table.session(named) {
                 innermost = innermost.or(Some(frame));
             }
             if frame == named {
-                return innermost;
+                return innermost.filter(|_| pidfd.pid() == Some(process.pid));
             }
         }
         None

@@ -17,10 +17,9 @@ use crate::net::call_state::{CallState, PendingCall, Subject};
 use crate::server::Server;
 use crate::server::call_step::{Result, ended_unseen};
 use crate::store::table_and_log::NO_HOST;
+use crate::waiters::Open;
 use crate::wording::{given_up, owner_gone};
-use canal_core::{
-    Change, Entry, FrameId, Granted, HoldState, Outcome, RequestId, Revision, Snapshot,
-};
+use canal_core::{Change, Entry, HoldState, Outcome, RequestId, Revision};
 use canal_protocol::{ErrorName, Failure};
 use canal_sys::clock;
 use canal_sys::peer::Credentials;
@@ -38,9 +37,33 @@ impl Server {
                 Event::Entry { revision, entry, ticket } => {
                     self.follow_entry(revision, &entry, ticket);
                 }
-                Event::Restore(snapshot) => self.replace_table(&snapshot)?,
-                Event::Absorbed { ticket, revision } => self.absorbed(ticket, revision),
-                Event::Dropped { ticket } => self.dropped(ticket),
+                Event::Restore(snapshot) => {
+                    self.decide.replace_table(&snapshot)?;
+                    self.due.changed = true;
+                    if self.decide.host() != NO_HOST {
+                        self.catch_up();
+                    }
+                    if self.decide.is_member() {
+                        self.ask_for_those_waiting();
+                    }
+                }
+                // The change is part of a table that was replaced as a whole.
+                Event::Absorbed { ticket, revision } => {
+                    if let Some(proposed) = self.decide.in_flight.take(ticket) {
+                        let applied = Applied { revision, outcomes: Vec::new() };
+                        self.came_back(ticket, proposed, applied, None);
+                    }
+                }
+                // The change never reached the log.
+                Event::Dropped { ticket } => {
+                    if let Some(Proposed { then: Completion::Call(id, _), .. }) =
+                        self.decide.in_flight.take(ticket)
+                        && let Some(call) = self.conns.take_awaiting(id, ticket)
+                    {
+                        let step = self.without_membership(id, call);
+                        self.carry_out(id, step);
+                    }
+                }
                 Event::Clear => self.end_commands(ToEnd::All),
                 Event::Joined { host, adopted } => self.joined(host, adopted),
                 Event::Lost { host, why } => self.lost(host, &why),
@@ -59,10 +82,10 @@ impl Server {
     /// Applies the next entry of the log. `ticket` is set if this host proposed the entry.
     fn follow_entry(&mut self, revision: Revision, entry: &Entry, ticket: Option<Ticket>) {
         let proposed = ticket.and_then(|ticket| Some((ticket, self.decide.take_entry(ticket)?)));
-        let by = proposed.as_ref().and_then(|(_, proposed)| match &proposed.then {
-            Completion::Call(_, peer) => Some(peer),
+        let by = match &proposed {
+            Some((_, Proposed { then: Completion::Call(_, peer), .. })) => Some(peer),
             _ => None,
-        });
+        };
         // After the release, the table no longer has them.
         let before = match &entry.change {
             Change::Release(giving) if by.is_some() => self.decide.table().holds_of(giving),
@@ -168,54 +191,25 @@ impl Server {
             (
                 PendingCall::Release(_) | PendingCall::Resize(_) | PendingCall::Prioritize(..),
                 None,
-            ) => Err(done_unseen()),
+            ) => {
+                let message =
+                    "the change reached the engine, but the daemon could not follow its result";
+                Err(Failure::new(ErrorName::EngineAway, message)
+                    .hint("run `canal status` to see the current state"))
+            }
             (PendingCall::Question(newcomer), _) => self.question(id, newcomer),
             (PendingCall::Confirm(request), _) => self.confirmed(request),
             (PendingCall::ConfirmAt(request), _) => self.confirmed_at(request, &applied),
         }
     }
 
-    /// Handles a change of this host that is part of a table that was replaced as a whole.
-    fn absorbed(&mut self, ticket: Ticket, revision: Revision) {
-        if let Some(proposed) = self.decide.in_flight.take(ticket) {
-            self.came_back(ticket, proposed, Applied { revision, outcomes: Vec::new() }, None);
-        }
-    }
-
     fn find_absorbed(&mut self, id: ConnId, request: RequestId) -> Result {
         let table = self.decide.table();
-        if let Some(waiter) = table.waiter(request) {
-            self.waiters.add(table, waiter);
-        } else if let Some(hold) = table.hold_of(request) {
-            self.waiters.add_granted(table, hold);
+        self.waiters.add(request, Open::of(table, request).ok_or_else(ended_unseen)?);
+        if let Some(hold) = table.hold_of(request) {
             self.waiters.queue_grant_again(table, hold);
-        } else {
-            return Err(ended_unseen());
         }
         Ok(self.wait_for_grant(id, request))
-    }
-
-    /// Handles a change that never reached the log.
-    fn dropped(&mut self, ticket: Ticket) {
-        if let Some(Proposed { then: Completion::Call(id, _), .. }) =
-            self.decide.in_flight.take(ticket)
-            && let Some(call) = self.conns.take_awaiting(id, ticket)
-        {
-            let step = self.without_membership(id, call);
-            self.carry_out(id, step);
-        }
-    }
-
-    fn replace_table(&mut self, snapshot: &Snapshot) -> anyhow::Result<()> {
-        self.decide.replace_table(snapshot)?;
-        self.due.changed = true;
-        if self.decide.host() != NO_HOST {
-            self.catch_up();
-        }
-        if self.decide.is_member() {
-            self.ask_for_those_waiting();
-        }
-        Ok(())
     }
 
     /// Looks up what the skipped entries decided for this host, after the table was replaced as a
@@ -235,22 +229,15 @@ impl Server {
         }
         let table = self.decide.table();
         self.waiters.stopped.retain(|request, _| table.waiter(*request).is_some());
-        for token in self.decide.ended_tokens() {
-            self.hold_ended(token);
-        }
-        let frames: Vec<FrameId> = self.owners.frames();
-        for frame in frames.into_iter().filter(|id| self.decide.table().frame(*id).is_none()) {
-            self.owners.forget(frame);
+        self.decide.ended_tokens().into_iter().for_each(|token| self.hold_ended(token));
+        for frame in self.owners.frames() {
+            if self.decide.table().frame(frame).is_none() {
+                self.owners.forget(frame);
+            }
         }
         self.leases.follow(self.decide.table(), self.decide.host());
         self.observe.follow(self.decide.ledger());
     }
-}
-
-/// The failure for a client whose change is in the log, but whose result this host did not see.
-fn done_unseen() -> Failure {
-    let message = "the change reached the engine, but the daemon could not follow its result";
-    Failure::new(ErrorName::EngineAway, message).hint("run `canal status` to see the current state")
 }
 
 /// Notes the decisions of the table.
@@ -267,30 +254,31 @@ impl Server {
         owner_ended: bool,
         answered: Option<RequestId>,
     ) -> Option<(ConnId, Failure)> {
+        let (table, host) = (self.decide.table(), self.decide.host());
+        let is_ours = |hold: &HoldState| hold.asked.host == host;
         match outcome {
             Outcome::Queued { request, .. } => {
-                if let Some(waiter) = self.decide.table().waiter(*request)
-                    && waiter.request.host == self.decide.host()
-                {
-                    self.waiters.add(self.decide.table(), waiter);
+                let waiter = table.waiter(*request).filter(|waiter| waiter.request.host == host);
+                if let Some(waiter) = waiter {
+                    self.waiters.add(*request, Open::of_waiter(table, waiter));
                 }
             }
-            Outcome::Granted(granted) if self.is_ours(granted) => {
-                self.leases.begin(self.decide.table(), self.decide.host(), granted.frame);
+            Outcome::Granted(granted)
+                if self.waiters.get(granted.request).is_some()
+                    || table.hold(granted.token).is_some_and(is_ours) =>
+            {
+                self.leases.begin(table, host, granted.frame);
                 if answered != Some(granted.request) {
                     self.waiters.to_tell.push_back(granted.clone());
                 }
             }
             Outcome::Requeued { request, token } => {
-                if let Some(waiter) = self.decide.table().waiter(*request) {
+                if let Some(waiter) = table.waiter(*request) {
                     self.leases.forget(waiter.frame);
                 }
                 self.waiters.to_tell.retain(|granted| granted.token != *token);
-                tracing::debug!(
-                    request = request.0,
-                    token = token.0,
-                    "took back a grant before its client got it"
-                );
+                let (request, token) = (request.0, token.0);
+                tracing::debug!(request, token, "took back a grant before its client got it");
             }
             Outcome::Refused { request, why } => {
                 let waiter = self.waiters.ended(*request)?;
@@ -315,15 +303,15 @@ impl Server {
                 self.owners.rest(*frame);
             }
             Outcome::ConfirmedAt { token, .. } => {
-                if let Some(frame) = self.decide.table().hold(*token).map(|hold| hold.frame) {
-                    self.leases.begin(self.decide.table(), self.decide.host(), frame);
+                if let Some(hold) = table.hold(*token) {
+                    self.leases.begin(table, host, hold.frame);
                 }
             }
             Outcome::Renewed { frame, .. } | Outcome::LeaseMoved { frame, .. } => {
-                self.leases.begin(self.decide.table(), self.decide.host(), *frame);
+                self.leases.begin(table, host, *frame);
             }
             Outcome::Prioritized { request, .. } => {
-                if let Some(changed) = self.decide.table().waiter(*request)
+                if let Some(changed) = table.waiter(*request)
                     && let Some(waiter) = self.waiters.get_mut(*request)
                 {
                     waiter.open.asked = Arc::clone(&changed.request);
@@ -339,14 +327,6 @@ impl Server {
             | Outcome::Stored { .. } => {}
         }
         None
-    }
-
-    /// Whether a grant is to a request of this host.
-    fn is_ours(&self, granted: &Granted) -> bool {
-        let host = self.decide.host();
-        let of = |hold: &HoldState| hold.asked.host == host;
-        self.waiters.get(granted.request).is_some()
-            || self.decide.table().hold(granted.token).is_some_and(of)
     }
 }
 

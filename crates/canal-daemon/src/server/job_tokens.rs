@@ -79,13 +79,9 @@ impl Server {
                 return;
             }
         }
-        for build in &builds {
-            self.release_spares(*build);
-        }
-        if let Some(time) = share::next_look(&self.standings(&builds, now)) {
-            let at = now + time;
-            self.jobservers.due = Some(self.jobservers.due.map_or(at, |due| due.min(at)));
-        }
+        builds.iter().for_each(|build| self.release_spares(*build));
+        let next = share::next_look(&self.standings(&builds, now)).map(|time| now + time);
+        self.jobservers.due = next.into_iter().chain(self.jobservers.due).min();
     }
 
     fn standings(&self, builds: &[Tag], now: Instant) -> Vec<(Tag, Standing)> {
@@ -150,9 +146,8 @@ impl Server {
             return;
         }
         self.end_job_tokens();
-        let builds = self
-            .jobservers
-            .of_keys(|key| items.iter().any(|item| key.covers(&item.key) || item.key.covers(key)));
+        let around = |key: &Key| items.iter().any(|it| key.covers(&it.key) || it.key.covers(key));
+        let builds = self.jobservers.of_keys(around);
         self.count_job_tokens(&builds);
         self.withdraw_offers(&builds);
     }
@@ -177,9 +172,8 @@ impl Server {
 
     /// Releases the job tokens of a build that no job has.
     fn release_spares(&mut self, build: Tag) {
-        for token in self.spares(build) {
-            self.release_token(token, Completion::Nothing);
-        }
+        let spares = self.spares(build).into_iter();
+        spares.for_each(|token| self.release_token(token, Completion::Nothing));
     }
 
     fn release_token(&mut self, token: Token, then: Completion) {
@@ -198,7 +192,7 @@ impl Server {
     fn job_tokens(&self, build: Tag) -> Vec<Token> {
         let table = self.decide.table();
         let frame = table.frame_of(self.decide.host(), &Owner::Jobserver(build));
-        frame.map_or_else(Vec::new, |frame| table.holds_in(frame).map(|it| it.token).collect())
+        frame.into_iter().flat_map(|it| table.holds_in(it)).map(|hold| hold.token).collect()
     }
 
     /// The request for one more job token of a build, if the table would grant it now.
@@ -261,12 +255,12 @@ impl Server {
         }));
         for build in builds {
             let hold = self.decide.table().hold_tagged(build);
-            let Some((hold, [item])) = hold.map(|hold| (hold, &*hold.items)) else {
+            if let Some((hold, [item])) = hold.map(|hold| (hold, &*hold.items)) {
+                if let Err(error) = self.jobservers.take_over(hold.token, build, &item.key) {
+                    tracing::warn!(%error, token = hold.token.0, "cannot continue its jobserver");
+                }
+            } else {
                 self.jobservers.forget(build);
-                continue;
-            };
-            if let Err(error) = self.jobservers.take_over(hold.token, build, &item.key) {
-                tracing::warn!(%error, token = hold.token.0, "cannot continue its jobserver");
             }
         }
     }

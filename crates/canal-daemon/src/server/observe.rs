@@ -19,7 +19,7 @@ use crate::store::table_and_log::Ledger;
 use crate::view::visible_table::Shown;
 use crate::waiters::Open;
 use crate::wording::{pid_of, time};
-use canal_core::{Change, OwnSlots, Token};
+use canal_core::{Change, OwnSlots};
 use canal_history::Ending;
 use canal_sys::clock;
 use canal_sys::peer::Credentials;
@@ -39,10 +39,9 @@ pub(crate) struct Observe {
 }
 
 impl Observe {
-    pub(crate) fn new(history: History, hooks: Hooks, exporter: Option<Exporter>) -> Self {
-        let mut observe = Self { history, hooks, exporter };
-        observe.history.tell_hooks(observe.hooks.are_told_of_ends());
-        observe
+    pub(crate) fn new(mut history: History, hooks: Hooks, exporter: Option<Exporter>) -> Self {
+        history.tell_hooks(hooks.are_told_of_ends());
+        Self { history, hooks, exporter }
     }
 
     /// Takes over the hooks of the configuration in force.
@@ -73,9 +72,11 @@ impl Observe {
     }
 
     /// Passes on what happened in a turn. Called after the answers of the turn are written.
-    pub(crate) fn end_turn(&mut self, shown: Shown<'_>) {
+    pub(crate) fn end_turn(&mut self, shown: &Shown<'_>) {
         let now = clock::now();
-        self.tell_hooks(shown, now);
+        if !self.hooks.is_empty() {
+            self.tell_hooks(shown, now);
+        }
         self.history.hand_over();
         self.history.note_open(now);
     }
@@ -118,9 +119,7 @@ impl Observe {
     /// Sets the waker that wakes the daemon when a thread has or wants something.
     pub(crate) fn wake_by(&self, waker: &Waker) {
         self.history.queue.wake_by(waker.clone());
-        if let Some(exporter) = &self.exporter {
-            exporter.wake_by(waker.clone());
-        }
+        self.exporter.iter().for_each(|exporter| exporter.wake_by(waker.clone()));
     }
 
     /// Ends the programs and the threads. Called when the daemon ends.
@@ -130,20 +129,19 @@ impl Observe {
         self.exporter = None;
     }
 
-    fn tell_hooks(&mut self, shown: Shown<'_>, now: Instant) {
-        if self.hooks.is_empty() {
-            return;
-        }
-        for ended in self.history.take_notable() {
-            self.hooks.tell_end(&ended);
-        }
+    fn tell_hooks(&mut self, shown: &Shown<'_>, now: Instant) {
+        self.history.take_notable().iter().for_each(|ended| self.hooks.tell_end(ended));
         let table = shown.table;
         if self.hooks.takes_due(now) {
             let now_ms = clock::unix_ms();
             let lasting = lasting(table, shown.here);
             let next = self.hooks.tell_lasting(table, &lasting, now_ms, |one| match one.on {
                 On::LongWait => shown.long_wait(one, now_ms),
-                _ => shown.long_hold(one, now_ms),
+                _ => {
+                    let hold = table.hold_tagged(one.asked.tag)?;
+                    let ended = Open::of_hold(table, hold).ended_at(now_ms, Ending::Ended);
+                    Some(Event { on: one.on, ended, reason: None, holders: Vec::new() })
+                }
             });
             if let Some(next) = next {
                 self.hooks.look_at(next, now_ms, now);
@@ -162,16 +160,6 @@ impl Shown<'_> {
         let tokens = items.flat_map(|item| {
             self.table.blocking_holds(asked, item, OwnSlots::LeftOut, HOLDERS_MAX)
         });
-        Some(Event {
-            on: one.on,
-            ended: Open::of_waiter(self.table, waiter).ended_at(now_ms, Ending::Ended),
-            reason: self.why(waiter.id).map(|(_, _, clause)| clause),
-            holders: self.holders_of(tokens),
-        })
-    }
-
-    /// The first of the holders that have these holds.
-    fn holders_of(&self, tokens: impl Iterator<Item = Token>) -> Vec<HolderFacts> {
         let mut seen = BTreeSet::new();
         let holds = tokens.filter(|token| seen.insert(*token));
         let holds = holds.filter_map(|token| self.table.hold(token)).take(HOLDERS_MAX);
@@ -182,13 +170,11 @@ impl Shown<'_> {
             since: time(hold.since),
             token: hold.token.0,
         });
-        holders.collect()
-    }
-
-    /// The event for a long hold.
-    fn long_hold(&self, one: Lasting<'_>, now_ms: u64) -> Option<Event> {
-        let hold = self.table.hold_tagged(one.asked.tag)?;
-        let ended = Open::of_hold(self.table, hold).ended_at(now_ms, Ending::Ended);
-        Some(Event { on: one.on, ended, reason: None, holders: Vec::new() })
+        Some(Event {
+            on: one.on,
+            ended: Open::of_waiter(self.table, waiter).ended_at(now_ms, Ending::Ended),
+            reason: self.why(waiter.id).map(|(_, _, clause)| clause),
+            holders: holders.collect(),
+        })
     }
 }

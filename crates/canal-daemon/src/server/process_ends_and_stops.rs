@@ -20,24 +20,20 @@ use crate::history::recorder::Cause;
 use crate::net::call_state::{Awaiting, CallState, LogWait, PendingCall};
 use crate::processes::identify_owner::{PROCESSES_LOOKED_AT_MAX, find};
 use crate::server::Server;
-use crate::timers::is_stopped;
 use crate::wording::pid_of;
 use canal_core::{
     Change, FrameId, HoldState, Owner, ProcessId, Release, Request, RequestId, Token, WaiterState,
     WaiterStatus,
 };
 use canal_sys::clock;
-use canal_sys::process::{Activity, Found, RunState, activity};
+use canal_sys::process::{Activity, Found, RunState, activity, run_state};
 
 impl Server {
     /// Handles the end of a frame's process.
     pub(crate) fn end(&mut self, frame: FrameId) {
         let Some(state) = self.decide.table().frame(frame) else { return };
-        tracing::debug!(
-            session = %format_args!("s{frame}"),
-            pid = pid_of(&state.owner),
-            "the owner has ended"
-        );
+        let pid = pid_of(&state.owner);
+        tracing::debug!(session = %format_args!("s{frame}"), pid, "the owner has ended");
         self.owners.forget(frame);
         self.propose(Change::End { frame });
     }
@@ -46,13 +42,12 @@ impl Server {
     /// are kept for its descendants.
     pub(crate) fn ended(&mut self, frame: FrameId) {
         let orphaned = self.decide.table().holds_in(frame).map(|hold| hold.token);
-        let orphaned: Vec<Token> = orphaned.collect();
-        orphaned.into_iter().for_each(|token| self.end_without_writers(token));
+        orphaned.collect::<Vec<_>>().into_iter().for_each(|token| self.end_without_writers(token));
     }
 
     /// Ends a hold that is kept for descendants if no descendant is left. Otherwise waits for the
     /// last descendant to end.
-    fn end_without_writers(&mut self, token: Token) {
+    pub(crate) fn end_without_writers(&mut self, token: Token) {
         let Some(tag) = self.decide.table().hold(token).map(|hold| hold.asked.tag) else { return };
         if !self.children.await_end(token, tag, &mut self.owners) {
             self.propose(Change::Release(Release::Hold { token, forced: false }));
@@ -92,15 +87,6 @@ impl Server {
                 Found::Unknown(_) => {}
             }
         }
-    }
-
-    /// Watches the holds that last only while descendants live.
-    pub(crate) fn await_orphans(&mut self) {
-        let here = self.decide.host();
-        let orphaned =
-            self.decide.table().holds().filter(|hold| hold.asked.host == here && hold.orphaned);
-        let orphaned: Vec<Token> = orphaned.map(|hold| hold.token).collect();
-        orphaned.into_iter().for_each(|token| self.end_without_writers(token));
     }
 }
 
@@ -150,9 +136,7 @@ impl Server {
             }
             _ => {}
         }
-        for request in gone {
-            self.propose(Change::Withdraw { request });
-        }
+        gone.into_iter().for_each(|request| self.propose(Change::Withdraw { request }));
         self.conns.activate(id);
     }
 }
@@ -175,7 +159,7 @@ impl Server {
     /// suspension of it is in flight, so that deciding again after that is worthwhile.
     pub(crate) fn suspend_ahead(&mut self, ahead: RequestId, then: Completion) -> bool {
         if self.waiters.stopped.contains_key(&ahead) {
-            return self.decide.in_flight.is_being_suspended(ahead);
+            return self.decide.in_flight.has(&Change::Suspend { request: ahead });
         }
         // Only this host's own waiters are known here.
         let waiter = self.waiters.get(ahead);
@@ -219,23 +203,22 @@ impl Server {
 
     /// Checks the waiters ahead of some others, and suspends those that are stopped.
     pub(crate) fn check_ahead_of_waiters(&mut self, now: Instant) {
-        let after = self.due.check_ahead.last.map_or(0, |last| last.0 + 1);
+        let after = self.due.checked_ahead_of.map_or(0, |last| last.0 + 1);
         // Some are waiters of other hosts: only this host can check its own waiters ahead of them.
         let waiting = self.decide.table().waiters_from(RequestId(after));
         let some: Vec<RequestId> = waiting.take(WAITERS_LOOKED_AT_MAX).collect();
         let mut looked_at = BTreeSet::new();
         for request in &some {
             let Some(ahead) = self.decide.table().first_ahead(*request) else { continue };
-            self.due.check_ahead.behind = true;
+            self.due.found_behind = true;
             if looked_at.len() < AHEAD_LOOKED_AT_MAX && looked_at.insert(ahead) {
                 self.check_ahead_of(*request, AHEAD_LOOKED_AT_MAX);
             }
         }
         let last = some.last().copied().filter(|_| some.len() == WAITERS_LOOKED_AT_MAX);
-        let is_whole = last.is_none();
-        self.due.check_ahead.last = last;
-        if !is_whole || std::mem::take(&mut self.due.check_ahead.behind) {
-            self.due.check_ahead.due = Some(now + AHEAD_EVERY);
+        self.due.checked_ahead_of = last;
+        if last.is_some() || std::mem::take(&mut self.due.found_behind) {
+            self.due.check_ahead = Some(now + AHEAD_EVERY);
         }
     }
 
@@ -264,9 +247,8 @@ impl Server {
         let table = self.decide.table();
         let in_part = |hold: &&HoldState| hold.items.len() < hold.asked.items.len();
         let hold = table.hold_of(request).filter(in_part);
-        let Some(hold) = hold.filter(|_| self.waiters.get(request).is_some()) else { return false };
-        self.waiters.queue_grant_again(table, hold);
-        true
+        let hold = hold.filter(|_| self.waiters.get(request).is_some());
+        hold.inspect(|hold| self.waiters.queue_grant_again(table, hold)).is_some()
     }
 }
 
@@ -309,10 +291,8 @@ impl Server {
             self.due.come_back = (!late.is_empty()).then_some(now + COME_BACK_EVERY);
         }
         if !lost.is_empty() {
-            tracing::info!(
-                requests = lost.len(),
-                "dropped requests because their clients did not reconnect"
-            );
+            let requests = lost.len();
+            tracing::info!(requests, "dropped requests because their clients did not reconnect");
         }
         lost.into_iter().for_each(|request| self.propose(Change::Withdraw { request }));
     }
@@ -320,8 +300,7 @@ impl Server {
     /// Whether the process that made a request is busy.
     fn is_busy(&self, request: RequestId) -> bool {
         let asked = self.decide.table().request(request);
-        let asker = asked.and_then(|asked| asked.asker.or_else(|| process_of(&asked.owner)));
-        asker.is_some_and(|process| {
+        asked.and_then(|it| it.asker.or_else(|| process_of(&it.owner))).is_some_and(|process| {
             matches!(find(process), Found::Same(_)) && activity(process.pid) == Activity::Busy
         })
     }
@@ -334,9 +313,8 @@ impl Server {
             lives.contains(&Some(RunState::Stopped)) && !lives.contains(&Some(RunState::Gone))
         });
         let stopped: Vec<RequestId> = stopped.map(|waiter| waiter.id).collect();
-        for request in stopped {
-            self.suspend_detached(request, Completion::Nothing);
-        }
+        let suspend = |request| self.suspend_detached(request, Completion::Nothing);
+        stopped.into_iter().for_each(suspend);
     }
 
     /// Suspends a detached waiter until its process runs again and it comes back.
@@ -362,8 +340,8 @@ impl Server {
             _ => match back_until {
                 Some(until) if until <= now => self.propose(Change::Withdraw { request }),
                 until => {
-                    let until = until.unwrap_or(now + COME_BACK_TIME);
-                    self.waiters.stopped.insert(request, Some(until));
+                    let until = until.or(Some(now + COME_BACK_TIME));
+                    self.waiters.stopped.insert(request, until);
                 }
             },
         }
@@ -388,7 +366,15 @@ impl Server {
 /// request does not name its asker, the owner stands for it. For a lease without an asker, nothing
 /// is known.
 fn lives_of(asked: &Request) -> [Option<RunState>; 2] {
-    [asked.asker, process_of(&asked.owner)].map(|process| process.map(life_of))
+    [asked.asker, process_of(&asked.owner)].map(|process| {
+        // Any other process counts as running.
+        process.map(|process| match find(process) {
+            Found::Gone => RunState::Gone,
+            Found::Same(pidfd) if pidfd.has_ended() => RunState::Gone,
+            Found::Same(_) if is_stopped(process.pid) => RunState::Stopped,
+            Found::Same(_) | Found::Unknown(_) => RunState::Running,
+        })
+    })
 }
 
 /// The process that owns the lock of a request, if it is one.
@@ -396,12 +382,7 @@ fn process_of(owner: &Owner) -> Option<ProcessId> {
     if let Owner::Process(process) = owner { Some(*process) } else { None }
 }
 
-/// Whether a process is gone or stopped. Any other process counts as running.
-fn life_of(process: ProcessId) -> RunState {
-    match find(process) {
-        Found::Gone => RunState::Gone,
-        Found::Same(pidfd) if pidfd.has_ended() => RunState::Gone,
-        Found::Same(_) if is_stopped(process.pid) => RunState::Stopped,
-        Found::Same(_) | Found::Unknown(_) => RunState::Running,
-    }
+/// Whether a process is stopped or frozen.
+fn is_stopped(pid: u32) -> bool {
+    matches!(run_state(pid), RunState::Stopped | RunState::Frozen)
 }

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use crate::calls::call::{ConnId, Follows};
+use crate::calls::call::{Answer, ConnId};
 use crate::history::queue_for_estimate;
 use crate::net::call_state::{CallState, Subject};
 use crate::net::connection::Connection;
@@ -57,7 +57,12 @@ impl Server {
             self.tell_progress(request, &mut scenes, None);
         }
         if is_due(&mut self.due.progress, now) {
-            self.tell_all_progress();
+            self.observe.history.learn();
+            let (mut scenes, mut budget) = (BTreeMap::new(), queue_for_estimate::LOOKED_AT_MAX);
+            let waiting: Vec<RequestId> = self.waiters.iter().map(|(request, _)| request).collect();
+            for request in waiting {
+                self.tell_progress(request, &mut scenes, Some(&mut budget));
+            }
         }
         if is_due(&mut self.due.watch, now) {
             self.tell_watchers();
@@ -75,7 +80,7 @@ impl Server {
         if self.waiters.len() > 0 {
             // A waiter may now be behind another.
             if self.decide.table().waiters().len() > 1 {
-                self.due.check_ahead.due.get_or_insert(now + AHEAD_EVERY);
+                self.due.check_ahead.get_or_insert(now + AHEAD_EVERY);
             }
             let waiters = u32::try_from(self.waiters.len()).unwrap_or(u32::MAX);
             let every = PROGRESS_EVERY.max(PROGRESS_EVERY_PER_WAITER.saturating_mul(waiters));
@@ -88,15 +93,6 @@ impl Server {
         }
         if is_watched(Subject::Status) {
             self.due.watch.get_or_insert(now + WATCH_EVERY);
-        }
-    }
-
-    fn tell_all_progress(&mut self) {
-        self.observe.history.learn();
-        let (mut scenes, mut budget) = (BTreeMap::new(), queue_for_estimate::LOOKED_AT_MAX);
-        let waiting: Vec<RequestId> = self.waiters.iter().map(|(request, _)| request).collect();
-        for request in waiting {
-            self.tell_progress(request, &mut scenes, Some(&mut budget));
         }
     }
 
@@ -113,7 +109,7 @@ impl Server {
         let Some(conn) = self.conns.peek(id) else { return };
         let viewer = conn.peer.uid;
         // A client that has not read the last message gets no further one.
-        if !conn.is_flushed() || conn.follows() == Follows::Nothing {
+        if !conn.is_flushed() || !conn.takes_more() {
             return;
         }
         let shown = self.shown(viewer);
@@ -148,9 +144,7 @@ impl Server {
             holders,
             estimate,
         };
-        if let Some(conn) = self.conns.get(id) {
-            conn.progress(&progress);
-        }
+        self.conns.answer(id, Answer::followed(&progress, true));
         if let Some(waiter) = self.waiters.get_mut(request) {
             waiter.told = Some(news);
         }
@@ -170,9 +164,7 @@ impl Server {
         let hold = self.decide.table().hold_of(request);
         let session = hold.map(|hold| format!("s{}", self.decide.table().session(hold.frame)));
         let progress = Progress { key, session, reason, ..Progress::default() };
-        if let Some(conn) = self.conns.get(id) {
-            conn.progress(&progress);
-        }
+        self.conns.answer(id, Answer::followed(&progress, true));
     }
 
     /// The facts that all waiters of a key share. `budget`: how many holders and waiters the
@@ -229,9 +221,7 @@ impl Server {
             Ok(found) => (found.news(), self.shown(viewer).leader_reply(found, &key)),
             Err(failure) => return self.carry_out(id, Err(failure)),
         };
-        if let Some(conn) = self.conns.get(id) {
-            conn.progress(&reply);
-        }
+        self.conns.answer(id, Answer::followed(&reply, true));
         self.conns.set_state(id, CallState::WatchesLeader(key, news));
     }
 }

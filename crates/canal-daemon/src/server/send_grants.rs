@@ -4,7 +4,7 @@
 //! a request over nodes is sent at once, and its confirmation only after the lease is durable.
 
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use crate::calls::call::{Answer, ConnId};
 use crate::calls::in_flight::Completion;
@@ -15,7 +15,9 @@ use crate::server::call_step::{Result, Step};
 use crate::view::visible_table::Shown;
 use crate::wording::{cannot, given_up, not_held, owner_gone, pid_of};
 use canal_core::{Change, FrameId, FrameState, Granted, Owner, RequestId, Token};
-use canal_protocol::{ConfirmedAt, DeadlinePageQuery, ErrorName, Failure, Wrapper};
+use canal_protocol::{
+    ConfirmedAt, DeadlinePageFound, DeadlinePageQuery, ErrorName, Failure, Wrapper,
+};
 use canal_sys::pidfd::Pidfd;
 use canal_sys::process;
 
@@ -24,9 +26,8 @@ impl Server {
     /// this ends, and its result.
     pub(crate) fn offer(&mut self, granted: Granted) -> Option<(ConnId, Result)> {
         let request = granted.request;
-        if self.decide.in_flight.is_leaving(request) {
-            let conn = self.end_waiter(request)?;
-            return Some((conn, Err(given_up())));
+        if self.decide.in_flight.has(&Change::Withdraw { request }) {
+            return Some((self.end_waiter(request)?, Err(given_up())));
         }
         let table = self.decide.table();
         if table.hold(granted.token).is_none() {
@@ -35,7 +36,7 @@ impl Server {
             let conn = if is_known { None } else { self.end_waiter(request) };
             return Some((conn?, Err(owner_gone())));
         }
-        if self.decide.in_flight.is_being_suspended(request) {
+        if self.decide.in_flight.has(&Change::Suspend { request }) {
             return None;
         }
         if !self.may_be_told(granted.token) {
@@ -153,8 +154,7 @@ impl Server {
     /// Sends a grant. A hold whose grant cannot be sent ends.
     pub(crate) fn send_grant_or_take_back(&mut self, id: ConnId, granted: Granted) -> Step {
         let request = granted.request;
-        let sent = self.send_grant(id, granted);
-        sent.unwrap_or_else(|failure| Step::GiveBack(request, failure))
+        self.send_grant(id, granted).unwrap_or_else(|failure| Step::GiveBack(request, failure))
     }
 
     fn send_grant(&mut self, id: ConnId, granted: Granted) -> Result {
@@ -181,8 +181,7 @@ impl Server {
         // A lease outlives the membership of this host. All other holds can be lost before the
         // client reads the grant.
         let is_lease = matches!(asked.owner, Owner::Lease(_));
-        let page = if is_lease { Ok(None) } else { self.decide.add_page(&mut fds) };
-        let page = page.map_err(|error| no_page(&error))?;
+        let page = if is_lease { None } else { self.add_page(&mut fds)? };
         self.decide.record_grant(token).map_err(cannot("record the owner"))?;
         let Some(conn) = self.conns.get(id) else { return Err(owner_gone()) };
         let shown = Shown::to(conn.peer.uid, self.decide.ledger(), &self.leases, &self.owners);
@@ -203,8 +202,7 @@ impl Server {
         } else if !closes_on_grant {
             conn.untold = Some(request);
         }
-        let answer = Answer::with_fds(&grant, fds);
-        Ok(Step::Answer(Answer { closes: closes_on_grant, ..answer }))
+        Ok(Step::Answer(Answer { fds, closes: closes_on_grant, ..Answer::reply(&grant) }))
     }
 
     /// The next step of a call that waited for its lease to be durable. A lease that cannot be made
@@ -263,14 +261,15 @@ impl Server {
             return Err(not_held());
         }
         let mut fds = Vec::new();
-        let found = self.decide.add_page(&mut fds).map_err(|error| no_page(&error))?;
-        let found = found.ok_or_else(not_held)?;
-        Ok(Step::Answer(Answer::with_fds(&found, fds)))
+        let found = self.add_page(&mut fds)?.ok_or_else(not_held)?;
+        Ok(Step::Answer(Answer { fds, ..Answer::reply(&found) }))
     }
-}
 
-/// The failure for a client that cannot get the page.
-fn no_page(error: &io::Error) -> Failure {
-    let message = format!("cannot pass on the deadline page: {error}");
-    Failure::new(ErrorName::TooManyConnections, message)
+    /// Adds the descriptors of the page, if there is one.
+    fn add_page(&self, fds: &mut Vec<OwnedFd>) -> Result<Option<DeadlinePageFound>> {
+        self.decide.add_page(fds).map_err(|error| {
+            let message = format!("cannot pass on the deadline page: {error}");
+            Failure::new(ErrorName::TooManyConnections, message)
+        })
+    }
 }

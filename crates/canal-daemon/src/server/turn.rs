@@ -29,6 +29,7 @@ use crate::server::Server;
 use crate::server::call_step::{Caller, Result, Step};
 use crate::view::visible_table::Shown;
 use canal_protocol::service::{Description, DescriptionQuery, Info, ServiceError, description};
+use canal_protocol::{Acquire, Wrapper};
 use canal_sys::clock;
 
 /// The most calls served in a turn. The others are served in the next turn. Users take turns again
@@ -107,7 +108,7 @@ impl Server {
         self.conns.flush();
         // The hook's own user may see less: the hook's guard removes the rest.
         let shown = Shown::to(0, self.decide.ledger(), &self.leases, &self.owners);
-        self.observe.end_turn(shown);
+        self.observe.end_turn(&shown);
         self.decide.ledger_mut().tidy();
         self.look_ahead(now);
         self.set_alarm()?;
@@ -145,11 +146,8 @@ impl Server {
                 self.settle()?;
                 // The connections that still have calls go on then.
                 let mut listed = BTreeSet::new();
-                for id in active.into_iter().chain(std::mem::take(&mut self.conns.active)) {
-                    if listed.insert(id) {
-                        self.conns.activate(id);
-                    }
-                }
+                let rest = active.into_iter().chain(std::mem::take(&mut self.conns.active));
+                rest.filter(|it| listed.insert(*it)).for_each(|it| self.conns.activate(it));
                 return Ok(());
             }
         }
@@ -262,8 +260,12 @@ impl Server {
         let front = self.conns.peek(id).and_then(|conn| conn.calls.front());
         let Some(asked) = front.map(|call| &call.asked) else { return };
         let (needs_log, is_report) = (asked.is(Trait::NeedsLog), asked.is(Trait::IsReport));
-        if asked.needs_news() && !self.decide.is_present() || needs_log && !self.decide.is_member()
-        {
+        // Over an engine, the daemon refuses a request with this wrapper whatever the table says.
+        let is_exec = |it: &Acquire| it.wrapper == Some(Wrapper::Exec);
+        let is_refused = matches!(asked, Asked::Acquire(acquire) if is_exec(acquire));
+        // A host that rests must first read the log.
+        let needs_news = !is_refused && !asked.is(Trait::NeedsNoTable);
+        if needs_news && !self.decide.is_present() || needs_log && !self.decide.is_member() {
             return self.put_off(id);
         }
         if !is_report {

@@ -261,7 +261,7 @@ fn turns(server: &mut Server) -> anyhow::Result<Turns> {
         let answered = server.decide.hears_engine(&mut Context::from_waker(Waker::noop()));
         let has_work = answered || server.has_work();
         let is_woken = server.conns.wait(Some(Duration::ZERO));
-        let is_rung = server.timer.is_due();
+        let is_rung = server.timer.set_for.is_some_and(|at| at <= canal_sys::clock::boottime_ms());
         if is_rung {
             server.conns.reported.insert(Source::BOOTTIME_TIMER);
         }

@@ -22,6 +22,7 @@ use crate::runtime_dir::claim::Claim;
 use crate::runtime_dir::instance_lock::ClaimError;
 use crate::server::Server;
 use crate::store::recover::recover;
+use canal_core::{HostId, Item, Owner, Request, Tag};
 use canal_protocol::paths::Place;
 use canal_sys::fds;
 use canal_sys::peer::Credentials;
@@ -42,6 +43,16 @@ pub(super) mod waiters_not_back;
 
 /// More turns than any test needs.
 const TURNS_MAX: usize = 10_000;
+
+/// A request for these items that asks for nothing else, and does not wait.
+pub(crate) fn plain_request(
+    tag: Tag,
+    host: HostId,
+    (owner, uid): (Owner, u32),
+    items: Vec<Item>,
+) -> Request {
+    Request { tag, host, owner, uid, items, ..Request::default() }
+}
 
 /// A daemon in a separate directory.
 struct World {

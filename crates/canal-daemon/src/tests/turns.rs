@@ -313,7 +313,7 @@ fn a_daemon_where_nothing_happens_sleeps_until_something_ends() {
     // The state of this daemon is new, so the time at which it grants over nodes is due, too.
     world.server.due.node_settled = None;
     world.turn();
-    assert_eq!((world.server.time_to_sleep(), world.server.timer.set_for()), (None, None));
+    assert_eq!((world.server.time_to_sleep(), world.server.timer.set_for), (None, None));
     world.lease(1, "a");
     let mut waiter = world.connect();
     let mut asked = mutex(2, "a");
@@ -324,12 +324,12 @@ fn a_daemon_where_nothing_happens_sleeps_until_something_ends() {
     assert!(world.server.due.progress.is_some());
     let_pass(&mut world);
     assert_eq!(world.server.time_to_sleep(), None);
-    assert_eq!(world.server.timer.set_for(), world.server.waiters.next_end());
+    assert_eq!(world.server.timer.set_for, world.server.waiters.next_end());
     drop(waiter);
     world.turn();
     let_pass(&mut world);
     assert_eq!(world.server.time_to_sleep(), None);
-    assert_eq!(world.server.timer.set_for(), world.server.leases.next_end());
+    assert_eq!(world.server.timer.set_for, world.server.leases.next_end());
 }
 
 #[test]

@@ -266,7 +266,7 @@ pub(crate) fn too_many_wait(most: usize, uid: u32) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::calls::parameters::plain_request;
+    use crate::tests::plain_request;
     use canal_core::{
         Ask, By, FrameId, HostId, LeaseId, Owner, ProcessId, RequestId, Tag, Token, WaitFor,
     };

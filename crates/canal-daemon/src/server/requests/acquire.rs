@@ -14,8 +14,9 @@ use crate::server::process_ends_and_stops::AHEAD_LOOKED_AT_MAX;
 use crate::server::requests::leases::lease_owner;
 use crate::store::table_and_log::disk_full;
 use crate::view::holder::granted_key;
+use crate::waiters::Open;
 use canal_core::{
-    Above, Granted, Outcome, OverNodes, Owner, Refusal, Request, RequestId, Tag, Wait,
+    Above, Change, Granted, Outcome, OverNodes, Owner, Refusal, Request, RequestId, Tag, Wait,
     differs_in_nodes,
 };
 use canal_protocol::{Acquire, WouldAcquire, WouldGrant, Wrapper};
@@ -62,7 +63,7 @@ impl Server {
         };
         let known = self.decide.table().tagged(acquire.tag);
         let goes_on = |request: &RequestId| {
-            !self.decide.in_flight.is_leaving(*request)
+            !self.decide.in_flight.has(&Change::Withdraw { request: *request })
                 && !self.is_of_lost_incarnation(*request, owner.uid, &owner.owner)
         };
         if let Some(request) = known.filter(goes_on) {
@@ -83,7 +84,10 @@ impl Server {
             Some(0) => Wait::No,
             wait_ms => Wait::Yes { until: wait_ms.map(clock::boottime_ms_after) },
         };
-        let crowd = self.crowd(wait, owner.uid);
+        let most = self.effective.config.limits.waiters_per_user;
+        let waiting = || self.waiters.of_user(owner.uid) + self.decide.in_flight.of_user(owner.uid);
+        // The limit on a user's waiting requests, if this one would exceed it.
+        let crowd = (wait != Wait::No && waiting() >= most).then_some(most);
         let wait = if crowd.is_some() { Wait::No } else { wait };
         let may_come_back = provisional && wait != Wait::No;
         let asker = if may_come_back { self.asker(id) } else { None };
@@ -125,8 +129,8 @@ impl Server {
             request.has_waited();
         }
         self.decide.ledger_mut().admit(&request).map_err(|error| disk_full(&error))?;
-        let newcomer = PendingAcquire::new(Arc::new(request), owner.pidfd);
-        let newcomer = PendingAcquire { crowd, ..newcomer };
+        let newcomer =
+            PendingAcquire { crowd, ..PendingAcquire::new(Arc::new(request), owner.pidfd) };
         if let Some(why) = self.announce(id, &newcomer.request) {
             return self.refuse(id, newcomer, &why);
         }
@@ -141,11 +145,9 @@ impl Server {
         // The table itself refuses a conflict with a request that it knows, so that the history
         // records it.
         let is_news = |theirs: &&Request| table.tagged(theirs.tag).is_none();
-        let differs = self
-            .conns
-            .over_nodes(id)
-            .filter(is_news)
-            .find_map(|theirs| differs_in_nodes(request, theirs));
+        let others = self.conns.iter().filter(|(other, _)| *other != id);
+        let others = others.filter_map(|(_, conn)| conn.over_nodes.as_deref());
+        let differs = others.filter(is_news).find_map(|theirs| differs_in_nodes(request, theirs));
         if differs.is_none()
             && let Some(conn) = self.conns.get(id)
         {
@@ -227,7 +229,7 @@ impl Server {
             self.waiters.drop_grant(request);
             return Ok(Step::GiveBack(request, failure));
         };
-        self.waiters.add_granted(table, hold);
+        self.waiters.add(request, Open::of_hold(table, hold));
         Ok(self.wait_for_grant(id, request))
     }
 }
@@ -265,11 +267,8 @@ impl Server {
         let asked = Arc::clone(&newcomer.request);
         match self.decide.table().verdict_on(&asked) {
             Outcome::Granted(granted) => {
-                let keys = asked
-                    .items
-                    .iter()
-                    .zip(&granted.items)
-                    .map(|(item, granted)| granted_key(&item.key, item.ask.mode(), granted));
+                let keys = asked.items.iter().zip(&granted.items);
+                let keys = keys.map(|(it, granted)| granted_key(&it.key, it.ask.mode(), granted));
                 Ok(Step::reply(&WouldGrant { keys: keys.collect() }))
             }
             Outcome::Refused { why: Refusal::Recovering, .. } => Err(self.decide.not_a_member()),

@@ -234,17 +234,13 @@ impl Server {
                 if *restart { "will change after a restart" } else { "changed" }
             );
         }
-        for note in &notes {
-            tracing::warn!("{note}");
-        }
+        notes.iter().for_each(|note| tracing::warn!("{note}"));
         Ok(Reloaded { file, changed, notes })
     }
 
     /// Proposes these settings, and the policy of the configuration in force.
     pub(crate) fn propose_settings(&mut self, settings: Vec<(Key, Setting)>) {
-        for (key, setting) in settings {
-            self.propose(Change::Set { key, setting });
-        }
+        settings.into_iter().for_each(|(key, setting)| self.propose(Change::Set { key, setting }));
         let stated = self.effective.config.policy.bypass_max;
         if let Some(change) = self.decide.change_of_policy(stated) {
             self.propose(change);

@@ -14,7 +14,6 @@ use crate::history::recorder::Cause;
 use crate::processes::identify_owner::{NOBODY, find};
 use crate::server::Server;
 use crate::server::call_step::{Caller, Result, Step};
-use crate::view::visible_table::Shown;
 use crate::waiters::Open;
 use crate::wording::{bad, denied, not_held, pid_of, time};
 use canal_core::{HoldState, Owner, RequestId, Table, Token};
@@ -46,11 +45,24 @@ impl Server {
                     fds.extend(pidfd.try_clone().map(OwnedFd::from));
                 }
             });
-            told.push(shown.kill_target(&target, killable.err()));
+            let (refused, hint) =
+                killable.err().map_or((None, None), |it| (Some(it.message), it.hint));
+            told.push(KillTarget {
+                token: target.hold.as_ref().map(|hold| hold.token.0),
+                request: waiting(shown.table, &target).map(|request| request.0),
+                keys: target.keys(),
+                party: shown.party(&target),
+                since: time(target.begun_at()),
+                host: shown.label_of(target.frame),
+                folder: shown.folder(&target.asked, target.frame),
+                note: target.asked.note.as_deref().map(str::to_owned),
+                refused,
+                hint: hint.map(String::from),
+            });
         }
         let process_fd = (!fds.is_empty()).then_some(0);
         let found = KillTargets { targets: told, left_out, process_fd };
-        Ok(Step::Answer(Answer::with_fds(&found, fds)))
+        Ok(Step::Answer(Answer { fds, ..Answer::reply(&found) }))
     }
 
     /// Sends the signal.
@@ -122,18 +134,8 @@ impl Server {
         })
     }
 
-    /// The failure for a request that supersedes a hold whose process it cannot end.
-    pub(crate) fn cannot_supersede(&self, peer: Credentials, token: Token) -> Failure {
-        let hold = self.target_named(Some(token.0), None).ok();
-        match hold.map(|hold| self.killable(peer, &hold, |_| ())) {
-            Some(Err(failure)) => failure,
-            // It has changed since.
-            Some(Ok(())) | None => past("the holder has changed").hint("run the command again"),
-        }
-    }
-
     /// The hold or request that a client names, if it still exists.
-    fn target_named(&self, token: Option<u64>, request: Option<u64>) -> Result<Open> {
+    pub(super) fn target_named(&self, token: Option<u64>, request: Option<u64>) -> Result<Open> {
         let table = self.decide.table();
         match (token, request) {
             (Some(token), None) => {
@@ -150,7 +152,7 @@ impl Server {
     }
 
     /// Does something with the process of a hold or request, if this client may end it.
-    fn killable<T>(
+    pub(super) fn killable<T>(
         &self,
         peer: Credentials,
         target: &Open,
@@ -158,11 +160,10 @@ impl Server {
     ) -> Result<T> {
         let (asked, hold) = (&target.asked, target.hold.as_deref());
         let pid = pid_of(&asked.owner);
+        let ended = || past(&format!("process {pid} has ended"));
         let Owner::Process(id) = asked.owner else {
-            let whose = match asked.owner {
-                Owner::Jobserver(_) => "a job token of a build",
-                _ => "a lease",
-            };
+            let is_lease = matches!(asked.owner, Owner::Lease(_));
+            let whose = if is_lease { "a lease" } else { "a job token of a build" };
             let failure = denied(format!("{whose} has no process to end"));
             return Err(match hold {
                 Some(HoldState { token, .. }) => {
@@ -181,9 +182,8 @@ impl Server {
                 "process {pid} has ended, but processes that it started keep the lock \
                  (--with-children)"
             );
-            return Err(
-                denied(message).hint("find them with `canal status KEY`, and end them with `kill`")
-            );
+            let hint = "find them with `canal status KEY`, and end them with `kill`";
+            return Err(denied(message).hint(hint));
         }
         if self.owners.unverified.contains(&target.frame) {
             let message = format!("the daemon could not identify process {pid} after a restart");
@@ -202,43 +202,20 @@ impl Server {
                     found = pidfd;
                     &found
                 }
-                Found::Gone => return Err(past(&format!("process {pid} has ended"))),
+                Found::Gone => return Err(ended()),
                 Found::Unknown(error) => {
                     return Err(denied(format!("cannot identify process {pid}: {error}")));
                 }
             },
         };
-        if pidfd.has_ended() {
-            return Err(past(&format!("process {pid} has ended")));
-        }
         // The process may run as another user since it asked for the lock.
-        match uid_of(pidfd) {
+        match uid_of(pidfd).filter(|_| !pidfd.has_ended()) {
             Some(uid) if peer.uid != 0 && uid != peer.uid => {
                 Err(denied(format!("process {pid} now runs as uid {uid}"))
                     .hint("end it as that user or as root"))
             }
-            None => Err(past(&format!("process {pid} has ended"))),
+            None => Err(ended()),
             Some(_) => Ok(act(pidfd)),
-        }
-    }
-}
-
-impl Shown<'_> {
-    /// A hold or waiting request, for a client that wants to end its process. `refused`: why it
-    /// cannot.
-    fn kill_target(&self, target: &Open, refused: Option<Failure>) -> KillTarget {
-        let (refused, hint) = refused.map_or((None, None), |it| (Some(it.message), it.hint));
-        KillTarget {
-            token: target.hold.as_ref().map(|hold| hold.token.0),
-            request: waiting(self.table, target).map(|request| request.0),
-            keys: target.keys(),
-            party: self.party(target),
-            since: time(target.begun_at()),
-            host: self.label_of(target.frame),
-            folder: self.folder(&target.asked, target.frame),
-            note: target.asked.note.as_deref().map(str::to_owned),
-            refused,
-            hint: hint.map(String::from),
         }
     }
 }
@@ -255,7 +232,7 @@ fn ends(signal: Signal) -> bool {
 }
 
 /// The failure for a client that named something that has since changed.
-fn past(what: &str) -> Failure {
+pub(super) fn past(what: &str) -> Failure {
     not_held(format!("{what}, so canal signalled no process")).because("changed")
 }
 
@@ -264,12 +241,11 @@ fn not_found(asked: &WouldKill) -> Failure {
     let message = match (&asked.key, asked.pid) {
         (Some(key), _) if asked.waiters => format!("no one holds or waits for `{key}`"),
         (Some(key), _) => format!("no one holds `{key}`"),
-        (None, None) => {
-            let session = asked.session.as_deref().unwrap_or_default();
-            format!("session {session} neither holds nor waits for a lock here")
-        }
         (None, pid) => {
-            format!("process {} neither holds nor waits for a lock here", pid.unwrap_or(0))
+            let session = asked.session.as_deref().unwrap_or_default();
+            let of =
+                pid.map_or_else(|| format!("session {session}"), |pid| format!("process {pid}"));
+            format!("{of} neither holds nor waits for a lock here")
         }
     };
     let failure = not_held(message);

@@ -14,7 +14,7 @@ use crate::store::table_and_log::renewal_bytes;
 use crate::wording::{bad, superseded, time};
 use canal_core::{
     Change, FrameId, LEASE_MS_MAX, LEASE_MS_MIN, LeaseEnd, LeaseId, Outcome, Owner, PastLease,
-    Release as Giving, RequestId,
+    Release as Giving, RequestId, WaiterState,
 };
 use canal_protocol::{
     Acquire, EndedLease, EndedLeases, EndedLeasesQuery, ErrorName, Failure, Handle, LeaseAsked,
@@ -90,11 +90,18 @@ impl Server {
     /// Releases all holds of a lease.
     pub(crate) fn release_lease(&mut self, caller: &Caller, handle: Handle) -> Result {
         let lease = name_of(handle);
+        let (table, frame) = (self.decide.table(), self.decide.table().lease(lease));
+        // The part of a request over nodes that waits for this lease, and a part under it that
+        // depends on a connection.
+        let over_nodes = |waiter: &&WaiterState| waiter.request.over_nodes.is_some();
+        let waiting = frame.and_then(|it| table.waiters_in(it).find(over_nodes)).map(|it| it.id);
+        let hold = frame.and_then(|frame| table.holds_in(frame).find(|hold| is_collecting(hold)));
+        let unconfirmed = hold.map(|hold| hold.request);
         // The client may have sent it long ago, before it opened the newer connection.
-        if self.unconfirmed_part(lease).is_some_and(|it| self.belongs_to_newer(it, caller.id)) {
+        if unconfirmed.or(waiting).is_some_and(|it| self.belongs_to_newer(it, caller.id)) {
             return Err(superseded(ErrorName::Gone));
         }
-        if let Some(request) = self.waiting_part(lease) {
+        if let Some(request) = waiting {
             self.propose(Change::Withdraw { request });
             return Ok(Step::reply(&Released::default()));
         }
@@ -106,21 +113,6 @@ impl Server {
             }
             Err(failure) => Err(failure),
         }
-    }
-
-    /// The part of a request over nodes that waits for this lease.
-    fn waiting_part(&self, lease: LeaseId) -> Option<RequestId> {
-        let table = self.decide.table();
-        let mut waiters = table.waiters_in(table.lease(lease)?);
-        waiters.find(|it| it.request.over_nodes.is_some()).map(|waiter| waiter.id)
-    }
-
-    /// The part of a request over nodes under this lease that depends on a connection.
-    fn unconfirmed_part(&self, lease: LeaseId) -> Option<RequestId> {
-        let table = self.decide.table();
-        let mut holds = table.holds_in(table.lease(lease)?);
-        let unconfirmed = holds.find(|hold| is_collecting(hold)).map(|hold| hold.request);
-        unconfirmed.or_else(|| self.waiting_part(lease))
     }
 
     /// Whether an unconfirmed part depends on a newer connection than this one.
@@ -183,14 +175,14 @@ impl Server {
     pub(crate) fn live_lease(&self, peer: Credentials, lease: LeaseId) -> Result<FrameId> {
         let table = self.decide.table();
         let Some(frame) = table.lease(lease) else { return Err(self.lease_lost(peer, lease)) };
-        if table.holds_in(frame).next().is_none() {
-            if table.waiters_in(frame).next().is_none() {
-                // Only the leases under it still keep its frame.
-                return Err(self.lease_lost(peer, lease));
-            }
+        if table.holds_in(frame).next().is_some() {
+            return Ok(frame);
+        }
+        if table.waiters_in(frame).next().is_some() {
             return Err(bad("the lease with this handle is still waiting for its lock"));
         }
-        Ok(frame)
+        // Only the leases under it still keep its frame.
+        Err(self.lease_lost(peer, lease))
     }
 
     /// The error for a lease that has ended.
@@ -222,8 +214,7 @@ impl Server {
             }
             if let Some(lease) = lease {
                 tracing::info!(session = %format_args!("s{frame}"), "a lease was not renewed; ending it");
-                let change = Change::Expire { frame, renewal: lease.renewals };
-                self.propose(change);
+                self.propose(Change::Expire { frame, renewal: lease.renewals });
             }
         }
     }
@@ -243,11 +234,9 @@ impl Server {
         match u64::try_from(left_ms) {
             Ok(left_ms) if left_ms > 0 => self.leases.begin_for(frame, left_ms),
             _ => {
-                tracing::info!(
-                    request = request.0,
-                    "the client of a part has gone silent; ending the part"
-                );
-                conn.close();
+                let request = request.0;
+                tracing::info!(request, "the client of a part has gone silent; ending the part");
+                conn.is_closing = true;
             }
         }
         true
@@ -279,11 +268,8 @@ impl Server {
         if u128::from(ttl_ms) <= longest.as_millis() {
             return Ok(());
         }
-        let message = format!(
-            "the TTL of a node lease can be at most {} here, not {}",
-            stated(longest),
-            stated_ms(ttl_ms)
-        );
+        let (most, ttl) = (stated(longest), stated_ms(ttl_ms));
+        let message = format!("the TTL of a node lease can be at most {most} here, not {ttl}");
         let hint = "see `longest_ttl` under `[nodes]` in the configuration of that node";
         Err(bad(message).hint(hint))
     }
@@ -330,7 +316,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::calls::parameters::plain_request;
+    use crate::tests::plain_request;
     use canal_core::{
         Ask, Command, ENTRY_VERSION, Entry, HostId, Item, Key, Release, Request, Revision, Table,
         Tag, Token, UnixMillis, Wait,

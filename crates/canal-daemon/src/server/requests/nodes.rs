@@ -38,7 +38,18 @@ use canal_text::safe_text::one_line;
 impl Server {
     pub(crate) fn collect(&mut self, caller: &mut Caller, collect: Collect) -> Result {
         self.check_node()?;
-        self.check_list(&collect)?;
+        let nodes = &collect.nodes;
+        if nodes.len() > NODES_MAX {
+            let count = nodes.len();
+            return Err(bad(format!("a request can name at most {NODES_MAX} nodes, not {count}")));
+        }
+        if nodes.windows(2).any(|pair| pair[0] >= pair[1]) {
+            return Err(bad("`nodes` must name each node once, in ascending order"));
+        }
+        let own = self.node_id()?;
+        if !nodes.contains(&own) {
+            return Err(bad(format!("`nodes` does not name this node, {own}")));
+        }
         self.check_ttl_over_nodes(collect.ttl_ms)?;
         let known = self.decide.table().tagged(collect.tag);
         if known.and_then(|it| self.decide.table().hold_of(it)).is_some_and(|it| !it.provisional) {
@@ -66,23 +77,6 @@ impl Server {
         let under_frame = collect.under_frame.map(|above| Above::Frame(above.node, above.frame));
         let part = Part { over_nodes: Box::new(over_nodes), under_frame };
         self.acquire(caller, Box::new(acquire), Some(part))
-    }
-
-    /// Checks whether a request to this node can have this list of nodes.
-    fn check_list(&mut self, collect: &Collect) -> Result<()> {
-        let nodes = &collect.nodes;
-        if nodes.len() > NODES_MAX {
-            let count = nodes.len();
-            return Err(bad(format!("a request can name at most {NODES_MAX} nodes, not {count}")));
-        }
-        if nodes.windows(2).any(|pair| pair[0] >= pair[1]) {
-            return Err(bad("`nodes` must name each node once, in ascending order"));
-        }
-        let own = self.node_id()?;
-        if !nodes.contains(&own) {
-            return Err(bad(format!("`nodes` does not name this node, {own}")));
-        }
-        Ok(())
     }
 }
 
@@ -157,7 +151,7 @@ impl Server {
     pub(crate) fn confirmed_at(&mut self, request: RequestId, applied: &Applied) -> Result {
         match applied.outcomes.first() {
             Some(Outcome::ConfirmedAt { token, .. }) => {
-                self.conns.disown(request);
+                self.conns.disown(Some(request));
                 if self.decide.ledger().is_untold_lease(*token) {
                     return Ok(Step::Wait(CallState::Stores(request, None)));
                 }
@@ -209,32 +203,26 @@ impl Server {
     /// the state.
     pub(crate) fn node_id(&mut self) -> Result<NodeId> {
         let machine = match node_identity::machine_name() {
-            Some(machine) => machine,
-            None => {
-                let named = self.decide.ledger_mut().machine_name();
-                named.map_err(cannot("store the name of this machine"))?
-            }
+            Some(machine) => Ok(machine),
+            None => self.decide.ledger_mut().machine_name(),
         };
+        let machine = machine.map_err(cannot("store the name of this machine"))?;
         Ok(node_identity::id(&machine, &self.options.place.dir, self.about.uid))
     }
 
     /// Whether this daemon may grant over nodes now.
     fn check_node(&self) -> Result<()> {
-        let no_node = |why: &str, hint: &str| {
+        let no_node = |why: &str, hint: &'static str| {
             let message = format!("this daemon is not a node: {why}");
             Err(Failure::new(ErrorName::NotLasting, message).hint(hint))
         };
         if self.decide.is_shared() {
-            return no_node(
-                "it has an engine",
-                "leave out --on: hosts of one engine already share one table",
-            );
+            let hint = "leave out --on: hosts of one engine already share one table";
+            return no_node("it has an engine", hint);
         }
         if !self.node.is_lasting {
-            return no_node(
-                "its state is in memory, and would not survive a reboot",
-                "put its state_directory (see `canal config`) on a disk",
-            );
+            let hint = "put its state_directory (see `canal config`) on a disk";
+            return no_node("its state is in memory, and would not survive a reboot", hint);
         }
         let Some(left) = self.node.left() else { return Ok(()) };
         let message = format!(
@@ -293,15 +281,13 @@ impl Server {
         let mut table = self.decide.table().partial_table(near);
         let found = table.frames.len() + table.holds.len() + table.waiters.len();
         if found > FOUND_MAX {
-            let message = format!(
-                "the query found {found} connected frames, holds and waits; the limit is \
-                 {FOUND_MAX}"
-            );
+            let found = format!("the query found {found} connected frames, holds and waits");
+            let message = format!("{found}; the limit is {FOUND_MAX}");
             return Err(Failure::new(ErrorName::TooMuch, message));
         }
         let restriction = self.conns.peek(id).and_then(|conn| conn.restriction.as_ref());
         if let Some(restriction) = restriction {
-            keep_only(&mut table, |key| restriction.allows_key(key));
+            keep_only(&mut table, |key| restriction.allows_key(Some(key)));
         }
         let frames = table.frames.iter().map(|frame| self.frame_found(peer.uid, frame.id));
         let frames: Vec<FrameFound> = frames.collect();
@@ -351,8 +337,8 @@ impl Server {
     }
 
     fn frame_found(&self, viewer: u32, frame: FrameId) -> FrameFound {
-        let (table, shown, state) =
-            (self.decide.table(), self.shown(viewer), self.decide.table().frame(frame));
+        let (table, shown) = (self.decide.table(), self.shown(viewer));
+        let state = table.frame(frame);
         let uid = state.map_or(0, |state| state.uid);
         let holds = table.holds_in(frame).map(|hold| (&hold.asked, hold.provisional));
         let waiting = table.waiters_in(frame).map(|waiter| (&waiter.request, true));

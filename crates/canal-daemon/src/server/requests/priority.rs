@@ -3,6 +3,8 @@
 //! Invariant: a client may change only its own requests, unless it is root or runs the daemon, and
 //! it needs the same permission for a priority above 0 as for a request with one.
 
+use std::sync::Arc;
+
 use crate::calls::parameters;
 use crate::net::call_state::PendingCall;
 use crate::server::Server;
@@ -31,14 +33,12 @@ impl Server {
         }
         let highest = || waiters.iter().map(|waiter| first_place(table, waiter)).max();
         let priority = asked.priority.or_else(highest).unwrap_or_default();
-        for waiter in &waiters {
-            self.may_hold(caller.id, &waiter.request.items, priority)?;
-        }
+        let may = |waiter: &&WaiterState| self.may_hold(caller.id, &waiter.request.items, priority);
+        waiters.iter().try_for_each(may)?;
         let pending = PendingCall::Prioritize(first.id, first.request.priority, priority);
-        let keys = first.request.items.iter();
+        let request = Arc::clone(&first.request);
         // The entry needs room in the journal that no request has reserved.
-        let bytes: Vec<u64> = keys.map(|item| setting_bytes(&item.key, 0)).collect();
-        bytes.into_iter().try_for_each(|bytes| self.reserve(bytes))?;
+        request.items.iter().try_for_each(|it| self.reserve(setting_bytes(&it.key, 0)))?;
         Ok(Step::Propose(Change::Prioritize { session, priority }, pending))
     }
 

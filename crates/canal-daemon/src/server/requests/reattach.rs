@@ -8,6 +8,7 @@ use crate::net::call_state::{Awaiting, CallState, PendingAcquire, PendingCall};
 use crate::processes::identify_owner::{OwnerFound, cannot_watch};
 use crate::server::Server;
 use crate::server::call_step::{Caller, Result, Step};
+use crate::waiters::Open;
 use crate::wording::{bad, owner_gone, superseded};
 use canal_core::{Change, FrameState, Owner, RequestId, Tag, Wait};
 use canal_protocol::ErrorName;
@@ -87,14 +88,14 @@ impl Server {
                 // The client gets it as soon as this host is sure of it.
                 let hold = hold.filter(|hold| hold.asked.wait != Wait::No);
                 let hold = hold.ok_or_else(|| self.decide.not_a_member())?;
-                self.waiters.add_granted(table, hold);
+                self.waiters.add(request, Open::of_hold(table, hold));
                 self.waiters.queue_grant_again(table, hold);
                 return Ok(self.wait_for_grant(id, request));
             }
             let granted = hold.map(|hold| table.granted(hold)).ok_or_else(owner_gone)?;
             self.watch_owner(id, frame, owner.pidfd)?;
             // From here, the grant depends on this connection alone.
-            self.conns.disown(request);
+            self.conns.disown(Some(request));
             return Ok(self.send_grant_or_take_back(id, granted));
         }
         if let Some(waiter) = self.waiters.get(request)

@@ -9,6 +9,7 @@ use crate::net::call_state::{CallState, PendingAcquire};
 use crate::processes::identify_owner::{NOBODY, PROCESSES_LOOKED_AT_MAX};
 use crate::server::Server;
 use crate::server::call_step::{Result, Step};
+use crate::server::requests::kill::past;
 use crate::view::visible_table::is_held;
 use crate::waiters::Open;
 use crate::wording::{self, Use, pid_of, refused, too_many_wait};
@@ -78,19 +79,22 @@ impl Server {
         }
         let peer = self.conns.peek(id).map(|conn| conn.peer);
         if let (Refusal::CannotEnd { token }, Some(peer)) = (why, peer) {
-            return self.cannot_supersede(peer, *token);
+            let hold = self.target_named(Some(token.0), None).ok();
+            return match hold.map(|hold| self.killable(peer, &hold, |_| ())) {
+                Some(Err(failure)) => failure,
+                // It has changed since.
+                _ => past("the holder has changed").hint("run the command again"),
+            };
         }
         let viewer = peer.map_or(NOBODY, |peer| peer.uid);
-        let (table, here) = (self.decide.table(), self.decide.host());
-        let refused = Open::refused_at_once(table, here, request);
+        let refused = Open::refused_at_once(self.decide.table(), self.decide.host(), request);
         let mut failure = self.refusal(viewer, &refused, why);
         if failure.name == ErrorName::Refused
             && !matches!(why, Refusal::Deadlock { .. })
             && let Some(at) = wording::item_of(why)
         {
             // Count the slots of the request's own session: its holds are listed, too.
-            let holders = self.shown(viewer).holders(request, at, OwnSlots::Count);
-            failure.holders = holders.into();
+            failure.holders = self.shown(viewer).holders(request, at, OwnSlots::Count).into();
         }
         failure
     }
@@ -100,21 +104,22 @@ impl Server {
         let (shown, table) = (self.shown(viewer), self.decide.table());
         let request = &*open.asked;
         match why {
-            Refusal::Deadlock { cycle } => return self.deadlock(viewer, cycle, open),
+            Refusal::Deadlock { cycle } => self.deadlock(viewer, cycle, open),
             Refusal::Superseded { by } => {
                 let by = table.request(*by).map(Arc::as_ref);
                 let command = by.and_then(|by| shown.command(by.uid, &by.command.0));
-                return wording::superseded_by(by, command.as_deref());
+                wording::superseded_by(by, command.as_deref())
             }
-            _ => {}
+            _ => {
+                let found = wording::item_of(why).and_then(|at| Some((at, request.items.get(at)?)));
+                let use_of = found.map(|(at, item)| Use {
+                    slots: table.use_for(request, at),
+                    stored: table.settings(&item.key).view,
+                    conflict: shown.conflict(request, at),
+                });
+                wording::refusal(why, request, use_of.as_ref())
+            }
         }
-        let found = wording::item_of(why).and_then(|at| Some((at, request.items.get(at)?)));
-        let use_of = found.map(|(at, item)| Use {
-            slots: table.use_for(request, at),
-            stored: table.settings(&item.key).view,
-            conflict: shown.conflict(request, at),
-        });
-        wording::refusal(why, request, use_of.as_ref())
     }
 
     /// The error for a waiter whose time is over.
@@ -148,10 +153,9 @@ impl Server {
         let table = self.decide.table();
         let in_the_way =
             table.blocking_holds(request, item, OwnSlots::Count, PROCESSES_LOOKED_AT_MAX);
-        in_the_way
-            .into_iter()
-            .filter_map(|token| table.hold(token))
-            .filter(|hold| hold.asked.host == self.decide.host())
-            .any(|hold| run_state(pid_of(&hold.asked.owner)) == RunState::Exiting)
+        let asked = in_the_way.into_iter().filter_map(|token| Some(&table.hold(token)?.asked));
+        let here = self.decide.host();
+        let mut own = asked.filter(|asked| asked.host == here);
+        own.any(|asked| run_state(pid_of(&asked.owner)) == RunState::Exiting)
     }
 }

@@ -4,9 +4,11 @@ use std::sync::Arc;
 
 use crate::calls::in_flight::Applied;
 use crate::calls::parameters;
+use crate::config::permissions::Action;
 use crate::history::recorder::Cause;
 use crate::lease_deadlines::name_of;
 use crate::net::call_state::PendingCall;
+use crate::processes::identify_owner::OwnerFound;
 use crate::server::Server;
 use crate::server::call_step::{Caller, Result, Step};
 use crate::server::check_permissions_and_quota::of_handle;
@@ -25,8 +27,7 @@ impl Server {
         if let Some(handle) = of_handle(release) {
             return self.release_lease(caller, handle);
         }
-        let giving = self.giving(caller, release)?;
-        Ok(give_back(giving))
+        Ok(give_back(self.giving(caller, release)?))
     }
 
     /// Reports which holds a release would end, without ending them.
@@ -73,9 +74,13 @@ impl Server {
                 let Some(hold) = self.decide.table().hold_to_keep(token) else {
                     return Err(no_holder(token));
                 };
-                let forced = !self.is_own(caller, &hold);
-                if forced {
-                    self.may_force(caller.id, &hold)?;
+                let is_here = hold.asked.host == self.decide.host();
+                let is_own = |it: OwnerFound| it.owner == hold.asked.owner;
+                // The peer itself may be the process that owns it.
+                let forced = !is_here || !self.owner(caller, None).is_ok_and(is_own);
+                if forced && caller.peer.uid != hold.asked.uid {
+                    let may = |key| self.may(caller.id, Action::Force, key);
+                    hold.items.iter().try_for_each(|item| may(&item.key))?;
                 }
                 Giving::Hold { token, forced }
             }
@@ -85,12 +90,6 @@ impl Server {
                 return Err(bad(message));
             }
         })
-    }
-
-    /// Whether the peer itself is the process that owns a hold.
-    fn is_own(&mut self, caller: &mut Caller, hold: &HoldState) -> bool {
-        let is_here = hold.asked.host == self.decide.host();
-        is_here && self.owner(caller, None).is_ok_and(|it| it.owner == hold.asked.owner)
     }
 
     /// Checks that a hold is the one that a release of the key would end.
@@ -129,7 +128,17 @@ impl Server {
         if let Giving::Hold { token, forced: true } = giving
             && let Some(hold) = before.iter().find(|hold| hold.token == *token)
         {
-            log_force(&peer, hold);
+            let keys: Vec<&str> = hold.items.iter().map(|item| item.key.as_str()).collect();
+            tracing::info!(
+                keys = %keys.join(", "),
+                token = hold.token.0,
+                holder = %owner_words(&hold.asked.owner),
+                holder_uid = hold.asked.uid,
+                command = ?hold.asked.command.0,
+                by_uid = peer.uid,
+                by_pid = peer.pid,
+                "released by force"
+            );
         }
         Ok(Step::reply(&Released { released }))
     }
@@ -188,8 +197,9 @@ impl Server {
             ));
         }
         let is_lease = matches!(hold.asked.owner, Owner::Lease(_));
-        if hold.asked.over_nodes.is_none() {
-            self.leases.begin_anew(self.decide.table(), self.decide.host(), frame);
+        // A lease that has expired but has not yet ended in the table has no deadline.
+        if hold.asked.over_nodes.is_none() && self.leases.left_ms(frame).is_some() {
+            self.leases.begin(self.decide.table(), self.decide.host(), frame);
         }
         // Over an engine, the end of a lease may be in flight.
         let may_be_over = is_lease && self.decide.is_shared();
@@ -197,7 +207,7 @@ impl Server {
             return Ok(Step::done());
         }
         self.waiters.unclaimed.remove(&request);
-        self.conns.disown(request);
+        self.conns.disown(Some(request));
         Ok(Step::Propose(Change::Confirm { request }, PendingCall::Confirm(request)))
     }
 
@@ -239,21 +249,6 @@ impl Server {
 fn taken_back() -> Failure {
     let message = "the daemon took the lock back before the confirmation";
     Failure::new(ErrorName::UnknownTag, message)
-}
-
-/// Logs a release by force: what was released, from which process, by which user.
-fn log_force(by: &Credentials, hold: &HoldState) {
-    let keys: Vec<&str> = hold.items.iter().map(|item| item.key.as_str()).collect();
-    tracing::info!(
-        keys = %keys.join(", "),
-        token = hold.token.0,
-        holder = %owner_words(&hold.asked.owner),
-        holder_uid = hold.asked.uid,
-        command = ?hold.asked.command.0,
-        by_uid = by.uid,
-        by_pid = by.pid,
-        "released by force"
-    );
 }
 
 /// Proposes a release for a call.

@@ -8,7 +8,7 @@ use crate::net::call_state::{PendingAcquire, Subject};
 use crate::server::Server;
 use crate::server::call_step::ended_unseen;
 use crate::store::table_and_log::NO_HOST;
-use canal_core::{HostId, RequestId};
+use canal_core::HostId;
 use canal_history::Ending;
 
 impl Server {
@@ -46,16 +46,22 @@ impl Server {
         self.observe.history.lose();
         // This drops everything known about the waiters, including grants that have not been sent
         // yet.
-        let waiters = self.waiters.forget_all();
-        let again = waiters.keys().filter_map(|request| {
-            Some((self.conns.waiter(*request)?, self.newcomer_again(*request)))
+        let waiters = std::mem::take(&mut self.waiters);
+        let table = self.decide.table();
+        let again = waiters.iter().filter_map(|(id, _)| {
+            let newcomer = table.request(id).map(|asked| {
+                let frame = table.frame_of_request(id).filter(|_| asked.provisional);
+                let pidfd = frame.and_then(|frame| self.owners.of(frame)?.try_clone().ok());
+                PendingAcquire::again(asked.clone(), pidfd)
+            });
+            Some((self.conns.waiter(id)?, newcomer))
         });
         let again: Vec<_> = again.collect();
         self.leases = Leases::default();
         self.due.come_back = None;
         self.owners.forget_all();
         self.children.remove_all(&mut self.owners);
-        self.conns.disown_all();
+        self.conns.disown(None);
         for (id, request) in again {
             match request {
                 Some(request) => {
@@ -66,14 +72,6 @@ impl Server {
             }
         }
         self.due.changed = true;
-    }
-
-    fn newcomer_again(&self, id: RequestId) -> Option<PendingAcquire> {
-        let table = self.decide.table();
-        let asked = table.request(id)?.clone();
-        let frame = table.frame_of_request(id).filter(|_| asked.provisional);
-        let pidfd = frame.and_then(|frame| self.owners.of(frame)?.try_clone().ok());
-        Some(PendingAcquire::again(asked, pidfd))
     }
 }
 
@@ -108,25 +106,21 @@ impl Server {
 /// Invariant: this host keeps listening while a batch of another host can immediately affect a
 /// client or a lease of this host.
 impl Server {
-    /// Passes the calls of this turn to the engine.
+    /// Passes the calls of this turn to the engine, and whether something here depends on the
+    /// batches of other hosts. A process that holds a lock does not depend on them: its own host
+    /// ends the hold, and a renewal reports a lost membership. Only a hook must learn at once that
+    /// another host released the lock by force. A lease does depend on them, because its renewal
+    /// must not wait for a read.
     pub(crate) fn ask_engine(&mut self) {
-        let is_needed = self.needs_announcements();
-        self.decide.ask_engine(is_needed);
-    }
-
-    /// Whether something here depends on the batches of other hosts. A process that holds a lock
-    /// does not depend on them: its own host ends the hold, and a renewal reports a lost
-    /// membership. Only a hook must learn at once that another host released the lock by force. A
-    /// lease does depend on them, because its renewal must not wait for a read.
-    fn needs_announcements(&self) -> bool {
         let table = self.decide.table();
         let holds = || table.frames_of_host(self.decide.host()).next().is_some();
         let watchers = [Subject::Report, Subject::Status, Subject::Leader];
-        self.decide.is_shared()
+        let is_needed = self.decide.is_shared()
             && (self.waiters.iter().next().is_some()
                 || self.leases.next_end().is_some()
                 || table.recovery().is_some()
                 || self.observe.hooks.are_told_of_ends() && holds()
-                || watchers.iter().any(|it| self.conns.waits(*it).next().is_some()))
+                || watchers.iter().any(|it| self.conns.waits(*it).next().is_some()));
+        self.decide.ask_engine(is_needed);
     }
 }

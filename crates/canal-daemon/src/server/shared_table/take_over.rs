@@ -46,8 +46,11 @@ impl Server {
             }
         }
         self.children.sweep();
-        self.await_orphans();
-        if self.waiters.expects_any() {
+        let orphaned = self.decide.table().holds();
+        let orphaned = orphaned.filter(|hold| hold.asked.host == host && hold.orphaned);
+        let orphaned: Vec<_> = orphaned.map(|hold| hold.token).collect();
+        orphaned.into_iter().for_each(|token| self.end_without_writers(token));
+        if self.waiters.len() > 0 || !self.waiters.unclaimed.is_empty() {
             self.await_detached();
         }
     }
@@ -71,8 +74,7 @@ impl Server {
                 self.end(frame);
             }
             Found::Unknown(error) => {
-                let pid = process.pid;
-                tracing::warn!(pid, %error, "cannot determine whether it is still running");
+                tracing::warn!(pid = process.pid, %error, "cannot determine whether it is still running");
                 self.owners.unverified.insert(frame);
             }
         }
@@ -84,8 +86,7 @@ impl Server {
         let table = self.decide.table();
         // The log is new. Its tokens must be greater than those of any earlier journal.
         if table.globals().next_token == Globals::default().next_token {
-            let floor = Change::Floor { token: token_by_clock() };
-            self.propose(floor);
+            self.propose(Change::Floor { token: token_by_clock() });
         }
         let mut notes = Vec::new();
         let settings = self.settings_to_change(&self.effective.config, &mut notes);

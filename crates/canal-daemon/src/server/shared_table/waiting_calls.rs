@@ -70,18 +70,16 @@ impl Server {
 
     /// Serves the calls that waited until this host is a member, or has read the log.
     pub(crate) fn resume_put_off(&mut self) {
-        let is_put_off = |state: &CallState| {
+        self.conns.end_waits(Subject::Log, |state| {
             matches!(state, CallState::Log(LogWait { what: Awaiting::Membership, .. }))
-        };
-        self.conns.end_waits(Subject::Log, is_put_off);
+        });
     }
 
     /// Asks for the requests that had to wait until this host may ask for them.
     pub(crate) fn ask_for_those_waiting(&mut self) {
-        let is_waiting = |state: &CallState| {
+        self.ask_again(Subject::Log, |state| {
             matches!(state, CallState::Log(LogWait { what: Awaiting::MembershipOf(_), .. }))
-        };
-        self.ask_again(Subject::Log, is_waiting);
+        });
     }
 
     /// Asks for deferred requests again: all of them after a death, otherwise those whose time is

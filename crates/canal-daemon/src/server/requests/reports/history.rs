@@ -9,7 +9,7 @@ use crate::net::call_state::CallState;
 use crate::net::connection::Connection;
 use crate::server::Server;
 use crate::server::call_step::{Caller, Result, Step};
-use canal_core::{HeldItem, HoldState, Key, Mode, View};
+use canal_core::{HeldItem, Key, Mode, View};
 use canal_history::{Present, Query, Running, Tally};
 use canal_protocol::{
     ErrorName, Failure, HistoryPage, HistoryQuery, HistoryStats, HistoryStatsQuery,
@@ -48,8 +48,7 @@ impl Server {
 
     fn look_up(&mut self, id: ConnId, search: Search) -> Result {
         if !self.observe.history.is_on() {
-            let message = "this daemon keeps no history";
-            return Err(Failure::new(ErrorName::Unsupported, message)
+            return Err(Failure::new(ErrorName::Unsupported, "this daemon keeps no history")
                 .hint("set `max` in `[history]` of canal.toml, and restart the daemon"));
         }
         if !self.observe.history.search(id, search) {
@@ -70,8 +69,7 @@ impl Server {
         };
         let query = Query { uid: query.uid, ..self.of_key(key.as_ref(), query.since_ms) };
         // As in other replies, only root sees the commands of all users.
-        let uid = caller.peer.uid;
-        let viewer = (uid != 0).then_some(uid);
+        let viewer = Some(caller.peer.uid).filter(|uid| *uid != 0);
         self.look_up(caller.id, Search::Counts(Box::new(Tally::new(query, viewer, present))))
     }
 
@@ -85,7 +83,14 @@ impl Server {
         let holds = table.keys(key).flat_map(|key| table.holders(key).map(move |it| (key, it)));
         let holds = holds.filter_map(|(key, token)| Some((key, table.hold(token)?)));
         let holds = holds.filter(|(_, hold)| uid.is_none_or(|uid| hold.asked.uid == uid));
-        holds.take(RUNNING_MAX).filter_map(|(key, hold)| running(key, hold)).collect()
+        let running = holds.take(RUNNING_MAX).filter_map(|(key, hold)| {
+            // A hold may share the slots of another one.
+            let is_of_key = |item: &&HeldItem| item.key == *key && !item.shared;
+            let item = hold.items.iter().find(is_of_key)?;
+            let slots = if item.mode == Mode::Counted { item.slots.count() } else { 1 };
+            Some(Running { key: key.to_string(), since_ms: hold.since.0, slots })
+        });
+        running.collect()
     }
 
     /// Answers the clients whose searches of the history have finished.
@@ -112,12 +117,4 @@ impl Server {
             self.reports.sent(&self.conns, id);
         }
     }
-}
-
-/// The slots that a hold has of a key. `None` if it shares the slots of another hold.
-fn running(key: &Key, hold: &HoldState) -> Option<Running> {
-    let is_of_key = |item: &&HeldItem| item.key == *key && !item.shared;
-    let item = hold.items.iter().find(is_of_key)?;
-    let slots = if item.mode == Mode::Counted { item.slots.count() } else { 1 };
-    Some(Running { key: key.to_string(), since_ms: hold.since.0, slots })
 }

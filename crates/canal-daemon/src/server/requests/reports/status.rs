@@ -1,6 +1,6 @@
 //! The status of locks, the leader of a key, and the metrics.
 
-use crate::calls::call::{Answer, ConnId, Follows};
+use crate::calls::call::{Answer, ConnId};
 use crate::calls::parameters;
 use crate::cluster::member_and_engine::Cluster;
 use crate::logging;
@@ -59,7 +59,7 @@ impl Server {
 
     /// Answers a call, or lets it watch its subject if the client wants that.
     fn begin_watch(&mut self, id: ConnId, report: Answer, watch: CallState) -> Step {
-        let conn = self.conns.get(id).filter(|conn| conn.follows() == Follows::More);
+        let conn = self.conns.get(id).filter(|conn| conn.takes_more());
         let Some(conn) = conn else { return Step::Answer(report) };
         conn.answer(report);
         Step::Wait(watch)
@@ -68,9 +68,7 @@ impl Server {
     /// Sends the state of the locks that a client watches.
     pub(crate) fn show_status(&mut self, id: ConnId, viewer: u32, selection: Selection) {
         let report = self.status_report(id, viewer, &selection);
-        if let Some(conn) = self.conns.get(id) {
-            conn.answer(report);
-        }
+        self.conns.answer(id, report);
         self.conns.set_state(id, CallState::Watches(selection));
     }
 
@@ -83,7 +81,7 @@ impl Server {
             return Answer { message: Vec::new(), fds: Vec::new(), closes: false };
         };
         let (shown, left_out) = self.shown(viewer).keys(selection);
-        Answer::followed(&self.status_of(viewer, shown, left_out), conn.follows())
+        Answer::followed(&self.status_of(viewer, shown, left_out), conn.takes_more())
     }
 
     /// All figures, as text.
@@ -96,8 +94,8 @@ impl Server {
         let key = parameters::key(&*query.key)?;
         let found = self.find_leader(&key)?;
         let (reply, news) = (self.shown(caller.peer.uid).leader_reply(found, &key), found.news());
-        let follows = self.conns.peek(caller.id).map_or(Follows::Nothing, Connection::follows);
-        let report = Answer::followed(&reply, follows);
+        let continues = self.conns.peek(caller.id).is_some_and(Connection::takes_more);
+        let report = Answer::followed(&reply, continues);
         Ok(self.begin_watch(caller.id, report, CallState::WatchesLeader(key, news)))
     }
 
