@@ -8,7 +8,6 @@ use std::path::PathBuf;
 
 use canal_protocol::paths::Place;
 
-mod adaptive_spin;
 mod calls;
 mod cluster;
 mod config;
