@@ -3,11 +3,6 @@
 use crate::config::user_limits::KEPT_FOR_GRANTS;
 use canal_protocol::{ErrorName, Failure};
 
-/// How many connections over the limit stay open until their client has received the error.
-pub(super) fn turned_away_max(connections_max: usize) -> usize {
-    (connections_max / 32).min(64)
-}
-
 /// A user may have this many times as many connections as are still left for all users. That is
 /// three quarters of all connections if no other user has any.
 const SHARE_OF_WHAT_IS_LEFT: usize = 3;

@@ -14,7 +14,7 @@ use nix::errno::Errno;
 
 use crate::calls::call::Answer;
 use crate::net::all_connections::{Accepted, Conns, Source};
-use crate::net::connection_limits::{ConnectionLimits, full, turned_away_max};
+use crate::net::connection_limits::{ConnectionLimits, full};
 use canal_protocol::Failure;
 use canal_sys::{clock, peer};
 
@@ -101,7 +101,8 @@ impl Listener {
             if !had_said {
                 tracing::warn!("{why}; refusing more");
             }
-            if conns.taken_in().1 >= turned_away_max(room.all) {
+            // Some connections over the limit stay open until their client has received the error.
+            if conns.taken_in().1 >= (room.all / 32).min(64) {
                 return refuse(stream, why, budget);
             }
         }

@@ -93,6 +93,27 @@ impl Server {
         self.reports.look_ahead(&self.conns, now);
         self.note_idleness(now);
     }
+
+    pub(crate) fn stop(&mut self, caller: &Caller) -> Result {
+        let Credentials { uid, pid, .. } = caller.peer;
+        self.check_operator(uid, "stop this daemon")?;
+        tracing::info!(uid, pid, "stopping for a client");
+        self.stopping = true;
+        Ok(Step::reply(&Stopping { pid: self.about.pid }))
+    }
+
+    /// Stops the daemon if it has been idle for the configured time.
+    pub(super) fn note_idleness(&mut self, now: Instant) {
+        let Some(limit) = self.effective.idle_exit(self.options.idle_exit_s) else { return };
+        if self.conns.len() > 0 || self.decide.is_used() || self.observe.hooks.are_busy() {
+            self.due.idle = None;
+        } else if is_due(&mut self.due.idle, now) {
+            tracing::info!("idle for {}; the daemon is exiting", stated(limit));
+            self.stopping = true;
+        } else {
+            self.due.idle.get_or_insert(now + limit);
+        }
+    }
 }
 
 /// How often to check files that cannot be watched.
@@ -151,28 +172,5 @@ impl Server {
         // The listener is registered already unless it was created again.
         let _ = self.conns.await_source(Source::LISTENER, &self.runtime_dir.listener);
         Ok(())
-    }
-}
-
-impl Server {
-    pub(crate) fn stop(&mut self, caller: &Caller) -> Result {
-        let Credentials { uid, pid, .. } = caller.peer;
-        self.check_operator(uid, "stop this daemon")?;
-        tracing::info!(uid, pid, "stopping for a client");
-        self.stopping = true;
-        Ok(Step::reply(&Stopping { pid: self.about.pid }))
-    }
-
-    /// Stops the daemon if it has been idle for the configured time.
-    pub(super) fn note_idleness(&mut self, now: Instant) {
-        let Some(limit) = self.effective.idle_exit(self.options.idle_exit_s) else { return };
-        if self.conns.len() > 0 || self.decide.is_used() || self.observe.hooks.are_busy() {
-            self.due.idle = None;
-        } else if is_due(&mut self.due.idle, now) {
-            tracing::info!("idle for {}; the daemon is exiting", stated(limit));
-            self.stopping = true;
-        } else {
-            self.due.idle.get_or_insert(now + limit);
-        }
     }
 }

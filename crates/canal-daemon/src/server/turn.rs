@@ -332,7 +332,11 @@ impl Server {
         let Some(conn) = self.conns.peek(id) else { return };
         let (uid, was_full) = (conn.peer.uid, conn.calls.len() >= CALLS_AHEAD_MAX);
         match self.conns.set_state(id, CallState::Idle) {
-            CallState::Report(Some(watched)) => self.show_status(id, uid, watched),
+            CallState::Report(Some(watched)) => {
+                let report = self.status_report(id, uid, &watched);
+                self.conns.answer(id, report);
+                self.conns.set_state(id, CallState::Watches(watched));
+            }
             _ => {
                 self.serve_next(id);
                 self.conns.activate(id);

@@ -158,9 +158,7 @@ impl Server {
         });
         each.collect()
     }
-}
 
-impl Server {
     /// Reads the configuration again, for a client.
     pub(crate) fn reload(&mut self, caller: &Caller) -> Result {
         let Credentials { uid, pid, .. } = caller.peer;

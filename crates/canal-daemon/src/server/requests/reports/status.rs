@@ -65,15 +65,13 @@ impl Server {
         Step::Wait(watch)
     }
 
-    /// Sends the state of the locks that a client watches.
-    pub(crate) fn show_status(&mut self, id: ConnId, viewer: u32, selection: Selection) {
-        let report = self.status_report(id, viewer, &selection);
-        self.conns.answer(id, report);
-        self.conns.set_state(id, CallState::Watches(selection));
-    }
-
     /// The state of the selected locks. Empty for a client that wants no reply, to save the work.
-    fn status_report(&mut self, id: ConnId, viewer: u32, selection: &Selection) -> Answer {
+    pub(crate) fn status_report(
+        &mut self,
+        id: ConnId,
+        viewer: u32,
+        selection: &Selection,
+    ) -> Answer {
         if self.decide.table().waiters().len() > 0 {
             self.observe.history.learn();
         }
